@@ -1,0 +1,41 @@
+# Two commands on a fresh machine with git, make and Python 3.11-3.13: `make train`, `make test`. Safe to repeat.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/stamp
+# What the set-up depends on: it runs again when one of these changes.
+PACKAGING := setup.cfg pyproject.toml
+ARGS ?=
+
+.PHONY: train test lint format clean
+.DELETE_ON_ERROR:
+
+train: $(STAMP)-base  ## pretrain on the embedded novels; ARGS="--steps 3000" passes settings on
+	$(BIN)/python -m xlnet_jax.train $(ARGS)
+
+test: $(STAMP)-test  ## run the tests; ARGS="-k masks" passes options on
+	$(BIN)/python -m pytest $(ARGS)
+
+lint: $(STAMP)-lint  ## formatting, lint and types
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+format: $(STAMP)-lint
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+clean:
+	rm -rf $(VENV) runs
+
+$(BIN)/python:
+	$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(None if (3, 11) <= v <= (3, 13) else f"xlnet_jax needs Python 3.11 to 3.13, {sys.executable} is {v[0]}.{v[1]}: make PYTHON=/path/to/python3.11")'
+	$(PYTHON) -m venv $(VENV)
+
+$(STAMP)-base: $(PACKAGING) | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e .
+	touch $@
+
+$(STAMP)-%: $(PACKAGING) | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[$*]'
+	touch $@

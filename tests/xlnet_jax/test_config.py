@@ -1,0 +1,84 @@
+"""Settings: the presets hold the paper's numbers, and a run is told apart by its identity settings alone."""
+
+import dataclasses
+import json
+
+import pytest
+
+from xlnet_jax.config import PRESETS, Config, InputError, demo, flatten, from_dict, identity_difference, large, to_dict
+from xlnet_jax.rules import validate
+
+
+def test_large_is_the_papers_pretraining_setting():
+    c = large()
+    assert (c.model.num_layers, c.model.d_model, c.model.num_heads, c.model.d_head, c.model.d_ff) == (
+        24,
+        1024,
+        16,
+        64,
+        4096,
+    )
+    assert (c.model.mem_len, c.model.dropout, c.model.attention_dropout) == (384, 0.1, 0.1)
+    assert (c.data.seq_len, c.data.reuse_len, c.data.perm_size, c.data.num_predict) == (512, 256, 256, 85)
+    assert (c.data.batch_size, c.steps, c.model.vocab_size) == (8192, 500_000, 32_000)
+    o = c.optimizer
+    assert (o.learning_rate, o.warmup_steps, o.schedule, o.eps, o.weight_decay) == (4e-4, 40_000, "linear", 1e-6, 0.01)
+
+
+def test_large_v1_differs_from_large_in_batch_rate_and_warmup_only():
+    v1 = PRESETS["large_v1"]()
+    assert (v1.data.batch_size, v1.optimizer.learning_rate, v1.optimizer.warmup_steps) == (2048, 1e-5, 20_000)
+    names = {d.partition(":")[0] for d in identity_difference(v1, large())}
+    assert names == {"data.batch-size", "optimizer.learning-rate", "optimizer.warmup-steps"}
+
+
+def test_base_is_12_layers_of_768():
+    m = PRESETS["base"]().model
+    assert (m.num_layers, m.d_model, m.num_heads, m.d_head, m.d_ff) == (12, 768, 12, 64, 3072)
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_every_preset_obeys_the_rules(name):
+    validate(PRESETS[name]())
+    assert PRESETS[name]().preset == name
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_settings_survive_json(name):
+    config = PRESETS[name]()
+    assert from_dict(json.loads(json.dumps(to_dict(config)))) == config
+
+
+def test_an_unknown_setting_in_a_file_is_named():
+    values = to_dict(demo())
+    values["model"]["n_layer"] = 3
+    with pytest.raises(InputError, match=r"config\.model: unknown setting n_layer; known are .*num_layers"):
+        from_dict(values)
+
+
+def test_only_identity_settings_tell_runs_apart():
+    here = demo()
+    moved = dataclasses.replace(here, workdir="elsewhere", mesh=dataclasses.replace(here.mesh, data=4))
+    assert identity_difference(here, moved) == []
+    other = dataclasses.replace(here, seed=1)
+    assert identity_difference(here, other) == ["seed: 1 there, 0 here"]
+
+
+def test_the_number_of_steps_may_change_where_the_schedule_has_its_own_length():
+    longer = dataclasses.replace(demo(), steps=9_999)
+    assert identity_difference(demo(), longer) == ["steps: 9999 there, 1000 here"]
+    own = dataclasses.replace(demo().optimizer, decay_steps=5_000)
+    here, there = (dataclasses.replace(c, optimizer=own) for c in (demo(), longer))
+    assert identity_difference(here, there) == []
+
+
+def test_every_setting_has_a_line_of_help():
+    import inspect
+
+    from xlnet_jax import config
+
+    source = inspect.getsource(config)
+    for name, _, _ in flatten(Config()):
+        field = name.rpartition(".")[2].replace("-", "_")
+        line = next(i for i, text in enumerate(source.splitlines()) if text.strip().startswith(f"{field}: "))
+        assert source.splitlines()[line + 1].strip().startswith('"""'), name

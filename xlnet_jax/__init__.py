@@ -1,0 +1,25 @@
+"""XLNet pretraining in JAX: permutation language modelling, two-stream attention, Transformer-XL memory.
+
+The public names are resolved when they are used: importing this package loads neither jax nor TensorFlow.
+"""
+
+from importlib import import_module
+from typing import Any
+
+_PUBLIC = {
+    "Config": "xlnet_jax.config",
+    "ModelConfig": "xlnet_jax.config",
+    "XLNetLM": "xlnet_jax.models.lm",
+    "pretrain": "xlnet_jax.training.pretrain",
+}
+__all__ = list(_PUBLIC)
+
+
+def __getattr__(name: str) -> Any:
+    if name in _PUBLIC:
+        return getattr(import_module(_PUBLIC[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}; it has {', '.join(_PUBLIC)}")
+
+
+def __dir__() -> list[str]:
+    return __all__

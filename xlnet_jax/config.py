@@ -1,0 +1,296 @@
+"""Every setting of the framework: frozen dataclasses, and presets as functions. Imports neither jax nor TensorFlow.
+
+A setting is *identity* (it decides what a run computes: two runs that differ in one are two experiments) or
+*operational* (where, how often, how fast). Only a differing identity setting keeps a run from resuming.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+
+class InputError(ValueError):
+    """Something a user can mend: one line that says what was wrong, where, and what to do. Commands exit with 2."""
+
+
+def operational(default: Any) -> Any:
+    """A dataclass field that may change when a run resumes."""
+    return field(default=default, metadata={"operational": True})
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """The network (paper, section 2)."""
+
+    vocab_size: int = 32_000
+    """pieces in the vocabulary; a tokenizer that is given with --tokenizer decides this"""
+    num_layers: int = 24
+    """transformer layers"""
+    d_model: int = 1024
+    """width of the hidden states"""
+    num_heads: int = 16
+    """attention heads"""
+    d_head: int = 64
+    """width of one head; num_heads x d_head need not be d_model"""
+    d_ff: int = 4096
+    """inner width of the feed-forward layers"""
+    mem_len: int = 384
+    """hidden states of earlier windows that a row can attend to, in positions; 0 = no memory"""
+    activation: Literal["gelu", "relu"] = "gelu"
+    """feed-forward activation; gelu by its tanh approximation, as in the original"""
+    dropout: float = 0.1
+    """dropout rate on embeddings, positions, and the outputs of attention and feed-forward"""
+    attention_dropout: float = 0.1
+    """dropout rate on attention probabilities"""
+    untie_r: bool = True
+    """a separate r_w, r_r and r_s bias for each layer"""
+    clamp_len: int = -1
+    """relative distances beyond this count as this, in positions; -1 = never"""
+    init_std: float = 0.02
+    """standard deviation of the normal initialiser"""
+    layer_norm_eps: float = 1e-12
+    """epsilon of layer normalisation"""
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """compute type; parameters, softmax, normalisation and loss are float32 always"""
+    remat: Literal["none", "full", "dots"] = operational("none")
+    """what the backward pass computes again: nothing, every layer, or all but matrix products"""
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    """Batches of windows: reused part + A + <sep> + B + <sep> + <cls> (paper, section 2.5)."""
+
+    batch_size: int = 8192
+    """rows of the global batch, over all devices and hosts"""
+    seq_len: int = 512
+    """length of a window, in tokens"""
+    reuse_len: int = 256
+    """length of the part whose hidden states become the next window's memory; a row advances by it each step"""
+    perm_size: int = 256
+    """length of the chunks inside which the order is permuted, in tokens; divides both parts of the window"""
+    num_predict: int = 85
+    """targets in a window, half of them in each part"""
+    span_max: int = 5
+    """longest span of targets, in pieces; a length n is drawn with weight 1/n"""
+    mask_alpha: int = 6
+    """a span of n targets comes with n * mask_alpha / mask_beta tokens of context"""
+    mask_beta: int = 1
+    """see mask_alpha"""
+    bidirectional: bool = True
+    """half of the rows, in expectation, read their text backwards"""
+    windows_per_block: int = 16
+    """consecutive windows in one block of text, the unit of shuffling and of memory"""
+    validation_fraction: float = 0.05
+    """share of the text that is held out, by document, where --validation names no text of its own"""
+    normalization: Literal["auto", "english", "nfkc", "none"] = "auto"
+    """text normalisation stored with a tokenizer that is trained here: english = the original's (NFKD without marks);
+    auto = english for text in plain Latin letters, else nfkc"""
+    emit: Literal["compact", "dense"] = operational("compact")
+    """form of the masks: ranks and positions, or perm_mask and target_mapping; the loss is the same"""
+
+
+@dataclass(frozen=True)
+class OptimizerConfig:
+    """AdamW with linear warmup and decay (paper, appendix A.2)."""
+
+    learning_rate: float = 4e-4
+    """peak learning rate, per update"""
+    warmup_steps: int = 40_000
+    """updates over which the learning rate rises from 0"""
+    schedule: Literal["linear", "cosine", "constant"] = "linear"
+    """how the learning rate goes on after warmup"""
+    decay_steps: int | None = None
+    """update at which the schedule ends; None = --steps (which then belongs to the run's identity)"""
+    min_lr_ratio: float = 0.0
+    """learning rate at the schedule's end, as a share of the peak"""
+    beta1: float = 0.9
+    """decay of the first moment, per update"""
+    beta2: float = 0.999
+    """decay of the second moment, per update"""
+    eps: float = 1e-6
+    """Adam epsilon"""
+    weight_decay: float = 0.01
+    """decoupled weight decay, per unit of learning rate; not on biases and normalisation"""
+    clip_norm: float = 1.0
+    """largest global norm of the gradient; 0 = no clipping"""
+
+
+@dataclass(frozen=True)
+class MeshConfig:
+    """How devices are arranged; every process must hold the same number of them."""
+
+    data: int = operational(-1)
+    """devices along the batch; -1 = all that are left"""
+
+
+@dataclass(frozen=True)
+class CheckpointConfig:
+    """When the state of training is saved."""
+
+    every_steps: int = operational(1000)
+    """updates between checkpoints; rounded up to a multiple of data.windows_per_block, where no memory need be saved"""
+    keep: int = operational(3)
+    """checkpoints kept, newest first"""
+
+
+@dataclass(frozen=True)
+class EvalConfig:
+    """Loss on held-out text."""
+
+    every_steps: int = operational(1000)
+    """updates between evaluations; there is always one at the end"""
+    max_batches: int = 400
+    """batches of one evaluation at the most; a smaller validation text is read once"""
+
+
+@dataclass(frozen=True)
+class LogConfig:
+    """What is written while training."""
+
+    every_steps: int = operational(100)
+    """updates between rows of metrics.jsonl, TensorBoard points and, without a terminal, printed lines"""
+
+
+@dataclass(frozen=True)
+class Config:
+    """One pretraining run."""
+
+    preset: str = "demo"
+    """where the other settings start from: demo, small, base, large or large_v1"""
+    corpus: str | None = operational(None)
+    """text to learn from: a file, a glob or a folder; one paragraph or sentence a line, a blank line ends a document;
+    None = the novels that come with the package"""
+    validation: str | None = operational(None)
+    """held-out text in the same form; None = a part of the corpus, by document"""
+    corpus_errors: Literal["strict", "replace"] = "strict"
+    """bytes that are not UTF-8: refused, or replaced by U+FFFD"""
+    tokenizer: str | None = operational(None)
+    """a SentencePiece model with XLNet's special symbols; None = one is trained on the corpus"""
+    workdir: str | None = operational(None)
+    """folder of the run; None = runs/CORPUS-PRESET"""
+    steps: int = 500_000
+    """updates in all"""
+    seed: int = 0
+    """seed of parameters, dropout and data"""
+    tpu: bool = operational(False)
+    """demand a TPU"""
+    model: ModelConfig = ModelConfig()
+    data: DataConfig = DataConfig()
+    optimizer: OptimizerConfig = OptimizerConfig()
+    mesh: MeshConfig = MeshConfig()
+    checkpoint: CheckpointConfig = CheckpointConfig()
+    eval: EvalConfig = EvalConfig()
+    log: LogConfig = LogConfig()
+
+
+def demo() -> Config:
+    """Minutes on two CPU cores: learns the embedded novels well past word frequencies."""
+    return Config(
+        preset="demo",
+        steps=1_000,
+        model=ModelConfig(
+            vocab_size=4_000, num_layers=2, d_model=128, num_heads=2, d_head=64, d_ff=512, mem_len=64,
+            # 0.02 suits a width of 1,024. Attention starts to matter when its output is no smaller than the residual:
+            # 0.02 x sqrt(1024 / 128), and a little more for the few steps there are.
+            init_std=0.08,
+            # Few epochs cannot overfit, and random bits are costly on a CPU.
+            dropout=0.0, attention_dropout=0.0,
+        ),
+        data=DataConfig(batch_size=16, seq_len=128, reuse_len=64, perm_size=64, num_predict=22),
+        optimizer=OptimizerConfig(learning_rate=2e-3, warmup_steps=100),
+        checkpoint=CheckpointConfig(every_steps=250),
+        eval=EvalConfig(every_steps=500),
+        log=LogConfig(every_steps=50),
+    )  # fmt: skip
+
+
+def small() -> Config:
+    """6 x 256 at half the paper's window: for one accelerator."""
+    return Config(
+        preset="small",
+        steps=200_000,
+        model=ModelConfig(
+            num_layers=6, d_model=256, num_heads=4, d_ff=1024, mem_len=192, init_std=0.04, dtype="bfloat16"
+        ),
+        data=DataConfig(batch_size=256, seq_len=256, reuse_len=128, perm_size=128, num_predict=42),
+        optimizer=OptimizerConfig(learning_rate=1e-3, warmup_steps=5_000),
+    )
+
+
+def base() -> Config:
+    """XLNet-Base, 12 x 768. The paper gives no schedule for it but BERT-Base's budget (section 3.4): batch 256,
+    1,000,000 updates, learning rate 1e-4, warmup 10,000."""
+    return Config(
+        preset="base",
+        steps=1_000_000,
+        model=ModelConfig(num_layers=12, d_model=768, num_heads=12, d_ff=3072, dtype="bfloat16"),
+        data=DataConfig(batch_size=256),
+        optimizer=OptimizerConfig(learning_rate=1e-4, warmup_steps=10_000),
+    )
+
+
+def large() -> Config:
+    """XLNet-Large, 24 x 1024, with the paper's pretraining settings (appendix, hyperparameters for pretraining)."""
+    return Config(preset="large", model=ModelConfig(dtype="bfloat16"))
+
+
+def large_v1() -> Config:
+    """XLNet-Large as the paper's first version trained it (arXiv 1906.08237v1)."""
+    return dataclasses.replace(
+        large(),
+        preset="large_v1",
+        data=DataConfig(batch_size=2048),
+        optimizer=OptimizerConfig(learning_rate=1e-5, warmup_steps=20_000),
+    )
+
+
+PRESETS: dict[str, Callable[[], Config]] = {f.__name__: f for f in (demo, small, base, large, large_v1)}
+
+
+def flatten(config: Any, prefix: str = "") -> Iterator[tuple[str, Any, bool]]:
+    """(dotted name as on the command line, value, is it operational) of every setting."""
+    for f in dataclasses.fields(config):
+        value, name = getattr(config, f.name), prefix + f.name.replace("_", "-")
+        if dataclasses.is_dataclass(value):
+            yield from flatten(value, name + ".")
+        else:
+            yield name, value, f.metadata.get("operational", False)
+
+
+def to_dict(config: Config) -> dict[str, Any]:
+    """The settings as nested plain types: what config.json holds."""
+    return dataclasses.asdict(config)
+
+
+def from_dict(values: dict[str, Any]) -> Config:
+    """The inverse of `to_dict`. Unknown keys are an error that names them; missing ones take their defaults."""
+
+    def build(cls: Any, default: Any, given: dict[str, Any], where: str) -> Any:
+        known = {f.name for f in dataclasses.fields(cls)}
+        if unknown := sorted(given.keys() - known):
+            raise InputError(f"{where}: unknown setting {', '.join(unknown)}; known are {', '.join(sorted(known))}")
+        nested = {
+            name: build(type(getattr(default, name)), getattr(default, name), value, f"{where}.{name}")
+            if dataclasses.is_dataclass(getattr(default, name))
+            else value
+            for name, value in given.items()
+        }
+        return dataclasses.replace(default, **nested)
+
+    return build(Config, Config(), values, "config")
+
+
+def identity_difference(ours: Config, theirs: Config) -> list[str]:
+    """'name: their value -> our value' for each identity setting in which two runs differ."""
+    return [
+        f"{name}: {old!r} there, {new!r} here"
+        for (name, new, is_operational), (_, old, _) in zip(flatten(ours), flatten(theirs), strict=True)
+        if new != old and not (is_operational or _is_operational_here(name, ours))
+    ]
+
+
+def _is_operational_here(name: str, config: Config) -> bool:
+    return name == "preset" or (name == "steps" and config.optimizer.decay_steps is not None)

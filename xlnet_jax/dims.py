@@ -1,0 +1,36 @@
+"""The legend of dimension letters. Names in math code carry them as a suffix: hidden_BLD, scores_BNTK.
+
+B  batch                    D  model width
+L  sequence (content rows)  N  heads
+P  predicted positions      H  head width
+T  rows of both streams     F  feed-forward width
+   (T = L + P)              V  vocabulary
+M  memory                   Z  layers
+K  keys (K = M + L)         S  tokens of a block
+R  relative distances       2  the two directions, or same and other segment
+   (R = K + L)
+Batch comes first everywhere; the 2019 code is sequence first.
+"""
+
+from typing import TypeAlias
+
+import numpy as np
+
+WINDOW_SPECIALS = 3
+"""The special tokens of a window: <sep> behind A, <sep> and <cls> behind B."""
+
+Batch: TypeAlias = dict[str, np.ndarray]
+"""One pretraining batch on the host. Compact form:
+
+input_ids         int32   [B, L]  real tokens, in reading order of the row
+segment_ids       int32   [B, L]  0 = reused part and A, 1 = B, 2 = <cls>
+perm_rank         int32   [B, L]  place in the factorization order; equal ranks see each other
+target_positions  int32   [B, P]  where the query stream predicts, ascending; padding is L - 1
+target_ids        int32   [B, P]  what it predicts; padding is 0
+target_weights    float32 [B, P]  1.0, or 0.0 on padding
+is_reversed       bool    [B]     the row reads its text backwards
+mem_filled        int32   [B]     how many of the newest memory slots are this row's own past
+
+The dense form has perm_mask bool [B, L, L] (True = may NOT attend) and target_mapping float32 [B, P, L] in place of
+perm_rank and target_positions.
+"""

@@ -1,0 +1,108 @@
+"""Which settings contradict each other: checked before any work starts, named with the rule they break."""
+
+from collections.abc import Iterator
+
+from xlnet_jax.config import Config, DataConfig, InputError, ModelConfig, OptimizerConfig
+from xlnet_jax.dims import WINDOW_SPECIALS
+
+
+def validate(config: Config) -> None:
+    """Raises InputError with the first contradiction."""
+    for broken in _contradictions(config):
+        raise InputError(broken)
+
+
+def _contradictions(config: Config) -> Iterator[str]:
+    yield from _model(config.model)
+    yield from _data(config.data)
+    yield from _memory(config.model.mem_len, config.data)
+    yield from _optimizer(config.optimizer)
+    for name, value in (
+        ("steps", config.steps),
+        ("checkpoint.every-steps", config.checkpoint.every_steps),
+        ("checkpoint.keep", config.checkpoint.keep),
+        ("eval.every-steps", config.eval.every_steps),
+        ("eval.max-batches", config.eval.max_batches),
+        ("log.every-steps", config.log.every_steps),
+    ):
+        yield from _positive(name, value)
+    if not 0 <= config.seed < 2**31:
+        yield f"seed {config.seed} must be in [0, 2^31)"
+
+
+def _positive(name: str, value: int) -> Iterator[str]:
+    if value < 1:
+        yield f"{name} {value} must be at least 1"
+
+
+def _share(name: str, value: float) -> Iterator[str]:
+    if not 0 <= value < 1:
+        yield f"{name} {value} must be in [0, 1)"
+
+
+def _model(model: ModelConfig) -> Iterator[str]:
+    for name in ("vocab_size", "num_layers", "d_model", "num_heads", "d_head", "d_ff"):
+        yield from _positive(f"model.{name.replace('_', '-')}", getattr(model, name))
+    yield from _share("model.dropout", model.dropout)
+    yield from _share("model.attention-dropout", model.attention_dropout)
+    if model.d_model % 2:
+        yield f"model.d-model {model.d_model} must be even: half of a position's signal is sines, half cosines"
+
+
+def _data(data: DataConfig) -> Iterator[str]:
+    for name in (
+        "batch_size", "seq_len", "reuse_len", "perm_size", "num_predict", "span_max", "mask_alpha", "mask_beta",
+        "windows_per_block",
+    ):  # fmt: skip
+        yield from _positive(f"data.{name.replace('_', '-')}", getattr(data, name))
+    if not 0 < data.validation_fraction < 1:
+        yield f"data.validation-fraction {data.validation_fraction} must be in (0, 1)"
+    new = data.seq_len - data.reuse_len
+    if new < WINDOW_SPECIALS + 2:
+        yield (
+            f"data.seq-len {data.seq_len} is too short for data.reuse-len {data.reuse_len}: a window holds the reused "
+            f"part, A, B and {WINDOW_SPECIALS} special tokens, so seq-len must be at least reuse-len + "
+            f"{WINDOW_SPECIALS + 2}"
+        )
+    elif data.reuse_len % data.perm_size or new % data.perm_size:
+        yield (
+            f"data.perm-size {data.perm_size} must divide both parts of the window: data.reuse-len {data.reuse_len} "
+            f"and data.seq-len - data.reuse-len = {new}"
+        )
+    half, limit = -(-data.num_predict // 2), min(data.reuse_len, new)
+    if new >= WINDOW_SPECIALS + 2 and half > limit:
+        yield (
+            f"data.num-predict {data.num_predict} is more than the window can hold: {half} targets fall into each "
+            f"part, and the shorter one has {limit} tokens; num-predict must be at most {2 * limit}"
+        )
+    if data.mask_alpha < data.mask_beta:
+        yield f"data.mask-alpha {data.mask_alpha} must be at least data.mask-beta {data.mask_beta}"
+
+
+def _memory(mem_len: int, data: DataConfig) -> Iterator[str]:
+    if mem_len < 0:
+        yield f"model.mem-len {mem_len} must be at least 0 (0 = no memory)"
+    carried = data.reuse_len * (data.windows_per_block - 1)
+    if mem_len > carried:
+        yield (
+            f"model.mem-len {mem_len} can never be filled: data.windows-per-block {data.windows_per_block} windows "
+            f"carry at most (windows-per-block - 1) x data.reuse-len = {carried} positions"
+        )
+
+
+def _optimizer(optimizer: OptimizerConfig) -> Iterator[str]:
+    if not optimizer.learning_rate > 0:
+        yield f"optimizer.learning-rate {optimizer.learning_rate} must be positive"
+    if optimizer.eps <= 0:
+        yield f"optimizer.eps {optimizer.eps} must be positive"
+    for name in ("beta1", "beta2", "min_lr_ratio"):
+        if not 0 <= getattr(optimizer, name) <= 1:
+            yield f"optimizer.{name.replace('_', '-')} {getattr(optimizer, name)} must be in [0, 1]"
+    for name in ("weight_decay", "clip_norm", "warmup_steps"):
+        if getattr(optimizer, name) < 0:
+            yield f"optimizer.{name.replace('_', '-')} {getattr(optimizer, name)} must not be negative"
+    if optimizer.decay_steps is not None and optimizer.decay_steps <= optimizer.warmup_steps:
+        yield (
+            f"optimizer.decay-steps {optimizer.decay_steps} must be above optimizer.warmup-steps "
+            f"{optimizer.warmup_steps}: the schedule decays behind its warmup"
+        )
