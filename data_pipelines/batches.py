@@ -1,0 +1,189 @@
+"""Batches addressed by step: batch t is a pure function of (corpus, settings, seed, t), for any range of its rows.
+
+A *visit* is one reading of one block by one row: steps_per_block steps long, forwards or backwards, its memory carried
+from window to window. Blocks, directions and partners come from (seed, visit, row), cuts and targets from
+(seed, step, row), so resuming costs nothing and no host needs another's rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from data_pipelines import permutation, spans, windows
+from data_pipelines.corpus import Corpus, SplitName
+from data_pipelines.quiet_tensorflow import tensorflow
+from data_pipelines.stateless import Purpose, choice, uniforms
+from data_pipelines.tokenizer import CLS, SEP
+from xlnet_jax.config import DataConfig, InputError
+from xlnet_jax.dims import Batch
+
+
+@dataclass(frozen=True)
+class Visit:
+    """The blocks that a range of rows reads, each in its row's reading order."""
+
+    tokens: np.ndarray  # int32 [B, S]
+    cuts: np.ndarray  # bool [B, S], A may be cut from B before this token
+    partner_tokens: np.ndarray  # int32 [B, S], where a random B comes from
+    partner_cuts: np.ndarray  # bool [B, S]
+    is_reversed: np.ndarray  # bool [B]
+
+
+@dataclass(frozen=True)
+class BatchSource:
+    """The batches of one split of a corpus. `batch_size` rows a batch; `mem_len` as in ModelConfig."""
+
+    corpus: Corpus
+    split: SplitName
+    is_word_start: np.ndarray  # bool [V]
+    data: DataConfig
+    mem_len: int
+    seed: int
+
+    def __post_init__(self) -> None:
+        if self.steps_per_block < 1:
+            raise InputError(
+                f"corpus {self.corpus.folder}: its blocks of {self.corpus.block_len} tokens cannot hold a window: "
+                f"data.seq-len {self.data.seq_len} with data.reuse-len {self.data.reuse_len} needs "
+                f"{windows.block_len(self.data)}"
+            )
+
+    @cached_property
+    def steps_per_block(self) -> int:
+        return windows.steps_per_block(self.corpus.block_len, self.data)
+
+    @cached_property
+    def steps_per_epoch(self) -> int:
+        """Steps in which every block is read once; at least one visit."""
+        visits = max(1, self.corpus.num_blocks(self.split) // self.data.batch_size)
+        return visits * self.steps_per_block
+
+    def read_visit(self, visit: int, rows: range) -> Visit:
+        """The blocks of `rows` (a contiguous range of the global batch) in one visit, by one read."""
+        own, partner, is_reversed = self._assign(visit, rows)
+        tokens, starts = self.corpus.read(self.split, np.concatenate([own, partner]))
+        flip = np.concatenate([is_reversed, is_reversed])[:, None]
+        tokens = np.where(flip, tokens[:, ::-1], tokens)
+        cuts = starts > 0
+        # A cut before a token is, read backwards, a cut before its neighbour.
+        cuts = np.where(flip, np.roll(cuts[:, ::-1], 1, axis=1), cuts)
+        n = len(rows)
+        return Visit(tokens[:n], cuts[:n], tokens[n:], cuts[n:], is_reversed)
+
+    def _assign(self, visit: int, rows: range) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """(block, partner block, is it read backwards) of each row."""
+        blocks = self.corpus.num_blocks(self.split)
+        epoch, place = np.divmod(visit * self.data.batch_size + np.arange(rows.start, rows.stop), blocks)
+        own = np.empty_like(place)
+        for e in np.unique(epoch):
+            own[epoch == e] = _shuffled(place[epoch == e], blocks, self.seed, int(e))
+        draw = uniforms(self.seed, Purpose.VISIT, visit, rows, 2)
+        partner = (own + 1 + choice(draw[:, 1], max(blocks - 1, 1))) % blocks
+        return own, partner, (draw[:, 0] < 0.5) & self.data.bidirectional
+
+    def batch(self, visit: Visit, step: int, rows: range) -> Batch:
+        """The rows of batch `step`, whose visit has been read. Compact or dense, as data.emit says."""
+        data, index = self.data, step % self.steps_per_block
+        reuse, new = data.reuse_len, data.seq_len - data.reuse_len
+
+        def draw(purpose: Purpose, width: int) -> np.ndarray:
+            return uniforms(self.seed, purpose, step, rows, width)
+
+        window = windows.cut_windows(
+            visit.tokens, visit.cuts, visit.partner_tokens, visit.partner_cuts, index * reuse,
+            draw(Purpose.CUTS, windows.DRAWS), data, SEP, CLS,
+        )  # fmt: skip
+        ids = window.input_ids
+        starts = self.is_word_start[ids]
+        goal_new = data.num_predict // 2
+        drawn = np.concatenate(
+            [
+                spans.sample_targets(
+                    part, goal, draw(purpose, spans.draws_needed(length, data)), visit.is_reversed, data
+                )
+                for part, goal, purpose, length in (
+                    (starts[:, :reuse], data.num_predict - goal_new, Purpose.TARGETS_REUSED, reuse),
+                    (starts[:, reuse:], goal_new, Purpose.TARGETS_NEW, new),
+                )
+            ],
+            axis=1,
+        )
+        functional = (ids == SEP) | (ids == CLS)
+        rank = permutation.perm_rank(
+            drawn | functional,
+            permutation.permuted_places(reuse, data.perm_size, draw(Purpose.ORDER_REUSED, data.perm_size)),
+            permutation.permuted_places(new, data.perm_size, draw(Purpose.ORDER_NEW, data.perm_size)),
+            data,
+        )
+        compact: Batch = {
+            "input_ids": ids,
+            "segment_ids": window.segment_ids,
+            "perm_rank": rank,
+            # <sep> and <cls> can be drawn, and are dropped: their slots become padding, as in the original.
+            **permutation.target_slots(drawn & ~functional, ids, data.num_predict),
+            "is_reversed": visit.is_reversed,
+            "mem_filled": np.full(len(rows), min(self.mem_len, index * reuse), np.int32),
+        }
+        return permutation.to_dense(compact) if data.emit == "dense" else compact
+
+    def batch_at(self, step: int, rows: range | None = None) -> Batch:
+        """Batch `step` by itself: what the iterator yields there."""
+        rows = rows or range(self.data.batch_size)
+        return self.batch(self.read_visit(step // self.steps_per_block, rows), step, rows)
+
+    def iterate(self, start: int, stop: int, rows: range | None = None) -> Iterator[Batch]:
+        """Batches start ... stop - 1, made ahead of time by tf.data. Starting late costs no more than starting at 0."""
+        return iter(self.dataset(start, stop, rows or range(self.data.batch_size)).as_numpy_iterator())
+
+    def dataset(self, start: int, stop: int, rows: range) -> Any:
+        """The same as a `tf.data.Dataset` of dicts of tensors."""
+        tf = tensorflow()
+        per_block, block_len = self.steps_per_block, self.corpus.block_len
+        spec = {k: tf.TensorSpec(v.shape, v.dtype) for k, v in self.batch_at(start, rows).items()}
+        visit_fields = [tf.int32, tf.bool, tf.int32, tf.bool, tf.bool]
+        visit_shapes = [[len(rows), block_len]] * 4 + [[len(rows)]]
+
+        def read(visit: np.ndarray) -> list[np.ndarray]:
+            blocks = self.read_visit(int(visit), rows)
+            return [
+                blocks.tokens,
+                blocks.cuts,
+                blocks.partner_tokens,
+                blocks.partner_cuts,
+                blocks.is_reversed,
+            ]
+
+        def cut(step: np.ndarray, *blocks: np.ndarray) -> list[np.ndarray]:
+            return list(self.batch(Visit(*blocks), int(step), rows).values())
+
+        # Autograph would write its own version of these functions to the temporary folder, and has nothing to convert.
+        plain = tf.autograph.experimental.do_not_convert
+
+        def read_op(visit: Any) -> tuple[Any, ...]:
+            tensors = tf.numpy_function(read, [visit], visit_fields, stateful=False)
+            return visit, *(tf.ensure_shape(t, shape) for t, shape in zip(tensors, visit_shapes, strict=True))
+
+        def cut_op(step: Any, blocks: list[Any]) -> dict[str, Any]:
+            tensors = tf.numpy_function(cut, [step, *blocks], [s.dtype for s in spec.values()], stateful=False)
+            return {k: tf.ensure_shape(t, s.shape) for (k, s), t in zip(spec.items(), tensors, strict=True)}
+
+        def windows_of(visit: Any, *blocks: Any) -> Any:
+            first = tf.maximum(visit * per_block, start)
+            last = tf.minimum((visit + 1) * per_block, stop)
+            cut_here = plain(lambda step: cut_op(step, list(blocks)))
+            return tf.data.Dataset.range(first, last).map(cut_here, num_parallel_calls=2, deterministic=True)
+
+        visits = tf.data.Dataset.range(start // per_block, -(-stop // per_block))
+        return visits.map(plain(read_op)).prefetch(1).flat_map(plain(windows_of)).prefetch(4)
+
+
+def _shuffled(places: np.ndarray, size: int, seed: int, epoch: int) -> np.ndarray:
+    """Where the order of an epoch puts these places, int64: computed place by place, never an array of all blocks."""
+    tf = tensorflow()
+    index = tf.constant(places, tf.int64)
+    return tf.random.experimental.index_shuffle(index, [seed, epoch], tf.constant(size - 1, tf.int64)).numpy()

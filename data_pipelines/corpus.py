@@ -1,0 +1,171 @@
+"""The prepared corpus on disk: text as blocks of tokens that can be read in any order.
+
+A folder with the splits train and validation, which `tfds.builder_from_directory(folder).as_data_source()` opens too:
+
+    corpus-<split>.array_record-<i>-of-<n>   the shards
+    features.json, dataset_info.json         what TFDS reads of them
+    unigram_counts.npy                       int64 [V], how often each piece occurs in the whole training text
+    manifest.json                            `Manifest`
+
+A record is a tf.train.Example of one block: `tokens`, block_len consecutive tokens as uint16 or uint32, and `starts`, a
+`Start` for each of them, both as little-endian bytes. All records of a corpus have their bytes at the same places, so a
+batch of them is read without parsing. Nothing here depends on batch size, windows, masks, hosts or a seed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from array_record.python.array_record_data_source import ArrayRecordDataSource
+
+from xlnet_jax.config import InputError
+
+FORMAT = 1
+MANIFEST_FILE, COUNTS_FILE = "manifest.json", "unigram_counts.npy"
+AGAIN = "delete the folder and prepare the corpus again"
+
+SplitName = Literal["train", "validation"]
+
+
+class Start(IntEnum):
+    """What begins at a token."""
+
+    NOTHING = 0
+    SENTENCE = 1
+    """a sentence or a line: the text may be cut before it"""
+    DOCUMENT = 2
+
+
+@dataclass(frozen=True)
+class Record:
+    """Where the bytes of a block are in a record."""
+
+    block_len: int
+    token_dtype: str  # '<u2' or '<u4'
+    tokens_at: int
+    starts_at: int
+    num_bytes: int
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """A record as a NumPy type with the fields tokens and starts."""
+        block = (self.block_len,)
+        return np.dtype(
+            {
+                "names": ["tokens", "starts"],
+                "formats": [(self.token_dtype, block), ("u1", block)],
+                "offsets": [self.tokens_at, self.starts_at],
+                "itemsize": self.num_bytes,
+            }
+        )
+
+
+@dataclass(frozen=True)
+class Shard:
+    name: str
+    blocks: int
+    num_bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Split:
+    """What a split holds; `tokens` counts all of its text, of which `dropped_tokens` are behind the last full block."""
+
+    documents: int
+    lines: int
+    tokens: int
+    dropped_tokens: int
+    blocks: int
+    shards: tuple[Shard, ...]
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What a corpus is made of and from."""
+
+    made_from: dict[str, Any]  # what it was asked to hold: two corpora that share it are the same
+    vocab_size: int
+    record: Record
+    unigram_entropy: float  # of unigram_counts, in nats
+    splits: dict[SplitName, Split]
+    format: int = FORMAT
+
+    def save(self, folder: Path) -> None:
+        (folder / MANIFEST_FILE).write_text(json.dumps(dataclasses.asdict(self), indent=2) + "\n")
+
+    @classmethod
+    def load(cls, folder: Path) -> Manifest:
+        file = folder / MANIFEST_FILE
+        if not file.is_file():
+            raise InputError(f"corpus {folder}: not a prepared corpus, it has no {MANIFEST_FILE}")
+        try:
+            values = json.loads(file.read_text())
+            if (found := values["format"]) == FORMAT:
+                return cls(**{**values, "record": Record(**values["record"]), "splits": _read_splits(values["splits"])})
+        except (ValueError, KeyError, TypeError, AttributeError):
+            raise InputError(f"corpus {folder}: {MANIFEST_FILE} is damaged; {AGAIN}") from None
+        raise InputError(f"corpus {folder}: its format is {found}, and this version reads {FORMAT}; {AGAIN}")
+
+
+def _read_splits(values: dict[SplitName, dict[str, Any]]) -> dict[SplitName, Split]:
+    return {
+        name: Split(**{**split, "shards": tuple(Shard(**shard) for shard in split["shards"])})
+        for name, split in values.items()
+    }
+
+
+class Corpus:
+    """A prepared corpus, open for reading. Safe to share by threads."""
+
+    def __init__(self, folder: Path):
+        """Opens what `prepare` wrote. Raises InputError where that is no corpus, or shards are missing or cut short."""
+        self.folder = folder
+        self.manifest = Manifest.load(folder)
+        for split in self.manifest.splits.values():
+            for shard in split.shards:
+                _check_shard(folder, shard)
+        self._sources = {
+            # The length in brackets spares the reader from opening all shards to count.
+            name: ArrayRecordDataSource([f"{folder / shard.name}[0:{shard.blocks}]" for shard in split.shards])
+            for name, split in self.manifest.splits.items()
+        }
+
+    @property
+    def block_len(self) -> int:
+        """Tokens in a block."""
+        return self.manifest.record.block_len
+
+    @cached_property
+    def unigram_counts(self) -> np.ndarray:
+        """int64 [V]: how often each piece occurs in the training text, dropped tokens included."""
+        return np.load(self.folder / COUNTS_FILE)
+
+    def num_blocks(self, split: SplitName) -> int:
+        return self.manifest.splits[split].blocks
+
+    def read(self, split: SplitName, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Blocks by their indices, int [n]: tokens int32 [n, block_len] and starts uint8 [n, block_len] (`Start`)."""
+        dtype = self.manifest.record.dtype
+        records = self._sources[split].__getitems__(indices.tolist())
+        if any(len(record) != dtype.itemsize for record in records):
+            raise InputError(f"corpus {self.folder}: the {split} split holds records of another length; {AGAIN}")
+        blocks = np.frombuffer(b"".join(records), dtype)
+        return blocks["tokens"].astype(np.int32), np.ascontiguousarray(blocks["starts"])
+
+
+def _check_shard(folder: Path, shard: Shard) -> None:
+    file = folder / shard.name
+    if not file.is_file():
+        raise InputError(f"corpus {folder}: the shard {shard.name} is missing; {AGAIN}")
+    if (size := file.stat().st_size) != shard.num_bytes:
+        raise InputError(
+            f"corpus {folder}: the shard {shard.name} is damaged, {size} bytes instead of {shard.num_bytes}; {AGAIN}"
+        )

@@ -1,0 +1,60 @@
+"""The factorization order as ranks, and the dense masks that it stands for (`_local_perm` of data_utils.py).
+
+A row's rank is its place in the order: it sees what ranks below it, and content rows see themselves. What is no target
+in the reused part ranks -1. What is no target in the new part shares one rank above the whole reused part, so that the
+first part never sees the second and the second sees all of the first. Targets, and <sep> and <cls>, rank above the
+visible tokens of their part, in permuted order. One shuffle serves all chunks of perm_size.
+"""
+
+import numpy as np
+
+from xlnet_jax.config import DataConfig
+from xlnet_jax.dims import Batch
+
+
+def permuted_places(length: int, perm_size: int, uniform: np.ndarray) -> np.ndarray:
+    """int64 [B, length]: places 0 ... length - 1, permuted inside each chunk of perm_size by one shuffle of all chunks.
+
+    uniform: [B, perm_size].
+    """
+    offset = np.argsort(uniform, axis=1, kind="stable")
+    chunk_begin = np.arange(0, length, perm_size)
+    return (chunk_begin[:, None] + offset[:, None, :]).reshape(len(uniform), length)
+
+
+def perm_rank(hidden: np.ndarray, reused_places: np.ndarray, new_places: np.ndarray, data: DataConfig) -> np.ndarray:
+    """int32 [B, L]. hidden: bool [B, L], targets and functional tokens: what others see only in its turn."""
+    reuse = data.reuse_len
+    rank = np.empty(hidden.shape, np.int32)
+    rank[:, :reuse] = np.where(hidden[:, :reuse], reused_places, -1)
+    rank[:, reuse:] = np.where(hidden[:, reuse:], reuse + 1 + new_places, reuse)
+    return rank
+
+
+def target_slots(is_target: np.ndarray, input_ids: np.ndarray, num_predict: int) -> dict[str, np.ndarray]:
+    """target_positions, target_ids, target_weights [B, P]: the targets in ascending order, then padding."""
+    length = is_target.shape[1]
+    # A stable sort of the negated mask lists the targets first, each part in ascending order.
+    positions = np.argsort(~is_target, axis=1, kind="stable")[:, :num_predict]
+    real = np.take_along_axis(is_target, positions, axis=1)
+    return {
+        "target_positions": np.where(real, positions, length - 1).astype(np.int32),
+        "target_ids": np.where(real, np.take_along_axis(input_ids, positions, axis=1), 0).astype(np.int32),
+        "target_weights": real.astype(np.float32),
+    }
+
+
+def to_dense(batch: Batch) -> Batch:
+    """The same batch with perm_mask [B, L, L] (True = may NOT attend) and target_mapping [B, P, L] (one-hot; zero on
+    padding) in place of ranks and positions, as the original and Hugging Face define them."""
+    rank, positions = batch["perm_rank"], batch["target_positions"]
+    real = batch["target_weights"] > 0
+    length = rank.shape[1]
+    mapping = (positions[:, :, None] == np.arange(length)) & real[:, :, None]
+    # The mask is that of the query stream: a target does not see itself, every other row does.
+    is_target = mapping.any(1)
+    own_rank = 2 * rank - is_target
+    dense = {k: v for k, v in batch.items() if k not in ("perm_rank", "target_positions")}
+    dense["perm_mask"] = 2 * rank[:, None, :] > own_rank[:, :, None]
+    dense["target_mapping"] = mapping.astype(np.float32)
+    return dense

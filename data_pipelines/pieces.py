@@ -1,0 +1,122 @@
+"""What the pieces of a vocabulary mean: where words begin, and where sentences begin.
+
+Everything is decided once per piece; a text is then looked up and compared as a whole.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+
+SPACE = "\u2581"  # SentencePiece's ▁
+WORD_START_PUNCTUATION = frozenset('!"#$%&"()*+,-./:;?@[\\]^_`{|}~')  # _is_start_piece of data_utils.py
+STOPS = frozenset(".!?…")
+WIDE_STOPS = frozenset("。．！？｡")  # no space follows them
+CLOSERS = frozenset("\"'”’»)]）］」』】〉》｣")
+# Beginnings of the Unicode names of letters of the scripts that put no spaces between words.
+UNSPACED_SCRIPTS = ("CJK ", "HIRAGANA ", "KATAKANA ", "HALFWIDTH KATAKANA ", "THAI ", "LAO ", "KHMER ", "MYANMAR ")
+
+
+class Ending(IntEnum):
+    """How a piece ends, closing quotes and brackets left out."""
+
+    OPEN = 0
+    STOP = 1
+    WIDE_STOP = 2
+
+
+class First(IntEnum):
+    """The first thing in a piece that tells whether a sentence begins there."""
+
+    NOTHING = 0  # quotes, dashes, ▁: what follows tells
+    NO_START = 1  # a lowercase letter, a stop, the end of a document
+    START = 2  # any other letter or digit
+    UNSPACED_START = 3  # a letter of a script without spaces
+
+
+@dataclass(frozen=True)
+class PieceTables:
+    """One entry for each id of a vocabulary.
+
+    `is_word_start`: as in the original, pieces that begin with ▁ or '<' and single ASCII punctuation marks. Scripts
+    without spaces (Chinese, Japanese, Thai, Lao, Khmer, Burmese) have hardly a ▁, so there each piece that begins with
+    a letter begins a word, and so does each wide punctuation mark.
+    """
+
+    is_word_start: np.ndarray  # bool [V]
+    has_space: np.ndarray  # bool [V], begins with ▁
+    is_closer: np.ndarray  # bool [V], closing quotes and brackets only: what came before still ends there
+    ending: np.ndarray  # int8 [V], Ending
+    first: np.ndarray  # int8 [V], First
+
+    @classmethod
+    def of(cls, pieces: Sequence[str]) -> PieceTables:
+        return cls(
+            is_word_start=np.array([_is_word_start(p) for p in pieces]),
+            has_space=np.array([p.startswith(SPACE) for p in pieces]),
+            is_closer=np.array([p == "<eop>" or all(c in CLOSERS for c in p) for p in pieces]),
+            ending=np.array([_ending(p) for p in pieces], np.int8),
+            first=np.array([_first(p) for p in pieces], np.int8),
+        )
+
+    def sentence_starts(self, ids: np.ndarray) -> np.ndarray:
+        """Where sentences begin inside a text: ids int [T] -> bool [T].
+
+        A sentence begins behind a stop and its closing quotes or brackets where the next word, opening quotes left out,
+        does not begin with a lowercase letter. A new word must begin there (▁), except behind a wide stop and before
+        scripts without spaces. Abbreviations before a name (Mr. Bennet) look the same and count.
+        """
+        size = len(ids)
+        if not size:
+            return np.zeros(0, bool)
+        place = np.arange(size)
+        last_text = np.maximum.accumulate(np.where(self.is_closer[ids], -1, place))
+        ended = np.where(last_text >= 0, self.ending[ids][last_text], Ending.OPEN)
+        before = np.concatenate([[Ending.OPEN], ended[:-1]])
+
+        tells = np.where(self.first[ids] == First.NOTHING, size - 1, place)
+        ahead = self.first[ids][np.minimum.accumulate(tells[::-1])[::-1]]
+
+        new_word = self.has_space[ids] | (ahead == First.UNSPACED_START) | (before == Ending.WIDE_STOP)
+        return (before != Ending.OPEN) & (ahead >= First.START) & new_word & ~self.is_closer[ids]
+
+
+def _is_word_start(piece: str) -> bool:
+    if piece.startswith((SPACE, "<")) or piece in WORD_START_PUNCTUATION:
+        return True
+    wide_mark = (
+        len(piece) == 1 and unicodedata.category(piece)[0] == "P" and unicodedata.east_asian_width(piece) in "WF"
+    )
+    return wide_mark or _is_unspaced_letter(piece[0])
+
+
+def _is_unspaced_letter(char: str) -> bool:
+    return unicodedata.category(char) == "Lo" and unicodedata.name(char, "").startswith(UNSPACED_SCRIPTS)
+
+
+def _ending(piece: str) -> Ending:
+    last = piece.rstrip("".join(CLOSERS))[-1:]
+    if last in WIDE_STOPS:
+        return Ending.WIDE_STOP
+    return Ending.STOP if last in STOPS else Ending.OPEN
+
+
+def _first(piece: str) -> First:
+    if piece == "<unk>":
+        return First.START
+    if piece == "<eod>":
+        return First.NO_START
+    if piece == "<eop>":
+        return First.NOTHING
+    for char in piece:
+        if char in STOPS or char in WIDE_STOPS or char.islower():
+            return First.NO_START
+        if _is_unspaced_letter(char):
+            return First.UNSPACED_START
+        if char.isalnum():
+            return First.START
+    return First.NOTHING

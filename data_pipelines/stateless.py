@@ -1,0 +1,40 @@
+"""Random numbers as a pure function of (seed, purpose, step, row): nothing to save, nothing to restore.
+
+Philox is a counter-based generator: its output at a counter depends on nothing before it. A row owns the counters
+[row * width, (row + 1) * width), so any range of rows can be drawn alone and equals the same rows of the global batch.
+Only `random_raw` is used: NumPy guarantees its bits across versions and machines.
+"""
+
+from enum import IntEnum
+
+import numpy as np
+
+WORDS_PER_COUNTER = 4  # a Philox4x64 counter yields four 64-bit words
+
+
+class Purpose(IntEnum):
+    """Independent streams; a new one is added at the end, so that the others keep their numbers."""
+
+    VISIT = 1
+    CUTS = 2
+    TARGETS_REUSED = 3
+    TARGETS_NEW = 4
+    ORDER_REUSED = 5
+    ORDER_NEW = 6
+
+
+def uniforms(seed: int, purpose: Purpose, step: int, rows: range, width: int) -> np.ndarray:
+    """float64 [len(rows), width], uniform in [0, 1). `rows` is contiguous (step 1)."""
+    counters_per_row = -(-width // WORDS_PER_COUNTER)
+    generator = np.random.Philox(
+        key=np.array([seed % 2**64, purpose], np.uint64),
+        counter=np.array([rows.start * counters_per_row, 0, step, 0], np.uint64),
+    )
+    words = generator.random_raw(len(rows) * counters_per_row * WORDS_PER_COUNTER)
+    uniform = (words >> np.uint64(11)) * 2.0**-53
+    return uniform.reshape(len(rows), -1)[:, :width]
+
+
+def choice(uniform: np.ndarray, size: np.ndarray | int) -> np.ndarray:
+    """int64 in [0, size) from uniforms in [0, 1); size 0 gives 0."""
+    return (uniform * size).astype(np.int64)

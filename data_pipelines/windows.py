@@ -1,0 +1,130 @@
+"""Windows from blocks: reused part + A + <sep> + B + <sep> + <cls> (paper, section 2.5; `_split_a_and_b` of
+data_utils.py).
+
+Window k of a visit reuses the block's tokens [k * reuse_len, (k + 1) * reuse_len). A begins behind them and ends at a
+cut point; B is what follows A, or, half of the time, text from another block. A + B is always the same length, so
+every window is full.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from data_pipelines.stateless import choice
+from xlnet_jax.config import DataConfig
+from xlnet_jax.dims import WINDOW_SPECIALS
+
+DRAWS = 3  # uniforms that one row of `cut_windows` takes
+
+
+def text_len(data: DataConfig) -> int:
+    """Tokens of A + B."""
+    return data.seq_len - data.reuse_len - WINDOW_SPECIALS
+
+
+def steps_per_block(block_len: int, data: DataConfig) -> int:
+    """How many windows a block holds; the tokens behind the last one (fewer than reuse_len) go unused."""
+    return (block_len - text_len(data) - 1) // data.reuse_len
+
+
+def block_len(data: DataConfig) -> int:
+    """The block length that `windows_per_block` windows use to the last token."""
+    return data.windows_per_block * data.reuse_len + text_len(data) + 1
+
+
+@dataclass(frozen=True)
+class Windows:
+    """A batch of windows before anything is masked."""
+
+    input_ids: np.ndarray  # int32 [B, L]
+    segment_ids: np.ndarray  # int32 [B, L]
+    is_next: np.ndarray  # bool [B], B is the continuation of A
+
+
+def cut_windows(
+    tokens: np.ndarray,
+    cuts: np.ndarray,
+    partner_tokens: np.ndarray,
+    partner_cuts: np.ndarray,
+    begin: int,
+    uniform: np.ndarray,
+    data: DataConfig,
+    sep_id: int,
+    cls_id: int,
+) -> Windows:
+    """tokens: int [B, S], in the row's reading order; cuts: bool [B, S], True where the text may be cut before a token;
+    partner_*: the same of the block that a random B comes from; begin: where the reused part begins; uniform: [B, 3].
+    """
+    batch, total = len(tokens), text_len(data)
+    row = np.arange(batch)[:, None]
+    a_begin = begin + data.reuse_len
+    a_len, b_begin, is_next = _split(cuts, partner_cuts, a_begin, total, uniform)
+
+    # Place p of A + B: A's token while p < a_len, else B's, from this block or from the partner's.
+    place = np.arange(total)
+    in_a = place < a_len[:, None]
+    source = np.where(in_a, a_begin + place, b_begin[:, None] + place - a_len[:, None])
+    own = in_a | is_next[:, None]
+    text = np.where(own, tokens[row, source], partner_tokens[row, source])
+
+    # The first <sep> stands between A and B: everything behind A moves by one.
+    new_len = data.seq_len - data.reuse_len
+    column = np.arange(new_len)
+    behind_a = column > a_len[:, None]
+    at = np.clip(column - behind_a, 0, total - 1)
+    new_part = text[row, at]
+    new_part[column == a_len[:, None]] = sep_id
+    new_part[:, -2], new_part[:, -1] = sep_id, cls_id
+    segment = behind_a.astype(np.int32)
+    segment[:, -1] = 2
+
+    reused = tokens[:, begin:a_begin]
+    input_ids = np.concatenate([reused, new_part], axis=1).astype(np.int32)
+    segment_ids = np.concatenate([np.zeros_like(reused, np.int32), segment], axis=1)
+    return Windows(input_ids, segment_ids, is_next)
+
+
+def _split(
+    cuts: np.ndarray, partner_cuts: np.ndarray, begin: int, total: int, uniform: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(a_len, b_begin, is_next), each [B]; B has what A leaves of total."""
+    batch, size = cuts.shape
+    # The first sentence end at or behind `total`: where the text of A and a following B ends before it is trimmed.
+    end = _next_cut(np.flatnonzero(cuts), size, np.full(batch, begin + total), limit=size) - begin
+    inside = cuts[:, begin + 1 : begin + total]
+    count = inside.sum(1)
+    picked = choice(uniform[:, 1], count)
+    a_cut = (np.cumsum(inside, axis=1) > picked[:, None]).argmax(1) + 1
+    a_len = np.where(count > 0, a_cut, end)
+
+    is_next = (count > 0) & (uniform[:, 0] >= 0.5)
+    random_begin, random_len = _random_b(partner_cuts, np.maximum(1, total - a_len), uniform[:, 2])
+    b_begin = np.where(is_next, begin + a_len, random_begin)
+    b_len = np.where(is_next, end - a_len, random_len)
+    # Trimmed on the right, the longer one first, A before B where both are equal: what is left of A in closed form.
+    a_len = np.minimum(a_len, np.maximum(total - b_len, (total + 1) // 2))
+    return a_len, b_begin, is_next
+
+
+def _random_b(cuts: np.ndarray, length: np.ndarray, uniform: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(begin, length) of a random stretch of at least `length` tokens, widened to whole sentences."""
+    size = cuts.shape[1]
+    flat = np.flatnonzero(cuts)
+    begin = choice(uniform, size - length)
+    end = _next_cut(flat, size, begin + length, limit=size - 1)
+    begin = _previous_cut(flat, size, begin)
+    return begin, end - begin
+
+
+def _next_cut(flat_cuts: np.ndarray, size: int, at: np.ndarray, limit: int) -> np.ndarray:
+    """The first cut at or behind `at` in each row, or `limit`. flat_cuts: ascending, in the rows laid end to end."""
+    row_begin = np.arange(len(at)) * size
+    found = np.searchsorted(flat_cuts, row_begin + at)
+    return np.minimum(np.append(flat_cuts, np.iinfo(np.int64).max)[found] - row_begin, limit)
+
+
+def _previous_cut(flat_cuts: np.ndarray, size: int, at: np.ndarray) -> np.ndarray:
+    """The last cut at or before `at` in each row, or the row's begin."""
+    row_begin = np.arange(len(at)) * size
+    found = np.searchsorted(flat_cuts, row_begin + at, side="right")
+    return np.maximum(np.insert(flat_cuts, 0, -1)[found] - row_begin, 0)

@@ -1,0 +1,143 @@
+import json
+import math
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from data_pipelines.corpus import Corpus, Start
+from data_pipelines.corpus_writer import CorpusWriter
+from data_pipelines.token_stream import TokenBatch
+from xlnet_jax.config import InputError
+
+BLOCK_LEN, VOCAB_SIZE = 50, 300
+
+
+@pytest.fixture(scope="module")
+def text():
+    """Random tokens, 61 blocks and 7 tokens, of which `write` holds out the last 10 blocks and the 7."""
+    rng = np.random.default_rng(0)
+    size = 61 * BLOCK_LEN + 7
+    tokens = np.minimum(rng.geometric(0.02, size), VOCAB_SIZE - 1).astype(np.int32)
+    starts = rng.choice(3, size, p=[0.9, 0.08, 0.02]).astype(np.uint8)
+    return TokenBatch(0, tokens, starts, starts > 0, np.cumsum(starts == Start.DOCUMENT))
+
+
+def write(folder, text, vocab_size=VOCAB_SIZE, batch=333, shard_bytes=1500):
+    folder.mkdir()
+    writer = CorpusWriter(folder, BLOCK_LEN, vocab_size, shard_bytes)
+    held_out = np.arange(len(text.tokens)) >= 51 * BLOCK_LEN
+    for begin in range(0, len(text.tokens), batch):
+        part = slice(begin, begin + batch)
+        writer.append(
+            TokenBatch(begin, text.tokens[part], text.starts[part], text.is_line[part], text.document[part]),
+            held_out[part],
+        )
+    writer.finish({"text": "random"})
+    return Corpus(folder)
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory, text):
+    return write(tmp_path_factory.mktemp("corpus") / "c", text)
+
+
+def test_blocks_are_the_text_cut_into_equal_parts(corpus, text):
+    for split, begin, blocks in (("train", 0, 51), ("validation", 51, 10)):
+        assert corpus.num_blocks(split) == blocks
+        tokens, starts = corpus.read(split, np.arange(blocks))
+        assert (tokens.dtype, starts.dtype) == (np.int32, np.uint8)
+        part = slice(begin * BLOCK_LEN, (begin + blocks) * BLOCK_LEN)
+        np.testing.assert_array_equal(tokens, text.tokens[part].reshape(blocks, BLOCK_LEN))
+        np.testing.assert_array_equal(starts, text.starts[part].reshape(blocks, BLOCK_LEN))
+
+
+def test_blocks_are_read_in_the_order_asked_for_across_shards(corpus):
+    assert len(corpus.manifest.splits["train"].shards) > 5
+    tokens, starts = corpus.read("train", np.arange(51))
+    wanted = np.array([50, 0, 17, 17, 3, 49])
+    read_tokens, read_starts = corpus.read("train", wanted)
+    np.testing.assert_array_equal(read_tokens, tokens[wanted])
+    np.testing.assert_array_equal(read_starts, starts[wanted])
+
+
+def test_many_threads_read_one_corpus(corpus):
+    expected = corpus.read("train", np.arange(51))[0]
+    fresh = Corpus(corpus.folder)
+
+    def read(seed):
+        wanted = np.random.default_rng(seed).integers(0, 51, 20)
+        return np.array_equal(fresh.read("train", wanted)[0], expected[wanted])
+
+    with ThreadPoolExecutor(8) as pool:
+        assert all(pool.map(read, range(200)))
+
+
+def test_the_manifest_counts_what_is_there(corpus, text):
+    train, validation = corpus.manifest.splits["train"], corpus.manifest.splits["validation"]
+    assert (train.tokens, train.blocks, train.dropped_tokens) == (51 * BLOCK_LEN, 51, 0)
+    assert (validation.tokens, validation.blocks, validation.dropped_tokens) == (10 * BLOCK_LEN + 7, 10, 7)
+    assert train.documents + validation.documents == np.count_nonzero(text.starts == Start.DOCUMENT)
+    assert train.lines + validation.lines == np.count_nonzero(text.is_line)
+    assert sum(shard.blocks for shard in train.shards) == 51
+
+
+def test_unigram_counts_and_entropy_are_those_of_the_training_text(corpus, text):
+    counts = np.bincount(text.tokens[: 51 * BLOCK_LEN], minlength=VOCAB_SIZE)
+    np.testing.assert_array_equal(corpus.unigram_counts, counts)
+    share = counts / counts.sum()
+    entropy = -sum(p * math.log(p) for p in share if p)
+    assert corpus.manifest.unigram_entropy == pytest.approx(entropy, abs=1e-12)
+
+
+@pytest.mark.parametrize(("vocab_size", "dtype"), [(2**16, np.uint16), (2**16 + 1, np.uint32)])
+def test_tfds_opens_the_folder(tmp_path, text, vocab_size, dtype):
+    import tensorflow_datasets as tfds
+
+    corpus = write(tmp_path / "c", text, vocab_size)
+    source = tfds.builder_from_directory(corpus.folder).as_data_source()
+    for split in ("train", "validation"):
+        assert len(source[split]) == corpus.num_blocks(split)
+        tokens, starts = corpus.read(split, np.array([4]))
+        assert source[split][4]["tokens"].dtype == dtype
+        np.testing.assert_array_equal(source[split][4]["tokens"], tokens[0])
+        np.testing.assert_array_equal(source[split][4]["starts"], starts[0])
+
+
+def test_the_size_of_the_parts_that_text_comes_in_does_not_matter(tmp_path, text, corpus):
+    other = write(tmp_path / "other", text, batch=1000)
+    for file in corpus.folder.iterdir():
+        assert file.read_bytes() == (other.folder / file.name).read_bytes(), file.name
+
+
+def test_a_folder_that_is_no_corpus_is_refused(tmp_path):
+    with pytest.raises(InputError, match=r"not a prepared corpus, it has no manifest\.json"):
+        Corpus(tmp_path)
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", "{}", '{"format": 1}', '{"format": 1, "record": {}, "splits": []}'])
+def test_a_damaged_manifest_is_named(tmp_path, text, content):
+    folder = write(tmp_path / "c", text).folder
+    (folder / "manifest.json").write_text(content)
+    with pytest.raises(InputError, match=r"manifest\.json is damaged"):
+        Corpus(folder)
+
+
+def test_a_corpus_of_another_format_is_refused(tmp_path, text):
+    folder = write(tmp_path / "c", text).folder
+    manifest = json.loads((folder / "manifest.json").read_text())
+    (folder / "manifest.json").write_text(json.dumps({**manifest, "format": 99}))
+    with pytest.raises(InputError, match="its format is 99, and this version reads 1; delete the folder"):
+        Corpus(folder)
+
+
+def test_missing_and_truncated_shards_are_named(tmp_path, text):
+    folder = write(tmp_path / "c", text).folder
+    shard = next(folder.glob("corpus-train.array_record-00002-of-*"))
+    content = shard.read_bytes()
+    shard.write_bytes(content[:-100])
+    with pytest.raises(InputError, match=f"{shard.name} is damaged, {len(content) - 100} bytes instead of"):
+        Corpus(folder)
+    shard.unlink()
+    with pytest.raises(InputError, match=f"{shard.name} is missing"):
+        Corpus(folder)

@@ -1,0 +1,120 @@
+import pytest
+
+from data_pipelines import sources
+from xlnet_jax.config import InputError
+
+
+def lines_of(path, errors="strict"):
+    return list(sources.read_lines([path], errors))
+
+
+@pytest.fixture
+def text(tmp_path):
+    def write(content, name="a.txt"):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        return path
+
+    return write
+
+
+def test_a_blank_line_ends_a_document_and_so_does_the_end_of_a_file(text):
+    first, second = text("one\ntwo\n \t\n\nthree"), text("four\n\n", "b.txt")
+    assert list(sources.read_lines([first, second], "strict")) == ["one", "two", "", "three", "", "four", ""]
+
+
+def test_windows_line_ends_and_a_byte_order_mark_are_not_text(text):
+    assert lines_of(text(b"\xef\xbb\xbfone\r\n\r\ntwo\r\n")) == ["one", "", "two", ""]
+
+
+def test_a_file_that_is_not_utf8_is_named_with_the_offset_of_the_byte(text):
+    path = text(b"\xef\xbb\xbfna\xc3\xafve\ncaf\xe9 au lait\n")
+    with pytest.raises(InputError) as error:
+        lines_of(path)
+    assert f"{path}: byte 13 is not UTF-8 (0xe9)" in str(error.value)
+    assert "--corpus-errors replace" in str(error.value)
+
+
+def test_a_file_cut_inside_a_character_is_named_with_the_offset_of_the_byte(text):
+    path = text("first\nçà".encode()[:-1])
+    with pytest.raises(InputError, match="byte 8 is not UTF-8"):
+        lines_of(path)
+
+
+def test_bytes_that_are_not_utf8_become_the_replacement_character_where_that_is_asked_for(text):
+    assert lines_of(text(b"caf\xe9 noir\n"), errors="replace") == ["caf\ufffd noir", ""]
+
+
+@pytest.mark.parametrize("content", ["", "\n\r\n \n\u3000\n", b"\xef\xbb\xbf"])
+def test_a_text_without_any_text_is_refused(text, content):
+    path = text(content)
+    with pytest.raises(InputError, match="there is no text in it") as error:
+        lines_of(path)
+    assert str(path) in str(error.value)
+
+
+def test_an_empty_file_among_others_is_passed_over(text):
+    paths = [text(""), text("one\n", "b.txt")]
+    assert list(sources.read_lines(paths, "strict")) == ["one", ""]
+
+
+def test_a_folder_stands_for_its_text_files_at_any_depth(text, tmp_path):
+    wanted = [text("a", "a.txt"), text("b", "deep/er/b.txt")]
+    text("no", "notes.md")
+    text("no", ".hidden/c.txt")
+    assert sources.expand(str(tmp_path)) == sorted(wanted)
+
+
+def test_a_folder_without_text_files_stands_for_all_its_files(text, tmp_path):
+    wanted = [text("a", "part-0"), text("b", "part-1")]
+    assert sources.expand(str(tmp_path)) == wanted
+
+
+def test_a_glob_stands_for_the_files_that_match_in_sorted_order(text, tmp_path):
+    wanted = [text("1", "n1.txt"), text("2", "n2.txt")]
+    text("no", "m.txt")
+    (tmp_path / "n3.txt").mkdir()
+    assert sources.expand(str(tmp_path / "n*.txt")) == wanted
+
+
+def test_a_file_whose_name_looks_like_a_glob_is_that_file(text):
+    path = text("a", "what[1].txt")
+    assert sources.expand(str(path)) == [path]
+
+
+def test_a_home_folder_is_understood(text, tmp_path, monkeypatch):
+    path = text("a")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert sources.expand("~/a.txt") == [path]
+
+
+def test_a_source_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(InputError, match=r"nowhere\.txt: no such file or folder"):
+        sources.expand(str(tmp_path / "nowhere.txt"))
+    with pytest.raises(InputError, match=r"\*\.txt: no file matches"):
+        sources.expand(str(tmp_path / "*.txt"))
+    with pytest.raises(InputError, match="the folder holds no files"):
+        sources.expand(str(tmp_path))
+
+
+def test_a_fingerprint_depends_on_contents_and_their_order_but_not_on_names(text):
+    a, b, copy = text("a"), text("b", "b.txt"), text("a", "copy.txt")
+    joined, empty = text("ab", "ab.txt"), text("", "empty.txt")
+    assert sources.fingerprint([a, b]) == sources.fingerprint([copy, b])
+    assert sources.fingerprint([a, b]) != sources.fingerprint([b, a])
+    assert sources.fingerprint([a, b]) != sources.fingerprint([joined, empty])
+
+
+def test_without_a_corpus_the_novels_are_found_and_one_is_kept_for_validation():
+    text = sources.find(None, None)
+    assert text.name == "austen"
+    assert next(sources.read_lines(text.train, "strict")) == "PRIDE AND PREJUDICE"
+    assert next(sources.read_lines(text.validation or [], "strict")) == "NORTHANGER ABBEY"
+
+
+def test_a_corpus_of_ones_own_is_held_out_from_unless_validation_text_is_named(text, tmp_path):
+    path, other = text("a", "news.txt"), text("b", "other.txt")
+    assert sources.find(str(path), None) == sources.Text("news", [path], None)
+    assert sources.find(str(path), str(other)) == sources.Text("news", [path], [other])
+    assert sources.find(str(tmp_path / "n*.txt"), None).name == sources.describe(str(tmp_path))

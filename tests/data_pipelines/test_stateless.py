@@ -1,0 +1,44 @@
+"""Random numbers are a pure function of (seed, purpose, step, row)."""
+
+import numpy as np
+
+from data_pipelines.stateless import Purpose, choice, uniforms
+
+
+def test_any_range_of_rows_is_a_slice_of_the_whole_batch():
+    for width in (1, 4, 7):
+        whole = uniforms(3, Purpose.CUTS, 17, range(24), width)
+        parts = [uniforms(3, Purpose.CUTS, 17, range(i, i + 8), width) for i in (0, 8, 16)]
+        np.testing.assert_array_equal(whole, np.concatenate(parts))
+
+
+def test_seed_purpose_and_step_each_change_every_number():
+    base = uniforms(0, Purpose.CUTS, 0, range(100), 4)
+    for other in (
+        uniforms(1, Purpose.CUTS, 0, range(100), 4),
+        uniforms(0, Purpose.VISIT, 0, range(100), 4),
+        uniforms(0, Purpose.CUTS, 1, range(100), 4),
+    ):
+        assert not (base == other).any()
+
+
+def test_numbers_are_the_same_on_every_machine():
+    first = uniforms(0, Purpose.VISIT, 0, range(1), 4)[0]
+    np.testing.assert_array_equal(first, uniforms(0, Purpose.VISIT, 0, range(1), 4)[0])
+    assert first.tolist() == PINNED
+
+
+def test_uniforms_fill_the_unit_interval():
+    sample = uniforms(5, Purpose.TARGETS_NEW, 9, range(1000), 10)
+    assert sample.min() >= 0.0
+    assert sample.max() < 1.0
+    np.testing.assert_allclose(np.histogram(sample, 10, (0, 1))[0], 1000, atol=150)
+
+
+def test_choice_stays_below_its_size():
+    assert choice(np.array([0.0, 0.5, 1 - 2**-53]), 3).tolist() == [0, 1, 2]
+    assert choice(np.array([0.9]), 0).tolist() == [0]
+
+
+# Philox4x64 of key (0, 1), counter 0: a change here changes every user's batches.
+PINNED = [0.8133540609793564, 0.7513314251083365, 0.6716490436969984, 0.48312397997727397]

@@ -1,0 +1,93 @@
+"""Windows have the parts, the segments and the cuts of the original."""
+
+import numpy as np
+import pytest
+
+from data_pipelines.windows import DRAWS, block_len, cut_windows, steps_per_block, text_len
+from tests.data_pipelines.test_spans import FALSE_ALARM, same_distribution
+from xlnet_jax.config import DataConfig
+
+SEP, CLS = 4, 3
+DATA = DataConfig(batch_size=64, seq_len=32, reuse_len=8, perm_size=8, num_predict=4, windows_per_block=5)
+
+
+def random_blocks(rows, size, seed=0, sentence=0.1):
+    rng = np.random.default_rng(seed)
+    return rng.integers(9, 1000, (rows, size)), rng.random((rows, size)) < sentence
+
+
+def cut(begin=8, rows=64, seed=0, sentence=0.1):
+    size = block_len(DATA)
+    tokens, cuts = random_blocks(rows, size, seed, sentence)
+    partner, partner_cuts = random_blocks(rows, size, seed + 1, sentence)
+    uniform = np.random.default_rng(seed + 2).random((rows, DRAWS))
+    return (
+        tokens,
+        cuts,
+        partner,
+        cut_windows(tokens, cuts, partner, partner_cuts, begin, uniform, DATA, SEP, CLS),
+    )
+
+
+def test_a_window_is_reused_part_a_sep_b_sep_cls():
+    tokens, _, partner, window = cut()
+    for b in range(64):
+        ids, segments = window.input_ids[b], window.segment_ids[b]
+        np.testing.assert_array_equal(ids[:8], tokens[b, 8:16])
+        assert ids[-2:].tolist() == [SEP, CLS]
+        assert segments[-1] == 2
+        first_sep = np.flatnonzero(ids == SEP)[0]
+        a, b_part = ids[8:first_sep], ids[first_sep + 1 : -2]
+        assert (segments[: first_sep + 1] == 0).all()
+        assert (segments[first_sep + 1 : -1] == 1).all()
+        assert len(a) + len(b_part) == text_len(DATA)
+        np.testing.assert_array_equal(a, tokens[b, 16 : 16 + len(a)])
+        source = tokens[b] if window.is_next[b] else partner[b]
+        assert any((source[i : i + len(b_part)] == b_part).all() for i in range(len(source)))
+
+
+def test_b_follows_a_at_a_cut_point_in_half_of_the_rows():
+    tokens, cuts, _, window = cut(rows=4000, sentence=0.3)
+    assert 0.45 < window.is_next.mean() < 0.55
+    for b in np.flatnonzero(window.is_next)[:200]:
+        ids = window.input_ids[b]
+        first_sep = np.flatnonzero(ids == SEP)[0]
+        following = np.flatnonzero((tokens[b, 16:] == ids[first_sep + 1]) & cuts[b, 16:])
+        assert following.size  # B begins where a sentence does
+
+
+def test_text_without_a_cut_point_still_fills_the_window():
+    _, _, _, window = cut(sentence=0.0)
+    assert not window.is_next.any()
+    assert ((window.input_ids == SEP).sum(1) == 2).all()
+
+
+def test_a_block_is_used_to_its_last_token():
+    size = block_len(DATA)
+    assert steps_per_block(size, DATA) == DATA.windows_per_block
+    assert steps_per_block(size - 1, DATA) == DATA.windows_per_block - 1
+
+
+def test_the_last_window_of_a_block_stays_inside_it():
+    cut(begin=(DATA.windows_per_block - 1) * DATA.reuse_len)
+
+
+@pytest.mark.parametrize("total", [29, 253])
+def test_cuts_are_distributed_as_the_originals(reference, total):
+    stats = np.load(reference / "data" / "split_a_and_b.npz")
+    sentence = stats["sent_ids"]
+    cuts = np.append(False, sentence[1:] != sentence[:-1])
+    data = DataConfig(seq_len=total + 3 + 8, reuse_len=8, perm_size=1)
+    # Slices of the stream stand for blocks: far longer than a window, so that their ends hardly matter.
+    rows, size, rng = 20_000, 3000, np.random.default_rng(0)
+    begins = rng.integers(0, len(cuts) - size, (2, rows))
+    own, partner = (cuts[b[:, None] + np.arange(size)] for b in begins)
+    none = np.zeros((rows, size), np.int64)
+    window = cut_windows(none, own, none, partner, 0, rng.random((rows, DRAWS)), data, SEP, CLS)
+    a_len = (window.input_ids[:, 8:] == SEP).argmax(1)
+    for label in (0, 1):
+        ours = np.bincount(a_len[window.is_next == label], minlength=total + 1)
+        theirs = stats[f"tot{total}/stats/a_len_hist_label{label}"]
+        assert same_distribution(ours, theirs) > FALSE_ALARM
+    calls = [stats[f"tot{total}/stats/a_len_hist_label{label}"].sum() for label in (0, 1)]
+    assert same_distribution(np.bincount(window.is_next, minlength=2), calls) > FALSE_ALARM
