@@ -1,0 +1,179 @@
+"""Who sees whom, proved by gradients through the whole network on real windows of the compact form."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from data_pipelines.permutation import perm_rank, permuted_places, target_slots, to_dense
+from xlnet_jax.config import DataConfig, ModelConfig
+from xlnet_jax.models.backbone import Backbone, Inputs
+from xlnet_jax.models.lm import XLNetLM
+from xlnet_jax.objectives import plm
+
+DATA = DataConfig(batch_size=4, seq_len=16, reuse_len=8, perm_size=8, num_predict=6)
+MODEL = ModelConfig(
+    vocab_size=40, num_layers=3, d_model=16, num_heads=2, d_head=6, d_ff=24, mem_len=10, dropout=0.0,
+    attention_dropout=0.0, init_std=0.3,
+)  # fmt: skip
+
+
+def window_batch(seed=0, mem_filled=6):
+    """Four windows with their targets and orders drawn at random; two of them read backwards."""
+    rng = np.random.default_rng(seed)
+    ids = rng.integers(9, MODEL.vocab_size, (4, DATA.seq_len)).astype(np.int32)
+    hidden = np.zeros((4, DATA.seq_len), bool)
+    for row in hidden:
+        row[rng.choice(8, 3, replace=False)] = True
+        row[8 + rng.choice(5, 3, replace=False)] = True
+    functional = np.zeros_like(hidden)
+    functional[:, -2:] = True
+    reused, new = (permuted_places(8, 8, rng.random((4, 8))) for _ in range(2))
+    return {
+        "input_ids": ids,
+        "segment_ids": np.repeat([[0] * 11 + [1] * 4 + [2]], 4, axis=0).astype(np.int32),
+        "perm_rank": perm_rank(hidden | functional, reused, new, DATA),
+        **target_slots(hidden, ids, DATA.num_predict),
+        "is_reversed": np.array([False, True, False, True]),
+        "mem_filled": np.full(4, mem_filled, np.int32),
+    }
+
+
+def random_mems(batch, seed=1):
+    shape = (MODEL.num_layers, len(batch["input_ids"]), MODEL.mem_len, MODEL.d_model)
+    return jnp.asarray(np.random.default_rng(seed).normal(size=shape), jnp.float32)
+
+
+@pytest.fixture(scope="module")
+def params():
+    batch = window_batch()
+    inputs = plm.inputs_of(batch, MODEL.mem_len)
+    model = XLNetLM(MODEL)
+    boxed = model.init(jax.random.key(0), inputs, random_mems(batch), reuse_len=8, train=False)
+    return jax.tree.map(lambda x: x.value, boxed["params"], is_leaf=lambda x: hasattr(x, "value"))
+
+
+@pytest.fixture(scope="module")
+def influence(params):
+    """Size of the gradient of query outputs by each token [B, P, L] and memory slot [B, P, M]; content [B, L, L]."""
+    batch, mems = window_batch(), random_mems(window_batch())
+    inputs = plm.inputs_of(batch, MODEL.mem_len)
+
+    # Giving each position of each row an embedding of its own makes the gradient by token a gradient by embedding row.
+    own_ids = jnp.arange(4 * DATA.seq_len).reshape(4, DATA.seq_len)
+    table = params["backbone"]["word_embedding"][batch["input_ids"].reshape(-1)]
+    inputs = inputs._replace(input_ids_BL=own_ids)
+    model = Backbone(dataclasses.replace(MODEL, vocab_size=len(table)))
+
+    def run(table, mems):
+        backbone = {**params["backbone"], "word_embedding": table}
+        outputs = model.apply({"params": backbone}, inputs, mems, reuse_len=8, train=False)
+        # A fixed random projection: a sum of features is constant under layer normalisation.
+        direction = jax.random.normal(jax.random.key(3), (MODEL.d_model,))
+        return outputs.query_BPD @ direction, outputs.content_BLD @ direction
+
+    (query_by_table, query_by_mems), (content_by_table, _) = jax.jit(jax.jacrev(run, argnums=(0, 1)))(table, mems)
+    rows = np.arange(4)
+
+    def own_row(jacobian):  # [B, X, B * L, D] -> [B, X, L]
+        size = np.abs(np.asarray(jacobian)).sum(-1).reshape(4, -1, 4, DATA.seq_len)
+        return size[rows, :, rows]
+
+    memory = np.abs(np.asarray(query_by_mems)).sum((2, -1))[rows, :, rows]  # [B, P, Z, B, M, D] -> [B, P, M]
+    return own_row(query_by_table), memory, own_row(content_by_table)
+
+
+def test_query_stream_never_sees_its_own_token_or_a_later_one(influence):
+    batch, (query, _, _) = window_batch(), influence
+    rank, positions = batch["perm_rank"], batch["target_positions"]
+    for b in range(4):
+        for p in range(DATA.num_predict):
+            own = rank[b, positions[b, p]]
+            assert (query[b, p, rank[b] >= own] == 0.0).all()
+            assert (query[b, p, rank[b] < own] > 0.0).all()
+
+
+def test_query_stream_sees_the_memory_in_use_and_no_other(influence):
+    _, memory, _ = influence
+    assert (memory[:, :, -6:] > 0.0).all()
+    assert (memory[:, :, :-6] == 0.0).all()
+
+
+def test_first_part_depends_on_nothing_of_the_second(influence):
+    query, _, content = influence
+    batch = window_batch()
+    first = batch["target_positions"] < DATA.reuse_len
+    assert (query[first][:, DATA.reuse_len :] == 0.0).all()
+    assert (content[:, : DATA.reuse_len, DATA.reuse_len :] == 0.0).all()
+
+
+def test_content_stream_sees_its_own_token(influence):
+    _, _, content = influence
+    assert (content[:, np.arange(DATA.seq_len), np.arange(DATA.seq_len)] > 0.0).all()
+
+
+def loss_and_mems(params, batch, mems):
+    scored = plm.score(XLNetLM(MODEL), params, batch, mems, DATA.reuse_len, None)
+    return scored.loss_sum, scored.new_mems_ZBMD
+
+
+def test_compact_and_dense_form_give_the_same_loss(params):
+    batch = window_batch()
+    mems = random_mems(batch)
+    compact, dense = (jax.jit(loss_and_mems)(params, form, mems) for form in (batch, to_dense(batch)))
+    np.testing.assert_allclose(compact[0], dense[0], rtol=1e-6)
+    np.testing.assert_array_equal(compact[1], dense[1])
+
+
+def test_unused_memory_may_hold_anything(params):
+    batch = window_batch(mem_filled=0)
+    clean = jax.jit(loss_and_mems)(params, batch, jnp.zeros_like(random_mems(batch)))
+    for dirt in (jnp.nan, jnp.inf, 1e30):
+        dirty = jax.jit(loss_and_mems)(params, batch, jnp.full_like(random_mems(batch), dirt))
+        np.testing.assert_array_equal(clean[0], dirty[0])
+
+
+def test_new_memory_is_the_reused_part_behind_the_old(params):
+    batch = window_batch(mem_filled=MODEL.mem_len)
+    mems = random_mems(batch)
+    _, new_mems = jax.jit(loss_and_mems)(params, batch, mems)
+    np.testing.assert_array_equal(new_mems[:, :, : MODEL.mem_len - 8], mems[:, :, 8:])
+    embedded = params["backbone"]["word_embedding"][batch["input_ids"][:, :8]]
+    np.testing.assert_array_equal(new_mems[0, :, MODEL.mem_len - 8 :], embedded)
+
+
+def test_reading_backwards_negates_every_distance(params):
+    """Text reversed within the window, with the flag turned, gives the same loss: only the order of rows differs."""
+    batch = window_batch(mem_filled=0)
+    mirrored = {
+        k: (v[:, ::-1].copy() if k in ("input_ids", "segment_ids", "perm_rank") else v) for k, v in batch.items()
+    }
+    mirrored["target_positions"] = DATA.seq_len - 1 - batch["target_positions"]
+    mirrored["is_reversed"] = ~batch["is_reversed"]
+    mems = jnp.zeros_like(random_mems(batch))
+    here, there = (jax.jit(loss_and_mems)(params, form, mems)[0] for form in (batch, mirrored))
+    np.testing.assert_allclose(here, there, rtol=1e-6)
+
+
+def test_no_gradient_flows_into_the_memory_that_is_passed_on(params):
+    batch = window_batch()
+
+    def size_of_mems(params):
+        return loss_and_mems(params, batch, random_mems(batch))[1].sum()
+
+    assert all((g == 0.0).all() for g in jax.tree.leaves(jax.jit(jax.grad(size_of_mems))(params)))
+
+
+def test_inputs_without_a_query_stream_give_the_content_stream_alone(params):
+    batch = window_batch(mem_filled=0)
+    full = plm.inputs_of(batch, MODEL.mem_len)
+    alone = full._replace(target_positions_BP=None, visible_BTK=full.visible_BTK[:, : DATA.seq_len])
+    assert isinstance(alone, Inputs)
+    model, mems = Backbone(MODEL), random_mems(batch)
+    both, content = (
+        model.apply({"params": params["backbone"]}, i, mems, reuse_len=8, train=False) for i in (full, alone)
+    )
+    assert content.query_BPD is None
+    np.testing.assert_allclose(both.content_BLD, content.content_BLD, rtol=0, atol=1e-5)

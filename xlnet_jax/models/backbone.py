@@ -1,0 +1,223 @@
+"""The XLNet transformer: embeddings, layers under one scan, memory in and out (paper, section 2; `transformer_xl` of
+modeling.py).
+
+Parameters carry logical axis names; `training/sharding.py` says what they mean on a mesh.
+"""
+
+from typing import Any, NamedTuple
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from xlnet_jax.config import ModelConfig
+from xlnet_jax.models.attention import relative_attention_BTNH
+from xlnet_jax.models.positions import distances_R, signals_2RD
+
+
+class Inputs(NamedTuple):
+    """What the network reads. T = L + P rows: the content stream, then the query stream at target_positions."""
+
+    input_ids_BL: jnp.ndarray  # int32
+    segment_ids_BL: jnp.ndarray | None  # int32; None = no segment encodings
+    visible_BTK: jnp.ndarray  # bool, see models/masks.py
+    is_reversed_B: jnp.ndarray  # bool
+    target_positions_BP: jnp.ndarray | None  # int32; None = no query stream
+    memory_BM: jnp.ndarray  # bool, the memory slots in use
+
+
+class Outputs(NamedTuple):
+    """What the network gives: both streams and the memory of the next window."""
+
+    content_BLD: jnp.ndarray
+    query_BPD: jnp.ndarray | None
+    new_mems_ZBMD: jnp.ndarray
+
+
+class _Shared(NamedTuple):
+    """What every layer sees alike."""
+
+    signals_2RD: jnp.ndarray
+    visible_BTK: jnp.ndarray
+    other_segment_BTK: jnp.ndarray | None
+    is_reversed_B: jnp.ndarray
+    target_positions_BP: jnp.ndarray | None
+    tied_biases_3NH: jnp.ndarray | None
+
+
+def _param(module: nn.Module, name: str, shape: tuple[int, ...], axes: tuple[str | None, ...], std: float) -> Any:
+    return module.param(name, nn.with_logical_partitioning(nn.initializers.normal(std), axes), shape, jnp.float32)
+
+
+class _Norm(nn.Module):
+    """Layer normalisation in float32."""
+
+    config: ModelConfig
+
+    @nn.compact
+    def __call__(self, hidden_BTD: jnp.ndarray) -> jnp.ndarray:
+        norm = nn.LayerNorm(
+            epsilon=self.config.layer_norm_eps,
+            dtype=jnp.float32,
+            use_fast_variance=False,
+            scale_init=nn.with_logical_partitioning(nn.initializers.ones, ("embed",)),
+            bias_init=nn.with_logical_partitioning(nn.initializers.zeros, ("embed",)),
+        )
+        return norm(hidden_BTD).astype(self.config.dtype)
+
+
+class Attention(nn.Module):
+    """Projections, `relative_attention_BTNH`, residual and post-LN (`rel_multihead_attn`, `two_stream_rel_attn`)."""
+
+    config: ModelConfig
+    train: bool
+
+    @nn.compact
+    def __call__(self, rows_BTD: jnp.ndarray, mems_BMD: jnp.ndarray, shared: _Shared) -> jnp.ndarray:
+        c = self.config
+        kernel_shape, axes = (c.d_model, c.num_heads, c.d_head), ("embed", "heads", "head_dim")
+        q_DNH, k_DNH, v_DNH, r_DNH, o_DNH = (
+            _param(self, name, kernel_shape, axes, c.init_std).astype(c.dtype) for name in "qkvro"
+        )
+        segment_key_2NH = _param(self, "segment_embedding", (2, c.num_heads, c.d_head), (None, *axes[1:]), c.init_std)
+        biases_3NH = shared.tied_biases_3NH
+        if biases_3NH is None:
+            biases_3NH = _param(self, "biases", (3, c.num_heads, c.d_head), (None, *axes[1:]), c.init_std)
+
+        length = rows_BTD.shape[1] - (0 if shared.target_positions_BP is None else shared.target_positions_BP.shape[1])
+        context_BKD = jnp.concatenate([mems_BMD, rows_BTD[:, :length]], axis=1)
+        read_BTNH = relative_attention_BTNH(
+            jnp.einsum("BTD,DNH->BTNH", rows_BTD, q_DNH),
+            jnp.einsum("BKD,DNH->BKNH", context_BKD, k_DNH),
+            jnp.einsum("BKD,DNH->BKNH", context_BKD, v_DNH),
+            jnp.einsum("SRD,DNH->SRNH", shared.signals_2RD.astype(c.dtype), r_DNH),
+            segment_key_2NH.astype(c.dtype),
+            biases_3NH,
+            shared.visible_BTK,
+            shared.other_segment_BTK,
+            shared.is_reversed_B,
+            shared.target_positions_BP,
+            nn.Dropout(c.attention_dropout, deterministic=not self.train),
+        )
+        out_BTD = jnp.einsum("BTNH,DNH->BTD", read_BTNH, o_DNH)
+        out_BTD = nn.Dropout(c.dropout, deterministic=not self.train)(out_BTD)
+        return _Norm(c, name="norm")(rows_BTD + out_BTD)
+
+
+class FeedForward(nn.Module):
+    """norm(x + W2 act(W1 x)) (`positionwise_ffn`)."""
+
+    config: ModelConfig
+    train: bool
+
+    @nn.compact
+    def __call__(self, rows_BTD: jnp.ndarray) -> jnp.ndarray:
+        c = self.config
+        activation = {"gelu": lambda x: nn.gelu(x, approximate=True), "relu": nn.relu}[c.activation]
+        drop = nn.Dropout(c.dropout, deterministic=not self.train)
+
+        def dense(name: str, features: int, axes: tuple[str, str]) -> nn.Dense:
+            kernel_init = nn.with_logical_partitioning(nn.initializers.normal(c.init_std), axes)
+            bias_init = nn.with_logical_partitioning(nn.initializers.zeros, axes[1:])
+            return nn.Dense(features, dtype=jnp.dtype(c.dtype), kernel_init=kernel_init, bias_init=bias_init, name=name)
+
+        inner_BTF = drop(activation(dense("inner", c.d_ff, ("embed", "mlp"))(rows_BTD)))
+        out_BTD = drop(dense("outer", c.d_model, ("mlp", "embed"))(inner_BTF))
+        return _Norm(c, name="norm")(rows_BTD + out_BTD)
+
+
+class Layer(nn.Module):
+    """One layer of both streams. Scanned: (rows, this layer's memory) -> (rows, this layer's next memory)."""
+
+    config: ModelConfig
+    reuse_len: int
+    train: bool
+
+    @nn.compact
+    def __call__(
+        self, rows_BTD: jnp.ndarray, mems_BMD: jnp.ndarray, shared: _Shared
+    ) -> tuple[jnp.ndarray, jnp.ndarray]:
+        mem_len = mems_BMD.shape[1]
+        newest_BMD = jnp.concatenate([mems_BMD, rows_BTD[:, : self.reuse_len]], axis=1)
+        new_mems_BMD = jax.lax.stop_gradient(newest_BMD[:, newest_BMD.shape[1] - mem_len :])
+        rows_BTD = Attention(self.config, self.train, name="attention")(rows_BTD, mems_BMD, shared)
+        return FeedForward(self.config, self.train, name="feed_forward")(rows_BTD), new_mems_BMD
+
+
+REMAT_POLICIES = {"full": None, "dots": jax.checkpoint_policies.checkpoint_dots}
+
+
+class Backbone(nn.Module):
+    """Embeddings and layers. `mems_ZBMD` come in as an argument and go out as a result, gradients stopped."""
+
+    config: ModelConfig
+
+    def setup(self) -> None:
+        c = self.config
+        self.word_embedding = _param(self, "word_embedding", (c.vocab_size, c.d_model), ("vocab", "embed"), c.init_std)
+        self.mask_embedding = _param(self, "mask_embedding", (c.d_model,), ("embed",), c.init_std)
+        self.tied_biases = None
+        if not c.untie_r:
+            shape, axes = (3, c.num_heads, c.d_head), (None, "heads", "head_dim")
+            self.tied_biases = _param(self, "biases", shape, axes, c.init_std)
+
+    @nn.compact
+    def __call__(self, inputs: Inputs, mems_ZBMD: jnp.ndarray, *, reuse_len: int, train: bool) -> Outputs:
+        """mems_ZBMD: hidden states of earlier windows, newest last (M may be 0); reuse_len: how many of this window's
+        first positions become memory; train: apply dropout (takes the rng "dropout")."""
+        c, length = self.config, inputs.input_ids_BL.shape[1]
+        drop = nn.Dropout(c.dropout, deterministic=not train)
+        rows_BTD = drop(self._embed(inputs))
+        # A masked NaN still poisons a sum: what is not in use is zero.
+        mems_ZBMD = jnp.where(inputs.memory_BM[None, :, :, None], mems_ZBMD, 0).astype(c.dtype)
+        distance_R = distances_R(length, mems_ZBMD.shape[2] + length, c.clamp_len)
+        shared = _Shared(
+            drop(signals_2RD(distance_R, c.d_model)),
+            inputs.visible_BTK,
+            _other_segment_BTK(inputs),
+            inputs.is_reversed_B,
+            inputs.target_positions_BP,
+            self.tied_biases,
+        )
+        layer: Any = Layer
+        if c.remat != "none":
+            layer = nn.remat(Layer, prevent_cse=False, policy=REMAT_POLICIES[c.remat])
+        layers = nn.scan(
+            layer,
+            variable_axes={"params": 0},
+            split_rngs={"params": True, "dropout": True},
+            in_axes=(0, nn.broadcast),
+            length=c.num_layers,
+            metadata_params={nn.PARTITION_NAME: "layers"},
+        )(c, reuse_len, train, name="layers")
+        rows_BTD, new_mems_ZBMD = layers(rows_BTD, mems_ZBMD, shared)
+        rows_BTD = drop(rows_BTD)
+        query_BPD = None if inputs.target_positions_BP is None else rows_BTD[:, length:]
+        return Outputs(rows_BTD[:, :length], query_BPD, new_mems_ZBMD)
+
+    def _embed(self, inputs: Inputs) -> jnp.ndarray:
+        rows_BTD = self.word_embedding.astype(self.config.dtype)[inputs.input_ids_BL]
+        if inputs.target_positions_BP is None:
+            return rows_BTD
+        query_shape = (*inputs.target_positions_BP.shape, self.config.d_model)
+        query_BPD = jnp.broadcast_to(self.mask_embedding[None, None].astype(self.config.dtype), query_shape)
+        return jnp.concatenate([rows_BTD, query_BPD], axis=1)
+
+    def logits_BPV(self, hidden_BPD: jnp.ndarray, bias_V: jnp.ndarray) -> jnp.ndarray:
+        """Scores of all pieces by the tied embedding, float32."""
+        embedding_VD = self.word_embedding.astype(self.config.dtype)
+        return (
+            jnp.einsum("BPD,VD->BPV", hidden_BPD, embedding_VD, preferred_element_type=jnp.float32) + bias_V[None, None]
+        )
+
+
+def _other_segment_BTK(inputs: Inputs) -> jnp.ndarray | None:
+    """Does the key belong to another segment than the row? Memory counts as segment 0, as in the original."""
+    if inputs.segment_ids_BL is None:
+        return None
+    rows_BT = keys_BL = inputs.segment_ids_BL
+    if inputs.target_positions_BP is not None:
+        of_targets_BP = jnp.take_along_axis(keys_BL, inputs.target_positions_BP, axis=1)
+        rows_BT = jnp.concatenate([keys_BL, of_targets_BP], axis=1)
+    keys_BK = jnp.pad(keys_BL, ((0, 0), (inputs.memory_BM.shape[1], 0)))
+    return rows_BT[:, :, None] != keys_BK[:, None, :]

@@ -1,0 +1,28 @@
+"""XLNet with its language modelling head: the embedding tied, with a bias of its own (`lm_loss` of modeling.py)."""
+
+from typing import Any
+
+import flax.linen as nn
+import jax.numpy as jnp
+
+from xlnet_jax.config import ModelConfig
+from xlnet_jax.models.backbone import Backbone, Inputs, Outputs
+
+
+class XLNetLM(nn.Module):
+    """Backbone and vocabulary scores of the stream that predicts."""
+
+    config: ModelConfig
+
+    def setup(self) -> None:
+        self.backbone = Backbone(self.config)
+        zeros = nn.with_logical_partitioning(nn.initializers.zeros, ("vocab",))
+        self.output_bias: Any = self.param("output_bias", zeros, (self.config.vocab_size,), jnp.float32)
+
+    def __call__(
+        self, inputs: Inputs, mems_ZBMD: jnp.ndarray, *, reuse_len: int, train: bool
+    ) -> tuple[jnp.ndarray, Outputs]:
+        """(float32 logits [B, P, V] of the query stream, or [B, L, V] of the content stream without one, outputs)."""
+        outputs = self.backbone(inputs, mems_ZBMD, reuse_len=reuse_len, train=train)
+        hidden = outputs.content_BLD if outputs.query_BPD is None else outputs.query_BPD
+        return self.backbone.logits_BPV(hidden, self.output_bias), outputs

@@ -1,0 +1,20 @@
+"""Sinusoidal signals of relative distances (Transformer-XL, section 3.3; XLNet `relative_positional_encoding`)."""
+
+import jax.numpy as jnp
+
+
+def distances_R(num_queries: int, num_keys: int, clamp_len: int) -> jnp.ndarray:
+    """Distances from a row to a key, in positions, float32 [R = K + L]: from K (far behind) down to 1 - L (ahead).
+
+    float32 always: bfloat16 holds integers to 256 only. `clamp_len` bounds them on both sides; -1 = no bound.
+    """
+    distance = jnp.arange(num_keys, -num_queries, -1, dtype=jnp.float32)
+    return jnp.clip(distance, -clamp_len, clamp_len) if clamp_len > 0 else distance
+
+
+def signals_2RD(distance_R: jnp.ndarray, width: int) -> jnp.ndarray:
+    """Signals of text read forwards [0] and backwards [1], where distances have the other sign; float32 [2, R, D]."""
+    frequency_F = 10_000.0 ** -(jnp.arange(0, width, 2, dtype=jnp.float32) / width)
+    angle_RF = distance_R[:, None] * frequency_F[None, :]
+    sine, cosine = jnp.sin(angle_RF), jnp.cos(angle_RF)
+    return jnp.stack([jnp.concatenate([sine, cosine], -1), jnp.concatenate([-sine, cosine], -1)])
