@@ -1,0 +1,130 @@
+"""Command lines: every setting by its dotted name, every mistake in one line with exit code 2."""
+
+import errno
+import os
+import subprocess
+import sys
+
+import pytest
+
+from xlnet_jax import cli, runtime
+from xlnet_jax.config import Config, InputError, flatten, large
+
+
+def parse(*argv):
+    return cli.parse_config(argv, "train", "a description")
+
+
+def test_settings_are_reached_by_their_dotted_names():
+    config = parse("--optimizer.learning-rate", "3e-4", "--data.emit", "dense", "--steps", "7", "--tpu")
+    assert (config.optimizer.learning_rate, config.data.emit, config.steps, config.tpu) == (3e-4, "dense", 7, True)
+
+
+def test_a_preset_is_where_the_other_settings_start():
+    config = parse("--preset", "large", "--model.num-layers", "3")
+    assert config.data == large().data
+    assert config.model.num_layers == 3
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (
+            ["--optimizer.lerning-rate", "3"],
+            "unknown setting --optimizer.lerning-rate: did you mean --optimizer.learning-rate?",
+        ),
+        (["--learning-rate", "3"], "unknown setting --learning-rate: did you mean --optimizer.learning-rate?"),
+        (["--batch-size=3"], "unknown setting --batch-size: did you mean --data.batch-size?"),
+        (["--qqqqqq"], "unknown setting --qqqqqq: --help lists them all"),
+        (["--preset", "huge"], "--preset huge: there is demo, small, base, large, large_v1"),
+        (["--steps", "many"], "--steps: invalid literal for int() with base 10: 'many'"),
+        (["--steps"], "Missing value for argument '--steps'"),
+        (["--data.emit", "sparse"], "sparse"),
+        (["--data.perm-size", "48"], "data.perm-size 48 must divide both parts of the window"),
+    ],
+)
+def test_a_mistake_is_one_line_that_names_it(argv, message):
+    with pytest.raises(InputError) as mistake:
+        parse(*argv)
+    assert message in str(mistake.value)
+    assert "\n" not in str(mistake.value)
+    assert "│" not in str(mistake.value)
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "line"),
+    [
+        (InputError("a\n  corpus"), 2, "error: a corpus\n"),
+        (OSError(errno.ENOSPC, "No space left on device", "runs/x"), 2, "error: cannot write runs/x: No space left on"),
+        (OSError(errno.EROFS, "Read-only file system"), 2, "error: cannot write the workdir: Read-only file system"),
+        (KeyboardInterrupt(), 130, "stopped before there was anything to save"),
+    ],
+)
+def test_what_a_user_can_mend_ends_in_one_line(capsys, error, code, line):
+    def main(_):
+        raise error
+
+    with pytest.raises(SystemExit) as stop:
+        cli.run(main)
+    assert stop.value.code == code
+    written = capsys.readouterr().err
+    assert written.startswith(line)
+    assert written.count("\n") == 1
+
+
+def test_other_errors_keep_their_trace():
+    def main(_):
+        raise OSError(errno.EIO, "Input/output error")
+
+    with pytest.raises(OSError, match="Input/output"):
+        cli.run(main)
+
+
+def test_help_lists_every_setting(capsys):
+    with pytest.raises(SystemExit) as stop:
+        parse("--help")
+    assert stop.value.code == 0
+    text = capsys.readouterr().out
+    assert all(f"--{name}" in text for name, _, _ in flatten(Config()))
+
+
+def test_demanding_a_tpu_where_there_is_none_is_refused():
+    with pytest.raises(InputError, match=r"--tpu: no TPU here, jax sees cpu only"):
+        runtime.demand_tpu()
+
+
+@pytest.mark.parametrize(
+    ("environment", "workers"),
+    [
+        ({}, 1),
+        ({"TPU_WORKER_HOSTNAMES": "localhost"}, 1),
+        ({"TPU_WORKER_HOSTNAMES": "10.0.0.1,10.0.0.2"}, 2),
+        ({"TPU_WORKER_HOSTNAMES": "t0,t1", "MEGASCALE_NUM_SLICES": "3"}, 6),
+    ],
+)
+def test_workers_are_those_that_the_platform_names(monkeypatch, environment, workers):
+    for name in ("TPU_WORKER_HOSTNAMES", "MEGASCALE_NUM_SLICES"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert runtime.worker_count() == workers
+
+
+def test_importing_the_package_loads_neither_jax_nor_tensorflow():
+    loaded = _modules_after("import xlnet_jax, xlnet_jax.config, xlnet_jax.cli, data_pipelines")
+    assert not loaded & {"jax", "tensorflow", "flax"}
+
+
+def test_importing_the_trainer_loads_no_tensorflow_and_asks_for_no_device():
+    code = (
+        "import xlnet_jax.training.loop, xlnet_jax.training.step, xlnet_jax.models.lm, xlnet_jax.training.pretrain\n"
+        "from jax._src import xla_bridge; assert not xla_bridge.backends_are_initialized()"
+    )
+    assert "tensorflow" not in _modules_after(code)
+
+
+def _modules_after(code):
+    environment = {k: v for k, v in os.environ.items() if k != "XLA_FLAGS"}
+    script = f"{code}\nimport sys; print(' '.join(m for m in sys.modules if '.' not in m))"
+    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True)
+    return set(done.stdout.split())

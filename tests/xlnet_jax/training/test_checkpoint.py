@@ -1,0 +1,152 @@
+"""Checkpoints: exact, complete in themselves, small, and never lost to a broken one."""
+
+import json
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from tests.xlnet_jax.training.tiny import CONFIG, batch_at
+from xlnet_jax.config import CheckpointConfig, to_dict
+from xlnet_jax.models.lm import XLNetLM
+from xlnet_jax.training import sharding
+from xlnet_jax.training.checkpoint import Checkpoints, save_interval
+from xlnet_jax.training.optimizer import make_optimizer
+from xlnet_jax.training.state import empty_mems_ZBMD, init_state, plan_state
+from xlnet_jax.training.step import make_train_step
+
+STEPS_PER_BLOCK = 4
+
+
+class Run:
+    """A training run over arrays, compiled once, and its checkpoints in `folder`."""
+
+    def __init__(self):
+        self.folder = None
+        self.mesh = sharding.make_mesh(CONFIG.mesh, CONFIG.data.batch_size)
+        model, tx = XLNetLM(CONFIG.model), make_optimizer(CONFIG.optimizer, CONFIG.steps)
+        self.plan = plan_state(CONFIG, model, tx, self.mesh)
+        self.fresh = lambda: init_state(CONFIG, model, tx, self.plan)
+        self.step = make_train_step(CONFIG, model, tx, self.plan, self.mesh)
+        self.put = sharding.batch_to_mesh(self.mesh, CONFIG.data.batch_size)
+
+    def open(self):
+        return Checkpoints(self.folder / "checkpoints", CONFIG, self.folder / "tokenizer", STEPS_PER_BLOCK)
+
+    def train(self, state, start, stop, checkpoints=None, save_at=()):
+        for t in range(start, stop):
+            batch = batch_at(t) | {"mem_filled": np.full(8, min(8, 8 * (t % STEPS_PER_BLOCK)), np.int32)}
+            state, _ = self.step(state, self.put(batch))
+            if t + 1 in save_at:
+                checkpoints.save(state, t + 1)
+        return state
+
+    def restore(self, checkpoints, said=None):
+        said = [] if said is None else said
+        return checkpoints.restore(self.plan.abstract, lambda: empty_mems_ZBMD(CONFIG, self.mesh), said.append)
+
+
+@pytest.fixture(scope="module")
+def compiled():
+    return Run()
+
+
+@pytest.fixture
+def run(compiled, tmp_path):
+    compiled.folder = tmp_path
+    (tmp_path / "tokenizer").mkdir()
+    (tmp_path / "tokenizer" / "spiece.model").write_bytes(b"pieces")
+    return compiled
+
+
+def assert_same(ours, theirs):
+    jax.tree.map(np.testing.assert_array_equal, jax.device_get(ours), jax.device_get(theirs))
+
+
+@pytest.mark.parametrize("saved_at", [4, 6])
+def test_a_resumed_run_ends_with_the_bits_of_an_uninterrupted_one(run, saved_at):
+    """Saved between blocks, without memory, and inside one, with it; the run goes on while it is being written."""
+    with run.open() as checkpoints:
+        straight = run.train(run.fresh(), 0, 9, checkpoints, save_at=[saved_at])
+    with run.open() as checkpoints:
+        state = run.restore(checkpoints)
+        assert int(state.step) == saved_at
+        resumed = run.train(state, saved_at, 9)
+    assert_same(resumed.params, straight.params)
+    assert_same(resumed.opt_state, straight.opt_state)
+
+
+def test_memory_is_saved_inside_blocks_only_and_kept_in_the_newest_checkpoint_only(run):
+    with run.open() as checkpoints:
+        run.train(run.fresh(), 0, 7, checkpoints, save_at=[4, 6, 7])
+        checkpoints.wait()
+    has_memory = {s: (run.folder / "checkpoints" / str(s) / "mems").exists() for s in (4, 6, 7)}
+    assert has_memory == {4: False, 6: False, 7: True}
+
+
+def test_a_checkpoint_holds_all_that_its_users_need(run):
+    with run.open() as checkpoints:
+        run.train(run.fresh(), 0, 4, checkpoints, save_at=[4])
+        checkpoints.wait()
+        folder = checkpoints.path(4)
+    assert (folder / "tokenizer" / "spiece.model").read_bytes() == b"pieces"
+    assert json.loads((folder / "config" / "metadata").read_text()) == to_dict(CONFIG)
+    assert (folder / "params").is_dir()
+
+
+def truncate(file):
+    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+
+
+def flip_a_bit(file):
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    ("item", "damage"), [("params", truncate), ("optimizer", flip_a_bit), ("config", truncate), ("params", Path.unlink)]
+)
+def test_a_damaged_checkpoint_is_set_aside_and_the_one_before_is_taken(run, item, damage):
+    with run.open() as checkpoints:
+        run.train(run.fresh(), 0, 8, checkpoints, save_at=[4, 8])
+    files = [p for p in (run.folder / "checkpoints" / "8" / item).rglob("*") if p.is_file()]
+    damage(max(files, key=lambda p: p.stat().st_size))
+    said = []
+    with run.open() as checkpoints:
+        state = run.restore(checkpoints, said)
+        assert int(state.step) == 4
+        assert checkpoints.latest_step == 4
+        assert "checkpoint 8 cannot be read and was moved to" in said[0]
+        assert (run.folder / "broken-checkpoints" / "8").is_dir()
+        run.train(state, 4, 8, checkpoints, save_at=[8])  # the step can be saved again
+    assert (run.folder / "checkpoints" / "8").is_dir()
+
+
+def test_a_checkpoint_without_checksums_is_still_tried(run):
+    with run.open() as checkpoints:
+        run.train(run.fresh(), 0, 8, checkpoints, save_at=[4, 8])
+    folder = run.folder / "checkpoints" / "8"
+    (folder / "checksums.json").unlink()
+    with run.open() as checkpoints:
+        assert int(run.restore(checkpoints).step) == 8
+    (folder / "checksums.json").unlink(missing_ok=True)
+    truncate(folder / "params" / "_METADATA")
+    with run.open() as checkpoints:
+        assert int(run.restore(checkpoints).step) == 4
+
+
+def test_only_the_newest_are_kept(run):
+    with run.open() as checkpoints:
+        run.train(run.fresh(), 0, 20, checkpoints, save_at=range(4, 21, 4))
+    assert sorted(int(p.name) for p in (run.folder / "checkpoints").iterdir()) == [12, 16, 20]
+
+
+def test_nothing_to_restore_is_no_error(run):
+    with run.open() as checkpoints:
+        assert run.restore(checkpoints) is None
+
+
+def test_periodic_saves_are_rounded_up_to_whole_blocks():
+    assert [save_interval(CheckpointConfig(every_steps=n), 16) for n in (1, 16, 17, 1000)] == [16, 16, 32, 1008]

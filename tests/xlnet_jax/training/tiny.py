@@ -1,0 +1,48 @@
+"""A model and batches small enough for a test, made of arrays: no text, no TensorFlow."""
+
+import dataclasses
+
+import numpy as np
+
+from data_pipelines.permutation import perm_rank, permuted_places, target_slots
+from xlnet_jax.config import Config, DataConfig, ModelConfig, OptimizerConfig
+
+CONFIG = Config(
+    steps=20,
+    seed=3,
+    model=ModelConfig(
+        vocab_size=60,
+        num_layers=2,
+        d_model=16,
+        num_heads=2,
+        d_head=8,
+        d_ff=32,
+        mem_len=8,
+        init_std=0.2,
+        dropout=0.1,
+        attention_dropout=0.1,
+    ),
+    data=DataConfig(batch_size=8, seq_len=16, reuse_len=8, perm_size=8, num_predict=6),
+    optimizer=OptimizerConfig(learning_rate=3e-3, warmup_steps=2),
+)
+NO_DROPOUT = dataclasses.replace(CONFIG, model=dataclasses.replace(CONFIG.model, dropout=0.0, attention_dropout=0.0))
+
+
+def batch_at(step, data=CONFIG.data):
+    """A batch of random windows: a pure function of the step."""
+    rng = np.random.default_rng(step)
+    rows, length, half = data.batch_size, data.seq_len, data.reuse_len
+    ids = rng.integers(9, CONFIG.model.vocab_size, (rows, length)).astype(np.int32)
+    targets = rng.random((rows, length)).argsort(1) < data.num_predict
+    targets[:, -2:] = False
+    places = [permuted_places(half, data.perm_size, rng.random((rows, data.perm_size))) for _ in range(2)]
+    functional = np.zeros_like(targets)
+    functional[:, -2:] = True
+    return {
+        "input_ids": ids,
+        "segment_ids": np.repeat([[0] * 11 + [1] * 4 + [2]], rows, axis=0).astype(np.int32),
+        "perm_rank": perm_rank(targets | functional, *places, data),
+        **target_slots(targets, ids, data.num_predict),
+        "is_reversed": rng.random(rows) < 0.5,
+        "mem_filled": np.full(rows, min(8, 8 * step), np.int32),
+    }

@@ -1,0 +1,103 @@
+"""Command lines: settings by their dotted names, mistakes in one line, exit codes.
+
+0 done · 2 something the user can mend · 130 or 143 stopped by Ctrl-C or SIGTERM, with the state saved.
+"""
+
+import contextlib
+import difflib
+import errno
+import io
+import re
+import sys
+from collections.abc import Callable, Sequence
+
+import tyro
+
+from xlnet_jax.config import PRESETS, Config, InputError, flatten
+from xlnet_jax.rules import validate
+
+USER_ERROR = 2
+
+
+def parse_config(argv: Sequence[str], prog: str, description: str) -> Config:
+    """The settings of a command line, starting from its --preset; checked against each other.
+
+    Raises InputError on what cannot be read; prints and exits on --help.
+    """
+    start = _preset(argv)
+    mistakes = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(mistakes):
+            config, unknown = tyro.cli(
+                Config,
+                prog=prog,
+                description=description,
+                args=list(argv),
+                default=start,
+                return_unknown_args=True,
+            )
+    except SystemExit as stop:
+        if stop.code in (0, None):
+            raise
+        raise InputError(_first_sentence(mistakes.getvalue())) from None
+    if unknown:
+        raise InputError(_unknown_setting(unknown[0]))
+    validate(config)
+    return config
+
+
+def run(main: Callable[[Sequence[str]], int]) -> None:
+    """Runs a command and exits: what a user can mend ends in one line and exit code 2, never in a stack trace."""
+    try:
+        code = main(sys.argv[1:])
+    except InputError as mistake:
+        code = _fail(str(mistake))
+    except KeyboardInterrupt:
+        print("stopped before there was anything to save; the same command starts again", file=sys.stderr)
+        code = 130
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EROFS, errno.EACCES, errno.EPERM, errno.EDQUOT):
+            raise
+        code = _fail(
+            f"cannot write {error.filename or 'the workdir'}: {error.strerror}; what was saved before is intact"
+        )
+    sys.exit(code)
+
+
+def _fail(message: str) -> int:
+    print("error: " + " ".join(message.split()), file=sys.stderr)
+    return USER_ERROR
+
+
+def _preset(argv: Sequence[str]) -> Config:
+    name = "demo"
+    for i, word in enumerate(argv):
+        if word == "--preset" and i + 1 < len(argv):
+            name = argv[i + 1]
+        elif word.startswith("--preset="):
+            name = word.partition("=")[2]
+    if name not in PRESETS:
+        raise InputError(f"--preset {name}: there is {', '.join(PRESETS)}")
+    return PRESETS[name]()
+
+
+def _unknown_setting(word: str) -> str:
+    name = word.partition("=")[0]
+    known = [f"--{setting}" for setting, _, _ in flatten(Config())]
+    # The dotted name or its last part may be what was misspelt or left out.
+    by_last_part = {k.rpartition(".")[2].removeprefix("--"): k for k in known}
+    near = difflib.get_close_matches(name, known, 1, 0.6) or [
+        by_last_part[m] for m in difflib.get_close_matches(name.removeprefix("--").rpartition(".")[2], by_last_part, 1)
+    ]
+    hint = f"did you mean {near[0]}?" if near else "--help lists them all"
+    return f"unknown setting {name}: {hint}"
+
+
+def _first_sentence(box: str) -> str:
+    """tyro's message without its frame and its excerpt of the help."""
+    lines = [re.sub(r"[│╭╮╰╯]", "", line).strip() for line in box.splitlines()]
+    body = [line for line in lines if line and not line.startswith("─")]
+    frame = next((i for i, line in enumerate(lines) if line and set(line) == {"─"}), None)
+    if frame is not None:
+        body = [line for line in lines[:frame] if line and not line.startswith("─")]
+    return " ".join(body) or "the command line cannot be read"

@@ -1,0 +1,47 @@
+"""Telling a damaged checkpoint from a whole one before anything reads it: size and CRC-32 of every file."""
+
+import json
+import zlib
+from collections.abc import Iterable
+from pathlib import Path
+
+NAME = "checksums.json"
+
+
+def write_checksums(folder: Path) -> None:
+    """Records the files of a finished folder in it; atomic."""
+    files = sorted(p for p in folder.rglob("*") if p.is_file() and p.name != NAME)
+    partial = folder / (NAME + ".partial")
+    partial.write_text(json.dumps({p.relative_to(folder).as_posix(): _checksum(p) for p in files}))
+    partial.replace(folder / NAME)
+
+
+def find_damage(folder: Path, parts: Iterable[str]) -> str | None:
+    """What is wrong with the files of these sub-folders, or None. A folder without a record passes: its process was
+    killed between the end of the write and the record."""
+    record = folder / NAME
+    if not record.exists():
+        return None
+    try:
+        expected = json.loads(record.read_text())
+    except ValueError:
+        return f"{NAME} is damaged"
+    for name, (size, crc) in expected.items():
+        if name.partition("/")[0] not in parts:
+            continue
+        file = folder / name
+        if not file.exists():
+            return f"{name} is missing"
+        if file.stat().st_size != size:
+            return f"{name} has {file.stat().st_size:,} bytes of {size:,}"
+        if _checksum(file)[1] != crc:
+            return f"{name} was altered"
+    return None
+
+
+def _checksum(file: Path) -> tuple[int, int]:
+    size, crc = 0, 0
+    with file.open("rb") as stream:
+        while chunk := stream.read(1 << 22):
+            size, crc = size + len(chunk), zlib.crc32(chunk, crc)
+    return size, crc

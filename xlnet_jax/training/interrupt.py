@@ -1,0 +1,36 @@
+"""Ctrl-C and SIGTERM end a run after the step under way, with its state saved; a second Ctrl-C ends it at once."""
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+
+class Interrupt:
+    """`signum` is the signal that asked the run to stop, or None."""
+
+    signum: int | None = None
+
+    @property
+    def requested(self) -> bool:
+        return self.signum is not None
+
+
+@contextmanager
+def stop_after_step() -> Iterator[Interrupt]:
+    """While inside, the first SIGINT or SIGTERM only sets the flag."""
+    interrupt = Interrupt()
+    before = {s: signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)}
+
+    def ask(signum: int, _: FrameType | None) -> None:
+        interrupt.signum = signum
+        for s, handler in before.items():
+            signal.signal(s, handler)
+
+    for s in before:
+        signal.signal(s, ask)
+    try:
+        yield interrupt
+    finally:
+        for s, handler in before.items():
+            signal.signal(s, handler)

@@ -1,0 +1,127 @@
+"""The train loop. The order of a step, and why:
+
+1. dispatch update k; 2. read the metrics of update k - 1, which the device has finished meanwhile: the host never waits
+for the device; 3. evaluate, where due; 4. save, where due, after everything that belongs to the step is on record, so
+that a run resumed there has it all; 5. stop, if asked.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from xlnet_jax.config import Config
+from xlnet_jax.training.checkpoint import Checkpoints, save_interval
+from xlnet_jax.training.interrupt import Interrupt
+from xlnet_jax.training.metrics import MetricsWriter, Record
+from xlnet_jax.training.progress import ProgressView
+from xlnet_jax.training.state import TrainState
+from xlnet_jax.training.step import DeviceBatch, EvalStep, Metrics, TrainStep
+
+HostBatch = dict[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Held-out loss: the same batches every time."""
+
+    step: EvalStep
+    batches: Sequence[HostBatch]
+    empty_mems: Callable[[], jax.Array]
+    put: Callable[[HostBatch], DeviceBatch]
+
+    def loss(self, state: TrainState) -> float:
+        """Nats per target over all batches, memory carried from one to the next."""
+        mems_ZBMD = self.empty_mems()
+        loss_sum = weight_sum = jnp.zeros(())
+        for batch in self.batches:
+            scored = self.step(state.params, self.put(batch), mems_ZBMD)
+            mems_ZBMD = scored.new_mems_ZBMD
+            loss_sum, weight_sum = loss_sum + scored.loss_sum, weight_sum + scored.weight_sum
+        return float(loss_sum / weight_sum)
+
+
+@dataclass(frozen=True)
+class Loop:
+    """What a step needs. Made once, in pretrain.py."""
+
+    config: Config
+    unigram_nats: float
+    steps_per_block: int
+    train_step: TrainStep
+    put: Callable[[HostBatch], DeviceBatch]
+    evaluation: Evaluation
+    checkpoints: Checkpoints
+    writer: MetricsWriter
+    view: ProgressView
+    interrupt: Interrupt
+
+    def run(self, state: TrainState, start: int, batches: Iterable[HostBatch]) -> tuple[TrainState, int]:
+        """Trains from update `start` on, with the batches of start, start + 1, … Returns (state, updates done)."""
+        config, pending, clock = self.config, None, _Clock(start)
+        save_every = save_interval(config.checkpoint, self.steps_per_block)
+        done = start
+        for batch in batches:
+            state, metrics = self.train_step(state, self.put(batch))
+            if pending:
+                self._log(*pending, clock)
+            done += 1
+            if done == start + 1:
+                jax.block_until_ready(metrics)  # the first update compiles: its time is no step's time
+                clock.skip_to_now(done)
+            last = done == config.steps
+            pending = (done, metrics) if done % config.log.every_steps == 0 or last else None
+            self.view.advance(done)
+            evaluate = done % config.eval.every_steps == 0 or last
+            save = done % save_every == 0 or last or self.interrupt.requested
+            if evaluate or save:
+                if pending:
+                    self._log(*pending, clock)
+                pending = None
+                if evaluate:
+                    self._evaluate(state, done)
+                if save:
+                    self.checkpoints.save(state, done)
+                clock.skip_to_now(done)
+            if self.interrupt.requested:
+                break
+        return state, done
+
+    def _log(self, step: int, metrics: Metrics, clock: "_Clock") -> None:
+        numbers = {k: float(v) for k, v in metrics.items()}
+        data = self.config.data
+        seconds = clock.seconds_per_step(step)
+        numbers["tokens_per_second"] = data.batch_size * data.seq_len / seconds
+        record: Record = {"step": step, "split": "train", **numbers, "unigram": self.unigram_nats}
+        self.writer.write(record)
+        self.view.show(step, numbers, seconds * (self.config.steps - step))
+
+    def _evaluate(self, state: TrainState, step: int) -> None:
+        loss = self.evaluation.loss(state)
+        self.writer.write({"step": step, "split": "validation", "loss": loss, "unigram": self.unigram_nats})
+        self.view.say(f"held out at step {step}: loss {loss:.3f}, {relative_to_unigram(loss, self.unigram_nats)}")
+
+
+def relative_to_unigram(loss: float, unigram_nats: float) -> str:
+    """'0.512 below the unigram line 6.120', or above it."""
+    side = "below" if loss < unigram_nats else "above"
+    return f"{abs(unigram_nats - loss):.3f} {side} the unigram line {unigram_nats:.3f}"
+
+
+class _Clock:
+    """Seconds per update since the last reading; compilation, evaluation and saving are left out."""
+
+    def __init__(self, step: int):
+        self.skip_to_now(step)
+
+    def skip_to_now(self, step: int) -> None:
+        self._step, self._time = step, time.perf_counter()
+
+    def seconds_per_step(self, step: int) -> float:
+        now, steps = time.perf_counter(), max(step - self._step, 1)
+        seconds = (now - self._time) / steps
+        self._step, self._time = step, now
+        return max(seconds, 1e-9)

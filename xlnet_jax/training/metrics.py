@@ -1,0 +1,46 @@
+"""The numbers of a run on disk: metrics.jsonl, one JSON object a line, and TensorBoard events beside it."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from tensorboardX import SummaryWriter
+
+Record = dict[str, float | int | str]
+
+
+class MetricsWriter:
+    """Appends records; each line is on disk before `write` returns. A resumed run first drops what lies ahead of it."""
+
+    def __init__(self, path: Path, events_folder: Path, resume_step: int):
+        kept = [r for r in read_records(path) if r["step"] <= resume_step]
+        partial = path.with_suffix(".partial")
+        partial.write_text("".join(json.dumps(r) + "\n" for r in kept))
+        partial.replace(path)
+        self._lines = path.open("a", buffering=1)
+        # What an interrupted run wrote ahead of its last checkpoint is hidden, and written again.
+        self._events = SummaryWriter(str(events_folder), purge_step=resume_step + 1)
+
+    def write(self, record: Record) -> None:
+        """A record has "step", "split" (train or validation) and numbers."""
+        self._lines.write(json.dumps(record) + "\n")
+        for name, value in record.items():
+            if name not in ("step", "split"):
+                self._events.add_scalar(f"{record['split']}/{name}", value, record["step"])
+
+    def close(self) -> None:
+        """Writes out what TensorBoard's file still holds back."""
+        self._lines.close()
+        self._events.close()
+
+
+def read_records(path: Path) -> Iterator[dict[str, Any]]:
+    """The records of a metrics.jsonl; a last line that was cut off by a crash is passed over."""
+    if not path.exists():
+        return
+    for line in path.read_text().splitlines():
+        try:
+            yield json.loads(line)
+        except json.JSONDecodeError:
+            continue

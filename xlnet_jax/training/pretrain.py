@@ -1,0 +1,158 @@
+"""A pretraining run, from text to curves. Every stage is finished atomically and found again, so that the same command
+after any interruption goes on where it stood."""
+
+import signal
+from dataclasses import replace
+from pathlib import Path
+
+import jax
+from rich.console import Console
+
+from data_pipelines import sources, windows
+from data_pipelines.batches import BatchSource
+from data_pipelines.corpus import Corpus, SplitName
+from data_pipelines.prepare import prepare
+from data_pipelines.tokenizer import Tokenizer
+from xlnet_jax.config import Config, InputError
+from xlnet_jax.models.lm import XLNetLM
+from xlnet_jax.training import sharding
+from xlnet_jax.training.checkpoint import Checkpoints
+from xlnet_jax.training.curves import draw_curves
+from xlnet_jax.training.interrupt import stop_after_step
+from xlnet_jax.training.loop import Evaluation, Loop, relative_to_unigram
+from xlnet_jax.training.metrics import MetricsWriter, read_records
+from xlnet_jax.training.optimizer import make_optimizer
+from xlnet_jax.training.progress import ProgressView
+from xlnet_jax.training.state import empty_mems_ZBMD, init_state, plan_state
+from xlnet_jax.training.step import make_eval_step, make_train_step
+from xlnet_jax.training.unigram import unigram_line
+from xlnet_jax.training.workdir import Workdir
+
+VALIDATION_SEED = 2**31 - 1  # the held-out targets are the same in every run
+
+
+def pretrain(config: Config) -> int:
+    """Trains to config.steps. Returns 0, or 128 + the signal that stopped it with its state saved."""
+    console = Console(soft_wrap=True, highlight=False, markup=False)
+    # ---- text, tokenizer, corpus ------------------------------------------------------------------------------------
+    text = sources.find(config.corpus, config.validation)
+    workdir = Workdir(Path(config.workdir or f"runs/{text.name}-{config.preset}"))
+    given = Tokenizer.load(Path(config.tokenizer)) if config.tokenizer else None
+    if given:
+        config = replace(config, model=replace(config.model, vocab_size=given.vocab_size))
+    workdir.claim(config)
+    tokenizer = find_tokenizer(config, given, text, workdir)
+    console.print(f"tokenizer   {tokenizer.vocab_size:,} pieces in {workdir.tokenizer}")
+    corpus = prepare(
+        text.train,
+        text.validation,
+        tokenizer,
+        workdir.corpus,
+        block_len=windows.block_len(config.data),
+        validation_fraction=config.data.validation_fraction,
+        errors=config.corpus_errors,
+    )
+    for split in ("train", "validation"):
+        blocks = corpus.num_blocks(split)
+        console.print(
+            f"{split:11} {blocks:,} blocks of {corpus.block_len:,} tokens, {blocks * corpus.block_len:,} in all"
+        )
+    return _train(config, corpus, tokenizer, workdir, console)
+
+
+def find_tokenizer(config: Config, given: Tokenizer | None, text: sources.Text, workdir: Workdir) -> Tokenizer:
+    """The tokenizer of the run: what the workdir has, else the one that was given, else one trained on the text."""
+    if workdir.tokenizer.exists():
+        there = Tokenizer.load(workdir.tokenizer)
+        if given and given.sha256 != there.sha256:
+            raise InputError(
+                f"workdir {workdir.folder} holds another run (its tokenizer is not {config.tokenizer}): leave "
+                "--tokenizer out, or give another --workdir"
+            )
+        return there
+    tokenizer = given or Tokenizer.train(
+        sources.read_lines(text.train, config.corpus_errors),
+        config.model.vocab_size,
+        config.data.normalization,
+    )
+    tokenizer.save(workdir.tokenizer)
+    return tokenizer
+
+
+def _train(config: Config, corpus: Corpus, tokenizer: Tokenizer, workdir: Workdir, console: Console) -> int:
+    # ---- batches ----------------------------------------------------------------------------------------------------
+    mesh = sharding.make_mesh(config.mesh, config.data.batch_size)
+    put = sharding.batch_to_mesh(mesh, config.data.batch_size)
+    rows = sharding.process_rows(mesh, config.data.batch_size)
+
+    def source(split: SplitName, seed: int) -> BatchSource:
+        return BatchSource(corpus, split, tokenizer.is_word_start, config.data, config.model.mem_len, seed)
+
+    train, validation = source("train", config.seed), source("validation", VALIDATION_SEED)
+    eval_steps = min(validation.steps_per_epoch, config.eval.max_batches)
+    held_out = list(validation.iterate(0, eval_steps, rows))
+    unigram_nats = unigram_line(corpus.unigram_counts, held_out, put)
+
+    # ---- model and state --------------------------------------------------------------------------------------------
+    model = XLNetLM(config.model)
+    tx = make_optimizer(config.optimizer, config.steps)
+    plan = plan_state(config, model, tx, mesh)
+    size = sum(a.size for a in jax.tree.leaves(plan.abstract.params))
+    c, m = config.data, config.model
+    console.print(
+        f"model       {m.num_layers} layers x {m.d_model}, {size:,} parameters, {m.dtype}\n"
+        f"devices     {jax.device_count()} x {jax.devices()[0].device_kind}, batch {c.batch_size} x {c.seq_len}\n"
+        f"unigram     {unigram_nats:.3f} nats: the held-out loss of a model that knows only word frequencies"
+    )
+    with (
+        Checkpoints(workdir.checkpoints, config, workdir.tokenizer, train.steps_per_block) as checkpoints,
+        stop_after_step() as interrupt,
+    ):
+        state = checkpoints.restore(plan.abstract, lambda: empty_mems_ZBMD(config, mesh), console.print)
+        state = state or init_state(config, model, tx, plan)
+        start = int(state.step)
+        if start:
+            console.print(f"resumed     at step {start} of {config.steps}")
+        # ---- training -----------------------------------------------------------------------------------------------
+        with ProgressView(start, config.steps, unigram_nats, console) as view:
+            writer = MetricsWriter(workdir.metrics, workdir.tensorboard, resume_step=start)
+            evaluation = Evaluation(
+                make_eval_step(config, model, plan, mesh),
+                held_out,
+                lambda: empty_mems_ZBMD(config, mesh),
+                put,
+            )
+            loop = Loop(
+                config, unigram_nats, train.steps_per_block, make_train_step(config, model, tx, plan, mesh), put,
+                evaluation, checkpoints, writer, view, interrupt,
+            )  # fmt: skip
+            if start < config.steps:
+                state, done = loop.run(state, start, train.iterate(start, config.steps, rows))
+            checkpoints.wait()
+            writer.close()
+        if interrupt.signum is not None and done < config.steps:
+            name = signal.Signals(interrupt.signum).name
+            console.print(f"stopped by {name} with step {done} saved; the same command goes on from there")
+            return 128 + interrupt.signum
+        _close(config, workdir, checkpoints, unigram_nats, console)
+    return 0
+
+
+def _close(config: Config, workdir: Workdir, checkpoints: Checkpoints, unigram_nats: float, console: Console) -> None:
+    records = list(read_records(workdir.metrics))
+    draw_curves(records, unigram_nats, workdir.curves)
+    loss = [r["loss"] for r in records if r["split"] == "validation"][-1]
+    step = checkpoints.latest_step
+    command = "python -m xlnet_jax.train" + (f" --corpus {config.corpus}" if config.corpus else "")
+    console.print(
+        f"\nheld-out loss {loss:.3f} nats, {relative_to_unigram(loss, unigram_nats)}\n"
+        f"  checkpoint   {checkpoints.path(step or config.steps)}\n"
+        f"  curves       {workdir.curves}\n"
+        f"  tokenizer    {workdir.tokenizer / 'spiece.model'}\n"
+        f"  metrics      {workdir.metrics} and {workdir.tensorboard}\n"
+        "next\n"
+        f"  longer       {command} --steps {4 * config.steps} --workdir {workdir.folder}-longer\n"
+        f"  larger       {command} --preset small\n"
+        "  your text    python -m xlnet_jax.train --corpus my.txt\n"
+        "  settings     python -m xlnet_jax.train --help"
+    )

@@ -1,0 +1,28 @@
+"""The unigram line: what a model that knows only how frequent words are would lose on the held-out targets."""
+
+from collections.abc import Callable, Iterable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+HostBatch = dict[str, np.ndarray]
+
+
+def unigram_line(
+    counts_V: np.ndarray, batches: Iterable[HostBatch], put: Callable[[HostBatch], dict[str, jax.Array]]
+) -> float:
+    """Cross-entropy, in nats per target, of the batches' targets under the training text's token counts, add-one."""
+    smoothed_V = counts_V.astype(np.float64) + 1.0
+    nats_V = jnp.asarray(-np.log(smoothed_V / smoothed_V.sum()), jnp.float32)
+
+    @jax.jit
+    def sums(target_ids_BP: jax.Array, target_weights_BP: jax.Array) -> tuple[jax.Array, jax.Array]:
+        return (nats_V[target_ids_BP] * target_weights_BP).sum(), target_weights_BP.sum()
+
+    nats, targets = 0.0, 0.0
+    for batch in batches:
+        on_mesh = put({k: batch[k] for k in ("target_ids", "target_weights")})
+        batch_nats, batch_targets = sums(on_mesh["target_ids"], on_mesh["target_weights"])
+        nats, targets = nats + float(batch_nats), targets + float(batch_targets)
+    return nats / max(targets, 1.0)
