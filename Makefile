@@ -29,7 +29,7 @@ clean:
 	rm -rf $(VENV) runs
 
 $(BIN)/python:
-	$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(None if (3, 11) <= v <= (3, 13) else f"xlnet_jax needs Python 3.11 to 3.13, {sys.executable} is {v[0]}.{v[1]}: make PYTHON=/path/to/python3.11")'
+	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(None if (3, 11) <= v <= (3, 13) else f"xlnet_jax needs Python 3.11 to 3.13, {sys.executable} is {v[0]}.{v[1]}: make PYTHON=/path/to/python3.11")'
 	$(PYTHON) -m venv $(VENV)
 
 $(STAMP)-base: $(PACKAGING) | $(BIN)/python

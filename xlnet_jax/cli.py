@@ -53,7 +53,7 @@ def run(main: Callable[[Sequence[str]], int]) -> None:
     except InputError as mistake:
         code = _fail(str(mistake))
     except KeyboardInterrupt:
-        print("stopped before there was anything to save; the same command starts again", file=sys.stderr)
+        print("stopped at once; the same command goes on from what was saved last", file=sys.stderr)
         code = 130
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EROFS, errno.EACCES, errno.EPERM, errno.EDQUOT):

@@ -142,8 +142,8 @@ class EvalConfig:
 
     every_steps: int = operational(1000)
     """updates between evaluations; there is always one at the end"""
-    max_batches: int = 400
-    """batches of one evaluation at the most; a smaller validation text is read once"""
+    max_windows: int = 16_384
+    """windows of one evaluation at the most, in whole batches; a smaller validation text is read once"""
 
 
 @dataclass(frozen=True)

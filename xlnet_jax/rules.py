@@ -22,7 +22,7 @@ def _contradictions(config: Config) -> Iterator[str]:
         ("checkpoint.every-steps", config.checkpoint.every_steps),
         ("checkpoint.keep", config.checkpoint.keep),
         ("eval.every-steps", config.eval.every_steps),
-        ("eval.max-batches", config.eval.max_batches),
+        ("eval.max-windows", config.eval.max_windows),
         ("log.every-steps", config.log.every_steps),
     ):
         yield from _positive(name, value)

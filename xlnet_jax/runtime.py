@@ -1,6 +1,7 @@
 """Devices: demanding a TPU, and the multi-host runtime where the platform has more than one worker."""
 
 import os
+import urllib.request
 
 from xlnet_jax.config import InputError
 
@@ -23,7 +24,20 @@ def demand_tpu() -> None:
 
 
 def worker_count() -> int:
-    """How many hosts the platform names: TPU_WORKER_HOSTNAMES, set on TPU VMs and GKE, times the slices of a multislice
-    job. Colab names one, or none."""
-    hosts = [h for h in os.environ.get("TPU_WORKER_HOSTNAMES", "").split(",") if h]
-    return max(len(hosts), 1) * int(os.environ.get("MEGASCALE_NUM_SLICES", "1") or 1)
+    """How many hosts the platform names, over all slices: by TPU_WORKER_HOSTNAMES on GKE, by the metadata server on a
+    TPU VM. Colab names one, or none."""
+    named = os.environ.get("TPU_WORKER_HOSTNAMES") or _metadata("worker-network-endpoints")
+    hosts = [host for host in named.split(",") if host]
+    return max(len(hosts), 1) * int(os.environ.get("MEGASCALE_NUM_SLICES") or 1)
+
+
+def _metadata(attribute: str) -> str:
+    """An attribute of the Google Cloud machine that this is; empty elsewhere."""
+    server = os.environ.get("GCE_METADATA_HOST", "metadata.google.internal")
+    url = f"http://{server}/computeMetadata/v1/instance/attributes/{attribute}"
+    request = urllib.request.Request(url, headers={"Metadata-Flavor": "Google"})
+    try:
+        with urllib.request.urlopen(request, timeout=2) as answer:
+            return answer.read().decode()
+    except OSError:
+        return ""

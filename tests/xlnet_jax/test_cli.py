@@ -1,9 +1,11 @@
 """Command lines: every setting by its dotted name, every mistake in one line with exit code 2."""
 
 import errno
+import http.server
 import os
 import subprocess
 import sys
+import threading
 
 import pytest
 
@@ -57,7 +59,7 @@ def test_a_mistake_is_one_line_that_names_it(argv, message):
         (InputError("a\n  corpus"), 2, "error: a corpus\n"),
         (OSError(errno.ENOSPC, "No space left on device", "runs/x"), 2, "error: cannot write runs/x: No space left on"),
         (OSError(errno.EROFS, "Read-only file system"), 2, "error: cannot write the workdir: Read-only file system"),
-        (KeyboardInterrupt(), 130, "stopped before there was anything to save"),
+        (KeyboardInterrupt(), 130, "stopped at once; the same command goes on"),
     ],
 )
 def test_what_a_user_can_mend_ends_in_one_line(capsys, error, code, line):
@@ -88,7 +90,8 @@ def test_help_lists_every_setting(capsys):
     assert all(f"--{name}" in text for name, _, _ in flatten(Config()))
 
 
-def test_demanding_a_tpu_where_there_is_none_is_refused():
+def test_demanding_a_tpu_where_there_is_none_is_refused(monkeypatch):
+    monkeypatch.setenv("GCE_METADATA_HOST", "127.0.0.1:9")
     with pytest.raises(InputError, match=r"--tpu: no TPU here, jax sees cpu only"):
         runtime.demand_tpu()
 
@@ -105,9 +108,29 @@ def test_demanding_a_tpu_where_there_is_none_is_refused():
 def test_workers_are_those_that_the_platform_names(monkeypatch, environment, workers):
     for name in ("TPU_WORKER_HOSTNAMES", "MEGASCALE_NUM_SLICES"):
         monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("GCE_METADATA_HOST", "127.0.0.1:9")  # nobody answers
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     assert runtime.worker_count() == workers
+
+
+def test_a_tpu_vm_asks_the_metadata_server_for_its_workers(monkeypatch):
+    class Metadata(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            assert self.path == "/computeMetadata/v1/instance/attributes/worker-network-endpoints"
+            assert self.headers["Metadata-Flavor"] == "Google"
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b"uid:8470:10.0.0.1,uid:8470:10.0.0.2,uid:8470:10.0.0.3")
+
+        def log_message(self, *_):
+            """Nothing."""
+
+    with http.server.HTTPServer(("127.0.0.1", 0), Metadata) as server:
+        threading.Thread(target=server.handle_request).start()
+        monkeypatch.delenv("TPU_WORKER_HOSTNAMES", raising=False)
+        monkeypatch.setenv("GCE_METADATA_HOST", f"127.0.0.1:{server.server_port}")
+        assert runtime.worker_count() == 3
 
 
 def test_importing_the_package_loads_neither_jax_nor_tensorflow():

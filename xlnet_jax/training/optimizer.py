@@ -1,4 +1,4 @@
-"""AdamW with bias correction, global-norm clipping, linear warmup and decay (design: optax, not our own)."""
+"""AdamW with bias correction, global-norm clipping, linear warmup and decay, all of them optax."""
 
 from typing import Any
 

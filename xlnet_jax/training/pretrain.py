@@ -1,6 +1,7 @@
 """A pretraining run, from text to curves. Every stage is finished atomically and found again, so that the same command
 after any interruption goes on where it stood."""
 
+import shlex
 import signal
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +14,7 @@ from data_pipelines.batches import BatchSource
 from data_pipelines.corpus import Corpus, SplitName
 from data_pipelines.prepare import prepare
 from data_pipelines.tokenizer import Tokenizer
-from xlnet_jax.config import Config, InputError
+from xlnet_jax.config import PRESETS, Config, InputError
 from xlnet_jax.models.lm import XLNetLM
 from xlnet_jax.training import sharding
 from xlnet_jax.training.checkpoint import Checkpoints
@@ -89,7 +90,7 @@ def _train(config: Config, corpus: Corpus, tokenizer: Tokenizer, workdir: Workdi
         return BatchSource(corpus, split, tokenizer.is_word_start, config.data, config.model.mem_len, seed)
 
     train, validation = source("train", config.seed), source("validation", VALIDATION_SEED)
-    eval_steps = min(validation.steps_per_epoch, config.eval.max_batches)
+    eval_steps = min(validation.steps_per_epoch, -(-config.eval.max_windows // config.data.batch_size))
     held_out = list(validation.iterate(0, eval_steps, rows))
     unigram_nats = unigram_line(corpus.unigram_counts, held_out, put)
 
@@ -142,17 +143,19 @@ def _close(config: Config, workdir: Workdir, checkpoints: Checkpoints, unigram_n
     records = list(read_records(workdir.metrics))
     draw_curves(records, unigram_nats, workdir.curves)
     loss = [r["loss"] for r in records if r["split"] == "validation"][-1]
-    step = checkpoints.latest_step
-    command = "python -m xlnet_jax.train" + (f" --corpus {config.corpus}" if config.corpus else "")
+    command = "python -m xlnet_jax.train" + (f" --corpus {shlex.quote(config.corpus)}" if config.corpus else "")
+    presets = list(PRESETS)
+    larger = presets[min(presets.index(config.preset) + 1, presets.index("large"))]
     console.print(
         f"\nheld-out loss {loss:.3f} nats, {relative_to_unigram(loss, unigram_nats)}\n"
-        f"  checkpoint   {checkpoints.path(step or config.steps)}\n"
+        f"  checkpoint   {workdir.checkpoints / str(checkpoints.latest_step)}\n"
         f"  curves       {workdir.curves}\n"
         f"  tokenizer    {workdir.tokenizer / 'spiece.model'}\n"
         f"  metrics      {workdir.metrics} and {workdir.tensorboard}\n"
         "next\n"
-        f"  longer       {command} --steps {4 * config.steps} --workdir {workdir.folder}-longer\n"
-        f"  larger       {command} --preset small\n"
+        f"  longer       {command} --preset {config.preset} --steps {4 * config.steps} "
+        f"--workdir {workdir.folder}-longer\n"
+        f"  larger       {command} --preset {larger}\n"
         "  your text    python -m xlnet_jax.train --corpus my.txt\n"
         "  settings     python -m xlnet_jax.train --help"
     )
