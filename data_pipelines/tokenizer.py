@@ -56,6 +56,12 @@ class Settings:
     split_digit_commas: bool = True
     """pieces such as '1,' are split once more, into the digits and the comma (prepro_utils.py, encode_pieces)"""
 
+    @classmethod
+    def suited_to(cls, lines: Iterable[str], normalization: Normalization | Literal["auto"]) -> Settings:
+        """Settings of this normalisation; auto = what the lines look like. The digit rule belongs to English."""
+        kind = guess_normalization(lines) if normalization == "auto" else normalization
+        return cls(kind, split_digit_commas=kind == "english")
+
 
 def normalize(text: str, kind: Normalization) -> str:
     """The text with its white space collapsed, and more: english = straight double quotes, NFKD, accents dropped
@@ -97,15 +103,18 @@ class Tokenizer:
                 )
 
     @classmethod
-    def load(cls, path: Path) -> Tokenizer:
-        """Reads a tokenizer folder, or a .model file and the tokenizer.json beside it where there is one."""
+    def load(cls, path: Path, otherwise: Settings | None = None) -> Tokenizer:
+        """Reads a tokenizer folder, or a .model file and the tokenizer.json beside it.
+
+        `otherwise`: the settings of a .model file without one; None = the original's, for its English models.
+        """
         file = path / MODEL_FILE if path.is_dir() else path
         if not file.is_file():
             raise InputError(
                 f"tokenizer {path}: no such file; give a SentencePiece model or a folder with {MODEL_FILE}"
             )
         settings_file = file.with_name(SETTINGS_FILE)
-        settings = _read_settings(settings_file) if settings_file.exists() else Settings()
+        settings = _read_settings(settings_file) if settings_file.exists() else otherwise or Settings()
         return cls(file.read_bytes(), settings, str(file))
 
     @classmethod
@@ -117,9 +126,10 @@ class Tokenizer:
         """
         lines = filter(None, lines)
         first = list(itertools.islice(lines, SAMPLE_LINES))
-        kind = guess_normalization(first) if normalization == "auto" else normalization
+        settings = Settings.suited_to(first, normalization)
+        kind = settings.normalization
         text = (normalize(line, kind) for line in itertools.chain(first, lines))
-        return cls(_train(text, vocab_size, kind), Settings(kind, split_digit_commas=kind == "english"))
+        return cls(_train(text, vocab_size, kind), settings)
 
     def save(self, folder: Path) -> None:
         """Writes a new folder with the model and the settings; complete or not at all."""

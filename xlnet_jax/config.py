@@ -86,8 +86,8 @@ class DataConfig:
     validation_fraction: float = 0.05
     """share of the text that is held out, by document, where --validation names no text of its own"""
     normalization: Literal["auto", "english", "nfkc", "none"] = "auto"
-    """text normalisation stored with a tokenizer that is trained here: english = the original's (NFKD without marks);
-    auto = english for text in plain Latin letters, else nfkc"""
+    """text normalisation, stored with the tokenizer; one that brings its own keeps it. english = the original's (NFKD
+    without marks); auto = english for text in plain Latin letters, else nfkc"""
     emit: Literal["compact", "dense"] = operational("compact")
     """form of the masks: ranks and positions, or perm_mask and target_mapping; the loss is the same"""
 

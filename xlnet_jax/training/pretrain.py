@@ -1,6 +1,7 @@
 """A pretraining run, from text to curves. Every stage is finished atomically and found again, so that the same command
 after any interruption goes on where it stood."""
 
+import itertools
 import shlex
 import signal
 from dataclasses import replace
@@ -13,7 +14,7 @@ from data_pipelines import sources, windows
 from data_pipelines.batches import BatchSource
 from data_pipelines.corpus import Corpus, SplitName
 from data_pipelines.prepare import prepare
-from data_pipelines.tokenizer import Tokenizer
+from data_pipelines.tokenizer import SAMPLE_LINES, Settings, Tokenizer
 from xlnet_jax.config import PRESETS, Config, InputError
 from xlnet_jax.models.lm import XLNetLM
 from xlnet_jax.training import sharding
@@ -38,7 +39,7 @@ def pretrain(config: Config) -> int:
     # ---- text, tokenizer, corpus ------------------------------------------------------------------------------------
     text = sources.find(config.corpus, config.validation)
     workdir = Workdir(Path(config.workdir or f"runs/{text.name}-{config.preset}"))
-    given = Tokenizer.load(Path(config.tokenizer)) if config.tokenizer else None
+    given = _given_tokenizer(config, text)
     if given:
         config = replace(config, model=replace(config.model, vocab_size=given.vocab_size))
     workdir.claim(config)
@@ -59,6 +60,13 @@ def pretrain(config: Config) -> int:
             f"{split:11} {blocks:,} blocks of {corpus.block_len:,} tokens, {blocks * corpus.block_len:,} in all"
         )
     return _train(config, corpus, tokenizer, workdir, console)
+
+
+def _given_tokenizer(config: Config, text: sources.Text) -> Tokenizer | None:
+    if config.tokenizer is None:
+        return None
+    lines = itertools.islice(sources.read_lines(text.train, config.corpus_errors), SAMPLE_LINES)
+    return Tokenizer.load(Path(config.tokenizer), otherwise=Settings.suited_to(lines, config.data.normalization))
 
 
 def find_tokenizer(config: Config, given: Tokenizer | None, text: sources.Text, workdir: Workdir) -> Tokenizer:

@@ -6,8 +6,10 @@ corpus/            token blocks                   curves.png      the picture, a
 checkpoints/STEP/  the state of training
 """
 
+import fcntl
 import json
 import os
+import socket
 from pathlib import Path
 
 from xlnet_jax.config import Config, InputError, from_dict, identity_difference, to_dict
@@ -27,7 +29,10 @@ class Workdir:
         self.curves = folder / "curves.png"
 
     def claim(self, config: Config) -> None:
-        """Writes the settings. InputError names the identity settings in which a run that is here differs."""
+        """Takes the folder for this process and writes the settings. InputError names the identity settings in which a
+        run that is here differs, or the process that is running it."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._lock()
         if self.config.exists():
             difference = identity_difference(config, self._there())
             if difference:
@@ -35,13 +40,25 @@ class Workdir:
                     f"workdir {self.folder} holds another run ({'; '.join(difference)}): give its settings, or another "
                     "--workdir"
                 )
-        self.folder.mkdir(parents=True, exist_ok=True)
         partial = self.config.with_suffix(".partial")
         with partial.open("w") as file:
             json.dump(to_dict(config), file, indent=2)
             file.flush()
             os.fsync(file.fileno())
         partial.replace(self.config)
+
+    def _lock(self) -> None:
+        # Kept open for as long as the process lives: the kernel gives the lock back however it ends.
+        self._lock_file = (self.folder / ".lock").open("a+")
+        try:
+            fcntl.flock(self._lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self._lock_file.seek(0)
+            owner = self._lock_file.read() or "another process"
+            raise InputError(f"workdir {self.folder} is in use by {owner}: wait, or give another --workdir") from None
+        self._lock_file.truncate(0)
+        self._lock_file.write(f"process {os.getpid()} on {socket.gethostname()}")
+        self._lock_file.flush()
 
     def _there(self) -> Config:
         try:

@@ -15,8 +15,9 @@ import orbax.checkpoint as ocp
 import pytest
 
 from data_pipelines import sources
-from xlnet_jax import train
+from xlnet_jax import cli, train
 from xlnet_jax.config import InputError
+from xlnet_jax.training.workdir import Workdir
 
 TINY = """--preset demo --steps 12 --model.vocab-size 400 --model.num-layers 1 --model.d-model 16 --model.num-heads 1
     --model.d-head 16 --model.d-ff 16 --model.mem-len 16 --data.batch-size 8 --data.seq-len 32 --data.reuse-len 16
@@ -203,6 +204,13 @@ def test_a_stop_saves_and_says_how_to_go_on(straight, text, tmp_path, signum, na
     # It stopped inside a block: memory was saved, and the end is the same to the bit.
     assert train.main(arguments(text, tmp_path / "run", "--log.every-steps", "1")) == 0
     assert_same_params(params_of(tmp_path / "run"), params_of(straight))
+
+
+def test_a_workdir_that_is_in_use_is_refused_and_its_process_named(straight, text):
+    holder = Workdir(straight)
+    holder.claim(cli.parse_config(arguments(text, straight), "train", ""))
+    with pytest.raises(InputError, match=rf"is in use by process {os.getpid()} on .*: wait, or give another"):
+        train.main(arguments(text, straight))
 
 
 @pytest.mark.slow
