@@ -202,8 +202,8 @@ def demo() -> Config:
         data=DataConfig(batch_size=16, seq_len=128, reuse_len=64, perm_size=64, num_predict=22),
         optimizer=OptimizerConfig(learning_rate=2e-3, warmup_steps=100),
         checkpoint=CheckpointConfig(every_steps=250),
-        eval=EvalConfig(every_steps=500),
-        log=LogConfig(every_steps=50),
+        eval=EvalConfig(every_steps=250),
+        log=LogConfig(every_steps=20),
     )  # fmt: skip
 
 

@@ -3,6 +3,8 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 
 def draw_curves(records: list[dict[str, Any]], unigram_nats: float, path: Path) -> None:
     """Writes a PNG. records as in metrics.jsonl."""
@@ -10,14 +12,15 @@ def draw_curves(records: list[dict[str, Any]], unigram_nats: float, path: Path) 
 
     figure = Figure(figsize=(8, 4.5), dpi=120, layout="constrained")
     axes = figure.add_subplot()
-    for split, style in (
-        ("train", {"lw": 1, "color": "tab:blue"}),
-        ("validation", {"marker": "o", "color": "tab:red"}),
-    ):
-        points = [(r["step"], r["loss"]) for r in records if r["split"] == split]
-        if points:
-            name = "training" if split == "train" else f"held out, {points[-1][1]:.2f} at the end"
-            axes.plot(*zip(*points, strict=True), label=name, **style)
+    train, held_out = (
+        np.array([(r["step"], r["loss"]) for r in records if r["split"] == split]).reshape(-1, 2)
+        for split in ("train", "validation")
+    )
+    if len(train):
+        axes.plot(*train.T, lw=1, color="tab:blue", alpha=0.3)
+        axes.plot(train[:, 0], _smoothed(train[:, 1]), color="tab:blue", label="training, running mean")
+    if len(held_out):
+        axes.plot(*held_out.T, marker="o", color="tab:red", label=f"held out, {held_out[-1, 1]:.2f} at the end")
     axes.axhline(unigram_nats, ls="--", color="gray", label=f"unigram line, {unigram_nats:.2f}")
     axes.set(xlabel="updates", ylabel="PLM loss, nats per target", title="Permutation language modelling")
     axes.grid(alpha=0.3)
@@ -25,3 +28,10 @@ def draw_curves(records: list[dict[str, Any]], unigram_nats: float, path: Path) 
     partial = path.with_suffix(".partial.png")
     figure.savefig(partial)
     partial.replace(path)
+
+
+def _smoothed(values: np.ndarray, reach: int = 3) -> np.ndarray:
+    """The mean of each value and up to `reach` neighbours on either side: one batch's loss is noisy."""
+    window = np.ones(2 * reach + 1)
+    sums, counts = (np.convolve(v, window)[reach : reach + len(v)] for v in (values, np.ones_like(values)))
+    return sums / np.maximum(counts, 1)
