@@ -1,8 +1,9 @@
 """Which settings contradict each other: checked before any work starts, named with the rule they break."""
 
+import math
 from collections.abc import Iterator
 
-from xlnet_jax.config import Config, DataConfig, InputError, ModelConfig, OptimizerConfig
+from xlnet_jax.config import Config, DataConfig, InputError, ModelConfig, OptimizerConfig, flatten
 from xlnet_jax.dims import WINDOW_SPECIALS
 
 
@@ -13,6 +14,9 @@ def validate(config: Config) -> None:
 
 
 def _contradictions(config: Config) -> Iterator[str]:
+    for name, value, _ in flatten(config):
+        if isinstance(value, float) and not math.isfinite(value):
+            yield f"{name} {value} must be a finite number"
     yield from _model(config.model)
     yield from _data(config.data)
     yield from _memory(config.model.mem_len, config.data)
@@ -45,6 +49,8 @@ def _model(model: ModelConfig) -> Iterator[str]:
         yield from _positive(f"model.{name.replace('_', '-')}", getattr(model, name))
     yield from _share("model.dropout", model.dropout)
     yield from _share("model.attention-dropout", model.attention_dropout)
+    if model.init_std <= 0 or model.layer_norm_eps < 0:
+        yield f"model.init-std {model.init_std} must be positive and model.layer-norm-eps {model.layer_norm_eps} not negative"
     if model.d_model % 2:
         yield f"model.d-model {model.d_model} must be even: half of a position's signal is sines, half cosines"
 

@@ -30,6 +30,9 @@ CONTRADICTIONS = [
     ("model", {"dropout": 1.0}, r"model.dropout 1.0 must be in \[0, 1\)"),
     ("optimizer", {"learning_rate": 0.0}, "optimizer.learning-rate 0.0 must be positive"),
     ("optimizer", {"decay_steps": 50}, "optimizer.decay-steps 50 must be above optimizer.warmup-steps 100"),
+    ("optimizer", {"weight_decay": float("nan")}, "optimizer.weight-decay nan must be a finite number"),
+    ("optimizer", {"learning_rate": float("inf")}, "optimizer.learning-rate inf must be a finite number"),
+    ("model", {"init_std": 0.0}, "model.init-std 0.0 must be positive"),
     ("checkpoint", {"keep": 0}, "checkpoint.keep 0 must be at least 1"),
 ]
 
