@@ -49,8 +49,10 @@ def _model(model: ModelConfig) -> Iterator[str]:
         yield from _positive(f"model.{name.replace('_', '-')}", getattr(model, name))
     yield from _share("model.dropout", model.dropout)
     yield from _share("model.attention-dropout", model.attention_dropout)
-    if model.init_std <= 0 or model.layer_norm_eps < 0:
-        yield f"model.init-std {model.init_std} must be positive and model.layer-norm-eps {model.layer_norm_eps} not negative"
+    if model.init_std <= 0:
+        yield f"model.init-std {model.init_std} must be positive"
+    if model.layer_norm_eps < 0:
+        yield f"model.layer-norm-eps {model.layer_norm_eps} must not be negative"
     if model.d_model % 2:
         yield f"model.d-model {model.d_model} must be even: half of a position's signal is sines, half cosines"
 
