@@ -59,8 +59,8 @@ class Loop:
     view: ProgressView
     interrupt: Interrupt
 
-    def run(self, state: TrainState, start: int, batches: Iterable[HostBatch]) -> tuple[TrainState, int]:
-        """Trains from update `start` on, with the batches of start, start + 1, … Returns (state, updates done)."""
+    def run(self, state: TrainState, start: int, batches: Iterable[HostBatch]) -> int:
+        """Trains from update `start` on, with the batches of start, start + 1, … Returns the number of updates done."""
         config, pending, clock = self.config, None, _Clock(start)
         save_every = save_interval(config.checkpoint, self.steps_per_block)
         done = start
@@ -73,10 +73,11 @@ class Loop:
                 jax.block_until_ready(metrics)  # the first update compiles: its time is no step's time
                 clock.skip_to_now(done)
             last = done == config.steps
+            stop = self.interrupt.requested  # asked once: a signal during what follows waits for the next step
             pending = (done, metrics) if done % config.log.every_steps == 0 or last else None
             self.view.advance(done)
             evaluate = done % config.eval.every_steps == 0 or last
-            save = done % save_every == 0 or last or self.interrupt.requested
+            save = done % save_every == 0 or last or stop
             if evaluate or save:
                 if pending:
                     self._log(*pending, clock)
@@ -86,9 +87,9 @@ class Loop:
                 if save:
                     self.checkpoints.save(state, done)
                 clock.skip_to_now(done)
-            if self.interrupt.requested:
+            if stop:
                 break
-        return state, done
+        return done
 
     def _log(self, step: int, metrics: Metrics, clock: "_Clock") -> None:
         numbers = {k: float(v) for k, v in metrics.items()}

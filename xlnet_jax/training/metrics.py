@@ -11,7 +11,8 @@ Record = dict[str, float | int | str]
 
 
 class MetricsWriter:
-    """Appends records; each line is on disk before `write` returns. A resumed run first drops what lies ahead of it."""
+    """Appends records; each line is on disk before `write` returns. A resumed run first drops what lies ahead of it.
+    Use as a context manager."""
 
     def __init__(self, path: Path, events_folder: Path, resume_step: int):
         kept = [r for r in read_records(path) if r["step"] <= resume_step]
@@ -29,8 +30,10 @@ class MetricsWriter:
             if name not in ("step", "split"):
                 self._events.add_scalar(f"{record['split']}/{name}", value, record["step"])
 
-    def close(self) -> None:
-        """Writes out what TensorBoard's file still holds back."""
+    def __enter__(self) -> "MetricsWriter":
+        return self
+
+    def __exit__(self, *_: object) -> None:
         self._lines.close()
         self._events.close()
 

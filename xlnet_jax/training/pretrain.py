@@ -1,6 +1,7 @@
 """A pretraining run, from text to curves. Every stage is finished atomically and found again, so that the same command
 after any interruption goes on where it stood."""
 
+import functools
 import itertools
 import shlex
 import signal
@@ -25,7 +26,7 @@ from xlnet_jax.training.loop import Evaluation, Loop, relative_to_unigram
 from xlnet_jax.training.metrics import MetricsWriter, read_records
 from xlnet_jax.training.optimizer import make_optimizer
 from xlnet_jax.training.progress import ProgressView
-from xlnet_jax.training.state import empty_mems_ZBMD, init_state, plan_state
+from xlnet_jax.training.state import StatePlan, empty_mems_ZBMD, init_state, plan_state
 from xlnet_jax.training.step import make_eval_step, make_train_step
 from xlnet_jax.training.unigram import unigram_line
 from xlnet_jax.training.workdir import Workdir
@@ -102,52 +103,54 @@ def _train(config: Config, corpus: Corpus, tokenizer: Tokenizer, workdir: Workdi
     held_out = list(validation.iterate(0, eval_steps, rows))
     unigram_nats = unigram_line(corpus.unigram_counts, held_out, put)
 
-    # ---- model and state --------------------------------------------------------------------------------------------
+    # ---- model ------------------------------------------------------------------------------------------------------
     model = XLNetLM(config.model)
     tx = make_optimizer(config.optimizer, config.steps)
     plan = plan_state(config, model, tx, mesh)
-    size = sum(a.size for a in jax.tree.leaves(plan.abstract.params))
+    empty_mems = functools.partial(empty_mems_ZBMD, config, mesh)
+    evaluation = Evaluation(make_eval_step(config, model, plan, mesh), held_out, empty_mems, put)
+    train_step = make_train_step(config, model, tx, plan, mesh)
+    _introduce(config, plan, unigram_nats, console)
+
+    # ---- state, and training to its end -----------------------------------------------------------------------------
+    with (
+        Checkpoints(workdir.checkpoints, config, workdir.tokenizer, train.steps_per_block) as checkpoints,
+        stop_after_step() as interrupt,
+    ):
+        state = checkpoints.restore(plan.abstract, empty_mems, console.print) or init_state(config, model, tx, plan)
+        start = done = int(state.step)
+        if start:
+            console.print(f"resumed     at step {start} of {config.steps}")
+        with (
+            ProgressView(start, config.steps, unigram_nats, console) as view,
+            MetricsWriter(workdir.metrics, workdir.tensorboard, resume_step=start) as writer,
+        ):
+            loop = Loop(
+                config, unigram_nats, train.steps_per_block, train_step, put, evaluation, checkpoints, writer, view,
+                interrupt,
+            )  # fmt: skip
+            if start < config.steps:
+                done = loop.run(state, start, train.iterate(start, config.steps, rows))
+            checkpoints.wait()
+    if interrupt.signum is not None and done < config.steps:
+        name = signal.Signals(interrupt.signum).name
+        console.print(f"stopped by {name} with step {done} saved; the same command goes on from there")
+        return 128 + interrupt.signum
+    _close(config, workdir, done, unigram_nats, console)
+    return 0
+
+
+def _introduce(config: Config, plan: StatePlan, unigram_nats: float, console: Console) -> None:
     c, m = config.data, config.model
+    size = sum(a.size for a in jax.tree.leaves(plan.abstract.params))
     console.print(
         f"model       {m.num_layers} layers x {m.d_model}, {size:,} parameters, {m.dtype}\n"
         f"devices     {jax.device_count()} x {jax.devices()[0].device_kind}, batch {c.batch_size} x {c.seq_len}\n"
         f"unigram     {unigram_nats:.3f} nats: the held-out loss of a model that knows only word frequencies"
     )
-    with (
-        Checkpoints(workdir.checkpoints, config, workdir.tokenizer, train.steps_per_block) as checkpoints,
-        stop_after_step() as interrupt,
-    ):
-        state = checkpoints.restore(plan.abstract, lambda: empty_mems_ZBMD(config, mesh), console.print)
-        state = state or init_state(config, model, tx, plan)
-        start = int(state.step)
-        if start:
-            console.print(f"resumed     at step {start} of {config.steps}")
-        # ---- training -----------------------------------------------------------------------------------------------
-        with ProgressView(start, config.steps, unigram_nats, console) as view:
-            writer = MetricsWriter(workdir.metrics, workdir.tensorboard, resume_step=start)
-            evaluation = Evaluation(
-                make_eval_step(config, model, plan, mesh),
-                held_out,
-                lambda: empty_mems_ZBMD(config, mesh),
-                put,
-            )
-            loop = Loop(
-                config, unigram_nats, train.steps_per_block, make_train_step(config, model, tx, plan, mesh), put,
-                evaluation, checkpoints, writer, view, interrupt,
-            )  # fmt: skip
-            if start < config.steps:
-                state, done = loop.run(state, start, train.iterate(start, config.steps, rows))
-            checkpoints.wait()
-            writer.close()
-        if interrupt.signum is not None and done < config.steps:
-            name = signal.Signals(interrupt.signum).name
-            console.print(f"stopped by {name} with step {done} saved; the same command goes on from there")
-            return 128 + interrupt.signum
-        _close(config, workdir, checkpoints, unigram_nats, console)
-    return 0
 
 
-def _close(config: Config, workdir: Workdir, checkpoints: Checkpoints, unigram_nats: float, console: Console) -> None:
+def _close(config: Config, workdir: Workdir, step: int, unigram_nats: float, console: Console) -> None:
     records = list(read_records(workdir.metrics))
     draw_curves(records, unigram_nats, workdir.curves)
     loss = [r["loss"] for r in records if r["split"] == "validation"][-1]
@@ -156,7 +159,7 @@ def _close(config: Config, workdir: Workdir, checkpoints: Checkpoints, unigram_n
     larger = presets[min(presets.index(config.preset) + 1, presets.index("large"))]
     console.print(
         f"\nheld-out loss {loss:.3f} nats, {relative_to_unigram(loss, unigram_nats)}\n"
-        f"  checkpoint   {workdir.checkpoints / str(checkpoints.latest_step)}\n"
+        f"  checkpoint   {workdir.checkpoints / str(step)}\n"
         f"  curves       {workdir.curves}\n"
         f"  tokenizer    {workdir.tokenizer / 'spiece.model'}\n"
         f"  metrics      {workdir.metrics} and {workdir.tensorboard}\n"
