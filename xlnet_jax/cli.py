@@ -7,6 +7,7 @@ import contextlib
 import difflib
 import errno
 import io
+import os
 import re
 import sys
 from collections.abc import Callable, Sequence
@@ -58,9 +59,10 @@ def run(main: Callable[[Sequence[str]], int]) -> None:
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EROFS, errno.EACCES, errno.EPERM, errno.EDQUOT):
             raise
-        code = _fail(
-            f"cannot write {error.filename or 'the workdir'}: {error.strerror}; what was saved before is intact"
-        )
+        _fail(f"cannot write {error.filename or 'the workdir'}: {error.strerror}; what was saved before is intact")
+        # At once: writers that cannot write would each say so again while the interpreter ends.
+        sys.stderr.flush()
+        os._exit(USER_ERROR)
     sys.exit(code)
 
 

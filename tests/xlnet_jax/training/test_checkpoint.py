@@ -1,6 +1,7 @@
 """Checkpoints: exact, complete in themselves, small, and never lost to a broken one."""
 
 import json
+import shutil
 from pathlib import Path
 
 import jax
@@ -141,6 +142,18 @@ def test_only_the_newest_are_kept(run):
     with run.open() as checkpoints:
         run.train(run.fresh(), 0, 20, checkpoints, save_at=range(4, 21, 4))
     assert sorted(int(p.name) for p in (run.folder / "checkpoints").iterdir()) == [12, 16, 20]
+
+
+def test_a_disk_without_room_is_an_os_error_and_leaves_the_checkpoint_before(run, monkeypatch):
+    with run.open() as checkpoints:
+        state = run.train(run.fresh(), 0, 4, checkpoints, save_at=[4])
+        checkpoints.wait()
+        usage = shutil.disk_usage(run.folder)
+        monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=2**20))
+        with pytest.raises(OSError, match="No space left on device"):
+            run.train(state, 4, 8, checkpoints, save_at=[8])
+    with run.open() as checkpoints:
+        assert int(run.restore(checkpoints).step) == 4
 
 
 def test_nothing_to_restore_is_no_error(run):
