@@ -1,6 +1,7 @@
-"""Devices: demanding a TPU, and the multi-host runtime where the platform has more than one worker."""
+"""The machine: demanding a TPU, the multi-host runtime where there are several workers, memory pages on a CPU."""
 
 import os
+import sys
 import urllib.request
 
 from xlnet_jax.config import InputError
@@ -41,3 +42,15 @@ def _metadata(attribute: str) -> str:
             return answer.read().decode()
     except OSError:
         return ""
+
+
+def start_with_huge_pages() -> None:
+    """Starts this process anew with glibc's allocator asking for huge pages, which it reads only when a process starts.
+
+    XLA takes and gives back its scratch memory at every step on a CPU, and the kernel clears each page again: 2 MB
+    pages are cleared at once (benchmarks/huge_pages.py). Other systems, and a GLIBC_TUNABLES that is set, stay as they
+    are.
+    """
+    if sys.platform == "linux" and "GLIBC_TUNABLES" not in os.environ:
+        os.environ["GLIBC_TUNABLES"] = "glibc.malloc.hugetlb=1"
+        os.execv(sys.executable, sys.orig_argv)

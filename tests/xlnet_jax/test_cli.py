@@ -172,3 +172,19 @@ def _modules_after(code):
     script = f"{code}\nimport sys; print(' '.join(m for m in sys.modules if '.' not in m))"
     done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True)
     return set(done.stdout.split())
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="glibc's tunables are Linux's")
+@pytest.mark.parametrize("given", [None, "glibc.malloc.perturb=0"])
+def test_the_command_starts_anew_with_huge_pages_and_keeps_its_arguments(given):
+    """What a user has set stays."""
+    script = """
+import os, sys
+from xlnet_jax import runtime
+runtime.start_with_huge_pages()
+print(os.environ["GLIBC_TUNABLES"], sys.argv[1:])"""
+    environment = {k: v for k, v in os.environ.items() if k != "GLIBC_TUNABLES"}
+    environment |= {"GLIBC_TUNABLES": given} if given else {}
+    command = [sys.executable, "-c", script, "a b", "c"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == f"{given or 'glibc.malloc.hugetlb=1'} ['a b', 'c']"
