@@ -68,7 +68,7 @@ def _open(folder: Path, made_from: dict[str, Any]) -> Corpus:
     corpus = Corpus(folder)
     found = corpus.manifest.made_from
     if differences := [text for key, text in MADE_FROM.items() if found.get(key) != made_from[key]]:
-        raise InputError(f"corpus {folder}: {', and '.join(differences)}; give another --workdir, or delete the folder")
+        raise InputError(f"corpus {folder}: {', and '.join(differences)}; give another --workdir")
     return corpus
 
 

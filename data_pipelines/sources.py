@@ -3,6 +3,7 @@
 import codecs
 import glob
 import hashlib
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib import resources
@@ -54,7 +55,7 @@ def expand(source: str) -> list[Path]:
     """
     path = Path(source).expanduser()
     if path.is_file():
-        return [path]
+        return _readable([path])
     if path.is_dir():
         found = sorted(p for p in path.rglob("*") if p.is_file() and not _is_hidden(p.relative_to(path)))
         texts = [p for p in found if p.suffix == ".txt"]
@@ -64,7 +65,14 @@ def expand(source: str) -> list[Path]:
         wanted = "no file matches" if glob.has_magic(source) else "no such file or folder"
     if not found:
         raise InputError(f"text {source}: {wanted}; give a text file, a glob in quotes, or a folder of *.txt files")
-    return texts or found
+    return _readable(texts or found)
+
+
+def _readable(paths: list[Path]) -> list[Path]:
+    for path in paths:
+        if not os.access(path, os.R_OK):
+            raise InputError(f"text {path}: you may not read it; change its permissions, or give another")
+    return paths
 
 
 def _is_hidden(path: Path) -> bool:

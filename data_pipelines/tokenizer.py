@@ -115,7 +115,11 @@ class Tokenizer:
             )
         settings_file = file.with_name(SETTINGS_FILE)
         settings = _read_settings(settings_file) if settings_file.exists() else otherwise or Settings()
-        return cls(file.read_bytes(), settings, str(file))
+        try:
+            model = file.read_bytes()
+        except PermissionError as error:
+            raise InputError(f"tokenizer {file} cannot be read: {error.strerror}") from None
+        return cls(model, settings, str(file))
 
     @classmethod
     def train(cls, lines: Iterable[str], vocab_size: int, normalization: Normalization | Literal["auto"]) -> Tokenizer:

@@ -84,6 +84,8 @@ def _preset(argv: Sequence[str]) -> Config:
 
 
 def _unknown_setting(word: str) -> str:
+    if not word.startswith("-"):
+        return f"{word} stands alone: did you mean --corpus {word}?"
     name = word.partition("=")[0]
     known = [f"--{setting}" for setting, _, _ in flatten(Config())]
     # The dotted name or its last part may be what was misspelt or left out.

@@ -17,6 +17,8 @@ def _contradictions(config: Config) -> Iterator[str]:
     for name, value, _ in flatten(config):
         if isinstance(value, float) and not math.isfinite(value):
             yield f"{name} {value} must be a finite number"
+        if value == "":
+            yield f"{name} is empty: leave it out, or name something"
     yield from _model(config.model)
     yield from _data(config.data)
     yield from _memory(config.model.mem_len, config.data)
@@ -103,9 +105,10 @@ def _optimizer(optimizer: OptimizerConfig) -> Iterator[str]:
         yield f"optimizer.learning-rate {optimizer.learning_rate} must be positive"
     if optimizer.eps <= 0:
         yield f"optimizer.eps {optimizer.eps} must be positive"
-    for name in ("beta1", "beta2", "min_lr_ratio"):
-        if not 0 <= getattr(optimizer, name) <= 1:
-            yield f"optimizer.{name.replace('_', '-')} {getattr(optimizer, name)} must be in [0, 1]"
+    yield from _share("optimizer.beta1", optimizer.beta1)
+    yield from _share("optimizer.beta2", optimizer.beta2)
+    if not 0 <= optimizer.min_lr_ratio <= 1:
+        yield f"optimizer.min-lr-ratio {optimizer.min_lr_ratio} must be in [0, 1]"
     for name in ("weight_decay", "clip_norm", "warmup_steps"):
         if getattr(optimizer, name) < 0:
             yield f"optimizer.{name.replace('_', '-')} {getattr(optimizer, name)} must not be negative"

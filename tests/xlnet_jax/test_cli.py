@@ -37,6 +37,7 @@ def test_a_preset_is_where_the_other_settings_start():
         ),
         (["--learning-rate", "3"], "unknown setting --learning-rate: did you mean --optimizer.learning-rate?"),
         (["--batch-size=3"], "unknown setting --batch-size: did you mean --data.batch-size?"),
+        (["my.txt"], "my.txt stands alone: did you mean --corpus my.txt?"),
         (["--qqqqqq"], "unknown setting --qqqqqq: --help lists them all"),
         (["--preset", "huge"], "--preset huge: there is demo, small, base, large, large_v1"),
         (["--steps", "many"], "--steps: invalid literal for int() with base 10: 'many'"),

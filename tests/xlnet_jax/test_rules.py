@@ -33,6 +33,7 @@ CONTRADICTIONS = [
     ("optimizer", {"weight_decay": float("nan")}, "optimizer.weight-decay nan must be a finite number"),
     ("optimizer", {"learning_rate": float("inf")}, "optimizer.learning-rate inf must be a finite number"),
     ("model", {"init_std": 0.0}, "model.init-std 0.0 must be positive"),
+    ("optimizer", {"beta1": 1.0}, r"optimizer.beta1 1.0 must be in \[0, 1\)"),
     ("checkpoint", {"keep": 0}, "checkpoint.keep 0 must be at least 1"),
 ]
 
@@ -45,6 +46,12 @@ def test_a_contradiction_names_its_settings_and_the_rule(group, change, message)
         validate(broken)
     assert re.search(message, str(mistake.value)), str(mistake.value)
     assert "\n" not in str(mistake.value)
+
+
+@pytest.mark.parametrize("name", ["corpus", "validation", "tokenizer", "workdir"])
+def test_an_empty_name_is_no_default(name):
+    with pytest.raises(InputError, match=f"{name} is empty: leave it out, or name something"):
+        validate(dataclasses.replace(demo(), **{name: ""}))
 
 
 def test_a_short_run_may_end_inside_its_warmup():

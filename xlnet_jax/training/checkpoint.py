@@ -18,7 +18,7 @@ from typing import Any
 import jax
 import orbax.checkpoint as ocp
 
-from xlnet_jax.config import CheckpointConfig, Config, to_dict
+from xlnet_jax.config import CheckpointConfig, Config, InputError, to_dict
 from xlnet_jax.training.checksums import find_damage, write_checksums
 from xlnet_jax.training.state import TrainState
 
@@ -119,16 +119,27 @@ class Checkpoints:
     ) -> TrainState | None:
         """The newest state that can be read, laid out as `abstract` says; None where there is none.
 
-        A checkpoint that cannot be read is moved to broken-checkpoints/, said, and the one before is taken.
+        A checkpoint that cannot be read is moved to broken-checkpoints/, said, and the one before is taken. InputError
+        where there is none before it; then nothing is moved.
         """
+        broken: dict[int, str] = {}
         for step in sorted(self._manager.all_steps(), reverse=True):
             reason = find_damage(self.path(step), self._items(step))
             if reason is None:
                 try:
-                    return self._restore_step(step, abstract, empty_mems)
+                    state = self._restore_step(step, abstract, empty_mems)
+                    for newer, why in broken.items():
+                        say(f"checkpoint {newer} cannot be read and was moved to {self._move_aside(newer)}: {why}")
+                    return state
                 except Exception as error:  # whatever is wrong with a file surfaces as any of half a dozen types
                     reason = str(error).partition("\n")[0][:200]
-            say(f"checkpoint {step} cannot be read and was moved to {self._move_aside(step)}: {reason}")
+            broken[step] = reason
+        if broken:
+            reasons = "; ".join(f"{step}: {reason}" for step, reason in broken.items())
+            raise InputError(
+                f"no checkpoint in {self.folder} can be read ({reasons}): put one back from a copy, or give another "
+                "--workdir to start again"
+            )
         return None
 
     def _restore_step(self, step: int, abstract: TrainState, empty_mems: Callable[[], jax.Array]) -> TrainState:
@@ -179,7 +190,7 @@ def _full_disk_as_os_error(folder: Path) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if "No space left" in str(error) or "RESOURCE_EXHAUSTED" in str(error):
+        if "No space left" in str(error):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder)) from error
         raise
 

@@ -23,8 +23,8 @@ def find_damage(folder: Path, parts: Iterable[str]) -> str | None:
     if not record.exists():
         return None
     try:
-        expected = json.loads(record.read_text())
-    except ValueError:
+        expected = dict(json.loads(record.read_text()))
+    except (ValueError, TypeError):
         return f"{NAME} is damaged"
     for name, (size, crc) in expected.items():
         if name.partition("/")[0] not in parts:

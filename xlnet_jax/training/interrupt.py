@@ -1,5 +1,6 @@
 """Ctrl-C and SIGTERM end a run after the step under way, with its state saved; a second Ctrl-C ends it at once."""
 
+import os
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,14 +19,17 @@ class Interrupt:
 
 @contextmanager
 def stop_after_step() -> Iterator[Interrupt]:
-    """While inside, the first SIGINT or SIGTERM only sets the flag."""
+    """While inside, the first SIGINT or SIGTERM sets the flag; the next one ends the process."""
     interrupt = Interrupt()
     before = {s: signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)}
 
     def ask(signum: int, _: FrameType | None) -> None:
+        # By os: a handler can find the buffered streams, and the threads that save, in any state.
+        if interrupt.requested:
+            os.write(2, b"stopped at once; the same command goes on from what was saved last\n")
+            os._exit(128 + signum)
         interrupt.signum = signum
-        for s, handler in before.items():
-            signal.signal(s, handler)
+        os.write(2, b"finishing this step and saving; once more stops at once\n")
 
     for s in before:
         signal.signal(s, ask)

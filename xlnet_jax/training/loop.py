@@ -5,6 +5,7 @@ for the device; 3. evaluate, where due; 4. save, where due, after everything tha
 that a run resumed there has it all; 5. stop, if asked.
 """
 
+import math
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from xlnet_jax.config import Config
+from xlnet_jax.config import Config, InputError
 from xlnet_jax.training.checkpoint import Checkpoints, save_interval
 from xlnet_jax.training.interrupt import Interrupt
 from xlnet_jax.training.metrics import MetricsWriter, Record
@@ -83,8 +84,9 @@ class Loop:
                     self._log(*pending, clock)
                 pending = None
                 if evaluate:
-                    self._evaluate(state, done)
+                    self.evaluate(state, done)
                 if save:
+                    self._demand_finite(done, float(metrics["loss"]))
                     self.checkpoints.save(state, done)
                 clock.skip_to_now(done)
             if stop:
@@ -93,6 +95,7 @@ class Loop:
 
     def _log(self, step: int, metrics: Metrics, clock: "_Clock") -> None:
         numbers = {k: float(v) for k, v in metrics.items()}
+        self._demand_finite(step, numbers["loss"])
         data = self.config.data
         seconds = clock.seconds_per_step(step)
         numbers["tokens_per_second"] = data.batch_size * data.seq_len / seconds
@@ -100,7 +103,16 @@ class Loop:
         self.writer.write(record)
         self.view.show(step, numbers, seconds * (self.config.steps - step))
 
-    def _evaluate(self, state: TrainState, step: int) -> None:
+    def _demand_finite(self, step: int, loss: float) -> None:
+        """Nothing can be learned from there on, and a checkpoint of it would push out those that are good."""
+        if not math.isfinite(loss):
+            raise InputError(
+                f"the loss is {loss} at step {step}: lower optimizer.learning-rate or optimizer.clip-norm; the last "
+                f"checkpoint is of step {self.checkpoints.latest_step}"
+            )
+
+    def evaluate(self, state: TrainState, step: int) -> None:
+        """Puts the held-out loss after `step` updates on record."""
         loss = self.evaluation.loss(state)
         self.writer.write({"step": step, "split": "validation", "loss": loss, "unigram": self.unigram_nats})
         self.view.say(f"held out at step {step}: loss {loss:.3f}, {relative_to_unigram(loss, self.unigram_nats)}")

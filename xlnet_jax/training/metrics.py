@@ -39,11 +39,13 @@ class MetricsWriter:
 
 
 def read_records(path: Path) -> Iterator[dict[str, Any]]:
-    """The records of a metrics.jsonl; a last line that was cut off by a crash is passed over."""
+    """The records of a metrics.jsonl; lines that are none, such as a last one cut off by a crash, are passed over."""
     if not path.exists():
         return
-    for line in path.read_text().splitlines():
+    for line in path.read_text(errors="replace").splitlines():
         try:
-            yield json.loads(line)
+            record = json.loads(line)
         except json.JSONDecodeError:
             continue
+        if isinstance(record, dict) and {"step", "split", "loss"} <= record.keys():
+            yield record

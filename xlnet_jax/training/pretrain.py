@@ -7,6 +7,7 @@ import shlex
 import signal
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import jax
 from rich.console import Console
@@ -16,7 +17,7 @@ from data_pipelines.batches import BatchSource
 from data_pipelines.corpus import Corpus, SplitName
 from data_pipelines.prepare import prepare
 from data_pipelines.tokenizer import SAMPLE_LINES, Settings, Tokenizer
-from xlnet_jax.config import PRESETS, Config, InputError
+from xlnet_jax.config import PRESETS, Config, InputError, flatten
 from xlnet_jax.models.lm import XLNetLM
 from xlnet_jax.training import sharding
 from xlnet_jax.training.checkpoint import Checkpoints
@@ -55,6 +56,7 @@ def pretrain(config: Config) -> int:
         validation_fraction=config.data.validation_fraction,
         errors=config.corpus_errors,
     )
+    workdir.claim_text(corpus.manifest.made_from)
     for split in ("train", "validation"):
         blocks = corpus.num_blocks(split)
         console.print(
@@ -76,8 +78,8 @@ def find_tokenizer(config: Config, given: Tokenizer | None, text: sources.Text, 
         there = Tokenizer.load(workdir.tokenizer)
         if given and given.sha256 != there.sha256:
             raise InputError(
-                f"workdir {workdir.folder} holds another run (its tokenizer is not {config.tokenizer}): leave "
-                "--tokenizer out, or give another --workdir"
+                f"workdir {workdir.folder} holds another run (its tokenizer is not {config.tokenizer}): give "
+                f"--tokenizer {workdir.tokenizer}, or another --workdir"
             )
         return there
     tokenizer = given or Tokenizer.train(
@@ -131,6 +133,8 @@ def _train(config: Config, corpus: Corpus, tokenizer: Tokenizer, workdir: Workdi
             )  # fmt: skip
             if start < config.steps:
                 done = loop.run(state, start, train.iterate(start, config.steps, rows))
+            elif not any(r["step"] == done and r["split"] == "validation" for r in read_records(workdir.metrics)):
+                loop.evaluate(state, done)
             checkpoints.wait()
     if interrupt.signum is not None and done < config.steps:
         name = signal.Signals(interrupt.signum).name
@@ -154,7 +158,7 @@ def _close(config: Config, workdir: Workdir, step: int, unigram_nats: float, con
     records = list(read_records(workdir.metrics))
     draw_curves(records, unigram_nats, workdir.curves)
     loss = [r["loss"] for r in records if r["split"] == "validation"][-1]
-    command = "python -m xlnet_jax.train" + (f" --corpus {shlex.quote(config.corpus)}" if config.corpus else "")
+    text: Any = {name: getattr(config, name) for name in ("corpus", "validation", "corpus_errors")}
     presets = list(PRESETS)
     larger = presets[min(presets.index(config.preset) + 1, presets.index("large"))]
     console.print(
@@ -164,9 +168,18 @@ def _close(config: Config, workdir: Workdir, step: int, unigram_nats: float, con
         f"  tokenizer    {workdir.tokenizer / 'spiece.model'}\n"
         f"  metrics      {workdir.metrics} and {workdir.tensorboard}\n"
         "next\n"
-        f"  longer       {command} --preset {config.preset} --steps {4 * config.steps} "
-        f"--workdir {workdir.folder}-longer\n"
-        f"  larger       {command} --preset {larger}\n"
+        f"  longer       {_command(replace(config, steps=4 * config.steps, workdir=f'{workdir.folder}-longer'))}\n"
+        f"  larger       {_command(replace(PRESETS[larger](), **text, tokenizer=str(workdir.tokenizer)))}\n"
         "  your text    python -m xlnet_jax.train --corpus my.txt\n"
         "  settings     python -m xlnet_jax.train --help"
     )
+
+
+def _command(config: Config) -> str:
+    """The command line of these settings: the preset, and what differs from it."""
+    words = ["python", "-m", "xlnet_jax.train", "--preset", config.preset]
+    for (name, value, _), (_, preset, _) in zip(flatten(config), flatten(PRESETS[config.preset]()), strict=True):
+        # A tokenizer of the user's own brings its vocabulary along.
+        if value != preset and not (name == "model.vocab-size" and config.tokenizer):
+            words += [f"--{name}", str(value)] if not isinstance(value, bool) else [f"--{'' if value else 'no-'}{name}"]
+    return shlex.join(words)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.xlnet_jax.training.tiny import CONFIG, batch_at
-from xlnet_jax.config import CheckpointConfig, to_dict
+from xlnet_jax.config import CheckpointConfig, InputError, to_dict
 from xlnet_jax.models.lm import XLNetLM
 from xlnet_jax.training import sharding
 from xlnet_jax.training.checkpoint import Checkpoints, save_interval
@@ -136,6 +136,19 @@ def test_a_checkpoint_without_checksums_is_still_tried(run):
     truncate(folder / "params" / "_METADATA")
     with run.open() as checkpoints:
         assert int(run.restore(checkpoints).step) == 4
+
+
+def test_where_no_checkpoint_can_be_read_nothing_is_moved_and_nothing_begun(run):
+    with run.open() as checkpoints:
+        run.train(run.fresh(), 0, 8, checkpoints, save_at=[4, 8])
+    for step in ("4", "8"):
+        truncate(run.folder / "checkpoints" / step / "params" / "_METADATA")
+    with (
+        run.open() as checkpoints,
+        pytest.raises(InputError, match=r"no checkpoint in .* can be read \(8: .*; 4: .*\)"),
+    ):
+        run.restore(checkpoints)
+    assert sorted(p.name for p in (run.folder / "checkpoints").iterdir()) == ["4", "8"]
 
 
 def test_only_the_newest_are_kept(run):

@@ -4,6 +4,8 @@ import itertools
 import json
 import os
 import random
+import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -125,8 +127,68 @@ def test_another_experiment_is_refused_and_the_difference_named(straight, text):
 def test_another_text_is_refused(straight, tmp_path):
     other = tmp_path / "other.txt"
     other.write_text("Other words.\n" * 2000)
-    with pytest.raises(InputError, match=r"corpus .*: its training text is another.*; give another --workdir"):
+    with pytest.raises(InputError, match=r"corpus .*: its training text is another; give another --workdir"):
         train.main(arguments(other, straight))
+
+
+def test_another_text_is_refused_though_the_corpus_was_deleted(text, tmp_path):
+    copy = tmp_path / "copy.txt"
+    copy.write_text(text.read_text())
+    assert train.main(arguments(copy, tmp_path / "run", "--steps", "4")) == 0
+    copy.write_text(text.read_text() + "One more line.\n")
+    shutil.rmtree(tmp_path / "run" / "corpus")
+    with pytest.raises(InputError, match=r"holds another run \(its train is another\)"):
+        train.main(arguments(copy, tmp_path / "run", "--steps", "4"))
+
+
+def test_a_mistake_at_the_first_try_does_not_claim_the_workdir(text, tmp_path):
+    with pytest.raises(
+        InputError, match=r"vocab-size 9000 is too large for this text: the largest that works is (\d+)"
+    ):
+        train.main(arguments(text, tmp_path / "run", "--model.vocab-size", "9000"))
+    assert train.main(arguments(text, tmp_path / "run", "--steps", "2")) == 0
+
+
+def test_a_diverged_run_stops_and_names_the_last_good_checkpoint(text, tmp_path):
+    wild = ("--optimizer.learning-rate", "1e30", "--optimizer.clip-norm", "0", "--model.init-std", "1e15")
+    with pytest.raises(InputError, match=r"the loss is (nan|inf) at step \d+: lower optimizer.learning-rate"):
+        train.main(arguments(text, tmp_path / "run", *wild))
+
+
+def test_a_workdir_that_is_a_file_is_refused(text, tmp_path):
+    (tmp_path / "file").write_text("")
+    for workdir in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(InputError, match=r"workdir .* cannot be made a folder"):
+            train.main(arguments(text, workdir))
+
+
+@pytest.mark.parametrize("content", [b"\xff\xfe\x00", b'17\n[1,2]\n{"a":1}\n', b""])
+def test_a_damaged_metrics_file_is_no_obstacle(straight, text, content, capsys):
+    whole = (straight / "metrics.jsonl").read_bytes()
+    (straight / "metrics.jsonl").write_bytes(content)
+    assert train.main(arguments(text, straight)) == 0
+    assert "held-out loss" in capsys.readouterr().out
+    (straight / "metrics.jsonl").write_bytes(whole)
+
+
+@pytest.mark.parametrize("content", [b"\xff", b"[]", b'{"model": null}'])
+def test_a_damaged_settings_file_is_named(straight, text, content):
+    whole = (straight / "config.json").read_bytes()
+    (straight / "config.json").write_bytes(content)
+    with pytest.raises(InputError, match=r"config\.json is not the settings of a run"):
+        train.main(arguments(text, straight))
+    (straight / "config.json").write_bytes(whole)
+
+
+def test_the_next_commands_repeat_the_settings_of_the_run(straight, text, capsys):
+    train.main(arguments(text, straight))
+    lines = {line.split()[0]: line for line in capsys.readouterr().out.splitlines() if "xlnet_jax.train" in line}
+    assert f"--corpus {text}" in lines["longer"]
+    assert "--model.d-model 16" in lines["longer"]
+    assert "--steps 48" in lines["longer"]
+    assert f"--tokenizer {straight / 'tokenizer'}" in lines["larger"]
+    assert "--preset small" in lines["larger"]
+    cli.parse_config(shlex.split(lines["longer"].split("xlnet_jax.train")[1]), "train", "")
 
 
 def test_another_tokenizer_is_refused(straight, text, tmp_path):
