@@ -146,7 +146,10 @@ class Corpus:
     @cached_property
     def unigram_counts(self) -> np.ndarray:
         """int64 [V]: how often each piece occurs in the training text, dropped tokens included."""
-        return np.load(self.folder / COUNTS_FILE)
+        try:
+            return np.load(self.folder / COUNTS_FILE)
+        except (OSError, ValueError, EOFError):
+            raise InputError(f"corpus {self.folder}: {COUNTS_FILE} is missing or damaged; {AGAIN}") from None
 
     def num_blocks(self, split: SplitName) -> int:
         return self.manifest.splits[split].blocks

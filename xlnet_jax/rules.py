@@ -55,6 +55,8 @@ def _model(model: ModelConfig) -> Iterator[str]:
         yield f"model.init-std {model.init_std} must be positive"
     if model.layer_norm_eps < 0:
         yield f"model.layer-norm-eps {model.layer_norm_eps} must not be negative"
+    if model.clamp_len < 1 and model.clamp_len != -1:
+        yield f"model.clamp-len {model.clamp_len} must be at least 1, or -1 for no bound"
     if model.d_model % 2:
         yield f"model.d-model {model.d_model} must be even: half of a position's signal is sines, half cosines"
 

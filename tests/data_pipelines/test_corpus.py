@@ -141,3 +141,12 @@ def test_missing_and_truncated_shards_are_named(tmp_path, text):
     shard.unlink()
     with pytest.raises(InputError, match=f"{shard.name} is missing"):
         Corpus(folder)
+
+
+@pytest.mark.parametrize("content", [None, b"", b"\x93NUMPY"])
+def test_damaged_counts_are_named(tmp_path, text, content):
+    corpus = write(tmp_path / "corpus", text)
+    file = corpus.folder / "unigram_counts.npy"
+    file.unlink() if content is None else file.write_bytes(content)
+    with pytest.raises(InputError, match=r"unigram_counts\.npy is missing or damaged; delete the folder"):
+        _ = corpus.unigram_counts

@@ -32,6 +32,7 @@ CONTRADICTIONS = [
     ("optimizer", {"decay_steps": 50}, "optimizer.decay-steps 50 must be above optimizer.warmup-steps 100"),
     ("optimizer", {"weight_decay": float("nan")}, "optimizer.weight-decay nan must be a finite number"),
     ("optimizer", {"learning_rate": float("inf")}, "optimizer.learning-rate inf must be a finite number"),
+    ("model", {"clamp_len": -7}, "model.clamp-len -7 must be at least 1, or -1 for no bound"),
     ("model", {"init_std": 0.0}, "model.init-std 0.0 must be positive"),
     ("optimizer", {"beta1": 1.0}, r"optimizer.beta1 1.0 must be in \[0, 1\)"),
     ("checkpoint", {"keep": 0}, "checkpoint.keep 0 must be at least 1"),

@@ -59,9 +59,10 @@ class Workdir:
 
     def _refuse(self, difference: list[str]) -> None:
         if difference:
+            hint = "; steps may change only under an --optimizer.decay-steps of their own"
             raise InputError(
                 f"workdir {self.folder} holds another run ({'; '.join(difference)}): give its settings, or another "
-                "--workdir"
+                f"--workdir{hint if any(d.startswith('steps: ') for d in difference) else ''}"
             )
 
     def _make(self) -> None:

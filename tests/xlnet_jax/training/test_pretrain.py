@@ -124,6 +124,13 @@ def test_another_experiment_is_refused_and_the_difference_named(straight, text):
         train.main(arguments(text, straight, "--seed", "1", "--model.d-ff", "32"))
 
 
+def test_a_run_whose_schedule_ends_with_it_says_how_steps_could_change(straight, text):
+    with pytest.raises(
+        InputError, match=r"steps: 12 there, 24 here.*only under an --optimizer\.decay-steps of their own"
+    ):
+        train.main(arguments(text, straight, "--steps", "24"))
+
+
 def test_another_text_is_refused(straight, tmp_path):
     other = tmp_path / "other.txt"
     other.write_text("Other words.\n" * 2000)
