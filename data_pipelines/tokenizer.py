@@ -24,14 +24,13 @@ import numpy as np
 import sentencepiece
 
 from data_pipelines.atomic import complete_folder
-from data_pipelines.pieces import PieceTables
+from data_pipelines.pieces import SPACE, PieceTables
 from xlnet_jax.config import InputError
 
 SPECIAL_PIECES = ("<unk>", "<s>", "</s>", "<cls>", "<sep>", "<pad>", "<mask>", "<eod>", "<eop>")
 UNK, BOS, EOS, CLS, SEP, PAD, MASK, EOD, EOP = range(len(SPECIAL_PIECES))
 
 MODEL_FILE, SETTINGS_FILE = "spiece.model", "tokenizer.json"
-SPACE = "\u2581"  # SentencePiece's ▁, a space before the piece
 
 # The recipe of the released models (README.md of the original).
 RECIPE: dict[str, Any] = {

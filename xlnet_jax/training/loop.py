@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from xlnet_jax.config import Config, InputError
+from xlnet_jax.dims import Batch
 from xlnet_jax.training.checkpoint import Checkpoints, save_interval
 from xlnet_jax.training.interrupt import Interrupt
 from xlnet_jax.training.metrics import MetricsWriter, Record
@@ -22,17 +22,15 @@ from xlnet_jax.training.progress import ProgressView
 from xlnet_jax.training.state import TrainState
 from xlnet_jax.training.step import DeviceBatch, EvalStep, Metrics, TrainStep
 
-HostBatch = dict[str, np.ndarray]
-
 
 @dataclass(frozen=True)
 class Evaluation:
     """Held-out loss: the same batches every time."""
 
     step: EvalStep
-    batches: Sequence[HostBatch]
+    batches: Sequence[Batch]
     empty_mems: Callable[[], jax.Array]
-    put: Callable[[HostBatch], DeviceBatch]
+    put: Callable[[Batch], DeviceBatch]
 
     def loss(self, state: TrainState) -> float:
         """Nats per target over all batches, memory carried from one to the next."""
@@ -53,14 +51,14 @@ class Loop:
     unigram_nats: float
     steps_per_block: int
     train_step: TrainStep
-    put: Callable[[HostBatch], DeviceBatch]
+    put: Callable[[Batch], DeviceBatch]
     evaluation: Evaluation
     checkpoints: Checkpoints
     writer: MetricsWriter
     view: ProgressView
     interrupt: Interrupt
 
-    def run(self, state: TrainState, start: int, batches: Iterable[HostBatch]) -> int:
+    def run(self, state: TrainState, start: int, batches: Iterable[Batch]) -> int:
         """Trains from update `start` on, with the batches of start, start + 1, … Returns the number of updates done."""
         config, pending, clock = self.config, None, _Clock(start)
         save_every = save_interval(config.checkpoint, self.steps_per_block)

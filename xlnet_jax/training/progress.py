@@ -6,8 +6,6 @@ from types import TracebackType
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-FIELDS = ("loss", "unigram", "rate", "speed")
-
 
 class ProgressView:
     """Shows training. Use as a context manager; `show` at every logged step, `advance` at every step."""

@@ -6,12 +6,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-HostBatch = dict[str, np.ndarray]
+from xlnet_jax.dims import Batch
 
 
-def unigram_line(
-    counts_V: np.ndarray, batches: Iterable[HostBatch], put: Callable[[HostBatch], dict[str, jax.Array]]
-) -> float:
+def unigram_line(counts_V: np.ndarray, batches: Iterable[Batch], put: Callable[[Batch], dict[str, jax.Array]]) -> float:
     """Cross-entropy, in nats per target, of the batches' targets under the training text's token counts, add-one."""
     smoothed_V = counts_V.astype(np.float64) + 1.0
     nats_V = jnp.asarray(-np.log(smoothed_V / smoothed_V.sum()), jnp.float32)
