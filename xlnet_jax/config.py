@@ -39,8 +39,8 @@ class ModelConfig:
     """inner width of the feed-forward layers"""
     mem_len: int = 384
     """hidden states of earlier windows that a row can attend to, in positions; 0 = no memory"""
-    activation: Literal["gelu", "relu"] = "gelu"
-    """feed-forward activation; gelu by its tanh approximation, as in the original"""
+    activation: Literal["gelu", "gelu_erf", "relu"] = "gelu"
+    """feed-forward activation; gelu by its tanh approximation, as in the original; gelu_erf = the exact one"""
     dropout: float = 0.1
     """dropout rate on embeddings, positions, and the outputs of attention and feed-forward"""
     attention_dropout: float = 0.1
@@ -49,6 +49,10 @@ class ModelConfig:
     """a separate r_w, r_r and r_s bias for each layer"""
     clamp_len: int = -1
     """relative distances beyond this count as this, in positions; -1 = never"""
+    attn_type: Literal["bi", "uni"] = "bi"
+    """bi = the masks of the objective decide alone; uni = and no row sees a position behind its own"""
+    same_length: bool = False
+    """uni only: every row sees as many positions before it as the memory is long, and no further"""
     init_std: float = 0.02
     """standard deviation of the normal initialiser"""
     layer_norm_eps: float = 1e-12
@@ -57,6 +61,25 @@ class ModelConfig:
     """compute type; parameters, softmax, normalisation and loss are float32 always"""
     remat: Literal["none", "full", "dots"] = operational("none")
     """what the backward pass computes again: nothing, every layer, or all but matrix products"""
+    profile: Literal["default", "paper2019"] = "default"
+    """paper2019 = as the 2019 code where it differs from the default: memory that is still empty is attended to, as
+    zeros; sequence summaries read padding"""
+
+
+@dataclass(frozen=True)
+class HeadConfig:
+    """What finetuning puts on the network in place of the vocabulary scores."""
+
+    task: Literal["classification", "regression", "multiple_choice", "question_answering", "token_classification"]
+    """what is predicted: a label or a number for a text, one of several texts, a span of it, a label for each token"""
+    num_labels: int = 1
+    """labels to choose from; of multiple_choice the options of a question; 1 for a number and for a span"""
+    summary: Literal["last", "first", "mean", "attn"] = "last"
+    """how a text becomes one vector; attn = a learned query attends to it"""
+    use_projection: bool = True
+    """a dense layer with tanh on that vector"""
+    scope: str = ""
+    """the original's variable scope of the last layer, as classification_mnli; kept for the way back"""
 
 
 @dataclass(frozen=True)

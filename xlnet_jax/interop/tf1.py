@@ -1,13 +1,15 @@
-"""Names and layouts of the 2019 TensorFlow 1 variables (modeling.py), one table for both directions."""
+"""Names and layouts of the 2019 TensorFlow 1 variables (modeling.py, function_builder.py, run_squad.py)."""
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator
+from typing import Literal
 
-import numpy as np
+from xlnet_jax.config import HeadConfig, ModelConfig
+from xlnet_jax.interop.weights import TWO_LEADING_ONES, Weight
 
-from xlnet_jax.config import ModelConfig
+BODY = "model/transformer"
+SUMMARY = "model/sequnece_summary"  # as the original spells it
+RACE_SCOPE = "logits/dense"
 
-_BODY = "model/transformer"
 _LAYER = {  # our path in a layer -> name under layer_<i>
     "attention/q": "rel_attn/q/kernel",
     "attention/k": "rel_attn/k/kernel",
@@ -23,31 +25,84 @@ _LAYER = {  # our path in a layer -> name under layer_<i>
     "feed_forward/norm/LayerNorm_0/scale": "ff/LayerNorm/gamma",
     "feed_forward/norm/LayerNorm_0/bias": "ff/LayerNorm/beta",
 }
+_BIASES = ("r_w_bias", "r_r_bias", "r_s_bias")
+_POOL = {
+    "summary/attention/query": "summary_bias",
+    **{f"summary/attention/{x}": f"abs_attn/{x}/kernel" for x in "qkvo"},
+    "summary/attention/norm/LayerNorm_0/scale": "abs_attn/LayerNorm/gamma",
+    "summary/attention/norm/LayerNorm_0/bias": "abs_attn/LayerNorm/beta",
+}
+_PROJECTION = {f"summary/projection/{x}": f"summary/{x}" for x in ("kernel", "bias")}
+_SPAN = {
+    "start/kernel": "start_logits/dense/kernel",
+    "start/bias": "start_logits/dense/bias",
+    "end_inner/kernel": "end_logits/dense_0/kernel",
+    "end_inner/bias": "end_logits/dense_0/bias",
+    "end_norm/LayerNorm_0/scale": "end_logits/LayerNorm/gamma",
+    "end_norm/LayerNorm_0/bias": "end_logits/LayerNorm/beta",
+    "end_outer/kernel": "end_logits/dense_1/kernel",
+    "end_outer/bias": "end_logits/dense_1/bias",
+    "answer_inner/kernel": "answer_class/dense_0/kernel",
+    "answer_inner/bias": "answer_class/dense_0/bias",
+    "answer_outer/kernel": "answer_class/dense_1/kernel",
+}
 
 
-def params_from_tf1(variables: Mapping[str, np.ndarray], config: ModelConfig) -> dict[str, Any]:
-    """XLNetLM's parameters from the original's variables. KeyError names one that is missing."""
-
-    def stacked(name: str) -> np.ndarray:
-        return np.stack([variables[f"{_BODY}/layer_{i}/{name}"] for i in range(config.num_layers)])
-
-    flat = {f"backbone/layers/{ours}": stacked(theirs) for ours, theirs in _LAYER.items()}
-    # [Z, N, H] three times -> [Z, 3, N, H]; tied: [N, H] three times -> [3, N, H]
-    biases = np.stack([variables[f"{_BODY}/{name}"] for name in ("r_w_bias", "r_r_bias", "r_s_bias")], axis=-3)
-    flat["backbone/layers/attention/biases" if config.untie_r else "backbone/biases"] = biases
-    flat["backbone/layers/attention/segment_embedding"] = variables[f"{_BODY}/seg_embed"]
-    flat["backbone/word_embedding"] = variables[f"{_BODY}/word_embedding/lookup_table"]
-    flat["backbone/mask_embedding"] = variables[f"{_BODY}/mask_emb/mask_emb"].reshape(-1)
-    flat["output_bias"] = variables["model/lm_loss/bias"]
-    return _nested(flat)
+def weights(config: ModelConfig, head: HeadConfig | None) -> list[Weight]:
+    """The table of a network: one entry a variable."""
+    return [*_body(config, head), *_top(head)]
 
 
-def _nested(flat: Mapping[str, Any]) -> dict[str, Any]:
-    tree: dict[str, Any] = {}
-    for path, value in flat.items():
-        *folders, leaf = path.split("/")
-        node = tree
-        for folder in folders:
-            node = node.setdefault(folder, {})
-        node[leaf] = value
-    return tree
+def _body(config: ModelConfig, head: HeadConfig | None) -> Iterator[Weight]:
+    yield Weight(f"{BODY}/word_embedding/lookup_table", "backbone/word_embedding")
+    # The original makes it only where there is a query stream.
+    mask, without_query_stream = f"{BODY}/mask_emb/mask_emb", head is not None
+    yield Weight(mask, "backbone/mask_embedding", (), TWO_LEADING_ONES, required=not without_query_stream)
+    for number, name in enumerate(_BIASES):
+        if config.untie_r:
+            yield Weight(f"{BODY}/{name}", "backbone/layers/attention/biases", (slice(None), number))
+        else:
+            yield Weight(f"{BODY}/{name}", "backbone/biases", (number,))
+    yield Weight(f"{BODY}/seg_embed", "backbone/layers/attention/segment_embedding")
+    for layer in range(config.num_layers):
+        for ours, theirs in _LAYER.items():
+            yield Weight(f"{BODY}/layer_{layer}/{theirs}", f"backbone/layers/{ours}", (layer,))
+
+
+def _top(head: HeadConfig | None) -> Iterator[Weight]:
+    if head is None:
+        yield Weight("model/lm_loss/bias", "output_bias")
+    elif head.task == "question_answering":
+        yield from (Weight(theirs, ours) for ours, theirs in _SPAN.items())
+    else:
+        if head.task != "token_classification":
+            summary = (_POOL if head.summary == "attn" else {}) | (_PROJECTION if head.use_projection else {})
+            yield from (Weight(f"{SUMMARY}/{theirs}", ours) for ours, theirs in summary.items())
+        scope = RACE_SCOPE if head.task == "multiple_choice" else f"model/{scope_of(head)}/logit"
+        yield from (Weight(f"{scope}/{x}", f"logits/{x}") for x in ("kernel", "bias"))
+
+
+def scope_of(head: HeadConfig) -> str:
+    """Of the last layer: the one that it came with, or the original's for a task without a name."""
+    return head.scope or f"{head.task}_task"
+
+
+def head_of(names: Iterable[str], num_labels: int | None) -> HeadConfig | None:
+    """The head whose variables these are; None = language modelling, or the backbone alone.
+
+    num_labels: columns of the last layer. The original does not store which summary it took; where no variable tells,
+    it is its default, the last token.
+    """
+    names = set(names)
+    if "start_logits/dense/kernel" in names:
+        return HeadConfig("question_answering")
+    scopes = [n.split("/")[1] for n in sorted(names) if n.startswith("model/") and n.endswith("/logit/kernel")]
+    if not scopes and f"{RACE_SCOPE}/kernel" not in names:
+        return None
+    summary: Literal["attn", "last"] = "attn" if f"{SUMMARY}/summary_bias" in names else "last"
+    use_projection = f"{SUMMARY}/summary/kernel" in names
+    if not scopes:
+        return HeadConfig("multiple_choice", 4, summary, use_projection)
+    if num_labels == 1:
+        return HeadConfig("regression", 1, summary, use_projection, scopes[0])
+    return HeadConfig("classification", num_labels or 2, summary, use_projection, scopes[0])

@@ -4,6 +4,8 @@ modeling.py).
 Parameters carry logical axis names; `training/sharding.py` says what they mean on a mesh.
 """
 
+import functools
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import flax.linen as nn
@@ -12,18 +14,9 @@ import jax.numpy as jnp
 
 from xlnet_jax.config import ModelConfig
 from xlnet_jax.models.attention import relative_attention_BTNH
+from xlnet_jax.models.inputs import Inputs
+from xlnet_jax.models.masks import causal_BTK
 from xlnet_jax.models.positions import distances_R, signals_2RD
-
-
-class Inputs(NamedTuple):
-    """What the network reads. T = L + P rows: the content stream, then the query stream at target_positions."""
-
-    input_ids_BL: jnp.ndarray  # int32
-    segment_ids_BL: jnp.ndarray | None  # int32; None = no segment encodings
-    visible_BTK: jnp.ndarray  # bool, see models/masks.py
-    is_reversed_B: jnp.ndarray  # bool
-    target_positions_BP: jnp.ndarray | None  # int32; None = no query stream
-    memory_BM: jnp.ndarray  # bool, the memory slots in use
 
 
 class Outputs(NamedTuple):
@@ -45,11 +38,28 @@ class _Shared(NamedTuple):
     tied_biases_3NH: jnp.ndarray | None
 
 
-def _param(module: nn.Module, name: str, shape: tuple[int, ...], axes: tuple[str | None, ...], std: float) -> Any:
+def partitioned_param(
+    module: nn.Module, name: str, shape: tuple[int, ...], axes: tuple[str | None, ...], std: float
+) -> Any:
+    """A float32 parameter, normal, with a logical name for each of its axes."""
     return module.param(name, nn.with_logical_partitioning(nn.initializers.normal(std), axes), shape, jnp.float32)
 
 
-class _Norm(nn.Module):
+def partitioned_dense(
+    config: ModelConfig, name: str | None, features: int, axes: tuple[str | None, str | None], use_bias: bool = True
+) -> nn.Dense:
+    """A dense layer whose kernel has these logical axes; name: None in `setup`, where the attribute names it."""
+    return nn.Dense(
+        features,
+        use_bias=use_bias,
+        dtype=jnp.dtype(config.dtype),
+        kernel_init=nn.with_logical_partitioning(nn.initializers.normal(config.init_std), axes),
+        bias_init=nn.with_logical_partitioning(nn.initializers.zeros, axes[1:]),
+        name=name,
+    )
+
+
+class Norm(nn.Module):
     """Layer normalisation in float32."""
 
     config: ModelConfig
@@ -77,12 +87,15 @@ class Attention(nn.Module):
         c = self.config
         kernel_shape, axes = (c.d_model, c.num_heads, c.d_head), ("embed", "heads", "head_dim")
         q_DNH, k_DNH, v_DNH, r_DNH, o_DNH = (
-            _param(self, name, kernel_shape, axes, c.init_std).astype(c.dtype) for name in "qkvro"
+            partitioned_param(self, name, kernel_shape, axes, c.init_std).astype(c.dtype) for name in "qkvro"
         )
-        segment_key_2NH = _param(self, "segment_embedding", (2, c.num_heads, c.d_head), (None, *axes[1:]), c.init_std)
-        biases_3NH = shared.tied_biases_3NH
+        heads_shape, heads_axes = (c.num_heads, c.d_head), (None, *axes[1:])
+        segment_key_2NH, biases_3NH = None, shared.tied_biases_3NH
+        if shared.other_segment_BTK is not None:
+            segment_key_2NH = partitioned_param(self, "segment_embedding", (2, *heads_shape), heads_axes, c.init_std)
+            segment_key_2NH = segment_key_2NH.astype(c.dtype)
         if biases_3NH is None:
-            biases_3NH = _param(self, "biases", (3, c.num_heads, c.d_head), (None, *axes[1:]), c.init_std)
+            biases_3NH = partitioned_param(self, "biases", (3, *heads_shape), heads_axes, c.init_std)
 
         length = rows_BTD.shape[1] - (0 if shared.target_positions_BP is None else shared.target_positions_BP.shape[1])
         context_BKD = jnp.concatenate([mems_BMD, rows_BTD[:, :length]], axis=1)
@@ -91,7 +104,7 @@ class Attention(nn.Module):
             jnp.einsum("BKD,DNH->BKNH", context_BKD, k_DNH),
             jnp.einsum("BKD,DNH->BKNH", context_BKD, v_DNH),
             jnp.einsum("SRD,DNH->SRNH", shared.signals_2RD.astype(c.dtype), r_DNH),
-            segment_key_2NH.astype(c.dtype),
+            segment_key_2NH,
             biases_3NH,
             shared.visible_BTK,
             shared.other_segment_BTK,
@@ -101,7 +114,14 @@ class Attention(nn.Module):
         )
         out_BTD = jnp.einsum("BTNH,DNH->BTD", read_BTNH, o_DNH)
         out_BTD = nn.Dropout(c.dropout, deterministic=not self.train)(out_BTD)
-        return _Norm(c, name="norm")(rows_BTD + out_BTD)
+        return Norm(c, name="norm")(rows_BTD + out_BTD)
+
+
+ACTIVATIONS: dict[str, Callable[[jnp.ndarray], jnp.ndarray]] = {
+    "gelu": functools.partial(nn.gelu, approximate=True),
+    "gelu_erf": functools.partial(nn.gelu, approximate=False),
+    "relu": nn.relu,
+}
 
 
 class FeedForward(nn.Module):
@@ -113,21 +133,19 @@ class FeedForward(nn.Module):
     @nn.compact
     def __call__(self, rows_BTD: jnp.ndarray) -> jnp.ndarray:
         c = self.config
-        activation = {"gelu": lambda x: nn.gelu(x, approximate=True), "relu": nn.relu}[c.activation]
         drop = nn.Dropout(c.dropout, deterministic=not self.train)
 
-        def dense(name: str, features: int, axes: tuple[str, str]) -> nn.Dense:
-            kernel_init = nn.with_logical_partitioning(nn.initializers.normal(c.init_std), axes)
-            bias_init = nn.with_logical_partitioning(nn.initializers.zeros, axes[1:])
-            return nn.Dense(features, dtype=jnp.dtype(c.dtype), kernel_init=kernel_init, bias_init=bias_init, name=name)
-
-        inner_BTF = drop(activation(dense("inner", c.d_ff, ("embed", "mlp"))(rows_BTD)))
-        out_BTD = drop(dense("outer", c.d_model, ("mlp", "embed"))(inner_BTF))
-        return _Norm(c, name="norm")(rows_BTD + out_BTD)
+        inner_BTF = drop(ACTIVATIONS[c.activation](partitioned_dense(c, "inner", c.d_ff, ("embed", "mlp"))(rows_BTD)))
+        out_BTD = drop(partitioned_dense(c, "outer", c.d_model, ("mlp", "embed"))(inner_BTF))
+        return Norm(c, name="norm")(rows_BTD + out_BTD)
 
 
 class Layer(nn.Module):
-    """One layer of both streams. Scanned: (rows, this layer's memory) -> (rows, this layer's next memory)."""
+    """One layer of both streams. Scanned: (rows, this layer's memory) -> (rows, this layer's next memory).
+
+    Its rows are sown as `rows_BTD` into the collection "intermediates", where that is mutable: the hidden states after
+    every layer, [Z, B, T, D].
+    """
 
     config: ModelConfig
     reuse_len: int
@@ -137,11 +155,13 @@ class Layer(nn.Module):
     def __call__(
         self, rows_BTD: jnp.ndarray, mems_BMD: jnp.ndarray, shared: _Shared
     ) -> tuple[jnp.ndarray, jnp.ndarray]:
-        mem_len = mems_BMD.shape[1]
         newest_BMD = jnp.concatenate([mems_BMD, rows_BTD[:, : self.reuse_len]], axis=1)
-        new_mems_BMD = jax.lax.stop_gradient(newest_BMD[:, newest_BMD.shape[1] - mem_len :])
+        dropped = max(newest_BMD.shape[1] - self.config.mem_len, 0)
+        new_mems_BMD = jax.lax.stop_gradient(newest_BMD[:, dropped:])
         rows_BTD = Attention(self.config, self.train, name="attention")(rows_BTD, mems_BMD, shared)
-        return FeedForward(self.config, self.train, name="feed_forward")(rows_BTD), new_mems_BMD
+        rows_BTD = FeedForward(self.config, self.train, name="feed_forward")(rows_BTD)
+        self.sow("intermediates", "rows_BTD", rows_BTD)
+        return rows_BTD, new_mems_BMD
 
 
 REMAT_POLICIES = {"full": None, "dots": jax.checkpoint_policies.checkpoint_dots}
@@ -154,18 +174,27 @@ class Backbone(nn.Module):
 
     def setup(self) -> None:
         c = self.config
-        self.word_embedding = _param(self, "word_embedding", (c.vocab_size, c.d_model), ("vocab", "embed"), c.init_std)
-        self.mask_embedding = _param(self, "mask_embedding", (c.d_model,), ("embed",), c.init_std)
+        self.word_embedding = partitioned_param(
+            self, "word_embedding", (c.vocab_size, c.d_model), ("vocab", "embed"), c.init_std
+        )
         self.tied_biases = None
         if not c.untie_r:
             shape, axes = (3, c.num_heads, c.d_head), (None, "heads", "head_dim")
-            self.tied_biases = _param(self, "biases", shape, axes, c.init_std)
+            self.tied_biases = partitioned_param(self, "biases", shape, axes, c.init_std)
 
     @nn.compact
-    def __call__(self, inputs: Inputs, mems_ZBMD: jnp.ndarray, *, reuse_len: int, train: bool) -> Outputs:
-        """mems_ZBMD: hidden states of earlier windows, newest last (M may be 0); reuse_len: how many of this window's
-        first positions become memory; train: apply dropout (takes the rng "dropout")."""
-        c, length = self.config, inputs.input_ids_BL.shape[1]
+    def __call__(
+        self, inputs: Inputs, mems_ZBMD: jnp.ndarray | None = None, *, reuse_len: int | None = None, train: bool = False
+    ) -> Outputs:
+        """mems_ZBMD: hidden states of earlier windows, newest last (None = none); reuse_len: how many of this window's
+        first positions become memory (None = all); train: apply dropout (takes the rng "dropout").
+
+        The new memory holds the newest config.mem_len of the old and of the reused positions, or all where there are
+        fewer.
+        """
+        c, (batch, length) = self.config, inputs.input_ids_BL.shape
+        if mems_ZBMD is None:
+            mems_ZBMD = jnp.zeros((c.num_layers, batch, 0, c.d_model))
         drop = nn.Dropout(c.dropout, deterministic=not train)
         rows_BTD = drop(self._embed(inputs))
         # A masked NaN still poisons a sum: what is not in use is zero.
@@ -173,7 +202,7 @@ class Backbone(nn.Module):
         distance_R = distances_R(length, mems_ZBMD.shape[2] + length, c.clamp_len)
         shared = _Shared(
             drop(signals_2RD(distance_R, c.d_model)),
-            inputs.visible_BTK,
+            _visible_BTK(inputs, c),
             _other_segment_BTK(inputs),
             inputs.is_reversed_B,
             inputs.target_positions_BP,
@@ -184,23 +213,29 @@ class Backbone(nn.Module):
             layer = nn.remat(Layer, prevent_cse=False, policy=REMAT_POLICIES[c.remat])
         layers = nn.scan(
             layer,
-            variable_axes={"params": 0},
+            variable_axes={"params": 0, "intermediates": 0},
             split_rngs={"params": True, "dropout": True},
             in_axes=(0, nn.broadcast),
             length=c.num_layers,
             metadata_params={nn.PARTITION_NAME: "layers"},
-        )(c, reuse_len, train, name="layers")
+        )(c, length if reuse_len is None else reuse_len, train, name="layers")
         rows_BTD, new_mems_ZBMD = layers(rows_BTD, mems_ZBMD, shared)
         rows_BTD = drop(rows_BTD)
         query_BPD = None if inputs.target_positions_BP is None else rows_BTD[:, length:]
         return Outputs(rows_BTD[:, :length], query_BPD, new_mems_ZBMD)
 
     def _embed(self, inputs: Inputs) -> jnp.ndarray:
-        rows_BTD = self.word_embedding.astype(self.config.dtype)[inputs.input_ids_BL]
+        c = self.config
+        rows_BTD = self.word_embedding.astype(c.dtype)[inputs.input_ids_BL]
         if inputs.target_positions_BP is None:
             return rows_BTD
-        query_shape = (*inputs.target_positions_BP.shape, self.config.d_model)
-        query_BPD = jnp.broadcast_to(self.mask_embedding[None, None].astype(self.config.dtype), query_shape)
+        mask_embedding_D = partitioned_param(self, "mask_embedding", (c.d_model,), ("embed",), c.init_std).astype(
+            c.dtype
+        )
+        query_BPD = jnp.broadcast_to(mask_embedding_D[None, None], (*inputs.target_positions_BP.shape, c.d_model))
+        if inputs.predicted_BP is not None:
+            own_BPD = jnp.take_along_axis(rows_BTD, inputs.target_positions_BP[:, :, None], axis=1)
+            query_BPD = jnp.where(inputs.predicted_BP[:, :, None], query_BPD, own_BPD)
         return jnp.concatenate([rows_BTD, query_BPD], axis=1)
 
     def logits_BPV(self, hidden_BPD: jnp.ndarray, bias_V: jnp.ndarray) -> jnp.ndarray:
@@ -209,6 +244,16 @@ class Backbone(nn.Module):
         return (
             jnp.einsum("BPD,VD->BPV", hidden_BPD, embedding_VD, preferred_element_type=jnp.float32) + bias_V[None, None]
         )
+
+
+def _visible_BTK(inputs: Inputs, config: ModelConfig) -> jnp.ndarray:
+    if config.attn_type == "bi":
+        return inputs.visible_BTK
+    batch, length = inputs.input_ids_BL.shape
+    position_BT = jnp.broadcast_to(jnp.arange(length)[None], (batch, length))
+    if inputs.target_positions_BP is not None:
+        position_BT = jnp.concatenate([position_BT, inputs.target_positions_BP], axis=1)
+    return inputs.visible_BTK & causal_BTK(position_BT, length, inputs.memory_BM.shape[1], config.same_length)
 
 
 def _other_segment_BTK(inputs: Inputs) -> jnp.ndarray | None:

@@ -6,7 +6,8 @@ import flax.linen as nn
 import jax.numpy as jnp
 
 from xlnet_jax.config import ModelConfig
-from xlnet_jax.models.backbone import Backbone, Inputs, Outputs
+from xlnet_jax.models.backbone import Backbone, Outputs
+from xlnet_jax.models.inputs import Inputs
 
 
 class XLNetLM(nn.Module):
@@ -20,7 +21,7 @@ class XLNetLM(nn.Module):
         self.output_bias: Any = self.param("output_bias", zeros, (self.config.vocab_size,), jnp.float32)
 
     def __call__(
-        self, inputs: Inputs, mems_ZBMD: jnp.ndarray, *, reuse_len: int, train: bool
+        self, inputs: Inputs, mems_ZBMD: jnp.ndarray | None = None, *, reuse_len: int | None = None, train: bool = False
     ) -> tuple[jnp.ndarray, Outputs]:
         """(float32 logits [B, P, V] of the query stream, or [B, L, V] of the content stream without one, outputs)."""
         outputs = self.backbone(inputs, mems_ZBMD, reuse_len=reuse_len, train=train)

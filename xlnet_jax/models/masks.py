@@ -20,13 +20,19 @@ def memory_in_use_BM(mem_filled_B: jnp.ndarray, mem_len: int) -> jnp.ndarray:
 
 
 def visible_by_rank_BTK(
-    perm_rank_BL: jnp.ndarray, target_positions_BP: jnp.ndarray | None, memory_BM: jnp.ndarray
+    perm_rank_BL: jnp.ndarray,
+    target_positions_BP: jnp.ndarray | None,
+    memory_BM: jnp.ndarray,
+    attention_mask_BL: jnp.ndarray | None = None,
 ) -> jnp.ndarray:
     """Masks of the compact form: content rows, then the query rows at target_positions (none if None).
 
-    memory_BM: bool, which memory slots are in use.
+    memory_BM: bool, which memory slots may be seen; attention_mask_BL: 1 = real token, None = all are. What padding
+    rows see is of no account: no real row sees them.
     """
     content_BL = 2 * perm_rank_BL
+    if attention_mask_BL is not None:
+        content_BL = jnp.where(attention_mask_BL.astype(bool), content_BL, HIGHEST)
     rows_BT = content_BL
     if target_positions_BP is not None:
         query_BP = jnp.take_along_axis(content_BL, target_positions_BP, axis=1) - 1
@@ -36,16 +42,22 @@ def visible_by_rank_BTK(
 
 
 def visible_by_mask_BTK(
-    perm_mask_BLL: jnp.ndarray, target_mapping_BPL: jnp.ndarray | None, memory_BM: jnp.ndarray
+    allowed_BLL: jnp.ndarray, target_positions_BP: jnp.ndarray | None, memory_BM: jnp.ndarray
 ) -> jnp.ndarray:
-    """Masks of the dense form. perm_mask: 1 where a row may NOT attend; content rows see themselves always."""
-    length = perm_mask_BLL.shape[-1]
-    allowed_BLL = jnp.logical_not(perm_mask_BLL.astype(bool))
+    """Masks of the dense form. allowed: bool, row may see key; content rows see themselves always, padding too."""
+    batch, length, _ = allowed_BLL.shape
     rows_BTL = jnp.logical_or(allowed_BLL, jnp.eye(length, dtype=bool)[None])
-    if target_mapping_BPL is not None:
-        positions_BP = target_mapping_BPL.argmax(-1)
-        query_BPL = jnp.take_along_axis(allowed_BLL, positions_BP[:, :, None], axis=1)
+    if target_positions_BP is not None:
+        query_BPL = jnp.take_along_axis(allowed_BLL, target_positions_BP[:, :, None], axis=1)
         rows_BTL = jnp.concatenate([rows_BTL, query_BPL], axis=1)
-    batch, rows, _ = rows_BTL.shape
-    memory_BTM = jnp.broadcast_to(memory_BM[:, None, :], (batch, rows, memory_BM.shape[1]))
+    memory_BTM = jnp.broadcast_to(memory_BM[:, None, :], (batch, rows_BTL.shape[1], memory_BM.shape[1]))
     return jnp.concatenate([memory_BTM, rows_BTL], axis=-1)
+
+
+def causal_BTK(position_BT: jnp.ndarray, length: int, mem_len: int, same_length: bool) -> jnp.ndarray:
+    """`attn_type` uni: no row sees a position behind its own; same_length: nor one more than mem_len before it
+    (`_create_mask` of modeling.py). position: of each row in the window."""
+    key_K = jnp.arange(mem_len + length)[None, None, :]
+    row_BT1 = position_BT[:, :, None]
+    seen_BTK = key_K <= row_BT1 + mem_len
+    return seen_BTK & (key_K >= row_BT1) if same_length else seen_BTK

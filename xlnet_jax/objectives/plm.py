@@ -5,9 +5,10 @@ from typing import Any, NamedTuple, cast
 import jax
 import jax.numpy as jnp
 
-from xlnet_jax.models.backbone import Inputs
+from xlnet_jax.config import ModelConfig
+from xlnet_jax.models.inputs import Inputs, compact_inputs, dense_inputs
 from xlnet_jax.models.lm import XLNetLM
-from xlnet_jax.models.masks import memory_in_use_BM, visible_by_mask_BTK, visible_by_rank_BTK
+from xlnet_jax.models.masks import memory_in_use_BM
 
 
 class Scored(NamedTuple):
@@ -18,18 +19,29 @@ class Scored(NamedTuple):
     new_mems_ZBMD: jnp.ndarray
 
 
-def inputs_of(batch: dict[str, jax.Array], mem_len: int) -> Inputs:
+def inputs_of(batch: dict[str, jax.Array], config: ModelConfig) -> Inputs:
     """What the network reads of a batch in compact or in dense form (xlnet_jax/dims.py)."""
-    memory_BM = memory_in_use_BM(batch["mem_filled"], mem_len)
+    memory_BM = memory_in_use_BM(batch["mem_filled"], config.mem_len)
+    attend_empty_memory = config.profile == "paper2019"
     if "perm_rank" in batch:
-        positions_BP = batch["target_positions"]
-        visible_BTK = visible_by_rank_BTK(batch["perm_rank"], positions_BP, memory_BM)
-    else:
-        positions_BP = batch["target_mapping"].argmax(-1).astype(jnp.int32)
-        visible_BTK = visible_by_mask_BTK(batch["perm_mask"], batch["target_mapping"], memory_BM)
-    return Inputs(
-        batch["input_ids"], batch["segment_ids"], visible_BTK, batch["is_reversed"], positions_BP, memory_BM
-    )  # fmt: skip
+        return compact_inputs(
+            batch["input_ids"],
+            batch["segment_ids"],
+            batch["perm_rank"],
+            batch["target_positions"],
+            batch["is_reversed"],
+            memory_BM,
+            attend_empty_memory=attend_empty_memory,
+        )
+    return dense_inputs(
+        batch["input_ids"],
+        segment_ids_BL=batch["segment_ids"],
+        perm_mask_BLL=batch["perm_mask"],
+        target_mapping_BPL=batch["target_mapping"],
+        is_reversed_B=batch["is_reversed"],
+        memory_BM=memory_BM,
+        attend_empty_memory=attend_empty_memory,
+    )
 
 
 def score(
@@ -43,7 +55,7 @@ def score(
     """Sum of the cross-entropy of the targets; dropout_key None = no dropout."""
     logits_BPV, outputs = cast(Any, model.apply)(
         {"params": params},
-        inputs_of(batch, mems_ZBMD.shape[2]),
+        inputs_of(batch, model.config),
         mems_ZBMD,
         reuse_len=reuse_len,
         train=dropout_key is not None,

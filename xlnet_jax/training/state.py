@@ -53,7 +53,7 @@ def _create(config: Config, model: XLNetLM, tx: optax.GradientTransformation) ->
     }
     mems = jnp.zeros((m.num_layers, 1, m.mem_len, m.d_model), m.dtype)
     key = jax.random.key(config.seed)
-    inputs = plm.inputs_of(row, m.mem_len)
+    inputs = plm.inputs_of(row, m)
     params = model.init({"params": key}, inputs, mems, reuse_len=c.reuse_len, train=False)["params"]
     all_mems = jnp.zeros((m.num_layers, c.batch_size, m.mem_len, m.d_model), m.dtype)
     return TrainState(jnp.zeros((), jnp.int32), params, tx.init(params), all_mems)

@@ -9,7 +9,8 @@ import pytest
 
 from data_pipelines.permutation import perm_rank, permuted_places, target_slots, to_dense
 from xlnet_jax.config import DataConfig, ModelConfig
-from xlnet_jax.models.backbone import Backbone, Inputs
+from xlnet_jax.models.backbone import Backbone
+from xlnet_jax.models.inputs import Inputs
 from xlnet_jax.models.lm import XLNetLM
 from xlnet_jax.objectives import plm
 
@@ -49,7 +50,7 @@ def random_mems(batch, seed=1):
 @pytest.fixture(scope="module")
 def params():
     batch = window_batch()
-    inputs = plm.inputs_of(batch, MODEL.mem_len)
+    inputs = plm.inputs_of(batch, MODEL)
     model = XLNetLM(MODEL)
     boxed = model.init(jax.random.key(0), inputs, random_mems(batch), reuse_len=8, train=False)
     return jax.tree.map(lambda x: x.value, boxed["params"], is_leaf=lambda x: hasattr(x, "value"))
@@ -59,7 +60,7 @@ def params():
 def influence(params):
     """Size of the gradient of query outputs by each token [B, P, L] and memory slot [B, P, M]; content [B, L, L]."""
     batch, mems = window_batch(), random_mems(window_batch())
-    inputs = plm.inputs_of(batch, MODEL.mem_len)
+    inputs = plm.inputs_of(batch, MODEL)
 
     # Giving each position of each row an embedding of its own makes the gradient by token a gradient by embedding row.
     own_ids = jnp.arange(4 * DATA.seq_len).reshape(4, DATA.seq_len)
@@ -168,7 +169,7 @@ def test_no_gradient_flows_into_the_memory_that_is_passed_on(params):
 
 def test_inputs_without_a_query_stream_give_the_content_stream_alone(params):
     batch = window_batch(mem_filled=0)
-    full = plm.inputs_of(batch, MODEL.mem_len)
+    full = plm.inputs_of(batch, MODEL)
     alone = full._replace(target_positions_BP=None, visible_BTK=full.visible_BTK[:, : DATA.seq_len])
     assert isinstance(alone, Inputs)
     model, mems = Backbone(MODEL), random_mems(batch)

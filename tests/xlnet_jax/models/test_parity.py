@@ -1,17 +1,13 @@
-"""The network gives the numbers of the original TensorFlow 1 code: pretraining cases, dense inputs."""
-
-import json
+"""The network gives the numbers of the original TensorFlow 1 code: both streams, masks, memory, gradients."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from xlnet_jax.config import ModelConfig
-from xlnet_jax.interop.tf1 import params_from_tf1
-from xlnet_jax.models.backbone import Inputs
+from tests.xlnet_jax.models.reference_cases import HIDDEN, LOSS, Case, assert_close, assert_gradients
+from xlnet_jax.models.inputs import dense_inputs
 from xlnet_jax.models.lm import XLNetLM
-from xlnet_jax.models.masks import visible_by_mask_BTK
 from xlnet_jax.objectives.plm import cross_entropy_BP
 
 CASES = [
@@ -21,88 +17,75 @@ CASES = [
     "a4_twostream_tm_clamp_reuse0",
     "a5_twostream_tm_randperm_fullmask",
     "a6_twostream_tm_zeromems",
+    "b1_twostream_notm_mems_bi",
+    "b2_twostream_notm_relu_tie",
+    "c1_finetune_leftpad",
+    "c2_finetune_rightpad_relu_tie",
+    "c3_finetune_noseg_nomask",
+    "c4_finetune_mems_leftpad",
+    "d1_uni_mems_same_clamp",
+    "d2_uni_nomems",
+    "d3_uni_same_shortmem_relu_tie",
+    "d4_uni_bi_data_leftpad",
     "e1_twostream_tm_mems_bi_relu_tie",
+    "e2_as_a1_use_tpu_path",
 ]
 
 
-def load_case(reference, name):
-    case = json.loads((reference / "model" / f"{name}.json").read_text())
-    arrays = np.load(reference / "model" / f"{name}.npz")
-    config_name = case["config_file"].removeprefix("config_").removesuffix(".json")
-    theirs = case["model_config"]
-    config = ModelConfig(
-        vocab_size=theirs["n_token"],
-        num_layers=theirs["n_layer"],
-        d_model=theirs["d_model"],
-        num_heads=theirs["n_head"],
-        d_head=theirs["d_head"],
-        d_ff=theirs["d_inner"],
-        activation=theirs["ff_activation"],
-        untie_r=theirs["untie_r"],
-        clamp_len=case["run"]["clamp_len"],
-        mem_len=case["run"]["mem_len"] or 0,
+def inputs_of(case, mems_ZBMD):
+    ids_BL = case.first("inputs/inp_k")
+    batch = len(ids_BL)
+    padding_BL = case.first("inputs/input_mask")
+    return dense_inputs(
+        ids_BL,
+        segment_ids_BL=case.first("inputs/seg_id"),
+        attention_mask_BL=None if padding_BL is None else 1 - padding_BL,
+        perm_mask_BLL=case.first("inputs/perm_mask"),
+        target_mapping_BPL=case.first("inputs/target_mapping"),
+        predicted_BL=case.first("inputs/inp_q"),
+        # bi_data: the second half of the rows reads backwards.
+        is_reversed_B=(jnp.arange(batch) >= batch // 2) & case.run["bi_data"],
+        memory_BM=None if mems_ZBMD is None else jnp.ones((batch, mems_ZBMD.shape[2]), bool),
     )
-    params = params_from_tf1(np.load(reference / "model" / f"weights_{config_name}.npz"), config)
-    return case, {k: arrays[k] for k in arrays.files}, config, params
 
 
-def batch_first(array):
-    """[i, j, B] or [i, B] -> [B, i, j] or [B, i]."""
-    return jnp.asarray(np.moveaxis(array, -1, 0))
-
-
-def inputs_of(case, arrays, mems_ZBMD):
-    batch = arrays["inputs/inp_k"].shape[1]
-    mapping = batch_first(arrays["inputs/target_mapping"])
-    memory = jnp.ones((batch, mems_ZBMD.shape[2]), bool)  # the original attends to all of it
-    # bi_data: the second half of the rows reads backwards.
-    is_reversed = (jnp.arange(batch) >= batch // 2) & case["run"]["bi_data"]
-    return Inputs(
-        batch_first(arrays["inputs/inp_k"]),
-        batch_first(arrays["inputs/seg_id"]),
-        visible_by_mask_BTK(batch_first(arrays["inputs/perm_mask"]), mapping, memory),
-        is_reversed,
-        mapping.argmax(-1),
-        memory,
+def loss_and_outputs(params, case):
+    mems = case.mems("inputs/mems")
+    (logits, outputs), sown = XLNetLM(case.config).apply(
+        {"params": params},
+        inputs_of(case, mems),
+        mems,
+        reuse_len=case.run["reuse_len"] or None,
+        mutable="intermediates",
     )
+    weights = case.first("inputs/target_mask")
+    nats = cross_entropy_BP(logits, case.first("inputs/target"))
+    layers_ZBTD = sown["intermediates"]["backbone"]["layers"]["rows_BTD"][0]
+    return (nats * weights).sum() / weights.sum(), (logits, nats, outputs, layers_ZBTD)
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_two_streams_give_the_originals_numbers(reference, name):
-    case, arrays, config, params = load_case(reference, name)
-    batch = arrays["inputs/inp_k"].shape[1]
-    given = [f"inputs/mems_{i}" for i in range(config.num_layers)]
-    mems = (
-        jnp.asarray(np.stack([np.swapaxes(arrays[k], 0, 1) for k in given]))
-        if given[0] in arrays
-        else jnp.zeros((config.num_layers, batch, 0, config.d_model))
-    )
-    inputs = inputs_of(case, arrays, mems)
-    weights = batch_first(arrays["inputs/target_mask"])
-    real = np.asarray(batch_first(arrays["inputs/target_mapping"]).any(-1))  # padding rows are not compared
+def test_the_network_gives_the_originals_numbers(reference, name):
+    case = Case(reference / "model", name)
+    compute = jax.jit(jax.value_and_grad(lambda p: loss_and_outputs(p, case), has_aux=True))
+    (total, (logits, nats, outputs, layers)), grads = compute(case.params)
 
-    def loss(params):
-        logits, outputs = XLNetLM(config).apply(
-            {"params": params}, inputs, mems, reuse_len=case["run"]["reuse_len"] or 0, train=False
-        )
-        nats = cross_entropy_BP(logits, batch_first(arrays["inputs/target"]))
-        return (nats * weights).sum() / weights.sum(), (logits, outputs)
-
-    (total, (logits, outputs)), grads = jax.jit(jax.value_and_grad(loss, has_aux=True))(params)
-
-    expected_hidden = np.swapaxes(arrays["outputs/final"], 0, 1)
-    np.testing.assert_allclose(outputs.query_BPD[real], expected_hidden[real], rtol=0, atol=2e-5)
-    np.testing.assert_allclose(logits[real], np.swapaxes(arrays["outputs/logits"], 0, 1)[real], rtol=0, atol=2e-5)
-    last = np.swapaxes(arrays[f"outputs/layer_{config.num_layers - 1}_h"], 0, 1)
-    np.testing.assert_allclose(outputs.content_BLD, last, rtol=0, atol=2e-5)
-    np.testing.assert_allclose(total, arrays["outputs/total_loss"], rtol=0, atol=1e-5)
-    expected = {k.removeprefix("grads/"): v for k, v in arrays.items() if k.startswith("grads/")}
-    jax.tree.map(
-        lambda ours, theirs: np.testing.assert_allclose(ours, theirs, rtol=0, atol=5e-6),
-        grads,
-        params_from_tf1(expected, config),
-    )
-    if config.mem_len and mems.shape[2] == config.mem_len:
-        for i in range(config.num_layers):
-            theirs = np.swapaxes(arrays[f"outputs/new_mems_{i}"], 0, 1)
-            np.testing.assert_allclose(outputs.new_mems_ZBMD[i], theirs, rtol=0, atol=2e-5)
+    mapping = case.first("inputs/target_mapping")
+    # Query rows whose target_mapping is all zero are not compared.
+    real = np.ones(logits.shape[:2], bool) if mapping is None else np.asarray(mapping.any(-1))
+    final = outputs.content_BLD if outputs.query_BPD is None else outputs.query_BPD
+    assert_close(final[real], case.hidden("outputs/final")[real], HIDDEN)
+    assert_close(logits[real], case.hidden("outputs/logits")[real], HIDDEN)
+    assert_close(nats[real], case.first("outputs/lm_loss")[real], HIDDEN)
+    assert_close(total, case.arrays["outputs/total_loss"], LOSS)
+    length = case.arrays["inputs/inp_k"].shape[0]
+    for i in range(case.config.num_layers):
+        assert_close(layers[i, :, :length], case.hidden(f"outputs/layer_{i}_h"), HIDDEN)
+        if outputs.query_BPD is not None:
+            assert_close(layers[i, :, length:][real], case.hidden(f"outputs/layer_{i}_g")[real], HIDDEN)
+    new_mems = case.mems("outputs/new_mems")
+    if new_mems is None:
+        assert outputs.new_mems_ZBMD.shape[2] == 0
+    else:
+        assert_close(outputs.new_mems_ZBMD, new_mems, HIDDEN)
+    assert_gradients(grads, case.gradients)

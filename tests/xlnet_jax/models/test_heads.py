@@ -1,0 +1,174 @@
+"""The heads give the original's numbers; by default no result depends on padding."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests.xlnet_jax.models.reference_cases import HIDDEN, LOSS, Case, assert_close, assert_gradients
+from xlnet_jax.config import HeadConfig, ModelConfig
+from xlnet_jax.interop.weights import abstract_params, nest
+from xlnet_jax.models.heads import XLNetForSequence, build_model
+from xlnet_jax.models.inputs import dense_inputs, text_inputs
+from xlnet_jax.models.question_answering import XLNetForQuestionAnswering
+from xlnet_jax.objectives.supervised import classification_loss_B, regression_loss_B, span_loss_B
+
+
+def sequence_head(run):
+    task = "regression" if run["regression"] else "classification"
+    scope = f"{task}_{run['cls_scope'] or run['task_name']}"
+    return HeadConfig(task, run["n_class"] or 1, run["summary_type"], run["use_summ_proj"], scope)
+
+
+def race_head(run):
+    return HeadConfig("multiple_choice", 4, run["summary_type"], run["use_summ_proj"])
+
+
+def original_inputs(case, options=1):
+    """Batch-first features; the original's mask has 1 on padding, and its padding rows see themselves."""
+    ids, padding, segments = (case.arrays[f"inputs/{k}"] for k in ("input_ids", "input_mask", "segment_ids"))
+    ids, padding, segments = (jnp.asarray(x.reshape(len(x) * options, -1)) for x in (ids, padding, segments))
+    return dense_inputs(ids, segment_ids_BL=segments, attention_mask_BL=1 - padding), 1 - padding
+
+
+SEQUENCE_CASES = [
+    "f1_cls_last", "f2_cls_first", "f3_cls_mean", "f4_cls_attn", "f5_reg_last", "f6_reg_attn_noproj",
+    "f7_cls_mean_noproj", "h1_race_last", "h2_race_attn_tie",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SEQUENCE_CASES)
+def test_heads_on_a_summary_give_the_originals_numbers(reference, name):
+    race = name.startswith("h")
+    case = Case(reference / "model", name, head=race_head if race else sequence_head)
+    inputs, mask = original_inputs(case, options=4 if race else 1)
+    labels = jnp.asarray(case.arrays["inputs/label_ids"])
+    per_example = regression_loss_B if case.head.task == "regression" else classification_loss_B
+
+    def loss(params):
+        scores, sown = XLNetForSequence(case.config, case.head).apply(
+            {"params": params}, inputs, mask, capture_intermediates=lambda m, _: m.name in ("backbone", "summary"),
+            mutable="intermediates",
+        )  # fmt: skip
+        nats = per_example(scores, labels)
+        return nats.mean(), (scores, nats, sown["intermediates"])
+
+    (total, (scores, nats, sown)), grads = jax.jit(jax.value_and_grad(loss, has_aux=True))(case.params)
+    assert_close(sown["backbone"]["__call__"][0].content_BLD, case.hidden("outputs/final"), HIDDEN)
+    assert_close(sown["summary"]["__call__"][0], case.arrays["outputs/summary"], HIDDEN)
+    assert_close(scores, case.arrays["outputs/logits"], HIDDEN)
+    assert_close(nats, case.arrays["outputs/per_example_loss"], LOSS)
+    assert_close(total, case.arrays["outputs/total_loss"], LOSS)
+    assert_gradients(grads, case.gradients)
+
+
+def question_answering(case):
+    inputs, _ = original_inputs(case)
+    return inputs, *(jnp.asarray(case.arrays[f"inputs/{k}"]) for k in ("cls_index", "p_mask"))
+
+
+@pytest.mark.parametrize("name", ["g1_squad_train", "g4_squad_train_tie"])
+def test_question_answering_trains_as_the_original(reference, name):
+    case = Case(reference / "model", name, head=lambda _: HeadConfig("question_answering"))
+    start, end, impossible = (
+        jnp.asarray(case.arrays[f"inputs/{k}"]) for k in ("start_positions", "end_positions", "is_impossible")
+    )
+
+    def loss(params):
+        outputs = XLNetForQuestionAnswering(case.config).apply({"params": params}, *question_answering(case), start)
+        return span_loss_B(outputs, start, end, impossible).mean(), outputs
+
+    (total, outputs), grads = jax.jit(jax.value_and_grad(loss, has_aux=True))(case.params)
+    allowed = case.arrays["inputs/p_mask"] == 0
+    assert_close(outputs.start_BL[allowed], case.arrays["outputs/start_log_probs"][allowed], HIDDEN)
+    assert_close(outputs.end_BL[allowed], case.arrays["outputs/end_log_probs"][allowed], HIDDEN)
+    assert (outputs.start_BL[~allowed] < -1e29).all()
+    assert_close(outputs.unanswerable_B, case.arrays["outputs/cls_logits"], HIDDEN)
+    assert_close(total, case.arrays["outputs/total_loss"], LOSS)
+    assert_gradients(grads, case.gradients)
+
+
+@pytest.mark.parametrize("name", ["g2_squad_predict_5x5", "g3_squad_predict_few_valid", "g5_squad_predict_3x2"])
+def test_question_answering_predicts_as_the_original(reference, name):
+    case = Case(reference / "model", name, head=lambda _: HeadConfig("question_answering"))
+    starts, ends = case.run["start_n_top"], case.run["end_n_top"]
+    beam = jax.jit(
+        lambda params: XLNetForQuestionAnswering(case.config).apply(
+            {"params": params}, *question_answering(case), starts, ends, method="beam"
+        )
+    )(case.params)
+    batch = len(beam.unanswerable_B)
+    np.testing.assert_array_equal(beam.start_index_BS, case.arrays["outputs/start_top_index"])
+    np.testing.assert_array_equal(beam.end_index_BSE.reshape(batch, -1), case.arrays["outputs/end_top_index"])
+    for ours, theirs in (
+        (beam.start_log_probs_BS, "start_top_log_probs"),
+        (beam.end_log_probs_BSE.reshape(batch, -1), "end_top_log_probs"),
+        (beam.unanswerable_B, "cls_logits"),
+    ):
+        expected = case.arrays[f"outputs/{theirs}"]
+        possible = expected > -1e29  # 1e30 has no digits left behind its first seven
+        assert_close(ours[possible], expected[possible], HIDDEN)
+        np.testing.assert_allclose(ours[~possible], expected[~possible], rtol=1e-6)
+
+
+TINY = ModelConfig(
+    vocab_size=40, num_layers=2, d_model=16, num_heads=2, d_head=6, d_ff=24, dropout=0.0, attention_dropout=0.0
+)
+
+
+def random_params(config, head, seed=0):
+    rng = np.random.default_rng(seed)
+    shapes = abstract_params(config, head)
+    return nest({path: rng.normal(scale=0.3, size=s.shape).astype(np.float32) for path, s in shapes.items()})
+
+
+def padded(ids, left, right):
+    """The ids between padding of another token, and their mask."""
+    rows = np.pad(ids, ((0, 0), (left, right)), constant_values=7)
+    mask = np.pad(np.ones_like(ids), ((0, 0), (left, right)))
+    return jnp.asarray(rows), jnp.asarray(mask)
+
+
+@pytest.mark.parametrize("summary", ["last", "first", "mean", "attn"])
+def test_padding_on_either_side_of_any_length_changes_nothing(summary):
+    head = HeadConfig("classification", 3, summary)
+    params, model = random_params(TINY, head), XLNetForSequence(TINY, head)
+    ids = np.random.default_rng(1).integers(9, 40, (3, 9)).astype(np.int32)
+
+    @jax.jit
+    def scores_and_gradients(ids, mask):
+        def total(params):
+            scores = model.apply({"params": params}, text_inputs(ids, mask, jnp.zeros_like(ids)), mask)
+            return scores.sum(), scores
+
+        return jax.value_and_grad(total, has_aux=True)(params)
+
+    (_, alone), gradients_alone = scores_and_gradients(*padded(ids, 0, 0))
+    for left, right in ((1, 0), (0, 1), (7, 0), (0, 7), (3, 5), (23, 0)):
+        (_, scores), gradients = scores_and_gradients(*padded(ids, left, right))
+        np.testing.assert_allclose(scores, alone, rtol=0, atol=2e-6)
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=5e-6), gradients, gradients_alone)
+
+
+def test_under_paper2019_the_mean_reads_padding_as_the_original_does():
+    head = HeadConfig("classification", 3, "mean")
+    params = random_params(TINY, head)
+    ids, mask = padded(np.arange(9, 15, dtype=np.int32)[None], 4, 0)
+    default, theirs = (
+        XLNetForSequence(dataclasses.replace(TINY, profile=profile), head).apply(
+            {"params": params}, text_inputs(ids, mask, jnp.zeros_like(ids)), mask
+        )
+        for profile in ("default", "paper2019")
+    )
+    assert np.abs(default - theirs).max() > 1e-3
+
+
+def test_tokens_are_scored_one_by_one():
+    head = HeadConfig("token_classification", 5)
+    ids, mask = padded(np.arange(9, 15, dtype=np.int32)[None], 2, 1)
+    scores = build_model(TINY, head).apply(
+        {"params": random_params(TINY, head)}, text_inputs(ids, mask, jnp.zeros_like(ids))
+    )
+    assert scores.shape == (1, 9, 5)

@@ -1,0 +1,146 @@
+"""Parameters in the names and layouts of other formats. A format is a table of `Weight`; nothing else knows a name."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from xlnet_jax.config import HeadConfig, ModelConfig
+from xlnet_jax.models.heads import build_model
+from xlnet_jax.models.inputs import dense_inputs, text_inputs
+from xlnet_jax.models.lm import XLNetLM
+from xlnet_jax.models.question_answering import XLNetForQuestionAnswering
+
+
+class Layout(NamedTuple):
+    """How an array of ours is laid out there, and back."""
+
+    to_theirs: Callable[[np.ndarray], np.ndarray]
+    to_ours: Callable[[np.ndarray], np.ndarray]
+
+
+SAME = Layout(lambda a: a, lambda a: a)
+TRANSPOSED = Layout(np.transpose, np.transpose)
+TWO_LEADING_ONES = Layout(lambda a: a[None, None], lambda a: a[0, 0])  # [D] here, [1, 1, D] there
+
+
+@dataclass(frozen=True)
+class Weight:
+    """An array of another format, and the part of ours that it holds."""
+
+    name: str  # theirs
+    path: str  # ours, joined by /
+    part: tuple[int | slice, ...] = ()  # of the axes that ours stacks: layers, the three biases
+    layout: Layout = SAME
+    required: bool = True  # a checkpoint without it is whole all the same
+
+
+@dataclass
+class Mismatch:
+    """What keeps a set of arrays from being a model, by their names."""
+
+    missing: list[str] = field(default_factory=list)
+    unknown: list[str] = field(default_factory=list)
+    misshapen: list[str] = field(default_factory=list)
+
+    def __bool__(self) -> bool:
+        return bool(self.missing or self.unknown or self.misshapen)
+
+    def __str__(self) -> str:
+        kinds = (("missing", self.missing), ("unknown", self.unknown), ("of another shape", self.misshapen))
+        return "; ".join(f"{len(names)} {kind}: {', '.join(names)}" for kind, names in kinds if names)
+
+
+def abstract_params(config: ModelConfig, head: HeadConfig | None) -> dict[str, jax.ShapeDtypeStruct]:
+    """Path -> shape of every parameter. Nothing is computed."""
+    model, key = build_model(config, head), jax.random.key(0)
+    ids = jnp.zeros((1, 2), jnp.int32)
+
+    def initial() -> Any:
+        if isinstance(model, XLNetLM):
+            return model.init(key, dense_inputs(ids, segment_ids_BL=ids, predicted_BL=ids))
+        inputs = text_inputs(ids, segment_ids_BL=ids)
+        if isinstance(model, XLNetForQuestionAnswering):
+            return model.init(key, inputs, ids[:, 0], ids, ids[:, 0])
+        if head and head.task == "token_classification":
+            return model.init(key, inputs)
+        options = head.num_labels if head and head.task == "multiple_choice" else 1
+        inputs = text_inputs(jnp.tile(ids, (options, 1)), segment_ids_BL=jnp.tile(ids, (options, 1)))
+        return model.init(key, inputs, jnp.ones((options, 2)))
+
+    params = flatten(jax.eval_shape(lambda: unboxed(initial()["params"])))
+    width = jax.ShapeDtypeStruct((config.d_model,), jnp.float32)
+    # Finetuning has no query stream, and yet keeps what another pretraining would start from.
+    return {"backbone/mask_embedding": width, **params}
+
+
+def unboxed(params: Any) -> Any:
+    """Plain arrays: without the boxes that carry logical axis names."""
+    import flax.linen as nn
+
+    return nn.meta.unbox(params)
+
+
+def flatten(params: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """{'a': {'b': x}} -> {'a/b': x}"""
+    flat: dict[str, Any] = {}
+    for key, value in params.items():
+        flat |= flatten(value, f"{prefix}{key}/") if isinstance(value, Mapping) else {prefix + key: value}
+    return flat
+
+
+def nest(flat: Mapping[str, Any]) -> dict[str, Any]:
+    """The inverse of `flatten`."""
+    tree: dict[str, Any] = {}
+    for path, value in flat.items():
+        *folders, leaf = path.split("/")
+        node = tree
+        for folder in folders:
+            node = node.setdefault(folder, {})
+        node[leaf] = value
+    return tree
+
+
+def to_theirs(params: Mapping[str, Any], table: Iterable[Weight]) -> dict[str, np.ndarray]:
+    """Their names -> arrays. Weights that are not required and that we lack are left out."""
+    flat = flatten(params)
+    return {
+        w.name: np.ascontiguousarray(w.layout.to_theirs(np.asarray(flat[w.path])[w.part]))
+        for w in table
+        if w.required or w.path in flat
+    }
+
+
+def to_ours(
+    variables: Mapping[str, np.ndarray], table: Iterable[Weight], shapes: Mapping[str, jax.ShapeDtypeStruct]
+) -> tuple[dict[str, Any], Mismatch]:
+    """Nested parameters, float32, and what did not fit; a parameter of which any part is missing is left out."""
+    flat: dict[str, np.ndarray] = {}
+    mismatch, incomplete, known = Mismatch(), set(), set()
+    for w in table:
+        known.add(w.name)
+        shape = shapes[w.path].shape
+        # Zero strides: the expected shape costs no memory.
+        part = np.broadcast_to(np.float32(0), shape)[w.part]
+        expected = w.layout.to_theirs(part).shape
+        given = variables.get(w.name)
+        if given is None:
+            incomplete.add(w.path)
+            if w.required:
+                mismatch.missing.append(w.name)
+        elif tuple(given.shape) != expected:
+            incomplete.add(w.path)
+            mismatch.misshapen.append(f"{w.name} is {_size(given.shape)}, not {_size(expected)}")
+        elif w.part:
+            flat.setdefault(w.path, np.empty(shape, np.float32))[w.part] = w.layout.to_ours(given)
+        else:
+            flat[w.path] = np.ascontiguousarray(w.layout.to_ours(given), dtype=np.float32)
+    mismatch.unknown += sorted(variables.keys() - known)
+    return nest({path: value for path, value in flat.items() if path not in incomplete}), mismatch
+
+
+def _size(shape: Iterable[int]) -> str:
+    return "x".join(str(n) for n in shape) or "a scalar"

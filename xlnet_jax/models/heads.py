@@ -1,0 +1,57 @@
+"""What finetuning puts on the backbone: one label or number a text, one label a token, one of several texts
+(`function_builder.py`, `run_race.py`). Question answering is in question_answering.py."""
+
+import flax.linen as nn
+import jax.numpy as jnp
+
+from xlnet_jax.config import HeadConfig, ModelConfig
+from xlnet_jax.models.backbone import Backbone, partitioned_dense
+from xlnet_jax.models.inputs import Inputs
+from xlnet_jax.models.lm import XLNetLM
+from xlnet_jax.models.question_answering import XLNetForQuestionAnswering
+from xlnet_jax.models.summary import SequenceSummary
+
+
+class XLNetForSequence(nn.Module):
+    """Scores of a text from its summary: classification and regression; multiple choice scores each option so."""
+
+    config: ModelConfig
+    head: HeadConfig
+
+    @nn.compact
+    def __call__(self, inputs: Inputs, attention_mask_BL: jnp.ndarray, *, train: bool = False) -> jnp.ndarray:
+        """float32 [B, labels]; regression [B]; multiple choice [B / options, options], options of a question in a row.
+
+        attention_mask: 1 = real token; train: apply dropout (takes the rng "dropout").
+        """
+        head = self.head
+        hidden_BLD = Backbone(self.config, name="backbone")(inputs, train=train).content_BLD
+        summary_BD = SequenceSummary(self.config, head, train, name="summary")(hidden_BLD, attention_mask_BL)
+        outputs = head.num_labels if head.task == "classification" else 1
+        scores_BC = partitioned_dense(self.config, "logits", outputs, ("embed", None))(summary_BD).astype(jnp.float32)
+        if head.task == "classification":
+            return scores_BC
+        return scores_BC[:, 0] if head.task == "regression" else scores_BC.reshape(-1, head.num_labels)
+
+
+class XLNetForTokens(nn.Module):
+    """Scores of every token: tagging."""
+
+    config: ModelConfig
+    head: HeadConfig
+
+    @nn.compact
+    def __call__(self, inputs: Inputs, *, train: bool = False) -> jnp.ndarray:
+        """float32 [B, L, labels]."""
+        hidden_BLD = Backbone(self.config, name="backbone")(inputs, train=train).content_BLD
+        dense = partitioned_dense(self.config, "logits", self.head.num_labels, ("embed", None))
+        return dense(hidden_BLD).astype(jnp.float32)
+
+
+def build_model(config: ModelConfig, head: HeadConfig | None) -> nn.Module:
+    """The network of a checkpoint: language modelling where there is no head."""
+    if head is None:
+        return XLNetLM(config)
+    if head.task == "question_answering":
+        return XLNetForQuestionAnswering(config)
+    return XLNetForTokens(config, head) if head.task == "token_classification" else XLNetForSequence(config, head)

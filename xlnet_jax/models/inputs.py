@@ -1,0 +1,100 @@
+"""What the network reads, made from batches in compact or dense form, or from plain text."""
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+
+from xlnet_jax.models.masks import visible_by_mask_BTK, visible_by_rank_BTK
+
+
+class Inputs(NamedTuple):
+    """What the network reads. T = L + P rows: the content stream, then the query stream at target_positions."""
+
+    input_ids_BL: jnp.ndarray  # int32
+    segment_ids_BL: jnp.ndarray | None  # int32; None = no segment encodings
+    visible_BTK: jnp.ndarray  # bool, see models/masks.py
+    is_reversed_B: jnp.ndarray  # bool
+    target_positions_BP: jnp.ndarray | None  # int32; None = no query stream
+    memory_BM: jnp.ndarray  # bool, the memory slots in use; the others are read as zeros
+    predicted_BP: jnp.ndarray | None = None  # bool, query rows that start without their token; None = all of them
+
+
+def compact_inputs(
+    input_ids_BL: jnp.ndarray,
+    segment_ids_BL: jnp.ndarray | None,
+    perm_rank_BL: jnp.ndarray,
+    target_positions_BP: jnp.ndarray | None,
+    is_reversed_B: jnp.ndarray,
+    memory_BM: jnp.ndarray,
+    *,
+    attention_mask_BL: jnp.ndarray | None = None,
+    attend_empty_memory: bool = False,
+) -> Inputs:
+    """From ranks and positions (xlnet_jax/dims.py). attention_mask: 1 = real token; None = all are real."""
+    attended_BM = jnp.ones_like(memory_BM) if attend_empty_memory else memory_BM
+    visible_BTK = visible_by_rank_BTK(perm_rank_BL, target_positions_BP, attended_BM, attention_mask_BL)
+    return Inputs(input_ids_BL, segment_ids_BL, visible_BTK, is_reversed_B, target_positions_BP, memory_BM)
+
+
+def dense_inputs(
+    input_ids_BL: jnp.ndarray,
+    *,
+    segment_ids_BL: jnp.ndarray | None = None,
+    attention_mask_BL: jnp.ndarray | None = None,
+    perm_mask_BLL: jnp.ndarray | None = None,
+    target_mapping_BPL: jnp.ndarray | None = None,
+    predicted_BL: jnp.ndarray | None = None,
+    is_reversed_B: jnp.ndarray | None = None,
+    memory_BM: jnp.ndarray | None = None,
+    attend_empty_memory: bool = False,
+) -> Inputs:
+    """From the original's and Hugging Face's tensors, batch first (`transformer_xl` of modeling.py).
+
+    attention_mask: 1 = real token; perm_mask: 1 = row may NOT attend; target_mapping: one-hot rows, the query stream
+    runs at those positions. Without it, predicted (the original's inp_q, 1 = starts without its token) asks for a query
+    stream at all positions; without both there is the content stream alone. memory: slots in use, None = no memory.
+    """
+    batch, length = input_ids_BL.shape
+    positions_BP = predicted_BP = None
+    if target_mapping_BPL is not None:
+        positions_BP = target_mapping_BPL.argmax(-1).astype(jnp.int32)
+    elif predicted_BL is not None:
+        positions_BP = jnp.broadcast_to(jnp.arange(length, dtype=jnp.int32)[None], (batch, length))
+        predicted_BP = predicted_BL.astype(bool)
+    if memory_BM is None:
+        memory_BM = jnp.zeros((batch, 0), bool)
+    attended_BM = jnp.ones_like(memory_BM) if attend_empty_memory else memory_BM
+    allowed_BLL = jnp.ones((batch, length, length), bool)
+    if perm_mask_BLL is not None:
+        allowed_BLL &= ~perm_mask_BLL.astype(bool)
+    if attention_mask_BL is not None:
+        allowed_BLL &= attention_mask_BL.astype(bool)[:, None, :]
+    return Inputs(
+        input_ids_BL,
+        segment_ids_BL,
+        visible_by_mask_BTK(allowed_BLL, positions_BP, attended_BM),
+        jnp.zeros(batch, bool) if is_reversed_B is None else is_reversed_B,
+        positions_BP,
+        memory_BM,
+        predicted_BP,
+    )
+
+
+def text_inputs(
+    input_ids_BL: jnp.ndarray,
+    attention_mask_BL: jnp.ndarray | None = None,
+    segment_ids_BL: jnp.ndarray | None = None,
+    mem_len: int = 0,
+) -> Inputs:
+    """Text as it stands, every token seeing every other: finetuning, embedding. attention_mask: 1 = real token, padding
+    on either side; mem_len: slots of the memory that will be given, all in use."""
+    batch, _ = input_ids_BL.shape
+    return compact_inputs(
+        input_ids_BL,
+        segment_ids_BL,
+        jnp.zeros_like(input_ids_BL),
+        None,
+        jnp.zeros(batch, bool),
+        jnp.ones((batch, mem_len), bool),
+        attention_mask_BL=attention_mask_BL,
+    )
