@@ -139,6 +139,12 @@ class OptimizerConfig:
     """decoupled weight decay, per unit of learning rate; not on biases and normalisation"""
     clip_norm: float = 1.0
     """largest global norm of the gradient; 0 = no clipping"""
+    layer_decay: float = 1.0
+    """learning rate of a layer as a share of that of the layer above it; the embeddings stand below the first layer
+    (paper, appendix A.3); 1 = all alike"""
+    profile: Literal["default", "paper2019"] = "default"
+    """paper2019 = the 2019 code's Adam: its epsilon outside the bias correction, none of which where there is weight
+    decay; r_w, r_r and r_s biases decayed; layer_decay on the clipped gradients of the layers"""
 
 
 @dataclass(frozen=True)

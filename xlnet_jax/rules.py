@@ -111,6 +111,8 @@ def _optimizer(optimizer: OptimizerConfig) -> Iterator[str]:
     yield from _share("optimizer.beta2", optimizer.beta2)
     if not 0 <= optimizer.min_lr_ratio <= 1:
         yield f"optimizer.min-lr-ratio {optimizer.min_lr_ratio} must be in [0, 1]"
+    if not 0 < optimizer.layer_decay <= 1:
+        yield f"optimizer.layer-decay {optimizer.layer_decay} must be in (0, 1]"
     for name in ("weight_decay", "clip_norm", "warmup_steps"):
         if getattr(optimizer, name) < 0:
             yield f"optimizer.{name.replace('_', '-')} {getattr(optimizer, name)} must not be negative"

@@ -1,8 +1,10 @@
-"""AdamW with bias correction, global-norm clipping, linear warmup and decay, all of them optax."""
+"""The optimizers: optax AdamW, and the 2019 code's (`get_train_op`, `AdamWeightDecayOptimizer` of model_utils.py)."""
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import optax
 
 from xlnet_jax.config import OptimizerConfig
@@ -25,8 +27,12 @@ def learning_rate(config: OptimizerConfig, steps: int) -> optax.Schedule:
 
 
 def make_optimizer(config: OptimizerConfig, steps: int) -> optax.GradientTransformation:
-    """Clip by the global norm, then AdamW; see `decayed` for what weight decay leaves alone."""
-    clip = optax.clip_by_global_norm(config.clip_norm) if config.clip_norm else optax.identity()
+    """Clip by the global norm, then Adam with decoupled weight decay; see `decayed` for what that leaves alone."""
+    clip = [optax.clip_by_global_norm(config.clip_norm)] if config.clip_norm else []
+    by_depth = [scale_layers(config.layer_decay, config.profile)] if config.layer_decay < 1 else []
+    if config.profile == "paper2019":
+        # Theirs scales gradients, inside the branch that clips.
+        return optax.chain(*clip, *(by_depth if clip else []), *_adam_2019(config, steps))
     adamw = optax.adamw(
         learning_rate(config, steps),
         config.beta1,
@@ -35,14 +41,73 @@ def make_optimizer(config: OptimizerConfig, steps: int) -> optax.GradientTransfo
         weight_decay=config.weight_decay,
         mask=decayed,
     )
-    return optax.chain(clip, adamw)
+    return optax.chain(*(clip or [optax.identity()]), adamw, *by_depth)
+
+
+def _adam_2019(config: OptimizerConfig, steps: int) -> list[optax.GradientTransformation]:
+    rate = optax.scale_by_learning_rate(learning_rate(config, steps))
+    if not config.weight_decay:
+        return [scale_by_adam_2019(config.beta1, config.beta2, config.eps, bias_correction=True), rate]
+    adam = scale_by_adam_2019(config.beta1, config.beta2, config.eps, bias_correction=False)
+    return [adam, optax.add_decayed_weights(config.weight_decay, decayed_2019), rate]
+
+
+def scale_by_adam_2019(beta1: float, beta2: float, eps: float, bias_correction: bool) -> optax.GradientTransformation:
+    """m / (sqrt(v) + eps), times sqrt(1 - beta2^t) / (1 - beta1^t) where corrected: epsilon is not corrected along
+    (tf.train.AdamOptimizer; without correction, AdamWeightDecayOptimizer)."""
+
+    def init(params: Any) -> optax.ScaleByAdamState:
+        zeros = jax.tree.map(jnp.zeros_like, params)
+        return optax.ScaleByAdamState(jnp.zeros((), jnp.int32), zeros, zeros)
+
+    def update(grads: Any, state: Any, params: Any = None) -> tuple[Any, optax.ScaleByAdamState]:
+        count = optax.safe_increment(state.count)
+        mu = optax.tree_utils.tree_update_moment(grads, state.mu, beta1, 1)
+        nu = optax.tree_utils.tree_update_moment(grads, state.nu, beta2, 2)
+        size = jnp.sqrt(1 - beta2**count) / (1 - beta1**count) if bias_correction else 1.0
+        updates = jax.tree.map(lambda m, v: size * m / (jnp.sqrt(v) + eps), mu, nu)
+        return updates, optax.ScaleByAdamState(count, mu, nu)
+
+    return optax.GradientTransformation(init, update)
+
+
+def scale_layers(decay: float, profile: str = "default") -> optax.GradientTransformation:
+    """Times decay^(Z - 1 - l) in layer l of Z, decay^Z in the embeddings. paper2019: only what the original names after
+    a layer, so neither embeddings nor segment encodings nor r biases."""
+    left_alone = ("segment_embedding", "biases") if profile == "paper2019" else ()
+    embeddings = () if profile == "paper2019" else ("word_embedding", "mask_embedding")
+
+    def scale(path: tuple[Any, ...], update: jax.Array, num_layers: int) -> jax.Array:
+        names = [entry.key for entry in path]
+        if names[-1] in embeddings:
+            return update * decay**num_layers
+        if "layers" not in names or names[-1] in left_alone:
+            return update
+        by_layer_Z = decay ** jnp.arange(num_layers - 1, -1, -1, dtype=update.dtype)
+        return update * by_layer_Z.reshape(-1, *[1] * (update.ndim - 1))
+
+    def update(updates: Any, _: Any = None) -> Any:
+        num_layers = len(jax.tree.leaves(updates["backbone"]["layers"])[0])
+        return jax.tree_util.tree_map_with_path(lambda path, u: scale(path, u, num_layers), updates)
+
+    return optax.stateless(update)
 
 
 def decayed(params: Any) -> Any:
     """True for what weight decay pulls to zero: all but biases and normalisation."""
+    return _by_name(params, lambda name: name not in _VECTORS)
 
-    def by_name(path: tuple[Any, ...], _: Any) -> bool:
-        name = path[-1].key if not hasattr(path[-1], "name") else path[-2].key
-        return name not in ("scale", "bias", "biases", "output_bias")
 
-    return jax.tree_util.tree_map_with_path(by_name, params)
+def decayed_2019(params: Any) -> Any:
+    """The same, and the r_w, r_r and r_s biases."""
+    return _by_name(params, lambda name: name == "biases" or name not in _VECTORS)
+
+
+_VECTORS = ("scale", "bias", "biases", "output_bias", "query")
+
+
+def _by_name(params: Any, holds: Callable[[str], bool]) -> Any:
+    def at(path: tuple[Any, ...], _: Any) -> bool:
+        return holds(path[-1].key if not hasattr(path[-1], "name") else path[-2].key)
+
+    return jax.tree_util.tree_map_with_path(at, params)

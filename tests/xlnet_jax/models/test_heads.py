@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.xlnet_jax.models.reference_cases import HIDDEN, LOSS, Case, assert_close, assert_gradients
+from tests.xlnet_jax.reference_cases import HIDDEN, LOSS, Case, assert_close, assert_gradients
 from xlnet_jax.config import HeadConfig, ModelConfig
 from xlnet_jax.interop.weights import abstract_params, nest
 from xlnet_jax.models.heads import XLNetForSequence, build_model

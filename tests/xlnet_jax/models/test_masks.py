@@ -136,6 +136,21 @@ def test_unused_memory_may_hold_anything(params):
         np.testing.assert_array_equal(clean[0], dirty[0])
 
 
+def test_under_paper2019_empty_memory_is_attended_to_as_zeros(params):
+    """And what stands there is not: the memory of the row before is cleared."""
+    model = XLNetLM(dataclasses.replace(MODEL, profile="paper2019"))
+
+    def loss(batch, mems):
+        return plm.score(model, params, batch, mems, DATA.reuse_len, None).loss_sum
+
+    empty, full = window_batch(mem_filled=0), window_batch(mem_filled=MODEL.mem_len)
+    zeros, other = jnp.zeros_like(random_mems(empty)), random_mems(empty)
+    theirs = jax.jit(loss)(full, zeros)  # the 2019 code knows nothing of what is filled
+    for form in (empty, to_dense(empty)):
+        np.testing.assert_allclose(jax.jit(loss)(form, other), theirs, rtol=1e-6)
+    assert abs(loss_and_mems(params, empty, zeros)[0] - theirs) > 1e-3
+
+
 def test_new_memory_is_the_reused_part_behind_the_old(params):
     batch = window_batch(mem_filled=MODEL.mem_len)
     mems = random_mems(batch)

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.xlnet_jax.models.reference_cases import HIDDEN, LOSS, Case, assert_close, assert_gradients
+from tests.xlnet_jax.reference_cases import HIDDEN, LOSS, Case, assert_close, assert_gradients
 from xlnet_jax.models.inputs import dense_inputs
 from xlnet_jax.models.lm import XLNetLM
 from xlnet_jax.objectives.plm import cross_entropy_BP

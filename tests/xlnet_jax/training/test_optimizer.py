@@ -53,3 +53,27 @@ def test_the_gradient_is_clipped_by_its_global_norm():
     moments = optax.tree_utils.tree_get(state, "nu")
     total = sum(float(m.sum()) for m in jax.tree.leaves(moments))
     np.testing.assert_allclose(total, 0.001 * CONFIG.clip_norm**2, rtol=1e-4)
+
+
+def network():
+    layers = {"kernel": np.ones((3, 2, 2), np.float32), "biases": np.ones((3, 2), np.float32)}
+    return {
+        "backbone": {"word_embedding": np.ones((4, 2), np.float32), "layers": layers},
+        "output_bias": np.ones(4, np.float32),
+    }
+
+
+@pytest.mark.parametrize("weight_decay", [0.0, 0.1])
+def test_layer_decay_scales_the_learning_rate_from_the_top_down(weight_decay):
+    """Adam would undo a scale of the gradient; the update itself must shrink, weight decay with it."""
+    config = dataclasses.replace(CONFIG, warmup_steps=0, weight_decay=weight_decay)
+    updates = []
+    for layer_decay in (1.0, 0.5):
+        tx = make_optimizer(dataclasses.replace(config, layer_decay=layer_decay), steps=10)
+        updates.append(tx.update(network(), tx.init(network()), network())[0])
+    ratio = jax.tree.map(lambda a, b: np.asarray(b / a), *updates)
+    for name in ("kernel", "biases"):
+        by_layer = ratio["backbone"]["layers"][name].reshape(3, -1)
+        np.testing.assert_allclose(by_layer, np.broadcast_to([[0.25], [0.5], [1.0]], by_layer.shape), rtol=1e-6)
+    np.testing.assert_allclose(ratio["backbone"]["word_embedding"], 0.125, rtol=1e-6)
+    np.testing.assert_allclose(ratio["output_bias"], 1.0)
