@@ -1,0 +1,288 @@
+"""A training step of XLNet-Base here and in Hugging Face's PyTorch (eager), A B A B: python benchmarks/train_step.py
+
+Needs `pip install torch transformers`. A step is loss, gradients, clipping by the global norm and AdamW, float32, on one
+batch of windows in permuted order, with a full memory. Each side is a process of its own that computes only when told.
+Prints the median seconds and the peak memory of both, the operations counted by hand, and the share of this machine's
+matrix-product rate that they reach.
+"""
+
+import argparse
+import dataclasses
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+ALLOCATOR = "glibc.malloc.hugetlb=1"  # what the train command starts itself with
+ROWS, LAYERS, WIDTH, HEADS, HEAD_WIDTH, INNER, VOCABULARY = 2, 12, 768, 12, 64, 3072, 32_000
+LENGTH, MEMORY, REUSED, TARGETS = 512, 384, 256, 85
+KEYS, DISTANCES = MEMORY + LENGTH, MEMORY + 2 * LENGTH
+OURS, THEIRS = "xlnet_jax", "Hugging Face"
+
+
+# ---- operations, by hand ---------------------------------------------------------------------------------------------
+
+
+def forward_operations() -> dict[str, tuple[int, int]]:
+    """Multiply-adds of the matrix products of one forward pass, by part: (here, original and Hugging Face).
+
+    Here the query stream has a row for each target. There its queries are mapped to all positions, and what they read
+    back, by products with the one-hot target_mapping; position keys are projected for each example instead of for each
+    direction; and the segment score is picked by a product with a one-hot [T, K, B, 2].
+    """
+    heads = HEADS * HEAD_WIDTH
+    rows_here, rows_there = LENGTH + TARGETS, 2 * LENGTH
+
+    def per_layer(attending: int, segment: int, mapping: int) -> dict[str, int]:
+        scores = ROWS * attending * heads
+        return {
+            "projections q, k, v, o": 2 * ROWS * (LENGTH + TARGETS + KEYS) * WIDTH * heads,
+            "position keys": 2 * DISTANCES * WIDTH * heads,  # two directions here, two examples there
+            "content scores": scores * KEYS,
+            "position scores": scores * DISTANCES,
+            "segment scores": scores * 2 + segment,
+            "values": scores * KEYS,
+            "target mapping": mapping,
+            "feed-forward": 2 * ROWS * (LENGTH + TARGETS) * WIDTH * INNER,
+        }
+
+    here = per_layer(rows_here, 0, 0)
+    there = per_layer(rows_there, ROWS * HEADS * rows_there * KEYS * 2, 2 * ROWS * TARGETS * LENGTH * heads)
+    counted = {part: (LAYERS * here[part], LAYERS * there[part]) for part in here}
+    vocabulary = ROWS * TARGETS * WIDTH * VOCABULARY
+    return counted | {"vocabulary": (vocabulary, vocabulary)}
+
+
+# ---- both sides, each in its own process -----------------------------------------------------------------------------
+
+
+def our_step(dropout: float) -> Callable[[], float]:
+    """The training step of this package, as the train command runs it."""
+    import jax
+    import numpy as np
+
+    from xlnet_jax.config import base
+    from xlnet_jax.models.lm import XLNetLM
+    from xlnet_jax.training import sharding
+    from xlnet_jax.training.optimizer import make_optimizer
+    from xlnet_jax.training.state import init_state, plan_state
+    from xlnet_jax.training.step import make_train_step
+
+    preset = base()
+    config = dataclasses.replace(
+        preset,
+        model=dataclasses.replace(
+            preset.model, mem_len=MEMORY, dtype="float32", dropout=dropout, attention_dropout=dropout
+        ),
+        data=dataclasses.replace(preset.data, batch_size=ROWS, seq_len=LENGTH, reuse_len=REUSED, num_predict=TARGETS),
+    )
+    mesh = sharding.make_mesh(config.mesh, ROWS)
+    model, tx = XLNetLM(config.model), make_optimizer(config.optimizer, config.steps)
+    plan = plan_state(config, model, tx, mesh)
+    state = init_state(config, model, tx, plan)
+    mems = np.random.default_rng(1).normal(size=(LAYERS, ROWS, MEMORY, WIDTH)).astype(np.float32)
+    state = state.replace(mems_ZBMD=jax.device_put(mems, plan.shardings.mems_ZBMD))
+    train_step = make_train_step(config, model, tx, plan, mesh)
+    batch = sharding.batch_to_mesh(mesh, ROWS)(windows())
+
+    def step() -> float:
+        nonlocal state
+        state, metrics = train_step(state, batch)
+        jax.block_until_ready(state)
+        return float(metrics["loss"])
+
+    return step
+
+
+def their_step(dropout: float) -> Callable[[], float]:
+    """The same in PyTorch: half of the rows read backwards, memory goes in and comes out."""
+    import numpy as np
+    import torch
+    from transformers import XLNetConfig, XLNetLMHeadModel
+
+    from data_pipelines.permutation import to_dense
+
+    torch.set_num_threads(os.cpu_count() or 1)
+    config = XLNetConfig(
+        vocab_size=VOCABULARY, d_model=WIDTH, n_layer=LAYERS, n_head=HEADS, d_inner=INNER, ff_activation="gelu_new",
+        attn_type="bi", bi_data=True, dropout=dropout, mem_len=MEMORY, reuse_len=REUSED,
+    )  # fmt: skip
+    model = XLNetLMHeadModel(config).train()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, eps=1e-6, weight_decay=0.01)
+    dense = {name: torch.from_numpy(np.ascontiguousarray(value)) for name, value in to_dense(windows()).items()}
+    memory = np.random.default_rng(1).normal(size=(LAYERS, MEMORY, ROWS, WIDTH)).astype(np.float32)
+    mems = list(torch.from_numpy(memory))
+
+    def step() -> float:
+        nonlocal mems
+        outputs = model(
+            input_ids=dense["input_ids"].long(),
+            token_type_ids=dense["segment_ids"].long(),
+            perm_mask=dense["perm_mask"].float(),
+            target_mapping=dense["target_mapping"],
+            labels=dense["target_ids"].long(),
+            mems=mems,
+            use_mems=True,
+        )
+        optimizer.zero_grad()
+        outputs.loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        mems = list(outputs.mems)
+        return outputs.loss.item()
+
+    return step
+
+
+def windows() -> dict:
+    """A batch as the pipeline makes it (xlnet_jax/dims.py), of random pieces: every second row reads backwards."""
+    import numpy as np
+
+    from data_pipelines.permutation import perm_rank, permuted_places, target_slots
+    from xlnet_jax.config import DataConfig
+
+    data = DataConfig(batch_size=ROWS, seq_len=LENGTH, reuse_len=REUSED, perm_size=REUSED, num_predict=TARGETS)
+    rng = np.random.default_rng(0)
+    ids = rng.integers(9, VOCABULARY, (ROWS, LENGTH)).astype(np.int32)
+    functional = np.zeros((ROWS, LENGTH), bool)
+    functional[:, [-100, -2, -1]] = True
+    order = rng.random((ROWS, LENGTH)) + functional
+    first, second = (part.argsort(1).argsort(1) for part in np.split(order, [REUSED], axis=1))
+    targets = np.concatenate([first < TARGETS - TARGETS // 2, second < TARGETS // 2], axis=1)
+    reused, new = (permuted_places(REUSED, REUSED, rng.random((ROWS, REUSED))) for _ in range(2))
+    segments = np.repeat([0, 1, 2], [LENGTH - 99, 98, 1])
+    return {
+        "input_ids": ids,
+        "segment_ids": np.tile(segments, (ROWS, 1)).astype(np.int32),
+        "perm_rank": perm_rank(targets | functional, reused, new, data),
+        **target_slots(targets, ids, TARGETS),
+        "is_reversed": np.arange(ROWS) % 2 == 1,
+        "mem_filled": np.full(ROWS, MEMORY, np.int32),
+    }
+
+
+def matrix_product(size: int = 4096) -> Callable[[], float]:
+    """One large float32 product, to know what the machine can do: result is not used."""
+    import jax
+    import jax.numpy as jnp
+
+    a = jax.random.normal(jax.random.key(0), (size, size), jnp.float32)
+    product = jax.jit(jnp.matmul)
+
+    def step() -> float:
+        return float(product(a, a).block_until_ready()[0, 0])
+
+    step.multiply_adds = size**3  # type: ignore[attr-defined]
+    return step
+
+
+SIDES: dict[str, Callable[[float], Callable[[], float]]] = {
+    OURS: our_step,
+    THEIRS: their_step,
+    "matrix product": lambda _: matrix_product(),
+}
+
+
+def work(side: str, dropout: float) -> None:
+    """A child process: one step for each line that comes in; answers with its seconds, result and peak memory."""
+    step = SIDES[side](dropout)
+    for _ in sys.stdin:
+        start = time.perf_counter()
+        result = step()
+        seconds = time.perf_counter() - start
+        print(seconds, result, peak_megabytes(), flush=True)
+
+
+def peak_megabytes() -> float:
+    """VmHWM, the high-water mark of the resident set."""
+    status = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in status if line.startswith("VmHWM")) / 1024
+
+
+class Worker:
+    """A child process, and what it has answered."""
+
+    def __init__(self, side: str, dropout: float) -> None:
+        command = [sys.executable, __file__, "--side", side, "--dropout", str(dropout)]
+        environment = os.environ | {"GLIBC_TUNABLES": ALLOCATOR, "JAX_PLATFORMS": "cpu", "CUDA_VISIBLE_DEVICES": ""}
+        self.process = subprocess.Popen(
+            command, env=environment, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+        self.seconds: list[float] = []
+        self.peak = 0.0
+
+    def step(self) -> None:
+        """Asks for one step and waits for it."""
+        assert self.process.stdin and self.process.stdout
+        print(file=self.process.stdin, flush=True)
+        answer = self.process.stdout.readline().split()
+        if not answer:
+            sys.exit(f"{' '.join(self.process.args)} ended")  # type: ignore[arg-type]
+        self.seconds.append(float(answer[0]))
+        self.peak = float(answer[2])
+
+    def median(self, warmup: int) -> float:
+        return statistics.median(self.seconds[warmup:])
+
+    def close(self) -> None:
+        """Lets the child end."""
+        assert self.process.stdin
+        self.process.stdin.close()
+        self.process.wait()
+
+
+# ---- the comparison --------------------------------------------------------------------------------------------------
+
+
+def compare(dropout: float, pairs: int, warmup: int) -> tuple[list[Worker], float]:
+    """(the workers, ended; multiply-adds a second of a large matrix product) after pairs of steps in turn."""
+    workers = [Worker(side, dropout) for side in SIDES]
+    for _ in range(warmup + pairs):
+        for worker in workers:
+            worker.step()
+    for worker in workers:
+        worker.close()
+    return workers[:2], 4096**3 / workers[2].median(warmup)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("--pairs", type=int, default=7, help="measured steps of each side")
+    parser.add_argument("--warmup", type=int, default=2, help="steps of each side before those; the first compiles")
+    parser.add_argument("--dropout", type=float, nargs="+", default=[0.0, 0.1], help="a row of the table for each")
+    parser.add_argument("--count", action="store_true", help="print the counted operations and stop")
+    parser.add_argument("--side", choices=SIDES, help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.side:
+        return work(given.side, given.dropout[0])
+
+    counted = forward_operations()
+    totals = [sum(counts) for counts in zip(*counted.values(), strict=True)]
+    print(f"{'forward pass, 10^9 multiply-adds':34}{OURS:>14}{THEIRS:>14}")
+    for part, counts in [*counted.items(), ("all", totals)]:
+        print(f"{part:34}{counts[0] / 1e9:14.2f}{counts[1] / 1e9:14.2f}")
+    if given.count:
+        return None
+
+    print(
+        f"\n{'':14}{'median step, seconds':^28}{'':8}{'peak memory, MB':^28}{'share of matrix-product rate':^28}\n"
+        f"{'dropout':14}{OURS:>14}{THEIRS:>14}{'ratio':>8}{OURS:>14}{THEIRS:>14}{OURS:>14}{THEIRS:>14}"
+    )
+    for dropout in given.dropout:
+        workers, rate = compare(dropout, given.pairs, given.warmup)
+        medians = [worker.median(given.warmup) for worker in workers]
+        shares = [3 * total / seconds / rate for total, seconds in zip(totals, medians, strict=True)]
+        print(
+            f"{dropout:<14}{medians[0]:14.2f}{medians[1]:14.2f}{medians[1] / medians[0]:8.2f}"
+            f"{workers[0].peak:14,.0f}{workers[1].peak:14,.0f}{shares[0]:14.0%}{shares[1]:14.0%}"
+            f"   of {2 * rate / 1e9:.0f} GFLOP/s",
+            flush=True,
+        )
+    return None
+
+
+if __name__ == "__main__":
+    main()
