@@ -1,9 +1,9 @@
 """A training step of XLNet-Base here and in Hugging Face's PyTorch (eager), A B A B: python benchmarks/train_step.py
 
-Needs `pip install torch transformers`. A step is loss, gradients, clipping by the global norm and AdamW, float32, on one
-batch of windows in permuted order, with a full memory. Each side is a process of its own that computes only when told.
-Prints the median seconds and the peak memory of both, the operations counted by hand, and the share of this machine's
-matrix-product rate that they reach.
+Needs `pip install torch transformers`. A step is loss, gradients, clipping by the global norm and AdamW, float32, on
+one batch of windows in permuted order, with a full memory. Each side is a process of its own that computes only when
+told. Prints the median seconds and the peak memory of both, the operations counted by hand, and the share of this
+machine's matrix-product rate that they reach.
 """
 
 import argparse
@@ -84,7 +84,7 @@ def our_step(dropout: float) -> Callable[[], float]:
     plan = plan_state(config, model, tx, mesh)
     state = init_state(config, model, tx, plan)
     mems = np.random.default_rng(1).normal(size=(LAYERS, ROWS, MEMORY, WIDTH)).astype(np.float32)
-    state = state.replace(mems_ZBMD=jax.device_put(mems, plan.shardings.mems_ZBMD))
+    state = dataclasses.replace(state, mems_ZBMD=jax.device_put(mems, plan.shardings.mems_ZBMD))
     train_step = make_train_step(config, model, tx, plan, mesh)
     batch = sharding.batch_to_mesh(mesh, ROWS)(windows())
 
@@ -216,7 +216,8 @@ class Worker:
 
     def step(self) -> None:
         """Asks for one step and waits for it."""
-        assert self.process.stdin and self.process.stdout
+        assert self.process.stdin
+        assert self.process.stdout
         print(file=self.process.stdin, flush=True)
         answer = self.process.stdout.readline().split()
         if not answer:
