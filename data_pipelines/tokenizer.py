@@ -1,6 +1,6 @@
 """XLNet's SentencePiece tokenizer: text normalisation, training, encoding, and what each piece of it means.
 
-A tokenizer on disk is a folder: spiece.model, and tokenizer.json with the settings that SentencePiece does not keep.
+A tokenizer on disk is a folder: spiece.model, and tokenizer_settings.json with what SentencePiece does not keep.
 A model without the settings is taken for one of the original's.
 """
 
@@ -30,7 +30,7 @@ from xlnet_jax.config import InputError
 SPECIAL_PIECES = ("<unk>", "<s>", "</s>", "<cls>", "<sep>", "<pad>", "<mask>", "<eod>", "<eop>")
 UNK, BOS, EOS, CLS, SEP, PAD, MASK, EOD, EOP = range(len(SPECIAL_PIECES))
 
-MODEL_FILE, SETTINGS_FILE = "spiece.model", "tokenizer.json"
+MODEL_FILE, SETTINGS_FILE = "spiece.model", "tokenizer_settings.json"
 
 # The recipe of the released models (README.md of the original).
 RECIPE: dict[str, Any] = {
@@ -103,7 +103,7 @@ class Tokenizer:
 
     @classmethod
     def load(cls, path: Path, otherwise: Settings | None = None) -> Tokenizer:
-        """Reads a tokenizer folder, or a .model file and the tokenizer.json beside it.
+        """Reads a tokenizer folder, or a .model file and the tokenizer_settings.json beside it.
 
         `otherwise`: the settings of a .model file without one; None = the original's, for its English models.
         """

@@ -10,7 +10,9 @@ _PUBLIC = {
     "Config": "xlnet_jax.config",
     "ModelConfig": "xlnet_jax.config",
     "XLNetLM": "xlnet_jax.models.lm",
+    "load": "xlnet_jax.interop.formats",
     "pretrain": "xlnet_jax.training.pretrain",
+    "save": "xlnet_jax.interop.formats",
 }
 __all__ = list(_PUBLIC)
 

@@ -4,6 +4,7 @@
 """
 
 import contextlib
+import dataclasses
 import difflib
 import errno
 import io
@@ -11,6 +12,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 import tyro
 
@@ -18,6 +20,7 @@ from xlnet_jax.config import PRESETS, Config, InputError, flatten
 from xlnet_jax.rules import validate
 
 USER_ERROR = 2
+T = TypeVar("T")
 
 
 def parse_config(argv: Sequence[str], prog: str, description: str) -> Config:
@@ -25,26 +28,27 @@ def parse_config(argv: Sequence[str], prog: str, description: str) -> Config:
 
     Raises InputError on what cannot be read; prints and exits on --help.
     """
-    start = _preset(argv)
+    config = parse(Config, argv, prog, description, _preset(argv))
+    validate(config)
+    return config
+
+
+def parse(kind: type[T], argv: Sequence[str], prog: str, description: str, default: T | None = None) -> T:
+    """A dataclass from a command line. Raises InputError on what cannot be read; prints and exits on --help."""
     mistakes = io.StringIO()
+    start: dict[str, Any] = {} if default is None else {"default": default}
     try:
         with contextlib.redirect_stderr(mistakes):
-            config, unknown = tyro.cli(
-                Config,
-                prog=prog,
-                description=description,
-                args=list(argv),
-                default=start,
-                return_unknown_args=True,
+            parsed, unknown = tyro.cli(
+                kind, prog=prog, description=description, args=list(argv), return_unknown_args=True, **start
             )
     except SystemExit as stop:
         if stop.code in (0, None):
             raise
         raise InputError(_first_sentence(mistakes.getvalue())) from None
     if unknown:
-        raise InputError(_unknown_setting(unknown[0]))
-    validate(config)
-    return config
+        raise InputError(_unknown_setting(unknown[0], kind))
+    return parsed
 
 
 def run(main: Callable[[Sequence[str]], int]) -> None:
@@ -83,11 +87,15 @@ def _preset(argv: Sequence[str]) -> Config:
     return PRESETS[name]()
 
 
-def _unknown_setting(word: str) -> str:
+def _unknown_setting(word: str, kind: type) -> str:
     if not word.startswith("-"):
-        return f"{word} stands alone: did you mean --corpus {word}?"
+        hint = f": did you mean --corpus {word}?" if kind is Config else ", and nothing takes it"
+        return f"{word} stands alone{hint}"
     name = word.partition("=")[0]
-    known = [f"--{setting}" for setting, _, _ in flatten(Config())]
+    if kind is Config:
+        known = [f"--{setting}" for setting, _, _ in flatten(Config())]
+    else:
+        known = [f"--{f.name.replace('_', '-')}" for f in dataclasses.fields(kind)]
     # The dotted name or its last part may be what was misspelt or left out.
     by_last_part = {k.rpartition(".")[2].removeprefix("--"): k for k in known}
     near = difflib.get_close_matches(name, known, 1, 0.6) or [

@@ -78,8 +78,10 @@ class HeadConfig:
     """how a text becomes one vector; attn = a learned query attends to it"""
     use_projection: bool = True
     """a dense layer with tanh on that vector"""
+    labels: tuple[str, ...] = ()
+    """names of the labels, where they have any"""
     scope: str = ""
-    """the original's variable scope of the last layer, as classification_mnli; kept for the way back"""
+    """name of the last layer in the checkpoint that it came from, as classification_mnli; kept for the way back"""
 
 
 @dataclass(frozen=True)

@@ -147,7 +147,7 @@ def test_a_model_that_is_not_there_is_named(tmp_path):
 @pytest.mark.parametrize("content", ["{", "[]", '{"lower": true}', '{"normalization": "nfd"}'])
 def test_settings_that_cannot_be_read_are_refused(english, tmp_path, content):
     english.save(tmp_path / "t")
-    (tmp_path / "t" / "tokenizer.json").write_text(content)
+    (tmp_path / "t" / "tokenizer_settings.json").write_text(content)
     with pytest.raises(InputError, match=r"tokenizer settings .*tokenizer\.json"):
         Tokenizer.load(tmp_path / "t")
 
@@ -287,7 +287,7 @@ def test_sentence_starts_take_any_ids(english):
 
 def test_a_bare_model_file_gets_the_normalisation_that_suits_the_text(tmp_path):
     Tokenizer.train(["한국어 문장을 씁니다. 두 번째 문장입니다."] * 50, 31, "nfkc").save(tmp_path / "mine")
-    (tmp_path / "mine" / "tokenizer.json").unlink()
+    (tmp_path / "mine" / "tokenizer_settings.json").unlink()
     suited = Settings.suited_to(["한국어 문장을 씁니다."], "auto")
     bare = Tokenizer.load(tmp_path / "mine" / "spiece.model", otherwise=suited)
     assert bare.settings == Settings("nfkc", split_digit_commas=False)

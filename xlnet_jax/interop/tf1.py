@@ -1,9 +1,10 @@
 """Names and layouts of the 2019 TensorFlow 1 variables (modeling.py, function_builder.py, run_squad.py)."""
 
-from collections.abc import Iterable, Iterator
-from typing import Literal
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Literal
 
-from xlnet_jax.config import HeadConfig, ModelConfig
+from xlnet_jax.config import HeadConfig, InputError, ModelConfig
 from xlnet_jax.interop.weights import TWO_LEADING_ONES, Weight
 
 BODY = "model/transformer"
@@ -104,5 +105,52 @@ def head_of(names: Iterable[str], num_labels: int | None) -> HeadConfig | None:
     if not scopes:
         return HeadConfig("multiple_choice", 4, summary, use_projection)
     if num_labels == 1:
-        return HeadConfig("regression", 1, summary, use_projection, scopes[0])
-    return HeadConfig("classification", num_labels or 2, summary, use_projection, scopes[0])
+        return HeadConfig("regression", 1, summary, use_projection, scope=scopes[0])
+    return HeadConfig("classification", num_labels or 2, summary, use_projection, scope=scopes[0])
+
+
+SIZES = {  # ours -> theirs, in xlnet_config.json
+    "vocab_size": "n_token", "num_layers": "n_layer", "d_model": "d_model", "num_heads": "n_head",
+    "d_head": "d_head", "d_ff": "d_inner", "untie_r": "untie_r",
+}  # fmt: skip
+
+
+def sizes_of(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
+    """The sizes that the variables have, by the names of our settings."""
+    sizes: dict[str, Any] = {}
+    layers = {int(match[1]) for match in (re.match(rf"{BODY}/layer_(\d+)/", name) for name in shapes) if match}
+    if layers:
+        sizes["num_layers"] = max(layers) + 1
+    if embedding := shapes.get(f"{BODY}/word_embedding/lookup_table"):
+        sizes["vocab_size"] = embedding[0]
+    if query := shapes.get(f"{BODY}/layer_0/rel_attn/q/kernel"):
+        sizes["d_model"], sizes["num_heads"], sizes["d_head"] = query
+    if inner := shapes.get(f"{BODY}/layer_0/ff/layer_1/kernel"):
+        sizes["d_ff"] = inner[1]
+    if bias := shapes.get(f"{BODY}/r_w_bias"):
+        sizes["untie_r"] = len(bias) == 3
+    return sizes
+
+
+def model_config(theirs: Mapping[str, Any], where: str) -> ModelConfig:
+    """Our settings of an xlnet_config.json. InputError where something is missing or unknown."""
+    if missing := [name for name in (*SIZES.values(), "ff_activation") if name not in theirs]:
+        raise InputError(f"{where}: {', '.join(missing)} missing")
+    if theirs["ff_activation"] not in ("gelu", "relu"):
+        raise InputError(f"{where}: ff_activation {theirs['ff_activation']} is neither gelu nor relu")
+    sizes = {ours: theirs[name] for ours, name in SIZES.items()}
+    return ModelConfig(**sizes, activation=theirs["ff_activation"])
+
+
+def to_config(config: ModelConfig, head: HeadConfig | None) -> dict[str, Any]:
+    """The xlnet_config.json of a network. InputError on what the original cannot hold."""
+    if config.activation == "gelu_erf":
+        raise InputError(
+            "the original cannot hold activation gelu_erf: its gelu is the tanh form; --activation gelu takes these "
+            "weights for that"
+        )
+    if config.layer_norm_eps != 1e-12:
+        raise InputError(f"the original cannot hold layer_norm_eps {config.layer_norm_eps}: its own is 1e-12")
+    if head and head.task == "token_classification":
+        raise InputError("the original has no head for token_classification; --to hf or native")
+    return {name: getattr(config, ours) for ours, name in SIZES.items()} | {"ff_activation": config.activation}

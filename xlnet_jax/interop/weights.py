@@ -7,9 +7,10 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax.core import meta
 
 from xlnet_jax.config import HeadConfig, ModelConfig
-from xlnet_jax.models.heads import build_model
+from xlnet_jax.models.heads import XLNetForSequence, build_model
 from xlnet_jax.models.inputs import dense_inputs, text_inputs
 from xlnet_jax.models.lm import XLNetLM
 from xlnet_jax.models.question_answering import XLNetForQuestionAnswering
@@ -54,34 +55,26 @@ class Mismatch:
         return "; ".join(f"{len(names)} {kind}: {', '.join(names)}" for kind, names in kinds if names)
 
 
+def initial_params(config: ModelConfig, head: HeadConfig | None, seed: int = 0) -> dict[str, Any]:
+    """Parameters from the initialiser: plain nested arrays."""
+    model, key, ids = build_model(config, head), jax.random.key(seed), jnp.zeros((1, 2), jnp.int32)
+    if isinstance(model, XLNetLM):
+        boxed = model.init(key, dense_inputs(ids, segment_ids_BL=ids, predicted_BL=ids))
+    elif isinstance(model, XLNetForQuestionAnswering):
+        boxed = model.init(key, text_inputs(ids, segment_ids_BL=ids), ids[:, 0], ids, ids[:, 0])
+    elif isinstance(model, XLNetForSequence):
+        ids = jnp.tile(ids, (model.texts_per_example, 1))
+        boxed = model.init(key, text_inputs(ids, segment_ids_BL=ids), jnp.ones_like(ids))
+    else:
+        boxed = model.init(key, text_inputs(ids, segment_ids_BL=ids))
+    return meta.unbox(boxed["params"])
+
+
 def abstract_params(config: ModelConfig, head: HeadConfig | None) -> dict[str, jax.ShapeDtypeStruct]:
     """Path -> shape of every parameter. Nothing is computed."""
-    model, key = build_model(config, head), jax.random.key(0)
-    ids = jnp.zeros((1, 2), jnp.int32)
-
-    def initial() -> Any:
-        if isinstance(model, XLNetLM):
-            return model.init(key, dense_inputs(ids, segment_ids_BL=ids, predicted_BL=ids))
-        inputs = text_inputs(ids, segment_ids_BL=ids)
-        if isinstance(model, XLNetForQuestionAnswering):
-            return model.init(key, inputs, ids[:, 0], ids, ids[:, 0])
-        if head and head.task == "token_classification":
-            return model.init(key, inputs)
-        options = head.num_labels if head and head.task == "multiple_choice" else 1
-        inputs = text_inputs(jnp.tile(ids, (options, 1)), segment_ids_BL=jnp.tile(ids, (options, 1)))
-        return model.init(key, inputs, jnp.ones((options, 2)))
-
-    params = flatten(jax.eval_shape(lambda: unboxed(initial()["params"])))
     width = jax.ShapeDtypeStruct((config.d_model,), jnp.float32)
     # Finetuning has no query stream, and yet keeps what another pretraining would start from.
-    return {"backbone/mask_embedding": width, **params}
-
-
-def unboxed(params: Any) -> Any:
-    """Plain arrays: without the boxes that carry logical axis names."""
-    import flax.linen as nn
-
-    return nn.meta.unbox(params)
+    return {"backbone/mask_embedding": width, **flatten(jax.eval_shape(lambda: initial_params(config, head)))}
 
 
 def flatten(params: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -18,6 +18,11 @@ class XLNetForSequence(nn.Module):
     config: ModelConfig
     head: HeadConfig
 
+    @property
+    def texts_per_example(self) -> int:
+        """Rows of input that one example takes."""
+        return self.head.num_labels if self.head.task == "multiple_choice" else 1
+
     @nn.compact
     def __call__(self, inputs: Inputs, attention_mask_BL: jnp.ndarray, *, train: bool = False) -> jnp.ndarray:
         """float32 [B, labels]; regression [B]; multiple choice [B / options, options], options of a question in a row.

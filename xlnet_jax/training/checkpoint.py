@@ -18,8 +18,8 @@ from typing import Any
 import jax
 import orbax.checkpoint as ocp
 
+from xlnet_jax.checksums import find_damage, write_checksums
 from xlnet_jax.config import CheckpointConfig, Config, InputError, to_dict
-from xlnet_jax.training.checksums import find_damage, write_checksums
 from xlnet_jax.training.state import TrainState
 
 # Orbax reports every step of its work, and writes out what it raises as well.

@@ -7,9 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.xlnet_jax.random_models import random_params
 from tests.xlnet_jax.reference_cases import HIDDEN, LOSS, Case, assert_close, assert_gradients
 from xlnet_jax.config import HeadConfig, ModelConfig
-from xlnet_jax.interop.weights import abstract_params, nest
 from xlnet_jax.models.heads import XLNetForSequence, build_model
 from xlnet_jax.models.inputs import dense_inputs, text_inputs
 from xlnet_jax.models.question_answering import XLNetForQuestionAnswering
@@ -19,7 +19,7 @@ from xlnet_jax.objectives.supervised import classification_loss_B, regression_lo
 def sequence_head(run):
     task = "regression" if run["regression"] else "classification"
     scope = f"{task}_{run['cls_scope'] or run['task_name']}"
-    return HeadConfig(task, run["n_class"] or 1, run["summary_type"], run["use_summ_proj"], scope)
+    return HeadConfig(task, run["n_class"] or 1, run["summary_type"], run["use_summ_proj"], scope=scope)
 
 
 def race_head(run):
@@ -116,12 +116,6 @@ def test_question_answering_predicts_as_the_original(reference, name):
 TINY = ModelConfig(
     vocab_size=40, num_layers=2, d_model=16, num_heads=2, d_head=6, d_ff=24, dropout=0.0, attention_dropout=0.0
 )
-
-
-def random_params(config, head, seed=0):
-    rng = np.random.default_rng(seed)
-    shapes = abstract_params(config, head)
-    return nest({path: rng.normal(scale=0.3, size=s.shape).astype(np.float32) for path, s in shapes.items()})
 
 
 def padded(ids, left, right):

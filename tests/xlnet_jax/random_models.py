@@ -1,0 +1,35 @@
+"""Small networks with random weights."""
+
+import numpy as np
+
+from xlnet_jax.config import HeadConfig, ModelConfig
+from xlnet_jax.interop.pretrained import Pretrained
+from xlnet_jax.interop.weights import abstract_params, nest
+
+# Chosen so that no two sizes are alike: a transposed or mistaken axis has another shape.
+SMALL = ModelConfig(
+    vocab_size=40, num_layers=3, d_model=24, num_heads=4, d_head=6, d_ff=20, mem_len=5, dropout=0.0,
+    attention_dropout=0.0,
+)  # fmt: skip
+HEADS = {
+    "lm": None,
+    "classification": HeadConfig("classification", 3, "first", scope="classification_mnli", labels=("a", "b", "c")),
+    "no_projection": HeadConfig("classification", 5, "mean", use_projection=False, scope="classification_x"),
+    "attn": HeadConfig("classification", 3, "attn", scope="classification_x"),
+    "regression": HeadConfig("regression", scope="regression_sts-b"),
+    "multiple_choice": HeadConfig("multiple_choice", 4),
+    "question_answering": HeadConfig("question_answering"),
+    "token_classification": HeadConfig("token_classification", 7, scope="classifier"),
+    "span": HeadConfig("token_classification", 2, scope="qa_outputs"),
+}
+
+
+def random_params(config, head, seed=0):
+    """Every parameter drawn from a normal, biases and normalisation too."""
+    rng = np.random.default_rng(seed)
+    shapes = abstract_params(config, head)
+    return nest({path: rng.normal(scale=0.3, size=s.shape).astype(np.float32) for path, s in shapes.items()})
+
+
+def random_model(config=SMALL, head=None, tokenizer=None):
+    return Pretrained(config, random_params(config, head), head, tokenizer, reuse_len=4)

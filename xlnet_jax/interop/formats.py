@@ -1,0 +1,65 @@
+"""Loading a checkpoint of any format, recognised from its files, and saving in any."""
+
+import dataclasses
+from pathlib import Path
+from typing import Literal, get_args
+
+from data_pipelines.atomic import complete_folder
+from xlnet_jax.config import InputError
+from xlnet_jax.interop import hf_files, native, tf1_files
+from xlnet_jax.interop.pretrained import Pretrained, assemble
+
+Format = Literal["native", "tf1", "hf"]
+Activation = Literal["gelu", "gelu_erf", "relu"]
+_LOOKED_FOR = (
+    f"params/ or checkpoints/ of this project, *.index of TensorFlow 1, {hf_files.SAFETENSORS} or {hf_files.TORCH} of "
+    "Hugging Face"
+)
+
+
+def recognise(source: Path) -> Format:
+    """InputError, with what was looked for, where there is no checkpoint."""
+    if source.is_dir():
+        if native.find(source):
+            return "native"
+        if tf1_files.recognised(source):
+            return "tf1"
+        if hf_files.recognised(source):
+            return "hf"
+        raise InputError(f"no checkpoint in {source}: looked for {_LOOKED_FOR}")
+    if source.with_name(source.name.removesuffix(".index") + ".index").exists():
+        return "tf1"
+    raise InputError(f"{source}: no such folder, nor the prefix of a TensorFlow 1 checkpoint")
+
+
+def load(path: str | Path, *, partial: bool = False, activation: Activation | None = None) -> Pretrained:
+    """A checkpoint of this project, of the 2019 code, or of Hugging Face. Arrays stay on the host.
+
+    partial: take what fits where something is missing, unknown or of another shape; `notes` name it. activation: in
+    place of what the configuration says. Raises InputError.
+    """
+    source = Path(path)
+    kind = recognise(source)
+    if kind == "native":
+        folder = native.find(source)
+        assert folder is not None
+        loaded = native.read(folder)
+    else:
+        found = tf1_files.read(source) if kind == "tf1" else hf_files.read(source)
+        loaded = assemble(found, str(source), partial)
+    if activation:
+        loaded = dataclasses.replace(loaded, model=dataclasses.replace(loaded.model, activation=activation))
+    return loaded
+
+
+def save(pretrained: Pretrained, path: str | Path, to: Format = "native") -> list[str]:
+    """Writes a new folder, complete or not at all. Returns what its reader should know. Raises InputError where the
+    format cannot hold the network, or the folder exists."""
+    target = Path(path)
+    if to not in get_args(Format):
+        raise InputError(f"format {to} is none of {', '.join(get_args(Format))}")
+    if target.exists():
+        raise InputError(f"{target} exists: name a folder that does not")
+    write = {"native": native.write, "tf1": tf1_files.write, "hf": hf_files.write}[to]
+    with complete_folder(target) as partial:
+        return write(pretrained, partial)

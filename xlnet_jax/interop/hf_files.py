@@ -1,0 +1,153 @@
+"""Hugging Face folders: config.json, safetensors (whole or in shards) or pytorch_model.bin, spiece.model."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import ml_dtypes  # noqa: F401 - teaches NumPy bfloat16, which safetensors asks it for
+import numpy as np
+import safetensors
+import safetensors.numpy
+
+from data_pipelines.tokenizer import MODEL_FILE, Settings, Tokenizer
+from xlnet_jax.config import InputError
+from xlnet_jax.interop import hf
+from xlnet_jax.interop.json_file import read_json
+from xlnet_jax.interop.pretrained import Found, Pretrained, check_sizes
+from xlnet_jax.interop.weights import to_theirs
+
+CONFIG, TOKENIZER_CONFIG = "config.json", "tokenizer_config.json"
+SAFETENSORS, TORCH = "model.safetensors", "pytorch_model.bin"
+_INDEX = ".index.json"
+
+
+def recognised(folder: Path) -> bool:
+    """Weights of transformers, by their file names."""
+    return any((folder / (name + end)).exists() for name in (SAFETENSORS, TORCH) for end in ("", _INDEX))
+
+
+def read(folder: Path) -> Found:
+    """What the folder holds. InputError on files that are damaged or contradict each other."""
+    theirs = read_json(folder / CONFIG)
+    if theirs.get("model_type", "xlnet") != "xlnet":
+        raise InputError(f"{folder / CONFIG}: model_type {theirs['model_type']} is not xlnet")
+    variables, notes = _tensors(folder), []
+    if not any(name.startswith(hf.BODY + ".") for name in variables):
+        variables = {f"{hf.BODY}.{name}": value for name, value in variables.items()}  # saved by the bare XLNetModel
+    tied = variables.pop(hf.TIED, None)
+    if tied is not None and not np.array_equal(tied, variables.get(f"{hf.BODY}.word_embedding.weight", ())):
+        raise InputError(f"{folder}: {hf.TIED} is not the embedding; ours are tied")
+    shapes = {name: tuple(value.shape) for name, value in variables.items()}
+    config = hf.model_config(theirs, str(folder / CONFIG))
+    check_sizes(config, hf.sizes_of(shapes), str(folder / CONFIG))
+    if config.activation == "gelu_erf":
+        notes.append(
+            "config.json says ff_activation gelu, which is the exact one in transformers; the 2019 weights were "
+            "trained with its tanh form: --activation gelu if these are theirs"
+        )
+    if lower := sorted({str(v.dtype) for v in variables.values()} - {"float32"}):
+        notes.append(f"weights in {', '.join(lower)}, kept as float32")
+    head = hf.head_config(theirs, shapes, str(folder / CONFIG))
+    if not config.untie_r and not _alike_in_all_layers(variables):
+        config = dataclasses.replace(config, untie_r=True)
+        notes.append("config.json says untie_r false, but the r biases differ from layer to layer: kept untied")
+    tokenizer, tokenizer_notes = _tokenizer(folder)
+    return Found(
+        config, head, hf.weights(config, head), variables, tokenizer, theirs.get("reuse_len"),
+        (*notes, *tokenizer_notes),
+    )  # fmt: skip
+
+
+def write(pretrained: Pretrained, folder: Path) -> list[str]:
+    """Fills an empty folder. Returns what a reader should know of it. InputError on what Hugging Face cannot hold."""
+    p = pretrained
+    config = hf.to_config(p.model, p.head, p.reuse_len)
+    tensors = to_theirs(p.params, hf.weights(p.model, p.head))
+    safetensors.numpy.save_file(tensors, folder / SAFETENSORS, metadata={"format": "pt"})
+    (folder / CONFIG).write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
+    notes = []
+    if p.model.profile != "default":
+        notes.append("the profile paper2019 is not written: transformers attends to whatever memory it is given")
+    if p.model.attention_dropout != p.model.dropout:
+        notes.append(
+            f"attention_dropout {p.model.attention_dropout} is not written: there is one dropout, {p.model.dropout}"
+        )
+    return notes + (_write_tokenizer(p.tokenizer, folder) if p.tokenizer else [])
+
+
+def _tensors(folder: Path) -> dict[str, np.ndarray]:
+    for name, load in ((SAFETENSORS, _load_safetensors), (TORCH, _load_torch)):
+        if (folder / name).exists():
+            return load(folder / name)
+        if (folder / (name + _INDEX)).exists():
+            shards = sorted(set(read_json(folder / (name + _INDEX)).get("weight_map", {}).values()))
+            tensors: dict[str, np.ndarray] = {}
+            for shard in shards:
+                if not (folder / shard).exists():
+                    raise InputError(f"{folder}: {shard} is missing, which {name}{_INDEX} names")
+                tensors |= load(folder / shard)
+            return tensors
+    raise InputError(f"{folder}: neither {SAFETENSORS} nor {TORCH}")
+
+
+def _load_safetensors(file: Path) -> dict[str, np.ndarray]:
+    try:
+        return safetensors.numpy.load_file(file)
+    except safetensors.SafetensorError as error:
+        raise InputError(f"{file} is damaged or truncated: {error}") from None
+
+
+def _load_torch(file: Path) -> dict[str, np.ndarray]:
+    try:
+        import torch
+    except ImportError:
+        raise InputError(f"{file} needs PyTorch to be read: pip install torch, or give {SAFETENSORS}") from None
+    try:
+        tensors = torch.load(file, map_location="cpu", weights_only=True)
+    except Exception as error:  # zip, pickle and end-of-file errors, of as many types
+        raise InputError(f"{file} is damaged or truncated: {str(error).partition(chr(10))[0]}") from None
+    return {name: tensor.float().numpy() for name, tensor in tensors.items()}
+
+
+def _alike_in_all_layers(variables: dict[str, np.ndarray]) -> bool:
+    for name in ("r_w_bias", "r_r_bias", "r_s_bias"):
+        layers = [v for k, v in variables.items() if k.endswith(f"rel_attn.{name}")]
+        if any(not np.array_equal(layers[0], other) for other in layers[1:]):
+            return False
+    return True
+
+
+_OUR_SETTINGS = "xlnet_jax"  # key in tokenizer_config.json: the way back keeps every setting
+TOKENIZER_DIFFERENCES = (
+    "the tokenizer of transformers gives our ids but for four things: it leaves pieces such as '1,' whole where "
+    'tokenizer_settings split digits from commas; it cuts <eop> and . ( ) " - – £ € off first, so that the space mark '
+    "before or behind them may stand elsewhere; <sep>, <cls> and the like in a text become the special piece; and "
+    "control characters such as form feed vanish where ours see white space"
+)
+
+
+def _tokenizer(folder: Path) -> tuple[Tokenizer | None, list[str]]:
+    file = folder / MODEL_FILE
+    if not file.exists():
+        return None, [f"no {MODEL_FILE}: the tokenizer does not come along"]
+    theirs = read_json(folder / TOKENIZER_CONFIG) if (folder / TOKENIZER_CONFIG).exists() else {}
+    if theirs.get("do_lower_case"):
+        return None, ["tokenizer_config.json says do_lower_case, which ours does not do: it does not come along"]
+    settings = Settings("nfkc", split_digit_commas=False) if theirs.get("keep_accents") else Settings()
+    if _OUR_SETTINGS in theirs:
+        settings = Settings(**theirs[_OUR_SETTINGS])
+    return Tokenizer(file.read_bytes(), settings, str(file)), []
+
+
+def _write_tokenizer(tokenizer: Tokenizer, folder: Path) -> list[str]:
+    (folder / MODEL_FILE).write_bytes(tokenizer.model)
+    theirs = {
+        "tokenizer_class": "XLNetTokenizer",
+        "do_lower_case": False,
+        "remove_space": True,
+        "keep_accents": tokenizer.settings.normalization != "english",
+        "padding_side": "left",
+        _OUR_SETTINGS: dataclasses.asdict(tokenizer.settings),
+    }
+    (folder / TOKENIZER_CONFIG).write_text(json.dumps(theirs, indent=2) + "\n")
+    return [TOKENIZER_DIFFERENCES]

@@ -1,0 +1,114 @@
+"""The 2019 code's checkpoints: xlnet_config.json, NAME.ckpt.index and .data-*, spiece.model. TensorFlow 2 reads and
+writes the format; it is imported where it is needed."""
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+
+from data_pipelines.quiet_tensorflow import tensorflow
+from data_pipelines.tokenizer import MODEL_FILE, SETTINGS_FILE, Settings, Tokenizer
+from xlnet_jax.config import InputError, ModelConfig
+from xlnet_jax.interop import tf1
+from xlnet_jax.interop.json_file import read_json
+from xlnet_jax.interop.pretrained import Found, Pretrained, check_sizes
+from xlnet_jax.interop.weights import to_theirs
+
+CONFIG, RELEASE = "xlnet_config.json", "xlnet_model.ckpt"
+CONFIGS = (CONFIG, "config.json")  # of a release, and of what the original's training writes
+# Of the optimizer, not of the network: Adam's slots under their two names, and its counters.
+_OPTIMIZER = re.compile(r"/(Adam(_1)?|adam_[mv])$|^(beta[12]_power|global_step)$")
+
+
+def recognised(folder: Path) -> bool:
+    """An index of a checkpoint, by its file name."""
+    return any(folder.glob("*.index"))
+
+
+def read(source: Path) -> Found:
+    """What the newest checkpoint of a folder holds, or the one whose prefix is given. InputError on files that are
+    damaged or contradict each other."""
+    prefix = _newest(source) if source.is_dir() else source.with_name(source.name.removesuffix(".index"))
+    variables, optimizer = _variables(prefix)
+    shapes = {name: value.shape for name, value in variables.items()}
+    config, notes = _config(prefix.parent, shapes)
+    if optimizer:
+        notes.append(f"{optimizer} variables of the optimizer stay behind (Adam slots, counters)")
+    logits = [v for name, v in variables.items() if name.endswith("/logit/kernel")]
+    head = tf1.head_of(variables, logits[0].shape[-1] if logits else None)
+    if head and head.task != "question_answering" and head.summary == "last":
+        notes.append("which token the summary takes is not in the checkpoint: the last, the original's default")
+    tokenizer = _tokenizer(prefix.parent)
+    if tokenizer is None:
+        notes.append(f"no {MODEL_FILE}: the tokenizer does not come along")
+    return Found(config, head, tf1.weights(config, head), variables, tokenizer, None, tuple(notes))
+
+
+def write(pretrained: Pretrained, folder: Path) -> list[str]:
+    """Fills an empty folder. Returns what a reader should know of it. InputError on what the original cannot hold."""
+    tf = tensorflow()
+    p = pretrained
+    config = tf1.to_config(p.model, p.head)
+    variables = to_theirs(p.params, tf1.weights(p.model, p.head))
+    names = sorted(variables)
+    tf.raw_ops.SaveV2(
+        prefix=str(folder / RELEASE),
+        tensor_names=names,
+        shape_and_slices=[""] * len(names),
+        tensors=[tf.constant(variables[name]) for name in names],
+    )
+    (folder / CONFIG).write_text(json.dumps(config, indent=4, sort_keys=True) + "\n")
+    m = p.model
+    flags = [f"--mem_len={m.mem_len}", f"--clamp_len={m.clamp_len}", f"--same_length={m.same_length}"]
+    if p.reuse_len:
+        flags.append(f"--reuse_len={p.reuse_len}")
+    notes = [f"{CONFIG} holds sizes alone; the original takes the rest as flags: {' '.join(flags)}"]
+    if m.attn_type == "uni":
+        notes.append("attn_type uni is an argument of the original's modeling.transformer_xl, and no flag")
+    if p.tokenizer is None:
+        return notes
+    (folder / MODEL_FILE).write_bytes(p.tokenizer.model)
+    if p.tokenizer.settings != Settings():
+        content = json.dumps(vars(p.tokenizer.settings), indent=2) + "\n"
+        (folder / SETTINGS_FILE).write_text(content)
+        notes.append(f"the original normalises all text as English; these weights learned from {SETTINGS_FILE}'s rules")
+    return notes
+
+
+def _newest(folder: Path) -> Path:
+    prefixes = [index.with_suffix("") for index in folder.glob("*.index")]
+
+    def step(prefix: Path) -> tuple[int, str]:
+        number = re.search(r"-(\d+)$", prefix.name)
+        return (int(number[1]) if number else -1, prefix.name)
+
+    return max(prefixes, key=step)
+
+
+def _variables(prefix: Path) -> tuple[dict[str, np.ndarray], int]:
+    """(the network's variables, number of the optimizer's)."""
+    tf = tensorflow()
+    try:
+        reader = tf.train.load_checkpoint(str(prefix))
+        names = sorted(reader.get_variable_to_shape_map())
+        variables = {name: reader.get_tensor(name) for name in names if not _OPTIMIZER.search(name)}
+    except (tf.errors.OpError, RuntimeError, ValueError, IndexError) as error:
+        raise InputError(f"{prefix} is damaged, truncated or incomplete: {str(error).splitlines()[0]}") from None
+    return variables, len(names) - len(variables)
+
+
+def _config(folder: Path, shapes: dict[str, tuple[int, ...]]) -> tuple[ModelConfig, list[str]]:
+    sizes = tf1.sizes_of(shapes)
+    for file in (folder / name for name in CONFIGS):
+        if file.exists():
+            config = tf1.model_config(read_json(file), str(file))
+            check_sizes(config, sizes, str(file))
+            return config, []
+    if missing := tf1.SIZES.keys() - sizes.keys():
+        raise InputError(f"{folder}: no {CONFIG}, and the weights do not tell {', '.join(sorted(missing))}")
+    return ModelConfig(**sizes), [f"no {CONFIG}: sizes are those of the weights, the activation is taken to be gelu"]
+
+
+def _tokenizer(folder: Path) -> Tokenizer | None:
+    return Tokenizer.load(folder) if (folder / MODEL_FILE).exists() else None
