@@ -8,6 +8,7 @@ from typing import Any
 
 _PUBLIC = {
     "Config": "xlnet_jax.config",
+    "InputError": "xlnet_jax.config",
     "ModelConfig": "xlnet_jax.config",
     "XLNetLM": "xlnet_jax.models.lm",
     "load": "xlnet_jax.interop.formats",

@@ -25,6 +25,7 @@ _BIASES = ("r_w_bias", "r_r_bias", "r_s_bias")
 _DENSE = (("kernel", "weight", TRANSPOSED), ("bias", "bias", SAME))
 _ACTIVATIONS = {"gelu": "gelu_new", "gelu_erf": "gelu", "relu": "relu"}  # ours -> theirs
 _ACTIVATIONS_BACK = {theirs: ours for ours, theirs in _ACTIVATIONS.items()} | {"gelu_pytorch_tanh": "gelu"}
+_NO_ACTIVATION = "linear"
 SPAN_SCOPE, TAG_SCOPE = "qa_outputs", "classifier"  # last layers of the simple question answering, and of tagging
 _SIZES = {  # ours -> theirs
     "vocab_size": "vocab_size", "num_layers": "n_layer", "d_model": "d_model", "num_heads": "n_head",
@@ -126,8 +127,11 @@ def head_config(theirs: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]
     summary, use_projection = theirs.get("summary_type", "last"), "sequence_summary.summary.weight" in shapes
     if summary not in ("last", "first", "mean"):
         raise InputError(f"{where}: summary_type {summary} is none of last, first, mean")
-    if use_projection and theirs.get("summary_activation", "tanh") != "tanh":
-        raise InputError(f"{where}: summary_activation {theirs['summary_activation']} is not tanh")
+    # Theirs applies it with a projection or without; ours, as the original, with one alone.
+    activation = theirs.get("summary_activation", "tanh") or _NO_ACTIVATION
+    if activation != (ours := "tanh" if use_projection else _NO_ACTIVATION):
+        kind = "with" if use_projection else "without"
+        raise InputError(f"{where}: summary_activation {activation} {kind} projection; ours is {ours}")
     scope = theirs.get("tf1_scope", "")
     if "XLNetForMultipleChoice" in theirs.get("architectures", ()):
         return HeadConfig("multiple_choice", 4, summary, use_projection, scope=scope)
@@ -190,6 +194,6 @@ def to_config(config: ModelConfig, head: HeadConfig | None, reuse_len: int | Non
     return theirs | {
         "summary_type": head.summary,
         "summary_use_proj": head.use_projection,
-        "summary_activation": "tanh",
+        "summary_activation": "tanh" if head.use_projection else _NO_ACTIVATION,
         "summary_last_dropout": config.dropout,
     }

@@ -1,0 +1,195 @@
+"""Against Hugging Face itself: what we write it loads, what it writes we load, and both give the same numbers."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+
+import xlnet_jax
+from data_pipelines.tokenizer import Settings, Tokenizer
+from tests.xlnet_jax.random_models import HEADS, SMALL, random_model
+from xlnet_jax.interop.hf_files import TOKENIZER_DIFFERENCES
+from xlnet_jax.models.inputs import dense_inputs, text_inputs
+from xlnet_jax.models.lm import XLNetLM
+
+torch = pytest.importorskip("torch", reason="needs the extra [bench]: pip install -e '.[bench]'")
+transformers = pytest.importorskip("transformers", reason="needs the extra [bench]: pip install -e '.[bench]'")
+
+LOGITS = 1e-5  # absolute, float32
+CLASSES = {
+    "classification": "XLNetForSequenceClassification",
+    "no_projection": "XLNetForSequenceClassification",
+    "regression": "XLNetForSequenceClassification",
+    "multiple_choice": "XLNetForMultipleChoice",
+    "token_classification": "XLNetForTokenClassification",
+    "span": "XLNetForQuestionAnsweringSimple",
+}
+
+
+def loaded_by_transformers(folder, name):
+    model, info = getattr(transformers, name).from_pretrained(folder, output_loading_info=True)
+    assert not info["missing_keys"]
+    assert not info["unexpected_keys"]
+    return model.eval()
+
+
+def random_window(seed=0):
+    rng = np.random.default_rng(seed)
+    ids = rng.integers(9, SMALL.vocab_size, (2, 8)).astype(np.int32)
+    order = rng.random((2, 8)).argsort(1)
+    perm_mask = (order[:, None, :] >= order[:, :, None]).astype(np.float32)
+    positions = np.sort(rng.random((2, 8)).argsort(1)[:, :3], axis=1)
+    mapping = np.eye(8, dtype=np.float32)[positions]
+    segments = (np.arange(8) > 4).astype(np.int32)[None].repeat(2, 0)
+    mems = rng.normal(size=(SMALL.num_layers, 2, SMALL.mem_len, SMALL.d_model)).astype(np.float32)
+    return ids, segments, perm_mask, mapping, mems
+
+
+def as_torch(array):
+    return torch.as_tensor(np.asarray(array)).long() if np.asarray(array).dtype.kind == "i" else torch.as_tensor(array)
+
+
+@pytest.mark.parametrize("changes", [{}, {"untie_r": False, "activation": "relu"}, {"activation": "gelu_erf"}])
+def test_our_language_model_gives_the_same_logits_and_memory_there(tmp_path, changes):
+    ours = random_model(dataclasses.replace(SMALL, **changes))
+    xlnet_jax.save(ours, tmp_path / "hf", "hf")
+    theirs = loaded_by_transformers(tmp_path / "hf", "XLNetLMHeadModel")
+    ids, segments, perm_mask, mapping, mems = random_window()
+    with torch.no_grad():
+        expected = theirs(
+            as_torch(ids),
+            token_type_ids=as_torch(segments),
+            perm_mask=as_torch(perm_mask),
+            target_mapping=as_torch(mapping),
+            mems=[as_torch(m.swapaxes(0, 1).copy()) for m in mems],
+            use_mems=True,
+        )
+    inputs = dense_inputs(
+        ids, segment_ids_BL=segments, perm_mask_BLL=perm_mask, target_mapping_BPL=mapping,
+        memory_BM=np.ones(mems.shape[1:3], bool),
+    )  # fmt: skip
+    logits, outputs = XLNetLM(ours.model).apply({"params": ours.params}, inputs, mems, reuse_len=ours.reuse_len)
+    np.testing.assert_allclose(logits, expected.logits, rtol=0, atol=LOGITS)
+    for layer, their_mems in enumerate(expected.mems):
+        np.testing.assert_allclose(outputs.new_mems_ZBMD[layer], their_mems.swapaxes(0, 1), rtol=0, atol=LOGITS)
+
+
+def test_the_bare_network_loads_there(tmp_path):
+    ours = random_model()
+    xlnet_jax.save(ours, tmp_path / "hf", "hf")
+    theirs = transformers.AutoModel.from_pretrained(tmp_path / "hf").eval()
+    ids, segments, *_ = random_window()
+    mask = np.array([[0, 0, 1, 1, 1, 1, 1, 1], [1] * 8], np.int32)
+    with torch.no_grad():
+        expected = theirs(as_torch(ids), attention_mask=as_torch(mask), token_type_ids=as_torch(segments))
+    hidden = ours.hidden_states(ids, mask, segments)
+    real = mask == 1
+    np.testing.assert_allclose(hidden[real], expected.last_hidden_state.numpy()[real], rtol=0, atol=LOGITS)
+
+
+def our_scores(model, ids, segments):
+    inputs = text_inputs(ids, segment_ids_BL=segments)
+    extra = () if model.head.task == "token_classification" else (np.ones_like(ids),)
+    return model.network.apply({"params": model.params}, inputs, *extra)
+
+
+def their_scores(model, name, ids, segments):
+    shape = (1, 4, 8) if name == "multiple_choice" else ids.shape
+    with torch.no_grad():
+        outputs = model(as_torch(ids).reshape(shape), token_type_ids=as_torch(segments).reshape(shape))
+    if name == "span":
+        return torch.stack([outputs.start_logits, outputs.end_logits], -1).numpy()
+    return outputs.logits.numpy()
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_heads_give_the_same_scores_both_ways(tmp_path, name):
+    """Ours written and loaded there; theirs, written there, loaded here."""
+    ids = np.random.default_rng(0).integers(9, 40, (4, 8)).astype(np.int32)
+    segments = (np.arange(8) > 4).astype(np.int32)[None].repeat(4, 0)
+    ours = random_model(head=HEADS[name])
+    xlnet_jax.save(ours, tmp_path / "ours", "hf")
+    theirs = loaded_by_transformers(tmp_path / "ours", CLASSES[name])
+    expected = their_scores(theirs, name, ids, segments)
+    scores = our_scores(ours, ids, segments)
+    np.testing.assert_allclose(scores, expected.reshape(scores.shape), rtol=0, atol=LOGITS)
+    theirs.save_pretrained(tmp_path / "theirs")
+    back = xlnet_jax.load(tmp_path / "theirs")
+    assert back.head.task == ours.head.task
+    np.testing.assert_array_equal(our_scores(back, ids, segments), our_scores(ours, ids, segments))
+
+
+def test_question_answering_gives_the_same_start_beam_there(tmp_path):
+    ours = random_model(head=HEADS["question_answering"])
+    xlnet_jax.save(ours, tmp_path / "hf", "hf")
+    theirs = loaded_by_transformers(tmp_path / "hf", "XLNetForQuestionAnswering")
+    ids, segments, *_ = random_window()
+    cls_index, excluded = np.array([7, 7], np.int32), np.zeros((2, 8), np.float32)
+    with torch.no_grad():
+        expected = theirs(as_torch(ids), token_type_ids=as_torch(segments), cls_index=as_torch(cls_index))
+    beam = ours.network.apply(
+        {"params": ours.params}, text_inputs(ids, segment_ids_BL=segments), cls_index, excluded, 5, 5, method="beam"
+    )
+    np.testing.assert_array_equal(beam.start_index_BS, expected.start_top_index)
+    np.testing.assert_allclose(np.exp(beam.start_log_probs_BS), expected.start_top_log_probs, rtol=0, atol=LOGITS)
+    np.testing.assert_allclose(beam.unanswerable_B, expected.cls_logits, rtol=0, atol=LOGITS)
+
+
+@pytest.mark.parametrize("kind", ["sharded", "torch", "bfloat16", "bare"])
+def test_what_transformers_writes_is_read(tmp_path, kind):
+    config = transformers.XLNetConfig(
+        vocab_size=40, d_model=24, n_layer=3, n_head=4, d_inner=20, ff_activation="gelu_new", mem_len=5
+    )
+    theirs = transformers.XLNetModel(config) if kind == "bare" else transformers.XLNetLMHeadModel(config)
+    theirs = theirs.eval().to(torch.bfloat16) if kind == "bfloat16" else theirs.eval()
+    theirs.save_pretrained(tmp_path, **({"max_shard_size": "8KB"} if kind == "sharded" else {}))
+    if kind == "sharded":
+        assert (tmp_path / "model.safetensors.index.json").exists()
+    if kind == "torch":
+        (tmp_path / "model.safetensors").unlink()
+        torch.save(theirs.state_dict(), tmp_path / "pytorch_model.bin")
+    loaded = xlnet_jax.load(tmp_path, partial=kind == "bare")
+    ids, segments, *_ = random_window()
+    with torch.no_grad():
+        body = theirs if kind == "bare" else theirs.transformer
+        expected = body.float()(as_torch(ids), token_type_ids=as_torch(segments)).last_hidden_state
+    hidden = loaded.hidden_states(ids, np.ones_like(ids), segments)
+    np.testing.assert_allclose(hidden, expected, rtol=0, atol=LOGITS)
+
+
+def test_a_truncated_torch_file_ends_in_one_line(tmp_path):
+    theirs = transformers.XLNetLMHeadModel(transformers.XLNetConfig(vocab_size=40, d_model=24, n_layer=1, n_head=4))
+    theirs.config.save_pretrained(tmp_path)
+    torch.save(theirs.state_dict(), tmp_path / "pytorch_model.bin")
+    content = (tmp_path / "pytorch_model.bin").read_bytes()
+    (tmp_path / "pytorch_model.bin").write_bytes(content[:-1000])
+    with pytest.raises(xlnet_jax.InputError, match="damaged or truncated"):
+        xlnet_jax.load(tmp_path)
+
+
+def test_the_tokenizer_gives_our_ids_there_but_for_the_named_differences(reference, tmp_path):
+    spiece = (reference / "data" / "spiece.model").read_bytes()
+    tokenizer = Tokenizer(spiece, Settings())
+    model = random_model(dataclasses.replace(SMALL, vocab_size=800), tokenizer=tokenizer)
+    notes = xlnet_jax.save(model, tmp_path / "hf", "hf")
+    assert TOKENIZER_DIFFERENCES in notes
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "hf")
+    known = json.loads((reference / "data" / "hf_tokenizer_diffs.json").read_text())["mismatches"]
+    differing = {x["text"] for x in known}
+    goldens = json.loads((reference / "data" / "prepro_goldens.json").read_text())
+    texts = [x["text"] for x in goldens["strings"]]
+    compared = 0
+    for text in texts:
+        ids = tokenizer.encode_lines([text])[0].tolist()
+        if text not in differing:
+            assert theirs(text, add_special_tokens=False)["input_ids"] == ids, text
+            compared += 1
+    assert compared > 100
+    back = xlnet_jax.load(tmp_path / "hf")
+    assert back.tokenizer.sha256 == tokenizer.sha256
+    ids, mask, segments = back.encode(["The list of names"])
+    by_theirs = theirs("The list of names")
+    assert ids[0].tolist() == by_theirs["input_ids"]
+    assert segments[0].tolist() == by_theirs.get("token_type_ids", segments[0].tolist())
+    assert mask.all()
