@@ -200,6 +200,9 @@ class Config:
     """bytes that are not UTF-8: refused, or replaced by U+FFFD"""
     tokenizer: str | None = operational(None)
     """a SentencePiece model with XLNet's special symbols; None = one is trained on the corpus"""
+    init: str | None = None
+    """a checkpoint to start from: this project's, the 2019 code's or Hugging Face's; it brings the sizes of the network
+    and its tokenizer along"""
     workdir: str | None = operational(None)
     """folder of the run; None = runs/CORPUS-PRESET"""
     steps: int = 500_000

@@ -14,10 +14,10 @@ from xlnet_jax.config import InputError
 class Conversion:
     """What to convert into what."""
 
-    source: Annotated[str, tyro.conf.Positional]
+    source: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="SOURCE")]
     """folder of the checkpoint, whose format is recognised from its files; of TensorFlow 1 also a prefix, as
     model.ckpt-1000"""
-    target: Annotated[str, tyro.conf.Positional]
+    target: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="TARGET")]
     """folder to make"""
     to: Literal["native", "hf", "tf1"] | None = None
     """format to write; None = native"""

@@ -18,16 +18,19 @@ from data_pipelines.corpus import Corpus, SplitName
 from data_pipelines.prepare import prepare
 from data_pipelines.tokenizer import SAMPLE_LINES, Settings, Tokenizer
 from xlnet_jax.config import PRESETS, Config, InputError, flatten
+from xlnet_jax.interop.pretrained import Pretrained
 from xlnet_jax.models.lm import XLNetLM
+from xlnet_jax.rules import validate
 from xlnet_jax.training import sharding
 from xlnet_jax.training.checkpoint import Checkpoints
 from xlnet_jax.training.curves import draw_curves
+from xlnet_jax.training.initial import load_initial, params_of, tokenizer_of
 from xlnet_jax.training.interrupt import stop_after_step
 from xlnet_jax.training.loop import Evaluation, Loop, relative_to_unigram
 from xlnet_jax.training.metrics import MetricsWriter, read_records
 from xlnet_jax.training.optimizer import make_optimizer
 from xlnet_jax.training.progress import ProgressView
-from xlnet_jax.training.state import StatePlan, empty_mems_ZBMD, init_state, plan_state
+from xlnet_jax.training.state import StatePlan, TrainState, empty_mems_ZBMD, init_state, plan_state, with_params
 from xlnet_jax.training.step import make_eval_step, make_train_step
 from xlnet_jax.training.unigram import unigram_line
 from xlnet_jax.training.workdir import Workdir
@@ -41,7 +44,11 @@ def pretrain(config: Config) -> int:
     # ---- text, tokenizer, corpus ------------------------------------------------------------------------------------
     text = sources.find(config.corpus, config.validation)
     workdir = Workdir(Path(config.workdir or f"runs/{text.name}-{config.preset}"))
-    given = _given_tokenizer(config, text)
+    start = None
+    if config.init:
+        config, start = load_initial(config)
+        validate(config)
+    given = tokenizer_of(start, config) if start else _given_tokenizer(config, text)
     if given:
         config = replace(config, model=replace(config.model, vocab_size=given.vocab_size))
     workdir.claim(config)
@@ -62,7 +69,7 @@ def pretrain(config: Config) -> int:
         console.print(
             f"{split:11} {blocks:,} blocks of {corpus.block_len:,} tokens, {blocks * corpus.block_len:,} in all"
         )
-    return _train(config, corpus, tokenizer, workdir, console)
+    return _train(config, start, corpus, tokenizer, workdir, console)
 
 
 def _given_tokenizer(config: Config, text: sources.Text) -> Tokenizer | None:
@@ -78,8 +85,8 @@ def find_tokenizer(config: Config, given: Tokenizer | None, text: sources.Text, 
         there = Tokenizer.load(workdir.tokenizer)
         if given and given.sha256 != there.sha256:
             raise InputError(
-                f"workdir {workdir.folder} holds another run (its tokenizer is not {config.tokenizer}): give "
-                f"--tokenizer {workdir.tokenizer}, or another --workdir"
+                f"workdir {workdir.folder} holds another run (its tokenizer is not {config.tokenizer or config.init}): "
+                f"give --tokenizer {workdir.tokenizer}, or another --workdir"
             )
         return there
     tokenizer = given or Tokenizer.train(
@@ -91,7 +98,14 @@ def find_tokenizer(config: Config, given: Tokenizer | None, text: sources.Text, 
     return tokenizer
 
 
-def _train(config: Config, corpus: Corpus, tokenizer: Tokenizer, workdir: Workdir, console: Console) -> int:
+def _train(
+    config: Config,
+    start_from: Pretrained | None,
+    corpus: Corpus,
+    tokenizer: Tokenizer,
+    workdir: Workdir,
+    console: Console,
+) -> int:
     # ---- batches ----------------------------------------------------------------------------------------------------
     mesh = sharding.make_mesh(config.mesh, config.data.batch_size)
     put = sharding.batch_to_mesh(mesh, config.data.batch_size)
@@ -119,7 +133,11 @@ def _train(config: Config, corpus: Corpus, tokenizer: Tokenizer, workdir: Workdi
         Checkpoints(workdir.checkpoints, config, workdir.tokenizer, train.steps_per_block) as checkpoints,
         stop_after_step() as interrupt,
     ):
-        state = checkpoints.restore(plan.abstract, empty_mems, console.print) or init_state(config, model, tx, plan)
+        state = checkpoints.restore(plan.abstract, empty_mems, console.print)
+        if state is None:
+            state = init_state(config, model, tx, plan)
+            if start_from:
+                state = _with_given_params(state, start_from, config, plan, console)
         start = done = int(state.step)
         if start:
             console.print(f"resumed     at step {start} of {config.steps}")
@@ -142,6 +160,15 @@ def _train(config: Config, corpus: Corpus, tokenizer: Tokenizer, workdir: Workdi
         return 128 + interrupt.signum
     _close(config, workdir, done, unigram_nats, console)
     return 0
+
+
+def _with_given_params(
+    state: TrainState, start_from: Pretrained, config: Config, plan: StatePlan, console: Console
+) -> TrainState:
+    params, drawn = params_of(start_from, config)
+    afresh = f"; drawn afresh, as it lacks them: {', '.join(drawn)}" if drawn else ""
+    console.print(f"init        weights of {config.init}{afresh}")
+    return with_params(state, params, plan)
 
 
 def _introduce(config: Config, plan: StatePlan, unigram_nats: float, console: Console) -> None:

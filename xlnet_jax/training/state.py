@@ -72,3 +72,8 @@ def plan_state(config: Config, model: XLNetLM, tx: optax.GradientTransformation,
 def init_state(config: Config, model: XLNetLM, tx: optax.GradientTransformation, plan: StatePlan) -> TrainState:
     """A fresh state, each shard made on the device that holds it: no copy on the host."""
     return jax.jit(lambda: sharding.unboxed(_create(config, model, tx)), out_shardings=plan.shardings)()
+
+
+def with_params(state: TrainState, params: Any, plan: StatePlan) -> TrainState:
+    """The fresh state with these parameters (host arrays) in place of its own."""
+    return TrainState(state.step, jax.device_put(params, plan.shardings.params), state.opt_state, state.mems_ZBMD)

@@ -1,0 +1,65 @@
+"""The convert command: what it says, and what it refuses."""
+
+import pytest
+
+import xlnet_jax
+from tests.xlnet_jax.random_models import random_model
+from xlnet_jax import cli, convert
+from xlnet_jax.config import InputError
+
+
+def converted(*argv):
+    return convert.main([str(word) for word in argv])
+
+
+def test_the_command_names_formats_and_what_stays_behind(tmp_path, capsys):
+    xlnet_jax.save(random_model(), tmp_path / "hf", "hf")
+    assert converted(tmp_path / "hf", tmp_path / "native") == 0
+    out = capsys.readouterr().out
+    assert f"{tmp_path / 'hf'} (hf) -> {tmp_path / 'native'} (native)" in out
+    assert "language model, 3 layers of 24" in out
+    assert "note: no spiece.model: the tokenizer does not come along" in out
+    assert converted(tmp_path / "native", tmp_path / "tf", "--to", "tf1") == 0
+    assert "--mem_len=5" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["{hf}"], "Missing from python -m xlnet_jax.convert: TARGET"),
+        (["{hf}", "{hf}"], "exists: name a folder that does not"),
+        (["{native}", "{new}"], "is this project's own already: say --to hf or --to tf1"),
+        (["{hf}", "{new}", "--to", "onnx"], "onnx"),
+        (["{hf}", "{new}", "--parshal"], "unknown setting --parshal: did you mean --partial?"),
+        (["{hf}", "{new}", "more"], "more stands alone"),
+        (["{empty}", "{new}"], "no checkpoint in"),
+    ],
+)
+def test_a_mistake_of_the_command_is_one_line(tmp_path, argv, message):
+    places = {name: tmp_path / name for name in ("hf", "native", "new", "empty")}
+    xlnet_jax.save(random_model(), places["hf"], "hf")
+    xlnet_jax.save(random_model(), places["native"])
+    places["empty"].mkdir()
+    with pytest.raises(InputError) as mistake:
+        converted(*[word.format(**places) for word in argv])
+    assert message in str(mistake.value)
+    assert "\n" not in str(mistake.value)
+    assert not places["new"].exists()
+
+
+def test_a_full_disk_leaves_no_half_written_target(tmp_path, monkeypatch):
+    def no_space(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("safetensors.numpy.save_file", no_space)
+    with pytest.raises(OSError, match="No space"):
+        xlnet_jax.save(random_model(), tmp_path / "hf", "hf")
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_command_line_exits_with_two(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["convert", str(tmp_path / "nowhere"), str(tmp_path / "new")])
+    with pytest.raises(SystemExit) as stop:
+        cli.run(convert.main)
+    assert stop.value.code == 2
+    assert capsys.readouterr().err.count("\n") == 1
