@@ -1,0 +1,33 @@
+"""The examples of the documentation print what they say."""
+
+import doctest
+import itertools
+from pathlib import Path
+
+import pytest
+
+import xlnet_jax
+from data_pipelines import sources
+from data_pipelines.tokenizer import Tokenizer
+from tests.xlnet_jax.random_models import random_params
+from xlnet_jax.config import ModelConfig
+from xlnet_jax.interop.pretrained import Pretrained
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+@pytest.fixture
+def demo_run(tmp_path, monkeypatch):
+    """A folder in which runs/austen-demo is a checkpoint, small and untrained."""
+    with open(sources.embedded()[0]) as novels:
+        tokenizer = Tokenizer.train([line.strip() for line in itertools.islice(novels, 300)], 300, "english")
+    config = ModelConfig(vocab_size=300, num_layers=2, d_model=16, num_heads=2, d_head=8, d_ff=32)
+    xlnet_jax.save(Pretrained(config, random_params(config, None), None, tokenizer), tmp_path / "runs/austen-demo")
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize("page", ["model.md"])
+def test_the_examples_print_what_they_say(page, demo_run):
+    failed, tried = doctest.testfile(str(DOCS / page), module_relative=False, optionflags=doctest.NORMALIZE_WHITESPACE)
+    assert tried > 10
+    assert failed == 0
