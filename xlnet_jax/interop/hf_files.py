@@ -53,7 +53,7 @@ def read(folder: Path) -> Found:
         notes.append("config.json says untie_r false, but the r biases differ from layer to layer: kept untied")
     tokenizer, tokenizer_notes = _tokenizer(folder)
     return Found(
-        config, head, hf.weights(config, head), variables, tokenizer, theirs.get("reuse_len"),
+        config, head, hf.weights(config, head), variables, tokenizer, theirs.get("reuse_len") or None,
         (*notes, *tokenizer_notes),
     )  # fmt: skip
 
