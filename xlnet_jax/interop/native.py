@@ -45,7 +45,7 @@ def read(folder: Path) -> Pretrained:
     except (KeyError, TypeError) as error:
         raise InputError(f"{folder / CONFIG} is not the settings of a checkpoint: {error}") from None
     params = _params(folder / PARAMS)
-    _check_shapes(params, abstract_params(model, head), folder)
+    _check_shapes(params, abstract_params(model, head), head is not None, folder)
     tokenizer = Tokenizer.load(folder / TOKENIZER) if (folder / TOKENIZER).is_dir() else None
     check_tokenizer(tokenizer, model, str(folder))
     notes = () if tokenizer else (f"no {TOKENIZER}/: there is no tokenizer",)
@@ -81,8 +81,14 @@ def _params(folder: Path) -> dict[str, Any]:
         raise InputError(f"{folder} cannot be read: {str(error).partition(chr(10))[0][:200]}") from None
 
 
-def _check_shapes(params: dict[str, Any], shapes: dict[str, jax.ShapeDtypeStruct], folder: Path) -> None:
-    for path, value in flatten(params).items():
+def _check_shapes(
+    params: dict[str, Any], shapes: dict[str, jax.ShapeDtypeStruct], has_head: bool, folder: Path
+) -> None:
+    flat = flatten(params)
+    optional = {"backbone/mask_embedding"} if has_head else set()
+    if missing := sorted(shapes.keys() - flat.keys() - optional):
+        raise InputError(f"{folder} lacks {', '.join(missing)}")
+    for path, value in flat.items():
         if path not in shapes or tuple(value.shape) != shapes[path].shape:
             expected = shapes[path].shape if path in shapes else "no such parameter"
             raise InputError(f"{folder}: {path} is {value.shape}, its settings say {expected}")

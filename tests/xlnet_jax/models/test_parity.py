@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.xlnet_jax.reference_cases import HIDDEN, LOSS, Case, assert_close, assert_gradients
-from xlnet_jax.models.inputs import dense_inputs
+from xlnet_jax.models.inputs import dense_inputs, text_inputs
 from xlnet_jax.models.lm import XLNetLM
 from xlnet_jax.objectives.plm import cross_entropy_BP
 
@@ -89,3 +89,15 @@ def test_the_network_gives_the_originals_numbers(reference, name):
     else:
         assert_close(outputs.new_mems_ZBMD, new_mems, HIDDEN)
     assert_gradients(grads, case.gradients)
+
+
+@pytest.mark.parametrize("name", [c for c in CASES if c.startswith("c")])
+def test_ranks_give_the_originals_finetuning_numbers_on_real_tokens(reference, name):
+    """Without perm_mask all ranks are equal; what the rows of padding hold means nothing."""
+    case = Case(reference / "model", name)
+    ids, mems, padding = case.first("inputs/inp_k"), case.mems("inputs/mems"), case.first("inputs/input_mask")
+    mask = jnp.ones_like(ids) if padding is None else 1 - padding
+    inputs = text_inputs(ids, mask, case.first("inputs/seg_id"), mem_len=0 if mems is None else mems.shape[2])
+    logits, _ = jax.jit(XLNetLM(case.config).apply)({"params": case.params}, inputs, mems)
+    real = np.asarray(mask) == 1
+    assert_close(logits[real], case.hidden("outputs/logits")[real], HIDDEN)
