@@ -7,8 +7,6 @@ The streams share keys and values and differ in which rows ask and what each may
 T = L content rows, then P query rows at the target positions. Only the relative shift tells them apart.
 """
 
-from collections.abc import Callable
-
 import jax
 import jax.numpy as jnp
 
@@ -16,10 +14,14 @@ MASKED = -1e30  # not -inf: rows that see nothing exist, and the gradient of a s
 
 
 def shift_content_BNLK(by_distance_BNLR: jnp.ndarray, num_keys: int) -> jnp.ndarray:
-    """Row i's score with key j from column j + L - i: one reshape, as R = K + L makes rows and diagonals line up."""
+    """Row i's score with key j from column j + L - i: one reshape, as R = K + L makes rows and diagonals line up.
+
+    Padded to a row more and cut back, not cut only: so the way back is a pad of whole rows and a cut as well.
+    """
     *lead, rows, columns = by_distance_BNLR.shape
-    flat = by_distance_BNLR.reshape(*lead, rows * columns)[..., rows:]
-    return flat.reshape(*lead, rows, columns - 1)[..., :num_keys]
+    flat = by_distance_BNLR.reshape(*lead, rows * columns)
+    flat = jnp.pad(flat, [(0, 0)] * len(lead) + [(columns - 1 - rows, 0)])
+    return flat.reshape(*lead, rows + 1, columns - 1)[..., 1:, :num_keys]
 
 
 def shift_query_BNPK(by_distance_BNPR: jnp.ndarray, positions_BP: jnp.ndarray, num_keys: int) -> jnp.ndarray:
@@ -39,47 +41,90 @@ def shift_query_BNPK(by_distance_BNPR: jnp.ndarray, positions_BP: jnp.ndarray, n
     return shifted[..., :num_keys]
 
 
-def relative_attention_BTNH(
-    query_BTNH: jnp.ndarray,
-    key_BKNH: jnp.ndarray,
-    value_BKNH: jnp.ndarray,
-    position_key_2RNH: jnp.ndarray,
+@jax.custom_vjp
+def attend_BNTH(scores_BNTK: jnp.ndarray, value_BNKH: jnp.ndarray, kept_BNTK: jnp.ndarray | None) -> jnp.ndarray:
+    """softmax(scores) value, with the weights that are not kept left out of the sum (but not of the softmax).
+
+    Normalised behind the product, on the narrow side. One array of [B, N, T, K] is kept for the way back, and kept_BNTK.
+    """
+    return _attend_forward(scores_BNTK, value_BNKH, kept_BNTK)[0]
+
+
+def _attend_forward(
+    scores_BNTK: jnp.ndarray, value_BNKH: jnp.ndarray, kept_BNTK: jnp.ndarray | None
+) -> tuple[jnp.ndarray, tuple]:
+    weights_BNTK = jnp.exp(scores_BNTK - scores_BNTK.max(-1, keepdims=True))
+    scale_BNT1 = 1.0 / weights_BNTK.sum(-1, keepdims=True)
+    weights_BNTK = weights_BNTK.astype(value_BNKH.dtype)
+    read_BNTH = scale_BNT1 * product("BNTK,BNKH->BNTH", _dropped(weights_BNTK, kept_BNTK), value_BNKH)
+    return read_BNTH.astype(value_BNKH.dtype), (weights_BNTK, scale_BNT1, value_BNKH, kept_BNTK, read_BNTH)
+
+
+def _attend_backward(saved: tuple, grad_BNTH: jnp.ndarray) -> tuple:
+    weights_BNTK, scale_BNT1, value_BNKH, kept_BNTK, read_BNTH = saved
+    scaled_BNTH = grad_BNTH * scale_BNT1
+    # The sum of probability x gradient over the keys of a row is that of output x gradient over its features.
+    mean_BNT1 = (scaled_BNTH * read_BNTH).sum(-1, keepdims=True)
+    scaled_BNTH = scaled_BNTH.astype(value_BNKH.dtype)
+    grad_weights_BNTK = _dropped(product("BNTH,BNKH->BNTK", scaled_BNTH, value_BNKH), kept_BNTK)
+    grad_value_BNKH = product("BNTK,BNTH->BNKH", _dropped(weights_BNTK, kept_BNTK), scaled_BNTH)
+    return weights_BNTK * (grad_weights_BNTK - mean_BNT1), grad_value_BNKH.astype(value_BNKH.dtype), None
+
+
+attend_BNTH.defvjp(_attend_forward, _attend_backward)
+
+
+def _dropped(weights_BNTK: jnp.ndarray, kept_BNTK: jnp.ndarray | None) -> jnp.ndarray:
+    return weights_BNTK if kept_BNTK is None else jnp.where(kept_BNTK, weights_BNTK, 0)
+
+
+def product(equation: str, a: jnp.ndarray, b: jnp.ndarray) -> jnp.ndarray:
+    """An einsum that sums and answers in float32."""
+    return jnp.einsum(equation, a, b, preferred_element_type=jnp.float32)
+
+
+def kept_BNTK(key: jax.Array, rate: float, shape: tuple[int, ...]) -> jnp.ndarray:
+    """Which probabilities dropout leaves: bool."""
+    return jax.random.bernoulli(key, 1.0 - rate, shape)
+
+
+def relative_attention_BNTH(
+    query_BNTH: jnp.ndarray,
+    key_BNKH: jnp.ndarray,
+    value_BNKH: jnp.ndarray,
+    position_key_BNRH: jnp.ndarray,
     segment_key_2NH: jnp.ndarray | None,
     biases_3NH: jnp.ndarray,
-    visible_BTK: jnp.ndarray,
+    masked_BTK: jnp.ndarray,
     other_segment_BTK: jnp.ndarray | None,
-    is_reversed_B: jnp.ndarray,
     target_positions_BP: jnp.ndarray | None,
-    drop: Callable[[jnp.ndarray], jnp.ndarray],
+    kept_BNTK: jnp.ndarray | None,
 ) -> jnp.ndarray:
     """What each row reads.
 
-    position_key_2RNH: projected signals of the two directions, never per example; a row picks its own.
-    segment_key_2NH: of the same and of another segment; biases_3NH: r_w, r_r, r_s; target_positions_BP: of the last P
-    rows; visible_BTK, other_segment_BTK: bool; drop: attention dropout. Softmax in float32.
+    position_key_BNRH: of the direction in which each example reads; segment_key_2NH: of the same and of another
+    segment; biases_3NH: r_w, r_r, r_s; target_positions_BP: of the last P rows; masked_BTK: float32, 0 or MASKED;
+    other_segment_BTK: float32, 1 = another segment; kept_BNTK: the probabilities that dropout leaves, not scaled up
+    here. Softmax in float32.
     """
-    keys = key_BKNH.shape[1]
+    keys = key_BNKH.shape[2]
     queries = 0 if target_positions_BP is None else target_positions_BP.shape[1]
-    content = query_BTNH.shape[1] - queries
-    r_w, r_r, r_s = (biases_3NH[i, None, None].astype(query_BTNH.dtype) for i in range(3))
+    content = query_BNTH.shape[2] - queries
+    r_w, r_r, r_s = (biases_3NH[i, None, :, None].astype(query_BNTH.dtype) for i in range(3))
+    scale = 1.0 / query_BNTH.shape[-1] ** 0.5
 
-    def product(equation: str, a: jnp.ndarray, b: jnp.ndarray) -> jnp.ndarray:
-        return jnp.einsum(equation, a, b, preferred_element_type=jnp.float32)
-
-    position_key_BRNH = jnp.where(
-        is_reversed_B[:, None, None, None], position_key_2RNH[None, 1], position_key_2RNH[None, 0]
-    )
-    by_distance_BNTR = product("BTNH,BRNH->BNTR", query_BTNH + r_r, position_key_BRNH)
-    position_BNTK = shift_content_BNLK(by_distance_BNTR[:, :, :content], keys)
+    to_position_BNTH = (query_BNTH + r_r) * scale
+    by_distance_BNLR = product("BNTH,BNRH->BNTR", to_position_BNTH[:, :, :content], position_key_BNRH)
+    position_BNTK = shift_content_BNLK(by_distance_BNLR, keys)
     if target_positions_BP is not None:
-        query_part = shift_query_BNPK(by_distance_BNTR[:, :, content:], target_positions_BP, keys)
+        by_distance_BNPR = product("BNTH,BNRH->BNTR", to_position_BNTH[:, :, content:], position_key_BNRH)
+        query_part = shift_query_BNPK(by_distance_BNPR, target_positions_BP, keys)
         position_BNTK = jnp.concatenate([position_BNTK, query_part], axis=2)
 
-    scores_BNTK = product("BTNH,BKNH->BNTK", query_BTNH + r_w, key_BKNH) + position_BNTK
+    scores_BNTK = product("BNTH,BNKH->BNTK", (query_BNTH + r_w) * scale, key_BNKH) + position_BNTK
     if segment_key_2NH is not None and other_segment_BTK is not None:
-        segment_BNT2 = product("BTNH,SNH->BNTS", query_BTNH + r_s, segment_key_2NH)
-        scores_BNTK += jnp.where(other_segment_BTK[:, None], segment_BNT2[..., 1:], segment_BNT2[..., :1])
-    scores_BNTK = scores_BNTK * (1.0 / query_BTNH.shape[-1] ** 0.5)
-    scores_BNTK += jnp.where(visible_BTK[:, None], 0.0, MASKED)
-    probs_BNTK = drop(jax.nn.softmax(scores_BNTK, axis=-1).astype(value_BKNH.dtype))
-    return jnp.einsum("BNTK,BKNH->BTNH", probs_BNTK, value_BKNH)
+        # Softmax does not see what all keys of a row share: only the difference of the two segment scores counts.
+        difference_NH = segment_key_2NH[1] - segment_key_2NH[0]
+        segment_BNT = product("BNTH,NH->BNT", (query_BNTH + r_s) * scale, difference_NH)
+        scores_BNTK += segment_BNT[..., None] * other_segment_BTK[:, None]
+    return attend_BNTH(scores_BNTK + masked_BTK[:, None], value_BNKH, kept_BNTK)

@@ -13,10 +13,10 @@ import jax
 import jax.numpy as jnp
 
 from xlnet_jax.config import ModelConfig
-from xlnet_jax.models.attention import relative_attention_BTNH
+from xlnet_jax.models.attention import MASKED, kept_BNTK, product, relative_attention_BNTH
 from xlnet_jax.models.inputs import Inputs
 from xlnet_jax.models.masks import causal_BTK
-from xlnet_jax.models.positions import distances_R, signals_2RD
+from xlnet_jax.models.positions import distances_R, signals_2RF
 
 
 class Outputs(NamedTuple):
@@ -30,10 +30,10 @@ class Outputs(NamedTuple):
 class _Shared(NamedTuple):
     """What every layer sees alike."""
 
-    signals_2RD: jnp.ndarray
-    visible_BTK: jnp.ndarray
+    signals_2RF: jnp.ndarray
+    direction_B2: jnp.ndarray  # signs of the sine half and of the cosine half
+    masked_BTK: jnp.ndarray
     other_segment_BTK: jnp.ndarray | None
-    is_reversed_B: jnp.ndarray
     target_positions_BP: jnp.ndarray | None
     tied_biases_3NH: jnp.ndarray | None
 
@@ -77,7 +77,7 @@ class Norm(nn.Module):
 
 
 class Attention(nn.Module):
-    """Projections, `relative_attention_BTNH`, residual and post-LN (`rel_multihead_attn`, `two_stream_rel_attn`)."""
+    """Projections, `relative_attention_BNTH`, residual and post-LN (`rel_multihead_attn`, `two_stream_rel_attn`)."""
 
     config: ModelConfig
     train: bool
@@ -99,20 +99,29 @@ class Attention(nn.Module):
 
         length = rows_BTD.shape[1] - (0 if shared.target_positions_BP is None else shared.target_positions_BP.shape[1])
         context_BKD = jnp.concatenate([mems_BMD, rows_BTD[:, :length]], axis=1)
-        read_BTNH = relative_attention_BTNH(
-            jnp.einsum("BTD,DNH->BTNH", rows_BTD, q_DNH),
-            jnp.einsum("BKD,DNH->BKNH", context_BKD, k_DNH),
-            jnp.einsum("BKD,DNH->BKNH", context_BKD, v_DNH),
-            jnp.einsum("SRD,DNH->SRNH", shared.signals_2RD.astype(c.dtype), r_DNH),
+        # Never per example: the halves are projected once, and each example adds them up in its direction.
+        r_2FNH = r_DNH.reshape(2, c.d_model // 2, *heads_shape)
+        halves_2NRH = product("SRF,SFNH->SNRH", shared.signals_2RF.astype(c.dtype), r_2FNH)
+        position_key_BNRH = jnp.einsum("BS,SNRH->BNRH", shared.direction_B2, halves_2NRH).astype(c.dtype)
+        kept = None
+        if self.train and c.attention_dropout > 0:
+            shape = (rows_BTD.shape[0], c.num_heads, rows_BTD.shape[1], context_BKD.shape[1])
+            kept = kept_BNTK(self.make_rng("dropout"), c.attention_dropout, shape)
+        read_BNTH = relative_attention_BNTH(
+            jnp.einsum("BTD,DNH->BNTH", rows_BTD, q_DNH),
+            jnp.einsum("BKD,DNH->BNKH", context_BKD, k_DNH),
+            jnp.einsum("BKD,DNH->BNKH", context_BKD, v_DNH),
+            position_key_BNRH,
             segment_key_2NH,
             biases_3NH,
-            shared.visible_BTK,
+            shared.masked_BTK,
             shared.other_segment_BTK,
-            shared.is_reversed_B,
             shared.target_positions_BP,
-            nn.Dropout(c.attention_dropout, deterministic=not self.train),
+            kept,
         )
-        out_BTD = jnp.einsum("BTNH,DNH->BTD", read_BTNH, o_DNH)
+        if kept is not None:
+            read_BNTH = read_BNTH / (1.0 - c.attention_dropout)
+        out_BTD = jnp.einsum("BNTH,DNH->BTD", read_BNTH, o_DNH)
         out_BTD = nn.Dropout(c.dropout, deterministic=not self.train)(out_BTD)
         return Norm(c, name="norm")(rows_BTD + out_BTD)
 
@@ -201,10 +210,10 @@ class Backbone(nn.Module):
         mems_ZBMD = jnp.where(inputs.memory_BM[None, :, :, None], mems_ZBMD, 0).astype(c.dtype)
         distance_R = distances_R(length, mems_ZBMD.shape[2] + length, c.clamp_len)
         shared = _Shared(
-            drop(signals_2RD(distance_R, c.d_model)),
-            _visible_BTK(inputs, c),
+            drop(signals_2RF(distance_R, c.d_model)),
+            jnp.where(jnp.stack([inputs.is_reversed_B, jnp.zeros_like(inputs.is_reversed_B)], -1), -1.0, 1.0),
+            jnp.where(_visible_BTK(inputs, c), 0.0, MASKED),
             _other_segment_BTK(inputs),
-            inputs.is_reversed_B,
             inputs.target_positions_BP,
             self.tied_biases,
         )
@@ -257,7 +266,7 @@ def _visible_BTK(inputs: Inputs, config: ModelConfig) -> jnp.ndarray:
 
 
 def _other_segment_BTK(inputs: Inputs) -> jnp.ndarray | None:
-    """Does the key belong to another segment than the row? Memory counts as segment 0, as in the original."""
+    """float32, 1 = the key belongs to another segment than the row. Memory counts as segment 0, as in the original."""
     if inputs.segment_ids_BL is None:
         return None
     rows_BT = keys_BL = inputs.segment_ids_BL
@@ -265,4 +274,4 @@ def _other_segment_BTK(inputs: Inputs) -> jnp.ndarray | None:
         of_targets_BP = jnp.take_along_axis(keys_BL, inputs.target_positions_BP, axis=1)
         rows_BT = jnp.concatenate([keys_BL, of_targets_BP], axis=1)
     keys_BK = jnp.pad(keys_BL, ((0, 0), (inputs.memory_BM.shape[1], 0)))
-    return rows_BT[:, :, None] != keys_BK[:, None, :]
+    return (rows_BT[:, :, None] != keys_BK[:, None, :]).astype(jnp.float32)

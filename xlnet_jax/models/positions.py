@@ -12,9 +12,11 @@ def distances_R(num_queries: int, num_keys: int, clamp_len: int) -> jnp.ndarray:
     return jnp.clip(distance, -clamp_len, clamp_len) if clamp_len > 0 else distance
 
 
-def signals_2RD(distance_R: jnp.ndarray, width: int) -> jnp.ndarray:
-    """Signals of text read forwards [0] and backwards [1], where distances have the other sign; float32 [2, R, D]."""
+def signals_2RF(distance_R: jnp.ndarray, width: int) -> jnp.ndarray:
+    """The sine half [0] and the cosine half [1] of the signals of text read forwards; float32 [2, R, F = width / 2].
+
+    Text read backwards has the other sign of every distance, which is the other sign of the sine half and no more.
+    """
     frequency_F = 10_000.0 ** -(jnp.arange(0, width, 2, dtype=jnp.float32) / width)
     angle_RF = distance_R[:, None] * frequency_F[None, :]
-    sine, cosine = jnp.sin(angle_RF), jnp.cos(angle_RF)
-    return jnp.stack([jnp.concatenate([sine, cosine], -1), jnp.concatenate([-sine, cosine], -1)])
+    return jnp.stack([jnp.sin(angle_RF), jnp.cos(angle_RF)])
