@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import optax
 from rich.console import Console
 
 from data_pipelines import sources, windows
@@ -134,10 +135,7 @@ def _train(
         stop_after_step() as interrupt,
     ):
         state = checkpoints.restore(plan.abstract, empty_mems, console.print)
-        if state is None:
-            state = init_state(config, model, tx, plan)
-            if start_from:
-                state = _with_given_params(state, start_from, config, plan, console)
+        state = state or _first_state(config, start_from, model, tx, plan, console)
         start = done = int(state.step)
         if start:
             console.print(f"resumed     at step {start} of {config.steps}")
@@ -162,9 +160,17 @@ def _train(
     return 0
 
 
-def _with_given_params(
-    state: TrainState, start_from: Pretrained, config: Config, plan: StatePlan, console: Console
+def _first_state(
+    config: Config,
+    start_from: Pretrained | None,
+    model: XLNetLM,
+    tx: optax.GradientTransformation,
+    plan: StatePlan,
+    console: Console,
 ) -> TrainState:
+    state = init_state(config, model, tx, plan)
+    if start_from is None:
+        return state
     params, drawn = params_of(start_from, config)
     afresh = f"; drawn afresh, as it lacks them: {', '.join(drawn)}" if drawn else ""
     console.print(f"init        weights of {config.init}{afresh}")
