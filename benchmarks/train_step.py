@@ -20,6 +20,7 @@ ALLOCATOR = "glibc.malloc.hugetlb=1"  # what the train command starts itself wit
 ROWS, LAYERS, WIDTH, HEADS, HEAD_WIDTH, INNER, VOCABULARY = 2, 12, 768, 12, 64, 3072, 32_000
 LENGTH, MEMORY, REUSED, TARGETS = 512, 384, 256, 85
 KEYS, DISTANCES = MEMORY + LENGTH, MEMORY + 2 * LENGTH
+PRODUCT = 4096  # rows and columns of the matrix product that measures the machine
 OURS, THEIRS = "xlnet_jax", "Hugging Face"
 
 
@@ -29,28 +30,30 @@ OURS, THEIRS = "xlnet_jax", "Hugging Face"
 def forward_operations() -> dict[str, tuple[int, int]]:
     """Multiply-adds of the matrix products of one forward pass, by part: (here, original and Hugging Face).
 
-    Here the query stream has a row for each target. There its queries are mapped to all positions, and what they read
-    back, by products with the one-hot target_mapping; position keys are projected for each example instead of for each
-    direction; and the segment score is picked by a product with a one-hot [T, K, B, 2].
+    Here the query stream has a row for each target, position keys are projected once (sine and cosine half apart), and
+    a segment score is one number for each row. There queries are mapped to all positions, and what they read back, by
+    products with the one-hot target_mapping; position keys are projected for each example; and the segment score is
+    picked by a product with a one-hot [T, K, B, 2].
     """
     heads = HEADS * HEAD_WIDTH
     rows_here, rows_there = LENGTH + TARGETS, 2 * LENGTH
 
-    def per_layer(attending: int, segment: int, mapping: int) -> dict[str, int]:
+    def per_layer(attending: int, projected: int, segment: int, mapping: int) -> dict[str, int]:
         scores = ROWS * attending * heads
         return {
             "projections q, k, v, o": 2 * ROWS * (LENGTH + TARGETS + KEYS) * WIDTH * heads,
-            "position keys": 2 * DISTANCES * WIDTH * heads,  # two directions here, two examples there
+            "position keys": projected * DISTANCES * WIDTH * heads,
             "content scores": scores * KEYS,
             "position scores": scores * DISTANCES,
-            "segment scores": scores * 2 + segment,
+            "segment scores": segment,
             "values": scores * KEYS,
             "target mapping": mapping,
             "feed-forward": 2 * ROWS * (LENGTH + TARGETS) * WIDTH * INNER,
         }
 
-    here = per_layer(rows_here, 0, 0)
-    there = per_layer(rows_there, ROWS * HEADS * rows_there * KEYS * 2, 2 * ROWS * TARGETS * LENGTH * heads)
+    picked = ROWS * rows_there * 2 * (heads + HEADS * KEYS)
+    here = per_layer(rows_here, 1, ROWS * rows_here * heads, 0)
+    there = per_layer(rows_there, ROWS, picked, 2 * ROWS * TARGETS * LENGTH * heads)
     counted = {part: (LAYERS * here[part], LAYERS * there[part]) for part in here}
     vocabulary = ROWS * TARGETS * WIDTH * VOCABULARY
     return counted | {"vocabulary": (vocabulary, vocabulary)}
@@ -164,18 +167,17 @@ def windows() -> dict:
     }
 
 
-def matrix_product(size: int = 4096) -> Callable[[], float]:
-    """One large float32 product, to know what the machine can do: result is not used."""
+def matrix_product() -> Callable[[], float]:
+    """One large float32 product, to know what the machine can do."""
     import jax
     import jax.numpy as jnp
 
-    a = jax.random.normal(jax.random.key(0), (size, size), jnp.float32)
+    a = jax.random.normal(jax.random.key(0), (PRODUCT, PRODUCT), jnp.float32)
     product = jax.jit(jnp.matmul)
 
     def step() -> float:
         return float(product(a, a).block_until_ready()[0, 0])
 
-    step.multiply_adds = size**3  # type: ignore[attr-defined]
     return step
 
 
@@ -214,7 +216,12 @@ class Worker:
         self.seconds: list[float] = []
         self.peak = 0.0
 
-    def step(self) -> None:
+    def turn(self, steps: int) -> None:
+        """Asks for steps, one by one. The first does not count: the kernel took pages back while this side waited."""
+        for i in range(1 + steps):
+            self.step(counts=i > 0)
+
+    def step(self, counts: bool) -> None:
         """Asks for one step and waits for it."""
         assert self.process.stdin
         assert self.process.stdout
@@ -222,11 +229,9 @@ class Worker:
         answer = self.process.stdout.readline().split()
         if not answer:
             sys.exit(f"{' '.join(self.process.args)} ended")  # type: ignore[arg-type]
-        self.seconds.append(float(answer[0]))
+        if counts:
+            self.seconds.append(float(answer[0]))
         self.peak = float(answer[2])
-
-    def median(self, warmup: int) -> float:
-        return statistics.median(self.seconds[warmup:])
 
     def close(self) -> None:
         """Lets the child end."""
@@ -238,21 +243,23 @@ class Worker:
 # ---- the comparison --------------------------------------------------------------------------------------------------
 
 
-def compare(dropout: float, pairs: int, warmup: int) -> tuple[list[Worker], float]:
-    """(the workers, ended; multiply-adds a second of a large matrix product) after pairs of steps in turn."""
+def compare(dropout: float, pairs: int, steps: int) -> list[Worker]:
+    """The workers, ended after pairs of turns: ours, theirs, and the matrix product's."""
     workers = [Worker(side, dropout) for side in SIDES]
-    for _ in range(warmup + pairs):
+    for worker in workers:
+        worker.step(counts=False)  # compiles
+    for _ in range(pairs):
         for worker in workers:
-            worker.step()
+            worker.turn(steps)
     for worker in workers:
         worker.close()
-    return workers[:2], 4096**3 / workers[2].median(warmup)
+    return workers
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("--pairs", type=int, default=7, help="measured steps of each side")
-    parser.add_argument("--warmup", type=int, default=2, help="steps of each side before those; the first compiles")
+    parser.add_argument("--pairs", type=int, default=5, help="turns of each side")
+    parser.add_argument("--steps", type=int, default=2, help="measured steps of a turn")
     parser.add_argument("--dropout", type=float, nargs="+", default=[0.0, 0.1], help="a row of the table for each")
     parser.add_argument("--count", action="store_true", help="print the counted operations and stop")
     parser.add_argument("--side", choices=SIDES, help=argparse.SUPPRESS)
@@ -273,8 +280,9 @@ def main() -> None:
         f"{'dropout':14}{OURS:>14}{THEIRS:>14}{'ratio':>8}{OURS:>14}{THEIRS:>14}{OURS:>14}{THEIRS:>14}"
     )
     for dropout in given.dropout:
-        workers, rate = compare(dropout, given.pairs, given.warmup)
-        medians = [worker.median(given.warmup) for worker in workers]
+        workers = compare(dropout, given.pairs, given.steps)
+        *medians, product = (statistics.median(worker.seconds) for worker in workers)
+        rate = PRODUCT**3 / product
         shares = [3 * total / seconds / rate for total, seconds in zip(totals, medians, strict=True)]
         print(
             f"{dropout:<14}{medians[0]:14.2f}{medians[1]:14.2f}{medians[1] / medians[0]:8.2f}"

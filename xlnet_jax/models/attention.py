@@ -43,9 +43,10 @@ def shift_query_BNPK(by_distance_BNPR: jnp.ndarray, positions_BP: jnp.ndarray, n
 
 @jax.custom_vjp
 def attend_BNTH(scores_BNTK: jnp.ndarray, value_BNKH: jnp.ndarray, kept_BNTK: jnp.ndarray | None) -> jnp.ndarray:
-    """softmax(scores) value, with the weights that are not kept left out of the sum (but not of the softmax).
+    """softmax(scores) value, with the weights that are not kept left out of the sum, not of the softmax.
 
-    Normalised behind the product, on the narrow side. One array of [B, N, T, K] is kept for the way back, and kept_BNTK.
+    Normalised behind the product, on the narrow side. Of the arrays of [B, N, T, K], the way back needs the weights and
+    kept_BNTK alone.
     """
     return _attend_forward(scores_BNTK, value_BNKH, kept_BNTK)[0]
 
@@ -83,9 +84,15 @@ def product(equation: str, a: jnp.ndarray, b: jnp.ndarray) -> jnp.ndarray:
     return jnp.einsum(equation, a, b, preferred_element_type=jnp.float32)
 
 
-def kept_BNTK(key: jax.Array, rate: float, shape: tuple[int, ...]) -> jnp.ndarray:
-    """Which probabilities dropout leaves: bool."""
-    return jax.random.bernoulli(key, 1.0 - rate, shape)
+def kept(key: jax.Array, rate: float, shape: tuple[int, ...]) -> jnp.ndarray:
+    """Which elements dropout leaves: bool, of any shape.
+
+    16 random bits decide each, two from a word, as the words are what costs: the rate is rounded to a 65,536th.
+    """
+    *lead, last = shape
+    words = jax.random.bits(key, (*lead, -(-last // 2)), jnp.uint32)
+    halves = jnp.concatenate([words >> 16, words & 0xFFFF], axis=-1)
+    return halves[..., :last] >= round(rate * 2**16)
 
 
 def relative_attention_BNTH(

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from xlnet_jax.config import ModelConfig
-from xlnet_jax.models.attention import MASKED, kept_BNTK, product, relative_attention_BNTH
+from xlnet_jax.models.attention import MASKED, kept, product, relative_attention_BNTH
 from xlnet_jax.models.inputs import Inputs
 from xlnet_jax.models.masks import causal_BTK
 from xlnet_jax.models.positions import distances_R, signals_2RF
@@ -76,6 +76,19 @@ class Norm(nn.Module):
         return norm(hidden_BTD).astype(self.config.dtype)
 
 
+class Dropout(nn.Module):
+    """In training, zeros a share of the elements and scales up the others (`kept`); takes the rng "dropout"."""
+
+    rate: float
+    train: bool
+
+    @nn.compact
+    def __call__(self, x: jnp.ndarray) -> jnp.ndarray:
+        if not self.train or self.rate == 0:
+            return x
+        return jnp.where(kept(self.make_rng("dropout"), self.rate, x.shape), x / (1.0 - self.rate), 0)
+
+
 class Attention(nn.Module):
     """Projections, `relative_attention_BNTH`, residual and post-LN (`rel_multihead_attn`, `two_stream_rel_attn`)."""
 
@@ -103,10 +116,10 @@ class Attention(nn.Module):
         r_2FNH = r_DNH.reshape(2, c.d_model // 2, *heads_shape)
         halves_2NRH = product("SRF,SFNH->SNRH", shared.signals_2RF.astype(c.dtype), r_2FNH)
         position_key_BNRH = jnp.einsum("BS,SNRH->BNRH", shared.direction_B2, halves_2NRH).astype(c.dtype)
-        kept = None
+        kept_BNTK = None
         if self.train and c.attention_dropout > 0:
             shape = (rows_BTD.shape[0], c.num_heads, rows_BTD.shape[1], context_BKD.shape[1])
-            kept = kept_BNTK(self.make_rng("dropout"), c.attention_dropout, shape)
+            kept_BNTK = kept(self.make_rng("dropout"), c.attention_dropout, shape)
         read_BNTH = relative_attention_BNTH(
             jnp.einsum("BTD,DNH->BNTH", rows_BTD, q_DNH),
             jnp.einsum("BKD,DNH->BNKH", context_BKD, k_DNH),
@@ -117,12 +130,12 @@ class Attention(nn.Module):
             shared.masked_BTK,
             shared.other_segment_BTK,
             shared.target_positions_BP,
-            kept,
+            kept_BNTK,
         )
-        if kept is not None:
+        if kept_BNTK is not None:
             read_BNTH = read_BNTH / (1.0 - c.attention_dropout)
         out_BTD = jnp.einsum("BNTH,DNH->BTD", read_BNTH, o_DNH)
-        out_BTD = nn.Dropout(c.dropout, deterministic=not self.train)(out_BTD)
+        out_BTD = Dropout(c.dropout, self.train)(out_BTD)
         return Norm(c, name="norm")(rows_BTD + out_BTD)
 
 
@@ -142,7 +155,7 @@ class FeedForward(nn.Module):
     @nn.compact
     def __call__(self, rows_BTD: jnp.ndarray) -> jnp.ndarray:
         c = self.config
-        drop = nn.Dropout(c.dropout, deterministic=not self.train)
+        drop = Dropout(c.dropout, self.train)
 
         inner_BTF = drop(ACTIVATIONS[c.activation](partitioned_dense(c, "inner", c.d_ff, ("embed", "mlp"))(rows_BTD)))
         out_BTD = drop(partitioned_dense(c, "outer", c.d_model, ("mlp", "embed"))(inner_BTF))
@@ -204,7 +217,7 @@ class Backbone(nn.Module):
         c, (batch, length) = self.config, inputs.input_ids_BL.shape
         if mems_ZBMD is None:
             mems_ZBMD = jnp.zeros((c.num_layers, batch, 0, c.d_model))
-        drop = nn.Dropout(c.dropout, deterministic=not train)
+        drop = Dropout(c.dropout, train)
         rows_BTD = drop(self._embed(inputs))
         # A masked NaN still poisons a sum: what is not in use is zero.
         mems_ZBMD = jnp.where(inputs.memory_BM[None, :, :, None], mems_ZBMD, 0).astype(c.dtype)
