@@ -113,12 +113,8 @@ class Tokenizer:
                 f"tokenizer {path}: no such file; give a SentencePiece model or a folder with {MODEL_FILE}"
             )
         settings_file = file.with_name(SETTINGS_FILE)
-        settings = _read_settings(settings_file) if settings_file.exists() else otherwise or Settings()
-        try:
-            model = file.read_bytes()
-        except PermissionError as error:
-            raise InputError(f"tokenizer {file} cannot be read: {error.strerror}") from None
-        return cls(model, settings, str(file))
+        settings = _settings_in(settings_file) if settings_file.exists() else otherwise or Settings()
+        return cls(read_model(file), settings, str(file))
 
     @classmethod
     def train(cls, lines: Iterable[str], vocab_size: int, normalization: Normalization | Literal["auto"]) -> Tokenizer:
@@ -201,17 +197,34 @@ class Tokenizer:
         return np.fromiter(itertools.chain.from_iterable(parts), np.int32)
 
 
-def _read_settings(file: Path) -> Settings:
+def read_model(file: Path) -> bytes:
+    """What a .model file holds. InputError where it cannot be read."""
     try:
-        settings = Settings(**json.loads(file.read_text()))
-    except (ValueError, TypeError) as error:
-        raise InputError(
-            f"tokenizer settings {file}: not readable ({error}); delete the file for the original's"
-        ) from None
+        return file.read_bytes()
+    except OSError as error:
+        raise InputError(f"tokenizer {file} cannot be read: {error.strerror}") from None
+
+
+def _settings_in(file: Path) -> Settings:
+    try:
+        content = json.loads(file.read_text())
+    except ValueError as error:
+        raise InputError(f"tokenizer settings {file}: not readable ({error}); delete it for the original's") from None
+    return read_settings(content, str(file))
+
+
+def read_settings(content: Any, where: str) -> Settings:
+    """The settings that a JSON object holds. InputError, naming `where`, where it holds something else."""
+    try:
+        settings = Settings(**content)
+    except TypeError as error:
+        raise InputError(f"tokenizer settings {where}: not readable ({error}); delete it for the original's") from None
     if settings.normalization not in ("english", "nfkc", "none"):
         raise InputError(
-            f"tokenizer settings {file}: normalization {settings.normalization!r} is none of english, nfkc, none"
+            f"tokenizer settings {where}: normalization {settings.normalization!r} is none of english, nfkc, none"
         )
+    if not isinstance(settings.split_digit_commas, bool):
+        raise InputError(f"tokenizer settings {where}: split_digit_commas is neither true nor false")
     return settings
 
 

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 import tyro
 
-from xlnet_jax.config import PRESETS, Config, InputError, flatten
+from xlnet_jax.config import FIXED_BY_WEIGHTS, PRESETS, Config, InputError, flatten
 from xlnet_jax.rules import validate
 
 USER_ERROR = 2
@@ -29,6 +29,8 @@ def parse_config(argv: Sequence[str], prog: str, description: str) -> Config:
     Raises InputError on what cannot be read; prints and exits on --help.
     """
     config = parse(Config, argv, prog, description, _preset(argv))
+    if config.init:
+        _refuse_fixed(argv)
     validate(config)
     return config
 
@@ -85,6 +87,14 @@ def _preset(argv: Sequence[str]) -> Config:
     if name not in PRESETS:
         raise InputError(f"--preset {name}: there is {', '.join(PRESETS)}")
     return PRESETS[name]()
+
+
+def _refuse_fixed(argv: Sequence[str]) -> None:
+    """A setting of the network beside --init, whose weights have settled it."""
+    words = {word.partition("=")[0].replace("_", "-").replace(".no-", ".") for word in argv}
+    for name in FIXED_BY_WEIGHTS:
+        if (flag := f"--model.{name.replace('_', '-')}") in words:
+            raise InputError(f"{flag} comes with the weights of --init: leave it out")
 
 
 def _unknown_setting(word: str, kind: type) -> str:

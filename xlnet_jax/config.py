@@ -66,6 +66,13 @@ class ModelConfig:
     zeros; sequence summaries read padding"""
 
 
+FIXED_BY_WEIGHTS = (
+    "vocab_size", "num_layers", "d_model", "num_heads", "d_head", "d_ff", "activation", "untie_r", "clamp_len",
+    "attn_type", "same_length", "layer_norm_eps",
+)  # fmt: skip
+"""Settings of the model that a checkpoint brings along; the others, as dropout and mem_len, are a run's own."""
+
+
 @dataclass(frozen=True)
 class HeadConfig:
     """What finetuning puts on the network in place of the vocabulary scores."""

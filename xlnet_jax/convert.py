@@ -32,10 +32,9 @@ def main(argv: Sequence[str]) -> int:
     args = cli.parse(Conversion, argv, "python -m xlnet_jax.convert", __doc__ or "")
     from pathlib import Path
 
-    from xlnet_jax.interop.formats import load, recognise, save
+    from xlnet_jax.interop.formats import demand_new, load, recognise, save
 
-    if Path(args.target).exists():  # said before minutes of reading
-        raise InputError(f"{args.target} exists: name a folder that does not")
+    demand_new(Path(args.target))  # before minutes of reading
     kind = recognise(Path(args.source))
     if kind == "native" and args.to is None:
         raise InputError(f"{args.source} is this project's own already: say --to hf or --to tf1")

@@ -2,8 +2,9 @@
 
 import math
 from collections.abc import Iterator
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-from xlnet_jax.config import Config, DataConfig, InputError, ModelConfig, OptimizerConfig, flatten
+from xlnet_jax.config import Config, DataConfig, HeadConfig, InputError, ModelConfig, OptimizerConfig, flatten
 from xlnet_jax.dims import WINDOW_SPECIALS
 
 
@@ -13,10 +14,43 @@ def validate(config: Config) -> None:
         raise InputError(broken)
 
 
-def _contradictions(config: Config) -> Iterator[str]:
+def validate_network(model: ModelConfig, head: HeadConfig | None, where: str) -> None:
+    """Raises InputError with the first setting of a checkpoint that has the wrong type, or contradicts another."""
+    for config in (model, head) if head else (model,):
+        hints = get_type_hints(type(config))
+        for name, value in vars(config).items():
+            if not _has_type(value, hints[name]):
+                raise InputError(f"{where}: {name.replace('_', '-')} {value!r} is not {_type_name(hints[name])}")
+    memory = (f"model.mem-len {model.mem_len} must be at least 0",) if model.mem_len < 0 else ()
+    for broken in (*_finite(model), *memory, *_model(model)):
+        raise InputError(f"{where}: {broken}")
+
+
+def _has_type(value: Any, hint: Any) -> bool:
+    if get_origin(hint) is Literal:
+        return isinstance(value, str) and value in get_args(hint)
+    if get_origin(hint) is tuple:
+        return isinstance(value, tuple) and all(isinstance(v, str) for v in value)
+    if isinstance(value, bool) or hint is bool:
+        return isinstance(value, bool) and hint is bool
+    if hint is int:
+        return isinstance(value, int) and abs(value) < 2**31
+    return isinstance(value, (int, float) if hint is float else hint)
+
+
+def _type_name(hint: Any) -> str:
+    return f"one of {', '.join(get_args(hint))}" if get_origin(hint) is Literal else f"of type {hint}"
+
+
+def _finite(config: Any) -> Iterator[str]:
     for name, value, _ in flatten(config):
         if isinstance(value, float) and not math.isfinite(value):
             yield f"{name} {value} must be a finite number"
+
+
+def _contradictions(config: Config) -> Iterator[str]:
+    yield from _finite(config)
+    for name, value, _ in flatten(config):
         if value == "":
             yield f"{name} is empty: leave it out, or name something"
     yield from _model(config.model)

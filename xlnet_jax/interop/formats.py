@@ -1,14 +1,22 @@
 """Loading a checkpoint of any format, recognised from its files, and saving in any."""
 
 import dataclasses
+import errno
+import os
 from pathlib import Path
 from typing import Literal, get_args
 
+import jax
+import numpy as np
+
 from data_pipelines.atomic import complete_folder
 from xlnet_jax.config import InputError
+from xlnet_jax.disk import demand_space, full_disk_as_os_error
 from xlnet_jax.interop import hf_files, native, tf1_files
-from xlnet_jax.interop.pretrained import Pretrained, assemble
+from xlnet_jax.interop.pretrained import Pretrained, assemble, check_params
+from xlnet_jax.rules import validate_network
 
+_NOT_A_PLACE = (errno.EEXIST, errno.ENOTDIR, errno.ENOENT, errno.ENAMETOOLONG, errno.EINVAL)
 Format = Literal["native", "tf1", "hf"]
 Activation = Literal["gelu", "gelu_erf", "relu"]
 _LOOKED_FOR = (
@@ -49,6 +57,7 @@ def load(path: str | Path, *, partial: bool = False, activation: Activation | No
         loaded = assemble(found, str(source), partial)
     if activation:
         loaded = dataclasses.replace(loaded, model=dataclasses.replace(loaded.model, activation=activation))
+        validate_network(loaded.model, loaded.head, str(source))
     return loaded
 
 
@@ -58,8 +67,21 @@ def save(pretrained: Pretrained, path: str | Path, to: Format = "native") -> lis
     target = Path(path)
     if to not in get_args(Format):
         raise InputError(f"format {to} is none of {', '.join(get_args(Format))}")
-    if target.exists():
-        raise InputError(f"{target} exists: name a folder that does not")
+    demand_new(target)
+    validate_network(pretrained.model, pretrained.head, "the network")
+    check_params(pretrained, "the network")
     write = {"native": native.write, "tf1": tf1_files.write, "hf": hf_files.write}[to]
-    with complete_folder(target) as partial:
-        return write(pretrained, partial)
+    try:
+        with full_disk_as_os_error(target.parent), complete_folder(target) as partial:
+            demand_space(partial, sum(np.asarray(a).nbytes for a in jax.tree.leaves(pretrained.params)))
+            return write(pretrained, partial)
+    except OSError as error:
+        if error.errno not in _NOT_A_PLACE:
+            raise
+        raise InputError(f"{target} cannot be made a folder: {error.strerror}") from None
+
+
+def demand_new(target: Path) -> None:
+    """InputError where something stands there already."""
+    if os.path.lexists(target):
+        raise InputError(f"{target} exists: name a folder that does not")

@@ -5,6 +5,7 @@ from typing import Any, Literal
 
 from xlnet_jax.config import HeadConfig, InputError, ModelConfig
 from xlnet_jax.interop.weights import SAME, TRANSPOSED, TWO_LEADING_ONES, Layout, Weight
+from xlnet_jax.rules import validate_network
 
 BODY = "transformer"
 TIED = "lm_loss.weight"  # the embedding once more, in some files
@@ -79,14 +80,18 @@ def _dense(theirs: str, ours: str) -> Iterator[Weight]:
 
 
 def sizes_of(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
-    """The sizes that the weights have, by the names of our settings."""
-    sizes: dict[str, int] = {"num_layers": sum(name.endswith("rel_attn.q") for name in shapes)}
+    """The sizes that the weights have, by the names of our settings; those that no tensor tells are left out."""
+    sizes: dict[str, int] = {}
+    known = {name for name, _ in _LAYER.values()}
+    parts = [name.removeprefix(f"{BODY}.layer.").split(".", 1) for name in shapes if name.startswith(f"{BODY}.layer.")]
+    if layers := {number for number, *rest in parts if rest and rest[0] in known}:
+        sizes["num_layers"] = len(layers)
     for name, shape in shapes.items():
         if name == f"{BODY}.word_embedding.weight" and len(shape) == 2:
             sizes["vocab_size"] = shape[0]
-        elif name == f"{BODY}.layer.0.rel_attn.q" and len(shape) == 3:
+        elif name.endswith(".rel_attn.q") and len(shape) == 3:
             sizes["d_model"], sizes["num_heads"], sizes["d_head"] = shape
-        elif name == f"{BODY}.layer.0.ff.layer_1.weight":
+        elif name.endswith(".ff.layer_1.weight") and len(shape) == 2:
             sizes["d_ff"] = shape[0]
     return sizes
 
@@ -121,7 +126,9 @@ def head_config(theirs: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]
         return HeadConfig("question_answering")
     for scope in (TAG_SCOPE, SPAN_SCOPE):
         if f"{scope}.weight" in shapes:
-            return HeadConfig("token_classification", shapes[f"{scope}.weight"][0], labels=labels, scope=scope)
+            num_labels = shapes[f"{scope}.weight"][0]
+            named = _of_all(labels, num_labels, where)
+            return HeadConfig("token_classification", num_labels, labels=named, scope=scope)
     if "logits_proj.weight" not in shapes:
         return None
     summary, use_projection = theirs.get("summary_type", "last"), "sequence_summary.summary.weight" in shapes
@@ -133,16 +140,55 @@ def head_config(theirs: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]
         kind = "with" if use_projection else "without"
         raise InputError(f"{where}: summary_activation {activation} {kind} projection; ours is {ours}")
     scope = theirs.get("tf1_scope", "")
+    if "/" in scope:
+        raise InputError(f"{where}: tf1_scope {scope} is not the name of one layer")
     if "XLNetForMultipleChoice" in theirs.get("architectures", ()):
         return HeadConfig("multiple_choice", 4, summary, use_projection, scope=scope)
     num_labels = shapes["logits_proj.weight"][0]
     task: Literal["regression", "classification"] = "regression" if num_labels == 1 else "classification"
-    return HeadConfig(task, num_labels, summary, use_projection, labels if num_labels > 1 else (), scope)
+    return HeadConfig(task, num_labels, summary, use_projection, _of_all(labels, num_labels, where), scope)
 
 
 def _label_names(theirs: Mapping[str, Any]) -> tuple[str, ...]:
-    names = [name for _, name in sorted((int(i), name) for i, name in theirs.get("id2label", {}).items())]
+    by_index = {int(i): name for i, name in theirs.get("id2label", {}).items()}
+    names = [by_index[i] for i in range(len(by_index))]
     return () if names == [f"LABEL_{i}" for i in range(len(names))] else tuple(names)
+
+
+def _of_all(labels: tuple[str, ...], num_labels: int, where: str) -> tuple[str, ...]:
+    if labels and len(labels) != num_labels:
+        raise InputError(f"{where}: id2label names {len(labels)} labels, and the weights have {num_labels}")
+    return labels
+
+
+def settings_of(
+    theirs: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]], where: str
+) -> tuple[ModelConfig, HeadConfig | None]:
+    """Our settings of a config.json and of the tensors beside it. InputError on what we do not have, or that is not
+    what it should be."""
+    try:
+        config, head = model_config(theirs, where), head_config(theirs, shapes, where)
+    except (TypeError, ValueError, KeyError, AttributeError, IndexError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"{where}: a setting is not what it should be ({type(error).__name__}: {error})") from None
+    validate_network(config, head, where)
+    if not isinstance(theirs.get("reuse_len") or 0, int):
+        raise InputError(f"{where}: reuse_len {theirs['reuse_len']!r} is not a number of positions")
+    return config, head
+
+
+# What `to_config` writes; the rest of a config.json is kept for the way back.
+_OURS = {
+    *_SIZES.values(), "d_head", "ff_activation", "dropout", "mem_len", "reuse_len", "architectures", "model_type",
+    "bos_token_id", "eos_token_id", "pad_token_id", "dtype", "torch_dtype", "tie_word_embeddings", "id2label",
+    "label2id", "summary_type", "summary_use_proj", "summary_activation", "tf1_scope", "transformers_version",
+}  # fmt: skip
+
+
+def extra_of(theirs: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings that only transformers has a use for, as bi_data, start_n_top or problem_type."""
+    return {name: value for name, value in theirs.items() if name not in _OURS}
 
 
 _ARCHITECTURES = {
@@ -154,8 +200,10 @@ _ARCHITECTURES = {
 }
 
 
-def to_config(config: ModelConfig, head: HeadConfig | None, reuse_len: int | None) -> dict[str, Any]:
-    """The config.json of a network. InputError on what Hugging Face cannot hold."""
+def to_config(
+    config: ModelConfig, head: HeadConfig | None, reuse_len: int | None, extra: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The config.json of a network; `extra`: as `extra_of` kept it. InputError on what Hugging Face cannot hold."""
     if config.d_model != config.num_heads * config.d_head:
         raise InputError(
             f"Hugging Face cannot hold num_heads {config.num_heads} x d_head {config.d_head} beside d_model "
@@ -164,6 +212,9 @@ def to_config(config: ModelConfig, head: HeadConfig | None, reuse_len: int | Non
     if head and head.summary == "attn" and head.task in ("classification", "regression", "multiple_choice"):
         raise InputError("Hugging Face cannot hold a summary of type attn: it has none; --to tf1 or native can")
     theirs: dict[str, Any] = {
+        "bi_data": False,
+        "summary_last_dropout": config.dropout,
+        **extra,
         "architectures": ["XLNetLMHeadModel" if head is None else _ARCHITECTURES[head.task]],
         "model_type": "xlnet",
         **{name: getattr(config, ours) for ours, name in _SIZES.items()},
@@ -172,7 +223,6 @@ def to_config(config: ModelConfig, head: HeadConfig | None, reuse_len: int | Non
         "dropout": config.dropout,
         "mem_len": config.mem_len or None,
         "reuse_len": reuse_len,
-        "bi_data": False,
         "bos_token_id": 1,
         "eos_token_id": 2,
         "pad_token_id": 5,
@@ -190,10 +240,9 @@ def to_config(config: ModelConfig, head: HeadConfig | None, reuse_len: int | Non
         theirs["id2label"] = dict(enumerate(names))
         theirs["label2id"] = {name: i for i, name in enumerate(names)}
     if head.task == "regression":
-        theirs["problem_type"] = "regression"
+        theirs.setdefault("problem_type", "regression")
     return theirs | {
         "summary_type": head.summary,
         "summary_use_proj": head.use_projection,
         "summary_activation": "tanh" if head.use_projection else _NO_ACTIVATION,
-        "summary_last_dropout": config.dropout,
     }

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import ml_dtypes  # noqa: F401 - teaches NumPy bfloat16, which safetensors asks it for
@@ -9,7 +10,7 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
-from data_pipelines.tokenizer import MODEL_FILE, Settings, Tokenizer
+from data_pipelines.tokenizer import MODEL_FILE, Settings, Tokenizer, read_model, read_settings
 from xlnet_jax.config import InputError
 from xlnet_jax.interop import hf
 from xlnet_jax.interop.json_file import read_json
@@ -38,30 +39,35 @@ def read(folder: Path) -> Found:
     if tied is not None and not np.array_equal(tied, variables.get(f"{hf.BODY}.word_embedding.weight", ())):
         raise InputError(f"{folder}: {hf.TIED} is not the embedding; ours are tied")
     shapes = {name: tuple(value.shape) for name, value in variables.items()}
-    config = hf.model_config(theirs, str(folder / CONFIG))
-    check_sizes(config, hf.sizes_of(shapes), str(folder / CONFIG))
+    where = str(folder / CONFIG)
+    sizes = hf.sizes_of(shapes)
+    if "num_layers" not in sizes:
+        raise InputError(f"{folder}: no layer of an XLNet is among its {len(variables)} tensors")
+    config, head = hf.settings_of(theirs, shapes, where)
+    check_sizes(config, sizes, where)
     if config.activation == "gelu_erf":
         notes.append(
             "config.json says ff_activation gelu, which is the exact one in transformers; the 2019 weights were "
             "trained with its tanh form: --activation gelu if these are theirs"
         )
-    if lower := sorted({str(v.dtype) for v in variables.values()} - {"float32"}):
-        notes.append(f"weights in {', '.join(lower)}, kept as float32")
-    head = hf.head_config(theirs, shapes, str(folder / CONFIG))
+    if theirs.get("bi_data"):
+        notes.append("bi_data: transformers reads the second half of a batch backwards; here each row has its own flag")
+    if head and head.task == "regression" and not theirs.get("architectures"):
+        notes.append("config.json names no architecture: one score a text is taken for regression")
     if not config.untie_r and not _alike_in_all_layers(variables):
         config = dataclasses.replace(config, untie_r=True)
         notes.append("config.json says untie_r false, but the r biases differ from layer to layer: kept untied")
     tokenizer, tokenizer_notes = _tokenizer(folder)
     return Found(
         config, head, hf.weights(config, head), variables, tokenizer, theirs.get("reuse_len") or None,
-        (*notes, *tokenizer_notes),
+        hf.extra_of(theirs), (*notes, *tokenizer_notes),
     )  # fmt: skip
 
 
 def write(pretrained: Pretrained, folder: Path) -> list[str]:
     """Fills an empty folder. Returns what a reader should know of it. InputError on what Hugging Face cannot hold."""
     p = pretrained
-    config = hf.to_config(p.model, p.head, p.reuse_len)
+    config = hf.to_config(p.model, p.head, p.reuse_len, p.extra)
     tensors = to_theirs(p.params, hf.weights(p.model, p.head))
     safetensors.numpy.save_file(tensors, folder / SAFETENSORS, metadata={"format": "pt"})
     (folder / CONFIG).write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
@@ -80,21 +86,37 @@ def _tensors(folder: Path) -> dict[str, np.ndarray]:
         if (folder / name).exists():
             return load(folder / name)
         if (folder / (name + _INDEX)).exists():
-            shards = sorted(set(read_json(folder / (name + _INDEX)).get("weight_map", {}).values()))
-            tensors: dict[str, np.ndarray] = {}
-            for shard in shards:
-                if not (folder / shard).exists():
-                    raise InputError(f"{folder}: {shard} is missing, which {name}{_INDEX} names")
-                tensors |= load(folder / shard)
-            return tensors
+            return _shards(folder, folder / (name + _INDEX), load)
     raise InputError(f"{folder}: neither {SAFETENSORS} nor {TORCH}")
+
+
+def _shards(folder: Path, index: Path, load: Callable[[Path], dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+    """The tensors of all shards, each from the shard that the index names."""
+    weight_map = read_json(index).get("weight_map")
+    if not isinstance(weight_map, dict) or not weight_map:
+        raise InputError(f"{index} has no weight_map")
+    if not all(isinstance(shard, str) and shard and Path(shard).name == shard for shard in weight_map.values()):
+        raise InputError(f"{index}: a shard in its weight_map is not the name of a file")
+    tensors: dict[str, np.ndarray] = {}
+    for shard in sorted(set(weight_map.values())):
+        if not (folder / shard).exists():
+            raise InputError(f"{folder}: {shard} is missing, which {index.name} names")
+        held = load(folder / shard)
+        if wrong := sorted(n for n in held if weight_map.get(n) != shard):
+            raise InputError(f"{folder / shard} holds {', '.join(wrong)}, which {index.name} does not say")
+        if wrong := sorted(n for n in weight_map if weight_map[n] == shard and n not in held):
+            raise InputError(f"{folder / shard} lacks {', '.join(wrong)}, which {index.name} says it holds")
+        tensors |= held
+    return tensors
 
 
 def _load_safetensors(file: Path) -> dict[str, np.ndarray]:
     try:
         return safetensors.numpy.load_file(file)
-    except safetensors.SafetensorError as error:
+    except (safetensors.SafetensorError, OSError) as error:
         raise InputError(f"{file} is damaged or truncated: {error}") from None
+    except (AttributeError, TypeError) as error:  # of a type that NumPy does not know, as float8
+        raise InputError(f"{file} has a type of numbers that cannot be read: {error}") from None
 
 
 def _load_torch(file: Path) -> dict[str, np.ndarray]:
@@ -104,9 +126,12 @@ def _load_torch(file: Path) -> dict[str, np.ndarray]:
         raise InputError(f"{file} needs PyTorch to be read: pip install torch, or give {SAFETENSORS}") from None
     try:
         tensors = torch.load(file, map_location="cpu", weights_only=True)
-    except Exception as error:  # zip, pickle and end-of-file errors, of as many types
-        raise InputError(f"{file} is damaged or truncated: {str(error).partition(chr(10))[0]}") from None
-    return {name: tensor.float().numpy() for name, tensor in tensors.items()}
+        if isinstance(tensors, dict) and isinstance(tensors.get("state_dict"), dict):
+            tensors = tensors["state_dict"]
+        return {str(name): tensor.detach().float().numpy() for name, tensor in tensors.items()}
+    except Exception as error:  # zip, pickle, end-of-file and type errors, of as many types
+        reason = str(error).partition("\n")[0] or type(error).__name__
+        raise InputError(f"{file} is damaged or truncated, or no dictionary of tensors: {reason}") from None
 
 
 def _alike_in_all_layers(variables: dict[str, np.ndarray]) -> bool:
@@ -135,8 +160,8 @@ def _tokenizer(folder: Path) -> tuple[Tokenizer | None, list[str]]:
         return None, ["tokenizer_config.json says do_lower_case, which ours does not do: it does not come along"]
     settings = Settings("nfkc", split_digit_commas=False) if theirs.get("keep_accents") else Settings()
     if _OUR_SETTINGS in theirs:
-        settings = Settings(**theirs[_OUR_SETTINGS])
-    return Tokenizer(file.read_bytes(), settings, str(file)), []
+        settings = read_settings(theirs[_OUR_SETTINGS], str(folder / TOKENIZER_CONFIG))
+    return Tokenizer(read_model(file), settings, str(file)), []
 
 
 def _write_tokenizer(tokenizer: Tokenizer, folder: Path) -> list[str]:

@@ -13,7 +13,7 @@ def read_json(file: Path) -> dict[str, Any]:
         content = json.loads(file.read_text())
     except FileNotFoundError:
         raise InputError(f"{file} is missing") from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"{file} cannot be read: {error}") from None
     if not isinstance(content, dict):
         raise InputError(f"{file} holds no JSON object")

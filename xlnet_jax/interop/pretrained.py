@@ -11,10 +11,11 @@ import numpy as np
 
 from data_pipelines.tokenizer import CLS, PAD, SEP, Tokenizer
 from xlnet_jax.config import HeadConfig, InputError, ModelConfig
-from xlnet_jax.interop.weights import Weight, abstract_params, flatten, initial_params, nest, to_ours
+from xlnet_jax.interop.weights import Mismatch, Weight, abstract_params, flatten, initial_params, nest, size, to_ours
 from xlnet_jax.models.backbone import Backbone
 from xlnet_jax.models.heads import build_model
 from xlnet_jax.models.inputs import Inputs, text_inputs
+from xlnet_jax.rules import validate_network
 
 CLS_SEGMENT = 2
 
@@ -28,6 +29,7 @@ class Pretrained:
     head: HeadConfig | None = None  # None = language modelling
     tokenizer: Tokenizer | None = None
     reuse_len: int | None = None  # positions that became memory in pretraining, where that is known
+    extra: Mapping[str, Any] = field(default_factory=dict)  # Hugging Face's settings of no use here, for the way back
     notes: tuple[str, ...] = field(default=(), compare=False)  # what was left behind or assumed on the way here
 
     @property
@@ -40,6 +42,8 @@ class Pretrained:
         does. InputError where the checkpoint came without a tokenizer."""
         if self.tokenizer is None:
             raise InputError("this checkpoint has no tokenizer: put its spiece.model beside it")
+        if isinstance(texts, str) or not texts:
+            raise InputError("encode takes a list of at least one text")
         rows = [[*ids, SEP, CLS] for ids in self.tokenizer.encode_lines(texts)]
         length = max(map(len, rows))
         ids_BL = np.array([[PAD] * (length - len(row)) + row for row in rows], np.int32)
@@ -72,24 +76,58 @@ class Found:
     variables: Mapping[str, np.ndarray]
     tokenizer: Tokenizer | None = None
     reuse_len: int | None = None
+    extra: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
 
 def assemble(found: Found, where: str, partial: bool) -> Pretrained:
     """The network of these variables. What is missing, unknown or of another shape is refused by name; with `partial`
     it is drawn afresh or left behind, and noted."""
+    validate_network(found.model, found.head, where)
     check_tokenizer(found.tokenizer, found.model, where)
     shapes = abstract_params(found.model, found.head)
     params, mismatch = to_ours(found.variables, found.table, shapes)
-    notes = list(found.notes)
+    notes = [*found.notes, *_precision(found.variables, where)]
     if mismatch:
         if not partial:
-            raise InputError(f"{where} is not whole: {mismatch}; --partial converts what fits")
+            raise InputError(f"{where} is not whole: {mismatch}; xlnet_jax.convert --partial takes what fits")
         notes.append(f"does not fit: {mismatch}")
-        params, drawn = with_drawn(params, found.model, found.head, found.table)
-        if drawn:
-            notes.append(f"drawn afresh: {', '.join(drawn)}")
-    return Pretrained(found.model, params, found.head, found.tokenizer, found.reuse_len, tuple(notes))
+        if mismatch.missing or mismatch.misshapen:
+            params, _ = to_ours(found.variables, found.table, shapes, _drawn(found))
+            notes.append("what is missing or of another shape was drawn afresh")
+    return Pretrained(found.model, params, found.head, found.tokenizer, found.reuse_len, found.extra, tuple(notes))
+
+
+def _drawn(found: Found) -> dict[str, np.ndarray]:
+    required = {w.path for w in found.table if w.required}
+    return {k: v for k, v in flatten(initial_params(found.model, found.head)).items() if k in required}
+
+
+def _precision(variables: Mapping[str, np.ndarray], where: str) -> list[str]:
+    """What float32 makes of the weights. InputError where they are no real numbers."""
+    kinds = {str(v.dtype) for v in variables.values()}
+    if wrong := sorted(k for k in kinds if not ("float" in k or "int" in k)):
+        raise InputError(f"{where} has weights of type {', '.join(wrong)}: real numbers are needed")
+    notes = [f"weights in {', '.join(sorted(kinds - {'float32'}))}, kept as float32"] if kinds - {"float32"} else []
+    broken = [name for name, v in variables.items() if not np.isfinite(np.asarray(v, np.float32)).all()]
+    return [*notes, f"not all numbers are finite in {', '.join(sorted(broken))}"] if broken else notes
+
+
+def check_params(pretrained: Pretrained, where: str) -> None:
+    """InputError where parameters are missing, too many, or not of the shapes that the settings say."""
+    shapes, flat = abstract_params(pretrained.model, pretrained.head), flatten(pretrained.params)
+    optional = {"backbone/mask_embedding"} if pretrained.head else set()
+    wrong = Mismatch(
+        missing=sorted(shapes.keys() - flat.keys() - optional),
+        unknown=sorted(flat.keys() - shapes.keys()),
+        misshapen=[
+            f"{path} is {size(flat[path].shape)}, not {size(shapes[path].shape)}"
+            for path in sorted(shapes.keys() & flat.keys())
+            if tuple(flat[path].shape) != shapes[path].shape
+        ],
+    )
+    if wrong:
+        raise InputError(f"{where} is not whole: {wrong}")
 
 
 def with_drawn(

@@ -118,17 +118,18 @@ SIZES = {  # ours -> theirs, in xlnet_config.json
 def sizes_of(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
     """The sizes that the variables have, by the names of our settings."""
     sizes: dict[str, Any] = {}
-    layers = {int(match[1]) for match in (re.match(rf"{BODY}/layer_(\d+)/", name) for name in shapes) if match}
-    if layers:
-        sizes["num_layers"] = max(layers) + 1
-    if embedding := shapes.get(f"{BODY}/word_embedding/lookup_table"):
-        sizes["vocab_size"] = embedding[0]
-    if query := shapes.get(f"{BODY}/layer_0/rel_attn/q/kernel"):
-        sizes["d_model"], sizes["num_heads"], sizes["d_head"] = query
-    if inner := shapes.get(f"{BODY}/layer_0/ff/layer_1/kernel"):
-        sizes["d_ff"] = inner[1]
-    if bias := shapes.get(f"{BODY}/r_w_bias"):
-        sizes["untie_r"] = len(bias) == 3
+    known = "|".join(_LAYER.values())
+    if layers := {match[1] for name in shapes if (match := re.fullmatch(rf"{BODY}/layer_(\d+)/({known})", name))}:
+        sizes["num_layers"] = len(layers)
+    for name, shape in shapes.items():
+        if name == f"{BODY}/word_embedding/lookup_table" and len(shape) == 2:
+            sizes["vocab_size"] = shape[0]
+        elif name.endswith("/rel_attn/q/kernel") and len(shape) == 3:
+            sizes["d_model"], sizes["num_heads"], sizes["d_head"] = shape
+        elif name.endswith("/ff/layer_1/kernel") and len(shape) == 2:
+            sizes["d_ff"] = shape[1]
+        elif name == f"{BODY}/r_w_bias" and len(shape) in (2, 3):
+            sizes["untie_r"] = len(shape) == 3
     return sizes
 
 

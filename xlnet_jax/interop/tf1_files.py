@@ -34,15 +34,18 @@ def read(source: Path) -> Found:
     shapes = {name: value.shape for name, value in variables.items()}
     config, notes = _config(prefix.parent, shapes)
     if optimizer:
-        notes.append(f"{optimizer} variables of the optimizer stay behind (Adam slots, counters)")
-    logits = [v for name, v in variables.items() if name.endswith("/logit/kernel")]
+        notes.append(
+            f"{optimizer} variables of its optimizer stay behind: counters, and Adam's slots where there are any"
+        )
+    notes.append("mem_len, clamp_len, dropout and the like are flags of the original: the defaults of ModelConfig")
+    logits = [v for name, v in variables.items() if name.endswith("/logit/kernel") and v.ndim == 2]
     head = tf1.head_of(variables, logits[0].shape[-1] if logits else None)
     if head and head.task != "question_answering" and head.summary == "last":
         notes.append("which token the summary takes is not in the checkpoint: the last, the original's default")
     tokenizer = _tokenizer(prefix.parent)
     if tokenizer is None:
         notes.append(f"no {MODEL_FILE}: the tokenizer does not come along")
-    return Found(config, head, tf1.weights(config, head), variables, tokenizer, None, tuple(notes))
+    return Found(config, head, tf1.weights(config, head), variables, tokenizer, None, {}, tuple(notes))
 
 
 def write(pretrained: Pretrained, folder: Path) -> list[str]:
@@ -63,7 +66,11 @@ def write(pretrained: Pretrained, folder: Path) -> list[str]:
     flags = [f"--mem_len={m.mem_len}", f"--clamp_len={m.clamp_len}", f"--same_length={m.same_length}"]
     if p.reuse_len:
         flags.append(f"--reuse_len={p.reuse_len}")
+    if p.head and p.head.task in ("classification", "regression", "multiple_choice"):
+        flags += [f"--summary_type={p.head.summary}", f"--use_summ_proj={p.head.use_projection}"]
     notes = [f"{CONFIG} holds sizes alone; the original takes the rest as flags: {' '.join(flags)}"]
+    if p.head and p.head.labels:
+        notes.append(f"the names of the labels are not written: {', '.join(p.head.labels)}")
     if m.attn_type == "uni":
         notes.append("attn_type uni is an argument of the original's modeling.transformer_xl, and no flag")
     if p.tokenizer is None:
@@ -92,7 +99,11 @@ def _variables(prefix: Path) -> tuple[dict[str, np.ndarray], int]:
     try:
         reader = tf.train.load_checkpoint(str(prefix))
         names = sorted(reader.get_variable_to_shape_map())
-        variables = {name: reader.get_tensor(name) for name in names if not _OPTIMIZER.search(name)}
+        if "_CHECKPOINTABLE_OBJECT_GRAPH" in names:
+            raise InputError(f"{prefix} is a checkpoint of TensorFlow 2 objects, not of the 2019 code")
+        variables = {n: np.asarray(reader.get_tensor(n)) for n in names if not _OPTIMIZER.search(n)}
+    except InputError:
+        raise
     except (tf.errors.OpError, RuntimeError, ValueError, IndexError) as error:
         raise InputError(f"{prefix} is damaged, truncated or incomplete: {str(error).splitlines()[0]}") from None
     return variables, len(names) - len(variables)

@@ -108,10 +108,18 @@ def to_theirs(params: Mapping[str, Any], table: Iterable[Weight]) -> dict[str, n
 
 
 def to_ours(
-    variables: Mapping[str, np.ndarray], table: Iterable[Weight], shapes: Mapping[str, jax.ShapeDtypeStruct]
+    variables: Mapping[str, np.ndarray],
+    table: Iterable[Weight],
+    shapes: Mapping[str, jax.ShapeDtypeStruct],
+    instead: Mapping[str, np.ndarray] | None = None,
 ) -> tuple[dict[str, Any], Mismatch]:
-    """Nested parameters, float32, and what did not fit; a parameter of which any part is missing is left out."""
-    flat: dict[str, np.ndarray] = {}
+    """Nested parameters, float32, and what did not fit.
+
+    A parameter of which any part is missing or misshapen is left out; or, where `instead` (path -> array) has it, its
+    parts that fit are kept and the others are those of `instead`.
+    """
+    instead = instead or {}
+    flat: dict[str, np.ndarray] = {path: np.array(value, np.float32) for path, value in instead.items()}
     mismatch, incomplete, known = Mismatch(), set(), set()
     for w in table:
         known.add(w.name)
@@ -126,14 +134,15 @@ def to_ours(
                 mismatch.missing.append(w.name)
         elif tuple(given.shape) != expected:
             incomplete.add(w.path)
-            mismatch.misshapen.append(f"{w.name} is {_size(given.shape)}, not {_size(expected)}")
+            mismatch.misshapen.append(f"{w.name} is {size(given.shape)}, not {size(expected)}")
         elif w.part:
             flat.setdefault(w.path, np.empty(shape, np.float32))[w.part] = w.layout.to_ours(given)
         else:
             flat[w.path] = np.ascontiguousarray(w.layout.to_ours(given), dtype=np.float32)
     mismatch.unknown += sorted(variables.keys() - known)
-    return nest({path: value for path, value in flat.items() if path not in incomplete}), mismatch
+    return nest({path: value for path, value in flat.items() if path not in incomplete - instead.keys()}), mismatch
 
 
-def _size(shape: Iterable[int]) -> str:
+def size(shape: Iterable[int]) -> str:
+    """A shape as messages write it: 12x64."""
     return "x".join(str(n) for n in shape) or "a scalar"

@@ -240,7 +240,7 @@ class Backbone(nn.Module):
             in_axes=(0, nn.broadcast),
             length=c.num_layers,
             metadata_params={nn.PARTITION_NAME: "layers"},
-        )(c, length if reuse_len is None else reuse_len, train, name="layers")
+        )(c, min(length, length if reuse_len is None else reuse_len), train, name="layers")
         rows_BTD, new_mems_ZBMD = layers(rows_BTD, mems_ZBMD, shared)
         rows_BTD = drop(rows_BTD)
         query_BPD = None if inputs.target_positions_BP is None else rows_BTD[:, length:]

@@ -5,12 +5,9 @@ inside their blocks, and only in the newest checkpoint: memory is large, and at 
 Finetuning, conversion and generation never read it.
 """
 
-import errno
 import logging
-import os
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,13 +17,11 @@ import orbax.checkpoint as ocp
 
 from xlnet_jax.checksums import find_damage, write_checksums
 from xlnet_jax.config import CheckpointConfig, Config, InputError, to_dict
+from xlnet_jax.disk import demand_space, full_disk_as_os_error
 from xlnet_jax.training.state import TrainState
 
 # Orbax reports every step of its work, and writes out what it raises as well.
 logging.getLogger("absl").setLevel(logging.CRITICAL)
-
-
-SMALL_FILES = 1 << 20  # bytes that a checkpoint takes beside its arrays: tokenizer, settings, metadata
 
 
 class _FolderHandler(ocp.CheckpointHandler):
@@ -72,7 +67,7 @@ class Checkpoints:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         try:
-            with _full_disk_as_os_error(self.folder):
+            with full_disk_as_os_error(self.folder):
                 self._manager.close()
         except Exception:
             if kind is None:  # else the error that is on its way says more
@@ -102,15 +97,15 @@ class Checkpoints:
         if self._has_memory(step):
             items["mems"] = ocp.args.StandardSave({"mems_ZBMD": state.mems_ZBMD})
             arrays.append(state.mems_ZBMD)
-        with _full_disk_as_os_error(self.folder):
+        with full_disk_as_os_error(self.folder):
             self._manager.wait_until_finished()
-            self._demand_space(sum(a.nbytes for a in jax.tree.leaves(arrays)))
+            demand_space(self.folder, sum(a.nbytes for a in jax.tree.leaves(arrays)))
             self._manager.save(step, args=ocp.args.Composite(**items))
         self._drop_old_memory()
 
     def wait(self) -> None:
         """Returns when everything is on disk."""
-        with _full_disk_as_os_error(self.folder):
+        with full_disk_as_os_error(self.folder):
             self._manager.wait_until_finished()
         self._drop_old_memory()
 
@@ -155,11 +150,6 @@ class Checkpoints:
         step_array = jax.device_put(jax.numpy.int32(step), abstract.step.sharding)
         return TrainState(step_array, restored["params"], restored["optimizer"], mems_ZBMD)
 
-    def _demand_space(self, size: int) -> None:
-        """A write that is known to fail is not begun."""
-        if shutil.disk_usage(self.folder).free < size + SMALL_FILES:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.folder))
-
     def _items(self, step: int) -> set[str]:
         return {"params", "optimizer", "config"} | ({"mems"} if self._has_memory(step) else set())
 
@@ -182,17 +172,6 @@ class Checkpoints:
         self.path(step).rename(target)
         self._manager.reload()
         return target
-
-
-@contextmanager
-def _full_disk_as_os_error(folder: Path) -> Iterator[None]:
-    """TensorStore and shutil wrap a full disk in errors of their own."""
-    try:
-        yield
-    except Exception as error:
-        if "No space left" in str(error):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder)) from error
-        raise
 
 
 def _numbered(path: Path) -> Iterator[Path]:

@@ -5,31 +5,25 @@ from pathlib import Path
 from typing import Any
 
 from data_pipelines.tokenizer import Tokenizer
-from xlnet_jax.config import PRESETS, Config, InputError
+from xlnet_jax.config import FIXED_BY_WEIGHTS, PRESETS, Config, InputError, ModelConfig
 from xlnet_jax.interop import tf1
 from xlnet_jax.interop.formats import load
 from xlnet_jax.interop.pretrained import Pretrained, with_drawn
-
-# What the weights fix; the rest of the settings, as dropout and the memory's length, is the run's own.
-_OF_THE_WEIGHTS = (
-    "vocab_size", "num_layers", "d_model", "num_heads", "d_head", "d_ff", "activation", "untie_r", "clamp_len",
-    "attn_type", "same_length", "layer_norm_eps",
-)  # fmt: skip
+from xlnet_jax.rules import validate
 
 
-def load_initial(config: Config) -> tuple[Config, Pretrained]:
-    """The checkpoint of config.init, and the settings with the network's shape taken from it.
+def begin_from(init: str, config: Config, there: Config | None) -> tuple[Config, Pretrained | None]:
+    """The settings with the network of the checkpoint `init`, and the checkpoint.
 
-    InputError where a setting that was given on the command line contradicts it.
+    there: settings of the run that goes on in the workdir. Its weights are in its own checkpoints: the source is not
+    read again, and may be gone; then None stands for it. InputError where a setting contradicts the weights.
     """
-    assert config.init is not None
-    start, preset = load(config.init), PRESETS[config.preset]().model
-    for name in _OF_THE_WEIGHTS:
-        asked, has = getattr(config.model, name), getattr(start.model, name)
-        if asked not in (has, getattr(preset, name)):
-            raise InputError(f"model.{name.replace('_', '-')} {asked}: the weights of --init {config.init} have {has}")
-    taken = {name: getattr(start.model, name) for name in _OF_THE_WEIGHTS}
-    return dataclasses.replace(config, model=dataclasses.replace(config.model, **taken)), start
+    # Absolute: another spelling of the same path is no other run.
+    config = dataclasses.replace(config, init=str(Path(init).expanduser().absolute()))
+    if there and there.init == config.init:
+        return _with_network_of(config, there.model), None
+    start = load(init)
+    return _with_network_of(config, start.model), start
 
 
 def tokenizer_of(start: Pretrained, config: Config) -> Tokenizer:
@@ -58,3 +52,16 @@ def params_of(start: Pretrained, config: Config) -> tuple[dict[str, Any], list[s
     output bias, and one of the 2019 code no mask embedding. These are drawn afresh; a task head stays behind."""
     kept: dict[str, Any] = {name: start.params[name] for name in ("backbone", "output_bias") if name in start.params}
     return with_drawn(kept, config.model, None, tf1.weights(config.model, None))
+
+
+def _with_network_of(config: Config, model: ModelConfig) -> Config:
+    """The settings with what weights of this network fix. InputError where a setting was set to something else."""
+    preset = PRESETS[config.preset]().model
+    for name in FIXED_BY_WEIGHTS:
+        asked, has = getattr(config.model, name), getattr(model, name)
+        if asked not in (has, getattr(preset, name)):
+            raise InputError(f"model.{name.replace('_', '-')} {asked}: the weights of --init {config.init} have {has}")
+    taken = {name: getattr(model, name) for name in FIXED_BY_WEIGHTS}
+    config = dataclasses.replace(config, model=dataclasses.replace(config.model, **taken))
+    validate(config)
+    return config

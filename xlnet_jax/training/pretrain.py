@@ -21,11 +21,10 @@ from data_pipelines.tokenizer import SAMPLE_LINES, Settings, Tokenizer
 from xlnet_jax.config import PRESETS, Config, InputError, flatten
 from xlnet_jax.interop.pretrained import Pretrained
 from xlnet_jax.models.lm import XLNetLM
-from xlnet_jax.rules import validate
 from xlnet_jax.training import sharding
 from xlnet_jax.training.checkpoint import Checkpoints
 from xlnet_jax.training.curves import draw_curves
-from xlnet_jax.training.initial import load_initial, params_of, tokenizer_of
+from xlnet_jax.training.initial import begin_from, params_of, tokenizer_of
 from xlnet_jax.training.interrupt import stop_after_step
 from xlnet_jax.training.loop import Evaluation, Loop, relative_to_unigram
 from xlnet_jax.training.metrics import MetricsWriter, read_records
@@ -47,8 +46,7 @@ def pretrain(config: Config) -> int:
     workdir = Workdir(Path(config.workdir or f"runs/{text.name}-{config.preset}"))
     start = None
     if config.init:
-        config, start = load_initial(config)
-        validate(config)
+        config, start = begin_from(config.init, config, workdir.resumes())
     given = tokenizer_of(start, config) if start else _given_tokenizer(config, text)
     if given:
         config = replace(config, model=replace(config.model, vocab_size=given.vocab_size))
@@ -74,7 +72,7 @@ def pretrain(config: Config) -> int:
 
 
 def _given_tokenizer(config: Config, text: sources.Text) -> Tokenizer | None:
-    if config.tokenizer is None:
+    if config.tokenizer is None or config.init:
         return None
     lines = itertools.islice(sources.read_lines(text.train, config.corpus_errors), SAMPLE_LINES)
     return Tokenizer.load(Path(config.tokenizer), otherwise=Settings.suited_to(lines, config.data.normalization))

@@ -36,6 +36,10 @@ class Workdir:
         """Has anything been learned here that another run could spoil?"""
         return self.checkpoints.is_dir() and any(p.name.isdigit() for p in self.checkpoints.iterdir())
 
+    def resumes(self) -> Config | None:
+        """The settings of the run that is here and has learned something; None where there is none."""
+        return self._there() if self.has_checkpoints and self.config.exists() else None
+
     def claim(self, config: Config) -> None:
         """Takes the folder for this process and writes the settings. InputError names the identity settings in which a
         run that is here differs, or the process that is running it. Before its first checkpoint a run may change."""

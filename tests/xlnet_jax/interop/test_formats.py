@@ -168,8 +168,13 @@ def test_what_does_not_fit_is_listed_and_refused_unless_partial(hf_folder):
 
     loaded = xlnet_jax.load(hf_folder, partial=True)
     assert any("lm_loss.bias" in note for note in loaded.notes)
-    assert any("drawn afresh: backbone/layers/feed_forward/outer/bias, output_bias" in note for note in loaded.notes)
-    assert loaded.params["output_bias"].shape == (40,)
+    assert any("was drawn afresh" in note for note in loaded.notes)
+    whole = random_model().params
+    kept, expected = (p["backbone"]["layers"]["feed_forward"]["outer"]["bias"] for p in (loaded.params, whole))
+    np.testing.assert_array_equal(kept[:2], expected[:2])  # only layer 2 was of another shape
+    assert not kept[2].any()
+    assert not loaded.params["output_bias"].any()
+    np.testing.assert_array_equal(loaded.params["backbone"]["word_embedding"], whole["backbone"]["word_embedding"])
 
 
 def test_a_config_that_contradicts_the_weights_is_refused(hf_folder, tf_folder):
@@ -264,3 +269,100 @@ def test_half_precision_weights_are_kept_as_float32(hf_folder):
     loaded = xlnet_jax.load(hf_folder)
     assert any("float16, kept as float32" in note for note in loaded.notes)
     assert loaded.params["output_bias"].dtype == np.float32
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"n_layer": "three"}, "n_layer|num-layers"),
+        ({"n_head": None}, "not what it should be|num-heads"),
+        ({"clamp_len": "three"}, "clamp-len 'three' is not of type"),
+        ({"layer_norm_eps": float("nan")}, "must be a finite number"),
+        ({"attn_type": "both"}, "attn-type 'both' is not one of bi, uni"),
+        ({"dropout": -1.0}, r"dropout -1\.0 must be in"),
+        ({"mem_len": -3}, "mem-len -3"),
+        ({"ff_activation": []}, "not what it should be"),
+        ({"id2label": {"a": "x"}}, "not what it should be"),
+        ({"reuse_len": "all"}, "reuse_len 'all'"),
+    ],
+)
+def test_settings_of_the_wrong_kind_end_in_one_line(hf_folder, changes, message):
+    edit_config(hf_folder, **changes)
+    with pytest.raises(InputError, match=message):
+        xlnet_jax.load(hf_folder)
+
+
+def test_labels_must_be_as_many_as_the_weights_have(tmp_path):
+    xlnet_jax.save(random_model(head=HEADS["classification"]), tmp_path / "hf", "hf")
+    edit_config(tmp_path / "hf", id2label={"0": "a"})
+    with pytest.raises(InputError, match="id2label names 1 labels, and the weights have 3"):
+        xlnet_jax.load(tmp_path / "hf")
+
+
+def test_settings_of_transformers_alone_come_back(hf_folder, tmp_path):
+    extra = {"bi_data": True, "start_n_top": 3, "use_mems_train": True, "problem_type": "multi_label_classification"}
+    edit_config(hf_folder, **extra)
+    loaded = xlnet_jax.load(hf_folder)
+    assert any("bi_data" in note for note in loaded.notes)
+    xlnet_jax.save(loaded, tmp_path / "native")
+    xlnet_jax.save(xlnet_jax.load(tmp_path / "native"), tmp_path / "back", "hf")
+    back = json.loads((tmp_path / "back" / "config.json").read_text())
+    assert {name: back[name] for name in extra} == extra
+
+
+def test_an_index_is_believed_or_refused(hf_folder):
+    (hf_folder / "model.safetensors").rename(hf_folder / "a.safetensors")
+    names = list(safetensors.numpy.load_file(hf_folder / "a.safetensors"))
+    index = hf_folder / "model.safetensors.index.json"
+    whole = dict.fromkeys(names, "a.safetensors")
+    for weight_map, message in (
+        (None, "has no weight_map"),
+        ({}, "has no weight_map"),
+        ({"x": 3}, "is not the name of a file"),
+        (whole | {"more": "a.safetensors"}, "lacks more"),
+        (dict.fromkeys(names[1:], "a.safetensors"), f"holds {names[0]}"),
+    ):
+        index.write_text(json.dumps({"weight_map": weight_map}))
+        with pytest.raises(InputError, match=message):
+            xlnet_jax.load(hf_folder)
+    index.write_text(json.dumps({"weight_map": whole}))
+    assert_same(xlnet_jax.load(hf_folder), random_model())
+
+
+def test_what_contradicts_itself_is_not_written(tmp_path):
+    model = random_model()
+    short = dataclasses.replace(model, params={"backbone": model.params["backbone"]})
+    for fmt in ("native", "hf", "tf1"):
+        with pytest.raises(InputError, match="1 missing: output_bias"):
+            xlnet_jax.save(short, tmp_path / fmt, fmt)
+    with pytest.raises(InputError, match="num-layers 0 must be at least 1"):
+        xlnet_jax.save(dataclasses.replace(model, model=dataclasses.replace(SMALL, num_layers=0)), tmp_path / "x")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_place_that_cannot_be_a_folder_is_refused(tmp_path):
+    (tmp_path / "file").write_text("")
+    (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
+    for target, message in (
+        (tmp_path / "file" / "x", "cannot be made a folder"),
+        (tmp_path / "dangling", "exists"),
+        (tmp_path / ("x" * 250), "cannot be made a folder"),
+    ):
+        with pytest.raises(InputError, match=message):
+            xlnet_jax.save(random_model(), target)
+
+
+@pytest.mark.parametrize("fmt", ["native", "hf", "tf1"])
+def test_a_full_disk_is_an_os_error_that_leaves_nothing(tmp_path, monkeypatch, fmt):
+    monkeypatch.setattr("shutil.disk_usage", lambda _: type("Usage", (), {"free": 1000}))
+    with pytest.raises(OSError, match="No space left"):
+        xlnet_jax.save(random_model(), tmp_path / "x", fmt)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_checkpoint_of_tensorflow_2_objects_is_told_apart(tmp_path):
+    import tensorflow as tf
+
+    tf.train.Checkpoint(v=tf.Variable([1.0])).write(str(tmp_path / "model.ckpt"))
+    with pytest.raises(InputError, match="checkpoint of TensorFlow 2 objects"):
+        xlnet_jax.load(tmp_path)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -10,8 +11,9 @@ import xlnet_jax
 from tests.xlnet_jax.random_models import HEADS, SMALL, random_model
 from tests.xlnet_jax.training.test_pretrain import arguments, params_of, records_of, straight, text  # noqa: F401
 from xlnet_jax import train
-from xlnet_jax.config import InputError
+from xlnet_jax.config import InputError, demo
 from xlnet_jax.interop.weights import flatten
+from xlnet_jax.training.initial import begin_from
 
 STANDING = ("--optimizer.learning-rate", "1e-20")  # no step moves anything
 
@@ -58,8 +60,11 @@ def test_a_finetuned_checkpoint_keeps_its_body_and_says_what_is_drawn_afresh(str
 
 
 def test_what_contradicts_the_weights_is_refused(straight, text, tmp_path, reference):  # noqa: F811
+    with pytest.raises(InputError, match=r"--model\.num-layers comes with the weights of --init: leave it out"):
+        run_from(straight, text, tmp_path / "a", "--model.num-layers", "2")
+    network = dataclasses.replace(demo().model, mem_len=16, num_layers=5)
     with pytest.raises(InputError, match=r"model\.num-layers 5: the weights of --init .* have 1"):
-        run_from(straight, text, tmp_path / "a", "--model.num-layers", "5")
+        begin_from(str(straight), dataclasses.replace(demo(), model=network), None)
     other = reference / "data" / "spiece.model"
     with pytest.raises(InputError, match=r"spiece\.model does not belong to the weights"):
         run_from(straight, text, tmp_path / "b", "--tokenizer", str(other))
@@ -79,3 +84,13 @@ def test_wide_heads_survive_the_way_through_a_run(tmp_path, straight, text):  # 
     xlnet_jax.save(wide, tmp_path / "wide", "tf1")
     assert run_from(tmp_path / "wide", text, tmp_path / "next") == 0
     assert xlnet_jax.load(tmp_path / "next").params["backbone"]["layers"]["attention"]["q"].shape == (3, 24, 4, 10)
+
+
+def test_a_run_goes_on_when_its_source_is_gone_or_spelled_otherwise(tmp_path, straight, text, monkeypatch):  # noqa: F811
+    shutil.copytree(straight / "checkpoints" / "12", tmp_path / "source")
+    monkeypatch.chdir(tmp_path)
+    settings = ("--optimizer.decay-steps", "20")
+    assert run_from("source", text, tmp_path / "next", *settings) == 0
+    shutil.rmtree(tmp_path / "source")
+    assert run_from(tmp_path / "source", text, tmp_path / "next", *settings, "--steps", "5") == 0
+    assert (tmp_path / "next" / "checkpoints" / "5").is_dir()
