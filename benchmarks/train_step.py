@@ -207,9 +207,9 @@ def peak_megabytes() -> float:
 class Worker:
     """A child process, and what it has answered."""
 
-    def __init__(self, side: str, dropout: float) -> None:
+    def __init__(self, side: str, dropout: float, tunables: str) -> None:
         command = [sys.executable, __file__, "--side", side, "--dropout", str(dropout)]
-        environment = os.environ | {"GLIBC_TUNABLES": ALLOCATOR, "JAX_PLATFORMS": "cpu", "CUDA_VISIBLE_DEVICES": ""}
+        environment = os.environ | {"GLIBC_TUNABLES": tunables, "JAX_PLATFORMS": "cpu", "CUDA_VISIBLE_DEVICES": ""}
         self.process = subprocess.Popen(
             command, env=environment, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
         )
@@ -243,9 +243,9 @@ class Worker:
 # ---- the comparison --------------------------------------------------------------------------------------------------
 
 
-def compare(dropout: float, pairs: int, steps: int) -> list[Worker]:
+def compare(dropout: float, pairs: int, steps: int, tunables: str) -> list[Worker]:
     """The workers, ended after pairs of turns: ours, theirs, and the matrix product's."""
-    workers = [Worker(side, dropout) for side in SIDES]
+    workers = [Worker(side, dropout, tunables) for side in SIDES]
     for worker in workers:
         worker.step(counts=False)  # compiles
     for _ in range(pairs):
@@ -261,6 +261,7 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=5, help="turns of each side")
     parser.add_argument("--steps", type=int, default=2, help="measured steps of a turn")
     parser.add_argument("--dropout", type=float, nargs="+", default=[0.0, 0.1], help="a row of the table for each")
+    parser.add_argument("--tunables", default=ALLOCATOR, help="GLIBC_TUNABLES of both sides")
     parser.add_argument("--count", action="store_true", help="print the counted operations and stop")
     parser.add_argument("--side", choices=SIDES, help=argparse.SUPPRESS)
     given = parser.parse_args()
@@ -280,7 +281,7 @@ def main() -> None:
         f"{'dropout':14}{OURS:>14}{THEIRS:>14}{'ratio':>8}{OURS:>14}{THEIRS:>14}{OURS:>14}{THEIRS:>14}"
     )
     for dropout in given.dropout:
-        workers = compare(dropout, given.pairs, given.steps)
+        workers = compare(dropout, given.pairs, given.steps, given.tunables)
         *medians, product = (statistics.median(worker.seconds) for worker in workers)
         rate = PRODUCT**3 / product
         shares = [3 * total / seconds / rate for total, seconds in zip(totals, medians, strict=True)]
