@@ -2,8 +2,9 @@
 
 Needs `pip install torch transformers`. A step is loss, gradients, clipping by the global norm and AdamW, float32, on
 one batch of windows in permuted order, with a full memory. Each side is a process of its own that computes only when
-told. Prints the median seconds and the peak memory of both, the operations counted by hand, and the share of this
-machine's matrix-product rate that they reach.
+told, and runs as its users run it: here with the allocator setting that the train command starts itself with, there
+with none; --same-allocator gives both sides ours. Prints the median seconds and the peak memory of both, the operations
+counted by hand, and the share of this machine's matrix-product rate that they reach.
 """
 
 import argparse
@@ -207,9 +208,10 @@ def peak_megabytes() -> float:
 class Worker:
     """A child process, and what it has answered."""
 
-    def __init__(self, side: str, dropout: float, tunables: str) -> None:
+    def __init__(self, side: str, dropout: float, same_allocator: bool) -> None:
         command = [sys.executable, __file__, "--side", side, "--dropout", str(dropout)]
-        environment = os.environ | {"GLIBC_TUNABLES": tunables, "JAX_PLATFORMS": "cpu", "CUDA_VISIBLE_DEVICES": ""}
+        allocator = ALLOCATOR if same_allocator or side != THEIRS else ""
+        environment = os.environ | {"GLIBC_TUNABLES": allocator, "JAX_PLATFORMS": "cpu", "CUDA_VISIBLE_DEVICES": ""}
         self.process = subprocess.Popen(
             command, env=environment, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
         )
@@ -243,9 +245,9 @@ class Worker:
 # ---- the comparison --------------------------------------------------------------------------------------------------
 
 
-def compare(dropout: float, pairs: int, steps: int, tunables: str) -> list[Worker]:
+def compare(dropout: float, pairs: int, steps: int, same_allocator: bool) -> list[Worker]:
     """The workers, ended after pairs of turns: ours, theirs, and the matrix product's."""
-    workers = [Worker(side, dropout, tunables) for side in SIDES]
+    workers = [Worker(side, dropout, same_allocator) for side in SIDES]
     for worker in workers:
         worker.step(counts=False)  # compiles
     for _ in range(pairs):
@@ -261,7 +263,7 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=5, help="turns of each side")
     parser.add_argument("--steps", type=int, default=2, help="measured steps of a turn")
     parser.add_argument("--dropout", type=float, nargs="+", default=[0.0, 0.1], help="a row of the table for each")
-    parser.add_argument("--tunables", default=ALLOCATOR, help="GLIBC_TUNABLES of both sides")
+    parser.add_argument("--same-allocator", action="store_true", help=f"{THEIRS} too with {ALLOCATOR}")
     parser.add_argument("--count", action="store_true", help="print the counted operations and stop")
     parser.add_argument("--side", choices=SIDES, help=argparse.SUPPRESS)
     given = parser.parse_args()
@@ -281,7 +283,7 @@ def main() -> None:
         f"{'dropout':14}{OURS:>14}{THEIRS:>14}{'ratio':>8}{OURS:>14}{THEIRS:>14}{OURS:>14}{THEIRS:>14}"
     )
     for dropout in given.dropout:
-        workers = compare(dropout, given.pairs, given.steps, given.tunables)
+        workers = compare(dropout, given.pairs, given.steps, given.same_allocator)
         *medians, product = (statistics.median(worker.seconds) for worker in workers)
         rate = PRODUCT**3 / product
         shares = [3 * total / seconds / rate for total, seconds in zip(totals, medians, strict=True)]
