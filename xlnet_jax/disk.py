@@ -23,6 +23,7 @@ def full_disk_as_os_error(folder: Path) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if any(sign in str(error) for sign in _SIGNS):
+        message = str(error)  # a device out of memory is RESOURCE_EXHAUSTED too
+        if any(sign in message for sign in _SIGNS) and "memory" not in message:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder)) from error
         raise

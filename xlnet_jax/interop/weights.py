@@ -36,7 +36,7 @@ class Weight:
     path: str  # ours, joined by /
     part: tuple[int | slice, ...] = ()  # of the axes that ours stacks: layers, the three biases
     layout: Layout = SAME
-    required: bool = True  # a checkpoint without it is whole all the same
+    required: bool = True  # False: a checkpoint without it is whole all the same
 
 
 @dataclass
