@@ -27,7 +27,7 @@ from array_record.python.array_record_data_source import ArrayRecordDataSource
 
 from xlnet_jax.config import InputError
 
-FORMAT = 1
+FORMAT = 2
 MANIFEST_FILE, COUNTS_FILE = "manifest.json", "unigram_counts.npy"
 AGAIN = "delete the folder and prepare the corpus again"
 
@@ -77,14 +77,19 @@ class Shard:
 
 @dataclass(frozen=True)
 class Split:
-    """What a split holds; `tokens` counts all of its text, of which `dropped_tokens` are behind the last full block."""
+    """What a split holds; `tokens` counts all of its text, of which `dropped_tokens` are behind the last full blocks.
+    The blocks of a source follow those of the source before it; none holds text of two."""
 
     documents: int
     lines: int
     tokens: int
     dropped_tokens: int
-    blocks: int
+    source_blocks: tuple[int, ...]  # blocks of each source
     shards: tuple[Shard, ...]
+
+    @property
+    def blocks(self) -> int:
+        return sum(self.source_blocks)
 
 
 @dataclass(frozen=True)
@@ -95,6 +100,8 @@ class Manifest:
     vocab_size: int
     record: Record
     unigram_entropy: float  # of unigram_counts, in nats
+    sources: tuple[str, ...]  # their names
+    weights: tuple[float, ...]  # shares of the rows that read each source; empty = by their numbers of blocks
     splits: dict[SplitName, Split]
     format: int = FORMAT
 
@@ -109,7 +116,13 @@ class Manifest:
         try:
             values = json.loads(file.read_text())
             if (found := values["format"]) == FORMAT:
-                return cls(**{**values, "record": Record(**values["record"]), "splits": _read_splits(values["splits"])})
+                read = {
+                    "record": Record(**values["record"]),
+                    "sources": tuple(values["sources"]),
+                    "weights": tuple(values["weights"]),
+                    "splits": _read_splits(values["splits"]),
+                }
+                return cls(**{**values, **read})
         except (ValueError, KeyError, TypeError, AttributeError):
             raise InputError(f"corpus {folder}: {MANIFEST_FILE} is damaged; {AGAIN}") from None
         raise InputError(f"corpus {folder}: its format is {found}, and this version reads {FORMAT}; {AGAIN}")
@@ -117,7 +130,13 @@ class Manifest:
 
 def _read_splits(values: dict[SplitName, dict[str, Any]]) -> dict[SplitName, Split]:
     return {
-        name: Split(**{**split, "shards": tuple(Shard(**shard) for shard in split["shards"])})
+        name: Split(
+            **{
+                **split,
+                "source_blocks": tuple(split["source_blocks"]),
+                "shards": tuple(Shard(**shard) for shard in split["shards"]),
+            }
+        )
         for name, split in values.items()
     }
 

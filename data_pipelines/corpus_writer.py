@@ -49,7 +49,7 @@ class CorpusWriter:
         share = self._counts[self._counts > 0] / self._counts.sum()
         entropy = float(-(share * np.log(share)).sum())
         np.save(self._folder / COUNTS_FILE, self._counts)
-        Manifest(dict(made_from), len(self._counts), self._record, entropy, splits).save(self._folder)
+        Manifest(dict(made_from), len(self._counts), self._record, entropy, ("text",), (), splits).save(self._folder)
         _write_tfds_metadata(self._folder, self._record, splits)
 
     def discard(self) -> None:
@@ -106,7 +106,7 @@ class _SplitWriter:
     def close(self) -> Split:
         self._close_shard()
         shards = tuple(self._name_shard(i, blocks) for i, blocks in enumerate(self._blocks))
-        return Split(self._documents, self._lines, self.tokens, len(self._tokens), sum(self._blocks), shards)
+        return Split(self._documents, self._lines, self.tokens, len(self._tokens), (sum(self._blocks),), shards)
 
     def _write(self, record: bytes) -> None:
         with _as_os_error(self._folder):

@@ -115,7 +115,7 @@ def test_a_folder_that_is_no_corpus_is_refused(tmp_path):
         Corpus(tmp_path)
 
 
-@pytest.mark.parametrize("content", ["", "{", "[]", "{}", '{"format": 1}', '{"format": 1, "record": {}, "splits": []}'])
+@pytest.mark.parametrize("content", ["", "{", "[]", "{}", '{"format": 2}', '{"format": 2, "record": {}, "splits": []}'])
 def test_a_damaged_manifest_is_named(tmp_path, text, content):
     folder = write(tmp_path / "c", text).folder
     (folder / "manifest.json").write_text(content)
@@ -127,7 +127,7 @@ def test_a_corpus_of_another_format_is_refused(tmp_path, text):
     folder = write(tmp_path / "c", text).folder
     manifest = json.loads((folder / "manifest.json").read_text())
     (folder / "manifest.json").write_text(json.dumps({**manifest, "format": 99}))
-    with pytest.raises(InputError, match="its format is 99, and this version reads 1; delete the folder"):
+    with pytest.raises(InputError, match="its format is 99, and this version reads 2; delete the folder"):
         Corpus(folder)
 
 
