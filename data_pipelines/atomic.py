@@ -1,34 +1,71 @@
-"""Folders that exist complete or not at all."""
+"""Folders that exist complete or not at all, on disk and in the cloud."""
 
 import contextlib
 import os
-import shutil
 from collections.abc import Iterator
-from pathlib import Path
+
+from etils import epath
 
 
 @contextlib.contextmanager
-def complete_folder(out: Path) -> Iterator[Path]:
+def complete_folder(out: epath.PathLike) -> Iterator[epath.Path]:
     """Yields an empty folder beside `out`; when the body ends well it becomes `out`, durably, else it is removed.
 
     What a killed process left is removed by the next one that writes the same `out`. One process at a time.
     """
-    out.parent.mkdir(parents=True, exist_ok=True)
-    partial = out.with_name(f".{out.name}.partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir()
+    out = epath.Path(out)
+    partial = _beside(out)
+    partial.rmtree(missing_ok=True)
+    partial.mkdir(parents=True)
     try:
         yield partial
-        for path in (*partial.iterdir(), partial):
-            _sync(path)
-        partial.rename(out)
+        _publish(partial, out)
     except BaseException:
-        shutil.rmtree(partial, ignore_errors=True)
+        partial.rmtree(missing_ok=True)
         raise
+
+
+@contextlib.contextmanager
+def resumable_folder(out: epath.PathLike) -> Iterator[tuple[epath.Path, epath.Path]]:
+    """Yields two folders beside `out`: what becomes `out` when the body ends well, and one for work on the way.
+
+    Both keep what is in them when the body fails or the process is killed, and the next one finds it there. One process
+    at a time.
+    """
+    out = epath.Path(out)
+    partial = _beside(out)
+    finished, work = partial / "finished", partial / "work"
+    for folder in (finished, work):
+        folder.mkdir(parents=True, exist_ok=True)
+    try:
+        yield finished, work
+    except BaseException:
+        if not any(files for _, _, files in partial.walk()):
+            partial.rmtree()
+        raise
+    _publish(finished, out)
+    partial.rmtree()
+
+
+def _beside(out: epath.Path) -> epath.Path:
+    return out.parent / f".{out.name}.partial"
+
+
+def _publish(folder: epath.Path, out: epath.Path) -> None:
+    if "://" in str(out):  # a store of objects has no folders to rename: what names the others must come last
+        files = [root / name for root, _, names in folder.walk() for name in names]
+        for file in sorted(files, key=lambda f: f.name == "manifest.json"):
+            file.copy(out / str(file.relative_to(folder)), overwrite=True)
+        folder.rmtree()
+        return
+    for root, _, names in folder.walk(top_down=False):
+        for path in (*(root / name for name in names), root):
+            _sync(path)
+    folder.rename(out)
     _sync(out.parent)
 
 
-def _sync(path: Path) -> None:
+def _sync(path: epath.Path) -> None:
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

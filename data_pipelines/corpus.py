@@ -5,6 +5,7 @@ A folder with the splits train and validation, which `tfds.builder_from_director
     corpus-<split>.array_record-<i>-of-<n>   the shards
     features.json, dataset_info.json         what TFDS reads of them
     unigram_counts.npy                       int64 [V], how often each piece occurs in the whole training text
+    tokenizer/                               the tokenizer that made the tokens
     manifest.json                            `Manifest`
 
 A record is a tf.train.Example of one block: `tokens`, block_len consecutive tokens as uint16 or uint32, and `starts`, a
@@ -15,20 +16,22 @@ batch of them is read without parsing. Nothing here depends on batch size, windo
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 from array_record.python.array_record_data_source import ArrayRecordDataSource
+from etils import epath
 
+from data_pipelines.tokenizer import Tokenizer
 from xlnet_jax.config import InputError
 
 FORMAT = 2
-MANIFEST_FILE, COUNTS_FILE = "manifest.json", "unigram_counts.npy"
+MANIFEST_FILE, COUNTS_FILE, TOKENIZER_FOLDER = "manifest.json", "unigram_counts.npy", "tokenizer"
 AGAIN = "delete the folder and prepare the corpus again"
 
 SplitName = Literal["train", "validation"]
@@ -105,13 +108,13 @@ class Manifest:
     splits: dict[SplitName, Split]
     format: int = FORMAT
 
-    def save(self, folder: Path) -> None:
+    def save(self, folder: epath.Path) -> None:
         (folder / MANIFEST_FILE).write_text(json.dumps(dataclasses.asdict(self), indent=2) + "\n")
 
     @classmethod
-    def load(cls, folder: Path) -> Manifest:
+    def load(cls, folder: epath.Path) -> Manifest:
         file = folder / MANIFEST_FILE
-        if not file.is_file():
+        if not file.exists():
             raise InputError(f"corpus {folder}: not a prepared corpus, it has no {MANIFEST_FILE}")
         try:
             values = json.loads(file.read_text())
@@ -126,6 +129,11 @@ class Manifest:
         except (ValueError, KeyError, TypeError, AttributeError):
             raise InputError(f"corpus {folder}: {MANIFEST_FILE} is damaged; {AGAIN}") from None
         raise InputError(f"corpus {folder}: its format is {found}, and this version reads {FORMAT}; {AGAIN}")
+
+
+def is_corpus(folder: epath.PathLike) -> bool:
+    """Did `prepare` make this?"""
+    return (epath.Path(folder).expanduser() / MANIFEST_FILE).exists()
 
 
 def _read_splits(values: dict[SplitName, dict[str, Any]]) -> dict[SplitName, Split]:
@@ -144,9 +152,9 @@ def _read_splits(values: dict[SplitName, dict[str, Any]]) -> dict[SplitName, Spl
 class Corpus:
     """A prepared corpus, open for reading. Safe to share by threads."""
 
-    def __init__(self, folder: Path):
+    def __init__(self, folder: epath.PathLike):
         """Opens what `prepare` wrote. Raises InputError where that is no corpus, or shards are missing or cut short."""
-        self.folder = folder
+        self.folder = folder = epath.Path(folder).expanduser()
         self.manifest = Manifest.load(folder)
         for split in self.manifest.splits.values():
             for shard in split.shards:
@@ -170,24 +178,64 @@ class Corpus:
         except (OSError, ValueError, EOFError):
             raise InputError(f"corpus {self.folder}: {COUNTS_FILE} is missing or damaged; {AGAIN}") from None
 
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer that made the tokens. InputError where it was changed since."""
+        tokenizer = Tokenizer.load(self.folder / TOKENIZER_FOLDER)
+        self.demand(tokenizer, str(self.folder / TOKENIZER_FOLDER))
+        return tokenizer
+
+    def demand(self, tokenizer: Tokenizer, name: str) -> None:
+        """InputError where this is not the tokenizer that made the tokens."""
+        if tokenizer.sha256 != (made := self.manifest.made_from.get("tokenizer")):
+            raise InputError(
+                f"corpus {self.folder}: it was made with another tokenizer than {name} (sha256 "
+                f"{tokenizer.sha256[:12]}, and the corpus needs {str(made)[:12]}); bring that one "
+                "back, or prepare the text again"
+            )
+
     def num_blocks(self, split: SplitName) -> int:
         return self.manifest.splits[split].blocks
 
     def read(self, split: SplitName, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Blocks by their indices, int [n]: tokens int32 [n, block_len] and starts uint8 [n, block_len] (`Start`)."""
+        """Blocks by their indices, int [n]: tokens int32 [n, block_len] and starts uint8 [n, block_len] (`Start`).
+
+        Raises InputError, with the shard and its checksum, where what is on disk was altered."""
         dtype = self.manifest.record.dtype
-        records = self._sources[split].__getitems__(indices.tolist())
+        try:
+            records = self._sources[split].__getitems__(indices.tolist())
+        except (RuntimeError, ValueError, IndexError, OSError) as error:
+            raise self._damage(split) or error from None
         if any(len(record) != dtype.itemsize for record in records):
-            raise InputError(f"corpus {self.folder}: the {split} split holds records of another length; {AGAIN}")
+            raise self._damage(split) or InputError(
+                f"corpus {self.folder}: the {split} split holds records of another length; {AGAIN}"
+            )
         blocks = np.frombuffer(b"".join(records), dtype)
         return blocks["tokens"].astype(np.int32), np.ascontiguousarray(blocks["starts"])
 
+    def verify(self) -> None:
+        """Reads every shard. InputError names the first whose checksum is not the manifest's."""
+        for split in self.manifest.splits:
+            if damage := self._damage(split):
+                raise damage
 
-def _check_shard(folder: Path, shard: Shard) -> None:
+    def _damage(self, split: SplitName) -> InputError | None:
+        for shard in self.manifest.splits[split].shards:
+            with (self.folder / shard.name).open("rb") as file:
+                found = hashlib.file_digest(file, "sha256").hexdigest()
+            if found != shard.sha256:
+                return InputError(
+                    f"corpus {self.folder}: the shard {shard.name} was altered, its sha256 is {found} and not "
+                    f"{shard.sha256}; {AGAIN}"
+                )
+        return None
+
+
+def _check_shard(folder: epath.Path, shard: Shard) -> None:
     file = folder / shard.name
-    if not file.is_file():
+    if not file.exists():
         raise InputError(f"corpus {folder}: the shard {shard.name} is missing; {AGAIN}")
-    if (size := file.stat().st_size) != shard.num_bytes:
+    if (size := file.stat().length) != shard.num_bytes:
         raise InputError(
             f"corpus {folder}: the shard {shard.name} is damaged, {size} bytes instead of {shard.num_bytes}; {AGAIN}"
         )

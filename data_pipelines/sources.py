@@ -1,36 +1,56 @@
-"""Text on disk: UTF-8, one paragraph or sentence a line; a blank line, or the end of a file, ends a document."""
+"""What a run names as text: files, globs, folders, TFDS datasets; on disk or in the cloud (gs://).
 
-import codecs
+A name stands for *units*, files or slices of a dataset, each of which `readers` or `tfds_text` can read by itself.
+"""
+
+from __future__ import annotations
+
 import glob
-import hashlib
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib import resources
-from pathlib import Path
-from typing import Literal
 
+from etils import epath
+
+from data_pipelines.readers import Errors, JsonLinesFile, ParquetFile, TextFile
+from data_pipelines.tfds_text import DATASET_INFO, DatasetSlice, open_dataset
 from xlnet_jax.config import InputError
 
+TFDS = "tfds:"
+COMPRESSED = (".gz", ".xz", ".zst", ".bz2")
+JSON_LINES = (".jsonl", ".ndjson", ".json")
+PARQUET = ".parquet"
 DOCUMENT_END = ""
+
+Unit = TextFile | JsonLinesFile | ParquetFile | DatasetSlice
 
 
 @dataclass(frozen=True)
-class Text:
-    """The files of a run."""
+class Source:
+    """One text: what a name stands for."""
 
     name: str  # short, fit for a file name
-    train: list[Path]
-    validation: list[Path] | None  # None = held out from train
+    given: str  # as it was named
+    units: tuple[Unit, ...]  # in reading order
 
 
-def find(corpus: str | None, validation: str | None) -> Text:
-    """What `--corpus` and `--validation` name. Without a corpus, the embedded novels."""
-    name = "austen" if corpus is None else describe(corpus)
-    if corpus is None:
-        corpus, embedded_validation = embedded()
-        validation = validation or embedded_validation
-    return Text(name, expand(corpus), expand(validation) if validation else None)
+def find(
+    names: Sequence[str], text_field: str = "text", tfds_data_dir: str | None = None, split: str = "train"
+) -> list[Source]:
+    """The sources that these names stand for: a file, a glob (`**` descends, on disk), a folder, `tfds:NAME`.
+
+    A file is read by its name's end: .jsonl and .json as an object a line, .parquet as a table, anything else as
+    text; .gz, .xz, .zst and .bz2 behind it are taken off. A folder stands for its files of these kinds at any depth,
+    or, where it has none, for all its files; hidden ones are left out. A folder that TFDS prepared is read as its
+    dataset.
+
+    text_field: what holds the text of a document in JSON, Parquet and TFDS. tfds_data_dir: where TFDS datasets are
+    prepared; None = TFDS's default. split: of datasets whose name brings none, as tfds:c4/en[validation] does.
+
+    Raises InputError where a name stands for nothing.
+    """
+    return [_source(name, text_field, tfds_data_dir, split) for name in names]
 
 
 def embedded() -> tuple[str, str]:
@@ -39,92 +59,125 @@ def embedded() -> tuple[str, str]:
     return str(folder / "train.txt"), str(folder / "validation.txt")
 
 
-def describe(source: str) -> str:
-    """A short name for a source: 'news' for 'texts/news.txt', 'texts' for 'texts/*.txt'."""
-    path = Path(source).expanduser()
+def describe(name: str) -> str:
+    """A short name for a source: news for texts/news.txt.gz, texts for texts/*.txt, c4-en for tfds:c4/en."""
+    if name.startswith(TFDS):
+        name = name.removeprefix(TFDS)
+        if not os.path.isabs(name):
+            return "-".join(name.partition("[")[0].replace(":", "/").split("/"))
+    path = epath.Path(name).expanduser()
     while glob.has_magic(path.name) and path.parent != path:
         path = path.parent
-    return path.resolve().stem or "corpus"
+    stem = path.resolve().name
+    while (end := os.path.splitext(stem)[1]) in (*COMPRESSED, *JSON_LINES, PARQUET, ".txt") and end != stem:
+        stem = stem.removesuffix(end)
+    return stem or "corpus"
 
 
-def expand(source: str) -> list[Path]:
-    """The files that a file name, a glob (`**` descends) or a folder names, sorted.
-
-    A folder stands for its *.txt files at any depth, or, where it has none, for all its files; hidden ones are left
-    out. Raises InputError where that is no file at all.
-    """
-    path = Path(source).expanduser()
-    if path.is_file():
-        return _readable([path])
-    if path.is_dir():
-        found = sorted(p for p in path.rglob("*") if p.is_file() and not _is_hidden(p.relative_to(path)))
-        texts = [p for p in found if p.suffix == ".txt"]
-        wanted = "the folder holds no files"
-    else:
-        texts = found = sorted(p for p in map(Path, glob.glob(str(path), recursive=True)) if p.is_file())
-        wanted = "no file matches" if glob.has_magic(source) else "no such file or folder"
-    if not found:
-        raise InputError(f"text {source}: {wanted}; give a text file, a glob in quotes, or a folder of *.txt files")
-    return _readable(texts or found)
-
-
-def _readable(paths: list[Path]) -> list[Path]:
-    for path in paths:
-        if not os.access(path, os.R_OK):
-            raise InputError(f"text {path}: you may not read it; change its permissions, or give another")
-    return paths
-
-
-def _is_hidden(path: Path) -> bool:
-    return any(part.startswith(".") for part in path.parts)
-
-
-def read_lines(paths: Sequence[Path], errors: Literal["strict", "replace"]) -> Iterator[str]:
+def read_lines(sources: Sequence[Source], errors: Errors) -> Iterator[str]:
     """The lines of the documents, stripped and not empty, and DOCUMENT_END once after each document.
 
-    A line is all that is held in memory. `errors`: bytes that are not UTF-8 raise an InputError with file and offset,
-    or become U+FFFD. Files without any text raise an InputError.
+    `errors`: bytes that are not UTF-8 raise an InputError with file and offset, or become U+FFFD. Sources without any
+    text raise an InputError.
     """
     any_text = False
-    for path in paths:
-        in_document = False
-        for line in _decoded(path, errors):
-            if line:
-                any_text = in_document = True
-                yield line
-            elif in_document:
-                in_document = False
+    for source in sources:
+        for unit in source.units:
+            in_document = False
+            for chunk in unit.chunks(errors):
+                for line in map(str.strip, chunk.split("\n")[:-1]):
+                    if line:
+                        any_text = in_document = True
+                        yield line
+                    elif in_document:
+                        in_document = False
+                        yield DOCUMENT_END
+            if in_document:
                 yield DOCUMENT_END
-        if in_document:
-            yield DOCUMENT_END
     if not any_text:
-        raise InputError(f"text {name_of(paths)}: there is no text in it, only blank lines or nothing at all")
+        raise no_text(sources)
 
 
-def _decoded(path: Path, errors: Literal["strict", "replace"]) -> Iterator[str]:
-    with path.open("rb") as file:
-        offset = len(codecs.BOM_UTF8) if file.read(len(codecs.BOM_UTF8)) == codecs.BOM_UTF8 else 0
-        file.seek(offset)
-        for line in file:
-            try:
-                yield line.decode("utf-8", errors).strip()
-            except UnicodeDecodeError as error:
-                raise InputError(
-                    f"text {path}: byte {offset + error.start} is not UTF-8 (0x{line[error.start]:02x}); convert the "
-                    "file, or read it with --corpus-errors replace"
-                ) from None
-            offset += len(line)
+def no_text(sources: Sequence[Source]) -> InputError:
+    """The mistake of naming sources that hold none."""
+    return InputError(f"text {name_of(sources)}: there is no text in it, only blank lines or nothing at all")
 
 
-def name_of(paths: Sequence[Path]) -> str:
-    """Files as an error message names them."""
-    return str(paths[0]) if len(paths) == 1 else f"{paths[0]} and {len(paths) - 1} more"
+def name_of(sources: Sequence[Source]) -> str:
+    """Sources as an error message names them."""
+    return sources[0].given if len(sources) == 1 else f"{sources[0].given} and {len(sources) - 1} more"
 
 
-def fingerprint(paths: Sequence[Path]) -> str:
-    """SHA-256, in hex, of the files' contents in order; their names do not count, their boundaries do."""
-    whole = hashlib.sha256()
-    for path in paths:
-        with path.open("rb") as file:
-            whole.update(hashlib.file_digest(file, "sha256").digest())
-    return whole.hexdigest()
+def _source(name: str, text_field: str, tfds_data_dir: str | None, split: str) -> Source:
+    if name.startswith(TFDS) or (folder := _prepared_by_tfds(name)):
+        dataset = name.removeprefix(TFDS) if name.startswith(TFDS) else str(folder)
+        units: tuple[Unit, ...] = open_dataset(dataset, tfds_data_dir, split, text_field)
+    else:
+        units = tuple(_reader(path, text_field) for path in _expand(name))
+    return Source(describe(name), name, units)
+
+
+def _reader(path: epath.Path, text_field: str) -> Unit:
+    kind = _kind(path)
+    if kind == PARQUET:
+        return ParquetFile(str(path), text_field)
+    return JsonLinesFile(str(path), text_field) if kind in JSON_LINES else TextFile(str(path))
+
+
+def _kind(path: epath.Path) -> str:
+    """The end of a file name, without its compression."""
+    name = path.name.lower()
+    for end in COMPRESSED:
+        name = name.removesuffix(end)
+    return os.path.splitext(name)[1]
+
+
+def _prepared_by_tfds(name: str) -> epath.Path | None:
+    """The one dataset in a folder, at any depth."""
+    folder = epath.Path(name).expanduser()
+    if glob.has_magic(name) or not folder.is_dir():
+        return None
+    found = sorted(root for root, _, files in folder.walk() if DATASET_INFO in files)
+    if len(found) > 1:
+        raise InputError(
+            f"text {name}: it holds {len(found)} TFDS datasets, {found[0]} and {found[1]} among them: name one"
+        )
+    return found[0] if found else None
+
+
+def _expand(name: str) -> list[epath.Path]:
+    """The files of a file name, a glob or a folder, sorted."""
+    path = epath.Path(name).expanduser()
+    if path.is_dir():
+        found = sorted(
+            root / file
+            for root, _, files in path.walk()
+            for file in files
+            if not any(part.startswith(".") for part in (root / file).relative_to(path).parts)
+        )
+        texts = [p for p in found if _kind(p) in (".txt", PARQUET, *JSON_LINES)]
+        wanted = "the folder holds no files"
+    elif path.exists():
+        texts = found = [path]
+    else:
+        texts = found = _glob(path) if glob.has_magic(name) else []
+        wanted = "no file matches" if glob.has_magic(name) else "no such file or folder"
+    if not found:
+        raise InputError(
+            f"text {name}: {wanted}; give a text file, a glob in quotes, a folder of *.txt files, or tfds:NAME"
+        )
+    for file in texts or found:
+        if "://" not in str(file) and not os.access(file, os.R_OK):
+            raise InputError(f"text {file}: you may not read it; change its permissions, or give another")
+    return texts or found
+
+
+def _glob(pattern: epath.Path) -> list[epath.Path]:
+    if "://" not in str(pattern):
+        return sorted(p for p in map(epath.Path, glob.glob(str(pattern), recursive=True)) if not p.is_dir())
+    if "**" in pattern.parts:
+        raise InputError(f"text {pattern}: ** descends on disk only; name the folder, which stands for all its files")
+    base = pattern
+    while glob.has_magic(str(base)):
+        base = base.parent
+    return sorted(p for p in base.glob(str(pattern.relative_to(base))) if not p.is_dir())

@@ -172,6 +172,14 @@ class Tokenizer:
                 rows[row] = self._split_digit_commas(rows[row])
         return rows
 
+    def encode_flat(self, lines, threads=None):
+        rows = self.encode_lines(lines)
+        lengths = np.fromiter(map(len, rows), np.int64, len(rows))
+        return np.concatenate([np.zeros(0, np.int32), *rows]), lengths
+
+    def __reduce__(self):
+        return Tokenizer, (self.model, self.settings)
+
     def decode(self, ids: np.ndarray) -> str:
         """The text of ids int [T]; control pieces such as <sep> vanish."""
         return self._processor.decode(np.asarray(ids).tolist())

@@ -11,8 +11,8 @@ import io
 import os
 import re
 import sys
-from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar, cast, get_origin, get_type_hints
 
 import tyro
 
@@ -38,11 +38,12 @@ def parse_config(argv: Sequence[str], prog: str, description: str) -> Config:
 def parse(kind: type[T], argv: Sequence[str], prog: str, description: str, default: T | None = None) -> T:
     """A dataclass from a command line. Raises InputError on what cannot be read; prints and exits on --help."""
     mistakes = io.StringIO()
+    argv = _gathered(argv, kind)
     start: dict[str, Any] = {} if default is None else {"default": default}
     try:
         with contextlib.redirect_stderr(mistakes):
             parsed, unknown = tyro.cli(
-                kind, prog=prog, description=description, args=list(argv), return_unknown_args=True, **start
+                kind, prog=prog, description=description, args=argv, return_unknown_args=True, **start
             )
     except SystemExit as stop:
         if stop.code in (0, None):
@@ -113,6 +114,36 @@ def _unknown_setting(word: str, kind: type) -> str:
     ]
     hint = f"did you mean {near[0]}?" if near else "--help lists them all"
     return f"unknown setting {name}: {hint}"
+
+
+def _gathered(argv: Sequence[str], kind: type) -> list[str]:
+    """`--corpus a --corpus b` as `--corpus a b`: settings of several values gather them, of others the last counts."""
+    several = set(_of_several_values(kind))
+    words: list[str] = []
+    groups = [words]
+    of_flag: dict[str, list[str]] = {}
+    for word in argv:
+        flag, equals, value = word.partition("=")
+        if flag in of_flag:
+            words = of_flag[flag]
+            words += [value] if equals else []
+        elif flag in several:
+            words = of_flag[flag] = [flag, value] if equals else [flag]
+            groups.append(words)
+        elif word.startswith("--"):
+            words = [word]
+            groups.append(words)
+        else:
+            words.append(word)
+    return [word for group in groups for word in group]
+
+
+def _of_several_values(kind: type, prefix: str = "--") -> Iterator[str]:
+    for name, hint in get_type_hints(kind).items():
+        if dataclasses.is_dataclass(hint):
+            yield from _of_several_values(cast(type, hint), f"{prefix}{name}.")
+        elif get_origin(hint) is tuple:
+            yield prefix + name.replace("_", "-")
 
 
 def _first_sentence(box: str) -> str:

@@ -198,11 +198,15 @@ class Config:
 
     preset: str = "demo"
     """where the other settings start from: demo, small, base, large or large_v1"""
-    corpus: str | None = operational(None)
-    """text to learn from: a file, a glob or a folder; one paragraph or sentence a line, a blank line ends a document;
-    None = the novels that come with the package"""
-    validation: str | None = operational(None)
-    """held-out text in the same form; None = a part of the corpus, by document"""
+    corpus: tuple[str, ...] = operational(())
+    """text to learn from: files, globs, folders, tfds:NAME, or one folder that data_pipelines.prepare made; none = the
+    novels that come with the package"""
+    validation: tuple[str, ...] = operational(())
+    """held-out text in the same forms; none = a part of the corpus, by document"""
+    text_field: str = operational("text")
+    """what holds the text of a document in JSON, Parquet and TFDS"""
+    tfds_data_dir: str | None = operational(None)
+    """where TFDS datasets are prepared; None = TFDS's default"""
     corpus_errors: Literal["strict", "replace"] = "strict"
     """bytes that are not UTF-8: refused, or replaced by U+FFFD"""
     tokenizer: str | None = operational(None)
@@ -316,6 +320,8 @@ def from_dict(values: dict[str, Any]) -> Config:
         nested = {
             name: build(type(getattr(default, name)), getattr(default, name), value, f"{where}.{name}")
             if dataclasses.is_dataclass(getattr(default, name))
+            else tuple(value)
+            if isinstance(value, list)  # JSON knows no tuples
             else value
             for name, value in given.items()
         }

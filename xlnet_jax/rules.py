@@ -51,7 +51,7 @@ def _finite(config: Any) -> Iterator[str]:
 def _contradictions(config: Config) -> Iterator[str]:
     yield from _finite(config)
     for name, value, _ in flatten(config):
-        if value == "":
+        if value == "" or (isinstance(value, tuple) and "" in value):
             yield f"{name} is empty: leave it out, or name something"
     yield from _model(config.model)
     yield from _data(config.data)

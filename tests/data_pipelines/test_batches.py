@@ -25,15 +25,10 @@ def source(tmp_path_factory):
     text = folder / "text.txt"
     with open(sources.embedded()[0]) as novels:
         text.write_text("".join(itertools.islice(novels, 600)))
-    tokenizer = Tokenizer.train(sources.read_lines([text], "strict"), 600, "english")
+    found = sources.find([str(text)])
+    tokenizer = Tokenizer.train(sources.read_lines(found, "strict"), 600, "english")
     corpus = prepare(
-        [text],
-        None,
-        tokenizer,
-        folder / "blocks",
-        block_len=windows.block_len(DATA),
-        validation_fraction=0.1,
-        errors="strict",
+        found, None, tokenizer, folder / "blocks", block_len=windows.block_len(DATA), validation_fraction=0.1
     )
     return BatchSource(corpus, "train", tokenizer.is_word_start, DATA, MEM_LEN, seed=5)
 

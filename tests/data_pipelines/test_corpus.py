@@ -4,10 +4,15 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+from etils import epath
 
 from data_pipelines.corpus import Corpus, Start
-from data_pipelines.corpus_writer import CorpusWriter
-from data_pipelines.token_stream import TokenBatch
+from data_pipelines.prepare import layout
+from data_pipelines.prepare.encoding import EncodedPart
+from data_pipelines.prepare.holdout import LastTokens
+from data_pipelines.prepare.layout import Content, EncodedSource
+from data_pipelines.prepare.runners import LocalRunner
+from data_pipelines.prepare.writing import write_corpus
 from xlnet_jax.config import InputError
 
 BLOCK_LEN, VOCAB_SIZE = 50, 300
@@ -20,20 +25,40 @@ def text():
     size = 61 * BLOCK_LEN + 7
     tokens = np.minimum(rng.geometric(0.02, size), VOCAB_SIZE - 1).astype(np.int32)
     starts = rng.choice(3, size, p=[0.9, 0.08, 0.02]).astype(np.uint8)
-    return TokenBatch(0, tokens, starts, starts > 0, np.cumsum(starts == Start.DOCUMENT))
+    return tokens, starts
 
 
-def write(folder, text, vocab_size=VOCAB_SIZE, batch=333, shard_bytes=1500):
+class Vocabulary:
+    """As much of a tokenizer as writing needs."""
+
+    def __init__(self, vocab_size):
+        self.vocab_size = vocab_size
+
+    def save(self, folder):
+        folder.mkdir()
+
+
+def write(folder, text, vocab_size=VOCAB_SIZE, part=333, blocks_per_shard=8):
+    folder = epath.Path(folder)
+    parts = folder.parent / f"{folder.name}-parts"
     folder.mkdir()
-    writer = CorpusWriter(folder, BLOCK_LEN, vocab_size, shard_bytes)
-    held_out = np.arange(len(text.tokens)) >= 51 * BLOCK_LEN
-    for begin in range(0, len(text.tokens), batch):
-        part = slice(begin, begin + batch)
-        writer.append(
-            TokenBatch(begin, text.tokens[part], text.starts[part], text.is_line[part], text.document[part]),
-            held_out[part],
-        )
-    writer.finish({"text": "random"})
+    parts.mkdir()
+    tokens, starts = text
+    files = []
+    for begin in range(0, len(tokens), part):
+        here = starts[begin : begin + part]
+        first = np.append(np.flatnonzero(here == Start.DOCUMENT), len(here))
+        continues = here[0] != Start.DOCUMENT and begin > 0
+        sizes = np.diff(first, prepend=0) if continues or first[0] else np.diff(first)
+        lines = np.flatnonzero(here > 0)
+        files.append(str(parts / f"{begin:06}.npz"))
+        EncodedPart(tokens[begin : begin + part], here, sizes, lines, np.array(continues)).save(epath.Path(files[-1]))
+    source, rule = EncodedSource(tuple(files)), LastTokens(51 * BLOCK_LEN)
+    contents = {split: [Content(source, rule, layout.count(source, rule, split))] for split in ("train", "validation")}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("data_pipelines.prepare.writing.blocks_per_shard", lambda *_: blocks_per_shard)
+        vocabulary = Vocabulary(vocab_size)
+        write_corpus(folder, contents, vocabulary, BLOCK_LEN, ("random",), (), {"text": "random"}, LocalRunner(1))
     return Corpus(folder)
 
 
@@ -48,8 +73,8 @@ def test_blocks_are_the_text_cut_into_equal_parts(corpus, text):
         tokens, starts = corpus.read(split, np.arange(blocks))
         assert (tokens.dtype, starts.dtype) == (np.int32, np.uint8)
         part = slice(begin * BLOCK_LEN, (begin + blocks) * BLOCK_LEN)
-        np.testing.assert_array_equal(tokens, text.tokens[part].reshape(blocks, BLOCK_LEN))
-        np.testing.assert_array_equal(starts, text.starts[part].reshape(blocks, BLOCK_LEN))
+        np.testing.assert_array_equal(tokens, text[0][part].reshape(blocks, BLOCK_LEN))
+        np.testing.assert_array_equal(starts, text[1][part].reshape(blocks, BLOCK_LEN))
 
 
 def test_blocks_are_read_in_the_order_asked_for_across_shards(corpus):
@@ -77,13 +102,13 @@ def test_the_manifest_counts_what_is_there(corpus, text):
     train, validation = corpus.manifest.splits["train"], corpus.manifest.splits["validation"]
     assert (train.tokens, train.blocks, train.dropped_tokens) == (51 * BLOCK_LEN, 51, 0)
     assert (validation.tokens, validation.blocks, validation.dropped_tokens) == (10 * BLOCK_LEN + 7, 10, 7)
-    assert train.documents + validation.documents == np.count_nonzero(text.starts == Start.DOCUMENT)
-    assert train.lines + validation.lines == np.count_nonzero(text.is_line)
+    assert train.documents + validation.documents == np.count_nonzero(text[1] == Start.DOCUMENT)
+    assert train.lines + validation.lines == np.count_nonzero(text[1] > 0)
     assert sum(shard.blocks for shard in train.shards) == 51
 
 
 def test_unigram_counts_and_entropy_are_those_of_the_training_text(corpus, text):
-    counts = np.bincount(text.tokens[: 51 * BLOCK_LEN], minlength=VOCAB_SIZE)
+    counts = np.bincount(text[0][: 51 * BLOCK_LEN], minlength=VOCAB_SIZE)
     np.testing.assert_array_equal(corpus.unigram_counts, counts)
     share = counts / counts.sum()
     entropy = -sum(p * math.log(p) for p in share if p)
@@ -105,8 +130,8 @@ def test_tfds_opens_the_folder(tmp_path, text, vocab_size, dtype):
 
 
 def test_the_size_of_the_parts_that_text_comes_in_does_not_matter(tmp_path, text, corpus):
-    other = write(tmp_path / "other", text, batch=1000)
-    for file in corpus.folder.iterdir():
+    other = write(tmp_path / "other", text, part=1000)
+    for file in (f for f in corpus.folder.iterdir() if not f.is_dir()):
         assert file.read_bytes() == (other.folder / file.name).read_bytes(), file.name
 
 

@@ -1,11 +1,17 @@
 import pytest
 
 from data_pipelines import sources
+from data_pipelines.prepare.parts import fingerprint
 from xlnet_jax.config import InputError
 
 
-def lines_of(path, errors="strict"):
-    return list(sources.read_lines([path], errors))
+def lines_of(*paths, errors="strict"):
+    return list(sources.read_lines(sources.find([str(path) for path in paths]), errors))
+
+
+def files_of(name):
+    (source,) = sources.find([str(name)])
+    return [unit.path for unit in source.units]
 
 
 @pytest.fixture
@@ -21,7 +27,7 @@ def text(tmp_path):
 
 def test_a_blank_line_ends_a_document_and_so_does_the_end_of_a_file(text):
     first, second = text("one\ntwo\n \t\n\nthree"), text("four\n\n", "b.txt")
-    assert list(sources.read_lines([first, second], "strict")) == ["one", "two", "", "three", "", "four", ""]
+    assert lines_of(first, second) == ["one", "two", "", "three", "", "four", ""]
 
 
 def test_windows_line_ends_and_a_byte_order_mark_are_not_text(text):
@@ -56,65 +62,76 @@ def test_a_text_without_any_text_is_refused(text, content):
 
 def test_an_empty_file_among_others_is_passed_over(text):
     paths = [text(""), text("one\n", "b.txt")]
-    assert list(sources.read_lines(paths, "strict")) == ["one", ""]
+    assert lines_of(*paths) == ["one", ""]
 
 
 def test_a_folder_stands_for_its_text_files_at_any_depth(text, tmp_path):
     wanted = [text("a", "a.txt"), text("b", "deep/er/b.txt")]
     text("no", "notes.md")
     text("no", ".hidden/c.txt")
-    assert sources.expand(str(tmp_path)) == sorted(wanted)
+    assert files_of(tmp_path) == [str(p) for p in sorted(wanted)]
 
 
 def test_a_folder_without_text_files_stands_for_all_its_files(text, tmp_path):
     wanted = [text("a", "part-0"), text("b", "part-1")]
-    assert sources.expand(str(tmp_path)) == wanted
+    assert files_of(tmp_path) == [str(p) for p in wanted]
 
 
 def test_a_glob_stands_for_the_files_that_match_in_sorted_order(text, tmp_path):
     wanted = [text("1", "n1.txt"), text("2", "n2.txt")]
     text("no", "m.txt")
     (tmp_path / "n3.txt").mkdir()
-    assert sources.expand(str(tmp_path / "n*.txt")) == wanted
+    assert files_of(tmp_path / "n*.txt") == [str(p) for p in wanted]
 
 
 def test_a_file_whose_name_looks_like_a_glob_is_that_file(text):
     path = text("a", "what[1].txt")
-    assert sources.expand(str(path)) == [path]
+    assert files_of(path) == [str(p) for p in [path]]
 
 
 def test_a_home_folder_is_understood(text, tmp_path, monkeypatch):
     path = text("a")
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert sources.expand("~/a.txt") == [path]
+    assert files_of("~/a.txt") == [str(p) for p in [path]]
 
 
 def test_a_source_that_is_not_there_is_named(tmp_path):
     with pytest.raises(InputError, match=r"nowhere\.txt: no such file or folder"):
-        sources.expand(str(tmp_path / "nowhere.txt"))
+        files_of(tmp_path / "nowhere.txt")
     with pytest.raises(InputError, match=r"\*\.txt: no file matches"):
-        sources.expand(str(tmp_path / "*.txt"))
+        files_of(tmp_path / "*.txt")
     with pytest.raises(InputError, match="the folder holds no files"):
-        sources.expand(str(tmp_path))
+        files_of(tmp_path)
 
 
 def test_a_fingerprint_depends_on_contents_and_their_order_but_not_on_names(text):
+    def print_of(*paths):
+        units = tuple(unit for path in paths for unit in sources.find([str(path)])[0].units)
+        return fingerprint(sources.Source("name", "given", units), "strict")
+
     a, b, copy = text("a"), text("b", "b.txt"), text("a", "copy.txt")
-    joined, empty = text("ab", "ab.txt"), text("", "empty.txt")
-    assert sources.fingerprint([a, b]) == sources.fingerprint([copy, b])
-    assert sources.fingerprint([a, b]) != sources.fingerprint([b, a])
-    assert sources.fingerprint([a, b]) != sources.fingerprint([joined, empty])
+    joined = text("ab", "ab.txt")
+    assert print_of(a, b) == print_of(copy, b)
+    assert print_of(a, b) != print_of(b, a)
+    assert print_of(a, b) != print_of(joined)
 
 
-def test_without_a_corpus_the_novels_are_found_and_one_is_kept_for_validation():
-    text = sources.find(None, None)
-    assert text.name == "austen"
-    assert next(sources.read_lines(text.train, "strict")) == "PRIDE AND PREJUDICE"
-    assert next(sources.read_lines(text.validation or [], "strict")) == "NORTHANGER ABBEY"
+@pytest.mark.parametrize(
+    ("name", "short"),
+    [
+        ("texts/news.txt", "news"),
+        ("texts/news.jsonl.zst", "news"),
+        ("texts/part-*.parquet", "texts"),
+        ("texts/2020/", "2020"),
+        ("tfds:c4/en", "c4-en"),
+        ("tfds:wikipedia/20230601.en[train[:10%]]", "wikipedia-20230601.en"),
+        ("gs://bucket/books/*.txt.gz", "books"),
+    ],
+)
+def test_a_source_has_a_short_name(name, short):
+    assert sources.describe(name) == short
 
 
-def test_a_corpus_of_ones_own_is_held_out_from_unless_validation_text_is_named(text, tmp_path):
-    path, other = text("a", "news.txt"), text("b", "other.txt")
-    assert sources.find(str(path), None) == sources.Text("news", [path], None)
-    assert sources.find(str(path), str(other)) == sources.Text("news", [path], [other])
-    assert sources.find(str(tmp_path / "n*.txt"), None).name == sources.describe(str(tmp_path))
+def test_the_novels_come_with_the_package():
+    train, validation = ([next(sources.read_lines(sources.find([name]), "strict"))] for name in sources.embedded())
+    assert (train, validation) == (["PRIDE AND PREJUDICE"], ["NORTHANGER ABBEY"])

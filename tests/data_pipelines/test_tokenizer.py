@@ -29,7 +29,7 @@ CHINESE = [
 @pytest.fixture(scope="module")
 def novels():
     """The first lines of the embedded training text."""
-    lines = [line for line in sources.read_lines(sources.find(None, None).train, "strict") if line]
+    lines = [line for line in sources.read_lines(sources.find(sources.embedded()[:1]), "strict") if line]
     return lines[:1500]
 
 
@@ -55,7 +55,7 @@ def test_special_pieces_and_the_recipes_symbols_have_their_ids(english):
 def test_the_same_text_gives_the_same_bytes_in_another_process(english):
     script = (
         "from data_pipelines import sources; from data_pipelines.tokenizer import Tokenizer\n"
-        "lines = [line for line in sources.read_lines(sources.find(None, None).train, 'strict') if line]\n"
+        "lines = [line for line in sources.read_lines(sources.find(sources.embedded()[:1]), 'strict') if line]\n"
         "print(Tokenizer.train(lines[:1500], 1000, 'auto').sha256)"
     )
     result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
@@ -85,7 +85,7 @@ def test_an_error_in_the_text_is_not_hidden_by_training(tmp_path):
     path = tmp_path / "broken.txt"
     path.write_bytes(b"good line\n\xff\n")
     with pytest.raises(InputError, match="byte 10 is not UTF-8"):
-        Tokenizer.train(sources.read_lines([path], "strict"), 100, "auto")
+        Tokenizer.train(sources.read_lines(sources.find([str(path)]), "strict"), 100, "auto")
 
 
 def test_text_that_normalisation_leaves_nothing_of_is_refused():

@@ -22,6 +22,15 @@ def test_settings_are_reached_by_their_dotted_names():
     assert (config.optimizer.learning_rate, config.data.emit, config.steps, config.tpu) == (3e-4, "dense", 7, True)
 
 
+@pytest.mark.parametrize("argv", [["--corpus", "a", "b"], ["--corpus", "a", "--seed", "1", "--corpus=b"]])
+def test_several_texts_are_named_together_or_one_by_one(argv):
+    assert parse(*argv).corpus == ("a", "b")
+
+
+def test_a_setting_that_is_given_again_counts_as_it_was_given_last():
+    assert parse("--steps", "5", "--steps", "7").steps == 7
+
+
 def test_a_preset_is_where_the_other_settings_start():
     config = parse("--preset", "large", "--model.num-layers", "3")
     assert config.data == large().data

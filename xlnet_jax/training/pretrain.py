@@ -2,7 +2,6 @@
 after any interruption goes on where it stood."""
 
 import functools
-import itertools
 import shlex
 import signal
 from dataclasses import replace
@@ -13,12 +12,10 @@ import jax
 import optax
 from rich.console import Console
 
-from data_pipelines import sources, windows
 from data_pipelines.batches import BatchSource
 from data_pipelines.corpus import Corpus, SplitName
-from data_pipelines.prepare import prepare
-from data_pipelines.tokenizer import SAMPLE_LINES, Settings, Tokenizer
-from xlnet_jax.config import PRESETS, Config, InputError, flatten
+from data_pipelines.tokenizer import Tokenizer
+from xlnet_jax.config import PRESETS, Config, flatten
 from xlnet_jax.interop.pretrained import Pretrained
 from xlnet_jax.models.lm import XLNetLM
 from xlnet_jax.training import sharding
@@ -32,9 +29,11 @@ from xlnet_jax.training.optimizer import make_optimizer
 from xlnet_jax.training.progress import ProgressView
 from xlnet_jax.training.state import StatePlan, TrainState, empty_mems_ZBMD, init_state, plan_state, with_params
 from xlnet_jax.training.step import make_eval_step, make_train_step
+from xlnet_jax.training.text import Text
 from xlnet_jax.training.unigram import unigram_line
 from xlnet_jax.training.workdir import Workdir
 
+_TEXT_SETTINGS = ("corpus", "validation", "corpus_errors", "text_field", "tfds_data_dir")
 VALIDATION_SEED = 2**31 - 1  # the held-out targets are the same in every run
 
 
@@ -42,26 +41,18 @@ def pretrain(config: Config) -> int:
     """Trains to config.steps. Returns 0, or 128 + the signal that stopped it with its state saved."""
     console = Console(soft_wrap=True, highlight=False, markup=False)
     # ---- text, tokenizer, corpus ------------------------------------------------------------------------------------
-    text = sources.find(config.corpus, config.validation)
+    text = Text.of(config)
     workdir = Workdir(Path(config.workdir or f"runs/{text.name}-{config.preset}"))
     start = None
     if config.init:
         config, start = begin_from(config.init, config, workdir.resumes())
-    given = tokenizer_of(start, config) if start else _given_tokenizer(config, text)
+    given = text.demanded_tokenizer(config, tokenizer_of(start, config) if start else None)
     if given:
         config = replace(config, model=replace(config.model, vocab_size=given.vocab_size))
     workdir.claim(config)
-    tokenizer = find_tokenizer(config, given, text, workdir)
+    tokenizer = text.find_tokenizer(config, given, workdir)
     console.print(f"tokenizer   {tokenizer.vocab_size:,} pieces in {workdir.tokenizer}")
-    corpus = prepare(
-        text.train,
-        text.validation,
-        tokenizer,
-        workdir.corpus,
-        block_len=windows.block_len(config.data),
-        validation_fraction=config.data.validation_fraction,
-        errors=config.corpus_errors,
-    )
+    corpus = text.find_corpus(config, tokenizer, workdir)
     workdir.claim_text(corpus.manifest.made_from)
     for split in ("train", "validation"):
         blocks = corpus.num_blocks(split)
@@ -69,32 +60,6 @@ def pretrain(config: Config) -> int:
             f"{split:11} {blocks:,} blocks of {corpus.block_len:,} tokens, {blocks * corpus.block_len:,} in all"
         )
     return _train(config, start, corpus, tokenizer, workdir, console)
-
-
-def _given_tokenizer(config: Config, text: sources.Text) -> Tokenizer | None:
-    if config.tokenizer is None or config.init:
-        return None
-    lines = itertools.islice(sources.read_lines(text.train, config.corpus_errors), SAMPLE_LINES)
-    return Tokenizer.load(Path(config.tokenizer), otherwise=Settings.suited_to(lines, config.data.normalization))
-
-
-def find_tokenizer(config: Config, given: Tokenizer | None, text: sources.Text, workdir: Workdir) -> Tokenizer:
-    """The tokenizer of the run: what the workdir has, else the one that was given, else one trained on the text."""
-    if workdir.tokenizer.exists():
-        there = Tokenizer.load(workdir.tokenizer)
-        if given and given.sha256 != there.sha256:
-            raise InputError(
-                f"workdir {workdir.folder} holds another run (its tokenizer is not {config.tokenizer or config.init}): "
-                f"give --tokenizer {workdir.tokenizer}, or another --workdir"
-            )
-        return there
-    tokenizer = given or Tokenizer.train(
-        sources.read_lines(text.train, config.corpus_errors),
-        config.model.vocab_size,
-        config.data.normalization,
-    )
-    tokenizer.save(workdir.tokenizer)
-    return tokenizer
 
 
 def _train(
@@ -189,7 +154,7 @@ def _close(config: Config, workdir: Workdir, step: int, unigram_nats: float, con
     records = list(read_records(workdir.metrics))
     draw_curves(records, unigram_nats, workdir.curves)
     loss = [r["loss"] for r in records if r["split"] == "validation"][-1]
-    text: Any = {name: getattr(config, name) for name in ("corpus", "validation", "corpus_errors")}
+    text: Any = {name: getattr(config, name) for name in _TEXT_SETTINGS}
     presets = list(PRESETS)
     larger = presets[min(presets.index(config.preset) + 1, presets.index("large"))]
     console.print(
@@ -212,5 +177,8 @@ def _command(config: Config) -> str:
     for (name, value, _), (_, preset, _) in zip(flatten(config), flatten(PRESETS[config.preset]()), strict=True):
         # A tokenizer of the user's own brings its vocabulary along.
         if value != preset and not (name == "model.vocab-size" and config.tokenizer):
-            words += [f"--{name}", str(value)] if not isinstance(value, bool) else [f"--{'' if value else 'no-'}{name}"]
+            if isinstance(value, bool):
+                words += [f"--{'' if value else 'no-'}{name}"]
+            else:
+                words += [f"--{name}", *map(str, value if isinstance(value, tuple) else (value,))]
     return shlex.join(words)

@@ -134,7 +134,7 @@ def test_a_run_whose_schedule_ends_with_it_says_how_steps_could_change(straight,
 def test_another_text_is_refused(straight, tmp_path):
     other = tmp_path / "other.txt"
     other.write_text("Other words.\n" * 2000)
-    with pytest.raises(InputError, match=r"corpus .*: its training text is another; give another --workdir"):
+    with pytest.raises(InputError, match=r"corpus .*: its training text is another; give another --out or --workdir"):
         train.main(arguments(other, straight))
 
 
@@ -201,7 +201,7 @@ def test_the_next_commands_repeat_the_settings_of_the_run(straight, text, capsys
 def test_another_tokenizer_is_refused(straight, text, tmp_path):
     from data_pipelines.tokenizer import Tokenizer
 
-    Tokenizer.train(sources.read_lines([text], "strict"), 400, "nfkc").save(tmp_path / "mine")
+    Tokenizer.train(sources.read_lines(sources.find([str(text)]), "strict"), 400, "nfkc").save(tmp_path / "mine")
     with pytest.raises(InputError, match=r"its tokenizer is not .*mine"):
         train.main(arguments(text, straight, "--tokenizer", str(tmp_path / "mine")))
 
@@ -209,7 +209,7 @@ def test_another_tokenizer_is_refused(straight, text, tmp_path):
 def test_a_given_tokenizer_decides_the_vocabulary(text, tmp_path):
     from data_pipelines.tokenizer import Tokenizer
 
-    Tokenizer.train(sources.read_lines([text], "strict"), 300, "english").save(tmp_path / "mine")
+    Tokenizer.train(sources.read_lines(sources.find([str(text)]), "strict"), 300, "english").save(tmp_path / "mine")
     model = tmp_path / "mine" / "spiece.model"
     assert train.main(arguments(text, tmp_path / "run", "--steps", "2", "--tokenizer", str(model))) == 0
     assert json.loads((tmp_path / "run" / "config.json").read_text())["model"]["vocab_size"] == 300

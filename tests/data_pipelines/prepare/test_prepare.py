@@ -1,3 +1,4 @@
+import contextlib
 import os
 import signal
 import subprocess
@@ -9,20 +10,22 @@ import numpy as np
 import pytest
 
 from data_pipelines import sources
-from data_pipelines.corpus import Start
+from data_pipelines.corpus import Corpus, Start
 from data_pipelines.prepare import prepare
+from data_pipelines.prepare.encoding import encode
+from data_pipelines.prepare.runners import LocalRunner
 from data_pipelines.tokenizer import EOD, Tokenizer
 from xlnet_jax.config import InputError
 
 BLOCK_LEN = 64
-NOVELS = sources.find(None, None)
+TRAIN, VALIDATION = (sources.find([name]) for name in sources.embedded())
 
 
 @pytest.fixture(scope="module")
 def documents():
     """The first chapters of the embedded training text: lists of lines."""
     chapters: list[list[str]] = [[]]
-    for line in sources.read_lines(NOVELS.train, "strict"):
+    for line in sources.read_lines(TRAIN, "strict"):
         chapters[-1].append(line) if line else chapters.append([])
     return chapters[:40]
 
@@ -38,10 +41,10 @@ def run(tmp_path, tokenizer):
 
     def run(train, validation=None, out="corpus", tokenizer=tokenizer, fraction=0.05, block_len=BLOCK_LEN):
         def files(documents, name):
-            if isinstance(documents, list):
+            if isinstance(documents, list) and documents and isinstance(documents[0], list):
                 (tmp_path / name).write_text("\n\n".join("\n".join(lines) for lines in documents))
-                return [tmp_path / name]
-            return documents and [documents]
+                return sources.find([str(tmp_path / name)])
+            return sources.find([str(documents)]) if isinstance(documents, Path) else documents
 
         return prepare(
             files(train, "train.txt"),
@@ -50,7 +53,6 @@ def run(tmp_path, tokenizer):
             tmp_path / out,
             block_len=block_len,
             validation_fraction=fraction,
-            errors="strict",
         )
 
     return run
@@ -92,17 +94,19 @@ def test_the_stream_is_the_lines_in_order_with_an_eod_behind_each_document(run, 
 
 def test_the_same_text_gives_the_same_bytes(run, documents):
     first, second = run(documents, out="one"), run(documents, out="two")
-    files = sorted(p.name for p in first.folder.iterdir())
-    assert files == sorted(p.name for p in second.folder.iterdir())
+    files = sorted(p.name for p in first.folder.iterdir() if not p.is_dir())
+    assert files == sorted(p.name for p in second.folder.iterdir() if not p.is_dir())
     for name in files:
         assert (first.folder / name).read_bytes() == (second.folder / name).read_bytes(), name
 
 
 def test_how_much_text_is_encoded_at_once_does_not_matter(run, documents, monkeypatch):
     whole = run(documents, out="whole", fraction=0.2)
-    monkeypatch.setattr("data_pipelines.token_stream.BATCH_CHARS", 700)
+    monkeypatch.setattr("data_pipelines.readers.CHUNK_BYTES", 100)
+    monkeypatch.setattr("data_pipelines.prepare.parts.PART_CHARS", 700)
+    monkeypatch.setattr("data_pipelines.prepare.LocalRunner", lambda: LocalRunner(1))
     parts = run(documents, out="parts", fraction=0.2)
-    assert whole.manifest == parts.manifest
+    assert whole.manifest.splits == parts.manifest.splits
 
 
 def test_lines_that_normalisation_leaves_nothing_of_are_not_there(run, documents, tmp_path):
@@ -214,19 +218,11 @@ def test_a_split_with_text_of_its_own_needs_a_block(run, documents):
 # ---- complete or not at all -----------------------------------------------------------------------------------------
 
 
-def test_a_text_that_is_bad_midway_leaves_nothing(run, tmp_path, documents):
-    good = "\n".join(line for chapter in documents for line in chapter).encode()
-    (tmp_path / "bad.txt").write_bytes(good * 4 + b"\n\xff")
-    with pytest.raises(InputError, match=f"byte {4 * len(good) + 1} is not UTF-8"):
-        run(tmp_path / "bad.txt")
-    assert [p.name for p in tmp_path.iterdir()] == ["bad.txt"]
-
-
 def test_a_corpus_that_is_there_is_opened_and_not_written_again(run, documents):
     first = run(documents)
-    written = {p.name: p.stat().st_mtime_ns for p in first.folder.iterdir()}
+    written = {p.name: p.stat().mtime for p in first.folder.iterdir()}
     assert run(documents).manifest == first.manifest
-    assert {p.name: p.stat().st_mtime_ns for p in first.folder.iterdir()} == written
+    assert {p.name: p.stat().mtime for p in first.folder.iterdir()} == written
 
 
 def test_a_corpus_made_from_something_else_is_refused_and_the_difference_named(run, documents, tokenizer):
@@ -238,7 +234,7 @@ def test_a_corpus_made_from_something_else_is_refused_and_the_difference_named(r
         ({"tokenizer": other_tokenizer}, "its tokenizer is another"),
         ({"validation": documents[:2]}, "its validation text is another, and its share of held-out text is another"),
     ):
-        with pytest.raises(InputError, match=f"{difference}; give another --workdir"):
+        with pytest.raises(InputError, match=f"{difference}; give another --out or --workdir"):
             run(documents, **arguments)
     with pytest.raises(InputError, match="its training text is another"):
         run(documents[:20])
@@ -252,63 +248,105 @@ def test_a_folder_of_the_users_is_not_touched(run, documents, tmp_path):
     assert (tmp_path / "corpus" / "thesis.tex").read_text() == "years of work"
 
 
-def test_a_full_disk_is_an_oserror_and_leaves_nothing(tmp_path):
-    # A limit on the size of files stands in for the full disk: both reach ArrayRecord as a failing write.
-    script = f"""
-import resource
+# ---- stopped, and gone on with --------------------------------------------------------------------------------------
+
+
+def test_a_text_that_is_bad_midway_leaves_no_corpus_and_what_was_encoded_is_kept(run, tmp_path, documents, monkeypatch):
+    monkeypatch.setattr("data_pipelines.prepare.parts.PART_CHARS", 20_000)
+    monkeypatch.setattr("data_pipelines.readers.CHUNK_BYTES", 5_000)
+    good = "\n\n".join("\n".join(lines) for lines in documents).encode()
+    bad = tmp_path / "bad.txt"
+    bad.write_bytes(good + b"\n\xff")
+    with pytest.raises(InputError, match=f"byte {len(good) + 1} is not UTF-8"):
+        run(bad)
+    assert not (tmp_path / "corpus").exists()
+    kept = {file.name: file.stat().st_mtime_ns for file in tmp_path.glob(".corpus.partial/work/encoded-*/*.npz")}
+    assert len(kept) > 5
+
+    bad.write_bytes(good)
+    encoded = []
+    monkeypatch.setattr("data_pipelines.prepare.encode", lambda part, _: encoded.append(part) or encode(part, _))
+    monkeypatch.setattr("data_pipelines.prepare.LocalRunner", lambda: LocalRunner(1))
+    mended = run(bad)
+    assert len(encoded) <= 2
+    assert not (tmp_path / ".corpus.partial").exists()
+    assert mended.manifest == run(bad, out="at-once").manifest
+
+
+def test_a_text_without_any_good_line_leaves_nothing(run, tmp_path):
+    (tmp_path / "bad.txt").write_bytes(b"\xff")
+    with pytest.raises(InputError, match="byte 0 is not UTF-8"):
+        run(tmp_path / "bad.txt")
+    assert [p.name for p in tmp_path.iterdir()] == ["bad.txt"]
+
+
+def test_a_source_that_disappears_midway_is_named(run, tmp_path, documents):
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.txt").write_text("\n".join(documents[0]))
+    found = sources.find([str(tmp_path / "*.txt")])
+    (tmp_path / "b.txt").unlink()
+    with pytest.raises(InputError, match=r"b\.txt: it was there when the text was listed, and is gone; bring it back"):
+        run(found)
+
+
+NOVELS_SCRIPT = """
 from pathlib import Path
 from data_pipelines import sources
-from data_pipelines.prepare import prepare
+from data_pipelines.prepare import parts, prepare
 from data_pipelines.tokenizer import Tokenizer
-text = sources.find(None, None)
-tokenizer = Tokenizer.train(sources.read_lines(text.validation, "strict"), 500, "english")
-resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))
-try:
-    prepare(text.train, text.validation, tokenizer, Path({str(tmp_path / "out")!r}), block_len=64,
-            validation_fraction=0.05, errors="strict")
-except OSError as error:
-    print("OSError", error.strerror)
-"""
-    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
-    assert result.stdout == "OSError File too large\n", result.stderr
-    assert not list(tmp_path.iterdir())
-
-
-def test_a_killed_run_leaves_no_corpus_and_the_next_one_cleans_up(run, documents, tmp_path, tokenizer):
-    tokenizer.save(tmp_path / "tokenizer")
-    script = f"""
-import itertools
-from pathlib import Path
-from data_pipelines import prepare, sources, token_stream
-from data_pipelines.tokenizer import Tokenizer
-text = sources.find(None, None)
-token_stream.read_lines = lambda *a: itertools.chain.from_iterable(sources.read_lines(*a) for _ in itertools.count())
-prepare.prepare(text.train, None, Tokenizer.load(Path({str(tmp_path / "tokenizer")!r})),
-                Path({str(tmp_path / "corpus")!r}), block_len=64, validation_fraction=0.05, errors="strict")
-"""
-    process = subprocess.Popen([sys.executable, "-c", script], stderr=subprocess.DEVNULL)
+parts.PART_CHARS = 30_000
+def main():
+    train, validation = (sources.find([name]) for name in sources.embedded())
+    tokenizer = Tokenizer.load(Path({tokenizer!r}))
     try:
-        deadline = time.monotonic() + 60
-        while not any(p.stat().st_size > 2**17 for p in tmp_path.glob(".corpus.partial/*")):
-            assert process.poll() is None
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
-    finally:
-        os.kill(process.pid, signal.SIGKILL)
-        process.wait()
-    assert (tmp_path / ".corpus.partial").is_dir()
+        prepare(train, validation, tokenizer, {out!r}, block_len=64, validation_fraction=0.05)
+    except OSError as error:
+        print("OSError", error.strerror)
+"""
+
+
+def script(tmp_path, tokenizer, begin=""):
+    """A program that prepares the novels in many parts."""
+    if not (tmp_path / "tokenizer").exists():
+        tokenizer.save(tmp_path / "tokenizer")
+    file = tmp_path / "script.py"
+    text = NOVELS_SCRIPT.format(tokenizer=str(tmp_path / "tokenizer"), out=str(tmp_path / "corpus"))
+    file.write_text(f"{text}\nif __name__ == '__main__':\n    {begin}\n    main()\n")
+    return [sys.executable, str(file)]
+
+
+def test_a_full_disk_is_an_oserror_and_the_next_run_goes_on(tmp_path, tokenizer):
+    # A limit on the size of files stands in for the full disk: both reach the writers as a failing write.
+    limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))"
+    limited = subprocess.run(script(tmp_path, tokenizer, limit), capture_output=True, text=True, timeout=120)
+    assert limited.stdout == "OSError File too large\n", limited.stderr
     assert not (tmp_path / "corpus").exists()
-    corpus = run(documents)
-    assert corpus.num_blocks("train") > 0
+    subprocess.run(script(tmp_path, tokenizer), check=True, timeout=120)
+    assert Corpus(tmp_path / "corpus").num_blocks("train") > 0
+
+
+def test_a_run_that_is_killed_again_and_again_ends_with_the_same_bytes(tmp_path, tokenizer):
+    whole = prepare(TRAIN, VALIDATION, tokenizer, tmp_path / "whole", block_len=64, validation_fraction=0.05)
+    encoded = tmp_path / ".corpus.partial" / "work" / f"encoded-{tokenizer.sha256[:16]}"
+    for parts in (1, 8, 20):
+        process = subprocess.Popen(script(tmp_path, tokenizer), stderr=subprocess.DEVNULL, start_new_session=True)
+        deadline = time.monotonic() + 60
+        try:
+            while process.poll() is None and len(list(encoded.glob("*.npz"))) < parts:
+                assert time.monotonic() < deadline
+                time.sleep(0.02)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+    subprocess.run(script(tmp_path, tokenizer), check=True, timeout=120)
+    ours, theirs = Corpus(tmp_path / "corpus"), whole
+    assert ours.manifest.splits == theirs.manifest.splits
     assert not (tmp_path / ".corpus.partial").exists()
 
 
 def test_the_embedded_novels_become_a_corpus(tmp_path, tokenizer):
-    assert NOVELS.validation is not None
-    corpus = prepare(
-        NOVELS.train, NOVELS.validation, tokenizer, Path(tmp_path / "c"),
-        block_len=1086, validation_fraction=0.05, errors="strict",
-    )  # fmt: skip
+    corpus = prepare(TRAIN, VALIDATION, tokenizer, tmp_path / "c", block_len=1086, validation_fraction=0.05)
     assert corpus.manifest.splits["train"].documents == 166
     assert corpus.manifest.splits["validation"].documents == 32
     tokens, starts = corpus.read("validation", np.array([0]))

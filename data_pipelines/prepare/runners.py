@@ -1,0 +1,92 @@
+"""Who does the work: the cores of this machine (here), or an Apache Beam pipeline (`beam_runner`)."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from itertools import chain, islice
+from typing import Any, Protocol, TypeVar
+
+from xlnet_jax.config import InputError
+
+Seed = TypeVar("Seed")
+Item = TypeVar("Item")
+
+
+class Runner(Protocol):
+    """Runs work that leaves its results in files."""
+
+    def run(
+        self, seeds: Sequence[Seed], expand: Callable[[Seed], Iterable[Item]], work: Callable[[Item], None]
+    ) -> None:
+        """work(item) for each item of expand(seed) of each seed, in any order; each may run more than once. What one of
+        them raises comes out."""
+
+
+@dataclass(frozen=True)
+class LocalRunner:
+    """All cores: seeds are expanded here, one after the other, and one process a core works on the items. What is but
+    one item is worked on here."""
+
+    processes: int | None = None  # None = as many as there are cores for this process
+
+    def run(
+        self, seeds: Sequence[Seed], expand: Callable[[Seed], Iterable[Item]], work: Callable[[Item], None]
+    ) -> None:
+        items = (item for seed in seeds for item in expand(seed))
+        first = list(islice(items, 2))
+        processes = (
+            self.processes or len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+        )
+        if len(first) < 2 or processes == 1:
+            for item in chain(first, items):
+                work(item)
+        else:
+            _run_in_pool(chain(first, items), work, processes or 1)
+
+
+def _run_in_pool(items: Iterator[Any], work: Callable[[Any], None], processes: int) -> None:
+    # Forked from a clean process: a fork of this one could inherit a lock that a thread of jax or TensorFlow holds.
+    context = multiprocessing.get_context("forkserver")
+    pool = ProcessPoolExecutor(processes, context, initializer=_begin, initargs=(work,))
+    running: set[Future[None]] = set()
+    try:
+        for item in items:
+            running.add(pool.submit(_work, item))
+            if len(running) > 2 * processes:  # so that what waits for its turn stays small
+                done, running = wait(running, return_when=FIRST_COMPLETED)
+                for future in done:
+                    future.result()
+        for future in running:
+            future.result()
+    except BaseException as error:
+        if isinstance(error, InputError):
+            wait(running)  # a mistake in the text loses nothing of what is under way
+        for process in list((pool._processes or {}).values()):
+            process.terminate()
+        pool.shutdown(cancel_futures=True)
+        if isinstance(error, BrokenProcessPool):
+            raise InputError(
+                "a worker process ended at once: out of memory, or started by a script without `if __name__ == "
+                "'__main__':`; what is encoded is kept, and the same call goes on from there"
+            ) from None
+        raise
+    pool.shutdown()
+
+
+_assigned: Callable[[Any], None]  # in a worker process: sent once, as it may hold a vocabulary
+
+
+def _begin(work: Callable[[Any], None]) -> None:
+    global _assigned
+    _assigned = work
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the process that waits for this one
+
+
+def _work(item: Any) -> None:
+    _assigned(item)

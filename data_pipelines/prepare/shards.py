@@ -1,0 +1,168 @@
+"""The shards of a corpus, each written by itself from the encoded parts that its blocks are in."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import errno
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from array_record.python.array_record_module import ArrayRecordWriter
+from etils import epath
+
+from data_pipelines.corpus import Record, Shard, SplitName, Start
+from data_pipelines.prepare.encoding import load
+from data_pipelines.prepare.holdout import Place, Rule
+
+WRITER_OPTIONS = "group_size:1,zstd:1"  # one block a group: random access reads nothing else
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """Tokens [begin, end) of those that a part gives to a split. Where the part stands: as in `Place`."""
+
+    file: str
+    first_document: int
+    first_token: int
+    rule: Rule
+    begin: int
+    end: int
+
+
+@dataclass(frozen=True)
+class ShardJob:
+    """What to write into one shard: the first `blocks` blocks of its stretches. The tokens behind them are counted."""
+
+    folder: str
+    name: str
+    split: SplitName
+    stretches: tuple[Stretch, ...]
+    blocks: int
+    vocab_size: int
+    record: Record
+    template: bytes  # a record, as it is serialized
+
+    @property
+    def key(self) -> str:
+        """Jobs that share it write the same bytes."""
+        what = (self.name, self.split, self.stretches, self.blocks, self.vocab_size, self.record)
+        return hashlib.sha256(repr(what).encode()).hexdigest()
+
+
+@dataclass(frozen=True)
+class Written:
+    """A shard on disk, and what its text holds, the tokens behind its last block included."""
+
+    key: str
+    shard: Shard
+    documents: int
+    lines: int
+    tokens: int
+    counts: np.ndarray  # int64 [V], how often each piece occurs
+
+    def save(self, file: epath.Path) -> None:
+        values = dataclasses.asdict(self) | {"counts": self.counts.tolist()}
+        partial = file.parent / f"{file.name}.partial"
+        partial.write_text(json.dumps(values))
+        partial.replace(file)
+
+    @classmethod
+    def load(cls, file: epath.Path) -> Written:
+        values = json.loads(file.read_text())
+        return cls(**values | {"shard": Shard(**values["shard"]), "counts": np.array(values["counts"], np.int64)})
+
+
+def report_of(job: ShardJob) -> epath.Path:
+    """Where `write` says what it has written."""
+    return epath.Path(job.folder) / f"{job.name}.json"
+
+
+def write(job: ShardJob) -> None:
+    """Writes the shard and its report, unless they are there from before a stop. A part at a time is in memory."""
+    report = report_of(job)
+    if report.exists() and Written.load(report).key == job.key:
+        return
+    counted = _Counted(np.zeros(job.vocab_size, np.int64))
+    with contextlib.ExitStack() as stack:
+        file = epath.Path(job.folder) / job.name
+        here = Path(f"{file}.partial")
+        if "://" in str(file):  # ArrayRecord writes to disks alone: elsewhere the shard is made here and copied
+            here = Path(stack.enter_context(tempfile.TemporaryDirectory())) / file.name
+        with _as_os_error(here):
+            writer = ArrayRecordWriter(str(here), WRITER_OPTIONS)
+            try:
+                for record in _records(job, counted):
+                    writer.write(record.tobytes())
+            finally:
+                writer.close()
+        with here.open("rb") as opened:
+            digest = hashlib.file_digest(opened, "sha256").hexdigest()
+        shard = Shard(file.name, job.blocks, here.stat().st_size, digest)
+        if "://" in str(file):
+            epath.Path(here).copy(file, overwrite=True)
+        else:
+            here.replace(file)
+    Written(job.key, shard, counted.documents, counted.lines, counted.tokens, counted.pieces).save(report)
+
+
+@dataclass
+class _Counted:
+    """What has been read of a shard's text."""
+
+    pieces: np.ndarray  # int64 [V]
+    documents: int = 0
+    lines: int = 0
+    tokens: int = 0
+
+
+def _records(job: ShardJob, counted: _Counted) -> Iterator[np.ndarray]:
+    """The serialized blocks of a shard, uint8 [bytes] each."""
+    template = np.frombuffer(job.template, np.uint8)
+    block_len, left = job.record.block_len, job.blocks
+    tokens, starts = np.zeros(0, np.int32), np.zeros(0, np.uint8)  # less than a block
+    for stretch in job.stretches:
+        more_tokens, more_starts, lines = _read(stretch, job.split)
+        counted.pieces += np.bincount(more_tokens, minlength=job.vocab_size)
+        counted.documents += int(np.count_nonzero(more_starts == Start.DOCUMENT))
+        counted.lines += lines
+        counted.tokens += len(more_tokens)
+        tokens, starts = np.concatenate([tokens, more_tokens]), np.concatenate([starts, more_starts])
+        blocks = min(len(tokens) // block_len, left)
+        full = blocks * block_len
+        raw = np.tile(template, (blocks, 1))
+        records = raw.view(job.record.dtype)[:, 0]
+        records["tokens"] = tokens[:full].reshape(blocks, block_len)
+        records["starts"] = starts[:full].reshape(blocks, block_len)
+        yield from raw
+        tokens, starts, left = tokens[full:], starts[full:], left - blocks
+
+
+def _read(stretch: Stretch, split: SplitName) -> tuple[np.ndarray, np.ndarray, int]:
+    """(tokens, starts, number of lines) of a stretch."""
+    file = stretch.file
+    tokens, starts, line_starts, documents = load(file, "tokens", "starts", "line_starts", "document_tokens")
+    place = Place(file, stretch.first_document, stretch.first_token, documents)
+    wanted = stretch.rule.mask(place) == (split == "validation")
+    where = np.flatnonzero(wanted)[stretch.begin : stretch.end]
+    is_line = np.zeros(len(tokens), bool)
+    is_line[line_starts] = True
+    return tokens[where], starts[where], int(np.count_nonzero(is_line[where]))
+
+
+@contextlib.contextmanager
+def _as_os_error(file: Path) -> Iterator[None]:
+    """ArrayRecord reports a full disk as a RuntimeError that holds the system's words."""
+    try:
+        yield
+    except RuntimeError as error:
+        for code in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO):
+            if os.strerror(code) in str(error):
+                raise OSError(code, os.strerror(code), str(file)) from None
+        raise

@@ -1,0 +1,231 @@
+"""Files of text, each read from its beginning to its end in flat memory.
+
+All readers yield the same: chunks of whole lines, UTF-8 decoded, with documents divided by blank lines; the end of a
+file ends a document. In a text file a line is a sentence or a paragraph; in JSON and Parquet an object or a row is a
+document, and its text has the lines.
+"""
+
+from __future__ import annotations
+
+import bz2
+import codecs
+import contextlib
+import gzip
+import json
+import lzma
+import re
+import sys
+import tempfile
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import IO, Any, Literal
+
+from etils import epath
+
+from xlnet_jax.config import InputError
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
+
+CHUNK_BYTES = 2**20
+MAX_LINE_BYTES = 2**24
+OPENERS: dict[str, Callable[[Any], Any]] = {".gz": gzip.open, ".xz": lzma.open, ".zst": zstd.open, ".bz2": bz2.open}
+DAMAGED = (gzip.BadGzipFile, zlib.error, lzma.LZMAError, zstd.ZstdError)
+
+Errors = Literal["strict", "replace"]
+
+
+@dataclass(frozen=True)
+class TextFile:
+    """A sentence or a paragraph a line; a blank line ends a document."""
+
+    path: str
+
+    def chunks(self, errors: Errors) -> Iterator[str]:
+        """Raises InputError, with file and offset, on bytes that are not text."""
+        for lines, offset in _blocks_of_lines(self.path):
+            yield _decode(lines, offset, self.path, errors).replace("\r\n", "\n")
+
+
+@dataclass(frozen=True)
+class JsonLinesFile:
+    """A JSON object a line, one of whose fields is the text of a document."""
+
+    path: str
+    text_field: str
+
+    def chunks(self, errors: Errors) -> Iterator[str]:
+        """Raises InputError, with file and line, on what is no such object."""
+        return canonical(self._documents(errors), self.path, errors)
+
+    def _documents(self, errors: Errors) -> Iterator[str | None]:
+        number = 0
+        for lines, offset in _blocks_of_lines(self.path):
+            for line in _decode(lines, offset, self.path, errors).split("\n")[:-1]:
+                number += 1
+                if not line.isspace() and line:
+                    yield self._text_of(line, f"text {self.path}: line {number}")
+
+    def _text_of(self, line: str, where: str) -> str | None:
+        try:
+            values = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise InputError(f"{where} is not JSON ({error}); a document is one JSON object on one line") from None
+        if not isinstance(values, dict):
+            raise InputError(f"{where} is no JSON object; a document is one JSON object on one line")
+        if self.text_field not in values:
+            raise InputError(
+                f"{where} has no field {self.text_field!r}, only {', '.join(map(repr, values)) or 'none at all'}: name "
+                "the one with the text by --text-field"
+            )
+        text = values[self.text_field]
+        if not isinstance(text, str | None):
+            raise InputError(f"{where}: its field {self.text_field!r} is no text, but {str(text)[:40]!r}")
+        return text
+
+
+@dataclass(frozen=True)
+class ParquetFile:
+    """A table, one of whose columns is the text of a document."""
+
+    path: str
+    text_field: str
+
+    def chunks(self, errors: Errors) -> Iterator[str]:
+        """Raises InputError where there is no such column, or the file is damaged."""
+        return canonical(self._documents(), self.path, errors)
+
+    def _documents(self) -> Iterator[str | None]:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        try:
+            with _on_disk(self.path) as local, pq.ParquetFile(local) as file:
+                names = file.schema_arrow.names
+                if self.text_field not in names:
+                    raise InputError(
+                        f"text {self.path}: it has no column {self.text_field!r}, only {', '.join(map(repr, names))}: "
+                        "name the one with the text by --text-field"
+                    )
+                kind = file.schema_arrow.field(self.text_field).type
+                if not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
+                    raise InputError(f"text {self.path}: its column {self.text_field!r} is no text, but {kind}")
+                for batch in file.iter_batches(batch_size=256, columns=[self.text_field]):
+                    yield from batch.column(0).to_pylist()
+        except FileNotFoundError:
+            raise _gone(self.path) from None
+        except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+            raise InputError(f"text {self.path}: a damaged Parquet file, or none ({error})") from None
+
+
+def canonical(documents: Iterable[str | None], where: str, errors: Errors) -> Iterator[str]:
+    """Documents as chunks of lines: their own blank lines vanish, and one stands behind each of them."""
+    parts: list[str] = []
+    size = 0
+    for document in documents:
+        text = re.sub(r"\n\s*\n", "\n", (document or "").replace("\r\n", "\n").strip())
+        if not text.isascii():
+            text = _without_surrogates(text, where, errors)
+        if text:
+            parts.append(text)
+            size += len(text)
+        if size >= CHUNK_BYTES:
+            yield "\n\n".join(parts) + "\n\n"
+            parts, size = [], 0
+    if parts:
+        yield "\n\n".join(parts) + "\n\n"
+
+
+def _without_surrogates(text: str, where: str, errors: Errors) -> str:
+    r"""JSON can escape halves of characters (\ud83d), which are no text."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        if errors == "strict":
+            raise InputError(
+                f"text {where}: a document holds half a character, \\u{ord(text[error.start]):04x}; mend it, or read "
+                "it with --corpus-errors replace"
+            ) from None
+        text = text.encode(errors="replace").decode()
+    return text
+
+
+def _blocks_of_lines(path: str) -> Iterator[tuple[bytes, int]]:
+    """(whole lines, each with its newline; their offset in the decompressed file), about CHUNK_BYTES at a time."""
+    with _opened(path) as file:
+        head = file.read(CHUNK_BYTES)
+        offset = len(codecs.BOM_UTF8) if head.startswith(codecs.BOM_UTF8) else 0
+        rest = head[offset:]
+        line_parts: list[bytes] = []  # of a line longer than a chunk
+        length = 0
+        while rest:
+            lines, newline, tail = rest.rpartition(b"\n")
+            if newline:
+                block = b"".join([*line_parts, lines, newline])
+                yield block, offset
+                offset += len(block)
+                line_parts, length = [], 0
+            line_parts.append(tail)
+            length += len(tail)
+            if length > MAX_LINE_BYTES:
+                raise InputError(
+                    f"text {path}: the line at byte {offset} is longer than {MAX_LINE_BYTES >> 20} MB; a line is a "
+                    "sentence or a paragraph: break it up, or name a file of text"
+                )
+            rest = file.read(CHUNK_BYTES)
+        if last := b"".join(line_parts):
+            yield last + b"\n", offset
+
+
+def _decode(lines: bytes, offset: int, path: str, errors: Errors) -> str:
+    try:
+        text = lines.decode("utf-8", errors)
+    except UnicodeDecodeError as error:
+        raise InputError(
+            f"text {path}: byte {offset + error.start} is not UTF-8 (0x{lines[error.start]:02x}); convert the file, or "
+            "read it with --corpus-errors replace"
+        ) from None
+    if "\0" in text:
+        raise InputError(
+            f"text {path}: byte {offset + lines.index(0)} is zero, so this is no UTF-8 text but UTF-16 or binary; "
+            "convert the file, or name another"
+        )
+    return text
+
+
+@contextlib.contextmanager
+def _opened(path: str) -> Iterator[IO[bytes]]:
+    """A file, decompressed by its name's end. InputError where it cannot be read to its end."""
+    opener = next((opener for end, opener in OPENERS.items() if path.lower().endswith(end)), None)
+    try:
+        with epath.Path(path).open("rb") as raw, opener(raw) if opener else contextlib.nullcontext(raw) as file:
+            yield file
+    except EOFError:
+        raise InputError(f"text {path}: it is cut short, the compressed data ends too soon; fetch it again") from None
+    except DAMAGED as error:
+        raise InputError(f"text {path}: the compressed data is damaged ({error}); fetch it again") from None
+    except FileNotFoundError:
+        raise _gone(path) from None
+    except OSError as error:
+        raise InputError(f"text {path} cannot be read: {error.strerror or error}") from None
+
+
+@contextlib.contextmanager
+def _on_disk(path: str) -> Iterator[str]:
+    """The file itself, or a copy of one in the cloud."""
+    if "://" not in path:
+        yield path
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        copy = epath.Path(folder) / "copy"
+        epath.Path(path).copy(copy)
+        yield str(copy)
+
+
+def _gone(path: str) -> InputError:
+    return InputError(
+        f"text {path}: it was there when the text was listed, and is gone; bring it back, or leave it out"
+    )

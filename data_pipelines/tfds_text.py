@@ -1,0 +1,120 @@
+"""Text of TensorFlow Datasets, prepared on disk or in the cloud."""
+
+from __future__ import annotations
+
+import difflib
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from etils import epath
+
+from data_pipelines.quiet_tensorflow import tensorflow
+from data_pipelines.readers import Errors, canonical
+from xlnet_jax.config import InputError
+
+DATASET_INFO = "dataset_info.json"
+SLICE_DOCUMENTS = 10_000
+BATCH = 256
+
+
+@dataclass(frozen=True)
+class DatasetSlice:
+    """Some documents of a prepared dataset."""
+
+    folder: str
+    split: str  # as TFDS spells it, 'train[0:10000]'
+    text_field: str
+
+    def chunks(self, errors: Errors) -> Iterator[str]:
+        """Chunks of lines as in `readers`. InputError where a shard cannot be read."""
+        where = f"{self.folder} {self.split}"
+        documents = (document.decode("utf-8", errors) for document in self._documents())
+        try:
+            yield from canonical(documents, where, errors)
+        except UnicodeDecodeError as error:
+            raise InputError(
+                f"text {where}: a document is not UTF-8 (0x{error.object[error.start]:02x}); read it with "
+                "--corpus-errors replace"
+            ) from None
+
+    def _documents(self) -> Iterator[bytes]:
+        tf, tfds = tensorflow(), _tfds()
+        builder = tfds.builder_from_directory(self.folder)
+        only_text = tfds.decode.PartialDecoding({self.text_field: True})
+        try:
+            if builder.info.file_format.value == "array_record":  # no format for tf.data
+                for example in builder.as_data_source(self.split, decoders=only_text):
+                    yield example[self.text_field]
+            else:
+                in_order = tfds.ReadConfig(interleave_cycle_length=1, try_autocache=False)
+                dataset = builder.as_dataset(self.split, decoders=only_text, read_config=in_order)
+                for batch in dataset.batch(BATCH).as_numpy_iterator():
+                    yield from batch[self.text_field]
+        except (tf.errors.OpError, RuntimeError, FileNotFoundError) as error:
+            raise InputError(
+                f"text {self.folder}: its {self.split} cannot be read ({str(error).splitlines()[0]}); prepare the "
+                "dataset again"
+            ) from None
+
+
+def open_dataset(name: str, data_dir: str | None, split: str, text_field: str) -> tuple[DatasetSlice, ...]:
+    """The slices of a dataset: `name` as TFDS has it (c4/en, c4/en:3.0.1), or its folder; a split in brackets wins over
+    `split`. Raises InputError where it is not prepared, or has no such split or field."""
+    dataset, bracket, wanted = name.partition("[")
+    split = wanted.removesuffix("]") if bracket else split
+    builder = _builder(dataset, data_dir)
+    info = builder.info
+    try:
+        examples = info.splits[split].num_examples
+    except (KeyError, ValueError):
+        raise InputError(
+            f"tfds:{dataset} has no split {split}, only {', '.join(info.splits)}: name one as tfds:{dataset}[SPLIT]"
+        ) from None
+    if text_field not in info.features or not isinstance(info.features[text_field], _tfds().features.Text):
+        raise InputError(
+            f"tfds:{dataset} has no text in a field {text_field!r}, its fields are {', '.join(info.features)}: name "
+            "the one with the text by --text-field"
+        )
+    folder = str(builder.data_path)
+    if split not in info.splits:  # 'train[:10%]': a part of a part cannot be named
+        return (DatasetSlice(folder, split, text_field),)
+    begins = range(0, examples, SLICE_DOCUMENTS)
+    return tuple(DatasetSlice(folder, f"{split}[{b}:{min(b + SLICE_DOCUMENTS, examples)}]", text_field) for b in begins)
+
+
+def _builder(dataset: str, data_dir: str | None) -> Any:
+    tfds = _tfds()
+    place = epath.Path(data_dir or tfds.core.constants.DATA_DIR).expanduser()
+    folder = epath.Path(dataset).expanduser()
+    for candidate in (folder, place / dataset.replace(":", "/")):
+        # A name without a version stands for the newest that is there.
+        versions = sorted(candidate.glob(f"*/{DATASET_INFO}"), key=lambda p: _version(p.parent.name))
+        for info in (candidate / DATASET_INFO, *reversed(versions)):
+            if info.exists():
+                return tfds.builder_from_directory(info.parent)
+    known = tfds.list_builders(with_community_datasets=False)
+    if (name := dataset.partition("/")[0].partition(":")[0]) in known:
+        raise InputError(
+            f"tfds:{dataset} is not prepared in {place}: prepare it with `tfds build {dataset} --data_dir {place}`, or "
+            "name the folder where it is by --tfds-data-dir"
+        )
+    near = difflib.get_close_matches(name, known, 1)
+    hint = f"did you mean tfds:{near[0]}?" if near else "tfds.list_builders() names those it knows"
+    raise InputError(f"tfds:{dataset}: nothing of that name is prepared in {place}, and TFDS does not know it; {hint}")
+
+
+def _version(name: str) -> list[int]:
+    return [int(part) if part.isdigit() else -1 for part in name.split(".")]
+
+
+@cache
+def _tfds() -> Any:
+    tensorflow()  # before TFDS imports it in its own, louder way
+    import tensorflow_datasets as tfds
+
+    # TFDS warns of its own use of what it deprecates.
+    logging.getLogger("absl").addFilter(lambda record: "FeatureConnector.dtype" not in str(record.msg))
+    return tfds

@@ -1,0 +1,93 @@
+"""The text of a run: a corpus prepared before, or text that becomes tokenizer and corpus in the workdir."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from pathlib import Path
+
+from data_pipelines import sources, windows
+from data_pipelines.corpus import Corpus, is_corpus
+from data_pipelines.prepare import prepare
+from data_pipelines.sources import Source
+from data_pipelines.tokenizer import SAMPLE_LINES, Settings, Tokenizer
+from xlnet_jax.config import Config, InputError
+from xlnet_jax.training.workdir import Workdir
+
+
+@dataclass(frozen=True)
+class Text:
+    """What --corpus and --validation name."""
+
+    name: str  # short, fit for a file name
+    prepared: Corpus | None
+    train: list[Source]
+    validation: list[Source] | None  # None = held out from train
+
+    @classmethod
+    def of(cls, config: Config) -> Text:
+        """Raises InputError where they name nothing."""
+        names, validation = config.corpus, config.validation
+        name = "+".join(map(sources.describe, names)) or "austen"
+        prepared = [corpus for corpus in names if is_corpus(corpus)]
+        if prepared and (len(names) > 1 or validation):
+            raise InputError(
+                f"--corpus {prepared[0]} is a prepared corpus, with a held-out part of its own: it stands alone; "
+                "prepare several texts together, and give them --data.weights"
+            )
+        if prepared:
+            return cls(name, Corpus(prepared[0]), [], None)
+        if not names:
+            train, held_out = sources.embedded()
+            names, validation = (train,), validation or (held_out,)
+
+        def find(names: tuple[str, ...], split: str) -> list[Source]:
+            return sources.find(names, config.text_field, config.tfds_data_dir, split)
+
+        return cls(name, None, find(names, "train"), find(validation, "validation") if validation else None)
+
+    def demanded_tokenizer(self, config: Config, of_weights: Tokenizer | None) -> Tokenizer | None:
+        """The tokenizer that the run must take: that of its first weights, of --tokenizer, or of a prepared corpus.
+        InputError where two of them differ."""
+        given = of_weights or self._given_tokenizer(config)
+        if self.prepared is None:
+            return given
+        if given:
+            self.prepared.demand(given, str(config.init if of_weights else config.tokenizer))
+        return self.prepared.tokenizer
+
+    def _given_tokenizer(self, config: Config) -> Tokenizer | None:
+        if config.tokenizer is None:
+            return None
+        lines = itertools.islice(sources.read_lines(self.train, config.corpus_errors), SAMPLE_LINES)
+        suited = None if self.prepared else Settings.suited_to(lines, config.data.normalization)
+        return Tokenizer.load(Path(config.tokenizer), otherwise=suited)
+
+    def find_tokenizer(self, config: Config, given: Tokenizer | None, workdir: Workdir) -> Tokenizer:
+        """The tokenizer of the run: what the workdir has, else the one that was given, else one trained on the text."""
+        if workdir.tokenizer.exists():
+            there = Tokenizer.load(workdir.tokenizer)
+            if given and given.sha256 != there.sha256:
+                name = config.tokenizer or config.init or config.corpus[0]
+                raise InputError(
+                    f"workdir {workdir.folder} holds another run (its tokenizer is not {name}): give --tokenizer "
+                    f"{workdir.tokenizer}, or another --workdir"
+                )
+            return there
+        tokenizer = given or Tokenizer.train(
+            sources.read_lines(self.train, config.corpus_errors), config.model.vocab_size, config.data.normalization
+        )
+        tokenizer.save(workdir.tokenizer)
+        return tokenizer
+
+    def find_corpus(self, config: Config, tokenizer: Tokenizer, workdir: Workdir) -> Corpus:
+        """The prepared corpus, or the one in the workdir, which is made where it is not there yet."""
+        return self.prepared or prepare(
+            self.train,
+            self.validation,
+            tokenizer,
+            workdir.corpus,
+            block_len=windows.block_len(config.data),
+            validation_fraction=config.data.validation_fraction,
+            errors=config.corpus_errors,
+        )
