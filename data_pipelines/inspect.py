@@ -141,20 +141,20 @@ def _settings(options: Inspect, argv: Sequence[str], place: Place) -> tuple[Conf
         return cli.parse(Inspect, argv, PROG, __doc__ or "", replace(options, data=base.data))
 
     base, origin = _base(options.preset, place)
-    read_options = read(base)
-    if (seq_len := read_options.data.seq_len) != base.data.seq_len:
-        base = _resized(base, max(seq_len, 1), place.corpus.block_len)
-        read_options = read(base)
-    if read_options.data != base.data or seq_len != base.data.seq_len:
+    given = read(base)
+    if given.data != base.data:
         origin += ", changed by --data"
+    if given.data.seq_len != base.data.seq_len:
+        base = _resized(base, max(given.data.seq_len, 1), place.corpus.block_len)
+        given = read(base)
     config = replace(
         base,
-        data=read_options.data,
+        data=given.data,
         seed=base.seed if options.seed is None else options.seed,
         model=replace(base.model, mem_len=base.model.mem_len if options.mem_len is None else options.mem_len),
     )
     validate(config)
-    return config, origin, read_options
+    return config, origin, given
 
 
 def _base(preset: str | None, place: Place) -> tuple[Config, str]:

@@ -6,6 +6,7 @@ axes; a long one whole, and beside it enlarged around a position.
 
 from __future__ import annotations
 
+import contextlib
 import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -277,5 +278,6 @@ def _save(figure: Any, path: Path) -> None:
         figure.savefig(partial)
         partial.replace(path)
     except OSError as error:
-        partial.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            partial.unlink()
         raise InputError(f"out {path} cannot be written: {error.strerror}") from None

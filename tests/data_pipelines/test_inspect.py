@@ -193,8 +193,8 @@ def test_a_workdir_brings_its_settings(folder, tokenizer, tmp_path, show):
 
 
 def test_a_window_is_found_that_fits_the_blocks(folder, show):
-    assert "windows of 128 tokens, which fit the blocks" in (text := show(folder))
-    assert "window      128 tokens: 64 reused + 61 of A and B + 3 special" in text
+    assert "windows of 64 tokens, which fit the blocks" in (text := show(folder))
+    assert "window      64 tokens: 32 reused + 29 of A and B + 3 special" in text
 
 
 def test_a_length_alone_takes_the_others_along(folder, show):
@@ -226,7 +226,7 @@ def test_a_mistaken_setting_ends_in_one_line(folder, tmp_path, monkeypatch, word
 
 
 def test_a_window_longer_than_the_blocks_is_refused(folder):
-    with pytest.raises(InputError, match="blocks of 158 tokens cannot hold a window: data.seq-len 512"):
+    with pytest.raises(InputError, match=r"blocks of 158 tokens cannot hold a window: data\.seq-len 512"):
         inspect.main([str(folder), "--data.seq-len", "512"])
 
 
@@ -236,12 +236,13 @@ def test_a_window_longer_than_the_blocks_is_refused(folder):
         ("missing/window.png", "out missing/window.png: there is no folder missing; make it"),
         ("window.jpg", "out window.jpg: the picture is a PNG; give a name that ends in .png"),
         ("folder.png", "out folder.png is a folder"),
-        ("/proc/window.png", "out /proc/window.png cannot be written: "),
+        ("taken.png", "out taken.png cannot be written: Is a directory"),
     ],
 )
 def test_a_picture_that_cannot_be_written_ends_in_one_line(folder, tmp_path, monkeypatch, out, message):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "folder.png").mkdir()
+    for name in ("folder.png", "taken.partial.png"):
+        (tmp_path / name).mkdir()
     with pytest.raises(InputError, match=re.escape(message)):
         inspect.main([str(folder), "--out", out])
 
