@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from functools import cache
 
 DEFAULT = "DejaVu Sans"  # comes with matplotlib
+BOXES = "Last Resort"  # so does this: it has every character, as a box that names the script
 
 
 def font_families(pieces: Iterable[str]) -> list[str]:
@@ -33,7 +34,7 @@ def _others() -> list[tuple[str, str]]:
     from matplotlib import font_manager
 
     fonts = {f.name: f.fname for f in font_manager.fontManager.ttflist if f.style == "normal" and f.weight == 400}
-    return [(name, file) for name, file in fonts.items() if name != DEFAULT]
+    return [(name, file) for name, file in fonts.items() if name != DEFAULT and not name.startswith(BOXES)]
 
 
 @cache

@@ -142,11 +142,12 @@ def _settings(options: Inspect, argv: Sequence[str], place: Place) -> tuple[Conf
 
     base, origin = _base(options.preset, place)
     given = read(base)
+    if (seq_len := given.data.seq_len) != base.data.seq_len:
+        base = _resized(base, max(seq_len, 1), place.corpus.block_len)
+        origin += f", with windows of {seq_len} tokens"
+        given = read(base)
     if given.data != base.data:
         origin += ", changed by --data"
-    if given.data.seq_len != base.data.seq_len:
-        base = _resized(base, max(given.data.seq_len, 1), place.corpus.block_len)
-        given = read(base)
     config = replace(
         base,
         data=given.data,
@@ -170,7 +171,7 @@ def _base(preset: str | None, place: Place) -> tuple[Config, str]:
             return PRESETS[name](), f"of the preset {name}, whose blocks are as long"
     fitting = (n for n in (512, 256, 128, 64, 32) if _resized(demo(), n, block_len).data.windows_per_block > 1)
     seq_len = next(fitting, 16)
-    return _resized(demo(), seq_len, block_len), f"windows of {seq_len} tokens, which fit the blocks"
+    return _resized(demo(), seq_len, block_len), "fitted to the length of the blocks"
 
 
 def _resized(config: Config, seq_len: int, block_len: int) -> Config:

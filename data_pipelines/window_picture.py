@@ -136,7 +136,10 @@ def _draw_panels(panel: Any, view: WindowView, axis: Axis, letter_height: float)
     names = ("content stream", "query stream", "target mapping")
     shapes = ("asks: a row a token", "asks: a row a target", "a row a target")
     for axes, matrix, name, shape in zip(plots, matrices, names, shapes, strict=True):
-        axes.imshow(matrix, cmap=colours, vmin=0, vmax=len(Cell) - 1, aspect="auto", interpolation="nearest")
+        if len(matrix):
+            axes.imshow(matrix, cmap=colours, vmin=0, vmax=len(Cell) - 1, aspect="auto", interpolation="nearest")
+        else:
+            axes.text(0.5, 0.5, "no targets here", ha="center", va="center", transform=axes.transAxes)
         axes.set_title(name, loc="left", fontsize=10, fontweight="bold")
         axes.set_ylabel(shape, color=TEXT_COLOUR)
         axes.tick_params(length=0)

@@ -45,7 +45,7 @@ def _facts(view: WindowView) -> Table:
         f"{view.mem_filled} of {view.mem_len} positions hold the tokens before the window" if view.mem_len else "none"
     )
     empty = view.num_predict - len(view.targets)
-    dropped = f"; {empty} drawn on <sep> or <cls>, which are not predicted: weight 0" if empty else ""
+    dropped = f"; {empty} drawn on <sep> or <cls>, which are not predicted: weight 0, not drawn" if empty else ""
     return _facts_table(
         ("batch", f"step {view.step:,}, row {view.row:,}"),
         ("reads", f"block {view.block:,} {direction}"),

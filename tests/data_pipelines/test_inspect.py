@@ -167,6 +167,15 @@ def test_the_picture_is_written_for_short_and_for_long_windows(folder, show, tmp
     assert [p.name for p in tmp_path.iterdir()] == ["window.png"]
 
 
+@pytest.mark.parametrize(
+    "words", [["--around", "63"], ["--around", "0", "--data.num-predict", "1"], ["--mem-len", "0"]]
+)
+def test_a_stretch_without_targets_and_a_window_without_memory_can_be_drawn(folder, show, tmp_path, words, recwarn):
+    show(folder, *overrides(DATA), *words)
+    assert (tmp_path / "window.png").stat().st_size > 10_000
+    assert not [w for w in recwarn if issubclass(w.category, UserWarning)]
+
+
 def test_the_cells_of_the_picture_say_what_the_rows_see(source, tokenizer):
     view = view_window(source, tokenizer, 1, 0)
     assert 0 < view.mem_filled < view.mem_len
@@ -193,7 +202,7 @@ def test_a_workdir_brings_its_settings(folder, tokenizer, tmp_path, show):
 
 
 def test_a_window_is_found_that_fits_the_blocks(folder, show):
-    assert "windows of 64 tokens, which fit the blocks" in (text := show(folder))
+    assert "settings    fitted to the length of the blocks; seed 0" in (text := show(folder))
     assert "window      64 tokens: 32 reused + 29 of A and B + 3 special" in text
 
 
@@ -281,6 +290,7 @@ def test_pieces_that_no_font_can_draw_are_shown_by_their_ids(tmp_path, show, rec
     folder = make_corpus(tmp_path, lines, 80, data)
     text = show(folder, "--data.seq-len", 32)
     assert "天" in text
+    assert not any(name.startswith("Last Resort") for name, _ in glyphs._others())
     assert not [w for w in recwarn if "missing from font" in str(w.message)]
 
 
