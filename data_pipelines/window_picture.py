@@ -21,6 +21,7 @@ from data_pipelines.window_view import WindowView
 from xlnet_jax.config import InputError
 
 LEGIBLE = 40  # tokens on an axis
+LETTERING = 4  # rows that are not high enough for a name beside them
 CELL_INCHES = 0.17
 DPI = 110
 
@@ -141,7 +142,8 @@ def _draw_panels(panel: Any, view: WindowView, axis: Axis, letter_height: float)
         else:
             axes.text(0.5, 0.5, "no targets here", ha="center", va="center", transform=axes.transAxes)
         axes.set_title(name, loc="left", fontsize=10, fontweight="bold")
-        axes.set_ylabel(shape, color=TEXT_COLOUR)
+        if len(matrix) > LETTERING:
+            axes.set_ylabel(shape, color=TEXT_COLOUR)
         axes.tick_params(length=0)
         if name == "target mapping" and axis.memory:
             axes.axvspan(-0.5, axis.memory - 0.5, color="white", zorder=2)
