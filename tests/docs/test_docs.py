@@ -2,15 +2,19 @@
 
 import doctest
 import itertools
+import json
+import re
+import shlex
 from pathlib import Path
 
 import pytest
 
 import xlnet_jax
-from data_pipelines import sources
+from data_pipelines import inspect, sources, windows
+from data_pipelines.prepare import prepare
 from data_pipelines.tokenizer import Tokenizer
 from tests.xlnet_jax.random_models import random_params
-from xlnet_jax.config import ModelConfig
+from xlnet_jax.config import ModelConfig, demo, to_dict
 from xlnet_jax.interop.pretrained import Pretrained
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -26,8 +30,39 @@ def demo_run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
-@pytest.mark.parametrize("page", ["model.md"])
-def test_the_examples_print_what_they_say(page, demo_run):
+@pytest.fixture(scope="module")
+def untrained_run(tmp_path_factory):
+    """A folder in which runs/austen-demo is what the demo run makes before its first step."""
+    root = tmp_path_factory.mktemp("data")
+    workdir, config, text = root / "runs/austen-demo", demo(), sources.find(None, None)
+    tokenizer = Tokenizer.train(sources.read_lines(text.train, "strict"), config.model.vocab_size, "auto")
+    tokenizer.save(workdir / "tokenizer")
+    prepare(
+        text.train, text.validation, tokenizer, workdir / "corpus",
+        block_len=windows.block_len(config.data), validation_fraction=0.05, errors="strict",
+    )  # fmt: skip
+    (workdir / "config.json").write_text(json.dumps(to_dict(config)))
+    return root
+
+
+def assert_prints_what_it_says(page):
     failed, tried = doctest.testfile(str(DOCS / page), module_relative=False, optionflags=doctest.NORMALIZE_WHITESPACE)
     assert tried > 10
     assert failed == 0
+
+
+def test_the_examples_of_the_model_print_what_they_say(demo_run):
+    assert_prints_what_it_says("model.md")
+
+
+def test_the_examples_of_the_data_print_what_they_say(untrained_run, monkeypatch):
+    monkeypatch.chdir(untrained_run)
+    assert_prints_what_it_says("data.md")
+
+
+def test_the_window_of_the_page_is_what_the_command_prints(untrained_run, monkeypatch, capsys):
+    monkeypatch.chdir(untrained_run)
+    page = (DOCS / "data.md").read_text()
+    ((words, printed),) = re.findall(r"```console\n\$ python -m data_pipelines\.inspect (.*)\n((?s:.*?))```", page)
+    assert inspect.main(shlex.split(words)) == 0
+    assert capsys.readouterr().out == printed

@@ -1,0 +1,47 @@
+"""Which characters the fonts of this machine can draw."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import cache
+
+DEFAULT = "DejaVu Sans"  # comes with matplotlib
+BOXES = "Last Resort"  # so does this: it has every character, as a box that names the script
+
+
+def font_families(pieces: Iterable[str]) -> list[str]:
+    """The default font, and one that has what it lacks of these pieces, if there is one."""
+    if not (missing := set("".join(pieces)) - _characters(_default_file())):
+        return [DEFAULT]
+    best = max(_others(), key=lambda font: len(missing & _characters(font[1])), default=None)
+    return [DEFAULT, best[0]] if best and missing & _characters(best[1]) else [DEFAULT]
+
+
+def drawable(piece: str, families: Iterable[str]) -> bool:
+    """Has one of these fonts each character?"""
+    files = [_default_file(), *(file for name, file in _others() if name in families)]
+    return all(any(char in _characters(file) for file in files) for char in piece)
+
+
+def _default_file() -> str:
+    from matplotlib import font_manager
+
+    return font_manager.findfont(DEFAULT)
+
+
+def _others() -> list[tuple[str, str]]:
+    """(family, file) of the regular fonts beside the default."""
+    from matplotlib import font_manager
+
+    fonts = {f.name: f.fname for f in font_manager.fontManager.ttflist if f.style == "normal" and f.weight == 400}
+    return [(name, file) for name, file in fonts.items() if name != DEFAULT and not name.startswith(BOXES)]
+
+
+@cache
+def _characters(file: str) -> frozenset[str]:
+    from matplotlib.ft2font import FT2Font
+
+    try:
+        return frozenset(map(chr, FT2Font(file).get_charmap()))
+    except (OSError, RuntimeError):
+        return frozenset()

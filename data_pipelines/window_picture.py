@@ -1,0 +1,288 @@
+"""A picture of a window: what each row of the two streams may see, and where the target mapping puts its rows.
+
+The three matrices stand one above the other over the same columns. A short window is drawn with its tokens on the
+axes; a long one whole, and beside it enlarged around a position.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import textwrap
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from data_pipelines.glyphs import drawable, font_families
+from data_pipelines.window_view import WindowView
+from xlnet_jax.config import InputError
+
+LEGIBLE = 40  # tokens on an axis
+LETTERING = 4  # rows that are not high enough for a name beside them
+CELL_INCHES = 0.17
+DPI = 110
+
+
+class Cell(IntEnum):
+    """What a cell of the picture says."""
+
+    HIDDEN = 0
+    SEEN = 1
+    SEEN_TARGET = 2
+    ITSELF = 3
+    UNUSED = 4
+    MAPPED = 5
+
+
+# Okabe and Ito's colours: told apart by colour-blind readers, and by their lightness on paper.
+COLOURS = {
+    Cell.HIDDEN: ("#f2f2f2", "may not see"),
+    Cell.SEEN: ("#8ecae6", "may see"),
+    Cell.SEEN_TARGET: ("#e69f00", "may see: a target, as it comes earlier in the order"),
+    Cell.ITSELF: ("#003f5c", "itself: a content row knows its own token"),
+    Cell.UNUSED: ("#bdbdbd", "memory that holds nothing yet"),
+    Cell.MAPPED: ("#000000", "target mapping: 1"),
+}
+TARGET_COLOUR, TEXT_COLOUR = "#a84300", "#222222"
+
+CAPTION = (
+    "How to read it. A row asks; the coloured cells of its line are what it may see: tokens of the window, and the "
+    "memory of the text before it. The model predicts the targets, written n·token, in the order 1, 2, 3 …, which was "
+    "drawn at random. Content stream: a row for each token, which always sees itself. Tokens that are no targets are "
+    "seen by all, but those of A and B not by the reused part; a target, <sep> or <cls> is seen only by what comes "
+    "later in the order. Query stream: a row for each target, which sees what the content row of its target sees, "
+    "without the token itself (the cross): that is what it has to guess. Target mapping: the position at which each "
+    "query row stands."
+)
+
+
+@dataclass(frozen=True)
+class Axis:
+    """The columns that a picture shows: `keys[i]` is what column i stands for, an index of [0, K)."""
+
+    keys: np.ndarray  # int [C]
+    rows: np.ndarray  # int [R], positions of the content rows
+    slots: np.ndarray  # int [S], places in `targets`
+    memory: int  # columns of memory, the first ones
+
+
+def draw_window(view: WindowView, title: str, around: int, path: Path) -> None:
+    """Writes the PNG `path`. around: the position that a window of more than LEGIBLE tokens is enlarged at.
+
+    Raises InputError where it cannot be written.
+    """
+    import matplotlib as mpl
+    from matplotlib.figure import Figure
+
+    length, is_long = len(view.pieces), len(view.pieces) > LEGIBLE
+    begin = min(max(around - LEGIBLE // 2, 0), max(length - LEGIBLE, 0))
+    stretch = range(begin, min(begin + LEGIBLE, length))
+    close = _close_axis(view, stretch)
+    height = CELL_INCHES * (len(close.rows) + 2 * len(close.slots)) + 5.4
+    width = CELL_INCHES * len(close.keys) + 2.6
+    # Pieces such as $ and \ are no mathematics.
+    families = font_families(view.pieces)
+    with mpl.rc_context({"text.parse_math": False, "font.family": families, "font.size": 8}):
+        figure = Figure(figsize=((2 if is_long else 1) * max(width, 7.5), height), dpi=DPI, layout="constrained")
+        panels: Any = figure.subfigures(1, 1 + is_long, wspace=0.03, squeeze=False)[0]
+        if is_long:
+            _draw_whole(panels[0], view, stretch)
+        _draw_close(panels[-1], view, close, families, f"positions {stretch[0]} to {stretch[-1]}" if is_long else "")
+        _annotate(figure, view, title)
+        _save(figure, path)
+
+
+def _close_axis(view: WindowView, stretch: range) -> Axis:
+    # One column for the filled part of the memory and one for the empty part: all slots of a part look the same.
+    kept = {view.mem_len - view.mem_filled - 1, view.mem_len - 1}
+    memory = sorted(k for k in kept if 0 <= k < view.mem_len and (k == view.mem_len - 1 or view.mem_filled))
+    inside = np.array(stretch)
+    slots = np.flatnonzero((view.targets >= stretch.start) & (view.targets < stretch.stop))
+    return Axis(np.concatenate([memory, view.mem_len + inside]).astype(int), inside, slots, len(memory))
+
+
+def _whole_axis(view: WindowView) -> Axis:
+    positions = np.arange(len(view.pieces))
+    return Axis(np.arange(len(view.key_rank)), positions, np.arange(len(view.targets)), view.mem_len)
+
+
+def _matrices(view: WindowView, axis: Axis) -> list[np.ndarray]:
+    """The cells of the content stream, the query stream and the target mapping, each [rows, C]."""
+    is_target = np.concatenate([np.zeros(view.mem_len, bool), view.is_target])
+    unused = np.arange(len(view.key_rank)) < view.mem_len - view.mem_filled
+
+    def cells(sees: np.ndarray) -> np.ndarray:
+        codes = np.where(sees, np.where(is_target, Cell.SEEN_TARGET, Cell.SEEN), Cell.HIDDEN)
+        return np.where(unused, Cell.UNUSED, codes)
+
+    content, query = cells(view.content_sees), cells(view.query_sees)
+    own = view.mem_len + np.arange(len(view.pieces))
+    content[own - view.mem_len, own] = Cell.ITSELF
+    mapping = np.full_like(query, Cell.HIDDEN)
+    mapping[np.arange(len(view.targets)), view.mem_len + view.targets] = Cell.MAPPED
+    rows = (axis.rows, axis.slots, axis.slots)
+    return [m[r][:, axis.keys] for m, r in zip((content, query, mapping), rows, strict=True)]
+
+
+def _draw_panels(panel: Any, view: WindowView, axis: Axis, letter_height: float) -> list[Any]:
+    from matplotlib.colors import ListedColormap
+
+    colours = ListedColormap([COLOURS[cell][0] for cell in Cell])
+    matrices = _matrices(view, axis)
+    heights = [max(len(m), letter_height) for m in matrices]
+    plots = panel.subplots(3, 1, sharex=True, height_ratios=heights)
+    names = ("content stream", "query stream", "target mapping")
+    shapes = ("asks: a row a token", "asks: a row a target", "a row a target")
+    for axes, matrix, name, shape in zip(plots, matrices, names, shapes, strict=True):
+        if len(matrix):
+            axes.imshow(matrix, cmap=colours, vmin=0, vmax=len(Cell) - 1, aspect="auto", interpolation="nearest")
+        else:
+            axes.text(0.5, 0.5, "no targets here", ha="center", va="center", transform=axes.transAxes)
+        axes.set_title(name, loc="left", fontsize=10, fontweight="bold")
+        if len(matrix) > LETTERING:
+            axes.set_ylabel(shape, color=TEXT_COLOUR)
+        axes.tick_params(length=0)
+        if name == "target mapping" and axis.memory:
+            axes.axvspan(-0.5, axis.memory - 0.5, color="white", zorder=2)
+    own = [(slot, column) for slot, position in enumerate(view.targets[axis.slots])
+           for column in np.flatnonzero(axis.keys == view.mem_len + position)]  # fmt: skip
+    if own:
+        y, x = zip(*own, strict=True)
+        size = 26 if len(axis.rows) <= LEGIBLE else 5
+        plots[1].scatter(x, y, marker="x", s=size, color=TARGET_COLOUR, linewidths=1.2 if size > 5 else 0.7)
+    _separate(plots, view, axis)
+    return list(plots)
+
+
+def _separate(plots: Sequence[Any], view: WindowView, axis: Axis) -> None:
+    """Lines between the parts of the window, and their names above."""
+    starts = [part.begin for part in view.parts if axis.rows[0] < part.begin <= axis.rows[-1]]
+    shift = axis.memory - axis.rows[0] - 0.5
+    for axes in plots:
+        for begin in starts:
+            axes.axvline(begin + shift, color=TEXT_COLOUR, lw=0.8)
+        if axis.memory:
+            axes.axvline(axis.memory - 0.5, color=TEXT_COLOUR, lw=1.6)
+    for begin in starts:
+        plots[0].axhline(begin - axis.rows[0] - 0.5, color=TEXT_COLOUR, lw=0.8)
+        row = np.searchsorted(view.targets[axis.slots], begin) - 0.5
+        for axes in plots[1:]:
+            axes.axhline(row, color=TEXT_COLOUR, lw=0.8)
+
+
+def _shown_parts(view: WindowView, axis: Axis) -> Iterator[tuple[str, float, int]]:
+    """(name, middle in rows, rows) of the parts that have more than a special token, as far as they are shown."""
+    for part in view.parts:
+        begin, end = max(part.begin, int(axis.rows[0])), min(part.end, int(axis.rows[-1]) + 1)
+        if part.name in ("reused", "A", "B") and begin < end:
+            yield part.name, (begin + end - 1) / 2 - axis.rows[0], end - begin
+
+
+def _part_names_above(axes: Any, view: WindowView, axis: Axis) -> None:
+    above = -0.5 - len(axis.rows) / 100
+    names = [(name, middle + axis.memory) for name, middle, _ in _shown_parts(view, axis)]
+    for name, x in [("memory", (axis.memory - 1) / 2), *names] if axis.memory else names:
+        axes.text(x, above, name, ha="center", va="bottom", fontweight="bold", color=TEXT_COLOUR)
+
+
+def _part_names_beside(axes: Any, view: WindowView, axis: Axis) -> None:
+    for name, middle, rows in _shown_parts(view, axis):
+        name = f"part {name}" if rows >= 3 and len(name) == 1 else name
+        axes.text(len(axis.keys), middle, name, rotation=270, ha="center", va="center", fontweight="bold")
+
+
+def _draw_whole(panel: Any, view: WindowView, stretch: range) -> None:
+    from matplotlib.patches import Rectangle
+
+    axis = _whole_axis(view)
+    plots = _draw_panels(panel, view, axis, len(axis.rows) / 8)
+    _part_names_above(plots[0], view, axis)
+    plots[0].set_title("content stream", loc="left", fontsize=10, fontweight="bold", pad=18)
+    step = 2 ** max(0, len(axis.keys).bit_length() - 5)
+    tokens = np.arange(0, len(view.pieces), step)
+    plots[2].set_xticks(view.mem_len + tokens, [str(t) for t in tokens])
+    plots[2].set_xlabel("position in the window")
+    plots[0].set_yticks(tokens, [str(t) for t in tokens])
+    for axes in plots[1:]:
+        axes.set_yticks([])
+    corner, size = (view.mem_len + stretch.start - 0.5, stretch.start - 0.5), len(stretch)
+    plots[0].add_patch(Rectangle(corner, size, size, fill=False, ec=TARGET_COLOUR, lw=2, zorder=5))
+    panel.suptitle("The whole window (the frame is enlarged beside it)", fontsize=11)
+
+
+def _draw_close(panel: Any, view: WindowView, axis: Axis, families: list[str], where: str) -> None:
+    plots = _draw_panels(panel, view, axis, 2)
+    labels = {p: _label(view, p, families) for p in axis.rows.tolist()}
+    memory = ["memory: empty" if key < view.mem_len - view.mem_filled else "memory: filled"
+              for key in axis.keys[: axis.memory].tolist()]  # fmt: skip
+    columns = [*memory, *labels.values()]
+    plots[0].xaxis.set_tick_params(labeltop=True, labelbottom=False, labelrotation=90)
+    plots[2].xaxis.set_tick_params(labelbottom=True)
+    plots[2].set_xticks(range(len(columns)), columns, rotation=90)
+    plots[0].set_yticks(range(len(axis.rows)), labels.values())
+    targets = view.targets[axis.slots].tolist()
+    for axes in plots[1:]:
+        axes.set_yticks(range(len(targets)), [labels[p] for p in targets])
+    for axes in plots:
+        axes.set_xticks(np.arange(len(columns)) - 0.5, minor=True)
+        axes.set_yticks(np.arange(len(axes.get_yticks())) - 0.5, minor=True)
+        axes.grid(which="minor", color="white", lw=0.6)
+        axes.tick_params(which="minor", length=0)
+    for axes in (plots[0], plots[2]):
+        _paint(axes.get_xticklabels()[axis.memory :], axis.rows.tolist(), view)
+    for axes, positions in zip(plots, (axis.rows.tolist(), targets, targets), strict=True):
+        _paint(axes.get_yticklabels(), positions, view)
+    _part_names_beside(plots[0], view, axis)
+    if where:
+        panel.suptitle(f"Enlarged: {where}", fontsize=11)
+
+
+def _paint(ticks: Sequence[Any], positions: Sequence[int], view: WindowView) -> None:
+    for tick, position in zip(ticks, positions, strict=True):
+        if view.is_target[position]:
+            tick.set(color=TARGET_COLOUR, fontweight="bold")
+
+
+def _label(view: WindowView, position: int, families: list[str], longest: int = 14) -> str:
+    piece = view.pieces[position]
+    text = piece if drawable(piece, families) else f"id {view.input_ids[position]}"
+    text = text if len(text) <= longest else text[: longest - 1] + "…"
+    return f"{view.place[position]}·{text}" if position in view.place else text
+
+
+def _annotate(figure: Any, view: WindowView, title: str) -> None:
+    from matplotlib.patches import Patch
+
+    direction = "read backwards" if view.is_reversed else "read forwards"
+    origin = f"{title}, step {view.step}, row {view.row}, {direction}"
+    figure.suptitle(f"Who sees whom in one window of {len(view.pieces)} tokens\n{origin}", fontsize=12)
+    patches = [
+        Patch(facecolor=colour, edgecolor="#888888", label=text)
+        for cell, (colour, text) in COLOURS.items()
+        if cell != Cell.UNUSED or view.mem_filled < view.mem_len
+    ]
+    width = int(figure.get_figwidth() * 15)
+    figure.legend(
+        handles=patches,
+        loc="outside lower center",
+        ncols=3 if width > 180 else 2,
+        frameon=False,
+        fontsize=9,
+        title="\n".join(textwrap.wrap(CAPTION, width)),
+        title_fontproperties={"size": 9},
+        alignment="left",
+    )
+
+
+def _save(figure: Any, path: Path) -> None:
+    partial = path.with_suffix(".partial.png")
+    try:
+        figure.savefig(partial)
+        partial.replace(path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            partial.unlink()
+        raise InputError(f"out {path} cannot be written: {error.strerror}") from None

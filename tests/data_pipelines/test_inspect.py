@@ -1,0 +1,306 @@
+"""A window is shown as it is: its text, its order, and the masks that the model computes from it."""
+
+import dataclasses
+import itertools
+import json
+import re
+import shutil
+import subprocess
+import sys
+
+import matplotlib.image
+import numpy as np
+import pytest
+
+from data_pipelines import glyphs, inspect, sources, window_picture, windows
+from data_pipelines.batches import BatchSource
+from data_pipelines.corpus import Corpus
+from data_pipelines.permutation import to_dense
+from data_pipelines.prepare import prepare
+from data_pipelines.tokenizer import CLS, SEP, Tokenizer
+from data_pipelines.window_view import view_window
+from xlnet_jax.config import Config, DataConfig, InputError, ModelConfig, to_dict
+from xlnet_jax.models.masks import memory_in_use_BM, visible_by_rank_BTK
+
+DATA = DataConfig(batch_size=12, seq_len=64, reuse_len=32, perm_size=16, num_predict=11, windows_per_block=4)
+MEM_LEN = 48
+
+
+def make_corpus(folder, text, vocab_size, data=DATA):
+    file = folder / "text.txt"
+    file.write_text(text)
+    tokenizer = Tokenizer.train(sources.read_lines([file], "strict"), vocab_size, "auto")
+    corpus = prepare(
+        [file], None, tokenizer, folder / "corpus",
+        block_len=windows.block_len(data), validation_fraction=0.1, errors="strict",
+    )  # fmt: skip
+    tokenizer.save(corpus.folder / "tokenizer")
+    return corpus.folder
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A corpus of a part of the embedded novels."""
+    with open(sources.embedded()[0]) as novels:
+        return make_corpus(tmp_path_factory.mktemp("austen"), "".join(itertools.islice(novels, 600)), 600)
+
+
+@pytest.fixture(scope="module")
+def source(folder):
+    tokenizer = Tokenizer.load(folder / "tokenizer")
+    return BatchSource(Corpus(folder), "train", tokenizer.is_word_start, DATA, MEM_LEN, seed=5)
+
+
+@pytest.fixture(scope="module")
+def tokenizer(folder):
+    return Tokenizer.load(folder / "tokenizer")
+
+
+@pytest.fixture
+def show(tmp_path, capsys):
+    """Runs the command and returns what it printed."""
+
+    def run(*words):
+        assert inspect.main([*map(str, words), "--out", str(tmp_path / "window.png")]) == 0
+        return capsys.readouterr().out
+
+    return run
+
+
+@pytest.mark.parametrize("step", [0, 1, 3])
+def test_the_view_sees_what_the_model_sees(source, tokenizer, step):
+    for row in range(DATA.batch_size):
+        view = view_window(source, tokenizer, step, row)
+        memory = memory_in_use_BM(np.array([view.mem_filled]), MEM_LEN)
+        expected = visible_by_rank_BTK(view.perm_rank[None], view.targets[None], memory)[0]
+        np.testing.assert_array_equal(np.concatenate([view.content_sees, view.query_sees]), expected)
+
+
+def test_the_view_agrees_with_the_dense_masks(source, tokenizer):
+    batch = source.batch_at(2)
+    dense = to_dense(batch)
+    for row in range(DATA.batch_size):
+        view = view_window(source, tokenizer, 2, row)
+        query = dense["perm_mask"][row][view.targets]
+        np.testing.assert_array_equal(view.query_sees[:, MEM_LEN:], ~query)
+        np.testing.assert_array_equal(view.input_ids, batch["input_ids"][row])
+
+
+def test_a_continuation_is_told_from_a_random_b(source, tokenizer):
+    seen = set()
+    for row in range(DATA.batch_size):
+        view = view_window(source, tokenizer, 1, row)
+        visit = source.read_visit(0, range(row, row + 1))
+        own, other = (" ".join(map(str, tokens[0])) for tokens in (visit.tokens, visit.partner_tokens))
+        b = " ".join(map(str, view.input_ids[view.parts[3].begin : view.parts[3].end]))
+        assert b in (own if view.is_next else other)
+        seen.add(view.is_next)
+    assert seen == {True, False}
+
+
+def test_the_parts_cover_the_window_once(source, tokenizer):
+    for row in range(DATA.batch_size):
+        view = view_window(source, tokenizer, 0, row)
+        assert [p.end for p in view.parts] == [p.begin for p in view.parts[1:]] + [DATA.seq_len]
+        assert [view.input_ids[p.begin] for p in view.parts if p.name.startswith("<")] == [SEP, SEP, CLS]
+        for part in view.parts:
+            assert (view.segment_ids[part.begin : part.end] == part.segment).all()
+
+
+def printed_window(folder, show, row, *words):
+    text = show(folder, "--row", row, "--step", 2, "--seed", 5, "--mem-len", MEM_LEN, *overrides(DATA), *words)
+    return text.split("\nORDER")
+
+
+def overrides(data):
+    names = ("batch_size", "seq_len", "reuse_len", "perm_size", "num_predict", "windows_per_block")
+    return [w for n in names for w in (f"--data.{n.replace('_', '-')}", str(getattr(data, n)))]
+
+
+def forward_and_backward(source):
+    is_reversed = source.batch_at(2)["is_reversed"]
+    return int(is_reversed.argmin()), int(is_reversed.argmax())
+
+
+def pieces_of(text):
+    """The pieces below the header of a TEXT section."""
+    words = (word for line in text.splitlines()[2:] for word in line[28:].split())
+    return [re.sub(r"^\[\d+:(.*)\]$", r"\1", word) for word in words]
+
+
+def test_the_text_is_printed_piece_by_piece_and_backwards_too(folder, source, tokenizer, show):
+    forwards, backwards = forward_and_backward(source)
+    for row in (forwards, backwards):
+        view = view_window(source, tokenizer, 2, row)
+        head, *texts = printed_window(folder, show, row)[0].split("\nTEXT")
+        assert len(texts) == 1 + view.is_reversed
+        assert pieces_of(texts[0]) == view.pieces
+        if view.is_reversed:
+            assert pieces_of(texts[1]) == view.pieces[::-1]
+        assert ("backwards" if view.is_reversed else "forwards") in head
+
+
+def test_the_order_lists_each_target_with_what_its_row_sees(folder, source, tokenizer, show):
+    view = view_window(source, tokenizer, 2, 3)
+    text, order = printed_window(folder, show, 3)
+    rows = [line.split() for line in order.splitlines()[2:] if re.match(r" *\d", line)]
+    assert [int(r[2]) for r in rows] == view.order
+    assert [r[4] for r in rows] == [view.pieces[p] for p in view.order]
+    assert [int(r[1]) for r in rows] == sorted(view.perm_rank[view.targets])
+    for place, found in enumerate(rows, start=1):
+        sees = view.query_sees[view.targets.tolist().index(int(found[2]))]
+        assert int(found[0]) == place
+        assert int(found[8]) == place - 1
+        assert int(found[10]) == sum(map(int, found[5:10])) == sees.sum()
+        assert f"[{place}:{found[4]}]" in text
+    assert max(map(len, (text + order).splitlines())) <= 120
+
+
+@pytest.mark.parametrize("seq_len", [32, 64])
+def test_the_picture_is_written_for_short_and_for_long_windows(folder, show, tmp_path, seq_len):
+    show(folder, "--data.seq-len", seq_len, "--step", 1)
+    pixels = matplotlib.image.imread(tmp_path / "window.png")
+    colours = {tuple(c) for c in (pixels[::3, ::3, :3].reshape(-1, 3) * 255).round().astype(int)}
+    for cell in ("SEEN", "SEEN_TARGET", "ITSELF"):
+        colour = window_picture.COLOURS[window_picture.Cell[cell]][0]
+        assert tuple(bytes.fromhex(colour[1:])) in colours
+    assert [p.name for p in tmp_path.iterdir()] == ["window.png"]
+
+
+@pytest.mark.parametrize(
+    "words", [["--around", "63"], ["--around", "0", "--data.num-predict", "1"], ["--mem-len", "0"]]
+)
+def test_a_stretch_without_targets_and_a_window_without_memory_can_be_drawn(folder, show, tmp_path, words, recwarn):
+    show(folder, *overrides(DATA), *words)
+    assert (tmp_path / "window.png").stat().st_size > 10_000
+    assert not [w for w in recwarn if issubclass(w.category, UserWarning)]
+
+
+def test_the_cells_of_the_picture_say_what_the_rows_see(source, tokenizer):
+    view = view_window(source, tokenizer, 1, 0)
+    assert 0 < view.mem_filled < view.mem_len
+    content, query, mapping = window_picture._matrices(view, window_picture._whole_axis(view))
+    cell = window_picture.Cell
+    unused = view.mem_len - view.mem_filled
+    for cells, sees in ((content, view.content_sees), (query, view.query_sees)):
+        np.testing.assert_array_equal(np.isin(cells, (cell.SEEN, cell.SEEN_TARGET, cell.ITSELF)), sees)
+        assert (cells[:, :unused] == cell.UNUSED).all()
+    assert (np.diag(content[:, view.mem_len :]) == cell.ITSELF).all()
+    np.testing.assert_array_equal((mapping == cell.MAPPED).argmax(1) - view.mem_len, view.targets)
+
+
+def test_a_workdir_brings_its_settings(folder, tokenizer, tmp_path, show):
+    run = tmp_path / "run"
+    shutil.copytree(folder, run / "corpus", ignore=shutil.ignore_patterns("tokenizer"))
+    tokenizer.save(run / "tokenizer")
+    config = Config(data=DATA, model=ModelConfig(mem_len=MEM_LEN), seed=5)
+    (run / "config.json").write_text(json.dumps(to_dict(config)))
+    ours = show(run, "--step", 2, "--row", 3)
+    theirs = printed_window(folder, show, 3)
+    assert f"of the run {run}; seed 5, 12 rows a batch" in ours
+    assert ours[ours.index("reads") :] == "\nORDER".join(theirs)[ours.index("reads") - len(ours) :]
+
+
+def test_a_window_is_found_that_fits_the_blocks(folder, show):
+    assert "settings    fitted to the length of the blocks; seed 0" in (text := show(folder))
+    assert "window      64 tokens: 32 reused + 29 of A and B + 3 special" in text
+
+
+def test_a_length_alone_takes_the_others_along(folder, show):
+    text = show(folder, "--data.seq-len", 32)
+    assert "window      32 tokens: 16 reused + 13 of A and B + 3 special" in text
+    assert "targets     5 of 5" in text
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--row", "12"], "row 12: a batch has the rows 0 to 11; --data.batch-size gives more"),
+        (["--row", "-1"], "row -1: a batch has the rows 0 to 11"),
+        (["--step", "-1"], "step -1 must be in [0, 2^31)"),
+        (["--seed", "-1"], "seed -1 must be in [0, 2^31)"),
+        (["--around", "64"], "around 64: a window has the positions 0 to 63"),
+        (["--split", "test"], "invalid choice 'test'"),
+        (["--preset", "huge"], "--preset huge: there is demo, small, base, large, large_v1"),
+        (["--data.perm-size", "5"], "data.perm-size 5 must divide both parts of the window"),
+        (["--data.sequence", "5"], "unknown setting --data.sequence"),
+        (["--tokenizer", "nowhere"], "tokenizer nowhere: no such file"),
+    ],
+)
+def test_a_mistaken_setting_ends_in_one_line(folder, tmp_path, monkeypatch, words, message):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match=re.escape(message)):
+        inspect.main([str(folder), *overrides(DATA), "--mem-len", "0", *words])
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_window_longer_than_the_blocks_is_refused(folder):
+    with pytest.raises(InputError, match=r"blocks of 158 tokens cannot hold a window: data\.seq-len 512"):
+        inspect.main([str(folder), "--data.seq-len", "512"])
+
+
+@pytest.mark.parametrize(
+    ("out", "message"),
+    [
+        ("missing/window.png", "out missing/window.png: there is no folder missing; make it"),
+        ("window.jpg", "out window.jpg: the picture is a PNG; give a name that ends in .png"),
+        ("folder.png", "out folder.png is a folder"),
+        ("taken.png", "out taken.png cannot be written: Is a directory"),
+    ],
+)
+def test_a_picture_that_cannot_be_written_ends_in_one_line(folder, tmp_path, monkeypatch, out, message):
+    monkeypatch.chdir(tmp_path)
+    for name in ("folder.png", "taken.partial.png"):
+        (tmp_path / name).mkdir()
+    with pytest.raises(InputError, match=re.escape(message)):
+        inspect.main([str(folder), "--out", out])
+
+
+def test_what_is_no_corpus_is_named(tmp_path):
+    with pytest.raises(InputError, match="neither a prepared corpus nor the workdir of a run"):
+        inspect.main([str(tmp_path)])
+    (tmp_path / "config.json").write_text("[")
+    with pytest.raises(InputError, match="is not the settings of a run"):
+        inspect.main([str(tmp_path)])
+
+
+def test_a_corpus_without_a_tokenizer_asks_for_it(folder, tmp_path):
+    shutil.copytree(folder, tmp_path / "corpus", ignore=shutil.ignore_patterns("tokenizer"))
+    with pytest.raises(InputError, match="there is no tokenizer in it; name the one it was made with by --tokenizer"):
+        inspect.main([str(tmp_path / "corpus")])
+
+
+def test_another_tokenizer_is_refused(folder, tokenizer, tmp_path):
+    other = Tokenizer(tokenizer.model, dataclasses.replace(tokenizer.settings, normalization="none"))
+    other.save(tmp_path / "other")
+    with pytest.raises(InputError, match="was made with another; give that one by --tokenizer"):
+        inspect.main([str(folder), "--tokenizer", str(tmp_path / "other")])
+
+
+def test_the_command_exits_with_2_and_one_line(tmp_path):
+    command = [sys.executable, "-m", "data_pipelines.inspect", str(tmp_path / "nothing")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2
+    assert re.fullmatch(r"error: corpus .*nothing: neither a prepared corpus nor .*\n", done.stderr)
+
+
+def test_pieces_that_no_font_can_draw_are_shown_by_their_ids(tmp_path, show, recwarn):
+    lines = "".join(f"天地玄黄宇宙洪荒日月盈昃辰宿列张$x_{i}$。\n" for i in range(400))
+    data = dataclasses.replace(DATA, seq_len=32, reuse_len=16, num_predict=5)
+    folder = make_corpus(tmp_path, lines, 80, data)
+    text = show(folder, "--data.seq-len", 32)
+    assert "天" in text
+    assert not any(name.startswith("Last Resort") for name, _ in glyphs._others())
+    assert not [w for w in recwarn if "missing from font" in str(w.message)]
+
+
+def test_a_font_is_chosen_for_what_the_default_lacks(monkeypatch):
+    files = {"default": frozenset("abc"), "cjk": frozenset("天地"), "other": frozenset("天")}
+    monkeypatch.setattr(glyphs, "_default_file", lambda: "default")
+    monkeypatch.setattr(glyphs, "_others", lambda: [("Other", "other"), ("CJK", "cjk")])
+    monkeypatch.setattr(glyphs, "_characters", files.__getitem__)
+    assert glyphs.font_families(["a", "b"]) == [glyphs.DEFAULT]
+    assert glyphs.font_families(["a", "天地"]) == [glyphs.DEFAULT, "CJK"]
+    assert glyphs.font_families(["Ω"]) == [glyphs.DEFAULT]
+    assert glyphs.drawable("a天", [glyphs.DEFAULT, "CJK"])
+    assert not glyphs.drawable("天", [glyphs.DEFAULT])
