@@ -49,7 +49,7 @@ def parse(kind: type[T], argv: Sequence[str], prog: str, description: str, defau
             raise
         raise InputError(_first_sentence(mistakes.getvalue())) from None
     if unknown:
-        raise InputError(_unknown_setting(unknown[0], kind))
+        raise InputError(_unknown_setting(unknown[0], type(parsed)))
     return parsed
 
 

@@ -12,7 +12,8 @@ from enum import IntEnum
 
 import numpy as np
 
-SPACE = "\u2581"  # SentencePiece's ▁, a space before the piece
+from data_pipelines.tokenizer.symbols import SPACE
+
 WORD_START_PUNCTUATION = frozenset('!"#$%&"()*+,-./:;?@[\\]^_`{|}~')  # _is_start_piece of data_utils.py
 STOPS = frozenset(".!?…")
 WIDE_STOPS = frozenset("。．！？｡")  # no space follows them
