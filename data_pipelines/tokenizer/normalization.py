@@ -56,9 +56,14 @@ def normalize_lines(
 
 
 def guess_normalization(lines: Iterable[str]) -> Normalization:
-    """english where at least 99 % of the letters are ASCII, else nfkc: dropping marks ruins most other scripts."""
+    """english where at least 99 % of the letters are ASCII, none where most are Thai or Lao, else nfkc.
+
+    Dropping marks ruins most other scripts, and NFKC tears the vowels ำ and ຳ in two, for good.
+    """
     letters = [c for line in lines for c in line if c.isalpha()]
-    return "english" if sum(map(str.isascii, letters)) >= ENGLISH_SHARE * len(letters) else "nfkc"
+    if sum(map(str.isascii, letters)) >= ENGLISH_SHARE * len(letters):
+        return "english"
+    return "none" if sum("\u0e00" <= c <= "\u0eff" for c in letters) > len(letters) / 2 else "nfkc"
 
 
 def _is_tidy(text: str, num_lines: int) -> bool:
