@@ -140,8 +140,8 @@ class Tokenizer:
     def _in_parts(self, lines: list[str]) -> tuple[list[str], np.ndarray]:
         """The lines, long ones cut at spaces, and the number of parts of each.
 
-        It takes 20 bytes for each character of a line to segment it, and SentencePiece's sums of scores, single
-        precision, get too coarse in a long line to tell its best segmentation.
+        SentencePiece takes 20 bytes a character to segment a line. The ids are the same, but where two segmentations
+        of a word are as likely to three digits: its sums, in single precision, cannot tell them in a long line.
         """
         if max(map(len, lines), default=0) <= LONG_LINE or not self._words_are_independent:
             return lines, np.ones(len(lines), np.int64)

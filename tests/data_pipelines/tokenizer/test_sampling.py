@@ -106,6 +106,6 @@ def test_the_tokenizer_of_a_large_text_is_that_of_its_sample():
     ]
     bound = 8_000
     assert not sample(lines, bound).is_whole
-    whole = Tokenizer.train(sample(lines, bound).lines, 60, "auto")
-    assert Tokenizer.train(lines, 60, "auto", sample_bytes=bound).model == whole.model
-    assert Tokenizer.train(lines, 60, "auto").model != whole.model
+    whole = Tokenizer.train(sample(lines, bound).lines, 45, "auto")
+    assert Tokenizer.train(lines, 45, "auto", sample_bytes=bound).model == whole.model
+    assert Tokenizer.train(lines, 45, "auto").model != whole.model
