@@ -118,8 +118,9 @@ def _unknown_setting(word: str, kind: type) -> str:
 def _first_sentence(box: str) -> str:
     """tyro's message without its frame and its excerpt of the help."""
     lines = [re.sub(r"[│╭╮╰╯]", "", line).strip() for line in box.splitlines()]
-    body = [line for line in lines if line and not line.startswith("─")]
-    frame = next((i for i, line in enumerate(lines) if line and set(line) == {"─"}), None)
-    if frame is not None:
-        body = [line for line in lines[:frame] if line and not line.startswith("─")]
+    lines = [line for line in lines if line]
+    rules = [i for i, line in enumerate(lines) if set(line) <= set("─-")]
+    if 1 in rules and set(lines[1]) == {"-"}:  # where the output is not UTF-8, the title is underlined
+        lines, rules = lines[2:], [i - 2 for i in rules[1:]]
+    body = [line for line in lines[: min(rules, default=None)] if not line.startswith("─")]
     return " ".join(body) or "the command line cannot be read"
