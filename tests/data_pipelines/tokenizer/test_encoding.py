@@ -1,6 +1,7 @@
 """Lines to ids: however many at a time, by however many threads, and however long."""
 
 import io
+import unicodedata
 
 import numpy as np
 import pytest
@@ -62,6 +63,32 @@ def test_lines_are_normalised_together_as_each_by_itself(lines, options):
         for line in lines
     ]
     assert options.normalize(lines) == alone
+
+
+@given(st.lists(st.text(max_size=8), max_size=4), st.sampled_from(["english", "nfkc"]))
+@settings(deadline=None, max_examples=500)
+def test_normalisation_is_that_of_unicode(lines, kind):
+    def unicodes(text):
+        text = " ".join(text.split())
+        if kind == "nfkc":
+            return unicodedata.normalize("NFKC", text)
+        text = unicodedata.normalize("NFKD", text.replace("``", '"').replace("''", '"'))
+        return "".join(c for c in text if not unicodedata.combining(c))
+
+    lines = [*lines, "".join(lines), "ﬁ①é\u1100\u1161각ำ\u0323\u0307s" + "".join(lines)]
+    assert Settings(kind).normalize(lines) == list(map(unicodes, lines))
+
+
+@pytest.mark.parametrize("kind", ["english", "nfkc"])
+def test_every_character_is_normalised_as_unicode_says(kind):
+    everything = [chr(c) for c in range(0x30000) if not 0xD800 <= c < 0xE000 and not chr(c).isspace()]
+    lines = ["".join(everything[i : i + 50]) for i in range(0, len(everything), 50)]
+    form = {"english": "NFKD", "nfkc": "NFKC"}[kind]
+    expected = [unicodedata.normalize(form, line.replace("``", '"').replace("''", '"')) for line in lines]
+    if kind == "english":
+        expected = ["".join(c for c in line if not unicodedata.combining(c)) for line in expected]
+    assert Settings(kind).normalize(lines) == expected
+    assert [normalize(line, kind) for line in lines] == expected
 
 
 def test_flat_ids_are_the_lines_behind_each_other(english, novels):
