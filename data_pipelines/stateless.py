@@ -21,6 +21,7 @@ class Purpose(IntEnum):
     TARGETS_NEW = 4
     ORDER_REUSED = 5
     ORDER_NEW = 6
+    TOKENIZER_SAMPLE = 7
 
 
 def uniforms(seed: int, purpose: Purpose, step: int, rows: range, width: int) -> np.ndarray:

@@ -12,7 +12,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TypeVar, cast, get_origin, get_type_hints
+from typing import Any, TypeVar, cast, get_args, get_origin, get_type_hints
 
 import tyro
 
@@ -50,7 +50,7 @@ def parse(kind: type[T], argv: Sequence[str], prog: str, description: str, defau
             raise
         raise InputError(_first_sentence(mistakes.getvalue())) from None
     if unknown:
-        raise InputError(_unknown_setting(unknown[0], kind))
+        raise InputError(_unknown_setting(unknown[0], type(parsed)))
     return parsed
 
 
@@ -139,7 +139,7 @@ def _gathered(argv: Sequence[str], kind: type) -> list[str]:
 
 
 def _of_several_values(kind: type, prefix: str = "--") -> Iterator[str]:
-    for name, hint in get_type_hints(kind).items():
+    for name, hint in (pair for option in get_args(kind) or (kind,) for pair in get_type_hints(option).items()):
         if dataclasses.is_dataclass(hint):
             yield from _of_several_values(cast(type, hint), f"{prefix}{name}.")
         elif get_origin(hint) is tuple:
@@ -149,8 +149,9 @@ def _of_several_values(kind: type, prefix: str = "--") -> Iterator[str]:
 def _first_sentence(box: str) -> str:
     """tyro's message without its frame and its excerpt of the help."""
     lines = [re.sub(r"[│╭╮╰╯]", "", line).strip() for line in box.splitlines()]
-    body = [line for line in lines if line and not line.startswith("─")]
-    frame = next((i for i, line in enumerate(lines) if line and set(line) == {"─"}), None)
-    if frame is not None:
-        body = [line for line in lines[:frame] if line and not line.startswith("─")]
+    lines = [line for line in lines if line]
+    rules = [i for i, line in enumerate(lines) if set(line) <= set("─-")]
+    if 1 in rules and set(lines[1]) == {"-"}:  # where the output is not UTF-8, the title is underlined
+        lines, rules = lines[2:], [i - 2 for i in rules[1:]]
+    body = [line for line in lines[: min(rules, default=None)] if not line.startswith("─")]
     return " ".join(body) or "the command line cannot be read"

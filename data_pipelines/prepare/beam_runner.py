@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,6 +23,8 @@ class BeamRunner:
         beam = _beam()
         name = self.runner if self.runner.endswith("Runner") else f"{self.runner}Runner"
         options = beam.options.pipeline_options.PipelineOptions([f"--runner={name}", *self.options])
+        if name == "DirectRunner":  # what its workers log as they fail comes out of this call
+            logging.getLogger("apache_beam").setLevel(logging.CRITICAL)
         with beam.Pipeline(options=options) as pipeline:
             (
                 pipeline

@@ -29,12 +29,11 @@ MEM_LEN = 48
 def make_corpus(folder, text, vocab_size, data=DATA):
     file = folder / "text.txt"
     file.write_text(text)
-    tokenizer = Tokenizer.train(sources.read_lines([file], "strict"), vocab_size, "auto")
+    found = sources.find([str(file)])
+    tokenizer = Tokenizer.train(sources.read_lines(found, "strict"), vocab_size, "auto")
     corpus = prepare(
-        [file], None, tokenizer, folder / "corpus",
-        block_len=windows.block_len(data), validation_fraction=0.1, errors="strict",
-    )  # fmt: skip
-    tokenizer.save(corpus.folder / "tokenizer")
+        found, None, tokenizer, folder / "corpus", block_len=windows.block_len(data), validation_fraction=0.1
+    )
     return corpus.folder
 
 

@@ -34,12 +34,13 @@ def demo_run(tmp_path, monkeypatch):
 def untrained_run(tmp_path_factory):
     """A folder in which runs/austen-demo is what the demo run makes before its first step."""
     root = tmp_path_factory.mktemp("data")
-    workdir, config, text = root / "runs/austen-demo", demo(), sources.find(None, None)
-    tokenizer = Tokenizer.train(sources.read_lines(text.train, "strict"), config.model.vocab_size, "auto")
+    workdir, config = root / "runs/austen-demo", demo()
+    train, validation = (sources.find([name]) for name in sources.embedded())
+    tokenizer = Tokenizer.train(sources.read_lines(train, "strict"), config.model.vocab_size, "auto")
     tokenizer.save(workdir / "tokenizer")
     prepare(
-        text.train, text.validation, tokenizer, workdir / "corpus",
-        block_len=windows.block_len(config.data), validation_fraction=0.05, errors="strict",
+        train, validation, tokenizer, workdir / "corpus",
+        block_len=windows.block_len(config.data), validation_fraction=0.05,
     )  # fmt: skip
     (workdir / "config.json").write_text(json.dumps(to_dict(config)))
     return root

@@ -72,7 +72,8 @@ def save(pretrained: Pretrained, path: str | Path, to: Format = "native") -> lis
     check_params(pretrained, "the network")
     write = {"native": native.write, "tf1": tf1_files.write, "hf": hf_files.write}[to]
     try:
-        with full_disk_as_os_error(target.parent), complete_folder(target) as partial:
+        with full_disk_as_os_error(target.parent), complete_folder(target) as made:
+            partial = Path(made)
             demand_space(partial, sum(np.asarray(a).nbytes for a in jax.tree.leaves(pretrained.params)))
             return write(pretrained, partial)
     except OSError as error:

@@ -5,6 +5,7 @@ Everything is decided once per piece; a text is then looked up and compared as a
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,13 +13,19 @@ from enum import IntEnum
 
 import numpy as np
 
-SPACE = "\u2581"  # SentencePiece's ▁, a space before the piece
+from data_pipelines.tokenizer.symbols import SPACE
+
 WORD_START_PUNCTUATION = frozenset('!"#$%&"()*+,-./:;?@[\\]^_`{|}~')  # _is_start_piece of data_utils.py
 STOPS = frozenset(".!?…")
 WIDE_STOPS = frozenset("。．！？｡")  # no space follows them
 CLOSERS = frozenset("\"'”’»)]）］」』】〉》｣")
 # Beginnings of the Unicode names of letters of the scripts that put no spaces between words.
 UNSPACED_SCRIPTS = ("CJK ", "HIRAGANA ", "KATAKANA ", "HALFWIDTH KATAKANA ", "THAI ", "LAO ", "KHMER ", "MYANMAR ")
+# Letters to Unicode, but they go on with a syllable: small kana, and vowels of Thai and Lao written behind a consonant.
+CONTINUING = re.compile(
+    r"(HIRAGANA|KATAKANA|HALFWIDTH KATAKANA) LETTER SMALL |(THAI CHARACTER|LAO VOWEL SIGN) "
+    r"(SARA A|SARA AA|SARA AM|A|AA|AM|LAKKHANGYAO)$"
+)
 
 
 class Ending(IntEnum):
@@ -44,7 +51,8 @@ class PieceTables:
 
     `is_word_start`: as in the original, pieces that begin with ▁ or '<' and single ASCII punctuation marks. Scripts
     without spaces (Chinese, Japanese, Thai, Lao, Khmer, Burmese) have hardly a ▁, so there each piece that begins with
-    a letter begins a word, and so does each wide punctuation mark.
+    a letter begins a word, but for letters that only go on with a syllable (ゃ, っ, ะ, า), and so does each wide
+    punctuation mark.
     """
 
     is_word_start: np.ndarray  # bool [V]
@@ -95,7 +103,8 @@ def _is_word_start(piece: str) -> bool:
 
 
 def _is_unspaced_letter(char: str) -> bool:
-    return unicodedata.category(char) == "Lo" and unicodedata.name(char, "").startswith(UNSPACED_SCRIPTS)
+    name = unicodedata.name(char, "")
+    return unicodedata.category(char) == "Lo" and name.startswith(UNSPACED_SCRIPTS) and not CONTINUING.match(name)
 
 
 def _ending(piece: str) -> Ending:

@@ -1,0 +1,35 @@
+"""XLNet's SentencePiece tokenizer: text normalisation, training, encoding, and what each piece of it means.
+
+A tokenizer on disk is a folder: spiece.model, and tokenizer_settings.json with what SentencePiece does not keep.
+A model without the settings is taken for one of the original's.
+"""
+
+from data_pipelines.tokenizer.model import MODEL_FILE, SETTINGS_FILE, Tokenizer, read_model
+from data_pipelines.tokenizer.normalization import Normalization, guess_normalization, normalize
+from data_pipelines.tokenizer.sampling import SAMPLE_BYTES
+from data_pipelines.tokenizer.settings import SAMPLE_LINES, Settings, read_settings
+from data_pipelines.tokenizer.symbols import BOS, CLS, EOD, EOP, EOS, MASK, PAD, SEP, SPECIAL_PIECES, UNK
+
+__all__ = [
+    "BOS",
+    "CLS",
+    "EOD",
+    "EOP",
+    "EOS",
+    "MASK",
+    "MODEL_FILE",
+    "PAD",
+    "SAMPLE_BYTES",
+    "SAMPLE_LINES",
+    "SEP",
+    "SETTINGS_FILE",
+    "SPECIAL_PIECES",
+    "UNK",
+    "Normalization",
+    "Settings",
+    "Tokenizer",
+    "guess_normalization",
+    "normalize",
+    "read_model",
+    "read_settings",
+]

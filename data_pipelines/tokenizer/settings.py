@@ -1,0 +1,75 @@
+"""What a tokenizer does around SentencePiece: the content of tokenizer_settings.json."""
+
+from __future__ import annotations
+
+import dataclasses
+import typing
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from data_pipelines.tokenizer.normalization import Normalization, guess_normalization, normalize_lines
+from xlnet_jax.config import InputError
+
+SAMPLE_LINES = 10_000  # lines that decide the normalisation
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How text is treated around SentencePiece. The defaults are the original's, for its English models."""
+
+    normalization: Normalization = "english"
+    split_digit_commas: bool = True
+    """pieces such as '1,' are split once more, into the digits and the comma (prepro_utils.py, encode_pieces)"""
+    lower: bool = False
+    """lowercase, the original's `uncased`"""
+    keep_accents: bool = False
+    """of english alone: quotes are made straight, and accents stay"""
+    remove_space: bool = True
+    """white space is stripped at the ends and collapsed to single spaces inside"""
+
+    @classmethod
+    def suited_to(
+        cls, lines: Iterable[str], normalization: Normalization | Literal["auto"], lower: bool = False
+    ) -> Settings:
+        """Settings of this normalisation; auto = what the lines look like. The digit rule belongs to English."""
+        kind = guess_normalization(lines) if normalization == "auto" else normalization
+        return cls(kind, split_digit_commas=kind == "english", lower=lower)
+
+    def normalize(self, lines: Sequence[str]) -> list[str]:
+        """The lines as SentencePiece gets them."""
+        return normalize_lines(
+            lines,
+            self.normalization,
+            lower=self.lower,
+            keep_accents=self.keep_accents,
+            remove_space=self.remove_space,
+        )
+
+    def identity(self) -> dict[str, Any]:
+        """What tells two tokenizers of the same model apart. Options that are off leave the hash of a tokenizer as it
+        was before there were any."""
+        options = {f.name: f.default for f in dataclasses.fields(self)[2:]}
+        return {k: v for k, v in dataclasses.asdict(self).items() if k not in options or v != options[k]}
+
+
+def read_settings(content: Any, where: str) -> Settings:
+    """The settings that a JSON object holds. InputError, naming `where`, where it holds something else."""
+    try:
+        settings = Settings(**content)
+    except TypeError as error:
+        raise InputError(f"tokenizer settings {where}: not readable ({error}); delete it for the original's") from None
+    kinds = typing.get_args(Normalization)
+    if settings.normalization not in kinds:
+        raise InputError(
+            f"tokenizer settings {where}: normalization {settings.normalization!r} is none of {', '.join(kinds)}"
+        )
+    for field in dataclasses.fields(Settings)[1:]:
+        if not isinstance(getattr(settings, field.name), bool):
+            raise InputError(f"tokenizer settings {where}: {field.name} is neither true nor false")
+    if settings.keep_accents and settings.normalization != "english":
+        raise InputError(
+            f"tokenizer settings {where}: keep_accents belongs to normalization english, and "
+            f"{settings.normalization} keeps them anyway; leave it out"
+        )
+    return settings

@@ -1,0 +1,192 @@
+"""python -m data_pipelines.tokenizer: what the commands print, and how mistakes end."""
+
+import io
+import os
+import re
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from data_pipelines import sources
+from data_pipelines.tokenizer import Settings, Tokenizer, __main__
+
+TRAIN = sources.embedded()[0]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Text files and a tokenizer."""
+    place = tmp_path_factory.mktemp("tokenizers")
+    lines = [line for line in sources.read_lines(sources.find(sources.embedded()[:1]), "strict") if line][:600]
+    (place / "one.txt").write_text("\n".join(lines[:300]) + "\n")
+    (place / "two.txt").write_text("\n".join(lines[300:]) + "\n")
+    Tokenizer.train(lines, 500, "auto").save(place / "english")
+    return place
+
+
+@pytest.fixture
+def do(folder, monkeypatch, capsys):
+    """Runs a command in the folder; returns what it printed."""
+    monkeypatch.chdir(folder)
+
+    def do(*argv, stdin=b""):
+        monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(stdin)))
+        assert __main__.main(argv) == 0
+        return capsys.readouterr().out
+
+    return do
+
+
+def test_train_makes_the_tokenizer_of_all_its_sources(do, folder):
+    out = do("train", "--source", "one.txt", "two.txt", "--out", "made", "--vocab-size", "500")
+    assert out.splitlines() == [
+        "text           all of 600 lines",
+        "normalization  english (straight double quotes, NFKD, accents dropped)",
+        "tokenizer      500 pieces in made",
+    ]
+    assert Tokenizer.load(folder / "made").sha256 == Tokenizer.load(folder / "english").sha256
+    do("train", "--source", "*.txt", "--out", "globbed", "--vocab-size", "500")
+    assert Tokenizer.load(folder / "globbed").sha256 == Tokenizer.load(folder / "english").sha256
+
+
+def test_train_samples_a_text_larger_than_was_said(do, folder):
+    args = ("--out", "sampled", "--vocab-size", "500", "--sample-megabytes", "1")
+    out = do("train", "--source", TRAIN, *args)
+    drawn, seen = re.search(r"a sample of ([\d,]+) of ([\d,]+) lines", out).groups()
+    assert 0.1 < int(drawn.replace(",", "")) / int(seen.replace(",", "")) < 0.9
+    lines = sources.read_lines(sources.find([str(TRAIN)]), "strict")
+    expected = Tokenizer.train(lines, 500, "auto", sample_bytes=10**6)
+    assert Tokenizer.load(folder / "sampled").sha256 == expected.sha256
+
+
+@pytest.mark.parametrize("normalization", ["english", "nfkc", "none"])
+def test_train_keeps_its_normalisation_with_the_tokenizer(do, folder, normalization):
+    name = f"of_{normalization}"
+    args = ("--source", "one.txt", "--out", name, "--vocab-size", "300", "--normalization", normalization, "--lower")
+    do("train", *args)
+    tokenizer = Tokenizer.load(folder / name)
+    assert tokenizer.settings == Settings(normalization, split_digit_commas=normalization == "english", lower=True)
+    assert not any(c.isupper() for piece in tokenizer.pieces for c in piece)
+
+
+def test_train_reads_broken_bytes_where_it_may(do, folder):
+    (folder / "broken").write_bytes((folder / "one.txt").read_bytes() + b"\xff\n")
+    do("train", "--source", "broken", "--out", "mended", "--vocab-size", "300", "--corpus-errors", "replace")
+    assert (folder / "mended").is_dir()
+
+
+def test_show_says_what_a_tokenizer_is(do, folder):
+    lines = dict(re.split(r"\s{2,}", line, maxsplit=1) for line in do("show", "english").splitlines())
+    tokenizer = Tokenizer.load(folder / "english")
+    assert lines.pop("some pieces").split()[0] == "."
+    starts = tokenizer.is_word_start.sum()
+    assert lines == {
+        "vocabulary": "500 pieces",
+        "special": "0 <unk>  1 <s>  2 </s>  3 <cls>  4 <sep>  5 <pad>  6 <mask>  7 <eod>  8 <eop>",
+        "normalization": "english (straight double quotes, NFKD, accents dropped)",
+        "rules": "digits are split from a comma behind them; white space collapsed",
+        "word starts": f"{starts} pieces ({starts / 500:.0%})",
+        "sha256": f"{tokenizer.sha256} (model and settings)",
+    }
+    assert do("show", "english/spiece.model") == do("show", "english")
+
+
+def test_show_names_every_rule(do, folder):
+    tokenizer = Tokenizer.load(folder / "english")
+    Tokenizer(tokenizer.model, Settings(lower=True, keep_accents=True)).save(folder / "ruled")
+    Tokenizer(tokenizer.model, Settings("none", False, remove_space=False)).save(folder / "free")
+    assert "lowercase; no NFKD, accents stay; digits are split from a comma behind them" in do("show", "ruled")
+    assert re.search(r"^rules +-$", do("show", "free"), re.MULTILINE)
+
+
+def test_encode_prints_pieces_with_word_starts_then_ids_then_the_text_they_decode_to(do, folder):
+    text = "He was, she  said, in the “café” (twice)."
+    pieces, ids, decoded = do("encode", "english", text).removesuffix("\n").split("\t")
+    tokenizer = Tokenizer.load(folder / "english")
+    (expected,) = tokenizer.encode_lines([text])
+    assert ids == " ".join(map(str, expected))
+    assert [p.removeprefix("|") for p in pieces.split(" ")] == [tokenizer.pieces[i] for i in expected]
+    assert [p.startswith("|") for p in pieces.split(" ")] == tokenizer.is_word_start[expected].tolist()
+    assert decoded == tokenizer.decode(expected)
+
+
+def test_encode_reads_a_line_of_text_for_each_of_its_lines(do, folder):
+    lines = (folder / "one.txt").read_text().splitlines()
+    alone = [do("encode", "english", line) for line in lines[:20]]
+    assert do("encode", "english", "--file", "one.txt").splitlines(keepends=True)[:20] == alone
+    given = "\n\n".join(lines[:20]).encode()
+    from_stdin = do("encode", "english", stdin=given).splitlines(keepends=True)
+    assert from_stdin[::2] == alone
+    assert set(from_stdin[1::2]) == {"\t\t\n"}, "an empty line has no pieces"
+    many = do("encode", "english", stdin=b"a\n" * 2500)
+    assert many == do("encode", "english", "a") * 2500
+
+
+def command(folder, *argv, **options):
+    words = [sys.executable, "-m", "data_pipelines.tokenizer", *argv]
+    return subprocess.run(words, cwd=folder, capture_output=True, timeout=60, check=False, **options)
+
+
+MISTAKES = {
+    "train --source none.txt --out new": "error: text none.txt: no such file or folder; give a text file",
+    "train --source one.txt --out english": "error: --out english exists: name a folder that does not",
+    "train --source one.txt --out one.txt/new": "/one.txt is no folder that you may write to; name another place",
+    "train --source --out new": "error: --source names no text: give files, globs, folders, or tfds:NAME",
+    "train --source blank.txt --out new": "blank.txt: there is no text in it",
+    "train --source english/spiece.model --out new": "is not UTF-8",
+    "train --source one.txt --out new --vocab-size 90000": "error: vocab-size 90000 is too large for this text",
+    "train --source one.txt --out new --vocab-size 9": "error: vocab-size 9 is too small for the characters",
+    "train --source one.txt --out new --vocab-size 0": "error: --vocab-size 0: give a number above 0",
+    "train --source one.txt --out new --sample-megabytes 0": "error: --sample-megabytes 0: give a number above 0",
+    "train --source one.txt --out new --vocabsize 9": "unknown setting --vocabsize: did you mean --vocab-size?",
+    "train --source one.txt --out new --normalization nfd": "--normalization",
+    "show none": "error: tokenizer none: no such file; give a SentencePiece model or a folder with spiece.model",
+    "show one.txt": "error: tokenizer one.txt: not a SentencePiece model, or a damaged one",
+    "show": "TOKENIZER",
+    "encode english text --file one.txt": "error: there is a text and --file: give one of them",
+    "encode english --file none.txt": "error: text none.txt: no such file or folder",
+    "encode english two words": "error: words stands alone, and nothing takes it",
+    "shw english": "error: Expected one of {train, show, encode}.",
+    "": "error: Expected one of {train, show, encode}.",
+}
+
+
+@pytest.mark.parametrize("argv", MISTAKES)
+def test_a_mistake_ends_in_one_line_and_leaves_nothing(folder, argv, monkeypatch, capsys):
+    from xlnet_jax import cli
+
+    (folder / "blank.txt").write_text(" \n\n")
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(sys, "argv", ["tokenizer", *argv.split()])
+    with pytest.raises(SystemExit) as stop:
+        cli.run(__main__.main)
+    out, err = capsys.readouterr()
+    assert stop.value.code == 2
+    assert MISTAKES[argv] in err
+    assert (err.count("\n"), out) == (1, "")
+    assert not (folder / "new").exists()
+
+
+def test_the_commands_work_as_processes(folder):
+    shown = command(folder, "show", "english")
+    assert (shown.returncode, shown.stderr) == (0, b"")
+    broken = command(folder, "encode", "english", input=b"good\n\xff\n")
+    assert broken.returncode == 2
+    assert broken.stderr == b"error: standard input, line 2: byte 0 is not UTF-8; convert the text first\n"
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
+def test_a_mistake_is_one_sentence_in_any_terminal(folder, encoding):
+    mistaken = command(folder, "shw", "english", env={**os.environ, "PYTHONIOENCODING": encoding})
+    assert mistaken.returncode == 2
+    assert mistaken.stderr == b"error: Expected one of {train, show, encode}.\n"
+
+
+def test_a_reader_that_has_seen_enough_is_no_error(folder):
+    words = f"{sys.executable} -m data_pipelines.tokenizer encode english --file {TRAIN}"
+    pipe = f"{words} | head -n 1; echo ${{PIPESTATUS[0]}}"
+    result = subprocess.run(["bash", "-c", pipe], cwd=folder, capture_output=True, timeout=60, check=True, text=True)
+    assert result.stdout.splitlines()[-1] == "0"
+    assert result.stderr == ""

@@ -1,0 +1,240 @@
+"""Lines to ids: however many at a time, by however many threads, and however long."""
+
+import io
+import unicodedata
+
+import numpy as np
+import pytest
+import sentencepiece
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from data_pipelines import sources
+from data_pipelines.tokenizer import Settings, Tokenizer, model, normalize
+from data_pipelines.tokenizer.training import RECIPE
+
+OPTIONS = [
+    Settings(kind, lower=lower, keep_accents=keep and kind == "english", remove_space=space)
+    for kind in ("english", "nfkc", "none")
+    for lower in (False, True)
+    for keep in (False, True)
+    for space in (False, True)
+]
+UNTIDY = st.text(
+    st.sampled_from(" \t\n\x1c\x85\u3000aAZ`'\"1,.\u0301\u00e9\u212a\u03a3\uff21\uac00\U0001f600"), max_size=12
+)
+
+
+@pytest.fixture(scope="module")
+def novels():
+    """The first lines of the embedded training text."""
+    lines = [line for line in sources.read_lines(sources.find(sources.embedded()[:1]), "strict") if line]
+    return lines[:1500]
+
+
+@pytest.fixture(scope="module")
+def english(novels):
+    return Tokenizer.train(novels, 1000, "auto")
+
+
+def trained_with(lines, remove_space=True, **options):
+    """A tokenizer of XLNet's symbols that SentencePiece made in another way than ours."""
+    file = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(lines), model_writer=file, vocab_size=1000, minloglevel=2, **{**RECIPE, **options}
+    )
+    return Tokenizer(file.getvalue(), Settings("none", split_digit_commas=False, remove_space=remove_space))
+
+
+# ---- many lines at once ---------------------------------------------------------------------------------------------
+
+
+@given(st.lists(UNTIDY, max_size=6), st.sampled_from(OPTIONS))
+@settings(deadline=None, max_examples=300)
+def test_lines_are_normalised_together_as_each_by_itself(lines, options):
+    alone = [
+        normalize(
+            line,
+            options.normalization,
+            lower=options.lower,
+            keep_accents=options.keep_accents,
+            remove_space=options.remove_space,
+        )
+        for line in lines
+    ]
+    assert options.normalize(lines) == alone
+
+
+@given(st.lists(st.text(max_size=8), max_size=4), st.sampled_from(["english", "nfkc"]))
+@settings(deadline=None, max_examples=500)
+def test_normalisation_is_that_of_unicode(lines, kind):
+    def unicodes(text):
+        text = " ".join(text.split())
+        if kind == "nfkc":
+            return unicodedata.normalize("NFKC", text)
+        text = unicodedata.normalize("NFKD", text.replace("``", '"').replace("''", '"'))
+        return "".join(c for c in text if not unicodedata.combining(c))
+
+    lines = [*lines, "".join(lines), "ﬁ①é\u1100\u1161각ำ\u0323\u0307s" + "".join(lines)]
+    assert Settings(kind).normalize(lines) == list(map(unicodes, lines))
+
+
+@pytest.mark.parametrize("kind", ["english", "nfkc"])
+def test_every_character_is_normalised_as_unicode_says(kind):
+    everything = [chr(c) for c in range(0x30000) if not 0xD800 <= c < 0xE000 and not chr(c).isspace()]
+    lines = ["".join(everything[i : i + 50]) for i in range(0, len(everything), 50)]
+    form = {"english": "NFKD", "nfkc": "NFKC"}[kind]
+    expected = [unicodedata.normalize(form, line.replace("``", '"').replace("''", '"')) for line in lines]
+    if kind == "english":
+        expected = ["".join(c for c in line if not unicodedata.combining(c)) for line in expected]
+    assert Settings(kind).normalize(lines) == expected
+    assert [normalize(line, kind) for line in lines] == expected
+
+
+def test_flat_ids_are_the_lines_behind_each_other(english, novels):
+    lines = ["", *novels[:30], "", "It cost 3,000, or 14, or 1,", ""]
+    rows = english.encode_lines(lines)
+    ids, lengths = english.encode_flat(lines)
+    assert (ids.dtype, lengths.dtype) == (np.int32, np.int64)
+    assert lengths.tolist() == [len(row) for row in rows]
+    assert np.array_equal(ids, np.concatenate(rows))
+    ids, lengths = english.encode_flat([])
+    assert (ids.dtype, ids.shape, lengths.shape) == (np.int32, (0,), (0,))
+
+
+def test_the_number_of_threads_changes_nothing(english, novels):
+    for threads in (1, 3, None):
+        ids, lengths = english.encode_flat(novels[:200], threads)
+        expected = english.encode_flat(novels[:200])
+        assert np.array_equal(ids, expected[0])
+        assert np.array_equal(lengths, expected[1])
+
+
+def test_threads_are_as_many_as_was_said(english, monkeypatch):
+    asked = []
+
+    class Processor:
+        def encode(self, lines, num_threads, out_type):
+            asked.append(num_threads)
+            return [np.zeros(0, np.int32)] * len(lines)
+
+    monkeypatch.setattr(model.os, "cpu_count", lambda: 7)
+    monkeypatch.setattr(english, "_processor", Processor())
+    english.encode_flat(["a"], 3)
+    english.encode_lines(["a"], threads=1)
+    english.encode_lines(["a"])
+    assert asked == [3, 1, 7]
+
+
+def test_digits_and_commas_are_split_in_every_line_that_has_them(reference):
+    content = (reference / "data" / "spiece_digitcomma.model").read_bytes()
+    split, whole = Tokenizer(content, Settings()), Tokenizer(content, Settings(split_digit_commas=False))
+    lines = ["1,000 and 2,", "no digits", "", "in 1999, 3, 4,", "10,", "the end"]
+    alone = [split.encode_lines([line])[0].tolist() for line in lines]
+    assert [ids.tolist() for ids in split.encode_lines(lines)] == alone
+    kept = [ids.tolist() for ids in whole.encode_lines(lines)]
+    changed = [a != k for a, k in zip(alone, kept, strict=True)]
+    assert any(changed)
+    assert not changed[1]
+    for ids in alone:
+        assert not any(len(p) > 1 and p.endswith(",") and p[-2].isdigit() for p in (split.pieces[i] for i in ids))
+    assert [split.decode(np.array(ids)) for ids in alone] == lines
+
+
+# ---- long lines -----------------------------------------------------------------------------------------------------
+
+
+def in_parts(tokenizer, lines, monkeypatch, limit=20):
+    with monkeypatch.context() as patch:
+        patch.setattr(model, "LONG_LINE", limit)
+        parts, _ = tokenizer._in_parts(tokenizer.settings.normalize(lines))
+        return tokenizer.encode_lines(lines), len(parts)
+
+
+ODD = [
+    "a. (b) <eop> c.<eop>d - e",
+    ". . ( ( -",
+    "<eop><eop> <eop>",
+    "word " * 20,
+    "x" * 100,
+    "x" * 100 + " y " + "z" * 100,
+    " leading and trailing spaces of a line ",
+    "two  spaces   and more    between the words  of a line",
+    "in 1,000, or 2,000, of 3, and 4, the digits and commas are split",
+    "",
+]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"remove_extra_whitespaces": False},
+        {"normalization_rule_name": "identity"},
+        {"model_type": "bpe"},
+        {"user_defined_symbols": ["<eop>", ".", "the"]},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("remove_space", [True, False])
+def test_a_long_line_in_parts_has_the_ids_of_the_whole(novels, monkeypatch, options, remove_space):
+    tokenizer = trained_with(novels, remove_space, **options)
+    lines = [*ODD, *novels[:300]]
+    rows, num_parts = in_parts(tokenizer, lines, monkeypatch)
+    assert num_parts > 5 * len(lines)
+    for line, row, whole in zip(lines, rows, tokenizer.encode_lines(lines), strict=True):
+        assert np.array_equal(row, whole), line
+
+
+@given(st.text(st.sampled_from("ab .,(1\u0301\u00e9\u200b\uff21春"), max_size=60))
+@settings(deadline=None, max_examples=300)
+def test_any_line_in_parts_has_the_ids_of_the_whole(english, line):
+    with pytest.MonkeyPatch.context() as patch:
+        rows, _ = in_parts(english, [line], patch, limit=5)
+    assert np.array_equal(rows[0], english.encode_lines([line])[0])
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"split_by_whitespace": False, "max_sentencepiece_length": 30},
+        {"treat_whitespace_as_suffix": True},
+        {"add_dummy_prefix": False},
+    ],
+    ids=str,
+)
+def test_models_whose_pieces_depend_on_the_words_around_get_lines_whole(novels, monkeypatch, options):
+    tokenizer = trained_with(novels, **options)
+    rows, num_parts = in_parts(tokenizer, novels[:50], monkeypatch)
+    assert num_parts == 50
+    assert all(map(np.array_equal, rows, tokenizer.encode_lines(novels[:50])))
+
+
+def test_lines_around_a_long_one_keep_their_places(english, novels):
+    long = " ".join(novels)
+    assert len(long) > 3 * model.LONG_LINE
+    alone = [english.encode_lines([line])[0] for line in ("before", long, "", "behind")]
+    together = english.encode_lines(["before", long, "", "behind"])
+    assert all(map(np.array_equal, together, alone))
+    assert np.array_equal(together[1], np.concatenate(english.encode_lines(novels)))
+
+
+def test_a_line_of_megabytes_in_parts_has_the_ids_of_the_whole(english, novels):
+    long = normalize(" ".join(novels * 4), "english")
+    assert len(long) > 2_000_000
+    assert np.array_equal(english.encode_lines([long])[0], english._processor.encode(long, out_type="numpy"))
+
+
+def test_parts_of_the_released_vocabulary_differ_from_the_whole_in_near_ties_alone(reference, novels):
+    """SentencePiece's sums are in single precision: in a long line it cannot tell segmentations that are as likely."""
+    tokenizer = Tokenizer.load(reference.parent / "tokenizers" / "xlnet_cased.spiece.model")
+    long = normalize(" ".join(novels), "english")
+    log_p = np.array([tokenizer._processor.get_score(i) for i in range(tokenizer.vocab_size)])
+
+    def words(ids):
+        return np.split(ids, np.flatnonzero(tokenizer.tables.has_space[ids])[1:])
+
+    cut, whole = words(tokenizer.encode_lines([long])[0]), words(tokenizer._processor.encode(long, out_type="numpy"))
+    different = [(c, w) for c, w in zip(cut, whole, strict=True) if not np.array_equal(c, w)]
+    assert len(different) < len(cut) / 10_000
+    assert all(abs(log_p[c].sum() - log_p[w].sum()) < 0.01 for c, w in different)
