@@ -3,7 +3,8 @@
 A row's rank is its place in the order: it sees what ranks below it, and content rows see themselves. What is no target
 in the reused part ranks -1. What is no target in the new part shares one rank above the whole reused part, so that the
 first part never sees the second and the second sees all of the first. Targets, and <sep> and <cls>, rank above the
-visible tokens of their part, in permuted order. One shuffle serves all chunks of perm_size.
+visible tokens of their part, in permuted order; by the profile tf2 <sep> and <cls> count as visible tokens. One shuffle
+serves all chunks of perm_size.
 """
 
 import numpy as np
@@ -23,7 +24,7 @@ def permuted_places(length: int, perm_size: int, uniform: np.ndarray) -> np.ndar
 
 
 def perm_rank(hidden: np.ndarray, reused_places: np.ndarray, new_places: np.ndarray, data: DataConfig) -> np.ndarray:
-    """int32 [B, L]. hidden: bool [B, L], targets and functional tokens: what others see only in its turn."""
+    """int32 [B, L]. hidden: bool [B, L], what others see only in its turn: targets and, if so, functional tokens."""
     reuse = data.reuse_len
     rank = np.empty(hidden.shape, np.int32)
     rank[:, :reuse] = np.where(hidden[:, :reuse], reused_places, -1)
@@ -31,9 +32,18 @@ def perm_rank(hidden: np.ndarray, reused_places: np.ndarray, new_places: np.ndar
     return rank
 
 
-def target_slots(is_target: np.ndarray, input_ids: np.ndarray, num_predict: int) -> dict[str, np.ndarray]:
-    """target_positions, target_ids, target_weights [B, P]: the targets in ascending order, then padding."""
+def target_slots(is_target: np.ndarray, input_ids: np.ndarray, num_predict: int | None) -> dict[str, np.ndarray]:
+    """target_positions, target_ids, target_weights [B, P]: the targets in ascending order, then padding.
+
+    num_predict None: every position has its slot (P = L), and the weight says which are targets.
+    """
     length = is_target.shape[1]
+    if num_predict is None:
+        return {
+            "target_positions": np.broadcast_to(np.arange(length, dtype=np.int32), is_target.shape),
+            "target_ids": input_ids.astype(np.int32),
+            "target_weights": is_target.astype(np.float32),
+        }
     # A stable sort of the negated mask lists the targets first, each part in ascending order.
     positions = np.argsort(~is_target, axis=1, kind="stable")[:, :num_predict]
     real = np.take_along_axis(is_target, positions, axis=1)
@@ -45,8 +55,8 @@ def target_slots(is_target: np.ndarray, input_ids: np.ndarray, num_predict: int)
 
 
 def to_dense(batch: Batch) -> Batch:
-    """The same batch with perm_mask [B, L, L] (True = may NOT attend) and target_mapping [B, P, L] (one-hot; zero on
-    padding) in place of ranks and positions, as the original and Hugging Face define them."""
+    """The same batch with perm_mask [B, L, L] (True = may NOT attend) and target_mapping [B, P, L] (one-hot; zero where
+    the weight is) in place of ranks and positions, as the original and Hugging Face define them."""
     rank, positions = batch["perm_rank"], batch["target_positions"]
     real = batch["target_weights"] > 0
     length = rank.shape[1]

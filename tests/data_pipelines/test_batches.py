@@ -133,10 +133,19 @@ def test_the_dense_form_is_the_compact_one_spelt_out(source):
     assert batch["target_mapping"].shape == (12, 11, 64)
 
 
-def test_a_single_block_is_enough_for_a_batch(source, tmp_path):
-    one = dataclasses.replace(source, corpus=_OneBlock(source.corpus))
-    batch = one.batch_at(0)
-    assert batch["input_ids"].shape == (12, 64)
+def test_a_held_out_text_of_one_block_fills_a_batch(source):
+    one = dataclasses.replace(source, split="validation", corpus=source_blocks(source.corpus, 1))
+    np.testing.assert_array_equal(one.read_visit(0, range(12)).is_reversed, source.read_visit(0, range(12)).is_reversed)
+    assert (one._assign(0, range(12))[0] == 0).all()
+    assert one.batch_at(0)["input_ids"].shape == (12, 64)
+
+
+def test_training_on_fewer_blocks_than_rows_is_refused(source):
+    few = source_blocks(source.corpus, 5, 6)
+    with pytest.raises(
+        InputError, match=r"11 training blocks of 158 tokens are fewer than the 12 rows of a batch: lower"
+    ):
+        dataclasses.replace(source, corpus=few)
 
 
 def test_a_corpus_whose_blocks_hold_no_window_is_refused(source):
@@ -145,11 +154,10 @@ def test_a_corpus_whose_blocks_hold_no_window_is_refused(source):
         dataclasses.replace(source, data=longer)
 
 
-class _OneBlock(Corpus):
-    """The first block of a corpus."""
-
-    def __init__(self, corpus):
-        super().__init__(corpus.folder)
-
-    def num_blocks(self, split):
-        return 1
+def source_blocks(corpus, *blocks, weights=()):
+    """The corpus as if its first blocks came from so many sources, in either split."""
+    few = Corpus(corpus.folder)
+    splits = {n: dataclasses.replace(s, source_blocks=blocks) for n, s in corpus.manifest.splits.items()}
+    names = tuple(f"source{i}" for i in range(len(blocks)))
+    few.manifest = dataclasses.replace(few.manifest, splits=splits, sources=names, weights=weights)
+    return few
