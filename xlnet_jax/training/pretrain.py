@@ -212,5 +212,8 @@ def _command(config: Config) -> str:
     for (name, value, _), (_, preset, _) in zip(flatten(config), flatten(PRESETS[config.preset]()), strict=True):
         # A tokenizer of the user's own brings its vocabulary along.
         if value != preset and not (name == "model.vocab-size" and config.tokenizer):
-            words += [f"--{name}", str(value)] if not isinstance(value, bool) else [f"--{'' if value else 'no-'}{name}"]
+            values = value if isinstance(value, tuple) else (value,)
+            words += (
+                [f"--{'' if value else 'no-'}{name}"] if isinstance(value, bool) else [f"--{name}", *map(str, values)]
+            )
     return shlex.join(words)
