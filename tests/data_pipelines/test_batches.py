@@ -18,6 +18,13 @@ DATA = DataConfig(batch_size=12, seq_len=64, reuse_len=32, perm_size=16, num_pre
 MEM_LEN = 48
 
 
+def prepared(texts, tokenizer, data, folder):
+    """A corpus of these files, cut into the blocks that the settings ask for."""
+    return prepare(
+        texts, None, tokenizer, folder, block_len=windows.block_len(data), validation_fraction=0.1, errors="strict"
+    )
+
+
 @pytest.fixture(scope="module")
 def source(tmp_path_factory):
     """Batches of a part of the embedded novels."""
@@ -26,15 +33,7 @@ def source(tmp_path_factory):
     with open(sources.embedded()[0]) as novels:
         text.write_text("".join(itertools.islice(novels, 600)))
     tokenizer = Tokenizer.train(sources.read_lines([text], "strict"), 600, "english")
-    corpus = prepare(
-        [text],
-        None,
-        tokenizer,
-        folder / "blocks",
-        block_len=windows.block_len(DATA),
-        validation_fraction=0.1,
-        errors="strict",
-    )
+    corpus = prepared([text], tokenizer, DATA, folder / "blocks")
     return BatchSource(corpus, "train", tokenizer.is_word_start, DATA, MEM_LEN, seed=5)
 
 
