@@ -2,7 +2,12 @@
 
 A *visit* is one reading of one block by one row: steps_per_block steps long, forwards or backwards, its memory carried
 from window to window. Blocks, directions and partners come from (seed, visit, row), cuts and targets from
-(seed, step, row), so resuming costs nothing and no host needs another's rows.
+(seed, step, row), so resuming costs nothing and no host needs another's rows. From a corpus to batches on a mesh:
+
+    source = BatchSource(Corpus(folder), "train", tokenizer.is_word_start, config.data, config.model.mem_len, seed)
+    put = sharding.batch_to_mesh(mesh, config.data.batch_size)  # of xlnet_jax.training
+    for batch in map(put, source.iterate(start, stop, sharding.process_rows(mesh, config.data.batch_size))):
+        ...
 """
 
 from __future__ import annotations
