@@ -8,7 +8,7 @@ pieces, as those of the released models did, or words; its context counts tokens
 
 import numpy as np
 
-from data_pipelines.stateless import choice
+from data_pipelines.stateless import choice, smallest_first
 from xlnet_jax.config import DataConfig
 
 
@@ -106,5 +106,4 @@ def _top_up(is_target: np.ndarray, goal: int, uniform: np.ndarray) -> None:
     if short.size == 0:
         return
     keys = np.where(is_target[short], -1.0, uniform[short])  # targets sort first, then the lowest draws
-    chosen = np.argsort(keys, axis=1, kind="stable")[:, :goal]
-    is_target[short[:, None], chosen] = True
+    is_target[short[:, None], smallest_first(keys, goal)] = True
