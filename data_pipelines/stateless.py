@@ -41,8 +41,8 @@ def choice(uniform: np.ndarray, size: np.ndarray | int) -> np.ndarray:
 
 
 def smallest_first(uniform: np.ndarray, count: int | None = None) -> np.ndarray:
-    """int64: the indices of each row's numbers, below 1 and 53 bits fine, in ascending order, equal ones by index;
-    or, given a count, those of its `count` smallest, in any order. uniform: [B, n].
+    """int64: the indices of each row's numbers in ascending order, equal ones (in 62 - log2 n bits) by index; or, given
+    a count, those of its `count` smallest, in any order. uniform: [B, n], in [-1, 1).
 
     Sorting numbers that carry their index is several times quicker than argsort, and has no ties to be broken by the
     machine's choice of algorithm.
