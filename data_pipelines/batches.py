@@ -2,7 +2,12 @@
 
 A *visit* is one reading of one block by one row: steps_per_block steps long, forwards or backwards, its memory carried
 from window to window. Blocks, directions and partners come from (seed, visit, row), cuts and targets from
-(seed, step, row), so resuming costs nothing and no host needs another's rows.
+(seed, step, row), so resuming costs nothing and no host needs another's rows. From a corpus to batches on a mesh:
+
+    source = BatchSource(Corpus(folder), "train", tokenizer.is_word_start, config.data, config.model.mem_len, seed)
+    put = sharding.batch_to_mesh(mesh, config.data.batch_size)  # of xlnet_jax.training
+    for batch in map(put, source.iterate(start, stop, sharding.process_rows(mesh, config.data.batch_size))):
+        ...
 """
 
 from __future__ import annotations
@@ -16,8 +21,9 @@ import numpy as np
 
 from data_pipelines import permutation, spans, windows
 from data_pipelines.corpus import Corpus, SplitName
+from data_pipelines.mixture import Mixture
 from data_pipelines.quiet_tensorflow import tensorflow
-from data_pipelines.stateless import Purpose, choice, uniforms
+from data_pipelines.stateless import Purpose, uniforms
 from data_pipelines.tokenizer import CLS, SEP
 from xlnet_jax.config import DataConfig, InputError
 from xlnet_jax.dims import Batch
@@ -52,6 +58,31 @@ class BatchSource:
                 f"data.seq-len {self.data.seq_len} with data.reuse-len {self.data.reuse_len} needs "
                 f"{windows.block_len(self.data)}"
             )
+        if self.split == "train":
+            self._check_sources()
+        blocks = self.corpus.num_blocks(self.split)
+        # A held-out text may be small: its blocks are then read by several rows of a batch.
+        if self.split == "train" and blocks < self.data.batch_size:
+            raise InputError(
+                f"corpus {self.corpus.folder}: {blocks} training blocks of {self.corpus.block_len} tokens are fewer "
+                f"than the {self.data.batch_size} rows of a batch: lower data.batch-size or data.windows-per-block, "
+                "or give more text"
+            )
+
+    def _check_sources(self) -> None:
+        corpus, weights = self.corpus, self.data.weights
+        names = corpus.manifest.sources
+        if weights and len(weights) != len(names):
+            raise InputError(
+                f"data.weights {', '.join(map(str, weights))}: {len(weights)} for the {len(names)} sources of corpus "
+                f"{corpus.folder}: {', '.join(names)}"
+            )
+        empty = [n for n, b in zip(names, corpus.manifest.splits["train"].source_blocks, strict=True) if not b]
+        if empty and (weights or corpus.manifest.weights):
+            raise InputError(
+                f"corpus {corpus.folder}: the source {empty[0]} has less training text than one block of "
+                f"{corpus.block_len} tokens, and cannot have a weight: give it more text, or leave it out"
+            )
 
     @cached_property
     def steps_per_block(self) -> int:
@@ -59,9 +90,16 @@ class BatchSource:
 
     @cached_property
     def steps_per_epoch(self) -> int:
-        """Steps in which every block is read once; at least one visit."""
+        """Steps that read as many blocks as the split has (without weights: each block once); at least one visit."""
         visits = max(1, self.corpus.num_blocks(self.split) // self.data.batch_size)
         return visits * self.steps_per_block
+
+    @cached_property
+    def _mixture(self) -> Mixture:
+        blocks = self.corpus.manifest.splits[self.split].source_blocks
+        weights = self.data.weights or self.corpus.manifest.weights
+        # Held-out text of its own may have other sources.
+        return Mixture(blocks, weights if len(weights) == len(blocks) else (), self.seed)
 
     def read_visit(self, visit: int, rows: range) -> Visit:
         """The blocks of `rows` (a contiguous range of the global batch) in one visit, by one read."""
@@ -77,14 +115,9 @@ class BatchSource:
 
     def _assign(self, visit: int, rows: range) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """(block, partner block, is it read backwards) of each row."""
-        blocks = self.corpus.num_blocks(self.split)
-        epoch, place = np.divmod(visit * self.data.batch_size + np.arange(rows.start, rows.stop), blocks)
-        own = np.empty_like(place)
-        for e in np.unique(epoch):
-            own[epoch == e] = _shuffled(place[epoch == e], blocks, self.seed, int(e))
+        own = self._mixture.own_blocks(visit * self.data.batch_size + np.arange(rows.start, rows.stop))
         draw = uniforms(self.seed, Purpose.VISIT, visit, rows, 2)
-        partner = (own + 1 + choice(draw[:, 1], max(blocks - 1, 1))) % blocks
-        return own, partner, (draw[:, 0] < 0.5) & self.data.bidirectional
+        return own, self._mixture.partners(own, draw[:, 1]), (draw[:, 0] < 0.5) & self.data.bidirectional
 
     def batch(self, visit: Visit, step: int, rows: range) -> Batch:
         """The rows of batch `step`, whose visit has been read. Compact or dense, as data.emit says."""
@@ -100,22 +133,24 @@ class BatchSource:
         )  # fmt: skip
         ids = window.input_ids
         starts = self.is_word_start[ids]
-        goal_new = data.num_predict // 2
         drawn = np.concatenate(
             [
                 spans.sample_targets(
                     part, goal, draw(purpose, spans.draws_needed(length, data)), visit.is_reversed, data
                 )
-                for part, goal, purpose, length in (
-                    (starts[:, :reuse], data.num_predict - goal_new, Purpose.TARGETS_REUSED, reuse),
-                    (starts[:, reuse:], goal_new, Purpose.TARGETS_NEW, new),
+                for part, goal, purpose, length in zip(
+                    (starts[:, :reuse], starts[:, reuse:]),
+                    spans.goals(data),
+                    (Purpose.TARGETS_REUSED, Purpose.TARGETS_NEW),
+                    (reuse, new),
+                    strict=True,
                 )
             ],
             axis=1,
         )
         functional = (ids == SEP) | (ids == CLS)
         rank = permutation.perm_rank(
-            drawn | functional,
+            drawn & ~functional if data.profile == "tf2" else drawn | functional,
             permutation.permuted_places(reuse, data.perm_size, draw(Purpose.ORDER_REUSED, data.perm_size)),
             permutation.permuted_places(new, data.perm_size, draw(Purpose.ORDER_NEW, data.perm_size)),
             data,
@@ -180,10 +215,3 @@ class BatchSource:
 
         visits = tf.data.Dataset.range(start // per_block, -(-stop // per_block))
         return visits.map(plain(read_op)).prefetch(1).flat_map(plain(windows_of)).prefetch(4)
-
-
-def _shuffled(places: np.ndarray, size: int, seed: int, epoch: int) -> np.ndarray:
-    """Where the order of an epoch puts these places, int64: computed place by place, never an array of all blocks."""
-    tf = tensorflow()
-    index = tf.constant(places, tf.int64)
-    return tf.random.experimental.index_shuffle(index, [seed, epoch], tf.constant(size - 1, tf.int64)).numpy()

@@ -2,18 +2,26 @@
 
 From left to right: draw a length n with weight 1/n, place it at the first word start behind a random share of its
 n * mask_alpha / mask_beta tokens of context, go on behind the rest of the context. Where the spans fall short of the
-goal, single tokens drawn at random top them up. Spans count pieces, as those of the released models did.
+goal, single tokens drawn at random top them up; without a goal the spans go on to the end of the text. A span counts
+pieces, as those of the released models did, or words; its context counts tokens in both cases.
 """
 
 import numpy as np
 
-from data_pipelines.stateless import choice
+from data_pipelines.stateless import choice, smallest_first
 from xlnet_jax.config import DataConfig
+
+
+def goals(data: DataConfig) -> tuple[int | None, int | None]:
+    """Targets of the reused and of the new part; None = as many as the spans make."""
+    if data.num_predict is None:
+        return None, None
+    return data.num_predict - data.num_predict // 2, data.num_predict // 2
 
 
 def draws_needed(length: int, data: DataConfig) -> int:
     """Uniforms that one row of `sample_targets` takes: two a span, one a token for topping up."""
-    return 2 * max_spans(length, data) + length
+    return 2 * max_spans(length, data) + (0 if data.num_predict is None else length)
 
 
 def max_spans(length: int, data: DataConfig) -> int:
@@ -22,26 +30,36 @@ def max_spans(length: int, data: DataConfig) -> int:
 
 
 def sample_targets(
-    is_word_start: np.ndarray, goal: int, uniform: np.ndarray, is_reversed: np.ndarray, data: DataConfig
+    is_word_start: np.ndarray, goal: int | None, uniform: np.ndarray, is_reversed: np.ndarray, data: DataConfig
 ) -> np.ndarray:
-    """Exactly `goal` targets in each row.
+    """Exactly `goal` targets in each row; None = those of the spans alone.
 
     is_word_start: bool [B, L], in the row's reading order. uniform: [B, draws_needed(L)]. is_reversed: bool [B]; such
     rows are sampled in the order of the text, where words start. Returns bool [B, L], in reading order.
     """
-    length = is_word_start.shape[1]
+    batch, length = is_word_start.shape
     flip = is_reversed[:, None]
-    spans = max_spans(length, data)
     starts = np.where(flip, is_word_start[:, ::-1], is_word_start)
-    is_target = _sample_spans(starts, goal, uniform[:, :spans], uniform[:, spans : 2 * spans], data)
-    _top_up(is_target, goal, uniform[:, 2 * spans :])
+    begin, end = place_spans(starts, goal, uniform, data)
+    edges = np.zeros((batch, length + 1), np.int8)  # +1 where a span begins, -1 behind its end
+    row, span = np.nonzero(begin < end)
+    edges[row, begin[row, span]] += 1
+    edges[row, end[row, span]] -= 1
+    is_target = np.cumsum(edges[:, :-1], axis=1, dtype=np.int8).view(bool)
+    if goal is not None:
+        _top_up(is_target, goal, uniform[:, 2 * max_spans(length, data) :])
     return np.where(flip, is_target[:, ::-1], is_target)
 
 
-def _sample_spans(
-    starts: np.ndarray, goal: int, length_draw: np.ndarray, context_draw: np.ndarray, data: DataConfig
-) -> np.ndarray:
+def place_spans(
+    starts: np.ndarray, goal: int | None, uniform: np.ndarray, data: DataConfig
+) -> tuple[np.ndarray, np.ndarray]:
+    """(begin, end), int64 [B, max_spans]: the spans of each row from left to right; begin = end where there is none.
+
+    starts: bool [B, L], words begin here. uniform: as in `sample_targets`.
+    """
     batch, length = starts.shape
+    spans = max_spans(length, data)
     row = np.arange(batch)
     # next_start[b, i] = first word start at or behind i; `length` where there is none.
     positions = np.where(starts, np.arange(length), length)
@@ -50,27 +68,36 @@ def _sample_spans(
 
     weights = 1.0 / np.arange(1, data.span_max + 1)
     thresholds = np.cumsum(weights / weights.sum())[:-1]
-    lengths = np.searchsorted(thresholds, length_draw, side="right") + 1
+    lengths = np.searchsorted(thresholds, uniform[:, :spans], side="right") + 1
 
-    edges = np.zeros((batch, length + 1), np.int8)  # +1 where a span begins, -1 behind its end
+    begins, ends = np.zeros((2, batch, spans), np.int64)
     cursor = np.zeros(batch, np.int64)
-    left = np.full(batch, goal)
+    left = np.full(batch, length if goal is None else goal)  # a text without a goal can never reach its length
     active = np.ones(batch, bool)
-    for i in range(length_draw.shape[1]):
-        span = np.minimum(lengths[:, i], left)
-        context = span * data.mask_alpha // data.mask_beta
-        before = choice(context_draw[:, i], context)
+    for i in range(spans):
+        units = np.minimum(lengths[:, i], left)  # as a word is a token or more, too
+        context = units * data.mask_alpha // data.mask_beta
+        before = choice(uniform[:, spans + i], context)
         begin = next_start[row, np.minimum(cursor + before, length)]
-        end = begin + span
-        # A span that would touch the end of the text is not placed, and ends the search: as in the original.
-        active &= (left > 0) & (end < length)
+        end = begin + units if data.span_unit == "piece" else _behind_words(begin, units, next_start, data.span_max)
+        # A span that would touch the end of the text is not placed, and ends the search: as in the original. So do
+        # words that are more than what is left of the goal.
+        active &= (left > 0) & (end < length) & (end - begin <= left)
         if not active.any():
             break
-        edges[row[active], begin[active]] += 1
-        edges[row[active], end[active]] -= 1
-        left = np.where(active, left - span, left)
+        begins[:, i], ends[:, i] = np.where(active, begin, 0), np.where(active, end, 0)
+        left = np.where(active, left - (end - begin), left)
         cursor = np.where(active, end + context - before, cursor)
-    return np.cumsum(edges[:, :-1], axis=1, dtype=np.int8) > 0
+    return begins, ends
+
+
+def _behind_words(begin: np.ndarray, words: np.ndarray, next_start: np.ndarray, span_max: int) -> np.ndarray:
+    """The words-th word start behind `begin`, itself one; the length of the text where it has fewer."""
+    row, length = np.arange(len(begin)), next_start.shape[1] - 1
+    end = begin
+    for word in range(span_max):
+        end = np.where(word < words, next_start[row, np.minimum(end + 1, length)], end)
+    return end
 
 
 def _top_up(is_target: np.ndarray, goal: int, uniform: np.ndarray) -> None:
@@ -79,5 +106,4 @@ def _top_up(is_target: np.ndarray, goal: int, uniform: np.ndarray) -> None:
     if short.size == 0:
         return
     keys = np.where(is_target[short], -1.0, uniform[short])  # targets sort first, then the lowest draws
-    chosen = np.argsort(keys, axis=1, kind="stable")[:, :goal]
-    is_target[short[:, None], chosen] = True
+    is_target[short[:, None], smallest_first(keys, goal)] = True

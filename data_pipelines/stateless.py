@@ -39,3 +39,20 @@ def uniforms(seed: int, purpose: Purpose, step: int, rows: range, width: int) ->
 def choice(uniform: np.ndarray, size: np.ndarray | int) -> np.ndarray:
     """int64 in [0, size) from uniforms in [0, 1); size 0 gives 0."""
     return (uniform * size).astype(np.int64)
+
+
+def smallest_first(uniform: np.ndarray, count: int | None = None) -> np.ndarray:
+    """int64: the indices of each row's numbers in ascending order, equal ones (in 62 - log2 n bits) by index; or, given
+    a count, those of its `count` smallest, in any order. uniform: [B, n], in [-1, 1).
+
+    Sorting numbers that carry their index is several times quicker than argsort, and has no ties to be broken by the
+    machine's choice of algorithm.
+    """
+    bits = max(1, int(uniform.shape[1] - 1).bit_length())
+    keys = np.floor(np.ldexp(uniform, min(53, 62 - bits))).astype(np.int64) << bits
+    keys |= np.arange(uniform.shape[1])
+    if count is None:
+        keys.sort(axis=1)
+    elif 0 < count < uniform.shape[1]:
+        keys.partition(count - 1, axis=1)
+    return keys[:, :count] & (1 << bits) - 1

@@ -103,16 +103,20 @@ class DataConfig:
     """length of the part whose hidden states become the next window's memory; a row advances by it each step"""
     perm_size: int = 256
     """length of the chunks inside which the order is permuted, in tokens; divides both parts of the window"""
-    num_predict: int = 85
-    """targets in a window, half of them in each part"""
+    num_predict: int | None = 85
+    """targets in a window, half of them in each part; None = as many as the spans make, a slot for each position"""
+    span_unit: Literal["piece", "word"] = "piece"
+    """what a span counts: pieces, as for the released models, or whole words"""
     span_max: int = 5
-    """longest span of targets, in pieces; a length n is drawn with weight 1/n"""
+    """longest span of targets, in units; a length n is drawn with weight 1/n"""
     mask_alpha: int = 6
-    """a span of n targets comes with n * mask_alpha / mask_beta tokens of context"""
+    """a span of n units comes with n * mask_alpha / mask_beta tokens of context"""
     mask_beta: int = 1
     """see mask_alpha"""
     bidirectional: bool = True
     """half of the rows, in expectation, read their text backwards"""
+    weights: tuple[float, ...] = ()
+    """shares of the rows that read each source of the corpus; they sum to 1; none given = those of the corpus"""
     windows_per_block: int = 16
     """consecutive windows in one block of text, the unit of shuffling and of memory"""
     validation_fraction: float = 0.05
@@ -120,8 +124,15 @@ class DataConfig:
     normalization: Literal["auto", "english", "nfkc", "none"] = "auto"
     """text normalisation, stored with the tokenizer; one that brings its own keeps it. english = the original's (NFKD
     without marks); auto = english for text in plain Latin letters, else nfkc"""
+    profile: Literal["default", "tf2"] = "default"
+    """tf2 = <sep> and <cls> are visible to their part; by default they are hidden from it, as in the original"""
     emit: Literal["compact", "dense"] = operational("compact")
     """form of the masks: ranks and positions, or perm_mask and target_mapping; the loss is the same"""
+
+    @property
+    def num_slots(self) -> int:
+        """P: target slots of a window, padding included."""
+        return self.seq_len if self.num_predict is None else self.num_predict
 
 
 @dataclass(frozen=True)

@@ -97,8 +97,7 @@ def _model(model: ModelConfig) -> Iterator[str]:
 
 def _data(data: DataConfig) -> Iterator[str]:
     for name in (
-        "batch_size", "seq_len", "reuse_len", "perm_size", "num_predict", "span_max", "mask_alpha", "mask_beta",
-        "windows_per_block",
+        "batch_size", "seq_len", "reuse_len", "perm_size", "span_max", "mask_alpha", "mask_beta", "windows_per_block",
     ):  # fmt: skip
         yield from _positive(f"data.{name.replace('_', '-')}", getattr(data, name))
     if not 0 < data.validation_fraction < 1:
@@ -115,14 +114,31 @@ def _data(data: DataConfig) -> Iterator[str]:
             f"data.perm-size {data.perm_size} must divide both parts of the window: data.reuse-len {data.reuse_len} "
             f"and data.seq-len - data.reuse-len = {new}"
         )
-    half, limit = -(-data.num_predict // 2), min(data.reuse_len, new)
-    if new >= WINDOW_SPECIALS + 2 and half > limit:
-        yield (
-            f"data.num-predict {data.num_predict} is more than the window can hold: {half} targets fall into each "
-            f"part, and the shorter one has {limit} tokens; num-predict must be at most {2 * limit}"
-        )
+    if data.num_predict is not None:
+        yield from _num_predict(data.num_predict, data)
     if data.mask_alpha < data.mask_beta:
         yield f"data.mask-alpha {data.mask_alpha} must be at least data.mask-beta {data.mask_beta}"
+    if data.weights:
+        yield from _weights(data.weights)
+
+
+def _num_predict(num_predict: int, data: DataConfig) -> Iterator[str]:
+    yield from _positive("data.num-predict", num_predict)
+    new = data.seq_len - data.reuse_len
+    half, limit = -(-num_predict // 2), min(data.reuse_len, new)
+    if new >= WINDOW_SPECIALS + 2 and half > limit:
+        yield (
+            f"data.num-predict {num_predict} is more than the window can hold: {half} targets fall into each "
+            f"part, and the shorter one has {limit} tokens; num-predict must be at most {2 * limit}"
+        )
+
+
+def _weights(weights: tuple[float, ...]) -> Iterator[str]:
+    given = f"data.weights {', '.join(f'{w:g}' for w in weights)}"
+    if not all(w > 0 for w in weights):
+        yield f"{given} must be positive: leave out the source that is not to be read"
+    elif abs(sum(weights) - 1) > 1e-6:
+        yield f"{given} sum to {sum(weights):g}, not 1"
 
 
 def _memory(mem_len: int, data: DataConfig) -> Iterator[str]:

@@ -12,10 +12,17 @@ from data_pipelines.corpus import Corpus
 from data_pipelines.permutation import to_dense
 from data_pipelines.prepare import prepare
 from data_pipelines.tokenizer import CLS, SEP, Tokenizer
-from xlnet_jax.config import DataConfig, InputError
+from xlnet_jax.config import DataConfig, InputError, MeshConfig
+from xlnet_jax.training import sharding
 
 DATA = DataConfig(batch_size=12, seq_len=64, reuse_len=32, perm_size=16, num_predict=11, windows_per_block=4)
 MEM_LEN = 48
+
+
+def prepared(texts, tokenizer, data, folder):
+    """A corpus of these files, cut into the blocks that the settings ask for."""
+    found = sources.find([str(text) for text in texts])
+    return prepare(found, None, tokenizer, folder, block_len=windows.block_len(data), validation_fraction=0.1)
 
 
 @pytest.fixture(scope="module")
@@ -25,11 +32,8 @@ def source(tmp_path_factory):
     text = folder / "text.txt"
     with open(sources.embedded()[0]) as novels:
         text.write_text("".join(itertools.islice(novels, 600)))
-    found = sources.find([str(text)])
-    tokenizer = Tokenizer.train(sources.read_lines(found, "strict"), 600, "english")
-    corpus = prepare(
-        found, None, tokenizer, folder / "blocks", block_len=windows.block_len(DATA), validation_fraction=0.1
-    )
+    tokenizer = Tokenizer.train(sources.read_lines(sources.find([str(text)]), "strict"), 600, "english")
+    corpus = prepared([text], tokenizer, DATA, folder / "blocks")
     return BatchSource(corpus, "train", tokenizer.is_word_start, DATA, MEM_LEN, seed=5)
 
 
@@ -46,18 +50,56 @@ def test_the_iterator_yields_batch_t_at_t_from_wherever_it_starts(source):
     assert len(list(source.iterate(7, 9))) == 2
 
 
-@pytest.mark.parametrize("hosts", [1, 2, 3])
-def test_hosts_build_their_rows_of_one_global_batch(source, hosts):
-    share = DATA.batch_size // hosts
-    parts = [source.batch_at(5, range(h * share, (h + 1) * share)) for h in range(hosts)]
-    whole = {name: np.concatenate([p[name] for p in parts]) for name in parts[0]}
-    assert_same(whole, source.batch_at(5))
+FORMS = [
+    {},
+    {"emit": "dense"},
+    {"num_predict": None, "span_unit": "word"},
+    {"num_predict": None, "emit": "dense", "profile": "tf2"},
+]
 
 
-def test_a_late_step_is_a_step_like_any_other(source):
+@pytest.mark.parametrize("weights", [(), (0.5, 0.2, 0.3)], ids=["all alike", "weighted"])
+@pytest.mark.parametrize("form", FORMS, ids=str)
+def test_the_global_batch_is_the_same_for_every_number_of_hosts(source, form, weights):
+    data = dataclasses.replace(DATA, batch_size=24, weights=weights, **form)
+    mixed = dataclasses.replace(source, data=data, corpus=source_blocks(source.corpus, 30, 10, 40))
+    whole = mixed.batch_at(5)
+    for hosts in (1, 2, 3, 8):
+        share = 24 // hosts
+        parts = [next(mixed.iterate(5, 6, range(h * share, (h + 1) * share))) for h in range(hosts)]
+        assert_same({name: np.concatenate([p[name] for p in parts]) for name in parts[0]}, whole)
+
+
+def test_a_host_reads_the_blocks_of_its_own_rows_alone(source):
+    recorded = Recorder(source.corpus)
+    rows = range(4, 8)
+    next(dataclasses.replace(source, corpus=recorded).iterate(0, 1, rows))
+    own, partner, _ = source._assign(0, rows)
+    assert all(set(blocks) == {*own, *partner} for blocks in recorded.blocks)
+
+
+@pytest.mark.parametrize("form", FORMS, ids=str)
+def test_a_late_step_is_a_step_like_any_other(source, form):
     step = 10**6
-    (batch,) = source.iterate(step, step + 1)
-    assert_same(batch, source.batch_at(step))
+    data = dataclasses.replace(DATA, **form)
+    recorded = Recorder(source.corpus)
+    late = dataclasses.replace(source, data=data, corpus=recorded)
+    (batch,) = late.iterate(step, step + 1)
+    late_reads = len(recorded.blocks)
+    assert_same(batch, dataclasses.replace(source, data=data).batch_at(step))
+    list(late.iterate(0, 1))
+    assert len(recorded.blocks) == 2 * late_reads  # as many from the beginning
+
+
+def test_batches_go_straight_onto_a_mesh(source):
+    data = dataclasses.replace(DATA, batch_size=24)
+    of_24 = dataclasses.replace(source, data=data)
+    mesh = sharding.make_mesh(MeshConfig(), 24)
+    put = sharding.batch_to_mesh(mesh, 24)
+    for step, batch in enumerate(map(put, of_24.iterate(0, 3, sharding.process_rows(mesh, 24)))):
+        assert all(len(array.sharding.device_set) == 8 for array in batch.values())
+        assert batch["input_ids"].addressable_shards[0].data.shape == (3, 64)
+        assert_same({name: np.asarray(array) for name, array in batch.items()}, of_24.batch_at(step))
 
 
 def test_within_a_visit_each_row_reads_on_where_it_stood(source):
@@ -128,10 +170,19 @@ def test_the_dense_form_is_the_compact_one_spelt_out(source):
     assert batch["target_mapping"].shape == (12, 11, 64)
 
 
-def test_a_single_block_is_enough_for_a_batch(source, tmp_path):
-    one = dataclasses.replace(source, corpus=_OneBlock(source.corpus))
-    batch = one.batch_at(0)
-    assert batch["input_ids"].shape == (12, 64)
+def test_a_held_out_text_of_one_block_fills_a_batch(source):
+    one = dataclasses.replace(source, split="validation", corpus=source_blocks(source.corpus, 1))
+    np.testing.assert_array_equal(one.read_visit(0, range(12)).is_reversed, source.read_visit(0, range(12)).is_reversed)
+    assert (one._assign(0, range(12))[0] == 0).all()
+    assert one.batch_at(0)["input_ids"].shape == (12, 64)
+
+
+def test_training_on_fewer_blocks_than_rows_is_refused(source):
+    few = source_blocks(source.corpus, 5, 6)
+    with pytest.raises(
+        InputError, match=r"11 training blocks of 158 tokens are fewer than the 12 rows of a batch: lower"
+    ):
+        dataclasses.replace(source, corpus=few)
 
 
 def test_a_corpus_whose_blocks_hold_no_window_is_refused(source):
@@ -140,11 +191,89 @@ def test_a_corpus_whose_blocks_hold_no_window_is_refused(source):
         dataclasses.replace(source, data=longer)
 
 
-class _OneBlock(Corpus):
-    """The first block of a corpus."""
+def test_rows_read_the_sources_in_the_shares_of_the_corpus_or_of_the_settings(source):
+    corpus = source_blocks(source.corpus, 30, 10, 40, weights=(0.25, 0.25, 0.5))
+    data = dataclasses.replace(DATA, weights=(0.5, 0.5 / 3, 1 / 3))
+    for settings, rows in ((DATA, [3, 3, 6]), (data, [6, 2, 4])):
+        mixed = dataclasses.replace(source, corpus=corpus, data=settings)
+        read = np.concatenate([mixed._assign(v, range(12))[0] for v in range(100)])
+        np.testing.assert_allclose(np.histogram(read, [0, 30, 40, 80])[0], 100 * np.array(rows), atol=3)
+
+
+def test_shares_for_another_number_of_sources_are_refused_by_their_names(source):
+    data = dataclasses.replace(DATA, weights=(0.7, 0.2, 0.1))
+    with pytest.raises(
+        InputError, match=r"data.weights 0.7, 0.2, 0.1: 3 for the 2 sources of corpus .*: source0, source1"
+    ):
+        dataclasses.replace(source, data=data, corpus=source_blocks(source.corpus, 30, 10))
+
+
+def test_a_source_that_is_shorter_than_a_block_can_have_no_share_in_training(source):
+    corpus = source_blocks(source.corpus, 30, 0, weights=(0.5, 0.5))
+    with pytest.raises(InputError, match="the source source1 has less training text than one block of 158 tokens"):
+        dataclasses.replace(source, corpus=corpus)
+    held_out = dataclasses.replace(source, corpus=corpus, split="validation")
+    assert (held_out._assign(0, range(12))[0] < 30).all()
+
+
+def test_the_new_part_need_not_be_as_long_as_the_reused_one(source):
+    for seq_len, reuse_len in ((80, 32), (48, 32)):
+        data = dataclasses.replace(DATA, seq_len=seq_len, reuse_len=reuse_len)
+        other = dataclasses.replace(source, data=data)
+        batches = list(other.iterate(0, other.steps_per_block))
+        for now, following in itertools.pairwise(batches):
+            ids, new = now["input_ids"], now["input_ids"][:, reuse_len:]
+            assert ids.shape == (12, seq_len)
+            assert (new[:, -1] == CLS).all()
+            assert ((ids == SEP).sum(1) == 2).all()
+            in_new = (now["target_positions"] >= reuse_len) & (now["target_weights"] > 0)
+            assert (in_new.sum(1) <= 5).all()
+            assert ((now["target_positions"] < reuse_len).sum(1) == 6).all()
+            a_len = np.minimum((new == SEP).argmax(1), reuse_len)
+            for b in range(12):
+                assert (new[b, : a_len[b]] == following["input_ids"][b, : a_len[b]]).all()
+
+
+def test_spans_of_words_are_whole_words_of_the_text(source):
+    words = dataclasses.replace(source, data=dataclasses.replace(DATA, num_predict=None, span_unit="word"))
+    edges = 0
+    for step in range(6):
+        batch = words.batch_at(step)
+        ids, inside = batch["input_ids"][:, :32], batch["target_weights"][:, :32] > 0
+        for row, is_reversed in enumerate(batch["is_reversed"]):
+            order = slice(None, None, -1 if is_reversed else 1)
+            edge = np.flatnonzero(np.diff(inside[row, order].astype(int), prepend=0))
+            assert source.is_word_start[ids[row, order][edge]].all()
+            edges += len(edge)
+    assert edges > 100
+
+
+def test_by_the_tf2_profile_sep_and_cls_rank_with_what_their_part_sees(source):
+    ours = source.batch_at(3)
+    tf2 = dataclasses.replace(source, data=dataclasses.replace(DATA, profile="tf2")).batch_at(3)
+    functional = np.isin(ours["input_ids"], (SEP, CLS))
+    assert (tf2["perm_rank"][functional] == DATA.reuse_len).all()
+    assert (ours["perm_rank"][functional] > DATA.reuse_len).all()
+    np.testing.assert_array_equal(tf2["perm_rank"][~functional], ours["perm_rank"][~functional])
+    assert_same(*({k: v for k, v in b.items() if k != "perm_rank"} for b in (tf2, ours)))
+
+
+class Recorder(Corpus):
+    """A corpus that remembers which blocks were read."""
 
     def __init__(self, corpus):
         super().__init__(corpus.folder)
+        self.blocks = []
 
-    def num_blocks(self, split):
-        return 1
+    def read(self, split, indices):
+        self.blocks.append(indices.tolist())
+        return super().read(split, indices)
+
+
+def source_blocks(corpus, *blocks, weights=()):
+    """The corpus as if its first blocks came from so many sources, in either split."""
+    few = Corpus(corpus.folder)
+    splits = {n: dataclasses.replace(s, source_blocks=blocks) for n, s in corpus.manifest.splits.items()}
+    names = tuple(f"source{i}" for i in range(len(blocks)))
+    few.manifest = dataclasses.replace(few.manifest, splits=splits, sources=names, weights=weights)
+    return few

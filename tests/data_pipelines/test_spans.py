@@ -1,18 +1,35 @@
-"""Targets are drawn as the original draws them: exact rules on every row, and its distributions."""
+"""Targets are drawn as the original draws them: token for token from its own random numbers, and in distribution from
+ours; words are counted where words are asked for."""
+
+import dataclasses
+import itertools
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from scipy.stats import chi2_contingency
 
-from data_pipelines.spans import draws_needed, sample_targets
+from data_pipelines.spans import draws_needed, max_spans, place_spans, sample_targets
+from data_pipelines.tokenizer import CLS, SEP
 from xlnet_jax.config import DataConfig
 
 DATA = DataConfig()
+WORDS = DataConfig(span_unit="word")
 PUNCTUATION = '!"#$%&"()*+,-./:;?@[\\]^_`{|}~'
 FALSE_ALARM = 1e-4  # how often each comparison of two distributions fails though they are the same
+SETTINGS = ["fwd_L32_g5", "rev_L32_g5", "fwd_L32_g5_func", "rev_L32_g5_func", "fwd_L32_none", "fwd_L256_g43"]
+ROWS = 20_000
+
+
+def settings_of(name):
+    """(length, goal, data) of a setting of the reference."""
+    length, goal = (int(part[1:]) if part[1:].isdigit() else None for part in name.split("_")[1:3])
+    return length, goal, dataclasses.replace(DATA, num_predict=goal)
 
 
 def word_starts_of(reference):
+    """bool [V], by the original's rule."""
     import sentencepiece
 
     model = sentencepiece.SentencePieceProcessor(model_file=str(reference / "data" / "spiece.model"))
@@ -20,10 +37,10 @@ def word_starts_of(reference):
     return np.array([p.startswith(("▁", "<")) or p in PUNCTUATION for p in pieces])
 
 
-def draw(starts, goal, *, is_reversed=False, seed=0):
+def draw(starts, goal, *, is_reversed=False, seed=0, data=DATA):
     rows, length = starts.shape
-    uniform = np.random.default_rng(seed).random((rows, draws_needed(length, DATA)))
-    return sample_targets(starts, goal, uniform, np.full(rows, is_reversed), DATA)
+    uniform = np.random.default_rng(seed).random((rows, draws_needed(length, data)))
+    return sample_targets(starts, goal, uniform, np.full(rows, is_reversed), data)
 
 
 def same_distribution(ours, theirs):
@@ -35,29 +52,105 @@ def same_distribution(ours, theirs):
     return 1.0 if table.shape[1] < 2 else chi2_contingency(table).pvalue
 
 
+def histogram(values, like):
+    assert values.max(initial=0) < len(like)
+    return np.bincount(values, minlength=len(like))
+
+
 def run_lengths(mask):
     edges = np.diff(np.pad(mask, ((0, 0), (1, 1))).astype(np.int8), axis=1)
     return np.nonzero(edges == -1)[1] - np.nonzero(edges == 1)[1]
 
 
-@pytest.mark.parametrize(
-    ("name", "length", "goal"), [("fwd_L32_g5", 32, 5), ("rev_L32_g5", 32, 5), ("fwd_L256_g43", 256, 43)]
-)
-def test_targets_are_distributed_as_the_originals(reference, name, length, goal):
-    cases = np.load(reference / "data" / "sample_mask.npz")
-    starts = word_starts_of(reference)[cases["stream"]]
-    rows = 20_000
-    is_reversed = name.startswith("rev")
-    begins = np.random.default_rng(1).integers(0, len(starts) - length, rows)
-    text = starts[begins[:, None] + np.arange(length)]
-    # A reversed row hands its tokens over in its own reading order, as the original does.
-    targets = draw(text[:, ::-1] if is_reversed else text, goal, is_reversed=is_reversed)
-    assert (targets.sum(1) == goal).all()
+def gap_lengths(mask):
+    """Lengths of what lies between two runs of targets."""
+    inside = np.maximum.accumulate(mask, axis=1) & np.maximum.accumulate(mask[:, ::-1], axis=1)[:, ::-1]
+    return run_lengths(inside & ~mask)
 
-    their_runs = cases[f"{name}/stats/run_len_hist"]
-    runs = np.bincount(run_lengths(targets), minlength=len(their_runs))
-    assert same_distribution(runs, their_runs) > FALSE_ALARM
+
+def replay(starts, goal, seed, data):
+    """Uniforms that make our sampler draw what NumPy's generator, seeded so, gave the original."""
+    length, spans = len(starts), max_spans(len(starts), data)
+    rng = np.random.RandomState(seed)
+    uniform = np.zeros(draws_needed(length, data))
+    weights = 1 / np.arange(1, data.span_max + 1)
+    left = length if goal is None else goal
+    state_after, context_behind = [rng.get_state()], [0]
+    for i in range(spans):
+        n = int(rng.choice(np.arange(1, data.span_max + 1), p=weights / weights.sum()))
+        uniform[i] = (np.cumsum(np.insert(weights, 0, 0))[n - 1] + 0.5 / n) / weights.sum()
+        n = max(1, min(n, left))
+        context = n * data.mask_alpha // data.mask_beta
+        before = rng.choice(context)
+        uniform[spans + i] = (before + 0.5) / context
+        context_behind.append(context - before)
+        left -= n
+        state_after.append(rng.get_state())
+    if goal is None:
+        return uniform
+    # The original draws single tokens from where its search for spans ended: behind the first span that was not placed,
+    # or that it did not try, as the goal or the end of the text was reached.
+    begin, end = place_spans(starts[None], goal, uniform[None], data)
+    placed = int((begin < end).sum())
+    tried_another = (end - begin).sum() < goal and end.max() + context_behind[placed] < length
+    rng.set_state(state_after[placed + tried_another])
+    order = dict.fromkeys(rng.randint(length) for _ in range(50 * length))  # all tokens, as they turn up
+    uniform[2 * spans + np.fromiter(order, int)] = np.arange(len(order)) / length
+    return uniform
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_the_originals_random_numbers_give_the_originals_targets(reference, name):
+    cases = np.load(reference / "data" / "sample_mask.npz")
+    _, goal, data = settings_of(name)
+    is_reversed = name.startswith("rev")
+    starts = word_starts_of(reference)[cases[f"{name}/exact/seg"]]
+    in_text_order = starts[:, ::-1] if is_reversed else starts
+    uniform = [
+        replay(*case, data) for case in zip(in_text_order, [goal] * 150, cases[f"{name}/exact/seed"], strict=True)
+    ]
+    targets = sample_targets(starts, goal, np.stack(uniform), np.full(150, is_reversed), data)
+    np.testing.assert_array_equal(targets, cases[f"{name}/exact/mask"].astype(bool))
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_targets_are_distributed_as_the_originals(reference, name):
+    """Eight comparisons of 20,000 rows each; FALSE_ALARM for each of them."""
+    cases = np.load(reference / "data" / "sample_mask.npz")
+    length, goal, data = settings_of(name)
+    is_reversed = name.startswith("rev")
+    tokens = cases["stream"]
+    rng = np.random.default_rng(1)
+    begins = rng.integers(0, len(tokens) - length, (2, ROWS, 1))
+    text = tokens[begins[0] + np.arange(length)]
+    if name.endswith("func"):
+        a_len = rng.integers(1, length - 3, (ROWS, 1))
+        text = np.where(np.arange(length) > a_len, tokens[begins[1] + np.arange(length)], text)
+        np.put_along_axis(text, a_len, SEP, axis=1)
+        text[:, -2:] = SEP, CLS
+    starts = word_starts_of(reference)[text]
+    uniform = rng.random((ROWS, draws_needed(length, data)))
+    targets = sample_targets(starts, goal, uniform, np.full(ROWS, is_reversed), data)
+    begin, end = place_spans(starts[:, ::-1] if is_reversed else starts, goal, uniform, data)
+    spans = end - begin
+
+    ours = {
+        "span_len_hist": spans[spans > 0],
+        "run_len_hist": run_lengths(targets),
+        "random_fill_hist": targets.sum(1) - spans.sum(1),
+        "num_spans_hist": (spans > 0).sum(1),
+        "num_masked_hist": targets.sum(1),
+    }
+    for statistic, values in ours.items():
+        theirs = cases[f"{name}/stats/{statistic}"]
+        assert same_distribution(histogram(values, theirs), theirs) > FALSE_ALARM, statistic
     assert same_distribution(targets.sum(0), cases[f"{name}/stats/masked_count_per_pos"]) > FALSE_ALARM
+    gaps, their_gaps = gap_lengths(targets), gap_lengths(cases[f"{name}/exact/mask"].astype(bool))
+    assert same_distribution(*(np.bincount(g, minlength=length) for g in (gaps, their_gaps))) > FALSE_ALARM
+    functional = np.isin(text, (SEP, CLS)) & targets
+    their_functional = np.isin(cases[f"{name}/exact/seg"], (SEP, CLS)) & cases[f"{name}/exact/mask"].astype(bool)
+    counts = [np.bincount(f.sum(1), minlength=4) for f in (functional, their_functional)]
+    assert same_distribution(*counts) > FALSE_ALARM
 
 
 def test_a_row_reaches_its_goal_where_no_word_starts():
@@ -76,3 +169,77 @@ def test_a_reversed_row_is_the_mirror_of_the_same_draws():
     starts = np.random.default_rng(2).random((64, 48)) < 0.6
     forwards, backwards = draw(starts, 8), draw(starts[:, ::-1], 8, is_reversed=True)
     np.testing.assert_array_equal(forwards, backwards[:, ::-1])
+
+
+def test_without_a_goal_spans_go_on_to_the_end_of_the_text():
+    data = dataclasses.replace(DATA, num_predict=None)
+    targets = draw(np.ones((2000, 256), bool), None, data=data)
+    assert 0.10 < targets[:, :128].mean() < 0.15
+    assert 0.10 < targets[:, 128:].mean() < 0.15
+    assert np.unique(targets.sum(1)).size > 5
+
+
+texts = st.tuples(st.integers(1, 60), st.floats(0, 1), st.integers(0, 2**31), st.booleans())
+shapes = st.tuples(st.integers(1, 7), st.integers(1, 8), st.integers(1, 3), st.one_of(st.none(), st.integers(0, 60)))
+
+
+@given(texts, shapes, st.sampled_from(["piece", "word"]))
+def test_spans_are_whole_units_from_a_word_start_inside_the_text_and_the_goal(text, shape, unit):
+    length, density, seed, is_reversed = text
+    span_max, alpha, beta, goal = shape
+    goal = None if goal is None else min(goal, length)
+    data = DataConfig(num_predict=goal, span_unit=unit, span_max=span_max, mask_alpha=max(alpha, beta), mask_beta=beta)
+    rng = np.random.default_rng(seed)
+    starts = rng.random((8, length)) < density
+    uniform = rng.random((8, draws_needed(length, data)))
+    begin, end = place_spans(starts, goal, uniform, data)
+    for b in range(8):
+        spans = [(i, j) for i, j in zip(begin[b], end[b], strict=True) if i < j]
+        assert spans == sorted(spans)
+        assert all(j <= k for (_, j), (k, _) in itertools.pairwise(spans))
+        for i, j in spans:
+            assert starts[b, i]
+            assert j < length
+            assert (starts[b, i:j].sum() if unit == "word" else j - i) <= span_max
+            assert unit == "piece" or starts[b, j]
+        assert sum(j - i for i, j in spans) <= (length if goal is None else goal)
+    targets = sample_targets(starts[:, ::-1] if is_reversed else starts, goal, uniform, np.full(8, is_reversed), data)
+    if goal is None:
+        assert (targets.sum(1) == (end - begin).sum(1)).all()
+    else:
+        assert (targets.sum(1) == goal).all()
+
+
+def one_row(starts, goal, lengths, befores, data):
+    """Spans of one row whose draws are given: span lengths in units, and tokens of context before each."""
+    starts = np.array([[c == "w" for c in starts]])
+    spans = max_spans(starts.shape[1], data)
+    weights = 1 / np.arange(1, data.span_max + 1)
+    uniform = np.zeros((1, draws_needed(starts.shape[1], data)))
+    for i, (n, before) in enumerate(zip(lengths, befores, strict=True)):
+        uniform[0, i] = (weights[: n - 1].sum() + 0.5 * weights[n - 1]) / weights.sum()
+        uniform[0, spans + i] = (before + 0.5) * data.mask_beta / (n * data.mask_alpha)
+    begin, end = place_spans(starts, goal, uniform, data)
+    return [(int(i), int(j)) for i, j in zip(begin[0], end[0], strict=True) if i < j]
+
+
+def test_a_span_of_words_ends_where_the_next_word_starts():
+    text = "w.w.ww" + "..w..w" + "ww.www" + "w.w.ww"  # words begin at 0, 2, 4, 5, 8, 11, ...
+    assert one_row(text, 20, [2], [0], WORDS)[0] == (0, 4)
+    assert one_row(text, 20, [3], [1], WORDS)[0] == (2, 8)
+    assert one_row(text, 20, [2], [0], DATA)[0] == (0, 2)
+
+
+def test_the_context_of_words_counts_tokens():
+    text = "w." * 40
+    # Two words ask for 12 tokens: 3 before, moved on to the word at 4, and 9 behind their end at 8.
+    assert one_row(text, 40, [2, 1], [3, 0], WORDS)[:2] == [(4, 8), (18, 20)]
+
+
+def test_words_that_do_not_fit_into_the_goal_end_the_search_and_single_tokens_top_it_up():
+    text = "w...." * 8
+    assert one_row(text, 4, [1], [0], WORDS) == []
+    assert one_row(text, 7, [1, 1], [0, 0], WORDS) == [(0, 5)]
+    targets = draw(np.array([[c == "w" for c in text]] * 500), 7, data=WORDS)
+    assert (targets.sum(1) == 7).all()
+    assert (run_lengths(targets) < 7).any()

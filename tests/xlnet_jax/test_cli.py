@@ -31,6 +31,11 @@ def test_a_setting_that_is_given_again_counts_as_it_was_given_last():
     assert parse("--steps", "5", "--steps", "7").steps == 7
 
 
+def test_a_setting_can_be_none_or_several_numbers():
+    data = parse("--data.num-predict", "None", "--data.weights", "0.7", "0.2", "0.1", "--data.span-unit", "word").data
+    assert (data.num_predict, data.weights, data.span_unit) == (None, (0.7, 0.2, 0.1), "word")
+
+
 def test_a_preset_is_where_the_other_settings_start():
     config = parse("--preset", "large", "--model.num-layers", "3")
     assert config.data == large().data

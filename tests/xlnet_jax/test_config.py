@@ -49,6 +49,12 @@ def test_settings_survive_json(name):
     assert from_dict(json.loads(json.dumps(to_dict(config)))) == config
 
 
+def test_shares_and_no_number_of_targets_survive_json():
+    data = dataclasses.replace(demo().data, weights=(0.7, 0.3), num_predict=None)
+    config = dataclasses.replace(demo(), data=data)
+    assert from_dict(json.loads(json.dumps(to_dict(config)))) == config
+
+
 def test_an_unknown_setting_in_a_file_is_named():
     values = to_dict(demo())
     values["model"]["n_layer"] = 3

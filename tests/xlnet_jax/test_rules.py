@@ -21,6 +21,10 @@ CONTRADICTIONS = [
         "data.perm-size 48 must divide both parts of the window: data.reuse-len 64 and .* = 64",
     ),
     ("data", {"num_predict": 130}, "data.num-predict 130 is more than the window can hold: 65 targets .* at most 128"),
+    ("data", {"num_predict": 0}, "data.num-predict 0 must be at least 1"),
+    ("data", {"weights": (0.7, 0.2)}, "data.weights 0.7, 0.2 sum to 0.9, not 1"),
+    ("data", {"weights": (1.5, -0.5)}, "data.weights 1.5, -0.5 must be positive: leave out the source"),
+    ("data", {"weights": (float("nan"), 1.0)}, "data.weights nan, 1 must be positive"),
     ("data", {"batch_size": 0}, "data.batch-size 0 must be at least 1"),
     ("data", {"validation_fraction": 1.0}, r"data.validation-fraction 1.0 must be in \(0, 1\)"),
     ("data", {"mask_beta": 7}, "data.mask-alpha 6 must be at least data.mask-beta 7"),
@@ -53,6 +57,11 @@ def test_a_contradiction_names_its_settings_and_the_rule(group, change, message)
 def test_an_empty_name_is_no_default(name):
     with pytest.raises(InputError, match=f"{name} is empty: leave it out, or name something"):
         validate(dataclasses.replace(demo(), **{name: ""}))
+
+
+@pytest.mark.parametrize("change", [{"num_predict": None}, {"weights": (0.7, 0.2, 0.1)}, {"weights": (1 / 3,) * 3}])
+def test_a_window_without_a_goal_and_shares_that_sum_to_one_are_fine(change):
+    validate(dataclasses.replace(demo(), data=dataclasses.replace(demo().data, **change)))
 
 
 def test_a_short_run_may_end_inside_its_warmup():

@@ -47,7 +47,7 @@ def _create(config: Config, model: XLNetLM, tx: optax.GradientTransformation) ->
         "input_ids": jnp.zeros((1, c.seq_len), jnp.int32),
         "segment_ids": jnp.zeros((1, c.seq_len), jnp.int32),
         "perm_rank": jnp.zeros((1, c.seq_len), jnp.int32),
-        "target_positions": jnp.zeros((1, c.num_predict), jnp.int32),
+        "target_positions": jnp.zeros((1, c.num_slots), jnp.int32),
         "is_reversed": jnp.zeros(1, bool),
         "mem_filled": jnp.zeros(1, jnp.int32),
     }

@@ -49,6 +49,15 @@ def test_the_same_run_gives_the_same_bits(on_eight):
     jax.tree.map(np.testing.assert_array_equal, params, on_eight[1])
 
 
+@pytest.mark.parametrize(
+    "change", [{"num_predict": None}, {"emit": "dense"}, {"num_predict": None, "emit": "dense"}], ids=str
+)
+def test_the_form_of_a_batch_does_not_change_its_loss(change):
+    """A slot for every position or for every target; masks spelt out or as ranks."""
+    other = dataclasses.replace(NO_DROPOUT, data=dataclasses.replace(NO_DROPOUT.data, **change))
+    np.testing.assert_allclose(train(other)[0], train(NO_DROPOUT)[0], rtol=0, atol=1e-5)
+
+
 @pytest.mark.parametrize("remat", ["full", "dots"])
 def test_computing_again_in_the_backward_pass_changes_nothing(on_eight, remat):
     config = dataclasses.replace(CONFIG, model=dataclasses.replace(CONFIG.model, remat=remat))

@@ -4,7 +4,7 @@ import dataclasses
 
 import numpy as np
 
-from data_pipelines.permutation import perm_rank, permuted_places, target_slots
+from data_pipelines.permutation import perm_rank, permuted_places, target_slots, to_dense
 from xlnet_jax.config import Config, DataConfig, ModelConfig, OptimizerConfig
 
 CONFIG = Config(
@@ -33,12 +33,12 @@ def batch_at(step, data=CONFIG.data):
     rng = np.random.default_rng(step)
     rows, length, half = data.batch_size, data.seq_len, data.reuse_len
     ids = rng.integers(9, CONFIG.model.vocab_size, (rows, length)).astype(np.int32)
-    targets = rng.random((rows, length)).argsort(1) < data.num_predict
+    targets = rng.random((rows, length)).argsort(1) < CONFIG.data.num_predict
     targets[:, -2:] = False
     places = [permuted_places(half, data.perm_size, rng.random((rows, data.perm_size))) for _ in range(2)]
     functional = np.zeros_like(targets)
     functional[:, -2:] = True
-    return {
+    compact = {
         "input_ids": ids,
         "segment_ids": np.repeat([[0] * 11 + [1] * 4 + [2]], rows, axis=0).astype(np.int32),
         "perm_rank": perm_rank(targets | functional, *places, data),
@@ -46,3 +46,4 @@ def batch_at(step, data=CONFIG.data):
         "is_reversed": rng.random(rows) < 0.5,
         "mem_filled": np.full(rows, min(8, 8 * step), np.int32),
     }
+    return to_dense(compact) if data.emit == "dense" else compact

@@ -1,0 +1,214 @@
+"""Windows of 512 tokens a second, here and by Hugging Face's permutation collator: python benchmarks/pipeline.py
+
+Needs `pip install torch transformers`. Sides take turns, A B A B, each a process of its own that works only when told.
+Both read blocks of the same corpus from disk: the embedded novels, several times over, or --corpus. Here a batch is all
+that training needs (A, B, segments, directions, orders, spans in context); the collator gets consecutive tokens as they
+stand. It runs in its process, and in a DataLoader with a worker for each core. Prints medians over the turns, and how
+long the first batch takes from step 0 and from step 1,000,000.
+"""
+
+import argparse
+import itertools
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+COPIES = 8  # of the embedded novels: about as many blocks as make four batches of the compact form
+LATE = 1_000_000
+WARM_UP = 4  # batches that a turn does not count
+COMPACT, DENSE, FIRST, FIRST_LATE = "xlnet_jax, compact", "xlnet_jax, dense", "step 0", f"step {LATE:,}"
+INLINE, WORKERS = "collator, dense", "collator, dense, a worker a core"
+
+Measure = Callable[[], float]
+
+
+# ---- both sides, each in its own process -----------------------------------------------------------------------------
+
+
+def ours(given: argparse.Namespace) -> dict[str, Measure]:
+    """The pipeline as the train command runs it, in the paper's setting."""
+    from data_pipelines.batches import BatchSource
+    from data_pipelines.corpus import Corpus
+    from data_pipelines.tokenizer import Tokenizer
+    from xlnet_jax.config import DataConfig
+
+    tokenizer = Tokenizer.load(given.corpus / "tokenizer")
+
+    def source(**data: object) -> BatchSource:
+        settings = DataConfig(**data)  # type: ignore[arg-type]
+        return BatchSource(Corpus(given.corpus), "train", tokenizer.is_word_start, settings, mem_len=384, seed=0)
+
+    compact = source(batch_size=given.batch_size)
+    dense = source(batch_size=given.dense_batch_size, emit="dense")
+
+    def first(step: int) -> float:
+        start = time.perf_counter()
+        next(compact.iterate(step, step + 1))
+        return time.perf_counter() - start
+
+    return {
+        COMPACT: lambda: rate(compact.iterate(0, 10**9), given.batch_size, given.seconds),
+        DENSE: lambda: rate(dense.iterate(0, 10**9), given.dense_batch_size, given.seconds),
+        FIRST: lambda: first(0),
+        FIRST_LATE: lambda: first(LATE),
+    }
+
+
+def inline(given: argparse.Namespace) -> dict[str, Measure]:
+    """The collator, called in this process."""
+    return {INLINE: lambda: rate(collated(given), given.dense_batch_size, given.seconds)}
+
+
+def workers(given: argparse.Namespace) -> dict[str, Measure]:
+    """The collator in the workers of a DataLoader."""
+    from torch.utils.data import DataLoader, IterableDataset
+
+    class Batches(IterableDataset):  # type: ignore[type-arg]
+        def __iter__(self) -> Iterator[object]:
+            return collated(given)
+
+    def measure() -> float:
+        loader = DataLoader(Batches(), batch_size=None, num_workers=os.cpu_count() or 1)
+        return rate(iter(loader), given.dense_batch_size, given.seconds)
+
+    return {WORKERS: measure}
+
+
+def collated(given: argparse.Namespace) -> Iterator[object]:
+    """Batches of the collator, made of blocks that are read in random order."""
+    import numpy as np
+    from transformers import DataCollatorForPermutationLanguageModeling, XLNetTokenizer
+
+    from data_pipelines.corpus import Corpus
+
+    corpus = Corpus(given.corpus)
+    # Of the tokenizer it needs the ids of special symbols alone; a sixth of the tokens are targets, as 85 are of 512.
+    collate = DataCollatorForPermutationLanguageModeling(XLNetTokenizer(), plm_probability=1 / 6, max_span_length=5)
+    rng = np.random.default_rng(os.getpid())
+    while True:
+        blocks, _ = corpus.read("train", rng.integers(corpus.num_blocks("train"), size=given.dense_batch_size))
+        windows = blocks[:, : blocks.shape[1] // 512 * 512].astype(np.int64).reshape(-1, 512)
+        for batch in np.split(windows, len(windows) // given.dense_batch_size):
+            yield collate(list(batch))
+
+
+def rate(batches: Iterator[object], batch_size: int, seconds: float) -> float:
+    """Windows a second, once the first batches are there."""
+    for _ in itertools.islice(batches, WARM_UP):
+        pass
+    start = time.perf_counter()
+    count = 0
+    while (elapsed := time.perf_counter() - start) < seconds:
+        next(batches)
+        count += 1
+    return batch_size * count / elapsed
+
+
+SIDES: dict[str, Callable[[argparse.Namespace], dict[str, Measure]]] = {f.__name__: f for f in (ours, inline, workers)}
+
+
+def work(given: argparse.Namespace) -> None:
+    """A child process: names what it measures, then measures what it is told to, a name a line."""
+    measures = SIDES[given.side](given)
+    print(*measures, sep="|", flush=True)
+    for line in sys.stdin:
+        print(measures[line.strip()](), flush=True)
+
+
+class Worker:
+    """A child process, and what it has answered."""
+
+    def __init__(self, side: str, corpus: Path, arguments: list[str]) -> None:
+        command = [sys.executable, __file__, *arguments, "--side", side, "--corpus", str(corpus)]
+        # PyTorch's threads shall not spin while they wait: beside other work on the machine that slows it tenfold.
+        environment = os.environ | {"OMP_WAIT_POLICY": "PASSIVE"}
+        self.process = subprocess.Popen(
+            command,
+            env=environment,
+            text=True,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+        )
+        self.measured: dict[str, list[float]] = {name: [] for name in self._answer().split("|")}
+
+    def turn(self, counts: bool) -> None:
+        """Measures everything once."""
+        assert self.process.stdin
+        for name, values in self.measured.items():
+            print(name, file=self.process.stdin, flush=True)
+            value = float(self._answer())
+            if counts:
+                values.append(value)
+
+    def _answer(self) -> str:
+        assert self.process.stdout
+        return self.process.stdout.readline().strip() or sys.exit(f"{self.process.args} ended")  # type: ignore[str-bytes-safe]
+
+    def close(self) -> None:
+        """Lets the child end."""
+        assert self.process.stdin
+        self.process.stdin.close()
+        self.process.wait()
+
+
+# ---- the comparison --------------------------------------------------------------------------------------------------
+
+
+def novels(folder: Path) -> Path:
+    """A corpus of the embedded novels, repeated."""
+    from data_pipelines import sources, windows
+    from data_pipelines.prepare import prepare
+    from data_pipelines.tokenizer import Tokenizer
+    from xlnet_jax.config import DataConfig
+
+    text = folder / "novels.txt"
+    text.write_text("\n\n".join(Path(novel).read_text() for novel in sources.embedded()) * COPIES)
+    found = sources.find([str(text)])
+    tokenizer = Tokenizer.train(sources.read_lines(found, "strict"), 8_000, "english")
+    block_len = windows.block_len(DataConfig())
+    corpus = folder / "corpus"
+    prepare(found, None, tokenizer, corpus, block_len=block_len, validation_fraction=0.05)
+    return corpus
+
+
+def compare(corpus: Path, pairs: int, arguments: list[str]) -> dict[str, float]:
+    """The medians of what all sides measure."""
+    sides = [Worker(side, corpus, arguments) for side in SIDES]
+    for turn in range(1 + pairs):
+        for side in sides:
+            side.turn(counts=turn > 0)
+    for side in sides:
+        side.close()
+    return {name: statistics.median(values) for side in sides for name, values in side.measured.items()}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("--corpus", type=Path, help="a prepared corpus; default: one of the embedded novels")
+    parser.add_argument("--pairs", type=int, default=5, help="turns of each side")
+    parser.add_argument("--seconds", type=float, default=3.0, help="length of a measurement")
+    parser.add_argument("--batch-size", type=int, default=256, help="rows of a batch in compact form")
+    parser.add_argument("--dense-batch-size", type=int, default=16, help="rows of a batch in dense form, on both sides")
+    parser.add_argument("--side", choices=SIDES, help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.side:
+        return work(given)
+
+    with tempfile.TemporaryDirectory() as folder:
+        medians = compare(given.corpus or novels(Path(folder)), given.pairs, sys.argv[1:])
+    collator = max(medians[INLINE], medians[WORKERS])
+    print(f"{'':34}{'windows/s':>12}{'of the better collator':>26}")
+    for name in (COMPACT, DENSE, INLINE, WORKERS):
+        print(f"{name:34}{medians[name]:12,.0f}{medians[name] / collator:26.2f}")
+    print(f"\nfirst batch from {FIRST}: {medians[FIRST]:.3f} s, from {FIRST_LATE}: {medians[FIRST_LATE]:.3f} s")
+    return None
+
+
+if __name__ == "__main__":
+    main()
