@@ -2,6 +2,10 @@
 
 import doctest
 import itertools
+import re
+import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -26,8 +30,25 @@ def demo_run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
-@pytest.mark.parametrize("page", ["model.md"])
-def test_the_examples_print_what_they_say(page, demo_run):
+@pytest.fixture
+def my_text(tmp_path, monkeypatch):
+    """A folder in which my.txt is the embedded novels."""
+    (tmp_path / "my.txt").write_bytes(Path(sources.embedded()[0]).read_bytes())
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize("page", ["model.md", "tokenizer.md"])
+def test_the_examples_print_what_they_say(page, demo_run, my_text):
     failed, tried = doctest.testfile(str(DOCS / page), module_relative=False, optionflags=doctest.NORMALIZE_WHITESPACE)
     assert tried > 10
     assert failed == 0
+
+
+@pytest.mark.parametrize("page", ["tokenizer.md"])
+def test_the_commands_print_what_they_say(page, my_text):
+    blocks = re.findall(r"^```console\n(.*?)^```$", (DOCS / page).read_text(), re.DOTALL | re.MULTILINE)
+    commands = [part.partition("\n") for block in blocks for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]]
+    assert commands
+    for command, _, said in commands:
+        words = [sys.executable, *shlex.split(command.removeprefix("python "))]
+        assert subprocess.run(words, capture_output=True, text=True, timeout=60, check=True).stdout == said
