@@ -1,8 +1,8 @@
 """What a tokenizer costs: python benchmarks/tokenizer.py TEXT [TOKENIZER]
 
 Encoding on one core: SentencePiece alone on lines that are normalised already, and `encode_flat` on the lines as they
-are, A B A B. Then SentencePiece's memory and time to train on 1/4, 1/2 and all of the text. TEXT is a UTF-8 file;
-TOKENIZER a folder or a model, without it one is trained on the text's first megabytes.
+are, A B A B. Then SentencePiece's memory and time to train on 1/4, 1/2 and all of the text. TEXT is a UTF-8
+file of some megabytes; TOKENIZER a folder or a model, without it one is trained on the text's first megabytes.
 """
 
 import os
@@ -58,7 +58,8 @@ def training(lines: list[str]) -> None:
     """In a process of its own for each size: the peak of a process only rises."""
     for share in (4, 2, 1):
         if pid := os.fork():
-            os.waitpid(pid, 0)
+            if os.waitpid(pid, 0)[1]:
+                sys.exit(1)
             continue
         text = lines[: len(lines) // share]
         megabytes = sum(len(line.encode()) for line in text) / 1e6

@@ -103,7 +103,7 @@ class BatchSource:
 
     def read_visit(self, visit: int, rows: range) -> Visit:
         """The blocks of `rows` (a contiguous range of the global batch) in one visit, by one read."""
-        own, partner, is_reversed = self._assign(visit, rows)
+        own, partner, is_reversed = self.assign(visit, rows)
         tokens, starts = self.corpus.read(self.split, np.concatenate([own, partner]))
         flip = np.concatenate([is_reversed, is_reversed])[:, None]
         tokens = np.where(flip, tokens[:, ::-1], tokens)
@@ -113,7 +113,7 @@ class BatchSource:
         n = len(rows)
         return Visit(tokens[:n], cuts[:n], tokens[n:], cuts[n:], is_reversed)
 
-    def _assign(self, visit: int, rows: range) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def assign(self, visit: int, rows: range) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """(block, partner block, is it read backwards) of each row."""
         own = self._mixture.own_blocks(visit * self.data.batch_size + np.arange(rows.start, rows.stop))
         draw = uniforms(self.seed, Purpose.VISIT, visit, rows, 2)

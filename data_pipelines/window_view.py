@@ -109,8 +109,9 @@ def view_window(source: BatchSource, tokenizer: Tokenizer, step: int, row: int) 
     rows = range(row, row + 1)
     compact = dataclasses.replace(source, data=dataclasses.replace(source.data, emit="compact"))
     visit = step // source.steps_per_block
-    block, partner, _ = compact._assign(visit, rows)
+    block, partner, _ = compact.assign(visit, rows)
     batch = {name: values[0] for name, values in compact.batch_at(step, rows).items()}
+    targets = batch["target_positions"][batch["target_weights"] > 0]
     return WindowView(
         step=step,
         row=row,
@@ -122,12 +123,12 @@ def view_window(source: BatchSource, tokenizer: Tokenizer, step: int, row: int) 
         mem_len=source.mem_len,
         mem_filled=int(batch["mem_filled"]),
         reuse_len=source.data.reuse_len,
-        num_predict=source.data.num_predict,
+        num_predict=len(targets) if source.data.num_predict is None else source.data.num_predict,
         input_ids=batch["input_ids"],
         pieces=[tokenizer.pieces[i] for i in batch["input_ids"]],
         segment_ids=batch["segment_ids"],
         perm_rank=batch["perm_rank"],
-        targets=batch["target_positions"][batch["target_weights"] > 0],
+        targets=targets,
     )
 
 

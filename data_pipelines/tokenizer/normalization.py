@@ -102,11 +102,11 @@ def _without_accents(text: str) -> str:
 def _nfkc(text: str) -> str:
     if text.isascii():
         return text
-    # Characters that always change, as full-width punctuation, go first: a text that is NFKC is only looked through.
+    # Characters that always change, as full-width punctuation, go first: a line that is NFKC is only looked through.
     changed = [c for c in set(text) if not unicodedata.is_normalized("NFKC", c)]
     if len(changed) <= FEW:
         text = _replace(text, {c: unicodedata.normalize("NFKC", c) for c in changed})
-    return unicodedata.normalize("NFKC", text)
+    return "\n".join(unicodedata.normalize("NFKC", line) for line in text.split("\n"))
 
 
 def _replace(text: str, changed: dict[str, str]) -> str:

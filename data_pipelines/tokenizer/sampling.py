@@ -11,8 +11,8 @@ from data_pipelines import stateless
 from data_pipelines.stateless import Purpose
 from xlnet_jax.config import InputError
 
-# SentencePiece 0.2.3 holds 12 to 30 bytes for each byte of text and takes half a second for each megabyte on two cores
-# (docs/tokenizer.md): 3 GB and one minute, which the smallest machines have.
+# SentencePiece 0.2.3 holds 16 to 30 bytes for each byte of text and takes about a second for each megabyte on two cores
+# (benchmarks/tokenizer.py): 3 GB and two minutes, which the smallest machines have.
 SAMPLE_BYTES = 128 * 10**6
 CHUNK = 4096  # numbers drawn at once
 

@@ -74,7 +74,7 @@ def test_a_host_reads_the_blocks_of_its_own_rows_alone(source):
     recorded = Recorder(source.corpus)
     rows = range(4, 8)
     next(dataclasses.replace(source, corpus=recorded).iterate(0, 1, rows))
-    own, partner, _ = source._assign(0, rows)
+    own, partner, _ = source.assign(0, rows)
     assert all(set(blocks) == {*own, *partner} for blocks in recorded.blocks)
 
 
@@ -113,7 +113,7 @@ def test_within_a_visit_each_row_reads_on_where_it_stood(source):
 
 def test_a_reversed_row_reads_its_block_backwards(source):
     visit = source.read_visit(0, range(DATA.batch_size))
-    own, _, is_reversed = source._assign(0, range(DATA.batch_size))
+    own, _, is_reversed = source.assign(0, range(DATA.batch_size))
     tokens, starts = source.corpus.read("train", own)
     assert 0 < is_reversed.sum() < DATA.batch_size
     for row in range(DATA.batch_size):
@@ -126,23 +126,23 @@ def test_a_reversed_row_reads_its_block_backwards(source):
 
 
 def test_half_of_the_visits_are_reversed_and_none_where_only_one_direction_is_asked_for(source):
-    flags = np.concatenate([source._assign(v, range(DATA.batch_size))[2] for v in range(200)])
+    flags = np.concatenate([source.assign(v, range(DATA.batch_size))[2] for v in range(200)])
     assert 0.45 < flags.mean() < 0.55
     forwards = dataclasses.replace(source, data=dataclasses.replace(DATA, bidirectional=False))
-    assert not any(forwards._assign(v, range(DATA.batch_size))[2].any() for v in range(20))
+    assert not any(forwards.assign(v, range(DATA.batch_size))[2].any() for v in range(20))
 
 
 def test_an_epoch_reads_every_block_once(source):
     blocks = source.corpus.num_blocks("train")
     visits = -(-blocks // DATA.batch_size)
-    own = np.concatenate([source._assign(v, range(DATA.batch_size))[0] for v in range(2 * visits)])
+    own = np.concatenate([source.assign(v, range(DATA.batch_size))[0] for v in range(2 * visits)])
     first, second = own[:blocks], own[blocks : 2 * blocks]
     assert sorted(first) == sorted(second) == list(range(blocks))
     assert (first != second).any()
 
 
 def test_a_partner_is_another_block(source):
-    own, partner, _ = source._assign(0, range(DATA.batch_size))
+    own, partner, _ = source.assign(0, range(DATA.batch_size))
     assert (own != partner).all()
 
 
@@ -173,7 +173,7 @@ def test_the_dense_form_is_the_compact_one_spelt_out(source):
 def test_a_held_out_text_of_one_block_fills_a_batch(source):
     one = dataclasses.replace(source, split="validation", corpus=source_blocks(source.corpus, 1))
     np.testing.assert_array_equal(one.read_visit(0, range(12)).is_reversed, source.read_visit(0, range(12)).is_reversed)
-    assert (one._assign(0, range(12))[0] == 0).all()
+    assert (one.assign(0, range(12))[0] == 0).all()
     assert one.batch_at(0)["input_ids"].shape == (12, 64)
 
 
@@ -196,7 +196,7 @@ def test_rows_read_the_sources_in_the_shares_of_the_corpus_or_of_the_settings(so
     data = dataclasses.replace(DATA, weights=(0.5, 0.5 / 3, 1 / 3))
     for settings, rows in ((DATA, [3, 3, 6]), (data, [6, 2, 4])):
         mixed = dataclasses.replace(source, corpus=corpus, data=settings)
-        read = np.concatenate([mixed._assign(v, range(12))[0] for v in range(100)])
+        read = np.concatenate([mixed.assign(v, range(12))[0] for v in range(100)])
         np.testing.assert_allclose(np.histogram(read, [0, 30, 40, 80])[0], 100 * np.array(rows), atol=3)
 
 
@@ -213,7 +213,7 @@ def test_a_source_that_is_shorter_than_a_block_can_have_no_share_in_training(sou
     with pytest.raises(InputError, match="the source source1 has less training text than one block of 158 tokens"):
         dataclasses.replace(source, corpus=corpus)
     held_out = dataclasses.replace(source, corpus=corpus, split="validation")
-    assert (held_out._assign(0, range(12))[0] < 30).all()
+    assert (held_out.assign(0, range(12))[0] < 30).all()
 
 
 def test_the_new_part_need_not_be_as_long_as_the_reused_one(source):

@@ -5,6 +5,8 @@ import itertools
 import json
 import re
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -46,6 +48,13 @@ def untrained_run(tmp_path_factory):
     return root
 
 
+@pytest.fixture
+def my_text(tmp_path, monkeypatch):
+    """A folder in which my.txt is the embedded novels."""
+    (tmp_path / "my.txt").write_bytes(Path(sources.embedded()[0]).read_bytes())
+    monkeypatch.chdir(tmp_path)
+
+
 def assert_prints_what_it_says(page):
     failed, tried = doctest.testfile(str(DOCS / page), module_relative=False, optionflags=doctest.NORMALIZE_WHITESPACE)
     assert tried > 10
@@ -54,6 +63,10 @@ def assert_prints_what_it_says(page):
 
 def test_the_examples_of_the_model_print_what_they_say(demo_run):
     assert_prints_what_it_says("model.md")
+
+
+def test_the_examples_of_the_tokenizer_print_what_they_say(my_text):
+    assert_prints_what_it_says("tokenizer.md")
 
 
 def test_the_examples_of_the_data_print_what_they_say(untrained_run, monkeypatch):
@@ -67,3 +80,12 @@ def test_the_window_of_the_page_is_what_the_command_prints(untrained_run, monkey
     ((words, printed),) = re.findall(r"```console\n\$ python -m data_pipelines\.inspect (.*)\n((?s:.*?))```", page)
     assert inspect.main(shlex.split(words)) == 0
     assert capsys.readouterr().out == printed
+
+
+def test_the_commands_of_the_tokenizer_print_what_they_say(my_text):
+    blocks = re.findall(r"^```console\n(.*?)^```$", (DOCS / "tokenizer.md").read_text(), re.DOTALL | re.MULTILINE)
+    commands = [part.partition("\n") for block in blocks for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]]
+    assert commands
+    for command, _, said in commands:
+        words = [sys.executable, *shlex.split(command.removeprefix("python "))]
+        assert subprocess.run(words, capture_output=True, text=True, timeout=60, check=True).stdout == said
