@@ -73,29 +73,20 @@ def prepare(
         "block_len": block_len,
     }
     if out.exists():
-        return _open(out, made_from, {"train": train, "validation": validation}, errors)
+        Corpus(out)  # a folder of something else is refused before the text is read
+        for split, given in (("train", train), ("validation", validation)):
+            made_from[split] = [fingerprint(source, errors) for source in given] if given else None
+        return open_same(out, made_from)
     with resumable_folder(out) as (folder, work):
-        job = _Job(folder, work, tokenizer, block_len, errors, runner or LocalRunner())
+        job = Job(folder, work, tokenizer, block_len, errors, runner or LocalRunner())
         encoded = job.encode({"train": train, "validation": validation or ()})
-        made_from |= {
-            "train": [e.fingerprint for e in encoded["train"]],
-            "validation": [e.fingerprint for e in encoded["validation"]] or None,
-        }
-        names = tuple(source.name for source in train)
-        contents = job.contents(encoded, validation_fraction)
-        write_corpus(folder, contents, tokenizer, block_len, names, tuple(weights), made_from, job.runner)
+        job.write(encoded, validation_fraction, tuple(weights), made_from)
     return Corpus(out)
 
 
-def _open(
-    folder: epath.Path,
-    made_from: dict[str, Any],
-    text: Mapping[SplitName, Sequence[Source] | None],
-    errors: Errors,
-) -> Corpus:
+def open_same(folder: epath.Path, made_from: Mapping[str, Any]) -> Corpus:
+    """The corpus that is there. InputError names in what it was made from something else."""
     corpus = Corpus(folder)
-    for split, given in text.items():
-        made_from[split] = [fingerprint(source, errors) for source in given] if given else None
     found = corpus.manifest.made_from
     if differences := [what for key, what in MADE_FROM.items() if found.get(key) != made_from[key]]:
         raise InputError(f"corpus {folder}: {', and '.join(differences)}; give another --out or --workdir")
@@ -103,7 +94,7 @@ def _open(
 
 
 @dataclass(frozen=True)
-class _Encoded(EncodedSource):
+class Encoded(EncodedSource):
     """A source and its encoded parts."""
 
     given: Source
@@ -111,7 +102,7 @@ class _Encoded(EncodedSource):
 
 
 @dataclass(frozen=True)
-class _Job:
+class Job:
     """One corpus to be written into `folder`; what is of use to a later call is kept in `work`."""
 
     folder: epath.Path
@@ -121,7 +112,7 @@ class _Job:
     errors: Errors
     runner: Runner
 
-    def encode(self, text: Mapping[SplitName, Sequence[Source]]) -> dict[SplitName, list[_Encoded]]:
+    def encode(self, text: Mapping[SplitName, Sequence[Source]]) -> dict[SplitName, list[Encoded]]:
         """First pass."""
         # Validation first: a mistake in the shorter text is found sooner.
         order = [*text["validation"], *text["train"]]
@@ -139,13 +130,31 @@ class _Job:
         for group in groups:
             parts[group.source] += json.loads(_list_of(group, str(lists)).read_text())
         results = [
-            _Encoded(tuple(str(_file_of(part, str(encoded))) for part in own), source, fingerprint_of(iter(own)))
+            Encoded(tuple(str(_file_of(part, str(encoded))) for part in own), source, fingerprint_of(iter(own)))
             for source, own in zip(order, parts, strict=True)
         ]
         cut = len(text["validation"])
         return {"train": results[cut:], "validation": results[:cut]}
 
-    def contents(self, encoded: Mapping[SplitName, Sequence[_Encoded]], fraction: float) -> Contents:
+    def write(
+        self,
+        encoded: Mapping[SplitName, Sequence[Encoded]],
+        fraction: float,
+        weights: tuple[float, ...],
+        made_from: Mapping[str, Any],
+    ) -> None:
+        """Second pass. made_from: all of it but the fingerprints of the text."""
+        text = {
+            "train": [e.fingerprint for e in encoded["train"]],
+            "validation": [e.fingerprint for e in encoded["validation"]] or None,
+        }
+        names = tuple(source.given.name for source in encoded["train"])
+        write_corpus(
+            self.folder, self._contents(encoded, fraction), self.tokenizer, self.block_len, names, weights,
+            {**made_from, **text}, self.runner,
+        )  # fmt: skip
+
+    def _contents(self, encoded: Mapping[SplitName, Sequence[Encoded]], fraction: float) -> Contents:
         """What each split holds of each source."""
         if not encoded["validation"]:
             return self._held_out(encoded["train"], fraction)
@@ -155,7 +164,7 @@ class _Job:
             for split, rule in rules.items()
         }
 
-    def _enough(self, source: _Encoded, split: SplitName) -> int:
+    def _enough(self, source: Encoded, split: SplitName) -> int:
         """The tokens of a source that all go to a split."""
         if (tokens := source.tokens) < self.block_len:
             if not tokens:
@@ -165,7 +174,7 @@ class _Job:
             )
         return tokens
 
-    def _held_out(self, encoded: Sequence[_Encoded], fraction: float) -> Contents:
+    def _held_out(self, encoded: Sequence[Encoded], fraction: float) -> Contents:
         contents: Contents = {"train": [], "validation": []}
         for source in encoded:
             total = source.tokens

@@ -13,6 +13,7 @@ from data_pipelines.corpus import Corpus
 from data_pipelines.prepare import prepare
 from data_pipelines.prepare.beam_runner import BeamRunner
 from data_pipelines.prepare.runners import LocalRunner, Runner
+from data_pipelines.prepare.xlnet_tfrecords import prepare_records
 from data_pipelines.readers import Errors
 from data_pipelines.tokenizer import Tokenizer
 from xlnet_jax import cli
@@ -29,6 +30,8 @@ class Preparation:
     """folder of a tokenizer (python -m data_pipelines.tokenizer train), or a SentencePiece .model file"""
     source: tuple[str, ...] = ()
     """files, globs, folders, or tfds:NAME"""
+    from_xlnet_tfrecords: str | None = None
+    """in place of --source: the folder that the original's data_utils.py wrote"""
     weights: tuple[float, ...] = ()
     """shares of the training rows that read each source, which sum to 1; none = by their sizes"""
     validation: tuple[str, ...] = ()
@@ -51,7 +54,9 @@ class Preparation:
 
     def check(self) -> None:
         """Raises InputError on what cannot work, before anything is read."""
-        if not self.source:
+        if self.from_xlnet_tfrecords and (self.source or self.validation or self.weights or self.runner != "local"):
+            raise InputError("--from-xlnet-tfrecords stands for all text: leave the settings of --source out")
+        if not (self.source or self.from_xlnet_tfrecords):
             raise InputError("--source names no text: give files, globs, folders, or tfds:NAME")
         if self.weights and len(self.weights) != len(self.source):
             raise InputError(f"--weights has {len(self.weights)} numbers, and --source names {len(self.source)} texts")
@@ -78,14 +83,29 @@ def main(argv: Sequence[str]) -> int:
     args.check()
     begin = time.monotonic()
     was_there = epath.Path(args.out).exists()
+    corpus = _prepare(args)
+    _describe(corpus, None if was_there else time.monotonic() - begin)
+    return 0
+
+
+def _prepare(args: Preparation) -> Corpus:
+    tokenizer = Tokenizer.load(args.tokenizer)
+    if args.from_xlnet_tfrecords:
+        return prepare_records(
+            args.from_xlnet_tfrecords,
+            tokenizer,
+            args.out,
+            block_len=args.block_len,
+            validation_fraction=args.validation_fraction,
+        )
 
     def find(names: tuple[str, ...], split: str) -> list[sources.Source]:
         return sources.find(names, args.text_field, args.tfds_data_dir, split)
 
-    corpus = prepare(
+    return prepare(
         find(args.source, "train"),
         find(args.validation, "validation") if args.validation else None,
-        Tokenizer.load(args.tokenizer),
+        tokenizer,
         args.out,
         block_len=args.block_len,
         validation_fraction=args.validation_fraction,
@@ -93,8 +113,6 @@ def main(argv: Sequence[str]) -> int:
         weights=args.weights,
         runner=args.who(),
     )
-    _describe(corpus, None if was_there else time.monotonic() - begin)
-    return 0
 
 
 def _describe(corpus: Corpus, seconds: float | None) -> None:

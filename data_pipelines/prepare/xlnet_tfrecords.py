@@ -1,0 +1,183 @@
+"""The text in the TFRecord files that the original's data_utils.py wrote, for users who have no other copy of it.
+
+A file holds batches of windows, and row r of each batch goes on reuse_len tokens behind row r of the batch before. The
+text of a row is therefore the reused parts of its windows, one behind the other, and the A of its last one. Of rows
+that hold one text forwards and backwards the forward ones are taken, of several passes over a text the first. What the
+original drew, masks and pairs, is left behind; less than a window at the end of a row is not in the records.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from etils import epath
+
+from data_pipelines.atomic import resumable_folder
+from data_pipelines.corpus import Corpus, Start
+from data_pipelines.prepare import Encoded, Job, open_same
+from data_pipelines.prepare.encoding import EncodedPart
+from data_pipelines.prepare.runners import LocalRunner
+from data_pipelines.quiet_tensorflow import tensorflow
+from data_pipelines.sources import Source, describe
+from data_pipelines.tokenizer import EOD, EOP, SEP, Tokenizer
+from xlnet_jax.config import InputError
+
+INFO = "corpus_info.json"
+RECORD_INFO = re.compile(r"record_info-(?P<split>.+)-(?P<task>\d+)-(?P<pass>\d+)\.bsz-.*\.json")
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How windows lie in the files of a folder (corpus_info.json, whose names these are)."""
+
+    vocab_size: int
+    bsz_per_host: int
+    num_core_per_host: int
+    seq_len: int
+    reuse_len: int
+    bi_data: bool
+
+    @classmethod
+    def load(cls, folder: epath.Path) -> Layout:
+        """Raises InputError where the folder is none of the original's."""
+        file = folder / INFO
+        if not file.exists():
+            raise InputError(
+                f"--from-xlnet-tfrecords {folder}: no {INFO} in it; name the folder that data_utils.py wrote (its "
+                "--save_dir), or the tfrecords folder in it"
+            )
+        try:
+            values = json.loads(file.read_text())
+            return cls(**{name: values[name] for name in cls.__dataclass_fields__})
+        except (ValueError, KeyError, TypeError) as error:
+            raise InputError(f"--from-xlnet-tfrecords {file}: not the original's settings ({error})") from None
+
+    @property
+    def forward_rows(self) -> np.ndarray:
+        """int [rows], the rows of a batch that read their text forwards, in the order of the text."""
+        rows = np.arange(self.bsz_per_host)
+        if not self.bi_data:
+            return rows
+        # Each core has its forward rows first, then the same backwards (create_tfrecords of data_utils.py).
+        return rows.reshape(self.num_core_per_host, 2, -1)[:, 0].ravel()
+
+
+def prepare_records(
+    folder: epath.PathLike, tokenizer: Tokenizer, out: epath.PathLike, *, block_len: int, validation_fraction: float
+) -> Corpus:
+    """Writes the corpus folder `out` from the original's records, or opens it where it is already there.
+
+    tokenizer: the one that the records were made with. Raises InputError where the folder, a record file or the
+    tokenizer is not the right one.
+    """
+    folder, out = _records_folder(epath.Path(folder).expanduser()), epath.Path(out).expanduser()
+    layout = Layout.load(folder)
+    files = _record_files(folder)
+    made_from: dict[str, Any] = {
+        "validation_fraction": validation_fraction,
+        "weights": [],
+        "tokenizer": tokenizer.sha256,
+        "block_len": block_len,
+    }
+    if out.exists():
+        return open_same(out, {**made_from, "train": [_digest(files)], "validation": None})
+    with resumable_folder(out) as (finished, work):
+        parts = []
+        for number, (file, batches) in enumerate(files.items()):
+            parts.append(work / f"records-{number:05d}.npz")
+            _encode(_row_texts(file, batches, layout), tokenizer, str(file)).save(parts[-1])
+        source = Source(describe(str(folder)), str(folder), ())
+        encoded = Encoded(tuple(map(str, parts)), source, _digest(files))
+        job = Job(finished, work, tokenizer, block_len, "strict", LocalRunner())
+        job.write({"train": [encoded], "validation": []}, validation_fraction, (), made_from)
+    return Corpus(out)
+
+
+def _records_folder(folder: epath.Path) -> epath.Path:
+    """The original writes corpus_info.json into --save_dir and the records into tfrecords/ below it."""
+    return folder / "tfrecords" if (folder / "tfrecords").is_dir() and not (folder / INFO).exists() else folder
+
+
+def _record_files(folder: epath.Path) -> dict[epath.Path, int]:
+    """The record files of the first pass of each task, in order, and how many batches each has."""
+    infos = [(m, path) for path in folder.iterdir() if (m := RECORD_INFO.fullmatch(path.name))]
+    if not infos:
+        raise InputError(f"--from-xlnet-tfrecords {folder}: no record_info-*.json in it, which names the record files")
+    first_pass = min(int(m["pass"]) for m, _ in infos)
+    chosen = sorted((m["split"], int(m["task"]), path) for m, path in infos if int(m["pass"]) == first_pass)
+    files: dict[epath.Path, int] = {}
+    for *_, path in chosen:
+        try:
+            info = json.loads(path.read_text())
+            (name,), batches = info["filenames"], int(info["num_batch"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise InputError(f"--from-xlnet-tfrecords {path}: not the original's record info ({error})") from None
+        files[folder / name] = batches
+    for file in files:
+        if not file.exists():
+            raise InputError(f"--from-xlnet-tfrecords {file}: it is missing, and its record_info names it")
+    return files
+
+
+def _row_texts(file: epath.Path, batches: int, layout: Layout) -> list[np.ndarray]:
+    """The tokens of each forward row, int32 [tokens]."""
+    tf = tensorflow()
+    records = tf.data.TFRecordDataset(str(file)).batch(layout.bsz_per_host, drop_remainder=True)
+    feature = {"input": tf.io.FixedLenFeature([layout.seq_len], tf.int64)}
+    rows = layout.forward_rows
+    reused: list[np.ndarray] = []
+    last = np.zeros((len(rows), layout.seq_len), np.int32)
+    try:
+        for batch in records.as_numpy_iterator():
+            last = tf.io.parse_example(batch, feature)["input"].numpy().astype(np.int32)[rows]
+            reused.append(last[:, : layout.reuse_len].astype(np.uint16 if layout.vocab_size <= 2**16 else np.int32))
+    except tf.errors.OpError as error:
+        raise InputError(f"--from-xlnet-tfrecords {file}: it cannot be read ({str(error).splitlines()[0]})") from None
+    if not len(reused) == batches > 0:
+        raise InputError(
+            f"--from-xlnet-tfrecords {file}: it holds {len(reused)} batches of {layout.bsz_per_host} windows, and its "
+            f"record_info names {batches}"
+        )
+
+    text = np.concatenate(reused, axis=1).astype(np.int32)
+    ends = [row[layout.reuse_len :][: (row[layout.reuse_len :] == SEP).argmax()] for row in last]
+    return [np.concatenate(parts) for parts in zip(text, ends, strict=True)]
+
+
+def _encode(rows: Sequence[np.ndarray], tokenizer: Tokenizer, where: str) -> EncodedPart:
+    """Rows as a part. Documents end at <eod>, sentences where the pieces say so, at <eop>, and where a row begins."""
+    tokens = np.concatenate(rows)
+    if tokens.max(initial=0) >= tokenizer.vocab_size:
+        raise InputError(
+            f"--from-xlnet-tfrecords {where}: it has the id {tokens.max()}, and the tokenizer has "
+            f"{tokenizer.vocab_size} pieces: name the one that the records were made with"
+        )
+    behind = np.append(False, np.isin(tokens[:-1], (EOD, EOP)))
+    row_begins = np.cumsum([0, *map(len, rows[:-1])])
+    starts = np.where(tokenizer.sentence_starts(tokens) | behind, Start.SENTENCE, Start.NOTHING).astype(np.uint8)
+    starts[row_begins] = Start.SENTENCE
+    starts[1:][tokens[:-1] == EOD] = Start.DOCUMENT
+    starts[0] = Start.DOCUMENT
+    documents = np.flatnonzero(starts == Start.DOCUMENT)
+    return EncodedPart(
+        tokens=tokens,
+        starts=starts,
+        document_tokens=np.diff(documents, append=len(tokens)),
+        line_starts=np.zeros(0, np.int64),  # records know of none
+        continues=np.array(False),
+    )
+
+
+def _digest(files: Iterable[epath.Path]) -> str:
+    whole = hashlib.sha256()
+    for file in files:
+        with file.open("rb") as opened:
+            while chunk := opened.read(2**22):
+                whole.update(chunk)
+    return whole.hexdigest()
