@@ -56,6 +56,7 @@ def parse(kind: type[T], argv: Sequence[str], prog: str, description: str, defau
 
 def run(main: Callable[[Sequence[str]], int]) -> None:
     """Runs a command and exits: what a user can mend ends in one line and exit code 2, never in a stack trace."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # paths in the cloud load TensorFlow, in workers too
     try:
         code = main(sys.argv[1:])
     except InputError as mistake:
@@ -70,6 +71,10 @@ def run(main: Callable[[Sequence[str]], int]) -> None:
         # At once: writers that cannot write would each say so again while the interpreter ends.
         sys.stderr.flush()
         os._exit(USER_ERROR)
+    except Exception as error:
+        if "gs://" not in str(error):
+            raise
+        code = _fail(f"{error}: check the name, the network, and `gcloud auth application-default login`")
     sys.exit(code)
 
 

@@ -72,6 +72,11 @@ def test_a_mistake_is_one_line_that_names_it(argv, message):
     ("error", "code", "line"),
     [
         (InputError("a\n  corpus"), 2, "error: a corpus\n"),
+        (
+            RuntimeError("HTTP 401\n\t reading gs://b/x"),
+            2,
+            "error: HTTP 401 reading gs://b/x: check the name, the network",
+        ),
         (KeyboardInterrupt(), 130, "stopped at once; the same command goes on"),
     ],
 )

@@ -1,0 +1,163 @@
+"""Text and corpora in the cloud: every access goes through one path layer, whose backend a folder stands in for."""
+
+import contextlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+from array_record.python.array_record_data_source import ArrayRecordDataSource
+from etils.epath import backend, gpath
+
+from data_pipelines import corpus as corpus_module
+from data_pipelines import sources
+from data_pipelines.corpus import Corpus
+from data_pipelines.prepare import prepare
+from data_pipelines.prepare.runners import LocalRunner
+from data_pipelines.tokenizer import Tokenizer
+from xlnet_jax.config import InputError
+
+BLOCK_LEN = 64
+
+
+class Bucket(backend._OsPathBackend):
+    """gs://bucket/... is kept in a folder; what is listed is named as it was asked for."""
+
+    def __init__(self, folder):
+        self.folder = folder
+
+    def here(self, path):
+        return str(path).replace("gs://", f"{self.folder}/")
+
+    def there(self, path):
+        return str(path).replace(f"{self.folder}/", "gs://")
+
+    def open(self, path, mode):
+        if set(mode) & {"w", "a"}:
+            Path(self.here(path)).parent.mkdir(parents=True, exist_ok=True)  # a store of objects has no folders
+        return super().open(self.here(path), mode)
+
+    def exists(self, path):
+        return super().exists(self.here(path))
+
+    def isdir(self, path):
+        return super().isdir(self.here(path))
+
+    def listdir(self, path):
+        return super().listdir(self.here(path))
+
+    def glob(self, path):
+        return [self.there(p) for p in super().glob(self.here(path))]
+
+    def walk(self, top, **options):
+        for root, folders, files in super().walk(self.here(top), **options):
+            yield self.there(root), folders, files
+
+    def makedirs(self, path, **options):
+        super().makedirs(self.here(path), **options)
+
+    def mkdir(self, path, **options):
+        super().mkdir(self.here(path), **options)
+
+    def rmtree(self, path):
+        super().rmtree(self.here(path))
+
+    def remove(self, path):
+        super().remove(self.here(path))
+
+    def rename(self, path, dst):
+        raise AssertionError("a store of objects cannot rename a folder at once")
+
+    def replace(self, path, dst):
+        super().replace(self.here(path), self.here(dst))
+
+    def copy(self, path, dst, overwrite):
+        Path(self.here(dst)).parent.mkdir(parents=True, exist_ok=True)
+        super().copy(self.here(path), self.here(dst), overwrite=overwrite)
+
+    def stat(self, path):
+        return super().stat(self.here(path))
+
+
+@pytest.fixture
+def bucket(tmp_path, monkeypatch):
+    """A folder that gs:// stands for."""
+    cloud = Bucket(tmp_path / "cloud")
+    monkeypatch.setattr(gpath, "_is_zonal_gcs_bucket", lambda bucket: False)
+    monkeypatch.setattr(backend, "tf_backend", cloud)
+    monkeypatch.setattr(gpath, "_GCS_BACKENDS", frozenset({cloud}))
+    # The library that reads shards knows gs:// by itself.
+    monkeypatch.setattr(
+        corpus_module, "ArrayRecordDataSource", lambda names: ArrayRecordDataSource([cloud.here(n) for n in names])
+    )
+    (cloud.folder / "bucket").mkdir(parents=True)
+    return cloud.folder / "bucket"
+
+
+def put_text(folder, names=("a.txt", "deep/b.txt")):
+    with open(sources.embedded()[1]) as novel:
+        chapters = novel.read().split("\n\n")[:12]
+    for number, name in enumerate(names):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text("\n\n".join(chapters[number * 6 : number * 6 + 6]))
+
+
+@pytest.mark.parametrize(
+    ("name", "files"),
+    [
+        ("gs://bucket", ["gs://bucket/a.txt", "gs://bucket/deep/b.txt"]),
+        ("gs://bucket/a.txt", ["gs://bucket/a.txt"]),
+        ("gs://bucket/*/*.txt", ["gs://bucket/deep/b.txt"]),
+    ],
+)
+def test_text_is_found_in_a_bucket(bucket, name, files):
+    put_text(bucket)
+    (source,) = sources.find([name])
+    assert [unit.path for unit in source.units] == files
+    assert next(sources.read_lines([source], "strict"))
+
+
+def test_what_a_bucket_does_not_hold_is_named(bucket):
+    with pytest.raises(InputError, match=r"text gs://bucket/none\.txt: no such file or folder"):
+        sources.find(["gs://bucket/none.txt"])
+    with pytest.raises(InputError, match=r"\*\* descends on disk only"):
+        sources.find(["gs://bucket/**/*.txt"])
+
+
+def test_a_corpus_is_prepared_from_a_bucket_into_a_bucket(bucket, tmp_path):
+    put_text(bucket / "text")
+    found = sources.find(["gs://bucket/text"])
+    Tokenizer.train(sources.read_lines(found, "strict"), 500, "auto").save("gs://bucket/tokenizer")
+    tokenizer = Tokenizer.load("gs://bucket/tokenizer")
+
+    def make(found, out):
+        options = {"block_len": BLOCK_LEN, "validation_fraction": 0.2, "runner": LocalRunner(1)}
+        return prepare(found, None, tokenizer, out, **options)
+
+    cloud = make(found, "gs://bucket/corpora/novel")
+    disk = make(sources.find([str(bucket / "text")]), tmp_path / "corpus")
+    assert cloud.manifest == disk.manifest
+    blocks = np.arange(disk.num_blocks("train"))
+    for ours, theirs in zip(Corpus(cloud.folder).read("train", blocks), disk.read("train", blocks), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+    assert cloud.tokenizer.sha256 == tokenizer.sha256
+    assert [p.name for p in (bucket / "corpora").iterdir() if any(p.iterdir())] == ["novel"]
+
+
+def test_the_manifest_comes_last_so_that_half_a_copy_is_no_corpus(bucket, monkeypatch):
+    put_text(bucket / "text")
+    found = sources.find(["gs://bucket/text"])
+    tokenizer = Tokenizer.train(sources.read_lines(found, "strict"), 500, "auto")
+    copy, copied = Bucket.copy, []
+
+    def counted(self, path, dst, overwrite):
+        copied.append(str(dst))
+        copy(self, path, dst, overwrite)
+
+    monkeypatch.setattr(Bucket, "copy", counted)
+    options = {"block_len": BLOCK_LEN, "validation_fraction": 0.2, "runner": LocalRunner(1)}
+    prepare(found, None, tokenizer, "gs://bucket/c", **options)
+    published = [name for name in copied if name.startswith("gs://bucket/c/")]
+    assert published[-1] == "gs://bucket/c/manifest.json"
+    assert len(published) > 5
+    with contextlib.suppress(FileNotFoundError):
+        assert not any((bucket / ".c.partial").rglob("*.npz"))
