@@ -8,11 +8,16 @@ from functools import cache
 from typing import Any
 
 
-@cache
-def tensorflow() -> Any:
-    """The module. It must not take the memory of the GPU that jax trains on, nor report on itself."""
+def keep_tensorflow_quiet() -> None:
+    """It must not report on itself, whichever library imports it in this process and those that it starts."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
+
+
+@cache
+def tensorflow() -> Any:
+    """The module. It must not take the memory of the GPU that jax trains on."""
+    keep_tensorflow_quiet()
     import tensorflow as tf
 
     tf.config.set_visible_devices([], "GPU")

@@ -16,6 +16,7 @@ from typing import Any, TypeVar, cast, get_args, get_origin, get_type_hints
 
 import tyro
 
+from data_pipelines.quiet_tensorflow import keep_tensorflow_quiet
 from xlnet_jax.config import FIXED_BY_WEIGHTS, PRESETS, Config, InputError, flatten
 from xlnet_jax.rules import validate
 
@@ -56,7 +57,7 @@ def parse(kind: type[T], argv: Sequence[str], prog: str, description: str, defau
 
 def run(main: Callable[[Sequence[str]], int]) -> None:
     """Runs a command and exits: what a user can mend ends in one line and exit code 2, never in a stack trace."""
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # paths in the cloud load TensorFlow, in workers too
+    keep_tensorflow_quiet()  # paths in the cloud load it, in worker processes too
     try:
         code = main(sys.argv[1:])
     except InputError as mistake:
