@@ -25,15 +25,20 @@ class BeamRunner:
         options = beam.options.pipeline_options.PipelineOptions([f"--runner={name}", *self.options])
         if name == "DirectRunner":  # what its workers log as they fail comes out of this call
             logging.getLogger("apache_beam").setLevel(logging.CRITICAL)
-        with beam.Pipeline(options=options) as pipeline:
-            (
-                pipeline
-                | "seeds" >> beam.Create(list(seeds))
-                | "spread seeds" >> beam.Reshuffle()
-                | "expand" >> beam.FlatMap(expand)
-                | "spread items" >> beam.Reshuffle()
-                | "work" >> beam.Map(work)
-            )
+        try:
+            with beam.Pipeline(options=options) as pipeline:
+                (
+                    pipeline
+                    | "seeds" >> beam.Create(list(seeds))
+                    | "spread seeds" >> beam.Reshuffle()
+                    | "expand" >> beam.FlatMap(expand)
+                    | "spread items" >> beam.Reshuffle()
+                    | "work" >> beam.Map(work)
+                )
+        except (ValueError, RuntimeError) as error:
+            if isinstance(error, InputError) or "[while running" in str(error):  # raised by our functions
+                raise
+            raise InputError(f"--runner {self.runner}: {str(error).splitlines()[0]}") from error
 
 
 def _beam() -> Any:

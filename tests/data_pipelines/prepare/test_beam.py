@@ -1,0 +1,64 @@
+"""Apache Beam runs the same functions and makes the same corpus."""
+
+import sys
+
+import pytest
+
+from data_pipelines import sources
+from data_pipelines.prepare import parts, prepare
+from data_pipelines.prepare.beam_runner import BeamRunner
+from data_pipelines.tokenizer import Tokenizer
+from xlnet_jax.config import InputError
+
+NOVEL = sources.embedded()[1]
+
+
+@pytest.fixture
+def run(tmp_path):
+    tokenizer = Tokenizer.train(sources.read_lines(sources.find([NOVEL]), "strict"), 400, "english")
+
+    def run(names, out, runner):
+        found = sources.find([str(name) for name in names])
+        return prepare(
+            found, None, tokenizer, tmp_path / out, block_len=64, validation_fraction=0.1, weights=(0.7, 0.3),
+            runner=runner,
+        )  # fmt: skip
+
+    return run
+
+
+def test_beam_makes_the_same_bytes_as_the_cores_of_this_machine(run, tmp_path, monkeypatch):
+    pytest.importorskip("apache_beam", reason="the extra [beam] is not installed")
+    monkeypatch.setattr(parts, "PART_CHARS", 30_000)
+    monkeypatch.setattr(parts, "GROUP_BYTES", 2_000)
+    with open(NOVEL) as novel:
+        chapters = novel.read().split("\n\n")
+    for number, chapter in enumerate(chapters[:12]):
+        (tmp_path / f"chapter-{number:02}.txt").write_text(chapter)
+    (tmp_path / "rest.txt").write_text("\n\n".join(chapters[12:]))
+    names = [tmp_path / "chapter-*.txt", tmp_path / "rest.txt"]
+    beam, here = run(names, "beam", BeamRunner("Direct")), run(names, "here", None)
+    assert beam.manifest == here.manifest
+    assert beam.manifest.splits["train"].source_blocks[0] > 0
+    for file in (f for f in here.folder.iterdir() if not f.is_dir()):
+        assert file.read_bytes() == (beam.folder / file.name).read_bytes(), file.name
+    assert not (tmp_path / ".beam.partial").exists()
+
+
+def test_a_mistake_in_the_text_comes_out_of_the_pipeline(run, tmp_path):
+    pytest.importorskip("apache_beam", reason="the extra [beam] is not installed")
+    (tmp_path / "bad.txt").write_bytes(b"good\n\xff")
+    with pytest.raises(InputError, match=r"bad\.txt: byte 5 is not UTF-8"):
+        run([tmp_path / "bad.txt", NOVEL], "beam", BeamRunner("Direct"))
+
+
+def test_a_runner_that_beam_does_not_know_is_named(run):
+    pytest.importorskip("apache_beam", reason="the extra [beam] is not installed")
+    with pytest.raises(InputError, match=r"--runner Foo: Unexpected pipeline runner: FooRunner\. Valid values are"):
+        run([NOVEL, NOVEL], "beam", BeamRunner("Foo"))
+
+
+def test_without_beam_the_extra_is_named(run, monkeypatch):
+    monkeypatch.setitem(sys.modules, "apache_beam", None)
+    with pytest.raises(InputError, match=r"--runner needs Apache Beam: pip install 'xlnet_jax\[beam\]'"):
+        run([NOVEL, NOVEL], "beam", BeamRunner("Dataflow"))
