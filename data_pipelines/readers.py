@@ -118,7 +118,8 @@ class ParquetFile:
         except FileNotFoundError:
             raise _gone(self.path) from None
         except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-            raise InputError(f"text {self.path}: a damaged Parquet file, or none ({error})") from None
+            why = " ".join(str(error).split())
+            raise InputError(f"text {self.path}: a damaged Parquet file, or none ({why})") from None
 
 
 def canonical(documents: Iterable[str | None], where: str, errors: Errors) -> Iterator[str]:
