@@ -13,11 +13,13 @@ import contextlib
 import gzip
 import json
 import lzma
+import itertools
 import re
+import reprlib
 import sys
 import tempfile
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import IO, Any, Literal
 
@@ -32,6 +34,7 @@ else:
 
 CHUNK_BYTES = 2**20
 MAX_LINE_BYTES = 2**24
+SHOWN_NAMES = 8  # of fields or columns, in a message
 OPENERS: dict[str, Callable[[Any], Any]] = {".gz": gzip.open, ".xz": lzma.open, ".zst": zstd.open, ".bz2": bz2.open}
 DAMAGED = (gzip.BadGzipFile, zlib.error, lzma.LZMAError, zstd.ZstdError)
 
@@ -78,12 +81,12 @@ class JsonLinesFile:
             raise InputError(f"{where} is no JSON object; a document is one JSON object on one line")
         if self.text_field not in values:
             raise InputError(
-                f"{where} has no field {self.text_field!r}, only {', '.join(map(repr, values)) or 'none at all'}: name "
-                "the one with the text by --text-field"
+                f"{where} has no field {self.text_field!r}, only {_some_of(values)}: name the one with the text by "
+                "--text-field"
             )
         text = values[self.text_field]
         if not isinstance(text, str | None):
-            raise InputError(f"{where}: its field {self.text_field!r} is no text, but {str(text)[:40]!r}")
+            raise InputError(f"{where}: its field {self.text_field!r} is no text, but {reprlib.repr(text)}")
         return text
 
 
@@ -96,9 +99,9 @@ class ParquetFile:
 
     def chunks(self, errors: Errors) -> Iterator[str]:
         """Raises InputError where there is no such column, or the file is damaged."""
-        return canonical(self._documents(), self.path, errors)
+        return canonical(decoded(self._documents(), self.path, errors), self.path, errors)
 
-    def _documents(self) -> Iterator[str | None]:
+    def _documents(self) -> Iterator[bytes | None]:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
@@ -107,18 +110,33 @@ class ParquetFile:
                 names = file.schema_arrow.names
                 if self.text_field not in names:
                     raise InputError(
-                        f"text {self.path}: it has no column {self.text_field!r}, only {', '.join(map(repr, names))}: "
-                        "name the one with the text by --text-field"
+                        f"text {self.path}: it has no column {self.text_field!r}, only {_some_of(names)}: name the "
+                        "one with the text by --text-field"
                     )
                 kind = file.schema_arrow.field(self.text_field).type
-                if not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
+                # As bytes, for what others wrote as text need not be UTF-8.
+                as_bytes = {pa.string(): pa.binary(), pa.large_string(): pa.large_binary()}.get(kind, kind)
+                if as_bytes not in (pa.binary(), pa.large_binary()):
                     raise InputError(f"text {self.path}: its column {self.text_field!r} is no text, but {kind}")
                 for batch in file.iter_batches(batch_size=256, columns=[self.text_field]):
-                    yield from batch.column(0).to_pylist()
+                    yield from batch.column(0).cast(as_bytes).to_pylist()
         except FileNotFoundError:
             raise _gone(self.path) from None
-        except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-            raise InputError(f"text {self.path}: a damaged Parquet file, or none ({error})") from None
+        except (pa.ArrowException, OSError) as error:
+            why = " ".join(str(error).split())
+            raise InputError(f"text {self.path}: a damaged Parquet file, or none ({why})") from None
+
+
+def decoded(documents: Iterable[bytes | None], where: str, errors: Errors) -> Iterator[str]:
+    """Documents from their UTF-8. InputError where it is none."""
+    for document in documents:
+        try:
+            yield (document or b"").decode("utf-8", errors)
+        except UnicodeDecodeError as error:
+            raise InputError(
+                f"text {where}: a document is not UTF-8 (0x{error.object[error.start]:02x}); read it with "
+                "--corpus-errors replace"
+            ) from None
 
 
 def canonical(documents: Iterable[str | None], where: str, errors: Errors) -> Iterator[str]:
@@ -210,6 +228,8 @@ def _opened(path: str) -> Iterator[IO[bytes]]:
     except FileNotFoundError:
         raise _gone(path) from None
     except OSError as error:
+        if error.errno is None:  # bz2 has no error of its own
+            raise InputError(f"text {path}: the compressed data is damaged ({error}); fetch it again") from None
         raise InputError(f"text {path} cannot be read: {error.strerror or error}") from None
 
 
@@ -223,6 +243,11 @@ def _on_disk(path: str) -> Iterator[str]:
         copy = epath.Path(folder) / "copy"
         epath.Path(path).copy(copy)
         yield str(copy)
+
+
+def _some_of(names: Collection[str]) -> str:
+    shown = ", ".join(map(reprlib.repr, itertools.islice(names, SHOWN_NAMES)))
+    return f"{shown} and {len(names) - SHOWN_NAMES} more" if len(names) > SHOWN_NAMES else shown or "none at all"
 
 
 def _gone(path: str) -> InputError:

@@ -12,7 +12,7 @@ from typing import Any
 from etils import epath
 
 from data_pipelines.quiet_tensorflow import tensorflow
-from data_pipelines.readers import Errors, canonical
+from data_pipelines.readers import Errors, canonical, decoded
 from xlnet_jax.config import InputError
 
 DATASET_INFO = "dataset_info.json"
@@ -31,18 +31,11 @@ class DatasetSlice:
     def chunks(self, errors: Errors) -> Iterator[str]:
         """Chunks of lines as in `readers`. InputError where a shard cannot be read."""
         where = f"{self.folder} {self.split}"
-        documents = (document.decode("utf-8", errors) for document in self._documents())
-        try:
-            yield from canonical(documents, where, errors)
-        except UnicodeDecodeError as error:
-            raise InputError(
-                f"text {where}: a document is not UTF-8 (0x{error.object[error.start]:02x}); read it with "
-                "--corpus-errors replace"
-            ) from None
+        return canonical(decoded(self._documents(), where, errors), where, errors)
 
     def _documents(self) -> Iterator[bytes]:
         tf, tfds = tensorflow(), _tfds()
-        builder = tfds.builder_from_directory(self.folder)
+        builder = _opened(epath.Path(self.folder))
         only_text = tfds.decode.PartialDecoding({self.text_field: True})
         try:
             if builder.info.file_format.value == "array_record":  # no format for tf.data
@@ -71,8 +64,10 @@ def open_dataset(name: str, data_dir: str | None, split: str, text_field: str) -
         examples = info.splits[split].num_examples
     except (KeyError, ValueError):
         raise InputError(
-            f"tfds:{dataset} has no split {split}, only {', '.join(info.splits)}: name one as tfds:{dataset}[SPLIT]"
+            f"tfds:{dataset} has no split {split}, only {', '.join(info.splits) or 'none at all'}: name one as tfds:{dataset}[SPLIT]"
         ) from None
+    if not examples:
+        raise InputError(f"tfds:{dataset}: its {split} holds no documents; name another split")
     if text_field not in info.features or not isinstance(info.features[text_field], _tfds().features.Text):
         raise InputError(
             f"tfds:{dataset} has no text in a field {text_field!r}, its fields are {', '.join(info.features)}: name "
@@ -94,7 +89,7 @@ def _builder(dataset: str, data_dir: str | None) -> Any:
         versions = sorted(candidate.glob(f"*/{DATASET_INFO}"), key=lambda p: _version(p.parent.name))
         for info in (candidate / DATASET_INFO, *reversed(versions)):
             if info.exists():
-                return tfds.builder_from_directory(info.parent)
+                return _opened(info.parent)
     known = tfds.list_builders(with_community_datasets=False)
     if (name := dataset.partition("/")[0].partition(":")[0]) in known:
         raise InputError(
@@ -104,6 +99,14 @@ def _builder(dataset: str, data_dir: str | None) -> Any:
     near = difflib.get_close_matches(name, known, 1)
     hint = f"did you mean tfds:{near[0]}?" if near else "tfds.list_builders() names those it knows"
     raise InputError(f"tfds:{dataset}: nothing of that name is prepared in {place}, and TFDS does not know it; {hint}")
+
+
+def _opened(folder: epath.Path) -> Any:
+    try:
+        return _tfds().builder_from_directory(folder)
+    except Exception as error:  # TFDS and Protobuf raise what they like on what they cannot read
+        why = str(error).strip().partition("\n")[0]
+        raise InputError(f"text {folder}: a damaged TFDS dataset ({why}); prepare the dataset again") from None
 
 
 def _version(name: str) -> list[int]:

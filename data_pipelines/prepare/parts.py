@@ -88,6 +88,11 @@ def cut_parts(group: Group) -> Iterator[Part]:
         if size < PART_CHARS:
             continue
         text = "".join(pending)
+        if text.isspace():
+            if continues:
+                yield Part(text, continues, ends=True)
+            pending, size, continues = [], 0, False
+            continue
         end = _last_document_end(text)
         ends = end > 0
         yield Part(text[: end or None], continues, ends)
@@ -106,7 +111,7 @@ def _chunks(group: Group) -> Iterator[str]:
 def _last_document_end(text: str) -> int:
     """Behind the last blank line with text before it; 0 = there is none."""
     end = text.rfind("\n\n") + 2
-    if end < 2:
+    if end < 2 or text[:end].isspace():
         end = max((m.end() for m in BLANK_LINE.finditer(text)), default=0)
     return end if text[:end].strip() else 0
 
