@@ -42,7 +42,7 @@ def encode(part: Part, tokenizer: Tokenizer, threads: int = 1) -> EncodedPart:
     """The tokens of a part. Text that normalisation leaves nothing of is not there at all."""
     lines = _lines(part)
     ids, lengths = tokenizer.encode_flat(lines, threads)
-    is_end = np.fromiter((not line for line in lines), bool, len(lines))
+    is_end = np.array([not line for line in lines], bool)
     document = np.cumsum(is_end) - is_end  # of each line
     documents = int(is_end.sum()) + (not part.ends)
 
@@ -52,7 +52,7 @@ def encode(part: Part, tokenizer: Tokenizer, threads: int = 1) -> EncodedPart:
     keep[line_end] = False
     tokens = np.full(len(keep), EOD, np.int32)
     tokens[keep] = ids
-    starts = np.where(tokenizer.sentence_starts(tokens), Start.SENTENCE, Start.NOTHING).astype(np.uint8)
+    starts = tokenizer.sentence_starts(tokens) * np.uint8(Start.SENTENCE)
 
     has_text = lengths > 0
     before = 0 if part.continues else -1  # the document that is already under way

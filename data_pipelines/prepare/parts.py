@@ -10,6 +10,7 @@ import hashlib
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from etils import epath
 
@@ -40,7 +41,7 @@ class Part:
     continues: bool  # its first line goes on with the document of the part before
     ends: bool  # its last document ends with it
 
-    @property
+    @cached_property
     def sha256(self) -> str:
         """In hex: parts that share it are encoded alike."""
         return hashlib.sha256(bytes([self.continues, self.ends]) + self.text.encode()).hexdigest()

@@ -53,6 +53,7 @@ class LocalRunner:
 def _run_in_pool(items: Iterator[Any], work: Callable[[Any], None], processes: int) -> None:
     # Forked from a clean process: a fork of this one could inherit a lock that a thread of jax or TensorFlow holds.
     context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["data_pipelines.prepare"])  # read once, and not by each process
     pool = ProcessPoolExecutor(processes, context, initializer=_begin, initargs=(work,))
     running: set[Future[None]] = set()
     try:

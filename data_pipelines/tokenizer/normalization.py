@@ -78,10 +78,10 @@ def _is_tidy(text: str, num_lines: int) -> bool:
     if not text.isascii() or text[:1] == " " or text[-1:] == " ":
         return False
     code = np.frombuffer(text.encode(), np.uint8)
-    control, space = code < SPACE_CODE, code == SPACE_CODE
-    blank = control | space
-    doubled = (space[1:] & blank[:-1]) | (blank[1:] & space[:-1])
-    return text.count("\n") == np.count_nonzero(control) == num_lines - 1 and not doubled.any()
+    blank = code <= SPACE_CODE
+    doubled = np.flatnonzero(blank[1:] & blank[:-1])
+    around_space = SPACE_CODE in code[doubled] or SPACE_CODE in code[doubled + 1]
+    return np.count_nonzero(code < SPACE_CODE) == num_lines - 1 and not around_space
 
 
 def _straight_quotes(text: str) -> str:

@@ -78,19 +78,22 @@ class PieceTables:
         does not begin with a lowercase letter. A new word must begin there (▁), except behind a wide stop and before
         scripts without spaces. Abbreviations before a name (Mr. Bennet) look the same and count.
         """
-        size = len(ids)
-        if not size:
-            return np.zeros(0, bool)
-        place = np.arange(size)
-        last_text = np.maximum.accumulate(np.where(self.is_closer[ids], -1, place))
-        ended = np.where(last_text >= 0, self.ending[ids][last_text], Ending.OPEN)
-        before = np.concatenate([[Ending.OPEN], ended[:-1]])
+        stop = np.flatnonzero(self.ending[ids] != Ending.OPEN)
+        begin = _next(np.flatnonzero(~self.is_closer[ids]), stop + 1)
+        tells = _next(np.flatnonzero(self.first[ids] != First.NOTHING), begin)
+        stop, begin, first = stop[: len(tells)], begin[: len(tells)], self.first[ids[tells]]
 
-        tells = np.where(self.first[ids] == First.NOTHING, size - 1, place)
-        ahead = self.first[ids][np.minimum.accumulate(tells[::-1])[::-1]]
+        wide = self.ending[ids[stop]] == Ending.WIDE_STOP
+        new_word = self.has_space[ids[begin]] | (first == First.UNSPACED_START) | wide
+        starts = np.zeros(len(ids), bool)
+        starts[begin[(first >= First.START) & new_word]] = True
+        return starts
 
-        new_word = self.has_space[ids] | (ahead == First.UNSPACED_START) | (before == Ending.WIDE_STOP)
-        return (before != Ending.OPEN) & (ahead >= First.START) & new_word & ~self.is_closer[ids]
+
+def _next(places: np.ndarray, begin: np.ndarray) -> np.ndarray:
+    """The first of `places` at or behind each of `begin`, all ascending. The last ones may have none: they are cut."""
+    found = np.searchsorted(places, begin)
+    return places[found[found < len(places)]]
 
 
 def _is_word_start(piece: str) -> bool:
