@@ -128,8 +128,9 @@ def _describe(corpus: Corpus, seconds: float | None) -> None:
         )
     train = manifest.splits["train"]
     weights = manifest.weights or tuple(blocks / train.blocks for blocks in train.source_blocks)
+    width = max(9, *map(len, manifest.sources))
     for source, weight, blocks in zip(manifest.sources, weights, train.source_blocks, strict=True):
-        print(f"  {source:9} {blocks:,} training blocks, {weight:.1%} of the rows")
+        print(f"  {source:{width}} {blocks:,} training blocks, {weight:.1%} of the rows")
     print(f"unigram     {manifest.unigram_entropy:.3f} nats, the entropy of the training tokens")
     print(f"next        python -m xlnet_jax.train --corpus {corpus.folder}")
 
