@@ -173,10 +173,16 @@ class BatchSource:
 
     def iterate(self, start: int, stop: int, rows: range | None = None) -> Iterator[Batch]:
         """Batches start ... stop - 1, made ahead of time by tf.data. Starting late costs no more than starting at 0."""
-        return iter(self.dataset(start, stop, rows or range(self.data.batch_size)).as_numpy_iterator())
+        mistakes: list[InputError] = []
+        batches = self._dataset(start, stop, rows or range(self.data.batch_size), mistakes).as_numpy_iterator()
+        return _or_mistake(batches, mistakes)
 
     def dataset(self, start: int, stop: int, rows: range) -> Any:
         """The same as a `tf.data.Dataset` of dicts of tensors."""
+        return self._dataset(start, stop, rows, [])
+
+    def _dataset(self, start: int, stop: int, rows: range, mistakes: list[InputError]) -> Any:
+        """`mistakes` gets what tf.data turns into an error of its own."""
         tf = tensorflow()
         per_block, block_len = self.steps_per_block, self.corpus.block_len
         spec = {k: tf.TensorSpec(v.shape, v.dtype) for k, v in self.batch_at(start, rows).items()}
@@ -184,7 +190,11 @@ class BatchSource:
         visit_shapes = [[len(rows), block_len]] * 4 + [[len(rows)]]
 
         def read(visit: np.ndarray) -> list[np.ndarray]:
-            blocks = self.read_visit(int(visit), rows)
+            try:
+                blocks = self.read_visit(int(visit), rows)
+            except InputError as mistake:
+                mistakes.append(mistake)
+                raise
             return [
                 blocks.tokens,
                 blocks.cuts,
@@ -215,3 +225,12 @@ class BatchSource:
 
         visits = tf.data.Dataset.range(start // per_block, -(-stop // per_block))
         return visits.map(plain(read_op)).prefetch(1).flat_map(plain(windows_of)).prefetch(4)
+
+
+def _or_mistake(batches: Iterator[Batch], mistakes: list[InputError]) -> Iterator[Batch]:
+    try:
+        yield from batches
+    except Exception:
+        if mistakes:
+            raise mistakes[0] from None
+        raise

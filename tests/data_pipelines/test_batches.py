@@ -1,7 +1,9 @@
 """Batch t is a pure function of (corpus, settings, seed, t), whoever asks, and whenever."""
 
 import dataclasses
+import hashlib
 import itertools
+import shutil
 
 import numpy as np
 import pytest
@@ -155,6 +157,19 @@ def test_targets_are_real_tokens_and_their_number_is_asked_for(source):
         assert not np.isin(picked[real], (SEP, CLS)).any()
         assert (real.sum(1) >= DATA.num_predict - 3).all()
         assert (batch["target_positions"][~real] == DATA.seq_len - 1).all()
+
+
+def test_a_shard_that_was_altered_is_named_with_its_checksums(source, tmp_path):
+    folder = tmp_path / "corpus"
+    shutil.copytree(source.corpus.folder, folder)
+    shard = next(folder.glob("corpus-train*"))
+    content = bytearray(shard.read_bytes())
+    content[len(content) // 2] ^= 1
+    shard.write_bytes(content)
+    altered = dataclasses.replace(source, corpus=Corpus(folder))
+    found, kept = hashlib.sha256(content).hexdigest(), source.corpus.manifest.splits["train"].shards[0].sha256
+    with pytest.raises(InputError, match=f"{shard.name} was altered, its sha256 is {found} and not {kept}; delete the"):
+        list(altered.iterate(altered.steps_per_block, 3 * altered.steps_per_epoch))
 
 
 def test_another_seed_gives_other_batches(source):
