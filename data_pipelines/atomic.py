@@ -1,10 +1,14 @@
 """Folders that exist complete or not at all, on disk and in the cloud."""
 
 import contextlib
+import fcntl
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 from etils import epath
+
+from xlnet_jax.config import InputError
 
 
 @contextlib.contextmanager
@@ -30,21 +34,53 @@ def resumable_folder(out: epath.PathLike) -> Iterator[tuple[epath.Path, epath.Pa
     """Yields two folders beside `out`: what becomes `out` when the body ends well, and one for work on the way.
 
     Both keep what is in them when the body fails or the process is killed, and the next one finds it there. One process
-    at a time.
+    at a time: on a disk, InputError in a second one.
     """
     out = epath.Path(out)
     partial = _beside(out)
     finished, work = partial / "finished", partial / "work"
     for folder in (finished, work):
         folder.mkdir(parents=True, exist_ok=True)
+    with _alone_in(partial, out):
+        try:
+            yield finished, work
+        except BaseException:
+            if not any(files for _, _, files in partial.walk()):
+                partial.rmtree()
+            raise
+        _publish(finished, out)
+        partial.rmtree()
+
+
+def demand_place(out: epath.Path) -> None:
+    """InputError where no folder can be made: a mistake that is better found before the work than after it."""
+    if "://" in str(out) or out.exists():
+        return
+    if not str(out).isprintable():
+        raise InputError(f"{str(out)!r}: name a folder with letters and signs that can be printed")
+    if os.path.islink(out) and not out.exists():
+        raise InputError(f"{out}: a link to nothing; name another place")
+    parent = next(folder for folder in Path(out).absolute().parents if folder.exists())
+    if not (parent.is_dir() and os.access(parent, os.W_OK)):
+        raise InputError(f"{out}: {parent} is no folder that you may write to; name another place")
+
+
+@contextlib.contextmanager
+def _alone_in(folder: epath.Path, out: epath.Path) -> Iterator[None]:
+    if "://" in str(folder):
+        yield
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
     try:
-        yield finished, work
-    except BaseException:
-        if not any(files for _, _, files in partial.walk()):
-            partial.rmtree()
-        raise
-    _publish(finished, out)
-    partial.rmtree()
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)  # goes with the process, however that ends
+        except BlockingIOError:
+            raise InputError(f"{out}: another process is making it; wait for it, or name another place") from None
+        except OSError:
+            pass  # a disk without locks
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def _beside(out: epath.Path) -> epath.Path:

@@ -11,9 +11,9 @@ import bz2
 import codecs
 import contextlib
 import gzip
+import itertools
 import json
 import lzma
-import itertools
 import re
 import reprlib
 import sys

@@ -13,6 +13,7 @@ from importlib import resources
 
 from etils import epath
 
+from data_pipelines.corpus import MANIFEST_FILE
 from data_pipelines.readers import Errors, JsonLinesFile, ParquetFile, TextFile
 from data_pipelines.tfds_text import DATASET_INFO, DatasetSlice, open_dataset
 from xlnet_jax.config import InputError
@@ -109,6 +110,19 @@ def name_of(sources: Sequence[Source]) -> str:
 
 
 def _source(name: str, text_field: str, tfds_data_dir: str | None, split: str) -> Source:
+    if not name:
+        raise InputError("a text has an empty name; give a file, a glob in quotes, a folder, or tfds:NAME")
+    try:
+        return _found(name, text_field, tfds_data_dir, split)
+    except Exception as error:
+        if "://" not in name or isinstance(error, InputError):
+            raise
+        # The libraries of the clouds raise what they like.
+        why = (str(error).strip() or repr(error)).partition("\n")[0]
+        raise InputError(f"text {name}: it cannot be reached ({why}); give one on a disk, or in gs://") from None
+
+
+def _found(name: str, text_field: str, tfds_data_dir: str | None, split: str) -> Source:
     if name.startswith(TFDS) or (folder := _prepared_by_tfds(name)):
         dataset = name.removeprefix(TFDS) if name.startswith(TFDS) else str(folder)
         units: tuple[Unit, ...] = open_dataset(dataset, tfds_data_dir, split, text_field)
@@ -137,7 +151,7 @@ def _prepared_by_tfds(name: str) -> epath.Path | None:
     folder = epath.Path(name).expanduser()
     if glob.has_magic(name) or not folder.is_dir():
         return None
-    found = sorted(root for root, _, files in folder.walk() if DATASET_INFO in files)
+    found = sorted(root for root, files in _walk(folder) if DATASET_INFO in files)
     if len(found) > 1:
         raise InputError(
             f"text {name}: it holds {len(found)} TFDS datasets, {found[0]} and {found[1]} among them: name one"
@@ -145,16 +159,26 @@ def _prepared_by_tfds(name: str) -> epath.Path | None:
     return found[0] if found else None
 
 
+def _walk(folder: epath.Path) -> Iterator[tuple[epath.Path, list[str]]]:
+    """Its folders and their files, without what is hidden. What `prepare` made inside is no text."""
+
+    def refuse(error: OSError) -> None:
+        raise InputError(f"text {error.filename}: the folder cannot be read ({error.strerror})") from None
+
+    corpora: list[epath.Path] = []
+    for root, _, files in folder.walk(on_error=refuse):
+        if root != folder and MANIFEST_FILE in files and DATASET_INFO in files:
+            corpora.append(root)
+        hidden = any(part.startswith(".") for part in root.relative_to(folder).parts)
+        if not hidden and not any(root.is_relative_to(corpus) for corpus in corpora):
+            yield root, [file for file in files if not file.startswith(".")]
+
+
 def _expand(name: str) -> list[epath.Path]:
     """The files of a file name, a glob or a folder, sorted."""
     path = epath.Path(name).expanduser()
     if path.is_dir():
-        found = sorted(
-            root / file
-            for root, _, files in path.walk()
-            for file in files
-            if not any(part.startswith(".") for part in (root / file).relative_to(path).parts)
-        )
+        found = sorted(root / file for root, files in _walk(path) for file in files)
         texts = [p for p in found if _kind(p) in (".txt", PARQUET, *JSON_LINES)]
         wanted = "the folder holds no files"
     elif path.exists():
@@ -167,14 +191,25 @@ def _expand(name: str) -> list[epath.Path]:
             f"text {name}: {wanted}; give a text file, a glob in quotes, a folder of *.txt files, or tfds:NAME"
         )
     for file in texts or found:
-        if "://" not in str(file) and not os.access(file, os.R_OK):
-            raise InputError(f"text {file}: you may not read it; change its permissions, or give another")
+        if "://" not in str(file):
+            _demand_readable(file)
     return texts or found
+
+
+def _demand_readable(file: epath.Path) -> None:
+    if not file.exists():
+        raise InputError(f"text {file}: a link to a file that is not there; mend it, or leave it out")
+    if not os.path.isfile(file):
+        raise InputError(f"text {file}: a pipe or a device, and text is read more than once; save it in a file")
+    if not os.access(file, os.R_OK):
+        raise InputError(f"text {file}: you may not read it; change its permissions, or give another")
 
 
 def _glob(pattern: epath.Path) -> list[epath.Path]:
     if "://" not in str(pattern):
-        return sorted(p for p in map(epath.Path, glob.glob(str(pattern), recursive=True)) if not p.is_dir())
+        # By where they are: links can lead to a file on several ways, with ** through a folder into itself again.
+        files = {os.path.realpath(file): file for file in sorted(glob.glob(str(pattern), recursive=True), reverse=True)}
+        return sorted(epath.Path(file) for place, file in files.items() if not os.path.isdir(place))
     if "**" in pattern.parts:
         raise InputError(f"text {pattern}: ** descends on disk only; name the folder, which stands for all its files")
     base = pattern

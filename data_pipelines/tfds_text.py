@@ -47,9 +47,11 @@ class DatasetSlice:
                 for batch in dataset.batch(BATCH).as_numpy_iterator():
                     yield from batch[self.text_field]
         except (tf.errors.OpError, RuntimeError, FileNotFoundError) as error:
+            # Without the name of the operation that TensorFlow puts in front.
+            why = str(error).partition("}} ")[2] or str(error)
             raise InputError(
-                f"text {self.folder}: its {self.split} cannot be read ({str(error).splitlines()[0]}); prepare the "
-                "dataset again"
+                f"text {self.folder}: its {self.split} cannot be read ({why.splitlines()[0].partition(' [Op:')[0]}); "
+                "prepare the dataset again"
             ) from None
 
 
@@ -64,7 +66,8 @@ def open_dataset(name: str, data_dir: str | None, split: str, text_field: str) -
         examples = info.splits[split].num_examples
     except (KeyError, ValueError):
         raise InputError(
-            f"tfds:{dataset} has no split {split}, only {', '.join(info.splits) or 'none at all'}: name one as tfds:{dataset}[SPLIT]"
+            f"tfds:{dataset} has no split {split}, only {', '.join(info.splits) or 'none at all'}: name one as "
+            f"tfds:{dataset}[SPLIT]"
         ) from None
     if not examples:
         raise InputError(f"tfds:{dataset}: its {split} holds no documents; name another split")

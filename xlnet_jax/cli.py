@@ -21,6 +21,8 @@ from xlnet_jax.config import FIXED_BY_WEIGHTS, PRESETS, Config, InputError, flat
 from xlnet_jax.rules import validate
 
 USER_ERROR = 2
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+REFUSED = (errno.EROFS, errno.EACCES, errno.EPERM, errno.ENAMETOOLONG)
 T = TypeVar("T")
 
 
@@ -66,7 +68,7 @@ def run(main: Callable[[Sequence[str]], int]) -> None:
         print("stopped at once; the same command goes on from what was saved last", file=sys.stderr)
         code = 130
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EROFS, errno.EACCES, errno.EPERM, errno.EDQUOT):
+        if error.errno not in (*FULL, *REFUSED):
             raise
         _fail(f"cannot write {error.filename or 'the workdir'}: {error.strerror}; what was saved before is intact")
         # At once: writers that cannot write would each say so again while the interpreter ends.

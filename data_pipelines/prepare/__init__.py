@@ -18,8 +18,8 @@ from typing import Any
 from etils import epath
 
 from data_pipelines import sources
-from data_pipelines.atomic import resumable_folder
-from data_pipelines.corpus import Corpus, SplitName
+from data_pipelines.atomic import demand_place, resumable_folder
+from data_pipelines.corpus import Corpus, SplitName, is_corpus
 from data_pipelines.prepare.encoding import encode
 from data_pipelines.prepare.holdout import ALL, NONE, Rule, choose
 from data_pipelines.prepare.layout import Content, Contents, EncodedSource, count
@@ -40,7 +40,7 @@ MADE_FROM = {
     "tokenizer": "its tokenizer is another",
     "block_len": "its blocks have another length",
 }
-REMEDY = "give more text, or lower --data.windows-per-block or --data.seq-len"
+REMEDY = "give more text, or lower --data.windows-per-block or --data.seq-len (prepare: --block-len)"
 
 
 def prepare(
@@ -65,7 +65,7 @@ def prepare(
     Raises InputError where text is missing, too short or no text, or `out` was made from something else, and OSError
     where it cannot be written. What is encoded by then is found by the next call.
     """
-    out = epath.Path(out)
+    out = epath.Path(out).expanduser()
     made_from: dict[str, Any] = {
         "validation_fraction": None if validation else validation_fraction,
         "weights": list(weights),
@@ -73,15 +73,22 @@ def prepare(
         "block_len": block_len,
     }
     if out.exists():
-        Corpus(out)  # a folder of something else is refused before the text is read
+        demand_corpus(out)  # before the text is read
         for split, given in (("train", train), ("validation", validation)):
             made_from[split] = [fingerprint(source, errors) for source in given] if given else None
         return open_same(out, made_from)
+    demand_place(out)
     with resumable_folder(out) as (folder, work):
         job = Job(folder, work, tokenizer, block_len, errors, runner or LocalRunner())
         encoded = job.encode({"train": train, "validation": validation or ()})
         job.write(encoded, validation_fraction, tuple(weights), made_from)
     return Corpus(out)
+
+
+def demand_corpus(out: epath.Path) -> None:
+    """InputError where something else stands there."""
+    if not is_corpus(out):
+        raise InputError(f"{out}: it exists and is not a prepared corpus; name a folder that is not there yet")
 
 
 def open_same(folder: epath.Path, made_from: Mapping[str, Any]) -> Corpus:
@@ -128,7 +135,8 @@ class Job:
         )
         parts: list[list[str]] = [[] for _ in order]
         for group in groups:
-            parts[group.source] += json.loads(_list_of(group, str(lists)).read_text())
+            file = _list_of(group, str(lists))  # a group without text has none
+            parts[group.source] += json.loads(file.read_text()) if file.exists() else []
         results = [
             Encoded(tuple(str(_file_of(part, str(encoded))) for part in own), source, fingerprint_of(iter(own)))
             for source, own in zip(order, parts, strict=True)
@@ -192,13 +200,15 @@ class Job:
 
 
 def _unfinished_parts(group: Group, encoded: str, lists: str) -> Iterator[Part]:
-    """The parts of a group that are not encoded yet; when all have been seen, their list is written."""
+    """The parts of a group that are not encoded yet; when all have been seen, their list is written if there
+    are any."""
     seen = []
     for part in cut_parts(group):
         seen.append(part.sha256)
         if not _file_of(part.sha256, encoded).exists():
             yield part
-    _list_of(group, lists).write_text(json.dumps(seen))
+    file = _list_of(group, lists)
+    file.write_text(json.dumps(seen)) if seen else file.unlink(missing_ok=True)
 
 
 def _encode_part(part: Part, encoded: str, tokenizer: Tokenizer) -> None:

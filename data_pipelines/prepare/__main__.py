@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from etils import epath
 
 from data_pipelines import sources, windows
+from data_pipelines.atomic import demand_place
 from data_pipelines.corpus import Corpus
 from data_pipelines.prepare import prepare
 from data_pipelines.prepare.beam_runner import BeamRunner
@@ -60,13 +61,14 @@ class Preparation:
             raise InputError("--source names no text: give files, globs, folders, or tfds:NAME")
         if self.weights and len(self.weights) != len(self.source):
             raise InputError(f"--weights has {len(self.weights)} numbers, and --source names {len(self.source)} texts")
-        if self.weights and (min(self.weights) <= 0 or abs(sum(self.weights) - 1) > 1e-6):
+        if self.weights and not (min(self.weights) > 0 and abs(sum(self.weights) - 1) <= 1e-6):  # nan is refused too
             shares = ", ".join(map(str, self.weights))
             raise InputError(f"--weights {shares}: they must be above 0 and sum to 1, not {sum(self.weights):g}")
         if not 0 < self.validation_fraction < 1:
             raise InputError(f"--validation-fraction {self.validation_fraction} must be in (0, 1)")
         if self.block_len < 8:
             raise InputError(f"--block-len {self.block_len} holds no window: give at least 8")
+        demand_place(epath.Path(self.out).expanduser())
         if self.beam_options and self.runner == "local":
             raise InputError("--beam-options are for a runner of Beam: name it with --runner")
 
@@ -82,7 +84,7 @@ def main(argv: Sequence[str]) -> int:
     args = cli.parse(Preparation, argv, "python -m data_pipelines.prepare", __doc__ or "")
     args.check()
     begin = time.monotonic()
-    was_there = epath.Path(args.out).exists()
+    was_there = epath.Path(args.out).expanduser().exists()
     corpus = _prepare(args)
     _describe(corpus, None if was_there else time.monotonic() - begin)
     return 0

@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 from etils import epath
 
-from data_pipelines.atomic import resumable_folder
+from data_pipelines.atomic import demand_place, resumable_folder
 from data_pipelines.corpus import Corpus, Start
-from data_pipelines.prepare import Encoded, Job, open_same
+from data_pipelines.prepare import Encoded, Job, demand_corpus, open_same
 from data_pipelines.prepare.encoding import EncodedPart
 from data_pipelines.prepare.runners import LocalRunner
 from data_pipelines.quiet_tensorflow import tensorflow
@@ -86,7 +86,9 @@ def prepare_records(
         "block_len": block_len,
     }
     if out.exists():
+        demand_corpus(out)
         return open_same(out, {**made_from, "train": [_digest(files)], "validation": None})
+    demand_place(out)
     with resumable_folder(out) as (finished, work):
         parts = []
         for number, (file, batches) in enumerate(files.items()):

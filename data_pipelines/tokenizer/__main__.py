@@ -12,8 +12,10 @@ from typing import Annotated, Literal
 
 import numpy as np
 import tyro
+from etils import epath
 
 from data_pipelines import sources
+from data_pipelines.atomic import demand_place
 from data_pipelines.readers import Errors
 from data_pipelines.tokenizer.model import Tokenizer
 from data_pipelines.tokenizer.normalization import Normalization
@@ -65,9 +67,7 @@ class Train:
     def run(self) -> None:
         if os.path.lexists(self.out):
             raise InputError(f"--out {self.out} exists: name a folder that does not")
-        parent = next(folder for folder in self.out.absolute().parents if folder.exists())
-        if not (parent.is_dir() and os.access(parent, os.W_OK)):
-            raise InputError(f"--out {self.out}: {parent} is no folder that you may write to; name another place")
+        demand_place(epath.Path(self.out))
         if not self.source:
             raise InputError("--source names no text: give files, globs, folders, or tfds:NAME")
         for name, value in (("vocab-size", self.vocab_size), ("sample-megabytes", self.sample_megabytes)):
