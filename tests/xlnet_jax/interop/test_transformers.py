@@ -9,7 +9,7 @@ import pytest
 import xlnet_jax
 from data_pipelines.tokenizer import Settings, Tokenizer
 from tests.xlnet_jax.random_models import HEADS, SMALL, random_model
-from xlnet_jax.interop.hf_files import TOKENIZER_DIFFERENCES
+from xlnet_jax.interop.hf_files import ACCENTS_DROPPED, TOKENIZER_DIFFERENCES
 from xlnet_jax.models.inputs import dense_inputs, text_inputs
 from xlnet_jax.models.lm import XLNetLM
 
@@ -168,9 +168,10 @@ def test_a_truncated_torch_file_ends_in_one_line(tmp_path):
         xlnet_jax.load(tmp_path)
 
 
-def test_the_tokenizer_gives_our_ids_there_but_for_the_named_differences(reference, tmp_path):
+@pytest.mark.parametrize("lower", [False, True], ids=["cased", "uncased"])
+def test_the_tokenizer_gives_our_ids_there_but_for_the_named_differences(reference, tmp_path, lower):
     spiece = (reference / "data" / "spiece.model").read_bytes()
-    tokenizer = Tokenizer(spiece, Settings())
+    tokenizer = Tokenizer(spiece, Settings(lower=lower))
     model = random_model(dataclasses.replace(SMALL, vocab_size=800), tokenizer=tokenizer)
     notes = xlnet_jax.save(model, tmp_path / "hf", "hf")
     assert TOKENIZER_DIFFERENCES in notes
@@ -193,3 +194,13 @@ def test_the_tokenizer_gives_our_ids_there_but_for_the_named_differences(referen
     assert ids[0].tolist() == by_theirs["input_ids"]
     assert segments[0].tolist() == by_theirs.get("token_type_ids", segments[0].tolist())
     assert mask.all()
+
+
+@pytest.mark.parametrize("settings", [Settings("nfkc"), Settings(keep_accents=True)], ids=str)
+def test_that_transformers_drops_accents_is_said(reference, tmp_path, settings):
+    tokenizer = Tokenizer((reference / "data" / "spiece.model").read_bytes(), settings)
+    model = random_model(dataclasses.replace(SMALL, vocab_size=800), tokenizer=tokenizer)
+    assert ACCENTS_DROPPED in xlnet_jax.save(model, tmp_path / "hf", "hf")
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "hf")
+    ids = {text: theirs(text, add_special_tokens=False)["input_ids"] for text in ("café", "cafe")}
+    assert ids["café"] == ids["cafe"] != tokenizer.encode_lines(["café"])[0].tolist()

@@ -1,0 +1,232 @@
+"""What preparing a corpus costs, beside the original's way of tokenizing alone: python benchmarks/prepare.py
+
+The text is the embedded novels, several times over, or --corpus. The original is restated here: a line at a time, its
+pieces looked at one by one. Each measurement is a process of its own, and the sides take turns, A B A B; start-up up to
+the imports does not count. Then two calls that find something: the whole corpus, and what a kill halfway has left.
+Prints medians. Memory is that of all processes together (Linux), seen in a turn of its own, as looking takes time.
+"""
+
+import argparse
+import contextlib
+import os
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import unicodedata
+from collections.abc import Callable, Iterator
+from itertools import islice
+from pathlib import Path
+
+COPIES = 16  # of the embedded novels: enough parts to keep some cores busy
+ORIGINAL_CHARS = 8 * 10**6  # what the original's side reads of the text
+TRAINED_LINES = 20_000
+BLOCK_LEN = 4350  # 16 windows of the paper's setting
+CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+ALL, ONE, ORIGINAL = f"prepare, cores: {CORES}", "prepare, cores: 1", "original, tokenizing alone"
+
+
+# ---- both sides, each in a process of its own ------------------------------------------------------------------------
+
+
+def ours(given: argparse.Namespace, processes: int) -> Callable[[], int]:
+    """Text to a corpus. Returns its tokens."""
+    from data_pipelines import sources
+    from data_pipelines.prepare import prepare
+    from data_pipelines.prepare.runners import LocalRunner
+    from data_pipelines.tokenizer import Tokenizer
+
+    def run() -> int:
+        corpus = prepare(
+            sources.find([given.corpus]),
+            None,
+            Tokenizer.load(given.tokenizer),
+            given.out,
+            block_len=BLOCK_LEN,
+            validation_fraction=0.05,
+            runner=LocalRunner(processes),
+        )
+        return sum(split.tokens for split in corpus.manifest.splits.values())
+
+    return run
+
+
+def original(given: argparse.Namespace) -> Callable[[], int]:
+    """Text to ids in memory, as encode_ids of prepro_utils.py does it. Returns their number."""
+    from data_pipelines import sources
+    from data_pipelines.tokenizer import Tokenizer
+
+    processor = Tokenizer.load(given.tokenizer)._processor
+
+    def without_accents(line: str) -> str:
+        text = " ".join(line.split()).replace("``", '"').replace("''", '"')
+        return "".join(c for c in unicodedata.normalize("NFKD", text) if not unicodedata.combining(c))
+
+    def split_digit_comma(piece: str) -> Iterator[str]:
+        digits = processor.encode(piece[:-1].replace("▁", ""), out_type=str)
+        if not piece.startswith("▁"):
+            digits[0] = digits[0].removeprefix("▁")
+        yield from filter(None, digits)
+        yield ","
+
+    def encode(line: str) -> list[int]:
+        pieces: list[str] = []
+        for piece in processor.encode(without_accents(line), out_type=str):
+            if len(piece) > 1 and piece[-1] == "," and piece[-2].isdigit():
+                pieces.extend(split_digit_comma(piece))
+            else:
+                pieces.append(piece)
+        return [processor.piece_to_id(piece) for piece in pieces]
+
+    def run() -> int:
+        tokens = chars = 0
+        for line in sources.read_lines(sources.find([given.corpus]), "strict"):
+            tokens += len(encode(line))
+            if (chars := chars + len(line)) > ORIGINAL_CHARS:
+                break
+        return tokens
+
+    return run
+
+
+SIDES: dict[str, Callable[[argparse.Namespace], Callable[[], int]]] = {
+    ALL: lambda given: ours(given, CORES),
+    ONE: lambda given: ours(given, 1),
+    ORIGINAL: original,
+}
+
+
+def work(given: argparse.Namespace) -> None:
+    """The child: says when it begins, then prints its seconds and tokens."""
+    run = SIDES[given.side](given)
+    print("begins", flush=True)
+    start = time.perf_counter()
+    tokens = run()
+    print(time.perf_counter() - start, tokens)
+
+
+# ---- the comparison --------------------------------------------------------------------------------------------------
+
+
+class Child:
+    """A process that measures one side, and those it starts."""
+
+    def __init__(self, side: str, given: argparse.Namespace, out: Path) -> None:
+        arguments = ["--side", side, "--corpus", given.corpus, "--tokenizer", given.tokenizer, "--out", str(out)]
+        command = [sys.executable, __file__, *arguments]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
+        assert self.process.stdout
+        self.process.stdout.readline()
+
+    def result(self) -> tuple[float, int]:
+        """(seconds, tokens)"""
+        printed, _ = self.process.communicate()
+        if self.process.returncode:
+            sys.exit(self.process.returncode)
+        seconds, tokens = printed.split()
+        return float(seconds), int(tokens)
+
+    def peak(self) -> int:
+        """Bytes of all its processes together, at most."""
+        peak = 0
+        while self.process.poll() is None:
+            peak = max(peak, sum(map(proportional_set_size, self._pids())))
+            time.sleep(0.02)
+        self.result()
+        return peak
+
+    def kill(self) -> None:
+        os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
+    def _pids(self) -> Iterator[int]:
+        for folder in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                if os.getsid(int(folder.name)) == self.process.pid:
+                    yield int(folder.name)
+
+
+def proportional_set_size(pid: int) -> int:
+    """Bytes; memory that processes share counts once. 0 = it has ended."""
+    with contextlib.suppress(OSError):
+        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+            if line.startswith("Pss:"):
+                return 1024 * int(line.split()[1])
+    return 0
+
+
+def compare(given: argparse.Namespace, folder: Path) -> None:
+    out = folder / "out"
+    peaks = {}
+    for side in SIDES:
+        peaks[side] = Child(side, given, out).peak()
+        shutil.rmtree(out, ignore_errors=True)
+
+    measured: dict[str, list[tuple[float, int]]] = {side: [] for side in SIDES}
+    again, after_kill = [], []
+    for _ in range(given.pairs):
+        for side, results in measured.items():
+            results.append(Child(side, given, out).result())
+            if side == ALL:
+                again.append(Child(side, given, out).result()[0])
+            shutil.rmtree(out, ignore_errors=True)
+        killed = Child(ALL, given, out)
+        time.sleep(measured[ALL][-1][0] / 2)
+        killed.kill()
+        after_kill.append(Child(ALL, given, out).result()[0])
+        shutil.rmtree(out)
+
+    print(f"{'':28}{'seconds':>9}{'tokens/s':>12}{'per core':>12}{'of the original':>17}{'peak memory':>13}")
+    per_core = {}
+    for side in reversed(SIDES):
+        seconds = statistics.median(s for s, _ in measured[side])
+        speed = measured[side][0][1] / seconds
+        per_core[side] = speed / (CORES if side == ALL else 1)
+        share = per_core[side] / per_core[ORIGINAL]
+        print(f"{side:28}{seconds:9.2f}{speed:12,.0f}{per_core[side]:12,.0f}{share:17.2f}{peaks[side] / 1e6:10,.0f} MB")
+    print(f"\nprepare again, the corpus is there: {statistics.median(again):.2f} s")
+    print(f"prepare again, after a kill halfway: {statistics.median(after_kill):.2f} s")
+
+
+def novels(folder: Path) -> str:
+    """The embedded novels, repeated."""
+    from data_pipelines import sources
+
+    text = folder / "novels.txt"
+    text.write_text("\n\n".join(Path(novel).read_text() for novel in sources.embedded()) * COPIES)
+    return str(text)
+
+
+def trained(corpus: str, folder: Path) -> str:
+    """A tokenizer for the beginning of the text."""
+    from data_pipelines import sources
+    from data_pipelines.tokenizer import Tokenizer
+
+    lines = islice(sources.read_lines(sources.find([corpus]), "strict"), TRAINED_LINES)
+    Tokenizer.train(lines, 8_000, "english").save(folder / "tokenizer")
+    return str(folder / "tokenizer")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("--corpus", help="text: a file, a glob, a folder or tfds:NAME; default: the embedded novels")
+    parser.add_argument("--tokenizer", help="a folder or a model; default: one trained on the text")
+    parser.add_argument("--pairs", type=int, default=3, help="turns of each side")
+    parser.add_argument("--side", choices=SIDES, help=argparse.SUPPRESS)
+    parser.add_argument("--out", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.side:
+        return work(given)
+
+    with tempfile.TemporaryDirectory() as name:
+        given.corpus = given.corpus or novels(Path(name))
+        given.tokenizer = given.tokenizer or trained(given.corpus, Path(name))
+        compare(given, Path(name))
+    return None
+
+
+if __name__ == "__main__":
+    main()
