@@ -164,6 +164,8 @@ class BatchSource:
             "is_reversed": visit.is_reversed,
             "mem_filled": np.full(len(rows), min(self.mem_len, index * reuse), np.int32),
         }
+        if data.is_next:
+            compact["is_next"] = window.is_next
         return permutation.to_dense(compact) if data.emit == "dense" else compact
 
     def batch_at(self, step: int, rows: range | None = None) -> Batch:

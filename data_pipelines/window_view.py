@@ -8,9 +8,7 @@ from functools import cached_property
 
 import numpy as np
 
-from data_pipelines import windows
 from data_pipelines.batches import BatchSource
-from data_pipelines.stateless import Purpose, uniforms
 from data_pipelines.tokenizer import CLS, SEP, Tokenizer
 
 UNUSED_MEMORY = np.iinfo(np.int32).max
@@ -107,7 +105,7 @@ class WindowView:
 def view_window(source: BatchSource, tokenizer: Tokenizer, step: int, row: int) -> WindowView:
     """Row `row` of batch `step`."""
     rows = range(row, row + 1)
-    compact = dataclasses.replace(source, data=dataclasses.replace(source.data, emit="compact"))
+    compact = dataclasses.replace(source, data=dataclasses.replace(source.data, emit="compact", is_next=True))
     visit = step // source.steps_per_block
     block, partner, _ = compact.assign(visit, rows)
     batch = {name: values[0] for name, values in compact.batch_at(step, rows).items()}
@@ -118,7 +116,7 @@ def view_window(source: BatchSource, tokenizer: Tokenizer, step: int, row: int) 
         steps_per_block=source.steps_per_block,
         block=int(block[0]),
         partner=int(partner[0]),
-        is_next=_is_next(source, step, rows),
+        is_next=bool(batch["is_next"]),
         is_reversed=bool(batch["is_reversed"]),
         mem_len=source.mem_len,
         mem_filled=int(batch["mem_filled"]),
@@ -130,13 +128,3 @@ def view_window(source: BatchSource, tokenizer: Tokenizer, step: int, row: int) 
         perm_rank=batch["perm_rank"],
         targets=targets,
     )
-
-
-def _is_next(source: BatchSource, step: int, rows: range) -> bool:
-    visit, data = source.read_visit(step // source.steps_per_block, rows), source.data
-    cut = windows.cut_windows(
-        visit.tokens, visit.cuts, visit.partner_tokens, visit.partner_cuts,
-        step % source.steps_per_block * data.reuse_len,
-        uniforms(source.seed, Purpose.CUTS, step, rows, windows.DRAWS), data, SEP, CLS,
-    )  # fmt: skip
-    return bool(cut.is_next[0])

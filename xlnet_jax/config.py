@@ -115,6 +115,8 @@ class DataConfig:
     """see mask_alpha"""
     bidirectional: bool = True
     """half of the rows, in expectation, read their text backwards"""
+    is_next: bool = False
+    """the batch carries is_next [B]: B continues A, and is not a random piece of text"""
     weights: tuple[float, ...] = ()
     """shares of the rows that read each source of the corpus; they sum to 1; none given = those of the corpus"""
     windows_per_block: int = 16

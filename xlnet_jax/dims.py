@@ -30,6 +30,7 @@ target_ids        int32   [B, P]  what it predicts; padding is 0
 target_weights    float32 [B, P]  1.0, or 0.0 on padding
 is_reversed       bool    [B]     the row reads its text backwards
 mem_filled        int32   [B]     how many of the newest memory slots are this row's own past
+is_next           bool    [B]     B continues A; only with data.is_next
 
 Without a number of targets (data.num_predict None) P is L: a slot for each position, and the weight is 1.0 at targets.
 The dense form has perm_mask bool [B, L, L] (True = may NOT attend) and target_mapping float32 [B, P, L] in place of

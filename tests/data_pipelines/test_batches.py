@@ -127,6 +127,25 @@ def test_a_reversed_row_reads_its_block_backwards(source):
         np.testing.assert_array_equal(np.flatnonzero(visit.cuts[row, 1:]) + 1, cuts)
 
 
+@pytest.mark.parametrize("emit", ["compact", "dense"])
+def test_whether_b_continues_a_rides_along_where_it_is_asked_for(source, emit):
+    plain = dataclasses.replace(source, data=dataclasses.replace(DATA, emit=emit))
+    asked = dataclasses.replace(source, data=dataclasses.replace(DATA, emit=emit, is_next=True))
+    (batch,) = asked.iterate(0, 1)
+    is_next = batch.pop("is_next")
+    assert_same(batch, plain.batch_at(0))
+    assert is_next.dtype == bool
+    assert 0 < is_next.sum() < DATA.batch_size
+    visit = source.read_visit(0, range(DATA.batch_size))
+    for row, ids in enumerate(batch["input_ids"]):
+        b = ids[batch["segment_ids"][row] == 1][:-1]  # but for its <sep>
+        own, other = (
+            np.lib.stride_tricks.sliding_window_view(v[row], len(b)) for v in (visit.tokens, visit.partner_tokens)
+        )
+        assert (own == b).all(1).any() == is_next[row]
+        assert (other == b).all(1).any() != is_next[row]
+
+
 def test_half_of_the_visits_are_reversed_and_none_where_only_one_direction_is_asked_for(source):
     flags = np.concatenate([source.assign(v, range(DATA.batch_size))[2] for v in range(200)])
     assert 0.45 < flags.mean() < 0.55
