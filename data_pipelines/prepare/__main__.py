@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from etils import epath
+from rich.console import Console
+from rich.status import Status
 
 from data_pipelines import sources, windows
 from data_pipelines.atomic import demand_place
@@ -72,10 +74,10 @@ class Preparation:
         if self.beam_options and self.runner == "local":
             raise InputError("--beam-options are for a runner of Beam: name it with --runner")
 
-    def who(self) -> Runner:
-        """Who does the work."""
+    def who(self, status: Status) -> Runner:
+        """Who does the work; how far it is goes to `status`."""
         if self.runner == "local":
-            return LocalRunner()
+            return LocalRunner(on_progress=lambda done: status.update(f"{done:,} files written"))
         return BeamRunner(self.runner, tuple(f"--{option}" for option in self.beam_options))
 
 
@@ -85,12 +87,13 @@ def main(argv: Sequence[str]) -> int:
     args.check()
     begin = time.monotonic()
     was_there = epath.Path(args.out).expanduser().exists()
-    corpus = _prepare(args)
+    with Console(stderr=True).status("reading") as status:  # nothing where no terminal is
+        corpus = _prepare(args, status)
     _describe(corpus, None if was_there else time.monotonic() - begin)
     return 0
 
 
-def _prepare(args: Preparation) -> Corpus:
+def _prepare(args: Preparation, status: Status) -> Corpus:
     tokenizer = Tokenizer.load(args.tokenizer)
     if args.from_xlnet_tfrecords:
         return prepare_records(
@@ -113,7 +116,7 @@ def _prepare(args: Preparation) -> Corpus:
         validation_fraction=args.validation_fraction,
         errors=args.corpus_errors,
         weights=args.weights,
-        runner=args.who(),
+        runner=args.who(status),
     )
 
 

@@ -7,7 +7,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, as_completed, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from itertools import chain, islice
@@ -35,23 +35,28 @@ class LocalRunner:
     one item is worked on here."""
 
     processes: int | None = None  # None = as many as there are cores for this process
+    on_progress: Callable[[int], None] = lambda done: None  # gets the number of items that a run has finished
 
     def run(
         self, seeds: Sequence[Seed], expand: Callable[[Seed], Iterable[Item]], work: Callable[[Item], None]
     ) -> None:
-        items = (item for seed in seeds for item in expand(seed))
-        first = list(islice(items, 2))
-        processes = (
-            self.processes or len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-        )
-        if len(first) < 2 or processes == 1:
-            for item in chain(first, items):
-                work(item)
-        else:
-            _run_in_pool(chain(first, items), work, processes or 1)
+        """See `Runner`."""
+        rest = (item for seed in seeds for item in expand(seed))
+        first = list(islice(rest, 2))
+        items = chain(first, rest)
+        processes = self.processes or _cores()
+        alone = len(first) < 2 or processes == 1
+        finished = map(work, items) if alone else _work_in_pool(items, work, processes)
+        for done, _ in enumerate(finished, 1):
+            self.on_progress(done)
 
 
-def _run_in_pool(items: Iterator[Any], work: Callable[[Any], None], processes: int) -> None:
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _work_in_pool(items: Iterator[Any], work: Callable[[Any], None], processes: int) -> Iterator[None]:
+    """Yields once for each item that is finished."""
     # Forked from a clean process: a fork of this one could inherit a lock that a thread of jax or TensorFlow holds.
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["data_pipelines.prepare"])  # read once, and not by each process
@@ -62,10 +67,8 @@ def _run_in_pool(items: Iterator[Any], work: Callable[[Any], None], processes: i
             running.add(pool.submit(_work, item))
             if len(running) > 2 * processes:  # so that what waits for its turn stays small
                 done, running = wait(running, return_when=FIRST_COMPLETED)
-                for future in done:
-                    future.result()
-        for future in running:
-            future.result()
+                yield from (future.result() for future in done)
+        yield from (future.result() for future in as_completed(running))
     except BaseException as error:
         if isinstance(error, InputError):
             wait(running)  # a mistake in the text loses nothing of what is under way

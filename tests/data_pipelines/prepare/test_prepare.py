@@ -352,3 +352,15 @@ def test_the_embedded_novels_become_a_corpus(tmp_path, tokenizer):
     tokens, starts = corpus.read("validation", np.array([0]))
     assert tokenizer.decode(tokens[0]).startswith("NORTHANGER ABBEY")
     assert starts[0, 0] == Start.DOCUMENT
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_progress_counts_what_is_finished(tmp_path, tokenizer, monkeypatch, processes):
+    monkeypatch.setattr("data_pipelines.prepare.parts.PART_CHARS", 100_000)
+    monkeypatch.setattr("data_pipelines.readers.CHUNK_BYTES", 20_000)
+    seen = []
+    runner = LocalRunner(processes, on_progress=seen.append)
+    prepare(TRAIN, VALIDATION, tokenizer, tmp_path / "c", block_len=64, validation_fraction=0.05, runner=runner)
+    first_pass = seen[: seen.index(max(seen)) + 1]
+    assert first_pass == list(range(1, len(first_pass) + 1))
+    assert len(first_pass) > 10
