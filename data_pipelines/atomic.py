@@ -24,7 +24,8 @@ def complete_folder(out: epath.PathLike) -> Iterator[epath.Path]:
     try:
         yield partial
         _publish(partial, out)
-    except BaseException:
+    except BaseException as error:
+        _name(partial, error)
         partial.rmtree(missing_ok=True)
         raise
 
@@ -44,7 +45,8 @@ def resumable_folder(out: epath.PathLike) -> Iterator[tuple[epath.Path, epath.Pa
     with _alone_in(partial, out):
         try:
             yield finished, work
-        except BaseException:
+        except BaseException as error:
+            _name(partial, error)
             if not any(files for _, _, files in partial.walk()):
                 partial.rmtree()
             raise
@@ -81,6 +83,12 @@ def _alone_in(folder: epath.Path, out: epath.Path) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
+
+
+def _name(folder: epath.Path, error: BaseException) -> None:
+    """A write into an open file fails without a name: the system knows it by a number."""
+    if isinstance(error, OSError) and error.errno and error.filename is None:
+        error.filename = str(folder)
 
 
 def _beside(out: epath.Path) -> epath.Path:

@@ -34,6 +34,7 @@ else:
 
 CHUNK_BYTES = 2**20
 MAX_LINE_BYTES = 2**24
+PARQUET_ROWS = 16  # at once, as each may hold megabytes
 SHOWN_NAMES = 8  # of fields or columns, in a message
 OPENERS: dict[str, Callable[[Any], Any]] = {".gz": gzip.open, ".xz": lzma.open, ".zst": zstd.open, ".bz2": bz2.open}
 DAMAGED = (gzip.BadGzipFile, zlib.error, lzma.LZMAError, zstd.ZstdError)
@@ -106,7 +107,7 @@ class ParquetFile:
         import pyarrow.parquet as pq
 
         try:
-            with _on_disk(self.path) as local, pq.ParquetFile(local) as file:
+            with _on_disk(self.path) as local, pq.ParquetFile(local, buffer_size=CHUNK_BYTES, pre_buffer=False) as file:
                 names = file.schema_arrow.names
                 if self.text_field not in names:
                     raise InputError(
@@ -118,7 +119,7 @@ class ParquetFile:
                 as_bytes = {pa.string(): pa.binary(), pa.large_string(): pa.large_binary()}.get(kind, kind)
                 if as_bytes not in (pa.binary(), pa.large_binary()):
                     raise InputError(f"text {self.path}: its column {self.text_field!r} is no text, but {kind}")
-                for batch in file.iter_batches(batch_size=256, columns=[self.text_field]):
+                for batch in file.iter_batches(batch_size=PARQUET_ROWS, columns=[self.text_field]):
                     yield from batch.column(0).cast(as_bytes).to_pylist()
         except FileNotFoundError:
             raise _gone(self.path) from None

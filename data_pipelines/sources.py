@@ -208,7 +208,8 @@ def _demand_readable(file: epath.Path) -> None:
 def _glob(pattern: epath.Path) -> list[epath.Path]:
     if "://" not in str(pattern):
         # By where they are: links can lead to a file on several ways, with ** through a folder into itself again.
-        files = {os.path.realpath(file): file for file in sorted(glob.glob(str(pattern), recursive=True), reverse=True)}
+        found = sorted(glob.glob(str(pattern), recursive=True), key=lambda file: (len(file), file), reverse=True)
+        files = {os.path.realpath(file): file for file in found}
         return sorted(epath.Path(file) for place, file in files.items() if not os.path.isdir(place))
     if "**" in pattern.parts:
         raise InputError(f"text {pattern}: ** descends on disk only; name the folder, which stands for all its files")

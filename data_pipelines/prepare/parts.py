@@ -19,6 +19,7 @@ from data_pipelines.sources import Source, Unit
 from data_pipelines.tfds_text import DatasetSlice
 
 PART_CHARS = 2**22
+LINE_CHARS = 32  # what a line counts beside its characters: millions of short ones take much memory to encode
 GROUP_BYTES = 2**26
 BLANK_LINE = re.compile(r"\n[^\S\n]*\n")
 
@@ -85,7 +86,7 @@ def cut_parts(group: Group) -> Iterator[Part]:
     continues = False
     for chunk in _chunks(group):
         pending.append(chunk)
-        size += len(chunk)
+        size += _size(chunk)
         if size < PART_CHARS:
             continue
         text = "".join(pending)
@@ -98,9 +99,13 @@ def cut_parts(group: Group) -> Iterator[Part]:
         ends = end > 0
         yield Part(text[: end or None], continues, ends)
         rest = text[end:] if ends else ""
-        pending, size, continues = [rest], len(rest), not ends
+        pending, size, continues = [rest], _size(rest), not ends
     if (text := "".join(pending)).strip() or continues:
         yield Part(text, continues, ends=True)
+
+
+def _size(text: str) -> int:
+    return len(text) + LINE_CHARS * text.count("\n")
 
 
 def _chunks(group: Group) -> Iterator[str]:

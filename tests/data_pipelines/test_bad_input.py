@@ -1,0 +1,387 @@
+"""python -m data_pipelines.prepare on what it cannot use: one line, exit code 2, nothing half-written."""
+
+import bz2
+import gzip
+import json
+import lzma
+import os
+import re
+import shutil
+import sys
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from data_pipelines import sources
+from data_pipelines.corpus import Corpus
+from data_pipelines.prepare import __main__
+from data_pipelines.prepare.encoding import encode
+from data_pipelines.readers import zstd
+from data_pipelines.tokenizer import Tokenizer
+from xlnet_jax import cli
+
+COMPRESS = {"gz": gzip.compress, "xz": lzma.compress, "zst": zstd.compress, "bz2": bz2.compress}
+
+
+@pytest.fixture(scope="module")
+def text():
+    """The first chapters of the embedded novels, documents with blank lines between them."""
+    lines = sources.read_lines(sources.find(sources.embedded()[:1]), "strict")
+    return "\n".join(line for line, _ in zip(lines, range(400), strict=False)) + "\n"
+
+
+@pytest.fixture(scope="module")
+def trained(text):
+    return Tokenizer.train(text.split("\n"), 300, "english")
+
+
+@pytest.fixture
+def place(tmp_path, trained, text, monkeypatch):
+    """A folder to work in: a good text, and a tokenizer."""
+    trained.save(tmp_path / "tokenizer")
+    (tmp_path / "good.txt").write_text(text)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def run(place, monkeypatch, capsys):
+    """Runs the command; returns (exit code, standard error)."""
+
+    def run(*argv, out="corpus"):
+        words = ["prepare", "--tokenizer", "tokenizer", "--out", out, "--block-len", "64", *argv]
+        monkeypatch.setattr(sys, "argv", words)
+        with pytest.raises(SystemExit) as stop:
+            cli.run(__main__.main)
+        return stop.value.code, capsys.readouterr().err
+
+    return run
+
+
+@pytest.fixture
+def refused(run, place):
+    """Runs the command, which must refuse its source and leave nothing; returns its one line."""
+
+    def refused(*argv, out="corpus", keeps=False):
+        code, err = run(*argv, out=out)
+        assert (code, err.count("\n")) == (2, 1), err
+        assert err.startswith("error: ")
+        assert len(err) < 600
+        assert not (place / "corpus").exists()
+        assert (place / ".corpus.partial").exists() == keeps
+        return err
+
+    return refused
+
+
+# ---- files ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("end", COMPRESS)
+def test_compressed_text_that_is_damaged_is_named(refused, run, place, text, end):
+    whole = COMPRESS[end](text.encode())
+    file = place / f"a.txt.{end}"
+    broken = bytearray(whole)
+    broken[len(broken) // 2 : len(broken) // 2 + 8] = b"\xff" * 8
+    for content, message in (
+        (whole[: len(whole) // 2], "it is cut short, the compressed data ends too soon; fetch it again"),
+        (text.encode(), "the compressed data is damaged"),
+        (bytes(broken), "the compressed data is damaged"),
+    ):
+        file.write_bytes(content)
+        assert f"a.txt.{end}: {message}" in refused("--source", file.name)
+    file.write_bytes(whole)
+    assert run("--source", file.name) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "there is no text in it, only blank lines or nothing at all"),
+        (b"\n \r\n\t\n" * 1000, "there is no text in it"),
+        (b"good\n" + "caf\xe9".encode("latin-1"), r"byte 8 is not UTF-8 \(0xe9\); convert the file, or read it with"),
+        ("two bytes".encode("utf-16-le"), "byte 1 is zero, so this is no UTF-8 text but UTF-16 or binary"),
+        (b"\x7fELF\x02\x01\x01\0\0", "byte 7 is zero, so this is no UTF-8 text but UTF-16 or binary"),
+        (b"a " * 2**24, "the line at byte 0 is longer than 16 MB; a line is a sentence or a paragraph: break it up"),
+        ("\u0301\u0302\n".encode(), "there is no text in it"),
+    ],
+    ids=["empty", "blank", "latin-1", "utf-16", "binary", "huge line", "nothing after normalisation"],
+)
+def test_text_that_is_none_is_named(refused, place, content, message):
+    (place / "bad.txt").write_bytes(content)
+    assert re.search(rf"text bad\.txt: {message}", refused("--source", "bad.txt", keeps=content[:1] == b"\xcc"))
+
+
+@pytest.mark.parametrize("content", ["", "{}", '{"text": "a"}', "{" * 30, "[]", "\0", "{}\n\n{}"])
+def test_short_files_of_json_are_refused(refused, place, content):
+    (place / "bad.jsonl").write_text(content)
+    assert "bad.jsonl" in refused("--source", "bad.jsonl", keeps='"a"' in content)
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("3", "line 3 is no JSON object; a document is one JSON object on one line"),
+        ('{"text": "a"', "line 3 is not JSON"),
+        ('{"body": "a"}', "line 3 has no field 'text', only 'body': name the one with the text by --text-field"),
+        ("{}", "line 3 has no field 'text', only none at all"),
+        (
+            json.dumps(dict.fromkeys(map(str, range(99)))),
+            "line 3 has no field 'text', only '0', '1', '2', '3', '4', '5', '6', '7' and 91 more: name",
+        ),
+        ('{"text": {"a": 1}}', "line 3: its field 'text' is no text, but {'a': 1}"),
+        (json.dumps({"text": ["a" * 99] * 99}), "line 3: its field 'text' is no text, but ['aaaaa"),
+        ('{"text": ' + "[" * 10**5, "line 3 is not JSON"),
+        ('{"text": "a\\ud800"}', "a document holds half a character, \\ud800; mend it, or read it with"),
+    ],
+)
+def test_a_json_line_that_is_no_document_is_named(refused, place, text, line, message):
+    good = json.dumps({"text": text})
+    (place / "bad.jsonl").write_text(f"{good}\n{good}\n{line}\n")
+    assert f"text bad.jsonl: {message}" in refused("--source", "bad.jsonl")
+
+
+def test_a_json_document_may_be_empty_or_null(run, place, text):
+    rows = [{"text": text}, {"text": None}, {"text": ""}, {"text": " \n\n"}, {"text": text}]
+    (place / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    assert run("--source", "a.jsonl") == (0, "")
+
+
+def test_a_table_that_is_damaged_or_holds_no_text_is_named(refused, place, text):
+    def write(**columns):
+        pq.write_table(pa.table(columns), "bad.parquet")
+        return (place / "bad.parquet").read_bytes()
+
+    write(body=["a"])
+    assert "it has no column 'text', only 'body': name the one with the text" in refused("--source", "bad.parquet")
+    write(text=[1])
+    assert "bad.parquet: its column 'text' is no text, but int64" in refused("--source", "bad.parquet")
+    write(text=pa.array([], pa.string()))
+    assert "bad.parquet: there is no text in it" in refused("--source", "bad.parquet")
+    whole = write(text=[text] * 3)
+    for content in (b"", b"PAR1", whole[:-20] + b"x" * 12 + whole[-8:], whole[: len(whole) // 2]):
+        (place / "bad.parquet").write_bytes(content)
+        assert "bad.parquet: a damaged Parquet file, or none" in refused("--source", "bad.parquet")
+
+
+def test_text_of_a_table_that_is_not_utf8_is_refused_or_replaced(refused, run, place, text):
+    pq.write_table(pa.table({"text": pa.array([b"caf\xe9", text.encode(), None], pa.binary())}), "bytes.parquet")
+    assert "bytes.parquet: a document is not UTF-8 (0xe9); read it with" in refused("--source", "bytes.parquet")
+    assert run("--source", "bytes.parquet", "--corpus-errors", "replace") == (0, "")
+
+
+# ---- places ---------------------------------------------------------------------------------------------------------
+
+
+def test_what_is_no_file_is_refused_and_never_waited_for(refused, place):
+    os.mkfifo("pipe.txt")
+    (place / "link.txt").symlink_to("nowhere")
+    assert "text pipe.txt: a pipe or a device" in refused("--source", "pipe.txt")
+    assert "text link.txt: a link to a file that is not there" in refused("--source", "link*")
+    assert "a text has an empty name" in refused("--source", "")
+
+
+def test_links_in_a_circle_give_each_file_once(place):
+    (place / "texts").mkdir()
+    (place / "texts" / "again").symlink_to(".")
+    shutil.copy("good.txt", "texts")
+    (source,) = sources.find(["texts/**"])
+    assert [unit.path for unit in source.units] == ["texts/good.txt"]
+
+
+def test_a_folder_that_cannot_be_read_is_not_passed_over(refused, place, monkeypatch):
+    (place / "texts" / "closed").mkdir(parents=True)
+    shutil.copy("good.txt", "texts")
+    scan = os.scandir
+
+    def guarded(path):
+        if str(path).endswith("closed"):
+            raise PermissionError(13, "Permission denied", str(path))
+        return scan(path)
+
+    monkeypatch.setattr(os, "scandir", guarded)
+    assert "texts/closed: the folder cannot be read (Permission denied)" in refused("--source", "texts")
+
+
+def test_a_corpus_inside_a_folder_of_texts_is_no_text(run, place):
+    (place / "texts").mkdir()
+    shutil.copy("good.txt", "texts")
+    for _ in range(2):
+        assert run("--source", "texts", out="texts/inside") == (0, "")
+    assert [unit.path for unit in sources.find(["texts"])[0].units] == ["texts/good.txt"]
+
+
+def test_a_place_that_cannot_be_made_is_found_before_the_text_is_read(refused, place):
+    (place / "link").symlink_to("nowhere")
+    for out, message in (
+        ("good.txt", "good.txt: it exists and is not a prepared corpus; name a folder that is not there yet"),
+        ("good.txt/corpus", "good.txt is no folder that you may write to; name another place"),
+        ("link", "link: a link to nothing; name another place"),
+        ("new\nline", "name a folder with letters and signs that can be printed"),
+    ):
+        assert message in refused("--source", "good.txt", out=out)
+
+
+def test_a_home_folder_is_understood(run, place, monkeypatch):
+    monkeypatch.setenv("HOME", str(place))
+    assert run("--source", "good.txt", out="~/at-home") == (0, "")
+    assert (place / "at-home" / "manifest.json").exists()
+
+
+# ---- settings -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        ("--source good.txt --weights 0.5 0.5", "--weights has 2 numbers, and --source names 1 texts"),
+        ("--source good.txt good.txt --weights 0.5 0.6", "they must be above 0 and sum to 1, not 1.1"),
+        ("--source good.txt good.txt --weights nan nan", "they must be above 0 and sum to 1, not nan"),
+        ("--source good.txt good.txt --weights inf 1", "they must be above 0 and sum to 1, not inf"),
+        ("--source good.txt good.txt --weights -0.5 1.5", "they must be above 0 and sum to 1"),
+        ("--source good.txt --validation-fraction 1", "--validation-fraction 1.0 must be in (0, 1)"),
+        ("--source good.txt --validation-fraction nan", "--validation-fraction nan must be in (0, 1)"),
+        ("--source good.txt --block-len 0", "--block-len 0 holds no window: give at least 8"),
+        ("--source good.txt --tokenizer none", "tokenizer none: no such file"),
+        ("--source good.txt --validation none", "text none: no such file or folder; give a text file"),
+        ("", "--source names no text: give files, globs, folders, or tfds:NAME"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused_before_anything_is_read(refused, argv, message):
+    assert message in refused(*argv.split())
+
+
+def test_documents_shorter_than_a_block_are_put_together_and_too_few_of_them_refused(run, refused, place, text):
+    line = text.split("\n")[3][:30]
+    (place / "few.txt").write_text(f"{line}\n\n" * 3)
+    message = refused("--source", "few.txt", keeps=True)
+    assert re.search(r"text few\.txt has \d+ tokens, but one block needs 64 for training and 64 for val", message)
+    assert "--block-len" in message
+    (place / "few.txt").write_text(f"{line}\n\n" * 300)
+    assert run("--source", "few.txt") == (0, "")
+
+
+# ---- TFDS -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def dataset(place, text):
+    """A prepared TFDS dataset, news/1.0.0."""
+    from data_pipelines.quiet_tensorflow import tensorflow
+
+    tf = tensorflow()
+    import tensorflow_datasets as tfds
+
+    folder = place / "data" / "news" / "1.0.0"
+    folder.mkdir(parents=True)
+    features = tfds.features.FeaturesDict({"text": tfds.features.Text()})
+    documents = [d for d in text.split("\n\n") if d.strip()]
+    with tf.io.TFRecordWriter(str(folder / "news-train.tfrecord-00000-of-00001")) as writer:
+        for document in documents:
+            writer.write(features.serialize_example({"text": document}))
+    template = tfds.core.ShardedFileTemplate(data_dir=folder, dataset_name="news", filetype_suffix="tfrecord")
+    splits = [
+        tfds.core.SplitInfo(name="train", shard_lengths=[len(documents)], num_bytes=1, filename_template=template)
+    ]
+    tfds.folder_dataset.write_metadata(
+        data_dir=folder, features=features, split_infos=splits, filename_template=template, check_data=False
+    )
+    return folder
+
+
+def test_a_dataset_that_is_not_there_is_named_with_how_to_prepare_it(refused, dataset):
+    for name, message in (
+        ("tfds:c4/en", "tfds:c4/en is not prepared in data: prepare it with `tfds build c4/en --data_dir data`"),
+        (
+            "tfds:wikipedai",
+            "nothing of that name is prepared in data, and TFDS does not know it; did you mean tfds:wik",
+        ),
+        ("tfds:", "tfds:: nothing of that name is prepared in data"),
+        ("tfds:news[test]", "tfds:news has no split test, only train: name one as tfds:news[SPLIT]"),
+        ("tfds:news[train[:5", "tfds:news has no split train[:5, only train"),
+        ("tfds:news[train[0:0]]", "tfds:news: its train[0:0] holds no documents; name another split"),
+    ):
+        assert message in refused("--source", name, "--tfds-data-dir", "data")
+    message = refused("--source", "tfds:news", "--tfds-data-dir", "data", "--text-field", "body")
+    assert "tfds:news has no text in a field 'body', its fields are text: name the one" in message
+
+
+def test_a_dataset_that_is_damaged_is_named(refused, run, dataset):
+    for name, contents in {"dataset_info.json": ["", "{", "[]"], "features.json": ["", "{}"]}.items():
+        whole = (dataset / name).read_text()
+        for content in contents:
+            (dataset / name).write_text(content)
+            assert "data/news/1.0.0: a damaged TFDS dataset" in refused("--source", "data")
+        (dataset / name).write_text(whole)
+    shard = dataset / "news-train.tfrecord-00000-of-00001"
+    whole = shard.read_bytes()
+    for content in (whole[:-50], whole[:50] + b"x" * 50 + whole[100:], b""):
+        shard.write_bytes(content)
+        message = refused("--source", "data")
+        assert re.search(r"data/news/1\.0\.0: its train\[0:\d+\] cannot be read \([^{}]*\); prepare", message)
+    shard.write_bytes(whole)
+    assert run("--source", "data") == (0, "")
+
+
+# ---- what changed since ---------------------------------------------------------------------------------------------
+
+
+def test_a_corpus_of_another_text_tokenizer_or_version_is_not_touched(run, place, text, trained):
+    assert run("--source", "good.txt") == (0, "")
+    written = {file.name: file.stat().st_mtime_ns for file in (place / "corpus").iterdir()}
+    (place / "good.txt").write_text(text + "One line more.\n")
+    code, err = run("--source", "good.txt")
+    assert code == 2
+    assert "corpus corpus: its training text is another; give another --out or --workdir" in err
+    (place / "good.txt").write_text(text)
+    shutil.rmtree("tokenizer")
+    Tokenizer.train(text.split("\n"), 310, "english").save(place / "tokenizer")
+    code, err = run("--source", "good.txt")
+    assert code == 2
+    assert "its tokenizer is another; give another --out" in err
+    assert {file.name: file.stat().st_mtime_ns for file in (place / "corpus").iterdir()} == written
+    manifest = json.loads((place / "corpus" / "manifest.json").read_text())
+    for change, message in (
+        ({"format": 1}, "its format is 1, and this version reads 2; delete the folder and prepare the corpus again"),
+        ({"splits": 3}, "manifest.json is damaged; delete the folder and prepare the corpus again"),
+        ({"record": {}}, "manifest.json is damaged"),
+    ):
+        (place / "corpus" / "manifest.json").write_text(json.dumps({**manifest, **change}))
+        code, err = run("--source", "good.txt")
+        assert (code, err.count("\n")) == (2, 1)
+        assert message in err
+
+
+def test_a_shard_that_was_altered_is_named_with_its_checksum(run, place):
+    assert run("--source", "good.txt") == (0, "")
+    corpus = Corpus(place / "corpus")
+    (shard,) = corpus.manifest.splits["train"].shards
+    content = bytearray((place / "corpus" / shard.name).read_bytes())
+    content[100:400] = bytes(300)
+    (place / "corpus" / shard.name).write_bytes(content)
+    with pytest.raises(cli.InputError, match=rf"{shard.name} was altered, its sha256 is \w+ and not {shard.sha256}"):
+        Corpus(place / "corpus").read("train", np.arange(corpus.num_blocks("train")))
+
+
+def test_a_text_that_is_mended_is_gone_on_with(run, place, monkeypatch, text):
+    monkeypatch.setattr("data_pipelines.prepare.parts.PART_CHARS", 5_000)
+    monkeypatch.setattr("data_pipelines.readers.CHUNK_BYTES", 2_000)
+    (place / "texts").mkdir()
+    (place / "texts" / "a.txt").write_text(text)
+    (place / "texts" / "b.txt").write_bytes(b"bad \xff")
+    code, err = run("--source", "texts")
+    assert code == 2
+    assert "b.txt: byte 4 is not UTF-8" in err
+    kept = {file.name: file.stat().st_mtime_ns for file in place.glob(".corpus.partial/work/encoded-*/*.npz")}
+    assert kept
+    assert not (place / "corpus").exists()
+    (place / "texts" / "b.txt").write_text("good")
+    seen = []
+    monkeypatch.setattr(
+        "data_pipelines.prepare.encode", lambda part, *rest: seen.append(part.sha256) or encode(part, *rest)
+    )
+    assert run("--source", "texts") == (0, "")
+    assert not {f"{part}.npz" for part in seen} & set(kept)
+    assert not (place / ".corpus.partial").exists()
