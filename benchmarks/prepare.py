@@ -3,7 +3,9 @@
 The text is the embedded novels, several times over, or --corpus. The original is restated here: a line at a time, its
 pieces looked at one by one. Each measurement is a process of its own, and the sides take turns, A B A B; start-up up to
 the imports does not count. Then two calls that find something: the whole corpus, and what a kill halfway has left.
-Prints medians. Memory is that of all processes together (Linux), seen in a turn of its own, as looking takes time.
+Prints medians. Busy are the seconds that cores worked, start-up of workers included: they are compared, since they
+depend little on what else the machine does. They and memory, seen in a turn of its own as looking takes time, are of
+all processes together; both need Linux.
 """
 
 import argparse
@@ -27,6 +29,8 @@ TRAINED_LINES = 20_000
 BLOCK_LEN = 4350  # 16 windows of the paper's setting
 CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 ALL, ONE, ORIGINAL = f"prepare, cores: {CORES}", "prepare, cores: 1", "original, tokenizing alone"
+
+Result = tuple[float, float, int]  # seconds, busy seconds, tokens
 
 
 # ---- both sides, each in a process of its own ------------------------------------------------------------------------
@@ -93,9 +97,9 @@ def original(given: argparse.Namespace) -> Callable[[], int]:
 
 
 SIDES: dict[str, Callable[[argparse.Namespace], Callable[[], int]]] = {
-    ALL: lambda given: ours(given, CORES),
-    ONE: lambda given: ours(given, 1),
     ORIGINAL: original,
+    ONE: lambda given: ours(given, 1),
+    ALL: lambda given: ours(given, CORES),
 }
 
 
@@ -103,9 +107,19 @@ def work(given: argparse.Namespace) -> None:
     """The child: says when it begins, then prints its seconds and tokens."""
     run = SIDES[given.side](given)
     print("begins", flush=True)
-    start = time.perf_counter()
+    start, busy = time.perf_counter(), busy_seconds()
     tokens = run()
-    print(time.perf_counter() - start, tokens)
+    print(time.perf_counter() - start, busy_seconds() - busy, tokens)
+
+
+def busy_seconds() -> float:
+    """Of this process, those it has started, and those that these have started and seen end."""
+    started = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+    ticks = 0
+    for pid in ("self", *started):
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        ticks += sum(map(int, fields[11:15]))  # utime, stime, cutime, cstime
+    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 # ---- the comparison --------------------------------------------------------------------------------------------------
@@ -121,13 +135,12 @@ class Child:
         assert self.process.stdout
         self.process.stdout.readline()
 
-    def result(self) -> tuple[float, int]:
-        """(seconds, tokens)"""
+    def result(self) -> Result:
         printed, _ = self.process.communicate()
         if self.process.returncode:
             sys.exit(self.process.returncode)
-        seconds, tokens = printed.split()
-        return float(seconds), int(tokens)
+        seconds, busy, tokens = printed.split()
+        return float(seconds), float(busy), int(tokens)
 
     def peak(self) -> int:
         """Bytes of all its processes together, at most."""
@@ -165,7 +178,7 @@ def compare(given: argparse.Namespace, folder: Path) -> None:
         peaks[side] = Child(side, given, out).peak()
         shutil.rmtree(out, ignore_errors=True)
 
-    measured: dict[str, list[tuple[float, int]]] = {side: [] for side in SIDES}
+    measured: dict[str, list[Result]] = {side: [] for side in SIDES}
     again, after_kill = [], []
     for _ in range(given.pairs):
         for side, results in measured.items():
@@ -178,17 +191,23 @@ def compare(given: argparse.Namespace, folder: Path) -> None:
         killed.kill()
         after_kill.append(Child(ALL, given, out).result()[0])
         shutil.rmtree(out)
-
-    print(f"{'':28}{'seconds':>9}{'tokens/s':>12}{'per core':>12}{'of the original':>17}{'peak memory':>13}")
-    per_core = {}
-    for side in reversed(SIDES):
-        seconds = statistics.median(s for s, _ in measured[side])
-        speed = measured[side][0][1] / seconds
-        per_core[side] = speed / (CORES if side == ALL else 1)
-        share = per_core[side] / per_core[ORIGINAL]
-        print(f"{side:28}{seconds:9.2f}{speed:12,.0f}{per_core[side]:12,.0f}{share:17.2f}{peaks[side] / 1e6:10,.0f} MB")
+    report(measured, peaks)
     print(f"\nprepare again, the corpus is there: {statistics.median(again):.2f} s")
     print(f"prepare again, after a kill halfway: {statistics.median(after_kill):.2f} s")
+
+
+def report(measured: dict[str, list[Result]], peaks: dict[str, int]) -> None:
+    medians = {
+        side: [statistics.median(column) for column in zip(*results, strict=True)] for side, results in measured.items()
+    }
+    speeds = {side: tokens / busy for side, (_, busy, tokens) in medians.items()}
+    print(f"{'':28}{'seconds':>9}{'tokens/s':>12}{'busy':>8}{'tokens/busy s':>15}{'of the original':>17}{'memory':>10}")
+    for side, (seconds, busy, tokens) in medians.items():
+        share = speeds[side] / speeds[ORIGINAL]
+        print(
+            f"{side:28}{seconds:9.2f}{tokens / seconds:12,.0f}{busy:8.2f}{speeds[side]:15,.0f}{share:17.2f}"
+            f"{peaks[side] / 1e6:7,.0f} MB"
+        )
 
 
 def novels(folder: Path) -> str:

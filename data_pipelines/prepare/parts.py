@@ -119,7 +119,7 @@ def _last_document_end(text: str) -> int:
     end = text.rfind("\n\n") + 2
     if end < 2 or text[:end].isspace():
         end = max((m.end() for m in BLANK_LINE.finditer(text)), default=0)
-    return end if text[:end].strip() else 0
+    return 0 if text[:end].isspace() else end
 
 
 def fingerprint(source: Source, errors: Errors) -> str:
