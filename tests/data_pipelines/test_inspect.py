@@ -12,13 +12,15 @@ import matplotlib.image
 import numpy as np
 import pytest
 
-from data_pipelines import glyphs, inspect, sources, window_picture, windows
+from data_pipelines import sources, windows
 from data_pipelines.batches import BatchSource
 from data_pipelines.corpus import Corpus
+from data_pipelines.inspect import __main__ as inspect
+from data_pipelines.inspect import glyphs, window_picture
+from data_pipelines.inspect.window_view import view_window
 from data_pipelines.permutation import to_dense
 from data_pipelines.prepare import prepare
 from data_pipelines.tokenizer import CLS, SEP, Tokenizer
-from data_pipelines.window_view import view_window
 from xlnet_jax.config import Config, DataConfig, InputError, ModelConfig, to_dict
 from xlnet_jax.models.masks import memory_in_use_BM, visible_by_rank_BTK
 

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 import xlnet_jax
-from data_pipelines import inspect, sources, windows
+from data_pipelines import sources, windows
+from data_pipelines.inspect import __main__ as inspect
 from data_pipelines.prepare import prepare
 from data_pipelines.tokenizer import Tokenizer
 from tests.xlnet_jax.random_models import random_params

@@ -6,7 +6,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from data_pipelines.window_view import WindowView
+from data_pipelines.inspect.window_view import WindowView
 from xlnet_jax.dims import WINDOW_SPECIALS
 
 TARGET, SPECIAL, HEADING = "bold dark_orange3", "dim", "bold"

@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from data_pipelines.glyphs import drawable, font_families
-from data_pipelines.window_view import WindowView
+from data_pipelines.inspect.glyphs import drawable, font_families
+from data_pipelines.inspect.window_view import WindowView
 from xlnet_jax.config import InputError
 
 LEGIBLE = 40  # tokens on an axis

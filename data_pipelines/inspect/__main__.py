@@ -73,9 +73,9 @@ def main(argv: Sequence[str]) -> int:
     from rich.console import Console
 
     from data_pipelines.batches import BatchSource
-    from data_pipelines.window_picture import draw_window
-    from data_pipelines.window_text import describe
-    from data_pipelines.window_view import view_window
+    from data_pipelines.inspect.window_picture import draw_window
+    from data_pipelines.inspect.window_text import describe
+    from data_pipelines.inspect.window_view import view_window
 
     source = BatchSource(
         place.corpus, options.split, tokenizer.is_word_start, config.data, config.model.mem_len, config.seed

@@ -1,0 +1,1 @@
+"""One window of a corpus, as text and as a picture: python -m data_pipelines.inspect"""
