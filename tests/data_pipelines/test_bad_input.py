@@ -59,6 +59,19 @@ def test_compressed_text_that_is_damaged_is_named(refused, run, place, text, end
     assert run("--source", file.name) == (0, "")
 
 
+@pytest.mark.parametrize("end", COMPRESS)
+def test_streams_behind_each_other_are_one_text_and_none_of_them_is_passed_over(refused, run, place, text, end):
+    half = len(text) // 2
+    streams = [COMPRESS[end](part.encode()) for part in (text[:half], text[half:])]
+    (place / f"a.txt.{end}").write_bytes(b"".join(streams))
+    (place / "a.txt").write_text(text)
+    read = [list(sources.read_lines(sources.find([name]), "strict")) for name in (f"a.txt.{end}", "a.txt")]
+    assert read[0] == read[1]
+    (place / f"a.txt.{end}").write_bytes(streams[0] + b"x" + streams[1][1:])
+    assert f"a.txt.{end}: the compressed data is damaged" in refused("--source", f"a.txt.{end}")
+    assert run("--source", "a.txt") == (0, "")
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
