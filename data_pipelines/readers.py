@@ -34,12 +34,46 @@ else:
 
 CHUNK_BYTES = 2**20
 MAX_LINE_BYTES = 2**24
+COMPRESSED_BYTES = 2**16
 PARQUET_ROWS = 16  # at once, as each may hold megabytes
 SHOWN_NAMES = 8  # of fields or columns, in a message
-OPENERS: dict[str, Callable[[Any], Any]] = {".gz": gzip.open, ".xz": lzma.open, ".zst": zstd.open, ".bz2": bz2.open}
 DAMAGED = (gzip.BadGzipFile, zlib.error, lzma.LZMAError, zstd.ZstdError)
 
 Errors = Literal["strict", "replace"]
+
+
+class _Streams:
+    """Compressed streams behind each other, with zeros between them at most. lzma.open and bz2.open pass over all that
+    is behind a stream whose header is damaged."""
+
+    def __init__(self, raw: IO[bytes], new: Callable[[], Any]):
+        self._raw, self._new = raw, new
+        self._stream = new()
+
+    def read(self, size: int) -> bytes:
+        """At most `size` bytes, none at the end. EOFError where a stream is cut short."""
+        data = b""
+        while not data:
+            given = b""
+            if self._stream.eof:
+                given = self._stream.unused_data.lstrip(b"\0")
+                while not given:
+                    if not (more := self._raw.read(COMPRESSED_BYTES)):
+                        return b""
+                    given = more.lstrip(b"\0")
+                self._stream = self._new()
+            elif self._stream.needs_input and not (given := self._raw.read(COMPRESSED_BYTES)):
+                raise EOFError
+            data = self._stream.decompress(given, size)
+        return data
+
+
+OPENERS: dict[str, Callable[[Any], Any]] = {
+    ".gz": gzip.open,
+    ".zst": zstd.open,
+    ".xz": lambda raw: contextlib.nullcontext(_Streams(raw, lzma.LZMADecompressor)),
+    ".bz2": lambda raw: contextlib.nullcontext(_Streams(raw, bz2.BZ2Decompressor)),
+}
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,6 @@ import lzma
 import os
 import re
 import shutil
-import sys
 
 import numpy as np
 import pyarrow as pa
@@ -16,48 +15,12 @@ import pytest
 
 from data_pipelines import sources
 from data_pipelines.corpus import Corpus
-from data_pipelines.prepare import __main__
 from data_pipelines.prepare.encoding import encode
 from data_pipelines.readers import zstd
 from data_pipelines.tokenizer import Tokenizer
 from xlnet_jax import cli
 
 COMPRESS = {"gz": gzip.compress, "xz": lzma.compress, "zst": zstd.compress, "bz2": bz2.compress}
-
-
-@pytest.fixture(scope="module")
-def text():
-    """The first chapters of the embedded novels, documents with blank lines between them."""
-    lines = sources.read_lines(sources.find(sources.embedded()[:1]), "strict")
-    return "\n".join(line for line, _ in zip(lines, range(400), strict=False)) + "\n"
-
-
-@pytest.fixture(scope="module")
-def trained(text):
-    return Tokenizer.train(text.split("\n"), 300, "english")
-
-
-@pytest.fixture
-def place(tmp_path, trained, text, monkeypatch):
-    """A folder to work in: a good text, and a tokenizer."""
-    trained.save(tmp_path / "tokenizer")
-    (tmp_path / "good.txt").write_text(text)
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
-@pytest.fixture
-def run(place, monkeypatch, capsys):
-    """Runs the command; returns (exit code, standard error)."""
-
-    def run(*argv, out="corpus"):
-        words = ["prepare", "--tokenizer", "tokenizer", "--out", out, "--block-len", "64", *argv]
-        monkeypatch.setattr(sys, "argv", words)
-        with pytest.raises(SystemExit) as stop:
-            cli.run(__main__.main)
-        return stop.value.code, capsys.readouterr().err
-
-    return run
 
 
 @pytest.fixture
@@ -94,6 +57,19 @@ def test_compressed_text_that_is_damaged_is_named(refused, run, place, text, end
         assert f"a.txt.{end}: {message}" in refused("--source", file.name)
     file.write_bytes(whole)
     assert run("--source", file.name) == (0, "")
+
+
+@pytest.mark.parametrize("end", COMPRESS)
+def test_streams_behind_each_other_are_one_text_and_none_of_them_is_passed_over(refused, run, place, text, end):
+    half = len(text) // 2
+    streams = [COMPRESS[end](part.encode()) for part in (text[:half], text[half:])]
+    (place / f"a.txt.{end}").write_bytes(b"".join(streams))
+    (place / "a.txt").write_text(text)
+    read = [list(sources.read_lines(sources.find([name]), "strict")) for name in (f"a.txt.{end}", "a.txt")]
+    assert read[0] == read[1]
+    (place / f"a.txt.{end}").write_bytes(streams[0] + b"x" + streams[1][1:])
+    assert f"a.txt.{end}: the compressed data is damaged" in refused("--source", f"a.txt.{end}")
+    assert run("--source", "a.txt") == (0, "")
 
 
 @pytest.mark.parametrize(

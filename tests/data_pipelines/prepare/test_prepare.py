@@ -291,10 +291,10 @@ def test_a_source_that_disappears_midway_is_named(run, tmp_path, documents):
 
 NOVELS_SCRIPT = """
 from pathlib import Path
-from data_pipelines import sources
+from data_pipelines import readers, sources
 from data_pipelines.prepare import parts, prepare
 from data_pipelines.tokenizer import Tokenizer
-parts.PART_CHARS = 30_000
+readers.CHUNK_BYTES, parts.PART_CHARS = 10_000, 30_000
 def main():
     train, validation = (sources.find([name]) for name in sources.embedded())
     tokenizer = Tokenizer.load(Path({tokenizer!r}))

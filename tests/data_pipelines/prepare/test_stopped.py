@@ -1,0 +1,116 @@
+"""python -m data_pipelines.prepare when it is stopped: what ends, what it says, and what is kept."""
+
+import os
+import re
+import resource
+import signal
+import subprocess
+import sys
+import time
+
+from data_pipelines import sources
+
+# The command, with parts so small that there are hundreds of them.
+IN_SMALL_PARTS = """
+from data_pipelines import readers
+from data_pipelines.prepare import __main__, parts
+from xlnet_jax import cli
+readers.CHUNK_BYTES, parts.PART_CHARS = 4_000, 8_000
+cli.run(__main__.main)
+"""
+
+
+def started(**options):
+    """The command on the embedded novels, as a process with a group of its own."""
+    words = "--tokenizer tokenizer --out corpus --block-len 64 --source".split()
+    return subprocess.Popen(
+        [sys.executable, "-c", IN_SMALL_PARTS, *words, sources.embedded()[0]],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        **options,
+    )
+
+
+def under_way(process, place):
+    """Waits until the first parts are encoded."""
+    deadline = time.monotonic() + 60
+    while len(list(place.glob(".corpus.partial/work/encoded-*/*.npz"))) < 3:
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def living(process):
+    """How many processes of its group still run."""
+    processes = subprocess.run(["ps", "-eo", "pgid=,stat="], capture_output=True, text=True, check=True).stdout
+    fields = [line.split() for line in processes.splitlines()]
+    return sum(group == str(process.pid) and not state.startswith("Z") for group, state in fields)
+
+
+def ends_soon(process):
+    deadline = time.monotonic() + 20
+    while living(process) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return not living(process)
+
+
+def test_ctrl_c_ends_all_processes_with_one_line_and_the_next_run_goes_on(run, place):
+    process = started()
+    under_way(process, place)
+    os.killpg(process.pid, signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (130, "")
+    assert err == "stopped at once; the same command goes on from what was saved last\n"
+    assert ends_soon(process)
+    assert not (place / "corpus").exists()
+    assert any(place.glob(".corpus.partial/work/encoded-*/*.npz"))
+    assert run("--source", sources.embedded()[0]) == (0, "")
+    assert not (place / ".corpus.partial").exists()
+
+
+def test_workers_end_when_what_they_work_for_is_killed(place):
+    process = started()
+    under_way(process, place)
+    process.kill()
+    assert ends_soon(process)
+
+
+def test_a_worker_that_is_killed_is_one_line_and_what_is_encoded_is_kept(place):
+    process = started()
+    under_way(process, place)
+    process.send_signal(signal.SIGSTOP)
+    processes = subprocess.run(["ps", "-eo", "pid=,pgid=,args="], capture_output=True, text=True, check=True).stdout
+    ours = [line.split(maxsplit=2) for line in processes.splitlines()]
+    workers = [int(pid) for pid, group, words in ours if group == str(process.pid) and "forkserver" in words]
+    os.kill(max(workers), signal.SIGKILL)
+    process.send_signal(signal.SIGCONT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 2
+    assert re.fullmatch(r"error: a worker process ended at once: out of memory, .*; what is encoded is kept, .*\n", err)
+    assert ends_soon(process)
+    assert any(place.glob(".corpus.partial/work/encoded-*/*.npz"))
+
+
+def test_two_processes_do_not_make_one_corpus_at_once(run, place):
+    process = started()
+    under_way(process, place)
+    process.send_signal(signal.SIGSTOP)
+    code, err = run("--source", "good.txt")
+    process.send_signal(signal.SIGCONT)
+    assert (code, err) == (2, "error: corpus: another process is making it; wait for it, or name another place\n")
+    _, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (0, "")
+
+
+def test_a_full_disk_is_one_line_that_names_the_folder(place, run):
+    def limit():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+
+    process = started(preexec_fn=limit)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 2
+    assert re.fullmatch(r"error: cannot write \S*corpus\S*: File too large; what was saved before is intact\n", err)
+    assert not (place / "corpus").exists()
+    assert run("--source", sources.embedded()[0]) == (0, "")
