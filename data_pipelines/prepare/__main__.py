@@ -18,7 +18,7 @@ from data_pipelines.prepare.beam_runner import BeamRunner
 from data_pipelines.prepare.runners import LocalRunner, Runner
 from data_pipelines.prepare.xlnet_tfrecords import prepare_records
 from data_pipelines.readers import Errors
-from data_pipelines.tokenizer import Tokenizer
+from data_pipelines.tokenizer import Settings, Tokenizer
 from xlnet_jax import cli
 from xlnet_jax.config import DataConfig, InputError
 
@@ -30,7 +30,8 @@ class Preparation:
     out: str
     """folder to make, on disk or in the cloud (gs://)"""
     tokenizer: str
-    """folder of a tokenizer (python -m data_pipelines.tokenizer train), or a SentencePiece .model file"""
+    """folder of a tokenizer (python -m data_pipelines.tokenizer train), or a SentencePiece .model file, which gets the
+    normalisation that suits the text"""
     source: tuple[str, ...] = ()
     """files, globs, folders, or tfds:NAME"""
     from_xlnet_tfrecords: str | None = None
@@ -94,11 +95,10 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _prepare(args: Preparation, status: Status) -> Corpus:
-    tokenizer = Tokenizer.load(args.tokenizer)
     if args.from_xlnet_tfrecords:
         return prepare_records(
             args.from_xlnet_tfrecords,
-            tokenizer,
+            Tokenizer.load(args.tokenizer),
             args.out,
             block_len=args.block_len,
             validation_fraction=args.validation_fraction,
@@ -107,10 +107,13 @@ def _prepare(args: Preparation, status: Status) -> Corpus:
     def find(names: tuple[str, ...], split: str) -> list[sources.Source]:
         return sources.find(names, args.text_field, args.tfds_data_dir, split)
 
+    train = find(args.source, "train")
     return prepare(
-        find(args.source, "train"),
+        train,
         find(args.validation, "validation") if args.validation else None,
-        tokenizer,
+        Tokenizer.load(
+            args.tokenizer, lambda: Settings.suited_to(sources.read_lines(train, args.corpus_errors), "auto")
+        ),
         args.out,
         block_len=args.block_len,
         validation_fraction=args.validation_fraction,
@@ -125,6 +128,8 @@ def _describe(corpus: Corpus, seconds: float | None) -> None:
     tokens = sum(split.tokens for split in manifest.splits.values())
     took = "was there" if seconds is None else f"{seconds:.1f} s, {tokens / seconds:,.0f} tokens/s"
     print(f"corpus      {corpus.folder}, {took}")
+    normalization = corpus.tokenizer.settings.normalization
+    print(f"tokenizer   {corpus.tokenizer.vocab_size:,} pieces, normalization {normalization}")
     for split_name, split in manifest.splits.items():
         dropped = f", {split.dropped_tokens:,} behind the last block dropped" if split.dropped_tokens else ""
         print(

@@ -7,7 +7,7 @@ A model without the settings is taken for one of the original's.
 from data_pipelines.tokenizer.model import MODEL_FILE, SETTINGS_FILE, Tokenizer, read_model
 from data_pipelines.tokenizer.normalization import Normalization, guess_normalization, normalize
 from data_pipelines.tokenizer.sampling import SAMPLE_BYTES
-from data_pipelines.tokenizer.settings import SAMPLE_LINES, Settings, read_settings
+from data_pipelines.tokenizer.settings import Settings, read_settings
 from data_pipelines.tokenizer.symbols import BOS, CLS, EOD, EOP, EOS, MASK, PAD, SEP, SPECIAL_PIECES, UNK
 
 __all__ = [
@@ -20,7 +20,6 @@ __all__ = [
     "MODEL_FILE",
     "PAD",
     "SAMPLE_BYTES",
-    "SAMPLE_LINES",
     "SEP",
     "SETTINGS_FILE",
     "SPECIAL_PIECES",

@@ -6,7 +6,7 @@ import dataclasses
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from typing import Literal
 
@@ -18,7 +18,7 @@ from data_pipelines.atomic import complete_folder
 from data_pipelines.tokenizer.normalization import Normalization
 from data_pipelines.tokenizer.pieces import PieceTables
 from data_pipelines.tokenizer.sampling import SAMPLE_BYTES, sample
-from data_pipelines.tokenizer.settings import SAMPLE_LINES, Settings, read_settings
+from data_pipelines.tokenizer.settings import Settings, read_settings
 from data_pipelines.tokenizer.symbols import SPACE, SPECIAL_PIECES
 from data_pipelines.tokenizer.training import train_model
 from xlnet_jax.config import InputError
@@ -51,10 +51,11 @@ class Tokenizer:
         return Tokenizer, (self.model, self.settings)
 
     @classmethod
-    def load(cls, path: epath.PathLike, otherwise: Settings | None = None) -> Tokenizer:
+    def load(cls, path: epath.PathLike, otherwise: Callable[[], Settings] = Settings) -> Tokenizer:
         """Reads a tokenizer folder, or a .model file and the tokenizer_settings.json beside it.
 
-        `otherwise`: the settings of a .model file without one; None = the original's, for its English models.
+        `otherwise`: makes the settings of a .model file without any; by default it is taken for one of the original's,
+        for its English models.
         """
         path = epath.Path(path).expanduser()
         file = path / MODEL_FILE if path.is_dir() else path
@@ -63,7 +64,7 @@ class Tokenizer:
                 f"tokenizer {path}: no such file; give a SentencePiece model or a folder with {MODEL_FILE}"
             )
         settings_file = file.with_name(SETTINGS_FILE)
-        settings = _settings_in(settings_file) if settings_file.exists() else otherwise or Settings()
+        settings = _settings_in(settings_file) if settings_file.exists() else otherwise()
         return cls(read_model(file), settings, str(file))
 
     @classmethod
@@ -83,7 +84,7 @@ class Tokenizer:
         the size that works; errors of `lines` pass through.
         """
         text = sample(lines, sample_bytes).lines
-        settings = Settings.suited_to(text[:SAMPLE_LINES], normalization, lower)
+        settings = Settings.suited_to(text, normalization, lower)
         normalized = (settings.normalize([line])[0] for line in text)
         return cls(train_model(normalized, vocab_size, settings.normalization), settings)
 

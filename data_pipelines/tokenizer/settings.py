@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import typing
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -32,8 +33,8 @@ class Settings:
     def suited_to(
         cls, lines: Iterable[str], normalization: Normalization | Literal["auto"], lower: bool = False
     ) -> Settings:
-        """Settings of this normalisation; auto = what the lines look like. The digit rule belongs to English."""
-        kind = guess_normalization(lines) if normalization == "auto" else normalization
+        """Settings of this normalisation; auto = what the first lines look like. The digit rule belongs to English."""
+        kind = guess_normalization(itertools.islice(lines, SAMPLE_LINES)) if normalization == "auto" else normalization
         return cls(kind, split_digit_commas=kind == "english", lower=lower)
 
     def normalize(self, lines: Sequence[str]) -> list[str]:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from data_pipelines.batches import BatchSource
-from data_pipelines.tokenizer import CLS, SEP, Settings, Tokenizer
+from data_pipelines.tokenizer import CLS, SEP, Tokenizer
 from tests.data_pipelines.test_batches import prepared
 from tests.data_pipelines.test_spans import FALSE_ALARM, same_distribution
 from xlnet_jax.config import DataConfig
@@ -68,7 +68,7 @@ def our_readings(reference, run, data, folder):
     """(a reading for each visit, which rows read backwards, the text as bytes)."""
     flags = flags_of(reference, run)
     texts = [reference / "data" / name for name in CORPORA[flags["input_glob"]][0]]
-    tokenizer = Tokenizer.load(reference / "data" / "spiece.model", otherwise=Settings())
+    tokenizer = Tokenizer.load(reference / "data" / "spiece.model")
     corpus = prepared(texts, tokenizer, data, folder / "blocks")
     source = BatchSource(corpus, "train", tokenizer.is_word_start, data, 0, seed=1)
     readings, backwards = [], []

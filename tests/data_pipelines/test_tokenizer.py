@@ -318,8 +318,8 @@ def test_sentence_starts_take_any_ids(english):
 def test_a_bare_model_file_gets_the_normalisation_that_suits_the_text(tmp_path):
     Tokenizer.train(["한국어 문장을 씁니다. 두 번째 문장입니다."] * 50, 31, "nfkc").save(tmp_path / "mine")
     (tmp_path / "mine" / "tokenizer_settings.json").unlink()
-    suited = Settings.suited_to(["한국어 문장을 씁니다."], "auto")
-    bare = Tokenizer.load(tmp_path / "mine" / "spiece.model", otherwise=suited)
+    text = ["한국어 문장을 씁니다."]
+    bare = Tokenizer.load(tmp_path / "mine" / "spiece.model", lambda: Settings.suited_to(text, "auto"))
     assert bare.settings == Settings("nfkc", split_digit_commas=False)
     assert bare.decode(bare.encode_lines(["한국어 문장"])[0]) == "한국어 문장"
     assert Tokenizer.load(tmp_path / "mine").settings == Settings("english", split_digit_commas=True)

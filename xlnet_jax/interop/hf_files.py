@@ -169,7 +169,7 @@ def _tokenizer(folder: Path) -> tuple[Tokenizer | None, list[str]]:
             keep_accents=bool(theirs.get("keep_accents", False)),
             remove_space=bool(theirs.get("remove_space", True)),
         )
-    return Tokenizer.load(file, settings), []
+    return Tokenizer.load(file, lambda: settings), []
 
 
 def _write_tokenizer(tokenizer: Tokenizer, folder: Path) -> list[str]:

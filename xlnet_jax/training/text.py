@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import dataclass
-from pathlib import Path
 
 from data_pipelines import sources, windows
 from data_pipelines.corpus import Corpus, is_corpus
 from data_pipelines.prepare import prepare
 from data_pipelines.sources import Source
-from data_pipelines.tokenizer import SAMPLE_LINES, Settings, Tokenizer
+from data_pipelines.tokenizer import Settings, Tokenizer
 from xlnet_jax.config import Config, InputError
 from xlnet_jax.training.workdir import Workdir
 
@@ -59,9 +57,12 @@ class Text:
     def _given_tokenizer(self, config: Config) -> Tokenizer | None:
         if config.tokenizer is None:
             return None
-        lines = itertools.islice(sources.read_lines(self.train, config.corpus_errors), SAMPLE_LINES)
-        suited = None if self.prepared else Settings.suited_to(lines, config.data.normalization)
-        return Tokenizer.load(Path(config.tokenizer), otherwise=suited)
+
+        def suited() -> Settings:
+            lines = sources.read_lines(self.train, config.corpus_errors)
+            return Settings.suited_to(lines, config.data.normalization)
+
+        return Tokenizer.load(config.tokenizer, Settings if self.prepared else suited)
 
     def find_tokenizer(self, config: Config, given: Tokenizer | None, workdir: Workdir) -> Tokenizer:
         """The tokenizer of the run: what the workdir has, else the one that was given, else one trained on the text."""

@@ -9,7 +9,7 @@ from data_pipelines.corpus import Start
 from data_pipelines.prepare.holdout import hash_of
 from data_pipelines.prepare.xlnet_tfrecords import prepare_records
 from data_pipelines.quiet_tensorflow import tensorflow
-from data_pipelines.tokenizer import CLS, EOD, EOP, SEP, Settings, Tokenizer
+from data_pipelines.tokenizer import CLS, EOD, EOP, SEP, Tokenizer
 from xlnet_jax.config import InputError
 
 SEQ_LEN, REUSE_LEN, BATCHES = 24, 8, 12
@@ -111,7 +111,7 @@ def test_the_originals_records_give_the_text_they_were_made_from(reference, tmp_
     folder = reference / "data" / "records_small_bi_2core"
     theirs = np.load(reference / "data" / "records_small_bi_2core.npz")
     stream, windows = theirs["stream/input_data"], theirs["records/input"].reshape(30, 8, 64)
-    tokenizer = Tokenizer.load(reference / "data" / "spiece.model", otherwise=Settings())
+    tokenizer = Tokenizer.load(reference / "data" / "spiece.model")
     corpus = prepare_records(folder, tokenizer, tmp_path / "c", block_len=32, validation_fraction=0.1)
     row_len, forward_rows = len(stream) // 4, (0, 1, 4, 5)
     kept = [32 * 30 + int((windows[-1, row, 32:] == SEP).argmax()) for row in forward_rows]
