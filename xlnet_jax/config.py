@@ -320,7 +320,11 @@ def flatten(config: Any, prefix: str = "") -> Iterator[tuple[str, Any, bool]]:
 
 def to_dict(config: Config) -> dict[str, Any]:
     """The settings as nested plain types: what config.json holds."""
-    return dataclasses.asdict(config)
+
+    def plain(items: list[tuple[str, Any]]) -> dict[str, Any]:
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in items}
+
+    return dataclasses.asdict(config, dict_factory=plain)
 
 
 def from_dict(values: dict[str, Any]) -> Config:
