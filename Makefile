@@ -13,8 +13,8 @@ ARGS ?=
 train: $(STAMP)-base  ## pretrain on the embedded novels; ARGS="--steps 3000" passes settings on
 	$(BIN)/python -m xlnet_jax.train $(ARGS)
 
-test: $(STAMP)-test  ## run the tests; ARGS="-k masks" passes options on
-	$(BIN)/python -m pytest $(ARGS)
+test: $(STAMP)-test  ## run the tests in two processes; ARGS="-k masks" passes options on
+	$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
 
 lint: $(STAMP)-lint  ## formatting, lint and types
 	$(BIN)/ruff format --check .

@@ -198,7 +198,7 @@ def test_a_workdir_brings_its_settings(folder, tokenizer, tmp_path, show):
     (run / "config.json").write_text(json.dumps(to_dict(config)))
     ours = show(run, "--step", 2, "--row", 3)
     theirs = printed_window(folder, show, 3)
-    assert f"of the run {run}; seed 5, 12 rows a batch" in ours
+    assert f"of the run {run}; seed 5, 12 rows a batch" in " ".join(ours.split())  # a long path is broken into lines
     assert ours[ours.index("reads") :] == "\nORDER".join(theirs)[ours.index("reads") - len(ours) :]
 
 
