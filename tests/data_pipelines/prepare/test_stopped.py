@@ -2,7 +2,6 @@
 
 import os
 import re
-import resource
 import signal
 import subprocess
 import sys
@@ -20,16 +19,15 @@ cli.run(__main__.main)
 """
 
 
-def started(**options):
-    """The command on the embedded novels, as a process with a group of its own."""
+def started(first=""):
+    """The command on the embedded novels, as a process with a group of its own. first: what it runs before."""
     words = "--tokenizer tokenizer --out corpus --block-len 64 --source".split()
     return subprocess.Popen(
-        [sys.executable, "-c", IN_SMALL_PARTS, *words, sources.embedded()[0]],
+        [sys.executable, "-c", first + IN_SMALL_PARTS, *words, sources.embedded()[0]],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
-        **options,
     )
 
 
@@ -105,10 +103,7 @@ def test_two_processes_do_not_make_one_corpus_at_once(run, place):
 
 
 def test_a_full_disk_is_one_line_that_names_the_folder(place, run):
-    def limit():
-        resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
-
-    process = started(preexec_fn=limit)
+    process = started("import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))\n")
     _, err = process.communicate(timeout=60)
     assert process.returncode == 2
     assert re.fullmatch(r"error: cannot write \S*corpus\S*: File too large; what was saved before is intact\n", err)
