@@ -213,12 +213,6 @@ class Corpus:
         blocks = np.frombuffer(b"".join(records), dtype)
         return blocks["tokens"].astype(np.int32), np.ascontiguousarray(blocks["starts"])
 
-    def verify(self) -> None:
-        """Reads every shard. InputError names the first whose checksum is not the manifest's."""
-        for split in self.manifest.splits:
-            if damage := self._damage(split):
-                raise damage
-
     def _damage(self, split: SplitName) -> InputError | None:
         for shard in self.manifest.splits[split].shards:
             with (self.folder / shard.name).open("rb") as file:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import uuid
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,10 +25,10 @@ class EncodedPart:
     continues: np.ndarray  # bool [], as in `Part`
 
     def save(self, file: epath.Path) -> None:
-        """Complete or not at all."""
+        """Complete or not at all, also where another process saves the same part: texts can hold one twice."""
         buffer = io.BytesIO()
         np.savez(buffer, **vars(self))
-        partial = file.parent / f"{file.name}.partial"
+        partial = file.parent / f"{file.name}.{uuid.uuid4().hex}.partial"
         partial.write_bytes(buffer.getbuffer())
         partial.replace(file)
 

@@ -4,15 +4,18 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import pytest
+from etils import epath
 
 from data_pipelines import sources
 from data_pipelines.corpus import Corpus, Start
 from data_pipelines.prepare import prepare
-from data_pipelines.prepare.encoding import encode
+from data_pipelines.prepare.encoding import encode, load
+from data_pipelines.prepare.parts import Part
 from data_pipelines.prepare.runners import LocalRunner
 from data_pipelines.tokenizer import EOD, Tokenizer
 from xlnet_jax.config import InputError
@@ -364,3 +367,14 @@ def test_progress_counts_what_is_finished(tmp_path, tokenizer, monkeypatch, proc
     first_pass = seen[: seen.index(max(seen)) + 1]
     assert first_pass == list(range(1, len(first_pass) + 1))
     assert len(first_pass) > 10
+
+
+def test_a_part_that_stands_twice_in_a_text_can_be_saved_by_two_at_once(tmp_path, tokenizer):
+    file = epath.Path(tmp_path) / "part.npz"
+    part = encode(Part("One line.\n" * 2000, continues=False, ends=True), tokenizer)
+    with ThreadPoolExecutor(4) as pool:
+        for saved in [pool.submit(part.save, file) for _ in range(200)]:
+            saved.result()
+    (tokens,) = load(str(file), "tokens")
+    np.testing.assert_array_equal(tokens, part.tokens)
+    assert [path.name for path in tmp_path.iterdir()] == ["part.npz"]
