@@ -9,11 +9,21 @@ import time
 
 from data_pipelines import sources
 
-# The command, with parts so small that there are hundreds of them.
+# The command, with parts so small that there are hundreds of them, of which it waits to cut more while the file hold is
+# there: otherwise it could be done before a slow machine gets to stop it.
 IN_SMALL_PARTS = """
-from data_pipelines import readers
+import os, time
+from data_pipelines import prepare, readers
 from data_pipelines.prepare import __main__, parts
 from xlnet_jax import cli
+
+def cut_until_held(group):
+    for number, part in enumerate(parts.cut_parts(group)):
+        while number == 20 and os.path.exists("hold"):
+            time.sleep(0.01)
+        yield part
+
+prepare.cut_parts = cut_until_held
 readers.CHUNK_BYTES, parts.PART_CHARS = 4_000, 8_000
 cli.run(__main__.main)
 """
@@ -31,13 +41,16 @@ def started(first=""):
     )
 
 
-def under_way(process, place):
-    """Waits until the first parts are encoded."""
+def under_way(place):
+    """The process, held when the first parts are encoded."""
+    (place / "hold").touch()
+    process = started()
     deadline = time.monotonic() + 60
     while len(list(place.glob(".corpus.partial/work/encoded-*/*.npz"))) < 3:
         assert process.poll() is None, process.communicate()
         assert time.monotonic() < deadline
         time.sleep(0.005)
+    return process
 
 
 def living(process):
@@ -45,6 +58,16 @@ def living(process):
     processes = subprocess.run(["ps", "-eo", "pgid=,stat="], capture_output=True, text=True, check=True).stdout
     fields = [line.split() for line in processes.splitlines()]
     return sum(group == str(process.pid) and not state.startswith("Z") for group, state in fields)
+
+
+def workers(process):
+    """The numbers of the processes that encode for it, which are those that `multiprocessing` forked last."""
+    children = subprocess.run(["ps", "-eo", "pid=,ppid=,pgid="], capture_output=True, text=True, check=True).stdout
+    ours = [
+        (int(pid), parent) for pid, parent, group in map(str.split, children.splitlines()) if group == str(process.pid)
+    ]
+    forkservers = {str(pid) for pid, parent in ours if parent == str(process.pid)}
+    return [pid for pid, parent in ours if parent in forkservers]
 
 
 def ends_soon(process):
@@ -55,8 +78,7 @@ def ends_soon(process):
 
 
 def test_ctrl_c_ends_all_processes_with_one_line_and_the_next_run_goes_on(run, place):
-    process = started()
-    under_way(process, place)
+    process = under_way(place)
     os.killpg(process.pid, signal.SIGINT)
     out, err = process.communicate(timeout=60)
     assert (process.returncode, out) == (130, "")
@@ -64,26 +86,21 @@ def test_ctrl_c_ends_all_processes_with_one_line_and_the_next_run_goes_on(run, p
     assert ends_soon(process)
     assert not (place / "corpus").exists()
     assert any(place.glob(".corpus.partial/work/encoded-*/*.npz"))
+    (place / "hold").unlink()
     assert run("--source", sources.embedded()[0]) == (0, "")
     assert not (place / ".corpus.partial").exists()
 
 
 def test_workers_end_when_what_they_work_for_is_killed(place):
-    process = started()
-    under_way(process, place)
+    process = under_way(place)
     process.kill()
     assert ends_soon(process)
 
 
 def test_a_worker_that_is_killed_is_one_line_and_what_is_encoded_is_kept(place):
-    process = started()
-    under_way(process, place)
-    process.send_signal(signal.SIGSTOP)
-    processes = subprocess.run(["ps", "-eo", "pid=,pgid=,args="], capture_output=True, text=True, check=True).stdout
-    ours = [line.split(maxsplit=2) for line in processes.splitlines()]
-    workers = [int(pid) for pid, group, words in ours if group == str(process.pid) and "forkserver" in words]
-    os.kill(max(workers), signal.SIGKILL)
-    process.send_signal(signal.SIGCONT)
+    process = under_way(place)
+    os.kill(workers(process)[-1], signal.SIGKILL)
+    (place / "hold").unlink()
     _, err = process.communicate(timeout=60)
     assert process.returncode == 2
     assert re.fullmatch(r"error: a worker process ended at once: out of memory, .*; what is encoded is kept, .*\n", err)
@@ -92,11 +109,9 @@ def test_a_worker_that_is_killed_is_one_line_and_what_is_encoded_is_kept(place):
 
 
 def test_two_processes_do_not_make_one_corpus_at_once(run, place):
-    process = started()
-    under_way(process, place)
-    process.send_signal(signal.SIGSTOP)
+    process = under_way(place)
     code, err = run("--source", "good.txt")
-    process.send_signal(signal.SIGCONT)
+    (place / "hold").unlink()
     assert (code, err) == (2, "error: corpus: another process is making it; wait for it, or name another place\n")
     _, err = process.communicate(timeout=60)
     assert (process.returncode, err) == (0, "")
