@@ -59,8 +59,9 @@ class ModelConfig:
     """epsilon of layer normalisation"""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """compute type; parameters, softmax, normalisation and loss are float32 always"""
-    remat: Literal["none", "full", "dots"] = operational("none")
-    """what the backward pass computes again: nothing, every layer, or all but matrix products"""
+    remat: Literal["none", "full", "dots", "attention"] = operational("none")
+    """what the backward pass computes again: nothing, every layer, all but matrix products, or all but what attention
+    reads"""
     profile: Literal["default", "paper2019"] = "default"
     """paper2019 = as the 2019 code where it differs from the default: memory that is still empty is attended to, as
     zeros; sequence summaries read padding"""
@@ -161,6 +162,15 @@ class OptimizerConfig:
     """decoupled weight decay, per unit of learning rate; not on biases and normalisation"""
     clip_norm: float = 1.0
     """largest global norm of the gradient; 0 = no clipping"""
+    accumulate: int = operational(1)
+    """micro-batches that an update goes through one after the other, to save memory; the loss is that of the whole"""
+    state_dtype: Literal["float32", "bfloat16"] = "float32"
+    """type of Adam's moments; bfloat16 halves them, rounded at random so that small changes are not lost"""
+    spike_factor: float = 0.0
+    """an update whose gradient norm is above this many times its running mean is skipped; 0 = only one that is not
+    finite"""
+    max_skipped: int = operational(10)
+    """updates skipped in a row that end the run"""
     layer_decay: float = 1.0
     """learning rate of a layer as a share of that of the layer above it; the embeddings stand below the first layer
     (paper, appendix A.3); 1 = all alike"""
@@ -174,7 +184,13 @@ class MeshConfig:
     """How devices are arranged; every process must hold the same number of them."""
 
     data: int = operational(-1)
-    """devices along the batch; -1 = all that are left"""
+    """devices along the batch, in a slice; -1 = all that are left"""
+    fsdp: int = operational(1)
+    """devices along the batch that also divide parameters and optimizer state among them"""
+    tensor: int = operational(1)
+    """devices that divide heads, feed-forward width and vocabulary among them; it divides model.num-heads"""
+    dcn_data: int = operational(1)
+    """slices, joined by the data centre's network, that divide the batch among them"""
 
 
 @dataclass(frozen=True)
@@ -183,8 +199,12 @@ class CheckpointConfig:
 
     every_steps: int = operational(1000)
     """updates between checkpoints; rounded up to a multiple of data.windows_per_block, where no memory need be saved"""
+    every_minutes: float = operational(0.0)
+    """minutes between checkpoints, besides those by steps; 0 = by steps alone"""
     keep: int = operational(3)
     """checkpoints kept, newest first"""
+    keep_every: int = operational(0)
+    """checkpoints of steps that are a multiple of this are kept for ever; 0 = none"""
 
 
 @dataclass(frozen=True)
@@ -203,6 +223,8 @@ class LogConfig:
 
     every_steps: int = operational(100)
     """updates between rows of metrics.jsonl, TensorBoard points and, without a terminal, printed lines"""
+    wandb: str | None = operational(None)
+    """a project of Weights & Biases that gets the same numbers (pip install wandb); None = none does"""
 
 
 @dataclass(frozen=True)
@@ -235,6 +257,8 @@ class Config:
     """seed of parameters, dropout and data"""
     tpu: bool = operational(False)
     """demand a TPU"""
+    profile: str | None = operational(None)
+    """updates to trace, as 10:15 (from 10 up to 15), into WORKDIR/tensorboard; None = none"""
     model: ModelConfig = ModelConfig()
     data: DataConfig = DataConfig()
     optimizer: OptimizerConfig = OptimizerConfig()
