@@ -11,10 +11,10 @@ fail() {
 
 # The words as a shell reads them back.
 quoted() {
-    local word line='' quote="'\\''"
+    local word line='' apostrophe="'" escaped="'\\''"
     for word; do
         case $word in
-            *[!A-Za-z0-9_./:=,@%+-]* | '') word="'${word//\'/$quote}'" ;;
+            *[!A-Za-z0-9_./:=,@%+-]* | '') word="'${word//$apostrophe/$escaped}'" ;;
         esac
         line+="${line:+ }$word"
     done

@@ -3,7 +3,7 @@
 # shellcheck source-path=SCRIPTDIR source=common.sh
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
-name=xlnet zone='' project='' type='' slices=1 spot=false reserved=false runtime='' worker=0 poll=60
+name=xlnet zone='' project='' type='' slices=1 spot=false reserved=false runtime='' service_account='' worker=0 poll=60
 usage() {
     cat <<EOF
 usage: launch/tpu_vm.sh ACTION --zone ZONE [SETTING...] [-- SETTINGS OF xlnet_jax.train]
@@ -16,16 +16,17 @@ usage: launch/tpu_vm.sh ACTION --zone ZONE [SETTING...] [-- SETTINGS OF xlnet_ja
   stop       saves and stops training
   delete     gives the slices back
 
-  --zone ZONE          where, as us-east5-b
-  --type TYPE          what, as v6e-256 or v5litepod-16 (for create and resume)
-  --slices N           how many of it ($slices)
-  --spot, --reserved   preemptible, or out of a reservation (else on demand)
-  --name NAME          of the queued resource and its nodes ($name)
-  --runtime VERSION    software of the machines (by --type, the one for JAX)
-  --project PROJECT    of Google Cloud (gcloud's own)
-  --worker WORKER      whose log to follow: a number, or all ($worker)
-  --poll SECONDS       between two looks of resume ($poll)
-  --dry-run            prints the commands and runs none
+  --zone ZONE                where, as us-east5-b
+  --type TYPE                what, as v6e-256 or v5litepod-16 (for create and resume)
+  --slices N                 how many of it ($slices)
+  --spot, --reserved         preemptible, or out of a reservation (else on demand)
+  --name NAME                of the queued resource and its nodes ($name)
+  --runtime VERSION          software of the machines (by --type, the one for JAX)
+  --service-account EMAIL    of the machines, with access to the bucket (Compute Engine's)
+  --project PROJECT          of Google Cloud (gcloud's own)
+  --worker WORKER            whose log to follow: a number, or all ($worker)
+  --poll SECONDS             between two looks of resume ($poll)
+  --dry-run                  prints the commands and runs none
 EOF
 }
 
@@ -61,7 +62,8 @@ create() {
     [ "$slices" = 1 ] || nodes=(--node-count="$slices" --node-prefix="$name")
     if $spot; then capacity=--spot; elif $reserved; then capacity=--reserved; fi
     tpus queued-resources create "$name" "${nodes[@]}" \
-        --accelerator-type="$type" --runtime-version="$runtime" ${capacity:+"$capacity"}
+        --accelerator-type="$type" --runtime-version="$runtime" \
+        ${service_account:+--service-account="$service_account"} ${capacity:+"$capacity"}
 }
 
 install() {
@@ -155,7 +157,7 @@ software() {
 action=${1-}
 case $action in
     create | install | train | follow | resume | stop | delete) settings \
-        'name zone project type slices runtime worker poll' 'spot reserved' "${@:2}" ;;
+        'name zone project type slices runtime service-account worker poll' 'spot reserved' "${@:2}" ;;
     --help) usage && exit ;;
     *) fail "say what to do: create, install, train, follow, resume, stop or delete; --help says more" ;;
 esac

@@ -3,9 +3,10 @@
 # systemd unit xlnet: it outlives the ssh connection, and is told when the machine shuts down.
 set -euo pipefail
 
-case $(systemctl show xlnet --property=SubState --value) in
+state=$(systemctl show xlnet --property=SubState --value)
+case $state in
     dead | failed) ;;
-    *) echo "training runs on $(hostname): left as it is" && exit ;;
+    *) echo "xlnet is $state on $(hostname): left as it is; launch/tpu_vm.sh stop ends it" && exit ;;
 esac
 
 install() {

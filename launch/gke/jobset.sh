@@ -10,7 +10,7 @@ usage() {
 usage: launch/gke/jobset.sh ACTION [SETTING...] [-- SETTINGS OF xlnet_jax.train]
 
   image      builds and pushes the image of the committed xlnet_jax
-  create     starts training: fills in launch/gke/jobset.yaml and applies it
+  create     starts training: fills in launch/gke/jobset.yaml and creates it
   follow     prints its log, until Ctrl-C
   delete     saves and stops training
 
@@ -45,7 +45,7 @@ create() {
         mkdir -p dist
         printf '%s\n' "$text" >"dist/$name.yaml"
     fi
-    run kubectl apply --namespace="$namespace" --filename="dist/$name.yaml"
+    run kubectl create --namespace="$namespace" --filename="dist/$name.yaml"
 }
 
 # The template with its ${...} filled in, as envsubst would do, which few machines have.
@@ -63,7 +63,8 @@ json() {
     local word list=''
     for word; do
         word=${word//\\/\\\\}
-        list+="${list:+, }\"${word//\"/\\\"}\""
+        word=${word//\"/\\\"}
+        list+="${list:+, }\"$word\""
     done
     printf '[%s]\n' "$list"
 }
