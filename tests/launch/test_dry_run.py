@@ -9,7 +9,7 @@ from tests.launch.conftest import ROOT, TOOLS, StandIns, printed
 TRAIN = "-- --preset base --workdir gs://mine/run --corpus 'gs://mine/my corpus' --log.wandb \"it's mine\""
 POD = f"--image eu.gcr.io/mine/xlnet --accelerator tpu-v6e-slice --topology 4x8 {TRAIN}"
 LINES = [
-    "launch/tpu_vm.sh create --zone us-east5-b --type v6e-256 --slices 2 --spot --project mine --service-account me@mine",
+    "launch/tpu_vm.sh create --zone us-east5-b --type v6e-256 --slices 2 --spot --project p --service-account me@p",
     "launch/tpu_vm.sh install --zone us-east5-b --slices 2 --name second",
     f"launch/tpu_vm.sh train --zone us-east5-b {TRAIN}",
     "launch/tpu_vm.sh follow --zone us-east5-b --worker=all",

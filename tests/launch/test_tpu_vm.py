@@ -139,6 +139,13 @@ def test_a_slice_that_fails_fails_the_action(stand_ins: StandIns) -> None:
     assert len(stand_ins.calls()) == 3
 
 
+def test_a_wheel_that_cannot_be_made_is_not_installed(stand_ins: StandIns) -> None:
+    """Neither is that of an earlier commit."""
+    stand_ins.answer("git", "exit 128")
+    assert stand_ins.run("launch/tpu_vm.sh install --zone a").returncode == 128
+    assert [call[0] for call in stand_ins.calls()] == ["git"]
+
+
 def on_worker(stand_ins: StandIns, line: str, state: str) -> str:
     """Does on this machine, as a worker in this state, what the line does on all of them."""
     shutil.copy(ROOT / "launch/tpu_worker.sh", stand_ins.folder)
@@ -166,17 +173,9 @@ TRAIN = (
 def test_settings_reach_training_as_they_were_given(stand_ins: StandIns, state: str) -> None:
     on_worker(stand_ins, TRAIN, state)
     (unit,) = (call for call in stand_ins.calls() if call[0] == "systemd-run")
-    train = unit[unit.index("--tpu") + 1 :]
-    read_by_systemd = [word.replace("$$", "$") for word in train]
-    assert read_by_systemd == [
-        "--workdir",
-        "gs://mine/run",
-        "--corpus",
-        'gs://m/my "$HOME" text',
-        "--log.wandb",
-        "it's",
-        "",
-    ]
+    # systemd reads $$ as a dollar sign.
+    settings = ["--workdir", "gs://mine/run", "--corpus", 'gs://m/my "$$HOME" text', "--log.wandb", "it's", ""]
+    assert unit[unit.index("--tpu") + 1 :] == settings
     assert unit[unit.index("--tpu") - 3] == f"{stand_ins.folder}/xlnet/bin/python"
 
 
