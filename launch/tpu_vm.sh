@@ -131,7 +131,7 @@ look() {
             case $units in
                 unknown) seen=waiting ;; # a machine may be on its way out
                 *'xlnet exited'*) seen='done' ;;
-                *'xlnet dead'* | *'xlnet failed 130'* | *'xlnet failed 143'*) seen=idle ;;
+                *'xlnet dead'* | *'xlnet failed 143'*) seen=idle ;;
                 *'xlnet failed'*) seen=failed ;;
                 *) seen=running ;;
             esac

@@ -10,11 +10,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-TOOLS = (
-    "gcloud kubectl docker xpk sbatch srun scancel scontrol git python3 sleep sudo systemctl systemd-run curl".split()
-)
+TOOLS = "gcloud kubectl docker xpk sbatch srun scontrol git python3 sleep sudo systemctl systemd-run curl".split()
 # All else that the launchers call. Nothing but these and the stand-ins is on PATH.
-ORDINARY = "bash cat cp date dirname env grep id mkdir hostname sed seq".split()
+ORDINARY = "bash cat cp date dirname env grep id mkdir hostname sed".split()
 RECORDER = """#!/usr/bin/env bash
 words=("${0##*/}" "$@")
 (IFS=$'\\x1f' && printf '%s\\x1e' "${words[*]}" >>"$HOME/calls")  # one write: tools may run at the same time
