@@ -27,7 +27,8 @@ settings 'name project region temp machine-type max-workers image' '' "$@"
 required project region temp
 whole_number max_workers
 [[ $temp == gs://* ]] || fail "--temp $temp: Dataflow wants a folder in the cloud, gs://BUCKET/TEMP"
-[[ " ${rest[*]-} " =~ \ --out[=\ ]gs:// ]] || fail "the workers need a place to write: give --out gs://BUCKET/CORPUS behind --"
+[[ " ${rest[*]-} " =~ \ --out[=\ ]gs:// ]] ||
+    fail "the workers need a place to write: give --out gs://BUCKET/CORPUS behind --"
 needs git "$python"
 package=sdk_container_image=$image
 if [ -z "$image" ]; then

@@ -13,7 +13,7 @@ usage: launch/tpu_vm.sh ACTION --zone ZONE [SETTING...] [-- SETTINGS OF xlnet_ja
   train      starts training on every worker where it does not run
   follow     prints its log, until Ctrl-C
   resume     does what of these is missing, and again after every preemption, until the run is done
-  stop       saves and stops training
+  stop       saves and stops training (end resume first, or it goes on)
   delete     gives the slices back
 
   --zone ZONE                where, as us-east5-b
@@ -94,18 +94,20 @@ delete() {
 }
 
 resume() {
-    local before=''
+    local before='' again="could not ask for the slices again: trying on"
     look
     while [ "$seen" != 'done' ]; do
         [ "$seen" = "$before" ] || $dry_run || echo "$(date '+%F %T') $seen"
-        before=$seen
-        case $seen in
-            absent) create ;;
-            preempted) { delete && create; } || echo "could not ask for the slices again: trying on" >&2 ;;
-            idle) { install && train; } || echo "lost a worker while starting: looking again" >&2 ;;
-            refused) fail "the queued resource failed: gcloud compute tpus queued-resources describe says why" ;;
-            failed) fail "training failed: launch/tpu_vm.sh follow --worker all says why" ;;
+        case $seen/$before in
+            absent/) create ;;
+            absent/absent | absent/preempted) create || echo "$again" >&2 ;;
+            absent/*) fail "the queued resource was deleted: the same command asks for a new one" ;;
+            preempted/*) { delete && create; } || echo "$again" >&2 ;;
+            idle/*) { install && train; } || echo "lost a worker while starting: looking again" >&2 ;;
+            refused/*) fail "the queued resource failed: gcloud compute tpus queued-resources describe says why" ;;
+            failed/*) fail "training failed: launch/tpu_vm.sh follow --worker all says why" ;;
         esac
+        before=$seen
         run sleep "$poll"
         look
     done
@@ -116,7 +118,7 @@ resume() {
 # slice, then the end.
 rehearsed_states=(SUSPENDED ACTIVE ACTIVE) rehearsed_units=('' 'xlnet dead 0' 'xlnet exited 0') looks=0
 # shellcheck disable=SC2016 # for the workers to expand
-ask='echo "xlnet $(systemctl show xlnet --property=SubState --value) $(systemctl show xlnet --property=ExecMainStatus --value)"'
+ask='show() { systemctl show xlnet --value --property="$1"; }; echo "xlnet $(show SubState) $(show ExecMainStatus)"'
 look() {
     local state units
     if ! state=$(tpus queued-resources list --filter="name~/$name\$" --format='value(state.state)'); then
@@ -150,7 +152,7 @@ software() {
         v5litepod-*) echo v2-alpha-tpuv5-lite ;;
         v5p-*) echo v2-alpha-tpuv5 ;;
         v6e-*) echo v2-alpha-tpuv6e ;;
-        *) fail "--type $type: Cloud TPU has v2-, v3-, v4-, v5litepod-, v5p- and v6e-; later chips are on GKE, launch/gke/" ;;
+        *) fail "--type $type: TPU VMs are v2-, v3-, v4-, v5litepod-, v5p- or v6e-; later chips are on GKE, launch/gke/" ;;
     esac
 }
 

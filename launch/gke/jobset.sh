@@ -39,10 +39,10 @@ image() {
 create() {
     local text
     text=$(manifest)
+    run mkdir -p dist
     if $dry_run; then
         printf "cat >dist/%s.yaml <<'EOF'\n%s\nEOF\n" "$name" "$text"
     else
-        mkdir -p dist
         printf '%s\n' "$text" >"dist/$name.yaml"
     fi
     run kubectl create --namespace="$namespace" --filename="dist/$name.yaml"
@@ -70,8 +70,9 @@ json() {
 }
 
 follow() {
-    local first=jobset.sigs.k8s.io/job-index=0,batch.kubernetes.io/job-completion-index=0
-    run kubectl logs --namespace="$namespace" --selector="jobset.sigs.k8s.io/jobset-name=$name,$first" --follow --tail=100
+    local host=jobset.sigs.k8s.io/job-index=0,batch.kubernetes.io/job-completion-index=0
+    run kubectl logs --namespace="$namespace" --selector="jobset.sigs.k8s.io/jobset-name=$name,$host" \
+        --follow --tail=100
 }
 
 delete() {
@@ -82,21 +83,24 @@ check_slice() {
     local side
     case $accelerator in
         tpu-v3-slice | tpu-v4-podslice | tpu-v5-lite-podslice | tpu-v5p-slice | tpu-v6e-slice | tpu7x) ;;
-        *) fail "--accelerator $accelerator: GKE has tpu-v3-slice, tpu-v4-podslice, tpu-v5-lite-podslice, tpu-v5p-slice," \
-            "tpu-v6e-slice and tpu7x" ;;
+        *) fail "--accelerator $accelerator: GKE has tpu-v3-slice, tpu-v4-podslice, tpu-v5-lite-podslice," \
+            "tpu-v5p-slice, tpu-v6e-slice and tpu7x" ;;
     esac
-    [[ $topology =~ ^[1-9][0-9]*(x[1-9][0-9]*){1,2}$ ]] || fail "--topology $topology: give the chips of each side, as 4x8 or 4x4x8"
+    [[ $topology =~ ^[1-9][0-9]*(x[1-9][0-9]*){1,2}$ ]] ||
+        fail "--topology $topology: give the chips of each side, as 4x8 or 4x4x8"
     chips=1
     for side in ${topology//x/ }; do chips=$((chips * side)); done
     chips_per_host=${chips_per_host:-$((chips < 4 ? chips : 4))}
     whole_number chips_per_host
-    [ $((chips % chips_per_host)) = 0 ] || fail "--chips-per-host $chips_per_host does not divide the $chips chips of $topology"
+    [ $((chips % chips_per_host)) = 0 ] ||
+        fail "--chips-per-host $chips_per_host does not divide the $chips chips of $topology"
 }
 
 action=${1-}
 case $action in
     image | create | follow | delete) settings \
-        'name image accelerator topology slices chips-per-host max-restarts grace namespace service-account' spot "${@:2}" ;;
+        'name image accelerator topology slices chips-per-host max-restarts grace namespace service-account' \
+        spot "${@:2}" ;;
     --help) usage && exit ;;
     *) fail "say what to do: image, create, follow or delete; --help says more" ;;
 esac

@@ -86,6 +86,7 @@ def test_resume_does_what_is_missing_until_the_run_is_done(
             "training failed: launch/tpu_vm.sh follow --worker all says why",
         ),
         (["FAILED"], "the queued resource failed: gcloud compute tpus queued-resources describe says why"),
+        (["WAITING_FOR_RESOURCES", ""], "the queued resource was deleted: the same command asks for a new one"),
         (["broken"], "gcloud cannot list the queued resources: it says why above"),
     ],
 )
@@ -94,6 +95,15 @@ def test_resume_stops_where_trying_again_would_not_help(stand_ins: StandIns, loo
     said = stand_ins.run(RESUME)
     assert (said.returncode, said.stderr) == (2, f"error: {message}\n")
     assert set(deeds(stand_ins)) <= {"pause"}
+
+
+def test_slices_are_asked_for_until_they_are_granted_again(stand_ins: StandIns) -> None:
+    see(stand_ins, "SUSPENDED", "", "WAITING_FOR_RESOURCES", "ACTIVE: xlnet exited 0")
+    gcloud = stand_ins.folder / "bin/gcloud"
+    gcloud.write_text(gcloud.read_text() + "[[ $* != *'resources create'* || $(cat \"$HOME/look\") != 1 ]]\n")
+    said = stand_ins.run(RESUME)
+    assert (said.returncode, said.stderr) == (0, "could not ask for the slices again: trying on\n")
+    assert deeds(stand_ins) == ["delete", "create", "pause", "create", "pause", "pause"]
 
 
 def test_a_preemption_while_installing_is_met_by_looking_again(stand_ins: StandIns) -> None:
