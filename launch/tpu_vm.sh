@@ -114,8 +114,8 @@ resume() {
     $dry_run || echo "the run is done: launch/tpu_vm.sh delete gives the slices back"
 }
 
-# Sets $seen: absent, preempted, refused, waiting, idle, running, failed or done. A dry run sees a preemption, then a new
-# slice, then the end.
+# Sets $seen: absent, preempted, refused, waiting, idle, running, failed or done. A dry run sees a preemption, a new
+# slice, and the end.
 rehearsed_states=(SUSPENDED ACTIVE ACTIVE) rehearsed_units=('' 'xlnet dead 0' 'xlnet exited 0') looks=0
 # shellcheck disable=SC2016 # for the workers to expand
 ask='show() { systemctl show xlnet --value --property="$1"; }; echo "xlnet $(show SubState) $(show ExecMainStatus)"'
@@ -152,7 +152,7 @@ software() {
         v5litepod-*) echo v2-alpha-tpuv5-lite ;;
         v5p-*) echo v2-alpha-tpuv5 ;;
         v6e-*) echo v2-alpha-tpuv6e ;;
-        *) fail "--type $type: TPU VMs are v2-, v3-, v4-, v5litepod-, v5p- or v6e-; later chips are on GKE, launch/gke/" ;;
+        *) fail "--type $type: TPU VMs are v2-, v3-, v4-, v5litepod-, v5p- or v6e-; later ones: GKE, launch/gke/" ;;
     esac
 }
 

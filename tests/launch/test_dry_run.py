@@ -65,7 +65,7 @@ def test_a_dry_run_prints_the_very_commands_of_a_run_and_runs_none(stand_ins: St
         ("launch/tpu_vm.sh create --zone a --typ v6e-8", "unknown setting --typ: --help lists them all"),
         ("launch/tpu_vm.sh create --zone a v6e-8", "v6e-8 stands alone"),
         ("launch/tpu_vm.sh create --zone a --type v6e-8 --slices 0", "--slices 0: give a whole number from 1 up"),
-        ("launch/tpu_vm.sh create --zone a --type tpu7x-8", "later chips are on GKE, launch/gke/"),
+        ("launch/tpu_vm.sh create --zone a --type tpu7x-8", "later ones: GKE, launch/gke/"),
         ("launch/tpu_vm.sh train --zone a -- --workdir runs/mine", "give --workdir gs://BUCKET/RUN behind --"),
         ("launch/tpu_vm.sh resume --zone a --type v6e-8", "give --workdir gs://BUCKET/RUN behind --"),
         ("launch/gke/jobset.sh create", "--image is missing: --help says what it is"),
