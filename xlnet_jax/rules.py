@@ -64,10 +64,30 @@ def _contradictions(config: Config) -> Iterator[str]:
         ("eval.every-steps", config.eval.every_steps),
         ("eval.max-windows", config.eval.max_windows),
         ("log.every-steps", config.log.every_steps),
+        ("optimizer.max-skipped", config.optimizer.max_skipped),
     ):
         yield from _positive(name, value)
+    yield from _profile(config)
     if not 0 <= config.seed < 2**31:
         yield f"seed {config.seed} must be in [0, 2^31)"
+
+
+def traced_updates(profile: str | None) -> range:
+    """The updates that --profile names: of 10:15, range(10, 15). Raises ValueError where it names none."""
+    if profile is None:
+        return range(0)
+    begin, _, end = profile.partition(":")
+    return range(int(begin), int(end))
+
+
+def _profile(config: Config) -> Iterator[str]:
+    try:
+        traced = traced_updates(config.profile)
+    except ValueError:
+        yield f"profile {config.profile} is not a range of updates: give the first and the end, as 10:15"
+        return
+    if config.profile and not 0 <= traced.start < traced.stop <= config.steps:
+        yield f"profile {config.profile} must be two numbers that rise, from 0 to the {config.steps} steps of the run"
 
 
 def _positive(name: str, value: int) -> Iterator[str]:

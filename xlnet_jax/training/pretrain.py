@@ -4,6 +4,7 @@ after any interruption goes on where it stood."""
 import functools
 import shlex
 import signal
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,19 +19,24 @@ from data_pipelines.tokenizer import Tokenizer
 from xlnet_jax.config import PRESETS, Config, flatten
 from xlnet_jax.interop.pretrained import Pretrained
 from xlnet_jax.models.lm import XLNetLM
+from xlnet_jax.rules import traced_updates
 from xlnet_jax.training import sharding
 from xlnet_jax.training.checkpoint import Checkpoints
+from xlnet_jax.training.compile_cache import programs_kept_in
 from xlnet_jax.training.curves import draw_curves
+from xlnet_jax.training.goodput import WallTime
 from xlnet_jax.training.initial import begin_from, params_of, tokenizer_of
 from xlnet_jax.training.interrupt import stop_after_step
 from xlnet_jax.training.loop import Evaluation, Loop, relative_to_unigram
 from xlnet_jax.training.metrics import MetricsWriter, read_records
 from xlnet_jax.training.optimizer import make_optimizer
+from xlnet_jax.training.profile import Tracer
 from xlnet_jax.training.progress import ProgressView
 from xlnet_jax.training.state import StatePlan, TrainState, empty_mems_ZBMD, init_state, plan_state, with_params
 from xlnet_jax.training.step import make_eval_step, make_train_step
 from xlnet_jax.training.text import Text
 from xlnet_jax.training.unigram import unigram_line
+from xlnet_jax.training.weights_and_biases import WandbRun, demand_wandb
 from xlnet_jax.training.workdir import Workdir
 
 _TEXT_SETTINGS = ("corpus", "validation", "corpus_errors", "text_field", "tfds_data_dir")
@@ -39,7 +45,10 @@ VALIDATION_SEED = 2**31 - 1  # the held-out targets are the same in every run
 
 def pretrain(config: Config) -> int:
     """Trains to config.steps. Returns 0, or 128 + the signal that stopped it with its state saved."""
+    began = time.time()
     console = Console(soft_wrap=True, highlight=False, markup=False)
+    if config.log.wandb:
+        demand_wandb(config.log.wandb)
     # ---- text, tokenizer, corpus ------------------------------------------------------------------------------------
     text = Text.of(config)
     workdir = Workdir(Path(config.workdir or f"runs/{text.name}-{config.preset}"))
@@ -59,7 +68,8 @@ def pretrain(config: Config) -> int:
         console.print(
             f"{split:11} {blocks:,} blocks of {corpus.block_len:,} tokens, {blocks * corpus.block_len:,} in all"
         )
-    return _train(config, start, corpus, tokenizer, workdir, console)
+    with programs_kept_in(str(workdir.compiled)):
+        return _train(config, start, corpus, tokenizer, workdir, console, began)
 
 
 def _train(
@@ -69,6 +79,7 @@ def _train(
     tokenizer: Tokenizer,
     workdir: Workdir,
     console: Console,
+    began: float,
 ) -> int:
     # ---- batches ----------------------------------------------------------------------------------------------------
     mesh = sharding.make_mesh(config.mesh, config.data.batch_size)
@@ -102,13 +113,16 @@ def _train(
         start = done = int(state.step)
         if start:
             console.print(f"resumed     at step {start} of {config.steps}")
+        wandb_run = WandbRun(config.log.wandb, config, workdir.wandb_id) if config.log.wandb else None
         with (
             ProgressView(start, config.steps, unigram_nats, console) as view,
-            MetricsWriter(workdir.metrics, workdir.tensorboard, resume_step=start) as writer,
+            MetricsWriter(workdir.metrics, workdir.tensorboard, start, wandb_run) as writer,
         ):
+            times = WallTime(read_records(workdir.metrics), began)
+            tracer = Tracer(traced_updates(config.profile), workdir.tensorboard, view.say)
             loop = Loop(
                 config, unigram_nats, train.steps_per_block, train_step, put, evaluation, checkpoints, writer, view,
-                interrupt,
+                interrupt, times, tracer,
             )  # fmt: skip
             if start < config.steps:
                 done = loop.run(state, start, train.iterate(start, config.steps, rows))
