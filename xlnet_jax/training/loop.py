@@ -138,7 +138,7 @@ class Loop:
         if numbers["skipped_in_a_row"]:
             self.view.say(
                 f"update {step} was skipped: loss {numbers['loss']:.4g}, gradient norm {numbers['gradient_norm']:.4g} "
-                f"(batch {step - 1}); {numbers['skipped_in_a_row']:.0f} in a row, {numbers['skipped_total']:.0f} in all"
+                f"(batch {step - 1}); {numbers['skipped_in_a_row']:.0f} in a row, {numbers['skipped']:.0f} in all"
             )
             self._demand_progress(reading)
         if step % self.config.log.every_steps == 0 or step == self.config.steps:

@@ -74,8 +74,7 @@ class Devices:
             "gradient_norm": math.inf if is_bad else 1.0,
             "parameter_norm": 2.0,
             "learning_rate": 0.1,
-            "skipped": is_bad,
-            "skipped_total": self.skipped,
+            "skipped": self.skipped,
             "skipped_in_a_row": self.in_a_row,
         }
 
@@ -152,7 +151,7 @@ def test_a_skipped_update_is_said_once_and_counted(run):
         "update 6 was skipped: loss nan, gradient norm inf (batch 5); 1 in a row, 2 in all",
     ]
     rows = {r["step"]: r for r in done.written if r["split"] == "train"}
-    assert [rows[step]["skipped_total"] for step in (2, 4, 6, 8)] == [0, 1, 2, 2]
+    assert [rows[step]["skipped"] for step in (2, 4, 6, 8)] == [0, 1, 2, 2]
 
 
 def test_too_many_in_a_row_end_the_run_with_the_batch_and_the_last_good_checkpoint(run):

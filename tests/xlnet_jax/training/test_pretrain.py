@@ -86,7 +86,7 @@ def test_metrics_stand_beside_the_unigram_line(straight):
     assert [r["step"] for r in records if r["split"] == "validation"] == [6, 12]
     assert len({r["unigram"] for r in records}) == 1
     assert 3.0 < records[0]["unigram"] < 6.0
-    assert {"loss", "gradient_norm", "parameter_norm", "learning_rate", "skipped_total"} <= records[0].keys()
+    assert {"loss", "gradient_norm", "parameter_norm", "learning_rate", "skipped"} <= records[0].keys()
 
 
 def test_the_time_of_a_run_is_on_record(straight):

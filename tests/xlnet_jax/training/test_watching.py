@@ -151,7 +151,7 @@ def test_a_wandb_that_refuses_is_one_line(tmp_path, monkeypatch):
 
 def test_a_bad_batch_is_skipped_and_the_run_goes_on(watched):
     rows = {r["step"]: r for r in read_records(watched.workdir / "metrics.jsonl") if r["split"] == "train"}
-    assert [rows[step]["skipped_total"] for step in range(1, 10)] == [0, 0, 0, 0, 0, 1, 2, 2, 2]
+    assert [rows[step]["skipped"] for step in range(1, 10)] == [0, 0, 0, 0, 0, 1, 2, 2, 2]
     assert np.isnan(rows[6]["loss"])
     assert np.isfinite(rows[8]["loss"])
     assert rows[7]["parameter_norm"] == rows[8]["parameter_norm"]
