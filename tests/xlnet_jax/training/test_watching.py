@@ -1,12 +1,12 @@
 """What a run shows to those who watch it: a trace, Weights & Biases, bad batches; and what it keeps for a restart."""
 
 import gzip
-import importlib.util
 import itertools
 import json
 import shlex
 import sys
 import zlib
+from importlib.machinery import ModuleSpec
 from types import SimpleNamespace
 
 import jax
@@ -30,6 +30,8 @@ POISONED = (5, 6, 9, 10, 11)  # batches whose weights are no numbers
 
 class Wandb:
     """Stands in for the package."""
+
+    __spec__ = ModuleSpec("wandb", None)
 
     def __init__(self):
         self.started, self.logged, self.finished = [], [], 0
@@ -62,7 +64,6 @@ def watched(tmp_path_factory):
     words = [*TINY, "--corpus", str(folder / "novel.txt"), "--workdir", str(run.workdir)]
     with pytest.MonkeyPatch.context() as patch, no_compile_cache_but_ours():
         patch.setitem(sys.modules, "wandb", run.wandb)
-        patch.setattr(importlib.util, "find_spec", lambda name: name)
         patch.setattr(compile_cache, "PLATFORMS", ("cpu",))
         patch.setattr(BatchSource, "batch", poisoned(BatchSource.batch))
         assert train.main([*words, "--steps", "4", "--profile", "2:4", "--log.wandb", "novels"]) == 0
@@ -132,7 +133,7 @@ def test_a_resumed_run_is_the_same_run_at_wandb(watched):
 
 
 def test_a_missing_wandb_is_one_line_before_anything_is_written(tmp_path, monkeypatch):
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "wandb", None)
     with pytest.raises(InputError, match=r"log\.wandb p: the package wandb is not installed: pip install 'xlnet_jax\["):
         train.main([*TINY, "--log.wandb", "p", "--workdir", str(tmp_path / "run")])
     assert not (tmp_path / "run").exists()
