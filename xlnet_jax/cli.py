@@ -21,6 +21,7 @@ from xlnet_jax.config import FIXED_BY_WEIGHTS, PRESETS, Config, InputError, flat
 from xlnet_jax.rules import validate
 
 USER_ERROR = 2
+RESTART = 143  # 128 + SIGTERM: nothing is to be mended, the same command goes on
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 REFUSED = (errno.EROFS, errno.EACCES, errno.EPERM, errno.ENAMETOOLONG)
 T = TypeVar("T")
