@@ -17,21 +17,25 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+import uuid
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, BinaryIO, TypeVar
+from typing import Any, BinaryIO
 
 import jax
+from etils import epath
 
 from xlnet_jax.cli import RESTART, USER_ERROR
 from xlnet_jax.config import DistributedConfig, InputError
 from xlnet_jax.runtime import address_of
 
-T = TypeVar("T")
 Message = dict[str, Any]
 
 _LONGEST_MESSAGE = 2**24  # bytes
 _SECONDS_TO_LEAVE = 10.0
+SECONDS_TO_APPEAR = 60.0
+"""until the other hosts see a file that process 0 has written: NFS remembers for a while what was not there"""
+_MARK = ".start"
 _DONE = "all is done"
 
 
@@ -49,10 +53,20 @@ class Hosts:
         """The values (as JSON knows them) that all processes give under this name, in their order; waits for all."""
         return [value]
 
-    def from_first(self, name: str, make: Callable[[], T]) -> T:
-        """What process 0 makes; the others wait for it. As JSON knows it."""
-        made = make() if self.first else None
-        return self.gather(name, made)[0]
+    def demand_shared(self, folder: epath.PathLike) -> None:
+        """InputError on a host whose `folder` is not that of process 0."""
+        start, mark = uuid.uuid4().hex, epath.Path(folder) / _MARK
+        if self.first:
+            mark.write_text(start)
+        start = self.gather("mark of this start", start)[0]
+        until = time.monotonic() + SECONDS_TO_APPEAR
+        while not mark.exists() or mark.read_text() != start:
+            if time.monotonic() > until:
+                raise InputError(
+                    f"workdir {folder} on {socket.gethostname()} is not the folder that process 0 has by this name: "
+                    "all hosts need one folder that they share (NFS, Filestore, gs://BUCKET/FOLDER), as --workdir"
+                )
+            time.sleep(0.5)
 
 
 ALONE = Hosts()

@@ -49,3 +49,16 @@ def read_records(path: Path) -> Iterator[dict[str, Any]]:
             continue
         if isinstance(record, dict) and {"step", "split", "loss"} <= record.keys():
             yield record
+
+
+class SilentWriter(MetricsWriter):
+    """Stands for the one of process 0 in the other processes, which write nothing."""
+
+    def __init__(self) -> None:
+        """Opens nothing."""
+
+    def write(self, record: Record) -> None:
+        """Writes nothing."""
+
+    def __exit__(self, *_: object) -> None:
+        """Closes nothing."""
