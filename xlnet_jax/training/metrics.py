@@ -60,5 +60,8 @@ class SilentWriter(MetricsWriter):
     def write(self, record: Record) -> None:
         """Writes nothing."""
 
+    def flush(self) -> None:
+        """Has nothing to write."""
+
     def __exit__(self, *_: object) -> None:
         """Closes nothing."""
