@@ -63,8 +63,13 @@ def _detected(given: DistributedConfig, method: str | None) -> DistributedConfig
         address, count, process, _ = ClusterEnv.auto_detect_unset_distributed_params(
             None, None, None, None, method, given.initialization_timeout
         )
-    except RuntimeError as error:  # of a name that no server of names knows
-        raise InputError(f"process 0 did not arrive within {given.initialization_timeout} s: {error}") from None
+    except (RuntimeError, OSError) as error:  # no server of names knows process 0, none of metadata answers
+        raise InputError(f"the hosts of this run cannot be learned from the platform: {error}") from None
+    if address is None:
+        raise InputError(
+            f"--tpu: {worker_count()} workers are named here, and nothing says which of them this is: give "
+            "--distributed.coordinator-address, --distributed.num-processes and --distributed.process-id"
+        )
     return replace(given, coordinator_address=address, num_processes=count, process_id=process)
 
 

@@ -1,5 +1,5 @@
-"""Several processes are one run: they meet or say who is missing, compute what one process would, stop together, and none
-is left behind when another one is lost."""
+"""Several processes are one run: they meet or say who is missing, compute what one would, stop together, and none stays
+behind when another is lost."""
 
 import itertools
 import json
