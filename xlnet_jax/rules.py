@@ -66,6 +66,9 @@ def _contradictions(config: Config) -> Iterator[str]:
         ("log.every-steps", config.log.every_steps),
     ):
         yield from _positive(name, value)
+    for name in ("every_minutes", "keep_every"):
+        if getattr(config.checkpoint, name) < 0:
+            yield f"checkpoint.{name.replace('_', '-')} {getattr(config.checkpoint, name):g} must not be negative"
     if not 0 <= config.seed < 2**31:
         yield f"seed {config.seed} must be in [0, 2^31)"
 

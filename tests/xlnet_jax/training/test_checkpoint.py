@@ -12,7 +12,7 @@ from tests.xlnet_jax.training.tiny import CONFIG, batch_at
 from xlnet_jax.config import CheckpointConfig, InputError, to_dict
 from xlnet_jax.models.lm import XLNetLM
 from xlnet_jax.training import sharding
-from xlnet_jax.training.checkpoint import Checkpoints, save_interval
+from xlnet_jax.training.checkpoint import Checkpoints
 from xlnet_jax.training.optimizer import make_optimizer
 from xlnet_jax.training.state import empty_mems_ZBMD, init_state, plan_state
 from xlnet_jax.training.step import make_train_step
@@ -33,7 +33,10 @@ class Run:
         self.put = sharding.batch_to_mesh(self.mesh, CONFIG.data.batch_size)
 
     def open(self):
-        return Checkpoints(self.folder / "checkpoints", CONFIG, self.folder / "tokenizer", STEPS_PER_BLOCK)
+        return self.open_as(CONFIG)
+
+    def open_as(self, config, corpus="abc"):
+        return Checkpoints(self.folder / "checkpoints", config, self.folder / "tokenizer", STEPS_PER_BLOCK, corpus)
 
     def train(self, state, start, stop, checkpoints=None, save_at=()):
         for t in range(start, stop):
