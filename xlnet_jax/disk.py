@@ -6,6 +6,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from etils import epath
 
@@ -24,7 +25,7 @@ def absolute(path: epath.PathLike) -> epath.Path:
     return epath.Path(path) if in_bucket(path) else epath.Path(os.path.abspath(path))
 
 
-def write_durably(path: epath.Path, content: bytes) -> None:
+def write_durably(path: epath.Path | Path, content: bytes) -> None:
     """All of it or nothing, whenever the process or the machine stops."""
     if in_bucket(path):
         path.write_bytes(content)
@@ -43,14 +44,13 @@ class Spool:
 
     def __init__(self, home: epath.Path):
         self._home = home
-        self.folder = epath.Path(tempfile.mkdtemp()) if in_bucket(home) else home
+        self.folder = Path(tempfile.mkdtemp() if in_bucket(home) else home)
 
     def publish(self) -> None:
         """Copies the files to where they belong."""
         if in_bucket(self._home):
-            for root, _, names in self.folder.walk():
-                for name in names:
-                    (root / name).copy(self._home / root.relative_to(self.folder) / name, overwrite=True)
+            for file in filter(Path.is_file, self.folder.rglob("*")):
+                epath.Path(file).copy(self._home / file.relative_to(self.folder), overwrite=True)
 
 
 def move_folder(folder: epath.Path, target: epath.Path) -> None:

@@ -21,7 +21,7 @@ class MetricsWriter:
         self._spool = Spool(path.parent)
         lines = self._spool.folder / path.name
         write_durably(lines, "".join(json.dumps(r) + "\n" for r in kept).encode())
-        self._lines = open(lines, "a", buffering=1)
+        self._lines = lines.open("a", buffering=1)
         # What an interrupted run wrote ahead of its last checkpoint is hidden, and written again.
         self._events = SummaryWriter(str(self._spool.folder / events_folder.name), purge_step=resume_step + 1)
 
