@@ -1,8 +1,8 @@
 """Checkpoints by Orbax: written in the background, atomic, each one complete in itself.
 
-checkpoints/<step>/ holds params, optimizer, config (the resolved settings), tokenizer and data (the fingerprint of the
-corpus); mems only where rows are inside their blocks, and only in the newest checkpoint: memory is large, and at the
-first step of a block there is none. Finetuning, conversion and generation never read it.
+checkpoints/<step>/ holds params, optimizer, guard, config (the resolved settings), tokenizer and data (the fingerprint
+of the corpus); mems only where rows are inside their blocks, and only in the newest checkpoint: memory is large, and
+at the first step of a block there is none. Finetuning, conversion and generation never read it.
 
 Every process of a run makes the same calls; Orbax writes each array from where it is, process 0 all else. Arrays are
 restored to the shardings of the run that reads them, whatever the mesh was that wrote them.
@@ -25,7 +25,7 @@ from jax.experimental import multihost_utils
 from xlnet_jax.checksums import find_damage, write_checksums
 from xlnet_jax.config import Config, InputError, from_dict, identity_difference, to_dict
 from xlnet_jax.disk import absolute, demand_space, full_disk_as_os_error, in_bucket, move_folder
-from xlnet_jax.training.state import TrainState
+from xlnet_jax.training.state import Guard, TrainState
 
 # Orbax reports every step of its work, and writes out what it raises as well.
 logging.getLogger("absl").setLevel(logging.CRITICAL)
@@ -123,6 +123,7 @@ class Checkpoints:
         items: dict[str, Any] = {
             "params": ocp.args.StandardSave(state.params),
             "optimizer": ocp.args.StandardSave(state.opt_state),
+            "guard": ocp.args.StandardSave(vars(state.guard)),
             "config": ocp.args.JsonSave(to_dict(self._config)),
             "tokenizer": _FolderSave(self._tokenizer_folder),
             "data": ocp.args.JsonSave(self._data),
@@ -184,17 +185,19 @@ class Checkpoints:
         items: dict[str, Any] = {
             "params": ocp.args.StandardRestore(abstract.params),
             "optimizer": ocp.args.StandardRestore(abstract.opt_state),
+            "guard": ocp.args.StandardRestore(vars(abstract.guard)),
         }
         if self._has_memory(step):
             items["mems"] = ocp.args.StandardRestore({"mems_ZBMD": abstract.mems_ZBMD})
         restored = self._manager.restore(step, args=ocp.args.Composite(**items))
         mems_ZBMD = restored["mems"]["mems_ZBMD"] if self._has_memory(step) else empty_mems()
         step_array = jax.device_put(jax.numpy.int32(step), abstract.step.sharding)
-        return TrainState(step_array, restored["params"], restored["optimizer"], mems_ZBMD)
+        guard = Guard(**restored["guard"])
+        return TrainState(step_array, restored["params"], restored["optimizer"], mems_ZBMD, guard)
 
     def _damage(self, step: int) -> str | None:
         """Process 0 looks, and all hear of it: they must choose the same step. A bucket checks its objects itself."""
-        items = {"params", "optimizer", "config", "data"} | ({"mems"} if self._has_memory(step) else set())
+        items = {"params", "optimizer", "guard", "config", "data"} | ({"mems"} if self._has_memory(step) else set())
         look = jax.process_index() == 0 and not in_bucket(self.folder)
         found = find_damage(Path(self.path(step)), items) if look else None
         damaged = multihost_utils.broadcast_one_to_all(np.array(found is not None))

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tests.xlnet_jax.training.tiny import CONFIG, batch_at
-from xlnet_jax.config import CheckpointConfig, InputError, to_dict
+from xlnet_jax.config import CheckpointConfig, InputError, MeshConfig, to_dict
 from xlnet_jax.models.lm import XLNetLM
 from xlnet_jax.training import checkpoint, sharding
 from xlnet_jax.training.checkpoint import Checkpoints
@@ -27,9 +27,10 @@ class Run:
 
     def __init__(self):
         self.folder = None
-        self.mesh = sharding.make_mesh(CONFIG.mesh, CONFIG.data.batch_size)
+        self.mesh = sharding.make_mesh(CONFIG)
         model, tx = XLNetLM(CONFIG.model), make_optimizer(CONFIG.optimizer, CONFIG.steps)
-        self.plan = plan_state(CONFIG, model, tx, self.mesh)
+        self.plan_on = lambda mesh: plan_state(CONFIG, model, tx, mesh)
+        self.plan = self.plan_on(self.mesh)
         self.fresh = lambda: init_state(CONFIG, model, tx, self.plan)
         self.step = make_train_step(CONFIG, model, tx, self.plan, self.mesh)
         self.put = sharding.batch_to_mesh(self.mesh, CONFIG.data.batch_size)
@@ -48,9 +49,9 @@ class Run:
                 checkpoints.save(state, t + 1)
         return state
 
-    def restore(self, checkpoints, said=None):
-        said = [] if said is None else said
-        return checkpoints.restore(self.plan.abstract, lambda: empty_mems_ZBMD(CONFIG, self.mesh), said.append)
+    def restore(self, checkpoints, said=None, plan=None):
+        said, plan = [] if said is None else said, plan or self.plan
+        return checkpoints.restore(plan.abstract, lambda: empty_mems_ZBMD(CONFIG, self.mesh), said.append)
 
 
 @pytest.fixture(scope="module")
@@ -81,6 +82,26 @@ def test_a_resumed_run_ends_with_the_bits_of_an_uninterrupted_one(run, saved_at)
         resumed = run.train(state, saved_at, 9)
     assert_same(resumed.params, straight.params)
     assert_same(resumed.opt_state, straight.opt_state)
+
+
+@pytest.mark.parametrize(
+    ("devices", "shape"), [(4, {}), (4, {"fsdp": 2}), (4, {"fsdp": 2, "tensor": 2}), (8, {"tensor": 2}), (1, {})]
+)
+def test_another_mesh_restores_what_eight_devices_saved_and_they_what_it_saved(run, tmp_path, devices, shape):
+    with run.open() as checkpoints:
+        saved = run.train(run.fresh(), 0, 6, checkpoints, save_at=[6])
+    config = dataclasses.replace(CONFIG, mesh=MeshConfig(**shape))
+    plan = run.plan_on(sharding.make_mesh(config, jax.devices()[:devices]))
+    with run.open_as(config) as checkpoints:
+        there = run.restore(checkpoints, plan=plan)
+    assert jax.tree.map(lambda a: a.sharding, there) == plan.shardings
+    assert_same(there, saved)
+    run.folder = tmp_path / "back"
+    shutil.copytree(tmp_path / "tokenizer", run.folder / "tokenizer")
+    with run.open_as(config) as checkpoints:
+        checkpoints.save(there, 6)
+    with run.open() as checkpoints:
+        assert_same(run.restore(checkpoints), saved)
 
 
 def test_memory_is_saved_inside_blocks_only_and_kept_in_the_newest_checkpoint_only(run):
