@@ -104,15 +104,15 @@ def worker_count() -> int:
 
 
 def _worker_names() -> list[str]:
-    named = os.environ.get("TPU_WORKER_HOSTNAMES") or _metadata("worker-network-endpoints")
+    named = os.environ.get("TPU_WORKER_HOSTNAMES") or metadata("instance/attributes/worker-network-endpoints")
     # An endpoint of the metadata server may be name:port:address.
     return [endpoint.split(":")[-1] for endpoint in named.split(",") if endpoint]
 
 
-def _metadata(attribute: str) -> str:
-    """An attribute of the Google Cloud machine that this is; empty elsewhere."""
+def metadata(name: str) -> str:
+    """What the Google Cloud machine that this is says under this name; empty elsewhere."""
     server = os.environ.get("GCE_METADATA_HOST", "metadata.google.internal")
-    url = f"http://{server}/computeMetadata/v1/instance/attributes/{attribute}"
+    url = f"http://{server}/computeMetadata/v1/{name}"
     request = urllib.request.Request(url, headers={"Metadata-Flavor": "Google"})
     try:
         with urllib.request.urlopen(request, timeout=2) as answer:

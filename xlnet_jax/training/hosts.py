@@ -25,9 +25,10 @@ from typing import Any, BinaryIO
 import jax
 from etils import epath
 
-from xlnet_jax.cli import RESTART, USER_ERROR
+from xlnet_jax.cli import USER_ERROR
 from xlnet_jax.config import DistributedConfig, InputError
 from xlnet_jax.runtime import address_of
+from xlnet_jax.training.interrupt import RESTART
 
 Message = dict[str, Any]
 

@@ -3,14 +3,15 @@ after any interruption goes on where it stood."""
 
 import functools
 import shlex
-import signal
 from dataclasses import dataclass, replace
-from pathlib import Path
 from socket import gethostname
 from typing import Any
 
 import jax
+import numpy as np
 import optax
+from jax.experimental import multihost_utils
+from jax.sharding import Mesh
 from rich.console import Console
 
 from data_pipelines.batches import BatchSource
@@ -59,21 +60,21 @@ class _Run:
 
 
 def pretrain(config: Config, hosts: Hosts = ALONE) -> int:
-    """Trains to config.steps. Returns 0, or 128 + the signal that stopped it with its state saved.
+    """Trains to config.steps. Returns 0, or the exit code of a run that was stopped with its state saved.
 
     Of several processes, process 0 makes what the others read, and it alone writes what is not a checkpoint.
     """
     console = Console(soft_wrap=True, highlight=False, markup=False, quiet=not hosts.first)
     made = _prepare(config, console) if hosts.first else None
     told = hosts.gather("prepared", made.told() if made else None)[0]
-    hosts.demand_shared(Path(told["workdir"]))
+    hosts.demand_shared(told["workdir"])
     return _train(made or _find_prepared(told), hosts, console)
 
 
 def _prepare(config: Config, console: Console) -> _Run:
     # ---- text, tokenizer, corpus ------------------------------------------------------------------------------------
     text = Text.of(config)
-    workdir = Workdir(Path(config.workdir or f"runs/{text.name}-{config.preset}"))
+    workdir = Workdir(config.workdir or f"runs/{text.name}-{config.preset}")
     start = None
     if config.init:
         config, start = begin_from(config.init, config, workdir.resumes())
@@ -94,7 +95,7 @@ def _prepare(config: Config, console: Console) -> _Run:
 
 
 def _find_prepared(told: dict[str, Any]) -> _Run:
-    config, workdir, corpus = from_dict(told["config"]), Workdir(Path(told["workdir"])), Corpus(told["corpus"])
+    config, workdir, corpus = from_dict(told["config"]), Workdir(told["workdir"]), Corpus(told["corpus"])
     if corpus.manifest.made_from != told["made_from"]:
         raise InputError(f"corpus {corpus.folder} is another one on {gethostname()} than on the host of process 0")
     start = begin_from(config.init, config, workdir.resumes())[1] if config.init else None
@@ -104,7 +105,7 @@ def _find_prepared(told: dict[str, Any]) -> _Run:
 def _train(run: _Run, hosts: Hosts, console: Console) -> int:
     config, corpus, workdir = run.config, run.corpus, run.workdir
     # ---- batches ----------------------------------------------------------------------------------------------------
-    mesh = sharding.make_mesh(config.mesh, config.data.batch_size)
+    mesh = sharding.make_mesh(config)
     put = sharding.batch_to_mesh(mesh, config.data.batch_size)
     rows = sharding.process_rows(mesh, config.data.batch_size)
 
@@ -123,16 +124,18 @@ def _train(run: _Run, hosts: Hosts, console: Console) -> int:
     empty_mems = functools.partial(empty_mems_ZBMD, config, mesh)
     evaluation = Evaluation(make_eval_step(config, model, plan, mesh), held_out, empty_mems, put)
     train_step = make_train_step(config, model, tx, plan, mesh)
-    _introduce(config, plan, unigram_nats, console)
+    _introduce(config, plan, mesh, len(rows), unigram_nats, console)
 
     # ---- state, and training to its end -----------------------------------------------------------------------------
     with (
-        Checkpoints(workdir.checkpoints, config, workdir.tokenizer, train.steps_per_block) as checkpoints,
+        Checkpoints(
+            workdir.checkpoints, config, workdir.tokenizer, train.steps_per_block, corpus.manifest.sha256
+        ) as checkpoints,
         stop_after_step() as interrupt,
     ):
         state = checkpoints.restore(plan.abstract, empty_mems, console.print)
         state = state or _first_state(config, run.start_from, model, tx, plan, console)
-        start = done = int(state.step)
+        start = int(state.step)
         if start:
             console.print(f"resumed     at step {start} of {config.steps}")
         with (
@@ -143,15 +146,12 @@ def _train(run: _Run, hosts: Hosts, console: Console) -> int:
                 config, unigram_nats, train.steps_per_block, train_step, put, evaluation, checkpoints, writer, view,
                 interrupt,
             )  # fmt: skip
-            if start < config.steps:
-                done = loop.run(state, start, train.iterate(start, config.steps, rows))
-            elif not any(r["step"] == done and r["split"] == "validation" for r in read_records(workdir.metrics)):
-                loop.evaluate(state, done)
+            batches = train.iterate(start, config.steps, rows) if start < config.steps else ()
+            done, stopped = loop.run(state, start, batches, _is_evaluated(workdir, start))
             checkpoints.wait()
-    if interrupt.signum is not None and done < config.steps:
-        name = signal.Signals(interrupt.signum).name
-        console.print(f"stopped by {name} with step {done} saved; the same command goes on from there")
-        return 128 + interrupt.signum
+    if stopped:
+        console.print(f"stopped by {interrupt} with step {done} saved; the same command goes on from there")
+        return interrupt.exit_code
     if hosts.first:
         _close(config, workdir, done, unigram_nats, console)
     return 0
@@ -178,12 +178,26 @@ def _first_state(
     return with_params(state, params, plan)
 
 
-def _introduce(config: Config, plan: StatePlan, unigram_nats: float, console: Console) -> None:
+def _is_evaluated(workdir: Workdir, step: int) -> bool:
+    """Is its held-out loss on record? As process 0 says, who keeps it: all must go the same way."""
+    found = any(r["step"] == step and r["split"] == "validation" for r in read_records(workdir.metrics))
+    return bool(multihost_utils.broadcast_one_to_all(np.array(found)))
+
+
+def _introduce(
+    config: Config, plan: StatePlan, mesh: Mesh, host_rows: int, unigram_nats: float, console: Console
+) -> None:
     c, m = config.data, config.model
     size = sum(a.size for a in jax.tree.leaves(plan.abstract.params))
+    shape = " x ".join(f"{axis} {n}" for axis, n in mesh.shape.items())
+    mebibytes = sharding.bytes_on_device(plan.abstract) / 2**20
+    in_parts = f" in {config.optimizer.accumulate} parts" if config.optimizer.accumulate > 1 else ""
     console.print(
         f"model       {m.num_layers} layers x {m.d_model}, {size:,} parameters, {m.dtype}\n"
-        f"devices     {jax.device_count()} x {jax.devices()[0].device_kind}, batch {c.batch_size} x {c.seq_len}\n"
+        f"devices     {mesh.size} x {jax.devices()[0].device_kind}: {shape}\n"
+        f"batch       {c.batch_size:,} rows of {c.seq_len} tokens{in_parts}, {host_rows:,} a host, "
+        f"{c.batch_size // sharding.batch_shards(mesh):,} a device\n"
+        f"state       {mebibytes:,.0f} MiB a device: parameters, optimizer, memory\n"
         f"unigram     {unigram_nats:.3f} nats: the held-out loss of a model that knows only word frequencies"
     )
 

@@ -1,8 +1,6 @@
 """Several processes are one run: they meet or say who is missing, compute what one would, stop together, and none stays
 behind when another is lost."""
 
-import itertools
-import json
 import os
 import re
 import signal
@@ -16,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from data_pipelines import sources
+from tests.xlnet_jax.training.tiny_run import arguments, records_of
 from xlnet_jax import train
 from xlnet_jax.config import DistributedConfig, InputError
 from xlnet_jax.training import hosts
@@ -157,34 +155,31 @@ class Two:
         return [p.returncode for p in self.processes], errors
 
 
-TINY = """--preset demo --steps 40 --model.vocab-size 400 --model.num-layers 1 --model.d-model 16 --model.num-heads 1
-    --model.d-head 16 --model.d-ff 16 --model.mem-len 16 --data.batch-size 8 --data.seq-len 32 --data.reuse-len 16
-    --data.perm-size 16 --data.num-predict 6 --data.windows-per-block 4 --optimizer.warmup-steps 2
-    --optimizer.decay-steps 44 --log.every-steps 1 --eval.every-steps 20 --eval.max-windows 16
-    --checkpoint.every-steps 8""".split()
-
-
 @pytest.fixture(scope="module")
-def arguments(tmp_path_factory):
+def command(text, tmp_path_factory):
+    """Its arguments, in a workdir by name."""
     folder = tmp_path_factory.mktemp("hosts")
-    with open(sources.embedded()[0]) as novels:
-        (folder / "novel.txt").write_text("".join(itertools.islice(novels, 400)))
-    return lambda workdir: [*TINY, "--corpus", str(folder / "novel.txt"), "--workdir", str(folder / workdir)]
+    often = "--steps 40 --optimizer.decay-steps 44 --log.every-steps 1 --eval.every-steps 20 --eval.max-windows 16"
+    return lambda workdir: arguments(text, folder / workdir, *often.split(), "--checkpoint.every-steps", "8")
+
+
+def folder_of(command):
+    return Path(command[command.index("--workdir") + 1])
 
 
 @pytest.fixture(scope="module")
-def history(arguments, tmp_path_factory):
+def history(command):
     """A run of two processes: one is asked to stop, then one is killed, then both are left alone."""
 
     def start():
         with socket.create_server(("", 0)) as server:
-            return Two(server.getsockname()[1], *arguments("two"))
+            return Two(server.getsockname()[1], *command("two"))
 
     ends = {}
     running = start()
     running.signal(1, signal.SIGTERM, after="step 5/40")
     ends["stopped"] = running.end()
-    steps = sorted(int(p.name) for p in (Path(arguments("two")[-1]) / "checkpoints").iterdir())
+    steps = sorted(int(p.name) for p in (folder_of(command("two")) / "checkpoints").iterdir())
     running = start()
     running.signal(1, signal.SIGKILL, after=f"step {max(8, steps[-1]) + 4}/40")
     ends["killed"] = running.end()
@@ -193,8 +188,7 @@ def history(arguments, tmp_path_factory):
 
 
 def losses(workdir):
-    records = map(json.loads, (Path(workdir) / "metrics.jsonl").read_text().splitlines())
-    return {(r["split"], r["step"]): r["loss"] for r in records if r["split"] in ("train", "validation")}
+    return {(r["split"], r["step"]): r["loss"] for r in records_of(workdir)}
 
 
 @pytest.mark.slow
@@ -213,12 +207,12 @@ def test_a_host_that_is_killed_is_named_by_the_others_which_end(history):
 
 
 @pytest.mark.slow
-def test_two_processes_stopped_and_killed_lose_what_one_process_loses_and_one_goes_on_from_there(history, arguments):
+def test_two_processes_stopped_and_killed_lose_what_one_process_loses_and_one_goes_on_from_there(history, command):
     assert history["left alone"][0] == [0, 0]
-    assert train.main(arguments("one")) == 0
+    assert train.main(command("one")) == 0
     for workdir in ("one", "two"):
-        assert train.main([*arguments(workdir), "--steps", "44"]) == 0
-    ours, theirs = (losses(arguments(workdir)[-1]) for workdir in ("two", "one"))
+        assert train.main([*command(workdir), "--steps", "44"]) == 0
+    ours, theirs = (losses(folder_of(command(workdir))) for workdir in ("two", "one"))
     assert ours.keys() == theirs.keys()
     assert ("train", 44) in ours
     for step, loss in theirs.items():
@@ -226,9 +220,9 @@ def test_two_processes_stopped_and_killed_lose_what_one_process_loses_and_one_go
 
 
 @pytest.mark.slow
-def test_a_mistake_that_process_0_finds_ends_the_others_with_its_line(arguments, port, tmp_path):
+def test_a_mistake_that_process_0_finds_ends_the_others_with_its_line(command, port, tmp_path):
     absent = tmp_path / "absent.txt"
-    codes, errors = Two(port, *arguments("none"), "--corpus", str(absent)).end()
+    codes, errors = Two(port, *command("none"), "--corpus", str(absent)).end()
     assert codes == [2, 2]
     (found,) = re.findall("error: (.*absent.txt.*)", errors[0])
     assert f"error: process 0 on {HERE} ended: {found}" in errors[1]
