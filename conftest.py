@@ -13,3 +13,7 @@ if "PYTEST_XDIST_WORKER" not in os.environ:
     _programs = tempfile.TemporaryDirectory(prefix="xlnet-jax-tests-", ignore_cleanup_errors=True)
     os.environ["JAX_COMPILATION_CACHE_DIR"] = _programs.name
     os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
+
+
+def pytest_addoption(parser):
+    parser.addoption("--kills", type=int, default=4, help="how often a run is killed (tests of recovery)")

@@ -2,7 +2,8 @@
 
 1. dispatch update k; 2. account for update k - 1, which the device has finished meanwhile: the host never waits for the
 device; 3. evaluate, where due; 4. save, where due, after everything that belongs to the step is on record, so that a
-run resumed there has it all, and after it is known that the updates so far are good; 5. stop, if asked.
+run resumed there has it all, and after it is known that the updates so far are good; 5. stop, if asked. A stop does not
+wait for an evaluation: what resumes there makes up for it first.
 """
 
 import time
@@ -15,9 +16,9 @@ import jax.numpy as jnp
 
 from xlnet_jax.config import Config, InputError
 from xlnet_jax.dims import Batch
-from xlnet_jax.training.checkpoint import Checkpoints, save_interval
+from xlnet_jax.training.checkpoint import Checkpoints
 from xlnet_jax.training.goodput import WallTime
-from xlnet_jax.training.interrupt import Interrupt
+from xlnet_jax.training.interrupt import Interrupt, Wish
 from xlnet_jax.training.metrics import MetricsWriter, Record
 from xlnet_jax.training.profile import Tracer
 from xlnet_jax.training.progress import ProgressView
@@ -35,11 +36,14 @@ class Evaluation:
     empty_mems: Callable[[], jax.Array]
     put: Callable[[Batch], DeviceBatch]
 
-    def loss(self, state: TrainState) -> float:
-        """Nats per target over all batches, memory carried from one to the next."""
+    def loss(self, state: TrainState, interrupt: Interrupt) -> float | None:
+        """Nats per target over all batches, memory carried from one to the next; None where a stop cut it short."""
         mems_ZBMD = self.empty_mems()
         loss_sum = weight_sum = jnp.zeros(())
         for batch in self.batches:
+            if interrupt.poll() is Wish.STOP:
+                return None
+            jax.block_until_ready(loss_sum)  # one batch ahead of the device and no more: all of it would have to end
             scored = self.step(state.params, self.put(batch), mems_ZBMD)
             mems_ZBMD = scored.new_mems_ZBMD
             loss_sum, weight_sum = loss_sum + scored.loss_sum, weight_sum + scored.weight_sum
@@ -77,19 +81,27 @@ class Loop:
     times: WallTime
     tracer: Tracer
 
-    def run(self, state: TrainState, start: int, batches: Iterable[Batch]) -> int:
-        """Trains from update `start` on, with the batches of start, start + 1, … Returns the number of updates done."""
+    def run(self, state: TrainState, start: int, batches: Iterable[Batch], evaluated: bool) -> tuple[int, bool]:
+        """Trains from update `start` on, with the batches of start, start + 1, … evaluated: the held-out loss of
+        `start` is on record. Returns the number of updates done, and whether a stop left something to do."""
+        if start and self._evaluation_due(start) and not evaluated and not self.evaluate(state, start):
+            return start, True
+        if start == self.config.steps:
+            return start, False
         self.writer.write(self.times.record(start))
         with self.tracer, ThreadPoolExecutor(1) as reader:
-            done = self._run(state, start, iter(batches), reader)
+            done, stopped = self._run(state, start, iter(batches), reader)
+        self.writer.write(self.times.record(done))
         self.view.say(self.times.summary())
-        return done
+        return done, stopped
 
-    def _run(self, state: TrainState, start: int, batches: Iterator[Batch], reader: ThreadPoolExecutor) -> int:
-        config, done = self.config, start
-        save_every = save_interval(config.checkpoint, self.steps_per_block)
+    def _run(
+        self, state: TrainState, done: int, batches: Iterator[Batch], reader: ThreadPoolExecutor
+    ) -> tuple[int, bool]:
+        config, start = self.config, done
         pending: Future[Reading] | None = None
         while done < config.steps:
+            self.checkpoints.check()
             batch = self._next(batches, pending)
             with self.times.lost_to("profile"):
                 self.tracer.at(done, state)
@@ -106,21 +118,25 @@ class Loop:
                 self.times.mark(done)
             self.view.advance(done)
             last = done == config.steps
-            stop = self.interrupt.requested  # asked once: a signal during what follows waits for the next step
-            evaluate = done % config.eval.every_steps == 0 or last
-            save = done % save_every == 0 or last or stop
-            if evaluate or save:
+            wish = self.interrupt.poll(save=self.checkpoints.overdue)
+            stop = wish is Wish.STOP
+            evaluate = self._evaluation_due(done)
+            if evaluate or self.checkpoints.due(done) or wish or last:
                 self._account(pending.result())
                 pending = None
-                if evaluate:
-                    self.evaluate(state, done)
-                if save:
+                if evaluate and not stop:
+                    stop = not self.evaluate(state, done)
+                if self.checkpoints.due(done) or wish or stop or last:
+                    self.writer.write(self.times.record(done))
+                    self.writer.flush()
                     with self.times.lost_to("checkpoints"):
                         self.checkpoints.save(state, done)
-                    self.writer.write(self.times.record(done))
             if stop:
-                break
-        return done
+                return done, True
+        return done, False
+
+    def _evaluation_due(self, step: int) -> bool:
+        return step % self.config.eval.every_steps == 0 or step == self.config.steps
 
     def _next(self, batches: Iterator[Batch], pending: Future[Reading] | None) -> DeviceBatch:
         """The next batch, on the devices. Waiting for it is lost time once they are done with the update before."""
@@ -169,12 +185,15 @@ class Loop:
             + ("There is no checkpoint yet" if good is None else f"The last good one is {self.checkpoints.path(good)}")
         )
 
-    def evaluate(self, state: TrainState, step: int) -> None:
-        """Puts the held-out loss after `step` updates on record."""
+    def evaluate(self, state: TrainState, step: int) -> bool:
+        """Puts the held-out loss after `step` updates on record. False where a stop cut it short."""
         with self.times.lost_to("evaluation"):
-            loss = self.evaluation.loss(state)
+            loss = self.evaluation.loss(state, self.interrupt)
+        if loss is None:
+            return False
         self.writer.write({"step": step, "split": "validation", "loss": loss, "unigram": self.unigram_nats})
         self.view.say(f"held out at step {step}: loss {loss:.3f}, {relative_to_unigram(loss, self.unigram_nats)}")
+        return True
 
 
 def relative_to_unigram(loss: float, unigram_nats: float) -> str:

@@ -5,13 +5,17 @@ from pathlib import Path
 from typing import Any
 
 import jax
+from etils import epath
 
 
 class Tracer:
-    """Traces the updates after those in `updates`: of range(10, 15), the 11th to the 15th. Use as a context manager."""
+    """Traces the updates after those in `updates`: of range(10, 15), the 11th to the 15th. Use as a context manager.
 
-    def __init__(self, updates: range, folder: Path, say: Callable[[str], None]):
-        self._updates, self._folder, self._say = updates, folder, say
+    It writes into `folder`, on this machine; `published` is where a user finds that.
+    """
+
+    def __init__(self, updates: range, folder: Path, published: epath.Path, say: Callable[[str], None]):
+        self._updates, self._folder, self._published, self._say = updates, folder, published, say
         self._active = False
 
     def at(self, done: int, running: Any) -> None:
@@ -29,8 +33,8 @@ class Tracer:
         self._active = False
         jax.profiler.stop_trace()
         self._say(
-            f"profile of updates {self._updates.start + 1} to {self._updates.stop} in {self._folder}: pip install "
-            f"xprof tensorboard; tensorboard --logdir {self._folder}"
+            f"profile of updates {self._updates.start + 1} to {self._updates.stop} in {self._published}: pip install "
+            f"xprof tensorboard; tensorboard --logdir {self._published}"
         )
 
     def __enter__(self) -> "Tracer":

@@ -2,10 +2,12 @@
 
 import importlib.util
 import uuid
-from pathlib import Path
 from typing import Any
 
+from etils import epath
+
 from xlnet_jax.config import Config, InputError, to_dict
+from xlnet_jax.disk import in_bucket
 
 
 def demand_wandb(project: str) -> None:
@@ -20,14 +22,16 @@ def demand_wandb(project: str) -> None:
 class WandbRun:
     """One run there for one workdir, however often it is resumed: its id is kept in `id_file`."""
 
-    def __init__(self, project: str, config: Config, id_file: Path):
+    def __init__(self, project: str, config: Config, id_file: epath.Path):
         import wandb
 
         if not id_file.exists():
             id_file.write_text(uuid.uuid4().hex)
         settings: dict[str, Any] = {"project": project, "id": id_file.read_text(), "name": id_file.parent.name}
+        if not in_bucket(id_file):
+            settings["dir"] = str(id_file.parent)
         try:
-            self._run = wandb.init(**settings, resume="allow", config=to_dict(config), dir=str(id_file.parent))
+            self._run = wandb.init(**settings, resume="allow", config=to_dict(config))
         except Exception as error:  # no key, no network, no such project: types of their own, by version
             reason = str(error).partition("\n")[0]
             raise InputError(

@@ -100,7 +100,6 @@ def run(clock, monkeypatch):
             optimizer=dataclasses.replace(CONFIG.optimizer, max_skipped=max_skipped),
             log=dataclasses.replace(CONFIG.log, every_steps=2),
             eval=dataclasses.replace(CONFIG.eval, every_steps=evaluate),
-            checkpoint=dataclasses.replace(CONFIG.checkpoint, every_steps=4),
         )
 
         def batches():
@@ -115,6 +114,9 @@ def run(clock, monkeypatch):
 
         checkpoints = SimpleNamespace(
             save=lambda _, step: lasts(3.0, f"save {step}"),
+            due=lambda step: step % 4 == 0,
+            overdue=False,
+            check=lambda: None,
             latest_step=saved,
             folder=Path("runs/x/checkpoints"),
             path=lambda step: Path(f"runs/x/checkpoints/{step}"),
@@ -124,11 +126,11 @@ def run(clock, monkeypatch):
         run.last = what
         Loop(
             config, 5.0, 4, devices.update, lambda batch: batch,
-            SimpleNamespace(loss=lambda _: lasts(7.0, "evaluate")), checkpoints,
-            SimpleNamespace(write=written.append),
+            SimpleNamespace(loss=lambda *_: lasts(7.0, "evaluate")), checkpoints,
+            SimpleNamespace(write=written.append, flush=lambda: None),
             SimpleNamespace(say=said.append, show=lambda *_: None, advance=lambda _: None),
-            Interrupt(), times, Tracer(range(0), Path("."), said.append),
-        ).run(None, 0, batches())  # fmt: skip
+            Interrupt(), times, Tracer(range(0), Path(), Path(), said.append),
+        ).run(None, 0, batches(), False)  # fmt: skip
         return what
 
     return run

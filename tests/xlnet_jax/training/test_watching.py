@@ -1,7 +1,6 @@
 """What a run shows to those who watch it: a trace, Weights & Biases, bad batches; and what it keeps for a restart."""
 
 import gzip
-import itertools
 import json
 import shlex
 import sys
@@ -13,18 +12,14 @@ import jax
 import numpy as np
 import pytest
 
-from data_pipelines import sources
 from data_pipelines.batches import BatchSource
 from data_pipelines.inspect import __main__ as inspect
+from tests.xlnet_jax.training.tiny_run import arguments
 from xlnet_jax import cli, train
 from xlnet_jax.config import Config, InputError
 from xlnet_jax.training import compile_cache, speed
 from xlnet_jax.training.metrics import read_records
 
-TINY = """--preset demo --model.vocab-size 400 --model.num-layers 1 --model.d-model 16 --model.num-heads 1
-    --model.d-head 16 --model.d-ff 16 --model.mem-len 16 --data.batch-size 8 --data.seq-len 32 --data.reuse-len 16
-    --data.perm-size 16 --data.num-predict 6 --data.windows-per-block 4 --optimizer.warmup-steps 2
-    --optimizer.decay-steps 12 --log.every-steps 1 --eval.max-windows 8 --checkpoint.every-steps 4""".split()
 POISONED = (5, 6, 9, 10, 11)  # batches whose weights are no numbers
 
 
@@ -55,13 +50,10 @@ def poisoned(batch_of):
 
 
 @pytest.fixture(scope="module")
-def watched(tmp_path_factory):
+def watched(text, tmp_path_factory):
     """A run over bad batches, in two starts: what it left, said, compiled, and sent to W&B."""
-    folder = tmp_path_factory.mktemp("watched")
-    with open(sources.embedded()[0]) as novels:
-        (folder / "novel.txt").write_text("".join(itertools.islice(novels, 400)))
-    run = SimpleNamespace(workdir=folder / "run", wandb=Wandb(), programs=[])
-    words = [*TINY, "--corpus", str(folder / "novel.txt"), "--workdir", str(run.workdir)]
+    run = SimpleNamespace(workdir=tmp_path_factory.mktemp("watched") / "run", wandb=Wandb(), programs=[])
+    words = arguments(text, run.workdir, "--optimizer.decay-steps", "12", "--log.every-steps", "1")
     with pytest.MonkeyPatch.context() as patch, no_compile_cache_but_ours():
         patch.setitem(sys.modules, "wandb", run.wandb)
         patch.setattr(compile_cache, "PLATFORMS", ("cpu",))
@@ -132,10 +124,10 @@ def test_a_resumed_run_is_the_same_run_at_wandb(watched):
     assert losses == [1, 2, 3, 4, 5, 8, 9]  # what is not finite is not sent
 
 
-def test_a_missing_wandb_is_one_line_before_anything_is_written(tmp_path, monkeypatch):
+def test_a_missing_wandb_is_one_line_before_anything_is_written(text, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "wandb", None)
     with pytest.raises(InputError, match=r"log\.wandb p: the package wandb is not installed: pip install 'xlnet_jax\["):
-        train.main([*TINY, "--log.wandb", "p", "--workdir", str(tmp_path / "run")])
+        train.main(arguments(text, tmp_path / "run", "--log.wandb", "p"))
     assert not (tmp_path / "run").exists()
 
 
