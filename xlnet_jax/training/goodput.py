@@ -19,11 +19,11 @@ a later process goes on; input = while the devices had nothing to do; checkpoint
 class WallTime:
     """Seconds since the run's first start, and what they were lost to; those that are left went into updates."""
 
-    def __init__(self, records: Iterable[dict[str, Any]], began: float):
-        """records: of metrics.jsonl, up to the checkpoint that the run resumes; began: when this process did, by
-        time.time()."""
+    def __init__(self, records: Iterable[dict[str, Any]], step: int, began: float):
+        """records: of metrics.jsonl; step: that of the checkpoint which the run resumes; began: when this process did,
+        by time.time()."""
         now = time.time()
-        kept = [r for r in records if r["split"] == "time"]
+        kept = [r for r in records if r["split"] == "time" and r["step"] <= step]
         self.lost = {kind: float(kept[-1].get(kind, 0.0)) if kept else 0.0 for kind in LOSSES}
         self._wall_before = kept[-1]["wall"] if kept else 0.0
         self._opened = time.perf_counter()

@@ -153,12 +153,11 @@ def _train(run: _Run, hosts: Hosts, console: Console, began: float) -> int:
             ProgressView(start, config.steps, unigram_nats, console) as view,
             _metrics_writer(config, workdir, start, hosts) as writer,
         ):
-            times = WallTime(read_records(workdir.metrics), began)
             traced = traced_updates(config.profile if hosts.first else None)
-            tracer = Tracer(traced, writer.events_folder, workdir.tensorboard, view.say)
             loop = Loop(
                 config, unigram_nats, train.steps_per_block, train_step, put, evaluation, checkpoints, writer, view,
-                interrupt, times, tracer,
+                interrupt, WallTime(read_records(workdir.metrics), start, began),
+                Tracer(traced, writer.events_folder, workdir.tensorboard, view.say),
             )  # fmt: skip
             batches = train.iterate(start, config.steps, rows) if start < config.steps else ()
             done, stopped = loop.run(state, start, batches, _is_evaluated(workdir, start))

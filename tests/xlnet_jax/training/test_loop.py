@@ -121,7 +121,7 @@ def run(clock, monkeypatch):
             folder=Path("runs/x/checkpoints"),
             path=lambda step: Path(f"runs/x/checkpoints/{step}"),
         )
-        times, written, said = WallTime([], 0.0), [], []
+        times, written, said = WallTime([], 0, 0.0), [], []
         what = SimpleNamespace(events=devices.events, written=written, said=said, lost=times.lost)
         run.last = what
         Loop(
