@@ -112,8 +112,11 @@ def test_a_port_that_is_taken_is_refused(no_devices):
 
 
 def test_a_workdir_that_the_hosts_do_not_share_is_refused(tmp_path, monkeypatch):
-    class Second(hosts.Hosts):
+    class Second(hosts._Team):
         process_id = 1
+
+        def __init__(self):
+            """Meets nobody."""
 
         def gather(self, name, value):
             return ["the mark of process 0", value]
