@@ -83,7 +83,7 @@ def our_step(dropout: float) -> Callable[[], float]:
         ),
         data=dataclasses.replace(preset.data, batch_size=ROWS, seq_len=LENGTH, reuse_len=REUSED, num_predict=TARGETS),
     )
-    mesh = sharding.make_mesh(config.mesh, ROWS)
+    mesh = sharding.make_mesh(config)
     model, tx = XLNetLM(config.model), make_optimizer(config.optimizer, config.steps)
     plan = plan_state(config, model, tx, mesh)
     state = init_state(config, model, tx, plan)
