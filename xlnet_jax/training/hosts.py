@@ -56,18 +56,6 @@ class Hosts:
 
     def demand_shared(self, folder: epath.PathLike) -> None:
         """InputError on a host whose `folder` is not that of process 0."""
-        start, mark = uuid.uuid4().hex, epath.Path(folder) / _MARK
-        if self.first:
-            mark.write_text(start)
-        start = self.gather("mark of this start", start)[0]
-        until = time.monotonic() + SECONDS_TO_APPEAR
-        while not mark.exists() or mark.read_text() != start:
-            if time.monotonic() > until:
-                raise InputError(
-                    f"workdir {folder} on {socket.gethostname()} is not the folder that process 0 has by this name: "
-                    "all hosts need one folder that they share (NFS, Filestore, gs://BUCKET/FOLDER), as --workdir"
-                )
-            time.sleep(0.5)
 
 
 ALONE = Hosts()
@@ -121,6 +109,20 @@ class _Team(Hosts):
         with self._news:
             self._news.wait_for(lambda: name in self._gathered)
             return self._gathered.pop(name)
+
+    def demand_shared(self, folder: epath.PathLike) -> None:
+        start, mark = uuid.uuid4().hex, epath.Path(folder) / _MARK
+        if self.first:
+            mark.write_text(start)
+        start = self.gather("mark of this start", start)[0]
+        until = time.monotonic() + SECONDS_TO_APPEAR
+        while not mark.exists() or mark.read_text() != start:
+            if time.monotonic() > until:
+                raise InputError(
+                    f"workdir {folder} on {socket.gethostname()} is not the folder that process 0 has by this name: "
+                    "all hosts need one folder that they share (NFS, Filestore, gs://BUCKET/FOLDER), as --workdir"
+                )
+            time.sleep(0.5)
 
     def leave_in_error(self, error: BaseException) -> None:
         """Tells the others, and sees to it that this process need not wait for them when it ends."""
@@ -188,13 +190,13 @@ class _Hub:
                 f"distributed.coordinator-address {place.coordinator_address}: process 0 cannot listen there "
                 f"({error.strerror}): give a port that is free on its host"
             ) from None
-        self._loop.call_later(place.initialization_timeout, self._refuse_if_incomplete)
+        self._patience = self._loop.call_later(place.initialization_timeout, self._refuse_incomplete)
         threading.Thread(target=self._loop.run_forever, daemon=True).start()
 
     def await_others(self) -> None:
         """Returns when all others have left: jax aborts those that are there when process 0 ends."""
         until = time.monotonic() + _SECONDS_TO_LEAVE
-        while self._lines.keys() - {0} and time.monotonic() < until:
+        while len(self._lines) > 1 and time.monotonic() < until:
             time.sleep(0.05)
 
     async def _talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -228,9 +230,12 @@ class _Hub:
         self._differing[process] = _difference(self._settings, hello["settings"])
         if len(self._lines) < self._count:
             return
+        self._patience.cancel()
         if others := [p for p in range(self._count) if self._differing[p]]:
-            why = f"{self._name(others[0])} was started with other settings than process 0"
-            why = f"{why} ({self._differing[others[0]]}): give the same command everywhere"
+            why = (
+                f"{self._name(others[0])} was started with other settings than process 0 "
+                f"({self._differing[others[0]]}): give the same command everywhere"
+            )
             self._tell_all("refused", why, USER_ERROR)
         else:
             self._open = True
@@ -244,8 +249,8 @@ class _Hub:
 
     def _hear(self, process: int, message: Message) -> None:
         if message["kind"] == "failed":
-            why = f"{self._name(process)} ended: {message['why'].partition(chr(10))[0]}"
-            self._tell_all("failed", why, message["code"], but=process)
+            first_line, *_ = message["why"].splitlines()
+            self._tell_all("failed", f"{self._name(process)} ended: {first_line}", message["code"], but=process)
             return
         values = self._values.setdefault(message["name"], {})
         values[process] = message["value"]
@@ -263,16 +268,14 @@ class _Hub:
             if process != but:
                 line.write(_encoded({"kind": kind, "why": why, "code": code}))
 
-    def _refuse_if_incomplete(self) -> None:
-        missing = [self._name(p) for p in range(self._count) if p not in self._lines]
-        if missing:
-            seconds = self._place.initialization_timeout
-            why = (
-                f"{', '.join(missing)} did not arrive at {self._place.coordinator_address} within {seconds} s "
-                f"(distributed.initialization-timeout); {len(self._lines)} of {self._count} processes are there: start "
-                "the same command on every host"
-            )
-            self._tell_all("refused", why, USER_ERROR)
+    def _refuse_incomplete(self) -> None:
+        missing = ", ".join(self._name(p) for p in range(self._count) if p not in self._lines)
+        why = (
+            f"{missing} did not arrive at {self._place.coordinator_address} within "
+            f"{self._place.initialization_timeout} s (distributed.initialization-timeout); {len(self._lines)} of "
+            f"{self._count} processes are there: start the same command on every host"
+        )
+        self._tell_all("refused", why, USER_ERROR)
 
     def _name(self, process: int) -> str:
         return f"process {process} on {self._names[process]}" if process in self._names else f"process {process}"
