@@ -1,12 +1,12 @@
 """A picture of a run: training and held-out loss over updates, against the unigram line."""
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
+from etils import epath
 
 
-def draw_curves(records: list[dict[str, Any]], unigram_nats: float, path: Path) -> None:
+def draw_curves(records: list[dict[str, Any]], unigram_nats: float, path: epath.Path) -> None:
     """Writes a PNG. records as in metrics.jsonl."""
     from matplotlib.figure import Figure
 
@@ -26,7 +26,8 @@ def draw_curves(records: list[dict[str, Any]], unigram_nats: float, path: Path) 
     axes.grid(alpha=0.3)
     axes.legend()
     partial = path.with_suffix(".partial.png")
-    figure.savefig(partial)
+    with partial.open("wb") as file:
+        figure.savefig(file, format="png")
     partial.replace(path)
 
 
