@@ -27,15 +27,15 @@ def demand_tpu() -> None:
 def worker_count() -> int:
     """How many hosts the platform names, over all slices: by TPU_WORKER_HOSTNAMES on GKE, by the metadata server on a
     TPU VM. Colab names one, or none."""
-    named = os.environ.get("TPU_WORKER_HOSTNAMES") or _metadata("worker-network-endpoints")
+    named = os.environ.get("TPU_WORKER_HOSTNAMES") or metadata("instance/attributes/worker-network-endpoints")
     hosts = [host for host in named.split(",") if host]
     return max(len(hosts), 1) * int(os.environ.get("MEGASCALE_NUM_SLICES") or 1)
 
 
-def _metadata(attribute: str) -> str:
-    """An attribute of the Google Cloud machine that this is; empty elsewhere."""
+def metadata(name: str) -> str:
+    """What the Google Cloud machine that this is says under this name; empty elsewhere."""
     server = os.environ.get("GCE_METADATA_HOST", "metadata.google.internal")
-    url = f"http://{server}/computeMetadata/v1/instance/attributes/{attribute}"
+    url = f"http://{server}/computeMetadata/v1/{name}"
     request = urllib.request.Request(url, headers={"Metadata-Flavor": "Google"})
     try:
         with urllib.request.urlopen(request, timeout=2) as answer:
