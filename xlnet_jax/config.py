@@ -200,11 +200,11 @@ class CheckpointConfig:
     every_steps: int = operational(1000)
     """updates between checkpoints; rounded up to a multiple of data.windows_per_block, where no memory need be saved"""
     every_minutes: float = operational(0.0)
-    """minutes between checkpoints, besides those by steps; 0 = by steps alone"""
+    """minutes between checkpoints, besides those by steps; inside a block they hold its memory; 0 = by steps alone"""
     keep: int = operational(3)
     """checkpoints kept, newest first"""
     keep_every: int = operational(0)
-    """checkpoints of steps that are a multiple of this are kept for ever; 0 = none"""
+    """updates between checkpoints that are kept for ever; rounded up as every_steps is; 0 = none"""
 
 
 @dataclass(frozen=True)

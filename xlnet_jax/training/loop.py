@@ -2,7 +2,8 @@
 
 1. dispatch update k; 2. read the metrics of update k - 1, which the device has finished meanwhile: the host never waits
 for the device; 3. evaluate, where due; 4. save, where due, after everything that belongs to the step is on record, so
-that a run resumed there has it all; 5. stop, if asked.
+that a run resumed there has it all; 5. stop, if asked. A stop does not wait for an evaluation: what resumes there makes
+up for it first.
 """
 
 import math
@@ -15,8 +16,8 @@ import jax.numpy as jnp
 
 from xlnet_jax.config import Config, InputError
 from xlnet_jax.dims import Batch
-from xlnet_jax.training.checkpoint import Checkpoints, save_interval
-from xlnet_jax.training.interrupt import Interrupt
+from xlnet_jax.training.checkpoint import Checkpoints
+from xlnet_jax.training.interrupt import Interrupt, Wish
 from xlnet_jax.training.metrics import MetricsWriter, Record
 from xlnet_jax.training.progress import ProgressView
 from xlnet_jax.training.state import TrainState
@@ -32,11 +33,14 @@ class Evaluation:
     empty_mems: Callable[[], jax.Array]
     put: Callable[[Batch], DeviceBatch]
 
-    def loss(self, state: TrainState) -> float:
-        """Nats per target over all batches, memory carried from one to the next."""
+    def loss(self, state: TrainState, interrupt: Interrupt) -> float | None:
+        """Nats per target over all batches, memory carried from one to the next; None where a stop cut it short."""
         mems_ZBMD = self.empty_mems()
         loss_sum = weight_sum = jnp.zeros(())
         for batch in self.batches:
+            if interrupt.poll() is Wish.STOP:
+                return None
+            jax.block_until_ready(loss_sum)  # one batch ahead of the device and no more: all of it would have to end
             scored = self.step(state.params, self.put(batch), mems_ZBMD)
             mems_ZBMD = scored.new_mems_ZBMD
             loss_sum, weight_sum = loss_sum + scored.loss_sum, weight_sum + scored.weight_sum
@@ -58,12 +62,15 @@ class Loop:
     view: ProgressView
     interrupt: Interrupt
 
-    def run(self, state: TrainState, start: int, batches: Iterable[Batch]) -> int:
-        """Trains from update `start` on, with the batches of start, start + 1, … Returns the number of updates done."""
+    def run(self, state: TrainState, start: int, batches: Iterable[Batch], evaluated: bool) -> tuple[int, bool]:
+        """Trains from update `start` on, with the batches of start, start + 1, … evaluated: the held-out loss of
+        `start` is on record. Returns the number of updates done, and whether a stop left something to do."""
         config, pending, clock = self.config, None, _Clock(start)
-        save_every = save_interval(config.checkpoint, self.steps_per_block)
         done = start
+        if start and self._evaluation_due(start) and not evaluated and not self.evaluate(state, start):
+            return done, True
         for batch in batches:
+            self.checkpoints.check()
             state, metrics = self.train_step(state, self.put(batch))
             if pending:
                 self._log(*pending, clock)
@@ -72,24 +79,28 @@ class Loop:
                 jax.block_until_ready(metrics)  # the first update compiles: its time is no step's time
                 clock.skip_to_now(done)
             last = done == config.steps
-            stop = self.interrupt.requested  # asked once: a signal during what follows waits for the next step
+            wish = self.interrupt.poll(save=self.checkpoints.overdue)
+            stop = wish is Wish.STOP
             pending = (done, metrics) if done % config.log.every_steps == 0 or last else None
             self.view.advance(done)
-            evaluate = done % config.eval.every_steps == 0 or last
-            save = done % save_every == 0 or last or stop
-            if evaluate or save:
+            evaluate = self._evaluation_due(done)
+            if evaluate or self.checkpoints.due(done) or wish or last:
                 if pending:
                     self._log(*pending, clock)
                 pending = None
-                if evaluate:
-                    self.evaluate(state, done)
-                if save:
+                if evaluate and not stop:
+                    stop = not self.evaluate(state, done)
+                if self.checkpoints.due(done) or wish or stop or last:
                     self._demand_finite(done, float(metrics["loss"]))
+                    self.writer.flush()
                     self.checkpoints.save(state, done)
                 clock.skip_to_now(done)
             if stop:
-                break
-        return done
+                return done, True
+        return done, False
+
+    def _evaluation_due(self, step: int) -> bool:
+        return step % self.config.eval.every_steps == 0 or step == self.config.steps
 
     def _log(self, step: int, metrics: Metrics, clock: "_Clock") -> None:
         numbers = {k: float(v) for k, v in metrics.items()}
@@ -109,11 +120,14 @@ class Loop:
                 f"checkpoint is of step {self.checkpoints.latest_step}"
             )
 
-    def evaluate(self, state: TrainState, step: int) -> None:
-        """Puts the held-out loss after `step` updates on record."""
-        loss = self.evaluation.loss(state)
+    def evaluate(self, state: TrainState, step: int) -> bool:
+        """Puts the held-out loss after `step` updates on record. False where a stop cut it short."""
+        loss = self.evaluation.loss(state, self.interrupt)
+        if loss is None:
+            return False
         self.writer.write({"step": step, "split": "validation", "loss": loss, "unigram": self.unigram_nats})
         self.view.say(f"held out at step {step}: loss {loss:.3f}, {relative_to_unigram(loss, self.unigram_nats)}")
+        return True
 
 
 def relative_to_unigram(loss: float, unigram_nats: float) -> str:

@@ -3,13 +3,13 @@ after any interruption goes on where it stood."""
 
 import functools
 import shlex
-import signal
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
 import optax
+from jax.experimental import multihost_utils
 from jax.sharding import Mesh
 from rich.console import Console
 
@@ -39,11 +39,11 @@ VALIDATION_SEED = 2**31 - 1  # the held-out targets are the same in every run
 
 
 def pretrain(config: Config) -> int:
-    """Trains to config.steps. Returns 0, or 128 + the signal that stopped it with its state saved."""
+    """Trains to config.steps. Returns 0, or the exit code of a run that was stopped with its state saved."""
     console = Console(soft_wrap=True, highlight=False, markup=False)
     # ---- text, tokenizer, corpus ------------------------------------------------------------------------------------
     text = Text.of(config)
-    workdir = Workdir(Path(config.workdir or f"runs/{text.name}-{config.preset}"))
+    workdir = Workdir(config.workdir or f"runs/{text.name}-{config.preset}")
     start = None
     if config.init:
         config, start = begin_from(config.init, config, workdir.resumes())
@@ -95,12 +95,14 @@ def _train(
 
     # ---- state, and training to its end -----------------------------------------------------------------------------
     with (
-        Checkpoints(workdir.checkpoints, config, workdir.tokenizer, train.steps_per_block) as checkpoints,
+        Checkpoints(
+            workdir.checkpoints, config, workdir.tokenizer, train.steps_per_block, corpus.manifest.sha256
+        ) as checkpoints,
         stop_after_step() as interrupt,
     ):
         state = checkpoints.restore(plan.abstract, empty_mems, console.print)
         state = state or _first_state(config, start_from, model, tx, plan, console)
-        start = done = int(state.step)
+        start = int(state.step)
         if start:
             console.print(f"resumed     at step {start} of {config.steps}")
         with (
@@ -111,15 +113,12 @@ def _train(
                 config, unigram_nats, train.steps_per_block, train_step, put, evaluation, checkpoints, writer, view,
                 interrupt,
             )  # fmt: skip
-            if start < config.steps:
-                done = loop.run(state, start, train.iterate(start, config.steps, rows))
-            elif not any(r["step"] == done and r["split"] == "validation" for r in read_records(workdir.metrics)):
-                loop.evaluate(state, done)
+            batches = train.iterate(start, config.steps, rows) if start < config.steps else ()
+            done, stopped = loop.run(state, start, batches, _is_evaluated(workdir, start))
             checkpoints.wait()
-    if interrupt.signum is not None and done < config.steps:
-        name = signal.Signals(interrupt.signum).name
-        console.print(f"stopped by {name} with step {done} saved; the same command goes on from there")
-        return 128 + interrupt.signum
+    if stopped:
+        console.print(f"stopped by {interrupt} with step {done} saved; the same command goes on from there")
+        return interrupt.exit_code
     _close(config, workdir, done, unigram_nats, console)
     return 0
 
@@ -139,6 +138,12 @@ def _first_state(
     afresh = f"; drawn afresh, as it lacks them: {', '.join(drawn)}" if drawn else ""
     console.print(f"init        weights of {config.init}{afresh}")
     return with_params(state, params, plan)
+
+
+def _is_evaluated(workdir: Workdir, step: int) -> bool:
+    """Is its held-out loss on record? As process 0 says, who keeps it: all must go the same way."""
+    found = any(r["step"] == step and r["split"] == "validation" for r in read_records(workdir.metrics))
+    return bool(multihost_utils.broadcast_one_to_all(np.array(found)))
 
 
 def _introduce(
