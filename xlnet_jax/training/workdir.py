@@ -4,6 +4,7 @@ config.json        the resolved settings         metrics.jsonl   losses and rate
 tokenizer/         spiece.model and its settings  tensorboard/    the same as events
 corpus/            token blocks                   curves.png      the picture, at the end
 checkpoints/STEP/  the state of training          text.json       fingerprints of the text
+compiled/          programs, for a restart        wandb-id        of the run at Weights & Biases
 
 On a disk or in a bucket (gs://bucket/folder).
 """
@@ -31,6 +32,8 @@ class Workdir:
         self.metrics = folder / "metrics.jsonl"
         self.tensorboard = folder / "tensorboard"
         self.curves = folder / "curves.png"
+        self.compiled = folder / "compiled"
+        self.wandb_id = folder / "wandb-id"
 
     @property
     def has_checkpoints(self) -> bool:

@@ -14,7 +14,7 @@ TINY = """--preset demo --steps 12 --model.vocab-size 400 --model.num-layers 1 -
     --model.d-head 16 --model.d-ff 16 --model.mem-len 16 --data.batch-size 8 --data.seq-len 32 --data.reuse-len 16
     --data.perm-size 16 --data.num-predict 6 --data.windows-per-block 4 --optimizer.warmup-steps 2 --log.every-steps 3
     --eval.every-steps 6 --eval.max-windows 32 --checkpoint.every-steps 4""".split()
-LEARNED = ("step", "split", "loss", "gradient_norm", "learning_rate", "unigram")
+LEARNED = ("step", "split", "loss", "gradient_norm", "parameter_norm", "learning_rate", "skipped", "unigram")
 
 
 def arguments(text, workdir, *more):
