@@ -2,6 +2,7 @@
 
 import os
 import socket
+import sys
 import threading
 import time
 
@@ -11,6 +12,7 @@ from etils import epath
 from xlnet_jax import disk
 from xlnet_jax.config import Config, InputError
 from xlnet_jax.training import lock
+from xlnet_jax.training import workdir as workdir_module
 from xlnet_jax.training.curves import draw_curves
 from xlnet_jax.training.initial import begin_from
 from xlnet_jax.training.lock import Lock
@@ -24,6 +26,7 @@ FOLDER = "gs://bucket/run"
 def quick(monkeypatch):
     """Locks that are fast, and given back."""
     held, hold = [], lock._Object.hold
+    monkeypatch.setattr(workdir_module, "demand_bucket_library", lambda: None)
     monkeypatch.setattr(lock, "SECONDS_BETWEEN_BEATS", 0.1)
     monkeypatch.setattr(lock._Object, "hold", lambda self: (hold(self), held.append(self)))
     yield
@@ -81,7 +84,14 @@ def test_a_path_in_a_bucket_never_becomes_one_on_a_disk():
         begin_from(FOLDER, Config(), None)
 
 
-def test_a_bucket_without_permission_is_one_line(bucket, monkeypatch):
+def test_a_missing_library_is_one_line_before_any_work(bucket, monkeypatch):
+    monkeypatch.setitem(sys.modules, "google.cloud.storage", None)
+    with pytest.raises(InputError, match=r"gs:// need google-cloud-storage: pip install 'xlnet_jax\[gcs\]'"):
+        Workdir(FOLDER).claim(Config())
+    assert not (bucket / "run").exists()
+
+
+def test_a_bucket_without_permission_is_one_line(bucket, quick, monkeypatch):
     class PermissionDeniedError(Exception):
         """As TensorFlow raises it: it is no OSError."""
 
