@@ -73,7 +73,7 @@ def our_step(dropout: float) -> Callable[[], float]:
     config = dataclasses.replace(
         OUR_CONFIG, model=dataclasses.replace(OUR_CONFIG.model, dropout=dropout, attention_dropout=dropout)
     )
-    mesh = sharding.make_mesh(config.mesh, ROWS)
+    mesh = sharding.make_mesh(config)
     model, tx = XLNetLM(config.model), make_optimizer(config.optimizer, config.steps)
     plan = plan_state(config, model, tx, mesh)
     state = init_state(config, model, tx, plan)

@@ -61,11 +61,24 @@ def _contradictions(config: Config) -> Iterator[str]:
         ("steps", config.steps),
         ("checkpoint.every-steps", config.checkpoint.every_steps),
         ("checkpoint.keep", config.checkpoint.keep),
+        ("mesh.fsdp", config.mesh.fsdp),
+        ("mesh.tensor", config.mesh.tensor),
+        ("mesh.dcn-data", config.mesh.dcn_data),
+        ("optimizer.accumulate", config.optimizer.accumulate),
+        ("optimizer.max-skipped", config.optimizer.max_skipped),
         ("eval.every-steps", config.eval.every_steps),
         ("eval.max-windows", config.eval.max_windows),
         ("log.every-steps", config.log.every_steps),
     ):
         yield from _positive(name, value)
+    for name, value in (
+        ("checkpoint.every-minutes", config.checkpoint.every_minutes),
+        ("checkpoint.keep-every", config.checkpoint.keep_every),
+    ):
+        if value < 0:
+            yield f"{name} {value:g} must not be negative"
+    if config.mesh.data < 1 and config.mesh.data != -1:
+        yield f"mesh.data {config.mesh.data} must be at least 1, or -1 for all devices that are left"
     if not 0 <= config.seed < 2**31:
         yield f"seed {config.seed} must be in [0, 2^31)"
 
@@ -161,6 +174,8 @@ def _optimizer(optimizer: OptimizerConfig) -> Iterator[str]:
     yield from _share("optimizer.beta2", optimizer.beta2)
     if not 0 <= optimizer.min_lr_ratio <= 1:
         yield f"optimizer.min-lr-ratio {optimizer.min_lr_ratio} must be in [0, 1]"
+    if optimizer.spike_factor and optimizer.spike_factor <= 1:
+        yield f"optimizer.spike-factor {optimizer.spike_factor} must be above 1, or 0 to take no update for a spike"
     if not 0 < optimizer.layer_decay <= 1:
         yield f"optimizer.layer-decay {optimizer.layer_decay} must be in (0, 1]"
     for name in ("weight_decay", "clip_norm", "warmup_steps"):

@@ -1,8 +1,8 @@
 """Checkpoints by Orbax: written in the background, atomic, each one complete in itself.
 
-checkpoints/<step>/ holds params, optimizer, config (the resolved settings) and tokenizer; mems only where rows are
-inside their blocks, and only in the newest checkpoint: memory is large, and at the first step of a block there is none.
-Finetuning, conversion and generation never read it.
+checkpoints/<step>/ holds params, optimizer, guard, config (the resolved settings) and tokenizer; mems only where rows
+are inside their blocks, and only in the newest checkpoint: memory is large, and at the first step of a block there is
+none. Finetuning, conversion and generation never read it.
 """
 
 import logging
@@ -18,7 +18,7 @@ import orbax.checkpoint as ocp
 from xlnet_jax.checksums import find_damage, write_checksums
 from xlnet_jax.config import CheckpointConfig, Config, InputError, to_dict
 from xlnet_jax.disk import demand_space, full_disk_as_os_error
-from xlnet_jax.training.state import TrainState
+from xlnet_jax.training.state import Guard, TrainState
 
 # Orbax reports every step of its work, and writes out what it raises as well.
 logging.getLogger("absl").setLevel(logging.CRITICAL)
@@ -90,6 +90,7 @@ class Checkpoints:
         items: dict[str, Any] = {
             "params": ocp.args.StandardSave(state.params),
             "optimizer": ocp.args.StandardSave(state.opt_state),
+            "guard": ocp.args.StandardSave(vars(state.guard)),
             "config": ocp.args.JsonSave(to_dict(self._config)),
             "tokenizer": _FolderSave(self._tokenizer_folder),
         }
@@ -141,6 +142,7 @@ class Checkpoints:
         items: dict[str, Any] = {
             "params": ocp.args.StandardRestore(abstract.params),
             "optimizer": ocp.args.StandardRestore(abstract.opt_state),
+            "guard": ocp.args.StandardRestore(vars(abstract.guard)),
             "config": ocp.args.JsonRestore(),
         }
         if self._has_memory(step):
@@ -148,10 +150,11 @@ class Checkpoints:
         restored = self._manager.restore(step, args=ocp.args.Composite(**items))
         mems_ZBMD = restored["mems"]["mems_ZBMD"] if self._has_memory(step) else empty_mems()
         step_array = jax.device_put(jax.numpy.int32(step), abstract.step.sharding)
-        return TrainState(step_array, restored["params"], restored["optimizer"], mems_ZBMD)
+        guard = Guard(**restored["guard"])
+        return TrainState(step_array, restored["params"], restored["optimizer"], mems_ZBMD, guard)
 
     def _items(self, step: int) -> set[str]:
-        return {"params", "optimizer", "config"} | ({"mems"} if self._has_memory(step) else set())
+        return {"params", "optimizer", "guard", "config"} | ({"mems"} if self._has_memory(step) else set())
 
     def _record_checksums(self) -> None:
         """Called by Orbax when all files are written and their folder is about to be renamed to its step."""

@@ -10,6 +10,7 @@ from typing import Any
 
 import jax
 import optax
+from jax.sharding import Mesh
 from rich.console import Console
 
 from data_pipelines.batches import BatchSource
@@ -71,7 +72,7 @@ def _train(
     console: Console,
 ) -> int:
     # ---- batches ----------------------------------------------------------------------------------------------------
-    mesh = sharding.make_mesh(config.mesh, config.data.batch_size)
+    mesh = sharding.make_mesh(config)
     put = sharding.batch_to_mesh(mesh, config.data.batch_size)
     rows = sharding.process_rows(mesh, config.data.batch_size)
 
@@ -90,7 +91,7 @@ def _train(
     empty_mems = functools.partial(empty_mems_ZBMD, config, mesh)
     evaluation = Evaluation(make_eval_step(config, model, plan, mesh), held_out, empty_mems, put)
     train_step = make_train_step(config, model, tx, plan, mesh)
-    _introduce(config, plan, unigram_nats, console)
+    _introduce(config, plan, mesh, len(rows), unigram_nats, console)
 
     # ---- state, and training to its end -----------------------------------------------------------------------------
     with (
@@ -140,12 +141,20 @@ def _first_state(
     return with_params(state, params, plan)
 
 
-def _introduce(config: Config, plan: StatePlan, unigram_nats: float, console: Console) -> None:
+def _introduce(
+    config: Config, plan: StatePlan, mesh: Mesh, host_rows: int, unigram_nats: float, console: Console
+) -> None:
     c, m = config.data, config.model
     size = sum(a.size for a in jax.tree.leaves(plan.abstract.params))
+    shape = " x ".join(f"{axis} {n}" for axis, n in mesh.shape.items())
+    mebibytes = sharding.bytes_on_device(plan.abstract) / 2**20
+    in_parts = f" in {config.optimizer.accumulate} parts" if config.optimizer.accumulate > 1 else ""
     console.print(
         f"model       {m.num_layers} layers x {m.d_model}, {size:,} parameters, {m.dtype}\n"
-        f"devices     {jax.device_count()} x {jax.devices()[0].device_kind}, batch {c.batch_size} x {c.seq_len}\n"
+        f"devices     {mesh.size} x {jax.devices()[0].device_kind}: {shape}\n"
+        f"batch       {c.batch_size:,} rows of {c.seq_len} tokens{in_parts}, {host_rows:,} a host, "
+        f"{c.batch_size // sharding.batch_shards(mesh):,} a device\n"
+        f"state       {mebibytes:,.0f} MiB a device: parameters, optimizer, memory\n"
         f"unigram     {unigram_nats:.3f} nats: the held-out loss of a model that knows only word frequencies"
     )
 

@@ -25,7 +25,7 @@ class Run:
 
     def __init__(self):
         self.folder = None
-        self.mesh = sharding.make_mesh(CONFIG.mesh, CONFIG.data.batch_size)
+        self.mesh = sharding.make_mesh(CONFIG)
         model, tx = XLNetLM(CONFIG.model), make_optimizer(CONFIG.optimizer, CONFIG.steps)
         self.plan = plan_state(CONFIG, model, tx, self.mesh)
         self.fresh = lambda: init_state(CONFIG, model, tx, self.plan)
