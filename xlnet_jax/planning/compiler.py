@@ -19,15 +19,13 @@ from xlnet_jax.training.step import make_train_step
 
 
 @dataclass(frozen=True)
-class CompiledStep:
-    """A training step as the compiler left it."""
+class Abstract:
+    """A training step before it is compiled: shapes, types and shardings of what it is given."""
 
     mesh: Mesh
     plan: StatePlan
     batch: dict[str, jax.ShapeDtypeStruct]
-    compiled: Any
-    seconds: float
-    """that tracing and compiling took"""
+    step: Any
 
 
 class DoesNotFit(Exception):
@@ -38,19 +36,22 @@ class DoesNotFit(Exception):
         self.needed, self.available = needed, available
 
 
-def compile_step(config: Config, devices: Sequence[Any]) -> CompiledStep:
-    """The step that `train` would run on these devices. Raises DoesNotFit, or InputError on a mesh that does not divide."""
-    start = time.perf_counter()
+def abstract_step(config: Config, devices: Sequence[Any]) -> Abstract:
+    """The step that `train` would run on these devices. InputError on a mesh that does not divide them."""
     mesh = sharding.make_mesh(config, devices)
     model, tx = XLNetLM(config.model), make_optimizer(config.optimizer, config.steps)
     plan = plan_state(config, model, tx, mesh)
-    batch = abstract_batch(config.data, mesh)
-    lowered: Any = make_train_step(config, model, tx, plan, mesh)
+    return Abstract(mesh, plan, abstract_batch(config.data, mesh), make_train_step(config, model, tx, plan, mesh))
+
+
+def compile_step(abstract: Abstract) -> tuple[Any, float]:
+    """The compiled step, and the seconds that took. Raises DoesNotFit."""
+    start = time.perf_counter()
     try:
-        compiled = lowered.lower(plan.abstract, batch).compile()
+        compiled = abstract.step.lower(abstract.plan.abstract, abstract.batch).compile()
     except jax.errors.JaxRuntimeError as error:
         raise _read(error) from None
-    return CompiledStep(mesh, plan, batch, compiled, time.perf_counter() - start)
+    return compiled, time.perf_counter() - start
 
 
 def abstract_batch(data: DataConfig, mesh: Mesh) -> dict[str, jax.ShapeDtypeStruct]:

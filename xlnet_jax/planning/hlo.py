@@ -1,4 +1,4 @@
-"""A compiled program as its text (HLO): its instructions, and how often each runs. Loops count as often as they turn."""
+"""A compiled program by its text (HLO): its instructions, and how often each runs, loops as often as they turn."""
 
 import functools
 import math
@@ -9,7 +9,9 @@ from typing import NamedTuple
 
 _ITEMSIZE = {"pred": 1, "bf16": 2, "f16": 2, "token": 0}
 _SHAPE = re.compile(r"([a-z]+\d*)\[([\d,]*)\](\{[^}]*\})?")
-_CALLED = re.compile(r"(calls|condition|body|to_apply|called_computations|branch_computations)=\{?(%[^,})\s]+(?:, ?%[^,})\s]+)*)")
+_CALLED = re.compile(
+    r"(calls|condition|body|to_apply|called_computations|branch_computations)=\{?(%[^,})\s]+(?:, ?%[^,})\s]+)*)"
+)
 _INTEGER = re.compile(r"constant\((\d+)\)")
 
 

@@ -44,11 +44,11 @@ _CUBES = ("2x2x1", "2x2x2", "2x2x4", "2x4x4", "4x4x4", "4x4x8", "4x8x8", "8x8x8"
 GENERATIONS = {
     "v2": Generation(("2x2", "4x4", "8x8", "8x16", "16x16"), cores=2),
     "v3": Generation(("2x2", "4x4", "4x8", "8x8", "8x16", "16x16", "16x32", "32x32"), cores=2),
-    "v4": Generation(_CUBES + ("16x16x16",), cores=2, settings={"chip_config_name": "megacore"}),
+    "v4": Generation((*_CUBES, "16x16x16"), cores=2, settings={"chip_config_name": "megacore"}),
     "v5e": Generation(_FLAT),
-    "v5p": Generation(_CUBES + ("16x16x16", "16x16x24"), cores=2),
+    "v5p": Generation((*_CUBES, "16x16x16", "16x16x24"), cores=2),
     "v6e": Generation(_FLAT),
-    "v7": Generation(_CUBES + ("16x16x16", "16x16x36"), cores=2, compiler_name="tpu7x"),
+    "v7": Generation((*_CUBES, "16x16x16", "16x16x36"), cores=2, compiler_name="tpu7x"),
 }
 _ALIASES = {"v5litepod": "v5e", "v7x": "v7", "tpu7x": "v7"}
 
@@ -70,7 +70,9 @@ def find_topology(name: str, slices: int = 1) -> Topology:
     """
     generation, shape = _parse(name)
     if importlib.util.find_spec("libtpu") is None and "TPU_LIBRARY_PATH" not in os.environ:
-        raise InputError("the TPU compiler is not installed: pip install 'xlnet_jax[plan]' in an environment of its own")
+        raise InputError(
+            "the TPU compiler is not installed: pip install 'xlnet_jax[plan]' in an environment of its own"
+        )
     from jax.experimental import topologies
 
     found = GENERATIONS[generation]
@@ -86,7 +88,9 @@ def find_topology(name: str, slices: int = 1) -> Topology:
             raise
         raise InputError(_unknown(name)) from None
     chip = next(chip for chip in CHIPS if chip.name == generation)
-    return Topology(f"{generation}:{'x'.join(map(str, shape))}", chip, slices * math.prod(shape), tuple(description.devices))
+    return Topology(
+        f"{generation}:{'x'.join(map(str, shape))}", chip, slices * math.prod(shape), tuple(description.devices)
+    )
 
 
 def _parse(name: str) -> tuple[str, tuple[int, ...]]:

@@ -31,11 +31,12 @@ def collectives(program: Program, devices: int) -> list[Collective]:
     found = []
     for _, instruction, times in program.runs():
         for kind, inside in _exchanges(program, instruction):
-            size = max(sum(shape.bytes for shape in inside.shapes), 1)
+            shapes = [shape.bytes for shape in inside.shapes]
+            # In the background, an exchange's result holds its operands too.
+            size = max(shapes) if inside.opcode.endswith("-start") and kind != "all-reduce" else sum(shapes)
             group = _group(inside.text, devices)
-            if kind == "reduce-scatter":
-                size *= group
-            found.append(Collective(kind, times, size, group))
+            # Its result is a part of what goes in, where it is not a fusion with an all-reduce in it.
+            found.append(Collective(kind, times, size * group if inside.opcode == "reduce-scatter" else size, group))
     return [c for c in found if c.group > 1]
 
 
@@ -45,18 +46,21 @@ def _exchanges(program: Program, instruction: Instruction) -> Iterator[tuple[str
     if kind in COLLECTIVES:
         yield kind, instruction
     elif instruction.opcode == "fusion":
-        for callee in instruction.called["calls"]:
-            for inside in program.computations[callee].instructions.values():
-                yield from _exchanges(program, inside)
+        (callee,) = instruction.called["calls"]
+        for within in program.computations[callee].instructions.values():
+            for kind, inside in _exchanges(program, within):
+                yield ("reduce-scatter" if callee.startswith("%all-reduce-scatter") else kind), inside
 
 
 def _group(text: str, devices: int) -> int:
     """How many devices exchange with each other: replica_groups as lists, as [groups,size]<=[devices], or as axes."""
+    if "source_target_pairs" in text:
+        return 2
     if listed := re.search(r"replica_groups=\{\{([\d,]+)\}", text):
         return len(listed[1].split(","))
     if counted := re.search(r"replica_groups=\[\d+,(\d+)\]", text):
         return int(counted[1])
-    if axes := re.search(r"replica_groups=mesh\[([^\]]*)\] ?\{([^}]*)\}", text):
+    if axes := re.search(r"replica_groups=mesh\[([^\]]*)\][^{]*\{([^}]*)\}", text):
         sizes = dict(re.findall(r"'([^']+)'=(\d+)", axes[1]))
         return math.prod(int(sizes[axis]) for axis in re.findall(r"'([^']+)'", axes[2]))
     return devices
