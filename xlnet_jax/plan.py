@@ -1,6 +1,7 @@
 """python -m xlnet_jax.plan: does a run fit a TPU topology, and how long would it take? No TPU is needed."""
 
 import os
+import sys
 from collections.abc import Sequence
 
 from xlnet_jax import cli
@@ -8,6 +9,7 @@ from xlnet_jax.planning.request import PlanConfig, check, run_config
 from xlnet_jax.planning.topologies import ENVIRONMENT, find_topology
 
 DOES_NOT_FIT = 1
+REDIRECTED_WIDTH = 132
 
 
 def main(argv: Sequence[str]) -> int:
@@ -22,7 +24,8 @@ def main(argv: Sequence[str]) -> int:
     from xlnet_jax.planning.estimate import make_plan
     from xlnet_jax.planning.search import search
 
-    console = Console(soft_wrap=True, highlight=False, markup=False)
+    width = None if sys.stdout.isatty() else REDIRECTED_WIDTH
+    console = Console(soft_wrap=True, highlight=False, markup=False, width=width)
     topologies = [find_topology(name, request.mesh.dcn_data) for name in request.topology]
     configs = [run_config(request, len(topology.devices)) for topology in topologies]
     if request.search:
