@@ -50,13 +50,13 @@ def test_the_forward_pass_counts_what_jax_traces():
     assert traced_in(CONFIG, lambda loss: loss) == sum(part.forward for part in COUNTED.values()) + SIGNS
 
 
-@pytest.mark.parametrize("remat", ["none", "full", "dots"])
+@pytest.mark.parametrize("remat", ["none", "full", "dots", "attention"])
 def test_a_step_counts_what_jax_traces_with_what_remat_computes_again(remat):
     """But for a gradient of the memory, which jax takes along with that of the window's own keys and drops."""
     config = dataclasses.replace(CONFIG, model=dataclasses.replace(CONFIG.model, remat=remat))
     counted = (step_operations(config) + recomputed_operations(config)) // 2
     dropped = COUNTED["keys and values of memory"].forward
-    signs = {"none": 2, "full": 3, "dots": 2}[remat] * SIGNS
+    signs = {"none": 2, "full": 3, "dots": 2, "attention": 3}[remat] * SIGNS
     assert traced_in(config, jax.grad) == counted + dropped + signs
 
 
