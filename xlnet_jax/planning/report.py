@@ -21,7 +21,7 @@ def show(plan: Plan, utilization: float, console: Console) -> None:
     """One plan in full."""
     c = plan.config
     console.print(
-        f"{plan.topology}: {plan.chips:,} chips, {plan.devices:,} devices as {_mesh(plan)}, batch {c.data.batch_size:,}"
+        f"{plan.topology}: {_count(plan.chips, 'chip')}, {_count(plan.devices, 'device')} as {_mesh(plan)}, batch {c.data.batch_size:,}"
         f" x {c.data.seq_len}\n{c.preset}, {c.model.dtype}, {_settings(c)}, {_compiled(plan)}\n\n{_verdict(plan)}\n"
     )
     _memory(plan, console)
@@ -65,7 +65,9 @@ def _verdict(plan: Plan) -> str:
 
 
 def _compiled(plan: Plan) -> str:
-    return f"compiled in {plan.compile_seconds:.0f} s" if plan.traffic else "refused by the compiler"
+    if plan.traffic:
+        return f"compiled in {plan.compile_seconds:.0f} s"
+    return "refused by the compiler" if plan.temporaries else "not compiled, as what it is given is too large already"
 
 
 def _memory(plan: Plan, console: Console) -> None:
@@ -148,6 +150,10 @@ def _mesh(plan: Plan) -> str:
 
 def _settings(config: Config) -> str:
     return f"remat {config.model.remat}, accumulate {config.optimizer.accumulate}"
+
+
+def _count(number: int, name: str) -> str:
+    return f"{number:,} {name}{'s' if number != 1 else ''}"
 
 
 def _gib(size: float) -> str:

@@ -1,8 +1,9 @@
-"""Settings that fit: remat, accumulation and mesh, the fastest first, each compiled in a process that can be ended."""
+"""Settings that fit: remat, accumulation and mesh, the fastest first, each compiled in a process that can be ended.
+
+The environment of the compiler (topologies.ENVIRONMENT) must be set: those processes inherit it."""
 
 import dataclasses
 import multiprocessing
-import os
 import time
 from collections.abc import Callable, Iterator
 from typing import Literal
@@ -10,7 +11,7 @@ from typing import Literal
 from xlnet_jax.config import Config
 from xlnet_jax.operations import recomputed_operations, step_operations
 from xlnet_jax.planning.estimate import Plan, make_plan
-from xlnet_jax.planning.topologies import ENVIRONMENT, find_topology
+from xlnet_jax.planning.topologies import find_topology
 
 LIGHTEST_FIRST: tuple[Literal["none", "dots", "attention", "full"], ...] = ("none", "dots", "attention", "full")
 """Remat policies, from the one that computes nothing again and keeps the most."""
@@ -86,7 +87,6 @@ def _plan_until(config: Config, topology: str, deadline: float) -> Plan | None:
 
 
 def _plan(config: Config, topology: str) -> Plan:
-    os.environ.update(ENVIRONMENT)
     return make_plan(config, find_topology(topology, config.mesh.dcn_data))
 
 
