@@ -20,10 +20,9 @@ PROVES = (
 def show(plan: Plan, utilization: float, console: Console) -> None:
     """One plan in full."""
     c = plan.config
-    console.print(
-        f"{plan.topology}: {_count(plan.chips, 'chip')}, {_count(plan.devices, 'device')} as {_mesh(plan)}, "
-        f"batch {c.data.batch_size:,} x {c.data.seq_len}\n{c.preset}, {c.model.dtype}, {_settings(c)}, {_compiled(plan)}\n\n{_verdict(plan)}\n"
-    )
+    where = f"{plan.topology}: {_count(plan.chips, 'chip')}, {_count(plan.devices, 'device')} as {_mesh(plan)}"
+    console.print(f"{where}, batch {c.data.batch_size:,} x {c.data.seq_len}")
+    console.print(f"{c.preset}, {c.model.dtype}, {_settings(c)}, {_compiled(plan)}\n\n{_verdict(plan)}\n")
     _memory(plan, console)
     if plan.traffic:
         _collectives(plan, console)
