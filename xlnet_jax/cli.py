@@ -1,6 +1,7 @@
 """Command lines: settings by their dotted names, mistakes in one line, exit codes.
 
-0 done · 2 something the user can mend · 130 or 143 stopped by Ctrl-C or SIGTERM, with the state saved.
+0 done · 2 something the user can mend · 130 stopped by Ctrl-C · 143 stopped by SIGTERM, SIGUSR1 or the platform's word.
+130 and 143 come with the state saved, and the same command goes on: what launches a run starts it again on 143.
 """
 
 import contextlib

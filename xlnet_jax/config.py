@@ -194,17 +194,34 @@ class MeshConfig:
 
 
 @dataclass(frozen=True)
+class DistributedConfig:
+    """The processes of a run, one a host, where neither Slurm nor a TPU names them; the first three together, or as
+    JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID in the environment."""
+
+    coordinator_address: str | None = operational(None)
+    """HOST:PORT of process 0, a port that is free there and that all hosts can reach; None = one process"""
+    num_processes: int | None = operational(None)
+    """processes in all"""
+    process_id: int | None = operational(None)
+    """number of this process, from 0; the only setting in which processes differ"""
+    initialization_timeout: int = operational(300)
+    """seconds in which all processes must have started"""
+    heartbeat_timeout_seconds: int = operational(100)
+    """seconds of silence after which a host counts as lost; one whose process ended is noticed at once"""
+
+
+@dataclass(frozen=True)
 class CheckpointConfig:
     """When the state of training is saved."""
 
     every_steps: int = operational(1000)
     """updates between checkpoints; rounded up to a multiple of data.windows_per_block, where no memory need be saved"""
     every_minutes: float = operational(0.0)
-    """minutes between checkpoints, besides those by steps; 0 = by steps alone"""
+    """minutes between checkpoints, besides those by steps; inside a block they hold its memory; 0 = by steps alone"""
     keep: int = operational(3)
     """checkpoints kept, newest first"""
     keep_every: int = operational(0)
-    """checkpoints of steps that are a multiple of this are kept for ever; 0 = none"""
+    """updates between checkpoints that are kept for ever; rounded up as every_steps is; 0 = none"""
 
 
 @dataclass(frozen=True)
@@ -263,6 +280,7 @@ class Config:
     data: DataConfig = DataConfig()
     optimizer: OptimizerConfig = OptimizerConfig()
     mesh: MeshConfig = MeshConfig()
+    distributed: DistributedConfig = DistributedConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
     eval: EvalConfig = EvalConfig()
     log: LogConfig = LogConfig()

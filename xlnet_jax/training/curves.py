@@ -1,19 +1,22 @@
 """A picture of a run: training and held-out loss over updates, against the unigram line."""
 
-from pathlib import Path
+import math
 from typing import Any
 
 import numpy as np
+from etils import epath
 
 
-def draw_curves(records: list[dict[str, Any]], unigram_nats: float, path: Path) -> None:
+def draw_curves(records: list[dict[str, Any]], unigram_nats: float, path: epath.Path) -> None:
     """Writes a PNG. records as in metrics.jsonl."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(8, 4.5), dpi=120, layout="constrained")
     axes = figure.add_subplot()
     train, held_out = (
-        np.array([(r["step"], r["loss"]) for r in records if r["split"] == split]).reshape(-1, 2)
+        np.array([(r["step"], r["loss"]) for r in records if r["split"] == split and math.isfinite(r["loss"])]).reshape(
+            -1, 2
+        )
         for split in ("train", "validation")
     )
     if len(train):
@@ -26,7 +29,8 @@ def draw_curves(records: list[dict[str, Any]], unigram_nats: float, path: Path) 
     axes.grid(alpha=0.3)
     axes.legend()
     partial = path.with_suffix(".partial.png")
-    figure.savefig(partial)
+    with partial.open("wb") as file:
+        figure.savefig(file, format="png")
     partial.replace(path)
 
 
