@@ -4,6 +4,7 @@ import dataclasses
 from dataclasses import dataclass
 
 from xlnet_jax.config import Config, InputError, operational
+from xlnet_jax.rules import validate
 
 
 @dataclass(frozen=True)
@@ -16,7 +17,8 @@ class PlanConfig(Config):
     batch: int | None = operational(None)
     """rows of the global batch: data.batch-size by a shorter name"""
     batch_per_device: int | None = operational(None)
-    """rows of each device, in place of the global batch: so several topologies can be compared as they grow"""
+    """rows for each device along the batch, in place of the global batch: several topologies can be compared as they
+    grow"""
     utilization: float = operational(0.4)
     """share of the peak arithmetic at which the operations of the model are assumed to run"""
     search: bool = operational(False)
@@ -45,10 +47,12 @@ def check(request: PlanConfig) -> None:
 
 
 def run_config(request: PlanConfig, devices: int) -> Config:
-    """The settings of the run on this many devices."""
-    if request.batch_per_device:
+    """The settings of the run on this many devices. InputError where they contradict each other."""
+    if request.batch_per_device is not None:
         rows = request.batch_per_device * devices // request.mesh.tensor
     else:
-        rows = request.batch or request.data.batch_size
+        rows = request.data.batch_size if request.batch is None else request.batch
     run = Config(**{f.name: getattr(request, f.name) for f in dataclasses.fields(Config)})
-    return dataclasses.replace(run, data=dataclasses.replace(run.data, batch_size=rows))
+    run = dataclasses.replace(run, data=dataclasses.replace(run.data, batch_size=rows))
+    validate(run)
+    return run
