@@ -6,9 +6,10 @@ import dataclasses
 import multiprocessing
 import time
 from collections.abc import Callable, Iterator
+from multiprocessing.connection import Connection
 from typing import Literal
 
-from xlnet_jax.config import Config
+from xlnet_jax.config import Config, InputError
 from xlnet_jax.operations import recomputed_operations, step_operations
 from xlnet_jax.planning.estimate import Plan, make_plan
 from xlnet_jax.planning.topologies import find_topology
@@ -79,15 +80,28 @@ def _is_settled(candidate: Config, tried: list[Plan]) -> bool:
 
 def _plan_until(config: Config, topology: str, deadline: float) -> Plan | None:
     """The plan, or None where it took too long."""
-    with multiprocessing.get_context("spawn").Pool(1) as pool:  # leaving it ends the process
-        try:
-            return pool.apply_async(_plan, (config, topology)).get(max(deadline - time.monotonic(), 0))
-        except multiprocessing.TimeoutError:
+    context = multiprocessing.get_context("spawn")
+    receiver, sender = context.Pipe(duplex=False)
+    worker = context.Process(target=_send_plan, args=(sender, config, topology))
+    worker.start()
+    sender.close()
+    try:
+        if not receiver.poll(max(deadline - time.monotonic(), 0)):
             return None
+        answer = receiver.recv()
+    finally:
+        worker.kill()  # not terminated: the compiler would print a stack trace
+        worker.join()
+    if isinstance(answer, Exception):
+        raise answer
+    return answer
 
 
-def _plan(config: Config, topology: str) -> Plan:
-    return make_plan(config, find_topology(topology, config.mesh.dcn_data))
+def _send_plan(sender: Connection, config: Config, topology: str) -> None:
+    try:
+        sender.send(make_plan(config, find_topology(topology, config.mesh.dcn_data)))
+    except InputError as mistake:
+        sender.send(mistake)
 
 
 def _name(config: Config) -> str:
