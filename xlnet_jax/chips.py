@@ -64,4 +64,4 @@ def chip_of(device_kind: str) -> Chip | None:
 def peak_operations(device_kind: str) -> float | None:
     """Peak bfloat16 operations a second of one device; None where it is not known."""
     chip = chip_of(device_kind)
-    return chip and chip.operations / chip.devices
+    return chip.operations / chip.devices if chip else None

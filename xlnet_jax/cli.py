@@ -25,14 +25,23 @@ USER_ERROR = 2
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 REFUSED = (errno.EROFS, errno.EACCES, errno.EPERM, errno.ENAMETOOLONG)
 T = TypeVar("T")
+C = TypeVar("C", bound=Config)
 
 
 def parse_config(argv: Sequence[str], prog: str, description: str) -> Config:
-    """The settings of a command line, starting from its --preset; checked against each other.
+    """The settings of a run from a command line, starting from its --preset; checked against each other.
 
     Raises InputError on what cannot be read; prints and exits on --help.
     """
-    config = parse(Config, argv, prog, description, _preset(argv))
+    return parse_config_as(Config, argv, prog, description)
+
+
+def parse_config_as(kind: type[C], argv: Sequence[str], prog: str, description: str) -> C:
+    """The same with settings of a command's own besides: kind is a dataclass that extends Config.
+
+    Raises InputError on what cannot be read; prints and exits on --help.
+    """
+    config = parse(kind, argv, prog, description, kind(**vars(_preset(argv))))
     if config.init:
         _refuse_fixed(argv)
     validate(config)
@@ -54,7 +63,7 @@ def parse(kind: type[T], argv: Sequence[str], prog: str, description: str, defau
             raise
         raise InputError(_first_sentence(mistakes.getvalue())) from None
     if unknown:
-        raise InputError(_unknown_setting(unknown[0], type(parsed)))
+        raise InputError(_unknown_setting(unknown[0], parsed))
     return parsed
 
 
@@ -107,15 +116,12 @@ def _refuse_fixed(argv: Sequence[str]) -> None:
             raise InputError(f"{flag} comes with the weights of --init: leave it out")
 
 
-def _unknown_setting(word: str, kind: type) -> str:
+def _unknown_setting(word: str, parsed: Any) -> str:
     if not word.startswith("-"):
-        hint = f": did you mean --corpus {word}?" if kind is Config else ", and nothing takes it"
+        hint = f": did you mean --corpus {word}?" if type(parsed) is Config else ", and nothing takes it"
         return f"{word} stands alone{hint}"
     name = word.partition("=")[0]
-    if kind is Config:
-        known = [f"--{setting}" for setting, _, _ in flatten(Config())]
-    else:
-        known = [f"--{f.name.replace('_', '-')}" for f in dataclasses.fields(kind)]
+    known = [f"--{setting}" for setting, _, _ in flatten(parsed)]
     # The dotted name or its last part may be what was misspelt or left out.
     by_last_part = {k.rpartition(".")[2].removeprefix("--"): k for k in known}
     near = difflib.get_close_matches(name, known, 1, 0.6) or [

@@ -65,5 +65,6 @@ _RECOMPUTED: dict[str, tuple[str, ...]] = {
     "none": (),
     "full": _LAYER,
     "dots": (),
-    "attention": ("content scores", "position scores", "segment scores", "values", "feed-forward"),
+    # The weights of attention are not kept: what leads to them is computed again.
+    "attention": tuple(part for part in _LAYER if part != "values"),
 }

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from jax.ad_checkpoint import checkpoint_name
 
 from xlnet_jax.config import ModelConfig
 from xlnet_jax.models.attention import MASKED, kept, product, relative_attention_BNTH
@@ -135,7 +134,6 @@ class Attention(nn.Module):
         )
         if kept_BNTK is not None:
             read_BNTH = read_BNTH / (1.0 - c.attention_dropout)
-        read_BNTH = checkpoint_name(read_BNTH, "read_BNTH")
         out_BTD = jnp.einsum("BNTH,DNH->BTD", read_BNTH, o_DNH)
         out_BTD = Dropout(c.dropout, self.train)(out_BTD)
         return Norm(c, name="norm")(rows_BTD + out_BTD)
