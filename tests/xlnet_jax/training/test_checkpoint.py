@@ -110,6 +110,21 @@ def test_memory_is_saved_inside_blocks_only_and_kept_in_the_newest_checkpoint_on
     assert has_memory == {4: False, 6: False, 7: True}
 
 
+def test_a_checkpoint_that_lost_its_memory_is_better_than_none(run):
+    """Its rows see an empty memory until their next block, as after a skipped update."""
+    with run.open() as checkpoints:
+        run.train(run.fresh(), 0, 7, checkpoints, save_at=[6, 7])
+        checkpoints.wait()
+    flip_a_bit(next(p for p in (run.folder / "checkpoints" / "7" / "params").rglob("d/*")))
+    with run.open() as checkpoints:
+        said = []
+        state = run.restore(checkpoints, said)
+    assert int(state.step) == int(state.guard.mems_begin) == 6
+    assert not np.asarray(state.mems_ZBMD).any()
+    assert said[0].startswith("checkpoint 6 has lost its memory to a newer one")
+    run.train(state, 6, 8)
+
+
 def test_a_checkpoint_holds_all_that_its_users_need(run):
     with run.open() as checkpoints:
         run.train(run.fresh(), 0, 4, checkpoints, save_at=[4])
