@@ -129,7 +129,9 @@ def test_a_workdir_that_the_hosts_do_not_share_is_refused(tmp_path, monkeypatch)
 
 
 class Two:
-    """The command in two processes of four simulated devices each."""
+    """The command in two processes of four simulated devices each, which are killed after a while."""
+
+    SECONDS = 400
 
     def __init__(self, port, *arguments):
         flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=4", "JAX_PLATFORMS": "cpu"}
@@ -145,6 +147,8 @@ class Two:
             )
             for process in range(2)
         ]
+        self.limit = threading.Timer(self.SECONDS, lambda: [process.kill() for process in self.processes])
+        self.limit.start()
 
     def signal(self, process, signum, after=None):
         """Once process 0 has printed a line with these words."""
@@ -154,7 +158,8 @@ class Two:
     def end(self):
         """(exit codes, what each wrote to stderr)."""
         with ThreadPoolExecutor(2) as threads:
-            errors = [err for _, err in threads.map(lambda p: p.communicate(timeout=240), self.processes)]
+            errors = [err for _, err in threads.map(lambda p: p.communicate(), self.processes)]
+        self.limit.cancel()
         return [p.returncode for p in self.processes], errors
 
 
