@@ -66,6 +66,14 @@ def test_a_process_0_that_does_not_arrive_is_named(no_devices, port):
         assert f"process 0 did not arrive at localhost:{port} within 1 s" in line
 
 
+@pytest.mark.parametrize("process_id", [0, 1])
+def test_a_run_that_waited_in_vain_may_be_started_again(no_devices, port, process_id):
+    place = DistributedConfig(f"localhost:{port}", 2, process_id, 1)
+    with pytest.raises(hosts.HostsMissing) as missing, hosts.joined(place, {}):
+        pass
+    assert missing.value.exit_code == 143
+
+
 def test_a_program_of_another_kind_at_the_address_is_not_taken_for_process_0(no_devices, monkeypatch):
     monkeypatch.setattr(hosts, "_SECONDS_TO_LEAVE", 0.2)
     with socket.create_server(("", 0)) as other:
