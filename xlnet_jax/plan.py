@@ -31,7 +31,8 @@ def main(argv: Sequence[str]) -> int:
     if request.search:
         devices = len(topologies[0].devices)
         plans = search(configs[0], request.topology[0], devices, request.search_minutes, console.print)
-        report.compare(plans, request.utilization, f"tried on {topologies[0].name}", console)
+        if plans:
+            report.compare(plans, request.utilization, f"tried on {topologies[0].name}", console)
         plans = [plan for plan in plans if plan.fits][:1]
         for line in report.lines(plans):
             console.print(f"\n{line}")

@@ -1,6 +1,7 @@
 """Settings that fit: remat, accumulation and mesh, the fastest first, each compiled in a process that can be ended.
 
-The environment of the compiler (topologies.ENVIRONMENT) must be set: those processes inherit it."""
+The environment of the compiler (topologies.ENVIRONMENT) must be set: those processes inherit it.
+"""
 
 import dataclasses
 import multiprocessing
@@ -19,10 +20,16 @@ LIGHTEST_FIRST: tuple[Literal["none", "dots", "attention", "full"], ...] = ("non
 
 
 def search(config: Config, topology: str, devices: int, minutes: float, tell: Callable[[str], None]) -> list[Plan]:
-    """The plans that were tried, those that fit first, then by the least time of a step."""
+    """The plans that were tried, those that fit first, then by the least time of a step; none where time was short.
+
+    InputError where the batch cannot be divided over the devices.
+    """
     deadline = time.monotonic() + 60 * minutes
     tried: list[Plan] = []
-    for candidate in candidates(config, devices):
+    found = list(candidates(config, devices))
+    if not found:
+        raise InputError(f"data.batch-size {config.data.batch_size} cannot be divided over the {devices} devices")
+    for candidate in found:
         if _is_settled(candidate, tried):
             continue
         tell(f"trying {_name(candidate)}")

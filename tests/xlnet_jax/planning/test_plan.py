@@ -11,11 +11,11 @@ import pytest
 
 from tests.xlnet_jax.training.tiny import CONFIG, batch_at
 from xlnet_jax.chips import CHIPS
-from xlnet_jax.config import MeshConfig, large
+from xlnet_jax.config import InputError, MeshConfig, large
 from xlnet_jax.models.lm import XLNetLM
 from xlnet_jax.planning import compiler
 from xlnet_jax.planning.estimate import Plan, Traffic, state_bytes
-from xlnet_jax.planning.search import _is_settled, candidates
+from xlnet_jax.planning.search import _is_settled, candidates, search
 from xlnet_jax.planning.traffic import Collective
 from xlnet_jax.training.optimizer import make_optimizer
 from xlnet_jax.training.state import init_state
@@ -110,6 +110,18 @@ def test_a_search_leaves_out_what_it_knows():
     assert not _is_settled(with_("none", 4), [fits])
     assert _is_settled(with_("none", 1), [fails])
     assert not _is_settled(with_("full", 1), [fails])
+
+
+def test_a_search_ends_when_its_time_is_over():
+    told = []
+    assert search(CONFIG, "v3:2x2", 8, 1e-9, told.append) == []
+    assert told == ["trying remat none, accumulate 1", "1e-09 minutes are over"]
+
+
+def test_a_search_for_a_batch_that_no_mesh_divides_is_refused():
+    config = dataclasses.replace(CONFIG, data=dataclasses.replace(CONFIG.data, batch_size=9))
+    with pytest.raises(InputError, match=r"data\.batch-size 9 cannot be divided over the 8 devices"):
+        search(config, "v3:2x2", 8, 1.0, print)
 
 
 # ---- the compiler itself ---------------------------------------------------------------------------------------------
