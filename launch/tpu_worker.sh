@@ -13,7 +13,7 @@ install() {
     # The machine's own Python is 3.10.
     curl -LsSf https://astral.sh/uv/install.sh | sh
     ~/.local/bin/uv venv --quiet --clear --python 3.12 ~/xlnet
-    ~/.local/bin/uv pip install --quiet --python ~/xlnet/bin/python "xlnet_jax[tpu] @ file://$HOME/$1"
+    ~/.local/bin/uv pip install --quiet --python ~/xlnet/bin/python "xlnet_jax[tpu,gcs] @ file://$HOME/$1"
 }
 
 train() {

@@ -203,7 +203,7 @@ def test_a_worker_installs_the_wheel_that_was_copied(stand_ins: StandIns) -> Non
     on_worker(stand_ins, line, "dead")
     *_, uv = (call for call in stand_ins.calls() if call[0] == "uv")
     wheel = copy[copy.index("scp") + 1]
-    assert uv[-1] == f"xlnet_jax[tpu] @ file://{stand_ins.folder}/{wheel.removeprefix('dist/')}"
+    assert uv[-1] == f"xlnet_jax[tpu,gcs] @ file://{stand_ins.folder}/{wheel.removeprefix('dist/')}"
 
 
 @pytest.mark.parametrize("line", [TRAIN, "launch/tpu_vm.sh install --zone a --dry-run"])
