@@ -1,6 +1,8 @@
 """Runs before any test module: eight simulated devices, no silent broadcasting of ranks, each program compiled once."""
 
+import atexit
 import os
+import shutil
 import tempfile
 
 # All must be set before jax is imported.
@@ -10,8 +12,8 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 if "PYTEST_XDIST_WORKER" not in os.environ:
     # Most of the time of the tests is compilation, of the same programs again and again. All processes of one session
     # share what they compile, and nothing outlives it.
-    _programs = tempfile.TemporaryDirectory(prefix="xlnet-jax-tests-", ignore_cleanup_errors=True)
-    os.environ["JAX_COMPILATION_CACHE_DIR"] = _programs.name
+    programs = os.environ["JAX_COMPILATION_CACHE_DIR"] = tempfile.mkdtemp(prefix="xlnet-jax-tests-")
+    atexit.register(shutil.rmtree, programs, ignore_errors=True)
     os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
 
 

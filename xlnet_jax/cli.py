@@ -1,7 +1,8 @@
 """Command lines: settings by their dotted names, mistakes in one line, exit codes.
 
 0 done · 2 something the user can mend · 130 stopped by Ctrl-C · 143 stopped by SIGTERM, SIGUSR1 or the platform's word.
-130 and 143 come with the state saved, and the same command goes on: what launches a run starts it again on 143.
+130 and 143 come with the state saved, and the same command goes on: what launches a run starts it again on 143, which
+is also the code of a run that lost one of its hosts, or waited for it in vain.
 """
 
 import contextlib
@@ -11,6 +12,7 @@ import errno
 import io
 import os
 import re
+import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar, cast, get_args, get_origin, get_type_hints
@@ -21,7 +23,9 @@ from data_pipelines.quiet_tensorflow import keep_tensorflow_quiet
 from xlnet_jax.config import FIXED_BY_WEIGHTS, PRESETS, Config, InputError, flatten
 from xlnet_jax.rules import validate
 
-USER_ERROR = 2
+USER_ERROR = InputError.exit_code
+RESTART = 128 + signal.SIGTERM
+"""Exit code of a run that goes on with the same command: stopped with its state saved, or without one of its hosts."""
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 REFUSED = (errno.EROFS, errno.EACCES, errno.EPERM, errno.ENAMETOOLONG)
 T = TypeVar("T")
@@ -73,7 +77,7 @@ def run(main: Callable[[Sequence[str]], int]) -> None:
     try:
         code = main(sys.argv[1:])
     except InputError as mistake:
-        code = _fail(str(mistake))
+        code = _fail(str(mistake), mistake.exit_code)
     except KeyboardInterrupt:
         print("stopped at once; the same command goes on from what was saved last", file=sys.stderr)
         code = 130
@@ -91,9 +95,9 @@ def run(main: Callable[[Sequence[str]], int]) -> None:
     sys.exit(code)
 
 
-def _fail(message: str) -> int:
+def _fail(message: str, code: int = USER_ERROR) -> int:
     print("error: " + " ".join(message.split()), file=sys.stderr)
-    return USER_ERROR
+    return code
 
 
 def _preset(argv: Sequence[str]) -> Config:

@@ -13,7 +13,9 @@ from typing import Any, Literal
 
 
 class InputError(ValueError):
-    """Something a user can mend: one line that says what was wrong, where, and what to do. Commands exit with 2."""
+    """Something a user can mend: one line that says what was wrong, where, and what to do."""
+
+    exit_code = 2
 
 
 def operational(default: Any) -> Any:

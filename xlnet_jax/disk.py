@@ -1,6 +1,7 @@
 """Where files lie, a disk or a bucket; and a full disk, said as the operating system says it, whoever meets it."""
 
 import errno
+import importlib
 import os
 import shutil
 import tempfile
@@ -10,6 +11,8 @@ from pathlib import Path
 
 from etils import epath
 
+from xlnet_jax.config import InputError
+
 SMALL_FILES = 1 << 20  # bytes that a checkpoint takes beside its arrays: tokenizer, settings, metadata
 _SIGNS = ("No space left", "os error 28", "RESOURCE_EXHAUSTED")
 
@@ -18,6 +21,14 @@ def in_bucket(path: epath.PathLike) -> bool:
     """Is it no place on a disk, as gs://bucket/folder? A bucket has objects and no folders: they appear whole, cannot
     be appended to, and are renamed one by one."""
     return "://" in str(path)
+
+
+def demand_bucket_library() -> None:
+    """InputError where Orbax could not write to gs://, which it would notice after all other work."""
+    try:
+        importlib.import_module("google.cloud.storage")
+    except ImportError:
+        raise InputError("checkpoints in gs:// need google-cloud-storage: pip install 'xlnet_jax[gcs]'") from None
 
 
 def absolute(path: epath.PathLike) -> epath.Path:

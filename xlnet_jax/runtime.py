@@ -1,6 +1,7 @@
 """The machine: its place among the hosts of a run, demanding a TPU, memory pages on a CPU."""
 
 import os
+import re
 import subprocess
 import sys
 import urllib.request
@@ -100,7 +101,16 @@ def demand_tpu() -> None:
 def worker_count() -> int:
     """How many hosts the platform names, over all slices: by TPU_WORKER_HOSTNAMES on GKE, by the metadata server on a
     TPU VM. Colab names one, or none."""
-    return max(len(_worker_names()), 1) * int(os.environ.get("MEGASCALE_NUM_SLICES") or 1)
+    return max(len(_worker_names()), 1) * _slice_count()
+
+
+def _slice_count() -> int:
+    """GKE has it in the environment, a TPU VM in a table of its metadata, as `MEGASCALE_NUM_SLICES: '2'`."""
+    name = "MEGASCALE_NUM_SLICES"
+    if name not in os.environ:
+        found = re.search(rf"^{name}: *'?(\d+)", metadata("instance/attributes/tpu-env"), re.MULTILINE)
+        return int(found[1]) if found else 1
+    return int(os.environ[name] or 1)
 
 
 def _worker_names() -> list[str]:

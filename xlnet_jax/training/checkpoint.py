@@ -12,7 +12,7 @@ import json
 import logging
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -164,7 +164,7 @@ class Checkpoints:
             if reason is None:
                 try:
                     self._demand_same_run(self.path(step))
-                    state = self._restore_step(step, abstract, empty_mems)
+                    state = self._restore_step(step, abstract, empty_mems, say)
                     for newer, why in broken.items():
                         say(f"checkpoint {newer} cannot be read and was moved to {self._move_aside(newer)}: {why}")
                     return state
@@ -181,23 +181,31 @@ class Checkpoints:
             )
         return None
 
-    def _restore_step(self, step: int, abstract: TrainState, empty_mems: Callable[[], jax.Array]) -> TrainState:
+    def _restore_step(
+        self, step: int, abstract: TrainState, empty_mems: Callable[[], jax.Array], say: Callable[[str], None]
+    ) -> TrainState:
         items: dict[str, Any] = {
             "params": ocp.args.StandardRestore(abstract.params),
             "optimizer": ocp.args.StandardRestore(abstract.opt_state),
             "guard": ocp.args.StandardRestore(vars(abstract.guard)),
         }
-        if self._has_memory(step):
+        has_memory = (self.path(step) / "mems").exists()
+        if has_memory:
             items["mems"] = ocp.args.StandardRestore({"mems_ZBMD": abstract.mems_ZBMD})
         restored = self._manager.restore(step, args=ocp.args.Composite(**items))
-        mems_ZBMD = restored["mems"]["mems_ZBMD"] if self._has_memory(step) else empty_mems()
-        step_array = jax.device_put(jax.numpy.int32(step), abstract.step.sharding)
+        mems_ZBMD = restored["mems"]["mems_ZBMD"] if has_memory else empty_mems()
+        step_array, mems_begin = jax.device_put((np.int32(step), np.int32(step)), abstract.step.sharding)
         guard = Guard(**restored["guard"])
+        if self._has_memory(step) and not has_memory:
+            guard = replace(guard, mems_begin=mems_begin)
+            say(f"checkpoint {step} has lost its memory to a newer one: rows go on without until their next block")
         return TrainState(step_array, restored["params"], restored["optimizer"], mems_ZBMD, guard)
 
     def _damage(self, step: int) -> str | None:
         """Process 0 looks, and all hear of it: they must choose the same step. A bucket checks its objects itself."""
-        items = {"params", "optimizer", "guard", "config", "data"} | ({"mems"} if self._has_memory(step) else set())
+        items = {"params", "optimizer", "guard", "config", "data"}
+        if (self.path(step) / "mems").exists():
+            items.add("mems")
         look = jax.process_index() == 0 and not in_bucket(self.folder)
         found = find_damage(Path(self.path(step)), items) if look else None
         damaged = multihost_utils.broadcast_one_to_all(np.array(found is not None))

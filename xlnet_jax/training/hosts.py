@@ -25,10 +25,9 @@ from typing import Any, BinaryIO
 import jax
 from etils import epath
 
-from xlnet_jax.cli import USER_ERROR
+from xlnet_jax.cli import RESTART, USER_ERROR
 from xlnet_jax.config import DistributedConfig, InputError
 from xlnet_jax.runtime import address_of
-from xlnet_jax.training.interrupt import RESTART
 
 Message = dict[str, Any]
 
@@ -38,6 +37,12 @@ SECONDS_TO_APPEAR = 60.0
 """until the other hosts see a file that process 0 has written: NFS remembers for a while what was not there"""
 _MARK = ".start"
 _DONE = "all is done"
+
+
+class HostsMissing(InputError):
+    """Not all processes of a run arrived: what starts them may well start those that are missing later."""
+
+    exit_code = RESTART
 
 
 class Hosts:
@@ -67,8 +72,8 @@ def joined(place: DistributedConfig | None, settings: dict[str, Any], names: Seq
     or ends in an error.
 
     place: `runtime.place_of`. settings: what all must have been given alike, by name. names: of the hosts, by process,
-    where they are known before they arrive. InputError names the processes that do not arrive in time, and the settings
-    that differ.
+    where they are known before they arrive. HostsMissing names the processes that do not arrive in time, InputError the
+    settings that differ.
     """
     if place is None:
         yield ALONE
@@ -223,7 +228,7 @@ class _Hub:
                 f"on {socket.gethostname()} has {self._count} processes: give each its own --distributed.process-id, "
                 "all the same --distributed.num-processes, and each run its own port"
             )
-            writer.write(_encoded({"kind": "refused", "why": why}))
+            writer.write(_encoded({"kind": "refused", "why": why, "code": USER_ERROR}))
             return
         self._lines[process] = writer
         self._names[process] = host
@@ -275,7 +280,7 @@ class _Hub:
             f"{self._place.initialization_timeout} s (distributed.initialization-timeout); {len(self._lines)} of "
             f"{self._count} processes are there: start the same command on every host"
         )
-        self._tell_all("refused", why, USER_ERROR)
+        self._tell_all("refused", why, RESTART)
 
     def _name(self, process: int) -> str:
         return f"process {process} on {self._names[process]}" if process in self._names else f"process {process}"
@@ -299,13 +304,13 @@ def _enter(place: DistributedConfig, hello: Message) -> tuple[socket.socket, Bin
             answer = json.loads(messages.readline())
         time.sleep(0 if answer else 0.2)
     if answer is None:
-        raise InputError(
+        raise HostsMissing(
             f"process 0 did not arrive at {place.coordinator_address} within {place.initialization_timeout} s "
             f"(distributed.initialization-timeout): start the same command there, and see that {socket.gethostname()} "
             "can reach that port"
         )
     if answer["kind"] == "refused":
-        raise InputError(answer["why"])
+        raise (HostsMissing if answer["code"] == RESTART else InputError)(answer["why"])
     line.settimeout(None)
     return line, messages, answer
 
@@ -357,6 +362,8 @@ def _encoded(message: Message) -> bytes:
 
 
 def _exit_code(error: BaseException) -> int:
-    if isinstance(error, InputError | OSError):
+    if isinstance(error, InputError):
+        return error.exit_code
+    if isinstance(error, OSError):
         return USER_ERROR
     return 128 + signal.SIGINT if isinstance(error, KeyboardInterrupt) else 1

@@ -20,9 +20,8 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from xlnet_jax import runtime
+from xlnet_jax.cli import RESTART
 
-RESTART = 128 + signal.SIGTERM
-"""Exit code of a run that was stopped with its state saved, other than by Ctrl-C: the same command goes on."""
 SECONDS_BETWEEN_QUESTIONS = 5.0
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 # What the machine of Google Cloud says about itself, and how it begins when the machine is about to be taken.

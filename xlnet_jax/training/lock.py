@@ -1,6 +1,7 @@
 """One run at a time in a folder: by the kernel's lock on a disk, by an object that is kept fresh in a bucket."""
 
 import atexit
+import contextlib
 import fcntl
 import os
 import socket
@@ -21,14 +22,22 @@ _PATIENCE = 4  # beats
 
 
 class Lock:
-    """Holds `folder` for as long as this process lives. InputError names the host and the process that has it."""
+    """Holds `folder` for as long as this process lives, or until it is released. InputError names the host and the
+    process that has it."""
 
     def __init__(self, folder: epath.Path):
         self._folder = folder
-        if in_bucket(folder):
-            _Object(folder).hold()
+        self._object = _Object(folder) if in_bucket(folder) else None
+        if self._object:
+            self._object.hold()
         else:
             self._hold_file(Path(folder) / NAME)
+
+    def release(self) -> None:
+        if self._object:
+            self._object.release()
+        else:
+            self._file.close()
 
     def _hold_file(self, path: Path) -> None:
         # Kept open for as long as the process lives: the kernel gives the lock back however it ends.
@@ -52,6 +61,15 @@ class _Object:
         self._folder, self._path = folder, folder / NAME
         self._id = uuid.uuid4().hex  # two containers may share a host's name and a process's number
         self._over = threading.Event()
+        self._beating = threading.Thread(target=self._beat_on, daemon=True)
+
+    def release(self) -> None:
+        atexit.unregister(self.release)
+        self._over.set()
+        self._beating.join()
+        with contextlib.suppress(Exception):  # it goes stale by itself
+            if self._id in self._read():
+                self._path.unlink(missing_ok=True)
 
     def hold(self) -> None:
         self._demand_silence()
@@ -59,8 +77,8 @@ class _Object:
         time.sleep(SECONDS_BETWEEN_BEATS / 10)
         if self._id not in (there := self._read()):  # another one began at the same time, and wrote later
             raise _in_use(self._folder, there)
-        threading.Thread(target=self._beat_on, daemon=True).start()
-        atexit.register(self._release)
+        self._beating.start()
+        atexit.register(self.release)
 
     def _demand_silence(self) -> None:
         there = self._read()
@@ -95,11 +113,6 @@ class _Object:
             return self._path.read_text()
         except FileNotFoundError:
             return ""
-
-    def _release(self) -> None:
-        self._over.set()
-        if self._id in self._read():
-            self._path.unlink(missing_ok=True)
 
 
 def _owner() -> str:

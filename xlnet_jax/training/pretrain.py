@@ -157,7 +157,7 @@ def _train(run: _Run, hosts: Hosts, console: Console, began: float) -> int:
             loop = Loop(
                 config, unigram_nats, train.steps_per_block, train_step, put, evaluation, checkpoints, writer, view,
                 interrupt, WallTime(read_records(workdir.metrics), start, began),
-                Tracer(traced, writer.events_folder, workdir.tensorboard, view.say),
+                Tracer(traced, start, writer.events_folder, workdir.tensorboard, view.say),
             )  # fmt: skip
             batches = train.iterate(start, config.steps, rows) if start < config.steps else ()
             done, stopped = loop.run(state, start, batches, _is_evaluated(workdir, start))

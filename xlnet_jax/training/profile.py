@@ -11,12 +11,15 @@ from etils import epath
 class Tracer:
     """Traces the updates after those in `updates`: of range(10, 15), the 11th to the 15th. Use as a context manager.
 
-    It writes into `folder`, on this machine; `published` is where a user finds that.
+    A run that goes on at `start` may have left them behind: then it says so. It writes into `folder`, on this machine;
+    `published` is where a user finds that.
     """
 
-    def __init__(self, updates: range, folder: Path, published: epath.Path, say: Callable[[str], None]):
+    def __init__(self, updates: range, start: int, folder: Path, published: epath.Path, say: Callable[[str], None]):
         self._updates, self._folder, self._published, self._say = updates, folder, published, say
         self._active = False
+        if updates and updates.stop <= start:
+            say(f"profile: the updates up to {updates.stop} lie behind step {start}, so nothing is traced")
 
     def at(self, done: int, running: Any) -> None:
         """Starts or stops the trace, where due after `done` updates; then waits for the arrays that are `running`
@@ -33,8 +36,8 @@ class Tracer:
         self._active = False
         jax.profiler.stop_trace()
         self._say(
-            f"profile of updates {self._updates.start + 1} to {self._updates.stop} in {self._published}: pip install "
-            f"xprof tensorboard; tensorboard --logdir {self._published}"
+            f"profile: a trace is in {self._published}; to look at it: pip install xprof tensorboard; "
+            f"tensorboard --logdir {self._published}"
         )
 
     def __enter__(self) -> "Tracer":

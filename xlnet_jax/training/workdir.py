@@ -15,7 +15,7 @@ from typing import Any
 from etils import epath
 
 from xlnet_jax.config import Config, InputError, from_dict, identity_difference, to_dict
-from xlnet_jax.disk import in_bucket, write_durably
+from xlnet_jax.disk import demand_bucket_library, in_bucket, write_durably
 from xlnet_jax.training.lock import Lock
 
 
@@ -49,6 +49,8 @@ class Workdir:
     def claim(self, config: Config) -> None:
         """Takes the folder for this process and writes the settings. InputError names the identity settings in which a
         run that is here differs, or the process that is running it. Before its first checkpoint a run may change."""
+        if in_bucket(self.folder):
+            demand_bucket_library()
         self._make_and_lock()
         if self.config.exists() and self.has_checkpoints:
             self._refuse(identity_difference(config, self._there()))

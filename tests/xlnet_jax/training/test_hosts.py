@@ -66,6 +66,14 @@ def test_a_process_0_that_does_not_arrive_is_named(no_devices, port):
         assert f"process 0 did not arrive at localhost:{port} within 1 s" in line
 
 
+@pytest.mark.parametrize("process_id", [0, 1])
+def test_a_run_that_waited_in_vain_may_be_started_again(no_devices, port, process_id):
+    place = DistributedConfig(f"localhost:{port}", 2, process_id, 1)
+    with pytest.raises(hosts.HostsMissing) as missing, hosts.joined(place, {}):
+        pass
+    assert missing.value.exit_code == 143
+
+
 def test_a_program_of_another_kind_at_the_address_is_not_taken_for_process_0(no_devices, monkeypatch):
     monkeypatch.setattr(hosts, "_SECONDS_TO_LEAVE", 0.2)
     with socket.create_server(("", 0)) as other:
@@ -129,7 +137,9 @@ def test_a_workdir_that_the_hosts_do_not_share_is_refused(tmp_path, monkeypatch)
 
 
 class Two:
-    """The command in two processes of four simulated devices each."""
+    """The command in two processes of four simulated devices each, which are killed after a while."""
+
+    SECONDS = 400
 
     def __init__(self, port, *arguments):
         flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=4", "JAX_PLATFORMS": "cpu"}
@@ -145,6 +155,8 @@ class Two:
             )
             for process in range(2)
         ]
+        self.limit = threading.Timer(self.SECONDS, lambda: [process.kill() for process in self.processes])
+        self.limit.start()
 
     def signal(self, process, signum, after=None):
         """Once process 0 has printed a line with these words."""
@@ -154,7 +166,8 @@ class Two:
     def end(self):
         """(exit codes, what each wrote to stderr)."""
         with ThreadPoolExecutor(2) as threads:
-            errors = [err for _, err in threads.map(lambda p: p.communicate(timeout=240), self.processes)]
+            errors = [err for _, err in threads.map(lambda p: p.communicate(), self.processes)]
+        self.limit.cancel()
         return [p.returncode for p in self.processes], errors
 
 

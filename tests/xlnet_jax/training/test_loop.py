@@ -129,7 +129,7 @@ def run(clock, monkeypatch):
             SimpleNamespace(loss=lambda *_: lasts(7.0, "evaluate")), checkpoints,
             SimpleNamespace(write=written.append, flush=lambda: None),
             SimpleNamespace(say=said.append, show=lambda *_: None, advance=lambda _: None),
-            Interrupt(), times, Tracer(range(0), Path(), Path(), said.append),
+            Interrupt(), times, Tracer(range(0), 0, Path(), Path(), said.append),
         ).run(None, 0, batches(), False)  # fmt: skip
         return what
 

@@ -98,6 +98,7 @@ class Killer:
         came = getattr(self, f"wait_for_{moment}")(running, workdir) is not None
         code, out = running.end(signum if came and running.running else None)
         assert code in (0, -signum, 128 + signum), out
+        print(f"{signum.name} at {moment}: exit code {code}", flush=True)
         if code != 0:
             self.done[moment, signum.name] += 1
         return code != 0

@@ -19,6 +19,7 @@ from xlnet_jax import cli, train
 from xlnet_jax.config import Config, InputError
 from xlnet_jax.training import compile_cache, speed
 from xlnet_jax.training.metrics import read_records
+from xlnet_jax.training.profile import Tracer
 
 POISONED = (5, 6, 9, 10, 11)  # batches whose weights are no numbers
 
@@ -85,6 +86,15 @@ def test_a_trace_of_the_updates_lies_where_tensorboard_looks_for_it(watched):
     names = [event.get("name", "") for event in json.loads(gzip.decompress(trace.read_bytes()))["traceEvents"]]
     assert sum(name == "train" for name in names) == 2
     assert list(trace.parent.glob("*.xplane.pb"))
+
+
+def test_a_run_that_has_left_the_updates_behind_says_that_it_traces_nothing(tmp_path):
+    said = []
+    with Tracer(range(2, 4), 4, tmp_path, tmp_path, said.append) as tracer:
+        for done in range(4, 8):
+            tracer.at(done, None)
+    assert said == ["profile: the updates up to 4 lie behind step 4, so nothing is traced"]
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_restart_finds_its_programs_compiled(watched):
