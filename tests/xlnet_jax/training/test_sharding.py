@@ -16,13 +16,7 @@ from xlnet_jax.training import sharding
 from xlnet_jax.training.optimizer import make_optimizer
 from xlnet_jax.training.state import init_state, plan_state
 
-MESHES = [
-    MeshConfig(),
-    MeshConfig(fsdp=8),
-    MeshConfig(fsdp=4, tensor=2),
-    MeshConfig(data=2, fsdp=2, tensor=2),
-    MeshConfig(dcn_data=2, fsdp=2),
-]
+MESHES = [MeshConfig(), MeshConfig(fsdp=4, tensor=2), MeshConfig(data=1, dcn_data=2, fsdp=2, tensor=2)]
 
 
 def on(mesh, config=CONFIG, **data):
