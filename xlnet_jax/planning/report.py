@@ -7,10 +7,10 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from xlnet_jax.chips import GIB
 from xlnet_jax.config import Config
 from xlnet_jax.planning.estimate import Plan
 
-GIB = 2**30
 PROVES = (
     "This proves that the step compiles for the topology and that a device can hold it. It does not prove speed, the "
     "times are bounds and not measurements; nor numerics, nothing was computed."
