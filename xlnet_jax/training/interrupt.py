@@ -1,7 +1,7 @@
 """What ends a run before its last update, with its state saved.
 
-Ctrl-C, SIGTERM, SIGUSR1 (which Slurm sends ahead of a time limit), and the notice of Google Cloud that the machine is
-about to be taken. All processes of a run act on it at the same update, whichever of them it reached.
+Ctrl-C, SIGTERM, SIGUSR1 (which Slurm can send ahead of a time limit), and the notice of Google Cloud that the machine
+is about to be taken. All processes of a run act on it at the same update, whichever of them it reached.
 """
 
 import functools
