@@ -1,7 +1,7 @@
 """Plans as a person reads them."""
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from rich import box
 from rich.console import Console
@@ -163,11 +163,11 @@ def _seconds(seconds: float) -> str:
     return f"{seconds:,.3f} s" if seconds >= 0.1 else f"{seconds * 1e3:,.2f} ms"
 
 
-def lines(plans: Sequence[Plan]) -> Iterator[str]:
-    """Flags of each plan's settings, for the command line of a run."""
-    for plan in plans:
-        c = plan.config
-        yield (
-            f"--model.remat {c.model.remat} --optimizer.accumulate {c.optimizer.accumulate} --mesh.fsdp {c.mesh.fsdp} "
-            f"--mesh.tensor {c.mesh.tensor}"
-        )
+def flags(config: Config) -> str:
+    """What a search has chosen, for the command line of a run."""
+    mesh = config.mesh
+    slices = f" --mesh.dcn-data {mesh.dcn_data}" if mesh.dcn_data > 1 else ""
+    return (
+        f"--model.remat {config.model.remat} --optimizer.accumulate {config.optimizer.accumulate} "
+        f"--mesh.fsdp {mesh.fsdp} --mesh.tensor {mesh.tensor}{slices}"
+    )
