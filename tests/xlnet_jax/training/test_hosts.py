@@ -142,7 +142,10 @@ class Two:
     SECONDS = 400
 
     def __init__(self, port, *arguments):
-        flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=4", "JAX_PLATFORMS": "cpu"}
+        flags = {
+            "XLA_FLAGS": "--xla_force_host_platform_device_count=4 --xla_backend_optimization_level=0",
+            "JAX_PLATFORMS": "cpu",
+        }
         place = {"JAX_COORDINATOR_ADDRESS": f"localhost:{port}", "JAX_NUM_PROCESSES": "2"}
         self.processes = [
             subprocess.Popen(
