@@ -100,6 +100,7 @@ class Loop:
     ) -> tuple[int, bool]:
         config, start = self.config, done
         pending: Future[Reading] | None = None
+        owed = False
         while done < config.steps:
             self.checkpoints.check()
             batch = self._next(batches, pending)
@@ -121,13 +122,14 @@ class Loop:
             wish = self.interrupt.poll(save=self.checkpoints.overdue)
             stop = wish is Wish.STOP
             evaluate = self._evaluation_due(done)
-            due = self.checkpoints.due(done) or wish is Wish.SAVE
+            due = owed or self.checkpoints.due(done) or wish is Wish.SAVE
             if evaluate or due or stop or last:
                 reading, pending = pending.result(), None
                 self._account(reading)
                 if evaluate and not stop:
                     stop = not self.evaluate(state, done)
-                if (due and not reading.numbers["skipped_in_a_row"]) or stop or last:
+                owed = due and reading.numbers["skipped_in_a_row"] > 0
+                if (due and not owed) or stop or last:
                     self.writer.write(self.times.record(done))
                     self.writer.flush()
                     with self.times.lost_to("checkpoints"):
