@@ -1,5 +1,7 @@
 """A folder that stands in for Google Cloud Storage, behind the one path layer that every access goes through."""
 
+import os
+import uuid
 from pathlib import Path
 
 from etils.epath import backend
@@ -18,9 +20,26 @@ class Bucket(backend._OsPathBackend):
         return str(path).replace(f"{self.folder}/", "gs://")
 
     def open(self, path, mode):
-        if set(mode) & {"w", "a"}:
-            Path(self.here(path)).parent.mkdir(parents=True, exist_ok=True)  # a store of objects has no folders
-        return super().open(self.here(path), mode)
+        here = Path(self.here(path))
+        if mode.startswith("r"):
+            return super().open(here, mode)
+        here.parent.mkdir(parents=True, exist_ok=True)  # a store of objects has no folders
+        return self._appearing_whole(here, mode)
+
+    def _appearing_whole(self, path, mode):
+        """A file that nobody sees before it is closed."""
+        assert mode.startswith("w"), "a store of objects cannot append"
+        partial = self.folder / f"being-written-{uuid.uuid4().hex}"
+        file = super().open(partial, mode)
+        close = file.close
+
+        def close_and_appear():
+            if not file.closed:
+                close()
+                os.replace(partial, path)
+
+        file.close = close_and_appear
+        return file
 
     def exists(self, path):
         return super().exists(self.here(path))

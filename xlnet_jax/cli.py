@@ -1,8 +1,8 @@
 """Command lines: settings by their dotted names, mistakes in one line, exit codes.
 
-0 done · 2 something the user can mend · 130 stopped by Ctrl-C · 143 stopped by SIGTERM, SIGUSR1 or the platform's word.
-130 and 143 come with the state saved, and the same command goes on: what launches a run starts it again on 143, which
-is also the code of a run that lost one of its hosts, or waited for it in vain.
+0 done · 1 a crash · 2 something the user can mend · 130 stopped by Ctrl-C · 143 stopped by SIGTERM, SIGUSR1 or the
+platform's word. 130 and 143 come with the state saved, and the same command goes on: what launches a run starts it
+again on 143, which is also the code of a run that lost one of its hosts, or waited for it in vain.
 """
 
 import contextlib
@@ -24,10 +24,13 @@ from xlnet_jax.config import FIXED_BY_WEIGHTS, PRESETS, Config, InputError, flat
 from xlnet_jax.rules import validate
 
 USER_ERROR = InputError.exit_code
+CRASH = 1
+INTERRUPTED = 128 + signal.SIGINT
 RESTART = 128 + signal.SIGTERM
 """Exit code of a run that goes on with the same command: stopped with its state saved, or without one of its hosts."""
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 REFUSED = (errno.EROFS, errno.EACCES, errno.EPERM, errno.ENAMETOOLONG)
+_REFUSED_BY_BUCKET = re.compile(r"\b40[134]\b|permission|unauthenticated|not.?found", re.IGNORECASE)
 T = TypeVar("T")
 C = TypeVar("C", bound=Config)
 
@@ -71,18 +74,30 @@ def parse(kind: type[T], argv: Sequence[str], prog: str, description: str, defau
     return parsed
 
 
+def exit_code(error: BaseException) -> int:
+    """Of a command that ends in this error. A mistake is not tried again by what launches runs; a crash is, as of a
+    network that fails for a while."""
+    if isinstance(error, InputError):
+        return error.exit_code
+    if isinstance(error, KeyboardInterrupt):
+        return INTERRUPTED
+    if isinstance(error, OSError):
+        return USER_ERROR if error.errno in (*FULL, *REFUSED) else CRASH
+    return USER_ERROR if "gs://" in str(error) and _REFUSED_BY_BUCKET.search(str(error)) else CRASH
+
+
 def run(main: Callable[[Sequence[str]], int]) -> None:
     """Runs a command and exits: what a user can mend ends in one line and exit code 2, never in a stack trace."""
     keep_tensorflow_quiet()  # paths in the cloud load it, in worker processes too
     try:
         code = main(sys.argv[1:])
     except InputError as mistake:
-        code = _fail(str(mistake), mistake.exit_code)
+        code = _fail(str(mistake), exit_code(mistake))
     except KeyboardInterrupt:
         print("stopped at once; the same command goes on from what was saved last", file=sys.stderr)
-        code = 130
+        code = INTERRUPTED
     except OSError as error:
-        if error.errno not in (*FULL, *REFUSED):
+        if exit_code(error) == CRASH:
             raise
         _fail(f"cannot write {error.filename or 'the workdir'}: {error.strerror}; what was saved before is intact")
         # At once: writers that cannot write would each say so again while the interpreter ends.
@@ -91,7 +106,8 @@ def run(main: Callable[[Sequence[str]], int]) -> None:
     except Exception as error:
         if "gs://" not in str(error):
             raise
-        code = _fail(f"{error}: check the name, the network, and `gcloud auth application-default login`")
+        hint = "check the name, the network, and `gcloud auth application-default login`"
+        code = _fail(f"{error}: {hint}", exit_code(error))
     sys.exit(code)
 
 

@@ -243,7 +243,7 @@ class LogConfig:
     every_steps: int = operational(100)
     """updates between rows of metrics.jsonl, TensorBoard points and, without a terminal, printed lines"""
     wandb: str | None = operational(None)
-    """a project of Weights & Biases that gets the same numbers (pip install wandb); None = none does"""
+    """a project of Weights & Biases that gets the same numbers (pip install 'xlnet_jax[wandb]'); None = none does"""
 
 
 @dataclass(frozen=True)
@@ -375,31 +375,25 @@ def to_dict(config: Config) -> dict[str, Any]:
 def from_dict(values: dict[str, Any]) -> Config:
     """The inverse of `to_dict`. Unknown keys are an error that names them; missing ones take their defaults."""
 
-    def build(cls: Any, default: Any, given: dict[str, Any], where: str) -> Any:
-        known = {f.name for f in dataclasses.fields(cls)}
+    def build(default: Any, given: dict[str, Any], where: str) -> Any:
+        known = {f.name for f in dataclasses.fields(default)}
         if unknown := sorted(given.keys() - known):
             raise InputError(f"{where}: unknown setting {', '.join(unknown)}; known are {', '.join(sorted(known))}")
-        nested = {
-            name: build(type(getattr(default, name)), getattr(default, name), value, f"{where}.{name}")
-            if dataclasses.is_dataclass(getattr(default, name))
-            else tuple(value)
-            if isinstance(value, list)  # JSON knows no tuples
-            else value
-            for name, value in given.items()
-        }
-        return dataclasses.replace(default, **nested)
+        read: dict[str, Any] = {}
+        for name, value in given.items():
+            if dataclasses.is_dataclass(there := getattr(default, name)):
+                value = build(there, value, f"{where}.{name}")
+            read[name] = tuple(value) if isinstance(value, list) else value  # JSON knows no tuples
+        return dataclasses.replace(default, **read)
 
-    return build(Config, Config(), values, "config")
+    return build(Config(), values, "config")
 
 
 def identity_difference(ours: Config, theirs: Config) -> list[str]:
     """'name: their value -> our value' for each identity setting in which two runs differ."""
+    operational_here = ("preset",) if ours.optimizer.decay_steps is None else ("preset", "steps")
     return [
         f"{name}: {old!r} there, {new!r} here"
         for (name, new, is_operational), (_, old, _) in zip(flatten(ours), flatten(theirs), strict=True)
-        if new != old and not (is_operational or _is_operational_here(name, ours))
+        if new != old and not (is_operational or name in operational_here)
     ]
-
-
-def _is_operational_here(name: str, config: Config) -> bool:
-    return name == "preset" or (name == "steps" and config.optimizer.decay_steps is not None)

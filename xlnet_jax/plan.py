@@ -34,8 +34,8 @@ def main(argv: Sequence[str]) -> int:
         if plans:
             report.compare(plans, request.utilization, f"tried on {topologies[0].name}", console)
         plans = [plan for plan in plans if plan.fits][:1]
-        for line in report.lines(plans):
-            console.print(f"\n{line}")
+        for plan in plans:
+            console.print(f"\n{report.flags(plan.config)}")
     else:
         plans = [make_plan(config, topology) for config, topology in zip(configs, topologies, strict=True)]
         if len(plans) > 1:

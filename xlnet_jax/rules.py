@@ -110,7 +110,6 @@ def _contradictions(config: Config) -> Iterator[str]:
         ("eval.every-steps", config.eval.every_steps),
         ("eval.max-windows", config.eval.max_windows),
         ("log.every-steps", config.log.every_steps),
-        ("optimizer.max-skipped", config.optimizer.max_skipped),
     ):
         yield from _positive(name, value)
     for name, value in (

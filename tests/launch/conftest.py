@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 TOOLS = "gcloud kubectl docker xpk sbatch srun scontrol git python3 sleep sudo systemctl systemd-run curl".split()
 # All else that the launchers call. Nothing but these and the stand-ins is on PATH.
-ORDINARY = "bash cat cp date dirname env grep id mkdir hostname sed".split()
+ORDINARY = "bash cat cp date dirname env grep id mkdir hostname mv sed".split()
 RECORDER = """#!/usr/bin/env bash
 words=("${0##*/}" "$@")
 (IFS=$'\\x1f' && printf '%s\\x1e' "${words[*]}" >>"$HOME/calls")  # one write: tools may run at the same time
@@ -42,7 +42,12 @@ class StandIns:
     def run(self, line: str, cwd: Path = ROOT, **environment: str) -> subprocess.CompletedProcess[str]:
         """A command line as a shell reads it."""
         return subprocess.run(
-            shlex.split(line), cwd=cwd, env=self.environment() | environment, capture_output=True, text=True, timeout=30
+            shlex.split(line),
+            cwd=cwd,
+            env=self.environment() | environment,
+            capture_output=True,
+            text=True,
+            timeout=120,
         )
 
 

@@ -18,7 +18,7 @@ EXAMPLES = [example for block in BLOCKS for example in re.findall(r"^\$ (.*?)\n(
 @pytest.mark.parametrize(("line", "output"), EXAMPLES)
 def test_the_page_shows_what_is_printed(line: str, output: str) -> None:
     without = {name: value for name, value in os.environ.items() if name != "PYTHON"}
-    said = subprocess.run(["bash", "-c", line], cwd=ROOT, env=without, capture_output=True, text=True, timeout=30)
+    said = subprocess.run(["bash", "-c", line], cwd=ROOT, env=without, capture_output=True, text=True, timeout=120)
     assert (said.returncode, said.stderr, said.stdout) == (0, "", output)
 
 

@@ -14,7 +14,8 @@ from tests.launch.conftest import ROOT, StandIns
 
 JOB = {"SLURM_JOB_ID": "7", "SLURM_CPUS_ON_NODE": "64"}
 # A step that saves and stops when it is told to.
-STEP = """trap 'echo saved >"$HOME/saved"; exit 143' TERM; echo $$ >"$HOME/step"; while :; do /bin/sleep 0.02; done"""
+STEP = """trap 'echo saved >"$HOME/saved"; exit 143' TERM
+echo $$ >"$HOME/writing"; mv "$HOME/writing" "$HOME/step"; while :; do /bin/sleep 0.02; done"""
 
 
 @contextmanager
@@ -41,7 +42,7 @@ def test_near_the_time_limit_the_step_saves_and_the_job_is_queued_again(stand_in
     stand_ins.answer("scontrol", "echo JobState=RUNNING Reason=None")
     with job(stand_ins) as running:
         signal_step(stand_ins)
-        assert running.wait(timeout=10) == 143
+        assert running.wait(timeout=60) == 143
     assert (stand_ins.folder / "saved").exists()
     assert REQUEUE in stand_ins.calls()
     assert "#SBATCH --signal=TERM@300\n" in (ROOT / "launch/slurm.sbatch").read_text()  # to the steps alone
@@ -55,7 +56,7 @@ def test_a_job_that_is_cancelled_saves_and_is_not_queued_again(stand_ins: StandI
         time.sleep(0.1)
         assert running.poll() is None  # it waits for the step to save
         signal_step(stand_ins)
-        assert running.wait(timeout=10) == 143
+        assert running.wait(timeout=60) == 143
     assert (stand_ins.folder / "saved").exists()
     assert REQUEUE not in stand_ins.calls()
 

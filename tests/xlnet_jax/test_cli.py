@@ -77,10 +77,15 @@ def test_a_mistake_is_one_line_that_names_it(argv, message):
             2,
             "error: HTTP 401 reading gs://b/x: check the name, the network",
         ),
+        (
+            RuntimeError("HTTP 503 writing gs://b/x"),
+            1,  # the same command may well go on
+            "error: HTTP 503 writing gs://b/x: check the name, the network",
+        ),
         (KeyboardInterrupt(), 130, "stopped at once; the same command goes on"),
     ],
 )
-def test_what_a_user_can_mend_ends_in_one_line(capsys, error, code, line):
+def test_what_a_user_can_mend_and_a_network_ends_in_one_line(capsys, error, code, line):
     def main(_):
         raise error
 

@@ -1,20 +1,17 @@
 """What a compiled step tells of a run: memory of a device, exchanges, and the time that a step takes at least."""
 
-import math
 from dataclasses import dataclass
-from typing import Any
 
-import jax
-
-from xlnet_jax.chips import Chip
+from xlnet_jax.chips import GIB, Chip
 from xlnet_jax.config import Config
 from xlnet_jax.operations import recomputed_operations, step_operations
 from xlnet_jax.planning import hlo
 from xlnet_jax.planning.compiler import Abstract, DoesNotFit, abstract_step, compile_step
 from xlnet_jax.planning.topologies import Topology
 from xlnet_jax.planning.traffic import Collective, collectives, memory_bytes
+from xlnet_jax.training.sharding import bytes_on_device
 
-RESERVED = int(0.52 * 2**30)
+RESERVED = int(0.52 * GIB)
 """Bytes of a device that programs cannot have: the compiler names 15.48 GiB as available of 16, and 7.48 of 8."""
 
 
@@ -121,8 +118,5 @@ def state_bytes(abstract: Abstract) -> dict[str, int]:
     """Bytes that a device holds of what a step is given, by kind."""
     state = abstract.plan.abstract
     kinds = {"parameters": state.params, "optimizer": state.opt_state, "memory of text": state.mems_ZBMD}
-    return {kind: _on_device(tree) for kind, tree in kinds.items()} | {"batch": _on_device(abstract.batch)}
-
-
-def _on_device(tree: Any) -> int:
-    return sum(math.prod(a.sharding.shard_shape(a.shape)) * a.dtype.itemsize for a in jax.tree.leaves(tree))
+    kinds["batch"] = abstract.batch
+    return {kind: bytes_on_device(tree) for kind, tree in kinds.items()}

@@ -1,16 +1,16 @@
 """Plans as a person reads them."""
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from xlnet_jax.chips import GIB
 from xlnet_jax.config import Config
 from xlnet_jax.planning.estimate import Plan
 
-GIB = 2**30
 PROVES = (
     "This proves that the step compiles for the topology and that a device can hold it. It does not prove speed, the "
     "times are bounds and not measurements; nor numerics, nothing was computed."
@@ -163,11 +163,11 @@ def _seconds(seconds: float) -> str:
     return f"{seconds:,.3f} s" if seconds >= 0.1 else f"{seconds * 1e3:,.2f} ms"
 
 
-def lines(plans: Sequence[Plan]) -> Iterator[str]:
-    """Flags of each plan's settings, for the command line of a run."""
-    for plan in plans:
-        c = plan.config
-        yield (
-            f"--model.remat {c.model.remat} --optimizer.accumulate {c.optimizer.accumulate} --mesh.fsdp {c.mesh.fsdp} "
-            f"--mesh.tensor {c.mesh.tensor}"
-        )
+def flags(config: Config) -> str:
+    """What a search has chosen, for the command line of a run."""
+    mesh = config.mesh
+    slices = f" --mesh.dcn-data {mesh.dcn_data}" if mesh.dcn_data > 1 else ""
+    return (
+        f"--model.remat {config.model.remat} --optimizer.accumulate {config.optimizer.accumulate} "
+        f"--mesh.fsdp {mesh.fsdp} --mesh.tensor {mesh.tensor}{slices}"
+    )

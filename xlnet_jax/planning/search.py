@@ -96,6 +96,10 @@ def _plan_until(config: Config, topology: str, deadline: float) -> Plan | None:
         if not receiver.poll(max(deadline - time.monotonic(), 0)):
             return None
         answer = receiver.recv()
+    except EOFError:
+        raise InputError(
+            f"the process that compiled {_name(config)} was killed or crashed: compiling wants some GiB of memory"
+        ) from None
     finally:
         worker.kill()  # not terminated: the compiler would print a stack trace
         worker.join()

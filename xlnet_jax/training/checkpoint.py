@@ -155,7 +155,8 @@ class Checkpoints:
         """The newest state that can be read, laid out as `abstract` says; None where there is none.
 
         A checkpoint that cannot be read is moved to broken-checkpoints/, said, and the one before is taken. InputError
-        where there is none before it, or it is of another model or corpus; then nothing is moved.
+        where there is none before it, or it is of another model or corpus; then nothing is moved. Several processes go
+        back only from what its checksums give away: what but one of them cannot read ends the run.
         """
         broken: dict[int, str] = {}
         for step in sorted(self._manager.all_steps(), reverse=True):
@@ -170,6 +171,8 @@ class Checkpoints:
                 except InputError:
                     raise
                 except Exception as error:  # whatever is wrong with a file surfaces as any of half a dozen types
+                    if jax.process_count() > 1:  # the others may have read it, and wait for this one
+                        raise
                     reason = str(error).partition("\n")[0][:200]
             broken[step] = reason
         if broken:

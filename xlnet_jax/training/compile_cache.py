@@ -14,6 +14,7 @@ import jax
 from jax.experimental.compilation_cache import compilation_cache
 
 from data_pipelines.readers import zstd
+from xlnet_jax.disk import in_bucket
 
 PLATFORMS = ("tpu", "gpu")
 
@@ -25,7 +26,7 @@ def programs_kept_in(folder: str) -> Iterator[None]:
     if jax.config.values["jax_compilation_cache_dir"] is not None or jax.default_backend() not in PLATFORMS:
         yield
         return
-    if "://" not in folder and jax.process_index() == 0:
+    if not in_bucket(folder) and jax.process_index() == 0:
         _drop_damaged(Path(folder))
     _use(folder)
     try:

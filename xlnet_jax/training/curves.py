@@ -1,10 +1,13 @@
 """A picture of a run: training and held-out loss over updates, against the unigram line."""
 
+import io
 import math
 from typing import Any
 
 import numpy as np
 from etils import epath
+
+from xlnet_jax.disk import write_durably
 
 
 def draw_curves(records: list[dict[str, Any]], unigram_nats: float, path: epath.Path) -> None:
@@ -28,10 +31,9 @@ def draw_curves(records: list[dict[str, Any]], unigram_nats: float, path: epath.
     axes.set(xlabel="updates", ylabel="PLM loss, nats per target", title="Permutation language modelling")
     axes.grid(alpha=0.3)
     axes.legend()
-    partial = path.with_suffix(".partial.png")
-    with partial.open("wb") as file:
-        figure.savefig(file, format="png")
-    partial.replace(path)
+    picture = io.BytesIO()
+    figure.savefig(picture, format="png")
+    write_durably(path, picture.getvalue())
 
 
 def _smoothed(values: np.ndarray, reach: int = 3) -> np.ndarray:

@@ -25,7 +25,7 @@ from typing import Any, BinaryIO
 import jax
 from etils import epath
 
-from xlnet_jax.cli import RESTART, USER_ERROR
+from xlnet_jax.cli import RESTART, USER_ERROR, exit_code
 from xlnet_jax.config import DistributedConfig, InputError
 from xlnet_jax.runtime import address_of
 
@@ -133,7 +133,7 @@ class _Team(Hosts):
         """Tells the others, and sees to it that this process need not wait for them when it ends."""
         if not isinstance(error, InputError | OSError | KeyboardInterrupt):
             time.sleep(_SECONDS_TO_LEAVE / 2)  # devices may know of a lost host before the line, which has its name
-        code = _exit_code(error)
+        code = exit_code(error)
         with contextlib.suppress(OSError):
             self._send({"kind": "failed", "why": str(error) or type(error).__name__, "code": code})
         self._leaving = True
@@ -359,11 +359,3 @@ def _difference(first: dict[str, Any], other: dict[str, Any]) -> str:
 
 def _encoded(message: Message) -> bytes:
     return json.dumps(message).encode() + b"\n"
-
-
-def _exit_code(error: BaseException) -> int:
-    if isinstance(error, InputError):
-        return error.exit_code
-    if isinstance(error, OSError):
-        return USER_ERROR
-    return 128 + signal.SIGINT if isinstance(error, KeyboardInterrupt) else 1

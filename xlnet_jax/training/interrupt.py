@@ -1,7 +1,7 @@
 """What ends a run before its last update, with its state saved.
 
-Ctrl-C, SIGTERM, SIGUSR1 (which Slurm sends ahead of a time limit), and the notice of Google Cloud that the machine is
-about to be taken. All processes of a run act on it at the same update, whichever of them it reached.
+Ctrl-C, SIGTERM, SIGUSR1 (which Slurm can send ahead of a time limit), and the notice of Google Cloud that the machine
+is about to be taken. All processes of a run act on it at the same update, whichever of them it reached.
 """
 
 import functools
@@ -20,7 +20,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from xlnet_jax import runtime
-from xlnet_jax.cli import RESTART
+from xlnet_jax.cli import INTERRUPTED, RESTART
 
 SECONDS_BETWEEN_QUESTIONS = 5.0
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
@@ -62,8 +62,8 @@ class Interrupt:
 
     @property
     def exit_code(self) -> int:
-        """130 after Ctrl-C, else RESTART."""
-        return 128 + signal.SIGINT if self.reason == "SIGINT" else RESTART
+        """INTERRUPTED after Ctrl-C, else RESTART."""
+        return INTERRUPTED if self.reason == "SIGINT" else RESTART
 
     def __str__(self) -> str:
         return self.reason or "another process"
@@ -79,7 +79,7 @@ def stop_after_step() -> Iterator[Interrupt]:
         # By os: a handler can find the buffered streams, and the threads that save, in any state.
         if interrupt.reason:
             os.write(2, b"stopped at once; the same command goes on from what was saved last\n")
-            os._exit(128 + signal.SIGINT if signum == signal.SIGINT else RESTART)
+            os._exit(INTERRUPTED if signum == signal.SIGINT else RESTART)
         interrupt.reason = signal.Signals(signum).name
         os.write(2, b"finishing this step and saving; once more stops at once\n")
 

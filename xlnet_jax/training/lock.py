@@ -13,6 +13,7 @@ from pathlib import Path
 
 from etils import epath
 
+from xlnet_jax.cli import USER_ERROR
 from xlnet_jax.config import InputError
 from xlnet_jax.disk import in_bucket
 
@@ -23,7 +24,7 @@ _PATIENCE = 4  # beats
 
 class Lock:
     """Holds `folder` for as long as this process lives, or until it is released. InputError names the host and the
-    process that has it."""
+    process that has it; a run that lost it in a bucket, as it could not be reached, ends in that line too."""
 
     def __init__(self, folder: epath.Path):
         self._folder = folder
@@ -98,8 +99,11 @@ class _Object:
         number = 1
         while not self._over.wait(SECONDS_BETWEEN_BEATS):
             try:
-                if self._id not in self._read():  # taken over: it was silent for too long
-                    return
+                there = self._read()
+                if there and self._id not in there:  # taken over: it was silent for too long
+                    # At once: what both write into one folder is of no use to either.
+                    os.write(2, f"error: {_in_use(self._folder, there)}\n".encode())
+                    os._exit(USER_ERROR)
                 self._beat(number)
             except Exception:  # the network comes and goes, and whoever waits is patient
                 continue

@@ -38,9 +38,10 @@ def make_mesh(config: Config, devices: Sequence[jax.Device] | None = None) -> Me
     mesh = config.mesh
     shape = _shape(mesh, len(devices))
     _demand_divisible(config, shape)
-    slices = {getattr(d, "slice_index", None) for d in devices}
+    # Of GPUs and CPUs every host is a slice to jax; in their order, those that lie beside each other share a host.
+    slices = {getattr(d, "slice_index", 0) for d in devices if d.platform == "tpu"}
     in_slice = (shape[0] // mesh.dcn_data, *shape[1:])
-    if slices == {None}:  # no accelerator: any arrangement is as good
+    if not slices:
         arranged = np.asarray(devices).reshape(shape)
     elif len(slices) != mesh.dcn_data:
         raise InputError(f"mesh.dcn-data {mesh.dcn_data}: {len(slices)} slices are here, give their number")

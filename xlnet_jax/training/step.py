@@ -40,8 +40,9 @@ def make_train_step(
 
     def train_step(state: TrainState, batch: DeviceBatch) -> tuple[TrainState, Metrics]:
         key = jax.random.fold_in(jax.random.key(config.seed), state.step) if has_dropout else None
-        own_past_B = config.data.reuse_len * (state.step - state.guard.mems_begin)
-        batch = batch | {"mem_filled": jnp.minimum(batch["mem_filled"], own_past_B)}
+        # At most as many windows as fill the memory: else int32 ends after some million steps.
+        windows = jnp.minimum(state.step - state.guard.mems_begin, config.model.mem_len)
+        batch = batch | {"mem_filled": jnp.minimum(batch["mem_filled"], config.data.reuse_len * windows)}
         with sharding.axes_of(mesh):
             loss, grads, new_mems_ZBMD = gradients(state.params, batch, state.mems_ZBMD, key)
         norm = optax.global_norm(grads)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import importlib.util
+import os
 import re
 import subprocess
 import sys
@@ -116,6 +117,18 @@ def test_a_search_ends_when_its_time_is_over():
     told = []
     assert search(CONFIG, "v3:2x2", 8, 1e-9, told.append) == []
     assert told == ["trying remat none, accumulate 1", "1e-09 minutes are over"]
+
+
+def be_killed(*_):
+    os._exit(1)
+
+
+def test_a_search_whose_compiler_is_killed_ends_in_one_line(monkeypatch):
+    monkeypatch.setattr("xlnet_jax.planning.search._send_plan", be_killed)
+    with pytest.raises(
+        InputError, match=r"that compiled remat none, accumulate 1 was killed or crashed: compiling wants"
+    ):
+        search(CONFIG, "v3:2x2", 8, 1.0, print)
 
 
 def test_a_search_for_a_batch_that_no_mesh_divides_is_refused():

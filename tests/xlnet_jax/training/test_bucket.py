@@ -135,6 +135,29 @@ def test_a_lock_whose_holder_fell_silent_is_taken_over_and_kept_fresh(bucket, qu
         assert time.monotonic() < deadline
 
 
+def test_a_run_whose_lock_was_taken_over_ends(bucket, quick, monkeypatch, capfd):
+    class Ended(BaseException):
+        """In place of the end of this process."""
+
+    codes = []
+
+    def end(code):
+        codes.append(code)
+        raise Ended
+
+    monkeypatch.setattr(os, "_exit", end)
+    monkeypatch.setattr(threading, "excepthook", lambda _: None)
+    held = Lock(epath.Path(FOLDER))
+    deadline = time.monotonic() + 30
+    while held._object._beating.is_alive():  # it may write between its look and ours
+        (epath.Path(FOLDER) / lock.NAME).write_text("process 17 on elsewhere\nid 1\n")
+        held._object._beating.join(0.02)
+        assert time.monotonic() < deadline
+    assert codes == [2]
+    assert "run is in use by process 17 on elsewhere" in capfd.readouterr().err
+    assert "process 17" in read(bucket)
+
+
 def test_a_lock_is_given_back(bucket, quick):
     held = Lock(epath.Path(FOLDER))
     assert (bucket / "run" / lock.NAME).exists()

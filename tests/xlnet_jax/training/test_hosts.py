@@ -34,7 +34,7 @@ def no_devices(monkeypatch):
     monkeypatch.setattr(hosts, "_start_jax", lambda *_: None)
 
 
-def meet(port, *ids, count=3, seconds=2, settings=None, names=(), then=lambda host: None):
+def meet(port, *ids, count=3, seconds=60, settings=None, names=(), then=lambda host: None):
     """What `then` returns in each process, or the line with which it ends."""
 
     def enter(process_id):
@@ -54,9 +54,9 @@ def test_each_process_hears_what_all_say_in_their_order(no_devices, port):
 
 
 def test_hosts_that_do_not_arrive_are_named_on_those_that_do(no_devices, port):
-    lines = meet(port, 0, 2, count=4, seconds=1, names=["host-a", "host-b", "host-c", "host-d"])
+    lines = meet(port, 0, 2, count=4, seconds=4, names=["host-a", "host-b", "host-c", "host-d"])
     assert set(lines) == {
-        f"process 1 on host-b, process 3 on host-d did not arrive at localhost:{port} within 1 s "
+        f"process 1 on host-b, process 3 on host-d did not arrive at localhost:{port} within 4 s "
         "(distributed.initialization-timeout); 2 of 4 processes are there: start the same command on every host"
     }
 
@@ -106,7 +106,7 @@ def test_processes_with_other_settings_are_refused_and_the_difference_named(no_d
 
 
 def test_two_processes_of_one_number_are_refused(no_devices, port):
-    refused = [line for line in meet(port, 0, 1, 1, seconds=1) if "is one too many" in line]
+    refused = [line for line in meet(port, 0, 1, 1, seconds=4) if "is one too many" in line]
     assert len(refused) == 1
     assert refused[0].startswith(f"process 1 on {HERE} is one too many at localhost:{port}")
     assert "give each its own --distributed.process-id" in refused[0]

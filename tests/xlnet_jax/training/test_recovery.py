@@ -121,6 +121,7 @@ class Killer:
         while running.running:
             if any((workdir / "checkpoints").glob("*.orbax-checkpoint-tmp*")):
                 return self.pause(0.02)
+            time.sleep(0.002)  # the run wants the processor too
         return None
 
     def pause(self, longest):

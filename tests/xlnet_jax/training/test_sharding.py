@@ -16,13 +16,7 @@ from xlnet_jax.training import sharding
 from xlnet_jax.training.optimizer import make_optimizer
 from xlnet_jax.training.state import init_state, plan_state
 
-MESHES = [
-    MeshConfig(),
-    MeshConfig(fsdp=8),
-    MeshConfig(fsdp=4, tensor=2),
-    MeshConfig(data=2, fsdp=2, tensor=2),
-    MeshConfig(dcn_data=2, fsdp=2),
-]
+MESHES = [MeshConfig(), MeshConfig(fsdp=4, tensor=2), MeshConfig(data=1, dcn_data=2, fsdp=2, tensor=2)]
 
 
 def on(mesh, config=CONFIG, **data):
@@ -105,13 +99,20 @@ def test_micro_batches_that_do_not_divide_the_batch_say_which_would():
 class OfSlice:
     """A device as a platform of several slices shows it."""
 
-    def __init__(self, slice_index):
-        self.slice_index = slice_index
+    def __init__(self, number, platform):
+        self.id, self.slice_index, self.platform = number, number // 4, platform
 
 
 def test_slices_that_the_mesh_does_not_name_are_refused():
     with pytest.raises(InputError, match=r"mesh\.dcn-data 1: 2 slices are here, give their number"):
-        sharding.make_mesh(CONFIG, [OfSlice(i // 4) for i in range(8)])
+        sharding.make_mesh(CONFIG, [OfSlice(i, "tpu") for i in range(8)])
+
+
+@pytest.mark.parametrize("dcn_data", [1, 2])
+def test_hosts_with_gpus_need_not_be_named_and_share_no_parameters(dcn_data):
+    """To jax, each of them is a slice."""
+    mesh = sharding.make_mesh(on(MeshConfig(dcn_data=dcn_data, fsdp=4)), [OfSlice(i, "gpu") for i in range(8)])
+    assert [[device.id for device in row.flat] for row in mesh.devices] == [[0, 1, 2, 3], [4, 5, 6, 7]]
 
 
 class OfHost:

@@ -48,13 +48,13 @@ def test_the_same_run_gives_the_same_bits(on_eight):
 def test_the_form_of_a_batch_does_not_change_its_loss(change):
     """A slot for every position or for every target; masks spelt out or as ranks."""
     other = dataclasses.replace(NO_DROPOUT, data=dataclasses.replace(NO_DROPOUT.data, **change))
-    np.testing.assert_allclose(train(other)[0], train(NO_DROPOUT)[0], rtol=0, atol=1e-5)
+    np.testing.assert_allclose(train(other, devices=1)[0], GOLDEN[:5], rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("remat", ["full", "dots", "attention"])
 def test_computing_again_in_the_backward_pass_changes_nothing(on_eight, remat):
     config = dataclasses.replace(CONFIG, model=dataclasses.replace(CONFIG.model, remat=remat))
-    np.testing.assert_allclose(on_eight[0], train(config)[0], rtol=0, atol=1e-5)
+    np.testing.assert_allclose(on_eight[0], train(config, devices=1)[0], rtol=0, atol=1e-5)
 
 
 def test_losses_of_a_tiny_run():
@@ -69,7 +69,7 @@ def test_dropout_differs_from_step_to_step_and_is_off_without_a_rate():
 
 def test_bfloat16_follows_float32():
     config = dataclasses.replace(NO_DROPOUT, model=dataclasses.replace(NO_DROPOUT.model, dtype="bfloat16"))
-    losses, params = train(config, steps=6)
+    losses, params = train(config, devices=1, steps=6)
     np.testing.assert_allclose(losses, GOLDEN, rtol=0, atol=0.05)
     assert {str(p.dtype) for p in jax.tree.leaves(params)} == {"float32"}
 
@@ -93,7 +93,7 @@ def test_moments_in_bfloat16_train_nearly_the_same():
     config = dataclasses.replace(
         NO_DROPOUT, optimizer=dataclasses.replace(NO_DROPOUT.optimizer, state_dtype="bfloat16")
     )
-    np.testing.assert_allclose(train(config, steps=6)[0], GOLDEN, rtol=0, atol=0.01)
+    np.testing.assert_allclose(train(config, devices=1, steps=6)[0], GOLDEN, rtol=0, atol=0.01)
 
 
 class Run:
