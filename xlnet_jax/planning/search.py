@@ -29,13 +29,14 @@ def search(config: Config, topology: str, devices: int, minutes: float, tell: Ca
     found = list(candidates(config, devices))
     if not found:
         raise InputError(f"data.batch-size {config.data.batch_size} cannot be divided over the {devices} devices")
-    for candidate in found:
+    for i, candidate in enumerate(found):
         if _is_settled(candidate, tried):
             continue
         tell(f"trying {_name(candidate)}")
         plan = _plan_until(candidate, topology, deadline)
         if plan is None:
-            tell(f"{minutes:g} minutes are over")
+            left = sum(not _is_settled(other, tried) for other in found[i:])
+            tell(f"{minutes:g} minutes are over with {left} settings left to try: --search-minutes gives it more")
             break
         tried.append(plan)
     return sorted(tried, key=lambda plan: (not plan.fits, max(plan.at_least.values())))
