@@ -128,7 +128,7 @@ def be_killed(*_):
 def test_a_search_whose_compiler_is_killed_ends_in_one_line(monkeypatch):
     monkeypatch.setattr("xlnet_jax.planning.search._send_plan", be_killed)
     with pytest.raises(
-        InputError, match=r"that compiled remat none, accumulate 1 was killed or crashed: compiling wants"
+        InputError, match=r"that compiled remat full, accumulate 1 was killed or crashed: compiling wants"
     ):
         search(CONFIG, "v3:2x2", 8, 1.0, print)
 
