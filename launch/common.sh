@@ -83,6 +83,12 @@ cloud_workdir() {
         fail "the run needs a workdir that outlives its machines: give --workdir gs://BUCKET/RUN behind --"
 }
 
+# named_slices N: a mesh that does not name the slices would be refused by the run, when they are all there.
+named_slices() {
+    [ "$1" = 1 ] || [[ " ${rest[*]-} " =~ \ --mesh\.dcn[-_]data[=\ ]$1\  ]] ||
+        fail "--slices $1: the run divides its batch over them: give --mesh.dcn-data $1 behind --"
+}
+
 # The wheel of what is committed.
 # shellcheck disable=SC2034 # some launchers need none
 wheel=dist/xlnet_jax-$(sed -n 's/^version = //p' setup.cfg 2>/dev/null || true)-py3-none-any.whl

@@ -169,7 +169,7 @@ if [[ $action == create || $action == resume ]]; then
     required type
     runtime=${runtime:-$(software)}
 fi
-if [[ $action == train || $action == resume ]]; then cloud_workdir; fi
+if [[ $action == train || $action == resume ]]; then cloud_workdir && named_slices "$slices"; fi
 needs gcloud
 if [[ $action == install || $action == resume ]]; then needs git "$python"; fi
 "$action"

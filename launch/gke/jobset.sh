@@ -112,6 +112,7 @@ case $action in
         whole_number slices max_restarts grace
         check_slice
         cloud_workdir
+        named_slices "$slices"
         needs kubectl
         ;;
     *) needs kubectl ;;

@@ -55,6 +55,7 @@ if [ "$action" = create ]; then
     required image type
     whole_number slices max_restarts grace
     cloud_workdir
+    named_slices "$slices"
 fi
 needs xpk
 "$action"

@@ -68,6 +68,8 @@ def test_a_dry_run_prints_the_very_commands_of_a_run_and_runs_none(stand_ins: St
         ("launch/tpu_vm.sh create --zone a --type tpu7x-8", "later ones: GKE, launch/gke/"),
         ("launch/tpu_vm.sh train --zone a -- --workdir runs/mine", "give --workdir gs://BUCKET/RUN behind --"),
         ("launch/tpu_vm.sh resume --zone a --type v6e-8", "give --workdir gs://BUCKET/RUN behind --"),
+        (f"launch/tpu_vm.sh train --zone a --slices 2 {TRAIN}", "give --mesh.dcn-data 2 behind --"),
+        (f"launch/gke/jobset.sh create --slices 2 {POD} --mesh.dcn-data 22", "give --mesh.dcn-data 2 behind --"),
         ("launch/gke/jobset.sh create", "--image is missing: --help says what it is"),
         (
             f"launch/gke/jobset.sh create {POD.replace('v6e-slice', 'v6e')}",

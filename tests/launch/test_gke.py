@@ -44,7 +44,9 @@ def assert_known(ours: Any, read: Any, where: str = "") -> None:
 @pytest.mark.parametrize("spot", ["", "--spot"])
 def test_the_manifest_follows_the_schema_of_jobset_and_kubernetes(stand_ins: StandIns, spot: str) -> None:
     """The models that Kubeflow makes from the OpenAPI of JobSet v1alpha2 and of Kubernetes."""
-    ours = manifest(stand_ins, f"--accelerator tpu-v6e-slice --topology 16x16 --slices 2 {spot}")
+    ours = manifest(
+        stand_ins, f"--accelerator tpu-v6e-slice --topology 16x16 --slices 2 {spot}", f"{TRAIN} --mesh.dcn-data 2"
+    )
     read = JobsetV1alpha2JobSet.from_dict(ours)
     assert read is not None
     assert_known(ours, read.to_dict())
@@ -76,7 +78,8 @@ def test_a_slice_has_a_pod_on_every_host_with_all_its_chips(
     stand_ins: StandIns, accelerator: str, topology: str, hosts: int, chips: int
 ) -> None:
     """Hosts as in the tables of cloud.google.com/kubernetes-engine/docs/concepts/plan-tpus."""
-    ours = manifest(stand_ins, f"--accelerator {accelerator} --topology {topology} --slices 3")
+    slices = f"--accelerator {accelerator} --topology {topology} --slices 3"
+    ours = manifest(stand_ins, slices, f"{TRAIN} --mesh.dcn-data 3")
     assert ours["spec"]["replicatedJobs"][0]["replicas"] == 3
     assert (job(ours)["parallelism"], job(ours)["completions"]) == (hosts, hosts)
     assert pod(ours)["containers"][0]["resources"]["limits"] == {"google.com/tpu": chips}

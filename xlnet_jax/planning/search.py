@@ -1,4 +1,4 @@
-"""Settings that fit: remat, accumulation and mesh, the fastest first, each compiled in a process that can be ended.
+"""Settings that fit: remat, accumulation and mesh, each compiled in a process that can be ended.
 
 The environment of the compiler (topologies.ENVIRONMENT) must be set: those processes inherit it.
 """
@@ -11,7 +11,6 @@ from multiprocessing.connection import Connection
 from typing import Literal
 
 from xlnet_jax.config import Config, InputError
-from xlnet_jax.operations import recomputed_operations, step_operations
 from xlnet_jax.planning.estimate import Plan, make_plan
 from xlnet_jax.planning.topologies import find_topology
 
@@ -29,42 +28,37 @@ def search(config: Config, topology: str, devices: int, minutes: float, tell: Ca
     found = list(candidates(config, devices))
     if not found:
         raise InputError(f"data.batch-size {config.data.batch_size} cannot be divided over the {devices} devices")
-    for candidate in found:
+    for i, candidate in enumerate(found):
         if _is_settled(candidate, tried):
             continue
         tell(f"trying {_name(candidate)}")
         plan = _plan_until(candidate, topology, deadline)
         if plan is None:
-            tell(f"{minutes:g} minutes are over")
+            left = sum(not _is_settled(other, tried) for other in found[i:])
+            tell(f"{minutes:g} minutes are over with {left} settings left to try: --search-minutes gives it more")
             break
         tried.append(plan)
     return sorted(tried, key=lambda plan: (not plan.fits, max(plan.at_least.values())))
 
 
 def candidates(config: Config, devices: int) -> Iterator[Config]:
-    """Settings that divide the batch, those first that compute least again, divide least, and exchange least."""
+    """Settings that divide the batch, those first that divide least; of these what fits most easily first, so that an
+    answer comes early, and is made faster with the time that is left."""
     rows = config.data.batch_size
-    found = [
-        dataclasses.replace(
-            config,
-            model=dataclasses.replace(config.model, remat=remat),
-            optimizer=dataclasses.replace(config.optimizer, accumulate=accumulate),
-            mesh=dataclasses.replace(config.mesh, data=-1, fsdp=fsdp),
-        )
-        for fsdp in (1, 8, 32)
-        for accumulate in (1, 2, 4, 8, 16, 32)
-        for remat in LIGHTEST_FIRST
-        if devices % (fsdp * config.mesh.tensor * config.mesh.dcn_data) == 0
-        and rows % (devices // config.mesh.tensor * accumulate) == 0
-        and config.model.d_model % fsdp == 0
-    ]
-    yield from sorted(found, key=_cost)
-
-
-def _cost(config: Config) -> float:
-    """Operations, with what micro-batches and exchanges of parameters cost besides: a tenth for each doubling."""
-    overhead = 1 + 0.1 * (config.optimizer.accumulate.bit_length() - 1) + 0.1 * (config.mesh.fsdp > 1)
-    return (step_operations(config) + recomputed_operations(config)) * overhead
+    for fsdp in (1, 8, 32):
+        for accumulate in (1, 2, 4, 8, 16, 32):
+            for remat in reversed(LIGHTEST_FIRST):
+                if (
+                    devices % (fsdp * config.mesh.tensor * config.mesh.dcn_data) == 0
+                    and rows % (devices // config.mesh.tensor * accumulate) == 0
+                    and config.model.d_model % fsdp == 0
+                ):
+                    yield dataclasses.replace(
+                        config,
+                        model=dataclasses.replace(config.model, remat=remat),
+                        optimizer=dataclasses.replace(config.optimizer, accumulate=accumulate),
+                        mesh=dataclasses.replace(config.mesh, data=-1, fsdp=fsdp),
+                    )
 
 
 def _is_settled(candidate: Config, tried: list[Plan]) -> bool:

@@ -97,10 +97,9 @@ class Checkpoints:
             if kind is None:  # else the error that is on its way says more
                 raise
 
-    @property
-    def latest_step(self) -> int | None:
-        """The newest complete checkpoint."""
-        return self._manager.latest_step()
+    def latest_up_to(self, step: int) -> int | None:
+        """The newest checkpoint of no more than `step` updates."""
+        return max((saved for saved in self._manager.all_steps() if saved <= step), default=None)
 
     def due(self, step: int) -> bool:
         """Do the settings want a checkpoint of this step?"""

@@ -2,8 +2,8 @@
 
 1. dispatch update k; 2. account for update k - 1, which the device has finished meanwhile: the host never waits for the
 device; 3. evaluate, where due; 4. save, where due, after everything that belongs to the step is on record, so that a
-run resumed there has it all, and after it is known that the updates so far are good; 5. stop, if asked. A stop does not
-wait for an evaluation: what resumes there makes up for it first.
+run resumed there has it all, and only behind an update that was made: what was good is not pushed out; 5. stop, if
+asked. A stop does not wait for an evaluation: what resumes there makes up for it first.
 """
 
 import time
@@ -100,6 +100,7 @@ class Loop:
     ) -> tuple[int, bool]:
         config, start = self.config, done
         pending: Future[Reading] | None = None
+        owed = False
         while done < config.steps:
             self.checkpoints.check()
             batch = self._next(batches, pending)
@@ -121,12 +122,14 @@ class Loop:
             wish = self.interrupt.poll(save=self.checkpoints.overdue)
             stop = wish is Wish.STOP
             evaluate = self._evaluation_due(done)
-            if evaluate or self.checkpoints.due(done) or wish or last:
-                self._account(pending.result())
-                pending = None
+            due = owed or self.checkpoints.due(done) or wish is Wish.SAVE
+            if evaluate or due or stop or last:
+                reading, pending = pending.result(), None
+                self._account(reading)
                 if evaluate and not stop:
                     stop = not self.evaluate(state, done)
-                if self.checkpoints.due(done) or wish or stop or last:
+                owed = due and reading.numbers["skipped_in_a_row"] > 0
+                if (due and not owed) or stop or last:
                     self.writer.write(self.times.record(done))
                     self.writer.flush()
                     with self.times.lost_to("checkpoints"):
@@ -174,15 +177,20 @@ class Loop:
         skipped, step, config = int(reading.numbers["skipped_in_a_row"]), reading.step, self.config
         if skipped < config.optimizer.max_skipped:
             return
-        good, batch = self.checkpoints.latest_step, step - 1
+        good, batch = self.checkpoints.latest_up_to(step - skipped), step - 1
         visit, window = divmod(batch, self.steps_per_block)
         workdir = self.checkpoints.folder.parent
         raise InputError(
             f"optimizer.max-skipped: the last {skipped} updates were skipped, up to update {step} with a loss of "
             f"{reading.numbers['loss']:.4g} and a gradient norm of {reading.numbers['gradient_norm']:.4g}. Lower "
-            f"optimizer.learning-rate or optimizer.clip-norm; or look at its batch (seed {config.seed}, step {batch}, "
-            f"window {window} of visit {visit}): python -m data_pipelines.inspect {workdir} --step {batch}. "
-            + ("There is no checkpoint yet" if good is None else f"The last good one is {self.checkpoints.path(good)}")
+            f"optimizer.learning-rate or optimizer.clip-norm, in another --workdir, where --init brings a checkpoint "
+            f"along; or look at its batch (seed {config.seed}, step {batch}, window {window} of visit {visit}): "
+            f"python -m data_pipelines.inspect {workdir} --step {batch}. "
+            + (
+                "There is no good checkpoint yet"
+                if good is None
+                else f"The last good one is {self.checkpoints.path(good)}"
+            )
         )
 
     def evaluate(self, state: TrainState, step: int) -> bool:

@@ -72,6 +72,7 @@ def pretrain(config: Config, hosts: Hosts = ALONE) -> int:
     """
     began = time.time()
     console = Console(soft_wrap=True, highlight=False, markup=False, quiet=not hosts.first)
+    jax.devices()  # all processes find them together, and none before the others
     made = _prepare(config, console) if hosts.first else None
     told = hosts.gather("prepared", made.told() if made else None)[0]
     hosts.demand_shared(told["workdir"])
@@ -92,6 +93,7 @@ def _prepare(config: Config, console: Console) -> _Run:
     given = text.demanded_tokenizer(config, tokenizer_of(start, config) if start else None)
     if given:
         config = replace(config, model=replace(config.model, vocab_size=given.vocab_size))
+    sharding.make_mesh(config)  # refused before hours go into a text
     workdir.claim(config)
     tokenizer = text.find_tokenizer(config, given, workdir)
     console.print(f"tokenizer   {tokenizer.vocab_size:,} pieces in {workdir.tokenizer}")

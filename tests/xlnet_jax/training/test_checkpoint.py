@@ -158,7 +158,8 @@ def test_a_damaged_checkpoint_is_set_aside_and_the_one_before_is_taken(run, item
     with run.open() as checkpoints:
         state = run.restore(checkpoints, said)
         assert int(state.step) == 4
-        assert checkpoints.latest_step == 4
+        assert checkpoints.latest_up_to(99) == 4
+        assert checkpoints.latest_up_to(3) is None
         assert "checkpoint 8 cannot be read and was moved to" in said[0]
         assert (run.folder / "broken-checkpoints" / "8").is_dir()
         run.train(state, 4, 8, checkpoints, save_at=[8])  # the step can be saved again

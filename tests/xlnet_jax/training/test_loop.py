@@ -91,7 +91,7 @@ def clock(monkeypatch):
 def run(clock, monkeypatch):
     """Runs eight updates. Returns what happened, was written and said, and the seconds that were lost."""
 
-    def run(bad=(), wait=0.0, evaluate=1000, saved=None, max_skipped=3):
+    def run(bad=(), wait=0.0, evaluate=1000, max_skipped=3):
         devices = Devices(clock, bad, UPDATE)
         monkeypatch.setattr(loop, "ThreadPoolExecutor", lambda _: Waiting(clock, devices))
         config = dataclasses.replace(
@@ -112,12 +112,18 @@ def run(clock, monkeypatch):
             devices.events.append(event)
             return 4.0
 
+        saved = []
+
+        def save(_, step):
+            saved.append(step)
+            lasts(3.0, f"save {step}")
+
         checkpoints = SimpleNamespace(
-            save=lambda _, step: lasts(3.0, f"save {step}"),
+            save=save,
             due=lambda step: step % 4 == 0,
             overdue=False,
             check=lambda: None,
-            latest_step=saved,
+            latest_up_to=lambda step: max((s for s in saved if s <= step), default=None),
             folder=Path("runs/x/checkpoints"),
             path=lambda step: Path(f"runs/x/checkpoints/{step}"),
         )
@@ -158,16 +164,23 @@ def test_a_skipped_update_is_said_once_and_counted(run):
 
 def test_too_many_in_a_row_end_the_run_with_the_batch_and_the_last_good_checkpoint(run):
     with pytest.raises(InputError) as mistake:
-        run(bad=range(3, 99), saved=4)
+        run(bad=range(5, 99))
     message = str(mistake.value)
-    assert "the last 3 updates were skipped, up to update 5 with a loss of nan and a gradient norm of inf" in message
-    assert "batch (seed 3, step 4, window 0 of visit 1): python -m data_pipelines.inspect runs/x --step 4." in message
+    assert "the last 3 updates were skipped, up to update 7 with a loss of nan and a gradient norm of inf" in message
+    assert "batch (seed 3, step 6, window 2 of visit 1): python -m data_pipelines.inspect runs/x --step 6." in message
     assert message.endswith("The last good one is runs/x/checkpoints/4")
     assert "save 8" not in run.last.events
 
 
+def test_what_follows_a_skipped_update_takes_no_place_among_the_good_checkpoints(run):
+    assert [event for event in run(bad=(4, 5)).events if "save" in event] == ["save 6", "save 8"]
+    assert [event for event in run(bad=(8,)).events if "save" in event] == ["save 4", "save 8"]  # the run's end
+    with pytest.raises(InputError, match="There is no good checkpoint yet"):
+        run(bad=range(3, 99))
+
+
 def test_a_run_without_a_checkpoint_says_so(run):
-    with pytest.raises(InputError, match="There is no checkpoint yet"):
+    with pytest.raises(InputError, match="There is no good checkpoint yet"):
         run(bad=range(1, 99), max_skipped=1)
     assert run.last.events == ["dispatch 1", "read 1", "dispatch 2"]
 

@@ -118,6 +118,12 @@ def test_a_mistake_at_the_first_try_does_not_claim_the_workdir(text, tmp_path):
     assert train.main(arguments(text, tmp_path / "run", "--steps", "2")) == 0
 
 
+def test_a_mesh_that_does_not_fit_is_refused_before_any_work_on_the_text(text, tmp_path):
+    with pytest.raises(InputError, match=r"mesh\.fsdp 3 x .* does not divide"):
+        train.main(arguments(text, tmp_path / "run", "--mesh.fsdp", "3"))
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_diverged_run_stops_and_names_the_last_good_checkpoint(text, tmp_path):
     wild = ("--optimizer.learning-rate", "1e30", "--optimizer.clip-norm", "0", "--model.init-std", "1e15")
     with pytest.raises(InputError, match=r"the last 10 updates were skipped, up to update 1[012] with a loss of nan"):
