@@ -20,6 +20,7 @@ lint: $(STAMP)-lint  ## formatting, lint and types
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(BIN)/shellcheck --external-sources --check-sourced launch/*.sh launch/*.sbatch launch/gke/*.sh
 
 format: $(STAMP)-lint
 	$(BIN)/ruff format .

@@ -1,8 +1,28 @@
-"""Runs before any test module: eight simulated devices, and no silent broadcasting of ranks."""
+"""Runs before any test module: eight simulated devices, no silent broadcasting of ranks, each program compiled once."""
 
+import atexit
 import os
+import shutil
+import tempfile
 
-# Both must be set before jax is imported.
-os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
+# All must be set before jax is imported.
+# Programs are tiny and run a few times each: making them quick takes longer than they do.
+os.environ["XLA_FLAGS"] = " ".join(
+    [
+        os.environ.get("XLA_FLAGS", ""),
+        "--xla_force_host_platform_device_count=8",
+        "--xla_backend_optimization_level=0",
+    ]
+)
 os.environ["JAX_NUMPY_RANK_PROMOTION"] = "raise"
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+if "PYTEST_XDIST_WORKER" not in os.environ:
+    # Most of the time of the tests is compilation, of the same programs again and again. All processes of one session
+    # share what they compile, and nothing outlives it.
+    programs = os.environ["JAX_COMPILATION_CACHE_DIR"] = tempfile.mkdtemp(prefix="xlnet-jax-tests-")
+    atexit.register(shutil.rmtree, programs, ignore_errors=True)
+    os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
+
+
+def pytest_addoption(parser):
+    parser.addoption("--kills", type=int, default=4, help="how often a run is killed (tests of recovery)")

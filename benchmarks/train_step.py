@@ -17,10 +17,17 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from xlnet_jax.config import Config, DataConfig, ModelConfig
+from xlnet_jax.operations import multiply_adds
+
 ALLOCATOR = "glibc.malloc.hugetlb=1"  # what the train command starts itself with
 ROWS, LAYERS, WIDTH, HEADS, HEAD_WIDTH, INNER, VOCABULARY = 2, 12, 768, 12, 64, 3072, 32_000
 LENGTH, MEMORY, REUSED, TARGETS = 512, 384, 256, 85
 KEYS, DISTANCES = MEMORY + LENGTH, MEMORY + 2 * LENGTH
+OUR_CONFIG = Config(
+    model=ModelConfig(num_layers=LAYERS, d_model=WIDTH, num_heads=HEADS, d_head=HEAD_WIDTH, d_ff=INNER, mem_len=MEMORY),
+    data=DataConfig(batch_size=ROWS, seq_len=LENGTH, reuse_len=REUSED, perm_size=REUSED, num_predict=TARGETS),
+)
 PRODUCT = 4096  # rows and columns of the matrix product that measures the machine
 OURS, THEIRS = "xlnet_jax", "Hugging Face"
 
@@ -31,33 +38,22 @@ OURS, THEIRS = "xlnet_jax", "Hugging Face"
 def forward_operations() -> dict[str, tuple[int, int]]:
     """Multiply-adds of the matrix products of one forward pass, by part: (here, original and Hugging Face).
 
-    Here the query stream has a row for each target, position keys are projected once (sine and cosine half apart), and
-    a segment score is one number for each row. There queries are mapped to all positions, and what they read back, by
-    products with the one-hot target_mapping; position keys are projected for each example; and the segment score is
-    picked by a product with a one-hot [T, K, B, 2].
+    There queries are mapped to all positions, and what they read back, by products with the one-hot target_mapping;
+    position keys are projected for each example; and the segment score is picked by a product with a one-hot
+    [T, K, B, 2].
     """
-    heads = HEADS * HEAD_WIDTH
-    rows_here, rows_there = LENGTH + TARGETS, 2 * LENGTH
-
-    def per_layer(attending: int, projected: int, segment: int, mapping: int) -> dict[str, int]:
-        scores = ROWS * attending * heads
-        return {
-            "projections q, k, v, o": 2 * ROWS * (LENGTH + TARGETS + KEYS) * WIDTH * heads,
-            "position keys": projected * DISTANCES * WIDTH * heads,
-            "content scores": scores * KEYS,
-            "position scores": scores * DISTANCES,
-            "segment scores": segment,
-            "values": scores * KEYS,
-            "target mapping": mapping,
-            "feed-forward": 2 * ROWS * (LENGTH + TARGETS) * WIDTH * INNER,
-        }
-
-    picked = ROWS * rows_there * 2 * (heads + HEADS * KEYS)
-    here = per_layer(rows_here, 1, ROWS * rows_here * heads, 0)
-    there = per_layer(rows_there, ROWS, picked, 2 * ROWS * TARGETS * LENGTH * heads)
-    counted = {part: (LAYERS * here[part], LAYERS * there[part]) for part in here}
-    vocabulary = ROWS * TARGETS * WIDTH * VOCABULARY
-    return counted | {"vocabulary": (vocabulary, vocabulary)}
+    here = {part: count.forward for part, count in multiply_adds(OUR_CONFIG.model, OUR_CONFIG.data).items()}
+    heads, rows = HEADS * HEAD_WIDTH, 2 * LENGTH
+    of_layer = {
+        "position keys": ROWS * DISTANCES * WIDTH * heads,
+        "content scores": ROWS * rows * heads * KEYS,
+        "position scores": ROWS * rows * heads * DISTANCES,
+        "segment scores": ROWS * rows * 2 * (heads + HEADS * KEYS),
+        "values": ROWS * rows * heads * KEYS,
+        "target mapping": 2 * ROWS * TARGETS * LENGTH * heads,
+    }
+    there = here | {part: LAYERS * count for part, count in of_layer.items()}
+    return {part: (here.get(part, 0), count) for part, count in there.items()}
 
 
 # ---- both sides, each in its own process -----------------------------------------------------------------------------
@@ -68,22 +64,16 @@ def our_step(dropout: float) -> Callable[[], float]:
     import jax
     import numpy as np
 
-    from xlnet_jax.config import base
     from xlnet_jax.models.lm import XLNetLM
     from xlnet_jax.training import sharding
     from xlnet_jax.training.optimizer import make_optimizer
     from xlnet_jax.training.state import init_state, plan_state
     from xlnet_jax.training.step import make_train_step
 
-    preset = base()
     config = dataclasses.replace(
-        preset,
-        model=dataclasses.replace(
-            preset.model, mem_len=MEMORY, dtype="float32", dropout=dropout, attention_dropout=dropout
-        ),
-        data=dataclasses.replace(preset.data, batch_size=ROWS, seq_len=LENGTH, reuse_len=REUSED, num_predict=TARGETS),
+        OUR_CONFIG, model=dataclasses.replace(OUR_CONFIG.model, dropout=dropout, attention_dropout=dropout)
     )
-    mesh = sharding.make_mesh(config.mesh, ROWS)
+    mesh = sharding.make_mesh(config)
     model, tx = XLNetLM(config.model), make_optimizer(config.optimizer, config.steps)
     plan = plan_state(config, model, tx, mesh)
     state = init_state(config, model, tx, plan)
@@ -146,9 +136,8 @@ def windows() -> dict:
     import numpy as np
 
     from data_pipelines.permutation import perm_rank, permuted_places, target_slots
-    from xlnet_jax.config import DataConfig
 
-    data = DataConfig(batch_size=ROWS, seq_len=LENGTH, reuse_len=REUSED, perm_size=REUSED, num_predict=TARGETS)
+    data = OUR_CONFIG.data
     rng = np.random.default_rng(0)
     ids = rng.integers(9, VOCABULARY, (ROWS, LENGTH)).astype(np.int32)
     functional = np.zeros((ROWS, LENGTH), bool)

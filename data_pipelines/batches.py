@@ -1,4 +1,4 @@
-"""Batches addressed by step: batch t is a pure function of (corpus, settings, seed, t), for any range of its rows.
+"""Batches addressed by step: batch t is a pure function of (corpus, settings, seed, t), for any of its rows.
 
 A *visit* is one reading of one block by one row: steps_per_block steps long, forwards or backwards, its memory carried
 from window to window. Blocks, directions and partners come from (seed, visit, row), cuts and targets from
@@ -12,7 +12,7 @@ from window to window. Blocks, directions and partners come from (seed, visit, r
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -28,10 +28,12 @@ from data_pipelines.tokenizer import CLS, SEP
 from xlnet_jax.config import DataConfig, InputError
 from xlnet_jax.dims import Batch
 
+Rows = Sequence[int] | np.ndarray  # of the global batch, ascending
+
 
 @dataclass(frozen=True)
 class Visit:
-    """The blocks that a range of rows reads, each in its row's reading order."""
+    """The blocks that some rows read, each in its row's reading order."""
 
     tokens: np.ndarray  # int32 [B, S]
     cuts: np.ndarray  # bool [B, S], A may be cut from B before this token
@@ -101,8 +103,8 @@ class BatchSource:
         # Held-out text of its own may have other sources.
         return Mixture(blocks, weights if len(weights) == len(blocks) else (), self.seed)
 
-    def read_visit(self, visit: int, rows: range) -> Visit:
-        """The blocks of `rows` (a contiguous range of the global batch) in one visit, by one read."""
+    def read_visit(self, visit: int, rows: Rows) -> Visit:
+        """The blocks of `rows` (of the global batch, ascending) in one visit, by one read."""
         own, partner, is_reversed = self.assign(visit, rows)
         tokens, starts = self.corpus.read(self.split, np.concatenate([own, partner]))
         flip = np.concatenate([is_reversed, is_reversed])[:, None]
@@ -113,13 +115,13 @@ class BatchSource:
         n = len(rows)
         return Visit(tokens[:n], cuts[:n], tokens[n:], cuts[n:], is_reversed)
 
-    def assign(self, visit: int, rows: range) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def assign(self, visit: int, rows: Rows) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """(block, partner block, is it read backwards) of each row."""
-        own = self._mixture.own_blocks(visit * self.data.batch_size + np.arange(rows.start, rows.stop))
+        own = self._mixture.own_blocks(visit * self.data.batch_size + np.asarray(rows))
         draw = uniforms(self.seed, Purpose.VISIT, visit, rows, 2)
         return own, self._mixture.partners(own, draw[:, 1]), (draw[:, 0] < 0.5) & self.data.bidirectional
 
-    def batch(self, visit: Visit, step: int, rows: range) -> Batch:
+    def batch(self, visit: Visit, step: int, rows: Rows) -> Batch:
         """The rows of batch `step`, whose visit has been read. Compact or dense, as data.emit says."""
         data, index = self.data, step % self.steps_per_block
         reuse, new = data.reuse_len, data.seq_len - data.reuse_len
@@ -168,22 +170,23 @@ class BatchSource:
             compact["is_next"] = window.is_next
         return permutation.to_dense(compact) if data.emit == "dense" else compact
 
-    def batch_at(self, step: int, rows: range | None = None) -> Batch:
+    def batch_at(self, step: int, rows: Rows | None = None) -> Batch:
         """Batch `step` by itself: what the iterator yields there."""
-        rows = rows or range(self.data.batch_size)
+        rows = range(self.data.batch_size) if rows is None else rows
         return self.batch(self.read_visit(step // self.steps_per_block, rows), step, rows)
 
-    def iterate(self, start: int, stop: int, rows: range | None = None) -> Iterator[Batch]:
+    def iterate(self, start: int, stop: int, rows: Rows | None = None) -> Iterator[Batch]:
         """Batches start ... stop - 1, made ahead of time by tf.data. Starting late costs no more than starting at 0."""
         mistakes: list[InputError] = []
-        batches = self._dataset(start, stop, rows or range(self.data.batch_size), mistakes).as_numpy_iterator()
+        rows = range(self.data.batch_size) if rows is None else rows
+        batches = self._dataset(start, stop, rows, mistakes).as_numpy_iterator()
         return _or_mistake(batches, mistakes)
 
-    def dataset(self, start: int, stop: int, rows: range) -> Any:
+    def dataset(self, start: int, stop: int, rows: Rows) -> Any:
         """The same as a `tf.data.Dataset` of dicts of tensors."""
         return self._dataset(start, stop, rows, [])
 
-    def _dataset(self, start: int, stop: int, rows: range, mistakes: list[InputError]) -> Any:
+    def _dataset(self, start: int, stop: int, rows: Rows, mistakes: list[InputError]) -> Any:
         """`mistakes` gets what tf.data turns into an error of its own."""
         tf = tensorflow()
         per_block, block_len = self.steps_per_block, self.corpus.block_len

@@ -108,6 +108,11 @@ class Manifest:
     splits: dict[SplitName, Split]
     format: int = FORMAT
 
+    @property
+    def sha256(self) -> str:
+        """Of what the corpus was asked to hold."""
+        return hashlib.sha256(json.dumps(self.made_from, sort_keys=True).encode()).hexdigest()
+
     def save(self, folder: epath.Path) -> None:
         (folder / MANIFEST_FILE).write_text(json.dumps(dataclasses.asdict(self), indent=2) + "\n")
 

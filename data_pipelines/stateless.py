@@ -5,6 +5,7 @@ Philox is a counter-based generator: its output at a counter depends on nothing 
 Only `random_raw` is used: NumPy guarantees its bits across versions and machines.
 """
 
+from collections.abc import Sequence
 from enum import IntEnum
 
 import numpy as np
@@ -24,15 +25,18 @@ class Purpose(IntEnum):
     TOKENIZER_SAMPLE = 7
 
 
-def uniforms(seed: int, purpose: Purpose, step: int, rows: range, width: int) -> np.ndarray:
-    """float64 [len(rows), width], uniform in [0, 1). `rows` is contiguous (step 1)."""
+def uniforms(seed: int, purpose: Purpose, step: int, rows: Sequence[int] | np.ndarray, width: int) -> np.ndarray:
+    """float64 [len(rows), width], uniform in [0, 1). `rows` ascend."""
+    rows = np.asarray(rows)
     counters_per_row = -(-width // WORDS_PER_COUNTER)
-    generator = np.random.Philox(
-        key=np.array([seed % 2**64, purpose], np.uint64),
-        counter=np.array([rows.start * counters_per_row, 0, step, 0], np.uint64),
-    )
-    words = generator.random_raw(len(rows) * counters_per_row * WORDS_PER_COUNTER)
-    uniform = (words >> np.uint64(11)) * 2.0**-53
+    key = np.array([seed % 2**64, purpose], np.uint64)
+
+    def words(run: np.ndarray) -> np.ndarray:
+        counter = np.array([run[0] * counters_per_row, 0, step, 0], np.uint64)
+        return np.random.Philox(key=key, counter=counter).random_raw(len(run) * counters_per_row * WORDS_PER_COUNTER)
+
+    runs = np.split(rows, np.flatnonzero(np.diff(rows) != 1) + 1)
+    uniform = (np.concatenate([words(run) for run in runs]) >> np.uint64(11)) * 2.0**-53
     return uniform.reshape(len(rows), -1)[:, :width]
 
 

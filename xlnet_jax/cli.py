@@ -1,6 +1,8 @@
 """Command lines: settings by their dotted names, mistakes in one line, exit codes.
 
-0 done · 2 something the user can mend · 130 or 143 stopped by Ctrl-C or SIGTERM, with the state saved.
+0 done · 1 a crash · 2 something the user can mend · 130 stopped by Ctrl-C · 143 stopped by SIGTERM, SIGUSR1 or the
+platform's word. 130 and 143 come with the state saved, and the same command goes on: what launches a run starts it
+again on 143, which is also the code of a run that lost one of its hosts, or waited for it in vain.
 """
 
 import contextlib
@@ -10,6 +12,7 @@ import errno
 import io
 import os
 import re
+import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar, cast, get_args, get_origin, get_type_hints
@@ -20,18 +23,32 @@ from data_pipelines.quiet_tensorflow import keep_tensorflow_quiet
 from xlnet_jax.config import FIXED_BY_WEIGHTS, PRESETS, Config, InputError, flatten
 from xlnet_jax.rules import validate
 
-USER_ERROR = 2
+USER_ERROR = InputError.exit_code
+CRASH = 1
+INTERRUPTED = 128 + signal.SIGINT
+RESTART = 128 + signal.SIGTERM
+"""Exit code of a run that goes on with the same command: stopped with its state saved, or without one of its hosts."""
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 REFUSED = (errno.EROFS, errno.EACCES, errno.EPERM, errno.ENAMETOOLONG)
+_REFUSED_BY_BUCKET = re.compile(r"\b40[134]\b|permission|unauthenticated|not.?found", re.IGNORECASE)
 T = TypeVar("T")
+C = TypeVar("C", bound=Config)
 
 
 def parse_config(argv: Sequence[str], prog: str, description: str) -> Config:
-    """The settings of a command line, starting from its --preset; checked against each other.
+    """The settings of a run from a command line, starting from its --preset; checked against each other.
 
     Raises InputError on what cannot be read; prints and exits on --help.
     """
-    config = parse(Config, argv, prog, description, _preset(argv))
+    return parse_config_as(Config, argv, prog, description)
+
+
+def parse_config_as(kind: type[C], argv: Sequence[str], prog: str, description: str) -> C:
+    """The same with settings of a command's own besides: kind is a dataclass that extends Config.
+
+    Raises InputError on what cannot be read; prints and exits on --help.
+    """
+    config = parse(kind, argv, prog, description, kind(**vars(_preset(argv))))
     if config.init:
         _refuse_fixed(argv)
     validate(config)
@@ -53,8 +70,20 @@ def parse(kind: type[T], argv: Sequence[str], prog: str, description: str, defau
             raise
         raise InputError(_first_sentence(mistakes.getvalue())) from None
     if unknown:
-        raise InputError(_unknown_setting(unknown[0], type(parsed)))
+        raise InputError(_unknown_setting(unknown[0], parsed))
     return parsed
+
+
+def exit_code(error: BaseException) -> int:
+    """Of a command that ends in this error. A mistake is not tried again by what launches runs; a crash is, as of a
+    network that fails for a while."""
+    if isinstance(error, InputError):
+        return error.exit_code
+    if isinstance(error, KeyboardInterrupt):
+        return INTERRUPTED
+    if isinstance(error, OSError):
+        return USER_ERROR if error.errno in (*FULL, *REFUSED) else CRASH
+    return USER_ERROR if "gs://" in str(error) and _REFUSED_BY_BUCKET.search(str(error)) else CRASH
 
 
 def run(main: Callable[[Sequence[str]], int]) -> None:
@@ -63,12 +92,12 @@ def run(main: Callable[[Sequence[str]], int]) -> None:
     try:
         code = main(sys.argv[1:])
     except InputError as mistake:
-        code = _fail(str(mistake))
+        code = _fail(str(mistake), exit_code(mistake))
     except KeyboardInterrupt:
         print("stopped at once; the same command goes on from what was saved last", file=sys.stderr)
-        code = 130
+        code = INTERRUPTED
     except OSError as error:
-        if error.errno not in (*FULL, *REFUSED):
+        if exit_code(error) == CRASH:
             raise
         _fail(f"cannot write {error.filename or 'the workdir'}: {error.strerror}; what was saved before is intact")
         # At once: writers that cannot write would each say so again while the interpreter ends.
@@ -77,13 +106,14 @@ def run(main: Callable[[Sequence[str]], int]) -> None:
     except Exception as error:
         if "gs://" not in str(error):
             raise
-        code = _fail(f"{error}: check the name, the network, and `gcloud auth application-default login`")
+        hint = "check the name, the network, and `gcloud auth application-default login`"
+        code = _fail(f"{error}: {hint}", exit_code(error))
     sys.exit(code)
 
 
-def _fail(message: str) -> int:
+def _fail(message: str, code: int = USER_ERROR) -> int:
     print("error: " + " ".join(message.split()), file=sys.stderr)
-    return USER_ERROR
+    return code
 
 
 def _preset(argv: Sequence[str]) -> Config:
@@ -106,15 +136,12 @@ def _refuse_fixed(argv: Sequence[str]) -> None:
             raise InputError(f"{flag} comes with the weights of --init: leave it out")
 
 
-def _unknown_setting(word: str, kind: type) -> str:
+def _unknown_setting(word: str, parsed: Any) -> str:
     if not word.startswith("-"):
-        hint = f": did you mean --corpus {word}?" if kind is Config else ", and nothing takes it"
+        hint = f": did you mean --corpus {word}?" if type(parsed) is Config else ", and nothing takes it"
         return f"{word} stands alone{hint}"
     name = word.partition("=")[0]
-    if kind is Config:
-        known = [f"--{setting}" for setting, _, _ in flatten(Config())]
-    else:
-        known = [f"--{f.name.replace('_', '-')}" for f in dataclasses.fields(kind)]
+    known = [f"--{setting}" for setting, _, _ in flatten(parsed)]
     # The dotted name or its last part may be what was misspelt or left out.
     by_last_part = {k.rpartition(".")[2].removeprefix("--"): k for k in known}
     near = difflib.get_close_matches(name, known, 1, 0.6) or [

@@ -13,7 +13,9 @@ from typing import Any, Literal
 
 
 class InputError(ValueError):
-    """Something a user can mend: one line that says what was wrong, where, and what to do. Commands exit with 2."""
+    """Something a user can mend: one line that says what was wrong, where, and what to do."""
+
+    exit_code = 2
 
 
 def operational(default: Any) -> Any:
@@ -59,8 +61,9 @@ class ModelConfig:
     """epsilon of layer normalisation"""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """compute type; parameters, softmax, normalisation and loss are float32 always"""
-    remat: Literal["none", "full", "dots"] = operational("none")
-    """what the backward pass computes again: nothing, every layer, or all but matrix products"""
+    remat: Literal["none", "full", "dots", "attention"] = operational("none")
+    """what the backward pass computes again: nothing, every layer, all but matrix products, or all but what attention
+    reads"""
     profile: Literal["default", "paper2019"] = "default"
     """paper2019 = as the 2019 code where it differs from the default: memory that is still empty is attended to, as
     zeros; sequence summaries read padding"""
@@ -161,6 +164,15 @@ class OptimizerConfig:
     """decoupled weight decay, per unit of learning rate; not on biases and normalisation"""
     clip_norm: float = 1.0
     """largest global norm of the gradient; 0 = no clipping"""
+    accumulate: int = operational(1)
+    """micro-batches that an update goes through one after the other, to save memory; the loss is that of the whole"""
+    state_dtype: Literal["float32", "bfloat16"] = "float32"
+    """type of Adam's moments; bfloat16 halves them, rounded at random so that small changes are not lost"""
+    spike_factor: float = 0.0
+    """an update whose gradient norm is above this many times its running mean is skipped; 0 = only one that is not
+    finite"""
+    max_skipped: int = operational(10)
+    """updates skipped in a row that end the run"""
     layer_decay: float = 1.0
     """learning rate of a layer as a share of that of the layer above it; the embeddings stand below the first layer
     (paper, appendix A.3); 1 = all alike"""
@@ -174,7 +186,30 @@ class MeshConfig:
     """How devices are arranged; every process must hold the same number of them."""
 
     data: int = operational(-1)
-    """devices along the batch; -1 = all that are left"""
+    """devices along the batch, in a slice; -1 = all that are left"""
+    fsdp: int = operational(1)
+    """devices along the batch that also divide parameters and optimizer state among them"""
+    tensor: int = operational(1)
+    """devices that divide heads, feed-forward width and vocabulary among them; it divides model.num-heads"""
+    dcn_data: int = operational(1)
+    """slices, joined by the data centre's network, that divide the batch among them"""
+
+
+@dataclass(frozen=True)
+class DistributedConfig:
+    """The processes of a run, one a host, where neither Slurm nor a TPU names them; the first three together, or as
+    JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID in the environment."""
+
+    coordinator_address: str | None = operational(None)
+    """HOST:PORT of process 0, a port that is free there and that all hosts can reach; None = one process"""
+    num_processes: int | None = operational(None)
+    """processes in all"""
+    process_id: int | None = operational(None)
+    """number of this process, from 0; the only setting in which processes differ"""
+    initialization_timeout: int = operational(300)
+    """seconds in which all processes must have started"""
+    heartbeat_timeout_seconds: int = operational(100)
+    """seconds of silence after which a host counts as lost; one whose process ended is noticed at once"""
 
 
 @dataclass(frozen=True)
@@ -183,8 +218,12 @@ class CheckpointConfig:
 
     every_steps: int = operational(1000)
     """updates between checkpoints; rounded up to a multiple of data.windows_per_block, where no memory need be saved"""
+    every_minutes: float = operational(0.0)
+    """minutes between checkpoints, besides those by steps; inside a block they hold its memory; 0 = by steps alone"""
     keep: int = operational(3)
     """checkpoints kept, newest first"""
+    keep_every: int = operational(0)
+    """updates between checkpoints that are kept for ever; rounded up as every_steps is; 0 = none"""
 
 
 @dataclass(frozen=True)
@@ -203,6 +242,8 @@ class LogConfig:
 
     every_steps: int = operational(100)
     """updates between rows of metrics.jsonl, TensorBoard points and, without a terminal, printed lines"""
+    wandb: str | None = operational(None)
+    """a project of Weights & Biases that gets the same numbers (pip install 'xlnet_jax[wandb]'); None = none does"""
 
 
 @dataclass(frozen=True)
@@ -235,10 +276,13 @@ class Config:
     """seed of parameters, dropout and data"""
     tpu: bool = operational(False)
     """demand a TPU"""
+    profile: str | None = operational(None)
+    """updates to trace, as 10:15 (from 10 up to 15), into WORKDIR/tensorboard; None = none"""
     model: ModelConfig = ModelConfig()
     data: DataConfig = DataConfig()
     optimizer: OptimizerConfig = OptimizerConfig()
     mesh: MeshConfig = MeshConfig()
+    distributed: DistributedConfig = DistributedConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
     eval: EvalConfig = EvalConfig()
     log: LogConfig = LogConfig()
@@ -291,8 +335,9 @@ def base() -> Config:
 
 
 def large() -> Config:
-    """XLNet-Large, 24 x 1024, with the paper's pretraining settings (appendix, hyperparameters for pretraining)."""
-    return Config(preset="large", model=ModelConfig(dtype="bfloat16"))
+    """XLNet-Large, 24 x 1024, with the paper's pretraining settings (appendix, hyperparameters for pretraining). Its 8
+    windows a TPU core are more than 16 GiB hold without remat."""
+    return Config(preset="large", model=ModelConfig(dtype="bfloat16", remat="full"))
 
 
 def large_v1() -> Config:
@@ -330,31 +375,25 @@ def to_dict(config: Config) -> dict[str, Any]:
 def from_dict(values: dict[str, Any]) -> Config:
     """The inverse of `to_dict`. Unknown keys are an error that names them; missing ones take their defaults."""
 
-    def build(cls: Any, default: Any, given: dict[str, Any], where: str) -> Any:
-        known = {f.name for f in dataclasses.fields(cls)}
+    def build(default: Any, given: dict[str, Any], where: str) -> Any:
+        known = {f.name for f in dataclasses.fields(default)}
         if unknown := sorted(given.keys() - known):
             raise InputError(f"{where}: unknown setting {', '.join(unknown)}; known are {', '.join(sorted(known))}")
-        nested = {
-            name: build(type(getattr(default, name)), getattr(default, name), value, f"{where}.{name}")
-            if dataclasses.is_dataclass(getattr(default, name))
-            else tuple(value)
-            if isinstance(value, list)  # JSON knows no tuples
-            else value
-            for name, value in given.items()
-        }
-        return dataclasses.replace(default, **nested)
+        read: dict[str, Any] = {}
+        for name, value in given.items():
+            if dataclasses.is_dataclass(there := getattr(default, name)):
+                value = build(there, value, f"{where}.{name}")
+            read[name] = tuple(value) if isinstance(value, list) else value  # JSON knows no tuples
+        return dataclasses.replace(default, **read)
 
-    return build(Config, Config(), values, "config")
+    return build(Config(), values, "config")
 
 
 def identity_difference(ours: Config, theirs: Config) -> list[str]:
     """'name: their value -> our value' for each identity setting in which two runs differ."""
+    operational_here = ("preset",) if ours.optimizer.decay_steps is None else ("preset", "steps")
     return [
         f"{name}: {old!r} there, {new!r} here"
         for (name, new, is_operational), (_, old, _) in zip(flatten(ours), flatten(theirs), strict=True)
-        if new != old and not (is_operational or _is_operational_here(name, ours))
+        if new != old and not (is_operational or name in operational_here)
     ]
-
-
-def _is_operational_here(name: str, config: Config) -> bool:
-    return name == "preset" or (name == "steps" and config.optimizer.decay_steps is not None)

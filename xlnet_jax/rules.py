@@ -4,7 +4,16 @@ import math
 from collections.abc import Iterator
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-from xlnet_jax.config import Config, DataConfig, HeadConfig, InputError, ModelConfig, OptimizerConfig, flatten
+from xlnet_jax.config import (
+    Config,
+    DataConfig,
+    DistributedConfig,
+    HeadConfig,
+    InputError,
+    ModelConfig,
+    OptimizerConfig,
+    flatten,
+)
 from xlnet_jax.dims import WINDOW_SPECIALS
 
 
@@ -24,6 +33,37 @@ def validate_network(model: ModelConfig, head: HeadConfig | None, where: str) ->
     memory = (f"model.mem-len {model.mem_len} must be at least 0",) if model.mem_len < 0 else ()
     for broken in (*_finite(model), *memory, *_model(model)):
         raise InputError(f"{where}: {broken}")
+
+
+def validate_distributed(distributed: DistributedConfig) -> None:
+    """Raises InputError where the place of a process among the others is not given whole."""
+    place = {
+        "coordinator-address": distributed.coordinator_address,
+        "num-processes": distributed.num_processes,
+        "process-id": distributed.process_id,
+    }
+    missing = [f"distributed.{name}" for name, value in place.items() if value is None]
+    if missing and len(missing) < len(place):
+        given = ", ".join(f"distributed.{name} {value}" for name, value in place.items() if value is not None)
+        raise InputError(f"{given} needs {', '.join(missing)} beside it")
+    for broken in _distributed(distributed):
+        raise InputError(broken)
+
+
+def _distributed(distributed: DistributedConfig) -> Iterator[str]:
+    address, count, process = distributed.coordinator_address, distributed.num_processes, distributed.process_id
+    if address is not None:
+        host, _, port = address.rpartition(":")
+        if not host or not port.isdecimal() or not 0 < int(port) < 2**16:
+            yield f"distributed.coordinator-address {address} must be HOST:PORT, as 10.0.0.1:8476"
+    if count is not None:
+        yield from _positive("distributed.num-processes", count)
+    if process is not None and not 0 <= process < (2**31 if count is None else count):
+        yield f"distributed.process-id {process} must be from 0 to distributed.num-processes - 1" + (
+            "" if count is None else f" = {count - 1}"
+        )
+    for name in ("initialization_timeout", "heartbeat_timeout_seconds"):
+        yield from _positive(f"distributed.{name.replace('_', '-')}", getattr(distributed, name))
 
 
 def _has_type(value: Any, hint: Any) -> bool:
@@ -57,17 +97,50 @@ def _contradictions(config: Config) -> Iterator[str]:
     yield from _data(config.data)
     yield from _memory(config.model.mem_len, config.data)
     yield from _optimizer(config.optimizer)
+    yield from _distributed(config.distributed)
     for name, value in (
         ("steps", config.steps),
         ("checkpoint.every-steps", config.checkpoint.every_steps),
         ("checkpoint.keep", config.checkpoint.keep),
+        ("mesh.fsdp", config.mesh.fsdp),
+        ("mesh.tensor", config.mesh.tensor),
+        ("mesh.dcn-data", config.mesh.dcn_data),
+        ("optimizer.accumulate", config.optimizer.accumulate),
+        ("optimizer.max-skipped", config.optimizer.max_skipped),
         ("eval.every-steps", config.eval.every_steps),
         ("eval.max-windows", config.eval.max_windows),
         ("log.every-steps", config.log.every_steps),
     ):
         yield from _positive(name, value)
+    for name, value in (
+        ("checkpoint.every-minutes", config.checkpoint.every_minutes),
+        ("checkpoint.keep-every", config.checkpoint.keep_every),
+    ):
+        if value < 0:
+            yield f"{name} {value:g} must not be negative"
+    if config.mesh.data < 1 and config.mesh.data != -1:
+        yield f"mesh.data {config.mesh.data} must be at least 1, or -1 for all devices that are left"
+    yield from _profile(config)
     if not 0 <= config.seed < 2**31:
         yield f"seed {config.seed} must be in [0, 2^31)"
+
+
+def traced_updates(profile: str | None) -> range:
+    """The updates that --profile names: of 10:15, range(10, 15). Raises ValueError where it names none."""
+    if profile is None:
+        return range(0)
+    begin, _, end = profile.partition(":")
+    return range(int(begin), int(end))
+
+
+def _profile(config: Config) -> Iterator[str]:
+    try:
+        traced = traced_updates(config.profile)
+    except ValueError:
+        yield f"profile {config.profile} is not a range of updates: give the first and the end, as 10:15"
+        return
+    if config.profile and not 0 <= traced.start < traced.stop <= config.steps:
+        yield f"profile {config.profile} must be two numbers that rise, from 0 to the {config.steps} steps of the run"
 
 
 def _positive(name: str, value: int) -> Iterator[str]:
@@ -161,6 +234,8 @@ def _optimizer(optimizer: OptimizerConfig) -> Iterator[str]:
     yield from _share("optimizer.beta2", optimizer.beta2)
     if not 0 <= optimizer.min_lr_ratio <= 1:
         yield f"optimizer.min-lr-ratio {optimizer.min_lr_ratio} must be in [0, 1]"
+    if optimizer.spike_factor and optimizer.spike_factor <= 1:
+        yield f"optimizer.spike-factor {optimizer.spike_factor} must be above 1, or 0 to take no update for a spike"
     if not 0 < optimizer.layer_decay <= 1:
         yield f"optimizer.layer-decay {optimizer.layer_decay} must be in (0, 1]"
     for name in ("weight_decay", "clip_norm", "warmup_steps"):

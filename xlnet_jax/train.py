@@ -1,19 +1,26 @@
 """python -m xlnet_jax.train: from a text file to a pretrained XLNet."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from xlnet_jax import cli, runtime
+from xlnet_jax.config import DistributedConfig, flatten
 
 
 def main(argv: Sequence[str]) -> int:
     """Pretrains as the command line says; returns the exit code."""
     config = cli.parse_config(argv, "python -m xlnet_jax.train", __doc__ or "")
+    place = runtime.place_of(config)
+    names = runtime.host_names(config, place) if place else []
+    config = replace(config, distributed=DistributedConfig())
     # Imported here, so that --help and mistakes answer at once.
+    from xlnet_jax.training.hosts import joined
     from xlnet_jax.training.pretrain import pretrain
 
-    if config.tpu:
-        runtime.demand_tpu()
-    return pretrain(config)
+    with joined(place, {name: value for name, value, _ in flatten(config)}, names) as hosts:
+        if config.tpu:
+            runtime.demand_tpu()
+        return pretrain(config, hosts)
 
 
 if __name__ == "__main__":

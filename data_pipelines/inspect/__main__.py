@@ -13,7 +13,7 @@ from typing import Annotated
 import tyro
 
 from data_pipelines import windows
-from data_pipelines.corpus import MANIFEST_FILE, Corpus, SplitName
+from data_pipelines.corpus import MANIFEST_FILE, Corpus, SplitName, is_corpus
 from data_pipelines.tokenizer import Tokenizer
 from xlnet_jax import cli
 from xlnet_jax.config import PRESETS, Config, DataConfig, InputError, demo, from_dict
@@ -56,6 +56,7 @@ class Inspect:
 class Place:
     """What CORPUS names."""
 
+    folder: Path
     corpus: Corpus
     tokenizer: Path
     run: Config | None
@@ -112,6 +113,8 @@ def _find(folder: Path, tokenizer: str | None) -> Place:
             run = from_dict(json.loads((folder / "config.json").read_text()))
         except (ValueError, TypeError, AttributeError) as error:
             raise InputError(f"{folder / 'config.json'} is not the settings of a run: {error}") from None
+        # One that was prepared before stands elsewhere.
+        corpus = next((Path(name) for name in run.corpus if is_corpus(name)), corpus)
     if not (corpus / MANIFEST_FILE).is_file():
         raise InputError(
             f"corpus {folder}: neither a prepared corpus nor the workdir of a run: there is no "
@@ -121,7 +124,7 @@ def _find(folder: Path, tokenizer: str | None) -> Place:
     found = Path(tokenizer) if tokenizer else next((path for path in beside if path.is_dir()), None)
     if found is None:
         raise InputError(f"corpus {corpus}: there is no tokenizer in it; name the one it was made with by --tokenizer")
-    return Place(Corpus(corpus), found, run)
+    return Place(folder, Corpus(corpus), found, run)
 
 
 def _tokenizer(place: Place) -> Tokenizer:
@@ -165,7 +168,7 @@ def _base(preset: str | None, place: Place) -> tuple[Config, str]:
             raise InputError(f"--preset {preset}: there is {', '.join(PRESETS)}")
         return PRESETS[preset](), f"of the preset {preset}"
     if place.run:
-        return place.run, f"of the run {place.corpus.folder.parent}"
+        return place.run, f"of the run {place.folder}"
     for name in ("demo", "small", "base"):
         if windows.block_len(PRESETS[name]().data) == block_len:
             return PRESETS[name](), f"of the preset {name}, whose blocks are as long"

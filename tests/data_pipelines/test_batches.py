@@ -14,7 +14,7 @@ from data_pipelines.corpus import Corpus
 from data_pipelines.permutation import to_dense
 from data_pipelines.prepare import prepare
 from data_pipelines.tokenizer import CLS, SEP, Tokenizer
-from xlnet_jax.config import DataConfig, InputError, MeshConfig
+from xlnet_jax.config import Config, DataConfig, InputError
 from xlnet_jax.training import sharding
 
 DATA = DataConfig(batch_size=12, seq_len=64, reuse_len=32, perm_size=16, num_predict=11, windows_per_block=4)
@@ -93,10 +93,19 @@ def test_a_late_step_is_a_step_like_any_other(source, form):
     assert len(recorded.blocks) == 2 * late_reads  # as many from the beginning
 
 
+def test_any_rows_of_a_batch_are_those_of_the_whole(source):
+    """A host of a torus holds rows that do not follow each other."""
+    rows = np.array([0, 1, 4, 5, 11])
+    whole = source.batch_at(5)
+    assert_same(source.batch_at(5, rows), {name: array[rows] for name, array in whole.items()})
+    (batch,) = source.iterate(5, 6, rows)
+    assert_same(batch, source.batch_at(5, rows))
+
+
 def test_batches_go_straight_onto_a_mesh(source):
     data = dataclasses.replace(DATA, batch_size=24)
     of_24 = dataclasses.replace(source, data=data)
-    mesh = sharding.make_mesh(MeshConfig(), 24)
+    mesh = sharding.make_mesh(Config(data=data))
     put = sharding.batch_to_mesh(mesh, 24)
     for step, batch in enumerate(map(put, of_24.iterate(0, 3, sharding.process_rows(mesh, 24)))):
         assert all(len(array.sharding.device_set) == 8 for array in batch.values())

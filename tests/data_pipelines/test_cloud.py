@@ -1,96 +1,19 @@
 """Text and corpora in the cloud: every access goes through one path layer, whose backend a folder stands in for."""
 
 import contextlib
-from pathlib import Path
 
 import numpy as np
 import pytest
-from array_record.python.array_record_data_source import ArrayRecordDataSource
-from etils.epath import backend, gpath
 
-from data_pipelines import corpus as corpus_module
 from data_pipelines import sources
 from data_pipelines.corpus import Corpus
 from data_pipelines.prepare import prepare
 from data_pipelines.prepare.runners import LocalRunner
 from data_pipelines.tokenizer import Tokenizer
+from tests.bucket import Bucket
 from xlnet_jax.config import InputError
 
 BLOCK_LEN = 64
-
-
-class Bucket(backend._OsPathBackend):
-    """gs://bucket/... is kept in a folder; what is listed is named as it was asked for."""
-
-    def __init__(self, folder):
-        self.folder = folder
-
-    def here(self, path):
-        return str(path).replace("gs://", f"{self.folder}/")
-
-    def there(self, path):
-        return str(path).replace(f"{self.folder}/", "gs://")
-
-    def open(self, path, mode):
-        if set(mode) & {"w", "a"}:
-            Path(self.here(path)).parent.mkdir(parents=True, exist_ok=True)  # a store of objects has no folders
-        return super().open(self.here(path), mode)
-
-    def exists(self, path):
-        return super().exists(self.here(path))
-
-    def isdir(self, path):
-        return super().isdir(self.here(path))
-
-    def listdir(self, path):
-        return super().listdir(self.here(path))
-
-    def glob(self, path):
-        return [self.there(p) for p in super().glob(self.here(path))]
-
-    def walk(self, top, **options):
-        for root, folders, files in super().walk(self.here(top), **options):
-            yield self.there(root), folders, files
-
-    def makedirs(self, path, **options):
-        super().makedirs(self.here(path), **options)
-
-    def mkdir(self, path, **options):
-        super().mkdir(self.here(path), **options)
-
-    def rmtree(self, path):
-        super().rmtree(self.here(path))
-
-    def remove(self, path):
-        super().remove(self.here(path))
-
-    def rename(self, path, dst):
-        raise AssertionError("a store of objects cannot rename a folder at once")
-
-    def replace(self, path, dst):
-        super().replace(self.here(path), self.here(dst))
-
-    def copy(self, path, dst, overwrite):
-        Path(self.here(dst)).parent.mkdir(parents=True, exist_ok=True)
-        super().copy(self.here(path), self.here(dst), overwrite=overwrite)
-
-    def stat(self, path):
-        return super().stat(self.here(path))
-
-
-@pytest.fixture
-def bucket(tmp_path, monkeypatch):
-    """A folder that gs:// stands for."""
-    cloud = Bucket(tmp_path / "cloud")
-    monkeypatch.setattr(gpath, "_is_zonal_gcs_bucket", lambda bucket: False)
-    monkeypatch.setattr(backend, "tf_backend", cloud)
-    monkeypatch.setattr(gpath, "_GCS_BACKENDS", frozenset({cloud}))
-    # The library that reads shards knows gs:// by itself.
-    monkeypatch.setattr(
-        corpus_module, "ArrayRecordDataSource", lambda names: ArrayRecordDataSource([cloud.here(n) for n in names])
-    )
-    (cloud.folder / "bucket").mkdir(parents=True)
-    return cloud.folder / "bucket"
 
 
 def put_text(folder, names=("a.txt", "deep/b.txt")):

@@ -202,6 +202,13 @@ def test_a_workdir_brings_its_settings(folder, tokenizer, tmp_path, show):
     assert ours[ours.index("reads") :] == "\nORDER".join(theirs)[ours.index("reads") - len(ours) :]
 
 
+def test_a_workdir_finds_the_corpus_that_was_prepared_before_it(folder, tokenizer, tmp_path, show):
+    tokenizer.save(tmp_path / "run" / "tokenizer")
+    config = Config(data=DATA, model=ModelConfig(mem_len=MEM_LEN), seed=5, corpus=(str(folder),))
+    (tmp_path / "run" / "config.json").write_text(json.dumps(to_dict(config)))
+    assert f"of the run {tmp_path / 'run'}; seed 5, 12 rows a batch" in " ".join(show(tmp_path / "run").split())
+
+
 def test_a_window_is_found_that_fits_the_blocks(folder, show):
     assert "settings    fitted to the length of the blocks; seed 0" in (text := show(folder))
     assert "window      64 tokens: 32 reused + 29 of A and B + 3 special" in text

@@ -77,10 +77,15 @@ def test_a_mistake_is_one_line_that_names_it(argv, message):
             2,
             "error: HTTP 401 reading gs://b/x: check the name, the network",
         ),
+        (
+            RuntimeError("HTTP 503 writing gs://b/x"),
+            1,  # the same command may well go on
+            "error: HTTP 503 writing gs://b/x: check the name, the network",
+        ),
         (KeyboardInterrupt(), 130, "stopped at once; the same command goes on"),
     ],
 )
-def test_what_a_user_can_mend_ends_in_one_line(capsys, error, code, line):
+def test_what_a_user_can_mend_and_a_network_ends_in_one_line(capsys, error, code, line):
     def main(_):
         raise error
 
@@ -156,22 +161,27 @@ def test_workers_are_those_that_the_platform_names(monkeypatch, environment, wor
 
 
 def test_a_tpu_vm_asks_the_metadata_server_for_its_workers(monkeypatch):
+    said = {
+        "worker-network-endpoints": b"uid:8470:10.0.0.1,uid:8470:10.0.0.2,uid:8470:10.0.0.3",
+        "tpu-env": b"ACCELERATOR_TYPE: 'v6e-12'\nMEGASCALE_NUM_SLICES: '2'\n",
+    }
+
     class Metadata(http.server.BaseHTTPRequestHandler):
         def do_GET(self):
-            assert self.path == "/computeMetadata/v1/instance/attributes/worker-network-endpoints"
             assert self.headers["Metadata-Flavor"] == "Google"
             self.send_response(200)
             self.end_headers()
-            self.wfile.write(b"uid:8470:10.0.0.1,uid:8470:10.0.0.2,uid:8470:10.0.0.3")
+            self.wfile.write(said[self.path.removeprefix("/computeMetadata/v1/instance/attributes/")])
 
         def log_message(self, *_):
             """Nothing."""
 
     with http.server.HTTPServer(("127.0.0.1", 0), Metadata) as server:
-        threading.Thread(target=server.handle_request).start()
-        monkeypatch.delenv("TPU_WORKER_HOSTNAMES", raising=False)
+        threading.Thread(target=lambda: [server.handle_request() for _ in said]).start()
+        for name in ("TPU_WORKER_HOSTNAMES", "MEGASCALE_NUM_SLICES"):
+            monkeypatch.delenv(name, raising=False)
         monkeypatch.setenv("GCE_METADATA_HOST", f"127.0.0.1:{server.server_port}")
-        assert runtime.worker_count() == 3
+        assert runtime.worker_count() == 6
 
 
 def test_importing_the_package_loads_neither_jax_nor_tensorflow():

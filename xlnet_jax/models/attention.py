@@ -9,6 +9,7 @@ T = L content rows, then P query rows at the target positions. Only the relative
 
 import jax
 import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
 
 MASKED = -1e30  # not -inf: rows that see nothing exist, and the gradient of a softmax over -inf is NaN
 
@@ -58,7 +59,9 @@ def _attend_forward(
     scale_BNT1 = 1.0 / weights_BNTK.sum(-1, keepdims=True)
     weights_BNTK = weights_BNTK.astype(value_BNKH.dtype)
     read_BNTH = scale_BNT1 * product("BNTK,BNKH->BNTH", _dropped(weights_BNTK, kept_BNTK), value_BNKH)
-    return read_BNTH.astype(value_BNKH.dtype), (weights_BNTK, scale_BNT1, value_BNKH, kept_BNTK, read_BNTH)
+    # One name for what goes on and for what the way back needs: else a remat policy that keeps it computes it again.
+    read_BNTH = checkpoint_name(read_BNTH.astype(value_BNKH.dtype), "read_BNTH")
+    return read_BNTH, (weights_BNTK, scale_BNT1, value_BNKH, kept_BNTK, read_BNTH)
 
 
 def _attend_backward(saved: tuple, grad_BNTH: jnp.ndarray) -> tuple:

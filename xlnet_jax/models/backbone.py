@@ -186,7 +186,11 @@ class Layer(nn.Module):
         return rows_BTD, new_mems_BMD
 
 
-REMAT_POLICIES = {"full": None, "dots": jax.checkpoint_policies.checkpoint_dots}
+REMAT_POLICIES = {
+    "full": None,
+    "dots": jax.checkpoint_policies.checkpoint_dots,
+    "attention": jax.checkpoint_policies.save_only_these_names("read_BNTH"),
+}
 
 
 class Backbone(nn.Module):
@@ -248,7 +252,7 @@ class Backbone(nn.Module):
 
     def _embed(self, inputs: Inputs) -> jnp.ndarray:
         c = self.config
-        rows_BTD = self.word_embedding.astype(c.dtype)[inputs.input_ids_BL]
+        rows_BTD = nn.with_logical_constraint(self._table_VD()[inputs.input_ids_BL], ("batch", "length", "width"))
         if inputs.target_positions_BP is None:
             return rows_BTD
         mask_embedding_D = partitioned_param(self, "mask_embedding", (c.d_model,), ("embed",), c.init_std).astype(
@@ -262,10 +266,10 @@ class Backbone(nn.Module):
 
     def logits_BPV(self, hidden_BPD: jnp.ndarray, bias_V: jnp.ndarray) -> jnp.ndarray:
         """Scores of all pieces by the tied embedding, float32."""
-        embedding_VD = self.word_embedding.astype(self.config.dtype)
-        return (
-            jnp.einsum("BPD,VD->BPV", hidden_BPD, embedding_VD, preferred_element_type=jnp.float32) + bias_V[None, None]
-        )
+        return product("BPD,VD->BPV", hidden_BPD, self._table_VD()) + bias_V[None, None]
+
+    def _table_VD(self) -> jnp.ndarray:
+        return nn.with_logical_constraint(self.word_embedding.astype(self.config.dtype), ("vocab", "width"))
 
 
 def _visible_BTK(inputs: Inputs, config: ModelConfig) -> jnp.ndarray:

@@ -1,19 +1,25 @@
 """A picture of a run: training and held-out loss over updates, against the unigram line."""
 
-from pathlib import Path
+import io
+import math
 from typing import Any
 
 import numpy as np
+from etils import epath
+
+from xlnet_jax.disk import write_durably
 
 
-def draw_curves(records: list[dict[str, Any]], unigram_nats: float, path: Path) -> None:
+def draw_curves(records: list[dict[str, Any]], unigram_nats: float, path: epath.Path) -> None:
     """Writes a PNG. records as in metrics.jsonl."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(8, 4.5), dpi=120, layout="constrained")
     axes = figure.add_subplot()
     train, held_out = (
-        np.array([(r["step"], r["loss"]) for r in records if r["split"] == split]).reshape(-1, 2)
+        np.array([(r["step"], r["loss"]) for r in records if r["split"] == split and math.isfinite(r["loss"])]).reshape(
+            -1, 2
+        )
         for split in ("train", "validation")
     )
     if len(train):
@@ -25,9 +31,9 @@ def draw_curves(records: list[dict[str, Any]], unigram_nats: float, path: Path) 
     axes.set(xlabel="updates", ylabel="PLM loss, nats per target", title="Permutation language modelling")
     axes.grid(alpha=0.3)
     axes.legend()
-    partial = path.with_suffix(".partial.png")
-    figure.savefig(partial)
-    partial.replace(path)
+    picture = io.BytesIO()
+    figure.savefig(picture, format="png")
+    write_durably(path, picture.getvalue())
 
 
 def _smoothed(values: np.ndarray, reach: int = 3) -> np.ndarray:

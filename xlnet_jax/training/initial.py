@@ -6,6 +6,7 @@ from typing import Any
 
 from data_pipelines.tokenizer import Tokenizer
 from xlnet_jax.config import FIXED_BY_WEIGHTS, PRESETS, Config, InputError, ModelConfig
+from xlnet_jax.disk import in_bucket
 from xlnet_jax.interop import tf1
 from xlnet_jax.interop.formats import load
 from xlnet_jax.interop.pretrained import Pretrained, with_drawn
@@ -18,6 +19,8 @@ def begin_from(init: str, config: Config, there: Config | None) -> tuple[Config,
     there: settings of the run that goes on in the workdir. Its weights are in its own checkpoints: the source is not
     read again, and may be gone; then None stands for it. InputError where a setting contradicts the weights.
     """
+    if in_bucket(init):
+        raise InputError(f"--init {init}: weights are read from a disk; copy them there first (gcloud storage cp -r)")
     # Absolute: another spelling of the same path is no other run.
     config = dataclasses.replace(config, init=str(Path(init).expanduser().absolute()))
     if there and there.init == config.init:

@@ -1,13 +1,14 @@
 """The train loop. The order of a step, and why:
 
-1. dispatch update k; 2. read the metrics of update k - 1, which the device has finished meanwhile: the host never waits
-for the device; 3. evaluate, where due; 4. save, where due, after everything that belongs to the step is on record, so
-that a run resumed there has it all; 5. stop, if asked.
+1. dispatch update k; 2. account for update k - 1, which the device has finished meanwhile: the host never waits for the
+device; 3. evaluate, where due; 4. save, where due, after everything that belongs to the step is on record, so that a
+run resumed there has it all, and only behind an update that was made: what was good is not pushed out; 5. stop, if
+asked. A stop does not wait for an evaluation: what resumes there makes up for it first.
 """
 
-import math
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 import jax
@@ -15,10 +16,13 @@ import jax.numpy as jnp
 
 from xlnet_jax.config import Config, InputError
 from xlnet_jax.dims import Batch
-from xlnet_jax.training.checkpoint import Checkpoints, save_interval
-from xlnet_jax.training.interrupt import Interrupt
+from xlnet_jax.training.checkpoint import Checkpoints
+from xlnet_jax.training.goodput import WallTime
+from xlnet_jax.training.interrupt import Interrupt, Wish
 from xlnet_jax.training.metrics import MetricsWriter, Record
+from xlnet_jax.training.profile import Tracer
 from xlnet_jax.training.progress import ProgressView
+from xlnet_jax.training.speed import speed
 from xlnet_jax.training.state import TrainState
 from xlnet_jax.training.step import DeviceBatch, EvalStep, Metrics, TrainStep
 
@@ -32,15 +36,32 @@ class Evaluation:
     empty_mems: Callable[[], jax.Array]
     put: Callable[[Batch], DeviceBatch]
 
-    def loss(self, state: TrainState) -> float:
-        """Nats per target over all batches, memory carried from one to the next."""
+    def loss(self, state: TrainState, interrupt: Interrupt) -> float | None:
+        """Nats per target over all batches, memory carried from one to the next; None where a stop cut it short."""
         mems_ZBMD = self.empty_mems()
         loss_sum = weight_sum = jnp.zeros(())
         for batch in self.batches:
+            if interrupt.poll() is Wish.STOP:
+                return None
+            jax.block_until_ready(loss_sum)  # one batch ahead of the device and no more: all of it would have to end
             scored = self.step(state.params, self.put(batch), mems_ZBMD)
             mems_ZBMD = scored.new_mems_ZBMD
             loss_sum, weight_sum = loss_sum + scored.loss_sum, weight_sum + scored.weight_sum
         return float(loss_sum / weight_sum)
+
+
+@dataclass(frozen=True)
+class Reading:
+    """The metrics of an update, on the host."""
+
+    step: int
+    numbers: dict[str, float]
+    finished: float  # when the devices were done with it, by time.perf_counter()
+
+    @classmethod
+    def of(cls, step: int, metrics: Metrics) -> "Reading":
+        """Waits for the devices: called in a thread of its own."""
+        return cls(step, {name: float(value) for name, value in metrics.items()}, time.perf_counter())
 
 
 @dataclass(frozen=True)
@@ -57,82 +78,133 @@ class Loop:
     writer: MetricsWriter
     view: ProgressView
     interrupt: Interrupt
+    times: WallTime
+    tracer: Tracer
 
-    def run(self, state: TrainState, start: int, batches: Iterable[Batch]) -> int:
-        """Trains from update `start` on, with the batches of start, start + 1, … Returns the number of updates done."""
-        config, pending, clock = self.config, None, _Clock(start)
-        save_every = save_interval(config.checkpoint, self.steps_per_block)
-        done = start
-        for batch in batches:
-            state, metrics = self.train_step(state, self.put(batch))
-            if pending:
-                self._log(*pending, clock)
+    def run(self, state: TrainState, start: int, batches: Iterable[Batch], evaluated: bool) -> tuple[int, bool]:
+        """Trains from update `start` on, with the batches of start, start + 1, … evaluated: the held-out loss of
+        `start` is on record. Returns the number of updates done, and whether a stop left something to do."""
+        if start and self._evaluation_due(start) and not evaluated and not self.evaluate(state, start):
+            return start, True
+        if start == self.config.steps:
+            return start, False
+        self.writer.write(self.times.record(start))
+        with self.tracer, ThreadPoolExecutor(1) as reader:
+            done, stopped = self._run(state, start, iter(batches), reader)
+        self.writer.write(self.times.record(done))
+        self.view.say(self.times.summary())
+        return done, stopped
+
+    def _run(
+        self, state: TrainState, done: int, batches: Iterator[Batch], reader: ThreadPoolExecutor
+    ) -> tuple[int, bool]:
+        config, start = self.config, done
+        pending: Future[Reading] | None = None
+        owed = False
+        while done < config.steps:
+            self.checkpoints.check()
+            batch = self._next(batches, pending)
+            with self.times.lost_to("profile"):
+                self.tracer.at(done, state)
+            dispatched = time.perf_counter()
+            with jax.profiler.StepTraceAnnotation("train", step_num=done):
+                state, metrics = self.train_step(state, batch)
             done += 1
+            before, pending = pending, reader.submit(Reading.of, done, metrics)
+            if before:
+                self._account(before.result())
             if done == start + 1:
-                jax.block_until_ready(metrics)  # the first update compiles: its time is no step's time
-                clock.skip_to_now(done)
-            last = done == config.steps
-            stop = self.interrupt.requested  # asked once: a signal during what follows waits for the next step
-            pending = (done, metrics) if done % config.log.every_steps == 0 or last else None
+                pending.result()
+                self.times.lose("compilation", time.perf_counter() - dispatched)
+                self.times.mark(done)
             self.view.advance(done)
-            evaluate = done % config.eval.every_steps == 0 or last
-            save = done % save_every == 0 or last or stop
-            if evaluate or save:
-                if pending:
-                    self._log(*pending, clock)
-                pending = None
-                if evaluate:
-                    self.evaluate(state, done)
-                if save:
-                    self._demand_finite(done, float(metrics["loss"]))
-                    self.checkpoints.save(state, done)
-                clock.skip_to_now(done)
+            last = done == config.steps
+            wish = self.interrupt.poll(save=self.checkpoints.overdue)
+            stop = wish is Wish.STOP
+            evaluate = self._evaluation_due(done)
+            due = owed or self.checkpoints.due(done) or wish is Wish.SAVE
+            if evaluate or due or stop or last:
+                reading, pending = pending.result(), None
+                self._account(reading)
+                if evaluate and not stop:
+                    stop = not self.evaluate(state, done)
+                owed = due and reading.numbers["skipped_in_a_row"] > 0
+                if (due and not owed) or stop or last:
+                    self.writer.write(self.times.record(done))
+                    self.writer.flush()
+                    with self.times.lost_to("checkpoints"):
+                        self.checkpoints.save(state, done)
             if stop:
-                break
-        return done
+                return done, True
+        return done, False
 
-    def _log(self, step: int, metrics: Metrics, clock: "_Clock") -> None:
-        numbers = {k: float(v) for k, v in metrics.items()}
-        self._demand_finite(step, numbers["loss"])
-        data = self.config.data
-        seconds = clock.seconds_per_step(step)
-        numbers["tokens_per_second"] = data.batch_size * data.seq_len / seconds
+    def _evaluation_due(self, step: int) -> bool:
+        return step % self.config.eval.every_steps == 0 or step == self.config.steps
+
+    def _next(self, batches: Iterator[Batch], pending: Future[Reading] | None) -> DeviceBatch:
+        """The next batch, on the devices. Waiting for it is lost time once they are done with the update before."""
+        asked = time.perf_counter()
+        batch = self.put(next(batches))
+        if pending is None:
+            self.times.lose("input", time.perf_counter() - asked)
+        elif pending.done():
+            self.times.lose("input", time.perf_counter() - max(asked, pending.result().finished))
+        return batch
+
+    def _account(self, reading: Reading) -> None:
+        """What an update leaves behind: a row on record, where due, and a line if it was skipped."""
+        step, numbers = reading.step, reading.numbers
+        if numbers["skipped_in_a_row"]:
+            self.view.say(
+                f"update {step} was skipped: loss {numbers['loss']:.4g}, gradient norm {numbers['gradient_norm']:.4g} "
+                f"(batch {step - 1}); {numbers['skipped_in_a_row']:.0f} in a row, {numbers['skipped']:.0f} in all"
+            )
+            self._demand_progress(reading)
+        if step % self.config.log.every_steps == 0 or step == self.config.steps:
+            self._log(step, numbers)
+
+    def _log(self, step: int, numbers: dict[str, float]) -> None:
+        seconds = self.times.seconds_per_step(step)
+        if seconds:
+            numbers = numbers | speed(self.config, seconds)
         record: Record = {"step": step, "split": "train", **numbers, "unigram": self.unigram_nats}
         self.writer.write(record)
-        self.view.show(step, numbers, seconds * (self.config.steps - step))
+        self.writer.write(self.times.record(step))
+        self.view.show(step, numbers)
 
-    def _demand_finite(self, step: int, loss: float) -> None:
-        """Nothing can be learned from there on, and a checkpoint of it would push out those that are good."""
-        if not math.isfinite(loss):
-            raise InputError(
-                f"the loss is {loss} at step {step}: lower optimizer.learning-rate or optimizer.clip-norm; the last "
-                f"checkpoint is of step {self.checkpoints.latest_step}"
+    def _demand_progress(self, reading: Reading) -> None:
+        """Nothing can be learned from there on."""
+        skipped, step, config = int(reading.numbers["skipped_in_a_row"]), reading.step, self.config
+        if skipped < config.optimizer.max_skipped:
+            return
+        good, batch = self.checkpoints.latest_up_to(step - skipped), step - 1
+        visit, window = divmod(batch, self.steps_per_block)
+        workdir = self.checkpoints.folder.parent
+        raise InputError(
+            f"optimizer.max-skipped: the last {skipped} updates were skipped, up to update {step} with a loss of "
+            f"{reading.numbers['loss']:.4g} and a gradient norm of {reading.numbers['gradient_norm']:.4g}. Lower "
+            f"optimizer.learning-rate or optimizer.clip-norm, in another --workdir, where --init brings a checkpoint "
+            f"along; or look at its batch (seed {config.seed}, step {batch}, window {window} of visit {visit}): "
+            f"python -m data_pipelines.inspect {workdir} --step {batch}. "
+            + (
+                "There is no good checkpoint yet"
+                if good is None
+                else f"The last good one is {self.checkpoints.path(good)}"
             )
+        )
 
-    def evaluate(self, state: TrainState, step: int) -> None:
-        """Puts the held-out loss after `step` updates on record."""
-        loss = self.evaluation.loss(state)
+    def evaluate(self, state: TrainState, step: int) -> bool:
+        """Puts the held-out loss after `step` updates on record. False where a stop cut it short."""
+        with self.times.lost_to("evaluation"):
+            loss = self.evaluation.loss(state, self.interrupt)
+        if loss is None:
+            return False
         self.writer.write({"step": step, "split": "validation", "loss": loss, "unigram": self.unigram_nats})
         self.view.say(f"held out at step {step}: loss {loss:.3f}, {relative_to_unigram(loss, self.unigram_nats)}")
+        return True
 
 
 def relative_to_unigram(loss: float, unigram_nats: float) -> str:
     """'0.512 below the unigram line 6.120', or above it."""
     side = "below" if loss < unigram_nats else "above"
     return f"{abs(unigram_nats - loss):.3f} {side} the unigram line {unigram_nats:.3f}"
-
-
-class _Clock:
-    """Seconds per update since the last reading; compilation, evaluation and saving are left out."""
-
-    def __init__(self, step: int):
-        self.skip_to_now(step)
-
-    def skip_to_now(self, step: int) -> None:
-        self._step, self._time = step, time.perf_counter()
-
-    def seconds_per_step(self, step: int) -> float:
-        now, steps = time.perf_counter(), max(step - self._step, 1)
-        seconds = (now - self._time) / steps
-        self._step, self._time = step, now
-        return max(seconds, 1e-9)

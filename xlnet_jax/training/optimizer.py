@@ -33,22 +33,20 @@ def make_optimizer(config: OptimizerConfig, steps: int) -> optax.GradientTransfo
     if config.profile == "paper2019":
         # Theirs scales gradients, inside the branch that clips.
         return optax.chain(*clip, *(by_depth if clip else []), *_adam_2019(config, steps))
-    adamw = optax.adamw(
-        learning_rate(config, steps),
-        config.beta1,
-        config.beta2,
-        config.eps,
-        weight_decay=config.weight_decay,
-        mask=decayed,
-    )
-    return optax.chain(*(clip or [optax.identity()]), adamw, *by_depth)
+    adamw = [
+        _stored(optax.scale_by_adam(config.beta1, config.beta2, config.eps), config),
+        optax.add_decayed_weights(config.weight_decay, decayed),
+        optax.scale_by_learning_rate(learning_rate(config, steps)),
+    ]
+    return optax.chain(*clip, *adamw, *by_depth)
 
 
 def _adam_2019(config: OptimizerConfig, steps: int) -> list[optax.GradientTransformation]:
     rate = optax.scale_by_learning_rate(learning_rate(config, steps))
     if not config.weight_decay:
-        return [scale_by_adam_2019(config.beta1, config.beta2, config.eps, bias_correction=True), rate]
-    adam = scale_by_adam_2019(config.beta1, config.beta2, config.eps, bias_correction=False)
+        adam = scale_by_adam_2019(config.beta1, config.beta2, config.eps, bias_correction=True)
+        return [_stored(adam, config), rate]
+    adam = _stored(scale_by_adam_2019(config.beta1, config.beta2, config.eps, bias_correction=False), config)
     return [adam, optax.add_decayed_weights(config.weight_decay, decayed_2019), rate]
 
 
@@ -69,6 +67,40 @@ def scale_by_adam_2019(beta1: float, beta2: float, eps: float, bias_correction: 
         return updates, optax.ScaleByAdamState(count, mu, nu)
 
     return optax.GradientTransformation(init, update)
+
+
+def _stored(adam: optax.GradientTransformation, config: OptimizerConfig) -> optax.GradientTransformation:
+    return stored_as_bfloat16(adam) if config.state_dtype == "bfloat16" else adam
+
+
+def stored_as_bfloat16(adam: optax.GradientTransformation) -> optax.GradientTransformation:
+    """Adam whose moments are bfloat16 between updates, and float32 in them.
+
+    Rounded up or down at random, by how near: a second moment moves by a thousandth an update, which rounding to the
+    nearest of bfloat16's 8 bits would undo every time.
+    """
+
+    def init(params: Any) -> Any:
+        state: Any = adam.init(params)
+        low = [jax.tree.map(lambda m: m.astype(jnp.bfloat16), m) for m in (state.mu, state.nu)]
+        return state._replace(mu=low[0], nu=low[1])
+
+    def update(grads: Any, state: Any, params: Any = None) -> Any:
+        high = [jax.tree.map(lambda m: m.astype(jnp.float32), m) for m in (state.mu, state.nu)]
+        updates, new = adam.update(grads, state._replace(mu=high[0], nu=high[1]), params)
+        leaves, tree = jax.tree.flatten((new.mu, new.nu))
+        keys = jax.random.split(jax.random.fold_in(jax.random.key(0), state.count), len(leaves))
+        mu, nu = jax.tree.unflatten(tree, [rounded_at_random(m, k) for m, k in zip(leaves, keys, strict=True)])
+        return updates, new._replace(mu=mu, nu=nu)
+
+    return optax.GradientTransformation(init, update)
+
+
+def rounded_at_random(x: jax.Array, key: jax.Array) -> jax.Array:
+    """float32 as bfloat16, one of its two neighbours each, so that the mean is x."""
+    bits = jax.lax.bitcast_convert_type(x, jnp.uint32) + jax.random.bits(key, x.shape, jnp.uint16)
+    rounded = jax.lax.bitcast_convert_type(bits & jnp.uint32(0xFFFF0000), jnp.float32)
+    return jnp.where(jnp.isfinite(x), rounded, x).astype(jnp.bfloat16)
 
 
 def scale_layers(decay: float, profile: str = "default") -> optax.GradientTransformation:

@@ -3,52 +3,97 @@ after any interruption goes on where it stood."""
 
 import functools
 import shlex
-import signal
-from dataclasses import replace
-from pathlib import Path
+import time
+from dataclasses import dataclass, replace
+from socket import gethostname
 from typing import Any
 
 import jax
+import numpy as np
 import optax
+from jax.experimental import multihost_utils
+from jax.sharding import Mesh
 from rich.console import Console
 
 from data_pipelines.batches import BatchSource
 from data_pipelines.corpus import Corpus, SplitName
 from data_pipelines.tokenizer import Tokenizer
-from xlnet_jax.config import PRESETS, Config, flatten
+from xlnet_jax.config import PRESETS, Config, InputError, flatten, from_dict, to_dict
 from xlnet_jax.interop.pretrained import Pretrained
 from xlnet_jax.models.lm import XLNetLM
+from xlnet_jax.rules import traced_updates
 from xlnet_jax.training import sharding
 from xlnet_jax.training.checkpoint import Checkpoints
+from xlnet_jax.training.compile_cache import programs_kept_in
 from xlnet_jax.training.curves import draw_curves
+from xlnet_jax.training.goodput import WallTime
+from xlnet_jax.training.hosts import ALONE, Hosts
 from xlnet_jax.training.initial import begin_from, params_of, tokenizer_of
 from xlnet_jax.training.interrupt import stop_after_step
 from xlnet_jax.training.loop import Evaluation, Loop, relative_to_unigram
-from xlnet_jax.training.metrics import MetricsWriter, read_records
+from xlnet_jax.training.metrics import MetricsWriter, SilentWriter, read_records
 from xlnet_jax.training.optimizer import make_optimizer
+from xlnet_jax.training.profile import Tracer
 from xlnet_jax.training.progress import ProgressView
 from xlnet_jax.training.state import StatePlan, TrainState, empty_mems_ZBMD, init_state, plan_state, with_params
 from xlnet_jax.training.step import make_eval_step, make_train_step
 from xlnet_jax.training.text import Text
 from xlnet_jax.training.unigram import unigram_line
+from xlnet_jax.training.weights_and_biases import WandbRun, demand_wandb
 from xlnet_jax.training.workdir import Workdir
 
 _TEXT_SETTINGS = ("corpus", "validation", "corpus_errors", "text_field", "tfds_data_dir")
 VALIDATION_SEED = 2**31 - 1  # the held-out targets are the same in every run
 
 
-def pretrain(config: Config) -> int:
-    """Trains to config.steps. Returns 0, or 128 + the signal that stopped it with its state saved."""
-    console = Console(soft_wrap=True, highlight=False, markup=False)
+@dataclass(frozen=True)
+class _Run:
+    """What is trained, and on what."""
+
+    config: Config
+    start_from: Pretrained | None
+    corpus: Corpus
+    tokenizer: Tokenizer
+    workdir: Workdir
+
+    def told(self) -> dict[str, Any]:
+        return {
+            "config": to_dict(self.config),
+            "workdir": str(self.workdir.folder),
+            "corpus": str(self.corpus.folder),
+            "made_from": self.corpus.manifest.made_from,
+        }
+
+
+def pretrain(config: Config, hosts: Hosts = ALONE) -> int:
+    """Trains to config.steps. Returns 0, or the exit code of a run that was stopped with its state saved.
+
+    Of several processes, process 0 makes what the others read, and it alone writes what is not a checkpoint.
+    """
+    began = time.time()
+    console = Console(soft_wrap=True, highlight=False, markup=False, quiet=not hosts.first)
+    jax.devices()  # all processes find them together, and none before the others
+    made = _prepare(config, console) if hosts.first else None
+    told = hosts.gather("prepared", made.told() if made else None)[0]
+    hosts.demand_shared(told["workdir"])
+    run = made or _find_prepared(told)
+    with programs_kept_in(str(run.workdir.compiled)):
+        return _train(run, hosts, console, began)
+
+
+def _prepare(config: Config, console: Console) -> _Run:
+    if config.log.wandb:
+        demand_wandb(config.log.wandb)
     # ---- text, tokenizer, corpus ------------------------------------------------------------------------------------
     text = Text.of(config)
-    workdir = Workdir(Path(config.workdir or f"runs/{text.name}-{config.preset}"))
+    workdir = Workdir(config.workdir or f"runs/{text.name}-{config.preset}")
     start = None
     if config.init:
         config, start = begin_from(config.init, config, workdir.resumes())
     given = text.demanded_tokenizer(config, tokenizer_of(start, config) if start else None)
     if given:
         config = replace(config, model=replace(config.model, vocab_size=given.vocab_size))
+    sharding.make_mesh(config)  # refused before hours go into a text
     workdir.claim(config)
     tokenizer = text.find_tokenizer(config, given, workdir)
     console.print(f"tokenizer   {tokenizer.vocab_size:,} pieces in {workdir.tokenizer}")
@@ -59,24 +104,26 @@ def pretrain(config: Config) -> int:
         console.print(
             f"{split:11} {blocks:,} blocks of {corpus.block_len:,} tokens, {blocks * corpus.block_len:,} in all"
         )
-    return _train(config, start, corpus, tokenizer, workdir, console)
+    return _Run(config, start, corpus, tokenizer, workdir)
 
 
-def _train(
-    config: Config,
-    start_from: Pretrained | None,
-    corpus: Corpus,
-    tokenizer: Tokenizer,
-    workdir: Workdir,
-    console: Console,
-) -> int:
+def _find_prepared(told: dict[str, Any]) -> _Run:
+    config, workdir, corpus = from_dict(told["config"]), Workdir(told["workdir"]), Corpus(told["corpus"])
+    if corpus.manifest.made_from != told["made_from"]:
+        raise InputError(f"corpus {corpus.folder} is another one on {gethostname()} than on the host of process 0")
+    start = begin_from(config.init, config, workdir.resumes())[1] if config.init else None
+    return _Run(config, start, corpus, Tokenizer.load(workdir.tokenizer), workdir)
+
+
+def _train(run: _Run, hosts: Hosts, console: Console, began: float) -> int:
+    config, corpus, workdir = run.config, run.corpus, run.workdir
     # ---- batches ----------------------------------------------------------------------------------------------------
-    mesh = sharding.make_mesh(config.mesh, config.data.batch_size)
+    mesh = sharding.make_mesh(config)
     put = sharding.batch_to_mesh(mesh, config.data.batch_size)
     rows = sharding.process_rows(mesh, config.data.batch_size)
 
     def source(split: SplitName, seed: int) -> BatchSource:
-        return BatchSource(corpus, split, tokenizer.is_word_start, config.data, config.model.mem_len, seed)
+        return BatchSource(corpus, split, run.tokenizer.is_word_start, config.data, config.model.mem_len, seed)
 
     train, validation = source("train", config.seed), source("validation", VALIDATION_SEED)
     eval_steps = min(validation.steps_per_epoch, -(-config.eval.max_windows // config.data.batch_size))
@@ -90,37 +137,46 @@ def _train(
     empty_mems = functools.partial(empty_mems_ZBMD, config, mesh)
     evaluation = Evaluation(make_eval_step(config, model, plan, mesh), held_out, empty_mems, put)
     train_step = make_train_step(config, model, tx, plan, mesh)
-    _introduce(config, plan, unigram_nats, console)
+    _introduce(config, plan, mesh, len(rows), unigram_nats, console)
 
     # ---- state, and training to its end -----------------------------------------------------------------------------
     with (
-        Checkpoints(workdir.checkpoints, config, workdir.tokenizer, train.steps_per_block) as checkpoints,
+        Checkpoints(
+            workdir.checkpoints, config, workdir.tokenizer, train.steps_per_block, corpus.manifest.sha256
+        ) as checkpoints,
         stop_after_step() as interrupt,
     ):
         state = checkpoints.restore(plan.abstract, empty_mems, console.print)
-        state = state or _first_state(config, start_from, model, tx, plan, console)
-        start = done = int(state.step)
+        state = state or _first_state(config, run.start_from, model, tx, plan, console)
+        start = int(state.step)
         if start:
             console.print(f"resumed     at step {start} of {config.steps}")
         with (
             ProgressView(start, config.steps, unigram_nats, console) as view,
-            MetricsWriter(workdir.metrics, workdir.tensorboard, resume_step=start) as writer,
+            _metrics_writer(config, workdir, start, hosts) as writer,
         ):
+            traced = traced_updates(config.profile if hosts.first else None)
             loop = Loop(
                 config, unigram_nats, train.steps_per_block, train_step, put, evaluation, checkpoints, writer, view,
-                interrupt,
+                interrupt, WallTime(read_records(workdir.metrics), start, began),
+                Tracer(traced, start, writer.events_folder, workdir.tensorboard, view.say),
             )  # fmt: skip
-            if start < config.steps:
-                done = loop.run(state, start, train.iterate(start, config.steps, rows))
-            elif not any(r["step"] == done and r["split"] == "validation" for r in read_records(workdir.metrics)):
-                loop.evaluate(state, done)
+            batches = train.iterate(start, config.steps, rows) if start < config.steps else ()
+            done, stopped = loop.run(state, start, batches, _is_evaluated(workdir, start))
             checkpoints.wait()
-    if interrupt.signum is not None and done < config.steps:
-        name = signal.Signals(interrupt.signum).name
-        console.print(f"stopped by {name} with step {done} saved; the same command goes on from there")
-        return 128 + interrupt.signum
-    _close(config, workdir, done, unigram_nats, console)
+    if stopped:
+        console.print(f"stopped by {interrupt} with step {done} saved; the same command goes on from there")
+        return interrupt.exit_code
+    if hosts.first:
+        _close(config, workdir, done, unigram_nats, console)
     return 0
+
+
+def _metrics_writer(config: Config, workdir: Workdir, start: int, hosts: Hosts) -> MetricsWriter:
+    if not hosts.first:
+        return SilentWriter()
+    wandb_run = WandbRun(config.log.wandb, config, workdir.wandb_id) if config.log.wandb else None
+    return MetricsWriter(workdir.metrics, workdir.tensorboard, start, wandb_run)
 
 
 def _first_state(
@@ -140,12 +196,26 @@ def _first_state(
     return with_params(state, params, plan)
 
 
-def _introduce(config: Config, plan: StatePlan, unigram_nats: float, console: Console) -> None:
+def _is_evaluated(workdir: Workdir, step: int) -> bool:
+    """Is its held-out loss on record? As process 0 says, who keeps it: all must go the same way."""
+    found = any(r["step"] == step and r["split"] == "validation" for r in read_records(workdir.metrics))
+    return bool(multihost_utils.broadcast_one_to_all(np.array(found)))
+
+
+def _introduce(
+    config: Config, plan: StatePlan, mesh: Mesh, host_rows: int, unigram_nats: float, console: Console
+) -> None:
     c, m = config.data, config.model
     size = sum(a.size for a in jax.tree.leaves(plan.abstract.params))
+    shape = " x ".join(f"{axis} {n}" for axis, n in mesh.shape.items())
+    mebibytes = sharding.bytes_on_device(plan.abstract) / 2**20
+    in_parts = f" in {config.optimizer.accumulate} parts" if config.optimizer.accumulate > 1 else ""
     console.print(
         f"model       {m.num_layers} layers x {m.d_model}, {size:,} parameters, {m.dtype}\n"
-        f"devices     {jax.device_count()} x {jax.devices()[0].device_kind}, batch {c.batch_size} x {c.seq_len}\n"
+        f"devices     {mesh.size} x {jax.devices()[0].device_kind}: {shape}\n"
+        f"batch       {c.batch_size:,} rows of {c.seq_len} tokens{in_parts}, {host_rows:,} a host, "
+        f"{c.batch_size // sharding.batch_shards(mesh):,} a device\n"
+        f"state       {mebibytes:,.0f} MiB a device: parameters, optimizer, memory\n"
         f"unigram     {unigram_nats:.3f} nats: the held-out loss of a model that knows only word frequencies"
     )
 

@@ -6,6 +6,8 @@ from types import TracebackType
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from xlnet_jax.training.goodput import clock
+
 
 class ProgressView:
     """Shows training. Use as a context manager; `show` at every logged step, `advance` at every step."""
@@ -17,15 +19,15 @@ class ProgressView:
         self._bar = Progress(
             BarColumn(bar_width=None),
             MofNCompleteColumn(),
-            TextColumn("loss {task.fields[loss]}"),
+            TextColumn("{task.fields[loss]}"),
             TextColumn(f"[dim]unigram {unigram_nats:.3f}[/dim]"),
             TextColumn("lr {task.fields[rate]}"),
-            TextColumn("{task.fields[speed]} tokens/s"),
+            TextColumn("{task.fields[speed]}"),
             TimeRemainingColumn(),
             console=console,
             disable=not console.is_terminal,
         )
-        self._task = self._bar.add_task("", total=steps, completed=start, loss="-", rate="-", speed="-")
+        self._task = self._bar.add_task("", total=steps, completed=start, loss="", rate="-", speed="")
 
     def __enter__(self) -> "ProgressView":
         self._bar.start()
@@ -39,22 +41,17 @@ class ProgressView:
     def advance(self, step: int) -> None:
         self._bar.update(self._task, completed=step)
 
-    def show(self, step: int, metrics: Mapping[str, float], seconds_left: float) -> None:
-        """metrics: loss in nats, learning_rate, tokens_per_second."""
-        loss, rate, speed = (metrics[k] for k in ("loss", "learning_rate", "tokens_per_second"))
-        self._bar.update(self._task, loss=f"{loss:.3f}", rate=f"{rate:.1e}", speed=f"{speed:,.0f}")
+    def show(self, step: int, metrics: Mapping[str, float]) -> None:
+        """metrics: loss in nats, learning_rate; tokens_per_second, seconds_per_step and mfu where they are known."""
+        speed = f"{metrics['tokens_per_second']:,.0f} tokens/s" if "tokens_per_second" in metrics else ""
+        mfu = f"MFU {metrics['mfu']:.1%}" if "mfu" in metrics else ""
+        left = clock(metrics["seconds_per_step"] * (self._steps - step)) + " left" if speed else ""
+        loss, rate = f"loss {metrics['loss']:.3f}", metrics["learning_rate"]
+        self._bar.update(self._task, loss=loss, rate=f"{rate:.1e}", speed="  ".join(filter(None, (speed, mfu))))
         if not self._console.is_terminal:
-            self.say(
-                f"step {step}/{self._steps}  loss {loss:.3f}  unigram {self._unigram:.3f}  lr {rate:.2e}  "
-                f"{speed:,.0f} tokens/s  {_clock(seconds_left)} left"
-            )
+            parts = (loss, f"unigram {self._unigram:.3f}", f"lr {rate:.2e}", speed, mfu, left)
+            self.say(f"step {step}/{self._steps}  " + "  ".join(filter(None, parts)))
 
     def say(self, line: str) -> None:
         """One line above the bar."""
         self._console.print(line, markup=False, highlight=False, soft_wrap=True)
-
-
-def _clock(seconds: float) -> str:
-    minutes, s = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{s:02}" if hours else f"{minutes}:{s:02}"

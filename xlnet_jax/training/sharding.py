@@ -1,39 +1,96 @@
 """Where everything lives: one table from logical axes to mesh axes, and the shardings that follow from it."""
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import flax.linen as nn
 import jax
 import numpy as np
 from flax.core import meta
+from jax.experimental import mesh_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from xlnet_jax.config import InputError, MeshConfig
+from xlnet_jax.config import Config, InputError, MeshConfig
 
-MESH_AXES = ("data",)
-LOGICAL_TO_MESH: tuple[tuple[str, str | None], ...] = (
-    ("batch", "data"),
+MESH_AXES = ("data", "fsdp", "tensor")
+LOGICAL_TO_MESH: tuple[tuple[str, str | tuple[str, ...] | None], ...] = (
+    ("batch", ("data", "fsdp")),
     ("layers", None),
-    ("vocab", None),
-    ("embed", None),
-    ("heads", None),
+    ("vocab", "tensor"),
+    ("embed", "fsdp"),
+    ("heads", "tensor"),
     ("head_dim", None),
-    ("mlp", None),
+    ("mlp", "tensor"),
+    ("length", None),
+    ("width", None),
 )
+"""Parameters have all but the last two; hidden states are [batch, length, width]."""
 
 
-def make_mesh(config: MeshConfig, batch_size: int) -> Mesh:
-    """A mesh of all devices. InputError where it does not divide the devices, or they the batch."""
-    devices = jax.device_count()
-    data = devices if config.data == -1 else config.data
-    if data != devices:
-        raise InputError(f"mesh.data {data} does not use the {devices} devices that are here: give {devices} or -1")
-    if batch_size % data:
-        lower, upper = batch_size // data * data, -(-batch_size // data) * data
+def make_mesh(config: Config, devices: Sequence[jax.Device] | None = None) -> Mesh:
+    """All devices, or those given, as [data, fsdp, tensor]; slices lie along data, each a contiguous part of it.
+
+    InputError where the mesh does not divide the devices, the network or the batch: it names what would.
+    """
+    devices = jax.devices() if devices is None else devices
+    mesh = config.mesh
+    shape = _shape(mesh, len(devices))
+    _demand_divisible(config, shape)
+    # Of GPUs and CPUs every host is a slice to jax; in their order, those that lie beside each other share a host.
+    slices = {getattr(d, "slice_index", 0) for d in devices if d.platform == "tpu"}
+    in_slice = (shape[0] // mesh.dcn_data, *shape[1:])
+    if not slices:
+        arranged = np.asarray(devices).reshape(shape)
+    elif len(slices) != mesh.dcn_data:
+        raise InputError(f"mesh.dcn-data {mesh.dcn_data}: {len(slices)} slices are here, give their number")
+    elif len(slices) > 1:
+        arranged = mesh_utils.create_hybrid_device_mesh(
+            in_slice, (mesh.dcn_data, 1, 1), devices, allow_split_physical_axes=True
+        )
+    else:
+        arranged = mesh_utils.create_device_mesh(in_slice, devices, allow_split_physical_axes=True)
+    return Mesh(arranged, MESH_AXES, axis_types=(AxisType.Auto,) * len(MESH_AXES))
+
+
+def _shape(mesh: MeshConfig, devices: int) -> tuple[int, int, int]:
+    """[data, fsdp, tensor], data over all slices."""
+    others = mesh.fsdp * mesh.tensor * mesh.dcn_data
+    named = f"mesh.fsdp {mesh.fsdp} x mesh.tensor {mesh.tensor} x mesh.dcn-data {mesh.dcn_data}"
+    if devices % others:
+        raise InputError(f"{named} = {others} does not divide the {devices} devices: {_divisors(devices)} would")
+    left = devices // others
+    if mesh.data not in (-1, left):
+        raise InputError(
+            f"mesh.data {mesh.data} does not use the {devices} devices that are here beside {named}: give {left} or -1"
+        )
+    return mesh.dcn_data * left, mesh.fsdp, mesh.tensor
+
+
+def _demand_divisible(config: Config, shape: tuple[int, int, int]) -> None:
+    data, fsdp, tensor = shape
+    model, accumulate = config.model, config.optimizer.accumulate
+    for axis, size, name, length in (
+        ("tensor", tensor, "model.num-heads", model.num_heads),
+        ("tensor", tensor, "model.d-ff", model.d_ff),
+        ("fsdp", fsdp, "model.d-model", model.d_model),
+    ):
+        if length % size:
+            raise InputError(f"mesh.{axis} {size} does not divide {name} {length}: {_divisors(length)} would")
+    parts, batch = data * fsdp * accumulate, config.data.batch_size
+    if batch % parts:
+        lower, upper = batch // parts * parts, -(-batch // parts) * parts
         fitting = " or ".join(str(n) for n in dict.fromkeys((lower, upper)) if n)
-        raise InputError(f"data.batch-size {batch_size} cannot be divided over mesh.data {data}: {fitting} could")
-    return jax.make_mesh((data,), MESH_AXES, axis_types=(AxisType.Auto,))
+        over = f"the {data * fsdp} devices along the batch" + (
+            f" x optimizer.accumulate {accumulate}" if accumulate > 1 else ""
+        )
+        raise InputError(f"data.batch-size {batch} cannot be divided over {over}: {fitting} could")
+
+
+def _divisors(n: int) -> str:
+    *others, last = (str(d) for d in range(1, n + 1) if n % d == 0)
+    return f"{', '.join(others)} or {last}" if others else last
 
 
 def over_batch(mesh: Mesh, batch_axis: int = 0) -> NamedSharding:
@@ -42,14 +99,38 @@ def over_batch(mesh: Mesh, batch_axis: int = 0) -> NamedSharding:
     return NamedSharding(mesh, PartitionSpec(*[None] * batch_axis, axes["batch"]))
 
 
+@contextmanager
+def axes_of(mesh: Mesh) -> Iterator[None]:
+    """While inside, the logical names in a model that is traced mean axes of this mesh; elsewhere they mean nothing."""
+    with jax.sharding.use_abstract_mesh(mesh.abstract_mesh), nn.logical_axis_rules(LOGICAL_TO_MESH):
+        yield
+
+
+def batch_shards(mesh: Mesh) -> int:
+    """Into how many parts the batch is divided."""
+    return mesh.shape["data"] * mesh.shape["fsdp"]
+
+
 def replicated(mesh: Mesh) -> NamedSharding:
     """Arrays that every device holds whole."""
     return NamedSharding(mesh, PartitionSpec())
 
 
 def of_boxed(abstract: Any, mesh: Mesh) -> Any:
-    """Shardings of a tree whose parameters carry logical axis names; the boxes are gone in the result."""
-    return nn.logical_to_mesh_sharding(nn.get_partition_spec(abstract), mesh, LOGICAL_TO_MESH)
+    """Shardings of a tree whose parameters carry logical axis names; the boxes are gone in the result.
+
+    An axis that the mesh does not divide stays whole: a vocabulary may have any size.
+    """
+    shardings = nn.logical_to_mesh_sharding(nn.get_partition_spec(abstract), mesh, LOGICAL_TO_MESH)
+    return jax.tree.map(_divided, unboxed(abstract), shardings)
+
+
+def _divided(array: jax.ShapeDtypeStruct, sharding: NamedSharding) -> NamedSharding:
+    axes = [
+        axis if axis is None or size % sharding.mesh.shape[axis] == 0 else None
+        for size, axis in zip(array.shape, sharding.spec, strict=False)
+    ]
+    return NamedSharding(sharding.mesh, PartitionSpec(*axes))
 
 
 def unboxed(tree: Any) -> Any:
@@ -57,20 +138,29 @@ def unboxed(tree: Any) -> Any:
     return meta.unbox(tree)
 
 
-def process_rows(mesh: Mesh, batch_size: int) -> range:
-    """The rows of the global batch whose devices belong to this process."""
+def bytes_on_device(abstract: Any) -> int:
+    """What one device holds of arrays, or of shapes with shardings."""
+    return sum(math.prod(a.sharding.shard_shape(a.shape)) * a.dtype.itemsize for a in jax.tree.leaves(abstract))
+
+
+def process_rows(mesh: Mesh, batch_size: int) -> np.ndarray:
+    """The rows of the global batch whose devices belong to this process: int64, ascending; not always contiguous, as a
+    host holds a square of a torus."""
     indices = over_batch(mesh).addressable_devices_indices_map((batch_size,)).values()
-    spans = [index[0].indices(batch_size) for index in indices if index is not None]
-    return range(min(s[0] for s in spans), max(s[1] for s in spans))
+    rows = np.arange(batch_size)
+    return np.unique(np.concatenate([rows[index] for index in indices if index is not None]))
 
 
 def batch_to_mesh(mesh: Mesh, batch_size: int) -> Callable[[dict[str, np.ndarray]], dict[str, jax.Array]]:
-    """A function that lays this process's rows of a batch onto the mesh."""
-    sharding = over_batch(mesh)
+    """A function that lays this process's rows of a batch (`process_rows`) onto the mesh."""
+    sharding, rows = over_batch(mesh), process_rows(mesh, batch_size)
 
-    def put(batch: dict[str, np.ndarray]) -> dict[str, jax.Array]:
-        return {
-            k: jax.make_array_from_process_local_data(sharding, v, (batch_size, *v.shape[1:])) for k, v in batch.items()
-        }
+    def put_array(local: np.ndarray) -> jax.Array:
+        def of_device(index: Any) -> np.ndarray:
+            first, end, _ = index[0].indices(batch_size)
+            begin = int(np.searchsorted(rows, first))
+            return local[begin : begin + end - first]
 
-    return put
+        return jax.make_array_from_callback((batch_size, *local.shape[1:]), sharding, of_device)
+
+    return lambda batch: {name: put_array(local) for name, local in batch.items()}

@@ -1,5 +1,6 @@
 """What a run carries from step to step, created where it will live."""
 
+import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,13 +17,30 @@ from xlnet_jax.training import sharding
 
 
 @struct.dataclass
+class Guard:
+    """What is known of the updates so far, to tell a bad one."""
+
+    norm_mean: jax.Array  # float32, running mean of the gradient norm, over the updates that were made
+    skipped: jax.Array  # int32, updates that were not made
+    skipped_in_a_row: jax.Array  # int32, of these the last ones
+    mems_begin: jax.Array  # int32, the step before which nothing is remembered
+
+
+def new_guard() -> Guard:
+    """Before the first update."""
+    zero = jnp.zeros((), jnp.int32)
+    return Guard(jnp.zeros(()), zero, zero, zero)
+
+
+@struct.dataclass
 class TrainState:
     """Everything that the next update depends on, with (seed, step) for the rest."""
 
-    step: jax.Array  # int32, updates done
+    step: jax.Array  # int32, batches learned from or skipped
     params: Any  # float32, nested dicts
     opt_state: Any
     mems_ZBMD: jax.Array  # compute type
+    guard: Guard
 
 
 @dataclass(frozen=True)
@@ -56,7 +74,7 @@ def _create(config: Config, model: XLNetLM, tx: optax.GradientTransformation) ->
     inputs = plm.inputs_of(row, m)
     params = model.init({"params": key}, inputs, mems, reuse_len=c.reuse_len, train=False)["params"]
     all_mems = jnp.zeros((m.num_layers, c.batch_size, m.mem_len, m.d_model), m.dtype)
-    return TrainState(jnp.zeros((), jnp.int32), params, tx.init(params), all_mems)
+    return TrainState(jnp.zeros((), jnp.int32), params, tx.init(params), all_mems, new_guard())
 
 
 def plan_state(config: Config, model: XLNetLM, tx: optax.GradientTransformation, mesh: Mesh) -> StatePlan:
@@ -76,4 +94,4 @@ def init_state(config: Config, model: XLNetLM, tx: optax.GradientTransformation,
 
 def with_params(state: TrainState, params: Any, plan: StatePlan) -> TrainState:
     """The fresh state with these parameters (host arrays) in place of its own."""
-    return TrainState(state.step, jax.device_put(params, plan.shardings.params), state.opt_state, state.mems_ZBMD)
+    return dataclasses.replace(state, params=jax.device_put(params, plan.shardings.params))

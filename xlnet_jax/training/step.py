@@ -1,5 +1,6 @@
 """One update and one evaluation, as functions to be compiled."""
 
+import functools
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -13,12 +14,16 @@ from xlnet_jax.models.lm import XLNetLM
 from xlnet_jax.objectives import plm
 from xlnet_jax.training import sharding
 from xlnet_jax.training.optimizer import learning_rate
-from xlnet_jax.training.state import StatePlan, TrainState
+from xlnet_jax.training.state import Guard, StatePlan, TrainState
 
 DeviceBatch = dict[str, jax.Array]
 Metrics = dict[str, jax.Array]
 TrainStep = Callable[[TrainState, DeviceBatch], tuple[TrainState, Metrics]]
 EvalStep = Callable[[Any, DeviceBatch, jax.Array], plm.Scored]
+
+
+# The running mean of the gradient norm forgets as 0.99^n, and is trusted after as many updates as a rise takes.
+NORM_DECAY, NORM_TRUSTED_AFTER = 0.99, 50
 
 
 def make_train_step(
@@ -27,26 +32,38 @@ def make_train_step(
     """state, batch -> state, metrics. The state passed in is donated: it must not be read again.
 
     The loss is the mean over all targets of the global batch; the gradient is clipped after it was summed over devices.
+    An update whose loss or gradient is not finite, or whose gradient is a spike, is not made, and empties the memory.
     """
     rate = learning_rate(config.optimizer, config.steps)
     has_dropout = config.model.dropout > 0 or config.model.attention_dropout > 0
+    gradients = _gradients(config, model, mesh)
 
     def train_step(state: TrainState, batch: DeviceBatch) -> tuple[TrainState, Metrics]:
         key = jax.random.fold_in(jax.random.key(config.seed), state.step) if has_dropout else None
-
-        def mean_loss(params: Any) -> tuple[jax.Array, jax.Array]:
-            scored = plm.score(model, params, batch, state.mems_ZBMD, config.data.reuse_len, key)
-            return scored.loss_sum / jnp.maximum(scored.weight_sum, 1.0), scored.new_mems_ZBMD
-
-        (loss, new_mems_ZBMD), grads = jax.value_and_grad(mean_loss, has_aux=True)(state.params)
+        # At most as many windows as fill the memory: else int32 ends after some million steps.
+        windows = jnp.minimum(state.step - state.guard.mems_begin, config.model.mem_len)
+        batch = batch | {"mem_filled": jnp.minimum(batch["mem_filled"], config.data.reuse_len * windows)}
+        with sharding.axes_of(mesh):
+            loss, grads, new_mems_ZBMD = gradients(state.params, batch, state.mems_ZBMD, key)
+        norm = optax.global_norm(grads)
         updates, opt_state = tx.update(grads, state.opt_state, state.params)
+        good = _is_good(loss, norm, state, config.optimizer.spike_factor)
+        guard = _next_guard(state, norm, good)
         metrics = {
             "loss": loss,
-            "gradient_norm": optax.global_norm(grads),
-            "learning_rate": jnp.asarray(rate(state.step), jnp.float32),
+            "gradient_norm": norm,
+            "parameter_norm": optax.global_norm(state.params),
+            "learning_rate": jnp.asarray(rate(state.step - state.guard.skipped), jnp.float32),
+            "skipped": guard.skipped,
+            "skipped_in_a_row": guard.skipped_in_a_row,
         }
-        new = TrainState(state.step + 1, optax.apply_updates(state.params, updates), opt_state, new_mems_ZBMD)
-        return new, metrics
+
+        def chosen(new: Any, old: Any) -> Any:
+            return jax.tree.map(lambda n, o: jnp.where(good, n, o), new, old)
+
+        params = chosen(optax.apply_updates(state.params, updates), state.params)
+        mems_ZBMD = jnp.where(good, new_mems_ZBMD, 0)
+        return TrainState(state.step + 1, params, chosen(opt_state, state.opt_state), mems_ZBMD, guard), metrics
 
     return jax.jit(
         train_step,
@@ -56,11 +73,83 @@ def make_train_step(
     )
 
 
+def _is_good(loss: jax.Array, norm: jax.Array, state: TrainState, spike_factor: float) -> jax.Array:
+    good = jnp.isfinite(loss) & jnp.isfinite(norm)
+    if not spike_factor:
+        return good
+    trusted = state.step - state.guard.skipped >= NORM_TRUSTED_AFTER
+    return good & ~(trusted & (norm > spike_factor * state.guard.norm_mean))
+
+
+def _next_guard(state: TrainState, norm: jax.Array, good: jax.Array) -> Guard:
+    guard, made = state.guard, state.step - state.guard.skipped
+    # The plain mean while there are few.
+    share = jnp.maximum(1.0 - NORM_DECAY, 1.0 / (made + 1.0))
+    return Guard(
+        jnp.where(good, guard.norm_mean + share * (norm - guard.norm_mean), guard.norm_mean),
+        guard.skipped + ~good,
+        jnp.where(good, 0, guard.skipped_in_a_row + 1),
+        jnp.where(good, guard.mems_begin, state.step + 1),
+    )
+
+
+Gradients = Callable[[Any, DeviceBatch, jax.Array, jax.Array | None], tuple[jax.Array, Any, jax.Array]]
+
+
+def _gradients(config: Config, model: XLNetLM, mesh: Mesh) -> Gradients:
+    """params, batch, memory, dropout key -> mean loss, its gradient, next memory; in micro-batches where asked."""
+
+    def of_part(params: Any, part: DeviceBatch, mems_ZBMD: jax.Array, key: jax.Array | None, targets: jax.Array) -> Any:
+        def share_of_loss(params: Any) -> tuple[jax.Array, jax.Array]:
+            scored = plm.score(model, params, part, mems_ZBMD, config.data.reuse_len, key)
+            return scored.loss_sum / targets, scored.new_mems_ZBMD
+
+        (loss, new_mems_ZBMD), grads = jax.value_and_grad(share_of_loss, has_aux=True)(params)
+        return loss, grads, new_mems_ZBMD
+
+    def of_batch(params: Any, batch: DeviceBatch, mems_ZBMD: jax.Array, key: jax.Array | None) -> Any:
+        targets = jnp.maximum(batch["target_weights"].sum(), 1.0)
+        count = config.optimizer.accumulate
+        if count == 1:
+            return of_part(params, batch, mems_ZBMD, key, targets)
+        split = functools.partial(_split, shards=sharding.batch_shards(mesh), parts=count)
+        rows = {name: split(array, 0) for name, array in batch.items()}
+
+        def add_part(i: jax.Array, sums: Any) -> Any:
+            loss, grads, mems = sums
+            part = {name: _part(array, i, 0) for name, array in rows.items()}
+            part_key = None if key is None else jax.random.fold_in(key, i)
+            part_loss, part_grads, new_mems_ZBMD = of_part(params, part, _part(mems, i, 1), part_key, targets)
+            return loss + part_loss, jax.tree.map(jnp.add, grads, part_grads), _with_part(mems, new_mems_ZBMD, i, 1)
+
+        nothing = jnp.zeros(()), jax.tree.map(jnp.zeros_like, params), split(mems_ZBMD, 1)
+        loss, grads, mems = jax.lax.fori_loop(0, count, add_part, nothing)
+        return loss, grads, mems.reshape(mems_ZBMD.shape)
+
+    return of_batch
+
+
+def _split(array: jax.Array, axis: int, shards: int, parts: int) -> jax.Array:
+    """The batch at `axis` as [shards, parts, rows of a part in a shard]: each device keeps its rows."""
+    return array.reshape(*array.shape[:axis], shards, parts, -1, *array.shape[axis + 1 :])
+
+
+def _part(split: jax.Array, i: jax.Array, axis: int) -> jax.Array:
+    one = jax.lax.dynamic_index_in_dim(split, i, axis + 1, keepdims=False)
+    return one.reshape(*one.shape[:axis], -1, *one.shape[axis + 2 :])
+
+
+def _with_part(split: jax.Array, part: jax.Array, i: jax.Array, axis: int) -> jax.Array:
+    shape = (*split.shape[: axis + 1], *split.shape[axis + 2 :])
+    return jax.lax.dynamic_update_index_in_dim(split, part.reshape(shape), i, axis + 1)
+
+
 def make_eval_step(config: Config, model: XLNetLM, plan: StatePlan, mesh: Mesh) -> EvalStep:
     """params, batch, memory -> sums of loss and weights, next memory; without dropout."""
 
     def eval_step(params: Any, batch: DeviceBatch, mems_ZBMD: jax.Array) -> plm.Scored:
-        return plm.score(model, params, batch, mems_ZBMD, config.data.reuse_len, None)
+        with sharding.axes_of(mesh):
+            return plm.score(model, params, batch, mems_ZBMD, config.data.reuse_len, None)
 
     everywhere, mems = sharding.replicated(mesh), plan.shardings.mems_ZBMD
     return jax.jit(

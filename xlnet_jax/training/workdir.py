@@ -4,24 +4,26 @@ config.json        the resolved settings         metrics.jsonl   losses and rate
 tokenizer/         spiece.model and its settings  tensorboard/    the same as events
 corpus/            token blocks                   curves.png      the picture, at the end
 checkpoints/STEP/  the state of training          text.json       fingerprints of the text
+compiled/          programs, for a restart        wandb-id        of the run at Weights & Biases
+
+On a disk or in a bucket (gs://bucket/folder).
 """
 
-import fcntl
 import json
-import os
-import shutil
-import socket
-from pathlib import Path
 from typing import Any
 
+from etils import epath
+
 from xlnet_jax.config import Config, InputError, from_dict, identity_difference, to_dict
+from xlnet_jax.disk import demand_bucket_library, in_bucket, write_durably
+from xlnet_jax.training.lock import Lock
 
 
 class Workdir:
     """Paths of a run. `claim` makes the folder, or refuses one that holds another run."""
 
-    def __init__(self, folder: Path):
-        self.folder = folder
+    def __init__(self, folder: epath.PathLike):
+        self.folder = folder = epath.Path(folder)
         self.config = folder / "config.json"
         self.text = folder / "text.json"
         self.tokenizer = folder / "tokenizer"
@@ -30,11 +32,15 @@ class Workdir:
         self.metrics = folder / "metrics.jsonl"
         self.tensorboard = folder / "tensorboard"
         self.curves = folder / "curves.png"
+        self.compiled = folder / "compiled"
+        self.wandb_id = folder / "wandb-id"
 
     @property
     def has_checkpoints(self) -> bool:
         """Has anything been learned here that another run could spoil?"""
-        return self.checkpoints.is_dir() and any(p.name.isdigit() for p in self.checkpoints.iterdir())
+        return self.checkpoints.is_dir() and any(
+            p.name.isdigit() and _is_complete(p) for p in self.checkpoints.iterdir()
+        )
 
     def resumes(self) -> Config | None:
         """The settings of the run that is here and has learned something; None where there is none."""
@@ -43,14 +49,15 @@ class Workdir:
     def claim(self, config: Config) -> None:
         """Takes the folder for this process and writes the settings. InputError names the identity settings in which a
         run that is here differs, or the process that is running it. Before its first checkpoint a run may change."""
-        self._make()
-        self._lock()
+        if in_bucket(self.folder):
+            demand_bucket_library()
+        self._make_and_lock()
         if self.config.exists() and self.has_checkpoints:
             self._refuse(identity_difference(config, self._there()))
         elif self.config.exists() and self.config.read_bytes() != _as_json(to_dict(config)):
             for made_for_other_settings in (self.tokenizer, self.corpus):
-                shutil.rmtree(made_for_other_settings, ignore_errors=True)
-        _write_durably(self.config, _as_json(to_dict(config)))
+                made_for_other_settings.rmtree(missing_ok=True)
+        write_durably(self.config, _as_json(to_dict(config)))
 
     def claim_text(self, made_from: dict[str, Any]) -> None:
         """The same for the text, by its fingerprints (`Manifest.made_from`), which outlive the corpus folder."""
@@ -59,7 +66,7 @@ class Workdir:
             self._refuse(
                 [f"its {name.replace('_', ' ')} is another" for name in made_from if there.get(name) != made_from[name]]
             )
-        _write_durably(self.text, _as_json(made_from))
+        write_durably(self.text, _as_json(made_from))
 
     def _refuse(self, difference: list[str]) -> None:
         if difference:
@@ -69,24 +76,22 @@ class Workdir:
                 f"--workdir{hint if any(d.startswith('steps: ') for d in difference) else ''}"
             )
 
-    def _make(self) -> None:
+    def _make_and_lock(self) -> None:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
+            self._lock = Lock(self.folder)
         except (FileExistsError, NotADirectoryError, FileNotFoundError) as error:
-            raise InputError(f"workdir {self.folder} cannot be made a folder: {error.strerror}") from None
-
-    def _lock(self) -> None:
-        # Kept open for as long as the process lives: the kernel gives the lock back however it ends.
-        self._lock_file = (self.folder / ".lock").open("a+")
-        try:
-            fcntl.flock(self._lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            self._lock_file.seek(0)
-            owner = self._lock_file.read() or "another process"
-            raise InputError(f"workdir {self.folder} is in use by {owner}: wait, or give another --workdir") from None
-        self._lock_file.truncate(0)
-        self._lock_file.write(f"process {os.getpid()} on {socket.gethostname()}")
-        self._lock_file.flush()
+            raise InputError(f"workdir {self.folder} cannot be made a folder: {error.strerror or error}") from None
+        except InputError:
+            raise
+        except Exception as error:  # of the library that speaks to the bucket
+            if not in_bucket(self.folder):
+                raise
+            reason = str(error).partition("\n")[0][:200]
+            raise InputError(
+                f"workdir {self.folder} cannot be written ({reason}): check the name, and that your account may write "
+                "there (role Storage Object User, `gcloud auth application-default login`)"
+            ) from None
 
     def _there(self) -> Config:
         try:
@@ -99,10 +104,6 @@ def _as_json(values: dict[str, Any]) -> bytes:
     return json.dumps(values, indent=2).encode()
 
 
-def _write_durably(path: Path, content: bytes) -> None:
-    partial = path.with_suffix(".partial")
-    with partial.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    partial.replace(path)
+def _is_complete(checkpoint: epath.Path) -> bool:
+    """Orbax renames a finished folder on a disk, and puts a file into one in a bucket."""
+    return not in_bucket(checkpoint) or (checkpoint / "commit_success.txt").exists()

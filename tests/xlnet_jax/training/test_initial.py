@@ -9,7 +9,7 @@ import pytest
 
 import xlnet_jax
 from tests.xlnet_jax.random_models import HEADS, SMALL, random_model
-from tests.xlnet_jax.training.test_pretrain import arguments, params_of, records_of, straight, text  # noqa: F401
+from tests.xlnet_jax.training.tiny_run import arguments, records_of, state_of
 from xlnet_jax import train
 from xlnet_jax.config import InputError, demo
 from xlnet_jax.interop.weights import flatten
@@ -18,7 +18,7 @@ from xlnet_jax.training.initial import begin_from
 STANDING = ("--optimizer.learning-rate", "1e-20")  # no step moves anything
 
 
-def run_from(init, text, workdir, *more):  # noqa: F811
+def run_from(init, text, workdir, *more):
     """A run of three updates under the demo's own sizes: the checkpoint's must win."""
     data = [word for word in arguments(text, workdir) if word]
     data = [w for i, w in enumerate(data) if not (w.startswith("--model.") or data[i - 1].startswith("--model."))]
@@ -26,14 +26,14 @@ def run_from(init, text, workdir, *more):  # noqa: F811
 
 
 @pytest.mark.parametrize("fmt", ["run", "hf", "tf1"])
-def test_a_run_starts_from_the_weights_and_tokenizer_of_any_format(straight, text, tmp_path, fmt, capsys):  # noqa: F811
+def test_a_run_starts_from_the_weights_and_tokenizer_of_any_format(straight, text, tmp_path, fmt, capsys):
     init = straight
     if fmt != "run":
         init = tmp_path / fmt
         xlnet_jax.save(xlnet_jax.load(straight), init, fmt)
     assert run_from(init, text, tmp_path / "next") == 0
     assert f"init        weights of {init}\n" in capsys.readouterr().out
-    started, there = (flatten(p) for p in (params_of(tmp_path / "next", 3), params_of(straight)))
+    started, there = (flatten(p) for p in (state_of(tmp_path / "next", 3)[0], state_of(straight)[0]))
     assert started.keys() == there.keys()
     for path in there:
         np.testing.assert_allclose(started[path], there[path], rtol=0, atol=1e-6)
@@ -45,7 +45,7 @@ def test_a_run_starts_from_the_weights_and_tokenizer_of_any_format(straight, tex
     assert json.loads((tmp_path / "next/config.json").read_text())["model"]["d_model"] == 16
 
 
-def test_a_finetuned_checkpoint_keeps_its_body_and_says_what_is_drawn_afresh(straight, text, tmp_path, capsys):  # noqa: F811
+def test_a_finetuned_checkpoint_keeps_its_body_and_says_what_is_drawn_afresh(straight, text, tmp_path, capsys):
     body = xlnet_jax.load(straight)
     head = HEADS["classification"]
     finetuned = random_model(body.model, head, body.tokenizer)
@@ -53,13 +53,13 @@ def test_a_finetuned_checkpoint_keeps_its_body_and_says_what_is_drawn_afresh(str
     xlnet_jax.save(finetuned, tmp_path / "tf", "tf1")
     assert run_from(tmp_path / "tf", text, tmp_path / "next") == 0
     assert "drawn afresh, as it lacks them: backbone/mask_embedding, output_bias" in capsys.readouterr().out
-    started = params_of(tmp_path / "next", 3)
+    started = state_of(tmp_path / "next", 3)[0]
     np.testing.assert_allclose(
         started["backbone"]["word_embedding"], finetuned.params["backbone"]["word_embedding"], atol=1e-6
     )
 
 
-def test_what_contradicts_the_weights_is_refused(straight, text, tmp_path, reference):  # noqa: F811
+def test_what_contradicts_the_weights_is_refused(straight, text, tmp_path, reference):
     with pytest.raises(InputError, match=r"--model\.num-layers comes with the weights of --init: leave it out"):
         run_from(straight, text, tmp_path / "a", "--model.num-layers", "2")
     network = dataclasses.replace(demo().model, mem_len=16, num_layers=5)
@@ -77,7 +77,7 @@ def test_what_contradicts_the_weights_is_refused(straight, text, tmp_path, refer
         run_from(tmp_path / "nowhere", text, tmp_path / "e")
 
 
-def test_wide_heads_survive_the_way_through_a_run(tmp_path, straight, text):  # noqa: F811
+def test_wide_heads_survive_the_way_through_a_run(tmp_path, straight, text):
     """num_heads x d_head need not be d_model."""
     tokenizer = xlnet_jax.load(straight).tokenizer
     wide = random_model(dataclasses.replace(SMALL, vocab_size=400, d_head=10), tokenizer=tokenizer)
@@ -86,7 +86,7 @@ def test_wide_heads_survive_the_way_through_a_run(tmp_path, straight, text):  # 
     assert xlnet_jax.load(tmp_path / "next").params["backbone"]["layers"]["attention"]["q"].shape == (3, 24, 4, 10)
 
 
-def test_a_run_goes_on_when_its_source_is_gone_or_spelled_otherwise(tmp_path, straight, text, monkeypatch):  # noqa: F811
+def test_a_run_goes_on_when_its_source_is_gone_or_spelled_otherwise(tmp_path, straight, text, monkeypatch):
     shutil.copytree(straight / "checkpoints" / "12", tmp_path / "source")
     monkeypatch.chdir(tmp_path)
     settings = ("--optimizer.decay-steps", "20")

@@ -8,7 +8,13 @@ import optax
 import pytest
 
 from xlnet_jax.config import OptimizerConfig
-from xlnet_jax.training.optimizer import decayed, learning_rate, make_optimizer
+from xlnet_jax.training.optimizer import (
+    decayed,
+    learning_rate,
+    make_optimizer,
+    rounded_at_random,
+    stored_as_bfloat16,
+)
 
 CONFIG = OptimizerConfig(learning_rate=1.0, warmup_steps=10)
 
@@ -77,3 +83,24 @@ def test_layer_decay_scales_the_learning_rate_from_the_top_down(weight_decay):
         np.testing.assert_allclose(by_layer, np.broadcast_to([[0.25], [0.5], [1.0]], by_layer.shape), rtol=1e-6)
     np.testing.assert_allclose(ratio["backbone"]["word_embedding"], 0.125, rtol=1e-6)
     np.testing.assert_allclose(ratio["output_bias"], 1.0)
+
+
+def test_rounding_at_random_takes_a_neighbour_and_keeps_the_mean():
+    x = np.float32(1 + 2**-9)  # a quarter of the way from 1 to the next bfloat16
+    rounded = np.asarray(rounded_at_random(np.full(40_000, x), jax.random.key(1)), np.float32)
+    assert set(np.unique(rounded)) == {1.0, 1 + 2**-7}
+    # Of the mean: 5 standard deviations are 2^-7 x 5 x sqrt(0.1875 / 40,000).
+    assert abs(rounded.mean() - x) < 2**-7 * 0.011
+
+
+def test_moments_in_bfloat16_follow_changes_that_its_rounding_would_lose():
+    """Without gradients the second moment falls by a thousandth an update; to the nearest, 1 would stay 1."""
+    exact = optax.scale_by_adam(0.9, 0.999, 1e-6)
+    stored = stored_as_bfloat16(exact)
+    weights = np.zeros(2_000, np.float32)
+    state = stored.init(weights)
+    assert state.mu.dtype == state.nu.dtype == jax.numpy.bfloat16
+    state = state._replace(nu=jax.numpy.ones_like(state.nu))
+    state = jax.jit(lambda s: jax.lax.fori_loop(0, 500, lambda _, s: stored.update(weights, s)[1], s))(state)
+    np.testing.assert_allclose(np.asarray(state.nu, np.float32).mean(), 0.999**500, rtol=0.02)
+    assert state.mu.dtype == state.nu.dtype == jax.numpy.bfloat16

@@ -1,0 +1,102 @@
+# shellcheck shell=bash
+# What the launchers share: settings, errors of one line, and --dry-run.
+set -euo pipefail
+dry_run=false
+exec 3>&1 # where a dry run prints, from inside $(...) too
+
+fail() {
+    echo "error: $*" >&2
+    exit 2
+}
+
+# The words as a shell reads them back.
+quoted() {
+    local word line='' apostrophe="'" escaped="'\\''"
+    for word; do
+        case $word in
+            *[!A-Za-z0-9_./:=,@%+-]* | '') word="'${word//$apostrophe/$escaped}'" ;;
+        esac
+        line+="${line:+ }$word"
+    done
+    printf '%s\n' "$line"
+}
+
+# Runs a command, or prints it in a dry run.
+run() {
+    if $dry_run; then quoted "$@" >&3; else "$@"; fi
+}
+
+# settings "NAME..." "FLAG..." WORD...: `--some-name VALUE` sets $some_name, `--some-flag` makes $some_flag true; what
+# stands behind -- goes to $rest.
+settings() {
+    local known=" $1 " flags=" $2 dry-run " given
+    shift 2
+    rest=()
+    while [ $# -gt 0 ]; do
+        given=${1#--}
+        case $1 in
+            --help) usage && exit ;;
+            --) shift && rest=("$@") && return ;;
+            --*=*) set -- "${1%%=*}" "${1#*=}" "${@:2}" && continue ;;
+            --*) ;;
+            *) fail "$1 stands alone: settings of the command that is launched go behind --" ;;
+        esac
+        if [[ $flags == *" $given "* ]]; then
+            printf -v "${given//-/_}" true
+        elif [[ $known == *" $given "* ]]; then
+            [ $# -gt 1 ] || fail "$1 needs a value"
+            printf -v "${given//-/_}" %s "$2" && shift
+        else
+            fail "unknown setting $1: --help lists them all"
+        fi
+        shift
+    done
+}
+
+# Refuses settings that were not given.
+required() {
+    local given
+    for given; do
+        [ -n "${!given}" ] || fail "--${given//_/-} is missing: --help says what it is"
+    done
+}
+
+whole_number() {
+    local given
+    for given; do
+        [[ ${!given} =~ ^[1-9][0-9]*$ ]] || fail "--${given//_/-} ${!given}: give a whole number from 1 up"
+    done
+}
+
+# Refuses to start without a tool; a dry run needs none.
+needs() {
+    local tool
+    $dry_run && return
+    for tool; do
+        command -v "$tool" >/dev/null || fail "$tool is not on PATH: install it, or print its commands by --dry-run"
+    done
+}
+
+# What a preempted machine leaves behind is what is in the cloud.
+cloud_workdir() {
+    [[ " ${rest[*]-} " =~ \ --workdir[=\ ]gs:// ]] ||
+        fail "the run needs a workdir that outlives its machines: give --workdir gs://BUCKET/RUN behind --"
+}
+
+# named_slices N: a mesh that does not name the slices would be refused by the run, when they are all there.
+named_slices() {
+    [ "$1" = 1 ] || [[ " ${rest[*]-} " =~ \ --mesh\.dcn[-_]data[=\ ]$1\  ]] ||
+        fail "--slices $1: the run divides its batch over them: give --mesh.dcn-data $1 behind --"
+}
+
+# The wheel of what is committed.
+# shellcheck disable=SC2034 # some launchers need none
+wheel=dist/xlnet_jax-$(sed -n 's/^version = //p' setup.cfg 2>/dev/null || true)-py3-none-any.whl
+make_wheel() {
+    run mkdir -p dist &&
+        run git archive --format=tar.gz --prefix=xlnet_jax/ --output=dist/xlnet_jax.tar.gz HEAD &&
+        run "$python" -m pip wheel --quiet --no-deps --wheel-dir=dist dist/xlnet_jax.tar.gz
+}
+python=${PYTHON:-python3}
+
+[ "${BASH_SOURCE[0]%/*}/.." -ef . ] || fail "start this from the root of the repository"

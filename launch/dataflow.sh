@@ -1,0 +1,40 @@
+#!/usr/bin/env bash
+# Preparing a corpus on Dataflow.
+# shellcheck source-path=SCRIPTDIR source=common.sh
+. "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+
+name=xlnet-prepare project='' region='' temp='' machine_type=n2-standard-8 max_workers=100 image=''
+usage() {
+    cat <<EOF
+usage: launch/dataflow.sh --project PROJECT --region REGION --temp gs://BUCKET/TEMP [SETTING...]
+           -- SETTINGS OF data_pipelines.prepare
+
+  --project PROJECT    of Google Cloud
+  --region REGION      as europe-west4, best that of the text
+  --temp FOLDER        for Dataflow's own files, gs://
+  --machine-type TYPE  of a worker ($machine_type)
+  --max-workers N      ($max_workers)
+  --image IMAGE        of workers, with Beam and xlnet_jax in it (else each installs the committed xlnet_jax)
+  --name NAME          of the job ($name)
+  --dry-run            prints the commands and runs none
+
+PYTHON names a python with xlnet_jax[beam] ($python): make VENV=.venv-beam .venv-beam/stamp-beam makes
+.venv-beam/bin/python. Its minor version is that of the workers.
+EOF
+}
+
+settings 'name project region temp machine-type max-workers image' '' "$@"
+required project region temp
+whole_number max_workers
+[[ $temp == gs://* ]] || fail "--temp $temp: Dataflow wants a folder in the cloud, gs://BUCKET/TEMP"
+[[ " ${rest[*]-} " =~ \ --out[=\ ]gs:// ]] ||
+    fail "the workers need a place to write: give --out gs://BUCKET/CORPUS behind --"
+needs git "$python"
+package=sdk_container_image=$image
+if [ -z "$image" ]; then
+    package=extra_package=$wheel
+    make_wheel
+fi
+run "$python" -m data_pipelines.prepare --runner Dataflow \
+    --beam-options "project=$project" "region=$region" "job_name=$name" "temp_location=$temp" \
+    "machine_type=$machine_type" "max_num_workers=$max_workers" "$package" "${rest[@]}"

@@ -1,0 +1,120 @@
+#!/usr/bin/env bash
+# Pretraining on GKE: a JobSet, restarted by its controller.
+# shellcheck source-path=SCRIPTDIR source=../common.sh
+. "$(dirname "${BASH_SOURCE[0]}")/../common.sh"
+
+name=xlnet image='' accelerator='' topology='' slices=1 chips_per_host='' spot=false max_restarts=100 grace=300
+namespace=default service_account=default
+usage() {
+    cat <<EOF
+usage: launch/gke/jobset.sh ACTION [SETTING...] [-- SETTINGS OF xlnet_jax.train]
+
+  image      builds and pushes the image of the committed xlnet_jax
+  create     starts training: fills in launch/gke/jobset.yaml and creates it
+  follow     prints its log, until Ctrl-C
+  delete     saves and stops training
+
+  --image IMAGE                where it is pushed to and pulled from (for image and create)
+  --accelerator ACCELERATOR    node label gke-tpu-accelerator, as tpu-v6e-slice (for create)
+  --topology TOPOLOGY          node label gke-tpu-topology, as 16x16 (for create)
+  --slices N                   of that topology ($slices)
+  --spot                       on Spot nodes only
+  --chips-per-host N           chips of a node (4, or all of a smaller slice)
+  --max-restarts N             preemptions and crashes until the run is given up ($max_restarts)
+  --grace SECONDS              to save in, when a pod is to end ($grace)
+  --name NAME                  of the JobSet ($name)
+  --namespace NAMESPACE        of Kubernetes ($namespace)
+  --service-account ACCOUNT    of Kubernetes, with access to the bucket ($service_account)
+  --dry-run                    prints the manifest and the commands, and runs none
+EOF
+}
+
+image() {
+    make_wheel
+    run docker build --platform=linux/amd64 --file=launch/gke/Dockerfile --build-arg=WHEEL="${wheel##*/}" \
+        --tag="$image" dist
+    run docker push "$image"
+}
+
+create() {
+    local text
+    text=$(manifest)
+    run mkdir -p dist
+    if $dry_run; then
+        printf "cat >dist/%s.yaml <<'EOF'\n%s\nEOF\n" "$name" "$text"
+    else
+        printf '%s\n' "$text" >"dist/$name.yaml"
+    fi
+    run kubectl create --namespace="$namespace" --filename="dist/$name.yaml"
+}
+
+# The template with its ${...} filled in, as envsubst would do, which few machines have.
+# shellcheck disable=SC2034 # used by the template
+manifest() {
+    local hosts=$((chips / chips_per_host)) arguments spot_selector=''
+    arguments=$(json "${rest[@]}")
+    if $spot; then spot_selector='cloud.google.com/gke-spot: "true"'; fi
+    eval "cat <<TEMPLATE
+$(<launch/gke/jobset.yaml)
+TEMPLATE" | sed '/^#/d; /^ *$/d'
+}
+
+json() {
+    local word list=''
+    for word; do
+        word=${word//\\/\\\\}
+        word=${word//\"/\\\"}
+        list+="${list:+, }\"$word\""
+    done
+    printf '[%s]\n' "$list"
+}
+
+follow() {
+    local host=jobset.sigs.k8s.io/job-index=0,batch.kubernetes.io/job-completion-index=0
+    run kubectl logs --namespace="$namespace" --selector="jobset.sigs.k8s.io/jobset-name=$name,$host" \
+        --follow --tail=100
+}
+
+delete() {
+    run kubectl delete jobset "$name" --namespace="$namespace"
+}
+
+check_slice() {
+    local side
+    case $accelerator in
+        tpu-v3-slice | tpu-v4-podslice | tpu-v5-lite-podslice | tpu-v5p-slice | tpu-v6e-slice | tpu7x) ;;
+        *) fail "--accelerator $accelerator: GKE has tpu-v3-slice, tpu-v4-podslice, tpu-v5-lite-podslice," \
+            "tpu-v5p-slice, tpu-v6e-slice and tpu7x" ;;
+    esac
+    [[ $topology =~ ^[1-9][0-9]*(x[1-9][0-9]*){1,2}$ ]] ||
+        fail "--topology $topology: give the chips of each side, as 4x8 or 4x4x8"
+    chips=1
+    for side in ${topology//x/ }; do chips=$((chips * side)); done
+    chips_per_host=${chips_per_host:-$((chips < 4 ? chips : 4))}
+    whole_number chips_per_host
+    [ $((chips % chips_per_host)) = 0 ] ||
+        fail "--chips-per-host $chips_per_host does not divide the $chips chips of $topology"
+}
+
+action=${1-}
+case $action in
+    image | create | follow | delete) settings \
+        'name image accelerator topology slices chips-per-host max-restarts grace namespace service-account' \
+        spot "${@:2}" ;;
+    --help) usage && exit ;;
+    *) fail "say what to do: image, create, follow or delete; --help says more" ;;
+esac
+[[ $name =~ ^[a-z]([-a-z0-9]{0,38}[a-z0-9])?$ ]] || fail "--name $name: Kubernetes wants up to 40 of a-z, 0-9 and -"
+case $action in
+    image) required image && needs git "$python" docker ;;
+    create)
+        required image accelerator topology
+        whole_number slices max_restarts grace
+        check_slice
+        cloud_workdir
+        named_slices "$slices"
+        needs kubectl
+        ;;
+    *) needs kubectl ;;
+esac
+"$action"

@@ -1,0 +1,175 @@
+#!/usr/bin/env bash
+# Pretraining on Cloud TPU VMs: a queued resource, and a systemd unit on every worker.
+# shellcheck source-path=SCRIPTDIR source=common.sh
+. "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+
+name=xlnet zone='' project='' type='' slices=1 spot=false reserved=false runtime='' service_account='' worker=0 poll=60
+usage() {
+    cat <<EOF
+usage: launch/tpu_vm.sh ACTION --zone ZONE [SETTING...] [-- SETTINGS OF xlnet_jax.train]
+
+  create     asks for the slices: a queued resource
+  install    puts Python and the committed xlnet_jax on every worker
+  train      starts training on every worker where it does not run
+  follow     prints its log, until Ctrl-C
+  resume     does what of these is missing, and again after every preemption, until the run is done
+  stop       saves and stops training (end resume first, or it goes on)
+  delete     gives the slices back
+
+  --zone ZONE                where, as us-east5-b
+  --type TYPE                what, as v6e-256 or v5litepod-16 (for create and resume)
+  --slices N                 how many of it ($slices)
+  --spot, --reserved         preemptible, or out of a reservation (else on demand)
+  --name NAME                of the queued resource and its nodes ($name)
+  --runtime VERSION          software of the machines (by --type, the one for JAX)
+  --service-account EMAIL    of the machines, with access to the bucket (Compute Engine's)
+  --project PROJECT          of Google Cloud (gcloud's own)
+  --worker WORKER            whose log to follow: a number, or all ($worker)
+  --poll SECONDS             between two looks of resume ($poll)
+  --dry-run                  prints the commands and runs none
+EOF
+}
+
+tpus() {
+    run gcloud compute tpus "$@" --zone="$zone" ${project:+--project="$project"} --quiet
+}
+
+# on_slices COMMAND...: does it for the node of every slice, all at once.
+on_slices() {
+    local i jobs='' failed=0
+    if [ "$slices" = 1 ]; then
+        "$@" "$name"
+        return
+    fi
+    for ((i = 0; i < slices; i++)); do
+        if $dry_run; then
+            "$@" "$name-$i"
+        else
+            "$@" "$name-$i" &
+            jobs+=" $!"
+        fi
+    done
+    for i in $jobs; do wait "$i" || failed=1; done
+    return $failed
+}
+
+on_workers() {
+    tpus tpu-vm ssh "$2" --worker=all --command="$1"
+}
+
+create() {
+    local nodes=(--node-id="$name") capacity=''
+    [ "$slices" = 1 ] || nodes=(--node-count="$slices" --node-prefix="$name")
+    if $spot; then capacity=--spot; elif $reserved; then capacity=--reserved; fi
+    tpus queued-resources create "$name" "${nodes[@]}" \
+        --accelerator-type="$type" --runtime-version="$runtime" \
+        ${service_account:+--service-account="$service_account"} ${capacity:+"$capacity"}
+}
+
+install() {
+    make_wheel && on_slices copy && on_slices on_workers "bash tpu_worker.sh install ${wheel##*/}"
+}
+
+copy() {
+    tpus tpu-vm scp "$wheel" launch/tpu_worker.sh "$1:" --worker=all
+}
+
+train() {
+    on_slices on_workers "bash tpu_worker.sh train $(quoted "${rest[@]}")"
+}
+
+follow() {
+    local node=$name
+    [ "$slices" = 1 ] || node=$name-0
+    tpus tpu-vm ssh "$node" --worker="$worker" \
+        --command='sudo journalctl --unit=xlnet --follow --lines=100 --output=cat'
+}
+
+stop() {
+    on_slices on_workers 'sudo systemctl stop xlnet'
+}
+
+delete() {
+    tpus queued-resources delete "$name" --force
+}
+
+resume() {
+    local before='' again="could not ask for the slices again: trying on"
+    look
+    while [ "$seen" != 'done' ]; do
+        [ "$seen" = "$before" ] || $dry_run || echo "$(date '+%F %T') $seen"
+        case $seen/$before in
+            absent/) create ;;
+            absent/absent | absent/preempted) create || echo "$again" >&2 ;;
+            absent/*) fail "the queued resource was deleted: the same command asks for a new one" ;;
+            preempted/*) { delete && create; } || echo "$again" >&2 ;;
+            idle/*) { install && train; } || echo "lost a worker while starting: looking again" >&2 ;;
+            refused/*) fail "the queued resource failed: gcloud compute tpus queued-resources describe says why" ;;
+            failed/*) fail "training failed: launch/tpu_vm.sh follow --worker all says why" ;;
+        esac
+        before=$seen
+        run sleep "$poll"
+        look
+    done
+    $dry_run || echo "the run is done: launch/tpu_vm.sh delete gives the slices back"
+}
+
+# Sets $seen: absent, preempted, refused, waiting, idle, running, failed or done. A dry run sees a preemption, a new
+# slice, and the end.
+rehearsed_states=(SUSPENDED ACTIVE ACTIVE) rehearsed_units=('' 'xlnet dead 0' 'xlnet exited 0') looks=0
+# shellcheck disable=SC2016 # for the workers to expand
+ask='show() { systemctl show xlnet --value --property="$1"; }; echo "xlnet $(show SubState) $(show ExecMainStatus)"'
+look() {
+    local state units
+    if ! state=$(tpus queued-resources list --filter="name~/$name\$" --format='value(state.state)'); then
+        [ "$looks" -gt 0 ] || fail "gcloud cannot list the queued resources: it says why above"
+        state=unknown
+    fi
+    if $dry_run; then state=${rehearsed_states[looks]}; fi
+    case $state in
+        ACTIVE)
+            units=$(on_slices on_workers "$ask") || units=unknown
+            if $dry_run; then units=${rehearsed_units[looks]}; fi
+            case $units in
+                unknown) seen=waiting ;; # a machine may be on its way out
+                *'xlnet exited'*) seen='done' ;;
+                *'xlnet dead'* | *'xlnet failed 143'*) seen=idle ;;
+                *'xlnet failed'*) seen=failed ;;
+                *) seen=running ;;
+            esac
+            ;;
+        '') seen=absent ;;
+        SUSPENDED) seen=preempted ;;
+        FAILED) seen=refused ;;
+        *) seen=waiting ;;
+    esac
+    looks=$((looks + 1))
+}
+
+software() {
+    case $type in
+        v2-* | v3-* | v4-*) echo tpu-ubuntu2204-base ;;
+        v5litepod-*) echo v2-alpha-tpuv5-lite ;;
+        v5p-*) echo v2-alpha-tpuv5 ;;
+        v6e-*) echo v2-alpha-tpuv6e ;;
+        *) fail "--type $type: TPU VMs are v2-, v3-, v4-, v5litepod-, v5p- or v6e-; later ones: GKE, launch/gke/" ;;
+    esac
+}
+
+action=${1-}
+case $action in
+    create | install | train | follow | resume | stop | delete) settings \
+        'name zone project type slices runtime service-account worker poll' 'spot reserved' "${@:2}" ;;
+    --help) usage && exit ;;
+    *) fail "say what to do: create, install, train, follow, resume, stop or delete; --help says more" ;;
+esac
+required zone
+whole_number slices poll
+if [[ $action == create || $action == resume ]]; then
+    required type
+    runtime=${runtime:-$(software)}
+fi
+if [[ $action == train || $action == resume ]]; then cloud_workdir && named_slices "$slices"; fi
+needs gcloud
+if [[ $action == install || $action == resume ]]; then needs git "$python"; fi
+"$action"

@@ -1,0 +1,145 @@
+"""GKE: manifests that the API server knows, of the slice that was asked for."""
+
+from typing import Any
+
+import pytest
+import yaml
+from kubeflow_trainer_api.models import JobsetV1alpha2JobSet
+
+from tests.launch.conftest import ROOT, StandIns, printed
+from xlnet_jax import cli
+
+CREATE = "launch/gke/jobset.sh create --dry-run --image eu.gcr.io/mine/xlnet"
+TRAIN = "-- --workdir gs://mine/run"
+
+
+def manifest(stand_ins: StandIns, settings: str, train: str = TRAIN) -> dict[str, Any]:
+    said = stand_ins.run(f"{CREATE} {settings} {train}")
+    assert said.returncode == 0, said.stderr
+    return yaml.safe_load(said.stdout.partition("<<'EOF'\n")[2].partition("\nEOF\n")[0])
+
+
+def pod(jobset: dict[str, Any]) -> dict[str, Any]:
+    return job(jobset)["template"]["spec"]
+
+
+def job(jobset: dict[str, Any]) -> dict[str, Any]:
+    (slices,) = jobset["spec"]["replicatedJobs"]
+    return slices["template"]["spec"]
+
+
+def assert_known(ours: Any, read: Any, where: str = "") -> None:
+    """Everything that we wrote is there in what the schema kept: it drops fields that it does not know."""
+    if isinstance(ours, dict):
+        for key, value in ours.items():
+            assert key in read, f"the schema has no {where}.{key}"
+            assert_known(value, read[key], f"{where}.{key}")
+    elif isinstance(ours, list):
+        for i, (value, kept) in enumerate(zip(ours, read, strict=True)):
+            assert_known(value, kept, f"{where}[{i}]")
+    else:
+        assert ours == read, where
+
+
+@pytest.mark.parametrize("spot", ["", "--spot"])
+def test_the_manifest_follows_the_schema_of_jobset_and_kubernetes(stand_ins: StandIns, spot: str) -> None:
+    """The models that Kubeflow makes from the OpenAPI of JobSet v1alpha2 and of Kubernetes."""
+    ours = manifest(
+        stand_ins, f"--accelerator tpu-v6e-slice --topology 16x16 --slices 2 {spot}", f"{TRAIN} --mesh.dcn-data 2"
+    )
+    read = JobsetV1alpha2JobSet.from_dict(ours)
+    assert read is not None
+    assert_known(ours, read.to_dict())
+
+
+def test_the_schema_would_catch_a_field_of_another_name(stand_ins: StandIns) -> None:
+    ours = manifest(stand_ins, "--accelerator tpu-v6e-slice --topology 16x16")
+    pod(ours)["terminationGraceSeconds"] = 3
+    read = JobsetV1alpha2JobSet.from_dict(ours)
+    assert read is not None
+    with pytest.raises(AssertionError, match=r"the schema has no .*terminationGraceSeconds"):
+        assert_known(ours, read.to_dict())
+
+
+@pytest.mark.parametrize(
+    ("accelerator", "topology", "hosts", "chips"),
+    [
+        ("tpu-v3-slice", "16x32", 128, 4),
+        ("tpu-v4-podslice", "8x8x8", 128, 4),
+        ("tpu-v5-lite-podslice", "1x1", 1, 1),
+        ("tpu-v5-lite-podslice", "2x4 --chips-per-host 8", 1, 8),
+        ("tpu-v5-lite-podslice", "16x16", 64, 4),
+        ("tpu-v5p-slice", "2x2x2", 2, 4),
+        ("tpu-v6e-slice", "16x16", 64, 4),
+        ("tpu7x", "4x4x4", 16, 4),
+    ],
+)
+def test_a_slice_has_a_pod_on_every_host_with_all_its_chips(
+    stand_ins: StandIns, accelerator: str, topology: str, hosts: int, chips: int
+) -> None:
+    """Hosts as in the tables of cloud.google.com/kubernetes-engine/docs/concepts/plan-tpus."""
+    slices = f"--accelerator {accelerator} --topology {topology} --slices 3"
+    ours = manifest(stand_ins, slices, f"{TRAIN} --mesh.dcn-data 3")
+    assert ours["spec"]["replicatedJobs"][0]["replicas"] == 3
+    assert (job(ours)["parallelism"], job(ours)["completions"]) == (hosts, hosts)
+    assert pod(ours)["containers"][0]["resources"]["limits"] == {"google.com/tpu": chips}
+    assert pod(ours)["nodeSelector"] == {
+        "cloud.google.com/gke-tpu-accelerator": accelerator,
+        "cloud.google.com/gke-tpu-topology": topology.split()[0],
+    }
+    exclusive = {"alpha.jobset.sigs.k8s.io/exclusive-topology": "cloud.google.com/gke-nodepool"}
+    assert ours["metadata"]["annotations"] == exclusive
+
+
+def test_spot_nodes_are_selected_where_asked_for(stand_ins: StandIns) -> None:
+    ours = manifest(stand_ins, "--accelerator tpu-v6e-slice --topology 4x4 --spot")
+    assert pod(ours)["nodeSelector"]["cloud.google.com/gke-spot"] == "true"
+
+
+def test_a_mistake_fails_the_run_and_anything_else_restarts_it(stand_ins: StandIns) -> None:
+    ours = manifest(stand_ins, "--accelerator tpu-v6e-slice --topology 4x4 --max-restarts 7 --grace 120")
+    (rule,) = job(ours)["podFailurePolicy"]["rules"]
+    container = pod(ours)["containers"][0]["name"]
+    expected = {"containerName": container, "operator": "In", "values": [cli.USER_ERROR]}
+    assert rule == {"action": "FailJob", "onExitCodes": expected}
+    policy = ours["spec"]["failurePolicy"]
+    assert policy["maxRestarts"] == 7
+    assert [(r["action"], r["onJobFailureReasons"]) for r in policy["rules"]] == [("FailJobSet", ["PodFailurePolicy"])]
+    # A pod failure policy, and a slice that stops as one, ask for these.
+    assert (pod(ours)["restartPolicy"], job(ours)["backoffLimit"]) == ("Never", 0)
+    assert pod(ours)["terminationGracePeriodSeconds"] == 120
+
+
+def test_settings_reach_the_container_as_they_were_given(stand_ins: StandIns) -> None:
+    train = r"""-- --workdir gs://m/run --corpus 'a "b" \c $HOME `d` ${name}' --log.wandb "it's: #1" ''"""
+    ours = manifest(stand_ins, "--accelerator tpu-v6e-slice --topology 4x4", train)
+    expected = ["--workdir", "gs://m/run", "--corpus", r'a "b" \c $HOME `d` ${name}', "--log.wandb", "it's: #1", ""]
+    assert pod(ours)["containers"][0]["args"] == expected
+
+
+def test_what_is_applied_is_what_the_dry_run_showed(stand_ins: StandIns) -> None:
+    settings = "--accelerator tpu-v6e-slice --topology 4x4 --name applied"
+    expected = manifest(stand_ins, settings)
+    stand_ins.answer("kubectl", 'cp "${3#--filename=}" "$HOME/applied.yaml"')
+    said = stand_ins.run(f"{CREATE.replace('--dry-run ', '')} {settings} {TRAIN}")
+    assert said.returncode == 0, said.stderr
+    assert yaml.safe_load((stand_ins.folder / "applied.yaml").read_text()) == expected
+
+
+def test_the_image_holds_the_wheel_that_was_made(stand_ins: StandIns) -> None:
+    *_, wheel, build, _ = printed(stand_ins.run("launch/gke/jobset.sh image --dry-run --image i").stdout)
+    (argument,) = (word.removeprefix("--build-arg=") for word in build if word.startswith("--build-arg"))
+    name, _, file = argument.partition("=")
+    assert f"--wheel-dir={build[-1]}" in wheel  # the context of the build
+    assert file.startswith("xlnet_jax-")
+    assert file.endswith(".whl")
+    (dockerfile,) = (word.removeprefix("--file=") for word in build if word.startswith("--file="))
+    assert f"ARG {name}\nCOPY ${{{name}}} /tmp/\n" in (ROOT / dockerfile).read_text()
+
+
+def test_xpk_restarts_on_the_codes_that_the_manifest_restarts_on(stand_ins: StandIns) -> None:
+    """XPK adds these to its own, 42 and those from 127 up."""
+    line = f"launch/gke/xpk.sh create --dry-run --cluster mine --image i --type v6e-32 {TRAIN}"
+    (xpk,) = printed(stand_ins.run(line).stdout)
+    assert "--restart-on-exit-codes=1" in xpk
+    assert xpk[-1] == "--command=exec python -m xlnet_jax.train --tpu --workdir gs://mine/run"

@@ -1,0 +1,212 @@
+"""Cloud TPU VMs: what is asked for, what workers do, and what resume does about what it sees."""
+
+import shutil
+
+import pytest
+
+from tests.launch.conftest import ROOT, StandIns, printed
+
+RESUME = "launch/tpu_vm.sh resume --zone us-east5-b --type v6e-256 --poll 7 -- --workdir gs://mine/run"
+
+
+ANSWERS = """
+case $* in
+    *'resources list'*)
+        look=$(($(cat "$HOME/look") + 1))
+        echo $look >"$HOME/look"
+        sed -n ${look}p "$HOME/states" | grep -v broken
+        ;;
+    *SubState*) sed -n "$(cat "$HOME/look")p" "$HOME/units" | grep -v lost | sed 's/, /\\n/g' ;;
+esac
+"""
+DEEDS = {
+    "create": "queued-resources create",
+    "delete": "queued-resources delete",
+    "install": "worker.sh install",
+    "train": "worker.sh train",
+    "pause": "sleep 7",
+}
+
+
+def see(stand_ins: StandIns, *looks: str) -> None:
+    """What gcloud answers, one look after another: the state of the queued resource, and the units of workers."""
+    (stand_ins.folder / "look").write_text("0")
+    (stand_ins.folder / "states").write_text("".join(look.partition(": ")[0] + "\n" for look in looks))
+    (stand_ins.folder / "units").write_text("".join(look.partition(": ")[2] + "\n" for look in looks))
+    stand_ins.answer("gcloud", ANSWERS)
+
+
+def deeds(stand_ins: StandIns) -> list[str]:
+    """What was done, in order, without the looks."""
+    lines = [" ".join(call) for call in stand_ins.calls()]
+    return [deed for line in lines for deed, sign in DEEDS.items() if sign in line]
+
+
+@pytest.mark.parametrize(
+    ("looks", "done"),
+    [
+        (["ACTIVE: xlnet exited 0"], []),
+        (["ACTIVE: xlnet running 0, xlnet running 0", "ACTIVE: xlnet exited 0, xlnet exited 0"], ["pause"]),
+        (
+            ["", "WAITING_FOR_RESOURCES", "ACTIVE: xlnet dead 0", "ACTIVE: xlnet exited 0"],
+            ["create", "pause", "pause", "install", "train", "pause"],
+        ),
+        (["SUSPENDED", "ACTIVE: xlnet exited 0"], ["delete", "create", "pause"]),
+        (["SUSPENDING", "SUSPENDED", "ACTIVE: xlnet exited 0"], ["pause", "delete", "create", "pause"]),
+        (
+            ["ACTIVE: xlnet running 0, xlnet dead 0", "ACTIVE: xlnet exited 0"],
+            ["install", "train", "pause"],
+        ),  # one machine was replaced
+        (
+            ["ACTIVE: xlnet failed 143", "ACTIVE: xlnet exited 0"],
+            ["install", "train", "pause"],
+        ),  # stopped, with its state saved
+        (["ACTIVE: xlnet auto-restart 143", "ACTIVE: xlnet exited 0"], ["pause"]),  # systemd is at it
+        (
+            ["ACTIVE: lost", "broken", "SUSPENDED", "ACTIVE: xlnet exited 0"],
+            ["pause", "pause", "delete", "create", "pause"],
+        ),
+    ],
+)
+def test_resume_does_what_is_missing_until_the_run_is_done(
+    stand_ins: StandIns, looks: list[str], done: list[str]
+) -> None:
+    see(stand_ins, *looks)
+    said = stand_ins.run(RESUME)
+    assert said.returncode == 0, said.stderr
+    assert deeds(stand_ins) == done
+    assert said.stdout.endswith("the run is done: launch/tpu_vm.sh delete gives the slices back\n")
+
+
+@pytest.mark.parametrize(
+    ("looks", "message"),
+    [
+        (
+            ["ACTIVE: xlnet running 0", "ACTIVE: xlnet failed 2"],
+            "training failed: launch/tpu_vm.sh follow --worker all says why",
+        ),
+        (["FAILED"], "the queued resource failed: gcloud compute tpus queued-resources describe says why"),
+        (["WAITING_FOR_RESOURCES", ""], "the queued resource was deleted: the same command asks for a new one"),
+        (["broken"], "gcloud cannot list the queued resources: it says why above"),
+    ],
+)
+def test_resume_stops_where_trying_again_would_not_help(stand_ins: StandIns, looks: list[str], message: str) -> None:
+    see(stand_ins, *looks)
+    said = stand_ins.run(RESUME)
+    assert (said.returncode, said.stderr) == (2, f"error: {message}\n")
+    assert set(deeds(stand_ins)) <= {"pause"}
+
+
+def test_slices_are_asked_for_until_they_are_granted_again(stand_ins: StandIns) -> None:
+    see(stand_ins, "SUSPENDED", "", "WAITING_FOR_RESOURCES", "ACTIVE: xlnet exited 0")
+    gcloud = stand_ins.folder / "bin/gcloud"
+    gcloud.write_text(gcloud.read_text() + "[[ $* != *'resources create'* || $(cat \"$HOME/look\") != 1 ]]\n")
+    said = stand_ins.run(RESUME)
+    assert (said.returncode, said.stderr) == (0, "could not ask for the slices again: trying on\n")
+    assert deeds(stand_ins) == ["delete", "create", "pause", "create", "pause", "pause"]
+
+
+def test_a_preemption_while_installing_is_met_by_looking_again(stand_ins: StandIns) -> None:
+    see(stand_ins, "ACTIVE: xlnet dead 0", "SUSPENDED", "ACTIVE: xlnet exited 0")
+    gcloud = stand_ins.folder / "bin/gcloud"
+    gcloud.write_text(gcloud.read_text() + "[[ $* != *'worker.sh install'* ]]\n")
+    said = stand_ins.run(RESUME)
+    assert (said.returncode, said.stderr) == (0, "lost a worker while starting: looking again\n")
+    assert deeds(stand_ins) == ["install", "pause", "delete", "create", "pause"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "software"),
+    [
+        ("v2-8", "tpu-ubuntu2204-base"),
+        ("v3-1024", "tpu-ubuntu2204-base"),
+        ("v4-128", "tpu-ubuntu2204-base"),
+        ("v5litepod-16", "v2-alpha-tpuv5-lite"),
+        ("v5p-128", "v2-alpha-tpuv5"),
+        ("v6e-256", "v2-alpha-tpuv6e"),
+    ],
+)
+def test_each_generation_gets_its_software(stand_ins: StandIns, kind: str, software: str) -> None:
+    """The table of cloud.google.com/tpu/docs/runtimes, for JAX."""
+    (create,) = printed(stand_ins.run(f"launch/tpu_vm.sh create --zone a --type {kind} --dry-run").stdout)
+    assert f"--runtime-version={software}" in create
+
+
+def test_one_slice_is_a_node_and_several_are_numbered_nodes(stand_ins: StandIns) -> None:
+    (create,) = printed(stand_ins.run("launch/tpu_vm.sh create --zone a --type v4-8 --name x --dry-run").stdout)
+    assert {"--node-id=x"} == {word for word in create if word.startswith("--node")}
+    (create,) = printed(
+        stand_ins.run("launch/tpu_vm.sh create --zone a --type v4-8 --slices 3 --name x --dry-run").stdout
+    )
+    assert {"--node-count=3", "--node-prefix=x"} == {word for word in create if word.startswith("--node")}
+    stops = printed(stand_ins.run("launch/tpu_vm.sh stop --zone a --slices 3 --name x --dry-run").stdout)
+    assert [stop[stop.index("ssh") + 1] for stop in stops] == ["x-0", "x-1", "x-2"]
+
+
+def test_a_slice_that_fails_fails_the_action(stand_ins: StandIns) -> None:
+    stand_ins.answer("gcloud", "[[ $* != *xlnet-1* ]]")
+    assert stand_ins.run("launch/tpu_vm.sh stop --zone a --slices 3").returncode != 0
+    assert len(stand_ins.calls()) == 3
+
+
+def test_a_wheel_that_cannot_be_made_is_not_installed(stand_ins: StandIns) -> None:
+    """Neither is that of an earlier commit."""
+    stand_ins.answer("git", "exit 128")
+    assert stand_ins.run("launch/tpu_vm.sh install --zone a").returncode == 128
+    assert [call[0] for call in stand_ins.calls()] == ["git"]
+
+
+def on_worker(stand_ins: StandIns, line: str, state: str) -> str:
+    """Does on this machine, as a worker in this state, what the line does on all of them."""
+    shutil.copy(ROOT / "launch/tpu_worker.sh", stand_ins.folder)
+    stand_ins.answer("systemctl", f"echo {state}")
+    stand_ins.answer("curl", "echo true")
+    stand_ins.answer("sudo", '"$@"')
+    (stand_ins.folder / ".local/bin").mkdir(parents=True)
+    shutil.copy(stand_ins.folder / "bin/git", stand_ins.folder / ".local/bin/uv")
+    (stand_ins.folder / "bin/sh").symlink_to("bash")
+    (ssh,) = (words for words in printed(stand_ins.run(line).stdout) if "ssh" in words)
+    (command,) = (word.partition("=")[2] for word in ssh if word.startswith("--command="))
+    (stand_ins.folder / "command").write_text(command)
+    said = stand_ins.run("bash command", cwd=stand_ins.folder)
+    assert said.returncode == 0, said.stderr
+    return said.stdout
+
+
+TRAIN = (
+    "launch/tpu_vm.sh train --zone a --dry-run -- "
+    """--workdir gs://mine/run --corpus 'gs://m/my "$HOME" text' --log.wandb "it's" ''"""
+)
+
+
+@pytest.mark.parametrize("state", ["dead", "failed"])
+def test_settings_reach_training_as_they_were_given(stand_ins: StandIns, state: str) -> None:
+    on_worker(stand_ins, TRAIN, state)
+    (unit,) = (call for call in stand_ins.calls() if call[0] == "systemd-run")
+    # systemd reads $$ as a dollar sign.
+    settings = ["--workdir", "gs://mine/run", "--corpus", 'gs://m/my "$$HOME" text', "--log.wandb", "it's", ""]
+    assert unit[unit.index("--tpu") + 1 :] == settings
+    assert unit[unit.index("--tpu") - 3] == f"{stand_ins.folder}/xlnet/bin/python"
+
+
+def test_training_restarts_on_all_but_success_and_mistakes(stand_ins: StandIns) -> None:
+    on_worker(stand_ins, TRAIN, "dead")
+    (unit,) = (call for call in stand_ins.calls() if call[0] == "systemd-run")
+    assert {"--property=Restart=on-failure", "--property=RestartPreventExitStatus=2", "--remain-after-exit"} <= set(
+        unit
+    )
+
+
+def test_a_worker_installs_the_wheel_that_was_copied(stand_ins: StandIns) -> None:
+    line = "launch/tpu_vm.sh install --zone a --dry-run"
+    (copy,) = (words for words in printed(stand_ins.run(line).stdout) if "scp" in words)
+    on_worker(stand_ins, line, "dead")
+    *_, uv = (call for call in stand_ins.calls() if call[0] == "uv")
+    wheel = copy[copy.index("scp") + 1]
+    assert uv[-1] == f"xlnet_jax[tpu,gcs] @ file://{stand_ins.folder}/{wheel.removeprefix('dist/')}"
+
+
+@pytest.mark.parametrize("line", [TRAIN, "launch/tpu_vm.sh install --zone a --dry-run"])
+def test_a_worker_that_trains_is_left_as_it_is(stand_ins: StandIns, line: str) -> None:
+    assert on_worker(stand_ins, line, "running").startswith("xlnet is running on ")
+    assert {call[0] for call in stand_ins.calls()} == {"systemctl"}

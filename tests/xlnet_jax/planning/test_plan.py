@@ -1,0 +1,190 @@
+"""Plans: what they say of memory is what devices hold, and the compiler has the last word."""
+
+import dataclasses
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+
+import jax
+import pytest
+
+from tests.xlnet_jax.training.tiny import CONFIG, batch_at
+from xlnet_jax.chips import CHIPS
+from xlnet_jax.config import InputError, MeshConfig, large
+from xlnet_jax.models.lm import XLNetLM
+from xlnet_jax.planning import compiler
+from xlnet_jax.planning.estimate import Plan, Traffic, state_bytes
+from xlnet_jax.planning.search import _is_settled, candidates, search
+from xlnet_jax.planning.traffic import Collective
+from xlnet_jax.training.optimizer import make_optimizer
+from xlnet_jax.training.state import init_state
+
+needs_compiler = pytest.mark.skipif(
+    importlib.util.find_spec("libtpu") is None, reason="the TPU compiler: pip install 'xlnet_jax[plan]'"
+)
+
+
+# ---- what a step is given --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("emit", ["compact", "dense"])
+def test_the_planned_batch_is_the_one_that_the_pipeline_makes(emit):
+    data = dataclasses.replace(CONFIG.data, emit=emit)
+    planned = compiler.abstract_step(dataclasses.replace(CONFIG, data=data), jax.devices()).batch
+    made = batch_at(0, data)
+    assert {k: (v.shape, v.dtype) for k, v in planned.items()} == {k: (v.shape, v.dtype) for k, v in made.items()}
+
+
+def test_planned_bytes_are_those_that_a_device_holds():
+    config = dataclasses.replace(CONFIG, mesh=MeshConfig(fsdp=4))
+    abstract = compiler.abstract_step(config, jax.devices())
+    state = init_state(config, XLNetLM(config.model), make_optimizer(config.optimizer, config.steps), abstract.plan)
+    held = {
+        kind: sum(a.addressable_shards[0].data.nbytes for a in jax.tree.leaves(tree))
+        for kind, tree in (
+            ("parameters", state.params), ("optimizer", state.opt_state), ("memory of text", state.mems_ZBMD)
+        )
+    }  # fmt: skip
+    planned = state_bytes(abstract)
+    assert {kind: planned[kind] for kind in held} == held
+
+
+@pytest.mark.parametrize(
+    ("message", "gib"),
+    [
+        ("the total memory required for HLO temporaries (23.25G) exceeds available HBM (15.5G).", (23.25, 15.5)),
+        ("Ran out of memory in memory space hbm. Used 17.5G of 15.5G hbm.", (17.5, 15.5)),
+    ],
+)
+def test_the_compilers_refusal_is_an_answer(message, gib):
+    refused = compiler._read(RuntimeError(f"RESOURCE_EXHAUSTED: {message}"))
+    assert (refused.needed / 2**30, refused.available / 2**30) == gib
+
+
+def test_another_error_of_the_compiler_stays_one():
+    error = RuntimeError("INTERNAL: 3 of 4 things")
+    assert compiler._read(error) is error
+
+
+# ---- bounds, and the order of a search -------------------------------------------------------------------------------
+
+
+def plan_of(config=None, *, memory=450 * 10**9, fits=True):
+    """On the paper's chips."""
+    chip = next(chip for chip in CHIPS if chip.name == "v3")
+    traffic = Traffic(memory, (Collective("all-reduce", 1, 10**9, 1024), Collective("all-reduce", 1, 10**9, 2)))
+    state, mesh = {"parameters": 2**30}, {"data": 1024, "fsdp": 1, "tensor": 1}
+    available = 15 * 2**30 if fits else 2**29
+    return Plan(config or large(), "v3:16x32", chip, 512, 1024, mesh, state, 2**30, 0, available, traffic, 1.0)
+
+
+def test_a_step_takes_as_long_as_the_slowest_of_its_bounds():
+    plan = plan_of()
+    assert plan.at_least["memory"] == pytest.approx(1.0)  # 450 GB at a half of 900 GB/s: two devices share a chip
+    assert plan.at_least["arithmetic"] == pytest.approx((plan.operations + plan.recomputed) / (512 * 123e12))
+    assert plan.at_least["links"] == pytest.approx(2e9 * 1023 / 1024 / 328e9)  # what stays in a chip takes no link
+    assert plan.step_seconds(0.4) == pytest.approx(1.0)
+    assert plan.step_seconds(0.1) == pytest.approx(plan.operations / (512 * 123e12) / 0.1)
+
+
+def test_every_candidate_divides_the_batch_and_what_fits_most_easily_comes_first():
+    found = list(candidates(large(), 1024))
+    assert all(8192 % (1024 * c.optimizer.accumulate) == 0 for c in found)
+    assert [(c.model.remat, c.optimizer.accumulate, c.mesh.fsdp) for c in found[:3]] == [
+        ("full", 1, 1), ("attention", 1, 1), ("dots", 1, 1),
+    ]  # fmt: skip
+
+
+def test_a_search_leaves_out_what_it_knows():
+    def with_(remat, accumulate):
+        config = large()
+        return dataclasses.replace(
+            config,
+            model=dataclasses.replace(config.model, remat=remat),
+            optimizer=dataclasses.replace(config.optimizer, accumulate=accumulate),
+        )
+
+    fits, fails = plan_of(with_("dots", 2)), plan_of(with_("none", 2), fits=False)
+    assert _is_settled(with_("full", 4), [fits])
+    assert not _is_settled(with_("none", 4), [fits])
+    assert _is_settled(with_("none", 1), [fails])
+    assert not _is_settled(with_("full", 1), [fails])
+
+
+def test_a_search_ends_when_its_time_is_over():
+    told = []
+    assert search(CONFIG, "v3:2x2", 8, 1e-9, told.append) == []
+    trying, over = told
+    assert trying == "trying remat full, accumulate 1"
+    assert re.fullmatch(r"1e-09 minutes are over with \d+ settings left to try: --search-minutes gives it more", over)
+
+
+def be_killed(*_):
+    os._exit(1)
+
+
+def test_a_search_whose_compiler_is_killed_ends_in_one_line(monkeypatch):
+    monkeypatch.setattr("xlnet_jax.planning.search._send_plan", be_killed)
+    with pytest.raises(
+        InputError, match=r"that compiled remat full, accumulate 1 was killed or crashed: compiling wants"
+    ):
+        search(CONFIG, "v3:2x2", 8, 1.0, print)
+
+
+def test_a_search_for_a_batch_that_no_mesh_divides_is_refused():
+    config = dataclasses.replace(CONFIG, data=dataclasses.replace(CONFIG.data, batch_size=9))
+    with pytest.raises(InputError, match=r"data\.batch-size 9 cannot be divided over the 8 devices"):
+        search(config, "v3:2x2", 8, 1.0, print)
+
+
+# ---- the compiler itself ---------------------------------------------------------------------------------------------
+
+TINY = """--preset demo --data.seq-len 32 --data.reuse-len 16 --data.perm-size 16 --data.num-predict 6
+--model.mem-len 16 --model.d-model 32 --model.d-ff 64 --model.vocab-size 128"""
+
+
+def plan(command):
+    return subprocess.run(
+        [sys.executable, "-m", "xlnet_jax.plan", *command.split()],
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+
+
+@needs_compiler
+def test_a_device_holds_the_same_where_devices_and_batch_grow_together():
+    done = plan(f"{TINY} --batch-per-device 2 --topology v3:2x2 v3:16x32")
+    assert (done.returncode, done.stderr) == (0, "")
+    rows = re.findall(r"(v3:\S+) +([\d,]+) +([\d,]+) +data [\d]+ +none +1 +yes +([\d.]+) +([\d.]+) ", done.stdout)
+    assert [row[:3] for row in rows] == [("v3:2x2", "8", "16"), ("v3:16x32", "1,024", "2,048")]
+    assert rows[0][3:] == rows[1][3:]
+
+
+@needs_compiler
+def test_a_search_ends_with_the_settings_and_their_plan():
+    done = plan(f"{TINY} --batch 2 --topology v5e-1 --search")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "--model.remat none --optimizer.accumulate 1 --mesh.fsdp 1 --mesh.tensor 1" in done.stdout
+    assert "v5e:1x1: 1 chip, 1 device as one, batch 2 x 32" in done.stdout
+    assert "FITS" in done.stdout
+    assert "It does not prove speed" in done.stdout
+
+
+@needs_compiler
+def test_what_cannot_fit_is_said_without_compiling():
+    done = plan("--preset large --topology v2-8 --batch 8192")
+    assert done.returncode == 1
+    assert "DOES NOT FIT" in done.stdout
+
+
+@needs_compiler
+@pytest.mark.slow
+def test_the_papers_setting_fits_a_core_of_its_pod():
+    done = plan("--preset large --topology v3:16x32 --batch 8192")
+    assert done.returncode == 0
+    needed, there = map(float, re.findall(r"FITS: ([\d.]+) GiB a device of the ([\d.]+) GiB", done.stdout)[0])
+    assert needed < 12 < there

@@ -1,0 +1,68 @@
+"""TPU slices by their public names."""
+
+import subprocess
+import sys
+
+import pytest
+
+from xlnet_jax.config import InputError
+from xlnet_jax.planning.topologies import GENERATIONS, _parse
+
+
+@pytest.mark.parametrize(
+    ("name", "generation", "shape"),
+    [
+        ("v2-8", "v2", (2, 2)),
+        ("v5e-1", "v5e", (1, 1)),
+        ("v5litepod-256", "v5e", (16, 16)),
+        ("v3:16x32", "v3", (16, 32)),
+        ("v3-1024", "v3", (16, 32)),
+        ("v4-8", "v4", (2, 2, 1)),
+        ("v5p-1024", "v5p", (8, 8, 8)),
+        ("v5p:4x4x12", "v5p", (4, 4, 12)),
+        ("V6E:16x16", "v6e", (16, 16)),
+        ("tpu7x:2x2x1", "v7", (2, 2, 1)),
+    ],
+)
+def test_a_slice_has_the_chips_that_its_name_says(name, generation, shape):
+    assert _parse(name) == (generation, shape)
+
+
+@pytest.mark.parametrize("name", ["v9:2x2", "v3", "v3-7", "v5e:32x32", "v5p:8x8", "v3:0x4", "a100-8", ""])
+def test_a_slice_that_there_is_not_is_refused_with_those_that_there_are(name):
+    with pytest.raises(InputError) as mistake:
+        _parse(name)
+    line = str(mistake.value)
+    assert line.startswith(f"--topology {name}: there is no such slice")
+    assert "\n" not in line
+    assert all(f"{generation}:{g.shapes[0]}" in line for generation, g in GENERATIONS.items())
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        ("", "error: --topology is missing: name a TPU slice"),
+        ("--topology v3:2x2 --utilization 40", "error: --utilization 40.0 must be in (0, 1]"),
+        ("--topology v3:2x2 v3:4x4 --search", "error: --search wants one --topology"),
+        (
+            "--topology v3:2x2 --batch 8 --batch-per-device 1",
+            "error: --batch-per-device 1 must be at least 1, and stands",
+        ),
+        ("--topology v3:2x2 --init runs/x", "error: --init: a plan reads no files"),
+        ("--topolgy v3:2x2", "error: unknown setting --topolgy: did you mean --topology?"),
+        ("--topology v3:2x2 --data.perm-size 48", "error: data.perm-size 48 must divide both parts"),
+    ],
+)
+def test_a_mistake_is_one_line_before_anything_is_compiled(argv, message, capsys):
+    from xlnet_jax import cli, plan
+
+    with pytest.raises(InputError) as mistake:
+        plan.main(argv.split())
+    assert cli._fail(str(mistake.value)) == 2
+    assert capsys.readouterr().err.startswith(message)
+
+
+def test_reading_a_request_loads_no_jax():
+    script = "import sys, xlnet_jax.plan; print('jax' in sys.modules, 'libtpu' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "False"]

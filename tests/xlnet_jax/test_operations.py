@@ -1,0 +1,67 @@
+"""Operations counted by hand, held to the matrix products that jax traces."""
+
+import dataclasses
+import math
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from tests.xlnet_jax.training.tiny import CONFIG, batch_at
+from xlnet_jax.config import large
+from xlnet_jax.models.lm import XLNetLM
+from xlnet_jax.objectives import plm
+from xlnet_jax.operations import multiply_adds, recomputed_operations, step_operations
+
+COUNTED = multiply_adds(CONFIG.model, CONFIG.data)
+# Traced as products, and none of the model's: each row adds up the two halves of its position keys with two signs.
+SIGNS = 2 * CONFIG.data.batch_size * (CONFIG.model.mem_len + 2 * CONFIG.data.seq_len) * CONFIG.model.d_model * 2
+
+
+def traced(jaxpr):
+    """Multiply-adds of all products of a traced function: the body of a scan counts as often as it runs."""
+    total = 0
+    for eqn in jaxpr.eqns:
+        if eqn.primitive.name == "dot_general":
+            (contracted, _), _ = eqn.params["dimension_numbers"]
+            sizes = [eqn.invars[0].aval.shape[axis] for axis in contracted]
+            total += math.prod(eqn.outvars[0].aval.shape) * math.prod(sizes)
+        inner = sum(traced(sub) for sub in jax.core.jaxprs_in_params(eqn.params))
+        total += inner * eqn.params.get("length", 1)
+    return total
+
+
+def traced_in(config, transformation):
+    """Those of the loss of a batch, or of what the transformation makes of it."""
+    model, batch, m = XLNetLM(config.model), batch_at(1, config.data), config.model
+    mems = jnp.zeros((m.num_layers, config.data.batch_size, m.mem_len, m.d_model), m.dtype)
+    key, inputs = jax.random.key(0), plm.inputs_of(batch, m)
+    params = jax.eval_shape(
+        lambda: model.init({"params": key}, inputs, mems, reuse_len=config.data.reuse_len)["params"]
+    )
+
+    def loss(params):
+        return plm.score(model, params, batch, mems, config.data.reuse_len, key).loss_sum
+
+    return traced(jax.make_jaxpr(transformation(loss))(params).jaxpr)
+
+
+def test_the_forward_pass_counts_what_jax_traces():
+    assert traced_in(CONFIG, lambda loss: loss) == sum(part.forward for part in COUNTED.values()) + SIGNS
+
+
+@pytest.mark.parametrize("remat", ["none", "full", "dots", "attention"])
+def test_a_step_counts_what_jax_traces_with_what_remat_computes_again(remat):
+    """But for a gradient of the memory, which jax takes along with that of the window's own keys and drops."""
+    config = dataclasses.replace(CONFIG, model=dataclasses.replace(CONFIG.model, remat=remat))
+    counted = (step_operations(config) + recomputed_operations(config)) // 2
+    dropped = COUNTED["keys and values of memory"].forward
+    signs = {"none": 2, "full": 3, "dots": 2, "attention": 3}[remat] * SIGNS
+    assert traced_in(config, jax.grad) == counted + dropped + signs
+
+
+def test_the_papers_step_is_the_sum_that_its_sizes_make():
+    """B 8192, L 512, P 85, M 384, D 1024 = N x H, F 4096, V 32000, Z 24, written out."""
+    own = 2 * 8192 * (597 + 512) * 1024**2 + 8192 * 597 * 1024 * (896 + 1408 + 1 + 896) + 2 * 8192 * 597 * 1024 * 4096
+    once = 2 * 8192 * 384 * 1024**2 + 1408 * 1024**2
+    assert step_operations(large()) == 2 * (24 * (3 * own + 2 * once) + 3 * 8192 * 85 * 1024 * 32000)

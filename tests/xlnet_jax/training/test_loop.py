@@ -1,0 +1,208 @@
+"""The order of a step, what time is lost to, and what becomes of updates that are skipped: over stand-in devices."""
+
+import dataclasses
+import math
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from tests.xlnet_jax.training.tiny import CONFIG
+from xlnet_jax.config import InputError
+from xlnet_jax.training import goodput, loop
+from xlnet_jax.training.goodput import WallTime
+from xlnet_jax.training.interrupt import Interrupt
+from xlnet_jax.training.loop import Loop
+from xlnet_jax.training.profile import Tracer
+
+UPDATE = 10.0  # seconds that the devices take
+
+
+class Clock:
+    """Time that passes when somebody waits."""
+
+    def __init__(self):
+        self.now = 0.0
+
+    def perf_counter(self):
+        return self.now
+
+    time = perf_counter
+
+
+class Waiting:
+    """In place of the reader's thread: what it has read is there when the devices are done."""
+
+    def __init__(self, clock, devices):
+        self.clock, self.devices = clock, devices
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        pass
+
+    def submit(self, read, step, metrics):
+        ready, result = self.devices.free, []
+
+        def wait():
+            if not result:
+                now, self.clock.now = self.clock.now, ready
+                result.append(read(step, metrics))
+                self.clock.now = max(now, ready)
+                self.devices.events.append(f"read {step}")
+            return result[0]
+
+        return SimpleNamespace(done=lambda: self.clock.now >= ready, result=wait)
+
+
+class Devices:
+    """Runs one update after the other, behind the back of the host. `bad`: the updates that are skipped."""
+
+    def __init__(self, clock, bad, seconds):
+        self.clock, self.bad, self.seconds, self.free, self.events = clock, bad, seconds, 0.0, []
+        self.step = self.skipped = self.in_a_row = 0
+
+    def update(self, state, batch):
+        self.step += 1
+        is_bad = self.step in self.bad
+        self.skipped, self.in_a_row = self.skipped + is_bad, (self.in_a_row + 1) * is_bad
+        self.free = max(self.free, self.clock.now) + self.seconds
+        self.events.append(f"dispatch {self.step}")
+        return state, {
+            "loss": math.nan if is_bad else 5.0,
+            "gradient_norm": math.inf if is_bad else 1.0,
+            "parameter_norm": 2.0,
+            "learning_rate": 0.1,
+            "skipped": self.skipped,
+            "skipped_in_a_row": self.in_a_row,
+        }
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    clock = Clock()
+    for module in (loop, goodput):
+        monkeypatch.setattr(module, "time", clock)
+    return clock
+
+
+@pytest.fixture
+def run(clock, monkeypatch):
+    """Runs eight updates. Returns what happened, was written and said, and the seconds that were lost."""
+
+    def run(bad=(), wait=0.0, evaluate=1000, max_skipped=3):
+        devices = Devices(clock, bad, UPDATE)
+        monkeypatch.setattr(loop, "ThreadPoolExecutor", lambda _: Waiting(clock, devices))
+        config = dataclasses.replace(
+            CONFIG,
+            steps=8,
+            optimizer=dataclasses.replace(CONFIG.optimizer, max_skipped=max_skipped),
+            log=dataclasses.replace(CONFIG.log, every_steps=2),
+            eval=dataclasses.replace(CONFIG.eval, every_steps=evaluate),
+        )
+
+        def batches():
+            while True:
+                clock.now += wait
+                yield {}
+
+        def lasts(seconds, event):
+            clock.now += seconds
+            devices.events.append(event)
+            return 4.0
+
+        saved = []
+
+        def save(_, step):
+            saved.append(step)
+            lasts(3.0, f"save {step}")
+
+        checkpoints = SimpleNamespace(
+            save=save,
+            due=lambda step: step % 4 == 0,
+            overdue=False,
+            check=lambda: None,
+            latest_up_to=lambda step: max((s for s in saved if s <= step), default=None),
+            folder=Path("runs/x/checkpoints"),
+            path=lambda step: Path(f"runs/x/checkpoints/{step}"),
+        )
+        times, written, said = WallTime([], 0, 0.0), [], []
+        what = SimpleNamespace(events=devices.events, written=written, said=said, lost=times.lost)
+        run.last = what
+        Loop(
+            config, 5.0, 4, devices.update, lambda batch: batch,
+            SimpleNamespace(loss=lambda *_: lasts(7.0, "evaluate")), checkpoints,
+            SimpleNamespace(write=written.append, flush=lambda: None),
+            SimpleNamespace(say=said.append, show=lambda *_: None, advance=lambda _: None),
+            Interrupt(), times, Tracer(range(0), 0, Path(), Path(), said.append),
+        ).run(None, 0, batches(), False)  # fmt: skip
+        return what
+
+    return run
+
+
+def test_the_host_reads_an_update_when_the_next_is_under_way(run):
+    assert run().events == [
+        "dispatch 1", "read 1",  # it compiles
+        "dispatch 2", "dispatch 3", "read 2", "dispatch 4", "read 3",
+        "read 4", "save 4",  # only what is known to be good is saved
+        "dispatch 5", "dispatch 6", "read 5", "dispatch 7", "read 6", "dispatch 8", "read 7",
+        "read 8", "evaluate", "save 8",
+    ]  # fmt: skip
+
+
+def test_a_skipped_update_is_said_once_and_counted(run):
+    done = run(bad=(3, 6))
+    assert [line for line in done.said if "skipped" in line] == [
+        "update 3 was skipped: loss nan, gradient norm inf (batch 2); 1 in a row, 1 in all",
+        "update 6 was skipped: loss nan, gradient norm inf (batch 5); 1 in a row, 2 in all",
+    ]
+    rows = {r["step"]: r for r in done.written if r["split"] == "train"}
+    assert [rows[step]["skipped"] for step in (2, 4, 6, 8)] == [0, 1, 2, 2]
+
+
+def test_too_many_in_a_row_end_the_run_with_the_batch_and_the_last_good_checkpoint(run):
+    with pytest.raises(InputError) as mistake:
+        run(bad=range(5, 99))
+    message = str(mistake.value)
+    assert "the last 3 updates were skipped, up to update 7 with a loss of nan and a gradient norm of inf" in message
+    assert "batch (seed 3, step 6, window 2 of visit 1): python -m data_pipelines.inspect runs/x --step 6." in message
+    assert message.endswith("The last good one is runs/x/checkpoints/4")
+    assert "save 8" not in run.last.events
+
+
+def test_what_follows_a_skipped_update_takes_no_place_among_the_good_checkpoints(run):
+    assert [event for event in run(bad=(4, 5)).events if "save" in event] == ["save 6", "save 8"]
+    assert [event for event in run(bad=(8,)).events if "save" in event] == ["save 4", "save 8"]  # the run's end
+    with pytest.raises(InputError, match="There is no good checkpoint yet"):
+        run(bad=range(3, 99))
+
+
+def test_a_run_without_a_checkpoint_says_so(run):
+    with pytest.raises(InputError, match="There is no good checkpoint yet"):
+        run(bad=range(1, 99), max_skipped=1)
+    assert run.last.events == ["dispatch 1", "read 1", "dispatch 2"]
+
+
+@pytest.mark.parametrize(("wait", "lost"), [(6.0, 3 * 6.0), (14.0, 3 * 14.0 + 5 * 4.0)])
+def test_time_is_lost_to_input_only_while_the_devices_have_nothing_to_do(run, wait, lost):
+    """They are idle before the first update, after it and after the save; else when a batch takes longer than 10 s."""
+    assert run(wait=wait).lost["input"] == pytest.approx(lost)
+
+
+def test_the_seconds_of_an_update_leave_out_what_is_no_update(run):
+    rows = [r for r in run(evaluate=2).written if r["split"] == "train"]
+    assert [r["seconds_per_step"] for r in rows] == pytest.approx([UPDATE] * 4)
+    assert rows[0]["tokens_per_second"] == pytest.approx(8 * 16 / UPDATE)
+    assert "mfu" not in rows[0]  # nothing is known of a CPU's peak
+
+
+def test_all_time_is_accounted_for(run):
+    last = [r for r in run(evaluate=4).written if r["split"] == "time"][-1]
+    assert last["compilation"] == UPDATE
+    assert last["evaluation"] == 2 * 7.0
+    assert last["checkpoints"] == 2 * 3.0
+    assert last["updates"] == 7 * UPDATE
+    assert last["wall"] == 8 * UPDATE + 2 * 7.0 + 2 * 3.0
+    assert last["goodput"] == pytest.approx(0.7)

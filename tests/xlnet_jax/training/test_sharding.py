@@ -1,0 +1,128 @@
+"""The mesh: what fits it, what each device holds, and that its shape decides nothing about the numbers."""
+
+import dataclasses
+import math
+
+import jax
+import numpy as np
+import pytest
+from jax.sharding import PartitionSpec
+
+from tests.xlnet_jax.training.test_step import train
+from tests.xlnet_jax.training.tiny import CONFIG, NO_DROPOUT
+from xlnet_jax.config import InputError, MeshConfig
+from xlnet_jax.models.lm import XLNetLM
+from xlnet_jax.training import sharding
+from xlnet_jax.training.optimizer import make_optimizer
+from xlnet_jax.training.state import init_state, plan_state
+
+MESHES = [MeshConfig(), MeshConfig(fsdp=4, tensor=2), MeshConfig(data=1, dcn_data=2, fsdp=2, tensor=2)]
+
+
+def on(mesh, config=CONFIG, **data):
+    return dataclasses.replace(config, mesh=mesh, data=dataclasses.replace(config.data, **data))
+
+
+@pytest.fixture(scope="module")
+def on_one_device():
+    return train(CONFIG, devices=1, steps=20)[0]
+
+
+@pytest.mark.parametrize("mesh", MESHES, ids=lambda m: f"{m.dcn_data}x{m.data}x{m.fsdp}x{m.tensor}")
+def test_eight_devices_in_any_shape_give_the_losses_of_one(on_one_device, mesh):
+    """Dropout included: partitionable random bits do not depend on how the batch is laid out."""
+    np.testing.assert_allclose(train(on(mesh), steps=20)[0], on_one_device, rtol=0, atol=1e-5)
+
+
+def test_micro_batches_give_the_numbers_of_the_whole_batch():
+    config = on(MeshConfig(fsdp=2), NO_DROPOUT)
+    in_parts = dataclasses.replace(config, optimizer=dataclasses.replace(config.optimizer, accumulate=2))
+    whole, parts = train(config, devices=4), train(in_parts, devices=4)
+    np.testing.assert_allclose(parts[0], whole[0], rtol=0, atol=1e-5)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=1e-4), parts[1], whole[1])
+
+
+def test_parameters_optimizer_memory_and_batch_are_divided_by_the_table():
+    config = on(MeshConfig(fsdp=4, tensor=2))
+    mesh = sharding.make_mesh(config)
+    model, tx = XLNetLM(config.model), make_optimizer(config.optimizer, config.steps)
+    state = init_state(config, model, tx, plan_state(config, model, tx, mesh))
+
+    def parts(array):
+        return math.prod(array.shape) // array.addressable_shards[0].data.size
+
+    layers = state.params["backbone"]["layers"]
+    adam = next(s for s in state.opt_state if hasattr(s, "mu"))
+    for kernel in (layers["attention"]["q"], adam.mu["backbone"]["layers"]["attention"]["q"]):
+        assert kernel.sharding.spec == PartitionSpec(None, "fsdp", "tensor", None)
+        assert parts(kernel) == 8
+    assert parts(layers["feed_forward"]["inner"]["kernel"]) == 8
+    assert parts(state.params["backbone"]["word_embedding"]) == 8
+    assert parts(state.mems_ZBMD) == 4
+    rows = sharding.batch_to_mesh(mesh, 8)({"input_ids": np.arange(16).reshape(8, 2)})["input_ids"]
+    assert rows.addressable_shards[0].data.shape == (2, 2)
+    np.testing.assert_array_equal(rows, np.arange(16).reshape(8, 2))
+
+
+def test_a_vocabulary_that_the_mesh_does_not_divide_stays_whole():
+    config = on(MeshConfig(fsdp=4, tensor=2))
+    config = dataclasses.replace(config, model=dataclasses.replace(config.model, vocab_size=61))
+    model, tx = XLNetLM(config.model), make_optimizer(config.optimizer, config.steps)
+    plan = plan_state(config, model, tx, sharding.make_mesh(config))
+    assert plan.shardings.params["backbone"]["word_embedding"].spec == PartitionSpec(None, "fsdp")
+
+
+@pytest.mark.parametrize(
+    ("mesh", "data", "said"),
+    [
+        (MeshConfig(data=3), {}, r"mesh\.data 3 does not use the 8 devices that are here .*: give 8 or -1"),
+        (MeshConfig(fsdp=3), {}, r"mesh\.fsdp 3 x .* = 3 does not divide the 8 devices: 1, 2, 4 or 8 would"),
+        (MeshConfig(tensor=4), {}, r"mesh\.tensor 4 does not divide model\.num-heads 2: 1 or 2 would"),
+        (
+            MeshConfig(),
+            {"batch_size": 12},
+            r"data\.batch-size 12 cannot be divided over the 8 devices along the batch: 8 or 16 could",
+        ),
+    ],
+)
+def test_a_mesh_that_does_not_fit_says_which_would(mesh, data, said):
+    with pytest.raises(InputError, match=said):
+        sharding.make_mesh(on(mesh, **data))
+
+
+def test_micro_batches_that_do_not_divide_the_batch_say_which_would():
+    config = dataclasses.replace(CONFIG, optimizer=dataclasses.replace(CONFIG.optimizer, accumulate=3))
+    with pytest.raises(InputError, match=r"the 8 devices along the batch x optimizer.accumulate 3: 24 could"):
+        sharding.make_mesh(config)
+
+
+class OfSlice:
+    """A device as a platform of several slices shows it."""
+
+    def __init__(self, number, platform):
+        self.id, self.slice_index, self.platform = number, number // 4, platform
+
+
+def test_slices_that_the_mesh_does_not_name_are_refused():
+    with pytest.raises(InputError, match=r"mesh\.dcn-data 1: 2 slices are here, give their number"):
+        sharding.make_mesh(CONFIG, [OfSlice(i, "tpu") for i in range(8)])
+
+
+@pytest.mark.parametrize("dcn_data", [1, 2])
+def test_hosts_with_gpus_need_not_be_named_and_share_no_parameters(dcn_data):
+    """To jax, each of them is a slice."""
+    mesh = sharding.make_mesh(on(MeshConfig(dcn_data=dcn_data, fsdp=4)), [OfSlice(i, "gpu") for i in range(8)])
+    assert [[device.id for device in row.flat] for row in mesh.devices] == [[0, 1, 2, 3], [4, 5, 6, 7]]
+
+
+class OfHost:
+    """The batch sharding of a mesh, seen by a host whose devices lie in a square of a torus."""
+
+    def addressable_devices_indices_map(self, shape):
+        return {i: (slice(i, i + 1),) for i in (6, 0, 7, 1)}
+
+
+def test_a_process_builds_the_rows_of_its_devices(monkeypatch):
+    assert list(sharding.process_rows(sharding.make_mesh(CONFIG), 8)) == list(range(8))
+    monkeypatch.setattr(sharding, "over_batch", lambda mesh: OfHost())
+    assert list(sharding.process_rows(None, 8)) == [0, 1, 6, 7]

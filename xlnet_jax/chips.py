@@ -1,0 +1,67 @@
+"""What vendors state of their chips: the yardsticks of a run's utilisation and of a plan."""
+
+from dataclasses import dataclass
+
+GIB = 2**30
+
+
+@dataclass(frozen=True)
+class Chip:
+    """One chip. Rates are peaks, per second."""
+
+    name: str
+    device_kinds: tuple[str, ...]
+    """what jax calls its devices"""
+    devices: int
+    """devices that jax sees in it, which divide all of the following among them"""
+    operations: float
+    """dense bfloat16 multiplications and additions"""
+    memory: int
+    """bytes of high-bandwidth memory"""
+    memory_bandwidth: float
+    """bytes"""
+    link_bandwidth: float
+    """bytes that leave the chip over all its links to others, one way; 0 = it has none"""
+
+
+# Cloud: cloud.google.com/tpu/docs/NAME, its table of key specifications, which gives links both ways.
+# Jouppi 2020: A Domain-Specific Supercomputer for Training Deep Neural Networks, CACM 63(7), table 3.
+CHIPS = (
+    # Jouppi 2020: 46 TFLOP/s, 16 GiB at 700 GB/s, 4 links of 496 Gbit/s.
+    Chip("v2", ("TPU v2",), 2, 46e12, 16 * GIB, 700e9, 4 * 496e9 / 8),
+    # Cloud (123 TFLOP/s, 32 GiB at 900 GB/s); Jouppi 2020: 4 links of 656 Gbit/s.
+    Chip("v3", ("TPU v3",), 2, 123e12, 32 * GIB, 900e9, 4 * 656e9 / 8),
+    # Cloud; jax sees its two cores as one ("megacore"). Links: Jouppi et al., TPU v4, ISCA 2023, table 4: 6 of 50 GB/s.
+    Chip("v4", ("TPU v4",), 1, 275e12, 32 * GIB, 1228e9, 6 * 50e9),
+    # Cloud: 197 TFLOP/s, 16 GB at 819 GB/s, links of 400 GB/s both ways.
+    Chip("v5e", ("TPU v5 lite", "TPU v5e"), 1, 197e12, 16 * GIB, 819e9, 200e9),
+    # Cloud: 459 TFLOP/s, 95 GiB at 2,765 GB/s, links of 1,200 GB/s both ways.
+    Chip("v5p", ("TPU v5", "TPU v5p"), 1, 459e12, 95 * GIB, 2765e9, 600e9),
+    # Cloud: 918 TFLOP/s, 32 GiB at 1,638 GB/s, links of 800 GB/s both ways.
+    Chip("v6e", ("TPU v6 lite", "TPU v6e"), 1, 918e12, 32 * GIB, 1638e9, 400e9),
+    # Cloud (tpu7x): 2,307 TFLOP/s, 192 GiB at 7,380 GB/s, links of 1,200 GB/s both ways.
+    Chip("v7", ("TPU7x", "TPU v7x", "TPU v7"), 2, 2307e12, 192 * GIB, 7380e9, 600e9),
+    # NVIDIA's data sheets. Where one gives a rate "with sparsity", this is half of it; NVLink one way is half as well.
+    Chip("A100 40GB", ("NVIDIA A100-SXM4-40GB",), 1, 312e12, 40 * GIB, 1555e9, 300e9),
+    Chip("A100 40GB PCIe", ("NVIDIA A100-PCIE-40GB",), 1, 312e12, 40 * GIB, 1555e9, 0.0),
+    Chip("A100 80GB", ("NVIDIA A100-SXM4-80GB",), 1, 312e12, 80 * GIB, 2039e9, 300e9),
+    Chip("A100 80GB PCIe", ("NVIDIA A100 80GB PCIe",), 1, 312e12, 80 * GIB, 1935e9, 0.0),
+    Chip("H100", ("NVIDIA H100 80GB HBM3",), 1, 989e12, 80 * GIB, 3350e9, 450e9),
+    Chip("H100 PCIe", ("NVIDIA H100 PCIe",), 1, 756e12, 80 * GIB, 2000e9, 0.0),
+    Chip("H100 NVL", ("NVIDIA H100 NVL",), 1, 835e12, 94 * GIB, 3900e9, 300e9),
+    Chip("H200", ("NVIDIA H200",), 1, 989e12, 141 * 10**9, 4800e9, 450e9),
+    Chip("B200", ("NVIDIA B200",), 1, 2250e12, 180 * 10**9, 8000e9, 900e9),
+    Chip("L4", ("NVIDIA L4",), 1, 121e12, 24 * 10**9, 300e9, 0.0),
+    Chip("L40S", ("NVIDIA L40S",), 1, 362e12, 48 * 10**9, 864e9, 0.0),
+)
+
+
+def chip_of(device_kind: str) -> Chip | None:
+    """The chip whose devices jax calls so; None = nothing is known of it, as of a CPU."""
+    return next((chip for chip in CHIPS if device_kind in chip.device_kinds), None)
+
+
+def peak_operations(device_kind: str) -> float | None:
+    """Peak bfloat16 operations a second of one device; None where it is not known."""
+    chip = chip_of(device_kind)
+    return chip.operations / chip.devices if chip else None

@@ -1,0 +1,49 @@
+"""python -m xlnet_jax.plan: does a run fit a TPU topology, and how long would it take? No TPU is needed."""
+
+import os
+import sys
+from collections.abc import Sequence
+
+from xlnet_jax import cli
+from xlnet_jax.planning.request import PlanConfig, check, run_config
+from xlnet_jax.planning.topologies import ENVIRONMENT, find_topology
+
+DOES_NOT_FIT = 1
+REDIRECTED_WIDTH = 132
+
+
+def main(argv: Sequence[str]) -> int:
+    """Compiles the training step for each topology and prints what that tells; returns 1 where one does not fit."""
+    request = cli.parse_config_as(PlanConfig, argv, "python -m xlnet_jax.plan", __doc__ or "")
+    check(request)
+    os.environ.update(ENVIRONMENT)
+    # Imported here, as jax reads the environment when it is.
+    from rich.console import Console
+
+    from xlnet_jax.planning import report
+    from xlnet_jax.planning.estimate import make_plan
+    from xlnet_jax.planning.search import search
+
+    width = None if sys.stdout.isatty() else REDIRECTED_WIDTH
+    console = Console(soft_wrap=True, highlight=False, markup=False, width=width)
+    topologies = [find_topology(name, request.mesh.dcn_data) for name in request.topology]
+    configs = [run_config(request, len(topology.devices)) for topology in topologies]
+    if request.search:
+        devices = len(topologies[0].devices)
+        plans = search(configs[0], request.topology[0], devices, request.search_minutes, console.print)
+        if plans:
+            report.compare(plans, request.utilization, f"tried on {topologies[0].name}", console)
+        plans = [plan for plan in plans if plan.fits][:1]
+        for plan in plans:
+            console.print(f"\n{report.flags(plan.config)}")
+    else:
+        plans = [make_plan(config, topology) for config, topology in zip(configs, topologies, strict=True)]
+        if len(plans) > 1:
+            report.compare(plans, request.utilization, f"{configs[0].preset}, the step of each topology", console)
+    for plan in plans if len(plans) == 1 else ():
+        report.show(plan, request.utilization, console)
+    return 0 if plans and all(plan.fits for plan in plans) else DOES_NOT_FIT
+
+
+if __name__ == "__main__":
+    cli.run(main)

@@ -1,0 +1,94 @@
+"""The training step itself, compiled ahead of time for devices that are not here."""
+
+import re
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh
+
+from xlnet_jax.config import Config, DataConfig
+from xlnet_jax.models.lm import XLNetLM
+from xlnet_jax.training import sharding
+from xlnet_jax.training.optimizer import make_optimizer
+from xlnet_jax.training.state import StatePlan, plan_state
+from xlnet_jax.training.step import make_train_step
+
+
+@dataclass(frozen=True)
+class Abstract:
+    """A training step before it is compiled: shapes, types and shardings of what it is given."""
+
+    mesh: Mesh
+    plan: StatePlan
+    batch: dict[str, jax.ShapeDtypeStruct]
+    step: Any
+
+
+class DoesNotFit(Exception):
+    """The compiler's answer that temporaries alone are more than a device holds; bytes needed, and bytes there are."""
+
+    def __init__(self, needed: int, available: int) -> None:
+        super().__init__(needed, available)
+        self.needed, self.available = needed, available
+
+
+def abstract_step(config: Config, devices: Sequence[Any]) -> Abstract:
+    """The step that `train` would run on these devices. InputError on a mesh that does not divide them."""
+    mesh = sharding.make_mesh(config, devices)
+    model, tx = XLNetLM(config.model), make_optimizer(config.optimizer, config.steps)
+    plan = plan_state(config, model, tx, mesh)
+    return Abstract(mesh, plan, abstract_batch(config.data, mesh), make_train_step(config, model, tx, plan, mesh))
+
+
+def compile_step(abstract: Abstract) -> tuple[Any, float]:
+    """The compiled step, and the seconds that took. Raises DoesNotFit."""
+    start = time.perf_counter()
+    try:
+        compiled = abstract.step.lower(abstract.plan.abstract, abstract.batch).compile()
+    except jax.errors.JaxRuntimeError as error:
+        raise _read(error) from None
+    return compiled, time.perf_counter() - start
+
+
+def abstract_batch(data: DataConfig, mesh: Mesh) -> dict[str, jax.ShapeDtypeStruct]:
+    """Shapes, types and shardings of a batch (xlnet_jax/dims.py)."""
+    rows, length, slots = data.batch_size, data.seq_len, data.num_slots
+    arrays: dict[str, tuple[tuple[int, ...], Any]] = {
+        "input_ids": ((rows, length), jnp.int32),
+        "segment_ids": ((rows, length), jnp.int32),
+        "target_ids": ((rows, slots), jnp.int32),
+        "target_weights": ((rows, slots), jnp.float32),
+        "is_reversed": ((rows,), jnp.bool),
+        "mem_filled": ((rows,), jnp.int32),
+    }
+    if data.emit == "compact":
+        arrays |= {"perm_rank": ((rows, length), jnp.int32), "target_positions": ((rows, slots), jnp.int32)}
+    else:
+        arrays |= {
+            "perm_mask": ((rows, length, length), jnp.bool),
+            "target_mapping": ((rows, slots, length), jnp.float32),
+        }
+    if data.is_next:
+        arrays["is_next"] = ((rows,), jnp.bool)
+    over_batch = sharding.over_batch(mesh)
+    return {name: jax.ShapeDtypeStruct(shape, kind, sharding=over_batch) for name, (shape, kind) in arrays.items()}
+
+
+_OUT_OF_MEMORY = re.compile(
+    r"temporaries \((?P<needed>[\d.]+)(?P<unit>[KMG])\) exceeds available HBM \((?P<there>[\d.]+)(?P<there_unit>[KMG])"
+    r"|Used (?P<used>[\d.]+)(?P<used_unit>[KMG]) of (?P<of>[\d.]+)(?P<of_unit>[KMG])"
+)
+
+
+def _read(error: Exception) -> Exception:
+    """DoesNotFit where the compiler says so; else the error as it is."""
+    match = _OUT_OF_MEMORY.search(str(error))
+    if not match:
+        return error
+    number, unit, limit, limit_unit = (group for group in match.groups() if group)
+    scale = {"K": 2**10, "M": 2**20, "G": 2**30}
+    return DoesNotFit(int(float(number) * scale[unit]), int(float(limit) * scale[limit_unit]))

@@ -1,0 +1,148 @@
+"""A compiled program by its text (HLO): its instructions, and how often each runs, loops as often as they turn."""
+
+import functools
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+_ITEMSIZE = {"pred": 1, "bf16": 2, "f16": 2, "token": 0}
+_SHAPE = re.compile(r"([a-z]+\d*)\[([\d,]*)\](\{[^}]*\})?")
+_CALLED = re.compile(
+    r"(calls|condition|body|to_apply|called_computations|branch_computations)=\{?(%[^,})\s]+(?:, ?%[^,})\s]+)*)"
+)
+_INTEGER = re.compile(r"constant\((\d+)\)")
+
+
+class Shape(NamedTuple):
+    """An array."""
+
+    bytes: int  # without what its layout pads
+    in_hbm: bool  # and not in a smaller, faster memory of the chip
+
+
+@dataclass(frozen=True)
+class Instruction:
+    """One line of a program."""
+
+    name: str
+    opcode: str
+    shapes: tuple[Shape, ...]  # of its result; several where it is a tuple
+    operands: tuple[str, ...]
+    text: str
+    is_root: bool
+
+    @functools.cached_property
+    def called(self) -> dict[str, tuple[str, ...]]:
+        """Names of the computations that it runs, by their role."""
+        return {role: tuple(re.split(", ?", names)) for role, names in _CALLED.findall(self.text)}
+
+
+@dataclass
+class Computation:
+    """A function of a program."""
+
+    name: str
+    instructions: dict[str, Instruction] = field(default_factory=dict)
+
+    @property
+    def root(self) -> Instruction:
+        return next(i for i in self.instructions.values() if i.is_root)
+
+    @functools.cached_property
+    def parameters(self) -> dict[int, str]:
+        """Names of its parameters by their number."""
+        found = (i for i in self.instructions.values() if i.opcode == "parameter")
+        return {int(i.text.partition("parameter(")[2].partition(")")[0]): i.name for i in found}
+
+    def users(self, name: str) -> Iterator[Instruction]:
+        """The instructions that read a value."""
+        return (i for i in self.instructions.values() if name in i.operands)
+
+
+@dataclass(frozen=True)
+class Program:
+    """All functions of a compiled program."""
+
+    computations: dict[str, Computation]
+    entry: str
+
+    def runs(self) -> Iterator[tuple[Computation, Instruction, int]]:
+        """Every instruction that the program schedules, with its function and how often it runs; what a fusion does
+        inside is the fusion's."""
+        yield from self._runs(self.entry, 1)
+
+    def _runs(self, name: str, times: int) -> Iterator[tuple[Computation, Instruction, int]]:
+        computation = self.computations[name]
+        for instruction in computation.instructions.values():
+            yield computation, instruction, times
+            called = instruction.called
+            if instruction.opcode == "while":
+                yield from self._runs(called["body"][0], times * self.trips(called["condition"][0]))
+            elif instruction.opcode == "conditional":
+                # One branch runs: the longest, which is the one that does the work.
+                branches = called.get("branch_computations") or called["called_computations"]
+                yield from self._runs(max(branches, key=lambda b: len(self.computations[b].instructions)), times)
+            elif instruction.opcode in ("call", "async-start"):
+                for callee in called.get("to_apply", ()) + called.get("calls", ()):
+                    yield from self._runs(callee, times)
+
+    def trips(self, condition: str) -> int:
+        """How often a loop turns: the bound that its counter is compared with."""
+        bounds = [int(n) for i in self._inside(condition) for n in _INTEGER.findall(i.text) if i.opcode == "constant"]
+        return max(bounds, default=1)
+
+    def _inside(self, name: str) -> Iterator[Instruction]:
+        for instruction in self.computations[name].instructions.values():
+            yield instruction
+            for callee in instruction.called.get("calls", ()):
+                yield from self._inside(callee)
+
+
+def parse(text: str) -> Program:
+    """A program from its text, as `compiled.as_text()` gives it."""
+    computations: dict[str, Computation] = {}
+    entry, current = "", Computation("")
+    for line in text.splitlines():
+        if line.startswith("  "):
+            if " = " in line:
+                instruction = _instruction(line)
+                current.instructions[instruction.name] = instruction
+        elif line.startswith(("%", "ENTRY")) and line.endswith("{"):
+            name = line.removeprefix("ENTRY ").split(" ", 1)[0]
+            current = computations[name] = Computation(name)
+            entry = name if line.startswith("ENTRY") else entry
+    return Program(computations, entry)
+
+
+def _instruction(line: str) -> Instruction:
+    left, _, right = line.strip().partition(" = ")
+    result, right = _split_at_closing(right) if right.startswith("(") else right.split(" ", 1)
+    opcode, _, right = right.strip().partition("(")
+    operands, attributes = _split_at_closing("(" + right)
+    names = re.findall(r"%[^,()\s]+", operands)
+    # A constant's and a parameter's number stands where the operands of others do.
+    kept = f"{opcode}{operands}" if opcode in ("constant", "parameter") else attributes
+    is_root = left.startswith("ROOT ")
+    return Instruction(left.removeprefix("ROOT "), opcode, _shapes(result), tuple(names), kept, is_root)
+
+
+def _split_at_closing(text: str) -> tuple[str, str]:
+    depth = 0
+    for i, character in enumerate(text):
+        depth += (character == "(") - (character == ")")
+        if depth == 0:
+            return text[: i + 1], text[i + 1 :]
+    raise ValueError(f"unbalanced: {text[:80]}")
+
+
+def _shapes(result: str) -> tuple[Shape, ...]:
+    return tuple(
+        Shape(math.prod(int(n) for n in dims.split(",") if n) * _itemsize(kind), "S(" not in layout)
+        for kind, dims, layout in _SHAPE.findall(result)
+    )
+
+
+def _itemsize(kind: str) -> int:
+    return _ITEMSIZE[kind] if kind in _ITEMSIZE else max(int(re.sub(r"\D*(\d+).*", r"\1", kind)) // 8, 1)

@@ -1,0 +1,173 @@
+"""Plans as a person reads them."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from xlnet_jax.chips import GIB
+from xlnet_jax.config import Config
+from xlnet_jax.planning.estimate import Plan
+
+PROVES = (
+    "This proves that the step compiles for the topology and that a device can hold it. It does not prove speed, the "
+    "times are bounds and not measurements; nor numerics, nothing was computed."
+)
+
+
+def show(plan: Plan, utilization: float, console: Console) -> None:
+    """One plan in full."""
+    c = plan.config
+    where = f"{plan.topology}: {_count(plan.chips, 'chip')}, {_count(plan.devices, 'device')} as {_mesh(plan)}"
+    console.print(f"{where}, batch {c.data.batch_size:,} x {c.data.seq_len}")
+    console.print(f"{c.preset}, {c.model.dtype}, {_settings(c)}, {_compiled(plan)}\n\n{_verdict(plan)}\n")
+    _memory(plan, console)
+    if plan.traffic:
+        _collectives(plan, console)
+        _time(plan, utilization, console)
+    console.print(PROVES)
+
+
+def compare(plans: Sequence[Plan], utilization: float, title: str, console: Console) -> None:
+    """A line for each plan."""
+    table = Table(
+        "topology", "devices", "batch", "mesh", "remat", "accumulate", "fits", "state", "peak", "step at least",
+        "tokens/s", "days", title=title, box=box.SIMPLE,
+    )  # fmt: skip
+    for plan in plans:
+        c = plan.config
+        seconds = plan.step_seconds(utilization)
+        timed = (
+            _seconds(max(plan.at_least.values())),
+            f"{_tokens(plan) / seconds:,.0f}",
+            f"{_days(plan, seconds):.1f}",
+        )
+        table.add_row(
+            plan.topology, f"{plan.devices:,}", f"{c.data.batch_size:,}", _mesh(plan), c.model.remat,
+            str(c.optimizer.accumulate), "yes" if plan.fits else "no", _gib(sum(plan.state.values())), _gib(plan.peak),
+            *(timed if plan.traffic else ("", "", "")),
+        )  # fmt: skip
+    console.print(table)
+    console.print(
+        f"state, peak: GiB a device; tokens/s and days of {plans[0].config.steps:,} steps at {utilization:.0%} of the "
+        "peak arithmetic, or at the bound where that is slower"
+    )
+
+
+def _verdict(plan: Plan) -> str:
+    needed, there = f"{_gib(plan.peak)} GiB a device", f"{_gib(plan.available)} GiB that programs can have"
+    if plan.fits:
+        return f"FITS: {needed} of the {there}"
+    return f"DOES NOT FIT: {needed}, of the {there}; --search tries remat, accumulation and meshes"
+
+
+def _compiled(plan: Plan) -> str:
+    if plan.traffic:
+        return f"compiled in {plan.compile_seconds:.0f} s"
+    return "refused by the compiler" if plan.temporaries else "not compiled, as what it is given is too large already"
+
+
+def _memory(plan: Plan, console: Console) -> None:
+    table = Table("memory of a device", "GiB", box=box.SIMPLE)
+    table.columns[1].justify = "right"
+    for kind, size in plan.state.items():
+        table.add_row(kind, _gib(size))
+    table.add_row("activations, gradients, temporaries", _gib(plan.temporaries))
+    table.add_row("program", _gib(plan.program))
+    table.add_section()
+    table.add_row("peak", _gib(plan.peak))
+    table.add_row("what the device has", _gib(plan.chip.memory // plan.chip.devices))
+    console.print(table)
+
+
+def _collectives(plan: Plan, console: Console) -> None:
+    assert plan.traffic
+    by_kind: dict[tuple[str, int], list[float]] = defaultdict(lambda: [0, 0, 0.0])
+    for c in plan.traffic.collectives:
+        row = by_kind[c.kind, c.group]
+        row[0], row[1], row[2] = row[0] + c.times, row[1] + c.times * c.bytes, row[2] + c.sent
+    if not by_kind:
+        return
+    table = Table(
+        "collectives of a step", "devices in a group", "times", "MB a device", "MB sent at least", box=box.SIMPLE
+    )
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for (kind, group), (times, size, sent) in sorted(by_kind.items(), key=lambda item: -item[1][1]):
+        table.add_row(kind, f"{group:,}", f"{times:,.0f}", f"{size / 1e6:,.1f}", f"{sent / 1e6:,.1f}")
+    console.print(table)
+
+
+def _time(plan: Plan, utilization: float, console: Console) -> None:
+    assert plan.traffic
+    c = plan.config
+    bounds, seconds = plan.at_least, plan.step_seconds(utilization)
+    slowest, days = max(bounds, key=lambda name: bounds[name]), _days(plan, seconds)
+    rows = (
+        ("operations of the model", f"{plan.operations / 1e12:,.1f} x 10^12 a step"),
+        (f"computed again (remat {c.model.remat})", f"{plan.recomputed / 1e12:,.1f} x 10^12"),
+        ("arithmetic", f"{_seconds(bounds['arithmetic'])} at {plan.chip.operations / 1e12:,.0f} x 10^12/s a chip"),
+        (
+            "memory traffic",
+            f"{_seconds(bounds['memory'])}: {plan.traffic.memory / 1e9:,.1f} GB a device, at "
+            f"{plan.chip.memory_bandwidth / 1e9:,.0f} GB/s a chip",
+        ),
+        ("links", f"{_seconds(bounds['links'])} at {plan.chip.link_bandwidth / 1e9:,.0f} GB/s out of a chip"),
+        ("a step takes at least", f"{_seconds(bounds[slowest])}, by its {slowest}"),
+        ("utilisation (MFU) is at most", f"{_at_most(plan):.0%}"),
+        (f"at {utilization:.0%} utilisation", _rate(plan, seconds, seconds <= bounds[slowest])),
+        ("schedule", f"{c.steps:,} steps: {days:,.1f} days, {24 * days * plan.chips:,.0f} chip-hours"),
+    )  # fmt: skip
+    table = Table(box=box.SIMPLE, show_header=False)
+    for row in rows:
+        table.add_row(*row)
+    console.print(table)
+
+
+def _rate(plan: Plan, seconds: float, is_bound: bool) -> str:
+    bound = ", which is the bound" if is_bound else ""
+    return f"{_seconds(seconds)} a step{bound}: {_tokens(plan) / seconds:,.0f} tokens/s"
+
+
+def _at_most(plan: Plan) -> float:
+    return plan.operations / (plan.chips * plan.chip.operations) / max(plan.at_least.values())
+
+
+def _tokens(plan: Plan) -> int:
+    return plan.config.data.batch_size * plan.config.data.seq_len
+
+
+def _days(plan: Plan, seconds: float) -> float:
+    return plan.config.steps * seconds / 86_400
+
+
+def _mesh(plan: Plan) -> str:
+    return " x ".join(f"{axis} {size}" for axis, size in plan.mesh.items() if size > 1) or "one"
+
+
+def _settings(config: Config) -> str:
+    return f"remat {config.model.remat}, accumulate {config.optimizer.accumulate}"
+
+
+def _count(number: int, name: str) -> str:
+    return f"{number:,} {name}{'s' if number != 1 else ''}"
+
+
+def _gib(size: float) -> str:
+    return f"{size / GIB:,.2f}"
+
+
+def _seconds(seconds: float) -> str:
+    return f"{seconds:,.3f} s" if seconds >= 0.1 else f"{seconds * 1e3:,.2f} ms"
+
+
+def flags(config: Config) -> str:
+    """What a search has chosen, for the command line of a run."""
+    mesh = config.mesh
+    slices = f" --mesh.dcn-data {mesh.dcn_data}" if mesh.dcn_data > 1 else ""
+    return (
+        f"--model.remat {config.model.remat} --optimizer.accumulate {config.optimizer.accumulate} "
+        f"--mesh.fsdp {mesh.fsdp} --mesh.tensor {mesh.tensor}{slices}"
+    )

@@ -1,0 +1,58 @@
+"""What the planner is asked: a run's settings, and where it would run. Imports no jax."""
+
+import dataclasses
+from dataclasses import dataclass
+
+from xlnet_jax.config import Config, InputError, operational
+from xlnet_jax.rules import validate
+
+
+@dataclass(frozen=True)
+class PlanConfig(Config):
+    """A pretraining run, and the topologies to plan it for."""
+
+    topology: tuple[str, ...] = operational(())
+    """TPU slices, as v3:16x32 (chips along each axis), v3-1024 or v5e-1; several = a line for each; with mesh.dcn-data
+    2, two such slices"""
+    batch: int | None = operational(None)
+    """rows of the global batch: data.batch-size by a shorter name"""
+    batch_per_device: int | None = operational(None)
+    """rows for each device along the batch, in place of the global batch: several topologies can be compared as they
+    grow"""
+    utilization: float = operational(0.4)
+    """share of the peak arithmetic at which the operations of the model are assumed to run"""
+    search: bool = operational(False)
+    """try remat policies, accumulation and meshes, and list those that fit by the time of a step"""
+    search_minutes: float = operational(10.0)
+    """a search that has taken as long ends with what it has found"""
+
+
+def check(request: PlanConfig) -> None:
+    """Raises InputError with the first thing that a plan cannot be made from."""
+    if not request.topology:
+        raise InputError("--topology is missing: name a TPU slice, as v3:16x32, v5e-1 or v2-8")
+    if not 0 < request.utilization <= 1:
+        raise InputError(f"--utilization {request.utilization} must be in (0, 1]")
+    if request.search_minutes <= 0:
+        raise InputError(f"--search-minutes {request.search_minutes} must be positive")
+    if request.search and len(request.topology) > 1:
+        raise InputError("--search wants one --topology")
+    if request.batch_per_device is not None and (request.batch is not None or request.batch_per_device < 1):
+        raise InputError(
+            f"--batch-per-device {request.batch_per_device} must be at least 1, and stands without --batch"
+        )
+    for name in ("init", "tokenizer"):
+        if getattr(request, name):
+            raise InputError(f"--{name}: a plan reads no files; give the sizes by --preset and --model settings")
+
+
+def run_config(request: PlanConfig, devices: int) -> Config:
+    """The settings of the run on this many devices. InputError where they contradict each other."""
+    if request.batch_per_device is not None:
+        rows = request.batch_per_device * devices // request.mesh.tensor
+    else:
+        rows = request.data.batch_size if request.batch is None else request.batch
+    run = Config(**{f.name: getattr(request, f.name) for f in dataclasses.fields(Config)})
+    run = dataclasses.replace(run, data=dataclasses.replace(run.data, batch_size=rows))
+    validate(run)
+    return run

@@ -1,0 +1,114 @@
+"""Settings that fit: remat, accumulation and mesh, each compiled in a process that can be ended.
+
+The environment of the compiler (topologies.ENVIRONMENT) must be set: those processes inherit it.
+"""
+
+import dataclasses
+import multiprocessing
+import time
+from collections.abc import Callable, Iterator
+from multiprocessing.connection import Connection
+from typing import Literal
+
+from xlnet_jax.config import Config, InputError
+from xlnet_jax.planning.estimate import Plan, make_plan
+from xlnet_jax.planning.topologies import find_topology
+
+LIGHTEST_FIRST: tuple[Literal["none", "dots", "attention", "full"], ...] = ("none", "dots", "attention", "full")
+"""Remat policies, from the one that computes nothing again and keeps the most."""
+
+
+def search(config: Config, topology: str, devices: int, minutes: float, tell: Callable[[str], None]) -> list[Plan]:
+    """The plans that were tried, those that fit first, then by the least time of a step; none where time was short.
+
+    InputError where the batch cannot be divided over the devices.
+    """
+    deadline = time.monotonic() + 60 * minutes
+    tried: list[Plan] = []
+    found = list(candidates(config, devices))
+    if not found:
+        raise InputError(f"data.batch-size {config.data.batch_size} cannot be divided over the {devices} devices")
+    for i, candidate in enumerate(found):
+        if _is_settled(candidate, tried):
+            continue
+        tell(f"trying {_name(candidate)}")
+        plan = _plan_until(candidate, topology, deadline)
+        if plan is None:
+            left = sum(not _is_settled(other, tried) for other in found[i:])
+            tell(f"{minutes:g} minutes are over with {left} settings left to try: --search-minutes gives it more")
+            break
+        tried.append(plan)
+    return sorted(tried, key=lambda plan: (not plan.fits, max(plan.at_least.values())))
+
+
+def candidates(config: Config, devices: int) -> Iterator[Config]:
+    """Settings that divide the batch, those first that divide least; of these what fits most easily first, so that an
+    answer comes early, and is made faster with the time that is left."""
+    rows = config.data.batch_size
+    for fsdp in (1, 8, 32):
+        for accumulate in (1, 2, 4, 8, 16, 32):
+            for remat in reversed(LIGHTEST_FIRST):
+                if (
+                    devices % (fsdp * config.mesh.tensor * config.mesh.dcn_data) == 0
+                    and rows % (devices // config.mesh.tensor * accumulate) == 0
+                    and config.model.d_model % fsdp == 0
+                ):
+                    yield dataclasses.replace(
+                        config,
+                        model=dataclasses.replace(config.model, remat=remat),
+                        optimizer=dataclasses.replace(config.optimizer, accumulate=accumulate),
+                        mesh=dataclasses.replace(config.mesh, data=-1, fsdp=fsdp),
+                    )
+
+
+def _is_settled(candidate: Config, tried: list[Plan]) -> bool:
+    """Whether one that was tried says that this one does not fit, or that it fits and is slower."""
+
+    def place(config: Config) -> tuple[int, int]:
+        return LIGHTEST_FIRST.index(config.model.remat), config.optimizer.accumulate
+
+    remat, accumulate = place(candidate)
+    for plan in tried:
+        if plan.config.mesh != candidate.mesh:
+            continue
+        its_remat, its_accumulate = place(plan.config)
+        if plan.fits and remat >= its_remat and accumulate >= its_accumulate:
+            return True
+        if not plan.fits and remat <= its_remat and accumulate <= its_accumulate:
+            return True
+    return False
+
+
+def _plan_until(config: Config, topology: str, deadline: float) -> Plan | None:
+    """The plan, or None where it took too long."""
+    context = multiprocessing.get_context("spawn")
+    receiver, sender = context.Pipe(duplex=False)
+    worker = context.Process(target=_send_plan, args=(sender, config, topology))
+    worker.start()
+    sender.close()
+    try:
+        if not receiver.poll(max(deadline - time.monotonic(), 0)):
+            return None
+        answer = receiver.recv()
+    except EOFError:
+        raise InputError(
+            f"the process that compiled {_name(config)} was killed or crashed: compiling wants some GiB of memory"
+        ) from None
+    finally:
+        worker.kill()  # not terminated: the compiler would print a stack trace
+        worker.join()
+    if isinstance(answer, Exception):
+        raise answer
+    return answer
+
+
+def _send_plan(sender: Connection, config: Config, topology: str) -> None:
+    try:
+        sender.send(make_plan(config, find_topology(topology, config.mesh.dcn_data)))
+    except InputError as mistake:
+        sender.send(mistake)
+
+
+def _name(config: Config) -> str:
+    fsdp = f", fsdp {config.mesh.fsdp}" if config.mesh.fsdp > 1 else ""
+    return f"remat {config.model.remat}, accumulate {config.optimizer.accumulate}{fsdp}"
