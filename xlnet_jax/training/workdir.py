@@ -18,6 +18,9 @@ from xlnet_jax.config import Config, InputError, from_dict, identity_difference,
 from xlnet_jax.disk import demand_bucket_library, in_bucket, write_durably
 from xlnet_jax.training.lock import Lock
 
+_OF_TEXT = ("corpus", "validation", "text_field", "tfds_data_dir", "corpus_errors", "tokenizer", "init")
+_OF_BLOCKS = ("seq_len", "reuse_len", "windows_per_block", "validation_fraction", "normalization")
+
 
 class Workdir:
     """Paths of a run. `claim` makes the folder, or refuses one that holds another run."""
@@ -54,7 +57,7 @@ class Workdir:
         self._make_and_lock()
         if self.config.exists() and self.has_checkpoints:
             self._refuse(identity_difference(config, self._there()))
-        elif self.config.exists() and self.config.read_bytes() != _as_json(to_dict(config)):
+        elif self.config.exists() and not _has_text_of(config, self._there()):
             for made_for_other_settings in (self.tokenizer, self.corpus):
                 made_for_other_settings.rmtree(missing_ok=True)
         write_durably(self.config, _as_json(to_dict(config)))
@@ -98,6 +101,15 @@ class Workdir:
             return from_dict(json.loads(self.config.read_text()))
         except (ValueError, TypeError, AttributeError) as error:
             raise InputError(f"{self.config} is not the settings of a run: {error}") from None
+
+
+def _has_text_of(ours: Config, theirs: Config) -> bool:
+    """Do both lead to the same tokenizer and the same blocks?"""
+    return (
+        all(getattr(ours, name) == getattr(theirs, name) for name in _OF_TEXT)
+        and all(getattr(ours.data, name) == getattr(theirs.data, name) for name in _OF_BLOCKS)
+        and ours.model.vocab_size == theirs.model.vocab_size
+    )
 
 
 def _as_json(values: dict[str, Any]) -> bytes:

@@ -4,6 +4,7 @@ import json
 import os
 import shlex
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from data_pipelines import sources
 from tests.xlnet_jax.training.tiny_run import arguments, assert_same, records_of, state_of
 from xlnet_jax import cli, train
-from xlnet_jax.config import InputError
+from xlnet_jax.config import InputError, demo
 from xlnet_jax.training.workdir import Workdir
 
 
@@ -116,6 +117,16 @@ def test_a_mistake_at_the_first_try_does_not_claim_the_workdir(text, tmp_path):
     ):
         train.main(arguments(text, tmp_path / "run", "--model.vocab-size", "9000"))
     assert train.main(arguments(text, tmp_path / "run", "--steps", "2")) == 0
+
+
+def test_before_the_first_checkpoint_text_is_made_again_only_for_settings_that_decide_it(tmp_path):
+    config, tokenizer = demo(), tmp_path / "tokenizer"
+    Workdir(tmp_path).claim(config)
+    tokenizer.mkdir()
+    Workdir(tmp_path).claim(replace(config, optimizer=replace(config.optimizer, learning_rate=0.5), seed=7))
+    assert tokenizer.exists()
+    Workdir(tmp_path).claim(replace(config, data=replace(config.data, windows_per_block=32)))
+    assert not tokenizer.exists()
 
 
 def test_a_mesh_that_does_not_fit_is_refused_before_any_work_on_the_text(text, tmp_path):
