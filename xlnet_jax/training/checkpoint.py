@@ -189,15 +189,20 @@ class Checkpoints:
         items: dict[str, Any] = {
             "params": ocp.args.StandardRestore(abstract.params),
             "optimizer": ocp.args.StandardRestore(abstract.opt_state),
-            "guard": ocp.args.StandardRestore(vars(abstract.guard)),
         }
+        has_guard = (self.path(step) / "guard").exists()  # earlier versions wrote none
+        if has_guard:
+            items["guard"] = ocp.args.StandardRestore(vars(abstract.guard))
         has_memory = (self.path(step) / "mems").exists()
         if has_memory:
             items["mems"] = ocp.args.StandardRestore({"mems_ZBMD": abstract.mems_ZBMD})
         restored = self._manager.restore(step, args=ocp.args.Composite(**items))
         mems_ZBMD = restored["mems"]["mems_ZBMD"] if has_memory else empty_mems()
         step_array, mems_begin = jax.device_put((np.int32(step), np.int32(step)), abstract.step.sharding)
-        guard = Guard(**restored["guard"])
+        if has_guard:
+            guard = Guard(**restored["guard"])
+        else:
+            guard = jax.tree.map(lambda a: jax.device_put(np.zeros(a.shape, a.dtype), a.sharding), abstract.guard)
         if self._has_memory(step) and not has_memory:
             guard = replace(guard, mems_begin=mems_begin)
             say(f"checkpoint {step} has lost its memory to a newer one: rows go on without until their next block")

@@ -33,12 +33,12 @@ def make_optimizer(config: OptimizerConfig, steps: int) -> optax.GradientTransfo
     if config.profile == "paper2019":
         # Theirs scales gradients, inside the branch that clips.
         return optax.chain(*clip, *(by_depth if clip else []), *_adam_2019(config, steps))
-    adamw = [
+    adamw = optax.chain(
         _stored(optax.scale_by_adam(config.beta1, config.beta2, config.eps), config),
         optax.add_decayed_weights(config.weight_decay, decayed),
         optax.scale_by_learning_rate(learning_rate(config, steps)),
-    ]
-    return optax.chain(*clip, *adamw, *by_depth)
+    )
+    return optax.chain(*(clip or [optax.identity()]), adamw, *by_depth)
 
 
 def _adam_2019(config: OptimizerConfig, steps: int) -> list[optax.GradientTransformation]:

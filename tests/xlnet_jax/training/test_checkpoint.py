@@ -125,6 +125,19 @@ def test_a_checkpoint_that_lost_its_memory_is_better_than_none(run):
     run.train(state, 6, 8)
 
 
+def test_a_checkpoint_of_an_earlier_version_has_no_guard(run):
+    with run.open() as checkpoints:
+        saved = run.train(run.fresh(), 0, 4, checkpoints, save_at=[4])
+        checkpoints.wait()
+        shutil.rmtree(checkpoints.path(4) / "guard")
+        (checkpoints.path(4) / "checksums.json").unlink()
+    with run.open() as checkpoints:
+        state = run.restore(checkpoints)
+    assert_same(state.params, saved.params)
+    assert not any(jax.device_get(jax.tree.leaves(state.guard)))
+    run.train(state, 4, 5)
+
+
 def test_a_checkpoint_holds_all_that_its_users_need(run):
     with run.open() as checkpoints:
         run.train(run.fresh(), 0, 4, checkpoints, save_at=[4])
