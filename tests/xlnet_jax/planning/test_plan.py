@@ -168,7 +168,11 @@ def test_a_device_holds_the_same_where_devices_and_batch_grow_together():
 def test_a_search_ends_with_the_settings_and_their_plan():
     done = plan(f"{TINY} --batch 2 --topology v5e-1 --search")
     assert (done.returncode, done.stderr) == (0, "")
-    assert "--model.remat none --optimizer.accumulate 1 --mesh.fsdp 1 --mesh.tensor 1" in done.stdout
+    tried = re.findall(r"trying remat (\w+), accumulate 1\n", done.stdout)
+    quickest, *_ = re.findall(r"v5e:1x1 .* one +(\w+) +1 +yes ", done.stdout)
+    assert tried == ["full", "attention", "dots", "none"]
+    assert f"--model.remat {quickest} --optimizer.accumulate 1 --mesh.fsdp 1 --mesh.tensor 1" in done.stdout
+    assert f"demo, float32, remat {quickest}, accumulate 1" in done.stdout
     assert "v5e:1x1: 1 chip, 1 device as one, batch 2 x 32" in done.stdout
     assert "FITS" in done.stdout
     assert "It does not prove speed" in done.stdout
