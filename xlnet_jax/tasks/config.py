@@ -1,7 +1,5 @@
 """The settings of a finetuning run, and where those of each task start from. Imports neither jax nor TensorFlow."""
 
-import dataclasses
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -38,7 +36,7 @@ class TaskDataConfig:
     """Batches of examples, padded to a few lengths."""
 
     batch_size: int = 32
-    """examples of the global batch, over all devices and hosts; of question answering and tagging, pieces of documents"""
+    """examples of the global batch, over all devices and hosts; of question answering, windows over documents"""
     seq_len: int = 128
     """longest text with its special tokens, in tokens"""
     buckets: tuple[int, ...] = operational(())
