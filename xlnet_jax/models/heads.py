@@ -1,6 +1,7 @@
 """What finetuning puts on the backbone: one label or number a text, one label a token, one of several texts
 (`function_builder.py`, `run_race.py`). Question answering is in question_answering.py."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import flax.linen as nn
@@ -27,13 +28,19 @@ class XLNetForSequence(nn.Module):
         return self.head.num_labels if self.head.task == "multiple_choice" else 1
 
     @nn.compact
-    def __call__(self, inputs: Inputs, attention_mask_BL: jnp.ndarray, *, train: bool = False) -> jnp.ndarray:
+    def __call__(
+        self, inputs: Inputs, attention_mask_BL: jnp.ndarray, *, earlier: Sequence[Inputs] = (), train: bool = False
+    ) -> jnp.ndarray:
         """float32 [B, labels]; regression [B]; multiple choice [B / options, options], options of a question in a row.
 
-        attention_mask: 1 = real token; train: apply dropout (takes the rng "dropout").
+        attention_mask: 1 = real token; earlier: the windows of the text before this one, read for their memory alone
+        (`text_windows`); train: apply dropout (takes the rng "dropout").
         """
         head = self.head
-        hidden_BLD = Backbone(self.config, name="backbone")(inputs, train=train).content_BLD
+        backbone, mems_ZBMD = Backbone(self.config, name="backbone"), None
+        for window in earlier:
+            mems_ZBMD = backbone(window, mems_ZBMD, train=train).new_mems_ZBMD
+        hidden_BLD = backbone(inputs, mems_ZBMD, train=train).content_BLD
         summary_BD = SequenceSummary(self.config, head, train, name="summary")(hidden_BLD, attention_mask_BL)
         outputs = head.num_labels if head.task == "classification" else 1
         scores_BC = partitioned_dense(self.config, "logits", outputs, ("embed", None))(summary_BD).astype(jnp.float32)
