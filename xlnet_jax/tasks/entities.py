@@ -81,7 +81,9 @@ def entity_scores(true: Iterable[Sequence[Entity]], predicted: Iterable[Sequence
         of_predicted.update(entity.kind for entity in given)
         of_found.update(entity.kind for entity in set(wanted) & set(given))
     total = _scores(of_found.total(), of_true.total(), of_predicted.total())
-    return {None: total} | {k: _scores(of_found[k], of_true[k], of_predicted[k]) for k in sorted(of_true | of_predicted)}
+    return {None: total} | {
+        k: _scores(of_found[k], of_true[k], of_predicted[k]) for k in sorted(of_true | of_predicted)
+    }
 
 
 def _place(tag: str) -> str:
