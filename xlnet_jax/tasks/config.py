@@ -71,6 +71,14 @@ class QuestionAnsweringConfig:
 
 
 @dataclass(frozen=True)
+class ChoiceConfig:
+    """Multiple choice (`run_race.py`)."""
+
+    max_qa_len: int = 128
+    """longest question with an option, in tokens; its beginning is cut"""
+
+
+@dataclass(frozen=True)
 class RankingConfig:
     """Document ranking (paper, section 3.3): documents by their score beside a query. --train and --eval are qrels,
     --predict runs or queries."""
@@ -163,6 +171,7 @@ class FinetuneConfig:
     columns: ColumnsConfig = ColumnsConfig()
     data: TaskDataConfig = TaskDataConfig()
     qa: QuestionAnsweringConfig = QuestionAnsweringConfig()
+    choice: ChoiceConfig = ChoiceConfig()
     ranking: RankingConfig = RankingConfig()
     optimizer: OptimizerConfig = OptimizerConfig(learning_rate=2e-5, warmup_steps=1_000)
     mesh: MeshConfig = MeshConfig()
