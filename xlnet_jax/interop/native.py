@@ -22,11 +22,16 @@ from xlnet_jax.rules import validate_network
 # Orbax warns of metadata that only a folder of many steps has.
 logging.getLogger("absl").setLevel(logging.CRITICAL)
 
-PARAMS, CONFIG, TOKENIZER = "params", Path("config") / "metadata", "tokenizer"
+PARAMS, CONFIG, TOKENIZER, RESULTS = "params", Path("config") / "metadata", "tokenizer", "results.json"
 
 
 def find(folder: Path) -> Path | None:
-    """The checkpoint in a run's folder (its newest), in its checkpoints/, or the folder itself; None where none is."""
+    """The checkpoint in a run's folder, in its checkpoints/ (its newest), or the folder itself; None where none is. Of a
+    finetuning run that has ended it is the one that its results name."""
+    if (folder / RESULTS).is_file() and (
+        chosen := folder / str(read_json(folder / RESULTS).get("checkpoint"))
+    ).is_dir():
+        return chosen
     for parent in (folder / "checkpoints", folder):
         steps = [p for p in parent.iterdir() if p.name.isdecimal() and (p / PARAMS).is_dir()] if parent.is_dir() else []
         if steps:
