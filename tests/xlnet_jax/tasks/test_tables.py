@@ -12,6 +12,7 @@ import pytest
 from xlnet_jax.config import InputError
 from xlnet_jax.tasks.tables import Form, field, files_of_role, read_table, text_field
 
+PLAIN = Form()
 ROWS = [
     {"text": 'He said "no', "label": "bad"},
     {"text": "Güte, 天", "label": "good"},
@@ -61,7 +62,7 @@ def dataset(folder, rows, splits=("train",)):
     )
 
 
-def rows_of(name, form=Form()):
+def rows_of(name, form=PLAIN):
     return [row.fields for row in read_table(str(name), form)]
 
 
