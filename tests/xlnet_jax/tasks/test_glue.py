@@ -10,8 +10,9 @@ from etils import epath
 
 from xlnet_jax.config import InputError
 from xlnet_jax.tasks.classification import TextTask, with_files_of_roles
+from xlnet_jax.tasks.defaults import DEFAULTS
 from xlnet_jax.tasks.features import Features
-from xlnet_jax.tasks.glue import DEFAULTS, PUBLISHED
+from xlnet_jax.tasks.glue import PUBLISHED
 
 # header of the published TSV (CoLA and Yelp have none), a line, its text, second text and label, and the same line as
 # TFDS and Hugging Face have it.
@@ -189,8 +190,7 @@ def test_a_label_that_the_task_does_not_have_is_named(tmp_path):
 
 
 def test_each_task_starts_from_the_settings_of_the_paper_or_the_original():
-    settings = {name: DEFAULTS[name]() for name in DEFAULTS}
-    assert settings.keys() == PUBLISHED.keys()
+    settings = {name: DEFAULTS[name]() for name in PUBLISHED}
     table8 = {
         name: (c.data.seq_len, c.data.batch_size, c.optimizer.learning_rate, c.steps) for name, c in settings.items()
     }
@@ -198,6 +198,7 @@ def test_each_task_starts_from_the_settings_of_the_paper_or_the_original():
     assert table8["yelp-5"] == (512, 128, 1e-5, 10_000)
     assert table8["sts-b"] == (128, 32, 5e-5, 1_200)
     assert table8["imdb"] == (512, 32, 2e-5, 4_000)
-    for config in settings.values():
+    for name, config in settings.items():
+        assert config.head.task == PUBLISHED[name].kind
         o, m = config.optimizer, config.model
         assert (o.eps, o.weight_decay, o.layer_decay, m.dropout, m.attention_dropout) == (1e-6, 0.01, 1.0, 0.1, 0.1)
