@@ -22,7 +22,7 @@ from data_pipelines.tokenizer import Tokenizer
 from xlnet_jax.config import HeadConfig, InputError
 from xlnet_jax.models.inputs import text_inputs
 from xlnet_jax.objectives.supervised import pairwise_loss_B, pointwise_loss_B, softmax_loss_B
-from xlnet_jax.tasks.collection import read_collection
+from xlnet_jax.tasks.collection import files, read_collection
 from xlnet_jax.tasks.config import FinetuneConfig, TaskDataConfig
 from xlnet_jax.tasks.features import Features
 from xlnet_jax.tasks.ranking_pairs import PairTokens, Passages, shuffled
@@ -70,7 +70,7 @@ class Ranking:
         queries, for which the documents of --ranking.candidates are ranked, or else all."""
         if labelled:
             return self._of_qrels(paths)
-        if all(is_run(path) for path in paths):
+        if all(map(is_run, files(paths, "--predict"))):
             best = self._best(read_run(paths), "--predict")
             known = self._known(best, self._queries, "queries", "--predict")
             return [RankedQuery(query, self._queries[query], Judgements(), best[query]) for query in known]
@@ -308,9 +308,19 @@ def _validate(config: FinetuneConfig) -> None:
             raise InputError(
                 f"--ranking.{name}: none is given, and qrels and runs have ids alone; name the files of texts"
             )
-    for name in ("negatives", "depth", "max_query_len", "max_passages", "cutoff", "relevant_from", "max_grade"):
-        if getattr(r, name) < 1:
-            raise InputError(f"--ranking.{name.replace('_', '-')} {getattr(r, name)}: it must be 1 or more")
+    for name in (
+        "negatives",
+        "depth",
+        "max_query_len",
+        "max_passages",
+        "cutoff",
+        "relevant_from",
+        "max_grade",
+        "others",
+    ):
+        least = 0 if name == "others" else 1
+        if getattr(r, name) < least:
+            raise InputError(f"--ranking.{name.replace('_', '-')} {getattr(r, name)}: it must be {least} or more")
     if config.data.seq_len <= r.max_query_len + SPECIALS:
         raise InputError(
             f"--data.seq-len {config.data.seq_len} leaves nothing for a document beside a query of "

@@ -5,6 +5,7 @@ qrels: `query iteration document grade`, the higher the better; or BEIR's three 
 tag`, ranked by its scores alone, as trec_eval and gdeval do.
 """
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
@@ -64,7 +65,7 @@ def is_run(path: str) -> bool:
     """Does the file look like a run, and not like queries?"""
     _, first = next(lines(path), (0, ""))
     fields = first.split()
-    return len(fields) == 6 and fields[1] == "Q0" and "\t" not in fields[2]
+    return len(fields) == 6 and fields[1] == "Q0" and fields[3].isdigit()
 
 
 def read_run(paths: Sequence[str]) -> Run:
@@ -82,7 +83,9 @@ def read_run(paths: Sequence[str]) -> Run:
             try:
                 of_query[document] = float(score)
             except ValueError:
-                raise InputError(f"{where}: the score {score!r} is no number") from None
+                of_query[document] = math.nan
+            if math.isnan(of_query[document]):
+                raise InputError(f"{where}: the score {score!r} is no number")
     return run
 
 
