@@ -1,7 +1,5 @@
 """The settings of a finetuning run, and where those of each task start from. Imports neither jax nor TensorFlow."""
 
-import dataclasses
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -38,7 +36,7 @@ class TaskDataConfig:
     """Batches of examples, padded to a few lengths."""
 
     batch_size: int = 32
-    """examples of the global batch, over all devices and hosts; of question answering and tagging, pieces of documents"""
+    """examples of the global batch, over all devices and hosts; of question answering, windows over documents"""
     seq_len: int = 128
     """longest text with its special tokens, in tokens"""
     buckets: tuple[int, ...] = operational(())
@@ -70,6 +68,14 @@ class QuestionAnsweringConfig:
     """likeliest ends of each start"""
     null_threshold: float | None = None
     """null odds above which a question counts as unanswerable; None = the one that the evaluation finds best"""
+
+
+@dataclass(frozen=True)
+class ChoiceConfig:
+    """Multiple choice (`run_race.py`)."""
+
+    max_qa_len: int = 128
+    """longest question with an option, in tokens; its beginning is cut"""
 
 
 @dataclass(frozen=True)
@@ -165,6 +171,7 @@ class FinetuneConfig:
     columns: ColumnsConfig = ColumnsConfig()
     data: TaskDataConfig = TaskDataConfig()
     qa: QuestionAnsweringConfig = QuestionAnsweringConfig()
+    choice: ChoiceConfig = ChoiceConfig()
     ranking: RankingConfig = RankingConfig()
     optimizer: OptimizerConfig = OptimizerConfig(learning_rate=2e-5, warmup_steps=1_000)
     mesh: MeshConfig = MeshConfig()
