@@ -8,7 +8,7 @@ import json
 import re
 from collections.abc import Iterator, Sequence
 
-from data_pipelines.readers import TextFile
+from data_pipelines.readers import numbered_lines
 from data_pipelines.sources import find
 from data_pipelines.tfds_text import DatasetSlice
 from xlnet_jax.config import InputError
@@ -52,12 +52,7 @@ def files(paths: Sequence[str], what: str) -> list[str]:
 
 def lines(path: str) -> Iterator[tuple[int, str]]:
     """(number from 1, line) of those that are not blank."""
-    number = 0
-    for chunk in TextFile(path).chunks("strict"):
-        for line in chunk.split("\n")[:-1]:
-            number += 1
-            if line.strip():
-                yield number, line
+    return ((number, line) for number, line in numbered_lines(path) if line.strip())
 
 
 def _records(path: str, what: str) -> Iterator[Record]:

@@ -64,6 +64,7 @@ class Ranking:
         r = config.ranking
         self._scores = RankingScores(r.cutoff, r.gain, r.relevant_from, r.max_grade)
         self.metric = self._scores.main
+        self._tokens: dict[int, np.ndarray] = {}  # of documents that were read, by the one tokenizer of a run
 
     def read(self, paths: Sequence[str], labelled: bool) -> list[RankedQuery]:
         """labelled: the queries of qrels. Otherwise those of runs, whose documents are ranked anew, or of files of
@@ -74,9 +75,9 @@ class Ranking:
             best = self._best(read_run(paths), "--predict")
             known = self._known(best, self._queries, "queries", "--predict")
             return [RankedQuery(query, self._queries[query], Judgements(), best[query]) for query in known]
-        everything = tuple(self._documents)
+        otherwise = None if self._settings.candidates else tuple(self._documents)
         return [
-            RankedQuery(query, text, Judgements(), self._candidates_of(query, set()) or everything)
+            RankedQuery(query, text, Judgements(), otherwise or self._candidates_of(query, ()))
             for query, text in self._read_queries(paths).items()
         ]
 
@@ -94,9 +95,7 @@ class Ranking:
         else:
             queries, documents = self._to_rank(examples)
         used, places = np.unique(documents, return_inverse=True)
-        texts = list(self._documents.values())
-        passages = self._passages(tokenizer.encode_lines([texts[d] for d in used]))
-        places = places.reshape(documents.shape)
+        passages, places = self._passages(used.tolist(), tokenizer), places.reshape(documents.shape)
         if training:
             pieces = passages.any_of(places, uniform)
         else:
@@ -214,9 +213,12 @@ class Ranking:
         _note(f"{message}; they are left out")
         return known
 
-    def _passages(self, tokens: Sequence[np.ndarray]) -> Passages:
+    def _passages(self, documents: Sequence[int], tokenizer: Tokenizer) -> Passages:
+        new = [document for document in documents if document not in self._tokens]
+        texts = list(self._documents.values())
+        self._tokens |= zip(new, tokenizer.encode_lines([texts[document] for document in new]), strict=True)
         length = self._config.data.seq_len - self._settings.max_query_len - SPECIALS
-        return Passages.cut(tokens, length, self._settings.max_passages)
+        return Passages.cut([self._tokens[document] for document in documents], length, self._settings.max_passages)
 
     def _groups(self, examples: Sequence[RankedQuery], epoch: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """(queries [items], documents [items, C], uniforms [items, C])"""

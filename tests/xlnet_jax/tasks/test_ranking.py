@@ -14,8 +14,9 @@ from data_pipelines.tokenizer import CLS, SEP
 from tests.xlnet_jax.random_models import SMALL, random_params
 from xlnet_jax.config import HeadConfig, InputError
 from xlnet_jax.models.heads import build_model
+from xlnet_jax.tasks.config import FinetuneConfig
 from xlnet_jax.tasks.features import NO_ITEM, collate
-from xlnet_jax.tasks.ranking import LOSSES_B, Ranking, ranking
+from xlnet_jax.tasks.ranking import LOSSES_B, Ranking
 from xlnet_jax.tasks.trec import read_run
 
 HEAD = HeadConfig("regression")
@@ -46,7 +47,7 @@ def collection(tmp_path):
 
     def make(seq_len=16, documents=DOCUMENTS, queries=QUERIES, seed=0, **settings):
         settings = {"max_query_len": 6, "negatives": 2, "others": 3} | settings
-        config = ranking()
+        config = FinetuneConfig(task="ranking")
         return Ranking(
             dataclasses.replace(
                 config,
@@ -315,4 +316,4 @@ def test_unknown_ids_are_left_out_when_asked_for_but_stay_judged(collection, giv
 
 def test_texts_must_be_named():
     with pytest.raises(InputError, match=r"--ranking\.documents: none is given, and qrels and runs have ids alone"):
-        Ranking(ranking())
+        Ranking(FinetuneConfig(task="ranking"))
