@@ -59,6 +59,8 @@ def with_files_of_roles(config: FinetuneConfig) -> FinetuneConfig:
 class TextTask:
     """Classification and regression; a `Task`."""
 
+    draws_anew = False
+
     def __init__(self, config: FinetuneConfig):
         published = PUBLISHED[config.task]
         given: dict[str, Any] = {
@@ -143,7 +145,7 @@ class TextTask:
         )
 
     def features(
-        self, examples: Sequence[TextExample], tokenizer: Tokenizer, head: HeadConfig, training: bool
+        self, examples: Sequence[TextExample], tokenizer: Tokenizer, head: HeadConfig, training: bool, epoch: int = 0
     ) -> Features:
         """See `Task`. One item an example."""
         self._labels = head.labels or tuple(map(str, range(head.num_labels))) * (head.task == "classification")

@@ -3,15 +3,12 @@ and `classifier_utils.py`), their official metrics, and the form of GLUE's submi
 
 import csv
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Literal
 
 from etils import epath
 
-from xlnet_jax.config import OptimizerConfig
-from xlnet_jax.tasks.config import FinetuneConfig, TaskDataConfig
 from xlnet_jax.tasks.tables import Groups, Role
 
 # What files are called where a task has no names of its own.
@@ -131,52 +128,3 @@ def write_submission(
 def similarity(score: float) -> str:
     """An answer of STS-B, from 0 to 5."""
     return f"{min(max(score, 0.0), 5.0):.3f}"
-
-
-def _settings(
-    task: str, seq_len: int, batch_size: int, learning_rate: float, steps: int, warmup: int
-) -> FinetuneConfig:
-    return FinetuneConfig(
-        task=task,
-        steps=steps,
-        data=TaskDataConfig(batch_size=batch_size, seq_len=seq_len),
-        optimizer=OptimizerConfig(learning_rate=learning_rate, warmup_steps=warmup),
-    )
-
-
-def _large(task: str) -> FinetuneConfig:
-    """MNLI's of Table 8 (appendix A.3), for the tasks of its size."""
-    return _settings(task, 128, 128, 2e-5, 10_000, 1_000)
-
-
-def _small(task: str) -> FinetuneConfig:
-    """Those of the original's README for STS-B, at the learning rate of MNLI: for the tasks of its size."""
-    return _settings(task, 128, 32, 2e-5, 1_200, 120)
-
-
-def _yelp(task: str) -> FinetuneConfig:
-    """Table 8 (appendix A.3)."""
-    return _settings(task, 512, 128, 1e-5, 10_000, 1_000)
-
-
-def _sts_b(task: str) -> FinetuneConfig:
-    """The original's README."""
-    return _settings(task, 128, 32, 5e-5, 1_200, 120)
-
-
-def _imdb(task: str) -> FinetuneConfig:
-    """The original's README."""
-    return _settings(task, 512, 32, 2e-5, 4_000, 500)
-
-
-_SETTINGS: dict[str, Callable[[str], FinetuneConfig]] = {
-    **dict.fromkeys(("mnli", "ax", "qqp", "qnli", "sst-2"), _large),
-    **dict.fromkeys(("cola", "mrpc", "rte", "wnli", "classification", "regression"), _small),
-    "sts-b": _sts_b,
-    "imdb": _imdb,
-    "yelp-2": _yelp,
-    "yelp-5": _yelp,
-}
-
-DEFAULTS: dict[str, Callable[[], FinetuneConfig]] = {task: partial(f, task) for task, f in _SETTINGS.items()}
-"""Where the settings of each task start from."""

@@ -23,7 +23,7 @@ from xlnet_jax.config import HeadConfig, InputError
 from xlnet_jax.models.inputs import text_inputs
 from xlnet_jax.objectives.supervised import pairwise_loss_B, pointwise_loss_B, softmax_loss_B
 from xlnet_jax.tasks.collection import files, read_collection
-from xlnet_jax.tasks.config import FinetuneConfig, TaskDataConfig
+from xlnet_jax.tasks.config import FinetuneConfig
 from xlnet_jax.tasks.features import Features
 from xlnet_jax.tasks.ranking_pairs import PairTokens, Passages, shuffled
 from xlnet_jax.tasks.ranking_scores import RankingScores
@@ -34,13 +34,6 @@ RUN_FILE = "run.trec"
 LOSSES_B = {"pairwise": pairwise_loss_B, "softmax": softmax_loss_B, "pointwise": pointwise_loss_B}
 SPECIALS = 3  # document <sep> query <sep> <cls>
 EVALUATION_SEED = 0  # runs of all seeds rank the same documents
-
-
-def ranking() -> FinetuneConfig:
-    """The paper finetunes for no ranking: its settings for RACE (Table 8), where texts come in groups as well."""
-    return FinetuneConfig(
-        task="ranking", steps=12_000, head=HeadConfig("regression"), data=TaskDataConfig(batch_size=32, seq_len=512)
-    )
 
 
 @dataclass(frozen=True)
@@ -57,6 +50,8 @@ class RankedQuery:
 class Ranking:
     """Examples are queries. An item of training is a group of documents, the first of them relevant; one of evaluation
     is a document, or a passage of it."""
+
+    draws_anew = True
 
     def __init__(self, config: FinetuneConfig):
         self._config, self._settings = config, config.ranking

@@ -126,5 +126,3 @@ def describe(numbers: Numbers) -> str:
 
 def _or_lowest(value: float) -> float:
     return -math.inf if math.isnan(value) else value
-
-

@@ -9,9 +9,7 @@ from socket import gethostname
 from typing import Any
 
 import jax
-import numpy as np
 import optax
-from jax.experimental import multihost_utils
 from jax.sharding import Mesh
 from rich.console import Console
 
@@ -21,28 +19,24 @@ from data_pipelines.tokenizer import Tokenizer
 from xlnet_jax.config import PRESETS, Config, InputError
 from xlnet_jax.interop.pretrained import Pretrained
 from xlnet_jax.objectives.plm import PermutationLM
-from xlnet_jax.rules import traced_updates, validate
+from xlnet_jax.rules import validate
 from xlnet_jax.settings import flatten, from_dict, to_dict
 from xlnet_jax.training import sharding
 from xlnet_jax.training.checkpoint import Checkpoints
 from xlnet_jax.training.compile_cache import programs_kept_in
+from xlnet_jax.training.course import Course
 from xlnet_jax.training.curves import draw_curves
-from xlnet_jax.training.goodput import WallTime
 from xlnet_jax.training.heldout import HeldOutLoss, relative_to_unigram
 from xlnet_jax.training.hosts import ALONE, Hosts
 from xlnet_jax.training.initial import begin_from, params_of, tokenizer_of
-from xlnet_jax.training.interrupt import stop_after_step
-from xlnet_jax.training.loop import Loop
-from xlnet_jax.training.metrics import MetricsWriter, SilentWriter, read_records
+from xlnet_jax.training.metrics import read_records
 from xlnet_jax.training.optimizer import make_optimizer
-from xlnet_jax.training.profile import Tracer
-from xlnet_jax.training.progress import ProgressView
 from xlnet_jax.training.speed import speed
 from xlnet_jax.training.state import StatePlan, TrainState, empty_mems_ZBMD, init_state, plan_state, with_params
 from xlnet_jax.training.step import make_eval_step, make_train_step
 from xlnet_jax.training.text import Text
 from xlnet_jax.training.unigram import unigram_line
-from xlnet_jax.training.weights_and_biases import WandbRun, demand_wandb
+from xlnet_jax.training.weights_and_biases import demand_wandb
 from xlnet_jax.training.workdir import Workdir
 
 _TEXT_SETTINGS = ("corpus", "validation", "corpus_errors", "text_field", "tfds_data_dir")
