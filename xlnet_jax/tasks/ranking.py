@@ -5,6 +5,7 @@ finetuning. Here the whole network reads document and query together (Nogueira &
 original has passages before their questions (`run_squad.py`, `run_race.py`).
 """
 
+import hashlib
 import math
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -45,6 +46,8 @@ class RankedQuery:
     judged: Judgements
     candidates: tuple[str, ...] | None
     """to be ranked; None = all that are judged, and others"""
+    collection: str
+    """SHA-256 of the documents"""
 
 
 class Ranking:
@@ -69,10 +72,10 @@ class Ranking:
         if all(map(is_run, files(paths, "--predict"))):
             best = self._best(read_run(paths), "--predict")
             known = self._known(best, self._queries, "queries", "--predict")
-            return [RankedQuery(query, self._queries[query], Judgements(), best[query]) for query in known]
+            return [self._example(query, self._queries[query], candidates=best[query]) for query in known]
         otherwise = None if self._settings.candidates else tuple(self._documents)
         return [
-            RankedQuery(query, text, Judgements(), otherwise or self._candidates_of(query, ()))
+            self._example(query, text, candidates=otherwise or self._candidates_of(query, ()))
             for query, text in self._read_queries(paths).items()
         ]
 
@@ -147,6 +150,12 @@ class Ranking:
         return texts
 
     @cached_property
+    def _sha256(self) -> str:
+        return hashlib.sha256(
+            "\n".join(f"{name} {text}" for name, text in self._documents.items()).encode()
+        ).hexdigest()
+
+    @cached_property
     def _places(self) -> dict[str, int]:
         return {document: place for place, document in enumerate(self._documents)}
 
@@ -178,11 +187,19 @@ class Ranking:
         highest = max((grade for q in queries for grade in judged[q].grades.values()), default=0)
         if highest > r.max_grade:
             raise InputError(f"{where}: a grade of {highest}, and --ranking.max-grade is {r.max_grade}: raise it")
-        return [
-            RankedQuery(q, self._queries[q], judged[q], self._candidates_of(q, judged[q].left_out)) for q in queries
+        found = [
+            self._example(q, self._queries[q], judged[q], self._candidates_of(q, judged[q].left_out)) for q in queries
         ]
+        if without := [example.id for example in found if example.candidates == ()]:
+            _note(f"{where}: {len(without)} of {len(found)} queries have no candidates, {without[0]!r} the first")
+        return found
 
-    def _candidates_of(self, query: str, left_out: Iterable[str]) -> tuple[str, ...] | None:
+    def _example(
+        self, query: str, text: str, judged: Judgements | None = None, candidates: tuple[str, ...] | None = None
+    ) -> RankedQuery:
+        return RankedQuery(query, text, judged or Judgements(), candidates, self._sha256)
+
+    def _candidates_of(self, query: str, left_out: Sequence[str]) -> tuple[str, ...] | None:
         if not self._settings.candidates:
             return None
         return tuple(d for d in self._candidates.get(query, ()) if d not in left_out)
@@ -219,7 +236,7 @@ class Ranking:
         """(queries [items], documents [items, C], uniforms [items, C])"""
         r, count = self._settings, self._settings.negatives
         relevant = [{d for d, grade in e.judged.grades.items() if grade >= r.relevant_from} for e in examples]
-        never = [self._of_places(ids | e.judged.left_out) for ids, e in zip(relevant, examples, strict=True)]
+        never = [self._of_places(ids.union(e.judged.left_out)) for ids, e in zip(relevant, examples, strict=True)]
         hard = [self._hard(e, banned) for e, banned in zip(examples, never, strict=True)]
         items = [
             (q, self._places[d]) for q, e in enumerate(examples) for d in e.judged.grades
@@ -273,6 +290,10 @@ class Ranking:
             else:
                 graded = [self._places[d] for d in e.judged.grades if d in self._places]
                 found.append([*graded, *self._drawn(of_query, places, others)])
+        if not any(found):
+            raise InputError(
+                "ranking: no query has a document to be ranked; look at --ranking.candidates and --predict"
+            )
         queries = np.repeat(np.arange(len(examples)), [len(documents) for documents in found])
         return queries, np.array([d for documents in found for d in documents], np.int64)[:, None]
 

@@ -11,10 +11,12 @@ import pytest
 from etils import epath
 
 from data_pipelines.tokenizer import CLS, SEP
+from tests.conftest import SHARED
 from tests.xlnet_jax.random_models import SMALL, random_params
 from xlnet_jax.config import HeadConfig, InputError
 from xlnet_jax.models.heads import build_model
-from xlnet_jax.tasks.config import FinetuneConfig
+from xlnet_jax.tasks.collection import read_collection
+from xlnet_jax.tasks.config import FinetuneConfig, RankingConfig
 from xlnet_jax.tasks.features import NO_ITEM, collate
 from xlnet_jax.tasks.ranking import LOSSES_B, Ranking
 from xlnet_jax.tasks.trec import read_run
@@ -175,6 +177,29 @@ def test_cranfield_counts_its_queries_by_their_order_and_never_ranks_the_source(
         assert not [q for q, documents in found if {"1": "wing2", "2": "slab1"}[q] in documents]
 
 
+def test_the_published_cranfield_is_read_so_that_judgements_fit_their_queries():
+    folder = SHARED / "finetune" / "cranfield"
+    if not folder.is_dir():
+        pytest.skip(f"the collection is not here ({folder})")
+    files = RankingConfig(documents=(str(folder / "docs.txt"),), queries=(str(folder / "queries.txt"),))
+    task = Ranking(FinetuneConfig(task="ranking", ranking=dataclasses.replace(files, judgements="cranfield")))
+    examples = task.read([str(folder / "qrels.txt")], labelled=True)
+    documents = read_collection(files.documents, "documents")
+    assert (len(examples), len(documents)) == (150, 1400)
+
+    def shared_words(texts, grade):
+        """Share of a query's words that its documents of a grade have."""
+        return np.mean([
+            len({*text.split()} & {*documents[d].split()}) / len({*text.split()})
+            for text, e in zip(texts, examples, strict=True) for d, of in e.judged.grades.items() if of == grade
+        ])  # fmt: skip
+
+    own, of_others = ([examples[i - shift].text for i in range(150)] for shift in (0, 75))
+    of_grades = [shared_words(own, grade) for grade in (1, 2, 3, 4)]
+    assert of_grades == sorted(of_grades)  # the better the judgement, the more words in common
+    assert min(of_grades) > 1.2 * shared_words(of_others, 4)
+
+
 def test_a_run_or_queries_are_ranked_and_written_as_a_run(collection, given, tmp_path):
     task = collection()
     run = given("003 Q0 slab1 1 0.5 t\n003 Q0 wing0 2 0.4 t\n001 Q0 wing0 1 7 t\n", "run")
@@ -312,6 +337,26 @@ def test_unknown_ids_are_left_out_when_asked_for_but_stay_judged(collection, giv
     said = capsys.readouterr().err
     assert "1 of 2 queries are unknown, '9' the first" in said
     assert "1 of 2 documents are unknown, 'elsewhere' the first" in said
+
+
+def test_queries_without_candidates_are_counted_and_nothing_to_rank_is_a_mistake(collection, given, capsys):
+    task = collection(candidates=tuple(given("001 Q0 wing0 1 1 t\n", "run")))
+    examples = task.read(given("001 0 wing0 1\n002 0 shock0 1\n"), labelled=True)
+    features = task.features(examples, Words(), HEAD, training=False)
+    assert task.metrics(examples, features, {"score": np.ones(1)})["map"] == 0.5
+    assert "1 of 2 queries have no candidates, '002' the first" in capsys.readouterr().err
+    with pytest.raises(InputError, match="no query has a document to be ranked"):
+        task.features(examples[1:], Words(), HEAD, training=False)
+    (query,) = task.read(given("002\tof wing\n", "queries.tsv"), labelled=False)
+    assert query.candidates == ()
+
+
+def test_examples_tell_collections_apart_in_every_process(collection, given):
+    described = []
+    for documents in (DOCUMENTS, DOCUMENTS, DOCUMENTS | {"wing0": "flow"}):
+        described.append(repr(collection(documents=documents).read(given(QRELS), labelled=True)))
+    assert described[0] == described[1] != described[2]
+    assert "{" not in re.sub(r"grades=\{[^}]*\}", "", described[0])  # no set, whose order is another in each process
 
 
 def test_texts_must_be_named():

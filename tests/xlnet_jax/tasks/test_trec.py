@@ -24,7 +24,7 @@ def test_qrels_are_those_of_trec_and_beir(tmp_path, text):
 
 @pytest.mark.parametrize("text", ["1 a 1 \n1 b 4\n1 c 5\n1 d -1\n", "1 0 a 1\n1 0 b 4\n1 0 c 5\n1 0 d -1\n"])
 def test_the_best_code_of_cranfield_is_its_highest_grade_and_the_source_is_left_out(tmp_path, text):
-    expected = {"1": Judgements({"a": 4, "b": 1, "c": 0}, {"d"})}
+    expected = {"1": Judgements({"a": 4, "b": 1, "c": 0}, ["d"])}
     assert read_qrels([written(tmp_path, text)], "cranfield") == expected
 
 
@@ -36,6 +36,7 @@ def test_the_best_code_of_cranfield_is_its_highest_grade_and_the_source_is_left_
         ("1 a\n", "graded", "line 1 has 2 fields; qrels have 4: query iteration document grade"),
         ("1 0 a high\n", "graded", "line 1: the judgement 'high' is no whole number"),
         ("1 0 a 1\n1 0 a 0\n", "graded", "line 2: document a is judged already for query 1"),
+        ("", "graded", "no judgement is in it; qrels have lines of query iteration document grade"),
         ("1 a -1\n1 a 2\n", "cranfield", "line 2: document a is judged already for query 1"),
         ("1 a 0\n", "cranfield", "line 1: 0 is no code of Cranfield's, which are 1 (best) to 5, and -1"),
     ],
