@@ -68,3 +68,20 @@ def test_what_cannot_be_read_is_named_by_file_and_line(tmp_path, text, said):
         read_collection([path], "documents")
     assert said in str(error.value)
     assert f"documents {path}" in str(error.value)
+
+
+def test_a_glob_is_its_files_in_order_and_a_file_that_is_missing_is_named(tmp_path):
+    for name, text in (("b.tsv", "2\tb\n"), ("a.tsv", "1\ta\n"), ("c.txt", "3\tc\n")):
+        written(tmp_path, name, text)
+    assert list(read_collection([f"{tmp_path}/*.tsv", f"{tmp_path}/c.txt"], "documents")) == ["1", "2", "3"]
+    for missing in ("d.tsv", "*.csv"):
+        with pytest.raises(InputError, match=r"queries .*: no such file; give a file, or a glob in quotes"):
+            read_collection([f"{tmp_path}/{missing}"], "queries")
+    with pytest.raises(InputError, match=r"queries .*: a folder; name the file in it"):
+        read_collection([str(tmp_path)], "queries")
+
+
+def test_documents_in_the_cloud_are_read(bucket):
+    written(bucket, "docs.tsv", "1\ta\n2\tb\n")
+    assert read_collection(["gs://bucket/docs.tsv"], "documents") == {"1": "a", "2": "b"}
+    assert read_collection(["gs://bucket/*.tsv"], "documents") == {"1": "a", "2": "b"}
