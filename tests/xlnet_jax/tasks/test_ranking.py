@@ -21,6 +21,7 @@ from xlnet_jax.tasks.features import NO_ITEM, collate
 from xlnet_jax.tasks.ranking import LOSSES_B, Ranking
 from xlnet_jax.tasks.trec import read_run
 
+NAMED_BY = {"documents": "queries", "queries": "documents"}  # the other
 HEAD = HeadConfig("regression")
 MODEL = dataclasses.replace(SMALL, mem_len=0, num_layers=1)
 TOPICS = ("wing", "shock", "slab")
@@ -359,6 +360,10 @@ def test_examples_tell_collections_apart_in_every_process(collection, given):
     assert "{" not in re.sub(r"grades=\{[^}]*\}", "", described[0])  # no set, whose order is another in each process
 
 
-def test_texts_must_be_named():
-    with pytest.raises(InputError, match=r"--ranking\.documents: none is given, and qrels and runs have ids alone"):
-        Ranking(FinetuneConfig(task="ranking"))
+@pytest.mark.parametrize("what", ["documents", "queries"])
+def test_texts_must_be_named(collection, given, what):
+    task = Ranking(
+        FinetuneConfig(task="ranking", ranking=RankingConfig(**{NAMED_BY[what]: tuple(given("1\ta\n", "t"))}))
+    )
+    with pytest.raises(InputError, match=rf"--ranking\.{what}: none is given, and qrels and runs have ids alone"):
+        task.read(given("1 0 1 1\n"), labelled=True)
