@@ -66,7 +66,7 @@ def read_questions(names: Sequence[str], labelled: bool, form: str, columns: Col
 
 def _race(path: str, labelled: bool) -> Iterator[Question]:
     content = _fields(_json(_text(path), path), path, "article", "questions", "options")
-    school, file = epath.Path(path).parts[-2:]
+    school, file = epath.Path(path).parent.name, epath.Path(path).name
     name = content.get("id", f"{school}/{file}")
     questions, options = (_list(content[key], f"{path}: {key}") for key in ("questions", "options"))
     answers = _list(_fields(content, path, "answers")["answers"], f"{path}: answers") if labelled else questions
