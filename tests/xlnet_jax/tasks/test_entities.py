@@ -91,7 +91,7 @@ def test_the_scheme_is_told_from_the_tags(sentences, scheme):
 
 @pytest.mark.parametrize(
     ("label", "expected"),
-    [("O", True), ("B-PER", True), ("U-x", True), ("I", True), ("B_L", True), ("NN", False), ("OK", False), ("B-", False)],
+    [("O", True), ("B-PER", True), ("I", True), ("B_L", True), ("NN", False), ("OK", False), ("B-", False)],
 )  # fmt: skip
 def test_tags_are_told_from_other_labels(label, expected):
     assert is_tag(label) is expected
