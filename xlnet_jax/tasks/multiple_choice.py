@@ -11,11 +11,11 @@ import numpy as np
 from etils import epath
 
 from data_pipelines.tokenizer import Tokenizer
-from xlnet_jax.config import HeadConfig, InputError, OptimizerConfig
+from xlnet_jax.config import HeadConfig, InputError
 from xlnet_jax.models.attention import MASKED
 from xlnet_jax.models.inputs import text_inputs
 from xlnet_jax.objectives.supervised import classification_loss_B
-from xlnet_jax.tasks.config import FinetuneConfig, TaskDataConfig
+from xlnet_jax.tasks.config import FinetuneConfig
 from xlnet_jax.tasks.encoding import encode_text
 from xlnet_jax.tasks.features import Features
 from xlnet_jax.tasks.questions import LEVELS, Question, letter, read_questions
@@ -25,32 +25,11 @@ SPECIALS = 3  # <sep> behind the text, <sep> and <cls> behind the question
 PREDICTIONS = "predictions.jsonl"
 
 
-def race() -> FinetuneConfig:
-    """RACE (paper, Table 8)."""
-    return FinetuneConfig(
-        task="race",
-        steps=12_000,
-        head=HeadConfig("multiple_choice"),
-        data=TaskDataConfig(batch_size=32, seq_len=512),
-        optimizer=OptimizerConfig(learning_rate=2e-5, warmup_steps=1_000),
-    )
-
-
-def dream() -> FinetuneConfig:
-    """DREAM, which the paper does not have: as RACE, over fewer updates, as it has 6,116 questions to learn from."""
-    return FinetuneConfig(
-        task="dream",
-        steps=2_000,
-        head=HeadConfig("multiple_choice"),
-        data=TaskDataConfig(batch_size=32, seq_len=512),
-        optimizer=OptimizerConfig(learning_rate=2e-5, warmup_steps=200),
-    )
-
-
 class MultipleChoice:
     """Questions with options, whose files have the form that the task names: race, dream, or else JSON lines."""
 
     metric = "accuracy"
+    draws_anew = False
 
     def __init__(self, config: FinetuneConfig):
         self._form, self._columns = config.task, config.columns
@@ -70,7 +49,7 @@ class MultipleChoice:
         return HeadConfig("multiple_choice", max(len(question.options) for question in train))
 
     def features(
-        self, examples: Sequence[Question], tokenizer: Tokenizer, head: HeadConfig, training: bool
+        self, examples: Sequence[Question], tokenizer: Tokenizer, head: HeadConfig, training: bool, epoch: int = 0
     ) -> Features:
         """A question an item, its options the texts of it; values: options, how many it has, and labels."""
         most = head.num_labels

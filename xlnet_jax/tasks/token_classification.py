@@ -11,9 +11,9 @@ import optax
 from etils import epath
 
 from data_pipelines.tokenizer import Tokenizer
-from xlnet_jax.config import HeadConfig, InputError, OptimizerConfig
+from xlnet_jax.config import HeadConfig, InputError
 from xlnet_jax.models.inputs import text_inputs
-from xlnet_jax.tasks.config import FinetuneConfig, TaskDataConfig
+from xlnet_jax.tasks.config import FinetuneConfig
 from xlnet_jax.tasks.conll import LABEL, WORD, Sentence, divider, read_conll
 from xlnet_jax.tasks.encoding import encode_text
 from xlnet_jax.tasks.entities import Scores, entities, entity_scores, is_tag, scheme_of, strict_entities
@@ -25,20 +25,10 @@ SPECIALS = 2  # <sep> and <cls> behind a window
 PREDICTIONS, REPORT = "predictions.txt", "entities.tsv"
 
 
-def ner() -> FinetuneConfig:
-    """Named entities. The paper has no such task: the settings are those that BERT's paper searched for it (appendix
-    A.3), its larger rate and its smaller batch."""
-    return FinetuneConfig(
-        task="ner",
-        steps=2_000,
-        head=HeadConfig("token_classification"),
-        data=TaskDataConfig(batch_size=16, seq_len=256),
-        optimizer=OptimizerConfig(learning_rate=5e-5, warmup_steps=200),
-    )
-
-
 class TokenClassification:
     """Words with labels. Task ner: the labels are tags of entities; otherwise any."""
+
+    draws_anew = False
 
     def __init__(self, config: FinetuneConfig):
         self._seq_len = config.data.seq_len
@@ -68,7 +58,7 @@ class TokenClassification:
         return HeadConfig("token_classification", len(names), labels=tuple(names))
 
     def features(
-        self, examples: Sequence[Sentence], tokenizer: Tokenizer, head: HeadConfig, training: bool
+        self, examples: Sequence[Sentence], tokenizer: Tokenizer, head: HeadConfig, training: bool, epoch: int = 0
     ) -> Features:
         """A window of a sentence an item: positions "words" and values, [items, words], weight 1.0 on the words that
         are labelled there."""
