@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import flax.linen as nn
@@ -32,7 +33,7 @@ class MultipleChoice:
     draws_anew = False
 
     def __init__(self, config: FinetuneConfig):
-        self._form, self._columns = config.task, config.columns
+        self._form, self._columns, self._head = config.task, config.columns, config.head
         self._seq_len, self._max_qa_len = config.data.seq_len, config.choice.max_qa_len
         if self._seq_len - SPECIALS < self._max_qa_len:
             raise InputError(
@@ -46,7 +47,7 @@ class MultipleChoice:
 
     def head(self, train: Sequence[Question]) -> HeadConfig:
         """As many options as the question with the most has."""
-        return HeadConfig("multiple_choice", max(len(question.options) for question in train))
+        return replace(self._head, num_labels=max(len(question.options) for question in train))
 
     def features(
         self, examples: Sequence[Question], tokenizer: Tokenizer, head: HeadConfig, training: bool, epoch: int = 0

@@ -3,7 +3,7 @@
 import json
 import string
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from etils import epath
@@ -26,7 +26,7 @@ class Question:
     question: str
     options: tuple[str, ...]
     answer: int | None  # which option is right, from 0
-    where: str  # file and record, for messages
+    where: str = field(repr=False)  # file and record, for messages
     level: str | None = None  # RACE: middle or high (school)
 
     def asked(self, option: int) -> str:

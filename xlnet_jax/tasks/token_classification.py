@@ -1,6 +1,7 @@
 """A label for each word: named entities and other tags, in CoNLL form."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import flax.linen as nn
@@ -31,7 +32,7 @@ class TokenClassification:
     draws_anew = False
 
     def __init__(self, config: FinetuneConfig):
-        self._seq_len = config.data.seq_len
+        self._seq_len, self._head = config.data.seq_len, config.head
         self._of_entities = config.task != "token_classification"
         self._word = _column("text", config.columns.text, WORD)
         self._label = _column("label", config.columns.label, LABEL)
@@ -55,7 +56,7 @@ class TokenClassification:
     def head(self, train: Sequence[Sentence]) -> HeadConfig:
         """The labels of these sentences, in the order of the alphabet."""
         names = sorted({label for sentence in train for label in sentence.labels or ()})
-        return HeadConfig("token_classification", len(names), labels=tuple(names))
+        return replace(self._head, num_labels=len(names), labels=tuple(names))
 
     def features(
         self, examples: Sequence[Sentence], tokenizer: Tokenizer, head: HeadConfig, training: bool, epoch: int = 0

@@ -16,7 +16,8 @@ from tests.xlnet_jax.tasks.task_runs import outputs_and_loss, tiny, trained
 from xlnet_jax.config import HeadConfig, InputError
 from xlnet_jax.models.heads import build_model
 from xlnet_jax.tasks.config import ColumnsConfig
-from xlnet_jax.tasks.multiple_choice import MultipleChoice, dream, encode_option, race
+from xlnet_jax.tasks.defaults import dream, race
+from xlnet_jax.tasks.multiple_choice import MultipleChoice, encode_option
 from xlnet_jax.tasks.questions import Question
 
 MIDDLE = {
@@ -241,7 +242,7 @@ def test_an_option_that_a_question_lacks_has_no_share(questions, tokenizer):
     task, head, features = features_of(questions, tokenizer)
     config = tiny(tokenizer.vocab_size)
     params = random_params(config, head)
-    both, _ = outputs_and_loss(task, build_model(config, head), params, features, 3, 48, "left")
+    both, _ = outputs_and_loss(task, build_model(config, head), params, features, 2, 48, "right")
     assert (both["probabilities"][1, 3:] == 0).all()
     assert (both["probabilities"][2, 2:] == 0).all()
     np.testing.assert_allclose(both["probabilities"].sum(1), 1, atol=1e-5)
