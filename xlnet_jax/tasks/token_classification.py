@@ -63,8 +63,8 @@ class TokenClassification:
     ) -> Features:
         """A window of a sentence an item: positions "words" and values, [items, words], weight 1.0 on the words that
         are labelled there."""
-        self._names = head.labels
-        labels = _label_ids(examples, head)
+        self._names = head.labels or tuple(f"LABEL_{i}" for i in range(head.num_labels))
+        labels = _label_ids(examples, self._names)
         pieces = encode_words([sentence.words for sentence in examples], tokenizer)
         items = [(i, window) for i, p in enumerate(pieces) for window in windows(p, self._seq_len - SPECIALS)]
         most = max(window.last_word - window.first_word for _, window in items)
@@ -154,14 +154,14 @@ def _labels(examples: Sequence[Sentence]) -> list[tuple[str, ...]]:
     return [sentence.labels or () for sentence in examples]
 
 
-def _label_ids(examples: Sequence[Sentence], head: HeadConfig) -> list[np.ndarray]:
-    numbers = {label: i for i, label in enumerate(head.labels)}
+def _label_ids(examples: Sequence[Sentence], names: Sequence[str]) -> list[np.ndarray]:
+    numbers = {label: i for i, label in enumerate(names)}
     for sentence in examples:
         for i, label in enumerate(sentence.labels or ()):
             if label not in numbers:
                 raise InputError(
                     f"{sentence.where(i)}: the label {label!r} is not in the training data, which has "
-                    f"{', '.join(head.labels)}"
+                    f"{', '.join(names)}"
                 )
     return [np.array([numbers[label] for label in labels], np.int32) for labels in _labels(examples)]
 
