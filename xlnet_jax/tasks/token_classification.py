@@ -38,6 +38,8 @@ class TokenClassification:
         self._label = _column("label", config.columns.label, LABEL)
         self._names: tuple[str, ...] = ()
         self.metric = "f1" if self._of_entities else "accuracy"
+        if config.columns.text_pair or config.columns.id:
+            raise InputError("columns.text-pair and columns.id: a file in CoNLL form has words and labels alone")
         if config.data.seq_len <= SPECIALS:
             raise InputError(f"data.seq-len {config.data.seq_len} leaves no room for words beside <sep> and <cls>")
 

@@ -199,6 +199,11 @@ def test_files_of_another_form_are_refused(tmp_path, task, content, message):
         MultipleChoice(configured(task)).read([str(tmp_path / "a.txt")], labelled=True)
 
 
+def test_names_of_fields_are_refused_where_the_form_has_its_own():
+    with pytest.raises(InputError, match="task race has fields of its own: leave --columns out, or --task multiple_ch"):
+        MultipleChoice(configured("race", text="story"))
+
+
 def test_settings_without_room_for_a_text_are_refused():
     config = dataclasses.replace(race(), data=dataclasses.replace(race().data, seq_len=128))
     with pytest.raises(

@@ -119,6 +119,8 @@ def test_columns_that_are_not_there_are_refused(tmp_path):
         read(tmp_path, "a O\n", task_with(label="2"))
     with pytest.raises(InputError, match=r"columns\.text word: a file in CoNLL form has no names of columns"):
         task_with(text="word")
+    with pytest.raises(InputError, match=r"columns\.text-pair and columns\.id: a file in CoNLL form has words"):
+        task_with(id="0")
 
 
 def test_a_label_that_was_not_learned_is_refused(tmp_path, tokenizer):
