@@ -6,8 +6,8 @@ learned as one that cannot be answered; the likeliest span of all windows is the
 
 import itertools
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, cast
 
 import flax.linen as nn
@@ -17,13 +17,13 @@ import numpy as np
 from etils import epath
 
 from data_pipelines.tokenizer import CLS, SEP, Tokenizer, normalize
-from xlnet_jax.config import HeadConfig, InputError, OptimizerConfig
+from xlnet_jax.config import HeadConfig, InputError
 from xlnet_jax.models.inputs import text_inputs
 from xlnet_jax.models.question_answering import SpanBeam, SpanLogProbs, XLNetForQuestionAnswering
 from xlnet_jax.objectives.supervised import span_loss_B
 from xlnet_jax.tasks.answers import NO_SPAN, NO_WINDOW, Answers, Window, candidates, write_answers
 from xlnet_jax.tasks.cmrc_scores import cmrc_scores
-from xlnet_jax.tasks.config import FinetuneConfig, QuestionAnsweringConfig, TaskDataConfig
+from xlnet_jax.tasks.config import FinetuneConfig
 from xlnet_jax.tasks.encoding import CLS_SEGMENT
 from xlnet_jax.tasks.features import Features
 from xlnet_jax.tasks.span_alignment import Aligner, Alignment
@@ -34,48 +34,6 @@ from xlnet_jax.tasks.task import DeviceBatch, Loss
 HEAD = HeadConfig("question_answering")
 SPECIALS = 3  # <sep>, <sep> and <cls>
 NO_PLACE = -1  # of a beam that is wider than the text
-
-
-def squad() -> FinetuneConfig:
-    """The paper's Table 8; warmup and layer-wise decay of the original's run_squad.py."""
-    return FinetuneConfig(
-        task="squad",
-        steps=8_000,
-        head=HEAD,
-        data=TaskDataConfig(batch_size=48, seq_len=512),
-        optimizer=OptimizerConfig(learning_rate=3e-5, warmup_steps=1_000, layer_decay=0.75),
-    )
-
-
-def squad2() -> FinetuneConfig:
-    """As `squad`."""
-    return replace(squad(), task="squad2")
-
-
-def cmrc2018() -> FinetuneConfig:
-    """Those of the Chinese XLNet (github.com/ymcui/Chinese-XLNet, fine-tuning details)."""
-    return FinetuneConfig(
-        task="cmrc2018",
-        steps=2_400,
-        head=HEAD,
-        data=TaskDataConfig(batch_size=16, seq_len=512),
-        qa=QuestionAnsweringConfig(max_answer_len=40),
-        optimizer=OptimizerConfig(learning_rate=3e-5, warmup_steps=240, layer_decay=0.75),
-    )
-
-
-def drcd() -> FinetuneConfig:
-    """Those of the Chinese XLNet."""
-    return replace(
-        cmrc2018(),
-        task="drcd",
-        steps=3_600,
-        qa=QuestionAnsweringConfig(max_answer_len=30),
-        optimizer=replace(cmrc2018().optimizer, warmup_steps=360),
-    )
-
-
-DEFAULTS: dict[str, Callable[[], FinetuneConfig]] = {f.__name__: f for f in (squad, squad2, cmrc2018, drcd)}
 
 
 @dataclass(frozen=True)
@@ -95,6 +53,8 @@ class _Document:
 
 class QuestionAnswering:
     """One of the four tasks, by config.task; they differ in scores, and in whether a question may be unanswerable."""
+
+    draws_anew = False
 
     def __init__(self, config: FinetuneConfig):
         self._qa, self._seq_len = config.qa, config.data.seq_len
@@ -119,7 +79,7 @@ class QuestionAnswering:
         return HEAD
 
     def features(
-        self, examples: Sequence[Question], tokenizer: Tokenizer, head: HeadConfig, training: bool
+        self, examples: Sequence[Question], tokenizer: Tokenizer, head: HeadConfig, training: bool, epoch: int = 0
     ) -> SpanFeatures:
         """Windows of qa.doc_stride. A question without windows is one whose text cannot be aligned with its tokens or,
         in training, whose answer does not occur in it."""
