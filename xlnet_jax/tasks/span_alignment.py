@@ -70,16 +70,10 @@ class Aligner:
         self._normalized = lru_cache(maxsize=None)(normalized)
 
     def align(self, text: str, pieces: Sequence[str]) -> Alignment | None:
-        """pieces: the text of each token, ▁ for a space. None where text and tokens are too different."""
+        """text: not empty; pieces: the text of each token, ▁ for a space. None where they are too different."""
         tokens_text = "".join(pieces).replace(SPACE, " ")
-        characters = list(map(self._normalized, text))
-        band = abs(len(text) - len(tokens_text)) + 5
-        # The original gives up after the second.
-        for width in (band, 2 * band, max(len(text), len(tokens_text))):
-            partner_N = longest_common_subsequence(characters, tokens_text, width)
-            matched = np.flatnonzero(partner_N != UNMATCHED)
-            if len(matched) > ENOUGH * len(text):
-                break
+        partner_N = _partners(list(map(self._normalized, text)), tokens_text)
+        matched = np.flatnonzero(partner_N != UNMATCHED)
         if len(matched) == 0 or len(matched) < ENOUGH * len(text):
             return None
         partner_of_place = np.full(len(tokens_text), UNMATCHED)
@@ -93,6 +87,18 @@ class Aligner:
             Partners(partner_N),
             np.repeat(np.arange(len(pieces)), lengths),
         )
+
+
+def _partners(characters: Sequence[str], tokens_text: str) -> np.ndarray:
+    length = len(characters)
+    if characters[0] != " " and [" ", *characters] == list(tokens_text):
+        return np.arange(length) + 1  # most texts: then no other subsequence of all characters ends as early
+    band = abs(length - len(tokens_text)) + 5
+    for width in (band, 2 * band, max(length, len(tokens_text))):  # the original gives up after the second
+        partner_N = longest_common_subsequence(characters, tokens_text, width)
+        if np.count_nonzero(partner_N != UNMATCHED) > ENOUGH * length:
+            break
+    return partner_N
 
 
 def longest_common_subsequence(a_N: Sequence[str], b_M: Sequence[str], band: int) -> np.ndarray:
