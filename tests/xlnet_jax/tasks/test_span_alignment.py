@@ -11,7 +11,7 @@ from xlnet_jax.tasks.span_alignment import UNMATCHED, Aligner, longest_common_su
 
 
 def by_table(a, b, band):
-    """The definition: a table of lengths, cells outside the band 0, and the way back that ends early in a, then in b."""
+    """The definition: a table of lengths, 0 outside the band, and the way back that ends early in a, then in b."""
     table = np.zeros((len(a) + 1, len(b) + 1), int)
     for i in range(len(a)):
         for j in range(max(0, i - band), min(len(b), i + band)):
