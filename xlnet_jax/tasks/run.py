@@ -7,7 +7,7 @@ import functools
 import hashlib
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -63,6 +63,7 @@ class Prepared:
     tokenizer: Tokenizer
     train: Sequence[Any]
     splits: Mapping[str, Split]
+    training_features: Callable[[int], Features]  # of an epoch
 
     @functools.cached_property
     def sha256(self) -> str:
@@ -71,12 +72,6 @@ class Prepared:
         for example in self.train:
             digest.update(repr(example).encode())
         return digest.hexdigest()
-
-    @functools.lru_cache(1)  # noqa: B019 (lives as long as the run)
-    def training_features(self, epoch: int) -> Features:
-        """Of an epoch."""
-        config = self.config
-        return self.task.features(self.train, self.tokenizer, config.head, training=True, epoch=epoch)
 
 
 def finetune(config: FinetuneConfig, hosts: Hosts = ALONE) -> int:
@@ -122,14 +117,17 @@ def _prepare(config: FinetuneConfig, workdirs: Sequence[Workdir], console: Conso
     train = task.read(config.train, True)
     config = replace(config, head=task.head(train))
     splits = _splits(config, task, tokenizer)
-    prepared = Prepared(config, task, start, tokenizer, train, splits)
-    items = prepared.training_features(0)
-    config = with_steps(config, len(items))
+
+    @functools.lru_cache(1)
+    def training_features(epoch: int) -> Features:
+        epoch = epoch if task.draws_anew else 0
+        return task.features(train, tokenizer, config.head, training=True, epoch=epoch)
+
+    config = with_steps(config, len(training_features(0)))
     sharding.make_mesh(config)
     read = [f"{len(train):,} to learn from", *(f"{len(s.examples):,} to {name}" for name, s in splits.items())]
     console.print(f"examples    {', '.join(read)}")
-    prepared = replace(prepared, config=config)
-    return prepared
+    return Prepared(config, task, start, tokenizer, train, splits, training_features)
 
 
 def _splits(config: FinetuneConfig, task: Task[Any], tokenizer: Tokenizer) -> dict[str, Split]:
