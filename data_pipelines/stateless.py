@@ -23,6 +23,7 @@ class Purpose(IntEnum):
     ORDER_REUSED = 5
     ORDER_NEW = 6
     TOKENIZER_SAMPLE = 7
+    SCORING_ORDER = 8
 
 
 def uniforms(seed: int, purpose: Purpose, step: int, rows: Sequence[int] | np.ndarray, width: int) -> np.ndarray:
