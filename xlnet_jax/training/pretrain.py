@@ -16,7 +16,7 @@ from jax.sharding import Mesh
 from rich.console import Console
 
 from data_pipelines.batches import BatchSource
-from data_pipelines.corpus import Corpus, SplitName
+from data_pipelines.corpus import Corpus
 from data_pipelines.tokenizer import Tokenizer
 from xlnet_jax.config import PRESETS, Config, InputError, flatten, from_dict, to_dict
 from xlnet_jax.interop.pretrained import Pretrained
@@ -27,6 +27,7 @@ from xlnet_jax.training.checkpoint import Checkpoints
 from xlnet_jax.training.compile_cache import programs_kept_in
 from xlnet_jax.training.curves import draw_curves
 from xlnet_jax.training.goodput import WallTime
+from xlnet_jax.training.held_out import held_out_batches
 from xlnet_jax.training.hosts import ALONE, Hosts
 from xlnet_jax.training.initial import begin_from, params_of, tokenizer_of
 from xlnet_jax.training.interrupt import stop_after_step
@@ -43,7 +44,6 @@ from xlnet_jax.training.weights_and_biases import WandbRun, demand_wandb
 from xlnet_jax.training.workdir import Workdir
 
 _TEXT_SETTINGS = ("corpus", "validation", "corpus_errors", "text_field", "tfds_data_dir")
-VALIDATION_SEED = 2**31 - 1  # the held-out targets are the same in every run
 
 
 @dataclass(frozen=True)
@@ -122,12 +122,8 @@ def _train(run: _Run, hosts: Hosts, console: Console, began: float) -> int:
     put = sharding.batch_to_mesh(mesh, config.data.batch_size)
     rows = sharding.process_rows(mesh, config.data.batch_size)
 
-    def source(split: SplitName, seed: int) -> BatchSource:
-        return BatchSource(corpus, split, run.tokenizer.is_word_start, config.data, config.model.mem_len, seed)
-
-    train, validation = source("train", config.seed), source("validation", VALIDATION_SEED)
-    eval_steps = min(validation.steps_per_epoch, -(-config.eval.max_windows // config.data.batch_size))
-    held_out = list(validation.iterate(0, eval_steps, rows))
+    train = BatchSource(corpus, "train", run.tokenizer.is_word_start, config.data, config.model.mem_len, config.seed)
+    held_out = held_out_batches(corpus, run.tokenizer, config, rows)
     unigram_nats = unigram_line(corpus.unigram_counts, held_out, put)
 
     # ---- model ------------------------------------------------------------------------------------------------------

@@ -156,7 +156,7 @@ def test_what_is_no_order_of_the_text_is_said(model, orders, said):
 
 
 def test_what_cannot_be_scored_is_said(model):
-    with pytest.raises(InputError, match="b.txt: line 2: 6 pieces, and 5 at most: split it, or raise --max-len"):
+    with pytest.raises(InputError, match=r"b.txt: line 2: 6 pieces, and 5 at most: split it, or raise --max-len"):
         score_texts(model, ["new", TEXT], names=["b.txt: line 1", "b.txt: line 2"], max_len=5)
     with pytest.raises(InputError, match="text 1: the tokenizer leaves nothing of it"):
         score_texts(model, ["new", " "])
