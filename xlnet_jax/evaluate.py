@@ -213,7 +213,7 @@ def _corpus(options: Evaluate, config: Config, pretrained: Pretrained, run: Run 
 def _print(found: HeldOut, config: Config, corpus: Corpus, name: str, checkpoint: str, known: str) -> None:
     c, m, split = config.data, config.model, corpus.manifest.splits["validation"]
     dropped = f", {split.dropped_tokens:,} behind the last left out" if split.dropped_tokens else ""
-    side = "below" if found.loss < found.unigram else "above"
+    side = f"{abs(found.unigram - found.loss):.4f} {'below' if found.loss < found.unigram else 'above'}"
     per_piece, per_word = found.characters / found.pieces, found.pieces / max(found.words, 1)
     with cli.printing():
         print(
@@ -221,7 +221,7 @@ def _print(found: HeldOut, config: Config, corpus: Corpus, name: str, checkpoint
             f"text        {name}: {split.blocks:,} blocks of {corpus.block_len:,} tokens{dropped}\n"
             f"windows     {found.windows:,} of {c.seq_len} tokens, {c.batch_size} a batch, memory {m.mem_len}\n"
             f"targets     {found.targets:,} pieces\n"
-            f"loss        {found.loss:.4f} nats a piece, {abs(found.unigram - found.loss):.4f} {side} the unigram line\n"
+            f"loss        {found.loss:.4f} nats a piece, {side} the unigram line\n"
             f"unigram     {found.unigram:.4f} nats a piece, by the frequencies of {known}\n"
             f"perplexity  {found.perplexity:,.2f} a piece\n"
             f"bits        {found.bits_per_piece:.4f} a piece, {found.bits_per_character:.4f} a character, "

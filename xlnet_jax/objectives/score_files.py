@@ -32,7 +32,7 @@ def write_scores(
     dtype: Literal["float32", "bfloat16"] = "float32",
     on_scored: Callable[[int], None] = lambda count: None,
 ) -> None:
-    """Scores texts (`score_texts`) as they come, into a .jsonl or .tsv file, or as JSON Lines on the standard output."""
+    """Scores texts (`score_texts`) as they come, into a .jsonl or .tsv file, or as JSON Lines to standard output."""
     pretrained, done = on_device(pretrained, dtype), 0
     with _opened(out) as file:
         write = _table(file, orders) if out and out.endswith(".tsv") else _lines(file, orders)
@@ -83,7 +83,7 @@ def _lines(file: IO[str], orders: Sequence[str]) -> Write:
 def _table(file: IO[str], orders: Sequence[str]) -> Write:
     table = csv.writer(file, dialect="excel-tab", lineterminator="\n")
     table.writerow(["id", _name(orders), "pieces", "perplexity", "text"])
-    number = 0
+    number = -1
 
     def write(record: TextRecord, score: TextScore) -> None:
         nonlocal number
