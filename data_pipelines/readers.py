@@ -36,6 +36,7 @@ CHUNK_BYTES = 2**20
 MAX_LINE_BYTES = 2**24
 COMPRESSED_BYTES = 2**16
 PARQUET_ROWS = 16  # at once, as each may hold megabytes
+ROWS = 256  # of tables of examples
 SHOWN_NAMES = 8  # of fields or columns, in a message
 DAMAGED = (gzip.BadGzipFile, zlib.error, lzma.LZMAError, zstd.ZstdError)
 
@@ -274,6 +275,40 @@ def _decode(lines: bytes, offset: int, path: str, errors: Errors) -> str:
             "convert the file, or name another"
         )
     return text
+
+
+def numbered_lines(path: str) -> Iterator[tuple[int, str]]:
+    """(number from 1, line without its end) of a file of UTF-8; a byte-order mark and carriage returns at the ends of
+    lines are no part of them. Raises InputError, with file and line, on bytes that are not text."""
+    number = 0
+    for lines, _ in _blocks_of_lines(path):
+        for line in lines.split(b"\n")[:-1]:
+            number += 1
+            try:
+                text = line.removesuffix(b"\r").decode()
+            except UnicodeDecodeError as error:
+                byte = f"0x{line[error.start]:02x}"
+                raise InputError(f"text {path}: line {number} is not UTF-8 ({byte}); convert the file") from None
+            if "\0" in text:
+                raise InputError(
+                    f"text {path}: line {number} has a zero byte, so this is no UTF-8 text but UTF-16 or binary; "
+                    "convert the file, or name another"
+                )
+            yield number, text
+
+
+def parquet_rows(path: str) -> Iterator[dict[str, Any]]:
+    """The rows of a Parquet file, by the names of its columns. InputError where it is damaged."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        with _on_disk(path) as local, pq.ParquetFile(local, buffer_size=CHUNK_BYTES, pre_buffer=False) as file:
+            for batch in file.iter_batches(batch_size=ROWS):
+                yield from batch.to_pylist()
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        why = " ".join(str(error).split())
+        raise InputError(f"text {path}: a damaged Parquet file, or none ({why})") from None
 
 
 @contextlib.contextmanager

@@ -20,8 +20,9 @@ from typing import Any, TypeVar, cast, get_args, get_origin, get_type_hints
 import tyro
 
 from data_pipelines.quiet_tensorflow import keep_tensorflow_quiet
-from xlnet_jax.config import FIXED_BY_WEIGHTS, PRESETS, Config, InputError, flatten
+from xlnet_jax.config import FIXED_BY_WEIGHTS, PRESETS, Config, InputError
 from xlnet_jax.rules import validate
+from xlnet_jax.settings import flatten
 
 USER_ERROR = InputError.exit_code
 CRASH = 1

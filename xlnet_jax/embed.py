@@ -76,7 +76,7 @@ def main(argv: Sequence[str]) -> int:
     from xlnet_jax.embedding_files import write_embeddings
     from xlnet_jax.interop.formats import load_with_tokenizer
     from xlnet_jax.objectives.query_stream import on_device
-    from xlnet_jax.training.held_out import Run
+    from xlnet_jax.training.evaluation import Run
 
     found = sources.find(options.text, options.text_field, options.tfds_data_dir)
     run = Run.of(options.checkpoint)

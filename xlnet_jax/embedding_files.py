@@ -26,7 +26,7 @@ class Embedder(Protocol):
 def write_embeddings(
     embed: Embedder, texts: Iterable[TextRecord], out: str, on_embedded: Callable[[int], None] = lambda count: None
 ) -> tuple[int, int]:
-    """Writes the vectors of texts as they come: .npy, float32 [texts, D], or .parquet, with the columns id (those of the
+    """Writes the vectors of texts as they come: .npy, float32 [texts, D], or .parquet, with the columns id (of the
     texts, else their numbers from 0) and embedding. Returns (texts, D)."""
     opened = _parquet if out.endswith(".parquet") else _npy
     done = width = 0

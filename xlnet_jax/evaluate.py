@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from data_pipelines.corpus import Corpus
     from xlnet_jax.interop.pretrained import Pretrained
-    from xlnet_jax.training.held_out import HeldOut, Run
+    from xlnet_jax.training.evaluation import Measured, Run
 
 PROG = "python -m xlnet_jax.evaluate"
 BATCH_SIZE = 8  # rows, for weights that bring no settings of a run along
@@ -105,7 +105,7 @@ def main(argv: Sequence[str]) -> int:
 
     from xlnet_jax.interop.formats import load_with_tokenizer
     from xlnet_jax.objectives.query_stream import scoring_tokenizer
-    from xlnet_jax.training.held_out import Run
+    from xlnet_jax.training.evaluation import Run
 
     run = Run.of(options.checkpoint)
     pretrained = load_with_tokenizer(options.checkpoint, options.tokenizer)
@@ -143,7 +143,7 @@ def _score(options: Evaluate, pretrained: Pretrained, run: Run | None, status: S
 
 
 def _measure(options: Evaluate, argv: Sequence[str], pretrained: Pretrained, run: Run | None, status: Status) -> None:
-    from xlnet_jax.training.held_out import evaluate
+    from xlnet_jax.training.evaluation import evaluate
 
     config = _settings(options, argv, pretrained, run)
     if options.dtype:
@@ -155,7 +155,7 @@ def _measure(options: Evaluate, argv: Sequence[str], pretrained: Pretrained, run
         elif corpus.manifest.made_from["train"] != corpus.manifest.made_from["validation"]:
             known = "the corpus' training text"
         found = evaluate(
-            pretrained, corpus, config, counts_V, lambda done, all: status.update(f"batch {done + 1:,} of {all:,}")
+            pretrained, corpus, config, counts_V, lambda number, of: status.update(f"batch {number:,} of {of:,}")
         )
         status.stop()
         _print(found, config, corpus, name, options.checkpoint, known)
@@ -190,7 +190,7 @@ def _corpus(options: Evaluate, config: Config, pretrained: Pretrained, run: Run 
     """The text as a corpus, and its name."""
     from data_pipelines import sources
     from data_pipelines.corpus import Corpus, is_corpus
-    from xlnet_jax.training.held_out import corpus_of
+    from xlnet_jax.training.evaluation import corpus_of
 
     prepared = [name for name in options.text if is_corpus(name)]
     if prepared and len(options.text) > 1:
@@ -210,7 +210,7 @@ def _corpus(options: Evaluate, config: Config, pretrained: Pretrained, run: Run 
         )
 
 
-def _print(found: HeldOut, config: Config, corpus: Corpus, name: str, checkpoint: str, known: str) -> None:
+def _print(found: Measured, config: Config, corpus: Corpus, name: str, checkpoint: str, known: str) -> None:
     c, m, split = config.data, config.model, corpus.manifest.splits["validation"]
     dropped = f", {split.dropped_tokens:,} behind the last left out" if split.dropped_tokens else ""
     side = f"{abs(found.unigram - found.loss):.4f} {'below' if found.loss < found.unigram else 'above'}"
@@ -229,7 +229,7 @@ def _print(found: HeldOut, config: Config, corpus: Corpus, name: str, checkpoint
         )
 
 
-def _save(found: HeldOut, out: Path) -> None:
+def _save(found: Measured, out: Path) -> None:
     from data_pipelines.atomic import complete_file
 
     derived = ("perplexity", "bits_per_piece", "bits_per_character", "bits_per_word")

@@ -15,8 +15,9 @@ from data_pipelines import windows
 from data_pipelines.corpus import MANIFEST_FILE, Corpus, SplitName, is_corpus
 from data_pipelines.tokenizer import Tokenizer
 from xlnet_jax import cli
-from xlnet_jax.config import PRESETS, Config, DataConfig, InputError, demo, from_dict
+from xlnet_jax.config import PRESETS, Config, DataConfig, InputError, demo
 from xlnet_jax.rules import validate
+from xlnet_jax.settings import from_dict
 
 PROG = "python -m data_pipelines.inspect"
 MAX_STEP = 2**31
@@ -102,7 +103,7 @@ def _find(folder: Path, tokenizer: str | None) -> Place:
     if not (folder / MANIFEST_FILE).is_file() and (folder / "config.json").is_file():
         corpus = folder / "corpus"
         try:
-            run = from_dict(json.loads((folder / "config.json").read_text()))
+            run = from_dict(Config, json.loads((folder / "config.json").read_text()))
         except (ValueError, TypeError, AttributeError) as error:
             raise InputError(f"{folder / 'config.json'} is not the settings of a run: {error}") from None
         # One that was prepared before stands elsewhere.

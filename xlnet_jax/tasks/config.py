@@ -1,7 +1,5 @@
 """The settings of a finetuning run, and where those of each task start from. Imports neither jax nor TensorFlow."""
 
-import dataclasses
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -38,7 +36,7 @@ class TaskDataConfig:
     """Batches of examples, padded to a few lengths."""
 
     batch_size: int = 32
-    """examples of the global batch, over all devices and hosts; of question answering and tagging, pieces of documents"""
+    """examples of the global batch, over all devices and hosts; of question answering, windows over documents"""
     seq_len: int = 128
     """longest text with its special tokens, in tokens"""
     buckets: tuple[int, ...] = operational(())
@@ -73,23 +71,53 @@ class QuestionAnsweringConfig:
 
 
 @dataclass(frozen=True)
+class ChoiceConfig:
+    """Multiple choice (`run_race.py`)."""
+
+    max_qa_len: int = 128
+    """longest question with an option, in tokens; its beginning is cut"""
+
+
+@dataclass(frozen=True)
 class RankingConfig:
-    """Document ranking (paper, section 3.3): documents by their score beside a query."""
+    """Document ranking (paper, section 3.3): documents by their score beside a query. --train and --eval are qrels,
+    --predict runs or queries."""
 
     documents: tuple[str, ...] = operational(())
-    """files of documents: JSONL, TSV or Cranfield's form"""
+    """files of documents: SMART's form (Cranfield), JSON lines (id, title, text) or TSV (id, text)"""
     queries: tuple[str, ...] = operational(())
     """files of queries in the same forms"""
-    loss: Literal["pairwise", "pointwise"] = "pairwise"
-    """pairwise = a relevant document above another of the same query; pointwise = each document's relevance"""
+    judgements: Literal["graded", "cranfield"] = "graded"
+    """graded = the higher the better; cranfield = its codes, of which 1 is the best and the documents of -1, which the
+    questions came from, are left out, and its count of the queries by their order, not by their ids"""
+    unknown: Literal["refuse", "skip"] = "refuse"
+    """ids of judged documents, candidates and queries that no file has; skip = they are counted and left out, but stay
+    judged in scores"""
+    loss: Literal["pairwise", "softmax", "pointwise"] = "pairwise"
+    """pairwise = log(1 + exp(other - relevant)), a relevant document above each other of its group; softmax = above all
+    at once; pointwise = each document's relevance by itself, binary cross-entropy"""
     negatives: int = 4
-    """documents that are not relevant beside each that is, drawn anew each epoch"""
+    """documents that are not relevant beside each that is, drawn anew each epoch: from those judged so and the
+    candidates, and from all documents where these are too few"""
     candidates: tuple[str, ...] = operational(())
-    """TREC run files whose documents are ranked anew in evaluation; none = all that are judged"""
+    """TREC run files whose documents are ranked anew in evaluation; none = all that are judged, and others"""
+    depth: int = 100
+    """best documents of a run that are ranked anew, for each query"""
+    others: int = 100
+    """documents drawn at random that are ranked with those judged, where there are no candidates"""
+    max_query_len: int = 64
+    """longest query, in tokens; its end is cut, and a document has the rest of data.seq-len"""
+    max_passages: int = 1
+    """1 = the end of a long document is cut; more = it is read in as many pieces at the most, and has the score of its
+    best one"""
     cutoff: int = 20
-    """k of NDCG@k and ERR@k, in documents"""
+    """k of NDCG@k, ERR@k and P@k, in documents"""
+    gain: Literal["exponential", "linear"] = "exponential"
+    """of NDCG: 2^grade - 1, as gdeval has it for ClueWeb, or the grade itself, as trec_eval"""
     relevant_from: int = 1
-    """lowest judgement that counts as relevant"""
+    """lowest grade that counts as relevant: in training, and in MAP, MRR and P@k"""
+    max_grade: int = 4
+    """highest grade that there is, of which ERR makes probabilities; 4 in gdeval"""
 
 
 @dataclass(frozen=True)
@@ -143,6 +171,7 @@ class FinetuneConfig:
     columns: ColumnsConfig = ColumnsConfig()
     data: TaskDataConfig = TaskDataConfig()
     qa: QuestionAnsweringConfig = QuestionAnsweringConfig()
+    choice: ChoiceConfig = ChoiceConfig()
     ranking: RankingConfig = RankingConfig()
     optimizer: OptimizerConfig = OptimizerConfig(learning_rate=2e-5, warmup_steps=1_000)
     mesh: MeshConfig = MeshConfig()

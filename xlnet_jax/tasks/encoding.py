@@ -16,7 +16,7 @@ def encode_text(ids_a: np.ndarray, ids_b: np.ndarray | None, limit: int | None) 
         kept = shortened([len(p) for p in parts], limit - len(parts) - 1)
         parts = [p[:n] for p, n in zip(parts, kept, strict=True)]
     ids = np.concatenate([*(np.append(p, SEP) for p in parts), [CLS]])
-    segments = np.repeat([0, 1][: len(parts)] + [CLS_SEGMENT], [*(len(p) + 1 for p in parts), 1])
+    segments = np.repeat([*range(len(parts)), CLS_SEGMENT], [*(len(p) + 1 for p in parts), 1])
     return ids.astype(np.int32), segments.astype(np.int32)
 
 
@@ -34,7 +34,7 @@ def shortened(lengths: list[int], limit: int) -> list[int]:
 
 
 def head_and_tail(ids: np.ndarray, limit: int, head_share: float = 0.25) -> np.ndarray:
-    """At most limit tokens of a text: its beginning and its end (Sun et al. 2019, section 5.3.1: 128 and 382 of 510)."""
+    """At most limit tokens of a text: its beginning and its end (Sun et al. 2019, section 5.3.1)."""
     if len(ids) <= limit:
         return ids
     head = round(limit * head_share)

@@ -11,6 +11,7 @@ import numpy as np
 
 from data_pipelines.tokenizer import PAD
 from xlnet_jax.dims import Batch
+from xlnet_jax.tasks.config import TaskDataConfig
 
 FILL = {"input_ids": PAD, "excluded": 1}  # of padding; all else is 0
 NO_ITEM = -1
@@ -41,10 +42,13 @@ class Features:
         return of_texts.reshape(-1, self.texts_per_item).max(axis=1)
 
 
-def bucket_lengths(seq_len: int, asked: Sequence[int] = ()) -> tuple[int, ...]:
-    """Lengths that batches are padded to, ascending; the last is seq_len."""
-    buckets = asked or (-(-seq_len // part) for part in (8, 4, 2))
-    return tuple(sorted({*(b for b in buckets if b < seq_len), seq_len}))
+def bucket_lengths(data: TaskDataConfig) -> tuple[int, ...]:
+    """Lengths that batches are padded to, ascending; the last is the longest that a text can have: seq_len, or several
+    windows of it, which are read one after the other."""
+    buckets = data.buckets or (-(-data.seq_len // part) for part in (8, 4, 2))
+    windows = data.max_windows if data.long_texts == "memory" else 1
+    whole = (data.seq_len * n for n in range(1, windows + 1))
+    return tuple(sorted({*(b for b in buckets if b < data.seq_len), *whole}))
 
 
 def collate(

@@ -33,6 +33,9 @@ class Task(Protocol[E]):
     metric: str
     """what chooses the best checkpoint where the settings name nothing else; the higher the better"""
 
+    draws_anew: bool
+    """its training features differ from epoch to epoch, though not their number"""
+
     def read(self, paths: Sequence[str], labelled: bool) -> list[E]:
         """The examples of these files. InputError names file and line of what cannot be read; labelled: a label that is
         missing is a mistake."""
@@ -42,9 +45,11 @@ class Task(Protocol[E]):
         """What is put on the network: its labels are those of the training examples."""
         ...
 
-    def features(self, examples: Sequence[E], tokenizer: Tokenizer, head: HeadConfig, training: bool) -> Features:
+    def features(
+        self, examples: Sequence[E], tokenizer: Tokenizer, head: HeadConfig, training: bool, epoch: int = 0
+    ) -> Features:
         """What the network reads of them. training: with what `score` needs; otherwise only what `predict` does.
-        InputError where a label is not the head's."""
+        epoch: of training, where it draws anew. InputError where a label is not the head's."""
         ...
 
     def score(self, model: nn.Module, params: Any, batch: DeviceBatch, dropout_key: jax.Array | None) -> Loss:
@@ -52,16 +57,15 @@ class Task(Protocol[E]):
         ...
 
     def predict(self, model: nn.Module, params: Any, batch: DeviceBatch) -> dict[str, jax.Array]:
-        """What the network says, [B, …] arrays."""
+        """What the network says, [B, …] arrays whose shapes do not depend on the bucket, nor numbers on the padding."""
         ...
 
     def metrics(self, examples: Sequence[E], features: Features, outputs: Mapping[str, np.ndarray]) -> dict[str, float]:
-        """How right that is, by the official scores. outputs: [items, …], those of `predict` in the order of features."""
+        """How right that is, by the official scores. outputs: [items, …] of `predict`, in the order of features."""
         ...
 
     def write(
         self, folder: epath.Path, examples: Sequence[E], features: Features, outputs: Mapping[str, np.ndarray]
     ) -> list[str]:
-        """Writes files of predictions into a folder that exists, in the form that is official for the task; returns their
-        names."""
+        """Writes files of predictions into a folder that exists, in the task's official form; returns their names."""
         ...

@@ -2,6 +2,7 @@
 carried memory, so that a run's own number comes out for its own text."""
 
 import contextlib
+import itertools
 import math
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -9,11 +10,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from data_pipelines import windows
-from data_pipelines.batches import BatchSource
 from data_pipelines.corpus import Corpus, is_corpus
 from data_pipelines.prepare import prepare
 from data_pipelines.readers import Errors
@@ -24,16 +23,15 @@ from xlnet_jax.config import Config
 from xlnet_jax.dims import Batch
 from xlnet_jax.interop import native
 from xlnet_jax.interop.pretrained import Pretrained
-from xlnet_jax.models.lm import XLNetLM
+from xlnet_jax.objectives.plm import PermutationLM
 from xlnet_jax.objectives.query_stream import scoring_tokenizer
 from xlnet_jax.rules import validate
 from xlnet_jax.training import sharding
+from xlnet_jax.training.heldout import HeldOutLoss, held_out_batches
 from xlnet_jax.training.optimizer import make_optimizer
 from xlnet_jax.training.state import empty_mems_ZBMD, plan_state
 from xlnet_jax.training.step import make_eval_step
 from xlnet_jax.training.unigram import unigram_line
-
-VALIDATION_SEED = 2**31 - 1  # the held-out targets are the same in every run
 
 
 @dataclass(frozen=True)
@@ -59,7 +57,7 @@ class Run:
 
 
 @dataclass(frozen=True)
-class HeldOut:
+class Measured:
     """What was measured on some windows, and what their text consists of."""
 
     loss: float  # nats per target: a piece that was predicted
@@ -90,16 +88,6 @@ class HeldOut:
         return self.bits_per_piece * self.pieces / max(self.words, 1)
 
 
-def held_out_batches(
-    corpus: Corpus, tokenizer: Tokenizer, config: Config, rows: Sequence[int] | np.ndarray | None = None
-) -> list[Batch]:
-    """The batches of an evaluation, `rows` of each (None = all)."""
-    data = config.data
-    source = BatchSource(corpus, "validation", tokenizer.is_word_start, data, config.model.mem_len, VALIDATION_SEED)
-    steps = min(source.steps_per_epoch, -(-config.eval.max_windows // data.batch_size))
-    return list(source.iterate(0, steps, rows))
-
-
 @contextlib.contextmanager
 def corpus_of(text: Sequence[Source], tokenizer: Tokenizer, config: Config, errors: Errors) -> Iterator[Corpus]:
     """This text as the held-out part of a corpus, which is gone afterwards; its unigram counts are of the same text."""
@@ -115,13 +103,13 @@ def evaluate(
     corpus: Corpus,
     config: Config,
     unigram_counts: np.ndarray,
-    on_batch: Callable[[int, int], None] = lambda done, batches: None,
-) -> HeldOut:
+    on_batch: Callable[[int, int], None] = lambda number, batches: None,
+) -> Measured:
     """The loss of a checkpoint on the validation split of a corpus. config: its data, eval, mesh and model.mem_len
     count; unigram_counts: int64 [V], of the text that the unigram line knows.
 
-    on_batch: called with the number of batches done and of all. Raises InputError where the settings contradict each
-    other, or the corpus or the checkpoint does not fit.
+    on_batch: called before each batch with its number, from 1, and that of all. Raises InputError where the settings
+    contradict each other, or the corpus or the checkpoint does not fit.
     """
     tokenizer = scoring_tokenizer(pretrained)
     corpus.demand(tokenizer, "the checkpoint's")
@@ -132,22 +120,22 @@ def evaluate(
     batches = held_out_batches(corpus, tokenizer, config)
     unigram = unigram_line(unigram_counts, batches, put)
 
-    model = XLNetLM(config.model)
-    plan = plan_state(config, model, make_optimizer(config.optimizer, config.steps), mesh)
-    step = make_eval_step(config, model, plan, mesh)
-    params = jax.device_put(pretrained.params, plan.shardings.params)
-    mems_ZBMD = empty_mems_ZBMD(config, mesh)
-    loss_sum = weight_sum = jnp.zeros(())
-    for done, batch in enumerate(batches):
-        jax.block_until_ready(loss_sum)  # one batch ahead of the device and no more
-        on_batch(done, len(batches))
-        scored = step(params, put(batch), mems_ZBMD)
-        mems_ZBMD = scored.new_mems_ZBMD
-        loss_sum, weight_sum = loss_sum + scored.loss_sum, weight_sum + scored.weight_sum
-    return HeldOut(
-        float(loss_sum / weight_sum), int(weight_sum), unigram, len(batches) * config.data.batch_size,
-        *_content(batches, tokenizer),
+    objective = PermutationLM(config)
+    plan = plan_state(objective, make_optimizer(config.optimizer, config.steps), mesh)
+    held_out = HeldOutLoss(
+        make_eval_step(objective, plan, mesh), batches, lambda: empty_mems_ZBMD(plan), put, unigram,
+        config.eval.every_steps,
     )  # fmt: skip
+    numbers = itertools.count(1)
+
+    def is_stopped() -> bool:
+        on_batch(next(numbers), len(batches))
+        return False
+
+    loss = held_out.measure(jax.device_put(pretrained.params, plan.shardings.params), is_stopped)
+    assert loss is not None
+    targets = int(sum(batch["target_weights"].sum() for batch in batches))
+    return Measured(loss, targets, unigram, len(batches) * config.data.batch_size, *_content(batches, tokenizer))
 
 
 def _content(batches: Sequence[Batch], tokenizer: Tokenizer) -> tuple[int, int, int]:
