@@ -6,6 +6,7 @@ from typing import TypeVar
 import numpy as np
 
 SHORTEST = 16
+FEW_TOKENS = 128  # less than this takes as long
 T = TypeVar("T")
 
 
@@ -24,9 +25,9 @@ def batches_by_length(
     for i in np.argsort(np.asarray(lengths), kind="stable").tolist():
         by_length.setdefault(min(padded_length(lengths[i]), longest), []).append(i)
     for length, rows in by_length.items():
-        size = max(1, batch_tokens // length)
         # A few texts fill no batch: powers of two again, so that their number makes few shapes too.
-        size = min(size, power_of_two(len(rows)))
+        fitting = max(power_of_two(len(rows)), FEW_TOKENS // length)
+        size = max(1, min(batch_tokens // length, fitting))
         for begin in range(0, len(rows), size):
             yield rows[begin : begin + size], size, length
 

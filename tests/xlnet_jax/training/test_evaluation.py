@@ -1,7 +1,6 @@
 """The held-out loss of a checkpoint: what training measured, for any checkpoint on any text."""
 
 import json
-import re
 
 import numpy as np
 import pytest
