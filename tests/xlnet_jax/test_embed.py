@@ -71,9 +71,8 @@ def test_vectors_depend_neither_on_the_bucket_nor_on_the_batch(model, monkeypatc
 
 def test_a_layer_is_named_from_either_end(model):
     ids, mask, segments = model.encode(TEXTS[1:2])
-    variables = {"params": model.params["backbone"]}
-    run = jax.jit(lambda inputs: Backbone(model.model).apply(variables, inputs, mutable="intermediates"))
-    _, sown = run(text_inputs(*map(jnp.asarray, (ids, mask, segments))))
+    run = jax.jit(lambda params, inputs: Backbone(model.model).apply(params, inputs, mutable="intermediates"))
+    _, sown = run({"params": model.params["backbone"]}, text_inputs(*map(jnp.asarray, (ids, mask, segments))))
     by_layer = sown["intermediates"]["layers"]["rows_BTD"][0].mean(2)
     for layer, place in ((1, 0), (-3, 0), (3, 2), (-1, 2)):
         np.testing.assert_allclose(embed_texts(model, TEXTS[1:2], layer=layer), by_layer[place], atol=SAME)
@@ -90,12 +89,12 @@ def segment_by_segment(model, text, seq_len, mem_len):
     """The hidden states of a text, each segment with the memory of those before it, one text and no padding."""
     config = dataclasses.replace(model.model, mem_len=mem_len)
     ids, _, segments = model.encode([text])
-    run = jax.jit(lambda inputs, mems: Backbone(config).apply({"params": model.params["backbone"]}, inputs, mems))
+    run = jax.jit(Backbone(config).apply)
     mems, hidden = None, []
     for begin in range(0, ids.shape[1], seq_len):
         part, kinds = (jnp.asarray(x[:, begin : begin + seq_len]) for x in (ids, segments))
         inputs = text_inputs(part, None, kinds, mem_len=0 if mems is None else mems.shape[2])
-        outputs = run(inputs, mems)
+        outputs = run({"params": model.params["backbone"]}, inputs, mems)
         mems = outputs.new_mems_ZBMD
         hidden.append(outputs.content_BLD[0])
     return np.concatenate(hidden)
@@ -133,7 +132,9 @@ def test_documents_come_with_their_ids(model, folder, tmp_path):
     documents = [f"{TEXTS[1]} {TEXTS[2]}", TEXTS[3]]
     blank = tmp_path / "documents.txt.gz"
     blank.write_bytes(gzip.compress(f"\n{TEXTS[1]}\n{TEXTS[2]}\n\n\n{TEXTS[3]}\n".encode()))
-    (tmp_path / "a.jsonl").write_text("".join(json.dumps({"text": t, "id": i}) + "\n" for i, t in zip("xy", documents)))
+    (tmp_path / "a.jsonl").write_text(
+        "".join(json.dumps({"text": t, "id": i}) + "\n" for i, t in zip("xy", documents, strict=True))
+    )
     pq.write_table(pa.table({"text": documents, "number": [7, 3]}), tmp_path / "a.parquet")
     expected = embed_texts(model, documents)
     for text, more, ids in (
