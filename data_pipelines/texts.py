@@ -36,8 +36,10 @@ def read_texts(
         for part in source.units:
             for record in _texts(part, unit, id_field, errors):
                 if not record.text:
-                    hint = "; --unit document reads blank lines as the ends of documents"
-                    raise InputError(f"{record.where} is empty{hint if isinstance(part, TextFile) else ''}")
+                    hint = "; only documents (embed --unit document) are divided by blank lines"
+                    raise InputError(
+                        f"{record.where} is empty: leave it out{hint if isinstance(part, TextFile) else ''}"
+                    )
                 yield record
 
 

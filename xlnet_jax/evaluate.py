@@ -16,6 +16,7 @@ from xlnet_jax import cli
 from xlnet_jax.config import Config, DataConfig, InputError, MeshConfig
 
 if TYPE_CHECKING:
+    import numpy as np
     from rich.status import Status
 
     from data_pipelines.corpus import Corpus
@@ -149,11 +150,7 @@ def _measure(options: Evaluate, argv: Sequence[str], pretrained: Pretrained, run
     if options.dtype:
         pretrained = dataclasses.replace(pretrained, model=replace(pretrained.model, dtype=options.dtype))
     with _corpus(options, config, pretrained, run) as (corpus, name):
-        counts_V, known = corpus.unigram_counts, "this text itself" if options.text else "the training text"
-        if run and (of_run := run.corpus()) and of_run.manifest.vocab_size == pretrained.model.vocab_size:
-            counts_V, known = of_run.unigram_counts, "the run's training text"
-        elif corpus.manifest.made_from["train"] != corpus.manifest.made_from["validation"]:
-            known = "the corpus' training text"
+        counts_V, known = _known(corpus, run)
         found = evaluate(
             pretrained, corpus, config, counts_V, lambda number, of: status.update(f"batch {number:,} of {of:,}")
         )
@@ -208,6 +205,16 @@ def _corpus(options: Evaluate, config: Config, pretrained: Pretrained, run: Run 
         raise InputError(
             "--text names no text, and the checkpoint stands beside no corpus: give --text, or --score FILE"
         )
+
+
+def _known(corpus: Corpus, run: Run | None) -> tuple[np.ndarray, str]:
+    """How often each piece occurs in the text that the unigram line knows, and what that text is."""
+    with contextlib.suppress(InputError):  # a damaged corpus is no obstacle to the loss on another text
+        if run and (own := run.corpus()) and len(own.unigram_counts) == corpus.manifest.vocab_size:
+            return own.unigram_counts, "the run's training text"
+    made_from = corpus.manifest.made_from
+    alone = made_from.get("validation") and made_from["validation"] == made_from.get("train")
+    return corpus.unigram_counts, "this text itself" if alone else "the corpus' training text"
 
 
 def _print(found: Measured, config: Config, corpus: Corpus, name: str, checkpoint: str, known: str) -> None:

@@ -155,7 +155,7 @@ def test_what_cannot_be_embedded_is_said_in_one_line(model, folder, tmp_path):
     ids.write_text('{"text": "a", "id": 1}\n{"text": "b", "id": "two"}\n{"text": " ", "id": 3}\n')
     out, lines = tmp_path / "x.npy", folder / "texts.txt"
     for text, made, more, said in (
-        (gap, out, (), r"gap\.txt: line 2 is empty; --unit document reads blank lines"),
+        (gap, out, (), r"gap\.txt: line 2 is empty: leave it out; only documents \(embed --unit document\)"),
         (lines, tmp_path / "x.csv", (), r"give a name that ends in \.npy or \.parquet"),
         (lines, gap.with_suffix(".npy"), ("--id-field", "x"), r"a \.npy file has no place for ids"),
         (lines, out, ("--layer", "4"), r"layer 4: the checkpoint has the layers 1 to 3, or -1 to -3"),

@@ -52,7 +52,7 @@ class Run:
     def corpus(self) -> Corpus | None:
         """The text that it learns from, with its held-out part, where that is still there."""
         beside = self.folder / "corpus"
-        there = next((name for name in (beside, *self.config.corpus) if is_corpus(name)), None)
+        there = next((name for name in (beside, *(self.config.corpus or ())) if is_corpus(name)), None)
         return Corpus(there) if there else None
 
 
