@@ -14,6 +14,7 @@ from xlnet_jax.config import InputError
 from xlnet_jax.models.heads import build_model
 from xlnet_jax.tasks.config import ColumnsConfig
 from xlnet_jax.tasks.defaults import ner
+from xlnet_jax.tasks.features import NO_ITEM, collate
 from xlnet_jax.tasks.token_classification import TokenClassification
 
 CONLL_2003 = """-DOCSTART- -X- -X- O
@@ -191,6 +192,17 @@ def test_results_do_not_depend_on_padding_or_neighbours(learned):
     scored = features.values["target_weights"] > 0
     np.testing.assert_array_equal(left["label"][scored], right["label"][scored])
     assert loss == pytest.approx(other, rel=1e-4, abs=0)
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_a_row_of_padding_looks_at_no_place_outside_of_its_bucket(sentences, tokenizer, side):
+    # Outside, the network says NaN, which no weight of 0 takes away.
+    _, features = features_of(task_with(), sentences[::-1], tokenizer)
+    longer, shorter = features.lengths
+    assert longer > shorter
+    batch = collate(features, [1, NO_ITEM], int(shorter), side)
+    assert ((batch["words"] >= 0) & (batch["words"] < shorter)).all()
+    assert batch["target_weights"].sum() == len(sentences[0].words)
 
 
 # ---- scores and files -----------------------------------------------------------------------------------------------
