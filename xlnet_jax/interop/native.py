@@ -27,12 +27,12 @@ PARAMS, CONFIG, TOKENIZER, RESULTS = "params", Path("config") / "metadata", "tok
 
 
 def find(folder: Path) -> Path | None:
-    """The checkpoint in a run's folder, in its checkpoints/ (its newest), or the folder itself; None where none is. Of a
-    finetuning run that has ended it is the one that its results name."""
-    if (folder / RESULTS).is_file() and (
-        chosen := folder / str(read_json(folder / RESULTS).get("checkpoint"))
-    ).is_dir():
-        return chosen
+    """The checkpoint in a run's folder, in its checkpoints/ (its newest), or the folder itself; None where none is. A
+    finetuning run that has ended names it in its results."""
+    if (folder / RESULTS).is_file():
+        chosen = folder / str(read_json(folder / RESULTS).get("checkpoint"))
+        if chosen.is_dir():
+            return chosen
     for parent in (folder / "checkpoints", folder):
         steps = [p for p in parent.iterdir() if p.name.isdecimal() and (p / PARAMS).is_dir()] if parent.is_dir() else []
         if steps:
