@@ -77,7 +77,7 @@ def _of_role(name: str, stems: Groups, splits: Sequence[str]) -> list[str]:
     for group in stems:
         if found := [str(there[stem]) for stem in group if stem in there]:
             return found
-    wanted = " or ".join(" and ".join(group) for group in stems)
+    wanted = " or ".join(stem for group in stems for stem in group)
     raise InputError(f"{name}: this folder has no table named {wanted} (.tsv, .csv, .jsonl, .parquet): name a file")
 
 
