@@ -247,6 +247,9 @@ def test_a_label_that_training_never_saw_is_named_with_those_it_saw(tokenizer):
 def test_settings_that_cannot_work_are_refused_at_once():
     with pytest.raises(InputError, match=r"selection\.metric f2: classification has accuracy, f1, mcc"):
         task(metric="f2")
+    assert task("mnli", metric="accuracy_mm").metric == "accuracy"
+    with pytest.raises(InputError, match=r"data\.seq-len 4 must be at least 5: two texts of a token each"):
+        task(seq_len=4)
     with pytest.raises(InputError, match=r"data\.long-texts memory needs a memory: give its length by model\.mem-len"):
         task(model=dataclasses.replace(SMALL, mem_len=0), long_texts="memory")
 
