@@ -25,6 +25,7 @@ class Purpose(IntEnum):
     TOKENIZER_SAMPLE = 7
     NEGATIVES = 8
     CANDIDATES = 9
+    SCORING_ORDER = 10
 
 
 def uniforms(seed: int, purpose: Purpose, step: int, rows: Sequence[int] | np.ndarray, width: int) -> np.ndarray:

@@ -112,6 +112,17 @@ def run(main: Callable[[Sequence[str]], int]) -> None:
     sys.exit(code)
 
 
+@contextlib.contextmanager
+def printing() -> Iterator[None]:
+    """For what prints to the standard output: a reader that has seen enough, such as head, ends it without a word."""
+    try:
+        yield
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Python would complain once more when it flushes at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def _fail(message: str, code: int = USER_ERROR) -> int:
     print("error: " + " ".join(message.split()), file=sys.stderr)
     return code

@@ -79,7 +79,8 @@ def collate(
     for name, array in features.values.items():
         batch[name] = array[rows[:, 0] // texts]
     for name, array in features.positions.items():
-        batch[name] = (array[rows[:, 0]] + _column(first[:, 0] * real, array.ndim)).astype(np.int32)
+        moved = array[rows[:, 0]] + _column(first[:, 0], array.ndim)
+        batch[name] = (moved * _column(real, array.ndim)).astype(np.int32)
     weights = np.asarray(batch.get("target_weights", np.ones(len(rows))), np.float32)
     batch["target_weights"] = weights * _column(real, weights.ndim)
     return batch

@@ -11,8 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from xlnet_jax.disk import write_durably
-
-RESULTS = "results.json"
+from xlnet_jax.interop.native import RESULTS
 
 
 @dataclass(frozen=True)

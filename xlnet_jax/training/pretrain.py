@@ -13,7 +13,7 @@ import optax
 from rich.console import Console
 
 from data_pipelines.batches import BatchSource
-from data_pipelines.corpus import Corpus, SplitName
+from data_pipelines.corpus import Corpus
 from data_pipelines.tokenizer import Tokenizer
 from xlnet_jax.config import PRESETS, Config, InputError
 from xlnet_jax.interop.pretrained import Pretrained
@@ -25,7 +25,7 @@ from xlnet_jax.training.checkpoint import Checkpoints
 from xlnet_jax.training.compile_cache import programs_kept_in
 from xlnet_jax.training.course import Course, introduction
 from xlnet_jax.training.curves import draw_curves
-from xlnet_jax.training.heldout import HeldOutLoss, relative_to_unigram
+from xlnet_jax.training.heldout import HeldOutLoss, held_out_batches, relative_to_unigram
 from xlnet_jax.training.hosts import ALONE, Hosts
 from xlnet_jax.training.initial import begin_from, params_of, tokenizer_of
 from xlnet_jax.training.metrics import read_records
@@ -39,7 +39,6 @@ from xlnet_jax.training.weights_and_biases import demand_wandb
 from xlnet_jax.training.workdir import Workdir
 
 _TEXT_SETTINGS = ("corpus", "validation", "corpus_errors", "text_field", "tfds_data_dir")
-VALIDATION_SEED = 2**31 - 1  # the held-out targets are the same in every run
 
 
 @dataclass(frozen=True)
@@ -120,12 +119,8 @@ def _train(run: _Run, hosts: Hosts, console: Console, began: float) -> int:
     put = sharding.batch_to_mesh(mesh, config.data.batch_size)
     rows = sharding.process_rows(mesh, config.data.batch_size)
 
-    def source(split: SplitName, seed: int) -> BatchSource:
-        return BatchSource(corpus, split, run.tokenizer.is_word_start, config.data, config.model.mem_len, seed)
-
-    train, validation = source("train", config.seed), source("validation", VALIDATION_SEED)
-    eval_steps = min(validation.steps_per_epoch, -(-config.eval.max_windows // config.data.batch_size))
-    held_out = list(validation.iterate(0, eval_steps, rows))
+    train = BatchSource(corpus, "train", run.tokenizer.is_word_start, config.data, config.model.mem_len, config.seed)
+    held_out = held_out_batches(corpus, run.tokenizer, config, rows)
     unigram_nats = unigram_line(corpus.unigram_counts, held_out, put)
 
     # ---- model ------------------------------------------------------------------------------------------------------
