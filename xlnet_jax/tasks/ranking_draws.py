@@ -36,7 +36,7 @@ class Draws:
         count, least = self._settings.negatives, self._settings.relevant_from
         relevant = [self._of_places(d for d, g in e.judged.grades.items() if g >= least) for e in examples]
         never = [{*ids, *self._of_places(e.judged.left_out)} for ids, e in zip(relevant, examples, strict=True)]
-        near = [sorted({*self._near(e)} & self._has_text - banned) for e, banned in zip(examples, never, strict=True)]
+        near = [sorted(({*self._near(e)} - banned) & self._has_text) for e, banned in zip(examples, never, strict=True)]
         items = [(q, place) for q, places in enumerate(relevant) for place in places if place in self._has_text]
         if not items:
             raise InputError(f"training: no document with a text has a grade from {least} on, so none is learned")
