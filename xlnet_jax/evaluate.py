@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -132,12 +133,19 @@ def _score(options: Evaluate, pretrained: Pretrained, run: Run | None, status: S
     else:
         numbered = enumerate(options.score_text, start=1)
         given = (texts.TextRecord(text, f"--score-text: text {number}") for number, text in numbered)
-    write_scores(
+    total = write_scores(
         pretrained, given, options.orders, options.out,
         context=options.context, seed=options.seed, dtype=options.dtype or "float32",
         max_len=options.max_len or (run.config.data.seq_len if run else None),
         on_scored=lambda done: status.update(f"{done:,} scored"),
     )  # fmt: skip
+    status.stop()
+    if options.out:
+        perplexity = math.exp(-total.log_likelihood / total.pieces)
+        print(
+            f"{options.out}: {total.texts:,} texts, {total.pieces:,} pieces, {total.log_likelihood:,.3f} nats in all, "
+            f"perplexity {perplexity:,.2f} a piece"
+        )
 
 
 # ---- the held-out loss ----------------------------------------------------------------------------------------------
@@ -163,9 +171,10 @@ def _measure(options: Evaluate, argv: Sequence[str], pretrained: Pretrained, run
 def _settings(options: Evaluate, argv: Sequence[str], pretrained: Pretrained, run: Run | None) -> Config:
     """Those of the run or of the paper, with what the command line says."""
     from data_pipelines import windows
+    from xlnet_jax.training.evaluation import trained_mem_len
 
     base = run.config if run else Config(data=DataConfig(batch_size=BATCH_SIZE))
-    trained = pretrained.model.mem_len or Config().model.mem_len
+    trained = trained_mem_len(pretrained, run)
     data = base.data
     given = cli.parse(Evaluate, argv, PROG, __doc__ or "", replace(options, data=data)).data
     if given.seq_len != data.seq_len:

@@ -6,11 +6,12 @@ import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import IO, Any, Literal, NamedTuple
 
 from data_pipelines.atomic import complete_file
 from data_pipelines.texts import TextRecord
 from xlnet_jax import cli
+from xlnet_jax.config import InputError
 from xlnet_jax.interop.pretrained import Pretrained
 from xlnet_jax.lengths import chunks
 from xlnet_jax.objectives.query_stream import on_device
@@ -18,6 +19,14 @@ from xlnet_jax.objectives.scoring import MAX_LEN, PSEUDO, TextScore, score_texts
 
 TEXTS_AT_ONCE = 512
 DIGITS = 6
+
+
+class Totals(NamedTuple):
+    """Of all texts."""
+
+    texts: int
+    pieces: int
+    log_likelihood: float  # nats
 
 
 def write_scores(
@@ -31,9 +40,11 @@ def write_scores(
     max_len: int | None = None,
     dtype: Literal["float32", "bfloat16"] = "float32",
     on_scored: Callable[[int], None] = lambda count: None,
-) -> None:
+) -> Totals:
     """Scores texts (`score_texts`) as they come, into a .jsonl or .tsv file, or as JSON Lines to standard output."""
-    pretrained, done = on_device(pretrained, dtype), 0
+    pretrained = on_device(pretrained, dtype)
+    done = pieces = 0
+    log_likelihood = 0.0
     with _opened(out) as file:
         write = _table(file, orders) if out and out.endswith(".tsv") else _lines(file, orders)
         for records in chunks(texts, TEXTS_AT_ONCE):
@@ -43,7 +54,11 @@ def write_scores(
             )  # fmt: skip
             for record, score in zip(records, scores, strict=True):
                 write(record, score)
+                pieces, log_likelihood = pieces + len(score.pieces), log_likelihood + score.log_likelihood
             on_scored(done := done + len(records))
+        if not done:
+            raise InputError("there is no text to score")
+    return Totals(done, pieces, log_likelihood)
 
 
 @contextlib.contextmanager
