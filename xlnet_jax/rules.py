@@ -100,8 +100,8 @@ def _contradictions(config: Config) -> Iterator[str]:
 def run_contradictions(config: RunConfig) -> Iterator[str]:
     """Of the settings that every training has."""
     yield from _finite(config)
-    for name, value, _ in flatten(config):
-        if value == "" or (isinstance(value, tuple) and "" in value):
+    for (name, value, _), (_, default, _) in zip(flatten(config), flatten(type(config)()), strict=True):
+        if (value == "" != default) or (isinstance(value, tuple) and "" in value):
             yield f"{name} is empty: leave it out, or name something"
     yield from _model(config.model)
     yield from _optimizer(config.optimizer)

@@ -23,11 +23,16 @@ from xlnet_jax.settings import from_dict
 # Orbax warns of metadata that only a folder of many steps has.
 logging.getLogger("absl").setLevel(logging.CRITICAL)
 
-PARAMS, CONFIG, TOKENIZER = "params", Path("config") / "metadata", "tokenizer"
+PARAMS, CONFIG, TOKENIZER, RESULTS = "params", Path("config") / "metadata", "tokenizer", "results.json"
 
 
 def find(folder: Path) -> Path | None:
-    """The checkpoint in a run's folder (its newest), in its checkpoints/, or the folder itself; None where none is."""
+    """The checkpoint in a run's folder, in its checkpoints/ (its newest), or the folder itself; None where none is. A
+    finetuning run that has ended names it in its results."""
+    if (folder / RESULTS).is_file():
+        chosen = folder / str(read_json(folder / RESULTS).get("checkpoint"))
+        if chosen.is_dir():
+            return chosen
     for parent in (folder / "checkpoints", folder):
         steps = [p for p in parent.iterdir() if p.name.isdecimal() and (p / PARAMS).is_dir()] if parent.is_dir() else []
         if steps:

@@ -78,8 +78,9 @@ class TextTask:
     def read(self, paths: Sequence[str], labelled: bool) -> list[TextExample]:
         """See `Task`. Paths as `tables.read_table` takes them."""
         columns, published = self._config.columns, self._published
+        names = {name for name in (*published.text, *published.label) if not name.isdecimal()}
         form = Form(
-            header=columns.header and ({*published.text, *published.label} if published.headless else True),
+            header=columns.header and (names if published.headless else True),
             skip_incomplete=published.flawed,
             class_names=not published.labels,
             folders=published.labels,
@@ -113,8 +114,10 @@ class TextTask:
         columns, pair_columns = self._published.text, self._published.text_pair
         if self._published.flawed:  # to the original, an empty second text is none
             return str(field(row, columns, "text") or ""), field(row, pair_columns, "text-pair") or None
-        pair = text_field(row, pair_columns, "text-pair") if pair_columns else None
-        return text_field(row, columns, "text"), pair
+        text = text_field(row, columns, "text")
+        if self._published.escaped:
+            text = text.replace(r"\n", "\n").replace(r"\"", '"')
+        return text, text_field(row, pair_columns, "text-pair") if pair_columns else None
 
     def _label(self, row: Row) -> Label:
         value, labels = field(row, self._published.label, "label"), self._published.labels
@@ -139,7 +142,7 @@ class TextTask:
                 raise InputError(
                     f"{train[0].where}: all examples have its label, {labels[0]}; two are needed to learn from"
                 )
-        scope = f"{kind}_{self._config.task}"
+        scope = f"{kind}_{self._config.task}" if self._published.labels or self._published.submission else ""
         return dataclasses.replace(
             self._config.head, task=kind, num_labels=len(labels) or 1, labels=labels, scope=scope
         )

@@ -4,13 +4,15 @@ Read by their first line: `.I 7` begins SMART's form, which Cranfield has; `{` o
 divides id and text, as in MS MARCO.
 """
 
+import glob
 import json
 import re
 from collections.abc import Iterator, Sequence
 
-from data_pipelines.readers import TextFile
-from data_pipelines.sources import find
-from data_pipelines.tfds_text import DatasetSlice
+from etils import epath
+
+from data_pipelines.readers import numbered_lines
+from data_pipelines.sources import matching
 from xlnet_jax.config import InputError
 
 IDS = ("_id", "id")
@@ -42,22 +44,23 @@ def read_collection(paths: Sequence[str], what: str) -> dict[str, str]:
     return texts
 
 
-def files(paths: Sequence[str], what: str) -> list[str]:
-    """The files that these names, globs and folders stand for."""
-    units = [unit for source in find(paths) for unit in source.units]
-    if any(isinstance(unit, DatasetSlice) for unit in units):
-        raise InputError(f"{what} {', '.join(paths)}: {what} are not read from TFDS; give files")
-    return [unit.path for unit in units if not isinstance(unit, DatasetSlice)]
+def files(names: Sequence[str], what: str) -> list[str]:
+    """The files that these names and globs stand for, those of a glob in their order."""
+    found: list[str] = []
+    for name in names:
+        path = epath.Path(name).expanduser()
+        there = matching(path) if glob.has_magic(name) else [path] if path.exists() else []
+        if not there:
+            raise InputError(f"{what} {name}: no such file; give a file, or a glob in quotes")
+        if path.is_dir():
+            raise InputError(f"{what} {name}: a folder; name the file in it, or give a glob in quotes")
+        found += map(str, there)
+    return found
 
 
 def lines(path: str) -> Iterator[tuple[int, str]]:
     """(number from 1, line) of those that are not blank."""
-    number = 0
-    for chunk in TextFile(path).chunks("strict"):
-        for line in chunk.split("\n")[:-1]:
-            number += 1
-            if line.strip():
-                yield number, line
+    return ((number, line) for number, line in numbered_lines(path) if line.strip())
 
 
 def _records(path: str, what: str) -> Iterator[Record]:

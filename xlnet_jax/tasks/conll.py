@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from data_pipelines.readers import TextFile
 from data_pipelines.sources import find
@@ -18,10 +18,11 @@ class Sentence:
 
     words: tuple[str, ...]
     labels: tuple[str, ...] | None
-    rows: tuple[str, ...]
+    # A run knows what it learns from by its words and labels, wherever they lie.
+    rows: tuple[str, ...] = field(repr=False)
     """the lines as they stand in the file"""
-    path: str
-    numbers: tuple[int, ...]
+    path: str = field(repr=False)
+    numbers: tuple[int, ...] = field(repr=False)
     """lines of the file, from 1"""
 
     def where(self, word: int) -> str:

@@ -14,6 +14,7 @@ def _settings(
     return FinetuneConfig(
         task=task,
         steps=steps,
+        head=HeadConfig("regression" if task in ("sts-b", "regression") else "classification"),
         data=TaskDataConfig(batch_size=batch_size, seq_len=seq_len),
         optimizer=OptimizerConfig(learning_rate=learning_rate, warmup_steps=warmup),
     )

@@ -16,6 +16,15 @@ _OF_HEAD: dict[str, Callable[[FinetuneConfig], Task[Any]]] = {
 }
 
 
+def with_files(config: FinetuneConfig) -> FinetuneConfig:
+    """With folders and datasets that stand for their files of training, evaluation and test."""
+    return classification.with_files_of_roles(config) if _family(config) is classification.TextTask else config
+
+
 def make_task(config: FinetuneConfig) -> Task[Any]:
     """The task that the settings name. InputError where they contradict it."""
-    return ranking.Ranking(config) if config.task == "ranking" else _OF_HEAD[config.head.task](config)
+    return _family(config)(config)
+
+
+def _family(config: FinetuneConfig) -> Callable[[FinetuneConfig], Task[Any]]:
+    return ranking.Ranking if config.task == "ranking" else _OF_HEAD[config.head.task]

@@ -5,6 +5,7 @@ Text as the original has it: A <sep> [B <sep>] <cls>, segments 0, 1 and 2 (`clas
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
@@ -35,7 +36,7 @@ class Features:
     def __len__(self) -> int:
         return len(self.examples)
 
-    @property
+    @cached_property
     def lengths(self) -> np.ndarray:
         """int64 [items]: tokens of the longest text of each."""
         of_texts = np.fromiter(map(len, self.tokens["input_ids"]), np.int64)
@@ -78,7 +79,8 @@ def collate(
     for name, array in features.values.items():
         batch[name] = array[rows[:, 0] // texts]
     for name, array in features.positions.items():
-        batch[name] = (array[rows[:, 0]] + _column(first[:, 0] * real, array.ndim)).astype(np.int32)
+        moved = array[rows[:, 0]] + _column(first[:, 0], array.ndim)
+        batch[name] = (moved * _column(real, array.ndim)).astype(np.int32)
     weights = np.asarray(batch.get("target_weights", np.ones(len(rows))), np.float32)
     batch["target_weights"] = weights * _column(real, weights.ndim)
     return batch

@@ -45,6 +45,8 @@ class Published:
     """its evaluation has a matched and a mismatched part"""
     headless: bool = False
     """some of the published files have no header"""
+    escaped: bool = False
+    """its texts hold line ends and quotes behind backslashes"""
     flawed: bool = False
     """the published files have incomplete lines and empty texts"""
 
@@ -75,7 +77,14 @@ _MNLI = Published(
     },
 )
 _YELP = Published(
-    ("text", "1"), (), ("label", "0"), labels=("1", "2"), stems=_TESTED, splits=_TESTED_SPLITS, headless=True
+    ("text", "1"),
+    (),
+    ("label", "0"),
+    labels=("1", "2"),
+    stems=_TESTED,
+    splits=_TESTED_SPLITS,
+    headless=True,
+    escaped=True,
 )
 PUBLISHED: dict[str, Published] = {
     "classification": Published(),

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import flax.linen as nn
@@ -15,7 +16,7 @@ from xlnet_jax.config import HeadConfig, InputError
 from xlnet_jax.models.attention import MASKED
 from xlnet_jax.models.inputs import text_inputs
 from xlnet_jax.objectives.supervised import classification_loss_B
-from xlnet_jax.tasks.config import FinetuneConfig
+from xlnet_jax.tasks.config import ColumnsConfig, FinetuneConfig
 from xlnet_jax.tasks.encoding import encode_text
 from xlnet_jax.tasks.features import Features
 from xlnet_jax.tasks.questions import LEVELS, Question, letter, read_questions
@@ -32,8 +33,12 @@ class MultipleChoice:
     draws_anew = False
 
     def __init__(self, config: FinetuneConfig):
-        self._form, self._columns = config.task, config.columns
+        self._form, self._columns, self._head = config.task, config.columns, config.head
         self._seq_len, self._max_qa_len = config.data.seq_len, config.choice.max_qa_len
+        if config.task in ("race", "dream") and config.columns != ColumnsConfig():
+            raise InputError(
+                f"task {config.task} has fields of its own: leave --columns out, or --task multiple_choice"
+            )
         if self._seq_len - SPECIALS < self._max_qa_len:
             raise InputError(
                 f"data.seq-len {self._seq_len} leaves no room beside a question of choice.max-qa-len "
@@ -46,7 +51,7 @@ class MultipleChoice:
 
     def head(self, train: Sequence[Question]) -> HeadConfig:
         """As many options as the question with the most has."""
-        return HeadConfig("multiple_choice", max(len(question.options) for question in train))
+        return replace(self._head, num_labels=max(len(question.options) for question in train))
 
     def features(
         self, examples: Sequence[Question], tokenizer: Tokenizer, head: HeadConfig, training: bool, epoch: int = 0

@@ -33,7 +33,7 @@ from xlnet_jax.tasks.task import DeviceBatch, Loss
 
 HEAD = HeadConfig("question_answering")
 SPECIALS = 3  # <sep>, <sep> and <cls>
-NO_PLACE = -1  # of a beam that is wider than the text
+NO_PLACE = -1
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,9 @@ class QuestionAnswering:
             for item in self._items(i, question, query, document)
         ]
         if not items:
-            raise InputError(f"none of {len(examples)} questions can be used: no text fits its tokens")
+            raise InputError(
+                f"none of {len(examples)} questions can be used: no answer occurs in its text, or no text in its tokens"
+            )
         positions = {"cls_index": [len(item.input_ids) - 1 for item in items]}
         values = {}
         if training:
@@ -147,33 +149,36 @@ class QuestionAnswering:
         return Loss((loss_B * weights_B).sum(), weights_B.sum())
 
     def predict(self, model: nn.Module, params: Any, batch: DeviceBatch) -> dict[str, jax.Array]:
-        """The beam, its places counted from an item's first token; NO_PLACE where it is wider than the batch."""
+        """The beam, its places counted from an item's first token; NO_PLACE and NO_SPAN where there are fewer that can
+        be an answer's."""
         length = batch["input_ids"].shape[1]
-        starts, ends = self._qa.start_n_top, self._qa.end_n_top
-        beam = cast(
-            SpanBeam,
-            model.apply(
-                {"params": params},
-                text_inputs(batch["input_ids"], batch["attention_mask"], batch["segment_ids"]),
-                batch["cls_index"],
-                batch["excluded"],
-                min(starts, length),
-                min(ends, length),
-                method=XLNetForQuestionAnswering.beam,
-            ),
+        starts, ends = min(self._qa.start_n_top, length), min(self._qa.end_n_top, length)
+        beam = model.apply(
+            {"params": params},
+            text_inputs(batch["input_ids"], batch["attention_mask"], batch["segment_ids"]),
+            batch["cls_index"],
+            batch["excluded"],
+            starts,
+            ends,
+            method=XLNetForQuestionAnswering.beam,
         )
+        start_BS, start_index_BS, end_BSE, end_index_BSE, unanswerable_B = cast(SpanBeam, beam)
         first_B = batch["attention_mask"].argmax(1)
-        no_starts, no_ends = (0, starts - min(starts, length)), (0, ends - min(ends, length))
+        starts_BS = start_BS > NO_SPAN
+        ends_BSE = starts_BS[:, :, None] & (end_BSE > NO_SPAN)
+        missing = [(0, 0), (0, self._qa.start_n_top - starts), (0, self._qa.end_n_top - ends)]
 
-        def widened(values: jax.Array, fill: float) -> jax.Array:
-            return jnp.pad(values, [(0, 0), no_starts, no_ends][: values.ndim], constant_values=fill)
+        def full(values: jax.Array, are_possible: jax.Array, otherwise: float) -> jax.Array:
+            return jnp.pad(
+                jnp.where(are_possible, values, otherwise), missing[: values.ndim], constant_values=otherwise
+            )
 
         return {
-            "start_log_probs": widened(beam.start_log_probs_BS, NO_SPAN),
-            "start_index": widened(beam.start_index_BS - first_B[:, None], NO_PLACE),
-            "end_log_probs": widened(beam.end_log_probs_BSE, NO_SPAN),
-            "end_index": widened(beam.end_index_BSE - first_B[:, None, None], NO_PLACE),
-            "unanswerable": beam.unanswerable_B,
+            "start_log_probs": full(start_BS, starts_BS, NO_SPAN),
+            "start_index": full(start_index_BS - first_B[:, None], starts_BS, NO_PLACE),
+            "end_log_probs": full(end_BSE, ends_BSE, NO_SPAN),
+            "end_index": full(end_index_BSE - first_B[:, None, None], ends_BSE, NO_PLACE),
+            "unanswerable": unanswerable_B,
         }
 
     def metrics(

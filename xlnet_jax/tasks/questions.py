@@ -3,7 +3,7 @@
 import json
 import string
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from etils import epath
@@ -26,7 +26,7 @@ class Question:
     question: str
     options: tuple[str, ...]
     answer: int | None  # which option is right, from 0
-    where: str  # file and record, for messages
+    where: str = field(repr=False)  # file and record, for messages
     level: str | None = None  # RACE: middle or high (school)
 
     def asked(self, option: int) -> str:
@@ -66,7 +66,7 @@ def read_questions(names: Sequence[str], labelled: bool, form: str, columns: Col
 
 def _race(path: str, labelled: bool) -> Iterator[Question]:
     content = _fields(_json(_text(path), path), path, "article", "questions", "options")
-    school, file = epath.Path(path).parts[-2:]
+    school, file = epath.Path(path).parent.name, epath.Path(path).name
     name = content.get("id", f"{school}/{file}")
     questions, options = (_list(content[key], f"{path}: {key}") for key in ("questions", "options"))
     answers = _list(_fields(content, path, "answers")["answers"], f"{path}: answers") if labelled else questions

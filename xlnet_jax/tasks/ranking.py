@@ -6,9 +6,7 @@ original has passages before their questions (`run_squad.py`, `run_race.py`).
 """
 
 import math
-import sys
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any, cast
 
@@ -17,34 +15,22 @@ import jax
 import numpy as np
 from etils import epath
 
-from data_pipelines.stateless import Purpose, uniforms
 from data_pipelines.tokenizer import Tokenizer
 from xlnet_jax.config import HeadConfig, InputError
 from xlnet_jax.models.inputs import text_inputs
 from xlnet_jax.objectives.supervised import pairwise_loss_B, pointwise_loss_B, softmax_loss_B
-from xlnet_jax.tasks.collection import read_collection
 from xlnet_jax.tasks.config import FinetuneConfig
 from xlnet_jax.tasks.features import Features
-from xlnet_jax.tasks.ranking_pairs import PairTokens, Passages, shuffled
+from xlnet_jax.tasks.ranking_draws import Draws
+from xlnet_jax.tasks.ranking_pairs import PairTokens, Passages
+from xlnet_jax.tasks.ranking_queries import Collection, RankedQuery
 from xlnet_jax.tasks.ranking_scores import RankingScores
 from xlnet_jax.tasks.task import DeviceBatch, Loss
-from xlnet_jax.tasks.trec import Judgements, Run, is_run, ranked, read_qrels, read_run, write_run
+from xlnet_jax.tasks.trec import Run, write_run
 
 RUN_FILE = "run.trec"
 LOSSES_B = {"pairwise": pairwise_loss_B, "softmax": softmax_loss_B, "pointwise": pointwise_loss_B}
 SPECIALS = 3  # document <sep> query <sep> <cls>
-EVALUATION_SEED = 0  # runs of all seeds rank the same documents
-
-
-@dataclass(frozen=True)
-class RankedQuery:
-    """A query, and what is known of documents."""
-
-    id: str
-    text: str
-    judged: Judgements
-    candidates: tuple[str, ...] | None
-    """to be ranked; None = all that are judged, and others"""
 
 
 class Ranking:
@@ -54,26 +40,17 @@ class Ranking:
     draws_anew = True
 
     def __init__(self, config: FinetuneConfig):
-        self._config, self._settings = config, config.ranking
         _validate(config)
+        self._config, self._settings = config, config.ranking
         r = config.ranking
+        self._collection = Collection(r)
         self._scores = RankingScores(r.cutoff, r.gain, r.relevant_from, r.max_grade)
         self.metric = self._scores.main
+        self._tokens: dict[int, np.ndarray] = {}  # of documents that were read, by the one tokenizer of a run
 
     def read(self, paths: Sequence[str], labelled: bool) -> list[RankedQuery]:
-        """labelled: the queries of qrels. Otherwise those of runs, whose documents are ranked anew, or of files of
-        queries, for which the documents of --ranking.candidates are ranked, or else all."""
-        if labelled:
-            return self._of_qrels(paths)
-        if all(is_run(path) for path in paths):
-            best = self._best(read_run(paths), "--predict")
-            known = self._known(best, self._queries, "queries", "--predict")
-            return [RankedQuery(query, self._queries[query], Judgements(), best[query]) for query in known]
-        everything = tuple(self._documents)
-        return [
-            RankedQuery(query, text, Judgements(), self._candidates_of(query, set()) or everything)
-            for query, text in self._read_queries(paths).items()
-        ]
+        """labelled: the queries of qrels; otherwise those of runs, or of files of queries."""
+        return self._collection.judged(paths) if labelled else self._collection.unjudged(paths)
 
     def head(self, train: Sequence[RankedQuery]) -> HeadConfig:
         """One number, the score."""
@@ -82,18 +59,14 @@ class Ranking:
     def features(
         self, examples: Sequence[RankedQuery], tokenizer: Tokenizer, head: HeadConfig, training: bool, epoch: int = 0
     ) -> Features:
-        """training: a group for each relevant document, the others in it by (seed, epoch); otherwise all that are to be
-        ranked. values: document, int32 [items, C], which of the collection it is."""
-        if training:
-            queries, documents, uniform = self._groups(examples, epoch)
-        else:
-            queries, documents = self._to_rank(examples)
+        """training: a group for each relevant document, of one passage each; otherwise all passages of what is to be
+        ranked. values: document, int32 [items, C], its place in the collection."""
+        drawn = self._draws.groups(examples, self._config.seed, epoch) if training else self._draws.to_rank(examples)
+        queries, documents = drawn.queries, drawn.documents
         used, places = np.unique(documents, return_inverse=True)
-        texts = list(self._documents.values())
-        passages = self._passages(tokenizer.encode_lines([texts[d] for d in used]))
-        places = places.reshape(documents.shape)
+        passages, places = self._passages(used.tolist(), tokenizer), places.reshape(documents.shape)
         if training:
-            pieces = passages.any_of(places, uniform)
+            pieces = passages.any_of(places, drawn.uniform)
         else:
             pieces, origin = passages.all_of(places[:, 0])
             pieces, queries, documents = pieces[:, None], queries[origin], documents[origin]
@@ -141,144 +114,21 @@ class Ranking:
         return [RUN_FILE]
 
     @cached_property
-    def _documents(self) -> dict[str, str]:
-        texts = read_collection(self._settings.documents, "documents")
-        if empty := [document for document, text in texts.items() if not text]:
-            _note(f"documents: {len(empty)} have no text, {empty[0]} the first; they are ranked by their query alone")
-        return texts
+    def _draws(self) -> Draws:
+        return Draws(self._collection.documents, self._settings)
 
-    @cached_property
-    def _places(self) -> dict[str, int]:
-        return {document: place for place, document in enumerate(self._documents)}
-
-    @cached_property
-    def _with_text(self) -> list[int]:
-        return [place for place, text in enumerate(self._documents.values()) if text]
-
-    @cached_property
-    def _queries(self) -> dict[str, str]:
-        return self._read_queries(self._settings.queries)
-
-    @cached_property
-    def _candidates(self) -> dict[str, tuple[str, ...]]:
-        return self._best(read_run(self._settings.candidates), "--ranking.candidates")
-
-    def _read_queries(self, paths: Sequence[str]) -> dict[str, str]:
-        queries = read_collection(paths, "queries")
-        if empty := [query for query, text in queries.items() if not text]:
-            raise InputError(f"queries {paths[0]}: {len(empty)} have no text, {empty[0]} the first; leave them out")
-        if self._settings.judgements == "cranfield":
-            return {str(number): text for number, text in enumerate(queries.values(), 1)}
-        return queries
-
-    def _of_qrels(self, paths: Sequence[str]) -> list[RankedQuery]:
-        r, where = self._settings, f"qrels {paths[0]}"
-        judged = read_qrels(paths, r.judgements)
-        queries = self._known(judged, self._queries, "queries", where)
-        self._known((d for q in queries for d in judged[q].grades), self._documents, "documents", where)
-        highest = max((grade for q in queries for grade in judged[q].grades.values()), default=0)
-        if highest > r.max_grade:
-            raise InputError(f"{where}: a grade of {highest}, and --ranking.max-grade is {r.max_grade}: raise it")
-        return [
-            RankedQuery(q, self._queries[q], judged[q], self._candidates_of(q, judged[q].left_out)) for q in queries
-        ]
-
-    def _candidates_of(self, query: str, left_out: Iterable[str]) -> tuple[str, ...] | None:
-        if not self._settings.candidates:
-            return None
-        return tuple(d for d in self._candidates.get(query, ()) if d not in left_out)
-
-    def _best(self, run: Run, where: str) -> dict[str, tuple[str, ...]]:
-        best = {query: ranked(scores)[: self._settings.depth] for query, scores in run.items()}
-        known = set(self._known((d for found in best.values() for d in found), self._documents, "documents", where))
-        return {query: tuple(d for d in found if d in known) for query, found in best.items()}
-
-    def _known(self, ids: Iterable[str], texts: Mapping[str, str], what: str, where: str) -> list[str]:
-        asked = list(dict.fromkeys(ids))
-        known = [name for name in asked if name in texts]
-        if len(known) == len(asked):
-            return known
-        unknown = [name for name in asked if name not in texts]
-        message = (
-            f"{where}: {len(unknown)} of {len(asked)} {what} are unknown, {unknown[0]!r} the first; "
-            f"--ranking.{what} has {len(texts)}, {next(iter(texts), '')!r} the first"
-        )
-        if self._settings.unknown == "refuse":
-            hint = ", or, of Cranfield, --ranking.judgements cranfield" if what == "queries" else ""
-            raise InputError(f"{message}: mend them, leave them out by --ranking.unknown skip{hint}")
-        _note(f"{message}; they are left out")
-        return known
-
-    def _passages(self, tokens: Sequence[np.ndarray]) -> Passages:
+    def _passages(self, documents: Sequence[int], tokenizer: Tokenizer) -> Passages:
+        new = [document for document in documents if document not in self._tokens]
+        texts = list(self._collection.documents.values())
+        self._tokens |= zip(new, tokenizer.encode_lines([texts[document] for document in new]), strict=True)
         length = self._config.data.seq_len - self._settings.max_query_len - SPECIALS
-        return Passages.cut(tokens, length, self._settings.max_passages)
-
-    def _groups(self, examples: Sequence[RankedQuery], epoch: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """(queries [items], documents [items, C], uniforms [items, C])"""
-        r, count = self._settings, self._settings.negatives
-        relevant = [{d for d, grade in e.judged.grades.items() if grade >= r.relevant_from} for e in examples]
-        never = [self._of_places(ids | e.judged.left_out) for ids, e in zip(relevant, examples, strict=True)]
-        hard = [self._hard(e, banned) for e, banned in zip(examples, never, strict=True)]
-        items = [
-            (q, self._places[d]) for q, e in enumerate(examples) for d in e.judged.grades
-            if d in relevant[q] and self._documents.get(d)
-        ]  # fmt: skip
-        if not items:
-            raise InputError(
-                f"training: no document with a text has a grade from {r.relevant_from} on, so none is learned"
-            )
-        # For the hard ones; for others, of which some are passed over; for their passages.
-        width = count + (2 * count + max(map(len, never))) + (1 + count)
-        uniform = uniforms(self._config.seed, Purpose.NEGATIVES, epoch, np.arange(len(items)), width)
-        documents = np.zeros((len(items), 1 + count), np.int64)
-        for row, (q, document) in enumerate(items):
-            others = [hard[q][i] for i in shuffled(uniform[row, :count], len(hard[q]))]
-            others += self._drawn(uniform[row, count : -count - 1], never[q].union(others), count - len(others))
-            if len(others) < count:
-                raise InputError(
-                    f"training: query {examples[q].id} has {len(others)} documents that are not relevant, and a group "
-                    f"takes {count}; lower --ranking.negatives"
-                )
-            documents[row] = [document, *others]
-        return np.array([q for q, _ in items]), documents, uniform[:, -count - 1 :]
-
-    def _hard(self, example: RankedQuery, banned: set[int]) -> list[int]:
-        """Judged as not relevant, or candidates."""
-        judged = [d for d, grade in example.judged.grades.items() if grade < self._settings.relevant_from]
-        with_text = (d for d in (*judged, *(example.candidates or ())) if self._documents.get(d))
-        return sorted(self._of_places(with_text) - banned)
-
-    def _of_places(self, documents: Iterable[str]) -> set[int]:
-        return {self._places[document] for document in documents if document in self._places}
-
-    def _drawn(self, uniform: np.ndarray, banned: set[int], count: int) -> list[int]:
-        """Documents with a text, without those; uniforms for as many as may be passed over besides."""
-        if count <= 0:
-            return []
-        order = (self._with_text[i] for i in shuffled(uniform, len(self._with_text)))
-        return [place for place in order if place not in banned][:count]
-
-    def _to_rank(self, examples: Sequence[RankedQuery]) -> tuple[np.ndarray, np.ndarray]:
-        """(queries [items], documents [items, 1])"""
-        judged = [self._of_places({*e.judged.grades, *e.judged.left_out}) for e in examples]
-        others = self._settings.others
-        width = others + max(map(len, judged), default=0)
-        uniform = uniforms(EVALUATION_SEED, Purpose.CANDIDATES, 0, np.arange(len(examples)), width)
-        found: list[list[int]] = []
-        for e, places, of_query in zip(examples, judged, uniform, strict=True):
-            if e.candidates is not None:
-                found.append([self._places[d] for d in e.candidates])
-            else:
-                graded = [self._places[d] for d in e.judged.grades if d in self._places]
-                found.append([*graded, *self._drawn(of_query, places, others)])
-        queries = np.repeat(np.arange(len(examples)), [len(documents) for documents in found])
-        return queries, np.array([d for documents in found for d in documents], np.int64)[:, None]
+        return Passages.cut([self._tokens[document] for document in documents], length, self._settings.max_passages)
 
     def _run(
         self, examples: Sequence[RankedQuery], features: Features, outputs: Mapping[str, np.ndarray]
     ) -> dict[str, dict[str, float]]:
         """A document has the score of its best passage (Dai & Callan 2019)."""
-        names = list(self._documents)
+        names = list(self._collection.documents)
         run: Run = {e.id: {} for e in examples}
         documents = features.values["document"][:, 0]
         for query, document, score in zip(features.examples, documents, outputs["score"], strict=True):
@@ -298,14 +148,10 @@ def _scores(model: nn.Module, params: Any, batch: DeviceBatch, dropout_key: jax.
 
 def _validate(config: FinetuneConfig) -> None:
     r = config.ranking
-    for name in ("documents", "queries"):
-        if not getattr(r, name):
-            raise InputError(
-                f"--ranking.{name}: none is given, and qrels and runs have ids alone; name the files of texts"
-            )
-    for name in ("negatives", "depth", "max_query_len", "max_passages", "cutoff", "relevant_from", "max_grade"):
-        if getattr(r, name) < 1:
-            raise InputError(f"--ranking.{name.replace('_', '-')} {getattr(r, name)}: it must be 1 or more")
+    least = {"negatives": 1, "depth": 1, "others": 0, "max_query_len": 1, "max_passages": 1, "cutoff": 1}
+    for name, lowest in {**least, "relevant_from": 1, "max_grade": 1}.items():
+        if getattr(r, name) < lowest:
+            raise InputError(f"--ranking.{name.replace('_', '-')} {getattr(r, name)}: it must be {lowest} or more")
     if config.data.seq_len <= r.max_query_len + SPECIALS:
         raise InputError(
             f"--data.seq-len {config.data.seq_len} leaves nothing for a document beside a query of "
@@ -315,7 +161,3 @@ def _validate(config: FinetuneConfig) -> None:
         raise InputError(
             f"--data.long-texts {config.data.long_texts}: ranking reads long documents by --ranking.max-passages"
         )
-
-
-def _note(message: str) -> None:
-    print(f"note: {message}", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""Documents beside queries as the network reads them, and drawing documents without replacement."""
+"""Documents beside queries, as the network reads them."""
 
 from __future__ import annotations
 
@@ -10,18 +10,6 @@ import numpy as np
 
 from data_pipelines.stateless import choice
 from xlnet_jax.tasks.encoding import encode_text
-
-
-def shuffled(uniform: np.ndarray, size: int) -> list[int]:
-    """The beginning of a random order of 0 … size - 1: as many as there are uniforms in [0, 1), at most all (Fisher
-    and Yates, without an array of all)."""
-    steps = np.arange(min(len(uniform), size))
-    moved: dict[int, int] = {}
-    picked = []
-    for i, j in zip(steps.tolist(), (steps + choice(uniform[: len(steps)], size - steps)).tolist(), strict=True):
-        picked.append(moved.get(j, j))
-        moved[j] = moved.get(i, i)
-    return picked
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from etils import epath
+
 from data_pipelines import sources
 from xlnet_jax.config import InputError
 
@@ -58,7 +60,8 @@ class _Record:
 
 
 def read_questions(paths: Sequence[str], labelled: bool, unanswerable: bool) -> list[Question]:
-    """Of files, globs or folders. labelled: every question has an answer, or is one of the unanswerable.
+    """Of files, globs or folders. labelled: every question has an answer, or is one of the unanswerable; otherwise
+    what a file says of answers is passed over.
 
     Answers whose answer_start is not where they occur are moved to the nearest place where they do, and one line on
     stderr counts them. InputError names file and record of what cannot be read.
@@ -81,17 +84,18 @@ def read_questions(paths: Sequence[str], labelled: bool, unanswerable: bool) -> 
 
 def _files(paths: Sequence[str]) -> list[str]:
     units = [unit for source in sources.find(paths) for unit in source.units]
-    if wrong := next((unit for unit in units if not hasattr(unit, "path")), None):
-        raise InputError(f"{wrong}: questions are read from JSON files; name those")
-    return [unit.path for unit in units if not isinstance(unit, sources.DatasetSlice)]
+    files = [unit.path for unit in units if not isinstance(unit, sources.DatasetSlice)]
+    if len(files) < len(units):
+        raise InputError(f"{', '.join(paths)}: questions are read from JSON files, and not from TFDS; name those")
+    return files
 
 
 def _questions_in(path: str, labelled: bool, unanswerable: bool) -> Iterator[Question]:
     content = _json(path)
     if isinstance(content, dict) and "data" in content:
-        found = _squad(_Record(content, path))
+        found = _squad(_Record(content, path), labelled)
     elif isinstance(content, list):
-        found = _cmrc(path, content)
+        found = _cmrc(path, content, labelled)
     else:
         raise InputError(f"{path}: neither SQuAD's form (an object with 'data') nor CMRC 2018's (a list of texts)")
     for question, where in found:
@@ -108,7 +112,7 @@ def _questions_in(path: str, labelled: bool, unanswerable: bool) -> Iterator[Que
 
 def _json(path: str) -> Any:
     try:
-        with sources.epath.Path(path).open("rb") as file:
+        with epath.Path(path).open("rb") as file:
             return json.loads(file.read().decode("utf-8-sig"))
     except UnicodeDecodeError as error:
         raise InputError(f"{path}: byte {error.start} is not UTF-8; convert the file") from None
@@ -125,35 +129,30 @@ def _records(values: Sequence[Any], where: str) -> Iterator[_Record]:
         yield _Record(value, f"{where} {number}")
 
 
-def _squad(top: _Record) -> Iterator[tuple[Question, str]]:
+def _squad(top: _Record, labelled: bool) -> Iterator[tuple[Question, str]]:
     for article in top.records("data", "article"):
         for paragraph in article.records("paragraphs", "paragraph"):
             context = paragraph.get("context", str)
             for record in paragraph.records("qas", "question"):
                 id = record.get("id", str)
                 named = replace(record, where=f"{record.where} ({id})")
-                is_impossible = "is_impossible" in record and named.get("is_impossible", bool)
-                answers = tuple(named.records("answers", "answer")) if "answers" in record else ()
-                yield (
-                    Question(
-                        id,
-                        named.get("question", str),
-                        context,
-                        tuple(_answer(a.get("text", str), a.get("answer_start", int), a.where) for a in answers),
-                        is_impossible,
-                    ),
-                    named.where,
-                )
+                question = Question(id, named.get("question", str), context, ())
+                if labelled:
+                    records = named.records("answers", "answer") if "answers" in named else ()
+                    answers = (_answer(r.get("text", str), r.get("answer_start", int), r.where) for r in records)
+                    is_impossible = "is_impossible" in named and named.get("is_impossible", bool)
+                    question = replace(question, answers=tuple(answers), is_impossible=is_impossible)
+                yield question, named.where
 
 
-def _cmrc(path: str, texts: Sequence[Any]) -> Iterator[tuple[Question, str]]:
+def _cmrc(path: str, texts: Sequence[Any], labelled: bool) -> Iterator[tuple[Question, str]]:
     """Answers without their place: the first is taken, as in the published conversion to SQuAD's form."""
     for text in _records(texts, f"{path}, text"):
         context = text.get("context_text", str)
         for record in text.records("qas", "question"):
             id = record.get("query_id", str)
             where = f"{record.where} ({id})"
-            answers = record.get("answers", list) if "answers" in record else []
+            answers = record.get("answers", list) if labelled and "answers" in record else []
             if wrong := [a for a in answers if not isinstance(a, str)]:
                 raise InputError(f"{where}: an answer is no text, but {json.dumps(wrong[0])[:60]}")
             placed = tuple(_answer(a, context.find(a), where) for a in answers)

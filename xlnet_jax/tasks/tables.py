@@ -52,7 +52,7 @@ def read_table(name: str, form: Form) -> Iterator[Row]:
     """
     if name.startswith(TFDS):
         rows = dataset_rows(name.removeprefix(TFDS), form.tfds_data_dir, form.class_names)
-        yield from (Row(f"{name}: example {i}", fields) for i, fields in enumerate(rows))
+        yield from (Row(f"{name}: example {i}", fields) for i, fields in enumerate(rows, start=1))
         return
     for path in _files(name):
         reader = _texts_of_folders if path.is_dir() else _READERS.get(kind_of(path), _tsv)
@@ -156,7 +156,7 @@ def _json_lines(path: str, form: Form) -> Iterator[Row]:
 
 
 def _parquet(path: str, form: Form) -> Iterator[Row]:
-    for number, fields in enumerate(parquet_rows(path)):
+    for number, fields in enumerate(parquet_rows(path), start=1):
         yield Row(f"{path}: row {number}", fields)
 
 

@@ -1,6 +1,7 @@
 """A label for each word: named entities and other tags, in CoNLL form."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import flax.linen as nn
@@ -31,12 +32,14 @@ class TokenClassification:
     draws_anew = False
 
     def __init__(self, config: FinetuneConfig):
-        self._seq_len = config.data.seq_len
+        self._seq_len, self._head = config.data.seq_len, config.head
         self._of_entities = config.task != "token_classification"
         self._word = _column("text", config.columns.text, WORD)
         self._label = _column("label", config.columns.label, LABEL)
         self._names: tuple[str, ...] = ()
         self.metric = "f1" if self._of_entities else "accuracy"
+        if config.columns.text_pair or config.columns.id:
+            raise InputError("columns.text-pair and columns.id: a file in CoNLL form has words and labels alone")
         if config.data.seq_len <= SPECIALS:
             raise InputError(f"data.seq-len {config.data.seq_len} leaves no room for words beside <sep> and <cls>")
 
@@ -55,15 +58,15 @@ class TokenClassification:
     def head(self, train: Sequence[Sentence]) -> HeadConfig:
         """The labels of these sentences, in the order of the alphabet."""
         names = sorted({label for sentence in train for label in sentence.labels or ()})
-        return HeadConfig("token_classification", len(names), labels=tuple(names))
+        return replace(self._head, num_labels=len(names), labels=tuple(names))
 
     def features(
         self, examples: Sequence[Sentence], tokenizer: Tokenizer, head: HeadConfig, training: bool, epoch: int = 0
     ) -> Features:
         """A window of a sentence an item: positions "words" and values, [items, words], weight 1.0 on the words that
         are labelled there."""
-        self._names = head.labels
-        labels = _label_ids(examples, head)
+        self._names = head.labels or tuple(f"LABEL_{i}" for i in range(head.num_labels))
+        labels = _label_ids(examples, self._names)
         pieces = encode_words([sentence.words for sentence in examples], tokenizer)
         items = [(i, window) for i, p in enumerate(pieces) for window in windows(p, self._seq_len - SPECIALS)]
         most = max(window.last_word - window.first_word for _, window in items)
@@ -153,14 +156,14 @@ def _labels(examples: Sequence[Sentence]) -> list[tuple[str, ...]]:
     return [sentence.labels or () for sentence in examples]
 
 
-def _label_ids(examples: Sequence[Sentence], head: HeadConfig) -> list[np.ndarray]:
-    numbers = {label: i for i, label in enumerate(head.labels)}
+def _label_ids(examples: Sequence[Sentence], names: Sequence[str]) -> list[np.ndarray]:
+    numbers = {label: i for i, label in enumerate(names)}
     for sentence in examples:
         for i, label in enumerate(sentence.labels or ()):
             if label not in numbers:
                 raise InputError(
                     f"{sentence.where(i)}: the label {label!r} is not in the training data, which has "
-                    f"{', '.join(head.labels)}"
+                    f"{', '.join(names)}"
                 )
     return [np.array([numbers[label] for label in labels], np.int32) for labels in _labels(examples)]
 

@@ -5,6 +5,7 @@ qrels: `query iteration document grade`, the higher the better; or BEIR's three 
 tag`, ranked by its scores alone, as trec_eval and gdeval do.
 """
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
@@ -21,6 +22,7 @@ CRANFIELD_SOURCE = -1
 """A code that Cleverdon's list lacks. Each question has one such document, and it shares more words with the question
 than those of any other code: the paper that the question was put from."""
 RUN_TAG = "xlnet_jax"
+QRELS_FIELDS = "query iteration document grade"
 
 
 @dataclass
@@ -29,7 +31,7 @@ class Judgements:
 
     grades: dict[str, int] = field(default_factory=dict)
     """by document; the higher the better, below 1 = not relevant"""
-    left_out: set[str] = field(default_factory=set)
+    left_out: list[str] = field(default_factory=list)
     """documents that count neither as relevant nor as not, and are not ranked"""
 
 
@@ -52,11 +54,13 @@ def read_qrels(paths: Sequence[str], form: JudgementsForm = "graded") -> dict[st
             if form == "graded":
                 judged.grades[document] = code
             elif code == CRANFIELD_SOURCE:
-                judged.left_out.add(document)
+                judged.left_out.append(document)
             elif code in CRANFIELD_GRADES:
                 judged.grades[document] = CRANFIELD_GRADES[code]
             else:
                 raise InputError(f"{where}: {code} is no code of Cranfield's, which are 1 (best) to 5, and -1")
+    if not found:
+        raise InputError(f"qrels {', '.join(paths)}: no judgement is in it; qrels have lines of {QRELS_FIELDS}")
     return found
 
 
@@ -64,7 +68,7 @@ def is_run(path: str) -> bool:
     """Does the file look like a run, and not like queries?"""
     _, first = next(lines(path), (0, ""))
     fields = first.split()
-    return len(fields) == 6 and fields[1] == "Q0" and "\t" not in fields[2]
+    return len(fields) == 6 and fields[1] == "Q0" and fields[3].isdigit()
 
 
 def read_run(paths: Sequence[str]) -> Run:
@@ -82,7 +86,9 @@ def read_run(paths: Sequence[str]) -> Run:
             try:
                 of_query[document] = float(score)
             except ValueError:
-                raise InputError(f"{where}: the score {score!r} is no number") from None
+                of_query[document] = math.nan
+            if math.isnan(of_query[document]):
+                raise InputError(f"{where}: the score {score!r} is no number")
     return run
 
 
@@ -125,4 +131,4 @@ def _demand_form(where: str, fields: Sequence[str], form: JudgementsForm) -> Non
             f"{where} has 3 fields, as Cranfield's, whose 1 is the best: read them by --ranking.judgements cranfield; "
             "where the higher is the better, put 0 between query and document"
         )
-    raise InputError(f"{where} has {len(fields)} fields; qrels have 4: query iteration document grade")
+    raise InputError(f"{where} has {len(fields)} fields; qrels have 4: {QRELS_FIELDS}")

@@ -3,14 +3,17 @@
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+import jax
 import numpy as np
 from jax.experimental import multihost_utils
+from jax.sharding import Mesh
 from rich.console import Console
 
 from xlnet_jax.config import RunConfig
 from xlnet_jax.dims import Batch
 from xlnet_jax.objectives.objective import DeviceBatch
 from xlnet_jax.rules import traced_updates
+from xlnet_jax.training import sharding
 from xlnet_jax.training.checkpoint import Checkpoints
 from xlnet_jax.training.goodput import WallTime
 from xlnet_jax.training.hosts import Hosts
@@ -23,6 +26,22 @@ from xlnet_jax.training.state import StatePlan, TrainState, empty_mems_ZBMD
 from xlnet_jax.training.step import TrainStep
 from xlnet_jax.training.weights_and_biases import WandbRun
 from xlnet_jax.training.workdir import Workdir
+
+
+def introduction(config: RunConfig, plan: StatePlan, mesh: Mesh, host_rows: int, batch: str) -> str:
+    """The sizes of a run, a line each. batch: what the global batch is, as '16 rows of 128 tokens'."""
+    m = config.model
+    size = sum(a.size for a in jax.tree.leaves(plan.abstract.params))
+    shape = " x ".join(f"{axis} {n}" for axis, n in mesh.shape.items())
+    mebibytes = sharding.bytes_on_device(plan.abstract) / 2**20
+    in_parts = f" in {config.optimizer.accumulate} parts" if config.optimizer.accumulate > 1 else ""
+    return (
+        f"model       {m.num_layers} layers x {m.d_model}, {size:,} parameters, {m.dtype}\n"
+        f"devices     {mesh.size} x {jax.devices()[0].device_kind}: {shape}\n"
+        f"batch       {batch}{in_parts}, {host_rows:,} a host, "
+        f"{config.data.batch_size // sharding.batch_shards(mesh):,} a device\n"
+        f"state       {mebibytes:,.0f} MiB a device: parameters, optimizer, memory"
+    )
 
 
 @dataclass(frozen=True)
@@ -51,6 +70,8 @@ class Course:
             start = int(state.step)
             if start:
                 console.print(f"resumed     at step {start} of {config.steps}")
+            if self.evaluation:
+                self.evaluation.recall(read_records(workdir.metrics), start)
             with (
                 ProgressView(start, config.steps, self.reference, console) as view,
                 self._metrics_writer(start, hosts) as writer,

@@ -1,6 +1,6 @@
 """The pretraining loss on held-out text, memory carried from batch to batch."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,6 +34,9 @@ class HeldOutLoss:
     every_steps: int
     is_worth_saving: bool = False
     is_enough: bool = False
+
+    def recall(self, records: Iterable[dict[str, Any]], step: int) -> None:
+        """Every evaluation stands by itself."""
 
     def run(self, state: TrainState, step: int, interrupt: Interrupt) -> Numbers | None:
         """loss: nats per target over all batches."""

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import jax
 
@@ -35,6 +35,10 @@ class Evaluation(Protocol):
     @property
     def every_steps(self) -> int:
         """Updates between evaluations."""
+        ...
+
+    def recall(self, records: Iterable[dict[str, Any]], step: int) -> None:
+        """Takes up what a run that goes on at `step` has on record."""
         ...
 
     def run(self, state: TrainState, step: int, interrupt: Interrupt) -> Numbers | None:

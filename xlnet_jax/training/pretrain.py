@@ -10,7 +10,6 @@ from typing import Any
 
 import jax
 import optax
-from jax.sharding import Mesh
 from rich.console import Console
 
 from data_pipelines.batches import BatchSource
@@ -24,7 +23,7 @@ from xlnet_jax.settings import flatten, from_dict, to_dict
 from xlnet_jax.training import sharding
 from xlnet_jax.training.checkpoint import Checkpoints
 from xlnet_jax.training.compile_cache import programs_kept_in
-from xlnet_jax.training.course import Course
+from xlnet_jax.training.course import Course, introduction
 from xlnet_jax.training.curves import draw_curves
 from xlnet_jax.training.heldout import HeldOutLoss, held_out_batches, relative_to_unigram
 from xlnet_jax.training.hosts import ALONE, Hosts
@@ -130,7 +129,9 @@ def _train(run: _Run, hosts: Hosts, console: Console, began: float) -> int:
     empty_mems = functools.partial(empty_mems_ZBMD, plan)
     eval_step = make_eval_step(objective, plan, mesh)
     evaluation = HeldOutLoss(eval_step, held_out, empty_mems, put, unigram_nats, config.eval.every_steps)
-    _introduce(config, plan, mesh, len(rows), unigram_nats, console)
+    batch = f"{config.data.batch_size:,} rows of {config.data.seq_len} tokens"
+    console.print(introduction(config, plan, mesh, len(rows), batch))
+    console.print(f"unigram     {unigram_nats:.3f} nats: the held-out loss of a model that knows only word frequencies")
 
     # ---- state, and training to its end -----------------------------------------------------------------------------
     reference = {"unigram": unigram_nats}
@@ -177,24 +178,6 @@ def _point_to(config: Config, workdir: Workdir, steps_per_block: int, batch: int
     return (
         f"(seed {config.seed}, step {batch}, window {window} of visit {visit}): python -m data_pipelines.inspect "
         f"{workdir.folder} --step {batch}"
-    )
-
-
-def _introduce(
-    config: Config, plan: StatePlan, mesh: Mesh, host_rows: int, unigram_nats: float, console: Console
-) -> None:
-    c, m = config.data, config.model
-    size = sum(a.size for a in jax.tree.leaves(plan.abstract.params))
-    shape = " x ".join(f"{axis} {n}" for axis, n in mesh.shape.items())
-    mebibytes = sharding.bytes_on_device(plan.abstract) / 2**20
-    in_parts = f" in {config.optimizer.accumulate} parts" if config.optimizer.accumulate > 1 else ""
-    console.print(
-        f"model       {m.num_layers} layers x {m.d_model}, {size:,} parameters, {m.dtype}\n"
-        f"devices     {mesh.size} x {jax.devices()[0].device_kind}: {shape}\n"
-        f"batch       {c.batch_size:,} rows of {c.seq_len} tokens{in_parts}, {host_rows:,} a host, "
-        f"{c.batch_size // sharding.batch_shards(mesh):,} a device\n"
-        f"state       {mebibytes:,.0f} MiB a device: parameters, optimizer, memory\n"
-        f"unigram     {unigram_nats:.3f} nats: the held-out loss of a model that knows only word frequencies"
     )
 
 
