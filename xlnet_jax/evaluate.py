@@ -133,6 +133,8 @@ def _score(options: Evaluate, pretrained: Pretrained, run: Run | None, status: S
     else:
         numbered = enumerate(options.score_text, start=1)
         given = (texts.TextRecord(text, f"--score-text: text {number}") for number, text in numbered)
+    if options.out is None:
+        status.stop()  # while it shows, rich takes what is printed to where it shows
     total = write_scores(
         pretrained, given, options.orders, options.out,
         context=options.context, seed=options.seed, dtype=options.dtype or "float32",
