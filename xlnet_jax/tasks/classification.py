@@ -27,6 +27,8 @@ from xlnet_jax.tasks.task import DeviceBatch, Loss
 
 Label = str | float
 SCORES = {"classification": ("accuracy", "f1", "mcc"), "regression": ("pearson", "spearman")}
+PARTS = ("accuracy_m", "accuracy_mm")  # of MNLI
+SHORTEST = 5  # A <sep> B <sep> <cls>
 PREDICTIONS = "predictions.tsv"
 SHOWN = 12  # labels, in a message
 # What a text that is too long keeps of its tokens.
@@ -69,9 +71,13 @@ class TextTask:
         self._config, self._published = config, dataclasses.replace(published, **given)
         self._labels: tuple[str, ...] = ()  # of the head
         self.metric = published.metric
-        known = sorted({*SCORES[published.kind], self.metric})
+        known = sorted({*SCORES[published.kind], self.metric, *(PARTS if published.parts else ())})
         if config.selection.metric not in (None, *known):
             raise InputError(f"selection.metric {config.selection.metric}: {config.task} has {', '.join(known)}")
+        if config.data.seq_len < SHORTEST:
+            raise InputError(
+                f"data.seq-len {config.data.seq_len} must be at least {SHORTEST}: two texts of a token each"
+            )
         if config.data.long_texts == "memory" and config.model.mem_len == 0:
             raise InputError("data.long-texts memory needs a memory: give its length by model.mem-len, such as 384")
 

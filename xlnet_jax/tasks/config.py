@@ -26,7 +26,7 @@ class ColumnsConfig:
     label: str | None = None
     """the label, or the number that regression learns"""
     id: str | None = None
-    """names an example; None = its number in the file, from 0"""
+    """names an example; None = its number, from 0, or what a test file of GLUE calls its index"""
     header: bool = True
     """the first line of TSV and CSV names the columns"""
 

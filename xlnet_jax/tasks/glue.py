@@ -56,7 +56,7 @@ class Published:
         return self.metrics[0] if len(self.metrics) == 1 else "average"
 
 
-_ID = ("index", "id")
+_ID = ("index", "id", "idx")
 _BINARY = ("0", "1")
 _ENTAILMENT = ("entailment", "not_entailment")
 _TESTED: dict[Role, Groups] = {"eval": (("test",),), "predict": (("test",),)}
@@ -70,7 +70,10 @@ _MNLI = Published(
     numbered=("entailment", "neutral", "contradiction"),
     submission="MNLI",
     parts=True,
-    stems={"eval": (("dev_matched", "dev_mismatched"),), "predict": (("test_matched", "test_mismatched"),)},
+    stems={
+        "eval": (("dev_matched", "dev_mismatched"), ("validation_matched", "validation_mismatched")),
+        "predict": (("test_matched", "test_mismatched"),),
+    },
     splits={
         "eval": ("validation_matched", "validation_mismatched"),
         "predict": ("test_matched", "test_mismatched"),

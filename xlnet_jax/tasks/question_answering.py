@@ -114,9 +114,7 @@ class QuestionAnswering:
 
     def _items(self, example: int, question: Question, query: np.ndarray, document: _Document) -> Iterator["_Item"]:
         answer = question.answer
-        first = last = None
-        if answer:
-            first, last = document.alignment.tokens_of(answer.start, answer.start + len(answer.text) - 1)
+        found = answer and document.alignment.tokens_of(answer.start, answer.start + len(answer.text) - 1)
         room = self._seq_len - len(query) - SPECIALS
         spans = windows_over(len(document.ids_T), room, self._qa.doc_stride)
         tail = np.array([SEP, *query, SEP, CLS], np.int32)
@@ -129,8 +127,8 @@ class QuestionAnswering:
             excluded = np.ones(len(ids), np.int32)
             excluded[:length] = excluded[-1] = 0
             place = len(ids) - 1, len(ids) - 1
-            if first is not None and last is not None and begin <= first and last < end:
-                place = first - begin, last - begin
+            if found and begin <= found[0] and found[1] < end:
+                place = found[0] - begin, found[1] - begin
             window = Window(document.alignment.starts[begin:end], document.alignment.ends[begin:end], is_widest_T)
             yield _Item(example, ids, segments, excluded, *place, window)
 

@@ -3,6 +3,7 @@
 import csv
 import glob
 import json
+import re
 import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from xlnet_jax.config import InputError
 Role = Literal["train", "eval", "predict"]
 Groups = tuple[tuple[str, ...], ...]
 TABLES = (".tsv", ".csv", ".txt", *JSON_LINES, PARQUET)
+SHARD = re.compile(r"-\d+-of-\d+$")  # as Hugging Face and TFDS divide a table
 SHOWN = 12  # columns, in a message
 
 
@@ -62,7 +64,8 @@ def read_table(name: str, form: Form) -> Iterator[Row]:
 def files_of_role(names: Sequence[str], stems: Groups, splits: Sequence[str]) -> tuple[str, ...]:
     """The same names, but for folders their files of a role, and for TFDS datasets named without a split theirs.
 
-    stems: names of files without their ends, and of folders; of the first group that has any, all that are there.
+    stems: names of files without their ends (and of their shards), and of folders; of the first group that has any, all
+    that are there.
     """
     return tuple(found for name in names for found in _of_role(name, stems, splits))
 
@@ -73,11 +76,14 @@ def _of_role(name: str, stems: Groups, splits: Sequence[str]) -> list[str]:
     folder = epath.Path(name).expanduser()
     if not folder.is_dir():
         return [name]
-    there = {p.name.partition(".")[0]: p for p in folder.iterdir() if p.is_dir() or kind_of(p) in TABLES}
+    there: dict[str, list[str]] = {}
+    for path in sorted(folder.iterdir()):
+        if path.is_dir() or kind_of(path) in TABLES:
+            there.setdefault(SHARD.sub("", path.name.partition(".")[0]), []).append(str(path))
     for group in stems:
-        if found := [str(there[stem]) for stem in group if stem in there]:
+        if found := [path for stem in group for path in there.get(stem, [])]:
             return found
-    wanted = " or ".join(" and ".join(group) for group in stems)
+    wanted = " or ".join(stem for group in stems for stem in group)
     raise InputError(f"{name}: this folder has no table named {wanted} (.tsv, .csv, .jsonl, .parquet): name a file")
 
 

@@ -169,14 +169,27 @@ def test_rows_of_padding_do_not_count(tokenizer, setting):
     np.testing.assert_allclose(all_rows.loss_sum, without.loss_sum + alone.loss_sum, rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["classification", "regression"])
-def test_a_few_updates_learn_a_few_texts(tokenizer, setting, name):
+def test_the_loss_of_numbers_is_the_squared_error_of_what_is_predicted(tokenizer, setting):
     model, examples = setting
-    model = dataclasses.replace(model, num_layers=1, dropout=0.1, attention_dropout=0.1)
-    ours = task(name, model)
+    ours = task("regression", model)
+    examples = [dataclasses.replace(e, label=float(e.label)) for e in examples]
+    head = ours.head(examples)
+    network, params = build_model(model, head), random_params(model, head)
+    batch = collate(ours.features(examples, tokenizer, head, training=True), range(3), SEQ_LEN, "left")
+
+    @jax.jit
+    def both(params, batch):
+        return ours.score(network, params, batch, None), ours.predict(network, params, batch)["scores"]
+
+    loss, scores = both(params, batch)
+    errors = np.asarray(scores) - [e.label for e in examples]
+    np.testing.assert_allclose(loss.loss_sum, (errors**2).sum(), rtol=1e-5)
+
+
+def test_a_few_updates_learn_a_few_texts(tokenizer, setting):
+    model = dataclasses.replace(setting[0], num_layers=1, dropout=0.1, attention_dropout=0.1)
+    ours = task(model=model)
     examples = [example(text, label) for text, label in (("house", "1"), ("room", "2"), ("he said", "3"), ("to", "2"))]
-    if name == "regression":
-        examples = [dataclasses.replace(e, label=float(e.label)) for e in examples]
     head = ours.head(examples)
     features = ours.features(examples, tokenizer, head, training=True)
     network, params = build_model(model, head), random_params(model, head)
@@ -247,6 +260,9 @@ def test_a_label_that_training_never_saw_is_named_with_those_it_saw(tokenizer):
 def test_settings_that_cannot_work_are_refused_at_once():
     with pytest.raises(InputError, match=r"selection\.metric f2: classification has accuracy, f1, mcc"):
         task(metric="f2")
+    assert task("mnli", metric="accuracy_mm").metric == "accuracy"
+    with pytest.raises(InputError, match=r"data\.seq-len 4 must be at least 5: two texts of a token each"):
+        task(seq_len=4)
     with pytest.raises(InputError, match=r"data\.long-texts memory needs a memory: give its length by model\.mem-len"):
         task(model=dataclasses.replace(SMALL, mem_len=0), long_texts="memory")
 

@@ -106,6 +106,7 @@ def test_unlabelled_files_may_say_what_they_like_of_answers(read):
         (squad(asked("a", ("tea", 4), is_impossible="no")), "(a): 'is_impossible' is no true or false"),
         (squad(asked("a", ("tea", 4)), asked("a", ("tea", 4))), "the id 'a' is there twice"),
         (squad(asked("a", ("tea", 4)), context=" \n"), "question 0 (a): its text is empty"),
+        (squad(asked("a", ("tea", 4)), context="tea \ud83d"), "paragraph 0: 'context' holds half a character"),
         ([{"qas": []}], "text 0 has no 'context_text', only 'qas'"),
         ([{"context_text": "x", "qas": [{"query_id": "a", "answers": [1]}]}], "(a): an answer is no text, but 1"),
     ],

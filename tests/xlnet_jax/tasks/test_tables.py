@@ -170,12 +170,22 @@ def test_what_is_no_text_is_named_with_its_line(tmp_path, value, message):
 
 
 def test_a_folder_stands_for_its_files_of_a_role_and_a_dataset_for_its_split(tmp_path):
-    for name in ("train.tsv", "valid.csv.gz", "test_a.tsv", "test_b.tsv", "train.md"):
+    for name in (
+        "train.tsv",
+        "valid.csv.gz",
+        "test_a.tsv",
+        "test_b.tsv",
+        "train.md",
+        "val-00000-of-00002.parquet",
+        "val-00001-of-00002.parquet",
+    ):
         (tmp_path / name).touch()
     here = str(tmp_path)
     assert files_of_role([here], (("train",),), ()) == (f"{here}/train.tsv",)
     assert files_of_role(["x.tsv", here], (("dev",), ("valid",)), ()) == ("x.tsv", f"{here}/valid.csv.gz")
+    shards = tuple(f"{here}/val-0000{i}-of-00002.parquet" for i in range(2))
+    assert files_of_role([here], (("val",),), ()) == shards
     assert files_of_role([here], (("test_a", "test_b"),), ()) == (f"{here}/test_a.tsv", f"{here}/test_b.tsv")
     assert files_of_role(["tfds:a", "tfds:a[x]"], (), ("b", "c")) == ("tfds:a[b]", "tfds:a[c]", "tfds:a[x]")
-    with pytest.raises(InputError, match=r"this folder has no table named dev or val \(\.tsv, \.csv"):
-        files_of_role([here], (("dev",), ("val",)), ())
+    with pytest.raises(InputError, match=r"this folder has no table named dev or v \(\.tsv, \.csv"):
+        files_of_role([here], (("dev",), ("v",)), ())
