@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 import tyro
 
 from xlnet_jax import cli
-from xlnet_jax.config import InputError, ModelConfig
+from xlnet_jax.config import InputError
 
 
 @dataclass(frozen=True)
@@ -76,12 +76,11 @@ def main(argv: Sequence[str]) -> int:
     from xlnet_jax.embedding_files import write_embeddings
     from xlnet_jax.interop.formats import load_with_tokenizer
     from xlnet_jax.objectives.query_stream import on_device
-    from xlnet_jax.training.evaluation import Run
+    from xlnet_jax.training.evaluation import Run, trained_mem_len
 
     found = sources.find(options.text, options.text_field, options.tfds_data_dir)
     run = Run.of(options.checkpoint)
     pretrained = load_with_tokenizer(options.checkpoint, options.tokenizer)
-    trained = pretrained.model.mem_len or ModelConfig().mem_len
     embed = functools.partial(
         embed_texts,
         on_device(pretrained, options.dtype),
@@ -90,7 +89,7 @@ def main(argv: Sequence[str]) -> int:
         normalize=options.normalize,
         specials=options.specials,
         seq_len=options.seq_len or (run.config.data.seq_len if run else SEQ_LEN),
-        mem_len=trained if options.mem_len is None else options.mem_len,
+        mem_len=trained_mem_len(pretrained, run) if options.mem_len is None else options.mem_len,
         batch_tokens=options.batch_tokens,
     )
     given = texts.read_texts(found, options.unit, options.id_field, options.corpus_errors)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import math
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import IO, TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
@@ -132,12 +134,35 @@ def _score(options: Evaluate, pretrained: Pretrained, run: Run | None, status: S
     else:
         numbered = enumerate(options.score_text, start=1)
         given = (texts.TextRecord(text, f"--score-text: text {number}") for number, text in numbered)
-    write_scores(
-        pretrained, given, options.orders, options.out,
-        context=options.context, seed=options.seed, dtype=options.dtype or "float32",
-        max_len=options.max_len or (run.config.data.seq_len if run else None),
-        on_scored=lambda done: status.update(f"{done:,} scored"),
-    )  # fmt: skip
+    if options.out is None:
+        status.stop()  # while it shows, rich takes what is printed to where it shows
+    with _opened(options.out) as file:
+        total = write_scores(
+            pretrained, given, options.orders, file, "tsv" if options.out and options.out.endswith(".tsv") else "jsonl",
+            context=options.context, seed=options.seed, dtype=options.dtype or "float32",
+            max_len=options.max_len or (run.config.data.seq_len if run else None),
+            on_scored=lambda done: status.update(f"{done:,} scored"),
+        )  # fmt: skip
+    status.stop()
+    if options.out:
+        perplexity = math.exp(-total.log_likelihood / total.pieces)
+        print(
+            f"{options.out}: {total.texts:,} texts, {total.pieces:,} pieces, {total.log_likelihood:,.3f} nats in all, "
+            f"perplexity {perplexity:,.2f} a piece"
+        )
+
+
+@contextlib.contextmanager
+def _opened(out: str | None) -> Iterator[IO[str]]:
+    """A new file, or the standard output."""
+    from data_pipelines.atomic import complete_file
+
+    if out is None:
+        with cli.printing():
+            yield sys.stdout
+        return
+    with complete_file(out) as partial, partial.open("w", encoding="utf-8", newline="") as file:
+        yield file
 
 
 # ---- the held-out loss ----------------------------------------------------------------------------------------------
@@ -163,9 +188,10 @@ def _measure(options: Evaluate, argv: Sequence[str], pretrained: Pretrained, run
 def _settings(options: Evaluate, argv: Sequence[str], pretrained: Pretrained, run: Run | None) -> Config:
     """Those of the run or of the paper, with what the command line says."""
     from data_pipelines import windows
+    from xlnet_jax.training.evaluation import trained_mem_len
 
     base = run.config if run else Config(data=DataConfig(batch_size=BATCH_SIZE))
-    trained = pretrained.model.mem_len or Config().model.mem_len
+    trained = trained_mem_len(pretrained, run)
     data = base.data
     given = cli.parse(Evaluate, argv, PROG, __doc__ or "", replace(options, data=data)).data
     if given.seq_len != data.seq_len:

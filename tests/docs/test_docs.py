@@ -59,14 +59,18 @@ def my_text(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
-def assert_prints_what_it_says(page):
+def assert_prints_what_it_says(page, at_least=11):
     failed, tried = doctest.testfile(str(DOCS / page), module_relative=False, optionflags=doctest.NORMALIZE_WHITESPACE)
-    assert tried > 10
+    assert tried >= at_least
     assert failed == 0
 
 
 def test_the_examples_of_the_model_print_what_they_say(demo_run):
     assert_prints_what_it_says("model.md")
+
+
+def test_the_examples_of_evaluation_print_what_they_say(demo_run):
+    assert_prints_what_it_says("evaluate.md", at_least=8)
 
 
 def test_the_examples_of_the_tokenizer_print_what_they_say(my_text):

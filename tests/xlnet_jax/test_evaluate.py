@@ -4,6 +4,10 @@ import csv
 import dataclasses
 import io
 import json
+import os
+import pty
+import subprocess
+import sys
 
 import pytest
 
@@ -21,7 +25,7 @@ ORDERS = ["left-to-right", "random:2"]
 @pytest.fixture(scope="module")
 def model(reference):
     tokenizer = Tokenizer((reference / "data" / "spiece.model").read_bytes(), Settings())
-    return random_model(dataclasses.replace(SMALL, vocab_size=800, num_layers=1), tokenizer=tokenizer)
+    return random_model(dataclasses.replace(SMALL, vocab_size=800), tokenizer=tokenizer)
 
 
 @pytest.fixture(scope="module")
@@ -58,6 +62,7 @@ def test_a_table_has_a_row_a_sentence_with_its_id(folder, tmp_path, capsys):
     out = tmp_path / "scores.tsv"
     fields = ("--text-field", "s", "--id-field", "n")
     assert run(folder, "--score", folder / "texts.jsonl", *fields, "--out", out) == 0
+    summary = capsys.readouterr().out
     run(folder, "--score", folder / "texts.txt")
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     rows = list(csv.DictReader(io.StringIO(out.read_text()), dialect="excel-tab"))
@@ -65,7 +70,19 @@ def test_a_table_has_a_row_a_sentence_with_its_id(folder, tmp_path, capsys):
     assert [row["text"] for row in rows] == TEXTS
     assert [float(row["log_likelihood"]) for row in rows] == [line["log_likelihood"] for line in lines]
     assert [int(row["pieces"]) for row in rows] == [len(line["pieces"]) for line in lines]
+    assert f"3 texts, {sum(len(line['pieces']) for line in lines)} pieces" in summary
+    assert f"{sum(line['log_likelihood'] for line in lines):.3f} nats in all" in summary
     assert not list(tmp_path.glob(".*"))
+
+
+def test_a_terminal_for_messages_gets_no_scores(folder):
+    """rich would take what is printed to the terminal on which its progress shows."""
+    main, terminal = pty.openpty()
+    words = [sys.executable, "-m", "xlnet_jax.evaluate", str(folder / "hf"), "--score-text", TEXTS[0]]
+    printed = subprocess.run(words, stdout=subprocess.PIPE, stderr=terminal, text=True, timeout=120, check=True).stdout
+    os.close(terminal)
+    os.close(main)
+    assert json.loads(printed)["text"] == TEXTS[0]
 
 
 def test_sentences_of_the_command_line_are_scored_too(model, folder, capsys):

@@ -1,16 +1,12 @@
 """Scores of many texts as JSON Lines or as a table, in flat memory."""
 
-import contextlib
 import csv
 import json
-import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from pathlib import Path
-from typing import IO, Any, Literal
+from collections.abc import Callable, Iterable, Sequence
+from typing import IO, Any, Literal, NamedTuple
 
-from data_pipelines.atomic import complete_file
 from data_pipelines.texts import TextRecord
-from xlnet_jax import cli
+from xlnet_jax.config import InputError
 from xlnet_jax.interop.pretrained import Pretrained
 from xlnet_jax.lengths import chunks
 from xlnet_jax.objectives.query_stream import on_device
@@ -20,40 +16,44 @@ TEXTS_AT_ONCE = 512
 DIGITS = 6
 
 
+class Totals(NamedTuple):
+    """Of all texts."""
+
+    texts: int
+    pieces: int
+    log_likelihood: float  # nats
+
+
 def write_scores(
     pretrained: Pretrained,
     texts: Iterable[TextRecord],
     orders: Sequence[str],
-    out: str | None,
+    file: IO[str],
+    form: Literal["jsonl", "tsv"],
     *,
     context: str = "",
     seed: int = 0,
     max_len: int | None = None,
     dtype: Literal["float32", "bfloat16"] = "float32",
     on_scored: Callable[[int], None] = lambda count: None,
-) -> None:
-    """Scores texts (`score_texts`) as they come, into a .jsonl or .tsv file, or as JSON Lines to standard output."""
-    pretrained, done = on_device(pretrained, dtype), 0
-    with _opened(out) as file:
-        write = _table(file, orders) if out and out.endswith(".tsv") else _lines(file, orders)
-        for records in chunks(texts, TEXTS_AT_ONCE):
-            scores = score_texts(
-                pretrained, [r.text for r in records], orders, context=context, seed=seed, max_len=max_len or MAX_LEN,
-                names=[r.where for r in records],
-            )  # fmt: skip
-            for record, score in zip(records, scores, strict=True):
-                write(record, score)
-            on_scored(done := done + len(records))
-
-
-@contextlib.contextmanager
-def _opened(out: str | None) -> Iterator[IO[str]]:
-    if out is None:
-        with cli.printing():
-            yield sys.stdout
-        return
-    with complete_file(out) as partial, Path(partial).open("w", encoding="utf-8", newline="") as file:
-        yield file
+) -> Totals:
+    """Scores texts (`score_texts`) as they come: JSON Lines with the scores of each piece, or a table."""
+    pretrained = on_device(pretrained, dtype)
+    done = pieces = 0
+    log_likelihood = 0.0
+    write = (_table if form == "tsv" else _lines)(file, orders)
+    for records in chunks(texts, TEXTS_AT_ONCE):
+        scores = score_texts(
+            pretrained, [r.text for r in records], orders, context=context, seed=seed, max_len=max_len or MAX_LEN,
+            names=[r.where for r in records],
+        )  # fmt: skip
+        for record, score in zip(records, scores, strict=True):
+            write(record, score)
+            pieces, log_likelihood = pieces + len(score.pieces), log_likelihood + score.log_likelihood
+        on_scored(done := done + len(records))
+    if not done:
+        raise InputError("there is no text to score")
+    return Totals(done, pieces, log_likelihood)
 
 
 Write = Callable[[TextRecord, TextScore], Any]

@@ -1,8 +1,8 @@
 """How likely texts are: log p(x) = sum over t of log p(x_z(t) | x_z(<t)) for a factorization order z (paper, section
 2.2), each piece predicted by the query stream from the pieces before it in the order and no others.
 
-A text is its pieces, without <sep> and <cls>. A model that was trained on windows has seen few that are told next to
-nothing: a context, which is told to all pieces, helps.
+A text is its pieces, without <sep> and <cls>. Pretraining tells a piece most of its window; here the first of an order
+are told next to nothing, unless there is a context, which is told to all.
 """
 
 from collections.abc import Sequence

@@ -19,7 +19,7 @@ from data_pipelines.readers import Errors
 from data_pipelines.sources import Source
 from data_pipelines.tokenizer import CLS, SEP, Tokenizer
 from data_pipelines.tokenizer.symbols import SPECIAL_PIECES, UNK
-from xlnet_jax.config import Config
+from xlnet_jax.config import Config, ModelConfig
 from xlnet_jax.dims import Batch
 from xlnet_jax.interop import native
 from xlnet_jax.interop.pretrained import Pretrained
@@ -54,6 +54,12 @@ class Run:
         beside = self.folder / "corpus"
         there = next((name for name in (beside, *(self.config.corpus or ())) if is_corpus(name)), None)
         return Corpus(there) if there else None
+
+
+def trained_mem_len(pretrained: Pretrained, run: Run | None) -> int:
+    """Positions of memory that the weights were trained with; the paper's where the checkpoint does not say, as most of
+    Hugging Face's."""
+    return pretrained.model.mem_len if run else pretrained.model.mem_len or ModelConfig().mem_len
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """The held-out loss of a checkpoint: what training measured, for any checkpoint on any text."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from data_pipelines.prepare import prepare
 from data_pipelines.tokenizer import EOD, SEP
 from tests.xlnet_jax.training.tiny_run import records_of
 from xlnet_jax import InputError, evaluate
-from xlnet_jax.training.evaluation import Run
+from xlnet_jax.training.evaluation import Run, trained_mem_len
 from xlnet_jax.training.heldout import held_out_batches
 
 
@@ -75,6 +76,13 @@ def test_a_text_gives_what_it_gives_as_the_held_out_part_of_a_corpus(straight, t
     assert theirs["loss"] == pytest.approx(as_text["loss"], abs=1e-5)
     assert theirs["targets"] == as_text["targets"]
     assert theirs["unigram"] < as_text["unigram"]  # which knows the frequencies of this very text
+
+
+def test_memory_is_that_of_the_run_or_the_papers(straight):
+    loaded = xlnet_jax.load(straight)
+    without = replace(loaded, model=replace(loaded.model, mem_len=0))  # as of a run, and as Hugging Face leaves it open
+    run = Run.of(straight)
+    assert [trained_mem_len(*given) for given in ((loaded, run), (without, run), (without, None))] == [16, 0, 384]
 
 
 def test_the_other_lengths_of_a_window_follow_its_length(straight, tmp_path, capsys):
