@@ -7,6 +7,7 @@ what it would see in a window of its own behind a memory of C - 1 positions (Tra
 """
 
 import dataclasses
+import functools
 from typing import Any, NamedTuple, cast
 
 import jax
@@ -23,9 +24,9 @@ EMPTY = -(2**30)
 
 
 class Cache(NamedTuple):
-    """Keys and values of C positions, an array a layer."""
+    """Keys and values of C positions, an array a layer: E = B x N, as products with them want it."""
 
-    keys: tuple[jnp.ndarray, ...]  # [B, N, C, H]
+    keys: tuple[jnp.ndarray, ...]  # [E, C, H]; with an axis more, XLA copies them in each pass
     values: tuple[jnp.ndarray, ...]
     position_BC: jnp.ndarray  # int32, what each slot holds, or EMPTY
 
@@ -38,6 +39,7 @@ class Decoder(NamedTuple):
     position_keys: tuple[jnp.ndarray, ...]  # [N, R, H] a layer, by distance: from C down
 
 
+@functools.partial(jax.jit, static_argnums=(0, 2, 3))
 def prepare(config: ModelConfig, params: dict[str, Any], context: int, ahead: bool) -> Decoder:
     """params: of XLNetLM; context: C, positions that are kept; ahead: whether rows look at positions behind their own
     too, as in a gap."""
@@ -47,16 +49,18 @@ def prepare(config: ModelConfig, params: dict[str, Any], context: int, ahead: bo
         return jnp.asarray(weight, jnp.float32 if is_float32 else config.dtype)
 
     params = jax.tree_util.tree_map_with_path(as_computed, params)
-    layers = tuple(jax.tree.map(lambda w: w[z], params["backbone"]["layers"]) for z in range(config.num_layers))
+    layers = tuple(_layer(params["backbone"]["layers"], z) for z in range(config.num_layers))
     signals = signals_2RF(distances_R(context if ahead else 1, context, config.clamp_len), config.d_model)
-    position_keys = tuple(_position_keys_NRH(layer["attention"]["r"], signals) for layer in layers)
+    signals_RD = jnp.concatenate(list(signals), axis=-1).astype(config.dtype)
+    position_keys = tuple(_in_heads_BNTH(config, (signals_RD @ layer["attention"]["r"])[None])[0] for layer in layers)
     return Decoder(params, layers, position_keys)
 
 
-@jax.jit
-def _position_keys_NRH(r_DNH: jnp.ndarray, signals_2RF: jnp.ndarray) -> jnp.ndarray:
-    r_2FNH = r_DNH.reshape(2, r_DNH.shape[0] // 2, *r_DNH.shape[1:])
-    return product("SRF,SFNH->NRH", signals_2RF.astype(r_DNH.dtype), r_2FNH).astype(r_DNH.dtype)
+def _layer(layers: dict[str, Any], z: int) -> dict[str, Any]:
+    """With the projections as matrices, [D, E] and [E, D] of E = N x H, or each pass would make them such."""
+    layer = jax.tree.map(lambda weight: weight[z], layers)
+    matrices_DE = {name: layer["attention"][name].reshape(layer["attention"][name].shape[0], -1) for name in "qkvro"}
+    return layer | {"attention": layer["attention"] | matrices_DE | {"o": matrices_DE["o"].T}}
 
 
 def prefill(
@@ -83,15 +87,18 @@ def prefill(
     network = XLNetLM(dataclasses.replace(config, mem_len=length))
     logits_BPV, outputs = cast(Any, network.apply)({"params": decoder.params}, inputs, mems_ZBMD)
 
-    def in_slots_BNCH(name: str, layer: dict[str, Any], rows_BLD: jnp.ndarray) -> jnp.ndarray:
-        of_rows_BNLH = jnp.einsum("BLD,DNH->BNLH", rows_BLD, layer["attention"][name])
-        return jnp.pad(of_rows_BNLH, ((0, 0), (0, 0), (0, max(slots - length, 0)), (0, 0)))[:, :, :slots]
+    room = max(slots - length, 0)
+
+    def in_slots_ECH(name: str, layer: dict[str, Any], rows_BLD: jnp.ndarray) -> jnp.ndarray:
+        of_rows_BNLH = _in_heads_BNTH(config, rows_BLD @ layer["attention"][name])
+        of_rows_ELH = of_rows_BNLH.reshape(-1, *of_rows_BNLH.shape[2:])
+        return jnp.pad(of_rows_ELH, ((0, 0), (0, room), (0, 0)))[:, :slots]
 
     # What becomes memory is the input of each layer.
     by_layer = list(zip(decoder.layers, outputs.new_mems_ZBMD, strict=True))
     position_BL = jnp.where(known_BL, jnp.arange(length)[None], EMPTY)
-    position_BC = jnp.pad(position_BL, ((0, 0), (0, max(slots - length, 0))), constant_values=EMPTY)[:, :slots]
-    keys, values = (tuple(in_slots_BNCH(name, *pair) for pair in by_layer) for name in "kv")
+    position_BC = jnp.pad(position_BL, ((0, 0), (0, room)), constant_values=EMPTY)[:, :slots]
+    keys, values = (tuple(in_slots_ECH(name, *pair) for pair in by_layer) for name in "kv")
     return Cache(keys, values, position_BC), logits_BPV[:, 0]
 
 
@@ -105,8 +112,8 @@ def advance(
 ) -> tuple[Cache, jnp.ndarray]:
     """Puts a token at its position into the cache, and predicts the target: float32 logits [B, V]."""
     batch, slots = cache.position_BC.shape
-    slot = jnp.arange(batch), slice(None), position_B % slots
-    held_BC = cache.position_BC.at[slot[0], slot[2]].set(position_B)
+    slot_B = position_B % slots
+    held_BC = cache.position_BC.at[jnp.arange(batch), slot_B].set(position_B)
     distance_B2C = jnp.stack([position_B, target_B], axis=1)[:, :, None] - held_BC[:, None, :]
     column_B2C = jnp.clip(slots - distance_B2C, 0, decoder.position_keys[0].shape[1] - 1)
     masked_B2C = jnp.where(_visible_B2C(config, distance_B2C, held_BC), 0.0, MASKED)
@@ -117,18 +124,32 @@ def advance(
     keys, values = [], []
     for z, layer in enumerate(decoder.layers):
         weights = layer["attention"]
-        key_BNH, value_BNH = (jnp.einsum("BD,DNH->BNH", rows_B2D[:, 0], weights[name]) for name in "kv")
-        keys.append(cache.keys[z].at[slot].set(key_BNH))
-        values.append(cache.values[z].at[slot].set(value_BNH))
+        key_BN1H, value_BN1H = (_in_heads_BNTH(config, rows_B2D[:, :1] @ weights[name]) for name in "kv")
+        keys.append(_put(cache.keys[z], key_BN1H, slot_B))
+        values.append(_put(cache.values[z], value_BN1H, slot_B))
+        query_BN2H = _in_heads_BNTH(config, rows_B2D @ weights["q"])
+        key_BNCH, value_BNCH = (of[z].reshape(batch, config.num_heads, slots, -1) for of in (keys, values))
         biases_3NH = weights["biases"] if config.untie_r else backbone["biases"]
-        query_BN2H = jnp.einsum("BTD,DNH->BNTH", rows_B2D, weights["q"])
-        position_B2C = decoder.position_keys[z], column_B2C
-        scores_BN2C = _scores_BN2C(query_BN2H, keys[z], *position_B2C, biases_3NH) + masked_B2C[:, None]
-        out_B2D = jnp.einsum("BNTH,DNH->BTD", attend_BNTH(scores_BN2C, values[z], None), weights["o"])
+        scores_BN2C = _scores_BN2C(query_BN2H, key_BNCH, decoder.position_keys[z], column_B2C, biases_3NH)
+        read_BN2H = attend_BNTH(scores_BN2C + masked_B2C[:, None], value_BNCH, None)
+        out_B2D = jnp.swapaxes(read_BN2H, 1, 2).reshape(batch, 2, -1) @ weights["o"]
         rows_B2D = cast(Any, Norm(config).apply({"params": weights["norm"]}, rows_B2D + out_B2D))
         rows_B2D = cast(Any, FeedForward(config, False).apply({"params": layer["feed_forward"]}, rows_B2D))
     logits_BPV = product("BPD,VD->BPV", rows_B2D[:, 1:], backbone["word_embedding"])
     return Cache(tuple(keys), tuple(values), held_BC), logits_BPV[:, 0] + decoder.params["output_bias"][None]
+
+
+def _in_heads_BNTH(config: ModelConfig, projected_BTE: jnp.ndarray) -> jnp.ndarray:
+    batch, rows, _ = projected_BTE.shape
+    return jnp.swapaxes(projected_BTE.reshape(batch, rows, config.num_heads, config.d_head), 1, 2)
+
+
+def _put(cached_ECH: jnp.ndarray, new_BN1H: jnp.ndarray, slot_B: jnp.ndarray) -> jnp.ndarray:
+    """One example after the other: a scatter, which does it at once, copies the cache."""
+    batch, heads = new_BN1H.shape[:2]
+    for i in range(batch):
+        cached_ECH = jax.lax.dynamic_update_slice(cached_ECH, new_BN1H[i], (i * heads, slot_B[i], 0))
+    return cached_ECH
 
 
 def _visible_B2C(config: ModelConfig, distance_B2C: jnp.ndarray, held_BC: jnp.ndarray) -> jnp.ndarray:

@@ -38,9 +38,9 @@ def continuation(tokenizer: Tokenizer, prompt: str, prefix: str, pieces: int) ->
     ids_L = np.concatenate([_prefix_ids(tokenizer, prefix), tokenizer.encode_lines([prompt])[0]])
     if not len(ids_L):
         ids_L = np.array([EOD])
-    targets_T = len(ids_L) + np.arange(pieces)
-    kinds_T = np.full(pieces, Kind.OPEN)
-    return Blanks(*map(_int32, (ids_L, targets_T, kinds_T)), (prompt.rstrip(), ""), np.zeros(pieces, np.int32))
+    targets_T, kinds_T = len(ids_L) + np.arange(pieces), np.full(pieces, Kind.OPEN)
+    parts = (prompt.rstrip(), "")
+    return Blanks(_int32(ids_L), _int32(targets_T), _int32(kinds_T), parts, np.zeros(pieces, np.int32))
 
 
 def infilling(tokenizer: Tokenizer, text: str, prefix: str, pieces: Sequence[int]) -> Blanks:
@@ -52,7 +52,9 @@ def infilling(tokenizer: Tokenizer, text: str, prefix: str, pieces: Sequence[int
     counts = list(pieces) * gaps if len(pieces) == 1 else list(pieces)
     if len(counts) != gaps:
         raise InputError(f"{len(counts)} numbers of pieces for the {gaps} gaps of {text!r}: give one for each, or one")
-    ids, targets, kinds = _prefix_ids(tokenizer, prefix).tolist(), [], []
+    ids: list[int] = _prefix_ids(tokenizer, prefix).tolist()
+    targets: list[int] = []
+    kinds: list[int] = []
     for i, part in enumerate(parts):
         known = tokenizer.encode_lines([part])[0].tolist()
         ids += _glued(tokenizer, known) if i and part and not part[0].isspace() else known

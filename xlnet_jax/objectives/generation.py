@@ -9,7 +9,7 @@ import dataclasses
 import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -81,7 +81,7 @@ class Generator:
         sampling: Sampling,
         context: int | None = None,
         stops: Sequence[str] = (),
-        dtype: str | None = None,
+        dtype: Literal["float32", "bfloat16"] | None = None,
     ) -> None:
         """context: positions that are kept (None: `default_context`); stops: pieces that end a text besides <eod>;
         dtype: of computation (None = the checkpoint's)."""
@@ -129,7 +129,9 @@ class Generator:
             if np.asarray(state.done_B).all():
                 return
             span = slice(start, start + CHUNK + 1)
-            state, tokens_BS, scores_BS = _go_on(*settings, decoder, state, targets_BT[:, span], kinds_BT[:, span], rules)
+            state, tokens_BS, scores_BS = _go_on(
+                *settings, decoder, state, targets_BT[:, span], kinds_BT[:, span], rules
+            )
             tokens.append(np.asarray(tokens_BS))
             scores.append(np.asarray(scores_BS))
 
@@ -192,12 +194,8 @@ def _go_on(
 
     def one_more(carry: tuple) -> tuple:
         s, state, tokens_BS, scores_BS = carry
-        cache, logits_BV = advance(
-            config, decoder, state.cache, state.token_B, targets_BS[:, s], targets_BS[:, s + 1]
-        )
-        state, token_B, score_B = _choose(
-            sampling, state._replace(cache=cache), logits_BV, kinds_BS[:, s + 1], rules
-        )
+        cache, logits_BV = advance(config, decoder, state.cache, state.token_B, targets_BS[:, s], targets_BS[:, s + 1])
+        state, token_B, score_B = _choose(sampling, state._replace(cache=cache), logits_BV, kinds_BS[:, s + 1], rules)
         return s + 1, state, tokens_BS.at[:, s].set(token_B), scores_BS.at[:, s].set(score_B)
 
     nothing = jnp.full((batch, CHUNK), PAD, jnp.int32), jnp.zeros((batch, CHUNK), jnp.float32)
