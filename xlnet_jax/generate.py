@@ -1,6 +1,5 @@
 """python -m xlnet_jax.generate: text that goes on from a prompt, or that fills its gaps (___)."""
 
-import dataclasses
 import itertools
 import json
 import sys
@@ -68,9 +67,7 @@ def main(argv: Sequence[str]) -> int:
     from xlnet_jax.objectives.generation import Generator, Sampling
 
     sampling = Sampling(args.temperature, args.top_k, args.top_p)
-    # A CPU has no arithmetic of bfloat16.
-    dtype = "float32" if jax.default_backend() == "cpu" else None
-    generator = Generator(load(args.checkpoint), sampling, args.context, args.stop, dtype)
+    generator = Generator(load(args.checkpoint), sampling, args.context, args.stop)
     texts = [_blanks(generator, prompt, prefix, args) for prompt in prompts]
     for text in texts:
         generator.demand_room(text)
@@ -79,7 +76,7 @@ def main(argv: Sequence[str]) -> int:
         batch = rows[first : first + args.batch_size]
         drawn = generator.draw([text for _, text in batch], jax.random.key(args.seed), first)
         if len(rows) == 1 and not args.json:
-            _print_as_it_grows(generator, rows[0][1], (row for row, in drawn))
+            _print_as_it_grows(generator, rows[0][1], (row for (row,) in drawn))
             continue
         *_, last = drawn
         for i, (number, text), row in zip(itertools.count(first), batch, last, strict=False):
@@ -102,7 +99,9 @@ def _prompts(args: Generation) -> list[str]:
     if args.prompt_file is not None:
         prompts += _read(args.prompt_file, "--prompt-file").splitlines()
     if not prompts:
-        raise InputError("nothing to go on from: give --prompt TEXT or --prompt-file FILE; --prompt '' begins a document")
+        raise InputError(
+            "nothing to go on from: give --prompt TEXT or --prompt-file FILE; --prompt '' begins a document"
+        )
     return prompts
 
 

@@ -32,6 +32,11 @@ class Blanks(NamedTuple):
     parts: tuple[str, ...]  # what is printed around the gaps, one more than those
     gap_T: np.ndarray  # int32, the gap to which each target belongs
 
+    @property
+    def is_open(self) -> bool:
+        """Whether the text goes on to the right, and not only inside."""
+        return bool(len(self.kinds_T)) and self.kinds_T[0] == Kind.OPEN
+
 
 def continuation(tokenizer: Tokenizer, prompt: str, prefix: str, pieces: int) -> Blanks:
     """The text goes on to the right. prefix: a text before it, closed by <eod>, as is an empty text."""

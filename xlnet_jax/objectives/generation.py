@@ -9,7 +9,7 @@ import dataclasses
 import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -53,7 +53,8 @@ class Drawn(NamedTuple):
 
     ids_T: np.ndarray  # int32, in the order of drawing, without <eod>
     log_probs_T: np.ndarray  # float32, nats, of the model itself: temperature 1, all pieces; that of <eod> behind them
-    is_done: bool  # at its end or its last target, and not only so far
+    is_done: bool  # and not only so far
+    is_stopped: bool  # by <eod> or another piece that stops, before or at its last target
 
 
 class _Rules(NamedTuple):
@@ -81,21 +82,20 @@ class Generator:
         sampling: Sampling,
         context: int | None = None,
         stops: Sequence[str] = (),
-        dtype: Literal["float32", "bfloat16"] | None = None,
     ) -> None:
-        """context: positions that are kept (None: `default_context`); stops: pieces that end a text besides <eod>;
-        dtype: of computation (None = the checkpoint's)."""
+        """context: positions that are kept (None: `default_context`); stops: pieces that end a text besides <eod>."""
         self.tokenizer = scoring_tokenizer(pretrained)
         self.context = default_context(pretrained) if context is None else context
         if self.context < 2:
             raise InputError(f"a context of {self.context} positions has no room for a prompt: 2 at least")
         self._sampling = sampling
-        self._config = dataclasses.replace(
-            pretrained.model, dtype=dtype or pretrained.model.dtype, dropout=0.0, attention_dropout=0.0
-        )
+        # A CPU has no arithmetic of bfloat16, and converts in each pass.
+        dtype = "float32" if jax.default_backend() == "cpu" else pretrained.model.dtype
+        self._config = dataclasses.replace(pretrained.model, dtype=dtype)
         self._params = pretrained.params
+        self._decoders: dict[bool, Decoder] = {}
         self._allowed_KV = jnp.asarray(allowed_KV(self.tokenizer))
-        self._stops_V = jnp.asarray(_stops_V(self.tokenizer, stops))
+        self._stops_V = _stops_V(self.tokenizer, stops)
 
     def draw(self, texts: Sequence[Blanks], key: jax.Array, first: int = 0) -> Iterator[list[Drawn]]:
         """What is drawn for these texts so far, whenever there is more, the last time all of it. first: the number of
@@ -104,7 +104,7 @@ class Generator:
         InputError where a text is longer than the context.
         """
         for text in texts:
-            self._demand_room(text)
+            self.demand_room(text)
         batch, ahead = len(texts), any((text.targets_T < len(text.ids_L)).any() for text in texts)
         decoder = self._decoder(ahead)
         steps = 1 + -(-(max(len(text.targets_T) for text in texts) - 1) // CHUNK) * CHUNK
@@ -112,7 +112,7 @@ class Generator:
         kinds_BT = _stack([text.kinds_T for text in texts], steps)
         rules = _Rules(
             self._allowed_KV,
-            self._stops_V,
+            jnp.asarray(self._stops_V),
             jnp.asarray([len(text.targets_T) for text in texts]),
             jax.vmap(jax.random.fold_in, (None, 0))(key, first + jnp.arange(batch)),
         )
@@ -125,7 +125,7 @@ class Generator:
         )
         tokens, scores = [np.asarray(token_B)[:, None]], [np.asarray(score_B)[:, None]]
         for start in range(0, steps, CHUNK):
-            yield [_drawn(*row) for row in zip(*_joined(tokens, scores), np.asarray(state.done_B), strict=True)]
+            yield [self._drawn(*row) for row in zip(*_joined(tokens, scores), np.asarray(state.done_B), strict=True)]
             if np.asarray(state.done_B).all():
                 return
             span = slice(start, start + CHUNK + 1)
@@ -135,7 +135,8 @@ class Generator:
             tokens.append(np.asarray(tokens_BS))
             scores.append(np.asarray(scores_BS))
 
-    def _demand_room(self, text: Blanks) -> None:
+    def demand_room(self, text: Blanks) -> None:
+        """InputError where a text is longer than the context, or has nothing to fill."""
         if not len(text.targets_T):
             raise InputError("there is nothing to draw: at least one new piece is needed")
         if len(text.ids_L) > self.context:
@@ -144,9 +145,15 @@ class Generator:
                 f"context of {self.context}: shorten it, or give it a longer context"
             )
 
-    @functools.cache  # noqa: B019 - lives as long as its two entries
+    def _drawn(self, ids_T: np.ndarray, log_probs_T: np.ndarray, is_done: bool) -> Drawn:
+        count = int((ids_T != PAD).sum())
+        last = ids_T[count - 1]
+        return Drawn(ids_T[: count - (last == EOD)], log_probs_T[:count], bool(is_done), bool(self._stops_V[last]))
+
     def _decoder(self, ahead: bool) -> Decoder:
-        return prepare(self._config, self._params, self.context, ahead)
+        if ahead not in self._decoders:
+            self._decoders = {ahead: prepare(self._config, self._params, self.context, ahead)}
+        return self._decoders[ahead]
 
 
 def default_context(pretrained: Pretrained) -> int:
@@ -237,12 +244,6 @@ def _stops_V(tokenizer: Tokenizer, stops: Sequence[str]) -> np.ndarray:
             raise InputError(f"{stop!r} is no piece of the vocabulary, and cannot end a text")
         stops_V |= found_V
     return stops_V
-
-
-def _drawn(ids_T: np.ndarray, log_probs_T: np.ndarray, is_done: bool) -> Drawn:
-    drawn = int((ids_T != PAD).sum())
-    kept = drawn - bool(drawn and ids_T[drawn - 1] == EOD)
-    return Drawn(ids_T[:kept], log_probs_T[:drawn], bool(is_done))
 
 
 def _joined(*of_chunks: list[np.ndarray]) -> list[np.ndarray]:
