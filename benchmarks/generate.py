@@ -12,7 +12,7 @@ import os
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from types import SimpleNamespace
 from typing import Any, cast
@@ -26,9 +26,10 @@ from xlnet_jax.config import PRESETS, ModelConfig
 from xlnet_jax.interop.pretrained import Pretrained
 from xlnet_jax.interop.weights import initial_params
 from xlnet_jax.objectives.blanks import Blanks, Kind
-from xlnet_jax.objectives.generation import Generator, Sampling
+from xlnet_jax.objectives.generation import CHUNK, Generator, Sampling
 
 PROMPT = 50
+CORES = len(os.sched_getaffinity(0))
 MULTIPLES = 1, 2, 4, 8
 OURS, THEIRS, RECOMPUTING = "xlnet_jax", "Hugging Face", "Hugging Face, use_mems=False"
 
@@ -41,17 +42,27 @@ def random_model(config: ModelConfig) -> Pretrained:
     return Pretrained(config, params)
 
 
-def our_side(model: Pretrained, ids: np.ndarray, context: int) -> Callable[[int], None]:
-    """Draws so many pieces."""
+def our_draws(model: Pretrained, ids: np.ndarray, context: int) -> Callable[[int], Iterator[int]]:
+    """Draws so many pieces, and says how many there are, whenever there are more."""
     pieces = [*SPECIAL_PIECES, *map(str, range(model.model.vocab_size - len(SPECIAL_PIECES)))]
     tokenizer = cast(Any, SimpleNamespace(pieces=pieces, vocab_size=len(pieces)))
     generator = Generator(dataclasses.replace(model, tokenizer=tokenizer), Sampling(temperature=0), context)
 
-    def draw(new: int) -> None:
+    def draws(new: int) -> Iterator[int]:
         targets = np.arange(len(ids), len(ids) + new, dtype=np.int32)
         text = Blanks(ids, targets, np.full(new, Kind.OPEN), ("", ""), np.zeros(new, np.int32))
-        *_, (drawn,) = generator.draw([text], jax.random.key(0))
-        assert len(drawn.ids_T) == new
+        for (drawn,) in generator.draw([text], jax.random.key(0)):
+            yield len(drawn.ids_T)
+
+    return draws
+
+
+def our_side(model: Pretrained, ids: np.ndarray, context: int) -> Callable[[int], None]:
+    """Draws so many pieces."""
+    draws = our_draws(model, ids, context)
+
+    def draw(new: int) -> None:
+        assert max(draws(new)) == new
 
     return draw
 
@@ -62,7 +73,7 @@ def their_side(model: Pretrained, ids: np.ndarray, use_mems: bool) -> Callable[[
     from transformers import XLNetLMHeadModel, logging
 
     logging.set_verbosity_error()
-    torch.set_num_threads(os.cpu_count() or 1)
+    torch.set_num_threads(CORES)
     with tempfile.TemporaryDirectory() as folder:
         # Without a limit its memory holds all of the text, as it does in its released models.
         unlimited = dataclasses.replace(model, model=dataclasses.replace(model.model, mem_len=0))
@@ -96,16 +107,21 @@ def compare(model: Pretrained, ids: np.ndarray, given: argparse.Namespace) -> No
         print(f"{name:30}{median:9.2f}{1e3 * median / given.new:10.1f}{median / medians[OURS]:8.2f}", flush=True)
 
 
-def grow(model: Pretrained, ids: np.ndarray, context: int) -> None:
-    draw = our_side(model, ids, context)
-    draw(2)
-    print(f"\n{f'context of {context}, tokens drawn':30}{'ms/token':>9}")
-    # Between two lengths, so that neither reading the text nor the beginning counts.
-    before, took_before = 0, 0.0
-    for new in (multiple * context for multiple in MULTIPLES):
-        took = statistics.median(seconds(draw, new) for _ in range(3))
-        print(f"{f'{before + 1} to {new}':30}{1e3 * (took - took_before) / (new - before):9.1f}", flush=True)
-        before, took_before = new, took
+def grow(model: Pretrained, ids: np.ndarray, context: int, rounds: int) -> None:
+    """Medians over the chunks in which one long text is drawn, several times."""
+    draws = our_draws(model, ids, context)
+    list(draws(CHUNK + 2))  # compiles
+    took: dict[int, list[float]] = {multiple: [] for multiple in MULTIPLES}
+    for _ in range(rounds):
+        before, drawn = time.perf_counter(), 0
+        for count in draws(MULTIPLES[-1] * context):
+            now = time.perf_counter()
+            if count - drawn == CHUNK:  # and not the one with which reading the text ends
+                took[next(m for m in MULTIPLES if count <= m * context + 1)].append((now - before) / CHUNK)
+            before, drawn = now, count
+    print(f"\n{f'context of {context}, drawn so far':30}{'ms/token':>9}")
+    for multiple, seconds_each in took.items():
+        print(f"{f'up to {multiple * context}':30}{1e3 * statistics.median(seconds_each):9.2f}")
 
 
 def main() -> None:
@@ -121,13 +137,13 @@ def main() -> None:
     ids = np.random.default_rng(0).integers(len(SPECIAL_PIECES), 4_000, PROMPT, dtype=np.int32)
     if find_spec("torch") and find_spec("transformers"):
         model = random_model(PRESETS[given.preset]().model)
-        print(f"{given.preset}: {model.model.num_layers} layers of {model.model.d_model}, {os.cpu_count()} cores")
+        print(f"{given.preset}: {model.model.num_layers} layers of {model.model.d_model}, {CORES} cores")
         compare(model, ids, given)
     else:
         print("no torch or transformers: nothing to compare with")
     model = random_model(PRESETS[given.growing]().model)
     print(f"\n{given.growing}: {model.model.num_layers} layers of {model.model.d_model}")
-    grow(model, ids, given.growing_context)
+    grow(model, ids, given.growing_context, given.pairs)
 
 
 if __name__ == "__main__":

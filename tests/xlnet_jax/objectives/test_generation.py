@@ -28,10 +28,18 @@ CONTEXT = 24
 def model():
     with open(sources.embedded()[0]) as novels:
         tokenizer = Tokenizer.train([line.strip() for line in itertools.islice(novels, 300)], 300, "english")
-    drawn = random_model(dataclasses.replace(SMALL, vocab_size=300, num_layers=2), tokenizer=tokenizer)
-    params = jax.tree.map(lambda weight: 2 * weight, drawn.params)  # so that attention has its say, and bias has none
-    params["backbone"]["mask_embedding"] *= 0.1
-    return dataclasses.replace(drawn, params=params | {"output_bias": np.zeros(300, np.float32)})
+    model = random_model(dataclasses.replace(SMALL, vocab_size=300, num_layers=2), tokenizer=tokenizer)
+    # What is read decides what is drawn, and not what all positions share.
+    backbone, layers = model.params["backbone"], model.params["backbone"]["layers"]
+    for name in "qkvro":
+        layers["attention"][name] *= 3
+    for block in layers.values():
+        block["norm"]["LayerNorm_0"]["bias"] *= 0
+    layers["feed_forward"]["outer"]["bias"] *= 0
+    backbone["word_embedding"] *= 3
+    backbone["mask_embedding"] *= 0.1
+    model.params["output_bias"] *= 0
+    return model
 
 
 @pytest.fixture(scope="module")
