@@ -29,6 +29,7 @@ def tokens(seed, *shape):
     return np.random.default_rng(seed).integers(9, 39, shape).astype(np.int32)
 
 
+@functools.cache
 def strong_params(config):
     """Large enough that attention has its say."""
     return jax.tree.map(lambda weight: 2 * weight, random_params(config, None))

@@ -39,6 +39,7 @@ def model():
     backbone["word_embedding"] *= 3
     backbone["mask_embedding"] *= 0.1
     model.params["output_bias"] *= 0
+    model.params["output_bias"][EOD] = -1e3
     return model
 
 
@@ -84,9 +85,8 @@ def test_greedy_pieces_are_those_of_the_ordinary_network(model, greedy, make):
     text = make(model.tokenizer)
     (row,) = drawn(greedy, [text])
     ids, scores = by_ordinary_network(model, text, np.asarray(greedy._allowed_KV))
-    stop = ids.tolist().index(EOD) if EOD in ids else len(ids)
-    np.testing.assert_array_equal(row.ids_T, ids[:stop])
-    np.testing.assert_allclose(row.log_probs_T, scores[: len(row.log_probs_T)], atol=2e-5)
+    np.testing.assert_array_equal(row.ids_T, ids)
+    np.testing.assert_allclose(row.log_probs_T, scores, atol=2e-5)
     assert len(set(row.ids_T.tolist())) > 1
 
 
@@ -95,7 +95,7 @@ def test_one_program_serves_any_number_of_pieces(model, greedy):
     counts = []
     for pieces in (2, 33, 100, 20):
         (row,) = drawn(greedy, [continuation(model.tokenizer, TEXT, "", pieces)])
-        assert row.is_stopped or len(row.ids_T) == pieces
+        assert len(row.ids_T) == pieces
         counts.append((generation._begin._cache_size(), generation._go_on._cache_size()))
     assert len(set(counts[1:])) == 1
 
@@ -136,7 +136,7 @@ def test_limits_leave_the_likeliest_pieces_in_their_proportions():
     logits, keys = jnp.log(probs), jax.random.split(jax.random.key(0), 4000)
 
     def shares(**limits):
-        pieces = jax.vmap(lambda key: choose(Sampling(**limits), logits, key))(keys)
+        pieces = jax.jit(jax.vmap(lambda key: choose(Sampling(**limits), logits, key)))(keys)
         return np.bincount(pieces, minlength=4) / len(keys)
 
     noise = 5 * np.sqrt(0.25 / len(keys))
