@@ -17,8 +17,9 @@ from data_pipelines.inspect import __main__ as inspect
 from data_pipelines.prepare import prepare
 from data_pipelines.tokenizer import Tokenizer
 from tests.xlnet_jax.random_models import random_params
-from xlnet_jax.config import ModelConfig, demo, to_dict
+from xlnet_jax.config import ModelConfig, demo
 from xlnet_jax.interop.pretrained import Pretrained
+from xlnet_jax.settings import to_dict
 
 DOCS = Path(__file__).parents[2] / "docs"
 

@@ -12,7 +12,7 @@ from flax.core import meta
 from jax.experimental import mesh_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from xlnet_jax.config import Config, InputError, MeshConfig
+from xlnet_jax.config import InputError, MeshConfig, RunConfig
 
 MESH_AXES = ("data", "fsdp", "tensor")
 LOGICAL_TO_MESH: tuple[tuple[str, str | tuple[str, ...] | None], ...] = (
@@ -29,7 +29,7 @@ LOGICAL_TO_MESH: tuple[tuple[str, str | tuple[str, ...] | None], ...] = (
 """Parameters have all but the last two; hidden states are [batch, length, width]."""
 
 
-def make_mesh(config: Config, devices: Sequence[jax.Device] | None = None) -> Mesh:
+def make_mesh(config: RunConfig, devices: Sequence[jax.Device] | None = None) -> Mesh:
     """All devices, or those given, as [data, fsdp, tensor]; slices lie along data, each a contiguous part of it.
 
     InputError where the mesh does not divide the devices, the network or the batch: it names what would.
@@ -68,7 +68,7 @@ def _shape(mesh: MeshConfig, devices: int) -> tuple[int, int, int]:
     return mesh.dcn_data * left, mesh.fsdp, mesh.tensor
 
 
-def _demand_divisible(config: Config, shape: tuple[int, int, int]) -> None:
+def _demand_divisible(config: RunConfig, shape: tuple[int, int, int]) -> None:
     data, fsdp, tensor = shape
     model, accumulate = config.model, config.optimizer.accumulate
     for axis, size, name, length in (

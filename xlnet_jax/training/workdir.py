@@ -10,16 +10,20 @@ On a disk or in a bucket (gs://bucket/folder).
 """
 
 import json
-from typing import Any
+from typing import Any, TypeVar
 
 from etils import epath
 
-from xlnet_jax.config import Config, InputError, from_dict, identity_difference, to_dict
+from xlnet_jax.config import Config, InputError, RunConfig
 from xlnet_jax.disk import demand_bucket_library, in_bucket, write_durably
+from xlnet_jax.settings import from_dict, identity_difference, to_dict
 from xlnet_jax.training.lock import Lock
 
 _OF_TEXT = ("corpus", "validation", "text_field", "tfds_data_dir", "corpus_errors", "tokenizer", "init")
 _OF_BLOCKS = ("seq_len", "reuse_len", "windows_per_block", "validation_fraction", "normalization")
+
+
+R = TypeVar("R", bound=RunConfig)
 
 
 class Workdir:
@@ -45,19 +49,19 @@ class Workdir:
             p.name.isdigit() and _is_complete(p) for p in self.checkpoints.iterdir()
         )
 
-    def resumes(self) -> Config | None:
+    def resumes(self, kind: type[R]) -> R | None:
         """The settings of the run that is here and has learned something; None where there is none."""
-        return self._there() if self.has_checkpoints and self.config.exists() else None
+        return self._there(kind) if self.has_checkpoints and self.config.exists() else None
 
-    def claim(self, config: Config) -> None:
+    def claim(self, config: RunConfig) -> None:
         """Takes the folder for this process and writes the settings. InputError names the identity settings in which a
         run that is here differs, or the process that is running it. Before its first checkpoint a run may change."""
         if in_bucket(self.folder):
             demand_bucket_library()
         self._make_and_lock()
         if self.config.exists() and self.has_checkpoints:
-            self._refuse(identity_difference(config, self._there()))
-        elif self.config.exists() and not _has_text_of(config, self._there()):
+            self._refuse(identity_difference(config, self._there(type(config))))
+        elif isinstance(config, Config) and self.config.exists() and not _has_text_of(config, self._there(Config)):
             for made_for_other_settings in (self.tokenizer, self.corpus):
                 made_for_other_settings.rmtree(missing_ok=True)
         write_durably(self.config, _as_json(to_dict(config)))
@@ -96,11 +100,11 @@ class Workdir:
                 "there (role Storage Object User, `gcloud auth application-default login`)"
             ) from None
 
-    def _there(self) -> Config:
+    def _there(self, kind: type[R]) -> R:
         try:
-            return from_dict(json.loads(self.config.read_text()))
+            return from_dict(kind, json.loads(self.config.read_text()))
         except (ValueError, TypeError, AttributeError) as error:
-            raise InputError(f"{self.config} is not the settings of a run: {error}") from None
+            raise InputError(f"{self.config} is not the settings of such a run: {error}") from None
 
 
 def _has_text_of(ours: Config, theirs: Config) -> bool:

@@ -44,9 +44,9 @@ def test_a_workdir_holds_its_settings_and_knows_its_checkpoints(bucket, quick):
     assert (bucket / "run" / "config.json").exists()
     assert str(workdir.checkpoints) == "gs://bucket/run/checkpoints"
     (bucket / "run" / "checkpoints" / "4").mkdir(parents=True)
-    assert workdir.resumes() is None  # it was never finished
+    assert workdir.resumes(Config) is None  # it was never finished
     (bucket / "run" / "checkpoints" / "4" / "commit_success.txt").write_text("")
-    assert workdir.resumes() == Config()
+    assert workdir.resumes(Config) == Config()
     with pytest.raises(InputError, match=r"workdir gs://bucket/run holds another run \(seed: 0 there, 1 here\)"):
         Workdir(FOLDER)._refuse(["seed: 0 there, 1 here"])
 
