@@ -27,7 +27,7 @@ class Generation:
     prompt: tuple[str, ...] = ()
     """texts to go on from, or to fill in where they have gaps (___); an empty one begins a document"""
     prompt_file: str | None = None
-    """a file with a prompt a line"""
+    """a file with a prompt a line; blank lines are left out"""
     prefix: str = ""
     """a document that the model reads before each prompt, and that is not printed: short prompts gain by it"""
     prefix_file: str | None = None
@@ -97,7 +97,7 @@ def _check(args: Generation) -> None:
 def _prompts(args: Generation) -> list[str]:
     prompts = list(args.prompt)
     if args.prompt_file is not None:
-        prompts += _read(args.prompt_file, "--prompt-file").splitlines()
+        prompts += [line for line in _read(args.prompt_file, "--prompt-file").splitlines() if line.strip()]
     if not prompts:
         raise InputError(
             "nothing to go on from: give --prompt TEXT or --prompt-file FILE; --prompt '' begins a document"

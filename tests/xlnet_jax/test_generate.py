@@ -33,7 +33,7 @@ def printed(capsys, *argv):
 
 
 def test_every_prompt_has_its_samples_as_text_and_as_json(checkpoint, tmp_path, capsys):
-    (tmp_path / "prompts.txt").write_text("Emma was handsome,\nThe ___ of the house\n")
+    (tmp_path / "prompts.txt").write_text("Emma was handsome,\n\nThe ___ of the house\n")
     args = [checkpoint, "--prompt", "It is a truth", "--prompt-file", tmp_path / "prompts.txt", "--num-samples", 2]
     args += ["--max-new-tokens", 4, "--context", 16]
     records = [json.loads(line) for line in printed(capsys, *args, "--json").splitlines()]
