@@ -119,9 +119,11 @@ def _prepare(config: FinetuneConfig, workdirs: Sequence[Workdir], console: Conso
     splits = _splits(config, task, tokenizer)
 
     @functools.lru_cache(1)
-    def training_features(epoch: int) -> Features:
-        epoch = epoch if task.draws_anew else 0
+    def drawn(epoch: int) -> Features:
         return task.features(train, tokenizer, config.head, training=True, epoch=epoch)
+
+    def training_features(epoch: int) -> Features:
+        return drawn(epoch if task.draws_anew else 0)
 
     config = with_steps(config, len(training_features(0)))
     sharding.make_mesh(config)

@@ -12,6 +12,7 @@ from xlnet_jax import finetune
 from xlnet_jax.cli import RESTART
 from xlnet_jax.config import InputError
 from xlnet_jax.interop.weights import flatten
+from xlnet_jax.tasks.classification.task import TextTask
 from xlnet_jax.tasks.selection import Selection
 from xlnet_jax.training.metrics import read_records
 from xlnet_jax.training.progress import ProgressView
@@ -110,9 +111,17 @@ def test_padding_side_buckets_and_devices_change_no_prediction(straight, table, 
     np.testing.assert_allclose(*numbers, atol=2e-5)
 
 
-def test_several_seeds_end_in_a_table_with_mean_and_deviation(pretrained, table, tmp_path, capsys):
+def test_several_seeds_end_in_a_table_with_mean_and_deviation(pretrained, table, tmp_path, capsys, monkeypatch):
+    features, encoded = TextTask.features, []
+
+    def counted(*args, training, **more):
+        encoded.append(training)
+        return features(*args, training=training, **more)
+
+    monkeypatch.setattr(TextTask, "features", counted)
     argv = words(pretrained, table, tmp_path / "run", "--seeds", "0", "1", "--steps", "4")
     assert finetune.main(argv) == 0
+    assert encoded.count(True) == 1  # for all epochs of all seeds
     result = json.loads((tmp_path / "run" / "results.json").read_text())
     values = [result["seeds"][seed]["metrics"]["accuracy"] for seed in ("0", "1")]
     assert result["mean"]["accuracy"] == pytest.approx(np.mean(values))
