@@ -43,7 +43,9 @@ class TextExample:
     text: str
     text_pair: str | None
     label: Label | None
-    where: str  # file and line, for messages
+    # A run knows what it learns from by its texts and labels, wherever they lie.
+    where: str = dataclasses.field(repr=False)
+    """file and line, for messages"""
     part: str = ""  # m or mm of MNLI
 
 
