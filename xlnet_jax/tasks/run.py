@@ -157,9 +157,10 @@ def _train(run: Prepared, workdir: Workdir, hosts: Hosts, console: Console, bega
     config = run.config
     if hosts.first:
         workdir.claim(config)
-        if not workdir.tokenizer.exists():
+        if not workdir.has_checkpoints:  # what is there may be of other weights, that nothing was learned from
+            workdir.tokenizer.rmtree(missing_ok=True)
             run.tokenizer.save(workdir.tokenizer)
-    hosts.gather(f"claimed {workdir.folder}", run.sha256)
+    _demand_same_examples(hosts.gather(f"claimed {workdir.folder}", run.sha256))
     hosts.demand_shared(workdir.folder)
     # ---- model and batches ------------------------------------------------------------------------------------------
     mesh = sharding.make_mesh(config)
@@ -205,6 +206,14 @@ def _train(run: Prepared, workdir: Workdir, hosts: Hosts, console: Console, bega
         write_result(workdir.folder, result)
         _close(result, workdir, console)
     return result, 0
+
+
+def _demand_same_examples(sha256_of_hosts: Sequence[str]) -> None:
+    first, *others = sha256_of_hosts
+    if differing := [i for i, sha256 in enumerate(others, 1) if sha256 != first]:
+        raise InputError(
+            f"--train has other examples at process {differing[0]} than at process 0: give all hosts the same files"
+        )
 
 
 def _selection(run: Prepared, predictor: Predictor) -> Selection | None:

@@ -8,12 +8,14 @@ import numpy as np
 import pytest
 
 import xlnet_jax
+from data_pipelines.tokenizer import Tokenizer
 from xlnet_jax import finetune
 from xlnet_jax.cli import RESTART
 from xlnet_jax.config import InputError
 from xlnet_jax.interop.weights import flatten
 from xlnet_jax.tasks.classification.task import TextTask
 from xlnet_jax.tasks.selection import Selection
+from xlnet_jax.training.hosts import Hosts
 from xlnet_jax.training.metrics import read_records
 from xlnet_jax.training.progress import ProgressView
 
@@ -199,3 +201,24 @@ def test_another_run_in_the_workdir_is_refused_and_left_alone(straight, pretrain
     with pytest.raises(InputError, match=r"holds another run \(optimizer\.learning-rate: 0\.02 there, 0\.1 here\)"):
         finetune.main(words(pretrained, table, straight, "--optimizer.learning-rate", "0.1"))
     assert (straight / "results.json").read_text() == before
+
+
+def stops_before_training(monkeypatch):
+    """As if another host had other examples."""
+    monkeypatch.setattr(Hosts, "gather", lambda hosts, name, value: [value, "another"])
+
+
+def test_hosts_with_other_examples_are_refused(pretrained, table, tmp_path, monkeypatch):
+    stops_before_training(monkeypatch)
+    with pytest.raises(InputError, match="--train has other examples at process 1 than at process 0"):
+        finetune.main(words(pretrained, table, tmp_path / "run"))
+
+
+def test_the_tokenizer_of_an_attempt_that_learned_nothing_is_replaced(
+    pretrained, tokenizer, table, tmp_path, monkeypatch
+):
+    Tokenizer.train(["another text"] * 20, 27, "english").save(tmp_path / "run" / "tokenizer")
+    stops_before_training(monkeypatch)
+    with pytest.raises(InputError):
+        finetune.main(words(pretrained, table, tmp_path / "run"))
+    assert Tokenizer.load(tmp_path / "run" / "tokenizer").sha256 == tokenizer.sha256
