@@ -194,13 +194,19 @@ def _train(run: Prepared, workdir: Workdir, hosts: Hosts, console: Console, bega
         done, exit_code = course.follow(checkpoints, hosts, console, began)
         if exit_code:
             return None, exit_code
-        step = done
-        if selection and selection.best_step is not None and checkpoints.path(selection.best_step).exists():
-            step = selection.best_step
+        best = selection.best_step if selection else None
+        if best is not None and not checkpoints.has(best):  # an update that was skipped leaves none
+            best = None
+        step = done if best is None else best
         params = checkpoints.restore_params(step, plan.abstract.params)
     metrics, files = _judge(run.task, run.splits, predictor, params, workdir.folder, hosts)
     result = Result(
-        config.task, f"checkpoints/{step}", step, selection.metric if selection else "", metrics, tuple(files)
+        config.task,
+        f"checkpoints/{step}",
+        step,
+        selection.metric if selection and best is not None else "",
+        metrics,
+        tuple(files),
     )
     if hosts.first:
         write_result(workdir.folder, result)

@@ -120,6 +120,10 @@ class Checkpoints:
         """The newest checkpoint of no more than `step` updates."""
         return max((saved for saved in self._manager.all_steps() if saved <= step), default=None)
 
+    def has(self, step: int) -> bool:
+        """Is there a checkpoint of this step? All processes say the same, whatever their view of the folder."""
+        return step in self._manager.all_steps()
+
     def due(self, step: int) -> bool:
         """Do the settings want a checkpoint of this step?"""
         return step % self._every == 0 or (self._kept > 0 and step % self._kept == 0)
