@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,7 +14,9 @@ from xlnet_jax import finetune
 from xlnet_jax.cli import RESTART
 from xlnet_jax.config import InputError
 from xlnet_jax.interop.weights import flatten
+from xlnet_jax.settings import identity_difference
 from xlnet_jax.tasks.classification.task import TextTask
+from xlnet_jax.tasks.config import FinetuneConfig, QuestionAnsweringConfig, RankingConfig
 from xlnet_jax.tasks.selection import Selection
 from xlnet_jax.training.hosts import Hosts
 from xlnet_jax.training.metrics import read_records
@@ -174,6 +177,7 @@ def test_epochs_stand_for_steps_and_warmup_keeps_its_share(pretrained, table, tm
         ("--selection.metric bleu", r"selection\.metric bleu: classification has accuracy"),
         ("--seeds 1 1", r"seeds 1 1: give one or more, each once"),
         ("--epochs 0", r"epochs 0\.0 must be positive"),
+        ("--seed 3", r"seed 3: .* give --seeds 3"),
         ("--data.batch-size 6 --mesh.fsdp 4", r"data\.batch-size 6 cannot be divided over the 8 devices"),
         ("--columns.label sentiment", r"sentiment.*label, text"),
     ],
@@ -187,6 +191,20 @@ def test_mistakes_are_named_before_anything_is_learned(more, line, pretrained, t
     with pytest.raises(InputError, match=line):
         finetune.main([*argv, *more.split()])
     assert not (tmp_path / "run" / "checkpoints").exists()
+
+
+def test_weights_that_are_drawn_afresh_need_something_to_learn_from():
+    with pytest.raises(InputError, match="reinitialize draws all weights afresh: give --train"):
+        finetune.main("--init somewhere --predict some.tsv --reinitialize".split())
+
+
+def test_a_run_goes_on_with_more_seeds_and_other_ways_of_measuring():
+    before = FinetuneConfig()
+    after = replace(
+        before, seeds=(0, 1), epochs=3.0, qa=QuestionAnsweringConfig(n_best=20), ranking=RankingConfig(cutoff=10)
+    )
+    assert identity_difference(after, before) == []
+    assert identity_difference(replace(after, seed=1), before) == ["seed: 0 there, 1 here"]
 
 
 def test_a_checkpoint_with_the_wrong_head_is_named_with_the_one_it_has(pretrained, straight, table, tmp_path):
