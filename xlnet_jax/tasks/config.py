@@ -151,7 +151,8 @@ class FinetuneConfig:
     tokenizer: str | None = operational(None)
     """a SentencePiece model, where --init came without one"""
     reinitialize: bool = False
-    """draw all weights afresh: only sizes and tokenizer come from --init; what pretraining is compared with"""
+    """draw all weights afresh: only sizes, tokenizer and model.init-std come from --init; what pretraining is compared
+    with"""
     steps: int = 10_000
     """updates in all"""
     epochs: float | None = operational(None)  # the steps that they come to are what counts

@@ -112,6 +112,8 @@ def _prepare(config: FinetuneConfig, workdirs: Sequence[Workdir], console: Conso
     own = there[0] if all(there) else None
     config, start = begin_from(config.init, config, own, DEFAULTS[config.task]().model)
     tokenizer = tokenizer_of(start, config) if start else Tokenizer.load(workdirs[0].tokenizer)
+    if config.reinitialize:
+        config = _drawn_like(start or own, config)
     # ---- examples ---------------------------------------------------------------------------------------------------
     task = make_task(config)
     train = task.read(config.train, True)
@@ -130,6 +132,15 @@ def _prepare(config: FinetuneConfig, workdirs: Sequence[Workdir], console: Conso
     read = [f"{len(train):,} to learn from", *(f"{len(s.examples):,} to {name}" for name, s in splits.items())]
     console.print(f"examples    {', '.join(read)}")
     return Prepared(config, task, start, tokenizer, train, splits, training_features)
+
+
+def _drawn_like(source: Pretrained | FinetuneConfig | None, config: FinetuneConfig) -> FinetuneConfig:
+    """Weights drawn afresh are as large as those were before pretraining, unless the settings say how large: a narrow
+    network learns little from what suits a wide one, and the comparison would be with that."""
+    assert source
+    if config.model.init_std != DEFAULTS[config.task]().model.init_std:
+        return config
+    return replace(config, model=replace(config.model, init_std=source.model.init_std))
 
 
 def _splits(config: FinetuneConfig, task: Task[Any], tokenizer: Tokenizer) -> dict[str, Split]:
