@@ -307,7 +307,7 @@ def _predict_only(config: FinetuneConfig, workdir: Workdir, hosts: Hosts, consol
     plan = plan_state(objective, optax.identity(), mesh)
     params, _ = _weights_of(start, head, plan)
     predictor = Predictor(config, objective, plan, mesh)
-    params = jax.device_put(params, plan.shardings.params)
+    params = sharding.from_host(params, plan.shardings.params)
     workdir.folder.mkdir(parents=True, exist_ok=True)
     metrics, files = _judge(task, splits, predictor, params, workdir.folder, hosts)
     if metrics:

@@ -79,5 +79,5 @@ def init_state(seed: int, objective: Objective, tx: optax.GradientTransformation
 def with_params(state: TrainState, params: Any, plan: StatePlan) -> TrainState:
     """The fresh state with these parameters (nested host arrays) in place of its own; those that they lack stay."""
     flat, shardings = (traverse_util.flatten_dict(tree) for tree in (state.params, plan.shardings.params))
-    given = {path: jax.device_put(a, shardings[path]) for path, a in traverse_util.flatten_dict(params).items()}
+    given = {path: sharding.from_host(a, shardings[path]) for path, a in traverse_util.flatten_dict(params).items()}
     return dataclasses.replace(state, params=traverse_util.unflatten_dict(flat | given))
