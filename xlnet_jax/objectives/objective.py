@@ -1,7 +1,8 @@
 """What a training step learns, whatever the objective: how parameters begin, and what a batch costs."""
 
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, cast
 
+import flax.linen as nn
 import jax
 
 DeviceBatch = dict[str, jax.Array]
@@ -35,3 +36,9 @@ class Objective(Protocol):
     def score(self, params: Any, batch: DeviceBatch, mems_ZBMD: jax.Array, dropout_key: jax.Array | None) -> Scored:
         """Sums over the batch; dropout_key None = no dropout."""
         ...
+
+
+def apply(model: nn.Module, params: Any, dropout_key: jax.Array | None, *inputs: Any, **settings: Any) -> Any:
+    """What a network says of its inputs; dropout_key None = no dropout."""
+    rngs = None if dropout_key is None else {"dropout": dropout_key}
+    return cast(Any, model.apply)({"params": params}, *inputs, train=dropout_key is not None, rngs=rngs, **settings)

@@ -1,7 +1,7 @@
 """Permutation language modelling (paper, sections 2.2 and 2.3): the query stream predicts the targets of a window."""
 
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +10,7 @@ from xlnet_jax.config import Config, ModelConfig
 from xlnet_jax.models.inputs import Inputs, compact_inputs, dense_inputs
 from xlnet_jax.models.lm import XLNetLM
 from xlnet_jax.models.masks import memory_in_use_BM
-from xlnet_jax.objectives.objective import DeviceBatch, Scored
+from xlnet_jax.objectives.objective import DeviceBatch, Scored, apply
 
 
 @dataclass(frozen=True)
@@ -90,14 +90,8 @@ def score(
     dropout_key: jax.Array | None,
 ) -> Scored:
     """Sum of the cross-entropy of the targets; dropout_key None = no dropout."""
-    logits_BPV, outputs = cast(Any, model.apply)(
-        {"params": params},
-        inputs_of(batch, model.config),
-        mems_ZBMD,
-        reuse_len=reuse_len,
-        train=dropout_key is not None,
-        rngs=None if dropout_key is None else {"dropout": dropout_key},
-    )
+    inputs = inputs_of(batch, model.config)
+    logits_BPV, outputs = apply(model, params, dropout_key, inputs, mems_ZBMD, reuse_len=reuse_len)
     loss_BP = cross_entropy_BP(logits_BPV, batch["target_ids"])
     weights_BP = batch["target_weights"]
     return Scored((loss_BP * weights_BP).sum(), weights_BP.sum(), outputs.new_mems_ZBMD)

@@ -58,15 +58,15 @@ class QuestionAnsweringConfig:
     """tokens between the beginnings of two windows over a document"""
     max_query_len: int = 64
     """longest question, in tokens; its end is cut"""
-    max_answer_len: int = 64
+    max_answer_len: int = operational(64)
     """longest answer, in tokens"""
-    n_best: int = 5
+    n_best: int = operational(5)
     """answers that are written for each question"""
-    start_n_top: int = 5
+    start_n_top: int = operational(5)
     """likeliest starts that are followed"""
-    end_n_top: int = 5
+    end_n_top: int = operational(5)
     """likeliest ends of each start"""
-    null_threshold: float | None = None
+    null_threshold: float | None = operational(None)
     """null odds above which a question counts as unanswerable; None = the one that the evaluation finds best"""
 
 
@@ -103,20 +103,20 @@ class RankingConfig:
     """TREC run files whose documents are ranked anew in evaluation; none = all that are judged, and others"""
     depth: int = 100
     """best documents of a run that are ranked anew, for each query"""
-    others: int = 100
+    others: int = operational(100)
     """documents drawn at random that are ranked with those judged, where there are no candidates"""
     max_query_len: int = 64
     """longest query, in tokens; its end is cut, and a document has the rest of data.seq-len"""
     max_passages: int = 1
     """1 = the end of a long document is cut; more = it is read in as many pieces at the most, and has the score of its
     best one"""
-    cutoff: int = 20
+    cutoff: int = operational(20)
     """k of NDCG@k, ERR@k and P@k, in documents"""
-    gain: Literal["exponential", "linear"] = "exponential"
+    gain: Literal["exponential", "linear"] = operational("exponential")
     """of NDCG: 2^grade - 1, as gdeval has it for ClueWeb, or the grade itself, as trec_eval"""
     relevant_from: int = 1
     """lowest grade that counts as relevant: in training, and in MAP, MRR and P@k"""
-    max_grade: int = 4
+    max_grade: int = operational(4)
     """highest grade that there is, of which ERR makes probabilities; 4 in gdeval"""
 
 
@@ -151,12 +151,13 @@ class FinetuneConfig:
     tokenizer: str | None = operational(None)
     """a SentencePiece model, where --init came without one"""
     reinitialize: bool = False
-    """draw all weights afresh: only sizes and tokenizer come from --init; what pretraining is compared with"""
+    """draw all weights afresh: only sizes, tokenizer and model.init-std come from --init; what pretraining is compared
+    with"""
     steps: int = 10_000
     """updates in all"""
-    epochs: float | None = None
+    epochs: float | None = operational(None)  # the steps that they come to are what counts
     """passes over the examples, in place of steps"""
-    seeds: tuple[int, ...] = (0,)
+    seeds: tuple[int, ...] = operational((0,))  # the seed of each run is what counts
     """seeds of the head, dropout and the order of examples; several = a run each, with mean and deviation at the end"""
     seed: int = 0
     """seed of one run; --seeds sets it"""

@@ -1,7 +1,4 @@
-"""From texts of different lengths to batches of a few shapes.
-
-Text as the original has it: A <sep> [B <sep>] <cls>, segments 0, 1 and 2 (`classifier_utils.convert_single_example`).
-"""
+"""From texts of different lengths to batches of a few shapes."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -63,7 +60,8 @@ def collate(
     chosen = np.asarray(items)
     real = chosen != NO_ITEM
     texts = features.texts_per_item
-    rows = np.where(real, chosen, 0)[:, None] * texts + np.arange(texts)
+    present = np.where(real, chosen, 0)
+    rows = present[:, None] * texts + np.arange(texts)
     batch: Batch = {}
     lengths = np.array([[len(features.tokens["input_ids"][r]) for r in item] for item in rows])
     lengths *= real[:, None]
@@ -77,9 +75,9 @@ def collate(
         batch[name] = padded if texts > 1 else padded[:, 0]
     batch["attention_mask"] = (mask if texts > 1 else mask[:, 0]).astype(np.int32)
     for name, array in features.values.items():
-        batch[name] = array[rows[:, 0] // texts]
+        batch[name] = array[present]
     for name, array in features.positions.items():
-        moved = array[rows[:, 0]] + _column(first[:, 0], array.ndim)
+        moved = array[present] + _column(first[:, 0], array.ndim)
         batch[name] = (moved * _column(real, array.ndim)).astype(np.int32)
     weights = np.asarray(batch.get("target_weights", np.ones(len(rows))), np.float32)
     batch["target_weights"] = weights * _column(real, weights.ndim)

@@ -1,11 +1,12 @@
 """What a finetuning run comes to: results.json, which names the best checkpoint, and the table of several seeds."""
 
 import json
-import statistics
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import numpy as np
 from etils import epath
 from rich.console import Console
 from rich.table import Table
@@ -36,15 +37,15 @@ def summarize(workdir: epath.Path, by_seed: Mapping[int, Result], console: Conso
     the checkpoint of the seed whose metric is the highest."""
     names = list(dict.fromkeys(name for result in by_seed.values() for name in result.metrics))
     columns = {name: [r.metrics.get(name, float("nan")) for r in by_seed.values()] for name in names}
-    mean = {name: statistics.fmean(values) for name, values in columns.items()}
-    deviation = {name: statistics.stdev(values) for name, values in columns.items()}
+    mean = {name: float(np.mean(values)) for name, values in columns.items()}
+    deviation = {name: float(np.std(values, ddof=1)) for name, values in columns.items()}
     table = Table("seed", "step", *names)
     for i, (seed, result) in enumerate(by_seed.items()):
         table.add_row(str(seed), f"{result.step:,}", *(f"{columns[name][i]:.4g}" for name in names))
     table.add_section()
     table.add_row("mean", "", *(f"{mean[name]:.4g} ± {deviation[name]:.2g}" for name in names))
     console.print(table)
-    best_seed, best = max(by_seed.items(), key=lambda row: row[1].metrics.get(row[1].metric, float("-inf")))
+    best_seed, best = max(by_seed.items(), key=lambda row: or_lowest(row[1].metrics.get(row[1].metric, math.nan)))
     _write(
         workdir,
         {
@@ -56,6 +57,11 @@ def summarize(workdir: epath.Path, by_seed: Mapping[int, Result], console: Conso
             "seeds": {str(seed): asdict(result) for seed, result in by_seed.items()},
         },
     )
+
+
+def or_lowest(value: float) -> float:
+    """A metric as it is compared: that which is no number is below all others."""
+    return -math.inf if math.isnan(value) else value
 
 
 def seed_folder(seed: int) -> str:

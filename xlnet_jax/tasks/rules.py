@@ -28,6 +28,10 @@ def _contradictions(config: FinetuneConfig) -> Iterator[str]:
         *(("data.buckets", length) for length in data.buckets),
     ):
         yield from positive(name, value)
+    if config.reinitialize and not config.train:
+        yield "reinitialize draws all weights afresh: give --train to learn some"
+    if config.seed:
+        yield f"seed {config.seed}: each of --seeds is the seed of a run; give --seeds {config.seed}"
     if config.head.task != DEFAULTS[config.task]().head.task:
         yield f"head.task {config.head.task} comes with --task {config.task}: leave it out"
     if selection.patience < 0:

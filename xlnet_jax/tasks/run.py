@@ -112,6 +112,8 @@ def _prepare(config: FinetuneConfig, workdirs: Sequence[Workdir], console: Conso
     own = there[0] if all(there) else None
     config, start = begin_from(config.init, config, own, DEFAULTS[config.task]().model)
     tokenizer = tokenizer_of(start, config) if start else Tokenizer.load(workdirs[0].tokenizer)
+    if config.reinitialize:
+        config = _drawn_like(start or own, config)
     # ---- examples ---------------------------------------------------------------------------------------------------
     task = make_task(config)
     train = task.read(config.train, True)
@@ -119,15 +121,26 @@ def _prepare(config: FinetuneConfig, workdirs: Sequence[Workdir], console: Conso
     splits = _splits(config, task, tokenizer)
 
     @functools.lru_cache(1)
-    def training_features(epoch: int) -> Features:
-        epoch = epoch if task.draws_anew else 0
+    def drawn(epoch: int) -> Features:
         return task.features(train, tokenizer, config.head, training=True, epoch=epoch)
+
+    def training_features(epoch: int) -> Features:
+        return drawn(epoch if task.draws_anew else 0)
 
     config = with_steps(config, len(training_features(0)))
     sharding.make_mesh(config)
     read = [f"{len(train):,} to learn from", *(f"{len(s.examples):,} to {name}" for name, s in splits.items())]
     console.print(f"examples    {', '.join(read)}")
     return Prepared(config, task, start, tokenizer, train, splits, training_features)
+
+
+def _drawn_like(source: Pretrained | FinetuneConfig | None, config: FinetuneConfig) -> FinetuneConfig:
+    """Weights drawn afresh are as large as those were before pretraining, unless the settings say how large: a narrow
+    network learns little from what suits a wide one, and the comparison would be with that."""
+    assert source
+    if config.model.init_std != DEFAULTS[config.task]().model.init_std:
+        return config
+    return replace(config, model=replace(config.model, init_std=source.model.init_std))
 
 
 def _splits(config: FinetuneConfig, task: Task[Any], tokenizer: Tokenizer) -> dict[str, Split]:
@@ -155,9 +168,10 @@ def _train(run: Prepared, workdir: Workdir, hosts: Hosts, console: Console, bega
     config = run.config
     if hosts.first:
         workdir.claim(config)
-        if not workdir.tokenizer.exists():
+        if not workdir.has_checkpoints:  # what is there may be of other weights, that nothing was learned from
+            workdir.tokenizer.rmtree(missing_ok=True)
             run.tokenizer.save(workdir.tokenizer)
-    hosts.gather(f"claimed {workdir.folder}", run.sha256)
+    _demand_same_examples(hosts.gather(f"claimed {workdir.folder}", run.sha256))
     hosts.demand_shared(workdir.folder)
     # ---- model and batches ------------------------------------------------------------------------------------------
     mesh = sharding.make_mesh(config)
@@ -191,18 +205,32 @@ def _train(run: Prepared, workdir: Workdir, hosts: Hosts, console: Console, bega
         done, exit_code = course.follow(checkpoints, hosts, console, began)
         if exit_code:
             return None, exit_code
-        step = done
-        if selection and selection.best_step is not None and checkpoints.path(selection.best_step).exists():
-            step = selection.best_step
+        best = selection.best_step if selection else None
+        if best is not None and not checkpoints.has(best):  # an update that was skipped leaves none
+            best = None
+        step = done if best is None else best
         params = checkpoints.restore_params(step, plan.abstract.params)
     metrics, files = _judge(run.task, run.splits, predictor, params, workdir.folder, hosts)
     result = Result(
-        config.task, f"checkpoints/{step}", step, selection.metric if selection else "", metrics, tuple(files)
+        config.task,
+        f"checkpoints/{step}",
+        step,
+        selection.metric if selection and best is not None else "",
+        metrics,
+        tuple(files),
     )
     if hosts.first:
         write_result(workdir.folder, result)
         _close(result, workdir, console)
     return result, 0
+
+
+def _demand_same_examples(sha256_of_hosts: Sequence[str]) -> None:
+    first, *others = sha256_of_hosts
+    if differing := [i for i, sha256 in enumerate(others, 1) if sha256 != first]:
+        raise InputError(
+            f"--train has other examples at process {differing[0]} than at process 0: give all hosts the same files"
+        )
 
 
 def _selection(run: Prepared, predictor: Predictor) -> Selection | None:
@@ -279,7 +307,7 @@ def _predict_only(config: FinetuneConfig, workdir: Workdir, hosts: Hosts, consol
     plan = plan_state(objective, optax.identity(), mesh)
     params, _ = _weights_of(start, head, plan)
     predictor = Predictor(config, objective, plan, mesh)
-    params = jax.device_put(params, plan.shardings.params)
+    params = sharding.from_host(params, plan.shardings.params)
     workdir.folder.mkdir(parents=True, exist_ok=True)
     metrics, files = _judge(task, splits, predictor, params, workdir.folder, hosts)
     if metrics:

@@ -11,10 +11,10 @@ from etils import epath
 
 from data_pipelines.tokenizer import Tokenizer
 from xlnet_jax.config import HeadConfig
+from xlnet_jax.objectives.objective import DeviceBatch
 from xlnet_jax.tasks.features import Features
 
 E = TypeVar("E")
-DeviceBatch = dict[str, jax.Array]
 
 
 class Loss(NamedTuple):
@@ -22,6 +22,12 @@ class Loss(NamedTuple):
 
     loss_sum: jax.Array  # float32
     weight_sum: jax.Array  # float32: examples, or whatever the mean is over
+
+    @classmethod
+    def of(cls, each: jax.Array, batch: DeviceBatch) -> "Loss":
+        """each: what every item costs, or every word, [B] or [B, W]; the batch has their weights as target_weights."""
+        weights = batch["target_weights"]
+        return cls((each * weights).sum(), weights.sum())
 
 
 class Task(Protocol[E]):

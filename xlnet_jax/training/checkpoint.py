@@ -26,6 +26,7 @@ from xlnet_jax.checksums import find_damage, write_checksums
 from xlnet_jax.config import InputError, RunConfig
 from xlnet_jax.disk import absolute, demand_space, full_disk_as_os_error, in_bucket, move_folder
 from xlnet_jax.settings import from_dict, identity_difference, to_dict
+from xlnet_jax.training import sharding
 from xlnet_jax.training.state import Guard, TrainState
 
 # Orbax reports every step of its work, and writes out what it raises as well.
@@ -119,6 +120,10 @@ class Checkpoints:
     def latest_up_to(self, step: int) -> int | None:
         """The newest checkpoint of no more than `step` updates."""
         return max((saved for saved in self._manager.all_steps() if saved <= step), default=None)
+
+    def has(self, step: int) -> bool:
+        """Is there a checkpoint of this step? All processes say the same, whatever their view of the folder."""
+        return step in self._manager.all_steps()
 
     def due(self, step: int) -> bool:
         """Do the settings want a checkpoint of this step?"""
@@ -222,11 +227,12 @@ class Checkpoints:
             items["mems"] = ocp.args.StandardRestore({"mems_ZBMD": abstract.mems_ZBMD})
         restored = self._manager.restore(step, args=ocp.args.Composite(**items))
         mems_ZBMD = restored["mems"]["mems_ZBMD"] if has_memory else empty_mems()
-        step_array, mems_begin = jax.device_put((np.int32(step), np.int32(step)), abstract.step.sharding)
+        everywhere = abstract.step.sharding
+        step_array, mems_begin = sharding.from_host((np.array(step, np.int32),) * 2, (everywhere,) * 2)
         if has_guard:
             guard = Guard(**restored["guard"])
         else:
-            guard = jax.tree.map(lambda a: jax.device_put(np.zeros(a.shape, a.dtype), a.sharding), abstract.guard)
+            guard = jax.tree.map(lambda a: sharding.from_host(np.zeros(a.shape, a.dtype), a.sharding), abstract.guard)
         if self._has_memory(step) and not has_memory:
             guard = replace(guard, mems_begin=mems_begin)
             say(f"checkpoint {step} has lost its memory to a newer one: rows go on without until their next block")

@@ -2,10 +2,9 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import jax
-import numpy as np
-from jax.experimental import multihost_utils
 from jax.sharding import Mesh
 from rich.console import Console
 
@@ -70,8 +69,9 @@ class Course:
             start = int(state.step)
             if start:
                 console.print(f"resumed     at step {start} of {config.steps}")
+            evaluated = self._evaluated(hosts)
             if self.evaluation:
-                self.evaluation.recall(read_records(workdir.metrics), start)
+                self.evaluation.recall(evaluated, start)
             with (
                 ProgressView(start, config.steps, self.reference, console) as view,
                 self._metrics_writer(start, hosts) as writer,
@@ -83,7 +83,7 @@ class Course:
                     Tracer(traced, start, writer.events_folder, workdir.tensorboard, view.say),
                 )  # fmt: skip
                 batches = self.batches(start) if start < config.steps else ()
-                done, stopped = loop.run(state, start, batches, self._is_evaluated(start))
+                done, stopped = loop.run(state, start, batches, any(r["step"] == start for r in evaluated))
                 checkpoints.wait()
         if stopped:
             console.print(f"stopped by {interrupt} with step {done} saved; the same command goes on from there")
@@ -96,7 +96,9 @@ class Course:
         wandb_run = WandbRun(project, self.config, workdir.wandb_id) if project else None
         return MetricsWriter(workdir.metrics, workdir.tensorboard, start, wandb_run)
 
-    def _is_evaluated(self, step: int) -> bool:
-        """Is what held-out examples say on record? As process 0 says, who keeps it: all must go the same way."""
-        found = any(r["step"] == step and r["split"] == "validation" for r in read_records(self.workdir.metrics))
-        return bool(multihost_utils.broadcast_one_to_all(np.array(found)))
+    def _evaluated(self, hosts: Hosts) -> list[dict[str, Any]]:
+        """What held-out examples have said, on record. As process 0 says, who keeps it: all must go the same way, and
+        others may read the file while it is written anew."""
+        records = read_records(self.workdir.metrics) if hosts.first else ()
+        found = [r for r in records if r["split"] == "validation"]
+        return hosts.gather(f"evaluated in {self.workdir.folder}", found)[0]

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import jax
 import numpy as np
 
 from data_pipelines import windows
@@ -138,7 +137,7 @@ def evaluate(
         on_batch(next(numbers), len(batches))
         return False
 
-    loss = held_out.measure(jax.device_put(pretrained.params, plan.shardings.params), is_stopped)
+    loss = held_out.measure(sharding.from_host(pretrained.params, plan.shardings.params), is_stopped)
     assert loss is not None
     targets = int(sum(batch["target_weights"].sum() for batch in batches))
     return Measured(loss, targets, unigram, len(batches) * config.data.batch_size, *_content(batches, tokenizer))

@@ -76,7 +76,7 @@ class Reading:
 
 @dataclass(frozen=True)
 class Loop:
-    """What a step needs. Made once, in pretrain.py."""
+    """What a step needs. Made once, in course.py."""
 
     config: RunConfig
     reference: Numbers  # stands beside the loss in every record
@@ -93,8 +93,9 @@ class Loop:
     tracer: Tracer
 
     def run(self, state: TrainState, start: int, batches: Iterable[Batch], evaluated: bool) -> tuple[int, bool]:
-        """Trains from update `start` on, with the batches of start, start + 1, … evaluated: the held-out loss of
-        `start` is on record. Returns the number of updates done, and whether a stop left something to do."""
+        """Trains from update `start` on, with the batches of start, start + 1, … evaluated: what held-out
+        examples say at `start` is on record. Returns the number of updates done, and whether a stop left something to
+        do."""
         if start and self._evaluation_due(start) and not evaluated and not self.evaluate(state, start):
             return start, True
         if start == self.config.steps or (self.evaluation and self.evaluation.is_enough):
@@ -204,7 +205,7 @@ class Loop:
         )
 
     def evaluate(self, state: TrainState, step: int) -> bool:
-        """Puts the held-out loss after `step` updates on record. False where a stop cut it short."""
+        """Puts on record what held-out examples say after `step` updates. False where a stop cut it short."""
         assert self.evaluation
         with self.times.lost_to("evaluation"):
             numbers = self.evaluation.run(state, step, self.interrupt)

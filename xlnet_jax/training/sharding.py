@@ -143,6 +143,16 @@ def bytes_on_device(abstract: Any) -> int:
     return sum(math.prod(a.sharding.shard_shape(a.shape)) * a.dtype.itemsize for a in jax.tree.leaves(abstract))
 
 
+def from_host(tree: Any, shardings: Any) -> Any:
+    """Arrays that every process holds whole in its memory, as arrays on the devices. `jax.device_put` would send each
+    of them from process to process, to see that they are the same."""
+
+    def laid_out(array: np.ndarray, sharding: NamedSharding) -> jax.Array:
+        return jax.make_array_from_callback(array.shape, sharding, lambda index: array[index])
+
+    return jax.tree.map(laid_out, tree, shardings)
+
+
 def process_rows(mesh: Mesh, batch_size: int) -> np.ndarray:
     """The rows of the global batch whose devices belong to this process: int64, ascending; not always contiguous, as a
     host holds a square of a torus."""

@@ -78,9 +78,6 @@ def init_state(seed: int, objective: Objective, tx: optax.GradientTransformation
 
 def with_params(state: TrainState, params: Any, plan: StatePlan) -> TrainState:
     """The fresh state with these parameters (nested host arrays) in place of its own; those that they lack stay."""
-    flat, shardings, given = (
-        traverse_util.flatten_dict(tree) for tree in (state.params, plan.shardings.params, params)
-    )
-    # In the order of the state: processes compare what they put, one array after the other.
-    put = {path: jax.device_put(given[path], shardings[path]) for path in flat if path in given}
-    return dataclasses.replace(state, params=traverse_util.unflatten_dict(flat | put))
+    flat, shardings = (traverse_util.flatten_dict(tree) for tree in (state.params, plan.shardings.params))
+    given = {path: sharding.from_host(a, shardings[path]) for path, a in traverse_util.flatten_dict(params).items()}
+    return dataclasses.replace(state, params=traverse_util.unflatten_dict(flat | given))

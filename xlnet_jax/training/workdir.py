@@ -5,6 +5,7 @@ tokenizer/         spiece.model and its settings  tensorboard/    the same as ev
 corpus/            token blocks                   curves.png      the picture, at the end
 checkpoints/STEP/  the state of training          text.json       fingerprints of the text
 compiled/          programs, for a restart        wandb-id        of the run at Weights & Biases
+results.json       of a finetuning run that ended predictions/    what it says of its texts
 
 On a disk or in a bucket (gs://bucket/folder).
 """

@@ -4,17 +4,23 @@ import json
 import os
 import signal
 import socket
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 import xlnet_jax
+from data_pipelines.tokenizer import Tokenizer
 from tests.xlnet_jax.training.test_hosts import Two
 from xlnet_jax import finetune
 from xlnet_jax.cli import RESTART
 from xlnet_jax.config import InputError
 from xlnet_jax.interop.weights import flatten
+from xlnet_jax.settings import identity_difference
+from xlnet_jax.tasks.classification.task import TextTask
+from xlnet_jax.tasks.config import FinetuneConfig, QuestionAnsweringConfig, RankingConfig
 from xlnet_jax.tasks.selection import Selection
+from xlnet_jax.training.hosts import Hosts
 from xlnet_jax.training.metrics import read_records
 from xlnet_jax.training.progress import ProgressView
 
@@ -130,9 +136,17 @@ def test_two_processes_learn_and_predict_what_one_does(straight, pretrained, tab
     np.testing.assert_allclose(*np.array(numbers, float), atol=1e-4)
 
 
-def test_several_seeds_end_in_a_table_with_mean_and_deviation(pretrained, table, tmp_path, capsys):
+def test_several_seeds_end_in_a_table_with_mean_and_deviation(pretrained, table, tmp_path, capsys, monkeypatch):
+    features, encoded = TextTask.features, []
+
+    def counted(*args, training, **more):
+        encoded.append(training)
+        return features(*args, training=training, **more)
+
+    monkeypatch.setattr(TextTask, "features", counted)
     argv = words(pretrained, table, tmp_path / "run", "--seeds", "0", "1", "--steps", "4")
     assert finetune.main(argv) == 0
+    assert encoded.count(True) == 1  # for all epochs of all seeds
     result = json.loads((tmp_path / "run" / "results.json").read_text())
     values = [result["seeds"][seed]["metrics"]["accuracy"] for seed in ("0", "1")]
     assert result["mean"]["accuracy"] == pytest.approx(np.mean(values))
@@ -183,6 +197,7 @@ def test_epochs_stand_for_steps_and_warmup_keeps_its_share(pretrained, table, tm
         ("--selection.metric bleu", r"selection\.metric bleu: classification has accuracy"),
         ("--seeds 1 1", r"seeds 1 1: give one or more, each once"),
         ("--epochs 0", r"epochs 0\.0 must be positive"),
+        ("--seed 3", r"seed 3: .* give --seeds 3"),
         ("--data.batch-size 6 --mesh.fsdp 4", r"data\.batch-size 6 cannot be divided over the 8 devices"),
         ("--columns.label sentiment", r"sentiment.*label, text"),
     ],
@@ -198,6 +213,20 @@ def test_mistakes_are_named_before_anything_is_learned(more, line, pretrained, t
     assert not (tmp_path / "run" / "checkpoints").exists()
 
 
+def test_weights_that_are_drawn_afresh_need_something_to_learn_from():
+    with pytest.raises(InputError, match="reinitialize draws all weights afresh: give --train"):
+        finetune.main("--init somewhere --predict some.tsv --reinitialize".split())
+
+
+def test_a_run_goes_on_with_more_seeds_and_other_ways_of_measuring():
+    before = FinetuneConfig()
+    after = replace(
+        before, seeds=(0, 1), epochs=3.0, qa=QuestionAnsweringConfig(n_best=20), ranking=RankingConfig(cutoff=10)
+    )
+    assert identity_difference(after, before) == []
+    assert identity_difference(replace(after, seed=1), before) == ["seed: 0 there, 1 here"]
+
+
 def test_a_checkpoint_with_the_wrong_head_is_named_with_the_one_it_has(pretrained, straight, table, tmp_path):
     with pytest.raises(InputError, match="has vocabulary scores, and --task rte needs a head for classification"):
         finetune.main(["--task", "rte", "--init", str(pretrained), "--predict", str(table)])
@@ -210,3 +239,32 @@ def test_another_run_in_the_workdir_is_refused_and_left_alone(straight, pretrain
     with pytest.raises(InputError, match=r"holds another run \(optimizer\.learning-rate: 0\.02 there, 0\.1 here\)"):
         finetune.main(words(pretrained, table, straight, "--optimizer.learning-rate", "0.1"))
     assert (straight / "results.json").read_text() == before
+
+
+def stops_before_training(monkeypatch):
+    """As if another host had other examples."""
+    monkeypatch.setattr(Hosts, "gather", lambda hosts, name, value: [value, "another"])
+
+
+def test_hosts_with_other_examples_are_refused(pretrained, table, tmp_path, monkeypatch):
+    stops_before_training(monkeypatch)
+    with pytest.raises(InputError, match="--train has other examples at process 1 than at process 0"):
+        finetune.main(words(pretrained, table, tmp_path / "run"))
+
+
+def test_weights_are_drawn_afresh_as_large_as_they_were_before_pretraining(pretrained, table, tmp_path, monkeypatch):
+    stops_before_training(monkeypatch)
+    for more, scale in (("--reinitialize",), 0.1), (("--reinitialize", "--model.init-std", "0.05"), 0.05), ((), 0.02):
+        with pytest.raises(InputError):
+            finetune.main(words(pretrained, table, tmp_path / "run", *more))
+        assert json.loads((tmp_path / "run" / "config.json").read_text())["model"]["init_std"] == scale
+
+
+def test_the_tokenizer_of_an_attempt_that_learned_nothing_is_replaced(
+    pretrained, tokenizer, table, tmp_path, monkeypatch
+):
+    Tokenizer.train(["another text"] * 20, 27, "english").save(tmp_path / "run" / "tokenizer")
+    stops_before_training(monkeypatch)
+    with pytest.raises(InputError):
+        finetune.main(words(pretrained, table, tmp_path / "run"))
+    assert Tokenizer.load(tmp_path / "run" / "tokenizer").sha256 == tokenizer.sha256

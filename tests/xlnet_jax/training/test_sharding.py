@@ -6,7 +6,7 @@ import math
 import jax
 import numpy as np
 import pytest
-from jax.sharding import PartitionSpec
+from jax.sharding import NamedSharding, PartitionSpec
 
 from tests.xlnet_jax.training.test_step import train
 from tests.xlnet_jax.training.tiny import CONFIG, NO_DROPOUT
@@ -126,3 +126,13 @@ def test_a_process_builds_the_rows_of_its_devices(monkeypatch):
     assert list(sharding.process_rows(sharding.make_mesh(CONFIG), 8)) == list(range(8))
     monkeypatch.setattr(sharding, "over_batch", lambda mesh: OfHost())
     assert list(sharding.process_rows(None, 8)) == [0, 1, 6, 7]
+
+
+def test_arrays_of_the_host_are_divided_as_asked_without_word_from_other_processes(monkeypatch):
+    monkeypatch.setattr(jax, "device_put", None)  # it sends them around
+    mesh = sharding.make_mesh(on(MeshConfig(fsdp=4, tensor=2)))
+    whole = {"a": np.arange(16.0).reshape(8, 2), "b": np.array(7, np.int32)}
+    asked = {"a": NamedSharding(mesh, PartitionSpec("fsdp", "tensor")), "b": sharding.replicated(mesh)}
+    found = sharding.from_host(whole, asked)
+    assert found["a"].addressable_shards[0].data.shape == (2, 1)
+    jax.tree.map(np.testing.assert_array_equal, found, whole)

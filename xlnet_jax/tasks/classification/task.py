@@ -16,6 +16,7 @@ from etils import epath
 from data_pipelines.tokenizer import Tokenizer
 from xlnet_jax.config import HeadConfig, InputError
 from xlnet_jax.models.inputs import text_windows
+from xlnet_jax.objectives.objective import DeviceBatch, apply
 from xlnet_jax.objectives.supervised import classification_loss_B, regression_loss_B
 from xlnet_jax.tasks.classification.glue import PUBLISHED, SPLITS, STEMS, similarity, write_submission
 from xlnet_jax.tasks.classification.scores import classification_scores, regression_scores
@@ -23,7 +24,7 @@ from xlnet_jax.tasks.classification.tables import Form, Role, Row, field, files_
 from xlnet_jax.tasks.config import FinetuneConfig
 from xlnet_jax.tasks.encoding import encode_text, head_and_tail, shortened
 from xlnet_jax.tasks.features import Features
-from xlnet_jax.tasks.task import DeviceBatch, Loss
+from xlnet_jax.tasks.task import Loss
 
 Label = str | float
 SCORES = {"classification": ("accuracy", "f1", "mcc"), "regression": ("pearson", "spearman")}
@@ -43,7 +44,9 @@ class TextExample:
     text: str
     text_pair: str | None
     label: Label | None
-    where: str  # file and line, for messages
+    # A run knows what it learns from by its texts and labels, wherever they lie.
+    where: str = dataclasses.field(repr=False)
+    """file and line, for messages"""
     part: str = ""  # m or mm of MNLI
 
 
@@ -183,9 +186,7 @@ class TextTask:
     def score(self, model: nn.Module, params: Any, batch: DeviceBatch, dropout_key: jax.Array | None) -> Loss:
         """See `Task`: cross-entropy in nats, or the squared error."""
         loss_B = regression_loss_B if self._published.kind == "regression" else classification_loss_B
-        each_B = loss_B(self._outputs(model, params, batch, dropout_key), batch["labels"])
-        weights_B = batch["target_weights"]
-        return Loss((each_B * weights_B).sum(), weights_B.sum())
+        return Loss.of(loss_B(self._outputs(model, params, batch, dropout_key), batch["labels"]), batch)
 
     def predict(self, model: nn.Module, params: Any, batch: DeviceBatch) -> dict[str, jax.Array]:
         """See `Task`: `scores` [B], or `log_probs` [B, labels]."""
@@ -200,11 +201,7 @@ class TextTask:
         if ids_BL.shape[1] > seq_len:
             ids_BL, mask_BL, segments_BL = (_padded_left(x, mask_BL) for x in (ids_BL, mask_BL, segments_BL))
         *earlier, last = text_windows(ids_BL, mask_BL, segments_BL, seq_len, mem_len)
-        rngs = None if dropout_key is None else {"dropout": dropout_key}
-        outputs: Any = model.apply(
-            {"params": params}, last, mask_BL[:, -seq_len:], earlier=earlier, train=rngs is not None, rngs=rngs
-        )
-        return outputs
+        return apply(model, params, dropout_key, last, mask_BL[:, -seq_len:], earlier=earlier)
 
     def metrics(
         self, examples: Sequence[TextExample], features: Features, outputs: Mapping[str, np.ndarray]

@@ -15,12 +15,13 @@ from data_pipelines.tokenizer import Tokenizer
 from xlnet_jax.config import HeadConfig, InputError
 from xlnet_jax.models.attention import MASKED
 from xlnet_jax.models.inputs import text_inputs
+from xlnet_jax.objectives.objective import DeviceBatch, apply
 from xlnet_jax.objectives.supervised import classification_loss_B
 from xlnet_jax.tasks.config import ColumnsConfig, FinetuneConfig
 from xlnet_jax.tasks.encoding import encode_text
 from xlnet_jax.tasks.features import Features
 from xlnet_jax.tasks.multiple_choice.questions import LEVELS, Question, letter, read_questions
-from xlnet_jax.tasks.task import DeviceBatch, Loss
+from xlnet_jax.tasks.task import Loss
 
 SPECIALS = 3  # <sep> behind the text, <sep> and <cls> behind the question
 PREDICTIONS = "predictions.jsonl"
@@ -85,9 +86,7 @@ class MultipleChoice:
 
     def score(self, model: nn.Module, params: Any, batch: DeviceBatch, dropout_key: jax.Array | None) -> Loss:
         """Cross-entropy over the options."""
-        nats_B = classification_loss_B(_scores_BC(model, params, batch, dropout_key), batch["labels"])
-        weights_B = batch["target_weights"]
-        return Loss((nats_B * weights_B).sum(), weights_B.sum())
+        return Loss.of(classification_loss_B(_scores_BC(model, params, batch, dropout_key), batch["labels"]), batch)
 
     def predict(self, model: nn.Module, params: Any, batch: DeviceBatch) -> dict[str, jax.Array]:
         """The probability of each option, float32 [B, options]; 0 where a question has no such option."""
@@ -144,8 +143,6 @@ def _encoded(texts: Sequence[str], tokenizer: Tokenizer) -> dict[str, np.ndarray
 def _scores_BC(model: nn.Module, params: Any, batch: DeviceBatch, dropout_key: jax.Array | None) -> jax.Array:
     rows = {name: array.reshape(-1, array.shape[-1]) for name, array in batch.items() if array.ndim == 3}
     inputs = text_inputs(rows["input_ids"], rows["attention_mask"], rows["segment_ids"])
-    rngs = None if dropout_key is None else {"dropout": dropout_key}
-    train = dropout_key is not None
-    scores_BC: Any = model.apply({"params": params}, inputs, rows["attention_mask"], train=train, rngs=rngs)
+    scores_BC = apply(model, params, dropout_key, inputs, rows["attention_mask"])
     absent_BC = jnp.arange(scores_BC.shape[1])[None] >= batch["options"][:, None]
     return jnp.where(absent_BC, MASKED, scores_BC)

@@ -18,18 +18,19 @@ from etils import epath
 
 from data_pipelines.tokenizer import CLS, SEP, Tokenizer, normalize
 from xlnet_jax.config import HeadConfig, InputError
+from xlnet_jax.interop.pretrained import CLS_SEGMENT
 from xlnet_jax.models.inputs import text_inputs
 from xlnet_jax.models.question_answering import SpanBeam, SpanLogProbs, XLNetForQuestionAnswering
+from xlnet_jax.objectives.objective import DeviceBatch, apply
 from xlnet_jax.objectives.supervised import span_loss_B
 from xlnet_jax.tasks.config import FinetuneConfig
-from xlnet_jax.tasks.encoding import CLS_SEGMENT
 from xlnet_jax.tasks.features import Features
 from xlnet_jax.tasks.question_answering.alignment import Aligner, Alignment
 from xlnet_jax.tasks.question_answering.answers import NO_SPAN, NO_WINDOW, Answers, Window, candidates, write_answers
 from xlnet_jax.tasks.question_answering.cmrc_scores import cmrc_scores
 from xlnet_jax.tasks.question_answering.files import Question, read_questions
 from xlnet_jax.tasks.question_answering.squad_scores import best_threshold, raw_scores, squad1_scores, squad2_scores
-from xlnet_jax.tasks.task import DeviceBatch, Loss
+from xlnet_jax.tasks.task import Loss
 
 HEAD = HeadConfig("question_answering")
 SPECIALS = 3  # <sep>, <sep> and <cls>
@@ -133,18 +134,10 @@ class QuestionAnswering:
             yield _Item(example, ids, segments, excluded, *place, window)
 
     def score(self, model: nn.Module, params: Any, batch: DeviceBatch, dropout_key: jax.Array | None) -> Loss:
-        outputs = model.apply(
-            {"params": params},
-            text_inputs(batch["input_ids"], batch["attention_mask"], batch["segment_ids"]),
-            batch["cls_index"],
-            batch["excluded"],
-            batch["start"],
-            train=dropout_key is not None,
-            rngs=None if dropout_key is None else {"dropout": dropout_key},
-        )
-        loss_B = span_loss_B(cast(SpanLogProbs, outputs), batch["start"], batch["end"], batch["is_impossible"])
-        weights_B = batch["target_weights"]
-        return Loss((loss_B * weights_B).sum(), weights_B.sum())
+        inputs = text_inputs(batch["input_ids"], batch["attention_mask"], batch["segment_ids"])
+        places = batch["cls_index"], batch["excluded"], batch["start"]
+        outputs: SpanLogProbs = apply(model, params, dropout_key, inputs, *places)
+        return Loss.of(span_loss_B(outputs, batch["start"], batch["end"], batch["is_impossible"]), batch)
 
     def predict(self, model: nn.Module, params: Any, batch: DeviceBatch) -> dict[str, jax.Array]:
         """The beam, its places counted from an item's first token; NO_PLACE and NO_SPAN where there are fewer that can

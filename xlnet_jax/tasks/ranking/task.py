@@ -8,7 +8,7 @@ original has passages before their questions (`run_squad.py`, `run_race.py`).
 import math
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Any, cast
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -18,6 +18,7 @@ from etils import epath
 from data_pipelines.tokenizer import Tokenizer
 from xlnet_jax.config import HeadConfig, InputError
 from xlnet_jax.models.inputs import text_inputs
+from xlnet_jax.objectives.objective import DeviceBatch, apply
 from xlnet_jax.objectives.supervised import pairwise_loss_B, pointwise_loss_B, softmax_loss_B
 from xlnet_jax.tasks.config import FinetuneConfig
 from xlnet_jax.tasks.features import Features
@@ -26,7 +27,7 @@ from xlnet_jax.tasks.ranking.pairs import PairTokens, Passages
 from xlnet_jax.tasks.ranking.queries import Collection, RankedQuery
 from xlnet_jax.tasks.ranking.scores import RankingScores
 from xlnet_jax.tasks.ranking.trec import Run, write_run
-from xlnet_jax.tasks.task import DeviceBatch, Loss
+from xlnet_jax.tasks.task import Loss
 
 RUN_FILE = "run.trec"
 LOSSES_B = {"pairwise": pairwise_loss_B, "softmax": softmax_loss_B, "pointwise": pointwise_loss_B}
@@ -89,8 +90,7 @@ class Ranking:
     def score(self, model: nn.Module, params: Any, batch: DeviceBatch, dropout_key: jax.Array | None) -> Loss:
         """The loss of --ranking.loss, a group one item."""
         scores_BC = _scores(model, params, batch, dropout_key).reshape(batch["input_ids"].shape[:2])
-        loss_B = LOSSES_B[self._settings.loss](scores_BC)
-        return Loss((loss_B * batch["target_weights"]).sum(), batch["target_weights"].sum())
+        return Loss.of(LOSSES_B[self._settings.loss](scores_BC), batch)
 
     def predict(self, model: nn.Module, params: Any, batch: DeviceBatch) -> dict[str, jax.Array]:
         """score, float32 [B]."""
@@ -141,9 +141,7 @@ def _scores(model: nn.Module, params: Any, batch: DeviceBatch, dropout_key: jax.
     ids, mask, segments = (
         batch[name].reshape(-1, batch[name].shape[-1]) for name in ("input_ids", "attention_mask", "segment_ids")
     )
-    rngs = {} if dropout_key is None else {"dropout": dropout_key}
-    inputs = text_inputs(ids, mask, segments)
-    return cast(jax.Array, model.apply({"params": params}, inputs, mask, train=dropout_key is not None, rngs=rngs))
+    return apply(model, params, dropout_key, text_inputs(ids, mask, segments), mask)
 
 
 def _validate(config: FinetuneConfig) -> None:

@@ -14,10 +14,11 @@ from etils import epath
 from data_pipelines.tokenizer import Tokenizer
 from xlnet_jax.config import HeadConfig, InputError
 from xlnet_jax.models.inputs import text_inputs
+from xlnet_jax.objectives.objective import DeviceBatch, apply
 from xlnet_jax.tasks.config import FinetuneConfig
 from xlnet_jax.tasks.encoding import encode_text
 from xlnet_jax.tasks.features import Features
-from xlnet_jax.tasks.task import DeviceBatch, Loss
+from xlnet_jax.tasks.task import Loss
 from xlnet_jax.tasks.token_classification.conll import LABEL, WORD, Sentence, divider, read_conll
 from xlnet_jax.tasks.token_classification.entities import (
     Scores,
@@ -97,9 +98,7 @@ class TokenClassification:
     def score(self, model: nn.Module, params: Any, batch: DeviceBatch, dropout_key: jax.Array | None) -> Loss:
         """Cross-entropy over words."""
         logits_BWC = _logits_BWC(model, params, batch, dropout_key)
-        nats_BW = optax.softmax_cross_entropy_with_integer_labels(logits_BWC, batch["labels"])
-        weights_BW = batch["target_weights"]
-        return Loss((nats_BW * weights_BW).sum(), weights_BW.sum())
+        return Loss.of(optax.softmax_cross_entropy_with_integer_labels(logits_BWC, batch["labels"]), batch)
 
     def predict(self, model: nn.Module, params: Any, batch: DeviceBatch) -> dict[str, jax.Array]:
         """The likeliest label of each word, int32 [B, words]."""
@@ -185,6 +184,5 @@ def _default_scores(true: Sequence[Sequence[str]], predicted: Sequence[Sequence[
 
 def _logits_BWC(model: nn.Module, params: Any, batch: DeviceBatch, dropout_key: jax.Array | None) -> jax.Array:
     inputs = text_inputs(batch["input_ids"], batch["attention_mask"], batch["segment_ids"])
-    rngs = None if dropout_key is None else {"dropout": dropout_key}
-    logits_BLC: Any = model.apply({"params": params}, inputs, train=dropout_key is not None, rngs=rngs)
+    logits_BLC = apply(model, params, dropout_key, inputs)
     return jnp.take_along_axis(logits_BLC, batch["words"][:, :, None], axis=1)

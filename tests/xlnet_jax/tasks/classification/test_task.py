@@ -245,6 +245,14 @@ def test_bad_lines_are_named(tmp_path, settings, content, message):
     assert message in str(error.value)
 
 
+def test_a_run_knows_its_examples_wherever_they_lie(tmp_path):
+    """Of what is learned from, `Prepared.sha256` takes the repr."""
+    (tmp_path / "moved").mkdir()
+    here, there = (repr(read(folder, "text\tlabel\na\tx\n")) for folder in (tmp_path, tmp_path / "moved"))
+    assert here == there
+    assert here != repr(read(tmp_path, "text\tlabel\na\ty\n"))
+
+
 def test_a_label_that_training_never_saw_is_named_with_those_it_saw(tokenizer):
     ours = task()
     head = ours.head([example("a", "no"), example("b", "yes")])
