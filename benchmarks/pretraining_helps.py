@@ -40,20 +40,20 @@ class Task:
 TASKS = (
     Task(
         "sst-2", "accuracy", "glue/SST-2/train.tsv", "glue/SST-2/dev.tsv",
-        "--steps 1000 --data.seq-len 32 --data.buckets 16 --optimizer.learning-rate 5e-4 --selection.every-steps 200",
+        "--steps 600 --data.seq-len 32 --data.buckets 16 --optimizer.learning-rate 5e-4 --selection.every-steps 150",
     ),
     Task(
         "cola", "mcc", "glue/CoLA/train.tsv", "glue/CoLA/dev.tsv",
-        "--steps 600 --data.seq-len 32 --data.buckets 16 --optimizer.learning-rate 3e-4 --selection.every-steps 200",
+        "--steps 400 --data.seq-len 32 --data.buckets 16 --optimizer.learning-rate 3e-4 --selection.every-steps 100",
     ),
     Task(
         "sts-b", "average", "glue/STS-B/train.tsv", "glue/STS-B/dev.tsv",
-        "--steps 600 --data.seq-len 64 --data.buckets 32 --optimizer.learning-rate 5e-4 --selection.every-steps 150",
+        "--steps 400 --data.seq-len 64 --data.buckets 32 --optimizer.learning-rate 5e-4 --selection.every-steps 100",
     ),
     Task(
         "squad", "f1", "squad/train.json", "squad/dev.json",
-        "--steps 300 --data.seq-len 256 --data.buckets 256 --optimizer.learning-rate 5e-4 --selection.every-steps 100 "
-        "--optimizer.layer-decay 1",
+        "--steps 200 --data.batch-size 16 --data.seq-len 192 --data.buckets 192 --qa.max-query-len 32 "
+        "--optimizer.learning-rate 5e-4 --optimizer.layer-decay 1 --selection.every-steps 100",
     ),
 )  # fmt: skip
 
