@@ -261,8 +261,8 @@ def _weights_of(start: Pretrained, head: HeadConfig, plan: StatePlan) -> tuple[d
     same_head = start.head is not None and (start.head.task, start.head.labels) == (head.task, head.labels)
     taken = {
         path: given[path]
-        for path in wanted.keys() & given.keys()
-        if (path.startswith("backbone/") or same_head) and given[path].shape == wanted[path].shape
+        for path in wanted
+        if path in given and (path.startswith("backbone/") or same_head) and given[path].shape == wanted[path].shape
     }
     return nest(taken), sorted({path.partition("/")[0] for path in wanted.keys() - taken.keys()})
 
