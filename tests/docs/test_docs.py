@@ -17,9 +17,13 @@ from data_pipelines.inspect import __main__ as inspect
 from data_pipelines.prepare import prepare
 from data_pipelines.tokenizer import Tokenizer
 from tests.xlnet_jax.random_models import random_params
+from xlnet_jax import cli
 from xlnet_jax.config import ModelConfig, demo
 from xlnet_jax.interop.pretrained import Pretrained
 from xlnet_jax.settings import to_dict
+from xlnet_jax.tasks.config import FinetuneConfig
+from xlnet_jax.tasks.defaults import DEFAULTS
+from xlnet_jax.tasks.rules import validate_finetuning
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -104,3 +108,17 @@ def test_the_commands_print_what_they_say(page, my_text):
 
 def _without_times(printed):
     return re.sub(r"[\d.]+ s, [\d,]+ tokens/s", "", printed)
+
+
+def test_every_finetuning_command_of_the_pages_is_one():
+    """Its settings exist and do not contradict each other; files are not looked for."""
+    commands = [
+        shlex.split(line, comments=True)[3:]
+        for page in ("finetune.md", "recipes.md", "results.md")
+        for line in (DOCS / page).read_text().replace("\\\n", " ").splitlines()
+        if line.startswith("python -m xlnet_jax.finetune") and "TASK" not in line
+    ]
+    assert len(commands) >= 10
+    for argv in commands:
+        start = cli.named_default(argv, "--task", DEFAULTS, "classification")
+        validate_finetuning(cli.parse(FinetuneConfig, argv, "finetune", "", start))

@@ -255,8 +255,11 @@ def test_hosts_with_other_examples_are_refused(pretrained, table, tmp_path, monk
 def test_weights_are_drawn_afresh_as_large_as_they_were_before_pretraining(pretrained, table, tmp_path, monkeypatch):
     stops_before_training(monkeypatch)
     for more, scale in (("--reinitialize",), 0.1), (("--reinitialize", "--model.init-std", "0.05"), 0.05), ((), 0.02):
+        argv = words(pretrained, table, tmp_path / "run")
+        i = argv.index("--model.init-std")
+        argv[i : i + 2] = more
         with pytest.raises(InputError):
-            finetune.main(words(pretrained, table, tmp_path / "run", *more))
+            finetune.main(argv)
         assert json.loads((tmp_path / "run" / "config.json").read_text())["model"]["init_std"] == scale
 
 
