@@ -16,8 +16,8 @@ from tests.xlnet_jax.random_models import HEADS, SMALL, random_model
 from xlnet_jax import InputError
 from xlnet_jax.objectives import generation
 from xlnet_jax.objectives.blanks import continuation, fill, infilling
-from xlnet_jax.objectives.factorization import log_probs_PV
 from xlnet_jax.objectives.generation import Generator, Sampling, choose
+from xlnet_jax.objectives.query_stream import Query, log_probs_PV
 
 GREEDY = Sampling(temperature=0)
 TEXT = "It is a truth"
@@ -66,7 +66,7 @@ def by_ordinary_network(model, text, allowed):
     found, scores = [], []
     for t, target in enumerate(text.targets_T):
         # All targets, so that those not drawn yet are hidden.
-        log_probs = log_probs_PV(model, ids, text.targets_T, np.arange(len(text.targets_T)))[t]
+        log_probs = log_probs_PV(model, Query(ids, text.targets_T, np.arange(len(text.targets_T))))[t]
         ids[target] = np.where(allowed[text.kinds_T[t]], log_probs, -np.inf).argmax()
         found.append(ids[target])
         scores.append(log_probs[ids[target]])
