@@ -234,6 +234,15 @@ def without_surrogates(text: str, where: str, errors: Errors) -> str:
     return text
 
 
+def whole(text: str, what: str) -> str:
+    r"""The same text. InputError where it holds half a character (\ud83d): JSON can escape it, UTF-8 not write it."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise InputError(f"{what} holds half a character, \\u{ord(text[error.start]):04x}; mend it") from None
+    return text
+
+
 def _blocks_of_lines(path: str) -> Iterator[tuple[bytes, int]]:
     """(whole lines, each with its newline; their offset in the decompressed file), about CHUNK_BYTES at a time."""
     with _opened(path) as file:

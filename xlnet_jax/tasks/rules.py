@@ -28,6 +28,8 @@ def _contradictions(config: FinetuneConfig) -> Iterator[str]:
         *(("data.buckets", length) for length in data.buckets),
     ):
         yield from positive(name, value)
+    if config.model.mem_len < 0:
+        yield f"model.mem-len {config.model.mem_len} must be at least 0 (0 = no memory)"
     if config.reinitialize and not config.train:
         yield "reinitialize draws all weights afresh: give --train to learn some"
     if config.seed:

@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 
 from etils import epath
 
-from data_pipelines.readers import numbered_lines, parquet_rows
+from data_pipelines.readers import numbered_lines, parquet_rows, whole
 from data_pipelines.sources import JSON_LINES, PARQUET, TFDS, kind_of, matching
 from data_pipelines.tfds_text import dataset_rows
 from xlnet_jax.config import InputError
@@ -205,13 +205,4 @@ def text_field(row: Row, names: Sequence[str], flag: str) -> str:
         raise InputError(f"{row.where}: its {column} is empty; fill it, or leave the line out")
     if not isinstance(value, str):
         raise InputError(f"{row.where}: its {column} is no text, but {value!r}")
-    return _whole(value, row.where, column)
-
-
-def _whole(text: str, where: str, column: str) -> str:
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        half = f"\\u{ord(text[error.start]):04x}"
-        raise InputError(f"{where}: its {column} holds half a character, {half}; mend it") from None
-    return text
+    return whole(value, f"{row.where}: its {column}")

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from etils import epath
 
+from data_pipelines.readers import whole
 from data_pipelines.tokenizer import Tokenizer
 from xlnet_jax.config import HeadConfig, InputError
 from xlnet_jax.models.inputs import text_windows
@@ -117,7 +118,7 @@ class TextTask:
         else:
             there = (row.fields[column] for column in published.id if column in row.fields and not labelled)
             name = next(there, number)
-        return TextExample(str(name), text, pair, label, row.where, part)
+        return TextExample(whole(str(name), f"{row.where}: its id"), text, pair, label, row.where, part)
 
     def _texts(self, row: Row) -> tuple[str, str | None]:
         columns, pair_columns = self._published.text, self._published.text_pair
@@ -134,13 +135,17 @@ class TextTask:
             value = {-1: None, **dict(enumerate(self._published.numbered or labels))}.get(value, value)
         if value is None or value == "":
             raise InputError(f"{row.where}: it has no label; training and evaluation need one")
+        if isinstance(value, (list, dict)):
+            raise InputError(
+                f"{row.where}: its label {value!r:.60} is neither text nor a number; an example has one label"
+            )
         if self._published.kind == "regression":
             return _number(value, row.where)
         if labels and str(value) not in labels:
             raise InputError(
                 f"{row.where}: the label {value} is none of {', '.join(labels)}, which {self._config.task} has"
             )
-        return str(value)
+        return whole(str(value), f"{row.where}: its label")
 
     def head(self, train: Sequence[TextExample]) -> HeadConfig:
         """See `Task`. Labels of a table of one's own are sorted."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from etils import epath
 
-from data_pipelines.readers import TextFile
+from data_pipelines.readers import numbered_lines, whole
 from data_pipelines.sources import find
 from xlnet_jax.config import InputError
 from xlnet_jax.tasks.config import ColumnsConfig
@@ -127,7 +127,7 @@ def _question(
     if sum(not text.strip() for text in texts) > 1:
         raise InputError(f"{where}: more than one option is empty, so that they cannot be told apart")
     right = _answer(answer, texts, where) if labelled else None
-    return Question(name, context, _string(question, where), texts, right, where, level)
+    return Question(whole(name, f"{where}: its id"), context, _string(question, where), texts, right, where, level)
 
 
 def _answer(answer: Any, options: tuple[str, ...], where: str) -> int:
@@ -154,7 +154,7 @@ def _files(names: Sequence[str]) -> Iterator[str]:
 
 
 def _text(path: str) -> str:
-    return "".join(TextFile(path).chunks("strict"))
+    return "\n".join(line for _, line in numbered_lines(path))
 
 
 def _json(text: str, where: str) -> Any:
@@ -181,4 +181,4 @@ def _list(value: Any, where: str) -> list[Any]:
 def _string(value: Any, where: str) -> str:
     if not isinstance(value, str):
         raise InputError(f"{where}: a text is wanted, not {value!r:.60}")
-    return value
+    return whole(value, f"{where}: its text")

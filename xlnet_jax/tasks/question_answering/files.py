@@ -11,10 +11,10 @@ from typing import Any
 from etils import epath
 
 from data_pipelines import sources
+from data_pipelines.readers import whole
 from xlnet_jax.config import InputError
 
 NOWHERE = -1
-_HALF_CHARACTER = re.compile("[\ud800-\udfff]")
 KINDS = {str: "text", list: "list", dict: "object", int: "number", bool: "true or false"}
 
 
@@ -54,9 +54,7 @@ class _Record:
         value = self.content[key]
         if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
             raise InputError(f"{self.where}: {key!r} is no {KINDS[kind]}, but {json.dumps(value)[:60]}")
-        if isinstance(value, str) and _HALF_CHARACTER.search(value):
-            raise InputError(f"{self.where}: {key!r} holds half a character (a surrogate): mend it, or leave it out")
-        return value
+        return whole(value, f"{self.where}: {key!r}") if isinstance(value, str) else value
 
     def records(self, key: str, name: str) -> Iterator["_Record"]:
         yield from _records(self.get(key, list), f"{self.where}, {name}")

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 
 from etils import epath
 
-from data_pipelines.readers import numbered_lines
+from data_pipelines.readers import numbered_lines, whole
 from data_pipelines.sources import matching
 from xlnet_jax.config import InputError
 
@@ -40,7 +40,7 @@ def read_collection(paths: Sequence[str], what: str) -> dict[str, str]:
                 )
             if name in texts:
                 raise InputError(f"{where}: the id {name} is there already; an id names one text")
-            texts[name] = _joined(title, text)
+            texts[whole(name, f"{where}: the id")] = whole(_joined(title, text), f"{where}: the text")
     return texts
 
 
@@ -94,7 +94,7 @@ def _json_lines(path: str, what: str) -> Iterator[Record]:
         where = f"{what} {path}: line {number}"
         try:
             values = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise InputError(f"{where} is not JSON ({error}); a text is one JSON object on one line") from None
         name = next((values[key] for key in IDS if key in values), None) if isinstance(values, dict) else None
         if name is None or not isinstance(values.get("text"), str):

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from data_pipelines.readers import TextFile
+from data_pipelines.readers import numbered_lines
 from data_pipelines.sources import find
 from xlnet_jax.config import InputError
 
@@ -58,7 +58,7 @@ def divider(row: str) -> str:
 def _sentences(path: str, word: int, label: int | None) -> Iterator[Sentence]:
     rows: list[tuple[int, str, list[str]]] = []
     width, by_tab = 0, False
-    for number, line in enumerate([*_lines(path), ""], 1):
+    for number, line in [*numbered_lines(path), (0, "")]:
         fields = line.split("\t") if by_tab and line.strip(" \t") else re.split("[ \t]+", line.strip(" \t"))
         if fields == [""] or fields[0] == DOCUMENT_START:
             if rows:
@@ -78,11 +78,6 @@ def _sentences(path: str, word: int, label: int | None) -> Iterator[Sentence]:
         if label is not None and not fields[label]:
             raise InputError(f"{path}: line {number} has a word without a label: {line!r:.60}")
         rows.append((number, line, fields))
-
-
-def _lines(path: str) -> Iterator[str]:
-    for chunk in TextFile(path).chunks("strict"):
-        yield from chunk.split("\n")[:-1]
 
 
 def _demand_columns(where: str, width: int, word: int, label: int | None) -> None:

@@ -245,6 +245,22 @@ def test_bad_lines_are_named(tmp_path, settings, content, message):
     assert message in str(error.value)
 
 
+@pytest.mark.parametrize(
+    ("label", "id", "message"),
+    [
+        ('["x"]', "1", "line 1: its label ['x'] is neither text nor a number; an example has one label"),
+        ('{"x": 1}', "1", "line 1: its label {'x': 1} is neither text nor a number"),
+        (r'"\ud83d"', "1", r"line 1: its label holds half a character, \ud83d; mend it"),
+        ("true", r'"\ud83d"', "line 1: its id holds half a character"),
+    ],
+)
+def test_labels_and_ids_that_cannot_be_written_are_named_before_anything_is_learned(tmp_path, label, id, message):
+    (tmp_path / "a.jsonl").write_text(f'{{"text": "a", "label": {label}, "n": {id}}}\n')
+    with pytest.raises(InputError) as error:
+        task(columns=ColumnsConfig(id="n")).read([str(tmp_path / "a.jsonl")], True)
+    assert message in str(error.value)
+
+
 def test_a_run_knows_its_examples_wherever_they_lie(tmp_path):
     """Of what is learned from, `Prepared.sha256` takes the repr."""
     (tmp_path / "moved").mkdir()

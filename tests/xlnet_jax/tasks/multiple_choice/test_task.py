@@ -164,6 +164,8 @@ GOOD = {"context": "c", "question": "q", "options": ["x", "y"], "answer": "A"}
         ({**GOOD, "options": "xy"}, "line 2, options: a list is wanted, not 'xy'"),
         ({**GOOD, "options": ["x", 3]}, "line 2, options: a text is wanted, not 3"),
         ({**GOOD, "options": ["", " "]}, "line 2: more than one option is empty"),
+        ({**GOOD, "options": ["x", "\ud83d"]}, r"line 2, options: its text holds half a character, \\ud83d; mend it"),
+        ({**GOOD, "id": "\ud83d"}, "line 2: its id holds half a character"),
         ({**GOOD, "context": " "}, "line 2: the text that it asks about is empty"),
         ({"question": "q", "options": ["x", "y"]}, "line 2 has no field 'context', only question, options"),
         (["c", "q"], "line 2 is no JSON object; it should have context, question, options, answer"),

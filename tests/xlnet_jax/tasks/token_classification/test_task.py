@@ -103,6 +103,7 @@ def test_chinese_characters_as_published_are_read():
         ("\na O\n\nb\n", "line 4 has 1 field, and line 2 has 2: 'b'"),
         ("a\tO\nb O\n", "line 2 has 1 field, and line 1 has 2: 'b O'; .* divided by a tab"),
         ("a\tO\nb\t\n", "line 2 has a word without a label"),
+        ("a O\nb\0 O\n", "line 2 has a zero byte, .* convert the file"),
         ("a\nb\n", "line 1 has a word alone; a label must stand behind it"),
         ("a O\nb NN\n", "line 2: 'NN' is no tag of an entity, .* --task token_classification"),
         ("", "a.conll: no sentences are in it"),
