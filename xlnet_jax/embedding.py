@@ -123,7 +123,7 @@ def _encoded(
     pretrained: Pretrained, texts: Sequence[str], specials: bool, names: Sequence[str] | None
 ) -> list[np.ndarray]:
     if pretrained.tokenizer is None:
-        raise InputError("the checkpoint has no tokenizer: put its spiece.model beside it")
+        raise InputError("the checkpoint has no tokenizer: put its spiece.model beside it, or give --tokenizer")
     rows = pretrained.tokenizer.encode_lines(texts)
     for i, ids in enumerate(rows):
         if not len(ids):

@@ -52,6 +52,8 @@ class Generation:
     """texts that are generated together; what is drawn does not depend on it"""
     seed: int = 0
     """seed of the draws"""
+    tokenizer: str | None = None
+    """a SentencePiece model, where the checkpoint came without one"""
     json: bool = False
     """print a JSON object a text: prompt, text, pieces, log_probs (nats) and whether it came to its end"""
 
@@ -63,11 +65,12 @@ def main(argv: Sequence[str]) -> int:
     prompts, prefix = _prompts(args), _prefix(args)
     import jax
 
-    from xlnet_jax.interop.formats import load
+    from xlnet_jax.interop.formats import load_with_tokenizer
     from xlnet_jax.objectives.generation import Generator, Sampling
 
     sampling = Sampling(args.temperature, args.top_k, args.top_p)
-    generator = Generator(load(args.checkpoint), sampling, args.context, args.stop)
+    pretrained = load_with_tokenizer(args.checkpoint, args.tokenizer)
+    generator = Generator(pretrained, sampling, args.context, args.stop)
     texts = [_blanks(generator, prompt, prefix, args) for prompt in prompts]
     for text in texts:
         generator.demand_room(text)
@@ -115,7 +118,7 @@ def _prefix(args: Generation) -> str:
 
 def _read(name: str, flag: str) -> str:
     try:
-        return Path(name).read_text(encoding="utf-8")
+        return Path(name).read_text(encoding="utf-8-sig")
     except OSError as error:
         raise InputError(f"{flag} {name} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:

@@ -1,5 +1,6 @@
 """The generate command: what it prints, and what it refuses."""
 
+import dataclasses
 import itertools
 import json
 import subprocess
@@ -33,7 +34,7 @@ def printed(capsys, *argv):
 
 
 def test_every_prompt_has_its_samples_as_text_and_as_json(checkpoint, tmp_path, capsys):
-    (tmp_path / "prompts.txt").write_text("Emma was handsome,\n\nThe ___ of the house\n")
+    (tmp_path / "prompts.txt").write_text("\ufeffEmma was handsome,\n\nThe ___ of the house\n")
     args = [checkpoint, "--prompt", "It is a truth", "--prompt-file", tmp_path / "prompts.txt", "--num-samples", 2]
     args += ["--max-new-tokens", 4, "--context", 16]
     records = [json.loads(line) for line in printed(capsys, *args, "--json").splitlines()]
@@ -53,6 +54,14 @@ def test_one_text_is_printed_as_it_grows_and_is_the_same(checkpoint, capsys):
     grown = printed(capsys, *args)
     assert grown == json.loads(printed(capsys, *args, "--json"))["text"] + "\n"
     assert len(grown) > 70
+
+
+def test_a_checkpoint_without_a_tokenizer_takes_one(checkpoint, tmp_path, capsys):
+    bare, args = tmp_path / "bare", ["--prompt", "It is", "--context", 16, "--max-new-tokens", 2]
+    xlnet_jax.save(dataclasses.replace(xlnet_jax.load(checkpoint), tokenizer=None), bare)
+    with pytest.raises(InputError, match=r"the checkpoint has no tokenizer: .* or give --tokenizer"):
+        generate.main([str(word) for word in (bare, *args)])
+    assert printed(capsys, bare, *args, "--tokenizer", checkpoint / "tokenizer") == printed(capsys, checkpoint, *args)
 
 
 @pytest.mark.parametrize(

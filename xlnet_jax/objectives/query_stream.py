@@ -48,7 +48,7 @@ def scoring_tokenizer(pretrained: Pretrained) -> Tokenizer:
     if pretrained.head is not None:
         raise InputError(f"the checkpoint has a head for {pretrained.head.task}, and no vocabulary scores")
     if pretrained.tokenizer is None:
-        raise InputError("the checkpoint has no tokenizer: put its spiece.model beside it")
+        raise InputError("the checkpoint has no tokenizer: put its spiece.model beside it, or give --tokenizer")
     if pretrained.model.attn_type == "uni":
         raise InputError("the checkpoint reads in one direction (attn-type uni), and cannot be asked in other orders")
     return pretrained.tokenizer
