@@ -308,7 +308,7 @@ def _predict_only(config: FinetuneConfig, workdir: Workdir, hosts: Hosts, consol
     params, _ = _weights_of(start, head, plan)
     predictor = Predictor(config, objective, plan, mesh)
     params = sharding.from_host(params, plan.shardings.params)
-    workdir.folder.mkdir(parents=True, exist_ok=True)
+    workdir.make()
     metrics, files = _judge(task, splits, predictor, params, workdir.folder, hosts)
     if metrics:
         console.print(f"eval        {describe(metrics)}")

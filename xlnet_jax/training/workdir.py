@@ -10,7 +10,9 @@ results.json       of a finetuning run that ended predictions/    what it says o
 On a disk or in a bucket (gs://bucket/folder).
 """
 
+import contextlib
 import json
+from collections.abc import Iterator
 from typing import Any, TypeVar
 
 from etils import epath
@@ -84,10 +86,20 @@ class Workdir:
                 f"--workdir{hint if any(d.startswith('steps: ') for d in difference) else ''}"
             )
 
-    def _make_and_lock(self) -> None:
-        try:
+    def make(self) -> None:
+        """Makes the folder, where it is not there. InputError where that cannot be."""
+        with self._named():
             self.folder.mkdir(parents=True, exist_ok=True)
+
+    def _make_and_lock(self) -> None:
+        self.make()
+        with self._named():
             self._lock = Lock(self.folder)
+
+    @contextlib.contextmanager
+    def _named(self) -> Iterator[None]:
+        try:
+            yield
         except (FileExistsError, NotADirectoryError, FileNotFoundError) as error:
             raise InputError(f"workdir {self.folder} cannot be made a folder: {error.strerror or error}") from None
         except InputError:
@@ -105,7 +117,11 @@ class Workdir:
         try:
             return from_dict(kind, json.loads(self.config.read_text()))
         except (ValueError, TypeError, AttributeError) as error:
-            raise InputError(f"{self.config} is not the settings of such a run: {error}") from None
+            reason = str(error).partition(";")[0]
+            raise InputError(
+                f"workdir {self.folder}: its {self.config.name} is not that of such a run ({reason}); give another "
+                "--workdir"
+            ) from None
 
 
 def _has_text_of(ours: Config, theirs: Config) -> bool:

@@ -108,6 +108,11 @@ def test_a_finetuned_checkpoint_predicts_without_training(straight, table, tmp_p
     assert "accuracy" in capsys.readouterr().out
 
 
+def test_predictions_into_what_is_no_folder_are_refused(straight, table):
+    with pytest.raises(InputError, match=r"workdir .* cannot be made a folder: File exists"):
+        finetune.main(["--init", str(straight), "--predict", str(table), "--workdir", str(table)])
+
+
 def test_padding_side_buckets_and_devices_change_no_prediction(straight, table, tmp_path):
     argv = f"--task classification --init {straight} --predict {table} --data.seq-len 32 --data.batch-size 8"
     other = "--data.padding-side right --data.buckets 16 24 --mesh.fsdp 2 --mesh.tensor 2"
@@ -240,6 +245,15 @@ def test_another_run_in_the_workdir_is_refused_and_left_alone(straight, pretrain
     with pytest.raises(InputError, match=r"holds another run \(optimizer\.learning-rate: 0\.02 there, 0\.1 here\)"):
         finetune.main(words(pretrained, table, straight, "--optimizer.learning-rate", "0.1"))
     assert (straight / "results.json").read_text() == before
+
+
+def test_a_workdir_of_pretraining_is_refused(pretrained, table, tmp_path):
+    (tmp_path / "checkpoints" / "1").mkdir(parents=True)
+    (tmp_path / "config.json").write_text('{"corpus": ["novels"], "steps": 1}')
+    with pytest.raises(
+        InputError, match=r"its config\.json is not that of such a run \(.*corpus\); give another --wor"
+    ):
+        finetune.main(words(pretrained, table, tmp_path))
 
 
 def stops_before_training(monkeypatch):
