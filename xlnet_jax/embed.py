@@ -62,6 +62,8 @@ class Embed:
             raise InputError(f"--out {self.out}: give a name that ends in .npy or .parquet")
         if self.id_field is not None and self.out.endswith(".npy"):
             raise InputError("--id-field: a .npy file has no place for ids; let --out end in .parquet")
+        if self.batch_tokens < 1:
+            raise InputError(f"--batch-tokens {self.batch_tokens} must be at least 1")
         demand_new_file(self.out, self.overwrite)
 
 
@@ -88,7 +90,7 @@ def main(argv: Sequence[str]) -> int:
         layer=options.layer,
         normalize=options.normalize,
         specials=options.specials,
-        seq_len=options.seq_len or (run.config.data.seq_len if run else SEQ_LEN),
+        seq_len=(run.config.data.seq_len if run else SEQ_LEN) if options.seq_len is None else options.seq_len,
         mem_len=trained_mem_len(pretrained, run) if options.mem_len is None else options.mem_len,
         batch_tokens=options.batch_tokens,
     )

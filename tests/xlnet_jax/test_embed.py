@@ -160,6 +160,8 @@ def test_what_cannot_be_embedded_is_said_in_one_line(model, folder, tmp_path):
         (lines, out, ("--layer", "0"), r"layer 0: the checkpoint has the layers 1 to 3"),
         (lines, out, ("--pooling", "cls", "--no-specials"), r"pooling cls reads <cls>, and without specials"),
         (lines, out, ("--seq-len", "-1"), r"seq-len -1 must be at least 1"),
+        (lines, out, ("--seq-len", "0"), r"seq-len 0 must be at least 1"),
+        (lines, out, ("--batch-tokens", "0"), r"batch-tokens 0 must be at least 1"),
         (ids, tmp_path / "x.parquet", ("--id-field", "id"), r"ids\.jsonl: line 3 is empty"),
         (ids, tmp_path / "x.parquet", ("--text-field", "body"), r"line 1 has no field 'body', only 'text', 'id'"),
     ):

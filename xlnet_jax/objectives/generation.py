@@ -240,7 +240,7 @@ def _stops_V(tokenizer: Tokenizer, stops: Sequence[str]) -> np.ndarray:
     stops_V = np.arange(tokenizer.vocab_size) == EOD
     for stop in stops:
         found_V = np.array([piece.removeprefix(SPACE) == stop for piece in tokenizer.pieces])
-        if not found_V.any():
+        if not (stop and found_V.any()):  # a space alone is a piece of many vocabularies
             raise InputError(f"{stop!r} is no piece of the vocabulary, and cannot end a text")
         stops_V |= found_V
     return stops_V

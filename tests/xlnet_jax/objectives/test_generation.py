@@ -184,8 +184,9 @@ def test_what_cannot_be_generated_is_said(model, greedy):
             Sampling(**settings)
     with pytest.raises(InputError, match="has a head for regression, and no vocabulary scores"):
         Generator(random_model(head=HEADS["regression"]), GREEDY)
-    with pytest.raises(InputError, match="'Zebedee' is no piece of the vocabulary"):
-        Generator(model, GREEDY, stops=["Zebedee"])
+    for stop in ("Zebedee", ""):
+        with pytest.raises(InputError, match=f"'{stop}' is no piece of the vocabulary"):
+            Generator(model, GREEDY, stops=[stop])
     with pytest.raises(InputError, match="more than the context of 24: shorten it"):
         drawn(greedy, [continuation(model.tokenizer, TEXT * 9, "", 2)])
     with pytest.raises(InputError, match="no gap in 'The sea': write ___"):
