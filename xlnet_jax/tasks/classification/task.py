@@ -164,7 +164,8 @@ class TextTask:
     def features(
         self, examples: Sequence[TextExample], tokenizer: Tokenizer, head: HeadConfig, training: bool, epoch: int = 0
     ) -> Features:
-        """See `Task`. One item an example."""
+        """See `Task`. One item an example. InputError where a finetuned head is of other labels than the task's."""
+        self._demand_labels(head)
         self._labels = head.labels or tuple(map(str, range(head.num_labels))) * (head.task == "classification")
         targets = [_target(e, self._labels) for e in examples]
         texts = tokenizer.encode_lines([e.text for e in examples])
@@ -180,6 +181,14 @@ class TextTask:
             values=values,
             examples=np.arange(len(examples)),
         )
+
+    def _demand_labels(self, head: HeadConfig) -> None:
+        has, wanted = head.labels or (f"{head.num_labels} of them",), self._published.labels
+        if wanted and (head.num_labels != len(wanted) or (head.labels and set(has) != set(wanted))):
+            raise InputError(
+                f"--task {self._config.task} has the labels {', '.join(wanted)}, and the head of --init "
+                f"{', '.join(has[:SHOWN])}: name the --task that it was finetuned for"
+            )
 
     def _row(self, texts: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
         data = self._config.data

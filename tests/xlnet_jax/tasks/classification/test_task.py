@@ -15,7 +15,7 @@ from data_pipelines import sources
 from data_pipelines.tokenizer import CLS, SEP, Tokenizer
 from data_pipelines.tokenizer.settings import Settings
 from tests.xlnet_jax.random_models import SMALL, random_params
-from xlnet_jax.config import InputError
+from xlnet_jax.config import HeadConfig, InputError
 from xlnet_jax.models.heads import build_model
 from xlnet_jax.tasks.classification.task import TextExample, TextTask
 from xlnet_jax.tasks.config import ColumnsConfig, FinetuneConfig, SelectionConfig, TaskDataConfig
@@ -279,6 +279,13 @@ def test_a_label_that_training_never_saw_is_named_with_those_it_saw(tokenizer):
         ours.features([example("c", "maybe", line=9)], tokenizer, head, training=False)
     with pytest.raises(InputError, match=r"a\.tsv: line 2: all examples have its label, no; two are needed"):
         ours.head([example("a", "no")])
+
+
+@pytest.mark.parametrize(("labels", "shown"), [(("bad", "good"), "bad, good"), ((), "2 of them")])
+def test_a_head_of_other_labels_than_the_tasks_predicts_nothing(tokenizer, labels, shown):
+    head = HeadConfig("classification", num_labels=2, labels=labels)
+    with pytest.raises(InputError, match=f"--task mnli has the labels .*, and the head of --init {shown}: name the"):
+        task("mnli").features([example("a", None)], tokenizer, head, training=False)
 
 
 def test_settings_that_cannot_work_are_refused_at_once():
