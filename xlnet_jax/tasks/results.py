@@ -64,8 +64,8 @@ def or_lowest(value: float) -> float:
     return -math.inf if math.isnan(value) else value
 
 
-def seed_folder(seed: int) -> str:
-    """Of a run with several seeds."""
+def seed_folder(seed: int | str) -> str:
+    """Of a run with several seeds; "*" = of all."""
     return f"seed-{seed}"
 
 

@@ -87,6 +87,7 @@ def finetune(config: FinetuneConfig, hosts: Hosts = ALONE) -> int:
     if not config.train:
         return _predict_only(config, top, hosts, console)
     seeds = config.seeds
+    _demand_as_many_seeds(top, len(seeds))
     workdirs = {s: top if len(seeds) == 1 else Workdir(top.folder / seed_folder(s)) for s in seeds}
     prepared, results = None, {}
     for seed, workdir in workdirs.items():
@@ -104,6 +105,14 @@ def finetune(config: FinetuneConfig, hosts: Hosts = ALONE) -> int:
     if len(seeds) > 1 and hosts.first:
         summarize(top.folder, results, console)
     return 0
+
+
+def _demand_as_many_seeds(top: Workdir, count: int) -> None:
+    """One seed or several: the results of the one would take the place of the others'."""
+    several = any(top.folder.glob(f"{seed_folder('*')}/config.json"))
+    if top.has_checkpoints if count > 1 else several:
+        there, here = ("one seed", "several") if count > 1 else ("several seeds", "one")
+        raise InputError(f"workdir {top.folder} holds the results of {there}, not of {here}: give another --workdir")
 
 
 def _prepare(config: FinetuneConfig, workdirs: Sequence[Workdir], console: Console) -> Prepared:

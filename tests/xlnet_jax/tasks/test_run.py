@@ -256,6 +256,15 @@ def test_a_workdir_of_pretraining_is_refused(pretrained, table, tmp_path):
         finetune.main(words(pretrained, table, tmp_path))
 
 
+def test_one_seed_and_several_do_not_share_a_workdir(straight, pretrained, table, tmp_path):
+    with pytest.raises(InputError, match="holds the results of one seed, not of several: give another --workdir"):
+        finetune.main(words(pretrained, table, straight, "--seeds", "0", "1"))
+    (tmp_path / "seed-1").mkdir()
+    (tmp_path / "seed-1" / "config.json").touch()
+    with pytest.raises(InputError, match="holds the results of several seeds, not of one: give another --workdir"):
+        finetune.main(words(pretrained, table, tmp_path))
+
+
 def stops_before_training(monkeypatch):
     """As if another host had other examples."""
     monkeypatch.setattr(Hosts, "gather", lambda hosts, name, value: [value, "another"])
