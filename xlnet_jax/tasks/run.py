@@ -83,10 +83,11 @@ def finetune(config: FinetuneConfig, hosts: Hosts = ALONE) -> int:
     if config.log.wandb and hosts.first:
         demand_wandb(config.log.wandb)
     config = with_files(config)
-    top = Workdir(config.workdir or f"runs/{config.task}")
     if not config.train:
-        return _predict_only(config, top, hosts, console)
-    seeds = config.seeds
+        return _predict_only(config, Workdir(config.workdir or f"runs/{config.task}-predictions"), hosts, console)
+    top, seeds = Workdir(config.workdir or f"runs/{config.task}"), config.seeds
+    if len(seeds) > 1:
+        _demand_no_run(top, "give several seeds a --workdir of their own")
     workdirs = {s: top if len(seeds) == 1 else Workdir(top.folder / seed_folder(s)) for s in seeds}
     prepared, results = None, {}
     for seed, workdir in workdirs.items():
@@ -296,6 +297,7 @@ def _judge(
 
 def _predict_only(config: FinetuneConfig, workdir: Workdir, hosts: Hosts, console: Console) -> int:
     """Without examples to learn from: what a finetuned checkpoint says."""
+    _demand_no_run(workdir, "give predictions another --workdir")
     config, start = begin_from(config.init, config, None, DEFAULTS[config.task]().model)
     assert start is not None
     head = _demand_head(start, config)
@@ -314,6 +316,12 @@ def _predict_only(config: FinetuneConfig, workdir: Workdir, hosts: Hosts, consol
         console.print(f"eval        {describe(metrics)}")
     console.print("".join(f"  {workdir.folder / file}\n" for file in files).rstrip())
     return 0
+
+
+def _demand_no_run(workdir: Workdir, hint: str) -> None:
+    """Its results and predictions would be overwritten."""
+    if workdir.has_checkpoints:
+        raise InputError(f"workdir {workdir.folder} holds a run, with results of its own: {hint}")
 
 
 def _demand_head(start: Pretrained, config: FinetuneConfig) -> HeadConfig:

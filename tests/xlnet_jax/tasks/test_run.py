@@ -271,3 +271,13 @@ def test_the_tokenizer_of_an_attempt_that_learned_nothing_is_replaced(
     with pytest.raises(InputError):
         finetune.main(words(pretrained, table, tmp_path / "run"))
     assert Tokenizer.load(tmp_path / "run" / "tokenizer").sha256 == tokenizer.sha256
+
+
+def test_results_of_a_run_are_overwritten_by_no_other(straight, pretrained, table):
+    before = (straight / "results.json").read_text()
+    with pytest.raises(InputError, match="holds a run, with results of its own: give several seeds a --workdir"):
+        finetune.main(words(pretrained, table, straight, "--seeds", "0", "1"))
+    argv = f"--task classification --init {straight} --predict {table} --workdir {straight}"
+    with pytest.raises(InputError, match="holds a run, with results of its own: give predictions another --workdir"):
+        finetune.main(argv.split())
+    assert (straight / "results.json").read_text() == before
