@@ -137,7 +137,9 @@ def named_default(argv: Sequence[str], flag: str, defaults: Mapping[str, Callabl
         elif word.startswith(f"{flag}="):
             name = word.partition("=")[2]
     if name not in defaults:
-        raise InputError(f"{flag} {name}: there is {', '.join(defaults)}")
+        near = difflib.get_close_matches(name, defaults, 1)
+        hint = f": did you mean {near[0]}?" if near else ""
+        raise InputError(f"{flag} {name}: there is {', '.join(defaults)}{hint}")
     return defaults[name]()
 
 

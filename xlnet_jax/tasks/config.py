@@ -137,7 +137,9 @@ class FinetuneConfig:
     """One finetuning run: from a pretrained checkpoint to a task."""
 
     task: str = "classification"
-    """where the other settings start from, and what is read and measured"""
+    """what is read, learned and measured, and where the other settings start from: classification, regression, a task
+    of GLUE such as sst-2, imdb, yelp-2, yelp-5, squad, squad2, cmrc2018, drcd, race, dream, multiple_choice, ner,
+    token_classification or ranking"""
     init: str = ""
     """the checkpoint to start from: this project's, the 2019 code's or Hugging Face's, with its tokenizer"""
     train: tuple[str, ...] = operational(())
@@ -147,7 +149,7 @@ class FinetuneConfig:
     predict: tuple[str, ...] = operational(())
     """examples without labels: predictions are written for them at the end"""
     workdir: str | None = operational(None)
-    """folder of the run; None = runs/TASK"""
+    """folder of the run; None = runs/TASK, or runs/TASK-predictions where nothing is learned"""
     tokenizer: str | None = operational(None)
     """a SentencePiece model, where --init came without one"""
     reinitialize: bool = False

@@ -83,11 +83,13 @@ def finetune(config: FinetuneConfig, hosts: Hosts = ALONE) -> int:
     if config.log.wandb and hosts.first:
         demand_wandb(config.log.wandb)
     config = with_files(config)
-    top = Workdir(config.workdir or f"runs/{config.task}")
     if not config.train:
-        return _predict_only(config, top, hosts, console)
-    seeds = config.seeds
-    _demand_as_many_seeds(top, len(seeds))
+        return _predict_only(config, Workdir(config.workdir or f"runs/{config.task}-predictions"), hosts, console)
+    top, seeds = Workdir(config.workdir or f"runs/{config.task}"), config.seeds
+    if len(seeds) > 1:
+        _demand_no_run(top, "give several seeds a --workdir of their own")
+    elif any(top.folder.glob(f"{seed_folder('*')}/config.json")):
+        raise InputError(f"workdir {top.folder} holds the runs of several seeds: give one seed a --workdir of its own")
     workdirs = {s: top if len(seeds) == 1 else Workdir(top.folder / seed_folder(s)) for s in seeds}
     prepared, results = None, {}
     for seed, workdir in workdirs.items():
@@ -105,14 +107,6 @@ def finetune(config: FinetuneConfig, hosts: Hosts = ALONE) -> int:
     if len(seeds) > 1 and hosts.first:
         summarize(top.folder, results, console)
     return 0
-
-
-def _demand_as_many_seeds(top: Workdir, count: int) -> None:
-    """One seed or several: the results of the one would take the place of the others'."""
-    several = any(top.folder.glob(f"{seed_folder('*')}/config.json"))
-    if top.has_checkpoints if count > 1 else several:
-        there, here = ("one seed", "several") if count > 1 else ("several seeds", "one")
-        raise InputError(f"workdir {top.folder} holds the results of {there}, not of {here}: give another --workdir")
 
 
 def _prepare(config: FinetuneConfig, workdirs: Sequence[Workdir], console: Console) -> Prepared:
@@ -305,6 +299,7 @@ def _judge(
 
 def _predict_only(config: FinetuneConfig, workdir: Workdir, hosts: Hosts, console: Console) -> int:
     """Without examples to learn from: what a finetuned checkpoint says."""
+    _demand_no_run(workdir, "give predictions another --workdir")
     config, start = begin_from(config.init, config, None, DEFAULTS[config.task]().model)
     assert start is not None
     head = _demand_head(start, config)
@@ -323,6 +318,12 @@ def _predict_only(config: FinetuneConfig, workdir: Workdir, hosts: Hosts, consol
         console.print(f"eval        {describe(metrics)}")
     console.print("".join(f"  {workdir.folder / file}\n" for file in files).rstrip())
     return 0
+
+
+def _demand_no_run(workdir: Workdir, hint: str) -> None:
+    """Its results and predictions would be overwritten."""
+    if workdir.has_checkpoints:
+        raise InputError(f"workdir {workdir.folder} holds a run, with results of its own: {hint}")
 
 
 def _demand_head(start: Pretrained, config: FinetuneConfig) -> HeadConfig:

@@ -256,12 +256,10 @@ def test_a_workdir_of_pretraining_is_refused(pretrained, table, tmp_path):
         finetune.main(words(pretrained, table, tmp_path))
 
 
-def test_one_seed_and_several_do_not_share_a_workdir(straight, pretrained, table, tmp_path):
-    with pytest.raises(InputError, match="holds the results of one seed, not of several: give another --workdir"):
-        finetune.main(words(pretrained, table, straight, "--seeds", "0", "1"))
+def test_the_runs_of_several_seeds_are_not_mixed_with_one(pretrained, table, tmp_path):
     (tmp_path / "seed-1").mkdir()
     (tmp_path / "seed-1" / "config.json").touch()
-    with pytest.raises(InputError, match="holds the results of several seeds, not of one: give another --workdir"):
+    with pytest.raises(InputError, match="holds the runs of several seeds: give one seed a --workdir of its own"):
         finetune.main(words(pretrained, table, tmp_path))
 
 
@@ -295,3 +293,13 @@ def test_the_tokenizer_of_an_attempt_that_learned_nothing_is_replaced(
     with pytest.raises(InputError):
         finetune.main(words(pretrained, table, tmp_path / "run"))
     assert Tokenizer.load(tmp_path / "run" / "tokenizer").sha256 == tokenizer.sha256
+
+
+def test_results_of_a_run_are_overwritten_by_no_other(straight, pretrained, table):
+    before = (straight / "results.json").read_text()
+    with pytest.raises(InputError, match="holds a run, with results of its own: give several seeds a --workdir"):
+        finetune.main(words(pretrained, table, straight, "--seeds", "0", "1"))
+    argv = f"--task classification --init {straight} --predict {table} --workdir {straight}"
+    with pytest.raises(InputError, match="holds a run, with results of its own: give predictions another --workdir"):
+        finetune.main(argv.split())
+    assert (straight / "results.json").read_text() == before
