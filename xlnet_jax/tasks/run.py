@@ -9,6 +9,7 @@ import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -19,8 +20,11 @@ from rich.console import Console
 from data_pipelines.tokenizer import Tokenizer
 from xlnet_jax.config import HeadConfig, InputError
 from xlnet_jax.disk import write_durably
+from xlnet_jax.interop import native
+from xlnet_jax.interop.json_file import read_json
 from xlnet_jax.interop.pretrained import Pretrained
 from xlnet_jax.interop.weights import flatten, nest
+from xlnet_jax.settings import from_dict
 from xlnet_jax.tasks.batches import TrainingBatches
 from xlnet_jax.tasks.config import FinetuneConfig
 from xlnet_jax.tasks.defaults import DEFAULTS
@@ -303,7 +307,7 @@ def _predict_only(config: FinetuneConfig, workdir: Workdir, hosts: Hosts, consol
     config, start = begin_from(config.init, config, None, DEFAULTS[config.task]().model)
     assert start is not None
     head = _demand_head(start, config)
-    config = replace(config, head=head)
+    config = _as_it_learned(replace(config, head=head))
     task, tokenizer = make_task(config), tokenizer_of(start, config)
     splits = _splits(config, task, tokenizer)
     mesh = sharding.make_mesh(config)
@@ -324,6 +328,22 @@ def _demand_no_run(workdir: Workdir, hint: str) -> None:
     """Its results and predictions would be overwritten."""
     if workdir.has_checkpoints:
         raise InputError(f"workdir {workdir.folder} holds a run, with results of its own: {hint}")
+
+
+def _as_it_learned(config: FinetuneConfig) -> FinetuneConfig:
+    """What nobody set is as in the finetuning that made the checkpoint, where that is known: texts are read and cut as
+    they were there."""
+    folder = native.find(Path(config.init)) if Path(config.init).is_dir() else None
+    settings = read_json(folder / native.CONFIG) if folder else {}
+    if settings.get("task") != config.task:
+        return config
+    there, usual = from_dict(FinetuneConfig, settings), DEFAULTS[config.task]()
+    sections: dict[str, Any] = {}
+    for name in ("data", "columns", "qa", "choice"):
+        ours, theirs, default = (vars(getattr(c, name)) for c in (config, there, usual))
+        unset = {key: theirs[key] for key, value in ours.items() if value == default[key]}
+        sections[name] = replace(getattr(config, name), **unset)
+    return replace(config, **sections)
 
 
 def _demand_head(start: Pretrained, config: FinetuneConfig) -> HeadConfig:

@@ -101,8 +101,9 @@ def test_a_run_that_has_ended_only_says_so_again(straight, pretrained, table):
 
 
 def test_a_finetuned_checkpoint_predicts_without_training(straight, table, tmp_path, capsys):
+    """Its batches and lengths are those that it was finetuned with."""
     argv = f"--task classification --init {straight} --eval {table} --predict {table} --workdir {tmp_path / 'out'}"
-    assert finetune.main(f"{argv} --data.seq-len 32 --data.batch-size 8".split()) == 0
+    assert finetune.main(argv.split()) == 0
     name = PREDICTED
     assert (tmp_path / "out" / name).read_text() == (straight / name).read_text()
     assert "accuracy" in capsys.readouterr().out
