@@ -39,7 +39,7 @@ from xlnet_jax.training.checkpoint import Checkpoints
 from xlnet_jax.training.compile_cache import programs_kept_in
 from xlnet_jax.training.course import Course, introduction
 from xlnet_jax.training.hosts import ALONE, Hosts
-from xlnet_jax.training.initial import begin_from, tokenizer_of
+from xlnet_jax.training.initial import begin_from, shown, tokenizer_of
 from xlnet_jax.training.optimizer import make_optimizer
 from xlnet_jax.training.state import StatePlan, TrainState, init_state, plan_state, with_params
 from xlnet_jax.training.step import make_train_step
@@ -257,7 +257,7 @@ def _first_state(
         return state
     params, drawn = _weights_of(run.start, run.config.head, plan)
     afresh = f"; drawn afresh: {', '.join(drawn)}" if drawn else ""
-    console.print(f"init        weights of {run.config.init}{afresh}")
+    console.print(f"init        weights of {shown(run.config.init)}{afresh}")
     return with_params(state, params, plan)
 
 

@@ -31,6 +31,12 @@ def begin_from(init: str, config: R, there: R | None, defaults: ModelConfig) -> 
     return _with_network_of(config, start.model, defaults), start
 
 
+def shown(init: str | None) -> str:
+    """A path as a reader of the output knows it: from the working folder, where it is in there."""
+    path = Path(str(init))
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
+
+
 def tokenizer_of(start: Pretrained, config: RunConfig) -> Tokenizer:
     """The one that belongs to the weights. InputError where there is none, or where --tokenizer names another."""
     if config.tokenizer is None:

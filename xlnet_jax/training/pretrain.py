@@ -27,7 +27,7 @@ from xlnet_jax.training.course import Course, introduction
 from xlnet_jax.training.curves import draw_curves
 from xlnet_jax.training.heldout import HeldOutLoss, held_out_batches, relative_to_unigram
 from xlnet_jax.training.hosts import ALONE, Hosts
-from xlnet_jax.training.initial import begin_from, params_of, tokenizer_of
+from xlnet_jax.training.initial import begin_from, params_of, shown, tokenizer_of
 from xlnet_jax.training.metrics import read_records
 from xlnet_jax.training.optimizer import make_optimizer
 from xlnet_jax.training.speed import speed
@@ -169,7 +169,7 @@ def _first_state(
         return state
     params, drawn = params_of(start_from, config)
     afresh = f"; drawn afresh, as it lacks them: {', '.join(drawn)}" if drawn else ""
-    console.print(f"init        weights of {config.init}{afresh}")
+    console.print(f"init        weights of {shown(config.init)}{afresh}")
     return with_params(state, params, plan)
 
 

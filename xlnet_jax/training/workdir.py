@@ -119,8 +119,7 @@ class Workdir:
         except (ValueError, TypeError, AttributeError) as error:
             reason = str(error).partition(";")[0]
             raise InputError(
-                f"workdir {self.folder}: its {self.config.name} is not that of such a run ({reason}); give another "
-                "--workdir"
+                f"{self.config} is not the settings of a run of this kind ({reason}): give another --workdir"
             ) from None
 
 

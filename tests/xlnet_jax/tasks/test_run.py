@@ -252,7 +252,7 @@ def test_a_workdir_of_pretraining_is_refused(pretrained, table, tmp_path):
     (tmp_path / "checkpoints" / "1").mkdir(parents=True)
     (tmp_path / "config.json").write_text('{"corpus": ["novels"], "steps": 1}')
     with pytest.raises(
-        InputError, match=r"its config\.json is not that of such a run \(.*corpus\); give another --wor"
+        InputError, match=r"config\.json is not the settings of a run of this kind \(.*corpus\): give another"
     ):
         finetune.main(words(pretrained, table, tmp_path))
 
