@@ -1,4 +1,4 @@
-"""Folders that exist complete or not at all, on disk and in the cloud."""
+"""Folders and files that exist complete or not at all, on disk and in the cloud."""
 
 import contextlib
 import fcntl
@@ -52,6 +52,34 @@ def resumable_folder(out: epath.PathLike) -> Iterator[tuple[epath.Path, epath.Pa
             raise
         _publish(finished, out)
         partial.rmtree()
+
+
+def demand_new_file(out: epath.PathLike, overwrite: bool = False) -> None:
+    """InputError where a file cannot be made on a disk, or stands there already and may not be overwritten."""
+    path = Path(out)
+    if "://" in str(out):
+        raise InputError(f"{out}: results are written to a disk; copy them from there")
+    if path.is_dir():
+        raise InputError(f"{out} is a folder; give the name of a file in it")
+    if os.path.lexists(path) and not overwrite:
+        raise InputError(f"{out} exists: name a file that does not, or give --overwrite")
+    if not path.absolute().parent.is_dir():
+        raise InputError(f"{out}: there is no folder {path.parent}; make it, or give another name")
+
+
+@contextlib.contextmanager
+def complete_file(out: epath.PathLike) -> Iterator[Path]:
+    """Yields the name of a file beside `out`, to be written; when the body ends well it takes the place of `out`,
+    durably, else it is removed."""
+    partial = Path(_beside(epath.Path(out)))
+    try:
+        yield partial
+        _sync(epath.Path(partial))
+        partial.replace(out)
+    except BaseException as error:
+        _name(epath.Path(partial), error)
+        partial.unlink(missing_ok=True)
+        raise
 
 
 def demand_place(out: epath.Path) -> None:

@@ -36,6 +36,7 @@ CHUNK_BYTES = 2**20
 MAX_LINE_BYTES = 2**24
 COMPRESSED_BYTES = 2**16
 PARQUET_ROWS = 16  # at once, as each may hold megabytes
+ROWS = 256  # of tables of examples
 SHOWN_NAMES = 8  # of fields or columns, in a message
 DAMAGED = (gzip.BadGzipFile, zlib.error, lzma.LZMAError, zstd.ZstdError)
 
@@ -100,29 +101,42 @@ class JsonLinesFile:
         return canonical(self._documents(errors), self.path, errors)
 
     def _documents(self, errors: Errors) -> Iterator[str | None]:
+        for where, values in self.objects(errors):
+            yield self.text_of(values, where)
+
+    def objects(self, errors: Errors) -> Iterator[tuple[str, dict[str, Any]]]:
+        """(file and line for messages, fields) of every line that is not blank."""
         number = 0
         for lines, offset in _blocks_of_lines(self.path):
             for line in _decode(lines, offset, self.path, errors).split("\n")[:-1]:
                 number += 1
                 if not line.isspace() and line:
-                    yield self._text_of(line, f"text {self.path}: line {number}")
+                    where = f"text {self.path}: line {number}"
+                    yield where, _fields(line, where)
 
-    def _text_of(self, line: str, where: str) -> str | None:
-        try:
-            values = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise InputError(f"{where} is not JSON ({error}); a document is one JSON object on one line") from None
-        if not isinstance(values, dict):
-            raise InputError(f"{where} is no JSON object; a document is one JSON object on one line")
-        if self.text_field not in values:
-            raise InputError(
-                f"{where} has no field {self.text_field!r}, only {_some_of(values)}: name the one with the text by "
-                "--text-field"
-            )
-        text = values[self.text_field]
+    def text_of(self, values: dict[str, Any], where: str) -> str | None:
+        """The text among the fields of an object."""
+        text = field_of(values, self.text_field, where, "the one with the text by --text-field")
         if not isinstance(text, str | None):
             raise InputError(f"{where}: its field {self.text_field!r} is no text, but {reprlib.repr(text)}")
         return text
+
+
+def field_of(values: dict[str, Any], name: str, where: str, name_it: str) -> Any:
+    """A field of a JSON object. InputError where it has none of this name; name_it: what the user is told to name."""
+    if name not in values:
+        raise InputError(f"{where} has no field {name!r}, only {_some_of(values)}: name {name_it}")
+    return values[name]
+
+
+def _fields(line: str, where: str) -> dict[str, Any]:
+    try:
+        values = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{where} is not JSON ({error}); a document is one JSON object on one line") from None
+    if not isinstance(values, dict):
+        raise InputError(f"{where} is no JSON object; a document is one JSON object on one line")
+    return values
 
 
 @dataclass(frozen=True)
@@ -134,32 +148,46 @@ class ParquetFile:
 
     def chunks(self, errors: Errors) -> Iterator[str]:
         """Raises InputError where there is no such column, or the file is damaged."""
-        return canonical(decoded(self._documents(), self.path, errors), self.path, errors)
+        documents = (text for text, *_ in self.rows())
+        return canonical(decoded(documents, self.path, errors), self.path, errors)
 
-    def _documents(self) -> Iterator[bytes | None]:
+    def rows(self, id_field: str | None = None) -> Iterator[tuple[Any, ...]]:
+        """(text as bytes or None, id) of every row; without an id_field the text alone."""
         import pyarrow as pa
         import pyarrow.parquet as pq
 
         try:
             with _on_disk(self.path) as local, pq.ParquetFile(local, buffer_size=CHUNK_BYTES, pre_buffer=False) as file:
-                names = file.schema_arrow.names
-                if self.text_field not in names:
-                    raise InputError(
-                        f"text {self.path}: it has no column {self.text_field!r}, only {_some_of(names)}: name the "
-                        "one with the text by --text-field"
-                    )
-                kind = file.schema_arrow.field(self.text_field).type
-                # As bytes, for what others wrote as text need not be UTF-8.
-                as_bytes = {pa.string(): pa.binary(), pa.large_string(): pa.large_binary()}.get(kind, kind)
-                if as_bytes not in (pa.binary(), pa.large_binary()):
-                    raise InputError(f"text {self.path}: its column {self.text_field!r} is no text, but {kind}")
-                for batch in file.iter_batches(batch_size=PARQUET_ROWS, columns=[self.text_field]):
-                    yield from batch.column(0).cast(as_bytes).to_pylist()
+                as_bytes = self._text_as_bytes(file.schema_arrow)
+                if id_field is not None:
+                    self._demand_column(file.schema_arrow, id_field, "the one with the ids by --id-field")
+                columns = [self.text_field] if id_field is None else [self.text_field, id_field]
+                for batch in file.iter_batches(batch_size=PARQUET_ROWS, columns=list(dict.fromkeys(columns))):
+                    texts = batch.column(self.text_field).cast(as_bytes)
+                    others = [batch.column(name).to_pylist() for name in columns[1:]]
+                    yield from zip(texts.to_pylist(), *others, strict=True)
         except FileNotFoundError:
             raise _gone(self.path) from None
         except (pa.ArrowException, OSError) as error:
             why = " ".join(str(error).split())
             raise InputError(f"text {self.path}: a damaged Parquet file, or none ({why})") from None
+
+    def _text_as_bytes(self, schema: Any) -> Any:
+        """As bytes, for what others wrote as text need not be UTF-8."""
+        import pyarrow as pa
+
+        self._demand_column(schema, self.text_field, "the one with the text by --text-field")
+        kind = schema.field(self.text_field).type
+        as_bytes = {pa.string(): pa.binary(), pa.large_string(): pa.large_binary()}.get(kind, kind)
+        if as_bytes not in (pa.binary(), pa.large_binary()):
+            raise InputError(f"text {self.path}: its column {self.text_field!r} is no text, but {kind}")
+        return as_bytes
+
+    def _demand_column(self, schema: Any, name: str, name_it: str) -> None:
+        if name not in schema.names:
+            raise InputError(
+                f"text {self.path}: it has no column {name!r}, only {_some_of(schema.names)}: name {name_it}"
+            )
 
 
 def decoded(documents: Iterable[bytes | None], where: str, errors: Errors) -> Iterator[str]:
@@ -181,7 +209,7 @@ def canonical(documents: Iterable[str | None], where: str, errors: Errors) -> It
     for document in documents:
         text = re.sub(r"\n\s*\n", "\n", (document or "").replace("\r\n", "\n").strip())
         if not text.isascii():
-            text = _without_surrogates(text, where, errors)
+            text = without_surrogates(text, where, errors)
         if text:
             parts.append(text)
             size += len(text)
@@ -192,7 +220,7 @@ def canonical(documents: Iterable[str | None], where: str, errors: Errors) -> It
         yield "\n\n".join(parts) + "\n\n"
 
 
-def _without_surrogates(text: str, where: str, errors: Errors) -> str:
+def without_surrogates(text: str, where: str, errors: Errors) -> str:
     r"""JSON can escape halves of characters (\ud83d), which are no text."""
     try:
         text.encode()
@@ -203,6 +231,15 @@ def _without_surrogates(text: str, where: str, errors: Errors) -> str:
                 "it with --corpus-errors replace"
             ) from None
         text = text.encode(errors="replace").decode()
+    return text
+
+
+def whole(text: str, what: str) -> str:
+    r"""The same text. InputError where it holds half a character (\ud83d): JSON can escape it, UTF-8 not write it."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise InputError(f"{what} holds half a character, \\u{ord(text[error.start]):04x}; mend it") from None
     return text
 
 
@@ -247,6 +284,40 @@ def _decode(lines: bytes, offset: int, path: str, errors: Errors) -> str:
             "convert the file, or name another"
         )
     return text
+
+
+def numbered_lines(path: str) -> Iterator[tuple[int, str]]:
+    """(number from 1, line without its end) of a file of UTF-8; a byte-order mark and carriage returns at the ends of
+    lines are no part of them. Raises InputError, with file and line, on bytes that are not text."""
+    number = 0
+    for lines, _ in _blocks_of_lines(path):
+        for line in lines.split(b"\n")[:-1]:
+            number += 1
+            try:
+                text = line.removesuffix(b"\r").decode()
+            except UnicodeDecodeError as error:
+                byte = f"0x{line[error.start]:02x}"
+                raise InputError(f"text {path}: line {number} is not UTF-8 ({byte}); convert the file") from None
+            if "\0" in text:
+                raise InputError(
+                    f"text {path}: line {number} has a zero byte, so this is no UTF-8 text but UTF-16 or binary; "
+                    "convert the file, or name another"
+                )
+            yield number, text
+
+
+def parquet_rows(path: str) -> Iterator[dict[str, Any]]:
+    """The rows of a Parquet file, by the names of its columns. InputError where it is damaged."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        with _on_disk(path) as local, pq.ParquetFile(local, buffer_size=CHUNK_BYTES, pre_buffer=False) as file:
+            for batch in file.iter_batches(batch_size=ROWS):
+                yield from batch.to_pylist()
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        why = " ".join(str(error).split())
+        raise InputError(f"text {path}: a damaged Parquet file, or none ({why})") from None
 
 
 @contextlib.contextmanager

@@ -132,13 +132,13 @@ def _found(name: str, text_field: str, tfds_data_dir: str | None, split: str) ->
 
 
 def _reader(path: epath.Path, text_field: str) -> Unit:
-    kind = _kind(path)
+    kind = kind_of(path)
     if kind == PARQUET:
         return ParquetFile(str(path), text_field)
     return JsonLinesFile(str(path), text_field) if kind in JSON_LINES else TextFile(str(path))
 
 
-def _kind(path: epath.Path) -> str:
+def kind_of(path: epath.Path) -> str:
     """The end of a file name, without its compression."""
     name = path.name.lower()
     for end in COMPRESSED:
@@ -179,12 +179,12 @@ def _expand(name: str) -> list[epath.Path]:
     path = epath.Path(name).expanduser()
     if path.is_dir():
         found = sorted(root / file for root, files in _walk(path) for file in files)
-        texts = [p for p in found if _kind(p) in (".txt", PARQUET, *JSON_LINES)]
+        texts = [p for p in found if kind_of(p) in (".txt", PARQUET, *JSON_LINES)]
         wanted = "the folder holds no files"
     elif path.exists():
         texts = found = [path]
     else:
-        texts = found = _glob(path) if glob.has_magic(name) else []
+        texts = found = matching(path) if glob.has_magic(name) else []
         wanted = "no file matches" if glob.has_magic(name) else "no such file or folder"
     if not found:
         raise InputError(
@@ -205,7 +205,8 @@ def _demand_readable(file: epath.Path) -> None:
         raise InputError(f"text {file}: you may not read it; change its permissions, or give another")
 
 
-def _glob(pattern: epath.Path) -> list[epath.Path]:
+def matching(pattern: epath.Path) -> list[epath.Path]:
+    """The files that a glob stands for, sorted; `**` descends, on disk."""
     if "://" not in str(pattern):
         # By where they are: links can lead to a file on several ways, with ** through a folder into itself again.
         found = sorted(glob.glob(str(pattern), recursive=True), key=lambda file: (len(file), file), reverse=True)

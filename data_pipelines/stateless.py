@@ -23,6 +23,9 @@ class Purpose(IntEnum):
     ORDER_REUSED = 5
     ORDER_NEW = 6
     TOKENIZER_SAMPLE = 7
+    NEGATIVES = 8
+    CANDIDATES = 9
+    SCORING_ORDER = 10
 
 
 def uniforms(seed: int, purpose: Purpose, step: int, rows: Sequence[int] | np.ndarray, width: int) -> np.ndarray:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -34,25 +34,8 @@ class DatasetSlice:
         return canonical(decoded(self._documents(), where, errors), where, errors)
 
     def _documents(self) -> Iterator[bytes]:
-        tf, tfds = tensorflow(), _tfds()
-        builder = _opened(epath.Path(self.folder))
-        only_text = tfds.decode.PartialDecoding({self.text_field: True})
-        try:
-            if builder.info.file_format.value == "array_record":  # no format for tf.data
-                for example in builder.as_data_source(self.split, decoders=only_text):
-                    yield example[self.text_field]
-            else:
-                in_order = tfds.ReadConfig(interleave_cycle_length=1, try_autocache=False)
-                dataset = builder.as_dataset(self.split, decoders=only_text, read_config=in_order)
-                for batch in dataset.batch(BATCH).as_numpy_iterator():
-                    yield from batch[self.text_field]
-        except (tf.errors.OpError, RuntimeError, FileNotFoundError) as error:
-            # Without the name of the operation that TensorFlow puts in front.
-            why = str(error).partition("}} ")[2] or str(error)
-            raise InputError(
-                f"text {self.folder}: its {self.split} cannot be read ({why.splitlines()[0].partition(' [Op:')[0]}); "
-                "prepare the dataset again"
-            ) from None
+        for (text,) in _examples(_opened(epath.Path(self.folder)), self.split, [self.text_field]):
+            yield text
 
 
 def open_dataset(name: str, data_dir: str | None, split: str, text_field: str) -> tuple[DatasetSlice, ...]:
@@ -62,15 +45,7 @@ def open_dataset(name: str, data_dir: str | None, split: str, text_field: str) -
     split = wanted.removesuffix("]") if bracket else split
     builder = _builder(dataset, data_dir)
     info = builder.info
-    try:
-        examples = info.splits[split].num_examples
-    except (KeyError, ValueError):
-        raise InputError(
-            f"tfds:{dataset} has no split {split}, only {', '.join(info.splits) or 'none at all'}: name one as "
-            f"tfds:{dataset}[SPLIT]"
-        ) from None
-    if not examples:
-        raise InputError(f"tfds:{dataset}: its {split} holds no documents; name another split")
+    examples = _size(builder, dataset, split)
     if text_field not in info.features or not isinstance(info.features[text_field], _tfds().features.Text):
         raise InputError(
             f"tfds:{dataset} has no text in a field {text_field!r}, its fields are {', '.join(info.features)}: name "
@@ -81,6 +56,66 @@ def open_dataset(name: str, data_dir: str | None, split: str, text_field: str) -
         return (DatasetSlice(folder, split, text_field),)
     begins = range(0, examples, SLICE_DOCUMENTS)
     return tuple(DatasetSlice(folder, f"{split}[{b}:{min(b + SLICE_DOCUMENTS, examples)}]", text_field) for b in begins)
+
+
+def dataset_rows(name: str, data_dir: str | None, class_names: bool) -> Iterator[dict[str, Any]]:
+    """The examples of a split, NAME[SPLIT]: their texts, numbers and classes by the names of the fields; what else they
+    hold is left out. class_names: classes by their names, not their numbers; one that is unknown (-1) is None.
+
+    Raises InputError where the dataset is not prepared, has no such split, or cannot be read.
+    """
+    tfds = _tfds()
+    dataset, _, split = name.removesuffix("]").partition("[")
+    builder = _builder(dataset, data_dir)
+    _size(builder, dataset, split)
+    features = {k: f for k, f in builder.info.features.items() if f.shape == ()}
+
+    def plain(value: Any, feature: Any) -> Any:
+        if isinstance(value, bytes):
+            return value.decode(errors="replace")
+        if isinstance(feature, tfds.features.ClassLabel):
+            return None if value < 0 else feature.int2str(int(value)) if class_names else int(value)
+        return value.item()
+
+    for values in _examples(builder, split, list(features)):
+        yield {k: plain(v, features[k]) for k, v in zip(features, values, strict=True)}
+
+
+def _size(builder: Any, dataset: str, split: str) -> int:
+    """Examples of a split."""
+    splits = builder.info.splits
+    try:
+        examples = splits[split].num_examples
+    except (KeyError, ValueError):
+        raise InputError(
+            f"tfds:{dataset} has no split {split}, only {', '.join(splits) or 'none at all'}: name one as "
+            f"tfds:{dataset}[SPLIT]"
+        ) from None
+    if not examples:
+        raise InputError(f"tfds:{dataset}: its {split} holds no documents; name another split")
+    return examples
+
+
+def _examples(builder: Any, split: str, fields: Sequence[str]) -> Iterator[tuple[Any, ...]]:
+    """The values of these fields, example by example."""
+    tf, tfds = tensorflow(), _tfds()
+    decoders = tfds.decode.PartialDecoding(dict.fromkeys(fields, True))
+    try:
+        if builder.info.file_format.value == "array_record":  # no format for tf.data
+            for example in builder.as_data_source(split, decoders=decoders):
+                yield tuple(example[field] for field in fields)
+        else:
+            in_order = tfds.ReadConfig(interleave_cycle_length=1, try_autocache=False)
+            dataset = builder.as_dataset(split, decoders=decoders, read_config=in_order)
+            for batch in dataset.batch(BATCH).as_numpy_iterator():
+                yield from zip(*(batch[field] for field in fields), strict=True)
+    except (tf.errors.OpError, RuntimeError, FileNotFoundError) as error:
+        # Without the name of the operation that TensorFlow puts in front.
+        why = str(error).partition("}} ")[2] or str(error)
+        raise InputError(
+            f"text {builder.data_path}: its {split} cannot be read ({why.splitlines()[0].partition(' [Op:')[0]}); "
+            "prepare the dataset again"
+        ) from None
 
 
 def _builder(dataset: str, data_dir: str | None) -> Any:

@@ -6,7 +6,7 @@ cut point; B is what follows A, or, half of the time, text from another block. A
 every window is full.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -30,6 +30,12 @@ def steps_per_block(block_len: int, data: DataConfig) -> int:
 def block_len(data: DataConfig) -> int:
     """The block length that `windows_per_block` windows use to the last token."""
     return data.windows_per_block * data.reuse_len + text_len(data) + 1
+
+
+def resized(data: DataConfig, seq_len: int) -> DataConfig:
+    """The same for windows of another length, in the paper's proportions: half is reused, a sixth predicted."""
+    half = max(seq_len // 2, 1)
+    return replace(data, seq_len=seq_len, reuse_len=half, perm_size=half, num_predict=max(seq_len // 6, 1))
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,11 @@ _PUBLIC = {
     "InputError": "xlnet_jax.config",
     "ModelConfig": "xlnet_jax.config",
     "XLNetLM": "xlnet_jax.models.lm",
+    "embed_texts": "xlnet_jax.embedding",
     "load": "xlnet_jax.interop.formats",
     "pretrain": "xlnet_jax.training.pretrain",
     "save": "xlnet_jax.interop.formats",
+    "score_texts": "xlnet_jax.objectives.scoring",
 }
 __all__ = list(_PUBLIC)
 

@@ -14,14 +14,15 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar, cast, get_args, get_origin, get_type_hints
 
 import tyro
 
 from data_pipelines.quiet_tensorflow import keep_tensorflow_quiet
-from xlnet_jax.config import FIXED_BY_WEIGHTS, PRESETS, Config, InputError, flatten
+from xlnet_jax.config import FIXED_BY_WEIGHTS, PRESETS, Config, InputError
 from xlnet_jax.rules import validate
+from xlnet_jax.settings import flatten
 
 USER_ERROR = InputError.exit_code
 CRASH = 1
@@ -48,9 +49,9 @@ def parse_config_as(kind: type[C], argv: Sequence[str], prog: str, description: 
 
     Raises InputError on what cannot be read; prints and exits on --help.
     """
-    config = parse(kind, argv, prog, description, kind(**vars(_preset(argv))))
+    config = parse(kind, argv, prog, description, kind(**vars(named_default(argv, "--preset", PRESETS, "demo"))))
     if config.init:
-        _refuse_fixed(argv)
+        refuse_fixed(argv)
     validate(config)
     return config
 
@@ -111,25 +112,39 @@ def run(main: Callable[[Sequence[str]], int]) -> None:
     sys.exit(code)
 
 
+@contextlib.contextmanager
+def printing() -> Iterator[None]:
+    """For what prints to the standard output: a reader that has seen enough, such as head, ends it without a word."""
+    try:
+        yield
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Python would complain once more when it flushes at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def _fail(message: str, code: int = USER_ERROR) -> int:
     print("error: " + " ".join(message.split()), file=sys.stderr)
     return code
 
 
-def _preset(argv: Sequence[str]) -> Config:
-    name = "demo"
+def named_default(argv: Sequence[str], flag: str, defaults: Mapping[str, Callable[[], T]], otherwise: str) -> T:
+    """The settings that this flag names, which the other words then change. InputError where it names none."""
+    name = otherwise
     for i, word in enumerate(argv):
-        if word == "--preset" and i + 1 < len(argv):
+        if word == flag and i + 1 < len(argv):
             name = argv[i + 1]
-        elif word.startswith("--preset="):
+        elif word.startswith(f"{flag}="):
             name = word.partition("=")[2]
-    if name not in PRESETS:
-        raise InputError(f"--preset {name}: there is {', '.join(PRESETS)}")
-    return PRESETS[name]()
+    if name not in defaults:
+        near = difflib.get_close_matches(name, defaults, 1)
+        hint = f": did you mean {near[0]}?" if near else ""
+        raise InputError(f"{flag} {name}: there is {', '.join(defaults)}{hint}")
+    return defaults[name]()
 
 
-def _refuse_fixed(argv: Sequence[str]) -> None:
-    """A setting of the network beside --init, whose weights have settled it."""
+def refuse_fixed(argv: Sequence[str]) -> None:
+    """InputError where a setting of the network stands beside --init, whose weights have settled it."""
     words = {word.partition("=")[0].replace("_", "-").replace(".no-", ".") for word in argv}
     for name in FIXED_BY_WEIGHTS:
         if (flag := f"--model.{name.replace('_', '-')}") in words:

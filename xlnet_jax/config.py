@@ -7,9 +7,9 @@ A setting is *identity* (it decides what a run computes: two runs that differ in
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 
 class InputError(ValueError):
@@ -353,47 +353,41 @@ def large_v1() -> Config:
 PRESETS: dict[str, Callable[[], Config]] = {f.__name__: f for f in (demo, small, base, large, large_v1)}
 
 
-def flatten(config: Any, prefix: str = "") -> Iterator[tuple[str, Any, bool]]:
-    """(dotted name as on the command line, value, is it operational) of every setting."""
-    for f in dataclasses.fields(config):
-        value, name = getattr(config, f.name), prefix + f.name.replace("_", "-")
-        if dataclasses.is_dataclass(value):
-            yield from flatten(value, name + ".")
-        else:
-            yield name, value, f.metadata.get("operational", False)
+class RunConfig(Protocol):
+    """What the settings of every training have: `Config` here, `FinetuneConfig` in tasks/config.py."""
+
+    @property
+    def init(self) -> str | None: ...
+    @property
+    def workdir(self) -> str | None: ...
+    @property
+    def tokenizer(self) -> str | None: ...
+    @property
+    def steps(self) -> int: ...
+    @property
+    def seed(self) -> int: ...
+    @property
+    def tpu(self) -> bool: ...
+    @property
+    def profile(self) -> str | None: ...
+    @property
+    def model(self) -> ModelConfig: ...
+    @property
+    def data(self) -> HasBatchSize: ...
+    @property
+    def optimizer(self) -> OptimizerConfig: ...
+    @property
+    def mesh(self) -> MeshConfig: ...
+    @property
+    def distributed(self) -> DistributedConfig: ...
+    @property
+    def checkpoint(self) -> CheckpointConfig: ...
+    @property
+    def log(self) -> LogConfig: ...
 
 
-def to_dict(config: Config) -> dict[str, Any]:
-    """The settings as nested plain types: what config.json holds."""
+class HasBatchSize(Protocol):
+    """Settings of batches."""
 
-    def plain(items: list[tuple[str, Any]]) -> dict[str, Any]:
-        return {name: list(value) if isinstance(value, tuple) else value for name, value in items}
-
-    return dataclasses.asdict(config, dict_factory=plain)
-
-
-def from_dict(values: dict[str, Any]) -> Config:
-    """The inverse of `to_dict`. Unknown keys are an error that names them; missing ones take their defaults."""
-
-    def build(default: Any, given: dict[str, Any], where: str) -> Any:
-        known = {f.name for f in dataclasses.fields(default)}
-        if unknown := sorted(given.keys() - known):
-            raise InputError(f"{where}: unknown setting {', '.join(unknown)}; known are {', '.join(sorted(known))}")
-        read: dict[str, Any] = {}
-        for name, value in given.items():
-            if dataclasses.is_dataclass(there := getattr(default, name)):
-                value = build(there, value, f"{where}.{name}")
-            read[name] = tuple(value) if isinstance(value, list) else value  # JSON knows no tuples
-        return dataclasses.replace(default, **read)
-
-    return build(Config(), values, "config")
-
-
-def identity_difference(ours: Config, theirs: Config) -> list[str]:
-    """'name: their value -> our value' for each identity setting in which two runs differ."""
-    operational_here = ("preset",) if ours.optimizer.decay_steps is None else ("preset", "steps")
-    return [
-        f"{name}: {old!r} there, {new!r} here"
-        for (name, new, is_operational), (_, old, _) in zip(flatten(ours), flatten(theirs), strict=True)
-        if new != old and not (is_operational or name in operational_here)
-    ]
+    @property
+    def batch_size(self) -> int: ...

@@ -12,9 +12,10 @@ from xlnet_jax.config import (
     InputError,
     ModelConfig,
     OptimizerConfig,
-    flatten,
+    RunConfig,
 )
 from xlnet_jax.dims import WINDOW_SPECIALS
+from xlnet_jax.settings import flatten
 
 
 def validate(config: Config) -> None:
@@ -57,13 +58,13 @@ def _distributed(distributed: DistributedConfig) -> Iterator[str]:
         if not host or not port.isdecimal() or not 0 < int(port) < 2**16:
             yield f"distributed.coordinator-address {address} must be HOST:PORT, as 10.0.0.1:8476"
     if count is not None:
-        yield from _positive("distributed.num-processes", count)
+        yield from positive("distributed.num-processes", count)
     if process is not None and not 0 <= process < (2**31 if count is None else count):
         yield f"distributed.process-id {process} must be from 0 to distributed.num-processes - 1" + (
             "" if count is None else f" = {count - 1}"
         )
     for name in ("initialization_timeout", "heartbeat_timeout_seconds"):
-        yield from _positive(f"distributed.{name.replace('_', '-')}", getattr(distributed, name))
+        yield from positive(f"distributed.{name.replace('_', '-')}", getattr(distributed, name))
 
 
 def _has_type(value: Any, hint: Any) -> bool:
@@ -89,17 +90,25 @@ def _finite(config: Any) -> Iterator[str]:
 
 
 def _contradictions(config: Config) -> Iterator[str]:
-    yield from _finite(config)
-    for name, value, _ in flatten(config):
-        if value == "" or (isinstance(value, tuple) and "" in value):
-            yield f"{name} is empty: leave it out, or name something"
-    yield from _model(config.model)
+    yield from run_contradictions(config)
     yield from _data(config.data)
     yield from _memory(config.model.mem_len, config.data)
+    for name, value in (("eval.every-steps", config.eval.every_steps), ("eval.max-windows", config.eval.max_windows)):
+        yield from positive(name, value)
+
+
+def run_contradictions(config: RunConfig) -> Iterator[str]:
+    """Of the settings that every training has."""
+    yield from _finite(config)
+    for (name, value, _), (_, default, _) in zip(flatten(config), flatten(type(config)()), strict=True):
+        if (value == "" != default) or (isinstance(value, tuple) and "" in value):
+            yield f"{name} is empty: leave it out, or name something"
+    yield from _model(config.model)
     yield from _optimizer(config.optimizer)
     yield from _distributed(config.distributed)
     for name, value in (
         ("steps", config.steps),
+        ("data.batch-size", config.data.batch_size),
         ("checkpoint.every-steps", config.checkpoint.every_steps),
         ("checkpoint.keep", config.checkpoint.keep),
         ("mesh.fsdp", config.mesh.fsdp),
@@ -107,11 +116,9 @@ def _contradictions(config: Config) -> Iterator[str]:
         ("mesh.dcn-data", config.mesh.dcn_data),
         ("optimizer.accumulate", config.optimizer.accumulate),
         ("optimizer.max-skipped", config.optimizer.max_skipped),
-        ("eval.every-steps", config.eval.every_steps),
-        ("eval.max-windows", config.eval.max_windows),
         ("log.every-steps", config.log.every_steps),
     ):
-        yield from _positive(name, value)
+        yield from positive(name, value)
     for name, value in (
         ("checkpoint.every-minutes", config.checkpoint.every_minutes),
         ("checkpoint.keep-every", config.checkpoint.keep_every),
@@ -133,7 +140,7 @@ def traced_updates(profile: str | None) -> range:
     return range(int(begin), int(end))
 
 
-def _profile(config: Config) -> Iterator[str]:
+def _profile(config: RunConfig) -> Iterator[str]:
     try:
         traced = traced_updates(config.profile)
     except ValueError:
@@ -143,7 +150,8 @@ def _profile(config: Config) -> Iterator[str]:
         yield f"profile {config.profile} must be two numbers that rise, from 0 to the {config.steps} steps of the run"
 
 
-def _positive(name: str, value: int) -> Iterator[str]:
+def positive(name: str, value: int) -> Iterator[str]:
+    """A contradiction where the setting is below 1."""
     if value < 1:
         yield f"{name} {value} must be at least 1"
 
@@ -155,7 +163,7 @@ def _share(name: str, value: float) -> Iterator[str]:
 
 def _model(model: ModelConfig) -> Iterator[str]:
     for name in ("vocab_size", "num_layers", "d_model", "num_heads", "d_head", "d_ff"):
-        yield from _positive(f"model.{name.replace('_', '-')}", getattr(model, name))
+        yield from positive(f"model.{name.replace('_', '-')}", getattr(model, name))
     yield from _share("model.dropout", model.dropout)
     yield from _share("model.attention-dropout", model.attention_dropout)
     if model.init_std <= 0:
@@ -172,7 +180,7 @@ def _data(data: DataConfig) -> Iterator[str]:
     for name in (
         "batch_size", "seq_len", "reuse_len", "perm_size", "span_max", "mask_alpha", "mask_beta", "windows_per_block",
     ):  # fmt: skip
-        yield from _positive(f"data.{name.replace('_', '-')}", getattr(data, name))
+        yield from positive(f"data.{name.replace('_', '-')}", getattr(data, name))
     if not 0 < data.validation_fraction < 1:
         yield f"data.validation-fraction {data.validation_fraction} must be in (0, 1)"
     new = data.seq_len - data.reuse_len
@@ -196,7 +204,7 @@ def _data(data: DataConfig) -> Iterator[str]:
 
 
 def _num_predict(num_predict: int, data: DataConfig) -> Iterator[str]:
-    yield from _positive("data.num-predict", num_predict)
+    yield from positive("data.num-predict", num_predict)
     new = data.seq_len - data.reuse_len
     half, limit = -(-num_predict // 2), min(data.reuse_len, new)
     if new >= WINDOW_SPECIALS + 2 and half > limit:

@@ -7,7 +7,7 @@ import sys
 import urllib.request
 from dataclasses import replace
 
-from xlnet_jax.config import Config, DistributedConfig, InputError
+from xlnet_jax.config import DistributedConfig, InputError, RunConfig
 from xlnet_jax.rules import validate_distributed
 
 _PLACE = {
@@ -17,7 +17,7 @@ _PLACE = {
 }
 
 
-def place_of(config: Config) -> DistributedConfig | None:
+def place_of(config: RunConfig) -> DistributedConfig | None:
     """Where this process stands among those of its run: as the settings say, else the environment (JAX_…), else, with
     --tpu, the platform, else Slurm. None where it is the only one. Asks for no device."""
     given = _with_environment(config.distributed)
@@ -36,7 +36,7 @@ def address_of(place: DistributedConfig) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
-def host_names(config: Config, place: DistributedConfig) -> list[str]:
+def host_names(config: RunConfig, place: DistributedConfig) -> list[str]:
     """The host of each process, as the platform names them before they arrive; empty where it does not."""
     if config.tpu:
         names = _worker_names()

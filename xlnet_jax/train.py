@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from xlnet_jax import cli, runtime
-from xlnet_jax.config import DistributedConfig, flatten
+from xlnet_jax.config import DistributedConfig
+from xlnet_jax.settings import flatten
 
 
 def main(argv: Sequence[str]) -> int:

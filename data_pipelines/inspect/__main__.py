@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -16,8 +15,9 @@ from data_pipelines import windows
 from data_pipelines.corpus import MANIFEST_FILE, Corpus, SplitName, is_corpus
 from data_pipelines.tokenizer import Tokenizer
 from xlnet_jax import cli
-from xlnet_jax.config import PRESETS, Config, DataConfig, InputError, demo, from_dict
+from xlnet_jax.config import PRESETS, Config, DataConfig, InputError, demo
 from xlnet_jax.rules import validate
+from xlnet_jax.settings import from_dict
 
 PROG = "python -m data_pipelines.inspect"
 MAX_STEP = 2**31
@@ -93,16 +93,9 @@ def main(argv: Sequence[str]) -> int:
         console.print(f"picture     {out}")
         for part in describe(view):
             console.print(part)
-    _write("\n".join(line.rstrip() for line in printed.get().splitlines()))
+    with cli.printing():
+        print("\n".join(line.rstrip() for line in printed.get().splitlines()))
     return 0
-
-
-def _write(text: str) -> None:
-    try:
-        print(text, flush=True)
-    except BrokenPipeError:
-        # A reader such as head has seen enough; Python would complain once more when it flushes at its end.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _find(folder: Path, tokenizer: str | None) -> Place:
@@ -110,7 +103,7 @@ def _find(folder: Path, tokenizer: str | None) -> Place:
     if not (folder / MANIFEST_FILE).is_file() and (folder / "config.json").is_file():
         corpus = folder / "corpus"
         try:
-            run = from_dict(json.loads((folder / "config.json").read_text()))
+            run = from_dict(Config, json.loads((folder / "config.json").read_text()))
         except (ValueError, TypeError, AttributeError) as error:
             raise InputError(f"{folder / 'config.json'} is not the settings of a run: {error}") from None
         # One that was prepared before stands elsewhere.
@@ -179,10 +172,9 @@ def _base(preset: str | None, place: Place) -> tuple[Config, str]:
 
 def _resized(config: Config, seq_len: int, block_len: int) -> Config:
     """The same for windows of another length, in the paper's proportions."""
-    half = max(seq_len // 2, 1)
-    data = replace(config.data, seq_len=seq_len, reuse_len=half, perm_size=half, num_predict=max(seq_len // 6, 1))
+    data = windows.resized(config.data, seq_len)
     fitting = max(windows.steps_per_block(block_len, data), 1)
-    mem_len = min(config.model.mem_len * seq_len // config.data.seq_len, half * (fitting - 1))
+    mem_len = min(config.model.mem_len * seq_len // config.data.seq_len, data.reuse_len * (fitting - 1))
     return replace(config, data=replace(data, windows_per_block=fitting), model=replace(config.model, mem_len=mem_len))
 
 

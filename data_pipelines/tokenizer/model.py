@@ -19,7 +19,7 @@ from data_pipelines.tokenizer.normalization import Normalization
 from data_pipelines.tokenizer.pieces import PieceTables
 from data_pipelines.tokenizer.sampling import SAMPLE_BYTES, sample
 from data_pipelines.tokenizer.settings import Settings, read_settings
-from data_pipelines.tokenizer.symbols import SPACE, SPECIAL_PIECES
+from data_pipelines.tokenizer.symbols import SPACE, SPECIAL_PIECES, UNK
 from data_pipelines.tokenizer.training import train_model
 from xlnet_jax.config import InputError
 
@@ -137,6 +137,19 @@ class Tokenizer:
         """The ids of each line, int32 [T_i], as `encode_flat` has them."""
         ids, lengths = self.encode_flat(lines, threads)
         return np.split(ids, np.cumsum(lengths)[:-1]) if len(lines) else []
+
+    def encode_pieces(self, lines: Sequence[str]) -> list[list[str]]:
+        """The text of each id of `encode_lines`, with ▁ for a space; of <unk>, the characters that are unknown."""
+        pieces = [[self.pieces[i] for i in ids.tolist()] for ids in self.encode_lines(lines)]
+        for line, of_line in zip(lines, pieces, strict=True):
+            places = [k for k, piece in enumerate(of_line) if piece == SPECIAL_PIECES[UNK]]
+            if places:
+                parts, _ = self._in_parts(self.settings.normalize([line]))
+                texts = (piece for part in self._processor.encode(parts, out_type=str) for piece in part)
+                unknown = (text for text in texts if self._processor.piece_to_id(text) == UNK)
+                for k, text in zip(places, unknown, strict=True):
+                    of_line[k] = text
+        return pieces
 
     def decode(self, ids: np.ndarray) -> str:
         """The text of ids int [T]; control pieces such as <sep> vanish."""

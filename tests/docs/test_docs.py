@@ -17,8 +17,13 @@ from data_pipelines.inspect import __main__ as inspect
 from data_pipelines.prepare import prepare
 from data_pipelines.tokenizer import Tokenizer
 from tests.xlnet_jax.random_models import random_params
-from xlnet_jax.config import ModelConfig, demo, to_dict
+from xlnet_jax import cli
+from xlnet_jax.config import ModelConfig, demo
 from xlnet_jax.interop.pretrained import Pretrained
+from xlnet_jax.settings import to_dict
+from xlnet_jax.tasks.config import FinetuneConfig
+from xlnet_jax.tasks.defaults import DEFAULTS
+from xlnet_jax.tasks.rules import validate_finetuning
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -58,14 +63,18 @@ def my_text(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
-def assert_prints_what_it_says(page):
+def assert_prints_what_it_says(page, at_least=11):
     failed, tried = doctest.testfile(str(DOCS / page), module_relative=False, optionflags=doctest.NORMALIZE_WHITESPACE)
-    assert tried > 10
+    assert tried >= at_least
     assert failed == 0
 
 
 def test_the_examples_of_the_model_print_what_they_say(demo_run):
     assert_prints_what_it_says("model.md")
+
+
+def test_the_examples_of_evaluation_print_what_they_say(demo_run):
+    assert_prints_what_it_says("evaluate.md", at_least=8)
 
 
 def test_the_examples_of_the_tokenizer_print_what_they_say(my_text):
@@ -99,3 +108,17 @@ def test_the_commands_print_what_they_say(page, my_text):
 
 def _without_times(printed):
     return re.sub(r"[\d.]+ s, [\d,]+ tokens/s", "", printed)
+
+
+def test_every_finetuning_command_of_the_pages_is_one():
+    """Its settings exist and do not contradict each other; files are not looked for."""
+    commands = [
+        shlex.split(line, comments=True)[3:]
+        for page in ("finetune.md", "recipes.md", "results.md")
+        for line in (DOCS / page).read_text().replace("\\\n", " ").splitlines()
+        if line.startswith("python -m xlnet_jax.finetune") and "TASK" not in line
+    ]
+    assert len(commands) >= 10
+    for argv in commands:
+        start = cli.named_default(argv, "--task", DEFAULTS, "classification")
+        validate_finetuning(cli.parse(FinetuneConfig, argv, "finetune", "", start))

@@ -66,9 +66,9 @@ def test_a_text_becomes_curves_gaps_and_a_classifier(executed):
     assert "500 pieces in runs/notebook/tokenizer" in pretrained
     assert re.search(r"^step 2/2 +loss", pretrained, re.MULTILINE)
     assert "| hidden | expected with | likeliest |" in pretrained
-    assert "8 x cpu; 2 layers x 128" in finetuned
-    assert re.search(r"after training \d+\.\d%", finetuned)
-    assert "runs/notebook/classifier: narration, speech" in finetuned
+    assert "devices     8 x cpu: data 8" in finetuned
+    assert re.search(r"\d+\.\d% of an unseen novel are right", finetuned)
+    assert "runs/notebook/classifier/checkpoints/" in finetuned
 
 
 @pytest.mark.parametrize("name", NOTEBOOKS)
@@ -82,8 +82,7 @@ def test_kept_outputs_show_learning():
     pretrained, finetuned = (nbformat.read(COLAB / name, as_version=4) for name in NOTEBOOKS)
     assert sum("image/png" in o.get("data", {}) for cell in code_cells(pretrained) for o in cell.outputs) == 2
     assert re.search(r"held-out loss .* below the unigram line", shown(pretrained))
-    before, after = (float(re.search(rf"{when} training (\S+)%", shown(finetuned))[1]) for when in ("before", "after"))
-    assert before < 60 < 80 < after
+    assert float(re.search(r"(\S+)% of an unseen novel are right", shown(finetuned))[1]) > 80
 
 
 @pytest.mark.parametrize("name", NOTEBOOKS)

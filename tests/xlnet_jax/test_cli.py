@@ -10,7 +10,8 @@ import threading
 import pytest
 
 from xlnet_jax import cli, runtime
-from xlnet_jax.config import Config, InputError, flatten, large
+from xlnet_jax.config import Config, InputError, large
+from xlnet_jax.settings import flatten
 
 
 def parse(*argv):

@@ -5,8 +5,9 @@ import json
 
 import pytest
 
-from xlnet_jax.config import PRESETS, Config, InputError, demo, flatten, from_dict, identity_difference, large, to_dict
+from xlnet_jax.config import PRESETS, Config, InputError, demo, large
 from xlnet_jax.rules import validate
+from xlnet_jax.settings import flatten, from_dict, identity_difference, to_dict
 
 
 def test_large_is_the_papers_pretraining_setting():
@@ -46,20 +47,20 @@ def test_every_preset_obeys_the_rules(name):
 @pytest.mark.parametrize("name", PRESETS)
 def test_settings_survive_json(name):
     config = PRESETS[name]()
-    assert from_dict(json.loads(json.dumps(to_dict(config)))) == config
+    assert from_dict(Config, json.loads(json.dumps(to_dict(config)))) == config
 
 
 def test_shares_and_no_number_of_targets_survive_json():
     data = dataclasses.replace(demo().data, weights=(0.7, 0.3), num_predict=None)
     config = dataclasses.replace(demo(), data=data)
-    assert from_dict(json.loads(json.dumps(to_dict(config)))) == config
+    assert from_dict(Config, json.loads(json.dumps(to_dict(config)))) == config
 
 
 def test_an_unknown_setting_in_a_file_is_named():
     values = to_dict(demo())
     values["model"]["n_layer"] = 3
     with pytest.raises(InputError, match=r"config\.model: unknown setting n_layer; known are .*num_layers"):
-        from_dict(values)
+        from_dict(Config, values)
 
 
 def test_only_identity_settings_tell_runs_apart():

@@ -10,10 +10,11 @@ import jax
 import numpy as np
 
 from data_pipelines.atomic import complete_folder
+from data_pipelines.tokenizer import Tokenizer
 from xlnet_jax.config import InputError
 from xlnet_jax.disk import demand_space, full_disk_as_os_error
 from xlnet_jax.interop import hf_files, native, tf1_files
-from xlnet_jax.interop.pretrained import Pretrained, assemble, check_params
+from xlnet_jax.interop.pretrained import Pretrained, assemble, check_params, check_tokenizer
 from xlnet_jax.rules import validate_network
 
 _NOT_A_PLACE = (errno.EEXIST, errno.ENOTDIR, errno.ENOENT, errno.ENAMETOOLONG, errno.EINVAL)
@@ -59,6 +60,19 @@ def load(path: str | Path, *, partial: bool = False, activation: Activation | No
         loaded = dataclasses.replace(loaded, model=dataclasses.replace(loaded.model, activation=activation))
         validate_network(loaded.model, loaded.head, str(source))
     return loaded
+
+
+def load_with_tokenizer(path: str | Path, tokenizer: str | None) -> Pretrained:
+    """A checkpoint, and a tokenizer for one that came without: a folder or a .model file. InputError where it has
+    another, or where they do not belong together."""
+    loaded = load(path)
+    if tokenizer is None:
+        return loaded
+    given = Tokenizer.load(tokenizer)
+    check_tokenizer(given, loaded.model, f"{path} with --tokenizer {tokenizer}")
+    if loaded.tokenizer and loaded.tokenizer.sha256 != given.sha256:
+        raise InputError(f"--tokenizer {tokenizer} is not the one that came with {path}: leave it out")
+    return dataclasses.replace(loaded, tokenizer=given)
 
 
 def save(pretrained: Pretrained, path: str | Path, to: Format = "native") -> list[str]:

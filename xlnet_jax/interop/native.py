@@ -14,19 +14,25 @@ import orbax.checkpoint as ocp
 
 from data_pipelines.tokenizer import Tokenizer
 from xlnet_jax.checksums import find_damage, write_checksums
-from xlnet_jax.config import HeadConfig, InputError, ModelConfig
+from xlnet_jax.config import Config, HeadConfig, InputError, ModelConfig
 from xlnet_jax.interop.json_file import read_json
 from xlnet_jax.interop.pretrained import Pretrained, check_params, check_tokenizer
 from xlnet_jax.rules import validate_network
+from xlnet_jax.settings import from_dict
 
 # Orbax warns of metadata that only a folder of many steps has.
 logging.getLogger("absl").setLevel(logging.CRITICAL)
 
-PARAMS, CONFIG, TOKENIZER = "params", Path("config") / "metadata", "tokenizer"
+PARAMS, CONFIG, TOKENIZER, RESULTS = "params", Path("config") / "metadata", "tokenizer", "results.json"
 
 
 def find(folder: Path) -> Path | None:
-    """The checkpoint in a run's folder (its newest), in its checkpoints/, or the folder itself; None where none is."""
+    """The checkpoint in a run's folder, in its checkpoints/ (its newest), or the folder itself; None where none is. A
+    finetuning run that has ended names it in its results."""
+    if (folder / RESULTS).is_file():
+        chosen = folder / str(read_json(folder / RESULTS).get("checkpoint"))
+        if chosen.is_dir():
+            return chosen
     for parent in (folder / "checkpoints", folder):
         steps = [p for p in parent.iterdir() if p.name.isdecimal() and (p / PARAMS).is_dir()] if parent.is_dir() else []
         if steps:
@@ -51,6 +57,12 @@ def read(folder: Path) -> Pretrained:
     loaded = Pretrained(model, _params(folder / PARAMS), head, tokenizer, reuse_len, extra, notes)
     check_params(loaded, str(folder))
     return loaded
+
+
+def run_config(folder: Path) -> Config | None:
+    """The settings of the pretraining run that this checkpoint is of; None where it is of none."""
+    settings = read_json(folder / CONFIG)
+    return from_dict(Config, settings) if "preset" in settings else None
 
 
 def write(pretrained: Pretrained, folder: Path) -> list[str]:

@@ -10,10 +10,7 @@ import numpy as np
 from flax.core import meta
 
 from xlnet_jax.config import HeadConfig, ModelConfig
-from xlnet_jax.models.heads import XLNetForSequence, build_model
-from xlnet_jax.models.inputs import dense_inputs, text_inputs
-from xlnet_jax.models.lm import XLNetLM
-from xlnet_jax.models.question_answering import XLNetForQuestionAnswering
+from xlnet_jax.models.heads import init_params
 
 
 class Layout(NamedTuple):
@@ -57,17 +54,7 @@ class Mismatch:
 
 def initial_params(config: ModelConfig, head: HeadConfig | None, seed: int = 0) -> dict[str, Any]:
     """Parameters from the initialiser: plain nested arrays."""
-    model, key, ids = build_model(config, head), jax.random.key(seed), jnp.zeros((1, 2), jnp.int32)
-    if isinstance(model, XLNetLM):
-        boxed = model.init(key, dense_inputs(ids, segment_ids_BL=ids, predicted_BL=ids))
-    elif isinstance(model, XLNetForQuestionAnswering):
-        boxed = model.init(key, text_inputs(ids, segment_ids_BL=ids), ids[:, 0], ids, ids[:, 0])
-    elif isinstance(model, XLNetForSequence):
-        ids = jnp.tile(ids, (model.texts_per_example, 1))
-        boxed = model.init(key, text_inputs(ids, segment_ids_BL=ids), jnp.ones_like(ids))
-    else:
-        boxed = model.init(key, text_inputs(ids, segment_ids_BL=ids))
-    return meta.unbox(boxed["params"])
+    return meta.unbox(init_params(config, head, jax.random.key(seed)))
 
 
 def abstract_params(config: ModelConfig, head: HeadConfig | None) -> dict[str, jax.ShapeDtypeStruct]:

@@ -1,12 +1,16 @@
 """What finetuning puts on the backbone: one label or number a text, one label a token, one of several texts
 (`function_builder.py`, `run_race.py`). Question answering is in question_answering.py."""
 
+from collections.abc import Sequence
+from typing import Any
+
 import flax.linen as nn
+import jax
 import jax.numpy as jnp
 
 from xlnet_jax.config import HeadConfig, ModelConfig
 from xlnet_jax.models.backbone import Backbone, partitioned_dense
-from xlnet_jax.models.inputs import Inputs
+from xlnet_jax.models.inputs import Inputs, dense_inputs, text_inputs
 from xlnet_jax.models.lm import XLNetLM
 from xlnet_jax.models.question_answering import XLNetForQuestionAnswering
 from xlnet_jax.models.summary import SequenceSummary
@@ -24,13 +28,19 @@ class XLNetForSequence(nn.Module):
         return self.head.num_labels if self.head.task == "multiple_choice" else 1
 
     @nn.compact
-    def __call__(self, inputs: Inputs, attention_mask_BL: jnp.ndarray, *, train: bool = False) -> jnp.ndarray:
+    def __call__(
+        self, inputs: Inputs, attention_mask_BL: jnp.ndarray, *, earlier: Sequence[Inputs] = (), train: bool = False
+    ) -> jnp.ndarray:
         """float32 [B, labels]; regression [B]; multiple choice [B / options, options], options of a question in a row.
 
-        attention_mask: 1 = real token; train: apply dropout (takes the rng "dropout").
+        attention_mask: 1 = real token; earlier: the windows of the text before this one, read for their memory alone
+        (`text_windows`); train: apply dropout (takes the rng "dropout").
         """
         head = self.head
-        hidden_BLD = Backbone(self.config, name="backbone")(inputs, train=train).content_BLD
+        backbone, mems_ZBMD = Backbone(self.config, name="backbone"), None
+        for window in earlier:
+            mems_ZBMD = backbone(window, mems_ZBMD, train=train).new_mems_ZBMD
+        hidden_BLD = backbone(inputs, mems_ZBMD, train=train).content_BLD
         summary_BD = SequenceSummary(self.config, head, train, name="summary")(hidden_BLD, attention_mask_BL)
         outputs = head.num_labels if head.task == "classification" else 1
         scores_BC = partitioned_dense(self.config, "logits", outputs, ("embed", None))(summary_BD).astype(jnp.float32)
@@ -51,6 +61,19 @@ class XLNetForTokens(nn.Module):
         hidden_BLD = Backbone(self.config, name="backbone")(inputs, train=train).content_BLD
         dense = partitioned_dense(self.config, "logits", self.head.num_labels, ("embed", None))
         return dense(hidden_BLD).astype(jnp.float32)
+
+
+def init_params(config: ModelConfig, head: HeadConfig | None, key: jax.Array) -> Any:
+    """Parameters by the initialiser, boxed with the logical names of their axes: nested dicts."""
+    model, ids = build_model(config, head), jnp.zeros((1, 2), jnp.int32)
+    if isinstance(model, XLNetLM):
+        return model.init(key, dense_inputs(ids, segment_ids_BL=ids, predicted_BL=ids))["params"]
+    if isinstance(model, XLNetForQuestionAnswering):
+        return model.init(key, text_inputs(ids, segment_ids_BL=ids), ids[:, 0], ids, ids[:, 0])["params"]
+    if isinstance(model, XLNetForSequence):
+        ids = jnp.tile(ids, (model.texts_per_example, 1))
+        return model.init(key, text_inputs(ids, segment_ids_BL=ids), jnp.ones_like(ids))["params"]
+    return model.init(key, text_inputs(ids, segment_ids_BL=ids))["params"]
 
 
 def build_model(config: ModelConfig, head: HeadConfig | None) -> nn.Module:

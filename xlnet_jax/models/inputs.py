@@ -1,5 +1,6 @@
 """What the network reads, made from batches in compact or dense form, or from plain text."""
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import jax.numpy as jnp
@@ -98,3 +99,28 @@ def text_inputs(
         jnp.ones((batch, mem_len), bool),
         attention_mask_BL=attention_mask_BL,
     )
+
+
+def text_windows(
+    input_ids_BL: jnp.ndarray,
+    attention_mask_BL: jnp.ndarray,
+    segment_ids_BL: jnp.ndarray,
+    window_len: int,
+    mem_len: int,
+) -> Iterator[Inputs]:
+    """A text as windows of window_len tokens, each to be read with the memory of the mem_len positions before it, as
+    the backbone hands it on: of those, real tokens are seen. L is a multiple of window_len, or smaller than it. Padding
+    on the left: how much of it there is changes nothing."""
+    length = input_ids_BL.shape[1]
+    for begin in range(0, length, window_len):
+        window = slice(begin, begin + window_len)
+        memory_BM = attention_mask_BL[:, max(begin - mem_len, 0) : begin].astype(bool)
+        yield compact_inputs(
+            input_ids_BL[:, window],
+            segment_ids_BL[:, window],
+            jnp.zeros_like(input_ids_BL[:, window]),
+            None,
+            jnp.zeros(len(input_ids_BL), bool),
+            memory_BM,
+            attention_mask_BL=attention_mask_BL[:, window],
+        )

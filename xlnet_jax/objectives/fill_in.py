@@ -6,7 +6,8 @@ from typing import NamedTuple
 import numpy as np
 
 from xlnet_jax.interop.pretrained import Pretrained
-from xlnet_jax.objectives.factorization import find_words, log_probs_PV, scoring_tokenizer
+from xlnet_jax.objectives.factorization import find_words
+from xlnet_jax.objectives.query_stream import Query, log_probs_PV, scoring_tokenizer
 
 
 class Gap(NamedTuple):
@@ -30,7 +31,7 @@ def fill_in(pretrained: Pretrained, text: str, hidden: Sequence[str], likeliest:
     positions_P = np.unique([i for words in hidden for i in find_words(tokenizer, ids_L, words)]).astype(np.int32)
     if not len(positions_P):
         return []
-    probs_PV = np.exp(log_probs_PV(pretrained, ids_L, positions_P, np.zeros_like(positions_P)))
+    probs_PV = np.exp(log_probs_PV(pretrained, Query(ids_L, positions_P, np.zeros_like(positions_P))))
     best_PK = np.argsort(-probs_PV, axis=1, kind="stable")[:, :likeliest]
     return [
         Gap(

@@ -1,5 +1,6 @@
 """Losses of finetuning, one number an example, float32 (`function_builder.py`, `model_fn` of run_squad.py)."""
 
+import jax
 import jax.numpy as jnp
 import optax
 
@@ -24,3 +25,20 @@ def span_loss_B(
     of_end_B = jnp.take_along_axis(outputs.end_BL, end_B[:, None], axis=1)[:, 0]
     unanswerable_B = optax.sigmoid_binary_cross_entropy(outputs.unanswerable_B, is_impossible_B)
     return -0.5 * (of_start_B + of_end_B) + 0.5 * unanswerable_B
+
+
+def pairwise_loss_B(scores_BC: jnp.ndarray) -> jnp.ndarray:
+    """log(1 + exp(other - relevant)), the mean over the others; the relevant document is the first of each group
+    (RankNet, Burges et al. 2005)."""
+    return jax.nn.softplus(scores_BC[:, 1:] - scores_BC[:, :1]).mean(axis=1)
+
+
+def pointwise_loss_B(scores_BC: jnp.ndarray) -> jnp.ndarray:
+    """Binary cross-entropy, the mean over the group, whose first document is the relevant one."""
+    relevant_C = jnp.arange(scores_BC.shape[1]) == 0
+    return optax.sigmoid_binary_cross_entropy(scores_BC, jnp.broadcast_to(relevant_C, scores_BC.shape)).mean(axis=1)
+
+
+def softmax_loss_B(scores_BC: jnp.ndarray) -> jnp.ndarray:
+    """Cross-entropy of choosing the relevant document, the first of its group."""
+    return classification_loss_B(scores_BC, jnp.zeros(len(scores_BC), jnp.int32))

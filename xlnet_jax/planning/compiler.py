@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from xlnet_jax.config import Config, DataConfig
-from xlnet_jax.models.lm import XLNetLM
+from xlnet_jax.objectives.plm import PermutationLM
 from xlnet_jax.training import sharding
 from xlnet_jax.training.optimizer import make_optimizer
 from xlnet_jax.training.state import StatePlan, plan_state
@@ -39,9 +39,9 @@ class DoesNotFit(Exception):
 def abstract_step(config: Config, devices: Sequence[Any]) -> Abstract:
     """The step that `train` would run on these devices. InputError on a mesh that does not divide them."""
     mesh = sharding.make_mesh(config, devices)
-    model, tx = XLNetLM(config.model), make_optimizer(config.optimizer, config.steps)
-    plan = plan_state(config, model, tx, mesh)
-    return Abstract(mesh, plan, abstract_batch(config.data, mesh), make_train_step(config, model, tx, plan, mesh))
+    objective, tx = PermutationLM(config), make_optimizer(config.optimizer, config.steps)
+    plan = plan_state(objective, tx, mesh)
+    return Abstract(mesh, plan, abstract_batch(config.data, mesh), make_train_step(config, objective, tx, plan, mesh))
 
 
 def compile_step(abstract: Abstract) -> tuple[Any, float]:

@@ -11,7 +11,7 @@ restored to the shardings of the run that reads them, whatever the mesh was that
 import json
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -23,8 +23,10 @@ from etils import epath
 from jax.experimental import multihost_utils
 
 from xlnet_jax.checksums import find_damage, write_checksums
-from xlnet_jax.config import Config, InputError, from_dict, identity_difference, to_dict
+from xlnet_jax.config import InputError, RunConfig
 from xlnet_jax.disk import absolute, demand_space, full_disk_as_os_error, in_bucket, move_folder
+from xlnet_jax.settings import from_dict, identity_difference, to_dict
+from xlnet_jax.training import sharding
 from xlnet_jax.training.state import Guard, TrainState
 
 # Orbax reports every step of its work, and writes out what it raises as well.
@@ -56,22 +58,41 @@ class _FolderRestore(ocp.args.CheckpointArgs):
     pass
 
 
+@dataclass(frozen=True)
+class _Preserved:
+    """Orbax's PreservationPolicy: the newest checkpoints, those of every so many steps (0 = none), and a chosen one."""
+
+    newest: int
+    period: int
+    chosen: Callable[[], int | None]
+
+    def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> list[bool]:
+        chosen, count = self.chosen(), len(checkpoints)
+        return [
+            i >= count - self.newest or c.step == chosen or (self.period > 0 and c.step % self.period == 0)
+            for i, c in enumerate(checkpoints)
+        ]
+
+
 class Checkpoints:
     """The checkpoints of one run. Use as a context manager: leaving it waits for what is being written."""
 
     def __init__(
         self,
         folder: epath.PathLike,
-        config: Config,
+        config: RunConfig,
         tokenizer_folder: epath.PathLike,
         steps_per_block: int,
-        corpus_sha256: str,
+        data: dict[str, str],
+        chosen: Callable[[], int | None] = lambda: None,
     ):
+        """steps_per_block: memory is empty after so many; data: fingerprints of what is learned from; chosen: a step
+        that is kept however old it is."""
         self.folder = absolute(folder)
         self._config = config
         self._tokenizer_folder = epath.Path(tokenizer_folder)
         self._steps_per_block = steps_per_block
-        self._data = {"manifest_sha256": corpus_sha256}
+        self._data = data
         self._set_aside = self.folder.parent / "broken-checkpoints"
         self._every, self._kept = (
             self._whole_blocks(n) for n in (config.checkpoint.every_steps, config.checkpoint.keep_every)
@@ -79,8 +100,7 @@ class Checkpoints:
         self._saving = False
         self._saved_at = time.monotonic()
         options = ocp.CheckpointManagerOptions(
-            max_to_keep=config.checkpoint.keep,
-            keep_period=self._kept or None,
+            preservation_policy=_Preserved(config.checkpoint.keep, self._kept, chosen),
             cleanup_tmp_directories=True,
             async_options=ocp.options.AsyncOptions(post_finalization_callback=self._record_checksums),
         )
@@ -100,6 +120,10 @@ class Checkpoints:
     def latest_up_to(self, step: int) -> int | None:
         """The newest checkpoint of no more than `step` updates."""
         return max((saved for saved in self._manager.all_steps() if saved <= step), default=None)
+
+    def has(self, step: int) -> bool:
+        """Is there a checkpoint of this step? All processes say the same, whatever their view of the folder."""
+        return step in self._manager.all_steps()
 
     def due(self, step: int) -> bool:
         """Do the settings want a checkpoint of this step?"""
@@ -183,6 +207,11 @@ class Checkpoints:
             )
         return None
 
+    def restore_params(self, step: int, abstract_params: Any) -> Any:
+        """The parameters alone of a checkpoint that is there, laid out as `abstract_params` says."""
+        item = ocp.args.StandardRestore(abstract_params)
+        return self._manager.restore(step, args=ocp.args.Composite(params=item))["params"]
+
     def _restore_step(
         self, step: int, abstract: TrainState, empty_mems: Callable[[], jax.Array], say: Callable[[str], None]
     ) -> TrainState:
@@ -198,11 +227,12 @@ class Checkpoints:
             items["mems"] = ocp.args.StandardRestore({"mems_ZBMD": abstract.mems_ZBMD})
         restored = self._manager.restore(step, args=ocp.args.Composite(**items))
         mems_ZBMD = restored["mems"]["mems_ZBMD"] if has_memory else empty_mems()
-        step_array, mems_begin = jax.device_put((np.int32(step), np.int32(step)), abstract.step.sharding)
+        everywhere = abstract.step.sharding
+        step_array, mems_begin = sharding.from_host((np.array(step, np.int32),) * 2, (everywhere,) * 2)
         if has_guard:
             guard = Guard(**restored["guard"])
         else:
-            guard = jax.tree.map(lambda a: jax.device_put(np.zeros(a.shape, a.dtype), a.sharding), abstract.guard)
+            guard = jax.tree.map(lambda a: sharding.from_host(np.zeros(a.shape, a.dtype), a.sharding), abstract.guard)
         if self._has_memory(step) and not has_memory:
             guard = replace(guard, mems_begin=mems_begin)
             say(f"checkpoint {step} has lost its memory to a newer one: rows go on without until their next block")
@@ -219,7 +249,7 @@ class Checkpoints:
         return (found or "process 0 found it damaged") if damaged else None
 
     def _demand_same_run(self, checkpoint: epath.Path) -> None:
-        there = from_dict(json.loads((checkpoint / "config" / "metadata").read_text()))
+        there = from_dict(type(self._config), json.loads((checkpoint / "config" / "metadata").read_text()))
         if difference := identity_difference(self._config, there):
             raise InputError(
                 f"checkpoint {checkpoint} is of another model or run ({'; '.join(difference)}): give its settings, or "
@@ -227,10 +257,10 @@ class Checkpoints:
             )
         data = checkpoint / "data" / "metadata"  # earlier versions wrote none
         if data.exists() and (found := json.loads(data.read_text())) != self._data:
-            ours, theirs = (str(d.get("manifest_sha256"))[:12] for d in (self._data, found))
+            theirs, ours = (", ".join(f"{k} {str(v)[:12]}" for k, v in d.items()) for d in (found, self._data))
             raise InputError(
-                f"checkpoint {checkpoint} is of another corpus (its manifest has the sha256 {theirs}, and this one "
-                f"{ours}): give its corpus, or another --workdir"
+                f"checkpoint {checkpoint} is of another text ({theirs} there, {ours} here): give its text, or another "
+                "--workdir"
             )
 
     def _record_checksums(self) -> None:

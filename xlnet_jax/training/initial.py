@@ -2,34 +2,42 @@
 
 import dataclasses
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from data_pipelines.tokenizer import Tokenizer
-from xlnet_jax.config import FIXED_BY_WEIGHTS, PRESETS, Config, InputError, ModelConfig
+from xlnet_jax.config import FIXED_BY_WEIGHTS, InputError, ModelConfig, RunConfig
 from xlnet_jax.disk import in_bucket
 from xlnet_jax.interop import tf1
 from xlnet_jax.interop.formats import load
 from xlnet_jax.interop.pretrained import Pretrained, with_drawn
-from xlnet_jax.rules import validate
+
+R = TypeVar("R", bound=RunConfig)
 
 
-def begin_from(init: str, config: Config, there: Config | None) -> tuple[Config, Pretrained | None]:
+def begin_from(init: str, config: R, there: R | None, defaults: ModelConfig) -> tuple[R, Pretrained | None]:
     """The settings with the network of the checkpoint `init`, and the checkpoint.
 
     there: settings of the run that goes on in the workdir. Its weights are in its own checkpoints: the source is not
-    read again, and may be gone; then None stands for it. InputError where a setting contradicts the weights.
+    read again, and may be gone; then None stands for it. defaults: what the network's settings are where nobody set
+    them. InputError where one was set to something else than the weights have.
     """
     if in_bucket(init):
         raise InputError(f"--init {init}: weights are read from a disk; copy them there first (gcloud storage cp -r)")
     # Absolute: another spelling of the same path is no other run.
-    config = dataclasses.replace(config, init=str(Path(init).expanduser().absolute()))
+    config = _replaced(config, init=str(Path(init).expanduser().absolute()))
     if there and there.init == config.init:
-        return _with_network_of(config, there.model), None
+        return _with_network_of(config, there.model, defaults), None
     start = load(init)
-    return _with_network_of(config, start.model), start
+    return _with_network_of(config, start.model, defaults), start
 
 
-def tokenizer_of(start: Pretrained, config: Config) -> Tokenizer:
+def shown(init: str | None) -> str:
+    """A path as a reader of the output knows it: from the working folder, where it is in there."""
+    path = Path(str(init))
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
+
+
+def tokenizer_of(start: Pretrained, config: RunConfig) -> Tokenizer:
     """The one that belongs to the weights. InputError where there is none, or where --tokenizer names another."""
     if config.tokenizer is None:
         if start.tokenizer is None:
@@ -50,21 +58,21 @@ def tokenizer_of(start: Pretrained, config: Config) -> Tokenizer:
     return start.tokenizer or given
 
 
-def params_of(start: Pretrained, config: Config) -> tuple[dict[str, Any], list[str]]:
+def params_of(start: Pretrained, config: RunConfig) -> tuple[dict[str, Any], list[str]]:
     """Parameters of the language model, and the paths of those that the checkpoint lacks: a finetuned one has no
     output bias, and one of the 2019 code no mask embedding. These are drawn afresh; a task head stays behind."""
     kept: dict[str, Any] = {name: start.params[name] for name in ("backbone", "output_bias") if name in start.params}
     return with_drawn(kept, config.model, None, tf1.weights(config.model, None))
 
 
-def _with_network_of(config: Config, model: ModelConfig) -> Config:
-    """The settings with what weights of this network fix. InputError where a setting was set to something else."""
-    preset = PRESETS[config.preset]().model
+def _with_network_of(config: R, model: ModelConfig, defaults: ModelConfig) -> R:
     for name in FIXED_BY_WEIGHTS:
         asked, has = getattr(config.model, name), getattr(model, name)
-        if asked not in (has, getattr(preset, name)):
+        if asked not in (has, getattr(defaults, name)):
             raise InputError(f"model.{name.replace('_', '-')} {asked}: the weights of --init {config.init} have {has}")
     taken = {name: getattr(model, name) for name in FIXED_BY_WEIGHTS}
-    config = dataclasses.replace(config, model=dataclasses.replace(config.model, **taken))
-    validate(config)
-    return config
+    return _replaced(config, model=dataclasses.replace(config.model, **taken))
+
+
+def _replaced(config: R, **values: Any) -> R:
+    return cast(R, dataclasses.replace(cast(Any, config), **values))

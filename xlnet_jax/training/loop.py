@@ -7,47 +7,57 @@ asked. A stop does not wait for an evaluation: what resumes there makes up for i
 """
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 import jax
-import jax.numpy as jnp
 
-from xlnet_jax.config import Config, InputError
+from xlnet_jax.config import InputError, RunConfig
 from xlnet_jax.dims import Batch
+from xlnet_jax.objectives.objective import DeviceBatch
 from xlnet_jax.training.checkpoint import Checkpoints
 from xlnet_jax.training.goodput import WallTime
 from xlnet_jax.training.interrupt import Interrupt, Wish
 from xlnet_jax.training.metrics import MetricsWriter, Record
 from xlnet_jax.training.profile import Tracer
 from xlnet_jax.training.progress import ProgressView
-from xlnet_jax.training.speed import speed
 from xlnet_jax.training.state import TrainState
-from xlnet_jax.training.step import DeviceBatch, EvalStep, Metrics, TrainStep
+from xlnet_jax.training.step import Metrics, TrainStep
+
+Numbers = Mapping[str, float]
 
 
-@dataclass(frozen=True)
-class Evaluation:
-    """Held-out loss: the same batches every time."""
+class Evaluation(Protocol):
+    """What held-out examples say, and what follows from that for the run."""
 
-    step: EvalStep
-    batches: Sequence[Batch]
-    empty_mems: Callable[[], jax.Array]
-    put: Callable[[Batch], DeviceBatch]
+    @property
+    def every_steps(self) -> int:
+        """Updates between evaluations."""
+        ...
 
-    def loss(self, state: TrainState, interrupt: Interrupt) -> float | None:
-        """Nats per target over all batches, memory carried from one to the next; None where a stop cut it short."""
-        mems_ZBMD = self.empty_mems()
-        loss_sum = weight_sum = jnp.zeros(())
-        for batch in self.batches:
-            if interrupt.poll() is Wish.STOP:
-                return None
-            jax.block_until_ready(loss_sum)  # one batch ahead of the device and no more: all of it would have to end
-            scored = self.step(state.params, self.put(batch), mems_ZBMD)
-            mems_ZBMD = scored.new_mems_ZBMD
-            loss_sum, weight_sum = loss_sum + scored.loss_sum, weight_sum + scored.weight_sum
-        return float(loss_sum / weight_sum)
+    def recall(self, records: Iterable[dict[str, Any]], step: int) -> None:
+        """Takes up what a run that goes on at `step` has on record."""
+        ...
+
+    def run(self, state: TrainState, step: int, interrupt: Interrupt) -> Numbers | None:
+        """The numbers for the record, of the state after `step` updates; None where a stop cut it short."""
+        ...
+
+    def describe(self, numbers: Numbers) -> str:
+        """The same for a reader, in a line."""
+        ...
+
+    @property
+    def is_worth_saving(self) -> bool:
+        """Is the state that was evaluated last to be kept?"""
+        ...
+
+    @property
+    def is_enough(self) -> bool:
+        """Does the run end here, before its last update?"""
+        ...
 
 
 @dataclass(frozen=True)
@@ -66,14 +76,15 @@ class Reading:
 
 @dataclass(frozen=True)
 class Loop:
-    """What a step needs. Made once, in pretrain.py."""
+    """What a step needs. Made once, in course.py."""
 
-    config: Config
-    unigram_nats: float
-    steps_per_block: int
+    config: RunConfig
+    reference: Numbers  # stands beside the loss in every record
+    speed: Callable[[float], Numbers]  # of an update in so many seconds
+    point_to: Callable[[int], str]  # says how to look at a batch
     train_step: TrainStep
     put: Callable[[Batch], DeviceBatch]
-    evaluation: Evaluation
+    evaluation: Evaluation | None
     checkpoints: Checkpoints
     writer: MetricsWriter
     view: ProgressView
@@ -82,11 +93,12 @@ class Loop:
     tracer: Tracer
 
     def run(self, state: TrainState, start: int, batches: Iterable[Batch], evaluated: bool) -> tuple[int, bool]:
-        """Trains from update `start` on, with the batches of start, start + 1, … evaluated: the held-out loss of
-        `start` is on record. Returns the number of updates done, and whether a stop left something to do."""
+        """Trains from update `start` on, with the batches of start, start + 1, … evaluated: what held-out
+        examples say at `start` is on record. Returns the number of updates done, and whether a stop left something to
+        do."""
         if start and self._evaluation_due(start) and not evaluated and not self.evaluate(state, start):
             return start, True
-        if start == self.config.steps:
+        if start == self.config.steps or (self.evaluation and self.evaluation.is_enough):
             return start, False
         self.writer.write(self.times.record(start))
         with self.tracer, ThreadPoolExecutor(1) as reader:
@@ -126,20 +138,22 @@ class Loop:
             if evaluate or due or stop or last:
                 reading, pending = pending.result(), None
                 self._account(reading)
-                if evaluate and not stop:
+                if self.evaluation and evaluate and not stop:
                     stop = not self.evaluate(state, done)
+                    due = due or self.evaluation.is_worth_saving
+                    last = last or self.evaluation.is_enough
                 owed = due and reading.numbers["skipped_in_a_row"] > 0
                 if (due and not owed) or stop or last:
                     self.writer.write(self.times.record(done))
                     self.writer.flush()
                     with self.times.lost_to("checkpoints"):
                         self.checkpoints.save(state, done)
-            if stop:
-                return done, True
+            if stop or last:
+                return done, stop
         return done, False
 
     def _evaluation_due(self, step: int) -> bool:
-        return step % self.config.eval.every_steps == 0 or step == self.config.steps
+        return self.evaluation is not None and (step % self.evaluation.every_steps == 0 or step == self.config.steps)
 
     def _next(self, batches: Iterator[Batch], pending: Future[Reading] | None) -> DeviceBatch:
         """The next batch, on the devices. Waiting for it is lost time once they are done with the update before."""
@@ -166,8 +180,8 @@ class Loop:
     def _log(self, step: int, numbers: dict[str, float]) -> None:
         seconds = self.times.seconds_per_step(step)
         if seconds:
-            numbers = numbers | speed(self.config, seconds)
-        record: Record = {"step": step, "split": "train", **numbers, "unigram": self.unigram_nats}
+            numbers = {**numbers, **self.speed(seconds)}
+        record: Record = {"step": step, "split": "train", **numbers, **self.reference}
         self.writer.write(record)
         self.writer.write(self.times.record(step))
         self.view.show(step, numbers)
@@ -177,15 +191,12 @@ class Loop:
         skipped, step, config = int(reading.numbers["skipped_in_a_row"]), reading.step, self.config
         if skipped < config.optimizer.max_skipped:
             return
-        good, batch = self.checkpoints.latest_up_to(step - skipped), step - 1
-        visit, window = divmod(batch, self.steps_per_block)
-        workdir = self.checkpoints.folder.parent
+        good = self.checkpoints.latest_up_to(step - skipped)
         raise InputError(
             f"optimizer.max-skipped: the last {skipped} updates were skipped, up to update {step} with a loss of "
             f"{reading.numbers['loss']:.4g} and a gradient norm of {reading.numbers['gradient_norm']:.4g}. Lower "
             f"optimizer.learning-rate or optimizer.clip-norm, in another --workdir, where --init brings a checkpoint "
-            f"along; or look at its batch (seed {config.seed}, step {batch}, window {window} of visit {visit}): "
-            f"python -m data_pipelines.inspect {workdir} --step {batch}. "
+            f"along; or look at its batch {self.point_to(step - 1)}. "
             + (
                 "There is no good checkpoint yet"
                 if good is None
@@ -194,17 +205,12 @@ class Loop:
         )
 
     def evaluate(self, state: TrainState, step: int) -> bool:
-        """Puts the held-out loss after `step` updates on record. False where a stop cut it short."""
+        """Puts on record what held-out examples say after `step` updates. False where a stop cut it short."""
+        assert self.evaluation
         with self.times.lost_to("evaluation"):
-            loss = self.evaluation.loss(state, self.interrupt)
-        if loss is None:
+            numbers = self.evaluation.run(state, step, self.interrupt)
+        if numbers is None:
             return False
-        self.writer.write({"step": step, "split": "validation", "loss": loss, "unigram": self.unigram_nats})
-        self.view.say(f"held out at step {step}: loss {loss:.3f}, {relative_to_unigram(loss, self.unigram_nats)}")
+        self.writer.write({"step": step, "split": "validation", **numbers, **self.reference})
+        self.view.say(f"held out at step {step}: {self.evaluation.describe(numbers)}")
         return True
-
-
-def relative_to_unigram(loss: float, unigram_nats: float) -> str:
-    """'0.512 below the unigram line 6.120', or above it."""
-    side = "below" if loss < unigram_nats else "above"
-    return f"{abs(unigram_nats - loss):.3f} {side} the unigram line {unigram_nats:.3f}"

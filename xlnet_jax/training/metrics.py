@@ -77,11 +77,11 @@ def read_records(path: epath.Path) -> Iterator[dict[str, Any]]:
             record = json.loads(line)
         except json.JSONDecodeError:
             continue
-        if isinstance(record, dict) and {"step", "split", _HAS[record.get("split") == "time"]} <= record.keys():
+        if isinstance(record, dict) and {"step", "split", _HAS.get(str(record.get("split")), "step")} <= record.keys():
             yield {k: math.nan if v is None else v for k, v in record.items()}
 
 
-_HAS = {False: "loss", True: "wall"}
+_HAS = {"train": "loss", "time": "wall"}
 
 
 class SilentWriter(MetricsWriter):

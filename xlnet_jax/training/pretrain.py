@@ -9,41 +9,36 @@ from socket import gethostname
 from typing import Any
 
 import jax
-import numpy as np
 import optax
-from jax.experimental import multihost_utils
-from jax.sharding import Mesh
 from rich.console import Console
 
 from data_pipelines.batches import BatchSource
-from data_pipelines.corpus import Corpus, SplitName
+from data_pipelines.corpus import Corpus
 from data_pipelines.tokenizer import Tokenizer
-from xlnet_jax.config import PRESETS, Config, InputError, flatten, from_dict, to_dict
+from xlnet_jax.config import PRESETS, Config, InputError
 from xlnet_jax.interop.pretrained import Pretrained
-from xlnet_jax.models.lm import XLNetLM
-from xlnet_jax.rules import traced_updates
+from xlnet_jax.objectives.plm import PermutationLM
+from xlnet_jax.rules import validate
+from xlnet_jax.settings import flatten, from_dict, to_dict
 from xlnet_jax.training import sharding
 from xlnet_jax.training.checkpoint import Checkpoints
 from xlnet_jax.training.compile_cache import programs_kept_in
+from xlnet_jax.training.course import Course, introduction
 from xlnet_jax.training.curves import draw_curves
-from xlnet_jax.training.goodput import WallTime
+from xlnet_jax.training.heldout import HeldOutLoss, held_out_batches, relative_to_unigram
 from xlnet_jax.training.hosts import ALONE, Hosts
-from xlnet_jax.training.initial import begin_from, params_of, tokenizer_of
-from xlnet_jax.training.interrupt import stop_after_step
-from xlnet_jax.training.loop import Evaluation, Loop, relative_to_unigram
-from xlnet_jax.training.metrics import MetricsWriter, SilentWriter, read_records
+from xlnet_jax.training.initial import begin_from, params_of, shown, tokenizer_of
+from xlnet_jax.training.metrics import read_records
 from xlnet_jax.training.optimizer import make_optimizer
-from xlnet_jax.training.profile import Tracer
-from xlnet_jax.training.progress import ProgressView
+from xlnet_jax.training.speed import speed
 from xlnet_jax.training.state import StatePlan, TrainState, empty_mems_ZBMD, init_state, plan_state, with_params
 from xlnet_jax.training.step import make_eval_step, make_train_step
 from xlnet_jax.training.text import Text
 from xlnet_jax.training.unigram import unigram_line
-from xlnet_jax.training.weights_and_biases import WandbRun, demand_wandb
+from xlnet_jax.training.weights_and_biases import demand_wandb
 from xlnet_jax.training.workdir import Workdir
 
 _TEXT_SETTINGS = ("corpus", "validation", "corpus_errors", "text_field", "tfds_data_dir")
-VALIDATION_SEED = 2**31 - 1  # the held-out targets are the same in every run
 
 
 @dataclass(frozen=True)
@@ -89,7 +84,8 @@ def _prepare(config: Config, console: Console) -> _Run:
     workdir = Workdir(config.workdir or f"runs/{text.name}-{config.preset}")
     start = None
     if config.init:
-        config, start = begin_from(config.init, config, workdir.resumes())
+        config, start = begin_from(config.init, config, workdir.resumes(Config), PRESETS[config.preset]().model)
+        validate(config)
     given = text.demanded_tokenizer(config, tokenizer_of(start, config) if start else None)
     if given:
         config = replace(config, model=replace(config.model, vocab_size=given.vocab_size))
@@ -108,10 +104,11 @@ def _prepare(config: Config, console: Console) -> _Run:
 
 
 def _find_prepared(told: dict[str, Any]) -> _Run:
-    config, workdir, corpus = from_dict(told["config"]), Workdir(told["workdir"]), Corpus(told["corpus"])
+    config, workdir, corpus = from_dict(Config, told["config"]), Workdir(told["workdir"]), Corpus(told["corpus"])
     if corpus.manifest.made_from != told["made_from"]:
         raise InputError(f"corpus {corpus.folder} is another one on {gethostname()} than on the host of process 0")
-    start = begin_from(config.init, config, workdir.resumes())[1] if config.init else None
+    defaults = PRESETS[config.preset]().model
+    start = begin_from(config.init, config, workdir.resumes(Config), defaults)[1] if config.init else None
     return _Run(config, start, corpus, Tokenizer.load(workdir.tokenizer), workdir)
 
 
@@ -122,101 +119,65 @@ def _train(run: _Run, hosts: Hosts, console: Console, began: float) -> int:
     put = sharding.batch_to_mesh(mesh, config.data.batch_size)
     rows = sharding.process_rows(mesh, config.data.batch_size)
 
-    def source(split: SplitName, seed: int) -> BatchSource:
-        return BatchSource(corpus, split, run.tokenizer.is_word_start, config.data, config.model.mem_len, seed)
-
-    train, validation = source("train", config.seed), source("validation", VALIDATION_SEED)
-    eval_steps = min(validation.steps_per_epoch, -(-config.eval.max_windows // config.data.batch_size))
-    held_out = list(validation.iterate(0, eval_steps, rows))
+    train = BatchSource(corpus, "train", run.tokenizer.is_word_start, config.data, config.model.mem_len, config.seed)
+    held_out = held_out_batches(corpus, run.tokenizer, config, rows)
     unigram_nats = unigram_line(corpus.unigram_counts, held_out, put)
 
     # ---- model ------------------------------------------------------------------------------------------------------
-    model = XLNetLM(config.model)
-    tx = make_optimizer(config.optimizer, config.steps)
-    plan = plan_state(config, model, tx, mesh)
-    empty_mems = functools.partial(empty_mems_ZBMD, config, mesh)
-    evaluation = Evaluation(make_eval_step(config, model, plan, mesh), held_out, empty_mems, put)
-    train_step = make_train_step(config, model, tx, plan, mesh)
-    _introduce(config, plan, mesh, len(rows), unigram_nats, console)
+    objective, tx = PermutationLM(config), make_optimizer(config.optimizer, config.steps)
+    plan = plan_state(objective, tx, mesh)
+    empty_mems = functools.partial(empty_mems_ZBMD, plan)
+    eval_step = make_eval_step(objective, plan, mesh)
+    evaluation = HeldOutLoss(eval_step, held_out, empty_mems, put, unigram_nats, config.eval.every_steps)
+    batch = f"{config.data.batch_size:,} rows of {config.data.seq_len} tokens"
+    console.print(introduction(config, plan, mesh, len(rows), batch))
+    console.print(f"unigram     {unigram_nats:.3f} nats: the held-out loss of a model that knows only word frequencies")
 
     # ---- state, and training to its end -----------------------------------------------------------------------------
-    with (
-        Checkpoints(
-            workdir.checkpoints, config, workdir.tokenizer, train.steps_per_block, corpus.manifest.sha256
-        ) as checkpoints,
-        stop_after_step() as interrupt,
-    ):
-        state = checkpoints.restore(plan.abstract, empty_mems, console.print)
-        state = state or _first_state(config, run.start_from, model, tx, plan, console)
-        start = int(state.step)
-        if start:
-            console.print(f"resumed     at step {start} of {config.steps}")
-        with (
-            ProgressView(start, config.steps, unigram_nats, console) as view,
-            _metrics_writer(config, workdir, start, hosts) as writer,
-        ):
-            traced = traced_updates(config.profile if hosts.first else None)
-            loop = Loop(
-                config, unigram_nats, train.steps_per_block, train_step, put, evaluation, checkpoints, writer, view,
-                interrupt, WallTime(read_records(workdir.metrics), start, began),
-                Tracer(traced, start, writer.events_folder, workdir.tensorboard, view.say),
-            )  # fmt: skip
-            batches = train.iterate(start, config.steps, rows) if start < config.steps else ()
-            done, stopped = loop.run(state, start, batches, _is_evaluated(workdir, start))
-            checkpoints.wait()
-    if stopped:
-        console.print(f"stopped by {interrupt} with step {done} saved; the same command goes on from there")
-        return interrupt.exit_code
-    if hosts.first:
+    reference = {"unigram": unigram_nats}
+    course = Course(
+        config,
+        workdir,
+        plan,
+        lambda: _first_state(config, run.start_from, objective, tx, plan, console),
+        make_train_step(config, objective, tx, plan, mesh),
+        lambda start: train.iterate(start, config.steps, rows),
+        put,
+        evaluation,
+        reference,
+        functools.partial(speed, config),
+        functools.partial(_point_to, config, workdir, train.steps_per_block),
+    )
+    data = {"manifest_sha256": corpus.manifest.sha256}
+    with Checkpoints(workdir.checkpoints, config, workdir.tokenizer, train.steps_per_block, data) as checkpoints:
+        done, exit_code = course.follow(checkpoints, hosts, console, began)
+    if hosts.first and exit_code == 0:
         _close(config, workdir, done, unigram_nats, console)
-    return 0
-
-
-def _metrics_writer(config: Config, workdir: Workdir, start: int, hosts: Hosts) -> MetricsWriter:
-    if not hosts.first:
-        return SilentWriter()
-    wandb_run = WandbRun(config.log.wandb, config, workdir.wandb_id) if config.log.wandb else None
-    return MetricsWriter(workdir.metrics, workdir.tensorboard, start, wandb_run)
+    return exit_code
 
 
 def _first_state(
     config: Config,
     start_from: Pretrained | None,
-    model: XLNetLM,
+    objective: PermutationLM,
     tx: optax.GradientTransformation,
     plan: StatePlan,
     console: Console,
 ) -> TrainState:
-    state = init_state(config, model, tx, plan)
+    state = init_state(config.seed, objective, tx, plan)
     if start_from is None:
         return state
     params, drawn = params_of(start_from, config)
     afresh = f"; drawn afresh, as it lacks them: {', '.join(drawn)}" if drawn else ""
-    console.print(f"init        weights of {config.init}{afresh}")
+    console.print(f"init        weights of {shown(config.init)}{afresh}")
     return with_params(state, params, plan)
 
 
-def _is_evaluated(workdir: Workdir, step: int) -> bool:
-    """Is its held-out loss on record? As process 0 says, who keeps it: all must go the same way."""
-    found = any(r["step"] == step and r["split"] == "validation" for r in read_records(workdir.metrics))
-    return bool(multihost_utils.broadcast_one_to_all(np.array(found)))
-
-
-def _introduce(
-    config: Config, plan: StatePlan, mesh: Mesh, host_rows: int, unigram_nats: float, console: Console
-) -> None:
-    c, m = config.data, config.model
-    size = sum(a.size for a in jax.tree.leaves(plan.abstract.params))
-    shape = " x ".join(f"{axis} {n}" for axis, n in mesh.shape.items())
-    mebibytes = sharding.bytes_on_device(plan.abstract) / 2**20
-    in_parts = f" in {config.optimizer.accumulate} parts" if config.optimizer.accumulate > 1 else ""
-    console.print(
-        f"model       {m.num_layers} layers x {m.d_model}, {size:,} parameters, {m.dtype}\n"
-        f"devices     {mesh.size} x {jax.devices()[0].device_kind}: {shape}\n"
-        f"batch       {c.batch_size:,} rows of {c.seq_len} tokens{in_parts}, {host_rows:,} a host, "
-        f"{c.batch_size // sharding.batch_shards(mesh):,} a device\n"
-        f"state       {mebibytes:,.0f} MiB a device: parameters, optimizer, memory\n"
-        f"unigram     {unigram_nats:.3f} nats: the held-out loss of a model that knows only word frequencies"
+def _point_to(config: Config, workdir: Workdir, steps_per_block: int, batch: int) -> str:
+    visit, window = divmod(batch, steps_per_block)
+    return (
+        f"(seed {config.seed}, step {batch}, window {window} of visit {visit}): python -m data_pipelines.inspect "
+        f"{workdir.folder} --step {batch}"
     )
 
 

@@ -12,15 +12,16 @@ from xlnet_jax.training.goodput import clock
 class ProgressView:
     """Shows training. Use as a context manager; `show` at every logged step, `advance` at every step."""
 
-    def __init__(self, start: int, steps: int, unigram_nats: float, console: Console):
+    def __init__(self, start: int, steps: int, reference: Mapping[str, float], console: Console):
+        """reference: numbers that stand beside the loss."""
         self._console = console
         self._steps = steps
-        self._unigram = unigram_nats
+        self._reference = "  ".join(f"{name} {value:.3f}" for name, value in reference.items())
         self._bar = Progress(
             BarColumn(bar_width=None),
             MofNCompleteColumn(),
             TextColumn("{task.fields[loss]}"),
-            TextColumn(f"[dim]unigram {unigram_nats:.3f}[/dim]"),
+            TextColumn(f"[dim]{self._reference}[/dim]"),
             TextColumn("lr {task.fields[rate]}"),
             TextColumn("{task.fields[speed]}"),
             TimeRemainingColumn(),
@@ -42,14 +43,16 @@ class ProgressView:
         self._bar.update(self._task, completed=step)
 
     def show(self, step: int, metrics: Mapping[str, float]) -> None:
-        """metrics: loss in nats, learning_rate; tokens_per_second, seconds_per_step and mfu where they are known."""
-        speed = f"{metrics['tokens_per_second']:,.0f} tokens/s" if "tokens_per_second" in metrics else ""
+        """metrics: loss in nats, learning_rate; seconds_per_step, a rate as tokens_per_second, and mfu where they are
+        known."""
+        rates = [f"{n:,.0f} {kind}/s" for kind in ("tokens", "examples") if (n := metrics.get(f"{kind}_per_second"))]
+        speed = "".join(rates)
         mfu = f"MFU {metrics['mfu']:.1%}" if "mfu" in metrics else ""
         left = clock(metrics["seconds_per_step"] * (self._steps - step)) + " left" if speed else ""
         loss, rate = f"loss {metrics['loss']:.3f}", metrics["learning_rate"]
         self._bar.update(self._task, loss=loss, rate=f"{rate:.1e}", speed="  ".join(filter(None, (speed, mfu))))
         if not self._console.is_terminal:
-            parts = (loss, f"unigram {self._unigram:.3f}", f"lr {rate:.2e}", speed, mfu, left)
+            parts = (loss, self._reference, f"lr {rate:.2e}", speed, mfu, left)
             self.say(f"step {step}/{self._steps}  " + "  ".join(filter(None, parts)))
 
     def say(self, line: str) -> None:

@@ -12,7 +12,7 @@ from flax.core import meta
 from jax.experimental import mesh_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from xlnet_jax.config import Config, InputError, MeshConfig
+from xlnet_jax.config import InputError, MeshConfig, RunConfig
 
 MESH_AXES = ("data", "fsdp", "tensor")
 LOGICAL_TO_MESH: tuple[tuple[str, str | tuple[str, ...] | None], ...] = (
@@ -29,7 +29,7 @@ LOGICAL_TO_MESH: tuple[tuple[str, str | tuple[str, ...] | None], ...] = (
 """Parameters have all but the last two; hidden states are [batch, length, width]."""
 
 
-def make_mesh(config: Config, devices: Sequence[jax.Device] | None = None) -> Mesh:
+def make_mesh(config: RunConfig, devices: Sequence[jax.Device] | None = None) -> Mesh:
     """All devices, or those given, as [data, fsdp, tensor]; slices lie along data, each a contiguous part of it.
 
     InputError where the mesh does not divide the devices, the network or the batch: it names what would.
@@ -68,7 +68,7 @@ def _shape(mesh: MeshConfig, devices: int) -> tuple[int, int, int]:
     return mesh.dcn_data * left, mesh.fsdp, mesh.tensor
 
 
-def _demand_divisible(config: Config, shape: tuple[int, int, int]) -> None:
+def _demand_divisible(config: RunConfig, shape: tuple[int, int, int]) -> None:
     data, fsdp, tensor = shape
     model, accumulate = config.model, config.optimizer.accumulate
     for axis, size, name, length in (
@@ -141,6 +141,16 @@ def unboxed(tree: Any) -> Any:
 def bytes_on_device(abstract: Any) -> int:
     """What one device holds of arrays, or of shapes with shardings."""
     return sum(math.prod(a.sharding.shard_shape(a.shape)) * a.dtype.itemsize for a in jax.tree.leaves(abstract))
+
+
+def from_host(tree: Any, shardings: Any) -> Any:
+    """Arrays that every process holds whole in its memory, as arrays on the devices. `jax.device_put` would send each
+    of them from process to process, to see that they are the same."""
+
+    def laid_out(array: np.ndarray, sharding: NamedSharding) -> jax.Array:
+        return jax.make_array_from_callback(array.shape, sharding, lambda index: array[index])
+
+    return jax.tree.map(laid_out, tree, shardings)
 
 
 def process_rows(mesh: Mesh, batch_size: int) -> np.ndarray:

@@ -7,12 +7,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import optax
-from flax import struct
+from flax import struct, traverse_util
 from jax.sharding import Mesh
 
-from xlnet_jax.config import Config
-from xlnet_jax.models.lm import XLNetLM
-from xlnet_jax.objectives import plm
+from xlnet_jax.objectives.objective import Objective
 from xlnet_jax.training import sharding
 
 
@@ -51,35 +49,21 @@ class StatePlan:
     shardings: TrainState
 
 
-def empty_mems_ZBMD(config: Config, mesh: Mesh) -> jax.Array:
+def empty_mems_ZBMD(plan: StatePlan) -> jax.Array:
     """No memory: the state of all rows at the first step of a block."""
-    m = config.model
-    shape = (m.num_layers, config.data.batch_size, m.mem_len, m.d_model)
-    return jax.jit(lambda: jnp.zeros(shape, m.dtype), out_shardings=sharding.over_batch(mesh, 1))()
+    mems = plan.abstract.mems_ZBMD
+    return jax.jit(lambda: jnp.zeros(mems.shape, mems.dtype), out_shardings=mems.sharding)()
 
 
-def _create(config: Config, model: XLNetLM, tx: optax.GradientTransformation) -> TrainState:
-    c, m = config.data, config.model
-    # One row is enough: parameters do not depend on the batch.
-    row = {
-        "input_ids": jnp.zeros((1, c.seq_len), jnp.int32),
-        "segment_ids": jnp.zeros((1, c.seq_len), jnp.int32),
-        "perm_rank": jnp.zeros((1, c.seq_len), jnp.int32),
-        "target_positions": jnp.zeros((1, c.num_slots), jnp.int32),
-        "is_reversed": jnp.zeros(1, bool),
-        "mem_filled": jnp.zeros(1, jnp.int32),
-    }
-    mems = jnp.zeros((m.num_layers, 1, m.mem_len, m.d_model), m.dtype)
-    key = jax.random.key(config.seed)
-    inputs = plm.inputs_of(row, m)
-    params = model.init({"params": key}, inputs, mems, reuse_len=c.reuse_len, train=False)["params"]
-    all_mems = jnp.zeros((m.num_layers, c.batch_size, m.mem_len, m.d_model), m.dtype)
-    return TrainState(jnp.zeros((), jnp.int32), params, tx.init(params), all_mems, new_guard())
+def _create(seed: int, objective: Objective, tx: optax.GradientTransformation) -> TrainState:
+    params = objective.init(jax.random.key(seed))
+    mems = jnp.zeros(objective.mems.shape, objective.mems.dtype)
+    return TrainState(jnp.zeros((), jnp.int32), params, tx.init(params), mems, new_guard())
 
 
-def plan_state(config: Config, model: XLNetLM, tx: optax.GradientTransformation, mesh: Mesh) -> StatePlan:
+def plan_state(objective: Objective, tx: optax.GradientTransformation, mesh: Mesh) -> StatePlan:
     """Shapes by `eval_shape`, shardings by the table: nothing is computed."""
-    boxed = jax.eval_shape(lambda: _create(config, model, tx))
+    boxed = jax.eval_shape(lambda: _create(0, objective, tx))
     shardings = sharding.of_boxed(boxed, mesh).replace(mems_ZBMD=sharding.over_batch(mesh, 1))
     abstract = jax.tree.map(
         lambda a, s: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=s), sharding.unboxed(boxed), shardings
@@ -87,11 +71,13 @@ def plan_state(config: Config, model: XLNetLM, tx: optax.GradientTransformation,
     return StatePlan(abstract, shardings)
 
 
-def init_state(config: Config, model: XLNetLM, tx: optax.GradientTransformation, plan: StatePlan) -> TrainState:
+def init_state(seed: int, objective: Objective, tx: optax.GradientTransformation, plan: StatePlan) -> TrainState:
     """A fresh state, each shard made on the device that holds it: no copy on the host."""
-    return jax.jit(lambda: sharding.unboxed(_create(config, model, tx)), out_shardings=plan.shardings)()
+    return jax.jit(lambda: sharding.unboxed(_create(seed, objective, tx)), out_shardings=plan.shardings)()
 
 
 def with_params(state: TrainState, params: Any, plan: StatePlan) -> TrainState:
-    """The fresh state with these parameters (host arrays) in place of its own."""
-    return dataclasses.replace(state, params=jax.device_put(params, plan.shardings.params))
+    """The fresh state with these parameters (nested host arrays) in place of its own; those that they lack stay."""
+    flat, shardings = (traverse_util.flatten_dict(tree) for tree in (state.params, plan.shardings.params))
+    given = {path: sharding.from_host(a, shardings[path]) for path, a in traverse_util.flatten_dict(params).items()}
+    return dataclasses.replace(state, params=traverse_util.unflatten_dict(flat | given))

@@ -9,17 +9,15 @@ import jax.numpy as jnp
 import optax
 from jax.sharding import Mesh
 
-from xlnet_jax.config import Config
-from xlnet_jax.models.lm import XLNetLM
-from xlnet_jax.objectives import plm
+from xlnet_jax.config import RunConfig
+from xlnet_jax.objectives.objective import DeviceBatch, Objective, Scored
 from xlnet_jax.training import sharding
 from xlnet_jax.training.optimizer import learning_rate
 from xlnet_jax.training.state import Guard, StatePlan, TrainState
 
-DeviceBatch = dict[str, jax.Array]
 Metrics = dict[str, jax.Array]
 TrainStep = Callable[[TrainState, DeviceBatch], tuple[TrainState, Metrics]]
-EvalStep = Callable[[Any, DeviceBatch, jax.Array], plm.Scored]
+EvalStep = Callable[[Any, DeviceBatch, jax.Array], Scored]
 
 
 # The running mean of the gradient norm forgets as 0.99^n, and is trusted after as many updates as a rise takes.
@@ -27,7 +25,7 @@ NORM_DECAY, NORM_TRUSTED_AFTER = 0.99, 50
 
 
 def make_train_step(
-    config: Config, model: XLNetLM, tx: optax.GradientTransformation, plan: StatePlan, mesh: Mesh
+    config: RunConfig, objective: Objective, tx: optax.GradientTransformation, plan: StatePlan, mesh: Mesh
 ) -> TrainStep:
     """state, batch -> state, metrics. The state passed in is donated: it must not be read again.
 
@@ -36,13 +34,11 @@ def make_train_step(
     """
     rate = learning_rate(config.optimizer, config.steps)
     has_dropout = config.model.dropout > 0 or config.model.attention_dropout > 0
-    gradients = _gradients(config, model, mesh)
+    gradients = _gradients(config.optimizer.accumulate, objective, mesh)
 
     def train_step(state: TrainState, batch: DeviceBatch) -> tuple[TrainState, Metrics]:
         key = jax.random.fold_in(jax.random.key(config.seed), state.step) if has_dropout else None
-        # At most as many windows as fill the memory: else int32 ends after some million steps.
-        windows = jnp.minimum(state.step - state.guard.mems_begin, config.model.mem_len)
-        batch = batch | {"mem_filled": jnp.minimum(batch["mem_filled"], config.data.reuse_len * windows)}
+        batch = objective.with_memory_of(batch, state.step - state.guard.mems_begin)
         with sharding.axes_of(mesh):
             loss, grads, new_mems_ZBMD = gradients(state.params, batch, state.mems_ZBMD, key)
         norm = optax.global_norm(grads)
@@ -96,12 +92,12 @@ def _next_guard(state: TrainState, norm: jax.Array, good: jax.Array) -> Guard:
 Gradients = Callable[[Any, DeviceBatch, jax.Array, jax.Array | None], tuple[jax.Array, Any, jax.Array]]
 
 
-def _gradients(config: Config, model: XLNetLM, mesh: Mesh) -> Gradients:
+def _gradients(count: int, objective: Objective, mesh: Mesh) -> Gradients:
     """params, batch, memory, dropout key -> mean loss, its gradient, next memory; in micro-batches where asked."""
 
     def of_part(params: Any, part: DeviceBatch, mems_ZBMD: jax.Array, key: jax.Array | None, targets: jax.Array) -> Any:
         def share_of_loss(params: Any) -> tuple[jax.Array, jax.Array]:
-            scored = plm.score(model, params, part, mems_ZBMD, config.data.reuse_len, key)
+            scored = objective.score(params, part, mems_ZBMD, key)
             return scored.loss_sum / targets, scored.new_mems_ZBMD
 
         (loss, new_mems_ZBMD), grads = jax.value_and_grad(share_of_loss, has_aux=True)(params)
@@ -109,7 +105,6 @@ def _gradients(config: Config, model: XLNetLM, mesh: Mesh) -> Gradients:
 
     def of_batch(params: Any, batch: DeviceBatch, mems_ZBMD: jax.Array, key: jax.Array | None) -> Any:
         targets = jnp.maximum(batch["target_weights"].sum(), 1.0)
-        count = config.optimizer.accumulate
         if count == 1:
             return of_part(params, batch, mems_ZBMD, key, targets)
         split = functools.partial(_split, shards=sharding.batch_shards(mesh), parts=count)
@@ -131,12 +126,13 @@ def _gradients(config: Config, model: XLNetLM, mesh: Mesh) -> Gradients:
 
 def _split(array: jax.Array, axis: int, shards: int, parts: int) -> jax.Array:
     """The batch at `axis` as [shards, parts, rows of a part in a shard]: each device keeps its rows."""
-    return array.reshape(*array.shape[:axis], shards, parts, -1, *array.shape[axis + 1 :])
+    rows = array.shape[axis] // (shards * parts)
+    return array.reshape(*array.shape[:axis], shards, parts, rows, *array.shape[axis + 1 :])
 
 
 def _part(split: jax.Array, i: jax.Array, axis: int) -> jax.Array:
     one = jax.lax.dynamic_index_in_dim(split, i, axis + 1, keepdims=False)
-    return one.reshape(*one.shape[:axis], -1, *one.shape[axis + 2 :])
+    return one.reshape(*one.shape[:axis], one.shape[axis] * one.shape[axis + 1], *one.shape[axis + 2 :])
 
 
 def _with_part(split: jax.Array, part: jax.Array, i: jax.Array, axis: int) -> jax.Array:
@@ -144,16 +140,16 @@ def _with_part(split: jax.Array, part: jax.Array, i: jax.Array, axis: int) -> ja
     return jax.lax.dynamic_update_index_in_dim(split, part.reshape(shape), i, axis + 1)
 
 
-def make_eval_step(config: Config, model: XLNetLM, plan: StatePlan, mesh: Mesh) -> EvalStep:
+def make_eval_step(objective: Objective, plan: StatePlan, mesh: Mesh) -> EvalStep:
     """params, batch, memory -> sums of loss and weights, next memory; without dropout."""
 
-    def eval_step(params: Any, batch: DeviceBatch, mems_ZBMD: jax.Array) -> plm.Scored:
+    def eval_step(params: Any, batch: DeviceBatch, mems_ZBMD: jax.Array) -> Scored:
         with sharding.axes_of(mesh):
-            return plm.score(model, params, batch, mems_ZBMD, config.data.reuse_len, None)
+            return objective.score(params, batch, mems_ZBMD, None)
 
     everywhere, mems = sharding.replicated(mesh), plan.shardings.mems_ZBMD
     return jax.jit(
         eval_step,
         in_shardings=(plan.shardings.params, sharding.over_batch(mesh), mems),
-        out_shardings=plm.Scored(*cast(Any, (everywhere, everywhere, mems))),
+        out_shardings=Scored(*cast(Any, (everywhere, everywhere, mems))),
     )

@@ -6,8 +6,9 @@ from typing import Any
 
 from etils import epath
 
-from xlnet_jax.config import Config, InputError, to_dict
+from xlnet_jax.config import InputError, RunConfig
 from xlnet_jax.disk import in_bucket
+from xlnet_jax.settings import to_dict
 
 
 def demand_wandb(project: str) -> None:
@@ -22,7 +23,7 @@ def demand_wandb(project: str) -> None:
 class WandbRun:
     """One run there for one workdir, however often it is resumed: its id is kept in `id_file`."""
 
-    def __init__(self, project: str, config: Config, id_file: epath.Path):
+    def __init__(self, project: str, config: RunConfig, id_file: epath.Path):
         import wandb
 
         if not id_file.exists():

@@ -5,21 +5,28 @@ tokenizer/         spiece.model and its settings  tensorboard/    the same as ev
 corpus/            token blocks                   curves.png      the picture, at the end
 checkpoints/STEP/  the state of training          text.json       fingerprints of the text
 compiled/          programs, for a restart        wandb-id        of the run at Weights & Biases
+results.json       of a finetuning run that ended predictions/    what it says of its texts
 
 On a disk or in a bucket (gs://bucket/folder).
 """
 
+import contextlib
 import json
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, TypeVar
 
 from etils import epath
 
-from xlnet_jax.config import Config, InputError, from_dict, identity_difference, to_dict
+from xlnet_jax.config import Config, InputError, RunConfig
 from xlnet_jax.disk import demand_bucket_library, in_bucket, write_durably
+from xlnet_jax.settings import from_dict, identity_difference, to_dict
 from xlnet_jax.training.lock import Lock
 
 _OF_TEXT = ("corpus", "validation", "text_field", "tfds_data_dir", "corpus_errors", "tokenizer", "init")
 _OF_BLOCKS = ("seq_len", "reuse_len", "windows_per_block", "validation_fraction", "normalization")
+
+
+R = TypeVar("R", bound=RunConfig)
 
 
 class Workdir:
@@ -45,19 +52,19 @@ class Workdir:
             p.name.isdigit() and _is_complete(p) for p in self.checkpoints.iterdir()
         )
 
-    def resumes(self) -> Config | None:
+    def resumes(self, kind: type[R]) -> R | None:
         """The settings of the run that is here and has learned something; None where there is none."""
-        return self._there() if self.has_checkpoints and self.config.exists() else None
+        return self._there(kind) if self.has_checkpoints and self.config.exists() else None
 
-    def claim(self, config: Config) -> None:
+    def claim(self, config: RunConfig) -> None:
         """Takes the folder for this process and writes the settings. InputError names the identity settings in which a
         run that is here differs, or the process that is running it. Before its first checkpoint a run may change."""
         if in_bucket(self.folder):
             demand_bucket_library()
         self._make_and_lock()
         if self.config.exists() and self.has_checkpoints:
-            self._refuse(identity_difference(config, self._there()))
-        elif self.config.exists() and not _has_text_of(config, self._there()):
+            self._refuse(identity_difference(config, self._there(type(config))))
+        elif isinstance(config, Config) and self.config.exists() and not _has_text_of(config, self._there(Config)):
             for made_for_other_settings in (self.tokenizer, self.corpus):
                 made_for_other_settings.rmtree(missing_ok=True)
         write_durably(self.config, _as_json(to_dict(config)))
@@ -79,10 +86,20 @@ class Workdir:
                 f"--workdir{hint if any(d.startswith('steps: ') for d in difference) else ''}"
             )
 
-    def _make_and_lock(self) -> None:
-        try:
+    def make(self) -> None:
+        """Makes the folder, where it is not there. InputError where that cannot be."""
+        with self._named():
             self.folder.mkdir(parents=True, exist_ok=True)
+
+    def _make_and_lock(self) -> None:
+        self.make()
+        with self._named():
             self._lock = Lock(self.folder)
+
+    @contextlib.contextmanager
+    def _named(self) -> Iterator[None]:
+        try:
+            yield
         except (FileExistsError, NotADirectoryError, FileNotFoundError) as error:
             raise InputError(f"workdir {self.folder} cannot be made a folder: {error.strerror or error}") from None
         except InputError:
@@ -96,11 +113,14 @@ class Workdir:
                 "there (role Storage Object User, `gcloud auth application-default login`)"
             ) from None
 
-    def _there(self) -> Config:
+    def _there(self, kind: type[R]) -> R:
         try:
-            return from_dict(json.loads(self.config.read_text()))
+            return from_dict(kind, json.loads(self.config.read_text()))
         except (ValueError, TypeError, AttributeError) as error:
-            raise InputError(f"{self.config} is not the settings of a run: {error}") from None
+            reason = str(error).partition(";")[0]
+            raise InputError(
+                f"{self.config} is not the settings of a run of this kind ({reason}): give another --workdir"
+            ) from None
 
 
 def _has_text_of(ours: Config, theirs: Config) -> bool:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data_pipelines import sources
-from data_pipelines.tokenizer import Settings, Tokenizer, model, normalize
+from data_pipelines.tokenizer import UNK, Settings, Tokenizer, model, normalize
 from data_pipelines.tokenizer.training import RECIPE
 
 OPTIONS = [
@@ -139,6 +139,20 @@ def test_digits_and_commas_are_split_in_every_line_that_has_them(reference):
     for ids in alone:
         assert not any(len(p) > 1 and p.endswith(",") and p[-2].isdigit() for p in (split.pieces[i] for i in ids))
     assert [split.decode(np.array(ids)) for ids in alone] == lines
+
+
+def test_pieces_are_the_texts_of_the_ids_and_show_what_is_unknown(english, novels, reference):
+    with_unknown = [*novels[:50], "tea 茶叶 and ☂, ☂", "", "☂" * 3]
+    for line, ids, pieces in zip(
+        with_unknown, english.encode_lines(with_unknown), english.encode_pieces(with_unknown), strict=True
+    ):
+        known = [(english.pieces[i], piece) for i, piece in zip(ids, pieces, strict=True) if i != UNK]
+        assert all(ours == theirs for ours, theirs in known)
+        assert "".join(pieces).replace("▁", " ").strip() == normalize(line, "english")
+    digits = Tokenizer.load(reference / "data" / "spiece_digitcomma.model")
+    line = "In 1,000 or 2,500 ☂, 1943,"
+    assert "".join(digits.encode_pieces([line])[0]).replace("▁", " ").strip() == line
+    assert len(digits.encode_pieces([line])[0]) == len(digits.encode_lines([line])[0])
 
 
 # ---- long lines -----------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ import pytest
 from tests.xlnet_jax.training.tiny import CONFIG, batch_at
 from xlnet_jax.chips import CHIPS
 from xlnet_jax.config import InputError, MeshConfig, large
-from xlnet_jax.models.lm import XLNetLM
+from xlnet_jax.objectives.plm import PermutationLM
 from xlnet_jax.planning import compiler
 from xlnet_jax.planning.estimate import Plan, Traffic, state_bytes
 from xlnet_jax.planning.search import _is_settled, candidates, search
@@ -40,7 +40,9 @@ def test_the_planned_batch_is_the_one_that_the_pipeline_makes(emit):
 def test_planned_bytes_are_those_that_a_device_holds():
     config = dataclasses.replace(CONFIG, mesh=MeshConfig(fsdp=4))
     abstract = compiler.abstract_step(config, jax.devices())
-    state = init_state(config, XLNetLM(config.model), make_optimizer(config.optimizer, config.steps), abstract.plan)
+    state = init_state(
+        config.seed, PermutationLM(config), make_optimizer(config.optimizer, config.steps), abstract.plan
+    )
     held = {
         kind: sum(a.addressable_shards[0].data.nbytes for a in jax.tree.leaves(tree))
         for kind, tree in (

@@ -44,9 +44,9 @@ def test_a_workdir_holds_its_settings_and_knows_its_checkpoints(bucket, quick):
     assert (bucket / "run" / "config.json").exists()
     assert str(workdir.checkpoints) == "gs://bucket/run/checkpoints"
     (bucket / "run" / "checkpoints" / "4").mkdir(parents=True)
-    assert workdir.resumes() is None  # it was never finished
+    assert workdir.resumes(Config) is None  # it was never finished
     (bucket / "run" / "checkpoints" / "4" / "commit_success.txt").write_text("")
-    assert workdir.resumes() == Config()
+    assert workdir.resumes(Config) == Config()
     with pytest.raises(InputError, match=r"workdir gs://bucket/run holds another run \(seed: 0 there, 1 here\)"):
         Workdir(FOLDER)._refuse(["seed: 0 there, 1 here"])
 
@@ -81,7 +81,7 @@ def test_a_path_in_a_bucket_never_becomes_one_on_a_disk():
     with pytest.raises(
         InputError, match=r"--init gs://bucket/run: weights are read from a disk; copy them there first"
     ):
-        begin_from(FOLDER, Config(), None)
+        begin_from(FOLDER, Config(), None, Config().model)
 
 
 def test_a_missing_library_is_one_line_before_any_work(bucket, monkeypatch):

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 from tests.xlnet_jax.training.tiny import CONFIG, batch_at
-from xlnet_jax.config import CheckpointConfig, InputError, MeshConfig, to_dict
-from xlnet_jax.models.lm import XLNetLM
+from xlnet_jax.config import CheckpointConfig, InputError, MeshConfig
+from xlnet_jax.objectives.plm import PermutationLM
+from xlnet_jax.settings import to_dict
 from xlnet_jax.training import checkpoint, sharding
 from xlnet_jax.training.checkpoint import Checkpoints
 from xlnet_jax.training.optimizer import make_optimizer
@@ -28,18 +29,19 @@ class Run:
     def __init__(self):
         self.folder = None
         self.mesh = sharding.make_mesh(CONFIG)
-        model, tx = XLNetLM(CONFIG.model), make_optimizer(CONFIG.optimizer, CONFIG.steps)
-        self.plan_on = lambda mesh: plan_state(CONFIG, model, tx, mesh)
+        objective, tx = PermutationLM(CONFIG), make_optimizer(CONFIG.optimizer, CONFIG.steps)
+        self.plan_on = lambda mesh: plan_state(objective, tx, mesh)
         self.plan = self.plan_on(self.mesh)
-        self.fresh = lambda: init_state(CONFIG, model, tx, self.plan)
-        self.step = make_train_step(CONFIG, model, tx, self.plan, self.mesh)
+        self.fresh = lambda: init_state(CONFIG.seed, objective, tx, self.plan)
+        self.step = make_train_step(CONFIG, objective, tx, self.plan, self.mesh)
         self.put = sharding.batch_to_mesh(self.mesh, CONFIG.data.batch_size)
 
     def open(self):
         return self.open_as(CONFIG)
 
     def open_as(self, config, corpus="abc"):
-        return Checkpoints(self.folder / "checkpoints", config, self.folder / "tokenizer", STEPS_PER_BLOCK, corpus)
+        folder, data = self.folder, {"manifest_sha256": corpus}
+        return Checkpoints(folder / "checkpoints", config, folder / "tokenizer", STEPS_PER_BLOCK, data)
 
     def train(self, state, start, stop, checkpoints=None, save_at=()):
         for t in range(start, stop):
@@ -51,7 +53,7 @@ class Run:
 
     def restore(self, checkpoints, said=None, plan=None):
         said, plan = [] if said is None else said, plan or self.plan
-        return checkpoints.restore(plan.abstract, lambda: empty_mems_ZBMD(CONFIG, self.mesh), said.append)
+        return checkpoints.restore(plan.abstract, lambda: empty_mems_ZBMD(self.plan), said.append)
 
 
 @pytest.fixture(scope="module")
@@ -284,7 +286,7 @@ def test_the_memory_of_a_checkpoint_stays_until_the_next_one_is_complete(run, mo
             "abc",
             r"4 is of another model or run \(model\.d-ff: 32 there, 64 here\): give its settings, or another",
         ),
-        (CONFIG, "def", r"4 is of another corpus \(its manifest has the sha256 abc, and this one def\)"),
+        (CONFIG, "def", r"4 is of another text \(manifest_sha256 abc there, manifest_sha256 def here\)"),
     ],
 )
 def test_a_checkpoint_of_another_model_or_corpus_is_refused_and_stays(run, config, corpus, difference):

@@ -141,7 +141,7 @@ class Two:
 
     SECONDS = 400
 
-    def __init__(self, port, *arguments):
+    def __init__(self, port, *arguments, command="xlnet_jax.train"):
         flags = {
             "XLA_FLAGS": "--xla_force_host_platform_device_count=4 --xla_backend_optimization_level=0",
             "JAX_PLATFORMS": "cpu",
@@ -149,7 +149,7 @@ class Two:
         place = {"JAX_COORDINATOR_ADDRESS": f"localhost:{port}", "JAX_NUM_PROCESSES": "2"}
         self.processes = [
             subprocess.Popen(
-                [sys.executable, "-m", "xlnet_jax.train", *arguments],
+                [sys.executable, "-m", command, *arguments],
                 env=os.environ | flags | place | {"JAX_PROCESS_ID": str(process)},
                 cwd=Path(__file__).parents[3],
                 stdout=subprocess.PIPE if process == 0 else subprocess.DEVNULL,  # Gloo speaks of every connection

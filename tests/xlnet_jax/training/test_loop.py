@@ -1,6 +1,7 @@
 """The order of a step, what time is lost to, and what becomes of updates that are skipped: over stand-in devices."""
 
 import dataclasses
+import functools
 import math
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,7 +14,9 @@ from xlnet_jax.training import goodput, loop
 from xlnet_jax.training.goodput import WallTime
 from xlnet_jax.training.interrupt import Interrupt
 from xlnet_jax.training.loop import Loop
+from xlnet_jax.training.pretrain import _point_to
 from xlnet_jax.training.profile import Tracer
+from xlnet_jax.training.speed import speed
 
 UPDATE = 10.0  # seconds that the devices take
 
@@ -99,7 +102,6 @@ def run(clock, monkeypatch):
             steps=8,
             optimizer=dataclasses.replace(CONFIG.optimizer, max_skipped=max_skipped),
             log=dataclasses.replace(CONFIG.log, every_steps=2),
-            eval=dataclasses.replace(CONFIG.eval, every_steps=evaluate),
         )
 
         def batches():
@@ -131,8 +133,13 @@ def run(clock, monkeypatch):
         what = SimpleNamespace(events=devices.events, written=written, said=said, lost=times.lost)
         run.last = what
         Loop(
-            config, 5.0, 4, devices.update, lambda batch: batch,
-            SimpleNamespace(loss=lambda *_: lasts(7.0, "evaluate")), checkpoints,
+            config, {"unigram": 5.0}, functools.partial(speed, config),
+            functools.partial(_point_to, config, SimpleNamespace(folder="runs/x"), 4),
+            devices.update, lambda batch: batch,
+            SimpleNamespace(
+                run=lambda *_: {"loss": lasts(7.0, "evaluate")}, describe=str, every_steps=evaluate,
+                is_worth_saving=False, is_enough=False,
+            ), checkpoints,
             SimpleNamespace(write=written.append, flush=lambda: None),
             SimpleNamespace(say=said.append, show=lambda *_: None, advance=lambda _: None),
             Interrupt(), times, Tracer(range(0), 0, Path(), Path(), said.append),

@@ -6,12 +6,12 @@ import math
 import jax
 import numpy as np
 import pytest
-from jax.sharding import PartitionSpec
+from jax.sharding import NamedSharding, PartitionSpec
 
 from tests.xlnet_jax.training.test_step import train
 from tests.xlnet_jax.training.tiny import CONFIG, NO_DROPOUT
 from xlnet_jax.config import InputError, MeshConfig
-from xlnet_jax.models.lm import XLNetLM
+from xlnet_jax.objectives.plm import PermutationLM
 from xlnet_jax.training import sharding
 from xlnet_jax.training.optimizer import make_optimizer
 from xlnet_jax.training.state import init_state, plan_state
@@ -45,8 +45,8 @@ def test_micro_batches_give_the_numbers_of_the_whole_batch():
 def test_parameters_optimizer_memory_and_batch_are_divided_by_the_table():
     config = on(MeshConfig(fsdp=4, tensor=2))
     mesh = sharding.make_mesh(config)
-    model, tx = XLNetLM(config.model), make_optimizer(config.optimizer, config.steps)
-    state = init_state(config, model, tx, plan_state(config, model, tx, mesh))
+    objective, tx = PermutationLM(config), make_optimizer(config.optimizer, config.steps)
+    state = init_state(config.seed, objective, tx, plan_state(objective, tx, mesh))
 
     def parts(array):
         return math.prod(array.shape) // array.addressable_shards[0].data.size
@@ -67,8 +67,8 @@ def test_parameters_optimizer_memory_and_batch_are_divided_by_the_table():
 def test_a_vocabulary_that_the_mesh_does_not_divide_stays_whole():
     config = on(MeshConfig(fsdp=4, tensor=2))
     config = dataclasses.replace(config, model=dataclasses.replace(config.model, vocab_size=61))
-    model, tx = XLNetLM(config.model), make_optimizer(config.optimizer, config.steps)
-    plan = plan_state(config, model, tx, sharding.make_mesh(config))
+    objective, tx = PermutationLM(config), make_optimizer(config.optimizer, config.steps)
+    plan = plan_state(objective, tx, sharding.make_mesh(config))
     assert plan.shardings.params["backbone"]["word_embedding"].spec == PartitionSpec(None, "fsdp")
 
 
@@ -126,3 +126,13 @@ def test_a_process_builds_the_rows_of_its_devices(monkeypatch):
     assert list(sharding.process_rows(sharding.make_mesh(CONFIG), 8)) == list(range(8))
     monkeypatch.setattr(sharding, "over_batch", lambda mesh: OfHost())
     assert list(sharding.process_rows(None, 8)) == [0, 1, 6, 7]
+
+
+def test_arrays_of_the_host_are_divided_as_asked_without_word_from_other_processes(monkeypatch):
+    monkeypatch.setattr(jax, "device_put", None)  # it sends them around
+    mesh = sharding.make_mesh(on(MeshConfig(fsdp=4, tensor=2)))
+    whole = {"a": np.arange(16.0).reshape(8, 2), "b": np.array(7, np.int32)}
+    asked = {"a": NamedSharding(mesh, PartitionSpec("fsdp", "tensor")), "b": sharding.replicated(mesh)}
+    found = sharding.from_host(whole, asked)
+    assert found["a"].addressable_shards[0].data.shape == (2, 1)
+    jax.tree.map(np.testing.assert_array_equal, found, whole)

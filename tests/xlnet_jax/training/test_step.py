@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tests.xlnet_jax.training.tiny import CONFIG, NO_DROPOUT, batch_at
-from xlnet_jax.models.lm import XLNetLM
+from xlnet_jax.objectives.plm import PermutationLM
 from xlnet_jax.training import sharding
 from xlnet_jax.training.optimizer import make_optimizer
 from xlnet_jax.training.state import init_state, plan_state
@@ -17,10 +17,10 @@ from xlnet_jax.training.step import make_train_step
 def train(config, devices=8, steps=5):
     """(losses of the first updates, final params)."""
     mesh = sharding.make_mesh(config, jax.devices()[:devices])
-    model, tx = XLNetLM(config.model), make_optimizer(config.optimizer, config.steps)
-    plan = plan_state(config, model, tx, mesh)
-    state = init_state(config, model, tx, plan)
-    step = make_train_step(config, model, tx, plan, mesh)
+    objective, tx = PermutationLM(config), make_optimizer(config.optimizer, config.steps)
+    plan = plan_state(objective, tx, mesh)
+    state = init_state(config.seed, objective, tx, plan)
+    step = make_train_step(config, objective, tx, plan, mesh)
     put = sharding.batch_to_mesh(mesh, config.data.batch_size)
     losses = []
     for t in range(steps):
@@ -77,8 +77,8 @@ def test_bfloat16_follows_float32():
 def test_every_parameter_learns():
     config = NO_DROPOUT
     mesh = sharding.make_mesh(config)
-    model, tx = XLNetLM(config.model), make_optimizer(config.optimizer, config.steps)
-    before = jax.device_get(init_state(config, model, tx, plan_state(config, model, tx, mesh)).params)
+    objective, tx = PermutationLM(config), make_optimizer(config.optimizer, config.steps)
+    before = jax.device_get(init_state(config.seed, objective, tx, plan_state(objective, tx, mesh)).params)
     _, after = train(config)
     # Keys are shared by r_r and the others alike; only what is never used would stay.
     still = [
@@ -101,11 +101,11 @@ class Run:
 
     def __init__(self, config):
         self.mesh = sharding.make_mesh(config)
-        model, tx = XLNetLM(config.model), make_optimizer(config.optimizer, config.steps)
-        self.plan = plan_state(config, model, tx, self.mesh)
+        objective, tx = PermutationLM(config), make_optimizer(config.optimizer, config.steps)
+        self.plan = plan_state(objective, tx, self.mesh)
         self.put = sharding.batch_to_mesh(self.mesh, config.data.batch_size)
-        self.state = init_state(config, model, tx, self.plan)
-        self._step = make_train_step(config, model, tx, self.plan, self.mesh)
+        self.state = init_state(config.seed, objective, tx, self.plan)
+        self._step = make_train_step(config, objective, tx, self.plan, self.mesh)
 
     def update(self, batch):
         self.state, metrics = self._step(self.state, self.put(batch))

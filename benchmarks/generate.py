@@ -1,0 +1,150 @@
+"""New tokens here and by Hugging Face's generate (PyTorch, eager), A B A B: python benchmarks/generate.py
+
+Needs `pip install torch transformers`; without them the second table comes alone. Both sides have the same random
+weights, float32, and go on from one text, greedily, to the last token asked for. Hugging Face's side runs with its
+memory (`use_mems`, its way of not computing everything again), and with --recomputing once more without. Loading and
+compilation are left out, reading the text is in. Then the time a token here, of texts that outgrow their context.
+"""
+
+import argparse
+import dataclasses
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from importlib.util import find_spec
+from types import SimpleNamespace
+from typing import Any, cast
+
+import jax
+import numpy as np
+
+import xlnet_jax
+from data_pipelines.tokenizer import EOD, SPECIAL_PIECES
+from xlnet_jax.config import PRESETS, ModelConfig
+from xlnet_jax.interop.pretrained import Pretrained
+from xlnet_jax.interop.weights import initial_params
+from xlnet_jax.objectives.blanks import Blanks, Kind
+from xlnet_jax.objectives.generation import CHUNK, Generator, Sampling
+
+PROMPT = 50
+CORES = len(os.sched_getaffinity(0))
+MULTIPLES = 1, 2, 4, 8
+OURS, THEIRS, RECOMPUTING = "xlnet_jax", "Hugging Face", "Hugging Face, use_mems=False"
+
+
+def random_model(config: ModelConfig) -> Pretrained:
+    """With no tokenizer, and no end of text."""
+    config = dataclasses.replace(config, dtype="float32")
+    params = jax.tree.map(np.array, initial_params(config, None))
+    params["output_bias"][EOD] = -1e9
+    return Pretrained(config, params)
+
+
+def our_draws(model: Pretrained, ids: np.ndarray, context: int) -> Callable[[int], Iterator[int]]:
+    """Draws so many pieces, and says how many there are, whenever there are more."""
+    pieces = [*SPECIAL_PIECES, *map(str, range(model.model.vocab_size - len(SPECIAL_PIECES)))]
+    tokenizer = cast(Any, SimpleNamespace(pieces=pieces, vocab_size=len(pieces)))
+    generator = Generator(dataclasses.replace(model, tokenizer=tokenizer), Sampling(temperature=0), context)
+
+    def draws(new: int) -> Iterator[int]:
+        targets = np.arange(len(ids), len(ids) + new, dtype=np.int32)
+        text = Blanks(ids, targets, np.full(new, Kind.OPEN), ("", ""), np.zeros(new, np.int32))
+        for (drawn,) in generator.draw([text], jax.random.key(0)):
+            yield len(drawn.ids_T)
+
+    return draws
+
+
+def our_side(model: Pretrained, ids: np.ndarray, context: int) -> Callable[[int], None]:
+    """Draws so many pieces."""
+    draws = our_draws(model, ids, context)
+
+    def draw(new: int) -> None:
+        assert max(draws(new)) == new
+
+    return draw
+
+
+def their_side(model: Pretrained, ids: np.ndarray, use_mems: bool) -> Callable[[int], None]:
+    """The same in transformers, from a folder in its format."""
+    import torch
+    from transformers import XLNetLMHeadModel, logging
+
+    logging.set_verbosity_error()
+    torch.set_num_threads(CORES)
+    with tempfile.TemporaryDirectory() as folder:
+        # Without a limit its memory holds all of the text, as it does in its released models.
+        unlimited = dataclasses.replace(model, model=dataclasses.replace(model.model, mem_len=0))
+        xlnet_jax.save(unlimited, f"{folder}/hf", "hf")
+        theirs = cast(Any, XLNetLMHeadModel.from_pretrained(f"{folder}/hf")).eval()
+
+    def generate(new: int) -> None:
+        given = torch.from_numpy(ids[None].astype(np.int64))
+        made = theirs.generate(given, max_new_tokens=new, do_sample=False, eos_token_id=None, use_mems=use_mems)
+        assert made.shape[1] == len(ids) + new
+
+    return generate
+
+
+def seconds(run: Callable[[int], None], new: int) -> float:
+    start = time.perf_counter()
+    run(new)
+    return time.perf_counter() - start
+
+
+def compare(model: Pretrained, ids: np.ndarray, given: argparse.Namespace) -> None:
+    sides = {OURS: our_side(model, ids, given.context), THEIRS: their_side(model, ids, use_mems=True)}
+    if given.recomputing:
+        sides[RECOMPUTING] = their_side(model, ids, use_mems=False)
+    for run in sides.values():
+        run(2)  # compiles
+    turns = [{name: seconds(run, given.new) for name, run in sides.items()} for _ in range(given.pairs)]
+    medians = {name: statistics.median(turn[name] for turn in turns) for name in sides}
+    print(f"\n{f'{given.new} tokens behind {len(ids)}':30}{'seconds':>9}{'ms/token':>10}{'ratio':>8}")
+    for name, median in medians.items():
+        print(f"{name:30}{median:9.2f}{1e3 * median / given.new:10.1f}{median / medians[OURS]:8.2f}", flush=True)
+
+
+def grow(model: Pretrained, ids: np.ndarray, context: int, rounds: int) -> None:
+    """Medians over the chunks in which one long text is drawn, several times."""
+    draws = our_draws(model, ids, context)
+    list(draws(CHUNK + 2))  # compiles
+    took: dict[int, list[float]] = {multiple: [] for multiple in MULTIPLES}
+    for _ in range(rounds):
+        before, drawn = time.perf_counter(), 0
+        for count in draws(MULTIPLES[-1] * context):
+            now = time.perf_counter()
+            if count - drawn == CHUNK:  # and not the one with which reading the text ends
+                took[next(m for m in MULTIPLES if count <= m * context + 1)].append((now - before) / CHUNK)
+            before, drawn = now, count
+    print(f"\n{f'context of {context}, drawn so far':30}{'ms/token':>9}")
+    for multiple, seconds_each in took.items():
+        print(f"{f'up to {multiple * context}':30}{1e3 * statistics.median(seconds_each):9.2f}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("--preset", choices=PRESETS, default="base", help="size of the network")
+    parser.add_argument("--new", type=int, default=100, help="tokens to draw")
+    parser.add_argument("--context", type=int, default=512, help="positions that are kept here")
+    parser.add_argument("--pairs", type=int, default=3, help="turns of each side")
+    parser.add_argument("--recomputing", action="store_true", help="Hugging Face's without memory as well")
+    parser.add_argument("--growing", choices=PRESETS, default="small", help="size of the network of the second table")
+    parser.add_argument("--growing-context", type=int, default=128, help="positions that it keeps")
+    given = parser.parse_args()
+    ids = np.random.default_rng(0).integers(len(SPECIAL_PIECES), 4_000, PROMPT, dtype=np.int32)
+    if find_spec("torch") and find_spec("transformers"):
+        model = random_model(PRESETS[given.preset]().model)
+        print(f"{given.preset}: {model.model.num_layers} layers of {model.model.d_model}, {CORES} cores")
+        compare(model, ids, given)
+    else:
+        print("no torch or transformers: nothing to compare with")
+    model = random_model(PRESETS[given.growing]().model)
+    print(f"\n{given.growing}: {model.model.num_layers} layers of {model.model.d_model}")
+    grow(model, ids, given.growing_context, given.pairs)
+
+
+if __name__ == "__main__":
+    main()

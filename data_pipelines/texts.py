@@ -1,0 +1,90 @@
+"""Texts one by one, each with the place it came from and its id: what a result a text is written for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Literal, NamedTuple
+
+from data_pipelines.readers import Errors, JsonLinesFile, ParquetFile, TextFile, decoded, field_of, without_surrogates
+from data_pipelines.sources import Source, Unit
+from xlnet_jax.config import InputError
+
+TextUnit = Literal["line", "document"]
+Id = str | int
+
+
+class TextRecord(NamedTuple):
+    """A text that is not empty."""
+
+    text: str
+    where: str  # file and line or row, for messages
+    id: Id | None = None
+
+
+def read_texts(
+    sources: Sequence[Source], unit: TextUnit, id_field: str | None = None, errors: Errors = "strict"
+) -> Iterator[TextRecord]:
+    """The texts of these sources in order, one at a time in memory.
+
+    unit, of text files: every line is a text, or every document (lines up to a blank one, joined by spaces); an object
+    of JSON Lines or a row of Parquet is always one text. id_field: what holds its id, a text or a whole number.
+    errors: as in `sources.read_lines`.
+
+    Raises InputError, with file and line or row, where a text is empty, or has no such fields.
+    """
+    for source in sources:
+        for part in source.units:
+            for record in _texts(part, unit, id_field, errors):
+                if not record.text:
+                    hint = "; only documents (embed --unit document) are divided by blank lines"
+                    raise InputError(
+                        f"{record.where} is empty: leave it out{hint if isinstance(part, TextFile) else ''}"
+                    )
+                yield record
+
+
+def _texts(part: Unit, unit: TextUnit, id_field: str | None, errors: Errors) -> Iterator[TextRecord]:
+    if isinstance(part, JsonLinesFile):
+        for where, values in part.objects(errors):
+            text = without_surrogates((part.text_of(values, where) or "").strip(), where.removeprefix("text "), errors)
+            yield TextRecord(text, where, _checked(_json_id(values, id_field, where), where))
+    elif isinstance(part, ParquetFile):
+        for number, (encoded, *ids) in enumerate(part.rows(id_field), start=1):
+            where = f"text {part.path}: row {number}"
+            (text,) = decoded([encoded], where.removeprefix("text "), errors)
+            yield TextRecord(text.strip(), where, _checked(ids[0], where) if ids else None)
+    elif id_field is not None:
+        raise InputError(f"--id-field {id_field}: only JSON Lines and Parquet have fields, and the text is neither")
+    else:
+        lines = (line.strip() for chunk in part.chunks(errors) for line in chunk.split("\n")[:-1])
+        name = f"text {getattr(part, 'path', 'of TFDS')}: line"
+        as_lines = unit == "line" and isinstance(part, TextFile)
+        yield from _by_line(lines, name) if as_lines else _by_document(lines, name)
+
+
+def _json_id(values: dict, id_field: str | None, where: str) -> object:
+    return None if id_field is None else field_of(values, id_field, where, "the one with the ids by --id-field")
+
+
+def _checked(value: object, where: str) -> Id | None:
+    if isinstance(value, bool) or not isinstance(value, Id | None):
+        raise InputError(f"{where}: its id {value!r} is neither a text nor a whole number")
+    return value
+
+
+def _by_line(lines: Iterable[str], name: str) -> Iterator[TextRecord]:
+    for number, line in enumerate(lines, start=1):
+        yield TextRecord(line, f"{name} {number}")
+
+
+def _by_document(lines: Iterable[str], name: str) -> Iterator[TextRecord]:
+    begin, document = 0, list[str]()
+    for number, line in enumerate(lines, start=1):
+        if line:
+            begin = begin if document else number
+            document.append(line)
+        elif document:
+            yield TextRecord(" ".join(document), f"{name} {begin}")
+            document = []
+    if document:
+        yield TextRecord(" ".join(document), f"{name} {begin}")

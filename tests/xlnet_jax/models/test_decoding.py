@@ -1,0 +1,140 @@
+"""Passes of two rows with a cache against the ordinary network, which computes everything anew."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests.xlnet_jax.random_models import SMALL, random_params
+from xlnet_jax.models.decoding import advance, prefill, prepare
+from xlnet_jax.models.inputs import compact_inputs
+from xlnet_jax.models.lm import XLNetLM
+
+TINY = dataclasses.replace(SMALL, num_layers=2)
+CONFIGS = {
+    "default": TINY,
+    "other": dataclasses.replace(
+        TINY, attn_type="uni", same_length=True, untie_r=False, clamp_len=3, activation="gelu_erf"
+    ),
+    "bfloat16": dataclasses.replace(TINY, dtype="bfloat16"),
+}
+CONTEXT, LENGTH, TARGETS = 8, 9, 4
+PROMPTS = 3, 5  # lengths
+
+
+def tokens(seed, *shape):
+    return np.random.default_rng(seed).integers(9, 39, shape).astype(np.int32)
+
+
+@functools.cache
+def strong_params(config):
+    """Large enough that attention has its say."""
+    return jax.tree.map(lambda weight: 2 * weight, random_params(config, None))
+
+
+@functools.cache
+def programs(config):
+    return (
+        jax.jit(functools.partial(prefill, config), static_argnums=4),
+        jax.jit(functools.partial(advance, config)),
+        jax.jit(XLNetLM(config).apply),
+    )
+
+
+def cached_logits(config, params, ids_BL, known_BL, order_BT, ahead):
+    """[T, B, V]: of each target, told the tokens of ids_BL one by one; position p has the token of p mod L."""
+    begin, go_on, _ = programs(config)
+    decoder = prepare(config, params, CONTEXT, ahead)
+    batch, length = ids_BL.shape
+    cache, logits_BV = begin(decoder, jnp.asarray(ids_BL), known_BL, order_BT[:, 0], CONTEXT)
+    found = [logits_BV]
+    for here_B, next_B in zip(order_BT.T, order_BT.T[1:], strict=False):
+        cache, logits_BV = go_on(decoder, cache, ids_BL[np.arange(batch), here_B % length], here_B, next_B)
+        found.append(logits_BV)
+    return np.asarray(found)
+
+
+def ranked_logits(config, params, ids_BL, known_BL, order_BT):
+    """The same by one pass of the ordinary network over a window that holds all positions."""
+    rank_BL = np.full(ids_BL.shape, -1)
+    for rank_L, order_T in zip(rank_BL, order_BT, strict=True):
+        rank_L[order_T] = np.arange(len(order_T))
+    real_BL = known_BL | (rank_BL >= 0)
+    inputs = compact_inputs(
+        *map(jnp.asarray, (ids_BL, np.zeros_like(ids_BL), rank_BL, order_BT)),
+        jnp.zeros(len(ids_BL), bool),
+        jnp.zeros((len(ids_BL), CONTEXT - 1), bool),
+        attention_mask_BL=jnp.asarray(real_BL),
+    )
+    mems = jnp.zeros((config.num_layers, len(ids_BL), CONTEXT - 1, config.d_model))
+    return np.swapaxes(programs(config)[2]({"params": params}, inputs, mems)[0], 0, 1)
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_what_is_cached_gives_what_the_ordinary_network_gives_by_ranks(name):
+    """A text that grows, and while it fits the context; two lengths in one batch."""
+    config = CONFIGS[name]
+    params, ids = strong_params(config), tokens(0, 2, LENGTH)
+    known = np.arange(LENGTH)[None] < np.array(PROMPTS)[:, None]
+    order = np.array([np.arange(n, n + TARGETS) for n in PROMPTS])
+    ours = cached_logits(config, params, ids, known, order, ahead=False)
+    theirs = ranked_logits(config, params, ids, known, order)
+    # Of bfloat16's 8 bits the last may differ, as sums are taken in another order.
+    tolerance = 2**-7 * np.abs(theirs).max() if config.dtype == "bfloat16" else 1e-5
+    np.testing.assert_allclose(ours, theirs, rtol=0, atol=tolerance)
+    assert np.abs(theirs[0] - theirs[1]).max() > 5 * tolerance
+
+
+def test_gaps_are_filled_in_any_order_with_the_text_on_both_sides():
+    params, ids = strong_params(TINY), tokens(1, 2, LENGTH)
+    order = np.array([[4, 1, 5, 0], [2, 6, 3, 7]])
+    known = np.broadcast_to(np.arange(LENGTH) < CONTEXT, ids.shape).copy()
+    np.put_along_axis(known, order, False, axis=1)
+    ours = cached_logits(TINY, params, ids, known, order, ahead=True)
+    np.testing.assert_allclose(ours, ranked_logits(TINY, params, ids, known, order), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["default", "other"])
+def test_a_full_context_is_a_memory_of_all_but_one_of_its_positions(name):
+    """Far beyond the context, against windows of two positions behind the memory that the network makes itself."""
+    config, length, new = dataclasses.replace(CONFIGS[name], mem_len=CONTEXT - 1), PROMPTS[1], 2 * CONTEXT
+    params, ids = strong_params(config), tokens(2, 2, LENGTH)
+    known = np.broadcast_to(np.arange(LENGTH) < length, ids.shape)
+    order = np.broadcast_to(np.arange(length, length + new), (2, new))
+    ours = cached_logits(CONFIGS[name], params, ids, known, order, ahead=False)
+
+    @jax.jit
+    def window(params, ids_B2, mems, filled):
+        in_use = jnp.broadcast_to(jnp.arange(CONTEXT - 1) >= CONTEXT - 1 - filled, (2, CONTEXT - 1))
+        ranks, target, forwards = jnp.tile(jnp.arange(2), (2, 1)), jnp.ones((2, 1), jnp.int32), jnp.zeros(2, bool)
+        inputs = compact_inputs(ids_B2, None, ranks, target, forwards, in_use)
+        return XLNetLM(config).apply({"params": params}, inputs, mems, reuse_len=1)
+
+    # The memory of what is given, every token seeing every other it may: one pass, whose last position stays out.
+    mems = jnp.zeros((config.num_layers, 2, CONTEXT - 1, config.d_model))
+    inputs = compact_inputs(
+        jnp.asarray(ids), None, jnp.zeros((2, LENGTH), jnp.int32), jnp.full((2, 1), length), jnp.zeros(2, bool),
+        jnp.zeros((2, CONTEXT - 1), bool), attention_mask_BL=jnp.asarray(known),
+    )  # fmt: skip
+    mems = XLNetLM(config).apply({"params": params}, inputs, mems, reuse_len=length)[1].new_mems_ZBMD
+    for t, position in enumerate(order[0, :-1]):
+        pair = ids[:, [position % LENGTH, (position + 1) % LENGTH]]
+        logits, outputs = window(params, pair, mems, position)
+        np.testing.assert_allclose(ours[t + 1], logits[:, 0], rtol=0, atol=1e-5)
+        mems = outputs.new_mems_ZBMD
+
+
+def test_no_target_sees_its_token_or_one_that_is_drawn_later():
+    """To the bit: a text beside the same text with another token at one position."""
+    params, order = strong_params(TINY), np.array([[4, 1, 5, 0]] * 2)
+    known = np.broadcast_to((np.arange(LENGTH) < CONTEXT) & ~np.isin(np.arange(LENGTH), order), (2, LENGTH))
+    for position in range(CONTEXT):
+        ids = np.broadcast_to(tokens(3, 1, LENGTH), (2, LENGTH)).copy()
+        ids[1, position] += 1
+        one, other = np.swapaxes(cached_logits(TINY, params, ids, known, order, ahead=True), 0, 1)
+        before = order[0].tolist().index(position) + 1 if position in order else 0
+        np.testing.assert_array_equal(one[:before], other[:before])
+        assert (np.abs(one[before:] - other[before:]).max(axis=-1) > 1e-3).all()

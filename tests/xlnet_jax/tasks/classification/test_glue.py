@@ -1,0 +1,204 @@
+"""The published tasks by name: their columns, the order of their labels, their metrics and GLUE's submissions."""
+
+import dataclasses
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from etils import epath
+
+from xlnet_jax.config import InputError
+from xlnet_jax.tasks.classification.glue import PUBLISHED
+from xlnet_jax.tasks.classification.task import TextTask, with_files_of_roles
+from xlnet_jax.tasks.defaults import DEFAULTS
+from xlnet_jax.tasks.features import Features
+
+# header of the published TSV (CoLA and Yelp have none), a line, its text, second text and label, and the same line as
+# TFDS and Hugging Face have it.
+MNLI_HEADER = "index promptID pairID genre s1_binary s2_binary s1_parse s2_parse sentence1 sentence2 label1 gold_label"
+PAIR = {"sentence1": "A b", "sentence2": "C"}
+CASES = {
+    "cola": ("", "gj04|0|*|A b", "A b", None, "0", {"sentence": "A b", "label": 0}),
+    "sst-2": ("sentence label", "A b|1", "A b", None, "1", {"sentence": "A b", "label": 1}),
+    "mrpc": ("Quality|#1 ID|#2 ID|#1 String|#2 String", "1|7|8|A b|C", "A b", "C", "1", {**PAIR, "label": 1}),
+    "qqp": (
+        "id qid1 qid2 question1 question2 is_duplicate", "3|1|2|A b|C|0", "A b", "C", "0",
+        {"question1": "A b", "question2": "C", "label": 0},
+    ),
+    "sts-b": (
+        "index genre filename year old_index source1 source2 sentence1 sentence2 score", "0|n|n|n|n|n|n|A b|C|4.75",
+        "A b", "C", 4.75, {**PAIR, "label": 4.75},
+    ),
+    "mnli": (
+        MNLI_HEADER, "0|1|2|f|x|x|x|x|A b|C|neutral|contradiction", "A b", "C", "contradiction",
+        {"premise": "A b", "hypothesis": "C", "label": 2},
+    ),
+    "qnli": (
+        "index question sentence label", "0|A b|C|not_entailment", "A b", "C", "not_entailment",
+        {"question": "A b", "sentence": "C", "label": 1},
+    ),
+    "rte": ("index sentence1 sentence2 label", "0|A b|C|entailment", "A b", "C", "entailment", {**PAIR, "label": 0}),
+    "wnli": ("index sentence1 sentence2 label", "0|A b|C|1", "A b", "C", "1", {**PAIR, "label": 1}),
+    "ax": (
+        "Lexical Semantics|Domain|Premise|Hypothesis|Label", "|News|A b|C|neutral", "A b", "C", "neutral",
+        {"premise": "A b", "hypothesis": "C", "label": 1},
+    ),
+}  # fmt: skip
+
+
+def task(name, **settings):
+    return TextTask(dataclasses.replace(DEFAULTS[name](), **settings))
+
+
+def tabbed(line):
+    return line.replace("|", "\t") if "|" in line else line.replace(" ", "\t")
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_task_is_read_from_its_published_files_and_from_the_hubs(tmp_path, name):
+    header, line, text, pair, label, of_hub = CASES[name]
+    (tmp_path / "dev.tsv").write_text("".join(tabbed(x) + "\n" for x in (header, line) if x))
+    pq.write_table(pa.Table.from_pylist([of_hub]), tmp_path / "dev.parquet")
+    for file in ("dev.tsv", "dev.parquet"):
+        (example,) = task(name).read([str(tmp_path / file)], labelled=True)
+        assert (example.text, example.text_pair, example.label) == (text, pair, label)
+
+
+@pytest.mark.parametrize(
+    ("name", "header", "line", "file"),
+    [
+        ("cola", "index sentence", "7|A b", "CoLA.tsv"),
+        ("mrpc", "index|#1 ID|#2 ID|#1 String|#2 String", "7|1|2|A b|C", "MRPC.tsv"),
+        ("qqp", "id question1 question2", "7|A b|C", "QQP.tsv"),
+        ("ax", "index sentence1 sentence2", "7|A b|C", "AX.tsv"),
+        ("sts-b", "index sentence1 sentence2", "7|A b|C", "STS-B.tsv"),
+    ],
+)
+def test_predictions_for_a_test_file_are_a_submission_to_glue(tmp_path, name, header, line, file):
+    (tmp_path / "test.tsv").write_text(tabbed(header) + "\n" + tabbed(line) + "\n")
+    glue = task(name)
+    examples = glue.read([str(tmp_path / "test.tsv")], labelled=False)
+    glue.features([], NoTokenizer, glue.head([]), False)
+    labels = glue.head([]).labels
+    outputs = {"scores": np.array([5.5])} if name == "sts-b" else {"log_probs": np.log(np.eye(len(labels))[-1:] + 1e-9)}
+    written = glue.write(epath.Path(tmp_path), examples, items(1), outputs)
+    assert written == ["predictions.tsv", file]
+    answer = "5.000" if name == "sts-b" else labels[-1]
+    assert (tmp_path / file).read_text() == f"index\tprediction\n7\t{answer}\n"
+
+
+class NoTokenizer:
+    """For examples that are none."""
+
+    encode_lines = staticmethod(list)
+
+
+def items(number):
+    return Features({}, {}, np.arange(number))
+
+
+def test_labels_have_the_originals_order():
+    orders = {name: task(name).head([]).labels for name in CASES if name != "sts-b"}
+    assert orders == {
+        **dict.fromkeys(("cola", "sst-2", "mrpc", "qqp", "wnli"), ("0", "1")),
+        **dict.fromkeys(("mnli", "ax"), ("contradiction", "entailment", "neutral")),
+        **dict.fromkeys(("qnli", "rte"), ("entailment", "not_entailment")),
+    }
+
+
+def test_mnli_is_read_and_measured_in_its_two_parts(tmp_path):
+    for part, labels in (("matched", ["neutral"] * 3), ("mismatched", ["entailment", "neutral"])):
+        lines = [f"{i}|1|2|f|x|x|x|x|A|B|{label}|{label}" for i, label in enumerate(labels)]
+        text = "\n".join(tabbed(x) for x in (MNLI_HEADER, *lines)) + "\n"
+        (tmp_path / f"dev_{part}.tsv").write_text(text)
+        (tmp_path / f"test_{part}.tsv").write_text(text)
+    folder = str(tmp_path)
+    config = with_files_of_roles(dataclasses.replace(DEFAULTS["mnli"](), eval=(folder,), predict=(folder,)))
+    assert [p.rpartition("/")[2] for p in config.eval] == ["dev_matched.tsv", "dev_mismatched.tsv"]
+    mnli = TextTask(config)
+    mnli.features([], NoTokenizer, mnli.head([]), False)
+    all_neutral = {"log_probs": np.log(np.array([[0.1, 0.2, 0.7]] * 5))}
+    found = mnli.metrics(mnli.read(config.eval, labelled=True), items(5), all_neutral)
+    assert (found["accuracy"], found["accuracy_m"], found["accuracy_mm"]) == (0.8, 1.0, 0.5)
+    unlabelled = mnli.read(config.predict, labelled=False)
+    assert mnli.write(epath.Path(tmp_path), unlabelled, items(5), all_neutral)[1:] == ["MNLI-m.tsv", "MNLI-mm.tsv"]
+    assert (tmp_path / "MNLI-mm.tsv").read_text() == "index\tprediction\n0\tneutral\n1\tneutral\n"
+
+
+def test_tasks_of_two_metrics_are_chosen_by_their_mean():
+    for name, metrics in (
+        ("mrpc", ("accuracy", "f1")),
+        ("qqp", ("accuracy", "f1")),
+        ("sts-b", ("pearson", "spearman")),
+    ):
+        assert (task(name).metric, PUBLISHED[name].metrics) == ("average", metrics)
+    mrpc = task("mrpc")
+    mrpc.features([], NoTokenizer, mrpc.head([]), False)
+    examples = [example(label) for label in "1100"]
+    found = mrpc.metrics(examples, items(4), {"log_probs": np.log(np.array([[0.1, 0.9]] * 4))})
+    assert found["average"] == pytest.approx((0.5 + 2 / 3) / 2)
+    assert {name: task(name).metric for name in ("cola", "ax", "mnli", "sst-2", "imdb")} == {
+        "cola": "mcc", "ax": "mcc", "mnli": "accuracy", "sst-2": "accuracy", "imdb": "accuracy",
+    }  # fmt: skip
+
+
+def example(label):
+    from xlnet_jax.tasks.classification.task import TextExample
+
+    return TextExample("0", "a", None, label, "a.tsv: line 2")
+
+
+def test_quora_lines_that_are_published_incomplete_are_left_out(tmp_path, capsys):
+    header = tabbed("id qid1 qid2 question1 question2 is_duplicate")
+    (tmp_path / "train.tsv").write_text(f"{header}\n1\t1\t2\ta\tb\t0\n2\t3\t4\ta\n3\t5\t6\ta\t\t1\n")
+    first, second = task("qqp").read([str(tmp_path / "train.tsv")], labelled=True)
+    assert (first.text_pair, second.text_pair) == ("b", None)  # as the original, to which an empty text is none
+    assert "1 incomplete lines left out" in capsys.readouterr().err
+
+
+def test_reviews_are_read_as_they_are_published(tmp_path):
+    (tmp_path / "train.csv").write_text('"5","It was ""so"" \\""good\\"".\\nYes."\n')
+    (yelp,) = task("yelp-5").read([str(tmp_path / "train.csv")], labelled=True)
+    assert (yelp.text, yelp.label) == ('It was "so" "good".\nYes.', "5")
+    for place in (
+        "train/neg/0_1.txt",
+        "train/pos/0_9.txt",
+        "train/unsup/0_0.txt",
+        "test/pos/0_8.txt",
+        "test/neg/1.txt",
+    ):
+        (tmp_path / place).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / place).write_text(f"{place}<br />")
+    (tmp_path / "train.csv").unlink()
+    here = (str(tmp_path),)
+    config = with_files_of_roles(dataclasses.replace(DEFAULTS["imdb"](), train=here, eval=here))
+    examples = TextTask(config).read(config.train, labelled=True)
+    assert [(e.text, e.label) for e in examples] == [
+        ("train/neg/0_1.txt<br />", "neg"), ("train/pos/0_9.txt<br />", "pos"),
+    ]  # fmt: skip
+    assert [e.label for e in TextTask(config).read(config.eval, labelled=True)] == ["neg", "pos"]
+
+
+def test_a_label_that_the_task_does_not_have_is_named(tmp_path):
+    (tmp_path / "dev.tsv").write_text("sentence\tlabel\na\t1\nb\t2\n")
+    with pytest.raises(InputError, match=r"dev.tsv: line 3: the label 2 is none of 0, 1, which sst-2 has"):
+        task("sst-2").read([str(tmp_path / "dev.tsv")], labelled=True)
+    pq.write_table(pa.table({"sentence": ["a"], "label": [-1]}), tmp_path / "test.parquet")
+    with pytest.raises(InputError, match=r"test.parquet: row 1: it has no label; training and evaluation need one"):
+        task("sst-2").read([str(tmp_path / "test.parquet")], labelled=True)
+
+
+def test_each_task_starts_from_the_settings_of_the_paper_or_the_original():
+    settings = {name: DEFAULTS[name]() for name in PUBLISHED}
+    table8 = {
+        name: (c.data.seq_len, c.data.batch_size, c.optimizer.learning_rate, c.steps) for name, c in settings.items()
+    }
+    assert table8["mnli"] == (128, 128, 2e-5, 10_000)
+    assert table8["yelp-5"] == (512, 128, 1e-5, 10_000)
+    assert table8["sts-b"] == (128, 32, 5e-5, 1_200)
+    assert table8["imdb"] == (512, 32, 2e-5, 4_000)
+    for name, config in settings.items():
+        assert config.head.task == PUBLISHED[name].kind
+        o, m = config.optimizer, config.model
+        assert (o.eps, o.weight_decay, o.layer_decay, m.dropout, m.attention_dropout) == (1e-6, 0.01, 1.0, 0.1, 0.1)

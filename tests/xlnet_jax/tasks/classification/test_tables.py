@@ -1,0 +1,191 @@
+"""Tables of every form give the same rows, and what is wrong in them is named with its line."""
+
+import csv
+import gzip
+import json
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from xlnet_jax.config import InputError
+from xlnet_jax.tasks.classification.tables import Form, field, files_of_role, read_table, text_field
+
+PLAIN = Form()
+ROWS = [
+    {"text": 'He said "no', "label": "bad"},
+    {"text": "Güte, 天", "label": "good"},
+    {"text": "plain", "label": "good"},
+]
+
+
+def tsv(path, rows, end="\n", mark=""):
+    path.write_bytes((mark + end.join(["text\tlabel", *("\t".join(r.values()) for r in rows)]) + end).encode())
+
+
+def comma_separated(path, rows):
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def dataset(folder, rows, splits=("train",)):
+    """A prepared TFDS dataset, reviews/1.0.0, whose labels are classes; those of the test split are unknown."""
+    from data_pipelines.quiet_tensorflow import tensorflow
+
+    tf = tensorflow()
+    import tensorflow_datasets as tfds
+
+    folder = folder / "reviews" / "1.0.0"
+    folder.mkdir(parents=True)
+    features = tfds.features.FeaturesDict(
+        {
+            "text": tfds.features.Text(),
+            "label": tfds.features.ClassLabel(names=["bad", "good"]),
+            "image": tfds.features.Tensor(shape=(2,), dtype=np.int32),
+        }
+    )
+    template = tfds.core.ShardedFileTemplate(data_dir=folder, dataset_name="reviews", filetype_suffix="tfrecord")
+    infos = []
+    for split in splits:
+        with tf.io.TFRecordWriter(str(folder / f"reviews-{split}.tfrecord-00000-of-00001")) as writer:
+            for row in rows:
+                label = -1 if split == "test" else row["label"]
+                writer.write(features.serialize_example({"text": row["text"], "label": label, "image": [0, 0]}))
+        infos.append(
+            tfds.core.SplitInfo(name=split, shard_lengths=[len(rows)], num_bytes=1, filename_template=template)
+        )
+    tfds.folder_dataset.write_metadata(
+        data_dir=folder, features=features, split_infos=infos, filename_template=template, check_data=False
+    )
+
+
+def rows_of(name, form=PLAIN):
+    return [row.fields for row in read_table(str(name), form)]
+
+
+def test_every_form_of_a_table_gives_the_same_rows(tmp_path):
+    tsv(tmp_path / "a.tsv", ROWS)
+    tsv(tmp_path / "windows.tsv", ROWS, end="\r\n", mark="\ufeff")
+    comma_separated(tmp_path / "a.csv", ROWS)
+    (tmp_path / "a.jsonl").write_text("\n\n".join(map(json.dumps, ROWS)))
+    (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress((tmp_path / "a.jsonl").read_bytes()))
+    pq.write_table(pa.Table.from_pylist(ROWS), tmp_path / "a.parquet")
+    for name in ("a.tsv", "windows.tsv", "a.csv", "a.jsonl", "a.jsonl.gz", "a.parquet"):
+        assert rows_of(tmp_path / name) == ROWS, name
+    assert rows_of(tmp_path / "*a.*[lv]") == ROWS * 3
+
+
+def test_a_dataset_of_tfds_gives_its_classes_by_name_or_number(tmp_path):
+    dataset(tmp_path, ROWS, ("train", "test"))
+    form = Form(tfds_data_dir=str(tmp_path))
+    assert rows_of("tfds:reviews[train]", form) == ROWS
+    assert [r["label"] for r in rows_of("tfds:reviews[test]", form)] == [None] * 3
+    numbers = Form(tfds_data_dir=str(tmp_path), class_names=False)
+    assert [r["label"] for r in rows_of("tfds:reviews[train]", numbers)] == [0, 1, 1]
+    with pytest.raises(InputError, match=r"tfds:reviews has no split dev, only .*: name one as tfds:reviews\[SPLIT\]"):
+        rows_of("tfds:reviews[dev]", form)
+
+
+def test_tables_in_the_cloud_are_read_as_those_on_disk(bucket):
+    tsv(bucket / "a.tsv", ROWS)
+    pq.write_table(pa.Table.from_pylist(ROWS), bucket / "a.parquet")
+    assert rows_of("gs://bucket/a.tsv") == rows_of("gs://bucket/a.parquet") == ROWS
+
+
+def test_a_table_without_header_has_numbers_for_columns(tmp_path):
+    (tmp_path / "a.csv").write_text('"2","a ""b"""\n"1","two\nlines"\n')
+    assert rows_of(tmp_path / "a.csv", Form(header=False)) == [{"0": "2", "1": 'a "b"'}, {"0": "1", "1": "two\nlines"}]
+    named = Form(header={"text"})
+    assert rows_of(tmp_path / "a.csv", named)[0]["0"] == "2"
+    (tmp_path / "b.csv").write_text("label,text\n1,x\n")
+    assert rows_of(tmp_path / "b.csv", named) == [{"label": "1", "text": "x"}]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        (
+            "a.tsv",
+            "text\tlabel\na\t1\nb\t1\t2\n",
+            "a.tsv: line 3 has 3 fields, and the first line has 2; mend the line",
+        ),
+        ("a.csv", 'text,label\n"a\n",1\nb\n', "a.csv: line 4 has 1 fields, and the first line has 2"),
+        ("a.csv", 'text,label\n"a"b,1\n', "a.csv: line 2 is not CSV ("),
+        ("a.csv", 'text,label\na,1\n"b', "a.csv: line 3 is not CSV (unexpected end of data)"),
+        ("a.tsv", "a\ta\n", "a.tsv: line 1 names two columns alike; if it is no header: --columns.no-header"),
+        ("a.jsonl", '{"text": 1}\n{"te', "a.jsonl: line 2 is not JSON ("),
+        ("a.jsonl", "[]", "a.jsonl: line 1 is no JSON object"),
+        ("a.tsv", b"text\nb\xffd\n", "a.tsv: line 2 is not UTF-8 (0xff); convert the file"),
+        ("a.tsv", "text\nbad\n".encode("utf-16-le"), "a.tsv: line 1 has a zero byte"),
+        ("a.parquet", "text", "a.parquet: a damaged Parquet file, or none ("),
+        ("a.tsv.gz", "text", "a.tsv.gz: the compressed data is damaged ("),
+        (None, None, "no such file; give a table (.tsv, .csv, .jsonl, .parquet), a glob in quotes, or tfds:NAME"),
+    ],
+)
+def test_what_cannot_be_read_is_named_with_its_line(tmp_path, name, content, message):
+    if name:
+        (tmp_path / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(InputError) as error:
+        rows_of(tmp_path / (name or "none.tsv"))
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_incomplete_lines_are_left_out_and_counted_where_they_are_published_so(tmp_path, capsys):
+    (tmp_path / "a.tsv").write_text("text\tlabel\na\t1\nb\nc\n\nd\t2\n")
+    assert rows_of(tmp_path / "a.tsv", Form(skip_incomplete=True)) == [
+        {"text": "a", "label": "1"},
+        {"text": "d", "label": "2"},
+    ]
+    assert "a.tsv: 2 incomplete lines left out" in capsys.readouterr().err
+
+
+def test_a_column_that_is_not_there_is_named_with_those_that_are(tmp_path):
+    tsv(tmp_path / "a.tsv", ROWS)
+    row = next(read_table(str(tmp_path / "a.tsv"), Form()))
+    assert field(row, ("sentence", "text"), "text") == ROWS[0]["text"]
+    with pytest.raises(
+        InputError, match=r"a\.tsv: line 2: there is no column a or b, only text, label: name it by --c"
+    ):
+        field(row, ("a", "b"), "text-pair")
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ('" \\t"', "line 1: its text is empty; fill it, or leave the line out"),
+        ("null", "line 1: its text is empty"),
+        ("7", "line 1: its text is no text, but 7"),
+        (r'"a \ud83d"', r"line 1: its text holds half a character, \ud83d; mend it"),
+    ],
+)
+def test_what_is_no_text_is_named_with_its_line(tmp_path, value, message):
+    (tmp_path / "a.jsonl").write_text(f'{{"text": {value}}}')
+    with pytest.raises(InputError) as error:
+        text_field(next(read_table(str(tmp_path / "a.jsonl"), Form())), ("text",), "text")
+    assert message in str(error.value)
+
+
+def test_a_folder_stands_for_its_files_of_a_role_and_a_dataset_for_its_split(tmp_path):
+    for name in (
+        "train.tsv",
+        "valid.csv.gz",
+        "test_a.tsv",
+        "test_b.tsv",
+        "train.md",
+        "val-00000-of-00002.parquet",
+        "val-00001-of-00002.parquet",
+    ):
+        (tmp_path / name).touch()
+    here = str(tmp_path)
+    assert files_of_role([here], (("train",),), ()) == (f"{here}/train.tsv",)
+    assert files_of_role(["x.tsv", here], (("dev",), ("valid",)), ()) == ("x.tsv", f"{here}/valid.csv.gz")
+    shards = tuple(f"{here}/val-0000{i}-of-00002.parquet" for i in range(2))
+    assert files_of_role([here], (("val",),), ()) == shards
+    assert files_of_role([here], (("test_a", "test_b"),), ()) == (f"{here}/test_a.tsv", f"{here}/test_b.tsv")
+    assert files_of_role(["tfds:a", "tfds:a[x]"], (), ("b", "c")) == ("tfds:a[b]", "tfds:a[c]", "tfds:a[x]")
+    with pytest.raises(InputError, match=r"this folder has no table named dev or v \(\.tsv, \.csv"):
+        files_of_role([here], (("dev",), ("v",)), ())

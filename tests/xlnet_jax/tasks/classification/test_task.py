@@ -1,0 +1,321 @@
+"""Texts become what the original made of them; results depend on a text alone, however it is padded and batched."""
+
+import csv
+import dataclasses
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from etils import epath
+
+from data_pipelines import sources
+from data_pipelines.tokenizer import CLS, SEP, Tokenizer
+from data_pipelines.tokenizer.settings import Settings
+from tests.xlnet_jax.random_models import SMALL, random_params
+from xlnet_jax.config import HeadConfig, InputError
+from xlnet_jax.models.heads import build_model
+from xlnet_jax.tasks.classification.task import TextExample, TextTask
+from xlnet_jax.tasks.config import ColumnsConfig, FinetuneConfig, SelectionConfig, TaskDataConfig
+from xlnet_jax.tasks.features import NO_ITEM, bucket_lengths, collate
+
+ANY = ColumnsConfig()
+PAIRS = ColumnsConfig(text_pair="text_pair")
+SEQ_LEN = 8
+
+
+def task(name="classification", model=SMALL, columns=ANY, metric=None, **data):
+    settings = {"seq_len": SEQ_LEN, "max_windows": 3, **data}
+    return TextTask(
+        FinetuneConfig(
+            task=name,
+            model=model,
+            columns=columns,
+            data=TaskDataConfig(**settings),
+            selection=SelectionConfig(metric=metric),
+        )
+    )
+
+
+def example(text, label=None, pair=None, line=2):
+    return TextExample(str(line), text, pair, label, f"a.tsv: line {line}")
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    lines = sources.read_lines(sources.find(sources.embedded()[:1]), "strict")
+    return Tokenizer.train([line for line, _ in zip(lines, range(300), strict=False)], 300, "english")
+
+
+# ---- what the network reads ------------------------------------------------------------------------------------------
+
+
+def test_texts_become_what_the_originals_converter_made_of_them(reference):
+    described = json.loads((reference / "finetune_data" / "classifier.json").read_text())
+    pieces = Tokenizer((reference / "data" / described["spiece"]).read_bytes(), Settings(lower=described["lower"]))
+    for theirs in described["examples"]:
+        labels = theirs["label_list"]
+        ours = task("classification" if labels else "regression", seq_len=theirs["max_seq_length"])
+        given = example(theirs["text_a"], theirs["label"], theirs["text_b"] or None)
+        head = ours.head([dataclasses.replace(given, label=label) for label in labels or [0.0]])
+        features = ours.features([given], pieces, head, training=True)
+        first = theirs["input_mask"].index(0)  # padding is on the left
+        assert features.tokens["input_ids"][0].tolist() == theirs["input_ids"][first:]
+        assert features.tokens["segment_ids"][0].tolist() == theirs["segment_ids"][first:]
+        assert features.values["labels"].tolist() == [
+            np.float32(theirs["label_id"]) if not labels else theirs["label_id"]
+        ]
+
+
+def test_a_long_text_keeps_its_head_its_head_and_tail_or_its_last_windows(tokenizer):
+    words = " ".join(f"word {i}" for i in range(40))
+    (ids,) = tokenizer.encode_lines([words])
+
+    def kept(**data):
+        ours = task(**data)
+        features = ours.features(
+            [example(words, "x")], tokenizer, ours.head([example("", "x"), example("", "y")]), True
+        )
+        return features.tokens["input_ids"][0].tolist()
+
+    end = [SEP, CLS]
+    assert kept(seq_len=10) == [*ids[:8], *end]
+    assert kept(seq_len=10, long_texts="head_tail") == [*ids[:2], *ids[-6:], *end]
+    assert kept(seq_len=10, long_texts="memory") == [*ids[-28:], *end]
+    assert len(ids) > 28
+
+
+def test_batches_with_memory_have_the_length_of_whole_windows():
+    assert bucket_lengths(TaskDataConfig(seq_len=16)) == (2, 4, 8, 16)
+    assert bucket_lengths(TaskDataConfig(seq_len=16, long_texts="memory", max_windows=3)) == (2, 4, 8, 16, 32, 48)
+    assert bucket_lengths(TaskDataConfig(seq_len=16, buckets=(12, 24), long_texts="memory", max_windows=2)) == (
+        12,
+        16,
+        32,
+    )
+
+
+# ---- what it says ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def setting(tokenizer):
+    """A network that learned nothing, and texts of one to many windows."""
+    model = dataclasses.replace(SMALL, vocab_size=tokenizer.vocab_size)
+    words = "it is a truth universally acknowledged that a single man in possession of".split()
+    examples = [example(" ".join(words[:n]), label, line=n) for n, label in ((1, "1"), (4, "2"), (13, "3"))]
+    return model, examples
+
+
+def test_a_result_depends_on_its_text_alone(tokenizer, setting):
+    model, examples = setting
+    ours = task(model=model, long_texts="memory")
+    head = ours.head(examples)
+    features = ours.features(examples, tokenizer, head, training=False)
+    network, params = build_model(model, head), random_params(model, head)
+    predict = jax.jit(lambda params, batch: ours.predict(network, params, batch))
+
+    def outputs(items, length, side):
+        (values,) = predict(params, collate(features, items, length, side)).values()
+        return np.asarray(values)
+
+    buckets = bucket_lengths(ours._config.data)
+    smallest = [next(b for b in buckets if b >= length) for length in features.lengths]
+    assert smallest == [4, 16, 24]
+    alone = np.concatenate([outputs([i], length, "left") for i, length in enumerate(smallest)])
+    for side in ("left", "right"):
+        together = outputs([2, NO_ITEM, 1, 0], buckets[-1], side)
+        np.testing.assert_allclose(together[[3, 2, 0]], alone, rtol=0, atol=1e-5)
+
+
+def test_earlier_windows_are_read_and_their_gradients_stopped(tokenizer, setting):
+    model, examples = setting
+    ours = task(model=model, long_texts="memory", max_windows=2)
+    head = ours.head(examples)
+    network, params = build_model(model, head), random_params(model, head)
+    features = ours.features(examples[-1:], tokenizer, head, training=True)
+    batch = jax.tree.map(jnp.asarray, collate(features, [0], 2 * SEQ_LEN, "left"))
+    first, last = np.split(np.asarray(batch["input_ids"])[0], 2)
+    only_first = np.setdiff1d(first, last)
+
+    @jax.jit
+    @jax.value_and_grad
+    def loss(params, ids):
+        return ours.score(network, params, {**batch, "input_ids": ids}, None).loss_sum
+
+    value, gradient = loss(params, batch["input_ids"])
+    of_other, _ = loss(params, batch["input_ids"].at[0, SEQ_LEN - 2].set(only_first[0] + 1))
+    assert abs(value - of_other) > 1e-4
+    of_words = gradient["backbone"]["word_embedding"]
+    assert len(only_first)
+    assert not of_words[only_first].any()
+    assert of_words[np.unique(last)].any(axis=1).all()
+
+
+def test_rows_of_padding_do_not_count(tokenizer, setting):
+    model, examples = setting
+    ours = task(model=model)
+    head = ours.head(examples)
+    features = ours.features(examples, tokenizer, head, training=True)
+    network, params = build_model(model, head), random_params(model, head)
+    score = jax.jit(lambda params, batch: ours.score(network, params, batch, None))
+    all_rows, without, alone = (
+        score(params, collate(features, items, SEQ_LEN, "left"))
+        for items in ([0, 1, 2], [NO_ITEM, 1, 0], [2, NO_ITEM, NO_ITEM])
+    )
+    assert (all_rows.weight_sum, without.weight_sum, alone.weight_sum) == (3, 2, 1)
+    np.testing.assert_allclose(all_rows.loss_sum, without.loss_sum + alone.loss_sum, rtol=0, atol=1e-5)
+
+
+def test_the_loss_of_numbers_is_the_squared_error_of_what_is_predicted(tokenizer, setting):
+    model, examples = setting
+    ours = task("regression", model)
+    examples = [dataclasses.replace(e, label=float(e.label)) for e in examples]
+    head = ours.head(examples)
+    network, params = build_model(model, head), random_params(model, head)
+    batch = collate(ours.features(examples, tokenizer, head, training=True), range(3), SEQ_LEN, "left")
+
+    @jax.jit
+    def both(params, batch):
+        return ours.score(network, params, batch, None), ours.predict(network, params, batch)["scores"]
+
+    loss, scores = both(params, batch)
+    errors = np.asarray(scores) - [e.label for e in examples]
+    np.testing.assert_allclose(loss.loss_sum, (errors**2).sum(), rtol=1e-5)
+
+
+def test_a_few_updates_learn_a_few_texts(tokenizer, setting):
+    model = dataclasses.replace(setting[0], num_layers=1, dropout=0.1, attention_dropout=0.1)
+    ours = task(model=model)
+    examples = [example(text, label) for text, label in (("house", "1"), ("room", "2"), ("he said", "3"), ("to", "2"))]
+    head = ours.head(examples)
+    features = ours.features(examples, tokenizer, head, training=True)
+    network, params = build_model(model, head), random_params(model, head)
+    batch = jax.tree.map(jnp.asarray, collate(features, range(4), SEQ_LEN, "left"))
+    optimizer = optax.adam(1e-2)
+
+    @jax.jit
+    def update(params, state, key):
+        def loss(params):
+            return ours.score(network, params, batch, key).loss_sum / 4
+
+        updates, state = optimizer.update(jax.grad(loss)(params), state)
+        return optax.apply_updates(params, updates), state
+
+    state = optimizer.init(params)
+    for key in jax.random.split(jax.random.key(0), 200):
+        params, state = update(params, state, key)
+    predicted = jax.jit(lambda params: ours.predict(network, params, batch))(params)
+    found = ours.metrics(examples, features, jax.tree.map(np.asarray, predicted))
+    assert found[ours.metric] > 0.98
+
+
+# ---- what is read and written ----------------------------------------------------------------------------------------
+
+
+def read(tmp_path, content, labelled=True, **settings):
+    (tmp_path / "a.tsv").write_text(content)
+    return task(**settings).read([str(tmp_path / "a.tsv")], labelled)
+
+
+@pytest.mark.parametrize(
+    ("settings", "content", "message"),
+    [
+        ({}, "sentence\tlabel\na\t1\n", "a.tsv: line 2: there is no column text, only sentence, label: name it by --c"),
+        ({}, "text\ny\n", "a.tsv: line 2: there is no column label, only text: name it by --columns.label"),
+        ({"columns": PAIRS}, "text\tlabel\na\t1\n", "there is no column text_pair, only text, label: name"),
+        ({}, "text\tlabel\na\t1\n \t1\n", "a.tsv: line 3: its text is empty; fill it, or leave the line out"),
+        ({"columns": PAIRS}, "text\ttext_pair\tlabel\na\t\t1\n", "a.tsv: line 2: its text_pair is empty"),
+        ({}, "text\tlabel\na\t\n", "a.tsv: line 2: it has no label; training and evaluation need one"),
+        ({}, "text\tlabel\n", "a.tsv: there are no examples in it"),
+        ({"name": "regression"}, "text\tlabel\na\tnan\n", "a.tsv: line 2: the label nan is no finite number; mend it"),
+        ({"name": "regression"}, "text\tlabel\na\t1\nb\t-inf\n", "a.tsv: line 3: the label -inf is no finite number"),
+        ({"name": "regression"}, "text\tlabel\na\tgood\n", "a.tsv: line 2: the label 'good' is no number"),
+        (
+            {"columns": ColumnsConfig(id="n")}, "n\ttext\tlabel\n7\ta\t1\n8\tb\t1\n7\tc\t2\n",
+            "a.tsv: line 4: its id 7 is also that of",
+        ),
+    ],
+)  # fmt: skip
+def test_bad_lines_are_named(tmp_path, settings, content, message):
+    with pytest.raises(InputError) as error:
+        read(tmp_path, content, **settings)
+    assert message in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("label", "id", "message"),
+    [
+        ('["x"]', "1", "line 1: its label ['x'] is neither text nor a number; an example has one label"),
+        ('{"x": 1}', "1", "line 1: its label {'x': 1} is neither text nor a number"),
+        (r'"\ud83d"', "1", r"line 1: its label holds half a character, \ud83d; mend it"),
+        ("true", r'"\ud83d"', "line 1: its id holds half a character"),
+    ],
+)
+def test_labels_and_ids_that_cannot_be_written_are_named_before_anything_is_learned(tmp_path, label, id, message):
+    (tmp_path / "a.jsonl").write_text(f'{{"text": "a", "label": {label}, "n": {id}}}\n')
+    with pytest.raises(InputError) as error:
+        task(columns=ColumnsConfig(id="n")).read([str(tmp_path / "a.jsonl")], True)
+    assert message in str(error.value)
+
+
+def test_a_run_knows_its_examples_wherever_they_lie(tmp_path):
+    """Of what is learned from, `Prepared.sha256` takes the repr."""
+    (tmp_path / "moved").mkdir()
+    here, there = (repr(read(folder, "text\tlabel\na\tx\n")) for folder in (tmp_path, tmp_path / "moved"))
+    assert here == there
+    assert here != repr(read(tmp_path, "text\tlabel\na\ty\n"))
+
+
+def test_a_label_that_training_never_saw_is_named_with_those_it_saw(tokenizer):
+    ours = task()
+    head = ours.head([example("a", "no"), example("b", "yes")])
+    assert head.labels == ("no", "yes")
+    with pytest.raises(
+        InputError, match=r"a\.tsv: line 9: the label maybe is none of the training examples', which are"
+    ):
+        ours.features([example("c", "maybe", line=9)], tokenizer, head, training=False)
+    with pytest.raises(InputError, match=r"a\.tsv: line 2: all examples have its label, no; two are needed"):
+        ours.head([example("a", "no")])
+
+
+@pytest.mark.parametrize(("labels", "shown"), [(("bad", "good"), "bad, good"), ((), "2 of them")])
+def test_a_head_of_other_labels_than_the_tasks_predicts_nothing(tokenizer, labels, shown):
+    head = HeadConfig("classification", num_labels=2, labels=labels)
+    with pytest.raises(InputError, match=f"--task mnli has the labels .*, and the head of --init {shown}: name the"):
+        task("mnli").features([example("a", None)], tokenizer, head, training=False)
+
+
+def test_settings_that_cannot_work_are_refused_at_once():
+    with pytest.raises(InputError, match=r"selection\.metric f2: classification has accuracy, f1, mcc"):
+        task(metric="f2")
+    assert task("mnli", metric="accuracy_mm").metric == "accuracy"
+    with pytest.raises(InputError, match=r"data\.seq-len 4 must be at least 5: two texts of a token each"):
+        task(seq_len=4)
+    with pytest.raises(InputError, match=r"data\.long-texts memory needs a memory: give its length by model\.mem-len"):
+        task(model=dataclasses.replace(SMALL, mem_len=0), long_texts="memory")
+
+
+def test_predictions_have_an_id_a_label_and_the_probability_of_each(tmp_path, tokenizer):
+    (tmp_path / "a.jsonl").write_text('{"key": "x 1", "text": "a"}\n{"key": 7, "text": "b"}\n')
+    ours = task(columns=ColumnsConfig(id="key"))
+    examples = ours.read([str(tmp_path / "a.jsonl")], labelled=False)
+    head = ours.head([example("a", "no"), example("b", "yes")])
+    features = ours.features(examples, tokenizer, head, training=False)
+    assert not features.values
+    outputs = {"log_probs": np.log([[0.25, 0.75], [0.875, 0.125]])}
+    assert ours.write(epath.Path(tmp_path), examples, features, outputs) == ["predictions.tsv"]
+    with (tmp_path / "predictions.tsv").open() as file:
+        assert list(csv.reader(file, delimiter="\t")) == [
+            ["id", "label", "p(no)", "p(yes)"], ["x 1", "yes", "0.25", "0.75"], ["7", "no", "0.875", "0.125"],
+        ]  # fmt: skip
+
+
+def test_predicted_numbers_have_an_id_and_a_score(tmp_path, tokenizer):
+    ours = task("regression")
+    examples = [example("a"), example("b", line=3)]
+    features = ours.features(examples, tokenizer, ours.head([]), training=False)
+    ours.write(epath.Path(tmp_path), examples, features, {"scores": np.array([-1.5, 2.0])})
+    assert (tmp_path / "predictions.tsv").read_text() == "id\tscore\n2\t-1.5\n3\t2\n"

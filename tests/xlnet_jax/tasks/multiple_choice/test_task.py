@@ -1,0 +1,301 @@
+"""Questions with options: read as published, converted as the original does but for its leak, scored and written."""
+
+import dataclasses
+import json
+import re
+
+import numpy as np
+import pytest
+from etils import epath
+
+from data_pipelines import sources
+from data_pipelines.tokenizer import CLS, SEP, Tokenizer
+from tests.conftest import SHARED
+from tests.xlnet_jax.random_models import random_params
+from tests.xlnet_jax.tasks.task_runs import outputs_and_loss, tiny, trained
+from xlnet_jax.config import HeadConfig, InputError
+from xlnet_jax.models.heads import build_model
+from xlnet_jax.tasks.config import ColumnsConfig
+from xlnet_jax.tasks.defaults import dream, race
+from xlnet_jax.tasks.multiple_choice.questions import Question
+from xlnet_jax.tasks.multiple_choice.task import MultipleChoice, encode_option
+
+MIDDLE = {
+    "id": "middle7.txt",
+    "article": "The cat sat on the mat.\nIt slept.",
+    "questions": ["Where did the cat sit?", "The cat _ on the mat."],
+    "options": [["on the mat", "in the hat", "at the bat", "by the rat"], ["ran", "sat", "ate", "hid"]],
+    "answers": ["A", "B"],
+}
+HIGH = {
+    "id": "high2.txt",
+    "article": "A dog barked at night.",
+    "questions": ["What barked?"],
+    "options": [["a cat", "a fox", "a dog", "a cow"]],
+    "answers": ["C"],
+}
+DIALOGUE = [
+    ["M: Shall we go?", "W: By bus."],
+    [{"question": "How?", "choice": ["Bus", "Car", "Foot"], "answer": "Car"}],
+    "4-7",
+]
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    lines = [line for line in sources.read_lines(sources.find(sources.embedded()[:1]), "strict") if line]
+    return Tokenizer.train(lines[:300], 300, "english")
+
+
+@pytest.fixture
+def school(tmp_path):
+    """RACE's folders."""
+    for name, content in (("middle/7.txt", MIDDLE), ("high/2.txt", HIGH)):
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).write_text(json.dumps(content))
+    return tmp_path
+
+
+def configured(task="multiple_choice", **columns):
+    config = race()
+    data = dataclasses.replace(config.data, seq_len=48)
+    choice = dataclasses.replace(config.choice, max_qa_len=24)
+    return dataclasses.replace(config, task=task, data=data, choice=choice, columns=ColumnsConfig(**columns))
+
+
+def written(path, *rows):
+    path.write_text("\n".join(json.dumps(row) for row in rows) + "\n")
+    return [str(path)]
+
+
+# ---- conversion -----------------------------------------------------------------------------------------------------
+
+
+def test_each_option_is_what_the_original_makes_of_it_where_it_stands_first(reference):
+    tokenizer = Tokenizer.load(reference / "data" / "spiece.model")
+    cases = json.loads((reference / "finetune_data" / "race.json").read_text())["examples"]
+    assert len(cases) == 12
+    for case in cases:
+        seq_len = case["max_seq_length"]
+        context, *asked = tokenizer.encode_lines([case["context"], *case["qa_list"]])
+        for i, question in enumerate(asked):
+            ids, segments = encode_option(context, question, seq_len, case["max_qa_length"])
+            theirs = {
+                k: np.array(case[k][i * seq_len : (i + 1) * seq_len])
+                for k in ("input_ids", "input_mask", "segment_ids")
+            }
+            real = theirs["input_mask"] == 0
+            original = theirs["input_ids"][real]
+            if i == 0:
+                np.testing.assert_array_equal(ids, original)
+                np.testing.assert_array_equal(segments, theirs["segment_ids"][real])
+            # Behind the text, and what leaked into it, the original's question stands whole.
+            asked_with = original[np.flatnonzero(original == SEP)[-2] :]
+            room = seq_len - len(asked_with)
+            np.testing.assert_array_equal(ids, np.concatenate([context[:room], asked_with]))
+            assert segments.tolist() == [0] * (len(ids) - len(asked_with) + 1) + [1] * (len(asked_with) - 2) + [2]
+
+
+def test_the_original_leaks_where_ours_does_not(reference):
+    cases = json.loads((reference / "finetune_data" / "race.json").read_text())["examples"]
+    later = [case["input_ids"][3 * case["max_seq_length"] :] for case in cases]
+    assert max(ids.count(CLS) for ids in later) > 1
+
+
+def test_an_option_takes_the_place_of_gaps_or_stands_behind_the_question():
+    question = Question("1", "text", "He _ and _.", ("sat", "ran"), 0, "file")
+    assert question.asked(1) == "He ran and ran."
+    assert dataclasses.replace(question, question="What did he do?").asked(0) == "What did he do? sat"
+
+
+# ---- reading --------------------------------------------------------------------------------------------------------
+
+
+def test_race_is_read_from_its_folders_with_its_levels(school):
+    found = MultipleChoice(configured("race")).read([str(school)], labelled=True)
+    assert {(q.id, q.level, q.answer, len(q.options)) for q in found} == {
+        ("high2.txt-0", "high", 2, 4), ("middle7.txt-0", "middle", 0, 4), ("middle7.txt-1", "middle", 1, 4),
+    }  # fmt: skip
+    assert next(q for q in found if q.level == "high").context == HIGH["article"]
+
+
+def test_dream_is_read_with_its_turns_as_one_text(tmp_path):
+    path = tmp_path / "dev.json"
+    path.write_text("\ufeff" + json.dumps([DIALOGUE], indent=1).replace("\n", "\r\n"))
+    (question,) = MultipleChoice(configured("dream")).read([str(path)], labelled=True)
+    assert question.context == "M: Shall we go? W: By bus."
+    assert (question.id, question.answer, question.level) == ("4-7-0", 1, None)
+
+
+def test_dream_as_published_is_read():
+    path = SHARED / "finetune" / "dream" / "dev.json"
+    if not path.is_file():
+        pytest.skip(f"DREAM is not here ({path})")
+    task = MultipleChoice(dream())
+    found = task.read([str(path)], labelled=True)
+    assert len(found) == 628
+    assert task.head(found).num_labels == 3
+
+
+def test_json_lines_answer_by_text_letter_or_number_under_any_names(tmp_path):
+    rows = [{"story": "s", "ask": "q", "options": ["B", "x", "y"], "key": key} for key in ("B", "C", 1, "y")]
+    task = MultipleChoice(configured(text="story", text_pair="ask", label="key"))
+    found = task.read(written(tmp_path / "a.jsonl", *rows), labelled=True)
+    assert [q.answer for q in found] == [0, 2, 1, 2]
+    assert [q.id for q in found] == ["a.jsonl-1", "a.jsonl-2", "a.jsonl-3", "a.jsonl-4"]
+
+
+def test_without_labels_no_answer_is_asked_for(tmp_path, school):
+    rows = [{"context": "c", "question": "q", "options": ["x", "y"], "answer": "neither"}]
+    assert MultipleChoice(configured()).read(written(tmp_path / "a.jsonl", *rows), labelled=False)[0].answer is None
+    (school / "high/2.txt").write_text(json.dumps({k: v for k, v in HIGH.items() if k != "answers"}))
+    assert MultipleChoice(configured("race")).read([str(school / "high")], labelled=False)[0].answer is None
+
+
+GOOD = {"context": "c", "question": "q", "options": ["x", "y"], "answer": "A"}
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({**GOOD, "answer": "C"}, "line 2: the answer 'C' is none of its 2 options, nor a letter from A to B"),
+        ({**GOOD, "answer": 2}, "nor a number from 0 to 1"),
+        ({**GOOD, "options": ["x"]}, "line 2 has 1 options; from 2 to 26"),
+        ({**GOOD, "options": "xy"}, "line 2, options: a list is wanted, not 'xy'"),
+        ({**GOOD, "options": ["x", 3]}, "line 2, options: a text is wanted, not 3"),
+        ({**GOOD, "options": ["", " "]}, "line 2: more than one option is empty"),
+        ({**GOOD, "options": ["x", "\ud83d"]}, r"line 2, options: its text holds half a character, \\ud83d; mend it"),
+        ({**GOOD, "id": "\ud83d"}, "line 2: its id holds half a character"),
+        ({**GOOD, "context": " "}, "line 2: the text that it asks about is empty"),
+        ({"question": "q", "options": ["x", "y"]}, "line 2 has no field 'context', only question, options"),
+        (["c", "q"], "line 2 is no JSON object; it should have context, question, options, answer"),
+        ({**GOOD, "id": "b.jsonl-1"}, r"line 2: the id b.jsonl-1 is there already \(.*line 1\)"),
+    ],
+)
+def test_what_cannot_be_read_ends_in_a_line_with_its_place(tmp_path, row, message):
+    with pytest.raises(InputError, match=message) as error:
+        MultipleChoice(configured()).read(written(tmp_path / "b.jsonl", GOOD, row), labelled=True)
+    assert re.search(r"b\.jsonl: line 2", str(error.value))
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("task", "content", "message"),
+    [
+        ("race", "{", "a.txt is not JSON"),
+        ("race", json.dumps({**HIGH, "answers": []}), "1 questions, 1 lists of options and 0 answers"),
+        ("race", json.dumps({**HIGH, "questions": [], "options": [], "answers": []}), "no questions are in it"),
+        ("dream", "{}", "a.txt: a list is wanted"),
+        ("dream", json.dumps([DIALOGUE[:2]]), "a.txt: dialogue 1 is not of DREAM's form"),
+        (
+            "dream",
+            json.dumps([[["x"], [{"question": "q", "choice": ["a", "b"]}], "7"]]),
+            r"\(7\), question 1 has no field 'answer'",
+        ),
+        ("multiple_choice", "", "no questions are in it"),
+    ],
+)
+def test_files_of_another_form_are_refused(tmp_path, task, content, message):
+    (tmp_path / "a.txt").write_text(content)
+    with pytest.raises(InputError, match=message):
+        MultipleChoice(configured(task)).read([str(tmp_path / "a.txt")], labelled=True)
+
+
+def test_names_of_fields_are_refused_where_the_form_has_its_own():
+    with pytest.raises(InputError, match="task race has fields of its own: leave --columns out, or --task multiple_ch"):
+        MultipleChoice(configured("race", text="story"))
+
+
+def test_settings_without_room_for_a_text_are_refused():
+    config = dataclasses.replace(race(), data=dataclasses.replace(race().data, seq_len=128))
+    with pytest.raises(
+        InputError, match=r"data\.seq-len 128 leaves no room beside a question of choice\.max-qa-len 128"
+    ):
+        MultipleChoice(config)
+
+
+# ---- network --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def questions():
+    def question(i, text, options, answer, level):
+        return Question(f"q{i}", text, "Who came?", options, answer, f"file: line {i}", level)
+
+    return [
+        question(1, "The old man came at night.", ("the old man", "the king", "a dog", "no one"), 0, "middle"),
+        question(2, "A dog came.", ("the king", "a dog", "an old and very angry man"), 1, "high"),
+        question(3, "No one came, and all were glad of it.", ("a dog", "no one"), 1, "high"),
+    ]
+
+
+def features_of(questions, tokenizer, head=None):
+    task = MultipleChoice(configured())
+    head = head or task.head(questions)
+    return task, head, task.features(questions, tokenizer, head, training=True)
+
+
+def test_results_do_not_depend_on_padding_or_neighbours(questions, tokenizer):
+    task, head, features = features_of(questions, tokenizer)
+    config = tiny(tokenizer.vocab_size)
+    model, params = build_model(config, head), random_params(config, head)
+    left, loss = outputs_and_loss(task, model, params, features, 1, 44, "left")
+    right, other = outputs_and_loss(task, model, params, features, 2, 48, "right")
+    np.testing.assert_allclose(left["probabilities"], right["probabilities"], rtol=0, atol=1e-5)
+    assert loss == pytest.approx(other, abs=1e-5)
+
+
+def test_an_option_that_a_question_lacks_has_no_share(questions, tokenizer):
+    task, head, features = features_of(questions, tokenizer)
+    config = tiny(tokenizer.vocab_size)
+    params = random_params(config, head)
+    both, _ = outputs_and_loss(task, build_model(config, head), params, features, 2, 48, "right")
+    assert (both["probabilities"][1, 3:] == 0).all()
+    assert (both["probabilities"][2, 2:] == 0).all()
+    np.testing.assert_allclose(both["probabilities"].sum(1), 1, atol=1e-5)
+    # A question alone, among options of its own number.
+    task, head, features = features_of(questions[2:], tokenizer)
+    alone, _ = outputs_and_loss(task, build_model(config, head), params, features, 1, 48, "left")
+    np.testing.assert_allclose(alone["probabilities"][0], both["probabilities"][2, :2], rtol=0, atol=1e-5)
+
+
+def test_a_question_with_more_options_than_were_learned_from_is_refused(questions, tokenizer):
+    with pytest.raises(InputError, match="file: line 1 has 4 options, and those that were learned from have 3 at most"):
+        features_of(questions, tokenizer, HeadConfig("multiple_choice", 3))
+
+
+def test_learning_drives_the_loss_down(questions, tokenizer):
+    task, head, features = features_of(questions, tokenizer)
+    _, losses = trained(task, tiny(tokenizer.vocab_size), head, features, 40)
+    assert losses[0] == pytest.approx(np.mean(np.log([4, 3, 2])), abs=0.3)
+    assert losses[-1] < 0.1
+
+
+def test_accuracy_is_counted_by_level_and_predictions_name_the_answers(questions, tokenizer, tmp_path):
+    task, _, features = features_of(questions, tokenizer)
+    outputs = {"probabilities": np.array([[0.7, 0.1, 0.1, 0.1], [0.1, 0.2, 0.7, 0.0], [0.4, 0.6, 0.0, 0.0]])}
+    assert task.metrics(questions, features, outputs) == pytest.approx(
+        {"accuracy": 2 / 3, "accuracy_middle": 1.0, "accuracy_high": 0.5}
+    )
+    assert task.write(epath.Path(tmp_path), questions, features, outputs) == ["predictions.jsonl"]
+    rows = [json.loads(line) for line in (tmp_path / "predictions.jsonl").read_text().splitlines()]
+    assert rows[1] == {"id": "q2", "answer": "C", "text": "an old and very angry man", "probabilities": [0.1, 0.2, 0.7]}
+    assert [(row["id"], row["answer"]) for row in rows] == [("q1", "A"), ("q2", "C"), ("q3", "B")]
+
+
+def test_a_question_that_is_too_long_keeps_its_end_and_the_text_its_beginning():
+    ids, segments = encode_option(np.arange(100, 120), np.arange(200, 220), 16, 8)
+    assert ids.tolist() == [*range(100, 105), SEP, *range(212, 220), SEP, CLS]
+    assert segments.tolist() == [0] * 6 + [1] * 9 + [2]
+
+
+def test_the_defaults_are_those_of_the_papers_table():
+    config = race()
+    optimizer, data = config.optimizer, config.data
+    assert (config.steps, data.batch_size, data.seq_len, config.choice.max_qa_len) == (12_000, 32, 512, 128)
+    assert (optimizer.learning_rate, optimizer.layer_decay, optimizer.weight_decay, optimizer.eps) == (
+        2e-5,
+        1,
+        0.01,
+        1e-6,
+    )

@@ -1,0 +1,128 @@
+"""Questions from the published forms of SQuAD, DRCD and CMRC 2018; what is mended, and what is refused."""
+
+import json
+
+import pytest
+
+from xlnet_jax.config import InputError
+from xlnet_jax.tasks.question_answering.files import NOWHERE, read_questions
+
+CONTEXT = "The tea was cold. The tea of Bath was warm."
+
+
+def squad(*questions, context=CONTEXT):
+    return {"version": "v2.0", "data": [{"title": "t", "paragraphs": [{"context": context, "qas": list(questions)}]}]}
+
+
+def asked(id="q", *answers, **more):
+    return {
+        "id": id,
+        "question": "Which tea?",
+        "answers": [{"text": text, "answer_start": start} for text, start in answers],
+        **more,
+    }
+
+
+@pytest.fixture
+def read(tmp_path):
+    def read(content, labelled=True, unanswerable=True, encoding="utf-8"):
+        path = tmp_path / "data.json"
+        path.write_text(content if isinstance(content, str) else json.dumps(content), encoding=encoding)
+        return read_questions([str(path)], labelled, unanswerable)
+
+    return read
+
+
+def test_squad_form_is_read_with_its_unanswerable_questions(read):
+    first, second = read(squad(asked("a", ("cold", 12), ("was cold", 8)), asked("b", is_impossible=True)))
+    assert (first.id, first.question, first.context) == ("a", "Which tea?", CONTEXT)
+    assert [(a.text, a.start) for a in first.answers] == [("cold", 12), ("was cold", 8)]
+    assert not first.is_impossible
+    assert second.is_impossible
+    assert second.answers == ()
+
+
+def test_cmrc_form_is_read_with_the_first_place_of_its_answers(read, capsys):
+    question = {"query_id": "Q0", "query_text": "什么茶？", "answers": ["茶", "没有"]}
+    (found,) = read([{"context_id": "C0", "context_text": "热茶和冷茶", "qas": [question], "title": "茶"}])
+    assert (found.id, found.question, found.context) == ("Q0", "什么茶？", "热茶和冷茶")
+    assert [(a.text, a.start) for a in found.answers] == [("茶", 1), ("没有", NOWHERE)]
+    assert found.answer == found.answers[0]
+    assert capsys.readouterr().err == ""
+
+
+def test_byte_order_mark_and_carriage_returns_are_tolerated(read):
+    text = json.dumps(squad(asked("a", ("cold", 12))), indent=1).replace("\n", "\r\n")
+    assert read(text, encoding="utf-8-sig")[0].answers[0].start == 12
+
+
+def test_answers_are_moved_to_the_nearest_place_where_they_occur_and_counted(read, capsys):
+    near, far, lost, both = read(
+        squad(asked("a", ("tea", 1)), asked("b", ("tea", 30)), asked("c", ("milk", 3)), asked("d", ("x", 0), ("of", 0)))
+    )
+    assert near.answers[0].start == 4
+    assert far.answers[0].start == 22
+    assert lost.answer is None
+    assert both.answer == both.answers[1]
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "3 answers were not at their answer_start and were moved" in line
+    assert "1 questions are skipped in training, as no answer of theirs occurs in its text (c)" in line
+
+
+def test_cmrc_as_published_is_mended(reference, capsys):
+    path = reference.parent / "finetune" / "cmrc2018" / "cmrc2018_trial.json"
+    if not path.exists():
+        pytest.skip(f"no {path}")
+    found = read_questions([str(path)], True, False)
+    assert len(found) == 1002
+    assert all(q.context.startswith(a.text, a.start) for q in found for a in q.answers)
+    assert "5 answers were not at their answer_start" in capsys.readouterr().err
+
+
+def test_unlabelled_files_may_say_what_they_like_of_answers(read):
+    (found,) = read(squad({"id": "a", "question": "?", "answers": [{"text": 3}], "is_impossible": True}), False, False)
+    assert found.answers == ()
+    assert not found.is_impossible
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("[", "is not JSON"),
+        ({"questions": []}, "neither SQuAD's form"),
+        ({"data": []}, "there is no question in it"),
+        ({"data": {}}, "'data' is no list, but {}"),
+        ({"data": ["x"]}, 'article 0 is no object, but "x"'),
+        ({"data": [{"title": "t"}]}, "article 0 has no 'paragraphs', only 'title'"),
+        ({"data": [{"paragraphs": [{"qas": []}]}]}, "article 0, paragraph 0 has no 'context'"),
+        (squad({"question": "?"}), "paragraph 0, question 0 has no 'id'"),
+        (squad({"id": 7, "question": "?"}), "question 0: 'id' is no text, but 7"),
+        (squad({"id": "a"}), "question 0 (a) has no 'question'"),
+        (squad({"id": "a", "question": "?"}), "question 0 (a) has no answer, and is_impossible is not true"),
+        (squad(asked("a")), "question 0 (a) has no answer, and is_impossible is not true"),
+        (squad(asked("a", ("tea", "4"))), "(a), answer 0: 'answer_start' is no number"),
+        (squad(asked("a", ("", 4))), "(a), answer 0: the text of the answer is empty"),
+        (squad(asked("a", ("tea", 4), is_impossible=True)), "(a) is unanswerable and has an answer"),
+        (squad(asked("a", ("tea", 4), is_impossible="no")), "(a): 'is_impossible' is no true or false"),
+        (squad(asked("a", ("tea", 4)), asked("a", ("tea", 4))), "the id 'a' is there twice"),
+        (squad(asked("a", ("tea", 4)), context=" \n"), "question 0 (a): its text is empty"),
+        (squad(asked("a", ("tea", 4)), context="tea \ud83d"), "paragraph 0: 'context' holds half a character"),
+        ([{"qas": []}], "text 0 has no 'context_text', only 'qas'"),
+        ([{"context_text": "x", "qas": [{"query_id": "a", "answers": [1]}]}], "(a): an answer is no text, but 1"),
+    ],
+)
+def test_what_cannot_be_read_is_named(read, content, said):
+    with pytest.raises(InputError) as error:
+        read(content)
+    assert "data.json" in str(error.value)
+    assert said in str(error.value)
+
+
+def test_unanswerable_questions_belong_to_squad2(read):
+    with pytest.raises(InputError, match="--task squad2"):
+        read(squad(asked("a", is_impossible=True)), unanswerable=False)
+
+
+def test_other_encodings_are_refused(read):
+    with pytest.raises(InputError, match="byte 0 is not UTF-8"):
+        read(squad(asked("a", ("tea", 4))), encoding="utf-16")

@@ -1,0 +1,350 @@
+"""Question answering against the original's conversion and predictions, and on a tiny network."""
+
+import dataclasses
+import json
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from etils import epath
+
+from data_pipelines import sources
+from data_pipelines.tokenizer import CLS, SEP, Tokenizer
+from tests.xlnet_jax.random_models import SMALL, random_params
+from xlnet_jax.config import InputError
+from xlnet_jax.models.heads import build_model
+from xlnet_jax.tasks.config import QuestionAnsweringConfig, TaskDataConfig
+from xlnet_jax.tasks.defaults import DEFAULTS
+from xlnet_jax.tasks.features import NO_ITEM, collate
+from xlnet_jax.tasks.question_answering.answers import Window, candidates
+from xlnet_jax.tasks.question_answering.files import Answer, Question, read_questions
+from xlnet_jax.tasks.question_answering.squad_scores import best_threshold, raw_scores
+from xlnet_jax.tasks.question_answering.task import HEAD, NO_PLACE, QuestionAnswering, widest_contexts, windows_over
+
+ENDS = {"start_n_top": 3, "end_n_top": 2}
+
+
+def task(name="squad2", seq_len=64, **qa):
+    settings = QuestionAnsweringConfig(**{"doc_stride": 24, "max_query_len": 14, **qa})
+    return QuestionAnswering(
+        dataclasses.replace(DEFAULTS[name](), data=TaskDataConfig(seq_len=seq_len, buckets=()), qa=settings)
+    )
+
+
+# ---- as the original ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def converted(reference, tmp_path_factory):
+    """The original's features, and our task, questions and features of the same."""
+    theirs = json.loads((reference / "finetune_data" / "squad.json").read_text())
+    path = tmp_path_factory.mktemp("squad") / "squad.json"
+    path.write_text(json.dumps(theirs["dataset"]))
+    ours = task()
+    questions = ours.read([str(path)], True)
+    tokenizer = Tokenizer.load(reference / "data" / "spiece.model")
+    features = {training: ours.features(questions, tokenizer, HEAD, training) for training in (True, False)}
+    return theirs, ours, questions, features
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_features_are_the_originals(converted, training):
+    theirs, _, _, of_kind = converted
+    expected = theirs["train_features" if training else "predict_features"]
+    features = of_kind[training]
+    assert len(features) == len(expected)
+    for i, feature in enumerate(expected):
+        length = features.lengths[i]
+        assert length == 64 - sum(feature["input_mask"])
+        for name, tokens in (("input_ids", "input_ids"), ("segment_ids", "segment_ids"), ("p_mask", "excluded")):
+            assert features.tokens[tokens][i].tolist() == feature[name][:length]
+        assert features.positions["cls_index"][i] == feature["cls_index"]
+        window = features.windows[i]
+        assert window.starts_T.tolist() == feature["tok_start_to_orig_index"]
+        assert window.ends_T.tolist() == feature["tok_end_to_orig_index"]
+        assert window.is_widest_T.tolist() == [bool(w) for w in feature["token_is_max_context"]]
+        if training:
+            assert features.positions["start"][i] == feature["start_position"]
+            assert features.positions["end"][i] == feature["end_position"]
+            assert features.values["is_impossible"][i] == feature["is_impossible"]
+        else:
+            assert features.examples[i] == feature["example_index"]
+
+
+def test_predictions_and_their_best_thresholds_are_the_originals(reference, converted, tmp_path):
+    _, ours, questions, features = converted
+    theirs = json.loads((reference / "finetune_data" / "squad_predictions.json").read_text())
+    results = theirs["raw_results"]
+    shape = (-1, theirs["start_n_top"], theirs["end_n_top"])
+    outputs = {
+        "start_log_probs": np.array([r["start_top_log_probs"] for r in results]),
+        "start_index": np.array([r["start_top_index"] for r in results]),
+        "end_log_probs": np.array([r["end_top_log_probs"] for r in results]).reshape(shape),
+        "end_index": np.array([r["end_top_index"] for r in results]).reshape(shape),
+        "unanswerable": np.array([r["cls_logits"] for r in results]),
+    }
+    names = ours.write(epath.Path(tmp_path), questions, features[False], outputs)
+    assert names == ["predictions.json", "nbest_predictions.json", "null_odds.json"]
+    predictions, n_best, null_odds = (json.loads((tmp_path / name).read_text(encoding="utf-8")) for name in names)
+    assert null_odds == theirs["null_odds"]
+    assert n_best.keys() == theirs["nbest"].keys()
+    for id, candidates_ in theirs["nbest"].items():
+        assert [c["text"] for c in n_best[id]] == [c["text"] for c in candidates_]
+        for name in ("probability", "start_log_prob", "end_log_prob"):
+            assert [c[name] for c in n_best[id]] == pytest.approx([c[name] for c in candidates_], abs=1e-12)
+    evaluation = theirs["evaluation"]
+    scores = raw_scores(questions, theirs["predictions"])
+    for name, of_questions in scores._asdict().items():
+        found = best_threshold(questions, theirs["predictions"], of_questions, null_odds)
+        assert found == (evaluation[f"best_{name}"], evaluation[f"best_{name}_thresh"])
+    above = {id for id, odds in null_odds.items() if odds > evaluation["best_f1_thresh"]}
+    assert predictions == {id: "" if id in above else text for id, text in theirs["predictions"].items()}
+    metrics = ours.metrics(questions, features[False], outputs)
+    assert {name: metrics[name] for name in evaluation if name in metrics} == {
+        name: value for name, value in evaluation.items() if name in metrics
+    }
+    assert metrics["exact"] == evaluation["best_exact"]
+
+
+@pytest.mark.parametrize(("tokens", "room", "stride"), [(10, 4, 2), (10, 4, 9), (4, 4, 1), (11, 5, 3), (1, 9, 1)])
+def test_windows_show_every_token_widely_once(tokens, room, stride):
+    windows = windows_over(tokens, room, stride)
+    assert [begin for begin, _ in windows] == [min(room, stride) * i for i in range(len(windows))]
+    assert all(end - begin <= room for begin, end in windows)
+    assert windows[-1][1] == tokens
+    assert all(end < tokens for _, end in windows[:-1])
+    widest = np.zeros(tokens, int)
+    for (begin, end), is_widest in zip(windows, widest_contexts(windows), strict=True):
+        widest[begin:end] += is_widest
+    assert (widest == 1).all()
+
+
+# ---- a tiny network -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    lines = sources.read_lines(sources.find(sources.embedded()[:1]), "strict")
+    return Tokenizer.train([line for line, _ in zip(lines, range(300), strict=False) if line], 200, "english")
+
+
+@pytest.fixture(scope="module")
+def questions():
+    texts = ("Emma had tea.", "Anne walked far and saw the sea in Lyme.", "Fanny was very much at home in the garden.")
+    asked = [(text, word) for text in texts for word in (text.split()[0], text.split()[-2])]
+    return [
+        Question(f"{i}", f"What of {word}?", text, (Answer(word, text.index(word)),))
+        for i, (text, word) in enumerate(asked)
+    ] + [Question("none", "Who is Darcy?", texts[0], (), is_impossible=True)]
+
+
+@pytest.fixture(scope="module")
+def network(tokenizer):
+    config = dataclasses.replace(SMALL, vocab_size=tokenizer.vocab_size, mem_len=0, num_layers=1)
+    return build_model(config, HEAD), random_params(config, HEAD)
+
+
+def jitted(method, model):
+    """score or predict, of (params, batch)."""
+    return jax.jit(partial(method, model))
+
+
+def batch_of(features, items, length, side):
+    return jax.tree.map(jnp.asarray, collate(features, items, length, side))
+
+
+def test_results_do_not_depend_on_padding_bucket_or_neighbours(tokenizer, questions, network):
+    ours = task(**ENDS)
+    features = ours.features(questions, tokenizer, HEAD, True)
+    model, params = network
+    predict, score = jitted(ours.predict, model), jitted(partial(ours.score, dropout_key=None), model)
+    items = [1, len(features) - 1]
+    outputs, losses = [], []
+    for rows, length, side in (
+        (items, 64, "left"),
+        (items, 64, "right"),
+        ([*items, 0, NO_ITEM], 96, "left"),
+        ([*items, NO_ITEM, 2], 96, "right"),
+    ):
+        batch = batch_of(features, rows, length, side)
+        outputs.append(predict(params, batch))
+        alone = [batch_of(features, [item, NO_ITEM], length, side) for item in items]
+        losses.append([float(score(params, batch).loss_sum) for batch in alone])
+    for other in outputs[1:]:
+        for name, value in outputs[0].items():
+            np.testing.assert_allclose(other[name][:2], value, rtol=0, atol=1e-5, err_msg=name)
+    np.testing.assert_allclose(losses, [losses[0]] * 4, rtol=0, atol=1e-5)
+
+
+def test_rows_of_padding_weigh_nothing_whatever_stands_first(tokenizer, questions, network):
+    """The first item is longer than the batch: its positions mean nothing there."""
+    long = dataclasses.replace(questions[0], context=questions[0].context + " And more was said." * 2)
+    ours = task()
+    features = ours.features([long, questions[-1]], tokenizer, HEAD, True)
+    model, params = network
+    assert features.lengths[0] > features.lengths[-1]
+    length, last = features.lengths[-1], len(features) - 1
+
+    @jax.jit
+    def gradient(params, batch):
+        return jax.grad(lambda params: ours.score(model, params, batch, None).loss_sum)(params)
+
+    once, twice = (gradient(params, batch_of(features, [last, row], length, "left")) for row in (NO_ITEM, last))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(2 * a, b, rtol=0, atol=1e-5), once, twice)
+
+
+def test_a_beam_wider_than_the_text_is_filled_up(tokenizer, questions, network):
+    ours = task(start_n_top=90, end_n_top=80)
+    features = ours.features(questions[:1], tokenizer, HEAD, False)
+    length = int(features.lengths[0])
+    model, params = network
+    batch = batch_of(features, [0], length, "left")
+    outputs = jax.tree.map(np.asarray, jitted(ours.predict, model)(params, batch))
+    assert outputs["start_index"].shape == (1, 90)
+    assert outputs["end_log_probs"].shape == (1, 90, 80)
+    text_tokens = len(features.windows[0].starts_T)
+    found = sorted(outputs["start_index"][0].tolist())
+    assert found == [NO_PLACE] * (89 - text_tokens) + [*range(text_tokens), length - 1]
+    assert ours.metrics(questions[:1], features, outputs)["total"] == 1
+
+
+def test_a_few_updates_teach_the_answers(tokenizer, questions, network, tmp_path):
+    ours = task(**ENDS)
+    features = ours.features(questions, tokenizer, HEAD, True)
+    model, _ = network
+    batch = batch_of(features, range(len(features)), 64, "left")
+    params = random_params(model.config, HEAD, seed=1)
+    optimizer = optax.adam(1e-2)
+
+    @jax.jit
+    def update(params, state):
+        def mean_loss(params):
+            loss = ours.score(model, params, batch, None)
+            return loss.loss_sum / loss.weight_sum
+
+        loss, gradient = jax.value_and_grad(mean_loss)(params)
+        changes, state = optimizer.update(gradient, state)
+        return optax.apply_updates(params, changes), state, loss
+
+    state, losses = optimizer.init(params), []
+    for _ in range(120):
+        params, state, loss = update(params, state)
+        losses.append(float(loss))
+    assert losses[-1] < 0.1 * losses[0]
+    outputs = jax.tree.map(np.asarray, jitted(ours.predict, model)(params, batch))
+    metrics = ours.metrics(questions, features, outputs)
+    assert metrics["best_f1"] == metrics["f1"] == 100.0
+    unlabelled = [dataclasses.replace(q, answers=(), is_impossible=False) for q in questions]
+    ours.write(epath.Path(tmp_path), unlabelled, features, outputs)
+    predictions = json.loads((tmp_path / "predictions.json").read_text())
+    assert predictions == {q.id: q.answers[0].text if q.answers else "" for q in questions}
+
+
+# ---- answers --------------------------------------------------------------------------------------------------------
+
+
+def beam(*spans):
+    """start, end, score"""
+    starts, ends, scores = map(np.array, zip(*spans, strict=True))
+    return {
+        "start_log_probs": scores,
+        "start_index": starts,
+        "end_log_probs": np.zeros((len(spans), 1)),
+        "end_index": ends[:, None],
+    }
+
+
+def test_only_possible_spans_are_candidates_and_equal_texts_count_once():
+    context = "aa bb aa cc dd"
+    at = np.arange(0, 15, 3)
+    window = Window(at, at + 1, np.array([True, True, True, False, True]))
+    spans = beam((0, 0, -1), (2, 2, -2), (1, 0, 0), (-1, 1, 0), (3, 3, 0), (0, 4, 0), (0, 2, 0), (1, 1, -3))
+    found = candidates(context, [window], [spans], 5, max_answer_len=2)
+    assert [c.text for c in found] == ["aa", "bb"]
+    assert found[0].start_log_prob == -1
+    assert sum(c.probability for c in found) == pytest.approx(1)
+    assert found[0].probability == pytest.approx(1 / (1 + np.exp(-2)))
+
+
+def test_a_question_without_windows_is_answered_by_nothing():
+    assert [c.text for c in candidates("text", [], [], 5, 9)] == [""]
+
+
+# ---- settings and odd questions -------------------------------------------------------------------------------------
+
+
+def test_long_questions_are_cut_and_answers_that_do_not_occur_are_not_learned(tokenizer):
+    lost = Question("a", "why " * 40, "Emma had tea.", (Answer("coffee", -1),))
+    found = dataclasses.replace(lost, id="b", answers=(Answer("coffee", -1), Answer("tea", 9)))
+    ours = task(max_query_len=5)
+    assert ours.features([lost, found], tokenizer, HEAD, True).examples.tolist() == [1]
+    features = ours.features([lost, found], tokenizer, HEAD, False)
+    assert features.examples.tolist() == [0, 1]
+    ids = features.tokens["input_ids"][0].tolist()
+    assert [i for i, id in enumerate(ids) if id == SEP] == [len(ids) - 8, len(ids) - 2]
+    assert ids[-1] == CLS
+    with pytest.raises(InputError, match="no answer occurs in its text"):
+        ours.features([lost], tokenizer, HEAD, True)
+
+
+def test_texts_that_are_not_their_tokens_are_skipped_and_counted(tokenizer, capsys):
+    odd = Question("a", "why?", "½⅓¼⅕⅙", (Answer("½", 0),))
+    good = Question("b", "why?", "Emma had tea.", (Answer("tea", 9),))
+    assert task().features([odd, good], tokenizer, HEAD, True).examples.tolist() == [1]
+    assert "1 of 2 texts are skipped" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"seq_len": 17}, "data.seq-len 17 has no room for a text beside a question of qa.max-query-len 14"),
+        ({"doc_stride": 0}, "qa.doc-stride is 0; it must be at least 1"),
+        ({"n_best": 0}, "qa.n-best is 0"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused(settings, said):
+    with pytest.raises(InputError) as error:
+        task(**settings)
+    assert said in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "metric", "scores"),
+    [
+        ("squad", "f1", {"exact", "f1"}),
+        ("squad2", "best_f1", {"exact", "HasAns_f1", "best_exact", "best_f1_thresh"}),
+        ("cmrc2018", "f1", {"em", "f1", "average"}),
+        ("drcd", "f1", {"em", "f1", "average"}),
+    ],
+)
+def test_each_task_has_its_official_scores(tokenizer, questions, name, metric, scores, tmp_path):
+    ours = task(name)
+    assert ours.metric == metric
+    features = ours.features(questions[:2], tokenizer, HEAD, False)
+    one = {name: value[None] for name, value in beam((0, 0, -1)).items()}
+    outputs = {name: np.repeat(value, 2, axis=0) for name, value in one.items()} | {"unanswerable": np.zeros(2)}
+    assert scores <= ours.metrics(questions[:2], features, outputs).keys()
+    names = ours.write(epath.Path(tmp_path), questions[:2], features, outputs)
+    assert ("null_odds.json" in names) == (name == "squad2")
+
+
+def test_published_cmrc_is_converted(reference, tokenizer):
+    path = reference.parent / "finetune" / "cmrc2018" / "cmrc2018_trial.json"
+    if not path.exists():
+        pytest.skip(f"no {path}")
+    found = read_questions([str(path)], True, False)[:40]
+    chinese = Tokenizer.train(sorted({q.context for q in found}), 1_200, "auto")
+    features = task("cmrc2018", seq_len=128).features(found, chinese, HEAD, True)
+    shown = set()
+    for i, example in enumerate(features.examples):
+        start, end, window = features.positions["start"][i], features.positions["end"][i], features.windows[i]
+        if start < len(window.starts_T):
+            answer = found[example].answer.text
+            text = found[example].context[window.starts_T[start] : window.ends_T[end] + 1]
+            assert answer in text
+            assert len(text) <= len(answer) + 8
+            shown.add(example)
+    assert len(shown) >= 30

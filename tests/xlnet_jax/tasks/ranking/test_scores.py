@@ -1,0 +1,79 @@
+"""NDCG, ERR, MAP, MRR and precision against the official tools' numbers and their definitions."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+
+from xlnet_jax.tasks.ranking.scores import RankingScores
+from xlnet_jax.tasks.ranking.trec import ranked
+
+# Ties, judgements below 0, a judged document that is not ranked, one ranked that is not judged; query 3 has nothing
+# relevant, query 4 no ranking.
+GRADES = {"1": {"a": 4, "b": 1, "c": 0, "d": -2, "e": 2, "z": 3}, "2": {"a": 0, "b": 1, "f": 3}, "3": {"a": 0, "b": -1}}
+UNRANKED = {"4": {"c": 2}}
+RUN = {
+    "1": {"b": 1.5, "c": 1.5, "d": 3.0, "a": 0.5, "e": -1.0, "u": 1.5},
+    "2": {"a": 0.1, "b": 0.3, "c": 0.2, "f": 0.1},
+    "3": {"a": 2.0, "b": 1.0},
+}
+GDEVAL = {"1": (0.29200, 0.19141), "2": (0.58971, 0.19922)}  # gdeval.pl 1.2a, k = 5: NDCG, ERR
+TREC_EVAL = {  # by the lowest relevant grade (-l): MAP, reciprocal rank, P_5, ndcg_cut_5
+    1: {"1": (0.2875, 0.25, 0.4, 0.2701026857989743), "2": (0.8333333333333333, 1.0, 0.4, 0.6885288809404666)},
+    2: {"1": (0.1777777777777778, 0.2, 0.2, 0.2701026857989743), "2": (1 / 3, 1 / 3, 0.2, 0.6885288809404666)},
+}  # fmt: skip
+
+
+def test_ndcg_and_err_are_those_of_gdeval():
+    scores = RankingScores(cutoff=5)
+    for query, expected in GDEVAL.items():
+        found = scores.of_query(GRADES[query], ranked(RUN[query]))
+        np.testing.assert_allclose([found["ndcg@5"], found["err@5"]], expected, rtol=0, atol=5e-6)
+
+
+@pytest.mark.parametrize("relevant_from", TREC_EVAL)
+def test_map_mrr_precision_and_linear_ndcg_are_those_of_trec_eval(relevant_from):
+    scores = RankingScores(5, "linear", relevant_from)
+    for query, expected in {**TREC_EVAL[relevant_from], "3": (0, 0, 0, 0)}.items():
+        found = scores.of_query(GRADES[query], ranked(RUN[query]))
+        np.testing.assert_allclose([found[name] for name in ("map", "mrr", "p@5", "ndcg@5")], expected, rtol=1e-12)
+
+
+def test_means_are_over_the_queries_that_the_tools_count():
+    found = RankingScores(cutoff=5).mean({**GRADES, **UNRANKED}, RUN)
+    assert found["ndcg@5"] == pytest.approx((0.29200 + 0.58971 + 0) / 3, abs=5e-6)  # not over query 3
+    assert found["err@5"] == pytest.approx((0.19141 + 0.19922 + 0) / 3, abs=5e-6)
+    assert found["map"] == pytest.approx((0.2875 + 0.8333333333333333 + 0 + 0) / 4)
+    linear = RankingScores(5, "linear").mean({**GRADES, **UNRANKED}, RUN)
+    assert linear["ndcg@5"] == pytest.approx((0.2701026857989743 + 0.6885288809404666 + 0 + 0) / 4)
+    assert set(RankingScores(5).mean({"3": GRADES["3"]}, RUN).values()) == {0.0}
+
+
+@pytest.mark.parametrize("gain", ["exponential", "linear"])
+def test_ndcg_is_the_share_of_the_best_order_that_there_is(gain):
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        grades = {f"d{i}": int(g) for i, g in enumerate(rng.integers(-1, 5, 6))} | {"top": 1}
+        value = {d: 2.0 ** max(g, 0) - 1 if gain == "exponential" else max(g, 0) for d, g in grades.items()}
+
+        def dcg(order, value=value):
+            return sum(value[d] / math.log2(i + 2) for i, d in enumerate(order[:3]))
+
+        best = max(map(dcg, itertools.permutations(grades)))
+        order = list(rng.permutation(list(grades)))
+        scores = RankingScores(3, gain)
+        assert scores.of_query(grades, order)[scores.main] == pytest.approx(dcg(order) / best)
+
+
+def test_err_is_the_expected_reciprocal_rank_of_a_reader_who_stops_when_satisfied():
+    rng = np.random.default_rng(1)
+    order = [f"d{i}" for i in range(5)]
+    for _ in range(20):
+        grades = {d: int(g) for d, g in zip(order, rng.integers(0, 4, 5), strict=True)} | {"d0": 1}
+        stops = [(2**g - 1) / 2**3 for g in grades.values()]
+        expected = 0.0
+        for satisfied in itertools.product([False, True], repeat=5):
+            likely = math.prod(p if yes else 1 - p for p, yes in zip(stops, satisfied, strict=True))
+            expected += likely / (satisfied.index(True) + 1) if any(satisfied) else 0.0
+        assert RankingScores(5, max_grade=3).of_query(grades, order)["err@5"] == pytest.approx(expected)

@@ -1,0 +1,369 @@
+"""Ranking documents: which stand beside which query, what is learned of them, and how they are ranked."""
+
+import dataclasses
+import json
+import re
+
+import jax
+import numpy as np
+import optax
+import pytest
+from etils import epath
+
+from data_pipelines.tokenizer import CLS, SEP
+from tests.conftest import SHARED
+from tests.xlnet_jax.random_models import SMALL, random_params
+from xlnet_jax.config import HeadConfig, InputError
+from xlnet_jax.models.heads import build_model
+from xlnet_jax.tasks.config import FinetuneConfig, RankingConfig
+from xlnet_jax.tasks.features import NO_ITEM, collate
+from xlnet_jax.tasks.ranking.collection import read_collection
+from xlnet_jax.tasks.ranking.task import LOSSES_B, Ranking
+from xlnet_jax.tasks.ranking.trec import read_run
+
+NAMED_BY = {"documents": "queries", "queries": "documents"}  # the other
+HEAD = HeadConfig("regression")
+MODEL = dataclasses.replace(SMALL, mem_len=0, num_layers=1)
+TOPICS = ("wing", "shock", "slab")
+DOCUMENTS = {f"{topic}{i}": f"{topic} " * (i + 2) + "flow" for topic in TOPICS for i in range(4)} | {"none": ""}
+QUERIES = {f"{i:03}": f"what of {topic}" for i, topic in enumerate(TOPICS, 1)}
+QRELS = "001 0 wing0 3\n001 0 wing1 1\n001 0 slab2 0\n002 0 shock0 4\n002 0 shock3 -2\n003 0 slab1 1\n003 0 none 1\n"
+
+
+class Words:
+    """A word, a token."""
+
+    vocabulary = ("flow", "what", "of", *TOPICS)
+
+    def encode_lines(self, lines):
+        return [np.array([10 + self.vocabulary.index(w) for w in line.split()], np.int32) for line in lines]
+
+
+@pytest.fixture
+def collection(tmp_path):
+    """Makes the task with settings of ranking, over a collection in a folder."""
+
+    def texts(name, of):
+        path = tmp_path / f"{name}.jsonl"
+        path.write_text("".join(json.dumps({"_id": i, "text": text}) + "\n" for i, text in of.items()))
+        return (str(path),)
+
+    def make(seq_len=16, documents=DOCUMENTS, queries=QUERIES, seed=0, **settings):
+        settings = {"max_query_len": 6, "negatives": 2, "others": 3} | settings
+        config = FinetuneConfig(task="ranking")
+        return Ranking(
+            dataclasses.replace(
+                config,
+                seed=seed,
+                data=dataclasses.replace(config.data, seq_len=seq_len),
+                ranking=dataclasses.replace(
+                    config.ranking,
+                    documents=texts("documents", documents),
+                    queries=texts("queries", queries),
+                    **settings,
+                ),
+            )
+        )
+
+    return make
+
+
+@pytest.fixture
+def given(tmp_path):
+    def write(text, name="given"):
+        path = tmp_path / name
+        path.write_text(text)
+        return [str(path)]
+
+    return write
+
+
+def pairs(features, examples):
+    """(query, documents) of each item."""
+    names = [*DOCUMENTS]
+    return [
+        (examples[q].id, [names[d] for d in documents])
+        for q, documents in zip(features.examples, features.values["document"], strict=True)
+    ]
+
+
+def test_a_text_is_document_then_query_and_the_document_gives_way(collection, given):
+    task = collection(seq_len=12)
+    examples = task.read(given("001 0 wing0 1\n003 0 slab3 1\n"), labelled=True)
+    features = task.features(examples, Words(), HEAD, training=True)
+    document, query = Words().encode_lines([DOCUMENTS["slab3"], QUERIES["003"]])
+    ids, segments = (features.tokens[name][features.texts_per_item] for name in ("input_ids", "segment_ids"))
+    assert ids.tolist() == [*document[:6], SEP, *query, SEP, CLS]
+    assert segments.tolist() == [0] * 7 + [1] * 4 + [2]
+
+
+def test_a_group_is_a_relevant_document_and_others_that_are_not(collection, given):
+    task = collection(negatives=3)
+    examples = task.read(given(QRELS), labelled=True)
+    features = task.features(examples, Words(), HEAD, training=True)
+    found = pairs(features, examples)
+    # Without the text that is empty: none is neither learned nor drawn.
+    assert [(q, d[0]) for q, d in found] == [("001", "wing0"), ("001", "wing1"), ("002", "shock0"), ("003", "slab1")]
+    relevant = {"001": {"wing0", "wing1"}, "002": {"shock0"}, "003": {"slab1", "none"}}
+    for query, (_, *others) in found:
+        assert len(set(others)) == 3
+        assert not set(others) & relevant[query]
+        assert "none" not in others
+    judged_so = {"001": "slab2", "002": "shock3"}
+    assert all(judged_so[q] == others[0] for q, (_, *others) in found if q in judged_so)
+
+
+def test_others_are_drawn_anew_each_epoch_and_by_the_seed_alone(collection, given):
+    paths = given(QRELS)
+
+    def drawn(seed, epoch):
+        task = collection(seed=seed)
+        examples = task.read(paths, labelled=True)
+        return pairs(task.features(examples, Words(), HEAD, True, epoch), examples)
+
+    assert drawn(0, 1) == drawn(0, 1)
+    assert drawn(0, 1) != drawn(0, 2) != drawn(1, 2)
+    assert [(q, d[0]) for q, d in drawn(0, 1)] == [(q, d[0]) for q, d in drawn(5, 7)]
+
+
+def test_every_document_that_is_not_relevant_is_drawn_as_often(collection, given):
+    task = collection(negatives=2)
+    examples = task.read(given("001 0 wing0 3\n001 0 wing1 1\n"), labelled=True)
+    counts = dict.fromkeys(DOCUMENTS, 0)
+    for epoch in range(300):
+        for _, documents in pairs(task.features(examples, Words(), HEAD, True, epoch), examples):
+            for document in documents[1:]:
+                counts[document] += 1
+    assert [counts.pop(name) for name in ("wing0", "wing1", "none")] == [0, 0, 0]
+    expected = 300 * 2 * 2 / 10
+    assert all(abs(count - expected) < 4.5 * expected**0.5 for count in counts.values())
+
+
+def test_others_come_from_the_candidates_where_there_are_any(collection, given):
+    candidates = given(
+        "".join(f"001 Q0 {d} 1 {s} t\n" for s, d in enumerate(["slab0", "slab3", "wing1", "shock1"])), "run"
+    )
+    task = collection(candidates=tuple(candidates), depth=3)
+    examples = task.read(given("001 0 wing0 1\n001 0 wing1 1\n"), labelled=True)
+    for _, (_, *others) in pairs(task.features(examples, Words(), HEAD, True), examples):
+        assert set(others) == {"slab3", "shock1"}  # slab0 is fourth of three, wing1 is relevant
+    ranked = task.features(examples, Words(), HEAD, training=False)
+    assert pairs(ranked, examples) == [("001", ["shock1"]), ("001", ["wing1"]), ("001", ["slab3"])]
+
+
+def test_all_that_are_judged_are_ranked_with_the_same_others_for_every_seed(collection, given):
+    def to_rank(seed):
+        task = collection(seed=seed)
+        examples = task.read(given(QRELS), labelled=True)
+        return pairs(task.features(examples, Words(), HEAD, training=False), examples)
+
+    assert to_rank(0) == to_rank(1)
+    of_one = [d for q, (d,) in to_rank(0) if q == "001"]
+    assert of_one[:3] == ["wing0", "wing1", "slab2"]
+    assert len(of_one) == len(set(of_one)) == 6
+    assert "none" not in of_one[3:]
+
+
+def test_cranfield_counts_its_queries_by_their_order_and_never_ranks_the_source(collection, given):
+    task = collection(
+        judgements="cranfield", documents=DOCUMENTS, queries={"004": "what of wing", "9": "of slab"}, others=9
+    )
+    examples = task.read(given("1 wing0 1 \n1 wing1 4 \n1 wing2 -1\n2 slab0 2 \n2 slab1 -1\n"), labelled=True)
+    assert [(e.id, e.text, e.judged.grades) for e in examples] == [
+        ("1", "what of wing", {"wing0": 4, "wing1": 1}),
+        ("2", "of slab", {"slab0": 3}),
+    ]
+    for training in (True, False):
+        found = pairs(task.features(examples, Words(), HEAD, training), examples)
+        assert not [q for q, documents in found if {"1": "wing2", "2": "slab1"}[q] in documents]
+
+
+def test_the_published_cranfield_is_read_so_that_judgements_fit_their_queries():
+    folder = SHARED / "finetune" / "cranfield"
+    if not folder.is_dir():
+        pytest.skip(f"the collection is not here ({folder})")
+    files = RankingConfig(documents=(str(folder / "docs.txt"),), queries=(str(folder / "queries.txt"),))
+    task = Ranking(FinetuneConfig(task="ranking", ranking=dataclasses.replace(files, judgements="cranfield")))
+    examples = task.read([str(folder / "qrels.txt")], labelled=True)
+    documents = read_collection(files.documents, "documents")
+    assert (len(examples), len(documents)) == (150, 1400)
+
+    def shared_words(texts, grade):
+        """Share of a query's words that its documents of a grade have."""
+        return np.mean([
+            len({*text.split()} & {*documents[d].split()}) / len({*text.split()})
+            for text, e in zip(texts, examples, strict=True) for d, of in e.judged.grades.items() if of == grade
+        ])  # fmt: skip
+
+    own, of_others = ([examples[i - shift].text for i in range(150)] for shift in (0, 75))
+    of_grades = [shared_words(own, grade) for grade in (1, 2, 3, 4)]
+    assert of_grades == sorted(of_grades)  # the better the judgement, the more words in common
+    assert min(of_grades) > 1.2 * shared_words(of_others, 4)
+
+
+def test_a_run_or_queries_are_ranked_and_written_as_a_run(collection, given, tmp_path):
+    task = collection()
+    run = given("003 Q0 slab1 1 0.5 t\n003 Q0 wing0 2 0.4 t\n001 Q0 wing0 1 7 t\n", "run")
+    for paths, count in ((run, 3), (given("q\tof wing\n", "queries.tsv"), len(DOCUMENTS))):
+        examples = task.read(paths, labelled=False)
+        features = task.features(examples, Words(), HEAD, training=False)
+        assert len(features) == count
+        scores = np.random.default_rng(0).normal(size=count).astype(np.float32)
+        (name,) = task.write(epath.Path(tmp_path), examples, features, {"score": scores})
+        written = read_run([str(tmp_path / name)])
+        expected = [(q, d, s) for (q, (d,)), s in zip(pairs(features, examples), scores, strict=True)]
+        assert sorted((q, d, np.float32(s)) for q, of in written.items() for d, s in of.items()) == sorted(expected)
+
+
+def test_a_document_in_passages_has_the_score_of_its_best(collection, given):
+    task = collection(seq_len=13, max_query_len=6, max_passages=2)  # pieces of four tokens
+    examples = task.read(given("001 Q0 wing3 1 1 t\n001 Q0 wing1 2 1 t\n001 Q0 none 3 1 t\n"), labelled=False)
+    features = task.features(examples, Words(), HEAD, training=False)
+    assert [d for _, (d,) in pairs(features, examples)] == ["wing3", "wing3", "wing1", "none"]
+    first, second = (features.tokens["input_ids"][i] for i in range(2))
+    whole = Words().encode_lines([DOCUMENTS["wing3"]])[0]
+    assert [*first[:4], *second[:2]] == whole.tolist()
+    labelled = [dataclasses.replace(examples[0], judged=type(examples[0].judged)({"wing3": 1}))]
+    outputs = {"score": np.array([-2.0, 0.5, 0.1, 0.4], np.float32)}
+    assert task.metrics(labelled, features, outputs)["mrr"] == 1.0
+    outputs = {"score": np.array([-2.0, 0.3, 0.1, 0.4], np.float32)}
+    assert task.metrics(labelled, features, outputs)["mrr"] == 0.5
+    groups = [
+        task.features(task.read(given("001 0 wing3 1\n", "qrels"), True), Words(), HEAD, True, e) for e in range(9)
+    ]
+    assert {len(g.tokens["input_ids"][0]) for g in groups} == {len(first), len(second)}
+
+
+@pytest.mark.parametrize("loss", LOSSES_B)
+def test_losses_are_their_formulas(loss):
+    scores = np.random.default_rng(0).normal(size=(3, 4))
+    best, others = scores[:, :1], scores[:, 1:]
+    expected = {
+        "pairwise": np.log(1 + np.exp(others - best)).mean(1),
+        "softmax": -np.log(np.exp(best[:, 0]) / np.exp(scores).sum(1)),
+        "pointwise": (np.log(1 + np.exp(-best[:, 0])) + np.log(1 + np.exp(others)).sum(1)) / 4,
+    }[loss]
+    np.testing.assert_allclose(LOSSES_B[loss](scores.astype(np.float32)), expected, rtol=1e-5)
+
+
+def test_scores_and_losses_depend_on_no_padding_bucket_or_neighbour(collection, given):
+    task = collection(seq_len=20)
+    examples = task.read(given(QRELS), labelled=True)
+    model, params = build_model(MODEL, HEAD), random_params(MODEL, HEAD)
+    groups = task.features(examples, Words(), HEAD, training=True)
+    alone = task.features(examples, Words(), HEAD, training=False)
+    score, predict = (jax.jit(f, static_argnums=0) for f in (task.score, task.predict))
+    losses, outputs = [], []
+    for length, side, neighbours in ((16, "left", [1]), (20, "right", [2, NO_ITEM])):
+        batches = [collate(groups, [item, *neighbours], length, side) for item in (0, NO_ITEM)]
+        both, others = (score(model, params, batch, None) for batch in batches)
+        losses.append(both.loss_sum - others.loss_sum)
+        assert both.weight_sum - others.weight_sum == 1
+        outputs.append(predict(model, params, collate(alone, [3, *neighbours], length, side))["score"][0])
+    np.testing.assert_allclose(losses[0], losses[1], rtol=0, atol=1e-5)
+    np.testing.assert_allclose(outputs[0], outputs[1], rtol=0, atol=1e-5)
+
+
+def test_a_few_steps_put_what_is_relevant_first(collection, given):
+    qrels = "".join(f"{q} 0 {topic}{i} 1\n" for q, topic in zip(QUERIES, TOPICS, strict=True) for i in range(4))
+    task = collection(seq_len=20, others=8, cutoff=4)
+    examples = task.read(given(qrels), labelled=True)
+    model, params = build_model(MODEL, HEAD), random_params(MODEL, HEAD)
+    optimizer = optax.adam(3e-3)
+
+    def loss(params, batch, key):
+        found = task.score(model, params, batch, key)
+        return found.loss_sum / found.weight_sum
+
+    @jax.jit
+    def update(params, state, batch, key):
+        value, gradient = jax.value_and_grad(loss)(params, batch, key)
+        change, state = optimizer.update(gradient, state)
+        return optax.apply_updates(params, change), state, value
+
+    evaluated = task.features(examples, Words(), HEAD, training=False)
+    batch = collate(evaluated, np.arange(len(evaluated)), 20, "left")
+    predict = jax.jit(task.predict, static_argnums=0)
+    before = task.metrics(examples, evaluated, predict(model, params, batch))
+    state, losses = optimizer.init(params), []
+    for epoch in range(60):
+        groups = collate(task.features(examples, Words(), HEAD, True, epoch), np.arange(12), 20, "left")
+        params, state, value = update(params, state, groups, jax.random.key(epoch))
+        losses.append(float(value))
+    after = task.metrics(examples, evaluated, predict(model, params, batch))
+    assert losses[-1] < 0.1 * losses[0]
+    assert before[task.metric] < 0.9 < after[task.metric]
+
+
+@pytest.mark.parametrize(
+    ("qrels", "settings", "said"),
+    [
+        (
+            "001 0 wing9 1\n001 0 x 1\n",
+            {},
+            "2 of 2 documents are unknown, 'wing9' the first; --ranking.documents has 13",
+        ),
+        ("1 0 wing0 1\n", {}, "1 of 1 queries are unknown, '1' the first; --ranking.queries has 3, '001' the first"),
+        ("1 0 wing0 1\n", {}, "or, of Cranfield, --ranking.judgements cranfield"),
+        ("001 0 wing0 5\n", {}, "a grade of 5, and --ranking.max-grade is 4"),
+        ("001 0 wing0 0\n", {}, "no document with a text has a grade from 1 on"),
+        ("001 0 none 1\n", {}, "no document with a text has a grade from 1 on"),
+        (
+            "001 0 wing0 1\n",
+            {"negatives": 12},
+            "query 001 has 11 documents that are not relevant, and a group takes 12",
+        ),
+        ("001 0 wing0 1\n", {"queries": {"001": " "}}, "1 have no text, 001 the first"),
+        ("001 0 wing0 1\n", {"documents": {}}, "nothing is in it"),
+        ("001 0 wing0 1\n", {"cutoff": 0}, "--ranking.cutoff 0: it must be 1 or more"),
+        ("001 0 wing0 1\n", {"others": -1}, "--ranking.others -1: it must be 0 or more"),
+        ("001 0 wing0 1\n", {"seq_len": 9}, "--data.seq-len 9 leaves nothing for a document beside a query of 6"),
+    ],
+)
+def test_a_mistake_is_one_line_that_names_it(collection, given, qrels, settings, said):
+    def train():
+        task = collection(**settings)
+        return task.features(task.read(given(qrels), labelled=True), Words(), HEAD, training=True)
+
+    with pytest.raises(InputError, match=re.escape(said)):
+        train()
+
+
+def test_unknown_ids_are_left_out_when_asked_for_but_stay_judged(collection, given, capsys):
+    task = collection(unknown="skip", others=0)
+    examples = task.read(given("001 0 elsewhere 4\n001 0 wing0 1\n9 0 wing0 1\n"), labelled=True)
+    features = task.features(examples, Words(), HEAD, training=False)
+    assert pairs(features, examples) == [("001", ["wing0"])]
+    assert task.metrics(examples, features, {"score": np.ones(1)})["map"] == 0.5
+    said = capsys.readouterr().err
+    assert "1 of 2 queries are unknown, '9' the first" in said
+    assert "1 of 2 documents are unknown, 'elsewhere' the first" in said
+
+
+def test_queries_without_candidates_are_counted_and_nothing_to_rank_is_a_mistake(collection, given, capsys):
+    task = collection(candidates=tuple(given("001 Q0 wing0 1 1 t\n", "run")))
+    examples = task.read(given("001 0 wing0 1\n002 0 shock0 1\n"), labelled=True)
+    features = task.features(examples, Words(), HEAD, training=False)
+    assert task.metrics(examples, features, {"score": np.ones(1)})["map"] == 0.5
+    assert "1 of 2 queries have no candidates, '002' the first" in capsys.readouterr().err
+    with pytest.raises(InputError, match="no query has a document to be ranked"):
+        task.features(examples[1:], Words(), HEAD, training=False)
+    (query,) = task.read(given("002\tof wing\n", "queries.tsv"), labelled=False)
+    assert query.candidates == ()
+
+
+def test_examples_tell_collections_apart_in_every_process(collection, given):
+    described = []
+    for documents in (DOCUMENTS, DOCUMENTS, DOCUMENTS | {"wing0": "flow"}):
+        described.append(repr(collection(documents=documents).read(given(QRELS), labelled=True)))
+    assert described[0] == described[1] != described[2]
+    assert "{" not in re.sub(r"grades=\{[^}]*\}", "", described[0])  # no set, whose order is another in each process
+
+
+@pytest.mark.parametrize("what", ["documents", "queries"])
+def test_texts_must_be_named(collection, given, what):
+    task = Ranking(
+        FinetuneConfig(task="ranking", ranking=RankingConfig(**{NAMED_BY[what]: tuple(given("1\ta\n", "t"))}))
+    )
+    with pytest.raises(InputError, match=rf"--ranking\.{what}: none is given, and qrels and runs have ids alone"):
+        task.read(given("1 0 1 1\n"), labelled=True)

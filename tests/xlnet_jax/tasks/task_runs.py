@@ -1,0 +1,65 @@
+"""A tiny network on the batches of a task."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from tests.xlnet_jax.random_models import random_params
+from xlnet_jax.config import ModelConfig
+from xlnet_jax.models.heads import build_model
+from xlnet_jax.tasks.features import NO_ITEM, collate
+
+
+def tiny(vocab_size):
+    return ModelConfig(
+        vocab_size=vocab_size, num_layers=1, d_model=16, num_heads=2, d_head=8, d_ff=32, mem_len=0, dropout=0.0,
+        attention_dropout=0.0,
+    )  # fmt: skip
+
+
+def outputs_and_loss(task, model, params, features, rows, length, side):
+    """What the network says of all items, in batches of `rows`, the last filled up with padding; and the mean loss."""
+
+    params = jax.tree.map(jnp.asarray, params)
+
+    @jax.jit
+    def run(batch):
+        return task.predict(model, params, batch), task.score(model, params, batch, None)
+
+    items = np.arange(len(features))
+    found, losses = [], []
+    for begin in range(0, len(items), rows):
+        chosen = np.full(rows, NO_ITEM)
+        chosen[: len(items[begin : begin + rows])] = items[begin : begin + rows]
+        outputs, loss = run(collate(features, chosen, length, side))
+        found.append({name: np.asarray(array)[chosen != NO_ITEM] for name, array in outputs.items()})
+        losses.append(loss)
+    total, weight = (sum(float(part) for part in parts) for parts in zip(*losses, strict=True))
+    return {name: np.concatenate([f[name] for f in found]) for name in found[0]}, total / weight
+
+
+def trained(task, config, head, features, steps, rate=1e-2):
+    """Parameters after some updates on all items at once, and the loss before each."""
+    model = build_model(config, head)
+    params = jax.tree.map(jnp.asarray, random_params(config, head))
+    optimizer = optax.adam(rate)
+    batch = collate(features, np.arange(len(features)), int(features.lengths.max()), "left")
+
+    def mean(params, key):
+        loss = task.score(model, params, batch, key)
+        return loss.loss_sum / loss.weight_sum
+
+    @functools.partial(jax.jit, donate_argnums=(0, 1))
+    def update(params, state, key):
+        loss, gradients = jax.value_and_grad(mean)(params, key)
+        updates, state = optimizer.update(gradients, state, params)
+        return optax.apply_updates(params, updates), state, loss
+
+    state, losses = optimizer.init(params), []
+    for key in jax.random.split(jax.random.key(0), steps):
+        params, state, loss = update(params, state, key)
+        losses.append(float(loss))
+    return params, losses

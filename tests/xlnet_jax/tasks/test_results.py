@@ -1,0 +1,22 @@
+"""The table of several seeds."""
+
+import json
+import math
+
+from etils import epath
+from rich.console import Console
+
+from xlnet_jax.tasks.results import Result, summarize
+
+
+def of_seed(**metrics):
+    return Result("ner", "checkpoints/8", 8, "f1", metrics, ())
+
+
+def test_metrics_that_are_no_number_or_not_of_every_seed_spoil_no_summary(tmp_path):
+    by_seed = {0: of_seed(f1=math.nan), 1: of_seed(f1=0.5, f1_LOC=1.0), 2: of_seed(f1=0.25)}
+    summarize(epath.Path(tmp_path), by_seed, Console(quiet=True))
+    written = json.loads((tmp_path / "results.json").read_text())
+    assert written["checkpoint"] == "seed-1/checkpoints/8"
+    assert math.isnan(written["mean"]["f1"])
+    assert math.isnan(written["deviation"]["f1_LOC"])

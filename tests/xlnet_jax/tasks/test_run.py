@@ -1,0 +1,306 @@
+"""The whole command: what is learned, chosen, kept, gone on with, and said of mistakes."""
+
+import json
+import os
+import signal
+import socket
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import xlnet_jax
+from data_pipelines.tokenizer import Tokenizer
+from tests.xlnet_jax.training.test_hosts import Two
+from xlnet_jax import finetune
+from xlnet_jax.cli import RESTART
+from xlnet_jax.config import InputError
+from xlnet_jax.interop.weights import flatten
+from xlnet_jax.settings import identity_difference
+from xlnet_jax.tasks.classification.task import TextTask
+from xlnet_jax.tasks.config import FinetuneConfig, QuestionAnsweringConfig, RankingConfig
+from xlnet_jax.tasks.selection import Selection
+from xlnet_jax.training.hosts import Hosts
+from xlnet_jax.training.metrics import read_records
+from xlnet_jax.training.progress import ProgressView
+
+TINY = (
+    "--task classification --steps 12 --optimizer.warmup-steps 2 --optimizer.learning-rate 0.02 --data.batch-size 8 "
+    "--data.seq-len 32 --data.buckets 32 --selection.every-steps 4 --checkpoint.every-steps 4 --log.every-steps 1 "
+    "--model.init-std 1 --model.dropout 0"
+).split()
+
+PREDICTED = "predictions/predict/predictions.tsv"
+
+
+def words(pretrained, table, workdir, *more):
+    files = ["--train", str(table), "--eval", str(table), "--predict", str(table)]
+    return [*TINY, "--init", str(pretrained), *files, "--workdir", str(workdir), *more]
+
+
+def records(workdir, split):
+    return [r for r in read_records(workdir / "metrics.jsonl") if r["split"] == split]
+
+
+def params_of(workdir, step=None):
+    found = xlnet_jax.load(workdir / "checkpoints" / str(step) if step else workdir)
+    return flatten(found.params)
+
+
+@pytest.fixture(scope="session")
+def straight(pretrained, table, tmp_path_factory):
+    """The folder of a run that nothing interrupted."""
+    workdir = tmp_path_factory.mktemp("straight") / "run"
+    assert finetune.main(words(pretrained, table, workdir)) == 0
+    return workdir
+
+
+def test_a_run_learns_and_leaves_checkpoint_scores_and_predictions(straight):
+    result = json.loads((straight / "results.json").read_text())
+    evaluated = {r["step"]: r["accuracy"] for r in records(straight, "validation")}
+    assert evaluated.keys() == {4, 8, 12}
+    assert max(evaluated.values()) >= 0.8
+    best = min(step for step, value in evaluated.items() if value == max(evaluated.values()))
+    assert result["checkpoint"] == f"checkpoints/{best}"
+    assert result["metrics"]["accuracy"] == evaluated[best]
+    assert len((straight / PREDICTED).read_text().splitlines()) == 11
+    assert json.loads((straight / "predictions/eval/metrics.json").read_text()) == result["metrics"]
+
+
+def test_a_workdir_stands_for_its_best_checkpoint_with_its_head(straight):
+    result = json.loads((straight / "results.json").read_text())
+    loaded, best = xlnet_jax.load(straight), xlnet_jax.load(straight / result["checkpoint"])
+    assert loaded.head.task == "classification"
+    assert loaded.head.labels == ("bad", "good")
+    assert all(np.array_equal(a, flatten(best.params)[path]) for path, a in flatten(loaded.params).items())
+
+
+def test_a_run_that_is_stopped_goes_on_bit_for_bit(straight, pretrained, table, tmp_path, monkeypatch):
+    advance = ProgressView.advance
+
+    def stopped_after_five(view, step):
+        advance(view, step)
+        if step == 5:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ProgressView, "advance", stopped_after_five)
+        assert finetune.main(words(pretrained, table, tmp_path / "run")) == RESTART
+    assert records(tmp_path / "run", "train")[-1]["step"] == 5
+    assert finetune.main(words(pretrained, table, tmp_path / "run")) == 0
+    ours, theirs = params_of(tmp_path / "run", 12), params_of(straight, 12)
+    assert all(np.array_equal(ours[path], theirs[path]) for path in theirs)
+    for name in ("results.json", PREDICTED):
+        assert (tmp_path / "run" / name).read_text() == (straight / name).read_text()
+
+
+def test_a_run_that_has_ended_only_says_so_again(straight, pretrained, table):
+    before = (straight / "metrics.jsonl").read_text()
+    assert finetune.main(words(pretrained, table, straight)) == 0
+    assert (straight / "metrics.jsonl").read_text() == before
+
+
+def test_a_finetuned_checkpoint_predicts_without_training(straight, table, tmp_path, capsys):
+    """Its batches and lengths are those that it was finetuned with."""
+    argv = f"--task classification --init {straight} --eval {table} --predict {table} --workdir {tmp_path / 'out'}"
+    assert finetune.main(argv.split()) == 0
+    name = PREDICTED
+    assert (tmp_path / "out" / name).read_text() == (straight / name).read_text()
+    assert "accuracy" in capsys.readouterr().out
+
+
+def test_predictions_into_what_is_no_folder_are_refused(straight, table):
+    with pytest.raises(InputError, match=r"workdir .* cannot be made a folder: File exists"):
+        finetune.main(["--init", str(straight), "--predict", str(table), "--workdir", str(table)])
+
+
+def test_padding_side_buckets_and_devices_change_no_prediction(straight, table, tmp_path):
+    argv = f"--task classification --init {straight} --predict {table} --data.seq-len 32 --data.batch-size 8"
+    other = "--data.padding-side right --data.buckets 16 24 --mesh.fsdp 2 --mesh.tensor 2"
+    assert finetune.main([*argv.split(), *other.split(), "--workdir", str(tmp_path / "out")]) == 0
+    ours, theirs = (
+        [line.split("\t") for line in (folder / PREDICTED).read_text().splitlines()[1:]]
+        for folder in (tmp_path / "out", straight)
+    )
+    assert [row[:2] for row in ours] == [row[:2] for row in theirs]
+    numbers = [np.array([row[2:] for row in rows], float) for rows in (ours, theirs)]
+    np.testing.assert_allclose(*numbers, atol=2e-5)
+
+
+@pytest.mark.slow
+def test_two_processes_learn_and_predict_what_one_does(straight, pretrained, table, tmp_path):
+    with socket.create_server(("", 0)) as server:
+        port = server.getsockname()[1]
+    codes, errors = Two(port, *words(pretrained, table, tmp_path / "two"), command="xlnet_jax.finetune").end()
+    assert codes == [0, 0], errors
+    two, one = (records(folder, "train") for folder in (tmp_path / "two", straight))
+    np.testing.assert_allclose([r["loss"] for r in two], [r["loss"] for r in one], atol=1e-5)
+    numbers = [
+        [row.split("\t")[2:] for row in (folder / PREDICTED).read_text().splitlines()[1:]]
+        for folder in (tmp_path / "two", straight)
+    ]
+    np.testing.assert_allclose(*np.array(numbers, float), atol=1e-4)
+
+
+def test_several_seeds_end_in_a_table_with_mean_and_deviation(pretrained, table, tmp_path, capsys, monkeypatch):
+    features, encoded = TextTask.features, []
+
+    def counted(*args, training, **more):
+        encoded.append(training)
+        return features(*args, training=training, **more)
+
+    monkeypatch.setattr(TextTask, "features", counted)
+    argv = words(pretrained, table, tmp_path / "run", "--seeds", "0", "1", "--steps", "4")
+    assert finetune.main(argv) == 0
+    assert encoded.count(True) == 1  # for all epochs of all seeds
+    result = json.loads((tmp_path / "run" / "results.json").read_text())
+    values = [result["seeds"][seed]["metrics"]["accuracy"] for seed in ("0", "1")]
+    assert result["mean"]["accuracy"] == pytest.approx(np.mean(values))
+    assert result["deviation"]["accuracy"] == pytest.approx(np.std(values, ddof=1))
+    assert xlnet_jax.load(tmp_path / "run").head.task == "classification"
+    assert "mean" in capsys.readouterr().out
+
+
+def test_a_run_ends_early_when_nothing_gets_better(pretrained, table, tmp_path, monkeypatch, capsys):
+    """The metric is made to fall after the second evaluation."""
+    run, calls = Selection.run, []
+
+    def falling(selection, state, step, interrupt):
+        calls.append(step)
+        numbers = dict(run(selection, state, step, interrupt))
+        value = {4: 0.1, 8: 0.5}.get(step, 0.2)
+        selection.history[-1] = (step, value)
+        return numbers | {selection.metric: value}
+
+    monkeypatch.setattr(Selection, "run", falling)
+    more = ("--steps", "40", "--selection.patience", "2", "--checkpoint.every-steps", "1000")
+    assert finetune.main(words(pretrained, table, tmp_path / "run", *more)) == 0
+    assert calls == [4, 8, 12, 16]
+    assert json.loads((tmp_path / "run" / "results.json").read_text())["step"] == 8
+    assert sorted(p.name for p in (tmp_path / "run" / "checkpoints").iterdir()) == ["16", "8"]
+    assert finetune.main(words(pretrained, table, tmp_path / "run", *more)) == 0
+    assert calls == [4, 8, 12, 16]  # it is known to have ended
+    assert "drawn afresh: logits, summary" in capsys.readouterr().out
+
+
+def test_epochs_stand_for_steps_and_warmup_keeps_its_share(pretrained, table, tmp_path):
+    argv = f"--task sts-b --init {pretrained} --train {tmp_path / 'x.tsv'} --data.batch-size 8 --data.seq-len 16"
+    (tmp_path / "x.tsv").write_text("sentence1\tsentence2\tscore\n" + "a walk\tthe days\t1.5\n" * 20)
+    more = f"--data.buckets 16 --epochs 2 --workdir {tmp_path / 'run'}"
+    assert finetune.main([*argv.split(), *more.split()]) == 0
+    settings = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert settings["steps"] == 6
+    assert settings["optimizer"]["warmup_steps"] == round(120 * 6 / 1200)
+
+
+@pytest.mark.parametrize(
+    ("more", "line"),
+    [
+        ("--init", r"--init is missing: name the checkpoint to start from"),
+        ("--task sst2", r"--task sst2: there is mnli, .*sst-2"),
+        ("--head.task regression", r"head\.task regression comes with --task classification: leave it out"),
+        ("--model.num-layers 3", r"--model\.num-layers comes with the weights of --init: leave it out"),
+        ("--selection.metric bleu", r"selection\.metric bleu: classification has accuracy"),
+        ("--model.mem-len -1", r"model\.mem-len -1 must be at least 0"),
+        ("--seeds 1 1", r"seeds 1 1: give one or more, each once"),
+        ("--epochs 0", r"epochs 0\.0 must be positive"),
+        ("--seed 3", r"seed 3: .* give --seeds 3"),
+        ("--data.batch-size 6 --mesh.fsdp 4", r"data\.batch-size 6 cannot be divided over the 8 devices"),
+        ("--columns.label sentiment", r"sentiment.*label, text"),
+    ],
+)
+def test_mistakes_are_named_before_anything_is_learned(more, line, pretrained, table, tmp_path):
+    argv = words(pretrained, table, tmp_path / "run")
+    if more == "--init":
+        i = argv.index("--init")
+        argv[i : i + 2] = []
+        more = ""
+    with pytest.raises(InputError, match=line):
+        finetune.main([*argv, *more.split()])
+    assert not (tmp_path / "run" / "checkpoints").exists()
+
+
+def test_weights_that_are_drawn_afresh_need_something_to_learn_from():
+    with pytest.raises(InputError, match="reinitialize draws all weights afresh: give --train"):
+        finetune.main("--init somewhere --predict some.tsv --reinitialize".split())
+
+
+def test_a_run_goes_on_with_more_seeds_and_other_ways_of_measuring():
+    before = FinetuneConfig()
+    after = replace(
+        before, seeds=(0, 1), epochs=3.0, qa=QuestionAnsweringConfig(n_best=20), ranking=RankingConfig(cutoff=10)
+    )
+    assert identity_difference(after, before) == []
+    assert identity_difference(replace(after, seed=1), before) == ["seed: 0 there, 1 here"]
+
+
+def test_a_checkpoint_with_the_wrong_head_is_named_with_the_one_it_has(pretrained, straight, table, tmp_path):
+    with pytest.raises(InputError, match="has vocabulary scores, and --task rte needs a head for classification"):
+        finetune.main(["--task", "rte", "--init", str(pretrained), "--predict", str(table)])
+    with pytest.raises(InputError, match="has a head for classification, and --task ner needs a head for token_class"):
+        finetune.main(["--task", "ner", "--init", str(straight), "--predict", str(table)])
+
+
+def test_another_run_in_the_workdir_is_refused_and_left_alone(straight, pretrained, table):
+    before = (straight / "results.json").read_text()
+    with pytest.raises(InputError, match=r"holds another run \(optimizer\.learning-rate: 0\.02 there, 0\.1 here\)"):
+        finetune.main(words(pretrained, table, straight, "--optimizer.learning-rate", "0.1"))
+    assert (straight / "results.json").read_text() == before
+
+
+def test_a_workdir_of_pretraining_is_refused(pretrained, table, tmp_path):
+    (tmp_path / "checkpoints" / "1").mkdir(parents=True)
+    (tmp_path / "config.json").write_text('{"corpus": ["novels"], "steps": 1}')
+    with pytest.raises(
+        InputError, match=r"config\.json is not the settings of a run of this kind \(.*corpus\): give another"
+    ):
+        finetune.main(words(pretrained, table, tmp_path))
+
+
+def test_the_runs_of_several_seeds_are_not_mixed_with_one(pretrained, table, tmp_path):
+    (tmp_path / "seed-1").mkdir()
+    (tmp_path / "seed-1" / "config.json").touch()
+    with pytest.raises(InputError, match="holds the runs of several seeds: give one seed a --workdir of its own"):
+        finetune.main(words(pretrained, table, tmp_path))
+
+
+def stops_before_training(monkeypatch):
+    """As if another host had other examples."""
+    monkeypatch.setattr(Hosts, "gather", lambda hosts, name, value: [value, "another"])
+
+
+def test_hosts_with_other_examples_are_refused(pretrained, table, tmp_path, monkeypatch):
+    stops_before_training(monkeypatch)
+    with pytest.raises(InputError, match="--train has other examples at process 1 than at process 0"):
+        finetune.main(words(pretrained, table, tmp_path / "run"))
+
+
+def test_weights_are_drawn_afresh_as_large_as_they_were_before_pretraining(pretrained, table, tmp_path, monkeypatch):
+    stops_before_training(monkeypatch)
+    for more, scale in (("--reinitialize",), 0.1), (("--reinitialize", "--model.init-std", "0.05"), 0.05), ((), 0.02):
+        argv = words(pretrained, table, tmp_path / "run")
+        i = argv.index("--model.init-std")
+        argv[i : i + 2] = more
+        with pytest.raises(InputError):
+            finetune.main(argv)
+        assert json.loads((tmp_path / "run" / "config.json").read_text())["model"]["init_std"] == scale
+
+
+def test_the_tokenizer_of_an_attempt_that_learned_nothing_is_replaced(
+    pretrained, tokenizer, table, tmp_path, monkeypatch
+):
+    Tokenizer.train(["another text"] * 20, 27, "english").save(tmp_path / "run" / "tokenizer")
+    stops_before_training(monkeypatch)
+    with pytest.raises(InputError):
+        finetune.main(words(pretrained, table, tmp_path / "run"))
+    assert Tokenizer.load(tmp_path / "run" / "tokenizer").sha256 == tokenizer.sha256
+
+
+def test_results_of_a_run_are_overwritten_by_no_other(straight, pretrained, table):
+    before = (straight / "results.json").read_text()
+    with pytest.raises(InputError, match="holds a run, with results of its own: give several seeds a --workdir"):
+        finetune.main(words(pretrained, table, straight, "--seeds", "0", "1"))
+    argv = f"--task classification --init {straight} --predict {table} --workdir {straight}"
+    with pytest.raises(InputError, match="holds a run, with results of its own: give predictions another --workdir"):
+        finetune.main(argv.split())
+    assert (straight / "results.json").read_text() == before

@@ -1,0 +1,252 @@
+"""Labels of words: CoNLL files read and refused, learned from, scored as seqeval does, and written for conlleval."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from etils import epath
+
+from data_pipelines import sources
+from data_pipelines.tokenizer import CLS, SEP, Tokenizer
+from tests.conftest import SHARED
+from tests.xlnet_jax.tasks.task_runs import outputs_and_loss, tiny, trained
+from xlnet_jax.config import InputError
+from xlnet_jax.models.heads import build_model
+from xlnet_jax.tasks.config import ColumnsConfig
+from xlnet_jax.tasks.defaults import ner
+from xlnet_jax.tasks.features import NO_ITEM, collate
+from xlnet_jax.tasks.token_classification.task import TokenClassification
+
+CONLL_2003 = """-DOCSTART- -X- -X- O
+
+Miss NNP B-NP O
+Bennet NNP I-NP B-PER
+saw VBD B-VP O
+London NNP B-NP B-LOC
+. . O O
+
+Kitty NNP B-NP B-PER
+Bennet NNP I-NP I-PER
+coughed VBD B-VP O
+and CC O O
+coughed VBD B-VP O
+and CC O O
+went VBD B-VP O
+to TO B-PP O
+Longbourn NNP B-NP B-LOC
+"""
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    lines = [line for line in sources.read_lines(sources.find(sources.embedded()[:1]), "strict") if line]
+    return Tokenizer.train(lines[:300], 300, "english")
+
+
+def task_with(task="ner", seq_len=64, **columns):
+    config = ner()
+    data = dataclasses.replace(config.data, seq_len=seq_len)
+    return TokenClassification(dataclasses.replace(config, task=task, data=data, columns=ColumnsConfig(**columns)))
+
+
+def read(folder, text, task=None, labelled=True):
+    (folder / "a.conll").write_bytes(text.encode())
+    return (task or task_with()).read([str(folder / "a.conll")], labelled)
+
+
+# ---- reading --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "text", [CONLL_2003, "\ufeff" + CONLL_2003.replace("\n", "\r\n"), CONLL_2003.replace(" ", "\t")]
+)
+def test_words_stand_first_and_labels_last(tmp_path, text):
+    first, second = read(tmp_path, text)
+    assert first.words == ("Miss", "Bennet", "saw", "London", ".")
+    assert first.labels == ("O", "B-PER", "O", "B-LOC", "O")
+    assert len(second.words) == 9
+    assert second.where(1).endswith("a.conll: line 10")
+
+
+def test_columns_are_named_by_number(tmp_path):
+    task = task_with("token_classification", text="2", label="1")
+    assert read(tmp_path, CONLL_2003, task)[0].labels == ("NNP", "NNP", "VBD", "NNP", ".")
+    assert read(tmp_path, CONLL_2003, task)[0].words == ("B-NP", "I-NP", "B-VP", "B-NP", "O")
+
+
+def test_white_space_of_other_scripts_and_spaces_behind_tabs_are_words(tmp_path):
+    (sentence,) = read(tmp_path, "\u3000 O\n\x85 O\n北 B-LOC\n")
+    assert sentence.words == ("\u3000", "\x85", "北")
+    (sentence,) = read(tmp_path, "New York\tB-LOC\n \tO\n")
+    assert sentence.words == ("New York", " ")
+
+
+def test_without_labels_a_column_of_words_is_enough(tmp_path):
+    first, second = read(tmp_path, "Miss\nBennet\n\n\nsaw\n", labelled=False)
+    assert (first.words, first.labels, second.words) == (("Miss", "Bennet"), None, ("saw",))
+
+
+def test_chinese_characters_as_published_are_read():
+    path = SHARED / "finetune" / "people_daily_ner" / "dev.txt"
+    if not path.is_file():
+        pytest.skip(f"the annotated People's Daily is not here ({path})")
+    task = task_with()
+    sentences = task.read([str(path)], labelled=True)
+    assert (len(sentences), sum(len(sentence.words) for sentence in sentences)) == (500, 20342)
+    assert task.head(sentences).labels == ("B-LOC", "B-ORG", "B-PER", "I-LOC", "I-ORG", "I-PER", "O")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a O\nb c O\n", "line 2 has 3 fields, and line 1 has 2: 'b c O'; every word needs the same columns"),
+        ("\na O\n\nb\n", "line 4 has 1 field, and line 2 has 2: 'b'"),
+        ("a\tO\nb O\n", "line 2 has 1 field, and line 1 has 2: 'b O'; .* divided by a tab"),
+        ("a\tO\nb\t\n", "line 2 has a word without a label"),
+        ("a O\nb\0 O\n", "line 2 has a zero byte, .* convert the file"),
+        ("a\nb\n", "line 1 has a word alone; a label must stand behind it"),
+        ("a O\nb NN\n", "line 2: 'NN' is no tag of an entity, .* --task token_classification"),
+        ("", "a.conll: no sentences are in it"),
+        ("\n-DOCSTART- O\n\n", "a.conll: no sentences are in it"),
+    ],
+)
+def test_what_cannot_be_read_ends_in_a_line_with_its_place(tmp_path, text, message):
+    with pytest.raises(InputError, match=message) as error:
+        read(tmp_path, text)
+    assert "\n" not in str(error.value)
+
+
+def test_columns_that_are_not_there_are_refused(tmp_path):
+    with pytest.raises(InputError, match=r"line 1 has 2 fields, and --columns\.label is 2; they count from 0"):
+        read(tmp_path, "a O\n", task_with(label="2"))
+    with pytest.raises(InputError, match=r"columns\.text word: a file in CoNLL form has no names of columns"):
+        task_with(text="word")
+    with pytest.raises(InputError, match=r"columns\.text-pair and columns\.id: a file in CoNLL form has words"):
+        task_with(id="0")
+
+
+def test_a_label_that_was_not_learned_is_refused(tmp_path, tokenizer):
+    task = task_with()
+    head = task.head(read(tmp_path, CONLL_2003))
+    with pytest.raises(
+        InputError, match="line 2: the label 'B-ORG' is not in the training data, which has B-LOC, B-PER"
+    ):
+        task.features(read(tmp_path, "a O\nb B-ORG\n"), tokenizer, head, training=False)
+
+
+# ---- network --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def sentences(tmp_path):
+    return read(tmp_path, CONLL_2003)
+
+
+def features_of(task, sentences, tokenizer):
+    head = task.head(sentences)
+    return head, task.features(sentences, tokenizer, head, training=True)
+
+
+def test_a_window_is_text_with_its_special_tokens_and_labels_on_first_pieces(sentences, tokenizer):
+    head, features = features_of(task_with(), sentences, tokenizer)
+    ids, segments = features.tokens["input_ids"][0], features.tokens["segment_ids"][0]
+    assert ids.tolist() == [*tokenizer.encode_lines([" ".join(sentences[0].words)])[0], SEP, CLS]
+    assert segments.tolist() == [0] * (len(ids) - 1) + [2]
+    assert features.values["target_weights"].tolist() == [[1] * 5 + [0] * 4, [1] * 9]
+    assert [head.labels[i] for i in features.values["labels"][0, :5]] == list(sentences[0].labels)
+    firsts = [tokenizer.pieces[ids[place]] for place in features.positions["words"][0, :5]]
+    assert all(word.startswith(piece.strip("▁")) for word, piece in zip(sentences[0].words, firsts, strict=True))
+
+
+@pytest.fixture(scope="module")
+def learned(tokenizer, tmp_path_factory):
+    """(sentences, task, parameters after some updates, losses): the second sentence takes several windows."""
+    sentences = read(tmp_path_factory.mktemp("learned"), CONLL_2003)
+    task = task_with(seq_len=24)
+    head, features = features_of(task, sentences, tokenizer)
+    assert len(features) > len(sentences)
+    params, losses = trained(task, tiny(tokenizer.vocab_size), head, features, 40, 3e-2)
+    model = build_model(tiny(tokenizer.vocab_size), head)
+
+    def judged(rows, length, side):
+        return outputs_and_loss(task, model, params, features, rows, length, side)
+
+    return sentences, task, features, losses, judged(3, 24, "left"), judged
+
+
+def test_learning_drives_the_loss_down_and_finds_the_entities(learned, tmp_path):
+    sentences, task, features, losses, (outputs, _), _ = learned
+    assert losses[-1] < 0.05 < losses[0]
+    scores = task.metrics(sentences, features, outputs)
+    assert scores == dict.fromkeys(["accuracy", "f1", "precision", "recall", "strict_f1", "f1_LOC", "f1_PER"], 1.0)
+    assert task.write(epath.Path(tmp_path), sentences, features, outputs) == ["predictions.txt", "entities.tsv"]
+    rows = (tmp_path / "predictions.txt").read_text().split("\n")
+    expected = CONLL_2003.split("\n")[2:]
+    assert rows == [f"{row} {row.split()[-1]}" if row else row for row in expected] + [""]
+    report = (tmp_path / "entities.tsv").read_text().splitlines()
+    assert report[:2] == ["type\tprecision\trecall\tf1\ttrue\tpredicted", "all\t1.0000\t1.0000\t1.0000\t4\t4"]
+
+
+def test_results_do_not_depend_on_padding_or_neighbours(learned):
+    _, _, features, _, (left, loss), judged = learned
+    right, other = judged(2, 32, "right")
+    scored = features.values["target_weights"] > 0
+    np.testing.assert_array_equal(left["label"][scored], right["label"][scored])
+    assert loss == pytest.approx(other, rel=1e-4, abs=0)
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_a_row_of_padding_looks_at_no_place_outside_of_its_bucket(sentences, tokenizer, side):
+    # Outside, the network says NaN, which no weight of 0 takes away.
+    _, features = features_of(task_with(), sentences[::-1], tokenizer)
+    longer, shorter = features.lengths
+    assert longer > shorter
+    batch = collate(features, [1, NO_ITEM], int(shorter), side)
+    assert ((batch["words"] >= 0) & (batch["words"] < shorter)).all()
+    assert batch["target_weights"].sum() == len(sentences[0].words)
+
+
+# ---- scores and files -----------------------------------------------------------------------------------------------
+
+
+def outputs_of(task, head, features, labels):
+    """Predictions as the network would give them."""
+    found = np.full(features.values["target_weights"].shape, -1)
+    found[features.values["target_weights"] > 0] = [head.labels.index(label) for label in labels]
+    return {"label": found}
+
+
+def test_scores_count_entities_and_words(sentences, tokenizer):
+    task = task_with()
+    head, features = features_of(task, sentences, tokenizer)
+    labels = ["O", "B-PER", "O", "B-LOC", "O", "I-PER", "I-PER", "O", "O", "O", "O", "O", "O", "O"]
+    scores = task.metrics(sentences, features, outputs_of(task, head, features, labels))
+    # 4 true, 3 predicted and all right; strictly one of them begins without B.
+    of_entities = {"f1": 6 / 7, "precision": 1, "recall": 3 / 4, "strict_f1": 2 / 3, "f1_LOC": 2 / 3, "f1_PER": 1}
+    assert scores == pytest.approx({"accuracy": 6 / 7} | of_entities)
+    assert task.metric == "f1"
+
+
+def test_labels_that_are_no_tags_have_accuracy_alone(tmp_path, tokenizer):
+    task = task_with("token_classification")
+    sentences = read(tmp_path, "she PRP\nran VBD\n\nhe PRP\n", task)
+    head, features = features_of(task, sentences, tokenizer)
+    outputs = outputs_of(task, head, features, ["PRP", "PRP", "PRP"])
+    assert task.metrics(sentences, features, outputs) == {"accuracy": 2 / 3}
+    assert task.metric == "accuracy"
+    assert task.write(epath.Path(tmp_path), sentences, features, outputs) == ["predictions.txt"]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"), [("she\nran\n", "she O\nran O\n\n"), ("she\tx\nran\ty\n", "she\tx\tO\nran\ty\tO\n\n")]
+)
+def test_unlabelled_words_are_written_with_their_labels(sentences, tokenizer, tmp_path, text, expected):
+    task = task_with()
+    head = task.head(sentences)
+    words = read(tmp_path, text, task, labelled=False)
+    features = task.features(words, tokenizer, head, training=False)
+    assert "labels" not in features.values
+    assert task.write(epath.Path(tmp_path), words, features, outputs_of(task, head, features, ["O", "O"])) == [
+        "predictions.txt"
+    ]
+    assert (tmp_path / "predictions.txt").read_text() == expected

@@ -1,0 +1,185 @@
+"""Vectors of texts depend on the text alone, and come in the order of the texts."""
+
+import dataclasses
+import gzip
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import xlnet_jax
+from data_pipelines.tokenizer import Settings, Tokenizer
+from tests.xlnet_jax.random_models import HEADS, SMALL, random_model
+from xlnet_jax import InputError, embed, embedding_files, lengths
+from xlnet_jax.embedding import embed_texts
+from xlnet_jax.models.backbone import Backbone
+from xlnet_jax.models.inputs import text_inputs
+
+LONG = "The list of names is new, and the names of the list are old. " * 2
+TEXTS = [LONG, "The list of names is new", "new", "The names are old."]
+SAME = 1e-5
+
+
+@pytest.fixture(scope="module")
+def model(reference):
+    tokenizer = Tokenizer((reference / "data" / "spiece.model").read_bytes(), Settings())
+    return random_model(dataclasses.replace(SMALL, vocab_size=800), tokenizer=tokenizer)
+
+
+@pytest.fixture(scope="module")
+def states(model):
+    """(hidden states, mask) of all texts at once, padded on the left."""
+    ids, mask, segments = model.encode(TEXTS)
+    return np.asarray(model.hidden_states(ids, mask, segments)), mask
+
+
+@pytest.fixture(scope="module")
+def folder(model, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("embed")
+    xlnet_jax.save(model, folder / "hf", "hf")
+    (folder / "texts.txt").write_text("\n".join(TEXTS) + "\n")
+    return folder
+
+
+def test_vectors_are_pooled_from_the_real_tokens_whatever_the_padding_and_the_neighbours(model, states):
+    """Ours are padded on the right to other lengths, theirs on the left to the longest text."""
+    hidden_BLD, mask_BL = states
+    first_B = mask_BL.argmax(1)
+    expected = {
+        "mean": (hidden_BLD * mask_BL[:, :, None]).sum(1) / mask_BL.sum(1)[:, None],
+        "last": hidden_BLD[:, -1],
+        "cls": hidden_BLD[:, -1],
+        "first": hidden_BLD[np.arange(len(TEXTS)), first_B],
+    }
+    for pooling, vectors in expected.items():
+        found = embed_texts(model, TEXTS, pooling)
+        assert found.dtype == np.float32
+        np.testing.assert_allclose(found, vectors, atol=SAME)
+
+
+def test_vectors_depend_neither_on_the_bucket_nor_on_the_batch(model, monkeypatch):
+    together = embed_texts(model, TEXTS)
+    np.testing.assert_allclose(embed_texts(model, TEXTS, batch_tokens=1), together, atol=SAME)
+    np.testing.assert_allclose(embed_texts(model, TEXTS[::-1]), together[::-1], atol=SAME)
+    monkeypatch.setattr(lengths, "SHORTEST", 64)
+    np.testing.assert_allclose(embed_texts(model, TEXTS), together, atol=SAME)
+
+
+def test_a_layer_is_named_from_either_end(model):
+    ids, mask, segments = model.encode(TEXTS[1:2])
+    run = jax.jit(lambda params, inputs: Backbone(model.model).apply(params, inputs, mutable="intermediates"))
+    _, sown = run({"params": model.params["backbone"]}, text_inputs(*map(jnp.asarray, (ids, mask, segments))))
+    by_layer = sown["intermediates"]["layers"]["rows_BTD"][0].mean(2)
+    for layer, place in ((1, 0), (-3, 0), (3, 2), (-1, 2)):
+        np.testing.assert_allclose(embed_texts(model, TEXTS[1:2], layer=layer), by_layer[place], atol=SAME)
+
+
+def test_normalized_vectors_have_length_one(model):
+    vectors = embed_texts(model, TEXTS, normalize=True)
+    np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-6)
+    plain = embed_texts(model, TEXTS)
+    np.testing.assert_allclose(vectors * np.linalg.norm(plain, axis=1, keepdims=True), plain, atol=SAME)
+
+
+def segment_by_segment(model, text, seq_len, mem_len):
+    """The hidden states of a text, each segment with the memory of those before it, one text and no padding."""
+    config = dataclasses.replace(model.model, mem_len=mem_len)
+    ids, _, segments = model.encode([text])
+    run = jax.jit(Backbone(config).apply)
+    mems, hidden = None, []
+    for begin in range(0, ids.shape[1], seq_len):
+        part, kinds = (jnp.asarray(x[:, begin : begin + seq_len]) for x in (ids, segments))
+        inputs = text_inputs(part, None, kinds, mem_len=0 if mems is None else mems.shape[2])
+        outputs = run({"params": model.params["backbone"]}, inputs, mems)
+        mems = outputs.new_mems_ZBMD
+        hidden.append(outputs.content_BLD[0])
+    return np.concatenate(hidden)
+
+
+def test_a_long_text_is_read_in_segments_with_memory(model):
+    hidden = segment_by_segment(model, LONG, seq_len=12, mem_len=16)
+    assert len(hidden) > 3 * 12
+    for pooling, vector in (("mean", hidden.mean(0)), ("first", hidden[0]), ("last", hidden[-1])):
+        found = embed_texts(model, [*TEXTS, LONG[:80]], pooling, seq_len=12, mem_len=16)
+        np.testing.assert_allclose(found[0], vector, atol=SAME)
+
+
+def test_without_special_tokens_the_last_token_is_the_last_piece(model):
+    ids, _, _ = model.encode(TEXTS[1:2])
+    hidden = model.hidden_states(ids[:, :-2], np.ones_like(ids[:, :-2]), np.zeros_like(ids[:, :-2]))
+    np.testing.assert_allclose(
+        embed_texts(model, TEXTS[1:2], "last", specials=False), np.asarray(hidden)[:, -1], atol=SAME
+    )
+
+
+def test_lines_come_out_as_rows_in_their_order(model, folder, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(embedding_files, "CHARS_AT_ONCE", 2048)  # as a large file is, in chunks
+    out = tmp_path / "vectors.npy"
+    assert embed.main([str(folder / "hf"), "--text", str(folder / "texts.txt"), "--out", str(out)]) == 0
+    found = np.load(out, mmap_mode="r")
+    assert found.dtype == np.float32
+    np.testing.assert_allclose(found, embed_texts(model, TEXTS), atol=SAME)
+    assert f"{len(TEXTS)} x {model.model.d_model}, mean of layer -1" in capsys.readouterr().out
+
+
+def test_documents_come_with_their_ids(model, folder, tmp_path):
+    documents = [f"{TEXTS[1]} {TEXTS[2]}", TEXTS[3]]
+    blank = tmp_path / "documents.txt.gz"
+    blank.write_bytes(gzip.compress(f"\n{TEXTS[1]}\n{TEXTS[2]}\n\n\n{TEXTS[3]}\n".encode()))
+    (tmp_path / "a.jsonl").write_text(
+        "".join(json.dumps({"text": t, "id": i}) + "\n" for i, t in zip("xy", documents, strict=True))
+    )
+    pq.write_table(pa.table({"text": documents, "number": [7, 3]}), tmp_path / "a.parquet")
+    expected = embed_texts(model, documents)
+    for text, more, ids in (
+        (blank, ("--unit", "document"), [0, 1]),
+        (tmp_path / "a.jsonl", ("--id-field", "id"), ["x", "y"]),
+        (tmp_path / "a.parquet", ("--id-field", "number"), [7, 3]),
+    ):
+        out = tmp_path / "out.parquet"
+        assert embed.main([str(folder / "hf"), "--text", str(text), "--out", str(out), "--overwrite", *more]) == 0
+        table = pq.read_table(out)
+        assert table["id"].to_pylist() == ids
+        np.testing.assert_allclose(np.array(table["embedding"].to_pylist(), np.float32), expected, atol=SAME)
+
+
+def test_what_cannot_be_embedded_is_said_in_one_line(model, folder, tmp_path):
+    gap, ids = tmp_path / "gap.txt", tmp_path / "ids.jsonl"
+    gap.write_text("One.\n\nThree.\n")
+    ids.write_text('{"text": "a", "id": 1}\n{"text": "b", "id": "two"}\n{"text": " ", "id": 3}\n')
+    out, lines = tmp_path / "x.npy", folder / "texts.txt"
+    for text, made, more, said in (
+        (gap, out, (), r"gap\.txt: line 2 is empty: leave it out; only documents \(embed --unit document\)"),
+        (lines, tmp_path / "x.csv", (), r"give a name that ends in \.npy or \.parquet"),
+        (lines, gap.with_suffix(".npy"), ("--id-field", "x"), r"a \.npy file has no place for ids"),
+        (lines, out, ("--layer", "4"), r"layer 4: the checkpoint has the layers 1 to 3, or -1 to -3"),
+        (lines, out, ("--layer", "0"), r"layer 0: the checkpoint has the layers 1 to 3"),
+        (lines, out, ("--pooling", "cls", "--no-specials"), r"pooling cls reads <cls>, and without specials"),
+        (lines, out, ("--seq-len", "-1"), r"seq-len -1 must be at least 1"),
+        (lines, out, ("--seq-len", "0"), r"seq-len 0 must be at least 1"),
+        (lines, out, ("--batch-tokens", "0"), r"batch-tokens 0 must be at least 1"),
+        (ids, tmp_path / "x.parquet", ("--id-field", "id"), r"ids\.jsonl: line 3 is empty"),
+        (ids, tmp_path / "x.parquet", ("--text-field", "body"), r"line 1 has no field 'body', only 'text', 'id'"),
+    ):
+        with pytest.raises(InputError, match=said):
+            embed.main([str(folder / "hf"), "--text", str(text), "--out", str(made), *more])
+    ids.write_text('{"text": "a", "id": 1}\n{"text": "b", "id": "two"}\n')
+    with pytest.raises(InputError, match="ids are texts here and whole numbers there"):
+        embed.main([str(folder / "hf"), "--text", str(ids), "--out", str(tmp_path / "x.parquet"), "--id-field", "id"])
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["gap.txt", "ids.jsonl"]
+    with pytest.raises(InputError, match="text 0: the tokenizer leaves nothing of it"):
+        embed_texts(model, ["\u0301"])
+    with pytest.raises(InputError, match="has no tokenizer"):
+        embed_texts(random_model(head=HEADS["regression"]), TEXTS)
+
+
+def test_a_network_with_a_task_head_is_embedded_by_its_backbone(model):
+    finetuned = dataclasses.replace(
+        random_model(model.model, HEADS["classification"], model.tokenizer),
+        params={"backbone": model.params["backbone"]},
+    )
+    np.testing.assert_array_equal(embed_texts(finetuned, TEXTS[1:]), embed_texts(model, TEXTS[1:]))

@@ -1,0 +1,142 @@
+"""GLUE, IMDB and Yelp by name: what their files and columns are called, the order of their labels (`run_classifier.py`
+and `classifier_utils.py`), their official metrics, and the form of GLUE's submissions."""
+
+import csv
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from etils import epath
+
+from xlnet_jax.tasks.classification.tables import Groups, Role
+
+# What files are called where a task has no names of its own.
+STEMS: dict[Role, Groups] = {
+    "train": (("train",),),
+    "eval": (("dev",), ("validation",), ("valid",), ("val",)),
+    "predict": (("test",),),
+}
+SPLITS: dict[Role, tuple[str, ...]] = {"train": ("train",), "eval": ("validation",), "predict": ("test",)}
+
+
+@dataclass(frozen=True)
+class Published:
+    """A task as it is published: by its owners, by TFDS, and by Hugging Face. The defaults are those of any table."""
+
+    text: tuple[str, ...] = ("text",)
+    """names of a column; in a file without header its number"""
+    text_pair: tuple[str, ...] = ()
+    label: tuple[str, ...] = ("label",)
+    id: tuple[str, ...] = ()
+    """of files without labels; where there is none, examples are numbered"""
+    kind: Literal["classification", "regression"] = "classification"
+    labels: tuple[str, ...] = ()
+    """in the original's order; none = those of the training examples"""
+    numbered: tuple[str, ...] = ()
+    """in the order of the numbers that TFDS and Hugging Face give them, where it is another"""
+    metrics: tuple[str, ...] = ("accuracy",)
+    """official ones; two are also averaged"""
+    submission: str = ""
+    """GLUE's file of predictions, without its end"""
+    stems: dict[Role, Groups] = dataclasses.field(default_factory=dict)
+    splits: dict[Role, tuple[str, ...]] = dataclasses.field(default_factory=dict)
+    parts: bool = False
+    """its evaluation has a matched and a mismatched part"""
+    headless: bool = False
+    """some of the published files have no header"""
+    escaped: bool = False
+    """its texts hold line ends and quotes behind backslashes"""
+    flawed: bool = False
+    """the published files have incomplete lines and empty texts"""
+
+    @property
+    def metric(self) -> str:
+        """What chooses the best checkpoint."""
+        return self.metrics[0] if len(self.metrics) == 1 else "average"
+
+
+_ID = ("index", "id", "idx")
+_BINARY = ("0", "1")
+_ENTAILMENT = ("entailment", "not_entailment")
+_TESTED: dict[Role, Groups] = {"eval": (("test",),), "predict": (("test",),)}
+_TESTED_SPLITS: dict[Role, tuple[str, ...]] = {"eval": ("test",), "predict": ("test",)}
+_MNLI = Published(
+    ("sentence1", "premise", "Premise"),
+    ("sentence2", "hypothesis", "Hypothesis"),
+    ("gold_label", "label", "Label"),
+    _ID,
+    labels=("contradiction", "entailment", "neutral"),
+    numbered=("entailment", "neutral", "contradiction"),
+    submission="MNLI",
+    parts=True,
+    stems={
+        "eval": (("dev_matched", "dev_mismatched"), ("validation_matched", "validation_mismatched")),
+        "predict": (("test_matched", "test_mismatched"),),
+    },
+    splits={
+        "eval": ("validation_matched", "validation_mismatched"),
+        "predict": ("test_matched", "test_mismatched"),
+    },
+)
+_YELP = Published(
+    ("text", "1"),
+    (),
+    ("label", "0"),
+    labels=("1", "2"),
+    stems=_TESTED,
+    splits=_TESTED_SPLITS,
+    headless=True,
+    escaped=True,
+)
+PUBLISHED: dict[str, Published] = {
+    "classification": Published(),
+    "regression": Published(kind="regression", metrics=("pearson",)),
+    "cola": Published(
+        ("sentence", "3"), (), ("label", "1"), _ID, labels=_BINARY, metrics=("mcc",), submission="CoLA", headless=True
+    ),
+    "sst-2": Published(("sentence",), id=_ID, labels=_BINARY, submission="SST-2"),
+    "mrpc": Published(
+        ("#1 String", "sentence1"), ("#2 String", "sentence2"), ("Quality", "label"), _ID, labels=_BINARY,
+        metrics=("accuracy", "f1"), submission="MRPC",
+    ),
+    "qqp": Published(
+        ("question1",), ("question2",), ("is_duplicate", "label"), _ID, labels=_BINARY,
+        metrics=("accuracy", "f1"), submission="QQP", flawed=True,
+    ),
+    "sts-b": Published(
+        ("sentence1",), ("sentence2",), ("score", "label"), _ID, "regression",
+        metrics=("pearson", "spearman"), submission="STS-B",
+    ),
+    "mnli": _MNLI,
+    "qnli": Published(("question",), ("sentence",), id=_ID, labels=_ENTAILMENT, submission="QNLI"),
+    "rte": Published(("sentence1",), ("sentence2",), id=_ID, labels=_ENTAILMENT, submission="RTE"),
+    "wnli": Published(("sentence1",), ("sentence2",), id=_ID, labels=_BINARY, submission="WNLI"),
+    "ax": dataclasses.replace(
+        _MNLI, metrics=("mcc",), submission="AX", parts=False, splits={},
+        stems={"eval": (("diagnostic-full",), ("dev_matched",)), "predict": (("diagnostic",),)},
+    ),
+    "imdb": Published(labels=("neg", "pos"), stems=_TESTED, splits=_TESTED_SPLITS),
+    "yelp-2": _YELP,
+    "yelp-5": dataclasses.replace(_YELP, labels=("1", "2", "3", "4", "5")),
+}  # fmt: skip
+
+
+def write_submission(
+    folder: epath.Path, published: Published, ids: Sequence[str], parts: Sequence[str], answers: Sequence[str]
+) -> list[str]:
+    """Files of two columns, index and prediction, as gluebenchmark.com takes them; a part, m or mm, has its own.
+    Returns their names."""
+    names = []
+    for part in sorted(set(parts)):
+        names.append(f"{published.submission}{part and '-' + part}.tsv")
+        with (folder / names[-1]).open("w") as file:
+            writer = csv.writer(file, delimiter="\t", lineterminator="\n")
+            writer.writerow(["index", "prediction"])
+            writer.writerows((i, a) for i, p, a in zip(ids, parts, answers, strict=True) if p == part)
+    return names
+
+
+def similarity(score: float) -> str:
+    """An answer of STS-B, from 0 to 5."""
+    return f"{min(max(score, 0.0), 5.0):.3f}"

@@ -1,0 +1,208 @@
+"""Tables of examples, row by row: TSV, CSV, JSON Lines, Parquet and TFDS; on disk or in the cloud (gs://)."""
+
+import csv
+import glob
+import json
+import re
+import sys
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+from etils import epath
+
+from data_pipelines.readers import numbered_lines, parquet_rows, whole
+from data_pipelines.sources import JSON_LINES, PARQUET, TFDS, kind_of, matching
+from data_pipelines.tfds_text import dataset_rows
+from xlnet_jax.config import InputError
+
+Role = Literal["train", "eval", "predict"]
+Groups = tuple[tuple[str, ...], ...]
+TABLES = (".tsv", ".csv", ".txt", *JSON_LINES, PARQUET)
+SHARD = re.compile(r"-\d+-of-\d+$")  # as Hugging Face and TFDS divide a table
+SHOWN = 12  # columns, in a message
+
+
+class Row(NamedTuple):
+    """What stands in a row."""
+
+    where: str  # file and line, for messages
+    fields: dict[str, Any]  # by the names of the columns, or their numbers from 0 where a file has no header
+
+
+@dataclass(frozen=True)
+class Form:
+    """What is agreed on about files beyond their names' ends."""
+
+    header: bool | Collection[str] = True
+    """the first line of TSV and CSV names the columns; names = it does where it has one of these"""
+    skip_incomplete: bool = False
+    """lines of TSV with too few fields are left out and counted, as the original does; otherwise refused"""
+    class_names: bool = True
+    """TFDS: classes by their names, not their numbers"""
+    folders: tuple[str, ...] = ()
+    """of a folder of texts, a file each: these folders inside it, named by their label"""
+    tfds_data_dir: str | None = None
+    """where TFDS datasets are prepared; None = TFDS's default"""
+
+
+def read_table(name: str, form: Form) -> Iterator[Row]:
+    """The rows of a file, a glob (its files in order) or tfds:NAME[SPLIT]. A file is read by its name's end: .jsonl and
+    .json as an object a line, .parquet, .csv with its quotes; anything else as TSV, in which a quote is a letter.
+
+    Raises InputError, with file and line, on what cannot be read.
+    """
+    if name.startswith(TFDS):
+        rows = dataset_rows(name.removeprefix(TFDS), form.tfds_data_dir, form.class_names)
+        yield from (Row(f"{name}: example {i}", fields) for i, fields in enumerate(rows, start=1))
+        return
+    for path in _files(name):
+        reader = _texts_of_folders if path.is_dir() else _READERS.get(kind_of(path), _tsv)
+        yield from reader(str(path), form)
+
+
+def files_of_role(names: Sequence[str], stems: Groups, splits: Sequence[str]) -> tuple[str, ...]:
+    """The same names, but for folders their files of a role, and for TFDS datasets named without a split theirs.
+
+    stems: names of files without their ends (and of their shards), and of folders; of the first group that has any, all
+    that are there.
+    """
+    return tuple(found for name in names for found in _of_role(name, stems, splits))
+
+
+def _of_role(name: str, stems: Groups, splits: Sequence[str]) -> list[str]:
+    if name.startswith(TFDS):
+        return [name] if name.endswith("]") else [f"{name}[{split}]" for split in splits]
+    folder = epath.Path(name).expanduser()
+    if not folder.is_dir():
+        return [name]
+    there: dict[str, list[str]] = {}
+    for path in sorted(folder.iterdir()):
+        if path.is_dir() or kind_of(path) in TABLES:
+            there.setdefault(SHARD.sub("", path.name.partition(".")[0]), []).append(str(path))
+    for group in stems:
+        if found := [path for stem in group for path in there.get(stem, [])]:
+            return found
+    wanted = " or ".join(stem for group in stems for stem in group)
+    raise InputError(f"{name}: this folder has no table named {wanted} (.tsv, .csv, .jsonl, .parquet): name a file")
+
+
+def _files(name: str) -> list[epath.Path]:
+    path = epath.Path(name).expanduser()
+    if path.exists():
+        return [path]
+    if found := matching(path) if glob.has_magic(name) else []:
+        return found
+    raise InputError(
+        f"{name}: no such file; give a table (.tsv, .csv, .jsonl, .parquet), a glob in quotes, or tfds:NAME"
+    )
+
+
+def _tsv(path: str, form: Form) -> Iterator[Row]:
+    records = ((number, line.split("\t")) for number, line in numbered_lines(path) if line)
+    return _with_columns(records, path, form)
+
+
+def _csv(path: str, form: Form) -> Iterator[Row]:
+    csv.field_size_limit(sys.maxsize)  # a text may be a book
+    return _with_columns(_csv_records(path), path, form)
+
+
+def _csv_records(path: str) -> Iterator[tuple[int, list[str]]]:
+    reader = csv.reader((line + "\n" for _, line in numbered_lines(path)), strict=True)
+    while True:
+        begin = reader.line_num + 1
+        try:
+            fields = next(reader, None)
+        except csv.Error as error:
+            raise InputError(f"{path}: line {begin} is not CSV ({error})") from None
+        if fields is None:
+            return
+        if fields:
+            yield begin, fields
+
+
+def _with_columns(records: Iterator[tuple[int, list[str]]], path: str, form: Form) -> Iterator[Row]:
+    columns: list[str] = []
+    incomplete = 0
+    for number, fields in records:
+        if not columns:
+            named = form.header if isinstance(form.header, bool) else not set(form.header).isdisjoint(fields)
+            columns = fields if named else [str(i) for i in range(len(fields))]
+            if len(set(columns)) < len(columns):
+                raise InputError(
+                    f"{path}: line {number} names two columns alike; if it is no header: --columns.no-header"
+                )
+            if named:
+                continue
+        if len(fields) < len(columns) and form.skip_incomplete:
+            incomplete += 1
+        elif len(fields) != len(columns):
+            raise InputError(
+                f"{path}: line {number} has {len(fields)} fields, and the first line has {len(columns)}; mend the line"
+            )
+        else:
+            yield Row(f"{path}: line {number}", dict(zip(columns, fields, strict=True)))
+    if incomplete:
+        print(f"{path}: {incomplete} incomplete lines left out", file=sys.stderr)
+
+
+def _json_lines(path: str, form: Form) -> Iterator[Row]:
+    for number, line in numbered_lines(path):
+        where = f"{path}: line {number}"
+        if not line or line.isspace():
+            continue
+        try:
+            fields = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise InputError(f"{where} is not JSON ({error}); an example is one JSON object on one line") from None
+        if not isinstance(fields, dict):
+            raise InputError(f"{where} is no JSON object; an example is one JSON object on one line")
+        yield Row(where, fields)
+
+
+def _parquet(path: str, form: Form) -> Iterator[Row]:
+    for number, fields in enumerate(parquet_rows(path), start=1):
+        yield Row(f"{path}: row {number}", fields)
+
+
+def _texts_of_folders(path: str, form: Form) -> Iterator[Row]:
+    """As IMDB is published: a folder a label, a file a text."""
+    folders = [epath.Path(path) / label for label in form.folders]
+    if not any(folder.is_dir() for folder in folders):
+        raise InputError(f"{path}: a folder; name a table in it (.tsv, .csv, .jsonl, .parquet)")
+    for folder in folders:
+        for file in sorted(folder.iterdir()):
+            text = "\n".join(line for _, line in numbered_lines(str(file)))
+            yield Row(str(file), {"text": text, "label": folder.name})
+
+
+_READERS: dict[str, Callable[[str, Form], Iterator[Row]]] = {
+    ".csv": _csv,
+    PARQUET: _parquet,
+    **dict.fromkeys(JSON_LINES, _json_lines),
+}
+
+
+def field(row: Row, names: Sequence[str], flag: str) -> Any:
+    """What stands in the first of these columns that there is; None where it holds nothing.
+
+    Raises InputError where there is none of them: it names those that are, and the flag that names another.
+    """
+    for name in names:
+        if name in row.fields:
+            return row.fields[name]
+    there = list(row.fields)
+    shown = ", ".join(map(str, there[:SHOWN])) + (f" and {len(there) - SHOWN} more" if len(there) > SHOWN else "")
+    raise InputError(f"{row.where}: there is no column {' or '.join(names)}, only {shown}: name it by --columns.{flag}")
+
+
+def text_field(row: Row, names: Sequence[str], flag: str) -> str:
+    """The same, which must be text. InputError where it is empty, or something else."""
+    value = field(row, names, flag)
+    column = next(name for name in names if name in row.fields)
+    if value is None or (isinstance(value, str) and not value.strip()):
+        raise InputError(f"{row.where}: its {column} is empty; fill it, or leave the line out")
+    if not isinstance(value, str):
+        raise InputError(f"{row.where}: its {column} is no text, but {value!r}")
+    return whole(value, f"{row.where}: its {column}")

@@ -1,0 +1,285 @@
+"""A label or a number for a text, or for two (`run_classifier.py`): the GLUE tasks by name, and any table."""
+
+import csv
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+from etils import epath
+
+from data_pipelines.readers import whole
+from data_pipelines.tokenizer import Tokenizer
+from xlnet_jax.config import HeadConfig, InputError
+from xlnet_jax.models.inputs import text_windows
+from xlnet_jax.objectives.objective import DeviceBatch, apply
+from xlnet_jax.objectives.supervised import classification_loss_B, regression_loss_B
+from xlnet_jax.tasks.classification.glue import PUBLISHED, SPLITS, STEMS, similarity, write_submission
+from xlnet_jax.tasks.classification.scores import classification_scores, regression_scores
+from xlnet_jax.tasks.classification.tables import Form, Role, Row, field, files_of_role, read_table, text_field
+from xlnet_jax.tasks.config import FinetuneConfig
+from xlnet_jax.tasks.encoding import encode_text, head_and_tail, shortened
+from xlnet_jax.tasks.features import Features
+from xlnet_jax.tasks.task import Loss
+
+Label = str | float
+SCORES = {"classification": ("accuracy", "f1", "mcc"), "regression": ("pearson", "spearman")}
+PARTS = ("accuracy_m", "accuracy_mm")  # of MNLI
+SHORTEST = 5  # A <sep> B <sep> <cls>
+PREDICTIONS = "predictions.tsv"
+SHOWN = 12  # labels, in a message
+# What a text that is too long keeps of its tokens.
+KEPT = {"tail": lambda ids, n: ids[:n], "head_tail": head_and_tail, "memory": lambda ids, n: ids[len(ids) - n :]}
+
+
+@dataclass(frozen=True)
+class TextExample:
+    """One text or two, and what is to be said of them."""
+
+    id: str
+    text: str
+    text_pair: str | None
+    label: Label | None
+    # A run knows what it learns from by its texts and labels, wherever they lie.
+    where: str = dataclasses.field(repr=False)
+    """file and line, for messages"""
+    part: str = ""  # m or mm of MNLI
+
+
+def with_files_of_roles(config: FinetuneConfig) -> FinetuneConfig:
+    """Folders and TFDS datasets that train, eval and predict name stand for their files, or splits, of these roles."""
+    published = PUBLISHED[config.task]
+    stems, splits = STEMS | published.stems, SPLITS | published.splits
+
+    def found(role: Role) -> tuple[str, ...]:
+        return files_of_role(getattr(config, role), stems[role], splits[role])
+
+    return dataclasses.replace(config, train=found("train"), eval=found("eval"), predict=found("predict"))
+
+
+class TextTask:
+    """Classification and regression; a `Task`."""
+
+    draws_anew = False
+
+    def __init__(self, config: FinetuneConfig):
+        published = PUBLISHED[config.task]
+        given: dict[str, Any] = {
+            k: (v,) for k in ("text", "text_pair", "label") if (v := getattr(config.columns, k)) is not None
+        }
+        self._config, self._published = config, dataclasses.replace(published, **given)
+        self._labels: tuple[str, ...] = ()  # of the head
+        self.metric = published.metric
+        known = sorted({*SCORES[published.kind], self.metric, *(PARTS if published.parts else ())})
+        if config.selection.metric not in (None, *known):
+            raise InputError(f"selection.metric {config.selection.metric}: {config.task} has {', '.join(known)}")
+        if config.data.seq_len < SHORTEST:
+            raise InputError(
+                f"data.seq-len {config.data.seq_len} must be at least {SHORTEST}: two texts of a token each"
+            )
+        if config.data.long_texts == "memory" and config.model.mem_len == 0:
+            raise InputError("data.long-texts memory needs a memory: give its length by model.mem-len, such as 384")
+
+    def read(self, paths: Sequence[str], labelled: bool) -> list[TextExample]:
+        """See `Task`. Paths as `tables.read_table` takes them."""
+        columns, published = self._config.columns, self._published
+        names = {name for name in (*published.text, *published.label) if not name.isdecimal()}
+        form = Form(
+            header=columns.header and (names if published.headless else True),
+            skip_incomplete=published.flawed,
+            class_names=not published.labels,
+            folders=published.labels,
+            tfds_data_dir=self._config.tfds_data_dir,
+        )
+        examples: list[TextExample] = []
+        seen: dict[tuple[str, str], str] = {}
+        for path in paths:
+            begin = len(examples)
+            for row in read_table(path, form):
+                examples.append(e := self._example(row, labelled, len(examples)))
+                if (first := seen.setdefault((e.part, e.id), e.where)) is not e.where:
+                    raise InputError(f"{e.where}: its id {e.id} is also that of {first}; ids tell examples apart")
+            if begin == len(examples):
+                raise InputError(f"{path}: there are no examples in it")
+        return examples
+
+    def _example(self, row: Row, labelled: bool, number: int) -> TextExample:
+        published, id_column = self._published, self._config.columns.id
+        text, pair = self._texts(row)
+        part = ("mm" if "mismatched" in row.where else "m") if published.parts else ""
+        label = self._label(row) if labelled else None
+        if id_column is not None:
+            name = field(row, (id_column,), "id")
+        else:
+            there = (row.fields[column] for column in published.id if column in row.fields and not labelled)
+            name = next(there, number)
+        return TextExample(whole(str(name), f"{row.where}: its id"), text, pair, label, row.where, part)
+
+    def _texts(self, row: Row) -> tuple[str, str | None]:
+        columns, pair_columns = self._published.text, self._published.text_pair
+        if self._published.flawed:  # to the original, an empty second text is none
+            return str(field(row, columns, "text") or ""), field(row, pair_columns, "text-pair") or None
+        text = text_field(row, columns, "text")
+        if self._published.escaped:
+            text = text.replace(r"\n", "\n").replace(r"\"", '"')
+        return text, text_field(row, pair_columns, "text-pair") if pair_columns else None
+
+    def _label(self, row: Row) -> Label:
+        value, labels = field(row, self._published.label, "label"), self._published.labels
+        if labels and type(value) is int:
+            value = {-1: None, **dict(enumerate(self._published.numbered or labels))}.get(value, value)
+        if value is None or value == "":
+            raise InputError(f"{row.where}: it has no label; training and evaluation need one")
+        if isinstance(value, (list, dict)):
+            raise InputError(
+                f"{row.where}: its label {value!r:.60} is neither text nor a number; an example has one label"
+            )
+        if self._published.kind == "regression":
+            return _number(value, row.where)
+        if labels and str(value) not in labels:
+            raise InputError(
+                f"{row.where}: the label {value} is none of {', '.join(labels)}, which {self._config.task} has"
+            )
+        return whole(str(value), f"{row.where}: its label")
+
+    def head(self, train: Sequence[TextExample]) -> HeadConfig:
+        """See `Task`. Labels of a table of one's own are sorted."""
+        kind, labels = self._published.kind, self._published.labels
+        if kind == "classification" and not labels:
+            labels = tuple(sorted({str(e.label) for e in train}))
+            if len(labels) == 1:
+                raise InputError(
+                    f"{train[0].where}: all examples have its label, {labels[0]}; two are needed to learn from"
+                )
+        scope = f"{kind}_{self._config.task}" if self._published.labels or self._published.submission else ""
+        return dataclasses.replace(
+            self._config.head, task=kind, num_labels=len(labels) or 1, labels=labels, scope=scope
+        )
+
+    def features(
+        self, examples: Sequence[TextExample], tokenizer: Tokenizer, head: HeadConfig, training: bool, epoch: int = 0
+    ) -> Features:
+        """See `Task`. One item an example. InputError where a finetuned head is of other labels than the task's."""
+        self._demand_labels(head)
+        self._labels = head.labels or tuple(map(str, range(head.num_labels))) * (head.task == "classification")
+        targets = [_target(e, self._labels) for e in examples]
+        texts = tokenizer.encode_lines([e.text for e in examples])
+        pairs = tokenizer.encode_lines([e.text_pair or "" for e in examples])
+        rows = [
+            self._row([a] if e.text_pair is None else [a, b]) for e, a, b in zip(examples, texts, pairs, strict=True)
+        ]
+        values = {}
+        if training:
+            values["labels"] = np.array(targets, np.float32 if head.task == "regression" else np.int32)
+        return Features(
+            tokens={"input_ids": [ids for ids, _ in rows], "segment_ids": [segments for _, segments in rows]},
+            values=values,
+            examples=np.arange(len(examples)),
+        )
+
+    def _demand_labels(self, head: HeadConfig) -> None:
+        has, wanted = head.labels or (f"{head.num_labels} of them",), self._published.labels
+        if wanted and (head.num_labels != len(wanted) or (head.labels and set(has) != set(wanted))):
+            raise InputError(
+                f"--task {self._config.task} has the labels {', '.join(wanted)}, and the head of --init "
+                f"{', '.join(has[:SHOWN])}: name the --task that it was finetuned for"
+            )
+
+    def _row(self, texts: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+        data = self._config.data
+        limit = data.seq_len * (data.max_windows if data.long_texts == "memory" else 1)
+        lengths = shortened([len(t) for t in texts], limit - len(texts) - 1)
+        a, *b = (KEPT[data.long_texts](t, n) for t, n in zip(texts, lengths, strict=True))
+        return encode_text(a, b[0] if b else None, None)
+
+    def score(self, model: nn.Module, params: Any, batch: DeviceBatch, dropout_key: jax.Array | None) -> Loss:
+        """See `Task`: cross-entropy in nats, or the squared error."""
+        loss_B = regression_loss_B if self._published.kind == "regression" else classification_loss_B
+        return Loss.of(loss_B(self._outputs(model, params, batch, dropout_key), batch["labels"]), batch)
+
+    def predict(self, model: nn.Module, params: Any, batch: DeviceBatch) -> dict[str, jax.Array]:
+        """See `Task`: `scores` [B], or `log_probs` [B, labels]."""
+        outputs = self._outputs(model, params, batch, None)
+        if self._published.kind == "regression":
+            return {"scores": outputs}
+        return {"log_probs": jax.nn.log_softmax(outputs)}
+
+    def _outputs(self, model: nn.Module, params: Any, batch: DeviceBatch, dropout_key: jax.Array | None) -> jax.Array:
+        ids_BL, mask_BL, segments_BL = (batch[k] for k in ("input_ids", "attention_mask", "segment_ids"))
+        seq_len, mem_len = self._config.data.seq_len, self._config.model.mem_len
+        if ids_BL.shape[1] > seq_len:
+            ids_BL, mask_BL, segments_BL = (_padded_left(x, mask_BL) for x in (ids_BL, mask_BL, segments_BL))
+        *earlier, last = text_windows(ids_BL, mask_BL, segments_BL, seq_len, mem_len)
+        return apply(model, params, dropout_key, last, mask_BL[:, -seq_len:], earlier=earlier)
+
+    def metrics(
+        self, examples: Sequence[TextExample], features: Features, outputs: Mapping[str, np.ndarray]
+    ) -> dict[str, float]:
+        """See `Task`: those of scores.py; the mean of the official ones, where they are two; MNLI's for each part."""
+        true = np.array([_target(examples[i], self._labels) for i in features.examples])
+        if self._published.kind == "regression":
+            found = regression_scores(outputs["scores"].astype(np.float64), true)
+        else:
+            right, labels = outputs["log_probs"].argmax(-1), len(self._labels)
+            found = classification_scores(right, true, labels)
+            parts = np.array([examples[i].part for i in features.examples])
+            of_parts = {part: parts == part for part in sorted({*parts} - {""})}
+            found |= {f"accuracy_{part}": float((right == true)[rows].mean()) for part, rows in of_parts.items()}
+        if self.metric == "average":
+            found["average"] = float(np.mean([found[name] for name in self._published.metrics]))
+        return found
+
+    def write(
+        self, folder: epath.Path, examples: Sequence[TextExample], features: Features, outputs: Mapping[str, np.ndarray]
+    ) -> list[str]:
+        """See `Task`: predictions.tsv with every id, its label and the probability of each, or its number; and for GLUE
+        the files of a submission."""
+        chosen = [examples[i] for i in features.examples]
+        if self._published.kind == "regression":
+            columns, answers = ["score"], [similarity(x) for x in outputs["scores"]]
+            rows = [[f"{x:.6g}"] for x in outputs["scores"]]
+        else:
+            columns = ["label", *(f"p({label})" for label in self._labels)]
+            answers = [self._labels[i] for i in outputs["log_probs"].argmax(-1)]
+            rows = [[a, *(f"{p:.6g}" for p in x)] for a, x in zip(answers, np.exp(outputs["log_probs"]), strict=True)]
+        with (folder / PREDICTIONS).open("w") as file:
+            writer = csv.writer(file, delimiter="\t", lineterminator="\n")
+            writer.writerow(["id", *columns])
+            writer.writerows([e.id, *row] for e, row in zip(chosen, rows, strict=True))
+        if not self._published.submission:
+            return [PREDICTIONS]
+        ids, parts = [e.id for e in chosen], [e.part for e in chosen]
+        return [PREDICTIONS, *write_submission(folder, self._published, ids, parts, answers)]
+
+
+def _target(example: TextExample, labels: Sequence[str]) -> Label:
+    """What the network learns: the number of the label, or the number itself; no labels = that is what they are."""
+    if not labels or example.label is None:
+        return example.label or 0
+    if example.label not in labels:
+        shown = ", ".join(labels[:SHOWN]) + (f" and {len(labels) - SHOWN} more" if len(labels) > SHOWN else "")
+        raise InputError(
+            f"{example.where}: the label {example.label} is none of the training examples', which are {shown}"
+        )
+    return labels.index(str(example.label))
+
+
+def _number(value: Any, where: str) -> float:
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        raise InputError(f"{where}: the label {value!r} is no number; --task classification learns names") from None
+    if not math.isfinite(number):
+        raise InputError(f"{where}: the label {value} is no finite number; mend it, or leave the line out")
+    return number
+
+
+def _padded_left(rows_BL: jax.Array, mask_BL: jax.Array) -> jax.Array:
+    """Rows with the padding behind their text moved in front of it: the last window of a text is a whole one."""
+    behind_B = mask_BL[:, ::-1].argmax(1)
+    return jax.vmap(jnp.roll)(rows_BL, behind_B)

@@ -1,0 +1,34 @@
+"""The family of every task: what reads, scores and measures it."""
+
+from collections.abc import Callable
+from typing import Any
+
+from xlnet_jax.tasks.classification.task import TextTask, with_files_of_roles
+from xlnet_jax.tasks.config import FinetuneConfig
+from xlnet_jax.tasks.multiple_choice.task import MultipleChoice
+from xlnet_jax.tasks.question_answering.task import QuestionAnswering
+from xlnet_jax.tasks.ranking.task import Ranking
+from xlnet_jax.tasks.task import Task
+from xlnet_jax.tasks.token_classification.task import TokenClassification
+
+_OF_HEAD: dict[str, Callable[[FinetuneConfig], Task[Any]]] = {
+    "classification": TextTask,
+    "regression": TextTask,
+    "question_answering": QuestionAnswering,
+    "multiple_choice": MultipleChoice,
+    "token_classification": TokenClassification,
+}
+
+
+def with_files(config: FinetuneConfig) -> FinetuneConfig:
+    """With folders and datasets that stand for their files of training, evaluation and test."""
+    return with_files_of_roles(config) if _family(config) is TextTask else config
+
+
+def make_task(config: FinetuneConfig) -> Task[Any]:
+    """The task that the settings name. InputError where they contradict it."""
+    return _family(config)(config)
+
+
+def _family(config: FinetuneConfig) -> Callable[[FinetuneConfig], Task[Any]]:
+    return Ranking if config.task == "ranking" else _OF_HEAD[config.head.task]

@@ -1,0 +1,141 @@
+"""Which characters of a text its tokens stand for.
+
+Tokens are those of the normalised text. The original lays the text of the tokens beside the text itself by their
+longest common subsequence of characters, in a band around the diagonal (`convert_examples_to_features` of
+run_squad.py). This finds the same one, a row of its table at once as the bits of one number (Hyyrö 2004, "Bit-parallel
+LCS-length computation revisited").
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from data_pipelines.tokenizer.symbols import SPACE
+
+UNMATCHED = -1
+ENOUGH = 0.8  # of the text's characters must have a partner, as in the original
+BLOCK_ROWS = 4096  # of a long text so many are kept at a time; those of earlier blocks are computed twice
+
+
+class Partners:
+    """For the characters of one text their partners in another, ascending, UNMATCHED where there is none."""
+
+    def __init__(self, partner_N: np.ndarray):
+        self.partner_N = partner_N
+        at_N, has_N = np.arange(len(partner_N)), partner_N != UNMATCHED
+        self._front_N = np.maximum.accumulate(np.where(has_N, at_N, UNMATCHED))
+        self._rear_N = np.minimum.accumulate(np.where(has_N, at_N, len(partner_N))[::-1])[::-1]
+
+    def __len__(self) -> int:
+        return len(self.partner_N)
+
+    def nearest(self, places: np.ndarray, size: int | None, *, is_start: bool) -> np.ndarray:
+        """The partners of these places; where there is none, the first (is_start) or the last of what lies between the
+        partners around it (`_convert_index` of run_squad.py). size: of the other text; None = it ends with the last
+        partner."""
+        front, rear = self._front_N[places], self._rear_N[places]
+        none_in_front, none_behind = front < 0, rear == len(self)
+        low = np.where(none_in_front, -1, self.partner_N[front])
+        high = self.partner_N[np.minimum(rear, len(self) - 1)]
+        high = np.where(none_behind, low + 1 if size is None else size, high)
+        if is_start:
+            between = np.where(none_behind & (high == low + 1), low, low + 1)
+        else:
+            between = np.where(none_in_front & (high == 0), 0, high - 1)
+        return np.where(front == rear, self.partner_N[places], between)
+
+
+@dataclass(frozen=True)
+class Alignment:
+    """Of a text and the tokens that it was cut into."""
+
+    starts: np.ndarray  # int64 [tokens]: its first character
+    ends: np.ndarray  # int64 [tokens]: its last one
+    _places: Partners  # of the characters in the tokens' text
+    _token_of_place: np.ndarray  # int64
+
+    def tokens_of(self, start: int, end: int) -> tuple[int, int]:
+        """First and last token of the characters from start to end, all included."""
+        first = self._places.nearest(np.array([start]), None, is_start=True)[0]
+        last = self._places.nearest(np.array([end]), None, is_start=False)[0]
+        return int(self._token_of_place[first]), int(self._token_of_place[max(first, last)])
+
+
+class Aligner:
+    """Aligns texts with tokens. normalized: what becomes of one character; it is called once for each."""
+
+    def __init__(self, normalized: Callable[[str], str]):
+        self._normalized = lru_cache(maxsize=None)(normalized)
+
+    def align(self, text: str, pieces: Sequence[str]) -> Alignment | None:
+        """text: not empty; pieces: the text of each token, ▁ for a space. None where they are too different."""
+        tokens_text = "".join(pieces).replace(SPACE, " ")
+        partner_N = _partners(list(map(self._normalized, text)), tokens_text)
+        matched = np.flatnonzero(partner_N != UNMATCHED)
+        if len(matched) == 0 or len(matched) < ENOUGH * len(text):
+            return None
+        partner_of_place = np.full(len(tokens_text), UNMATCHED)
+        partner_of_place[partner_N[matched]] = matched
+        lengths = np.fromiter(map(len, pieces), np.int64, len(pieces))
+        last = np.cumsum(lengths) - 1
+        of_places = Partners(partner_of_place)
+        return Alignment(
+            of_places.nearest(last - lengths + 1, len(text), is_start=True),
+            of_places.nearest(last, len(text), is_start=False),
+            Partners(partner_N),
+            np.repeat(np.arange(len(pieces)), lengths),
+        )
+
+
+def _partners(characters: Sequence[str], tokens_text: str) -> np.ndarray:
+    length = len(characters)
+    if characters[0] != " " and [" ", *characters] == list(tokens_text):
+        return np.arange(length) + 1  # most texts: then no other subsequence of all characters ends as early
+    band = abs(length - len(tokens_text)) + 5
+    for width in (band, 2 * band, max(length, len(tokens_text))):  # the original gives up after the second
+        partner_N = longest_common_subsequence(characters, tokens_text, width)
+        if np.count_nonzero(partner_N != UNMATCHED) > ENOUGH * length:
+            break
+    return partner_N
+
+
+def longest_common_subsequence(a_N: Sequence[str], b_M: Sequence[str], band: int) -> np.ndarray:
+    """int64 [N]: the place in b of each of a's elements, ascending, UNMATCHED for those that are left out. Place i has
+    its partner in [i - band, i + band). Of the longest subsequences, going from the end to the beginning, one that ends
+    as early in a, then in b, as it can."""
+    places: dict[str, int] = {}
+    for j, b in enumerate(b_M):
+        places[b] = places.get(b, 0) | 1 << j
+    blocks = [range(begin, min(begin + BLOCK_ROWS, len(a_N))) for begin in range(0, len(a_N), BLOCK_ROWS)]
+    above = [0]  # the row before each block
+    rows: list[int] = []
+    for block in blocks:
+        rows = _rows(a_N, block, places, len(b_M), band, above[-1])
+        above.append(rows[-1])
+    partner_N = np.full(len(a_N), UNMATCHED)
+    count, below = above[-1].bit_count(), (1 << len(b_M)) - 1
+    for block, first in zip(reversed(blocks), reversed(above[:-1]), strict=True):
+        rows = [first, *(rows or _rows(a_N, block, places, len(b_M), band, first))]
+        for i in range(len(block), 0, -1):
+            if count and (rows[i - 1] & below).bit_count() < count:
+                j = (rows[i] & below).bit_length() - 1
+                partner_N[block.start + i - 1] = j
+                count, below = count - 1, (1 << j) - 1
+        rows = []
+    return partner_N
+
+
+def _rows(a_N: Sequence[str], block: range, places: Mapping[str, int], length: int, band: int, row: int) -> list[int]:
+    """Row i has bit j where a[: i + 1] has one character more in common with b[: j + 1] than with b[:j]."""
+    full, in_band = (1 << length) - 1, (1 << 2 * band) - 1
+    equal = full ^ row
+    rows = []
+    for i in block:
+        near = in_band << i - band if i >= band else in_band >> band - i
+        if hits := equal & places.get(a_N[i], 0) & near:
+            equal = ((equal + hits) | (equal - hits)) & full
+            row = full ^ equal
+        rows.append(row)
+    return rows

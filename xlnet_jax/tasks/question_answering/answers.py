@@ -1,0 +1,102 @@
+"""From the network's beams to answers: candidates, the best of them, and their files (`write_predictions` of
+run_squad.py)."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+
+import numpy as np
+from etils import epath
+
+PREDICTIONS_FILE, N_BEST_FILE, NULL_ODDS_FILE = "predictions.json", "nbest_predictions.json", "null_odds.json"
+NO_WINDOW = 1e6  # null odds of a question whose text could not be read
+NO_SPAN = -1e6  # log-probability of an answer where no span is possible
+
+
+@dataclass(frozen=True)
+class Window:
+    """The part of a document that one item reads; T tokens of it."""
+
+    starts_T: np.ndarray  # int64: first character of each token
+    ends_T: np.ndarray  # int64: its last one
+    is_widest_T: np.ndarray  # bool: no other window shows more around this token
+
+
+@dataclass(frozen=True)
+class Candidate:
+    text: str
+    probability: float  # among the n best
+    start_log_prob: float
+    end_log_prob: float
+
+
+@dataclass(frozen=True)
+class Answers:
+    """What is said to each question, by its id."""
+
+    n_best: Mapping[str, Sequence[Candidate]]  # the likeliest first, at least one
+    null_odds: Mapping[str, float]  # the higher, the less it can be answered: logits of its most confident window
+
+    @property
+    def texts(self) -> dict[str, str]:
+        """The likeliest answer, whether there is one or not."""
+        return {id: candidates[0].text for id, candidates in self.n_best.items()}
+
+    def above(self, threshold: float) -> dict[str, str]:
+        """The likeliest answer, and none ("") where the null odds exceed the threshold."""
+        return {id: "" if self.null_odds[id] > threshold else text for id, text in self.texts.items()}
+
+
+def candidates(
+    context: str,
+    windows: Sequence[Window],
+    beams: Sequence[Mapping[str, np.ndarray]],
+    n_best: int,
+    max_answer_len: int,
+) -> list[Candidate]:
+    """The likeliest answers to one question. beams: of each window, start_log_probs and start_index [S],
+    end_log_probs and end_index [S, E]; the places are those of the window's tokens."""
+    spans = [span for window, beam in zip(windows, beams, strict=True) for span in _spans(window, beam, max_answer_len)]
+    spans.sort(key=lambda span: span[2] + span[3], reverse=True)
+    best: dict[str, tuple[float, float]] = {}
+    for first, last, start_log_prob, end_log_prob in spans:
+        if len(best) == n_best:
+            break
+        best.setdefault(context[first : last + 1].strip(), (start_log_prob, end_log_prob))
+    best = best or {"": (NO_SPAN, NO_SPAN)}
+    scores = np.array([sum(pair) for pair in best.values()])
+    weights = np.exp(scores - scores.max())
+    return [
+        Candidate(text, float(weight), *log_probs)
+        for (text, log_probs), weight in zip(best.items(), weights / weights.sum(), strict=True)
+    ]
+
+
+def _spans(window: Window, beam: Mapping[str, np.ndarray], max_answer_len: int) -> list[tuple[int, int, float, float]]:
+    """(first character, last character, log-probabilities of start and end) of those that are possible."""
+    start_S1, end_SE = beam["start_index"][:, None], beam["end_index"]
+    last = len(window.starts_T) - 1  # the original never takes the last token of a window
+    inside = (start_S1 >= 0) & (start_S1 < last) & (end_SE >= start_S1) & (end_SE < last)
+    possible = inside & (end_SE - start_S1 < max_answer_len)
+    possible &= window.is_widest_T[np.clip(start_S1, 0, last)]
+    s, e = np.nonzero(possible)
+    return list(
+        zip(
+            window.starts_T[beam["start_index"][s]].tolist(),
+            window.ends_T[end_SE[s, e]].tolist(),
+            beam["start_log_probs"][s].astype(np.float64).tolist(),
+            beam["end_log_probs"][s, e].astype(np.float64).tolist(),
+            strict=True,
+        )
+    )
+
+
+def write_answers(folder: epath.Path, answers: Answers, predictions: Mapping[str, str], with_odds: bool) -> list[str]:
+    """The original's files; returns their names."""
+    n_best = {id: [asdict(candidate) for candidate in found] for id, found in answers.n_best.items()}
+    files: dict[str, Mapping[str, object]] = {PREDICTIONS_FILE: predictions, N_BEST_FILE: n_best}
+    if with_odds:
+        files[NULL_ODDS_FILE] = answers.null_odds
+    for name, content in files.items():
+        (folder / name).write_text(json.dumps(content, indent=4, ensure_ascii=False) + "\n", encoding="utf-8")
+    return list(files)

@@ -1,0 +1,196 @@
+"""Questions about texts, from the JSON of SQuAD 1.1 and 2.0 (DRCD and CMRC 2018 come in it too) and from CMRC 2018's
+own."""
+
+import json
+import re
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from etils import epath
+
+from data_pipelines import sources
+from data_pipelines.readers import whole
+from xlnet_jax.config import InputError
+
+NOWHERE = -1
+KINDS = {str: "text", list: "list", dict: "object", int: "number", bool: "true or false"}
+
+
+@dataclass(frozen=True)
+class Answer:
+    text: str
+    start: int  # its first character in the text; NOWHERE = it does not occur
+
+
+@dataclass(frozen=True)
+class Question:
+    id: str
+    question: str
+    context: str
+    answers: tuple[Answer, ...]  # none where it is unanswerable, or where answers are not known
+    is_impossible: bool = False
+
+    @property
+    def answer(self) -> Answer | None:
+        """What is learned: the first answer that occurs in the text."""
+        return next((a for a in self.answers if a.start != NOWHERE), None)
+
+
+@dataclass(frozen=True)
+class _Record:
+    """An object of a JSON file, and where it stands."""
+
+    content: Mapping[str, Any]
+    where: str
+
+    def __contains__(self, key: str) -> bool:
+        return key in self.content
+
+    def get(self, key: str, kind: type) -> Any:
+        if key not in self.content:
+            raise InputError(f"{self.where} has no {key!r}, only {', '.join(map(repr, self.content)) or 'nothing'}")
+        value = self.content[key]
+        if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+            raise InputError(f"{self.where}: {key!r} is no {KINDS[kind]}, but {json.dumps(value)[:60]}")
+        return whole(value, f"{self.where}: {key!r}") if isinstance(value, str) else value
+
+    def records(self, key: str, name: str) -> Iterator["_Record"]:
+        yield from _records(self.get(key, list), f"{self.where}, {name}")
+
+
+def read_questions(paths: Sequence[str], labelled: bool, unanswerable: bool) -> list[Question]:
+    """Of files, globs or folders. labelled: every question has an answer, or is one of the unanswerable; otherwise
+    what a file says of answers is passed over.
+
+    Answers whose answer_start is not where they occur are moved to the nearest place where they do, and one line on
+    stderr counts them. InputError names file and record of what cannot be read.
+    """
+    questions: list[Question] = []
+    places: dict[str, str] = {}
+    for path in _files(paths):
+        found = list(_questions_in(path, labelled, unanswerable))
+        for question in found:
+            if question.id in places:
+                raise InputError(f"{path}: the id {question.id!r} is there twice, first in {places[question.id]}")
+            places[question.id] = path
+        mended = [_mended(question) for question in found]
+        _report(path, found, mended)
+        questions += mended
+    if not questions:
+        raise InputError(f"{', '.join(paths)}: there is no question in it")
+    return questions
+
+
+def _files(paths: Sequence[str]) -> list[str]:
+    units = [unit for source in sources.find(paths) for unit in source.units]
+    files = [unit.path for unit in units if not isinstance(unit, sources.DatasetSlice)]
+    if len(files) < len(units):
+        raise InputError(f"{', '.join(paths)}: questions are read from JSON files, and not from TFDS; name those")
+    return files
+
+
+def _questions_in(path: str, labelled: bool, unanswerable: bool) -> Iterator[Question]:
+    content = _json(path)
+    if isinstance(content, dict) and "data" in content:
+        found = _squad(_Record(content, path), labelled)
+    elif isinstance(content, list):
+        found = _cmrc(path, content, labelled)
+    else:
+        raise InputError(f"{path}: neither SQuAD's form (an object with 'data') nor CMRC 2018's (a list of texts)")
+    for question, where in found:
+        if not question.context.strip():
+            raise InputError(f"{where}: its text is empty")
+        if question.is_impossible and not unanswerable:
+            raise InputError(f"{where} is unanswerable: --task squad2 learns that, or leave it out")
+        if question.is_impossible and question.answers:
+            raise InputError(f"{where} is unanswerable and has an answer: one of them is wrong")
+        if labelled and not question.answers and not question.is_impossible:
+            raise InputError(f"{where} has no answer, and is_impossible is not true: give it one of them")
+        yield question
+
+
+def _json(path: str) -> Any:
+    try:
+        with epath.Path(path).open("rb") as file:
+            return json.loads(file.read().decode("utf-8-sig"))
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: byte {error.start} is not UTF-8; convert the file") from None
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{path} is not JSON: {error}") from None
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror or error}") from None
+
+
+def _records(values: Sequence[Any], where: str) -> Iterator[_Record]:
+    for number, value in enumerate(values):
+        if not isinstance(value, dict):
+            raise InputError(f"{where} {number} is no object, but {json.dumps(value)[:60]}")
+        yield _Record(value, f"{where} {number}")
+
+
+def _squad(top: _Record, labelled: bool) -> Iterator[tuple[Question, str]]:
+    for article in top.records("data", "article"):
+        for paragraph in article.records("paragraphs", "paragraph"):
+            context = paragraph.get("context", str)
+            for record in paragraph.records("qas", "question"):
+                id = record.get("id", str)
+                named = replace(record, where=f"{record.where} ({id})")
+                question = Question(id, named.get("question", str), context, ())
+                if labelled:
+                    records = named.records("answers", "answer") if "answers" in named else ()
+                    answers = (_answer(r.get("text", str), r.get("answer_start", int), r.where) for r in records)
+                    is_impossible = "is_impossible" in named and named.get("is_impossible", bool)
+                    question = replace(question, answers=tuple(answers), is_impossible=is_impossible)
+                yield question, named.where
+
+
+def _cmrc(path: str, texts: Sequence[Any], labelled: bool) -> Iterator[tuple[Question, str]]:
+    """Answers without their place: the first is taken, as in the published conversion to SQuAD's form."""
+    for text in _records(texts, f"{path}, text"):
+        context = text.get("context_text", str)
+        for record in text.records("qas", "question"):
+            id = record.get("query_id", str)
+            where = f"{record.where} ({id})"
+            answers = record.get("answers", list) if labelled and "answers" in record else []
+            if wrong := [a for a in answers if not isinstance(a, str)]:
+                raise InputError(f"{where}: an answer is no text, but {json.dumps(wrong[0])[:60]}")
+            placed = tuple(_answer(a, context.find(a), where) for a in answers)
+            yield Question(id, record.get("query_text", str), context, placed), where
+
+
+def _answer(text: str, start: int, where: str) -> Answer:
+    if not text:
+        raise InputError(f"{where}: the text of the answer is empty")
+    return Answer(text, start)
+
+
+def _mended(question: Question) -> Question:
+    if all(_is_there(a, question.context) for a in question.answers):
+        return question
+    return replace(question, answers=tuple(_moved(a, question.context) for a in question.answers))
+
+
+def _is_there(answer: Answer, context: str) -> bool:
+    return answer.start >= 0 and context.startswith(answer.text, answer.start)
+
+
+def _moved(answer: Answer, context: str) -> Answer:
+    if _is_there(answer, context):
+        return answer
+    found = [m.start() for m in re.finditer(f"(?={re.escape(answer.text)})", context)]
+    return replace(answer, start=min(found, key=lambda start: abs(start - answer.start), default=NOWHERE))
+
+
+def _report(path: str, found: Sequence[Question], mended: Sequence[Question]) -> None:
+    before, after = ([answer for question in some for answer in question.answers] for some in (found, mended))
+    moved = sum(old != new for old, new in zip(before, after, strict=True) if new.start != NOWHERE)
+    nowhere = [m.id for m in mended if m.answers and m.answer is None]
+    if moved or nowhere:
+        print(
+            f"{path}: {moved} answers were not at their answer_start and were moved to where they occur; "
+            f"{len(nowhere)} questions are skipped in training, as no answer of theirs occurs in its text"
+            + (f" ({', '.join(nowhere[:3])}{', …' if len(nowhere) > 3 else ''})" if nowhere else ""),
+            file=sys.stderr,
+        )

@@ -1,0 +1,119 @@
+"""The official scores of SQuAD 1.1 and 2.0 (`evaluate-v1.1.py`, `evaluate-v2.0.py`), in per cent."""
+
+import re
+import string
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+from xlnet_jax.tasks.question_answering.files import Question
+
+_ARTICLES = re.compile(r"\b(a|an|the)\b")
+_NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
+
+
+class Scores(NamedTuple):
+    """Of each question, 0 to 1, by its id."""
+
+    exact: dict[str, float]
+    f1: dict[str, float]
+
+
+def normalize_answer(text: str) -> str:
+    """Lower case, without ASCII punctuation, articles and surplus white space."""
+    return " ".join(_ARTICLES.sub(" ", text.lower().translate(_NO_PUNCTUATION)).split())
+
+
+def squad1_scores(questions: Sequence[Question], predictions: Mapping[str, str]) -> dict[str, float]:
+    """exact and f1, each by the gold answer that fits best. predictions: texts by id."""
+    gold = [[a.text for a in q.answers] for q in questions]
+    scores = _best_scores(questions, predictions, gold, _overlap)
+    return {name: _per_cent(list(by_id.values())) for name, by_id in scores._asdict().items()}
+
+
+def squad2_scores(
+    questions: Sequence[Question], predictions: Mapping[str, str], null_odds: Mapping[str, float]
+) -> dict[str, float]:
+    """What the official script prints of these predictions with --na-prob-file: exact and f1 of all, of those that have
+    an answer and of those that have none, and the best thresholds of the null odds. predictions: "" = no answer."""
+    scores = raw_scores(questions, predictions)
+    answerable = [q.id for q in questions if q.answers]
+    others = [q.id for q in questions if not q.answers]
+    result = _of(scores, [q.id for q in questions], "")
+    for ids, prefix in ((answerable, "HasAns_"), (others, "NoAns_")):
+        if ids:
+            result |= _of(scores, ids, prefix)
+    for name in Scores._fields:
+        best, threshold = best_threshold(questions, predictions, getattr(scores, name), null_odds)
+        result |= {f"best_{name}": best, f"best_{name}_thresh": threshold}
+    return result
+
+
+def raw_scores(questions: Sequence[Question], predictions: Mapping[str, str]) -> Scores:
+    """Those of SQuAD 2.0, before any threshold: no answer is right where there is none."""
+    gold = [[a.text for a in q.answers if normalize_answer(a.text)] or [""] for q in questions]
+    return _best_scores(questions, predictions, gold, f1_score)
+
+
+def best_threshold(
+    questions: Sequence[Question],
+    predictions: Mapping[str, str],
+    scores: Mapping[str, float],
+    null_odds: Mapping[str, float],
+) -> tuple[float, float]:
+    """(score in per cent, threshold): the null odds above which it is best to say that there is no answer. Among equals
+    the lowest, or 0.0 where that is best which answers nothing."""
+    has_answer = {q.id: bool(q.answers) for q in questions}
+    score = best = float(sum(not has for has in has_answer.values()))
+    threshold = 0.0
+    for id in sorted(has_answer, key=null_odds.__getitem__):
+        score += scores[id] if has_answer[id] else -bool(predictions[id])
+        if score > best:
+            best, threshold = score, null_odds[id]
+    return 100.0 * best / len(has_answer), threshold
+
+
+def exact_score(gold: str, predicted: str) -> float:
+    return float(normalize_answer(gold) == normalize_answer(predicted))
+
+
+def f1_score(gold: str, predicted: str) -> float:
+    """Harmonic mean of precision and recall of the words; where one of them has none, whether both have none."""
+    if not normalize_answer(gold) or not normalize_answer(predicted):
+        return exact_score(gold, predicted)
+    return _overlap(gold, predicted)
+
+
+def _overlap(gold: str, predicted: str) -> float:
+    theirs, ours = normalize_answer(gold).split(), normalize_answer(predicted).split()
+    common = sum((Counter(theirs) & Counter(ours)).values())
+    return harmonic_mean(common / len(ours), common / len(theirs)) if common else 0.0
+
+
+def harmonic_mean(precision: float, recall: float) -> float:
+    return 2 * precision * recall / (precision + recall)
+
+
+def _best_scores(
+    questions: Sequence[Question],
+    predictions: Mapping[str, str],
+    gold: Sequence[Sequence[str]],
+    f1: Callable[[str, str], float],
+) -> Scores:
+    """Each by the gold answer that fits best; a question without a prediction scores 0."""
+    pairs = [(q.id, predictions[q.id], texts) for q, texts in zip(questions, gold, strict=True) if q.id in predictions]
+
+    def best(score: Callable[[str, str], float]) -> dict[str, float]:
+        missing = {q.id: 0.0 for q in questions}
+        return missing | {id: max(score(text, predicted) for text in texts) for id, predicted, texts in pairs}
+
+    return Scores(best(exact_score), best(f1))
+
+
+def _of(scores: Scores, ids: Sequence[str], prefix: str) -> dict[str, float]:
+    of_ids = {f"{prefix}{name}": _per_cent([by_id[id] for id in ids]) for name, by_id in scores._asdict().items()}
+    return of_ids | {f"{prefix}total": float(len(ids))}
+
+
+def _per_cent(values: Sequence[float]) -> float:
+    return 100.0 * sum(values) / len(values)

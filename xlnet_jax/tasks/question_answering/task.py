@@ -1,0 +1,278 @@
+"""Answers that are spans of a text: SQuAD 1.1 and 2.0, CMRC 2018, DRCD (`run_squad.py`).
+
+Long texts are read in overlapping windows: text <sep> question <sep> <cls>. A window without the whole answer is
+learned as one that cannot be answered; the likeliest span of all windows is the answer.
+"""
+
+import itertools
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+from etils import epath
+
+from data_pipelines.tokenizer import CLS, SEP, Tokenizer, normalize
+from xlnet_jax.config import HeadConfig, InputError
+from xlnet_jax.interop.pretrained import CLS_SEGMENT
+from xlnet_jax.models.inputs import text_inputs
+from xlnet_jax.models.question_answering import SpanBeam, SpanLogProbs, XLNetForQuestionAnswering
+from xlnet_jax.objectives.objective import DeviceBatch, apply
+from xlnet_jax.objectives.supervised import span_loss_B
+from xlnet_jax.tasks.config import FinetuneConfig
+from xlnet_jax.tasks.features import Features
+from xlnet_jax.tasks.question_answering.alignment import Aligner, Alignment
+from xlnet_jax.tasks.question_answering.answers import NO_SPAN, NO_WINDOW, Answers, Window, candidates, write_answers
+from xlnet_jax.tasks.question_answering.cmrc_scores import cmrc_scores
+from xlnet_jax.tasks.question_answering.files import Question, read_questions
+from xlnet_jax.tasks.question_answering.squad_scores import best_threshold, raw_scores, squad1_scores, squad2_scores
+from xlnet_jax.tasks.task import Loss
+
+HEAD = HeadConfig("question_answering")
+SPECIALS = 3  # <sep>, <sep> and <cls>
+NO_PLACE = -1
+
+
+@dataclass(frozen=True)
+class SpanFeatures(Features):
+    """Features with what leads back to the text. Items of a question are neighbours, windows in reading order."""
+
+    windows: Sequence[Window] = ()
+
+
+@dataclass(frozen=True)
+class _Document:
+    """A text in T tokens."""
+
+    ids_T: np.ndarray
+    alignment: Alignment
+
+
+class QuestionAnswering:
+    """One of the four tasks, by config.task; they differ in scores, and in whether a question may be unanswerable."""
+
+    draws_anew = False
+
+    def __init__(self, config: FinetuneConfig):
+        self._qa, self._seq_len = config.qa, config.data.seq_len
+        self._kind = config.task
+        self._unanswerable = config.task == "squad2"
+        self.metric = "best_f1" if self._unanswerable else "f1"
+        self._found_threshold = 0.0
+        room = self._seq_len - self._qa.max_query_len - SPECIALS
+        if room < 1:
+            raise InputError(
+                f"data.seq-len {self._seq_len} has no room for a text beside a question of qa.max-query-len "
+                f"{self._qa.max_query_len}: raise the one or lower the other"
+            )
+        for name in ("doc_stride", "max_query_len", "max_answer_len", "n_best", "start_n_top", "end_n_top"):
+            if getattr(self._qa, name) < 1:
+                raise InputError(f"qa.{name.replace('_', '-')} is {getattr(self._qa, name)}; it must be at least 1")
+
+    def read(self, paths: Sequence[str], labelled: bool) -> list[Question]:
+        return read_questions(paths, labelled, self._unanswerable)
+
+    def head(self, train: Sequence[Question]) -> HeadConfig:
+        return HEAD
+
+    def features(
+        self, examples: Sequence[Question], tokenizer: Tokenizer, head: HeadConfig, training: bool, epoch: int = 0
+    ) -> SpanFeatures:
+        """Windows of qa.doc_stride. A question without windows is one whose text cannot be aligned with its tokens or,
+        in training, whose answer does not occur in it."""
+        documents = _documents(examples, tokenizer)
+        queries = [ids[: self._qa.max_query_len] for ids in tokenizer.encode_lines([q.question for q in examples])]
+        items = [
+            item
+            for i, (question, query) in enumerate(zip(examples, queries, strict=True))
+            if (document := documents[question.context]) and not (training and _is_unknown(question))
+            for item in self._items(i, question, query, document)
+        ]
+        if not items:
+            raise InputError(
+                f"none of {len(examples)} questions can be used: no answer occurs in its text, or no text in its tokens"
+            )
+        positions = {"cls_index": [len(item.input_ids) - 1 for item in items]}
+        values = {}
+        if training:
+            positions |= {"start": [item.start for item in items], "end": [item.end for item in items]}
+            values["is_impossible"] = np.array([item.start == len(item.input_ids) - 1 for item in items], np.float32)
+        return SpanFeatures(
+            tokens={
+                "input_ids": [item.input_ids for item in items],
+                "segment_ids": [item.segment_ids for item in items],
+                "excluded": [item.excluded for item in items],
+            },
+            values=values,
+            examples=np.array([item.example for item in items], np.int64),
+            positions={name: np.array(places, np.int32) for name, places in positions.items()},
+            windows=[item.window for item in items],
+        )
+
+    def _items(self, example: int, question: Question, query: np.ndarray, document: _Document) -> Iterator["_Item"]:
+        answer = question.answer
+        found = answer and document.alignment.tokens_of(answer.start, answer.start + len(answer.text) - 1)
+        room = self._seq_len - len(query) - SPECIALS
+        spans = windows_over(len(document.ids_T), room, self._qa.doc_stride)
+        tail = np.array([SEP, *query, SEP, CLS], np.int32)
+        for (begin, end), is_widest_T in zip(spans, widest_contexts(spans), strict=True):
+            length = end - begin
+            ids = np.concatenate([document.ids_T[begin:end], tail])
+            segments = np.ones(len(ids), np.int32)
+            segments[: length + 1] = 0
+            segments[-1] = CLS_SEGMENT
+            excluded = np.ones(len(ids), np.int32)
+            excluded[:length] = excluded[-1] = 0
+            place = len(ids) - 1, len(ids) - 1
+            if found and begin <= found[0] and found[1] < end:
+                place = found[0] - begin, found[1] - begin
+            window = Window(document.alignment.starts[begin:end], document.alignment.ends[begin:end], is_widest_T)
+            yield _Item(example, ids, segments, excluded, *place, window)
+
+    def score(self, model: nn.Module, params: Any, batch: DeviceBatch, dropout_key: jax.Array | None) -> Loss:
+        inputs = text_inputs(batch["input_ids"], batch["attention_mask"], batch["segment_ids"])
+        places = batch["cls_index"], batch["excluded"], batch["start"]
+        outputs: SpanLogProbs = apply(model, params, dropout_key, inputs, *places)
+        return Loss.of(span_loss_B(outputs, batch["start"], batch["end"], batch["is_impossible"]), batch)
+
+    def predict(self, model: nn.Module, params: Any, batch: DeviceBatch) -> dict[str, jax.Array]:
+        """The beam, its places counted from an item's first token; NO_PLACE and NO_SPAN where there are fewer that can
+        be an answer's."""
+        length = batch["input_ids"].shape[1]
+        starts, ends = min(self._qa.start_n_top, length), min(self._qa.end_n_top, length)
+        beam = model.apply(
+            {"params": params},
+            text_inputs(batch["input_ids"], batch["attention_mask"], batch["segment_ids"]),
+            batch["cls_index"],
+            batch["excluded"],
+            starts,
+            ends,
+            method=XLNetForQuestionAnswering.beam,
+        )
+        start_BS, start_index_BS, end_BSE, end_index_BSE, unanswerable_B = cast(SpanBeam, beam)
+        first_B = batch["attention_mask"].argmax(1)
+        starts_BS = start_BS > NO_SPAN
+        ends_BSE = starts_BS[:, :, None] & (end_BSE > NO_SPAN)
+        missing = [(0, 0), (0, self._qa.start_n_top - starts), (0, self._qa.end_n_top - ends)]
+
+        def full(values: jax.Array, are_possible: jax.Array, otherwise: float) -> jax.Array:
+            return jnp.pad(
+                jnp.where(are_possible, values, otherwise), missing[: values.ndim], constant_values=otherwise
+            )
+
+        return {
+            "start_log_probs": full(start_BS, starts_BS, NO_SPAN),
+            "start_index": full(start_index_BS - first_B[:, None], starts_BS, NO_PLACE),
+            "end_log_probs": full(end_BSE, ends_BSE, NO_SPAN),
+            "end_index": full(end_index_BSE - first_B[:, None, None], ends_BSE, NO_PLACE),
+            "unanswerable": unanswerable_B,
+        }
+
+    def metrics(
+        self, examples: Sequence[Question], features: Features, outputs: Mapping[str, np.ndarray]
+    ) -> dict[str, float]:
+        """The official scores of the predictions that `write` writes."""
+        answers = self._answers(examples, features, outputs)
+        predictions = self._predictions(examples, answers)
+        if self._unanswerable:
+            return squad2_scores(examples, predictions, answers.null_odds)
+        return (squad1_scores if self._kind == "squad" else cmrc_scores)(examples, predictions)
+
+    def write(
+        self, folder: epath.Path, examples: Sequence[Question], features: Features, outputs: Mapping[str, np.ndarray]
+    ) -> list[str]:
+        """predictions.json and nbest_predictions.json; of SQuAD 2.0 null_odds.json too, and its predictions are empty
+        where the odds exceed qa.null_threshold or, without one, that with the best F1: of these examples if they are
+        labelled, else of those that were evaluated last (0 if there were none)."""
+        answers = self._answers(examples, features, outputs)
+        return write_answers(folder, answers, self._predictions(examples, answers), self._unanswerable)
+
+    def _answers(self, examples: Sequence[Question], features: Features, outputs: Mapping[str, np.ndarray]) -> Answers:
+        windows = cast(SpanFeatures, features).windows
+        items_of: list[list[int]] = [[] for _ in examples]
+        for item, example in enumerate(features.examples.tolist()):
+            items_of[example].append(item)
+        n_best, null_odds = {}, {}
+        for question, items in zip(examples, items_of, strict=True):
+            beams = [{name: values[item] for name, values in outputs.items()} for item in items]
+            n_best[question.id] = candidates(
+                question.context, [windows[i] for i in items], beams, self._qa.n_best, self._qa.max_answer_len
+            )
+            null_odds[question.id] = min([NO_WINDOW, *(float(beam["unanswerable"]) for beam in beams)])
+        return Answers(n_best, null_odds)
+
+    def _predictions(self, examples: Sequence[Question], answers: Answers) -> dict[str, str]:
+        if not self._unanswerable:
+            return answers.texts
+        if self._qa.null_threshold is not None:
+            return answers.above(self._qa.null_threshold)
+        if all(question.answers or question.is_impossible for question in examples):
+            f1 = raw_scores(examples, answers.texts).f1
+            _, self._found_threshold = best_threshold(examples, answers.texts, f1, answers.null_odds)
+        return answers.above(self._found_threshold)
+
+
+@dataclass(frozen=True)
+class _Item:
+    example: int
+    input_ids: np.ndarray
+    segment_ids: np.ndarray
+    excluded: np.ndarray
+    start: int  # <cls> where there is no answer
+    end: int
+    window: Window
+
+
+def windows_over(tokens: int, room: int, stride: int) -> list[tuple[int, int]]:
+    """(begin, end) of the windows of at most `room` tokens that together show all of them."""
+    step = min(room, stride)
+    begins = itertools.takewhile(lambda begin: begin == 0 or begin - step + room < tokens, itertools.count(0, step))
+    return [(begin, min(begin + room, tokens)) for begin in begins]
+
+
+def widest_contexts(windows: Sequence[tuple[int, int]]) -> list[np.ndarray]:
+    """Of each window, bool [its tokens]: of all windows with this token, it shows most on that side where it shows less
+    (`_check_is_max_context`). Ties go to the longer window, then to the first."""
+    if len(windows) == 1:
+        return [np.ones(windows[0][1], bool)]
+    shown = np.full((len(windows), windows[-1][1]), -1.0)
+    for scores, (begin, end) in zip(shown, windows, strict=True):
+        here = np.arange(end - begin)
+        scores[begin:end] = np.minimum(here, here[::-1]) + 0.01 * (end - begin)
+    widest = shown.argmax(0)
+    return [widest[begin:end] == i for i, (begin, end) in enumerate(windows)]
+
+
+def _documents(examples: Sequence[Question], tokenizer: Tokenizer) -> dict[str, _Document | None]:
+    settings = tokenizer.settings
+
+    def normalized(character: str) -> str:
+        return normalize(
+            character,
+            settings.normalization,
+            lower=settings.lower,
+            keep_accents=settings.keep_accents,
+            remove_space=False,
+        )
+
+    aligner = Aligner(normalized)
+    contexts = list(dict.fromkeys(q.context for q in examples))
+    ids, pieces = tokenizer.encode_lines(contexts), tokenizer.encode_pieces(contexts)
+    alignments = list(map(aligner.align, contexts, pieces))
+    if missing := sum(alignment is None for alignment in alignments):
+        print(
+            f"{missing} of {len(contexts)} texts are skipped: too few of their characters are left in their tokens",
+            file=sys.stderr,
+        )
+    return {
+        context: None if alignment is None else _Document(ids_T, alignment)
+        for context, ids_T, alignment in zip(contexts, ids, alignments, strict=True)
+    }
+
+
+def _is_unknown(question: Question) -> bool:
+    return question.answer is None and not question.is_impossible

@@ -1,0 +1,120 @@
+"""Documents and queries of a test collection: texts by their ids.
+
+Read by their first line: `.I 7` begins SMART's form, which Cranfield has; `{` objects a line, as BEIR has; a tab
+divides id and text, as in MS MARCO.
+"""
+
+import glob
+import json
+import re
+from collections.abc import Iterator, Sequence
+
+from etils import epath
+
+from data_pipelines.readers import numbered_lines, whole
+from data_pipelines.sources import matching
+from xlnet_jax.config import InputError
+
+IDS = ("_id", "id")
+SMART_ID = re.compile(r"\.I\s+(\S+)\s*")
+SMART_FIELD = re.compile(r"\.([A-Z])\s*")
+FORMS = "SMART (.I ID, .T, .W), JSON lines (id, title, text) or TSV (ID<tab>TEXT)"
+
+Record = tuple[int, str, str, str]  # line, id, title, text
+
+
+def read_collection(paths: Sequence[str], what: str) -> dict[str, str]:
+    """Text by id, in the order of the files: the title, where there is one and the text does not begin with it, and the
+    text; white space is a single space.
+
+    TSV: id, text; or id, title, text; or id, url, title, text. what: "documents" or "queries", for messages. InputError
+    names file and line of what cannot be read and of an id that is there twice.
+    """
+    texts: dict[str, str] = {}
+    for path in files(paths, what):
+        for line, name, title, text in _records(path, what):
+            where = f"{what} {path}: line {line}"
+            if not name or name.split() != [name]:
+                raise InputError(
+                    f"{where}: the id {name!r} is empty or has spaces, which divide the fields of TREC files"
+                )
+            if name in texts:
+                raise InputError(f"{where}: the id {name} is there already; an id names one text")
+            texts[whole(name, f"{where}: the id")] = whole(_joined(title, text), f"{where}: the text")
+    return texts
+
+
+def files(names: Sequence[str], what: str) -> list[str]:
+    """The files that these names and globs stand for, those of a glob in their order."""
+    found: list[str] = []
+    for name in names:
+        path = epath.Path(name).expanduser()
+        there = matching(path) if glob.has_magic(name) else [path] if path.exists() else []
+        if not there:
+            raise InputError(f"{what} {name}: no such file; give a file, or a glob in quotes")
+        if path.is_dir():
+            raise InputError(f"{what} {name}: a folder; name the file in it, or give a glob in quotes")
+        found += map(str, there)
+    return found
+
+
+def lines(path: str) -> Iterator[tuple[int, str]]:
+    """(number from 1, line) of those that are not blank."""
+    return ((number, line) for number, line in numbered_lines(path) if line.strip())
+
+
+def _records(path: str, what: str) -> Iterator[Record]:
+    _, first = next(lines(path), (0, ""))
+    if SMART_ID.fullmatch(first):
+        return _smart(path)
+    if first.lstrip().startswith("{"):
+        return _json_lines(path, what)
+    if "\t" in first:
+        return _tsv(path, what)
+    raise InputError(f"{what} {path}: {'nothing is in it' if not first else 'its form is unknown'}; give {FORMS}")
+
+
+def _smart(path: str) -> Iterator[Record]:
+    line, name, field = 0, "", ""
+    parts: dict[str, list[str]] = {}
+    for number, text in lines(path):
+        if begins := SMART_ID.fullmatch(text):
+            if line:
+                yield line, name, " ".join(parts.get("T", ())), " ".join(parts.get("W", ()))
+            line, name, field, parts = number, begins[1], "", {}
+        elif begins := SMART_FIELD.fullmatch(text):
+            field = begins[1]
+        else:
+            parts.setdefault(field, []).append(text)
+    yield line, name, " ".join(parts.get("T", ())), " ".join(parts.get("W", ()))
+
+
+def _json_lines(path: str, what: str) -> Iterator[Record]:
+    for number, line in lines(path):
+        where = f"{what} {path}: line {number}"
+        try:
+            values = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise InputError(f"{where} is not JSON ({error}); a text is one JSON object on one line") from None
+        name = next((values[key] for key in IDS if key in values), None) if isinstance(values, dict) else None
+        if name is None or not isinstance(values.get("text"), str):
+            raise InputError(
+                f"{where} has no id or no text; a text is an object with id (or _id), text and maybe title"
+            )
+        yield number, str(name), str(values.get("title") or ""), values["text"]
+
+
+def _tsv(path: str, what: str) -> Iterator[Record]:
+    for number, line in lines(path):
+        fields = line.split("\t")
+        if not 2 <= len(fields) <= 4:
+            raise InputError(
+                f"{what} {path}: line {number} has {len(fields)} fields between tabs; wanted are id, text; or id, "
+                "title, text; or id, url, title, text"
+            )
+        yield number, fields[0].strip(), "" if len(fields) == 2 else fields[-2], fields[-1]
+
+
+def _joined(title: str, text: str) -> str:
+    title, text = " ".join(title.split()), " ".join(text.split())
+    return text if text.startswith(title) else f"{title} {text}".strip()

@@ -1,0 +1,66 @@
+"""Documents beside queries, as the network reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from data_pipelines.stateless import choice
+from xlnet_jax.tasks.encoding import encode_text
+
+
+@dataclass(frozen=True)
+class Passages:
+    """Documents in pieces."""
+
+    pieces: list[np.ndarray]
+    """tokens, int32 [T], those of a document behind each other"""
+    first: np.ndarray
+    """int64 [documents]: its first piece"""
+    count: np.ndarray
+    """int64 [documents]"""
+
+    @classmethod
+    def cut(cls, tokens: Sequence[np.ndarray], length: int, most: int) -> Passages:
+        """At most `most` pieces of `length` tokens of each document; of one piece a document, it is left whole."""
+        cuts = [
+            [ids] if most == 1 else [ids[i : i + length] for i in range(0, max(len(ids), 1), length)][:most]
+            for ids in tokens
+        ]
+        count = np.array([len(cut) for cut in cuts], np.int64)
+        return cls([piece for cut in cuts for piece in cut], np.cumsum(count) - count, count)
+
+    def any_of(self, documents: np.ndarray, uniform: np.ndarray) -> np.ndarray:
+        """A piece of each, by uniforms in [0, 1)."""
+        return self.first[documents] + choice(uniform, self.count[documents])
+
+    def all_of(self, documents: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(pieces, where in `documents` each comes from), int64 [pieces]."""
+        origin = np.repeat(np.arange(len(documents)), self.count[documents])
+        before = np.cumsum(self.count[documents]) - self.count[documents]
+        return self.first[documents][origin] + np.arange(len(origin)) - before[origin], origin
+
+
+@dataclass(frozen=True)
+class PairTokens(Sequence[np.ndarray]):
+    """Document <sep> query <sep> <cls>, put together when a batch asks for it: the texts of all pairs are many times
+    the collection."""
+
+    documents: Sequence[np.ndarray]
+    queries: Sequence[np.ndarray]
+    pairs: np.ndarray
+    """int64 [texts, 2]: of which document and which query"""
+    limit: int
+    """tokens of a text at the most, special ones included"""
+    part: int
+    """of what `encode_text` returns: 0 = input_ids, 1 = segment_ids"""
+
+    def __len__(self) -> int:
+        return len(self.pairs)
+
+    def __getitem__(self, text: Any) -> Any:
+        document, query = self.pairs[text]
+        return encode_text(self.documents[document], self.queries[query], self.limit)[self.part]

@@ -1,0 +1,68 @@
+"""How good a ranking is, by the judgements: the numbers of trec_eval and, of the Web tracks, of gdeval.
+
+A document without a judgement, or with one below 0, counts as grade 0. DCG@k = sum over ranks i <= k of
+gain / log2(i + 1), NDCG@k its share of the best there is; ERR@k = sum of R_i / i x product over j < i of (1 - R_j) with
+R = (2^grade - 1) / 2^max_grade (Chapelle et al. 2009).
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Literal
+
+from xlnet_jax.tasks.ranking.trec import ranked
+
+
+@dataclass(frozen=True)
+class RankingScores:
+    """The numbers by the settings of `RankingConfig`."""
+
+    cutoff: int = 20
+    gain: Literal["exponential", "linear"] = "exponential"
+    relevant_from: int = 1
+    max_grade: int = 4
+
+    @property
+    def main(self) -> str:
+        """NDCG@k by its name."""
+        return f"ndcg@{self.cutoff}"
+
+    def mean(self, grades: Mapping[str, Mapping[str, int]], run: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
+        """Over the judged queries; one without a ranking counts as 0, as both tools have it by their option -c.
+
+        A query without a relevant document counts as 0 in what trec_eval computes (MAP, MRR, P@k, NDCG@k of linear
+        gain) and not at all in what gdeval does (ERR@k, NDCG@k of exponential gain).
+        """
+        of_queries = [self.of_query(judged, ranked(run.get(query, {}))) for query, judged in grades.items()]
+        counted = {name: [s[name] for s in of_queries if not math.isnan(s[name])] for name in self.of_query({}, ())}
+        return {name: fmean(values) if values else 0.0 for name, values in counted.items()}
+
+    def of_query(self, grades: Mapping[str, int], ranking: Sequence[str]) -> dict[str, float]:
+        """Of one ranking, best first; all relevant documents count, ranked or not. NaN where the query does not."""
+        k = self.cutoff
+        found = [max(grades.get(document, 0), 0) for document in ranking]
+        ideal = sorted((grade for grade in grades.values() if grade > 0), reverse=True)
+        hits = [rank for rank, grade in enumerate(found, 1) if grade >= self.relevant_from]
+        relevant = sum(grade >= self.relevant_from for grade in grades.values())
+        of_none = math.nan if not ideal else 0.0
+        best = self._dcg(ideal[:k])
+        return {
+            self.main: self._dcg(found[:k]) / best if best else of_none if self.gain == "exponential" else 0.0,
+            f"err@{k}": self._err(found[:k]) + of_none,
+            "map": sum(i / rank for i, rank in enumerate(hits, 1)) / max(relevant, 1),
+            "mrr": 1 / hits[0] if hits else 0.0,
+            f"p@{k}": sum(rank <= k for rank in hits) / k,
+        }
+
+    def _dcg(self, grades: Sequence[int]) -> float:
+        gains = grades if self.gain == "linear" else [2.0**grade - 1 for grade in grades]
+        return sum(gain / math.log2(rank + 1) for rank, gain in enumerate(gains, 1))
+
+    def _err(self, grades: Sequence[int]) -> float:
+        score, unsatisfied = 0.0, 1.0
+        for rank, grade in enumerate(grades, 1):
+            satisfied = (2.0**grade - 1) / 2.0**self.max_grade
+            score += unsatisfied * satisfied / rank
+            unsatisfied *= 1 - satisfied
+        return score

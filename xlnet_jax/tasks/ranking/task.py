@@ -1,0 +1,161 @@
+"""Document ranking: documents by their score beside a query, document <sep> query <sep> <cls>.
+
+The paper (section 3.3) ranks ClueWeb09-B's 100 best by XLNet's word embeddings in a kernel pooling network, without
+finetuning. Here the whole network reads document and query together (Nogueira & Cho 2019), the document first, as the
+original has passages before their questions (`run_squad.py`, `run_race.py`).
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+import flax.linen as nn
+import jax
+import numpy as np
+from etils import epath
+
+from data_pipelines.tokenizer import Tokenizer
+from xlnet_jax.config import HeadConfig, InputError
+from xlnet_jax.models.inputs import text_inputs
+from xlnet_jax.objectives.objective import DeviceBatch, apply
+from xlnet_jax.objectives.supervised import pairwise_loss_B, pointwise_loss_B, softmax_loss_B
+from xlnet_jax.tasks.config import FinetuneConfig
+from xlnet_jax.tasks.features import Features
+from xlnet_jax.tasks.ranking.draws import Draws
+from xlnet_jax.tasks.ranking.pairs import PairTokens, Passages
+from xlnet_jax.tasks.ranking.queries import Collection, RankedQuery
+from xlnet_jax.tasks.ranking.scores import RankingScores
+from xlnet_jax.tasks.ranking.trec import Run, write_run
+from xlnet_jax.tasks.task import Loss
+
+RUN_FILE = "run.trec"
+LOSSES_B = {"pairwise": pairwise_loss_B, "softmax": softmax_loss_B, "pointwise": pointwise_loss_B}
+SPECIALS = 3  # document <sep> query <sep> <cls>
+
+
+class Ranking:
+    """Examples are queries. An item of training is a group of documents, the first of them relevant; one of evaluation
+    is a document, or a passage of it."""
+
+    draws_anew = True
+
+    def __init__(self, config: FinetuneConfig):
+        _validate(config)
+        self._config, self._settings = config, config.ranking
+        r = config.ranking
+        self._collection = Collection(r)
+        self._scores = RankingScores(r.cutoff, r.gain, r.relevant_from, r.max_grade)
+        self.metric = self._scores.main
+        self._tokens: dict[int, np.ndarray] = {}  # of documents that were read, by the one tokenizer of a run
+
+    def read(self, paths: Sequence[str], labelled: bool) -> list[RankedQuery]:
+        """labelled: the queries of qrels; otherwise those of runs, or of files of queries."""
+        return self._collection.judged(paths) if labelled else self._collection.unjudged(paths)
+
+    def head(self, train: Sequence[RankedQuery]) -> HeadConfig:
+        """One number, the score."""
+        return HeadConfig("regression")
+
+    def features(
+        self, examples: Sequence[RankedQuery], tokenizer: Tokenizer, head: HeadConfig, training: bool, epoch: int = 0
+    ) -> Features:
+        """training: a group for each relevant document, of one passage each; otherwise all passages of what is to be
+        ranked. values: document, int32 [items, C], its place in the collection."""
+        drawn = self._draws.groups(examples, self._config.seed, epoch) if training else self._draws.to_rank(examples)
+        queries, documents = drawn.queries, drawn.documents
+        used, places = np.unique(documents, return_inverse=True)
+        passages, places = self._passages(used.tolist(), tokenizer), places.reshape(documents.shape)
+        if training:
+            pieces = passages.any_of(places, drawn.uniform)
+        else:
+            pieces, origin = passages.all_of(places[:, 0])
+            pieces, queries, documents = pieces[:, None], queries[origin], documents[origin]
+        query_tokens = [
+            ids[: self._settings.max_query_len] for ids in tokenizer.encode_lines([e.text for e in examples])
+        ]
+        group = pieces.shape[1]
+        pairs = np.stack([pieces.ravel(), queries.repeat(group)], axis=1)
+        limit = self._config.data.seq_len
+        return Features(
+            tokens={
+                name: PairTokens(passages.pieces, query_tokens, pairs, limit, part)
+                for part, name in enumerate(("input_ids", "segment_ids"))
+            },
+            values={"document": documents.astype(np.int32)},
+            examples=queries,
+            texts_per_item=group,
+        )
+
+    def score(self, model: nn.Module, params: Any, batch: DeviceBatch, dropout_key: jax.Array | None) -> Loss:
+        """The loss of --ranking.loss, a group one item."""
+        scores_BC = _scores(model, params, batch, dropout_key).reshape(batch["input_ids"].shape[:2])
+        return Loss.of(LOSSES_B[self._settings.loss](scores_BC), batch)
+
+    def predict(self, model: nn.Module, params: Any, batch: DeviceBatch) -> dict[str, jax.Array]:
+        """score, float32 [B]."""
+        return {"score": _scores(model, params, batch, None)}
+
+    def metrics(
+        self, examples: Sequence[RankedQuery], features: Features, outputs: Mapping[str, np.ndarray]
+    ) -> dict[str, float]:
+        """NDCG@k, ERR@k, MAP, MRR and P@k (`RankingScores`)."""
+        return self._scores.mean({e.id: e.judged.grades for e in examples}, self._run(examples, features, outputs))
+
+    def write(
+        self,
+        folder: epath.Path,
+        examples: Sequence[RankedQuery],
+        features: Features,
+        outputs: Mapping[str, np.ndarray],
+    ) -> list[str]:
+        """The ranking as a TREC run."""
+        write_run(folder / RUN_FILE, self._run(examples, features, outputs))
+        return [RUN_FILE]
+
+    @cached_property
+    def _draws(self) -> Draws:
+        return Draws(self._collection.documents, self._settings)
+
+    def _passages(self, documents: Sequence[int], tokenizer: Tokenizer) -> Passages:
+        new = [document for document in documents if document not in self._tokens]
+        texts = list(self._collection.documents.values())
+        self._tokens |= zip(new, tokenizer.encode_lines([texts[document] for document in new]), strict=True)
+        length = self._config.data.seq_len - self._settings.max_query_len - SPECIALS
+        return Passages.cut([self._tokens[document] for document in documents], length, self._settings.max_passages)
+
+    def _run(
+        self, examples: Sequence[RankedQuery], features: Features, outputs: Mapping[str, np.ndarray]
+    ) -> dict[str, dict[str, float]]:
+        """A document has the score of its best passage (Dai & Callan 2019)."""
+        names = list(self._collection.documents)
+        run: Run = {e.id: {} for e in examples}
+        documents = features.values["document"][:, 0]
+        for query, document, score in zip(features.examples, documents, outputs["score"], strict=True):
+            scores, name = run[examples[query].id], names[document]
+            scores[name] = max(float(score), scores.get(name, -math.inf))
+        return run
+
+
+def _scores(model: nn.Module, params: Any, batch: DeviceBatch, dropout_key: jax.Array | None) -> jax.Array:
+    ids, mask, segments = (
+        batch[name].reshape(-1, batch[name].shape[-1]) for name in ("input_ids", "attention_mask", "segment_ids")
+    )
+    return apply(model, params, dropout_key, text_inputs(ids, mask, segments), mask)
+
+
+def _validate(config: FinetuneConfig) -> None:
+    r = config.ranking
+    least = {"negatives": 1, "depth": 1, "others": 0, "max_query_len": 1, "max_passages": 1, "cutoff": 1}
+    for name, lowest in {**least, "relevant_from": 1, "max_grade": 1}.items():
+        if getattr(r, name) < lowest:
+            raise InputError(f"--ranking.{name.replace('_', '-')} {getattr(r, name)}: it must be {lowest} or more")
+    if config.data.seq_len <= r.max_query_len + SPECIALS:
+        raise InputError(
+            f"--data.seq-len {config.data.seq_len} leaves nothing for a document beside a query of "
+            f"{r.max_query_len} tokens: raise it, or lower --ranking.max-query-len"
+        )
+    if config.data.long_texts != "tail":
+        raise InputError(
+            f"--data.long-texts {config.data.long_texts}: ranking reads long documents by --ranking.max-passages"
+        )

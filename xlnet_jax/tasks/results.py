@@ -1,0 +1,73 @@
+"""What a finetuning run comes to: results.json, which names the best checkpoint, and the table of several seeds."""
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from etils import epath
+from rich.console import Console
+from rich.table import Table
+
+from xlnet_jax.disk import write_durably
+from xlnet_jax.interop.native import RESULTS
+
+
+@dataclass(frozen=True)
+class Result:
+    """Of one seed."""
+
+    task: str
+    checkpoint: str  # in the workdir
+    step: int
+    metric: str  # what chose it; "" where nothing was evaluated
+    metrics: Mapping[str, float]  # of the evaluation's examples, by that checkpoint
+    predictions: tuple[str, ...]  # files, in the workdir
+
+
+def write_result(workdir: epath.Path, result: Result) -> None:
+    """results.json of a run with one seed."""
+    _write(workdir, asdict(result))
+
+
+def summarize(workdir: epath.Path, by_seed: Mapping[int, Result], console: Console) -> None:
+    """Prints the metrics of each seed with their mean and their sample deviation, and writes them to results.json, with
+    the checkpoint of the seed whose metric is the highest."""
+    names = list(dict.fromkeys(name for result in by_seed.values() for name in result.metrics))
+    columns = {name: [r.metrics.get(name, float("nan")) for r in by_seed.values()] for name in names}
+    mean = {name: float(np.mean(values)) for name, values in columns.items()}
+    deviation = {name: float(np.std(values, ddof=1)) for name, values in columns.items()}
+    table = Table("seed", "step", *names)
+    for i, (seed, result) in enumerate(by_seed.items()):
+        table.add_row(str(seed), f"{result.step:,}", *(f"{columns[name][i]:.4g}" for name in names))
+    table.add_section()
+    table.add_row("mean", "", *(f"{mean[name]:.4g} ± {deviation[name]:.2g}" for name in names))
+    console.print(table)
+    best_seed, best = max(by_seed.items(), key=lambda row: or_lowest(row[1].metrics.get(row[1].metric, math.nan)))
+    _write(
+        workdir,
+        {
+            "task": best.task,
+            "checkpoint": f"{seed_folder(best_seed)}/{best.checkpoint}",
+            "metric": best.metric,
+            "mean": mean,
+            "deviation": deviation,
+            "seeds": {str(seed): asdict(result) for seed, result in by_seed.items()},
+        },
+    )
+
+
+def or_lowest(value: float) -> float:
+    """A metric as it is compared: that which is no number is below all others."""
+    return -math.inf if math.isnan(value) else value
+
+
+def seed_folder(seed: int | str) -> str:
+    """Of a run with several seeds; "*" = of all."""
+    return f"seed-{seed}"
+
+
+def _write(workdir: epath.Path, values: dict[str, Any]) -> None:
+    write_durably(workdir / RESULTS, (json.dumps(values, indent=2) + "\n").encode())

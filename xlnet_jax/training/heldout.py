@@ -1,0 +1,77 @@
+"""The pretraining loss on held-out text, memory carried from batch to batch."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from data_pipelines.batches import BatchSource
+from data_pipelines.corpus import Corpus
+from data_pipelines.tokenizer import Tokenizer
+from xlnet_jax.config import Config
+from xlnet_jax.dims import Batch
+from xlnet_jax.objectives.objective import DeviceBatch
+from xlnet_jax.training.interrupt import Interrupt, Wish
+from xlnet_jax.training.loop import Numbers
+from xlnet_jax.training.state import TrainState
+from xlnet_jax.training.step import EvalStep
+
+VALIDATION_SEED = 2**31 - 1  # the held-out targets are the same in every run
+
+
+@dataclass(frozen=True)
+class HeldOutLoss:
+    """The `Evaluation` of pretraining: the same batches every time."""
+
+    step: EvalStep
+    batches: Sequence[Batch]
+    empty_mems: Callable[[], jax.Array]
+    put: Callable[[Batch], DeviceBatch]
+    unigram_nats: float
+    every_steps: int
+    is_worth_saving: bool = False
+    is_enough: bool = False
+
+    def recall(self, records: Iterable[dict[str, Any]], step: int) -> None:
+        """Every evaluation stands by itself."""
+
+    def run(self, state: TrainState, step: int, interrupt: Interrupt) -> Numbers | None:
+        """loss: nats per target over all batches."""
+        loss = self.measure(state.params, lambda: interrupt.poll() is Wish.STOP)
+        return None if loss is None else {"loss": loss}
+
+    def measure(self, params: Any, is_stopped: Callable[[], bool]) -> float | None:
+        """Nats per target over all batches; None where it was stopped, which is asked before each of them."""
+        mems_ZBMD = self.empty_mems()
+        loss_sum = weight_sum = jnp.zeros(())
+        for batch in self.batches:
+            if is_stopped():
+                return None
+            jax.block_until_ready(loss_sum)  # one batch ahead of the device and no more: all of it would have to end
+            scored = self.step(params, self.put(batch), mems_ZBMD)
+            mems_ZBMD = scored.new_mems_ZBMD
+            loss_sum, weight_sum = loss_sum + scored.loss_sum, weight_sum + scored.weight_sum
+        return float(loss_sum / weight_sum)
+
+    def describe(self, numbers: Numbers) -> str:
+        """'loss 5.608, 0.512 below the unigram line 6.120'"""
+        return f"loss {numbers['loss']:.3f}, {relative_to_unigram(numbers['loss'], self.unigram_nats)}"
+
+
+def held_out_batches(
+    corpus: Corpus, tokenizer: Tokenizer, config: Config, rows: Sequence[int] | np.ndarray | None = None
+) -> list[Batch]:
+    """The batches of an evaluation, `rows` of each (None = all)."""
+    data, mem_len = config.data, config.model.mem_len
+    source = BatchSource(corpus, "validation", tokenizer.is_word_start, data, mem_len, VALIDATION_SEED)
+    steps = min(source.steps_per_epoch, -(-config.eval.max_windows // data.batch_size))
+    return list(source.iterate(0, steps, rows))
+
+
+def relative_to_unigram(loss: float, unigram_nats: float) -> str:
+    """'0.512 below the unigram line 6.120', or above it."""
+    side = "below" if loss < unigram_nats else "above"
+    return f"{abs(unigram_nats - loss):.3f} {side} the unigram line {unigram_nats:.3f}"
