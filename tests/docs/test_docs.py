@@ -116,7 +116,7 @@ def test_every_finetuning_command_of_the_pages_is_one():
         shlex.split(line, comments=True)[3:]
         for page in ("finetune.md", "recipes.md", "results.md")
         for line in (DOCS / page).read_text().replace("\\\n", " ").splitlines()
-        if line.startswith("python -m xlnet_jax.finetune") and "TASK" not in line
+        if line.strip().startswith("python -m xlnet_jax.finetune") and "TASK" not in line
     ]
     assert len(commands) >= 10
     for argv in commands:

@@ -80,7 +80,7 @@ def ends_soon(process):
 def test_ctrl_c_ends_all_processes_with_one_line_and_the_next_run_goes_on(run, place):
     process = under_way(place)
     os.killpg(process.pid, signal.SIGINT)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=300)
     assert (process.returncode, out) == (130, "")
     assert err == "stopped at once; the same command goes on from what was saved last\n"
     assert ends_soon(process)
@@ -101,7 +101,7 @@ def test_a_worker_that_is_killed_is_one_line_and_what_is_encoded_is_kept(place):
     process = under_way(place)
     os.kill(workers(process)[-1], signal.SIGKILL)
     (place / "hold").unlink()
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=300)
     assert process.returncode == 2
     assert re.fullmatch(r"error: a worker process ended at once: out of memory, .*; what is encoded is kept, .*\n", err)
     assert ends_soon(process)
@@ -113,13 +113,13 @@ def test_two_processes_do_not_make_one_corpus_at_once(run, place):
     code, err = run("--source", "good.txt")
     (place / "hold").unlink()
     assert (code, err) == (2, "error: corpus: another process is making it; wait for it, or name another place\n")
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=300)
     assert (process.returncode, err) == (0, "")
 
 
 def test_a_full_disk_is_one_line_that_names_the_folder(place, run):
     process = started("import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))\n")
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=300)
     assert process.returncode == 2
     assert re.fullmatch(r"error: cannot write \S*corpus\S*: File too large; what was saved before is intact\n", err)
     assert not (place / "corpus").exists()
