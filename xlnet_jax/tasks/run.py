@@ -343,6 +343,8 @@ def _as_it_learned(config: FinetuneConfig) -> FinetuneConfig:
         ours, theirs, default = (vars(getattr(c, name)) for c in (config, there, usual))
         unset = {key: theirs[key] for key, value in ours.items() if value == default[key]}
         sections[name] = replace(getattr(config, name), **unset)
+    if config.model.mem_len == usual.model.mem_len:
+        sections["model"] = replace(config.model, mem_len=there.model.mem_len)
     return replace(config, **sections)
 
 
