@@ -64,7 +64,7 @@ def our_step(dropout: float) -> Callable[[], float]:
     import jax
     import numpy as np
 
-    from xlnet_jax.objectives.plm import PermutationLM
+    from xlnet_jax.objectives.language_model import LanguageModel
     from xlnet_jax.training import sharding
     from xlnet_jax.training.optimizer import make_optimizer
     from xlnet_jax.training.state import init_state, plan_state
@@ -74,7 +74,7 @@ def our_step(dropout: float) -> Callable[[], float]:
         OUR_CONFIG, model=dataclasses.replace(OUR_CONFIG.model, dropout=dropout, attention_dropout=dropout)
     )
     mesh = sharding.make_mesh(config)
-    objective, tx = PermutationLM(config), make_optimizer(config.optimizer, config.steps)
+    objective, tx = LanguageModel(config), make_optimizer(config.optimizer, config.steps)
     plan = plan_state(objective, tx, mesh)
     state = init_state(config.seed, objective, tx, plan)
     mems = np.random.default_rng(1).normal(size=(LAYERS, ROWS, MEMORY, WIDTH)).astype(np.float32)

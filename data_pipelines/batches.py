@@ -19,13 +19,14 @@ from typing import Any
 
 import numpy as np
 
-from data_pipelines import permutation, spans, windows
+from data_pipelines import permutation, windows
 from data_pipelines.corpus import Corpus, SplitName
 from data_pipelines.mixture import Mixture
+from data_pipelines.objectives import clm, plm
 from data_pipelines.quiet_tensorflow import tensorflow
 from data_pipelines.stateless import Purpose, uniforms
 from data_pipelines.tokenizer import CLS, SEP
-from xlnet_jax.config import DataConfig, InputError
+from xlnet_jax.config import DataConfig, InputError, Objective
 from xlnet_jax.dims import Batch
 
 Rows = Sequence[int] | np.ndarray  # of the global batch, ascending
@@ -40,6 +41,7 @@ class Visit:
     partner_tokens: np.ndarray  # int32 [B, S], where a random B comes from
     partner_cuts: np.ndarray  # bool [B, S]
     is_reversed: np.ndarray  # bool [B]
+    blocks: np.ndarray  # int64 [B], their numbers
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,7 @@ class BatchSource:
     data: DataConfig
     mem_len: int
     seed: int
+    objective: Objective = "plm"
 
     def __post_init__(self) -> None:
         if self.steps_per_block < 1:
@@ -113,7 +116,7 @@ class BatchSource:
         # A cut before a token is, read backwards, a cut before its neighbour.
         cuts = np.where(flip, np.roll(cuts[:, ::-1], 1, axis=1), cuts)
         n = len(rows)
-        return Visit(tokens[:n], cuts[:n], tokens[n:], cuts[n:], is_reversed)
+        return Visit(tokens[:n], cuts[:n], tokens[n:], cuts[n:], is_reversed, own)
 
     def assign(self, visit: int, rows: Rows) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """(block, partner block, is it read backwards) of each row."""
@@ -124,51 +127,31 @@ class BatchSource:
     def batch(self, visit: Visit, step: int, rows: Rows) -> Batch:
         """The rows of batch `step`, whose visit has been read. Compact or dense, as data.emit says."""
         data, index = self.data, step % self.steps_per_block
-        reuse, new = data.reuse_len, data.seq_len - data.reuse_len
+        begin = index * windows.advance(data)
 
         def draw(purpose: Purpose, width: int) -> np.ndarray:
+            if data.masking == "static":  # of the text, not of the visit
+                return uniforms(self.seed, purpose, index, visit.blocks, width)
             return uniforms(self.seed, purpose, step, rows, width)
 
-        window = windows.cut_windows(
-            visit.tokens, visit.cuts, visit.partner_tokens, visit.partner_cuts, index * reuse,
-            draw(Purpose.CUTS, windows.DRAWS), data, SEP, CLS,
-        )  # fmt: skip
-        ids = window.input_ids
-        starts = self.is_word_start[ids]
-        drawn = np.concatenate(
-            [
-                spans.sample_targets(
-                    part, goal, draw(purpose, spans.draws_needed(length, data)), visit.is_reversed, data
-                )
-                for part, goal, purpose, length in zip(
-                    (starts[:, :reuse], starts[:, reuse:]),
-                    spans.goals(data),
-                    (Purpose.TARGETS_REUSED, Purpose.TARGETS_NEW),
-                    (reuse, new),
-                    strict=True,
-                )
-            ],
-            axis=1,
-        )
-        functional = (ids == SEP) | (ids == CLS)
-        rank = permutation.perm_rank(
-            drawn & ~functional if data.profile == "tf2" else drawn | functional,
-            permutation.permuted_places(reuse, data.perm_size, draw(Purpose.ORDER_REUSED, data.perm_size)),
-            permutation.permuted_places(new, data.perm_size, draw(Purpose.ORDER_NEW, data.perm_size)),
-            data,
-        )
-        compact: Batch = {
-            "input_ids": ids,
-            "segment_ids": window.segment_ids,
-            "perm_rank": rank,
-            # <sep> and <cls> can be drawn, and are dropped: their slots become padding, as in the original.
-            **permutation.target_slots(drawn & ~functional, ids, data.num_predict),
+        if self.objective == "clm":
+            filled = clm.fill(visit.tokens, begin, data)
+        else:
+            if data.window == "pairs":
+                window = windows.cut_windows(
+                    visit.tokens, visit.cuts, visit.partner_tokens, visit.partner_cuts, begin,
+                    draw(Purpose.CUTS, windows.DRAWS), data, SEP, CLS,
+                )  # fmt: skip
+            else:
+                window = windows.cut_text(visit.tokens, begin, data, SEP, CLS)
+            filled = plm.fill(window, self.is_word_start, visit.is_reversed, draw, data)
+            if data.pair_loss != "none":
+                filled["is_next"] = window.is_next
+        filled |= {
             "is_reversed": visit.is_reversed,
-            "mem_filled": np.full(len(rows), min(self.mem_len, index * reuse), np.int32),
+            "mem_filled": np.full(len(rows), min(self.mem_len, index * data.reuse_len), np.int32),
         }
-        if data.is_next:
-            compact["is_next"] = window.is_next
-        return permutation.to_dense(compact) if data.emit == "dense" else compact
+        return permutation.to_dense(filled) if data.emit == "dense" else filled
 
     def batch_at(self, step: int, rows: Rows | None = None) -> Batch:
         """Batch `step` by itself: what the iterator yields there."""
@@ -191,8 +174,8 @@ class BatchSource:
         tf = tensorflow()
         per_block, block_len = self.steps_per_block, self.corpus.block_len
         spec = {k: tf.TensorSpec(v.shape, v.dtype) for k, v in self.batch_at(start, rows).items()}
-        visit_fields = [tf.int32, tf.bool, tf.int32, tf.bool, tf.bool]
-        visit_shapes = [[len(rows), block_len]] * 4 + [[len(rows)]]
+        visit_fields = [tf.int32, tf.bool, tf.int32, tf.bool, tf.bool, tf.int64]
+        visit_shapes = [[len(rows), block_len]] * 4 + [[len(rows)]] * 2
 
         def read(visit: np.ndarray) -> list[np.ndarray]:
             try:
@@ -206,6 +189,7 @@ class BatchSource:
                 blocks.partner_tokens,
                 blocks.partner_cuts,
                 blocks.is_reversed,
+                blocks.blocks,
             ]
 
         def cut(step: np.ndarray, *blocks: np.ndarray) -> list[np.ndarray]:

@@ -8,7 +8,8 @@ pieces, as those of the released models did, or words; its context counts tokens
 
 import numpy as np
 
-from data_pipelines.stateless import choice, smallest_first
+from data_pipelines.objectives.draws import Draw
+from data_pipelines.stateless import Purpose, choice, smallest_first
 from xlnet_jax.config import DataConfig
 
 
@@ -16,7 +17,27 @@ def goals(data: DataConfig) -> tuple[int | None, int | None]:
     """Targets of the reused and of the new part; None = as many as the spans make."""
     if data.num_predict is None:
         return None, None
+    if data.reuse_len == 0:
+        return 0, data.num_predict
     return data.num_predict - data.num_predict // 2, data.num_predict // 2
+
+
+def draw_targets(
+    is_word_start: np.ndarray, functional: np.ndarray, is_reversed: np.ndarray, draw: Draw, data: DataConfig
+) -> np.ndarray:
+    """bool [B, L]: the targets of whole windows, of the reused and of the new part by themselves. is_word_start and
+    functional (<sep> and <cls>): bool [B, L]."""
+    reuse = data.reuse_len
+    parts = (
+        (slice(None, reuse), Purpose.TARGETS_REUSED),
+        (slice(reuse, None), Purpose.TARGETS_NEW),
+    )
+    drawn = []
+    for (part, purpose), goal in zip(parts, goals(data), strict=True):
+        starts = is_word_start[:, part]
+        uniform = draw(purpose, draws_needed(starts.shape[1], data))
+        drawn.append(sample_targets(starts, goal, uniform, is_reversed, data))
+    return np.concatenate(drawn, axis=1)
 
 
 def draws_needed(length: int, data: DataConfig) -> int:

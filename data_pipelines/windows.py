@@ -1,7 +1,7 @@
 """Windows from blocks: reused part + A + <sep> + B + <sep> + <cls> (paper, section 2.5; `_split_a_and_b` of
 data_utils.py).
 
-Window k of a visit reuses the block's tokens [k * reuse_len, (k + 1) * reuse_len). A begins behind them and ends at a
+Window k of a visit begins k * advance tokens into the block. A begins behind the reused part and ends at a
 cut point; B is what follows A, or, half of the time, text from another block. A + B is always the same length, so
 every window is full.
 """
@@ -18,24 +18,37 @@ DRAWS = 3  # uniforms that one row of `cut_windows` takes
 
 
 def text_len(data: DataConfig) -> int:
-    """Tokens of A + B."""
-    return data.seq_len - data.reuse_len - WINDOW_SPECIALS
+    """Tokens of text behind the reused part: of A + B."""
+    return data.seq_len - data.reuse_len - WINDOW_SPECIALS[data.window]
+
+
+def advance(data: DataConfig) -> int:
+    """Tokens by which a row goes on from window to window: what memory will hold, or, without, what is behind it."""
+    return data.reuse_len or text_len(data)
 
 
 def steps_per_block(block_len: int, data: DataConfig) -> int:
-    """How many windows a block holds; the tokens behind the last one (fewer than reuse_len) go unused."""
-    return (block_len - text_len(data) - 1) // data.reuse_len
+    """How many windows a block holds; the tokens behind the last one (fewer than it advances) go unused. Behind the
+    text of each there is one more: the end of its last sentence, or the last one's next token."""
+    return (block_len - 1 - data.reuse_len - text_len(data)) // advance(data) + 1
 
 
 def block_len(data: DataConfig) -> int:
     """The block length that `windows_per_block` windows use to the last token."""
-    return data.windows_per_block * data.reuse_len + text_len(data) + 1
+    return (data.windows_per_block - 1) * advance(data) + data.reuse_len + text_len(data) + 1
 
 
 def resized(data: DataConfig, seq_len: int) -> DataConfig:
-    """The same for windows of another length, in the paper's proportions: half is reused, a sixth predicted."""
-    half = max(seq_len // 2, 1)
-    return replace(data, seq_len=seq_len, reuse_len=half, perm_size=half, num_predict=max(seq_len // 6, 1))
+    """The same for windows of another length, in the same proportions: the paper's are half reused, a sixth
+    predicted."""
+
+    def share(length: int) -> int:
+        return max(length * seq_len // data.seq_len, 1) if length else 0
+
+    return replace(
+        data, seq_len=seq_len, reuse_len=share(data.reuse_len), perm_size=share(data.perm_size),
+        num_predict=None if data.num_predict is None else share(data.num_predict),
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -45,6 +58,20 @@ class Windows:
     input_ids: np.ndarray  # int32 [B, L]
     segment_ids: np.ndarray  # int32 [B, L]
     is_next: np.ndarray  # bool [B], B is the continuation of A
+
+
+def cut_text(tokens: np.ndarray, begin: int, data: DataConfig, sep_id: int, cls_id: int) -> Windows:
+    """Reused part and the text behind it, with <sep> and <cls> at the end where data.window is sentences. tokens: int
+    [B, S], in the row's reading order; begin: where the reused part begins. is_next means nothing."""
+    batch = len(tokens)
+    input_ids = np.empty((batch, data.seq_len), np.int32)
+    segment_ids = np.zeros((batch, data.seq_len), np.int32)
+    text = data.reuse_len + text_len(data)
+    input_ids[:, :text] = tokens[:, begin : begin + text]
+    if data.window == "sentences":
+        input_ids[:, -2], input_ids[:, -1] = sep_id, cls_id
+        segment_ids[:, -1] = 2
+    return Windows(input_ids, segment_ids, np.zeros(batch, bool))
 
 
 def cut_windows(

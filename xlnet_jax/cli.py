@@ -9,6 +9,7 @@ import contextlib
 import dataclasses
 import difflib
 import errno
+import functools
 import io
 import os
 import re
@@ -20,7 +21,8 @@ from typing import Any, TypeVar, cast, get_args, get_origin, get_type_hints
 import tyro
 
 from data_pipelines.quiet_tensorflow import keep_tensorflow_quiet
-from xlnet_jax.config import FIXED_BY_WEIGHTS, PRESETS, Config, InputError
+from xlnet_jax.config import FIXED_BY_WEIGHTS, Config, InputError, Objective
+from xlnet_jax.presets import PRESETS, with_objective
 from xlnet_jax.rules import validate
 from xlnet_jax.settings import flatten
 
@@ -37,7 +39,8 @@ C = TypeVar("C", bound=Config)
 
 
 def parse_config(argv: Sequence[str], prog: str, description: str) -> Config:
-    """The settings of a run from a command line, starting from its --preset; checked against each other.
+    """The settings of a run from a command line, starting from its --preset and --objective; checked against each
+    other.
 
     Raises InputError on what cannot be read; prints and exits on --help.
     """
@@ -49,7 +52,10 @@ def parse_config_as(kind: type[C], argv: Sequence[str], prog: str, description: 
 
     Raises InputError on what cannot be read; prints and exits on --help.
     """
-    config = parse(kind, argv, prog, description, kind(**vars(named_default(argv, "--preset", PRESETS, "demo"))))
+    preset = named_default(argv, "--preset", PRESETS, "demo")
+    objectives = {name: functools.partial(with_objective, preset, name) for name in get_args(Objective)}
+    start = named_default(argv, "--objective", objectives, preset.objective)
+    config = parse(kind, argv, prog, description, kind(**vars(start)))
     if config.init:
         refuse_fixed(argv)
     validate(config)

@@ -1,4 +1,4 @@
-"""Every setting of the framework: frozen dataclasses, and presets as functions. Imports neither jax nor TensorFlow.
+"""Every setting of the framework: frozen dataclasses. Imports neither jax nor TensorFlow; presets.py fills them.
 
 A setting is *identity* (it decides what a run computes: two runs that differ in one are two experiments) or
 *operational* (where, how often, how fast). Only a differing identity setting keeps a run from resuming.
@@ -6,10 +6,10 @@ A setting is *identity* (it decides what a run computes: two runs that differ in
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
+
+Objective = Literal["plm", "mlm", "clm"]
 
 
 class InputError(ValueError):
@@ -51,6 +51,18 @@ class ModelConfig:
     """a separate r_w, r_r and r_s bias for each layer"""
     clamp_len: int = -1
     """relative distances beyond this count as this, in positions; -1 = never"""
+    positions: Literal["relative", "sinusoidal", "learned"] = "relative"
+    """how a row knows where things are: distances in every layer (Transformer-XL), or signals or vectors of the places
+    in the window, added to the embeddings; learned = BERT's encoder (models/bert.py)"""
+    max_positions: int = 512
+    """learned only: places that there are vectors for"""
+    position_offset: int = 0
+    """learned only: the place of the first token; RoBERTa's is 2"""
+    num_segments: int = 2
+    """segments that the network tells apart, relatively or, with learned positions, by vectors; 0 = none; <cls>, the
+    third of a window, is to BERT as the first"""
+    norm: Literal["post", "pre"] = "post"
+    """layer normalisation behind every residual sum, or before every sublayer and once at the end"""
     attn_type: Literal["bi", "uni"] = "bi"
     """bi = the masks of the objective decide alone; uni = and no row sees a position behind its own"""
     same_length: bool = False
@@ -71,7 +83,8 @@ class ModelConfig:
 
 FIXED_BY_WEIGHTS = (
     "vocab_size", "num_layers", "d_model", "num_heads", "d_head", "d_ff", "activation", "untie_r", "clamp_len",
-    "attn_type", "same_length", "layer_norm_eps",
+    "attn_type", "same_length", "layer_norm_eps", "positions", "max_positions", "position_offset", "num_segments",
+    "norm",
 )  # fmt: skip
 """Settings of the model that a checkpoint brings along; the others, as dropout and mem_len, are a run's own."""
 
@@ -96,18 +109,30 @@ class HeadConfig:
 
 @dataclass(frozen=True)
 class DataConfig:
-    """Batches of windows: reused part + A + <sep> + B + <sep> + <cls> (paper, section 2.5)."""
+    """Batches of windows: by default reused part + A + <sep> + B + <sep> + <cls> (paper, section 2.5)."""
 
     batch_size: int = 8192
     """rows of the global batch, over all devices and hosts"""
     seq_len: int = 512
     """length of a window, in tokens"""
     reuse_len: int = 256
-    """length of the part whose hidden states become the next window's memory; a row advances by it each step"""
+    """length of the part whose hidden states become the next window's memory; a row advances by it each step, or by
+    the rest of the window where it is 0"""
+    window: Literal["pairs", "sentences", "text"] = "pairs"
+    """what stands behind the reused part: A <sep> B <sep> <cls>, text <sep> <cls> (RoBERTa's full sentences), or text
+    alone"""
     perm_size: int = 256
     """length of the chunks inside which the order is permuted, in tokens; divides both parts of the window"""
     num_predict: int | None = 85
     """targets in a window, half of them in each part; None = as many as the spans make, a slot for each position"""
+    targets: Literal["spans", "words", "pieces"] = "spans"
+    """how they are drawn: as spans of 1 to span_max units in their context, as whole words, or piece by piece"""
+    masking: Literal["dynamic", "static"] = "dynamic"
+    """windows, targets and what replaces them: drawn afresh at every visit of a text, or once for all visits"""
+    mask_share: float = 0.8
+    """mlm: share of the targets that the network reads as <mask>"""
+    random_share: float = 0.1
+    """mlm: share of the targets that it reads as a piece drawn at random; the rest it reads as they are"""
     span_unit: Literal["piece", "word"] = "piece"
     """what a span counts: pieces, as for the released models, or whole words"""
     span_max: int = 5
@@ -118,8 +143,9 @@ class DataConfig:
     """see mask_alpha"""
     bidirectional: bool = True
     """half of the rows, in expectation, read their text backwards"""
-    is_next: bool = False
-    """the batch carries is_next [B]: B continues A, and is not a random piece of text"""
+    pair_loss: Literal["none", "next", "order"] = "none"
+    """what else is learned, from <cls>: whether B continues A (BERT's next sentence prediction), or whether the two
+    stand in their order (ALBERT's); the batch carries is_next [B]"""
     weights: tuple[float, ...] = ()
     """shares of the rows that read each source of the corpus; they sum to 1; none given = those of the corpus"""
     windows_per_block: int = 16
@@ -129,6 +155,9 @@ class DataConfig:
     normalization: Literal["auto", "english", "nfkc", "none"] = "auto"
     """text normalisation, stored with the tokenizer; one that brings its own keeps it. english = the original's (NFKD
     without marks); auto = english for text in plain Latin letters, else nfkc"""
+    token_level: Literal["piece", "word", "character", "byte"] = "piece"
+    """what a tokenizer that is trained on the corpus cuts text into: pieces, the most frequent words, characters, or
+    bytes"""
     profile: Literal["default", "tf2"] = "default"
     """tf2 = <sep> and <cls> are visible to their part; by default they are hidden from it, as in the original"""
     emit: Literal["compact", "dense"] = operational("compact")
@@ -251,7 +280,11 @@ class Config:
     """One pretraining run."""
 
     preset: str = "demo"
-    """where the other settings start from: demo, small, base, large or large_v1"""
+    """where the other settings start from: demo, small, base, large, large_v1, bert-base, roberta-base,
+    transformer-xl-wt103, transformer-xl-wt103-large or vanilla"""
+    objective: Objective = "plm"
+    """what is learned: plm = permutations (XLNet), mlm = masked pieces (BERT), clm = the next piece (Transformer-XL);
+    changes where the other settings start from"""
     corpus: tuple[str, ...] = operational(())
     """text to learn from: files, globs, folders, tfds:NAME, or one folder that data_pipelines.prepare made; none = the
     novels that come with the package"""
@@ -286,71 +319,6 @@ class Config:
     checkpoint: CheckpointConfig = CheckpointConfig()
     eval: EvalConfig = EvalConfig()
     log: LogConfig = LogConfig()
-
-
-def demo() -> Config:
-    """Minutes on two CPU cores: learns the embedded novels well past word frequencies."""
-    return Config(
-        preset="demo",
-        steps=1_000,
-        model=ModelConfig(
-            vocab_size=4_000, num_layers=2, d_model=128, num_heads=2, d_head=64, d_ff=512, mem_len=64,
-            # 0.02 suits a width of 1,024. Attention starts to matter when its output is no smaller than the residual:
-            # 0.02 x sqrt(1024 / 128), and a little more for the few steps there are.
-            init_std=0.08,
-            # Few epochs cannot overfit, and random bits are costly on a CPU.
-            dropout=0.0, attention_dropout=0.0,
-        ),
-        data=DataConfig(batch_size=16, seq_len=128, reuse_len=64, perm_size=64, num_predict=22),
-        optimizer=OptimizerConfig(learning_rate=2e-3, warmup_steps=100),
-        checkpoint=CheckpointConfig(every_steps=250),
-        eval=EvalConfig(every_steps=250),
-        log=LogConfig(every_steps=20),
-    )  # fmt: skip
-
-
-def small() -> Config:
-    """6 x 256 at half the paper's window: for one accelerator."""
-    return Config(
-        preset="small",
-        steps=200_000,
-        model=ModelConfig(
-            num_layers=6, d_model=256, num_heads=4, d_ff=1024, mem_len=192, init_std=0.04, dtype="bfloat16"
-        ),
-        data=DataConfig(batch_size=256, seq_len=256, reuse_len=128, perm_size=128, num_predict=42),
-        optimizer=OptimizerConfig(learning_rate=1e-3, warmup_steps=5_000),
-    )
-
-
-def base() -> Config:
-    """XLNet-Base, 12 x 768. The paper gives no schedule for it but BERT-Base's budget (section 3.4): batch 256,
-    1,000,000 updates, learning rate 1e-4, warmup 10,000."""
-    return Config(
-        preset="base",
-        steps=1_000_000,
-        model=ModelConfig(num_layers=12, d_model=768, num_heads=12, d_ff=3072, dtype="bfloat16"),
-        data=DataConfig(batch_size=256),
-        optimizer=OptimizerConfig(learning_rate=1e-4, warmup_steps=10_000),
-    )
-
-
-def large() -> Config:
-    """XLNet-Large, 24 x 1024, with the paper's pretraining settings (appendix, hyperparameters for pretraining). Its 8
-    windows a TPU core are more than 16 GiB hold without remat."""
-    return Config(preset="large", model=ModelConfig(dtype="bfloat16", remat="full"))
-
-
-def large_v1() -> Config:
-    """XLNet-Large as the paper's first version trained it (arXiv 1906.08237v1)."""
-    return dataclasses.replace(
-        large(),
-        preset="large_v1",
-        data=DataConfig(batch_size=2048),
-        optimizer=OptimizerConfig(learning_rate=1e-5, warmup_steps=20_000),
-    )
-
-
-PRESETS: dict[str, Callable[[], Config]] = {f.__name__: f for f in (demo, small, base, large, large_v1)}
 
 
 class RunConfig(Protocol):

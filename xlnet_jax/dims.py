@@ -16,8 +16,8 @@ from typing import TypeAlias
 
 import numpy as np
 
-WINDOW_SPECIALS = 3
-"""The special tokens of a window: <sep> behind A, <sep> and <cls> behind B."""
+WINDOW_SPECIALS = {"pairs": 3, "sentences": 2, "text": 0}
+"""The special tokens of a window by its form: <sep> behind A, <sep> and <cls> behind B; <sep> and <cls>; none."""
 
 Batch: TypeAlias = dict[str, np.ndarray]
 """One pretraining batch on the host. Compact form:
@@ -25,14 +25,15 @@ Batch: TypeAlias = dict[str, np.ndarray]
 input_ids         int32   [B, L]  real tokens, in reading order of the row
 segment_ids       int32   [B, L]  0 = reused part and A, 1 = B, 2 = <cls>
 perm_rank         int32   [B, L]  place in the factorization order; equal ranks see each other
-target_positions  int32   [B, P]  where the query stream predicts, ascending; padding is L - 1
-target_ids        int32   [B, P]  what it predicts; padding is 0
+target_positions  int32   [B, P]  where pieces are predicted, ascending; padding is L - 1
+target_ids        int32   [B, P]  what is predicted; padding is 0
 target_weights    float32 [B, P]  1.0, or 0.0 on padding
 is_reversed       bool    [B]     the row reads its text backwards
 mem_filled        int32   [B]     how many of the newest memory slots are this row's own past
-is_next           bool    [B]     B continues A; only with data.is_next
+is_next           bool    [B]     B continues A, or stands behind it; only with data.pair_loss next or order
 
 Without a number of targets (data.num_predict None) P is L: a slot for each position, and the weight is 1.0 at targets.
-The dense form has perm_mask bool [B, L, L] (True = may NOT attend) and target_mapping float32 [B, P, L] in place of
-perm_rank and target_positions.
+The query stream predicts (plm), or the content stream (mlm, where input_ids are corrupted at targets; clm, where
+target_ids are the next tokens). The dense form has perm_mask bool [B, L, L] (True = may NOT attend) and target_mapping
+float32 [B, P, L] in place of perm_rank and target_positions.
 """

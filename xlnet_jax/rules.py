@@ -93,6 +93,7 @@ def _contradictions(config: Config) -> Iterator[str]:
     yield from run_contradictions(config)
     yield from _data(config.data)
     yield from _memory(config.model.mem_len, config.data)
+    yield from _objective(config)
     for name, value in (("eval.every-steps", config.eval.every_steps), ("eval.max-windows", config.eval.max_windows)):
         yield from positive(name, value)
 
@@ -178,17 +179,20 @@ def _model(model: ModelConfig) -> Iterator[str]:
 
 def _data(data: DataConfig) -> Iterator[str]:
     for name in (
-        "batch_size", "seq_len", "reuse_len", "perm_size", "span_max", "mask_alpha", "mask_beta", "windows_per_block",
+        "batch_size", "seq_len", "perm_size", "span_max", "mask_alpha", "mask_beta", "windows_per_block",
     ):  # fmt: skip
         yield from positive(f"data.{name.replace('_', '-')}", getattr(data, name))
     if not 0 < data.validation_fraction < 1:
         yield f"data.validation-fraction {data.validation_fraction} must be in (0, 1)"
-    new = data.seq_len - data.reuse_len
-    if new < WINDOW_SPECIALS + 2:
+    if data.reuse_len < 0:
+        yield f"data.reuse-len {data.reuse_len} must be at least 0 (0 = windows that share nothing)"
+    new, least = data.seq_len - data.reuse_len, _least_new(data)
+    if new < least:
+        specials = WINDOW_SPECIALS[data.window]
+        text = {"pairs": f"A, B and {specials}", "sentences": f"text and {specials}", "text": "no"}[data.window]
         yield (
             f"data.seq-len {data.seq_len} is too short for data.reuse-len {data.reuse_len}: a window holds the reused "
-            f"part, A, B and {WINDOW_SPECIALS} special tokens, so seq-len must be at least reuse-len + "
-            f"{WINDOW_SPECIALS + 2}"
+            f"part, {text} special tokens, so seq-len must be at least reuse-len + {least}"
         )
     elif data.reuse_len % data.perm_size or new % data.perm_size:
         yield (
@@ -203,15 +207,70 @@ def _data(data: DataConfig) -> Iterator[str]:
         yield from _weights(data.weights)
 
 
+def _least_new(data: DataConfig) -> int:
+    """Positions behind the reused part at the least."""
+    return {"pairs": 2, "sentences": 1, "text": 0}[data.window] + WINDOW_SPECIALS[data.window]
+
+
 def _num_predict(num_predict: int, data: DataConfig) -> Iterator[str]:
     yield from positive("data.num-predict", num_predict)
     new = data.seq_len - data.reuse_len
+    if new < _least_new(data):
+        return
     half, limit = -(-num_predict // 2), min(data.reuse_len, new)
-    if new >= WINDOW_SPECIALS + 2 and half > limit:
+    if data.reuse_len == 0:
+        if num_predict > (text := new - WINDOW_SPECIALS[data.window]):
+            yield f"data.num-predict {num_predict} is more than the {text} tokens of text in a window"
+    elif half > limit:
         yield (
             f"data.num-predict {num_predict} is more than the window can hold: {half} targets fall into each "
             f"part, and the shorter one has {limit} tokens; num-predict must be at most {2 * limit}"
         )
+
+
+def _objective(config: Config) -> Iterator[str]:
+    """Combinations of objective, network and data that mean nothing."""
+    model, data, name = config.model, config.data, f"--objective {config.objective}"
+    if model.positions == "learned":
+        if config.objective != "mlm":
+            yield (
+                f"model.positions learned is BERT's encoder, which sees every place of its window: {name} needs "
+                "relative or sinusoidal ones"
+            )
+        if model.mem_len:
+            yield (
+                f"model.mem-len {model.mem_len} needs model.positions relative: a learned position is a place in the "
+                "window, and memory lies outside"
+            )
+        if data.bidirectional:
+            yield "model.positions learned with data.bidirectional: BERT's places do not say which way a row reads"
+        if data.seq_len > model.max_positions - model.position_offset:
+            yield (
+                f"data.seq-len {data.seq_len} is longer than the {model.max_positions - model.position_offset} places "
+                "of model.max-positions"
+            )
+    if config.objective == "plm":
+        if model.positions == "sinusoidal":
+            yield f"model.positions sinusoidal: {name} predicts at places, which only relative ones give a query row"
+        if model.attn_type == "uni":
+            yield "--objective plm with model.attn-type uni: a permuted order needs rows that look both ways"
+        return
+    if data.emit == "dense":
+        yield f"data.emit dense makes a target_mapping, and {name} has no query stream: leave it compact"
+    if config.objective == "mlm":
+        if model.attn_type == "uni":
+            yield "--objective mlm with model.attn-type uni: a masked piece is read from both sides"
+        return
+    if data.bidirectional:
+        yield "--objective clm with data.bidirectional: reversed rows would learn from right to left; turn it off"
+    if data.window != "text":
+        yield f"--objective clm with data.window {data.window}: text is read on and on, without A, B, <sep> and <cls>"
+    if data.num_predict is not None:
+        yield f"data.num-predict {data.num_predict}: --objective clm predicts at every position; leave it none"
+    if model.attn_type != "uni":
+        yield "--objective clm with model.attn-type bi: a row must not see what it predicts; clm needs uni"
+    if data.masking == "static":
+        yield "data.masking static: --objective clm masks nothing"
 
 
 def _weights(weights: tuple[float, ...]) -> Iterator[str]:
@@ -226,7 +285,9 @@ def _memory(mem_len: int, data: DataConfig) -> Iterator[str]:
     if mem_len < 0:
         yield f"model.mem-len {mem_len} must be at least 0 (0 = no memory)"
     carried = data.reuse_len * (data.windows_per_block - 1)
-    if mem_len > carried:
+    if mem_len and not data.reuse_len:
+        yield f"model.mem-len {mem_len} needs data.reuse-len: with 0, windows hand nothing on"
+    elif mem_len > carried:
         yield (
             f"model.mem-len {mem_len} can never be filled: data.windows-per-block {data.windows_per_block} windows "
             f"carry at most (windows-per-block - 1) x data.reuse-len = {carried} positions"

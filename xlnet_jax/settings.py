@@ -9,6 +9,8 @@ from xlnet_jax.config import InputError, RunConfig
 T = TypeVar("T")
 R = TypeVar("R", bound=RunConfig)
 
+_GONE = (("is_next", False),)  # settings of checkpoints from before data.pair_loss, where they asked for nothing
+
 
 def flatten(config: Any, prefix: str = "") -> Iterator[tuple[str, Any, bool]]:
     """(dotted name as on the command line, value, is it operational) of every setting."""
@@ -35,6 +37,7 @@ def from_dict(kind: type[T], values: dict[str, Any]) -> T:
 
     def build(default: Any, given: dict[str, Any], where: str) -> Any:
         known = {f.name for f in dataclasses.fields(default)}
+        given = {name: value for name, value in given.items() if (name, value) not in _GONE}
         if unknown := sorted(given.keys() - known):
             raise InputError(f"{where}: unknown setting {', '.join(unknown)}; known are {', '.join(sorted(known))}")
         read: dict[str, Any] = {}

@@ -15,7 +15,8 @@ from data_pipelines import windows
 from data_pipelines.corpus import MANIFEST_FILE, Corpus, SplitName, is_corpus
 from data_pipelines.tokenizer import Tokenizer
 from xlnet_jax import cli
-from xlnet_jax.config import PRESETS, Config, DataConfig, InputError, demo
+from xlnet_jax.config import Config, DataConfig, InputError
+from xlnet_jax.presets import PRESETS, demo
 from xlnet_jax.rules import validate
 from xlnet_jax.settings import from_dict
 

@@ -41,6 +41,7 @@ def _facts(view: WindowView) -> Table:
     window, (_, a, _, b, _, _) = view.step % view.steps_per_block, view.parts
     direction = "backwards, from the end of the block to its beginning" if view.is_reversed else "forwards"
     origin = "the continuation of A" if view.is_next else f"a random piece of text, from block {view.partner:,}"
+    specials = WINDOW_SPECIALS["pairs"]
     memory = (
         f"{view.mem_filled} of {view.mem_len} positions hold the tokens before the window" if view.mem_len else "none"
     )
@@ -50,7 +51,7 @@ def _facts(view: WindowView) -> Table:
         ("batch", f"step {view.step:,}, row {view.row:,}"),
         ("reads", f"block {view.block:,} {direction}"),
         ("visit", f"{view.visit:,}, one reading of the block: this is window {window + 1} of {view.steps_per_block}"),
-        ("window", f"{length} tokens: {view.reuse_len} reused + {total} of A and B + {WINDOW_SPECIALS} special"),
+        ("window", f"{length} tokens: {view.reuse_len} reused + {total} of A and B + {specials} special"),
         ("memory", memory),
         ("A, B", f"{a.end - a.begin} + {b.end - b.begin} tokens; B is {origin}"),
         ("targets", f"{len(view.targets)} of {view.num_predict}{dropped}"),

@@ -105,7 +105,7 @@ class WindowView:
 def view_window(source: BatchSource, tokenizer: Tokenizer, step: int, row: int) -> WindowView:
     """Row `row` of batch `step`."""
     rows = range(row, row + 1)
-    compact = dataclasses.replace(source, data=dataclasses.replace(source.data, emit="compact", is_next=True))
+    compact = dataclasses.replace(source, data=dataclasses.replace(source.data, emit="compact", pair_loss="next"))
     visit = step // source.steps_per_block
     block, partner, _ = compact.assign(visit, rows)
     batch = {name: values[0] for name, values in compact.batch_at(step, rows).items()}

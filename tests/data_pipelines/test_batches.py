@@ -139,7 +139,7 @@ def test_a_reversed_row_reads_its_block_backwards(source):
 @pytest.mark.parametrize("emit", ["compact", "dense"])
 def test_whether_b_continues_a_rides_along_where_it_is_asked_for(source, emit):
     plain = dataclasses.replace(source, data=dataclasses.replace(DATA, emit=emit))
-    asked = dataclasses.replace(source, data=dataclasses.replace(DATA, emit=emit, is_next=True))
+    asked = dataclasses.replace(source, data=dataclasses.replace(DATA, emit=emit, pair_loss="next"))
     (batch,) = asked.iterate(0, 1)
     is_next = batch.pop("is_next")
     assert_same(batch, plain.batch_at(0))

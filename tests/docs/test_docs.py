@@ -18,8 +18,9 @@ from data_pipelines.prepare import prepare
 from data_pipelines.tokenizer import Tokenizer
 from tests.xlnet_jax.random_models import random_params
 from xlnet_jax import cli
-from xlnet_jax.config import ModelConfig, demo
+from xlnet_jax.config import ModelConfig
 from xlnet_jax.interop.pretrained import Pretrained
+from xlnet_jax.presets import demo
 from xlnet_jax.settings import to_dict
 from xlnet_jax.tasks.config import FinetuneConfig
 from xlnet_jax.tasks.defaults import DEFAULTS

@@ -10,7 +10,8 @@ import threading
 import pytest
 
 from xlnet_jax import cli, runtime
-from xlnet_jax.config import Config, InputError, large
+from xlnet_jax.config import Config, InputError
+from xlnet_jax.presets import large
 from xlnet_jax.settings import flatten
 
 

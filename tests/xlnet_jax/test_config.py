@@ -5,7 +5,8 @@ import json
 
 import pytest
 
-from xlnet_jax.config import PRESETS, Config, InputError, demo, large
+from xlnet_jax.config import Config, InputError
+from xlnet_jax.presets import PRESETS, demo, large
 from xlnet_jax.rules import validate
 from xlnet_jax.settings import flatten, from_dict, identity_difference, to_dict
 

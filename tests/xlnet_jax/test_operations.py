@@ -8,10 +8,10 @@ import jax.numpy as jnp
 import pytest
 
 from tests.xlnet_jax.training.tiny import CONFIG, batch_at
-from xlnet_jax.config import large
-from xlnet_jax.models.lm import XLNetLM
-from xlnet_jax.objectives import plm
+from xlnet_jax.objectives.language_model import LanguageModel
 from xlnet_jax.operations import multiply_adds, recomputed_operations, step_operations
+from xlnet_jax.presets import large
+from xlnet_jax.training.sharding import unboxed
 
 COUNTED = multiply_adds(CONFIG.model, CONFIG.data)
 # Traced as products, and none of the model's: each row adds up the two halves of its position keys with two signs.
@@ -33,15 +33,12 @@ def traced(jaxpr):
 
 def traced_in(config, transformation):
     """Those of the loss of a batch, or of what the transformation makes of it."""
-    model, batch, m = XLNetLM(config.model), batch_at(1, config.data), config.model
-    mems = jnp.zeros((m.num_layers, config.data.batch_size, m.mem_len, m.d_model), m.dtype)
-    key, inputs = jax.random.key(0), plm.inputs_of(batch, m)
-    params = jax.eval_shape(
-        lambda: model.init({"params": key}, inputs, mems, reuse_len=config.data.reuse_len)["params"]
-    )
+    objective, key = LanguageModel(config), jax.random.key(0)
+    batch, mems = batch_at(1, config.data), jnp.zeros(objective.mems.shape, objective.mems.dtype)
+    params = jax.eval_shape(lambda: unboxed(objective.init(key)))
 
     def loss(params):
-        return plm.score(model, params, batch, mems, config.data.reuse_len, key).loss_sum
+        return objective.score(params, batch, mems, key).loss_sum
 
     return traced(jax.make_jaxpr(transformation(loss))(params).jaxpr)
 

@@ -5,7 +5,8 @@ import re
 
 import pytest
 
-from xlnet_jax.config import InputError, demo
+from xlnet_jax.config import InputError
+from xlnet_jax.presets import demo
 from xlnet_jax.rules import validate
 
 CONTRADICTIONS = [
@@ -14,7 +15,8 @@ CONTRADICTIONS = [
         {"seq_len": 64},
         r"data.seq-len 64 is too short for data.reuse-len 64: .* seq-len must be at least reuse-len \+ 5",
     ),
-    ("data", {"reuse_len": 0}, "data.reuse-len 0 must be at least 1"),
+    ("data", {"reuse_len": -1}, r"data.reuse-len -1 must be at least 0 \(0 = windows that share nothing\)"),
+    ("data", {"reuse_len": 0}, "model.mem-len 64 needs data.reuse-len: with 0, windows hand nothing on"),
     (
         "data",
         {"perm_size": 48},

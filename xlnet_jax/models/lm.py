@@ -21,9 +21,19 @@ class XLNetLM(nn.Module):
         self.output_bias: Any = self.param("output_bias", zeros, (self.config.vocab_size,), jnp.float32)
 
     def __call__(
-        self, inputs: Inputs, mems_ZBMD: jnp.ndarray | None = None, *, reuse_len: int | None = None, train: bool = False
+        self,
+        inputs: Inputs,
+        mems_ZBMD: jnp.ndarray | None = None,
+        *,
+        at_BP: jnp.ndarray | None = None,
+        reuse_len: int | None = None,
+        train: bool = False,
     ) -> tuple[jnp.ndarray, Outputs]:
-        """(float32 logits [B, P, V] of the query stream, or [B, L, V] of the content stream without one, outputs)."""
+        """(float32 logits [B, P, V] of the query stream, or [B, L, V] of the content stream without one, outputs).
+
+        at: positions, int32, at which the content stream is asked; None = at all."""
         outputs = self.backbone(inputs, mems_ZBMD, reuse_len=reuse_len, train=train)
         hidden = outputs.content_BLD if outputs.query_BPD is None else outputs.query_BPD
+        if at_BP is not None:
+            hidden = jnp.take_along_axis(hidden, at_BP[:, :, None], axis=1)
         return self.backbone.logits_BPV(hidden, self.output_bias), outputs

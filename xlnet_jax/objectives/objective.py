@@ -1,5 +1,6 @@
 """What a training step learns, whatever the objective: how parameters begin, and what a batch costs."""
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple, Protocol, cast
 
 import flax.linen as nn
@@ -14,6 +15,7 @@ class Scored(NamedTuple):
     loss_sum: jax.Array  # float32, nats
     weight_sum: jax.Array  # float32, number of targets
     new_mems_ZBMD: jax.Array
+    row_losses: Mapping[str, jax.Array]  # float32, nats: sums of what is learned besides, as means over rows
 
 
 class Objective(Protocol):

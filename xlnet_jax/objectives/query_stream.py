@@ -19,7 +19,7 @@ from xlnet_jax.interop.pretrained import Pretrained
 from xlnet_jax.lengths import batches_by_length, padded, padded_length
 from xlnet_jax.models.inputs import compact_inputs
 from xlnet_jax.models.lm import XLNetLM
-from xlnet_jax.objectives.plm import cross_entropy_BP
+from xlnet_jax.objectives.language_model import cross_entropy_BP
 
 CONTEXT = -1  # rank of what is given: below every hidden piece
 

@@ -10,8 +10,8 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
-from xlnet_jax.config import Config, DataConfig
-from xlnet_jax.objectives.plm import PermutationLM
+from xlnet_jax.config import Config
+from xlnet_jax.objectives.language_model import LanguageModel
 from xlnet_jax.training import sharding
 from xlnet_jax.training.optimizer import make_optimizer
 from xlnet_jax.training.state import StatePlan, plan_state
@@ -39,9 +39,9 @@ class DoesNotFit(Exception):
 def abstract_step(config: Config, devices: Sequence[Any]) -> Abstract:
     """The step that `train` would run on these devices. InputError on a mesh that does not divide them."""
     mesh = sharding.make_mesh(config, devices)
-    objective, tx = PermutationLM(config), make_optimizer(config.optimizer, config.steps)
+    objective, tx = LanguageModel(config), make_optimizer(config.optimizer, config.steps)
     plan = plan_state(objective, tx, mesh)
-    return Abstract(mesh, plan, abstract_batch(config.data, mesh), make_train_step(config, objective, tx, plan, mesh))
+    return Abstract(mesh, plan, abstract_batch(config, mesh), make_train_step(config, objective, tx, plan, mesh))
 
 
 def compile_step(abstract: Abstract) -> tuple[Any, float]:
@@ -54,12 +54,12 @@ def compile_step(abstract: Abstract) -> tuple[Any, float]:
     return compiled, time.perf_counter() - start
 
 
-def abstract_batch(data: DataConfig, mesh: Mesh) -> dict[str, jax.ShapeDtypeStruct]:
+def abstract_batch(config: Config, mesh: Mesh) -> dict[str, jax.ShapeDtypeStruct]:
     """Shapes, types and shardings of a batch (xlnet_jax/dims.py)."""
+    data = config.data
     rows, length, slots = data.batch_size, data.seq_len, data.num_slots
     arrays: dict[str, tuple[tuple[int, ...], Any]] = {
         "input_ids": ((rows, length), jnp.int32),
-        "segment_ids": ((rows, length), jnp.int32),
         "target_ids": ((rows, slots), jnp.int32),
         "target_weights": ((rows, slots), jnp.float32),
         "is_reversed": ((rows,), jnp.bool),
@@ -72,7 +72,9 @@ def abstract_batch(data: DataConfig, mesh: Mesh) -> dict[str, jax.ShapeDtypeStru
             "perm_mask": ((rows, length, length), jnp.bool),
             "target_mapping": ((rows, slots, length), jnp.float32),
         }
-    if data.is_next:
+    if config.objective != "clm":
+        arrays["segment_ids"] = ((rows, length), jnp.int32)
+    if data.pair_loss != "none":
         arrays["is_next"] = ((rows,), jnp.bool)
     over_batch = sharding.over_batch(mesh)
     return {name: jax.ShapeDtypeStruct(shape, kind, sharding=over_batch) for name, (shape, kind) in arrays.items()}

@@ -22,7 +22,7 @@ from xlnet_jax.config import Config, ModelConfig
 from xlnet_jax.dims import Batch
 from xlnet_jax.interop import native
 from xlnet_jax.interop.pretrained import Pretrained
-from xlnet_jax.objectives.plm import PermutationLM
+from xlnet_jax.objectives.language_model import LanguageModel
 from xlnet_jax.objectives.query_stream import scoring_tokenizer
 from xlnet_jax.rules import validate
 from xlnet_jax.training import sharding
@@ -125,7 +125,7 @@ def evaluate(
     batches = held_out_batches(corpus, tokenizer, config)
     unigram = unigram_line(unigram_counts, batches, put)
 
-    objective = PermutationLM(config)
+    objective = LanguageModel(config)
     plan = plan_state(objective, make_optimizer(config.optimizer, config.steps), mesh)
     held_out = HeldOutLoss(
         make_eval_step(objective, plan, mesh), batches, lambda: empty_mems_ZBMD(plan), put, unigram,

@@ -66,7 +66,10 @@ def held_out_batches(
 ) -> list[Batch]:
     """The batches of an evaluation, `rows` of each (None = all)."""
     data, mem_len = config.data, config.model.mem_len
-    source = BatchSource(corpus, "validation", tokenizer.is_word_start, data, mem_len, VALIDATION_SEED)
+    source = BatchSource(
+        corpus, "validation", tokenizer.is_word_start, data, mem_len, VALIDATION_SEED, config.objective
+    )
+
     steps = min(source.steps_per_epoch, -(-config.eval.max_windows // data.batch_size))
     return list(source.iterate(0, steps, rows))
 

@@ -15,9 +15,10 @@ from rich.console import Console
 from data_pipelines.batches import BatchSource
 from data_pipelines.corpus import Corpus
 from data_pipelines.tokenizer import Tokenizer
-from xlnet_jax.config import PRESETS, Config, InputError
+from xlnet_jax.config import Config, InputError
 from xlnet_jax.interop.pretrained import Pretrained
-from xlnet_jax.objectives.plm import PermutationLM
+from xlnet_jax.objectives.language_model import LanguageModel
+from xlnet_jax.presets import PRESETS, with_objective
 from xlnet_jax.rules import validate
 from xlnet_jax.settings import flatten, from_dict, to_dict
 from xlnet_jax.training import sharding
@@ -84,7 +85,12 @@ def _prepare(config: Config, console: Console) -> _Run:
     workdir = Workdir(config.workdir or f"runs/{text.name}-{config.preset}")
     start = None
     if config.init:
-        config, start = begin_from(config.init, config, workdir.resumes(Config), PRESETS[config.preset]().model)
+        config, start = begin_from(
+            config.init,
+            config,
+            workdir.resumes(Config),
+            with_objective(PRESETS[config.preset](), config.objective).model,
+        )
         validate(config)
     given = text.demanded_tokenizer(config, tokenizer_of(start, config) if start else None)
     if given:
@@ -107,7 +113,7 @@ def _find_prepared(told: dict[str, Any]) -> _Run:
     config, workdir, corpus = from_dict(Config, told["config"]), Workdir(told["workdir"]), Corpus(told["corpus"])
     if corpus.manifest.made_from != told["made_from"]:
         raise InputError(f"corpus {corpus.folder} is another one on {gethostname()} than on the host of process 0")
-    defaults = PRESETS[config.preset]().model
+    defaults = with_objective(PRESETS[config.preset](), config.objective).model
     start = begin_from(config.init, config, workdir.resumes(Config), defaults)[1] if config.init else None
     return _Run(config, start, corpus, Tokenizer.load(workdir.tokenizer), workdir)
 
@@ -119,12 +125,14 @@ def _train(run: _Run, hosts: Hosts, console: Console, began: float) -> int:
     put = sharding.batch_to_mesh(mesh, config.data.batch_size)
     rows = sharding.process_rows(mesh, config.data.batch_size)
 
-    train = BatchSource(corpus, "train", run.tokenizer.is_word_start, config.data, config.model.mem_len, config.seed)
+    train = BatchSource(
+        corpus, "train", run.tokenizer.is_word_start, config.data, config.model.mem_len, config.seed, config.objective
+    )
     held_out = held_out_batches(corpus, run.tokenizer, config, rows)
     unigram_nats = unigram_line(corpus.unigram_counts, held_out, put)
 
     # ---- model ------------------------------------------------------------------------------------------------------
-    objective, tx = PermutationLM(config), make_optimizer(config.optimizer, config.steps)
+    objective, tx = LanguageModel(config), make_optimizer(config.optimizer, config.steps)
     plan = plan_state(objective, tx, mesh)
     empty_mems = functools.partial(empty_mems_ZBMD, plan)
     eval_step = make_eval_step(objective, plan, mesh)
@@ -159,7 +167,7 @@ def _train(run: _Run, hosts: Hosts, console: Console, began: float) -> int:
 def _first_state(
     config: Config,
     start_from: Pretrained | None,
-    objective: PermutationLM,
+    objective: LanguageModel,
     tx: optax.GradientTransformation,
     plan: StatePlan,
     console: Console,
@@ -186,8 +194,8 @@ def _close(config: Config, workdir: Workdir, step: int, unigram_nats: float, con
     draw_curves(records, unigram_nats, workdir.curves)
     loss = [r["loss"] for r in records if r["split"] == "validation"][-1]
     text: Any = {name: getattr(config, name) for name in _TEXT_SETTINGS}
-    presets = list(PRESETS)
-    larger = presets[min(presets.index(config.preset) + 1, presets.index("large"))]
+    larger = {"demo": "small", "small": "base", "base": "large"}.get(config.preset, config.preset)
+    bigger = with_objective(PRESETS[larger](), config.objective)
     console.print(
         f"\nheld-out loss {loss:.3f} nats, {relative_to_unigram(loss, unigram_nats)}\n"
         f"  checkpoint   {workdir.checkpoints / str(step)}\n"
@@ -196,16 +204,19 @@ def _close(config: Config, workdir: Workdir, step: int, unigram_nats: float, con
         f"  metrics      {workdir.metrics} and {workdir.tensorboard}\n"
         "next\n"
         f"  longer       {_command(replace(config, steps=4 * config.steps, workdir=f'{workdir.folder}-longer'))}\n"
-        f"  larger       {_command(replace(PRESETS[larger](), **text, tokenizer=str(workdir.tokenizer)))}\n"
+        f"  larger       {_command(replace(bigger, **text, tokenizer=str(workdir.tokenizer)))}\n"
         "  your text    python -m xlnet_jax.train --corpus my.txt\n"
         "  settings     python -m xlnet_jax.train --help"
     )
 
 
 def _command(config: Config) -> str:
-    """The command line of these settings: the preset, and what differs from it."""
-    words = ["python", "-m", "xlnet_jax.train", "--preset", config.preset]
-    for (name, value, _), (_, preset, _) in zip(flatten(config), flatten(PRESETS[config.preset]()), strict=True):
+    """The command line of these settings: the preset, the objective, and what differs from them."""
+    words, start = ["python", "-m", "xlnet_jax.train", "--preset", config.preset], PRESETS[config.preset]()
+    if config.objective != start.objective:
+        words += ["--objective", config.objective]
+        start = with_objective(start, config.objective)
+    for (name, value, _), (_, preset, _) in zip(flatten(config), flatten(start), strict=True):
         # A tokenizer of the user's own brings its vocabulary along.
         if value != preset and not (name == "model.vocab-size" and config.tokenizer):
             if isinstance(value, bool):

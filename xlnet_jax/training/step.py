@@ -40,13 +40,13 @@ def make_train_step(
         key = jax.random.fold_in(jax.random.key(config.seed), state.step) if has_dropout else None
         batch = objective.with_memory_of(batch, state.step - state.guard.mems_begin)
         with sharding.axes_of(mesh):
-            loss, grads, new_mems_ZBMD = gradients(state.params, batch, state.mems_ZBMD, key)
+            losses, grads, new_mems_ZBMD = gradients(state.params, batch, state.mems_ZBMD, key)
         norm = optax.global_norm(grads)
         updates, opt_state = tx.update(grads, state.opt_state, state.params)
-        good = _is_good(loss, norm, state, config.optimizer.spike_factor)
+        good = _is_good(sum(losses.values()), norm, state, config.optimizer.spike_factor)
         guard = _next_guard(state, norm, good)
         metrics = {
-            "loss": loss,
+            **losses,
             "gradient_norm": norm,
             "parameter_norm": optax.global_norm(state.params),
             "learning_rate": jnp.asarray(rate(state.step - state.guard.skipped), jnp.float32),
@@ -69,7 +69,7 @@ def make_train_step(
     )
 
 
-def _is_good(loss: jax.Array, norm: jax.Array, state: TrainState, spike_factor: float) -> jax.Array:
+def _is_good(loss: Any, norm: jax.Array, state: TrainState, spike_factor: float) -> jax.Array:
     good = jnp.isfinite(loss) & jnp.isfinite(norm)
     if not spike_factor:
         return good
@@ -89,37 +89,49 @@ def _next_guard(state: TrainState, norm: jax.Array, good: jax.Array) -> Guard:
     )
 
 
-Gradients = Callable[[Any, DeviceBatch, jax.Array, jax.Array | None], tuple[jax.Array, Any, jax.Array]]
+Gradients = Callable[[Any, DeviceBatch, jax.Array, jax.Array | None], tuple[Metrics, Any, jax.Array]]
 
 
 def _gradients(count: int, objective: Objective, mesh: Mesh) -> Gradients:
-    """params, batch, memory, dropout key -> mean loss, its gradient, next memory; in micro-batches where asked."""
+    """params, batch, memory, dropout key -> losses, the gradient of their sum, next memory; in micro-batches where
+    asked. "loss" is the mean over targets, the others are means over rows."""
 
-    def of_part(params: Any, part: DeviceBatch, mems_ZBMD: jax.Array, key: jax.Array | None, targets: jax.Array) -> Any:
-        def share_of_loss(params: Any) -> tuple[jax.Array, jax.Array]:
+    def of_part(
+        params: Any, part: DeviceBatch, mems_ZBMD: jax.Array, key: jax.Array | None, targets: jax.Array, rows: int
+    ) -> tuple[Any, Any, jax.Array]:
+        def share_of_loss(params: Any) -> tuple[jax.Array, Any]:
             scored = objective.score(params, part, mems_ZBMD, key)
-            return scored.loss_sum / targets, scored.new_mems_ZBMD
+            losses = {name: total / rows for name, total in scored.row_losses.items()}
+            losses["loss"] = scored.loss_sum / targets
+            return sum(losses.values(), start=jnp.zeros(())), (losses, scored.new_mems_ZBMD)
 
-        (loss, new_mems_ZBMD), grads = jax.value_and_grad(share_of_loss, has_aux=True)(params)
-        return loss, grads, new_mems_ZBMD
+        grads, (losses, new_mems_ZBMD) = jax.grad(share_of_loss, has_aux=True)(params)
+        return losses, grads, new_mems_ZBMD
 
     def of_batch(params: Any, batch: DeviceBatch, mems_ZBMD: jax.Array, key: jax.Array | None) -> Any:
-        targets = jnp.maximum(batch["target_weights"].sum(), 1.0)
+        weights_BP = batch["target_weights"]
+        of_whole = jnp.maximum(weights_BP.sum(), 1.0), weights_BP.shape[0]
         if count == 1:
-            return of_part(params, batch, mems_ZBMD, key, targets)
+            return of_part(params, batch, mems_ZBMD, key, *of_whole)
         split = functools.partial(_split, shards=sharding.batch_shards(mesh), parts=count)
         rows = {name: split(array, 0) for name, array in batch.items()}
 
-        def add_part(i: jax.Array, sums: Any) -> Any:
-            loss, grads, mems = sums
+        def of_part_number(i: Any, mems: jax.Array) -> tuple[Any, Any, jax.Array]:
             part = {name: _part(array, i, 0) for name, array in rows.items()}
             part_key = None if key is None else jax.random.fold_in(key, i)
-            part_loss, part_grads, new_mems_ZBMD = of_part(params, part, _part(mems, i, 1), part_key, targets)
-            return loss + part_loss, jax.tree.map(jnp.add, grads, part_grads), _with_part(mems, new_mems_ZBMD, i, 1)
+            losses, grads, new_mems_ZBMD = of_part(params, part, _part(mems, i, 1), part_key, *of_whole)
+            return losses, grads, _with_part(mems, new_mems_ZBMD, i, 1)
 
-        nothing = jnp.zeros(()), jax.tree.map(jnp.zeros_like, params), split(mems_ZBMD, 1)
-        loss, grads, mems = jax.lax.fori_loop(0, count, add_part, nothing)
-        return loss, grads, mems.reshape(mems_ZBMD.shape)
+        def add_part(i: jax.Array, sums: Any) -> Any:
+            *so_far, mems = sums
+            *of_this, mems = of_part_number(i, mems)
+            return *jax.tree.map(jnp.add, so_far, of_this), mems
+
+        mems = split(mems_ZBMD, 1)
+        shapes = jax.eval_shape(lambda: of_part_number(0, mems)[:2])
+        nothing = jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), shapes)
+        losses, grads, mems = jax.lax.fori_loop(0, count, add_part, (*nothing, mems))
+        return losses, grads, mems.reshape(mems_ZBMD.shape)
 
     return of_batch
 
@@ -151,5 +163,5 @@ def make_eval_step(objective: Objective, plan: StatePlan, mesh: Mesh) -> EvalSte
     return jax.jit(
         eval_step,
         in_shardings=(plan.shardings.params, sharding.over_batch(mesh), mems),
-        out_shardings=Scored(*cast(Any, (everywhere, everywhere, mems))),
+        out_shardings=Scored(*cast(Any, (everywhere, everywhere, mems, everywhere))),
     )

@@ -8,17 +8,18 @@ import numpy as np
 import pytest
 
 from data_pipelines.permutation import perm_rank, permuted_places, target_slots, to_dense
-from xlnet_jax.config import DataConfig, ModelConfig
+from xlnet_jax.config import Config, DataConfig, ModelConfig
 from xlnet_jax.models.backbone import Backbone
 from xlnet_jax.models.inputs import Inputs
 from xlnet_jax.models.lm import XLNetLM
-from xlnet_jax.objectives import plm
+from xlnet_jax.objectives.language_model import LanguageModel, inputs_of
 
 DATA = DataConfig(batch_size=4, seq_len=16, reuse_len=8, perm_size=8, num_predict=6)
 MODEL = ModelConfig(
     vocab_size=40, num_layers=3, d_model=16, num_heads=2, d_head=6, d_ff=24, mem_len=10, dropout=0.0,
     attention_dropout=0.0, init_std=0.3,
 )  # fmt: skip
+CONFIG = Config(model=MODEL, data=DATA)
 
 
 def window_batch(seed=0, mem_filled=6):
@@ -50,7 +51,7 @@ def random_mems(batch, seed=1):
 @pytest.fixture(scope="module")
 def params():
     batch = window_batch()
-    inputs = plm.inputs_of(batch, MODEL)
+    inputs = inputs_of(batch, CONFIG)[0]
     model = XLNetLM(MODEL)
     boxed = model.init(jax.random.key(0), inputs, random_mems(batch), reuse_len=8, train=False)
     return jax.tree.map(lambda x: x.value, boxed["params"], is_leaf=lambda x: hasattr(x, "value"))
@@ -60,7 +61,7 @@ def params():
 def influence(params):
     """Size of the gradient of query outputs by each token [B, P, L] and memory slot [B, P, M]; content [B, L, L]."""
     batch, mems = window_batch(), random_mems(window_batch())
-    inputs = plm.inputs_of(batch, MODEL)
+    inputs = inputs_of(batch, CONFIG)[0]
 
     # Giving each position of each row an embedding of its own makes the gradient by token a gradient by embedding row.
     own_ids = jnp.arange(4 * DATA.seq_len).reshape(4, DATA.seq_len)
@@ -116,7 +117,7 @@ def test_content_stream_sees_its_own_token(influence):
 
 
 def loss_and_mems(params, batch, mems):
-    scored = plm.score(XLNetLM(MODEL), params, batch, mems, DATA.reuse_len, None)
+    scored = LanguageModel(CONFIG).score(params, batch, mems, None)
     return scored.loss_sum, scored.new_mems_ZBMD
 
 
@@ -138,10 +139,10 @@ def test_unused_memory_may_hold_anything(params):
 
 def test_under_paper2019_empty_memory_is_attended_to_as_zeros(params):
     """And what stands there is not: the memory of the row before is cleared."""
-    model = XLNetLM(dataclasses.replace(MODEL, profile="paper2019"))
+    attending = dataclasses.replace(CONFIG, model=dataclasses.replace(MODEL, profile="paper2019"))
 
     def loss(batch, mems):
-        return plm.score(model, params, batch, mems, DATA.reuse_len, None).loss_sum
+        return LanguageModel(attending).score(params, batch, mems, None).loss_sum
 
     empty, full = window_batch(mem_filled=0), window_batch(mem_filled=MODEL.mem_len)
     zeros, other = jnp.zeros_like(random_mems(empty)), random_mems(empty)
@@ -184,7 +185,7 @@ def test_no_gradient_flows_into_the_memory_that_is_passed_on(params):
 
 def test_inputs_without_a_query_stream_give_the_content_stream_alone(params):
     batch = window_batch(mem_filled=0)
-    full = plm.inputs_of(batch, MODEL)
+    full = inputs_of(batch, CONFIG)[0]
     alone = full._replace(target_positions_BP=None, visible_BTK=full.visible_BTK[:, : DATA.seq_len])
     assert isinstance(alone, Inputs)
     model, mems = Backbone(MODEL), random_mems(batch)

@@ -12,12 +12,13 @@ import pytest
 
 from tests.xlnet_jax.training.tiny import CONFIG, batch_at
 from xlnet_jax.chips import CHIPS
-from xlnet_jax.config import InputError, MeshConfig, large
-from xlnet_jax.objectives.plm import PermutationLM
+from xlnet_jax.config import InputError, MeshConfig
+from xlnet_jax.objectives.language_model import LanguageModel
 from xlnet_jax.planning import compiler
 from xlnet_jax.planning.estimate import Plan, Traffic, state_bytes
 from xlnet_jax.planning.search import _is_settled, candidates, search
 from xlnet_jax.planning.traffic import Collective
+from xlnet_jax.presets import large
 from xlnet_jax.training.optimizer import make_optimizer
 from xlnet_jax.training.state import init_state
 
@@ -41,7 +42,7 @@ def test_planned_bytes_are_those_that_a_device_holds():
     config = dataclasses.replace(CONFIG, mesh=MeshConfig(fsdp=4))
     abstract = compiler.abstract_step(config, jax.devices())
     state = init_state(
-        config.seed, PermutationLM(config), make_optimizer(config.optimizer, config.steps), abstract.plan
+        config.seed, LanguageModel(config), make_optimizer(config.optimizer, config.steps), abstract.plan
     )
     held = {
         kind: sum(a.addressable_shards[0].data.nbytes for a in jax.tree.leaves(tree))

@@ -12,7 +12,7 @@ import pytest
 
 from tests.xlnet_jax.training.tiny import CONFIG, batch_at
 from xlnet_jax.config import CheckpointConfig, InputError, MeshConfig
-from xlnet_jax.objectives.plm import PermutationLM
+from xlnet_jax.objectives.language_model import LanguageModel
 from xlnet_jax.settings import to_dict
 from xlnet_jax.training import checkpoint, sharding
 from xlnet_jax.training.checkpoint import Checkpoints
@@ -29,7 +29,7 @@ class Run:
     def __init__(self):
         self.folder = None
         self.mesh = sharding.make_mesh(CONFIG)
-        objective, tx = PermutationLM(CONFIG), make_optimizer(CONFIG.optimizer, CONFIG.steps)
+        objective, tx = LanguageModel(CONFIG), make_optimizer(CONFIG.optimizer, CONFIG.steps)
         self.plan_on = lambda mesh: plan_state(objective, tx, mesh)
         self.plan = self.plan_on(self.mesh)
         self.fresh = lambda: init_state(CONFIG.seed, objective, tx, self.plan)

@@ -9,13 +9,12 @@ import optax
 import pytest
 
 from tests.xlnet_jax.reference_cases import model_config
-from xlnet_jax.config import HeadConfig, OptimizerConfig
+from xlnet_jax.config import Config, DataConfig, HeadConfig, OptimizerConfig
 from xlnet_jax.interop import tf1
 from xlnet_jax.interop.weights import abstract_params, to_ours, to_theirs
 from xlnet_jax.models.heads import XLNetForSequence
 from xlnet_jax.models.inputs import dense_inputs
-from xlnet_jax.models.lm import XLNetLM
-from xlnet_jax.objectives import plm
+from xlnet_jax.objectives.language_model import LanguageModel
 from xlnet_jax.objectives.supervised import classification_loss_B
 from xlnet_jax.training.optimizer import learning_rate, make_optimizer
 
@@ -69,7 +68,8 @@ def pretraining_loss(config, run):
             "is_reversed": jnp.arange(rows) >= rows // 2,
             "mem_filled": jnp.full(rows, run["mem_len"]),
         }
-        scored = plm.score(XLNetLM(config), params, dense, mems, run["reuse_len"], None)
+        settings = Config(model=config, data=DataConfig(reuse_len=run["reuse_len"]))
+        scored = LanguageModel(settings).score(params, dense, mems, None)
         return scored.loss_sum / scored.weight_sum, scored.new_mems_ZBMD
 
     return loss

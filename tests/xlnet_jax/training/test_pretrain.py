@@ -12,7 +12,8 @@ import pytest
 from data_pipelines import sources
 from tests.xlnet_jax.training.tiny_run import arguments, assert_same, records_of, state_of
 from xlnet_jax import cli, train
-from xlnet_jax.config import InputError, demo
+from xlnet_jax.config import InputError
+from xlnet_jax.presets import demo
 from xlnet_jax.training.workdir import Workdir
 
 

@@ -11,7 +11,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from tests.xlnet_jax.training.test_step import train
 from tests.xlnet_jax.training.tiny import CONFIG, NO_DROPOUT
 from xlnet_jax.config import InputError, MeshConfig
-from xlnet_jax.objectives.plm import PermutationLM
+from xlnet_jax.objectives.language_model import LanguageModel
 from xlnet_jax.training import sharding
 from xlnet_jax.training.optimizer import make_optimizer
 from xlnet_jax.training.state import init_state, plan_state
@@ -45,7 +45,7 @@ def test_micro_batches_give_the_numbers_of_the_whole_batch():
 def test_parameters_optimizer_memory_and_batch_are_divided_by_the_table():
     config = on(MeshConfig(fsdp=4, tensor=2))
     mesh = sharding.make_mesh(config)
-    objective, tx = PermutationLM(config), make_optimizer(config.optimizer, config.steps)
+    objective, tx = LanguageModel(config), make_optimizer(config.optimizer, config.steps)
     state = init_state(config.seed, objective, tx, plan_state(objective, tx, mesh))
 
     def parts(array):
@@ -67,7 +67,7 @@ def test_parameters_optimizer_memory_and_batch_are_divided_by_the_table():
 def test_a_vocabulary_that_the_mesh_does_not_divide_stays_whole():
     config = on(MeshConfig(fsdp=4, tensor=2))
     config = dataclasses.replace(config, model=dataclasses.replace(config.model, vocab_size=61))
-    objective, tx = PermutationLM(config), make_optimizer(config.optimizer, config.steps)
+    objective, tx = LanguageModel(config), make_optimizer(config.optimizer, config.steps)
     plan = plan_state(objective, tx, sharding.make_mesh(config))
     assert plan.shardings.params["backbone"]["word_embedding"].spec == PartitionSpec(None, "fsdp")
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tests.xlnet_jax.training.tiny import CONFIG, NO_DROPOUT, batch_at
-from xlnet_jax.objectives.plm import PermutationLM
+from xlnet_jax.objectives.language_model import LanguageModel
 from xlnet_jax.training import sharding
 from xlnet_jax.training.optimizer import make_optimizer
 from xlnet_jax.training.state import init_state, plan_state
@@ -17,7 +17,7 @@ from xlnet_jax.training.step import make_train_step
 def train(config, devices=8, steps=5):
     """(losses of the first updates, final params)."""
     mesh = sharding.make_mesh(config, jax.devices()[:devices])
-    objective, tx = PermutationLM(config), make_optimizer(config.optimizer, config.steps)
+    objective, tx = LanguageModel(config), make_optimizer(config.optimizer, config.steps)
     plan = plan_state(objective, tx, mesh)
     state = init_state(config.seed, objective, tx, plan)
     step = make_train_step(config, objective, tx, plan, mesh)
@@ -77,7 +77,7 @@ def test_bfloat16_follows_float32():
 def test_every_parameter_learns():
     config = NO_DROPOUT
     mesh = sharding.make_mesh(config)
-    objective, tx = PermutationLM(config), make_optimizer(config.optimizer, config.steps)
+    objective, tx = LanguageModel(config), make_optimizer(config.optimizer, config.steps)
     before = jax.device_get(init_state(config.seed, objective, tx, plan_state(objective, tx, mesh)).params)
     _, after = train(config)
     # Keys are shared by r_r and the others alike; only what is never used would stay.
@@ -101,7 +101,7 @@ class Run:
 
     def __init__(self, config):
         self.mesh = sharding.make_mesh(config)
-        objective, tx = PermutationLM(config), make_optimizer(config.optimizer, config.steps)
+        objective, tx = LanguageModel(config), make_optimizer(config.optimizer, config.steps)
         self.plan = plan_state(objective, tx, self.mesh)
         self.put = sharding.batch_to_mesh(self.mesh, config.data.batch_size)
         self.state = init_state(config.seed, objective, tx, self.plan)

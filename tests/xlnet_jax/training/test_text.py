@@ -10,7 +10,8 @@ from data_pipelines.batches import BatchSource
 from data_pipelines.prepare import prepare
 from data_pipelines.tokenizer import Tokenizer
 from xlnet_jax import train
-from xlnet_jax.config import Config, InputError, demo
+from xlnet_jax.config import Config, InputError
+from xlnet_jax.presets import demo
 from xlnet_jax.training.text import Text
 from xlnet_jax.training.workdir import Workdir
 

@@ -1,0 +1,33 @@
+"""Batches of permutation language modelling: targets in spans, and an order in which they are predicted."""
+
+import numpy as np
+
+from data_pipelines import permutation, spans
+from data_pipelines.objectives.draws import Draw
+from data_pipelines.stateless import Purpose
+from data_pipelines.tokenizer import CLS, SEP
+from data_pipelines.windows import Windows
+from xlnet_jax.config import DataConfig
+from xlnet_jax.dims import Batch
+
+
+def fill(window: Windows, is_word_start: np.ndarray, is_reversed: np.ndarray, draw: Draw, data: DataConfig) -> Batch:
+    """input_ids, segment_ids, perm_rank and the targets of these windows (xlnet_jax/dims.py). is_word_start: bool [V];
+    is_reversed: bool [B]."""
+    ids = window.input_ids
+    functional = (ids == SEP) | (ids == CLS)
+    drawn = spans.draw_targets(is_word_start[ids], functional, is_reversed, draw, data)
+    reuse = data.reuse_len
+    rank = permutation.perm_rank(
+        drawn & ~functional if data.profile == "tf2" else drawn | functional,
+        permutation.permuted_places(reuse, data.perm_size, draw(Purpose.ORDER_REUSED, data.perm_size)),
+        permutation.permuted_places(data.seq_len - reuse, data.perm_size, draw(Purpose.ORDER_NEW, data.perm_size)),
+        data,
+    )
+    return {
+        "input_ids": ids,
+        "segment_ids": window.segment_ids,
+        "perm_rank": rank,
+        # <sep> and <cls> can be drawn, and are dropped: their slots become padding, as in the original.
+        **permutation.target_slots(drawn & ~functional, ids, data.num_predict),
+    }

@@ -1,0 +1,21 @@
+"""Do two pieces of text follow each other: BERT's pooler and two scores (Devlin et al. 2019, section 3.1)."""
+
+import flax.linen as nn
+import jax.numpy as jnp
+
+from xlnet_jax.config import ModelConfig
+from xlnet_jax.models.backbone import partitioned_dense
+
+
+class PairHead(nn.Module):
+    """Scores from <cls>, the last token of a window."""
+
+    config: ModelConfig
+
+    @nn.compact
+    def __call__(self, content_BLD: jnp.ndarray) -> jnp.ndarray:
+        """float32 [B, 2]: B continues A (for data.pair_loss order: stands behind it); it does not."""
+        pooled_BD = nn.tanh(
+            partitioned_dense(self.config, "pooler", self.config.d_model, ("embed", None))(content_BLD[:, -1])
+        )
+        return partitioned_dense(self.config, "logits", 2, ("embed", None))(pooled_BD).astype(jnp.float32)

@@ -1,0 +1,113 @@
+"""Language modelling: pieces are predicted by the query stream in a permuted order (XLNet, sections 2.2 and 2.3), or by
+the content stream, masked (BERT) or from left to right (Transformer-XL).
+
+Who sees whom is in the batch, as ranks: that is all in which the objectives differ here (models/masks.py).
+"""
+
+from dataclasses import dataclass
+from typing import Any, cast
+
+import jax
+import jax.numpy as jnp
+
+from xlnet_jax.config import Config
+from xlnet_jax.models.heads import build_model
+from xlnet_jax.models.inputs import Inputs, compact_inputs, dense_inputs
+from xlnet_jax.models.masks import memory_in_use_BM
+from xlnet_jax.models.pairs import PairHead
+from xlnet_jax.objectives.objective import DeviceBatch, Scored, apply
+
+
+@dataclass(frozen=True)
+class LanguageModel:
+    """The objective (objectives/objective.py) of these settings: plm, mlm or clm."""
+
+    config: Config
+
+    @property
+    def mems(self) -> jax.ShapeDtypeStruct:
+        """[Z, B, M, D] in the compute type."""
+        m = self.config.model
+        shape = (m.num_layers, self.config.data.batch_size, m.mem_len, m.d_model)
+        return jax.ShapeDtypeStruct(shape, jnp.dtype(m.dtype))
+
+    def init(self, key: jax.Array) -> Any:
+        """One row is enough: parameters do not depend on the batch."""
+        c, m = self.config.data, self.config.model
+        row = {
+            "input_ids": jnp.zeros((1, c.seq_len), jnp.int32),
+            "segment_ids": jnp.zeros((1, c.seq_len), jnp.int32),
+            "perm_rank": jnp.zeros((1, c.seq_len), jnp.int32),
+            "target_positions": jnp.zeros((1, c.num_slots), jnp.int32),
+            "is_reversed": jnp.zeros(1, bool),
+            "mem_filled": jnp.zeros(1, jnp.int32),
+        }
+        mems = jnp.zeros((m.num_layers, 1, m.mem_len, m.d_model), m.dtype)
+        inputs, at_BP = inputs_of(row, self.config)
+        model = cast(Any, build_model(m, None))
+        params = model.init({"params": key}, inputs, mems, at_BP=at_BP, reuse_len=c.reuse_len, train=False)["params"]
+        if c.pair_loss == "none":
+            return params
+        pair_head = PairHead(m).init(jax.random.fold_in(key, 1), jnp.zeros((1, 1, m.d_model)))["params"]
+        return {**params, "pair_head": pair_head}
+
+    def with_memory_of(self, batch: DeviceBatch, steps: jax.Array) -> DeviceBatch:
+        """Caps mem_filled."""
+        # At most as many windows as fill the memory: else int32 ends after some million steps.
+        windows = jnp.minimum(steps, self.config.model.mem_len)
+        return batch | {"mem_filled": jnp.minimum(batch["mem_filled"], self.config.data.reuse_len * windows)}
+
+    def score(self, params: Any, batch: DeviceBatch, mems_ZBMD: jax.Array, dropout_key: jax.Array | None) -> Scored:
+        """Sum of the cross-entropy of the targets; that of the pairs where data.pair_loss asks for it."""
+        c = self.config
+        inputs, at_BP = inputs_of(batch, c)
+        network = {name: tree for name, tree in params.items() if name != "pair_head"}
+        logits_BPV, outputs = apply(
+            build_model(c.model, None), network, dropout_key, inputs, mems_ZBMD, at_BP=at_BP, reuse_len=c.data.reuse_len
+        )
+        loss_BP = cross_entropy_BP(logits_BPV, batch["target_ids"])
+        weights_BP, besides = batch["target_weights"], dict[str, jax.Array]()
+        if c.data.pair_loss != "none":
+            pair_logits_B2 = PairHead(c.model).apply({"params": params["pair_head"]}, outputs.content_BLD)
+            # 0 = B continues A, 1 = it does not, as in BERT.
+            labels_B1 = (~batch["is_next"]).astype(jnp.int32)[:, None]
+            besides["pair_loss"] = cross_entropy_BP(cast(Any, pair_logits_B2)[:, None], labels_B1).sum()
+        return Scored((loss_BP * weights_BP).sum(), weights_BP.sum(), outputs.new_mems_ZBMD, besides)
+
+
+def inputs_of(batch: DeviceBatch, config: Config) -> tuple[Inputs, jax.Array | None]:
+    """What the network reads of a batch in compact or in dense form (xlnet_jax/dims.py), and the positions at which its
+    content stream predicts; None = the query stream does, or the content stream everywhere."""
+    model = config.model
+    memory_BM = memory_in_use_BM(batch["mem_filled"], model.mem_len)
+    attend_empty_memory = model.profile == "paper2019"
+    segment_ids_BL = batch.get("segment_ids") if model.num_segments else None
+    if "perm_rank" not in batch:
+        inputs = dense_inputs(
+            batch["input_ids"],
+            segment_ids_BL=segment_ids_BL,
+            perm_mask_BLL=batch["perm_mask"],
+            target_mapping_BPL=batch["target_mapping"],
+            is_reversed_B=batch["is_reversed"],
+            memory_BM=memory_BM,
+            attend_empty_memory=attend_empty_memory,
+        )
+        return inputs, None
+    by_query_stream = config.objective == "plm"
+    inputs = compact_inputs(
+        batch["input_ids"],
+        segment_ids_BL,
+        batch["perm_rank"],
+        batch["target_positions"] if by_query_stream else None,
+        batch["is_reversed"],
+        memory_BM,
+        attend_empty_memory=attend_empty_memory,
+    )
+    everywhere = by_query_stream or config.data.num_predict is None
+    return inputs, None if everywhere else batch["target_positions"]
+
+
+def cross_entropy_BP(logits_BPV: jnp.ndarray, target_ids_BP: jnp.ndarray) -> jnp.ndarray:
+    """Nats per target, float32."""
+    of_target_BP1 = jnp.take_along_axis(logits_BPV, target_ids_BP[:, :, None], axis=-1)
+    return jax.nn.logsumexp(logits_BPV, axis=-1) - of_target_BP1[:, :, 0]
