@@ -109,11 +109,16 @@ def _prepare(config: Config, console: Console) -> _Run:
     return _Run(config, start, corpus, tokenizer, workdir)
 
 
+def _defaults(config: Config) -> Config:
+    """What the settings are where nobody set them."""
+    return with_objective(PRESETS[config.preset](), config.objective)
+
+
 def _find_prepared(told: dict[str, Any]) -> _Run:
     config, workdir, corpus = from_dict(Config, told["config"]), Workdir(told["workdir"]), Corpus(told["corpus"])
     if corpus.manifest.made_from != told["made_from"]:
         raise InputError(f"corpus {corpus.folder} is another one on {gethostname()} than on the host of process 0")
-    defaults = with_objective(PRESETS[config.preset](), config.objective).model
+    defaults = _defaults(config).model
     start = begin_from(config.init, config, workdir.resumes(Config), defaults)[1] if config.init else None
     return _Run(config, start, corpus, Tokenizer.load(workdir.tokenizer), workdir)
 
@@ -212,11 +217,10 @@ def _close(config: Config, workdir: Workdir, step: int, unigram_nats: float, con
 
 def _command(config: Config) -> str:
     """The command line of these settings: the preset, the objective, and what differs from them."""
-    words, start = ["python", "-m", "xlnet_jax.train", "--preset", config.preset], PRESETS[config.preset]()
-    if config.objective != start.objective:
+    words = ["python", "-m", "xlnet_jax.train", "--preset", config.preset]
+    if config.objective != PRESETS[config.preset]().objective:
         words += ["--objective", config.objective]
-        start = with_objective(start, config.objective)
-    for (name, value, _), (_, preset, _) in zip(flatten(config), flatten(start), strict=True):
+    for (name, value, _), (_, preset, _) in zip(flatten(config), flatten(_defaults(config)), strict=True):
         # A tokenizer of the user's own brings its vocabulary along.
         if value != preset and not (name == "model.vocab-size" and config.tokenizer):
             if isinstance(value, bool):
