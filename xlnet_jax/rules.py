@@ -32,7 +32,7 @@ def validate_network(model: ModelConfig, head: HeadConfig | None, where: str) ->
             if not _has_type(value, hints[name]):
                 raise InputError(f"{where}: {name.replace('_', '-')} {value!r} is not {_type_name(hints[name])}")
     memory = (f"model.mem-len {model.mem_len} must be at least 0",) if model.mem_len < 0 else ()
-    for broken in (*_finite(model), *memory, *_model(model)):
+    for broken in (*_finite(model), *memory, *_model(model), *place_contradictions(model, None)):
         raise InputError(f"{where}: {broken}")
 
 
@@ -173,8 +173,24 @@ def _model(model: ModelConfig) -> Iterator[str]:
         yield f"model.layer-norm-eps {model.layer_norm_eps} must not be negative"
     if model.clamp_len < 1 and model.clamp_len != -1:
         yield f"model.clamp-len {model.clamp_len} must be at least 1, or -1 for no bound"
+    for name in ("max_positions", "position_offset", "num_segments"):
+        if getattr(model, name) < 0:
+            yield f"model.{name.replace('_', '-')} {getattr(model, name)} must not be negative"
+    if model.positions == "learned":
+        yield from _learned(model)
     if model.d_model % 2:
         yield f"model.d-model {model.d_model} must be even: half of a position's signal is sines, half cosines"
+
+
+def _learned(model: ModelConfig) -> Iterator[str]:
+    if model.num_places < 1:
+        yield f"model.max-positions {model.max_positions} must be above model.position-offset {model.position_offset}"
+    for name, only, why in (
+        ("norm", "post", "BERT's encoder normalises behind its sums"),
+        ("attn_type", "bi", "BERT's encoder sees every place of its window"),
+    ):
+        if getattr(model, name) != only:
+            yield f"model.positions learned with model.{name.replace('_', '-')} {getattr(model, name)}: {why}"
 
 
 def _data(data: DataConfig) -> Iterator[str]:
@@ -237,18 +253,9 @@ def _objective(config: Config) -> Iterator[str]:
                 f"model.positions learned is BERT's encoder, which sees every place of its window: {name} needs "
                 "relative or sinusoidal ones"
             )
-        if model.mem_len:
-            yield (
-                f"model.mem-len {model.mem_len} needs model.positions relative: a learned position is a place in the "
-                "window, and memory lies outside"
-            )
         if data.bidirectional:
             yield "model.positions learned with data.bidirectional: BERT's places do not say which way a row reads"
-        if data.seq_len > model.max_positions - model.position_offset:
-            yield (
-                f"data.seq-len {data.seq_len} is longer than the {model.max_positions - model.position_offset} places "
-                "of model.max-positions"
-            )
+    yield from place_contradictions(model, data.seq_len)
     if config.objective == "plm":
         if model.positions == "sinusoidal":
             yield f"model.positions sinusoidal: {name} predicts at places, which only relative ones give a query row"
@@ -271,6 +278,19 @@ def _objective(config: Config) -> Iterator[str]:
         yield "--objective clm with model.attn-type bi: a row must not see what it predicts; clm needs uni"
     if data.masking == "static":
         yield "data.masking static: --objective clm masks nothing"
+
+
+def place_contradictions(model: ModelConfig, seq_len: int | None) -> Iterator[str]:
+    """Of positions that are places in a window of seq_len tokens; None = of a length that is not known yet."""
+    if model.positions == "relative":
+        return
+    if model.mem_len:
+        yield (
+            f"model.mem-len {model.mem_len} needs model.positions relative: a {model.positions} position is a place in "
+            "the window, and memory lies outside"
+        )
+    if model.positions == "learned" and seq_len is not None and seq_len > model.num_places:
+        yield f"data.seq-len {seq_len} is longer than the {model.num_places} places of model.max-positions"
 
 
 def _weights(weights: tuple[float, ...]) -> Iterator[str]:

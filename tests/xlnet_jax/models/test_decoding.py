@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from tests.xlnet_jax.random_models import SMALL, random_params
+from xlnet_jax.config import InputError
 from xlnet_jax.models.decoding import advance, prefill, prepare
 from xlnet_jax.models.inputs import compact_inputs
 from xlnet_jax.models.lm import XLNetLM
@@ -19,6 +20,7 @@ CONFIGS = {
     "other": dataclasses.replace(
         TINY, attn_type="uni", same_length=True, untie_r=False, clamp_len=3, activation="gelu_erf"
     ),
+    "pre": dataclasses.replace(TINY, norm="pre"),
     "bfloat16": dataclasses.replace(TINY, dtype="bfloat16"),
 }
 CONTEXT, LENGTH, TARGETS = 8, 9, 4
@@ -97,7 +99,7 @@ def test_gaps_are_filled_in_any_order_with_the_text_on_both_sides():
     np.testing.assert_allclose(ours, ranked_logits(TINY, params, ids, known, order), rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["default", "other"])
+@pytest.mark.parametrize("name", ["default", "other", "pre"])
 def test_a_full_context_is_a_memory_of_all_but_one_of_its_positions(name):
     """Far beyond the context, against windows of two positions behind the memory that the network makes itself."""
     config, length, new = dataclasses.replace(CONFIGS[name], mem_len=CONTEXT - 1), PROMPTS[1], 2 * CONTEXT
@@ -138,3 +140,10 @@ def test_no_target_sees_its_token_or_one_that_is_drawn_later():
         before = order[0].tolist().index(position) + 1 if position in order else 0
         np.testing.assert_array_equal(one[:before], other[:before])
         assert (np.abs(one[before:] - other[before:]).max(axis=-1) > 1e-3).all()
+
+
+@pytest.mark.parametrize("positions", ["learned", "sinusoidal"])
+def test_positions_that_are_places_are_refused(positions):
+    config = dataclasses.replace(TINY, positions=positions, mem_len=0)
+    with pytest.raises(InputError, match=f"model.positions {positions}: tokens are written one by one with relative"):
+        prepare(config, random_params(config, None), CONTEXT, False)
