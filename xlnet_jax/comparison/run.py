@@ -99,7 +99,8 @@ def _prepare(request: CompareConfig, console: Console) -> _Prepared:
     _claim(workdir, request)
     tokenizer = text.find_tokenizer(common, given, workdir)
     contenders = _contenders(request, tokenizer.vocab_size)
-    longest = max(contenders.values(), key=lambda config: windows.block_len(config.data))
+    # Of all that there are, so that any of them can be compared with these later.
+    longest = max((contender(common) for contender in CONTENDERS.values()), key=lambda c: windows.block_len(c.data))
     corpus = text.find_corpus(longest, tokenizer, workdir)
     console.print(f"tokenizer   {tokenizer.vocab_size:,} pieces\ncorpus      {corpus.folder}, of all contenders")
     for name, config in contenders.items():
