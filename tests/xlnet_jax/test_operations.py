@@ -4,7 +4,6 @@ import dataclasses
 import math
 
 import jax
-import jax.numpy as jnp
 import pytest
 
 from tests.xlnet_jax.training.tiny import CONFIG
