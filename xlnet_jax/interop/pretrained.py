@@ -116,7 +116,7 @@ def _precision(variables: Mapping[str, np.ndarray], where: str) -> list[str]:
 def check_params(pretrained: Pretrained, where: str) -> None:
     """InputError where parameters are missing, too many, or not of the shapes that the settings say."""
     shapes, flat = abstract_params(pretrained.model, pretrained.head), flatten(pretrained.params)
-    optional = {"backbone/mask_embedding"} if pretrained.head else set()
+    optional = {"backbone/mask_embedding"}  # of the query stream: what masks pieces, or predicts the next, has none
     wrong = Mismatch(
         missing=sorted(shapes.keys() - flat.keys() - optional),
         unknown=sorted(flat.keys() - shapes.keys()),

@@ -67,7 +67,8 @@ def init_params(config: ModelConfig, head: HeadConfig | None, key: jax.Array) ->
     """Parameters by the initialiser, boxed with the logical names of their axes: nested dicts."""
     model, ids = build_model(config, head), jnp.zeros((1, 2), jnp.int32)
     if isinstance(model, XLNetLM):
-        return model.init(key, dense_inputs(ids, segment_ids_BL=ids, predicted_BL=ids))["params"]
+        segments = ids if config.num_segments else None
+        return model.init(key, dense_inputs(ids, segment_ids_BL=segments, predicted_BL=ids))["params"]
     if isinstance(model, XLNetForQuestionAnswering):
         return model.init(key, text_inputs(ids, segment_ids_BL=ids), ids[:, 0], ids, ids[:, 0])["params"]
     if isinstance(model, XLNetForSequence):
