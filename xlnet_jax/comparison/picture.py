@@ -23,7 +23,8 @@ def draw(comparison: Comparison, path: epath.Path) -> None:
     height = max(3.6, 1.4 + 0.32 * len(comparison.contenders))
     figure = Figure(figsize=(5.2 * columns, height * rows), dpi=120, layout="constrained")
     axes = list(figure.subplots(rows, columns, squeeze=False).flat)
-    colors = {name: colormaps["tab20"](i) for i, name in enumerate(comparison.contenders)}
+    strong_then_light = [*range(0, 20, 2), *range(1, 20, 2)]
+    colors = {name: colormaps["tab20"](i) for name, i in zip(comparison.contenders, strong_then_light, strict=False)}
     _draw_losses(axes[0], comparison, colors)
     for one, task in zip(axes[1:], comparison.metrics, strict=False):
         _draw_task(one, comparison, task, colors)

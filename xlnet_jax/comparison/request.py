@@ -69,14 +69,19 @@ def finetuning(request: CompareConfig) -> dict[str, FinetuneConfig]:
     found = {}
     for task, folder in folders(request).items():
         start = DEFAULTS[task]()
-        flags = [f"--{flag}" for flag in _of_task(task, request)]
-        config = cli.parse(FinetuneConfig, flags, "--finetune", "", start)
+        try:
+            config = cli.parse(FinetuneConfig, [f"--{word}" for word in _of_task(task, request)], "", "", start)
+        except InputError as mistake:
+            raise InputError(f"--finetune: {mistake}") from None
         for name in _OURS:
             if getattr(config, name) != getattr(start, name):
-                raise InputError(f"--finetune {name}: compare sets it; give what --finetune of compare --help names")
+                raise InputError(f"--finetune {name}: a comparison sets it by itself; leave it out")
         train, held_out = _files(task, folder, ("train",)), _files(task, folder, ("dev", "validation", "valid", "val"))
         config = replace(config, train=train, eval=held_out, tpu=request.tpu)
-        validate_finetuning(replace(config, init=_LATER))
+        try:
+            validate_finetuning(replace(config, init=_LATER))
+        except InputError as contradiction:
+            raise InputError(f"--finetune {task}: {contradiction}") from None
         found[task] = config
     return found
 
