@@ -38,8 +38,8 @@ def folder(tmp_path_factory):
 def words(folder, workdir, *more, contenders="plm-next,clm", seeds=("0", "1"), task=None):
     return [
         *TINY, "--steps", "12", "--eval.every-steps", "4", "--objectives", contenders, "--budget", str(STEPS * 8 * 32),
-        "--seeds", *seeds, "--corpus", str(folder / "novel.txt"), "--tasks", f"sst-2={task or folder}", "--finetune", *FINETUNE,
-        "--workdir", str(workdir), *more,
+        "--seeds", *seeds, "--corpus", str(folder / "novel.txt"), "--tasks", f"sst-2={task or folder}",
+        "--finetune", *FINETUNE, "--workdir", str(workdir), *more,
     ]  # fmt: skip
 
 
