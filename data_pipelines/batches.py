@@ -2,7 +2,9 @@
 
 A *visit* is one reading of one block by one row: steps_per_block steps long, forwards or backwards, its memory carried
 from window to window. Blocks, directions and partners come from (seed, visit, row), cuts and targets from
-(seed, step, row), so resuming costs nothing and no host needs another's rows. From a corpus to batches on a mesh:
+(seed, step, row), so resuming costs nothing and no host needs another's rows. With data.masking static all but the
+blocks come from (seed, block, window of the block): a text is the same at every visit. From a corpus to batches on a
+mesh:
 
     source = BatchSource(Corpus(folder), "train", tokenizer.is_word_start, config.data, config.model.mem_len, seed)
     put = sharding.batch_to_mesh(mesh, config.data.batch_size)  # of xlnet_jax.training
@@ -22,7 +24,8 @@ import numpy as np
 from data_pipelines import permutation, windows
 from data_pipelines.corpus import Corpus, SplitName
 from data_pipelines.mixture import Mixture
-from data_pipelines.objectives import clm, plm
+from data_pipelines.objectives import clm, mlm, plm
+from data_pipelines.objectives.draws import Draw
 from data_pipelines.quiet_tensorflow import tensorflow
 from data_pipelines.stateless import Purpose, uniforms
 from data_pipelines.tokenizer import CLS, SEP
@@ -121,37 +124,45 @@ class BatchSource:
     def assign(self, visit: int, rows: Rows) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """(block, partner block, is it read backwards) of each row."""
         own = self._mixture.own_blocks(visit * self.data.batch_size + np.asarray(rows))
-        draw = uniforms(self.seed, Purpose.VISIT, visit, rows, 2)
+        if self.data.masking == "static":
+            draw = uniforms(self.seed, Purpose.VISIT, 0, own, 2)
+        else:
+            draw = uniforms(self.seed, Purpose.VISIT, visit, rows, 2)
         return own, self._mixture.partners(own, draw[:, 1]), (draw[:, 0] < 0.5) & self.data.bidirectional
 
     def batch(self, visit: Visit, step: int, rows: Rows) -> Batch:
         """The rows of batch `step`, whose visit has been read. Compact or dense, as data.emit says."""
         data, index = self.data, step % self.steps_per_block
-        begin = index * windows.advance(data)
 
         def draw(purpose: Purpose, width: int) -> np.ndarray:
             if data.masking == "static":  # of the text, not of the visit
                 return uniforms(self.seed, purpose, index, visit.blocks, width)
             return uniforms(self.seed, purpose, step, rows, width)
 
-        if self.objective == "clm":
-            filled = clm.fill(visit.tokens, begin, data)
-        else:
-            if data.window == "pairs":
-                window = windows.cut_windows(
-                    visit.tokens, visit.cuts, visit.partner_tokens, visit.partner_cuts, begin,
-                    draw(Purpose.CUTS, windows.DRAWS), data, SEP, CLS,
-                )  # fmt: skip
-            else:
-                window = windows.cut_text(visit.tokens, begin, data, SEP, CLS)
-            filled = plm.fill(window, self.is_word_start, visit.is_reversed, draw, data)
-            if data.pair_loss != "none":
-                filled["is_next"] = window.is_next
-        filled |= {
+        filled = self._fill(visit, index * windows.advance(data), draw) | {
             "is_reversed": visit.is_reversed,
             "mem_filled": np.full(len(rows), min(self.mem_len, index * data.reuse_len), np.int32),
         }
         return permutation.to_dense(filled) if data.emit == "dense" else filled
+
+    def _fill(self, visit: Visit, begin: int, draw: Draw) -> Batch:
+        """What the objective makes of the windows that begin at `begin`."""
+        data = self.data
+        if self.objective == "clm":
+            return clm.fill(visit.tokens, begin, data)
+        if data.window == "pairs":
+            window = windows.cut_windows(
+                visit.tokens, visit.cuts, visit.partner_tokens, visit.partner_cuts, begin,
+                draw(Purpose.CUTS, windows.DRAWS), data, SEP, CLS,
+            )  # fmt: skip
+        else:
+            window = windows.cut_text(visit.tokens, begin, data, SEP, CLS)
+        of_windows = window, self.is_word_start, visit.is_reversed, draw, data
+        if self.objective == "mlm":
+            filled = mlm.fill(*of_windows, has_memory=self.mem_len > 0)
+        else:
+            filled = plm.fill(*of_windows)
+        return filled if data.pair_loss == "none" else filled | {"is_next": window.is_next}
 
     def batch_at(self, step: int, rows: Rows | None = None) -> Batch:
         """Batch `step` by itself: what the iterator yields there."""

@@ -1,4 +1,4 @@
-"""Which tokens are targets: n-gram spans inside their context (paper, section 2.5; `_sample_mask` of data_utils.py).
+"""Targets in n-gram spans inside their context (paper, section 2.5; `_sample_mask` of data_utils.py).
 
 From left to right: draw a length n with weight 1/n, place it at the first word start behind a random share of its
 n * mask_alpha / mask_beta tokens of context, go on behind the rest of the context. Where the spans fall short of the
@@ -8,40 +8,14 @@ pieces, as those of the released models did, or words; its context counts tokens
 
 import numpy as np
 
-from data_pipelines.objectives.draws import Draw
-from data_pipelines.stateless import Purpose, choice, smallest_first
+from data_pipelines.stateless import choice, smallest_first
 from xlnet_jax.config import DataConfig
 
-
-def goals(data: DataConfig) -> tuple[int | None, int | None]:
-    """Targets of the reused and of the new part; None = as many as the spans make."""
-    if data.num_predict is None:
-        return None, None
-    if data.reuse_len == 0:
-        return 0, data.num_predict
-    return data.num_predict - data.num_predict // 2, data.num_predict // 2
-
-
-def draw_targets(
-    is_word_start: np.ndarray, functional: np.ndarray, is_reversed: np.ndarray, draw: Draw, data: DataConfig
-) -> np.ndarray:
-    """bool [B, L]: the targets of whole windows, of the reused and of the new part by themselves. is_word_start and
-    functional (<sep> and <cls>): bool [B, L]."""
-    reuse = data.reuse_len
-    parts = (
-        (slice(None, reuse), Purpose.TARGETS_REUSED),
-        (slice(reuse, None), Purpose.TARGETS_NEW),
-    )
-    drawn = []
-    for (part, purpose), goal in zip(parts, goals(data), strict=True):
-        starts = is_word_start[:, part]
-        uniform = draw(purpose, draws_needed(starts.shape[1], data))
-        drawn.append(sample_targets(starts, goal, uniform, is_reversed, data))
-    return np.concatenate(drawn, axis=1)
+NEVER = np.nextafter(1.0, 0.0)  # the largest draw there is
 
 
 def draws_needed(length: int, data: DataConfig) -> int:
-    """Uniforms that one row of `sample_targets` takes: two a span, one a token for topping up."""
+    """Uniforms that one row of `sample_spans` takes: two a span, one a token for topping up."""
     return 2 * max_spans(length, data) + (0 if data.num_predict is None else length)
 
 
@@ -50,25 +24,32 @@ def max_spans(length: int, data: DataConfig) -> int:
     return length // (1 + data.mask_alpha // data.mask_beta) + 1
 
 
-def sample_targets(
-    is_word_start: np.ndarray, goal: int | None, uniform: np.ndarray, is_reversed: np.ndarray, data: DataConfig
+def sample_spans(
+    is_word_start: np.ndarray,
+    candidates: np.ndarray,
+    goal: int | None,
+    uniform: np.ndarray,
+    is_reversed: np.ndarray,
+    data: DataConfig,
 ) -> np.ndarray:
-    """Exactly `goal` targets in each row; None = those of the spans alone.
+    """Exactly `goal` targets in each row, or as many as it has candidates; None = those of the spans alone.
 
-    is_word_start: bool [B, L], in the row's reading order. uniform: [B, draws_needed(L)]. is_reversed: bool [B]; such
-    rows are sampled in the order of the text, where words start. Returns bool [B, L], in reading order.
+    is_word_start, candidates: bool [B, L], in the row's reading order; a span that reaches over what is no candidate
+    goes on behind it. uniform: [B, draws_needed(L)]. is_reversed: bool [B]; such rows are sampled in the order of the
+    text, where words start. Returns bool [B, L], in reading order.
     """
     batch, length = is_word_start.shape
     flip = is_reversed[:, None]
     starts = np.where(flip, is_word_start[:, ::-1], is_word_start)
+    allowed = np.where(flip, candidates[:, ::-1], candidates)
     begin, end = place_spans(starts, goal, uniform, data)
     edges = np.zeros((batch, length + 1), np.int8)  # +1 where a span begins, -1 behind its end
     row, span = np.nonzero(begin < end)
     edges[row, begin[row, span]] += 1
     edges[row, end[row, span]] -= 1
-    is_target = np.cumsum(edges[:, :-1], axis=1, dtype=np.int8).view(bool)
+    is_target = np.cumsum(edges[:, :-1], axis=1, dtype=np.int8).view(bool) & allowed
     if goal is not None:
-        _top_up(is_target, goal, uniform[:, 2 * max_spans(length, data) :])
+        top_up(is_target, allowed, goal, uniform[:, 2 * max_spans(length, data) :])
     return np.where(flip, is_target[:, ::-1], is_target)
 
 
@@ -77,7 +58,7 @@ def place_spans(
 ) -> tuple[np.ndarray, np.ndarray]:
     """(begin, end), int64 [B, max_spans]: the spans of each row from left to right; begin = end where there is none.
 
-    starts: bool [B, L], words begin here. uniform: as in `sample_targets`.
+    starts: bool [B, L], words begin here. uniform: as in `sample_spans`.
     """
     batch, length = starts.shape
     spans = max_spans(length, data)
@@ -121,10 +102,12 @@ def _behind_words(begin: np.ndarray, words: np.ndarray, next_start: np.ndarray, 
     return end
 
 
-def _top_up(is_target: np.ndarray, goal: int, uniform: np.ndarray) -> None:
-    """Adds the missing targets in place: those of the other tokens that drew the smallest numbers."""
+def top_up(is_target: np.ndarray, candidates: np.ndarray, goal: int, uniform: np.ndarray) -> None:
+    """Adds the missing targets in place: those of the other candidates that drew the smallest numbers. All [B, L]."""
     short = np.flatnonzero(is_target.sum(1) < goal)
     if short.size == 0:
         return
-    keys = np.where(is_target[short], -1.0, uniform[short])  # targets sort first, then the lowest draws
+    keys = np.where(candidates[short], uniform[short], NEVER)
+    keys[is_target[short]] = -1.0  # targets sort first, then the lowest draws
     is_target[short[:, None], smallest_first(keys, goal)] = True
+    is_target &= candidates  # a row may have fewer of them than the goal

@@ -26,10 +26,11 @@ class Purpose(IntEnum):
     NEGATIVES = 8
     CANDIDATES = 9
     SCORING_ORDER = 10
+    REPLACEMENTS = 11
 
 
 def uniforms(seed: int, purpose: Purpose, step: int, rows: Sequence[int] | np.ndarray, width: int) -> np.ndarray:
-    """float64 [len(rows), width], uniform in [0, 1). `rows` ascend."""
+    """float64 [len(rows), width], uniform in [0, 1). Rows that follow each other are drawn at once."""
     rows = np.asarray(rows)
     counters_per_row = -(-width // WORDS_PER_COUNTER)
     key = np.array([seed % 2**64, purpose], np.uint64)

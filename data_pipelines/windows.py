@@ -2,8 +2,9 @@
 data_utils.py).
 
 Window k of a visit begins k * advance tokens into the block. A begins behind the reused part and ends at a
-cut point; B is what follows A, or, half of the time, text from another block. A + B is always the same length, so
-every window is full.
+cut point; B is what follows A, or, half of the time, text from another block; with data.pair_loss order (ALBERT,
+section 3.1) it always follows A, and half of the time the two change places. A + B is always the same length, so every
+window is full.
 """
 
 from dataclasses import dataclass, replace
@@ -57,7 +58,7 @@ class Windows:
 
     input_ids: np.ndarray  # int32 [B, L]
     segment_ids: np.ndarray  # int32 [B, L]
-    is_next: np.ndarray  # bool [B], B is the continuation of A
+    is_next: np.ndarray  # bool [B], B is the continuation of A, and stands behind it
 
 
 def cut_text(tokens: np.ndarray, begin: int, data: DataConfig, sep_id: int, cls_id: int) -> Windows:
@@ -91,13 +92,14 @@ def cut_windows(
     batch, total = len(tokens), text_len(data)
     row = np.arange(batch)[:, None]
     a_begin = begin + data.reuse_len
-    a_len, b_begin, is_next = _split(cuts, partner_cuts, a_begin, total, uniform)
+    split = _split_in_any_order if data.pair_loss == "order" else _split
+    a_len, first_begin, b_begin, is_next = split(cuts, partner_cuts, a_begin, total, uniform)
 
     # Place p of A + B: A's token while p < a_len, else B's, from this block or from the partner's.
     place = np.arange(total)
     in_a = place < a_len[:, None]
-    source = np.where(in_a, a_begin + place, b_begin[:, None] + place - a_len[:, None])
-    own = in_a | is_next[:, None]
+    source = place + np.where(in_a, first_begin[:, None], (b_begin - a_len)[:, None])
+    own = in_a | is_next[:, None] | (data.pair_loss == "order")
     text = np.where(own, tokens[row, source], partner_tokens[row, source])
 
     # The first <sep> stands between A and B: everything behind A moves by one.
@@ -117,18 +119,16 @@ def cut_windows(
     return Windows(input_ids, segment_ids, is_next)
 
 
-def _split(
-    cuts: np.ndarray, partner_cuts: np.ndarray, begin: int, total: int, uniform: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(a_len, b_begin, is_next), each [B]; B has what A leaves of total."""
+Split = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
+"""(a_len, a_begin, b_begin, is_next), each [B]; B has what A leaves of the text."""
+
+
+def _split(cuts: np.ndarray, partner_cuts: np.ndarray, begin: int, total: int, uniform: np.ndarray) -> Split:
     batch, size = cuts.shape
     # The first sentence end at or behind `total`: where the text of A and a following B ends before it is trimmed.
     end = _next_cut(np.flatnonzero(cuts), size, np.full(batch, begin + total), limit=size) - begin
-    inside = cuts[:, begin + 1 : begin + total]
-    count = inside.sum(1)
-    picked = choice(uniform[:, 1], count)
-    a_cut = (np.cumsum(inside, axis=1) > picked[:, None]).argmax(1) + 1
-    a_len = np.where(count > 0, a_cut, end)
+    cut, count = _cut_inside(cuts, begin, total, uniform[:, 1])
+    a_len = np.where(count > 0, cut, end)
 
     is_next = (count > 0) & (uniform[:, 0] >= 0.5)
     random_begin, random_len = _random_b(partner_cuts, np.maximum(1, total - a_len), uniform[:, 2])
@@ -136,7 +136,24 @@ def _split(
     b_len = np.where(is_next, end - a_len, random_len)
     # Trimmed on the right, the longer one first, A before B where both are equal: what is left of A in closed form.
     a_len = np.minimum(a_len, np.maximum(total - b_len, (total + 1) // 2))
-    return a_len, b_begin, is_next
+    return a_len, np.full(batch, begin), b_begin, is_next
+
+
+def _split_in_any_order(cuts: np.ndarray, _: np.ndarray, begin: int, total: int, uniform: np.ndarray) -> Split:
+    """The text is cut in two, anywhere where no sentence ends in it; its end comes first where is_next is False."""
+    cut, count = _cut_inside(cuts, begin, total, uniform[:, 1])
+    cut = np.where(count > 0, cut, 1 + choice(uniform[:, 1], total - 1))
+    is_next = uniform[:, 0] >= 0.5
+    a_len = np.where(is_next, cut, total - cut)
+    return a_len, begin + np.where(is_next, 0, cut), begin + np.where(is_next, cut, 0), is_next
+
+
+def _cut_inside(cuts: np.ndarray, begin: int, total: int, uniform: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(length up to one of the cuts inside of the text, how many there are), each [B]. uniform: [B]."""
+    inside = cuts[:, begin + 1 : begin + total]
+    count = inside.sum(1)
+    picked = choice(uniform, count)
+    return (np.cumsum(inside, axis=1) > picked[:, None]).argmax(1) + 1, count
 
 
 def _random_b(cuts: np.ndarray, length: np.ndarray, uniform: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

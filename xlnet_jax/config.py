@@ -85,6 +85,12 @@ class ModelConfig:
         """Longest window of a network with learned positions."""
         return self.max_positions - self.position_offset
 
+    @property
+    def is_causal(self) -> bool:
+        """Does the content stream predict the next piece? No other objective's network sees but what is before it, and
+        knows no segments."""
+        return self.attn_type == "uni" and not self.num_segments
+
 
 FIXED_BY_WEIGHTS = (
     "vocab_size", "num_layers", "d_model", "num_heads", "d_head", "d_ff", "activation", "untie_r", "clamp_len",

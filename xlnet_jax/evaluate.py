@@ -107,12 +107,12 @@ def main(argv: Sequence[str]) -> int:
     from rich.console import Console
 
     from xlnet_jax.interop.formats import load_with_tokenizer
-    from xlnet_jax.objectives.query_stream import scoring_tokenizer
+    from xlnet_jax.objectives.query_stream import vocabulary_tokenizer
     from xlnet_jax.training.evaluation import Run
 
     run = Run.of(options.checkpoint)
     pretrained = load_with_tokenizer(options.checkpoint, options.tokenizer)
-    scoring_tokenizer(pretrained)
+    vocabulary_tokenizer(pretrained)
     with Console(stderr=True).status("reading") as status:  # nothing where no terminal is
         if options.scores:
             _score(options, pretrained, run, status)

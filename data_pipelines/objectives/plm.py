@@ -1,10 +1,11 @@
-"""Batches of permutation language modelling: targets in spans, and an order in which they are predicted."""
+"""Batches of permutation language modelling: targets, and an order in which they are predicted."""
 
 import numpy as np
 
-from data_pipelines import permutation, spans
+from data_pipelines import permutation
 from data_pipelines.objectives.draws import Draw
 from data_pipelines.stateless import Purpose
+from data_pipelines.targets import draw_targets
 from data_pipelines.tokenizer import CLS, SEP
 from data_pipelines.windows import Windows
 from xlnet_jax.config import DataConfig
@@ -16,7 +17,9 @@ def fill(window: Windows, is_word_start: np.ndarray, is_reversed: np.ndarray, dr
     is_reversed: bool [B]."""
     ids = window.input_ids
     functional = (ids == SEP) | (ids == CLS)
-    drawn = spans.draw_targets(is_word_start[ids], functional, is_reversed, draw, data)
+    # Spans can fall on <sep> and <cls>, and are dropped there: their slots become padding, as in the original.
+    candidates = np.ones_like(functional) if data.targets == "spans" else ~functional
+    drawn = draw_targets(is_word_start[ids], candidates, is_reversed, draw, data)
     reuse = data.reuse_len
     rank = permutation.perm_rank(
         drawn & ~functional if data.profile == "tf2" else drawn | functional,
@@ -28,6 +31,5 @@ def fill(window: Windows, is_word_start: np.ndarray, is_reversed: np.ndarray, dr
         "input_ids": ids,
         "segment_ids": window.segment_ids,
         "perm_rank": rank,
-        # <sep> and <cls> can be drawn, and are dropped: their slots become padding, as in the original.
         **permutation.target_slots(drawn & ~functional, ids, data.num_predict),
     }

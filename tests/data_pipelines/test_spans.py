@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import chi2_contingency
 
-from data_pipelines.spans import draws_needed, max_spans, place_spans, sample_targets
+from data_pipelines.spans import draws_needed, max_spans, place_spans, sample_spans
 from data_pipelines.tokenizer import CLS, SEP
 from xlnet_jax.config import DataConfig
 
@@ -40,7 +40,7 @@ def word_starts_of(reference):
 def draw(starts, goal, *, is_reversed=False, seed=0, data=DATA):
     rows, length = starts.shape
     uniform = np.random.default_rng(seed).random((rows, draws_needed(length, data)))
-    return sample_targets(starts, goal, uniform, np.full(rows, is_reversed), data)
+    return sample_spans(starts, np.ones_like(starts), goal, uniform, np.full(rows, is_reversed), data)
 
 
 def same_distribution(ours, theirs):
@@ -109,7 +109,7 @@ def test_the_originals_random_numbers_give_the_originals_targets(reference, name
     uniform = [
         replay(*case, data) for case in zip(in_text_order, [goal] * 150, cases[f"{name}/exact/seed"], strict=True)
     ]
-    targets = sample_targets(starts, goal, np.stack(uniform), np.full(150, is_reversed), data)
+    targets = sample_spans(starts, np.ones_like(starts), goal, np.stack(uniform), np.full(150, is_reversed), data)
     np.testing.assert_array_equal(targets, cases[f"{name}/exact/mask"].astype(bool))
 
 
@@ -130,7 +130,7 @@ def test_targets_are_distributed_as_the_originals(reference, name):
         text[:, -2:] = SEP, CLS
     starts = word_starts_of(reference)[text]
     uniform = rng.random((ROWS, draws_needed(length, data)))
-    targets = sample_targets(starts, goal, uniform, np.full(ROWS, is_reversed), data)
+    targets = sample_spans(starts, np.ones_like(starts), goal, uniform, np.full(ROWS, is_reversed), data)
     begin, end = place_spans(starts[:, ::-1] if is_reversed else starts, goal, uniform, data)
     spans = end - begin
 
@@ -203,7 +203,8 @@ def test_spans_are_whole_units_from_a_word_start_inside_the_text_and_the_goal(te
             assert (starts[b, i:j].sum() if unit == "word" else j - i) <= span_max
             assert unit == "piece" or starts[b, j]
         assert sum(j - i for i, j in spans) <= (length if goal is None else goal)
-    targets = sample_targets(starts[:, ::-1] if is_reversed else starts, goal, uniform, np.full(8, is_reversed), data)
+    starts = starts[:, ::-1] if is_reversed else starts
+    targets = sample_spans(starts, np.ones_like(starts), goal, uniform, np.full(8, is_reversed), data)
     if goal is None:
         assert (targets.sum(1) == (end - begin).sum(1)).all()
     else:

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from data_pipelines.tokenizer import CLS, PAD, SEP, Tokenizer
-from xlnet_jax.config import HeadConfig, InputError, ModelConfig
+from xlnet_jax.config import HeadConfig, InputError, ModelConfig, Objective
 from xlnet_jax.interop.weights import (
     Mismatch,
     Weight,
@@ -45,6 +45,13 @@ class Pretrained:
     def network(self) -> nn.Module:
         """The linen module of these weights."""
         return build_model(self.model, self.head)
+
+    @property
+    def objective(self) -> Objective:
+        """What the weights have learned to predict, as they show."""
+        if self.model.is_causal:
+            return "clm"
+        return "plm" if "mask_embedding" in self.params.get("backbone", {}) else "mlm"
 
     def encode(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """(input_ids, attention_mask, segment_ids), int32 [B, L]: text <sep> <cls>, padded on the left as the original

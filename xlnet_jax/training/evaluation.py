@@ -131,16 +131,18 @@ def evaluate(
         make_eval_step(objective, plan, mesh), batches, lambda: empty_mems_ZBMD(plan), put, unigram,
         config.eval.every_steps,
     )  # fmt: skip
-    numbers = itertools.count(1)
+    counted = itertools.count(1)
 
     def is_stopped() -> bool:
-        on_batch(next(numbers), len(batches))
+        on_batch(next(counted), len(batches))
         return False
 
-    loss = held_out.measure(sharding.from_host(pretrained.params, plan.shardings.params), is_stopped)
-    assert loss is not None
+    numbers = held_out.measure(sharding.from_host(pretrained.params, plan.shardings.params), is_stopped)
+    assert numbers is not None
     targets = int(sum(batch["target_weights"].sum() for batch in batches))
-    return Measured(loss, targets, unigram, len(batches) * config.data.batch_size, *_content(batches, tokenizer))
+    return Measured(
+        numbers["loss"], targets, unigram, len(batches) * config.data.batch_size, *_content(batches, tokenizer)
+    )
 
 
 def _content(batches: Sequence[Batch], tokenizer: Tokenizer) -> tuple[int, int, int]:

@@ -39,26 +39,32 @@ class HeldOutLoss:
         """Every evaluation stands by itself."""
 
     def run(self, state: TrainState, step: int, interrupt: Interrupt) -> Numbers | None:
-        """loss: nats per target over all batches."""
-        loss = self.measure(state.params, lambda: interrupt.poll() is Wish.STOP)
-        return None if loss is None else {"loss": loss}
+        """As `measure`."""
+        return self.measure(state.params, lambda: interrupt.poll() is Wish.STOP)
 
-    def measure(self, params: Any, is_stopped: Callable[[], bool]) -> float | None:
-        """Nats per target over all batches; None where it was stopped, which is asked before each of them."""
+    def measure(self, params: Any, is_stopped: Callable[[], bool]) -> Numbers | None:
+        """loss: nats per target over all batches; pair_loss, nats, and pair_accuracy, a share, per row where pairs are
+        learned. None where it was stopped, which is asked before each batch."""
         mems_ZBMD = self.empty_mems()
-        loss_sum = weight_sum = jnp.zeros(())
+        sums: Any = None
         for batch in self.batches:
             if is_stopped():
                 return None
-            jax.block_until_ready(loss_sum)  # one batch ahead of the device and no more: all of it would have to end
+            jax.block_until_ready(sums)  # one batch ahead of the device and no more: all of it would have to end
             scored = self.step(params, self.put(batch), mems_ZBMD)
             mems_ZBMD = scored.new_mems_ZBMD
-            loss_sum, weight_sum = loss_sum + scored.loss_sum, weight_sum + scored.weight_sum
-        return float(loss_sum / weight_sum)
+            of_batch = scored.loss_sum, scored.weight_sum, {**scored.row_losses, **scored.row_hits}
+            sums = of_batch if sums is None else jax.tree.map(jnp.add, sums, of_batch)
+        loss_sum, weight_sum, row_sums = sums
+        rows = len(self.batches) * scored.new_mems_ZBMD.shape[1]
+        return {"loss": float(loss_sum / weight_sum)} | {name: float(s) / rows for name, s in row_sums.items()}
 
     def describe(self, numbers: Numbers) -> str:
-        """'loss 5.608, 0.512 below the unigram line 6.120'"""
-        return f"loss {numbers['loss']:.3f}, {relative_to_unigram(numbers['loss'], self.unigram_nats)}"
+        """'loss 5.608, 0.512 below the unigram line 6.120'; and of pairs: '; pairs 0.650, 61.2% right'"""
+        pairs = ""
+        if "pair_loss" in numbers:
+            pairs = f"; pairs {numbers['pair_loss']:.3f}, {numbers['pair_accuracy']:.1%} right"
+        return f"loss {numbers['loss']:.3f}, {relative_to_unigram(numbers['loss'], self.unigram_nats)}{pairs}"
 
 
 def held_out_batches(
