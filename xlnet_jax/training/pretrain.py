@@ -93,6 +93,7 @@ def _prepare(config: Config, console: Console) -> _Run:
         )
         validate(config)
     given = text.demanded_tokenizer(config, tokenizer_of(start, config) if start else None)
+    given = given or text.counted_tokenizer(config, workdir)
     if given:
         config = replace(config, model=replace(config.model, vocab_size=given.vocab_size))
     sharding.make_mesh(config)  # refused before hours go into a text
