@@ -1,7 +1,6 @@
 """What an evaluation found, and what its text consists of: the units in which a loss is reported."""
 
 import math
-import re
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -9,11 +8,8 @@ from typing import Any
 import numpy as np
 
 from data_pipelines.tokenizer import CLS, EOD, EOP, SEP, UNK, Tokenizer
-from data_pipelines.tokenizer.symbols import SPECIAL_PIECES
 from xlnet_jax.config import Objective
 from xlnet_jax.dims import Batch
-
-_BYTE = re.compile(r"<0x([0-9A-F]{2})>")  # a piece that is one byte of UTF-8, as SentencePiece writes it
 
 
 @dataclass(frozen=True)
@@ -23,7 +19,7 @@ class Content:
     pieces: int
     characters: int  # a space counts, and so does the end of a line, which is read as one; an unknown piece is one
     bytes: int  # of these characters in UTF-8
-    words: int  # pieces that begin with a space
+    words: int  # pieces that begin with a space; of words an unknown one too
     unknown: int  # pieces that the vocabulary does not have
     documents: int  # ends of documents; none of them is in the numbers above
 
@@ -89,12 +85,12 @@ def content_of(batches: Iterable[Batch], tokenizer: Tokenizer, objective: Object
         counts_V += np.bincount(ids.ravel(), minlength=tokenizer.vocab_size)
     documents = int(counts_V[[EOD, EOP]].sum())
     counts_V[[SEP, CLS]] = 0
-    characters_V, bytes_V = _sizes(tokenizer)
+    tables = tokenizer.tables
     return Content(
         int(counts_V.sum()) - (documents if objective == "clm" else 0),
-        int(counts_V @ characters_V),
-        int(counts_V @ bytes_V),
-        int(counts_V @ tokenizer.tables.has_space),
+        int(counts_V @ tables.characters),
+        int(counts_V @ tables.bytes),
+        int(counts_V @ tables.has_space),
         int(counts_V[UNK]),
         documents,
     )
@@ -107,18 +103,3 @@ def _text_ids(batch: Batch) -> np.ndarray:
         row, slot = np.nonzero(batch["target_weights"])
         ids[row, batch["target_positions"][row, slot]] = batch["target_ids"][row, slot]
     return ids
-
-
-def _sizes(tokenizer: Tokenizer) -> tuple[np.ndarray, np.ndarray]:
-    """(characters, bytes) of each piece, int64 [V]. Of a character in several bytes the first one counts for it."""
-    sizes = []
-    for number, piece in enumerate(tokenizer.pieces):
-        if number < len(SPECIAL_PIECES):
-            sizes.append((1, 1) if number == UNK else (0, 0))
-        elif byte := _BYTE.fullmatch(piece):
-            sizes.append((int(not 0x80 <= int(byte[1], 16) < 0xC0), 1))
-        else:
-            text = piece.replace("▁", " ")
-            sizes.append((len(text), len(text.encode())))
-    characters_V, bytes_V = np.array(sizes, np.int64).T
-    return characters_V, bytes_V

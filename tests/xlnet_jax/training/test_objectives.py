@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from data_pipelines.tokenizer import EOD, SPECIAL_PIECES, UNK
+from data_pipelines.tokenizer.pieces import PieceTables
 from tests.xlnet_jax.training.tiny_run import arguments, assert_same, state_of
 from xlnet_jax import InputError, evaluate, train
 from xlnet_jax.training.evaluation import Run
@@ -84,8 +85,8 @@ def test_a_causal_loss_is_told_in_the_units_of_the_literature(causal, causal_bat
 def test_an_end_of_a_document_counts_as_a_word_of_one_character():
     """And a piece that is a byte counts as a character where it is the first of one."""
     pieces = [*SPECIAL_PIECES, "▁né", "e", "<0xC3>", "<0xA9>"]
-    tables = SimpleNamespace(has_space=np.array([piece.startswith("▁") for piece in pieces]))
-    tokenizer = SimpleNamespace(pieces=pieces, vocab_size=len(pieces), tables=tables)
+    tables = PieceTables.of(pieces, [*[None] * 11, 0xC3, 0xA9])
+    tokenizer = SimpleNamespace(vocab_size=len(pieces), tables=tables)
     ids = np.array([[9, 10, EOD, UNK, 11, 12, 9, 9]])
     batch = {"target_ids": ids, "target_weights": np.array([[1, 1, 1, 1, 1, 1, 1, 0]])}
     content = content_of([batch], tokenizer, "clm")
