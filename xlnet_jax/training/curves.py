@@ -10,7 +10,6 @@ from etils import epath
 from xlnet_jax.config import Objective
 from xlnet_jax.disk import write_durably
 
-
 _LEARNED = {
     "plm": "Permutation language modelling",
     "mlm": "Masked language modelling",
