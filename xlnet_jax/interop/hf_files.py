@@ -10,10 +10,13 @@ import ml_dtypes  # noqa: F401 - teaches NumPy bfloat16, which safetensors asks 
 import numpy as np
 import safetensors
 import safetensors.numpy
+from etils import epath
 
 from data_pipelines.tokenizer import MODEL_FILE, Settings, Tokenizer, read_settings
+from data_pipelines.tokenizer.foreign import TOKENIZER_JSON, model_in
 from xlnet_jax.config import InputError
 from xlnet_jax.interop import hf_bert, hf_xlnet
+from xlnet_jax.interop.foreign_vocabulary import dealt, dealt_back
 from xlnet_jax.interop.json_file import read_json
 from xlnet_jax.interop.pretrained import Found, Pretrained
 from xlnet_jax.interop.weights import left_behind, to_theirs
@@ -38,7 +41,8 @@ def read(folder: Path) -> Found:
     tokenizer, tokenizer_notes = _tokenizer(folder)
     read_network = hf_xlnet.read if model_type == "xlnet" else hf_bert.read
     found = read_network(theirs, _tensors(folder), folder)
-    return dataclasses.replace(found, tokenizer=tokenizer, notes=(*found.notes, *tokenizer_notes))
+    found = dataclasses.replace(found, tokenizer=tokenizer, notes=(*found.notes, *tokenizer_notes))
+    return dealt(found, tokenizer, str(folder)) if tokenizer and tokenizer.foreign else found
 
 
 def write(pretrained: Pretrained, folder: Path) -> list[str]:
@@ -47,6 +51,9 @@ def write(pretrained: Pretrained, folder: Path) -> list[str]:
     family: Any = hf_bert if p.model.positions == "learned" else hf_xlnet
     config, table = family.to_config(p), family.weights(p.model, p.head)
     tensors = to_theirs(p.params, table)
+    if p.tokenizer and p.tokenizer.foreign:
+        tensors = dealt_back(tensors, table, p.tokenizer)
+        config |= p.tokenizer.foreign.settings()
     safetensors.numpy.save_file(tensors, folder / SAFETENSORS, metadata={"format": "pt"})
     (folder / CONFIG).write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
     notes = [*family.notes_of(p), *left_behind(p.params, table)]
@@ -123,7 +130,9 @@ def _tokenizer(folder: Path) -> tuple[Tokenizer | None, list[str]]:
     """Its settings are those of our own settings file, else of what we once exported, else of transformers."""
     file = folder / MODEL_FILE
     if not file.exists():
-        return None, [f"no {MODEL_FILE}: the tokenizer does not come along"]
+        if model_in(epath.Path(folder)):
+            return Tokenizer.load(folder), []
+        return None, [f"no {MODEL_FILE} or {TOKENIZER_JSON}: the tokenizer does not come along"]
     theirs = read_json(folder / TOKENIZER_CONFIG) if (folder / TOKENIZER_CONFIG).exists() else {}
     if _OUR_SETTINGS in theirs:
         settings = read_settings(theirs[_OUR_SETTINGS], str(folder / TOKENIZER_CONFIG))
@@ -137,6 +146,9 @@ def _tokenizer(folder: Path) -> tuple[Tokenizer | None, list[str]]:
 
 
 def _write_tokenizer(tokenizer: Tokenizer, folder: Path, padding_side: str) -> list[str]:
+    if tokenizer.foreign:
+        (folder / TOKENIZER_JSON).write_bytes(tokenizer.model)
+        return []
     (folder / MODEL_FILE).write_bytes(tokenizer.model)
     settings = tokenizer.settings
     theirs = {

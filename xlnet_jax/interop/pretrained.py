@@ -11,6 +11,7 @@ import numpy as np
 
 from data_pipelines.tokenizer import CLS, PAD, SEP, Tokenizer
 from xlnet_jax.config import HeadConfig, InputError, ModelConfig, Objective
+from xlnet_jax.dims import CLS_SEGMENT
 from xlnet_jax.interop.weights import (
     Mismatch,
     Weight,
@@ -25,8 +26,6 @@ from xlnet_jax.models.encoder import build_encoder
 from xlnet_jax.models.heads import build_model
 from xlnet_jax.models.inputs import Inputs, text_inputs
 from xlnet_jax.rules import validate_network
-
-CLS_SEGMENT = 2
 
 
 @dataclass(frozen=True)
