@@ -15,9 +15,10 @@ from xlnet_jax.comparison.report import Statistic
 from xlnet_jax.config import InputError
 from xlnet_jax.training.metrics import read_records
 
+# Without dropout, the programs of a seed are those of another, and are compiled once.
 FINETUNE = (
     "steps=4 optimizer.warmup-steps=1 optimizer.learning-rate=0.02 data.batch-size=8 data.seq-len=16 data.buckets=16 "
-    "selection.every-steps=2"
+    "selection.every-steps=4 model.dropout=0 model.attention-dropout=0"
 ).split()
 STEPS = 6
 NUMBERS = ("held_out_loss", "pair_loss", "sst-2")
@@ -37,9 +38,9 @@ def folder(tmp_path_factory):
 
 def words(folder, workdir, *more, contenders="plm-next,clm", seeds=("0", "1"), task=None):
     return [
-        *TINY, "--steps", "12", "--eval.every-steps", "4", "--objectives", contenders, "--budget", str(STEPS * 8 * 32),
-        "--seeds", *seeds, "--corpus", str(folder / "novel.txt"), "--tasks", f"sst-2={task or folder}",
-        "--finetune", *FINETUNE, "--workdir", str(workdir), *more,
+        *TINY, "--steps", "12", "--eval.every-steps", "6", "--checkpoint.every-steps", "12", "--objectives", contenders,
+        "--budget", str(STEPS * 8 * 32), "--seeds", *seeds, "--corpus", str(folder / "novel.txt"),
+        "--tasks", f"sst-2={task or folder}", "--finetune", *FINETUNE, "--workdir", str(workdir), *more,
     ]  # fmt: skip
 
 
@@ -152,9 +153,12 @@ def test_contenders_and_seeds_can_be_added(compared, folder, tmp_path, ran):
         (["--finetune", "steps=5"], "finetune sst-2.steps: 4 there, 5 here"),
     ],
 )
-def test_another_setting_in_the_same_folder_is_refused_by_name(more, difference, compared, folder, ran):
+def test_another_setting_in_the_same_folder_is_refused_by_name(
+    more, difference, compared, folder, tmp_path, ran
+):  # fmt: skip
+    shutil.copy(compared / "config.json", tmp_path)
     with pytest.raises(InputError, match="holds another comparison") as refused:
-        compare.main(words(folder, compared, *more))
+        compare.main(words(folder, tmp_path, *more))
     assert difference in str(refused.value)
     assert ran == []
 

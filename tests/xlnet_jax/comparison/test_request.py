@@ -1,11 +1,14 @@
 """What can be asked for, and the one line that anything else ends in."""
 
 import re
+import shlex
+from pathlib import Path
 
 import pytest
 
 from xlnet_jax import compare, runtime
 from xlnet_jax.comparison import request as asked
+from xlnet_jax.comparison.contenders import CONTENDERS
 from xlnet_jax.config import DistributedConfig, InputError
 
 GOOD = "--objectives plm,clm --budget 1e6"
@@ -75,3 +78,16 @@ def test_several_hosts_are_refused(monkeypatch):
     monkeypatch.setattr(runtime, "place_of", lambda config: DistributedConfig(num_processes=2))
     with pytest.raises(InputError, match="compare runs on one host: give each host contenders of its own"):
         compare.main(GOOD.split())
+
+
+def test_the_page_names_every_contender_and_its_commands_are_some(examples, monkeypatch):
+    monkeypatch.chdir(examples)
+    (examples / "glue").mkdir()
+    for task in ("SST-2", "STS-B"):
+        (examples / "glue" / task).symlink_to(examples)
+    page = (Path(__file__).parents[3] / "docs/compare.md").read_text()
+    assert re.findall(r"^\| `([a-z0-9-]+)` \|", page, re.MULTILINE) == list(CONTENDERS)
+    commands = re.findall(r"^python -m xlnet_jax\.compare (.*)$", page.replace("\\\n", " "), re.MULTILINE)
+    assert commands
+    for command in commands:
+        asked.parse(shlex.split(command), "")
