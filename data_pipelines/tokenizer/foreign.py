@@ -77,11 +77,6 @@ class ForeignPieces:
         name_of = dict(zip(ids, names, strict=True))
         self._pieces = [*SPECIAL_PIECES, *(self._text(name_of[i]) for i in self.theirs[len(SPECIAL_PIECES) :].tolist())]
 
-    def settings(self) -> dict[str, int]:
-        """What a config.json says of the vocabulary: its size and its special pieces."""
-        cls, sep, pad = (int(self.theirs[i]) for i in (CLS, SEP, PAD))
-        return {"vocab_size": self.their_size, "bos_token_id": cls, "eos_token_id": sep, "pad_token_id": pad}
-
     @cached_property
     def _ids(self) -> dict[str, int]:
         return {piece: i for i, piece in reversed(list(enumerate(self._pieces)))}

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from data_pipelines.tokenizer import PAD, Tokenizer
 from xlnet_jax.config import HeadConfig, InputError, ModelConfig
 from xlnet_jax.interop.hf_settings import (
     ACTIVATIONS,
@@ -272,13 +273,15 @@ def to_config(pretrained: Pretrained) -> dict[str, Any]:
         **{name: getattr(config, ours) for ours, name in _SIZES.items()},
         **_NOT_OURS,
         "hidden_act": ACTIVATIONS[config.activation],
-        "bos_token_id": 1,
-        "eos_token_id": 2,
-        "pad_token_id": config.position_offset - 1 if config.position_offset else 5,
+        "pad_token_id": config.position_offset - 1 if config.position_offset else _pad_id(pretrained.tokenizer),
         "dtype": "float32",
         "tie_word_embeddings": True,
         **of_head(head),
     }
+
+
+def _pad_id(tokenizer: Tokenizer | None) -> int:
+    return int(tokenizer.foreign.theirs[PAD]) if tokenizer and tokenizer.foreign else PAD
 
 
 def _demand_theirs(head: HeadConfig, model_type: str) -> None:

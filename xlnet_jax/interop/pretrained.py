@@ -146,6 +146,16 @@ def check_params(pretrained: Pretrained, where: str) -> None:
         raise InputError(f"{where} is not whole: {wrong}")
 
 
+def check_given(given: Tokenizer, start: Pretrained, where: str) -> None:
+    """InputError where a tokenizer that is given to weights without one cannot be theirs."""
+    check_tokenizer(given, start.model, where)
+    if start.tokenizer is None and given.foreign:
+        raise InputError(
+            f"{where}: its ids are dealt anew where it is read beside its weights: put it into their folder, and leave "
+            "--tokenizer out"
+        )
+
+
 def check_tokenizer(tokenizer: Tokenizer | None, model: ModelConfig, where: str) -> None:
     """InputError where a tokenizer cannot belong to the weights."""
     if tokenizer and tokenizer.vocab_size != model.vocab_size:

@@ -109,17 +109,11 @@ def test_a_summary_of_the_first_token_reads_cls_wherever_it_stands(model):
     np.testing.assert_array_equal(*scores)
 
 
-def test_a_padded_vocabulary_is_cut_and_a_short_one_refused(bert, tmp_path):  # noqa: F811
-    for name, more, said in (
-        ("padded", 3, None),
-        ("short", -3, "its tokenizer has .* pieces and .* of another model?"),
+@pytest.mark.parametrize("more", [3, -3])
+def test_a_vocabulary_of_another_size_is_refused(bert, tmp_path, more):  # noqa: F811
+    (tmp_path / "tokenizer.json").write_bytes((bert / "tokenizer.json").read_bytes())
+    published(tmp_path, "bert", more)
+    with pytest.raises(
+        InputError, match=r"has .* pieces and its weights .*: they do not belong together"
     ):
-        folder = tmp_path / name
-        folder.mkdir()
-        (folder / "tokenizer.json").write_bytes((bert / "tokenizer.json").read_bytes())
-        published(folder, "bert", more)
-        if said:
-            with pytest.raises(InputError, match=said):
-                xlnet_jax.load(folder)
-        else:
-            assert any("3 rows of" in note for note in xlnet_jax.load(folder).notes)
+        xlnet_jax.load(tmp_path)
