@@ -42,7 +42,7 @@ def forward_operations() -> dict[str, tuple[int, int]]:
     position keys are projected for each example; and the segment score is picked by a product with a one-hot
     [T, K, B, 2].
     """
-    here = {part: count.forward for part, count in multiply_adds(OUR_CONFIG.model, OUR_CONFIG.data).items()}
+    here = {part: count.forward for part, count in multiply_adds(OUR_CONFIG).items()}
     heads, rows = HEADS * HEAD_WIDTH, 2 * LENGTH
     of_layer = {
         "position keys": ROWS * DISTANCES * WIDTH * heads,

@@ -24,7 +24,7 @@ from data_pipelines.quiet_tensorflow import keep_tensorflow_quiet
 from xlnet_jax.config import FIXED_BY_WEIGHTS, Config, InputError, Objective
 from xlnet_jax.presets import PRESETS, with_objective
 from xlnet_jax.rules import validate
-from xlnet_jax.settings import flatten
+from xlnet_jax.settings import GONE, flatten
 
 USER_ERROR = InputError.exit_code
 CRASH = 1
@@ -162,6 +162,8 @@ def _unknown_setting(word: str, parsed: Any) -> str:
         hint = f": did you mean --corpus {word}?" if type(parsed) is Config else ", and nothing takes it"
         return f"{word} stands alone{hint}"
     name = word.partition("=")[0]
+    if instead := GONE.get(name.removeprefix("--").replace("_", "-").replace(".no-", ".")):
+        return f"{name} is gone: --{instead} has taken its place"
     known = [f"--{setting}" for setting, _, _ in flatten(parsed)]
     # The dotted name or its last part may be what was misspelt or left out.
     by_last_part = {k.rpartition(".")[2].removeprefix("--"): k for k in known}

@@ -80,6 +80,17 @@ class ModelConfig:
     """paper2019 = as the 2019 code where it differs from the default: memory that is still empty is attended to, as
     zeros; sequence summaries read padding"""
 
+    @property
+    def num_places(self) -> int:
+        """Longest window of a network with learned positions."""
+        return self.max_positions - self.position_offset
+
+    @property
+    def is_causal(self) -> bool:
+        """Does the content stream predict the next piece? No other objective's network sees but what is before it, and
+        knows no segments."""
+        return self.attn_type == "uni" and not self.num_segments
+
 
 FIXED_BY_WEIGHTS = (
     "vocab_size", "num_layers", "d_model", "num_heads", "d_head", "d_ff", "activation", "untie_r", "clamp_len",

@@ -5,7 +5,7 @@ What the compiler counts will not do: it takes the body of the loop over layers 
 
 from typing import NamedTuple
 
-from xlnet_jax.config import Config, DataConfig, ModelConfig
+from xlnet_jax.config import Config
 
 
 class MultiplyAdds(NamedTuple):
@@ -15,46 +15,53 @@ class MultiplyAdds(NamedTuple):
     backward: int  # twice the forward's; once where one of the factors has no gradient
 
 
-def multiply_adds(model: ModelConfig, data: DataConfig) -> dict[str, MultiplyAdds]:
-    """By part of the network, over all layers.
+def multiply_adds(config: Config) -> dict[str, MultiplyAdds]:
+    """By part of the network, over all layers; without the parts that it does not have.
 
-    The query stream has a row for each target slot; position keys are projected once (sine and cosine half apart), from
-    signals that do not learn; memory is given, and gets no gradient; a segment score is one number for each row.
+    The query stream of plm has a row for each target slot; relative position keys are projected once (sine and cosine
+    half apart), from signals that do not learn; memory is given, and gets no gradient; a relative segment score is one
+    number for each row. Pieces are scored at target slots alone, and those of BERT transformed before.
     """
+    model, data = config.model, config.data
     batch, width, heads = data.batch_size, model.d_model, model.num_heads * model.d_head
-    rows, keys = data.seq_len + data.num_slots, model.mem_len + data.seq_len
-    distances = keys + data.seq_len
-    scores = batch * rows * heads
+    rows = data.seq_len + (data.num_slots if config.objective == "plm" else 0)
+    keys = model.mem_len + data.seq_len
+    distances = keys + data.seq_len if model.positions == "relative" else 0
+    has_segment_scores = model.positions != "learned" and model.num_segments > 0
+    scores, targets = batch * rows * heads, batch * data.num_slots
 
     def all_layers(forward: int, gradients: int = 2) -> MultiplyAdds:
         return MultiplyAdds(model.num_layers * forward, model.num_layers * gradients * forward)
 
-    vocabulary = batch * data.num_slots * width * model.vocab_size
-    return {
+    def once(forward: int) -> MultiplyAdds:
+        return MultiplyAdds(forward, 2 * forward)
+
+    counted = {
         "projections q, k, v, o": all_layers(2 * batch * (rows + data.seq_len) * width * heads),
         "keys and values of memory": all_layers(2 * batch * model.mem_len * width * heads, gradients=1),
         "position keys": all_layers(distances * width * heads, gradients=1),
         "content scores": all_layers(scores * keys),
         "position scores": all_layers(scores * distances),
-        "segment scores": all_layers(scores),
+        "segment scores": all_layers(scores * has_segment_scores),
         "values": all_layers(scores * keys),
         "feed-forward": all_layers(2 * batch * rows * width * model.d_ff),
-        "vocabulary": MultiplyAdds(vocabulary, 2 * vocabulary),
+        "transform": once(targets * width**2 * (model.positions == "learned")),
+        "vocabulary": once(targets * width * model.vocab_size),
+        "pairs": once(batch * (width**2 + 2 * width) * (data.pair_loss != "none")),
     }
+    return {part: count for part, count in counted.items() if count.forward}
 
 
 def step_operations(config: Config) -> int:
     """Operations of one update, two a multiply-add: what the model demands, and what utilisation (MFU) is a share of.
     What remat computes again is not in it."""
-    counted = multiply_adds(config.model, config.data)
-    return 2 * sum(part.forward + part.backward for part in counted.values())
+    return 2 * sum(part.forward + part.backward for part in multiply_adds(config).values())
 
 
 def recomputed_operations(config: Config) -> int:
     """Operations that remat adds to an update: with `step_operations`, what the hardware does (HFU)."""
     parts = _RECOMPUTED[config.model.remat]
-    counted = multiply_adds(config.model, config.data)
-    return 2 * sum(counted[part].forward for part in counted if part in parts)
+    return 2 * sum(count.forward for part, count in multiply_adds(config).items() if part in parts)
 
 
 _LAYER = (

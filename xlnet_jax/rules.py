@@ -11,10 +11,12 @@ from xlnet_jax.config import (
     HeadConfig,
     InputError,
     ModelConfig,
+    Objective,
     OptimizerConfig,
     RunConfig,
 )
 from xlnet_jax.dims import WINDOW_SPECIALS
+from xlnet_jax.objective_rules import absolute_positions, objective_contradictions
 from xlnet_jax.settings import flatten
 
 
@@ -32,7 +34,7 @@ def validate_network(model: ModelConfig, head: HeadConfig | None, where: str) ->
             if not _has_type(value, hints[name]):
                 raise InputError(f"{where}: {name.replace('_', '-')} {value!r} is not {_type_name(hints[name])}")
     memory = (f"model.mem-len {model.mem_len} must be at least 0",) if model.mem_len < 0 else ()
-    for broken in (*_finite(model), *memory, *_model(model)):
+    for broken in (*_finite(model), *memory, *_model(model), *absolute_positions(model, None)):
         raise InputError(f"{where}: {broken}")
 
 
@@ -91,9 +93,9 @@ def _finite(config: Any) -> Iterator[str]:
 
 def _contradictions(config: Config) -> Iterator[str]:
     yield from run_contradictions(config)
-    yield from _data(config.data)
+    yield from objective_contradictions(config)
+    yield from _data(config.data, config.objective)
     yield from _memory(config.model.mem_len, config.data)
-    yield from _objective(config)
     for name, value in (("eval.every-steps", config.eval.every_steps), ("eval.max-windows", config.eval.max_windows)):
         yield from positive(name, value)
 
@@ -173,11 +175,15 @@ def _model(model: ModelConfig) -> Iterator[str]:
         yield f"model.layer-norm-eps {model.layer_norm_eps} must not be negative"
     if model.clamp_len < 1 and model.clamp_len != -1:
         yield f"model.clamp-len {model.clamp_len} must be at least 1, or -1 for no bound"
+    yield from positive("model.max-positions", model.max_positions)
+    for name in ("num_segments", "position_offset"):
+        if getattr(model, name) < 0:
+            yield f"model.{name.replace('_', '-')} {getattr(model, name)} must not be negative"
     if model.d_model % 2:
         yield f"model.d-model {model.d_model} must be even: half of a position's signal is sines, half cosines"
 
 
-def _data(data: DataConfig) -> Iterator[str]:
+def _data(data: DataConfig, objective: Objective) -> Iterator[str]:
     for name in (
         "batch_size", "seq_len", "perm_size", "span_max", "mask_alpha", "mask_beta", "windows_per_block",
     ):  # fmt: skip
@@ -194,13 +200,21 @@ def _data(data: DataConfig) -> Iterator[str]:
             f"data.seq-len {data.seq_len} is too short for data.reuse-len {data.reuse_len}: a window holds the reused "
             f"part, {text} special tokens, so seq-len must be at least reuse-len + {least}"
         )
-    elif data.reuse_len % data.perm_size or new % data.perm_size:
+    elif objective == "plm" and (data.reuse_len % data.perm_size or new % data.perm_size):
         yield (
             f"data.perm-size {data.perm_size} must divide both parts of the window: data.reuse-len {data.reuse_len} "
             f"and data.seq-len - data.reuse-len = {new}"
         )
     if data.num_predict is not None:
         yield from _num_predict(data.num_predict, data)
+    for name in ("mask_share", "random_share"):
+        if not 0 <= (share := getattr(data, name)) <= 1:
+            yield f"data.{name.replace('_', '-')} {share} must be in [0, 1]"
+    if data.mask_share + data.random_share > 1 + 1e-9:
+        yield (
+            f"data.mask-share {data.mask_share:g} + data.random-share {data.random_share:g} is more than all targets: "
+            "they sum to 1 at the most, and the rest is read as it is"
+        )
     if data.mask_alpha < data.mask_beta:
         yield f"data.mask-alpha {data.mask_alpha} must be at least data.mask-beta {data.mask_beta}"
     if data.weights:
@@ -226,51 +240,6 @@ def _num_predict(num_predict: int, data: DataConfig) -> Iterator[str]:
             f"data.num-predict {num_predict} is more than the window can hold: {half} targets fall into each "
             f"part, and the shorter one has {limit} tokens; num-predict must be at most {2 * limit}"
         )
-
-
-def _objective(config: Config) -> Iterator[str]:
-    """Combinations of objective, network and data that mean nothing."""
-    model, data, name = config.model, config.data, f"--objective {config.objective}"
-    if model.positions == "learned":
-        if config.objective != "mlm":
-            yield (
-                f"model.positions learned is BERT's encoder, which sees every place of its window: {name} needs "
-                "relative or sinusoidal ones"
-            )
-        if model.mem_len:
-            yield (
-                f"model.mem-len {model.mem_len} needs model.positions relative: a learned position is a place in the "
-                "window, and memory lies outside"
-            )
-        if data.bidirectional:
-            yield "model.positions learned with data.bidirectional: BERT's places do not say which way a row reads"
-        if data.seq_len > model.max_positions - model.position_offset:
-            yield (
-                f"data.seq-len {data.seq_len} is longer than the {model.max_positions - model.position_offset} places "
-                "of model.max-positions"
-            )
-    if config.objective == "plm":
-        if model.positions == "sinusoidal":
-            yield f"model.positions sinusoidal: {name} predicts at places, which only relative ones give a query row"
-        if model.attn_type == "uni":
-            yield "--objective plm with model.attn-type uni: a permuted order needs rows that look both ways"
-        return
-    if data.emit == "dense":
-        yield f"data.emit dense makes a target_mapping, and {name} has no query stream: leave it compact"
-    if config.objective == "mlm":
-        if model.attn_type == "uni":
-            yield "--objective mlm with model.attn-type uni: a masked piece is read from both sides"
-        return
-    if data.bidirectional:
-        yield "--objective clm with data.bidirectional: reversed rows would learn from right to left; turn it off"
-    if data.window != "text":
-        yield f"--objective clm with data.window {data.window}: text is read on and on, without A, B, <sep> and <cls>"
-    if data.num_predict is not None:
-        yield f"data.num-predict {data.num_predict}: --objective clm predicts at every position; leave it none"
-    if model.attn_type != "uni":
-        yield "--objective clm with model.attn-type bi: a row must not see what it predicts; clm needs uni"
-    if data.masking == "static":
-        yield "data.masking static: --objective clm masks nothing"
 
 
 def _weights(weights: tuple[float, ...]) -> Iterator[str]:

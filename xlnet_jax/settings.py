@@ -9,7 +9,8 @@ from xlnet_jax.config import InputError, RunConfig
 T = TypeVar("T")
 R = TypeVar("R", bound=RunConfig)
 
-_GONE = (("is_next", False),)  # settings of checkpoints from before data.pair_loss, where they asked for nothing
+GONE = {"data.is-next": "data.pair-loss next"}
+"""Settings of earlier versions, and what has taken their place."""
 
 
 def flatten(config: Any, prefix: str = "") -> Iterator[tuple[str, Any, bool]]:
@@ -37,7 +38,7 @@ def from_dict(kind: type[T], values: dict[str, Any]) -> T:
 
     def build(default: Any, given: dict[str, Any], where: str) -> Any:
         known = {f.name for f in dataclasses.fields(default)}
-        given = {name: value for name, value in given.items() if (name, value) not in _GONE}
+        given = {name: value for name, value in given.items() if not _is_gone(f"{where}.{name}", value)}
         if unknown := sorted(given.keys() - known):
             raise InputError(f"{where}: unknown setting {', '.join(unknown)}; known are {', '.join(sorted(known))}")
         read: dict[str, Any] = {}
@@ -48,6 +49,13 @@ def from_dict(kind: type[T], values: dict[str, Any]) -> T:
         return dataclasses.replace(default, **read)
 
     return build(kind(), values, "config")
+
+
+def _is_gone(name: str, value: Any) -> bool:
+    """A setting of an earlier version that asked for nothing. InputError where it asked for something."""
+    if (instead := GONE.get(name.removeprefix("config.").replace("_", "-"))) and value:
+        raise InputError(f"{name} {value} is of an earlier version: --{instead} has taken its place, in a new run")
+    return bool(instead)
 
 
 def identity_difference(ours: R, theirs: R) -> list[str]:

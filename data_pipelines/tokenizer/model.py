@@ -1,4 +1,4 @@
-"""A SentencePiece model and its settings at work: text to ids, and back."""
+"""A SentencePiece model, or a tokenizer of Hugging Face, and its settings at work: text to ids, and back."""
 
 from __future__ import annotations
 
@@ -9,13 +9,15 @@ import os
 import re
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import sentencepiece
 from etils import epath
 
 from data_pipelines.atomic import complete_folder
+from data_pipelines.tokenizer.foreign import SETTINGS as FOREIGN_SETTINGS
+from data_pipelines.tokenizer.foreign import TOKENIZER_JSON, ForeignPieces, is_foreign, model_in
 from data_pipelines.tokenizer.normalization import Normalization
 from data_pipelines.tokenizer.pieces import PieceTables
 from data_pipelines.tokenizer.sampling import SAMPLE_BYTES, sample
@@ -30,16 +32,12 @@ LONG_LINE = 2**16  # characters; SentencePiece gets longer lines in parts
 
 
 class Tokenizer:
-    """A SentencePiece model with XLNet's special pieces as ids 0 to 8, and its settings. Safe to share by threads."""
+    """A vocabulary with XLNet's special pieces as ids 0 to 8, and its settings. Safe to share by threads."""
 
     def __init__(self, model: bytes, settings: Settings, origin: str = "the tokenizer"):
         """`model`: what a .model file holds. Raises InputError, naming `origin`, where it is not XLNet's kind."""
         self.model, self.settings = model, settings
-        self._processor = sentencepiece.SentencePieceProcessor()
-        try:
-            self._processor.LoadFromSerializedProto(model)
-        except RuntimeError:
-            raise InputError(f"tokenizer {origin}: not a SentencePiece model, or a damaged one") from None
+        self._processor: Any = ForeignPieces(model, origin) if is_foreign(model) else _sentencepiece(model, origin)
         self.vocab_size: int = self._processor.get_piece_size()
         for i, expected in enumerate(SPECIAL_PIECES):
             found = self.pieces[i] if i < self.vocab_size else "missing"
@@ -54,12 +52,17 @@ class Tokenizer:
 
     @classmethod
     def load(cls, path: epath.PathLike, otherwise: Callable[[], Settings] = Settings) -> Tokenizer:
-        """Reads a tokenizer folder, or a .model file and the tokenizer_settings.json beside it.
+        """Reads a tokenizer folder, or a .model file and the tokenizer_settings.json beside it; or one of Hugging
+        Face's, as BERT's, by its tokenizer.json or vocab.txt.
 
         `otherwise`: makes the settings of a .model file without any; by default it is taken for one of the original's,
         for its English models.
         """
         path = epath.Path(path).expanduser()
+        if path.is_dir() and not (path / MODEL_FILE).exists() and (foreign := model_in(path)):
+            return cls(foreign, FOREIGN_SETTINGS, str(path))
+        if path.name == TOKENIZER_JSON and path.exists():
+            return cls(path.read_bytes(), FOREIGN_SETTINGS, str(path))
         file = path / MODEL_FILE if path.is_dir() else path
         if not file.exists():
             raise InputError(
@@ -95,6 +98,9 @@ class Tokenizer:
     def save(self, folder: epath.PathLike) -> None:
         """Writes a new folder with the model and the settings; complete or not at all."""
         with complete_folder(folder) as partial:
+            if self.foreign:
+                (partial / TOKENIZER_JSON).write_bytes(self.model)
+                return
             (partial / MODEL_FILE).write_bytes(self.model)
             (partial / SETTINGS_FILE).write_text(json.dumps(dataclasses.asdict(self.settings), indent=2) + "\n")
 
@@ -102,6 +108,11 @@ class Tokenizer:
     def sha256(self) -> str:
         """Of the model and of the settings: two tokenizers that share it encode alike."""
         return hashlib.sha256(self.model + json.dumps(self.settings.identity()).encode()).hexdigest()
+
+    @property
+    def foreign(self) -> ForeignPieces | None:
+        """What it knows of the vocabulary of Hugging Face that it is made of, if it is."""
+        return self._processor if isinstance(self._processor, ForeignPieces) else None
 
     @cached_property
     def pieces(self) -> list[str]:
@@ -222,6 +233,15 @@ class Tokenizer:
         commas[places] = self._processor.piece_to_id(",")
         split = np.insert(commas, np.repeat(places, counts), np.concatenate(digits))
         return split, lengths + np.bincount(line, counts, len(lengths)).astype(np.int64)
+
+
+def _sentencepiece(model: bytes, origin: str) -> sentencepiece.SentencePieceProcessor:
+    processor = sentencepiece.SentencePieceProcessor()
+    try:
+        processor.LoadFromSerializedProto(model)
+    except RuntimeError:
+        raise InputError(f"tokenizer {origin}: not a SentencePiece model, or a damaged one") from None
+    return processor
 
 
 def read_model(file: epath.Path) -> bytes:

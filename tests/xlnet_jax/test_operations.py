@@ -4,18 +4,26 @@ import dataclasses
 import math
 
 import jax
-import jax.numpy as jnp
 import pytest
 
-from tests.xlnet_jax.training.tiny import CONFIG, batch_at
+from tests.xlnet_jax.training.tiny import CONFIG
+from xlnet_jax.comparison.contenders import CONTENDERS
 from xlnet_jax.objectives.language_model import LanguageModel
 from xlnet_jax.operations import multiply_adds, recomputed_operations, step_operations
+from xlnet_jax.planning.compiler import abstract_batch
 from xlnet_jax.presets import large
-from xlnet_jax.training.sharding import unboxed
+from xlnet_jax.training.sharding import make_mesh, unboxed
 
-COUNTED = multiply_adds(CONFIG.model, CONFIG.data)
-# Traced as products, and none of the model's: each row adds up the two halves of its position keys with two signs.
-SIGNS = 2 * CONFIG.data.batch_size * (CONFIG.model.mem_len + 2 * CONFIG.data.seq_len) * CONFIG.model.d_model * 2
+COUNTED = multiply_adds(CONFIG)
+
+
+def signs_of(config):
+    """Traced as products, and none of the model's: each row adds up the two halves of its position keys with two
+    signs, in both layers."""
+    if config.model.positions != "relative":
+        return 0
+    distances = config.model.mem_len + 2 * config.data.seq_len
+    return 2 * config.data.batch_size * distances * config.model.d_model * 2
 
 
 def traced(jaxpr):
@@ -34,17 +42,26 @@ def traced(jaxpr):
 def traced_in(config, transformation):
     """Those of the loss of a batch, or of what the transformation makes of it."""
     objective, key = LanguageModel(config), jax.random.key(0)
-    batch, mems = batch_at(1, config.data), jnp.zeros(objective.mems.shape, objective.mems.dtype)
     params = jax.eval_shape(lambda: unboxed(objective.init(key)))
 
-    def loss(params):
-        return objective.score(params, batch, mems, key).loss_sum
+    def loss(params, batch, mems):
+        scored = objective.score(params, batch, mems, key)
+        return scored.loss_sum + sum(scored.row_losses.values())
 
-    return traced(jax.make_jaxpr(transformation(loss))(params).jaxpr)
+    batch = abstract_batch(config, make_mesh(config, jax.devices()))
+    return traced(jax.make_jaxpr(transformation(loss))(params, batch, objective.mems).jaxpr)
 
 
-def test_the_forward_pass_counts_what_jax_traces():
-    assert traced_in(CONFIG, lambda loss: loss) == sum(part.forward for part in COUNTED.values()) + SIGNS
+@pytest.mark.parametrize("name", CONTENDERS)
+def test_both_passes_of_every_contender_count_what_jax_traces(name):
+    """But for a gradient of the memory, which jax takes along with that of the window's own keys and drops."""
+    config = CONTENDERS[name](CONFIG)
+    counted = multiply_adds(config)
+    forward = sum(part.forward for part in counted.values())
+    signs = signs_of(config)
+    assert traced_in(config, lambda loss: loss) == forward + signs
+    dropped = counted["keys and values of memory"].forward if config.model.mem_len else 0
+    assert traced_in(config, jax.grad) == step_operations(config) // 2 + dropped + 2 * signs
 
 
 @pytest.mark.parametrize("remat", ["none", "full", "dots", "attention"])
@@ -53,7 +70,7 @@ def test_a_step_counts_what_jax_traces_with_what_remat_computes_again(remat):
     config = dataclasses.replace(CONFIG, model=dataclasses.replace(CONFIG.model, remat=remat))
     counted = (step_operations(config) + recomputed_operations(config)) // 2
     dropped = COUNTED["keys and values of memory"].forward
-    signs = {"none": 2, "full": 3, "dots": 2, "attention": 3}[remat] * SIGNS
+    signs = {"none": 2, "full": 3, "dots": 2, "attention": 3}[remat] * signs_of(config)
     assert traced_in(config, jax.grad) == counted + dropped + signs
 
 

@@ -1,7 +1,8 @@
 """One token after the other, with cached keys and values: the numbers of the ordinary network at a constant cost.
 
 A pass has two rows an example: the content row of the token at `position`, whose keys and values go into the cache, and
-the query row of `target`, the position to be predicted next, which sees them. Position p lies in slot p mod C: of text
+the query row of `target`, the position to be predicted next, which sees them. Of a causal network the content row
+predicts, and is alone: its target is the position behind it. Position p lies in slot p mod C: of text
 that grows to the right, the newest C positions stay, and their keys and values as they were computed. So a row sees
 what it would see in a window of its own behind a memory of C - 1 positions (Transformer-XL, section 3.2).
 """
@@ -13,10 +14,10 @@ from typing import Any, NamedTuple, cast
 import jax
 import jax.numpy as jnp
 
-from xlnet_jax.config import ModelConfig
+from xlnet_jax.config import InputError, ModelConfig
 from xlnet_jax.models.attention import MASKED, attend_BNTH, product
-from xlnet_jax.models.backbone import FeedForward, Norm
 from xlnet_jax.models.inputs import compact_inputs
+from xlnet_jax.models.layers import FeedForward, Norm
 from xlnet_jax.models.lm import XLNetLM
 from xlnet_jax.models.positions import distances_R, signals_2RF
 
@@ -32,7 +33,7 @@ class Cache(NamedTuple):
 
 
 class Decoder(NamedTuple):
-    """Parameters as passes of two rows want them: a layer by itself, as a slice of all would be copied in each pass."""
+    """Parameters as passes of few rows want them: a layer by itself, as a slice of all would be copied in each pass."""
 
     params: dict[str, Any]
     layers: tuple[dict[str, Any], ...]
@@ -42,7 +43,9 @@ class Decoder(NamedTuple):
 @functools.partial(jax.jit, static_argnums=(0, 2, 3))
 def prepare(config: ModelConfig, params: dict[str, Any], context: int, ahead: bool) -> Decoder:
     """params: of XLNetLM; context: C, positions that are kept; ahead: whether rows look at positions behind their own
-    too, as in a gap."""
+    too, as in a gap. InputError without relative positions: a cache that goes on beyond its context has no places."""
+    if config.positions != "relative":
+        raise InputError(f"model.positions {config.positions}: tokens are written one by one with relative ones alone")
 
     def as_computed(path: Any, weight: Any) -> jax.Array:
         is_float32 = any("norm" in str(key) or "output_bias" in str(key) for key in path)
@@ -78,14 +81,15 @@ def prefill(
         ids_BL,
         None,  # all of it is one segment, and no key of another
         jnp.zeros_like(ids_BL),
-        target_B[:, None],
+        None if config.is_causal else target_B[:, None],
         jnp.zeros(batch, bool),
         jnp.zeros((batch, memory), bool),
         attention_mask_BL=known_BL,
     )
     mems_ZBMD = jnp.zeros((config.num_layers, batch, memory, config.d_model))
     network = XLNetLM(dataclasses.replace(config, mem_len=length))
-    logits_BPV, outputs = cast(Any, network.apply)({"params": decoder.params}, inputs, mems_ZBMD)
+    at_BP = target_B[:, None] - 1 if config.is_causal else None
+    logits_BPV, outputs = cast(Any, network.apply)({"params": decoder.params}, inputs, mems_ZBMD, at_BP=at_BP)
 
     room = max(slots - length, 0)
 
@@ -95,7 +99,10 @@ def prefill(
         return jnp.pad(of_rows_ELH, ((0, 0), (0, room), (0, 0)))[:, :slots]
 
     # What becomes memory is the input of each layer.
-    by_layer = list(zip(decoder.layers, outputs.new_mems_ZBMD, strict=True))
+    by_layer = [
+        (layer, _asking(config, layer, mems_BLD))
+        for layer, mems_BLD in zip(decoder.layers, outputs.new_mems_ZBMD, strict=True)
+    ]
     position_BL = jnp.where(known_BL, jnp.arange(length)[None], EMPTY)
     position_BC = jnp.pad(position_BL, ((0, 0), (0, room)), constant_values=EMPTY)[:, :slots]
     keys, values = (tuple(in_slots_ECH(name, *pair) for pair in by_layer) for name in "kv")
@@ -114,29 +121,46 @@ def advance(
     batch, slots = cache.position_BC.shape
     slot_B = position_B % slots
     held_BC = cache.position_BC.at[jnp.arange(batch), slot_B].set(position_B)
-    distance_B2C = jnp.stack([position_B, target_B], axis=1)[:, :, None] - held_BC[:, None, :]
-    column_B2C = jnp.clip(slots - distance_B2C, 0, decoder.position_keys[0].shape[1] - 1)
-    masked_B2C = jnp.where(_visible_B2C(config, distance_B2C, held_BC), 0.0, MASKED)
-
     backbone = decoder.params["backbone"]
-    mask_embedding_BD = jnp.broadcast_to(backbone["mask_embedding"][None], (batch, config.d_model))
-    rows_B2D = jnp.stack([backbone["word_embedding"][token_B], mask_embedding_BD], axis=1)
+    rows_BTD, places_BT = backbone["word_embedding"][token_B][:, None], position_B[:, None]
+    if not config.is_causal:
+        mask_embedding_B1D = jnp.broadcast_to(backbone["mask_embedding"][None, None], rows_BTD.shape)
+        rows_BTD = jnp.concatenate([rows_BTD, mask_embedding_B1D], axis=1)
+        places_BT = jnp.stack([position_B, target_B], axis=1)
+    distance_BTC = places_BT[:, :, None] - held_BC[:, None, :]
+    column_BTC = jnp.clip(slots - distance_BTC, 0, decoder.position_keys[0].shape[1] - 1)
+    masked_BTC = jnp.where(_visible_BTC(config, distance_BTC, held_BC), 0.0, MASKED)
+
     keys, values = [], []
     for z, layer in enumerate(decoder.layers):
         weights = layer["attention"]
-        key_BN1H, value_BN1H = (_in_heads_BNTH(config, rows_B2D[:, :1] @ weights[name]) for name in "kv")
+        asking_BTD = _asking(config, layer, rows_BTD)
+        key_BN1H, value_BN1H = (_in_heads_BNTH(config, asking_BTD[:, :1] @ weights[name]) for name in "kv")
         keys.append(_put(cache.keys[z], key_BN1H, slot_B))
         values.append(_put(cache.values[z], value_BN1H, slot_B))
-        query_BN2H = _in_heads_BNTH(config, rows_B2D @ weights["q"])
+        query_BNTH = _in_heads_BNTH(config, asking_BTD @ weights["q"])
         key_BNCH, value_BNCH = (of[z].reshape(batch, config.num_heads, slots, -1) for of in (keys, values))
         biases_3NH = weights["biases"] if config.untie_r else backbone["biases"]
-        scores_BN2C = _scores_BN2C(query_BN2H, key_BNCH, decoder.position_keys[z], column_B2C, biases_3NH)
-        read_BN2H = attend_BNTH(scores_BN2C + masked_B2C[:, None], value_BNCH, None)
-        out_B2D = jnp.swapaxes(read_BN2H, 1, 2).reshape(batch, 2, -1) @ weights["o"]
-        rows_B2D = cast(Any, Norm(config).apply({"params": weights["norm"]}, rows_B2D + out_B2D))
-        rows_B2D = cast(Any, FeedForward(config, False).apply({"params": layer["feed_forward"]}, rows_B2D))
-    logits_BPV = product("BPD,VD->BPV", rows_B2D[:, 1:], backbone["word_embedding"])
-    return Cache(tuple(keys), tuple(values), held_BC), logits_BPV[:, 0] + decoder.params["output_bias"][None]
+        scores_BNTC = _scores_BNTC(query_BNTH, key_BNCH, decoder.position_keys[z], column_BTC, biases_3NH)
+        read_BNTH = attend_BNTH(scores_BNTC + masked_BTC[:, None], value_BNCH, None)
+        out_BTD = jnp.swapaxes(read_BNTH, 1, 2).reshape(*rows_BTD.shape[:2], -1) @ weights["o"]
+        rows_BTD = rows_BTD + out_BTD
+        if config.norm == "post":
+            rows_BTD = _norm(config, weights, rows_BTD)
+        rows_BTD = cast(Any, FeedForward(config, 0.0, False).apply({"params": layer["feed_forward"]}, rows_BTD))
+    if config.norm == "pre":
+        rows_BTD = _norm(config, backbone, rows_BTD)
+    logits_B1V = product("BTD,VD->BTV", rows_BTD[:, -1:], backbone["word_embedding"])
+    return Cache(tuple(keys), tuple(values), held_BC), logits_B1V[:, 0] + decoder.params["output_bias"][None]
+
+
+def _asking(config: ModelConfig, layer: dict[str, Any], rows_BTD: jnp.ndarray) -> jnp.ndarray:
+    """What the projections of a layer read of its rows (models/backbone.py)."""
+    return _norm(config, layer["attention"], rows_BTD) if config.norm == "pre" else rows_BTD
+
+
+def _norm(config: ModelConfig, weights: dict[str, Any], rows_BTD: jnp.ndarray) -> jnp.ndarray:
+    return cast(Any, Norm(config).apply({"params": weights["norm"]}, rows_BTD))
 
 
 def _in_heads_BNTH(config: ModelConfig, projected_BTE: jnp.ndarray) -> jnp.ndarray:
@@ -152,26 +176,26 @@ def _put(cached_ECH: jnp.ndarray, new_BN1H: jnp.ndarray, slot_B: jnp.ndarray) ->
     return cached_ECH
 
 
-def _visible_B2C(config: ModelConfig, distance_B2C: jnp.ndarray, held_BC: jnp.ndarray) -> jnp.ndarray:
+def _visible_BTC(config: ModelConfig, distance_BTC: jnp.ndarray, held_BC: jnp.ndarray) -> jnp.ndarray:
     """What the ordinary network's masks let these rows see (models/masks.py)."""
-    seen_B2C = jnp.broadcast_to(held_BC[:, None] != EMPTY, distance_B2C.shape)
+    seen_BTC = jnp.broadcast_to(held_BC[:, None] != EMPTY, distance_BTC.shape)
     if config.attn_type == "uni":
-        seen_B2C &= distance_B2C >= 0
+        seen_BTC &= distance_BTC >= 0
         if config.same_length:
-            seen_B2C &= distance_B2C < held_BC.shape[1]
-    return seen_B2C
+            seen_BTC &= distance_BTC < held_BC.shape[1]
+    return seen_BTC
 
 
-def _scores_BN2C(
-    query_BN2H: jnp.ndarray,
+def _scores_BNTC(
+    query_BNTH: jnp.ndarray,
     key_BNCH: jnp.ndarray,
     position_key_NRH: jnp.ndarray,
-    column_B2C: jnp.ndarray,
+    column_BTC: jnp.ndarray,
     biases_3NH: jnp.ndarray,
 ) -> jnp.ndarray:
-    """As in models/attention.py; two rows have few enough scores that they are picked by their distance."""
-    r_w, r_r = (biases_3NH[i, None, :, None].astype(query_BN2H.dtype) for i in range(2))
-    scale = 1.0 / query_BN2H.shape[-1] ** 0.5
-    by_distance_BN2R = product("BNTH,NRH->BNTR", (query_BN2H + r_r) * scale, position_key_NRH)
-    position_BN2C = jnp.take_along_axis(by_distance_BN2R, column_B2C[:, None], axis=-1)
-    return product("BNTH,BNCH->BNTC", (query_BN2H + r_w) * scale, key_BNCH) + position_BN2C
+    """As in models/attention.py; so few rows have few enough scores that they are picked by their distance."""
+    r_w, r_r = (biases_3NH[i, None, :, None].astype(query_BNTH.dtype) for i in range(2))
+    scale = 1.0 / query_BNTH.shape[-1] ** 0.5
+    by_distance_BNTR = product("BNTH,NRH->BNTR", (query_BNTH + r_r) * scale, position_key_NRH)
+    position_BNTC = jnp.take_along_axis(by_distance_BNTR, column_BTC[:, None], axis=-1)
+    return product("BNTH,BNCH->BNTC", (query_BNTH + r_w) * scale, key_BNCH) + position_BNTC

@@ -1,8 +1,8 @@
 """Text by sampling, one piece after the other, each seeing what was given and what was drawn before it.
 
-What is given is encoded once, every token of it seeing every other; a token drawn is seen by those drawn later, and by
-nothing that was computed before. Hugging Face's `generate` hides no token but the last from any other, so that tokens
-drawn before may see those drawn after them.
+What is given is encoded once, every token of it seeing every other, or, by a causal model, those before it. A token
+drawn is seen by those drawn later, and by nothing that was computed before. Hugging Face's `generate` hides no token of
+XLNet but the last from any other, so that tokens drawn before may see those drawn after them.
 """
 
 import dataclasses
@@ -21,7 +21,7 @@ from xlnet_jax.config import InputError, ModelConfig
 from xlnet_jax.interop.pretrained import Pretrained
 from xlnet_jax.models.decoding import Cache, Decoder, advance, prefill, prepare
 from xlnet_jax.objectives.blanks import Blanks, allowed_KV
-from xlnet_jax.objectives.factorization import scoring_tokenizer
+from xlnet_jax.objectives.query_stream import scoring_tokenizer, vocabulary_tokenizer
 
 CHUNK = 32  # passes between two looks of the host
 SHORTEST = 32  # lengths of what is given are rounded up to powers of two from here
@@ -74,7 +74,8 @@ class _State(NamedTuple):
 
 
 class Generator:
-    """A checkpoint made ready to generate. InputError where it has no tokenizer or no vocabulary scores."""
+    """A checkpoint made ready to generate. InputError where it has no tokenizer or no vocabulary scores, or predicts
+    neither in any order nor from left to right."""
 
     def __init__(
         self,
@@ -84,7 +85,7 @@ class Generator:
         stops: Sequence[str] = (),
     ) -> None:
         """context: positions that are kept (None: `default_context`); stops: pieces that end a text besides <eod>."""
-        self.tokenizer = scoring_tokenizer(pretrained)
+        self.tokenizer = _generating_tokenizer(pretrained)
         self.context = default_context(pretrained) if context is None else context
         if self.context < 2:
             raise InputError(f"a context of {self.context} positions has no room for a prompt: 2 at least")
@@ -136,9 +137,15 @@ class Generator:
             scores.append(np.asarray(scores_BS))
 
     def demand_room(self, text: Blanks) -> None:
-        """InputError where a text is longer than the context, or has nothing to fill."""
+        """InputError where a text is longer than the context, or has nothing to fill, or gaps for a causal model."""
         if not len(text.targets_T):
             raise InputError("there is nothing to draw: at least one new piece is needed")
+        goes_on_T = len(text.ids_L) + np.arange(len(text.targets_T))
+        if self._config.is_causal and not np.array_equal(text.targets_T, goes_on_T):
+            raise InputError(
+                f"{''.join(text.parts)[:40]!r} has gaps, and the checkpoint reads from left to right (clm): it would "
+                "not see what is behind them; give it a prompt to go on from"
+            )
         if len(text.ids_L) > self.context:
             raise InputError(
                 f"{''.join(text.parts)[:40]!r} has {len(text.ids_L)} pieces with what stands before it, more than the "
@@ -157,8 +164,21 @@ class Generator:
 
 
 def default_context(pretrained: Pretrained) -> int:
-    """Positions that rows saw in pretraining: a window of twice what is reused, and its memory; 512 where unknown."""
-    return 2 * pretrained.reuse_len + pretrained.model.mem_len if pretrained.reuse_len else DEFAULT_CONTEXT
+    """Positions that rows saw in pretraining: a window and its memory; 512 where unknown. Of XLNet's windows half is
+    reused, of a causal model's all."""
+    if not pretrained.reuse_len:
+        return DEFAULT_CONTEXT
+    return (1 if pretrained.model.is_causal else 2) * pretrained.reuse_len + pretrained.model.mem_len
+
+
+def _generating_tokenizer(pretrained: Pretrained) -> Tokenizer:
+    model = pretrained.model
+    if model.positions != "relative" or model.norm != "post":
+        raise InputError(
+            f"generation knows networks of positions relative and norm post alone, and the checkpoint's are "
+            f"{model.positions} and {model.norm}"
+        )
+    return (vocabulary_tokenizer if model.is_causal else scoring_tokenizer)(pretrained)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2))

@@ -66,13 +66,15 @@ class LanguageModel:
             build_model(c.model, None), network, dropout_key, inputs, mems_ZBMD, at_BP=at_BP, reuse_len=c.data.reuse_len
         )
         loss_BP = cross_entropy_BP(logits_BPV, batch["target_ids"])
-        weights_BP, besides = batch["target_weights"], dict[str, jax.Array]()
+        weights_BP, row_losses, row_hits = batch["target_weights"], {}, {}
         if c.data.pair_loss != "none":
-            pair_logits_B2 = PairHead(c.model).apply({"params": params["pair_head"]}, outputs.content_BLD)
+            logits_B2 = cast(Any, PairHead(c.model).apply({"params": params["pair_head"]}, outputs.content_BLD))
             # 0 = B continues A, 1 = it does not, as in BERT.
-            labels_B1 = (~batch["is_next"]).astype(jnp.int32)[:, None]
-            besides["pair_loss"] = cross_entropy_BP(cast(Any, pair_logits_B2)[:, None], labels_B1).sum()
-        return Scored((loss_BP * weights_BP).sum(), weights_BP.sum(), outputs.new_mems_ZBMD, besides)
+            labels_B = (~batch["is_next"]).astype(jnp.int32)
+            row_losses["pair_loss"] = cross_entropy_BP(logits_B2[:, None], labels_B[:, None]).sum()
+            row_hits["pair_accuracy"] = (logits_B2.argmax(-1) == labels_B).astype(jnp.float32).sum()
+        loss_sum = (loss_BP * weights_BP).sum()
+        return Scored(loss_sum, weights_BP.sum(), outputs.new_mems_ZBMD, row_losses, row_hits)
 
 
 def inputs_of(batch: DeviceBatch, config: Config) -> tuple[Inputs, jax.Array | None]:

@@ -16,6 +16,7 @@ class Scored(NamedTuple):
     weight_sum: jax.Array  # float32, number of targets
     new_mems_ZBMD: jax.Array
     row_losses: Mapping[str, jax.Array]  # float32, nats: sums of what is learned besides, as means over rows
+    row_hits: Mapping[str, jax.Array]  # float32: how many rows were right about it
 
 
 class Objective(Protocol):

@@ -42,16 +42,27 @@ class QueryBatch(NamedTuple):
     target_ids_BP: np.ndarray  # int32, what stands there
 
 
-def scoring_tokenizer(pretrained: Pretrained) -> Tokenizer:
-    """The tokenizer of a checkpoint that scores its pieces. InputError where it has none, or no vocabulary scores,
-    or where its rows see what is before them and nothing else, in whatever order."""
+def vocabulary_tokenizer(pretrained: Pretrained) -> Tokenizer:
+    """The tokenizer of a checkpoint that scores its pieces. InputError where it has none, or no vocabulary scores."""
     if pretrained.head is not None:
         raise InputError(f"the checkpoint has a head for {pretrained.head.task}, and no vocabulary scores")
     if pretrained.tokenizer is None:
         raise InputError("the checkpoint has no tokenizer: put its spiece.model beside it, or give --tokenizer")
+    return pretrained.tokenizer
+
+
+def scoring_tokenizer(pretrained: Pretrained) -> Tokenizer:
+    """The same where pieces can be asked for in any order. InputError too where rows see what is before them and
+    nothing else, in whatever order, or where nothing but masks asks."""
+    tokenizer = vocabulary_tokenizer(pretrained)
     if pretrained.model.attn_type == "uni":
         raise InputError("the checkpoint reads in one direction (attn-type uni), and cannot be asked in other orders")
-    return pretrained.tokenizer
+    if pretrained.objective == "mlm":
+        raise InputError(
+            "the checkpoint has learned masked pieces (mlm), each by itself, and cannot be asked in an order: it has "
+            "no query stream"
+        )
+    return tokenizer
 
 
 def log_probs_PV(pretrained: Pretrained, query: Query) -> np.ndarray:

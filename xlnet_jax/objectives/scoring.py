@@ -1,5 +1,6 @@
 """How likely texts are: log p(x) = sum over t of log p(x_z(t) | x_z(<t)) for a factorization order z (paper, section
-2.2), each piece predicted by the query stream from the pieces before it in the order and no others.
+2.2), each piece predicted by the query stream from the pieces before it in the order and no others. A causal model has
+one order, from left to right: its content stream predicts, and reads <eod> before the first piece.
 
 A text is its pieces, without <sep> and <cls>. Pretraining tells a piece most of its window; here the first of an order
 are told next to nothing, unless there is a context, which is told to all.
@@ -11,9 +12,11 @@ from typing import NamedTuple
 import numpy as np
 
 from data_pipelines.stateless import Purpose, smallest_first, uniforms
+from data_pipelines.tokenizer import EOD, Tokenizer
 from xlnet_jax.config import InputError
 from xlnet_jax.interop.pretrained import Pretrained
-from xlnet_jax.objectives.query_stream import Query, log_likelihoods, scoring_tokenizer
+from xlnet_jax.objectives import left_to_right
+from xlnet_jax.objectives.query_stream import Query, log_likelihoods, scoring_tokenizer, vocabulary_tokenizer
 
 LEFT_TO_RIGHT, RIGHT_TO_LEFT, RANDOM, PSEUDO = "left-to-right", "right-to-left", "random:", "pseudo"
 MAX_LEN = 512  # pieces, of the released models (paper, section 3.1)
@@ -72,25 +75,40 @@ def score_texts(
     its context. batch_tokens: tokens that the network reads at once; texts are padded to powers of two, and the results
     depend on neither. names: what errors call the texts.
 
-    Raises InputError on orders that are none, or do not fit a text; on texts without pieces, or longer than max_len; on
-    a checkpoint without tokenizer or vocabulary scores.
+    Raises InputError on orders that are none, or do not fit a text, or that a causal model cannot be asked in; on texts
+    without pieces, or longer than max_len; on a checkpoint without tokenizer or vocabulary scores, or that has learned
+    masked pieces.
     """
     orders = [orders] if isinstance(orders, str) else list(orders)
     check_orders(orders)
-    tokenizer = scoring_tokenizer(pretrained)
+    tokenizer = _tokenizer(pretrained, orders)
     given_C, *encoded = tokenizer.encode_lines([context, *texts])
     pieces = [[tokenizer.pieces[i] for i in ids_L] for ids_L in encoded]
-    queries = []
-    for i, ids_L in enumerate(encoded):
-        name = names[i] if names else f"text {i}"
+    names = names or [f"text {i}" for i in range(len(texts))]
+    for name, ids_L in zip(names, encoded, strict=True):
         _check_length(len(ids_L), len(given_C), max_len, name)
-        queries.append(_queries(given_C, ids_L, orders, seed, f"{name}, which reads: {' '.join(pieces[i])}"))
-    found = iter(log_likelihoods(pretrained, [query for of_text in queries for query in of_text], batch_tokens))
-    scores = []
-    for of_text, own_pieces in zip(queries, pieces, strict=True):
-        rows = [next(found) for _ in of_text]
-        scores.append(TextScore(own_pieces, np.concatenate(rows)[None] if orders == [PSEUDO] else np.stack(rows)))
-    return scores
+    if pretrained.model.is_causal:
+        told = [np.concatenate([[EOD], given_C, ids_L]) for ids_L in encoded]
+        found = left_to_right.log_likelihoods(pretrained, told, batch_tokens)
+        rows_OP = [row_L[None, len(given_C) :] for row_L in found]
+    else:
+        reads = [f"{name}, which reads: {' '.join(own)}" for name, own in zip(names, pieces, strict=True)]
+        queries = [_queries(given_C, ids, orders, seed, where) for ids, where in zip(encoded, reads, strict=True)]
+        together = iter(log_likelihoods(pretrained, [query for of_text in queries for query in of_text], batch_tokens))
+        each = [[next(together) for _ in of_text] for of_text in queries]
+        rows_OP = [np.concatenate(rows)[None] if orders == [PSEUDO] else np.stack(rows) for rows in each]
+    return [TextScore(own, row_OP) for own, row_OP in zip(pieces, rows_OP, strict=True)]
+
+
+def _tokenizer(pretrained: Pretrained, orders: Sequence[str]) -> Tokenizer:
+    if not pretrained.model.is_causal:
+        return scoring_tokenizer(pretrained)
+    if orders != [LEFT_TO_RIGHT]:
+        raise InputError(
+            f"orders {' '.join(orders)}: the checkpoint reads from left to right (clm), and no piece sees one behind "
+            f"it: {LEFT_TO_RIGHT} is all that it can be asked in"
+        )
+    return vocabulary_tokenizer(pretrained)
 
 
 def check_orders(orders: Sequence[str]) -> None:

@@ -22,7 +22,9 @@ def show(plan: Plan, utilization: float, console: Console) -> None:
     c = plan.config
     where = f"{plan.topology}: {_count(plan.chips, 'chip')}, {_count(plan.devices, 'device')} as {_mesh(plan)}"
     console.print(f"{where}, batch {c.data.batch_size:,} x {c.data.seq_len}")
-    console.print(f"{c.preset}, {c.model.dtype}, {_settings(c)}, {_compiled(plan)}\n\n{_verdict(plan)}\n")
+    console.print(
+        f"{c.preset}, {c.objective}, {c.model.dtype}, {_settings(c)}, {_compiled(plan)}\n\n{_verdict(plan)}\n"
+    )
     _memory(plan, console)
     if plan.traffic:
         _collectives(plan, console)

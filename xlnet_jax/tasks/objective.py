@@ -43,4 +43,4 @@ class Supervised:
     def score(self, params: Any, batch: DeviceBatch, mems_ZBMD: jax.Array, dropout_key: jax.Array | None) -> Scored:
         """The task's loss."""
         loss = self.task.score(self.model, params, batch, dropout_key)
-        return Scored(loss.loss_sum, loss.weight_sum, mems_ZBMD, {})
+        return Scored(loss.loss_sum, loss.weight_sum, mems_ZBMD, {}, {})

@@ -1,6 +1,6 @@
 """The pretraining loss on held-out text, memory carried from batch to batch."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,39 +39,64 @@ class HeldOutLoss:
         """Every evaluation stands by itself."""
 
     def run(self, state: TrainState, step: int, interrupt: Interrupt) -> Numbers | None:
-        """loss: nats per target over all batches."""
-        loss = self.measure(state.params, lambda: interrupt.poll() is Wish.STOP)
-        return None if loss is None else {"loss": loss}
+        """As `measure`."""
+        return self.measure(state.params, lambda: interrupt.poll() is Wish.STOP)
 
-    def measure(self, params: Any, is_stopped: Callable[[], bool]) -> float | None:
-        """Nats per target over all batches; None where it was stopped, which is asked before each of them."""
+    def measure(self, params: Any, is_stopped: Callable[[], bool]) -> Numbers | None:
+        """loss: nats per target over all batches; pair_loss, nats, and pair_accuracy, a share, per row where pairs are
+        learned. None where it was stopped, which is asked before each batch."""
         mems_ZBMD = self.empty_mems()
-        loss_sum = weight_sum = jnp.zeros(())
+        sums: Any = None
         for batch in self.batches:
             if is_stopped():
                 return None
-            jax.block_until_ready(loss_sum)  # one batch ahead of the device and no more: all of it would have to end
+            jax.block_until_ready(sums)  # one batch ahead of the device and no more: all of it would have to end
             scored = self.step(params, self.put(batch), mems_ZBMD)
             mems_ZBMD = scored.new_mems_ZBMD
-            loss_sum, weight_sum = loss_sum + scored.loss_sum, weight_sum + scored.weight_sum
-        return float(loss_sum / weight_sum)
+            of_batch = scored.loss_sum, scored.weight_sum, {**scored.row_losses, **scored.row_hits}
+            sums = of_batch if sums is None else jax.tree.map(jnp.add, sums, of_batch)
+        loss_sum, weight_sum, row_sums = sums
+        rows = len(self.batches) * scored.new_mems_ZBMD.shape[1]
+        return {"loss": float(loss_sum / weight_sum)} | {name: float(s) / rows for name, s in row_sums.items()}
 
     def describe(self, numbers: Numbers) -> str:
-        """'loss 5.608, 0.512 below the unigram line 6.120'"""
-        return f"loss {numbers['loss']:.3f}, {relative_to_unigram(numbers['loss'], self.unigram_nats)}"
+        """'loss 5.608, 0.512 below the unigram line 6.120'; and of pairs: '; pairs 0.650, 61.2% right'"""
+        pairs = ""
+        if "pair_loss" in numbers:
+            pairs = f"; pairs {numbers['pair_loss']:.3f}, {numbers['pair_accuracy']:.1%} right"
+        return f"loss {numbers['loss']:.3f}, {relative_to_unigram(numbers['loss'], self.unigram_nats)}{pairs}"
 
 
 def held_out_batches(
     corpus: Corpus, tokenizer: Tokenizer, config: Config, rows: Sequence[int] | np.ndarray | None = None
 ) -> list[Batch]:
-    """The batches of an evaluation, `rows` of each (None = all)."""
+    """The batches of an evaluation, `rows` of each (None = all). Of clm, whose loss is a likelihood of the text, every
+    block is read once; else whole batches of blocks are, or, where there are fewer, some of them twice."""
     data, mem_len = config.data, config.model.mem_len
     source = BatchSource(
         corpus, "validation", tokenizer.is_word_start, data, mem_len, VALIDATION_SEED, config.objective
     )
+    once = config.objective == "clm"
+    visits = -(-corpus.num_blocks("validation") // data.batch_size)
+    steps = visits * source.steps_per_block if once else source.steps_per_epoch
+    batches = list(source.iterate(0, min(steps, -(-config.eval.max_windows // data.batch_size)), rows))
+    return list(_read_once(batches, source, rows)) if once else batches
 
-    steps = min(source.steps_per_epoch, -(-config.eval.max_windows // data.batch_size))
-    return list(source.iterate(0, steps, rows))
+
+def _read_once(
+    batches: Iterable[Batch], source: BatchSource, rows: Sequence[int] | np.ndarray | None
+) -> Iterator[Batch]:
+    """The same where a row that reads a block again, as rows are more than blocks, has no weight."""
+    all_rows = np.arange(source.data.batch_size)
+    own, known = all_rows if rows is None else np.asarray(rows), np.zeros(source.corpus.num_blocks(source.split), bool)
+    for step, batch in enumerate(batches):
+        if step % source.steps_per_block == 0:
+            blocks = source.assign(step // source.steps_per_block, all_rows)[0]
+            is_first = np.zeros(len(blocks), bool)
+            is_first[np.unique(blocks, return_index=True)[1]] = True
+            is_first &= ~known[blocks]
+            known[blocks] = True
+        yield batch | {"target_weights": batch["target_weights"] * is_first[own, None]}
 
 
 def relative_to_unigram(loss: float, unigram_nats: float) -> str:

@@ -43,13 +43,14 @@ class ProgressView:
         self._bar.update(self._task, completed=step)
 
     def show(self, step: int, metrics: Mapping[str, float]) -> None:
-        """metrics: loss in nats, learning_rate; seconds_per_step, a rate as tokens_per_second, and mfu where they are
-        known."""
+        """metrics: loss in nats, learning_rate; pair_loss, seconds_per_step, a rate as tokens_per_second, and mfu where
+        they are known."""
         rates = [f"{n:,.0f} {kind}/s" for kind in ("tokens", "examples") if (n := metrics.get(f"{kind}_per_second"))]
         speed = "".join(rates)
         mfu = f"MFU {metrics['mfu']:.1%}" if "mfu" in metrics else ""
         left = clock(metrics["seconds_per_step"] * (self._steps - step)) + " left" if speed else ""
-        loss, rate = f"loss {metrics['loss']:.3f}", metrics["learning_rate"]
+        pairs = f"  pairs {metrics['pair_loss']:.3f}" if "pair_loss" in metrics else ""
+        loss, rate = f"loss {metrics['loss']:.3f}{pairs}", metrics["learning_rate"]
         self._bar.update(self._task, loss=loss, rate=f"{rate:.1e}", speed="  ".join(filter(None, (speed, mfu))))
         if not self._console.is_terminal:
             parts = (loss, self._reference, f"lr {rate:.2e}", speed, mfu, left)

@@ -40,13 +40,13 @@ def make_train_step(
         key = jax.random.fold_in(jax.random.key(config.seed), state.step) if has_dropout else None
         batch = objective.with_memory_of(batch, state.step - state.guard.mems_begin)
         with sharding.axes_of(mesh):
-            losses, grads, new_mems_ZBMD = gradients(state.params, batch, state.mems_ZBMD, key)
+            measured, grads, new_mems_ZBMD = gradients(state.params, batch, state.mems_ZBMD, key)
         norm = optax.global_norm(grads)
         updates, opt_state = tx.update(grads, state.opt_state, state.params)
-        good = _is_good(sum(losses.values()), norm, state, config.optimizer.spike_factor)
+        good = _is_good(sum(measured.values()), norm, state, config.optimizer.spike_factor)
         guard = _next_guard(state, norm, good)
         metrics = {
-            **losses,
+            **measured,
             "gradient_norm": norm,
             "parameter_norm": optax.global_norm(state.params),
             "learning_rate": jnp.asarray(rate(state.step - state.guard.skipped), jnp.float32),
@@ -93,8 +93,8 @@ Gradients = Callable[[Any, DeviceBatch, jax.Array, jax.Array | None], tuple[Metr
 
 
 def _gradients(count: int, objective: Objective, mesh: Mesh) -> Gradients:
-    """params, batch, memory, dropout key -> losses, the gradient of their sum, next memory; in micro-batches where
-    asked. "loss" is the mean over targets, the others are means over rows."""
+    """params, batch, memory, dropout key -> what was measured, the gradient of the sum of the losses, next memory; in
+    micro-batches where asked. "loss" is the mean over targets, the others are means over rows."""
 
     def of_part(
         params: Any, part: DeviceBatch, mems_ZBMD: jax.Array, key: jax.Array | None, targets: jax.Array, rows: int
@@ -103,10 +103,11 @@ def _gradients(count: int, objective: Objective, mesh: Mesh) -> Gradients:
             scored = objective.score(params, part, mems_ZBMD, key)
             losses = {name: total / rows for name, total in scored.row_losses.items()}
             losses["loss"] = scored.loss_sum / targets
-            return sum(losses.values(), start=jnp.zeros(())), (losses, scored.new_mems_ZBMD)
+            measured = losses | {name: hits / rows for name, hits in scored.row_hits.items()}
+            return sum(losses.values(), start=jnp.zeros(())), (measured, scored.new_mems_ZBMD)
 
-        grads, (losses, new_mems_ZBMD) = jax.grad(share_of_loss, has_aux=True)(params)
-        return losses, grads, new_mems_ZBMD
+        grads, (measured, new_mems_ZBMD) = jax.grad(share_of_loss, has_aux=True)(params)
+        return measured, grads, new_mems_ZBMD
 
     def of_batch(params: Any, batch: DeviceBatch, mems_ZBMD: jax.Array, key: jax.Array | None) -> Any:
         weights_BP = batch["target_weights"]
@@ -119,8 +120,8 @@ def _gradients(count: int, objective: Objective, mesh: Mesh) -> Gradients:
         def of_part_number(i: Any, mems: jax.Array) -> tuple[Any, Any, jax.Array]:
             part = {name: _part(array, i, 0) for name, array in rows.items()}
             part_key = None if key is None else jax.random.fold_in(key, i)
-            losses, grads, new_mems_ZBMD = of_part(params, part, _part(mems, i, 1), part_key, *of_whole)
-            return losses, grads, _with_part(mems, new_mems_ZBMD, i, 1)
+            measured, grads, new_mems_ZBMD = of_part(params, part, _part(mems, i, 1), part_key, *of_whole)
+            return measured, grads, _with_part(mems, new_mems_ZBMD, i, 1)
 
         def add_part(i: jax.Array, sums: Any) -> Any:
             *so_far, mems = sums
@@ -130,8 +131,8 @@ def _gradients(count: int, objective: Objective, mesh: Mesh) -> Gradients:
         mems = split(mems_ZBMD, 1)
         shapes = jax.eval_shape(lambda: of_part_number(0, mems)[:2])
         nothing = jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), shapes)
-        losses, grads, mems = jax.lax.fori_loop(0, count, add_part, (*nothing, mems))
-        return losses, grads, mems.reshape(mems_ZBMD.shape)
+        measured, grads, mems = jax.lax.fori_loop(0, count, add_part, (*nothing, mems))
+        return measured, grads, mems.reshape(mems_ZBMD.shape)
 
     return of_batch
 
@@ -163,5 +164,5 @@ def make_eval_step(objective: Objective, plan: StatePlan, mesh: Mesh) -> EvalSte
     return jax.jit(
         eval_step,
         in_shardings=(plan.shardings.params, sharding.over_batch(mesh), mems),
-        out_shardings=Scored(*cast(Any, (everywhere, everywhere, mems, everywhere))),
+        out_shardings=Scored(*cast(Any, (everywhere, everywhere, mems, everywhere, everywhere))),
     )

@@ -56,19 +56,21 @@ class Workdir:
 
     def resumes(self, kind: type[R]) -> R | None:
         """The settings of the run that is here and has learned something; None where there is none."""
-        return self._there(kind) if self.has_checkpoints and self.config.exists() else None
+        return self.settings(kind) if self.has_checkpoints and self.config.exists() else None
 
     def claim(self, config: RunConfig) -> None:
         """Takes the folder for this process and writes the settings. InputError names the identity settings in which a
         run that is here differs, or the process that is running it. Before its first checkpoint a run may change."""
-        if in_bucket(self.folder):
-            demand_bucket_library()
-        self._make_and_lock()
+        self.lock()
         if self.config.exists() and self.has_checkpoints:
-            self._refuse(identity_difference(config, self._there(type(config))))
-        elif isinstance(config, Config) and self.config.exists() and not _has_text_of(config, self._there(Config)):
+            self._refuse(identity_difference(config, self.settings(type(config))))
+        elif isinstance(config, Config) and self.config.exists() and not _has_text_of(config, self.settings(Config)):
             for made_for_other_settings in (self.tokenizer, self.corpus):
                 made_for_other_settings.rmtree(missing_ok=True)
+        self.write_settings(config)
+
+    def write_settings(self, config: RunConfig) -> None:
+        """Into config.json."""
         write_durably(self.config, _as_json(to_dict(config)))
 
     def claim_text(self, made_from: dict[str, Any]) -> None:
@@ -93,7 +95,10 @@ class Workdir:
         with self._named():
             self.folder.mkdir(parents=True, exist_ok=True)
 
-    def _make_and_lock(self) -> None:
+    def lock(self) -> None:
+        """Makes the folder, and takes it for as long as this object lives. InputError names the process that has it."""
+        if in_bucket(self.folder):
+            demand_bucket_library()
         self.make()
         with self._named():
             self._lock = Lock(self.folder)
@@ -115,7 +120,8 @@ class Workdir:
                 "there (role Storage Object User, `gcloud auth application-default login`)"
             ) from None
 
-    def _there(self, kind: type[R]) -> R:
+    def settings(self, kind: type[R]) -> R:
+        """Those of config.json. InputError where they are not of this kind."""
         try:
             return from_dict(kind, json.loads(self.config.read_text()))
         except (ValueError, TypeError, AttributeError) as error:

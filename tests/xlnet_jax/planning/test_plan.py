@@ -10,8 +10,10 @@ import sys
 import jax
 import pytest
 
+from tests.xlnet_jax.tiny_text import batches_of
 from tests.xlnet_jax.training.tiny import CONFIG, batch_at
 from xlnet_jax.chips import CHIPS
+from xlnet_jax.comparison.contenders import CONTENDERS
 from xlnet_jax.config import InputError, MeshConfig
 from xlnet_jax.objectives.language_model import LanguageModel
 from xlnet_jax.planning import compiler
@@ -20,6 +22,7 @@ from xlnet_jax.planning.search import _is_settled, candidates, search
 from xlnet_jax.planning.traffic import Collective
 from xlnet_jax.presets import large
 from xlnet_jax.training.optimizer import make_optimizer
+from xlnet_jax.training.sharding import make_mesh
 from xlnet_jax.training.state import init_state
 
 needs_compiler = pytest.mark.skipif(
@@ -35,6 +38,15 @@ def test_the_planned_batch_is_the_one_that_the_pipeline_makes(emit):
     data = dataclasses.replace(CONFIG.data, emit=emit)
     planned = compiler.abstract_step(dataclasses.replace(CONFIG, data=data), jax.devices()).batch
     made = batch_at(0, data)
+    assert {k: (v.shape, v.dtype) for k, v in planned.items()} == {k: (v.shape, v.dtype) for k, v in made.items()}
+
+
+@pytest.mark.parametrize("name", CONTENDERS)
+def test_the_planned_batch_is_that_of_the_objective(name):
+    config = CONTENDERS[name](CONFIG)
+    planned, made = (
+        compiler.abstract_batch(config, make_mesh(config, jax.devices())), batches_of(config).batch_at(0)
+    )  # fmt: skip
     assert {k: (v.shape, v.dtype) for k, v in planned.items()} == {k: (v.shape, v.dtype) for k, v in made.items()}
 
 
@@ -175,7 +187,7 @@ def test_a_search_ends_with_the_settings_and_their_plan():
     quickest, *_ = re.findall(r"v5e:1x1 .* one +(\w+) +1 +yes ", done.stdout)
     assert tried == ["full", "attention", "dots", "none"]
     assert f"--model.remat {quickest} --optimizer.accumulate 1 --mesh.fsdp 1 --mesh.tensor 1" in done.stdout
-    assert f"demo, float32, remat {quickest}, accumulate 1" in done.stdout
+    assert f"demo, plm, float32, remat {quickest}, accumulate 1" in done.stdout
     assert "v5e:1x1: 1 chip, 1 device as one, batch 2 x 32" in done.stdout
     assert "FITS" in done.stdout
     assert "It does not prove speed" in done.stdout

@@ -1,0 +1,146 @@
+"""Tokenizers of Hugging Face, as BERT's and RoBERTa's, in the place of a SentencePiece model.
+
+Ids are dealt anew: the special pieces come first, as in all vocabularies here, and the others follow in their order.
+Those that the other vocabulary lacks (<eod> and the like) take a piece that it keeps unused, or one more at its end;
+`theirs` says which row of an embedding belongs to which id. A piece that begins a word begins with ▁.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from etils import epath
+
+from data_pipelines.tokenizer.settings import Settings
+from data_pipelines.tokenizer.symbols import CLS, MASK, PAD, SEP, SPACE, SPECIAL_PIECES, UNK
+from xlnet_jax.config import InputError
+
+TOKENIZER_JSON, WORDPIECES, TOKENIZER_CONFIG = "tokenizer.json", "vocab.txt", "tokenizer_config.json"
+SETTINGS = Settings("none", split_digit_commas=False)  # such a tokenizer normalises by itself
+NEW = -1  # of an id whose piece the other vocabulary does not have
+
+_NAMES = {
+    UNK: ("[UNK]", "<unk>"),
+    CLS: ("[CLS]", "<s>"),
+    SEP: ("[SEP]", "</s>"),
+    PAD: ("[PAD]", "<pad>"),
+    MASK: ("[MASK]", "<mask>"),
+}
+_UNUSED = re.compile(r"\[unused\d+\]|madeupword\d+")
+
+
+def model_in(folder: epath.Path) -> bytes | None:
+    """The tokenizer of a folder, as tokenizer.json has it; None where there is none. A folder with BERT's vocab.txt
+    alone has it too. InputError where it cannot be read."""
+    if (folder / TOKENIZER_JSON).exists():
+        return (folder / TOKENIZER_JSON).read_bytes()
+    if not (folder / WORDPIECES).exists():
+        return None
+    config = folder / TOKENIZER_CONFIG
+    lower = json.loads(config.read_text()).get("do_lower_case", True) if config.exists() else True
+    wordpieces = _library(str(folder)).BertWordPieceTokenizer
+    return str(wordpieces(str(folder / WORDPIECES), lowercase=lower).to_str()).encode()
+
+
+def is_foreign(model: bytes) -> bool:
+    """Whether these bytes are a tokenizer.json, and no SentencePiece model."""
+    return model[:1] == b"{"
+
+
+class ForeignPieces:
+    """What `Tokenizer` asks of a SentencePieceProcessor, answered by the tokenizers library."""
+
+    def __init__(self, model: bytes, origin: str) -> None:
+        """`model`: a tokenizer.json. InputError, naming `origin`, where it is damaged or lacks a special piece."""
+        try:
+            self._tokenizer = _library(origin).Tokenizer.from_str(model.decode())
+        except InputError:
+            raise
+        except Exception as error:  # the library knows one type alone
+            raise InputError(f"tokenizer {origin}: not a {TOKENIZER_JSON}, or a damaged one ({error})") from None
+        self._tokenizer.encode_special_tokens = True  # <mask> in a text is text
+        self._kind: dict[str, Any] = json.loads(model)
+        vocabulary = self._tokenizer.get_vocab(with_added_tokens=True)
+        names = [name for name, _ in sorted(vocabulary.items(), key=lambda item: item[1])]
+        ids = [vocabulary[name] for name in names]
+        self.theirs = np.array(_dealt(names, ids, origin))
+        """int64 [V]: the row of the other vocabulary of each id here, or NEW."""
+        self.their_size = max(ids) + 1
+        self._ours = np.full(self.their_size, UNK, np.int32)
+        self._ours[self.theirs[self.theirs != NEW]] = np.flatnonzero(self.theirs != NEW)
+        name_of = dict(zip(ids, names, strict=True))
+        self._pieces = [*SPECIAL_PIECES, *(self._text(name_of[i]) for i in self.theirs[len(SPECIAL_PIECES) :].tolist())]
+
+    @cached_property
+    def _ids(self) -> dict[str, int]:
+        return {piece: i for i, piece in reversed(list(enumerate(self._pieces)))}
+
+    def get_piece_size(self) -> int:
+        return len(self._pieces)
+
+    def id_to_piece(self, i: int) -> str:
+        return self._pieces[i]
+
+    def piece_to_id(self, piece: str) -> int:
+        return self._ids.get(piece, UNK)
+
+    def encode(self, text: str | Sequence[str], num_threads: int = 1, out_type: Any = int) -> Any:
+        """As SentencePiece does: ids of each text, as arrays for "numpy"; pieces for str, unknown ones as they are."""
+        if isinstance(text, str):
+            return self.encode([text], num_threads, out_type)[0]
+        encoded = self._tokenizer.encode_batch(list(text), add_special_tokens=False)
+        ids = [self._ours[np.asarray(e.ids, np.int64)] for e in encoded]
+        if out_type is not str:
+            return ids if out_type == "numpy" else [i.tolist() for i in ids]
+        return [
+            [self._pieces[i] if i != UNK else t[slice(*span)] for i, span in zip(of_text, e.offsets, strict=True)]
+            for of_text, e, t in zip(ids, encoded, text, strict=True)
+        ]
+
+    def decode(self, ids: list[int]) -> str:
+        theirs = self.theirs[ids]
+        return str(self._tokenizer.decode(theirs[theirs != NEW].tolist(), skip_special_tokens=True))
+
+    def _text(self, name: str) -> str:
+        model = self._kind["model"]
+        if model["type"] == "WordPiece":
+            prefix = model.get("continuing_subword_prefix", "##")
+            return name.removeprefix(prefix) if name.startswith(prefix) and name != prefix else SPACE + name
+        if _of_bytes(self._kind):
+            text = _library("").decoders.ByteLevel().decode([name])
+            return SPACE + text[1:] if text.startswith(" ") else text
+        return name
+
+
+def _of_bytes(kind: dict[str, Any]) -> bool:
+    steps = [kind.get("pre_tokenizer") or {}]
+    steps += steps[0].get("pretokenizers", [])
+    return any(step.get("type") == "ByteLevel" for step in steps)
+
+
+def _dealt(names: list[str], ids: list[int], origin: str) -> list[int]:
+    known = dict(zip(names, ids, strict=True))
+    unused = [known[name] for name in names if _UNUSED.fullmatch(name)]
+    special = []
+    for i in range(len(SPECIAL_PIECES)):
+        if i not in _NAMES:
+            special.append(unused.pop(0) if unused else NEW)
+        elif found := [known[name] for name in _NAMES[i] if name in known]:
+            special.append(found[0])
+        else:
+            raise InputError(f"tokenizer {origin} has no {' or '.join(_NAMES[i])}, and cannot read windows here")
+    taken = set(special)
+    return [*special, *(i for i in ids if i not in taken)]
+
+
+def _library(origin: str) -> Any:
+    try:
+        import tokenizers
+    except ImportError:
+        raise InputError(f"tokenizer {origin} needs Hugging Face's library: pip install 'xlnet_jax[hf]'") from None
+    return tokenizers

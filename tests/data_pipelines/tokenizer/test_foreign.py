@@ -1,0 +1,119 @@
+"""BERT's and RoBERTa's tokenizers in the place of a SentencePiece model."""
+
+import json
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from data_pipelines.sources import embedded
+from data_pipelines.tokenizer import CLS, EOD, MASK, PAD, SEP, SPECIAL_PIECES, UNK, Tokenizer
+from data_pipelines.tokenizer.foreign import NEW
+from xlnet_jax.config import InputError
+
+tokenizers = pytest.importorskip("tokenizers", reason="needs Hugging Face's tokenizers: pip install -e '.[hf]'")
+TEXT = ["Emma's good-humoured Father, it is said;", "was 56 years old - naïve? [SEP] <s>"]
+
+
+@pytest.fixture(scope="module")
+def lines():
+    return Path(embedded()[0]).read_text().splitlines()[:300]
+
+
+@pytest.fixture(scope="module")
+def bert(tmp_path_factory, lines):
+    made = tokenizers.BertWordPieceTokenizer()
+    names = ["[PAD]", "[unused0]", "[unused1]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    made.train_from_iterator(lines, vocab_size=400, special_tokens=names, show_progress=False)
+    folder = tmp_path_factory.mktemp("bert")
+    made.save(str(folder / "tokenizer.json"))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def roberta(tmp_path_factory, lines):
+    made = tokenizers.ByteLevelBPETokenizer()
+    names = ["<s>", "<pad>", "</s>", "<unk>", "madeupword0000", "<mask>"]
+    made.train_from_iterator(lines, vocab_size=600, special_tokens=names, show_progress=False)
+    folder = tmp_path_factory.mktemp("roberta")
+    made.save(str(folder / "tokenizer.json"))
+    return folder
+
+
+@pytest.mark.parametrize("kind", ["bert", "roberta"])
+def test_ids_are_theirs_dealt_anew(kind, request, lines):
+    folder = request.getfixturevalue(kind)
+    ours, theirs = Tokenizer.load(folder), tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
+    rows = ours.foreign.theirs
+    for line, ids in zip(lines, ours.encode_lines(lines), strict=True):
+        assert rows[ids].tolist() == theirs.encode(line, add_special_tokens=False).ids
+    old = rows[rows != NEW]
+    assert sorted(old) == list(range(theirs.get_vocab_size()))
+    names = {CLS: ("[CLS]", "<s>"), SEP: ("[SEP]", "</s>"), PAD: ("[PAD]", "<pad>"), MASK: ("[MASK]", "<mask>")}
+    for i, either in names.items():
+        assert theirs.id_to_token(int(rows[i])) in either
+
+
+def test_special_pieces_that_are_missing_take_an_unused_one_or_a_new_one(bert, roberta):
+    for folder, unused in ((bert, 2), (roberta, 1)):
+        ours = Tokenizer.load(folder)
+        assert tuple(ours.pieces[: len(SPECIAL_PIECES)]) == SPECIAL_PIECES
+        assert (ours.foreign.theirs == NEW).sum() == 4 - unused
+        assert ours.vocab_size == ours.foreign.their_size + 4 - unused
+
+
+@pytest.mark.parametrize("kind", ["bert", "roberta"])
+def test_special_words_in_a_text_are_text(kind, request):
+    ours = Tokenizer.load(request.getfixturevalue(kind))
+    for ids in ours.encode_lines(TEXT):
+        assert not np.isin(ids, [CLS, SEP, PAD, MASK, EOD]).any()
+
+
+def test_words_begin_where_a_piece_does_not_go_on(bert, roberta):
+    for folder in (bert, roberta):
+        ours = Tokenizer.load(folder)
+        (ids,) = ours.encode_lines(["they considered Emma's father"])
+        words = "".join(("|" if ours.is_word_start[i] else "") + ours.pieces[i].lstrip("▁") for i in ids)
+        assert words.lower().removeprefix("|").startswith("they|considered|emma")
+
+
+def test_decoding_gives_the_text_back(roberta):
+    ours, text = Tokenizer.load(roberta), "Emma's “naïve” father; 5 o'clock"
+    assert ours.decode(np.array([*ours.encode_lines([text])[0], SEP, CLS, EOD])) == text
+
+
+def test_an_unknown_word_is_named(bert):
+    ours = Tokenizer.load(bert)
+    (pieces,) = ours.encode_pieces(["the ☃ was"])
+    assert "☃" in pieces
+    assert ours.encode_lines(["☃"])[0].tolist() == [UNK]
+
+
+def test_saved_loaded_and_pickled_it_is_the_same(bert, tmp_path):
+    ours = Tokenizer.load(bert)
+    ours.save(tmp_path / "saved")
+    for other in (Tokenizer.load(tmp_path / "saved"), pickle.loads(pickle.dumps(ours))):
+        assert other.sha256 == ours.sha256
+        assert other.encode_lines(TEXT)[0].tolist() == ours.encode_lines(TEXT)[0].tolist()
+
+
+def test_a_folder_with_vocab_txt_alone_is_read(bert, tmp_path):
+    theirs = tokenizers.Tokenizer.from_file(str(bert / "tokenizer.json"))
+    names = sorted(theirs.get_vocab(), key=theirs.get_vocab().get)
+    (tmp_path / "vocab.txt").write_text("\n".join(names) + "\n")
+    old, new = Tokenizer.load(bert), Tokenizer.load(tmp_path)
+    for a, b in zip(old.encode_lines(TEXT), new.encode_lines(TEXT), strict=True):
+        assert a.tolist() == b.tolist()
+
+
+def test_what_is_no_such_tokenizer_is_refused(tmp_path, bert):
+    (tmp_path / "tokenizer.json").write_text('{"model": ')
+    with pytest.raises(InputError, match=r"not a tokenizer.json, or a damaged one"):
+        Tokenizer.load(tmp_path)
+    kind = json.loads((bert / "tokenizer.json").read_text())
+    kind["added_tokens"] = [t for t in kind["added_tokens"] if t["content"] != "[MASK]"]
+    del kind["model"]["vocab"]["[MASK]"]
+    (tmp_path / "tokenizer.json").write_text(json.dumps(kind))
+    with pytest.raises(InputError, match=r"has no \[MASK\] or <mask>, and cannot read windows here"):
+        Tokenizer.load(tmp_path)

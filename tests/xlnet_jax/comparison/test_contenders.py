@@ -1,0 +1,82 @@
+"""Contenders differ in what they are named for, and a budget buys each what it costs."""
+
+import dataclasses
+
+import pytest
+
+from xlnet_jax.comparison.budget import step_tokens, within_budget
+from xlnet_jax.comparison.contenders import CONTENDERS
+from xlnet_jax.config import InputError
+from xlnet_jax.operations import step_operations
+from xlnet_jax.presets import base, demo, large, small
+from xlnet_jax.settings import flatten
+
+MASKED = {
+    "objective", "model.mem-len", "data.reuse-len", "data.num-predict", "data.targets", "data.bidirectional",
+}  # fmt: skip
+CAUSAL = {
+    "objective", "model.attn-type", "model.num-segments", "data.window", "data.reuse-len", "data.num-predict",
+    "data.bidirectional",
+}  # fmt: skip
+DIFFERS_IN = {
+    "bert": MASKED | {"model.positions", "data.pair-loss"},
+    "mlm": MASKED,
+    "dae-transformer-xl": {"objective", "data.num-predict", "data.targets"},
+    "plm": set(),
+    "plm-k7": {"data.num-predict", "data.mask-alpha"},
+    "plm-no-memory": {"model.mem-len"},
+    "plm-no-spans": {"data.targets"},
+    "plm-no-bidirectional": {"data.bidirectional"},
+    "plm-next": {"data.pair-loss"},
+    "clm": CAUSAL,
+    "vanilla": CAUSAL | {"model.mem-len", "model.positions"},
+}
+
+
+@pytest.mark.parametrize("preset", [demo, small, base, large])
+@pytest.mark.parametrize("name", CONTENDERS)
+def test_a_contender_differs_from_the_common_settings_in_what_it_is_named_for(name, preset):
+    common = preset()
+    config = within_budget(name, CONTENDERS[name](common), common.steps * step_tokens(common), "tokens")
+    differing = {
+        a for (a, ours, _), (_, theirs, _) in zip(flatten(config), flatten(common), strict=True) if ours != theirs
+    }
+    assert differing == DIFFERS_IN[name]
+
+
+def test_the_papers_k_of_seven_predicts_seventy_three_of_its_tokens():
+    assert CONTENDERS["plm-k7"](base()).data.num_predict == 73
+
+
+def test_equal_tokens_are_equal_updates():
+    common = demo()
+    steps = {
+        within_budget(n, contender(common), 500.9 * 16 * 128, "tokens").steps for n, contender in CONTENDERS.items()
+    }
+    assert steps == {500}
+
+
+@pytest.mark.parametrize("name", CONTENDERS)
+def test_equal_operations_are_as_many_updates_as_fit_and_not_one_more(name):
+    common, budget = demo(), 1e12
+    config = within_budget(name, CONTENDERS[name](common), budget, "operations")
+    assert config.steps * step_operations(config) <= budget < (config.steps + 1) * step_operations(config)
+
+
+def test_what_counts_updates_keeps_its_share():
+    common = demo()
+    common = dataclasses.replace(common, optimizer=dataclasses.replace(common.optimizer, decay_steps=900))
+    config = within_budget("plm", common, 300 * step_tokens(common), "tokens")
+    assert (config.steps, config.optimizer.warmup_steps, config.optimizer.decay_steps) == (300, 30, 270)
+    assert config.eval.every_steps == 75
+
+
+def test_a_budget_below_one_update_is_refused_with_what_one_costs():
+    with pytest.raises(InputError, match=r"--budget 2047 is less than one update of plm, which takes 2,048 tokens"):
+        within_budget("plm", demo(), 2047, "tokens")
+
+
+def test_settings_that_a_contender_cannot_have_are_refused_by_its_name():
+    common = dataclasses.replace(demo(), data=dataclasses.replace(demo().data, emit="dense"))
+    with pytest.raises(InputError, match=r"^clm: --objective clm with data\.emit dense"):
+        within_budget("clm", CONTENDERS["clm"](common), 1e9, "tokens")

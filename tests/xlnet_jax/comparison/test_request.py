@@ -1,0 +1,93 @@
+"""What can be asked for, and the one line that anything else ends in."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from xlnet_jax import compare, runtime
+from xlnet_jax.comparison import request as asked
+from xlnet_jax.comparison.contenders import CONTENDERS
+from xlnet_jax.config import DistributedConfig, InputError
+
+GOOD = "--objectives plm,clm --budget 1e6"
+
+
+@pytest.fixture
+def examples(tmp_path):
+    for name in ("train", "dev"):
+        (tmp_path / f"{name}.tsv").write_text("sentence\tlabel\nfine\t1\n")
+    (tmp_path / "empty").mkdir()
+    return tmp_path
+
+
+def parsed(command, **names):
+    return asked.parse([word.format(**names) for word in command.split()], "")
+
+
+def test_contenders_are_separated_by_commas_or_spaces():
+    assert parsed("--objectives plm,mlm clm --budget 1").objectives == ("plm", "mlm", "clm")
+
+
+def test_each_task_starts_from_its_own_settings_and_takes_those_of_all_and_its_own(examples):
+    command = GOOD + " --tasks sst-2={x} cola={x} --finetune steps=300 cola.steps=50 cola.data.seq-len=16"
+    found = asked.finetuning(parsed(command, x=examples))
+    assert {task: c.steps for task, c in found.items()} == {"sst-2": 300, "cola": 50}
+    assert {task: c.data.seq_len for task, c in found.items()} == {"sst-2": 128, "cola": 16}
+    assert {task: c.optimizer.learning_rate for task, c in found.items()} == {"sst-2": 2e-5, "cola": 2e-5}
+    assert {task: c.data.batch_size for task, c in found.items()} == {"sst-2": 128, "cola": 32}
+
+
+def test_a_task_without_names_of_its_own_has_the_files_called_train_and_dev(tmp_path):
+    for name in ("train.json", "dev.json", "test.json"):
+        (tmp_path / name).touch()
+    config = asked.finetuning(parsed(GOOD + " --tasks squad={x}", x=tmp_path))["squad"]
+    assert (config.train, config.eval) == ((f"{tmp_path}/train.json",), (f"{tmp_path}/dev.json",))
+
+
+@pytest.mark.parametrize(
+    ("command", "line"),
+    [
+        ("--objectives plm,mlmm --budget 1", "--objectives mlmm: did you mean mlm?"),
+        ("--objectives plm plm --budget 1", "--objectives plm plm: give one or more, each once"),
+        ("--objectives plm", "--budget 0: give the tokens that each contender may cost, as 2e6"),
+        ("--budget -3 --equal operations", "--budget -3: give the operations that each contender may cost"),
+        (GOOD + " --seeds 1 1", "--seeds 1 1: give one or more, each once"),
+        (GOOD + " --seed 3", "--seed 3: --seeds are those of the runs"),
+        (GOOD + " --objective clm", "--objective clm: compare starts from the settings of XLNet"),
+        (GOOD + " --preset bert-base", "--objective mlm: compare starts from the settings of XLNet"),
+        (GOOD + " --init runs/other", "--init runs/other: every contender begins with weights of its own"),
+        (GOOD + " --tasks sst-2", "--tasks sst-2 has no data: name the folder of its examples, as sst-2=FOLDER"),
+        (GOOD + " --tasks sst2={x}", "--tasks sst2: did you mean sst-2?"),
+        (GOOD + " --tasks sst-2={x}/none", "there is no such folder; it is to hold the task's examples"),
+        (GOOD + " --tasks squad={x}/empty", "no file there is called train.*"),
+        (GOOD + " --tasks ranking={x}", "--tasks ranking: its documents, queries and judgements are no folder"),
+        (GOOD + " --tasks sst-2={x} --finetune stepz=3", "--finetune: unknown setting --stepz: did you mean --steps?"),
+        (GOOD + " --tasks sst-2={x} --finetune init=runs/x", "--finetune init: a comparison sets it by itself"),
+        (GOOD + " --tasks sst-2={x} --finetune steps=0", "--finetune sst-2: steps 0 must be at least 1"),
+        (GOOD + " --data.batch-size 0", "data.batch-size 0 must be at least 1"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_compared_ends_in_one_line(command, line, examples):
+    with pytest.raises(InputError, match=re.escape(line)):
+        parsed(command, x=examples)
+
+
+def test_several_hosts_are_refused(monkeypatch):
+    monkeypatch.setattr(runtime, "place_of", lambda config: DistributedConfig(num_processes=2))
+    with pytest.raises(InputError, match="compare runs on one host: give each host contenders of its own"):
+        compare.main(GOOD.split())
+
+
+def test_the_page_names_every_contender_and_its_commands_are_some(examples, monkeypatch):
+    monkeypatch.chdir(examples)
+    (examples / "glue").mkdir()
+    for task in ("SST-2", "STS-B"):
+        (examples / "glue" / task).symlink_to(examples)
+    page = (Path(__file__).parents[3] / "docs/compare.md").read_text()
+    assert re.findall(r"^\| `([a-z0-9-]+)` \|", page, re.MULTILINE) == list(CONTENDERS)
+    commands = re.findall(r"^python -m xlnet_jax\.compare (.*)$", page.replace("\\\n", " "), re.MULTILINE)
+    assert commands
+    for command in commands:
+        asked.parse(shlex.split(command), "")

@@ -1,0 +1,194 @@
+"""What each objective may see, proved by gradients of its loss on batches of the pipeline."""
+
+from dataclasses import replace
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests.xlnet_jax.tiny_text import batches_of
+from xlnet_jax.config import Config, DataConfig, ModelConfig
+from xlnet_jax.dims import Batch
+from xlnet_jax.models.lm import XLNetLM
+from xlnet_jax.objectives.language_model import LanguageModel, inputs_of
+from xlnet_jax.presets import with_objective
+from xlnet_jax.rules import validate
+from xlnet_jax.training import sharding
+
+ROWS, LENGTH, MEMORY = 2, 8, 6
+PLM = Config(
+    model=ModelConfig(
+        vocab_size=40, num_layers=2, d_model=16, num_heads=2, d_head=6, d_ff=24, mem_len=MEMORY, dropout=0.0,
+        attention_dropout=0.0, init_std=0.3,
+    ),
+    data=DataConfig(
+        batch_size=ROWS, seq_len=LENGTH, reuse_len=4, perm_size=4, num_predict=2, windows_per_block=4
+    ),
+)  # fmt: skip
+
+
+def with_data(config, **values):
+    return replace(config, data=replace(config.data, **values))
+
+
+CLM = with_data(with_objective(PLM, "clm"), perm_size=8)
+
+
+MLM = with_data(with_objective(PLM, "mlm"), seq_len=16, num_predict=4)
+DAE = replace(with_data(MLM, reuse_len=8), model=PLM.model)  # with memory: the paper's DAE + Transformer-XL
+
+
+def drawn_params(config):
+    return sharding.unboxed(jax.jit(LanguageModel(config).init)(jax.random.key(0)))
+
+
+def random_mems(config, seed=1):
+    shape = LanguageModel(config).mems.shape
+    return jnp.asarray(np.random.default_rng(seed).normal(size=shape), jnp.float32)
+
+
+class Influence(NamedTuple):
+    """Sizes of gradients, by the place of the loss among the batch's targets."""
+
+    batch: Batch
+    of_tokens: np.ndarray  # [P, B, L]
+    of_memory: np.ndarray  # [P, B, M]
+    on_new_memory: np.ndarray  # [B, L], of each token, were it not stopped
+
+
+def influence(config, step):
+    """What the loss of each target of batch `step` depends on, and what the memory that is handed on does."""
+    validate(config)
+    batch, params, mems = batches_of(config).batch_at(step), drawn_params(config), random_mems(config)
+    # Each position gets an embedding of its own, at the end of the table, which no softmax knows: the gradient by token
+    # is the gradient by embedding row.
+    vocab_size, own = config.model.vocab_size, batch["input_ids"].size
+    table = params["backbone"]["word_embedding"]
+    own_rows = table[batch["input_ids"].reshape(-1)]
+    bias = jnp.concatenate([params["output_bias"], jnp.full(own, -1e9)])
+    own_ids = vocab_size + np.arange(own, dtype=np.int32).reshape(batch["input_ids"].shape)
+    wider = LanguageModel(replace(config, model=replace(config.model, vocab_size=vocab_size + own)))
+    direction = jax.random.normal(jax.random.key(3), mems.shape)
+
+    def measure(own_rows, mems, of_targets_P, of_new_mems):
+        backbone = {**params["backbone"], "word_embedding": jnp.concatenate([table, own_rows])}
+        changed = {"input_ids": own_ids, "target_weights": of_targets_P * batch["target_weights"]}
+        given = {**params, "backbone": backbone, "output_bias": bias}
+        scored = wider.score(given, batch | changed, mems, None)
+        return scored.loss_sum + of_new_mems * (scored.new_mems_ZBMD * direction).sum()
+
+    targets = batch["target_ids"].shape[1]
+    one_by_one = jnp.eye(targets + 1, targets)[:, None, :], jnp.arange(targets + 1) == targets
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(jax.lax, "stop_gradient", lambda x: x)
+        gradients = jax.jit(jax.vmap(jax.grad(measure, (0, 1)), (None, None, 0, 0)))
+        by_rows, by_mems = gradients(own_rows, mems, *one_by_one)
+    of_tokens = np.abs(by_rows).sum(-1).reshape(-1, *batch["input_ids"].shape)
+    return Influence(batch, of_tokens[:-1], np.abs(by_mems).sum((1, 4))[:-1], of_tokens[-1])
+
+
+# ---- clm ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def causal():
+    return influence(CLM, step=1)
+
+
+def test_a_causal_loss_depends_on_its_position_and_all_before_it_and_on_nothing_behind(causal):
+    place, token = np.arange(LENGTH)[:, None], np.arange(LENGTH)[None]
+    sees = np.broadcast_to((token <= place)[:, None], causal.of_tokens.shape)
+    assert (causal.of_tokens[sees] > 0.0).all()
+    assert (causal.of_tokens[~sees] == 0.0).all()
+
+
+def test_a_causal_loss_depends_on_all_of_its_memory(causal):
+    assert (causal.batch["mem_filled"] == MEMORY).all()
+    assert (causal.of_memory > 0.0).all()
+
+
+def test_a_causal_batch_predicts_the_next_token_everywhere(causal):
+    ids, targets = causal.batch["input_ids"], causal.batch["target_ids"]
+    np.testing.assert_array_equal(targets[:, :-1], ids[:, 1:])
+    following = batches_of(CLM).batch_at(2)["input_ids"]
+    np.testing.assert_array_equal(targets[:, -1], following[:, 0])
+
+
+def test_memory_makes_two_segments_read_as_one_of_twice_the_length():
+    """As long as it cuts nothing off: the same losses, and the same memory for what comes next."""
+    short = replace(CLM, model=replace(CLM.model, mem_len=LENGTH))
+    long = with_data(short, seq_len=2 * LENGTH, reuse_len=2 * LENGTH, windows_per_block=2)
+    params, mems = drawn_params(short), jnp.zeros(LanguageModel(short).mems.shape)
+    whole, empty = batches_of(long).batch_at(0), mems
+    score_short, score_long = (jax.jit(LanguageModel(config).score) for config in (short, long))
+    for begin in (0, LENGTH):
+        part = slice(begin, begin + LENGTH)
+        batch = {name: whole[name][:, part] for name in ("input_ids", "target_ids", "target_weights")}
+        batch |= {name: whole[name][:, :LENGTH] for name in ("perm_rank", "target_positions")}
+        batch |= {"is_reversed": whole["is_reversed"], "mem_filled": np.full(ROWS, begin, np.int32)}
+        of_segment = score_short(params, batch, mems, None)
+        mems = of_segment.new_mems_ZBMD
+        only_part = {"target_weights": np.zeros_like(whole["target_weights"])}
+        only_part["target_weights"][:, part] = 1.0
+        of_part = score_long(params, whole | only_part, empty, None)
+        np.testing.assert_allclose(
+            of_segment.loss_sum / of_segment.weight_sum, of_part.loss_sum / of_part.weight_sum, rtol=0, atol=1e-5
+        )
+    np.testing.assert_allclose(mems, of_part.new_mems_ZBMD, rtol=0, atol=1e-5)
+
+
+# ---- mlm ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_masked_loss_depends_on_the_whole_window():
+    found = influence(MLM, step=1)
+    assert found.batch["target_weights"].all()
+    assert (found.of_tokens > 0.0).all()
+
+
+@pytest.fixture(scope="module")
+def with_memory():
+    return influence(DAE, step=1)
+
+
+def test_with_memory_a_masked_loss_of_the_reused_part_depends_on_nothing_behind_it(with_memory):
+    """For the reused part becomes memory, and what lies behind it comes again."""
+    reuse = DAE.data.reuse_len
+    in_reused = (with_memory.batch["target_positions"] < reuse).T  # [P, B]
+    assert in_reused.any()
+    assert (with_memory.of_tokens[in_reused][:, :reuse] > 0.0).all()
+    assert (with_memory.of_tokens[in_reused][:, reuse:] == 0.0).all()
+    assert (with_memory.of_tokens[~in_reused] > 0.0).all()
+
+
+def test_every_masked_loss_depends_on_all_of_its_memory(with_memory):
+    assert (with_memory.batch["mem_filled"] == MEMORY).all()
+    assert (with_memory.of_memory > 0.0).all()
+
+
+def test_memory_that_is_handed_on_depends_on_nothing_behind_the_reused_part(with_memory):
+    reuse = DAE.data.reuse_len
+    assert (with_memory.on_new_memory[:, reuse - MEMORY : reuse] > 0.0).all()
+    assert (with_memory.on_new_memory[:, reuse:] == 0.0).all()
+
+
+def test_a_masked_loss_is_at_the_masked_places_alone():
+    """As counted by hand from the scores of all positions, and whatever the other slots name as their target."""
+    everywhere = with_data(MLM, num_predict=None)
+    batch, params = batches_of(everywhere).batch_at(0), drawn_params(MLM)
+    is_target = batch["target_weights"] > 0
+    assert 0 < is_target.sum() < is_target.size
+    mems = jnp.zeros(LanguageModel(MLM).mems.shape)
+    score = jax.jit(LanguageModel(everywhere).score)
+    scored = score(params, batch, mems, None)
+    elsewhere = np.where(is_target, batch["target_ids"], 7)
+    np.testing.assert_array_equal(
+        scored.loss_sum, score(params, batch | {"target_ids": elsewhere}, mems, None).loss_sum
+    )
+
+    inputs, _ = inputs_of(batch, everywhere)
+    logits_BLV, _ = jax.jit(XLNetLM(MLM.model).apply)({"params": params}, inputs, mems)
+    by_hand = -np.take_along_axis(np.asarray(jax.nn.log_softmax(logits_BLV)), batch["target_ids"][:, :, None], -1)
+    np.testing.assert_allclose(scored.loss_sum / is_target.sum(), by_hand[is_target].mean(), rtol=0, atol=1e-5)

@@ -1,0 +1,178 @@
+"""The whole command: two contenders, two seeds and a task, tabled, drawn, and gone on with."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+
+from data_pipelines import sources
+from tests.xlnet_jax.training.tiny_run import TINY
+from xlnet_jax import compare
+from xlnet_jax.cli import RESTART
+from xlnet_jax.comparison import run
+from xlnet_jax.comparison.report import Statistic
+from xlnet_jax.config import InputError
+from xlnet_jax.training.metrics import read_records
+
+# Without dropout, the programs of a seed are those of another, and are compiled once.
+FINETUNE = (
+    "steps=4 optimizer.warmup-steps=1 optimizer.learning-rate=0.02 data.batch-size=8 data.seq-len=16 data.buckets=16 "
+    "selection.every-steps=4 model.dropout=0 model.attention-dropout=0"
+).split()
+STEPS = 6
+NUMBERS = ("held_out_loss", "pair_loss", "sst-2")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Of a short text, and of a task's examples."""
+    folder = tmp_path_factory.mktemp("given")
+    with open(sources.embedded()[0]) as novels:
+        (folder / "novel.txt").write_text("".join(line for line, _ in zip(novels, range(400), strict=False)))
+    rows = [f"{text}\t{label}" for label, text in enumerate(("a dreadful rain", "a lovely walk"))] * 8
+    for name in ("train", "dev"):
+        (folder / f"{name}.tsv").write_text("\n".join(["sentence\tlabel", *rows]) + "\n")
+    return folder
+
+
+def words(folder, workdir, *more, contenders="plm-next,clm", seeds=("0", "1"), task=None):
+    return [
+        *TINY, "--steps", "12", "--eval.every-steps", "6", "--checkpoint.every-steps", "12", "--objectives", contenders,
+        "--budget", str(STEPS * 8 * 32), "--seeds", *seeds, "--corpus", str(folder / "novel.txt"),
+        "--tasks", f"sst-2={task or folder}", "--finetune", *FINETUNE, "--workdir", str(workdir), *more,
+    ]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def compared(folder, tmp_path_factory):
+    """The folder of a comparison that nothing interrupted."""
+    workdir = tmp_path_factory.mktemp("compared") / "comparison"
+    assert compare.main(words(folder, workdir)) == 0
+    return workdir
+
+
+@pytest.fixture
+def ran(monkeypatch):
+    """The runs that a comparison starts, none of which does anything but stop."""
+    ran = []
+
+    def stop(config):
+        ran.append(config.workdir)
+        return RESTART
+
+    monkeypatch.setattr(run, "pretrain", stop)
+    monkeypatch.setattr(run, "finetune", stop)
+    return ran
+
+
+def results(workdir):
+    return json.loads((workdir / "results.json").read_text())
+
+
+def test_results_are_those_of_the_runs(compared):
+    found = results(compared)["contenders"]
+    assert found.keys() == {"plm-next", "clm"}
+    for name, numbers in found.items():
+        of_runs = {key: {} for key in NUMBERS}
+        for seed in ("0", "1"):
+            runs = compared / name / f"seed-{seed}"
+            *_, last = (r for r in read_records(runs / "pretrained/metrics.jsonl") if r["split"] == "validation")
+            assert last["step"] == numbers["updates"] == STEPS
+            of_runs["held_out_loss"][seed] = last["loss"]
+            of_runs["pair_loss"] |= {seed: last["pair_loss"]} if name == "plm-next" else {}
+            of_runs["sst-2"][seed] = json.loads((runs / "sst-2/results.json").read_text())["metrics"]["accuracy"]
+        for key, by_seed in of_runs.items():
+            if by_seed:
+                assert numbers[key]["seeds"] == by_seed
+                assert numbers[key]["mean"] == pytest.approx(np.mean(list(by_seed.values())))
+                assert numbers[key]["deviation"] == pytest.approx(np.std(list(by_seed.values()), ddof=1))
+            else:
+                assert key not in numbers
+
+
+def test_seeds_differ_and_text_and_tokenizer_do_not(compared):
+    found = results(compared)["contenders"]
+    assert all(len(set(numbers["held_out_loss"]["seeds"].values())) == 2 for numbers in found.values())
+    texts = {file.read_text() for file in compared.glob("*/seed-*/pretrained/text.json")}
+    models = {file.read_bytes() for file in compared.glob("*/seed-*/pretrained/tokenizer/spiece.model")}
+    assert (len(texts), len(models)) == (1, 1)
+
+
+def test_the_table_says_what_was_spent_and_learned(compared):
+    table, found = (compared / "table.md").read_text(), results(compared)["contenders"]
+    head, _, *rows = table.partition("\n\n")[0].splitlines()
+    spent, learned = (
+        "parameters | updates | tokens | operations | passes",
+        "held-out loss | pair loss | sst-2, accuracy",
+    )
+    assert head == f"| contender | {spent} | {learned} |"
+    for row, (name, numbers) in zip(rows, found.items(), strict=True):
+        of_seeds = [f"{n['mean']:.3f} ± {n['deviation']:.3f}" if (n := numbers.get(key)) else "" for key in NUMBERS]
+        spent = [f"{numbers['parameters']:,}", "6", "1,536", f"{numbers['operations']:.3g}", f"{numbers['passes']:.2g}"]
+        assert row == f"| {' | '.join([name, *spent, *of_seeds])} |"
+    assert "Budget: 1,536 tokens each. Mean ± sample deviation over the seeds 0, 1." in table
+    assert "losses of different objectives do not compare" in table
+
+
+def test_the_picture_has_a_panel_for_losses_and_one_for_the_task(compared):
+    from matplotlib.image import imread
+
+    height, width, _ = imread(compared / "comparison.png").shape
+    assert width > 2 * height
+
+
+def test_the_same_command_runs_nothing_again(compared, folder, ran):
+    before = results(compared)
+    assert compare.main(words(folder, compared)) == 0
+    assert (ran, results(compared)) == ([], before)
+
+
+def test_a_stopped_run_ends_the_comparison_with_its_exit_code(compared, folder, tmp_path, ran):
+    workdir = shutil.copytree(compared, tmp_path / "again")
+    (workdir / "clm/seed-0/sst-2/results.json").unlink()
+    assert compare.main(words(folder, workdir)) == RESTART
+    assert ran == [f"{workdir}/clm/seed-0/sst-2"]
+
+
+def test_contenders_and_seeds_can_be_added(compared, folder, tmp_path, ran):
+    workdir = shutil.copytree(compared, tmp_path / "more")
+    assert compare.main(words(folder, workdir, contenders="clm,mlm", seeds=("1", "2"))) == RESTART
+    assert ran == [f"{workdir}/mlm/seed-1/pretrained"]
+
+
+@pytest.mark.parametrize(
+    ("more", "difference"),
+    [
+        (["--budget", "2e3"], "budget: 1536.0 there, 2000.0 here"),
+        (
+            ["--equal", "operations", "--budget", "1e9"],
+            "budget: 1536.0 there, 1000000000.0 here; equal: 'tokens' there",
+        ),
+        (["--model.d-ff", "32"], "model.d-ff: 16 there, 32 here"),
+        (["--finetune", "steps=5"], "finetune sst-2.steps: 4 there, 5 here"),
+    ],
+)
+def test_another_setting_in_the_same_folder_is_refused_by_name(
+    more, difference, compared, folder, tmp_path, ran
+):  # fmt: skip
+    shutil.copy(compared / "config.json", tmp_path)
+    with pytest.raises(InputError, match="holds another comparison") as refused:
+        compare.main(words(folder, tmp_path, *more))
+    assert difference in str(refused.value)
+    assert ran == []
+
+
+def test_examples_that_cannot_be_read_are_refused_before_anything_is_learned(folder, tmp_path, ran):
+    bad = tmp_path / "bad"
+    bad.mkdir()
+    for name in ("train", "dev"):
+        (bad / f"{name}.tsv").write_text("sentence\tlabel\nfine\tperhaps\n")
+    with pytest.raises(InputError, match="the label perhaps is none of 0, 1, which sst-2 has"):
+        compare.main(words(folder, tmp_path / "run", task=bad))
+    assert not (tmp_path / "run").exists()
+
+
+def test_one_seed_has_no_deviation():
+    assert str(Statistic.of({3: 0.25})) == "0.250"
+    assert str(Statistic.of({3: 0.25, 4: 0.75})) == "0.500 ± 0.354"

@@ -1,0 +1,86 @@
+"""The losses of a few updates of each objective: a table that only a change which is meant to alter what is learned may
+update, and says so."""
+
+from collections import defaultdict
+from dataclasses import replace
+
+import jax
+import numpy as np
+import pytest
+
+from tests.xlnet_jax.tiny_text import batches_of
+from tests.xlnet_jax.training.tiny import NO_DROPOUT
+from xlnet_jax.config import MeshConfig
+from xlnet_jax.objectives.language_model import LanguageModel
+from xlnet_jax.presets import with_objective
+from xlnet_jax.rules import validate
+from xlnet_jax.training import sharding
+from xlnet_jax.training.optimizer import make_optimizer
+from xlnet_jax.training.state import init_state, plan_state
+from xlnet_jax.training.step import make_train_step
+
+STEPS = 4
+
+
+def with_settings(objective, **data):
+    """The tiny run by this objective; mem_len: of the network."""
+    config = with_objective(replace(NO_DROPOUT, data=replace(NO_DROPOUT.data, windows_per_block=4)), objective)
+    mem_len = data.pop("mem_len", config.model.mem_len)
+    config = replace(config, model=replace(config.model, mem_len=mem_len), data=replace(config.data, **data))
+    validate(config)
+    return config
+
+
+RUNS = {
+    # All of the paper's ablations at once (Table 6): no memory, no spans, one direction, next sentences, K = 7.
+    "plm, ablated": with_settings(
+        "plm", mem_len=0, targets="pieces", bidirectional=False, pair_loss="next", num_predict=16 // 7
+    ),
+    "mlm, static": with_settings("mlm", masking="static", pair_loss="order", num_predict=4),
+    "mlm, with memory": with_settings("mlm", mem_len=8, reuse_len=8, targets="words", num_predict=4),
+    "clm": with_settings("clm"),
+}
+
+
+def train(config, devices):
+    """What the first updates measure, by its name."""
+    mesh = sharding.make_mesh(config, jax.devices()[:devices])
+    objective, tx = LanguageModel(config), make_optimizer(config.optimizer, config.steps)
+    plan = plan_state(objective, tx, mesh)
+    state = init_state(config.seed, objective, tx, plan)
+    step = make_train_step(config, objective, tx, plan, mesh)
+    put = sharding.batch_to_mesh(mesh, config.data.batch_size)
+    source, found = batches_of(config), defaultdict(list)
+    for t in range(STEPS):
+        batch = put(source.batch_at(t))
+        with jax.transfer_guard("disallow"):
+            state, metrics = step(state, batch)
+        for name in metrics.keys() & {"loss", "pair_loss", "pair_accuracy"}:
+            found[name].append(float(metrics[name]))
+    return found
+
+
+GOLDEN = {
+    "plm, ablated": {
+        "loss": [4.596663, 4.150155, 4.333266, 4.598679],
+        "pair_loss": [0.739081, 0.593727, 0.812083, 0.647737],
+        "pair_accuracy": [0.5, 0.75, 0.375, 0.625],
+    },
+    "mlm, static": {
+        "loss": [4.24448, 3.872076, 4.264644, 4.098505],
+        "pair_loss": [0.595652, 0.713155, 0.667911, 0.718771],
+        "pair_accuracy": [0.75, 0.5, 0.625, 0.5],
+    },
+    "mlm, with memory": {"loss": [4.493184, 4.64661, 4.309475, 4.334448]},
+    "clm": {"loss": [4.304324, 4.492572, 4.451415, 4.417406]},
+}
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_losses_of_a_tiny_run(name):
+    """On eight devices and in micro-batches: the table is of one device and whole batches."""
+    optimizer = replace(NO_DROPOUT.optimizer, accumulate=2)
+    found = train(replace(RUNS[name], mesh=MeshConfig(fsdp=2, tensor=2), optimizer=optimizer), devices=8)
+    assert found.keys() == GOLDEN[name].keys()
+    for of, numbers in GOLDEN[name].items():
+        np.testing.assert_allclose(found[of], numbers, rtol=0, atol=1e-4)

@@ -1,0 +1,25 @@
+"""python -m xlnet_jax.compare: objectives and their ablations under equal conditions, as the paper's Table 6."""
+
+from collections.abc import Sequence
+
+from xlnet_jax import cli, runtime
+from xlnet_jax.comparison import request
+from xlnet_jax.config import InputError
+
+
+def main(argv: Sequence[str]) -> int:
+    """Pretrains and finetunes every contender; returns the exit code."""
+    config = request.parse(argv, __doc__ or "")
+    if runtime.place_of(config):
+        raise InputError("compare runs on one host: give each host contenders of its own, and its own --workdir")
+    # Imported here, so that --help and mistakes answer at once.
+    from xlnet_jax.comparison.run import compare
+
+    if config.tpu:
+        runtime.demand_tpu()
+    return compare(config)
+
+
+if __name__ == "__main__":
+    runtime.start_with_huge_pages()
+    cli.run(main)

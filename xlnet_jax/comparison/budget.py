@@ -1,0 +1,42 @@
+"""As many updates as a budget pays for."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Literal
+
+from xlnet_jax.config import Config, InputError
+from xlnet_jax.operations import step_operations
+from xlnet_jax.rules import validate
+
+Equal = Literal["tokens", "operations"]
+
+
+def step_tokens(config: Config) -> int:
+    """Tokens in the windows of one update, as papers count them: text that a window reuses counts again."""
+    return config.data.batch_size * config.data.seq_len
+
+
+COST: dict[Equal, Callable[[Config], int]] = {"tokens": step_tokens, "operations": step_operations}
+
+
+def within_budget(name: str, config: Config, budget: float, equal: Equal) -> Config:
+    """The settings of this contender with as many updates as the budget pays for, and what counts updates in
+    proportion. Raises InputError where that is none, or the settings contradict each other."""
+    cost = COST[equal](config)
+    steps = int(budget // cost)
+    if steps < 1:
+        raise InputError(f"--budget {budget:g} is less than one update of {name}, which takes {cost:,} {equal}")
+    optimizer, share = config.optimizer, steps / config.steps
+    warmup = round(share * optimizer.warmup_steps)
+    decay = None if optimizer.decay_steps is None else max(round(share * optimizer.decay_steps), warmup + 1)
+    config = replace(
+        config,
+        steps=steps,
+        optimizer=replace(optimizer, warmup_steps=warmup, decay_steps=decay),
+        eval=replace(config.eval, every_steps=max(round(share * config.eval.every_steps), 1)),
+    )
+    try:
+        validate(config)
+    except InputError as contradiction:
+        raise InputError(f"{name}: {contradiction}") from None
+    return config

@@ -1,0 +1,87 @@
+"""What can be compared: the rows of the paper's Table 6 (section 3.4), and the causal models beside them.
+
+Each is a function of the settings that all share, those of XLNet: it says in what it differs from them.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from xlnet_jax.config import Config
+from xlnet_jax.presets import with_objective
+
+
+def bert(common: Config) -> Config:
+    """Row 1: masked pieces of segment pairs, next sentence prediction, learned positions, no memory."""
+    config = mlm(common)
+    return replace(
+        config,
+        model=replace(config.model, positions="learned"),
+        data=replace(config.data, pair_loss="next"),
+    )
+
+
+def mlm(common: Config) -> Config:
+    """BERT's objective alone, on XLNet's network without memory."""
+    return with_objective(common, "mlm")
+
+
+def dae_transformer_xl(common: Config) -> Config:
+    """Row 2, DAE + Transformer-XL: BERT's objective with memory, relative positions and texts read both ways."""
+    config = mlm(common)
+    return replace(
+        config,
+        model=replace(config.model, mem_len=common.model.mem_len),
+        data=replace(config.data, reuse_len=common.data.reuse_len, bidirectional=common.data.bidirectional),
+    )
+
+
+def plm(common: Config) -> Config:
+    """Row 4: XLNet, one token in K = 6 predicted."""
+    return common
+
+
+def plm_k7(common: Config) -> Config:
+    """Row 3: one token in K = 7, in as much more context."""
+    data = common.data
+    fewer = None if data.num_predict is None else round(data.num_predict * data.mask_alpha / (7 * data.mask_beta))
+    return replace(common, data=replace(data, mask_alpha=7, mask_beta=1, num_predict=fewer))
+
+
+def plm_no_memory(common: Config) -> Config:
+    """Row 5."""
+    return replace(common, model=replace(common.model, mem_len=0))
+
+
+def plm_no_spans(common: Config) -> Config:
+    """Row 6: targets are drawn piece by piece."""
+    return replace(common, data=replace(common.data, targets="pieces"))
+
+
+def plm_no_bidirectional(common: Config) -> Config:
+    """Row 7: every text is read forwards."""
+    return replace(common, data=replace(common.data, bidirectional=False))
+
+
+def plm_next(common: Config) -> Config:
+    """Row 8: next sentence prediction besides."""
+    return replace(common, data=replace(common.data, pair_loss="next"))
+
+
+def clm(common: Config) -> Config:
+    """Transformer-XL: from left to right, memory, relative positions."""
+    return with_objective(common, "clm")
+
+
+def vanilla(common: Config) -> Config:
+    """From left to right without memory, sinusoidal positions (Al-Rfou et al. 2019)."""
+    config = clm(common)
+    return replace(config, model=replace(config.model, mem_len=0, positions="sinusoidal"))
+
+
+CONTENDERS: dict[str, Callable[[Config], Config]] = {
+    contender.__name__.replace("_", "-"): contender
+    for contender in (
+        bert, mlm, dae_transformer_xl, plm, plm_k7, plm_no_memory, plm_no_spans, plm_no_bidirectional, plm_next, clm,
+        vanilla,
+    )
+}  # fmt: skip

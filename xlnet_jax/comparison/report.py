@@ -1,0 +1,153 @@
+"""What a comparison comes to: the numbers of each contender over its seeds, as results.json and as a table."""
+
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+
+import jax
+import numpy as np
+from etils import epath
+
+from data_pipelines.batches import BatchSource
+from data_pipelines.corpus import Corpus, SplitName
+from data_pipelines.tokenizer import Tokenizer
+from xlnet_jax.comparison.budget import Equal, step_tokens
+from xlnet_jax.config import Config
+from xlnet_jax.disk import write_durably
+from xlnet_jax.interop.native import RESULTS
+from xlnet_jax.objectives.language_model import LanguageModel
+from xlnet_jax.operations import step_operations
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Of one contender and one seed."""
+
+    held_out: Sequence[tuple[int, float]]
+    """(updates, nats per target) of each evaluation, the last at the end"""
+    pair_loss: float | None
+    """nats per window, held out, at the end; None = it learns none"""
+    scores: Mapping[str, float]
+    """by task: its metric on the examples that are held out"""
+
+
+@dataclass(frozen=True)
+class Statistic:
+    """A number over seeds."""
+
+    seeds: Mapping[int, float]
+    mean: float
+    deviation: float | None
+    """of the sample; None = there is one seed"""
+
+    @classmethod
+    def of(cls, by_seed: Mapping[int, float]) -> "Statistic":
+        """Of one seed or more."""
+        values = list(by_seed.values())
+        return cls(by_seed, float(np.mean(values)), float(np.std(values, ddof=1)) if len(values) > 1 else None)
+
+    def __str__(self) -> str:
+        return f"{self.mean:.3f}" + ("" if self.deviation is None else f" ± {self.deviation:.3f}")
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """All that was run."""
+
+    budget: float
+    equal: Equal
+    seeds: Sequence[int]
+    contenders: Mapping[str, Config]
+    corpus: Corpus
+    tokenizer: Tokenizer
+    metrics: Mapping[str, str]
+    """by task: the name of its metric"""
+    outcomes: Mapping[str, Mapping[int, Outcome]]
+    """by contender and seed"""
+
+    def statistics(self, name: str) -> dict[str, Statistic]:
+        """The numbers of a contender: held_out_loss; pair_loss, where it has one; and one for each task."""
+        by_seed = self.outcomes[name]
+        found = {"held_out_loss": {s: outcome.held_out[-1][1] for s, outcome in by_seed.items()}}
+        if pairs := {s: o.pair_loss for s, o in by_seed.items() if o.pair_loss is not None}:
+            found["pair_loss"] = pairs
+        found |= {task: {s: outcome.scores[task] for s, outcome in by_seed.items()} for task in self.metrics}
+        return {name: Statistic.of(values) for name, values in found.items()}
+
+    def cost(self, name: str) -> dict[str, float]:
+        """What one pretraining took: parameters, updates, tokens, operations, and passes over the text."""
+        config = self.contenders[name]
+        shapes = jax.eval_shape(lambda: LanguageModel(config).init(jax.random.key(0)))
+        per_pass = source_of(config, self.corpus, self.tokenizer, "train").steps_per_epoch
+        return {
+            "parameters": sum(math.prod(a.shape) for a in jax.tree.leaves(shapes)),
+            "updates": config.steps,
+            "tokens": config.steps * step_tokens(config),
+            "operations": config.steps * step_operations(config),
+            "passes": config.steps / per_pass,
+        }
+
+
+def source_of(config: Config, corpus: Corpus, tokenizer: Tokenizer, split: SplitName) -> BatchSource:
+    """The batches that a contender reads. InputError where the corpus does not hold its windows."""
+    return BatchSource(
+        corpus, split, tokenizer.is_word_start, config.data, config.model.mem_len, config.seed, config.objective
+    )
+
+
+def write_report(comparison: Comparison, folder: epath.Path) -> str:
+    """Writes results.json and table.md; returns the table."""
+    results = {
+        "budget": comparison.budget,
+        "equal": comparison.equal,
+        "seeds": list(comparison.seeds),
+        "metrics": dict(comparison.metrics),
+        "contenders": {
+            name: comparison.cost(name) | {key: asdict(s) for key, s in comparison.statistics(name).items()}
+            for name in comparison.contenders
+        },
+    }
+    write_durably(folder / RESULTS, (json.dumps(results, indent=2) + "\n").encode())
+    text = table(comparison)
+    write_durably(folder / "table.md", text.encode())
+    return text
+
+
+def table(comparison: Comparison) -> str:
+    """In Markdown, with what its numbers mean."""
+    head = ["contender", "parameters", "updates", "tokens", "operations", "passes", "held-out loss", "pair loss"]
+    has_pairs = any("pair_loss" in comparison.statistics(name) for name in comparison.contenders)
+    head = head if has_pairs else head[:-1]
+    rows = [[*head, *(f"{task}, {metric}" for task, metric in comparison.metrics.items())]]
+    rows.append(["---", *["---:"] * (len(rows[0]) - 1)])
+    for name in comparison.contenders:
+        cost, found = comparison.cost(name), comparison.statistics(name)
+        costs = [f"{cost[key]:,}" for key in ("parameters", "updates", "tokens")]
+        learned = ["held_out_loss", *(["pair_loss"] if has_pairs else []), *comparison.metrics]
+        rows.append(
+            [
+                name,
+                *costs,
+                f"{cost['operations']:.3g}",
+                f"{cost['passes']:.2g}",
+                *(_cell(found, key) for key in learned),
+            ]
+        )
+    return "".join(f"| {' | '.join(row)} |\n" for row in rows) + "\n" + "\n".join(_notes(comparison)) + "\n"
+
+
+def _cell(found: Mapping[str, Statistic], key: str) -> str:
+    return str(found[key]) if key in found else ""
+
+
+def _notes(comparison: Comparison) -> Iterable[str]:
+    seeds = list(map(str, comparison.seeds))
+    yield (
+        f"Budget: {comparison.budget:,.0f} {comparison.equal} each. "
+        + (f"Mean ± sample deviation over the seeds {', '.join(seeds)}." if seeds[1:] else f"One seed, {seeds[0]}.")
+    )
+    yield (
+        "Held-out loss is in nats per target of a contender's own objective: losses of different objectives do not "
+        "compare. Tasks do."
+    )

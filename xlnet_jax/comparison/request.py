@@ -1,0 +1,163 @@
+"""What a comparison is asked: who is compared, at which cost, on which tasks. Imports no jax."""
+
+import dataclasses
+import difflib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from xlnet_jax import cli
+from xlnet_jax.comparison.contenders import CONTENDERS
+from xlnet_jax.config import Config, InputError, operational
+from xlnet_jax.settings import identity_difference
+from xlnet_jax.tasks.config import FinetuneConfig
+from xlnet_jax.tasks.defaults import DEFAULTS
+from xlnet_jax.tasks.rules import validate_finetuning
+
+_OURS = ("task", "init", "train", "eval", "predict", "workdir", "tokenizer", "seeds", "seed", "tpu", "reinitialize")
+"""Settings of finetuning that the comparison makes."""
+_LATER = "what is pretrained here"
+
+
+@dataclass(frozen=True)
+class CompareConfig(Config):
+    """A comparison. The settings of pretraining hold for all contenders, each of which then differs in what it is known
+    for; what counts updates (optimizer.warmup-steps, optimizer.decay-steps, eval.every-steps) does so for a run of
+    --steps, and keeps its share of each contender's updates."""
+
+    objectives: tuple[str, ...] = operational(("plm", "mlm", "clm"))
+    """contenders, separated by commas or spaces: bert, mlm, dae-transformer-xl, plm, plm-k7, plm-no-memory,
+    plm-no-spans, plm-no-bidirectional, plm-next, clm, vanilla"""
+    budget: float = 0.0
+    """what each may cost in pretraining, by --equal; each gets as many updates as fit"""
+    equal: Literal["tokens", "operations"] = "tokens"
+    """what is equal: tokens in the windows that are read, or operations of the matrix products"""
+    seeds: tuple[int, ...] = operational((0,))
+    """seeds; each is one pretraining of each contender and one finetuning of it on each task"""
+    tasks: tuple[str, ...] = operational(())
+    """tasks that every pretrained network is finetuned on, as NAME=FOLDER, such as sst-2=glue/SST-2; the folder has the
+    files to learn from and to be measured on by their published names, or train and dev"""
+    finetune: tuple[str, ...] = operational(())  # what they make of each task's settings is what counts
+    """settings of finetuning, as steps=300 for all tasks or cola.steps=300 for one; else they are each task's own"""
+
+
+def parse(argv: Sequence[str], description: str) -> CompareConfig:
+    """The comparison that a command line asks for. Raises InputError on what cannot be compared."""
+    request = cli.parse_config_as(CompareConfig, argv, "python -m xlnet_jax.compare", description)
+    names = [name for word in request.objectives for name in word.split(",") if name]
+    request = replace(request, objectives=tuple(names))
+    for broken in _contradictions(request):
+        raise InputError(broken)
+    finetuning(request)
+    return request
+
+
+def common(request: CompareConfig) -> Config:
+    """The settings of pretraining that all contenders share."""
+    return Config(**{f.name: getattr(request, f.name) for f in dataclasses.fields(Config)})
+
+
+def folders(request: CompareConfig) -> dict[str, str]:
+    """Where the examples of each task are."""
+    return {task: folder for task, _, folder in (word.partition("=") for word in request.tasks)}
+
+
+def finetuning(request: CompareConfig) -> dict[str, FinetuneConfig]:
+    """The settings of each task, without what it starts from and where it is kept. Raises InputError where they
+    contradict each other, or name no examples."""
+    found = {}
+    for task, folder in folders(request).items():
+        start = DEFAULTS[task]()
+        try:
+            config = cli.parse(FinetuneConfig, [f"--{word}" for word in _of_task(task, request)], "", "", start)
+        except InputError as mistake:
+            raise InputError(f"--finetune: {mistake}") from None
+        for name in _OURS:
+            if getattr(config, name) != getattr(start, name):
+                raise InputError(f"--finetune {name}: a comparison sets it by itself; leave it out")
+        train, held_out = _files(task, folder, ("train",)), _files(task, folder, ("dev", "validation", "valid", "val"))
+        config = replace(config, train=train, eval=held_out, tpu=request.tpu)
+        try:
+            validate_finetuning(replace(config, init=_LATER))
+        except InputError as contradiction:
+            raise InputError(f"--finetune {task}: {contradiction}") from None
+        found[task] = config
+    return found
+
+
+def difference(ours: CompareConfig, theirs: CompareConfig) -> list[str]:
+    """'name: their value -> our value' for each setting in which the runs of two comparisons differ. Contenders, seeds
+    and tasks may be others: their runs stand beside each other."""
+    both = [task for task in folders(ours) if task in folders(theirs)]
+    return [
+        *identity_difference(ours, theirs),
+        *(
+            f"tasks: {task}={folders(theirs)[task]} there, {task}={folders(ours)[task]} here"
+            for task in both
+            if folders(theirs)[task] != folders(ours)[task]
+        ),
+        *(
+            f"finetune {task}.{setting}"
+            for task in both
+            for setting in identity_difference(finetuning(ours)[task], finetuning(theirs)[task])
+        ),
+    ]
+
+
+def _contradictions(request: CompareConfig) -> Iterable[str]:
+    if not request.budget > 0:
+        yield f"--budget {request.budget:g}: give the {request.equal} that each contender may cost, as 2e6"
+    yield from _unknown("--objectives", request.objectives, CONTENDERS)
+    yield from _unknown("--tasks", folders(request), DEFAULTS)
+    for task, folder in folders(request).items():
+        if not folder:
+            yield f"--tasks {task} has no data: name the folder of its examples, as {task}=FOLDER"
+        if task == "ranking":
+            yield "--tasks ranking: its documents, queries and judgements are no folder of examples; finetune ranks"
+    tasks = [word.partition("=")[0] for word in request.tasks]
+    for flag, values in (("objectives", request.objectives), ("seeds", request.seeds), ("tasks", tasks)):
+        if len(set(values)) < len(values) or not (values or flag == "tasks"):
+            yield f"--{flag} {' '.join(map(str, values))}: give one or more, each once"
+    if request.objective != "plm":
+        yield (
+            f"--objective {request.objective}: compare starts from the settings of XLNet, as --preset demo, small, "
+            "base or large have them, and --objectives names who is compared"
+        )
+    for flag, instead in (
+        ("seed", "--seeds are those of the runs"),
+        ("init", "every contender begins with weights of its own"),
+        ("profile", "profile one contender's run, by the settings that its config.json holds"),
+    ):
+        if getattr(request, flag):
+            yield f"--{flag} {getattr(request, flag)}: {instead}"
+
+
+def _unknown(flag: str, names: Iterable[str], known: Mapping[str, Any]) -> Iterable[str]:
+    for name in names:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, 1, 0.5)
+            hint = f"did you mean {near[0]}?" if near else f"there is {', '.join(known)}"
+            yield f"{flag} {name}: {hint}"
+
+
+def _of_task(task: str, request: CompareConfig) -> list[str]:
+    """The words of --finetune that concern a task: those of all first, which its own then change."""
+    tasks = folders(request)
+    own = [word.removeprefix(f"{task}.") for word in request.finetune if word.startswith(f"{task}.")]
+    return [word for word in request.finetune if word.partition(".")[0] not in tasks] + own
+
+
+def _files(task: str, folder: str, stems: Sequence[str]) -> tuple[str, ...]:
+    """Those of a role. Tasks that find their own files in a folder are given the folder."""
+    if folder.startswith("tfds:"):
+        return (folder,)
+    path = Path(folder).expanduser()
+    if not path.is_dir():
+        raise InputError(f"--tasks {task}={folder}: there is no such folder; it is to hold the task's examples")
+    if DEFAULTS[task]().head.task in ("classification", "regression"):
+        return (str(path),)
+    there = {stem: [str(p) for p in sorted(path.iterdir()) if p.name.partition(".")[0] == stem] for stem in stems}
+    for found in filter(None, there.values()):
+        return tuple(found)
+    raise InputError(f"--tasks {task}={folder}: no file there is called {' or '.join(f'{s}.*' for s in stems)}")

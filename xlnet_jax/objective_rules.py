@@ -1,0 +1,100 @@
+"""Which objectives, networks and windows mean nothing together, and why."""
+
+from collections.abc import Iterator
+
+from xlnet_jax.config import Config, DataConfig, ModelConfig
+
+
+def objective_contradictions(config: Config) -> Iterator[str]:
+    """Each in a line."""
+    model, data = config.model, config.data
+    if model.positions == "learned":
+        yield from _learned_positions(config)
+    if model.positions != "relative" and data.bidirectional:
+        name = f"model.positions {model.positions}"
+        yield f"data.bidirectional with {name}: places do not say which way a row reads; it needs relative ones"
+    yield from absolute_positions(model, data.seq_len)
+    if model.same_length and model.attn_type == "bi":
+        yield "model.same-length with model.attn-type bi: only a row that looks back alone (uni) has a length to keep"
+    if data.pair_loss != "none" and data.window != "pairs":
+        yield f"data.pair-loss {data.pair_loss} with data.window {data.window}: there is no B; it needs pairs"
+    yield from {"plm": _plm, "mlm": _mlm, "clm": _clm}[config.objective](model, data)
+
+
+def _learned_positions(config: Config) -> Iterator[str]:
+    if config.objective != "mlm":
+        others = "relative ones" if config.objective == "plm" else "relative or sinusoidal ones"
+        yield (
+            f"--objective {config.objective} with model.positions learned: that is BERT's encoder, which sees every "
+            f"place of its window; start from a preset with {others}"
+        )
+
+
+def absolute_positions(model: ModelConfig, seq_len: int | None) -> Iterator[str]:
+    """What positions that are places in a window of seq_len tokens leave no sense to; None = any window. Of every
+    network, whatever it learns."""
+    name = f"model.positions {model.positions}"
+    if model.positions == "relative":
+        return
+    if model.positions == "learned":
+        yield from _bert(model, seq_len)
+    if model.mem_len:
+        yield (
+            f"model.mem-len {model.mem_len} with {name}: a place in the window says nothing of memory, which lies "
+            "outside; it needs relative ones, or model.mem-len 0"
+        )
+    if model.clamp_len != -1:
+        yield f"model.clamp-len {model.clamp_len} with {name}: it bounds distances, which only relative ones are"
+
+
+def _bert(model: ModelConfig, seq_len: int | None) -> Iterator[str]:
+    if model.norm == "pre":
+        yield "model.positions learned with model.norm pre: BERT's encoder normalises behind every sum; it needs post"
+    if model.attn_type == "uni":
+        yield "model.positions learned with model.attn-type uni: BERT's encoder sees every place of its window"
+    if model.num_places < 1:
+        yield f"model.max-positions {model.max_positions} must be above model.position-offset {model.position_offset}"
+    elif seq_len is not None and seq_len > model.num_places:
+        yield f"data.seq-len {seq_len} is longer than the {model.num_places} places of model.max-positions"
+
+
+def _plm(model: ModelConfig, _: DataConfig) -> Iterator[str]:
+    if model.positions == "sinusoidal":
+        yield "--objective plm with model.positions sinusoidal: a query row knows its place by relative ones alone"
+    if model.attn_type == "uni":
+        yield "--objective plm with model.attn-type uni: a permuted order needs rows that look both ways (bi)"
+
+
+def _mlm(model: ModelConfig, data: DataConfig) -> Iterator[str]:
+    yield from _content_stream("mlm", data)
+    if model.attn_type == "uni":
+        yield "--objective mlm with model.attn-type uni: a masked piece is read from both sides (bi)"
+
+
+def _clm(model: ModelConfig, data: DataConfig) -> Iterator[str]:
+    yield from _content_stream("clm", data)
+    if model.attn_type != "uni":
+        yield "--objective clm with model.attn-type bi: a row must not see what it predicts; it needs uni"
+    if data.bidirectional:
+        yield "--objective clm with data.bidirectional: reversed rows would learn from right to left; turn it off"
+    if data.window != "text":
+        yield f"--objective clm with data.window {data.window}: text is read on and on, without A, B, <sep> and <cls>"
+    if data.num_predict is not None:
+        yield f"--objective clm with data.num-predict {data.num_predict}: every position predicts; leave it None"
+    if data.masking == "static":
+        yield "--objective clm with data.masking static: it masks nothing"
+    if 0 < data.reuse_len < data.seq_len:
+        yield (
+            f"--objective clm with data.reuse-len {data.reuse_len} in windows of {data.seq_len}: what lies behind it "
+            f"would be predicted twice; give {data.seq_len}, or 0 without memory"
+        )
+
+
+def _content_stream(objective: str, data: DataConfig) -> Iterator[str]:
+    if data.emit == "dense":
+        yield (
+            f"--objective {objective} with data.emit dense: a target_mapping asks the query stream, which it has not; "
+            "leave it compact"
+        )
+    if data.profile == "tf2":
+        yield f"--objective {objective} with data.profile tf2: it has no order in which <sep> and <cls> would come"
