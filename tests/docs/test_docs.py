@@ -87,12 +87,14 @@ def test_the_examples_of_the_data_print_what_they_say(untrained_run, monkeypatch
     assert_prints_what_it_says("data.md")
 
 
-def test_the_window_of_the_page_is_what_the_command_prints(untrained_run, monkeypatch, capsys):
+def test_the_windows_of_the_page_are_what_the_command_prints(untrained_run, monkeypatch, capsys):
     monkeypatch.chdir(untrained_run)
     page = (DOCS / "data.md").read_text()
-    ((words, printed),) = re.findall(r"```console\n\$ python -m data_pipelines\.inspect (.*)\n((?s:.*?))```", page)
-    assert inspect.main(shlex.split(words)) == 0
-    assert capsys.readouterr().out == printed
+    shown = re.findall(r"```console\n\$ python -m data_pipelines\.inspect (.*)\n((?s:.*?))```", page)
+    assert len(shown) == 2
+    for words, printed in shown:
+        assert inspect.main(shlex.split(words)) == 0
+        assert capsys.readouterr().out == printed
 
 
 @pytest.mark.parametrize("page", ["tokenizer.md", "data.md"])
