@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal, NamedTuple
 
+import numpy as np
+
 from data_pipelines.readers import Errors, JsonLinesFile, ParquetFile, TextFile, decoded, field_of, without_surrogates
-from data_pipelines.sources import Source, Unit
+from data_pipelines.sources import DOCUMENT_END, Source, Unit
+from data_pipelines.tokenizer import EOD, Tokenizer
 from xlnet_jax.config import InputError
 
+LINES = 64  # tokenized at once
 TextUnit = Literal["line", "document"]
 Id = str | int
 
@@ -88,3 +93,12 @@ def _by_document(lines: Iterable[str], name: str) -> Iterator[TextRecord]:
             document = []
     if document:
         yield TextRecord(" ".join(document), f"{name} {begin}")
+
+
+def first_pieces(lines: Iterator[str], tokenizer: Tokenizer, count: int) -> np.ndarray:
+    """Of a text read line by line (`sources.read_lines`): int32, at most so many, <eod> behind each document."""
+    found = [np.zeros(0, np.int32)]
+    while sum(map(len, found)) < count and (chunk := list(itertools.islice(lines, LINES))):
+        encoded = zip(chunk, tokenizer.encode_lines(chunk), strict=True)
+        found += [np.array([EOD], np.int32) if line == DOCUMENT_END else ids for line, ids in encoded]
+    return np.concatenate(found)[:count]

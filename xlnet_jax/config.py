@@ -81,6 +81,11 @@ class ModelConfig:
     zeros; sequence summaries read padding"""
 
     @property
+    def num_places(self) -> int:
+        """Longest window of a network with learned positions."""
+        return self.max_positions - self.position_offset
+
+    @property
     def is_causal(self) -> bool:
         """Does the content stream predict the next piece? No other objective's network sees but what is before it, and
         knows no segments."""

@@ -17,7 +17,7 @@ from data_pipelines.tokenizer import CLS, PAD, SEP
 from xlnet_jax.config import InputError, ModelConfig
 from xlnet_jax.interop.pretrained import CLS_SEGMENT, Pretrained
 from xlnet_jax.lengths import batches_by_length, chunks, padded, power_of_two
-from xlnet_jax.models.backbone import Backbone
+from xlnet_jax.models.encoder import build_encoder
 from xlnet_jax.models.inputs import compact_inputs
 from xlnet_jax.models.masks import memory_in_use_BM
 
@@ -154,7 +154,7 @@ def _run(
         jnp.zeros((batch, 0), bool) if filled_B is None else memory_in_use_BM(filled_B, config.mem_len),
         attention_mask_BL=jnp.asarray(segment.real_BL),
     )
-    outputs = cast(Any, Backbone(config).apply({"params": backbone}, inputs, mems_ZBMD))
+    outputs = cast(Any, build_encoder(config).apply({"params": backbone}, inputs, mems_ZBMD))
     hidden_BLD = outputs.content_BLD.astype(jnp.float32)
     return jnp.einsum("BL,BLD->BD", segment.weights_BL, hidden_BLD), outputs.new_mems_ZBMD
 

@@ -10,8 +10,10 @@ def objective_contradictions(config: Config) -> Iterator[str]:
     model, data = config.model, config.data
     if model.positions == "learned":
         yield from _learned_positions(config)
-    if model.positions != "relative":
-        yield from _absolute_positions(model, data)
+    if model.positions != "relative" and data.bidirectional:
+        name = f"model.positions {model.positions}"
+        yield f"data.bidirectional with {name}: places do not say which way a row reads; it needs relative ones"
+    yield from absolute_positions(model, data.seq_len)
     if model.same_length and model.attn_type == "bi":
         yield "model.same-length with model.attn-type bi: only a row that looks back alone (uni) has a length to keep"
     if data.pair_loss != "none" and data.window != "pairs":
@@ -20,30 +22,40 @@ def objective_contradictions(config: Config) -> Iterator[str]:
 
 
 def _learned_positions(config: Config) -> Iterator[str]:
-    model, places = config.model, config.model.max_positions - config.model.position_offset
     if config.objective != "mlm":
         others = "relative ones" if config.objective == "plm" else "relative or sinusoidal ones"
         yield (
             f"--objective {config.objective} with model.positions learned: that is BERT's encoder, which sees every "
             f"place of its window; start from a preset with {others}"
         )
-    if model.norm == "pre":
-        yield "model.positions learned with model.norm pre: BERT's encoder normalises behind every sum; it needs post"
-    if config.data.seq_len > places:
-        yield f"data.seq-len {config.data.seq_len} is longer than the {places} places of model.max-positions"
 
 
-def _absolute_positions(model: ModelConfig, data: DataConfig) -> Iterator[str]:
+def absolute_positions(model: ModelConfig, seq_len: int | None) -> Iterator[str]:
+    """What positions that are places in a window of seq_len tokens leave no sense to; None = any window. Of every
+    network, whatever it learns."""
     name = f"model.positions {model.positions}"
+    if model.positions == "relative":
+        return
+    if model.positions == "learned":
+        yield from _bert(model, seq_len)
     if model.mem_len:
         yield (
             f"model.mem-len {model.mem_len} with {name}: a place in the window says nothing of memory, which lies "
             "outside; it needs relative ones, or model.mem-len 0"
         )
-    if data.bidirectional:
-        yield f"data.bidirectional with {name}: places do not say which way a row reads; it needs relative ones"
     if model.clamp_len != -1:
         yield f"model.clamp-len {model.clamp_len} with {name}: it bounds distances, which only relative ones are"
+
+
+def _bert(model: ModelConfig, seq_len: int | None) -> Iterator[str]:
+    if model.norm == "pre":
+        yield "model.positions learned with model.norm pre: BERT's encoder normalises behind every sum; it needs post"
+    if model.attn_type == "uni":
+        yield "model.positions learned with model.attn-type uni: BERT's encoder sees every place of its window"
+    if model.num_places < 1:
+        yield f"model.max-positions {model.max_positions} must be above model.position-offset {model.position_offset}"
+    elif seq_len is not None and seq_len > model.num_places:
+        yield f"data.seq-len {seq_len} is longer than the {model.num_places} places of model.max-positions"
 
 
 def _plm(model: ModelConfig, _: DataConfig) -> Iterator[str]:

@@ -16,7 +16,7 @@ from xlnet_jax.config import (
     RunConfig,
 )
 from xlnet_jax.dims import WINDOW_SPECIALS
-from xlnet_jax.objective_rules import objective_contradictions
+from xlnet_jax.objective_rules import absolute_positions, objective_contradictions
 from xlnet_jax.settings import flatten
 
 
@@ -34,7 +34,7 @@ def validate_network(model: ModelConfig, head: HeadConfig | None, where: str) ->
             if not _has_type(value, hints[name]):
                 raise InputError(f"{where}: {name.replace('_', '-')} {value!r} is not {_type_name(hints[name])}")
     memory = (f"model.mem-len {model.mem_len} must be at least 0",) if model.mem_len < 0 else ()
-    for broken in (*_finite(model), *memory, *_model(model)):
+    for broken in (*_finite(model), *memory, *_model(model), *absolute_positions(model, None)):
         raise InputError(f"{where}: {broken}")
 
 

@@ -1,13 +1,34 @@
-"""A folder with a text and a tokenizer, and the command that prepares it."""
+"""A folder with a text and a tokenizer, and the command that prepares it; batches of a part of the embedded novels."""
 
+import itertools
 import sys
 
 import pytest
 
-from data_pipelines import sources
-from data_pipelines.prepare import __main__
+from data_pipelines import sources, windows
+from data_pipelines.batches import BatchSource
+from data_pipelines.prepare import __main__, prepare
 from data_pipelines.tokenizer import Tokenizer
 from xlnet_jax import cli
+from xlnet_jax.config import DataConfig
+
+DATA = DataConfig(batch_size=12, seq_len=64, reuse_len=32, perm_size=16, num_predict=11, windows_per_block=4)
+MEM_LEN = 48
+
+
+@pytest.fixture(scope="session")
+def source(tmp_path_factory):
+    """Batches of permutation language modelling."""
+    folder = tmp_path_factory.mktemp("corpus")
+    text = folder / "text.txt"
+    with open(sources.embedded()[0]) as novels:
+        text.write_text("".join(itertools.islice(novels, 600)))
+    found = sources.find([str(text)])
+    tokenizer = Tokenizer.train(sources.read_lines(found, "strict"), 600, "english")
+    corpus = prepare(
+        found, None, tokenizer, folder / "blocks", block_len=windows.block_len(DATA), validation_fraction=0.1
+    )
+    return BatchSource(corpus, "train", tokenizer.is_word_start, DATA, MEM_LEN, seed=5)
 
 
 @pytest.fixture(scope="package")

@@ -8,35 +8,46 @@ import shutil
 import numpy as np
 import pytest
 
-from data_pipelines import sources, windows
-from data_pipelines.batches import BatchSource
 from data_pipelines.corpus import Corpus
 from data_pipelines.permutation import to_dense
-from data_pipelines.prepare import prepare
-from data_pipelines.tokenizer import CLS, SEP, Tokenizer
-from xlnet_jax.config import Config, DataConfig, InputError
+from data_pipelines.tokenizer import CLS, SEP
+from tests.data_pipelines.conftest import DATA, MEM_LEN
+from xlnet_jax.config import Config, InputError
 from xlnet_jax.training import sharding
 
-DATA = DataConfig(batch_size=12, seq_len=64, reuse_len=32, perm_size=16, num_predict=11, windows_per_block=4)
-MEM_LEN = 48
+BERT = {"objective": "mlm", "reuse_len": 0, "bidirectional": False, "targets": "pieces"}
+TRANSFORMER_XL = {
+    "objective": "clm", "window": "text", "reuse_len": 64, "num_predict": None, "bidirectional": False
+}  # fmt: skip
+FORMS = {
+    "plm": {},
+    "plm, dense": {"emit": "dense"},
+    "plm, words": {"num_predict": None, "span_unit": "word"},
+    "plm, dense, tf2": {"num_predict": None, "emit": "dense", "profile": "tf2"},
+    "plm, next, static": {"pair_loss": "next", "masking": "static"},
+    "mlm, BERT": BERT | {"pair_loss": "next", "masking": "static"},
+    "mlm, RoBERTa": BERT | {"window": "sentences"},
+    "mlm, ALBERT": BERT | {"targets": "spans", "pair_loss": "order"},
+    "mlm, words": BERT | {"targets": "words", "num_predict": None},
+    "mlm with memory": {"objective": "mlm"},
+    "clm": TRANSFORMER_XL,
+    "clm without memory": TRANSFORMER_XL | {"reuse_len": 0},
+}
+every_form = pytest.mark.parametrize("form", FORMS.values(), ids=FORMS.keys())
 
 
-def prepared(texts, tokenizer, data, folder):
-    """A corpus of these files, cut into the blocks that the settings ask for."""
-    found = sources.find([str(text) for text in texts])
-    return prepare(found, None, tokenizer, folder, block_len=windows.block_len(data), validation_fraction=0.1)
+def formed(source, objective="plm", corpus=None, **changes):
+    """The same source with other settings, or of another corpus."""
+    data = dataclasses.replace(source.data, **changes)
+    return dataclasses.replace(source, objective=objective, corpus=corpus or source.corpus, data=data)
 
 
-@pytest.fixture(scope="module")
-def source(tmp_path_factory):
-    """Batches of a part of the embedded novels."""
-    folder = tmp_path_factory.mktemp("corpus")
-    text = folder / "text.txt"
-    with open(sources.embedded()[0]) as novels:
-        text.write_text("".join(itertools.islice(novels, 600)))
-    tokenizer = Tokenizer.train(sources.read_lines(sources.find([str(text)]), "strict"), 600, "english")
-    corpus = prepared([text], tokenizer, DATA, folder / "blocks")
-    return BatchSource(corpus, "train", tokenizer.is_word_start, DATA, MEM_LEN, seed=5)
+def text_of(batch, objective):
+    """int [B, L]: what the windows would be if nothing were masked."""
+    ids, real = batch["input_ids"].copy(), batch["target_weights"] > 0
+    if objective != "clm":  # whose targets are the next tokens
+        ids[np.nonzero(real)[0], batch["target_positions"][real]] = batch["target_ids"][real]
+    return ids
 
 
 def assert_same(ours, theirs):
@@ -45,30 +56,25 @@ def assert_same(ours, theirs):
         np.testing.assert_array_equal(ours[name], theirs[name], err_msg=name)
 
 
-def test_the_iterator_yields_batch_t_at_t_from_wherever_it_starts(source):
-    for start in (0, 3, 6):
-        for step, batch in enumerate(source.iterate(start, 9), start=start):
+@every_form
+def test_the_iterator_yields_batch_t_at_t_from_wherever_it_starts(source, form):
+    source = formed(source, **form)
+    for start in (0, 3):
+        batches = list(source.iterate(start, 6))
+        assert len(batches) == 6 - start
+        for step, batch in enumerate(batches, start=start):
             assert_same(batch, source.batch_at(step))
-    assert len(list(source.iterate(7, 9))) == 2
-
-
-FORMS = [
-    {},
-    {"emit": "dense"},
-    {"num_predict": None, "span_unit": "word"},
-    {"num_predict": None, "emit": "dense", "profile": "tf2"},
-]
 
 
 @pytest.mark.parametrize("weights", [(), (0.5, 0.2, 0.3)], ids=["all alike", "weighted"])
-@pytest.mark.parametrize("form", FORMS, ids=str)
+@every_form
 def test_the_global_batch_is_the_same_for_every_number_of_hosts(source, form, weights):
-    data = dataclasses.replace(DATA, batch_size=24, weights=weights, **form)
-    mixed = dataclasses.replace(source, data=data, corpus=source_blocks(source.corpus, 30, 10, 40))
+    corpus = source_blocks(source.corpus, 30, 10, 40)
+    mixed = formed(source, corpus=corpus, batch_size=24, weights=weights, **form)
     whole = mixed.batch_at(5)
     for hosts in (1, 2, 3, 8):
         share = 24 // hosts
-        parts = [next(mixed.iterate(5, 6, range(h * share, (h + 1) * share))) for h in range(hosts)]
+        parts = [mixed.batch_at(5, range(h * share, (h + 1) * share)) for h in range(hosts)]
         assert_same({name: np.concatenate([p[name] for p in parts]) for name in parts[0]}, whole)
 
 
@@ -80,15 +86,15 @@ def test_a_host_reads_the_blocks_of_its_own_rows_alone(source):
     assert all(set(blocks) == {*own, *partner} for blocks in recorded.blocks)
 
 
-@pytest.mark.parametrize("form", FORMS, ids=str)
+@every_form
 def test_a_late_step_is_a_step_like_any_other(source, form):
     step = 10**6
-    data = dataclasses.replace(DATA, **form)
+    source = formed(source, **form)
     recorded = Recorder(source.corpus)
-    late = dataclasses.replace(source, data=data, corpus=recorded)
+    late = dataclasses.replace(source, corpus=recorded)
     (batch,) = late.iterate(step, step + 1)
     late_reads = len(recorded.blocks)
-    assert_same(batch, dataclasses.replace(source, data=data).batch_at(step))
+    assert_same(batch, source.batch_at(step))
     list(late.iterate(0, 1))
     assert len(recorded.blocks) == 2 * late_reads  # as many from the beginning
 
@@ -113,13 +119,58 @@ def test_batches_go_straight_onto_a_mesh(source):
         assert_same({name: np.asarray(array) for name, array in batch.items()}, of_24.batch_at(step))
 
 
-def test_within_a_visit_each_row_reads_on_where_it_stood(source):
+READS_ON = {
+    "plm": ({}, 32, 32),
+    "mlm with memory": ({"objective": "mlm"}, 32, 32),
+    "mlm, sentences": (BERT | {"window": "sentences", "seq_len": 34}, 32, 32),
+    "mlm, sentences with memory": ({"objective": "mlm", "window": "sentences"}, 32, 62),
+    "clm": (TRANSFORMER_XL | {"seq_len": 32, "reuse_len": 32}, 32, 32),
+    "clm without memory": (TRANSFORMER_XL | {"seq_len": 32, "reuse_len": 0}, 32, 32),
+}
+
+
+@pytest.mark.parametrize(("form", "advance", "text"), READS_ON.values(), ids=READS_ON.keys())
+def test_within_a_visit_each_row_reads_on_where_it_stood(source, form, advance, text):
+    source = formed(source, **form)
     visit = source.read_visit(2, range(DATA.batch_size))
+    assert source.steps_per_block >= 3
     for index in range(source.steps_per_block):
         batch = source.batch_at(2 * source.steps_per_block + index)
-        begin = index * DATA.reuse_len
-        np.testing.assert_array_equal(batch["input_ids"][:, :32], visit.tokens[:, begin : begin + 32])
-        assert (batch["mem_filled"] == min(MEM_LEN, begin)).all()
+        begin = index * advance
+        np.testing.assert_array_equal(text_of(batch, source.objective)[:, :text], visit.tokens[:, begin : begin + text])
+        assert (batch["mem_filled"] == min(MEM_LEN, index * source.data.reuse_len)).all()
+
+
+def test_causal_targets_are_the_next_tokens_of_the_text_also_behind_the_window(source):
+    causal = formed(source, **TRANSFORMER_XL | {"seq_len": 32, "reuse_len": 32})
+    batches = [causal.batch_at(step) for step in range(causal.steps_per_block)]
+    for now, following in itertools.pairwise(batches):
+        np.testing.assert_array_equal(now["target_ids"][:, :-1], now["input_ids"][:, 1:])
+        np.testing.assert_array_equal(now["target_ids"][:, -1], following["input_ids"][:, 0])
+        assert (now["target_weights"] == 1).all()
+        assert (now["perm_rank"] == np.arange(32)).all()
+
+
+@pytest.mark.parametrize("form", [BERT | {"pair_loss": "next"}, {}, BERT | {"targets": "words"}], ids=str)
+def test_a_static_text_is_masked_alike_at_every_visit_and_a_dynamic_one_never(source, form):
+    for masking in ("static", "dynamic"):
+        drawn = formed(source, corpus=source_blocks(source.corpus, 13), **form | {"masking": masking})
+        rows = range(DATA.batch_size)
+        seen = {}  # block and window of it -> what was made of it
+        repeated = 0
+        for visit in range(6):
+            blocks = drawn.assign(visit, rows)[0]
+            for index in range(drawn.steps_per_block):
+                batch = drawn.batch_at(visit * drawn.steps_per_block + index)
+                for row, block in enumerate(blocks.tolist()):
+                    window = {name: array[row].tolist() for name, array in batch.items()}
+                    before = seen.setdefault((block, index), window)
+                    if before is not window:
+                        repeated += 1
+                        assert (before == window) == (masking == "static")
+        assert repeated > 50
+        different = {str(window["target_positions"]) for window in seen.values()}
+        assert len(different) > 0.9 * len(seen)  # of text to text they differ all the same
 
 
 def test_a_reversed_row_reads_its_block_backwards(source):

@@ -1,13 +1,15 @@
 """Windows have the parts, the segments and the cuts of the original."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
-from data_pipelines.windows import DRAWS, block_len, cut_windows, steps_per_block, text_len
+from data_pipelines.windows import DRAWS, block_len, cut_text, cut_windows, steps_per_block, text_len
 from tests.data_pipelines.test_spans import FALSE_ALARM, same_distribution
 from xlnet_jax.config import DataConfig
 
-SEP, CLS = 4, 3
+SEP, CLS, EOD = 4, 3, 7
 DATA = DataConfig(batch_size=64, seq_len=32, reuse_len=8, perm_size=8, num_predict=4, windows_per_block=5)
 
 
@@ -16,7 +18,7 @@ def random_blocks(rows, size, seed=0, sentence=0.1):
     return rng.integers(9, 1000, (rows, size)), rng.random((rows, size)) < sentence
 
 
-def cut(begin=8, rows=64, seed=0, sentence=0.1):
+def cut(begin=8, rows=64, seed=0, sentence=0.1, data=DATA):
     size = block_len(DATA)
     tokens, cuts = random_blocks(rows, size, seed, sentence)
     partner, partner_cuts = random_blocks(rows, size, seed + 1, sentence)
@@ -25,7 +27,7 @@ def cut(begin=8, rows=64, seed=0, sentence=0.1):
         tokens,
         cuts,
         partner,
-        cut_windows(tokens, cuts, partner, partner_cuts, begin, uniform, DATA, SEP, CLS),
+        cut_windows(tokens, cuts, partner, partner_cuts, begin, uniform, data, SEP, CLS),
     )
 
 
@@ -54,6 +56,37 @@ def test_b_follows_a_at_a_cut_point_in_half_of_the_rows():
         first_sep = np.flatnonzero(ids == SEP)[0]
         following = np.flatnonzero((tokens[b, 16:] == ids[first_sep + 1]) & cuts[b, 16:])
         assert following.size  # B begins where a sentence does
+
+
+@pytest.mark.parametrize("sentence", [0.3, 0.0], ids=["cut between sentences", "no sentence ends"])
+def test_in_order_or_not_a_and_b_are_one_stretch_of_text_cut_once(sentence):
+    data = dataclasses.replace(DATA, pair_loss="order")
+    tokens, cuts, _, window = cut(rows=2000, sentence=sentence, data=data)
+    total = text_len(data)
+    lengths = np.zeros(total + 1, int)
+    for b in range(2000):
+        ids = window.input_ids[b]
+        first_sep = np.flatnonzero(ids == SEP)[0]
+        a, b_part = ids[8:first_sep], ids[first_sep + 1 : -2]
+        first, second = (a, b_part) if window.is_next[b] else (b_part, a)
+        np.testing.assert_array_equal(np.concatenate([first, second]), tokens[b, 16 : 16 + total])
+        assert cuts[b, 16 + len(first)] or not cuts[b, 17 : 16 + total].any()
+        assert (window.segment_ids[b, 8 : first_sep + 1] == 0).all()
+        lengths[len(a)] += 1
+    assert lengths[0] == lengths[total] == 0
+    assert abs(window.is_next.mean() - 0.5) < 5 * 0.5 / np.sqrt(2000)
+
+
+def test_sentences_are_text_without_a_gap_then_sep_and_cls_also_over_the_ends_of_documents():
+    for reuse_len in (0, 8):
+        data = dataclasses.replace(DATA, window="sentences", reuse_len=reuse_len)
+        tokens, _ = random_blocks(64, block_len(data))
+        tokens[:, 20] = EOD
+        assert steps_per_block(block_len(data), data) == data.windows_per_block
+        window = cut_text(tokens, 8, data, SEP, CLS)
+        np.testing.assert_array_equal(window.input_ids[:, :30], tokens[:, 8:38])
+        assert (window.input_ids[:, 30:] == [SEP, CLS]).all()
+        assert (window.segment_ids == np.append(np.zeros(31), 2)).all()
 
 
 def test_text_without_a_cut_point_still_fills_the_window():

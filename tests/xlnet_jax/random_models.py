@@ -1,5 +1,8 @@
 """Small networks with random weights."""
 
+import dataclasses
+
+import jax
 import numpy as np
 
 from xlnet_jax.config import HeadConfig, ModelConfig
@@ -11,6 +14,11 @@ SMALL = ModelConfig(
     vocab_size=40, num_layers=3, d_model=24, num_heads=4, d_head=6, d_ff=20, mem_len=5, dropout=0.0,
     attention_dropout=0.0,
 )  # fmt: skip
+CAUSAL = dataclasses.replace(SMALL, num_layers=2, attn_type="uni", num_segments=0)
+BERT = dataclasses.replace(
+    SMALL, mem_len=0, positions="learned", max_positions=18, activation="gelu_erf", num_segments=2
+)
+ROBERTA = dataclasses.replace(BERT, position_offset=2, num_segments=1, layer_norm_eps=1e-5)
 HEADS = {
     "lm": None,
     "classification": HeadConfig("classification", 3, "first", scope="classification_mnli", labels=("a", "b", "c")),
@@ -31,5 +39,11 @@ def random_params(config, head, seed=0):
     return nest({path: rng.normal(scale=0.3, size=s.shape).astype(np.float32) for path, s in shapes.items()})
 
 
+def strong_params(config, head=None):
+    """Large enough that attention has its say."""
+    return jax.tree.map(lambda weight: 2 * weight, random_params(config, head))
+
+
 def random_model(config=SMALL, head=None, tokenizer=None):
-    return Pretrained(config, random_params(config, head), head, tokenizer, reuse_len=4)
+    reuse_len = 4 if config.mem_len else None
+    return Pretrained(config, random_params(config, head), head, tokenizer, reuse_len=reuse_len)

@@ -25,6 +25,8 @@ def checkpoint(tmp_path_factory):
     folder = tmp_path_factory.mktemp("generate")
     xlnet_jax.save(random_model(TINY, tokenizer=tokenizer), folder / "lm")
     xlnet_jax.save(random_model(TINY, HEADS["classification"], tokenizer), folder / "classifier")
+    causal = dataclasses.replace(TINY, attn_type="uni", num_segments=0)
+    xlnet_jax.save(random_model(causal, tokenizer=tokenizer), folder / "causal")
     return folder / "lm"
 
 
@@ -56,6 +58,15 @@ def test_one_text_is_printed_as_it_grows_and_is_the_same(checkpoint, capsys):
     assert len(grown) > 70
 
 
+def test_a_causal_checkpoint_goes_on_from_its_prompts(checkpoint, capsys):
+    args = [checkpoint.parent / "causal", "--prompt", "It is", "Emma", "--max-new-tokens", 4, "--context", 16, "--json"]
+    limits = ["--temperature", 1.5, "--top-k", 50, "--top-p", 0.95, "--num-samples", 2]
+    records = [json.loads(line) for line in printed(capsys, *args, *limits).splitlines()]
+    assert [r["prompt"] for r in records] == ["It is", "It is", "Emma", "Emma"]
+    assert all(r["text"].startswith(r["prompt"]) and len(r["log_probs"]) == 4 for r in records)
+    assert records[0]["text"] != records[1]["text"]
+
+
 def test_a_checkpoint_without_a_tokenizer_takes_one(checkpoint, tmp_path, capsys):
     bare, args = tmp_path / "bare", ["--prompt", "It is", "--context", 16, "--max-new-tokens", 2]
     xlnet_jax.save(dataclasses.replace(xlnet_jax.load(checkpoint), tokenizer=None), bare)
@@ -81,10 +92,11 @@ def test_a_checkpoint_without_a_tokenizer_takes_one(checkpoint, tmp_path, capsys
         (["{lm}", "--prompt", "a", "--topp", "1"], "unknown setting --topp: did you mean --top-p?"),
         (["{classifier}", "--prompt", "a"], "has a head for classification, and no vocabulary scores"),
         (["{lm}/nothing", "--prompt", "a"], "no such folder"),
+        (["{causal}", "--prompt", "a ___"], "has gaps, and the checkpoint reads from left to right (clm)"),
     ],
 )
 def test_a_mistake_of_the_command_is_one_line(checkpoint, argv, message):
-    places = {"lm": checkpoint, "classifier": checkpoint.parent / "classifier"}
+    places = {"lm": checkpoint, **{name: checkpoint.parent / name for name in ("classifier", "causal")}}
     with pytest.raises(InputError) as mistake:
         generate.main([word.format(**places) for word in argv])
     assert message in str(mistake.value)

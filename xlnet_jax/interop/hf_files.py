@@ -4,6 +4,7 @@ import dataclasses
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import ml_dtypes  # noqa: F401 - teaches NumPy bfloat16, which safetensors asks it for
 import numpy as np
@@ -12,10 +13,10 @@ import safetensors.numpy
 
 from data_pipelines.tokenizer import MODEL_FILE, Settings, Tokenizer, read_settings
 from xlnet_jax.config import InputError
-from xlnet_jax.interop import hf
+from xlnet_jax.interop import hf_bert, hf_xlnet
 from xlnet_jax.interop.json_file import read_json
-from xlnet_jax.interop.pretrained import Found, Pretrained, check_sizes
-from xlnet_jax.interop.weights import to_theirs
+from xlnet_jax.interop.pretrained import Found, Pretrained
+from xlnet_jax.interop.weights import left_behind, to_theirs
 
 CONFIG, TOKENIZER_CONFIG = "config.json", "tokenizer_config.json"
 SAFETENSORS, TORCH = "model.safetensors", "pytorch_model.bin"
@@ -30,55 +31,26 @@ def recognised(folder: Path) -> bool:
 def read(folder: Path) -> Found:
     """What the folder holds. InputError on files that are damaged or contradict each other."""
     theirs = read_json(folder / CONFIG)
-    if theirs.get("model_type", "xlnet") != "xlnet":
-        raise InputError(f"{folder / CONFIG}: model_type {theirs['model_type']} is not xlnet")
-    variables, notes = _tensors(folder), []
-    if not any(name.startswith(hf.BODY + ".") for name in variables):
-        variables = {f"{hf.BODY}.{name}": value for name, value in variables.items()}  # saved by the bare XLNetModel
-    tied = variables.pop(hf.TIED, None)
-    if tied is not None and not np.array_equal(tied, variables.get(f"{hf.BODY}.word_embedding.weight", ())):
-        raise InputError(f"{folder}: {hf.TIED} is not the embedding; ours are tied")
-    shapes = {name: tuple(value.shape) for name, value in variables.items()}
-    where = str(folder / CONFIG)
-    sizes = hf.sizes_of(shapes)
-    if "num_layers" not in sizes:
-        raise InputError(f"{folder}: no layer of an XLNet is among its {len(variables)} tensors")
-    config, head = hf.settings_of(theirs, shapes, where)
-    check_sizes(config, sizes, where)
-    if config.activation == "gelu_erf":
-        notes.append(
-            "config.json says ff_activation gelu, which is the exact one in transformers; the 2019 weights were "
-            "trained with its tanh form: --activation gelu if these are theirs"
-        )
-    if theirs.get("bi_data"):
-        notes.append("bi_data: transformers reads the second half of a batch backwards; here each row has its own flag")
-    if head and head.task == "regression" and not theirs.get("architectures"):
-        notes.append("config.json names no architecture: one score a text is taken for regression")
-    if not config.untie_r and not _alike_in_all_layers(variables):
-        config = dataclasses.replace(config, untie_r=True)
-        notes.append("config.json says untie_r false, but the r biases differ from layer to layer: kept untied")
+    model_type = theirs.get("model_type", "xlnet")
+    if model_type not in ("xlnet", *hf_bert.DIALECTS):
+        known = ", ".join(("xlnet", *hf_bert.DIALECTS))
+        raise InputError(f"{folder / CONFIG}: model_type {model_type} is none of {known}")
     tokenizer, tokenizer_notes = _tokenizer(folder)
-    return Found(
-        config, head, hf.weights(config, head), variables, tokenizer, theirs.get("reuse_len") or None,
-        hf.extra_of(theirs), (*notes, *tokenizer_notes),
-    )  # fmt: skip
+    read_network = hf_xlnet.read if model_type == "xlnet" else hf_bert.read
+    found = read_network(theirs, _tensors(folder), folder)
+    return dataclasses.replace(found, tokenizer=tokenizer, notes=(*found.notes, *tokenizer_notes))
 
 
 def write(pretrained: Pretrained, folder: Path) -> list[str]:
     """Fills an empty folder. Returns what a reader should know of it. InputError on what Hugging Face cannot hold."""
     p = pretrained
-    config = hf.to_config(p.model, p.head, p.reuse_len, p.extra)
-    tensors = to_theirs(p.params, hf.weights(p.model, p.head))
+    family: Any = hf_bert if p.model.positions == "learned" else hf_xlnet
+    config, table = family.to_config(p), family.weights(p.model, p.head)
+    tensors = to_theirs(p.params, table)
     safetensors.numpy.save_file(tensors, folder / SAFETENSORS, metadata={"format": "pt"})
     (folder / CONFIG).write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
-    notes = []
-    if p.model.profile != "default":
-        notes.append("the profile paper2019 is not written: transformers attends to whatever memory it is given")
-    if p.model.attention_dropout != p.model.dropout:
-        notes.append(
-            f"attention_dropout {p.model.attention_dropout} is not written: there is one dropout, {p.model.dropout}"
-        )
-    return notes + (_write_tokenizer(p.tokenizer, folder) if p.tokenizer else [])
+    notes = [*family.notes_of(p), *left_behind(p.params, table)]
+    return notes + (_write_tokenizer(p.tokenizer, folder, family.PADDING_SIDE) if p.tokenizer else [])
 
 
 def _tensors(folder: Path) -> dict[str, np.ndarray]:
@@ -134,14 +106,6 @@ def _load_torch(file: Path) -> dict[str, np.ndarray]:
         raise InputError(f"{file} is damaged or truncated, or no dictionary of tensors: {reason}") from None
 
 
-def _alike_in_all_layers(variables: dict[str, np.ndarray]) -> bool:
-    for name in ("r_w_bias", "r_r_bias", "r_s_bias"):
-        layers = [v for k, v in variables.items() if k.endswith(f"rel_attn.{name}")]
-        if any(not np.array_equal(layers[0], other) for other in layers[1:]):
-            return False
-    return True
-
-
 _OUR_SETTINGS = "xlnet_jax"  # key in tokenizer_config.json: the way back keeps every setting
 TOKENIZER_DIFFERENCES = (
     "the tokenizer of transformers gives our ids but for four things: it leaves pieces such as '1,' whole where "
@@ -172,7 +136,7 @@ def _tokenizer(folder: Path) -> tuple[Tokenizer | None, list[str]]:
     return Tokenizer.load(file, lambda: settings), []
 
 
-def _write_tokenizer(tokenizer: Tokenizer, folder: Path) -> list[str]:
+def _write_tokenizer(tokenizer: Tokenizer, folder: Path, padding_side: str) -> list[str]:
     (folder / MODEL_FILE).write_bytes(tokenizer.model)
     settings = tokenizer.settings
     theirs = {
@@ -180,7 +144,7 @@ def _write_tokenizer(tokenizer: Tokenizer, folder: Path) -> list[str]:
         "do_lower_case": settings.lower,
         "remove_space": settings.remove_space,
         "keep_accents": settings.keep_accents or settings.normalization != "english",
-        "padding_side": "left",
+        "padding_side": padding_side,
         _OUR_SETTINGS: dataclasses.asdict(settings),
     }
     (folder / TOKENIZER_CONFIG).write_text(json.dumps(theirs, indent=2) + "\n")

@@ -1,6 +1,6 @@
 """A network with its weights and its tokenizer: what a checkpoint of any format comes to."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -11,8 +11,17 @@ import numpy as np
 
 from data_pipelines.tokenizer import CLS, PAD, SEP, Tokenizer
 from xlnet_jax.config import HeadConfig, InputError, ModelConfig, Objective
-from xlnet_jax.interop.weights import Mismatch, Weight, abstract_params, flatten, initial_params, nest, size, to_ours
-from xlnet_jax.models.backbone import Backbone
+from xlnet_jax.interop.weights import (
+    Mismatch,
+    Weight,
+    abstract_params,
+    flatten,
+    initial_params,
+    optional_params,
+    size,
+    to_ours,
+)
+from xlnet_jax.models.encoder import build_encoder
 from xlnet_jax.models.heads import build_model
 from xlnet_jax.models.inputs import Inputs, text_inputs
 from xlnet_jax.rules import validate_network
@@ -66,11 +75,11 @@ class Pretrained:
         return _hidden_states_BLD(self.model, self.params["backbone"], inputs)
 
 
-def _run_backbone(config: ModelConfig, backbone_params: Any, inputs: Inputs) -> jax.Array:
-    return cast(Any, Backbone(config).apply({"params": backbone_params}, inputs)).content_BLD
+def _run_encoder(config: ModelConfig, backbone_params: Any, inputs: Inputs) -> jax.Array:
+    return cast(Any, build_encoder(config).apply({"params": backbone_params}, inputs)).content_BLD
 
 
-_hidden_states_BLD = jax.jit(_run_backbone, static_argnums=0)
+_hidden_states_BLD = jax.jit(_run_encoder, static_argnums=0)
 
 
 @dataclass(frozen=True)
@@ -92,7 +101,7 @@ def assemble(found: Found, where: str, partial: bool) -> Pretrained:
     it is drawn afresh or left behind, and noted."""
     validate_network(found.model, found.head, where)
     check_tokenizer(found.tokenizer, found.model, where)
-    shapes = abstract_params(found.model, found.head)
+    shapes = optional_params(found.model, found.head) | abstract_params(found.model, found.head)
     params, mismatch = to_ours(found.variables, found.table, shapes)
     notes = [*found.notes, *_precision(found.variables, where)]
     if mismatch:
@@ -122,10 +131,11 @@ def _precision(variables: Mapping[str, np.ndarray], where: str) -> list[str]:
 
 def check_params(pretrained: Pretrained, where: str) -> None:
     """InputError where parameters are missing, too many, or not of the shapes that the settings say."""
-    shapes, flat = abstract_params(pretrained.model, pretrained.head), flatten(pretrained.params)
-    optional = {"backbone/mask_embedding"}  # of the query stream: what masks pieces, or predicts the next, has none
+    needed, flat = abstract_params(pretrained.model, pretrained.head), flatten(pretrained.params)
+    optional = optional_params(pretrained.model, pretrained.head)
+    shapes = optional | needed
     wrong = Mismatch(
-        missing=sorted(shapes.keys() - flat.keys() - optional),
+        missing=sorted(shapes.keys() - flat.keys() - optional.keys()),
         unknown=sorted(flat.keys() - shapes.keys()),
         misshapen=[
             f"{path} is {size(flat[path].shape)}, not {size(shapes[path].shape)}"
@@ -135,18 +145,6 @@ def check_params(pretrained: Pretrained, where: str) -> None:
     )
     if wrong:
         raise InputError(f"{where} is not whole: {wrong}")
-
-
-def with_drawn(
-    params: Mapping[str, Any], model: ModelConfig, head: HeadConfig | None, table: Iterable[Weight]
-) -> tuple[dict[str, Any], list[str]]:
-    """The parameters with those that the table requires and that are missing from the initialiser, and their paths."""
-    flat = flatten(params)
-    drawn = sorted({w.path for w in table if w.required} - flat.keys())
-    if drawn:
-        initial = flatten(initial_params(model, head))
-        flat |= {path: np.asarray(initial[path]) for path in drawn}
-    return nest(flat), drawn
 
 
 def check_tokenizer(tokenizer: Tokenizer | None, model: ModelConfig, where: str) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal
 
 from xlnet_jax.config import HeadConfig, InputError, ModelConfig
-from xlnet_jax.interop.weights import TWO_LEADING_ONES, Weight
+from xlnet_jax.interop.weights import TWO_LEADING_ONES, Weight, refuse_beyond_xlnet
 
 BODY = "model/transformer"
 SUMMARY = "model/sequnece_summary"  # as the original spells it
@@ -145,6 +145,7 @@ def model_config(theirs: Mapping[str, Any], where: str) -> ModelConfig:
 
 def to_config(config: ModelConfig, head: HeadConfig | None) -> dict[str, Any]:
     """The xlnet_config.json of a network. InputError on what the original cannot hold."""
+    refuse_beyond_xlnet(config, "the original")
     if config.activation == "gelu_erf":
         raise InputError(
             "the original cannot hold activation gelu_erf: its gelu is the tanh form; --activation gelu takes these "

@@ -13,7 +13,7 @@ from xlnet_jax.config import InputError, ModelConfig
 from xlnet_jax.interop import tf1
 from xlnet_jax.interop.json_file import read_json
 from xlnet_jax.interop.pretrained import Found, Pretrained, check_sizes
-from xlnet_jax.interop.weights import to_theirs
+from xlnet_jax.interop.weights import left_behind, to_theirs
 
 CONFIG, RELEASE = "xlnet_config.json", "xlnet_model.ckpt"
 CONFIGS = (CONFIG, "config.json")  # of a release, and of what the original's training writes
@@ -53,7 +53,8 @@ def write(pretrained: Pretrained, folder: Path) -> list[str]:
     tf = tensorflow()
     p = pretrained
     config = tf1.to_config(p.model, p.head)
-    variables = to_theirs(p.params, tf1.weights(p.model, p.head))
+    table = tf1.weights(p.model, p.head)
+    variables = to_theirs(p.params, table)
     names = sorted(variables)
     tf.raw_ops.SaveV2(
         prefix=str(folder / RELEASE),
@@ -69,6 +70,7 @@ def write(pretrained: Pretrained, folder: Path) -> list[str]:
     if p.head and p.head.task in ("classification", "regression", "multiple_choice"):
         flags += [f"--summary_type={p.head.summary}", f"--use_summ_proj={p.head.use_projection}"]
     notes = [f"{CONFIG} holds sizes alone; the original takes the rest as flags: {' '.join(flags)}"]
+    notes += left_behind(p.params, table)
     if p.head and p.head.labels:
         notes.append(f"the names of the labels are not written: {', '.join(p.head.labels)}")
     if m.attn_type == "uni":

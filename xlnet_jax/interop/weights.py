@@ -9,8 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 from flax.core import meta
 
-from xlnet_jax.config import HeadConfig, ModelConfig
+from xlnet_jax.config import HeadConfig, InputError, ModelConfig
 from xlnet_jax.models.heads import init_params
+from xlnet_jax.models.pairs import PairHead
 
 
 class Layout(NamedTuple):
@@ -58,10 +59,24 @@ def initial_params(config: ModelConfig, head: HeadConfig | None, seed: int = 0) 
 
 
 def abstract_params(config: ModelConfig, head: HeadConfig | None) -> dict[str, jax.ShapeDtypeStruct]:
-    """Path -> shape of every parameter. Nothing is computed."""
-    width = jax.ShapeDtypeStruct((config.d_model,), jnp.float32)
+    """Path -> shape of every parameter that heads and streams have a use for. Nothing is computed."""
+    shapes = flatten(jax.eval_shape(lambda: initial_params(config, head)))
     # Finetuning has no query stream, and yet keeps what another pretraining would start from.
-    return {"backbone/mask_embedding": width, **flatten(jax.eval_shape(lambda: initial_params(config, head)))}
+    return _query_stream(config) | shapes
+
+
+def optional_params(config: ModelConfig, head: HeadConfig | None) -> dict[str, jax.ShapeDtypeStruct]:
+    """Path -> shape of what a checkpoint may have or lack: of the query stream, which plm alone learns, and of the
+    pairs of texts (models/pairs.py), which data.pair_loss asks for."""
+    hidden = jax.ShapeDtypeStruct((1, 1, config.d_model), jnp.float32)
+    pairs = jax.eval_shape(lambda rows: meta.unbox(PairHead(config).init(jax.random.key(0), rows)["params"]), hidden)
+    return _query_stream(config) | ({} if head else flatten({"pair_head": pairs}))
+
+
+def _query_stream(config: ModelConfig) -> dict[str, jax.ShapeDtypeStruct]:
+    if config.positions != "relative":
+        return {}
+    return {"backbone/mask_embedding": jax.ShapeDtypeStruct((config.d_model,), jnp.float32)}
 
 
 def flatten(params: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -85,13 +100,19 @@ def nest(flat: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def to_theirs(params: Mapping[str, Any], table: Iterable[Weight]) -> dict[str, np.ndarray]:
-    """Their names -> arrays. Weights that are not required and that we lack are left out."""
+    """Their names -> arrays. Weights that we lack are left out."""
     flat = flatten(params)
     return {
         w.name: np.ascontiguousarray(w.layout.to_theirs(np.asarray(flat[w.path])[w.part]))
         for w in table
-        if w.required or w.path in flat
+        if w.path in flat
     }
+
+
+def left_behind(params: Mapping[str, Any], table: Iterable[Weight]) -> list[str]:
+    """A note that names the parameters for which the table has no place, where there are any."""
+    paths = sorted(flatten(params).keys() - {w.path for w in table})
+    return [f"the format has no place for {', '.join(paths)}: left behind"] if paths else []
 
 
 def to_ours(
@@ -128,6 +149,15 @@ def to_ours(
             flat[w.path] = np.ascontiguousarray(w.layout.to_ours(given), dtype=np.float32)
     mismatch.unknown += sorted(variables.keys() - known)
     return nest({path: value for path, value in flat.items() if path not in incomplete - instead.keys()}), mismatch
+
+
+def refuse_beyond_xlnet(config: ModelConfig, holder: str) -> None:
+    """InputError on what a format of XLNet alone cannot hold."""
+    for name, value in (("positions", "relative"), ("norm", "post")):
+        if getattr(config, name) != value:
+            raise InputError(f"{holder} cannot hold model.{name} {getattr(config, name)}: native can")
+    if not config.num_segments:
+        raise InputError(f"{holder} cannot hold a network without segment encodings (model.num-segments 0): native can")
 
 
 def size(shape: Iterable[int]) -> str:

@@ -4,7 +4,8 @@
     out   = dropout(softmax(score, masked)) v
 
 The streams share keys and values and differ in which rows ask and what each may see, so their rows run together:
-T = L content rows, then P query rows at the target positions. Only the relative shift tells them apart.
+T = L content rows, then P query rows at the target positions. Only the relative shift tells them apart. Without the
+second and third term it is the attention of a network that adds positions to its embeddings.
 """
 
 import jax
@@ -98,43 +99,54 @@ def kept(key: jax.Array, rate: float, shape: tuple[int, ...]) -> jnp.ndarray:
     return halves[..., :last] >= round(rate * 2**16)
 
 
-def relative_attention_BNTH(
+def attention_BNTH(
     query_BNTH: jnp.ndarray,
     key_BNKH: jnp.ndarray,
     value_BNKH: jnp.ndarray,
-    position_key_BNRH: jnp.ndarray,
-    segment_key_2NH: jnp.ndarray | None,
-    biases_3NH: jnp.ndarray,
     masked_BTK: jnp.ndarray,
-    other_segment_BTK: jnp.ndarray | None,
-    target_positions_BP: jnp.ndarray | None,
     kept_BNTK: jnp.ndarray | None,
+    *,
+    biases_3NH: jnp.ndarray | None = None,
+    position_key_BNRH: jnp.ndarray | None = None,
+    target_positions_BP: jnp.ndarray | None = None,
+    segment_key_2NH: jnp.ndarray | None = None,
+    other_segment_BTK: jnp.ndarray | None = None,
 ) -> jnp.ndarray:
-    """What each row reads.
+    """What each row reads. What is None has no part in the scores.
 
-    position_key_BNRH: of the direction in which each example reads; segment_key_2NH: of the same and of another
-    segment; biases_3NH: r_w, r_r, r_s; target_positions_BP: of the last P rows; masked_BTK: float32, 0 or MASKED;
-    other_segment_BTK: float32, 1 = another segment; kept_BNTK: the probabilities that dropout leaves, not scaled up
-    here. Softmax in float32.
+    masked_BTK: float32, 0 or MASKED; kept_BNTK: the probabilities that dropout leaves, not scaled up here; biases_3NH:
+    r_w, r_r, r_s; position_key_BNRH: of the direction in which each example reads; target_positions_BP: of the last P
+    rows; segment_key_2NH: of the same and of another segment; other_segment_BTK: float32, 1 = another segment. Softmax
+    in float32.
     """
-    keys = key_BNKH.shape[2]
-    queries = 0 if target_positions_BP is None else target_positions_BP.shape[1]
-    content = query_BNTH.shape[2] - queries
-    r_w, r_r, r_s = (biases_3NH[i, None, :, None].astype(query_BNTH.dtype) for i in range(3))
+    if biases_3NH is None:
+        with_r_w = with_r_r = with_r_s = query_BNTH
+    else:
+        with_r_w, with_r_r, with_r_s = (
+            query_BNTH + biases_3NH[i, None, :, None].astype(query_BNTH.dtype) for i in range(3)
+        )
     scale = 1.0 / query_BNTH.shape[-1] ** 0.5
-
-    to_position_BNTH = (query_BNTH + r_r) * scale
-    by_distance_BNLR = product("BNTH,BNRH->BNTR", to_position_BNTH[:, :, :content], position_key_BNRH)
-    position_BNTK = shift_content_BNLK(by_distance_BNLR, keys)
-    if target_positions_BP is not None:
-        by_distance_BNPR = product("BNTH,BNRH->BNTR", to_position_BNTH[:, :, content:], position_key_BNRH)
-        query_part = shift_query_BNPK(by_distance_BNPR, target_positions_BP, keys)
-        position_BNTK = jnp.concatenate([position_BNTK, query_part], axis=2)
-
-    scores_BNTK = product("BNTH,BNKH->BNTK", (query_BNTH + r_w) * scale, key_BNKH) + position_BNTK
+    scores_BNTK = product("BNTH,BNKH->BNTK", with_r_w * scale, key_BNKH)
+    if position_key_BNRH is not None:
+        scores_BNTK += _position_scores_BNTK(
+            with_r_r * scale, position_key_BNRH, target_positions_BP, key_BNKH.shape[2]
+        )
     if segment_key_2NH is not None and other_segment_BTK is not None:
         # Softmax does not see what all keys of a row share: only the difference of the two segment scores counts.
         difference_NH = segment_key_2NH[1] - segment_key_2NH[0]
-        segment_BNT = product("BNTH,NH->BNT", (query_BNTH + r_s) * scale, difference_NH)
+        segment_BNT = product("BNTH,NH->BNT", with_r_s * scale, difference_NH)
         scores_BNTK += segment_BNT[..., None] * other_segment_BTK[:, None]
     return attend_BNTH(scores_BNTK + masked_BTK[:, None], value_BNKH, kept_BNTK)
+
+
+def _position_scores_BNTK(
+    query_BNTH: jnp.ndarray, position_key_BNRH: jnp.ndarray, target_positions_BP: jnp.ndarray | None, keys: int
+) -> jnp.ndarray:
+    queries = 0 if target_positions_BP is None else target_positions_BP.shape[1]
+    content = query_BNTH.shape[2] - queries
+    by_distance_BNLR = product("BNTH,BNRH->BNTR", query_BNTH[:, :, :content], position_key_BNRH)
+    of_content_BNLK = shift_content_BNLK(by_distance_BNLR, keys)
+    if target_positions_BP is None:
+        return of_content_BNLK
+    by_distance_BNPR = product("BNTH,BNRH->BNTR", query_BNTH[:, :, content:], position_key_BNRH)
+    return jnp.concatenate([of_content_BNLK, shift_query_BNPK(by_distance_BNPR, target_positions_BP, keys)], axis=2)

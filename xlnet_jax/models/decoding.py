@@ -14,10 +14,10 @@ from typing import Any, NamedTuple, cast
 import jax
 import jax.numpy as jnp
 
-from xlnet_jax.config import ModelConfig
+from xlnet_jax.config import InputError, ModelConfig
 from xlnet_jax.models.attention import MASKED, attend_BNTH, product
-from xlnet_jax.models.backbone import FeedForward, Norm
 from xlnet_jax.models.inputs import compact_inputs
+from xlnet_jax.models.layers import FeedForward, Norm
 from xlnet_jax.models.lm import XLNetLM
 from xlnet_jax.models.positions import distances_R, signals_2RF
 
@@ -43,7 +43,9 @@ class Decoder(NamedTuple):
 @functools.partial(jax.jit, static_argnums=(0, 2, 3))
 def prepare(config: ModelConfig, params: dict[str, Any], context: int, ahead: bool) -> Decoder:
     """params: of XLNetLM; context: C, positions that are kept; ahead: whether rows look at positions behind their own
-    too, as in a gap."""
+    too, as in a gap. InputError without relative positions: a cache that goes on beyond its context has no places."""
+    if config.positions != "relative":
+        raise InputError(f"model.positions {config.positions}: tokens are written one by one with relative ones alone")
 
     def as_computed(path: Any, weight: Any) -> jax.Array:
         is_float32 = any("norm" in str(key) or "output_bias" in str(key) for key in path)
@@ -97,7 +99,10 @@ def prefill(
         return jnp.pad(of_rows_ELH, ((0, 0), (0, room), (0, 0)))[:, :slots]
 
     # What becomes memory is the input of each layer.
-    by_layer = list(zip(decoder.layers, outputs.new_mems_ZBMD, strict=True))
+    by_layer = [
+        (layer, _asking(config, layer, mems_BLD))
+        for layer, mems_BLD in zip(decoder.layers, outputs.new_mems_ZBMD, strict=True)
+    ]
     position_BL = jnp.where(known_BL, jnp.arange(length)[None], EMPTY)
     position_BC = jnp.pad(position_BL, ((0, 0), (0, room)), constant_values=EMPTY)[:, :slots]
     keys, values = (tuple(in_slots_ECH(name, *pair) for pair in by_layer) for name in "kv")
@@ -129,19 +134,33 @@ def advance(
     keys, values = [], []
     for z, layer in enumerate(decoder.layers):
         weights = layer["attention"]
-        key_BN1H, value_BN1H = (_in_heads_BNTH(config, rows_BTD[:, :1] @ weights[name]) for name in "kv")
+        asking_BTD = _asking(config, layer, rows_BTD)
+        key_BN1H, value_BN1H = (_in_heads_BNTH(config, asking_BTD[:, :1] @ weights[name]) for name in "kv")
         keys.append(_put(cache.keys[z], key_BN1H, slot_B))
         values.append(_put(cache.values[z], value_BN1H, slot_B))
-        query_BNTH = _in_heads_BNTH(config, rows_BTD @ weights["q"])
+        query_BNTH = _in_heads_BNTH(config, asking_BTD @ weights["q"])
         key_BNCH, value_BNCH = (of[z].reshape(batch, config.num_heads, slots, -1) for of in (keys, values))
         biases_3NH = weights["biases"] if config.untie_r else backbone["biases"]
         scores_BNTC = _scores_BNTC(query_BNTH, key_BNCH, decoder.position_keys[z], column_BTC, biases_3NH)
         read_BNTH = attend_BNTH(scores_BNTC + masked_BTC[:, None], value_BNCH, None)
         out_BTD = jnp.swapaxes(read_BNTH, 1, 2).reshape(*rows_BTD.shape[:2], -1) @ weights["o"]
-        rows_BTD = cast(Any, Norm(config).apply({"params": weights["norm"]}, rows_BTD + out_BTD))
-        rows_BTD = cast(Any, FeedForward(config, False).apply({"params": layer["feed_forward"]}, rows_BTD))
+        rows_BTD = rows_BTD + out_BTD
+        if config.norm == "post":
+            rows_BTD = _norm(config, weights, rows_BTD)
+        rows_BTD = cast(Any, FeedForward(config, 0.0, False).apply({"params": layer["feed_forward"]}, rows_BTD))
+    if config.norm == "pre":
+        rows_BTD = _norm(config, backbone, rows_BTD)
     logits_B1V = product("BTD,VD->BTV", rows_BTD[:, -1:], backbone["word_embedding"])
     return Cache(tuple(keys), tuple(values), held_BC), logits_B1V[:, 0] + decoder.params["output_bias"][None]
+
+
+def _asking(config: ModelConfig, layer: dict[str, Any], rows_BTD: jnp.ndarray) -> jnp.ndarray:
+    """What the projections of a layer read of its rows (models/backbone.py)."""
+    return _norm(config, layer["attention"], rows_BTD) if config.norm == "pre" else rows_BTD
+
+
+def _norm(config: ModelConfig, weights: dict[str, Any], rows_BTD: jnp.ndarray) -> jnp.ndarray:
+    return cast(Any, Norm(config).apply({"params": weights["norm"]}, rows_BTD))
 
 
 def _in_heads_BNTH(config: ModelConfig, projected_BTE: jnp.ndarray) -> jnp.ndarray:

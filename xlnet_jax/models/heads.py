@@ -1,4 +1,4 @@
-"""What finetuning puts on the backbone: one label or number a text, one label a token, one of several texts
+"""What finetuning puts on the network: one label or number a text, one label a token, one of several texts
 (`function_builder.py`, `run_race.py`). Question answering is in question_answering.py."""
 
 from collections.abc import Sequence
@@ -9,8 +9,9 @@ import jax
 import jax.numpy as jnp
 
 from xlnet_jax.config import HeadConfig, ModelConfig
-from xlnet_jax.models.backbone import Backbone, partitioned_dense
+from xlnet_jax.models.encoder import build_encoder, build_lm
 from xlnet_jax.models.inputs import Inputs, dense_inputs, text_inputs
+from xlnet_jax.models.layers import partitioned_dense
 from xlnet_jax.models.lm import XLNetLM
 from xlnet_jax.models.question_answering import XLNetForQuestionAnswering
 from xlnet_jax.models.summary import SequenceSummary
@@ -37,7 +38,7 @@ class XLNetForSequence(nn.Module):
         (`text_windows`); train: apply dropout (takes the rng "dropout").
         """
         head = self.head
-        backbone, mems_ZBMD = Backbone(self.config, name="backbone"), None
+        backbone, mems_ZBMD = build_encoder(self.config, "backbone"), None
         for window in earlier:
             mems_ZBMD = backbone(window, mems_ZBMD, train=train).new_mems_ZBMD
         hidden_BLD = backbone(inputs, mems_ZBMD, train=train).content_BLD
@@ -58,7 +59,7 @@ class XLNetForTokens(nn.Module):
     @nn.compact
     def __call__(self, inputs: Inputs, *, train: bool = False) -> jnp.ndarray:
         """float32 [B, L, labels]."""
-        hidden_BLD = Backbone(self.config, name="backbone")(inputs, train=train).content_BLD
+        hidden_BLD = build_encoder(self.config, "backbone")(inputs, train=train).content_BLD
         dense = partitioned_dense(self.config, "logits", self.head.num_labels, ("embed", None))
         return dense(hidden_BLD).astype(jnp.float32)
 
@@ -66,9 +67,8 @@ class XLNetForTokens(nn.Module):
 def init_params(config: ModelConfig, head: HeadConfig | None, key: jax.Array) -> Any:
     """Parameters by the initialiser, boxed with the logical names of their axes: nested dicts."""
     model, ids = build_model(config, head), jnp.zeros((1, 2), jnp.int32)
-    if isinstance(model, XLNetLM):
-        segments = ids if config.num_segments else None
-        return model.init(key, dense_inputs(ids, segment_ids_BL=segments, predicted_BL=ids))["params"]
+    if isinstance(model, XLNetLM) and config.positions == "relative":
+        return model.init(key, dense_inputs(ids, segment_ids_BL=ids, predicted_BL=ids))["params"]
     if isinstance(model, XLNetForQuestionAnswering):
         return model.init(key, text_inputs(ids, segment_ids_BL=ids), ids[:, 0], ids, ids[:, 0])["params"]
     if isinstance(model, XLNetForSequence):
@@ -80,7 +80,7 @@ def init_params(config: ModelConfig, head: HeadConfig | None, key: jax.Array) ->
 def build_model(config: ModelConfig, head: HeadConfig | None) -> nn.Module:
     """The network of a checkpoint: language modelling where there is no head."""
     if head is None:
-        return XLNetLM(config)
+        return build_lm(config)
     if head.task == "question_answering":
         return XLNetForQuestionAnswering(config)
     return XLNetForTokens(config, head) if head.task == "token_classification" else XLNetForSequence(config, head)

@@ -17,6 +17,7 @@ class Inputs(NamedTuple):
     is_reversed_B: jnp.ndarray  # bool
     target_positions_BP: jnp.ndarray | None  # int32; None = no query stream
     memory_BM: jnp.ndarray  # bool, the memory slots in use; the others are read as zeros
+    positions_BL: jnp.ndarray  # int32, places in the window, from 0, real tokens alone counted
     predicted_BP: jnp.ndarray | None = None  # bool, query rows that start without their token; None = all of them
 
 
@@ -34,7 +35,16 @@ def compact_inputs(
     """From ranks and positions (xlnet_jax/dims.py). attention_mask: 1 = real token; None = all are real."""
     attended_BM = jnp.ones_like(memory_BM) if attend_empty_memory else memory_BM
     visible_BTK = visible_by_rank_BTK(perm_rank_BL, target_positions_BP, attended_BM, attention_mask_BL)
-    return Inputs(input_ids_BL, segment_ids_BL, visible_BTK, is_reversed_B, target_positions_BP, memory_BM)
+    positions_BL = _positions_BL(input_ids_BL.shape, attention_mask_BL)
+    return Inputs(
+        input_ids_BL, segment_ids_BL, visible_BTK, is_reversed_B, target_positions_BP, memory_BM, positions_BL
+    )
+
+
+def _positions_BL(shape: tuple[int, ...], attention_mask_BL: jnp.ndarray | None) -> jnp.ndarray:
+    if attention_mask_BL is None:
+        return jnp.broadcast_to(jnp.arange(shape[1], dtype=jnp.int32)[None], shape)
+    return jnp.maximum(jnp.cumsum(attention_mask_BL.astype(jnp.int32), axis=1) - 1, 0)
 
 
 def dense_inputs(
@@ -60,7 +70,7 @@ def dense_inputs(
     if target_mapping_BPL is not None:
         positions_BP = target_mapping_BPL.argmax(-1).astype(jnp.int32)
     elif predicted_BL is not None:
-        positions_BP = jnp.broadcast_to(jnp.arange(length, dtype=jnp.int32)[None], (batch, length))
+        positions_BP = _positions_BL((batch, length), None)
         predicted_BP = predicted_BL.astype(bool)
     if memory_BM is None:
         memory_BM = jnp.zeros((batch, 0), bool)
@@ -77,6 +87,7 @@ def dense_inputs(
         jnp.zeros(batch, bool) if is_reversed_B is None else is_reversed_B,
         positions_BP,
         memory_BM,
+        _positions_BL((batch, length), attention_mask_BL),
         predicted_BP,
     )
 

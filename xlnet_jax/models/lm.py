@@ -6,8 +6,9 @@ import flax.linen as nn
 import jax.numpy as jnp
 
 from xlnet_jax.config import ModelConfig
-from xlnet_jax.models.backbone import Backbone, Outputs
+from xlnet_jax.models.backbone import Backbone
 from xlnet_jax.models.inputs import Inputs
+from xlnet_jax.models.layers import Outputs, tied_logits_BPV
 
 
 class XLNetLM(nn.Module):
@@ -36,4 +37,4 @@ class XLNetLM(nn.Module):
         hidden = outputs.content_BLD if outputs.query_BPD is None else outputs.query_BPD
         if at_BP is not None:
             hidden = jnp.take_along_axis(hidden, at_BP[:, :, None], axis=1)
-        return self.backbone.logits_BPV(hidden, self.output_bias), outputs
+        return tied_logits_BPV(hidden, self.backbone.table_VD(), self.output_bias), outputs

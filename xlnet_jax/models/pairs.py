@@ -4,7 +4,7 @@ import flax.linen as nn
 import jax.numpy as jnp
 
 from xlnet_jax.config import ModelConfig
-from xlnet_jax.models.backbone import partitioned_dense
+from xlnet_jax.models.layers import partitioned_dense
 
 
 class PairHead(nn.Module):

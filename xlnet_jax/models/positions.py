@@ -1,4 +1,5 @@
-"""Sinusoidal signals of relative distances (Transformer-XL, section 3.3; XLNet `relative_positional_encoding`)."""
+"""Sinusoidal signals, of relative distances (Transformer-XL, section 3.3; XLNet `relative_positional_encoding`) or of
+places."""
 
 import jax.numpy as jnp
 
@@ -17,6 +18,17 @@ def signals_2RF(distance_R: jnp.ndarray, width: int) -> jnp.ndarray:
 
     Text read backwards has the other sign of every distance, which is the other sign of the sine half and no more.
     """
-    frequency_F = 10_000.0 ** -(jnp.arange(0, width, 2, dtype=jnp.float32) / width)
-    angle_RF = distance_R[:, None] * frequency_F[None, :]
+    angle_RF = _angles(distance_R, width)
     return jnp.stack([jnp.sin(angle_RF), jnp.cos(angle_RF)])
+
+
+def signals_BLD(place_BL: jnp.ndarray, width: int) -> jnp.ndarray:
+    """The sine half beside the cosine half, float32, of any whole numbers (Vaswani et al. 2017, section 3.5, whose
+    halves are interleaved)."""
+    angle_BLF = _angles(place_BL.astype(jnp.float32), width)
+    return jnp.concatenate([jnp.sin(angle_BLF), jnp.cos(angle_BLF)], axis=-1)
+
+
+def _angles(positions: jnp.ndarray, width: int) -> jnp.ndarray:
+    frequency_F = 10_000.0 ** -(jnp.arange(0, width, 2, dtype=jnp.float32) / width)
+    return positions[..., None] * jnp.expand_dims(frequency_F, range(positions.ndim))

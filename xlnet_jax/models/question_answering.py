@@ -8,8 +8,9 @@ import jax.numpy as jnp
 
 from xlnet_jax.config import ModelConfig
 from xlnet_jax.models.attention import MASKED
-from xlnet_jax.models.backbone import Backbone, Norm, partitioned_dense
+from xlnet_jax.models.encoder import build_encoder
 from xlnet_jax.models.inputs import Inputs
+from xlnet_jax.models.layers import Norm, partitioned_dense
 
 
 class SpanLogProbs(NamedTuple):
@@ -40,7 +41,7 @@ class XLNetForQuestionAnswering(nn.Module):
 
     def setup(self) -> None:
         c = self.config
-        self.backbone = Backbone(c)
+        self.backbone = build_encoder(c)
         self.start = partitioned_dense(c, None, 1, ("embed", None))
         self.end_inner = partitioned_dense(c, None, c.d_model, ("embed", None))
         self.end_norm = Norm(c)

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 
 from xlnet_jax.config import HeadConfig, ModelConfig
 from xlnet_jax.models.attention import MASKED
-from xlnet_jax.models.backbone import Norm, partitioned_dense, partitioned_param
+from xlnet_jax.models.layers import Norm, partitioned_dense, partitioned_param
 
 
 class SequenceSummary(nn.Module):

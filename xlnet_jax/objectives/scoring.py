@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from data_pipelines.stateless import Purpose, smallest_first, uniforms
-from data_pipelines.tokenizer import EOD
+from data_pipelines.tokenizer import EOD, Tokenizer
 from xlnet_jax.config import InputError
 from xlnet_jax.interop.pretrained import Pretrained
 from xlnet_jax.objectives import left_to_right
@@ -81,31 +81,34 @@ def score_texts(
     """
     orders = [orders] if isinstance(orders, str) else list(orders)
     check_orders(orders)
-    is_causal = pretrained.model.is_causal
-    tokenizer = (vocabulary_tokenizer if is_causal else scoring_tokenizer)(pretrained)
-    if is_causal and orders != [LEFT_TO_RIGHT]:
-        raise InputError(
-            f"orders {' '.join(orders)}: the checkpoint reads from left to right (clm), and no piece sees one behind it: "
-            f"{LEFT_TO_RIGHT} is all that it can be asked in"
-        )
+    tokenizer = _tokenizer(pretrained, orders)
     given_C, *encoded = tokenizer.encode_lines([context, *texts])
     pieces = [[tokenizer.pieces[i] for i in ids_L] for ids_L in encoded]
-    queries = []
-    for i, ids_L in enumerate(encoded):
-        name = names[i] if names else f"text {i}"
+    names = names or [f"text {i}" for i in range(len(texts))]
+    for name, ids_L in zip(names, encoded, strict=True):
         _check_length(len(ids_L), len(given_C), max_len, name)
-        if not is_causal:
-            queries.append(_queries(given_C, ids_L, orders, seed, f"{name}, which reads: {' '.join(pieces[i])}"))
-    if is_causal:
+    if pretrained.model.is_causal:
         told = [np.concatenate([[EOD], given_C, ids_L]) for ids_L in encoded]
-        rows_of = left_to_right.log_likelihoods(pretrained, told, batch_tokens)
-        return [TextScore(own, row[None, len(given_C) :]) for own, row in zip(pieces, rows_of, strict=True)]
-    found = iter(log_likelihoods(pretrained, [query for of_text in queries for query in of_text], batch_tokens))
-    scores = []
-    for of_text, own_pieces in zip(queries, pieces, strict=True):
-        rows = [next(found) for _ in of_text]
-        scores.append(TextScore(own_pieces, np.concatenate(rows)[None] if orders == [PSEUDO] else np.stack(rows)))
-    return scores
+        found = left_to_right.log_likelihoods(pretrained, told, batch_tokens)
+        rows_OP = [row_L[None, len(given_C) :] for row_L in found]
+    else:
+        reads = [f"{name}, which reads: {' '.join(own)}" for name, own in zip(names, pieces, strict=True)]
+        queries = [_queries(given_C, ids, orders, seed, where) for ids, where in zip(encoded, reads, strict=True)]
+        together = iter(log_likelihoods(pretrained, [query for of_text in queries for query in of_text], batch_tokens))
+        each = [[next(together) for _ in of_text] for of_text in queries]
+        rows_OP = [np.concatenate(rows)[None] if orders == [PSEUDO] else np.stack(rows) for rows in each]
+    return [TextScore(own, row_OP) for own, row_OP in zip(pieces, rows_OP, strict=True)]
+
+
+def _tokenizer(pretrained: Pretrained, orders: Sequence[str]) -> Tokenizer:
+    if not pretrained.model.is_causal:
+        return scoring_tokenizer(pretrained)
+    if orders != [LEFT_TO_RIGHT]:
+        raise InputError(
+            f"orders {' '.join(orders)}: the checkpoint reads from left to right (clm), and no piece sees one behind "
+            f"it: {LEFT_TO_RIGHT} is all that it can be asked in"
+        )
+    return vocabulary_tokenizer(pretrained)
 
 
 def check_orders(orders: Sequence[str]) -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from xlnet_jax.config import InputError
+from xlnet_jax.objective_rules import absolute_positions
 from xlnet_jax.rules import positive, run_contradictions
 from xlnet_jax.tasks.config import FinetuneConfig
 from xlnet_jax.tasks.defaults import DEFAULTS
@@ -30,6 +31,7 @@ def _contradictions(config: FinetuneConfig) -> Iterator[str]:
         yield from positive(name, value)
     if config.model.mem_len < 0:
         yield f"model.mem-len {config.model.mem_len} must be at least 0 (0 = no memory)"
+    yield from absolute_positions(config.model, data.seq_len)
     if config.reinitialize and not config.train:
         yield "reinitialize draws all weights afresh: give --train to learn some"
     if config.seed:

@@ -32,6 +32,7 @@ from xlnet_jax.tasks.families import make_task, with_files
 from xlnet_jax.tasks.features import Features
 from xlnet_jax.tasks.objective import Supervised
 from xlnet_jax.tasks.results import Result, seed_folder, summarize, write_result
+from xlnet_jax.tasks.rules import validate_finetuning
 from xlnet_jax.tasks.selection import Predictor, Selection, describe
 from xlnet_jax.tasks.task import Task
 from xlnet_jax.training import sharding
@@ -118,6 +119,7 @@ def _prepare(config: FinetuneConfig, workdirs: Sequence[Workdir], console: Conso
     there = [workdir.resumes(FinetuneConfig) for workdir in workdirs]
     own = there[0] if all(there) else None
     config, start = begin_from(config.init, config, own, DEFAULTS[config.task]().model)
+    validate_finetuning(config)
     tokenizer = tokenizer_of(start, config) if start else Tokenizer.load(workdirs[0].tokenizer)
     if config.reinitialize:
         config = _drawn_like(start or own, config)
@@ -305,6 +307,7 @@ def _predict_only(config: FinetuneConfig, workdir: Workdir, hosts: Hosts, consol
     """Without examples to learn from: what a finetuned checkpoint says."""
     _demand_no_run(workdir, "give predictions another --workdir")
     config, start = begin_from(config.init, config, None, DEFAULTS[config.task]().model)
+    validate_finetuning(config)
     assert start is not None
     head = _demand_head(start, config)
     config = _as_it_learned(replace(config, head=head))

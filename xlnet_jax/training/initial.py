@@ -4,12 +4,16 @@ import dataclasses
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
+import jax
+
 from data_pipelines.tokenizer import Tokenizer
-from xlnet_jax.config import FIXED_BY_WEIGHTS, InputError, ModelConfig, RunConfig
+from xlnet_jax.config import FIXED_BY_WEIGHTS, Config, InputError, ModelConfig, RunConfig
 from xlnet_jax.disk import in_bucket
-from xlnet_jax.interop import tf1
 from xlnet_jax.interop.formats import load
-from xlnet_jax.interop.pretrained import Pretrained, with_drawn
+from xlnet_jax.interop.pretrained import Pretrained
+from xlnet_jax.interop.weights import flatten, nest
+from xlnet_jax.objectives.language_model import LanguageModel
+from xlnet_jax.training.sharding import unboxed
 
 R = TypeVar("R", bound=RunConfig)
 
@@ -58,11 +62,13 @@ def tokenizer_of(start: Pretrained, config: RunConfig) -> Tokenizer:
     return start.tokenizer or given
 
 
-def params_of(start: Pretrained, config: RunConfig) -> tuple[dict[str, Any], list[str]]:
-    """Parameters of the language model, and the paths of those that the checkpoint lacks: a finetuned one has no
-    output bias, and one of the 2019 code no mask embedding. These are drawn afresh; a task head stays behind."""
-    kept: dict[str, Any] = {name: start.params[name] for name in ("backbone", "output_bias") if name in start.params}
-    return with_drawn(kept, config.model, None, tf1.weights(config.model, None))
+def params_of(start: Pretrained, config: Config) -> tuple[dict[str, Any], list[str]]:
+    """Parameters that the objective learns from, and the paths of those that the checkpoint lacks: a finetuned one has
+    no output bias, and one of another objective no mask embedding. What the objective has no use for, as the head of a
+    task, stays behind."""
+    wanted = flatten(unboxed(jax.eval_shape(LanguageModel(config).init, jax.random.key(0))))
+    given = flatten(start.params)
+    return nest({path: given[path] for path in wanted if path in given}), sorted(wanted.keys() - given.keys())
 
 
 def _with_network_of(config: R, model: ModelConfig, defaults: ModelConfig) -> R:

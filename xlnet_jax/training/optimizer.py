@@ -107,11 +107,10 @@ def scale_layers(decay: float, profile: str = "default") -> optax.GradientTransf
     """Times decay^(Z - 1 - l) in layer l of Z, decay^Z in the embeddings. paper2019: only what the original names after
     a layer, so neither embeddings nor segment encodings nor r biases."""
     left_alone = ("segment_embedding", "biases") if profile == "paper2019" else ()
-    embeddings = () if profile == "paper2019" else ("word_embedding", "mask_embedding")
 
     def scale(path: tuple[Any, ...], update: jax.Array, num_layers: int) -> jax.Array:
         names = [entry.key for entry in path]
-        if names[-1] in embeddings:
+        if "layers" not in names and any("embedding" in name for name in names) and profile != "paper2019":
             return update * decay**num_layers
         if "layers" not in names or names[-1] in left_alone:
             return update

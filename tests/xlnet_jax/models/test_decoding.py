@@ -1,4 +1,4 @@
-"""Passes of two rows with a cache against the ordinary network, which computes everything anew."""
+"""Passes of one or two rows with a cache against the ordinary network, which computes everything anew."""
 
 import dataclasses
 import functools
@@ -8,7 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.xlnet_jax.random_models import SMALL, random_params
+from tests.xlnet_jax import random_models
+from tests.xlnet_jax.random_models import CAUSAL, SMALL, random_params
+from xlnet_jax.config import InputError
 from xlnet_jax.models.decoding import advance, prefill, prepare
 from xlnet_jax.models.inputs import compact_inputs
 from xlnet_jax.models.lm import XLNetLM
@@ -19,6 +21,7 @@ CONFIGS = {
     "other": dataclasses.replace(
         TINY, attn_type="uni", same_length=True, untie_r=False, clamp_len=3, activation="gelu_erf"
     ),
+    "causal": dataclasses.replace(CAUSAL, norm="pre"),
     "bfloat16": dataclasses.replace(TINY, dtype="bfloat16"),
 }
 CONTEXT, LENGTH, TARGETS = 8, 9, 4
@@ -29,10 +32,7 @@ def tokens(seed, *shape):
     return np.random.default_rng(seed).integers(9, 39, shape).astype(np.int32)
 
 
-@functools.cache
-def strong_params(config):
-    """Large enough that attention has its say."""
-    return jax.tree.map(lambda weight: 2 * weight, random_params(config, None))
+strong_params = functools.cache(random_models.strong_params)
 
 
 @functools.cache
@@ -58,19 +58,24 @@ def cached_logits(config, params, ids_BL, known_BL, order_BT, ahead):
 
 
 def ranked_logits(config, params, ids_BL, known_BL, order_BT):
-    """The same by one pass of the ordinary network over a window that holds all positions."""
+    """The same by one pass of the ordinary network over a window that holds all positions. Of a causal network the
+    content row before a target predicts it."""
     rank_BL = np.full(ids_BL.shape, -1)
     for rank_L, order_T in zip(rank_BL, order_BT, strict=True):
         rank_L[order_T] = np.arange(len(order_T))
     real_BL = known_BL | (rank_BL >= 0)
     inputs = compact_inputs(
-        *map(jnp.asarray, (ids_BL, np.zeros_like(ids_BL), rank_BL, order_BT)),
+        jnp.asarray(ids_BL),
+        None if config.is_causal else jnp.zeros_like(ids_BL),
+        jnp.asarray(rank_BL),
+        None if config.is_causal else jnp.asarray(order_BT),
         jnp.zeros(len(ids_BL), bool),
         jnp.zeros((len(ids_BL), CONTEXT - 1), bool),
         attention_mask_BL=jnp.asarray(real_BL),
     )
     mems = jnp.zeros((config.num_layers, len(ids_BL), CONTEXT - 1, config.d_model))
-    return np.swapaxes(programs(config)[2]({"params": params}, inputs, mems)[0], 0, 1)
+    at_BT = order_BT - 1 if config.is_causal else None
+    return np.swapaxes(programs(config)[2]({"params": params}, inputs, mems, at_BP=at_BT)[0], 0, 1)
 
 
 @pytest.mark.parametrize("name", CONFIGS)
@@ -97,7 +102,7 @@ def test_gaps_are_filled_in_any_order_with_the_text_on_both_sides():
     np.testing.assert_allclose(ours, ranked_logits(TINY, params, ids, known, order), rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["default", "other"])
+@pytest.mark.parametrize("name", ["default", "other", "causal"])
 def test_a_full_context_is_a_memory_of_all_but_one_of_its_positions(name):
     """Far beyond the context, against windows of two positions behind the memory that the network makes itself."""
     config, length, new = dataclasses.replace(CONFIGS[name], mem_len=CONTEXT - 1), PROMPTS[1], 2 * CONTEXT
@@ -106,17 +111,21 @@ def test_a_full_context_is_a_memory_of_all_but_one_of_its_positions(name):
     order = np.broadcast_to(np.arange(length, length + new), (2, new))
     ours = cached_logits(CONFIGS[name], params, ids, known, order, ahead=False)
 
+    def target_of(position):
+        return None if config.is_causal else jnp.full((2, 1), position)
+
     @jax.jit
     def window(params, ids_B2, mems, filled):
         in_use = jnp.broadcast_to(jnp.arange(CONTEXT - 1) >= CONTEXT - 1 - filled, (2, CONTEXT - 1))
-        ranks, target, forwards = jnp.tile(jnp.arange(2), (2, 1)), jnp.ones((2, 1), jnp.int32), jnp.zeros(2, bool)
-        inputs = compact_inputs(ids_B2, None, ranks, target, forwards, in_use)
+        ranks, forwards = jnp.tile(jnp.arange(2), (2, 1)), jnp.zeros(2, bool)
+        inputs = compact_inputs(ids_B2, None, ranks, target_of(1), forwards, in_use)
+        # Of the query row, or of the content row of the first.
         return XLNetLM(config).apply({"params": params}, inputs, mems, reuse_len=1)
 
     # The memory of what is given, every token seeing every other it may: one pass, whose last position stays out.
     mems = jnp.zeros((config.num_layers, 2, CONTEXT - 1, config.d_model))
     inputs = compact_inputs(
-        jnp.asarray(ids), None, jnp.zeros((2, LENGTH), jnp.int32), jnp.full((2, 1), length), jnp.zeros(2, bool),
+        jnp.asarray(ids), None, jnp.zeros((2, LENGTH), jnp.int32), target_of(length), jnp.zeros(2, bool),
         jnp.zeros((2, CONTEXT - 1), bool), attention_mask_BL=jnp.asarray(known),
     )  # fmt: skip
     mems = XLNetLM(config).apply({"params": params}, inputs, mems, reuse_len=length)[1].new_mems_ZBMD
@@ -138,3 +147,10 @@ def test_no_target_sees_its_token_or_one_that_is_drawn_later():
         before = order[0].tolist().index(position) + 1 if position in order else 0
         np.testing.assert_array_equal(one[:before], other[:before])
         assert (np.abs(one[before:] - other[before:]).max(axis=-1) > 1e-3).all()
+
+
+@pytest.mark.parametrize("positions", ["learned", "sinusoidal"])
+def test_positions_that_are_places_are_refused(positions):
+    config = dataclasses.replace(TINY, positions=positions, mem_len=0)
+    with pytest.raises(InputError, match=f"model.positions {positions}: tokens are written one by one with relative"):
+        prepare(config, random_params(config, None), CONTEXT, False)

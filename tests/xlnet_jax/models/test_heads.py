@@ -125,10 +125,14 @@ def padded(ids, left, right):
     return jnp.asarray(rows), jnp.asarray(mask)
 
 
-@pytest.mark.parametrize("summary", ["last", "first", "mean", "attn"])
-def test_padding_on_either_side_of_any_length_changes_nothing(summary):
-    head = HeadConfig("classification", 3, summary)
-    params, model = random_params(TINY, head), XLNetForSequence(TINY, head)
+@pytest.mark.parametrize(
+    ("summary", "positions"),
+    [("last", "relative"), ("first", "relative"), ("mean", "relative"), ("attn", "relative"), ("mean", "learned"),
+     ("first", "sinusoidal")],
+)  # fmt: skip
+def test_padding_on_either_side_of_any_length_changes_nothing(summary, positions):
+    head, config = HeadConfig("classification", 3, summary), dataclasses.replace(TINY, positions=positions)
+    params, model = random_params(config, head), XLNetForSequence(config, head)
     ids = np.random.default_rng(1).integers(9, 40, (3, 9)).astype(np.int32)
 
     @jax.jit

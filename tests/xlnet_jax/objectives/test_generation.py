@@ -12,8 +12,9 @@ import pytest
 from data_pipelines import sources
 from data_pipelines.tokenizer import EOD, PAD, Tokenizer
 from data_pipelines.tokenizer.symbols import SPACE
-from tests.xlnet_jax.random_models import HEADS, SMALL, random_model
+from tests.xlnet_jax.random_models import CAUSAL, HEADS, SMALL, random_model
 from xlnet_jax import InputError
+from xlnet_jax.models.inputs import text_inputs
 from xlnet_jax.objectives import generation
 from xlnet_jax.objectives.blanks import continuation, fill, infilling
 from xlnet_jax.objectives.generation import Generator, Sampling, choose
@@ -25,10 +26,23 @@ CONTEXT = 24
 
 
 @pytest.fixture(scope="module")
-def model():
+def tokenizer():
     with open(sources.embedded()[0]) as novels:
-        tokenizer = Tokenizer.train([line.strip() for line in itertools.islice(novels, 300)], 300, "english")
-    model = random_model(dataclasses.replace(SMALL, vocab_size=300, num_layers=2), tokenizer=tokenizer)
+        return Tokenizer.train([line.strip() for line in itertools.islice(novels, 300)], 300, "english")
+
+
+@pytest.fixture(scope="module")
+def model(tokenizer):
+    return attentive(dataclasses.replace(SMALL, vocab_size=300, num_layers=2), tokenizer)
+
+
+@pytest.fixture(scope="module")
+def causal(tokenizer):
+    return attentive(dataclasses.replace(CAUSAL, vocab_size=300), tokenizer)
+
+
+def attentive(config, tokenizer):
+    model = random_model(config, tokenizer=tokenizer)
     # What is read decides what is drawn, and not what all positions share.
     backbone, layers = model.params["backbone"], model.params["backbone"]["layers"]
     for name in "qkvro":
@@ -87,6 +101,20 @@ def test_greedy_pieces_are_those_of_the_ordinary_network(model, greedy, make):
     ids, scores = by_ordinary_network(model, text, np.asarray(greedy._allowed_KV))
     np.testing.assert_array_equal(row.ids_T, ids)
     np.testing.assert_allclose(row.log_probs_T, scores, atol=2e-5)
+    assert len(set(row.ids_T.tolist())) > 1
+
+
+def test_a_causal_model_goes_on_as_the_ordinary_network_would(causal):
+    text = continuation(causal.tokenizer, TEXT, "that a", 10)
+    (row,) = drawn(Generator(causal, GREEDY, CONTEXT), [text])
+    length, size = len(text.ids_L), len(text.ids_L) + 10
+    ids = np.pad(text.ids_L, (0, 10), constant_values=PAD)
+    run = jax.jit(lambda params, ids_1L: causal.network.apply({"params": params}, text_inputs(ids_1L))[0][0])
+    for t, position in enumerate(range(length, size)):
+        log_probs = np.asarray(jax.nn.log_softmax(run(causal.params, ids[None])[position - 1]))
+        ids[position] = row.ids_T[t]
+        assert log_probs[ids[position]] == pytest.approx(row.log_probs_T[t], abs=1e-5)
+        assert log_probs.argmax() == row.ids_T[t]
     assert len(set(row.ids_T.tolist())) > 1
 
 
@@ -195,6 +223,18 @@ def test_what_cannot_be_generated_is_said(model, greedy):
         infilling(model.tokenizer, "The ___ sea", "", [1, 2])
 
 
-def test_the_context_is_that_of_pretraining_where_it_is_known(model):
+def test_what_a_checkpoint_of_another_objective_cannot_generate_is_said(model, causal):
+    with pytest.raises(InputError, match=r"has gaps, and the checkpoint reads from left to right \(clm\)"):
+        drawn(Generator(causal, GREEDY, CONTEXT), [infilling(model.tokenizer, "The ___ sea", "", [1])])
+    masked = {"backbone": {n: p for n, p in model.params["backbone"].items() if n != "mask_embedding"}}
+    with pytest.raises(InputError, match=r"has learned masked pieces \(mlm\)"):
+        Generator(dataclasses.replace(model, params=model.params | masked), GREEDY)
+    for setting in ({"positions": "sinusoidal"}, {"norm": "pre"}):
+        with pytest.raises(InputError, match="generation knows networks of positions relative and norm post alone"):
+            Generator(dataclasses.replace(causal, model=dataclasses.replace(causal.model, **setting)), GREEDY)
+
+
+def test_the_context_is_that_of_pretraining_where_it_is_known(model, causal):
+    assert generation.default_context(causal) == 4 + 5
     assert generation.default_context(model) == 2 * 4 + 5
     assert generation.default_context(dataclasses.replace(model, reuse_len=None)) == 512

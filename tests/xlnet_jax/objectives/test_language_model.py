@@ -1,7 +1,7 @@
 """What each objective may see, proved by gradients of its loss on batches of the pipeline."""
 
-import dataclasses
 from dataclasses import replace
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +10,9 @@ import pytest
 
 from tests.xlnet_jax.tiny_text import batches_of
 from xlnet_jax.config import Config, DataConfig, ModelConfig
-from xlnet_jax.objectives.language_model import LanguageModel
+from xlnet_jax.dims import Batch
+from xlnet_jax.models.lm import XLNetLM
+from xlnet_jax.objectives.language_model import LanguageModel, inputs_of
 from xlnet_jax.presets import with_objective
 from xlnet_jax.rules import validate
 from xlnet_jax.training import sharding
@@ -34,6 +36,10 @@ def with_data(config, **values):
 CLM = with_data(with_objective(PLM, "clm"), perm_size=8)
 
 
+MLM = with_data(with_objective(PLM, "mlm"), seq_len=16, num_predict=4)
+DAE = replace(with_data(MLM, reuse_len=8), model=PLM.model)  # with memory: the paper's DAE + Transformer-XL
+
+
 def drawn_params(config):
     return sharding.unboxed(jax.jit(LanguageModel(config).init)(jax.random.key(0)))
 
@@ -43,17 +49,17 @@ def random_mems(config, seed=1):
     return jnp.asarray(np.random.default_rng(seed).normal(size=shape), jnp.float32)
 
 
-@dataclasses.dataclass(frozen=True)
-class Influence:
+class Influence(NamedTuple):
     """Sizes of gradients, by the place of the loss among the batch's targets."""
 
-    batch: dict
+    batch: Batch
     of_tokens: np.ndarray  # [P, B, L]
     of_memory: np.ndarray  # [P, B, M]
+    on_new_memory: np.ndarray  # [B, L], of each token, were it not stopped
 
 
 def influence(config, step):
-    """What the loss of each target of batch `step` depends on."""
+    """What the loss of each target of batch `step` depends on, and what the memory that is handed on does."""
     validate(config)
     batch, params, mems = batches_of(config).batch_at(step), drawn_params(config), random_mems(config)
     # Each position gets an embedding of its own, at the end of the table, which no softmax knows: the gradient by token
@@ -64,17 +70,23 @@ def influence(config, step):
     bias = jnp.concatenate([params["output_bias"], jnp.full(own, -1e9)])
     own_ids = vocab_size + np.arange(own, dtype=np.int32).reshape(batch["input_ids"].shape)
     wider = LanguageModel(replace(config, model=replace(config.model, vocab_size=vocab_size + own)))
+    direction = jax.random.normal(jax.random.key(3), mems.shape)
 
-    def loss(own_rows, mems, weights_P):
+    def measure(own_rows, mems, of_targets_P, of_new_mems):
         backbone = {**params["backbone"], "word_embedding": jnp.concatenate([table, own_rows])}
-        changed = {"input_ids": own_ids, "target_weights": weights_P * batch["target_weights"]}
+        changed = {"input_ids": own_ids, "target_weights": of_targets_P * batch["target_weights"]}
         given = {**params, "backbone": backbone, "output_bias": bias}
-        return wider.score(given, batch | changed, mems, None).loss_sum
+        scored = wider.score(given, batch | changed, mems, None)
+        return scored.loss_sum + of_new_mems * (scored.new_mems_ZBMD * direction).sum()
 
-    one_by_one = jnp.eye(batch["target_ids"].shape[1])[:, None, :]
-    by_rows, by_mems = jax.jit(jax.vmap(jax.grad(loss, (0, 1)), (None, None, 0)))(own_rows, mems, one_by_one)
+    targets = batch["target_ids"].shape[1]
+    one_by_one = jnp.eye(targets + 1, targets)[:, None, :], jnp.arange(targets + 1) == targets
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(jax.lax, "stop_gradient", lambda x: x)
+        gradients = jax.jit(jax.vmap(jax.grad(measure, (0, 1)), (None, None, 0, 0)))
+        by_rows, by_mems = gradients(own_rows, mems, *one_by_one)
     of_tokens = np.abs(by_rows).sum(-1).reshape(-1, *batch["input_ids"].shape)
-    return Influence(batch, of_tokens, np.abs(by_mems).sum((1, 4)))
+    return Influence(batch, of_tokens[:-1], np.abs(by_mems).sum((1, 4))[:-1], of_tokens[-1])
 
 
 # ---- clm ------------------------------------------------------------------------------------------------------------
@@ -125,3 +137,58 @@ def test_memory_makes_two_segments_read_as_one_of_twice_the_length():
             of_segment.loss_sum / of_segment.weight_sum, of_part.loss_sum / of_part.weight_sum, rtol=0, atol=1e-5
         )
     np.testing.assert_allclose(mems, of_part.new_mems_ZBMD, rtol=0, atol=1e-5)
+
+
+# ---- mlm ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_masked_loss_depends_on_the_whole_window():
+    found = influence(MLM, step=1)
+    assert found.batch["target_weights"].all()
+    assert (found.of_tokens > 0.0).all()
+
+
+@pytest.fixture(scope="module")
+def with_memory():
+    return influence(DAE, step=1)
+
+
+def test_with_memory_a_masked_loss_of_the_reused_part_depends_on_nothing_behind_it(with_memory):
+    """For the reused part becomes memory, and what lies behind it comes again."""
+    reuse = DAE.data.reuse_len
+    in_reused = (with_memory.batch["target_positions"] < reuse).T  # [P, B]
+    assert in_reused.any()
+    assert (with_memory.of_tokens[in_reused][:, :reuse] > 0.0).all()
+    assert (with_memory.of_tokens[in_reused][:, reuse:] == 0.0).all()
+    assert (with_memory.of_tokens[~in_reused] > 0.0).all()
+
+
+def test_every_masked_loss_depends_on_all_of_its_memory(with_memory):
+    assert (with_memory.batch["mem_filled"] == MEMORY).all()
+    assert (with_memory.of_memory > 0.0).all()
+
+
+def test_memory_that_is_handed_on_depends_on_nothing_behind_the_reused_part(with_memory):
+    reuse = DAE.data.reuse_len
+    assert (with_memory.on_new_memory[:, reuse - MEMORY : reuse] > 0.0).all()
+    assert (with_memory.on_new_memory[:, reuse:] == 0.0).all()
+
+
+def test_a_masked_loss_is_at_the_masked_places_alone():
+    """As counted by hand from the scores of all positions, and whatever the other slots name as their target."""
+    everywhere = with_data(MLM, num_predict=None)
+    batch, params = batches_of(everywhere).batch_at(0), drawn_params(MLM)
+    is_target = batch["target_weights"] > 0
+    assert 0 < is_target.sum() < is_target.size
+    mems = jnp.zeros(LanguageModel(MLM).mems.shape)
+    score = jax.jit(LanguageModel(everywhere).score)
+    scored = score(params, batch, mems, None)
+    elsewhere = np.where(is_target, batch["target_ids"], 7)
+    np.testing.assert_array_equal(
+        scored.loss_sum, score(params, batch | {"target_ids": elsewhere}, mems, None).loss_sum
+    )
+
+    inputs, _ = inputs_of(batch, everywhere)
+    logits_BLV, _ = jax.jit(XLNetLM(MLM.model).apply)({"params": params}, inputs, mems)
+    by_hand = -np.take_along_axis(np.asarray(jax.nn.log_softmax(logits_BLV)), batch["target_ids"][:, :, None], -1)
+    np.testing.assert_allclose(scored.loss_sum / is_target.sum(), by_hand[is_target].mean(), rtol=0, atol=1e-5)

@@ -8,10 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from data_pipelines.tokenizer import Settings, Tokenizer
-from tests.xlnet_jax.random_models import HEADS, SMALL, random_model
+from data_pipelines.tokenizer import EOD, Settings, Tokenizer
+from tests.xlnet_jax.random_models import CAUSAL, HEADS, SMALL, random_model
 from xlnet_jax import InputError, lengths
-from xlnet_jax.models.inputs import dense_inputs
+from xlnet_jax.models.inputs import dense_inputs, text_inputs
 from xlnet_jax.models.lm import XLNetLM
 from xlnet_jax.objectives.factorization import factorize
 from xlnet_jax.objectives.query_stream import Query, log_likelihoods, log_probs_PV
@@ -139,6 +139,25 @@ def test_a_context_is_told_to_all_pieces_and_not_scored(model):
     assert abs(told.log_likelihood - alone.log_likelihood) > 1e-2
 
 
+def test_a_causal_model_scores_from_left_to_right_behind_the_end_of_another_text(model):
+    causal = random_model(dataclasses.replace(CAUSAL, vocab_size=800), tokenizer=model.tokenizer)
+    run = jax.jit(lambda params, ids_1L: causal.network.apply({"params": params}, text_inputs(ids_1L))[0][0])
+    told, alone = (score_texts(causal, ["is new", TEXT], context=text) for text in ("The list of names", ""))
+    for scores, context in ((told, "The list of names"), (alone, "")):
+        for text, score in zip(["is new", TEXT], scores, strict=True):
+            before, ids = (model.tokenizer.encode_lines([words])[0] for words in (context, text))
+            read = np.concatenate([[EOD], before, ids])
+            logits = run(causal.params, np.pad(read, (0, 16 - len(read)))[None])
+            log_probs = jax.nn.log_softmax(logits)[np.arange(len(read) - 1), read[1:]]
+            np.testing.assert_allclose(score.log_probs_OP, log_probs[None, len(before) :], atol=1e-5)
+            assert score.log_likelihood == pytest.approx(score.log_probs_OP.sum(), abs=1e-4)
+    # Of one text: what is told and what is asked add up.
+    assert alone[1].log_probs_OP[0, 4:] == pytest.approx(told[0].log_probs_OP[0], abs=1e-5)
+    for orders in ("right-to-left", "random:2", "pseudo", ["left-to-right", "random:2"]):
+        with pytest.raises(InputError, match=r"reads from left to right \(clm\), .*: left-to-right is all that it can"):
+            score_texts(causal, [TEXT], orders)
+
+
 @pytest.mark.parametrize(
     ("orders", "said"),
     [
@@ -167,3 +186,8 @@ def test_what_cannot_be_scored_is_said(model):
     uni = dataclasses.replace(model, model=dataclasses.replace(model.model, attn_type="uni"))
     with pytest.raises(InputError, match="reads in one direction"):
         score_texts(uni, [TEXT])
+    masked = {"backbone": {n: p for n, p in model.params["backbone"].items() if n != "mask_embedding"}}
+    with pytest.raises(
+        InputError, match=r"has learned masked pieces \(mlm\), each by itself, and cannot be asked in an"
+    ):
+        score_texts(dataclasses.replace(model, params=model.params | masked), [TEXT])

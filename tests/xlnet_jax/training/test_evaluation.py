@@ -89,7 +89,7 @@ def test_the_other_lengths_of_a_window_follow_its_length(straight, tmp_path, cap
     found = measured(tmp_path, straight, "--data.seq-len", "16", "--max-windows", "8")
     assert "8 of 16 tokens, 8 a batch, memory 8" in capsys.readouterr().out
     assert found["windows"] == 8
-    assert found["targets"] <= 8 * 2
+    assert found["targets"] <= 8 * Run.of(straight).config.data.num_predict // 2
 
 
 def test_what_cannot_be_measured_is_said_in_one_line(straight, text, tmp_path):

@@ -1,0 +1,101 @@
+"""A text with memory and by a sliding window, for growing attention lengths: python benchmarks/memory.py CHECKPOINT
+
+Both sides have the weights of one causal checkpoint, in float32, and predict every piece of one text with the same
+attention length: memory in segments, each piece read once; the window by a pass of its own for every piece, compiled
+and in batches, of which as many sizes are tried as --batches names and the fastest is taken. That is all that a model
+without memory can do: the paper's, Al-Rfou et al.'s, had no other way either, and was 363, 773, 1,409 and 1,874 times
+slower at attention lengths of 800, 1,800, 2,800 and 3,800, on one GPU (Dai et al. 2019, table 9).
+
+A B A B, medians; compilation is left out. The losses are of the pieces behind the first attention length; on those
+before, where nothing is cut yet, the two sides must agree.
+"""
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable
+
+import numpy as np
+
+import xlnet_jax
+from data_pipelines import sources, texts
+from xlnet_jax import cli
+from xlnet_jax.config import InputError
+from xlnet_jax.interop.pretrained import Pretrained
+from xlnet_jax.objectives.left_to_right import by_window, with_memory
+from xlnet_jax.objectives.query_stream import on_device, vocabulary_tokenizer
+
+SAME = 1e-4
+HEAD = f"{'attention':>9}{'difference':>12}{'loss, nats a piece':>22}{'ms a piece':>22}{'ratio':>9}"
+SIDES = f"{'length':>9}{'before':>12}" + 2 * f"{'memory':>11}{'window':>11}"
+
+
+def seconds(run: Callable[[], np.ndarray]) -> float:
+    start = time.perf_counter()
+    run()
+    return time.perf_counter() - start
+
+
+def fastest(side: Callable[[int], np.ndarray], batches: list[int]) -> int:
+    for batch in batches:
+        side(batch)  # compiles
+    return min(batches, key=lambda batch: seconds(lambda: side(batch)))
+
+
+def measure(model: Pretrained, ids_L: np.ndarray, attention: int, given: argparse.Namespace) -> None:
+    """A row of the table."""
+    behind_T = np.arange(attention + 1, attention + 1 + given.pieces)
+    ids_L = ids_L[: behind_T[-1] + 1]
+    before_T = np.unique(np.linspace(1, attention, min(attention, given.checked)).astype(int))
+
+    def window(targets_T: np.ndarray, batch: int) -> np.ndarray:
+        return by_window(model, ids_L, attention, targets_T, batch * attention)
+
+    def memory() -> np.ndarray:
+        return with_memory(model, ids_L, given.segment, attention)
+
+    batch = fastest(lambda batch: window(behind_T, batch), given.batches)
+    remembered_L = memory()
+    difference = np.abs(remembered_L[before_T - 1] - window(before_T, batch)).max()
+    turns = [(seconds(memory), seconds(lambda: window(behind_T, batch))) for _ in range(given.pairs)]
+    # A segment costs as much at the beginning of a text as further on, and so does a window.
+    by_memory, by_windows = (statistics.median(side) for side in zip(*turns, strict=True))
+    by_memory, by_windows = 1e3 * by_memory / (len(ids_L) - 1), 1e3 * by_windows / len(behind_T)
+    losses = -remembered_L[behind_T - 1].mean(), -window(behind_T, batch).mean()
+    print(
+        f"{attention:9,}{difference:12.1e}{losses[0]:11.4f}{losses[1]:11.4f}"
+        f"{by_memory:11.4f}{by_windows:11.3f}{by_windows / by_memory:9,.0f}",
+        flush=True,
+    )
+    if difference > SAME:
+        raise InputError(f"memory and window differ by {difference:.1e} where nothing is cut: more than {SAME}")
+
+
+def main(argv: list[str]) -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n\n")[0])
+    parser.add_argument("checkpoint", help="a causal checkpoint with a tokenizer")
+    parser.add_argument("--attention", type=int, nargs="+", default=[50, 100, 200, 400, 800], help="lengths, in pieces")
+    parser.add_argument("--text", default=sources.embedded()[1], help="default: the held-out novel of the package")
+    parser.add_argument("--pieces", type=int, default=200, help="predicted behind the first attention length")
+    parser.add_argument("--checked", type=int, default=200, help="compared before it, at the most, evenly")
+    parser.add_argument("--segment", type=int, default=128, help="pieces that are read at once beside the memory")
+    parser.add_argument("--batches", type=int, nargs="+", default=[1, 4, 16], help="windows at once")
+    parser.add_argument("--pairs", type=int, default=3, help="turns of each side")
+    given = parser.parse_args(argv)
+    model = on_device(xlnet_jax.load(given.checkpoint))
+    needed = max(given.attention) + given.pieces + 1
+    lines = sources.read_lines(sources.find([given.text]), "strict")
+    ids_L = texts.first_pieces(lines, vocabulary_tokenizer(model), needed)
+    if len(ids_L) < needed:
+        raise InputError(f"--text {given.text}: {len(ids_L):,} pieces, and {needed:,} are needed: give a longer one")
+    m = model.model
+    print(
+        f"{m.num_layers} layers of {m.d_model}, segments of {given.segment}, {given.pieces:,} pieces\n{HEAD}\n{SIDES}"
+    )
+    for attention in given.attention:
+        measure(model, ids_L, attention, given)
+    return 0
+
+
+if __name__ == "__main__":
+    cli.run(main)

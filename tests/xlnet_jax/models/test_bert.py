@@ -1,0 +1,93 @@
+"""BERT's encoder: what it is given counts, padding and unknown segments do not; presets have the published sizes."""
+
+import dataclasses
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import PartitionSpec as P
+
+from tests.xlnet_jax.random_models import BERT, ROBERTA, random_params
+from xlnet_jax.config import HeadConfig, InputError
+from xlnet_jax.interop.weights import abstract_params, optional_params
+from xlnet_jax.models.bert import BertLM
+from xlnet_jax.models.inputs import compact_inputs, text_inputs
+from xlnet_jax.objectives.language_model import LanguageModel
+from xlnet_jax.presets import PRESETS
+from xlnet_jax.training import sharding
+from xlnet_jax.training.optimizer import make_optimizer
+from xlnet_jax.training.state import plan_state
+
+IDS = np.random.default_rng(0).integers(9, 40, (2, 8)).astype(np.int32)
+
+
+def size(shapes):
+    return sum(math.prod(s.shape) for s in shapes.values())
+
+
+def counts(preset):
+    """(with a pooler, without what scores pieces; language model; the same with scores of pairs)."""
+    model = PRESETS[preset]().model
+    lm, pairs = (size(shapes(model, None)) for shapes in (abstract_params, optional_params))
+    body = size(abstract_params(model, HeadConfig("token_classification", 1)))
+    pooler = model.d_model * (model.d_model + 1)
+    return body - (model.d_model + 1) + pooler, lm, lm + pairs
+
+
+def test_presets_have_the_published_sizes_to_the_unit():
+    """BertModel, BertForMaskedLM and BertForPreTraining; RobertaModel and RobertaForMaskedLM of transformers."""
+    assert counts("bert-base") == (109_482_240, 109_514_298, 110_106_428)
+    assert counts("roberta-base")[:2] == (124_645_632, 124_697_433)
+
+
+@pytest.fixture(scope="module")
+def lm():
+    """A network and its scores everywhere."""
+    params = jax.tree.map(jnp.asarray, random_params(BERT, None))
+    run = jax.jit(lambda inputs, at: BertLM(BERT).apply({"params": params}, inputs, at_BP=at))
+    return lambda inputs, at=None: run(inputs, at)
+
+
+def test_places_that_are_asked_are_those_of_all(lm):
+    at = np.array([[1, 4, 7], [0, 0, 2]], np.int32)
+    everywhere, outputs = lm(text_inputs(IDS))
+    np.testing.assert_allclose(lm(text_inputs(IDS), at)[0], np.take_along_axis(everywhere, at[..., None], 1), atol=1e-5)
+    assert outputs.new_mems_ZBMD.shape == (BERT.num_layers, 2, 0, BERT.d_model)
+    assert outputs.query_BPD is None
+
+
+def test_places_and_segments_count_and_unknown_segments_are_the_first(lm):
+    plain = lm(text_inputs(IDS))[0]
+    mirrored = lm(text_inputs(IDS[:, ::-1]))[0][:, ::-1]
+    assert np.abs(plain - mirrored).max() > 1e-2
+    second, third = (lm(text_inputs(IDS, segment_ids_BL=np.full_like(IDS, s)))[0] for s in (1, 2))
+    assert np.abs(plain - second).max() > 1e-2
+    np.testing.assert_array_equal(plain, third)
+
+
+def test_what_learned_places_do_not_have_is_refused():
+    params = {"params": random_params(ROBERTA, None)}
+    long, ids = jnp.ones((1, 17), jnp.int32), jnp.ones((1, 4), jnp.int32)
+    first, forwards, nobody = jnp.zeros((1, 1), jnp.int32), jnp.zeros(1, bool), jnp.zeros((1, 0), bool)
+    asked = compact_inputs(ids, None, jnp.zeros_like(ids), first, forwards, nobody)
+    with pytest.raises(InputError, match=r"a window of 17 tokens: the network has learned 16 places"):
+        BertLM(ROBERTA).apply(params, text_inputs(long))
+    with pytest.raises(InputError, match="there is no memory"):
+        BertLM(ROBERTA).apply(params, text_inputs(ids, mem_len=1))
+    with pytest.raises(InputError, match="there is no query stream"):
+        BertLM(ROBERTA).apply(params, asked)
+
+
+def test_heads_feed_forward_and_vocabulary_are_divided_among_devices():
+    config = PRESETS["bert-base"]()
+    config = dataclasses.replace(config, mesh=dataclasses.replace(config.mesh, tensor=2, fsdp=2))
+    mesh = sharding.make_mesh(config, jax.devices())
+    plan = plan_state(LanguageModel(config), make_optimizer(config.optimizer, config.steps), mesh)
+    backbone = plan.shardings.params["backbone"]
+    specs = {name: backbone["layers"]["attention"][name]["kernel"].spec for name in "qo"}
+    assert specs["q"] == P(None, "fsdp", "tensor", None)
+    assert specs["o"] == P(None, "tensor", "fsdp")
+    assert backbone["layers"]["feed_forward"]["inner"]["kernel"].spec == P(None, "fsdp", "tensor")
+    assert backbone["word_embedding"].spec == P("tensor", "fsdp")

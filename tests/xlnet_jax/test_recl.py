@@ -1,0 +1,97 @@
+"""The command for relative effective context lengths: what it prints, and what it refuses."""
+
+import dataclasses
+import itertools
+
+import numpy as np
+import pytest
+
+import xlnet_jax
+from data_pipelines import sources
+from data_pipelines.tokenizer import EOD, Tokenizer
+from tests.xlnet_jax.random_models import CAUSAL, SMALL, random_model
+from xlnet_jax import recl
+from xlnet_jax.config import InputError
+from xlnet_jax.interop.pretrained import Pretrained
+from xlnet_jax.objectives.effective_context import effective_context_lengths
+from xlnet_jax.objectives.left_to_right import by_window
+from xlnet_jax.objectives.query_stream import on_device
+
+STEP, LONGEST, TOKENS = 4, 12, 20
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("recl")
+    with open(sources.embedded()[0]) as novels:
+        lines = [line.strip() for line in itertools.islice(novels, 300)]
+    tokenizers = Tokenizer.train(lines, 300, "english"), Tokenizer.train(lines[:200], 300, "english")
+    causal, permuted = (dataclasses.replace(config, vocab_size=300, num_layers=1) for config in (CAUSAL, SMALL))
+    for name, model in {
+        "one": random_model(causal, tokenizer=tokenizers[0]),
+        "foreign": random_model(causal, tokenizer=tokenizers[1]),
+        "permuted": random_model(permuted, tokenizer=tokenizers[0]),
+        "bare": random_model(causal),
+    }.items():
+        xlnet_jax.save(model, folder / name)
+    one = xlnet_jax.load(folder / "one")
+    one.params["output_bias"] += np.random.default_rng(1).normal(size=300).astype(np.float32)
+    xlnet_jax.save(one, folder / "two")
+    (folder / "text.txt").write_text("It is a truth universally acknowledged.\nHe said so.\n\nEmma was handsome.\n" * 9)
+    (folder / "short.txt").write_text("He said so.\n")
+    return folder
+
+
+def settings(folder, text="text.txt"):
+    return [
+        "--text", str(folder / text), "--step", str(STEP), "--longest", str(LONGEST), "--tokens", str(TOKENS),
+        "--threshold", "1e-9",
+    ]  # fmt: skip
+
+
+def test_the_table_has_the_lengths_of_each_checkpoint_of_the_group(folder, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "300")
+    names = [str(folder / name) for name in ("one", "two")]
+    assert recl.main([*names, *settings(folder)]) == 0
+    printed = capsys.readouterr().out
+    models: list[Pretrained] = [on_device(xlnet_jax.load(name)) for name in names]
+    documents = [["It is a truth universally acknowledged.", "He said so."], ["Emma was handsome."]] * 9
+    encoded = [[*models[0].tokenizer.encode_lines(lines), np.array([EOD])] for lines in documents]
+    ids = np.concatenate([ids for document in encoded for ids in document])[: LONGEST + TOKENS].astype(np.int32)
+    targets = np.arange(LONGEST, LONGEST + TOKENS)
+    expected = effective_context_lengths(
+        lambda length: -np.stack([by_window(model, ids, length, targets) for model in models]),
+        [4, 8, 12], [1.0, 0.5, 0.1], threshold=1e-9,
+    )  # fmt: skip
+    assert printed.startswith(f"{TOKENS} pieces of {folder / 'text.txt'}, each given 4, 8, … 12 before it")
+    rows = [[cell.strip() for cell in line.split("│")[2:-1]] for line in printed.splitlines() if line.startswith("│")]
+    for row, of_shares in zip(rows, zip(*expected.values(), strict=True), strict=True):
+        assert row == [f"{'>= ' if is_bound else ''}{length}" for length, is_bound in of_shares]
+    assert len(rows) == 2
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        ([], "no checkpoint: name one or several that were trained with --objective clm"),
+        (["{}/one", "--step", "0"], "--step 0: 1 at least"),
+        (["{}/one", "--step", "16", "--longest", "31"], "--longest 31: twice --step 16 at least"),
+        (["{}/one", "--shares", "2"], "shares 2: give shares of the tokens in (0, 1]"),
+        (["{}/one", "--threshold", "0"], "threshold 0 is no relative gain"),
+        (["{}/one", "{}/permuted"], "permuted: the checkpoint has learned to predict pieces in permuted orders (plm)"),
+        (["{}/one", "{}/foreign"], "foreign has another tokenizer than"),
+        (["{}/bare"], "bare: the checkpoint has no tokenizer"),
+        (
+            ["{}/one", "--text", "{}/short.txt"],
+            "pieces are too few for a context of 256: give more, or lower --longest",
+        ),
+        (["{}/one", "--text", "{}/none.txt"], "none.txt: no such file or folder"),
+        (["{}/one", "--share", "1"], "unknown setting --share: did you mean --shares?"),
+        (["{}/none"], "no such folder"),
+    ],
+)
+def test_a_mistake_of_the_command_is_one_line(folder, argv, said):
+    with pytest.raises(InputError) as mistake:
+        recl.main([word.format(folder) for word in argv])
+    assert said in str(mistake.value)
+    assert "\n" not in str(mistake.value)

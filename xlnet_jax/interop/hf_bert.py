@@ -1,0 +1,301 @@
+"""Names, layouts and settings of Hugging Face's BERT and RoBERTa (transformers, modeling_bert.py and
+modeling_roberta.py): one network, whose heads have other names."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from xlnet_jax.config import HeadConfig, InputError, ModelConfig
+from xlnet_jax.interop.hf_settings import (
+    ACTIVATIONS,
+    SPAN_SCOPE,
+    TAG_SCOPE,
+    WRITTEN,
+    activation_of,
+    demand_head_width,
+    demand_tied,
+    dense,
+    labels_of,
+    norm,
+    of_head,
+    sequence_task,
+    tagging_head,
+    validated,
+)
+from xlnet_jax.interop.pretrained import Found, Pretrained, check_sizes
+from xlnet_jax.interop.weights import Layout, Weight
+
+PADDING_SIDE = "right"  # BERT there counts places from the first column
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """What the parts of a network are called."""
+
+    body: str
+    classes: str  # prefix of its classes
+    transform: tuple[str, str]  # its dense layer and its normalisation
+    output_bias: str
+    copies: tuple[str, str]  # of the embedding and of the bias, in some files
+    pooler: str
+    pairs: str | None  # the scores of next sentence prediction
+    sequence: tuple[str, str]  # projection and last layer of a head for texts
+
+
+DIALECTS = {
+    "bert": Dialect(
+        "bert",
+        "Bert",
+        ("cls.predictions.transform.dense", "cls.predictions.transform.LayerNorm"),
+        "cls.predictions.bias",
+        ("cls.predictions.decoder.weight", "cls.predictions.decoder.bias"),
+        "bert.pooler.dense",
+        "cls.seq_relationship",
+        ("bert.pooler.dense", "classifier"),
+    ),
+    "roberta": Dialect(
+        "roberta",
+        "Roberta",
+        ("lm_head.dense", "lm_head.layer_norm"),
+        "lm_head.bias",
+        ("lm_head.decoder.weight", "lm_head.decoder.bias"),
+        "roberta.pooler.dense",
+        None,
+        ("classifier.dense", "classifier.out_proj"),
+    ),
+}
+_SIZES = {  # ours -> theirs
+    "vocab_size": "vocab_size", "num_layers": "num_hidden_layers", "d_model": "hidden_size",
+    "num_heads": "num_attention_heads", "d_ff": "intermediate_size", "max_positions": "max_position_embeddings",
+    "num_segments": "type_vocab_size", "init_std": "initializer_range", "layer_norm_eps": "layer_norm_eps",
+    "dropout": "hidden_dropout_prob", "attention_dropout": "attention_probs_dropout_prob",
+}  # fmt: skip
+_DEFAULTS = {
+    "vocab_size": 30_522, "num_layers": 12, "d_model": 768, "num_heads": 12, "d_ff": 3072, "max_positions": 512,
+    "num_segments": 2, "init_std": 0.02, "layer_norm_eps": 1e-12, "dropout": 0.1, "attention_dropout": 0.1,
+}  # fmt: skip
+_EMBEDDINGS = {"word": "vocab_size", "position": "max_positions", "token_type": "num_segments"}  # theirs -> ours
+_EMBEDDING_OF = {"word": "word", "position": "position", "token_type": "segment"}
+_NOT_OURS = {"is_decoder": False, "add_cross_attention": False, "position_embedding_type": "absolute"}
+
+
+def _dialect(config: ModelConfig) -> str:
+    return "roberta" if config.position_offset else "bert"
+
+
+def weights(config: ModelConfig, head: HeadConfig | None) -> list[Weight]:
+    """The table of a network: one entry a tensor."""
+    names = DIALECTS[_dialect(config)]
+    return [*_body(config, names), *_top(config, head, names)]
+
+
+def _body(config: ModelConfig, names: Dialect) -> Iterator[Weight]:
+    for theirs, size in _EMBEDDINGS.items():
+        if getattr(config, size):
+            ours = f"backbone/{_EMBEDDING_OF[theirs]}_embedding"
+            yield Weight(f"{names.body}.embeddings.{theirs}_embeddings.weight", ours)
+    yield from norm(f"{names.body}.embeddings.LayerNorm", "backbone/embedding_norm")
+    for number in range(config.num_layers):
+        for weight in _layer(config, f"{names.body}.encoder.layer.{number}"):
+            yield Weight(weight.name, f"backbone/layers/{weight.path}", (number,), weight.layout)
+
+
+def _layer(config: ModelConfig, prefix: str) -> Iterator[Weight]:
+    heads = (config.num_heads, config.d_head)
+    by_heads = Layout(lambda a: a.reshape(len(a), -1).T, lambda a: a.T.reshape(-1, *heads))
+    bias_by_heads = Layout(np.ravel, lambda a: a.reshape(heads))
+    for name in ("query", "key", "value"):
+        yield Weight(f"{prefix}.attention.self.{name}.weight", f"attention/{name[0]}/kernel", (), by_heads)
+        yield Weight(f"{prefix}.attention.self.{name}.bias", f"attention/{name[0]}/bias", (), bias_by_heads)
+    yield from dense(f"{prefix}.attention.output.dense", "attention/o")
+    yield from norm(f"{prefix}.attention.output.LayerNorm", "attention/norm")
+    yield from dense(f"{prefix}.intermediate.dense", "feed_forward/inner")
+    yield from dense(f"{prefix}.output.dense", "feed_forward/outer")
+    yield from norm(f"{prefix}.output.LayerNorm", "feed_forward/norm")
+
+
+def _top(config: ModelConfig, head: HeadConfig | None, names: Dialect) -> Iterator[Weight]:
+    if head is None:
+        yield from dense(names.transform[0], "transform/dense")
+        yield from norm(names.transform[1], "transform/norm")
+        yield Weight(names.output_bias, "output_bias")
+        if names.pairs:
+            yield from dense(names.pooler, "pair_head/pooler", required=False)
+            yield from dense(names.pairs, "pair_head/logits", required=False)
+    elif head.task == "token_classification":
+        yield from dense(SPAN_SCOPE if head.scope == SPAN_SCOPE else TAG_SCOPE, "logits")
+    else:
+        projection, logits = (names.pooler, TAG_SCOPE) if head.task == "multiple_choice" else names.sequence
+        yield from dense(projection, "summary/projection")
+        yield from dense(logits, "logits")
+
+
+def read(theirs: Mapping[str, Any], tensors: dict[str, np.ndarray], folder: Path) -> Found:
+    """What a config.json and the tensors beside it are. InputError on what we do not have, or that is not what it
+    should be."""
+    where, names = str(folder / "config.json"), DIALECTS[theirs["model_type"]]
+    variables = _in_todays_names(tensors, names)
+    _drop_copies(variables, names, folder)
+    shapes = {name: tuple(value.shape) for name, value in variables.items()}
+    sizes = _sizes_of(shapes, names)
+    if "num_layers" not in sizes:
+        raise InputError(f"{folder}: no layer of a {names.classes} is among its {len(tensors)} tensors")
+    config, head = validated(
+        theirs, lambda: (_model_config(theirs, where), _head_config(theirs, shapes, names, where)), where
+    )
+    check_sizes(config, sizes, where)
+    table, notes = weights(config, head), []
+    reads_pooler = any(
+        weight.name == f"{names.pooler}.weight" and (weight.required or f"{names.pairs}.weight" in shapes)
+        for weight in table
+    )
+    if not reads_pooler and variables.keys() & {f"{names.pooler}.weight", f"{names.pooler}.bias"}:
+        variables = {name: a for name, a in variables.items() if not name.startswith(f"{names.pooler}.")}
+        notes.append(f"{names.pooler} stays behind: nothing in these weights reads it")
+    if head and head.task == "regression" and not theirs.get("architectures"):
+        notes.append("config.json names no architecture: one score a text is taken for regression")
+    extra = {name: value for name, value in theirs.items() if name not in _OURS}
+    return Found(config, head, table, variables, None, None, extra, tuple(notes))
+
+
+def _in_todays_names(tensors: Mapping[str, np.ndarray], names: Dialect) -> dict[str, np.ndarray]:
+    """Old files count their places in a tensor, and have TensorFlow's names of normalisation; the bare network has no
+    prefix."""
+    is_bare = not any(name.startswith(f"{names.body}.") for name in tensors)
+    found = {}
+    for name, value in tensors.items():
+        if not name.endswith(("embeddings.position_ids", "embeddings.token_type_ids")):
+            today = name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
+            found[f"{names.body}.{today}" if is_bare else today] = value
+    return found
+
+
+def _drop_copies(variables: dict[str, np.ndarray], names: Dialect, folder: Path) -> None:
+    originals = (f"{names.body}.embeddings.word_embeddings.weight", names.output_bias)
+    for copy, original in zip(names.copies, originals, strict=True):
+        value = variables.pop(copy, None)
+        if value is not None and not np.array_equal(value, variables.get(original, ())):
+            raise InputError(f"{folder}: {copy} is not {original}; ours are tied")
+
+
+def _sizes_of(shapes: Mapping[str, tuple[int, ...]], names: Dialect) -> dict[str, int]:
+    """The sizes that the weights have, by the names of our settings; those that no tensor tells are left out."""
+    sizes: dict[str, int] = {}
+    for theirs, ours in _EMBEDDINGS.items():
+        shape = shapes.get(f"{names.body}.embeddings.{theirs}_embeddings.weight", ())
+        if len(shape) == 2:
+            sizes[ours], sizes["d_model"] = shape
+    prefix = f"{names.body}.encoder.layer."
+    if layers := {name.removeprefix(prefix).partition(".")[0] for name in shapes if name.startswith(prefix)}:
+        sizes["num_layers"] = len(layers)
+    inner = shapes.get(f"{prefix}0.intermediate.dense.weight", ())
+    return sizes | ({"d_ff": inner[0]} if len(inner) == 2 else {})
+
+
+def _model_config(theirs: Mapping[str, Any], where: str) -> ModelConfig:
+    """Missing settings are Hugging Face's defaults. InputError on what we do not have."""
+    demand_tied(theirs, where)
+    for name, only in _NOT_OURS.items():
+        if theirs.get(name, only) != only:
+            raise InputError(f"{where}: {name} {theirs[name]}; there is {only} alone here")
+    activation = activation_of(theirs, "hidden_act", "gelu", where)
+    is_roberta = theirs["model_type"] == "roberta"
+    if is_roberta and activation != "gelu_erf":
+        raise InputError(f"{where}: hidden_act {theirs['hidden_act']}; RoBERTa's scores go through the exact gelu")
+    given = {ours: theirs.get(name, _DEFAULTS[ours]) for ours, name in _SIZES.items()}
+    if given["d_model"] % given["num_heads"]:
+        raise InputError(
+            f"{where}: num_attention_heads {given['num_heads']} does not divide hidden_size {given['d_model']}"
+        )
+    return ModelConfig(
+        **given,
+        d_head=given["d_model"] // given["num_heads"],
+        activation=activation,
+        mem_len=0,
+        positions="learned",
+        # RoBERTa counts from behind the place of its padding.
+        position_offset=theirs.get("pad_token_id", 1) + 1 if is_roberta else 0,
+    )
+
+
+def _head_config(
+    theirs: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]], names: Dialect, where: str
+) -> HeadConfig | None:
+    """The head whose tensors these are; None = language modelling."""
+    architecture = "".join(theirs.get("architectures") or ())
+    projection, logits = names.sequence
+    if f"{SPAN_SCOPE}.weight" in shapes:
+        return tagging_head(theirs, shapes, SPAN_SCOPE, where)
+    if f"{TAG_SCOPE}.weight" in shapes and "MultipleChoice" in architecture:
+        return HeadConfig("multiple_choice", 4, "first")
+    if f"{logits}.weight" in shapes and f"{projection}.weight" in shapes and "Token" not in architecture:
+        num_labels = shapes[f"{logits}.weight"][0]
+        labels = labels_of(theirs, num_labels, where)
+        return HeadConfig(
+            sequence_task(num_labels), num_labels, "first", labels=labels, scope=theirs.get("tf1_scope", "")
+        )
+    return tagging_head(theirs, shapes, TAG_SCOPE, where) if f"{TAG_SCOPE}.weight" in shapes else None
+
+
+_OURS = WRITTEN | set(_SIZES.values()) | _NOT_OURS.keys() | {"hidden_act"}
+_ARCHITECTURES = {
+    "classification": "SequenceClassification",
+    "regression": "SequenceClassification",
+    "multiple_choice": "MultipleChoice",
+    "token_classification": "TokenClassification",
+}
+
+
+def to_config(pretrained: Pretrained) -> dict[str, Any]:
+    """The config.json of a network. InputError on what Hugging Face cannot hold."""
+    config, head = pretrained.model, pretrained.head
+    model_type = _dialect(config)
+    demand_head_width(config)
+    if not config.num_segments:
+        raise InputError(f"Hugging Face's {model_type} cannot hold a network without segments: --to native can")
+    if model_type == "roberta" and config.activation != "gelu_erf":
+        raise InputError(f"Hugging Face's roberta cannot hold activation {config.activation}: it has gelu_erf alone")
+    if head is None:
+        kind = "PreTraining" if "pair_head" in pretrained.params and DIALECTS[model_type].pairs else "MaskedLM"
+    else:
+        _demand_theirs(head, model_type)
+        kind = "QuestionAnswering" if head.scope == SPAN_SCOPE else _ARCHITECTURES[head.task]
+    regression = {"problem_type": "regression"} if head and head.task == "regression" else {}
+    return {
+        **regression,
+        **pretrained.extra,
+        "architectures": [f"{DIALECTS[model_type].classes}For{kind}"],
+        "model_type": model_type,
+        **{name: getattr(config, ours) for ours, name in _SIZES.items()},
+        **_NOT_OURS,
+        "hidden_act": ACTIVATIONS[config.activation],
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+        "pad_token_id": config.position_offset - 1 if config.position_offset else 5,
+        "dtype": "float32",
+        "tie_word_embeddings": True,
+        **of_head(head),
+    }
+
+
+def _demand_theirs(head: HeadConfig, model_type: str) -> None:
+    if head.task == "question_answering":
+        raise InputError(f"Hugging Face's {model_type} cannot hold this head for question_answering: native can")
+    if head.task != "token_classification" and (head.summary, head.use_projection) != ("first", True):
+        raise InputError(
+            f"Hugging Face's {model_type} reads its first token, through a projection; this head has summary "
+            f"{head.summary}{'' if head.use_projection else ' without one'}: native can hold it"
+        )
+
+
+def notes_of(pretrained: Pretrained) -> list[str]:
+    """What a reader there should know of the network."""
+    notes = ["places are counted from the first column there: pad on the right"]
+    if pretrained.model.position_offset:
+        notes = [f"places are counted there by what is not token {pretrained.model.position_offset - 1}: pad with that"]
+    if pretrained.tokenizer:
+        notes.append("texts are ours, A <sep> B <sep> <cls>: <cls>, which is read for pairs, is the last token")
+    return notes

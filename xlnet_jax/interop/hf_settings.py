@@ -1,0 +1,110 @@
+"""What the config.json of every network of Hugging Face has alike (transformers, configuration_utils.py)."""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Literal, TypeVar
+
+from xlnet_jax.config import HeadConfig, InputError, ModelConfig
+from xlnet_jax.interop.weights import SAME, TRANSPOSED, Weight
+from xlnet_jax.rules import validate_network
+
+SPAN_SCOPE, TAG_SCOPE = "qa_outputs", "classifier"  # last layers of the simple question answering, and of tagging
+ACTIVATIONS = {"gelu": "gelu_new", "gelu_erf": "gelu", "relu": "relu"}  # ours -> theirs
+_ACTIVATIONS_BACK = {theirs: ours for ours, theirs in ACTIVATIONS.items()} | {"gelu_pytorch_tanh": "gelu"}
+# What every `to_config` writes; the rest of a config.json is kept for the way back.
+WRITTEN = {
+    "architectures", "model_type", "bos_token_id", "eos_token_id", "pad_token_id", "dtype", "torch_dtype",
+    "tie_word_embeddings", "id2label", "label2id", "tf1_scope", "transformers_version",
+}  # fmt: skip
+R = TypeVar("R")
+
+
+def activation_of(theirs: Mapping[str, Any], name: str, default: str, where: str) -> Any:
+    """Ours for the setting of this name. InputError on one that we do not have."""
+    activation = theirs.get(name, default)
+    if activation not in _ACTIVATIONS_BACK:
+        raise InputError(f"{where}: {name} {activation} is none of {', '.join(_ACTIVATIONS_BACK)}")
+    return _ACTIVATIONS_BACK[activation]
+
+
+def demand_tied(theirs: Mapping[str, Any], where: str) -> None:
+    """InputError on scores that are not by the embedding itself."""
+    if theirs.get("tie_word_embeddings") is False:
+        raise InputError(f"{where}: tie_word_embeddings false; the scores of our pieces are by the embedding itself")
+
+
+def validated(
+    theirs: Mapping[str, Any], read: Callable[[], tuple[ModelConfig, HeadConfig | None]], where: str
+) -> tuple[ModelConfig, HeadConfig | None]:
+    """What `read` makes of theirs. InputError where a setting is not what it should be."""
+    try:
+        label_names(theirs)  # refused where no head reads them, too
+        config, head = read()
+    except (TypeError, ValueError, KeyError, AttributeError, IndexError, ZeroDivisionError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"{where}: a setting is not what it should be ({type(error).__name__}: {error})") from None
+    validate_network(config, head, where)
+    return config, head
+
+
+def tagging_head(
+    theirs: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]], scope: str, where: str
+) -> HeadConfig:
+    """The head whose last layer has this name."""
+    num_labels = shapes[f"{scope}.weight"][0]
+    return HeadConfig("token_classification", num_labels, labels=labels_of(theirs, num_labels, where), scope=scope)
+
+
+def sequence_task(num_labels: int) -> Literal["regression", "classification"]:
+    """One score a text is taken for regression."""
+    return "regression" if num_labels == 1 else "classification"
+
+
+def labels_of(theirs: Mapping[str, Any], num_labels: int, where: str) -> tuple[str, ...]:
+    """The names of the labels, where they have any. InputError where there are more or fewer."""
+    labels = label_names(theirs)
+    if labels and len(labels) != num_labels:
+        raise InputError(f"{where}: id2label names {len(labels)} labels, and the weights have {num_labels}")
+    return labels
+
+
+def label_names(theirs: Mapping[str, Any]) -> tuple[str, ...]:
+    """What id2label says, but for names that say nothing."""
+    by_index = {int(i): name for i, name in theirs.get("id2label", {}).items()}
+    names = [by_index[i] for i in range(len(by_index))]
+    return () if names == [f"LABEL_{i}" for i in range(len(names))] else tuple(names)
+
+
+def of_head(head: HeadConfig | None) -> dict[str, Any]:
+    """What config.json says of a head: the names of its labels, and of its layer in a checkpoint of 2019."""
+    theirs: dict[str, Any] = {}
+    if head is None:
+        return theirs
+    if head.scope and head.scope not in (SPAN_SCOPE, TAG_SCOPE):
+        theirs["tf1_scope"] = head.scope
+    if head.task not in ("question_answering", "multiple_choice"):
+        names = head.labels or tuple(f"LABEL_{i}" for i in range(head.num_labels))
+        theirs["id2label"] = dict(enumerate(names))
+        theirs["label2id"] = {name: i for i, name in enumerate(names)}
+    return theirs
+
+
+def demand_head_width(config: ModelConfig) -> None:
+    """InputError where heads have another width than Hugging Face gives them."""
+    if config.d_model != config.num_heads * config.d_head:
+        raise InputError(
+            f"Hugging Face cannot hold num_heads {config.num_heads} x d_head {config.d_head} beside d_model "
+            f"{config.d_model}: it has d_head = d_model / num_heads alone; --to native can"
+        )
+
+
+def dense(theirs: str, ours: str, required: bool = True) -> Iterator[Weight]:
+    """A layer with a bias."""
+    yield Weight(f"{theirs}.weight", f"{ours}/kernel", (), TRANSPOSED, required)
+    yield Weight(f"{theirs}.bias", f"{ours}/bias", (), SAME, required)
+
+
+def norm(theirs: str, ours: str) -> Iterator[Weight]:
+    """A layer normalisation."""
+    yield Weight(f"{theirs}.weight", f"{ours}/LayerNorm_0/scale")
+    yield Weight(f"{theirs}.bias", f"{ours}/LayerNorm_0/bias")

@@ -1,0 +1,174 @@
+"""BERT's encoder and language model (Devlin et al. 2019, section 3; RoBERTa's network is the same): learned positions
+added to the embeddings, post-LN layers with biases everywhere, and no memory.
+
+    x = norm(piece + position + segment)
+    layer:   x = norm(x + W_o attention(x) + b_o),   x = norm(x + W_2 act(W_1 x + b_1) + b_2)
+    scores:  norm(act(W x + b)) E^T + b_V            E: the embedding of pieces
+"""
+
+from typing import Any
+
+import flax.linen as nn
+import jax.numpy as jnp
+
+from xlnet_jax.config import InputError, ModelConfig
+from xlnet_jax.models.attention import MASKED
+from xlnet_jax.models.inputs import Inputs
+from xlnet_jax.models.layers import (
+    ACTIVATIONS,
+    Dropout,
+    FeedForward,
+    Norm,
+    Outputs,
+    dropped_attention_BNTH,
+    partitioned_dense,
+    partitioned_param,
+    stacked,
+    tied_logits_BPV,
+    tied_table_VD,
+)
+
+
+class HeadProjection(nn.Module):
+    """Rows to heads, with a bias: [B, L, D] -> [B, N, L, H]."""
+
+    config: ModelConfig
+
+    @nn.compact
+    def __call__(self, rows_BLD: jnp.ndarray) -> jnp.ndarray:
+        c = self.config
+        shape, axes = (c.d_model, c.num_heads, c.d_head), ("embed", "heads", "head_dim")
+        kernel_DNH = partitioned_param(self, "kernel", shape, axes, c.init_std).astype(c.dtype)
+        zeros = nn.with_logical_partitioning(nn.initializers.zeros, axes[1:])
+        bias_NH: Any = self.param("bias", zeros, shape[1:], jnp.float32)
+        return jnp.einsum("BLD,DNH->BNLH", rows_BLD, kernel_DNH) + bias_NH[None, :, None].astype(c.dtype)
+
+
+class BertAttention(nn.Module):
+    """norm(x + W_o attention(x) + b_o)."""
+
+    config: ModelConfig
+    train: bool
+
+    @nn.compact
+    def __call__(self, rows_BLD: jnp.ndarray, masked_BLL: jnp.ndarray) -> jnp.ndarray:
+        c = self.config
+        query_BNLH, key_BNLH, value_BNLH = (HeadProjection(c, name=name)(rows_BLD) for name in "qkv")
+        rate = c.attention_dropout if self.train else 0.0
+        read_BNLH = dropped_attention_BNTH(self, rate, query_BNLH, key_BNLH, value_BNLH, masked_BLL)
+        read_BLE = jnp.swapaxes(read_BNLH, 1, 2).reshape(*rows_BLD.shape[:2], c.num_heads * c.d_head)
+        out_BLD = partitioned_dense(c, "o", c.d_model, ("heads", "embed"))(read_BLE)
+        return Norm(c, name="norm")(rows_BLD + Dropout(c.dropout, self.train)(out_BLD))
+
+
+class BertLayer(nn.Module):
+    """One layer. Scanned; its rows are sown as those of models/backbone.py are."""
+
+    config: ModelConfig
+    train: bool
+
+    @nn.compact
+    def __call__(self, rows_BLD: jnp.ndarray, masked_BLL: jnp.ndarray) -> tuple[jnp.ndarray, None]:
+        c = self.config
+        rows_BLD = BertAttention(c, self.train, name="attention")(rows_BLD, masked_BLL)
+        rows_BLD = FeedForward(c, 0.0, self.train, name="feed_forward")(rows_BLD)
+        self.sow("intermediates", "rows_BTD", rows_BLD)
+        return rows_BLD, None
+
+
+class BertEncoder(nn.Module):
+    """Embeddings and layers, called as `Backbone` is. There is no memory: the new one has no slots."""
+
+    config: ModelConfig
+
+    def setup(self) -> None:
+        c = self.config
+        shape = (c.vocab_size, c.d_model)
+        self.word_embedding = partitioned_param(self, "word_embedding", shape, ("vocab", "embed"), c.init_std)
+
+    @nn.compact
+    def __call__(
+        self, inputs: Inputs, mems_ZBMD: jnp.ndarray | None = None, *, reuse_len: int | None = None, train: bool = False
+    ) -> Outputs:
+        """The content stream. reuse_len has no effect. InputError on a window of more than config.num_places positions,
+        on memory, and on a query stream: learned positions have none of them."""
+        c, batch = self.config, len(inputs.input_ids_BL)
+        _demand_places(inputs, c)
+        rows_BLD = Norm(c, name="embedding_norm")(self._embed(inputs))
+        rows_BLD = Dropout(c.dropout, train)(rows_BLD)
+        layers = stacked(BertLayer, c, in_axes=nn.broadcast)(c, train, name="layers")
+        rows_BLD, _ = layers(rows_BLD, jnp.where(inputs.visible_BTK, 0.0, MASKED))
+        return Outputs(rows_BLD, None, jnp.zeros((c.num_layers, batch, 0, c.d_model), c.dtype))
+
+    def _embed(self, inputs: Inputs) -> jnp.ndarray:
+        c = self.config
+        rows_BLD = self.table_VD()[inputs.input_ids_BL]
+        positions_PD = partitioned_param(
+            self, "position_embedding", (c.max_positions, c.d_model), (None, "embed"), c.init_std
+        )
+        rows_BLD += positions_PD.astype(c.dtype)[inputs.positions_BL + c.position_offset]
+        if c.num_segments:
+            shape = (c.num_segments, c.d_model)
+            segments_SD = partitioned_param(self, "segment_embedding", shape, (None, "embed"), c.init_std)
+            segment_ids_BL = jnp.zeros_like(inputs.input_ids_BL)
+            if inputs.segment_ids_BL is not None:
+                segment_ids_BL = jnp.where(inputs.segment_ids_BL < c.num_segments, inputs.segment_ids_BL, 0)
+            rows_BLD += segments_SD.astype(c.dtype)[segment_ids_BL]
+        return nn.with_logical_constraint(rows_BLD, ("batch", "length", "width"))
+
+    def table_VD(self) -> jnp.ndarray:
+        """The embedding of pieces in the compute type."""
+        return tied_table_VD(self.word_embedding, self.config)
+
+
+def _demand_places(inputs: Inputs, config: ModelConfig) -> None:
+    length = inputs.input_ids_BL.shape[1]
+    if length > config.num_places:
+        raise InputError(
+            f"a window of {length} tokens: the network has learned {config.num_places} places (model.max-positions "
+            f"{config.max_positions}); take a seq-len of {config.num_places} at most"
+        )
+    if inputs.memory_BM.shape[1]:
+        raise InputError("model.positions learned: there is no memory; model.mem-len must be 0")
+    if inputs.target_positions_BP is not None:
+        raise InputError("model.positions learned: there is no query stream; --objective mlm predicts without one")
+
+
+class BertLM(nn.Module):
+    """Encoder, transform and tied vocabulary scores, called as `XLNetLM` is."""
+
+    config: ModelConfig
+
+    def setup(self) -> None:
+        self.backbone = BertEncoder(self.config)
+        self.transform = Transform(self.config)
+        zeros = nn.with_logical_partitioning(nn.initializers.zeros, ("vocab",))
+        self.output_bias: Any = self.param("output_bias", zeros, (self.config.vocab_size,), jnp.float32)
+
+    def __call__(
+        self,
+        inputs: Inputs,
+        mems_ZBMD: jnp.ndarray | None = None,
+        *,
+        at_BP: jnp.ndarray | None = None,
+        reuse_len: int | None = None,
+        train: bool = False,
+    ) -> tuple[jnp.ndarray, Outputs]:
+        """(float32 logits [B, P, V], outputs). at: positions, int32, that are asked; None = all."""
+        outputs = self.backbone(inputs, mems_ZBMD, reuse_len=reuse_len, train=train)
+        hidden = outputs.content_BLD
+        if at_BP is not None:
+            hidden = jnp.take_along_axis(hidden, at_BP[:, :, None], axis=1)
+        return tied_logits_BPV(self.transform(hidden), self.backbone.table_VD(), self.output_bias), outputs
+
+
+class Transform(nn.Module):
+    """norm(act(W x + b)): what the scores are of."""
+
+    config: ModelConfig
+
+    @nn.compact
+    def __call__(self, hidden_BPD: jnp.ndarray) -> jnp.ndarray:
+        c = self.config
+        dense = partitioned_dense(c, "dense", c.d_model, ("embed", None))
+        return Norm(c, name="norm")(ACTIVATIONS[c.activation](dense(hidden_BPD)))

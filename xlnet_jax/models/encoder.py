@@ -1,0 +1,16 @@
+"""The network under every head, chosen by its positions."""
+
+from xlnet_jax.config import ModelConfig
+from xlnet_jax.models.backbone import Backbone
+from xlnet_jax.models.bert import BertEncoder, BertLM
+from xlnet_jax.models.lm import XLNetLM
+
+
+def build_encoder(config: ModelConfig, name: str | None = None) -> Backbone | BertEncoder:
+    """Hidden states of a text; name: of the module where another one holds it, None in `setup`."""
+    return BertEncoder(config, name=name) if config.positions == "learned" else Backbone(config, name=name)
+
+
+def build_lm(config: ModelConfig) -> XLNetLM | BertLM:
+    """The same with vocabulary scores."""
+    return BertLM(config) if config.positions == "learned" else XLNetLM(config)
