@@ -15,7 +15,8 @@ from typing import IO, TYPE_CHECKING, Annotated, Literal
 import tyro
 
 from xlnet_jax import cli
-from xlnet_jax.config import Config, DataConfig, InputError, MeshConfig
+from xlnet_jax.config import Config, DataConfig, InputError, MeshConfig, Objective
+from xlnet_jax.presets import with_objective
 
 if TYPE_CHECKING:
     import numpy as np
@@ -23,7 +24,8 @@ if TYPE_CHECKING:
 
     from data_pipelines.corpus import Corpus
     from xlnet_jax.interop.pretrained import Pretrained
-    from xlnet_jax.training.evaluation import Measured, Run
+    from xlnet_jax.training.evaluation import Run
+    from xlnet_jax.training.measured import Measured
 
 PROG = "python -m xlnet_jax.evaluate"
 BATCH_SIZE = 8  # rows, for weights that bring no settings of a run along
@@ -40,8 +42,14 @@ class Evaluate:
     its validation split; none = the run's own held-out text"""
     max_windows: int | None = None
     """windows to measure it on at the most, in whole batches; None = as the run, or 16,384"""
+    objective: Objective | None = None
+    """what the loss is of: plm, mlm or clm; None = what the checkpoint has learned"""
     mem_len: int | None = None
     """positions of earlier windows that a row can attend to; None = as in training, or the paper's 384"""
+    clamp_len: int | None = None
+    """relative distances beyond this count as this in a loss; None = as in training"""
+    same_length: bool = False
+    """clm: every row of a loss sees as many positions as the memory is long, also where it was not so in training"""
     score: str | None = None
     """a file of sentences to score, one a line; or JSON Lines or Parquet"""
     score_text: tuple[str, ...] = ()
@@ -190,7 +198,8 @@ def _settings(options: Evaluate, argv: Sequence[str], pretrained: Pretrained, ru
     from data_pipelines import windows
     from xlnet_jax.training.evaluation import trained_mem_len
 
-    base = run.config if run else Config(data=DataConfig(batch_size=BATCH_SIZE))
+    objective = options.objective or (run.config.objective if run else pretrained.objective)
+    base = with_objective(run.config if run else Config(data=DataConfig(batch_size=BATCH_SIZE)), objective)
     trained = trained_mem_len(pretrained, run)
     data = base.data
     given = cli.parse(Evaluate, argv, PROG, __doc__ or "", replace(options, data=data)).data
@@ -199,12 +208,16 @@ def _settings(options: Evaluate, argv: Sequence[str], pretrained: Pretrained, ru
         trained = trained * data.seq_len // base.data.seq_len
         given = cli.parse(Evaluate, argv, PROG, __doc__ or "", replace(options, data=data)).data
     carried = given.reuse_len * (given.windows_per_block - 1)
+    model = replace(pretrained.model, mem_len=min(trained, carried) if options.mem_len is None else options.mem_len)
+    if options.clamp_len is not None:
+        model = replace(model, clamp_len=options.clamp_len)
     return replace(
         Config(),
+        objective=objective,
         data=given,
         mesh=options.mesh,
         eval=replace(base.eval, max_windows=options.max_windows or base.eval.max_windows),
-        model=replace(pretrained.model, mem_len=min(trained, carried) if options.mem_len is None else options.mem_len),
+        model=replace(model, same_length=model.same_length or options.same_length),
     )
 
 
@@ -247,28 +260,47 @@ def _print(found: Measured, config: Config, corpus: Corpus, name: str, checkpoin
     c, m, split = config.data, config.model, corpus.manifest.splits["validation"]
     dropped = f", {split.dropped_tokens:,} behind the last left out" if split.dropped_tokens else ""
     side = f"{abs(found.unigram - found.loss):.4f} {'below' if found.loss < found.unigram else 'above'}"
-    per_piece, per_word = found.characters / found.pieces, found.pieces / max(found.words, 1)
+    lines = [
+        f"checkpoint  {checkpoint}: {m.num_layers} layers x {m.d_model}, {m.dtype}",
+        f"text        {name}: {split.blocks:,} blocks of {corpus.block_len:,} tokens{dropped}",
+        f"windows     {found.windows:,} of {c.seq_len} tokens, {c.batch_size} a batch, memory {m.mem_len}",
+        f"targets     {found.targets:,} pieces",
+        f"loss        {found.loss:.4f} nats a piece, {side} the unigram line",
+        f"unigram     {found.unigram:.4f} nats a piece, by the frequencies of {known}",
+        *_units(found),
+    ]
+    if found.pairs:
+        lines += [f"pairs       {found.pairs['pair_loss']:.4f} nats, {found.pairs['pair_accuracy']:.2%} right"]
     with cli.printing():
-        print(
-            f"checkpoint  {checkpoint}: {m.num_layers} layers x {m.d_model}, {m.dtype}\n"
-            f"text        {name}: {split.blocks:,} blocks of {corpus.block_len:,} tokens{dropped}\n"
-            f"windows     {found.windows:,} of {c.seq_len} tokens, {c.batch_size} a batch, memory {m.mem_len}\n"
-            f"targets     {found.targets:,} pieces\n"
-            f"loss        {found.loss:.4f} nats a piece, {side} the unigram line\n"
-            f"unigram     {found.unigram:.4f} nats a piece, by the frequencies of {known}\n"
-            f"perplexity  {found.perplexity:,.2f} a piece\n"
-            f"bits        {found.bits_per_piece:.4f} a piece, {found.bits_per_character:.4f} a character, "
-            f"{found.bits_per_word:.4f} a word, at {per_piece:.2f} characters a piece and {per_word:.2f} pieces a word"
+        print("\n".join(lines))
+
+
+def _units(found: Measured) -> Iterator[str]:
+    """The loss in other units, as far as it can be said in them."""
+    if found.objective == "mlm":
+        yield f"pseudo      perplexity {found.perplexity:,.2f} a masked piece: no likelihood of the text follows"
+        return
+    of_words = f", {found.word_perplexity:,.2f} a word" if found.objective == "clm" else ""
+    of_bytes = f", {found.bits_per('bytes'):.4f} a byte" if found.objective == "clm" else ""
+    content = found.content
+    per_piece, per_word = content.characters / content.pieces, content.pieces / max(content.words, 1)
+    yield f"perplexity  {found.perplexity:,.2f} a piece{of_words}"
+    yield (
+        f"bits        {found.bits_per_piece:.4f} a piece, {found.bits_per('characters'):.4f} a character{of_bytes}, "
+        f"{found.bits_per('words'):.4f} a word, at {per_piece:.2f} characters a piece and {per_word:.2f} pieces a word"
+    )
+    if found.objective == "clm":
+        yield (
+            f"counted     {content.pieces:,} pieces ({content.unknown:,} unknown) and {content.documents:,} ends of "
+            f"documents: {content.characters:,} characters, {content.bytes:,} bytes, {content.words:,} words"
         )
 
 
 def _save(found: Measured, out: Path) -> None:
     from data_pipelines.atomic import complete_file
 
-    derived = ("perplexity", "bits_per_piece", "bits_per_character", "bits_per_word")
-    numbers = dataclasses.asdict(found) | {name: getattr(found, name) for name in derived}
     with complete_file(out) as partial:
-        partial.write_text(json.dumps(numbers, indent=2) + "\n")
+        partial.write_text(json.dumps(found.numbers(), indent=2) + "\n")
 
 
 if __name__ == "__main__":

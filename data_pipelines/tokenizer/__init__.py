@@ -7,7 +7,7 @@ A model without the settings is taken for one of the original's.
 from data_pipelines.tokenizer.model import MODEL_FILE, SETTINGS_FILE, Tokenizer, read_model
 from data_pipelines.tokenizer.normalization import Normalization, guess_normalization, normalize
 from data_pipelines.tokenizer.sampling import SAMPLE_BYTES
-from data_pipelines.tokenizer.settings import Settings, read_settings
+from data_pipelines.tokenizer.settings import Settings, TokenLevel, read_settings
 from data_pipelines.tokenizer.symbols import BOS, CLS, EOD, EOP, EOS, MASK, PAD, SEP, SPECIAL_PIECES, UNK
 
 __all__ = [
@@ -26,6 +26,7 @@ __all__ = [
     "UNK",
     "Normalization",
     "Settings",
+    "TokenLevel",
     "Tokenizer",
     "guess_normalization",
     "normalize",

@@ -20,6 +20,7 @@ from data_pipelines.readers import Errors
 from data_pipelines.tokenizer.model import Tokenizer
 from data_pipelines.tokenizer.normalization import Normalization
 from data_pipelines.tokenizer.sampling import SAMPLE_BYTES, sample
+from data_pipelines.tokenizer.settings import TokenLevel
 from data_pipelines.tokenizer.symbols import SPECIAL_PIECES
 from xlnet_jax import cli
 from xlnet_jax.config import InputError
@@ -31,6 +32,12 @@ MEANING: dict[Normalization, str] = {
     "english": "straight double quotes, NFKD, accents dropped",
     "nfkc": "NFKC",
     "none": "the text as it is",
+}
+NAME: dict[TokenLevel, str] = {
+    "piece": "pieces",
+    "word": "words and special symbols",
+    "character": "characters and special symbols",
+    "byte": "bytes and special symbols",
 }
 OPTIONS = {
     "lower": "lowercase",
@@ -50,9 +57,12 @@ class Train:
     out: Path
     """folder to make"""
     vocab_size: int = 32_000
-    """pieces of the vocabulary, the special ones among them"""
+    """pieces of the vocabulary, the special ones among them; of words and characters the most there may be, and bytes
+    have 256 and the special ones"""
+    token_level: TokenLevel = "piece"
+    """what text is cut into: pieces of words, what stands between spaces, characters, or bytes"""
     normalization: Normalization | Literal["auto"] = "auto"
-    """what is done to text first; auto = english where the letters are ASCII, else nfkc"""
+    """what is done to text first; auto = english where the letters are ASCII, else nfkc, and for bytes none"""
     lower: bool = False
     """lowercase all text, as the original's uncased models"""
     text_field: str = "text"
@@ -79,6 +89,7 @@ class Train:
             drawn.lines,
             self.vocab_size,
             self.normalization,
+            token_level=self.token_level,
             lower=self.lower,
             sample_bytes=self.sample_megabytes * MEGABYTE,
         )
@@ -88,7 +99,7 @@ class Train:
             {
                 "text": f"{share} of {drawn.seen_lines:,} lines",
                 "normalization": _normalization(tokenizer),
-                "tokenizer": f"{tokenizer.vocab_size:,} pieces in {self.out}",
+                "tokenizer": f"{tokenizer.vocab_size:,} {NAME[self.token_level]} in {self.out}",
             }
         )
 
@@ -106,7 +117,7 @@ class Show:
         shown = np.linspace(len(SPECIAL_PIECES), tokenizer.vocab_size - 1, SHOWN_PIECES).astype(int)
         _print_fields(
             {
-                "vocabulary": f"{tokenizer.vocab_size:,} pieces",
+                "vocabulary": f"{tokenizer.vocab_size:,} {NAME[tokenizer.settings.token_level]}",
                 "special": "  ".join(f"{i} {piece}" for i, piece in enumerate(SPECIAL_PIECES)),
                 "normalization": _normalization(tokenizer),
                 "rules": "; ".join(text for name, text in OPTIONS.items() if getattr(tokenizer.settings, name)) or "-",

@@ -6,6 +6,7 @@ import dataclasses
 import hashlib
 import json
 import os
+import re
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from typing import Any, Literal
@@ -20,12 +21,13 @@ from data_pipelines.tokenizer.foreign import TOKENIZER_JSON, ForeignPieces, is_f
 from data_pipelines.tokenizer.normalization import Normalization
 from data_pipelines.tokenizer.pieces import PieceTables
 from data_pipelines.tokenizer.sampling import SAMPLE_BYTES, sample
-from data_pipelines.tokenizer.settings import Settings, read_settings
+from data_pipelines.tokenizer.settings import Settings, TokenLevel, read_settings
 from data_pipelines.tokenizer.symbols import SPACE, SPECIAL_PIECES, UNK
 from data_pipelines.tokenizer.training import train_model
 from xlnet_jax.config import InputError
 
 MODEL_FILE, SETTINGS_FILE = "spiece.model", "tokenizer_settings.json"
+UNITS = {"word": re.compile(f"{SPACE}[^{SPACE}]*"), "character": re.compile(".", re.DOTALL)}
 LONG_LINE = 2**16  # characters; SentencePiece gets longer lines in parts
 
 
@@ -77,19 +79,21 @@ class Tokenizer:
         vocab_size: int,
         normalization: Normalization | Literal["auto"],
         *,
+        token_level: TokenLevel = "piece",
         lower: bool = False,
         sample_bytes: int = SAMPLE_BYTES,
     ) -> Tokenizer:
         """A tokenizer for this text; empty lines do not count. The same lines give the same bytes.
 
-        `normalization`: auto guesses it from the first lines. `sample_bytes`: of a text with more, a uniform sample of
-        lines is learned from. Raises InputError where the text cannot have so large, or so small, a vocabulary, with
-        the size that works; errors of `lines` pass through.
+        `vocab_size`: of words and characters the most there may be; bytes have their own. `normalization`: auto guesses
+        it from the first lines. `sample_bytes`: of a text with more, a uniform sample of lines is learned from. Raises
+        InputError where the text cannot have so large, or so small, a vocabulary, with the size that works; errors of
+        `lines` pass through.
         """
-        text = sample(lines, sample_bytes).lines
-        settings = Settings.suited_to(text, normalization, lower)
+        text = [] if token_level == "byte" else sample(lines, sample_bytes).lines
+        settings = Settings.suited_to(text, normalization, lower, token_level)
         normalized = (settings.normalize([line])[0] for line in text)
-        return cls(train_model(normalized, vocab_size, settings.normalization), settings)
+        return cls(train_model(normalized, vocab_size, settings.normalization, token_level), settings)
 
     def save(self, folder: epath.PathLike) -> None:
         """Writes a new folder with the model and the settings; complete or not at all."""
@@ -118,7 +122,8 @@ class Tokenizer:
     @cached_property
     def tables(self) -> PieceTables:
         """What the pieces mean for words and sentences."""
-        return PieceTables.of(self.pieces)
+        bytes_of_text = [int(p[3:5], 16) if self._processor.is_byte(i) else None for i, p in enumerate(self.pieces)]
+        return PieceTables.of(self.pieces, bytes_of_text, unknown_is_word=self.settings.token_level == "word")
 
     @property
     def is_word_start(self) -> np.ndarray:
@@ -136,6 +141,10 @@ class Tokenizer:
         """
         parts, part_counts = self._in_parts(self.settings.normalize(lines))
         encoded = self._processor.encode(parts, num_threads=threads or os.cpu_count() or 1, out_type="numpy")
+        if self.settings.token_level in UNITS:
+            encoded = [
+                self._each_unknown(*pair) if UNK in pair[1] else pair[1] for pair in zip(parts, encoded, strict=True)
+            ]
         lengths = np.fromiter(map(len, encoded), np.int64, len(encoded))
         ids = np.concatenate([np.zeros(0, np.int32), *encoded])
         if len(parts) > len(lines):
@@ -157,14 +166,27 @@ class Tokenizer:
             if places:
                 parts, _ = self._in_parts(self.settings.normalize([line]))
                 texts = (piece for part in self._processor.encode(parts, out_type=str) for piece in part)
-                unknown = (text for text in texts if self._processor.piece_to_id(text) == UNK)
+                unknown = (unit for text in texts for unit in self._unknown_units(text))
                 for k, text in zip(places, unknown, strict=True):
                     of_line[k] = text
         return pieces
 
     def decode(self, ids: np.ndarray) -> str:
         """The text of ids int [T]; control pieces such as <sep> vanish."""
-        return self._processor.decode(np.asarray(ids).tolist())
+        text = self._processor.decode(np.asarray(ids).tolist())
+        return text.removeprefix(" ") if self.settings.token_level == "byte" else text
+
+    def _each_unknown(self, part: str, ids: np.ndarray) -> np.ndarray:
+        """The ids with an <unk> for each unknown word or character: SentencePiece puts neighbours together."""
+        texts = self._processor.encode(part, out_type=str)
+        return np.repeat(ids, [len(self._unknown_units(text)) or 1 for text in texts])
+
+    def _unknown_units(self, text: str) -> list[str]:
+        """What of this part of a segmentation is unknown: nothing, or a run of what its level cuts text into."""
+        if self._processor.piece_to_id(text) != UNK:
+            return []
+        unit = UNITS.get(self.settings.token_level)
+        return unit.findall(text) if unit else [text]
 
     def _in_parts(self, lines: list[str]) -> tuple[list[str], np.ndarray]:
         """The lines, long ones cut at spaces, and the number of parts of each.
@@ -180,6 +202,8 @@ class Tokenizer:
     @cached_property
     def _words_are_independent(self) -> bool:
         """Whether a line's pieces are those of its words, so for all models but those with pieces across spaces."""
+        if self.settings.token_level != "piece":
+            return True
         words = [self._processor.encode(text, out_type=str) for text in ("a b", "a", "b")]
         return words[0] == words[1] + words[2] and not any(SPACE in piece[1:] for piece in self.pieces)
 

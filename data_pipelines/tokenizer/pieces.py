@@ -13,7 +13,7 @@ from enum import IntEnum
 
 import numpy as np
 
-from data_pipelines.tokenizer.symbols import SPACE
+from data_pipelines.tokenizer.symbols import SPACE, SPECIAL_PIECES, UNK
 
 WORD_START_PUNCTUATION = frozenset('!"#$%&"()*+,-./:;?@[\\]^_`{|}~')  # _is_start_piece of data_utils.py
 STOPS = frozenset(".!?…")
@@ -26,6 +26,8 @@ CONTINUING = re.compile(
     r"(HIRAGANA|KATAKANA|HALFWIDTH KATAKANA) LETTER SMALL |(THAI CHARACTER|LAO VOWEL SIGN) "
     r"(SARA A|SARA AA|SARA AM|A|AA|AM|LAKKHANGYAO)$"
 )
+
+GOES_ON, PUNCTUATION, IDEOGRAPH, LETTER = "\u0301", "\u2014", "\u4e00", "\u00c9"  # stand for bytes beyond ASCII
 
 
 class Ending(IntEnum):
@@ -53,22 +55,41 @@ class PieceTables:
     without spaces (Chinese, Japanese, Thai, Lao, Khmer, Burmese) have hardly a ▁, so there each piece that begins with
     a letter begins a word, but for letters that only go on with a syllable (ゃ, っ, ะ, า), and so does each wide
     punctuation mark.
+
+    Bytes of ASCII are its characters, a space is ▁. Of other characters the first byte tells what it can: it begins a
+    word in the range of Chinese and Japanese; a letter of another script is taken for a capital.
     """
 
     is_word_start: np.ndarray  # bool [V]
-    has_space: np.ndarray  # bool [V], begins with ▁
+    has_space: np.ndarray  # bool [V], begins with ▁, or is an unknown word: as many as a text has words
+    characters: np.ndarray  # int64 [V], of text that it stands for: ▁ is a space, an unknown piece is one
+    bytes: np.ndarray  # int64 [V], the same in UTF-8
     is_closer: np.ndarray  # bool [V], closing quotes and brackets only: what came before still ends there
     ending: np.ndarray  # int8 [V], Ending
     first: np.ndarray  # int8 [V], First
 
     @classmethod
-    def of(cls, pieces: Sequence[str]) -> PieceTables:
+    def of(
+        cls, pieces: Sequence[str], byte_values: Sequence[int | None] | None = None, *, unknown_is_word: bool = False
+    ) -> PieceTables:
+        """byte_values: the byte that a piece stands for; None = it stands for its text."""
+        values = byte_values or [None] * len(pieces)
+        texts = [piece if byte is None else _text_of_byte(byte) for piece, byte in zip(pieces, values, strict=True)]
+        special = np.arange(len(pieces)) < len(SPECIAL_PIECES)
+        special[UNK] = False
+        has_space = np.array([p.startswith(SPACE) for p in texts])
+        has_space[UNK] = unknown_is_word
+        lengths = np.array([len(p) if b is None else b & 0xC0 != 0x80 for p, b in zip(pieces, values, strict=True)])
+        sizes = [len(p.replace(SPACE, " ").encode()) if b is None else 1 for p, b in zip(pieces, values, strict=True)]
+        lengths[UNK] = sizes[UNK] = 1
         return cls(
-            is_word_start=np.array([_is_word_start(p) for p in pieces]),
-            has_space=np.array([p.startswith(SPACE) for p in pieces]),
-            is_closer=np.array([p == "<eop>" or all(c in CLOSERS for c in p) for p in pieces]),
-            ending=np.array([_ending(p) for p in pieces], np.int8),
-            first=np.array([_first(p) for p in pieces], np.int8),
+            is_word_start=np.array([_is_word_start(p) for p in texts]),
+            has_space=has_space,
+            characters=np.where(special, 0, lengths),
+            bytes=np.where(special, 0, sizes),
+            is_closer=np.array([p == "<eop>" or all(c in CLOSERS for c in p) for p in texts]),
+            ending=np.array([_ending(p) for p in texts], np.int8),
+            first=np.array([_first(p) for p in texts], np.int8),
         )
 
     def sentence_starts(self, ids: np.ndarray) -> np.ndarray:
@@ -94,6 +115,17 @@ def _next(places: np.ndarray, begin: np.ndarray) -> np.ndarray:
     """The first of `places` at or behind each of `begin`, all ascending. The last ones may have none: they are cut."""
     found = np.searchsorted(places, begin)
     return places[found[found < len(places)]]
+
+
+def _text_of_byte(byte: int) -> str:
+    """A character that means the same, or of bytes beyond ASCII one of the kind that they can begin or go on with."""
+    if byte < 0x80:
+        return chr(byte).replace(" ", SPACE)
+    if byte < 0xC0:
+        return GOES_ON
+    if byte == 0xE2:  # U+2000 to U+2FFF
+        return PUNCTUATION
+    return IDEOGRAPH if 0xE3 <= byte <= 0xE9 else LETTER  # U+3000 to U+9FFF
 
 
 def _is_word_start(piece: str) -> bool:

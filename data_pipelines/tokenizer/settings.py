@@ -12,6 +12,8 @@ from typing import Any, Literal
 from data_pipelines.tokenizer.normalization import Normalization, guess_normalization, normalize_lines
 from xlnet_jax.config import InputError
 
+TokenLevel = Literal["piece", "word", "character", "byte"]
+
 SAMPLE_LINES = 10_000  # lines that decide the normalisation
 
 
@@ -28,14 +30,30 @@ class Settings:
     """of english alone: quotes are made straight, and accents stay"""
     remove_space: bool = True
     """white space is stripped at the ends and collapsed to single spaces inside"""
+    token_level: TokenLevel = "piece"
+    """what a token is: a piece of a word, what stands between spaces, a character, or a byte of UTF-8"""
 
     @classmethod
     def suited_to(
-        cls, lines: Iterable[str], normalization: Normalization | Literal["auto"], lower: bool = False
+        cls,
+        lines: Iterable[str],
+        normalization: Normalization | Literal["auto"],
+        lower: bool = False,
+        token_level: TokenLevel = "piece",
     ) -> Settings:
-        """Settings of this normalisation; auto = what the first lines look like. The digit rule belongs to English."""
-        kind = guess_normalization(itertools.islice(lines, SAMPLE_LINES)) if normalization == "auto" else normalization
-        return cls(kind, split_digit_commas=kind == "english", lower=lower)
+        """Settings of this normalisation; auto = what the first lines look like, and none for bytes, which then keep
+        white space as well. The digit rule belongs to English pieces."""
+        if normalization != "auto":
+            kind = normalization
+        else:
+            kind = "none" if token_level == "byte" else guess_normalization(itertools.islice(lines, SAMPLE_LINES))
+        return cls(
+            kind,
+            split_digit_commas=kind == "english" and token_level == "piece",
+            lower=lower,
+            remove_space=token_level != "byte" or kind != "none",
+            token_level=token_level,
+        )
 
     def normalize(self, lines: Sequence[str]) -> list[str]:
         """The lines as SentencePiece gets them."""
@@ -60,13 +78,14 @@ def read_settings(content: Any, where: str) -> Settings:
         settings = Settings(**content)
     except TypeError as error:
         raise InputError(f"tokenizer settings {where}: not readable ({error}); delete it for the original's") from None
-    kinds = typing.get_args(Normalization)
-    if settings.normalization not in kinds:
-        raise InputError(
-            f"tokenizer settings {where}: normalization {settings.normalization!r} is none of {', '.join(kinds)}"
-        )
-    for field in dataclasses.fields(Settings)[1:]:
-        if not isinstance(getattr(settings, field.name), bool):
+    for name, kinds in (
+        ("normalization", typing.get_args(Normalization)),
+        ("token_level", typing.get_args(TokenLevel)),
+    ):
+        if (value := getattr(settings, name)) not in kinds:
+            raise InputError(f"tokenizer settings {where}: {name} {value!r} is none of {', '.join(kinds)}")
+    for field in dataclasses.fields(Settings):
+        if isinstance(field.default, bool) and not isinstance(getattr(settings, field.name), bool):
             raise InputError(f"tokenizer settings {where}: {field.name} is neither true nor false")
     if settings.keep_accents and settings.normalization != "english":
         raise InputError(

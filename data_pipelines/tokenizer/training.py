@@ -1,4 +1,4 @@
-"""A SentencePiece model by the recipe of the released XLNet models."""
+"""SentencePiece models: pieces by the recipe of the released XLNet models, and words, characters and bytes."""
 
 from __future__ import annotations
 
@@ -10,24 +10,45 @@ from typing import Any
 import sentencepiece
 
 from data_pipelines.tokenizer.normalization import Normalization
+from data_pipelines.tokenizer.settings import TokenLevel
+from data_pipelines.tokenizer.symbols import SPECIAL_PIECES
 from xlnet_jax.config import InputError
 
-# README.md of the original. SentencePiece adds <unk>, <s> and </s> in front.
-RECIPE: dict[str, Any] = {
-    "model_type": "unigram",
-    "character_coverage": 0.99995,
-    "control_symbols": ["<cls>", "<sep>", "<pad>", "<mask>", "<eod>"],
-    "user_defined_symbols": ["<eop>", ".", "(", ")", '"', "-", "–", "£", "€"],
-    "shuffle_input_sentence": True,
-    "input_sentence_size": 10_000_000,
+CONTROL = [piece for piece in SPECIAL_PIECES if piece not in ("<unk>", "<s>", "</s>", "<eop>")]
+# SentencePiece adds <unk>, <s> and </s> in front.
+RECIPES: dict[TokenLevel, dict[str, Any]] = {
+    "piece": {  # README.md of the original
+        "model_type": "unigram",
+        "character_coverage": 0.99995,
+        "control_symbols": CONTROL,
+        "user_defined_symbols": ["<eop>", ".", "(", ")", '"', "-", "–", "£", "€"],
+    },
+    # A model of words knows no symbols inside of them.
+    "word": {"model_type": "word", "control_symbols": [*CONTROL, "<eop>"], "hard_vocab_limit": False},
+    "character": {
+        "model_type": "char",
+        "character_coverage": 1.0,
+        "control_symbols": CONTROL,
+        "user_defined_symbols": ["<eop>"],
+    },
 }
 
 
-def train_model(text: Iterable[str], vocab_size: int, normalization: Normalization) -> bytes:
+def train_model(
+    text: Iterable[str], vocab_size: int, normalization: Normalization, token_level: TokenLevel = "piece"
+) -> bytes:
     """What a .model file holds, from normalised lines. The same lines give the same bytes on any machine.
 
-    Raises InputError where the text cannot have so large, or so small, a vocabulary, with the size that works.
+    vocab_size: of words and characters the most, the rest are <unk>; bytes are all there. Raises InputError where the
+    text cannot have so large, or so small, a vocabulary of pieces, with the size that works.
     """
+    if token_level == "byte":
+        return byte_model()
+    if token_level != "piece" and vocab_size <= len(SPECIAL_PIECES):
+        raise InputError(
+            f"vocab-size {vocab_size} is too small: {len(SPECIAL_PIECES)} pieces are special symbols, and text needs "
+            "some of its own"
+        )
     model = io.BytesIO()
     try:
         sentencepiece.SentencePieceTrainer.train(
@@ -38,11 +59,36 @@ def train_model(text: Iterable[str], vocab_size: int, normalization: Normalizati
             max_sentence_length=2**30,  # bytes; the default skips paragraphs above 4192
             num_threads=8,  # partial sums depend on it: fixed, so that the model does not depend on the machine
             minloglevel=2,
-            **RECIPE,
+            shuffle_input_sentence=True,
+            input_sentence_size=10_000_000,
+            **RECIPES[token_level],
         )
     except RuntimeError as error:
         raise _vocabulary_error(vocab_size, str(error)) from None
     return model.getvalue()
+
+
+def byte_model() -> bytes:
+    """The special symbols and all bytes: characters that SentencePiece falls back from, as it knows none. White space
+    stays as it is, and a space is put in front of a line, as everywhere."""
+    from sentencepiece import sentencepiece_model_pb2
+
+    proto: Any = sentencepiece_model_pb2  # whose messages are made when it is imported
+    kind = proto.ModelProto.SentencePiece
+    special = {"<unk>": kind.UNKNOWN, "<eop>": kind.USER_DEFINED}
+    model = proto.ModelProto()
+    for piece in SPECIAL_PIECES:
+        model.pieces.add(piece=piece, score=0.0, type=special.get(piece, kind.CONTROL))
+    for byte in range(256):
+        model.pieces.add(piece=f"<0x{byte:02X}>", score=0.0, type=kind.BYTE)
+    model.trainer_spec.model_type = proto.TrainerSpec.CHAR
+    model.trainer_spec.byte_fallback = True
+    model.trainer_spec.vocab_size = len(model.pieces)
+    model.normalizer_spec.name = "identity"
+    model.normalizer_spec.add_dummy_prefix = True
+    model.normalizer_spec.remove_extra_whitespaces = False
+    model.normalizer_spec.escape_whitespaces = False
+    return model.SerializeToString(deterministic=True)
 
 
 def _vocabulary_error(vocab_size: int, message: str) -> Exception:

@@ -7,10 +7,19 @@ from typing import Any
 import numpy as np
 from etils import epath
 
+from xlnet_jax.config import Objective
 from xlnet_jax.disk import write_durably
 
+_LEARNED = {
+    "plm": "Permutation language modelling",
+    "mlm": "Masked language modelling",
+    "clm": "Causal language modelling",
+}
 
-def draw_curves(records: list[dict[str, Any]], unigram_nats: float, path: epath.Path) -> None:
+
+def draw_curves(
+    records: list[dict[str, Any]], unigram_nats: float, path: epath.Path, objective: Objective = "plm"
+) -> None:
     """Writes a PNG. records as in metrics.jsonl."""
     from matplotlib.figure import Figure
 
@@ -28,7 +37,7 @@ def draw_curves(records: list[dict[str, Any]], unigram_nats: float, path: epath.
     if len(held_out):
         axes.plot(*held_out.T, marker="o", color="tab:red", label=f"held out, {held_out[-1, 1]:.2f} at the end")
     axes.axhline(unigram_nats, ls="--", color="gray", label=f"unigram line, {unigram_nats:.2f}")
-    axes.set(xlabel="updates", ylabel="PLM loss, nats per target", title="Permutation language modelling")
+    axes.set(xlabel="updates", ylabel=f"{objective.upper()} loss, nats per target", title=_LEARNED[objective])
     axes.grid(alpha=0.3)
     axes.legend()
     picture = io.BytesIO()

@@ -3,30 +3,30 @@ carried memory, so that a run's own number comes out for its own text."""
 
 import contextlib
 import itertools
-import math
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from flax import traverse_util
 
 from data_pipelines import windows
 from data_pipelines.corpus import Corpus, is_corpus
 from data_pipelines.prepare import prepare
 from data_pipelines.readers import Errors
 from data_pipelines.sources import Source
-from data_pipelines.tokenizer import CLS, SEP, Tokenizer
-from data_pipelines.tokenizer.symbols import SPECIAL_PIECES, UNK
-from xlnet_jax.config import Config, ModelConfig
-from xlnet_jax.dims import Batch
+from data_pipelines.tokenizer import Tokenizer
+from xlnet_jax.config import Config, InputError, ModelConfig
 from xlnet_jax.interop import native
 from xlnet_jax.interop.pretrained import Pretrained
 from xlnet_jax.objectives.language_model import LanguageModel
-from xlnet_jax.objectives.query_stream import scoring_tokenizer
+from xlnet_jax.objectives.query_stream import vocabulary_tokenizer
 from xlnet_jax.rules import validate
 from xlnet_jax.training import sharding
 from xlnet_jax.training.heldout import HeldOutLoss, held_out_batches
+from xlnet_jax.training.measured import Measured, content_of
 from xlnet_jax.training.optimizer import make_optimizer
 from xlnet_jax.training.state import empty_mems_ZBMD, plan_state
 from xlnet_jax.training.step import make_eval_step
@@ -57,40 +57,14 @@ class Run:
 
 def trained_mem_len(pretrained: Pretrained, run: Run | None) -> int:
     """Positions of memory that the weights were trained with; the paper's where the checkpoint does not say, as most of
-    Hugging Face's."""
+    Hugging Face's, and where its positions have room for any."""
+    if pretrained.model.positions != "relative":
+        return 0
     return pretrained.model.mem_len if run else pretrained.model.mem_len or ModelConfig().mem_len
 
 
-@dataclass(frozen=True)
-class Measured:
-    """What was measured on some windows, and what their text consists of."""
-
-    loss: float  # nats per target: a piece that was predicted
-    targets: int
-    unigram: float  # nats per target, of a model that knows how frequent pieces are
-    windows: int
-    pieces: int  # of the text in the windows, without <sep> and <cls>
-    characters: int  # that these pieces stand for; a space counts, an unknown piece is one
-    words: int  # pieces that begin with a space
-
-    @property
-    def perplexity(self) -> float:
-        """Per piece."""
-        return math.exp(self.loss)
-
-    @property
-    def bits_per_piece(self) -> float:
-        return self.loss / math.log(2)
-
-    @property
-    def bits_per_character(self) -> float:
-        """Those of a piece, times pieces per character of the text."""
-        return self.bits_per_piece * self.pieces / max(self.characters, 1)
-
-    @property
-    def bits_per_word(self) -> float:
-        """Those of a piece, times pieces per word of the text."""
-        return self.bits_per_piece * self.pieces / max(self.words, 1)
+AT_EVALUATION = ("mem_len", "clamp_len", "same_length")
+"""Settings of the network that an evaluation may change: what a row sees, not what it is made of."""
 
 
 @contextlib.contextmanager
@@ -110,15 +84,16 @@ def evaluate(
     unigram_counts: np.ndarray,
     on_batch: Callable[[int, int], None] = lambda number, batches: None,
 ) -> Measured:
-    """The loss of a checkpoint on the validation split of a corpus. config: its data, eval, mesh and model.mem_len
-    count; unigram_counts: int64 [V], of the text that the unigram line knows.
+    """The loss of a checkpoint on the validation split of a corpus. config: its objective, data, eval and mesh count,
+    and AT_EVALUATION of its network; unigram_counts: int64 [V], of the text that the unigram line knows.
 
     on_batch: called before each batch with its number, from 1, and that of all. Raises InputError where the settings
     contradict each other, or the corpus or the checkpoint does not fit.
     """
-    tokenizer = scoring_tokenizer(pretrained)
+    tokenizer = vocabulary_tokenizer(pretrained)
     corpus.demand(tokenizer, "the checkpoint's")
-    config = replace(config, model=replace(pretrained.model, mem_len=config.model.mem_len))
+    seen = {name: getattr(config.model, name) for name in AT_EVALUATION}
+    config = replace(config, model=replace(pretrained.model, **seen))
     validate(config)
     mesh = sharding.make_mesh(config)
     put = sharding.batch_to_mesh(mesh, config.data.batch_size)
@@ -137,20 +112,25 @@ def evaluate(
         on_batch(next(counted), len(batches))
         return False
 
-    numbers = held_out.measure(sharding.from_host(pretrained.params, plan.shardings.params), is_stopped)
+    numbers = held_out.measure(_laid_out(pretrained.params, plan.shardings.params), is_stopped)
     assert numbers is not None
-    targets = int(sum(batch["target_weights"].sum() for batch in batches))
     return Measured(
-        numbers["loss"], targets, unigram, len(batches) * config.data.batch_size, *_content(batches, tokenizer)
+        config.objective,
+        numbers["loss"],
+        int(sum(batch["target_weights"].sum() for batch in batches)),
+        unigram,
+        int(sum((batch["target_weights"] > 0).any(1).sum() for batch in batches)),
+        content_of(batches, tokenizer, config.objective),
+        {name: number for name, number in numbers.items() if name != "loss"},
     )
 
 
-def _content(batches: Sequence[Batch], tokenizer: Tokenizer) -> tuple[int, int, int]:
-    """(pieces, characters, words) of the windows' text."""
-    counts_V = sum(np.bincount(batch["input_ids"].ravel(), minlength=tokenizer.vocab_size) for batch in batches)
-    counts_V = np.asarray(counts_V)
-    counts_V[[SEP, CLS]] = 0
-    lengths_V = np.array([len(piece) for piece in tokenizer.pieces])
-    lengths_V[: len(SPECIAL_PIECES)] = 0
-    lengths_V[UNK] = 1
-    return int(counts_V.sum()), int(counts_V @ lengths_V), int(counts_V @ tokenizer.tables.has_space)
+def _laid_out(params: dict[str, Any], shardings: Any) -> Any:
+    """What this objective has use for. InputError where that is missing."""
+    wanted, given = traverse_util.flatten_dict(shardings), traverse_util.flatten_dict(params)
+    if missing := sorted("/".join(path) for path in wanted.keys() - given.keys()):
+        raise InputError(
+            f"the checkpoint has no {', '.join(missing)}: it was trained by another objective, or without "
+            "data.pair-loss; measure what it has learned"
+        )
+    return sharding.from_host(traverse_util.unflatten_dict({path: given[path] for path in wanted}), shardings)

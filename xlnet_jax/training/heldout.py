@@ -1,6 +1,6 @@
 """The pretraining loss on held-out text, memory carried from batch to batch."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -70,14 +70,33 @@ class HeldOutLoss:
 def held_out_batches(
     corpus: Corpus, tokenizer: Tokenizer, config: Config, rows: Sequence[int] | np.ndarray | None = None
 ) -> list[Batch]:
-    """The batches of an evaluation, `rows` of each (None = all)."""
+    """The batches of an evaluation, `rows` of each (None = all). Of clm, whose loss is a likelihood of the text, every
+    block is read once; else whole batches of blocks are, or, where there are fewer, some of them twice."""
     data, mem_len = config.data, config.model.mem_len
     source = BatchSource(
         corpus, "validation", tokenizer.is_word_start, data, mem_len, VALIDATION_SEED, config.objective
     )
+    once = config.objective == "clm"
+    visits = -(-corpus.num_blocks("validation") // data.batch_size)
+    steps = visits * source.steps_per_block if once else source.steps_per_epoch
+    batches = list(source.iterate(0, min(steps, -(-config.eval.max_windows // data.batch_size)), rows))
+    return list(_read_once(batches, source, rows)) if once else batches
 
-    steps = min(source.steps_per_epoch, -(-config.eval.max_windows // data.batch_size))
-    return list(source.iterate(0, steps, rows))
+
+def _read_once(
+    batches: Iterable[Batch], source: BatchSource, rows: Sequence[int] | np.ndarray | None
+) -> Iterator[Batch]:
+    """The same where a row that reads a block again, as rows are more than blocks, has no weight."""
+    all_rows = np.arange(source.data.batch_size)
+    own, known = all_rows if rows is None else np.asarray(rows), np.zeros(source.corpus.num_blocks(source.split), bool)
+    for step, batch in enumerate(batches):
+        if step % source.steps_per_block == 0:
+            blocks = source.assign(step // source.steps_per_block, all_rows)[0]
+            is_first = np.zeros(len(blocks), bool)
+            is_first[np.unique(blocks, return_index=True)[1]] = True
+            is_first &= ~known[blocks]
+            known[blocks] = True
+        yield batch | {"target_weights": batch["target_weights"] * is_first[own, None]}
 
 
 def relative_to_unigram(loss: float, unigram_nats: float) -> str:

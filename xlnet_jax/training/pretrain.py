@@ -93,6 +93,7 @@ def _prepare(config: Config, console: Console) -> _Run:
         )
         validate(config)
     given = text.demanded_tokenizer(config, tokenizer_of(start, config) if start else None)
+    given = given or text.counted_tokenizer(config, workdir)
     if given:
         config = replace(config, model=replace(config.model, vocab_size=given.vocab_size))
     sharding.make_mesh(config)  # refused before hours go into a text
@@ -196,7 +197,7 @@ def _point_to(config: Config, workdir: Workdir, steps_per_block: int, batch: int
 
 def _close(config: Config, workdir: Workdir, step: int, unigram_nats: float, console: Console) -> None:
     records = list(read_records(workdir.metrics))
-    draw_curves(records, unigram_nats, workdir.curves)
+    draw_curves(records, unigram_nats, workdir.curves, config.objective)
     loss = [r["loss"] for r in records if r["split"] == "validation"][-1]
     text: Any = {name: getattr(config, name) for name in _TEXT_SETTINGS}
     larger = {"demo": "small", "small": "base", "base": "large"}.get(config.preset, config.preset)
@@ -224,7 +225,8 @@ def _command(config: Config) -> str:
         # A tokenizer of the user's own brings its vocabulary along.
         if value != preset and not (name == "model.vocab-size" and config.tokenizer):
             if isinstance(value, bool):
-                words += [f"--{'' if value else 'no-'}{name}"]
+                group, dot, last = name.rpartition(".")
+                words += [f"--{group}{dot}{'' if value else 'no-'}{last}"]
             else:
                 words += [f"--{name}", *map(str, value if isinstance(value, tuple) else (value,))]
     return shlex.join(words)

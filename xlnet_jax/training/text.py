@@ -46,13 +46,28 @@ class Text:
 
     def demanded_tokenizer(self, config: Config, of_weights: Tokenizer | None) -> Tokenizer | None:
         """The tokenizer that the run must take: that of its first weights, of --tokenizer, or of a prepared corpus.
-        InputError where two of them differ."""
+        InputError where two of them differ, or are not of the level that is asked for."""
         given = of_weights or self._given_tokenizer(config)
-        if self.prepared is None:
-            return given
-        if given:
-            self.prepared.demand(given, str(config.init if of_weights else config.tokenizer))
-        return self.prepared.tokenizer
+        origin = f"--init {config.init}" if of_weights else f"--tokenizer {config.tokenizer}"
+        if self.prepared is not None:
+            if given:
+                self.prepared.demand(given, str(config.init if of_weights else config.tokenizer))
+            given, origin = self.prepared.tokenizer, f"--corpus {config.corpus[0]}"
+        level = config.data.token_level
+        if given and level not in ("piece", given.settings.token_level):
+            raise InputError(
+                f"data.token-level {level}: the tokenizer of {origin} is there already, and of level "
+                f"{given.settings.token_level}; leave one of the two out"
+            )
+        return given
+
+    def counted_tokenizer(self, config: Config, workdir: Workdir) -> Tokenizer | None:
+        """One whose vocabulary is as large as the text makes it: of words, characters or bytes; that of the run that
+        goes on in the workdir, or a new one. None of pieces, whose number is a setting."""
+        if config.data.token_level == "piece":
+            return None
+        goes_on = workdir.has_checkpoints and workdir.tokenizer.exists()
+        return Tokenizer.load(workdir.tokenizer) if goes_on else self._train_tokenizer(config)
 
     def _given_tokenizer(self, config: Config) -> Tokenizer | None:
         if config.tokenizer is None:
@@ -64,20 +79,24 @@ class Text:
 
         return Tokenizer.load(config.tokenizer, Settings if self.prepared else suited)
 
+    def _train_tokenizer(self, config: Config) -> Tokenizer:
+        lines = sources.read_lines(self.train, config.corpus_errors)
+        return Tokenizer.train(
+            lines, config.model.vocab_size, config.data.normalization, token_level=config.data.token_level
+        )
+
     def find_tokenizer(self, config: Config, given: Tokenizer | None, workdir: Workdir) -> Tokenizer:
         """The tokenizer of the run: what the workdir has, else the one that was given, else one trained on the text."""
         if workdir.tokenizer.exists():
             there = Tokenizer.load(workdir.tokenizer)
             if given and given.sha256 != there.sha256:
-                name = config.tokenizer or config.init or config.corpus[0]
+                name = config.tokenizer or config.init or self.name
                 raise InputError(
                     f"workdir {workdir.folder} holds another run (its tokenizer is not {name}): give --tokenizer "
                     f"{workdir.tokenizer}, or another --workdir"
                 )
             return there
-        tokenizer = given or Tokenizer.train(
-            sources.read_lines(self.train, config.corpus_errors), config.model.vocab_size, config.data.normalization
-        )
+        tokenizer = given or self._train_tokenizer(config)
         tokenizer.save(workdir.tokenizer)
         return tokenizer
 

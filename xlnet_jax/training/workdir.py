@@ -23,7 +23,9 @@ from xlnet_jax.settings import from_dict, identity_difference, to_dict
 from xlnet_jax.training.lock import Lock
 
 _OF_TEXT = ("corpus", "validation", "text_field", "tfds_data_dir", "corpus_errors", "tokenizer", "init")
-_OF_BLOCKS = ("seq_len", "reuse_len", "windows_per_block", "validation_fraction", "normalization")
+_OF_BLOCKS = (
+    "seq_len", "reuse_len", "window", "windows_per_block", "validation_fraction", "normalization", "token_level"
+)  # fmt: skip
 
 
 R = TypeVar("R", bound=RunConfig)

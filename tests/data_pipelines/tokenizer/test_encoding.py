@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from data_pipelines import sources
 from data_pipelines.tokenizer import UNK, Settings, Tokenizer, model, normalize
-from data_pipelines.tokenizer.training import RECIPE
+from data_pipelines.tokenizer.training import RECIPES
 
 OPTIONS = [
     Settings(kind, lower=lower, keep_accents=keep and kind == "english", remove_space=space)
@@ -41,7 +41,11 @@ def trained_with(lines, remove_space=True, **options):
     """A tokenizer of XLNet's symbols that SentencePiece made in another way than ours."""
     file = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(lines), model_writer=file, vocab_size=1000, minloglevel=2, **{**RECIPE, **options}
+        sentence_iterator=iter(lines),
+        model_writer=file,
+        vocab_size=1000,
+        minloglevel=2,
+        **{**RECIPES["piece"], **options},
     )
     return Tokenizer(file.getvalue(), Settings("none", split_digit_commas=False, remove_space=remove_space))
 

@@ -14,6 +14,7 @@ from tests.xlnet_jax.training.tiny_run import arguments, assert_same, records_of
 from xlnet_jax import cli, train
 from xlnet_jax.config import InputError
 from xlnet_jax.presets import demo
+from xlnet_jax.training import pretrain
 from xlnet_jax.training.workdir import Workdir
 
 
@@ -176,6 +177,21 @@ def test_the_next_commands_repeat_the_settings_of_the_run(straight, text, capsys
     assert f"--tokenizer {straight / 'tokenizer'}" in lines["larger"]
     assert "--preset small" in lines["larger"]
     cli.parse_config(shlex.split(lines["longer"].split("xlnet_jax.train")[1]), "train", "")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--objective", "mlm", "--model.mem-len", "64", "--data.reuse-len", "64", "--data.bidirectional"],
+        ["--objective", "clm", "--tpu"],
+        ["--data.no-bidirectional", "--model.no-untie-r", "--data.num-predict", "None"],
+        ["--preset", "bert-base", "--data.pair-loss", "order"],
+        ["--preset", "transformer-xl-wt103"],
+    ],
+)
+def test_a_command_that_is_proposed_is_read_as_the_settings_that_it_is_of(words):
+    config = cli.parse_config(words, "train", "")
+    assert cli.parse_config(shlex.split(pretrain._command(config))[3:], "train", "") == config
 
 
 def test_another_tokenizer_is_refused(straight, text, tmp_path):

@@ -61,6 +61,35 @@ def test_a_tokenizer_that_did_not_make_a_corpus_is_refused(folder, tmp_path):
         Text.of(config).demanded_tokenizer(replace(config, init="weights"), other)
 
 
+def leveled(names, level, **changes):
+    return settings(*names, data=replace(Config().data, token_level=level), **changes)
+
+
+@pytest.mark.parametrize("level", ["word", "character", "byte"])
+def test_a_vocabulary_that_the_text_decides_is_known_before_the_run_begins(folder, tmp_path, level):
+    config, workdir = leveled([folder / "one.txt"], level), Workdir(tmp_path)
+    text = Text.of(config)
+    counted = text.counted_tokenizer(config, workdir)
+    assert counted.settings.token_level == level
+    assert counted.vocab_size < config.model.vocab_size
+    assert text.find_tokenizer(config, counted, workdir).sha256 == Tokenizer.load(workdir.tokenizer).sha256
+    assert text.counted_tokenizer(config, workdir).sha256 == counted.sha256
+    assert text.counted_tokenizer(settings(folder / "one.txt"), workdir) is None
+
+
+def test_a_tokenizer_of_another_level_than_the_one_asked_for_is_refused(folder, tmp_path):
+    Tokenizer.train([], 1, "auto", token_level="byte").save(tmp_path / "bytes")
+    for config, origin in (
+        (leveled([folder / "one.txt"], "word", tokenizer=str(tmp_path / "bytes")), "--tokenizer .* of level byte"),
+        (leveled([folder / "corpus"], "byte"), "--corpus .* of level piece"),
+    ):
+        with pytest.raises(InputError, match=f"data.token-level .*: the tokenizer of {origin}; leave one of the two"):
+            Text.of(config).demanded_tokenizer(config, None)
+    for level in ("byte", "piece"):  # its own level, or none asked for
+        config = leveled([folder / "one.txt"], level, tokenizer=str(tmp_path / "bytes"))
+        assert Text.of(config).demanded_tokenizer(config, None).vocab_size == 265
+
+
 def test_several_texts_are_read_by_their_weights(folder, tmp_path):
     config = settings(folder / "one.txt", folder / "two.txt", data=replace(demo().data, windows_per_block=4))
     text = Text.of(config)

@@ -1,0 +1,149 @@
+"""A run of each objective by the command, and its checkpoint under the other commands."""
+
+import json
+import math
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from data_pipelines.tokenizer import EOD, SPECIAL_PIECES, UNK
+from data_pipelines.tokenizer.pieces import PieceTables
+from tests.xlnet_jax.training.tiny_run import arguments, assert_same, state_of
+from xlnet_jax import InputError, evaluate, train
+from xlnet_jax.training.evaluation import Run
+from xlnet_jax.training.heldout import held_out_batches
+from xlnet_jax.training.measured import Content, Measured, content_of
+from xlnet_jax.training.metrics import read_records
+
+CLM = "--objective clm --data.num-predict None --data.reuse-len 32 --data.perm-size 32".split()
+DAE = "--objective mlm --model.mem-len 16 --data.reuse-len 16 --data.pair-loss next".split()  # with memory
+
+
+def measured(tmp_path, *arguments):
+    out = tmp_path / "measured.json"
+    assert evaluate.main([*map(str, arguments), "--out", str(out), "--overwrite"]) == 0
+    return json.loads(out.read_text())
+
+
+def last_held_out(workdir):
+    return [r for r in read_records(workdir / "metrics.jsonl") if r["split"] == "validation"][-1]
+
+
+# ---- clm ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def causal(text, tmp_path_factory):
+    """The workdir of a run that was interrupted inside a block."""
+    folder = tmp_path_factory.mktemp("clm") / "run"
+    words = [*CLM, "--optimizer.decay-steps", "12", "--eval.max-windows", "1000"]
+    assert train.main(arguments(text, folder, *words, "--steps", "6")) == 0
+    assert (folder / "checkpoints" / "6" / "mems").exists()
+    assert train.main(arguments(text, folder, *words)) == 0
+    return SimpleNamespace(folder=folder, words=words)
+
+
+def test_a_causal_run_that_was_interrupted_ends_with_the_bits_of_one_that_was_not(causal, text, tmp_path):
+    assert train.main(arguments(text, tmp_path / "straight", *causal.words)) == 0
+    assert_same(state_of(causal.folder), state_of(tmp_path / "straight"))
+
+
+@pytest.fixture(scope="module")
+def causal_batches(causal):
+    run = Run.of(causal.folder)
+    return held_out_batches(run.corpus(), run.corpus().tokenizer, run.config)
+
+
+def test_every_token_behind_the_first_of_a_block_is_predicted_once(causal, causal_batches):
+    """Although the rows of a batch do not divide the blocks: what is read again has no weight."""
+    corpus = Run.of(causal.folder).corpus()
+    blocks = corpus.num_blocks("validation")
+    assert blocks % 8
+    tokens, _ = corpus.read("validation", np.arange(blocks))
+    predicted = np.concatenate([batch["target_ids"][batch["target_weights"] > 0] for batch in causal_batches])
+    np.testing.assert_array_equal(np.sort(predicted), np.sort(tokens[:, 1:].ravel()))
+
+
+def test_a_causal_loss_is_told_in_the_units_of_the_literature(causal, causal_batches, tmp_path, capsys):
+    found = measured(tmp_path, causal.folder)
+    assert found["loss"] == pytest.approx(last_held_out(causal.folder)["loss"], abs=1e-6)
+    corpus = Run.of(causal.folder).corpus()
+    ids = np.concatenate([batch["target_ids"][batch["target_weights"] > 0] for batch in causal_batches])
+    text = "".join("?" if i == UNK else corpus.tokenizer.pieces[i] for i in ids if i == UNK or i >= len(SPECIAL_PIECES))
+    nats = found["loss"] * found["targets"]
+    assert found["targets"] == len(ids)
+    assert found["bits_per_character"] == pytest.approx(nats / math.log(2) / len(text))
+    assert found["bits_per_byte"] == pytest.approx(nats / math.log(2) / len(text.replace("▁", " ").encode()))
+    assert found["word_perplexity"] == pytest.approx(math.exp(nats / text.count("▁")))
+    out = capsys.readouterr().out
+    assert f"{found['perplexity']:,.2f} a piece, {found['word_perplexity']:,.2f} a word" in out
+    assert f"{found['bits_per_character']:.4f} a character, {found['bits_per_byte']:.4f} a byte" in out
+    assert f"({found['unknown']:,} unknown) and 0 ends of documents: {len(text):,} characters" in out
+
+
+def test_an_end_of_a_document_counts_as_a_word_of_one_character():
+    """And a piece that is a byte counts as a character where it is the first of one."""
+    pieces = [*SPECIAL_PIECES, "▁né", "e", "<0xC3>", "<0xA9>"]
+    tables = PieceTables.of(pieces, [*[None] * 11, 0xC3, 0xA9])
+    tokenizer = SimpleNamespace(vocab_size=len(pieces), tables=tables)
+    ids = np.array([[9, 10, EOD, UNK, 11, 12, 9, 9]])
+    batch = {"target_ids": ids, "target_weights": np.array([[1, 1, 1, 1, 1, 1, 1, 0]])}
+    content = content_of([batch], tokenizer, "clm")
+    assert content == Content(
+        pieces=6, characters=3 + 1 + 1 + 1 + 3, bytes=4 + 1 + 1 + 2 + 4, words=2, unknown=1, documents=1
+    )
+    told = Measured("clm", math.log(2), 7, 0.0, 1, content, {})  # a bit a piece
+    assert told.bits_per("characters") == pytest.approx(7 / (9 + 1))
+    assert told.bits_per("bytes") == pytest.approx(7 / (12 + 1))
+    assert told.word_perplexity == pytest.approx(2 ** (7 / (2 + 1)))
+
+
+def test_a_causal_checkpoint_is_evaluated_with_another_memory_than_in_training(causal, tmp_path, capsys):
+    """Transformer-XL's eval.py: shorter segments beside a longer memory, every row seeing the same length."""
+    words = ("--data.seq-len", "16", "--mem-len", "48", "--same-length", "--clamp-len", "40")
+    longer = measured(tmp_path, causal.folder, *words)
+    assert "of 16 tokens, 8 a batch, memory 48" in capsys.readouterr().out
+    none = measured(tmp_path, causal.folder, "--mem-len", "0")
+    assert longer["targets"] == none["targets"]  # the same text
+    assert longer["loss"] != none["loss"]
+    with pytest.raises(InputError, match=r"model\.mem-len 999 can never be filled"):
+        evaluate.main([str(causal.folder), "--mem-len", "999"])
+
+
+def test_a_causal_checkpoint_is_not_measured_as_what_it_is_not(causal):
+    with pytest.raises(InputError, match=r"--objective plm with model\.attn-type uni"):
+        evaluate.main([str(causal.folder), "--objective", "plm"])
+
+
+# ---- mlm ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def masked(text, tmp_path_factory):
+    """The workdir of a run with memory and pairs of texts."""
+    folder = tmp_path_factory.mktemp("mlm") / "run"
+    assert train.main(arguments(text, folder, *DAE, "--steps", "6")) == 0
+    return folder
+
+
+def test_pairs_are_on_record_beside_the_loss(masked):
+    records = list(read_records(masked / "metrics.jsonl"))
+    for split in ("train", "validation"):
+        of_split = [r for r in records if r["split"] == split]
+        assert of_split
+        assert all(0 < r["pair_loss"] < 3 and 0 <= r["pair_accuracy"] <= 1 for r in of_split)
+
+
+def test_a_masked_loss_makes_no_claim_on_the_likelihood_of_a_text(masked, tmp_path, capsys):
+    found = measured(tmp_path, masked)
+    last = last_held_out(masked)
+    for name in ("loss", "pair_loss", "pair_accuracy"):
+        assert found[name] == pytest.approx(last[name], abs=1e-6)
+    assert found["pseudo_perplexity"] == pytest.approx(math.exp(found["loss"]))
+    assert not {name for name in found if name.startswith("bits") or name.endswith("perplexity")} - {
+        "pseudo_perplexity"
+    }
+    out = capsys.readouterr().out
+    assert "a masked piece: no likelihood of the text follows" in out
+    assert f"pairs       {last['pair_loss']:.4f} nats, {last['pair_accuracy']:.2%} right" in out
