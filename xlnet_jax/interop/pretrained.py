@@ -1,7 +1,7 @@
 """A network with its weights and its tokenizer: what a checkpoint of any format comes to."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 import flax.linen as nn
@@ -110,7 +110,10 @@ def assemble(found: Found, where: str, partial: bool) -> Pretrained:
         if mismatch.missing or mismatch.misshapen:
             params, _ = to_ours(found.variables, found.table, shapes, _drawn(found))
             notes.append("what is missing or of another shape was drawn afresh")
-    return Pretrained(found.model, params, found.head, found.tokenizer, found.reuse_len, found.extra, tuple(notes))
+    loaded = Pretrained(found.model, params, found.head, found.tokenizer, found.reuse_len, found.extra)
+    if loaded.head is None and loaded.model.positions == "relative" and loaded.objective == "mlm":
+        notes.append("no mask embedding: there is no query stream, as of a network that has learned masked pieces")
+    return replace(loaded, notes=tuple(notes))
 
 
 def _drawn(found: Found) -> dict[str, np.ndarray]:
