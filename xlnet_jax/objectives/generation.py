@@ -155,8 +155,8 @@ class Generator:
         if self._config.positions != "relative" and whole > self.context:
             raise InputError(
                 f"{''.join(text.parts)[:40]!r} comes to {whole} pieces with what stands before it and what is to be "
-                f"drawn: the checkpoint's positions are places in one window, here of {self.context}; ask for fewer, or "
-                "give it a longer context"
+                f"drawn: the checkpoint's positions are places in one window, here of {self.context}; ask for fewer, "
+                "or give it a longer context"
             )
 
     def _drawn(self, ids_T: np.ndarray, log_probs_T: np.ndarray, is_done: bool) -> Drawn:
