@@ -158,7 +158,7 @@ def test_settings_that_we_do_not_have_are_refused_by_name(tmp_path, changes, mes
     ("config", "head", "message"),
     [
         (BERT, HEADS["question_answering"], "bert cannot hold this head for question_answering"),
-        (BERT, HeadConfig("classification", 3, "last"), "reads its first token, .* this head has summary last"),
+        (BERT, HeadConfig("classification", 3, "mean"), "reads its first token, .* this head has summary mean"),
         (dataclasses.replace(BERT, d_head=5), None, "cannot hold num_heads 4 x d_head 5"),
         (dataclasses.replace(ROBERTA, activation="relu"), None, "roberta cannot hold activation relu"),
         (dataclasses.replace(BERT, num_segments=0), None, "cannot hold a network without segments"),
