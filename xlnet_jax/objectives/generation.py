@@ -173,10 +173,9 @@ def default_context(pretrained: Pretrained) -> int:
 
 def _generating_tokenizer(pretrained: Pretrained) -> Tokenizer:
     model = pretrained.model
-    if model.positions != "relative" or model.norm != "post":
+    if model.positions != "relative":
         raise InputError(
-            f"generation knows networks of positions relative and norm post alone, and the checkpoint's are "
-            f"{model.positions} and {model.norm}"
+            f"generation knows networks of positions relative alone, and the checkpoint's are {model.positions}"
         )
     return (vocabulary_tokenizer if model.is_causal else scoring_tokenizer)(pretrained)
 
