@@ -27,7 +27,7 @@ from data_pipelines.mixture import Mixture
 from data_pipelines.objectives import clm, mlm, plm
 from data_pipelines.objectives.draws import Draw
 from data_pipelines.quiet_tensorflow import tensorflow
-from data_pipelines.stateless import Purpose, uniforms
+from data_pipelines.stateless import Purpose, choice, uniforms
 from data_pipelines.tokenizer import CLS, SEP
 from xlnet_jax.config import DataConfig, InputError, Objective
 from xlnet_jax.dims import Batch
@@ -158,10 +158,12 @@ class BatchSource:
         else:
             window = windows.cut_text(visit.tokens, begin, data, SEP, CLS)
         of_windows = window, self.is_word_start, visit.is_reversed, draw, data
-        if self.objective == "mlm":
+        if self.objective in ("mlm", "rtd"):
             filled = mlm.fill(*of_windows, has_memory=self.mem_len > 0)
         else:
             filled = plm.fill(*of_windows)
+        if self.objective == "rtd":
+            filled["noise_seed"] = choice(draw(Purpose.SAMPLES, 1)[:, 0], 2**31).astype(np.int32)
         return filled if data.pair_loss == "none" else filled | {"is_next": window.is_next}
 
     def batch_at(self, step: int, rows: Rows | None = None) -> Batch:

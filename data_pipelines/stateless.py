@@ -27,6 +27,7 @@ class Purpose(IntEnum):
     CANDIDATES = 9
     SCORING_ORDER = 10
     REPLACEMENTS = 11
+    SAMPLES = 12
 
 
 def uniforms(seed: int, purpose: Purpose, step: int, rows: Sequence[int] | np.ndarray, width: int) -> np.ndarray:

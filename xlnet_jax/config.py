@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
-Objective = Literal["plm", "mlm", "clm"]
+Objective = Literal["plm", "mlm", "clm", "rtd"]
 
 
 class InputError(ValueError):
@@ -146,9 +146,9 @@ class DataConfig:
     masking: Literal["dynamic", "static"] = "dynamic"
     """windows, targets and what replaces them: drawn afresh at every visit of a text, or once for all visits"""
     mask_share: float = 0.8
-    """mlm: share of the targets that the network reads as <mask>"""
+    """mlm and rtd: share of the targets that the network, or the generator, reads as <mask>"""
     random_share: float = 0.1
-    """mlm: share of the targets that it reads as a piece drawn at random; the rest it reads as they are"""
+    """the same: share of those that it reads as a piece drawn at random; the rest it reads as they are"""
     span_unit: Literal["piece", "word"] = "piece"
     """what a span counts: pieces, as for the released models, or whole words"""
     span_max: int = 5
@@ -184,6 +184,16 @@ class DataConfig:
     def num_slots(self) -> int:
         """P: target slots of a window, padding included."""
         return self.seq_len if self.num_predict is None else self.num_predict
+
+
+@dataclass(frozen=True)
+class ReplacedConfig:
+    """ELECTRA's two networks (Clark et al. 2020, sections 2 and 3.2): of --objective rtd alone."""
+
+    generator_share: float = 0.25
+    """width, heads and feed-forward width of the generator as a share of the network's; it has as many layers"""
+    detection_weight: float = 50.0
+    """weight of the loss of the network, per token, beside that of the generator, per target"""
 
 
 @dataclass(frozen=True)
@@ -298,10 +308,10 @@ class Config:
 
     preset: str = "demo"
     """where the other settings start from: demo, small, base, large, large_v1, bert-base, roberta-base,
-    albert-base, transformer-xl-wt103, transformer-xl-wt103-large or vanilla"""
+    albert-base, electra-small, transformer-xl-wt103, transformer-xl-wt103-large or vanilla"""
     objective: Objective = "plm"
-    """what is learned: plm = permutations (XLNet), mlm = masked pieces (BERT), clm = the next piece (Transformer-XL);
-    changes where the other settings start from"""
+    """what is learned: plm = permutations (XLNet), mlm = masked pieces (BERT), clm = the next piece (Transformer-XL),
+    rtd = which pieces a generator has replaced (ELECTRA); changes where the other settings start from"""
     corpus: tuple[str, ...] = operational(())
     """text to learn from: files, globs, folders, tfds:NAME, or one folder that data_pipelines.prepare made; none = the
     novels that come with the package"""
@@ -330,6 +340,7 @@ class Config:
     """updates to trace, as 10:15 (from 10 up to 15), into WORKDIR/tensorboard; None = none"""
     model: ModelConfig = ModelConfig()
     data: DataConfig = DataConfig()
+    rtd: ReplacedConfig = ReplacedConfig()
     optimizer: OptimizerConfig = OptimizerConfig()
     mesh: MeshConfig = MeshConfig()
     distributed: DistributedConfig = DistributedConfig()

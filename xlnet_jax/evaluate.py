@@ -215,6 +215,7 @@ def _settings(options: Evaluate, argv: Sequence[str], pretrained: Pretrained, ru
         Config(),
         objective=objective,
         data=given,
+        rtd=base.rtd,
         mesh=options.mesh,
         eval=replace(base.eval, max_windows=options.max_windows or base.eval.max_windows),
         model=replace(model, same_length=model.same_length or options.same_length),
@@ -269,15 +270,21 @@ def _print(found: Measured, config: Config, corpus: Corpus, name: str, checkpoin
         f"unigram     {found.unigram:.4f} nats a piece, by the frequencies of {known}",
         *_units(found),
     ]
-    if found.pairs:
-        lines += [f"pairs       {found.pairs['pair_loss']:.4f} nats, {found.pairs['pair_accuracy']:.2%} right"]
+    of = found.besides
+    if "pair_loss" in of:
+        lines += [f"pairs       {of['pair_loss']:.4f} nats, {of['pair_accuracy']:.2%} right"]
+    if "detection_loss" in of:
+        lines += [
+            f"detection   {of['detection_loss']:.4f} nats a token, {of['detection_accuracy']:.2%} right, where "
+            f"{of['replaced_share']:.2%} are replaced: the loss above is the generator's"
+        ]
     with cli.printing():
         print("\n".join(lines))
 
 
 def _units(found: Measured) -> Iterator[str]:
     """The loss in other units, as far as it can be said in them."""
-    if found.objective == "mlm":
+    if found.objective in ("mlm", "rtd"):
         yield f"pseudo      perplexity {found.perplexity:,.2f} a masked piece: no likelihood of the text follows"
         return
     of_words = f", {found.word_perplexity:,.2f} a word" if found.objective == "clm" else ""

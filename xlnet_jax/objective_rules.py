@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from xlnet_jax.config import Config, DataConfig, ModelConfig
+from xlnet_jax.models.generator import generator_of
 
 
 def objective_contradictions(config: Config) -> Iterator[str]:
@@ -18,11 +19,11 @@ def objective_contradictions(config: Config) -> Iterator[str]:
         yield "model.same-length with model.attn-type bi: only a row that looks back alone (uni) has a length to keep"
     if data.pair_loss != "none" and data.window != "pairs":
         yield f"data.pair-loss {data.pair_loss} with data.window {data.window}: there is no B; it needs pairs"
-    yield from {"plm": _plm, "mlm": _mlm, "clm": _clm}[config.objective](model, data)
+    yield from {"plm": _plm, "mlm": _mlm, "clm": _clm, "rtd": _rtd}[config.objective](config)
 
 
 def _learned_positions(config: Config) -> Iterator[str]:
-    if config.objective != "mlm":
+    if config.objective not in ("mlm", "rtd"):
         others = "relative ones" if config.objective == "plm" else "relative or sinusoidal ones"
         yield (
             f"--objective {config.objective} with model.positions learned: that is BERT's encoder, which sees every "
@@ -58,20 +59,40 @@ def _bert(model: ModelConfig, seq_len: int | None) -> Iterator[str]:
         yield f"data.seq-len {seq_len} is longer than the {model.num_places} places of model.max-positions"
 
 
-def _plm(model: ModelConfig, _: DataConfig) -> Iterator[str]:
+def _plm(config: Config) -> Iterator[str]:
+    model = config.model
     if model.positions == "sinusoidal":
         yield "--objective plm with model.positions sinusoidal: a query row knows its place by relative ones alone"
     if model.attn_type == "uni":
         yield "--objective plm with model.attn-type uni: a permuted order needs rows that look both ways (bi)"
 
 
-def _mlm(model: ModelConfig, data: DataConfig) -> Iterator[str]:
-    yield from _content_stream("mlm", data)
-    if model.attn_type == "uni":
+def _mlm(config: Config) -> Iterator[str]:
+    yield from _content_stream("mlm", config.data)
+    if config.model.attn_type == "uni":
         yield "--objective mlm with model.attn-type uni: a masked piece is read from both sides (bi)"
 
 
-def _clm(model: ModelConfig, data: DataConfig) -> Iterator[str]:
+def _rtd(config: Config) -> Iterator[str]:
+    model, data, rtd = config.model, config.data, config.rtd
+    yield from _content_stream("rtd", data)
+    if model.positions != "learned":
+        yield (
+            f"--objective rtd with model.positions {model.positions}: its generator shares embeddings of another width "
+            "than its own, which BERT's encoder alone can have; it needs learned ones"
+        )
+    if data.pair_loss != "none":
+        yield f"--objective rtd with data.pair-loss {data.pair_loss}: every token is judged, and no pair; it needs none"
+    if not 0 < rtd.generator_share <= 1:
+        yield f"rtd.generator-share {rtd.generator_share:g} must be in (0, 1]"
+    elif (width := generator_of(config).d_model) < 1:
+        yield f"rtd.generator-share {rtd.generator_share:g} of model.d-model {model.d_model} leaves a width of {width}"
+    if rtd.detection_weight <= 0:
+        yield f"rtd.detection-weight {rtd.detection_weight:g} must be positive"
+
+
+def _clm(config: Config) -> Iterator[str]:
+    model, data = config.model, config.data
     yield from _content_stream("clm", data)
     if model.attn_type != "uni":
         yield "--objective clm with model.attn-type bi: a row must not see what it predicts; it needs uni"

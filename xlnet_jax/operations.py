@@ -3,9 +3,11 @@
 What the compiler counts will not do: it takes the body of the loop over layers once.
 """
 
+from dataclasses import replace
 from typing import NamedTuple
 
 from xlnet_jax.config import Config
+from xlnet_jax.models.generator import generator_of
 
 
 class MultiplyAdds(NamedTuple):
@@ -16,12 +18,33 @@ class MultiplyAdds(NamedTuple):
 
 
 def multiply_adds(config: Config) -> dict[str, MultiplyAdds]:
-    """By part of the network, over all layers; without the parts that it does not have.
+    """By part of the network, over all layers; without the parts that it does not have. Of rtd those of both networks
+    together: the generator alone scores pieces, and the discriminator every token.
 
     The query stream of plm has a row for each target slot; relative position keys are projected once (sine and cosine
     half apart), from signals that do not learn; memory is given, and gets no gradient; a relative segment score is one
     number for each row. Pieces are scored at target slots alone, and those of BERT transformed before.
     """
+    own = _of_network(config)
+    if config.objective != "rtd":
+        return own
+    width = config.model.d_model
+    detector = config.data.batch_size * config.data.seq_len * (width**2 + width)
+    of_generator = _of_network(replace(config, model=generator_of(config)))
+    own = {part: count for part, count in own.items() if part not in _OF_PIECES}
+    both = {part: _sum(own.get(part), of_generator.get(part)) for part in {**own, **of_generator}}
+    return both | {"detector": MultiplyAdds(detector, 2 * detector)}
+
+
+def _sum(*counts: MultiplyAdds | None) -> MultiplyAdds:
+    there = [count for count in counts if count]
+    return MultiplyAdds(sum(count.forward for count in there), sum(count.backward for count in there))
+
+
+_OF_PIECES = ("transform", "vocabulary")
+
+
+def _of_network(config: Config) -> dict[str, MultiplyAdds]:
     model, data = config.model, config.data
     batch, width, heads = data.batch_size, model.d_model, model.num_heads * model.d_head
     rows = data.seq_len + (data.num_slots if config.objective == "plm" else 0)

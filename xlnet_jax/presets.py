@@ -124,6 +124,19 @@ def albert_base() -> Config:
     )  # fmt: skip
 
 
+def electra_small() -> Config:
+    """ELECTRA-Small, 12 x 256: 13,614,849 parameters with its detector, beside a generator of a quarter of its width
+    (Clark et al. 2020, table 6)."""
+    bert, config = bert_base(), with_objective(base(), "rtd")
+    return replace(
+        config,
+        preset="electra-small",
+        model=replace(bert.model, d_model=256, num_heads=4, d_ff=1024, embedding_width=128),
+        data=replace(config.data, batch_size=128, seq_len=128, perm_size=128, num_predict=round(MASKED_SHARE * 128)),
+        optimizer=OptimizerConfig(learning_rate=5e-4, warmup_steps=10_000),
+    )
+
+
 def transformer_xl_wt103() -> Config:
     """Transformer-XL Standard on WikiText-103: 16 x 410, segments and memory of 150 (Dai et al. 2019, section 4.1; its
     code's run_wt103_base.sh). The vocabulary is of pieces, with one softmax, where theirs is of words, in clusters."""
@@ -183,6 +196,7 @@ PRESETS: dict[str, Callable[[], Config]] = {
     "bert-base": bert_base,
     "roberta-base": roberta_base,
     "albert-base": albert_base,
+    "electra-small": electra_small,
     "transformer-xl-wt103": transformer_xl_wt103,
     "transformer-xl-wt103-large": transformer_xl_wt103_large,
     "vanilla": vanilla,
@@ -207,6 +221,15 @@ def with_objective(config: Config, objective: Objective) -> Config:
             data=replace(
                 data, reuse_len=0, num_predict=round(MASKED_SHARE * data.seq_len), targets="pieces", bidirectional=False
             ),
+        )
+    if objective == "rtd":
+        masked = with_objective(config, "mlm")
+        return replace(
+            masked,
+            objective="rtd",
+            # Only BERT's encoder has embeddings of another width than its layers', which both networks can share.
+            model=replace(masked.model, positions="learned"),
+            data=replace(masked.data, mask_share=1.0, random_share=0.0, pair_loss="none"),
         )
     return replace(
         config,

@@ -67,6 +67,10 @@ CAPTIONS: dict[Objective, str] = {
     "clm": "Each row is written read → token: it has to guess the token behind it, and sees itself and what stands "
     "before it.",
 }
+CAPTIONS["rtd"] = (
+    "The columns are what the generator reads. " + CAPTIONS["mlm"].partition(". ")[2] + " The network then reads "
+    "what the generator put in place of its targets, and judges each token."
+)
 
 
 @dataclass(frozen=True)
@@ -283,7 +287,12 @@ def _annotate(figure: Any, view: WindowView, title: str) -> None:
     figure.suptitle(f"Who sees whom in one window of {len(view.pieces)} tokens\n{origin}", fontsize=12)
     told = {Cell.HIDDEN, Cell.SEEN, Cell.ITSELF}
     told |= {Cell.UNUSED} if view.mem_filled < view.mem_len else set()
-    told |= {"plm": {Cell.SEEN_TARGET, Cell.MAPPED}, "mlm": {Cell.SEEN_TARGET}, "clm": set()}[view.objective]
+    told |= {
+        "plm": {Cell.SEEN_TARGET, Cell.MAPPED},
+        "mlm": {Cell.SEEN_TARGET},
+        "clm": set(),
+        "rtd": {Cell.SEEN_TARGET},
+    }[view.objective]
     patches = [
         Patch(facecolor=colour, edgecolor="#888888", label=text)
         for cell, (colour, text) in COLOURS.items()

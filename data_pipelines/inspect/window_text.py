@@ -18,6 +18,7 @@ MARKS: dict[Objective, str] = {
     "plm": "; [3:piece] = a target, the third to be predicted",
     "mlm": "; [<mask>→piece] = what the network reads, and the target",
     "clm": "; each piece predicts the next one",
+    "rtd": "; [<mask>→piece] = what the generator reads, and the target",
 }
 LEGENDS: dict[Objective, str] = {
     "plm": """
@@ -31,6 +32,8 @@ part, which becomes the memory of the next window, does not see what stands behi
     "clm": """
 Each position predicts the piece behind it, and sees the memory and the window up to itself.""",
 }
+LEGENDS["rtd"] = f"""{LEGENDS["mlm"]}
+All this is the generator's. The network reads what it draws in place of its targets, and judges every token."""
 
 
 def describe(view: WindowView) -> Iterator[RenderableType]:
@@ -45,7 +48,7 @@ def describe(view: WindowView) -> Iterator[RenderableType]:
     if view.objective == "plm":
         yield Text("\nORDER", HEADING).append(f"  in which the targets are predicted, and {keys}", "not bold")
         yield _order(view)
-    elif view.objective == "mlm":
+    elif view.objective in ("mlm", "rtd"):
         yield Text("\nTARGETS", HEADING).append(f"  and {keys}", "not bold")
         yield _order(view)
     yield Text(LEGENDS[view.objective])
@@ -106,7 +109,7 @@ def _targets(view: WindowView) -> str:
         elif view.objective == "plm" and view.data.targets == "spans":
             why = "drawn on <sep> or <cls>, which are not predicted"
         counted += f"; {empty} {why}: weight 0, not drawn"
-    if view.objective == "mlm":
+    if view.objective in ("mlm", "rtd"):
         read = [view.pieces[position] for position in view.predicted]
         masked = sum(piece == SPECIAL_PIECES[MASK] for piece in read)
         kept = sum(piece == view.predicted[position] for piece, position in zip(read, view.predicted, strict=True))

@@ -78,10 +78,15 @@ def vanilla(common: Config) -> Config:
     return replace(config, model=replace(config.model, mem_len=0, positions="sinusoidal"))
 
 
+def electra(common: Config) -> Config:
+    """Which pieces a small generator has replaced, judged by BERT's encoder (Clark et al. 2020)."""
+    return with_objective(common, "rtd")
+
+
 CONTENDERS: dict[str, Callable[[Config], Config]] = {
     contender.__name__.replace("_", "-"): contender
     for contender in (
         bert, mlm, dae_transformer_xl, plm, plm_k7, plm_no_memory, plm_no_spans, plm_no_bidirectional, plm_next, clm,
-        vanilla,
+        vanilla, electra,
     )
 }  # fmt: skip

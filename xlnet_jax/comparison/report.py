@@ -16,7 +16,7 @@ from xlnet_jax.comparison.budget import Equal, step_tokens
 from xlnet_jax.config import Config
 from xlnet_jax.disk import write_durably
 from xlnet_jax.interop.native import RESULTS
-from xlnet_jax.objectives.language_model import LanguageModel
+from xlnet_jax.objectives.build import objective_of
 from xlnet_jax.operations import step_operations
 
 
@@ -78,7 +78,7 @@ class Comparison:
     def cost(self, name: str) -> dict[str, float]:
         """What one pretraining took: parameters, updates, tokens, operations, and passes over the text."""
         config = self.contenders[name]
-        shapes = jax.eval_shape(lambda: LanguageModel(config).init(jax.random.key(0)))
+        shapes = jax.eval_shape(lambda: objective_of(config).init(jax.random.key(0)))
         per_pass = source_of(config, self.corpus, self.tokenizer, "train").steps_per_epoch
         return {
             "parameters": sum(math.prod(a.shape) for a in jax.tree.leaves(shapes)),

@@ -28,7 +28,7 @@ class CompareConfig(Config):
 
     objectives: tuple[str, ...] = operational(("plm", "mlm", "clm"))
     """contenders, separated by commas or spaces: bert, mlm, dae-transformer-xl, plm, plm-k7, plm-no-memory,
-    plm-no-spans, plm-no-bidirectional, plm-next, clm, vanilla"""
+    plm-no-spans, plm-no-bidirectional, plm-next, clm, vanilla, electra"""
     budget: float = 0.0
     """what each may cost in pretraining, by --equal; each gets as many updates as fit"""
     equal: Literal["tokens", "operations"] = "tokens"

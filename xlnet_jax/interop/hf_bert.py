@@ -2,7 +2,6 @@
 its like): one network, whose parts have other names."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -50,24 +49,35 @@ _NOT_OURS = {
     "is_decoder": False, "add_cross_attention": False, "position_embedding_type": "absolute", "num_hidden_groups": 1,
     "inner_group_num": 1,
 }  # fmt: skip
+_NARROW = ("albert", "electra")  # whose embeddings have a width of their own
 _DISCRIMINATOR = "discriminator_predictions"
 
 
-def _dialect(config: ModelConfig) -> str:
+def _dialect(config: ModelConfig, detects: bool) -> str:
     if config.share_layers:
         return "albert"
-    if config.embedding_width:
+    if config.embedding_width or detects:
         return "electra"
     return "roberta" if config.position_offset else "bert"
 
 
-def weights(config: ModelConfig, head: HeadConfig | None) -> list[Weight]:
+def weights(pretrained: Pretrained) -> list[Weight]:
     """The table of a network: one entry a tensor."""
-    return _table(config, head, DIALECTS[_dialect(config)])
+    detects = pretrained.objective == "rtd"
+    names = DIALECTS[_dialect(pretrained.model, detects)]
+    return _table(pretrained.model, pretrained.head, names, detects)
 
 
-def _table(config: ModelConfig, head: HeadConfig | None, names: Dialect) -> list[Weight]:
+def _table(config: ModelConfig, head: HeadConfig | None, names: Dialect, detects: bool) -> list[Weight]:
+    """detects: the network judges tokens, and has no scores of pieces."""
+    if detects:
+        return [*_body(config, names), *_detector()]
     return [*_body(config, names), *_top(head, names)]
+
+
+def _detector() -> Iterator[Weight]:
+    yield from dense(f"{_DISCRIMINATOR}.dense", "detector/dense")
+    yield from dense(f"{_DISCRIMINATOR}.dense_prediction", "detector/logits")
 
 
 def _body(config: ModelConfig, names: Dialect) -> Iterator[Weight]:
@@ -126,15 +136,14 @@ def read(theirs: Mapping[str, Any], tensors: dict[str, np.ndarray], folder: Path
     sizes = _sizes_of(shapes, names)
     if "d_ff" not in sizes:
         raise InputError(f"{folder}: no layer of a {names.classes} is among its {len(tensors)} tensors")
+    detects = f"{_DISCRIMINATOR}.dense.weight" in shapes
     config, head = validated(
-        theirs, lambda: (_model_config(theirs, names, where), _head_config(theirs, shapes, names, where)), where
+        theirs,
+        lambda: (_model_config(theirs, names, detects, where), _head_config(theirs, shapes, names, where)),
+        where,
     )
     check_sizes(config, sizes, where)
-    table, notes = _table(config, head, names), []
-    if f"{_DISCRIMINATOR}.dense.weight" in variables:
-        variables = {name: a for name, a in variables.items() if not name.startswith(_DISCRIMINATOR)}
-        table = [replace(w, required=w.path.startswith("backbone/")) for w in table]
-        notes.append(f"{_DISCRIMINATOR} stays behind: the encoder comes alone, without vocabulary scores")
+    table, notes = _table(config, head, names, detects), []
     reads_pooler = any(
         weight.name == f"{names.pooler}.weight" and (weight.required or f"{names.pairs}.weight" in shapes)
         for weight in table
@@ -185,7 +194,7 @@ def _sizes_of(shapes: Mapping[str, tuple[int, ...]], names: Dialect) -> dict[str
     return sizes | ({"embedding_width": narrow[1]} if len(narrow) == 2 else {})
 
 
-def _model_config(theirs: Mapping[str, Any], names: Dialect, where: str) -> ModelConfig:
+def _model_config(theirs: Mapping[str, Any], names: Dialect, detects: bool, where: str) -> ModelConfig:
     """Missing settings are Hugging Face's defaults. InputError on what we do not have."""
     demand_tied(theirs, where)
     for name, only in _NOT_OURS.items():
@@ -193,7 +202,7 @@ def _model_config(theirs: Mapping[str, Any], names: Dialect, where: str) -> Mode
             raise InputError(f"{where}: {name} {theirs[name]}; there is {only} alone here")
     defaults = {**_DEFAULTS, **names.defaults}
     activation = activation_of(theirs, "hidden_act", defaults["activation"], where)
-    if names.exact_gelu and activation != "gelu_erf":
+    if names.exact_gelu and not detects and activation != "gelu_erf":
         raise InputError(
             f"{where}: hidden_act {theirs['hidden_act']}; {names.classes}'s scores go through the exact gelu"
         )
@@ -247,13 +256,15 @@ _ARCHITECTURES = {
 
 def to_config(pretrained: Pretrained) -> dict[str, Any]:
     """The config.json of a network. InputError on what Hugging Face cannot hold."""
-    config, head = pretrained.model, pretrained.head
-    model_type = _dialect(config)
+    config, head, detects = pretrained.model, pretrained.head, pretrained.objective == "rtd"
+    model_type = _dialect(config, detects)
     demand_head_width(config)
     if not config.num_segments:
         raise InputError(f"Hugging Face's {model_type} cannot hold a network without segments: --to native can")
     names = DIALECTS[model_type]
-    if names.exact_gelu and config.activation != "gelu_erf":
+    if detects and model_type != "electra":
+        raise InputError("Hugging Face's electra cannot hold model.share-layers: --to native can")
+    if names.exact_gelu and not detects and config.activation != "gelu_erf":
         raise InputError(
             f"Hugging Face's {model_type} cannot hold activation {config.activation}: it has gelu_erf alone"
         )
@@ -262,7 +273,8 @@ def to_config(pretrained: Pretrained) -> dict[str, Any]:
     if config.share_layers and not config.embedding_width:
         raise InputError("Hugging Face's albert cannot hold embeddings as wide as the layers, without a projection")
     if head is None:
-        kind = "PreTraining" if "pair_head" in pretrained.params and names.pairs else "MaskedLM"
+        has_both = "pair_head" in pretrained.params and names.pairs
+        kind = "PreTraining" if has_both or detects else "MaskedLM"
     else:
         _demand_theirs(head, model_type)
         kind = "QuestionAnswering" if head.scope == SPAN_SCOPE else _ARCHITECTURES[head.task]
@@ -274,7 +286,7 @@ def to_config(pretrained: Pretrained) -> dict[str, Any]:
         "model_type": model_type,
         **{name: getattr(config, ours) for ours, name in _SIZES.items()},
         **_NOT_OURS,
-        **({"embedding_size": config.embedding_width} if config.embedding_width else {}),
+        **({"embedding_size": config.embedding_width or config.d_model} if names.body in _NARROW else {}),
         "hidden_act": ACTIVATIONS[config.activation],
         "pad_token_id": config.position_offset - 1 if config.position_offset else _pad_id(pretrained.tokenizer),
         "dtype": "float32",

@@ -59,7 +59,7 @@ def write(pretrained: Pretrained, folder: Path) -> list[str]:
                 f"Hugging Face's XLNet reads a {MODEL_FILE}, and this tokenizer is none: native can hold it"
             )
         p = _as_dealt_there(p, p.tokenizer.foreign)
-    config, table = family.to_config(p), family.weights(p.model, p.head)
+    config, table = family.to_config(p), family.weights(p)
     tensors = to_theirs(p.params, table)
     safetensors.numpy.save_file(tensors, folder / SAFETENSORS, metadata={"format": "pt"})
     (folder / CONFIG).write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")

@@ -52,8 +52,12 @@ _SIZES = {  # ours -> theirs
 }  # fmt: skip
 
 
-def weights(config: ModelConfig, head: HeadConfig | None) -> list[Weight]:
+def weights(pretrained: Pretrained) -> list[Weight]:
     """The table of a network: one entry a tensor. Hugging Face has r biases in every layer, tied or not."""
+    return _table(pretrained.model, pretrained.head)
+
+
+def _table(config: ModelConfig, head: HeadConfig | None) -> list[Weight]:
     return [*_body(config), *_top(head)]
 
 
@@ -183,7 +187,7 @@ def read(theirs: Mapping[str, Any], tensors: dict[str, np.ndarray], folder: Path
         config = dataclasses.replace(config, untie_r=True)
         notes.append("config.json says untie_r false, but the r biases differ from layer to layer: kept untied")
     extra = {name: value for name, value in theirs.items() if name not in _OURS}
-    return Found(config, head, weights(config, head), tensors, None, reuse_len, extra, tuple(notes))
+    return Found(config, head, _table(config, head), tensors, None, reuse_len, extra, tuple(notes))
 
 
 def _alike_in_all_layers(tensors: Mapping[str, np.ndarray]) -> bool:

@@ -13,6 +13,7 @@ from data_pipelines.tokenizer import CLS, PAD, SEP, Tokenizer
 from xlnet_jax.config import HeadConfig, InputError, ModelConfig, Objective
 from xlnet_jax.dims import CLS_SEGMENT
 from xlnet_jax.interop.weights import (
+    GENERATOR,
     Mismatch,
     Weight,
     abstract_params,
@@ -22,6 +23,7 @@ from xlnet_jax.interop.weights import (
     size,
     to_ours,
 )
+from xlnet_jax.models.detector import BertDetector
 from xlnet_jax.models.encoder import build_encoder
 from xlnet_jax.models.heads import build_model
 from xlnet_jax.models.inputs import Inputs, text_inputs
@@ -42,7 +44,9 @@ class Pretrained:
 
     @property
     def network(self) -> nn.Module:
-        """The linen module of these weights."""
+        """The linen module of these weights; of rtd the discriminator."""
+        if self.objective == "rtd":
+            return BertDetector(self.model)
         return build_model(self.model, self.head)
 
     @property
@@ -50,6 +54,8 @@ class Pretrained:
         """What the weights have learned to predict, as they show."""
         if self.model.is_causal:
             return "clm"
+        if "detector" in self.params:
+            return "rtd"
         return "plm" if "mask_embedding" in self.params.get("backbone", {}) else "mlm"
 
     def encode(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -136,6 +142,9 @@ def check_params(pretrained: Pretrained, where: str) -> None:
     needed, flat = abstract_params(pretrained.model, pretrained.head), flatten(pretrained.params)
     optional = optional_params(pretrained.model, pretrained.head)
     shapes = optional | needed
+    if pretrained.objective == "rtd":  # pieces are predicted by the generator, whose sizes its run alone knows
+        optional = {path: s for path, s in shapes.items() if not path.startswith(("backbone/", "detector/"))}
+        flat = {path: array for path, array in flat.items() if not path.startswith(f"{GENERATOR}/")}
     wrong = Mismatch(
         missing=sorted(shapes.keys() - flat.keys() - optional.keys()),
         unknown=sorted(flat.keys() - shapes.keys()),

@@ -12,8 +12,13 @@ import numpy as np
 from flax.core import meta
 
 from xlnet_jax.config import HeadConfig, InputError, ModelConfig
+from xlnet_jax.models.detector import BertDetector
 from xlnet_jax.models.heads import init_params
+from xlnet_jax.models.inputs import text_inputs
 from xlnet_jax.models.pairs import PairHead
+
+GENERATOR = "generator"
+"""Among the parameters, ELECTRA's: a network of its own (objectives/replaced.py)."""
 
 
 class Layout(NamedTuple):
@@ -72,9 +77,9 @@ def _initial_shapes(config: ModelConfig, head: HeadConfig | None) -> Mapping[str
 
 
 def optional_params(config: ModelConfig, head: HeadConfig | None) -> dict[str, jax.ShapeDtypeStruct]:
-    """Path -> shape of what a checkpoint may have or lack: of the query stream, which plm alone learns, and of the
-    pairs of texts (models/pairs.py), which data.pair_loss asks for."""
-    return {**_query_stream(config), **({} if head else _pair_head(config))}
+    """Path -> shape of what a checkpoint may have or lack: of the query stream, which plm alone learns, of the pairs
+    of texts (models/pairs.py), which data.pair_loss asks for, and of ELECTRA's detector (models/detector.py)."""
+    return {**_query_stream(config), **({} if head else {**_pair_head(config), **_detector(config)})}
 
 
 @functools.lru_cache
@@ -82,6 +87,15 @@ def _pair_head(config: ModelConfig) -> Mapping[str, jax.ShapeDtypeStruct]:
     hidden = jax.ShapeDtypeStruct((1, 1, config.d_model), jnp.float32)
     pairs = jax.eval_shape(lambda rows: meta.unbox(PairHead(config).init(jax.random.key(0), rows)["params"]), hidden)
     return MappingProxyType(flatten({"pair_head": pairs}))
+
+
+@functools.lru_cache
+def _detector(config: ModelConfig) -> Mapping[str, jax.ShapeDtypeStruct]:
+    if config.positions != "learned":
+        return MappingProxyType({})
+    inputs = text_inputs(jnp.zeros((1, 1), jnp.int32))
+    network = jax.eval_shape(lambda: meta.unbox(BertDetector(config).init(jax.random.key(0), inputs)["params"]))
+    return MappingProxyType(flatten({"detector": network["detector"]}))
 
 
 def _query_stream(config: ModelConfig) -> dict[str, jax.ShapeDtypeStruct]:
@@ -121,9 +135,10 @@ def to_theirs(params: Mapping[str, Any], table: Iterable[Weight]) -> dict[str, n
 
 
 def left_behind(params: Mapping[str, Any], table: Iterable[Weight]) -> list[str]:
-    """A note that names the parameters for which the table has no place, where there are any."""
-    paths = sorted(flatten(params).keys() - {w.path for w in table})
-    return [f"the format has no place for {', '.join(paths)}: left behind"] if paths else []
+    """A note that names the parameters for which the table has no place, where there are any; a generator whole."""
+    paths = flatten(params).keys() - {w.path for w in table}
+    names = sorted({GENERATOR if path.startswith(f"{GENERATOR}/") else path for path in paths})
+    return [f"the format has no place for {', '.join(names)}: left behind"] if names else []
 
 
 def to_ours(

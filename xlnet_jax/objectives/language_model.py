@@ -66,15 +66,15 @@ class LanguageModel:
             build_model(c.model, None), network, dropout_key, inputs, mems_ZBMD, at_BP=at_BP, reuse_len=c.data.reuse_len
         )
         loss_BP = cross_entropy_BP(logits_BPV, batch["target_ids"])
-        weights_BP, row_losses, row_hits = batch["target_weights"], {}, {}
+        weights_BP, row_losses, row_measures = batch["target_weights"], {}, {}
         if c.data.pair_loss != "none":
             logits_B2 = cast(Any, PairHead(c.model).apply({"params": params["pair_head"]}, outputs.content_BLD))
             # 0 = B continues A, 1 = it does not, as in BERT.
             labels_B = (~batch["is_next"]).astype(jnp.int32)
             row_losses["pair_loss"] = cross_entropy_BP(logits_B2[:, None], labels_B[:, None]).sum()
-            row_hits["pair_accuracy"] = (logits_B2.argmax(-1) == labels_B).astype(jnp.float32).sum()
+            row_measures["pair_accuracy"] = (logits_B2.argmax(-1) == labels_B).astype(jnp.float32).sum()
         loss_sum = (loss_BP * weights_BP).sum()
-        return Scored(loss_sum, weights_BP.sum(), outputs.new_mems_ZBMD, row_losses, row_hits)
+        return Scored(loss_sum, weights_BP.sum(), outputs.new_mems_ZBMD, row_losses, row_measures)
 
 
 def inputs_of(batch: DeviceBatch, config: Config) -> tuple[Inputs, jax.Array | None]:

@@ -33,7 +33,9 @@ def demand_causal(pretrained: Pretrained) -> None:
     if pretrained.head is not None:
         raise InputError(f"the checkpoint has a head for {pretrained.head.task}, and no vocabulary scores")
     if pretrained.objective != "clm":
-        learned = {"plm": "pieces in permuted orders", "mlm": "masked pieces"}[pretrained.objective]
+        learned = {"plm": "pieces in permuted orders", "mlm": "masked pieces", "rtd": "which pieces are replaced"}[
+            pretrained.objective
+        ]
         raise InputError(
             f"the checkpoint has learned to predict {learned} ({pretrained.objective}), which see more than what is "
             "before them: give one that was trained with --objective clm"

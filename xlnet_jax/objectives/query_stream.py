@@ -57,10 +57,11 @@ def scoring_tokenizer(pretrained: Pretrained) -> Tokenizer:
     tokenizer = vocabulary_tokenizer(pretrained)
     if pretrained.model.attn_type == "uni":
         raise InputError("the checkpoint reads in one direction (attn-type uni), and cannot be asked in other orders")
-    if pretrained.objective == "mlm":
+    if pretrained.objective in ("mlm", "rtd"):
+        learned = {"mlm": "masked pieces (mlm), each", "rtd": "which pieces are replaced (rtd), each"}
         raise InputError(
-            "the checkpoint has learned masked pieces (mlm), each by itself, and cannot be asked in an order: it has "
-            "no query stream"
+            f"the checkpoint has learned {learned[pretrained.objective]} by itself, and cannot be asked in an order: "
+            "it has no query stream"
         )
     return tokenizer
 

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from xlnet_jax.config import Config
-from xlnet_jax.objectives.language_model import LanguageModel
+from xlnet_jax.objectives.build import objective_of
 from xlnet_jax.training import sharding
 from xlnet_jax.training.optimizer import make_optimizer
 from xlnet_jax.training.state import StatePlan, plan_state
@@ -39,7 +39,7 @@ class DoesNotFit(Exception):
 def abstract_step(config: Config, devices: Sequence[Any]) -> Abstract:
     """The step that `train` would run on these devices. InputError on a mesh that does not divide them."""
     mesh = sharding.make_mesh(config, devices)
-    objective, tx = LanguageModel(config), make_optimizer(config.optimizer, config.steps)
+    objective, tx = objective_of(config), make_optimizer(config.optimizer, config.steps)
     plan = plan_state(objective, tx, mesh)
     return Abstract(mesh, plan, abstract_batch(config, mesh), make_train_step(config, objective, tx, plan, mesh))
 
@@ -76,6 +76,8 @@ def abstract_batch(config: Config, mesh: Mesh) -> dict[str, jax.ShapeDtypeStruct
         arrays["segment_ids"] = ((rows, length), jnp.int32)
     if data.pair_loss != "none":
         arrays["is_next"] = ((rows,), jnp.bool)
+    if config.objective == "rtd":
+        arrays["noise_seed"] = ((rows,), jnp.int32)
     over_batch = sharding.over_batch(mesh)
     return {name: jax.ShapeDtypeStruct(shape, kind, sharding=over_batch) for name, (shape, kind) in arrays.items()}
 

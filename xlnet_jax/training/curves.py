@@ -14,6 +14,7 @@ _LEARNED = {
     "plm": "Permutation language modelling",
     "mlm": "Masked language modelling",
     "clm": "Causal language modelling",
+    "rtd": "Replaced token detection: its generator",
 }
 
 

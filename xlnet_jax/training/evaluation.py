@@ -21,7 +21,7 @@ from data_pipelines.tokenizer import Tokenizer
 from xlnet_jax.config import Config, InputError, ModelConfig
 from xlnet_jax.interop import native
 from xlnet_jax.interop.pretrained import Pretrained
-from xlnet_jax.objectives.language_model import LanguageModel
+from xlnet_jax.objectives.build import objective_of
 from xlnet_jax.objectives.query_stream import vocabulary_tokenizer
 from xlnet_jax.rules import validate
 from xlnet_jax.training import sharding
@@ -100,7 +100,7 @@ def evaluate(
     batches = held_out_batches(corpus, tokenizer, config)
     unigram = unigram_line(unigram_counts, batches, put)
 
-    objective = LanguageModel(config)
+    objective = objective_of(config)
     plan = plan_state(objective, make_optimizer(config.optimizer, config.steps), mesh)
     held_out = HeldOutLoss(
         make_eval_step(objective, plan, mesh), batches, lambda: empty_mems_ZBMD(plan), put, unigram,

@@ -43,8 +43,9 @@ class HeldOutLoss:
         return self.measure(state.params, lambda: interrupt.poll() is Wish.STOP)
 
     def measure(self, params: Any, is_stopped: Callable[[], bool]) -> Numbers | None:
-        """loss: nats per target over all batches; pair_loss, nats, and pair_accuracy, a share, per row where pairs are
-        learned. None where it was stopped, which is asked before each batch."""
+        """loss: nats per target over all batches; and per row what else is measured: pair_loss, nats, and
+        pair_accuracy, a share; of rtd detection_loss, nats a token, detection_accuracy and replaced_share. None where
+        it was stopped, which is asked before each batch."""
         mems_ZBMD = self.empty_mems()
         sums: Any = None
         for batch in self.batches:
@@ -53,18 +54,22 @@ class HeldOutLoss:
             jax.block_until_ready(sums)  # one batch ahead of the device and no more: all of it would have to end
             scored = self.step(params, self.put(batch), mems_ZBMD)
             mems_ZBMD = scored.new_mems_ZBMD
-            of_batch = scored.loss_sum, scored.weight_sum, {**scored.row_losses, **scored.row_hits}
+            of_batch = scored.loss_sum, scored.weight_sum, {**scored.row_losses, **scored.row_measures}
             sums = of_batch if sums is None else jax.tree.map(jnp.add, sums, of_batch)
         loss_sum, weight_sum, row_sums = sums
         rows = len(self.batches) * scored.new_mems_ZBMD.shape[1]
         return {"loss": float(loss_sum / weight_sum)} | {name: float(s) / rows for name, s in row_sums.items()}
 
     def describe(self, numbers: Numbers) -> str:
-        """'loss 5.608, 0.512 below the unigram line 6.120'; and of pairs: '; pairs 0.650, 61.2% right'"""
-        pairs = ""
+        """'loss 5.608, 0.512 below the unigram line 6.120'; and of pairs: '; pairs 0.650, 61.2% right'; of rtd:
+        '; detection 0.410, 87.1% right, 12.9% replaced'"""
+        besides = ""
         if "pair_loss" in numbers:
-            pairs = f"; pairs {numbers['pair_loss']:.3f}, {numbers['pair_accuracy']:.1%} right"
-        return f"loss {numbers['loss']:.3f}, {relative_to_unigram(numbers['loss'], self.unigram_nats)}{pairs}"
+            besides = f"; pairs {numbers['pair_loss']:.3f}, {numbers['pair_accuracy']:.1%} right"
+        if "detection_loss" in numbers:
+            besides = f"; detection {numbers['detection_loss']:.3f}, {numbers['detection_accuracy']:.1%} right"
+            besides += f", {numbers['replaced_share']:.1%} replaced"
+        return f"loss {numbers['loss']:.3f}, {relative_to_unigram(numbers['loss'], self.unigram_nats)}{besides}"
 
 
 def held_out_batches(

@@ -11,8 +11,8 @@ from xlnet_jax.config import FIXED_BY_WEIGHTS, Config, InputError, ModelConfig, 
 from xlnet_jax.disk import in_bucket
 from xlnet_jax.interop.formats import load
 from xlnet_jax.interop.pretrained import Pretrained, check_given
-from xlnet_jax.interop.weights import flatten, nest
-from xlnet_jax.objectives.language_model import LanguageModel
+from xlnet_jax.interop.weights import flatten, nest, size
+from xlnet_jax.objectives.build import objective_of
 from xlnet_jax.training.sharding import unboxed
 
 R = TypeVar("R", bound=RunConfig)
@@ -67,8 +67,14 @@ def params_of(start: Pretrained, config: Config) -> tuple[dict[str, Any], list[s
     """Parameters that the objective learns from, and the paths of those that the checkpoint lacks: a finetuned one has
     no output bias, and one of another objective no mask embedding. What the objective has no use for, as the head of a
     task, stays behind."""
-    wanted = flatten(unboxed(jax.eval_shape(LanguageModel(config).init, jax.random.key(0))))
+    wanted = flatten(unboxed(jax.eval_shape(objective_of(config).init, jax.random.key(0))))
     given = flatten(start.params)
+    misfit = next((path for path in wanted if path in given and given[path].shape != wanted[path].shape), None)
+    if misfit:
+        raise InputError(
+            f"--init {config.init}: its {misfit} is {size(given[misfit].shape)}, and here it would be "
+            f"{size(wanted[misfit].shape)}: give the --rtd.generator-share that it was trained with"
+        )
     return nest({path: given[path] for path in wanted if path in given}), sorted(wanted.keys() - given.keys())
 
 

@@ -37,7 +37,7 @@ class Measured:
     unigram: float  # nats per target, of a model that knows how frequent pieces are
     windows: int
     content: Content
-    pairs: dict[str, float]  # pair_loss, nats, and pair_accuracy, where pairs were learned
+    besides: dict[str, float]  # what else was measured, as `HeldOutLoss.measure` names it
 
     @property
     def perplexity(self) -> float:
@@ -61,8 +61,8 @@ class Measured:
         """All that there is to say, by name: of masked pieces, which are guessed together and from what is left of the
         text, no likelihood of the text follows."""
         plain = asdict(self)
-        found = {**plain.pop("content"), **plain.pop("pairs"), **plain}
-        if self.objective == "mlm":
+        found = {**plain.pop("content"), **plain.pop("besides"), **plain}
+        if self.objective in ("mlm", "rtd"):
             return found | {"pseudo_perplexity": self.perplexity}
         found |= {"perplexity": self.perplexity, "bits_per_piece": self.bits_per_piece}
         found |= {f"bits_per_{unit[:-1]}": self.bits_per(unit) for unit in ("characters", "bytes", "words")}

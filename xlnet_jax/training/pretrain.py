@@ -17,7 +17,7 @@ from data_pipelines.corpus import Corpus
 from data_pipelines.tokenizer import Tokenizer
 from xlnet_jax.config import Config, InputError
 from xlnet_jax.interop.pretrained import Pretrained
-from xlnet_jax.objectives.language_model import LanguageModel
+from xlnet_jax.objectives.build import PretrainingObjective, objective_of
 from xlnet_jax.presets import PRESETS, with_objective
 from xlnet_jax.rules import validate
 from xlnet_jax.settings import flatten, from_dict, to_dict
@@ -138,7 +138,7 @@ def _train(run: _Run, hosts: Hosts, console: Console, began: float) -> int:
     unigram_nats = unigram_line(corpus.unigram_counts, held_out, put)
 
     # ---- model ------------------------------------------------------------------------------------------------------
-    objective, tx = LanguageModel(config), make_optimizer(config.optimizer, config.steps)
+    objective, tx = objective_of(config), make_optimizer(config.optimizer, config.steps)
     plan = plan_state(objective, tx, mesh)
     empty_mems = functools.partial(empty_mems_ZBMD, plan)
     eval_step = make_eval_step(objective, plan, mesh)
@@ -173,7 +173,7 @@ def _train(run: _Run, hosts: Hosts, console: Console, began: float) -> int:
 def _first_state(
     config: Config,
     start_from: Pretrained | None,
-    objective: LanguageModel,
+    objective: PretrainingObjective,
     tx: optax.GradientTransformation,
     plan: StatePlan,
     console: Console,

@@ -103,7 +103,7 @@ def _gradients(count: int, objective: Objective, mesh: Mesh) -> Gradients:
             scored = objective.score(params, part, mems_ZBMD, key)
             losses = {name: total / rows for name, total in scored.row_losses.items()}
             losses["loss"] = scored.loss_sum / targets
-            measured = losses | {name: hits / rows for name, hits in scored.row_hits.items()}
+            measured = losses | {name: hits / rows for name, hits in scored.row_measures.items()}
             return sum(losses.values(), start=jnp.zeros(())), (measured, scored.new_mems_ZBMD)
 
         grads, (measured, new_mems_ZBMD) = jax.grad(share_of_loss, has_aux=True)(params)

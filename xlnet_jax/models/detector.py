@@ -1,0 +1,39 @@
+"""ELECTRA: BERT's encoder with a score for each token, of having been replaced (Clark et al. 2020, section 2)."""
+
+import flax.linen as nn
+import jax.numpy as jnp
+
+from xlnet_jax.config import ModelConfig
+from xlnet_jax.models.bert import BertEncoder
+from xlnet_jax.models.inputs import Inputs
+from xlnet_jax.models.layers import ACTIVATIONS, Outputs, partitioned_dense
+
+
+class BertDetector(nn.Module):
+    """The discriminator."""
+
+    config: ModelConfig
+
+    def setup(self) -> None:
+        self.backbone = BertEncoder(self.config)
+        self.detector = Detector(self.config)
+
+    def __call__(
+        self, inputs: Inputs, mems_ZBMD: jnp.ndarray | None = None, *, train: bool = False
+    ) -> tuple[jnp.ndarray, Outputs]:
+        """(float32 [B, L]: the log odds that a token is not the text's own, outputs of the encoder)."""
+        outputs = self.backbone(inputs, mems_ZBMD, train=train)
+        return self.detector(outputs.content_BLD), outputs
+
+
+class Detector(nn.Module):
+    """w act(W x + b) + c."""
+
+    config: ModelConfig
+
+    @nn.compact
+    def __call__(self, content_BLD: jnp.ndarray) -> jnp.ndarray:
+        c = self.config
+        dense_BLD = partitioned_dense(c, "dense", c.d_model, ("embed", None))(content_BLD)
+        scores_BL1 = partitioned_dense(c, "logits", 1, ("embed", None))(ACTIVATIONS[c.activation](dense_BLD))
+        return scores_BL1[:, :, 0].astype(jnp.float32)
