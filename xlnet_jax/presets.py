@@ -125,7 +125,7 @@ def albert_base() -> Config:
 
 
 def electra_small() -> Config:
-    """ELECTRA-Small, 12 x 256: 13,614,849 parameters with its detector, beside a generator of a quarter of its width
+    """ELECTRA-Small, 12 x 256: 13,549,057 parameters with its detector, beside a generator of a quarter of its width
     (Clark et al. 2020, table 6)."""
     bert, config = bert_base(), with_objective(base(), "rtd")
     return replace(

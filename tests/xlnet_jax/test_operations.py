@@ -8,7 +8,7 @@ import pytest
 
 from tests.xlnet_jax.training.tiny import CONFIG
 from xlnet_jax.comparison.contenders import CONTENDERS
-from xlnet_jax.objectives.language_model import LanguageModel
+from xlnet_jax.objectives.build import objective_of
 from xlnet_jax.operations import multiply_adds, recomputed_operations, step_operations
 from xlnet_jax.planning.compiler import abstract_batch
 from xlnet_jax.presets import large
@@ -41,7 +41,7 @@ def traced(jaxpr):
 
 def traced_in(config, transformation):
     """Those of the loss of a batch, or of what the transformation makes of it."""
-    objective, key = LanguageModel(config), jax.random.key(0)
+    objective, key = objective_of(config), jax.random.key(0)
     params = jax.eval_shape(lambda: unboxed(objective.init(key)))
 
     def loss(params, batch, mems):
@@ -52,12 +52,19 @@ def traced_in(config, transformation):
     return traced(jax.make_jaxpr(transformation(loss))(params, batch, objective.mems).jaxpr)
 
 
+def electra_of_narrow_embeddings(config):
+    electra = CONTENDERS["electra"](config)
+    return dataclasses.replace(electra, model=dataclasses.replace(electra.model, embedding_width=6))
+
+
 def albert(config):
     bert = CONTENDERS["bert"](config)
     return dataclasses.replace(bert, model=dataclasses.replace(bert.model, embedding_width=6, share_layers=True))
 
 
-@pytest.mark.parametrize("contender", [*CONTENDERS.values(), albert], ids=[*CONTENDERS, "albert"])
+@pytest.mark.parametrize(
+    "contender", [*CONTENDERS.values(), albert, electra_of_narrow_embeddings], ids=[*CONTENDERS, "albert", "narrow"]
+)
 def test_both_passes_of_every_contender_count_what_jax_traces(contender):
     """But for a gradient of the memory, which jax takes along with that of the window's own keys and drops."""
     config = contender(CONFIG)

@@ -137,6 +137,24 @@ MEANINGLESS = [
         "model.mem-len 64 with model.positions sinusoidal: a place in the window",
     ),
     ("transformer-xl-wt103", "plm", {}, "plm with model.attn-type uni"),
+    (
+        "demo",
+        "rtd",
+        {"model.positions": "relative"},
+        "rtd with model.positions relative: its generator shares .* needs learned",
+    ),
+    ("demo", "rtd", {"data.pair_loss": "next"}, "rtd with data.pair-loss next: every token is judged, and no pair"),
+    ("demo", "rtd", {"data.emit": "dense"}, "rtd with data.emit dense: a target_mapping asks the query stream, which"),
+    ("demo", "rtd", {"rtd.generator_share": 0.0}, r"rtd.generator-share 0 must be in \(0, 1\]"),
+    ("demo", "rtd", {"rtd.generator_share": 1.5}, r"rtd.generator-share 1.5 must be in \(0, 1\]"),
+    (
+        "demo",
+        "rtd",
+        {"rtd.generator_share": 0.003},
+        "rtd.generator-share 0.003 of model.d-model 128 leaves a width of 0",
+    ),
+    ("demo", "rtd", {"rtd.detection_weight": -1.0}, "rtd.detection-weight -1 must be positive"),
+    ("vanilla", "rtd", {}, "learned with model.attn-type uni: BERT's encoder sees every place"),
 ]
 
 

@@ -28,19 +28,25 @@ def size(shapes):
 
 
 def counts(preset):
-    """(with a pooler, without what scores pieces; language model; the same with scores of pairs)."""
+    """(with a pooler, without what scores pieces; language model; the same with scores of pairs; with a detector in
+    place of both)."""
     model = PRESETS[preset]().model
-    lm, pairs = (size(shapes(model, None)) for shapes in (abstract_params, optional_params))
+    lm, optional = size(abstract_params(model, None)), optional_params(model, None)
+    pairs, detector = (
+        size({path: s for path, s in optional.items() if path.startswith(name)}) for name in ("pair_head/", "detector/")
+    )
     body = size(abstract_params(model, HeadConfig("token_classification", 1)))
     pooler = model.d_model * (model.d_model + 1)
-    return body - (model.d_model + 1) + pooler, lm, lm + pairs
+    body -= model.d_model + 1
+    return body + pooler, lm, lm + pairs, body + detector
 
 
 def test_presets_have_the_published_sizes_to_the_unit():
-    """Of transformers: BertModel, BertForMaskedLM, BertForPreTraining, and those of RoBERTa and ALBERT."""
-    assert counts("bert-base") == (109_482_240, 109_514_298, 110_106_428)
+    """Of transformers: BertModel, BertForMaskedLM, BertForPreTraining, those of RoBERTa and ALBERT, and ELECTRA's discriminator."""
+    assert counts("bert-base")[:3] == (109_482_240, 109_514_298, 110_106_428)
     assert counts("roberta-base")[:2] == (124_645_632, 124_697_433)
-    assert counts("albert-base") == (11_683_584, 11_221_680, 11_813_810)
+    assert counts("albert-base")[:3] == (11_683_584, 11_221_680, 11_813_810)
+    assert counts("electra-small")[3] == 13_549_057
 
 
 @pytest.fixture(scope="module")

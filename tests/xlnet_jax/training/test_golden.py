@@ -11,7 +11,7 @@ import pytest
 from tests.xlnet_jax.tiny_text import batches_of
 from tests.xlnet_jax.training.tiny import NO_DROPOUT
 from xlnet_jax.config import MeshConfig
-from xlnet_jax.objectives.language_model import LanguageModel
+from xlnet_jax.objectives.build import objective_of
 from xlnet_jax.presets import with_objective
 from xlnet_jax.rules import validate
 from xlnet_jax.training import sharding
@@ -20,6 +20,7 @@ from xlnet_jax.training.state import init_state, plan_state
 from xlnet_jax.training.step import make_train_step
 
 STEPS = 4
+MEASURED = {"loss", "pair_loss", "pair_accuracy", "detection_loss", "detection_accuracy", "replaced_share"}
 
 
 def with_settings(objective, network=None, **data):
@@ -40,13 +41,14 @@ RUNS = {
     ),
     "dae + transformer-xl": with_settings("mlm", {"mem_len": 8}, reuse_len=8, targets="words", num_predict=4),
     "clm": with_settings("clm"),
+    "electra": with_settings("rtd", {"embedding_width": 6, "max_positions": 16}, num_predict=4),
 }
 
 
 def train(config, devices):
     """What the first updates measure, by its name."""
     mesh = sharding.make_mesh(config, jax.devices()[:devices])
-    objective, tx = LanguageModel(config), make_optimizer(config.optimizer, config.steps)
+    objective, tx = objective_of(config), make_optimizer(config.optimizer, config.steps)
     plan = plan_state(objective, tx, mesh)
     state = init_state(config.seed, objective, tx, plan)
     step = make_train_step(config, objective, tx, plan, mesh)
@@ -56,7 +58,7 @@ def train(config, devices):
         batch = put(source.batch_at(t))
         with jax.transfer_guard("disallow"):
             state, metrics = step(state, batch)
-        for name in metrics.keys() & {"loss", "pair_loss", "pair_accuracy"}:
+        for name in metrics.keys() & MEASURED:
             found[name].append(float(metrics[name]))
     return found
 
@@ -74,6 +76,12 @@ GOLDEN = {
     },
     "dae + transformer-xl": {"loss": [4.493184, 4.64661, 4.309475, 4.334448]},
     "clm": {"loss": [4.304324, 4.492572, 4.451415, 4.417406]},
+    "electra": {
+        "loss": [4.467301, 4.191688, 4.159793, 4.249215],
+        "detection_loss": [0.644208, 0.65167, 0.626704, 0.584311],
+        "detection_accuracy": [0.6875, 0.6875, 0.742188, 0.75],
+        "replaced_share": [0.25, 0.234375, 0.242188, 0.25],
+    },
 }
 
 
