@@ -2,6 +2,8 @@
 
 import json
 import math
+import shutil
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -12,6 +14,7 @@ from data_pipelines.tokenizer import EOD, SPECIAL_PIECES, UNK
 from data_pipelines.tokenizer.pieces import PieceTables
 from tests.xlnet_jax.training.tiny_run import arguments, assert_same, state_of
 from xlnet_jax import InputError, convert, evaluate, factorize, finetune, train
+from xlnet_jax.config import ReplacedConfig
 from xlnet_jax.interop.weights import flatten
 from xlnet_jax.objectives.fill_in import fill_in
 from xlnet_jax.presets import demo, with_objective
@@ -23,6 +26,7 @@ from xlnet_jax.training.measured import Content, Measured, content_of
 from xlnet_jax.training.metrics import read_records
 
 CLM = "--objective clm --data.num-predict None --data.reuse-len 32 --data.perm-size 32".split()
+RTD = "--objective rtd --model.mem-len 0 --data.reuse-len 0 --data.perm-size 32".split()
 DAE = "--objective mlm --model.mem-len 16 --data.reuse-len 16 --data.pair-loss next".split()  # with memory
 
 
@@ -153,6 +157,73 @@ def test_a_masked_loss_makes_no_claim_on_the_likelihood_of_a_text(masked, tmp_pa
     out = capsys.readouterr().out
     assert "a masked piece: no likelihood of the text follows" in out
     assert f"pairs       {last['pair_loss']:.4f} nats, {last['pair_accuracy']:.2%} right" in out
+
+
+# ---- rtd ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def detecting(text, tmp_path_factory):
+    """A run whose last checkpoints are of the steps 4 and 6."""
+    folder = tmp_path_factory.mktemp("rtd") / "run"
+    words = [*RTD, "--optimizer.decay-steps", "12", "--steps", "6"]
+    assert train.main(arguments(text, folder, *words)) == 0
+    return SimpleNamespace(folder=folder, words=words)
+
+
+def test_a_run_of_two_networks_goes_on_with_the_bits_of_one_that_was_not_interrupted(detecting, text, tmp_path):
+    shutil.copytree(detecting.folder, tmp_path / "run")
+    shutil.rmtree(tmp_path / "run" / "checkpoints" / "6")
+    assert train.main(arguments(text, tmp_path / "run", *detecting.words)) == 0
+    assert_same(state_of(detecting.folder, 6), state_of(tmp_path / "run", 6))
+    with pytest.raises(InputError, match=r"rtd\.generator-share: 0\.25 there, 0\.5 here"):
+        train.main(arguments(text, tmp_path / "run", *detecting.words, "--rtd.generator-share", "0.5"))
+
+
+def test_detection_is_told_beside_the_loss_of_the_generator(detecting, tmp_path, capsys):
+    records = list(read_records(detecting.folder / "metrics.jsonl"))
+    last = last_held_out(detecting.folder)
+    assert {r["split"] for r in records if "detection_loss" in r} == {"train", "validation"}
+    found = measured(tmp_path, detecting.folder)
+    for name in ("loss", "detection_loss", "detection_accuracy", "replaced_share"):
+        assert found[name] == pytest.approx(last[name], abs=1e-6)
+    assert found["weighted_detection_loss"] == pytest.approx(50 * found["detection_loss"])
+    assert 0 < found["replaced_share"] <= 6 / 32  # no more than are targets
+    assert found["pseudo_perplexity"] == pytest.approx(math.exp(found["loss"]))
+    right, replaced = (f"{found[name]:.2%}" for name in ("detection_accuracy", "replaced_share"))
+    told = f"detection   {found['detection_loss']:.4f} nats a token, {right} right, where {replaced} are replaced"
+    assert told in capsys.readouterr().out
+
+
+def test_a_network_that_has_learned_from_replaced_tokens_goes_on_elsewhere(detecting, text, tmp_path, capsys):
+    """To Hugging Face and back, to another objective, and to a task; its generator by its own settings alone."""
+    assert convert.main([str(detecting.folder), str(tmp_path / "hf"), "--to", "hf"]) == 0
+    assert "no place for generator: left behind" in capsys.readouterr().out
+    ours, there = (flatten(xlnet_jax.load(folder).params) for folder in (detecting.folder, tmp_path / "hf"))
+    assert {path for path in ours if not path.startswith("generator/")} == there.keys()
+    for path, array in there.items():
+        np.testing.assert_array_equal(ours[path], array)
+
+    def start(init, **rtd):
+        config = replace(with_objective(demo(), "rtd"), rtd=ReplacedConfig(**rtd))
+        config, given = begin_from(str(init), config, None, config.model)
+        return params_of(given, config)
+
+    assert start(detecting.folder)[1] == []
+    assert {path.partition("/")[0] for path in start(tmp_path / "hf")[1]} == {"generator"}
+    with pytest.raises(InputError, match=r"its generator/.* is .*, and here it would be .*rtd\.generator-share"):
+        start(detecting.folder, generator_share=0.5)
+    with pytest.raises(InputError, match="the checkpoint has no generator/"):
+        evaluate.main([str(tmp_path / "hf"), "--text", str(text), "--data.seq-len", "32"])
+    with pytest.raises(InputError, match=r"has learned which pieces are replaced \(rtd\).*no query stream"):
+        factorize.main([str(detecting.folder), "--text", "She was very happy", "--targets", "very"])
+
+    table = tmp_path / "table.csv"
+    table.write_text("label,text\n" + "good,It was very good\nbad,It was very bad\n" * 4)
+    words = ["--task", "classification", "--init", detecting.folder, "--train", table, "--steps", "1"]
+    words += ["--data.batch-size", "8", "--data.seq-len", "16", "--workdir", tmp_path / "finetuned"]
+    assert finetune.main([str(word) for word in words]) == 0
+    assert xlnet_jax.load(tmp_path / "finetuned").model.positions == "learned"
 
 
 # ---- under the other commands ---------------------------------------------------------------------------------------
