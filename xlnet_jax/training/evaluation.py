@@ -21,6 +21,7 @@ from data_pipelines.tokenizer import Tokenizer
 from xlnet_jax.config import Config, InputError, ModelConfig
 from xlnet_jax.interop import native
 from xlnet_jax.interop.pretrained import Pretrained
+from xlnet_jax.interop.weights import size
 from xlnet_jax.objectives.build import objective_of
 from xlnet_jax.objectives.query_stream import vocabulary_tokenizer
 from xlnet_jax.rules import validate
@@ -28,7 +29,7 @@ from xlnet_jax.training import sharding
 from xlnet_jax.training.heldout import HeldOutLoss, held_out_batches
 from xlnet_jax.training.measured import Measured, content_of
 from xlnet_jax.training.optimizer import make_optimizer
-from xlnet_jax.training.state import empty_mems_ZBMD, plan_state
+from xlnet_jax.training.state import StatePlan, empty_mems_ZBMD, plan_state
 from xlnet_jax.training.step import make_eval_step
 from xlnet_jax.training.unigram import unigram_line
 
@@ -112,7 +113,7 @@ def evaluate(
         on_batch(next(counted), len(batches))
         return False
 
-    numbers = held_out.measure(_laid_out(pretrained.params, plan.shardings.params), is_stopped)
+    numbers = held_out.measure(_laid_out(pretrained.params, plan), is_stopped)
     assert numbers is not None
     return Measured(
         config.objective,
@@ -125,12 +126,20 @@ def evaluate(
     )
 
 
-def _laid_out(params: dict[str, Any], shardings: Any) -> Any:
-    """What this objective has use for. InputError where that is missing."""
-    wanted, given = traverse_util.flatten_dict(shardings), traverse_util.flatten_dict(params)
+def _laid_out(params: dict[str, Any], plan: StatePlan) -> Any:
+    """What this objective has use for. InputError where that is missing, or of another size."""
+    wanted, given = traverse_util.flatten_dict(plan.abstract.params), traverse_util.flatten_dict(params)
     if missing := sorted("/".join(path) for path in wanted.keys() - given.keys()):
         raise InputError(
             f"the checkpoint has no {', '.join(missing)}: it was trained by another objective, or without "
             "data.pair-loss; measure what it has learned"
         )
-    return sharding.from_host(traverse_util.unflatten_dict({path: given[path] for path in wanted}), shardings)
+    for path, shape in wanted.items():
+        if given[path].shape != shape.shape:
+            raise InputError(
+                f"the checkpoint's {'/'.join(path)} is {size(given[path].shape)}, and not {size(shape.shape)}: of what "
+                "else than the run that trained it, the size of a generator is not known"
+            )
+    return sharding.from_host(
+        traverse_util.unflatten_dict({path: given[path] for path in wanted}), plan.shardings.params
+    )
