@@ -84,6 +84,7 @@ OTHERS = {
     "mlm": ("mlm", {"targets": "words"}, MEM_LEN),
     "mlm without memory": ("mlm", {"reuse_len": 0, "pair_loss": "order", "masking": "static"}, 0),
     "mlm, sentences": ("mlm", {"reuse_len": 0, "window": "sentences"}, 0),
+    "rtd": ("rtd", {"reuse_len": 0, "mask_share": 1.0, "random_share": 0.0}, 0),
     "clm": ("clm", {"window": "text", "reuse_len": 64, "num_predict": None, "bidirectional": False}, MEM_LEN),
 }
 
