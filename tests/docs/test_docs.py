@@ -7,6 +7,7 @@ import re
 import shlex
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,9 +19,10 @@ from data_pipelines.prepare import prepare
 from data_pipelines.tokenizer import Tokenizer
 from tests.xlnet_jax.random_models import random_params
 from xlnet_jax import cli
+from xlnet_jax.comparison.contenders import CONTENDERS
 from xlnet_jax.config import ModelConfig
 from xlnet_jax.interop.pretrained import Pretrained
-from xlnet_jax.presets import demo
+from xlnet_jax.presets import base, demo
 from xlnet_jax.settings import to_dict
 from xlnet_jax.tasks.config import FinetuneConfig
 from xlnet_jax.tasks.defaults import DEFAULTS
@@ -31,11 +33,13 @@ DOCS = Path(__file__).parents[2] / "docs"
 
 @pytest.fixture
 def demo_run(tmp_path, monkeypatch):
-    """A folder in which runs/austen-demo is a checkpoint, small and untrained."""
+    """A folder in which runs/austen-demo is a checkpoint, small and untrained, and runs/austen-clm a causal one."""
     with open(sources.embedded()[0]) as novels:
         tokenizer = Tokenizer.train([line.strip() for line in itertools.islice(novels, 300)], 300, "english")
     config = ModelConfig(vocab_size=300, num_layers=2, d_model=16, num_heads=2, d_head=8, d_ff=32)
-    xlnet_jax.save(Pretrained(config, random_params(config, None), None, tokenizer), tmp_path / "runs/austen-demo")
+    causal = replace(config, attn_type="uni", num_segments=0)
+    for name, model in {"austen-demo": config, "austen-clm": causal}.items():
+        xlnet_jax.save(Pretrained(model, random_params(model, None), None, tokenizer), tmp_path / "runs" / name)
     monkeypatch.chdir(tmp_path)
 
 
@@ -78,6 +82,10 @@ def test_the_examples_of_evaluation_print_what_they_say(demo_run):
     assert_prints_what_it_says("evaluate.md", at_least=8)
 
 
+def test_the_examples_of_memory_print_what_they_say(demo_run):
+    assert_prints_what_it_says("memory.md", at_least=8)
+
+
 def test_the_examples_of_the_tokenizer_print_what_they_say(my_text):
     assert_prints_what_it_says("tokenizer.md")
 
@@ -111,6 +119,40 @@ def test_the_commands_print_what_they_say(page, my_text):
 
 def _without_times(printed):
     return re.sub(r"[\d.]+ s, [\d,]+ tokens/s", "", printed)
+
+
+def commands_of(page, command):
+    """The arguments of the commands of a page that are written out."""
+    for line in (DOCS / page).read_text().replace("\\\n", " ").splitlines():
+        if line.strip().startswith(command):
+            yield shlex.split(line, comments=True)[3:]
+
+
+def test_every_training_command_of_the_objectives_is_one():
+    """Its settings exist and do not contradict each other."""
+    commands = [
+        argv
+        for page in ("objectives.md", "../README.md")
+        for argv in commands_of(page, "python -m xlnet_jax.train")
+        if not {"--init", "--help"} & {*argv}
+    ]
+    assert len(commands) >= 12
+    for argv in commands:
+        cli.parse_config(argv, "train", "")
+
+
+def test_the_rows_of_the_papers_ablations_are_what_is_compared():
+    """Table 6: each row is a command, and in its objective, windows and masks a contender of xlnet_jax.compare."""
+    rows = re.findall(r"^\| (\d) .*\| `(--preset .*)` \|$", (DOCS / "objectives.md").read_text(), re.MULTILINE)
+    assert [number for number, _ in rows] == list("12345678")
+    names = ("bert", "dae-transformer-xl", "plm-k7", "plm", "plm-no-memory", "plm-no-spans", "plm-no-bidirectional")
+    configs = [cli.parse_config(words.split(), "train", "") for _, words in rows]
+    for name, config in zip((*names, "plm-next"), configs, strict=True):
+        compared = CONTENDERS[name](base())
+        assert config.objective == compared.objective
+        if name == "bert":  # as published: its vocabulary, its activation, and masks that are drawn once
+            continue
+        assert (config.model, config.data) == (compared.model, compared.data)
 
 
 def test_every_finetuning_command_of_the_pages_is_one():

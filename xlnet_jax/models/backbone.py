@@ -52,7 +52,10 @@ class Attention(nn.Module):
     def __call__(self, rows_BTD: jnp.ndarray, mems_BMD: jnp.ndarray, shared: _Shared) -> jnp.ndarray:
         c = self.config
         norm, is_pre = Norm(c, name="norm"), c.norm == "pre"
-        q_DNH, k_DNH, v_DNH, o_DNH = (self._projection_DNH(name) for name in "qkvo")
+        # In this order: initial weights depend on it.
+        q_DNH, k_DNH, v_DNH = (self._projection_DNH(name) for name in "qkv")
+        position_key_BNRH = self._position_key_BNRH(shared)
+        o_DNH = self._projection_DNH("o")
         heads_shape, heads_axes = (c.num_heads, c.d_head), (None, "heads", "head_dim")
         segment_key_2NH, biases_3NH = None, shared.tied_biases_3NH
         if shared.other_segment_BTK is not None:
@@ -72,7 +75,7 @@ class Attention(nn.Module):
             jnp.einsum("BKD,DNH->BNKH", context_BKD, v_DNH),
             shared.masked_BTK,
             biases_3NH=biases_3NH,
-            position_key_BNRH=self._position_key_BNRH(shared),
+            position_key_BNRH=position_key_BNRH,
             target_positions_BP=shared.target_positions_BP,
             segment_key_2NH=segment_key_2NH,
             other_segment_BTK=shared.other_segment_BTK,
@@ -178,7 +181,9 @@ class Backbone(nn.Module):
         c = self.config
         rows_BTD = nn.with_logical_constraint(self.table_VD()[inputs.input_ids_BL], ("batch", "length", "width"))
         if c.positions == "sinusoidal":
-            rows_BTD = _with_signals(rows_BTD, inputs)
+            # A row that reads its text backwards has its places with the other sign, as distances do.
+            signs_B1 = jnp.where(inputs.is_reversed_B, -1, 1)[:, None]
+            rows_BTD = with_signals(rows_BTD, signs_B1 * inputs.positions_BL)
         if inputs.target_positions_BP is None:
             return rows_BTD
         if c.positions != "relative":
@@ -197,10 +202,9 @@ class Backbone(nn.Module):
         return tied_table_VD(self.word_embedding, self.config)
 
 
-def _with_signals(embedded_BLD: jnp.ndarray, inputs: Inputs) -> jnp.ndarray:
-    """Scaled up to the signals' size (Vaswani et al. 2017, sections 3.4 and 3.5). A row that reads its text backwards
-    has its places with the other sign, as distances do."""
-    places_BL = jnp.where(inputs.is_reversed_B[:, None], -inputs.positions_BL, inputs.positions_BL)
+def with_signals(embedded_BLD: jnp.ndarray, places_BL: jnp.ndarray) -> jnp.ndarray:
+    """Embeddings with the signals of their places (positions "sinusoidal"), scaled up to the size of these (Vaswani et
+    al. 2017, sections 3.4 and 3.5)."""
     signals = signals_BLD(places_BL, embedded_BLD.shape[-1])
     return embedded_BLD * embedded_BLD.shape[-1] ** 0.5 + signals.astype(embedded_BLD.dtype)
 
