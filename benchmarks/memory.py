@@ -45,26 +45,26 @@ def fastest(side: Callable[[int], np.ndarray], batches: list[int]) -> int:
 def measure(model: Pretrained, ids_L: np.ndarray, attention: int, given: argparse.Namespace) -> None:
     """A row of the table."""
     behind_T = np.arange(attention + 1, attention + 1 + given.pieces)
-    ids_L = ids_L[: behind_T[-1] + 1]
     before_T = np.unique(np.linspace(1, attention, min(attention, given.checked)).astype(int))
+    read = given.segments * given.segment
+
+    def memory(pieces: int) -> np.ndarray:
+        return with_memory(model, ids_L[: pieces + 1], given.segment, attention)
 
     def window(targets_T: np.ndarray, batch: int) -> np.ndarray:
         return by_window(model, ids_L, attention, targets_T, batch * attention)
 
-    def memory() -> np.ndarray:
-        return with_memory(model, ids_L, given.segment, attention)
-
     batch = fastest(lambda batch: window(behind_T, batch), given.batches)
-    remembered_L = memory()
+    remembered_L = memory(behind_T[-1])
     difference = np.abs(remembered_L[before_T - 1] - window(before_T, batch)).max()
-    turns = [(seconds(memory), seconds(lambda: window(behind_T, batch))) for _ in range(given.pairs)]
-    # A segment costs as much at the beginning of a text as further on, and so does a window.
-    by_memory, by_windows = (statistics.median(side) for side in zip(*turns, strict=True))
-    by_memory, by_windows = 1e3 * by_memory / (len(ids_L) - 1), 1e3 * by_windows / len(behind_T)
     losses = -remembered_L[behind_T - 1].mean(), -window(behind_T, batch).mean()
+    # A segment costs as much at the beginning of a text as further on, and so does a window.
+    turns = [(seconds(lambda: memory(read)), seconds(lambda: window(behind_T, batch))) for _ in range(given.pairs)]
+    of_memory, of_windows = (statistics.median(side) for side in zip(*turns, strict=True))
+    of_memory, of_windows = 1e3 * of_memory / read, 1e3 * of_windows / len(behind_T)
     print(
         f"{attention:9,}{difference:12.1e}{losses[0]:11.4f}{losses[1]:11.4f}"
-        f"{by_memory:11.4f}{by_windows:11.3f}{by_windows / by_memory:9,.0f}",
+        f"{of_memory:11.4f}{of_windows:11.3f}{of_windows / of_memory:9,.0f}",
         flush=True,
     )
     if difference > SAME:
@@ -79,11 +79,12 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--pieces", type=int, default=200, help="predicted behind the first attention length")
     parser.add_argument("--checked", type=int, default=200, help="compared before it, at the most, evenly")
     parser.add_argument("--segment", type=int, default=128, help="pieces that are read at once beside the memory")
+    parser.add_argument("--segments", type=int, default=32, help="over which reading with memory is timed")
     parser.add_argument("--batches", type=int, nargs="+", default=[1, 4, 16], help="windows at once")
     parser.add_argument("--pairs", type=int, default=3, help="turns of each side")
     given = parser.parse_args(argv)
     model = on_device(xlnet_jax.load(given.checkpoint))
-    needed = max(given.attention) + given.pieces + 1
+    needed = max(max(given.attention) + given.pieces, given.segments * given.segment) + 1
     lines = sources.read_lines(sources.find([given.text]), "strict")
     ids_L = texts.first_pieces(lines, vocabulary_tokenizer(model), needed)
     if len(ids_L) < needed:

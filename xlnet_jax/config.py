@@ -58,6 +58,10 @@ class ModelConfig:
     """learned only: places that there are vectors for"""
     position_offset: int = 0
     """learned only: the place of the first token; RoBERTa's is 2"""
+    embedding_width: int | None = None
+    """learned only: width of the embeddings, projected to d_model (ALBERT); None = d_model"""
+    share_layers: bool = False
+    """learned only: one set of parameters for all layers (ALBERT)"""
     num_segments: int = 2
     """segments that the network tells apart, relatively or, with learned positions, by vectors; 0 = none; <cls>, the
     third of a window, is to BERT as the first"""
@@ -95,7 +99,7 @@ class ModelConfig:
 FIXED_BY_WEIGHTS = (
     "vocab_size", "num_layers", "d_model", "num_heads", "d_head", "d_ff", "activation", "untie_r", "clamp_len",
     "attn_type", "same_length", "layer_norm_eps", "positions", "max_positions", "position_offset", "num_segments",
-    "norm",
+    "norm", "embedding_width", "share_layers",
 )  # fmt: skip
 """Settings of the model that a checkpoint brings along; the others, as dropout and mem_len, are a run's own."""
 
@@ -135,7 +139,8 @@ class DataConfig:
     perm_size: int = 256
     """length of the chunks inside which the order is permuted, in tokens; divides both parts of the window"""
     num_predict: int | None = 85
-    """targets in a window, half of them in each part; None = as many as the spans make, a slot for each position"""
+    """targets in a window, half of them in each part; None = as many as their context leaves (see mask_alpha), a slot
+    for each position"""
     targets: Literal["spans", "words", "pieces"] = "spans"
     """how they are drawn: as spans of 1 to span_max units in their context, as whole words, or piece by piece"""
     masking: Literal["dynamic", "static"] = "dynamic"
@@ -149,7 +154,8 @@ class DataConfig:
     span_max: int = 5
     """longest span of targets, in units; a length n is drawn with weight 1/n"""
     mask_alpha: int = 6
-    """a span of n units comes with n * mask_alpha / mask_beta tokens of context"""
+    """a span of n units comes with n * mask_alpha / mask_beta tokens of context; so do words and pieces, in the mean,
+    where num_predict is None"""
     mask_beta: int = 1
     """see mask_alpha"""
     bidirectional: bool = True
@@ -292,7 +298,7 @@ class Config:
 
     preset: str = "demo"
     """where the other settings start from: demo, small, base, large, large_v1, bert-base, roberta-base,
-    transformer-xl-wt103, transformer-xl-wt103-large or vanilla"""
+    albert-base, transformer-xl-wt103, transformer-xl-wt103-large or vanilla"""
     objective: Objective = "plm"
     """what is learned: plm = permutations (XLNet), mlm = masked pieces (BERT), clm = the next piece (Transformer-XL);
     changes where the other settings start from"""

@@ -7,6 +7,7 @@ import re
 import shlex
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -32,11 +33,13 @@ DOCS = Path(__file__).parents[2] / "docs"
 
 @pytest.fixture
 def demo_run(tmp_path, monkeypatch):
-    """A folder in which runs/austen-demo is a checkpoint, small and untrained."""
+    """A folder in which runs/austen-demo is a checkpoint, small and untrained, and runs/austen-clm a causal one."""
     with open(sources.embedded()[0]) as novels:
         tokenizer = Tokenizer.train([line.strip() for line in itertools.islice(novels, 300)], 300, "english")
     config = ModelConfig(vocab_size=300, num_layers=2, d_model=16, num_heads=2, d_head=8, d_ff=32)
-    xlnet_jax.save(Pretrained(config, random_params(config, None), None, tokenizer), tmp_path / "runs/austen-demo")
+    causal = replace(config, attn_type="uni", num_segments=0)
+    for name, model in {"austen-demo": config, "austen-clm": causal}.items():
+        xlnet_jax.save(Pretrained(model, random_params(model, None), None, tokenizer), tmp_path / "runs" / name)
     monkeypatch.chdir(tmp_path)
 
 
@@ -79,6 +82,10 @@ def test_the_examples_of_evaluation_print_what_they_say(demo_run):
     assert_prints_what_it_says("evaluate.md", at_least=8)
 
 
+def test_the_examples_of_memory_print_what_they_say(demo_run):
+    assert_prints_what_it_says("memory.md", at_least=8)
+
+
 def test_the_examples_of_the_tokenizer_print_what_they_say(my_text):
     assert_prints_what_it_says("tokenizer.md")
 
@@ -88,12 +95,14 @@ def test_the_examples_of_the_data_print_what_they_say(untrained_run, monkeypatch
     assert_prints_what_it_says("data.md")
 
 
-def test_the_window_of_the_page_is_what_the_command_prints(untrained_run, monkeypatch, capsys):
+def test_the_windows_of_the_page_are_what_the_command_prints(untrained_run, monkeypatch, capsys):
     monkeypatch.chdir(untrained_run)
     page = (DOCS / "data.md").read_text()
-    ((words, printed),) = re.findall(r"```console\n\$ python -m data_pipelines\.inspect (.*)\n((?s:.*?))```", page)
-    assert inspect.main(shlex.split(words)) == 0
-    assert capsys.readouterr().out == printed
+    shown = re.findall(r"```console\n\$ python -m data_pipelines\.inspect (.*)\n((?s:.*?))```", page)
+    assert len(shown) == 2
+    for words, printed in shown:
+        assert inspect.main(shlex.split(words)) == 0
+        assert capsys.readouterr().out == printed
 
 
 @pytest.mark.parametrize("page", ["tokenizer.md", "data.md"])

@@ -181,7 +181,9 @@ class Backbone(nn.Module):
         c = self.config
         rows_BTD = nn.with_logical_constraint(self.table_VD()[inputs.input_ids_BL], ("batch", "length", "width"))
         if c.positions == "sinusoidal":
-            rows_BTD = _with_signals(rows_BTD, inputs)
+            # A row that reads its text backwards has its places with the other sign, as distances do.
+            signs_B1 = jnp.where(inputs.is_reversed_B, -1, 1)[:, None]
+            rows_BTD = with_signals(rows_BTD, signs_B1 * inputs.positions_BL)
         if inputs.target_positions_BP is None:
             return rows_BTD
         if c.positions != "relative":
@@ -200,10 +202,9 @@ class Backbone(nn.Module):
         return tied_table_VD(self.word_embedding, self.config)
 
 
-def _with_signals(embedded_BLD: jnp.ndarray, inputs: Inputs) -> jnp.ndarray:
-    """Scaled up to the signals' size (Vaswani et al. 2017, sections 3.4 and 3.5). A row that reads its text backwards
-    has its places with the other sign, as distances do."""
-    places_BL = jnp.where(inputs.is_reversed_B[:, None], -inputs.positions_BL, inputs.positions_BL)
+def with_signals(embedded_BLD: jnp.ndarray, places_BL: jnp.ndarray) -> jnp.ndarray:
+    """Embeddings with the signals of their places (positions "sinusoidal"), scaled up to the size of these (Vaswani et
+    al. 2017, sections 3.4 and 3.5)."""
     signals = signals_BLD(places_BL, embedded_BLD.shape[-1])
     return embedded_BLD * embedded_BLD.shape[-1] ** 0.5 + signals.astype(embedded_BLD.dtype)
 

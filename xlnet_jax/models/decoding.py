@@ -4,7 +4,8 @@ A pass has two rows an example: the content row of the token at `position`, whos
 the query row of `target`, the position to be predicted next, which sees them. Of a causal network the content row
 predicts, and is alone: its target is the position behind it. Position p lies in slot p mod C: of text
 that grows to the right, the newest C positions stay, and their keys and values as they were computed. So a row sees
-what it would see in a window of its own behind a memory of C - 1 positions (Transformer-XL, section 3.2).
+what it would see in a window of its own behind a memory of C - 1 positions (Transformer-XL, section 3.2). Sinusoidal
+positions are places in one window: what they mean ends with C.
 """
 
 import dataclasses
@@ -14,8 +15,9 @@ from typing import Any, NamedTuple, cast
 import jax
 import jax.numpy as jnp
 
-from xlnet_jax.config import InputError, ModelConfig
+from xlnet_jax.config import ModelConfig
 from xlnet_jax.models.attention import MASKED, attend_BNTH, product
+from xlnet_jax.models.backbone import with_signals
 from xlnet_jax.models.inputs import compact_inputs
 from xlnet_jax.models.layers import FeedForward, Norm
 from xlnet_jax.models.lm import XLNetLM
@@ -37,15 +39,13 @@ class Decoder(NamedTuple):
 
     params: dict[str, Any]
     layers: tuple[dict[str, Any], ...]
-    position_keys: tuple[jnp.ndarray, ...]  # [N, R, H] a layer, by distance: from C down
+    position_keys: tuple[jnp.ndarray, ...] | None  # [N, R, H] a layer, by distance: from C down; None = not relative
 
 
 @functools.partial(jax.jit, static_argnums=(0, 2, 3))
 def prepare(config: ModelConfig, params: dict[str, Any], context: int, ahead: bool) -> Decoder:
     """params: of XLNetLM; context: C, positions that are kept; ahead: whether rows look at positions behind their own
-    too, as in a gap. InputError without relative positions: a cache that goes on beyond its context has no places."""
-    if config.positions != "relative":
-        raise InputError(f"model.positions {config.positions}: tokens are written one by one with relative ones alone")
+    too, as in a gap."""
 
     def as_computed(path: Any, weight: Any) -> jax.Array:
         is_float32 = any("norm" in str(key) or "output_bias" in str(key) for key in path)
@@ -53,6 +53,8 @@ def prepare(config: ModelConfig, params: dict[str, Any], context: int, ahead: bo
 
     params = jax.tree_util.tree_map_with_path(as_computed, params)
     layers = tuple(_layer(params["backbone"]["layers"], z) for z in range(config.num_layers))
+    if config.positions != "relative":
+        return Decoder(params, layers, None)
     signals = signals_2RF(distances_R(context if ahead else 1, context, config.clamp_len), config.d_model)
     signals_RD = jnp.concatenate(list(signals), axis=-1).astype(config.dtype)
     position_keys = tuple(_in_heads_BNTH(config, (signals_RD @ layer["attention"]["r"])[None])[0] for layer in layers)
@@ -62,8 +64,9 @@ def prepare(config: ModelConfig, params: dict[str, Any], context: int, ahead: bo
 def _layer(layers: dict[str, Any], z: int) -> dict[str, Any]:
     """With the projections as matrices, [D, E] and [E, D] of E = N x H, or each pass would make them such."""
     layer = jax.tree.map(lambda weight: weight[z], layers)
-    matrices_DE = {name: layer["attention"][name].reshape(layer["attention"][name].shape[0], -1) for name in "qkvro"}
-    return layer | {"attention": layer["attention"] | matrices_DE | {"o": matrices_DE["o"].T}}
+    weights = layer["attention"]
+    matrices_DE = {name: weights[name].reshape(weights[name].shape[0], -1) for name in "qkvro" if name in weights}
+    return layer | {"attention": weights | matrices_DE | {"o": matrices_DE["o"].T}}
 
 
 def prefill(
@@ -123,12 +126,13 @@ def advance(
     held_BC = cache.position_BC.at[jnp.arange(batch), slot_B].set(position_B)
     backbone = decoder.params["backbone"]
     rows_BTD, places_BT = backbone["word_embedding"][token_B][:, None], position_B[:, None]
+    if config.positions == "sinusoidal":
+        rows_BTD = with_signals(rows_BTD, places_BT)
     if not config.is_causal:
         mask_embedding_B1D = jnp.broadcast_to(backbone["mask_embedding"][None, None], rows_BTD.shape)
         rows_BTD = jnp.concatenate([rows_BTD, mask_embedding_B1D], axis=1)
         places_BT = jnp.stack([position_B, target_B], axis=1)
     distance_BTC = places_BT[:, :, None] - held_BC[:, None, :]
-    column_BTC = jnp.clip(slots - distance_BTC, 0, decoder.position_keys[0].shape[1] - 1)
     masked_BTC = jnp.where(_visible_BTC(config, distance_BTC, held_BC), 0.0, MASKED)
 
     keys, values = [], []
@@ -140,8 +144,11 @@ def advance(
         values.append(_put(cache.values[z], value_BN1H, slot_B))
         query_BNTH = _in_heads_BNTH(config, asking_BTD @ weights["q"])
         key_BNCH, value_BNCH = (of[z].reshape(batch, config.num_heads, slots, -1) for of in (keys, values))
-        biases_3NH = weights["biases"] if config.untie_r else backbone["biases"]
-        scores_BNTC = _scores_BNTC(query_BNTH, key_BNCH, decoder.position_keys[z], column_BTC, biases_3NH)
+        if decoder.position_keys is None:
+            scores_BNTC = product("BNTH,BNCH->BNTC", query_BNTH / config.d_head**0.5, key_BNCH)
+        else:
+            biases_3NH = weights["biases"] if config.untie_r else backbone["biases"]
+            scores_BNTC = _scores_BNTC(query_BNTH, key_BNCH, decoder.position_keys[z], distance_BTC, biases_3NH)
         read_BNTH = attend_BNTH(scores_BNTC + masked_BTC[:, None], value_BNCH, None)
         out_BTD = jnp.swapaxes(read_BNTH, 1, 2).reshape(*rows_BTD.shape[:2], -1) @ weights["o"]
         rows_BTD = rows_BTD + out_BTD
@@ -190,10 +197,11 @@ def _scores_BNTC(
     query_BNTH: jnp.ndarray,
     key_BNCH: jnp.ndarray,
     position_key_NRH: jnp.ndarray,
-    column_BTC: jnp.ndarray,
+    distance_BTC: jnp.ndarray,
     biases_3NH: jnp.ndarray,
 ) -> jnp.ndarray:
     """As in models/attention.py; so few rows have few enough scores that they are picked by their distance."""
+    column_BTC = jnp.clip(key_BNCH.shape[2] - distance_BTC, 0, position_key_NRH.shape[1] - 1)
     r_w, r_r = (biases_3NH[i, None, :, None].astype(query_BNTH.dtype) for i in range(2))
     scale = 1.0 / query_BNTH.shape[-1] ** 0.5
     by_distance_BNTR = product("BNTH,NRH->BNTR", (query_BNTH + r_r) * scale, position_key_NRH)

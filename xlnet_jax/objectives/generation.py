@@ -85,7 +85,7 @@ class Generator:
         stops: Sequence[str] = (),
     ) -> None:
         """context: positions that are kept (None: `default_context`); stops: pieces that end a text besides <eod>."""
-        self.tokenizer = _generating_tokenizer(pretrained)
+        self.tokenizer = (vocabulary_tokenizer if pretrained.model.is_causal else scoring_tokenizer)(pretrained)
         self.context = default_context(pretrained) if context is None else context
         if self.context < 2:
             raise InputError(f"a context of {self.context} positions has no room for a prompt: 2 at least")
@@ -151,6 +151,13 @@ class Generator:
                 f"{''.join(text.parts)[:40]!r} has {len(text.ids_L)} pieces with what stands before it, more than the "
                 f"context of {self.context}: shorten it, or give it a longer context"
             )
+        whole = len(text.ids_L) + len(text.targets_T)
+        if self._config.positions != "relative" and whole > self.context:
+            raise InputError(
+                f"{''.join(text.parts)[:40]!r} comes to {whole} pieces with what stands before it and what is to be "
+                f"drawn: the checkpoint's positions are places in one window, here of {self.context}; ask for fewer, "
+                "or give it a longer context"
+            )
 
     def _drawn(self, ids_T: np.ndarray, log_probs_T: np.ndarray, is_done: bool) -> Drawn:
         count = int((ids_T != PAD).sum())
@@ -169,16 +176,6 @@ def default_context(pretrained: Pretrained) -> int:
     if not pretrained.reuse_len:
         return DEFAULT_CONTEXT
     return (1 if pretrained.model.is_causal else 2) * pretrained.reuse_len + pretrained.model.mem_len
-
-
-def _generating_tokenizer(pretrained: Pretrained) -> Tokenizer:
-    model = pretrained.model
-    if model.positions != "relative" or model.norm != "post":
-        raise InputError(
-            f"generation knows networks of positions relative and norm post alone, and the checkpoint's are "
-            f"{model.positions} and {model.norm}"
-        )
-    return (vocabulary_tokenizer if model.is_causal else scoring_tokenizer)(pretrained)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2))

@@ -37,9 +37,10 @@ def counts(preset):
 
 
 def test_presets_have_the_published_sizes_to_the_unit():
-    """BertModel, BertForMaskedLM and BertForPreTraining; RobertaModel and RobertaForMaskedLM of transformers."""
+    """Of transformers: BertModel, BertForMaskedLM, BertForPreTraining, and those of RoBERTa and ALBERT."""
     assert counts("bert-base") == (109_482_240, 109_514_298, 110_106_428)
     assert counts("roberta-base")[:2] == (124_645_632, 124_697_433)
+    assert counts("albert-base") == (11_683_584, 11_221_680, 11_813_810)
 
 
 @pytest.fixture(scope="module")

@@ -22,6 +22,7 @@ CONFIGS = {
         TINY, attn_type="uni", same_length=True, untie_r=False, clamp_len=3, activation="gelu_erf"
     ),
     "causal": dataclasses.replace(CAUSAL, norm="pre"),
+    "sinusoidal": dataclasses.replace(CAUSAL, positions="sinusoidal"),
     "bfloat16": dataclasses.replace(TINY, dtype="bfloat16"),
 }
 CONTEXT, LENGTH, TARGETS = 8, 9, 4

@@ -229,9 +229,13 @@ def test_what_a_checkpoint_of_another_objective_cannot_generate_is_said(model, c
     masked = {"backbone": {n: p for n, p in model.params["backbone"].items() if n != "mask_embedding"}}
     with pytest.raises(InputError, match=r"has learned masked pieces \(mlm\)"):
         Generator(dataclasses.replace(model, params=model.params | masked), GREEDY)
-    for setting in ({"positions": "sinusoidal"}, {"norm": "pre"}):
-        with pytest.raises(InputError, match="generation knows networks of positions relative and norm post alone"):
-            Generator(dataclasses.replace(causal, model=dataclasses.replace(causal.model, **setting)), GREEDY)
+    places = dataclasses.replace(causal, model=dataclasses.replace(causal.model, positions="sinusoidal"))
+    generator = Generator(places, GREEDY, CONTEXT)
+    generator.demand_room(continuation(model.tokenizer, TEXT, "", 2))
+    with pytest.raises(
+        InputError, match=r"comes to \d+ pieces .*: the checkpoint's positions are places in one window"
+    ):
+        generator.demand_room(continuation(model.tokenizer, TEXT, "", CONTEXT))
 
 
 def test_the_context_is_that_of_pretraining_where_it_is_known(model, causal):
