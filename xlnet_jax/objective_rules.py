@@ -26,7 +26,7 @@ def _learned_positions(config: Config) -> Iterator[str]:
             f"place of its window; start from a preset with {others}"
         )
     if config.data.bidirectional:
-        yield "data.bidirectional with model.positions learned: its places do not say which way a row reads; turn it off"
+        yield "data.bidirectional with model.positions learned: places do not say which way a row reads; turn it off"
 
 
 def absolute_positions(model: ModelConfig, seq_len: int | None) -> Iterator[str]:

@@ -127,7 +127,7 @@ MEANINGLESS = [
         "bert-base",
         "mlm",
         {"data.bidirectional": True},
-        "data.bidirectional with model.positions learned: its places do",
+        "data.bidirectional with model.positions learned: places do not",
     ),
     ("bert-base", "mlm", {"model.clamp_len": 9}, "model.clamp-len 9 with model.positions learned: it bounds distances"),
     (
