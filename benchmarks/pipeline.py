@@ -1,6 +1,7 @@
 """Windows of 512 tokens a second, here and by Hugging Face's permutation collator: python benchmarks/pipeline.py
 
-Needs `pip install torch transformers`. Sides take turns, A B A B, each a process of its own that works only when told.
+With `--objective plm mlm clm`, those of several objectives here, one after the other in each turn; else it needs
+`pip install torch transformers`. Sides take turns, A B A B, each a process of its own that works only when told.
 Both read blocks of the same corpus from disk: the embedded novels, several times over, or --corpus. Here a batch is all
 that training needs (A, B, segments, directions, orders, spans in context); the collator gets consecutive tokens as they
 stand. It runs in its process, and in a DataLoader with a worker for each core. Prints medians over the turns, and how
@@ -59,6 +60,25 @@ def ours(given: argparse.Namespace) -> dict[str, Measure]:
     }
 
 
+def objectives(given: argparse.Namespace) -> dict[str, Measure]:
+    """The pipeline as the train command runs it for each objective, in compact form."""
+    from data_pipelines.batches import BatchSource
+    from data_pipelines.corpus import Corpus
+    from data_pipelines.tokenizer import Tokenizer
+    from xlnet_jax.config import Config, DataConfig, Objective
+    from xlnet_jax.presets import with_objective
+
+    is_word_start = Tokenizer.load(given.corpus / "tokenizer").is_word_start
+
+    def measure(objective: Objective) -> Measure:
+        config = with_objective(Config(data=DataConfig(batch_size=given.batch_size)), objective)
+        mem_len = config.model.mem_len
+        source = BatchSource(Corpus(given.corpus), "train", is_word_start, config.data, mem_len, 0, objective)
+        return lambda: rate(source.iterate(0, 10**9), given.batch_size, given.seconds)
+
+    return {objective: measure(objective) for objective in given.objective}
+
+
 def inline(given: argparse.Namespace) -> dict[str, Measure]:
     """The collator, called in this process."""
     return {INLINE: lambda: rate(collated(given), given.dense_batch_size, given.seconds)}
@@ -109,7 +129,9 @@ def rate(batches: Iterator[object], batch_size: int, seconds: float) -> float:
     return batch_size * count / elapsed
 
 
-SIDES: dict[str, Callable[[argparse.Namespace], dict[str, Measure]]] = {f.__name__: f for f in (ours, inline, workers)}
+SIDES: dict[str, Callable[[argparse.Namespace], dict[str, Measure]]] = {
+    f.__name__: f for f in (ours, inline, workers, objectives)
+}
 
 
 def work(given: argparse.Namespace) -> None:
@@ -177,9 +199,9 @@ def novels(folder: Path) -> Path:
     return corpus
 
 
-def compare(corpus: Path, pairs: int, arguments: list[str]) -> dict[str, float]:
-    """The medians of what all sides measure."""
-    sides = [Worker(side, corpus, arguments) for side in SIDES]
+def compare(names: list[str], corpus: Path, pairs: int, arguments: list[str]) -> dict[str, float]:
+    """The medians of what these sides measure."""
+    sides = [Worker(side, corpus, arguments) for side in names]
     for turn in range(1 + pairs):
         for side in sides:
             side.turn(counts=turn > 0)
@@ -195,13 +217,21 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=3.0, help="length of a measurement")
     parser.add_argument("--batch-size", type=int, default=256, help="rows of a batch in compact form")
     parser.add_argument("--dense-batch-size", type=int, default=16, help="rows of a batch in dense form, on both sides")
+    parser.add_argument("--objective", nargs="+", choices=("plm", "mlm", "clm"), help="compare these instead")
     parser.add_argument("--side", choices=SIDES, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.side:
         return work(given)
 
     with tempfile.TemporaryDirectory() as folder:
-        medians = compare(given.corpus or novels(Path(folder)), given.pairs, sys.argv[1:])
+        names = ["objectives"] if given.objective else ["ours", "inline", "workers"]
+        medians = compare(names, given.corpus or novels(Path(folder)), given.pairs, sys.argv[1:])
+    if given.objective:
+        first = given.objective[0]
+        print(f"{'':12}{'windows/s':>12}{f'of {first}':>12}")
+        for name, median in medians.items():
+            print(f"{name:12}{median:12,.0f}{median / medians[first]:12.2f}")
+        return None
     collator = max(medians[INLINE], medians[WORKERS])
     print(f"{'':34}{'windows/s':>12}{'of the better collator':>26}")
     for name in (COMPACT, DENSE, INLINE, WORKERS):

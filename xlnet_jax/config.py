@@ -135,7 +135,8 @@ class DataConfig:
     perm_size: int = 256
     """length of the chunks inside which the order is permuted, in tokens; divides both parts of the window"""
     num_predict: int | None = 85
-    """targets in a window, half of them in each part; None = as many as the spans make, a slot for each position"""
+    """targets in a window, half of them in each part; None = as many as their context leaves (see mask_alpha), a slot
+    for each position"""
     targets: Literal["spans", "words", "pieces"] = "spans"
     """how they are drawn: as spans of 1 to span_max units in their context, as whole words, or piece by piece"""
     masking: Literal["dynamic", "static"] = "dynamic"
@@ -149,7 +150,8 @@ class DataConfig:
     span_max: int = 5
     """longest span of targets, in units; a length n is drawn with weight 1/n"""
     mask_alpha: int = 6
-    """a span of n units comes with n * mask_alpha / mask_beta tokens of context"""
+    """a span of n units comes with n * mask_alpha / mask_beta tokens of context; so do words and pieces, in the mean,
+    where num_predict is None"""
     mask_beta: int = 1
     """see mask_alpha"""
     bidirectional: bool = True

@@ -19,6 +19,9 @@ import numpy as np
 WINDOW_SPECIALS = {"pairs": 3, "sentences": 2, "text": 0}
 """The special tokens of a window by its form: <sep> behind A, <sep> and <cls> behind B; <sep> and <cls>; none."""
 
+CLS_SEGMENT = 2
+"""The segment of <cls>, which stands behind A and B."""
+
 Batch: TypeAlias = dict[str, np.ndarray]
 """One pretraining batch on the host. Compact form:
 

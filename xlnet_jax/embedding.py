@@ -15,7 +15,8 @@ import numpy as np
 
 from data_pipelines.tokenizer import CLS, PAD, SEP
 from xlnet_jax.config import InputError, ModelConfig
-from xlnet_jax.interop.pretrained import CLS_SEGMENT, Pretrained
+from xlnet_jax.dims import CLS_SEGMENT
+from xlnet_jax.interop.pretrained import Pretrained
 from xlnet_jax.lengths import batches_by_length, chunks, padded, power_of_two
 from xlnet_jax.models.encoder import build_encoder
 from xlnet_jax.models.inputs import compact_inputs

@@ -1,4 +1,4 @@
-"""python -m data_pipelines.inspect: one window of a corpus, as text and as a picture of its masks."""
+"""python -m data_pipelines.inspect: one window of a corpus, as text and as a picture of who sees whom."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from data_pipelines import windows
 from data_pipelines.corpus import MANIFEST_FILE, Corpus, SplitName, is_corpus
 from data_pipelines.tokenizer import Tokenizer
 from xlnet_jax import cli
-from xlnet_jax.config import Config, DataConfig, InputError
-from xlnet_jax.presets import PRESETS, demo
+from xlnet_jax.config import Config, DataConfig, InputError, Objective
+from xlnet_jax.presets import PRESETS, with_objective
 from xlnet_jax.rules import validate
 from xlnet_jax.settings import from_dict
 
@@ -27,7 +27,7 @@ COLUMNS = 120
 
 @dataclass(frozen=True)
 class Inspect:
-    """Prints a window of a batch, and draws the masks of its two streams."""
+    """Prints a window of a batch, and draws who sees whom in it."""
 
     corpus: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="CORPUS")]
     """a prepared corpus, or the workdir of a run, whose settings are then taken"""
@@ -41,6 +41,8 @@ class Inspect:
     """seed of the batches; None = the run's, or 0"""
     preset: str | None = None
     """settings of the window; None = the run's, or such as fit the blocks of the corpus"""
+    objective: Objective | None = None
+    """plm, mlm or clm; None = the run's, or the preset's"""
     mem_len: int | None = None
     """as model.mem-len of the training; None = as the other settings"""
     tokenizer: str | None = None
@@ -80,8 +82,9 @@ def main(argv: Sequence[str]) -> int:
     from data_pipelines.inspect.window_view import view_window
 
     source = BatchSource(
-        place.corpus, options.split, tokenizer.is_word_start, config.data, config.model.mem_len, config.seed
-    )
+        place.corpus, options.split, tokenizer.is_word_start, config.data, config.model.mem_len, config.seed,
+        config.objective,
+    )  # fmt: skip
     view = view_window(source, tokenizer, options.step, options.row)
     title = f"{place.corpus.folder}, {options.split}, seed {config.seed}"
     draw_window(view, title, view.reuse_len if options.around is None else options.around, out)
@@ -137,7 +140,7 @@ def _settings(options: Inspect, argv: Sequence[str], place: Place) -> tuple[Conf
     def read(base: Config) -> Inspect:
         return cli.parse(Inspect, argv, PROG, __doc__ or "", replace(options, data=base.data))
 
-    base, origin = _base(options.preset, place)
+    base, origin = _base(options.preset, options.objective, place)
     given = read(base)
     if (seq_len := given.data.seq_len) != base.data.seq_len:
         base = _resized(base, max(seq_len, 1), place.corpus.block_len)
@@ -155,28 +158,42 @@ def _settings(options: Inspect, argv: Sequence[str], place: Place) -> tuple[Conf
     return config, origin, given
 
 
-def _base(preset: str | None, place: Place) -> tuple[Config, str]:
+def _base(preset: str | None, objective: Objective | None, place: Place) -> tuple[Config, str]:
+    def starting(name: str) -> Config:
+        config = PRESETS[name]()
+        return with_objective(config, objective or config.objective)
+
     block_len = place.corpus.block_len
     if preset is not None:
         if preset not in PRESETS:
             raise InputError(f"--preset {preset}: there is {', '.join(PRESETS)}")
-        return PRESETS[preset](), f"of the preset {preset}"
+        return starting(preset), f"of the preset {preset}"
     if place.run:
-        return place.run, f"of the run {place.folder}"
+        origin = f"of the run {place.folder}"
+        if objective in (None, place.run.objective):
+            return place.run, origin
+        return _with_blocks(with_objective(place.run, objective), block_len), f"{origin}, as {objective}"
     for name in ("demo", "small", "base"):
         if windows.block_len(PRESETS[name]().data) == block_len:
-            return PRESETS[name](), f"of the preset {name}, whose blocks are as long"
-    fitting = (n for n in (512, 256, 128, 64, 32) if _resized(demo(), n, block_len).data.windows_per_block > 1)
-    seq_len = next(fitting, 16)
-    return _resized(demo(), seq_len, block_len), "fitted to the length of the blocks"
+            return _with_blocks(starting(name), block_len), f"of the preset {name}, whose blocks are as long"
+    fitted = (_resized(starting("demo"), n, block_len) for n in (512, 256, 128, 64, 32))
+    config = next((c for c in fitted if c.data.windows_per_block > 1), None)
+    return config or _resized(starting("demo"), 16, block_len), "fitted to the length of the blocks"
 
 
 def _resized(config: Config, seq_len: int, block_len: int) -> Config:
     """The same for windows of another length, in the paper's proportions."""
-    data = windows.resized(config.data, seq_len)
-    fitting = max(windows.steps_per_block(block_len, data), 1)
-    mem_len = min(config.model.mem_len * seq_len // config.data.seq_len, data.reuse_len * (fitting - 1))
-    return replace(config, data=replace(data, windows_per_block=fitting), model=replace(config.model, mem_len=mem_len))
+    mem_len = config.model.mem_len * seq_len // config.data.seq_len
+    config = replace(config, data=windows.resized(config.data, seq_len), model=replace(config.model, mem_len=mem_len))
+    return _with_blocks(config, block_len)
+
+
+def _with_blocks(config: Config, block_len: int) -> Config:
+    """The same with as many windows as these blocks hold, and memory that they can fill."""
+    fitting = max(windows.steps_per_block(block_len, config.data), 1)
+    mem_len = min(config.model.mem_len, config.data.reuse_len * (fitting - 1))
+    data = replace(config.data, windows_per_block=fitting)
+    return replace(config, data=data, model=replace(config.model, mem_len=mem_len))
 
 
 def _check_place(options: Inspect, config: Config) -> None:

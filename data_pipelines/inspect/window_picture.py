@@ -1,6 +1,7 @@
-"""A picture of a window: what each row of the two streams may see, and where the target mapping puts its rows.
+"""A picture of a window: what each row may see, and, of permutation language modelling, the rows of both streams and
+where the target mapping puts those of the query stream.
 
-The three matrices stand one above the other over the same columns. A short window is drawn with its tokens on the
+The matrices stand one above the other over the same columns. A short window is drawn with its tokens on the
 axes; a long one whole, and beside it enlarged around a position.
 """
 
@@ -18,7 +19,7 @@ import numpy as np
 
 from data_pipelines.inspect.glyphs import drawable, font_families
 from data_pipelines.inspect.window_view import WindowView
-from xlnet_jax.config import InputError
+from xlnet_jax.config import InputError, Objective
 
 LEGIBLE = 40  # tokens on an axis
 LETTERING = 4  # rows that are not high enough for a name beside them
@@ -41,22 +42,31 @@ class Cell(IntEnum):
 COLOURS = {
     Cell.HIDDEN: ("#f2f2f2", "may not see"),
     Cell.SEEN: ("#8ecae6", "may see"),
-    Cell.SEEN_TARGET: ("#e69f00", "may see: a target, as it comes earlier in the order"),
-    Cell.ITSELF: ("#003f5c", "itself: a content row knows its own token"),
+    Cell.SEEN_TARGET: ("#e69f00", "may see: a target"),
+    Cell.ITSELF: ("#003f5c", "itself: a content row knows what it reads"),
     Cell.UNUSED: ("#bdbdbd", "memory that holds nothing yet"),
     Cell.MAPPED: ("#000000", "target mapping: 1"),
 }
 TARGET_COLOUR, TEXT_COLOUR = "#a84300", "#222222"
 
-CAPTION = (
+HOW_TO_READ = (
     "How to read it. A row asks; the coloured cells of its line are what it may see: tokens of the window, and the "
-    "memory of the text before it. The model predicts the targets, written n·token, in the order 1, 2, 3 …, which was "
+    "memory of the text before it. "
+)
+CAPTIONS: dict[Objective, str] = {
+    "plm": "The model predicts the targets, written n·token, in the order 1, 2, 3 …, which was "
     "drawn at random. Content stream: a row for each token, which always sees itself. Tokens that are no targets are "
     "seen by all, but those of A and B not by the reused part; a target, <sep> or <cls> is seen only by what comes "
     "later in the order. Query stream: a row for each target, which sees what the content row of its target sees, "
     "without the token itself (the cross): that is what it has to guess. Target mapping: the position at which each "
-    "query row stands."
-)
+    "query row stands.",
+    "mlm": "The columns are what the network reads; a row that is written read → token has to guess that token, of "
+    "which it knows what is read in its place: <mask>, a piece drawn at random, or the token itself. Without memory "
+    "every row sees every other; with it the reused part, which becomes the memory of the next window, does not see "
+    "what stands behind it, as some of that is asked there.",
+    "clm": "Each row is written read → token: it has to guess the token behind it, and sees itself and what stands "
+    "before it.",
+}
 
 
 @dataclass(frozen=True)
@@ -81,7 +91,8 @@ def draw_window(view: WindowView, title: str, around: int, path: Path) -> None:
     begin = min(max(around - LEGIBLE // 2, 0), max(length - LEGIBLE, 0))
     stretch = range(begin, min(begin + LEGIBLE, length))
     close = _close_axis(view, stretch)
-    height = CELL_INCHES * (len(close.rows) + 2 * len(close.slots)) + 5.4
+    streams = 2 if view.objective == "plm" else 0
+    height = CELL_INCHES * (len(close.rows) + streams * len(close.slots)) + 5.4
     width = CELL_INCHES * len(close.keys) + 2.6
     # Pieces such as $ and \ are no mathematics.
     families = font_families(view.pieces)
@@ -110,17 +121,20 @@ def _whole_axis(view: WindowView) -> Axis:
 
 
 def _matrices(view: WindowView, axis: Axis) -> list[np.ndarray]:
-    """The cells of the content stream, the query stream and the target mapping, each [rows, C]."""
-    is_target = np.concatenate([np.zeros(view.mem_len, bool), view.is_target])
+    """The cells of the content stream and, of plm, those of the query stream and the target mapping, each [rows, C]."""
+    is_target = np.concatenate([np.zeros(view.mem_len, bool), view.is_target & (view.objective != "clm")])
     unused = np.arange(len(view.key_rank)) < view.mem_len - view.mem_filled
 
     def cells(sees: np.ndarray) -> np.ndarray:
         codes = np.where(sees, np.where(is_target, Cell.SEEN_TARGET, Cell.SEEN), Cell.HIDDEN)
         return np.where(unused, Cell.UNUSED, codes)
 
-    content, query = cells(view.content_sees), cells(view.query_sees)
+    content = cells(view.content_sees)
     own = view.mem_len + np.arange(len(view.pieces))
     content[own - view.mem_len, own] = Cell.ITSELF
+    if view.objective != "plm":
+        return [content[axis.rows][:, axis.keys]]
+    query = cells(view.query_sees)
     mapping = np.full_like(query, Cell.HIDDEN)
     mapping[np.arange(len(view.targets)), view.mem_len + view.targets] = Cell.MAPPED
     rows = (axis.rows, axis.slots, axis.slots)
@@ -133,10 +147,10 @@ def _draw_panels(panel: Any, view: WindowView, axis: Axis, letter_height: float)
     colours = ListedColormap([COLOURS[cell][0] for cell in Cell])
     matrices = _matrices(view, axis)
     heights = [max(len(m), letter_height) for m in matrices]
-    plots = panel.subplots(3, 1, sharex=True, height_ratios=heights)
+    plots = panel.subplots(len(matrices), 1, sharex=True, height_ratios=heights, squeeze=False)[:, 0]
     names = ("content stream", "query stream", "target mapping")
     shapes = ("asks: a row a token", "asks: a row a target", "a row a target")
-    for axes, matrix, name, shape in zip(plots, matrices, names, shapes, strict=True):
+    for axes, matrix, name, shape in zip(plots, matrices, names, shapes, strict=False):
         if len(matrix):
             axes.imshow(matrix, cmap=colours, vmin=0, vmax=len(Cell) - 1, aspect="auto", interpolation="nearest")
         else:
@@ -149,7 +163,7 @@ def _draw_panels(panel: Any, view: WindowView, axis: Axis, letter_height: float)
             axes.axvspan(-0.5, axis.memory - 0.5, color="white", zorder=2)
     own = [(slot, column) for slot, position in enumerate(view.targets[axis.slots])
            for column in np.flatnonzero(axis.keys == view.mem_len + position)]  # fmt: skip
-    if own:
+    if own and len(plots) > 1:
         y, x = zip(*own, strict=True)
         size = 26 if len(axis.rows) <= LEGIBLE else 5
         plots[1].scatter(x, y, marker="x", s=size, color=TARGET_COLOUR, linewidths=1.2 if size > 5 else 0.7)
@@ -177,7 +191,7 @@ def _shown_parts(view: WindowView, axis: Axis) -> Iterator[tuple[str, float, int
     """(name, middle in rows, rows) of the parts that have more than a special token, as far as they are shown."""
     for part in view.parts:
         begin, end = max(part.begin, int(axis.rows[0])), min(part.end, int(axis.rows[-1]) + 1)
-        if part.name in ("reused", "A", "B") and begin < end:
+        if part.name in ("reused", "A", "B", "text") and begin < end:
             yield part.name, (begin + end - 1) / 2 - axis.rows[0], end - begin
 
 
@@ -203,8 +217,8 @@ def _draw_whole(panel: Any, view: WindowView, stretch: range) -> None:
     plots[0].set_title("content stream", loc="left", fontsize=10, fontweight="bold", pad=18)
     step = 2 ** max(0, len(axis.keys).bit_length() - 5)
     tokens = np.arange(0, len(view.pieces), step)
-    plots[2].set_xticks(view.mem_len + tokens, [str(t) for t in tokens])
-    plots[2].set_xlabel("position in the window")
+    plots[-1].set_xticks(view.mem_len + tokens, [str(t) for t in tokens])
+    plots[-1].set_xlabel("position in the window")
     plots[0].set_yticks(tokens, [str(t) for t in tokens])
     for axes in plots[1:]:
         axes.set_yticks([])
@@ -215,26 +229,24 @@ def _draw_whole(panel: Any, view: WindowView, stretch: range) -> None:
 
 def _draw_close(panel: Any, view: WindowView, axis: Axis, families: list[str], where: str) -> None:
     plots = _draw_panels(panel, view, axis, 2)
-    labels = {p: _label(view, p, families) for p in axis.rows.tolist()}
+    shown, targets = axis.rows.tolist(), view.targets[axis.slots].tolist()
+    rows = [shown, targets, targets][: len(plots)]
     memory = ["memory: empty" if key < view.mem_len - view.mem_filled else "memory: filled"
               for key in axis.keys[: axis.memory].tolist()]  # fmt: skip
-    columns = [*memory, *labels.values()]
+    columns = [*memory, *(_label(view, p, families) for p in shown)]
     plots[0].xaxis.set_tick_params(labeltop=True, labelbottom=False, labelrotation=90)
-    plots[2].xaxis.set_tick_params(labelbottom=True)
-    plots[2].set_xticks(range(len(columns)), columns, rotation=90)
-    plots[0].set_yticks(range(len(axis.rows)), labels.values())
-    targets = view.targets[axis.slots].tolist()
-    for axes in plots[1:]:
-        axes.set_yticks(range(len(targets)), [labels[p] for p in targets])
-    for axes in plots:
+    if len(plots) > 1:
+        plots[-1].xaxis.set_tick_params(labelbottom=True)
+    plots[-1].set_xticks(range(len(columns)), columns, rotation=90)
+    for axes, positions in zip(plots, rows, strict=True):
+        axes.set_yticks(range(len(positions)), [_row_label(view, p, families) for p in positions])
         axes.set_xticks(np.arange(len(columns)) - 0.5, minor=True)
-        axes.set_yticks(np.arange(len(axes.get_yticks())) - 0.5, minor=True)
+        axes.set_yticks(np.arange(len(positions)) - 0.5, minor=True)
         axes.grid(which="minor", color="white", lw=0.6)
         axes.tick_params(which="minor", length=0)
-    for axes in (plots[0], plots[2]):
-        _paint(axes.get_xticklabels()[axis.memory :], axis.rows.tolist(), view)
-    for axes, positions in zip(plots, (axis.rows.tolist(), targets, targets), strict=True):
         _paint(axes.get_yticklabels(), positions, view)
+    for axes in {plots[0], plots[-1]}:
+        _paint(axes.get_xticklabels()[axis.memory :], shown, view)
     _part_names_beside(plots[0], view, axis)
     if where:
         panel.suptitle(f"Enlarged: {where}", fontsize=11)
@@ -242,15 +254,25 @@ def _draw_close(panel: Any, view: WindowView, axis: Axis, families: list[str], w
 
 def _paint(ticks: Sequence[Any], positions: Sequence[int], view: WindowView) -> None:
     for tick, position in zip(ticks, positions, strict=True):
-        if view.is_target[position]:
+        if view.is_target[position] and view.objective != "clm":
             tick.set(color=TARGET_COLOUR, fontweight="bold")
 
 
-def _label(view: WindowView, position: int, families: list[str], longest: int = 14) -> str:
-    piece = view.pieces[position]
-    text = piece if drawable(piece, families) else f"id {view.input_ids[position]}"
-    text = text if len(text) <= longest else text[: longest - 1] + "…"
-    return f"{view.place[position]}·{text}" if position in view.place else text
+def _label(view: WindowView, position: int, families: list[str]) -> str:
+    text = _drawn(view.pieces[position], families, f"id {view.input_ids[position]}")
+    return f"{view.place[position]}·{text}" if view.objective == "plm" and position in view.place else text
+
+
+def _row_label(view: WindowView, position: int, families: list[str]) -> str:
+    label = _label(view, position, families)
+    if view.objective == "plm" or position not in view.predicted:
+        return label
+    return f"{label} → {_drawn(view.predicted[position], families, '?')}"
+
+
+def _drawn(piece: str, families: list[str], otherwise: str, longest: int = 14) -> str:
+    text = piece if drawable(piece, families) else otherwise
+    return text if len(text) <= longest else text[: longest - 1] + "…"
 
 
 def _annotate(figure: Any, view: WindowView, title: str) -> None:
@@ -259,10 +281,13 @@ def _annotate(figure: Any, view: WindowView, title: str) -> None:
     direction = "read backwards" if view.is_reversed else "read forwards"
     origin = f"{title}, step {view.step}, row {view.row}, {direction}"
     figure.suptitle(f"Who sees whom in one window of {len(view.pieces)} tokens\n{origin}", fontsize=12)
+    told = {Cell.HIDDEN, Cell.SEEN, Cell.ITSELF}
+    told |= {Cell.UNUSED} if view.mem_filled < view.mem_len else set()
+    told |= {"plm": {Cell.SEEN_TARGET, Cell.MAPPED}, "mlm": {Cell.SEEN_TARGET}, "clm": set()}[view.objective]
     patches = [
         Patch(facecolor=colour, edgecolor="#888888", label=text)
         for cell, (colour, text) in COLOURS.items()
-        if cell != Cell.UNUSED or view.mem_filled < view.mem_len
+        if cell in told
     ]
     width = int(figure.get_figwidth() * 15)
     figure.legend(
@@ -271,7 +296,7 @@ def _annotate(figure: Any, view: WindowView, title: str) -> None:
         ncols=3 if width > 180 else 2,
         frameon=False,
         fontsize=9,
-        title="\n".join(textwrap.wrap(CAPTION, width)),
+        title="\n".join(textwrap.wrap(HOW_TO_READ + CAPTIONS[view.objective], width)),
         title_fontproperties={"size": 9},
         alignment="left",
     )

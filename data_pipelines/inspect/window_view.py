@@ -1,4 +1,5 @@
-"""One window of a batch with all that can be said of it: its parts, its targets in their order, and who sees whom."""
+"""One window of a batch with all that can be said of it: its parts, its targets in their order, what is read in their
+place, and who sees whom."""
 
 from __future__ import annotations
 
@@ -10,6 +11,7 @@ import numpy as np
 
 from data_pipelines.batches import BatchSource
 from data_pipelines.tokenizer import CLS, SEP, Tokenizer
+from xlnet_jax.config import DataConfig, Objective
 
 UNUSED_MEMORY = np.iinfo(np.int32).max
 FILLED_MEMORY = np.iinfo(np.int32).min
@@ -29,22 +31,31 @@ class Part:
 class WindowView:
     """A row of a batch. Dimensions as in dims.py, with T the real targets and K = mem_len + L."""
 
+    objective: Objective
+    data: DataConfig
     step: int
     row: int
     steps_per_block: int
     block: int
     partner: int  # the block that a random B comes from
-    is_next: bool  # B is the continuation of A
+    is_next: bool  # B is the continuation of A, and stands behind it
     is_reversed: bool
     mem_len: int
     mem_filled: int
-    reuse_len: int
-    num_predict: int
     input_ids: np.ndarray  # int32 [L]
-    pieces: list[str]  # L of them
+    pieces: list[str]  # L of them, as they are read
     segment_ids: np.ndarray  # int32 [L]
     perm_rank: np.ndarray  # int32 [L]
     targets: np.ndarray  # int32 [T], positions, ascending
+    predicted: dict[int, str]  # position of a target -> the piece that is predicted there
+
+    @property
+    def reuse_len(self) -> int:
+        return self.data.reuse_len
+
+    @property
+    def num_predict(self) -> int:
+        return len(self.targets) if self.data.num_predict is None else self.data.num_predict
 
     @property
     def visit(self) -> int:
@@ -52,21 +63,31 @@ class WindowView:
 
     @cached_property
     def parts(self) -> list[Part]:
-        """The window from its first position to its last: reused, A, <sep>, B, <sep>, <cls>."""
-        length, sep = len(self.pieces), int(np.flatnonzero(self.segment_ids == 0)[-1])
-        return [
-            Part("reused", 0, 0, self.reuse_len),
-            Part("A", 0, self.reuse_len, sep),
-            Part("<sep>", 0, sep, sep + 1),
-            Part("B", 1, sep + 1, length - 2),
-            Part("<sep>", 1, length - 2, length - 1),
-            Part("<cls>", 2, length - 1, length),
-        ]
+        """The window from its first position to its last, as data.window says; none of them is empty."""
+        length, reuse = len(self.pieces), self.reuse_len
+        if self.data.window == "pairs":
+            sep = int(np.flatnonzero(self.segment_ids == 0)[-1])
+            behind = [
+                Part("A", 0, reuse, sep),
+                Part("<sep>", 0, sep, sep + 1),
+                Part("B", 1, sep + 1, length - 2),
+                Part("<sep>", 1, length - 2, length - 1),
+                Part("<cls>", 2, length - 1, length),
+            ]
+        elif self.data.window == "sentences":
+            behind = [
+                Part("text", 0, reuse, length - 2),
+                Part("<sep>", 0, length - 2, length - 1),
+                Part("<cls>", 2, length - 1, length),
+            ]
+        else:
+            behind = [Part("text", 0, reuse, length)]
+        return [part for part in (Part("reused", 0, 0, reuse), *behind) if part.begin < part.end]
 
     @cached_property
     def order(self) -> list[int]:
         """The positions of the targets as they are predicted."""
-        return self.targets[np.argsort(self.perm_rank[self.targets])].tolist()
+        return self.targets[np.argsort(self.perm_rank[self.targets], kind="stable")].tolist()
 
     @cached_property
     def place(self) -> dict[int, int]:
@@ -101,30 +122,40 @@ class WindowView:
         """bool [T, K]: what each row of the query stream may see."""
         return self.key_rank <= 2 * self.perm_rank[self.targets, None] - 1
 
+    @cached_property
+    def prediction_sees(self) -> np.ndarray:
+        """bool [T, K]: what the rows that predict the targets may see."""
+        return self.query_sees if self.objective == "plm" else self.content_sees[self.targets]
+
 
 def view_window(source: BatchSource, tokenizer: Tokenizer, step: int, row: int) -> WindowView:
     """Row `row` of batch `step`."""
     rows = range(row, row + 1)
-    compact = dataclasses.replace(source, data=dataclasses.replace(source.data, emit="compact", pair_loss="next"))
+    data = dataclasses.replace(source.data, emit="compact")
+    if data.window == "pairs" and data.pair_loss == "none":
+        data = dataclasses.replace(data, pair_loss="next")  # which says where B is from
+    compact = dataclasses.replace(source, data=data)
     visit = step // source.steps_per_block
     block, partner, _ = compact.assign(visit, rows)
     batch = {name: values[0] for name, values in compact.batch_at(step, rows).items()}
-    targets = batch["target_positions"][batch["target_weights"] > 0]
+    real = batch["target_weights"] > 0
+    targets = batch["target_positions"][real]
     return WindowView(
+        objective=source.objective,
+        data=source.data,
         step=step,
         row=row,
         steps_per_block=source.steps_per_block,
         block=int(block[0]),
         partner=int(partner[0]),
-        is_next=bool(batch["is_next"]),
+        is_next=bool(batch.get("is_next")),
         is_reversed=bool(batch["is_reversed"]),
         mem_len=source.mem_len,
         mem_filled=int(batch["mem_filled"]),
-        reuse_len=source.data.reuse_len,
-        num_predict=len(targets) if source.data.num_predict is None else source.data.num_predict,
         input_ids=batch["input_ids"],
         pieces=[tokenizer.pieces[i] for i in batch["input_ids"]],
-        segment_ids=batch["segment_ids"],
+        segment_ids=batch.get("segment_ids", np.zeros_like(batch["input_ids"])),
         perm_rank=batch["perm_rank"],
         targets=targets,
+        predicted={p: tokenizer.pieces[i] for p, i in zip(targets.tolist(), batch["target_ids"][real], strict=True)},
     )

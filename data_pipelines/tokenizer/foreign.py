@@ -17,7 +17,7 @@ import numpy as np
 from etils import epath
 
 from data_pipelines.tokenizer.settings import Settings
-from data_pipelines.tokenizer.symbols import CLS, MASK, PAD, SEP, SPACE, SPECIAL_PIECES, UNK
+from data_pipelines.tokenizer.symbols import BOS, CLS, EOD, EOP, EOS, MASK, PAD, SEP, SPACE, SPECIAL_PIECES, UNK
 from xlnet_jax.config import InputError
 
 TOKENIZER_JSON, WORDPIECES, TOKENIZER_CONFIG = "tokenizer.json", "vocab.txt", "tokenizer_config.json"
@@ -31,6 +31,7 @@ _NAMES = {
     PAD: ("[PAD]", "<pad>"),
     MASK: ("[MASK]", "<mask>"),
 }
+_MISSING = (EOD, EOP, BOS, EOS)  # what texts have, first
 _UNUSED = re.compile(r"\[unused\d+\]|madeupword\d+")
 
 
@@ -86,6 +87,10 @@ class ForeignPieces:
     def id_to_piece(self, i: int) -> str:
         return self._pieces[i]
 
+    def is_byte(self, i: int) -> bool:
+        """Pieces of bytes are given as the text they are of."""
+        return False
+
     def piece_to_id(self, piece: str) -> int:
         return self._ids.get(piece, UNK)
 
@@ -126,16 +131,14 @@ def _of_bytes(kind: dict[str, Any]) -> bool:
 def _dealt(names: list[str], ids: list[int], origin: str) -> list[int]:
     known = dict(zip(names, ids, strict=True))
     unused = [known[name] for name in names if _UNUSED.fullmatch(name)]
-    special = []
-    for i in range(len(SPECIAL_PIECES)):
-        if i not in _NAMES:
-            special.append(unused.pop(0) if unused else NEW)
-        elif found := [known[name] for name in _NAMES[i] if name in known]:
-            special.append(found[0])
-        else:
-            raise InputError(f"tokenizer {origin} has no {' or '.join(_NAMES[i])}, and cannot read windows here")
-    taken = set(special)
-    return [*special, *(i for i in ids if i not in taken)]
+    special = dict.fromkeys(range(len(SPECIAL_PIECES)), NEW) | dict(zip(_MISSING, unused, strict=False))
+    for i, either in _NAMES.items():
+        found = [known[name] for name in either if name in known]
+        if not found:
+            raise InputError(f"tokenizer {origin} has no {' or '.join(either)}, and cannot read windows here")
+        special[i] = found[0]
+    taken = set(special.values())
+    return [*special.values(), *(i for i in ids if i not in taken)]
 
 
 def _library(origin: str) -> Any:

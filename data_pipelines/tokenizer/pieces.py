@@ -75,18 +75,15 @@ class PieceTables:
         """byte_values: the byte that a piece stands for; None = it stands for its text."""
         values = byte_values or [None] * len(pieces)
         texts = [piece if byte is None else _text_of_byte(byte) for piece, byte in zip(pieces, values, strict=True)]
-        special = np.arange(len(pieces)) < len(SPECIAL_PIECES)
-        special[UNK] = False
-        has_space = np.array([p.startswith(SPACE) for p in texts])
-        has_space[UNK] = unknown_is_word
-        lengths = np.array([len(p) if b is None else b & 0xC0 != 0x80 for p, b in zip(pieces, values, strict=True)])
+        unknown = np.array([p == SPECIAL_PIECES[UNK] for p in pieces])
+        means_nothing = np.array([p in SPECIAL_PIECES for p in pieces]) & ~unknown
+        lengths = [len(p) if b is None else b & 0xC0 != 0x80 for p, b in zip(pieces, values, strict=True)]
         sizes = [len(p.replace(SPACE, " ").encode()) if b is None else 1 for p, b in zip(pieces, values, strict=True)]
-        lengths[UNK] = sizes[UNK] = 1
         return cls(
             is_word_start=np.array([_is_word_start(p) for p in texts]),
-            has_space=has_space,
-            characters=np.where(special, 0, lengths),
-            bytes=np.where(special, 0, sizes),
+            has_space=np.array([p.startswith(SPACE) for p in texts]) | (unknown & unknown_is_word),
+            characters=np.where(means_nothing, 0, np.where(unknown, 1, lengths)),
+            bytes=np.where(means_nothing, 0, np.where(unknown, 1, sizes)),
             is_closer=np.array([p == "<eop>" or all(c in CLOSERS for c in p) for p in texts]),
             ending=np.array([_ending(p) for p in texts], np.int8),
             first=np.array([_first(p) for p in texts], np.int8),

@@ -11,12 +11,14 @@ import sys
 import matplotlib.image
 import numpy as np
 import pytest
+from rich.console import Console
 
 from data_pipelines import sources, windows
 from data_pipelines.batches import BatchSource
 from data_pipelines.corpus import Corpus
 from data_pipelines.inspect import __main__ as inspect
 from data_pipelines.inspect import glyphs, window_picture
+from data_pipelines.inspect.window_text import describe
 from data_pipelines.inspect.window_view import view_window
 from data_pipelines.permutation import to_dense
 from data_pipelines.prepare import prepare
@@ -76,6 +78,64 @@ def test_the_view_sees_what_the_model_sees(source, tokenizer, step):
         memory = memory_in_use_BM(np.array([view.mem_filled]), MEM_LEN)
         expected = visible_by_rank_BTK(view.perm_rank[None], view.targets[None], memory)[0]
         np.testing.assert_array_equal(np.concatenate([view.content_sees, view.query_sees]), expected)
+
+
+OTHERS = {
+    "mlm": ("mlm", {"targets": "words"}, MEM_LEN),
+    "mlm without memory": ("mlm", {"reuse_len": 0, "pair_loss": "order", "masking": "static"}, 0),
+    "mlm, sentences": ("mlm", {"reuse_len": 0, "window": "sentences"}, 0),
+    "clm": ("clm", {"window": "text", "reuse_len": 64, "num_predict": None, "bidirectional": False}, MEM_LEN),
+}
+
+
+@pytest.fixture(params=OTHERS.values(), ids=OTHERS.keys())
+def other(source, request):
+    """Batches of another objective."""
+    objective, changes, mem_len = request.param
+    return dataclasses.replace(source, objective=objective, data=dataclasses.replace(DATA, **changes), mem_len=mem_len)
+
+
+def test_the_view_of_another_objective_sees_what_its_content_stream_sees(other, tokenizer):
+    for step in (0, 1):
+        batch = other.batch_at(step)
+        for row in range(3):
+            view = view_window(other, tokenizer, step, row)
+            memory = memory_in_use_BM(np.array([view.mem_filled]), view.mem_len)
+            expected = visible_by_rank_BTK(view.perm_rank[None], None, memory)[0]
+            np.testing.assert_array_equal(view.content_sees, expected)
+            np.testing.assert_array_equal(view.prediction_sees, expected[view.targets])
+            assert [p.end for p in view.parts] == [*(p.begin for p in view.parts[1:]), DATA.seq_len]
+            assert view.pieces == [tokenizer.pieces[i] for i in batch["input_ids"][row]]
+            real = batch["target_weights"][row] > 0
+            assert list(view.predicted.values()) == [tokenizer.pieces[i] for i in batch["target_ids"][row][real]]
+
+
+def test_the_text_of_another_objective_says_what_is_read_and_what_is_meant(other, tokenizer):
+    console = Console(width=120, markup=False, highlight=False)
+    for row in range(6):
+        view = view_window(other, tokenizer, 1, row)
+        with console.capture() as printed:
+            for part in describe(view):
+                console.print(part)
+        text = printed.get()
+        in_reading_order = text.split("\nTARGETS")[0].split("\nTEXT")[1]
+        marks = re.findall(r"\[(\S+)→(\S+)\]", in_reading_order)[1:]  # but for the one that explains them
+        expected = [(view.pieces[p], piece) for p, piece in view.predicted.items()]
+        if view.objective == "clm":
+            assert f"64: the next piece at every position, {view.predicted[63]} at the last" in text
+        else:
+            assert marks == expected
+            masked = sum(read == "<mask>" for read, _ in expected)
+            kept = sum(read == meant for read, meant in expected)
+            assert f"{masked} read as <mask>, {len(expected) - masked - kept} as another piece, {kept} as they" in text
+        assert ("swapped: A continues B" in text) == (other.data.pair_loss == "order" and not view.is_next)
+
+
+def test_the_picture_of_another_objective_shows_its_one_stream(other, tokenizer):
+    view = view_window(other, tokenizer, 1, 0)
+    (content,) = window_picture._matrices(view, window_picture._whole_axis(view))
+    cell = window_picture.Cell
+    np.testing.assert_array_equal(np.isin(content, (cell.SEEN, cell.SEEN_TARGET, cell.ITSELF)), view.content_sees)
 
 
 def test_the_view_agrees_with_the_dense_masks(source, tokenizer):
@@ -201,6 +261,17 @@ def test_a_workdir_brings_its_settings(folder, tokenizer, tmp_path, show):
     theirs = printed_window(folder, show, 3)
     assert f"of the run {run}; seed 5, 12 rows a batch" in " ".join(ours.split())  # a long path is broken into lines
     assert ours[ours.index("reads") :] == "\nORDER".join(theirs)[ours.index("reads") - len(ours) :]
+
+
+def test_a_workdir_brings_its_objective_and_another_can_be_asked_for(folder, tokenizer, tmp_path, show):
+    tokenizer.save(tmp_path / "run" / "tokenizer")
+    data = dataclasses.replace(DATA, reuse_len=0, bidirectional=False)
+    config = Config(objective="mlm", data=data, model=ModelConfig(mem_len=0), corpus=(str(folder),))
+    (tmp_path / "run" / "config.json").write_text(json.dumps(to_dict(config)))
+    masked = show(tmp_path / "run")
+    assert "objective   mlm" in masked
+    assert "64 tokens: 61 of A and B + 3 special" in masked
+    assert "64: the next piece at every position" in show(tmp_path / "run", "--objective", "clm")
 
 
 def test_a_workdir_finds_the_corpus_that_was_prepared_before_it(folder, tokenizer, tmp_path, show):

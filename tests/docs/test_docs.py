@@ -19,9 +19,10 @@ from data_pipelines.prepare import prepare
 from data_pipelines.tokenizer import Tokenizer
 from tests.xlnet_jax.random_models import random_params
 from xlnet_jax import cli
+from xlnet_jax.comparison.contenders import CONTENDERS
 from xlnet_jax.config import ModelConfig
 from xlnet_jax.interop.pretrained import Pretrained
-from xlnet_jax.presets import demo
+from xlnet_jax.presets import base, demo
 from xlnet_jax.settings import to_dict
 from xlnet_jax.tasks.config import FinetuneConfig
 from xlnet_jax.tasks.defaults import DEFAULTS
@@ -94,12 +95,14 @@ def test_the_examples_of_the_data_print_what_they_say(untrained_run, monkeypatch
     assert_prints_what_it_says("data.md")
 
 
-def test_the_window_of_the_page_is_what_the_command_prints(untrained_run, monkeypatch, capsys):
+def test_the_windows_of_the_page_are_what_the_command_prints(untrained_run, monkeypatch, capsys):
     monkeypatch.chdir(untrained_run)
     page = (DOCS / "data.md").read_text()
-    ((words, printed),) = re.findall(r"```console\n\$ python -m data_pipelines\.inspect (.*)\n((?s:.*?))```", page)
-    assert inspect.main(shlex.split(words)) == 0
-    assert capsys.readouterr().out == printed
+    shown = re.findall(r"```console\n\$ python -m data_pipelines\.inspect (.*)\n((?s:.*?))```", page)
+    assert len(shown) == 2
+    for words, printed in shown:
+        assert inspect.main(shlex.split(words)) == 0
+        assert capsys.readouterr().out == printed
 
 
 @pytest.mark.parametrize("page", ["tokenizer.md", "data.md"])
@@ -116,6 +119,40 @@ def test_the_commands_print_what_they_say(page, my_text):
 
 def _without_times(printed):
     return re.sub(r"[\d.]+ s, [\d,]+ tokens/s", "", printed)
+
+
+def commands_of(page, command):
+    """The arguments of the commands of a page that are written out."""
+    for line in (DOCS / page).read_text().replace("\\\n", " ").splitlines():
+        if line.strip().startswith(command):
+            yield shlex.split(line, comments=True)[3:]
+
+
+def test_every_training_command_of_the_objectives_is_one():
+    """Its settings exist and do not contradict each other."""
+    commands = [
+        argv
+        for page in ("objectives.md", "../README.md")
+        for argv in commands_of(page, "python -m xlnet_jax.train")
+        if not {"--init", "--help"} & {*argv}
+    ]
+    assert len(commands) >= 12
+    for argv in commands:
+        cli.parse_config(argv, "train", "")
+
+
+def test_the_rows_of_the_papers_ablations_are_what_is_compared():
+    """Table 6: each row is a command, and in its objective, windows and masks a contender of xlnet_jax.compare."""
+    rows = re.findall(r"^\| (\d) .*\| `(--preset .*)` \|$", (DOCS / "objectives.md").read_text(), re.MULTILINE)
+    assert [number for number, _ in rows] == list("12345678")
+    names = ("bert", "dae-transformer-xl", "plm-k7", "plm", "plm-no-memory", "plm-no-spans", "plm-no-bidirectional")
+    configs = [cli.parse_config(words.split(), "train", "") for _, words in rows]
+    for name, config in zip((*names, "plm-next"), configs, strict=True):
+        compared = CONTENDERS[name](base())
+        assert config.objective == compared.objective
+        if name == "bert":  # as published: its vocabulary, its activation, and masks that are drawn once
+            continue
+        assert (config.model, config.data) == (compared.model, compared.data)
 
 
 def test_every_finetuning_command_of_the_pages_is_one():

@@ -151,6 +151,7 @@ def test_contenders_and_seeds_can_be_added(compared, folder, tmp_path, ran):
         ),
         (["--model.d-ff", "32"], "model.d-ff: 16 there, 32 here"),
         (["--finetune", "steps=5"], "finetune sst-2.steps: 4 there, 5 here"),
+        (["--finetune", "epochs=2"], "finetune sst-2.epochs: None there, 2.0 here"),
     ],
 )
 def test_another_setting_in_the_same_folder_is_refused_by_name(

@@ -89,20 +89,18 @@ def finetuning(request: CompareConfig) -> dict[str, FinetuneConfig]:
 def difference(ours: CompareConfig, theirs: CompareConfig) -> list[str]:
     """'name: their value -> our value' for each setting in which the runs of two comparisons differ. Contenders, seeds
     and tasks may be others: their runs stand beside each other."""
-    both = [task for task in folders(ours) if task in folders(theirs)]
-    return [
-        *identity_difference(ours, theirs),
-        *(
-            f"tasks: {task}={folders(theirs)[task]} there, {task}={folders(ours)[task]} here"
-            for task in both
-            if folders(theirs)[task] != folders(ours)[task]
-        ),
-        *(
-            f"finetune {task}.{setting}"
-            for task in both
-            for setting in identity_difference(finetuning(ours)[task], finetuning(theirs)[task])
-        ),
-    ]
+    found = identity_difference(ours, theirs)
+    of_ours, of_theirs = finetuning(ours), finetuning(theirs)
+    for task in of_ours.keys() & of_theirs.keys():
+        here, there = of_ours[task], of_theirs[task]
+        found += [f"finetune {task}.{setting}" for setting in identity_difference(here, there)]
+        # A run counts by the steps and the texts that these come to, and a finished one is not looked at again.
+        for name, new, old in (
+            (f"tasks {task}", folders(ours)[task], folders(theirs)[task]),
+            (f"finetune {task}.epochs", here.epochs, there.epochs),
+        ):
+            found += [f"{name}: {old} there, {new} here"] if new != old else []
+    return found
 
 
 def _contradictions(request: CompareConfig) -> Iterable[str]:
@@ -119,6 +117,9 @@ def _contradictions(request: CompareConfig) -> Iterable[str]:
     for flag, values in (("objectives", request.objectives), ("seeds", request.seeds), ("tasks", tasks)):
         if len(set(values)) < len(values) or not (values or flag == "tasks"):
             yield f"--{flag} {' '.join(map(str, values))}: give one or more, each once"
+    for seed in request.seeds:
+        if not 0 <= seed < 2**31:
+            yield f"--seeds {seed} must be in [0, 2^31)"
     if request.objective != "plm":
         yield (
             f"--objective {request.objective}: compare starts from the settings of XLNet, as --preset demo, small, "

@@ -14,7 +14,7 @@ from data_pipelines.tokenizer import Tokenizer
 from xlnet_jax.config import InputError
 from xlnet_jax.disk import demand_space, full_disk_as_os_error
 from xlnet_jax.interop import hf_files, native, tf1_files
-from xlnet_jax.interop.pretrained import Pretrained, assemble, check_params, check_tokenizer
+from xlnet_jax.interop.pretrained import Pretrained, assemble, check_given, check_params
 from xlnet_jax.rules import validate_network
 
 _NOT_A_PLACE = (errno.EEXIST, errno.ENOTDIR, errno.ENOENT, errno.ENAMETOOLONG, errno.EINVAL)
@@ -69,7 +69,7 @@ def load_with_tokenizer(path: str | Path, tokenizer: str | None) -> Pretrained:
     if tokenizer is None:
         return loaded
     given = Tokenizer.load(tokenizer)
-    check_tokenizer(given, loaded.model, f"{path} with --tokenizer {tokenizer}")
+    check_given(given, loaded, f"{path} with --tokenizer {tokenizer}")
     if loaded.tokenizer and loaded.tokenizer.sha256 != given.sha256:
         raise InputError(f"--tokenizer {tokenizer} is not the one that came with {path}: leave it out")
     return dataclasses.replace(loaded, tokenizer=given)

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from data_pipelines.tokenizer import PAD, Tokenizer
 from xlnet_jax.config import HeadConfig, InputError, ModelConfig
 from xlnet_jax.interop.hf_settings import (
     ACTIVATIONS,
@@ -272,19 +273,21 @@ def to_config(pretrained: Pretrained) -> dict[str, Any]:
         **{name: getattr(config, ours) for ours, name in _SIZES.items()},
         **_NOT_OURS,
         "hidden_act": ACTIVATIONS[config.activation],
-        "bos_token_id": 1,
-        "eos_token_id": 2,
-        "pad_token_id": config.position_offset - 1 if config.position_offset else 5,
+        "pad_token_id": config.position_offset - 1 if config.position_offset else _pad_id(pretrained.tokenizer),
         "dtype": "float32",
         "tie_word_embeddings": True,
         **of_head(head),
     }
 
 
+def _pad_id(tokenizer: Tokenizer | None) -> int:
+    return int(tokenizer.foreign.theirs[PAD]) if tokenizer and tokenizer.foreign else PAD
+
+
 def _demand_theirs(head: HeadConfig, model_type: str) -> None:
     if head.task == "question_answering":
         raise InputError(f"Hugging Face's {model_type} cannot hold this head for question_answering: native can")
-    if head.task != "token_classification" and (head.summary, head.use_projection) != ("first", True):
+    if head.task != "token_classification" and not (head.summary in ("first", "last") and head.use_projection):
         raise InputError(
             f"Hugging Face's {model_type} reads its first token, through a projection; this head has summary "
             f"{head.summary}{'' if head.use_projection else ' without one'}: native can hold it"
@@ -293,9 +296,9 @@ def _demand_theirs(head: HeadConfig, model_type: str) -> None:
 
 def notes_of(pretrained: Pretrained) -> list[str]:
     """What a reader there should know of the network."""
-    notes = ["places are counted from the first column there: pad on the right"]
+    notes = ["texts are <cls> A <sep> B <sep> there, and places counted from the first column: pad on the right"]
     if pretrained.model.position_offset:
-        notes = [f"places are counted there by what is not token {pretrained.model.position_offset - 1}: pad with that"]
-    if pretrained.tokenizer:
-        notes.append("texts are ours, A <sep> B <sep> <cls>: <cls>, which is read for pairs, is the last token")
+        notes += [
+            f"places are counted there by what is not token {pretrained.model.position_offset - 1}: pad with that"
+        ]
     return notes

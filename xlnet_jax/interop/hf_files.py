@@ -1,8 +1,11 @@
-"""Hugging Face folders: config.json, safetensors (whole or in shards) or pytorch_model.bin, spiece.model."""
+"""Hugging Face folders: config.json, safetensors (whole or in shards) or pytorch_model.bin, spiece.model or a tokenizer
+of the library tokenizers, whose ids are dealt anew here (data_pipelines/tokenizer/foreign.py): so are the rows of the
+embedding, and back."""
 
 import dataclasses
 import json
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +13,16 @@ import ml_dtypes  # noqa: F401 - teaches NumPy bfloat16, which safetensors asks 
 import numpy as np
 import safetensors
 import safetensors.numpy
+from etils import epath
 
 from data_pipelines.tokenizer import MODEL_FILE, Settings, Tokenizer, read_settings
+from data_pipelines.tokenizer.foreign import NEW, TOKENIZER_JSON, WORDPIECES, ForeignPieces, model_in
+from data_pipelines.tokenizer.foreign import SETTINGS as FOREIGN_SETTINGS
 from xlnet_jax.config import InputError
 from xlnet_jax.interop import hf_bert, hf_xlnet
 from xlnet_jax.interop.json_file import read_json
 from xlnet_jax.interop.pretrained import Found, Pretrained
-from xlnet_jax.interop.weights import left_behind, to_theirs
+from xlnet_jax.interop.weights import flatten, left_behind, nest, to_theirs
 
 CONFIG, TOKENIZER_CONFIG = "config.json", "tokenizer_config.json"
 SAFETENSORS, TORCH = "model.safetensors", "pytorch_model.bin"
@@ -35,22 +41,64 @@ def read(folder: Path) -> Found:
     if model_type not in ("xlnet", *hf_bert.DIALECTS):
         known = ", ".join(("xlnet", *hf_bert.DIALECTS))
         raise InputError(f"{folder / CONFIG}: model_type {model_type} is none of {known}")
-    tokenizer, tokenizer_notes = _tokenizer(folder)
-    read_network = hf_xlnet.read if model_type == "xlnet" else hf_bert.read
-    found = read_network(theirs, _tensors(folder), folder)
-    return dataclasses.replace(found, tokenizer=tokenizer, notes=(*found.notes, *tokenizer_notes))
+    if model_type == "xlnet":
+        found, (tokenizer, notes) = hf_xlnet.read(theirs, _tensors(folder), folder), _tokenizer(folder)
+    else:
+        found, (tokenizer, notes) = hf_bert.read(theirs, _tensors(folder), folder), _tokenizer_of_any_kind(folder)
+    found = dataclasses.replace(found, tokenizer=tokenizer, notes=(*found.notes, *notes))
+    return _dealt_anew(found, tokenizer.foreign, folder) if tokenizer and tokenizer.foreign else found
 
 
 def write(pretrained: Pretrained, folder: Path) -> list[str]:
     """Fills an empty folder. Returns what a reader should know of it. InputError on what Hugging Face cannot hold."""
     p = pretrained
     family: Any = hf_bert if p.model.positions == "learned" else hf_xlnet
+    if p.tokenizer and p.tokenizer.foreign:
+        if family is hf_xlnet:
+            raise InputError(
+                f"Hugging Face's XLNet reads a {MODEL_FILE}, and this tokenizer is none: native can hold it"
+            )
+        p = _as_dealt_there(p, p.tokenizer.foreign)
     config, table = family.to_config(p), family.weights(p.model, p.head)
     tensors = to_theirs(p.params, table)
     safetensors.numpy.save_file(tensors, folder / SAFETENSORS, metadata={"format": "pt"})
     (folder / CONFIG).write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
     notes = [*family.notes_of(p), *left_behind(p.params, table)]
     return notes + (_write_tokenizer(p.tokenizer, folder, family.PADDING_SIDE) if p.tokenizer else [])
+
+
+_BY_PIECE = ("backbone/word_embedding", "output_bias")  # whose rows are the pieces
+
+
+def _dealt_anew(found: Found, foreign: ForeignPieces, folder: Path) -> Found:
+    if found.model.vocab_size != foreign.their_size:
+        raise InputError(
+            f"{folder}: its tokenizer has {foreign.their_size:,} pieces and its weights {found.model.vocab_size:,}: "
+            "they do not belong together"
+        )
+    names = {weight.name for weight in found.table if weight.path in _BY_PIECE}
+    is_new = foreign.theirs == NEW
+
+    def dealt(rows: np.ndarray) -> np.ndarray:
+        mean = np.broadcast_to(rows.mean(0, dtype=np.float32), rows.shape[1:]).astype(rows.dtype)
+        return np.where(is_new.reshape(-1, *[1] * (rows.ndim - 1)), mean, rows[foreign.theirs])
+
+    variables = {name: dealt(a) if name in names and len(a) else a for name, a in found.variables.items()}
+    model = dataclasses.replace(found.model, vocab_size=len(foreign.theirs))
+    note = f"ids are dealt anew: special pieces come first, {is_new.sum()} of them new, with the mean of all rows"
+    return dataclasses.replace(found, model=model, variables=variables, notes=(*found.notes, note))
+
+
+def _as_dealt_there(pretrained: Pretrained, foreign: ForeignPieces) -> Pretrained:
+    flat = flatten(pretrained.params)
+    known = foreign.theirs != NEW
+    for path in _BY_PIECE:
+        if path in flat:
+            rows = np.zeros((foreign.their_size, *flat[path].shape[1:]), np.float32)
+            rows[foreign.theirs[known]] = np.asarray(flat[path])[known]
+            flat[path] = rows
+    model = dataclasses.replace(pretrained.model, vocab_size=foreign.their_size)
+    return dataclasses.replace(pretrained, model=model, params=nest(flat))
 
 
 def _tensors(folder: Path) -> dict[str, np.ndarray]:
@@ -136,7 +184,25 @@ def _tokenizer(folder: Path) -> tuple[Tokenizer | None, list[str]]:
     return Tokenizer.load(file, lambda: settings), []
 
 
+def _tokenizer_of_any_kind(folder: Path) -> tuple[Tokenizer | None, list[str]]:
+    """Ours where there is one, which came here by `_write_tokenizer`; else one of the library tokenizers."""
+    config = folder / TOKENIZER_CONFIG
+    if config.exists() and _OUR_SETTINGS in read_json(config):
+        return _tokenizer(folder)
+    if not any((folder / name).exists() for name in (TOKENIZER_JSON, WORDPIECES)):
+        return None, [f"no {MODEL_FILE}, {TOKENIZER_JSON} or {WORDPIECES}: the tokenizer does not come along"]
+    if find_spec("tokenizers") is None:
+        return None, ["the tokenizer does not come along: it needs pip install 'xlnet_jax[hf]'"]
+    model = model_in(epath.Path(folder))
+    assert model is not None
+    return Tokenizer(model, FOREIGN_SETTINGS, str(folder)), []
+
+
 def _write_tokenizer(tokenizer: Tokenizer, folder: Path, padding_side: str) -> list[str]:
+    if tokenizer.foreign:
+        (folder / TOKENIZER_JSON).write_bytes(tokenizer.model)
+        lost = (tokenizer.foreign.theirs == NEW).sum()
+        return [f"ids are dealt as they were there, without {lost} special pieces of ours"] if lost else []
     (folder / MODEL_FILE).write_bytes(tokenizer.model)
     settings = tokenizer.settings
     theirs = {

@@ -54,12 +54,12 @@ _SIZES = {  # ours -> theirs
 
 def weights(config: ModelConfig, head: HeadConfig | None) -> list[Weight]:
     """The table of a network: one entry a tensor. Hugging Face has r biases in every layer, tied or not."""
-    return [*_body(config, head), *_top(head)]
+    return [*_body(config), *_top(head)]
 
 
-def _body(config: ModelConfig, head: HeadConfig | None) -> Iterator[Weight]:
+def _body(config: ModelConfig) -> Iterator[Weight]:
     yield Weight(f"{BODY}.word_embedding.weight", "backbone/word_embedding")
-    yield Weight(f"{BODY}.mask_emb", "backbone/mask_embedding", (), TWO_LEADING_ONES, required=head is None)
+    yield Weight(f"{BODY}.mask_emb", "backbone/mask_embedding", (), TWO_LEADING_ONES, required=False)
     for layer in range(config.num_layers):
         prefix = f"{BODY}.layer.{layer}"
         for ours, (theirs, layout) in _LAYER.items():

@@ -1,7 +1,7 @@
 """A network with its weights and its tokenizer: what a checkpoint of any format comes to."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 import flax.linen as nn
@@ -11,6 +11,7 @@ import numpy as np
 
 from data_pipelines.tokenizer import CLS, PAD, SEP, Tokenizer
 from xlnet_jax.config import HeadConfig, InputError, ModelConfig, Objective
+from xlnet_jax.dims import CLS_SEGMENT
 from xlnet_jax.interop.weights import (
     Mismatch,
     Weight,
@@ -25,8 +26,6 @@ from xlnet_jax.models.encoder import build_encoder
 from xlnet_jax.models.heads import build_model
 from xlnet_jax.models.inputs import Inputs, text_inputs
 from xlnet_jax.rules import validate_network
-
-CLS_SEGMENT = 2
 
 
 @dataclass(frozen=True)
@@ -111,7 +110,10 @@ def assemble(found: Found, where: str, partial: bool) -> Pretrained:
         if mismatch.missing or mismatch.misshapen:
             params, _ = to_ours(found.variables, found.table, shapes, _drawn(found))
             notes.append("what is missing or of another shape was drawn afresh")
-    return Pretrained(found.model, params, found.head, found.tokenizer, found.reuse_len, found.extra, tuple(notes))
+    loaded = Pretrained(found.model, params, found.head, found.tokenizer, found.reuse_len, found.extra)
+    if loaded.head is None and loaded.model.positions == "relative" and loaded.objective == "mlm":
+        notes.append("no mask embedding: there is no query stream, as of a network that has learned masked pieces")
+    return replace(loaded, notes=tuple(notes))
 
 
 def _drawn(found: Found) -> dict[str, np.ndarray]:
@@ -145,6 +147,16 @@ def check_params(pretrained: Pretrained, where: str) -> None:
     )
     if wrong:
         raise InputError(f"{where} is not whole: {wrong}")
+
+
+def check_given(given: Tokenizer, start: Pretrained, where: str) -> None:
+    """InputError where a tokenizer that is given to weights without one cannot be theirs."""
+    check_tokenizer(given, start.model, where)
+    if start.tokenizer is None and given.foreign:
+        raise InputError(
+            f"{where}: its ids are dealt anew where it is read beside its weights: put it into their folder, and leave "
+            "--tokenizer out"
+        )
 
 
 def check_tokenizer(tokenizer: Tokenizer | None, model: ModelConfig, where: str) -> None:

@@ -51,14 +51,13 @@ _SPAN = {
 
 def weights(config: ModelConfig, head: HeadConfig | None) -> list[Weight]:
     """The table of a network: one entry a variable."""
-    return [*_body(config, head), *_top(head)]
+    return [*_body(config), *_top(head)]
 
 
-def _body(config: ModelConfig, head: HeadConfig | None) -> Iterator[Weight]:
+def _body(config: ModelConfig) -> Iterator[Weight]:
     yield Weight(f"{BODY}/word_embedding/lookup_table", "backbone/word_embedding")
     # The original makes it only where there is a query stream.
-    mask, without_query_stream = f"{BODY}/mask_emb/mask_emb", head is not None
-    yield Weight(mask, "backbone/mask_embedding", (), TWO_LEADING_ONES, required=not without_query_stream)
+    yield Weight(f"{BODY}/mask_emb/mask_emb", "backbone/mask_embedding", (), TWO_LEADING_ONES, required=False)
     for number, name in enumerate(_BIASES):
         if config.untie_r:
             yield Weight(f"{BODY}/{name}", "backbone/layers/attention/biases", (slice(None), number))

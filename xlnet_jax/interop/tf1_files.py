@@ -53,6 +53,8 @@ def write(pretrained: Pretrained, folder: Path) -> list[str]:
     tf = tensorflow()
     p = pretrained
     config = tf1.to_config(p.model, p.head)
+    if p.tokenizer and p.tokenizer.foreign:
+        raise InputError(f"the original reads a {MODEL_FILE}, and this tokenizer is none: native can hold it")
     table = tf1.weights(p.model, p.head)
     variables = to_theirs(p.params, table)
     names = sorted(variables)

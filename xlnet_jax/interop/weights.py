@@ -1,7 +1,9 @@
 """Parameters in the names and layouts of other formats. A format is a table of `Weight`; nothing else knows a name."""
 
+import functools
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import jax
@@ -60,17 +62,26 @@ def initial_params(config: ModelConfig, head: HeadConfig | None, seed: int = 0) 
 
 def abstract_params(config: ModelConfig, head: HeadConfig | None) -> dict[str, jax.ShapeDtypeStruct]:
     """Path -> shape of every parameter that heads and streams have a use for. Nothing is computed."""
-    shapes = flatten(jax.eval_shape(lambda: initial_params(config, head)))
     # Finetuning has no query stream, and yet keeps what another pretraining would start from.
-    return _query_stream(config) | shapes
+    return {**_query_stream(config), **_initial_shapes(config, head)}
+
+
+@functools.lru_cache
+def _initial_shapes(config: ModelConfig, head: HeadConfig | None) -> Mapping[str, jax.ShapeDtypeStruct]:
+    return MappingProxyType(flatten(jax.eval_shape(lambda: initial_params(config, head))))
 
 
 def optional_params(config: ModelConfig, head: HeadConfig | None) -> dict[str, jax.ShapeDtypeStruct]:
     """Path -> shape of what a checkpoint may have or lack: of the query stream, which plm alone learns, and of the
     pairs of texts (models/pairs.py), which data.pair_loss asks for."""
+    return {**_query_stream(config), **({} if head else _pair_head(config))}
+
+
+@functools.lru_cache
+def _pair_head(config: ModelConfig) -> Mapping[str, jax.ShapeDtypeStruct]:
     hidden = jax.ShapeDtypeStruct((1, 1, config.d_model), jnp.float32)
     pairs = jax.eval_shape(lambda rows: meta.unbox(PairHead(config).init(jax.random.key(0), rows)["params"]), hidden)
-    return _query_stream(config) | ({} if head else flatten({"pair_head": pairs}))
+    return MappingProxyType(flatten({"pair_head": pairs}))
 
 
 def _query_stream(config: ModelConfig) -> dict[str, jax.ShapeDtypeStruct]:

@@ -52,7 +52,10 @@ class Attention(nn.Module):
     def __call__(self, rows_BTD: jnp.ndarray, mems_BMD: jnp.ndarray, shared: _Shared) -> jnp.ndarray:
         c = self.config
         norm, is_pre = Norm(c, name="norm"), c.norm == "pre"
-        q_DNH, k_DNH, v_DNH, o_DNH = (self._projection_DNH(name) for name in "qkvo")
+        # In this order: initial weights depend on it.
+        q_DNH, k_DNH, v_DNH = (self._projection_DNH(name) for name in "qkv")
+        position_key_BNRH = self._position_key_BNRH(shared)
+        o_DNH = self._projection_DNH("o")
         heads_shape, heads_axes = (c.num_heads, c.d_head), (None, "heads", "head_dim")
         segment_key_2NH, biases_3NH = None, shared.tied_biases_3NH
         if shared.other_segment_BTK is not None:
@@ -72,7 +75,7 @@ class Attention(nn.Module):
             jnp.einsum("BKD,DNH->BNKH", context_BKD, v_DNH),
             shared.masked_BTK,
             biases_3NH=biases_3NH,
-            position_key_BNRH=self._position_key_BNRH(shared),
+            position_key_BNRH=position_key_BNRH,
             target_positions_BP=shared.target_positions_BP,
             segment_key_2NH=segment_key_2NH,
             other_segment_BTK=shared.other_segment_BTK,

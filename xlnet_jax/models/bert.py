@@ -12,6 +12,7 @@ import flax.linen as nn
 import jax.numpy as jnp
 
 from xlnet_jax.config import InputError, ModelConfig
+from xlnet_jax.dims import CLS_SEGMENT
 from xlnet_jax.models.attention import MASKED
 from xlnet_jax.models.inputs import Inputs
 from xlnet_jax.models.layers import (
@@ -106,7 +107,7 @@ class BertEncoder(nn.Module):
         positions_PD = partitioned_param(
             self, "position_embedding", (c.max_positions, c.d_model), (None, "embed"), c.init_std
         )
-        rows_BLD += positions_PD.astype(c.dtype)[inputs.positions_BL + c.position_offset]
+        rows_BLD += positions_PD.astype(c.dtype)[places_BL(inputs) + c.position_offset]
         if c.num_segments:
             shape = (c.num_segments, c.d_model)
             segments_SD = partitioned_param(self, "segment_embedding", shape, (None, "embed"), c.init_std)
@@ -119,6 +120,15 @@ class BertEncoder(nn.Module):
     def table_VD(self) -> jnp.ndarray:
         """The embedding of pieces in the compute type."""
         return tied_table_VD(self.word_embedding, self.config)
+
+
+def places_BL(inputs: Inputs) -> jnp.ndarray:
+    """Where BERT has each token: <cls>, which stands behind the text here, comes first. To this network order is what
+    its positions say, so it reads <cls> A <sep> B <sep>."""
+    if inputs.segment_ids_BL is None:
+        return inputs.positions_BL
+    is_cls_BL = inputs.segment_ids_BL == CLS_SEGMENT
+    return jnp.where(is_cls_BL, 0, inputs.positions_BL + is_cls_BL.any(1, keepdims=True))
 
 
 def _demand_places(inputs: Inputs, config: ModelConfig) -> None:

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from xlnet_jax.config import HeadConfig, ModelConfig
+from xlnet_jax.models.bert import places_BL
 from xlnet_jax.models.encoder import build_encoder, build_lm
 from xlnet_jax.models.inputs import Inputs, dense_inputs, text_inputs
 from xlnet_jax.models.layers import partitioned_dense
@@ -42,6 +43,8 @@ class XLNetForSequence(nn.Module):
         for window in earlier:
             mems_ZBMD = backbone(window, mems_ZBMD, train=train).new_mems_ZBMD
         hidden_BLD = backbone(inputs, mems_ZBMD, train=train).content_BLD
+        if head.summary == "first" and self.config.positions == "learned":
+            attention_mask_BL = attention_mask_BL * (places_BL(inputs) == 0)  # <cls>, wherever it stands
         summary_BD = SequenceSummary(self.config, head, train, name="summary")(hidden_BLD, attention_mask_BL)
         outputs = head.num_labels if head.task == "classification" else 1
         scores_BC = partitioned_dense(self.config, "logits", outputs, ("embed", None))(summary_BD).astype(jnp.float32)

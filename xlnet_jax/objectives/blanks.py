@@ -40,7 +40,7 @@ class Blanks(NamedTuple):
 
 def continuation(tokenizer: Tokenizer, prompt: str, prefix: str, pieces: int) -> Blanks:
     """The text goes on to the right. prefix: a text before it, closed by <eod>, as is an empty text."""
-    ids_L = np.concatenate([_prefix_ids(tokenizer, prefix), tokenizer.encode_lines([prompt])[0]])
+    ids_L = np.concatenate([_prefix_ids(tokenizer, prefix), tokenizer.encode_lines([prompt.rstrip()])[0]])
     if not len(ids_L):
         ids_L = np.array([EOD])
     targets_T, kinds_T = len(ids_L) + np.arange(pieces), np.full(pieces, Kind.OPEN)
@@ -61,7 +61,7 @@ def infilling(tokenizer: Tokenizer, text: str, prefix: str, pieces: Sequence[int
     targets: list[int] = []
     kinds: list[int] = []
     for i, part in enumerate(parts):
-        known = tokenizer.encode_lines([part])[0].tolist()
+        known = tokenizer.encode_lines([part.strip()])[0].tolist()  # the spaces around it are its neighbours'
         ids += _glued(tokenizer, known) if i and part and not part[0].isspace() else known
         if i < gaps:
             begins_word = not ids or not part or part[-1].isspace()
@@ -76,7 +76,7 @@ def fill(tokenizer: Tokenizer, blanks: Blanks, ids_T: np.ndarray) -> str:
     text = blanks.parts[0]
     for gap, part in enumerate(blanks.parts[1:]):
         pieces = ids_T[blanks.gap_T[: len(ids_T)] == gap]
-        needs_space = len(pieces) and tokenizer.pieces[pieces[0]].startswith(SPACE)
+        needs_space = len(pieces) and tokenizer.tables.has_space[pieces[0]]
         text += " " * bool(needs_space and text and not text[-1].isspace()) + _decode(tokenizer, pieces) + part
     return text
 
@@ -84,7 +84,7 @@ def fill(tokenizer: Tokenizer, blanks: Blanks, ids_T: np.ndarray) -> str:
 def allowed_KV(tokenizer: Tokenizer) -> np.ndarray:
     """bool, by Kind: which pieces may be chosen. Of the special pieces a text has its end and that of a paragraph."""
     is_text_V = np.arange(tokenizer.vocab_size) >= len(SPECIAL_PIECES)
-    begins_word_V = np.array([piece.startswith(SPACE) for piece in tokenizer.pieces])
+    begins_word_V = tokenizer.tables.has_space
     is_open_V = is_text_V.copy()
     is_open_V[[EOD, EOP]] = True
     return np.stack([is_open_V, is_text_V & begins_word_V, is_text_V & ~begins_word_V, is_text_V])
@@ -96,6 +96,8 @@ def _prefix_ids(tokenizer: Tokenizer, prefix: str) -> np.ndarray:
 
 def _glued(tokenizer: Tokenizer, ids: list[int]) -> list[int]:
     """A text's ids without the space that SentencePiece puts before it."""
+    if tokenizer.settings.token_level == "byte":
+        return ids[1:]
     first = tokenizer.pieces[ids[0]] if ids else ""
     if not first.startswith(SPACE):
         return ids

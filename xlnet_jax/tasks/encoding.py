@@ -4,7 +4,7 @@
 import numpy as np
 
 from data_pipelines.tokenizer import CLS, SEP
-from xlnet_jax.interop.pretrained import CLS_SEGMENT
+from xlnet_jax.dims import CLS_SEGMENT
 
 
 def encode_text(ids_a: np.ndarray, ids_b: np.ndarray | None, limit: int | None) -> tuple[np.ndarray, np.ndarray]:

@@ -119,7 +119,7 @@ def _prepare(config: FinetuneConfig, workdirs: Sequence[Workdir], console: Conso
     there = [workdir.resumes(FinetuneConfig) for workdir in workdirs]
     own = there[0] if all(there) else None
     config, start = begin_from(config.init, config, own, DEFAULTS[config.task]().model)
-    validate_finetuning(config)
+    validate_finetuning(replace(config, seed=0))  # --seeds has set it
     tokenizer = tokenizer_of(start, config) if start else Tokenizer.load(workdirs[0].tokenizer)
     if config.reinitialize:
         config = _drawn_like(start or own, config)

@@ -10,7 +10,7 @@ from data_pipelines.tokenizer import Tokenizer
 from xlnet_jax.config import FIXED_BY_WEIGHTS, Config, InputError, ModelConfig, RunConfig
 from xlnet_jax.disk import in_bucket
 from xlnet_jax.interop.formats import load
-from xlnet_jax.interop.pretrained import Pretrained
+from xlnet_jax.interop.pretrained import Pretrained, check_given
 from xlnet_jax.interop.weights import flatten, nest
 from xlnet_jax.objectives.language_model import LanguageModel
 from xlnet_jax.training.sharding import unboxed
@@ -59,6 +59,7 @@ def tokenizer_of(start: Pretrained, config: RunConfig) -> Tokenizer:
             else f"--tokenizer {config.tokenizer} has {given.vocab_size:,} pieces, the weights of --init {config.init} "
             f"{start.model.vocab_size:,}"
         )
+    check_given(given, start, f"--tokenizer {config.tokenizer} for --init {config.init}")
     return start.tokenizer or given
 
 

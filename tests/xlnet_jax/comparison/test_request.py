@@ -46,6 +46,11 @@ def test_a_task_without_names_of_its_own_has_the_files_called_train_and_dev(tmp_
     assert (config.train, config.eval) == ((f"{tmp_path}/train.json",), (f"{tmp_path}/dev.json",))
 
 
+def test_a_task_whose_folder_moved_is_named(examples):
+    ours, theirs = (parsed(GOOD + " --tasks sst-2={x}", x=folder) for folder in (examples, examples / "empty"))
+    assert asked.difference(ours, theirs) == [f"tasks sst-2: {examples}/empty there, {examples} here"]
+
+
 @pytest.mark.parametrize(
     ("command", "line"),
     [
@@ -54,6 +59,7 @@ def test_a_task_without_names_of_its_own_has_the_files_called_train_and_dev(tmp_
         ("--objectives plm", "--budget 0: give the tokens that each contender may cost, as 2e6"),
         ("--budget -3 --equal operations", "--budget -3: give the operations that each contender may cost"),
         (GOOD + " --seeds 1 1", "--seeds 1 1: give one or more, each once"),
+        (GOOD + " --seeds -1", "--seeds -1 must be in [0, 2^31)"),
         (GOOD + " --seed 3", "--seed 3: --seeds are those of the runs"),
         (GOOD + " --objective clm", "--objective clm: compare starts from the settings of XLNet"),
         (GOOD + " --preset bert-base", "--objective mlm: compare starts from the settings of XLNet"),

@@ -37,6 +37,7 @@ CLM = with_data(with_objective(PLM, "clm"), perm_size=8)
 
 
 MLM = with_data(with_objective(PLM, "mlm"), seq_len=16, num_predict=4)
+BERT = replace(MLM, model=replace(MLM.model, positions="learned", max_positions=16))
 DAE = replace(with_data(MLM, reuse_len=8), model=PLM.model)  # with memory: the paper's DAE + Transformer-XL
 
 
@@ -142,8 +143,8 @@ def test_memory_makes_two_segments_read_as_one_of_twice_the_length():
 # ---- mlm ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_masked_loss_depends_on_the_whole_window():
-    found = influence(MLM, step=1)
+def test_a_masked_loss_of_bert_depends_on_the_whole_window():
+    found = influence(BERT, step=1)
     assert found.batch["target_weights"].all()
     assert (found.of_tokens > 0.0).all()
 

@@ -22,7 +22,6 @@ from xlnet_jax.planning.search import _is_settled, candidates, search
 from xlnet_jax.planning.traffic import Collective
 from xlnet_jax.presets import large
 from xlnet_jax.training.optimizer import make_optimizer
-from xlnet_jax.training.sharding import make_mesh
 from xlnet_jax.training.state import init_state
 
 needs_compiler = pytest.mark.skipif(
@@ -44,9 +43,7 @@ def test_the_planned_batch_is_the_one_that_the_pipeline_makes(emit):
 @pytest.mark.parametrize("name", CONTENDERS)
 def test_the_planned_batch_is_that_of_the_objective(name):
     config = CONTENDERS[name](CONFIG)
-    planned, made = (
-        compiler.abstract_batch(config, make_mesh(config, jax.devices())), batches_of(config).batch_at(0)
-    )  # fmt: skip
+    planned, made = compiler.abstract_step(config, jax.devices()).batch, batches_of(config).batch_at(0)
     assert {k: (v.shape, v.dtype) for k, v in planned.items()} == {k: (v.shape, v.dtype) for k, v in made.items()}
 
 

@@ -7,12 +7,18 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+import xlnet_jax
 from data_pipelines.tokenizer import EOD, SPECIAL_PIECES, UNK
 from data_pipelines.tokenizer.pieces import PieceTables
 from tests.xlnet_jax.training.tiny_run import arguments, assert_same, state_of
-from xlnet_jax import InputError, evaluate, train
+from xlnet_jax import InputError, convert, evaluate, factorize, finetune, train
+from xlnet_jax.interop.weights import flatten
+from xlnet_jax.objectives.fill_in import fill_in
+from xlnet_jax.presets import demo, with_objective
+from xlnet_jax.rules import validate
 from xlnet_jax.training.evaluation import Run
 from xlnet_jax.training.heldout import held_out_batches
+from xlnet_jax.training.initial import begin_from, params_of
 from xlnet_jax.training.measured import Content, Measured, content_of
 from xlnet_jax.training.metrics import read_records
 
@@ -147,3 +153,64 @@ def test_a_masked_loss_makes_no_claim_on_the_likelihood_of_a_text(masked, tmp_pa
     out = capsys.readouterr().out
     assert "a masked piece: no likelihood of the text follows" in out
     assert f"pairs       {last['pair_loss']:.4f} nats, {last['pair_accuracy']:.2%} right" in out
+
+
+# ---- under the other commands ---------------------------------------------------------------------------------------
+
+
+def test_a_causal_row_goes_on_seeing_what_is_before_it_alone_and_cls_sees_all(causal, masked):
+    """In vectors, and so in finetuning."""
+    texts = ["She was very happy", "She said no more of it"]
+    for folder, is_same in ((causal.folder, True), (masked, False)):
+        model = xlnet_jax.load(folder)
+        first, last = (xlnet_jax.embed_texts(model, texts, pooling=pooling) for pooling in ("first", "cls"))
+        assert np.allclose(first[0], first[1], rtol=0, atol=1e-6) == is_same
+        assert not np.allclose(last[0], last[1], rtol=0, atol=1e-3)
+
+
+def test_a_causal_checkpoint_is_finetuned_and_stays_causal(causal, tmp_path):
+    table = tmp_path / "table.csv"
+    table.write_text("label,text\n" + "good,It was very good\nbad,It was very bad\n" * 4)
+    words = ["--task", "classification", "--init", causal.folder, "--train", table, "--steps", "1"]
+    words += ["--data.batch-size", "8", "--data.seq-len", "16", "--workdir", tmp_path / "finetuned"]
+    assert finetune.main([str(word) for word in words]) == 0
+    assert xlnet_jax.load(tmp_path / "finetuned").model.attn_type == "uni"
+
+
+def test_what_has_no_query_stream_cannot_be_asked_for_gaps(causal, masked):
+    for folder, reason in (
+        (causal.folder, r"reads in one direction \(attn-type uni\)"),
+        (masked, r"has learned masked pieces \(mlm\), each by itself"),
+    ):
+        with pytest.raises(InputError, match=f"the checkpoint {reason}.*cannot be asked in"):
+            factorize.main([str(folder), "--text", "She was very happy", "--targets", "very"])
+        with pytest.raises(InputError, match=f"the checkpoint {reason}.*cannot be asked in"):
+            fill_in(xlnet_jax.load(folder), "She was very happy", ["very"])
+
+
+def test_a_checkpoint_goes_into_the_formats_that_can_hold_it(causal, masked, tmp_path, capsys):
+    with pytest.raises(InputError, match=r"cannot hold a network without segment encodings \(model\.num-segments 0\)"):
+        convert.main([str(causal.folder), str(tmp_path / "causal"), "--to", "hf"])
+    assert not (tmp_path / "causal").exists()
+    assert convert.main([str(masked), str(tmp_path / "masked"), "--to", "hf"]) == 0
+    assert "no place for pair_head/logits/bias" in capsys.readouterr().out
+    ours, there = (flatten(xlnet_jax.load(folder).params) for folder in (masked, tmp_path / "masked"))
+    assert {path for path in ours if not path.startswith("pair_head")} == there.keys()
+
+
+def test_a_run_starts_from_another_objective_where_the_network_allows_it(causal, masked):
+    def start(init, objective):
+        config = with_objective(demo(), objective)
+        config, there = begin_from(str(init), config, None, config.model)
+        validate(config)
+        return params_of(there, config)
+
+    params, drawn = start(masked, "plm")
+    assert drawn == ["backbone/mask_embedding"]
+    assert params.keys() == {"backbone", "output_bias"}  # what judged pairs stays behind
+    assert start(masked, "mlm")[1] == []
+    assert start(causal.folder, "clm")[1] == []
+    with pytest.raises(InputError, match=r"clm with model\.attn-type bi: a row must not see what it predicts"):
+        start(masked, "clm")
+    with pytest.raises(InputError, match=r"mlm with model\.attn-type uni: a masked piece is read from both sides"):
+        start(causal.folder, "mlm")

@@ -18,7 +18,7 @@ from etils import epath
 
 from data_pipelines.tokenizer import CLS, SEP, Tokenizer, normalize
 from xlnet_jax.config import HeadConfig, InputError
-from xlnet_jax.interop.pretrained import CLS_SEGMENT
+from xlnet_jax.dims import CLS_SEGMENT
 from xlnet_jax.models.inputs import text_inputs
 from xlnet_jax.models.question_answering import SpanBeam, SpanLogProbs, XLNetForQuestionAnswering
 from xlnet_jax.objectives.objective import DeviceBatch, apply

@@ -1,0 +1,119 @@
+"""BERT and RoBERTa with their own tokenizers: read, and written back."""
+
+import dataclasses
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import xlnet_jax
+from data_pipelines.tokenizer import CLS, SEP
+from tests.data_pipelines.tokenizer.test_foreign import bert, lines, roberta  # noqa: F401
+from xlnet_jax.config import HeadConfig, InputError
+from xlnet_jax.interop.weights import nest
+from xlnet_jax.models.inputs import text_inputs
+from xlnet_jax.tasks.encoding import encode_text
+
+torch = pytest.importorskip("torch", reason="needs PyTorch and transformers: pip install -e '.[bench]'")
+transformers = pytest.importorskip("transformers", reason="needs transformers: pip install -e '.[bench]'")
+SIZES = {
+    "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24,
+    "max_position_embeddings": 40,
+}  # fmt: skip
+KINDS = {
+    "bert": (transformers.BertConfig, transformers.BertForMaskedLM),
+    "roberta": (transformers.RobertaConfig, transformers.RobertaForMaskedLM),
+}
+
+
+def published(folder, kind, more_rows=0):
+    """A network as it is published: random weights beside the tokenizer that is in this folder already."""
+    config, network = KINDS[kind]
+    size = transformers.PreTrainedTokenizerFast(tokenizer_file=str(folder / "tokenizer.json")).vocab_size
+    torch.manual_seed(0)
+    model = network(config(vocab_size=size + more_rows, **SIZES)).eval()
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.1)
+    model.save_pretrained(folder)
+    return model
+
+
+@pytest.fixture(scope="module", params=["bert", "roberta"])
+def model(request):
+    folder = request.getfixturevalue(request.param)
+    return folder, published(folder, request.param)
+
+
+def logits_BLV(loaded, ids_BL, segment_ids_BL):
+    inputs = text_inputs(jnp.asarray(ids_BL), None, jnp.asarray(segment_ids_BL))
+    return loaded.network.apply({"params": loaded.params}, inputs)[0]
+
+
+def test_a_text_scores_as_there_though_cls_stands_behind_it_here(model):
+    """Theirs reads <cls> A <sep> B <sep>, ours the same tokens with <cls> at the end."""
+    folder, theirs = model
+    loaded = xlnet_jax.load(folder)
+    rows = loaded.tokenizer.foreign.theirs
+    a, b = loaded.tokenizer.encode_lines(["Emma's father was sitting", "in the house."])
+    ids, segments = encode_text(a, b, None)
+    ours = np.asarray(logits_BLV(loaded, ids[None], segments[None])[0])
+    moved = np.roll(rows[ids], 1)
+    types = torch.tensor(np.where(np.roll(segments, 1) == 1, 1, 0))[None] if loaded.model.num_segments > 1 else None
+    with torch.no_grad():
+        expected = theirs(input_ids=torch.tensor(moved)[None], token_type_ids=types).logits[0].numpy()
+    known = rows >= 0
+    np.testing.assert_allclose(np.roll(ours, 1, 0)[:, known], expected[:, rows[known]], atol=1e-5)
+
+
+def test_what_is_written_is_what_was_read(model, tmp_path):
+    folder, theirs = model
+    xlnet_jax.save(xlnet_jax.load(folder), tmp_path / "hf", "hf")
+    again = type(theirs).from_pretrained(tmp_path / "hf")
+    for name, tensor in theirs.state_dict().items():
+        torch.testing.assert_close(again.state_dict()[name], tensor, rtol=0, atol=0)
+    assert (tmp_path / "hf" / "tokenizer.json").read_bytes() == (folder / "tokenizer.json").read_bytes()
+    for name in ("vocab_size", "pad_token_id"):
+        assert getattr(again.config, name) == getattr(theirs.config, name)
+
+
+def test_a_native_copy_keeps_the_tokenizer(model, tmp_path):
+    folder, _ = model
+    loaded = xlnet_jax.load(folder)
+    xlnet_jax.save(loaded, tmp_path / "native", "native")
+    again = xlnet_jax.load(tmp_path / "native")
+    assert again.tokenizer.sha256 == loaded.tokenizer.sha256
+    np.testing.assert_array_equal(again.params["output_bias"], loaded.params["output_bias"])
+
+
+def test_a_summary_of_the_first_token_reads_cls_wherever_it_stands(model):
+    loaded = xlnet_jax.load(model[0])
+    head = HeadConfig("classification", 3, "first")
+    rng = np.random.default_rng(0)
+    d = loaded.model.d_model
+    top = {
+        "summary/projection/kernel": (d, d),
+        "summary/projection/bias": (d,),
+        "logits/kernel": (d, 3),
+        "logits/bias": (3,),
+    }
+    params = loaded.params | nest({name: rng.normal(size=shape).astype(np.float32) for name, shape in top.items()})
+    first, last = (
+        dataclasses.replace(loaded, head=dataclasses.replace(head, summary=kind), params=params).network
+        for kind in ("first", "last")
+    )
+    ids, segments = encode_text(*loaded.tokenizer.encode_lines(["Emma's father", "was sitting"]), None)
+    assert ids[-1] == CLS
+    assert ids[-2] == SEP
+    inputs, mask = text_inputs(ids[None], None, segments[None]), jnp.ones((1, len(ids)), jnp.int32)
+    scores = [np.asarray(network.apply({"params": params}, inputs, mask)) for network in (first, last)]
+    np.testing.assert_array_equal(*scores)
+
+
+@pytest.mark.parametrize("more", [3, -3])
+def test_a_vocabulary_of_another_size_is_refused(bert, tmp_path, more):  # noqa: F811
+    (tmp_path / "tokenizer.json").write_bytes((bert / "tokenizer.json").read_bytes())
+    published(tmp_path, "bert", more)
+    with pytest.raises(
+        InputError, match=r"has .* pieces and its weights .*: they do not belong together"
+    ):
+        xlnet_jax.load(tmp_path)

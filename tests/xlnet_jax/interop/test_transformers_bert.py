@@ -1,0 +1,252 @@
+"""BERT and RoBERTa against Hugging Face itself, on weights drawn at random in its library: equal logits, both ways."""
+
+import dataclasses
+import json
+
+import jax
+import numpy as np
+import pytest
+
+import xlnet_jax
+from tests.xlnet_jax.random_models import BERT, HEADS, ROBERTA, random_model
+from xlnet_jax.config import HeadConfig, InputError
+from xlnet_jax.interop.weights import flatten
+from xlnet_jax.models.inputs import text_inputs
+from xlnet_jax.models.pairs import PairHead
+from xlnet_jax.presets import PRESETS, demo, with_objective
+from xlnet_jax.rules import validate
+from xlnet_jax.tasks.defaults import DEFAULTS
+from xlnet_jax.training.initial import begin_from, params_of
+
+torch = pytest.importorskip("torch", reason="needs the extra [bench]: pip install -e '.[bench]'")
+transformers = pytest.importorskip("transformers", reason="needs the extra [bench]: pip install -e '.[bench]'")
+
+LOGITS = 1e-5  # absolute, float32
+IDS = np.random.default_rng(0).integers(9, BERT.vocab_size, (4, 8)).astype(np.int32)
+MASK = np.array([[1] * 8, [1] * 5 + [0] * 3, [1] * 8, [1] * 7 + [0]], np.int32)
+SEGMENTS = (np.arange(8) > 4).astype(np.int32)[None].repeat(4, 0)
+SIZES = {
+    "vocab_size": 40, "hidden_size": 24, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 20,
+    "max_position_embeddings": 18,
+}  # fmt: skip
+HEADED = {
+    "ForPreTraining": None,
+    "ForMaskedLM": None,
+    "ForSequenceClassification": "classification",
+    "ForTokenClassification": "token_classification",
+    "ForMultipleChoice": "multiple_choice",
+    "ForQuestionAnswering": "token_classification",
+}
+CASES = [
+    *(("Bert", kind) for kind in HEADED),
+    *(("Roberta", kind) for kind in ("ForMaskedLM", "ForSequenceClassification", "ForMultipleChoice")),
+]
+
+
+def theirs(name, **settings):
+    """A network of theirs whose weights, normalisation and biases too, are drawn at random."""
+    torch.manual_seed(0)
+    kind = getattr(transformers, name)
+    network = kind(
+        kind.config_class(**{**SIZES, "num_labels": 3 if "Classification" in name else 2, **settings})
+    ).eval()
+    for parameter in network.parameters():
+        torch.nn.init.normal_(parameter, std=0.3)
+    return network
+
+
+def their_outputs(network, name):
+    shape = (1, 4, 8) if "Choice" in name else (4, 8)
+    ids, mask, segments = (torch.as_tensor(a).long().reshape(shape) for a in (IDS, MASK, SEGMENTS))
+    with torch.no_grad():
+        return network(ids, attention_mask=mask, token_type_ids=segments)
+
+
+def our_outputs(loaded):
+    extra = (MASK,) if loaded.head and loaded.head.task != "token_classification" else ()
+    return jax.jit(loaded.network.apply)({"params": loaded.params}, text_inputs(IDS, MASK, SEGMENTS), *extra)
+
+
+def written_back(loaded, name, folder):
+    """Their network of what we write."""
+    xlnet_jax.save(loaded, folder, "hf")
+    network, info = getattr(transformers, name).from_pretrained(folder, output_loading_info=True)
+    assert not info["missing_keys"]
+    assert not info["unexpected_keys"]
+    return network
+
+
+@pytest.mark.parametrize(("family", "kind"), CASES, ids=lambda word: word)
+def test_logits_are_theirs_and_weights_go_back_bit_for_bit(tmp_path, family, kind):
+    name = family + kind
+    network = theirs(name)
+    network.save_pretrained(tmp_path / "theirs")
+    loaded = xlnet_jax.load(tmp_path / "theirs")
+    assert (loaded.head.task if loaded.head else None) == HEADED[kind]
+    ours, expected = our_outputs(loaded), their_outputs(network, name)
+    if loaded.head is None:
+        ours, outputs = ours
+    real = MASK == 1
+    if kind == "ForQuestionAnswering":
+        expected = np.stack([expected.start_logits, expected.end_logits], -1)[real]
+        np.testing.assert_allclose(ours[real], expected, rtol=0, atol=LOGITS)
+    elif kind == "ForPreTraining":
+        np.testing.assert_allclose(ours[real], expected.prediction_logits[real], rtol=0, atol=LOGITS)
+        # Theirs reads the first token, ours the last: of a window that ends where it begins, the same.
+        pairs = PairHead(loaded.model).apply({"params": loaded.params["pair_head"]}, outputs.content_BLD[:, :1])
+        np.testing.assert_allclose(pairs, expected.seq_relationship_logits, rtol=0, atol=LOGITS)
+    else:
+        per_text = kind in ("ForSequenceClassification", "ForMultipleChoice")
+        at = ... if per_text else real
+        np.testing.assert_allclose(ours[at], expected.logits[at], rtol=0, atol=LOGITS)
+    back = written_back(loaded, name, tmp_path / "ours").state_dict()
+    for tensor, value in network.state_dict().items():
+        np.testing.assert_array_equal(back[tensor], value, err_msg=tensor)
+
+
+@pytest.mark.parametrize(("config", "head"), [(BERT, "lm"), (ROBERTA, "token_classification")])
+def test_native_and_hugging_faces_files_hold_the_same(tmp_path, config, head):
+    ours = random_model(config, HEADS[head])
+    xlnet_jax.save(ours, tmp_path / "native")
+    xlnet_jax.save(xlnet_jax.load(tmp_path / "native"), tmp_path / "hf", "hf")
+    back = xlnet_jax.load(tmp_path / "hf")
+    assert (back.model, back.head) == (ours.model, ours.head)
+    for path, array in flatten(ours.params).items():
+        np.testing.assert_array_equal(flatten(back.params)[path], array)
+
+
+def test_files_of_old_versions_and_of_the_bare_network_are_read(tmp_path):
+    """TensorFlow's names of normalisation, places as a tensor, and no prefix; what is missing is named."""
+    network = theirs("BertModel")
+    network.config.save_pretrained(tmp_path)
+    old = {n.replace("LayerNorm.weight", "LayerNorm.gamma"): t for n, t in network.state_dict().items()}
+    old = {n.replace("LayerNorm.bias", "LayerNorm.beta"): t for n, t in old.items()}
+    torch.save(old | {"embeddings.position_ids": torch.arange(18)[None]}, tmp_path / "pytorch_model.bin")
+    with pytest.raises(InputError, match=r"not whole: 5 missing: cls\.predictions.*--partial"):
+        xlnet_jax.load(tmp_path)
+    loaded = xlnet_jax.load(tmp_path, partial=True)
+    assert any("bert.pooler.dense stays behind" in note for note in loaded.notes)
+    expected = their_outputs(network, "BertModel").last_hidden_state
+    real = MASK == 1
+    np.testing.assert_allclose(loaded.hidden_states(IDS, MASK, SEGMENTS)[real], expected[real], rtol=0, atol=LOGITS)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"position_embedding_type": "relative_key"}, "position_embedding_type relative_key; there is absolute alone"),
+        ({"is_decoder": True}, "is_decoder True; there is False alone here"),
+        ({"add_cross_attention": True}, "add_cross_attention True"),
+        ({"hidden_act": "silu"}, "hidden_act silu is none of gelu_new, gelu, relu"),
+        ({"num_attention_heads": 5}, "num_attention_heads 5 does not divide hidden_size 24"),
+        ({"num_hidden_layers": 2}, r"contradicts its weights: num_layers 2 \(the weights have 3\)"),
+        ({"tie_word_embeddings": False}, "tie_word_embeddings false"),
+        ({"hidden_size": "wide"}, "a setting is not what it should be"),
+        ({"model_type": "deberta"}, "model_type deberta is none of xlnet, bert, roberta"),
+    ],
+)
+def test_settings_that_we_do_not_have_are_refused_by_name(tmp_path, changes, message):
+    xlnet_jax.save(random_model(BERT), tmp_path / "hf", "hf")
+    content = json.loads((tmp_path / "hf" / "config.json").read_text())
+    (tmp_path / "hf" / "config.json").write_text(json.dumps(content | changes))
+    with pytest.raises(InputError, match=message) as refused:
+        xlnet_jax.load(tmp_path / "hf")
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("config", "head", "message"),
+    [
+        (BERT, HEADS["question_answering"], "bert cannot hold this head for question_answering"),
+        (BERT, HeadConfig("classification", 3, "mean"), "reads its first token, .* this head has summary mean"),
+        (dataclasses.replace(BERT, d_head=5), None, "cannot hold num_heads 4 x d_head 5"),
+        (dataclasses.replace(ROBERTA, activation="relu"), None, "roberta cannot hold activation relu"),
+        (dataclasses.replace(BERT, num_segments=0), None, "cannot hold a network without segments"),
+        (dataclasses.replace(BERT, positions="sinusoidal"), None, "cannot hold model.positions sinusoidal"),
+    ],
+)
+def test_what_they_cannot_hold_is_refused(tmp_path, config, head, message):
+    with pytest.raises(InputError, match=message):
+        xlnet_jax.save(random_model(config, head), tmp_path / "hf", "hf")
+    with pytest.raises(InputError, match="original cannot hold"):
+        xlnet_jax.save(random_model(config, head), tmp_path / "tf", "tf1")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.fixture(scope="module")
+def bert_folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("bert")
+    theirs("BertForPreTraining").save_pretrained(folder)
+    return folder
+
+
+def small_windows(config):
+    return dataclasses.replace(config, data=dataclasses.replace(config.data, seq_len=16, perm_size=16, num_predict=2))
+
+
+@pytest.mark.parametrize("pair_loss", ["none", "next"])
+def test_pretraining_starts_from_all_of_their_weights(bert_folder, pair_loss):
+    start = small_windows(with_objective(demo(), "mlm"))
+    start = dataclasses.replace(start, data=dataclasses.replace(start.data, pair_loss=pair_loss))
+    config, loaded = begin_from(str(bert_folder), start, None, start.model)
+    validate(config)
+    assert config.model == dataclasses.replace(loaded.model, init_std=0.08, dropout=0.0, attention_dropout=0.0)
+    params, lacking = params_of(loaded, config)
+    assert not lacking
+    assert ("pair_head" in params) == (pair_loss == "next")
+    assert flatten(params).keys() <= flatten(loaded.params).keys()
+
+
+def test_bert_learns_no_permutations(bert_folder):
+    config, _ = begin_from(str(bert_folder), small_windows(demo()), None, demo().model)
+    with pytest.raises(InputError, match=r"--objective plm with model\.positions learned: that is BERT's encoder"):
+        validate(config)
+
+
+def test_finetuning_takes_their_network(bert_folder):
+    defaults = DEFAULTS["classification"]()
+    config, loaded = begin_from(str(bert_folder), defaults, None, defaults.model)
+    assert config.model.positions == "learned"
+    assert loaded.model.mem_len == config.model.mem_len == 0
+
+
+def test_presets_are_as_large_as_theirs():
+    """Every network of theirs on no device; ours by its shapes in tests/xlnet_jax/models/test_bert.py."""
+    sizes = {"bert-base": (109_482_240, 109_514_298, 110_106_428), "roberta-base": (124_645_632, 124_697_433)}
+    for preset, expected in sizes.items():
+        model, family = PRESETS[preset]().model, preset.partition("-")[0].title()
+        config = getattr(transformers, f"{family}Config")(
+            vocab_size=model.vocab_size, max_position_embeddings=model.max_positions, type_vocab_size=model.num_segments
+        )
+        with torch.device("meta"):
+            networks = [
+                getattr(transformers, family + kind)(config)
+                for kind in ("Model", "ForMaskedLM", "ForPreTraining")[: len(expected)]
+            ]
+        assert tuple(sum(p.numel() for p in n.parameters()) for n in networks) == expected
+
+
+def test_their_tokenizer_comes_along_with_its_rows_dealt_anew(tmp_path):
+    tokenizers = pytest.importorskip("tokenizers", reason="needs Hugging Face's tokenizers: pip install -e '.[hf]'")
+    made = tokenizers.BertWordPieceTokenizer()
+    names = ["[PAD]", "[unused0]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    text = "it is a truth universally acknowledged that a single man must be in want of a wife"
+    made.train_from_iterator([text], vocab_size=60, special_tokens=names, show_progress=False)
+    network = theirs("BertForMaskedLM", vocab_size=made.get_vocab_size())
+    network.save_pretrained(tmp_path / "hf")
+    made.save(str(tmp_path / "hf" / "tokenizer.json"))
+    loaded = xlnet_jax.load(tmp_path / "hf")
+    rows = loaded.tokenizer.foreign.theirs
+    ids = loaded.tokenizer.encode_lines([text])[0][None, :16]
+    logits, _ = loaded.network.apply({"params": loaded.params}, text_inputs(ids))
+    with torch.no_grad():
+        expected = network(torch.as_tensor(rows[ids])).logits.numpy()
+    known = rows >= 0
+    np.testing.assert_allclose(logits[:, :, known], expected[:, :, rows[known]], rtol=0, atol=LOGITS)
+    back = written_back(loaded, "BertForMaskedLM", tmp_path / "back").state_dict()
+    for tensor, value in network.state_dict().items():
+        np.testing.assert_array_equal(back[tensor], value, err_msg=tensor)
+    assert xlnet_jax.load(tmp_path / "back").tokenizer.sha256 == loaded.tokenizer.sha256
+    theirs("BertForMaskedLM").save_pretrained(tmp_path / "hf")
+    with pytest.raises(InputError, match=r"its tokenizer has .* pieces and its weights"):
+        xlnet_jax.load(tmp_path / "hf")
