@@ -113,7 +113,5 @@ def test_a_summary_of_the_first_token_reads_cls_wherever_it_stands(model):
 def test_a_vocabulary_of_another_size_is_refused(bert, tmp_path, more):  # noqa: F811
     (tmp_path / "tokenizer.json").write_bytes((bert / "tokenizer.json").read_bytes())
     published(tmp_path, "bert", more)
-    with pytest.raises(
-        InputError, match=r"has .* pieces and its weights .*: they do not belong together"
-    ):
+    with pytest.raises(InputError, match=r"has .* pieces and its weights .*: they do not belong together"):
         xlnet_jax.load(tmp_path)
