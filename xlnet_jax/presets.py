@@ -167,7 +167,7 @@ def vanilla() -> Config:
         config,
         preset="vanilla",
         model=replace(
-            config.model, vocab_size=512, num_layers=12, d_model=512, num_heads=2, d_head=256, d_ff=2048, mem_len=0,
+            config.model, vocab_size=265, num_layers=12, d_model=512, num_heads=2, d_head=256, d_ff=2048, mem_len=0,
             positions="sinusoidal", activation="relu", dropout=0.55, attention_dropout=0.55,
         ),
         data=replace(config.data, batch_size=16, token_level="byte"),
