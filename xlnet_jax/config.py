@@ -58,6 +58,10 @@ class ModelConfig:
     """learned only: places that there are vectors for"""
     position_offset: int = 0
     """learned only: the place of the first token; RoBERTa's is 2"""
+    embedding_width: int | None = None
+    """learned only: width of the embeddings, projected to d_model (ALBERT); None = d_model"""
+    share_layers: bool = False
+    """learned only: one set of parameters for all layers (ALBERT)"""
     num_segments: int = 2
     """segments that the network tells apart, relatively or, with learned positions, by vectors; 0 = none; <cls>, the
     third of a window, is to BERT as the first"""
@@ -95,7 +99,7 @@ class ModelConfig:
 FIXED_BY_WEIGHTS = (
     "vocab_size", "num_layers", "d_model", "num_heads", "d_head", "d_ff", "activation", "untie_r", "clamp_len",
     "attn_type", "same_length", "layer_norm_eps", "positions", "max_positions", "position_offset", "num_segments",
-    "norm",
+    "norm", "embedding_width", "share_layers",
 )  # fmt: skip
 """Settings of the model that a checkpoint brings along; the others, as dropout and mem_len, are a run's own."""
 
@@ -294,7 +298,7 @@ class Config:
 
     preset: str = "demo"
     """where the other settings start from: demo, small, base, large, large_v1, bert-base, roberta-base,
-    transformer-xl-wt103, transformer-xl-wt103-large or vanilla"""
+    albert-base, transformer-xl-wt103, transformer-xl-wt103-large or vanilla"""
     objective: Objective = "plm"
     """what is learned: plm = permutations (XLNet), mlm = masked pieces (BERT), clm = the next piece (Transformer-XL);
     changes where the other settings start from"""

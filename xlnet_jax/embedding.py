@@ -52,8 +52,9 @@ def embed_texts(
 
     pooling: the mean of a text's tokens, its last one, its first one, or <cls>, which is the last. layer: 1 to
     num_layers, or -1 to -num_layers from the last. normalize: to length 1. specials: read <sep> and <cls> behind a
-    text; without them the last token is its last piece, and there is no cls. seq_len: longest segment, in tokens.
-    mem_len: positions of earlier segments that a segment sees; None = as the checkpoint says, 0 = none. batch_tokens:
+    text; without them the last token is its last piece, and there is no cls. seq_len: longest segment, in tokens; no
+    longer than learned positions reach. mem_len: positions of earlier segments that a segment sees; None = as the
+    checkpoint says, 0 = none, as without relative positions. batch_tokens:
     tokens that the network reads at once; the results do not depend on it, nor on the other texts. names: what errors
     call the texts.
 
@@ -62,6 +63,8 @@ def embed_texts(
     """
     model, backbone = _first_layers(pretrained, layer, mem_len)
     _check(pooling, specials, seq_len)
+    if model.positions == "learned":
+        seq_len = min(seq_len, model.num_places)
     rows = _encoded(pretrained, texts, specials, names)
     lengths = [len(row) for row in rows]
     vectors_ND = np.zeros((len(rows), model.d_model), np.float32)
@@ -114,8 +117,13 @@ def _first_layers(pretrained: Pretrained, layer: int, mem_len: int | None) -> tu
         raise InputError(f"layer {layer}: the checkpoint has the layers 1 to {n}, or -1 to -{n} from the last")
     if mem_len is not None and mem_len < 0:
         raise InputError(f"mem-len {mem_len} must be at least 0")
+    if mem_len and model.positions != "relative":
+        raise InputError(
+            f"mem-len {mem_len}: the checkpoint's positions are {model.positions}, places in a segment, and memory "
+            "lies outside; leave it out"
+        )
     model = replace(model, num_layers=depth, mem_len=model.mem_len if mem_len is None else mem_len)
-    if depth == pretrained.model.num_layers:
+    if depth == pretrained.model.num_layers or model.share_layers:
         return model, backbone
     return model, {**backbone, "layers": jax.tree.map(lambda of_layers: of_layers[:depth], backbone["layers"])}
 

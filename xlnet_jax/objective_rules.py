@@ -10,9 +10,6 @@ def objective_contradictions(config: Config) -> Iterator[str]:
     model, data = config.model, config.data
     if model.positions == "learned":
         yield from _learned_positions(config)
-    if model.positions != "relative" and data.bidirectional:
-        name = f"model.positions {model.positions}"
-        yield f"data.bidirectional with {name}: places do not say which way a row reads; it needs relative ones"
     yield from absolute_positions(model, data.seq_len)
     if model.same_length and model.attn_type == "bi":
         yield "model.same-length with model.attn-type bi: only a row that looks back alone (uni) has a length to keep"
@@ -28,6 +25,8 @@ def _learned_positions(config: Config) -> Iterator[str]:
             f"--objective {config.objective} with model.positions learned: that is BERT's encoder, which sees every "
             f"place of its window; start from a preset with {others}"
         )
+    if config.data.bidirectional:
+        yield "data.bidirectional with model.positions learned: places do not say which way a row reads; turn it off"
 
 
 def absolute_positions(model: ModelConfig, seq_len: int | None) -> Iterator[str]:

@@ -26,6 +26,7 @@ def multiply_adds(config: Config) -> dict[str, MultiplyAdds]:
     batch, width, heads = data.batch_size, model.d_model, model.num_heads * model.d_head
     rows = data.seq_len + (data.num_slots if config.objective == "plm" else 0)
     keys = model.mem_len + data.seq_len
+    narrow = model.embedding_width or width
     distances = keys + data.seq_len if model.positions == "relative" else 0
     has_segment_scores = model.positions != "learned" and model.num_segments > 0
     scores, targets = batch * rows * heads, batch * data.num_slots
@@ -45,8 +46,9 @@ def multiply_adds(config: Config) -> dict[str, MultiplyAdds]:
         "segment scores": all_layers(scores * has_segment_scores),
         "values": all_layers(scores * keys),
         "feed-forward": all_layers(2 * batch * rows * width * model.d_ff),
-        "transform": once(targets * width**2 * (model.positions == "learned")),
-        "vocabulary": once(targets * width * model.vocab_size),
+        "embedding projection": once(batch * data.seq_len * narrow * width * (model.embedding_width is not None)),
+        "transform": once(targets * width * narrow * (model.positions == "learned")),
+        "vocabulary": once(targets * narrow * model.vocab_size),
         "pairs": once(batch * (width**2 + 2 * width) * (data.pair_loss != "none")),
     }
     return {part: count for part, count in counted.items() if count.forward}

@@ -107,6 +107,23 @@ def roberta_base() -> Config:
     )
 
 
+def albert_base() -> Config:
+    """ALBERT-Base, second version: 11,683,584 parameters with its pooler; spans of up to three words, sentence order
+    (Lan et al. 2020, sections 3.1 and 4.1). Batches and schedule are BERT-Base's: LAMB, for its own, is not here."""
+    bert = bert_base()
+    return replace(
+        bert,
+        preset="albert-base",
+        model=replace(
+            bert.model, vocab_size=30_000, embedding_width=128, share_layers=True, activation="gelu", dropout=0.0,
+            attention_dropout=0.0,
+        ),
+        data=replace(
+            bert.data, targets="spans", span_unit="word", span_max=3, pair_loss="order", masking="dynamic"
+        ),
+    )  # fmt: skip
+
+
 def transformer_xl_wt103() -> Config:
     """Transformer-XL Standard on WikiText-103: 16 x 410, segments and memory of 150 (Dai et al. 2019, section 4.1; its
     code's run_wt103_base.sh). The vocabulary is of pieces, with one softmax, where theirs is of words, in clusters."""
@@ -150,7 +167,7 @@ def vanilla() -> Config:
         config,
         preset="vanilla",
         model=replace(
-            config.model, vocab_size=512, num_layers=12, d_model=512, num_heads=2, d_head=256, d_ff=2048, mem_len=0,
+            config.model, vocab_size=265, num_layers=12, d_model=512, num_heads=2, d_head=256, d_ff=2048, mem_len=0,
             positions="sinusoidal", activation="relu", dropout=0.55, attention_dropout=0.55,
         ),
         data=replace(config.data, batch_size=16, token_level="byte"),
@@ -165,6 +182,7 @@ PRESETS: dict[str, Callable[[], Config]] = {
     "large_v1": large_v1,
     "bert-base": bert_base,
     "roberta-base": roberta_base,
+    "albert-base": albert_base,
     "transformer-xl-wt103": transformer_xl_wt103,
     "transformer-xl-wt103-large": transformer_xl_wt103_large,
     "vanilla": vanilla,

@@ -108,6 +108,8 @@ def run_contradictions(config: RunConfig) -> Iterator[str]:
             yield f"{name} is empty: leave it out, or name something"
     yield from _model(config.model)
     yield from _optimizer(config.optimizer)
+    if config.model.share_layers and config.optimizer.layer_decay < 1:
+        yield "optimizer.layer-decay with model.share-layers: parameters of all layers stand at no depth; leave it at 1"
     yield from _distributed(config.distributed)
     for name, value in (
         ("steps", config.steps),
@@ -179,6 +181,11 @@ def _model(model: ModelConfig) -> Iterator[str]:
     for name in ("num_segments", "position_offset"):
         if getattr(model, name) < 0:
             yield f"model.{name.replace('_', '-')} {getattr(model, name)} must not be negative"
+    if model.embedding_width is not None:
+        yield from positive("model.embedding-width", model.embedding_width)
+    if model.positions != "learned" and (model.embedding_width or model.share_layers):
+        name = "embedding-width" if model.embedding_width else "share-layers"
+        yield f"model.{name} is ALBERT's, with model.positions learned; these are {model.positions}"
     if model.d_model % 2:
         yield f"model.d-model {model.d_model} must be even: half of a position's signal is sines, half cosines"
 

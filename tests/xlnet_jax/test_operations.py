@@ -52,10 +52,15 @@ def traced_in(config, transformation):
     return traced(jax.make_jaxpr(transformation(loss))(params, batch, objective.mems).jaxpr)
 
 
-@pytest.mark.parametrize("name", CONTENDERS)
-def test_both_passes_of_every_contender_count_what_jax_traces(name):
+def albert(config):
+    bert = CONTENDERS["bert"](config)
+    return dataclasses.replace(bert, model=dataclasses.replace(bert.model, embedding_width=6, share_layers=True))
+
+
+@pytest.mark.parametrize("contender", [*CONTENDERS.values(), albert], ids=[*CONTENDERS, "albert"])
+def test_both_passes_of_every_contender_count_what_jax_traces(contender):
     """But for a gradient of the memory, which jax takes along with that of the window's own keys and drops."""
-    config = CONTENDERS[name](CONFIG)
+    config = contender(CONFIG)
     counted = multiply_adds(config)
     forward = sum(part.forward for part in counted.values())
     signs = signs_of(config)

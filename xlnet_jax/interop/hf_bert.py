@@ -1,8 +1,8 @@
-"""Names, layouts and settings of Hugging Face's BERT and RoBERTa (transformers, modeling_bert.py and
-modeling_roberta.py): one network, whose heads have other names."""
+"""Names, layouts and settings of Hugging Face's BERT, RoBERTa, ALBERT and ELECTRA (transformers, modeling_bert.py and
+its like): one network, whose parts have other names."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,7 @@ import numpy as np
 
 from data_pipelines.tokenizer import PAD, Tokenizer
 from xlnet_jax.config import HeadConfig, InputError, ModelConfig
+from xlnet_jax.interop.hf_dialects import DIALECTS, Dialect
 from xlnet_jax.interop.hf_settings import (
     ACTIVATIONS,
     SPAN_SCOPE,
@@ -32,65 +33,41 @@ from xlnet_jax.interop.weights import Layout, Weight
 PADDING_SIDE = "right"  # BERT there counts places from the first column
 
 
-@dataclass(frozen=True)
-class Dialect:
-    """What the parts of a network are called."""
-
-    body: str
-    classes: str  # prefix of its classes
-    transform: tuple[str, str]  # its dense layer and its normalisation
-    output_bias: str
-    copies: tuple[str, str]  # of the embedding and of the bias, in some files
-    pooler: str
-    pairs: str | None  # the scores of next sentence prediction
-    sequence: tuple[str, str]  # projection and last layer of a head for texts
-
-
-DIALECTS = {
-    "bert": Dialect(
-        "bert",
-        "Bert",
-        ("cls.predictions.transform.dense", "cls.predictions.transform.LayerNorm"),
-        "cls.predictions.bias",
-        ("cls.predictions.decoder.weight", "cls.predictions.decoder.bias"),
-        "bert.pooler.dense",
-        "cls.seq_relationship",
-        ("bert.pooler.dense", "classifier"),
-    ),
-    "roberta": Dialect(
-        "roberta",
-        "Roberta",
-        ("lm_head.dense", "lm_head.layer_norm"),
-        "lm_head.bias",
-        ("lm_head.decoder.weight", "lm_head.decoder.bias"),
-        "roberta.pooler.dense",
-        None,
-        ("classifier.dense", "classifier.out_proj"),
-    ),
-}
 _SIZES = {  # ours -> theirs
     "vocab_size": "vocab_size", "num_layers": "num_hidden_layers", "d_model": "hidden_size",
     "num_heads": "num_attention_heads", "d_ff": "intermediate_size", "max_positions": "max_position_embeddings",
     "num_segments": "type_vocab_size", "init_std": "initializer_range", "layer_norm_eps": "layer_norm_eps",
     "dropout": "hidden_dropout_prob", "attention_dropout": "attention_probs_dropout_prob",
 }  # fmt: skip
-_DEFAULTS = {
+_DEFAULTS: dict[str, Any] = {
     "vocab_size": 30_522, "num_layers": 12, "d_model": 768, "num_heads": 12, "d_ff": 3072, "max_positions": 512,
     "num_segments": 2, "init_std": 0.02, "layer_norm_eps": 1e-12, "dropout": 0.1, "attention_dropout": 0.1,
+    "activation": "gelu",
 }  # fmt: skip
 _EMBEDDINGS = {"word": "vocab_size", "position": "max_positions", "token_type": "num_segments"}  # theirs -> ours
 _EMBEDDING_OF = {"word": "word", "position": "position", "token_type": "segment"}
-_NOT_OURS = {"is_decoder": False, "add_cross_attention": False, "position_embedding_type": "absolute"}
+_NOT_OURS = {
+    "is_decoder": False, "add_cross_attention": False, "position_embedding_type": "absolute", "num_hidden_groups": 1,
+    "inner_group_num": 1,
+}  # fmt: skip
+_DISCRIMINATOR = "discriminator_predictions"
 
 
 def _dialect(config: ModelConfig) -> str:
+    if config.share_layers:
+        return "albert"
+    if config.embedding_width:
+        return "electra"
     return "roberta" if config.position_offset else "bert"
 
 
 def weights(config: ModelConfig, head: HeadConfig | None) -> list[Weight]:
     """The table of a network: one entry a tensor."""
-    names = DIALECTS[_dialect(config)]
-    return [*_body(config, names), *_top(config, head, names)]
+    return _table(config, head, DIALECTS[_dialect(config)])
+
+
+def _table(config: ModelConfig, head: HeadConfig | None, names: Dialect) -> list[Weight]:
+    return [*_body(config, names), *_top(head, names)]
 
 
 def _body(config: ModelConfig, names: Dialect) -> Iterator[Weight]:
@@ -99,26 +76,30 @@ def _body(config: ModelConfig, names: Dialect) -> Iterator[Weight]:
             ours = f"backbone/{_EMBEDDING_OF[theirs]}_embedding"
             yield Weight(f"{names.body}.embeddings.{theirs}_embeddings.weight", ours)
     yield from norm(f"{names.body}.embeddings.LayerNorm", "backbone/embedding_norm")
-    for number in range(config.num_layers):
-        for weight in _layer(config, f"{names.body}.encoder.layer.{number}"):
-            yield Weight(weight.name, f"backbone/layers/{weight.path}", (number,), weight.layout)
+    if names.projection and config.embedding_width:
+        yield from dense(f"{names.body}.{names.projection}", "backbone/embedding_projection")
+    for number in range(1 if config.share_layers else config.num_layers):
+        part = () if config.share_layers else (number,)
+        for weight in _layer(config, f"{names.body}.{names.layer.format(number)}", names):
+            yield Weight(weight.name, f"backbone/layers/{weight.path}", part, weight.layout)
 
 
-def _layer(config: ModelConfig, prefix: str) -> Iterator[Weight]:
+def _layer(config: ModelConfig, prefix: str, names: Dialect) -> Iterator[Weight]:
     heads = (config.num_heads, config.d_head)
     by_heads = Layout(lambda a: a.reshape(len(a), -1).T, lambda a: a.T.reshape(-1, *heads))
     bias_by_heads = Layout(np.ravel, lambda a: a.reshape(heads))
     for name in ("query", "key", "value"):
-        yield Weight(f"{prefix}.attention.self.{name}.weight", f"attention/{name[0]}/kernel", (), by_heads)
-        yield Weight(f"{prefix}.attention.self.{name}.bias", f"attention/{name[0]}/bias", (), bias_by_heads)
-    yield from dense(f"{prefix}.attention.output.dense", "attention/o")
-    yield from norm(f"{prefix}.attention.output.LayerNorm", "attention/norm")
-    yield from dense(f"{prefix}.intermediate.dense", "feed_forward/inner")
-    yield from dense(f"{prefix}.output.dense", "feed_forward/outer")
-    yield from norm(f"{prefix}.output.LayerNorm", "feed_forward/norm")
+        yield Weight(f"{prefix}.{names.heads}.{name}.weight", f"attention/{name[0]}/kernel", (), by_heads)
+        yield Weight(f"{prefix}.{names.heads}.{name}.bias", f"attention/{name[0]}/bias", (), bias_by_heads)
+    out, norm_of_out, inner, outer, norm_of_outer = (f"{prefix}.{part}" for part in names.layer_parts)
+    yield from dense(out, "attention/o")
+    yield from norm(norm_of_out, "attention/norm")
+    yield from dense(inner, "feed_forward/inner")
+    yield from dense(outer, "feed_forward/outer")
+    yield from norm(norm_of_outer, "feed_forward/norm")
 
 
-def _top(config: ModelConfig, head: HeadConfig | None, names: Dialect) -> Iterator[Weight]:
+def _top(head: HeadConfig | None, names: Dialect) -> Iterator[Weight]:
     if head is None:
         yield from dense(names.transform[0], "transform/dense")
         yield from norm(names.transform[1], "transform/norm")
@@ -129,6 +110,7 @@ def _top(config: ModelConfig, head: HeadConfig | None, names: Dialect) -> Iterat
     elif head.task == "token_classification":
         yield from dense(SPAN_SCOPE if head.scope == SPAN_SCOPE else TAG_SCOPE, "logits")
     else:
+        assert names.sequence
         projection, logits = (names.pooler, TAG_SCOPE) if head.task == "multiple_choice" else names.sequence
         yield from dense(projection, "summary/projection")
         yield from dense(logits, "logits")
@@ -142,13 +124,17 @@ def read(theirs: Mapping[str, Any], tensors: dict[str, np.ndarray], folder: Path
     _drop_copies(variables, names, folder)
     shapes = {name: tuple(value.shape) for name, value in variables.items()}
     sizes = _sizes_of(shapes, names)
-    if "num_layers" not in sizes:
+    if "d_ff" not in sizes:
         raise InputError(f"{folder}: no layer of a {names.classes} is among its {len(tensors)} tensors")
     config, head = validated(
-        theirs, lambda: (_model_config(theirs, where), _head_config(theirs, shapes, names, where)), where
+        theirs, lambda: (_model_config(theirs, names, where), _head_config(theirs, shapes, names, where)), where
     )
     check_sizes(config, sizes, where)
-    table, notes = weights(config, head), []
+    table, notes = _table(config, head, names), []
+    if f"{_DISCRIMINATOR}.dense.weight" in variables:
+        variables = {name: a for name, a in variables.items() if not name.startswith(_DISCRIMINATOR)}
+        table = [replace(w, required=w.path.startswith("backbone/")) for w in table]
+        notes.append(f"{_DISCRIMINATOR} stays behind: the encoder comes alone, without vocabulary scores")
     reads_pooler = any(
         weight.name == f"{names.pooler}.weight" and (weight.required or f"{names.pairs}.weight" in shapes)
         for weight in table
@@ -188,25 +174,32 @@ def _sizes_of(shapes: Mapping[str, tuple[int, ...]], names: Dialect) -> dict[str
     for theirs, ours in _EMBEDDINGS.items():
         shape = shapes.get(f"{names.body}.embeddings.{theirs}_embeddings.weight", ())
         if len(shape) == 2:
-            sizes[ours], sizes["d_model"] = shape
-    prefix = f"{names.body}.encoder.layer."
-    if layers := {name.removeprefix(prefix).partition(".")[0] for name in shapes if name.startswith(prefix)}:
-        sizes["num_layers"] = len(layers)
-    inner = shapes.get(f"{prefix}0.intermediate.dense.weight", ())
-    return sizes | ({"d_ff": inner[0]} if len(inner) == 2 else {})
+            sizes[ours] = shape[0]
+    inner_of = f"{names.body}.{names.layer}.{names.layer_parts[2]}.weight"
+    inner = shapes.get(inner_of.format(0), ())
+    if len(inner) == 2:
+        sizes["d_ff"], sizes["d_model"] = inner
+    if inner_of != inner_of.format(0):
+        sizes["num_layers"] = sum(inner_of.format(number) in shapes for number in range(len(shapes)))
+    narrow = shapes.get(f"{names.body}.{names.projection}.weight", ())
+    return sizes | ({"embedding_width": narrow[1]} if len(narrow) == 2 else {})
 
 
-def _model_config(theirs: Mapping[str, Any], where: str) -> ModelConfig:
+def _model_config(theirs: Mapping[str, Any], names: Dialect, where: str) -> ModelConfig:
     """Missing settings are Hugging Face's defaults. InputError on what we do not have."""
     demand_tied(theirs, where)
     for name, only in _NOT_OURS.items():
         if theirs.get(name, only) != only:
             raise InputError(f"{where}: {name} {theirs[name]}; there is {only} alone here")
-    activation = activation_of(theirs, "hidden_act", "gelu", where)
-    is_roberta = theirs["model_type"] == "roberta"
-    if is_roberta and activation != "gelu_erf":
-        raise InputError(f"{where}: hidden_act {theirs['hidden_act']}; RoBERTa's scores go through the exact gelu")
-    given = {ours: theirs.get(name, _DEFAULTS[ours]) for ours, name in _SIZES.items()}
+    defaults = {**_DEFAULTS, **names.defaults}
+    activation = activation_of(theirs, "hidden_act", defaults["activation"], where)
+    if names.exact_gelu and activation != "gelu_erf":
+        raise InputError(
+            f"{where}: hidden_act {theirs['hidden_act']}; {names.classes}'s scores go through the exact gelu"
+        )
+    given = {ours: theirs.get(name, defaults[ours]) for ours, name in _SIZES.items()}
+    width = theirs.get("embedding_size", defaults.get("embedding_width"))
+    has_projection = names.projection and (names.body == "albert" or width != given["d_model"])
     if given["d_model"] % given["num_heads"]:
         raise InputError(
             f"{where}: num_attention_heads {given['num_heads']} does not divide hidden_size {given['d_model']}"
@@ -218,7 +211,9 @@ def _model_config(theirs: Mapping[str, Any], where: str) -> ModelConfig:
         mem_len=0,
         positions="learned",
         # RoBERTa counts from behind the place of its padding.
-        position_offset=theirs.get("pad_token_id", 1) + 1 if is_roberta else 0,
+        position_offset=theirs.get("pad_token_id", 1) + 1 if names.body == "roberta" else 0,
+        embedding_width=width if has_projection else None,
+        share_layers=names.body == "albert",
     )
 
 
@@ -227,11 +222,11 @@ def _head_config(
 ) -> HeadConfig | None:
     """The head whose tensors these are; None = language modelling."""
     architecture = "".join(theirs.get("architectures") or ())
-    projection, logits = names.sequence
     if f"{SPAN_SCOPE}.weight" in shapes:
         return tagging_head(theirs, shapes, SPAN_SCOPE, where)
     if f"{TAG_SCOPE}.weight" in shapes and "MultipleChoice" in architecture:
         return HeadConfig("multiple_choice", 4, "first")
+    projection, logits = names.sequence or (names.pooler, TAG_SCOPE)
     if f"{logits}.weight" in shapes and f"{projection}.weight" in shapes and "Token" not in architecture:
         num_labels = shapes[f"{logits}.weight"][0]
         labels = labels_of(theirs, num_labels, where)
@@ -241,7 +236,7 @@ def _head_config(
     return tagging_head(theirs, shapes, TAG_SCOPE, where) if f"{TAG_SCOPE}.weight" in shapes else None
 
 
-_OURS = WRITTEN | set(_SIZES.values()) | _NOT_OURS.keys() | {"hidden_act"}
+_OURS = WRITTEN | set(_SIZES.values()) | _NOT_OURS.keys() | {"hidden_act", "embedding_size"}
 _ARCHITECTURES = {
     "classification": "SequenceClassification",
     "regression": "SequenceClassification",
@@ -257,10 +252,17 @@ def to_config(pretrained: Pretrained) -> dict[str, Any]:
     demand_head_width(config)
     if not config.num_segments:
         raise InputError(f"Hugging Face's {model_type} cannot hold a network without segments: --to native can")
-    if model_type == "roberta" and config.activation != "gelu_erf":
-        raise InputError(f"Hugging Face's roberta cannot hold activation {config.activation}: it has gelu_erf alone")
+    names = DIALECTS[model_type]
+    if names.exact_gelu and config.activation != "gelu_erf":
+        raise InputError(
+            f"Hugging Face's {model_type} cannot hold activation {config.activation}: it has gelu_erf alone"
+        )
+    if config.position_offset and model_type != "roberta":
+        raise InputError(f"Hugging Face's {model_type} cannot hold model.position-offset {config.position_offset}")
+    if config.share_layers and not config.embedding_width:
+        raise InputError("Hugging Face's albert cannot hold embeddings as wide as the layers, without a projection")
     if head is None:
-        kind = "PreTraining" if "pair_head" in pretrained.params and DIALECTS[model_type].pairs else "MaskedLM"
+        kind = "PreTraining" if "pair_head" in pretrained.params and names.pairs else "MaskedLM"
     else:
         _demand_theirs(head, model_type)
         kind = "QuestionAnswering" if head.scope == SPAN_SCOPE else _ARCHITECTURES[head.task]
@@ -268,10 +270,11 @@ def to_config(pretrained: Pretrained) -> dict[str, Any]:
     return {
         **regression,
         **pretrained.extra,
-        "architectures": [f"{DIALECTS[model_type].classes}For{kind}"],
+        "architectures": [f"{names.classes}For{kind}"],
         "model_type": model_type,
         **{name: getattr(config, ours) for ours, name in _SIZES.items()},
         **_NOT_OURS,
+        **({"embedding_size": config.embedding_width} if config.embedding_width else {}),
         "hidden_act": ACTIVATIONS[config.activation],
         "pad_token_id": config.position_offset - 1 if config.position_offset else _pad_id(pretrained.tokenizer),
         "dtype": "float32",
@@ -285,9 +288,10 @@ def _pad_id(tokenizer: Tokenizer | None) -> int:
 
 
 def _demand_theirs(head: HeadConfig, model_type: str) -> None:
-    if head.task == "question_answering":
-        raise InputError(f"Hugging Face's {model_type} cannot hold this head for question_answering: native can")
-    if head.task != "token_classification" and not (head.summary in ("first", "last") and head.use_projection):
+    is_of_texts = head.task in ("classification", "regression", "multiple_choice")
+    if head.task == "question_answering" or (is_of_texts and not DIALECTS[model_type].sequence):
+        raise InputError(f"Hugging Face's {model_type} cannot hold this head for {head.task}: native can")
+    if is_of_texts and not (head.summary in ("first", "last") and head.use_projection):
         raise InputError(
             f"Hugging Face's {model_type} reads its first token, through a projection; this head has summary "
             f"{head.summary}{'' if head.use_projection else ' without one'}: native can hold it"

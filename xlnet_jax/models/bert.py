@@ -4,6 +4,9 @@ added to the embeddings, post-LN layers with biases everywhere, and no memory.
     x = norm(piece + position + segment)
     layer:   x = norm(x + W_o attention(x) + b_o),   x = norm(x + W_2 act(W_1 x + b_1) + b_2)
     scores:  norm(act(W x + b)) E^T + b_V            E: the embedding of pieces
+
+ALBERT's (Lan et al. 2020, section 3.1) has narrower embeddings, projected to the width of the layers, and one layer's
+parameters for all of them.
 """
 
 from typing import Any
@@ -84,7 +87,7 @@ class BertEncoder(nn.Module):
 
     def setup(self) -> None:
         c = self.config
-        shape = (c.vocab_size, c.d_model)
+        shape = (c.vocab_size, c.embedding_width or c.d_model)
         self.word_embedding = partitioned_param(self, "word_embedding", shape, ("vocab", "embed"), c.init_std)
 
     @nn.compact
@@ -97,25 +100,28 @@ class BertEncoder(nn.Module):
         _demand_places(inputs, c)
         rows_BLD = Norm(c, name="embedding_norm")(self._embed(inputs))
         rows_BLD = Dropout(c.dropout, train)(rows_BLD)
+        if c.embedding_width:
+            rows_BLD = partitioned_dense(c, "embedding_projection", c.d_model, (None, "embed"))(rows_BLD)
+        rows_BLD = nn.with_logical_constraint(rows_BLD, ("batch", "length", "width"))
         layers = stacked(BertLayer, c, in_axes=nn.broadcast)(c, train, name="layers")
         rows_BLD, _ = layers(rows_BLD, jnp.where(inputs.visible_BTK, 0.0, MASKED))
         return Outputs(rows_BLD, None, jnp.zeros((c.num_layers, batch, 0, c.d_model), c.dtype))
 
     def _embed(self, inputs: Inputs) -> jnp.ndarray:
-        c = self.config
+        c, width = self.config, self.config.embedding_width or self.config.d_model
         rows_BLD = self.table_VD()[inputs.input_ids_BL]
         positions_PD = partitioned_param(
-            self, "position_embedding", (c.max_positions, c.d_model), (None, "embed"), c.init_std
+            self, "position_embedding", (c.max_positions, width), (None, "embed"), c.init_std
         )
         rows_BLD += positions_PD.astype(c.dtype)[places_BL(inputs) + c.position_offset]
         if c.num_segments:
-            shape = (c.num_segments, c.d_model)
+            shape = (c.num_segments, width)
             segments_SD = partitioned_param(self, "segment_embedding", shape, (None, "embed"), c.init_std)
             segment_ids_BL = jnp.zeros_like(inputs.input_ids_BL)
             if inputs.segment_ids_BL is not None:
                 segment_ids_BL = jnp.where(inputs.segment_ids_BL < c.num_segments, inputs.segment_ids_BL, 0)
             rows_BLD += segments_SD.astype(c.dtype)[segment_ids_BL]
-        return nn.with_logical_constraint(rows_BLD, ("batch", "length", "width"))
+        return rows_BLD
 
     def table_VD(self) -> jnp.ndarray:
         """The embedding of pieces in the compute type."""
@@ -180,5 +186,5 @@ class Transform(nn.Module):
     @nn.compact
     def __call__(self, hidden_BPD: jnp.ndarray) -> jnp.ndarray:
         c = self.config
-        dense = partitioned_dense(c, "dense", c.d_model, ("embed", None))
+        dense = partitioned_dense(c, "dense", c.embedding_width or c.d_model, ("embed", None))
         return Norm(c, name="norm")(ACTIVATIONS[c.activation](dense(hidden_BPD)))

@@ -136,14 +136,17 @@ _REMAT_POLICIES = {
 
 
 def stacked(layer: Any, config: ModelConfig, in_axes: Any) -> Any:
-    """A class of config.num_layers such layers under one scan, computed again on the way back as config.remat says.
-    in_axes: of what a layer takes besides its rows."""
+    """A class of config.num_layers such layers under one scan, computed again on the way back as config.remat says; of
+    one layer so many times with config.share_layers, whose parameters have no axis of layers then. in_axes: of what a
+    layer takes besides its rows."""
+    by_layer: dict[Any, Any] = {"intermediates": 0} if config.share_layers else {"params": 0, "intermediates": 0}
     if config.remat != "none":
         layer = nn.remat(layer, prevent_cse=False, policy=_REMAT_POLICIES[config.remat])
     return nn.scan(
         layer,
-        variable_axes={"params": 0, "intermediates": 0},
-        split_rngs={"params": True, "dropout": True},
+        variable_axes=by_layer,
+        variable_broadcast="params" if config.share_layers else False,
+        split_rngs={"params": not config.share_layers, "dropout": True},
         in_axes=in_axes,
         length=config.num_layers,
         metadata_params={nn.PARTITION_NAME: "layers"},

@@ -1,4 +1,5 @@
-"""BERT and RoBERTa against Hugging Face itself, on weights drawn at random in its library: equal logits, both ways."""
+"""BERT, RoBERTa, ALBERT and ELECTRA against Hugging Face itself, on weights drawn at random there: equal logits, both
+ways."""
 
 import dataclasses
 import json
@@ -40,6 +41,8 @@ HEADED = {
 CASES = [
     *(("Bert", kind) for kind in HEADED),
     *(("Roberta", kind) for kind in ("ForMaskedLM", "ForSequenceClassification", "ForMultipleChoice")),
+    *(("Albert", kind) for kind in ("ForPreTraining", "ForSequenceClassification")),
+    ("Electra", "ForMaskedLM"),
 ]
 
 
@@ -47,8 +50,9 @@ def theirs(name, **settings):
     """A network of theirs whose weights, normalisation and biases too, are drawn at random."""
     torch.manual_seed(0)
     kind = getattr(transformers, name)
+    narrow = {"embedding_size": 8} if name.startswith(("Albert", "Electra")) else {}
     network = kind(
-        kind.config_class(**{**SIZES, "num_labels": 3 if "Classification" in name else 2, **settings})
+        kind.config_class(**{**SIZES, "num_labels": 3 if "Classification" in name else 2, **narrow, **settings})
     ).eval()
     for parameter in network.parameters():
         torch.nn.init.normal_(parameter, std=0.3)
@@ -94,7 +98,8 @@ def test_logits_are_theirs_and_weights_go_back_bit_for_bit(tmp_path, family, kin
         np.testing.assert_allclose(ours[real], expected.prediction_logits[real], rtol=0, atol=LOGITS)
         # Theirs reads the first token, ours the last: of a window that ends where it begins, the same.
         pairs = PairHead(loaded.model).apply({"params": loaded.params["pair_head"]}, outputs.content_BLD[:, :1])
-        np.testing.assert_allclose(pairs, expected.seq_relationship_logits, rtol=0, atol=LOGITS)
+        of_pairs = expected.sop_logits if family == "Albert" else expected.seq_relationship_logits
+        np.testing.assert_allclose(pairs, of_pairs, rtol=0, atol=LOGITS)
     else:
         per_text = kind in ("ForSequenceClassification", "ForMultipleChoice")
         at = ... if per_text else real
@@ -142,7 +147,8 @@ def test_files_of_old_versions_and_of_the_bare_network_are_read(tmp_path):
         ({"num_hidden_layers": 2}, r"contradicts its weights: num_layers 2 \(the weights have 3\)"),
         ({"tie_word_embeddings": False}, "tie_word_embeddings false"),
         ({"hidden_size": "wide"}, "a setting is not what it should be"),
-        ({"model_type": "deberta"}, "model_type deberta is none of xlnet, bert, roberta"),
+        ({"num_hidden_groups": 2}, "num_hidden_groups 2; there is 1 alone here"),
+        ({"model_type": "deberta"}, "model_type deberta is none of xlnet, bert, roberta, albert, electra"),
     ],
 )
 def test_settings_that_we_do_not_have_are_refused_by_name(tmp_path, changes, message):
@@ -161,6 +167,7 @@ def test_settings_that_we_do_not_have_are_refused_by_name(tmp_path, changes, mes
         (BERT, HeadConfig("classification", 3, "mean"), "reads its first token, .* this head has summary mean"),
         (dataclasses.replace(BERT, d_head=5), None, "cannot hold num_heads 4 x d_head 5"),
         (dataclasses.replace(ROBERTA, activation="relu"), None, "roberta cannot hold activation relu"),
+        (dataclasses.replace(BERT, share_layers=True), None, "albert cannot hold embeddings as wide as the layers"),
         (dataclasses.replace(BERT, num_segments=0), None, "cannot hold a network without segments"),
         (dataclasses.replace(BERT, positions="sinusoidal"), None, "cannot hold model.positions sinusoidal"),
     ],
@@ -178,6 +185,17 @@ def bert_folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("bert")
     theirs("BertForPreTraining").save_pretrained(folder)
     return folder
+
+
+def test_an_electra_discriminator_comes_as_an_encoder(tmp_path):
+    """Its own head judges tokens; of embeddings as wide as the layers there is no projection."""
+    for folder, settings in (("narrow", {}), ("wide", {"embedding_size": 24})):
+        network = theirs("ElectraForPreTraining", **settings)
+        network.save_pretrained(tmp_path / folder)
+        loaded = xlnet_jax.load(tmp_path / folder)
+        assert any("discriminator_predictions stays behind" in note for note in loaded.notes)
+        expected, real = their_outputs(network.electra, "ElectraModel").last_hidden_state, MASK == 1
+        np.testing.assert_allclose(loaded.hidden_states(IDS, MASK, SEGMENTS)[real], expected[real], rtol=0, atol=LOGITS)
 
 
 def small_windows(config):
@@ -212,11 +230,20 @@ def test_finetuning_takes_their_network(bert_folder):
 
 def test_presets_are_as_large_as_theirs():
     """Every network of theirs on no device; ours by its shapes in tests/xlnet_jax/models/test_bert.py."""
-    sizes = {"bert-base": (109_482_240, 109_514_298, 110_106_428), "roberta-base": (124_645_632, 124_697_433)}
+    sizes = {
+        "bert-base": (109_482_240, 109_514_298, 110_106_428),
+        "roberta-base": (124_645_632, 124_697_433),
+        "albert-base": (11_683_584, 11_221_680, 11_813_810),
+    }
     for preset, expected in sizes.items():
         model, family = PRESETS[preset]().model, preset.partition("-")[0].title()
         config = getattr(transformers, f"{family}Config")(
-            vocab_size=model.vocab_size, max_position_embeddings=model.max_positions, type_vocab_size=model.num_segments
+            vocab_size=model.vocab_size,
+            max_position_embeddings=model.max_positions,
+            type_vocab_size=model.num_segments,
+            hidden_size=model.d_model,
+            num_attention_heads=model.num_heads,
+            intermediate_size=model.d_ff,
         )
         with torch.device("meta"):
             networks = [

@@ -37,9 +37,10 @@ def counts(preset):
 
 
 def test_presets_have_the_published_sizes_to_the_unit():
-    """BertModel, BertForMaskedLM and BertForPreTraining; RobertaModel and RobertaForMaskedLM of transformers."""
+    """Of transformers: BertModel, BertForMaskedLM, BertForPreTraining, and those of RoBERTa and ALBERT."""
     assert counts("bert-base") == (109_482_240, 109_514_298, 110_106_428)
     assert counts("roberta-base")[:2] == (124_645_632, 124_697_433)
+    assert counts("albert-base") == (11_683_584, 11_221_680, 11_813_810)
 
 
 @pytest.fixture(scope="module")
@@ -62,9 +63,9 @@ def test_places_and_segments_count_and_unknown_segments_are_the_first(lm):
     plain = lm(text_inputs(IDS))[0]
     mirrored = lm(text_inputs(IDS[:, ::-1]))[0][:, ::-1]
     assert np.abs(plain - mirrored).max() > 1e-2
-    second, third = (lm(text_inputs(IDS, segment_ids_BL=np.full_like(IDS, s)))[0] for s in (1, 2))
+    second, unknown = (lm(text_inputs(IDS, segment_ids_BL=np.full_like(IDS, s)))[0] for s in (1, 3))
     assert np.abs(plain - second).max() > 1e-2
-    np.testing.assert_array_equal(plain, third)
+    np.testing.assert_array_equal(plain, unknown)
 
 
 def test_what_learned_places_do_not_have_is_refused():

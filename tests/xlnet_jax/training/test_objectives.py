@@ -13,6 +13,7 @@ from data_pipelines.tokenizer.pieces import PieceTables
 from tests.xlnet_jax.training.tiny_run import arguments, assert_same, state_of
 from xlnet_jax import InputError, convert, evaluate, factorize, finetune, train
 from xlnet_jax.interop.weights import flatten
+from xlnet_jax.objectives import left_to_right
 from xlnet_jax.objectives.fill_in import fill_in
 from xlnet_jax.presets import demo, with_objective
 from xlnet_jax.rules import validate
@@ -69,6 +70,21 @@ def test_every_token_behind_the_first_of_a_block_is_predicted_once(causal, causa
     tokens, _ = corpus.read("validation", np.arange(blocks))
     predicted = np.concatenate([batch["target_ids"][batch["target_weights"] > 0] for batch in causal_batches])
     np.testing.assert_array_equal(np.sort(predicted), np.sort(tokens[:, 1:].ravel()))
+
+
+def test_the_rows_of_a_host_are_those_of_the_whole_evaluation(causal, causal_batches):
+    run, rows = Run.of(causal.folder), np.array([1, 4, 5])
+    of_host = held_out_batches(run.corpus(), run.corpus().tokenizer, run.config, rows)
+    for ours, whole in zip(of_host, causal_batches, strict=True):
+        for name in whole:
+            np.testing.assert_array_equal(ours[name], whole[name][rows])
+
+
+def test_a_causal_loss_is_that_of_reading_each_block_alone_in_segments(causal, tmp_path):
+    found, model, run = measured(tmp_path, causal.folder), xlnet_jax.load(causal.folder), Run.of(causal.folder)
+    tokens, _ = run.corpus().read("validation", np.arange(run.corpus().num_blocks("validation")))
+    log_probs = [left_to_right.with_memory(model, ids, segment_len=32, mem_len=16) for ids in tokens]
+    assert found["loss"] == pytest.approx(-np.concatenate(log_probs).mean(), abs=1e-5)
 
 
 def test_a_causal_loss_is_told_in_the_units_of_the_literature(causal, causal_batches, tmp_path, capsys):
