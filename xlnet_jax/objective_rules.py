@@ -13,6 +13,8 @@ def objective_contradictions(config: Config) -> Iterator[str]:
     yield from absolute_positions(model, data.seq_len)
     if model.same_length and model.attn_type == "bi":
         yield "model.same-length with model.attn-type bi: only a row that looks back alone (uni) has a length to keep"
+    elif model.same_length and not model.mem_len:
+        yield "model.same-length with model.mem-len 0: every row would see itself alone; give it a memory"
     if data.pair_loss != "none" and data.window != "pairs":
         yield f"data.pair-loss {data.pair_loss} with data.window {data.window}: there is no B; it needs pairs"
     yield from {"plm": _plm, "mlm": _mlm, "clm": _clm}[config.objective](model, data)
@@ -74,6 +76,8 @@ def _clm(model: ModelConfig, data: DataConfig) -> Iterator[str]:
     yield from _content_stream("clm", data)
     if model.attn_type != "uni":
         yield "--objective clm with model.attn-type bi: a row must not see what it predicts; it needs uni"
+    if model.num_segments:
+        yield f"--objective clm with model.num-segments {model.num_segments}: its text has no A and B; it needs 0"
     if data.bidirectional:
         yield "--objective clm with data.bidirectional: reversed rows would learn from right to left; turn it off"
     if data.window != "text":

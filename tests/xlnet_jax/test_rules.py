@@ -39,6 +39,7 @@ CONTRADICTIONS = [
     ("data", {"random_share": -0.1}, r"data.random-share -0.1 must be in \[0, 1\]"),
     ("model", {"max_positions": 0}, "model.max-positions 0 must be at least 1"),
     ("model", {"num_segments": -1}, "model.num-segments -1 must not be negative"),
+    ("model", {"num_segments": 1}, "model.num-segments 1 with model.positions relative: .* 2, or none with 0"),
     ("model", {"same_length": True}, r"model.same-length with model.attn-type bi: only a row that looks back alone"),
     ("model", {"mem_len": 1000}, r"model.mem-len 1000 can never be filled: .* x data.reuse-len = 960 positions"),
     ("model", {"mem_len": -1}, r"model.mem-len -1 must be at least 0 \(0 = no memory\)"),
@@ -102,6 +103,8 @@ MEANINGLESS = [
         "clm with data.reuse-len 64 in windows of 128: .* predicted twice; give 128",
     ),
     ("demo", "clm", {"model.attn_type": "bi"}, "clm with model.attn-type bi: a row must not see what it predicts"),
+    ("demo", "clm", {"model.num_segments": 2}, "clm with model.num-segments 2: its text has no A and B; it needs 0"),
+    ("vanilla", "clm", {"model.same_length": True}, "model.same-length with model.mem-len 0: .* itself alone"),
     (
         "bert-base",
         "plm",
