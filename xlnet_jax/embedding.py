@@ -54,12 +54,10 @@ def embed_texts(
     num_layers, or -1 to -num_layers from the last. normalize: to length 1. specials: read <sep> and <cls> behind a
     text; without them the last token is its last piece, and there is no cls. seq_len: longest segment, in tokens; no
     longer than learned positions reach. mem_len: positions of earlier segments that a segment sees; None = as the
-    checkpoint says, 0 = none, as without relative positions. batch_tokens:
-    tokens that the network reads at once; the results do not depend on it, nor on the other texts. names: what errors
-    call the texts.
+    checkpoint says, 0 = none, as without relative positions. batch_tokens: tokens that the network reads at once; the
+    results do not depend on it, nor on the other texts. names: what errors call the texts.
 
-    A checkpoint may have any head, which is not used. Raises InputError where it has no tokenizer, where a setting
-    cannot be, and on texts without pieces.
+    A head is not used. InputError without a tokenizer, where a setting cannot be, and on texts without pieces.
     """
     model, backbone = _first_layers(pretrained, layer, mem_len)
     _check(pooling, specials, seq_len)
@@ -71,12 +69,11 @@ def embed_texts(
 
     def segment(indices: Sequence[int], begin: int, length: int, count: int) -> Segment:
         parts = [rows[i][begin : begin + length] for i in indices]
+        weights = [_weights(lengths[i], pooling)[begin : begin + length] for i in indices]
         return Segment(
             padded(parts, count, length, PAD),
             padded([np.ones_like(part) for part in parts], count, length, 0),
-            padded(
-                [_weights(lengths[i], pooling)[begin : begin + length] for i in indices], count, length, 0, np.float32
-            ),
+            padded(weights, count, length, 0, np.float32),
         )
 
     short = [i for i, length in enumerate(lengths) if length <= seq_len]

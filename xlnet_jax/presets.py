@@ -126,7 +126,8 @@ def albert_base() -> Config:
 
 def transformer_xl_wt103() -> Config:
     """Transformer-XL Standard on WikiText-103: 16 x 410, segments and memory of 150 (Dai et al. 2019, section 4.1; its
-    code's run_wt103_base.sh). The vocabulary is of pieces, with one softmax, where theirs is of words, in clusters."""
+    code's run_wt103_base.sh). The vocabulary is of pieces, with one softmax, where theirs is of words, in clusters; and
+    embeddings are as they are, where theirs are scaled by the root of the width."""
     config = with_objective(base(), "clm")
     return replace(
         config,
@@ -161,7 +162,7 @@ def transformer_xl_wt103_large() -> Config:
 
 def vanilla() -> Config:
     """The 12-layer character transformer of Al-Rfou et al. (2019, section 3): causal, segments of 512 without memory;
-    positions are sinusoidal here, and there are no auxiliary losses."""
+    positions are sinusoidal here, there are no auxiliary losses, and optimizer and schedule are those of base."""
     config = with_objective(base(), "clm")
     return replace(
         config,

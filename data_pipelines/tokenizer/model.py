@@ -130,7 +130,15 @@ class Tokenizer:
         """What the pieces mean for words and sentences."""
         level, first = self.settings.token_level, len(SPECIAL_PIECES)
         byte_values = [None] * first + list(range(256)) if level == "byte" else None
-        return PieceTables.of(self.pieces, byte_values, unknown_is_word=level == "word")
+        return PieceTables.of(
+            self.pieces, byte_values, unknown_is_word=level == "word", has_case=not self._is_lowercase
+        )
+
+    @property
+    def _is_lowercase(self) -> bool:
+        """Whether text has lost its capitals, as with BERT's uncased."""
+        is_uncased = self.foreign is not None and not any(map(str.isupper, "".join(self.pieces)))
+        return self.settings.lower or is_uncased
 
     @property
     def is_word_start(self) -> np.ndarray:

@@ -82,15 +82,10 @@ def _prepare(config: Config, console: Console) -> _Run:
         demand_wandb(config.log.wandb)
     # ---- text, tokenizer, corpus ------------------------------------------------------------------------------------
     text = Text.of(config)
-    workdir = Workdir(config.workdir or f"runs/{text.name}-{config.preset}")
+    workdir = Workdir(config.workdir or _own_folder(text.name, config))
     start = None
     if config.init:
-        config, start = begin_from(
-            config.init,
-            config,
-            workdir.resumes(Config),
-            with_objective(PRESETS[config.preset](), config.objective).model,
-        )
+        config, start = begin_from(config.init, config, workdir.resumes(Config), _defaults(config).model)
         validate(config)
     given = text.demanded_tokenizer(config, tokenizer_of(start, config) if start else None)
     given = given or text.counted_tokenizer(config, workdir)
@@ -108,6 +103,11 @@ def _prepare(config: Config, console: Console) -> _Run:
             f"{split:11} {blocks:,} blocks of {corpus.block_len:,} tokens, {blocks * corpus.block_len:,} in all"
         )
     return _Run(config, start, corpus, tokenizer, workdir)
+
+
+def _own_folder(text: str, config: Config) -> str:
+    objective = "" if config.objective == PRESETS[config.preset]().objective else f"-{config.objective}"
+    return f"runs/{text}-{config.preset}{objective}"
 
 
 def _defaults(config: Config) -> Config:
