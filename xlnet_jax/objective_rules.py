@@ -25,7 +25,7 @@ def _learned_positions(config: Config) -> Iterator[str]:
         others = "relative ones" if config.objective == "plm" else "relative or sinusoidal ones"
         yield (
             f"--objective {config.objective} with model.positions learned: that is BERT's encoder, which sees every "
-            f"place of its window; start from a preset with {others}"
+            f"place of its window; give --objective mlm, or start from a preset with {others}"
         )
     if config.data.bidirectional:
         yield "data.bidirectional with model.positions learned: places do not say which way a row reads; turn it off"
