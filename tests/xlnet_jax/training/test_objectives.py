@@ -121,6 +121,13 @@ def test_an_end_of_a_document_counts_as_a_word_of_one_character():
     assert told.word_perplexity == pytest.approx(2 ** (7 / (2 + 1)))
 
 
+def test_text_without_spaces_has_no_perplexity_of_words():
+    content = Content(pieces=3000, characters=3000, bytes=9000, words=1, unknown=0, documents=1)
+    told = Measured("clm", math.log(2), 3001, 0.0, 1, content, {})
+    assert told.numbers()["word_perplexity"] is None
+    assert "a word" not in next(evaluate._units(told))
+
+
 def test_a_causal_checkpoint_is_evaluated_with_another_memory_than_in_training(causal, tmp_path, capsys):
     """Transformer-XL's eval.py: shorter segments beside a longer memory, every row seeing the same length."""
     words = ("--data.seq-len", "16", "--mem-len", "48", "--same-length", "--clamp-len", "40")
