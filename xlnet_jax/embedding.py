@@ -60,6 +60,7 @@ def embed_texts(
     A head is not used. InputError without a tokenizer, where a setting cannot be, and on texts without pieces.
     """
     model, backbone = _first_layers(pretrained, layer, mem_len)
+    alone = replace(model, mem_len=0, same_length=False)  # a row of same_length sees as far as the memory is long
     _check(pooling, specials, seq_len)
     if model.positions == "learned":
         seq_len = min(seq_len, model.num_places)
@@ -79,7 +80,7 @@ def embed_texts(
     short = [i for i, length in enumerate(lengths) if length <= seq_len]
     for places, count, length in batches_by_length([lengths[i] for i in short], batch_tokens, seq_len):
         indices = [short[place] for place in places]
-        pooled_BD, _ = _pooled(replace(model, mem_len=0), backbone, segment(indices, 0, length, count), None, None)
+        pooled_BD, _ = _pooled(alone, backbone, segment(indices, 0, length, count), None, None)
         vectors_ND[indices] = pooled_BD[: len(indices)]
 
     long = sorted((i for i in range(len(rows)) if lengths[i] > seq_len), key=lambda i: lengths[i])
@@ -119,7 +120,8 @@ def _first_layers(pretrained: Pretrained, layer: int, mem_len: int | None) -> tu
             f"mem-len {mem_len}: the checkpoint's positions are {model.positions}, places in a segment, and memory "
             "lies outside; leave it out"
         )
-    model = replace(model, num_layers=depth, mem_len=model.mem_len if mem_len is None else mem_len)
+    mem_len = model.mem_len if mem_len is None else mem_len
+    model = replace(model, num_layers=depth, mem_len=mem_len, same_length=model.same_length and mem_len > 0)
     if depth == pretrained.model.num_layers or model.share_layers:
         return model, backbone
     return model, {**backbone, "layers": jax.tree.map(lambda of_layers: of_layers[:depth], backbone["layers"])}

@@ -70,6 +70,8 @@ def _mlm(model: ModelConfig, data: DataConfig) -> Iterator[str]:
     yield from _content_stream("mlm", data)
     if model.attn_type == "uni":
         yield "--objective mlm with model.attn-type uni: a masked piece is read from both sides (bi)"
+    if not data.mask_share + data.random_share:
+        yield "data.mask-share 0 with data.random-share 0: every target would be read as it is, and copied"
 
 
 def _clm(model: ModelConfig, data: DataConfig) -> Iterator[str]:

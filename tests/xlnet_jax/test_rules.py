@@ -71,6 +71,12 @@ MEANINGLESS = [
     ("demo", "clm", {"data.emit": "dense"}, "clm with data.emit dense: a target_mapping asks the query stream, which"),
     ("demo", "mlm", {"data.profile": "tf2"}, "mlm with data.profile tf2: it has no order in which <sep> and <cls>"),
     ("demo", "mlm", {"model.attn_type": "uni"}, "mlm with model.attn-type uni: a masked piece is read from both sides"),
+    (
+        "demo",
+        "mlm",
+        {"data.mask_share": 0.0, "data.random_share": 0.0},
+        "every target would be read as it is, and copied",
+    ),
     ("demo", "mlm", {"model.mem_len": 8}, "model.mem-len 8 needs data.reuse-len: with 0, windows hand nothing on"),
     ("demo", "mlm", {"data.num_predict": 126}, "data.num-predict 126 is more than the 125 tokens of text in a window"),
     ("demo", "plm", {"model.attn_type": "uni"}, "plm with model.attn-type uni: a permuted order needs rows that look"),
