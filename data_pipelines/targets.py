@@ -28,7 +28,7 @@ def draw_targets(
     candidates (what may be a target): bool [B, L], in the rows' reading order; is_reversed: bool [B]."""
     drawn = np.zeros_like(candidates)
     begins = word_begins(is_word_start, candidates, is_reversed)
-    if data.targets == "words" and data.reuse_len:
+    if data.targets == "words" and 0 < data.reuse_len < data.seq_len:
         candidates = candidates & ~_of_both_parts(begins, data.reuse_len)
     parts = (slice(None, data.reuse_len), Purpose.TARGETS_REUSED), (slice(data.reuse_len, None), Purpose.TARGETS_NEW)
     for (part, purpose), goal in zip(parts, goals(data), strict=True):

@@ -13,7 +13,7 @@ import numpy as np
 
 from data_pipelines.stateless import choice
 from xlnet_jax.config import DataConfig
-from xlnet_jax.dims import WINDOW_SPECIALS
+from xlnet_jax.dims import CLS_SEGMENT, WINDOW_SPECIALS
 
 DRAWS = 3  # uniforms that one row of `cut_windows` takes
 
@@ -71,7 +71,7 @@ def cut_text(tokens: np.ndarray, begin: int, data: DataConfig, sep_id: int, cls_
     input_ids[:, :text] = tokens[:, begin : begin + text]
     if data.window == "sentences":
         input_ids[:, -2], input_ids[:, -1] = sep_id, cls_id
-        segment_ids[:, -1] = 2
+        segment_ids[:, -1] = CLS_SEGMENT
     return Windows(input_ids, segment_ids, np.zeros(batch, bool))
 
 
@@ -111,7 +111,7 @@ def cut_windows(
     new_part[column == a_len[:, None]] = sep_id
     new_part[:, -2], new_part[:, -1] = sep_id, cls_id
     segment = behind_a.astype(np.int32)
-    segment[:, -1] = 2
+    segment[:, -1] = CLS_SEGMENT
 
     reused = tokens[:, begin:a_begin]
     input_ids = np.concatenate([reused, new_part], axis=1).astype(np.int32)

@@ -48,7 +48,7 @@ class ModelConfig:
     attention_dropout: float = 0.1
     """dropout rate on attention probabilities"""
     untie_r: bool = True
-    """a separate r_w, r_r and r_s bias for each layer"""
+    """relative only: a separate r_w, r_r and r_s bias for each layer"""
     clamp_len: int = -1
     """relative distances beyond this count as this, in positions; -1 = never"""
     positions: Literal["relative", "sinusoidal", "learned"] = "relative"
@@ -137,12 +137,13 @@ class DataConfig:
     """what stands behind the reused part: A <sep> B <sep> <cls>, text <sep> <cls> (RoBERTa's full sentences), or text
     alone"""
     perm_size: int = 256
-    """length of the chunks inside which the order is permuted, in tokens; divides both parts of the window"""
+    """plm: length of the chunks inside which the order is permuted, in tokens; divides both parts of the window"""
     num_predict: int | None = 85
     """targets in a window, half of them in each part; None = as many as their context leaves (see mask_alpha), a slot
     for each position"""
     targets: Literal["spans", "words", "pieces"] = "spans"
-    """how they are drawn: as spans of 1 to span_max units in their context, as whole words, or piece by piece"""
+    """how they are drawn, where not every piece is one, as of clm: as spans of 1 to span_max units in their context, as
+    whole words, or piece by piece"""
     masking: Literal["dynamic", "static"] = "dynamic"
     """windows, targets and what replaces them: drawn afresh at every visit of a text, or once for all visits"""
     mask_share: float = 0.8
@@ -150,7 +151,7 @@ class DataConfig:
     random_share: float = 0.1
     """the same: share of those that it reads as a piece drawn at random; the rest it reads as they are"""
     span_unit: Literal["piece", "word"] = "piece"
-    """what a span counts: pieces, as for the released models, or whole words"""
+    """what a span of targets counts: pieces, as for the released models, or whole words"""
     span_max: int = 5
     """longest span of targets, in units; a length n is drawn with weight 1/n"""
     mask_alpha: int = 6
@@ -329,7 +330,7 @@ class Config:
     """a checkpoint to start from: this project's, the 2019 code's or Hugging Face's; it brings the sizes of the network
     and its tokenizer along"""
     workdir: str | None = operational(None)
-    """folder of the run; None = runs/CORPUS-PRESET"""
+    """folder of the run; None = runs/CORPUS-PRESET, and -OBJECTIVE where that is not the preset's"""
     steps: int = 500_000
     """updates in all"""
     seed: int = 0

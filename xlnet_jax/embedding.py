@@ -54,14 +54,13 @@ def embed_texts(
     num_layers, or -1 to -num_layers from the last. normalize: to length 1. specials: read <sep> and <cls> behind a
     text; without them the last token is its last piece, and there is no cls. seq_len: longest segment, in tokens; no
     longer than learned positions reach. mem_len: positions of earlier segments that a segment sees; None = as the
-    checkpoint says, 0 = none, as without relative positions. batch_tokens:
-    tokens that the network reads at once; the results do not depend on it, nor on the other texts. names: what errors
-    call the texts.
+    checkpoint says, 0 = none, as without relative positions. batch_tokens: tokens that the network reads at once; the
+    results do not depend on it, nor on the other texts. names: what errors call the texts.
 
-    A checkpoint may have any head, which is not used. Raises InputError where it has no tokenizer, where a setting
-    cannot be, and on texts without pieces.
+    A head is not used. InputError without a tokenizer, where a setting cannot be, and on texts without pieces.
     """
     model, backbone = _first_layers(pretrained, layer, mem_len)
+    alone = replace(model, mem_len=0, same_length=False)  # a row of same_length sees as far as the memory is long
     _check(pooling, specials, seq_len)
     if model.positions == "learned":
         seq_len = min(seq_len, model.num_places)
@@ -71,18 +70,17 @@ def embed_texts(
 
     def segment(indices: Sequence[int], begin: int, length: int, count: int) -> Segment:
         parts = [rows[i][begin : begin + length] for i in indices]
+        weights = [_weights(lengths[i], pooling)[begin : begin + length] for i in indices]
         return Segment(
             padded(parts, count, length, PAD),
             padded([np.ones_like(part) for part in parts], count, length, 0),
-            padded(
-                [_weights(lengths[i], pooling)[begin : begin + length] for i in indices], count, length, 0, np.float32
-            ),
+            padded(weights, count, length, 0, np.float32),
         )
 
     short = [i for i, length in enumerate(lengths) if length <= seq_len]
     for places, count, length in batches_by_length([lengths[i] for i in short], batch_tokens, seq_len):
         indices = [short[place] for place in places]
-        pooled_BD, _ = _pooled(replace(model, mem_len=0), backbone, segment(indices, 0, length, count), None, None)
+        pooled_BD, _ = _pooled(alone, backbone, segment(indices, 0, length, count), None, None)
         vectors_ND[indices] = pooled_BD[: len(indices)]
 
     long = sorted((i for i in range(len(rows)) if lengths[i] > seq_len), key=lambda i: lengths[i])
@@ -122,7 +120,8 @@ def _first_layers(pretrained: Pretrained, layer: int, mem_len: int | None) -> tu
             f"mem-len {mem_len}: the checkpoint's positions are {model.positions}, places in a segment, and memory "
             "lies outside; leave it out"
         )
-    model = replace(model, num_layers=depth, mem_len=model.mem_len if mem_len is None else mem_len)
+    mem_len = model.mem_len if mem_len is None else mem_len
+    model = replace(model, num_layers=depth, mem_len=mem_len, same_length=model.same_length and mem_len > 0)
     if depth == pretrained.model.num_layers or model.share_layers:
         return model, backbone
     return model, {**backbone, "layers": jax.tree.map(lambda of_layers: of_layers[:depth], backbone["layers"])}

@@ -287,7 +287,9 @@ def _units(found: Measured) -> Iterator[str]:
     if found.objective in ("mlm", "rtd"):
         yield f"pseudo      perplexity {found.perplexity:,.2f} a masked piece: no likelihood of the text follows"
         return
-    of_words = f", {found.word_perplexity:,.2f} a word" if found.objective == "clm" else ""
+    of_words = ""
+    if found.objective == "clm" and found.word_perplexity is not None:
+        of_words = f", {found.word_perplexity:,.2f} a word"
     of_bytes = f", {found.bits_per('bytes'):.4f} a byte" if found.objective == "clm" else ""
     content = found.content
     per_piece, per_word = content.characters / content.pieces, content.pieces / max(content.words, 1)

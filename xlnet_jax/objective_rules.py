@@ -11,12 +11,11 @@ def objective_contradictions(config: Config) -> Iterator[str]:
     model, data = config.model, config.data
     if model.positions == "learned":
         yield from _learned_positions(config)
-    if model.positions != "relative" and data.bidirectional:
-        name = f"model.positions {model.positions}"
-        yield f"data.bidirectional with {name}: places do not say which way a row reads; it needs relative ones"
     yield from absolute_positions(model, data.seq_len)
     if model.same_length and model.attn_type == "bi":
         yield "model.same-length with model.attn-type bi: only a row that looks back alone (uni) has a length to keep"
+    elif model.same_length and not model.mem_len:
+        yield "model.same-length with model.mem-len 0: every row would see itself alone; give it a memory"
     if data.pair_loss != "none" and data.window != "pairs":
         yield f"data.pair-loss {data.pair_loss} with data.window {data.window}: there is no B; it needs pairs"
     yield from {"plm": _plm, "mlm": _mlm, "clm": _clm, "rtd": _rtd}[config.objective](config)
@@ -27,8 +26,10 @@ def _learned_positions(config: Config) -> Iterator[str]:
         others = "relative ones" if config.objective == "plm" else "relative or sinusoidal ones"
         yield (
             f"--objective {config.objective} with model.positions learned: that is BERT's encoder, which sees every "
-            f"place of its window; start from a preset with {others}"
+            f"place of its window; give --objective mlm or rtd, or start from a preset with {others}"
         )
+    if config.data.bidirectional:
+        yield "data.bidirectional with model.positions learned: places do not say which way a row reads; turn it off"
 
 
 def absolute_positions(model: ModelConfig, seq_len: int | None) -> Iterator[str]:
@@ -71,11 +72,18 @@ def _mlm(config: Config) -> Iterator[str]:
     yield from _content_stream("mlm", config.data)
     if config.model.attn_type == "uni":
         yield "--objective mlm with model.attn-type uni: a masked piece is read from both sides (bi)"
+    yield from _some_masked(config.data)
+
+
+def _some_masked(data: DataConfig) -> Iterator[str]:
+    if not data.mask_share + data.random_share:
+        yield "data.mask-share 0 with data.random-share 0: every target would be read as it is, and copied"
 
 
 def _rtd(config: Config) -> Iterator[str]:
     model, data, rtd = config.model, config.data, config.rtd
     yield from _content_stream("rtd", data)
+    yield from _some_masked(data)
     if model.positions != "learned":
         yield (
             f"--objective rtd with model.positions {model.positions}: its generator shares embeddings of another width "
@@ -96,6 +104,8 @@ def _clm(config: Config) -> Iterator[str]:
     yield from _content_stream("clm", data)
     if model.attn_type != "uni":
         yield "--objective clm with model.attn-type bi: a row must not see what it predicts; it needs uni"
+    if model.num_segments:
+        yield f"--objective clm with model.num-segments {model.num_segments}: its text has no A and B; it needs 0"
     if data.bidirectional:
         yield "--objective clm with data.bidirectional: reversed rows would learn from right to left; turn it off"
     if data.window != "text":

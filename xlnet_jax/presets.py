@@ -139,7 +139,8 @@ def electra_small() -> Config:
 
 def transformer_xl_wt103() -> Config:
     """Transformer-XL Standard on WikiText-103: 16 x 410, segments and memory of 150 (Dai et al. 2019, section 4.1; its
-    code's run_wt103_base.sh). The vocabulary is of pieces, with one softmax, where theirs is of words, in clusters."""
+    code's run_wt103_base.sh). The vocabulary is of pieces, with one softmax, where theirs is of words, in clusters; and
+    embeddings are as they are, where theirs are scaled by the root of the width."""
     config = with_objective(base(), "clm")
     return replace(
         config,
@@ -174,13 +175,13 @@ def transformer_xl_wt103_large() -> Config:
 
 def vanilla() -> Config:
     """The 12-layer character transformer of Al-Rfou et al. (2019, section 3): causal, segments of 512 without memory;
-    positions are sinusoidal here, and there are no auxiliary losses."""
+    positions are sinusoidal here, there are no auxiliary losses, and optimizer and schedule are those of base."""
     config = with_objective(base(), "clm")
     return replace(
         config,
         preset="vanilla",
         model=replace(
-            config.model, vocab_size=512, num_layers=12, d_model=512, num_heads=2, d_head=256, d_ff=2048, mem_len=0,
+            config.model, vocab_size=265, num_layers=12, d_model=512, num_heads=2, d_head=256, d_ff=2048, mem_len=0,
             positions="sinusoidal", activation="relu", dropout=0.55, attention_dropout=0.55,
         ),
         data=replace(config.data, batch_size=16, token_level="byte"),

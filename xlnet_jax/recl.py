@@ -93,7 +93,7 @@ def main(argv: Sequence[str]) -> int:
             return _losses_IT(models, ids_L, length, group)
 
         recl = effective_context_lengths(losses_IT, group.lengths, group.shares, group.threshold)
-    _print(group, recl, sources.name_of(found), len(ids_L) - group.longest)
+    _print(group, recl, sources.name_of(found) if group.text else "the held-out novel", len(ids_L) - group.longest)
     return 0
 
 
@@ -132,7 +132,7 @@ def _print(group: Group, recl: "dict[float, list[Recl]]", text: str, tokens: int
     from rich.table import Table
 
     print(
-        f"{tokens:,} pieces of {text}, each given {group.step}, {2 * group.step}, … {group.lengths[-1]} before it: the "
+        f"{tokens:,} pieces of {text}, with {group.step}, {2 * group.step}, … {group.lengths[-1]} before each: the "
         f"context from which {group.step} more gain less than {group.threshold:g}"
     )
     table = Table("RECL, in pieces", *(f"r = {share:g}" for share in recl))

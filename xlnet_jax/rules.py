@@ -181,6 +181,11 @@ def _model(model: ModelConfig) -> Iterator[str]:
     for name in ("num_segments", "position_offset"):
         if getattr(model, name) < 0:
             yield f"model.{name.replace('_', '-')} {getattr(model, name)} must not be negative"
+    if model.positions != "learned" and model.num_segments not in (0, 2):
+        yield (
+            f"model.num-segments {model.num_segments} with model.positions {model.positions}: a key is of the same "
+            "segment as its row or of another, so that there are 2, or none with 0"
+        )
     if model.embedding_width is not None:
         yield from positive("model.embedding-width", model.embedding_width)
     if model.positions != "learned" and (model.embedding_width or model.share_layers):

@@ -1,9 +1,10 @@
 """XLNet's SentencePiece tokenizer: text normalisation, training, encoding, and what each piece of it means.
 
 A tokenizer on disk is a folder: spiece.model, and tokenizer_settings.json with what SentencePiece does not keep.
-A model without the settings is taken for one of the original's.
+A model without the settings is taken for one of the original's. BERT's and RoBERTa's are a tokenizer.json instead.
 """
 
+from data_pipelines.tokenizer.foreign import TOKENIZER_JSON
 from data_pipelines.tokenizer.model import MODEL_FILE, SETTINGS_FILE, Tokenizer, read_model
 from data_pipelines.tokenizer.normalization import Normalization, guess_normalization, normalize
 from data_pipelines.tokenizer.sampling import SAMPLE_BYTES
@@ -23,6 +24,7 @@ __all__ = [
     "SEP",
     "SETTINGS_FILE",
     "SPECIAL_PIECES",
+    "TOKENIZER_JSON",
     "UNK",
     "Normalization",
     "Settings",

@@ -47,6 +47,12 @@ class Tokenizer:
                     "of a training run, or make one that fits: python -m data_pipelines.tokenizer train"
                 )
 
+        if settings.token_level == "byte" and self.vocab_size != len(SPECIAL_PIECES) + 256:
+            raise InputError(
+                f"tokenizer {origin}: {SETTINGS_FILE} says token_level byte, and the model has {self.vocab_size} "
+                f"pieces, not {len(SPECIAL_PIECES) + 256}; the two do not belong together"
+            )
+
     def __reduce__(self) -> tuple[type[Tokenizer], tuple[bytes, Settings]]:
         return Tokenizer, (self.model, self.settings)
 
@@ -122,8 +128,17 @@ class Tokenizer:
     @cached_property
     def tables(self) -> PieceTables:
         """What the pieces mean for words and sentences."""
-        bytes_of_text = [int(p[3:5], 16) if self._processor.is_byte(i) else None for i, p in enumerate(self.pieces)]
-        return PieceTables.of(self.pieces, bytes_of_text, unknown_is_word=self.settings.token_level == "word")
+        level, first = self.settings.token_level, len(SPECIAL_PIECES)
+        byte_values = [None] * first + list(range(256)) if level == "byte" else None
+        return PieceTables.of(
+            self.pieces, byte_values, unknown_is_word=level == "word", has_case=not self._is_lowercase
+        )
+
+    @property
+    def _is_lowercase(self) -> bool:
+        """Whether text has lost its capitals, as with BERT's uncased."""
+        is_uncased = self.foreign is not None and not any(map(str.isupper, "".join(self.pieces)))
+        return self.settings.lower or is_uncased
 
     @property
     def is_word_start(self) -> np.ndarray:

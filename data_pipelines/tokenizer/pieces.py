@@ -70,9 +70,15 @@ class PieceTables:
 
     @classmethod
     def of(
-        cls, pieces: Sequence[str], byte_values: Sequence[int | None] | None = None, *, unknown_is_word: bool = False
+        cls,
+        pieces: Sequence[str],
+        byte_values: Sequence[int | None] | None = None,
+        *,
+        unknown_is_word: bool = False,
+        has_case: bool = True,
     ) -> PieceTables:
-        """byte_values: the byte that a piece stands for; None = it stands for its text."""
+        """byte_values: the byte that a piece stands for; None = it stands for its text. has_case: a lowercase letter
+        says that no sentence begins with it."""
         values = byte_values or [None] * len(pieces)
         texts = [piece if byte is None else _text_of_byte(byte) for piece, byte in zip(pieces, values, strict=True)]
         unknown = np.array([p == SPECIAL_PIECES[UNK] for p in pieces])
@@ -86,15 +92,15 @@ class PieceTables:
             bytes=np.where(means_nothing, 0, np.where(unknown, 1, sizes)),
             is_closer=np.array([p == "<eop>" or all(c in CLOSERS for c in p) for p in texts]),
             ending=np.array([_ending(p) for p in texts], np.int8),
-            first=np.array([_first(p) for p in texts], np.int8),
+            first=np.array([_first(p, has_case) for p in texts], np.int8),
         )
 
     def sentence_starts(self, ids: np.ndarray) -> np.ndarray:
         """Where sentences begin inside a text: ids int [T] -> bool [T].
 
         A sentence begins behind a stop and its closing quotes or brackets where the next word, opening quotes left out,
-        does not begin with a lowercase letter. A new word must begin there (▁), except behind a wide stop and before
-        scripts without spaces. Abbreviations before a name (Mr. Bennet) look the same and count.
+        does not begin with a lowercase letter, where text has capitals. A new word must begin there (▁), except behind
+        a wide stop and before scripts without spaces. Abbreviations before a name (Mr. Bennet) look the same and count.
         """
         stop = np.flatnonzero(self.ending[ids] != Ending.OPEN)
         begin = _next(np.flatnonzero(~self.is_closer[ids]), stop + 1)
@@ -146,7 +152,7 @@ def _ending(piece: str) -> Ending:
     return Ending.STOP if last in STOPS else Ending.OPEN
 
 
-def _first(piece: str) -> First:
+def _first(piece: str, has_case: bool) -> First:
     if piece == "<unk>":
         return First.START
     if piece == "<eod>":
@@ -154,7 +160,7 @@ def _first(piece: str) -> First:
     if piece == "<eop>":
         return First.NOTHING
     for char in piece:
-        if char in STOPS or char in WIDE_STOPS or char.islower():
+        if char in STOPS or char in WIDE_STOPS or (has_case and char.islower()):
             return First.NO_START
         if _is_unspaced_letter(char):
             return First.UNSPACED_START

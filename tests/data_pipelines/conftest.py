@@ -16,6 +16,12 @@ DATA = DataConfig(batch_size=12, seq_len=64, reuse_len=32, perm_size=16, num_pre
 MEM_LEN = 48
 
 
+def prepared(texts, tokenizer, data, folder):
+    """A corpus of these files, cut into the blocks that the settings ask for."""
+    found = sources.find([str(text) for text in texts])
+    return prepare(found, None, tokenizer, folder, block_len=windows.block_len(data), validation_fraction=0.1)
+
+
 @pytest.fixture(scope="session")
 def source(tmp_path_factory):
     """Batches of permutation language modelling."""
@@ -23,11 +29,8 @@ def source(tmp_path_factory):
     text = folder / "text.txt"
     with open(sources.embedded()[0]) as novels:
         text.write_text("".join(itertools.islice(novels, 600)))
-    found = sources.find([str(text)])
-    tokenizer = Tokenizer.train(sources.read_lines(found, "strict"), 600, "english")
-    corpus = prepare(
-        found, None, tokenizer, folder / "blocks", block_len=windows.block_len(DATA), validation_fraction=0.1
-    )
+    tokenizer = Tokenizer.train(sources.read_lines(sources.find([str(text)]), "strict"), 600, "english")
+    corpus = prepared([text], tokenizer, DATA, folder / "blocks")
     return BatchSource(corpus, "train", tokenizer.is_word_start, DATA, MEM_LEN, seed=5)
 
 

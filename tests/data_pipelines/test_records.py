@@ -9,7 +9,7 @@ import pytest
 
 from data_pipelines.batches import BatchSource
 from data_pipelines.tokenizer import CLS, SEP, Tokenizer
-from tests.data_pipelines.test_batches import prepared
+from tests.data_pipelines.conftest import prepared
 from tests.data_pipelines.test_spans import FALSE_ALARM, same_distribution
 from xlnet_jax.config import DataConfig
 

@@ -85,6 +85,12 @@ def test_pieces_fill_the_goal_with_candidates_each_as_likely_as_any_other(reuse_
             assert same_distribution(counts, np.full(len(counts), counts.mean())) > FALSE_ALARM
 
 
+def test_a_window_that_is_reused_whole_has_targets_too():
+    starts, candidates, is_target = drawn("words", 64, False, None)
+    assert (is_target[:, 1:] == is_target[:, :-1])[~starts[:, 1:] & candidates[:, 1:] & candidates[:, :-1]].all()
+    assert is_target.any(1).mean() > 0.9
+
+
 def test_a_row_with_fewer_candidates_than_the_goal_gives_them_all():
     candidates = np.zeros((3, 8), bool)
     candidates[:, 2:5] = True

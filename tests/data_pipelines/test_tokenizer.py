@@ -290,6 +290,13 @@ def test_sentences_begin_behind_a_stop_and_its_quotes_at_a_word_that_is_not_lowe
     assert sentences(english, " ".join(parts)) == parts
 
 
+def test_sentences_of_lowercased_text_begin_behind_a_stop_and_its_quotes(english):
+    lowercased = Tokenizer(english.model, Settings(lower=True))
+    assert sentences(lowercased, 'He came. "So?" She went, it is 3.14. Nobody.') == [
+        "he came.", '"so?"', "she went, it is 3.14.", "nobody.",
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize(
     "parts",
     [

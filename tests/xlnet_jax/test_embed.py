@@ -116,6 +116,13 @@ def test_without_special_tokens_the_last_token_is_the_last_piece(model):
     )
 
 
+def test_rows_of_the_same_length_see_a_text_that_is_read_whole(model):
+    """A row of same_length sees as far as the memory is long, and there is none."""
+    whole = dataclasses.replace(model, model=dataclasses.replace(model.model, attn_type="uni"))
+    same = dataclasses.replace(whole, model=dataclasses.replace(whole.model, same_length=True))
+    np.testing.assert_array_equal(embed_texts(whole, TEXTS), embed_texts(same, TEXTS))
+
+
 def test_lines_come_out_as_rows_in_their_order(model, folder, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(embedding_files, "CHARS_AT_ONCE", 2048)  # as a large file is, in chunks
     out = tmp_path / "vectors.npy"

@@ -63,7 +63,7 @@ def test_the_table_has_the_lengths_of_each_checkpoint_of_the_group(folder, capsy
         lambda length: -np.stack([by_window(model, ids, length, targets) for model in models]),
         [4, 8, 12], [1.0, 0.5, 0.1], threshold=1e-9,
     )  # fmt: skip
-    assert printed.startswith(f"{TOKENS} pieces of {folder / 'text.txt'}, each given 4, 8, … 12 before it")
+    assert printed.startswith(f"{TOKENS} pieces of {folder / 'text.txt'}, with 4, 8, … 12 before each")
     rows = [[cell.strip() for cell in line.split("│")[2:-1]] for line in printed.splitlines() if line.startswith("│")]
     for row, of_shares in zip(rows, zip(*expected.values(), strict=True), strict=True):
         assert row == [f"{'>= ' if is_bound else ''}{length}" for length, is_bound in of_shares]

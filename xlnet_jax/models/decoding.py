@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, cast
 import jax
 import jax.numpy as jnp
 
-from xlnet_jax.config import ModelConfig
+from xlnet_jax.config import InputError, ModelConfig
 from xlnet_jax.models.attention import MASKED, attend_BNTH, product
 from xlnet_jax.models.backbone import with_signals
 from xlnet_jax.models.inputs import compact_inputs
@@ -45,7 +45,11 @@ class Decoder(NamedTuple):
 @functools.partial(jax.jit, static_argnums=(0, 2, 3))
 def prepare(config: ModelConfig, params: dict[str, Any], context: int, ahead: bool) -> Decoder:
     """params: of XLNetLM; context: C, positions that are kept; ahead: whether rows look at positions behind their own
-    too, as in a gap."""
+    too, as in a gap. InputError with learned positions: BERT's encoder sees all of its window always."""
+    if config.positions == "learned":
+        raise InputError(
+            "model.positions learned: tokens are written one by one with relative or sinusoidal ones alone"
+        )
 
     def as_computed(path: Any, weight: Any) -> jax.Array:
         is_float32 = any("norm" in str(key) or "output_bias" in str(key) for key in path)

@@ -119,6 +119,8 @@ def _prepare(config: FinetuneConfig, workdirs: Sequence[Workdir], console: Conso
     there = [workdir.resumes(FinetuneConfig) for workdir in workdirs]
     own = there[0] if all(there) else None
     config, start = begin_from(config.init, config, own, DEFAULTS[config.task]().model)
+    if not config.model.mem_len:  # a row of same_length sees as far as the memory is long
+        config = replace(config, model=replace(config.model, same_length=False))
     validate_finetuning(replace(config, seed=0))  # --seeds has set it
     tokenizer = tokenizer_of(start, config) if start else Tokenizer.load(workdirs[0].tokenizer)
     if config.reinitialize:
@@ -265,13 +267,21 @@ def _first_state(
 
 def _weights_of(start: Pretrained, head: HeadConfig, plan: StatePlan) -> tuple[dict[str, Any], list[str]]:
     """Those that the network takes over, and the names of those that it lacks. A head comes along where it is the same
-    one, for the same labels."""
+    one, for the same labels; without one, a summary of <cls> begins as pretraining has read pairs there."""
     wanted, given = flatten(plan.abstract.params), flatten(start.params)
+    pooler = {
+        path.replace("pair_head/pooler", "summary/projection"): array
+        for path, array in given.items()
+        if path.startswith("pair_head/pooler/") and head.summary in ("first", "last")
+    }
+    given |= pooler
     same_head = start.head is not None and (start.head.task, start.head.labels) == (head.task, head.labels)
     taken = {
         path: given[path]
         for path in wanted
-        if path in given and (path.startswith("backbone/") or same_head) and given[path].shape == wanted[path].shape
+        if path in given
+        and (path.startswith("backbone/") or same_head or path in pooler)
+        and given[path].shape == wanted[path].shape
     }
     return nest(taken), sorted({path.partition("/")[0] for path in wanted.keys() - taken.keys()})
 

@@ -1,6 +1,7 @@
 """What an evaluation found, and what its text consists of: the units in which a loss is reported."""
 
 import math
+import sys
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -53,9 +54,11 @@ class Measured:
         return self.bits_per_piece * self._pieces / max(self._count(unit), 1)
 
     @property
-    def word_perplexity(self) -> float:
-        """exp(nats of the whole text / its words): comparable between vocabularies (Dai et al. 2019, table 1)."""
-        return 2.0 ** self.bits_per("words")
+    def word_perplexity(self) -> float | None:
+        """exp(nats of the whole text / its words): comparable between vocabularies (Dai et al. 2019, table 1). None
+        where no float can hold it, as of scripts without spaces, whose lines are words."""
+        bits = self.bits_per("words")
+        return 2.0**bits if bits < sys.float_info.max_exp else None
 
     def numbers(self) -> dict[str, Any]:
         """All that there is to say, by name: of masked pieces, which are guessed together and from what is left of the

@@ -14,8 +14,8 @@ from rich.console import Console
 
 from data_pipelines.batches import BatchSource
 from data_pipelines.corpus import Corpus
-from data_pipelines.tokenizer import Tokenizer
-from xlnet_jax.config import Config, InputError
+from data_pipelines.tokenizer import MODEL_FILE, TOKENIZER_JSON, Tokenizer
+from xlnet_jax.config import FIXED_BY_WEIGHTS, Config, InputError
 from xlnet_jax.interop.pretrained import Pretrained
 from xlnet_jax.objectives.build import PretrainingObjective, objective_of
 from xlnet_jax.presets import PRESETS, with_objective
@@ -82,15 +82,10 @@ def _prepare(config: Config, console: Console) -> _Run:
         demand_wandb(config.log.wandb)
     # ---- text, tokenizer, corpus ------------------------------------------------------------------------------------
     text = Text.of(config)
-    workdir = Workdir(config.workdir or f"runs/{text.name}-{config.preset}")
+    workdir = Workdir(config.workdir or _own_folder(text.name, config))
     start = None
     if config.init:
-        config, start = begin_from(
-            config.init,
-            config,
-            workdir.resumes(Config),
-            with_objective(PRESETS[config.preset](), config.objective).model,
-        )
+        config, start = begin_from(config.init, config, workdir.resumes(Config), _defaults(config).model)
         validate(config)
     given = text.demanded_tokenizer(config, tokenizer_of(start, config) if start else None)
     given = given or text.counted_tokenizer(config, workdir)
@@ -108,6 +103,11 @@ def _prepare(config: Config, console: Console) -> _Run:
             f"{split:11} {blocks:,} blocks of {corpus.block_len:,} tokens, {blocks * corpus.block_len:,} in all"
         )
     return _Run(config, start, corpus, tokenizer, workdir)
+
+
+def _own_folder(text: str, config: Config) -> str:
+    objective = "" if config.objective == PRESETS[config.preset]().objective else f"-{config.objective}"
+    return f"runs/{text}-{config.preset}{objective}"
 
 
 def _defaults(config: Config) -> Config:
@@ -202,16 +202,18 @@ def _close(config: Config, workdir: Workdir, step: int, unigram_nats: float, con
     text: Any = {name: getattr(config, name) for name in _TEXT_SETTINGS}
     larger = {"demo": "small", "small": "base", "base": "large"}.get(config.preset, config.preset)
     bigger = with_objective(PRESETS[larger](), config.objective)
+    other = f"--objective {config.objective} " if config.objective != "plm" else ""
+    model = next(file for file in workdir.tokenizer.iterdir() if file.name in (MODEL_FILE, TOKENIZER_JSON))
     console.print(
         f"\nheld-out loss {loss:.3f} nats, {relative_to_unigram(loss, unigram_nats)}\n"
         f"  checkpoint   {workdir.checkpoints / str(step)}\n"
         f"  curves       {workdir.curves}\n"
-        f"  tokenizer    {workdir.tokenizer / 'spiece.model'}\n"
+        f"  tokenizer    {model}\n"
         f"  metrics      {workdir.metrics} and {workdir.tensorboard}\n"
         "next\n"
         f"  longer       {_command(replace(config, steps=4 * config.steps, workdir=f'{workdir.folder}-longer'))}\n"
         f"  larger       {_command(replace(bigger, **text, tokenizer=str(workdir.tokenizer)))}\n"
-        "  your text    python -m xlnet_jax.train --corpus my.txt\n"
+        f"  your text    python -m xlnet_jax.train {other}--corpus my.txt\n"
         "  settings     python -m xlnet_jax.train --help"
     )
 
@@ -222,8 +224,9 @@ def _command(config: Config) -> str:
     if config.objective != PRESETS[config.preset]().objective:
         words += ["--objective", config.objective]
     for (name, value, _), (_, preset, _) in zip(flatten(config), flatten(_defaults(config)), strict=True):
-        # A tokenizer of the user's own brings its vocabulary along.
-        if value != preset and not (name == "model.vocab-size" and config.tokenizer):
+        # A tokenizer of the user's own brings its vocabulary along; weights, their network.
+        of_weights = config.init and name.removeprefix("model.").replace("-", "_") in FIXED_BY_WEIGHTS
+        if value != preset and not (of_weights or (name == "model.vocab-size" and config.tokenizer)):
             if isinstance(value, bool):
                 group, dot, last = name.rpartition(".")
                 words += [f"--{group}{dot}{'' if value else 'no-'}{last}"]

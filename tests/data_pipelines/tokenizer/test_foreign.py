@@ -83,6 +83,14 @@ def test_decoding_gives_the_text_back(roberta):
     assert ours.decode(np.array([*ours.encode_lines([text])[0], SEP, CLS, EOD])) == text
 
 
+def test_sentences_begin_behind_a_stop_in_lowercased_text_too(bert, roberta):
+    for folder in (bert, roberta):
+        tokenizer = Tokenizer.load(folder)
+        (ids,) = tokenizer.encode_lines(["It is said. She was old."])
+        (cut,) = np.flatnonzero(tokenizer.sentence_starts(ids))
+        assert tokenizer.decode(ids[cut:]).strip().lower() == "she was old."
+
+
 def test_an_unknown_word_is_named(bert):
     ours = Tokenizer.load(bert)
     (pieces,) = ours.encode_pieces(["the ☃ was"])

@@ -3,6 +3,7 @@ ways."""
 
 import dataclasses
 import json
+import types
 
 import jax
 import numpy as np
@@ -11,13 +12,15 @@ import pytest
 import xlnet_jax
 from tests.xlnet_jax.random_models import BERT, HEADS, ROBERTA, random_model
 from xlnet_jax.config import HeadConfig, InputError
-from xlnet_jax.interop.weights import flatten
+from xlnet_jax.interop.weights import abstract_params, flatten, nest
 from xlnet_jax.models.inputs import text_inputs
 from xlnet_jax.models.pairs import PairHead
 from xlnet_jax.presets import PRESETS, demo, with_objective
 from xlnet_jax.rules import validate
 from xlnet_jax.tasks.defaults import DEFAULTS
+from xlnet_jax.tasks.run import _weights_of
 from xlnet_jax.training.initial import begin_from, params_of
+from xlnet_jax.training.state import StatePlan
 
 torch = pytest.importorskip("torch", reason="needs the extra [bench]: pip install -e '.[bench]'")
 transformers = pytest.importorskip("transformers", reason="needs the extra [bench]: pip install -e '.[bench]'")
@@ -256,6 +259,17 @@ def test_finetuning_takes_their_network(bert_folder):
     config, loaded = begin_from(str(bert_folder), defaults, None, defaults.model)
     assert config.model.positions == "learned"
     assert loaded.model.mem_len == config.model.mem_len == 0
+
+
+@pytest.mark.parametrize(("summary", "taken"), [("last", True), ("mean", False)])
+def test_a_summary_of_cls_begins_with_their_pooler(bert_folder, summary, taken):
+    loaded, head = xlnet_jax.load(bert_folder), HeadConfig("classification", 3, summary)
+    plan = StatePlan(types.SimpleNamespace(params=nest(abstract_params(loaded.model, head))), None)
+    params, drawn = _weights_of(loaded, head, plan)
+    assert drawn == (["logits"] if taken else ["logits", "summary"])
+    if taken:
+        pooler = loaded.params["pair_head"]["pooler"]
+        np.testing.assert_array_equal(params["summary"]["projection"]["kernel"], pooler["kernel"])
 
 
 def test_presets_are_as_large_as_theirs():

@@ -69,9 +69,9 @@ def test_places_and_segments_count_and_unknown_segments_are_the_first(lm):
     plain = lm(text_inputs(IDS))[0]
     mirrored = lm(text_inputs(IDS[:, ::-1]))[0][:, ::-1]
     assert np.abs(plain - mirrored).max() > 1e-2
-    second, third = (lm(text_inputs(IDS, segment_ids_BL=np.full_like(IDS, s)))[0] for s in (1, 2))
+    second, unknown = (lm(text_inputs(IDS, segment_ids_BL=np.full_like(IDS, s)))[0] for s in (1, 3))
     assert np.abs(plain - second).max() > 1e-2
-    np.testing.assert_array_equal(plain, third)
+    np.testing.assert_array_equal(plain, unknown)
 
 
 def test_what_learned_places_do_not_have_is_refused():

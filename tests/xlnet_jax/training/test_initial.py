@@ -15,6 +15,7 @@ from xlnet_jax.config import InputError
 from xlnet_jax.interop.weights import flatten
 from xlnet_jax.presets import demo
 from xlnet_jax.training.initial import begin_from
+from xlnet_jax.training.pretrain import _command
 
 STANDING = ("--optimizer.learning-rate", "1e-20")  # no step moves anything
 
@@ -95,3 +96,13 @@ def test_a_run_goes_on_when_its_source_is_gone_or_spelled_otherwise(tmp_path, st
     shutil.rmtree(tmp_path / "source")
     assert run_from(tmp_path / "source", text, tmp_path / "next", *settings, "--steps", "5") == 0
     assert (tmp_path / "next" / "checkpoints" / "5").is_dir()
+
+
+def test_what_is_proposed_to_run_longer_can_be_given():
+    """The network comes with the weights: a command line that names it is refused."""
+    config = dataclasses.replace(
+        demo(), init="weights", model=dataclasses.replace(demo().model, d_model=64, dropout=0.1)
+    )
+    words = _command(config).split()
+    assert "--model.d-model" not in words
+    assert words[-4:] == ["--init", "weights", "--model.dropout", "0.1"]

@@ -16,6 +16,7 @@ from tests.xlnet_jax.training.tiny_run import arguments, assert_same, state_of
 from xlnet_jax import InputError, convert, evaluate, factorize, finetune, train
 from xlnet_jax.config import ReplacedConfig
 from xlnet_jax.interop.weights import flatten
+from xlnet_jax.objectives import left_to_right
 from xlnet_jax.objectives.fill_in import fill_in
 from xlnet_jax.presets import demo, with_objective
 from xlnet_jax.rules import validate
@@ -75,6 +76,21 @@ def test_every_token_behind_the_first_of_a_block_is_predicted_once(causal, causa
     np.testing.assert_array_equal(np.sort(predicted), np.sort(tokens[:, 1:].ravel()))
 
 
+def test_the_rows_of_a_host_are_those_of_the_whole_evaluation(causal, causal_batches):
+    run, rows = Run.of(causal.folder), np.array([1, 4, 5])
+    of_host = held_out_batches(run.corpus(), run.corpus().tokenizer, run.config, rows)
+    for ours, whole in zip(of_host, causal_batches, strict=True):
+        for name in whole:
+            np.testing.assert_array_equal(ours[name], whole[name][rows])
+
+
+def test_a_causal_loss_is_that_of_reading_each_block_alone_in_segments(causal, tmp_path):
+    found, model, run = measured(tmp_path, causal.folder), xlnet_jax.load(causal.folder), Run.of(causal.folder)
+    tokens, _ = run.corpus().read("validation", np.arange(run.corpus().num_blocks("validation")))
+    log_probs = [left_to_right.with_memory(model, ids, segment_len=32, mem_len=16) for ids in tokens]
+    assert found["loss"] == pytest.approx(-np.concatenate(log_probs).mean(), abs=1e-5)
+
+
 def test_a_causal_loss_is_told_in_the_units_of_the_literature(causal, causal_batches, tmp_path, capsys):
     found = measured(tmp_path, causal.folder)
     assert found["loss"] == pytest.approx(last_held_out(causal.folder)["loss"], abs=1e-6)
@@ -107,6 +123,13 @@ def test_an_end_of_a_document_counts_as_a_word_of_one_character():
     assert told.bits_per("characters") == pytest.approx(7 / (9 + 1))
     assert told.bits_per("bytes") == pytest.approx(7 / (12 + 1))
     assert told.word_perplexity == pytest.approx(2 ** (7 / (2 + 1)))
+
+
+def test_text_without_spaces_has_no_perplexity_of_words():
+    content = Content(pieces=3000, characters=3000, bytes=9000, words=1, unknown=0, documents=1)
+    told = Measured("clm", math.log(2), 3001, 0.0, 1, content, {})
+    assert told.numbers()["word_perplexity"] is None
+    assert "a word" not in next(evaluate._units(told))
 
 
 def test_a_causal_checkpoint_is_evaluated_with_another_memory_than_in_training(causal, tmp_path, capsys):

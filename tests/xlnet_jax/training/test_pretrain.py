@@ -194,6 +194,12 @@ def test_a_command_that_is_proposed_is_read_as_the_settings_that_it_is_of(words)
     assert cli.parse_config(shlex.split(pretrain._command(config))[3:], "train", "") == config
 
 
+def test_runs_of_other_objectives_have_folders_of_their_own():
+    words = [["--objective", "plm"], ["--objective", "clm"], ["--preset", "bert-base"], ["--objective", "mlm"]]
+    folders = [pretrain._own_folder("austen", cli.parse_config(each, "train", "")) for each in words]
+    assert folders == [f"runs/austen-{name}" for name in ("demo", "demo-clm", "bert-base", "demo-mlm")]
+
+
 def test_another_tokenizer_is_refused(straight, text, tmp_path):
     from data_pipelines.tokenizer import Tokenizer
 
