@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from xlnet_jax.config import Config, DataConfig, ModelConfig
-from xlnet_jax.models.generator import generator_of
+from xlnet_jax.presets import generator_of
 
 
 def objective_contradictions(config: Config) -> Iterator[str]:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from xlnet_jax.config import Config
-from xlnet_jax.models.generator import generator_of
+from xlnet_jax.presets import generator_of
 
 
 class MultiplyAdds(NamedTuple):

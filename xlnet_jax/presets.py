@@ -238,3 +238,17 @@ def with_objective(config: Config, objective: Objective) -> Config:
         model=replace(model, attn_type="uni", num_segments=0),
         data=replace(data, window="text", reuse_len=data.seq_len, num_predict=None, bidirectional=False),
     )
+
+
+def generator_of(config: Config) -> ModelConfig:
+    """The sizes of rtd's generator: a narrower network of as many layers, one head at the least, whose embeddings are
+    those of config.model (Clark et al. 2020, section 3.2)."""
+    model, share = config.model, config.rtd.generator_share
+    width, shared = round(share * model.d_model), model.embedding_width or model.d_model
+    return replace(
+        model,
+        d_model=width,
+        num_heads=max(1, round(share * model.num_heads)),
+        d_ff=max(1, round(share * model.d_ff)),
+        embedding_width=None if shared == width else shared,
+    )

@@ -11,10 +11,10 @@ import optax
 from xlnet_jax.config import Config, ModelConfig
 from xlnet_jax.models.bert import BertLM
 from xlnet_jax.models.detector import BertDetector
-from xlnet_jax.models.generator import generator_of
 from xlnet_jax.models.inputs import text_inputs
 from xlnet_jax.objectives.language_model import LanguageModel, cross_entropy_BP, inputs_of
 from xlnet_jax.objectives.objective import DeviceBatch, Scored, apply
+from xlnet_jax.presets import generator_of
 
 SHARED = ("word_embedding", "position_embedding", "segment_embedding", "embedding_norm")
 """What the generator has of the network (section 3.2; the paper's code shares all that makes an embedding)."""

@@ -12,10 +12,9 @@ from xlnet_jax.config import Config, DataConfig, ModelConfig, ReplacedConfig
 from xlnet_jax.interop.weights import flatten
 from xlnet_jax.models.bert import BertLM
 from xlnet_jax.models.detector import BertDetector
-from xlnet_jax.models.generator import generator_of
 from xlnet_jax.models.inputs import text_inputs
 from xlnet_jax.objectives.replaced import SHARED, ReplacedTokenDetection, sampled_BP
-from xlnet_jax.presets import with_objective
+from xlnet_jax.presets import generator_of, with_objective
 from xlnet_jax.rules import validate
 from xlnet_jax.training import sharding
 
