@@ -22,6 +22,7 @@ import tyro
 
 from data_pipelines.quiet_tensorflow import keep_tensorflow_quiet
 from xlnet_jax.config import FIXED_BY_WEIGHTS, Config, InputError, Objective
+from xlnet_jax.objective_rules import unread
 from xlnet_jax.presets import PRESETS, with_objective
 from xlnet_jax.rules import validate
 from xlnet_jax.settings import GONE, flatten
@@ -42,9 +43,14 @@ def parse_config(argv: Sequence[str], prog: str, description: str) -> Config:
     """The settings of a run from a command line, starting from its --preset and --objective; checked against each
     other.
 
-    Raises InputError on what cannot be read; prints and exits on --help.
+    Raises InputError on what cannot be read, or would change nothing; prints and exits on --help.
     """
-    return parse_config_as(Config, argv, prog, description)
+    config = parse_config_as(Config, argv, prog, description)
+    named = _named(argv)
+    for name, why in unread(config):
+        if f"--{name}" in named:
+            raise InputError(f"{name} changes nothing: {why}; leave it out")
+    return config
 
 
 def parse_config_as(kind: type[C], argv: Sequence[str], prog: str, description: str) -> C:
@@ -151,10 +157,14 @@ def named_default(argv: Sequence[str], flag: str, defaults: Mapping[str, Callabl
 
 def refuse_fixed(argv: Sequence[str]) -> None:
     """InputError where a setting of the network stands beside --init, whose weights have settled it."""
-    words = {word.partition("=")[0].replace("_", "-").replace(".no-", ".") for word in argv}
+    named = _named(argv)
     for name in FIXED_BY_WEIGHTS:
-        if (flag := f"--model.{name.replace('_', '-')}") in words:
+        if (flag := f"--model.{name.replace('_', '-')}") in named:
             raise InputError(f"{flag} comes with the weights of --init: leave it out")
+
+
+def _named(argv: Sequence[str]) -> set[str]:
+    return {word.partition("=")[0].replace("_", "-").replace(".no-", ".") for word in argv}
 
 
 def _unknown_setting(word: str, parsed: Any) -> str:

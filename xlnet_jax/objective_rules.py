@@ -21,6 +21,23 @@ def objective_contradictions(config: Config) -> Iterator[str]:
     yield from {"plm": _plm, "mlm": _mlm, "clm": _clm, "rtd": _rtd}[config.objective](config)
 
 
+def unread(config: Config) -> Iterator[tuple[str, str]]:
+    """(setting, why it changes nothing beside the others)."""
+    model, data, objective = config.model, config.data, f"--objective {config.objective}"
+    if config.objective != "mlm":
+        yield from ((f"data.{name}", f"{objective} replaces no piece") for name in ("mask-share", "random-share"))
+    if config.objective == "clm":
+        yield "data.targets", f"{objective} predicts every piece"
+    if config.objective == "clm" or data.targets != "spans":
+        drawn = f"{objective} draws none" if config.objective == "clm" else f"data.targets {data.targets} has none"
+        yield from ((f"data.{name}", f"it is of spans, and {drawn}") for name in ("span-unit", "span-max"))
+    if model.positions != "learned":
+        why = f"it is of learned positions, and model.positions is {model.positions}"
+        yield from ((f"model.{name}", why) for name in ("max-positions", "position-offset"))
+    if model.positions != "relative":
+        yield "model.untie-r", f"it is of relative positions, and model.positions is {model.positions}"
+
+
 def _learned_positions(config: Config) -> Iterator[str]:
     if config.objective not in ("mlm", "rtd"):
         others = "relative ones" if config.objective == "plm" else "relative or sinusoidal ones"

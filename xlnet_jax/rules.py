@@ -91,6 +91,13 @@ def _finite(config: Any) -> Iterator[str]:
             yield f"{name} {value} must be a finite number"
 
 
+def _countable(config: Any) -> Iterator[str]:
+    """On a device whole numbers have 32 bits."""
+    for name, value, _ in flatten(config):
+        if isinstance(value, int) and abs(value) >= 2**31:
+            yield f"{name} {value} must be below 2^31"
+
+
 def _contradictions(config: Config) -> Iterator[str]:
     yield from run_contradictions(config)
     yield from objective_contradictions(config)
@@ -135,6 +142,7 @@ def run_contradictions(config: RunConfig) -> Iterator[str]:
     yield from _profile(config)
     if not 0 <= config.seed < 2**31:
         yield f"seed {config.seed} must be in [0, 2^31)"
+    yield from _countable(config)
 
 
 def traced_updates(profile: str | None) -> range:
@@ -247,6 +255,8 @@ def _num_predict(num_predict: int, data: DataConfig) -> Iterator[str]:
     if data.reuse_len == 0:
         if num_predict > (text := new - WINDOW_SPECIALS[data.window]):
             yield f"data.num-predict {num_predict} is more than the {text} tokens of text in a window"
+    elif not limit:
+        yield f"data.num-predict {num_predict}: the window is reused whole, with no part for half of them; give None"
     elif half > limit:
         yield (
             f"data.num-predict {num_predict} is more than the window can hold: {half} targets fall into each "

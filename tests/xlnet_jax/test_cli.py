@@ -75,6 +75,25 @@ def test_a_mistake_is_one_line_that_names_it(argv, message):
     assert "│" not in str(mistake.value)
 
 
+UNREAD = [
+    ("plm", "data.mask-share", "0.5", "--objective plm replaces no piece"),
+    ("clm", "data.targets", "words", "--objective clm predicts every piece"),
+    ("mlm", "data.span-max", "3", "it is of spans, and data.targets pieces has none"),
+    ("mlm", "model.max-positions", "64", "it is of learned positions, and model.positions is relative"),
+]
+
+
+@pytest.mark.parametrize(("objective", "name", "value", "why"), UNREAD)
+def test_a_setting_that_would_change_nothing_is_not_passed_over(objective, name, value, why):
+    with pytest.raises(InputError, match=f"{name} changes nothing: {why}; leave it out"):
+        parse("--objective", objective, f"--{name}", value)
+
+
+def test_more_than_a_device_counts_is_refused():
+    with pytest.raises(InputError, match=r"steps 4000000000 must be below 2\^31"):
+        parse("--steps", "4000000000")
+
+
 @pytest.mark.parametrize(
     ("error", "code", "line"),
     [

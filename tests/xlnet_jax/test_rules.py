@@ -24,6 +24,7 @@ CONTRADICTIONS = [
     ),
     ("data", {"num_predict": 130}, "data.num-predict 130 is more than the window can hold: 65 targets .* at most 128"),
     ("data", {"num_predict": 0}, "data.num-predict 0 must be at least 1"),
+    ("data", {"window": "text", "seq_len": 64}, "data.num-predict 22: the window is reused whole, .* give None"),
     ("data", {"weights": (0.7, 0.2)}, "data.weights 0.7, 0.2 sum to 0.9, not 1"),
     ("data", {"weights": (1.5, -0.5)}, "data.weights 1.5, -0.5 must be positive: leave out the source"),
     ("data", {"weights": (float("nan"), 1.0)}, "data.weights nan, 1 must be positive"),

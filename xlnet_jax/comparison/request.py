@@ -114,6 +114,8 @@ def _contradictions(request: CompareConfig) -> Iterable[str]:
         if task == "ranking":
             yield "--tasks ranking: its documents, queries and judgements are no folder of examples; finetune ranks"
     tasks = [word.partition("=")[0] for word in request.tasks]
+    if request.finetune and not tasks:
+        yield f"--finetune {' '.join(request.finetune)}: there is nothing to finetune on; name --tasks"
     for flag, values in (("objectives", request.objectives), ("seeds", request.seeds), ("tasks", tasks)):
         if len(set(values)) < len(values) or not (values or flag == "tasks"):
             yield f"--{flag} {' '.join(map(str, values))}: give one or more, each once"

@@ -57,6 +57,7 @@ def test_a_task_whose_folder_moved_is_named(examples):
         ("--objectives plm,mlmm --budget 1", "--objectives mlmm: did you mean mlm?"),
         ("--objectives plm plm --budget 1", "--objectives plm plm: give one or more, each once"),
         ("--objectives plm", "--budget 0: give the tokens that each contender may cost, as 2e6"),
+        (GOOD + " --finetune steps=3", "--finetune steps=3: there is nothing to finetune on; name --tasks"),
         ("--budget -3 --equal operations", "--budget -3: give the operations that each contender may cost"),
         (GOOD + " --seeds 1 1", "--seeds 1 1: give one or more, each once"),
         (GOOD + " --seeds -1", "--seeds -1 must be in [0, 2^31)"),
