@@ -24,7 +24,7 @@ def objective_contradictions(config: Config) -> Iterator[str]:
 def unread(config: Config) -> Iterator[tuple[str, str]]:
     """(setting, why it changes nothing beside the others)."""
     model, data, objective = config.model, config.data, f"--objective {config.objective}"
-    if config.objective != "mlm":
+    if config.objective in ("plm", "clm"):
         yield from ((f"data.{name}", f"{objective} replaces no piece") for name in ("mask-share", "random-share"))
     if config.objective == "clm":
         yield "data.targets", f"{objective} predicts every piece"
