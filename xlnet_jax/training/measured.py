@@ -1,6 +1,7 @@
 """What an evaluation found, and what its text consists of: the units in which a loss is reported."""
 
 import math
+import sys
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -54,8 +55,10 @@ class Measured:
 
     @property
     def word_perplexity(self) -> float:
-        """exp(nats of the whole text / its words): comparable between vocabularies (Dai et al. 2019, table 1)."""
-        return 2.0 ** self.bits_per("words")
+        """exp(nats of the whole text / its words): comparable between vocabularies (Dai et al. 2019, table 1). Infinite
+        where a float does not hold it, as of text that is not parted by spaces."""
+        bits = self.bits_per("words")
+        return 2.0**bits if bits < sys.float_info.max_exp else math.inf
 
     def numbers(self) -> dict[str, Any]:
         """All that there is to say, by name: of masked pieces, which are guessed together and from what is left of the
@@ -66,7 +69,10 @@ class Measured:
             return found | {"pseudo_perplexity": self.perplexity}
         found |= {"perplexity": self.perplexity, "bits_per_piece": self.bits_per_piece}
         found |= {f"bits_per_{unit[:-1]}": self.bits_per(unit) for unit in ("characters", "bytes", "words")}
-        return found | {"word_perplexity": self.word_perplexity} if self.objective == "clm" else found
+        if self.objective != "clm":
+            return found
+        # JSON has no infinity.
+        return found | {"word_perplexity": self.word_perplexity if math.isfinite(self.word_perplexity) else None}
 
     @property
     def _pieces(self) -> int:

@@ -121,6 +121,14 @@ def test_an_end_of_a_document_counts_as_a_word_of_one_character():
     assert told.word_perplexity == pytest.approx(2 ** (7 / (2 + 1)))
 
 
+def test_a_text_without_spaces_has_no_perplexity_a_word_that_a_float_holds():
+    content = Content(pieces=1200, characters=1200, bytes=3600, words=1, unknown=0, documents=0)
+    told = Measured("clm", math.log(2), 1200, 0.0, 1, content, {})
+    assert told.word_perplexity == math.inf
+    assert told.numbers()["word_perplexity"] is None
+    assert told.numbers()["bits_per_word"] == pytest.approx(1200)
+
+
 def test_a_causal_checkpoint_is_evaluated_with_another_memory_than_in_training(causal, tmp_path, capsys):
     """Transformer-XL's eval.py: shorter segments beside a longer memory, every row seeing the same length."""
     words = ("--data.seq-len", "16", "--mem-len", "48", "--same-length", "--clamp-len", "40")
