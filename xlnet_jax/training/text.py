@@ -101,8 +101,12 @@ class Text:
         return tokenizer
 
     def find_corpus(self, config: Config, tokenizer: Tokenizer, workdir: Workdir) -> Corpus:
-        """The prepared corpus, or the one in the workdir, which is made where it is not there yet."""
-        return self.prepared or prepare(
+        """The prepared corpus, or the one in the workdir, which is made where it is not there yet. InputError where the
+        blocks of the prepared one, which may be shorter than the settings speak of, never fill the memory."""
+        if self.prepared:
+            _demand_memory(self.prepared, config)
+            return self.prepared
+        return prepare(
             self.train,
             self.validation,
             tokenizer,
@@ -110,4 +114,15 @@ class Text:
             block_len=windows.block_len(config.data),
             validation_fraction=config.data.validation_fraction,
             errors=config.corpus_errors,
+        )
+
+
+def _demand_memory(corpus: Corpus, config: Config) -> None:
+    held = windows.steps_per_block(corpus.block_len, config.data)
+    carried = (held - 1) * config.data.reuse_len
+    if held > 0 and config.model.mem_len > carried:
+        raise InputError(
+            f"model.mem-len {config.model.mem_len} can never be filled: the {held} windows in a block of corpus "
+            f"{corpus.folder}, of {corpus.block_len} tokens, carry at most {carried} positions; lower it, or prepare "
+            f"blocks of {windows.block_len(config.data)}"
         )
