@@ -101,10 +101,9 @@ class Text:
         return tokenizer
 
     def find_corpus(self, config: Config, tokenizer: Tokenizer, workdir: Workdir) -> Corpus:
-        """The prepared corpus, or the one in the workdir, which is made where it is not there yet. InputError where the
-        blocks of the prepared one, which may be shorter than the settings speak of, never fill the memory."""
+        """The prepared corpus, or the one in the workdir, which is made where it is not there yet."""
         if self.prepared:
-            _demand_memory(self.prepared, config)
+            demand_memory(self.prepared, config)
             return self.prepared
         return prepare(
             self.train,
@@ -117,7 +116,8 @@ class Text:
         )
 
 
-def _demand_memory(corpus: Corpus, config: Config) -> None:
+def demand_memory(corpus: Corpus, config: Config) -> None:
+    """InputError where the blocks of a corpus never fill the memory: they may be shorter than the settings speak of."""
     held = windows.steps_per_block(corpus.block_len, config.data)
     carried = (held - 1) * config.data.reuse_len
     if held > 0 and config.model.mem_len > carried:
