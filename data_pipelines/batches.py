@@ -64,7 +64,7 @@ class BatchSource:
             raise InputError(
                 f"corpus {self.corpus.folder}: its blocks of {self.corpus.block_len} tokens cannot hold a window: "
                 f"data.seq-len {self.data.seq_len} with data.reuse-len {self.data.reuse_len} needs "
-                f"{windows.block_len(self.data)}"
+                f"{windows.block_len(self.data)} for data.windows-per-block {self.data.windows_per_block}"
             )
         if self.split == "train":
             self._check_sources()

@@ -178,11 +178,14 @@ def _opened(out: str | None) -> Iterator[IO[str]]:
 
 def _measure(options: Evaluate, argv: Sequence[str], pretrained: Pretrained, run: Run | None, status: Status) -> None:
     from xlnet_jax.training.evaluation import evaluate
+    from xlnet_jax.training.text import demand_memory
 
     config = _settings(options, argv, pretrained, run)
     if options.dtype:
         pretrained = dataclasses.replace(pretrained, model=replace(pretrained.model, dtype=options.dtype))
     with _corpus(options, config, pretrained, run) as (corpus, name):
+        if options.mem_len is not None:
+            demand_memory(corpus, config)
         counts_V, known = _known(corpus, run)
         found = evaluate(
             pretrained, corpus, config, counts_V, lambda number, of: status.update(f"batch {number:,} of {of:,}")

@@ -17,6 +17,7 @@ from data_pipelines.corpus import Corpus
 from data_pipelines.tokenizer import MODEL_FILE, TOKENIZER_JSON, Tokenizer
 from xlnet_jax.config import FIXED_BY_WEIGHTS, Config, InputError
 from xlnet_jax.interop.pretrained import Pretrained
+from xlnet_jax.objective_rules import unread
 from xlnet_jax.objectives.build import PretrainingObjective, objective_of
 from xlnet_jax.presets import PRESETS, with_objective
 from xlnet_jax.rules import validate
@@ -219,14 +220,19 @@ def _close(config: Config, workdir: Workdir, step: int, unigram_nats: float, con
 
 
 def _command(config: Config) -> str:
-    """The command line of these settings: the preset, the objective, and what differs from them."""
+    """The command line of these settings: the preset, the objective, and what differs from them and is read."""
+    passed_over = {name for name, _ in unread(config)}
     words = ["python", "-m", "xlnet_jax.train", "--preset", config.preset]
     if config.objective != PRESETS[config.preset]().objective:
         words += ["--objective", config.objective]
     for (name, value, _), (_, preset, _) in zip(flatten(config), flatten(_defaults(config)), strict=True):
         # A tokenizer of the user's own brings its vocabulary along; weights, their network.
         of_weights = config.init and name.removeprefix("model.").replace("-", "_") in FIXED_BY_WEIGHTS
-        if value != preset and not (of_weights or (name == "model.vocab-size" and config.tokenizer)):
+        if (
+            value != preset
+            and name not in passed_over
+            and not (of_weights or (name == "model.vocab-size" and config.tokenizer))
+        ):
             if isinstance(value, bool):
                 group, dot, last = name.rpartition(".")
                 words += [f"--{group}{dot}{'' if value else 'no-'}{last}"]

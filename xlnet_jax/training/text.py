@@ -102,7 +102,10 @@ class Text:
 
     def find_corpus(self, config: Config, tokenizer: Tokenizer, workdir: Workdir) -> Corpus:
         """The prepared corpus, or the one in the workdir, which is made where it is not there yet."""
-        return self.prepared or prepare(
+        if self.prepared:
+            demand_memory(self.prepared, config)
+            return self.prepared
+        return prepare(
             self.train,
             self.validation,
             tokenizer,
@@ -110,4 +113,16 @@ class Text:
             block_len=windows.block_len(config.data),
             validation_fraction=config.data.validation_fraction,
             errors=config.corpus_errors,
+        )
+
+
+def demand_memory(corpus: Corpus, config: Config) -> None:
+    """InputError where the blocks of a corpus never fill the memory: they may be shorter than the settings speak of."""
+    held = windows.steps_per_block(corpus.block_len, config.data)
+    carried = (held - 1) * config.data.reuse_len
+    if held > 0 and config.model.mem_len > carried:
+        raise InputError(
+            f"model.mem-len {config.model.mem_len} can never be filled: the {held} windows in a block of corpus "
+            f"{corpus.folder}, of {corpus.block_len} tokens, carry at most {carried} positions; lower it, or prepare "
+            f"blocks of {windows.block_len(config.data)}"
         )

@@ -142,6 +142,10 @@ def test_a_causal_checkpoint_is_evaluated_with_another_memory_than_in_training(c
     assert longer["loss"] != none["loss"]
     with pytest.raises(InputError, match=r"model\.mem-len 999 can never be filled"):
         evaluate.main([str(causal.folder), "--mem-len", "999"])
+    with pytest.raises(
+        InputError, match=r"model\.mem-len 999 can never be filled: the \d+ windows in a block of corpus"
+    ):
+        evaluate.main([str(causal.folder), "--mem-len", "999", "--data.windows-per-block", "999"])
 
 
 def test_a_causal_checkpoint_is_not_measured_as_what_it_is_not(causal):

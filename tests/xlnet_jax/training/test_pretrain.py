@@ -13,7 +13,7 @@ from data_pipelines import sources
 from tests.xlnet_jax.training.tiny_run import arguments, assert_same, records_of, state_of
 from xlnet_jax import cli, train
 from xlnet_jax.config import InputError
-from xlnet_jax.presets import demo
+from xlnet_jax.presets import demo, with_objective
 from xlnet_jax.training import pretrain
 from xlnet_jax.training.workdir import Workdir
 
@@ -238,3 +238,10 @@ def test_a_workdir_that_is_in_use_is_refused_and_its_process_named(straight, tex
     holder.claim(cli.parse_config(arguments(text, straight), "train", ""))
     with pytest.raises(InputError, match=rf"is in use by process {os.getpid()} on .*: wait, or give another"):
         train.main(arguments(text, straight))
+
+
+def test_a_proposed_command_gives_no_setting_that_would_change_nothing():
+    config = with_objective(replace(demo(), data=replace(demo().data, span_max=3, batch_size=8)), "clm")
+    words = shlex.split(pretrain._command(config))
+    assert words[3:] == ["--preset", "demo", "--objective", "clm", "--data.batch-size", "8"]
+    assert cli.parse_config(words[3:], "train", "").data.batch_size == 8

@@ -104,6 +104,19 @@ def test_several_texts_are_read_by_their_weights(folder, tmp_path):
         assert sum(b < first for b in blocks) / len(blocks) == pytest.approx(share, abs=0.01)
 
 
+def test_blocks_that_never_fill_the_memory_are_refused(folder, tmp_path):
+    data = replace(demo().data, seq_len=32, reuse_len=16, perm_size=16, num_predict=6)
+    tokenizer, workdir = Tokenizer.load(folder / "tokenizer"), Workdir(tmp_path / "run")
+    config = settings(folder / "corpus", data=data, model=replace(demo().model, mem_len=48))
+    text = Text.of(config)
+    assert text.find_corpus(config, tokenizer, workdir).block_len == 78
+    config = replace(config, model=replace(config.model, mem_len=49))
+    with pytest.raises(
+        InputError, match=r"model\.mem-len 49 can never be filled: the 4 windows .* at most 48 positions"
+    ):
+        text.find_corpus(config, tokenizer, workdir)
+
+
 def test_training_starts_from_a_prepared_corpus_and_goes_on(folder, tmp_path, capsys):
     tiny = """--preset demo --model.num-layers 1 --model.d-model 16 --model.num-heads 1 --model.d-head 16
         --model.d-ff 16 --model.mem-len 16 --data.batch-size 8 --data.seq-len 32 --data.reuse-len 16 --data.perm-size 16
