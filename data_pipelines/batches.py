@@ -41,7 +41,7 @@ class Visit:
 
     tokens: np.ndarray  # int32 [B, S]
     cuts: np.ndarray  # bool [B, S], A may be cut from B before this token
-    partner_tokens: np.ndarray  # int32 [B, S], where a random B comes from
+    partner_tokens: np.ndarray  # int32 [B, S], where a random B comes from; no rows where windows have no B
     partner_cuts: np.ndarray  # bool [B, S]
     is_reversed: np.ndarray  # bool [B]
     blocks: np.ndarray  # int64 [B], their numbers
@@ -109,11 +109,17 @@ class BatchSource:
         # Held-out text of its own may have other sources.
         return Mixture(blocks, weights if len(weights) == len(blocks) else (), self.seed)
 
+    @property
+    def _has_partners(self) -> bool:
+        """Whether windows have a B that may come from another block."""
+        return self.data.window == "pairs"
+
     def read_visit(self, visit: int, rows: Rows) -> Visit:
         """The blocks of `rows` (of the global batch, ascending) in one visit, by one read."""
         own, partner, is_reversed = self.assign(visit, rows)
-        tokens, starts = self.corpus.read(self.split, np.concatenate([own, partner]))
-        flip = np.concatenate([is_reversed, is_reversed])[:, None]
+        blocks = np.concatenate([own, partner]) if self._has_partners else own
+        tokens, starts = self.corpus.read(self.split, blocks)
+        flip = np.resize(is_reversed, len(blocks))[:, None]  # partners are read as their rows are
         tokens = np.where(flip, tokens[:, ::-1], tokens)
         cuts = starts > 0
         # A cut before a token is, read backwards, a cut before its neighbour.
@@ -188,7 +194,8 @@ class BatchSource:
         per_block, block_len = self.steps_per_block, self.corpus.block_len
         spec = {k: tf.TensorSpec(v.shape, v.dtype) for k, v in self.batch_at(start, rows).items()}
         visit_fields = [tf.int32, tf.bool, tf.int32, tf.bool, tf.bool, tf.int64]
-        visit_shapes = [[len(rows), block_len]] * 4 + [[len(rows)]] * 2
+        own, partners = [len(rows), block_len], [len(rows) * self._has_partners, block_len]
+        visit_shapes = [own, own, partners, partners, [len(rows)], [len(rows)]]
 
         def read(visit: np.ndarray) -> list[np.ndarray]:
             try:

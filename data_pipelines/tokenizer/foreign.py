@@ -87,10 +87,6 @@ class ForeignPieces:
     def id_to_piece(self, i: int) -> str:
         return self._pieces[i]
 
-    def is_byte(self, i: int) -> bool:
-        """Pieces of bytes are given as the text they are of."""
-        return False
-
     def piece_to_id(self, piece: str) -> int:
         return self._ids.get(piece, UNK)
 

@@ -371,3 +371,13 @@ def source_blocks(corpus, *blocks, weights=()):
     names = tuple(f"source{i}" for i in range(len(blocks)))
     few.manifest = dataclasses.replace(few.manifest, splits=splits, sources=names, weights=weights)
     return few
+
+
+@pytest.mark.parametrize(("form", "blocks_a_row"), [("clm", 1), ("mlm with memory", 2)])
+def test_a_partner_is_read_only_where_windows_have_a_b(source, form, blocks_a_row, monkeypatch):
+    asked, read = [], type(source.corpus).read
+    monkeypatch.setattr(
+        type(source.corpus), "read", lambda corpus, split, blocks: asked.extend(blocks) or read(corpus, split, blocks)
+    )
+    formed(source, **FORMS[form]).read_visit(0, range(3))
+    assert len(asked) == 3 * blocks_a_row
