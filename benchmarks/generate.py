@@ -22,12 +22,12 @@ import numpy as np
 
 import xlnet_jax
 from data_pipelines.tokenizer import EOD, SPECIAL_PIECES
-from xlnet_jax.config import ModelConfig
-from xlnet_jax.interop.pretrained import Pretrained
+from xlnet_jax.checkpoints.pretrained import Pretrained
+from xlnet_jax.inference.blanks import Blanks, Kind
+from xlnet_jax.inference.generation import CHUNK, Generator, Sampling
 from xlnet_jax.interop.weights import initial_params
-from xlnet_jax.objectives.blanks import Blanks, Kind
-from xlnet_jax.objectives.generation import CHUNK, Generator, Sampling
-from xlnet_jax.presets import PRESETS
+from xlnet_jax.objectives.presets import PRESETS
+from xlnet_jax.settings.config import ModelConfig
 
 PROMPT = 50
 CORES = len(os.sched_getaffinity(0))

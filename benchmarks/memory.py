@@ -19,11 +19,10 @@ import numpy as np
 
 import xlnet_jax
 from data_pipelines import sources, texts
-from xlnet_jax import cli
-from xlnet_jax.config import InputError
-from xlnet_jax.interop.pretrained import Pretrained
-from xlnet_jax.objectives.left_to_right import by_window, with_memory
-from xlnet_jax.objectives.query_stream import on_device, vocabulary_tokenizer
+from xlnet_jax.api import command
+from xlnet_jax.checkpoints.pretrained import Pretrained, on_device, vocabulary_tokenizer
+from xlnet_jax.errors import InputError
+from xlnet_jax.inference.left_to_right import by_window, with_memory
 
 SAME = 1e-4
 HEAD = f"{'attention':>9}{'difference':>12}{'loss, nats a piece':>22}{'ms a piece':>22}{'ratio':>9}"
@@ -99,4 +98,4 @@ def main(argv: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    cli.run(main)
+    command.run(main)

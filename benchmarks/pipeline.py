@@ -36,7 +36,7 @@ def ours(given: argparse.Namespace) -> dict[str, Measure]:
     from data_pipelines.batches import BatchSource
     from data_pipelines.corpus import Corpus
     from data_pipelines.tokenizer import Tokenizer
-    from xlnet_jax.config import DataConfig
+    from xlnet_jax.settings.config import DataConfig
 
     tokenizer = Tokenizer.load(given.corpus / "tokenizer")
 
@@ -65,8 +65,8 @@ def objectives(given: argparse.Namespace) -> dict[str, Measure]:
     from data_pipelines.batches import BatchSource
     from data_pipelines.corpus import Corpus
     from data_pipelines.tokenizer import Tokenizer
-    from xlnet_jax.config import Config, DataConfig, Objective
-    from xlnet_jax.presets import with_objective
+    from xlnet_jax.objectives.presets import with_objective
+    from xlnet_jax.settings.config import Config, DataConfig, Objective
 
     is_word_start = Tokenizer.load(given.corpus / "tokenizer").is_word_start
 
@@ -187,7 +187,7 @@ def novels(folder: Path) -> Path:
     from data_pipelines import sources, windows
     from data_pipelines.prepare import prepare
     from data_pipelines.tokenizer import Tokenizer
-    from xlnet_jax.config import DataConfig
+    from xlnet_jax.settings.config import DataConfig
 
     text = folder / "novels.txt"
     text.write_text("\n\n".join(Path(novel).read_text() for novel in sources.embedded()) * COPIES)

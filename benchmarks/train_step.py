@@ -17,8 +17,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from xlnet_jax.config import Config, DataConfig, ModelConfig
-from xlnet_jax.operations import multiply_adds
+from xlnet_jax.costs.flops import multiply_adds
+from xlnet_jax.settings.config import Config, DataConfig, ModelConfig
 
 ALLOCATOR = "glibc.malloc.hugetlb=1"  # what the train command starts itself with
 ROWS, LAYERS, WIDTH, HEADS, HEAD_WIDTH, INNER, VOCABULARY = 2, 12, 768, 12, 64, 3072, 32_000

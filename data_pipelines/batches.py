@@ -26,11 +26,12 @@ from data_pipelines.corpus import Corpus, SplitName
 from data_pipelines.mixture import Mixture
 from data_pipelines.objectives import clm, mlm, plm
 from data_pipelines.objectives.draws import Draw
-from data_pipelines.quiet_tensorflow import tensorflow
 from data_pipelines.stateless import Purpose, choice, uniforms
 from data_pipelines.tokenizer import CLS, SEP
-from xlnet_jax.config import DataConfig, InputError, Objective
 from xlnet_jax.dims import Batch
+from xlnet_jax.errors import InputError
+from xlnet_jax.settings.config import DataConfig, Objective
+from xlnet_jax.storage.quiet_tensorflow import tensorflow
 
 Rows = Sequence[int] | np.ndarray  # of the global batch, ascending
 

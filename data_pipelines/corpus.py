@@ -28,7 +28,7 @@ from array_record.python.array_record_data_source import ArrayRecordDataSource
 from etils import epath
 
 from data_pipelines.tokenizer import Tokenizer
-from xlnet_jax.config import InputError
+from xlnet_jax.errors import InputError
 
 FORMAT = 2
 MANIFEST_FILE, COUNTS_FILE, TOKENIZER_FOLDER = "manifest.json", "unigram_counts.npy", "tokenizer"

@@ -11,8 +11,8 @@ from functools import cached_property
 
 import numpy as np
 
-from data_pipelines.quiet_tensorflow import tensorflow
 from data_pipelines.stateless import choice
+from xlnet_jax.storage.quiet_tensorflow import tensorflow
 
 SHARE_UNIT = 2**24  # shares are whole multiples of 1 / SHARE_UNIT, and slots stay below 2**63 / SHARE_UNIT
 INDEX_SHUFFLE_SEED = 498247692  # what TensorFlow puts before the two numbers of a seed

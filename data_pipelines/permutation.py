@@ -10,8 +10,8 @@ serves all chunks of perm_size.
 import numpy as np
 
 from data_pipelines.stateless import smallest_first
-from xlnet_jax.config import DataConfig
 from xlnet_jax.dims import Batch
+from xlnet_jax.settings.config import DataConfig
 
 
 def permuted_places(length: int, perm_size: int, uniform: np.ndarray) -> np.ndarray:

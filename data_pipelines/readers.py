@@ -25,7 +25,7 @@ from typing import IO, Any, Literal
 
 from etils import epath
 
-from xlnet_jax.config import InputError
+from xlnet_jax.errors import InputError
 
 if sys.version_info >= (3, 14):
     from compression import zstd

@@ -16,7 +16,7 @@ from etils import epath
 from data_pipelines.corpus import MANIFEST_FILE
 from data_pipelines.readers import Errors, JsonLinesFile, ParquetFile, TextFile
 from data_pipelines.tfds_text import DATASET_INFO, DatasetSlice, open_dataset
-from xlnet_jax.config import InputError
+from xlnet_jax.errors import InputError
 
 TFDS = "tfds:"
 COMPRESSED = (".gz", ".xz", ".zst", ".bz2")

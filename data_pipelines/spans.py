@@ -9,7 +9,7 @@ pieces, as those of the released models did, or words; its context counts tokens
 import numpy as np
 
 from data_pipelines.stateless import choice, smallest_first
-from xlnet_jax.config import DataConfig
+from xlnet_jax.settings.config import DataConfig
 
 NEVER = np.nextafter(1.0, 0.0)  # the largest draw there is
 

@@ -9,7 +9,7 @@ import numpy as np
 from data_pipelines import spans
 from data_pipelines.objectives.draws import Draw
 from data_pipelines.stateless import Purpose, smallest_first
-from xlnet_jax.config import DataConfig
+from xlnet_jax.settings.config import DataConfig
 
 
 def goals(data: DataConfig) -> tuple[int | None, int | None]:

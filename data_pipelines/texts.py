@@ -11,7 +11,7 @@ import numpy as np
 from data_pipelines.readers import Errors, JsonLinesFile, ParquetFile, TextFile, decoded, field_of, without_surrogates
 from data_pipelines.sources import DOCUMENT_END, Source, Unit
 from data_pipelines.tokenizer import EOD, Tokenizer
-from xlnet_jax.config import InputError
+from xlnet_jax.errors import InputError
 
 LINES = 64  # tokenized at once
 TextUnit = Literal["line", "document"]

@@ -11,9 +11,9 @@ from typing import Any
 
 from etils import epath
 
-from data_pipelines.quiet_tensorflow import tensorflow
 from data_pipelines.readers import Errors, canonical, decoded
-from xlnet_jax.config import InputError
+from xlnet_jax.errors import InputError
+from xlnet_jax.storage.quiet_tensorflow import tensorflow
 
 DATASET_INFO = "dataset_info.json"
 SLICE_DOCUMENTS = 10_000

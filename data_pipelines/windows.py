@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from data_pipelines.stateless import choice
-from xlnet_jax.config import DataConfig
 from xlnet_jax.dims import CLS_SEGMENT, WINDOW_SPECIALS
+from xlnet_jax.settings.config import DataConfig
 
 DRAWS = 3  # uniforms that one row of `cut_windows` takes
 

@@ -7,15 +7,15 @@ from importlib import import_module
 from typing import Any
 
 _PUBLIC = {
-    "Config": "xlnet_jax.config",
-    "InputError": "xlnet_jax.config",
-    "ModelConfig": "xlnet_jax.config",
-    "XLNetLM": "xlnet_jax.models.lm",
-    "embed_texts": "xlnet_jax.embedding",
-    "load": "xlnet_jax.interop.formats",
+    "Config": "xlnet_jax.settings.config",
+    "InputError": "xlnet_jax.errors",
+    "ModelConfig": "xlnet_jax.settings.config",
+    "XLNetLM": "xlnet_jax.models.xlnet",
+    "embed_texts": "xlnet_jax.inference.embedding",
+    "load": "xlnet_jax.checkpoints.formats",
     "pretrain": "xlnet_jax.training.pretrain",
-    "save": "xlnet_jax.interop.formats",
-    "score_texts": "xlnet_jax.objectives.scoring",
+    "save": "xlnet_jax.checkpoints.formats",
+    "score_texts": "xlnet_jax.inference.scoring",
 }
 __all__ = list(_PUBLIC)
 

@@ -2,9 +2,10 @@
 
 from collections.abc import Sequence
 
-from xlnet_jax import cli, runtime
+from xlnet_jax.api import command
 from xlnet_jax.comparison import request
-from xlnet_jax.config import InputError
+from xlnet_jax.errors import InputError
+from xlnet_jax.training.run import runtime
 
 
 def main(argv: Sequence[str]) -> int:
@@ -22,4 +23,4 @@ def main(argv: Sequence[str]) -> int:
 
 if __name__ == "__main__":
     runtime.start_with_huge_pages()
-    cli.run(main)
+    command.run(main)

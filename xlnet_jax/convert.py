@@ -6,8 +6,9 @@ from typing import Annotated, Literal
 
 import tyro
 
-from xlnet_jax import cli
-from xlnet_jax.config import InputError
+from xlnet_jax.api import command
+from xlnet_jax.errors import InputError
+from xlnet_jax.settings import cli
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,7 @@ def main(argv: Sequence[str]) -> int:
     args = cli.parse(Conversion, argv, "python -m xlnet_jax.convert", __doc__ or "")
     from pathlib import Path
 
-    from xlnet_jax.interop.formats import demand_new, load, recognise, save
+    from xlnet_jax.checkpoints.formats import demand_new, load, recognise, save
 
     demand_new(Path(args.target))  # before minutes of reading
     kind = recognise(Path(args.source))
@@ -50,4 +51,4 @@ def main(argv: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    cli.run(main)
+    command.run(main)

@@ -8,8 +8,9 @@ from typing import Annotated, Literal
 
 import tyro
 
-from xlnet_jax import cli
-from xlnet_jax.config import InputError
+from xlnet_jax.api import command
+from xlnet_jax.errors import InputError
+from xlnet_jax.settings import cli
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ class Embed:
 
     def check(self) -> None:
         """Raises InputError on what cannot work, before anything is read."""
-        from data_pipelines.atomic import demand_new_file
+        from xlnet_jax.storage.files import demand_new_file
 
         if Path(self.out).suffix not in (".npy", ".parquet"):
             raise InputError(f"--out {self.out}: give a name that ends in .npy or .parquet")
@@ -74,11 +75,11 @@ def main(argv: Sequence[str]) -> int:
     from rich.console import Console
 
     from data_pipelines import sources, texts
-    from xlnet_jax.embedding import SEQ_LEN, embed_texts
-    from xlnet_jax.embedding_files import write_embeddings
-    from xlnet_jax.interop.formats import load_with_tokenizer
-    from xlnet_jax.objectives.query_stream import on_device
-    from xlnet_jax.training.evaluation import Run, trained_mem_len
+    from xlnet_jax.checkpoints.formats import load_with_tokenizer
+    from xlnet_jax.checkpoints.pretrained import on_device
+    from xlnet_jax.inference.embedding import SEQ_LEN, embed_texts
+    from xlnet_jax.inference.embedding_files import write_embeddings
+    from xlnet_jax.training.heldout.evaluation import Run, trained_mem_len
 
     found = sources.find(options.text, options.text_field, options.tfds_data_dir)
     run = Run.of(options.checkpoint)
@@ -102,4 +103,4 @@ def main(argv: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    cli.run(main)
+    command.run(main)

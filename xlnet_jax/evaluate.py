@@ -14,18 +14,20 @@ from typing import IO, TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
-from xlnet_jax import cli
-from xlnet_jax.config import Config, DataConfig, InputError, MeshConfig, Objective
-from xlnet_jax.presets import with_objective
+from xlnet_jax.api import command
+from xlnet_jax.errors import InputError
+from xlnet_jax.objectives.presets import with_objective
+from xlnet_jax.settings import cli
+from xlnet_jax.settings.config import Config, DataConfig, MeshConfig, Objective
 
 if TYPE_CHECKING:
     import numpy as np
     from rich.status import Status
 
     from data_pipelines.corpus import Corpus
-    from xlnet_jax.interop.pretrained import Pretrained
-    from xlnet_jax.training.evaluation import Run
-    from xlnet_jax.training.measured import Measured
+    from xlnet_jax.checkpoints.pretrained import Pretrained
+    from xlnet_jax.training.heldout.evaluation import Run
+    from xlnet_jax.training.heldout.units import Measured
 
 PROG = "python -m xlnet_jax.evaluate"
 BATCH_SIZE = 8  # rows, for weights that bring no settings of a run along
@@ -91,8 +93,8 @@ class Evaluate:
 
     def check(self) -> None:
         """Raises InputError on what cannot work, before anything is read."""
-        from data_pipelines.atomic import demand_new_file
-        from xlnet_jax.objectives.scoring import check_orders
+        from xlnet_jax.inference.scoring import check_orders
+        from xlnet_jax.storage.files import demand_new_file
 
         if bool(self.text) + bool(self.score) + bool(self.score_text) > 1:
             raise InputError("--text, --score and --score-text each ask for something else: give one of them")
@@ -114,9 +116,9 @@ def main(argv: Sequence[str]) -> int:
     options.check()
     from rich.console import Console
 
-    from xlnet_jax.interop.formats import load_with_tokenizer
-    from xlnet_jax.objectives.query_stream import vocabulary_tokenizer
-    from xlnet_jax.training.evaluation import Run
+    from xlnet_jax.checkpoints.formats import load_with_tokenizer
+    from xlnet_jax.checkpoints.pretrained import vocabulary_tokenizer
+    from xlnet_jax.training.heldout.evaluation import Run
 
     run = Run.of(options.checkpoint)
     pretrained = load_with_tokenizer(options.checkpoint, options.tokenizer)
@@ -134,7 +136,7 @@ def main(argv: Sequence[str]) -> int:
 
 def _score(options: Evaluate, pretrained: Pretrained, run: Run | None, status: Status) -> None:
     from data_pipelines import sources, texts
-    from xlnet_jax.objectives.score_files import write_scores
+    from xlnet_jax.inference.score_files import write_scores
 
     if options.score:
         found = sources.find([options.score], options.text_field, options.tfds_data_dir)
@@ -163,10 +165,10 @@ def _score(options: Evaluate, pretrained: Pretrained, run: Run | None, status: S
 @contextlib.contextmanager
 def _opened(out: str | None) -> Iterator[IO[str]]:
     """A new file, or the standard output."""
-    from data_pipelines.atomic import complete_file
+    from xlnet_jax.storage.files import complete_file
 
     if out is None:
-        with cli.printing():
+        with command.printing():
             yield sys.stdout
         return
     with complete_file(out) as partial, partial.open("w", encoding="utf-8", newline="") as file:
@@ -177,7 +179,7 @@ def _opened(out: str | None) -> Iterator[IO[str]]:
 
 
 def _measure(options: Evaluate, argv: Sequence[str], pretrained: Pretrained, run: Run | None, status: Status) -> None:
-    from xlnet_jax.training.evaluation import evaluate
+    from xlnet_jax.training.heldout.evaluation import evaluate
     from xlnet_jax.training.text import demand_memory
 
     config = _settings(options, argv, pretrained, run)
@@ -199,7 +201,7 @@ def _measure(options: Evaluate, argv: Sequence[str], pretrained: Pretrained, run
 def _settings(options: Evaluate, argv: Sequence[str], pretrained: Pretrained, run: Run | None) -> Config:
     """Those of the run or of the paper, with what the command line says."""
     from data_pipelines import windows
-    from xlnet_jax.training.evaluation import trained_mem_len
+    from xlnet_jax.training.heldout.evaluation import trained_mem_len
 
     objective = options.objective or (run.config.objective if run else pretrained.objective)
     base = with_objective(run.config if run else Config(data=DataConfig(batch_size=BATCH_SIZE)), objective)
@@ -230,7 +232,7 @@ def _corpus(options: Evaluate, config: Config, pretrained: Pretrained, run: Run 
     """The text as a corpus, and its name."""
     from data_pipelines import sources
     from data_pipelines.corpus import Corpus, is_corpus
-    from xlnet_jax.training.evaluation import corpus_of
+    from xlnet_jax.training.heldout.evaluation import corpus_of
 
     prepared = [name for name in options.text if is_corpus(name)]
     if prepared and len(options.text) > 1:
@@ -281,7 +283,7 @@ def _print(found: Measured, config: Config, corpus: Corpus, name: str, checkpoin
             f"detection   {of['detection_loss']:.4f} nats a token, {of['detection_accuracy']:.2%} right, where "
             f"{of['replaced_share']:.2%} are replaced: the loss above is the generator's"
         ]
-    with cli.printing():
+    with command.printing():
         print("\n".join(lines))
 
 
@@ -309,11 +311,11 @@ def _units(found: Measured) -> Iterator[str]:
 
 
 def _save(found: Measured, out: Path) -> None:
-    from data_pipelines.atomic import complete_file
+    from xlnet_jax.storage.files import complete_file
 
     with complete_file(out) as partial:
         partial.write_text(json.dumps(found.numbers(), indent=2) + "\n")
 
 
 if __name__ == "__main__":
-    cli.run(main)
+    command.run(main)

@@ -6,7 +6,8 @@ from typing import Annotated
 
 import tyro
 
-from xlnet_jax import cli
+from xlnet_jax.api import command
+from xlnet_jax.settings import cli
 
 
 @dataclass(frozen=True)
@@ -27,8 +28,8 @@ def main(argv: Sequence[str]) -> int:
     from rich.console import Console
     from rich.table import Table
 
-    from xlnet_jax.interop.formats import load
-    from xlnet_jax.objectives.factorization import factorize
+    from xlnet_jax.checkpoints.formats import load
+    from xlnet_jax.inference.factorization import factorize
 
     found = factorize(load(example.checkpoint), example.text, example.targets)
     table = Table("", "independent (BERT)", "dependent (XLNet)", title=f"log p of {example.targets} in: {example.text}")
@@ -41,4 +42,4 @@ def main(argv: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    cli.run(main)
+    command.run(main)

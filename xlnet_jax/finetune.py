@@ -4,12 +4,14 @@ multiple choice, ranking."""
 from collections.abc import Sequence
 from dataclasses import replace
 
-from xlnet_jax import cli, runtime
-from xlnet_jax.config import DistributedConfig
-from xlnet_jax.settings import flatten
+from xlnet_jax.api import command
+from xlnet_jax.settings import cli
+from xlnet_jax.settings.config import DistributedConfig
+from xlnet_jax.settings.plain import flatten
 from xlnet_jax.tasks.config import FinetuneConfig
 from xlnet_jax.tasks.defaults import DEFAULTS
 from xlnet_jax.tasks.rules import validate_finetuning
+from xlnet_jax.training.run import runtime
 
 
 def main(argv: Sequence[str]) -> int:
@@ -23,7 +25,7 @@ def main(argv: Sequence[str]) -> int:
     config = replace(config, distributed=DistributedConfig())
     # Imported here, so that --help and mistakes answer at once.
     from xlnet_jax.tasks.run import finetune
-    from xlnet_jax.training.hosts import joined
+    from xlnet_jax.training.run.hosts import joined
 
     with joined(place, {name: value for name, value, _ in flatten(config)}, names) as hosts:
         if config.tpu:
@@ -33,4 +35,4 @@ def main(argv: Sequence[str]) -> int:
 
 if __name__ == "__main__":
     runtime.start_with_huge_pages()
-    cli.run(main)
+    command.run(main)

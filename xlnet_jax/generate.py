@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from xlnet_jax import cli
-from xlnet_jax.config import InputError
+from xlnet_jax.api import command
+from xlnet_jax.errors import InputError
+from xlnet_jax.settings import cli
 
 if TYPE_CHECKING:
-    from xlnet_jax.objectives.blanks import Blanks
-    from xlnet_jax.objectives.generation import Drawn, Generator
+    from xlnet_jax.inference.blanks import Blanks
+    from xlnet_jax.inference.generation import Drawn, Generator
 
 
 @dataclass(frozen=True)
@@ -65,8 +66,8 @@ def main(argv: Sequence[str]) -> int:
     prompts, prefix = _prompts(args), _prefix(args)
     import jax
 
-    from xlnet_jax.interop.formats import load_with_tokenizer
-    from xlnet_jax.objectives.generation import Generator, Sampling
+    from xlnet_jax.checkpoints.formats import load_with_tokenizer
+    from xlnet_jax.inference.generation import Generator, Sampling
 
     sampling = Sampling(args.temperature, args.top_k, args.top_p)
     pretrained = load_with_tokenizer(args.checkpoint, args.tokenizer)
@@ -126,7 +127,7 @@ def _read(name: str, flag: str) -> str:
 
 
 def _blanks(generator: "Generator", prompt: str, prefix: str, args: Generation) -> "Blanks":
-    from xlnet_jax.objectives.blanks import GAP, continuation, infilling
+    from xlnet_jax.inference.blanks import GAP, continuation, infilling
 
     if args.gap_pieces or GAP.search(prompt):
         return infilling(generator.tokenizer, prompt, prefix, args.gap_pieces or (1,))
@@ -134,7 +135,7 @@ def _blanks(generator: "Generator", prompt: str, prefix: str, args: Generation) 
 
 
 def _print_as_it_grows(generator: "Generator", text: "Blanks", drawn: Iterator["Drawn"]) -> None:
-    from xlnet_jax.objectives.blanks import fill
+    from xlnet_jax.inference.blanks import fill
 
     shown = 0
     for row in drawn:
@@ -147,7 +148,7 @@ def _print_as_it_grows(generator: "Generator", text: "Blanks", drawn: Iterator["
 
 
 def _print(generator: "Generator", text: "Blanks", row: "Drawn", as_json: bool, prompt: str, last: bool) -> None:
-    from xlnet_jax.objectives.blanks import fill
+    from xlnet_jax.inference.blanks import fill
 
     whole = fill(generator.tokenizer, text, row.ids_T)
     if not as_json:
@@ -165,4 +166,4 @@ def _print(generator: "Generator", text: "Blanks", row: "Drawn", as_json: bool, 
 
 
 if __name__ == "__main__":
-    cli.run(main)
+    command.run(main)

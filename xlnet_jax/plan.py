@@ -4,7 +4,8 @@ import os
 import sys
 from collections.abc import Sequence
 
-from xlnet_jax import cli
+from xlnet_jax.api import command
+from xlnet_jax.objectives import command_line
 from xlnet_jax.planning.request import PlanConfig, check, run_config
 from xlnet_jax.planning.topologies import ENVIRONMENT, find_topology
 
@@ -14,7 +15,7 @@ REDIRECTED_WIDTH = 132
 
 def main(argv: Sequence[str]) -> int:
     """Compiles the training step for each topology and prints what that tells; returns 1 where one does not fit."""
-    request = cli.parse_config_as(PlanConfig, argv, "python -m xlnet_jax.plan", __doc__ or "")
+    request = command_line.parse_config_as(PlanConfig, argv, "python -m xlnet_jax.plan", __doc__ or "")
     check(request)
     os.environ.update(ENVIRONMENT)
     # Imported here, as jax reads the environment when it is.
@@ -46,4 +47,4 @@ def main(argv: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    cli.run(main)
+    command.run(main)

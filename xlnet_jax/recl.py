@@ -7,15 +7,16 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
-from xlnet_jax import cli
-from xlnet_jax.config import InputError
+from xlnet_jax.api import command
+from xlnet_jax.errors import InputError
+from xlnet_jax.settings import cli
 
 if TYPE_CHECKING:
     import numpy as np
 
     from data_pipelines.tokenizer import Tokenizer
-    from xlnet_jax.interop.pretrained import Pretrained
-    from xlnet_jax.objectives.effective_context import Recl
+    from xlnet_jax.checkpoints.pretrained import Pretrained
+    from xlnet_jax.inference.effective_context import Recl
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,7 @@ class Group:
 
     def check(self) -> None:
         """Raises InputError on what cannot work, before anything is read."""
-        from xlnet_jax.objectives import effective_context
+        from xlnet_jax.inference import effective_context
 
         if not self.checkpoints:
             raise InputError("no checkpoint: name one or several that were trained with --objective clm")
@@ -74,7 +75,7 @@ def main(argv: Sequence[str]) -> int:
     from rich.console import Console
 
     from data_pipelines import sources, texts
-    from xlnet_jax.objectives.effective_context import effective_context_lengths
+    from xlnet_jax.inference.effective_context import effective_context_lengths
 
     names = group.text or sources.embedded()[1:]
     found = sources.find(names, group.text_field, group.tfds_data_dir, "validation")
@@ -98,9 +99,9 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _models(group: Group) -> "tuple[list[Pretrained], Tokenizer]":
-    from xlnet_jax.interop.formats import load_with_tokenizer
-    from xlnet_jax.objectives.left_to_right import demand_causal
-    from xlnet_jax.objectives.query_stream import on_device, vocabulary_tokenizer
+    from xlnet_jax.checkpoints.formats import load_with_tokenizer
+    from xlnet_jax.checkpoints.pretrained import on_device, vocabulary_tokenizer
+    from xlnet_jax.inference.left_to_right import demand_causal
 
     models = [load_with_tokenizer(name, group.tokenizer) for name in group.checkpoints]
     for name, model in zip(group.checkpoints, models, strict=True):
@@ -120,7 +121,7 @@ def _models(group: Group) -> "tuple[list[Pretrained], Tokenizer]":
 def _losses_IT(models: "Sequence[Pretrained]", ids_L: "np.ndarray", length: int, group: Group) -> "np.ndarray":
     import numpy as np
 
-    from xlnet_jax.objectives.left_to_right import by_window
+    from xlnet_jax.inference.left_to_right import by_window
 
     targets_T = np.arange(group.longest, len(ids_L))
     losses = functools.partial(by_window, targets_T=targets_T, batch_tokens=group.batch_tokens)
@@ -143,4 +144,4 @@ def _print(group: Group, recl: "dict[float, list[Recl]]", text: str, tokens: int
 
 
 if __name__ == "__main__":
-    cli.run(main)
+    command.run(main)

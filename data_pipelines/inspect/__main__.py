@@ -14,11 +14,13 @@ import tyro
 from data_pipelines import windows
 from data_pipelines.corpus import MANIFEST_FILE, Corpus, SplitName, is_corpus
 from data_pipelines.tokenizer import Tokenizer
-from xlnet_jax import cli
-from xlnet_jax.config import Config, DataConfig, InputError, Objective
-from xlnet_jax.presets import PRESETS, with_objective
-from xlnet_jax.rules import validate
-from xlnet_jax.settings import from_dict
+from xlnet_jax.api import command
+from xlnet_jax.errors import InputError
+from xlnet_jax.objectives.presets import PRESETS, with_objective
+from xlnet_jax.objectives.rules import validate
+from xlnet_jax.settings import cli
+from xlnet_jax.settings.config import Config, DataConfig, Objective
+from xlnet_jax.settings.plain import from_dict
 
 PROG = "python -m data_pipelines.inspect"
 MAX_STEP = 2**31
@@ -97,7 +99,7 @@ def main(argv: Sequence[str]) -> int:
         console.print(f"picture     {out}")
         for part in describe(view):
             console.print(part)
-    with cli.printing():
+    with command.printing():
         print("\n".join(line.rstrip() for line in printed.get().splitlines()))
     return 0
 
@@ -219,4 +221,4 @@ def _picture_path(name: str) -> Path:
 
 
 if __name__ == "__main__":
-    cli.run(main)
+    command.run(main)

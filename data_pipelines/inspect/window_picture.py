@@ -19,7 +19,8 @@ import numpy as np
 
 from data_pipelines.inspect.glyphs import drawable, font_families
 from data_pipelines.inspect.window_view import WindowView
-from xlnet_jax.config import InputError, Objective
+from xlnet_jax.errors import InputError
+from xlnet_jax.settings.config import Objective
 
 LEGIBLE = 40  # tokens on an axis
 LETTERING = 4  # rows that are not high enough for a name beside them

@@ -9,8 +9,8 @@ from rich.text import Text
 
 from data_pipelines.inspect.window_view import WindowView
 from data_pipelines.tokenizer import MASK, SPECIAL_PIECES
-from xlnet_jax.config import Objective
 from xlnet_jax.dims import WINDOW_SPECIALS
+from xlnet_jax.settings.config import Objective
 
 TARGET, SPECIAL, HEADING = "bold dark_orange3", "dim", "bold"
 

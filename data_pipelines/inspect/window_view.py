@@ -11,7 +11,7 @@ import numpy as np
 
 from data_pipelines.batches import BatchSource
 from data_pipelines.tokenizer import CLS, SEP, Tokenizer
-from xlnet_jax.config import DataConfig, Objective
+from xlnet_jax.settings.config import DataConfig, Objective
 
 UNUSED_MEMORY = np.iinfo(np.int32).max
 FILLED_MEMORY = np.iinfo(np.int32).min

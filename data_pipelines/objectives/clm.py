@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from xlnet_jax.config import DataConfig
 from xlnet_jax.dims import Batch
+from xlnet_jax.settings.config import DataConfig
 
 
 def fill(tokens: np.ndarray, begin: int, data: DataConfig) -> Batch:

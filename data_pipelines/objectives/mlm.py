@@ -9,8 +9,8 @@ from data_pipelines.stateless import Purpose, choice
 from data_pipelines.targets import draw_targets
 from data_pipelines.tokenizer import MASK, SPECIAL_PIECES, UNK
 from data_pipelines.windows import Windows
-from xlnet_jax.config import DataConfig
 from xlnet_jax.dims import Batch
+from xlnet_jax.settings.config import DataConfig
 
 
 def fill(

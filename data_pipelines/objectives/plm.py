@@ -8,8 +8,8 @@ from data_pipelines.stateless import Purpose
 from data_pipelines.targets import draw_targets
 from data_pipelines.tokenizer import CLS, SEP
 from data_pipelines.windows import Windows
-from xlnet_jax.config import DataConfig
 from xlnet_jax.dims import Batch
+from xlnet_jax.settings.config import DataConfig
 
 
 def fill(window: Windows, is_word_start: np.ndarray, is_reversed: np.ndarray, draw: Draw, data: DataConfig) -> Batch:

@@ -18,7 +18,6 @@ from typing import Any
 from etils import epath
 
 from data_pipelines import sources
-from data_pipelines.atomic import demand_place, resumable_folder
 from data_pipelines.corpus import Corpus, SplitName, is_corpus
 from data_pipelines.prepare.encoding import encode
 from data_pipelines.prepare.holdout import ALL, NONE, Rule, choose
@@ -29,7 +28,8 @@ from data_pipelines.prepare.writing import write_corpus
 from data_pipelines.readers import Errors
 from data_pipelines.sources import Source
 from data_pipelines.tokenizer import Tokenizer
-from xlnet_jax.config import InputError
+from xlnet_jax.errors import InputError
+from xlnet_jax.storage.files import demand_place, resumable_folder
 
 # What a corpus is made from, and how an error says that it differs.
 MADE_FROM = {

@@ -11,7 +11,6 @@ from rich.console import Console
 from rich.status import Status
 
 from data_pipelines import sources, windows
-from data_pipelines.atomic import demand_place
 from data_pipelines.corpus import Corpus
 from data_pipelines.prepare import prepare
 from data_pipelines.prepare.beam_runner import BeamRunner
@@ -19,8 +18,11 @@ from data_pipelines.prepare.runners import LocalRunner, Runner
 from data_pipelines.prepare.xlnet_tfrecords import prepare_records
 from data_pipelines.readers import Errors
 from data_pipelines.tokenizer import Settings, Tokenizer
-from xlnet_jax import cli
-from xlnet_jax.config import DataConfig, InputError
+from xlnet_jax.api import command
+from xlnet_jax.errors import InputError
+from xlnet_jax.settings import cli
+from xlnet_jax.settings.config import DataConfig
+from xlnet_jax.storage.files import demand_place
 
 
 @dataclass(frozen=True)
@@ -146,4 +148,4 @@ def _describe(corpus: Corpus, seconds: float | None) -> None:
 
 
 if __name__ == "__main__":
-    cli.run(main)
+    command.run(main)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from xlnet_jax.config import InputError
+from xlnet_jax.errors import InputError
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import chain, islice
 from typing import Any, Protocol, TypeVar
 
-from xlnet_jax.config import InputError
+from xlnet_jax.errors import InputError
 
 Seed = TypeVar("Seed")
 Item = TypeVar("Item")

@@ -18,15 +18,15 @@ from typing import Any
 import numpy as np
 from etils import epath
 
-from data_pipelines.atomic import demand_place, resumable_folder
 from data_pipelines.corpus import Corpus, Start
 from data_pipelines.prepare import Encoded, Job, demand_corpus, open_same
 from data_pipelines.prepare.encoding import EncodedPart
 from data_pipelines.prepare.runners import LocalRunner
-from data_pipelines.quiet_tensorflow import tensorflow
 from data_pipelines.sources import Source, describe
 from data_pipelines.tokenizer import EOD, EOP, SEP, Tokenizer
-from xlnet_jax.config import InputError
+from xlnet_jax.errors import InputError
+from xlnet_jax.storage.files import demand_place, resumable_folder
+from xlnet_jax.storage.quiet_tensorflow import tensorflow
 
 INFO = "corpus_info.json"
 RECORD_INFO = re.compile(r"record_info-(?P<split>.+)-(?P<task>\d+)-(?P<pass>\d+)\.bsz-.*\.json")

@@ -15,15 +15,16 @@ import tyro
 from etils import epath
 
 from data_pipelines import sources
-from data_pipelines.atomic import demand_place
 from data_pipelines.readers import Errors
 from data_pipelines.tokenizer.model import Tokenizer
 from data_pipelines.tokenizer.normalization import Normalization
 from data_pipelines.tokenizer.sampling import SAMPLE_BYTES, sample
 from data_pipelines.tokenizer.settings import TokenLevel
 from data_pipelines.tokenizer.symbols import SPECIAL_PIECES
-from xlnet_jax import cli
-from xlnet_jax.config import InputError
+from xlnet_jax.api.command import run
+from xlnet_jax.errors import InputError
+from xlnet_jax.settings import cli
+from xlnet_jax.storage.files import demand_place
 
 MEGABYTE = 10**6
 SHOWN_PIECES = 24
@@ -199,4 +200,4 @@ def _print_fields(fields: dict[str, str]) -> None:
 
 
 if __name__ == "__main__":
-    cli.run(main)
+    run(main)

@@ -18,7 +18,7 @@ from etils import epath
 
 from data_pipelines.tokenizer.settings import Settings
 from data_pipelines.tokenizer.symbols import BOS, CLS, EOD, EOP, EOS, MASK, PAD, SEP, SPACE, SPECIAL_PIECES, UNK
-from xlnet_jax.config import InputError
+from xlnet_jax.errors import InputError
 
 TOKENIZER_JSON, WORDPIECES, TOKENIZER_CONFIG = "tokenizer.json", "vocab.txt", "tokenizer_config.json"
 SETTINGS = Settings("none", split_digit_commas=False)  # such a tokenizer normalises by itself

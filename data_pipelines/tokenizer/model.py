@@ -15,7 +15,6 @@ import numpy as np
 import sentencepiece
 from etils import epath
 
-from data_pipelines.atomic import complete_folder
 from data_pipelines.tokenizer.foreign import SETTINGS as FOREIGN_SETTINGS
 from data_pipelines.tokenizer.foreign import TOKENIZER_JSON, ForeignPieces, is_foreign, model_in
 from data_pipelines.tokenizer.normalization import Normalization
@@ -24,7 +23,8 @@ from data_pipelines.tokenizer.sampling import SAMPLE_BYTES, sample
 from data_pipelines.tokenizer.settings import Settings, TokenLevel, read_settings
 from data_pipelines.tokenizer.symbols import SPACE, SPECIAL_PIECES, UNK
 from data_pipelines.tokenizer.training import train_model
-from xlnet_jax.config import InputError
+from xlnet_jax.errors import InputError
+from xlnet_jax.storage.files import complete_folder
 
 MODEL_FILE, SETTINGS_FILE = "spiece.model", "tokenizer_settings.json"
 UNITS = {"word": re.compile(f"{SPACE}[^{SPACE}]*"), "character": re.compile(".", re.DOTALL)}

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from data_pipelines import stateless
 from data_pipelines.stateless import Purpose
-from xlnet_jax.config import InputError
+from xlnet_jax.errors import InputError
 
 # SentencePiece 0.2.3 holds 16 to 30 bytes for each byte of text and takes about a second for each megabyte on two cores
 # (benchmarks/tokenizer.py): 3 GB and two minutes, which the smallest machines have.

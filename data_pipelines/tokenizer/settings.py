@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from data_pipelines.tokenizer.normalization import Normalization, guess_normalization, normalize_lines
-from xlnet_jax.config import InputError
+from xlnet_jax.errors import InputError
 
 TokenLevel = Literal["piece", "word", "character", "byte"]
 

@@ -12,7 +12,7 @@ import sentencepiece
 from data_pipelines.tokenizer.normalization import Normalization
 from data_pipelines.tokenizer.settings import TokenLevel
 from data_pipelines.tokenizer.symbols import SPECIAL_PIECES
-from xlnet_jax.config import InputError
+from xlnet_jax.errors import InputError
 
 CONTROL = [piece for piece in SPECIAL_PIECES if piece not in ("<unk>", "<s>", "</s>", "<eop>")]
 # SentencePiece adds <unk>, <s> and </s> in front.

@@ -9,8 +9,8 @@ from data_pipelines import sources, windows
 from data_pipelines.batches import BatchSource
 from data_pipelines.prepare import __main__, prepare
 from data_pipelines.tokenizer import Tokenizer
-from xlnet_jax import cli
-from xlnet_jax.config import DataConfig
+from xlnet_jax.api import command
+from xlnet_jax.settings.config import DataConfig
 
 DATA = DataConfig(batch_size=12, seq_len=64, reuse_len=32, perm_size=16, num_predict=11, windows_per_block=4)
 MEM_LEN = 48
@@ -63,7 +63,7 @@ def run(place, monkeypatch, capsys):
         words = ["prepare", "--tokenizer", "tokenizer", "--out", out, "--block-len", "64", *argv]
         monkeypatch.setattr(sys, "argv", words)
         with pytest.raises(SystemExit) as stop:
-            cli.run(__main__.main)
+            command.run(__main__.main)
         return stop.value.code, capsys.readouterr().err
 
     return run

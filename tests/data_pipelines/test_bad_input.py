@@ -18,7 +18,7 @@ from data_pipelines.corpus import Corpus
 from data_pipelines.prepare.encoding import encode
 from data_pipelines.readers import zstd
 from data_pipelines.tokenizer import Tokenizer
-from xlnet_jax import cli
+from xlnet_jax.settings import cli
 
 COMPRESS = {"gz": gzip.compress, "xz": lzma.compress, "zst": zstd.compress, "bz2": bz2.compress}
 
@@ -245,7 +245,7 @@ def test_documents_shorter_than_a_block_are_put_together_and_too_few_of_them_ref
 @pytest.fixture
 def dataset(place, text):
     """A prepared TFDS dataset, news/1.0.0."""
-    from data_pipelines.quiet_tensorflow import tensorflow
+    from xlnet_jax.storage.quiet_tensorflow import tensorflow
 
     tf = tensorflow()
     import tensorflow_datasets as tfds

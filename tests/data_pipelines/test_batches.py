@@ -12,7 +12,8 @@ from data_pipelines.corpus import Corpus
 from data_pipelines.permutation import to_dense
 from data_pipelines.tokenizer import CLS, SEP
 from tests.data_pipelines.conftest import DATA, MEM_LEN
-from xlnet_jax.config import Config, InputError
+from xlnet_jax.errors import InputError
+from xlnet_jax.settings.config import Config
 from xlnet_jax.training import sharding
 
 BERT = {"objective": "mlm", "reuse_len": 0, "bidirectional": False, "targets": "pieces"}

@@ -11,7 +11,7 @@ from data_pipelines.prepare import prepare
 from data_pipelines.prepare.runners import LocalRunner
 from data_pipelines.tokenizer import Tokenizer
 from tests.bucket import Bucket
-from xlnet_jax.config import InputError
+from xlnet_jax.errors import InputError
 
 BLOCK_LEN = 64
 

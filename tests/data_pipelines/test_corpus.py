@@ -13,7 +13,7 @@ from data_pipelines.prepare.holdout import LastTokens
 from data_pipelines.prepare.layout import Content, EncodedSource
 from data_pipelines.prepare.runners import LocalRunner
 from data_pipelines.prepare.writing import write_corpus
-from xlnet_jax.config import InputError
+from xlnet_jax.errors import InputError
 
 BLOCK_LEN, VOCAB_SIZE = 50, 300
 

@@ -20,7 +20,7 @@ from data_pipelines.prepare.encoding import encode
 from data_pipelines.prepare.parts import Part, cut_parts, groups_of
 from data_pipelines.readers import zstd
 from data_pipelines.tokenizer import Tokenizer
-from xlnet_jax.config import InputError
+from xlnet_jax.errors import InputError
 
 COMPRESS = {"": bytes, ".gz": gzip.compress, ".xz": lzma.compress, ".zst": zstd.compress, ".bz2": bz2.compress}
 LINE_LIKE = "\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029"  # what str.splitlines() takes for the end of a line

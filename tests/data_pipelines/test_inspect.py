@@ -23,9 +23,10 @@ from data_pipelines.inspect.window_view import view_window
 from data_pipelines.permutation import to_dense
 from data_pipelines.prepare import prepare
 from data_pipelines.tokenizer import CLS, SEP, Tokenizer
-from xlnet_jax.config import Config, DataConfig, InputError, ModelConfig
+from xlnet_jax.errors import InputError
 from xlnet_jax.models.masks import memory_in_use_BM, visible_by_rank_BTK
-from xlnet_jax.settings import to_dict
+from xlnet_jax.settings.config import Config, DataConfig, ModelConfig
+from xlnet_jax.settings.plain import to_dict
 
 DATA = DataConfig(batch_size=12, seq_len=64, reuse_len=32, perm_size=16, num_predict=11, windows_per_block=4)
 MEM_LEN = 48

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from data_pipelines.mixture import Mixture
-from data_pipelines.quiet_tensorflow import tensorflow
+from xlnet_jax.storage.quiet_tensorflow import tensorflow
 
 BLOCKS, SHARES = (50, 7, 400), (0.2, 0.1, 0.7)
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from data_pipelines.permutation import perm_rank, permuted_places, target_slots, to_dense
-from xlnet_jax.config import DataConfig
+from xlnet_jax.settings.config import DataConfig
 
 SEP, CLS = 4, 3
 LOCAL_PERM = (

@@ -11,7 +11,7 @@ from data_pipelines.batches import BatchSource
 from data_pipelines.tokenizer import CLS, SEP, Tokenizer
 from tests.data_pipelines.conftest import prepared
 from tests.data_pipelines.test_spans import FALSE_ALARM, same_distribution
-from xlnet_jax.config import DataConfig
+from xlnet_jax.settings.config import DataConfig
 
 RUNS = ["records_bi", "records_uni", "records_small_bi_2core", "records_small_noeod_ids"]
 # Files, and windows in a block: as long as the text allows, since the original cuts B from far longer rows of text.

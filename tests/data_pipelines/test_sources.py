@@ -2,7 +2,7 @@ import pytest
 
 from data_pipelines import sources
 from data_pipelines.prepare.parts import fingerprint
-from xlnet_jax.config import InputError
+from xlnet_jax.errors import InputError
 
 
 def lines_of(*paths, errors="strict"):

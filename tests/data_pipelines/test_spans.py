@@ -12,7 +12,7 @@ from scipy.stats import chi2_contingency
 
 from data_pipelines.spans import draws_needed, max_spans, place_spans, sample_spans
 from data_pipelines.tokenizer import CLS, SEP
-from xlnet_jax.config import DataConfig
+from xlnet_jax.settings.config import DataConfig
 
 DATA = DataConfig()
 WORDS = DataConfig(span_unit="word")

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from data_pipelines.stateless import uniforms
 from data_pipelines.targets import draw_targets, sample_pieces, sample_words, word_begins
 from tests.data_pipelines.test_spans import FALSE_ALARM, same_distribution
-from xlnet_jax.config import DataConfig
+from xlnet_jax.settings.config import DataConfig
 
 DATA = DataConfig(num_predict=10)
 

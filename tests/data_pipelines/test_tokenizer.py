@@ -17,7 +17,7 @@ from data_pipelines.tokenizer import (
     guess_normalization,
     normalize,
 )
-from xlnet_jax.config import InputError
+from xlnet_jax.errors import InputError
 
 CHINESE = [
     "春天来了，山上的花都开了。孩子们在河边放风筝，老人坐在树下喝茶。",

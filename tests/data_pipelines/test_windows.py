@@ -7,7 +7,7 @@ import pytest
 
 from data_pipelines.windows import DRAWS, block_len, cut_text, cut_windows, steps_per_block, text_len
 from tests.data_pipelines.test_spans import FALSE_ALARM, same_distribution
-from xlnet_jax.config import DataConfig
+from xlnet_jax.settings.config import DataConfig
 
 SEP, CLS, EOD = 4, 3, 7
 DATA = DataConfig(batch_size=64, seq_len=32, reuse_len=8, perm_size=8, num_predict=4, windows_per_block=5)

@@ -18,12 +18,13 @@ from data_pipelines.inspect import __main__ as inspect
 from data_pipelines.prepare import prepare
 from data_pipelines.tokenizer import Tokenizer
 from tests.xlnet_jax.random_models import random_params
-from xlnet_jax import cli
+from xlnet_jax.checkpoints.pretrained import Pretrained
 from xlnet_jax.comparison.contenders import CONTENDERS
-from xlnet_jax.config import ModelConfig
-from xlnet_jax.interop.pretrained import Pretrained
-from xlnet_jax.presets import base, demo
-from xlnet_jax.settings import to_dict
+from xlnet_jax.objectives import command_line
+from xlnet_jax.objectives.presets import base, demo
+from xlnet_jax.settings import cli
+from xlnet_jax.settings.config import ModelConfig
+from xlnet_jax.settings.plain import to_dict
 from xlnet_jax.tasks.config import FinetuneConfig
 from xlnet_jax.tasks.defaults import DEFAULTS
 from xlnet_jax.tasks.rules import validate_finetuning
@@ -138,7 +139,7 @@ def test_every_training_command_of_the_objectives_is_one():
     ]
     assert len(commands) >= 12
     for argv in commands:
-        cli.parse_config(argv, "train", "")
+        command_line.parse_config(argv, "train", "")
 
 
 def test_the_rows_of_the_papers_ablations_are_what_is_compared():
@@ -146,7 +147,7 @@ def test_the_rows_of_the_papers_ablations_are_what_is_compared():
     rows = re.findall(r"^\| (\d) .*\| `(--preset .*)` \|$", (DOCS / "objectives.md").read_text(), re.MULTILINE)
     assert [number for number, _ in rows] == list("12345678")
     names = ("bert", "dae-transformer-xl", "plm-k7", "plm", "plm-no-memory", "plm-no-spans", "plm-no-bidirectional")
-    configs = [cli.parse_config(words.split(), "train", "") for _, words in rows]
+    configs = [command_line.parse_config(words.split(), "train", "") for _, words in rows]
     for name, config in zip((*names, "plm-next"), configs, strict=True):
         compared = CONTENDERS[name](base())
         assert config.objective == compared.objective

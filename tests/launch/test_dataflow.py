@@ -6,7 +6,7 @@ import pytest
 
 from data_pipelines.prepare.__main__ import Preparation
 from tests.launch.conftest import ROOT, StandIns, printed
-from xlnet_jax import cli
+from xlnet_jax.settings import cli
 
 VERSION = re.search(r"^version = (.*)", (ROOT / "setup.cfg").read_text(), re.M)[1]  # type: ignore[index]
 LINE = (

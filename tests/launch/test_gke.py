@@ -7,7 +7,7 @@ import yaml
 from kubeflow_trainer_api.models import JobsetV1alpha2JobSet
 
 from tests.launch.conftest import ROOT, StandIns, printed
-from xlnet_jax import cli
+from xlnet_jax import errors
 
 CREATE = "launch/gke/jobset.sh create --dry-run --image eu.gcr.io/mine/xlnet"
 TRAIN = "-- --workdir gs://mine/run"
@@ -100,7 +100,7 @@ def test_a_mistake_fails_the_run_and_anything_else_restarts_it(stand_ins: StandI
     ours = manifest(stand_ins, "--accelerator tpu-v6e-slice --topology 4x4 --max-restarts 7 --grace 120")
     (rule,) = job(ours)["podFailurePolicy"]["rules"]
     container = pod(ours)["containers"][0]["name"]
-    expected = {"containerName": container, "operator": "In", "values": [cli.USER_ERROR]}
+    expected = {"containerName": container, "operator": "In", "values": [errors.USER_ERROR]}
     assert rule == {"action": "FailJob", "onExitCodes": expected}
     policy = ours["spec"]["failurePolicy"]
     assert policy["maxRestarts"] == 7

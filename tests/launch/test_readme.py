@@ -8,7 +8,7 @@ import subprocess
 import pytest
 
 from tests.launch.conftest import ROOT
-from xlnet_jax import cli
+from xlnet_jax.objectives import command_line
 
 PAGE = (ROOT / "launch/README.md").read_text()
 BLOCKS = re.findall(r"^```console\n(.*?)^```$", PAGE, re.S | re.M)
@@ -25,7 +25,7 @@ def test_the_page_shows_what_is_printed(line: str, output: str) -> None:
 @pytest.mark.parametrize("line", [line for line, _ in EXAMPLES if " -- " in line and "dataflow" not in line])
 def test_training_takes_the_settings_of_the_page(line: str) -> None:
     words = shlex.split(line)
-    config = cli.parse_config(words[words.index("--") + 1 :], "train", "")
+    config = command_line.parse_config(words[words.index("--") + 1 :], "train", "")
     assert config.workdir
     assert config.preset in line
 

@@ -5,9 +5,9 @@ import dataclasses
 import jax
 import numpy as np
 
-from xlnet_jax.config import HeadConfig, ModelConfig
-from xlnet_jax.interop.pretrained import Pretrained
+from xlnet_jax.checkpoints.pretrained import Pretrained
 from xlnet_jax.interop.weights import abstract_params, nest
+from xlnet_jax.settings.config import HeadConfig, ModelConfig
 
 # Chosen so that no two sizes are alike: a transposed or mistaken axis has another shape.
 SMALL = ModelConfig(

@@ -6,9 +6,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from xlnet_jax.config import ModelConfig
 from xlnet_jax.interop import tf1
 from xlnet_jax.interop.weights import abstract_params, to_ours
+from xlnet_jax.settings.config import ModelConfig
 
 HIDDEN, LOSS, GRADIENTS = 2e-5, 1e-5, 5e-6  # absolute, float32: the tolerances that come with the numbers
 

@@ -9,11 +9,10 @@ import pytest
 from data_pipelines import sources
 from tests.xlnet_jax.training.tiny_run import TINY
 from xlnet_jax import compare
-from xlnet_jax.cli import RESTART
 from xlnet_jax.comparison import run
 from xlnet_jax.comparison.report import Statistic
-from xlnet_jax.config import InputError
-from xlnet_jax.training.metrics import read_records
+from xlnet_jax.errors import RESTART, InputError
+from xlnet_jax.training.watch.metrics import read_records
 
 # Without dropout, the programs of a seed are those of another, and are compiled once.
 FINETUNE = (

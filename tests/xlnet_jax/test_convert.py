@@ -4,8 +4,9 @@ import pytest
 
 import xlnet_jax
 from tests.xlnet_jax.random_models import random_model
-from xlnet_jax import cli, convert
-from xlnet_jax.config import InputError
+from xlnet_jax import convert
+from xlnet_jax.api import command
+from xlnet_jax.errors import InputError
 
 
 def converted(*argv):
@@ -60,6 +61,6 @@ def test_a_full_disk_leaves_no_half_written_target(tmp_path, monkeypatch):
 def test_the_command_line_exits_with_two(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("sys.argv", ["convert", str(tmp_path / "nowhere"), str(tmp_path / "new")])
     with pytest.raises(SystemExit) as stop:
-        cli.run(convert.main)
+        command.run(convert.main)
     assert stop.value.code == 2
     assert capsys.readouterr().err.count("\n") == 1

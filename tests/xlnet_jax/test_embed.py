@@ -14,10 +14,11 @@ import pytest
 import xlnet_jax
 from data_pipelines.tokenizer import Settings, Tokenizer
 from tests.xlnet_jax.random_models import HEADS, SMALL, random_model
-from xlnet_jax import InputError, embed, embedding_files, lengths
-from xlnet_jax.embedding import embed_texts
-from xlnet_jax.models.backbone import Backbone
+from xlnet_jax import InputError, embed
+from xlnet_jax.inference import embedding_files, lengths
+from xlnet_jax.inference.embedding import embed_texts
 from xlnet_jax.models.inputs import text_inputs
+from xlnet_jax.models.xlnet import Backbone
 
 LONG = "The list of names is new, and the names of the list are old. " * 2
 TEXTS = [LONG, "The list of names is new", "new", "The names are old."]

@@ -15,8 +15,8 @@ import xlnet_jax
 from data_pipelines.tokenizer import Settings, Tokenizer
 from tests.xlnet_jax.random_models import HEADS, SMALL, random_model
 from xlnet_jax import InputError, evaluate
-from xlnet_jax.objectives import score_files
-from xlnet_jax.objectives.scoring import score_texts
+from xlnet_jax.inference import score_files
+from xlnet_jax.inference.scoring import score_texts
 
 TEXTS = ["The list of names is new", "The names are old.", "new"]
 ORDERS = ["left-to-right", "random:2"]

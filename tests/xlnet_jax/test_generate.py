@@ -13,7 +13,8 @@ from data_pipelines import sources
 from data_pipelines.tokenizer import Tokenizer
 from tests.xlnet_jax.random_models import HEADS, random_model
 from xlnet_jax import generate
-from xlnet_jax.config import InputError, ModelConfig
+from xlnet_jax.errors import InputError
+from xlnet_jax.settings.config import ModelConfig
 
 TINY = ModelConfig(vocab_size=300, num_layers=1, d_model=16, num_heads=2, d_head=8, d_ff=32)
 

@@ -11,11 +11,10 @@ from data_pipelines import sources
 from data_pipelines.tokenizer import EOD, Tokenizer
 from tests.xlnet_jax.random_models import CAUSAL, SMALL, random_model
 from xlnet_jax import recl
-from xlnet_jax.config import InputError
-from xlnet_jax.interop.pretrained import Pretrained
-from xlnet_jax.objectives.effective_context import effective_context_lengths
-from xlnet_jax.objectives.left_to_right import by_window
-from xlnet_jax.objectives.query_stream import on_device
+from xlnet_jax.checkpoints.pretrained import Pretrained, on_device
+from xlnet_jax.errors import InputError
+from xlnet_jax.inference.effective_context import effective_context_lengths
+from xlnet_jax.inference.left_to_right import by_window
 
 STEP, LONGEST, TOKENS = 4, 12, 20
 

@@ -4,9 +4,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Literal
 
-from xlnet_jax.config import Config, InputError
-from xlnet_jax.operations import step_operations
-from xlnet_jax.rules import validate
+from xlnet_jax.costs.flops import step_operations
+from xlnet_jax.errors import InputError
+from xlnet_jax.objectives.rules import validate
+from xlnet_jax.settings.config import Config
 
 Equal = Literal["tokens", "operations"]
 

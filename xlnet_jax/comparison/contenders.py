@@ -6,8 +6,8 @@ Each is a function of the settings that all share, those of XLNet: it says in wh
 from collections.abc import Callable
 from dataclasses import replace
 
-from xlnet_jax.config import Config
-from xlnet_jax.presets import with_objective
+from xlnet_jax.objectives.presets import with_objective
+from xlnet_jax.settings.config import Config
 
 
 def bert(common: Config) -> Config:

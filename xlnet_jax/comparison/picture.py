@@ -7,7 +7,7 @@ from etils import epath
 
 from xlnet_jax.comparison.budget import COST
 from xlnet_jax.comparison.report import Comparison
-from xlnet_jax.disk import write_durably
+from xlnet_jax.storage.files import write_durably
 
 COLUMNS = 3
 

@@ -12,12 +12,12 @@ from etils import epath
 from data_pipelines.batches import BatchSource
 from data_pipelines.corpus import Corpus, SplitName
 from data_pipelines.tokenizer import Tokenizer
+from xlnet_jax.checkpoints.native import RESULTS
 from xlnet_jax.comparison.budget import Equal, step_tokens
-from xlnet_jax.config import Config
-from xlnet_jax.disk import write_durably
-from xlnet_jax.interop.native import RESULTS
+from xlnet_jax.costs.flops import step_operations
 from xlnet_jax.objectives.build import objective_of
-from xlnet_jax.operations import step_operations
+from xlnet_jax.settings.config import Config
+from xlnet_jax.storage.files import write_durably
 
 
 @dataclass(frozen=True)

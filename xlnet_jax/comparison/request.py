@@ -7,10 +7,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from xlnet_jax import cli
 from xlnet_jax.comparison.contenders import CONTENDERS
-from xlnet_jax.config import Config, InputError, operational
-from xlnet_jax.settings import identity_difference
+from xlnet_jax.errors import InputError
+from xlnet_jax.objectives import command_line
+from xlnet_jax.settings import cli
+from xlnet_jax.settings.config import Config, operational
+from xlnet_jax.settings.plain import identity_difference
 from xlnet_jax.tasks.config import FinetuneConfig
 from xlnet_jax.tasks.defaults import DEFAULTS
 from xlnet_jax.tasks.rules import validate_finetuning
@@ -44,7 +46,7 @@ class CompareConfig(Config):
 
 def parse(argv: Sequence[str], description: str) -> CompareConfig:
     """The comparison that a command line asks for. Raises InputError on what cannot be compared."""
-    request = cli.parse_config_as(CompareConfig, argv, "python -m xlnet_jax.compare", description)
+    request = command_line.parse_config_as(CompareConfig, argv, "python -m xlnet_jax.compare", description)
     names = [name for word in request.objectives for name in word.split(",") if name]
     request = replace(request, objectives=tuple(names))
     for broken in _contradictions(request):

@@ -19,23 +19,24 @@ from rich.console import Console
 from data_pipelines import windows
 from data_pipelines.corpus import Corpus, SplitName
 from data_pipelines.tokenizer import Tokenizer
+from xlnet_jax.checkpoints.native import RESULTS
 from xlnet_jax.comparison import request as asked
 from xlnet_jax.comparison.budget import within_budget
 from xlnet_jax.comparison.contenders import CONTENDERS
 from xlnet_jax.comparison.picture import draw
 from xlnet_jax.comparison.report import Comparison, Outcome, source_of, write_report
 from xlnet_jax.comparison.request import CompareConfig
-from xlnet_jax.config import Config, InputError
-from xlnet_jax.interop.native import RESULTS
+from xlnet_jax.errors import InputError
+from xlnet_jax.settings.config import Config
 from xlnet_jax.tasks.config import FinetuneConfig
 from xlnet_jax.tasks.families import make_task, with_files
 from xlnet_jax.tasks.results import seed_folder
 from xlnet_jax.tasks.run import finetune
 from xlnet_jax.training import sharding
-from xlnet_jax.training.metrics import read_records
 from xlnet_jax.training.pretrain import pretrain
+from xlnet_jax.training.run.workdir import Workdir
 from xlnet_jax.training.text import Text
-from xlnet_jax.training.workdir import Workdir
+from xlnet_jax.training.watch.metrics import read_records
 
 PRETRAINED = "pretrained"
 SPLITS: tuple[SplitName, ...] = ("train", "validation")

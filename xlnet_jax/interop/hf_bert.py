@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from data_pipelines.tokenizer import PAD, Tokenizer
-from xlnet_jax.config import HeadConfig, InputError, ModelConfig
+from xlnet_jax.errors import InputError
+from xlnet_jax.interop.contents import Contents, Found, check_sizes
 from xlnet_jax.interop.hf_dialects import DIALECTS, Dialect
 from xlnet_jax.interop.hf_settings import (
     ACTIVATIONS,
@@ -26,8 +27,8 @@ from xlnet_jax.interop.hf_settings import (
     tagging_head,
     validated,
 )
-from xlnet_jax.interop.pretrained import Found, Pretrained, check_sizes
 from xlnet_jax.interop.weights import Layout, Weight
+from xlnet_jax.settings.config import HeadConfig, ModelConfig
 
 PADDING_SIDE = "right"  # BERT there counts places from the first column
 
@@ -61,7 +62,7 @@ def _dialect(config: ModelConfig, detects: bool) -> str:
     return "roberta" if config.position_offset else "bert"
 
 
-def weights(pretrained: Pretrained) -> list[Weight]:
+def weights(pretrained: Contents) -> list[Weight]:
     """The table of a network: one entry a tensor."""
     detects = pretrained.objective == "rtd"
     names = DIALECTS[_dialect(pretrained.model, detects)]
@@ -254,7 +255,7 @@ _ARCHITECTURES = {
 }
 
 
-def to_config(pretrained: Pretrained) -> dict[str, Any]:
+def to_config(pretrained: Contents) -> dict[str, Any]:
     """The config.json of a network. InputError on what Hugging Face cannot hold."""
     config, head, detects = pretrained.model, pretrained.head, pretrained.objective == "rtd"
     model_type = _dialect(config, detects)
@@ -310,7 +311,7 @@ def _demand_theirs(head: HeadConfig, model_type: str) -> None:
         )
 
 
-def notes_of(pretrained: Pretrained) -> list[str]:
+def notes_of(pretrained: Contents) -> list[str]:
     """What a reader there should know of the network."""
     notes = ["texts are <cls> A <sep> B <sep> there, and places counted from the first column: pad on the right"]
     if pretrained.model.position_offset:

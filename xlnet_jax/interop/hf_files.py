@@ -18,11 +18,11 @@ from etils import epath
 from data_pipelines.tokenizer import MODEL_FILE, Settings, Tokenizer, read_settings
 from data_pipelines.tokenizer.foreign import NEW, TOKENIZER_JSON, WORDPIECES, ForeignPieces, model_in
 from data_pipelines.tokenizer.foreign import SETTINGS as FOREIGN_SETTINGS
-from xlnet_jax.config import InputError
+from xlnet_jax.errors import InputError
 from xlnet_jax.interop import hf_bert, hf_xlnet
-from xlnet_jax.interop.json_file import read_json
-from xlnet_jax.interop.pretrained import Found, Pretrained
+from xlnet_jax.interop.contents import Contents, Found
 from xlnet_jax.interop.weights import flatten, left_behind, nest, to_theirs
+from xlnet_jax.storage.files import read_json
 
 CONFIG, TOKENIZER_CONFIG = "config.json", "tokenizer_config.json"
 SAFETENSORS, TORCH = "model.safetensors", "pytorch_model.bin"
@@ -49,7 +49,7 @@ def read(folder: Path) -> Found:
     return _dealt_anew(found, tokenizer.foreign, folder) if tokenizer and tokenizer.foreign else found
 
 
-def write(pretrained: Pretrained, folder: Path) -> list[str]:
+def write(pretrained: Contents, folder: Path) -> list[str]:
     """Fills an empty folder. Returns what a reader should know of it. InputError on what Hugging Face cannot hold."""
     p = pretrained
     family: Any = hf_bert if p.model.positions == "learned" else hf_xlnet
@@ -89,7 +89,7 @@ def _dealt_anew(found: Found, foreign: ForeignPieces, folder: Path) -> Found:
     return dataclasses.replace(found, model=model, variables=variables, notes=(*found.notes, note))
 
 
-def _as_dealt_there(pretrained: Pretrained, foreign: ForeignPieces) -> Pretrained:
+def _as_dealt_there(pretrained: Contents, foreign: ForeignPieces) -> Contents:
     flat = flatten(pretrained.params)
     known = foreign.theirs != NEW
     for path in _BY_PIECE:

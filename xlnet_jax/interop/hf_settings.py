@@ -3,9 +3,10 @@
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal, TypeVar
 
-from xlnet_jax.config import HeadConfig, InputError, ModelConfig
+from xlnet_jax.errors import InputError
 from xlnet_jax.interop.weights import SAME, TRANSPOSED, Weight
-from xlnet_jax.rules import validate_network
+from xlnet_jax.settings.config import HeadConfig, ModelConfig
+from xlnet_jax.settings.rules import validate_network
 
 SPAN_SCOPE, TAG_SCOPE = "qa_outputs", "classifier"  # last layers of the simple question answering, and of tagging
 ACTIVATIONS = {"gelu": "gelu_new", "gelu_erf": "gelu", "relu": "relu"}  # ours -> theirs

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from xlnet_jax.config import HeadConfig, InputError, ModelConfig
+from xlnet_jax.errors import InputError
+from xlnet_jax.interop.contents import Contents, Found, check_sizes
 from xlnet_jax.interop.hf_settings import (
     ACTIVATIONS,
     SPAN_SCOPE,
@@ -24,8 +25,8 @@ from xlnet_jax.interop.hf_settings import (
     tagging_head,
     validated,
 )
-from xlnet_jax.interop.pretrained import Found, Pretrained, check_sizes
 from xlnet_jax.interop.weights import SAME, TRANSPOSED, TWO_LEADING_ONES, Layout, Weight, refuse_beyond_xlnet
+from xlnet_jax.settings.config import HeadConfig, ModelConfig
 
 BODY = "transformer"
 PADDING_SIDE = "left"
@@ -52,7 +53,7 @@ _SIZES = {  # ours -> theirs
 }  # fmt: skip
 
 
-def weights(pretrained: Pretrained) -> list[Weight]:
+def weights(pretrained: Contents) -> list[Weight]:
     """The table of a network: one entry a tensor. Hugging Face has r biases in every layer, tied or not."""
     return _table(pretrained.model, pretrained.head)
 
@@ -211,7 +212,7 @@ _ARCHITECTURES = {
 }
 
 
-def to_config(pretrained: Pretrained) -> dict[str, Any]:
+def to_config(pretrained: Contents) -> dict[str, Any]:
     """The config.json of a network. InputError on what Hugging Face cannot hold."""
     config, head = pretrained.model, pretrained.head
     refuse_beyond_xlnet(config, "Hugging Face's XLNet")
@@ -250,7 +251,7 @@ def to_config(pretrained: Pretrained) -> dict[str, Any]:
     }
 
 
-def notes_of(pretrained: Pretrained) -> list[str]:
+def notes_of(pretrained: Contents) -> list[str]:
     """What a reader there should know of the network."""
     model, notes = pretrained.model, []
     if model.profile != "default":

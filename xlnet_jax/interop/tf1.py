@@ -4,8 +4,9 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal
 
-from xlnet_jax.config import HeadConfig, InputError, ModelConfig
+from xlnet_jax.errors import InputError
 from xlnet_jax.interop.weights import TWO_LEADING_ONES, Weight, refuse_beyond_xlnet
+from xlnet_jax.settings.config import HeadConfig, ModelConfig
 
 BODY = "model/transformer"
 SUMMARY = "model/sequnece_summary"  # as the original spells it

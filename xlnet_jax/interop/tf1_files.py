@@ -7,13 +7,14 @@ from pathlib import Path
 
 import numpy as np
 
-from data_pipelines.quiet_tensorflow import tensorflow
 from data_pipelines.tokenizer import MODEL_FILE, SETTINGS_FILE, Settings, Tokenizer
-from xlnet_jax.config import InputError, ModelConfig
+from xlnet_jax.errors import InputError
 from xlnet_jax.interop import tf1
-from xlnet_jax.interop.json_file import read_json
-from xlnet_jax.interop.pretrained import Found, Pretrained, check_sizes
+from xlnet_jax.interop.contents import Contents, Found, check_sizes
 from xlnet_jax.interop.weights import left_behind, to_theirs
+from xlnet_jax.settings.config import ModelConfig
+from xlnet_jax.storage.files import read_json
+from xlnet_jax.storage.quiet_tensorflow import tensorflow
 
 CONFIG, RELEASE = "xlnet_config.json", "xlnet_model.ckpt"
 CONFIGS = (CONFIG, "config.json")  # of a release, and of what the original's training writes
@@ -48,7 +49,7 @@ def read(source: Path) -> Found:
     return Found(config, head, tf1.weights(config, head), variables, tokenizer, None, {}, tuple(notes))
 
 
-def write(pretrained: Pretrained, folder: Path) -> list[str]:
+def write(pretrained: Contents, folder: Path) -> list[str]:
     """Fills an empty folder. Returns what a reader should know of it. InputError on what the original cannot hold."""
     tf = tensorflow()
     p = pretrained

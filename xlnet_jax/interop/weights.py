@@ -11,11 +11,12 @@ import jax.numpy as jnp
 import numpy as np
 from flax.core import meta
 
-from xlnet_jax.config import HeadConfig, InputError, ModelConfig
+from xlnet_jax.errors import InputError
 from xlnet_jax.models.detector import BertDetector
 from xlnet_jax.models.heads import init_params
 from xlnet_jax.models.inputs import text_inputs
 from xlnet_jax.models.pairs import PairHead
+from xlnet_jax.settings.config import HeadConfig, ModelConfig
 
 GENERATOR = "generator"
 """Among the parameters, ELECTRA's: a network of its own (objectives/replaced.py)."""

@@ -14,8 +14,8 @@ from typing import Any
 import flax.linen as nn
 import jax.numpy as jnp
 
-from xlnet_jax.config import InputError, ModelConfig
 from xlnet_jax.dims import CLS_SEGMENT
+from xlnet_jax.errors import InputError
 from xlnet_jax.models.attention import MASKED
 from xlnet_jax.models.inputs import Inputs
 from xlnet_jax.models.layers import (
@@ -31,6 +31,7 @@ from xlnet_jax.models.layers import (
     tied_logits_BPV,
     tied_table_VD,
 )
+from xlnet_jax.settings.config import ModelConfig
 
 
 class HeadProjection(nn.Module):

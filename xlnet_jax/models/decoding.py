@@ -15,13 +15,13 @@ from typing import Any, NamedTuple, cast
 import jax
 import jax.numpy as jnp
 
-from xlnet_jax.config import InputError, ModelConfig
+from xlnet_jax.errors import InputError
 from xlnet_jax.models.attention import MASKED, attend_BNTH, product
-from xlnet_jax.models.backbone import with_signals
 from xlnet_jax.models.inputs import compact_inputs
 from xlnet_jax.models.layers import FeedForward, Norm
-from xlnet_jax.models.lm import XLNetLM
 from xlnet_jax.models.positions import distances_R, signals_2RF
+from xlnet_jax.models.xlnet import XLNetLM, with_signals
+from xlnet_jax.settings.config import ModelConfig
 
 EMPTY = -(2**30)
 

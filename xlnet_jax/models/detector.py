@@ -3,10 +3,10 @@
 import flax.linen as nn
 import jax.numpy as jnp
 
-from xlnet_jax.config import ModelConfig
 from xlnet_jax.models.bert import BertEncoder
 from xlnet_jax.models.inputs import Inputs
 from xlnet_jax.models.layers import ACTIVATIONS, Outputs, partitioned_dense
+from xlnet_jax.settings.config import ModelConfig
 
 
 class BertDetector(nn.Module):

@@ -1,9 +1,8 @@
 """The network under every head, chosen by its positions."""
 
-from xlnet_jax.config import ModelConfig
-from xlnet_jax.models.backbone import Backbone
 from xlnet_jax.models.bert import BertEncoder, BertLM
-from xlnet_jax.models.lm import XLNetLM
+from xlnet_jax.models.xlnet import Backbone, XLNetLM
+from xlnet_jax.settings.config import ModelConfig
 
 
 def build_encoder(config: ModelConfig, name: str | None = None) -> Backbone | BertEncoder:

@@ -8,14 +8,14 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from xlnet_jax.config import HeadConfig, ModelConfig
 from xlnet_jax.models.bert import places_BL
 from xlnet_jax.models.encoder import build_encoder, build_lm
 from xlnet_jax.models.inputs import Inputs, dense_inputs, text_inputs
 from xlnet_jax.models.layers import partitioned_dense
-from xlnet_jax.models.lm import XLNetLM
 from xlnet_jax.models.question_answering import XLNetForQuestionAnswering
 from xlnet_jax.models.summary import SequenceSummary
+from xlnet_jax.models.xlnet import XLNetLM
+from xlnet_jax.settings.config import HeadConfig, ModelConfig
 
 
 class XLNetForSequence(nn.Module):

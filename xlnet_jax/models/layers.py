@@ -9,8 +9,8 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from xlnet_jax.config import ModelConfig
 from xlnet_jax.models.attention import attention_BNTH, kept, product
+from xlnet_jax.settings.config import ModelConfig
 
 
 class Outputs(NamedTuple):

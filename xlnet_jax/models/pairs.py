@@ -3,8 +3,8 @@
 import flax.linen as nn
 import jax.numpy as jnp
 
-from xlnet_jax.config import ModelConfig
 from xlnet_jax.models.layers import partitioned_dense
+from xlnet_jax.settings.config import ModelConfig
 
 
 class PairHead(nn.Module):

@@ -6,11 +6,11 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from xlnet_jax.config import ModelConfig
 from xlnet_jax.models.attention import MASKED
 from xlnet_jax.models.encoder import build_encoder
 from xlnet_jax.models.inputs import Inputs
 from xlnet_jax.models.layers import Norm, partitioned_dense
+from xlnet_jax.settings.config import ModelConfig
 
 
 class SpanLogProbs(NamedTuple):

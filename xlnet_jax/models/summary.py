@@ -4,9 +4,9 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from xlnet_jax.config import HeadConfig, ModelConfig
 from xlnet_jax.models.attention import MASKED
 from xlnet_jax.models.layers import Norm, partitioned_dense, partitioned_param
+from xlnet_jax.settings.config import HeadConfig, ModelConfig
 
 
 class SequenceSummary(nn.Module):

@@ -1,8 +1,8 @@
 """The objective of a pretraining run, chosen by its settings."""
 
-from xlnet_jax.config import Config
 from xlnet_jax.objectives.language_model import LanguageModel
-from xlnet_jax.objectives.replaced import ReplacedTokenDetection
+from xlnet_jax.objectives.rtd import ReplacedTokenDetection
+from xlnet_jax.settings.config import Config
 
 PretrainingObjective = LanguageModel | ReplacedTokenDetection
 

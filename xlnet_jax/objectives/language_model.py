@@ -10,12 +10,12 @@ from typing import Any, cast
 import jax
 import jax.numpy as jnp
 
-from xlnet_jax.config import Config
 from xlnet_jax.models.heads import build_model
 from xlnet_jax.models.inputs import Inputs, compact_inputs, dense_inputs
 from xlnet_jax.models.masks import memory_in_use_BM
 from xlnet_jax.models.pairs import PairHead
-from xlnet_jax.objectives.objective import DeviceBatch, Scored, apply
+from xlnet_jax.objectives.base import DeviceBatch, Scored, apply
+from xlnet_jax.settings.config import Config
 
 
 @dataclass(frozen=True)

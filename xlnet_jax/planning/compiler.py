@@ -10,8 +10,8 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
-from xlnet_jax.config import Config
 from xlnet_jax.objectives.build import objective_of
+from xlnet_jax.settings.config import Config
 from xlnet_jax.training import sharding
 from xlnet_jax.training.optimizer import make_optimizer
 from xlnet_jax.training.state import StatePlan, plan_state

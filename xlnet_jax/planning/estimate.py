@@ -2,13 +2,13 @@
 
 from dataclasses import dataclass
 
-from xlnet_jax.chips import GIB, Chip
-from xlnet_jax.config import Config
-from xlnet_jax.operations import recomputed_operations, step_operations
+from xlnet_jax.costs.chips import GIB, Chip
+from xlnet_jax.costs.flops import recomputed_operations, step_operations
 from xlnet_jax.planning import hlo
 from xlnet_jax.planning.compiler import Abstract, DoesNotFit, abstract_step, compile_step
 from xlnet_jax.planning.topologies import Topology
 from xlnet_jax.planning.traffic import Collective, collectives, memory_bytes
+from xlnet_jax.settings.config import Config
 from xlnet_jax.training.sharding import bytes_on_device
 
 RESERVED = int(0.52 * GIB)

@@ -7,9 +7,9 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from xlnet_jax.chips import GIB
-from xlnet_jax.config import Config
+from xlnet_jax.costs.chips import GIB
 from xlnet_jax.planning.estimate import Plan
+from xlnet_jax.settings.config import Config
 
 PROVES = (
     "This proves that the step compiles for the topology and that a device can hold it. It does not prove speed, the "

@@ -3,8 +3,9 @@
 import dataclasses
 from dataclasses import dataclass
 
-from xlnet_jax.config import Config, InputError, operational
-from xlnet_jax.rules import validate
+from xlnet_jax.errors import InputError
+from xlnet_jax.objectives.rules import validate
+from xlnet_jax.settings.config import Config, operational
 
 
 @dataclass(frozen=True)

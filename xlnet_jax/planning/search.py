@@ -10,9 +10,10 @@ from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
 from typing import Literal
 
-from xlnet_jax.config import Config, InputError
+from xlnet_jax.errors import InputError
 from xlnet_jax.planning.estimate import Plan, make_plan
 from xlnet_jax.planning.topologies import find_topology
+from xlnet_jax.settings.config import Config
 
 LIGHTEST_FIRST: tuple[Literal["none", "dots", "attention", "full"], ...] = ("none", "dots", "attention", "full")
 """Remat policies, from the one that computes nothing again and keeps the most."""

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
-from xlnet_jax.chips import CHIPS, Chip
-from xlnet_jax.config import InputError
+from xlnet_jax.costs.chips import CHIPS, Chip
+from xlnet_jax.errors import InputError
 
 # Nobody asks a metadata server what this machine is; another process may hold the TPU; the two names keep libtpu quiet.
 ENVIRONMENT = {

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from xlnet_jax.config import (
+from xlnet_jax.settings.config import (
     CheckpointConfig,
     DistributedConfig,
     HeadConfig,

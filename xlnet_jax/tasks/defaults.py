@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
-from xlnet_jax.config import HeadConfig, OptimizerConfig
+from xlnet_jax.settings.config import HeadConfig, OptimizerConfig
 from xlnet_jax.tasks.config import FinetuneConfig, QuestionAnsweringConfig, TaskDataConfig
 
 

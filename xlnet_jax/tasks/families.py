@@ -3,12 +3,12 @@
 from collections.abc import Callable
 from typing import Any
 
+from xlnet_jax.tasks.base import Task
 from xlnet_jax.tasks.classification.task import TextTask, with_files_of_roles
 from xlnet_jax.tasks.config import FinetuneConfig
 from xlnet_jax.tasks.multiple_choice.task import MultipleChoice
 from xlnet_jax.tasks.question_answering.task import QuestionAnswering
 from xlnet_jax.tasks.ranking.task import Ranking
-from xlnet_jax.tasks.task import Task
 from xlnet_jax.tasks.token_classification.task import TokenClassification
 
 _OF_HEAD: dict[str, Callable[[FinetuneConfig], Task[Any]]] = {

@@ -7,11 +7,11 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from xlnet_jax.config import HeadConfig
 from xlnet_jax.models.heads import build_model, init_params
-from xlnet_jax.objectives.objective import DeviceBatch, Scored
+from xlnet_jax.objectives.base import DeviceBatch, Scored
+from xlnet_jax.settings.config import HeadConfig
+from xlnet_jax.tasks.base import Task
 from xlnet_jax.tasks.config import FinetuneConfig
-from xlnet_jax.tasks.task import Task
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ from etils import epath
 from rich.console import Console
 from rich.table import Table
 
-from xlnet_jax.disk import write_durably
-from xlnet_jax.interop.native import RESULTS
+from xlnet_jax.checkpoints.native import RESULTS
+from xlnet_jax.storage.files import write_durably
 
 
 @dataclass(frozen=True)

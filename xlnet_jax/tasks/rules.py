@@ -2,9 +2,8 @@
 
 from collections.abc import Iterator
 
-from xlnet_jax.config import InputError
-from xlnet_jax.objective_rules import absolute_positions
-from xlnet_jax.rules import positive, run_contradictions
+from xlnet_jax.errors import InputError
+from xlnet_jax.settings.rules import absolute_positions, positive, run_contradictions
 from xlnet_jax.tasks.config import FinetuneConfig
 from xlnet_jax.tasks.defaults import DEFAULTS
 

@@ -18,13 +18,14 @@ from etils import epath
 from rich.console import Console
 
 from data_pipelines.tokenizer import Tokenizer
-from xlnet_jax.config import HeadConfig, InputError
-from xlnet_jax.disk import write_durably
-from xlnet_jax.interop import native
-from xlnet_jax.interop.json_file import read_json
-from xlnet_jax.interop.pretrained import Pretrained
+from xlnet_jax.checkpoints import native
+from xlnet_jax.checkpoints.pretrained import Pretrained
+from xlnet_jax.errors import InputError
 from xlnet_jax.interop.weights import flatten, nest
-from xlnet_jax.settings import from_dict
+from xlnet_jax.settings.config import HeadConfig
+from xlnet_jax.settings.plain import from_dict
+from xlnet_jax.storage.files import read_json, write_durably
+from xlnet_jax.tasks.base import Task
 from xlnet_jax.tasks.batches import TrainingBatches
 from xlnet_jax.tasks.config import FinetuneConfig
 from xlnet_jax.tasks.defaults import DEFAULTS
@@ -34,18 +35,17 @@ from xlnet_jax.tasks.objective import Supervised
 from xlnet_jax.tasks.results import Result, seed_folder, summarize, write_result
 from xlnet_jax.tasks.rules import validate_finetuning
 from xlnet_jax.tasks.selection import Predictor, Selection, describe
-from xlnet_jax.tasks.task import Task
 from xlnet_jax.training import sharding
-from xlnet_jax.training.checkpoint import Checkpoints
-from xlnet_jax.training.compile_cache import programs_kept_in
-from xlnet_jax.training.course import Course, introduction
-from xlnet_jax.training.hosts import ALONE, Hosts
 from xlnet_jax.training.initial import begin_from, shown, tokenizer_of
 from xlnet_jax.training.optimizer import make_optimizer
+from xlnet_jax.training.run.checkpoint import Checkpoints
+from xlnet_jax.training.run.compile_cache import programs_kept_in
+from xlnet_jax.training.run.course import Course, introduction
+from xlnet_jax.training.run.hosts import ALONE, Hosts
+from xlnet_jax.training.run.workdir import Workdir
 from xlnet_jax.training.state import StatePlan, TrainState, init_state, plan_state, with_params
 from xlnet_jax.training.step import make_train_step
-from xlnet_jax.training.weights_and_biases import demand_wandb
-from xlnet_jax.training.workdir import Workdir
+from xlnet_jax.training.watch.wandb import demand_wandb
 
 PREDICTIONS, METRICS = "predictions", "metrics.json"
 

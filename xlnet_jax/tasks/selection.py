@@ -8,15 +8,15 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from xlnet_jax.config import InputError
+from xlnet_jax.errors import InputError
 from xlnet_jax.tasks.batches import in_order_of_length
 from xlnet_jax.tasks.config import FinetuneConfig
 from xlnet_jax.tasks.features import NO_ITEM, Features
 from xlnet_jax.tasks.objective import Supervised
 from xlnet_jax.tasks.results import or_lowest
 from xlnet_jax.training import sharding
-from xlnet_jax.training.interrupt import Interrupt, Wish
 from xlnet_jax.training.loop import Numbers
+from xlnet_jax.training.run.interrupt import Interrupt, Wish
 from xlnet_jax.training.state import StatePlan, TrainState
 
 Outputs = dict[str, np.ndarray]

@@ -7,12 +7,13 @@ from typing import Any, TypeVar, cast
 import jax
 
 from data_pipelines.tokenizer import Tokenizer
-from xlnet_jax.config import FIXED_BY_WEIGHTS, Config, InputError, ModelConfig, RunConfig
-from xlnet_jax.disk import in_bucket
-from xlnet_jax.interop.formats import load
-from xlnet_jax.interop.pretrained import Pretrained, check_given
+from xlnet_jax.checkpoints.formats import load
+from xlnet_jax.checkpoints.pretrained import Pretrained, check_given
+from xlnet_jax.errors import InputError
 from xlnet_jax.interop.weights import flatten, nest, size
 from xlnet_jax.objectives.build import objective_of
+from xlnet_jax.settings.config import FIXED_BY_WEIGHTS, Config, ModelConfig, RunConfig
+from xlnet_jax.storage.files import in_bucket
 from xlnet_jax.training.sharding import unboxed
 
 R = TypeVar("R", bound=RunConfig)

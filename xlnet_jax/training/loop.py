@@ -14,17 +14,18 @@ from typing import Any, Protocol
 
 import jax
 
-from xlnet_jax.config import InputError, RunConfig
 from xlnet_jax.dims import Batch
-from xlnet_jax.objectives.objective import DeviceBatch
-from xlnet_jax.training.checkpoint import Checkpoints
-from xlnet_jax.training.goodput import WallTime
-from xlnet_jax.training.interrupt import Interrupt, Wish
-from xlnet_jax.training.metrics import MetricsWriter, Record
-from xlnet_jax.training.profile import Tracer
-from xlnet_jax.training.progress import ProgressView
+from xlnet_jax.errors import InputError
+from xlnet_jax.objectives.base import DeviceBatch
+from xlnet_jax.settings.config import RunConfig
+from xlnet_jax.training.run.checkpoint import Checkpoints
+from xlnet_jax.training.run.interrupt import Interrupt, Wish
 from xlnet_jax.training.state import TrainState
 from xlnet_jax.training.step import Metrics, TrainStep
+from xlnet_jax.training.watch.goodput import WallTime
+from xlnet_jax.training.watch.metrics import MetricsWriter, Record
+from xlnet_jax.training.watch.profile import Tracer
+from xlnet_jax.training.watch.progress import ProgressView
 
 Numbers = Mapping[str, float]
 

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from xlnet_jax.config import OptimizerConfig
+from xlnet_jax.settings.config import OptimizerConfig
 
 
 def learning_rate(config: OptimizerConfig, steps: int) -> optax.Schedule:

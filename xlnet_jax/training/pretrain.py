@@ -15,30 +15,30 @@ from rich.console import Console
 from data_pipelines.batches import BatchSource
 from data_pipelines.corpus import Corpus
 from data_pipelines.tokenizer import MODEL_FILE, TOKENIZER_JSON, Tokenizer
-from xlnet_jax.config import FIXED_BY_WEIGHTS, Config, InputError
-from xlnet_jax.interop.pretrained import Pretrained
-from xlnet_jax.objective_rules import unread
+from xlnet_jax.checkpoints.pretrained import Pretrained
+from xlnet_jax.errors import InputError
 from xlnet_jax.objectives.build import PretrainingObjective, objective_of
-from xlnet_jax.presets import PRESETS, with_objective
-from xlnet_jax.rules import validate
-from xlnet_jax.settings import flatten, from_dict, to_dict
+from xlnet_jax.objectives.presets import PRESETS, with_objective
+from xlnet_jax.objectives.rules import unread, validate
+from xlnet_jax.settings.config import FIXED_BY_WEIGHTS, Config
+from xlnet_jax.settings.plain import flatten, from_dict, to_dict
 from xlnet_jax.training import sharding
-from xlnet_jax.training.checkpoint import Checkpoints
-from xlnet_jax.training.compile_cache import programs_kept_in
-from xlnet_jax.training.course import Course, introduction
-from xlnet_jax.training.curves import draw_curves
-from xlnet_jax.training.heldout import HeldOutLoss, held_out_batches, relative_to_unigram
-from xlnet_jax.training.hosts import ALONE, Hosts
+from xlnet_jax.training.heldout.heldout import HeldOutLoss, held_out_batches, relative_to_unigram
+from xlnet_jax.training.heldout.unigram import unigram_line
 from xlnet_jax.training.initial import begin_from, params_of, shown, tokenizer_of
-from xlnet_jax.training.metrics import read_records
 from xlnet_jax.training.optimizer import make_optimizer
-from xlnet_jax.training.speed import speed
+from xlnet_jax.training.run.checkpoint import Checkpoints
+from xlnet_jax.training.run.compile_cache import programs_kept_in
+from xlnet_jax.training.run.course import Course, introduction
+from xlnet_jax.training.run.hosts import ALONE, Hosts
+from xlnet_jax.training.run.workdir import Workdir
 from xlnet_jax.training.state import StatePlan, TrainState, empty_mems_ZBMD, init_state, plan_state, with_params
 from xlnet_jax.training.step import make_eval_step, make_train_step
 from xlnet_jax.training.text import Text
-from xlnet_jax.training.unigram import unigram_line
-from xlnet_jax.training.weights_and_biases import demand_wandb
-from xlnet_jax.training.workdir import Workdir
+from xlnet_jax.training.watch.curves import draw_curves
+from xlnet_jax.training.watch.metrics import read_records
+from xlnet_jax.training.watch.speed import speed
+from xlnet_jax.training.watch.wandb import demand_wandb
 
 _TEXT_SETTINGS = ("corpus", "validation", "corpus_errors", "text_field", "tfds_data_dir")
 

@@ -12,7 +12,8 @@ from flax.core import meta
 from jax.experimental import mesh_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from xlnet_jax.config import InputError, MeshConfig, RunConfig
+from xlnet_jax.errors import InputError
+from xlnet_jax.settings.config import MeshConfig, RunConfig
 
 MESH_AXES = ("data", "fsdp", "tensor")
 LOGICAL_TO_MESH: tuple[tuple[str, str | tuple[str, ...] | None], ...] = (

@@ -10,7 +10,7 @@ import optax
 from flax import struct, traverse_util
 from jax.sharding import Mesh
 
-from xlnet_jax.objectives.objective import Objective
+from xlnet_jax.objectives.base import Objective
 from xlnet_jax.training import sharding
 
 

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import optax
 from jax.sharding import Mesh
 
-from xlnet_jax.config import RunConfig
-from xlnet_jax.objectives.objective import DeviceBatch, Objective, Scored
+from xlnet_jax.objectives.base import DeviceBatch, Objective, Scored
+from xlnet_jax.settings.config import RunConfig
 from xlnet_jax.training import sharding
 from xlnet_jax.training.optimizer import learning_rate
 from xlnet_jax.training.state import Guard, StatePlan, TrainState

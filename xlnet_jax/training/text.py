@@ -9,8 +9,9 @@ from data_pipelines.corpus import Corpus, is_corpus
 from data_pipelines.prepare import prepare
 from data_pipelines.sources import Source
 from data_pipelines.tokenizer import Settings, Tokenizer
-from xlnet_jax.config import Config, InputError
-from xlnet_jax.training.workdir import Workdir
+from xlnet_jax.errors import InputError
+from xlnet_jax.settings.config import Config
+from xlnet_jax.training.run.workdir import Workdir
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from data_pipelines import sources
 from data_pipelines.prepare import parts, prepare
 from data_pipelines.prepare.beam_runner import BeamRunner
 from data_pipelines.tokenizer import Tokenizer
-from xlnet_jax.config import InputError
+from xlnet_jax.errors import InputError
 
 NOVEL = sources.embedded()[1]
 

@@ -18,7 +18,7 @@ from data_pipelines.prepare.encoding import encode, load
 from data_pipelines.prepare.parts import Part
 from data_pipelines.prepare.runners import LocalRunner
 from data_pipelines.tokenizer import EOD, Tokenizer
-from xlnet_jax.config import InputError
+from xlnet_jax.errors import InputError
 
 BLOCK_LEN = 64
 TRAIN, VALIDATION = (sources.find([name]) for name in sources.embedded())

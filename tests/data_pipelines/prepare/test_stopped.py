@@ -25,7 +25,7 @@ def cut_until_held(group):
 
 prepare.cut_parts = cut_until_held
 readers.CHUNK_BYTES, parts.PART_CHARS = 4_000, 8_000
-cli.run(__main__.main)
+command.run(__main__.main)
 """
 
 

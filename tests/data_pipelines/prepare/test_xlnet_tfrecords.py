@@ -8,9 +8,9 @@ import pytest
 from data_pipelines.corpus import Start
 from data_pipelines.prepare.holdout import hash_of
 from data_pipelines.prepare.xlnet_tfrecords import prepare_records
-from data_pipelines.quiet_tensorflow import tensorflow
 from data_pipelines.tokenizer import CLS, EOD, EOP, SEP, Tokenizer
-from xlnet_jax.config import InputError
+from xlnet_jax.errors import InputError
+from xlnet_jax.storage.quiet_tensorflow import tensorflow
 
 SEQ_LEN, REUSE_LEN, BATCHES = 24, 8, 12
 SENTENCES = ["It was a fine day. They went out.", "Nobody knew why; nobody asked!", "The sea was calm (at last)."]

@@ -155,13 +155,12 @@ MISTAKES = {
 
 @pytest.mark.parametrize("argv", MISTAKES)
 def test_a_mistake_ends_in_one_line_and_leaves_nothing(folder, argv, monkeypatch, capsys):
-    from xlnet_jax import cli
 
     (folder / "blank.txt").write_text(" \n\n")
     monkeypatch.chdir(folder)
     monkeypatch.setattr(sys, "argv", ["tokenizer", *argv.split()])
     with pytest.raises(SystemExit) as stop:
-        cli.run(__main__.main)
+        command.run(__main__.main)
     out, err = capsys.readouterr()
     assert stop.value.code == 2
     assert MISTAKES[argv] in err

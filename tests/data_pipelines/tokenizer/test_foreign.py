@@ -10,7 +10,7 @@ import pytest
 from data_pipelines.sources import embedded
 from data_pipelines.tokenizer import CLS, EOD, MASK, PAD, SEP, SPECIAL_PIECES, UNK, Tokenizer
 from data_pipelines.tokenizer.foreign import NEW
-from xlnet_jax.config import InputError
+from xlnet_jax.errors import InputError
 
 tokenizers = pytest.importorskip("tokenizers", reason="needs Hugging Face's tokenizers: pip install -e '.[hf]'")
 TEXT = ["Emma's good-humoured Father, it is said;", "was 56 years old - naïve? [SEP] <s>"]

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from data_pipelines.tokenizer import CLS, EOD, MASK, SEP, SPECIAL_PIECES, UNK, Settings, Tokenizer
 from data_pipelines.tokenizer.pieces import PieceTables
-from xlnet_jax.config import InputError
+from xlnet_jax.errors import InputError
 
 LINES = ["the cat sat on the mat .", "the dog sat , and the cat ran .", "a dog ran"] * 20
 BYTES = Tokenizer.train([], 1, "auto", token_level="byte")

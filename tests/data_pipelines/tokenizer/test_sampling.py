@@ -10,7 +10,7 @@ import scipy.stats
 
 from data_pipelines.tokenizer import Tokenizer
 from data_pipelines.tokenizer.sampling import sample
-from xlnet_jax.config import InputError
+from xlnet_jax.errors import InputError
 
 FALSE_ALARM = 1e-4  # of each statistical test, were the numbers drawn anew
 

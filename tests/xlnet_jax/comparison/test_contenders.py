@@ -6,10 +6,10 @@ import pytest
 
 from xlnet_jax.comparison.budget import step_tokens, within_budget
 from xlnet_jax.comparison.contenders import CONTENDERS
-from xlnet_jax.config import InputError
-from xlnet_jax.operations import step_operations
-from xlnet_jax.presets import base, demo, large, small
-from xlnet_jax.settings import flatten
+from xlnet_jax.costs.flops import step_operations
+from xlnet_jax.errors import InputError
+from xlnet_jax.objectives.presets import base, demo, large, small
+from xlnet_jax.settings.plain import flatten
 
 MASKED = {
     "objective", "model.mem-len", "data.reuse-len", "data.num-predict", "data.targets", "data.bidirectional",

@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from xlnet_jax import compare, runtime
+from xlnet_jax import compare
 from xlnet_jax.comparison import request as asked
 from xlnet_jax.comparison.contenders import CONTENDERS
-from xlnet_jax.config import DistributedConfig, InputError
+from xlnet_jax.errors import InputError
+from xlnet_jax.settings.config import DistributedConfig
+from xlnet_jax.training.run import runtime
 
 GOOD = "--objectives plm,clm --budget 1e6"
 

@@ -9,9 +9,10 @@ import pytest
 import xlnet_jax
 from data_pipelines.tokenizer import CLS, SEP
 from tests.data_pipelines.tokenizer.test_foreign import bert, lines, roberta  # noqa: F401
-from xlnet_jax.config import HeadConfig, InputError
+from xlnet_jax.errors import InputError
 from xlnet_jax.interop.weights import nest
 from xlnet_jax.models.inputs import text_inputs
+from xlnet_jax.settings.config import HeadConfig
 from xlnet_jax.tasks.encoding import encode_text
 
 torch = pytest.importorskip("torch", reason="needs PyTorch and transformers: pip install -e '.[bench]'")

@@ -11,7 +11,7 @@ from data_pipelines.tokenizer import Settings, Tokenizer
 from tests.xlnet_jax.random_models import HEADS, SMALL, random_model
 from xlnet_jax.interop.hf_files import ACCENTS_DROPPED, TOKENIZER_DIFFERENCES
 from xlnet_jax.models.inputs import dense_inputs, text_inputs
-from xlnet_jax.models.lm import XLNetLM
+from xlnet_jax.models.xlnet import XLNetLM
 
 torch = pytest.importorskip("torch", reason="needs the extra [bench]: pip install -e '.[bench]'")
 transformers = pytest.importorskip("transformers", reason="needs the extra [bench]: pip install -e '.[bench]'")

@@ -11,12 +11,13 @@ import pytest
 
 import xlnet_jax
 from tests.xlnet_jax.random_models import BERT, HEADS, ROBERTA, random_model
-from xlnet_jax.config import HeadConfig, InputError
+from xlnet_jax.errors import InputError
 from xlnet_jax.interop.weights import abstract_params, flatten, nest
 from xlnet_jax.models.inputs import text_inputs
 from xlnet_jax.models.pairs import PairHead
-from xlnet_jax.presets import PRESETS, demo, with_objective
-from xlnet_jax.rules import validate
+from xlnet_jax.objectives.presets import PRESETS, demo, with_objective
+from xlnet_jax.objectives.rules import validate
+from xlnet_jax.settings.config import HeadConfig
 from xlnet_jax.tasks.defaults import DEFAULTS
 from xlnet_jax.tasks.run import _weights_of
 from xlnet_jax.training.initial import begin_from, params_of

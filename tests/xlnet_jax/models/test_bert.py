@@ -10,12 +10,13 @@ import pytest
 from jax.sharding import PartitionSpec as P
 
 from tests.xlnet_jax.random_models import BERT, ROBERTA, random_params
-from xlnet_jax.config import HeadConfig, InputError
+from xlnet_jax.errors import InputError
 from xlnet_jax.interop.weights import abstract_params, optional_params
 from xlnet_jax.models.bert import BertLM
 from xlnet_jax.models.inputs import compact_inputs, text_inputs
 from xlnet_jax.objectives.language_model import LanguageModel
-from xlnet_jax.presets import PRESETS
+from xlnet_jax.objectives.presets import PRESETS
+from xlnet_jax.settings.config import HeadConfig
 from xlnet_jax.training import sharding
 from xlnet_jax.training.optimizer import make_optimizer
 from xlnet_jax.training.state import plan_state

@@ -10,10 +10,10 @@ import pytest
 
 from tests.xlnet_jax import random_models
 from tests.xlnet_jax.random_models import CAUSAL, SMALL, random_params
-from xlnet_jax.config import InputError
+from xlnet_jax.errors import InputError
 from xlnet_jax.models.decoding import advance, prefill, prepare
 from xlnet_jax.models.inputs import compact_inputs
-from xlnet_jax.models.lm import XLNetLM
+from xlnet_jax.models.xlnet import XLNetLM
 
 TINY = dataclasses.replace(SMALL, num_layers=2)
 CONFIGS = {

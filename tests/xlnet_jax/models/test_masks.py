@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 
 from data_pipelines.permutation import perm_rank, permuted_places, target_slots, to_dense
-from xlnet_jax.config import Config, DataConfig, ModelConfig
-from xlnet_jax.models.backbone import Backbone
 from xlnet_jax.models.inputs import Inputs
-from xlnet_jax.models.lm import XLNetLM
+from xlnet_jax.models.xlnet import Backbone, XLNetLM
 from xlnet_jax.objectives.language_model import LanguageModel, inputs_of
+from xlnet_jax.settings.config import Config, DataConfig, ModelConfig
 
 DATA = DataConfig(batch_size=4, seq_len=16, reuse_len=8, perm_size=8, num_predict=6)
 MODEL = ModelConfig(

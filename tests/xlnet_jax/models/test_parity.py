@@ -7,7 +7,7 @@ import pytest
 
 from tests.xlnet_jax.reference_cases import HIDDEN, LOSS, Case, assert_close, assert_gradients
 from xlnet_jax.models.inputs import dense_inputs, text_inputs
-from xlnet_jax.models.lm import XLNetLM
+from xlnet_jax.models.xlnet import XLNetLM
 from xlnet_jax.objectives.language_model import cross_entropy_BP
 
 CASES = [

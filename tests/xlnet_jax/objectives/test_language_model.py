@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from tests.xlnet_jax.tiny_text import batches_of
-from xlnet_jax.config import Config, DataConfig, ModelConfig
 from xlnet_jax.dims import Batch
-from xlnet_jax.models.lm import XLNetLM
+from xlnet_jax.models.xlnet import XLNetLM
 from xlnet_jax.objectives.language_model import LanguageModel, inputs_of
-from xlnet_jax.presets import with_objective
-from xlnet_jax.rules import validate
+from xlnet_jax.objectives.presets import with_objective
+from xlnet_jax.objectives.rules import validate
+from xlnet_jax.settings.config import Config, DataConfig, ModelConfig
 from xlnet_jax.training import sharding
 
 ROWS, LENGTH, MEMORY = 2, 8, 6

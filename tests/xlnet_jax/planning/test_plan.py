@@ -12,15 +12,16 @@ import pytest
 
 from tests.xlnet_jax.tiny_text import batches_of
 from tests.xlnet_jax.training.tiny import CONFIG, batch_at
-from xlnet_jax.chips import CHIPS
 from xlnet_jax.comparison.contenders import CONTENDERS
-from xlnet_jax.config import InputError, MeshConfig
+from xlnet_jax.costs.chips import CHIPS
+from xlnet_jax.errors import InputError
 from xlnet_jax.objectives.language_model import LanguageModel
+from xlnet_jax.objectives.presets import large
 from xlnet_jax.planning import compiler
 from xlnet_jax.planning.estimate import Plan, Traffic, state_bytes
 from xlnet_jax.planning.search import _is_settled, candidates, search
 from xlnet_jax.planning.traffic import Collective
-from xlnet_jax.presets import large
+from xlnet_jax.settings.config import MeshConfig
 from xlnet_jax.training.optimizer import make_optimizer
 from xlnet_jax.training.state import init_state
 

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from xlnet_jax.config import InputError
+from xlnet_jax.errors import InputError
 from xlnet_jax.planning.topologies import GENERATIONS, _parse
 
 
@@ -54,7 +54,8 @@ def test_a_slice_that_there_is_not_is_refused_with_those_that_there_are(name):
     ],
 )
 def test_a_mistake_is_one_line_before_anything_is_compiled(argv, message, capsys):
-    from xlnet_jax import cli, plan
+    from xlnet_jax import plan
+    from xlnet_jax.settings import cli
 
     with pytest.raises(InputError) as mistake:
         plan.main(argv.split())

@@ -5,7 +5,7 @@ import pytest
 import xlnet_jax
 from data_pipelines.tokenizer import Tokenizer
 from tests.xlnet_jax.random_models import random_model
-from xlnet_jax.config import ModelConfig
+from xlnet_jax.settings.config import ModelConfig
 
 GOOD = ["a lovely walk", "the happiest of days", "she smiled at him", "it was delightful", "a charming young lady"]
 BAD = ["a dreadful rain", "the saddest of days", "she frowned at him", "it was tedious and wrong", "a vain young man"]

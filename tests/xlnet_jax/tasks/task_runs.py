@@ -8,8 +8,8 @@ import numpy as np
 import optax
 
 from tests.xlnet_jax.random_models import random_params
-from xlnet_jax.config import ModelConfig
 from xlnet_jax.models.heads import build_model
+from xlnet_jax.settings.config import ModelConfig
 from xlnet_jax.tasks.features import NO_ITEM, collate
 
 

@@ -13,16 +13,15 @@ import xlnet_jax
 from data_pipelines.tokenizer import Tokenizer
 from tests.xlnet_jax.training.test_hosts import Two
 from xlnet_jax import finetune
-from xlnet_jax.cli import RESTART
-from xlnet_jax.config import InputError
+from xlnet_jax.errors import RESTART, InputError
 from xlnet_jax.interop.weights import flatten
-from xlnet_jax.settings import identity_difference
+from xlnet_jax.settings.plain import identity_difference
 from xlnet_jax.tasks.classification.task import TextTask
 from xlnet_jax.tasks.config import FinetuneConfig, QuestionAnsweringConfig, RankingConfig
 from xlnet_jax.tasks.selection import Selection
-from xlnet_jax.training.hosts import Hosts
-from xlnet_jax.training.metrics import read_records
-from xlnet_jax.training.progress import ProgressView
+from xlnet_jax.training.run.hosts import Hosts
+from xlnet_jax.training.watch.metrics import read_records
+from xlnet_jax.training.watch.progress import ProgressView
 
 TINY = (
     "--task classification --steps 12 --optimizer.warmup-steps 2 --optimizer.learning-rate 0.02 --data.batch-size 8 "

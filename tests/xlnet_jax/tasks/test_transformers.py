@@ -8,7 +8,7 @@ import pytest
 
 import xlnet_jax
 from tests.xlnet_jax.random_models import SMALL, random_model
-from xlnet_jax.config import HeadConfig, OptimizerConfig
+from xlnet_jax.settings.config import HeadConfig, OptimizerConfig
 from xlnet_jax.tasks.batches import TrainingBatches
 from xlnet_jax.tasks.config import FinetuneConfig, TaskDataConfig
 from xlnet_jax.tasks.families import make_task

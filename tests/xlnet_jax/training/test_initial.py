@@ -11,9 +11,9 @@ import xlnet_jax
 from tests.xlnet_jax.random_models import HEADS, SMALL, random_model
 from tests.xlnet_jax.training.tiny_run import arguments, records_of, state_of
 from xlnet_jax import train
-from xlnet_jax.config import InputError
+from xlnet_jax.errors import InputError
 from xlnet_jax.interop.weights import flatten
-from xlnet_jax.presets import demo
+from xlnet_jax.objectives.presets import demo
 from xlnet_jax.training.initial import begin_from
 from xlnet_jax.training.pretrain import _command
 

@@ -9,14 +9,15 @@ from types import SimpleNamespace
 import pytest
 
 from tests.xlnet_jax.training.tiny import CONFIG
-from xlnet_jax.config import InputError
-from xlnet_jax.training import goodput, loop
-from xlnet_jax.training.goodput import WallTime
-from xlnet_jax.training.interrupt import Interrupt
+from xlnet_jax.errors import InputError
+from xlnet_jax.training import loop
 from xlnet_jax.training.loop import Loop
 from xlnet_jax.training.pretrain import _point_to
-from xlnet_jax.training.profile import Tracer
-from xlnet_jax.training.speed import speed
+from xlnet_jax.training.run.interrupt import Interrupt
+from xlnet_jax.training.watch import goodput
+from xlnet_jax.training.watch.goodput import WallTime
+from xlnet_jax.training.watch.profile import Tracer
+from xlnet_jax.training.watch.speed import speed
 
 UPDATE = 10.0  # seconds that the devices take
 

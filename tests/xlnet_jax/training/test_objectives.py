@@ -14,17 +14,17 @@ from data_pipelines.tokenizer import EOD, SPECIAL_PIECES, UNK
 from data_pipelines.tokenizer.pieces import PieceTables
 from tests.xlnet_jax.training.tiny_run import arguments, assert_same, state_of
 from xlnet_jax import InputError, convert, evaluate, factorize, finetune, train
-from xlnet_jax.config import ReplacedConfig
+from xlnet_jax.inference import left_to_right
+from xlnet_jax.inference.fill_in import fill_in
 from xlnet_jax.interop.weights import flatten
-from xlnet_jax.objectives import left_to_right
-from xlnet_jax.objectives.fill_in import fill_in
-from xlnet_jax.presets import demo, with_objective
-from xlnet_jax.rules import validate
-from xlnet_jax.training.evaluation import Run
-from xlnet_jax.training.heldout import held_out_batches
+from xlnet_jax.objectives.presets import demo, with_objective
+from xlnet_jax.objectives.rules import validate
+from xlnet_jax.settings.config import ReplacedConfig
+from xlnet_jax.training.heldout.evaluation import Run
+from xlnet_jax.training.heldout.heldout import held_out_batches
+from xlnet_jax.training.heldout.units import Content, Measured, content_of
 from xlnet_jax.training.initial import begin_from, params_of
-from xlnet_jax.training.measured import Content, Measured, content_of
-from xlnet_jax.training.metrics import read_records
+from xlnet_jax.training.watch.metrics import read_records
 
 CLM = "--objective clm --data.num-predict None --data.reuse-len 32 --data.perm-size 32".split()
 RTD = "--objective rtd --model.mem-len 0 --data.reuse-len 0 --data.perm-size 32".split()

@@ -7,7 +7,7 @@ import numpy as np
 import optax
 import pytest
 
-from xlnet_jax.config import OptimizerConfig
+from xlnet_jax.settings.config import OptimizerConfig
 from xlnet_jax.training.optimizer import (
     decayed,
     learning_rate,

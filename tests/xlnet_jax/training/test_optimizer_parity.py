@@ -9,13 +9,13 @@ import optax
 import pytest
 
 from tests.xlnet_jax.reference_cases import model_config
-from xlnet_jax.config import Config, DataConfig, HeadConfig, OptimizerConfig
 from xlnet_jax.interop import tf1
 from xlnet_jax.interop.weights import abstract_params, to_ours, to_theirs
 from xlnet_jax.models.heads import XLNetForSequence
 from xlnet_jax.models.inputs import dense_inputs
 from xlnet_jax.objectives.language_model import LanguageModel
-from xlnet_jax.objectives.supervised import classification_loss_B
+from xlnet_jax.settings.config import Config, DataConfig, HeadConfig, OptimizerConfig
+from xlnet_jax.tasks.losses import classification_loss_B
 from xlnet_jax.training.optimizer import learning_rate, make_optimizer
 
 CASES = [

@@ -11,11 +11,12 @@ import pytest
 
 from data_pipelines import sources
 from tests.xlnet_jax.training.tiny_run import arguments, assert_same, records_of, state_of
-from xlnet_jax import cli, train
-from xlnet_jax.config import InputError
-from xlnet_jax.presets import demo, with_objective
+from xlnet_jax import train
+from xlnet_jax.errors import InputError
+from xlnet_jax.objectives import command_line
+from xlnet_jax.objectives.presets import demo, with_objective
 from xlnet_jax.training import pretrain
-from xlnet_jax.training.workdir import Workdir
+from xlnet_jax.training.run.workdir import Workdir
 
 
 def test_a_run_leaves_all_that_it_promises(straight):
@@ -176,7 +177,7 @@ def test_the_next_commands_repeat_the_settings_of_the_run(straight, text, capsys
     assert "--steps 48" in lines["longer"]
     assert f"--tokenizer {straight / 'tokenizer'}" in lines["larger"]
     assert "--preset small" in lines["larger"]
-    cli.parse_config(shlex.split(lines["longer"].split("xlnet_jax.train")[1]), "train", "")
+    command_line.parse_config(shlex.split(lines["longer"].split("xlnet_jax.train")[1]), "train", "")
 
 
 @pytest.mark.parametrize(
@@ -190,13 +191,13 @@ def test_the_next_commands_repeat_the_settings_of_the_run(straight, text, capsys
     ],
 )
 def test_a_command_that_is_proposed_is_read_as_the_settings_that_it_is_of(words):
-    config = cli.parse_config(words, "train", "")
-    assert cli.parse_config(shlex.split(pretrain._command(config))[3:], "train", "") == config
+    config = command_line.parse_config(words, "train", "")
+    assert command_line.parse_config(shlex.split(pretrain._command(config))[3:], "train", "") == config
 
 
 def test_runs_of_other_objectives_have_folders_of_their_own():
     words = [["--objective", "plm"], ["--objective", "clm"], ["--preset", "bert-base"], ["--objective", "mlm"]]
-    folders = [pretrain._own_folder("austen", cli.parse_config(each, "train", "")) for each in words]
+    folders = [pretrain._own_folder("austen", command_line.parse_config(each, "train", "")) for each in words]
     assert folders == [f"runs/austen-{name}" for name in ("demo", "demo-clm", "bert-base", "demo-mlm")]
 
 
@@ -235,7 +236,7 @@ def test_a_damaged_checkpoint_costs_no_more_than_the_way_from_the_one_before(str
 
 def test_a_workdir_that_is_in_use_is_refused_and_its_process_named(straight, text):
     holder = Workdir(straight)
-    holder.claim(cli.parse_config(arguments(text, straight), "train", ""))
+    holder.claim(command_line.parse_config(arguments(text, straight), "train", ""))
     with pytest.raises(InputError, match=rf"is in use by process {os.getpid()} on .*: wait, or give another"):
         train.main(arguments(text, straight))
 
@@ -244,4 +245,4 @@ def test_a_proposed_command_gives_no_setting_that_would_change_nothing():
     config = with_objective(replace(demo(), data=replace(demo().data, span_max=3, batch_size=8)), "clm")
     words = shlex.split(pretrain._command(config))
     assert words[3:] == ["--preset", "demo", "--objective", "clm", "--data.batch-size", "8"]
-    assert cli.parse_config(words[3:], "train", "").data.batch_size == 8
+    assert command_line.parse_config(words[3:], "train", "").data.batch_size == 8

@@ -10,8 +10,9 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from tests.xlnet_jax.training.test_step import train
 from tests.xlnet_jax.training.tiny import CONFIG, NO_DROPOUT
-from xlnet_jax.config import InputError, MeshConfig
+from xlnet_jax.errors import InputError
 from xlnet_jax.objectives.language_model import LanguageModel
+from xlnet_jax.settings.config import MeshConfig
 from xlnet_jax.training import sharding
 from xlnet_jax.training.optimizer import make_optimizer
 from xlnet_jax.training.state import init_state, plan_state

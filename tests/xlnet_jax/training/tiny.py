@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 
 from data_pipelines.permutation import perm_rank, permuted_places, target_slots, to_dense
-from xlnet_jax.config import Config, DataConfig, ModelConfig, OptimizerConfig
+from xlnet_jax.settings.config import Config, DataConfig, ModelConfig, OptimizerConfig
 
 CONFIG = Config(
     steps=20,

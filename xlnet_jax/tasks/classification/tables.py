@@ -14,7 +14,7 @@ from etils import epath
 from data_pipelines.readers import numbered_lines, parquet_rows, whole
 from data_pipelines.sources import JSON_LINES, PARQUET, TFDS, kind_of, matching
 from data_pipelines.tfds_text import dataset_rows
-from xlnet_jax.config import InputError
+from xlnet_jax.errors import InputError
 
 Role = Literal["train", "eval", "predict"]
 Groups = tuple[tuple[str, ...], ...]

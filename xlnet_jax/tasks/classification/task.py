@@ -15,17 +15,18 @@ from etils import epath
 
 from data_pipelines.readers import whole
 from data_pipelines.tokenizer import Tokenizer
-from xlnet_jax.config import HeadConfig, InputError
+from xlnet_jax.errors import InputError
 from xlnet_jax.models.inputs import text_windows
-from xlnet_jax.objectives.objective import DeviceBatch, apply
-from xlnet_jax.objectives.supervised import classification_loss_B, regression_loss_B
+from xlnet_jax.objectives.base import DeviceBatch, apply
+from xlnet_jax.settings.config import HeadConfig
+from xlnet_jax.tasks.base import Loss
 from xlnet_jax.tasks.classification.glue import PUBLISHED, SPLITS, STEMS, similarity, write_submission
 from xlnet_jax.tasks.classification.scores import classification_scores, regression_scores
 from xlnet_jax.tasks.classification.tables import Form, Role, Row, field, files_of_role, read_table, text_field
 from xlnet_jax.tasks.config import FinetuneConfig
 from xlnet_jax.tasks.encoding import encode_text, head_and_tail, shortened
 from xlnet_jax.tasks.features import Features
-from xlnet_jax.tasks.task import Loss
+from xlnet_jax.tasks.losses import classification_loss_B, regression_loss_B
 
 Label = str | float
 SCORES = {"classification": ("accuracy", "f1", "mcc"), "regression": ("pearson", "spearman")}

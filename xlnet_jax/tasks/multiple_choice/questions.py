@@ -10,7 +10,7 @@ from etils import epath
 
 from data_pipelines.readers import numbered_lines, whole
 from data_pipelines.sources import find
-from xlnet_jax.config import InputError
+from xlnet_jax.errors import InputError
 from xlnet_jax.tasks.config import ColumnsConfig
 
 LEVELS = ("middle", "high")

@@ -12,16 +12,17 @@ import numpy as np
 from etils import epath
 
 from data_pipelines.tokenizer import Tokenizer
-from xlnet_jax.config import HeadConfig, InputError
+from xlnet_jax.errors import InputError
 from xlnet_jax.models.attention import MASKED
 from xlnet_jax.models.inputs import text_inputs
-from xlnet_jax.objectives.objective import DeviceBatch, apply
-from xlnet_jax.objectives.supervised import classification_loss_B
+from xlnet_jax.objectives.base import DeviceBatch, apply
+from xlnet_jax.settings.config import HeadConfig
+from xlnet_jax.tasks.base import Loss
 from xlnet_jax.tasks.config import ColumnsConfig, FinetuneConfig
 from xlnet_jax.tasks.encoding import encode_text
 from xlnet_jax.tasks.features import Features
+from xlnet_jax.tasks.losses import classification_loss_B
 from xlnet_jax.tasks.multiple_choice.questions import LEVELS, Question, letter, read_questions
-from xlnet_jax.tasks.task import Loss
 
 SPECIALS = 3  # <sep> behind the text, <sep> and <cls> behind the question
 PREDICTIONS = "predictions.jsonl"

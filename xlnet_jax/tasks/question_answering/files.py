@@ -12,7 +12,7 @@ from etils import epath
 
 from data_pipelines import sources
 from data_pipelines.readers import whole
-from xlnet_jax.config import InputError
+from xlnet_jax.errors import InputError
 
 NOWHERE = -1
 KINDS = {str: "text", list: "list", dict: "object", int: "number", bool: "true or false"}

@@ -13,7 +13,7 @@ from etils import epath
 
 from data_pipelines.readers import numbered_lines, whole
 from data_pipelines.sources import matching
-from xlnet_jax.config import InputError
+from xlnet_jax.errors import InputError
 
 IDS = ("_id", "id")
 SMART_ID = re.compile(r"\.I\s+(\S+)\s*")

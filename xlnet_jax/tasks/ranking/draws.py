@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from data_pipelines.stateless import Purpose, choice, uniforms
-from xlnet_jax.config import InputError
+from xlnet_jax.errors import InputError
 from xlnet_jax.tasks.config import RankingConfig
 from xlnet_jax.tasks.ranking.queries import RankedQuery
 

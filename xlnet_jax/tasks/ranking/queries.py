@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from xlnet_jax.config import InputError
+from xlnet_jax.errors import InputError
 from xlnet_jax.tasks.config import RankingConfig
 from xlnet_jax.tasks.ranking.collection import files, read_collection
 from xlnet_jax.tasks.ranking.trec import Judgements, Run, is_run, ranked, read_qrels, read_run

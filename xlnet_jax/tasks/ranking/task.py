@@ -16,18 +16,19 @@ import numpy as np
 from etils import epath
 
 from data_pipelines.tokenizer import Tokenizer
-from xlnet_jax.config import HeadConfig, InputError
+from xlnet_jax.errors import InputError
 from xlnet_jax.models.inputs import text_inputs
-from xlnet_jax.objectives.objective import DeviceBatch, apply
-from xlnet_jax.objectives.supervised import pairwise_loss_B, pointwise_loss_B, softmax_loss_B
+from xlnet_jax.objectives.base import DeviceBatch, apply
+from xlnet_jax.settings.config import HeadConfig
+from xlnet_jax.tasks.base import Loss
 from xlnet_jax.tasks.config import FinetuneConfig
 from xlnet_jax.tasks.features import Features
+from xlnet_jax.tasks.losses import pairwise_loss_B, pointwise_loss_B, softmax_loss_B
 from xlnet_jax.tasks.ranking.draws import Draws
 from xlnet_jax.tasks.ranking.pairs import PairTokens, Passages
 from xlnet_jax.tasks.ranking.queries import Collection, RankedQuery
 from xlnet_jax.tasks.ranking.scores import RankingScores
 from xlnet_jax.tasks.ranking.trec import Run, write_run
-from xlnet_jax.tasks.task import Loss
 
 RUN_FILE = "run.trec"
 LOSSES_B = {"pairwise": pairwise_loss_B, "softmax": softmax_loss_B, "pointwise": pointwise_loss_B}

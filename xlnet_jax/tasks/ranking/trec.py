@@ -12,7 +12,7 @@ from typing import Literal
 
 from etils import epath
 
-from xlnet_jax.config import InputError
+from xlnet_jax.errors import InputError
 from xlnet_jax.tasks.ranking.collection import files, lines
 
 JudgementsForm = Literal["graded", "cranfield"]

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from data_pipelines.readers import numbered_lines
 from data_pipelines.sources import find
-from xlnet_jax.config import InputError
+from xlnet_jax.errors import InputError
 
 DOCUMENT_START = "-DOCSTART-"
 WORD, LABEL = 0, -1  # columns, where the settings name none

@@ -12,13 +12,14 @@ import optax
 from etils import epath
 
 from data_pipelines.tokenizer import Tokenizer
-from xlnet_jax.config import HeadConfig, InputError
+from xlnet_jax.errors import InputError
 from xlnet_jax.models.inputs import text_inputs
-from xlnet_jax.objectives.objective import DeviceBatch, apply
+from xlnet_jax.objectives.base import DeviceBatch, apply
+from xlnet_jax.settings.config import HeadConfig
+from xlnet_jax.tasks.base import Loss
 from xlnet_jax.tasks.config import FinetuneConfig
 from xlnet_jax.tasks.encoding import encode_text
 from xlnet_jax.tasks.features import Features
-from xlnet_jax.tasks.task import Loss
 from xlnet_jax.tasks.token_classification.conll import LABEL, WORD, Sentence, divider, read_conll
 from xlnet_jax.tasks.token_classification.entities import (
     Scores,

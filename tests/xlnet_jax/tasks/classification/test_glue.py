@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 from etils import epath
 
-from xlnet_jax.config import InputError
+from xlnet_jax.errors import InputError
 from xlnet_jax.tasks.classification.glue import PUBLISHED
 from xlnet_jax.tasks.classification.task import TextTask, with_files_of_roles
 from xlnet_jax.tasks.defaults import DEFAULTS

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from xlnet_jax.config import InputError
+from xlnet_jax.errors import InputError
 from xlnet_jax.tasks.classification.tables import Form, field, files_of_role, read_table, text_field
 
 PLAIN = Form()
@@ -33,7 +33,7 @@ def comma_separated(path, rows):
 
 def dataset(folder, rows, splits=("train",)):
     """A prepared TFDS dataset, reviews/1.0.0, whose labels are classes; those of the test split are unknown."""
-    from data_pipelines.quiet_tensorflow import tensorflow
+    from xlnet_jax.storage.quiet_tensorflow import tensorflow
 
     tf = tensorflow()
     import tensorflow_datasets as tfds

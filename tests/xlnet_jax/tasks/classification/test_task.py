@@ -15,8 +15,9 @@ from data_pipelines import sources
 from data_pipelines.tokenizer import CLS, SEP, Tokenizer
 from data_pipelines.tokenizer.settings import Settings
 from tests.xlnet_jax.random_models import SMALL, random_params
-from xlnet_jax.config import HeadConfig, InputError
+from xlnet_jax.errors import InputError
 from xlnet_jax.models.heads import build_model
+from xlnet_jax.settings.config import HeadConfig
 from xlnet_jax.tasks.classification.task import TextExample, TextTask
 from xlnet_jax.tasks.config import ColumnsConfig, FinetuneConfig, SelectionConfig, TaskDataConfig
 from xlnet_jax.tasks.features import NO_ITEM, bucket_lengths, collate

@@ -13,8 +13,9 @@ from data_pipelines.tokenizer import CLS, SEP, Tokenizer
 from tests.conftest import SHARED
 from tests.xlnet_jax.random_models import random_params
 from tests.xlnet_jax.tasks.task_runs import outputs_and_loss, tiny, trained
-from xlnet_jax.config import HeadConfig, InputError
+from xlnet_jax.errors import InputError
 from xlnet_jax.models.heads import build_model
+from xlnet_jax.settings.config import HeadConfig
 from xlnet_jax.tasks.config import ColumnsConfig
 from xlnet_jax.tasks.defaults import dream, race
 from xlnet_jax.tasks.multiple_choice.questions import Question

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from xlnet_jax.config import InputError
+from xlnet_jax.errors import InputError
 from xlnet_jax.tasks.question_answering.files import NOWHERE, read_questions
 
 CONTEXT = "The tea was cold. The tea of Bath was warm."

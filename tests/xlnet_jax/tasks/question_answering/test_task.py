@@ -14,7 +14,7 @@ from etils import epath
 from data_pipelines import sources
 from data_pipelines.tokenizer import CLS, SEP, Tokenizer
 from tests.xlnet_jax.random_models import SMALL, random_params
-from xlnet_jax.config import InputError
+from xlnet_jax.errors import InputError
 from xlnet_jax.models.heads import build_model
 from xlnet_jax.tasks.config import QuestionAnsweringConfig, TaskDataConfig
 from xlnet_jax.tasks.defaults import DEFAULTS

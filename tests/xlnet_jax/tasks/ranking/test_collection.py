@@ -4,7 +4,7 @@ import gzip
 
 import pytest
 
-from xlnet_jax.config import InputError
+from xlnet_jax.errors import InputError
 from xlnet_jax.tasks.ranking.collection import read_collection
 
 SMART = """.I 1

@@ -13,8 +13,9 @@ from etils import epath
 from data_pipelines.tokenizer import CLS, SEP
 from tests.conftest import SHARED
 from tests.xlnet_jax.random_models import SMALL, random_params
-from xlnet_jax.config import HeadConfig, InputError
+from xlnet_jax.errors import InputError
 from xlnet_jax.models.heads import build_model
+from xlnet_jax.settings.config import HeadConfig
 from xlnet_jax.tasks.config import FinetuneConfig, RankingConfig
 from xlnet_jax.tasks.features import NO_ITEM, collate
 from xlnet_jax.tasks.ranking.collection import read_collection

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from etils import epath
 
-from xlnet_jax.config import InputError
+from xlnet_jax.errors import InputError
 from xlnet_jax.tasks.ranking.trec import Judgements, is_run, ranked, read_qrels, read_run, write_run
 
 

@@ -1,0 +1,95 @@
+"""The house: imports run down only, and the top of the package holds commands alone (CONTRIBUTING.md has the picture)."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parents[1]
+
+# From the top down. Rooms on one floor do not import each other, unless a later row of WITHIN says so.
+FLOORS = (
+    ("commands",),
+    ("xlnet_jax.api",),
+    ("xlnet_jax.comparison",),
+    ("xlnet_jax.planning", "xlnet_jax.tasks"),
+    ("xlnet_jax.inference", "xlnet_jax.training"),
+    ("xlnet_jax.checkpoints",),
+    ("xlnet_jax.interop",),
+    ("xlnet_jax.objectives",),
+    ("xlnet_jax.models",),
+    ("xlnet_jax.kernels",),
+    ("data_pipelines",),
+    ("xlnet_jax.costs", "xlnet_jax.storage"),
+    ("xlnet_jax.settings",),
+    ("xlnet_jax.errors", "xlnet_jax.dims"),
+)
+DYNAMIC = ("import_module", "__import__")
+FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
+
+
+class Import(NamedTuple):
+    file: Path
+    line: int
+    module: str
+
+
+def room_of(module: str) -> str:
+    """The room of a dotted module name; commands are the modules at the top of xlnet_jax, and every __main__."""
+    parts = module.split(".")
+    if parts[-1] == "__main__":
+        return "commands"
+    if parts[0] == "data_pipelines":
+        return "data_pipelines"
+    room = ".".join(parts[:2])
+    return room if room in FLOOR else "commands"
+
+
+def sources() -> Iterator[tuple[Path, str]]:
+    """(file, dotted name) of every module of the two packages but `xlnet_jax/__init__`, which resolves public names."""
+    for package in ("xlnet_jax", "data_pipelines"):
+        for file in sorted((ROOT / package).rglob("*.py")):
+            name = ".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+            if name != "xlnet_jax":
+                yield file, name
+
+
+def is_module(name: str) -> bool:
+    path = ROOT.joinpath(*name.split("."))
+    return path.with_suffix(".py").exists() or (path / "__init__.py").exists()
+
+
+def imports_of(file: Path) -> Iterator[Import]:
+    """Every import of this project in a file: at its top, inside functions, under TYPE_CHECKING, and as a string."""
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{file}:{node.lineno}: a relative import"
+            whole = [f"{node.module}.{alias.name}" for alias in node.names]
+            names = [name if is_module(name) else str(node.module) for name in whole]
+        elif isinstance(node, ast.Call) and getattr(node.func, "attr", getattr(node.func, "id", "")) in DYNAMIC:
+            names = [arg.value for arg in node.args if isinstance(arg, ast.Constant) and isinstance(arg.value, str)]
+        else:
+            continue
+        for name in names:
+            if is_project(name) and name != "xlnet_jax":
+                yield Import(file, node.lineno, name)
+
+
+def is_project(name: str) -> bool:
+    head, dot, rest = name.partition(".")
+    return (
+        head in ("xlnet_jax", "data_pipelines") and all(part.isidentifier() for part in rest.split(".")) and bool(dot)
+    )
+
+
+def test_imports_run_down_only():
+    up = []
+    for file, name in sources():
+        here = room_of(name)
+        for found in imports_of(file):
+            there = room_of(found.module)
+            if here != there and FLOOR[there] <= FLOOR[here]:
+                up.append(f"{file.relative_to(ROOT)}:{found.line}: {here} imports {found.module}")
+    assert not up, "imports that do not run down:\n" + "\n".join(up)

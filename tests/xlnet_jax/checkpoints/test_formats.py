@@ -1,0 +1,368 @@
+"""Checkpoints go from format to format and come back bit for bit; what does not fit is named and refused."""
+
+import dataclasses
+import json
+import shutil
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import safetensors.numpy
+
+import xlnet_jax
+from tests.xlnet_jax.random_models import HEADS, SMALL, random_model
+from xlnet_jax.errors import InputError
+from xlnet_jax.interop import tf1
+from xlnet_jax.interop.weights import flatten, to_theirs
+from xlnet_jax.models.inputs import dense_inputs
+from xlnet_jax.models.xlnet import XLNetLM
+
+
+def assert_same(ours, theirs):
+    assert flatten(ours.params).keys() == flatten(theirs.params).keys()
+    jax.tree.map(np.testing.assert_array_equal, ours.params, theirs.params)
+
+
+def holds(fmt, head):
+    if fmt == "hf":
+        return head is None or head.summary != "attn"
+    return fmt == "native" or head is None or head.task != "token_classification"
+
+
+@pytest.mark.parametrize("untie_r", [True, False])
+@pytest.mark.parametrize("name", HEADS)
+@pytest.mark.parametrize("fmt", ["native", "hf", "tf1"])
+def test_every_network_comes_back_bit_for_bit(tmp_path, fmt, name, untie_r):
+    head = HEADS[name]
+    model = random_model(dataclasses.replace(SMALL, untie_r=untie_r), head)
+    if not holds(fmt, head):
+        with pytest.raises(InputError, match=r"cannot hold|has no head"):
+            xlnet_jax.save(model, tmp_path / "x", fmt)
+        assert not list(tmp_path.iterdir())
+        return
+    xlnet_jax.save(model, tmp_path / "x", fmt)
+    back = xlnet_jax.load(tmp_path / "x")
+    assert_same(back, model)
+    sizes = {"mem_len", "dropout", "attention_dropout"} if fmt == "tf1" else set()
+    for field in dataclasses.fields(SMALL):
+        if field.name not in sizes:
+            assert getattr(back.model, field.name) == getattr(model.model, field.name), field.name
+    if fmt == "native":
+        assert back == dataclasses.replace(model, params=back.params)
+    elif fmt == "hf":
+        assert back.head == head
+        assert back.reuse_len == 4
+    elif head:
+        assert (back.head.task, back.head.num_labels) == (head.task, head.num_labels)
+        assert back.head.scope == head.scope
+
+
+@pytest.mark.parametrize("source", ["tf/xlnet_model.ckpt", "tf_train"])
+def test_tf1_native_hf_native_tf1_is_bit_exact(reference, tmp_path, source):
+    """Through every format and back: the variables of the original, all of them and no others."""
+    model = xlnet_jax.load(reference / "ckpt" / source)
+    for i, fmt in enumerate(("native", "hf", "native", "tf1")):
+        xlnet_jax.save(model, tmp_path / str(i), fmt)
+        model = xlnet_jax.load(tmp_path / str(i))
+    expected = np.load(reference / "ckpt" / "expected.npz")
+    variables = to_theirs(model.params, tf1.weights(model.model, None))
+    theirs = {k.removeprefix("weights/"): expected[k] for k in expected.files if k.startswith("weights/")}
+    assert variables.keys() == theirs.keys()
+    for name, value in theirs.items():
+        np.testing.assert_array_equal(variables[name], value)
+
+
+@pytest.mark.parametrize("source", ["tf", "hf"])
+def test_a_loaded_checkpoint_gives_the_originals_logits_and_memory(reference, source):
+    model = xlnet_jax.load(reference / "ckpt" / source)
+    arrays = np.load(reference / "ckpt" / "expected.npz")
+    given = {k.rpartition("/")[2]: jnp.asarray(arrays[k]) for k in arrays.files if k.startswith("pretrain/inputs/")}
+    mems = jnp.stack([jnp.swapaxes(given[f"mems_{i}"], 0, 1) for i in range(3)])
+    rows = len(given["input_k"])
+    inputs = dense_inputs(
+        given["input_k"],
+        segment_ids_BL=given["seg_id"],
+        perm_mask_BLL=given["perm_mask"],
+        target_mapping_BPL=given["target_mapping"],
+        is_reversed_B=jnp.arange(rows) >= rows // 2,
+        memory_BM=jnp.ones((rows, mems.shape[2]), bool),
+    )
+    network = XLNetLM(dataclasses.replace(model.model, mem_len=12))
+    logits, outputs = network.apply({"params": model.params}, inputs, mems, reuse_len=8)
+    real = np.asarray(given["target_mapping"].any(-1))
+    expected = np.swapaxes(arrays["pretrain/outputs/logits"], 0, 1)
+    np.testing.assert_allclose(logits[real], expected[real], rtol=0, atol=2e-5)
+    for i in range(3):
+        theirs = np.swapaxes(arrays[f"pretrain/outputs/new_mems_{i}"], 0, 1)
+        np.testing.assert_allclose(outputs.new_mems_ZBMD[i], theirs, rtol=0, atol=2e-5)
+
+    ids, padding, segments = (arrays[f"finetune/inputs/{k}"] for k in ("input_ids", "input_mask", "segment_ids"))
+    hidden = model.hidden_states(ids, 1 - padding, segments)
+    theirs = np.swapaxes(arrays["finetune/outputs/final"], 0, 1)
+    np.testing.assert_allclose(hidden[padding == 0], theirs[padding == 0], rtol=0, atol=2e-5)
+
+
+def test_chinese_xlnet_is_24_layers_of_768(tmp_path):
+    """Its releases are deep and narrow: nothing may assume the English sizes."""
+    config = dataclasses.replace(SMALL, num_layers=24, d_model=48, num_heads=12, d_head=4)
+    model = random_model(config)
+    for fmt in ("tf1", "hf"):
+        xlnet_jax.save(model, tmp_path / fmt, fmt)
+        assert_same(xlnet_jax.load(tmp_path / fmt), model)
+
+
+def test_sharded_safetensors_are_read_by_their_index(tmp_path):
+    model = random_model()
+    xlnet_jax.save(model, tmp_path / "hf", "hf")
+    tensors = safetensors.numpy.load_file(tmp_path / "hf" / "model.safetensors")
+    (tmp_path / "hf" / "model.safetensors").unlink()
+    names = sorted(tensors)
+    shards = {"model-1.safetensors": names[::2], "model-2.safetensors": names[1::2]}
+    for file, part in shards.items():
+        safetensors.numpy.save_file({n: tensors[n] for n in part}, tmp_path / "hf" / file)
+    weight_map = {n: file for file, part in shards.items() for n in part}
+    (tmp_path / "hf" / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
+    assert_same(xlnet_jax.load(tmp_path / "hf"), model)
+    (tmp_path / "hf" / "model-2.safetensors").unlink()
+    with pytest.raises(InputError, match=r"model-2\.safetensors is missing"):
+        xlnet_jax.load(tmp_path / "hf")
+
+
+def edit_hf(folder, change):
+    file = folder / "model.safetensors"
+    tensors = dict(safetensors.numpy.load_file(file))
+    change(tensors)
+    safetensors.numpy.save_file(tensors, file, metadata={"format": "pt"})
+
+
+def edit_config(folder, name="config.json", **changes):
+    content = json.loads((folder / name).read_text())
+    (folder / name).write_text(json.dumps(content | changes))
+
+
+@pytest.fixture
+def hf_folder(tmp_path):
+    xlnet_jax.save(random_model(), tmp_path / "hf", "hf")
+    return tmp_path / "hf"
+
+
+@pytest.fixture
+def tf_folder(tmp_path):
+    xlnet_jax.save(random_model(), tmp_path / "tf", "tf1")
+    return tmp_path / "tf"
+
+
+def test_what_does_not_fit_is_listed_and_refused_unless_partial(hf_folder):
+    def change(tensors):
+        tensors["transformer.layer.1.rel_attn.new"] = np.zeros(3, np.float32)
+        del tensors["lm_loss.bias"]
+        tensors["transformer.layer.2.ff.layer_2.bias"] = np.zeros(25, np.float32)
+
+    edit_hf(hf_folder, change)
+    with pytest.raises(InputError) as refused:
+        xlnet_jax.load(hf_folder)
+    assert "1 missing: lm_loss.bias" in str(refused.value)
+    assert "1 unknown: transformer.layer.1.rel_attn.new" in str(refused.value)
+    assert "transformer.layer.2.ff.layer_2.bias is 25, not 24" in str(refused.value)
+
+    loaded = xlnet_jax.load(hf_folder, partial=True)
+    assert any("lm_loss.bias" in note for note in loaded.notes)
+    assert any("was drawn afresh" in note for note in loaded.notes)
+    whole = random_model().params
+    kept, expected = (p["backbone"]["layers"]["feed_forward"]["outer"]["bias"] for p in (loaded.params, whole))
+    np.testing.assert_array_equal(kept[:2], expected[:2])  # only layer 2 was of another shape
+    assert not kept[2].any()
+    assert not loaded.params["output_bias"].any()
+    np.testing.assert_array_equal(loaded.params["backbone"]["word_embedding"], whole["backbone"]["word_embedding"])
+
+
+def test_a_config_that_contradicts_the_weights_is_refused(hf_folder, tf_folder):
+    edit_config(hf_folder, n_layer=4)
+    with pytest.raises(InputError, match=r"config\.json contradicts its weights: num_layers 4 \(the weights have 3\)"):
+        xlnet_jax.load(hf_folder)
+    edit_config(tf_folder, "xlnet_config.json", n_token=41)
+    with pytest.raises(InputError, match=r"contradicts its weights: vocab_size 41 \(the weights have 40\)"):
+        xlnet_jax.load(tf_folder)
+
+
+def test_hugging_faces_gelu_is_the_exact_one_unless_told_otherwise(hf_folder, tmp_path):
+    edit_config(hf_folder, ff_activation="gelu")
+    loaded = xlnet_jax.load(hf_folder)
+    assert loaded.model.activation == "gelu_erf"
+    assert any("--activation gelu" in note for note in loaded.notes)
+    with pytest.raises(InputError, match="the original cannot hold activation gelu_erf"):
+        xlnet_jax.save(loaded, tmp_path / "tf", "tf1")
+    assert xlnet_jax.load(hf_folder, activation="gelu").model.activation == "gelu"
+    edit_config(hf_folder, ff_activation="silu")
+    with pytest.raises(InputError, match=r"ff_activation silu is none of"):
+        xlnet_jax.load(hf_folder)
+
+
+def test_an_output_embedding_of_its_own_is_refused(hf_folder):
+    edit_hf(hf_folder, lambda t: t.update({"lm_loss.weight": t["transformer.word_embedding.weight"] + 1}))
+    with pytest.raises(InputError, match=r"lm_loss\.weight is not the embedding"):
+        xlnet_jax.load(hf_folder)
+
+
+def test_tied_biases_that_differ_from_layer_to_layer_stay_untied(hf_folder):
+    edit_config(hf_folder, untie_r=False)
+    loaded = xlnet_jax.load(hf_folder)
+    assert loaded.model.untie_r
+    assert any("differ from layer to layer" in note for note in loaded.notes)
+    assert_same(loaded, random_model())
+
+
+def test_heads_wider_or_narrower_than_the_model_cannot_go_to_hugging_face(tmp_path):
+    model = random_model(dataclasses.replace(SMALL, d_head=5))
+    with pytest.raises(InputError, match=r"cannot hold num_heads 4 x d_head 5 beside d_model 24"):
+        xlnet_jax.save(model, tmp_path / "hf", "hf")
+    xlnet_jax.save(model, tmp_path / "tf", "tf1")
+    assert_same(xlnet_jax.load(tmp_path / "tf"), model)
+
+
+def test_damaged_and_truncated_files_end_in_one_line(hf_folder, tf_folder, tmp_path):
+    xlnet_jax.save(random_model(), tmp_path / "native")
+    victims = [
+        (hf_folder, hf_folder / "model.safetensors", "damaged or truncated"),
+        (tf_folder, tf_folder / "xlnet_model.ckpt.data-00000-of-00001", "damaged, truncated"),
+        (tf_folder, tf_folder / "xlnet_model.ckpt.index", "damaged, truncated"),
+        (tmp_path / "native", next((tmp_path / "native" / "params").rglob("d/*")), "is damaged"),
+    ]
+    for folder, file, message in victims:
+        content = file.read_bytes()
+        file.write_bytes(content[: len(content) // 2])
+        with pytest.raises(InputError, match=message):
+            xlnet_jax.load(folder)
+        file.write_bytes(content)
+        xlnet_jax.load(folder)
+    (tf_folder / "xlnet_config.json").write_text("{")
+    with pytest.raises(InputError, match=r"xlnet_config\.json cannot be read"):
+        xlnet_jax.load(tf_folder)
+
+
+def test_a_folder_without_a_checkpoint_says_what_was_looked_for(tmp_path):
+    (tmp_path / "readme.txt").write_text("nothing")
+    with pytest.raises(InputError, match=r"no checkpoint in .*looked for params/ .*\*\.index .*model\.safetensors"):
+        xlnet_jax.load(tmp_path)
+    with pytest.raises(InputError, match="no such folder"):
+        xlnet_jax.load(tmp_path / "nowhere")
+
+
+def test_a_target_that_exists_is_left_alone(tmp_path):
+    target = tmp_path / "mine"
+    target.mkdir()
+    (target / "thesis.txt").write_text("years of work")
+    with pytest.raises(InputError, match="exists"):
+        xlnet_jax.save(random_model(), target, "hf")
+    assert (target / "thesis.txt").read_text() == "years of work"
+
+
+def test_a_tokenizer_of_another_vocabulary_is_refused(hf_folder, reference):
+    shutil.copy(reference / "data" / "spiece.model", hf_folder)
+    with pytest.raises(InputError, match=r"tokenizer has 800 pieces and its weights 40: they do not belong together"):
+        xlnet_jax.load(hf_folder)
+
+
+def test_half_precision_weights_are_kept_as_float32(hf_folder):
+    edit_hf(hf_folder, lambda t: t.update({k: v.astype(np.float16) for k, v in t.items()}))
+    loaded = xlnet_jax.load(hf_folder)
+    assert any("float16, kept as float32" in note for note in loaded.notes)
+    assert loaded.params["output_bias"].dtype == np.float32
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"n_layer": "three"}, "n_layer|num-layers"),
+        ({"n_head": None}, "not what it should be|num-heads"),
+        ({"clamp_len": "three"}, "clamp-len 'three' is not of type"),
+        ({"layer_norm_eps": float("nan")}, "must be a finite number"),
+        ({"attn_type": "both"}, "attn-type 'both' is not one of bi, uni"),
+        ({"dropout": -1.0}, r"dropout -1\.0 must be in"),
+        ({"mem_len": -3}, "mem-len -3"),
+        ({"ff_activation": []}, "not what it should be"),
+        ({"id2label": {"a": "x"}}, "not what it should be"),
+        ({"reuse_len": "all"}, "reuse_len 'all'"),
+    ],
+)
+def test_settings_of_the_wrong_kind_end_in_one_line(hf_folder, changes, message):
+    edit_config(hf_folder, **changes)
+    with pytest.raises(InputError, match=message):
+        xlnet_jax.load(hf_folder)
+
+
+def test_labels_must_be_as_many_as_the_weights_have(tmp_path):
+    xlnet_jax.save(random_model(head=HEADS["classification"]), tmp_path / "hf", "hf")
+    edit_config(tmp_path / "hf", id2label={"0": "a"})
+    with pytest.raises(InputError, match="id2label names 1 labels, and the weights have 3"):
+        xlnet_jax.load(tmp_path / "hf")
+
+
+def test_settings_of_transformers_alone_come_back(hf_folder, tmp_path):
+    extra = {"bi_data": True, "start_n_top": 3, "use_mems_train": True, "problem_type": "multi_label_classification"}
+    edit_config(hf_folder, **extra)
+    loaded = xlnet_jax.load(hf_folder)
+    assert any("bi_data" in note for note in loaded.notes)
+    xlnet_jax.save(loaded, tmp_path / "native")
+    xlnet_jax.save(xlnet_jax.load(tmp_path / "native"), tmp_path / "back", "hf")
+    back = json.loads((tmp_path / "back" / "config.json").read_text())
+    assert {name: back[name] for name in extra} == extra
+
+
+def test_an_index_is_believed_or_refused(hf_folder):
+    (hf_folder / "model.safetensors").rename(hf_folder / "a.safetensors")
+    names = list(safetensors.numpy.load_file(hf_folder / "a.safetensors"))
+    index = hf_folder / "model.safetensors.index.json"
+    whole = dict.fromkeys(names, "a.safetensors")
+    for weight_map, message in (
+        (None, "has no weight_map"),
+        ({}, "has no weight_map"),
+        ({"x": 3}, "is not the name of a file"),
+        (whole | {"more": "a.safetensors"}, "lacks more"),
+        (dict.fromkeys(names[1:], "a.safetensors"), f"holds {names[0]}"),
+    ):
+        index.write_text(json.dumps({"weight_map": weight_map}))
+        with pytest.raises(InputError, match=message):
+            xlnet_jax.load(hf_folder)
+    index.write_text(json.dumps({"weight_map": whole}))
+    assert_same(xlnet_jax.load(hf_folder), random_model())
+
+
+def test_what_contradicts_itself_is_not_written(tmp_path):
+    model = random_model()
+    short = dataclasses.replace(model, params={"backbone": model.params["backbone"]})
+    for fmt in ("native", "hf", "tf1"):
+        with pytest.raises(InputError, match="1 missing: output_bias"):
+            xlnet_jax.save(short, tmp_path / fmt, fmt)
+    with pytest.raises(InputError, match="num-layers 0 must be at least 1"):
+        xlnet_jax.save(dataclasses.replace(model, model=dataclasses.replace(SMALL, num_layers=0)), tmp_path / "x")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_place_that_cannot_be_a_folder_is_refused(tmp_path):
+    (tmp_path / "file").write_text("")
+    (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
+    for target, message in (
+        (tmp_path / "file" / "x", "cannot be made a folder"),
+        (tmp_path / "dangling", "exists"),
+        (tmp_path / ("x" * 250), "cannot be made a folder"),
+    ):
+        with pytest.raises(InputError, match=message):
+            xlnet_jax.save(random_model(), target)
+
+
+@pytest.mark.parametrize("fmt", ["native", "hf", "tf1"])
+def test_a_full_disk_is_an_os_error_that_leaves_nothing(tmp_path, monkeypatch, fmt):
+    monkeypatch.setattr("shutil.disk_usage", lambda _: type("Usage", (), {"free": 1000}))
+    with pytest.raises(OSError, match="No space left"):
+        xlnet_jax.save(random_model(), tmp_path / "x", fmt)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_checkpoint_of_tensorflow_2_objects_is_told_apart(tmp_path):
+    import tensorflow as tf
+
+    tf.train.Checkpoint(v=tf.Variable([1.0])).write(str(tmp_path / "model.ckpt"))
+    with pytest.raises(InputError, match="checkpoint of TensorFlow 2 objects"):
+        xlnet_jax.load(tmp_path)

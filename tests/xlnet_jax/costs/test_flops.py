@@ -1,0 +1,93 @@
+"""Operations counted by hand, held to the matrix products that jax traces."""
+
+import dataclasses
+import math
+
+import jax
+import pytest
+
+from tests.xlnet_jax.training.tiny import CONFIG
+from xlnet_jax.comparison.contenders import CONTENDERS
+from xlnet_jax.costs.flops import multiply_adds, recomputed_operations, step_operations
+from xlnet_jax.objectives.build import objective_of
+from xlnet_jax.objectives.presets import large
+from xlnet_jax.planning.compiler import abstract_batch
+from xlnet_jax.training.sharding import make_mesh, unboxed
+
+COUNTED = multiply_adds(CONFIG)
+
+
+def signs_of(config):
+    """Traced as products, and none of the model's: each row adds up the two halves of its position keys with two
+    signs, in both layers."""
+    if config.model.positions != "relative":
+        return 0
+    distances = config.model.mem_len + 2 * config.data.seq_len
+    return 2 * config.data.batch_size * distances * config.model.d_model * 2
+
+
+def traced(jaxpr):
+    """Multiply-adds of all products of a traced function: the body of a scan counts as often as it runs."""
+    total = 0
+    for eqn in jaxpr.eqns:
+        if eqn.primitive.name == "dot_general":
+            (contracted, _), _ = eqn.params["dimension_numbers"]
+            sizes = [eqn.invars[0].aval.shape[axis] for axis in contracted]
+            total += math.prod(eqn.outvars[0].aval.shape) * math.prod(sizes)
+        inner = sum(traced(sub) for sub in jax.core.jaxprs_in_params(eqn.params))
+        total += inner * eqn.params.get("length", 1)
+    return total
+
+
+def traced_in(config, transformation):
+    """Those of the loss of a batch, or of what the transformation makes of it."""
+    objective, key = objective_of(config), jax.random.key(0)
+    params = jax.eval_shape(lambda: unboxed(objective.init(key)))
+
+    def loss(params, batch, mems):
+        scored = objective.score(params, batch, mems, key)
+        return scored.loss_sum + sum(scored.row_losses.values())
+
+    batch = abstract_batch(config, make_mesh(config, jax.devices()))
+    return traced(jax.make_jaxpr(transformation(loss))(params, batch, objective.mems).jaxpr)
+
+
+def electra_of_narrow_embeddings(config):
+    electra = CONTENDERS["electra"](config)
+    return dataclasses.replace(electra, model=dataclasses.replace(electra.model, embedding_width=6))
+
+
+def albert(config):
+    bert = CONTENDERS["bert"](config)
+    return dataclasses.replace(bert, model=dataclasses.replace(bert.model, embedding_width=6, share_layers=True))
+
+
+@pytest.mark.parametrize(
+    "contender", [*CONTENDERS.values(), albert, electra_of_narrow_embeddings], ids=[*CONTENDERS, "albert", "narrow"]
+)
+def test_both_passes_of_every_contender_count_what_jax_traces(contender):
+    """But for a gradient of the memory, which jax takes along with that of the window's own keys and drops."""
+    config = contender(CONFIG)
+    counted = multiply_adds(config)
+    forward = sum(part.forward for part in counted.values())
+    signs = signs_of(config)
+    assert traced_in(config, lambda loss: loss) == forward + signs
+    dropped = counted["keys and values of memory"].forward if config.model.mem_len else 0
+    assert traced_in(config, jax.grad) == step_operations(config) // 2 + dropped + 2 * signs
+
+
+@pytest.mark.parametrize("remat", ["none", "full", "dots", "attention"])
+def test_a_step_counts_what_jax_traces_with_what_remat_computes_again(remat):
+    """But for a gradient of the memory, which jax takes along with that of the window's own keys and drops."""
+    config = dataclasses.replace(CONFIG, model=dataclasses.replace(CONFIG.model, remat=remat))
+    counted = (step_operations(config) + recomputed_operations(config)) // 2
+    dropped = COUNTED["keys and values of memory"].forward
+    signs = {"none": 2, "full": 3, "dots": 2, "attention": 3}[remat] * signs_of(config)
+    assert traced_in(config, jax.grad) == counted + dropped + signs
+
+
+def test_the_papers_step_is_the_sum_that_its_sizes_make():
+    """B 8192, L 512, P 85, M 384, D 1024 = N x H, F 4096, V 32000, Z 24, written out."""
+    own = 2 * 8192 * (597 + 512) * 1024**2 + 8192 * 597 * 1024 * (896 + 1408 + 1 + 896) + 2 * 8192 * 597 * 1024 * 4096
+    once = 2 * 8192 * 384 * 1024**2 + 1408 * 1024**2
+    assert step_operations(large()) == 2 * (24 * (3 * own + 2 * once) + 3 * 8192 * 85 * 1024 * 32000)

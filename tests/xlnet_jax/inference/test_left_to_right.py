@@ -1,0 +1,81 @@
+"""A text with memory, and by a window that slides: one function until something is cut, and two beyond."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from tests.xlnet_jax.random_models import CAUSAL, HEADS, SMALL, random_model, strong_params
+from xlnet_jax import InputError
+from xlnet_jax.checkpoints.pretrained import Pretrained
+from xlnet_jax.inference.left_to_right import by_window, log_likelihoods, with_memory
+
+LENGTH, ATTENTION = 60, 12  # attention length: of the memory, and of the window
+TEXT = np.random.default_rng(0).integers(9, 39, LENGTH).astype(np.int32)
+
+
+@pytest.fixture(scope="module")
+def model():
+    return Pretrained(CAUSAL, strong_params(CAUSAL))
+
+
+@pytest.fixture(scope="module")
+def slid(model):
+    return by_window(model, TEXT, ATTENTION)
+
+
+@pytest.mark.parametrize("segment_len", [1, 5, 12, 60])
+def test_memory_and_window_agree_until_the_text_is_longer_than_they_are(model, slid, segment_len):
+    remembered = with_memory(model, TEXT, segment_len, ATTENTION)
+    assert remembered.shape == slid.shape == (LENGTH - 1,)
+    difference = np.abs(remembered - slid)
+    assert difference[:ATTENTION].max() < 1e-4
+    assert np.median(difference[ATTENTION:]) > 1e-2
+
+
+def test_a_row_of_same_length_agrees_with_its_window_too(model, slid):
+    strict = dataclasses.replace(model, model=dataclasses.replace(CAUSAL, same_length=True))
+    remembered = with_memory(strict, TEXT, 5, ATTENTION)
+    np.testing.assert_allclose(remembered[:ATTENTION], slid[:ATTENTION], rtol=0, atol=1e-4)
+    np.testing.assert_array_equal(by_window(strict, TEXT, ATTENTION), slid)
+
+
+def test_what_cuts_nothing_gives_what_the_whole_text_at_once_gives(model):
+    (whole,) = log_likelihoods(model, [TEXT], 4096)
+    np.testing.assert_allclose(with_memory(model, TEXT, 7, LENGTH), whole, rtol=0, atol=1e-4)
+    np.testing.assert_allclose(by_window(model, TEXT, LENGTH), whole, rtol=0, atol=1e-4)
+
+
+def test_a_window_forgets_what_memory_has_seen_further_back(model, slid):
+    other = np.where(np.arange(LENGTH) == 0, TEXT + 1, TEXT)
+    np.testing.assert_array_equal(by_window(model, other, ATTENTION)[ATTENTION:], slid[ATTENTION:])
+    remembered, changed = (with_memory(model, ids, 5, ATTENTION)[ATTENTION:] for ids in (TEXT, other))
+    assert np.abs(remembered - changed).max() > 1e-3
+
+
+def test_scores_depend_neither_on_the_batch_nor_on_what_is_asked_besides(model, slid):
+    few = np.array([50, 3, 12])
+    np.testing.assert_allclose(by_window(model, TEXT, ATTENTION, few, batch_tokens=24), slid[few - 1], atol=1e-5)
+    texts = [TEXT, TEXT[:9], TEXT[:2]]
+    whole, *beginnings = log_likelihoods(model, texts, batch_tokens=64)
+    assert whole.shape == (LENGTH - 1,)
+    for beginning, length in zip(beginnings, (9, 2), strict=True):
+        np.testing.assert_allclose(beginning, whole[: length - 1], atol=1e-5)
+
+
+def test_what_does_not_read_from_left_to_right_is_refused(model):
+    masked = random_model(dataclasses.replace(SMALL, num_layers=1))
+    del masked.params["backbone"]["mask_embedding"]
+    absolute = dataclasses.replace(model, model=dataclasses.replace(CAUSAL, positions="sinusoidal"))
+    for run, said in (
+        (lambda: by_window(random_model(), TEXT, 4), r"learned to predict pieces in permuted orders \(plm\)"),
+        (lambda: log_likelihoods(masked, [TEXT], 64), r"learned to predict masked pieces \(mlm\).*--objective clm"),
+        (lambda: with_memory(random_model(head=HEADS["regression"]), TEXT, 4, 4), "has a head for regression"),
+        (lambda: with_memory(absolute, TEXT, 4, 4), "positions are sinusoidal, places in the window, and memory lies"),
+        (lambda: with_memory(model, TEXT, 0, 4), "a segment of 0 tokens: 1 at least"),
+        (lambda: with_memory(model, TEXT, 4, -1), "a memory of -1 positions: 0 at least"),
+        (lambda: by_window(model, TEXT, 0), "a window of 0 tokens: 1 at least"),
+        (lambda: by_window(model, TEXT[:1], 4), "a text of 1 pieces has none with a piece before it"),
+    ):
+        with pytest.raises(InputError, match=said):
+            run()

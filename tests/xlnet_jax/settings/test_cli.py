@@ -1,0 +1,249 @@
+"""Command lines: every setting by its dotted name, every mistake in one line with exit code 2."""
+
+import errno
+import http.server
+import os
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from xlnet_jax.api import command
+from xlnet_jax.errors import InputError
+from xlnet_jax.objectives import command_line
+from xlnet_jax.objectives.presets import large
+from xlnet_jax.settings.config import Config
+from xlnet_jax.settings.plain import flatten
+from xlnet_jax.training.run import runtime
+
+
+def parse(*argv):
+    return command_line.parse_config(argv, "train", "a description")
+
+
+def test_settings_are_reached_by_their_dotted_names():
+    config = parse("--optimizer.learning-rate", "3e-4", "--data.emit", "dense", "--steps", "7", "--tpu")
+    assert (config.optimizer.learning_rate, config.data.emit, config.steps, config.tpu) == (3e-4, "dense", 7, True)
+
+
+@pytest.mark.parametrize("argv", [["--corpus", "a", "b"], ["--corpus", "a", "--seed", "1", "--corpus=b"]])
+def test_several_texts_are_named_together_or_one_by_one(argv):
+    assert parse(*argv).corpus == ("a", "b")
+
+
+def test_a_setting_that_is_given_again_counts_as_it_was_given_last():
+    assert parse("--steps", "5", "--steps", "7").steps == 7
+
+
+def test_a_setting_can_be_none_or_several_numbers():
+    data = parse("--data.num-predict", "None", "--data.weights", "0.7", "0.2", "0.1", "--data.span-unit", "word").data
+    assert (data.num_predict, data.weights, data.span_unit) == (None, (0.7, 0.2, 0.1), "word")
+
+
+def test_a_preset_is_where_the_other_settings_start():
+    config = parse("--preset", "large", "--model.num-layers", "3")
+    assert config.data == large().data
+    assert config.model.num_layers == 3
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (
+            ["--optimizer.lerning-rate", "3"],
+            "unknown setting --optimizer.lerning-rate: did you mean --optimizer.learning-rate?",
+        ),
+        (["--learning-rate", "3"], "unknown setting --learning-rate: did you mean --optimizer.learning-rate?"),
+        (["--batch-size=3"], "unknown setting --batch-size: did you mean --data.batch-size?"),
+        (["my.txt"], "my.txt stands alone: did you mean --corpus my.txt?"),
+        (["--data.is-next"], "--data.is-next is gone: --data.pair-loss next has taken its place"),
+        (["--data.no-is_next"], "--data.no-is_next is gone: --data.pair-loss next has taken its place"),
+        (["--objective", "mml"], "--objective mml: there is plm, mlm, clm, rtd: did you mean mlm?"),
+        (["--model.norm", "mid"], "mid"),
+        (["--model.positions", "rotary"], "rotary"),
+        (["--qqqqqq"], "unknown setting --qqqqqq: --help lists them all"),
+        (["--preset", "huge"], "--preset huge: there is demo, small, base, large, large_v1"),
+        (["--steps", "many"], "--steps: invalid literal for int() with base 10: 'many'"),
+        (["--steps"], "Missing value for argument '--steps'"),
+        (["--data.emit", "sparse"], "sparse"),
+        (["--data.perm-size", "48"], "data.perm-size 48 must divide both parts of the window"),
+    ],
+)
+def test_a_mistake_is_one_line_that_names_it(argv, message):
+    with pytest.raises(InputError) as mistake:
+        parse(*argv)
+    assert message in str(mistake.value)
+    assert "\n" not in str(mistake.value)
+    assert "│" not in str(mistake.value)
+
+
+UNREAD = [
+    ("plm", "data.mask-share", "0.5", "--objective plm replaces no piece"),
+    ("clm", "data.targets", "words", "--objective clm predicts every piece"),
+    ("mlm", "data.span-max", "3", "it is of spans, and data.targets pieces has none"),
+    ("mlm", "model.max-positions", "64", "it is of learned positions, and model.positions is relative"),
+]
+
+
+@pytest.mark.parametrize(("objective", "name", "value", "why"), UNREAD)
+def test_a_setting_that_would_change_nothing_is_not_passed_over(objective, name, value, why):
+    with pytest.raises(InputError, match=f"{name} changes nothing: {why}; leave it out"):
+        parse("--objective", objective, f"--{name}", value)
+
+
+def test_more_than_a_device_counts_is_refused():
+    with pytest.raises(InputError, match=r"steps 4000000000 must be below 2\^31"):
+        parse("--steps", "4000000000")
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "line"),
+    [
+        (InputError("a\n  corpus"), 2, "error: a corpus\n"),
+        (
+            RuntimeError("HTTP 401\n\t reading gs://b/x"),
+            2,
+            "error: HTTP 401 reading gs://b/x: check the name, the network",
+        ),
+        (
+            RuntimeError("HTTP 503 writing gs://b/x"),
+            1,  # the same command may well go on
+            "error: HTTP 503 writing gs://b/x: check the name, the network",
+        ),
+        (KeyboardInterrupt(), 130, "stopped at once; the same command goes on"),
+    ],
+)
+def test_what_a_user_can_mend_and_a_network_ends_in_one_line(capsys, error, code, line):
+    def main(_):
+        raise error
+
+    with pytest.raises(SystemExit) as stop:
+        command.run(main)
+    assert stop.value.code == code
+    written = capsys.readouterr().err
+    assert written.startswith(line)
+    assert written.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (
+            "OSError(28, 'No space left on device', 'runs/x')",
+            "error: cannot write runs/x: No space left on device; what ",
+        ),
+        ("OSError(30, 'Read-only file system')", "error: cannot write the workdir: Read-only file system; what was"),
+    ],
+)
+def test_what_cannot_be_written_ends_in_one_line_and_nothing_after_it(error, line):
+    script = f"""
+import atexit
+from xlnet_jax.api import command
+atexit.register(lambda: print("noise", file=__import__("sys").stderr))
+def main(_): raise {error}
+command.run(main)"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr.startswith(line)
+    assert done.stderr.count("\n") == 1
+
+
+def test_other_errors_keep_their_trace():
+    def main(_):
+        raise OSError(errno.EIO, "Input/output error")
+
+    with pytest.raises(OSError, match="Input/output"):
+        command.run(main)
+
+
+def test_help_lists_every_setting(capsys):
+    with pytest.raises(SystemExit) as stop:
+        parse("--help")
+    assert stop.value.code == 0
+    text = capsys.readouterr().out
+    assert all(f"--{name}" in text for name, _, _ in flatten(Config()))
+
+
+def test_demanding_a_tpu_where_there_is_none_is_refused(monkeypatch):
+    monkeypatch.setenv("GCE_METADATA_HOST", "127.0.0.1:9")
+    with pytest.raises(InputError, match=r"--tpu: no TPU here, jax sees cpu only"):
+        runtime.demand_tpu()
+
+
+@pytest.mark.parametrize(
+    ("environment", "workers"),
+    [
+        ({}, 1),
+        ({"TPU_WORKER_HOSTNAMES": "localhost"}, 1),
+        ({"TPU_WORKER_HOSTNAMES": "10.0.0.1,10.0.0.2"}, 2),
+        ({"TPU_WORKER_HOSTNAMES": "t0,t1", "MEGASCALE_NUM_SLICES": "3"}, 6),
+    ],
+)
+def test_workers_are_those_that_the_platform_names(monkeypatch, environment, workers):
+    for name in ("TPU_WORKER_HOSTNAMES", "MEGASCALE_NUM_SLICES"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("GCE_METADATA_HOST", "127.0.0.1:9")  # nobody answers
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert runtime.worker_count() == workers
+
+
+def test_a_tpu_vm_asks_the_metadata_server_for_its_workers(monkeypatch):
+    said = {
+        "worker-network-endpoints": b"uid:8470:10.0.0.1,uid:8470:10.0.0.2,uid:8470:10.0.0.3",
+        "tpu-env": b"ACCELERATOR_TYPE: 'v6e-12'\nMEGASCALE_NUM_SLICES: '2'\n",
+    }
+
+    class Metadata(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            assert self.headers["Metadata-Flavor"] == "Google"
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(said[self.path.removeprefix("/computeMetadata/v1/instance/attributes/")])
+
+        def log_message(self, *_):
+            """Nothing."""
+
+    with http.server.HTTPServer(("127.0.0.1", 0), Metadata) as server:
+        threading.Thread(target=lambda: [server.handle_request() for _ in said]).start()
+        for name in ("TPU_WORKER_HOSTNAMES", "MEGASCALE_NUM_SLICES"):
+            monkeypatch.delenv(name, raising=False)
+        monkeypatch.setenv("GCE_METADATA_HOST", f"127.0.0.1:{server.server_port}")
+        assert runtime.worker_count() == 6
+
+
+def test_importing_the_package_loads_neither_jax_nor_tensorflow():
+    loaded = _modules_after("import xlnet_jax, xlnet_jax.settings.config, xlnet_jax.settings.cli, data_pipelines")
+    assert not loaded & {"jax", "tensorflow", "flax"}
+
+
+def test_importing_the_trainer_loads_no_tensorflow_and_asks_for_no_device():
+    code = (
+        "import xlnet_jax.training.loop, xlnet_jax.training.step, xlnet_jax.models.xlnet, xlnet_jax.training.pretrain\n"
+        "from jax._src import xla_bridge; assert not xla_bridge.backends_are_initialized()"
+    )
+    assert "tensorflow" not in _modules_after(code)
+
+
+def _modules_after(code):
+    environment = {k: v for k, v in os.environ.items() if k != "XLA_FLAGS"}
+    script = f"{code}\nimport sys; print(' '.join(m for m in sys.modules if '.' not in m))"
+    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True)
+    return set(done.stdout.split())
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="glibc's tunables are Linux's")
+@pytest.mark.parametrize("given", [None, "glibc.malloc.perturb=0"])
+def test_the_command_starts_anew_with_huge_pages_and_keeps_its_arguments(given):
+    """What a user has set stays."""
+    script = """
+import os, sys
+from xlnet_jax.training.run import runtime
+runtime.start_with_huge_pages()
+print(os.environ["GLIBC_TUNABLES"], sys.argv[1:])"""
+    environment = {k: v for k, v in os.environ.items() if k != "GLIBC_TUNABLES"}
+    environment |= {"GLIBC_TUNABLES": given} if given else {}
+    command = [sys.executable, "-c", script, "a b", "c"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == f"{given or 'glibc.malloc.hugetlb=1'} ['a b', 'c']"

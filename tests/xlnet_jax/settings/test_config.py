@@ -1,0 +1,102 @@
+"""Settings: the presets hold the paper's numbers, and a run is told apart by its identity settings alone."""
+
+import dataclasses
+import json
+
+import pytest
+
+from xlnet_jax.errors import InputError
+from xlnet_jax.objectives.presets import PRESETS, demo, large
+from xlnet_jax.objectives.rules import validate
+from xlnet_jax.settings.config import Config
+from xlnet_jax.settings.plain import flatten, from_dict, identity_difference, to_dict
+
+
+def test_large_is_the_papers_pretraining_setting():
+    c = large()
+    assert (c.model.num_layers, c.model.d_model, c.model.num_heads, c.model.d_head, c.model.d_ff) == (
+        24,
+        1024,
+        16,
+        64,
+        4096,
+    )
+    assert (c.model.mem_len, c.model.dropout, c.model.attention_dropout) == (384, 0.1, 0.1)
+    assert (c.data.seq_len, c.data.reuse_len, c.data.perm_size, c.data.num_predict) == (512, 256, 256, 85)
+    assert (c.data.batch_size, c.steps, c.model.vocab_size) == (8192, 500_000, 32_000)
+    o = c.optimizer
+    assert (o.learning_rate, o.warmup_steps, o.schedule, o.eps, o.weight_decay) == (4e-4, 40_000, "linear", 1e-6, 0.01)
+
+
+def test_large_v1_differs_from_large_in_batch_rate_and_warmup_only():
+    v1 = PRESETS["large_v1"]()
+    assert (v1.data.batch_size, v1.optimizer.learning_rate, v1.optimizer.warmup_steps) == (2048, 1e-5, 20_000)
+    names = {d.partition(":")[0] for d in identity_difference(v1, large())}
+    assert names == {"data.batch-size", "optimizer.learning-rate", "optimizer.warmup-steps"}
+
+
+def test_base_is_12_layers_of_768():
+    m = PRESETS["base"]().model
+    assert (m.num_layers, m.d_model, m.num_heads, m.d_head, m.d_ff) == (12, 768, 12, 64, 3072)
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_every_preset_obeys_the_rules(name):
+    validate(PRESETS[name]())
+    assert PRESETS[name]().preset == name
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_settings_survive_json(name):
+    config = PRESETS[name]()
+    assert from_dict(Config, json.loads(json.dumps(to_dict(config)))) == config
+
+
+def test_shares_and_no_number_of_targets_survive_json():
+    data = dataclasses.replace(demo().data, weights=(0.7, 0.3), num_predict=None)
+    config = dataclasses.replace(demo(), data=data)
+    assert from_dict(Config, json.loads(json.dumps(to_dict(config)))) == config
+
+
+def test_an_unknown_setting_in_a_file_is_named():
+    values = to_dict(demo())
+    values["model"]["n_layer"] = 3
+    with pytest.raises(InputError, match=r"config\.model: unknown setting n_layer; known are .*num_layers"):
+        from_dict(Config, values)
+
+
+def test_a_setting_of_an_earlier_version_is_read_where_it_asked_for_nothing():
+    values = to_dict(demo())
+    values["data"]["is_next"] = False
+    assert from_dict(Config, values) == demo()
+    values["data"]["is_next"] = True
+    with pytest.raises(InputError, match=r"config\.data\.is_next True is of an earlier .*: --data\.pair-loss next has"):
+        from_dict(Config, values)
+
+
+def test_only_identity_settings_tell_runs_apart():
+    here = demo()
+    moved = dataclasses.replace(here, workdir="elsewhere", mesh=dataclasses.replace(here.mesh, data=4))
+    assert identity_difference(here, moved) == []
+    other = dataclasses.replace(here, seed=1)
+    assert identity_difference(here, other) == ["seed: 1 there, 0 here"]
+
+
+def test_the_number_of_steps_may_change_where_the_schedule_has_its_own_length():
+    longer = dataclasses.replace(demo(), steps=9_999)
+    assert identity_difference(demo(), longer) == ["steps: 9999 there, 1000 here"]
+    own = dataclasses.replace(demo().optimizer, decay_steps=5_000)
+    here, there = (dataclasses.replace(c, optimizer=own) for c in (demo(), longer))
+    assert identity_difference(here, there) == []
+
+
+def test_every_setting_has_a_line_of_help():
+    import inspect
+
+    from xlnet_jax.settings import config
+
+    source = inspect.getsource(config)
+    for name, _, _ in flatten(Config()):
+        field = name.rpartition(".")[2].replace("-", "_")
+        line = next(i for i, text in enumerate(source.splitlines()) if text.strip().startswith(f"{field}: "))
+        assert source.splitlines()[line + 1].strip().startswith('"""'), name

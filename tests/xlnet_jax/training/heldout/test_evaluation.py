@@ -1,0 +1,112 @@
+"""The held-out loss of a checkpoint: what training measured, for any checkpoint on any text."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import xlnet_jax
+from data_pipelines import sources
+from data_pipelines.prepare import prepare
+from data_pipelines.tokenizer import EOD, SEP
+from tests.xlnet_jax.training.tiny_run import records_of
+from xlnet_jax import InputError, evaluate
+from xlnet_jax.training.heldout.evaluation import Run, trained_mem_len
+from xlnet_jax.training.heldout.heldout import held_out_batches
+
+
+def measured(tmp_path, *arguments):
+    out = tmp_path / "measured.json"
+    assert evaluate.main([*map(str, arguments), "--out", str(out), "--overwrite"]) == 0
+    return json.loads(out.read_text())
+
+
+@pytest.mark.parametrize("place", ["", "checkpoints/12"])
+def test_a_run_gets_its_own_number_again(straight, tmp_path, place, capsys):
+    found = measured(tmp_path, straight / place)
+    last = records_of(straight)[-1]
+    assert last["split"] == "validation"
+    assert found["loss"] == pytest.approx(last["loss"], abs=1e-6)
+    assert found["unigram"] == pytest.approx(last["unigram"], abs=1e-6)
+    out = capsys.readouterr().out
+    assert f"loss        {last['loss']:.4f} nats a piece" in out
+    assert "by the frequencies of the run's training text" in out
+
+
+def test_the_numbers_beside_the_loss_are_counted_as_stated(straight, tmp_path):
+    found = measured(tmp_path, straight)
+    run = Run.of(straight)
+    corpus = run.corpus()
+    batches = held_out_batches(corpus, corpus.tokenizer, run.config)
+    ids = np.concatenate([batch["input_ids"].ravel() for batch in batches])
+    assert found["targets"] == sum(batch["target_weights"].sum() for batch in batches)
+    assert found["windows"] == sum(len(batch["input_ids"]) for batch in batches)
+    assert found["pieces"] == (ids >= EOD).sum() + (ids < SEP - 1).sum()
+    text = "".join(corpus.tokenizer.pieces[i] for i in ids if i > EOD + 1)
+    assert found["characters"] == len(text) + (ids == 0).sum()
+    assert found["words"] == text.count("▁")
+    assert found["perplexity"] == pytest.approx(np.exp(found["loss"]))
+    bits = found["targets"] * found["loss"] / np.log(2)
+    assert found["bits_per_piece"] * found["targets"] == pytest.approx(bits)
+    assert found["bits_per_character"] == pytest.approx(bits / found["targets"] * found["pieces"] / found["characters"])
+    assert found["bits_per_word"] == pytest.approx(bits / found["targets"] * found["pieces"] / found["words"])
+
+
+def test_a_text_gives_what_it_gives_as_the_held_out_part_of_a_corpus(straight, text, tmp_path):
+    """The same blocks, windows and targets, whatever the text was that the corpus is for."""
+    other = tmp_path / "other.txt"
+    other.write_text("\n".join(text.read_text().splitlines()[:120]))
+    run = Run.of(straight)
+    prepare(
+        *(sources.find([str(file)]) for file in (text, other)), xlnet_jax.load(straight).tokenizer, tmp_path / "corpus",
+        block_len=run.corpus().block_len, validation_fraction=0.05,
+    )  # fmt: skip
+    as_text = measured(tmp_path, straight, "--text", other)
+    as_corpus = measured(tmp_path, straight, "--text", tmp_path / "corpus")
+    assert as_text == as_corpus
+    # Weights from elsewhere bring no settings along, and no training text: the same windows by the command line.
+    xlnet_jax.save(xlnet_jax.load(straight), tmp_path / "hf", "hf")
+    d, m = run.config.data, run.config.model
+    windows = (
+        *("--data.batch-size", d.batch_size, "--data.seq-len", d.seq_len, "--data.windows-per-block", 4),
+        *("--data.num-predict", d.num_predict, "--mem-len", m.mem_len, "--max-windows", run.config.eval.max_windows),
+    )
+    theirs = measured(tmp_path, tmp_path / "hf", "--text", other, *windows)
+    assert theirs["loss"] == pytest.approx(as_text["loss"], abs=1e-5)
+    assert theirs["targets"] == as_text["targets"]
+    assert theirs["unigram"] < as_text["unigram"]  # which knows the frequencies of this very text
+
+
+def test_memory_is_that_of_the_run_or_the_papers(straight):
+    loaded = xlnet_jax.load(straight)
+    without = replace(loaded, model=replace(loaded.model, mem_len=0))  # as of a run, and as Hugging Face leaves it open
+    run = Run.of(straight)
+    assert [trained_mem_len(*given) for given in ((loaded, run), (without, run), (without, None))] == [16, 0, 384]
+
+
+def test_the_other_lengths_of_a_window_follow_its_length(straight, tmp_path, capsys):
+    found = measured(tmp_path, straight, "--data.seq-len", "16", "--max-windows", "8")
+    assert "8 of 16 tokens, 8 a batch, memory 8" in capsys.readouterr().out
+    assert found["windows"] == 8
+    assert found["targets"] <= 8 * Run.of(straight).config.data.num_predict // 2
+
+
+def test_what_cannot_be_measured_is_said_in_one_line(straight, text, tmp_path):
+    for arguments, said in (
+        (("--text", "nowhere.txt"), r"text nowhere\.txt: no such file or folder"),
+        (("--text", straight / "corpus", text), r"is a prepared corpus: it stands alone"),
+        (("--text", text, "--score-text", "x"), r"each ask for something else"),
+        (("--out", tmp_path / "x.txt"), r"x\.txt: give a name that ends in \.json"),
+        (("--max-windows", "0"), r"--max-windows 0 must be at least 1"),
+        (("--data.windows-per-block", "2", "--mem-len", "64"), r"model\.mem-len 64 can never be filled"),
+    ):
+        with pytest.raises(InputError, match=said):
+            evaluate.main([str(straight), *map(str, arguments)])
+    short = tmp_path / "short.txt"
+    short.write_text("It is short.\n")
+    with pytest.raises(InputError, match=r"has \d+ tokens, but a block needs 78: .*lower --data\.windows-per-block"):
+        evaluate.main([str(straight), "--text", str(short)])
+    xlnet_jax.save(xlnet_jax.load(straight), tmp_path / "converted")
+    with pytest.raises(InputError, match=r"--text names no text, and the checkpoint stands beside no corpus"):
+        evaluate.main([str(tmp_path / "converted")])

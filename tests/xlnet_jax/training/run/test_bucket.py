@@ -1,0 +1,185 @@
+"""A run whose folder is in a bucket, which knows neither locks nor appending nor renaming."""
+
+import os
+import socket
+import sys
+import threading
+import time
+
+import pytest
+from etils import epath
+
+from xlnet_jax.errors import InputError
+from xlnet_jax.settings.config import Config
+from xlnet_jax.storage import files, lock
+from xlnet_jax.storage.lock import Lock
+from xlnet_jax.training.initial import begin_from
+from xlnet_jax.training.run import workdir as workdir_module
+from xlnet_jax.training.run.workdir import Workdir
+from xlnet_jax.training.watch.curves import draw_curves
+from xlnet_jax.training.watch.metrics import MetricsWriter, read_records
+
+FOLDER = "gs://bucket/run"
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    """Locks that are fast, and given back."""
+    held, hold = [], lock._Object.hold
+    monkeypatch.setattr(workdir_module, "demand_bucket_library", lambda: None)
+    monkeypatch.setattr(lock, "SECONDS_BETWEEN_BEATS", 0.1)
+    monkeypatch.setattr(lock._Object, "hold", lambda self: (hold(self), held.append(self)))
+    yield
+    for one in held:
+        one.release()
+
+
+def read(bucket):
+    return (bucket / "run" / lock.NAME).read_text()
+
+
+def test_a_workdir_holds_its_settings_and_knows_its_checkpoints(bucket, quick):
+    workdir = Workdir(FOLDER)
+    workdir.claim(Config())
+    assert (bucket / "run" / "config.json").exists()
+    assert str(workdir.checkpoints) == "gs://bucket/run/checkpoints"
+    (bucket / "run" / "checkpoints" / "4").mkdir(parents=True)
+    assert workdir.resumes(Config) is None  # it was never finished
+    (bucket / "run" / "checkpoints" / "4" / "commit_success.txt").write_text("")
+    assert workdir.resumes(Config) == Config()
+    with pytest.raises(InputError, match=r"workdir gs://bucket/run holds another run \(seed: 0 there, 1 here\)"):
+        Workdir(FOLDER)._refuse(["seed: 0 there, 1 here"])
+
+
+def test_records_and_curves_are_in_the_bucket_when_they_are_flushed(bucket):
+    workdir, record = Workdir(FOLDER), {"split": "train", "loss": 2.0}
+    with MetricsWriter(workdir.metrics, workdir.tensorboard, resume_step=0) as writer:
+        writer.write({"step": 1, **record})
+        assert not workdir.metrics.exists()
+        writer.flush()
+        writer.write({"step": 2, **record})
+        assert [r["step"] for r in read_records(workdir.metrics)] == [1]
+    assert list((bucket / "run" / "tensorboard").glob("events.out.tfevents.*"))
+    with MetricsWriter(workdir.metrics, workdir.tensorboard, resume_step=1) as writer:
+        writer.write({"step": 3, **record})
+    records = list(read_records(workdir.metrics))
+    assert [r["step"] for r in records] == [1, 3]
+    draw_curves(records, 3.0, workdir.curves)
+    assert (bucket / "run" / "curves.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_checkpoint_is_set_aside_object_by_object(bucket):
+    for name in ("params/data", "checksums.json"):
+        (epath.Path(FOLDER) / "checkpoints" / "4" / name).write_text(name)
+    files.move_folder(epath.Path(FOLDER) / "checkpoints" / "4", epath.Path(FOLDER) / "broken-checkpoints" / "4")
+    assert (bucket / "run" / "broken-checkpoints" / "4" / "params" / "data").read_text() == "params/data"
+    assert not (bucket / "run" / "checkpoints" / "4").exists()
+
+
+def test_a_path_in_a_bucket_never_becomes_one_on_a_disk():
+    assert str(files.absolute(FOLDER)) == FOLDER
+    with pytest.raises(
+        InputError, match=r"--init gs://bucket/run: weights are read from a disk; copy them there first"
+    ):
+        begin_from(FOLDER, Config(), None, Config().model)
+
+
+def test_a_missing_library_is_one_line_before_any_work(bucket, monkeypatch):
+    monkeypatch.setitem(sys.modules, "google.cloud.storage", None)
+    with pytest.raises(InputError, match=r"gs:// need google-cloud-storage: pip install 'xlnet_jax\[gcs\]'"):
+        Workdir(FOLDER).claim(Config())
+    assert not (bucket / "run").exists()
+
+
+def test_a_bucket_without_permission_is_one_line(bucket, quick, monkeypatch):
+    class PermissionDeniedError(Exception):
+        """As TensorFlow raises it: it is no OSError."""
+
+    def refuse(self, path, mode):
+        raise PermissionDeniedError("Error executing an HTTP request: HTTP response code 403 with body '{\n ...\n}'")
+
+    monkeypatch.setattr(type(epath.Path(FOLDER)._backend), "open", refuse)
+    with pytest.raises(
+        InputError, match=r"workdir gs://bucket/run cannot be written \(.*403 with body '{\): check"
+    ) as e:
+        Workdir(FOLDER).claim(Config())
+    assert "\n" not in str(e.value)
+
+
+def test_a_workdir_in_use_is_refused_and_its_host_and_process_named(bucket, quick):
+    over = threading.Event()
+
+    def another():
+        path, number = epath.Path(FOLDER) / lock.NAME, 0
+        while not over.wait(0.02):
+            number += 1
+            path.write_text(f"process 17 on elsewhere\nid {number}\n")
+
+    thread = threading.Thread(target=another)
+    thread.start()
+    while not (bucket / "run" / lock.NAME).exists():
+        time.sleep(0.01)
+    with pytest.raises(InputError, match=r"run is in use by process 17 on elsewhere: wait, or give another --workdir"):
+        Lock(epath.Path(FOLDER))
+    over.set()
+    thread.join()
+
+
+def test_a_lock_whose_holder_fell_silent_is_taken_over_and_kept_fresh(bucket, quick):
+    (epath.Path(FOLDER) / lock.NAME).write_text("process 17 on elsewhere\nid 1\n")
+    Lock(epath.Path(FOLDER))
+    first = read(bucket)
+    assert first.startswith(f"process {os.getpid()} on {socket.gethostname()}\n")
+    deadline = time.monotonic() + 30
+    while read(bucket) == first:
+        assert time.monotonic() < deadline
+
+
+def test_a_run_whose_lock_was_taken_over_ends(bucket, quick, monkeypatch, capfd):
+    class Ended(BaseException):
+        """In place of the end of this process."""
+
+    codes = []
+
+    def end(code):
+        codes.append(code)
+        raise Ended
+
+    monkeypatch.setattr(os, "_exit", end)
+    monkeypatch.setattr(threading, "excepthook", lambda _: None)
+    held = Lock(epath.Path(FOLDER))
+    deadline = time.monotonic() + 30
+    while held._object._beating.is_alive():  # it may write between its look and ours
+        (epath.Path(FOLDER) / lock.NAME).write_text("process 17 on elsewhere\nid 1\n")
+        held._object._beating.join(0.02)
+        assert time.monotonic() < deadline
+    assert codes == [2]
+    assert "run is in use by process 17 on elsewhere" in capfd.readouterr().err
+    assert "process 17" in read(bucket)
+
+
+def test_a_lock_is_given_back(bucket, quick):
+    held = Lock(epath.Path(FOLDER))
+    assert (bucket / "run" / lock.NAME).exists()
+    held.release()
+    assert not (bucket / "run" / lock.NAME).exists()
+
+
+def test_a_lock_of_a_process_of_this_host_that_died_is_taken_at_once(bucket, quick, monkeypatch):
+    monkeypatch.setattr(lock, "SECONDS_BETWEEN_BEATS", 5.0)
+    (epath.Path(FOLDER) / lock.NAME).write_text(f"process {2**22 + 1} on {socket.gethostname()}\nid 1\n")
+    began = time.monotonic()
+    Lock(epath.Path(FOLDER))
+    assert time.monotonic() - began < 4 * 5.0 / 2
+
+
+def test_of_two_that_begin_together_one_is_refused(bucket, quick, monkeypatch):
+    beat = lock._Object._beat
+
+    def overtaken(self, number):
+        beat(self, number)
+        (bucket / "run" / lock.NAME).write_text("process 17 on elsewhere\nid 0\n")
+
+    monkeypatch.setattr(lock._Object, "_beat", overtaken)
+    with pytest.raises(InputError, match="in use by process 17 on elsewhere"):
+        Lock(epath.Path(FOLDER))

@@ -1,0 +1,299 @@
+"""Checkpoints: exact, complete in themselves, small, and never lost to a broken one."""
+
+import dataclasses
+import json
+import shutil
+import threading
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from tests.xlnet_jax.training.tiny import CONFIG, batch_at
+from xlnet_jax.errors import InputError
+from xlnet_jax.objectives.language_model import LanguageModel
+from xlnet_jax.settings.config import CheckpointConfig, MeshConfig
+from xlnet_jax.settings.plain import to_dict
+from xlnet_jax.training import sharding
+from xlnet_jax.training.optimizer import make_optimizer
+from xlnet_jax.training.run import checkpoint
+from xlnet_jax.training.run.checkpoint import Checkpoints
+from xlnet_jax.training.state import empty_mems_ZBMD, init_state, plan_state
+from xlnet_jax.training.step import make_train_step
+
+STEPS_PER_BLOCK = 4
+
+
+class Run:
+    """A training run over arrays, compiled once, and its checkpoints in `folder`."""
+
+    def __init__(self):
+        self.folder = None
+        self.mesh = sharding.make_mesh(CONFIG)
+        objective, tx = LanguageModel(CONFIG), make_optimizer(CONFIG.optimizer, CONFIG.steps)
+        self.plan_on = lambda mesh: plan_state(objective, tx, mesh)
+        self.plan = self.plan_on(self.mesh)
+        self.fresh = lambda: init_state(CONFIG.seed, objective, tx, self.plan)
+        self.step = make_train_step(CONFIG, objective, tx, self.plan, self.mesh)
+        self.put = sharding.batch_to_mesh(self.mesh, CONFIG.data.batch_size)
+
+    def open(self):
+        return self.open_as(CONFIG)
+
+    def open_as(self, config, corpus="abc"):
+        folder, data = self.folder, {"manifest_sha256": corpus}
+        return Checkpoints(folder / "checkpoints", config, folder / "tokenizer", STEPS_PER_BLOCK, data)
+
+    def train(self, state, start, stop, checkpoints=None, save_at=()):
+        for t in range(start, stop):
+            batch = batch_at(t) | {"mem_filled": np.full(8, min(8, 8 * (t % STEPS_PER_BLOCK)), np.int32)}
+            state, _ = self.step(state, self.put(batch))
+            if t + 1 in save_at:
+                checkpoints.save(state, t + 1)
+        return state
+
+    def restore(self, checkpoints, said=None, plan=None):
+        said, plan = [] if said is None else said, plan or self.plan
+        return checkpoints.restore(plan.abstract, lambda: empty_mems_ZBMD(self.plan), said.append)
+
+
+@pytest.fixture(scope="module")
+def compiled():
+    return Run()
+
+
+@pytest.fixture
+def run(compiled, tmp_path):
+    compiled.folder = tmp_path
+    (tmp_path / "tokenizer").mkdir()
+    (tmp_path / "tokenizer" / "spiece.model").write_bytes(b"pieces")
+    return compiled
+
+
+def assert_same(ours, theirs):
+    jax.tree.map(np.testing.assert_array_equal, jax.device_get(ours), jax.device_get(theirs))
+
+
+@pytest.mark.parametrize("saved_at", [4, 6])
+def test_a_resumed_run_ends_with_the_bits_of_an_uninterrupted_one(run, saved_at):
+    """Saved between blocks, without memory, and inside one, with it; the run goes on while it is being written."""
+    with run.open() as checkpoints:
+        straight = run.train(run.fresh(), 0, 9, checkpoints, save_at=[saved_at])
+    with run.open() as checkpoints:
+        state = run.restore(checkpoints)
+        assert int(state.step) == saved_at
+        resumed = run.train(state, saved_at, 9)
+    assert_same(resumed.params, straight.params)
+    assert_same(resumed.opt_state, straight.opt_state)
+
+
+@pytest.mark.parametrize(("devices", "shape"), [(4, {}), (4, {"fsdp": 2}), (4, {"fsdp": 2, "tensor": 2}), (1, {})])
+def test_another_mesh_restores_what_eight_devices_saved_and_they_what_it_saved(run, tmp_path, devices, shape):
+    with run.open() as checkpoints:
+        saved = run.train(run.fresh(), 0, 6, checkpoints, save_at=[6])
+    config = dataclasses.replace(CONFIG, mesh=MeshConfig(**shape))
+    plan = run.plan_on(sharding.make_mesh(config, jax.devices()[:devices]))
+    with run.open_as(config) as checkpoints:
+        there = run.restore(checkpoints, plan=plan)
+    assert jax.tree.map(lambda a: a.sharding, there) == plan.shardings
+    assert_same(there, saved)
+    run.folder = tmp_path / "back"
+    shutil.copytree(tmp_path / "tokenizer", run.folder / "tokenizer")
+    with run.open_as(config) as checkpoints:
+        checkpoints.save(there, 6)
+    with run.open() as checkpoints:
+        assert_same(run.restore(checkpoints), saved)
+
+
+def test_memory_is_saved_inside_blocks_only_and_kept_in_the_newest_checkpoint_only(run):
+    with run.open() as checkpoints:
+        run.train(run.fresh(), 0, 7, checkpoints, save_at=[4, 6, 7])
+        checkpoints.wait()
+    has_memory = {s: (run.folder / "checkpoints" / str(s) / "mems").exists() for s in (4, 6, 7)}
+    assert has_memory == {4: False, 6: False, 7: True}
+
+
+def test_a_checkpoint_that_lost_its_memory_is_better_than_none(run):
+    """Its rows see an empty memory until their next block, as after a skipped update."""
+    with run.open() as checkpoints:
+        run.train(run.fresh(), 0, 7, checkpoints, save_at=[6, 7])
+        checkpoints.wait()
+    flip_a_bit(next(p for p in (run.folder / "checkpoints" / "7" / "params").rglob("d/*")))
+    with run.open() as checkpoints:
+        said = []
+        state = run.restore(checkpoints, said)
+    assert int(state.step) == int(state.guard.mems_begin) == 6
+    assert not np.asarray(state.mems_ZBMD).any()
+    assert said[0].startswith("checkpoint 6 has lost its memory to a newer one")
+    run.train(state, 6, 8)
+
+
+def test_a_checkpoint_of_an_earlier_version_has_no_guard(run):
+    with run.open() as checkpoints:
+        saved = run.train(run.fresh(), 0, 4, checkpoints, save_at=[4])
+        checkpoints.wait()
+        shutil.rmtree(checkpoints.path(4) / "guard")
+        (checkpoints.path(4) / "checksums.json").unlink()
+    with run.open() as checkpoints:
+        state = run.restore(checkpoints)
+    assert_same(state.params, saved.params)
+    assert not any(jax.device_get(jax.tree.leaves(state.guard)))
+    run.train(state, 4, 5)
+
+
+def test_a_checkpoint_holds_all_that_its_users_need(run):
+    with run.open() as checkpoints:
+        run.train(run.fresh(), 0, 4, checkpoints, save_at=[4])
+        checkpoints.wait()
+        folder = checkpoints.path(4)
+    assert (folder / "tokenizer" / "spiece.model").read_bytes() == b"pieces"
+    assert json.loads((folder / "config" / "metadata").read_text()) == to_dict(CONFIG)
+    assert json.loads((folder / "data" / "metadata").read_text()) == {"manifest_sha256": "abc"}
+    assert (folder / "params").is_dir()
+
+
+def truncate(file):
+    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+
+
+def flip_a_bit(file):
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    ("item", "damage"), [("params", truncate), ("optimizer", flip_a_bit), ("config", truncate), ("params", Path.unlink)]
+)
+def test_a_damaged_checkpoint_is_set_aside_and_the_one_before_is_taken(run, item, damage):
+    with run.open() as checkpoints:
+        run.train(run.fresh(), 0, 8, checkpoints, save_at=[4, 8])
+    files = [p for p in (run.folder / "checkpoints" / "8" / item).rglob("*") if p.is_file()]
+    damage(max(files, key=lambda p: p.stat().st_size))
+    said = []
+    with run.open() as checkpoints:
+        state = run.restore(checkpoints, said)
+        assert int(state.step) == 4
+        assert checkpoints.latest_up_to(99) == 4
+        assert checkpoints.latest_up_to(3) is None
+        assert "checkpoint 8 cannot be read and was moved to" in said[0]
+        assert (run.folder / "broken-checkpoints" / "8").is_dir()
+        run.train(state, 4, 8, checkpoints, save_at=[8])  # the step can be saved again
+    assert (run.folder / "checkpoints" / "8").is_dir()
+
+
+def test_a_checkpoint_without_checksums_is_still_tried(run):
+    with run.open() as checkpoints:
+        run.train(run.fresh(), 0, 8, checkpoints, save_at=[4, 8])
+    folder = run.folder / "checkpoints" / "8"
+    (folder / "checksums.json").unlink()
+    with run.open() as checkpoints:
+        assert int(run.restore(checkpoints).step) == 8
+    (folder / "checksums.json").unlink(missing_ok=True)
+    truncate(folder / "params" / "_METADATA")
+    with run.open() as checkpoints:
+        assert int(run.restore(checkpoints).step) == 4
+
+
+def test_where_no_checkpoint_can_be_read_nothing_is_moved_and_nothing_begun(run):
+    with run.open() as checkpoints:
+        run.train(run.fresh(), 0, 8, checkpoints, save_at=[4, 8])
+    for step in ("4", "8"):
+        truncate(run.folder / "checkpoints" / step / "params" / "_METADATA")
+    with (
+        run.open() as checkpoints,
+        pytest.raises(InputError, match=r"no checkpoint in .* can be read \(8: .*; 4: .*\)"),
+    ):
+        run.restore(checkpoints)
+    assert sorted(p.name for p in (run.folder / "checkpoints").iterdir()) == ["4", "8"]
+
+
+def test_only_the_newest_are_kept(run):
+    with run.open() as checkpoints:
+        run.train(run.fresh(), 0, 20, checkpoints, save_at=range(4, 21, 4))
+    assert sorted(int(p.name) for p in (run.folder / "checkpoints").iterdir()) == [12, 16, 20]
+
+
+def test_a_disk_without_room_is_an_os_error_and_leaves_the_checkpoint_before(run, monkeypatch):
+    with run.open() as checkpoints:
+        state = run.train(run.fresh(), 0, 4, checkpoints, save_at=[4])
+        checkpoints.wait()
+        usage = shutil.disk_usage(run.folder)
+        monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=2**20))
+        with pytest.raises(OSError, match="No space left on device"):
+            run.train(state, 4, 8, checkpoints, save_at=[8])
+    with run.open() as checkpoints:
+        assert int(run.restore(checkpoints).step) == 4
+
+
+def test_nothing_to_restore_is_no_error(run):
+    with run.open() as checkpoints:
+        assert run.restore(checkpoints) is None
+
+
+def with_checkpoints(**changes):
+    return dataclasses.replace(CONFIG, checkpoint=CheckpointConfig(**changes))
+
+
+def test_periodic_saves_are_rounded_up_to_whole_blocks(run):
+    for every, due in ((1, [4, 8, 12]), (4, [4, 8, 12]), (5, [8])):
+        with run.open_as(with_checkpoints(every_steps=every)) as checkpoints:
+            assert [t for t in range(1, 13) if checkpoints.due(t)] == due
+
+
+def test_some_are_kept_for_ever_and_made_for_that(run):
+    with run.open_as(with_checkpoints(every_steps=100, keep=1, keep_every=7)) as checkpoints:
+        assert [t for t in range(1, 21) if checkpoints.due(t)] == [8, 16]
+        run.train(run.fresh(), 0, 20, checkpoints, save_at=range(4, 21, 4))
+    assert sorted(int(p.name) for p in (run.folder / "checkpoints").iterdir()) == [8, 16, 20]
+
+
+def test_a_save_is_overdue_when_its_minutes_have_passed(run, monkeypatch):
+    clock = [0.0]
+    monkeypatch.setattr(checkpoint.time, "monotonic", lambda: clock[0])
+    with run.open_as(with_checkpoints(every_minutes=0.5)) as checkpoints:
+        state = run.fresh()
+        overdue = []
+        for clock[0] in (29.0, 31.0):
+            overdue.append(checkpoints.overdue)
+        run.train(state, 0, 1, checkpoints, save_at=[1])
+        overdue.append(checkpoints.overdue)
+    with run.open() as checkpoints:
+        clock[0] = 1e9
+        overdue.append(checkpoints.overdue)  # by steps alone
+    assert overdue == [False, True, False, False]
+
+
+def test_the_memory_of_a_checkpoint_stays_until_the_next_one_is_complete(run, monkeypatch):
+    write_checksums, go_on = checkpoint.write_checksums, threading.Event()
+    with run.open() as checkpoints:
+        state = run.train(run.fresh(), 0, 6, checkpoints, save_at=[6])
+        checkpoints.wait()
+        monkeypatch.setattr(checkpoint, "write_checksums", lambda folder: go_on.wait(60) and write_checksums(folder))
+        run.train(state, 6, 7, checkpoints, save_at=[7])
+        checkpoints.check()
+        assert (checkpoints.path(6) / "mems").is_dir()
+        go_on.set()
+        checkpoints.wait()
+        assert not (checkpoints.path(6) / "mems").exists()
+        assert (checkpoints.path(7) / "mems").is_dir()
+
+
+@pytest.mark.parametrize(
+    ("config", "corpus", "difference"),
+    [
+        (
+            dataclasses.replace(CONFIG, model=dataclasses.replace(CONFIG.model, d_ff=64)),
+            "abc",
+            r"4 is of another model or run \(model\.d-ff: 32 there, 64 here\): give its settings, or another",
+        ),
+        (CONFIG, "def", r"4 is of another text \(manifest_sha256 abc there, manifest_sha256 def here\)"),
+    ],
+)
+def test_a_checkpoint_of_another_model_or_corpus_is_refused_and_stays(run, config, corpus, difference):
+    with run.open() as checkpoints:
+        run.train(run.fresh(), 0, 4, checkpoints, save_at=[4])
+    with run.open_as(config, corpus) as checkpoints, pytest.raises(InputError, match=difference):
+        run.restore(checkpoints)
+    assert (run.folder / "checkpoints" / "4" / "params").is_dir()

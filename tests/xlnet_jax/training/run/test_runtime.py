@@ -1,0 +1,120 @@
+"""A process knows its place among the hosts of a run, from whoever started it."""
+
+import pytest
+
+from xlnet_jax.errors import InputError
+from xlnet_jax.settings.config import Config, DistributedConfig
+from xlnet_jax.training.run import runtime
+
+NAMES = (
+    "JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID", "TPU_WORKER_HOSTNAMES", "TPU_WORKER_ID",
+    "MEGASCALE_NUM_SLICES", "MEGASCALE_SLICE_ID", "MEGASCALE_COORDINATOR_ADDRESS", "SLURM_JOB_ID",
+    "SLURM_STEP_NODELIST", "SLURM_NTASKS", "SLURM_PROCID", "SLURM_LOCALID",
+)  # fmt: skip
+GIVEN = DistributedConfig("10.0.0.1:8476", 4, 2)
+SLURM = {
+    "SLURM_JOB_ID": "7",
+    "SLURM_STEP_NODELIST": "node[3-4]",
+    "SLURM_NTASKS": "2",
+    "SLURM_PROCID": "1",
+    "SLURM_LOCALID": "0",
+}
+GKE = {"TPU_WORKER_HOSTNAMES": "localhost,worker-1", "TPU_WORKER_ID": "1"}
+ONE_SLICE = {"MEGASCALE_NUM_SLICES": "", "MEGASCALE_SLICE_ID": "", "MEGASCALE_COORDINATOR_ADDRESS": ""}
+
+
+@pytest.fixture
+def environment(monkeypatch):
+    """Sets what a platform would have set, and nothing else of the kind."""
+
+    def of(**values):
+        for name in NAMES:
+            monkeypatch.delenv(name, raising=False)
+        for name, value in ({"GCE_METADATA_HOST": "127.0.0.1:9"} | values).items():  # nobody answers there
+            monkeypatch.setenv(name, value)
+
+    of()
+    return of
+
+
+def test_a_process_that_nothing_is_said_of_is_the_only_one(environment):
+    assert runtime.place_of(Config()) is None
+    environment(SLURM_NTASKS="1", SLURM_STEP_NODELIST="node3")
+    assert runtime.place_of(Config()) is None
+    assert runtime.place_of(Config(distributed=DistributedConfig("localhost:8476", 1, 0))) is None
+
+
+def test_settings_and_environment_name_a_place(environment):
+    assert runtime.place_of(Config(distributed=GIVEN)) == GIVEN
+    environment(JAX_COORDINATOR_ADDRESS="10.0.0.1:8476", JAX_NUM_PROCESSES="4", JAX_PROCESS_ID="2")
+    assert runtime.place_of(Config()) == GIVEN
+    own = runtime.place_of(Config(distributed=DistributedConfig(process_id=3)))
+    assert own == DistributedConfig("10.0.0.1:8476", 4, 3)
+    assert runtime.address_of(GIVEN) == ("10.0.0.1", 8476)
+    assert runtime.address_of(DistributedConfig("[::1]:8476")) == ("::1", 8476)
+
+
+@pytest.mark.parametrize(
+    ("given", "line"),
+    [
+        (
+            DistributedConfig("10.0.0.1:8476"),
+            r"distributed.coordinator-address 10.0.0.1:8476 needs distributed.num-processes, distributed.process-id",
+        ),
+        (DistributedConfig(process_id=0), "distributed.process-id 0 needs distributed.coordinator-address, "),
+        (DistributedConfig("10.0.0.1", 2, 0), "coordinator-address 10.0.0.1 must be HOST:PORT, as 10.0.0.1:8476"),
+        (DistributedConfig("10.0.0.1:x", 2, 0), "coordinator-address 10.0.0.1:x must be HOST:PORT"),
+        (DistributedConfig("10.0.0.1:1", 2, 2), "process-id 2 must be from 0 to distributed.num-processes - 1 = 1"),
+        (DistributedConfig("10.0.0.1:1", 2, -1), "distributed.process-id -1 must be from 0"),
+        (DistributedConfig("10.0.0.1:1", 0, 0), "distributed.num-processes 0 must be at least 1"),
+        (DistributedConfig(initialization_timeout=0), "distributed.initialization-timeout 0 must be at least 1"),
+    ],
+)
+def test_half_a_place_is_refused(environment, given, line):
+    with pytest.raises(InputError, match=line):
+        runtime.place_of(Config(distributed=given))
+
+
+def test_an_environment_that_is_no_number_is_refused(environment):
+    environment(JAX_NUM_PROCESSES="two")
+    with pytest.raises(InputError, match="JAX_NUM_PROCESSES two in the environment must be a whole number"):
+        runtime.place_of(Config())
+
+
+def test_slurm_names_a_place_and_the_hosts(environment, monkeypatch, tmp_path):
+    environment(**SLURM)
+    place = runtime.place_of(Config())
+    assert (place.num_processes, place.process_id) == (2, 1)
+    assert place.coordinator_address.startswith("node3:")
+    scontrol = tmp_path / "scontrol"
+    scontrol.write_text('#!/bin/sh\ntest "$*" = "show hostnames node[3-4]" && printf "node3\\nnode4\\n"\n')
+    scontrol.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    assert runtime.host_names(Config(), place) == ["node3", "node4"]
+    monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
+    assert runtime.host_names(Config(), place) == []
+
+
+def test_a_tpu_names_a_place_and_the_hosts(environment, monkeypatch):
+    monkeypatch.setattr("jax._src.clusters.cloud_tpu_cluster.running_in_cloud_tpu_vm", True)
+    environment(**GKE, **ONE_SLICE)
+    place = runtime.place_of(Config(tpu=True))
+    assert (place.coordinator_address, place.num_processes, place.process_id) == ("localhost:8482", 2, 1)
+    assert runtime.host_names(Config(tpu=True), place) == ["localhost", "worker-1"]
+    # In a run that asks for no TPU, as on its host's CPU, the platform's hosts are none of its own.
+    assert runtime.place_of(Config()) is None
+
+
+def test_several_slices_count_their_hosts_one_after_the_other(environment, monkeypatch):
+    monkeypatch.setattr("jax._src.clusters.cloud_tpu_cluster.running_in_cloud_tpu_vm", True)
+    slices = {"MEGASCALE_NUM_SLICES": "3", "MEGASCALE_SLICE_ID": "2", "MEGASCALE_COORDINATOR_ADDRESS": "localhost:8080"}
+    environment(**GKE, **slices)
+    place = runtime.place_of(Config(tpu=True))
+    assert (place.coordinator_address, place.num_processes, place.process_id) == ("localhost:8482", 6, 5)
+    assert runtime.host_names(Config(tpu=True), place) == []
+
+
+def test_workers_of_whom_none_is_this_one_are_refused(environment):
+    environment(**GKE)
+    with pytest.raises(InputError, match=r"--tpu: 2 workers are named here, and nothing says which of them this is"):
+        runtime.place_of(Config(tpu=True))

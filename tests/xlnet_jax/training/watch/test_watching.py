@@ -1,0 +1,189 @@
+"""What a run shows to those who watch it: a trace, Weights & Biases, bad batches; and what it keeps for a restart."""
+
+import gzip
+import json
+import shlex
+import sys
+import zlib
+from importlib.machinery import ModuleSpec
+from types import SimpleNamespace
+
+import jax
+import numpy as np
+import pytest
+
+from data_pipelines.batches import BatchSource
+from data_pipelines.inspect import __main__ as inspect
+from tests.xlnet_jax.training.tiny_run import arguments
+from xlnet_jax import train
+from xlnet_jax.errors import InputError
+from xlnet_jax.objectives import command_line
+from xlnet_jax.settings.config import Config
+from xlnet_jax.training.run import compile_cache
+from xlnet_jax.training.watch import speed
+from xlnet_jax.training.watch.metrics import read_records
+from xlnet_jax.training.watch.profile import Tracer
+
+POISONED = (5, 6, 9, 10, 11)  # batches whose weights are no numbers
+
+
+class Wandb:
+    """Stands in for the package."""
+
+    __spec__ = ModuleSpec("wandb", None)
+
+    def __init__(self):
+        self.started, self.logged, self.finished = [], [], 0
+
+    def init(self, **settings):
+        self.started.append(settings)
+        return SimpleNamespace(define_metric=lambda *_, **__: None, log=self.logged.append, finish=self._finish)
+
+    def _finish(self):
+        self.finished += 1
+
+
+def poisoned(batch_of):
+    def batch(self, visit, step, rows):
+        batch = batch_of(self, visit, step, rows)
+        if step in POISONED and self.split == "train":
+            batch["target_weights"] = np.full_like(batch["target_weights"], np.nan)
+        return batch
+
+    return batch
+
+
+@pytest.fixture(scope="module")
+def watched(text, tmp_path_factory):
+    """A run over bad batches, in two starts: what it left, said, compiled, and sent to W&B."""
+    run = SimpleNamespace(workdir=tmp_path_factory.mktemp("watched") / "run", wandb=Wandb(), programs=[])
+    words = arguments(text, run.workdir, "--optimizer.decay-steps", "12", "--log.every-steps", "1")
+    with pytest.MonkeyPatch.context() as patch, no_compile_cache_but_ours():
+        patch.setitem(sys.modules, "wandb", run.wandb)
+        patch.setattr(compile_cache, "PLATFORMS", ("cpu",))
+        patch.setattr(BatchSource, "batch", poisoned(BatchSource.batch))
+        assert train.main([*words, "--steps", "4", "--profile", "2:4", "--log.wandb", "novels"]) == 0
+        run.programs.append({p.name for p in (run.workdir / "compiled").iterdir()})
+        with pytest.raises(InputError) as stopped:
+            train.main([*words, "--steps", "12", "--optimizer.max-skipped", "3", "--log.wandb", "novels"])
+        run.programs.append({p.name for p in (run.workdir / "compiled").iterdir()})
+    run.stopped = str(stopped.value)
+    return run
+
+
+class no_compile_cache_but_ours:
+    NAMES = ("jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs")
+
+    def __enter__(self):
+        self.before = {name: jax.config.values[name] for name in self.NAMES}
+        for name, value in zip(self.NAMES, (None, 0.0), strict=True):
+            jax.config.update(name, value)
+
+    def __exit__(self, *_):
+        for name, value in self.before.items():
+            jax.config.update(name, value)
+
+
+def test_a_trace_of_the_updates_lies_where_tensorboard_looks_for_it(watched):
+    (trace,) = (watched.workdir / "tensorboard").glob("plugins/profile/*/*.trace.json.gz")
+    names = [event.get("name", "") for event in json.loads(gzip.decompress(trace.read_bytes()))["traceEvents"]]
+    assert sum(name == "train" for name in names) == 2
+    assert list(trace.parent.glob("*.xplane.pb"))
+
+
+def test_a_run_that_has_left_the_updates_behind_says_that_it_traces_nothing(tmp_path):
+    said = []
+    with Tracer(range(2, 4), 4, tmp_path, tmp_path, said.append) as tracer:
+        for done in range(4, 8):
+            tracer.at(done, None)
+    assert said == ["profile: the updates up to 4 lie behind step 4, so nothing is traced"]
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_restart_finds_its_programs_compiled(watched):
+    first, second = ({name for name in names if "step" in name} for names in watched.programs)
+    assert sum(name.startswith("jit_train_step") for name in first) == 1
+    assert sum(name.startswith("jit_eval_step") for name in first) == 1
+    assert second == first
+
+
+def test_a_program_that_was_cut_off_is_compiled_anew(tmp_path, monkeypatch):
+    monkeypatch.setattr(compile_cache, "PLATFORMS", ("cpu",))
+    whole = zlib.compress(b"program" * 99)
+    for name, content in (("whole-cache", whole), ("half-cache", whole[:-9]), ("empty-cache", b"")):
+        (tmp_path / name).write_bytes(content)
+    with no_compile_cache_but_ours(), compile_cache.programs_kept_in(str(tmp_path)):
+        assert jax.config.values["jax_compilation_cache_dir"] == str(tmp_path)
+    assert [p.name for p in tmp_path.iterdir()] == ["whole-cache"]
+
+
+def test_on_a_cpu_and_beside_a_cache_of_the_users_own_none_is_kept(tmp_path, monkeypatch):
+    with no_compile_cache_but_ours():
+        with compile_cache.programs_kept_in(str(tmp_path)):
+            assert jax.config.values["jax_compilation_cache_dir"] is None
+        monkeypatch.setattr(compile_cache, "PLATFORMS", ("cpu",))
+        jax.config.update("jax_compilation_cache_dir", "mine")
+        with compile_cache.programs_kept_in(str(tmp_path)):
+            assert jax.config.values["jax_compilation_cache_dir"] == "mine"
+
+
+def test_a_resumed_run_is_the_same_run_at_wandb(watched):
+    first, second = watched.wandb.started
+    assert first["id"] == second["id"] == (watched.workdir / "wandb-id").read_text()
+    assert first["project"] == "novels"
+    assert second["resume"] == "allow"
+    assert watched.wandb.finished == 2
+    losses = [row["step"] for row in watched.wandb.logged if "train/loss" in row]
+    assert losses == [1, 2, 3, 4, 5, 8, 9]  # what is not finite is not sent
+
+
+def test_a_missing_wandb_is_one_line_before_anything_is_written(text, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    with pytest.raises(InputError, match=r"log\.wandb p: the package wandb is not installed: pip install 'xlnet_jax\["):
+        train.main(arguments(text, tmp_path / "run", "--log.wandb", "p"))
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_wandb_that_refuses_is_one_line(tmp_path, monkeypatch):
+    from xlnet_jax.training.watch.wandb import WandbRun
+
+    def refuse(**_):
+        raise RuntimeError("api_key not configured\nTraceback of its own")
+
+    monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(init=refuse))
+    with pytest.raises(InputError, match=r"did not start the run \(api_key not configured\): wandb login, or WANDB_M"):
+        WandbRun("p", Config(), tmp_path / "wandb-id")
+
+
+def test_a_bad_batch_is_skipped_and_the_run_goes_on(watched):
+    rows = {r["step"]: r for r in read_records(watched.workdir / "metrics.jsonl") if r["split"] == "train"}
+    assert [rows[step]["skipped"] for step in range(1, 10)] == [0, 0, 0, 0, 0, 1, 2, 2, 2]
+    assert np.isnan(rows[6]["loss"])
+    assert np.isfinite(rows[8]["loss"])
+    assert rows[7]["parameter_norm"] == rows[8]["parameter_norm"]
+    assert '"loss": null' in (watched.workdir / "metrics.jsonl").read_text()
+
+
+def test_the_batches_that_ended_a_run_can_be_looked_at_by_the_command_it_names(watched, tmp_path, capsys):
+    assert "the last 3 updates were skipped, up to update 12 with a loss of nan" in watched.stopped
+    assert f"The last good one is {watched.workdir / 'checkpoints' / '8'}" in watched.stopped
+    command = watched.stopped.partition("python -m data_pipelines.inspect ")[2].partition(". ")[0]
+    assert inspect.main([*shlex.split(command), "--out", str(tmp_path / "window.png")]) == 0
+    assert "step 11" in capsys.readouterr().out
+
+
+def test_utilisation_is_the_share_of_the_peak_that_the_model_needs(monkeypatch):
+    config = Config()
+    monkeypatch.setattr(speed, "peak_operations", lambda kind: 1e15)
+    monkeypatch.setattr(speed, "step_operations", lambda config: 4e15)
+    numbers = speed.speed(config, 2.0)
+    assert numbers["mfu"] == pytest.approx(4 / (2 * jax.device_count()))
+    assert numbers["tokens_per_second"] == 8192 * 512 / 2
+
+
+@pytest.mark.parametrize("profile", ["15:10", "10:10", "10", "a:b", "10:15:20", "-1:4", ":5", "990:1001"])
+def test_a_range_of_updates_that_is_none_is_refused(profile):
+    with pytest.raises(
+        InputError, match=rf"profile {profile} (is not a range of updates|must be two numbers that rise)"
+    ):
+        command_line.parse_config([f"--profile={profile}"], "train", "")

@@ -1,0 +1,106 @@
+"""This project's checkpoints: of training (training/checkpoint.py), and of conversion, which hold no optimizer.
+
+params/ by Orbax · config/metadata, JSON with at least `model` · tokenizer/ · checksums.json
+"""
+
+import dataclasses
+import logging
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import orbax.checkpoint as ocp
+
+from data_pipelines.tokenizer import Tokenizer
+from xlnet_jax.checkpoints.pretrained import Pretrained, check_params, check_tokenizer
+from xlnet_jax.errors import InputError
+from xlnet_jax.settings.config import Config, HeadConfig, ModelConfig
+from xlnet_jax.settings.plain import from_dict
+from xlnet_jax.settings.rules import validate_network
+from xlnet_jax.storage.checksums import find_damage, write_checksums
+from xlnet_jax.storage.files import read_json
+
+# Orbax warns of metadata that only a folder of many steps has.
+logging.getLogger("absl").setLevel(logging.CRITICAL)
+
+PARAMS, CONFIG, TOKENIZER, RESULTS = "params", Path("config") / "metadata", "tokenizer", "results.json"
+
+
+def find(folder: Path) -> Path | None:
+    """The checkpoint in a run's folder, in its checkpoints/ (its newest), or the folder itself; None where none is. A
+    finetuning run that has ended names it in its results."""
+    if (folder / RESULTS).is_file():
+        chosen = folder / str(read_json(folder / RESULTS).get("checkpoint"))
+        if chosen.is_dir():
+            return chosen
+    for parent in (folder / "checkpoints", folder):
+        steps = [p for p in parent.iterdir() if p.name.isdecimal() and (p / PARAMS).is_dir()] if parent.is_dir() else []
+        if steps:
+            return max(steps, key=lambda p: int(p.name))
+    return folder if (folder / PARAMS).is_dir() else None
+
+
+def read(folder: Path) -> Pretrained:
+    """The checkpoint in this folder, on the host. InputError on files that are damaged or contradict each other."""
+    if damage := find_damage(folder, {PARAMS, CONFIG.parts[0], TOKENIZER}):
+        raise InputError(f"{folder} is damaged: {damage}")
+    settings = read_json(folder / CONFIG)
+    try:
+        model, head = ModelConfig(**settings["model"]), _head(settings.get("head"))
+        reuse_len, extra = settings.get("data", {}).get("reuse_len"), dict(settings.get("hugging_face", {}))
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise InputError(f"{folder / CONFIG} is not the settings of a checkpoint: {error}") from None
+    validate_network(model, head, str(folder / CONFIG))
+    tokenizer = Tokenizer.load(folder / TOKENIZER) if (folder / TOKENIZER).is_dir() else None
+    check_tokenizer(tokenizer, model, str(folder))
+    notes = () if tokenizer else (f"no {TOKENIZER}/: there is no tokenizer",)
+    loaded = Pretrained(model, _params(folder / PARAMS), head, tokenizer, reuse_len, extra, notes)
+    check_params(loaded, str(folder))
+    return loaded
+
+
+def run_config(folder: Path) -> Config | None:
+    """The settings of the pretraining run that this checkpoint is of; None where it is of none."""
+    settings = read_json(folder / CONFIG)
+    return from_dict(Config, settings) if "preset" in settings else None
+
+
+def write(pretrained: Pretrained, folder: Path) -> list[str]:
+    """Fills an empty folder."""
+    p = pretrained
+    settings = {
+        "model": dataclasses.asdict(p.model),
+        "head": dataclasses.asdict(p.head) if p.head else None,
+        "data": {"reuse_len": p.reuse_len},
+        "hugging_face": dict(p.extra),
+    }
+    checkpointer = ocp.Checkpointer(ocp.CompositeCheckpointHandler(PARAMS, "config"))
+    items = ocp.args.Composite(params=ocp.args.StandardSave(p.params), config=ocp.args.JsonSave(settings))
+    inner = folder.absolute() / "written"  # Orbax's own temporary folder stands beside what it writes
+    checkpointer.save(inner, args=items)
+    checkpointer.close()
+    for item in inner.iterdir():
+        item.rename(folder / item.name)
+    inner.rmdir()
+    if p.tokenizer:
+        p.tokenizer.save(folder / TOKENIZER)
+    write_checksums(folder)
+    return []
+
+
+def _params(folder: Path) -> dict[str, Any]:
+    """As arrays of NumPy: no device is asked for memory."""
+    checkpointer = ocp.PyTreeCheckpointer()
+    try:
+        tree = checkpointer.metadata(folder.absolute()).item_metadata.tree
+        as_numpy = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), tree)
+        return checkpointer.restore(folder.absolute(), restore_args=as_numpy)
+    except Exception as error:  # whatever is wrong with a file surfaces as any of half a dozen types
+        raise InputError(f"{folder} cannot be read: {str(error).partition(chr(10))[0][:200]}") from None
+
+
+def _head(settings: dict[str, Any] | None) -> HeadConfig | None:
+    if not settings:
+        return None
+    return HeadConfig(**{**settings, "labels": tuple(settings.get("labels", ()))})

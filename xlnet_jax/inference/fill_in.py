@@ -1,0 +1,44 @@
+"""What a model would put where words of a text are hidden: the query stream at their positions (paper, section 2.3)."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from xlnet_jax.checkpoints.pretrained import Pretrained
+from xlnet_jax.inference.factorization import find_words
+from xlnet_jax.inference.query_stream import Query, log_probs_PV, scoring_tokenizer
+
+
+class Gap(NamedTuple):
+    """One hidden piece, and the likeliest pieces in its place. Probabilities in [0, 1]."""
+
+    position: int  # in the text, in pieces
+    piece: str
+    probability: float
+    likeliest: list[tuple[str, float]]  # most likely first
+
+
+def fill_in(pretrained: Pretrained, text: str, hidden: Sequence[str], likeliest: int = 5) -> list[Gap]:
+    """The gaps that `hidden` leaves in a text, in its order. Each is predicted from what is not hidden: the model sees
+    no hidden piece, neither the gap's own nor another.
+
+    hidden: words of the text, one or several together, each hidden where it occurs first. InputError where they are not
+    whole pieces of it, or where the checkpoint has no tokenizer or no vocabulary scores.
+    """
+    tokenizer = scoring_tokenizer(pretrained)
+    ids_L = tokenizer.encode_lines([text])[0]
+    positions_P = np.unique([i for words in hidden for i in find_words(tokenizer, ids_L, words)]).astype(np.int32)
+    if not len(positions_P):
+        return []
+    probs_PV = np.exp(log_probs_PV(pretrained, Query(ids_L, positions_P, np.zeros_like(positions_P))))
+    best_PK = np.argsort(-probs_PV, axis=1, kind="stable")[:, :likeliest]
+    return [
+        Gap(
+            int(position),
+            tokenizer.pieces[ids_L[position]],
+            float(probs_V[ids_L[position]]),
+            [(tokenizer.pieces[i], float(probs_V[i])) for i in best_K],
+        )
+        for position, probs_V, best_K in zip(positions_P, probs_PV, best_PK, strict=True)
+    ]

@@ -1,0 +1,123 @@
+"""The query stream over texts: log-probabilities of pieces that are hidden, in any order (paper, section 2.3).
+
+A piece is told what is not hidden, and the hidden pieces of lower rank. A piece that is told nothing at all, as the
+first of a text that is hidden whole, reads zero from every layer's attention: where every score is masked a softmax is
+uniform, and would show it all pieces, itself among them.
+"""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple, cast
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from data_pipelines.tokenizer import PAD, Tokenizer
+from xlnet_jax.checkpoints.pretrained import Pretrained, vocabulary_tokenizer
+from xlnet_jax.errors import InputError
+from xlnet_jax.inference.lengths import batches_by_length, padded, padded_length
+from xlnet_jax.models.inputs import compact_inputs
+from xlnet_jax.models.xlnet import XLNetLM
+from xlnet_jax.objectives.language_model import cross_entropy_BP
+from xlnet_jax.settings.config import ModelConfig
+
+CONTEXT = -1  # rank of what is given: below every hidden piece
+
+
+class Query(NamedTuple):
+    """A text and its pieces to predict."""
+
+    ids_L: np.ndarray  # int32
+    positions_P: np.ndarray  # int
+    rank_P: np.ndarray  # int, from 0; pieces of equal rank do not see each other
+
+
+class QueryBatch(NamedTuple):
+    """Queries of one shape, padded; nothing sees padding."""
+
+    ids_BL: np.ndarray  # int32
+    real_BL: np.ndarray  # int32, 1 = real token
+    rank_BL: np.ndarray  # int32
+    positions_BP: np.ndarray  # int32
+    target_ids_BP: np.ndarray  # int32, what stands there
+
+
+def scoring_tokenizer(pretrained: Pretrained) -> Tokenizer:
+    """The same where pieces can be asked for in any order. InputError too where rows see what is before them and
+    nothing else, in whatever order, or where nothing but masks asks."""
+    tokenizer = vocabulary_tokenizer(pretrained)
+    if pretrained.model.attn_type == "uni":
+        raise InputError("the checkpoint reads in one direction (attn-type uni), and cannot be asked in other orders")
+    if pretrained.objective in ("mlm", "rtd"):
+        learned = {"mlm": "masked pieces (mlm), each", "rtd": "which pieces are replaced (rtd), each"}
+        raise InputError(
+            f"the checkpoint has learned {learned[pretrained.objective]} by itself, and cannot be asked in an order: "
+            "it has no query stream"
+        )
+    return tokenizer
+
+
+def log_probs_PV(pretrained: Pretrained, query: Query) -> np.ndarray:
+    """Of every piece of the vocabulary at the positions of a query, float32 [P, V], nats."""
+    length, targets = padded_length(len(query.ids_L)), padded_length(len(query.positions_P))
+    batch = _batch([query], 1, length, targets)
+    return np.asarray(_log_probs_BPV(pretrained.model, pretrained.params, batch)[0, : len(query.positions_P)])
+
+
+def log_likelihoods(pretrained: Pretrained, queries: Sequence[Query], batch_tokens: int) -> list[np.ndarray]:
+    """Of the pieces that stand at the positions of each query, float32 [P], nats. batch_tokens: most tokens that the
+    network reads at once; the results do not depend on it, nor on the other queries."""
+    found: list[np.ndarray] = [np.zeros(0, np.float32)] * len(queries)
+    alone = all(len(query.positions_P) == 1 for query in queries)
+    for indices, rows, length in batches_by_length([len(query.ids_L) for query in queries], batch_tokens):
+        batch = _batch([queries[i] for i in indices], rows, length, 1 if alone else length)
+        scores_BP = np.asarray(_log_likelihoods_BP(pretrained.model, pretrained.params, batch))
+        for i, scores_P in zip(indices, scores_BP, strict=False):
+            found[i] = scores_P[: len(queries[i].positions_P)]
+    return found
+
+
+def _batch(queries: Sequence[Query], rows: int, length: int, targets: int) -> QueryBatch:
+    ranks = []
+    for ids_L, positions_P, rank_P in queries:
+        rank_L = np.full(len(ids_L), CONTEXT)
+        rank_L[positions_P] = rank_P
+        ranks.append(rank_L)
+    return QueryBatch(
+        padded([q.ids_L for q in queries], rows, length, PAD),
+        padded([np.ones_like(q.ids_L) for q in queries], rows, length, 0),
+        padded(ranks, rows, length, CONTEXT),
+        padded([q.positions_P for q in queries], rows, targets, 0),
+        padded([q.ids_L[q.positions_P] for q in queries], rows, targets, 0),
+    )
+
+
+def _logits_BPV(config: ModelConfig, params: Any, batch: QueryBatch) -> jax.Array:
+    rows = batch.ids_BL.shape[0]
+    inputs = compact_inputs(
+        jnp.asarray(batch.ids_BL),
+        jnp.zeros_like(batch.ids_BL),
+        jnp.asarray(batch.rank_BL),
+        jnp.asarray(batch.positions_BP),
+        jnp.zeros(rows, bool),
+        jnp.zeros((rows, 1), bool),
+        attention_mask_BL=jnp.asarray(batch.real_BL),
+    )
+    # The one slot of memory is empty, so its value is zero: for the rows that see nothing else.
+    sees_nothing_BT = ~inputs.visible_BTK[:, :, 1:].any(-1)
+    inputs = inputs._replace(visible_BTK=inputs.visible_BTK.at[:, :, 0].set(sees_nothing_BT))
+    mems_ZBMD = jnp.zeros((config.num_layers, rows, 1, config.d_model))
+    logits_BPV, _ = cast(Any, XLNetLM(config).apply)({"params": params}, inputs, mems_ZBMD)
+    return logits_BPV
+
+
+def _run_all(config: ModelConfig, params: Any, batch: QueryBatch) -> jax.Array:
+    return jax.nn.log_softmax(_logits_BPV(config, params, batch))
+
+
+def _run_own(config: ModelConfig, params: Any, batch: QueryBatch) -> jax.Array:
+    return -cross_entropy_BP(_logits_BPV(config, params, batch), jnp.asarray(batch.target_ids_BP))
+
+
+_log_probs_BPV = jax.jit(_run_all, static_argnums=0)
+_log_likelihoods_BP = jax.jit(_run_own, static_argnums=0)

@@ -1,0 +1,59 @@
+"""What a checkpoint holds: as its reader finds it, by the names of its format, and by ours."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from data_pipelines.tokenizer import Tokenizer
+from xlnet_jax.errors import InputError
+from xlnet_jax.interop.weights import Weight
+from xlnet_jax.settings.config import HeadConfig, ModelConfig, Objective
+
+
+@dataclass(frozen=True)
+class Contents:
+    """What a checkpoint of any format holds. `params`: nested dicts of float32 NumPy arrays, by our names."""
+
+    model: ModelConfig
+    params: dict[str, Any]
+    head: HeadConfig | None = None  # None = language modelling
+    tokenizer: Tokenizer | None = None
+    reuse_len: int | None = None  # positions that became memory in pretraining, where that is known
+    extra: Mapping[str, Any] = field(default_factory=dict)  # Hugging Face's settings of no use here, for the way back
+    notes: tuple[str, ...] = field(default=(), compare=False)  # what was left behind or assumed on the way here
+
+    @property
+    def objective(self) -> Objective:
+        """What the weights have learned to predict, as they show."""
+        if self.model.is_causal:
+            return "clm"
+        if "detector" in self.params:
+            return "rtd"
+        return "plm" if "mask_embedding" in self.params.get("backbone", {}) else "mlm"
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a reader makes of the files of one format, before it is known to fit."""
+
+    model: ModelConfig
+    head: HeadConfig | None
+    table: list[Weight]
+    variables: Mapping[str, np.ndarray]
+    tokenizer: Tokenizer | None = None
+    reuse_len: int | None = None
+    extra: Mapping[str, Any] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+
+def check_sizes(config: ModelConfig, sizes: Mapping[str, Any], where: str) -> None:
+    """InputError naming the settings in which a configuration contradicts the sizes of the weights beside it."""
+    wrong = [
+        f"{name} {getattr(config, name)} (the weights have {size})"
+        for name, size in sizes.items()
+        if getattr(config, name) != size
+    ]
+    if wrong:
+        raise InputError(f"{where} contradicts its weights: {', '.join(wrong)}")

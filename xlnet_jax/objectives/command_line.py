@@ -1,0 +1,42 @@
+"""The settings of a pretraining run from a command line: its --preset, its --objective, and what differs."""
+
+import functools
+from collections.abc import Sequence
+from typing import TypeVar, get_args
+
+from xlnet_jax.errors import InputError
+from xlnet_jax.objectives.presets import PRESETS, with_objective
+from xlnet_jax.objectives.rules import unread, validate
+from xlnet_jax.settings import cli
+from xlnet_jax.settings.config import Config, Objective
+
+C = TypeVar("C", bound=Config)
+
+
+def parse_config(argv: Sequence[str], prog: str, description: str) -> Config:
+    """The settings of a run from a command line, starting from its --preset and --objective; checked against each
+    other.
+
+    Raises InputError on what cannot be read, or would change nothing; prints and exits on --help.
+    """
+    config = parse_config_as(Config, argv, prog, description)
+    named = cli.named(argv)
+    for name, why in unread(config):
+        if f"--{name}" in named:
+            raise InputError(f"{name} changes nothing: {why}; leave it out")
+    return config
+
+
+def parse_config_as(kind: type[C], argv: Sequence[str], prog: str, description: str) -> C:
+    """The same with settings of a command's own besides: kind is a dataclass that extends Config.
+
+    Raises InputError on what cannot be read; prints and exits on --help.
+    """
+    preset = cli.named_default(argv, "--preset", PRESETS, "demo")
+    objectives = {name: functools.partial(with_objective, preset, name) for name in get_args(Objective)}
+    start = cli.named_default(argv, "--objective", objectives, preset.objective)
+    config = cli.parse(kind, argv, prog, description, kind(**vars(start)))
+    if config.init:
+        cli.refuse_fixed(argv)
+    validate(config)
+    return config

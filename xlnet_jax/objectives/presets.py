@@ -1,0 +1,240 @@
+"""Where settings start from: a function a preset, and what an objective changes in it."""
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import replace
+
+from xlnet_jax.settings.config import (
+    CheckpointConfig,
+    Config,
+    DataConfig,
+    EvalConfig,
+    LogConfig,
+    ModelConfig,
+    Objective,
+    OptimizerConfig,
+)
+
+
+def demo() -> Config:
+    """Minutes on two CPU cores: learns the embedded novels well past word frequencies."""
+    return Config(
+        preset="demo",
+        steps=1_000,
+        model=ModelConfig(
+            vocab_size=4_000, num_layers=2, d_model=128, num_heads=2, d_head=64, d_ff=512, mem_len=64,
+            # 0.02 suits a width of 1,024. Attention starts to matter when its output is no smaller than the residual:
+            # 0.02 x sqrt(1024 / 128), and a little more for the few steps there are.
+            init_std=0.08,
+            # Few epochs cannot overfit, and random bits are costly on a CPU.
+            dropout=0.0, attention_dropout=0.0,
+        ),
+        data=DataConfig(batch_size=16, seq_len=128, reuse_len=64, perm_size=64, num_predict=22),
+        optimizer=OptimizerConfig(learning_rate=2e-3, warmup_steps=100),
+        checkpoint=CheckpointConfig(every_steps=250),
+        eval=EvalConfig(every_steps=250),
+        log=LogConfig(every_steps=20),
+    )  # fmt: skip
+
+
+def small() -> Config:
+    """6 x 256 at half the paper's window: for one accelerator."""
+    return Config(
+        preset="small",
+        steps=200_000,
+        model=ModelConfig(
+            num_layers=6, d_model=256, num_heads=4, d_ff=1024, mem_len=192, init_std=0.04, dtype="bfloat16"
+        ),
+        data=DataConfig(batch_size=256, seq_len=256, reuse_len=128, perm_size=128, num_predict=42),
+        optimizer=OptimizerConfig(learning_rate=1e-3, warmup_steps=5_000),
+    )
+
+
+def base() -> Config:
+    """XLNet-Base, 12 x 768. The paper gives no schedule for it but BERT-Base's budget (section 3.4): batch 256,
+    1,000,000 updates, learning rate 1e-4, warmup 10,000."""
+    return Config(
+        preset="base",
+        steps=1_000_000,
+        model=ModelConfig(num_layers=12, d_model=768, num_heads=12, d_ff=3072, dtype="bfloat16"),
+        data=DataConfig(batch_size=256),
+        optimizer=OptimizerConfig(learning_rate=1e-4, warmup_steps=10_000),
+    )
+
+
+def large() -> Config:
+    """XLNet-Large, 24 x 1024, with the paper's pretraining settings (appendix, hyperparameters for pretraining). Its 8
+    windows a TPU core are more than 16 GiB hold without remat."""
+    return Config(preset="large", model=ModelConfig(dtype="bfloat16", remat="full"))
+
+
+def large_v1() -> Config:
+    """XLNet-Large as the paper's first version trained it (arXiv 1906.08237v1)."""
+    return dataclasses.replace(
+        large(),
+        preset="large_v1",
+        data=DataConfig(batch_size=2048),
+        optimizer=OptimizerConfig(learning_rate=1e-5, warmup_steps=20_000),
+    )
+
+
+def bert_base() -> Config:
+    """BERT-Base, uncased: 109,482,240 parameters with its pooler (Devlin et al. 2019, section 3 and appendix A.2)."""
+    return replace(
+        with_objective(base(), "mlm"),
+        preset="bert-base",
+        model=ModelConfig(
+            vocab_size=30_522, num_layers=12, d_model=768, num_heads=12, d_ff=3072, mem_len=0, positions="learned",
+            activation="gelu_erf", dtype="bfloat16",
+        ),
+        data=replace(with_objective(base(), "mlm").data, pair_loss="next", masking="static"),
+    )  # fmt: skip
+
+
+def roberta_base() -> Config:
+    """RoBERTa-Base: 124,645,632 parameters with a pooler; dynamic masks, full sentences, no sentence loss, batches of
+    8,192 (Liu et al. 2019, sections 4 and 5; table 9)."""
+    bert = bert_base()
+    return replace(
+        bert,
+        preset="roberta-base",
+        steps=500_000,
+        model=replace(
+            bert.model, vocab_size=50_265, max_positions=514, position_offset=2, num_segments=1, layer_norm_eps=1e-5
+        ),
+        data=replace(bert.data, batch_size=8192, window="sentences", pair_loss="none", masking="dynamic"),
+        optimizer=OptimizerConfig(learning_rate=6e-4, warmup_steps=24_000, beta2=0.98, clip_norm=0.0),
+    )
+
+
+def albert_base() -> Config:
+    """ALBERT-Base, second version: 11,683,584 parameters with its pooler; spans of up to three words, sentence order
+    (Lan et al. 2020, sections 3.1 and 4.1). Batches and schedule are BERT-Base's: LAMB, for its own, is not here."""
+    bert = bert_base()
+    return replace(
+        bert,
+        preset="albert-base",
+        model=replace(
+            bert.model, vocab_size=30_000, embedding_width=128, share_layers=True, activation="gelu", dropout=0.0,
+            attention_dropout=0.0,
+        ),
+        data=replace(
+            bert.data, targets="spans", span_unit="word", span_max=3, pair_loss="order", masking="dynamic"
+        ),
+    )  # fmt: skip
+
+
+def electra_small() -> Config:
+    """ELECTRA-Small, 12 x 256: 13,549,057 parameters with its detector, beside a generator of a quarter of its width
+    (Clark et al. 2020, table 6)."""
+    bert, config = bert_base(), with_objective(base(), "rtd")
+    return replace(
+        config,
+        preset="electra-small",
+        model=replace(bert.model, d_model=256, num_heads=4, d_ff=1024, embedding_width=128),
+        data=replace(config.data, batch_size=128, seq_len=128, perm_size=128, num_predict=round(MASKED_SHARE * 128)),
+        optimizer=OptimizerConfig(learning_rate=5e-4, warmup_steps=10_000),
+    )
+
+
+def transformer_xl_wt103() -> Config:
+    """Transformer-XL Standard on WikiText-103: 16 x 410, segments and memory of 150 (Dai et al. 2019, section 4.1; its
+    code's run_wt103_base.sh). The vocabulary is of pieces, with one softmax, where theirs is of words, in clusters; and
+    embeddings are as they are, where theirs are scaled by the root of the width."""
+    config = with_objective(base(), "clm")
+    return replace(
+        config,
+        preset="transformer-xl-wt103",
+        steps=200_000,
+        model=replace(
+            config.model, num_layers=16, d_model=410, num_heads=10, d_head=41, d_ff=2100, mem_len=150,
+            activation="relu", attention_dropout=0.0, untie_r=False, layer_norm_eps=1e-5,
+        ),
+        data=replace(config.data, batch_size=60, seq_len=150, reuse_len=150, perm_size=150),
+        optimizer=OptimizerConfig(
+            learning_rate=2.5e-4, warmup_steps=0, schedule="cosine", weight_decay=0.0, clip_norm=0.25, eps=1e-8
+        ),
+    )  # fmt: skip
+
+
+def transformer_xl_wt103_large() -> Config:
+    """Transformer-XL Large on WikiText-103: 18 x 1024, segments and memory of 384 (its code's run_wt103_large.sh)."""
+    config = transformer_xl_wt103()
+    return replace(
+        config,
+        preset="transformer-xl-wt103-large",
+        steps=4_000_000,
+        model=replace(
+            config.model, num_layers=18, d_model=1024, num_heads=16, d_head=64, d_ff=4096, mem_len=384, dropout=0.2,
+            attention_dropout=0.2,
+        ),
+        data=replace(config.data, batch_size=128, seq_len=384, reuse_len=384, perm_size=384),
+        optimizer=replace(config.optimizer, warmup_steps=16_000),
+    )  # fmt: skip
+
+
+def vanilla() -> Config:
+    """The 12-layer character transformer of Al-Rfou et al. (2019, section 3): causal, segments of 512 without memory;
+    positions are sinusoidal here, there are no auxiliary losses, and optimizer and schedule are those of base."""
+    config = with_objective(base(), "clm")
+    return replace(
+        config,
+        preset="vanilla",
+        model=replace(
+            config.model, vocab_size=265, num_layers=12, d_model=512, num_heads=2, d_head=256, d_ff=2048, mem_len=0,
+            positions="sinusoidal", activation="relu", dropout=0.55, attention_dropout=0.55,
+        ),
+        data=replace(config.data, batch_size=16, token_level="byte"),
+    )  # fmt: skip
+
+
+PRESETS: dict[str, Callable[[], Config]] = {
+    "demo": demo,
+    "small": small,
+    "base": base,
+    "large": large,
+    "large_v1": large_v1,
+    "bert-base": bert_base,
+    "roberta-base": roberta_base,
+    "albert-base": albert_base,
+    "electra-small": electra_small,
+    "transformer-xl-wt103": transformer_xl_wt103,
+    "transformer-xl-wt103-large": transformer_xl_wt103_large,
+    "vanilla": vanilla,
+}
+
+MASKED_SHARE = 0.15  # of the pieces of a window are targets (Devlin et al. 2019, section 3.1)
+
+
+def with_objective(config: Config, objective: Objective) -> Config:
+    """The settings for another objective, as its paper has them where it says so; sizes and optimizer stay.
+
+    plm: from one of the others nothing is undone; start from an XLNet preset.
+    """
+    if objective == config.objective or objective == "plm":
+        return replace(config, objective=objective)
+    model, data = config.model, config.data
+    if objective == "mlm":
+        return replace(
+            config,
+            objective="mlm",
+            model=replace(model, mem_len=0),
+            data=replace(
+                data, reuse_len=0, num_predict=round(MASKED_SHARE * data.seq_len), targets="pieces", bidirectional=False
+            ),
+        )
+    if objective == "rtd":
+        masked = with_objective(config, "mlm")
+        return replace(
+            masked,
+            objective="rtd",
+            # Only BERT's encoder has embeddings of another width than its layers', which both networks can share.
+            model=replace(masked.model, positions="learned"),
+            data=replace(masked.data, mask_share=1.0, random_share=0.0, pair_loss="none"),
+        )
+    return replace(
+        config,
+        objective="clm",
+        model=replace(model, attn_type="uni", num_segments=0),
+        data=replace(data, window="text", reuse_len=data.seq_len, num_predict=None, bidirectional=False),
+    )

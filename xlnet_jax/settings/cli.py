@@ -1,0 +1,122 @@
+"""Command lines: settings by their dotted names, mistakes in one line."""
+
+import contextlib
+import dataclasses
+import difflib
+import io
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar, cast, get_args, get_origin, get_type_hints
+
+import tyro
+
+from xlnet_jax.errors import InputError
+from xlnet_jax.settings.config import FIXED_BY_WEIGHTS, Config
+from xlnet_jax.settings.plain import GONE, flatten
+
+T = TypeVar("T")
+C = TypeVar("C", bound=Config)
+
+
+def parse(kind: type[T], argv: Sequence[str], prog: str, description: str, default: T | None = None) -> T:
+    """A dataclass from a command line. Raises InputError on what cannot be read; prints and exits on --help."""
+    mistakes = io.StringIO()
+    argv = _gathered(argv, kind)
+    start: dict[str, Any] = {} if default is None else {"default": default}
+    try:
+        with contextlib.redirect_stderr(mistakes):
+            parsed, unknown = tyro.cli(
+                kind, prog=prog, description=description, args=argv, return_unknown_args=True, **start
+            )
+    except SystemExit as stop:
+        if stop.code in (0, None):
+            raise
+        raise InputError(_first_sentence(mistakes.getvalue())) from None
+    if unknown:
+        raise InputError(_unknown_setting(unknown[0], parsed))
+    return parsed
+
+
+def named_default(argv: Sequence[str], flag: str, defaults: Mapping[str, Callable[[], T]], otherwise: str) -> T:
+    """The settings that this flag names, which the other words then change. InputError where it names none."""
+    name = otherwise
+    for i, word in enumerate(argv):
+        if word == flag and i + 1 < len(argv):
+            name = argv[i + 1]
+        elif word.startswith(f"{flag}="):
+            name = word.partition("=")[2]
+    if name not in defaults:
+        near = difflib.get_close_matches(name, defaults, 1)
+        hint = f": did you mean {near[0]}?" if near else ""
+        raise InputError(f"{flag} {name}: there is {', '.join(defaults)}{hint}")
+    return defaults[name]()
+
+
+def refuse_fixed(argv: Sequence[str]) -> None:
+    """InputError where a setting of the network stands beside --init, whose weights have settled it."""
+    given = named(argv)
+    for name in FIXED_BY_WEIGHTS:
+        if (flag := f"--model.{name.replace('_', '-')}") in given:
+            raise InputError(f"{flag} comes with the weights of --init: leave it out")
+
+
+def named(argv: Sequence[str]) -> set[str]:
+    return {word.partition("=")[0].replace("_", "-").replace(".no-", ".") for word in argv}
+
+
+def _unknown_setting(word: str, parsed: Any) -> str:
+    if not word.startswith("-"):
+        hint = f": did you mean --corpus {word}?" if type(parsed) is Config else ", and nothing takes it"
+        return f"{word} stands alone{hint}"
+    name = word.partition("=")[0]
+    if instead := GONE.get(name.removeprefix("--").replace("_", "-").replace(".no-", ".")):
+        return f"{name} is gone: --{instead} has taken its place"
+    known = [f"--{setting}" for setting, _, _ in flatten(parsed)]
+    # The dotted name or its last part may be what was misspelt or left out.
+    by_last_part = {k.rpartition(".")[2].removeprefix("--"): k for k in known}
+    near = difflib.get_close_matches(name, known, 1, 0.6) or [
+        by_last_part[m] for m in difflib.get_close_matches(name.removeprefix("--").rpartition(".")[2], by_last_part, 1)
+    ]
+    hint = f"did you mean {near[0]}?" if near else "--help lists them all"
+    return f"unknown setting {name}: {hint}"
+
+
+def _gathered(argv: Sequence[str], kind: type) -> list[str]:
+    """`--corpus a --corpus b` as `--corpus a b`: settings of several values gather them, of others the last counts."""
+    several = set(_of_several_values(kind))
+    words: list[str] = []
+    groups = [words]
+    of_flag: dict[str, list[str]] = {}
+    for word in argv:
+        flag, equals, value = word.partition("=")
+        if flag in of_flag:
+            words = of_flag[flag]
+            words += [value] if equals else []
+        elif flag in several:
+            words = of_flag[flag] = [flag, value] if equals else [flag]
+            groups.append(words)
+        elif word.startswith("--"):
+            words = [word]
+            groups.append(words)
+        else:
+            words.append(word)
+    return [word for group in groups for word in group]
+
+
+def _of_several_values(kind: type, prefix: str = "--") -> Iterator[str]:
+    for name, hint in (pair for option in get_args(kind) or (kind,) for pair in get_type_hints(option).items()):
+        if dataclasses.is_dataclass(hint):
+            yield from _of_several_values(cast(type, hint), f"{prefix}{name}.")
+        elif get_origin(hint) is tuple:
+            yield prefix + name.replace("_", "-")
+
+
+def _first_sentence(box: str) -> str:
+    """tyro's message without its frame and its excerpt of the help."""
+    lines = [re.sub(r"[│╭╮╰╯]", "", line).strip() for line in box.splitlines()]
+    lines = [line for line in lines if line]
+    rules = [i for i, line in enumerate(lines) if set(line) <= set("─-")]
+    if 1 in rules and set(lines[1]) == {"-"}:  # where the output is not UTF-8, the title is underlined
+        lines, rules = lines[2:], [i - 2 for i in rules[1:]]
+    body = [line for line in lines[: min(rules, default=None)] if not line.startswith("─")]
+    return " ".join(body) or "the command line cannot be read"

@@ -1,0 +1,144 @@
+"""One run at a time in a folder: by the kernel's lock on a disk, by an object that is kept fresh in a bucket."""
+
+import atexit
+import contextlib
+import fcntl
+import os
+import socket
+import sys
+import threading
+import time
+import uuid
+from pathlib import Path
+
+from etils import epath
+
+from xlnet_jax.errors import USER_ERROR, InputError
+from xlnet_jax.storage.files import in_bucket
+
+NAME = ".lock"
+SECONDS_BETWEEN_BEATS = 10.0
+_PATIENCE = 4  # beats
+
+
+class Lock:
+    """Holds `folder` for as long as this process lives, or until it is released. InputError names the host and the
+    process that has it; a run that lost it in a bucket, as it could not be reached, ends in that line too."""
+
+    def __init__(self, folder: epath.Path):
+        self._folder = folder
+        self._object = _Object(folder) if in_bucket(folder) else None
+        if self._object:
+            self._object.hold()
+        else:
+            self._hold_file(Path(folder) / NAME)
+
+    def release(self) -> None:
+        if self._object:
+            self._object.release()
+        else:
+            self._file.close()
+
+    def _hold_file(self, path: Path) -> None:
+        # Kept open for as long as the process lives: the kernel gives the lock back however it ends.
+        self._file = path.open("a+")
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self._file.seek(0)
+            raise _in_use(self._folder, self._file.read()) from None
+        except OSError:
+            return  # a disk without locks
+        self._file.truncate(0)
+        self._file.write(_owner())
+        self._file.flush()
+
+
+class _Object:
+    """A bucket knows no locks. Its holder writes the object anew every few seconds; whoever finds it waits for that."""
+
+    def __init__(self, folder: epath.Path):
+        self._folder, self._path = folder, folder / NAME
+        self._id = uuid.uuid4().hex  # two containers may share a host's name and a process's number
+        self._over = threading.Event()
+        self._beating = threading.Thread(target=self._beat_on, daemon=True)
+
+    def release(self) -> None:
+        atexit.unregister(self.release)
+        self._over.set()
+        self._beating.join()
+        with contextlib.suppress(Exception):  # it goes stale by itself
+            if self._id in self._read():
+                self._path.unlink(missing_ok=True)
+
+    def hold(self) -> None:
+        self._demand_silence()
+        self._beat(0)
+        time.sleep(SECONDS_BETWEEN_BEATS / 10)
+        if self._id not in (there := self._read()):  # another one began at the same time, and wrote later
+            raise _in_use(self._folder, there)
+        self._beating.start()
+        atexit.register(self.release)
+
+    def _demand_silence(self) -> None:
+        there = self._read()
+        if not there or _died_here(there):
+            return
+        print(f"workdir {self._folder}: waiting to see whether {_first_line(there)} still runs", file=sys.stderr)
+        until = time.monotonic() + _PATIENCE * SECONDS_BETWEEN_BEATS
+        while time.monotonic() < until:
+            time.sleep(SECONDS_BETWEEN_BEATS / 4)
+            now = self._read()
+            if not now:
+                return
+            if now != there:
+                raise _in_use(self._folder, now)
+
+    def _beat_on(self) -> None:
+        number = 1
+        while not self._over.wait(SECONDS_BETWEEN_BEATS):
+            try:
+                there = self._read()
+                if there and self._id not in there:  # taken over: it was silent for too long
+                    # At once: what both write into one folder is of no use to either.
+                    os.write(2, f"error: {_in_use(self._folder, there)}\n".encode())
+                    os._exit(USER_ERROR)
+                self._beat(number)
+            except Exception:  # the network comes and goes, and whoever waits is patient
+                continue
+            number += 1
+
+    def _beat(self, number: int) -> None:
+        self._path.write_text(f"{_owner()}\n{self._id} {number:08}\n")
+
+    def _read(self) -> str:
+        try:
+            return self._path.read_text()
+        except FileNotFoundError:
+            return ""
+
+
+def _owner() -> str:
+    return f"process {os.getpid()} on {socket.gethostname()}"
+
+
+def _first_line(lock: str) -> str:
+    return lock.partition("\n")[0] or "another process"
+
+
+def _in_use(folder: epath.Path, lock: str) -> InputError:
+    return InputError(f"workdir {folder} is in use by {_first_line(lock)}: wait, or give another --workdir")
+
+
+def _died_here(lock: str) -> bool:
+    """Is its holder a process of this host that is no more?"""
+    words = _first_line(lock).split()
+    if len(words) != 4 or words[3] != socket.gethostname() or not words[1].isdecimal():
+        return False
+    try:
+        os.kill(int(words[1]), 0)
+    except ProcessLookupError:
+        return True
+    except PermissionError:
+        return False
+    return int(words[1]) == os.getpid()

@@ -1,0 +1,145 @@
+"""The held-out loss of any checkpoint on any text, as training measures it: the same windows, masks, targets and
+carried memory, so that a run's own number comes out for its own text."""
+
+import contextlib
+import itertools
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from flax import traverse_util
+
+from data_pipelines import windows
+from data_pipelines.corpus import Corpus, is_corpus
+from data_pipelines.prepare import prepare
+from data_pipelines.readers import Errors
+from data_pipelines.sources import Source
+from data_pipelines.tokenizer import Tokenizer
+from xlnet_jax.checkpoints import native
+from xlnet_jax.checkpoints.pretrained import Pretrained, vocabulary_tokenizer
+from xlnet_jax.errors import InputError
+from xlnet_jax.interop.weights import size
+from xlnet_jax.objectives.build import objective_of
+from xlnet_jax.objectives.rules import validate
+from xlnet_jax.settings.config import Config, ModelConfig
+from xlnet_jax.training import sharding
+from xlnet_jax.training.heldout.heldout import HeldOutLoss, held_out_batches
+from xlnet_jax.training.heldout.unigram import unigram_line
+from xlnet_jax.training.heldout.units import Measured, content_of
+from xlnet_jax.training.optimizer import make_optimizer
+from xlnet_jax.training.state import StatePlan, empty_mems_ZBMD, plan_state
+from xlnet_jax.training.step import make_eval_step
+
+
+@dataclass(frozen=True)
+class Run:
+    """The pretraining run that a checkpoint is of."""
+
+    folder: Path
+    config: Config
+
+    @classmethod
+    def of(cls, checkpoint: str | Path) -> "Run | None":
+        """None where it is of none: of another project, or converted."""
+        source = Path(checkpoint)
+        found = native.find(source) if source.is_dir() else None
+        config = native.run_config(found) if found else None
+        return cls(found.parent.parent, config) if found and config else None
+
+    def corpus(self) -> Corpus | None:
+        """The text that it learns from, with its held-out part, where that is still there."""
+        beside = self.folder / "corpus"
+        there = next((name for name in (beside, *(self.config.corpus or ())) if is_corpus(name)), None)
+        return Corpus(there) if there else None
+
+
+def trained_mem_len(pretrained: Pretrained, run: Run | None) -> int:
+    """Positions of memory that the weights were trained with; the paper's where the checkpoint does not say, as most of
+    Hugging Face's, and where its positions have room for any."""
+    if pretrained.model.positions != "relative":
+        return 0
+    return pretrained.model.mem_len if run else pretrained.model.mem_len or ModelConfig().mem_len
+
+
+AT_EVALUATION = ("mem_len", "clamp_len", "same_length")
+"""Settings of the network that an evaluation may change: what a row sees, not what it is made of."""
+
+
+@contextlib.contextmanager
+def corpus_of(text: Sequence[Source], tokenizer: Tokenizer, config: Config, errors: Errors) -> Iterator[Corpus]:
+    """This text as the held-out part of a corpus, which is gone afterwards; its unigram counts are of the same text."""
+    with tempfile.TemporaryDirectory() as folder:
+        yield prepare(
+            text, text, tokenizer, Path(folder) / "corpus", block_len=windows.block_len(config.data),
+            validation_fraction=config.data.validation_fraction, errors=errors,
+        )  # fmt: skip
+
+
+def evaluate(
+    pretrained: Pretrained,
+    corpus: Corpus,
+    config: Config,
+    unigram_counts: np.ndarray,
+    on_batch: Callable[[int, int], None] = lambda number, batches: None,
+) -> Measured:
+    """The loss of a checkpoint on the validation split of a corpus. config: its objective, data, eval and mesh count,
+    and AT_EVALUATION of its network; unigram_counts: int64 [V], of the text that the unigram line knows.
+
+    on_batch: called before each batch with its number, from 1, and that of all. Raises InputError where the settings
+    contradict each other, or the corpus or the checkpoint does not fit.
+    """
+    tokenizer = vocabulary_tokenizer(pretrained)
+    corpus.demand(tokenizer, "the checkpoint's")
+    seen = {name: getattr(config.model, name) for name in AT_EVALUATION}
+    config = replace(config, model=replace(pretrained.model, **seen))
+    validate(config)
+    mesh = sharding.make_mesh(config)
+    put = sharding.batch_to_mesh(mesh, config.data.batch_size)
+    batches = held_out_batches(corpus, tokenizer, config)
+    unigram = unigram_line(unigram_counts, batches, put)
+
+    objective = objective_of(config)
+    plan = plan_state(objective, make_optimizer(config.optimizer, config.steps), mesh)
+    held_out = HeldOutLoss(
+        make_eval_step(objective, plan, mesh), batches, lambda: empty_mems_ZBMD(plan), put, unigram,
+        config.eval.every_steps,
+    )  # fmt: skip
+    counted = itertools.count(1)
+
+    def is_stopped() -> bool:
+        on_batch(next(counted), len(batches))
+        return False
+
+    numbers = held_out.measure(_laid_out(pretrained.params, plan), is_stopped)
+    assert numbers is not None
+    return Measured(
+        config.objective,
+        numbers["loss"],
+        int(sum(batch["target_weights"].sum() for batch in batches)),
+        unigram,
+        int(sum((batch["target_weights"] > 0).any(1).sum() for batch in batches)),
+        content_of(batches, tokenizer, config.objective),
+        {name: number for name, number in numbers.items() if name != "loss"},
+    )
+
+
+def _laid_out(params: dict[str, Any], plan: StatePlan) -> Any:
+    """What this objective has use for. InputError where that is missing, or of another size."""
+    wanted, given = traverse_util.flatten_dict(plan.abstract.params), traverse_util.flatten_dict(params)
+    if missing := sorted("/".join(path) for path in wanted.keys() - given.keys()):
+        raise InputError(
+            f"the checkpoint has no {', '.join(missing)}: it was trained by another objective, or without "
+            "data.pair-loss; measure what it has learned"
+        )
+    for path, shape in wanted.items():
+        if given[path].shape != shape.shape:
+            raise InputError(
+                f"the checkpoint's {'/'.join(path)} is {size(given[path].shape)}, and not {size(shape.shape)}: of what "
+                "else than the run that trained it, the size of a generator is not known"
+            )
+    return sharding.from_host(
+        traverse_util.unflatten_dict({path: given[path] for path in wanted}), plan.shardings.params
+    )

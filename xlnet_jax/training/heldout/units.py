@@ -1,0 +1,108 @@
+"""What an evaluation found, and what its text consists of: the units in which a loss is reported."""
+
+import math
+import sys
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from data_pipelines.tokenizer import CLS, EOD, EOP, SEP, UNK, Tokenizer
+from xlnet_jax.dims import Batch
+from xlnet_jax.settings.config import Objective
+
+
+@dataclass(frozen=True)
+class Content:
+    """What pieces stand for, in the text as the tokenizer's normalisation leaves it."""
+
+    pieces: int
+    characters: int  # a space counts, and so does the end of a line, which is read as one; an unknown piece is one
+    bytes: int  # of these characters in UTF-8
+    words: int  # pieces that begin with a space; of words an unknown one too
+    unknown: int  # pieces that the vocabulary does not have
+    documents: int  # ends of documents; none of them is in the numbers above
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The loss on some windows, and the text that it is of: of clm what was predicted, else all that the windows hold.
+
+    Of clm an end of a document counts as a word and a character, as Transformer-XL's code counts `<eos>`.
+    """
+
+    objective: Objective
+    loss: float  # nats per target: a piece that was predicted
+    targets: int
+    unigram: float  # nats per target, of a model that knows how frequent pieces are
+    windows: int
+    content: Content
+    besides: dict[str, float]  # what else was measured, as `HeldOutLoss.measure` names it
+
+    @property
+    def perplexity(self) -> float:
+        """Per target."""
+        return math.exp(self.loss)
+
+    @property
+    def bits_per_piece(self) -> float:
+        return self.loss / math.log(2)
+
+    def bits_per(self, unit: str) -> float:
+        """Those of a piece, times pieces per character, byte or word (characters, bytes, words) of the text."""
+        return self.bits_per_piece * self._pieces / max(self._count(unit), 1)
+
+    @property
+    def word_perplexity(self) -> float | None:
+        """exp(nats of the whole text / its words): comparable between vocabularies (Dai et al. 2019, table 1). None
+        where no float can hold it, as of scripts without spaces, whose lines are words."""
+        bits = self.bits_per("words")
+        return 2.0**bits if bits < sys.float_info.max_exp else None
+
+    def numbers(self) -> dict[str, Any]:
+        """All that there is to say, by name: of masked pieces, which are guessed together and from what is left of the
+        text, no likelihood of the text follows."""
+        plain = asdict(self)
+        found = {**plain.pop("content"), **plain.pop("besides"), **plain}
+        if self.objective in ("mlm", "rtd"):
+            return found | {"pseudo_perplexity": self.perplexity}
+        found |= {"perplexity": self.perplexity, "bits_per_piece": self.bits_per_piece}
+        found |= {f"bits_per_{unit[:-1]}": self.bits_per(unit) for unit in ("characters", "bytes", "words")}
+        return found | {"word_perplexity": self.word_perplexity} if self.objective == "clm" else found
+
+    @property
+    def _pieces(self) -> int:
+        return self.targets if self.objective == "clm" else self.content.pieces
+
+    def _count(self, unit: str) -> int:
+        ends = self.content.documents if self.objective == "clm" else 0
+        return getattr(self.content, unit) + ends
+
+
+def content_of(batches: Iterable[Batch], tokenizer: Tokenizer, objective: Objective) -> Content:
+    """Of what these batches predict (clm), or of the text in their windows, without <sep> and <cls>."""
+    counts_V = np.zeros(tokenizer.vocab_size, np.int64)
+    for batch in batches:
+        ids = batch["target_ids"][batch["target_weights"] > 0] if objective == "clm" else _text_ids(batch)
+        counts_V += np.bincount(ids.ravel(), minlength=tokenizer.vocab_size)
+    documents = int(counts_V[[EOD, EOP]].sum())
+    counts_V[[SEP, CLS]] = 0
+    tables = tokenizer.tables
+    return Content(
+        int(counts_V.sum()) - (documents if objective == "clm" else 0),
+        int(counts_V @ tables.characters),
+        int(counts_V @ tables.bytes),
+        int(counts_V @ tables.has_space),
+        int(counts_V[UNK]),
+        documents,
+    )
+
+
+def _text_ids(batch: Batch) -> np.ndarray:
+    """The pieces of the windows; at targets what stands there, not what is read in its place."""
+    ids = batch["input_ids"].copy()
+    if "target_positions" in batch:
+        row, slot = np.nonzero(batch["target_weights"])
+        ids[row, batch["target_positions"][row, slot]] = batch["target_ids"][row, slot]
+    return ids

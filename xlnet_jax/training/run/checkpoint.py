@@ -1,0 +1,302 @@
+"""Checkpoints by Orbax: written in the background, atomic, each one complete in itself.
+
+checkpoints/<step>/ holds params, optimizer, guard, config (the resolved settings), tokenizer and data (the fingerprint
+of the corpus); mems only where rows are inside their blocks, and only in the newest checkpoint: memory is large, and
+at the first step of a block there is none. Finetuning, conversion and generation never read it.
+
+Every process of a run makes the same calls; Orbax writes each array from where it is, process 0 all else. Arrays are
+restored to the shardings of the run that reads them, whatever the mesh was that wrote them.
+"""
+
+import json
+import logging
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import orbax.checkpoint as ocp
+from etils import epath
+from jax.experimental import multihost_utils
+
+from xlnet_jax.errors import InputError
+from xlnet_jax.settings.config import RunConfig
+from xlnet_jax.settings.plain import from_dict, identity_difference, to_dict
+from xlnet_jax.storage.checksums import find_damage, write_checksums
+from xlnet_jax.storage.files import absolute, demand_space, full_disk_as_os_error, in_bucket, move_folder
+from xlnet_jax.training import sharding
+from xlnet_jax.training.state import Guard, TrainState
+
+# Orbax reports every step of its work, and writes out what it raises as well.
+logging.getLogger("absl").setLevel(logging.CRITICAL)
+
+
+class _FolderHandler(ocp.CheckpointHandler):
+    """An item that is a copy of a folder of small files."""
+
+    def save(self, directory: Any, args: "_FolderSave") -> None:
+        if jax.process_index() == 0:
+            directory.mkdir(parents=True, exist_ok=True)
+            for file in args.source.iterdir():
+                file.copy(directory / file.name, overwrite=True)
+
+    def restore(self, directory: Any, args: Any = None) -> epath.Path:
+        return epath.Path(directory)
+
+
+@ocp.args.register_with_handler(_FolderHandler, for_save=True)
+@dataclass
+class _FolderSave(ocp.args.CheckpointArgs):
+    source: epath.Path
+
+
+@ocp.args.register_with_handler(_FolderHandler, for_restore=True)
+@dataclass
+class _FolderRestore(ocp.args.CheckpointArgs):
+    pass
+
+
+@dataclass(frozen=True)
+class _Preserved:
+    """Orbax's PreservationPolicy: the newest checkpoints, those of every so many steps (0 = none), and a chosen one."""
+
+    newest: int
+    period: int
+    chosen: Callable[[], int | None]
+
+    def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> list[bool]:
+        chosen, count = self.chosen(), len(checkpoints)
+        return [
+            i >= count - self.newest or c.step == chosen or (self.period > 0 and c.step % self.period == 0)
+            for i, c in enumerate(checkpoints)
+        ]
+
+
+class Checkpoints:
+    """The checkpoints of one run. Use as a context manager: leaving it waits for what is being written."""
+
+    def __init__(
+        self,
+        folder: epath.PathLike,
+        config: RunConfig,
+        tokenizer_folder: epath.PathLike,
+        steps_per_block: int,
+        data: dict[str, str],
+        chosen: Callable[[], int | None] = lambda: None,
+    ):
+        """steps_per_block: memory is empty after so many; data: fingerprints of what is learned from; chosen: a step
+        that is kept however old it is."""
+        self.folder = absolute(folder)
+        self._config = config
+        self._tokenizer_folder = epath.Path(tokenizer_folder)
+        self._steps_per_block = steps_per_block
+        self._data = data
+        self._set_aside = self.folder.parent / "broken-checkpoints"
+        self._every, self._kept = (
+            self._whole_blocks(n) for n in (config.checkpoint.every_steps, config.checkpoint.keep_every)
+        )
+        self._saving = False
+        self._saved_at = time.monotonic()
+        options = ocp.CheckpointManagerOptions(
+            preservation_policy=_Preserved(config.checkpoint.keep, self._kept, chosen),
+            cleanup_tmp_directories=True,
+            async_options=ocp.options.AsyncOptions(post_finalization_callback=self._record_checksums),
+        )
+        self._manager = ocp.CheckpointManager(self.folder, options=options)
+
+    def __enter__(self) -> "Checkpoints":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        try:
+            with full_disk_as_os_error(self.folder):
+                self._manager.close()
+        except Exception:
+            if kind is None:  # else the error that is on its way says more
+                raise
+
+    def latest_up_to(self, step: int) -> int | None:
+        """The newest checkpoint of no more than `step` updates."""
+        return max((saved for saved in self._manager.all_steps() if saved <= step), default=None)
+
+    def has(self, step: int) -> bool:
+        """Is there a checkpoint of this step? All processes say the same, whatever their view of the folder."""
+        return step in self._manager.all_steps()
+
+    def due(self, step: int) -> bool:
+        """Do the settings want a checkpoint of this step?"""
+        return step % self._every == 0 or (self._kept > 0 and step % self._kept == 0)
+
+    @property
+    def overdue(self) -> bool:
+        """Is the last save longer ago than the settings want?"""
+        minutes = self._config.checkpoint.every_minutes
+        return minutes > 0 and time.monotonic() - self._saved_at >= 60 * minutes
+
+    def path(self, step: int) -> epath.Path:
+        """Where the checkpoint of a step is."""
+        return self.folder / str(step)
+
+    def save(self, state: TrainState, step: int) -> None:
+        """Starts writing the checkpoint of `step` and returns as soon as the state may change."""
+        if step == self._manager.latest_step():
+            return
+        items: dict[str, Any] = {
+            "params": ocp.args.StandardSave(state.params),
+            "optimizer": ocp.args.StandardSave(state.opt_state),
+            "guard": ocp.args.StandardSave(vars(state.guard)),
+            "config": ocp.args.JsonSave(to_dict(self._config)),
+            "tokenizer": _FolderSave(self._tokenizer_folder),
+            "data": ocp.args.JsonSave(self._data),
+        }
+        arrays = [state.params, state.opt_state]
+        if self._has_memory(step):
+            items["mems"] = ocp.args.StandardSave({"mems_ZBMD": state.mems_ZBMD})
+            arrays.append(state.mems_ZBMD)
+        self.wait()
+        with full_disk_as_os_error(self.folder):
+            demand_space(self.folder, sum(a.nbytes for a in jax.tree.leaves(arrays)))
+            self._manager.save(step, args=ocp.args.Composite(**items))
+        self._saving, self._saved_at = True, time.monotonic()
+
+    def check(self) -> None:
+        """Raises the error of a save that has failed meanwhile. Waits for none that goes on."""
+        if self._saving and not self._manager.is_saving_in_progress():
+            self.wait()
+
+    def wait(self) -> None:
+        """Returns when everything is on disk. Raises the error of the save where it failed."""
+        with full_disk_as_os_error(self.folder):
+            self._manager.wait_until_finished()
+        self._saving = False
+        self._drop_old_memory()
+
+    def restore(
+        self, abstract: TrainState, empty_mems: Callable[[], jax.Array], say: Callable[[str], None]
+    ) -> TrainState | None:
+        """The newest state that can be read, laid out as `abstract` says; None where there is none.
+
+        A checkpoint that cannot be read is moved to broken-checkpoints/, said, and the one before is taken. InputError
+        where there is none before it, or it is of another model or corpus; then nothing is moved. Several processes go
+        back only from what its checksums give away: what but one of them cannot read ends the run.
+        """
+        broken: dict[int, str] = {}
+        for step in sorted(self._manager.all_steps(), reverse=True):
+            reason = self._damage(step)
+            if reason is None:
+                try:
+                    self._demand_same_run(self.path(step))
+                    state = self._restore_step(step, abstract, empty_mems, say)
+                    for newer, why in broken.items():
+                        say(f"checkpoint {newer} cannot be read and was moved to {self._move_aside(newer)}: {why}")
+                    return state
+                except InputError:
+                    raise
+                except Exception as error:  # whatever is wrong with a file surfaces as any of half a dozen types
+                    if jax.process_count() > 1:  # the others may have read it, and wait for this one
+                        raise
+                    reason = str(error).partition("\n")[0][:200]
+            broken[step] = reason
+        if broken:
+            reasons = "; ".join(f"{step}: {reason}" for step, reason in broken.items())
+            raise InputError(
+                f"no checkpoint in {self.folder} can be read ({reasons}): put one back from a copy, or give another "
+                "--workdir to start again"
+            )
+        return None
+
+    def restore_params(self, step: int, abstract_params: Any) -> Any:
+        """The parameters alone of a checkpoint that is there, laid out as `abstract_params` says."""
+        item = ocp.args.StandardRestore(abstract_params)
+        return self._manager.restore(step, args=ocp.args.Composite(params=item))["params"]
+
+    def _restore_step(
+        self, step: int, abstract: TrainState, empty_mems: Callable[[], jax.Array], say: Callable[[str], None]
+    ) -> TrainState:
+        items: dict[str, Any] = {
+            "params": ocp.args.StandardRestore(abstract.params),
+            "optimizer": ocp.args.StandardRestore(abstract.opt_state),
+        }
+        has_guard = (self.path(step) / "guard").exists()  # earlier versions wrote none
+        if has_guard:
+            items["guard"] = ocp.args.StandardRestore(vars(abstract.guard))
+        has_memory = (self.path(step) / "mems").exists()
+        if has_memory:
+            items["mems"] = ocp.args.StandardRestore({"mems_ZBMD": abstract.mems_ZBMD})
+        restored = self._manager.restore(step, args=ocp.args.Composite(**items))
+        mems_ZBMD = restored["mems"]["mems_ZBMD"] if has_memory else empty_mems()
+        everywhere = abstract.step.sharding
+        step_array, mems_begin = sharding.from_host((np.array(step, np.int32),) * 2, (everywhere,) * 2)
+        if has_guard:
+            guard = Guard(**restored["guard"])
+        else:
+            guard = jax.tree.map(lambda a: sharding.from_host(np.zeros(a.shape, a.dtype), a.sharding), abstract.guard)
+        if self._has_memory(step) and not has_memory:
+            guard = replace(guard, mems_begin=mems_begin)
+            say(f"checkpoint {step} has lost its memory to a newer one: rows go on without until their next block")
+        return TrainState(step_array, restored["params"], restored["optimizer"], mems_ZBMD, guard)
+
+    def _damage(self, step: int) -> str | None:
+        """Process 0 looks, and all hear of it: they must choose the same step. A bucket checks its objects itself."""
+        items = {"params", "optimizer", "guard", "config", "data"}
+        if (self.path(step) / "mems").exists():
+            items.add("mems")
+        look = jax.process_index() == 0 and not in_bucket(self.folder)
+        found = find_damage(Path(self.path(step)), items) if look else None
+        damaged = multihost_utils.broadcast_one_to_all(np.array(found is not None))
+        return (found or "process 0 found it damaged") if damaged else None
+
+    def _demand_same_run(self, checkpoint: epath.Path) -> None:
+        there = from_dict(type(self._config), json.loads((checkpoint / "config" / "metadata").read_text()))
+        if difference := identity_difference(self._config, there):
+            raise InputError(
+                f"checkpoint {checkpoint} is of another model or run ({'; '.join(difference)}): give its settings, or "
+                "another --workdir"
+            )
+        data = checkpoint / "data" / "metadata"  # earlier versions wrote none
+        if data.exists() and (found := json.loads(data.read_text())) != self._data:
+            theirs, ours = (", ".join(f"{k} {str(v)[:12]}" for k, v in d.items()) for d in (found, self._data))
+            raise InputError(
+                f"checkpoint {checkpoint} is of another text ({theirs} there, {ours} here): give its text, or another "
+                "--workdir"
+            )
+
+    def _record_checksums(self) -> None:
+        """Called by Orbax, in process 0, when all files are written and their folder is about to be renamed to its
+        step."""
+        if not in_bucket(self.folder):
+            for unfinished in Path(self.folder).glob("*.orbax-checkpoint-tmp*"):
+                write_checksums(unfinished)
+
+    def _has_memory(self, step: int) -> bool:
+        """All rows begin their blocks together; at such a step no memory is in use."""
+        return self._config.model.mem_len > 0 and step % self._steps_per_block != 0
+
+    def _whole_blocks(self, steps: int) -> int:
+        """Rounded up, to where no memory need be saved."""
+        return -(-steps // self._steps_per_block) * self._steps_per_block
+
+    def _drop_old_memory(self) -> None:
+        """Only while nothing is being written: until the newest is complete, the one before it is what counts."""
+        if jax.process_index() == 0:
+            for step in filter(self._has_memory, sorted(self._manager.all_steps())[:-1]):
+                (self.path(step) / "mems").rmtree(missing_ok=True)
+
+    def _move_aside(self, step: int) -> epath.Path:
+        target = next(t for t in _numbered(self._set_aside / str(step)) if not t.exists())
+        if jax.process_index() == 0:
+            move_folder(self.path(step), target)
+        multihost_utils.sync_global_devices("a broken checkpoint is set aside")
+        self._manager.reload()
+        return target
+
+
+def _numbered(path: epath.Path) -> Iterator[epath.Path]:
+    yield path
+    number = 2
+    while True:
+        yield path.with_name(f"{path.name}-{number}")
+        number += 1

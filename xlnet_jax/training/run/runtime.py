@@ -1,0 +1,144 @@
+"""The machine: its place among the hosts of a run, demanding a TPU, memory pages on a CPU."""
+
+import os
+import re
+import subprocess
+import sys
+import urllib.request
+from dataclasses import replace
+
+from xlnet_jax.errors import InputError
+from xlnet_jax.settings.config import DistributedConfig, RunConfig
+from xlnet_jax.settings.rules import validate_distributed
+
+_PLACE = {
+    "coordinator_address": ("JAX_COORDINATOR_ADDRESS", str),
+    "num_processes": ("JAX_NUM_PROCESSES", int),
+    "process_id": ("JAX_PROCESS_ID", int),
+}
+
+
+def place_of(config: RunConfig) -> DistributedConfig | None:
+    """Where this process stands among those of its run: as the settings say, else the environment (JAX_…), else, with
+    --tpu, the platform, else Slurm. None where it is the only one. Asks for no device."""
+    given = _with_environment(config.distributed)
+    validate_distributed(given)
+    if given.coordinator_address is None:
+        if config.tpu and worker_count() > 1:
+            given = _detected(given, None)
+        elif not config.tpu and "SLURM_STEP_NODELIST" in os.environ and int(os.environ.get("SLURM_NTASKS") or 1) > 1:
+            given = _detected(given, "slurm")
+    return given if (given.num_processes or 1) > 1 else None
+
+
+def address_of(place: DistributedConfig) -> tuple[str, int]:
+    """Host and port of process 0."""
+    host, _, port = str(place.coordinator_address).rpartition(":")
+    return host.strip("[]"), int(port)
+
+
+def host_names(config: RunConfig, place: DistributedConfig) -> list[str]:
+    """The host of each process, as the platform names them before they arrive; empty where it does not."""
+    if config.tpu:
+        names = _worker_names()
+    else:
+        nodes = os.environ.get("SLURM_STEP_NODELIST")
+        names = _expanded(nodes) if nodes else []
+    # Else there are several processes on a host, or several slices, and no name is one process's.
+    return names if len(names) == place.num_processes else []
+
+
+def _with_environment(given: DistributedConfig) -> DistributedConfig:
+    for field, (name, kind) in _PLACE.items():
+        if getattr(given, field) is None and (value := os.environ.get(name)):
+            try:
+                given = replace(given, **{field: kind(value)})
+            except ValueError:
+                raise InputError(f"{name} {value} in the environment must be a whole number") from None
+    return given
+
+
+def _detected(given: DistributedConfig, method: str | None) -> DistributedConfig:
+    from jax._src.clusters import ClusterEnv  # jax offers it by jax.distributed.initialize alone, which aborts
+
+    try:
+        address, count, process, _ = ClusterEnv.auto_detect_unset_distributed_params(
+            None, None, None, None, method, given.initialization_timeout
+        )
+    except (RuntimeError, OSError) as error:  # no server of names knows process 0, none of metadata answers
+        raise InputError(f"the hosts of this run cannot be learned from the platform: {error}") from None
+    if address is None:
+        raise InputError(
+            f"--tpu: {worker_count()} workers are named here, and nothing says which of them this is: give "
+            "--distributed.coordinator-address, --distributed.num-processes and --distributed.process-id"
+        )
+    return replace(given, coordinator_address=address, num_processes=count, process_id=process)
+
+
+def _expanded(nodes: str) -> list[str]:
+    """node[1-3] as three names."""
+    try:
+        command = ["scontrol", "show", "hostnames", nodes]
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.split()
+    except (OSError, subprocess.SubprocessError):
+        return []
+
+
+def demand_tpu() -> None:
+    """InputError where there is no TPU."""
+    import jax
+
+    try:
+        devices = jax.devices("tpu")
+    except RuntimeError:
+        devices = []
+    if not devices:
+        raise InputError(
+            f"--tpu: no TPU here, jax sees {jax.default_backend()} only. On a TPU machine: pip install "
+            "'xlnet_jax[tpu]'; in Colab: Runtime > Change runtime type > TPU; elsewhere: leave --tpu out"
+        )
+
+
+def worker_count() -> int:
+    """How many hosts the platform names, over all slices: by TPU_WORKER_HOSTNAMES on GKE, by the metadata server on a
+    TPU VM. Colab names one, or none."""
+    return max(len(_worker_names()), 1) * _slice_count()
+
+
+def _slice_count() -> int:
+    """GKE has it in the environment, a TPU VM in a table of its metadata, as `MEGASCALE_NUM_SLICES: '2'`."""
+    name = "MEGASCALE_NUM_SLICES"
+    if name not in os.environ:
+        found = re.search(rf"^{name}: *'?(\d+)", metadata("instance/attributes/tpu-env"), re.MULTILINE)
+        return int(found[1]) if found else 1
+    return int(os.environ[name] or 1)
+
+
+def _worker_names() -> list[str]:
+    named = os.environ.get("TPU_WORKER_HOSTNAMES") or metadata("instance/attributes/worker-network-endpoints")
+    # An endpoint of the metadata server may be name:port:address.
+    return [endpoint.split(":")[-1] for endpoint in named.split(",") if endpoint]
+
+
+def metadata(name: str) -> str:
+    """What the Google Cloud machine that this is says under this name; empty elsewhere."""
+    server = os.environ.get("GCE_METADATA_HOST", "metadata.google.internal")
+    url = f"http://{server}/computeMetadata/v1/{name}"
+    request = urllib.request.Request(url, headers={"Metadata-Flavor": "Google"})
+    try:
+        with urllib.request.urlopen(request, timeout=2) as answer:
+            return answer.read().decode()
+    except OSError:
+        return ""
+
+
+def start_with_huge_pages() -> None:
+    """Starts this process anew with glibc's allocator asking for huge pages, which it reads only when a process starts.
+
+    XLA takes and gives back its scratch memory at every step on a CPU, and the kernel clears each page again: 2 MB
+    pages are cleared at once (benchmarks/huge_pages.py). Other systems, and a GLIBC_TUNABLES that is set, stay as they
+    are.
+    """
+    if sys.platform == "linux" and "GLIBC_TUNABLES" not in os.environ:
+        os.environ["GLIBC_TUNABLES"] = "glibc.malloc.hugetlb=1"
+        os.execv(sys.executable, sys.orig_argv)

@@ -1,0 +1,101 @@
+"""The numbers of a run on disk: metrics.jsonl, one JSON object a line, and TensorBoard events beside it."""
+
+import json
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from etils import epath
+from tensorboardX import SummaryWriter
+
+from xlnet_jax.storage.files import Spool, write_durably
+from xlnet_jax.training.watch.wandb import WandbRun
+
+Record = dict[str, float | int | str]
+
+
+class MetricsWriter:
+    """Appends records; each line is on disk before `write` returns, and in a bucket before `flush` does. A resumed run
+    first drops what lies ahead of it. Use as a context manager."""
+
+    def __init__(
+        self, path: epath.Path, events_folder: epath.Path, resume_step: int, wandb_run: WandbRun | None = None
+    ):
+        kept = [r for r in read_records(path) if r["step"] <= resume_step]
+        self._spool = Spool(path.parent)
+        lines = self._spool.folder / path.name
+        write_durably(lines, "".join(map(_line, kept)).encode())
+        self._lines = lines.open("a", buffering=1)
+        self.events_folder = self._spool.folder / events_folder.name  # on this machine
+        # What an interrupted run wrote ahead of its last checkpoint is hidden, and written again.
+        self._events = SummaryWriter(str(self.events_folder), purge_step=resume_step + 1)
+        self._wandb_run = wandb_run
+
+    def write(self, record: Record) -> None:
+        """A record has "step", "split" (train, validation or time) and numbers."""
+        self._lines.write(_line(record))
+        numbers = {
+            f"{record['split']}/{name}": float(value)
+            for name, value in record.items()
+            if name not in ("step", "split", "at") and math.isfinite(float(value))
+        }
+        for name, value in numbers.items():
+            self._events.add_scalar(name, value, record["step"])
+        if self._wandb_run:
+            self._wandb_run.log(int(record["step"]), numbers)
+
+    def flush(self) -> None:
+        """What was written until now outlives this machine."""
+        self._events.flush()
+        self._spool.publish()
+
+    def __enter__(self) -> "MetricsWriter":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._lines.close()
+        self._events.close()
+        self._spool.publish()
+        if self._wandb_run:
+            self._wandb_run.finish()
+
+
+def _line(record: Record) -> str:
+    """JSON has no number for a loss that is not finite: it becomes null."""
+    plain = {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in record.items()}
+    return json.dumps(plain) + "\n"
+
+
+def read_records(path: epath.Path) -> Iterator[dict[str, Any]]:
+    """The records of a metrics.jsonl, NaN for null; lines that are none, such as a last one cut off by a crash, are
+    passed over."""
+    if not path.exists():
+        return
+    for line in path.read_bytes().decode(errors="replace").splitlines():
+        try:
+            record = json.loads(line)
+        except json.JSONDecodeError:
+            continue
+        if isinstance(record, dict) and {"step", "split", _HAS.get(str(record.get("split")), "step")} <= record.keys():
+            yield {k: math.nan if v is None else v for k, v in record.items()}
+
+
+_HAS = {"train": "loss", "time": "wall"}
+
+
+class SilentWriter(MetricsWriter):
+    """Stands for the one of process 0 in the other processes, which write nothing."""
+
+    def __init__(self) -> None:
+        """Opens nothing."""
+        self.events_folder = Path()
+
+    def write(self, record: Record) -> None:
+        """Writes nothing."""
+
+    def flush(self) -> None:
+        """Has nothing to write."""
+
+    def __exit__(self, *_: object) -> None:
+        """Closes nothing."""

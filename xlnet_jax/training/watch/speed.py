@@ -1,0 +1,19 @@
+"""How fast a run is: tokens a second, and the share of the chips' peak that the model's own arithmetic uses (MFU)."""
+
+import jax
+
+from xlnet_jax.costs.chips import peak_operations
+from xlnet_jax.costs.flops import step_operations
+from xlnet_jax.settings.config import Config
+
+
+def speed(config: Config, seconds: float) -> dict[str, float]:
+    """seconds_per_step, tokens_per_second and, where the peak of the devices is known, mfu, for one update in
+    `seconds`."""
+    numbers = {
+        "seconds_per_step": seconds,
+        "tokens_per_second": config.data.batch_size * config.data.seq_len / seconds,
+    }
+    if peak := peak_operations(jax.devices()[0].device_kind):
+        numbers["mfu"] = step_operations(config) / (seconds * peak * jax.device_count())
+    return numbers
