@@ -1,4 +1,4 @@
-"""The house: imports run down only, and the top of the package holds commands alone (CONTRIBUTING.md has the picture)."""
+"""Imports run down the house only, and the top of the package holds commands alone (picture: CONTRIBUTING.md)."""
 
 import ast
 from collections.abc import Iterator
