@@ -107,7 +107,7 @@ def test_how_much_text_is_encoded_at_once_does_not_matter(run, documents, monkey
     whole = run(documents, out="whole", fraction=0.2)
     monkeypatch.setattr("data_pipelines.readers.CHUNK_BYTES", 100)
     monkeypatch.setattr("data_pipelines.prepare.parts.PART_CHARS", 700)
-    monkeypatch.setattr("data_pipelines.prepare.LocalRunner", lambda: LocalRunner(1))
+    monkeypatch.setattr("data_pipelines.prepare.job.LocalRunner", lambda: LocalRunner(1))
     parts = run(documents, out="parts", fraction=0.2)
     assert whole.manifest.splits == parts.manifest.splits
 
@@ -268,8 +268,8 @@ def test_a_text_that_is_bad_midway_leaves_no_corpus_and_what_was_encoded_is_kept
 
     bad.write_bytes(good)
     encoded = []
-    monkeypatch.setattr("data_pipelines.prepare.encode", lambda part, _: encoded.append(part) or encode(part, _))
-    monkeypatch.setattr("data_pipelines.prepare.LocalRunner", lambda: LocalRunner(1))
+    monkeypatch.setattr("data_pipelines.prepare.job.encode", lambda part, _: encoded.append(part) or encode(part, _))
+    monkeypatch.setattr("data_pipelines.prepare.job.LocalRunner", lambda: LocalRunner(1))
     mended = run(bad)
     assert len(encoded) <= 2
     assert not (tmp_path / ".corpus.partial").exists()
