@@ -116,7 +116,7 @@ class JsonLinesFile:
 
     def text_of(self, values: dict[str, Any], where: str) -> str | None:
         """Return the text field of an object. Raises InputError if it is missing or holds no text."""
-        text = field_of(values, self.text_field, where, "the one with the text by --text-field")
+        text = field_of(values, self.text_field, where, "the one with the text by `text_field`")
         if not isinstance(text, str | None):
             raise InputError(f"{where}: its field {self.text_field!r} is no text, but {reprlib.repr(text)}")
         return text
@@ -160,7 +160,7 @@ class ParquetFile:
             with _on_disk(self.path) as local, pq.ParquetFile(local, buffer_size=CHUNK_BYTES, pre_buffer=False) as file:
                 as_bytes = self._text_as_bytes(file.schema_arrow)
                 if id_field is not None:
-                    self._demand_column(file.schema_arrow, id_field, "the one with the ids by --id-field")
+                    self._demand_column(file.schema_arrow, id_field, "the one with the ids by `id_field`")
                 columns = [self.text_field] if id_field is None else [self.text_field, id_field]
                 for batch in file.iter_batches(batch_size=PARQUET_ROWS, columns=list(dict.fromkeys(columns))):
                     texts = batch.column(self.text_field).cast(as_bytes)
@@ -176,7 +176,7 @@ class ParquetFile:
         """Return the type that reads the text as bytes: a column of strings may hold bytes that are not UTF-8."""
         import pyarrow as pa
 
-        self._demand_column(schema, self.text_field, "the one with the text by --text-field")
+        self._demand_column(schema, self.text_field, "the one with the text by `text_field`")
         kind = schema.field(self.text_field).type
         as_bytes = {pa.string(): pa.binary(), pa.large_string(): pa.large_binary()}.get(kind, kind)
         if as_bytes not in (pa.binary(), pa.large_binary()):
@@ -198,7 +198,7 @@ def decoded(documents: Iterable[bytes | None], where: str, errors: Errors) -> It
         except UnicodeDecodeError as error:
             raise InputError(
                 f"text {where}: a document is not UTF-8 (0x{error.object[error.start]:02x}); read it with "
-                "--corpus-errors replace"
+                "`corpus_errors` replace"
             ) from None
 
 
@@ -231,7 +231,7 @@ def without_surrogates(text: str, where: str, errors: Errors) -> str:
         if errors == "strict":
             raise InputError(
                 f"text {where}: a document holds half a character, \\u{ord(text[error.start]):04x}; mend it, or read "
-                "it with --corpus-errors replace"
+                "it with `corpus_errors` replace"
             ) from None
         text = text.encode(errors="replace").decode()
     return text
@@ -280,7 +280,7 @@ def _decode(lines: bytes, offset: int, path: str, errors: Errors) -> str:
     except UnicodeDecodeError as error:
         raise InputError(
             f"text {path}: byte {offset + error.start} is not UTF-8 (0x{lines[error.start]:02x}); convert the file, or "
-            "read it with --corpus-errors replace"
+            "read it with `corpus_errors` replace"
         ) from None
     if "\0" in text:
         raise InputError(

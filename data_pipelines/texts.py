@@ -59,7 +59,7 @@ def _texts(part: Unit, unit: TextUnit, id_field: str | None, errors: Errors) -> 
             (text,) = decoded([encoded], where.removeprefix("text "), errors)
             yield TextRecord(text.strip(), where, _checked(ids[0], where) if ids else None)
     elif id_field is not None:
-        raise InputError(f"--id-field {id_field}: only JSON Lines and Parquet have fields, and the text is neither")
+        raise InputError(f"`id_field` {id_field}: only JSON Lines and Parquet have fields, and the text is neither")
     else:
         lines = (line.strip() for chunk in part.chunks(errors) for line in chunk.split("\n")[:-1])
         name = f"text {getattr(part, 'path', 'of TFDS')}: line"
@@ -68,7 +68,7 @@ def _texts(part: Unit, unit: TextUnit, id_field: str | None, errors: Errors) -> 
 
 
 def _json_id(values: dict, id_field: str | None, where: str) -> object:
-    return None if id_field is None else field_of(values, id_field, where, "the one with the ids by --id-field")
+    return None if id_field is None else field_of(values, id_field, where, "the one with the ids by `id_field`")
 
 
 def _checked(value: object, where: str) -> Id | None:

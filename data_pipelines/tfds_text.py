@@ -52,7 +52,7 @@ def open_dataset(name: str, data_dir: str | None, split: str, text_field: str) -
     if text_field not in info.features or not isinstance(info.features[text_field], _tfds().features.Text):
         raise InputError(
             f"tfds:{dataset} has no text in a field {text_field!r}, its fields are {', '.join(info.features)}: name "
-            "the one with the text by --text-field"
+            "the one with the text by `text_field`"
         )
     folder = str(builder.data_path)
     if split not in info.splits:  # 'train[:10%]': TFDS cannot slice a slice
@@ -135,7 +135,7 @@ def _builder(dataset: str, data_dir: str | None) -> Any:
     if (name := dataset.partition("/")[0].partition(":")[0]) in known:
         raise InputError(
             f"tfds:{dataset} is not prepared in {place}: prepare it with `tfds build {dataset} --data_dir {place}`, or "
-            "name the folder where it is by --tfds-data-dir"
+            "name the folder where it is by `tfds_data_dir`"
         )
     near = difflib.get_close_matches(name, known, 1)
     hint = f"did you mean tfds:{near[0]}?" if near else "tfds.list_builders() names those it knows"

@@ -38,7 +38,7 @@ class BeamRunner:
         except (ValueError, RuntimeError) as error:
             if isinstance(error, InputError) or "[while running" in str(error):  # raised by our functions
                 raise
-            raise InputError(f"--runner {self.runner}: {str(error).splitlines()[0]}") from error
+            raise InputError(f"`runner` {self.runner}: {str(error).splitlines()[0]}") from error
 
 
 def _beam() -> Any:
@@ -46,5 +46,5 @@ def _beam() -> Any:
         import apache_beam
         import apache_beam.options.pipeline_options
     except ImportError:
-        raise InputError("--runner needs Apache Beam: pip install 'xlnet_jax[beam]', or leave --runner out") from None
+        raise InputError("`runner` needs Apache Beam: pip install 'xlnet_jax[beam]', or leave `runner` out") from None
     return apache_beam

@@ -40,7 +40,7 @@ MADE_FROM = {
     "tokenizer": "its tokenizer is another",
     "block_len": "its blocks have another length",
 }
-REMEDY = "give more text, or lower --data.windows-per-block or --data.seq-len (prepare: --block-len)"
+REMEDY = "give more text, or lower `data.windows_per_block` or `data.seq_len` (prepare: `block_len`)"
 
 
 def prepare(
@@ -96,7 +96,7 @@ def open_same(folder: epath.Path, made_from: Mapping[str, Any]) -> Corpus:
     corpus = Corpus(folder)
     found = corpus.manifest.made_from
     if differences := [what for key, what in MADE_FROM.items() if found.get(key) != made_from[key]]:
-        raise InputError(f"corpus {folder}: {', and '.join(differences)}; give another --out or --workdir")
+        raise InputError(f"corpus {folder}: {', and '.join(differences)}; give another `out` or `workdir`")
     return corpus
 
 

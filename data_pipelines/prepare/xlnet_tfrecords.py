@@ -49,14 +49,14 @@ class Layout:
         file = folder / INFO
         if not file.exists():
             raise InputError(
-                f"--from-xlnet-tfrecords {folder}: no {INFO} in it; name the folder that data_utils.py wrote (its "
+                f"records {folder}: no {INFO} in it; name the folder that data_utils.py wrote (its "
                 "--save_dir), or the tfrecords folder in it"
             )
         try:
             values = json.loads(file.read_text())
             return cls(**{name: values[name] for name in cls.__dataclass_fields__})
         except (ValueError, KeyError, TypeError) as error:
-            raise InputError(f"--from-xlnet-tfrecords {file}: not the original's settings ({error})") from None
+            raise InputError(f"records {file}: not the original's settings ({error})") from None
 
     @property
     def forward_rows(self) -> np.ndarray:
@@ -111,7 +111,7 @@ def _record_files(folder: epath.Path) -> dict[epath.Path, int]:
     """Return the record files of the first pass of each task, in order, with the number of batches of each."""
     infos = [(m, path) for path in folder.iterdir() if (m := RECORD_INFO.fullmatch(path.name))]
     if not infos:
-        raise InputError(f"--from-xlnet-tfrecords {folder}: no record_info-*.json in it, which names the record files")
+        raise InputError(f"records {folder}: no record_info-*.json in it, which names the record files")
     first_pass = min(int(m["pass"]) for m, _ in infos)
     chosen = sorted((m["split"], int(m["task"]), path) for m, path in infos if int(m["pass"]) == first_pass)
     files: dict[epath.Path, int] = {}
@@ -120,11 +120,11 @@ def _record_files(folder: epath.Path) -> dict[epath.Path, int]:
             info = json.loads(path.read_text())
             (name,), batches = info["filenames"], int(info["num_batch"])
         except (ValueError, KeyError, TypeError) as error:
-            raise InputError(f"--from-xlnet-tfrecords {path}: not the original's record info ({error})") from None
+            raise InputError(f"records {path}: not the original's record info ({error})") from None
         files[folder / name] = batches
     for file in files:
         if not file.exists():
-            raise InputError(f"--from-xlnet-tfrecords {file}: it is missing, and its record_info names it")
+            raise InputError(f"records {file}: it is missing, and its record_info names it")
     return files
 
 
@@ -141,10 +141,10 @@ def _row_texts(file: epath.Path, batches: int, layout: Layout) -> list[np.ndarra
             last = tf.io.parse_example(batch, feature)["input"].numpy().astype(np.int32)[rows]
             reused.append(last[:, : layout.reuse_len].astype(np.uint16 if layout.vocab_size <= 2**16 else np.int32))
     except tf.errors.OpError as error:
-        raise InputError(f"--from-xlnet-tfrecords {file}: it cannot be read ({str(error).splitlines()[0]})") from None
+        raise InputError(f"records {file}: it cannot be read ({str(error).splitlines()[0]})") from None
     if not len(reused) == batches > 0:
         raise InputError(
-            f"--from-xlnet-tfrecords {file}: it holds {len(reused)} batches of {layout.bsz_per_host} windows, and its "
+            f"records {file}: it holds {len(reused)} batches of {layout.bsz_per_host} windows, and its "
             f"record_info names {batches}"
         )
 
@@ -158,7 +158,7 @@ def _encode(rows: Sequence[np.ndarray], tokenizer: Tokenizer, where: str) -> Enc
     tokens = np.concatenate(rows)
     if tokens.max(initial=0) >= tokenizer.vocab_size:
         raise InputError(
-            f"--from-xlnet-tfrecords {where}: it has the id {tokens.max()}, and the tokenizer has "
+            f"records {where}: it has the id {tokens.max()}, and the tokenizer has "
             f"{tokenizer.vocab_size} pieces: name the one that the records were made with"
         )
     behind = np.append(False, np.isin(tokens[:-1], (EOD, EOP)))

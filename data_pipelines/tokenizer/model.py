@@ -46,7 +46,7 @@ class Tokenizer:
             found = self.pieces[i] if i < self.vocab_size else "missing"
             if found != expected:
                 raise InputError(
-                    f"tokenizer {origin}: id {i} is {found}, and XLNet needs {expected} there; leave --tokenizer out "
+                    f"tokenizer {origin}: id {i} is {found}, and XLNet needs {expected} there; leave `tokenizer` out "
                     "of a training run, or make one that fits: python -m data_pipelines.tokenizer train"
                 )
 
