@@ -42,16 +42,24 @@ class Lock:
     def _hold_file(self, path: Path) -> None:
         # Kept open for as long as the process lives: the kernel gives the lock back however it ends.
         self._file = path.open("a+")
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not lock_descriptor(self._file.fileno()):
             self._file.seek(0)
-            raise _in_use(self._folder, self._file.read()) from None
-        except OSError:
-            return  # a disk without locks
+            raise _in_use(self._folder, self._file.read())
         self._file.truncate(0)
         self._file.write(_owner())
         self._file.flush()
+
+
+def lock_descriptor(descriptor: int) -> bool:
+    """Lock an open file or folder for this process, until it is closed or the process ends. Return False where another
+    process has it; a disk without locks gives it to every process."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        pass
+    return True
 
 
 class _Object:
