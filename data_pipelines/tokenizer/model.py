@@ -24,7 +24,7 @@ from data_pipelines.tokenizer.settings import Settings, TokenLevel, read_setting
 from data_pipelines.tokenizer.symbols import SPACE, SPECIAL_PIECES, UNK
 from data_pipelines.tokenizer.training import train_model
 from xlnet_jax.errors import InputError
-from xlnet_jax.storage.files import complete_folder
+from xlnet_jax.storage.folders import complete_folder
 
 MODEL_FILE, SETTINGS_FILE = "spiece.model", "tokenizer_settings.json"
 UNITS = {"word": re.compile(f"{SPACE}[^{SPACE}]*"), "character": re.compile(".", re.DOTALL)}
