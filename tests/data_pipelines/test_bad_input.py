@@ -25,7 +25,7 @@ COMPRESS = {"gz": gzip.compress, "xz": lzma.compress, "zst": zstd.compress, "bz2
 
 @pytest.fixture
 def refused(run, place):
-    """Runs the command, which must refuse its source and leave nothing; returns its one line."""
+    """Run the command, check that it refuses its source and writes nothing, and return its one line of error."""
 
     def refused(*argv, out="corpus", keeps=False):
         code, err = run(*argv, out=out)

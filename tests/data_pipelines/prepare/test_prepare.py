@@ -40,7 +40,7 @@ def tokenizer(documents):
 
 @pytest.fixture
 def run(tmp_path, tokenizer):
-    """Prepares a text into a folder."""
+    """Prepare a text into a folder."""
 
     def run(train, validation=None, out="corpus", tokenizer=tokenizer, fraction=0.05, block_len=BLOCK_LEN):
         def files(documents, name):
@@ -68,7 +68,7 @@ def stream(corpus, split):
 
 
 def document_texts(corpus, split, tokenizer):
-    """The text of the split's documents, the last one as far as it goes."""
+    """Decode the split's documents, the last one as far as the blocks go."""
     tokens, starts = stream(corpus, split)
     return [tokenizer.decode(part) for part in np.split(tokens, np.flatnonzero(starts == Start.DOCUMENT)) if len(part)]
 
@@ -309,7 +309,7 @@ def main():
 
 
 def script(tmp_path, tokenizer, begin=""):
-    """A program that prepares the novels in many parts."""
+    """Return a program that prepares the novels in many parts."""
     if not (tmp_path / "tokenizer").exists():
         tokenizer.save(tmp_path / "tokenizer")
     file = tmp_path / "script.py"

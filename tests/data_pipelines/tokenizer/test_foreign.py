@@ -1,4 +1,4 @@
-"""BERT's and RoBERTa's tokenizers in the place of a SentencePiece model."""
+"""BERT's and RoBERTa's tokenizers in place of a SentencePiece model."""
 
 import json
 import pickle
