@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import uuid
 from dataclasses import dataclass
 
@@ -12,6 +11,7 @@ from etils import epath
 from data_pipelines.corpus import Start
 from data_pipelines.prepare.parts import Part
 from data_pipelines.tokenizer import EOD, Tokenizer
+from xlnet_jax.storage.files import complete_file
 
 
 @dataclass(frozen=True)
@@ -25,12 +25,9 @@ class EncodedPart:
     continues: np.ndarray  # bool [], as in `Part`
 
     def save(self, file: epath.Path) -> None:
-        """Write the part, complete or not at all. Two processes may save the same part, if a text holds it twice."""
-        buffer = io.BytesIO()
-        np.savez(buffer, **vars(self))
-        partial = file.parent / f"{file.name}.{uuid.uuid4().hex}.partial"
-        partial.write_bytes(buffer.getbuffer())
-        partial.replace(file)
+        """Write the part, whole or not at all. Two processes may save the same part, if a text holds it twice."""
+        with complete_file(file, writer=uuid.uuid4().hex) as partial, partial.open("wb") as opened:
+            np.savez(opened, **vars(self))
 
 
 def load(file: str, *names: str) -> tuple[np.ndarray, ...]:

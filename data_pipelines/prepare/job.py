@@ -29,7 +29,8 @@ from data_pipelines.readers import Errors
 from data_pipelines.sources import Source
 from data_pipelines.tokenizer import Tokenizer
 from xlnet_jax.errors import InputError
-from xlnet_jax.storage.files import demand_place, resumable_folder
+from xlnet_jax.storage.files import demand_place
+from xlnet_jax.storage.folders import resumable_folder
 
 # Keys of Manifest.made_from, and the words of the error for a corpus that differs in them.
 MADE_FROM = {

@@ -8,7 +8,6 @@ import errno
 import hashlib
 import json
 import os
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +19,7 @@ from etils import epath
 from data_pipelines.corpus import Record, Shard, SplitName, Start
 from data_pipelines.prepare.encoding import load
 from data_pipelines.prepare.holdout import Place, Rule
+from xlnet_jax.storage.files import complete_file, write_durably
 
 WRITER_OPTIONS = "group_size:1,zstd:1"  # one block a group, so that random access reads one block
 
@@ -69,9 +69,7 @@ class Written:
 
     def save(self, file: epath.Path) -> None:
         values = dataclasses.asdict(self) | {"counts": self.counts.tolist()}
-        partial = file.parent / f"{file.name}.partial"
-        partial.write_text(json.dumps(values))
-        partial.replace(file)
+        write_durably(file, json.dumps(values).encode())
 
     @classmethod
     def load(cls, file: epath.Path) -> Written:
@@ -90,11 +88,7 @@ def write(job: ShardJob) -> None:
     if report.exists() and Written.load(report).key == job.key:
         return
     counted = _Counted(np.zeros(job.vocab_size, np.int64))
-    with contextlib.ExitStack() as stack:
-        file = epath.Path(job.folder) / job.name
-        here = Path(f"{file}.partial")
-        if "://" in str(file):  # ArrayRecord writes to disks only: for the cloud, write a local file and copy it
-            here = Path(stack.enter_context(tempfile.TemporaryDirectory())) / file.name
+    with complete_file(epath.Path(job.folder) / job.name) as here:
         with _as_os_error(here):
             writer = ArrayRecordWriter(str(here), WRITER_OPTIONS)
             try:
@@ -104,11 +98,7 @@ def write(job: ShardJob) -> None:
                 writer.close()
         with here.open("rb") as opened:
             digest = hashlib.file_digest(opened, "sha256").hexdigest()
-        shard = Shard(file.name, job.blocks, here.stat().st_size, digest)
-        if "://" in str(file):
-            epath.Path(here).copy(file, overwrite=True)
-        else:
-            here.replace(file)
+        shard = Shard(job.name, job.blocks, here.stat().st_size, digest)
     Written(job.key, shard, counted.documents, counted.lines, counted.tokens, counted.pieces).save(report)
 
 

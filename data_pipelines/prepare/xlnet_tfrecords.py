@@ -25,7 +25,8 @@ from data_pipelines.prepare.runners import LocalRunner
 from data_pipelines.sources import Source, describe
 from data_pipelines.tokenizer import EOD, EOP, SEP, Tokenizer
 from xlnet_jax.errors import InputError
-from xlnet_jax.storage.files import demand_place, resumable_folder
+from xlnet_jax.storage.files import demand_place
+from xlnet_jax.storage.folders import resumable_folder
 from xlnet_jax.storage.quiet_tensorflow import tensorflow
 
 INFO = "corpus_info.json"

@@ -24,7 +24,7 @@ from data_pipelines.tokenizer.settings import Settings, TokenLevel, read_setting
 from data_pipelines.tokenizer.symbols import SPACE, SPECIAL_PIECES, UNK
 from data_pipelines.tokenizer.training import train_model
 from xlnet_jax.errors import InputError
-from xlnet_jax.storage.files import complete_folder
+from xlnet_jax.storage.folders import complete_folder
 
 MODEL_FILE, SETTINGS_FILE = "spiece.model", "tokenizer_settings.json"
 UNITS = {"word": re.compile(f"{SPACE}[^{SPACE}]*"), "character": re.compile(".", re.DOTALL)}
@@ -139,7 +139,7 @@ class Tokenizer:
 
     @property
     def _is_lowercase(self) -> bool:
-        """Whether encoded text has no capitals, as with BERT's uncased vocabulary."""
+        """True if encoded text has no capitals, as with BERT's uncased vocabulary."""
         is_uncased = self.foreign is not None and not any(map(str.isupper, "".join(self.pieces)))
         return self.settings.lower or is_uncased
 
@@ -221,7 +221,7 @@ class Tokenizer:
 
     @cached_property
     def _words_are_independent(self) -> bool:
-        """Whether each word is encoded alone: true unless the vocabulary has pieces that span spaces."""
+        """True if each word is encoded by itself: if no piece of the vocabulary spans a space."""
         if self.settings.token_level != "piece":
             return True
         words = [self._processor.encode(text, out_type=str) for text in ("a b", "a", "b")]
