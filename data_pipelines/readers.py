@@ -118,7 +118,7 @@ class JsonLinesFile:
         """Return the text field of an object. Raises InputError if it is missing or holds no text."""
         text = field_of(values, self.text_field, where, "the one with the text by `text_field`")
         if not isinstance(text, str | None):
-            raise InputError(f"{where}: its field {self.text_field!r} is no text, but {reprlib.repr(text)}")
+            raise InputError(f"{where}: its field {self.text_field!r} is not text but {reprlib.repr(text)}")
         return text
 
 
@@ -135,7 +135,7 @@ def _fields(line: str, where: str) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise InputError(f"{where} is not JSON ({error}); a document is one JSON object on one line") from None
     if not isinstance(values, dict):
-        raise InputError(f"{where} is no JSON object; a document is one JSON object on one line")
+        raise InputError(f"{where} is not a JSON object; a document is one JSON object on one line")
     return values
 
 
@@ -170,7 +170,7 @@ class ParquetFile:
             raise _gone(self.path) from None
         except (pa.ArrowException, OSError) as error:
             why = " ".join(str(error).split())
-            raise InputError(f"text {self.path}: a damaged Parquet file, or none ({why})") from None
+            raise InputError(f"text {self.path}: damaged, or not a Parquet file ({why})") from None
 
     def _text_as_bytes(self, schema: Any) -> Any:
         """Return the type that reads the text as bytes: a column of strings may hold bytes that are not UTF-8."""
@@ -180,7 +180,7 @@ class ParquetFile:
         kind = schema.field(self.text_field).type
         as_bytes = {pa.string(): pa.binary(), pa.large_string(): pa.large_binary()}.get(kind, kind)
         if as_bytes not in (pa.binary(), pa.large_binary()):
-            raise InputError(f"text {self.path}: its column {self.text_field!r} is no text, but {kind}")
+            raise InputError(f"text {self.path}: its column {self.text_field!r} is not text but {kind}")
         return as_bytes
 
     def _demand_column(self, schema: Any, name: str, name_it: str) -> None:
@@ -284,7 +284,7 @@ def _decode(lines: bytes, offset: int, path: str, errors: Errors) -> str:
         ) from None
     if "\0" in text:
         raise InputError(
-            f"text {path}: byte {offset + lines.index(0)} is zero, so this is no UTF-8 text but UTF-16 or binary; "
+            f"text {path}: byte {offset + lines.index(0)} is zero, so this is not UTF-8 text but UTF-16 or binary; "
             "convert the file, or name another"
         )
     return text
@@ -306,7 +306,7 @@ def numbered_lines(path: str) -> Iterator[tuple[int, str]]:
                 raise InputError(f"text {path}: line {number} is not UTF-8 ({byte}); convert the file") from None
             if "\0" in text:
                 raise InputError(
-                    f"text {path}: line {number} has a zero byte, so this is no UTF-8 text but UTF-16 or binary; "
+                    f"text {path}: line {number} has a zero byte, so this is not UTF-8 text but UTF-16 or binary; "
                     "convert the file, or name another"
                 )
             yield number, text
@@ -323,7 +323,7 @@ def parquet_rows(path: str) -> Iterator[dict[str, Any]]:
                 yield from batch.to_pylist()
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         why = " ".join(str(error).split())
-        raise InputError(f"text {path}: a damaged Parquet file, or none ({why})") from None
+        raise InputError(f"text {path}: damaged, or not a Parquet file ({why})") from None
 
 
 @contextlib.contextmanager

@@ -276,7 +276,7 @@ def _settings_in(file: epath.Path) -> Settings:
     try:
         content = json.loads(file.read_text())
     except ValueError as error:
-        raise InputError(f"tokenizer settings {file}: not readable ({error}); delete it for the original's") from None
+        raise InputError(f"tokenizer settings {file}: not readable ({error}); delete it for the defaults") from None
     return read_settings(content, str(file))
 
 

@@ -232,14 +232,14 @@ def test_a_corpus_made_from_something_else_is_refused_and_the_difference_named(r
     run(documents)
     other_tokenizer = Tokenizer.train((line for chapter in documents for line in chapter), 600, "english")
     for arguments, difference in (
-        ({"block_len": 32}, "its blocks have another length"),
-        ({"fraction": 0.5}, "its share of held-out text is another"),
-        ({"tokenizer": other_tokenizer}, "its tokenizer is another"),
-        ({"validation": documents[:2]}, "its validation text is another, and its share of held-out text is another"),
+        ({"block_len": 32}, "the length of its blocks differs"),
+        ({"fraction": 0.5}, "its share of held-out text differs"),
+        ({"tokenizer": other_tokenizer}, "its tokenizer differs"),
+        ({"validation": documents[:2]}, "its validation text differs, and its share of held-out text differs"),
     ):
         with pytest.raises(InputError, match=f"{difference}; give another `out` or `workdir`"):
             run(documents, **arguments)
-    with pytest.raises(InputError, match="its training text is another"):
+    with pytest.raises(InputError, match="its training text differs"):
         run(documents[:20])
 
 

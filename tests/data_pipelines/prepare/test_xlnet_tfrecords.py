@@ -127,7 +127,7 @@ def test_it_is_opened_where_it_is_there_and_refused_where_the_records_are_others
     assert prepare().manifest == prepare().manifest
     file = min((tmp_path / "records").glob("*.tfrecords"))
     file.write_bytes(file.read_bytes()[:-1])
-    with pytest.raises(InputError, match="its training text is another"):
+    with pytest.raises(InputError, match="its training text differs"):
         prepare()
 
 
