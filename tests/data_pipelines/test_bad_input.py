@@ -15,8 +15,8 @@ import pytest
 
 from data_pipelines import sources
 from data_pipelines.corpus import Corpus
+from data_pipelines.opening import zstd
 from data_pipelines.prepare.encoding import encode
-from data_pipelines.readers import zstd
 from data_pipelines.tokenizer import Tokenizer
 from xlnet_jax.settings import cli
 
@@ -49,7 +49,7 @@ def test_compressed_text_that_is_damaged_is_named(refused, run, place, text, end
     broken = bytearray(whole)
     broken[len(broken) // 2 : len(broken) // 2 + 8] = b"\xff" * 8
     for content, message in (
-        (whole[: len(whole) // 2], "it is cut short, the compressed data ends too soon; fetch it again"),
+        (whole[: len(whole) // 2], "is cut short: the compressed data ends too soon; fetch it again"),
         (text.encode(), "the compressed data is damaged"),
         (bytes(broken), "the compressed data is damaged"),
     ):

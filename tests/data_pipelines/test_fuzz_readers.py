@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 from data_pipelines import sources
 from data_pipelines.corpus import Start
+from data_pipelines.opening import zstd
 from data_pipelines.prepare.encoding import encode
 from data_pipelines.prepare.parts import Part, cut_parts, groups_of
-from data_pipelines.readers import zstd
 from data_pipelines.tokenizer import Tokenizer
 from xlnet_jax.errors import InputError
 
