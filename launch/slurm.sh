@@ -8,8 +8,8 @@ usage() {
 usage: launch/slurm.sh [--dry-run] [OPTION OF sbatch...] -- [SETTINGS OF xlnet_jax.train]
 
 The run takes whole nodes, with a process on each. Options of sbatch are passed on: --nodes=4 --gpus-per-node=8
---time=24:00:00. Near the time limit the run saves and is queued again; Slurm queues a preempted run again. Every node must
-see the workdir. PYTHON names the python to train with ($python).
+--time=24:00:00. Near the time limit the run saves and is queued again; Slurm queues a preempted run again. Every node
+must see the workdir. PYTHON names the python to train with ($python).
 EOF
 }
 
