@@ -59,11 +59,14 @@ class Windows:
     input_ids: np.ndarray  # int32 [B, L]
     segment_ids: np.ndarray  # int32 [B, L]
     is_next: np.ndarray  # bool [B], B is the continuation of A, and stands behind it
+    next_ids: np.ndarray  # int32 [B], the token of the block behind the text of the window; of text windows alone
 
 
 def cut_text(tokens: np.ndarray, begin: int, data: DataConfig, sep_id: int, cls_id: int) -> Windows:
-    """Reused part and the text behind it, with <sep> and <cls> at the end where data.window is sentences. tokens: int
-    [B, S], in the row's reading order; begin: where the reused part begins. is_next means nothing."""
+    """Return the reused part and the text behind it, with <sep> and <cls> at the end where data.window is sentences.
+
+    tokens: int [B, S], in the row's reading order; begin: where the reused part begins. is_next means nothing.
+    """
     batch = len(tokens)
     input_ids = np.empty((batch, data.seq_len), np.int32)
     segment_ids = np.zeros((batch, data.seq_len), np.int32)
@@ -72,7 +75,7 @@ def cut_text(tokens: np.ndarray, begin: int, data: DataConfig, sep_id: int, cls_
     if data.window == "sentences":
         input_ids[:, -2], input_ids[:, -1] = sep_id, cls_id
         segment_ids[:, -1] = CLS_SEGMENT
-    return Windows(input_ids, segment_ids, np.zeros(batch, bool))
+    return Windows(input_ids, segment_ids, np.zeros(batch, bool), tokens[:, begin + text].astype(np.int32))
 
 
 def cut_windows(
@@ -116,7 +119,7 @@ def cut_windows(
     reused = tokens[:, begin:a_begin]
     input_ids = np.concatenate([reused, new_part], axis=1).astype(np.int32)
     segment_ids = np.concatenate([np.zeros_like(reused, np.int32), segment], axis=1)
-    return Windows(input_ids, segment_ids, is_next)
+    return Windows(input_ids, segment_ids, is_next, np.zeros(batch, np.int32))
 
 
 Split = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]

@@ -9,8 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol
 
-Objective = Literal["plm", "mlm", "clm", "rtd"]
-
 
 def operational(default: Any) -> Any:
     """A dataclass field that may change when a run resumes."""
@@ -316,9 +314,8 @@ class Config:
     preset: str = "demo"
     """where the other settings start from: demo, small, base, large, large_v1, bert-base, roberta-base,
     albert-base, electra-small, transformer-xl-wt103, transformer-xl-wt103-large or vanilla"""
-    objective: Objective = "plm"
-    """what is learned: plm = permutations (XLNet), mlm = masked pieces (BERT), clm = the next piece (Transformer-XL),
-    rtd = which pieces a generator has replaced (ELECTRA); changes where the other settings start from"""
+    objective: str = "plm"
+    """what is learned, by the name of an objective (--help lists them); changes where the other settings start from"""
     corpus: tuple[str, ...] = operational(())
     """text to learn from: files, globs, folders, tfds:NAME, or one folder that data_pipelines.prepare made; none = the
     novels that come with the package"""

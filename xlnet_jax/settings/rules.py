@@ -11,7 +11,6 @@ from xlnet_jax.settings.config import (
     DistributedConfig,
     HeadConfig,
     ModelConfig,
-    Objective,
     OptimizerConfig,
     RunConfig,
 )
@@ -186,7 +185,7 @@ def _model(model: ModelConfig) -> Iterator[str]:
         yield f"model.d-model {model.d_model} must be even: half of a position's signal is sines, half cosines"
 
 
-def data_contradictions(data: DataConfig, objective: Objective) -> Iterator[str]:
+def data_contradictions(data: DataConfig) -> Iterator[str]:
     for name in (
         "batch_size", "seq_len", "perm_size", "span_max", "mask_alpha", "mask_beta", "windows_per_block",
     ):  # fmt: skip
@@ -195,18 +194,13 @@ def data_contradictions(data: DataConfig, objective: Objective) -> Iterator[str]
         yield f"data.validation-fraction {data.validation_fraction} must be in (0, 1)"
     if data.reuse_len < 0:
         yield f"data.reuse-len {data.reuse_len} must be at least 0 (0 = windows that share nothing)"
-    new, least = data.seq_len - data.reuse_len, _least_new(data)
+    new, least = data.seq_len - data.reuse_len, least_new(data)
     if new < least:
         specials = WINDOW_SPECIALS[data.window]
         text = {"pairs": f"A, B and {specials}", "sentences": f"text and {specials}", "text": "no"}[data.window]
         yield (
             f"data.seq-len {data.seq_len} is too short for data.reuse-len {data.reuse_len}: a window holds the reused "
             f"part, {text} special tokens, so seq-len must be at least reuse-len + {least}"
-        )
-    elif objective == "plm" and (data.reuse_len % data.perm_size or new % data.perm_size):
-        yield (
-            f"data.perm-size {data.perm_size} must divide both parts of the window: data.reuse-len {data.reuse_len} "
-            f"and data.seq-len - data.reuse-len = {new}"
         )
     if data.num_predict is not None:
         yield from _num_predict(data.num_predict, data)
@@ -224,15 +218,15 @@ def data_contradictions(data: DataConfig, objective: Objective) -> Iterator[str]
         yield from _weights(data.weights)
 
 
-def _least_new(data: DataConfig) -> int:
-    """Positions behind the reused part at the least."""
+def least_new(data: DataConfig) -> int:
+    """Return the fewest positions that a window can have behind its reused part."""
     return {"pairs": 2, "sentences": 1, "text": 0}[data.window] + WINDOW_SPECIALS[data.window]
 
 
 def _num_predict(num_predict: int, data: DataConfig) -> Iterator[str]:
     yield from positive("data.num-predict", num_predict)
     new = data.seq_len - data.reuse_len
-    if new < _least_new(data):
+    if new < least_new(data):
         return
     half, limit = -(-num_predict // 2), min(data.reuse_len, new)
     if data.reuse_len == 0:

@@ -1,7 +1,9 @@
 """The settings of a finetuning run, and where those of each task start from. Imports neither jax nor TensorFlow."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
+
+import tyro
 
 from xlnet_jax.settings.config import (
     CheckpointConfig,
@@ -169,6 +171,8 @@ class FinetuneConfig:
     """where TFDS datasets are prepared; None = TFDS's default"""
     profile: str | None = operational(None)
     """updates to trace, as 10:15 (from 10 up to 15), into WORKDIR/tensorboard; None = none"""
+    objective: Annotated[str, tyro.conf.Fixed, tyro.conf.Suppress] = operational("")
+    """objective that the weights of --init were pretrained by; set from them, and stored with each checkpoint"""
     model: ModelConfig = ModelConfig(mem_len=0)
     head: HeadConfig = HeadConfig("classification")
     columns: ColumnsConfig = ColumnsConfig()
