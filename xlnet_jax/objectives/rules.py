@@ -10,7 +10,6 @@ from xlnet_jax.settings.rules import (
     absolute_positions,
     data_contradictions,
     memory_contradictions,
-    positive,
     run_contradictions,
 )
 
@@ -26,8 +25,6 @@ def _contradictions(config: Config) -> Iterator[str]:
     yield from objective_contradictions(config)
     yield from data_contradictions(config.data)
     yield from memory_contradictions(config.model.mem_len, config.data)
-    for name, value in (("eval.every-steps", config.eval.every_steps), ("eval.max-windows", config.eval.max_windows)):
-        yield from positive(name, value)
 
 
 def objective_contradictions(config: Config) -> Iterator[str]:
