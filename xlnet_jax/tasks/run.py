@@ -121,6 +121,8 @@ def _prepare(config: FinetuneConfig, workdirs: Sequence[Workdir], console: Conso
     config, start = begin_from(config.init, config, own, DEFAULTS[config.task]().model)
     if not config.model.mem_len:  # a row of same_length sees as far as the memory is long
         config = replace(config, model=replace(config.model, same_length=False))
+    if source := start or own:
+        config = replace(config, objective=source.objective)
     validate_finetuning(replace(config, seed=0))  # --seeds has set it
     tokenizer = tokenizer_of(start, config) if start else Tokenizer.load(workdirs[0].tokenizer)
     if config.reinitialize:

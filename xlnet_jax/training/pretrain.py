@@ -17,8 +17,10 @@ from data_pipelines.corpus import Corpus
 from data_pipelines.tokenizer import MODEL_FILE, TOKENIZER_JSON, Tokenizer
 from xlnet_jax.checkpoints.pretrained import Pretrained
 from xlnet_jax.errors import InputError
-from xlnet_jax.objectives.build import PretrainingObjective, objective_of
+from xlnet_jax.objectives.base import Objective
+from xlnet_jax.objectives.build import objective_of
 from xlnet_jax.objectives.presets import PRESETS, with_objective
+from xlnet_jax.objectives.registry import objective_named
 from xlnet_jax.objectives.rules import unread, validate
 from xlnet_jax.settings.config import Config
 from xlnet_jax.settings.fields import differences, marked
@@ -132,7 +134,13 @@ def _train(run: _Run, hosts: Hosts, console: Console, began: float) -> int:
     rows = sharding.process_rows(mesh, config.data.batch_size)
 
     train = BatchSource(
-        corpus, "train", run.tokenizer.is_word_start, config.data, config.model.mem_len, config.seed, config.objective
+        corpus,
+        "train",
+        run.tokenizer.is_word_start,
+        config.data,
+        config.model.mem_len,
+        config.seed,
+        objective_named(config.objective).filling,
     )
     held_out = held_out_batches(corpus, run.tokenizer, config, rows)
     unigram_nats = unigram_line(corpus.unigram_counts, held_out, put)
@@ -173,7 +181,7 @@ def _train(run: _Run, hosts: Hosts, console: Console, began: float) -> int:
 def _first_state(
     config: Config,
     start_from: Pretrained | None,
-    objective: PretrainingObjective,
+    objective: Objective,
     tx: optax.GradientTransformation,
     plan: StatePlan,
     console: Console,
@@ -197,12 +205,12 @@ def _point_to(config: Config, workdir: Workdir, steps_per_block: int, batch: int
 
 def _close(config: Config, workdir: Workdir, step: int, unigram_nats: float, console: Console) -> None:
     records = list(read_records(workdir.metrics))
-    draw_curves(records, unigram_nats, workdir.curves, config.objective)
+    draw_curves(records, unigram_nats, workdir.curves, objective_named(config.objective))
     loss = [r["loss"] for r in records if r["split"] == "validation"][-1]
     text: Any = {name: getattr(config, name) for name in marked(Config, "text")}
     larger = {"demo": "small", "small": "base", "base": "large"}.get(config.preset, config.preset)
     bigger = with_objective(PRESETS[larger](), config.objective)
-    other = f"--objective {config.objective} " if config.objective != "plm" else ""
+    other = f"--objective {config.objective} " if config.objective != Config().objective else ""
     model = next(file for file in workdir.tokenizer.iterdir() if file.name in (MODEL_FILE, TOKENIZER_JSON))
     console.print(
         f"\nheld-out loss {loss:.3f} nats, {relative_to_unigram(loss, unigram_nats)}\n"
