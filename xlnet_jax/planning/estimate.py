@@ -108,15 +108,16 @@ def make_plan(config: Config, topology: Topology) -> Plan:
             parsed = hlo.parse(compiled.as_text())
             devices = len(topology.devices)
             traffic = Traffic(memory_bytes(parsed), tuple(collectives(parsed, devices)))
+    mesh = dict(abstract.program.mesh.shape)
     return Plan(
-        config, topology.name, topology.chip, topology.chips, len(topology.devices), dict(abstract.mesh.shape), state,
+        config, topology.name, topology.chip, topology.chips, len(topology.devices), mesh, state,
         temporaries, program, available, traffic, seconds,
     )  # fmt: skip
 
 
 def state_bytes(abstract: Abstract) -> dict[str, int]:
     """Bytes that a device holds of what a step is given, by kind."""
-    state = abstract.plan.abstract
+    state = abstract.program.plan.abstract
     kinds = {"parameters": state.params, "optimizer": state.opt_state, "memory of text": state.mems_ZBMD}
     kinds["batch"] = abstract.batch
     return {kind: bytes_on_device(tree) for kind, tree in kinds.items()}

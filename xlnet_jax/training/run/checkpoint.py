@@ -28,7 +28,7 @@ from xlnet_jax.settings.plain import from_dict, identity_difference, to_dict
 from xlnet_jax.storage.checksums import find_damage, write_checksums
 from xlnet_jax.storage.files import absolute, demand_space, full_disk_as_os_error, in_bucket, move_folder
 from xlnet_jax.training import sharding
-from xlnet_jax.training.state import Guard, TrainState
+from xlnet_jax.training.state import Guard, StatePlan, TrainState, empty_mems_ZBMD
 
 # Orbax reports every step of its work, and writes out what it raises as well.
 logging.getLogger("absl").setLevel(logging.CRITICAL)
@@ -174,9 +174,7 @@ class Checkpoints:
         self._saving = False
         self._drop_old_memory()
 
-    def restore(
-        self, abstract: TrainState, empty_mems: Callable[[], jax.Array], say: Callable[[str], None]
-    ) -> TrainState | None:
+    def restore(self, plan: StatePlan, say: Callable[[str], None]) -> TrainState | None:
         """The newest state that can be read, laid out as `abstract` says; None where there is none.
 
         A checkpoint that cannot be read is moved to broken-checkpoints/, said, and the one before is taken. InputError
@@ -189,7 +187,7 @@ class Checkpoints:
             if reason is None:
                 try:
                     self._demand_same_run(self.path(step))
-                    state = self._restore_step(step, abstract, empty_mems, say)
+                    state = self._restore_step(step, plan, say)
                     for newer, why in broken.items():
                         say(f"checkpoint {newer} cannot be read and was moved to {self._move_aside(newer)}: {why}")
                     return state
@@ -213,9 +211,8 @@ class Checkpoints:
         item = ocp.args.StandardRestore(abstract_params)
         return self._manager.restore(step, args=ocp.args.Composite(params=item))["params"]
 
-    def _restore_step(
-        self, step: int, abstract: TrainState, empty_mems: Callable[[], jax.Array], say: Callable[[str], None]
-    ) -> TrainState:
+    def _restore_step(self, step: int, plan: StatePlan, say: Callable[[str], None]) -> TrainState:
+        abstract = plan.abstract
         items: dict[str, Any] = {
             "params": ocp.args.StandardRestore(abstract.params),
             "optimizer": ocp.args.StandardRestore(abstract.opt_state),
@@ -227,7 +224,7 @@ class Checkpoints:
         if has_memory:
             items["mems"] = ocp.args.StandardRestore({"mems_ZBMD": abstract.mems_ZBMD})
         restored = self._manager.restore(step, args=ocp.args.Composite(**items))
-        mems_ZBMD = restored["mems"]["mems_ZBMD"] if has_memory else empty_mems()
+        mems_ZBMD = restored["mems"]["mems_ZBMD"] if has_memory else empty_mems_ZBMD(plan)
         everywhere = abstract.step.sharding
         step_array, mems_begin = sharding.from_host((np.array(step, np.int32),) * 2, (everywhere,) * 2)
         if has_guard:
