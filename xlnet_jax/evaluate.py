@@ -110,6 +110,7 @@ class Evaluate:
             demand_new_file(self.out, self.overwrite)
 
 
+@command.naming_flags
 def main(argv: Sequence[str]) -> int:
     """Evaluates as the command line says; returns the exit code."""
     options = cli.parse(Evaluate, argv, PROG, __doc__ or "")

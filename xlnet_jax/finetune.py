@@ -14,6 +14,7 @@ from xlnet_jax.tasks.rules import validate_finetuning
 from xlnet_jax.training.run import runtime
 
 
+@command.naming_flags
 def main(argv: Sequence[str]) -> int:
     """Finetunes as the command line says; returns the exit code."""
     start = cli.named_default(argv, "--task", DEFAULTS, "classification")

@@ -10,6 +10,7 @@ from xlnet_jax.settings.plain import flatten
 from xlnet_jax.training.run import runtime
 
 
+@command.naming_flags
 def main(argv: Sequence[str]) -> int:
     """Pretrains as the command line says; returns the exit code."""
     config = command_line.parse_config(argv, "python -m xlnet_jax.train", __doc__ or "")

@@ -67,6 +67,7 @@ class Place:
     run: Config | None
 
 
+@command.naming_flags
 def main(argv: Sequence[str]) -> int:
     """Prints the window, writes the picture; returns the exit code."""
     options = cli.parse(Inspect, argv, PROG, __doc__ or "")
