@@ -31,20 +31,20 @@ class PlanConfig(Config):
 def check(request: PlanConfig) -> None:
     """Raises InputError with the first thing that a plan cannot be made from."""
     if not request.topology:
-        raise InputError("--topology is missing: name a TPU slice, as v3:16x32, v5e-1 or v2-8")
+        raise InputError("`topology` is missing: name a TPU slice, as v3:16x32, v5e-1 or v2-8")
     if not 0 < request.utilization <= 1:
-        raise InputError(f"--utilization {request.utilization} must be in (0, 1]")
+        raise InputError(f"`utilization` {request.utilization} must be in (0, 1]")
     if request.search_minutes <= 0:
-        raise InputError(f"--search-minutes {request.search_minutes} must be positive")
+        raise InputError(f"`search_minutes` {request.search_minutes} must be positive")
     if request.search and len(request.topology) > 1:
-        raise InputError("--search wants one --topology")
+        raise InputError("`search` wants one `topology`")
     if request.batch_per_device is not None and (request.batch is not None or request.batch_per_device < 1):
         raise InputError(
-            f"--batch-per-device {request.batch_per_device} must be at least 1, and stands without --batch"
+            f"`batch_per_device` {request.batch_per_device} must be at least 1, and stands without `batch`"
         )
     for name in ("init", "tokenizer"):
         if getattr(request, name):
-            raise InputError(f"--{name}: a plan reads no files; give the sizes by --preset and --model settings")
+            raise InputError(f"`{name}`: a plan reads no files; give the sizes by `preset` and `model` settings")
 
 
 def run_config(request: PlanConfig, devices: int) -> Config:

@@ -114,6 +114,6 @@ def _parse(name: str) -> tuple[str, tuple[int, ...]]:
 def _unknown(name: str) -> str:
     listed = "; ".join(f"{generation}:{' '.join(g.shapes)}" for generation, g in GENERATIONS.items())
     return (
-        f"--topology {name}: there is no such slice. By chips along each axis, as v3:16x32, or as they are sold, "
+        f"`topology` {name}: there is no such slice. By chips along each axis, as v3:16x32, or as they are sold, "
         f"v3-1024: {listed}"
     )

@@ -35,7 +35,7 @@ def predict(config: FinetuneConfig, process: Process) -> int:
     Raises InputError where the checkpoint has no head for the task, or the workdir holds a training run.
     """
     workdir = Workdir(config.workdir or f"runs/{config.task}-predictions")
-    demand_no_run(workdir, "give predictions another --workdir")
+    demand_no_run(workdir, "give predictions another `workdir`")
     config, start = begin_from(config.init, config, None, DEFAULTS[config.task]().model)
     validate_finetuning(config)
     assert start is not None
@@ -108,7 +108,7 @@ def _demand_head(start: Pretrained, config: FinetuneConfig) -> HeadConfig:
     if start.head is None or start.head.task != wanted:
         has = "vocabulary scores" if start.head is None else f"a head for {start.head.task}"
         raise InputError(
-            f"--init {config.init} has {has}, and --task {config.task} needs a head for {wanted}: give --train to "
+            f"`init` {config.init} has {has}, and `task` {config.task} needs a head for {wanted}: give `train` to "
             "finetune it, or a checkpoint that was"
         )
     return start.head

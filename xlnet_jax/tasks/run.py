@@ -40,9 +40,9 @@ def finetune(config: FinetuneConfig, hosts: Hosts = ALONE) -> int:
         return predict(config, process)
     top, seeds = Workdir(config.workdir or f"runs/{config.task}"), config.seeds
     if len(seeds) > 1:
-        demand_no_run(top, "give several seeds a --workdir of their own")
+        demand_no_run(top, "give several seeds a `workdir` of their own")
     elif any(top.folder.glob(f"{seed_folder('*')}/config.json")):
-        raise InputError(f"workdir {top.folder} holds the runs of several seeds: give one seed a --workdir of its own")
+        raise InputError(f"workdir {top.folder} holds the runs of several seeds: give one seed a `workdir` of its own")
     workdirs = {s: top if len(seeds) == 1 else Workdir(top.folder / seed_folder(s)) for s in seeds}
     prepared, results = None, {}
     for number, (seed, workdir) in enumerate(workdirs.items(), 1):
@@ -125,7 +125,7 @@ def _demand_same_examples(sha256_of_hosts: Sequence[str]) -> None:
     first, *others = sha256_of_hosts
     if differing := [i for i, sha256 in enumerate(others, 1) if sha256 != first]:
         raise InputError(
-            f"--train has other examples at process {differing[0]} than at process 0: give all hosts the same files"
+            f"`train` has other examples at process {differing[0]} than at process 0: give all hosts the same files"
         )
 
 

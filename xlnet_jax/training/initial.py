@@ -46,7 +46,7 @@ def begin_from(init: str, config: R, there: R | None, defaults: ModelConfig) -> 
     Raises InputError where a setting of the network was changed to another value than the weights have.
     """
     if in_bucket(init):
-        raise InputError(f"init {init}: weights are read from a disk; copy them there first (gcloud storage cp -r)")
+        raise InputError(f"`init` {init}: weights are read from a disk; copy them there first (gcloud storage cp -r)")
     # Absolute: another spelling of the same path is no other run.
     config = _replaced(config, init=str(Path(init).expanduser().absolute()))
     if there and there.init == config.init:
@@ -63,7 +63,7 @@ def tokenizer_of(start: Pretrained, config: RunConfig) -> Tokenizer:
     if config.tokenizer is None:
         if start.tokenizer is None:
             raise InputError(
-                f"--init {config.init} came without a tokenizer: give --tokenizer the spiece.model that its weights "
+                f"`init` {config.init} came without a tokenizer: give `tokenizer` the spiece.model that its weights "
                 "were trained with"
             )
         return start.tokenizer
@@ -71,12 +71,12 @@ def tokenizer_of(start: Pretrained, config: RunConfig) -> Tokenizer:
     same = given.model == start.tokenizer.model if start.tokenizer else given.vocab_size == start.model.vocab_size
     if not same:
         raise InputError(
-            f"--tokenizer {config.tokenizer} does not belong to the weights of --init {config.init}: leave it out"
+            f"`tokenizer` {config.tokenizer} does not belong to the weights of `init` {config.init}: leave it out"
             if start.tokenizer
-            else f"--tokenizer {config.tokenizer} has {given.vocab_size:,} pieces, the weights of --init {config.init} "
+            else f"`tokenizer` {config.tokenizer} has {given.vocab_size:,} pieces, the weights of `init` {config.init} "
             f"{start.model.vocab_size:,}"
         )
-    check_given(given, start, f"--tokenizer {config.tokenizer} for --init {config.init}")
+    check_given(given, start, f"`tokenizer` {config.tokenizer} for `init` {config.init}")
     return start.tokenizer or given
 
 
@@ -91,8 +91,8 @@ def params_of(start: Pretrained, config: Config) -> tuple[dict[str, Any], list[s
     misfit = next((path for path in wanted if path in given and given[path].shape != wanted[path].shape), None)
     if misfit:
         raise InputError(
-            f"--init {config.init}: its {misfit} is {size(given[misfit].shape)}, and here it would be "
-            f"{size(wanted[misfit].shape)}: give the --rtd.generator-share that it was trained with"
+            f"`init` {config.init}: its {misfit} is {size(given[misfit].shape)}, and here it would be "
+            f"{size(wanted[misfit].shape)}: give the `rtd.generator_share` that it was trained with"
         )
     return nest({path: given[path] for path in wanted if path in given}), sorted(wanted.keys() - given.keys())
 
@@ -101,7 +101,7 @@ def _with_network_of(config: R, model: ModelConfig, defaults: ModelConfig) -> R:
     for name in FIXED_BY_WEIGHTS:
         asked, has = getattr(config.model, name), getattr(model, name)
         if asked not in (has, getattr(defaults, name)):
-            raise InputError(f"model.{name.replace('_', '-')} {asked}: the weights of --init {config.init} have {has}")
+            raise InputError(f"model.{name.replace('_', '-')} {asked}: the weights of `init` {config.init} have {has}")
     taken = {name: getattr(model, name) for name in FIXED_BY_WEIGHTS}
     return _replaced(config, model=dataclasses.replace(config.model, **taken))
 

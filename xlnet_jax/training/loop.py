@@ -160,7 +160,7 @@ class Loop:
         raise InputError(
             f"optimizer.max-skipped: the last {skipped} steps were skipped, up to step {step} with a loss of "
             f"{reading.numbers['loss']:.4g} and a gradient norm of {reading.numbers['gradient_norm']:.4g}. Lower "
-            f"optimizer.learning-rate or optimizer.clip-norm, in another --workdir, where --init brings a checkpoint "
+            f"optimizer.learning-rate or optimizer.clip-norm, in another `workdir`, where `init` brings a checkpoint "
             f"along; or look at its batch {self.run.locate(step - 1)}. "
             + (
                 "There is no good checkpoint yet"

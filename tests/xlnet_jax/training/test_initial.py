@@ -65,7 +65,7 @@ def test_what_contradicts_the_weights_is_refused(straight, text, tmp_path, refer
     with pytest.raises(InputError, match=r"--model\.num-layers comes with the weights of --init: leave it out"):
         run_from(straight, text, tmp_path / "a", "--model.num-layers", "2")
     network = dataclasses.replace(demo().model, mem_len=16, num_layers=5)
-    with pytest.raises(InputError, match=r"model\.num-layers 5: the weights of --init .* have 1"):
+    with pytest.raises(InputError, match=r"model\.num-layers 5: the weights of `init` .* have 1"):
         begin_from(str(straight), dataclasses.replace(demo(), model=network), None, demo().model)
     other = reference / "data" / "spiece.model"
     with pytest.raises(InputError, match=r"spiece\.model does not belong to the weights"):

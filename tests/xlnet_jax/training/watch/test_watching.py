@@ -96,7 +96,7 @@ def test_a_run_that_has_left_the_updates_behind_says_that_it_traces_nothing(tmp_
     with Tracer(range(2, 4), 4, tmp_path, tmp_path, said.append) as tracer:
         for done in range(4, 8):
             tracer.at(done, None)
-    assert said == ["profile: the updates up to 4 lie behind step 4, so nothing is traced"]
+    assert said == ["profile: the run is at step 4, past the last step to trace (4): nothing is traced"]
     assert not list(tmp_path.iterdir())
 
 
