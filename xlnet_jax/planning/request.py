@@ -1,4 +1,4 @@
-"""What the planner is asked: a run's settings, and where it would run. Imports no jax."""
+"""Settings of the planner: those of a run, and the topologies to plan for. Imports no jax."""
 
 import dataclasses
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from xlnet_jax.settings.config import Config, operational
 
 @dataclass(frozen=True)
 class PlanConfig(Config):
-    """A pretraining run, and the topologies to plan it for."""
+    """Settings of a pretraining run, and the topologies to plan it for."""
 
     topology: tuple[str, ...] = operational(())
     """TPU slices, as v3:16x32 (chips along each axis), v3-1024 or v5e-1; several = a line for each; with mesh.dcn-data
@@ -21,7 +21,7 @@ class PlanConfig(Config):
     """rows for each device along the batch, in place of the global batch: several topologies can be compared as they
     grow"""
     utilization: float = operational(0.4)
-    """share of the peak arithmetic at which the operations of the model are assumed to run"""
+    """share of the peak FLOPs per second at which the model is assumed to run"""
     search: bool = operational(False)
     """try remat policies, accumulation and meshes, and list those that fit by the time of a step"""
     search_minutes: float = operational(10.0)
@@ -29,7 +29,7 @@ class PlanConfig(Config):
 
 
 def check(request: PlanConfig) -> None:
-    """Raises InputError with the first thing that a plan cannot be made from."""
+    """Raise InputError with the first setting that no plan can be made from."""
     if not request.topology:
         raise InputError("`topology` is missing: name a TPU slice, as v3:16x32, v5e-1 or v2-8")
     if not 0 < request.utilization <= 1:
@@ -48,7 +48,7 @@ def check(request: PlanConfig) -> None:
 
 
 def run_config(request: PlanConfig, devices: int) -> Config:
-    """The settings of the run on this many devices. InputError where they contradict each other."""
+    """Return the settings of the run on this many devices. Raises InputError where they contradict each other."""
     if request.batch_per_device is not None:
         rows = request.batch_per_device * devices // request.mesh.tensor
     else:

@@ -18,6 +18,7 @@ from xlnet_jax.objectives.build import objective_of
 from xlnet_jax.objectives.presets import PRESETS, with_objective
 from xlnet_jax.objectives.rules import validate
 from xlnet_jax.settings.config import Config
+from xlnet_jax.settings.fields import marked
 from xlnet_jax.settings.plain import from_dict, to_dict
 from xlnet_jax.training import sharding
 from xlnet_jax.training.heldout.heldout import HeldOutLoss, held_out_batches, relative_to_unigram
@@ -37,8 +38,6 @@ from xlnet_jax.training.training_run import Numbers, TrainingRun
 from xlnet_jax.training.watch.curves import draw_curves
 from xlnet_jax.training.watch.metrics import read_records
 from xlnet_jax.training.watch.speed import speed
-
-_TEXT_SETTINGS = ("corpus", "validation", "corpus_errors", "text_field", "tfds_data_dir")
 
 
 def pretrain(config: Config, hosts: Hosts = ALONE) -> int:
@@ -179,7 +178,7 @@ def _report(run: Pretraining, step: int, console: Console) -> None:
     records = list(read_records(workdir.metrics))
     draw_curves(records, unigram_nats, workdir.curves, config.objective)
     loss = [r["loss"] for r in records if r["split"] == "validation"][-1]
-    text: Any = {name: getattr(config, name) for name in _TEXT_SETTINGS}
+    text: Any = {name: getattr(config, name) for name in marked(Config, "text")}
     larger = {"demo": "small", "small": "base", "base": "large"}.get(config.preset, config.preset)
     bigger = with_objective(PRESETS[larger](), config.objective)
     other = "" if config.objective == PRESETS["demo"]().objective else f"--objective {config.objective} "

@@ -4,8 +4,8 @@ import shlex
 
 from xlnet_jax.objectives.presets import PRESETS, with_objective
 from xlnet_jax.objectives.rules import unread
-from xlnet_jax.settings.config import FIXED_BY_WEIGHTS, Config
-from xlnet_jax.settings.plain import flatten
+from xlnet_jax.settings.config import Config
+from xlnet_jax.settings.fields import differences
 
 
 def defaults_of(config: Config) -> Config:
@@ -19,15 +19,14 @@ def command_of(config: Config) -> str:
     Settings that change nothing beside the others are left out, because `train` refuses them.
     """
     left_out = {name for name, _ in unread(config)}
-    if config.tokenizer:
-        left_out.add("model.vocab-size")  # a given tokenizer brings its vocabulary along
-    if config.init:
-        left_out |= {f"model.{name.replace('_', '-')}" for name in FIXED_BY_WEIGHTS}
     words = ["python", "-m", "xlnet_jax.train", "--preset", config.preset]
     if config.objective != PRESETS[config.preset]().objective:
         words += ["--objective", config.objective]
-    for (name, value, _), (_, default, _) in zip(flatten(config), flatten(defaults_of(config)), strict=True):
-        if value == default or name in left_out:
+    for setting, _ in differences(config, defaults_of(config)):
+        name, value = setting.name, setting.value
+        # Weights bring their network along, and a tokenizer its vocabulary.
+        brought = (config.init and setting.has("weights")) or (name == "model.vocab-size" and config.tokenizer)
+        if name in left_out or brought:
             continue
         if isinstance(value, bool):
             group, dot, last = name.rpartition(".")

@@ -132,18 +132,16 @@ class _Team(Hosts):
     def leave_in_error(self, error: BaseException) -> None:
         """Tell the others, and let this process end without waiting for them."""
         if not isinstance(error, InputError | OSError | KeyboardInterrupt):
-            time.sleep(
-                _SECONDS_TO_LEAVE / 2
-            )  # collectives may fail before the broken connection tells which host is lost
+            # Collectives may fail before the broken connection tells which host is lost.
+            time.sleep(_SECONDS_TO_LEAVE / 2)
         code = exit_code(error)
         with contextlib.suppress(OSError):
             self._send({"kind": "failed", "why": str(error) or type(error).__name__, "code": code})
         self._leaving = True
         # jax registered an exit handler that waits for the others. This one was registered later, so it runs first.
         atexit.register(self._end, code)
-        watchdog = threading.Timer(
-            3 * _SECONDS_TO_LEAVE, self._end, [code]
-        )  # threads that save must not keep the process alive
+        # Threads that save must not keep the process alive.
+        watchdog = threading.Timer(3 * _SECONDS_TO_LEAVE, self._end, [code])
         watchdog.daemon = True
         watchdog.start()
 
@@ -211,9 +209,7 @@ class _Hub:
     async def _talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         _notice_dead_peers(writer.get_extra_info("socket"), self._place.heartbeat_timeout_seconds)
         process = None
-        with contextlib.suppress(
-            OSError, ValueError, KeyError, TypeError
-        ):  # ignore connections that are not processes, such as port scanners
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):  # a port scanner may connect
             hello = json.loads(await reader.readline())
             process = hello["process_id"]
             self._arrive(hello, writer)
