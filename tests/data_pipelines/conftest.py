@@ -7,6 +7,7 @@ import pytest
 
 from data_pipelines import sources, windows
 from data_pipelines.batches import BatchSource
+from data_pipelines.objectives import plm
 from data_pipelines.prepare import __main__, prepare
 from data_pipelines.tokenizer import Tokenizer
 from xlnet_jax.api import command
@@ -31,7 +32,7 @@ def source(tmp_path_factory):
         text.write_text("".join(itertools.islice(novels, 600)))
     tokenizer = Tokenizer.train(sources.read_lines(sources.find([str(text)]), "strict"), 600, "english")
     corpus = prepared([text], tokenizer, DATA, folder / "blocks")
-    return BatchSource(corpus, "train", tokenizer.is_word_start, DATA, MEM_LEN, seed=5)
+    return BatchSource(corpus, "train", tokenizer.is_word_start, DATA, MEM_LEN, 5, plm.FILLING)
 
 
 @pytest.fixture(scope="package")

@@ -13,6 +13,7 @@ from data_pipelines.permutation import to_dense
 from data_pipelines.tokenizer import CLS, SEP
 from tests.data_pipelines.conftest import DATA, MEM_LEN
 from xlnet_jax.errors import InputError
+from xlnet_jax.objectives.registry import objective_named
 from xlnet_jax.settings.config import Config
 from xlnet_jax.training import sharding
 
@@ -40,7 +41,9 @@ every_form = pytest.mark.parametrize("form", FORMS.values(), ids=FORMS.keys())
 def formed(source, objective="plm", corpus=None, **changes):
     """The same source with other settings, or of another corpus."""
     data = dataclasses.replace(source.data, **changes)
-    return dataclasses.replace(source, objective=objective, corpus=corpus or source.corpus, data=data)
+    return dataclasses.replace(
+        source, filling=objective_named(objective).filling, corpus=corpus or source.corpus, data=data
+    )
 
 
 def text_of(batch, objective):
@@ -138,7 +141,9 @@ def test_within_a_visit_each_row_reads_on_where_it_stood(source, form, advance, 
     for index in range(source.steps_per_block):
         batch = source.batch_at(2 * source.steps_per_block + index)
         begin = index * advance
-        np.testing.assert_array_equal(text_of(batch, source.objective)[:, :text], visit.tokens[:, begin : begin + text])
+        np.testing.assert_array_equal(
+            text_of(batch, source.filling.objective)[:, :text], visit.tokens[:, begin : begin + text]
+        )
         assert (batch["mem_filled"] == min(MEM_LEN, index * source.data.reuse_len)).all()
 
 

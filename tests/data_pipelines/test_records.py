@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from data_pipelines.batches import BatchSource
+from data_pipelines.objectives import plm
 from data_pipelines.tokenizer import CLS, SEP, Tokenizer
 from tests.data_pipelines.conftest import prepared
 from tests.data_pipelines.test_spans import FALSE_ALARM, same_distribution
@@ -70,7 +71,7 @@ def our_readings(reference, run, data, folder):
     texts = [reference / "data" / name for name in CORPORA[flags["input_glob"]][0]]
     tokenizer = Tokenizer.load(reference / "data" / "spiece.model")
     corpus = prepared(texts, tokenizer, data, folder / "blocks")
-    source = BatchSource(corpus, "train", tokenizer.is_word_start, data, 0, seed=1)
+    source = BatchSource(corpus, "train", tokenizer.is_word_start, data, 0, 1, plm.FILLING)
     readings, backwards = [], []
     steps = source.steps_per_block
     for visit in range(WINDOWS // (steps * data.batch_size)):

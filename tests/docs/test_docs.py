@@ -40,7 +40,7 @@ def demo_run(tmp_path, monkeypatch):
     config = ModelConfig(vocab_size=300, num_layers=2, d_model=16, num_heads=2, d_head=8, d_ff=32)
     causal = replace(config, attn_type="uni", num_segments=0)
     for name, model in {"austen-demo": config, "austen-clm": causal}.items():
-        xlnet_jax.save(Pretrained(model, random_params(model, None), None, tokenizer), tmp_path / "runs" / name)
+        xlnet_jax.save(Pretrained(model, random_params(model, None), "plm", None, tokenizer), tmp_path / "runs" / name)
     monkeypatch.chdir(tmp_path)
 
 

@@ -10,7 +10,9 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
+from data_pipelines.objectives.fields import batch_spec, shape_of
 from xlnet_jax.objectives.build import objective_of
+from xlnet_jax.objectives.registry import objective_named
 from xlnet_jax.settings.config import Config
 from xlnet_jax.training import sharding
 from xlnet_jax.training.program import Program
@@ -53,31 +55,14 @@ def compile_step(abstract: Abstract) -> tuple[Any, float]:
 
 
 def abstract_batch(config: Config, mesh: Mesh) -> dict[str, jax.ShapeDtypeStruct]:
-    """Return shapes, types and shardings of a batch (xlnet_jax/dims.py)."""
+    """Return the shapes, types and shardings of a batch."""
     data = config.data
-    rows, length, slots = data.batch_size, data.seq_len, data.num_slots
-    arrays: dict[str, tuple[tuple[int, ...], Any]] = {
-        "input_ids": ((rows, length), jnp.int32),
-        "target_ids": ((rows, slots), jnp.int32),
-        "target_weights": ((rows, slots), jnp.float32),
-        "is_reversed": ((rows,), jnp.bool),
-        "mem_filled": ((rows,), jnp.int32),
-    }
-    if data.emit == "compact":
-        arrays |= {"perm_rank": ((rows, length), jnp.int32), "target_positions": ((rows, slots), jnp.int32)}
-    else:
-        arrays |= {
-            "perm_mask": ((rows, length, length), jnp.bool),
-            "target_mapping": ((rows, slots, length), jnp.float32),
-        }
-    if config.objective != "clm":
-        arrays["segment_ids"] = ((rows, length), jnp.int32)
-    if data.pair_loss != "none":
-        arrays["is_next"] = ((rows,), jnp.bool)
-    if config.objective == "rtd":
-        arrays["noise_seed"] = ((rows,), jnp.int32)
+    spec = batch_spec(objective_named(config.objective).filling.fields, data)
     over_batch = sharding.over_batch(mesh)
-    return {name: jax.ShapeDtypeStruct(shape, kind, sharding=over_batch) for name, (shape, kind) in arrays.items()}
+    return {
+        name: jax.ShapeDtypeStruct(shape_of(field, data.batch_size, data), jnp.dtype(field.dtype), sharding=over_batch)
+        for name, field in spec.items()
+    }
 
 
 _OUT_OF_MEMORY = re.compile(

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from xlnet_jax.costs.chips import GIB, Chip
-from xlnet_jax.costs.flops import recomputed_operations, step_operations
+from xlnet_jax.objectives.flops import recomputed_flops, step_flops
 from xlnet_jax.planning import hlo
 from xlnet_jax.planning.compiler import Abstract, DoesNotFit, abstract_step, compile_step
 from xlnet_jax.planning.topologies import Topology
@@ -59,12 +59,12 @@ class Plan:
     @property
     def operations(self) -> int:
         """Of one update, as the model demands."""
-        return step_operations(self.config)
+        return step_flops(self.config)
 
     @property
     def recomputed(self) -> int:
         """Operations that remat adds."""
-        return recomputed_operations(self.config)
+        return recomputed_flops(self.config)
 
     @property
     def at_least(self) -> dict[str, float]:

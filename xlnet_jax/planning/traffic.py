@@ -27,7 +27,7 @@ class Collective(NamedTuple):
 
 
 def collectives(program: Program, devices: int) -> list[Collective]:
-    """Return the collectives of one step, in program order. devices: size of the mesh, for collectives without groups."""
+    """Return the collectives of one step, in program order. devices: those of the mesh, for any without groups."""
     found = []
     for _, instruction, times in program.runs():
         for kind, inside in _exchanges(program, instruction):

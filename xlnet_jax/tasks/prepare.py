@@ -72,6 +72,8 @@ def prepare(config: FinetuneConfig, workdirs: Sequence[Workdir], console: Consol
     config, start = begin_from(config.init, config, own, DEFAULTS[config.task]().model)
     if not config.model.mem_len:  # with same_length a row sees only as far back as the memory is long
         config = replace(config, model=replace(config.model, same_length=False))
+    if source := start or own:
+        config = replace(config, objective=source.objective)
     validate_finetuning(replace(config, seed=0))  # a seed of its own is refused beside seeds, which set it here
     tokenizer = tokenizer_of(start, config) if start else Tokenizer.load(workdirs[0].tokenizer)
     if config.reinitialize:

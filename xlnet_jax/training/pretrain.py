@@ -16,6 +16,7 @@ from xlnet_jax.checkpoints.pretrained import Pretrained
 from xlnet_jax.errors import InputError
 from xlnet_jax.objectives.build import objective_of
 from xlnet_jax.objectives.presets import PRESETS, with_objective
+from xlnet_jax.objectives.registry import objective_named
 from xlnet_jax.objectives.rules import validate
 from xlnet_jax.settings.config import Config
 from xlnet_jax.settings.fields import marked
@@ -156,7 +157,13 @@ def _build(prepared: _Prepared, console: Console) -> Pretraining:
     weights = InitialWeights.of(config.init, *params_of(prepared.start, config)) if prepared.start else None
     # ---- batches ----------------------------------------------------------------------------------------------------
     batches = BatchSource(
-        corpus, "train", tokenizer.is_word_start, config.data, config.model.mem_len, config.seed, config.objective
+        corpus,
+        "train",
+        tokenizer.is_word_start,
+        config.data,
+        config.model.mem_len,
+        config.seed,
+        objective_named(config.objective).filling,
     )
     held_out = held_out_batches(corpus, tokenizer, config, program.rows)
     unigram_nats = unigram_line(corpus.unigram_counts, held_out, program.put)
@@ -176,12 +183,12 @@ def _report(run: Pretraining, step: int, console: Console) -> None:
     """Draw the curves, print where everything is, and propose what to run next."""
     config, workdir, unigram_nats = run.config, run.workdir, run.evaluation.unigram_nats
     records = list(read_records(workdir.metrics))
-    draw_curves(records, unigram_nats, workdir.curves, config.objective)
+    draw_curves(records, unigram_nats, workdir.curves, objective_named(config.objective))
     loss = [r["loss"] for r in records if r["split"] == "validation"][-1]
     text: Any = {name: getattr(config, name) for name in marked(Config, "text")}
     larger = {"demo": "small", "small": "base", "base": "large"}.get(config.preset, config.preset)
     bigger = with_objective(PRESETS[larger](), config.objective)
-    other = "" if config.objective == PRESETS["demo"]().objective else f"--objective {config.objective} "
+    other = "" if config.objective == Config().objective else f"--objective {config.objective} "
     model = next(file for file in workdir.tokenizer.iterdir() if file.name in (MODEL_FILE, TOKENIZER_JSON))
     console.print(
         f"\nheld-out loss {loss:.3f} nats, {relative_to_unigram(loss, unigram_nats)}\n"

@@ -5,6 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
+from data_pipelines.objectives import mlm, plm
 from data_pipelines.stateless import Purpose
 from data_pipelines.tokenizer import CLS, EOD, MASK, SEP, SPECIAL_PIECES, UNK
 
@@ -17,7 +18,7 @@ def masked(source, request):
     lengths = {"reuse_len": 0, "num_predict": 10} if request.param == "without memory" else {"num_predict": 9}
     data = dataclasses.replace(source.data, batch_size=48, targets="pieces", bidirectional=False, **lengths)
     mem_len = 0 if request.param == "without memory" else source.mem_len
-    return dataclasses.replace(source, objective="mlm", data=data, mem_len=mem_len)
+    return dataclasses.replace(source, filling=mlm.FILLING, data=data, mem_len=mem_len)
 
 
 def with_data(source, **changes):
@@ -83,7 +84,7 @@ def test_only_text_is_a_target_and_only_targets_are_altered(masked, targets, win
     source = with_data(masked, targets=targets, window=window)
     special = 0
     for step in range(12):
-        batch, plain = source.batch_at(step), dataclasses.replace(source, objective="plm").batch_at(step)
+        batch, plain = source.batch_at(step), dataclasses.replace(source, filling=plm.FILLING).batch_at(step)
         text, real = plain["input_ids"], batch["target_weights"] > 0
         is_target = np.zeros(text.shape, bool)
         is_target[np.nonzero(real)[0], batch["target_positions"][real]] = True
