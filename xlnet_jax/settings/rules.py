@@ -58,7 +58,7 @@ def run_contradictions(config: RunConfig) -> Iterator[str]:
     yield from _profile(config)
 
 
-def traced_updates(profile: str | None) -> range:
+def traced_steps(profile: str | None) -> range:
     """Return the steps that `profile` names: range(10, 15) for 10:15. Raises ValueError where it is no such range."""
     if profile is None:
         return range(0)
@@ -68,7 +68,7 @@ def traced_updates(profile: str | None) -> range:
 
 def _profile(config: RunConfig) -> Iterator[str]:
     try:
-        traced = traced_updates(config.profile)
+        traced = traced_steps(config.profile)
     except ValueError:
         yield f"profile {config.profile} is not a range of steps: give the first and the end, as 10:15"
         return
@@ -124,7 +124,7 @@ def _num_predict(num_predict: int, data: DataConfig) -> Iterator[str]:
         if num_predict > (text := new - WINDOW_SPECIALS[data.window]):
             yield f"data.num-predict {num_predict} is more than the {text} tokens of text in a window"
     elif not limit:
-        yield f"data.num-predict {num_predict}: the whole window is reused, so that half of the targets have no part; give None"
+        yield f"data.num-predict {num_predict}: the whole window is reused, and half of them have no part; give None"
     elif half > limit:
         yield (
             f"data.num-predict {num_predict} is more than the window can hold: {half} targets fall into each "
