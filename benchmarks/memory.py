@@ -1,4 +1,4 @@
-"""Read a text with memory and by a sliding window, for growing attention lengths: python benchmarks/memory.py CHECKPOINT
+"""Read a text with memory and by a sliding window of growing length: python benchmarks/memory.py CHECKPOINT
 
 Both sides have the weights of one causal checkpoint, in float32, and predict every piece of one text with the same
 attention length: memory in segments, each piece read once; the window by a pass of its own for every piece, compiled
