@@ -96,10 +96,10 @@ def plan_of(config=None, *, memory=450 * 10**9, fits=True):
 def test_a_step_takes_as_long_as_the_slowest_of_its_bounds():
     plan = plan_of()
     assert plan.at_least["memory"] == pytest.approx(1.0)  # 450 GB at a half of 900 GB/s: two devices share a chip
-    assert plan.at_least["arithmetic"] == pytest.approx((plan.operations + plan.recomputed) / (512 * 123e12))
+    assert plan.at_least["arithmetic"] == pytest.approx((plan.flops + plan.recomputed) / (512 * 123e12))
     assert plan.at_least["links"] == pytest.approx(2e9 * 1023 / 1024 / 328e9)  # what stays in a chip takes no link
     assert plan.step_seconds(0.4) == pytest.approx(1.0)
-    assert plan.step_seconds(0.1) == pytest.approx(plan.operations / (512 * 123e12) / 0.1)
+    assert plan.step_seconds(0.1) == pytest.approx(plan.flops / (512 * 123e12) / 0.1)
 
 
 def test_every_candidate_divides_the_batch_and_what_fits_most_easily_comes_first():
