@@ -1,4 +1,4 @@
-"""Plans: what they say of memory is what devices hold, and the compiler has the last word."""
+"""Plans: their memory is the memory that devices use, and the compiler decides what fits."""
 
 import dataclasses
 import importlib.util
@@ -85,7 +85,7 @@ def test_another_error_of_the_compiler_stays_one():
 
 
 def plan_of(config=None, *, memory=450 * 10**9, fits=True):
-    """On the paper's chips."""
+    """Return a plan on the paper's chips."""
     chip = next(chip for chip in CHIPS if chip.name == "v3")
     traffic = Traffic(memory, (Collective("all-reduce", 1, 10**9, 1024), Collective("all-reduce", 1, 10**9, 2)))
     state, mesh = {"parameters": 2**30}, {"data": 1024, "fsdp": 1, "tensor": 1}
