@@ -1,4 +1,4 @@
-"""A window is shown as it is: its text, its order, and the masks that the model computes from it."""
+"""The inspect command shows the text and order of a window, and the masks that the model computes from it."""
 
 import dataclasses
 import itertools
@@ -65,7 +65,7 @@ def tokenizer(folder):
 
 @pytest.fixture
 def show(tmp_path, capsys):
-    """Runs the command and returns what it printed."""
+    """Run the command and return its output."""
 
     def run(*words):
         assert inspect.main([*map(str, words), "--out", str(tmp_path / "window.png")]) == 0

@@ -101,7 +101,7 @@ def test_a_run_whose_schedule_ends_with_it_says_how_steps_could_change(straight,
 def test_another_text_is_refused(straight, tmp_path):
     other = tmp_path / "other.txt"
     other.write_text("Other words.\n" * 2000)
-    with pytest.raises(InputError, match=r"corpus .*: its training text is another; give another --out or --workdir"):
+    with pytest.raises(InputError, match=r"corpus .*: its training text differs; give another --out or --workdir"):
         train.main(arguments(other, straight))
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import jax
 from jax.experimental.compilation_cache import compilation_cache
 
-from data_pipelines.readers import zstd
+from data_pipelines.opening import zstd
 from xlnet_jax.storage.files import in_bucket
 
 PLATFORMS = ("tpu", "gpu")
