@@ -68,7 +68,7 @@ def lock_descriptor(descriptor: int) -> bool:
 
 class _Object:
     """Lock of a bucket, which has none of its own: the holder rewrites an object every few seconds, and a second
-    process waits to see whether it changes."""
+    process waits to see whether the object changes."""
 
     def __init__(self, folder: epath.Path):
         self._folder, self._path = folder, folder / NAME
