@@ -7,7 +7,7 @@ from dataclasses import replace
 from xlnet_jax.api import command
 from xlnet_jax.settings import cli
 from xlnet_jax.settings.config import DistributedConfig
-from xlnet_jax.settings.plain import flatten
+from xlnet_jax.settings.fields import flatten
 from xlnet_jax.tasks.config import FinetuneConfig
 from xlnet_jax.tasks.defaults import DEFAULTS
 from xlnet_jax.tasks.rules import validate_finetuning

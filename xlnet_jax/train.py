@@ -6,7 +6,7 @@ from dataclasses import replace
 from xlnet_jax.api import command
 from xlnet_jax.objectives import command_line
 from xlnet_jax.settings.config import DistributedConfig
-from xlnet_jax.settings.plain import flatten
+from xlnet_jax.settings.fields import flatten
 from xlnet_jax.training.run import runtime
 
 
