@@ -35,6 +35,7 @@ def ours(given: argparse.Namespace) -> dict[str, Measure]:
     """The pipeline as the train command runs it, in the paper's setting."""
     from data_pipelines.batches import BatchSource
     from data_pipelines.corpus import Corpus
+    from data_pipelines.objectives import plm
     from data_pipelines.tokenizer import Tokenizer
     from xlnet_jax.settings.config import DataConfig
 
@@ -42,7 +43,7 @@ def ours(given: argparse.Namespace) -> dict[str, Measure]:
 
     def source(**data: object) -> BatchSource:
         settings = DataConfig(**data)  # type: ignore[arg-type]
-        return BatchSource(Corpus(given.corpus), "train", tokenizer.is_word_start, settings, mem_len=384, seed=0)
+        return BatchSource(Corpus(given.corpus), "train", tokenizer.is_word_start, settings, 384, 0, plm.FILLING)
 
     compact = source(batch_size=given.batch_size)
     dense = source(batch_size=given.dense_batch_size, emit="dense")
@@ -66,14 +67,15 @@ def objectives(given: argparse.Namespace) -> dict[str, Measure]:
     from data_pipelines.corpus import Corpus
     from data_pipelines.tokenizer import Tokenizer
     from xlnet_jax.objectives.presets import with_objective
-    from xlnet_jax.settings.config import Config, DataConfig, Objective
+    from xlnet_jax.objectives.registry import objective_named
+    from xlnet_jax.settings.config import Config, DataConfig
 
     is_word_start = Tokenizer.load(given.corpus / "tokenizer").is_word_start
 
-    def measure(objective: Objective) -> Measure:
+    def measure(objective: str) -> Measure:
         config = with_objective(Config(data=DataConfig(batch_size=given.batch_size)), objective)
-        mem_len = config.model.mem_len
-        source = BatchSource(Corpus(given.corpus), "train", is_word_start, config.data, mem_len, 0, objective)
+        mem_len, filling = config.model.mem_len, objective_named(objective).filling
+        source = BatchSource(Corpus(given.corpus), "train", is_word_start, config.data, mem_len, 0, filling)
         return lambda: rate(source.iterate(0, 10**9), given.batch_size, given.seconds)
 
     return {objective: measure(objective) for objective in given.objective}

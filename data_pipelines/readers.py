@@ -1,103 +1,54 @@
-"""Files of text, each read from its beginning to its end in flat memory.
+"""Read files of text from beginning to end, in memory that does not grow with the file.
 
-All readers yield the same: chunks of whole lines, UTF-8 decoded, with documents divided by blank lines; the end of a
-file ends a document. In a text file a line is a sentence or a paragraph; in JSON and Parquet an object or a row is a
-document, and its text has the lines.
+Every reader yields chunks of whole lines, decoded from UTF-8, with blank lines between documents; the end of a file
+ends a document. In a text file a line is a sentence or a paragraph. In JSON and Parquet an object or a row is a
+document, and its text has lines.
 """
 
 from __future__ import annotations
 
-import bz2
 import codecs
-import contextlib
-import gzip
 import itertools
 import json
-import lzma
 import re
 import reprlib
-import sys
-import tempfile
-import zlib
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
-from typing import IO, Any, Literal
+from typing import Any, Literal
 
-from etils import epath
-
+from data_pipelines.opening import gone, on_disk, opened
 from xlnet_jax.errors import InputError
-
-if sys.version_info >= (3, 14):
-    from compression import zstd
-else:
-    from backports import zstd
 
 CHUNK_BYTES = 2**20
 MAX_LINE_BYTES = 2**24
-COMPRESSED_BYTES = 2**16
-PARQUET_ROWS = 16  # at once, as each may hold megabytes
-ROWS = 256  # of tables of examples
-SHOWN_NAMES = 8  # of fields or columns, in a message
-DAMAGED = (gzip.BadGzipFile, zlib.error, lzma.LZMAError, zstd.ZstdError)
+PARQUET_ROWS = 16  # documents read at once, as each may hold megabytes
+ROWS = 256  # examples read at once
+SHOWN_NAMES = 8  # fields or columns that a message lists
 
 Errors = Literal["strict", "replace"]
 
 
-class _Streams:
-    """Compressed streams behind each other, with zeros between them at most. lzma.open and bz2.open pass over all that
-    is behind a stream whose header is damaged."""
-
-    def __init__(self, raw: IO[bytes], new: Callable[[], Any]):
-        self._raw, self._new = raw, new
-        self._stream = new()
-
-    def read(self, size: int) -> bytes:
-        """At most `size` bytes, none at the end. EOFError where a stream is cut short."""
-        data = b""
-        while not data:
-            given = b""
-            if self._stream.eof:
-                given = self._stream.unused_data.lstrip(b"\0")
-                while not given:
-                    if not (more := self._raw.read(COMPRESSED_BYTES)):
-                        return b""
-                    given = more.lstrip(b"\0")
-                self._stream = self._new()
-            elif self._stream.needs_input and not (given := self._raw.read(COMPRESSED_BYTES)):
-                raise EOFError
-            data = self._stream.decompress(given, size)
-        return data
-
-
-OPENERS: dict[str, Callable[[Any], Any]] = {
-    ".gz": gzip.open,
-    ".zst": zstd.open,
-    ".xz": lambda raw: contextlib.nullcontext(_Streams(raw, lzma.LZMADecompressor)),
-    ".bz2": lambda raw: contextlib.nullcontext(_Streams(raw, bz2.BZ2Decompressor)),
-}
-
-
 @dataclass(frozen=True)
 class TextFile:
-    """A sentence or a paragraph a line; a blank line ends a document."""
+    """A text file with a sentence or a paragraph a line; a blank line ends a document."""
 
     path: str
 
     def chunks(self, errors: Errors) -> Iterator[str]:
-        """Raises InputError, with file and offset, on bytes that are not text."""
+        """Yield chunks of lines. Raises InputError, with file and offset, on bytes that are not text."""
         for lines, offset in _blocks_of_lines(self.path):
             yield _decode(lines, offset, self.path, errors).replace("\r\n", "\n")
 
 
 @dataclass(frozen=True)
 class JsonLinesFile:
-    """A JSON object a line, one of whose fields is the text of a document."""
+    """A file with a JSON object a line; one field of the object is the text of a document."""
 
     path: str
     text_field: str
 
     def chunks(self, errors: Errors) -> Iterator[str]:
-        """Raises InputError, with file and line, on what is no such object."""
+        """Yield chunks of lines. Raises InputError, with file and line, on a line that is no such object."""
         return canonical(self._documents(errors), self.path, errors)
 
     def _documents(self, errors: Errors) -> Iterator[str | None]:
@@ -105,7 +56,7 @@ class JsonLinesFile:
             yield self.text_of(values, where)
 
     def objects(self, errors: Errors) -> Iterator[tuple[str, dict[str, Any]]]:
-        """(file and line for messages, fields) of every line that is not blank."""
+        """Yield (file and line for messages, fields) of every line that is not blank."""
         number = 0
         for lines, offset in _blocks_of_lines(self.path):
             for line in _decode(lines, offset, self.path, errors).split("\n")[:-1]:
@@ -115,15 +66,15 @@ class JsonLinesFile:
                     yield where, _fields(line, where)
 
     def text_of(self, values: dict[str, Any], where: str) -> str | None:
-        """The text among the fields of an object."""
-        text = field_of(values, self.text_field, where, "the one with the text by --text-field")
+        """Return the text field of an object. Raises InputError if it is missing or holds no text."""
+        text = field_of(values, self.text_field, where, "the one with the text by `text_field`")
         if not isinstance(text, str | None):
-            raise InputError(f"{where}: its field {self.text_field!r} is no text, but {reprlib.repr(text)}")
+            raise InputError(f"{where}: its field {self.text_field!r} is not text but {reprlib.repr(text)}")
         return text
 
 
 def field_of(values: dict[str, Any], name: str, where: str, name_it: str) -> Any:
-    """A field of a JSON object. InputError where it has none of this name; name_it: what the user is told to name."""
+    """Return a field of a JSON object. Raises InputError, which tells the user to name `name_it`, if it is missing."""
     if name not in values:
         raise InputError(f"{where} has no field {name!r}, only {_some_of(values)}: name {name_it}")
     return values[name]
@@ -135,52 +86,52 @@ def _fields(line: str, where: str) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise InputError(f"{where} is not JSON ({error}); a document is one JSON object on one line") from None
     if not isinstance(values, dict):
-        raise InputError(f"{where} is no JSON object; a document is one JSON object on one line")
+        raise InputError(f"{where} is not a JSON object; a document is one JSON object on one line")
     return values
 
 
 @dataclass(frozen=True)
 class ParquetFile:
-    """A table, one of whose columns is the text of a document."""
+    """A Parquet table; one column is the text of a document."""
 
     path: str
     text_field: str
 
     def chunks(self, errors: Errors) -> Iterator[str]:
-        """Raises InputError where there is no such column, or the file is damaged."""
+        """Yield chunks of lines. Raises InputError if the column is missing or the file is damaged."""
         documents = (text for text, *_ in self.rows())
         return canonical(decoded(documents, self.path, errors), self.path, errors)
 
     def rows(self, id_field: str | None = None) -> Iterator[tuple[Any, ...]]:
-        """(text as bytes or None, id) of every row; without an id_field the text alone."""
+        """Yield (text as bytes or None, id) of every row, or (text,) without an id_field."""
         import pyarrow as pa
         import pyarrow.parquet as pq
 
         try:
-            with _on_disk(self.path) as local, pq.ParquetFile(local, buffer_size=CHUNK_BYTES, pre_buffer=False) as file:
+            with on_disk(self.path) as local, pq.ParquetFile(local, buffer_size=CHUNK_BYTES, pre_buffer=False) as file:
                 as_bytes = self._text_as_bytes(file.schema_arrow)
                 if id_field is not None:
-                    self._demand_column(file.schema_arrow, id_field, "the one with the ids by --id-field")
+                    self._demand_column(file.schema_arrow, id_field, "the one with the ids by `id_field`")
                 columns = [self.text_field] if id_field is None else [self.text_field, id_field]
                 for batch in file.iter_batches(batch_size=PARQUET_ROWS, columns=list(dict.fromkeys(columns))):
                     texts = batch.column(self.text_field).cast(as_bytes)
                     others = [batch.column(name).to_pylist() for name in columns[1:]]
                     yield from zip(texts.to_pylist(), *others, strict=True)
         except FileNotFoundError:
-            raise _gone(self.path) from None
+            raise gone(self.path) from None
         except (pa.ArrowException, OSError) as error:
             why = " ".join(str(error).split())
-            raise InputError(f"text {self.path}: a damaged Parquet file, or none ({why})") from None
+            raise InputError(f"text {self.path}: damaged, or not a Parquet file ({why})") from None
 
     def _text_as_bytes(self, schema: Any) -> Any:
-        """As bytes, for what others wrote as text need not be UTF-8."""
+        """Return the type that reads the text as bytes: a column of strings may hold bytes that are not UTF-8."""
         import pyarrow as pa
 
-        self._demand_column(schema, self.text_field, "the one with the text by --text-field")
+        self._demand_column(schema, self.text_field, "the one with the text by `text_field`")
         kind = schema.field(self.text_field).type
         as_bytes = {pa.string(): pa.binary(), pa.large_string(): pa.large_binary()}.get(kind, kind)
         if as_bytes not in (pa.binary(), pa.large_binary()):
-            raise InputError(f"text {self.path}: its column {self.text_field!r} is no text, but {kind}")
+            raise InputError(f"text {self.path}: its column {self.text_field!r} is not text but {kind}")
         return as_bytes
 
     def _demand_column(self, schema: Any, name: str, name_it: str) -> None:
@@ -191,19 +142,19 @@ class ParquetFile:
 
 
 def decoded(documents: Iterable[bytes | None], where: str, errors: Errors) -> Iterator[str]:
-    """Documents from their UTF-8. InputError where it is none."""
+    """Decode documents from UTF-8. Raises InputError on other bytes if `errors` is strict."""
     for document in documents:
         try:
             yield (document or b"").decode("utf-8", errors)
         except UnicodeDecodeError as error:
             raise InputError(
                 f"text {where}: a document is not UTF-8 (0x{error.object[error.start]:02x}); read it with "
-                "--corpus-errors replace"
+                "`corpus_errors` replace"
             ) from None
 
 
 def canonical(documents: Iterable[str | None], where: str, errors: Errors) -> Iterator[str]:
-    """Documents as chunks of lines: their own blank lines vanish, and one stands behind each of them."""
+    """Turn documents into chunks of lines: drop the blank lines inside a document, and put one after it."""
     parts: list[str] = []
     size = 0
     for document in documents:
@@ -221,21 +172,25 @@ def canonical(documents: Iterable[str | None], where: str, errors: Errors) -> It
 
 
 def without_surrogates(text: str, where: str, errors: Errors) -> str:
-    r"""JSON can escape halves of characters (\ud83d), which are no text."""
+    r"""Return the text, or raise InputError or replace ("replace") where it has half a character.
+
+    JSON can escape a lone surrogate (\ud83d), which UTF-8 cannot encode.
+    """
     try:
         text.encode()
     except UnicodeEncodeError as error:
         if errors == "strict":
             raise InputError(
                 f"text {where}: a document holds half a character, \\u{ord(text[error.start]):04x}; mend it, or read "
-                "it with --corpus-errors replace"
+                "it with `corpus_errors` replace"
             ) from None
         text = text.encode(errors="replace").decode()
     return text
 
 
 def whole(text: str, what: str) -> str:
-    r"""The same text. InputError where it holds half a character (\ud83d): JSON can escape it, UTF-8 not write it."""
+    r"""Return the text unchanged. Raises InputError if it holds half a character (\ud83d), which JSON can escape but
+    UTF-8 cannot encode."""
     try:
         text.encode()
     except UnicodeEncodeError as error:
@@ -244,12 +199,12 @@ def whole(text: str, what: str) -> str:
 
 
 def _blocks_of_lines(path: str) -> Iterator[tuple[bytes, int]]:
-    """(whole lines, each with its newline; their offset in the decompressed file), about CHUNK_BYTES at a time."""
-    with _opened(path) as file:
+    """Yield (whole lines with newlines, their offset in the decompressed file), about CHUNK_BYTES at a time."""
+    with opened(path) as file:
         head = file.read(CHUNK_BYTES)
         offset = len(codecs.BOM_UTF8) if head.startswith(codecs.BOM_UTF8) else 0
         rest = head[offset:]
-        line_parts: list[bytes] = []  # of a line longer than a chunk
+        line_parts: list[bytes] = []  # of a line that is longer than a chunk
         length = 0
         while rest:
             lines, newline, tail = rest.rpartition(b"\n")
@@ -276,19 +231,21 @@ def _decode(lines: bytes, offset: int, path: str, errors: Errors) -> str:
     except UnicodeDecodeError as error:
         raise InputError(
             f"text {path}: byte {offset + error.start} is not UTF-8 (0x{lines[error.start]:02x}); convert the file, or "
-            "read it with --corpus-errors replace"
+            "read it with `corpus_errors` replace"
         ) from None
     if "\0" in text:
         raise InputError(
-            f"text {path}: byte {offset + lines.index(0)} is zero, so this is no UTF-8 text but UTF-16 or binary; "
+            f"text {path}: byte {offset + lines.index(0)} is zero, so this is not UTF-8 text but UTF-16 or binary; "
             "convert the file, or name another"
         )
     return text
 
 
 def numbered_lines(path: str) -> Iterator[tuple[int, str]]:
-    """(number from 1, line without its end) of a file of UTF-8; a byte-order mark and carriage returns at the ends of
-    lines are no part of them. Raises InputError, with file and line, on bytes that are not text."""
+    """Yield (number from 1, line without its end) of a UTF-8 file, without a byte-order mark and carriage returns.
+
+    Raises InputError, with file and line, on bytes that are not text.
+    """
     number = 0
     for lines, _ in _blocks_of_lines(path):
         for line in lines.split(b"\n")[:-1]:
@@ -300,63 +257,26 @@ def numbered_lines(path: str) -> Iterator[tuple[int, str]]:
                 raise InputError(f"text {path}: line {number} is not UTF-8 ({byte}); convert the file") from None
             if "\0" in text:
                 raise InputError(
-                    f"text {path}: line {number} has a zero byte, so this is no UTF-8 text but UTF-16 or binary; "
+                    f"text {path}: line {number} has a zero byte, so this is not UTF-8 text but UTF-16 or binary; "
                     "convert the file, or name another"
                 )
             yield number, text
 
 
 def parquet_rows(path: str) -> Iterator[dict[str, Any]]:
-    """The rows of a Parquet file, by the names of its columns. InputError where it is damaged."""
+    """Yield the rows of a Parquet file as {column: value}. Raises InputError if the file is damaged."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     try:
-        with _on_disk(path) as local, pq.ParquetFile(local, buffer_size=CHUNK_BYTES, pre_buffer=False) as file:
+        with on_disk(path) as local, pq.ParquetFile(local, buffer_size=CHUNK_BYTES, pre_buffer=False) as file:
             for batch in file.iter_batches(batch_size=ROWS):
                 yield from batch.to_pylist()
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         why = " ".join(str(error).split())
-        raise InputError(f"text {path}: a damaged Parquet file, or none ({why})") from None
-
-
-@contextlib.contextmanager
-def _opened(path: str) -> Iterator[IO[bytes]]:
-    """A file, decompressed by its name's end. InputError where it cannot be read to its end."""
-    opener = next((opener for end, opener in OPENERS.items() if path.lower().endswith(end)), None)
-    try:
-        with epath.Path(path).open("rb") as raw, opener(raw) if opener else contextlib.nullcontext(raw) as file:
-            yield file
-    except EOFError:
-        raise InputError(f"text {path}: it is cut short, the compressed data ends too soon; fetch it again") from None
-    except DAMAGED as error:
-        raise InputError(f"text {path}: the compressed data is damaged ({error}); fetch it again") from None
-    except FileNotFoundError:
-        raise _gone(path) from None
-    except OSError as error:
-        if error.errno is None:  # bz2 has no error of its own
-            raise InputError(f"text {path}: the compressed data is damaged ({error}); fetch it again") from None
-        raise InputError(f"text {path} cannot be read: {error.strerror or error}") from None
-
-
-@contextlib.contextmanager
-def _on_disk(path: str) -> Iterator[str]:
-    """The file itself, or a copy of one in the cloud."""
-    if "://" not in path:
-        yield path
-        return
-    with tempfile.TemporaryDirectory() as folder:
-        copy = epath.Path(folder) / "copy"
-        epath.Path(path).copy(copy)
-        yield str(copy)
+        raise InputError(f"text {path}: damaged, or not a Parquet file ({why})") from None
 
 
 def _some_of(names: Collection[str]) -> str:
     shown = ", ".join(map(reprlib.repr, itertools.islice(names, SHOWN_NAMES)))
     return f"{shown} and {len(names) - SHOWN_NAMES} more" if len(names) > SHOWN_NAMES else shown or "none at all"
-
-
-def _gone(path: str) -> InputError:
-    return InputError(
-        f"text {path}: it was there when the text was listed, and is gone; bring it back, or leave it out"
-    )

@@ -8,6 +8,7 @@ from xlnet_jax.errors import InputError
 from xlnet_jax.training.run import runtime
 
 
+@command.naming_flags
 def main(argv: Sequence[str]) -> int:
     """Pretrains and finetunes every contender; returns the exit code."""
     config = request.parse(argv, __doc__ or "")

@@ -28,6 +28,7 @@ class Conversion:
     """activation of the feed-forward layers, in place of what the source says"""
 
 
+@command.naming_flags
 def main(argv: Sequence[str]) -> int:
     """Converts as the command line says; returns the exit code."""
     args = cli.parse(Conversion, argv, "python -m xlnet_jax.convert", __doc__ or "")

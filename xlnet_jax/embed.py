@@ -68,6 +68,7 @@ class Embed:
         demand_new_file(self.out, self.overwrite)
 
 
+@command.naming_flags
 def main(argv: Sequence[str]) -> int:
     """Embeds as the command line says; returns the exit code."""
     options = cli.parse(Embed, argv, "python -m xlnet_jax.embed", __doc__ or "")

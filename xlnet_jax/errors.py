@@ -1,8 +1,8 @@
 """Mistakes that a user can mend, and the exit codes of every command. Imports nothing of this project.
 
-0 done · 1 a crash · 2 something the user can mend · 130 stopped by Ctrl-C · 143 stopped by SIGTERM, SIGUSR1 or the
-platform, or without one of its hosts. 130 and 143 come with the state saved: the same command goes on. Launchers start
-a command again after 1 and 143, never after 2.
+0 done · 1 a crash · 2 a mistake that the user can mend · 130 stopped by Ctrl-C · 143 stopped by SIGTERM, SIGUSR1 or the
+platform, or because one of the hosts is gone. After 130 and 143 the state is saved, and the same command continues.
+Launchers start a command again after 1 and 143, never after 2.
 """
 
 import errno
@@ -11,7 +11,12 @@ import signal
 
 
 class InputError(ValueError):
-    """Something a user can mend: one line that says what was wrong, where, and what to do."""
+    """Mistake that a user can mend: one line that says what was wrong, where, and what to do.
+
+    Library code names an argument or a setting in backticks, as Python spells it: "`max_len` 0 must be at least 1". A
+    command prints the name as its flag, --max-len (`api.command.naming_flags`). Library code spells a flag itself only
+    where the message proposes a whole command to run.
+    """
 
     exit_code = 2
 
@@ -20,7 +25,7 @@ USER_ERROR = InputError.exit_code
 CRASH = 1
 INTERRUPTED = 128 + signal.SIGINT
 RESTART = 128 + signal.SIGTERM
-"""Exit code of a run that goes on with the same command: stopped with its state saved, or without one of its hosts."""
+"""Exit code of a run that the same command continues: stopped with its state saved, or because a host is gone."""
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 REFUSED = (errno.EROFS, errno.EACCES, errno.EPERM, errno.ENAMETOOLONG)
 _REFUSED_BY_BUCKET = re.compile(r"\b40[134]\b|permission|unauthenticated|not.?found", re.IGNORECASE)

@@ -17,8 +17,9 @@ import tyro
 from xlnet_jax.api import command
 from xlnet_jax.errors import InputError
 from xlnet_jax.objectives.presets import with_objective
+from xlnet_jax.objectives.registry import objective_named
 from xlnet_jax.settings import cli
-from xlnet_jax.settings.config import Config, DataConfig, MeshConfig, Objective
+from xlnet_jax.settings.config import Config, DataConfig, MeshConfig
 
 if TYPE_CHECKING:
     import numpy as np
@@ -44,8 +45,8 @@ class Evaluate:
     its validation split; none = the run's own held-out text"""
     max_windows: int | None = None
     """windows to measure it on at the most, in whole batches; None = as the run, or 16,384"""
-    objective: Objective | None = None
-    """what the loss is of: plm, mlm or clm; None = what the checkpoint has learned"""
+    objective: str | None = None
+    """objective of the loss, by its name; None = the one that the checkpoint was trained by"""
     mem_len: int | None = None
     """positions of earlier windows that a row can attend to; None = as in training, or the paper's 384"""
     clamp_len: int | None = None
@@ -110,6 +111,7 @@ class Evaluate:
             demand_new_file(self.out, self.overwrite)
 
 
+@command.naming_flags
 def main(argv: Sequence[str]) -> int:
     """Evaluates as the command line says; returns the exit code."""
     options = cli.parse(Evaluate, argv, PROG, __doc__ or "")
@@ -289,13 +291,13 @@ def _print(found: Measured, config: Config, corpus: Corpus, name: str, checkpoin
 
 def _units(found: Measured) -> Iterator[str]:
     """The loss in other units, as far as it can be said in them."""
-    if found.objective in ("mlm", "rtd"):
+    if objective_named(found.objective).loss == "pseudo":
         yield f"pseudo      perplexity {found.perplexity:,.2f} a masked piece: no likelihood of the text follows"
         return
     of_words = ""
-    if found.objective == "clm" and found.word_perplexity is not None:
+    if found.is_likelihood and found.word_perplexity is not None:
         of_words = f", {found.word_perplexity:,.2f} a word"
-    of_bytes = f", {found.bits_per('bytes'):.4f} a byte" if found.objective == "clm" else ""
+    of_bytes = f", {found.bits_per('bytes'):.4f} a byte" if found.is_likelihood else ""
     content = found.content
     per_piece, per_word = content.characters / content.pieces, content.pieces / max(content.words, 1)
     yield f"perplexity  {found.perplexity:,.2f} a piece{of_words}"
@@ -303,7 +305,7 @@ def _units(found: Measured) -> Iterator[str]:
         f"bits        {found.bits_per_piece:.4f} a piece, {found.bits_per('characters'):.4f} a character{of_bytes}, "
         f"{found.bits_per('words'):.4f} a word, at {per_piece:.2f} characters a piece and {per_word:.2f} pieces a word"
     )
-    if found.objective == "clm":
+    if found.is_likelihood:
         yield (
             f"counted     {content.pieces:,} pieces ({content.unknown:,} unknown) and {content.documents:,} ends of "
             f"documents: {content.characters:,} characters, {content.bytes:,} bytes, {content.words:,} words"

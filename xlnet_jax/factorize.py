@@ -22,6 +22,7 @@ class Example:
     """words of the text to predict"""
 
 
+@command.naming_flags
 def main(argv: Sequence[str]) -> int:
     """Prints the table; returns the exit code."""
     example = cli.parse(Example, argv, "python -m xlnet_jax.factorize", __doc__ or "")

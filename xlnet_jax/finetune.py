@@ -7,13 +7,14 @@ from dataclasses import replace
 from xlnet_jax.api import command
 from xlnet_jax.settings import cli
 from xlnet_jax.settings.config import DistributedConfig
-from xlnet_jax.settings.plain import flatten
+from xlnet_jax.settings.fields import flatten
 from xlnet_jax.tasks.config import FinetuneConfig
 from xlnet_jax.tasks.defaults import DEFAULTS
 from xlnet_jax.tasks.rules import validate_finetuning
 from xlnet_jax.training.run import runtime
 
 
+@command.naming_flags
 def main(argv: Sequence[str]) -> int:
     """Finetunes as the command line says; returns the exit code."""
     start = cli.named_default(argv, "--task", DEFAULTS, "classification")

@@ -59,6 +59,7 @@ class Generation:
     """print a JSON object a text: prompt, text, pieces, log_probs (nats) and whether it came to its end"""
 
 
+@command.naming_flags
 def main(argv: Sequence[str]) -> int:
     """Prints the texts; returns the exit code."""
     args = cli.parse(Generation, argv, "python -m xlnet_jax.generate", __doc__ or "")

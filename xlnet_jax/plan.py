@@ -13,6 +13,7 @@ DOES_NOT_FIT = 1
 REDIRECTED_WIDTH = 132
 
 
+@command.naming_flags
 def main(argv: Sequence[str]) -> int:
     """Compiles the training step for each topology and prints what that tells; returns 1 where one does not fit."""
     request = command_line.parse_config_as(PlanConfig, argv, "python -m xlnet_jax.plan", __doc__ or "")

@@ -68,6 +68,7 @@ class Group:
         effective_context.check(self.lengths, self.shares, self.threshold)
 
 
+@command.naming_flags
 def main(argv: Sequence[str]) -> int:
     """Prints the table; returns the exit code."""
     group = cli.parse(Group, argv, "python -m xlnet_jax.recl", __doc__ or "")

@@ -6,10 +6,11 @@ from dataclasses import replace
 from xlnet_jax.api import command
 from xlnet_jax.objectives import command_line
 from xlnet_jax.settings.config import DistributedConfig
-from xlnet_jax.settings.plain import flatten
+from xlnet_jax.settings.fields import flatten
 from xlnet_jax.training.run import runtime
 
 
+@command.naming_flags
 def main(argv: Sequence[str]) -> int:
     """Pretrains as the command line says; returns the exit code."""
     config = command_line.parse_config(argv, "python -m xlnet_jax.train", __doc__ or "")

@@ -17,9 +17,10 @@ from data_pipelines.tokenizer import Tokenizer
 from xlnet_jax.api import command
 from xlnet_jax.errors import InputError
 from xlnet_jax.objectives.presets import PRESETS, with_objective
+from xlnet_jax.objectives.registry import objective_named
 from xlnet_jax.objectives.rules import validate
 from xlnet_jax.settings import cli
-from xlnet_jax.settings.config import Config, DataConfig, Objective
+from xlnet_jax.settings.config import Config, DataConfig
 from xlnet_jax.settings.plain import from_dict
 
 PROG = "python -m data_pipelines.inspect"
@@ -43,8 +44,8 @@ class Inspect:
     """seed of the batches; None = the run's, or 0"""
     preset: str | None = None
     """settings of the window; None = the run's, or such as fit the blocks of the corpus"""
-    objective: Objective | None = None
-    """plm, mlm or clm; None = the run's, or the preset's"""
+    objective: str | None = None
+    """objective of the batches, by its name; None = the run's, or the preset's"""
     mem_len: int | None = None
     """as model.mem-len of the training; None = as the other settings"""
     tokenizer: str | None = None
@@ -67,6 +68,7 @@ class Place:
     run: Config | None
 
 
+@command.naming_flags
 def main(argv: Sequence[str]) -> int:
     """Prints the window, writes the picture; returns the exit code."""
     options = cli.parse(Inspect, argv, PROG, __doc__ or "")
@@ -85,7 +87,7 @@ def main(argv: Sequence[str]) -> int:
 
     source = BatchSource(
         place.corpus, options.split, tokenizer.is_word_start, config.data, config.model.mem_len, config.seed,
-        config.objective,
+        objective_named(config.objective).filling,
     )  # fmt: skip
     view = view_window(source, tokenizer, options.step, options.row)
     title = f"{place.corpus.folder}, {options.split}, seed {config.seed}"
@@ -160,7 +162,7 @@ def _settings(options: Inspect, argv: Sequence[str], place: Place) -> tuple[Conf
     return config, origin, given
 
 
-def _base(preset: str | None, objective: Objective | None, place: Place) -> tuple[Config, str]:
+def _base(preset: str | None, objective: str | None, place: Place) -> tuple[Config, str]:
     def starting(name: str) -> Config:
         config = PRESETS[name]()
         return with_objective(config, objective or config.objective)

@@ -84,6 +84,7 @@ class Preparation:
         return BeamRunner(self.runner, tuple(f"--{option}" for option in self.beam_options))
 
 
+@command.naming_flags
 def main(argv: Sequence[str]) -> int:
     """Prepares as the command line says; returns the exit code."""
     args = cli.parse(Preparation, argv, "python -m data_pipelines.prepare", __doc__ or "")

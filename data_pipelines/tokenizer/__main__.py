@@ -21,7 +21,7 @@ from data_pipelines.tokenizer.normalization import Normalization
 from data_pipelines.tokenizer.sampling import SAMPLE_BYTES, sample
 from data_pipelines.tokenizer.settings import TokenLevel
 from data_pipelines.tokenizer.symbols import SPECIAL_PIECES
-from xlnet_jax.api.command import run
+from xlnet_jax.api import command
 from xlnet_jax.errors import InputError
 from xlnet_jax.settings import cli
 from xlnet_jax.storage.files import demand_place
@@ -161,16 +161,17 @@ class Encode:
         return _standard_input()
 
 
+@command.naming_flags
 def main(argv: Sequence[str]) -> int:
     """Does what the command line says; returns the exit code."""
-    command = cli.parse(
+    task = cli.parse(
         Train | Show | Encode,  # type: ignore[arg-type]
         argv,
         "python -m data_pipelines.tokenizer",
         __doc__ or "",
     )
     try:
-        command.run()
+        task.run()
         sys.stdout.flush()
     except BrokenPipeError:
         # A reader such as head has seen enough; what is left in the buffer must not fail again at exit.
@@ -200,4 +201,4 @@ def _print_fields(fields: dict[str, str]) -> None:
 
 
 if __name__ == "__main__":
-    run(main)
+    command.run(main)

@@ -65,7 +65,7 @@ def test_the_same_text_gives_the_same_bytes_in_another_process(english):
 
 
 def test_a_vocabulary_too_large_for_the_text_is_refused_with_the_largest_that_works(novels):
-    with pytest.raises(InputError, match=r"^vocab-size 50000 is too large") as error:
+    with pytest.raises(InputError, match=r"^vocab_size 50000 is too large") as error:
         Tokenizer.train(novels[:40], 50_000, "english")
     largest = int(str(error.value).split("works is ")[1].split(";")[0])
     assert Tokenizer.train(novels[:40], largest, "english").vocab_size == largest
@@ -74,7 +74,7 @@ def test_a_vocabulary_too_large_for_the_text_is_refused_with_the_largest_that_wo
 
 
 def test_a_vocabulary_too_small_for_the_text_is_refused_with_the_smallest_that_works(novels):
-    with pytest.raises(InputError, match=r"^vocab-size 20 is too small") as error:
+    with pytest.raises(InputError, match=r"^vocab_size 20 is too small") as error:
         Tokenizer.train(novels[:40], 20, "english")
     smallest = int(str(error.value).rsplit(" ", 1)[1])
     assert Tokenizer.train(novels[:40], smallest, "english").vocab_size == smallest
@@ -126,7 +126,7 @@ def test_a_model_without_xlnets_special_pieces_is_refused(novels, tmp_path):
         sentencepiece.SentencePieceTrainer.train(
             sentence_iterator=iter(novels), model_writer=file, vocab_size=500, minloglevel=2
         )
-    with pytest.raises(InputError, match="and XLNet needs <cls> there; leave --tokenizer out") as error:
+    with pytest.raises(InputError, match="and XLNet needs <cls> there; leave `tokenizer` out") as error:
         Tokenizer.load(tmp_path / "other.model")
     assert f"tokenizer {tmp_path / 'other.model'}: id 3 is " in str(error.value)
 
@@ -193,7 +193,7 @@ def test_normalisation_and_ids_are_the_originals_with_each_of_its_options(refere
 
 
 def test_the_goldens_hold_what_is_compared_with_them(reference):
-    """The test above leaves out what depends on SentencePiece's version: this one counts what is left."""
+    """Count the cases of the test above, which leaves out those that depend on SentencePiece's version."""
     goldens = json.loads((reference / "data" / "prepro_goldens.json").read_text())
     counts: dict[tuple[bool, bool, bool, str], int] = collections.Counter()
     for entry in goldens["strings"]:
@@ -265,7 +265,7 @@ def test_chinese_pieces_start_words_without_a_space(chinese):
 
 
 def sentences(tokenizer, line):
-    """The line, cut where the tokenizer sees sentences begin."""
+    """Cut the line where the tokenizer sees sentences begin."""
     (ids,) = tokenizer.encode_lines([line])
     cuts = np.flatnonzero(tokenizer.sentence_starts(ids))
     return [tokenizer.decode(part) for part in np.split(ids, cuts)]

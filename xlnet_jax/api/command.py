@@ -1,16 +1,35 @@
-"""Running a command: what a user can mend ends in one line and exit code 2 (errors.py lists the codes)."""
+"""Run a command: a mistake that the user can mend ends in one line and exit code 2 (errors.py lists the codes)."""
 
 import contextlib
+import functools
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 
 from xlnet_jax.errors import CRASH, INTERRUPTED, USER_ERROR, InputError, exit_code
 from xlnet_jax.storage.quiet_tensorflow import keep_tensorflow_quiet
 
+Main = Callable[[Sequence[str]], int]
+_ARGUMENT = re.compile(r"`([a-z]\w*(?:\.[a-z]\w*)*)`")
 
-def run(main: Callable[[Sequence[str]], int]) -> None:
-    """Runs a command and exits: what a user can mend ends in one line and exit code 2, never in a stack trace."""
+
+def naming_flags(main: Main) -> Main:
+    """Decorate the `main` of a command: its InputErrors name flags (--max-len), not arguments of the library."""
+
+    @functools.wraps(main)
+    def with_flags(argv: Sequence[str]) -> int:
+        try:
+            return main(argv)
+        except InputError as mistake:
+            mistake.args = (_ARGUMENT.sub(lambda name: "--" + name[1].replace("_", "-"), str(mistake)),)
+            raise
+
+    return with_flags
+
+
+def run(main: Main) -> None:
+    """Run a command and exit. A mistake of the user ends in one line and exit code 2, never in a stack trace."""
     keep_tensorflow_quiet()  # paths in the cloud load it, in worker processes too
     try:
         code = main(sys.argv[1:])
@@ -23,7 +42,7 @@ def run(main: Callable[[Sequence[str]], int]) -> None:
         if exit_code(error) == CRASH:
             raise
         _fail(f"cannot write {error.filename or 'the workdir'}: {error.strerror}; what was saved before is intact")
-        # At once: writers that cannot write would each say so again while the interpreter ends.
+        # Exit at once: open writers would report the same error again while the interpreter shuts down.
         sys.stderr.flush()
         os._exit(USER_ERROR)
     except Exception as error:
@@ -36,12 +55,12 @@ def run(main: Callable[[Sequence[str]], int]) -> None:
 
 @contextlib.contextmanager
 def printing() -> Iterator[None]:
-    """For what prints to the standard output: a reader that has seen enough, such as head, ends it without a word."""
+    """Print to the standard output until its reader, such as head, has seen enough: no error then."""
     try:
         yield
         sys.stdout.flush()
     except BrokenPipeError:
-        # Python would complain once more when it flushes at its end.
+        # Python flushes at exit, and would report the closed pipe once more.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

@@ -48,7 +48,7 @@ def prepare(config: ModelConfig, params: dict[str, Any], context: int, ahead: bo
     context: C, positions that the cache holds; ahead: whether rows see positions after their own too, as in a gap.
     Raises InputError for BERT's encoder, which always sees its whole window.
     """
-    if config.positions == "learned":
+    if config.network == "bert":
         raise InputError(
             "model.positions learned: tokens are written one by one with relative or sinusoidal ones alone"
         )

@@ -40,7 +40,7 @@ def tokenizer(documents):
 
 @pytest.fixture
 def run(tmp_path, tokenizer):
-    """Prepares a text into a folder."""
+    """Prepare a text into a folder."""
 
     def run(train, validation=None, out="corpus", tokenizer=tokenizer, fraction=0.05, block_len=BLOCK_LEN):
         def files(documents, name):
@@ -68,7 +68,7 @@ def stream(corpus, split):
 
 
 def document_texts(corpus, split, tokenizer):
-    """The text of the split's documents, the last one as far as it goes."""
+    """Decode the split's documents, the last one as far as the blocks go."""
     tokens, starts = stream(corpus, split)
     return [tokenizer.decode(part) for part in np.split(tokens, np.flatnonzero(starts == Start.DOCUMENT)) if len(part)]
 
@@ -107,7 +107,7 @@ def test_how_much_text_is_encoded_at_once_does_not_matter(run, documents, monkey
     whole = run(documents, out="whole", fraction=0.2)
     monkeypatch.setattr("data_pipelines.readers.CHUNK_BYTES", 100)
     monkeypatch.setattr("data_pipelines.prepare.parts.PART_CHARS", 700)
-    monkeypatch.setattr("data_pipelines.prepare.LocalRunner", lambda: LocalRunner(1))
+    monkeypatch.setattr("data_pipelines.prepare.job.LocalRunner", lambda: LocalRunner(1))
     parts = run(documents, out="parts", fraction=0.2)
     assert whole.manifest.splits == parts.manifest.splits
 
@@ -214,7 +214,7 @@ def test_a_text_without_text_is_refused(run, tmp_path, content):
 def test_a_split_with_text_of_its_own_needs_a_block(run, documents):
     with pytest.raises(InputError, match=r"validation text .*validation\.txt has \d+ tokens, but a block needs 64"):
         run(documents, [["Too short."]])
-    with pytest.raises(InputError, match=r"train text .*train\.txt has \d+ tokens, .* lower --data\.windows-per-block"):
+    with pytest.raises(InputError, match=r"train text .*train\.txt has \d+ tokens, .* lower `data\.windows_per_block`"):
         run([["Too short."]], documents)
 
 
@@ -232,14 +232,14 @@ def test_a_corpus_made_from_something_else_is_refused_and_the_difference_named(r
     run(documents)
     other_tokenizer = Tokenizer.train((line for chapter in documents for line in chapter), 600, "english")
     for arguments, difference in (
-        ({"block_len": 32}, "its blocks have another length"),
-        ({"fraction": 0.5}, "its share of held-out text is another"),
-        ({"tokenizer": other_tokenizer}, "its tokenizer is another"),
-        ({"validation": documents[:2]}, "its validation text is another, and its share of held-out text is another"),
+        ({"block_len": 32}, "the length of its blocks differs"),
+        ({"fraction": 0.5}, "its share of held-out text differs"),
+        ({"tokenizer": other_tokenizer}, "its tokenizer differs"),
+        ({"validation": documents[:2]}, "its validation text differs, and its share of held-out text differs"),
     ):
-        with pytest.raises(InputError, match=f"{difference}; give another --out or --workdir"):
+        with pytest.raises(InputError, match=f"{difference}; give another `out` or `workdir`"):
             run(documents, **arguments)
-    with pytest.raises(InputError, match="its training text is another"):
+    with pytest.raises(InputError, match="its training text differs"):
         run(documents[:20])
 
 
@@ -268,8 +268,8 @@ def test_a_text_that_is_bad_midway_leaves_no_corpus_and_what_was_encoded_is_kept
 
     bad.write_bytes(good)
     encoded = []
-    monkeypatch.setattr("data_pipelines.prepare.encode", lambda part, _: encoded.append(part) or encode(part, _))
-    monkeypatch.setattr("data_pipelines.prepare.LocalRunner", lambda: LocalRunner(1))
+    monkeypatch.setattr("data_pipelines.prepare.job.encode", lambda part, _: encoded.append(part) or encode(part, _))
+    monkeypatch.setattr("data_pipelines.prepare.job.LocalRunner", lambda: LocalRunner(1))
     mended = run(bad)
     assert len(encoded) <= 2
     assert not (tmp_path / ".corpus.partial").exists()
@@ -309,7 +309,7 @@ def main():
 
 
 def script(tmp_path, tokenizer, begin=""):
-    """A program that prepares the novels in many parts."""
+    """Return a program that prepares the novels in many parts."""
     if not (tmp_path / "tokenizer").exists():
         tokenizer.save(tmp_path / "tokenizer")
     file = tmp_path / "script.py"

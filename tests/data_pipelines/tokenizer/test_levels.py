@@ -1,4 +1,4 @@
-"""Tokenizers of words, characters and bytes: the same class, with other units."""
+"""Tokenizers of words, characters and bytes: one class, with other units."""
 
 import pickle
 
@@ -63,7 +63,7 @@ def test_characters_are_those_of_the_text_and_each_other_one_is_unknown_by_itsel
 
 def test_a_vocabulary_that_holds_no_text_is_refused_with_the_reason():
     for level in ("word", "character"):
-        with pytest.raises(InputError, match="vocab-size 9 is too small: 9 pieces are special symbols"):
+        with pytest.raises(InputError, match="vocab_size 9 is too small: 9 pieces are special symbols"):
             Tokenizer.train(LINES, 9, "english", token_level=level)
 
 
@@ -124,7 +124,7 @@ def test_characters_bytes_and_words_of_a_text_are_counted_by_its_ids(level, word
 
 
 def words_of(tokenizer, line):
-    """The text of each word, by where words start."""
+    """Return the text of each word, cut where words start."""
     ids = tokenizer.encode_lines([line])[0]
     return [tokenizer.decode(word) for word in np.split(ids, np.flatnonzero(tokenizer.is_word_start[ids]))[1:]]
 
