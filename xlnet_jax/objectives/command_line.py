@@ -30,7 +30,7 @@ def parse_config(argv: Sequence[str], prog: str, description: str) -> Config:
 
 
 def parse_config_as(kind: type[C], argv: Sequence[str], prog: str, description: str) -> C:
-    """The same with settings of a command's own besides: kind is a dataclass that extends Config.
+    """Return the settings of a command that has some besides those of a run: kind is a dataclass that extends Config.
 
     Raises InputError on what cannot be read; prints and exits on --help.
     """
@@ -38,7 +38,8 @@ def parse_config_as(kind: type[C], argv: Sequence[str], prog: str, description: 
     objectives = {record.name: functools.partial(with_objective, preset, record.name) for record in OBJECTIVES}
     start = cli.named_default(argv, "--objective", objectives, preset.objective)
     listed = "\n".join(f"  {record.name:7} {record.summary}" for record in OBJECTIVES)
-    start = replace(start, model=cli.named_default(argv, "--model.network", _networks(start.model), start.model.network or ""))
+    model = cli.named_default(argv, "--model.network", _networks(start.model), start.model.network or "")
+    start = replace(start, model=model)
     config = cli.parse(kind, argv, prog, f"{description}\n\nobjectives:\n{listed}", kind(**vars(start)))
     if "--model.network" not in cli.named(argv):
         config = replace(config, model=replace(config.model, network=None))  # resolved by the positions
