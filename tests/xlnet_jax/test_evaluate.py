@@ -121,7 +121,7 @@ def test_what_cannot_be_scored_is_said_in_one_line(folder, tmp_path):
             r"the one with the ids by --id-f",
         ),
         (("--score", folder / "texts.txt", "--id-field", "x"), r"only JSON Lines and Parquet have fields"),
-        (("--score-text", ""), r"--score-text: text 1: the tokenizer leaves nothing"),
+        (("--score-text", ""), r"sentence 1: the tokenizer leaves nothing"),
         (("--score-text", "x", "--out", wrong), r"scores\.tsv exists: name a file that does not, or give --overwrite"),
         (("--score-text", "x", "--out", "scores.txt"), r"give a name that ends in \.jsonl or \.tsv"),
         (("--score-text", "x", "--out", tmp_path / "no" / "a.tsv"), r"there is no folder .*no; make it"),

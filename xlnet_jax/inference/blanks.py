@@ -38,6 +38,16 @@ class Blanks(NamedTuple):
         return bool(len(self.kinds_T)) and self.kinds_T[0] == Kind.OPEN
 
 
+def check_request(gap_pieces: Sequence[int], max_new_tokens: int, num_samples: int, batch_size: int, seed: int) -> None:
+    """Raise InputError for numbers out of range."""
+    counts = {"max_new_tokens": max_new_tokens, "num_samples": num_samples, "batch_size": batch_size}
+    for name, count in (*counts.items(), *(("gap_pieces", pieces) for pieces in gap_pieces)):
+        if count < 1:
+            raise InputError(f"`{name}` {count} must be at least 1")
+    if not 0 <= seed < 2**32:
+        raise InputError(f"`seed` {seed} must be from 0 to 2^32 - 1")
+
+
 def continuation(tokenizer: Tokenizer, prompt: str, prefix: str, pieces: int) -> Blanks:
     """The text goes on to the right. prefix: a text before it, closed by <eod>, as is an empty text."""
     ids_L = np.concatenate([_prefix_ids(tokenizer, prefix), tokenizer.encode_lines([prompt.rstrip()])[0]])

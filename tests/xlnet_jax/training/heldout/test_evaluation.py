@@ -108,5 +108,5 @@ def test_what_cannot_be_measured_is_said_in_one_line(straight, text, tmp_path):
     with pytest.raises(InputError, match=r"has \d+ tokens, but a block needs 78: .*lower --data\.windows-per-block"):
         evaluate.main([str(straight), "--text", str(short)])
     xlnet_jax.save(xlnet_jax.load(straight), tmp_path / "converted")
-    with pytest.raises(InputError, match=r"--text names no text, and the checkpoint stands beside no corpus"):
+    with pytest.raises(InputError, match=r"--text names no text, and there is no corpus beside the checkpoint"):
         evaluate.main([str(tmp_path / "converted")])
