@@ -24,6 +24,7 @@ def commands() -> dict[str, tuple[str, str]]:
     return found
 
 
+@command.naming_flags
 def main(argv: Sequence[str]) -> int:
     """List the commands, or run the one that the first word names; return the exit code."""
     known = commands()
