@@ -1,1 +1,1 @@
-"""From text to batches: sources -> tokenizer -> corpus of token blocks on disk -> windows, targets, orders."""
+"""Turn text into batches: sources -> tokenizer -> corpus of token blocks on disk -> windows, targets, orders."""

@@ -1,16 +1,17 @@
 """The prepared corpus on disk: text as blocks of tokens that can be read in any order.
 
-A folder with the splits train and validation, which `tfds.builder_from_directory(folder).as_data_source()` opens too:
+A corpus is a folder with the splits train and validation. `tfds.builder_from_directory(folder).as_data_source()` opens
+it too:
 
     corpus-<split>.array_record-<i>-of-<n>   the shards
-    features.json, dataset_info.json         what TFDS reads of them
-    unigram_counts.npy                       int64 [V], how often each piece occurs in the whole training text
+    features.json, dataset_info.json         metadata for TFDS
+    unigram_counts.npy                       int64 [V], occurrences of each piece in the whole training text
     tokenizer/                               the tokenizer that made the tokens
     manifest.json                            `Manifest`
 
-A record is a tf.train.Example of one block: `tokens`, block_len consecutive tokens as uint16 or uint32, and `starts`, a
-`Start` for each of them, both as little-endian bytes. All records of a corpus have their bytes at the same places, so a
-batch of them is read without parsing. Nothing here depends on batch size, windows, masks, hosts or a seed.
+A record is a tf.train.Example of one block: `tokens`, block_len consecutive tokens as uint16 or uint32, and `starts`,
+one `Start` a token, both as little-endian bytes. The bytes have the same offsets in every record of a corpus, so many
+records are read without parsing. A corpus does not depend on batch size, windows, masks, hosts or seed.
 """
 
 from __future__ import annotations
@@ -38,27 +39,27 @@ SplitName = Literal["train", "validation"]
 
 
 class Start(IntEnum):
-    """What begins at a token."""
+    """Unit of text that begins at a token."""
 
     NOTHING = 0
     SENTENCE = 1
-    """a sentence or a line: the text may be cut before it"""
+    """a sentence or a line: the text may be cut before this token"""
     DOCUMENT = 2
 
 
 @dataclass(frozen=True)
 class Record:
-    """Where the bytes of a block are in a record."""
+    """Layout of a serialized record."""
 
-    block_len: int
+    block_len: int  # tokens
     token_dtype: str  # '<u2' or '<u4'
-    tokens_at: int
-    starts_at: int
+    tokens_at: int  # byte offset
+    starts_at: int  # byte offset
     num_bytes: int
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """A record as a NumPy type with the fields tokens and starts."""
+        """NumPy type of a record, with the fields tokens and starts."""
         block = (self.block_len,)
         return np.dtype(
             {
@@ -80,14 +81,13 @@ class Shard:
 
 @dataclass(frozen=True)
 class Split:
-    """What a split holds; `tokens` counts all of its text, of which `dropped_tokens` are behind the last full blocks.
-    The blocks of a source follow those of the source before it; none holds text of two."""
+    """Contents of a split. The blocks of the sources follow each other; no block holds text of two sources."""
 
     documents: int
     lines: int
-    tokens: int
-    dropped_tokens: int
-    source_blocks: tuple[int, ...]  # blocks of each source
+    tokens: int  # of the whole text, `dropped_tokens` included
+    dropped_tokens: int  # after the last full block of each source
+    source_blocks: tuple[int, ...]  # number of blocks of each source
     shards: tuple[Shard, ...]
 
     @property
@@ -97,20 +97,20 @@ class Split:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a corpus is made of and from."""
+    """Description of a corpus: the text and settings it was made from, and the files it consists of."""
 
-    made_from: dict[str, Any]  # what it was asked to hold: two corpora that share it are the same
+    made_from: dict[str, Any]  # fingerprints of the text, and settings: the same values make the same corpus
     vocab_size: int
     record: Record
     unigram_entropy: float  # of unigram_counts, in nats
-    sources: tuple[str, ...]  # their names
-    weights: tuple[float, ...]  # shares of the rows that read each source; empty = by their numbers of blocks
+    sources: tuple[str, ...]  # names of the training sources
+    weights: tuple[float, ...]  # share of the rows that read each source; empty = by number of blocks
     splits: dict[SplitName, Split]
     format: int = FORMAT
 
     @property
     def sha256(self) -> str:
-        """Of what the corpus was asked to hold."""
+        """SHA-256 of `made_from`, in hex."""
         return hashlib.sha256(json.dumps(self.made_from, sort_keys=True).encode()).hexdigest()
 
     def save(self, folder: epath.Path) -> None:
@@ -137,7 +137,7 @@ class Manifest:
 
 
 def is_corpus(folder: epath.PathLike) -> bool:
-    """Did `prepare` make this?"""
+    """Return whether `folder` holds a manifest, so that `prepare` made it."""
     return (epath.Path(folder).expanduser() / MANIFEST_FILE).exists()
 
 
@@ -155,29 +155,30 @@ def _read_splits(values: dict[SplitName, dict[str, Any]]) -> dict[SplitName, Spl
 
 
 class Corpus:
-    """A prepared corpus, open for reading. Safe to share by threads."""
+    """A prepared corpus, open for reading. Threads may share it."""
 
     def __init__(self, folder: epath.PathLike):
-        """Opens what `prepare` wrote. Raises InputError where that is no corpus, or shards are missing or cut short."""
+        """Open a folder that `prepare` wrote. Raises InputError for another folder, or a missing or cut shard."""
         self.folder = folder = epath.Path(folder).expanduser()
         self.manifest = Manifest.load(folder)
         for split in self.manifest.splits.values():
             for shard in split.shards:
                 _check_shard(folder, shard)
         self._sources = {
-            # The length in brackets spares the reader from opening all shards to count.
+            # With the length in brackets the reader need not open every shard to count its records.
             name: ArrayRecordDataSource([f"{folder / shard.name}[0:{shard.blocks}]" for shard in split.shards])
             for name, split in self.manifest.splits.items()
         }
 
     @property
     def block_len(self) -> int:
-        """Tokens in a block."""
+        """Number of tokens in a block."""
         return self.manifest.record.block_len
 
     @cached_property
     def unigram_counts(self) -> np.ndarray:
-        """int64 [V]: how often each piece occurs in the training text, dropped tokens included."""
+        """Occurrences of each piece in the training text, dropped tokens included: int64 [V]. Raises InputError if the
+        file is missing or damaged."""
         try:
             return np.load(self.folder / COUNTS_FILE)
         except (OSError, ValueError, EOFError):
@@ -185,13 +186,13 @@ class Corpus:
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
-        """The tokenizer that made the tokens. InputError where it was changed since."""
+        """Tokenizer that made the tokens. Raises InputError if its files were changed since."""
         tokenizer = Tokenizer.load(self.folder / TOKENIZER_FOLDER)
         self.demand(tokenizer, str(self.folder / TOKENIZER_FOLDER))
         return tokenizer
 
     def demand(self, tokenizer: Tokenizer, name: str) -> None:
-        """InputError where this is not the tokenizer that made the tokens."""
+        """Raise InputError, which calls the tokenizer `name`, if it is not the one that made the tokens."""
         if tokenizer.sha256 != (made := self.manifest.made_from.get("tokenizer")):
             raise InputError(
                 f"corpus {self.folder}: it was made with another tokenizer than {name} (sha256 "
@@ -203,9 +204,11 @@ class Corpus:
         return self.manifest.splits[split].blocks
 
     def read(self, split: SplitName, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Blocks by their indices, int [n]: tokens int32 [n, block_len] and starts uint8 [n, block_len] (`Start`).
+        """Read the blocks with these indices, int [n].
 
-        Raises InputError, with the shard and its checksum, where what is on disk was altered."""
+        Returns tokens, int32 [n, block_len], and starts, uint8 [n, block_len] (`Start`). Raises InputError, with the
+        shard and its checksum, if a file was altered.
+        """
         dtype = self.manifest.record.dtype
         try:
             records = self._sources[split].__getitems__(indices.tolist())

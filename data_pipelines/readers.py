@@ -1,8 +1,8 @@
-"""Files of text, each read from its beginning to its end in flat memory.
+"""Read files of text from beginning to end, in memory that does not grow with the file.
 
-All readers yield the same: chunks of whole lines, UTF-8 decoded, with documents divided by blank lines; the end of a
-file ends a document. In a text file a line is a sentence or a paragraph; in JSON and Parquet an object or a row is a
-document, and its text has the lines.
+Every reader yields chunks of whole lines, decoded from UTF-8, with blank lines between documents; the end of a file
+ends a document. In a text file a line is a sentence or a paragraph. In JSON and Parquet an object or a row is a
+document, and its text has lines.
 """
 
 from __future__ import annotations
@@ -35,24 +35,24 @@ else:
 CHUNK_BYTES = 2**20
 MAX_LINE_BYTES = 2**24
 COMPRESSED_BYTES = 2**16
-PARQUET_ROWS = 16  # at once, as each may hold megabytes
-ROWS = 256  # of tables of examples
-SHOWN_NAMES = 8  # of fields or columns, in a message
+PARQUET_ROWS = 16  # documents read at once, as each may hold megabytes
+ROWS = 256  # examples read at once
+SHOWN_NAMES = 8  # fields or columns that a message lists
 DAMAGED = (gzip.BadGzipFile, zlib.error, lzma.LZMAError, zstd.ZstdError)
 
 Errors = Literal["strict", "replace"]
 
 
 class _Streams:
-    """Compressed streams behind each other, with zeros between them at most. lzma.open and bz2.open pass over all that
-    is behind a stream whose header is damaged."""
+    """Consecutive compressed streams, with nothing but zeros between them. lzma.open and bz2.open would silently skip
+    everything after a damaged header."""
 
     def __init__(self, raw: IO[bytes], new: Callable[[], Any]):
         self._raw, self._new = raw, new
         self._stream = new()
 
     def read(self, size: int) -> bytes:
-        """At most `size` bytes, none at the end. EOFError where a stream is cut short."""
+        """Read at most `size` bytes, none at the end. Raises EOFError if a stream is cut short."""
         data = b""
         while not data:
             given = b""
@@ -79,25 +79,25 @@ OPENERS: dict[str, Callable[[Any], Any]] = {
 
 @dataclass(frozen=True)
 class TextFile:
-    """A sentence or a paragraph a line; a blank line ends a document."""
+    """A text file with a sentence or a paragraph a line; a blank line ends a document."""
 
     path: str
 
     def chunks(self, errors: Errors) -> Iterator[str]:
-        """Raises InputError, with file and offset, on bytes that are not text."""
+        """Yield chunks of lines. Raises InputError, with file and offset, on bytes that are not text."""
         for lines, offset in _blocks_of_lines(self.path):
             yield _decode(lines, offset, self.path, errors).replace("\r\n", "\n")
 
 
 @dataclass(frozen=True)
 class JsonLinesFile:
-    """A JSON object a line, one of whose fields is the text of a document."""
+    """A file with a JSON object a line; one field of the object is the text of a document."""
 
     path: str
     text_field: str
 
     def chunks(self, errors: Errors) -> Iterator[str]:
-        """Raises InputError, with file and line, on what is no such object."""
+        """Yield chunks of lines. Raises InputError, with file and line, on a line that is no such object."""
         return canonical(self._documents(errors), self.path, errors)
 
     def _documents(self, errors: Errors) -> Iterator[str | None]:
@@ -105,7 +105,7 @@ class JsonLinesFile:
             yield self.text_of(values, where)
 
     def objects(self, errors: Errors) -> Iterator[tuple[str, dict[str, Any]]]:
-        """(file and line for messages, fields) of every line that is not blank."""
+        """Yield (file and line for messages, fields) of every line that is not blank."""
         number = 0
         for lines, offset in _blocks_of_lines(self.path):
             for line in _decode(lines, offset, self.path, errors).split("\n")[:-1]:
@@ -115,15 +115,15 @@ class JsonLinesFile:
                     yield where, _fields(line, where)
 
     def text_of(self, values: dict[str, Any], where: str) -> str | None:
-        """The text among the fields of an object."""
-        text = field_of(values, self.text_field, where, "the one with the text by --text-field")
+        """Return the text field of an object. Raises InputError if it is missing or holds no text."""
+        text = field_of(values, self.text_field, where, "the one with the text by `text_field`")
         if not isinstance(text, str | None):
             raise InputError(f"{where}: its field {self.text_field!r} is no text, but {reprlib.repr(text)}")
         return text
 
 
 def field_of(values: dict[str, Any], name: str, where: str, name_it: str) -> Any:
-    """A field of a JSON object. InputError where it has none of this name; name_it: what the user is told to name."""
+    """Return a field of a JSON object. Raises InputError, which tells the user to name `name_it`, if it is missing."""
     if name not in values:
         raise InputError(f"{where} has no field {name!r}, only {_some_of(values)}: name {name_it}")
     return values[name]
@@ -141,18 +141,18 @@ def _fields(line: str, where: str) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class ParquetFile:
-    """A table, one of whose columns is the text of a document."""
+    """A Parquet table; one column is the text of a document."""
 
     path: str
     text_field: str
 
     def chunks(self, errors: Errors) -> Iterator[str]:
-        """Raises InputError where there is no such column, or the file is damaged."""
+        """Yield chunks of lines. Raises InputError if the column is missing or the file is damaged."""
         documents = (text for text, *_ in self.rows())
         return canonical(decoded(documents, self.path, errors), self.path, errors)
 
     def rows(self, id_field: str | None = None) -> Iterator[tuple[Any, ...]]:
-        """(text as bytes or None, id) of every row; without an id_field the text alone."""
+        """Yield (text as bytes or None, id) of every row, or (text,) without an id_field."""
         import pyarrow as pa
         import pyarrow.parquet as pq
 
@@ -160,7 +160,7 @@ class ParquetFile:
             with _on_disk(self.path) as local, pq.ParquetFile(local, buffer_size=CHUNK_BYTES, pre_buffer=False) as file:
                 as_bytes = self._text_as_bytes(file.schema_arrow)
                 if id_field is not None:
-                    self._demand_column(file.schema_arrow, id_field, "the one with the ids by --id-field")
+                    self._demand_column(file.schema_arrow, id_field, "the one with the ids by `id_field`")
                 columns = [self.text_field] if id_field is None else [self.text_field, id_field]
                 for batch in file.iter_batches(batch_size=PARQUET_ROWS, columns=list(dict.fromkeys(columns))):
                     texts = batch.column(self.text_field).cast(as_bytes)
@@ -173,10 +173,10 @@ class ParquetFile:
             raise InputError(f"text {self.path}: a damaged Parquet file, or none ({why})") from None
 
     def _text_as_bytes(self, schema: Any) -> Any:
-        """As bytes, for what others wrote as text need not be UTF-8."""
+        """Return the type that reads the text as bytes: a column of strings may hold bytes that are not UTF-8."""
         import pyarrow as pa
 
-        self._demand_column(schema, self.text_field, "the one with the text by --text-field")
+        self._demand_column(schema, self.text_field, "the one with the text by `text_field`")
         kind = schema.field(self.text_field).type
         as_bytes = {pa.string(): pa.binary(), pa.large_string(): pa.large_binary()}.get(kind, kind)
         if as_bytes not in (pa.binary(), pa.large_binary()):
@@ -191,19 +191,19 @@ class ParquetFile:
 
 
 def decoded(documents: Iterable[bytes | None], where: str, errors: Errors) -> Iterator[str]:
-    """Documents from their UTF-8. InputError where it is none."""
+    """Decode documents from UTF-8. Raises InputError on other bytes if `errors` is strict."""
     for document in documents:
         try:
             yield (document or b"").decode("utf-8", errors)
         except UnicodeDecodeError as error:
             raise InputError(
                 f"text {where}: a document is not UTF-8 (0x{error.object[error.start]:02x}); read it with "
-                "--corpus-errors replace"
+                "`corpus_errors` replace"
             ) from None
 
 
 def canonical(documents: Iterable[str | None], where: str, errors: Errors) -> Iterator[str]:
-    """Documents as chunks of lines: their own blank lines vanish, and one stands behind each of them."""
+    """Turn documents into chunks of lines: drop the blank lines inside a document, and put one after it."""
     parts: list[str] = []
     size = 0
     for document in documents:
@@ -221,21 +221,25 @@ def canonical(documents: Iterable[str | None], where: str, errors: Errors) -> It
 
 
 def without_surrogates(text: str, where: str, errors: Errors) -> str:
-    r"""JSON can escape halves of characters (\ud83d), which are no text."""
+    r"""Return the text, or raise InputError or replace ("replace") where it has half a character.
+
+    JSON can escape a lone surrogate (\ud83d), which UTF-8 cannot encode.
+    """
     try:
         text.encode()
     except UnicodeEncodeError as error:
         if errors == "strict":
             raise InputError(
                 f"text {where}: a document holds half a character, \\u{ord(text[error.start]):04x}; mend it, or read "
-                "it with --corpus-errors replace"
+                "it with `corpus_errors` replace"
             ) from None
         text = text.encode(errors="replace").decode()
     return text
 
 
 def whole(text: str, what: str) -> str:
-    r"""The same text. InputError where it holds half a character (\ud83d): JSON can escape it, UTF-8 not write it."""
+    r"""Return the text unchanged. Raises InputError if it holds half a character (\ud83d), which JSON can escape but
+    UTF-8 cannot encode."""
     try:
         text.encode()
     except UnicodeEncodeError as error:
@@ -244,12 +248,12 @@ def whole(text: str, what: str) -> str:
 
 
 def _blocks_of_lines(path: str) -> Iterator[tuple[bytes, int]]:
-    """(whole lines, each with its newline; their offset in the decompressed file), about CHUNK_BYTES at a time."""
+    """Yield (whole lines with newlines, their offset in the decompressed file), about CHUNK_BYTES at a time."""
     with _opened(path) as file:
         head = file.read(CHUNK_BYTES)
         offset = len(codecs.BOM_UTF8) if head.startswith(codecs.BOM_UTF8) else 0
         rest = head[offset:]
-        line_parts: list[bytes] = []  # of a line longer than a chunk
+        line_parts: list[bytes] = []  # of a line that is longer than a chunk
         length = 0
         while rest:
             lines, newline, tail = rest.rpartition(b"\n")
@@ -276,7 +280,7 @@ def _decode(lines: bytes, offset: int, path: str, errors: Errors) -> str:
     except UnicodeDecodeError as error:
         raise InputError(
             f"text {path}: byte {offset + error.start} is not UTF-8 (0x{lines[error.start]:02x}); convert the file, or "
-            "read it with --corpus-errors replace"
+            "read it with `corpus_errors` replace"
         ) from None
     if "\0" in text:
         raise InputError(
@@ -287,8 +291,10 @@ def _decode(lines: bytes, offset: int, path: str, errors: Errors) -> str:
 
 
 def numbered_lines(path: str) -> Iterator[tuple[int, str]]:
-    """(number from 1, line without its end) of a file of UTF-8; a byte-order mark and carriage returns at the ends of
-    lines are no part of them. Raises InputError, with file and line, on bytes that are not text."""
+    """Yield (number from 1, line without its end) of a UTF-8 file, without a byte-order mark and carriage returns.
+
+    Raises InputError, with file and line, on bytes that are not text.
+    """
     number = 0
     for lines, _ in _blocks_of_lines(path):
         for line in lines.split(b"\n")[:-1]:
@@ -307,7 +313,7 @@ def numbered_lines(path: str) -> Iterator[tuple[int, str]]:
 
 
 def parquet_rows(path: str) -> Iterator[dict[str, Any]]:
-    """The rows of a Parquet file, by the names of its columns. InputError where it is damaged."""
+    """Yield the rows of a Parquet file as {column: value}. Raises InputError if the file is damaged."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -322,7 +328,7 @@ def parquet_rows(path: str) -> Iterator[dict[str, Any]]:
 
 @contextlib.contextmanager
 def _opened(path: str) -> Iterator[IO[bytes]]:
-    """A file, decompressed by its name's end. InputError where it cannot be read to its end."""
+    """Open a file, decompressing it by the end of its name. Raises InputError if it cannot be read to the end."""
     opener = next((opener for end, opener in OPENERS.items() if path.lower().endswith(end)), None)
     try:
         with epath.Path(path).open("rb") as raw, opener(raw) if opener else contextlib.nullcontext(raw) as file:
@@ -334,14 +340,14 @@ def _opened(path: str) -> Iterator[IO[bytes]]:
     except FileNotFoundError:
         raise _gone(path) from None
     except OSError as error:
-        if error.errno is None:  # bz2 has no error of its own
+        if error.errno is None:  # bz2 raises OSError for damaged data
             raise InputError(f"text {path}: the compressed data is damaged ({error}); fetch it again") from None
         raise InputError(f"text {path} cannot be read: {error.strerror or error}") from None
 
 
 @contextlib.contextmanager
 def _on_disk(path: str) -> Iterator[str]:
-    """The file itself, or a copy of one in the cloud."""
+    """Yield the path itself, or of a file in the cloud the path of a temporary local copy."""
     if "://" not in path:
         yield path
         return

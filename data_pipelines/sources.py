@@ -1,6 +1,6 @@
-"""What a run names as text: files, globs, folders, TFDS datasets; on disk or in the cloud (gs://).
+"""Find the text that a run names: files, globs, folders, TFDS datasets; on disk or in the cloud (gs://).
 
-A name stands for *units*, files or slices of a dataset, each of which `readers` or `tfds_text` can read by itself.
+A name stands for *units*: files or slices of a dataset. `readers` or `tfds_text` reads each unit by itself.
 """
 
 from __future__ import annotations
@@ -29,39 +29,39 @@ Unit = TextFile | JsonLinesFile | ParquetFile | DatasetSlice
 
 @dataclass(frozen=True)
 class Source:
-    """One text: what a name stands for."""
+    """The text that one name stands for."""
 
     name: str  # short, fit for a file name
-    given: str  # as it was named
+    given: str  # as the user wrote it
     units: tuple[Unit, ...]  # in reading order
 
 
 def find(
     names: Sequence[str], text_field: str = "text", tfds_data_dir: str | None = None, split: str = "train"
 ) -> list[Source]:
-    """The sources that these names stand for: a file, a glob (`**` descends, on disk), a folder, `tfds:NAME`.
+    """Find the sources that these names stand for: a file, a glob (`**` descends, on disk), a folder, `tfds:NAME`.
 
-    A file is read by its name's end: .jsonl and .json as an object a line, .parquet as a table, anything else as
-    text; .gz, .xz, .zst and .bz2 behind it are taken off. A folder stands for its files of these kinds at any depth,
-    or, where it has none, for all its files; hidden ones are left out. A folder that TFDS prepared is read as its
+    The end of a file's name says how it is read: .jsonl, .ndjson and .json as an object a line, .parquet as a table,
+    anything else as text; .gz, .xz, .zst or .bz2 may follow. A folder stands for its .txt, JSON and Parquet files at
+    any depth or, if it has none, for all its files, without hidden ones. A folder that TFDS prepared stands for its
     dataset.
 
-    text_field: what holds the text of a document in JSON, Parquet and TFDS. tfds_data_dir: where TFDS datasets are
-    prepared; None = TFDS's default. split: of datasets whose name brings none, as tfds:c4/en[validation] does.
+    text_field: field with the text of a document in JSON, Parquet and TFDS. tfds_data_dir: folder of prepared TFDS
+    datasets; None = TFDS's default. split: split of datasets whose name has none, unlike tfds:c4/en[validation].
 
-    Raises InputError where a name stands for nothing.
+    Raises InputError if a name stands for nothing.
     """
     return [_source(name, text_field, tfds_data_dir, split) for name in names]
 
 
 def embedded() -> tuple[str, str]:
-    """(train, validation): the novels that come with the package (corpora/austen/ORIGIN.txt)."""
+    """Return the files (train, validation) of the novels that come with the package (corpora/austen/ORIGIN.txt)."""
     folder = resources.files("data_pipelines") / "corpora" / "austen"
     return str(folder / "train.txt"), str(folder / "validation.txt")
 
 
 def describe(name: str) -> str:
-    """A short name for a source: news for texts/news.txt.gz, texts for texts/*.txt, c4-en for tfds:c4/en."""
+    """Return a short name for a source: news for texts/news.txt.gz, texts for texts/*.txt, c4-en for tfds:c4/en."""
     if name.startswith(TFDS):
         name = name.removeprefix(TFDS)
         if not os.path.isabs(name):
@@ -76,10 +76,10 @@ def describe(name: str) -> str:
 
 
 def read_lines(sources: Sequence[Source], errors: Errors) -> Iterator[str]:
-    """The lines of the documents, stripped and not empty, and DOCUMENT_END once after each document.
+    """Yield the lines of the documents, stripped and not empty, and DOCUMENT_END once after each document.
 
-    `errors`: bytes that are not UTF-8 raise an InputError with file and offset, or become U+FFFD. Sources without any
-    text raise an InputError.
+    errors: for bytes that are not UTF-8: strict = raise InputError with file and offset, replace = read U+FFFD. Raises
+    InputError if the sources hold no text at all.
     """
     any_text = False
     for source in sources:
@@ -100,12 +100,12 @@ def read_lines(sources: Sequence[Source], errors: Errors) -> Iterator[str]:
 
 
 def no_text(sources: Sequence[Source]) -> InputError:
-    """The mistake of naming sources that hold none."""
+    """Return the error for sources without text."""
     return InputError(f"text {name_of(sources)}: there is no text in it, only blank lines or nothing at all")
 
 
 def name_of(sources: Sequence[Source]) -> str:
-    """Sources as an error message names them."""
+    """Return the words for these sources in a message."""
     return sources[0].given if len(sources) == 1 else f"{sources[0].given} and {len(sources) - 1} more"
 
 
@@ -117,7 +117,7 @@ def _source(name: str, text_field: str, tfds_data_dir: str | None, split: str) -
     except Exception as error:
         if "://" not in name or isinstance(error, InputError):
             raise
-        # The libraries of the clouds raise what they like.
+        # The libraries of the clouds raise exceptions of many types.
         why = (str(error).strip() or repr(error)).partition("\n")[0]
         raise InputError(f"text {name}: it cannot be reached ({why}); give one on a disk, or in gs://") from None
 
@@ -139,7 +139,7 @@ def _reader(path: epath.Path, text_field: str) -> Unit:
 
 
 def kind_of(path: epath.Path) -> str:
-    """The end of a file name, without its compression."""
+    """Return the extension of a file name, in lower case and without that of a compression: .txt, .jsonl, …"""
     name = path.name.lower()
     for end in COMPRESSED:
         name = name.removesuffix(end)
@@ -147,7 +147,7 @@ def kind_of(path: epath.Path) -> str:
 
 
 def _prepared_by_tfds(name: str) -> epath.Path | None:
-    """The one dataset in a folder, at any depth."""
+    """Return the folder of the one TFDS dataset inside a folder, at any depth, or None."""
     folder = epath.Path(name).expanduser()
     if glob.has_magic(name) or not folder.is_dir():
         return None
@@ -160,7 +160,7 @@ def _prepared_by_tfds(name: str) -> epath.Path | None:
 
 
 def _walk(folder: epath.Path) -> Iterator[tuple[epath.Path, list[str]]]:
-    """Its folders and their files, without what is hidden. What `prepare` made inside is no text."""
+    """Yield the folders at any depth and their files, without hidden ones and without corpora that `prepare` made."""
 
     def refuse(error: OSError) -> None:
         raise InputError(f"text {error.filename}: the folder cannot be read ({error.strerror})") from None
@@ -175,7 +175,7 @@ def _walk(folder: epath.Path) -> Iterator[tuple[epath.Path, list[str]]]:
 
 
 def _expand(name: str) -> list[epath.Path]:
-    """The files of a file name, a glob or a folder, sorted."""
+    """Return the files that a file name, a glob or a folder stands for, sorted."""
     path = epath.Path(name).expanduser()
     if path.is_dir():
         found = sorted(root / file for root, files in _walk(path) for file in files)
@@ -206,9 +206,9 @@ def _demand_readable(file: epath.Path) -> None:
 
 
 def matching(pattern: epath.Path) -> list[epath.Path]:
-    """The files that a glob stands for, sorted; `**` descends, on disk."""
+    """Return the files that a glob stands for, sorted; `**` descends, on disk."""
     if "://" not in str(pattern):
-        # By where they are: links can lead to a file on several ways, with ** through a folder into itself again.
+        # One path a file: links can lead to a file by several paths, and ** through a folder into itself.
         found = sorted(glob.glob(str(pattern), recursive=True), key=lambda file: (len(file), file), reverse=True)
         files = {os.path.realpath(file): file for file in found}
         return sorted(epath.Path(file) for place, file in files.items() if not os.path.isdir(place))

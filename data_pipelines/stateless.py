@@ -1,8 +1,8 @@
-"""Random numbers as a pure function of (seed, purpose, step, row): nothing to save, nothing to restore.
+"""Draw random numbers as a pure function of (seed, purpose, step, row), with no generator state to save or restore.
 
-Philox is a counter-based generator: its output at a counter depends on nothing before it. A row owns the counters
-[row * width, (row + 1) * width), so any range of rows can be drawn alone and equals the same rows of the global batch.
-Only `random_raw` is used: NumPy guarantees its bits across versions and machines.
+Philox is a counter-based generator: its output at a counter does not depend on earlier output. A row owns the counters
+[row * counters_per_row, (row + 1) * counters_per_row), so a range of rows that is drawn alone equals the same rows of
+the global batch. Only `random_raw` is used: NumPy guarantees its bits across versions and machines.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ WORDS_PER_COUNTER = 4  # a Philox4x64 counter yields four 64-bit words
 
 
 class Purpose(IntEnum):
-    """Independent streams; a new one is added at the end, so that the others keep their numbers."""
+    """Independent streams of random numbers. Add new ones at the end, so that the others keep their numbers."""
 
     VISIT = 1
     CUTS = 2
@@ -31,7 +31,7 @@ class Purpose(IntEnum):
 
 
 def uniforms(seed: int, purpose: Purpose, step: int, rows: Sequence[int] | np.ndarray, width: int) -> np.ndarray:
-    """float64 [len(rows), width], uniform in [0, 1). Rows that follow each other are drawn at once."""
+    """Draw float64 [len(rows), width], uniform in [0, 1). Consecutive rows are drawn in one call of the generator."""
     rows = np.asarray(rows)
     counters_per_row = -(-width // WORDS_PER_COUNTER)
     key = np.array([seed % 2**64, purpose], np.uint64)
@@ -46,16 +46,16 @@ def uniforms(seed: int, purpose: Purpose, step: int, rows: Sequence[int] | np.nd
 
 
 def choice(uniform: np.ndarray, size: np.ndarray | int) -> np.ndarray:
-    """int64 in [0, size) from uniforms in [0, 1); size 0 gives 0."""
+    """Turn uniforms in [0, 1) into int64 in [0, size). A size of 0 gives 0."""
     return (uniform * size).astype(np.int64)
 
 
 def smallest_first(uniform: np.ndarray, count: int | None = None) -> np.ndarray:
-    """int64: the indices of each row's numbers in ascending order, equal ones (in 62 - log2 n bits) by index; or, given
-    a count, those of its `count` smallest, in any order. uniform: [B, n], in [-1, 1).
+    """Return the indices of each row's numbers in ascending order, or of its `count` smallest numbers in any order.
 
-    Sorting numbers that carry their index is several times quicker than argsort, and has no ties to be broken by the
-    machine's choice of algorithm.
+    uniform: [B, n], in [-1, 1); numbers that agree in their first 62 - log2 n bits are ordered by index. Returns int64
+    [B, n] or [B, count]. Each index is packed into the low bits of its number before sorting: this is several times
+    quicker than argsort, and no tie is left to the sorting algorithm of the machine.
     """
     bits = max(1, int(uniform.shape[1] - 1).bit_length())
     keys = np.floor(np.ldexp(uniform, min(53, 62 - bits))).astype(np.int64) << bits

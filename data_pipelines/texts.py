@@ -1,4 +1,4 @@
-"""Texts one by one, each with the place it came from and its id: what a result a text is written for."""
+"""Read texts one by one, each with its place and its id, for commands that write one result a text."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from data_pipelines.sources import DOCUMENT_END, Source, Unit
 from data_pipelines.tokenizer import EOD, Tokenizer
 from xlnet_jax.errors import InputError
 
-LINES = 64  # tokenized at once
+LINES = 64  # lines tokenized at once
 TextUnit = Literal["line", "document"]
 Id = str | int
 
 
 class TextRecord(NamedTuple):
-    """A text that is not empty."""
+    """One text, with its place and its id."""
 
     text: str
     where: str  # file and line or row, for messages
@@ -29,13 +29,13 @@ class TextRecord(NamedTuple):
 def read_texts(
     sources: Sequence[Source], unit: TextUnit, id_field: str | None = None, errors: Errors = "strict"
 ) -> Iterator[TextRecord]:
-    """The texts of these sources in order, one at a time in memory.
+    """Yield the texts of these sources in order; one at a time is in memory.
 
-    unit, of text files: every line is a text, or every document (lines up to a blank one, joined by spaces); an object
-    of JSON Lines or a row of Parquet is always one text. id_field: what holds its id, a text or a whole number.
-    errors: as in `sources.read_lines`.
+    unit: in text files, line = every line is a text, document = the lines up to a blank one, joined by spaces, are a
+    text. An object of JSON Lines or a row of Parquet is always one text. id_field: the field with its id, a string or
+    a whole number. errors: as in `sources.read_lines`.
 
-    Raises InputError, with file and line or row, where a text is empty, or has no such fields.
+    Raises InputError, with file and line or row, if a text is empty or a field is missing.
     """
     for source in sources:
         for part in source.units:
@@ -59,7 +59,7 @@ def _texts(part: Unit, unit: TextUnit, id_field: str | None, errors: Errors) -> 
             (text,) = decoded([encoded], where.removeprefix("text "), errors)
             yield TextRecord(text.strip(), where, _checked(ids[0], where) if ids else None)
     elif id_field is not None:
-        raise InputError(f"--id-field {id_field}: only JSON Lines and Parquet have fields, and the text is neither")
+        raise InputError(f"`id_field` {id_field}: only JSON Lines and Parquet have fields, and the text is neither")
     else:
         lines = (line.strip() for chunk in part.chunks(errors) for line in chunk.split("\n")[:-1])
         name = f"text {getattr(part, 'path', 'of TFDS')}: line"
@@ -68,7 +68,7 @@ def _texts(part: Unit, unit: TextUnit, id_field: str | None, errors: Errors) -> 
 
 
 def _json_id(values: dict, id_field: str | None, where: str) -> object:
-    return None if id_field is None else field_of(values, id_field, where, "the one with the ids by --id-field")
+    return None if id_field is None else field_of(values, id_field, where, "the one with the ids by `id_field`")
 
 
 def _checked(value: object, where: str) -> Id | None:
@@ -96,7 +96,10 @@ def _by_document(lines: Iterable[str], name: str) -> Iterator[TextRecord]:
 
 
 def first_pieces(lines: Iterator[str], tokenizer: Tokenizer, count: int) -> np.ndarray:
-    """Of a text read line by line (`sources.read_lines`): int32, at most so many, <eod> behind each document."""
+    """Return the first token ids of a text, at most `count`, with <eod> after each document: int32 [E].
+
+    lines: as `sources.read_lines` yields them.
+    """
     found = [np.zeros(0, np.int32)]
     while sum(map(len, found)) < count and (chunk := list(itertools.islice(lines, LINES))):
         encoded = zip(chunk, tokenizer.encode_lines(chunk), strict=True)

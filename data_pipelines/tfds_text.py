@@ -1,4 +1,4 @@
-"""Text of TensorFlow Datasets, prepared on disk or in the cloud."""
+"""Read text of TensorFlow Datasets that were prepared on disk or in the cloud."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ BATCH = 256
 
 @dataclass(frozen=True)
 class DatasetSlice:
-    """Some documents of a prepared dataset."""
+    """A slice of a prepared dataset, with one document an example."""
 
     folder: str
-    split: str  # as TFDS spells it, 'train[0:10000]'
+    split: str  # in TFDS's notation, 'train[0:10000]'
     text_field: str
 
     def chunks(self, errors: Errors) -> Iterator[str]:
-        """Chunks of lines as in `readers`. InputError where a shard cannot be read."""
+        """Yield chunks of lines, as `readers` do. Raises InputError if a shard cannot be read."""
         where = f"{self.folder} {self.split}"
         return canonical(decoded(self._documents(), where, errors), where, errors)
 
@@ -39,8 +39,11 @@ class DatasetSlice:
 
 
 def open_dataset(name: str, data_dir: str | None, split: str, text_field: str) -> tuple[DatasetSlice, ...]:
-    """The slices of a dataset: `name` as TFDS has it (c4/en, c4/en:3.0.1), or its folder; a split in brackets wins over
-    `split`. Raises InputError where it is not prepared, or has no such split or field."""
+    """Return the slices of a dataset.
+
+    name: TFDS's name (c4/en, c4/en:3.0.1) or a folder; a split in brackets at its end replaces `split`. data_dir: as
+    tfds_data_dir of `sources.find`. Raises InputError if the dataset is not prepared, or lacks the split or the field.
+    """
     dataset, bracket, wanted = name.partition("[")
     split = wanted.removesuffix("]") if bracket else split
     builder = _builder(dataset, data_dir)
@@ -49,20 +52,20 @@ def open_dataset(name: str, data_dir: str | None, split: str, text_field: str) -
     if text_field not in info.features or not isinstance(info.features[text_field], _tfds().features.Text):
         raise InputError(
             f"tfds:{dataset} has no text in a field {text_field!r}, its fields are {', '.join(info.features)}: name "
-            "the one with the text by --text-field"
+            "the one with the text by `text_field`"
         )
     folder = str(builder.data_path)
-    if split not in info.splits:  # 'train[:10%]': a part of a part cannot be named
+    if split not in info.splits:  # 'train[:10%]': TFDS cannot slice a slice
         return (DatasetSlice(folder, split, text_field),)
     begins = range(0, examples, SLICE_DOCUMENTS)
     return tuple(DatasetSlice(folder, f"{split}[{b}:{min(b + SLICE_DOCUMENTS, examples)}]", text_field) for b in begins)
 
 
 def dataset_rows(name: str, data_dir: str | None, class_names: bool) -> Iterator[dict[str, Any]]:
-    """The examples of a split, NAME[SPLIT]: their texts, numbers and classes by the names of the fields; what else they
-    hold is left out. class_names: classes by their names, not their numbers; one that is unknown (-1) is None.
+    """Yield the examples of a split, NAME[SPLIT], as {field: text, number or class}; other fields are left out.
 
-    Raises InputError where the dataset is not prepared, has no such split, or cannot be read.
+    class_names: give classes by name instead of by number; an unknown class (-1) is None. Raises InputError if the
+    dataset is not prepared, lacks the split, or cannot be read.
     """
     tfds = _tfds()
     dataset, _, split = name.removesuffix("]").partition("[")
@@ -82,7 +85,7 @@ def dataset_rows(name: str, data_dir: str | None, class_names: bool) -> Iterator
 
 
 def _size(builder: Any, dataset: str, split: str) -> int:
-    """Examples of a split."""
+    """Return the number of examples of a split."""
     splits = builder.info.splits
     try:
         examples = splits[split].num_examples
@@ -97,11 +100,11 @@ def _size(builder: Any, dataset: str, split: str) -> int:
 
 
 def _examples(builder: Any, split: str, fields: Sequence[str]) -> Iterator[tuple[Any, ...]]:
-    """The values of these fields, example by example."""
+    """Yield the values of these fields, example by example."""
     tf, tfds = tensorflow(), _tfds()
     decoders = tfds.decode.PartialDecoding(dict.fromkeys(fields, True))
     try:
-        if builder.info.file_format.value == "array_record":  # no format for tf.data
+        if builder.info.file_format.value == "array_record":  # tf.data cannot read this format
             for example in builder.as_data_source(split, decoders=decoders):
                 yield tuple(example[field] for field in fields)
         else:
@@ -110,7 +113,7 @@ def _examples(builder: Any, split: str, fields: Sequence[str]) -> Iterator[tuple
             for batch in dataset.batch(BATCH).as_numpy_iterator():
                 yield from zip(*(batch[field] for field in fields), strict=True)
     except (tf.errors.OpError, RuntimeError, FileNotFoundError) as error:
-        # Without the name of the operation that TensorFlow puts in front.
+        # Leave out the name of the TensorFlow operation that begins the message.
         why = str(error).partition("}} ")[2] or str(error)
         raise InputError(
             f"text {builder.data_path}: its {split} cannot be read ({why.splitlines()[0].partition(' [Op:')[0]}); "
@@ -123,7 +126,7 @@ def _builder(dataset: str, data_dir: str | None) -> Any:
     place = epath.Path(data_dir or tfds.core.constants.DATA_DIR).expanduser()
     folder = epath.Path(dataset).expanduser()
     for candidate in (folder, place / dataset.replace(":", "/")):
-        # A name without a version stands for the newest that is there.
+        # A name without a version stands for the newest version that is prepared.
         versions = sorted(candidate.glob(f"*/{DATASET_INFO}"), key=lambda p: _version(p.parent.name))
         for info in (candidate / DATASET_INFO, *reversed(versions)):
             if info.exists():
@@ -132,7 +135,7 @@ def _builder(dataset: str, data_dir: str | None) -> Any:
     if (name := dataset.partition("/")[0].partition(":")[0]) in known:
         raise InputError(
             f"tfds:{dataset} is not prepared in {place}: prepare it with `tfds build {dataset} --data_dir {place}`, or "
-            "name the folder where it is by --tfds-data-dir"
+            "name the folder where it is by `tfds_data_dir`"
         )
     near = difflib.get_close_matches(name, known, 1)
     hint = f"did you mean tfds:{near[0]}?" if near else "tfds.list_builders() names those it knows"
@@ -142,7 +145,7 @@ def _builder(dataset: str, data_dir: str | None) -> Any:
 def _opened(folder: epath.Path) -> Any:
     try:
         return _tfds().builder_from_directory(folder)
-    except Exception as error:  # TFDS and Protobuf raise what they like on what they cannot read
+    except Exception as error:  # TFDS and Protobuf raise exceptions of many types
         why = str(error).strip().partition("\n")[0]
         raise InputError(f"text {folder}: a damaged TFDS dataset ({why}); prepare the dataset again") from None
 
@@ -153,9 +156,9 @@ def _version(name: str) -> list[int]:
 
 @cache
 def _tfds() -> Any:
-    tensorflow()  # before TFDS imports it in its own, louder way
+    tensorflow()  # first, or TFDS imports TensorFlow with all its messages
     import tensorflow_datasets as tfds
 
-    # TFDS warns of its own use of what it deprecates.
+    # Hide a deprecation warning about TFDS's own code.
     logging.getLogger("absl").addFilter(lambda record: "FeatureConnector.dtype" not in str(record.msg))
     return tfds

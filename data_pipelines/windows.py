@@ -1,10 +1,10 @@
-"""Windows from blocks: reused part + A + <sep> + B + <sep> + <cls> (paper, section 2.5; `_split_a_and_b` of
+"""Cut windows from blocks: reused part + A + <sep> + B + <sep> + <cls> (paper, section 2.5; `_split_a_and_b` of
 data_utils.py).
 
-Window k of a visit begins k * advance tokens into the block. A begins behind the reused part and ends at a
-cut point; B is what follows A, or, half of the time, text from another block; with data.pair_loss order (ALBERT,
-section 3.1) it always follows A, and half of the time the two change places. A + B is always the same length, so every
-window is full.
+Window k of a visit begins k * advance tokens into the block. A begins after the reused part and ends at a cut point. B
+is the text after A or, half of the time, text from another block; with data.pair_loss order (ALBERT, section 3.1) B is
+always the text after A, and half of the time the two are swapped. A + B always has the same length, so every window is
+full.
 """
 
 from dataclasses import dataclass, replace
@@ -15,33 +15,34 @@ from data_pipelines.stateless import choice
 from xlnet_jax.dims import CLS_SEGMENT, WINDOW_SPECIALS
 from xlnet_jax.settings.config import DataConfig
 
-DRAWS = 3  # uniforms that one row of `cut_windows` takes
+DRAWS = 3  # uniforms that `cut_windows` uses for each row
 
 
 def text_len(data: DataConfig) -> int:
-    """Tokens of text behind the reused part: of A + B."""
+    """Return the number of text tokens after the reused part: the length of A + B."""
     return data.seq_len - data.reuse_len - WINDOW_SPECIALS[data.window]
 
 
 def advance(data: DataConfig) -> int:
-    """Tokens by which a row goes on from window to window: what memory will hold, or, without, what is behind it."""
+    """Return the number of tokens between the beginnings of two windows: reuse_len, or text_len if it is 0."""
     return data.reuse_len or text_len(data)
 
 
 def steps_per_block(block_len: int, data: DataConfig) -> int:
-    """How many windows a block holds; the tokens behind the last one (fewer than it advances) go unused. Behind the
-    text of each there is one more: the end of its last sentence, or the last one's next token."""
+    """Return the number of windows in a block of `block_len` tokens; the tokens after the last window go unread.
+
+    Each window needs one token after its text: there its last sentence may end, or it is the last target of clm.
+    """
     return (block_len - 1 - data.reuse_len - text_len(data)) // advance(data) + 1
 
 
 def block_len(data: DataConfig) -> int:
-    """The block length that `windows_per_block` windows use to the last token."""
+    """Return the block length, in tokens, that `data.windows_per_block` windows read to the end."""
     return (data.windows_per_block - 1) * advance(data) + data.reuse_len + text_len(data) + 1
 
 
 def resized(data: DataConfig, seq_len: int) -> DataConfig:
-    """The same for windows of another length, in the same proportions: the paper's are half reused, a sixth
-    predicted."""
+    """Return the settings for windows of `seq_len` tokens, with reuse_len, perm_size and num_predict scaled alike."""
 
     def share(length: int) -> int:
         return max(length * seq_len // data.seq_len, 1) if length else 0
@@ -54,16 +55,20 @@ def resized(data: DataConfig, seq_len: int) -> DataConfig:
 
 @dataclass(frozen=True)
 class Windows:
-    """A batch of windows before anything is masked."""
+    """A batch of windows, without targets and orders."""
 
     input_ids: np.ndarray  # int32 [B, L]
     segment_ids: np.ndarray  # int32 [B, L]
-    is_next: np.ndarray  # bool [B], B is the continuation of A, and stands behind it
+    is_next: np.ndarray  # bool [B], part B continues part A, and comes after it
 
 
 def cut_text(tokens: np.ndarray, begin: int, data: DataConfig, sep_id: int, cls_id: int) -> Windows:
-    """Reused part and the text behind it, with <sep> and <cls> at the end where data.window is sentences. tokens: int
-    [B, S], in the row's reading order; begin: where the reused part begins. is_next means nothing."""
+    """Cut windows of the reused part and the text after it, and end them with <sep> and <cls> if data.window is
+    sentences.
+
+    tokens: int [B, S], in each row's reading order. begin: index of the reused part's first token. `is_next` of the
+    result is False everywhere.
+    """
     batch = len(tokens)
     input_ids = np.empty((batch, data.seq_len), np.int32)
     segment_ids = np.zeros((batch, data.seq_len), np.int32)
@@ -86,8 +91,11 @@ def cut_windows(
     sep_id: int,
     cls_id: int,
 ) -> Windows:
-    """tokens: int [B, S], in the row's reading order; cuts: bool [B, S], True where the text may be cut before a token;
-    partner_*: the same of the block that a random B comes from; begin: where the reused part begins; uniform: [B, 3].
+    """Cut windows of the reused part, A and B.
+
+    tokens: int [B, S], in each row's reading order. cuts: bool [B, S], True where the text may be cut before the token.
+    partner_tokens, partner_cuts: as tokens and cuts, for the block that a random B is cut from. begin: index of the
+    reused part's first token. uniform: [B, DRAWS], in [0, 1).
     """
     batch, total = len(tokens), text_len(data)
     row = np.arange(batch)[:, None]
@@ -95,14 +103,14 @@ def cut_windows(
     split = _split_in_any_order if data.pair_loss == "order" else _split
     a_len, first_begin, b_begin, is_next = split(cuts, partner_cuts, a_begin, total, uniform)
 
-    # Place p of A + B: A's token while p < a_len, else B's, from this block or from the partner's.
+    # Index p of A + B: A's token while p < a_len, else B's, from this block or from the partner block.
     place = np.arange(total)
     in_a = place < a_len[:, None]
     source = place + np.where(in_a, first_begin[:, None], (b_begin - a_len)[:, None])
     own = in_a | is_next[:, None] | (data.pair_loss == "order")
     text = np.where(own, tokens[row, source], partner_tokens[row, source])
 
-    # The first <sep> stands between A and B: everything behind A moves by one.
+    # The first <sep> stands between A and B, so everything after A moves by one.
     new_len = data.seq_len - data.reuse_len
     column = np.arange(new_len)
     behind_a = column > a_len[:, None]
@@ -120,12 +128,12 @@ def cut_windows(
 
 
 Split = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
-"""(a_len, a_begin, b_begin, is_next), each [B]; B has what A leaves of the text."""
+"""(a_len, a_begin, b_begin, is_next), each [B]. The length of B is the length of the text minus a_len."""
 
 
 def _split(cuts: np.ndarray, partner_cuts: np.ndarray, begin: int, total: int, uniform: np.ndarray) -> Split:
     batch, size = cuts.shape
-    # The first sentence end at or behind `total`: where the text of A and a following B ends before it is trimmed.
+    # The first sentence end at or after `total`: there A and a continuing B end before they are trimmed.
     end = _next_cut(np.flatnonzero(cuts), size, np.full(batch, begin + total), limit=size) - begin
     cut, count = _cut_inside(cuts, begin, total, uniform[:, 1])
     a_len = np.where(count > 0, cut, end)
@@ -134,13 +142,13 @@ def _split(cuts: np.ndarray, partner_cuts: np.ndarray, begin: int, total: int, u
     random_begin, random_len = _random_b(partner_cuts, np.maximum(1, total - a_len), uniform[:, 2])
     b_begin = np.where(is_next, begin + a_len, random_begin)
     b_len = np.where(is_next, end - a_len, random_len)
-    # Trimmed on the right, the longer one first, A before B where both are equal: what is left of A in closed form.
+    # The original trims the longer part, token by token, and B on a tie: this is a_len in closed form.
     a_len = np.minimum(a_len, np.maximum(total - b_len, (total + 1) // 2))
     return a_len, np.full(batch, begin), b_begin, is_next
 
 
 def _split_in_any_order(cuts: np.ndarray, _: np.ndarray, begin: int, total: int, uniform: np.ndarray) -> Split:
-    """The text is cut in two, anywhere where no sentence ends in it; its end comes first where is_next is False."""
+    """Cut the text in two, at a sentence end if it has one, and swap the halves where is_next is False."""
     cut, count = _cut_inside(cuts, begin, total, uniform[:, 1])
     cut = np.where(count > 0, cut, 1 + choice(uniform[:, 1], total - 1))
     is_next = uniform[:, 0] >= 0.5
@@ -149,7 +157,7 @@ def _split_in_any_order(cuts: np.ndarray, _: np.ndarray, begin: int, total: int,
 
 
 def _cut_inside(cuts: np.ndarray, begin: int, total: int, uniform: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(length up to one of the cuts inside of the text, how many there are), each [B]. uniform: [B]."""
+    """Return (length up to a random cut inside the text, number of cuts inside it), each [B]. uniform: [B]."""
     inside = cuts[:, begin + 1 : begin + total]
     count = inside.sum(1)
     picked = choice(uniform, count)
@@ -157,7 +165,7 @@ def _cut_inside(cuts: np.ndarray, begin: int, total: int, uniform: np.ndarray) -
 
 
 def _random_b(cuts: np.ndarray, length: np.ndarray, uniform: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(begin, length) of a random stretch of at least `length` tokens, widened to whole sentences."""
+    """Return (begin, length) of a random stretch of at least `length` tokens, widened to whole sentences."""
     size = cuts.shape[1]
     flat = np.flatnonzero(cuts)
     begin = choice(uniform, size - length)
@@ -167,14 +175,14 @@ def _random_b(cuts: np.ndarray, length: np.ndarray, uniform: np.ndarray) -> tupl
 
 
 def _next_cut(flat_cuts: np.ndarray, size: int, at: np.ndarray, limit: int) -> np.ndarray:
-    """The first cut at or behind `at` in each row, or `limit`. flat_cuts: ascending, in the rows laid end to end."""
+    """Return the first cut at or after `at` in each row, or `limit`. flat_cuts: ascending, over all rows end to end."""
     row_begin = np.arange(len(at)) * size
     found = np.searchsorted(flat_cuts, row_begin + at)
     return np.minimum(np.append(flat_cuts, np.iinfo(np.int64).max)[found] - row_begin, limit)
 
 
 def _previous_cut(flat_cuts: np.ndarray, size: int, at: np.ndarray) -> np.ndarray:
-    """The last cut at or before `at` in each row, or the row's begin."""
+    """Return the last cut at or before `at` in each row, or 0."""
     row_begin = np.arange(len(at)) * size
     found = np.searchsorted(flat_cuts, row_begin + at, side="right")
     return np.maximum(np.insert(flat_cuts, 0, -1)[found] - row_begin, 0)

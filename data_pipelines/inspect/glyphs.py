@@ -1,4 +1,4 @@
-"""Which characters the fonts of this machine can draw."""
+"""Find fonts on this machine that can draw the characters of a text."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Iterable
 from functools import cache
 
 DEFAULT = "DejaVu Sans"  # comes with matplotlib
-BOXES = "Last Resort"  # so does this: it has every character, as a box that names the script
+BOXES = "Last Resort"  # comes with matplotlib too; draws every character as a box that names its script
 
 
 def font_families(pieces: Iterable[str]) -> list[str]:
-    """The default font, and one that has what it lacks of these pieces, if there is one."""
+    """Return the default font and, if it lacks characters of these pieces, the font that has most of them."""
     if not (missing := set("".join(pieces)) - _characters(_default_file())):
         return [DEFAULT]
     best = max(_others(), key=lambda font: len(missing & _characters(font[1])), default=None)
@@ -18,7 +18,7 @@ def font_families(pieces: Iterable[str]) -> list[str]:
 
 
 def drawable(piece: str, families: Iterable[str]) -> bool:
-    """Has one of these fonts each character?"""
+    """Return whether each character of the piece is in one of these fonts."""
     files = [_default_file(), *(file for name, file in _others() if name in families)]
     return all(any(char in _characters(file) for file in files) for char in piece)
 
@@ -30,7 +30,7 @@ def _default_file() -> str:
 
 
 def _others() -> list[tuple[str, str]]:
-    """(family, file) of the regular fonts beside the default."""
+    """Return (family, file) of every regular font other than the default."""
     from matplotlib import font_manager
 
     fonts = {f.name: f.fname for f in font_manager.fontManager.ttflist if f.style == "normal" and f.weight == 400}

@@ -7,7 +7,6 @@ axes; a long one whole, and beside it enlarged around a position.
 
 from __future__ import annotations
 
-import contextlib
 import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from data_pipelines.inspect.glyphs import drawable, font_families
 from data_pipelines.inspect.window_view import WindowView
 from xlnet_jax.errors import InputError
 from xlnet_jax.settings.config import Objective
+from xlnet_jax.storage.files import complete_file
 
 LEGIBLE = 40  # tokens on an axis
 LETTERING = 4  # rows that are not high enough for a name beside them
@@ -313,11 +313,8 @@ def _annotate(figure: Any, view: WindowView, title: str) -> None:
 
 
 def _save(figure: Any, path: Path) -> None:
-    partial = path.with_suffix(".partial.png")
     try:
-        figure.savefig(partial)
-        partial.replace(path)
+        with complete_file(path) as file:
+            figure.savefig(file, format="png")
     except OSError as error:
-        with contextlib.suppress(OSError):
-            partial.unlink()
         raise InputError(f"out {path} cannot be written: {error.strerror}") from None

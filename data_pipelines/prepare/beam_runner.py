@@ -1,4 +1,4 @@
-"""Preparation as an Apache Beam pipeline: the same functions on Dataflow, Spark, Flink or this machine's Beam."""
+"""Run preparation as an Apache Beam pipeline on Dataflow, Spark, Flink or this machine."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from xlnet_jax.errors import InputError
 
 @dataclass(frozen=True)
 class BeamRunner:
-    """One pipeline for each `run`. Workers share the folder of the corpus: on several machines it must be in the cloud,
-    or on a disk that all of them mount."""
+    """A runner of Beam, with one pipeline for each call of `run`. Workers share the folder of the corpus: on several
+    machines it must be in the cloud, or on a disk that all of them mount."""
 
     runner: str  # 'Direct', 'Dataflow', 'Spark', 'Flink', or any other name that Beam knows
-    options: tuple[str, ...] = ()  # as Beam's own command line takes them
+    options: tuple[str, ...] = ()  # in the form of Beam's own command line
 
     def run(self, seeds: Sequence[Any], expand: Callable[[Any], Iterable[Any]], work: Callable[[Any], None]) -> None:
         """See `runners.Runner`."""
         beam = _beam()
         name = self.runner if self.runner.endswith("Runner") else f"{self.runner}Runner"
         options = beam.options.pipeline_options.PipelineOptions([f"--runner={name}", *self.options])
-        if name == "DirectRunner":  # what its workers log as they fail comes out of this call
+        if name == "DirectRunner":  # its workers log an exception that this call raises anyway
             logging.getLogger("apache_beam").setLevel(logging.CRITICAL)
         try:
             with beam.Pipeline(options=options) as pipeline:
@@ -38,7 +38,7 @@ class BeamRunner:
         except (ValueError, RuntimeError) as error:
             if isinstance(error, InputError) or "[while running" in str(error):  # raised by our functions
                 raise
-            raise InputError(f"--runner {self.runner}: {str(error).splitlines()[0]}") from error
+            raise InputError(f"`runner` {self.runner}: {str(error).splitlines()[0]}") from error
 
 
 def _beam() -> Any:
@@ -46,5 +46,5 @@ def _beam() -> Any:
         import apache_beam
         import apache_beam.options.pipeline_options
     except ImportError:
-        raise InputError("--runner needs Apache Beam: pip install 'xlnet_jax[beam]', or leave --runner out") from None
+        raise InputError("`runner` needs Apache Beam: pip install 'xlnet_jax[beam]', or leave `runner` out") from None
     return apache_beam

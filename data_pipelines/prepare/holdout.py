@@ -1,4 +1,4 @@
-"""Which text is held out for validation where it has no text of its own: a rule that a token's place alone decides."""
+"""Choose the held-out text of a source, by a rule that depends only on a token's position in the source."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Place:
-    """Where a part stands in its source, and the tokens of its documents."""
+    """Position of an encoded part in its source, and the lengths of its documents."""
 
     file: str
     first_document: int
     first_token: int
-    document_tokens: np.ndarray  # int64 [documents]
+    document_tokens: np.ndarray  # int64 [documents], length of each
 
     @property
     def tokens(self) -> int:
@@ -24,16 +24,16 @@ class Place:
 
 @dataclass(frozen=True)
 class ByDocument:
-    """Documents whose hash is below the threshold, about that share of them; 0 = none, 1 = all."""
+    """Hold out the documents whose hash is below the threshold, about that share of them; 0 = none, 1 = all."""
 
     threshold: float
 
     def count(self, place: Place) -> int:
-        """How many tokens of the part are held out."""
+        """Count the held-out tokens of the part."""
         return int(place.document_tokens[self._documents(place)].sum())
 
     def mask(self, place: Place) -> np.ndarray:
-        """bool [T], which of its tokens are."""
+        """Return which tokens of the part are held out, bool [E]."""
         return np.repeat(self._documents(place), place.document_tokens)
 
     def _documents(self, place: Place) -> np.ndarray:
@@ -42,7 +42,7 @@ class ByDocument:
 
 @dataclass(frozen=True)
 class LastTokens:
-    """The end of a text, from a token on."""
+    """Hold out the end of a text, from a token on."""
 
     first: int
 
@@ -58,9 +58,12 @@ NONE, ALL = ByDocument(0.0), ByDocument(1.0)
 
 
 def choose(places: Iterable[Place], total: int, fraction: float, block_len: int) -> Rule:
-    """The rule for a text of `total` tokens, at least two blocks: about `fraction` of its documents; where they do not
-    make a block, or more than half of the text, as few documents as make one; else the last blocks."""
-    fair = range(block_len, total // 2 + 1)  # tokens that can be held out
+    """Choose the rule for a text of `total` tokens, at least two blocks.
+
+    Hold out about `fraction` of the documents if they are at least a block and at most half of the text; else as few
+    documents as make a block; else the last blocks.
+    """
+    fair = range(block_len, total // 2 + 1)  # acceptable numbers of held-out tokens
     by_share, lowest = ByDocument(fraction), _LowestDocuments(block_len)
     held_out = 0
     for place in places:
@@ -75,7 +78,7 @@ def choose(places: Iterable[Place], total: int, fraction: float, block_len: int)
 
 
 class _LowestDocuments:
-    """The documents lowest by hash, as few as together hold `needed` tokens: what to hold out of a small text."""
+    """The documents with the lowest hashes, as few as together hold `needed` tokens: held out of a small text."""
 
     def __init__(self, needed: int):
         self._needed = needed
@@ -84,9 +87,9 @@ class _LowestDocuments:
 
     def add(self, place: Place) -> None:
         document = np.concatenate([self._document, place.first_document + np.arange(len(place.document_tokens))])
-        # A document can go on from the part before. One that was dropped never comes back: those before it suffice.
-        document, of = np.unique(document, return_inverse=True)
-        tokens = np.bincount(of, np.concatenate([self._tokens, place.document_tokens])).astype(np.int64)
+        # A document may continue from the part before. A dropped one never returns: lower hashes suffice already.
+        document, index = np.unique(document, return_inverse=True)
+        tokens = np.bincount(index, np.concatenate([self._tokens, place.document_tokens])).astype(np.int64)
         order = np.argsort(_hash(document))
         few = order[: np.searchsorted(np.cumsum(tokens[order]), self._needed) + 1]
         self._document, self._tokens = document[few], tokens[few]
@@ -101,12 +104,12 @@ class _LowestDocuments:
 
 
 def hash_of(first: int, count: int) -> np.ndarray:
-    """float64 [count] in [0, 1), of the documents from `first` on."""
+    """Return the hashes of `count` documents from number `first` on: float64 [count] in [0, 1)."""
     return _hash(first + np.arange(count))
 
 
 def _hash(index: np.ndarray) -> np.ndarray:
-    """The output function of splitmix64 (Steele, Lea, Flood 2014) of int64 of any shape, as a share."""
+    """Return the output function of splitmix64 (Steele, Lea, Flood 2014) of int64 of any shape, scaled to [0, 1)."""
     x = (index.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

@@ -1,7 +1,7 @@
-"""Which tokens go into which shard: decided from the sizes of documents alone, before any block is cut.
+"""Plan the shards: assign tokens to them from the sizes of documents alone, before any block is cut.
 
-A split is the stream of its sources' tokens, each source cut into blocks by itself; what is behind the last full block
-of a source is dropped. Shards take the blocks in order.
+Each source of a split is cut into blocks by itself, and the tokens after its last full block are dropped. Shards take
+the blocks in order.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ MIN_SHARD_BYTES, MAX_SHARD_BYTES, SHARDS = 2**23, 2**27, 64  # before compressio
 
 @dataclass(frozen=True)
 class EncodedSource:
-    """The encoded parts of a source, in order."""
+    """Files of the encoded parts of a source, in order."""
 
     files: tuple[str, ...]
 
     def places(self) -> Iterator[Place]:
-        """Where each part stands; one at a time is in memory."""
+        """Yield the position of each part; one at a time is in memory."""
         documents = tokens = 0
         for file in self.files:
             document_tokens, continues = load(file, "document_tokens", "continues")
@@ -42,7 +42,7 @@ class EncodedSource:
 
 @dataclass(frozen=True)
 class Content:
-    """What a source gives to a split."""
+    """Text that a source gives to a split."""
 
     source: EncodedSource
     rule: Rule
@@ -54,19 +54,19 @@ Contents = dict[SplitName, list[Content]]
 
 @dataclass(frozen=True)
 class ShardPlan:
-    """What goes into a shard; see `shards.ShardJob`."""
+    """Contents of a shard; see `shards.ShardJob`."""
 
     stretches: tuple[Stretch, ...]
     blocks: int
 
 
 def count(source: EncodedSource, rule: Rule, split: SplitName) -> int:
-    """Tokens that a source gives to a split."""
+    """Count the tokens that a source gives to a split."""
     return sum(_given(place, rule, split) for place in source.places())
 
 
 def shards_of(content: Content, split: SplitName, block_len: int, blocks_per_shard: int) -> list[ShardPlan]:
-    """The shards of a source's blocks in a split; the last one counts the tokens that are dropped."""
+    """Plan the shards of a source's blocks in a split. The last one also reads the tokens that are dropped."""
     rule, blocks = content.rule, content.tokens // block_len
     begins = np.arange(0, blocks, blocks_per_shard)
     edges = [*(begins * block_len).tolist(), content.tokens]
@@ -98,7 +98,7 @@ def shards_of(content: Content, split: SplitName, block_len: int, blocks_per_sha
 
 
 def blocks_per_shard(contents: list[Content], block_len: int, record_bytes: int) -> int:
-    """Enough shards of a split to share the work, and not too many."""
+    """Return the number of blocks in a shard, so that a split has about SHARDS shards of a sensible size."""
     split_bytes = sum(content.tokens for content in contents) // block_len * record_bytes
     return max(1, int(np.clip(split_bytes // SHARDS, MIN_SHARD_BYTES, MAX_SHARD_BYTES)) // record_bytes)
 

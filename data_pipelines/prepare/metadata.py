@@ -1,4 +1,4 @@
-"""How a block is serialized, and what TFDS needs to open a corpus folder: without TensorFlow."""
+"""Serialize a block, and write the files that TFDS needs to open a corpus folder, without TensorFlow."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from data_pipelines.corpus import Record, Split, SplitName
 
 
 def serialized_record(block_len: int, vocab_size: int) -> tuple[bytes, Record]:
-    """A record as TFDS reads it, and where its bytes are."""
+    """Return a record in the form that TFDS reads, as a template, and the layout of its bytes."""
     from tensorflow_datasets.proto import tf_example_pb2
 
     token_dtype = "<u2" if vocab_size <= 2**16 else "<u4"
@@ -20,13 +20,13 @@ def serialized_record(block_len: int, vocab_size: int) -> tuple[bytes, Record]:
     starts = np.full(block_len, 2, np.uint8)
     in_any_order = _features(block_len, token_dtype).serialize_example({"tokens": tokens, "starts": starts})
     serialized = tf_example_pb2.Example.FromString(in_any_order).SerializeToString(deterministic=True)
-    # The last match: a length in front of the bytes can look like one of them, nothing behind them does.
+    # Search from the end: a length before the bytes can look like one of them, nothing after them does.
     tokens_at, starts_at = serialized.rfind(tokens.tobytes()), serialized.rfind(starts.tobytes())
     return serialized, Record(block_len, token_dtype, tokens_at, starts_at, len(serialized))
 
 
 def write_tfds_metadata(folder: epath.Path, record: Record, splits: Mapping[SplitName, Split]) -> None:
-    """features.json and dataset_info.json."""
+    """Write features.json and dataset_info.json."""
     import tensorflow_datasets as tfds
 
     template = tfds.core.ShardedFileTemplate(data_dir=folder, dataset_name="corpus", filetype_suffix="array_record")
@@ -43,8 +43,8 @@ def write_tfds_metadata(folder: epath.Path, record: Record, splits: Mapping[Spli
             for name, split in splits.items()
         ],
         filename_template=template,
-        check_data=False,  # by reading it with tf.data, which cannot read this format
-        description="Blocks of consecutive tokens for pretraining; manifest.json says of what.",
+        check_data=False,  # the check reads the data with tf.data, which cannot read this format
+        description="Blocks of consecutive tokens for pretraining; manifest.json describes the text.",
     )
 
 

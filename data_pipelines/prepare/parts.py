@@ -1,7 +1,7 @@
-"""Text cut into parts, the unit of work: each is encoded by itself, by any process, and found again after a stop.
+"""Cut text into parts, the unit of work: any process encodes any part, and encoded parts survive a stop.
 
-Parts depend on the text alone, never on the machine. Units are taken in groups, so that many small files make few
-parts; a part ends with a document wherever one ends in it.
+Parts depend on the text alone, never on the machine. Units are grouped, so that many small files make few parts. A part
+ends where a document ends, if one ends in it.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from data_pipelines.sources import Source, Unit
 from data_pipelines.tfds_text import DatasetSlice
 
 PART_CHARS = 2**22
-LINE_CHARS = 32  # what a line counts beside its characters: millions of short ones take much memory to encode
+LINE_CHARS = 32  # added to the size of each line: encoding millions of short lines takes much memory
 GROUP_BYTES = 2**26
 BLANK_LINE = re.compile(r"\n[^\S\n]*\n")
 
 
 @dataclass(frozen=True)
 class Group:
-    """Units of a source that follow each other, read by one process."""
+    """Consecutive units of a source, read by one process."""
 
     source: int
     index: int
@@ -36,20 +36,20 @@ class Group:
 
 @dataclass(frozen=True)
 class Part:
-    """A stretch of a group: whole lines, documents divided by blank lines."""
+    """A stretch of a group: whole lines, with blank lines between documents."""
 
     text: str
-    continues: bool  # its first line goes on with the document of the part before
-    ends: bool  # its last document ends with it
+    continues: bool  # the first line belongs to the last document of the part before
+    ends: bool  # the last document ends with this part
 
     @cached_property
     def sha256(self) -> str:
-        """In hex: parts that share it are encoded alike."""
+        """SHA-256 in hex: parts with the same value have the same tokens."""
         return hashlib.sha256(bytes([self.continues, self.ends]) + self.text.encode()).hexdigest()
 
 
 def groups_of(sources: Sequence[Source], errors: Errors) -> list[Group]:
-    """The groups of all sources, in order; a file that is gone is found when it is read."""
+    """Group the units of all sources, in order. A missing file raises when it is read, not here."""
     return [
         Group(number, index, units, errors)
         for number, source in enumerate(sources)
@@ -80,7 +80,7 @@ def _num_bytes(unit: Unit) -> int:
 
 
 def cut_parts(group: Group) -> Iterator[Part]:
-    """The text of a group, about PART_CHARS characters at a time. Errors are those of the readers."""
+    """Yield the text of a group, about PART_CHARS characters at a time. Raises the InputErrors of the readers."""
     pending: list[str] = []
     size = 0
     continues = False
@@ -115,7 +115,7 @@ def _chunks(group: Group) -> Iterator[str]:
 
 
 def _last_document_end(text: str) -> int:
-    """Behind the last blank line with text before it; 0 = there is none."""
+    """Return the index after the last blank line that has text before it, or 0 if there is no such line."""
     end = text.rfind("\n\n") + 2
     if end < 2 or text[:end].isspace():
         end = max((m.end() for m in BLANK_LINE.finditer(text)), default=0)
@@ -123,12 +123,12 @@ def _last_document_end(text: str) -> int:
 
 
 def fingerprint(source: Source, errors: Errors) -> str:
-    """SHA-256, in hex, of the text of a source; the names of its files do not count."""
+    """Return the SHA-256, in hex, of the text of a source, whatever its files are called."""
     return fingerprint_of(part.sha256 for group in groups_of([source], errors) for part in cut_parts(group))
 
 
 def fingerprint_of(parts: Iterator[str]) -> str:
-    """The same from the hashes of its parts, in order."""
+    """Return the fingerprint of a source from the hashes of its parts, in order."""
     whole = hashlib.sha256()
     for part in parts:
         whole.update(bytes.fromhex(part))

@@ -1,4 +1,4 @@
-"""Who does the work: the cores of this machine (here), or an Apache Beam pipeline (`beam_runner`)."""
+"""Run preparation on the cores of this machine; `beam_runner` runs it as an Apache Beam pipeline."""
 
 from __future__ import annotations
 
@@ -25,17 +25,19 @@ class Runner(Protocol):
     def run(
         self, seeds: Sequence[Seed], expand: Callable[[Seed], Iterable[Item]], work: Callable[[Item], None]
     ) -> None:
-        """work(item) for each item of expand(seed) of each seed, in any order; each may run more than once. What one of
-        them raises comes out."""
+        """Call work(item) for each item of expand(seed) of each seed, in any order and perhaps more than once.
+
+        Raises the first exception of a call.
+        """
 
 
 @dataclass(frozen=True)
 class LocalRunner:
-    """All cores: seeds are expanded here, one after the other, and one process a core works on the items. What is but
-    one item is worked on here."""
+    """The cores of this machine: this process expands the seeds, and one process a core works on the items. This
+    process also does the work if there is only one item."""
 
-    processes: int | None = None  # None = as many as there are cores for this process
-    on_progress: Callable[[int], None] = lambda done: None  # gets the number of items that a run has finished
+    processes: int | None = None  # None = one for each core that this process may use
+    on_progress: Callable[[int], None] = lambda done: None  # called with the number of finished items
 
     def run(
         self, seeds: Sequence[Seed], expand: Callable[[Seed], Iterable[Item]], work: Callable[[Item], None]
@@ -56,46 +58,46 @@ def _cores() -> int:
 
 
 def _work_in_pool(items: Iterator[Any], work: Callable[[Any], None], processes: int) -> Iterator[None]:
-    """Yields once for each item that is finished."""
-    # Forked from a clean process: a fork of this one could inherit a lock that a thread of jax or TensorFlow holds.
+    """Work on the items in a pool of processes; yield once for each finished item."""
+    # Fork from a clean process: a fork of this one could inherit a lock that a thread of jax or TensorFlow holds.
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["data_pipelines.prepare"])  # read once, and not by each process
+    context.set_forkserver_preload(["data_pipelines.prepare"])  # import it once, not in each process
     pool = ProcessPoolExecutor(processes, context, initializer=_begin, initargs=(work,))
     running: set[Future[None]] = set()
     try:
         for item in items:
             running.add(pool.submit(_work, item))
-            if len(running) > 2 * processes:  # so that what waits for its turn stays small
+            if len(running) > 2 * processes:  # bounds the memory of waiting items
                 done, running = wait(running, return_when=FIRST_COMPLETED)
                 yield from (future.result() for future in done)
         yield from (future.result() for future in as_completed(running))
     except BaseException as error:
         if isinstance(error, InputError):
-            wait(running)  # a mistake in the text loses nothing of what is under way
+            wait(running)  # keep the results of calls that are still running
         for process in list((pool._processes or {}).values()):
             process.terminate()
         pool.shutdown(cancel_futures=True)
         if isinstance(error, BrokenProcessPool):
             raise InputError(
                 "a worker process ended at once: out of memory, or started by a script without `if __name__ == "
-                "'__main__':`; what is encoded is kept, and the same call goes on from there"
+                "'__main__':`; encoded parts are kept, and the same call goes on from there"
             ) from None
         raise
     pool.shutdown()
 
 
-_assigned: Callable[[Any], None]  # in a worker process: sent once, as it may hold a vocabulary
+_assigned: Callable[[Any], None]  # set once in each worker process, as it may hold a vocabulary
 
 
 def _begin(work: Callable[[Any], None]) -> None:
     global _assigned
     _assigned = work
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the process that waits for this one
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent process handles Ctrl-C
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
 
 def _end_with_parent() -> None:
-    """A worker whose parent was killed would wait for work for ever."""
+    """End this worker when its parent was killed; it would wait for work for ever."""
     if parent := multiprocessing.parent_process():
         parent.join()
         os._exit(1)

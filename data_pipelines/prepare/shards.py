@@ -1,4 +1,4 @@
-"""The shards of a corpus, each written by itself from the encoded parts that its blocks are in."""
+"""Write the shards of a corpus, each from the encoded parts that hold its blocks."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import errno
 import hashlib
 import json
 import os
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,13 +19,14 @@ from etils import epath
 from data_pipelines.corpus import Record, Shard, SplitName, Start
 from data_pipelines.prepare.encoding import load
 from data_pipelines.prepare.holdout import Place, Rule
+from xlnet_jax.storage.files import complete_file, write_durably
 
-WRITER_OPTIONS = "group_size:1,zstd:1"  # one block a group: random access reads nothing else
+WRITER_OPTIONS = "group_size:1,zstd:1"  # one block a group, so that random access reads one block
 
 
 @dataclass(frozen=True)
 class Stretch:
-    """Tokens [begin, end) of those that a part gives to a split. Where the part stands: as in `Place`."""
+    """Tokens [begin, end) of those that a part gives to a split. file, first_document, first_token: as in `Place`."""
 
     file: str
     first_document: int
@@ -38,7 +38,7 @@ class Stretch:
 
 @dataclass(frozen=True)
 class ShardJob:
-    """What to write into one shard: the first `blocks` blocks of its stretches. The tokens behind them are counted."""
+    """Contents of one shard: the first `blocks` blocks of its stretches. Tokens after them are counted, not written."""
 
     folder: str
     name: str
@@ -47,31 +47,29 @@ class ShardJob:
     blocks: int
     vocab_size: int
     record: Record
-    template: bytes  # a record, as it is serialized
+    template: bytes  # a serialized record
 
     @property
     def key(self) -> str:
-        """Jobs that share it write the same bytes."""
-        what = (self.name, self.split, self.stretches, self.blocks, self.vocab_size, self.record)
-        return hashlib.sha256(repr(what).encode()).hexdigest()
+        """SHA-256 in hex: jobs with the same key write the same bytes."""
+        identity = (self.name, self.split, self.stretches, self.blocks, self.vocab_size, self.record)
+        return hashlib.sha256(repr(identity).encode()).hexdigest()
 
 
 @dataclass(frozen=True)
 class Written:
-    """A shard on disk, and what its text holds, the tokens behind its last block included."""
+    """Report of a shard on disk. The counts include the tokens after its last block."""
 
     key: str
     shard: Shard
     documents: int
     lines: int
     tokens: int
-    counts: np.ndarray  # int64 [V], how often each piece occurs
+    counts: np.ndarray  # int64 [V], occurrences of each piece
 
     def save(self, file: epath.Path) -> None:
         values = dataclasses.asdict(self) | {"counts": self.counts.tolist()}
-        partial = file.parent / f"{file.name}.partial"
-        partial.write_text(json.dumps(values))
-        partial.replace(file)
+        write_durably(file, json.dumps(values).encode())
 
     @classmethod
     def load(cls, file: epath.Path) -> Written:
@@ -80,21 +78,17 @@ class Written:
 
 
 def report_of(job: ShardJob) -> epath.Path:
-    """Where `write` says what it has written."""
+    """Return the file of the job's report."""
     return epath.Path(job.folder) / f"{job.name}.json"
 
 
 def write(job: ShardJob) -> None:
-    """Writes the shard and its report, unless they are there from before a stop. A part at a time is in memory."""
+    """Write the shard and its report, unless an interrupted run wrote them. One part at a time is in memory."""
     report = report_of(job)
     if report.exists() and Written.load(report).key == job.key:
         return
     counted = _Counted(np.zeros(job.vocab_size, np.int64))
-    with contextlib.ExitStack() as stack:
-        file = epath.Path(job.folder) / job.name
-        here = Path(f"{file}.partial")
-        if "://" in str(file):  # ArrayRecord writes to disks alone: elsewhere the shard is made here and copied
-            here = Path(stack.enter_context(tempfile.TemporaryDirectory())) / file.name
+    with complete_file(epath.Path(job.folder) / job.name) as here:
         with _as_os_error(here):
             writer = ArrayRecordWriter(str(here), WRITER_OPTIONS)
             try:
@@ -104,17 +98,13 @@ def write(job: ShardJob) -> None:
                 writer.close()
         with here.open("rb") as opened:
             digest = hashlib.file_digest(opened, "sha256").hexdigest()
-        shard = Shard(file.name, job.blocks, here.stat().st_size, digest)
-        if "://" in str(file):
-            epath.Path(here).copy(file, overwrite=True)
-        else:
-            here.replace(file)
+        shard = Shard(job.name, job.blocks, here.stat().st_size, digest)
     Written(job.key, shard, counted.documents, counted.lines, counted.tokens, counted.pieces).save(report)
 
 
 @dataclass
 class _Counted:
-    """What has been read of a shard's text."""
+    """Counts of the text that was read for a shard."""
 
     pieces: np.ndarray  # int64 [V]
     documents: int = 0
@@ -123,7 +113,7 @@ class _Counted:
 
 
 def _records(job: ShardJob, counted: _Counted) -> Iterator[np.ndarray]:
-    """The serialized blocks of a shard, uint8 [bytes] each."""
+    """Yield the serialized blocks of a shard, uint8 [bytes] each."""
     template = np.frombuffer(job.template, np.uint8)
     block_len, left = job.record.block_len, job.blocks
     tokens, starts = np.zeros(0, np.int32), np.zeros(0, np.uint8)  # less than a block
@@ -145,7 +135,7 @@ def _records(job: ShardJob, counted: _Counted) -> Iterator[np.ndarray]:
 
 
 def _read(stretch: Stretch, split: SplitName) -> tuple[np.ndarray, np.ndarray, int]:
-    """(tokens, starts, number of lines) of a stretch."""
+    """Return (tokens, starts, number of lines) of a stretch."""
     file = stretch.file
     tokens, starts, line_starts, documents = load(file, "tokens", "starts", "line_starts", "document_tokens")
     place = Place(file, stretch.first_document, stretch.first_token, documents)
@@ -158,7 +148,7 @@ def _read(stretch: Stretch, split: SplitName) -> tuple[np.ndarray, np.ndarray, i
 
 @contextlib.contextmanager
 def _as_os_error(file: Path) -> Iterator[None]:
-    """ArrayRecord reports a full disk as a RuntimeError that holds the system's words."""
+    """Raise OSError for a full or failing disk, which ArrayRecord reports as a RuntimeError with the system's words."""
     try:
         yield
     except RuntimeError as error:

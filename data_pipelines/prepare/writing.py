@@ -1,4 +1,4 @@
-"""The second pass: the shards of both splits, and the files beside them."""
+"""Write a corpus folder: the shards of both splits, and the files beside them."""
 
 from __future__ import annotations
 
@@ -26,8 +26,10 @@ def write_corpus(
     made_from: Mapping[str, Any],
     runner: Runner,
 ) -> None:
-    """Makes `folder` a corpus of these contents; shards that are there from before a stop are kept. names: of the
-    training sources; weights: their shares."""
+    """Write the corpus of these contents into `folder`, reusing shards that an interrupted run finished.
+
+    names: names of the training sources. weights: share of the rows that read each of them; empty = by size.
+    """
     template, record = serialized_record(block_len, tokenizer.vocab_size)
 
     def plan(split: SplitName, given: list[Content]) -> list[list[ShardJob]]:
@@ -72,7 +74,7 @@ def _shard_names(split: SplitName, number: int) -> Iterator[str]:
 
 
 def _remove_others(folder: epath.Path, jobs: list[ShardJob]) -> None:
-    """What an earlier run with other settings has left."""
+    """Delete the files that an earlier run with other settings left."""
     ours = {name for job in jobs for name in (job.name, report_of(job).name)}
     for path in folder.iterdir():
         if path.name not in ours:
@@ -94,6 +96,6 @@ def _split_of(written: list[list[Written]], block_len: int) -> Split:
 
 
 def _entropy(counts: np.ndarray) -> float:
-    """In nats."""
+    """Return the entropy of the counts, in nats."""
     share = counts[counts > 0] / counts.sum()
     return float(-(share * np.log(share)).sum())

@@ -1,9 +1,9 @@
-"""The text in the TFRecord files that the original's data_utils.py wrote, for users who have no other copy of it.
+"""Recover the text in the TFRecord files that the original's data_utils.py wrote, for users without another copy of it.
 
-A file holds batches of windows, and row r of each batch goes on reuse_len tokens behind row r of the batch before. The
-text of a row is therefore the reused parts of its windows, one behind the other, and the A of its last one. Of rows
-that hold one text forwards and backwards the forward ones are taken, of several passes over a text the first. What the
-original drew, masks and pairs, is left behind; less than a window at the end of a row is not in the records.
+A file holds batches of windows, and row r of each batch begins reuse_len tokens after row r of the batch before. The
+text of a row is therefore the reused parts of its windows in order, and the A of its last window. Where rows hold a
+text forwards and backwards, only the forward rows are read; of several passes over a text, only the first. Masks and
+pairs are not read. The records lack the end of each row's text, less than a window.
 """
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ import numpy as np
 from etils import epath
 
 from data_pipelines.corpus import Corpus, Start
-from data_pipelines.prepare import Encoded, Job, demand_corpus, open_same
 from data_pipelines.prepare.encoding import EncodedPart
+from data_pipelines.prepare.job import Encoded, Job, demand_corpus, open_same
 from data_pipelines.prepare.runners import LocalRunner
 from data_pipelines.sources import Source, describe
 from data_pipelines.tokenizer import EOD, EOP, SEP, Tokenizer
 from xlnet_jax.errors import InputError
-from xlnet_jax.storage.files import demand_place, resumable_folder
+from xlnet_jax.storage.files import demand_place
+from xlnet_jax.storage.folders import resumable_folder
 from xlnet_jax.storage.quiet_tensorflow import tensorflow
 
 INFO = "corpus_info.json"
@@ -34,7 +35,7 @@ RECORD_INFO = re.compile(r"record_info-(?P<split>.+)-(?P<task>\d+)-(?P<pass>\d+)
 
 @dataclass(frozen=True)
 class Layout:
-    """How windows lie in the files of a folder (corpus_info.json, whose names these are)."""
+    """Layout of the windows in the files of a folder. The fields have their names in corpus_info.json."""
 
     vocab_size: int
     bsz_per_host: int
@@ -45,36 +46,36 @@ class Layout:
 
     @classmethod
     def load(cls, folder: epath.Path) -> Layout:
-        """Raises InputError where the folder is none of the original's."""
+        """Read corpus_info.json. Raises InputError if the original did not write this folder."""
         file = folder / INFO
         if not file.exists():
             raise InputError(
-                f"--from-xlnet-tfrecords {folder}: no {INFO} in it; name the folder that data_utils.py wrote (its "
+                f"records {folder}: no {INFO} in it; name the folder that data_utils.py wrote (its "
                 "--save_dir), or the tfrecords folder in it"
             )
         try:
             values = json.loads(file.read_text())
             return cls(**{name: values[name] for name in cls.__dataclass_fields__})
         except (ValueError, KeyError, TypeError) as error:
-            raise InputError(f"--from-xlnet-tfrecords {file}: not the original's settings ({error})") from None
+            raise InputError(f"records {file}: not the original's settings ({error})") from None
 
     @property
     def forward_rows(self) -> np.ndarray:
-        """int [rows], the rows of a batch that read their text forwards, in the order of the text."""
+        """Rows of a batch that read their text forwards, in the order of the text: int [rows]."""
         rows = np.arange(self.bsz_per_host)
         if not self.bi_data:
             return rows
-        # Each core has its forward rows first, then the same backwards (create_tfrecords of data_utils.py).
+        # Each core has its forward rows first, then the same text backwards (create_tfrecords of data_utils.py).
         return rows.reshape(self.num_core_per_host, 2, -1)[:, 0].ravel()
 
 
 def prepare_records(
     folder: epath.PathLike, tokenizer: Tokenizer, out: epath.PathLike, *, block_len: int, validation_fraction: float
 ) -> Corpus:
-    """Writes the corpus folder `out` from the original's records, or opens it where it is already there.
+    """Write the corpus folder `out` from the original's records, or open it if it was made from the same records.
 
-    tokenizer: the one that the records were made with. Raises InputError where the folder, a record file or the
-    tokenizer is not the right one.
+    tokenizer: the one that the records were made with. block_len: tokens in a block. validation_fraction: as in
+    `prepare`. Raises InputError if the folder, a record file or the tokenizer is not the right one.
     """
     folder, out = _records_folder(epath.Path(folder).expanduser()), epath.Path(out).expanduser()
     layout = Layout.load(folder)
@@ -102,15 +103,16 @@ def prepare_records(
 
 
 def _records_folder(folder: epath.Path) -> epath.Path:
-    """The original writes corpus_info.json into --save_dir and the records into tfrecords/ below it."""
+    """Return the folder of the records. The original writes corpus_info.json into --save_dir, and the records into
+    tfrecords/ below it."""
     return folder / "tfrecords" if (folder / "tfrecords").is_dir() and not (folder / INFO).exists() else folder
 
 
 def _record_files(folder: epath.Path) -> dict[epath.Path, int]:
-    """The record files of the first pass of each task, in order, and how many batches each has."""
+    """Return the record files of the first pass of each task, in order, with the number of batches of each."""
     infos = [(m, path) for path in folder.iterdir() if (m := RECORD_INFO.fullmatch(path.name))]
     if not infos:
-        raise InputError(f"--from-xlnet-tfrecords {folder}: no record_info-*.json in it, which names the record files")
+        raise InputError(f"records {folder}: no record_info-*.json in it, which names the record files")
     first_pass = min(int(m["pass"]) for m, _ in infos)
     chosen = sorted((m["split"], int(m["task"]), path) for m, path in infos if int(m["pass"]) == first_pass)
     files: dict[epath.Path, int] = {}
@@ -119,16 +121,16 @@ def _record_files(folder: epath.Path) -> dict[epath.Path, int]:
             info = json.loads(path.read_text())
             (name,), batches = info["filenames"], int(info["num_batch"])
         except (ValueError, KeyError, TypeError) as error:
-            raise InputError(f"--from-xlnet-tfrecords {path}: not the original's record info ({error})") from None
+            raise InputError(f"records {path}: not the original's record info ({error})") from None
         files[folder / name] = batches
     for file in files:
         if not file.exists():
-            raise InputError(f"--from-xlnet-tfrecords {file}: it is missing, and its record_info names it")
+            raise InputError(f"records {file}: it is missing, and its record_info names it")
     return files
 
 
 def _row_texts(file: epath.Path, batches: int, layout: Layout) -> list[np.ndarray]:
-    """The tokens of each forward row, int32 [tokens]."""
+    """Read the tokens of each forward row, int32 [E]."""
     tf = tensorflow()
     records = tf.data.TFRecordDataset(str(file)).batch(layout.bsz_per_host, drop_remainder=True)
     feature = {"input": tf.io.FixedLenFeature([layout.seq_len], tf.int64)}
@@ -140,10 +142,10 @@ def _row_texts(file: epath.Path, batches: int, layout: Layout) -> list[np.ndarra
             last = tf.io.parse_example(batch, feature)["input"].numpy().astype(np.int32)[rows]
             reused.append(last[:, : layout.reuse_len].astype(np.uint16 if layout.vocab_size <= 2**16 else np.int32))
     except tf.errors.OpError as error:
-        raise InputError(f"--from-xlnet-tfrecords {file}: it cannot be read ({str(error).splitlines()[0]})") from None
+        raise InputError(f"records {file}: it cannot be read ({str(error).splitlines()[0]})") from None
     if not len(reused) == batches > 0:
         raise InputError(
-            f"--from-xlnet-tfrecords {file}: it holds {len(reused)} batches of {layout.bsz_per_host} windows, and its "
+            f"records {file}: it holds {len(reused)} batches of {layout.bsz_per_host} windows, and its "
             f"record_info names {batches}"
         )
 
@@ -153,11 +155,11 @@ def _row_texts(file: epath.Path, batches: int, layout: Layout) -> list[np.ndarra
 
 
 def _encode(rows: Sequence[np.ndarray], tokenizer: Tokenizer, where: str) -> EncodedPart:
-    """Rows as a part. Documents end at <eod>, sentences where the pieces say so, at <eop>, and where a row begins."""
+    """Join the rows into one part. Documents end at <eod>; sentences at <eop>, at row ends, and where pieces say so."""
     tokens = np.concatenate(rows)
     if tokens.max(initial=0) >= tokenizer.vocab_size:
         raise InputError(
-            f"--from-xlnet-tfrecords {where}: it has the id {tokens.max()}, and the tokenizer has "
+            f"records {where}: it has the id {tokens.max()}, and the tokenizer has "
             f"{tokenizer.vocab_size} pieces: name the one that the records were made with"
         )
     behind = np.append(False, np.isin(tokens[:-1], (EOD, EOP)))
@@ -171,7 +173,7 @@ def _encode(rows: Sequence[np.ndarray], tokenizer: Tokenizer, where: str) -> Enc
         tokens=tokens,
         starts=starts,
         document_tokens=np.diff(documents, append=len(tokens)),
-        line_starts=np.zeros(0, np.int64),  # records know of none
+        line_starts=np.zeros(0, np.int64),  # records do not store lines
         continues=np.array(False),
     )
 

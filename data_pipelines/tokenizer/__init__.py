@@ -1,7 +1,8 @@
-"""XLNet's SentencePiece tokenizer: text normalisation, training, encoding, and what each piece of it means.
+"""XLNet's SentencePiece tokenizer: normalise text, train a vocabulary, encode, find words and sentences.
 
-A tokenizer on disk is a folder: spiece.model, and tokenizer_settings.json with what SentencePiece does not keep.
-A model without the settings is taken for one of the original's. BERT's and RoBERTa's are a tokenizer.json instead.
+A tokenizer on disk is a folder: spiece.model, and tokenizer_settings.json with the settings that SentencePiece does not
+store. A model without settings is read with those of the original's English models. BERT's and RoBERTa's tokenizers are
+a tokenizer.json instead.
 """
 
 from data_pipelines.tokenizer.foreign import TOKENIZER_JSON

@@ -1,8 +1,8 @@
-"""Tokenizers of Hugging Face, as BERT's and RoBERTa's, in the place of a SentencePiece model.
+"""Use tokenizers of Hugging Face, such as BERT's and RoBERTa's, in place of a SentencePiece model.
 
-Ids are dealt anew: the special pieces come first, as in all vocabularies here, and the others follow in their order.
-Those that the other vocabulary lacks (<eod> and the like) take a piece that it keeps unused, or one more at its end;
-`theirs` says which row of an embedding belongs to which id. A piece that begins a word begins with ▁.
+Ids are renumbered: the special pieces come first, as in all vocabularies here, and the others follow in their order. A
+special piece that the Hugging Face vocabulary lacks (such as <eod>) takes one of its unused pieces, or no piece (NEW).
+`theirs` maps ids here to rows of the Hugging Face embedding. A piece that begins a word begins with ▁.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from data_pipelines.tokenizer.symbols import BOS, CLS, EOD, EOP, EOS, MASK, PAD,
 from xlnet_jax.errors import InputError
 
 TOKENIZER_JSON, WORDPIECES, TOKENIZER_CONFIG = "tokenizer.json", "vocab.txt", "tokenizer_config.json"
-SETTINGS = Settings("none", split_digit_commas=False)  # such a tokenizer normalises by itself
-NEW = -1  # of an id whose piece the other vocabulary does not have
+SETTINGS = Settings("none", split_digit_commas=False)  # these tokenizers normalise text themselves
+NEW = -1  # in `theirs`: the Hugging Face vocabulary lacks this piece
 
 _NAMES = {
     UNK: ("[UNK]", "<unk>"),
@@ -31,13 +31,15 @@ _NAMES = {
     PAD: ("[PAD]", "<pad>"),
     MASK: ("[MASK]", "<mask>"),
 }
-_MISSING = (EOD, EOP, BOS, EOS)  # what texts have, first
+_MISSING = (EOD, EOP, BOS, EOS)  # first those that occur in texts, as unused pieces may not suffice
 _UNUSED = re.compile(r"\[unused\d+\]|madeupword\d+")
 
 
 def model_in(folder: epath.Path) -> bytes | None:
-    """The tokenizer of a folder, as tokenizer.json has it; None where there is none. A folder with BERT's vocab.txt
-    alone has it too. InputError where it cannot be read."""
+    """Return the tokenizer of a folder in the form of a tokenizer.json, or None if the folder has none.
+
+    Reads tokenizer.json, or builds it from BERT's vocab.txt. Raises InputError if the tokenizers library is missing.
+    """
     if (folder / TOKENIZER_JSON).exists():
         return (folder / TOKENIZER_JSON).read_bytes()
     if not (folder / WORDPIECES).exists():
@@ -49,20 +51,20 @@ def model_in(folder: epath.Path) -> bytes | None:
 
 
 def is_foreign(model: bytes) -> bool:
-    """Whether these bytes are a tokenizer.json, and no SentencePiece model."""
+    """Return whether these bytes are a tokenizer.json and not a SentencePiece model."""
     return model[:1] == b"{"
 
 
 class ForeignPieces:
-    """What `Tokenizer` asks of a SentencePieceProcessor, answered by the tokenizers library."""
+    """The methods of a SentencePieceProcessor that `Tokenizer` calls, on top of the tokenizers library."""
 
     def __init__(self, model: bytes, origin: str) -> None:
-        """`model`: a tokenizer.json. InputError, naming `origin`, where it is damaged or lacks a special piece."""
+        """Read a tokenizer.json. Raises InputError, naming `origin`, if it is damaged or lacks a special piece."""
         try:
             self._tokenizer = _library(origin).Tokenizer.from_str(model.decode())
         except InputError:
             raise
-        except Exception as error:  # the library knows one type alone
+        except Exception as error:  # the library raises no narrower type
             raise InputError(f"tokenizer {origin}: not a {TOKENIZER_JSON}, or a damaged one ({error})") from None
         self._tokenizer.encode_special_tokens = True  # <mask> in a text is text
         self._kind: dict[str, Any] = json.loads(model)
@@ -70,7 +72,7 @@ class ForeignPieces:
         names = [name for name, _ in sorted(vocabulary.items(), key=lambda item: item[1])]
         ids = [vocabulary[name] for name in names]
         self.theirs = np.array(_dealt(names, ids, origin))
-        """int64 [V]: the row of the other vocabulary of each id here, or NEW."""
+        """Row of the Hugging Face embedding for each id here, or NEW: int64 [V]."""
         self.their_size = max(ids) + 1
         self._ours = np.full(self.their_size, UNK, np.int32)
         self._ours[self.theirs[self.theirs != NEW]] = np.flatnonzero(self.theirs != NEW)
@@ -91,7 +93,10 @@ class ForeignPieces:
         return self._ids.get(piece, UNK)
 
     def encode(self, text: str | Sequence[str], num_threads: int = 1, out_type: Any = int) -> Any:
-        """As SentencePiece does: ids of each text, as arrays for "numpy"; pieces for str, unknown ones as they are."""
+        """Encode texts with the arguments of SentencePiece's `encode`.
+
+        out_type: int = lists of ids, "numpy" = arrays of ids, str = pieces, with the characters of unknown ones.
+        """
         if isinstance(text, str):
             return self.encode([text], num_threads, out_type)[0]
         encoded = self._tokenizer.encode_batch(list(text), add_special_tokens=False)

@@ -1,4 +1,4 @@
-"""A SentencePiece model, or a tokenizer of Hugging Face, and its settings at work: text to ids, and back."""
+"""Encode text to ids and decode it, with a SentencePiece model or a tokenizer of Hugging Face and its settings."""
 
 from __future__ import annotations
 
@@ -24,18 +24,21 @@ from data_pipelines.tokenizer.settings import Settings, TokenLevel, read_setting
 from data_pipelines.tokenizer.symbols import SPACE, SPECIAL_PIECES, UNK
 from data_pipelines.tokenizer.training import train_model
 from xlnet_jax.errors import InputError
-from xlnet_jax.storage.files import complete_folder
+from xlnet_jax.storage.folders import complete_folder
 
 MODEL_FILE, SETTINGS_FILE = "spiece.model", "tokenizer_settings.json"
 UNITS = {"word": re.compile(f"{SPACE}[^{SPACE}]*"), "character": re.compile(".", re.DOTALL)}
-LONG_LINE = 2**16  # characters; SentencePiece gets longer lines in parts
+LONG_LINE = 2**16  # characters; longer lines are encoded in parts
 
 
 class Tokenizer:
-    """A vocabulary with XLNet's special pieces as ids 0 to 8, and its settings. Safe to share by threads."""
+    """A vocabulary with XLNet's special pieces as ids 0 to 8, and its settings. Threads may share it."""
 
     def __init__(self, model: bytes, settings: Settings, origin: str = "the tokenizer"):
-        """`model`: what a .model file holds. Raises InputError, naming `origin`, where it is not XLNet's kind."""
+        """Read the content of a .model file or of a tokenizer.json.
+
+        Raises InputError, naming `origin`, if it is damaged or its ids 0 to 8 are not XLNet's special pieces.
+        """
         self.model, self.settings = model, settings
         self._processor: Any = ForeignPieces(model, origin) if is_foreign(model) else _sentencepiece(model, origin)
         self.vocab_size: int = self._processor.get_piece_size()
@@ -43,7 +46,7 @@ class Tokenizer:
             found = self.pieces[i] if i < self.vocab_size else "missing"
             if found != expected:
                 raise InputError(
-                    f"tokenizer {origin}: id {i} is {found}, and XLNet needs {expected} there; leave --tokenizer out "
+                    f"tokenizer {origin}: id {i} is {found}, and XLNet needs {expected} there; leave `tokenizer` out "
                     "of a training run, or make one that fits: python -m data_pipelines.tokenizer train"
                 )
 
@@ -58,11 +61,11 @@ class Tokenizer:
 
     @classmethod
     def load(cls, path: epath.PathLike, otherwise: Callable[[], Settings] = Settings) -> Tokenizer:
-        """Reads a tokenizer folder, or a .model file and the tokenizer_settings.json beside it; or one of Hugging
-        Face's, as BERT's, by its tokenizer.json or vocab.txt.
+        """Read a tokenizer folder, or a .model file and the tokenizer_settings.json beside it; or a tokenizer of
+        Hugging Face, such as BERT's, from its tokenizer.json or vocab.txt.
 
-        `otherwise`: makes the settings of a .model file without any; by default it is taken for one of the original's,
-        for its English models.
+        otherwise: makes the settings of a .model file without settings; by default those of the original's English
+        models. Raises InputError if files are missing, damaged, or not XLNet's kind of vocabulary.
         """
         path = epath.Path(path).expanduser()
         if path.is_dir() and not (path / MODEL_FILE).exists() and (foreign := model_in(path)):
@@ -89,12 +92,12 @@ class Tokenizer:
         lower: bool = False,
         sample_bytes: int = SAMPLE_BYTES,
     ) -> Tokenizer:
-        """A tokenizer for this text; empty lines do not count. The same lines give the same bytes.
+        """Train a tokenizer on these lines, without empty ones. Equal lines give equal bytes.
 
-        `vocab_size`: of words and characters the most there may be; bytes have their own. `normalization`: auto guesses
-        it from the first lines. `sample_bytes`: of a text with more, a uniform sample of lines is learned from. Raises
-        InputError where the text cannot have so large, or so small, a vocabulary, with the size that works; errors of
-        `lines` pass through.
+        vocab_size: number of pieces; of words and characters, the maximum; ignored for bytes. normalization: auto =
+        guess from the first lines. sample_bytes: a larger text is replaced by a uniform sample of its lines of this
+        size. Raises InputError, with a size that works, if the text cannot have so large or so small a vocabulary;
+        errors of `lines` pass through.
         """
         text = [] if token_level == "byte" else sample(lines, sample_bytes).lines
         settings = Settings.suited_to(text, normalization, lower, token_level)
@@ -102,7 +105,7 @@ class Tokenizer:
         return cls(train_model(normalized, vocab_size, settings.normalization, token_level), settings)
 
     def save(self, folder: epath.PathLike) -> None:
-        """Writes a new folder with the model and the settings; complete or not at all."""
+        """Write a new folder with the model and the settings, complete or not at all."""
         with complete_folder(folder) as partial:
             if self.foreign:
                 (partial / TOKENIZER_JSON).write_bytes(self.model)
@@ -112,22 +115,22 @@ class Tokenizer:
 
     @cached_property
     def sha256(self) -> str:
-        """Of the model and of the settings: two tokenizers that share it encode alike."""
+        """SHA-256 of the model and the settings, in hex: tokenizers with the same value encode alike."""
         return hashlib.sha256(self.model + json.dumps(self.settings.identity()).encode()).hexdigest()
 
     @property
     def foreign(self) -> ForeignPieces | None:
-        """What it knows of the vocabulary of Hugging Face that it is made of, if it is."""
+        """Hugging Face vocabulary of this tokenizer; None for a SentencePiece model."""
         return self._processor if isinstance(self._processor, ForeignPieces) else None
 
     @cached_property
     def pieces(self) -> list[str]:
-        """The text of each id, with ▁ for a space."""
+        """Text of each id, with ▁ for a space."""
         return [self._processor.id_to_piece(i) for i in range(self.vocab_size)]
 
     @cached_property
     def tables(self) -> PieceTables:
-        """What the pieces mean for words and sentences."""
+        """Tables of the pieces that begin words and sentences, and of their lengths."""
         level, first = self.settings.token_level, len(SPECIAL_PIECES)
         byte_values = [None] * first + list(range(256)) if level == "byte" else None
         return PieceTables.of(
@@ -136,23 +139,24 @@ class Tokenizer:
 
     @property
     def _is_lowercase(self) -> bool:
-        """Whether text has lost its capitals, as with BERT's uncased."""
+        """Whether encoded text has no capitals, as with BERT's uncased vocabulary."""
         is_uncased = self.foreign is not None and not any(map(str.isupper, "".join(self.pieces)))
         return self.settings.lower or is_uncased
 
     @property
     def is_word_start(self) -> np.ndarray:
-        """bool [V], see `PieceTables`."""
+        """Pieces that begin a word, bool [V]; see `PieceTables`."""
         return self.tables.is_word_start
 
     def sentence_starts(self, ids: np.ndarray) -> np.ndarray:
-        """bool [T] for ids int [T] of a line, see `PieceTables.sentence_starts`."""
+        """Return where sentences begin, bool [E], in a line of ids, int [E]; see `PieceTables.sentence_starts`."""
         return self.tables.sentence_starts(ids)
 
     def encode_flat(self, lines: Sequence[str], threads: int | None = None) -> tuple[np.ndarray, np.ndarray]:
-        """The ids of all lines, int32 [T], one line behind the other, and how many each has, int64 [lines].
+        """Normalise and encode lines. Returns the ids of all lines end to end, int32 [E], and the number of ids of each
+        line, int64 [lines].
 
-        Lines are normalised first. `threads` that SentencePiece uses; None = one a core.
+        threads: threads of SentencePiece; None = one a core.
         """
         parts, part_counts = self._in_parts(self.settings.normalize(lines))
         encoded = self._processor.encode(parts, num_threads=threads or os.cpu_count() or 1, out_type="numpy")
@@ -169,12 +173,12 @@ class Tokenizer:
         return ids, lengths
 
     def encode_lines(self, lines: Sequence[str], threads: int | None = None) -> list[np.ndarray]:
-        """The ids of each line, int32 [T_i], as `encode_flat` has them."""
+        """Return the ids of each line, int32 [E] each. Like `encode_flat`, but one array a line."""
         ids, lengths = self.encode_flat(lines, threads)
         return np.split(ids, np.cumsum(lengths)[:-1]) if len(lines) else []
 
     def encode_pieces(self, lines: Sequence[str]) -> list[list[str]]:
-        """The text of each id of `encode_lines`, with ▁ for a space; of <unk>, the characters that are unknown."""
+        """Return the text of each id of `encode_lines`, with ▁ for a space, and unknown characters for <unk>."""
         pieces = [[self.pieces[i] for i in ids.tolist()] for ids in self.encode_lines(lines)]
         for line, of_line in zip(lines, pieces, strict=True):
             places = [k for k, piece in enumerate(of_line) if piece == SPECIAL_PIECES[UNK]]
@@ -187,27 +191,28 @@ class Tokenizer:
         return pieces
 
     def decode(self, ids: np.ndarray) -> str:
-        """The text of ids int [T]; control pieces such as <sep> vanish."""
+        """Return the text of ids, int [E], without control pieces such as <sep>."""
         text = self._processor.decode(np.asarray(ids).tolist())
         return text.removeprefix(" ") if self.settings.token_level == "byte" else text
 
     def _each_unknown(self, part: str, ids: np.ndarray) -> np.ndarray:
-        """The ids with an <unk> for each unknown word or character: SentencePiece puts neighbours together."""
+        """Return the ids with one <unk> for each unknown word or character; SentencePiece merges neighbours."""
         texts = self._processor.encode(part, out_type=str)
         return np.repeat(ids, [len(self._unknown_units(text)) or 1 for text in texts])
 
     def _unknown_units(self, text: str) -> list[str]:
-        """What of this part of a segmentation is unknown: nothing, or a run of what its level cuts text into."""
+        """Return the unknown words or characters in one item of a segmentation; an empty list if it is known."""
         if self._processor.piece_to_id(text) != UNK:
             return []
         unit = UNITS.get(self.settings.token_level)
         return unit.findall(text) if unit else [text]
 
     def _in_parts(self, lines: list[str]) -> tuple[list[str], np.ndarray]:
-        """The lines, long ones cut at spaces, and the number of parts of each.
+        """Cut long lines at spaces. Returns the parts, and the number of parts of each line.
 
-        SentencePiece takes 20 bytes a character to segment a line. The ids are the same, but where two segmentations
-        of a word are as likely to three digits: its sums, in single precision, cannot tell them in a long line.
+        SentencePiece needs 20 bytes of memory a character to segment a line. Cutting changes ids only where two
+        segmentations of a word agree in likelihood to three digits: the single-precision sums of a long line cannot
+        tell them apart.
         """
         if max(map(len, lines), default=0) <= LONG_LINE or not self._words_are_independent:
             return lines, np.ones(len(lines), np.int64)
@@ -216,7 +221,7 @@ class Tokenizer:
 
     @cached_property
     def _words_are_independent(self) -> bool:
-        """Whether a line's pieces are those of its words, so for all models but those with pieces across spaces."""
+        """Whether each word is encoded alone: true unless the vocabulary has pieces that span spaces."""
         if self.settings.token_level != "piece":
             return True
         words = [self._processor.encode(text, out_type=str) for text in ("a b", "a", "b")]
@@ -228,7 +233,7 @@ class Tokenizer:
 
     @cached_property
     def _digits(self) -> dict[int, list[int]]:
-        """Of each piece that ends in a digit and a comma: what is in front of the comma, encoded anew."""
+        """Ids of the text before the comma, for each piece that ends in a digit and a comma."""
         found = {}
         for i in np.flatnonzero(self._ends_in_digit_comma):
             piece = self.pieces[i]
@@ -260,7 +265,7 @@ def _sentencepiece(model: bytes, origin: str) -> sentencepiece.SentencePieceProc
 
 
 def read_model(file: epath.Path) -> bytes:
-    """What a .model file holds. InputError where it cannot be read."""
+    """Return the content of a .model file. Raises InputError if it cannot be read."""
     try:
         return file.read_bytes()
     except OSError as error:
@@ -276,7 +281,7 @@ def _settings_in(file: epath.Path) -> Settings:
 
 
 def _cut_at_spaces(line: str) -> list[str]:
-    """The line in parts of at most LONG_LINE characters where its words are no longer; a cut takes its space away."""
+    """Cut a line at spaces, and drop them, into parts of at most LONG_LINE characters or of one longer word."""
     parts, begin = [], 0
     while len(line) - begin > LONG_LINE:
         end = line.rfind(" ", begin + 1, begin + LONG_LINE + 1)

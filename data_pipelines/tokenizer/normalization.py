@@ -1,4 +1,4 @@
-"""What is done to a text before SentencePiece sees it (preprocess_text of the original's prepro_utils.py)."""
+"""Normalise text before SentencePiece encodes it (preprocess_text of the original's prepro_utils.py)."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import numpy as np
 
 Normalization = Literal["english", "nfkc", "none"]
 
-ENGLISH_SHARE = 0.99  # of the letters in ASCII
-SPACE_CODE = ord(" ")  # all other white space of ASCII is below
-FEW = 64  # characters; so many replacements take less time than normalising a text once
+ENGLISH_SHARE = 0.99  # minimum share of ASCII letters in English
+SPACE_CODE = ord(" ")  # all other white space of ASCII has a lower code
+FEW = 64  # up to so many characters, replacing each is quicker than normalising the text
 
 
 def normalize(
@@ -23,8 +23,10 @@ def normalize(
     keep_accents: bool = False,
     remove_space: bool = True,
 ) -> str:
-    """The text with its white space collapsed (`remove_space`), and more: english = straight double quotes, NFKD,
-    accents dropped unless `keep_accents`, which leaves out NFKD too; nfkc = NFKC; none = no more. `lower` comes last.
+    """Return the text with white space collapsed (`remove_space`), normalised by `kind`, then lowercased (`lower`).
+
+    kind: english = straight double quotes and, unless `keep_accents`, NFKD without accents; nfkc = NFKC; none = nothing
+    more.
     """
     if remove_space:
         text = " ".join(text.split())
@@ -39,13 +41,14 @@ def normalize(
 def normalize_lines(
     lines: Sequence[str], kind: Normalization, *, lower: bool, keep_accents: bool, remove_space: bool
 ) -> list[str]:
-    """`normalize` of each line, in a fraction of the time: ASCII lines, and the others, are treated as one text."""
+    """Normalise each line as `normalize` does, in a fraction of the time: ASCII lines are joined into one text, and so
+    are the others."""
     if not remove_space:
         return [normalize(x, kind, lower=lower, keep_accents=keep_accents, remove_space=False) for x in lines]
     done = list(lines)
     for is_ascii in (True, False):
         places = [i for i, line in enumerate(lines) if line.isascii() == is_ascii]
-        # No step but this one looks across a line feed, and none makes one.
+        # The lines stay apart: no later rule looks across a line feed or makes one.
         text = _without_extra_space([lines[i] for i in places])
         text = normalize(text, kind, lower=lower, keep_accents=keep_accents, remove_space=False)
         if places:
@@ -55,9 +58,9 @@ def normalize_lines(
 
 
 def guess_normalization(lines: Iterable[str]) -> Normalization:
-    """english where at least 99 % of the letters are ASCII, none where most are Thai or Lao, else nfkc.
+    """Return english if at least 99 % of the letters are ASCII, none if most are Thai or Lao, else nfkc.
 
-    Dropping marks ruins most other scripts, and NFKC tears the vowels ำ and ຳ in two, for good.
+    Dropping marks ruins most other scripts. NFKC splits the vowels ำ and ຳ, and no decoding joins them again.
     """
     letters = [c for line in lines for c in line if c.isalpha()]
     if sum(map(str.isascii, letters)) >= ENGLISH_SHARE * len(letters):
@@ -71,9 +74,9 @@ def _without_extra_space(lines: list[str]) -> str:
 
 
 def _is_tidy(text: str, num_lines: int) -> bool:
-    """Whether this is ASCII, and single spaces inside of lines, joined by line feeds, are all its white space.
+    """Return whether the text is ASCII whose only white space is line feeds between lines and single spaces inside.
 
-    A few passes over bytes: `in` and regular expressions take several times as long to find two spaces in English.
+    Passes over bytes: `in` and regular expressions take several times as long to find two spaces in English.
     """
     if not text.isascii() or text[:1] == " " or text[-1:] == " ":
         return False
@@ -93,7 +96,7 @@ def _straight_quotes(text: str) -> str:
 def _without_accents(text: str) -> str:
     if text.isascii():
         return text
-    # What NFKD without marks makes of a text, it makes of each character.
+    # NFKD without marks changes each character independently of its neighbours.
     mapping = {c: _drop_marks(unicodedata.normalize("NFKD", c)) for c in set(text)}
     changed = {c: new for c, new in mapping.items() if c != new}
     return _replace(text, changed) if len(changed) <= FEW else _drop_marks(unicodedata.normalize("NFKD", text))
@@ -102,7 +105,7 @@ def _without_accents(text: str) -> str:
 def _nfkc(text: str) -> str:
     if text.isascii():
         return text
-    # Characters that always change, as full-width punctuation, go first: a line that is NFKC is only looked through.
+    # Replace characters that always change, such as full-width punctuation, first: `normalize` is quick for NFKC text.
     changed = [c for c in set(text) if not unicodedata.is_normalized("NFKC", c)]
     if len(changed) <= FEW:
         text = _replace(text, {c: unicodedata.normalize("NFKC", c) for c in changed})

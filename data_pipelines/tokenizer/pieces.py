@@ -1,6 +1,6 @@
-"""What the pieces of a vocabulary mean: where words begin, and where sentences begin.
+"""Find where words and sentences begin, from tables with one entry for each piece of a vocabulary.
 
-Everything is decided once per piece; a text is then looked up and compared as a whole.
+The tables are computed once a vocabulary; a text is then indexed as a whole array.
 """
 
 from __future__ import annotations
@@ -19,19 +19,20 @@ WORD_START_PUNCTUATION = frozenset('!"#$%&"()*+,-./:;?@[\\]^_`{|}~')  # _is_star
 STOPS = frozenset(".!?…")
 WIDE_STOPS = frozenset("。．！？｡")  # no space follows them
 CLOSERS = frozenset("\"'”’»)]）］」』】〉》｣")
-# Beginnings of the Unicode names of letters of the scripts that put no spaces between words.
+# Scripts without spaces between words: prefixes of the Unicode names of their letters.
 UNSPACED_SCRIPTS = ("CJK ", "HIRAGANA ", "KATAKANA ", "HALFWIDTH KATAKANA ", "THAI ", "LAO ", "KHMER ", "MYANMAR ")
-# Letters to Unicode, but they go on with a syllable: small kana, and vowels of Thai and Lao written behind a consonant.
+# Letters that continue a syllable: small kana, and vowels of Thai and Lao that are written after a consonant.
 CONTINUING = re.compile(
     r"(HIRAGANA|KATAKANA|HALFWIDTH KATAKANA) LETTER SMALL |(THAI CHARACTER|LAO VOWEL SIGN) "
     r"(SARA A|SARA AA|SARA AM|A|AA|AM|LAKKHANGYAO)$"
 )
 
-GOES_ON, PUNCTUATION, IDEOGRAPH, LETTER = "\u0301", "\u2014", "\u4e00", "\u00c9"  # stand for bytes beyond ASCII
+# Characters that stand for bytes beyond ASCII.
+CONTINUATION, PUNCTUATION, IDEOGRAPH, LETTER = "\u0301", "\u2014", "\u4e00", "\u00c9"
 
 
 class Ending(IntEnum):
-    """How a piece ends, closing quotes and brackets left out."""
+    """Last character of a piece, without closing quotes and brackets."""
 
     OPEN = 0
     STOP = 1
@@ -39,9 +40,9 @@ class Ending(IntEnum):
 
 
 class First(IntEnum):
-    """The first thing in a piece that tells whether a sentence begins there."""
+    """First character in a piece that decides whether a sentence begins there."""
 
-    NOTHING = 0  # quotes, dashes, ▁: what follows tells
+    NOTHING = 0  # quotes, dashes, ▁: the next piece decides
     NO_START = 1  # a lowercase letter, a stop, the end of a document
     START = 2  # any other letter or digit
     UNSPACED_START = 3  # a letter of a script without spaces
@@ -49,22 +50,22 @@ class First(IntEnum):
 
 @dataclass(frozen=True)
 class PieceTables:
-    """One entry for each id of a vocabulary.
+    """Tables with one entry for each id of a vocabulary.
 
-    `is_word_start`: as in the original, pieces that begin with ▁ or '<' and single ASCII punctuation marks. Scripts
-    without spaces (Chinese, Japanese, Thai, Lao, Khmer, Burmese) have hardly a ▁, so there each piece that begins with
-    a letter begins a word, but for letters that only go on with a syllable (ゃ, っ, ะ, า), and so does each wide
-    punctuation mark.
+    `is_word_start` holds, as in the original, for pieces that begin with ▁ or '<' and for single ASCII punctuation
+    marks. Chinese, Japanese, Thai, Lao, Khmer and Burmese have no spaces between words and so hardly a ▁: there each
+    piece that begins with a letter begins a word, except letters that continue a syllable (ゃ, っ, ะ, า), and so does
+    each wide punctuation mark.
 
-    Bytes of ASCII are its characters, a space is ▁. Of other characters the first byte tells what it can: it begins a
-    word in the range of Chinese and Japanese; a letter of another script is taken for a capital.
+    A byte of ASCII is treated as its character, a space as ▁. Of another character only the first byte is known: it
+    begins a word in the range of Chinese and Japanese, and counts as a capital letter in other scripts.
     """
 
     is_word_start: np.ndarray  # bool [V]
-    has_space: np.ndarray  # bool [V], begins with ▁, or is an unknown word: as many as a text has words
-    characters: np.ndarray  # int64 [V], of text that it stands for: ▁ is a space, an unknown piece is one
-    bytes: np.ndarray  # int64 [V], the same in UTF-8
-    is_closer: np.ndarray  # bool [V], closing quotes and brackets only: what came before still ends there
+    has_space: np.ndarray  # bool [V], begins with ▁ or is an unknown word; a text has as many words
+    characters: np.ndarray  # int64 [V], length of the piece's text; ▁ is a space, an unknown piece counts 1
+    bytes: np.ndarray  # int64 [V], length in UTF-8
+    is_closer: np.ndarray  # bool [V], closing quotes and brackets only: they belong to the sentence before
     ending: np.ndarray  # int8 [V], Ending
     first: np.ndarray  # int8 [V], First
 
@@ -77,8 +78,11 @@ class PieceTables:
         unknown_is_word: bool = False,
         has_case: bool = True,
     ) -> PieceTables:
-        """byte_values: the byte that a piece stands for; None = it stands for its text. has_case: a lowercase letter
-        says that no sentence begins with it."""
+        """Compute the tables of a vocabulary.
+
+        byte_values: byte that each piece stands for; None = it stands for its text. unknown_is_word: <unk> counts as a
+        word. has_case: no sentence begins with a lowercase letter.
+        """
         values = byte_values or [None] * len(pieces)
         texts = [piece if byte is None else _text_of_byte(byte) for piece, byte in zip(pieces, values, strict=True)]
         unknown = np.array([p == SPECIAL_PIECES[UNK] for p in pieces])
@@ -96,11 +100,11 @@ class PieceTables:
         )
 
     def sentence_starts(self, ids: np.ndarray) -> np.ndarray:
-        """Where sentences begin inside a text: ids int [T] -> bool [T].
+        """Return where sentences begin inside a text: ids, int [E] -> bool [E].
 
-        A sentence begins behind a stop and its closing quotes or brackets where the next word, opening quotes left out,
-        does not begin with a lowercase letter, where text has capitals. A new word must begin there (▁), except behind
-        a wide stop and before scripts without spaces. Abbreviations before a name (Mr. Bennet) look the same and count.
+        A sentence begins after a stop and its closing quotes or brackets, unless the next word, without opening quotes,
+        begins with a lowercase letter and text has capitals. A new word must begin there (▁), except after a wide stop
+        and before scripts without spaces. Abbreviations before a name (Mr. Bennet) count as sentence ends.
         """
         stop = np.flatnonzero(self.ending[ids] != Ending.OPEN)
         begin = _next(np.flatnonzero(~self.is_closer[ids]), stop + 1)
@@ -115,17 +119,17 @@ class PieceTables:
 
 
 def _next(places: np.ndarray, begin: np.ndarray) -> np.ndarray:
-    """The first of `places` at or behind each of `begin`, all ascending. The last ones may have none: they are cut."""
+    """Return the first of `places` at or after each of `begin`, both ascending; drop those of `begin` after all."""
     found = np.searchsorted(places, begin)
     return places[found[found < len(places)]]
 
 
 def _text_of_byte(byte: int) -> str:
-    """A character that means the same, or of bytes beyond ASCII one of the kind that they can begin or go on with."""
+    """Return a character of ASCII, or for a byte beyond ASCII a character of the kind that it begins or continues."""
     if byte < 0x80:
         return chr(byte).replace(" ", SPACE)
     if byte < 0xC0:
-        return GOES_ON
+        return CONTINUATION
     if byte == 0xE2:  # U+2000 to U+2FFF
         return PUNCTUATION
     return IDEOGRAPH if 0xE3 <= byte <= 0xE9 else LETTER  # U+3000 to U+9FFF

@@ -1,4 +1,4 @@
-"""A uniform sample of a text's lines, bounded in bytes: SentencePiece keeps what it is trained on in memory."""
+"""Draw a uniform sample of a text's lines, bounded in bytes: SentencePiece keeps its training text in memory."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from data_pipelines import stateless
 from data_pipelines.stateless import Purpose
 from xlnet_jax.errors import InputError
 
-# SentencePiece 0.2.3 holds 16 to 30 bytes for each byte of text and takes about a second for each megabyte on two cores
-# (benchmarks/tokenizer.py): 3 GB and two minutes, which the smallest machines have.
+# SentencePiece 0.2.3 needs 16 to 30 bytes of memory for each byte of text, and about a second for each megabyte on two
+# cores (benchmarks/tokenizer.py): 3 GB and two minutes for this default.
 SAMPLE_BYTES = 128 * 10**6
-CHUNK = 4096  # numbers drawn at once
+CHUNK = 4096  # random numbers drawn at once
 
 
 @dataclass(frozen=True)
 class Sample:
-    """Lines of a text, in its order."""
+    """Lines of a text, in the text's order."""
 
     lines: list[str]
     seen_lines: int
-    """lines of the whole text; empty ones do not count"""
+    """number of lines of the whole text, without empty ones"""
 
     @property
     def is_whole(self) -> bool:
@@ -32,13 +32,13 @@ class Sample:
 
 
 def sample(lines: Iterable[str], max_bytes: int) -> Sample:
-    """All lines but the empty ones where they have at most `max_bytes` in UTF-8, else a uniform sample that has.
+    """Return all lines that are not empty if they have at most `max_bytes` in UTF-8, else a uniform sample that does.
 
-    Each line draws a number from its place in the text, and those with the lowest numbers are kept: the choice depends
-    on nothing else. Memory is that of the sample. Raises InputError where the line with the lowest number alone is too
-    long; errors of `lines` pass through.
+    Each line draws a number from its position in the text, and the lines with the lowest numbers are kept; so the
+    sample is the same on every machine, and memory holds the sample alone. Raises InputError if the line with the
+    lowest number is longer than `max_bytes`; errors of `lines` pass through.
     """
-    kept: list[tuple[float, int, int, str]] = []  # heap: the highest number first (negated), place, bytes, line
+    kept: list[tuple[float, int, int, str]] = []  # heap, highest number first: (negated number, place, bytes, line)
     threshold, size, place = 1.0, 0, -1
     for place, (line, draw) in enumerate(zip(filter(None, lines), _uniforms(), strict=False)):
         if draw >= threshold:

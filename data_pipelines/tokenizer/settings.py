@@ -1,4 +1,4 @@
-"""What a tokenizer does around SentencePiece: the content of tokenizer_settings.json."""
+"""Settings of a tokenizer that SentencePiece does not store: the content of tokenizer_settings.json."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from xlnet_jax.errors import InputError
 
 TokenLevel = Literal["piece", "word", "character", "byte"]
 
-SAMPLE_LINES = 10_000  # lines that decide the normalisation
+SAMPLE_LINES = 10_000  # lines from which the normalisation is guessed
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How text is treated around SentencePiece. The defaults are the original's, for its English models."""
+    """Treatment of text before and after SentencePiece. The defaults are those of the original's English models."""
 
     normalization: Normalization = "english"
     split_digit_commas: bool = True
-    """pieces such as '1,' are split once more, into the digits and the comma (prepro_utils.py, encode_pieces)"""
+    """split pieces such as '1,' again, into the digits and the comma (prepro_utils.py, encode_pieces)"""
     lower: bool = False
-    """lowercase, the original's `uncased`"""
+    """lowercase text, the original's `uncased`"""
     keep_accents: bool = False
-    """of english alone: quotes are made straight, and accents stay"""
+    """with normalization english only: make quotes straight, but keep accents"""
     remove_space: bool = True
-    """white space is stripped at the ends and collapsed to single spaces inside"""
+    """strip white space at the ends of a line, and collapse it to single spaces inside"""
     token_level: TokenLevel = "piece"
-    """what a token is: a piece of a word, what stands between spaces, a character, or a byte of UTF-8"""
+    """unit of the vocabulary: a piece of a word, a word between spaces, a character, or a byte of UTF-8"""
 
     @classmethod
     def suited_to(
@@ -41,8 +41,8 @@ class Settings:
         lower: bool = False,
         token_level: TokenLevel = "piece",
     ) -> Settings:
-        """Settings of this normalisation; auto = what the first lines look like, and none for bytes, which then keep
-        white space as well. The digit rule belongs to English pieces."""
+        """Return settings for a text. normalization: auto = guess from the first lines; for bytes, none, and white
+        space stays. The digit rule is on for English pieces only."""
         if normalization != "auto":
             kind = normalization
         else:
@@ -56,7 +56,7 @@ class Settings:
         )
 
     def normalize(self, lines: Sequence[str]) -> list[str]:
-        """The lines as SentencePiece gets them."""
+        """Normalise lines for SentencePiece."""
         return normalize_lines(
             lines,
             self.normalization,
@@ -66,14 +66,14 @@ class Settings:
         )
 
     def identity(self) -> dict[str, Any]:
-        """What tells two tokenizers of the same model apart. Options that are off leave the hash of a tokenizer as it
-        was before there were any."""
+        """Return the settings that enter the hash of a tokenizer: options only where they differ from their defaults,
+        so that a new option does not change the hash of old tokenizers."""
         options = {f.name: f.default for f in dataclasses.fields(self)[2:]}
         return {k: v for k, v in dataclasses.asdict(self).items() if k not in options or v != options[k]}
 
 
 def read_settings(content: Any, where: str) -> Settings:
-    """The settings that a JSON object holds. InputError, naming `where`, where it holds something else."""
+    """Read settings from a JSON object. Raises InputError, naming `where`, if it holds anything else."""
     try:
         settings = Settings(**content)
     except TypeError as error:

@@ -1,4 +1,4 @@
-"""SentencePiece models: pieces by the recipe of the released XLNet models, and words, characters and bytes."""
+"""Train SentencePiece models: pieces by the recipe of the released XLNet models, words, characters, and bytes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from data_pipelines.tokenizer.symbols import SPECIAL_PIECES
 from xlnet_jax.errors import InputError
 
 CONTROL = [piece for piece in SPECIAL_PIECES if piece not in ("<unk>", "<s>", "</s>", "<eop>")]
-# SentencePiece adds <unk>, <s> and </s> in front.
+# SentencePiece adds <unk>, <s> and </s> before them.
 RECIPES: dict[TokenLevel, dict[str, Any]] = {
     "piece": {  # README.md of the original
         "model_type": "unigram",
@@ -23,7 +23,7 @@ RECIPES: dict[TokenLevel, dict[str, Any]] = {
         "control_symbols": CONTROL,
         "user_defined_symbols": ["<eop>", ".", "(", ")", '"', "-", "–", "£", "€"],
     },
-    # A model of words knows no symbols inside of them.
+    # SentencePiece's word model finds no symbols inside words.
     "word": {"model_type": "word", "control_symbols": [*CONTROL, "<eop>"], "hard_vocab_limit": False},
     "character": {
         "model_type": "char",
@@ -37,16 +37,17 @@ RECIPES: dict[TokenLevel, dict[str, Any]] = {
 def train_model(
     text: Iterable[str], vocab_size: int, normalization: Normalization, token_level: TokenLevel = "piece"
 ) -> bytes:
-    """What a .model file holds, from normalised lines. The same lines give the same bytes on any machine.
+    """Train a model on normalised lines, and return the content of its .model file. Equal lines give equal bytes on any
+    machine.
 
-    vocab_size: of words and characters the most, the rest are <unk>; bytes are all there. Raises InputError where the
-    text cannot have so large, or so small, a vocabulary of pieces, with the size that works.
+    vocab_size: number of pieces; of words and characters, the maximum, the rest being <unk>; ignored for bytes. Raises
+    InputError, with a size that works, if the text cannot have so large or so small a vocabulary.
     """
     if token_level == "byte":
         return byte_model()
     if token_level != "piece" and vocab_size <= len(SPECIAL_PIECES):
         raise InputError(
-            f"vocab-size {vocab_size} is too small: {len(SPECIAL_PIECES)} pieces are special symbols, and text needs "
+            f"vocab_size {vocab_size} is too small: {len(SPECIAL_PIECES)} pieces are special symbols, and text needs "
             "some of its own"
         )
     model = io.BytesIO()
@@ -57,7 +58,7 @@ def train_model(
             vocab_size=vocab_size,
             normalization_rule_name="identity" if normalization == "none" else "nmt_nfkc",
             max_sentence_length=2**30,  # bytes; the default skips paragraphs above 4192
-            num_threads=8,  # partial sums depend on it: fixed, so that the model does not depend on the machine
+            num_threads=8,  # fixed, as the order of floating-point sums, and so the model, depends on it
             minloglevel=2,
             shuffle_input_sentence=True,
             input_sentence_size=10_000_000,
@@ -69,11 +70,11 @@ def train_model(
 
 
 def byte_model() -> bytes:
-    """The special symbols and all bytes: characters that SentencePiece falls back from, as it knows none. White space
-    stays as it is, and a space is put in front of a line, as everywhere."""
+    """Return a character model that has special symbols and bytes but no characters, so that SentencePiece falls back
+    to bytes. White space stays; each line gets a space in front, as in the other models."""
     from sentencepiece import sentencepiece_model_pb2
 
-    proto: Any = sentencepiece_model_pb2  # whose messages are made when it is imported
+    proto: Any = sentencepiece_model_pb2  # typed Any: protobuf creates its messages at import
     kind = proto.ModelProto.SentencePiece
     special = {"<unk>": kind.UNKNOWN, "<eop>": kind.USER_DEFINED}
     model = proto.ModelProto()
@@ -92,15 +93,15 @@ def byte_model() -> bytes:
 
 
 def _vocabulary_error(vocab_size: int, message: str) -> Exception:
-    """SentencePiece's two complaints about a vocabulary size, with what to do; other errors as they are."""
+    """Return a clear InputError for SentencePiece's messages about vocabulary sizes, else the message unchanged."""
     if largest := re.search(r"value <= (\d+)", message):
         return InputError(
-            f"vocab-size {vocab_size} is too large for this text: the largest that works is {largest[1]}; lower "
+            f"vocab_size {vocab_size} is too large for this text: the largest that works is {largest[1]}; lower "
             "it or give more text"
         )
     if smallest := re.search(r"required_chars\. \d+ vs (\d+)", message):
         return InputError(
-            f"vocab-size {vocab_size} is too small for the characters of this text: the smallest that works is "
+            f"vocab_size {vocab_size} is too small for the characters of this text: the smallest that works is "
             f"{smallest[1]}"
         )
     if "sentences_.empty" in message:

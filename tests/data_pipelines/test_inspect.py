@@ -332,7 +332,7 @@ def test_a_window_longer_than_the_blocks_is_refused(folder):
 )
 def test_a_picture_that_cannot_be_written_ends_in_one_line(folder, tmp_path, monkeypatch, out, message):
     monkeypatch.chdir(tmp_path)
-    for name in ("folder.png", "taken.partial.png"):
+    for name in ("folder.png", ".taken.png.partial"):
         (tmp_path / name).mkdir()
     with pytest.raises(InputError, match=re.escape(message)):
         inspect.main([str(folder), "--out", out])

@@ -39,7 +39,7 @@ def test_a_file_that_is_not_utf8_is_named_with_the_offset_of_the_byte(text):
     with pytest.raises(InputError) as error:
         lines_of(path)
     assert f"{path}: byte 13 is not UTF-8 (0xe9)" in str(error.value)
-    assert "--corpus-errors replace" in str(error.value)
+    assert "`corpus_errors` replace" in str(error.value)
 
 
 def test_a_file_cut_inside_a_character_is_named_with_the_offset_of_the_byte(text):

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from xlnet_jax.errors import InputError
 from xlnet_jax.settings.config import Config, DistributedConfig
-from xlnet_jax.settings.plain import flatten
+from xlnet_jax.settings.fields import flatten
 from xlnet_jax.tasks.config import FinetuneConfig
 from xlnet_jax.tasks.defaults import DEFAULTS
 from xlnet_jax.training.run import runtime

@@ -15,7 +15,8 @@ from xlnet_jax.checkpoints.pretrained import Pretrained, assemble, check_given, 
 from xlnet_jax.errors import InputError
 from xlnet_jax.interop import hf_files, tf1_files
 from xlnet_jax.settings.rules import validate_network
-from xlnet_jax.storage.files import complete_folder, demand_space, full_disk_as_os_error
+from xlnet_jax.storage.files import demand_space, full_disk_as_os_error
+from xlnet_jax.storage.folders import complete_folder
 
 _NOT_A_PLACE = (errno.EEXIST, errno.ENOTDIR, errno.ENOENT, errno.ENAMETOOLONG, errno.EINVAL)
 Format = Literal["native", "tf1", "hf"]

@@ -8,7 +8,6 @@ from xlnet_jax.settings.rules import (
     absolute_positions,
     data_contradictions,
     memory_contradictions,
-    positive,
     run_contradictions,
 )
 
@@ -24,8 +23,6 @@ def _contradictions(config: Config) -> Iterator[str]:
     yield from objective_contradictions(config)
     yield from data_contradictions(config.data, config.objective)
     yield from memory_contradictions(config.model.mem_len, config.data)
-    for name, value in (("eval.every-steps", config.eval.every_steps), ("eval.max-windows", config.eval.max_windows)):
-        yield from positive(name, value)
 
 
 def objective_contradictions(config: Config) -> Iterator[str]:
@@ -102,12 +99,8 @@ def _rtd(config: Config) -> Iterator[str]:
         )
     if data.pair_loss != "none":
         yield f"--objective rtd with data.pair-loss {data.pair_loss}: every token is judged, and no pair; it needs none"
-    if not 0 < rtd.generator_share <= 1:
-        yield f"rtd.generator-share {rtd.generator_share:g} must be in (0, 1]"
-    elif (width := config.rtd.generator_of(config.model).d_model) < 1:
+    if (width := config.rtd.generator_of(config.model).d_model) < 1:
         yield f"rtd.generator-share {rtd.generator_share:g} of model.d-model {model.d_model} leaves a width of {width}"
-    if rtd.detection_weight <= 0:
-        yield f"rtd.detection-weight {rtd.detection_weight:g} must be positive"
 
 
 def _clm(config: Config) -> Iterator[str]:

@@ -12,7 +12,8 @@ import tyro
 
 from xlnet_jax.errors import InputError
 from xlnet_jax.settings.config import FIXED_BY_WEIGHTS, Config
-from xlnet_jax.settings.plain import GONE, flatten
+from xlnet_jax.settings.fields import flatten
+from xlnet_jax.settings.plain import GONE
 
 T = TypeVar("T")
 C = TypeVar("C", bound=Config)

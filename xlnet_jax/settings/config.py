@@ -1,4 +1,4 @@
-"""Every setting of the framework: frozen dataclasses. Imports neither jax nor TensorFlow; presets.py fills them.
+"""Every setting of pretraining, as frozen dataclasses. Imports neither jax nor TensorFlow; presets.py fills them.
 
 A setting is *identity* (it decides what a run computes: two runs that differ in one are two experiments) or
 *operational* (where, how often, how fast). Only a differing identity setting keeps a run from resuming.
@@ -6,76 +6,83 @@ A setting is *identity* (it decides what a run computes: two runs that differ in
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal, Protocol
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from xlnet_jax.settings.bounds import ANY_TEXT, above, at_least, between
+from xlnet_jax.settings.fields import Bound, marked, operational, setting
 
 Objective = Literal["plm", "mlm", "clm", "rtd"]
 
 
-def operational(default: Any) -> Any:
-    """A dataclass field that may change when a run resumes."""
-    return field(default=default, metadata={"operational": True})
+def _is_host_and_port(address: str) -> bool:
+    host, _, port = address.rpartition(":")
+    return bool(host) and port.isdecimal() and 0 < int(port) < 2**16
+
+
+HOST_AND_PORT = Bound(_is_host_and_port, "must be HOST:PORT, as 10.0.0.1:8476")
+EVEN = Bound(lambda value: value % 2 == 0, "must be even: half of a position's signal is sines, half cosines")
 
 
 @dataclass(frozen=True)
 class ModelConfig:
     """The network (paper, section 2)."""
 
-    vocab_size: int = 32_000
-    """pieces in the vocabulary; a tokenizer that is given with --tokenizer decides this"""
-    num_layers: int = 24
+    vocab_size: int = setting(32_000, at_least(1), "weights", "blocks")
+    """pieces in the vocabulary; the tokenizer given with --tokenizer overrides this"""
+    num_layers: int = setting(24, at_least(1), "weights")
     """transformer layers"""
-    d_model: int = 1024
+    d_model: int = setting(1024, at_least(1), EVEN, "weights")
     """width of the hidden states"""
-    num_heads: int = 16
+    num_heads: int = setting(16, at_least(1), "weights")
     """attention heads"""
-    d_head: int = 64
-    """width of one head; num_heads x d_head need not be d_model"""
-    d_ff: int = 4096
+    d_head: int = setting(64, at_least(1), "weights")
+    """width of one head; num_heads x d_head may differ from d_model"""
+    d_ff: int = setting(4096, at_least(1), "weights")
     """inner width of the feed-forward layers"""
-    mem_len: int = 384
+    mem_len: int = setting(384, at_least(0, "0 = no memory"))
     """hidden states of earlier windows that a row can attend to, in positions; 0 = no memory"""
-    activation: Literal["gelu", "gelu_erf", "relu"] = "gelu"
-    """feed-forward activation; gelu by its tanh approximation, as in the original; gelu_erf = the exact one"""
-    dropout: float = 0.1
+    activation: Literal["gelu", "gelu_erf", "relu"] = setting("gelu", "weights")
+    """feed-forward activation; gelu = the tanh approximation, as in the original; gelu_erf = exact"""
+    dropout: float = setting(0.1, between(0, 1, "[)"))
     """dropout rate on embeddings, positions, and the outputs of attention and feed-forward"""
-    attention_dropout: float = 0.1
+    attention_dropout: float = setting(0.1, between(0, 1, "[)"))
     """dropout rate on attention probabilities"""
-    untie_r: bool = True
-    """relative only: a separate r_w, r_r and r_s bias for each layer"""
-    clamp_len: int = -1
-    """relative distances beyond this count as this, in positions; -1 = never"""
-    positions: Literal["relative", "sinusoidal", "learned"] = "relative"
-    """how a row knows where things are: distances in every layer (Transformer-XL), or signals or vectors of the places
-    in the window, added to the embeddings; learned = BERT's encoder (models/bert.py)"""
-    max_positions: int = 512
-    """learned only: places that there are vectors for"""
-    position_offset: int = 0
-    """learned only: the place of the first token; RoBERTa's is 2"""
-    embedding_width: int | None = None
-    """learned only: width of the embeddings, projected to d_model (ALBERT); None = d_model"""
-    share_layers: bool = False
-    """learned only: one set of parameters for all layers (ALBERT)"""
-    num_segments: int = 2
-    """segments that the network tells apart, relatively or, with learned positions, by vectors; 0 = none; <cls>, the
-    third of a window, is to BERT as the first"""
-    norm: Literal["post", "pre"] = "post"
-    """layer normalisation behind every residual sum, or before every sublayer and once at the end"""
-    attn_type: Literal["bi", "uni"] = "bi"
-    """bi = the masks of the objective decide alone; uni = and no row sees a position behind its own"""
-    same_length: bool = False
-    """uni only: every row sees as many positions before it as the memory is long, and no further"""
-    init_std: float = 0.02
+    untie_r: bool = setting(True, "weights")
+    """relative positions only: separate r_w, r_r and r_s biases in each layer"""
+    clamp_len: int = setting(-1, at_least(1).or_value(-1, "no bound"), "weights")
+    """longest relative distance that attention tells apart, in positions; -1 = no limit"""
+    positions: Literal["relative", "sinusoidal", "learned"] = setting("relative", "weights")
+    """position information: relative = distances in every layer (Transformer-XL); sinusoidal or learned = vectors added
+    to the embeddings; learned = BERT's encoder (models/bert.py)"""
+    max_positions: int = setting(512, at_least(1), "weights")
+    """learned positions only: number of position vectors"""
+    position_offset: int = setting(0, at_least(0), "weights")
+    """learned positions only: position of the first token; 2 in RoBERTa"""
+    embedding_width: int | None = setting(None, at_least(1), "weights")
+    """learned positions only: width of the embeddings, projected to d_model (ALBERT); None = d_model"""
+    share_layers: bool = setting(False, "weights")
+    """learned positions only: one set of parameters for all layers (ALBERT)"""
+    num_segments: int = setting(2, at_least(0), "weights")
+    """segments that the network distinguishes; 0 = none; with learned positions, the number of segment vectors (<cls>,
+    segment 2 of a window, then counts as segment 0)"""
+    norm: Literal["post", "pre"] = setting("post", "weights")
+    """layer normalisation after every residual sum (post), or before every sublayer and once at the end (pre)"""
+    attn_type: Literal["bi", "uni"] = setting("bi", "weights")
+    """bi = the objective's mask alone decides what a row sees; uni = and no row sees a later position"""
+    same_length: bool = setting(False, "weights")
+    """uni only: every row sees as many earlier positions as the memory holds, and no more"""
+    init_std: float = setting(0.02, above(0))
     """standard deviation of the normal initialiser"""
-    layer_norm_eps: float = 1e-12
+    layer_norm_eps: float = setting(1e-12, at_least(0), "weights")
     """epsilon of layer normalisation"""
     dtype: Literal["float32", "bfloat16"] = "float32"
-    """compute type; parameters, softmax, normalisation and loss are float32 always"""
+    """type of computation; parameters, softmax, normalisation and loss are always float32"""
     remat: Literal["none", "full", "dots", "attention"] = operational("none")
-    """what the backward pass computes again: nothing, every layer, all but matrix products, or all but what attention
-    reads"""
+    """activations that the backward pass recomputes: none, those of every layer (full), all but outputs of matrix
+    products (dots), or all but the inputs of attention"""
     profile: Literal["default", "paper2019"] = "default"
-    """paper2019 = as the 2019 code where it differs from the default: memory that is still empty is attended to, as
+    """paper2019 = as the 2019 code where it differs from the default: rows attend to memory that is still empty, as
     zeros; sequence summaries read padding"""
 
     @property
@@ -85,95 +92,97 @@ class ModelConfig:
 
     @property
     def is_causal(self) -> bool:
-        """Does the content stream predict the next piece? No other objective's network sees but what is before it, and
-        knows no segments."""
+        """True where the content stream predicts the next piece: only such a network sees earlier positions alone and
+        has no segments."""
         return self.attn_type == "uni" and not self.num_segments
 
 
-FIXED_BY_WEIGHTS = (
-    "vocab_size", "num_layers", "d_model", "num_heads", "d_head", "d_ff", "activation", "untie_r", "clamp_len",
-    "attn_type", "same_length", "layer_norm_eps", "positions", "max_positions", "position_offset", "num_segments",
-    "norm", "embedding_width", "share_layers",
-)  # fmt: skip
-"""Settings of the model that a checkpoint brings along; the others, as dropout and mem_len, are a run's own."""
+FIXED_BY_WEIGHTS = marked(ModelConfig, "weights")
+"""Settings of the model that a checkpoint brings along; the others, as dropout and mem_len, belong to each run."""
 
 
 @dataclass(frozen=True)
 class HeadConfig:
-    """What finetuning puts on the network in place of the vocabulary scores."""
+    """The head that finetuning puts on the network in place of the vocabulary's logits."""
 
     task: Literal["classification", "regression", "multiple_choice", "question_answering", "token_classification"]
-    """what is predicted: a label or a number for a text, one of several texts, a span of it, a label for each token"""
-    num_labels: int = 1
-    """labels to choose from; of multiple_choice the options of a question; 1 for a number and for a span"""
+    """prediction: a label or a number for a text, one of several texts, a span of a text, or a label for each token"""
+    num_labels: int = setting(1, at_least(1))
+    """labels to choose from, or options of a question (multiple_choice); 1 for a number and for a span"""
     summary: Literal["last", "first", "mean", "attn"] = "last"
-    """how a text becomes one vector; attn = a learned query attends to it"""
+    """reduction of a text to one vector: its last or first token, the mean, or attention by a learned query (attn)"""
     use_projection: bool = True
-    """a dense layer with tanh on that vector"""
-    labels: tuple[str, ...] = ()
-    """names of the labels, where they have any"""
+    """apply a dense layer with tanh to that vector"""
+    labels: tuple[str, ...] = setting((), ANY_TEXT)
+    """names of the labels, if there are any"""
     scope: str = ""
-    """name of the last layer in the checkpoint that it came from, as classification_mnli; kept for the way back"""
+    """name of the last layer in the source checkpoint, as classification_mnli; kept to convert it back"""
 
 
 @dataclass(frozen=True)
-class DataConfig:
+class BatchConfig:
+    """Batches of any training."""
+
+    batch_size: int = setting(8192, at_least(1))
+    """rows of the global batch, over all devices and hosts"""
+    seq_len: int = setting(512, at_least(1), "blocks")
+    """length of a window, in tokens"""
+
+
+@dataclass(frozen=True)
+class DataConfig(BatchConfig):
     """Batches of windows: by default reused part + A + <sep> + B + <sep> + <cls> (paper, section 2.5)."""
 
-    batch_size: int = 8192
-    """rows of the global batch, over all devices and hosts"""
-    seq_len: int = 512
-    """length of a window, in tokens"""
-    reuse_len: int = 256
-    """length of the part whose hidden states become the next window's memory; a row advances by it each step, or by
-    the rest of the window where it is 0"""
-    window: Literal["pairs", "sentences", "text"] = "pairs"
-    """what stands behind the reused part: A <sep> B <sep> <cls>, text <sep> <cls> (RoBERTa's full sentences), or text
-    alone"""
-    perm_size: int = 256
-    """plm: length of the chunks inside which the order is permuted, in tokens; divides both parts of the window"""
-    num_predict: int | None = 85
-    """targets in a window, half of them in each part; None = as many as their context leaves (see mask_alpha), a slot
-    for each position"""
+    reuse_len: int = setting(256, at_least(0, "0 = windows that share nothing"), "blocks")
+    """length of the part whose hidden states become the next window's memory, in tokens; each step moves a row on by
+    this length; 0 = windows share nothing and follow each other"""
+    window: Literal["pairs", "sentences", "text"] = setting("pairs", "blocks")
+    """what follows the reused part: A <sep> B <sep> <cls> (pairs), text <sep> <cls> (sentences: RoBERTa's full
+    sentences), or text alone"""
+    perm_size: int = setting(256, at_least(1))
+    """plm only: length of the chunks in which the order is permuted, in tokens; must divide both parts of the window"""
+    num_predict: int | None = setting(85, at_least(1))
+    """targets in a window, half of them in each part; None = as many as their context allows (see mask_alpha), with a
+    slot for each position"""
     targets: Literal["spans", "words", "pieces"] = "spans"
-    """how they are drawn, where not every piece is one, as of clm: as spans of 1 to span_max units in their context, as
-    whole words, or piece by piece"""
+    """units in which targets are drawn: spans of 1 to span_max units inside their context, whole words, or single
+    pieces"""
     masking: Literal["dynamic", "static"] = "dynamic"
-    """windows, targets and what replaces them: drawn afresh at every visit of a text, or once for all visits"""
-    mask_share: float = 0.8
-    """mlm and rtd: share of the targets that the network, or the generator, reads as <mask>"""
-    random_share: float = 0.1
-    """the same: share of those that it reads as a piece drawn at random; the rest it reads as they are"""
+    """dynamic = draw windows, targets and their replacements anew at every visit of a text; static = once for all
+    visits"""
+    mask_share: float = setting(0.8, between(0, 1))
+    """mlm and rtd only: share of the targets that the network (rtd: the generator) reads as <mask>"""
+    random_share: float = setting(0.1, between(0, 1))
+    """mlm and rtd only: share of the targets replaced by a random piece; the remaining targets stay unchanged"""
     span_unit: Literal["piece", "word"] = "piece"
-    """what a span of targets counts: pieces, as for the released models, or whole words"""
-    span_max: int = 5
-    """longest span of targets, in units; a length n is drawn with weight 1/n"""
-    mask_alpha: int = 6
-    """a span of n units comes with n * mask_alpha / mask_beta tokens of context; so do words and pieces, in the mean,
+    """unit of the length of spans: pieces, as in the released models, or whole words"""
+    span_max: int = setting(5, at_least(1))
+    """longest span of targets, in units; length n is drawn with weight 1/n"""
+    mask_alpha: int = setting(6, at_least(1))
+    """a span of n units comes with n * mask_alpha / mask_beta tokens of context; so do words and pieces, on average,
     where num_predict is None"""
-    mask_beta: int = 1
+    mask_beta: int = setting(1, at_least(1))
     """see mask_alpha"""
     bidirectional: bool = True
-    """half of the rows, in expectation, read their text backwards"""
+    """read the text of half of the rows, in expectation, backwards"""
     pair_loss: Literal["none", "next", "order"] = "none"
-    """what else is learned, from <cls>: whether B continues A (BERT's next sentence prediction), or whether the two
-    stand in their order (ALBERT's); the batch carries is_next [B]"""
-    weights: tuple[float, ...] = ()
-    """shares of the rows that read each source of the corpus; they sum to 1; none given = those of the corpus"""
-    windows_per_block: int = 16
+    """second loss, predicted from <cls>: next = does B continue A (BERT's next sentence prediction); order = are A and
+    B in their original order (ALBERT); batches then carry is_next [B]"""
+    weights: tuple[float, ...] = setting((), above(0, "leave out the source that is not to be read"))
+    """shares of the rows that read each source of the corpus; must sum to 1; none = the corpus's own shares"""
+    windows_per_block: int = setting(16, at_least(1), "blocks")
     """consecutive windows in one block of text, the unit of shuffling and of memory"""
-    validation_fraction: float = 0.05
-    """share of the text that is held out, by document, where --validation names no text of its own"""
-    normalization: Literal["auto", "english", "nfkc", "none"] = "auto"
-    """text normalisation, stored with the tokenizer; one that brings its own keeps it. english = the original's (NFKD
-    without marks); auto = english for text in plain Latin letters, else nfkc"""
-    token_level: Literal["piece", "word", "character", "byte"] = "piece"
-    """what a tokenizer that is trained on the corpus cuts text into: pieces, the most frequent words, characters, or
-    bytes"""
+    validation_fraction: float = setting(0.05, between(0, 1, "()"), "blocks")
+    """share of the text that is held out, by document, unless --validation names other text"""
+    normalization: Literal["auto", "english", "nfkc", "none"] = setting("auto", "blocks")
+    """text normalisation, stored with the tokenizer; an existing tokenizer keeps its own. english = the original's
+    (NFKD, marks removed); auto = english for text in plain Latin letters, else nfkc"""
+    token_level: Literal["piece", "word", "character", "byte"] = setting("piece", "blocks")
+    """units of a tokenizer trained on the corpus: pieces, the most frequent words, characters, or bytes"""
     profile: Literal["default", "tf2"] = "default"
-    """tf2 = <sep> and <cls> are visible to their part; by default they are hidden from it, as in the original"""
+    """tf2 = rows see the <sep> and <cls> of their part; by default these are hidden from it, as in the original"""
     emit: Literal["compact", "dense"] = operational("compact")
-    """form of the masks: ranks and positions, or perm_mask and target_mapping; the loss is the same"""
+    """form of the masks: ranks and positions, or perm_mask and target_mapping; both give the same loss"""
 
     @property
     def num_slots(self) -> int:
@@ -183,16 +192,17 @@ class DataConfig:
 
 @dataclass(frozen=True)
 class ReplacedConfig:
-    """ELECTRA's two networks (Clark et al. 2020, sections 2 and 3.2): of --objective rtd alone."""
+    """ELECTRA's two networks (Clark et al. 2020, sections 2 and 3.2); read by --objective rtd only."""
 
-    generator_share: float = 0.25
-    """width, heads and feed-forward width of the generator as a share of the network's; it has as many layers"""
-    detection_weight: float = 50.0
-    """weight of the loss of the network, per token, beside that of the generator, per target"""
+    generator_share: float = setting(0.25, between(0, 1, "(]"))
+    """width, heads and feed-forward width of the generator as a share of the network's; the number of layers is the
+    same"""
+    detection_weight: float = setting(50.0, above(0))
+    """weight of the detection loss, per token, relative to the generator's loss, per target"""
 
     def generator_of(self, model: ModelConfig) -> ModelConfig:
-        """The sizes of the generator beside a network: narrower, as many layers, one head at the least, and the
-        network's embeddings (Clark et al. 2020, section 3.2)."""
+        """Return the generator's settings: a narrower network with as many layers, at least one head, and the
+        embeddings of `model` (Clark et al. 2020, section 3.2)."""
         width, shared = round(self.generator_share * model.d_model), model.embedding_width or model.d_model
         return replace(
             model,
@@ -207,190 +217,156 @@ class ReplacedConfig:
 class OptimizerConfig:
     """AdamW with linear warmup and decay (paper, appendix A.2)."""
 
-    learning_rate: float = 4e-4
-    """peak learning rate, per update"""
-    warmup_steps: int = 40_000
-    """updates over which the learning rate rises from 0"""
+    learning_rate: float = setting(4e-4, above(0))
+    """peak learning rate, per step"""
+    warmup_steps: int = setting(40_000, at_least(0))
+    """steps over which the learning rate rises from 0"""
     schedule: Literal["linear", "cosine", "constant"] = "linear"
-    """how the learning rate goes on after warmup"""
-    decay_steps: int | None = None
-    """update at which the schedule ends; None = --steps (which then belongs to the run's identity)"""
-    min_lr_ratio: float = 0.0
+    """course of the learning rate after warmup"""
+    decay_steps: int | None = setting(None, at_least(1))
+    """step at which the schedule ends; None = --steps (which then belongs to the run's identity)"""
+    min_lr_ratio: float = setting(0.0, between(0, 1))
     """learning rate at the schedule's end, as a share of the peak"""
-    beta1: float = 0.9
-    """decay of the first moment, per update"""
-    beta2: float = 0.999
-    """decay of the second moment, per update"""
-    eps: float = 1e-6
+    beta1: float = setting(0.9, between(0, 1, "[)"))
+    """decay of the first moment, per step"""
+    beta2: float = setting(0.999, between(0, 1, "[)"))
+    """decay of the second moment, per step"""
+    eps: float = setting(1e-6, above(0))
     """Adam epsilon"""
-    weight_decay: float = 0.01
-    """decoupled weight decay, per unit of learning rate; not on biases and normalisation"""
-    clip_norm: float = 1.0
+    weight_decay: float = setting(0.01, at_least(0))
+    """decoupled weight decay, per unit of learning rate; biases and normalisation are exempt"""
+    clip_norm: float = setting(1.0, at_least(0))
     """largest global norm of the gradient; 0 = no clipping"""
-    accumulate: int = operational(1)
-    """micro-batches that an update goes through one after the other, to save memory; the loss is that of the whole"""
+    accumulate: int = operational(1, at_least(1))
+    """micro-batches that a step computes one after the other, to save memory; the loss is the whole batch's"""
     state_dtype: Literal["float32", "bfloat16"] = "float32"
-    """type of Adam's moments; bfloat16 halves them, rounded at random so that small changes are not lost"""
-    spike_factor: float = 0.0
-    """an update whose gradient norm is above this many times its running mean is skipped; 0 = only one that is not
-    finite"""
-    max_skipped: int = operational(10)
-    """updates skipped in a row that end the run"""
-    layer_decay: float = 1.0
-    """learning rate of a layer as a share of that of the layer above it; the embeddings stand below the first layer
-    (paper, appendix A.3); 1 = all alike"""
+    """type of Adam's moments; bfloat16 halves their memory, with random rounding so that small changes are not lost"""
+    spike_factor: float = setting(0.0, above(1).or_value(0, "no limit"))
+    """skip a step whose gradient norm exceeds this many times its running mean; 0 = skip non-finite gradients only"""
+    max_skipped: int = operational(10, at_least(1))
+    """consecutive skipped steps that end the run"""
+    layer_decay: float = setting(1.0, between(0, 1, "(]"))
+    """learning rate of a layer as a share of the next higher layer's; the embeddings count as the layer below the first
+    (paper, appendix A.3); 1 = the same rate everywhere"""
     profile: Literal["default", "paper2019"] = "default"
-    """paper2019 = the 2019 code's Adam: its epsilon outside the bias correction, none of which where there is weight
-    decay; r_w, r_r and r_s biases decayed; layer_decay on the clipped gradients of the layers"""
+    """paper2019 = the 2019 code's Adam: its epsilon outside the bias correction, no bias correction with weight decay;
+    r_w, r_r and r_s biases decayed; layer_decay on the clipped gradients of the layers"""
 
 
 @dataclass(frozen=True)
 class MeshConfig:
-    """How devices are arranged; every process must hold the same number of them."""
+    """Arrangement of devices; every process must hold the same number of them."""
 
-    data: int = operational(-1)
+    data: int = operational(-1, at_least(1).or_value(-1, "all devices that are left"))
     """devices along the batch, in a slice; -1 = all that are left"""
-    fsdp: int = operational(1)
+    fsdp: int = operational(1, at_least(1))
     """devices along the batch that also divide parameters and optimizer state among them"""
-    tensor: int = operational(1)
-    """devices that divide heads, feed-forward width and vocabulary among them; it divides model.num-heads"""
-    dcn_data: int = operational(1)
+    tensor: int = operational(1, at_least(1))
+    """devices that divide heads, feed-forward width and vocabulary among them; must divide model.num-heads"""
+    dcn_data: int = operational(1, at_least(1))
     """slices, joined by the data centre's network, that divide the batch among them"""
 
 
 @dataclass(frozen=True)
 class DistributedConfig:
-    """The processes of a run, one a host, where neither Slurm nor a TPU names them; the first three together, or as
-    JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID in the environment."""
+    """The processes of a run, one a host, where neither Slurm nor a TPU names them. Give the first three together, here
+    or as JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID in the environment."""
 
-    coordinator_address: str | None = operational(None)
-    """HOST:PORT of process 0, a port that is free there and that all hosts can reach; None = one process"""
-    num_processes: int | None = operational(None)
-    """processes in all"""
-    process_id: int | None = operational(None)
+    coordinator_address: str | None = operational(None, HOST_AND_PORT)
+    """HOST:PORT of process 0: a free port there that all hosts can reach; None = one process"""
+    num_processes: int | None = operational(None, at_least(1))
+    """number of processes"""
+    process_id: int | None = operational(None, at_least(0))
     """number of this process, from 0; the only setting in which processes differ"""
-    initialization_timeout: int = operational(300)
+    initialization_timeout: int = operational(300, at_least(1))
     """seconds in which all processes must have started"""
-    heartbeat_timeout_seconds: int = operational(100)
-    """seconds of silence after which a host counts as lost; one whose process ended is noticed at once"""
+    heartbeat_timeout_seconds: int = operational(100, at_least(1))
+    """seconds of silence after which a host counts as lost; the end of its process is noticed at once"""
 
 
 @dataclass(frozen=True)
 class CheckpointConfig:
     """When the state of training is saved."""
 
-    every_steps: int = operational(1000)
-    """updates between checkpoints; rounded up to a multiple of data.windows_per_block, where no memory need be saved"""
-    every_minutes: float = operational(0.0)
-    """minutes between checkpoints, besides those by steps; inside a block they hold its memory; 0 = by steps alone"""
-    keep: int = operational(3)
-    """checkpoints kept, newest first"""
-    keep_every: int = operational(0)
-    """updates between checkpoints that are kept for ever; rounded up as every_steps is; 0 = none"""
+    every_steps: int = operational(1000, at_least(1))
+    """steps between checkpoints; rounded up to a multiple of data.windows_per_block, where no memory is carried over"""
+    every_minutes: float = operational(0.0, at_least(0))
+    """minutes between additional checkpoints; these may lie inside a block and then hold its memory; 0 = none"""
+    keep: int = operational(3, at_least(1))
+    """number of newest checkpoints that are kept"""
+    keep_every: int = operational(0, at_least(0))
+    """steps between checkpoints that are never deleted; rounded up as every_steps is; 0 = none"""
 
 
 @dataclass(frozen=True)
 class EvalConfig:
     """Loss on held-out text."""
 
-    every_steps: int = operational(1000)
-    """updates between evaluations; there is always one at the end"""
-    max_windows: int = 16_384
-    """windows of one evaluation at the most, in whole batches; a smaller validation text is read once"""
+    every_steps: int = operational(1000, at_least(1))
+    """steps between evaluations; the run always ends with one"""
+    max_windows: int = setting(16_384, at_least(1))
+    """maximum number of windows of one evaluation, in whole batches; a smaller validation text is read once"""
 
 
 @dataclass(frozen=True)
 class LogConfig:
-    """What is written while training."""
+    """Output while training."""
 
-    every_steps: int = operational(100)
-    """updates between rows of metrics.jsonl, TensorBoard points and, without a terminal, printed lines"""
+    every_steps: int = operational(100, at_least(1))
+    """steps between rows of metrics.jsonl, TensorBoard points and, without a terminal, printed lines"""
     wandb: str | None = operational(None)
-    """a project of Weights & Biases that gets the same numbers (pip install 'xlnet_jax[wandb]'); None = none does"""
+    """project of Weights & Biases that receives the same numbers (pip install 'xlnet_jax[wandb]'); None = none"""
 
 
 @dataclass(frozen=True)
-class Config:
-    """One pretraining run."""
+class RunConfig:
+    """Settings of every training: base of pretraining's `Config`, and of `FinetuneConfig` in tasks/config.py."""
 
-    preset: str = "demo"
-    """where the other settings start from: demo, small, base, large, large_v1, bert-base, roberta-base,
-    albert-base, electra-small, transformer-xl-wt103, transformer-xl-wt103-large or vanilla"""
-    objective: Objective = "plm"
-    """what is learned: plm = permutations (XLNet), mlm = masked pieces (BERT), clm = the next piece (Transformer-XL),
-    rtd = which pieces a generator has replaced (ELECTRA); changes where the other settings start from"""
-    corpus: tuple[str, ...] = operational(())
-    """text to learn from: files, globs, folders, tfds:NAME, or one folder that data_pipelines.prepare made; none = the
-    novels that come with the package"""
-    validation: tuple[str, ...] = operational(())
-    """held-out text in the same forms; none = a part of the corpus, by document"""
-    text_field: str = operational("text")
-    """what holds the text of a document in JSON, Parquet and TFDS"""
-    tfds_data_dir: str | None = operational(None)
-    """where TFDS datasets are prepared; None = TFDS's default"""
-    corpus_errors: Literal["strict", "replace"] = "strict"
-    """bytes that are not UTF-8: refused, or replaced by U+FFFD"""
-    tokenizer: str | None = operational(None)
-    """a SentencePiece model with XLNet's special symbols; None = one is trained on the corpus"""
-    init: str | None = None
-    """a checkpoint to start from: this project's, the 2019 code's or Hugging Face's; it brings the sizes of the network
+    init: str | None = setting(None, "blocks")
+    """checkpoint to start from: this project's, the 2019 code's or Hugging Face's; it brings the sizes of the network
     and its tokenizer along"""
+    tokenizer: str | None = operational(None, "blocks")
+    """SentencePiece model with XLNet's special symbols; None = train one on the corpus"""
     workdir: str | None = operational(None)
     """folder of the run; None = runs/CORPUS-PRESET, and -OBJECTIVE where that is not the preset's"""
-    steps: int = 500_000
-    """updates in all"""
-    seed: int = 0
+    tfds_data_dir: str | None = operational(None, "text")
+    """folder where TFDS datasets are prepared; None = TFDS's default"""
+    steps: int = setting(500_000, at_least(1))
+    """number of training steps"""
+    seed: int = setting(0, at_least(0))
     """seed of parameters, dropout and data"""
     tpu: bool = operational(False)
-    """demand a TPU"""
+    """stop unless there is a TPU"""
     profile: str | None = operational(None)
-    """updates to trace, as 10:15 (from 10 up to 15), into WORKDIR/tensorboard; None = none"""
+    """steps to trace into WORKDIR/tensorboard, as 10:15 (from 10 up to, not including, 15); None = none"""
     model: ModelConfig = ModelConfig()
-    data: DataConfig = DataConfig()
-    rtd: ReplacedConfig = ReplacedConfig()
+    data: BatchConfig = BatchConfig()
     optimizer: OptimizerConfig = OptimizerConfig()
     mesh: MeshConfig = MeshConfig()
     distributed: DistributedConfig = DistributedConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
-    eval: EvalConfig = EvalConfig()
     log: LogConfig = LogConfig()
 
 
-class RunConfig(Protocol):
-    """What the settings of every training have: `Config` here, `FinetuneConfig` in tasks/config.py."""
+@dataclass(frozen=True)
+class Config(RunConfig):
+    """One pretraining run."""
 
-    @property
-    def init(self) -> str | None: ...
-    @property
-    def workdir(self) -> str | None: ...
-    @property
-    def tokenizer(self) -> str | None: ...
-    @property
-    def steps(self) -> int: ...
-    @property
-    def seed(self) -> int: ...
-    @property
-    def tpu(self) -> bool: ...
-    @property
-    def profile(self) -> str | None: ...
-    @property
-    def model(self) -> ModelConfig: ...
-    @property
-    def data(self) -> HasBatchSize: ...
-    @property
-    def optimizer(self) -> OptimizerConfig: ...
-    @property
-    def mesh(self) -> MeshConfig: ...
-    @property
-    def distributed(self) -> DistributedConfig: ...
-    @property
-    def checkpoint(self) -> CheckpointConfig: ...
-    @property
-    def log(self) -> LogConfig: ...
-
-
-class HasBatchSize(Protocol):
-    """Settings of batches."""
-
-    @property
-    def batch_size(self) -> int: ...
+    preset: str = operational("demo")
+    """starting point of all other settings: demo, small, base, large, large_v1, bert-base, roberta-base, albert-base,
+    electra-small, transformer-xl-wt103, transformer-xl-wt103-large or vanilla"""
+    objective: Objective = "plm"
+    """training objective: plm = permutations (XLNet), mlm = masked pieces (BERT), clm = the next piece
+    (Transformer-XL), rtd = pieces replaced by a generator (ELECTRA); also changes where other settings start from"""
+    corpus: tuple[str, ...] = operational((), "text")
+    """training text: files, globs, folders, tfds:NAME, or one folder made by data_pipelines.prepare; none = the novels
+    that come with the package"""
+    validation: tuple[str, ...] = operational((), "text")
+    """held-out text in the same forms; none = a part of the corpus, by document"""
+    text_field: str = operational("text", "text")
+    """field that holds the text of a document in JSON, Parquet and TFDS"""
+    corpus_errors: Literal["strict", "replace"] = setting("strict", "text")
+    """bytes that are not UTF-8: strict = refuse them; replace = read them as U+FFFD"""
+    data: DataConfig = DataConfig()
+    rtd: ReplacedConfig = ReplacedConfig()
+    eval: EvalConfig = EvalConfig()

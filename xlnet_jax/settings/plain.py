@@ -1,31 +1,21 @@
-"""Settings as plain data: by their dotted names, as JSON, and compared."""
+"""Settings as plain data: to and from dictionaries, and the difference between two runs."""
 
 import dataclasses
-from collections.abc import Iterator
 from typing import Any, TypeVar
 
 from xlnet_jax.errors import InputError
 from xlnet_jax.settings.config import RunConfig
+from xlnet_jax.settings.fields import differences
 
 T = TypeVar("T")
 R = TypeVar("R", bound=RunConfig)
 
 GONE = {"data.is-next": "data.pair-loss next"}
-"""Settings of earlier versions, and what has taken their place."""
-
-
-def flatten(config: Any, prefix: str = "") -> Iterator[tuple[str, Any, bool]]:
-    """(dotted name as on the command line, value, is it operational) of every setting."""
-    for f in dataclasses.fields(config):
-        value, name = getattr(config, f.name), prefix + f.name.replace("_", "-")
-        if dataclasses.is_dataclass(value):
-            yield from flatten(value, name + ".")
-        else:
-            yield name, value, f.metadata.get("operational", False)
+"""Settings of earlier versions, and their replacements."""
 
 
 def to_dict(config: Any) -> dict[str, Any]:
-    """The settings as nested plain types: what config.json holds."""
+    """Return the settings as nested plain types: the content of config.json."""
 
     def plain(items: list[tuple[str, Any]]) -> dict[str, Any]:
         return {name: list(value) if isinstance(value, tuple) else value for name, value in items}
@@ -34,8 +24,10 @@ def to_dict(config: Any) -> dict[str, Any]:
 
 
 def from_dict(kind: type[T], values: dict[str, Any]) -> T:
-    """The inverse of `to_dict`, for settings of this kind. Unknown keys are an error that names them; missing ones take
-    their defaults."""
+    """Return settings of this kind from the dictionaries of `to_dict`; missing keys take their defaults.
+
+    Raises InputError on unknown keys, and names them.
+    """
 
     def build(default: Any, given: dict[str, Any], where: str) -> Any:
         known = {f.name for f in dataclasses.fields(default)}
@@ -53,17 +45,17 @@ def from_dict(kind: type[T], values: dict[str, Any]) -> T:
 
 
 def _is_gone(name: str, value: Any) -> bool:
-    """A setting of an earlier version that asked for nothing. InputError where it asked for something."""
+    """Say whether this setting of an earlier version was off. Raises InputError where it was on."""
     if (instead := GONE.get(name.removeprefix("config.").replace("_", "-"))) and value:
         raise InputError(f"{name} {value} is of an earlier version: --{instead} has taken its place, in a new run")
     return bool(instead)
 
 
 def identity_difference(ours: R, theirs: R) -> list[str]:
-    """'name: their value -> our value' for each identity setting in which two runs differ."""
-    operational_here = ("preset",) if ours.optimizer.decay_steps is None else ("preset", "steps")
+    """Return 'name: their value there, our value here' for each identity setting in which two runs differ."""
+    own_schedule = ours.optimizer.decay_steps is not None  # otherwise the schedule ends with the run
     return [
-        f"{name}: {old!r} there, {new!r} here"
-        for (name, new, is_operational), (_, old, _) in zip(flatten(ours), flatten(theirs), strict=True)
-        if new != old and not (is_operational or name in operational_here)
+        f"{setting.name}: {old!r} there, {setting.value!r} here"
+        for setting, old in differences(ours, theirs)
+        if not (setting.has("operational") or (own_schedule and setting.name == "steps"))
     ]

@@ -1,24 +1,25 @@
-"""Telling a damaged checkpoint from a whole one before anything reads it: size and CRC-32 of every file."""
+"""Size and CRC-32 of every file of a checkpoint, which tell a damaged one before anything reads it."""
 
 import json
 import zlib
 from collections.abc import Iterable
 from pathlib import Path
 
+from xlnet_jax.storage.files import write_durably
+
 NAME = "checksums.json"
 
 
 def write_checksums(folder: Path) -> None:
-    """Records the files of a finished folder in it; atomic."""
+    """Write checksums.json into a finished folder, with a record of every other file in it."""
     files = sorted(p for p in folder.rglob("*") if p.is_file() and p.name != NAME)
-    partial = folder / (NAME + ".partial")
-    partial.write_text(json.dumps({p.relative_to(folder).as_posix(): _checksum(p) for p in files}))
-    partial.replace(folder / NAME)
+    record = {p.relative_to(folder).as_posix(): _checksum(p) for p in files}
+    write_durably(folder / NAME, json.dumps(record).encode())
 
 
 def find_damage(folder: Path, parts: Iterable[str]) -> str | None:
-    """What is wrong with the files of these sub-folders, or None. A folder without a record passes: its process was
-    killed between the end of the write and the record."""
+    """Return one line on the first damaged file in these sub-folders, or None. A folder without checksums.json passes:
+    its process was killed between the end of the write and the record."""
     record = folder / NAME
     if not record.exists():
         return None

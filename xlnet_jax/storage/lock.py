@@ -1,4 +1,5 @@
-"""One run at a time in a folder: by the kernel's lock on a disk, by an object that is kept fresh in a bucket."""
+"""One process at a time in a folder: the kernel's lock on a disk, an object that is rewritten every few seconds in a
+bucket."""
 
 import atexit
 import contextlib
@@ -22,8 +23,11 @@ _PATIENCE = 4  # beats
 
 
 class Lock:
-    """Holds `folder` for as long as this process lives, or until it is released. InputError names the host and the
-    process that has it; a run that lost it in a bucket, as it could not be reached, ends in that line too."""
+    """Lock on `folder` for as long as this process lives, or until `release`.
+
+    Raises InputError that names the host and the process that hold it. A process that loses the lock of a bucket,
+    because it could not be reached for too long, ends with the same line.
+    """
 
     def __init__(self, folder: epath.Path):
         self._folder = folder
@@ -40,22 +44,31 @@ class Lock:
             self._file.close()
 
     def _hold_file(self, path: Path) -> None:
-        # Kept open for as long as the process lives: the kernel gives the lock back however it ends.
+        # Keep the file open: the kernel releases the lock when the process ends, however it ends.
         self._file = path.open("a+")
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not lock_descriptor(self._file.fileno()):
             self._file.seek(0)
-            raise _in_use(self._folder, self._file.read()) from None
-        except OSError:
-            return  # a disk without locks
+            raise _in_use(self._folder, self._file.read())
         self._file.truncate(0)
         self._file.write(_owner())
         self._file.flush()
 
 
+def lock_descriptor(descriptor: int) -> bool:
+    """Lock an open file or folder for this process, until it is closed or the process ends. Return False where another
+    process has it; a disk without locks gives it to every process."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        pass
+    return True
+
+
 class _Object:
-    """A bucket knows no locks. Its holder writes the object anew every few seconds; whoever finds it waits for that."""
+    """Lock of a bucket, which has none of its own: the holder rewrites an object every few seconds, and a second
+    process waits to see whether the object changes."""
 
     def __init__(self, folder: epath.Path):
         self._folder, self._path = folder, folder / NAME
@@ -67,7 +80,7 @@ class _Object:
         atexit.unregister(self.release)
         self._over.set()
         self._beating.join()
-        with contextlib.suppress(Exception):  # it goes stale by itself
+        with contextlib.suppress(Exception):  # a lock that stays goes stale by itself
             if self._id in self._read():
                 self._path.unlink(missing_ok=True)
 
@@ -75,7 +88,7 @@ class _Object:
         self._demand_silence()
         self._beat(0)
         time.sleep(SECONDS_BETWEEN_BEATS / 10)
-        if self._id not in (there := self._read()):  # another one began at the same time, and wrote later
+        if self._id not in (there := self._read()):  # another process began at the same time, and wrote later
             raise _in_use(self._folder, there)
         self._beating.start()
         atexit.register(self.release)
@@ -99,12 +112,12 @@ class _Object:
         while not self._over.wait(SECONDS_BETWEEN_BEATS):
             try:
                 there = self._read()
-                if there and self._id not in there:  # taken over: it was silent for too long
-                    # At once: what both write into one folder is of no use to either.
+                if there and self._id not in there:  # another process took the lock, as this one was silent
+                    # End at once: two runs that write into one folder ruin it for both.
                     os.write(2, f"error: {_in_use(self._folder, there)}\n".encode())
                     os._exit(USER_ERROR)
                 self._beat(number)
-            except Exception:  # the network comes and goes, and whoever waits is patient
+            except Exception:  # the network may fail for a while; a waiting process allows for that
                 continue
             number += 1
 
@@ -131,7 +144,6 @@ def _in_use(folder: epath.Path, lock: str) -> InputError:
 
 
 def _died_here(lock: str) -> bool:
-    """Is its holder a process of this host that is no more?"""
     words = _first_line(lock).split()
     if len(words) != 4 or words[3] != socket.gethostname() or not words[1].isdecimal():
         return False

@@ -1,4 +1,4 @@
-"""TensorFlow for reading data: imported when first used, silent, and off the accelerators.
+"""Import TensorFlow when it is first used: silent, and without the accelerators.
 
 Every use in the project is `tf = tensorflow()` inside a function: importing a module never loads TensorFlow.
 """
@@ -9,14 +9,14 @@ from typing import Any
 
 
 def keep_tensorflow_quiet() -> None:
-    """It must not report on itself, whichever library imports it in this process and those that it starts."""
+    """Silence TensorFlow's log in this process and in those that it starts, whichever library imports it."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
 
 
 @cache
 def tensorflow() -> Any:
-    """The module. It must not take the memory of the GPU that jax trains on."""
+    """Return the module, kept off the GPU, whose memory jax needs."""
     keep_tensorflow_quiet()
     import tensorflow as tf
 

@@ -1,86 +1,87 @@
-"""The settings of a finetuning run, and where those of each task start from. Imports neither jax nor TensorFlow."""
+"""Settings of a finetuning run. Imports neither jax nor TensorFlow; tasks/defaults.py has the start for each task."""
 
 from dataclasses import dataclass
 from typing import Literal
 
+from xlnet_jax.settings.bounds import above, at_least
 from xlnet_jax.settings.config import (
+    BatchConfig,
     CheckpointConfig,
-    DistributedConfig,
     HeadConfig,
     LogConfig,
-    MeshConfig,
     ModelConfig,
     OptimizerConfig,
-    operational,
+    RunConfig,
 )
+from xlnet_jax.settings.fields import operational, setting
 
 
 @dataclass(frozen=True)
 class ColumnsConfig:
-    """What a table calls its columns: names, or numbers from 0 where a file has no header. None = the task's own."""
+    """Columns of a table: names, or numbers from 0 where a file has no header. None = the task's own."""
 
     text: str | None = None
     """the text, or the first of two"""
     text_pair: str | None = None
-    """the second text; None = texts stand alone"""
+    """the second text; None = examples have one text"""
     label: str | None = None
-    """the label, or the number that regression learns"""
+    """the label, or the number to predict (regression)"""
     id: str | None = None
-    """names an example; None = its number, from 0, or what a test file of GLUE calls its index"""
+    """name of an example; None = its number, from 0, or the index column of GLUE's test files"""
     header: bool = True
     """the first line of TSV and CSV names the columns"""
 
 
 @dataclass(frozen=True)
-class TaskDataConfig:
+class TaskDataConfig(BatchConfig):
     """Batches of examples, padded to a few lengths."""
 
-    batch_size: int = 32
-    """examples of the global batch, over all devices and hosts; of question answering, windows over documents"""
-    seq_len: int = 128
+    batch_size: int = setting(32, at_least(1))
+    """examples of the global batch, over all devices and hosts; for question answering, windows of documents"""
+    seq_len: int = setting(128, at_least(1))
     """longest text with its special tokens, in tokens"""
-    buckets: tuple[int, ...] = operational(())
+    buckets: tuple[int, ...] = operational((), at_least(1))
     """lengths that batches are padded to, in tokens; none = an eighth, a quarter, half and all of seq_len"""
     padding_side: Literal["left", "right"] = operational("left")
-    """where padding stands; left as in the original; the results do not depend on it"""
+    """side of the padding; left as in the original; the results do not depend on it"""
     long_texts: Literal["tail", "head_tail", "memory"] = "tail"
-    """of a text that is too long: tail = its end is cut; head_tail = its middle; memory = its windows of seq_len are
-    read one after the other, the last with the memory of those before (model.mem-len), gradients stopped"""
-    max_windows: int = 4
-    """memory: windows of a text at the most; its first tokens are left out"""
+    """treatment of a text that is too long: tail = cut its end; head_tail = cut its middle; memory = read its windows
+    of seq_len one after the other, the last with the memory of those before (model.mem-len), gradients stopped"""
+    max_windows: int = setting(4, at_least(1))
+    """long_texts memory only: maximum number of windows of a text; earlier tokens are left out"""
 
 
 @dataclass(frozen=True)
 class QuestionAnsweringConfig:
     """Extractive question answering (`run_squad.py`)."""
 
-    doc_stride: int = 128
-    """tokens between the beginnings of two windows over a document"""
-    max_query_len: int = 64
-    """longest question, in tokens; its end is cut"""
-    max_answer_len: int = operational(64)
+    doc_stride: int = setting(128, at_least(1))
+    """tokens between the beginnings of two windows of a document"""
+    max_query_len: int = setting(64, at_least(1))
+    """longest question, in tokens; longer ones lose their end"""
+    max_answer_len: int = operational(64, at_least(1))
     """longest answer, in tokens"""
-    n_best: int = operational(5)
-    """answers that are written for each question"""
-    start_n_top: int = operational(5)
-    """likeliest starts that are followed"""
-    end_n_top: int = operational(5)
-    """likeliest ends of each start"""
+    n_best: int = operational(5, at_least(1))
+    """answers written for each question"""
+    start_n_top: int = operational(5, at_least(1))
+    """number of likeliest starts that are tried"""
+    end_n_top: int = operational(5, at_least(1))
+    """number of likeliest ends that are tried for each start"""
     null_threshold: float | None = operational(None)
-    """null odds above which a question counts as unanswerable; None = the one that the evaluation finds best"""
+    """null odds above which a question counts as unanswerable; None = the value that scores best in evaluation"""
 
 
 @dataclass(frozen=True)
 class ChoiceConfig:
     """Multiple choice (`run_race.py`)."""
 
-    max_qa_len: int = 128
-    """longest question with an option, in tokens; its beginning is cut"""
+    max_qa_len: int = setting(128, at_least(1))
+    """longest question with an option, in tokens; longer ones lose their beginning"""
 
 
 @dataclass(frozen=True)
 class RankingConfig:
-    """Document ranking (paper, section 3.3): documents by their score beside a query. --train and --eval are qrels,
+    """Document ranking (paper, section 3.3): documents by their score for a query. --train and --eval are qrels,
     --predict runs or queries."""
 
     documents: tuple[str, ...] = operational(())
@@ -88,87 +89,81 @@ class RankingConfig:
     queries: tuple[str, ...] = operational(())
     """files of queries in the same forms"""
     judgements: Literal["graded", "cranfield"] = "graded"
-    """graded = the higher the better; cranfield = its codes, of which 1 is the best and the documents of -1, which the
-    questions came from, are left out, and its count of the queries by their order, not by their ids"""
+    """graded = higher is better; cranfield = its codes: 1 is the best, documents of code -1 (sources of the questions)
+    are left out, and queries are counted by their order instead of their ids"""
     unknown: Literal["refuse", "skip"] = "refuse"
-    """ids of judged documents, candidates and queries that no file has; skip = they are counted and left out, but stay
-    judged in scores"""
+    """treatment of ids of judged documents, candidates and queries that are in no file; skip = count them and leave
+    them out, but keep them as judged in the scores"""
     loss: Literal["pairwise", "softmax", "pointwise"] = "pairwise"
-    """pairwise = log(1 + exp(other - relevant)), a relevant document above each other of its group; softmax = above all
-    at once; pointwise = each document's relevance by itself, binary cross-entropy"""
-    negatives: int = 4
-    """documents that are not relevant beside each that is, drawn anew each epoch: from those judged so and the
-    candidates, and from all documents where these are too few"""
+    """pairwise = log(1 + exp(other - relevant)) for a relevant document and each other one of its group; softmax = the
+    relevant one against all others at once; pointwise = binary cross-entropy of each document's relevance"""
+    negatives: int = setting(4, at_least(1))
+    """documents that are not relevant for each relevant one, drawn anew each epoch: from those judged not relevant and
+    the candidates, and from all documents where these are too few"""
     candidates: tuple[str, ...] = operational(())
-    """TREC run files whose documents are ranked anew in evaluation; none = all that are judged, and others"""
-    depth: int = 100
+    """TREC run files whose documents are ranked anew in evaluation; none = all judged documents, and others"""
+    depth: int = setting(100, at_least(1))
     """best documents of a run that are ranked anew, for each query"""
-    others: int = operational(100)
-    """documents drawn at random that are ranked with those judged, where there are no candidates"""
-    max_query_len: int = 64
-    """longest query, in tokens; its end is cut, and a document has the rest of data.seq-len"""
-    max_passages: int = 1
-    """1 = the end of a long document is cut; more = it is read in as many pieces at the most, and has the score of its
-    best one"""
-    cutoff: int = operational(20)
+    others: int = operational(100, at_least(0))
+    """random documents that are ranked together with the judged ones, where there are no candidates"""
+    max_query_len: int = setting(64, at_least(1))
+    """longest query, in tokens; longer ones lose their end; the rest of data.seq-len is for the document"""
+    max_passages: int = setting(1, at_least(1))
+    """maximum number of passages that a long document is cut into, each scored by itself; the best score counts; 1 =
+    cut its end instead"""
+    cutoff: int = operational(20, at_least(1))
     """k of NDCG@k, ERR@k and P@k, in documents"""
     gain: Literal["exponential", "linear"] = operational("exponential")
-    """of NDCG: 2^grade - 1, as gdeval has it for ClueWeb, or the grade itself, as trec_eval"""
-    relevant_from: int = 1
+    """gain of NDCG: 2^grade - 1, as gdeval has it for ClueWeb, or the grade itself, as in trec_eval"""
+    relevant_from: int = setting(1, at_least(1))
     """lowest grade that counts as relevant: in training, and in MAP, MRR and P@k"""
-    max_grade: int = operational(4)
-    """highest grade that there is, of which ERR makes probabilities; 4 in gdeval"""
+    max_grade: int = operational(4, at_least(1))
+    """highest grade, from which ERR computes probabilities; 4 in gdeval"""
 
 
 @dataclass(frozen=True)
 class SelectionConfig:
-    """Which checkpoint is the result."""
+    """Choice of the checkpoint that is the result."""
 
-    every_steps: int = operational(500)
-    """updates between evaluations; there is always one at the end"""
+    every_steps: int = operational(500, at_least(1))
+    """steps between evaluations; the run always ends with one"""
     metric: str | None = operational(None)
-    """the metric that chooses the best checkpoint; None = the task's own"""
-    patience: int = operational(0)
-    """evaluations without a better value that end the run; 0 = it runs to its end"""
+    """metric that chooses the best checkpoint; None = the task's own"""
+    patience: int = operational(0, at_least(0))
+    """consecutive evaluations without a better value that end the run; 0 = run to the last step"""
 
 
 @dataclass(frozen=True)
-class FinetuneConfig:
+class FinetuneConfig(RunConfig):
     """One finetuning run: from a pretrained checkpoint to a task."""
 
     task: str = "classification"
-    """what is read, learned and measured, and where the other settings start from: classification, regression, a task
-    of GLUE such as sst-2, imdb, yelp-2, yelp-5, squad, squad2, cmrc2018, drcd, race, dream, multiple_choice, ner,
+    """task to finetune for; also the starting point of all other settings: classification, regression, a task of GLUE
+    such as sst-2, imdb, yelp-2, yelp-5, squad, squad2, cmrc2018, drcd, race, dream, multiple_choice, ner,
     token_classification or ranking"""
     init: str = ""
-    """the checkpoint to start from: this project's, the 2019 code's or Hugging Face's, with its tokenizer"""
+    """checkpoint to start from: this project's, the 2019 code's or Hugging Face's, with its tokenizer"""
     train: tuple[str, ...] = operational(())
-    """examples to learn from: files, globs or tfds:NAME"""
+    """training examples: files, globs or tfds:NAME"""
     eval: tuple[str, ...] = operational(())
     """labelled examples that choose the best checkpoint; none = the last checkpoint is the result"""
     predict: tuple[str, ...] = operational(())
     """examples without labels: predictions are written for them at the end"""
     workdir: str | None = operational(None)
-    """folder of the run; None = runs/TASK, or runs/TASK-predictions where nothing is learned"""
+    """folder of the run; None = runs/TASK, or runs/TASK-predictions without --train"""
     tokenizer: str | None = operational(None)
-    """a SentencePiece model, where --init came without one"""
+    """SentencePiece model, where --init came without one"""
     reinitialize: bool = False
-    """draw all weights afresh: only sizes, tokenizer and model.init-std come from --init; what pretraining is compared
-    with"""
-    steps: int = 10_000
-    """updates in all"""
-    epochs: float | None = operational(None)  # the steps that they come to are what counts
-    """passes over the examples, in place of steps"""
-    seeds: tuple[int, ...] = operational((0,))  # the seed of each run is what counts
-    """seeds of the head, dropout and the order of examples; several = a run each, with mean and deviation at the end"""
-    seed: int = 0
-    """seed of one run; --seeds sets it"""
-    tpu: bool = operational(False)
-    """demand a TPU"""
-    tfds_data_dir: str | None = operational(None)
-    """where TFDS datasets are prepared; None = TFDS's default"""
-    profile: str | None = operational(None)
-    """updates to trace, as 10:15 (from 10 up to 15), into WORKDIR/tensorboard; None = none"""
+    """draw all weights afresh and take only sizes, tokenizer and model.init-std from --init: the baseline that shows
+    what pretraining is worth"""
+    steps: int = setting(10_000, at_least(1))
+    """number of training steps"""
+    epochs: float | None = operational(None, above(0))  # identity compares the steps that they come to
+    """passes over the examples; replaces steps"""
+    seeds: tuple[int, ...] = operational((0,), at_least(0))  # identity compares the seed of each run
+    """seeds of the head, dropout and the order of examples; several = one run each, then mean and deviation"""
+    seed: int = setting(0, at_least(0))
+    """seed of one run, set from --seeds"""
     model: ModelConfig = ModelConfig(mem_len=0)
     head: HeadConfig = HeadConfig("classification")
     columns: ColumnsConfig = ColumnsConfig()
@@ -177,8 +172,6 @@ class FinetuneConfig:
     choice: ChoiceConfig = ChoiceConfig()
     ranking: RankingConfig = RankingConfig()
     optimizer: OptimizerConfig = OptimizerConfig(learning_rate=2e-5, warmup_steps=1_000)
-    mesh: MeshConfig = MeshConfig()
-    distributed: DistributedConfig = DistributedConfig()
     checkpoint: CheckpointConfig = CheckpointConfig(every_steps=500, keep=1)
     selection: SelectionConfig = SelectionConfig()
     log: LogConfig = LogConfig(every_steps=50)

@@ -2,7 +2,7 @@
 
 import dataclasses
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import jax
 
@@ -29,7 +29,7 @@ def begin_from(init: str, config: R, there: R | None, defaults: ModelConfig) -> 
     if in_bucket(init):
         raise InputError(f"--init {init}: weights are read from a disk; copy them there first (gcloud storage cp -r)")
     # Absolute: another spelling of the same path is no other run.
-    config = _replaced(config, init=str(Path(init).expanduser().absolute()))
+    config = dataclasses.replace(config, init=str(Path(init).expanduser().absolute()))
     if there and there.init == config.init:
         return _with_network_of(config, there.model, defaults), None
     start = load(init)
@@ -85,8 +85,4 @@ def _with_network_of(config: R, model: ModelConfig, defaults: ModelConfig) -> R:
         if asked not in (has, getattr(defaults, name)):
             raise InputError(f"model.{name.replace('_', '-')} {asked}: the weights of --init {config.init} have {has}")
     taken = {name: getattr(model, name) for name in FIXED_BY_WEIGHTS}
-    return _replaced(config, model=dataclasses.replace(config.model, **taken))
-
-
-def _replaced(config: R, **values: Any) -> R:
-    return cast(R, dataclasses.replace(cast(Any, config), **values))
+    return dataclasses.replace(config, model=dataclasses.replace(config.model, **taken))

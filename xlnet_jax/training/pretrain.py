@@ -20,8 +20,9 @@ from xlnet_jax.errors import InputError
 from xlnet_jax.objectives.build import PretrainingObjective, objective_of
 from xlnet_jax.objectives.presets import PRESETS, with_objective
 from xlnet_jax.objectives.rules import unread, validate
-from xlnet_jax.settings.config import FIXED_BY_WEIGHTS, Config
-from xlnet_jax.settings.plain import flatten, from_dict, to_dict
+from xlnet_jax.settings.config import Config
+from xlnet_jax.settings.fields import differences, marked
+from xlnet_jax.settings.plain import from_dict, to_dict
 from xlnet_jax.training import sharding
 from xlnet_jax.training.heldout.heldout import HeldOutLoss, held_out_batches, relative_to_unigram
 from xlnet_jax.training.heldout.unigram import unigram_line
@@ -39,8 +40,6 @@ from xlnet_jax.training.watch.curves import draw_curves
 from xlnet_jax.training.watch.metrics import read_records
 from xlnet_jax.training.watch.speed import speed
 from xlnet_jax.training.watch.wandb import demand_wandb
-
-_TEXT_SETTINGS = ("corpus", "validation", "corpus_errors", "text_field", "tfds_data_dir")
 
 
 @dataclass(frozen=True)
@@ -200,7 +199,7 @@ def _close(config: Config, workdir: Workdir, step: int, unigram_nats: float, con
     records = list(read_records(workdir.metrics))
     draw_curves(records, unigram_nats, workdir.curves, config.objective)
     loss = [r["loss"] for r in records if r["split"] == "validation"][-1]
-    text: Any = {name: getattr(config, name) for name in _TEXT_SETTINGS}
+    text: Any = {name: getattr(config, name) for name in marked(Config, "text")}
     larger = {"demo": "small", "small": "base", "base": "large"}.get(config.preset, config.preset)
     bigger = with_objective(PRESETS[larger](), config.objective)
     other = f"--objective {config.objective} " if config.objective != "plm" else ""
@@ -225,17 +224,15 @@ def _command(config: Config) -> str:
     words = ["python", "-m", "xlnet_jax.train", "--preset", config.preset]
     if config.objective != PRESETS[config.preset]().objective:
         words += ["--objective", config.objective]
-    for (name, value, _), (_, preset, _) in zip(flatten(config), flatten(_defaults(config)), strict=True):
-        # A tokenizer of the user's own brings its vocabulary along; weights, their network.
-        of_weights = config.init and name.removeprefix("model.").replace("-", "_") in FIXED_BY_WEIGHTS
-        if (
-            value != preset
-            and name not in passed_over
-            and not (of_weights or (name == "model.vocab-size" and config.tokenizer))
-        ):
-            if isinstance(value, bool):
-                group, dot, last = name.rpartition(".")
-                words += [f"--{group}{dot}{'' if value else 'no-'}{last}"]
-            else:
-                words += [f"--{name}", *map(str, value if isinstance(value, tuple) else (value,))]
+    for setting, _ in differences(config, _defaults(config)):
+        name, value = setting.name, setting.value
+        # Weights bring their network along, and a tokenizer of the user's own its vocabulary.
+        brought = (config.init and setting.has("weights")) or (name == "model.vocab-size" and config.tokenizer)
+        if name in passed_over or brought:
+            continue
+        if isinstance(value, bool):
+            group, dot, last = name.rpartition(".")
+            words += [f"--{group}{dot}{'' if value else 'no-'}{last}"]
+        else:
+            words += [f"--{name}", *map(str, value if isinstance(value, tuple) else (value,))]
     return shlex.join(words)

@@ -7,9 +7,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import optax
-from flax import struct, traverse_util
+from flax import struct
 from jax.sharding import Mesh
 
+from xlnet_jax.interop.weights import flatten, nest
 from xlnet_jax.objectives.base import Objective
 from xlnet_jax.training import sharding
 
@@ -78,6 +79,6 @@ def init_state(seed: int, objective: Objective, tx: optax.GradientTransformation
 
 def with_params(state: TrainState, params: Any, plan: StatePlan) -> TrainState:
     """The fresh state with these parameters (nested host arrays) in place of its own; those that they lack stay."""
-    flat, shardings = (traverse_util.flatten_dict(tree) for tree in (state.params, plan.shardings.params))
-    given = {path: sharding.from_host(a, shardings[path]) for path, a in traverse_util.flatten_dict(params).items()}
-    return dataclasses.replace(state, params=traverse_util.unflatten_dict(flat | given))
+    shardings = flatten(plan.shardings.params)
+    given = {path: sharding.from_host(a, shardings[path]) for path, a in flatten(params).items()}
+    return dataclasses.replace(state, params=nest(flatten(state.params) | given))

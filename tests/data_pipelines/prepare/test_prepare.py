@@ -107,7 +107,7 @@ def test_how_much_text_is_encoded_at_once_does_not_matter(run, documents, monkey
     whole = run(documents, out="whole", fraction=0.2)
     monkeypatch.setattr("data_pipelines.readers.CHUNK_BYTES", 100)
     monkeypatch.setattr("data_pipelines.prepare.parts.PART_CHARS", 700)
-    monkeypatch.setattr("data_pipelines.prepare.LocalRunner", lambda: LocalRunner(1))
+    monkeypatch.setattr("data_pipelines.prepare.job.LocalRunner", lambda: LocalRunner(1))
     parts = run(documents, out="parts", fraction=0.2)
     assert whole.manifest.splits == parts.manifest.splits
 
@@ -214,7 +214,7 @@ def test_a_text_without_text_is_refused(run, tmp_path, content):
 def test_a_split_with_text_of_its_own_needs_a_block(run, documents):
     with pytest.raises(InputError, match=r"validation text .*validation\.txt has \d+ tokens, but a block needs 64"):
         run(documents, [["Too short."]])
-    with pytest.raises(InputError, match=r"train text .*train\.txt has \d+ tokens, .* lower --data\.windows-per-block"):
+    with pytest.raises(InputError, match=r"train text .*train\.txt has \d+ tokens, .* lower `data\.windows_per_block`"):
         run([["Too short."]], documents)
 
 
@@ -237,7 +237,7 @@ def test_a_corpus_made_from_something_else_is_refused_and_the_difference_named(r
         ({"tokenizer": other_tokenizer}, "its tokenizer is another"),
         ({"validation": documents[:2]}, "its validation text is another, and its share of held-out text is another"),
     ):
-        with pytest.raises(InputError, match=f"{difference}; give another --out or --workdir"):
+        with pytest.raises(InputError, match=f"{difference}; give another `out` or `workdir`"):
             run(documents, **arguments)
     with pytest.raises(InputError, match="its training text is another"):
         run(documents[:20])
@@ -268,8 +268,8 @@ def test_a_text_that_is_bad_midway_leaves_no_corpus_and_what_was_encoded_is_kept
 
     bad.write_bytes(good)
     encoded = []
-    monkeypatch.setattr("data_pipelines.prepare.encode", lambda part, _: encoded.append(part) or encode(part, _))
-    monkeypatch.setattr("data_pipelines.prepare.LocalRunner", lambda: LocalRunner(1))
+    monkeypatch.setattr("data_pipelines.prepare.job.encode", lambda part, _: encoded.append(part) or encode(part, _))
+    monkeypatch.setattr("data_pipelines.prepare.job.LocalRunner", lambda: LocalRunner(1))
     mended = run(bad)
     assert len(encoded) <= 2
     assert not (tmp_path / ".corpus.partial").exists()

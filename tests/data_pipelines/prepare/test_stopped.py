@@ -15,7 +15,7 @@ IN_SMALL_PARTS = """
 import os, time
 from data_pipelines import prepare, readers
 from data_pipelines.prepare import __main__, parts
-from xlnet_jax import cli
+from xlnet_jax.api import command
 
 def cut_until_held(group):
     for number, part in enumerate(parts.cut_parts(group)):

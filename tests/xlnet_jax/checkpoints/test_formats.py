@@ -276,9 +276,9 @@ def test_half_precision_weights_are_kept_as_float32(hf_folder):
     [
         ({"n_layer": "three"}, "n_layer|num-layers"),
         ({"n_head": None}, "not what it should be|num-heads"),
-        ({"clamp_len": "three"}, "clamp-len 'three' is not of type"),
+        ({"clamp_len": "three"}, "clamp-len 'three' must be a whole number"),
         ({"layer_norm_eps": float("nan")}, "must be a finite number"),
-        ({"attn_type": "both"}, "attn-type 'both' is not one of bi, uni"),
+        ({"attn_type": "both"}, "attn-type 'both' must be one of bi, uni"),
         ({"dropout": -1.0}, r"dropout -1\.0 must be in"),
         ({"mem_len": -3}, "mem-len -3"),
         ({"ff_activation": []}, "not what it should be"),

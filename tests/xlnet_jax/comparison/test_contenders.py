@@ -9,7 +9,7 @@ from xlnet_jax.comparison.contenders import CONTENDERS
 from xlnet_jax.costs.flops import step_operations
 from xlnet_jax.errors import InputError
 from xlnet_jax.objectives.presets import base, demo, large, small
-from xlnet_jax.settings.plain import flatten
+from xlnet_jax.settings.fields import flatten
 
 MASKED = {
     "objective", "model.mem-len", "data.reuse-len", "data.num-predict", "data.targets", "data.bidirectional",

@@ -14,7 +14,7 @@ from xlnet_jax.errors import InputError
 from xlnet_jax.objectives import command_line
 from xlnet_jax.objectives.presets import large
 from xlnet_jax.settings.config import Config
-from xlnet_jax.settings.plain import flatten
+from xlnet_jax.settings.fields import flatten
 from xlnet_jax.training.run import runtime
 
 

@@ -9,7 +9,8 @@ from xlnet_jax.errors import InputError
 from xlnet_jax.objectives.presets import PRESETS, demo, large
 from xlnet_jax.objectives.rules import validate
 from xlnet_jax.settings.config import Config
-from xlnet_jax.settings.plain import flatten, from_dict, identity_difference, to_dict
+from xlnet_jax.settings.fields import flatten
+from xlnet_jax.settings.plain import from_dict, identity_difference, to_dict
 
 
 def test_large_is_the_papers_pretraining_setting():

@@ -202,7 +202,7 @@ def test_epochs_stand_for_steps_and_warmup_keeps_its_share(pretrained, table, tm
         ("--selection.metric bleu", r"selection\.metric bleu: classification has accuracy"),
         ("--model.mem-len -1", r"model\.mem-len -1 must be at least 0"),
         ("--seeds 1 1", r"seeds 1 1: give one or more, each once"),
-        ("--epochs 0", r"epochs 0\.0 must be positive"),
+        ("--epochs 0", r"epochs 0\.0 must be above 0"),
         ("--seed 3", r"seed 3: .* give --seeds 3"),
         ("--data.batch-size 6 --mesh.fsdp 4", r"data\.batch-size 6 cannot be divided over the 8 devices"),
         ("--columns.label sentiment", r"sentiment.*label, text"),

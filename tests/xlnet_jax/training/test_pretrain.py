@@ -116,7 +116,7 @@ def test_another_text_is_refused_though_the_corpus_was_deleted(text, tmp_path):
 
 def test_a_mistake_at_the_first_try_does_not_claim_the_workdir(text, tmp_path):
     with pytest.raises(
-        InputError, match=r"vocab-size 9000 is too large for this text: the largest that works is (\d+)"
+        InputError, match=r"vocab_size 9000 is too large for this text: the largest that works is (\d+)"
     ):
         train.main(arguments(text, tmp_path / "run", "--model.vocab-size", "9000"))
     assert train.main(arguments(text, tmp_path / "run", "--steps", "2")) == 0

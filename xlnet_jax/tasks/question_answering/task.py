@@ -70,9 +70,6 @@ class QuestionAnswering:
                 f"data.seq-len {self._seq_len} has no room for a text beside a question of qa.max-query-len "
                 f"{self._qa.max_query_len}: raise the one or lower the other"
             )
-        for name in ("doc_stride", "max_query_len", "max_answer_len", "n_best", "start_n_top", "end_n_top"):
-            if getattr(self._qa, name) < 1:
-                raise InputError(f"qa.{name.replace('_', '-')} is {getattr(self._qa, name)}; it must be at least 1")
 
     def read(self, paths: Sequence[str], labelled: bool) -> list[Question]:
         return read_questions(paths, labelled, self._unanswerable)

@@ -147,10 +147,6 @@ def _scores(model: nn.Module, params: Any, batch: DeviceBatch, dropout_key: jax.
 
 def _validate(config: FinetuneConfig) -> None:
     r = config.ranking
-    least = {"negatives": 1, "depth": 1, "others": 0, "max_query_len": 1, "max_passages": 1, "cutoff": 1}
-    for name, lowest in {**least, "relevant_from": 1, "max_grade": 1}.items():
-        if getattr(r, name) < lowest:
-            raise InputError(f"--ranking.{name.replace('_', '-')} {getattr(r, name)}: it must be {lowest} or more")
     if config.data.seq_len <= r.max_query_len + SPECIALS:
         raise InputError(
             f"--data.seq-len {config.data.seq_len} leaves nothing for a document beside a query of "

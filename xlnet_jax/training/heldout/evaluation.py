@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from flax import traverse_util
 
 from data_pipelines import windows
 from data_pipelines.corpus import Corpus, is_corpus
@@ -21,7 +20,7 @@ from data_pipelines.tokenizer import Tokenizer
 from xlnet_jax.checkpoints import native
 from xlnet_jax.checkpoints.pretrained import Pretrained, vocabulary_tokenizer
 from xlnet_jax.errors import InputError
-from xlnet_jax.interop.weights import size
+from xlnet_jax.interop.weights import flatten, nest, size
 from xlnet_jax.objectives.build import objective_of
 from xlnet_jax.objectives.rules import validate
 from xlnet_jax.settings.config import Config, ModelConfig
@@ -128,8 +127,8 @@ def evaluate(
 
 def _laid_out(params: dict[str, Any], plan: StatePlan) -> Any:
     """What this objective has use for. InputError where that is missing, or of another size."""
-    wanted, given = traverse_util.flatten_dict(plan.abstract.params), traverse_util.flatten_dict(params)
-    if missing := sorted("/".join(path) for path in wanted.keys() - given.keys()):
+    wanted, given = flatten(plan.abstract.params), flatten(params)
+    if missing := sorted(wanted.keys() - given.keys()):
         raise InputError(
             f"the checkpoint has no {', '.join(missing)}: it was trained by another objective, or without "
             "data.pair-loss; measure what it has learned"
@@ -137,9 +136,7 @@ def _laid_out(params: dict[str, Any], plan: StatePlan) -> Any:
     for path, shape in wanted.items():
         if given[path].shape != shape.shape:
             raise InputError(
-                f"the checkpoint's {'/'.join(path)} is {size(given[path].shape)}, and not {size(shape.shape)}: of what "
+                f"the checkpoint's {path} is {size(given[path].shape)}, and not {size(shape.shape)}: of what "
                 "else than the run that trained it, the size of a generator is not known"
             )
-    return sharding.from_host(
-        traverse_util.unflatten_dict({path: given[path] for path in wanted}), plan.shardings.params
-    )
+    return sharding.from_host(nest({path: given[path] for path in wanted}), plan.shardings.params)

@@ -26,7 +26,8 @@ from xlnet_jax.errors import InputError
 from xlnet_jax.settings.config import RunConfig
 from xlnet_jax.settings.plain import from_dict, identity_difference, to_dict
 from xlnet_jax.storage.checksums import find_damage, write_checksums
-from xlnet_jax.storage.files import absolute, demand_space, full_disk_as_os_error, in_bucket, move_folder
+from xlnet_jax.storage.files import absolute, demand_space, full_disk_as_os_error, in_bucket
+from xlnet_jax.storage.folders import move_folder
 from xlnet_jax.training import sharding
 from xlnet_jax.training.state import Guard, TrainState
 

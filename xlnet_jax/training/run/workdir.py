@@ -19,15 +19,10 @@ from etils import epath
 
 from xlnet_jax.errors import InputError
 from xlnet_jax.settings.config import Config, RunConfig
+from xlnet_jax.settings.fields import differences
 from xlnet_jax.settings.plain import from_dict, identity_difference, to_dict
 from xlnet_jax.storage.files import demand_bucket_library, in_bucket, write_durably
 from xlnet_jax.storage.lock import Lock
-
-_OF_TEXT = ("corpus", "validation", "text_field", "tfds_data_dir", "corpus_errors", "tokenizer", "init")
-_OF_BLOCKS = (
-    "seq_len", "reuse_len", "window", "windows_per_block", "validation_fraction", "normalization", "token_level"
-)  # fmt: skip
-
 
 R = TypeVar("R", bound=RunConfig)
 
@@ -133,12 +128,8 @@ class Workdir:
 
 
 def _has_text_of(ours: Config, theirs: Config) -> bool:
-    """Do both lead to the same tokenizer and the same blocks?"""
-    return (
-        all(getattr(ours, name) == getattr(theirs, name) for name in _OF_TEXT)
-        and all(getattr(ours.data, name) == getattr(theirs.data, name) for name in _OF_BLOCKS)
-        and ours.model.vocab_size == theirs.model.vocab_size
-    )
+    """Say whether both settings give the same tokenizer and the same blocks."""
+    return not any(setting.has("text", "blocks") for setting, _ in differences(ours, theirs))
 
 
 def _as_json(values: dict[str, Any]) -> bytes:

@@ -301,8 +301,6 @@ def test_texts_that_are_not_their_tokens_are_skipped_and_counted(tokenizer, caps
     ("settings", "said"),
     [
         ({"seq_len": 17}, "data.seq-len 17 has no room for a text beside a question of qa.max-query-len 14"),
-        ({"doc_stride": 0}, "qa.doc-stride is 0; it must be at least 1"),
-        ({"n_best": 0}, "qa.n-best is 0"),
     ],
 )
 def test_settings_that_cannot_work_are_refused(settings, said):

@@ -65,7 +65,7 @@ def test_settings_and_environment_name_a_place(environment):
         (DistributedConfig("10.0.0.1", 2, 0), "coordinator-address 10.0.0.1 must be HOST:PORT, as 10.0.0.1:8476"),
         (DistributedConfig("10.0.0.1:x", 2, 0), "coordinator-address 10.0.0.1:x must be HOST:PORT"),
         (DistributedConfig("10.0.0.1:1", 2, 2), "process-id 2 must be from 0 to distributed.num-processes - 1 = 1"),
-        (DistributedConfig("10.0.0.1:1", 2, -1), "distributed.process-id -1 must be from 0"),
+        (DistributedConfig("10.0.0.1:1", 2, -1), "distributed.process-id -1 must be at least 0"),
         (DistributedConfig("10.0.0.1:1", 0, 0), "distributed.num-processes 0 must be at least 1"),
         (DistributedConfig(initialization_timeout=0), "distributed.initialization-timeout 0 must be at least 1"),
     ],

@@ -1,0 +1,80 @@
+"""A file or folder that a failing body leaves as it was, on a disk and in a bucket."""
+
+import contextlib
+
+import pytest
+from etils import epath
+
+from xlnet_jax.errors import InputError
+from xlnet_jax.storage.files import complete_file, write_durably
+from xlnet_jax.storage.folders import complete_folder, resumable_folder
+
+
+@pytest.fixture(params=["disk", "gs"])
+def home(request, tmp_path):
+    if request.param == "disk":
+        return epath.Path(tmp_path)
+    request.getfixturevalue("bucket")
+    return epath.Path("gs://bucket")
+
+
+def names(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+@contextlib.contextmanager
+def failing(making):
+    """Yield what `making` yields, and end its body in an error."""
+    with contextlib.suppress(RuntimeError), making as made:
+        yield made
+        raise RuntimeError
+
+
+def test_a_file_whose_writer_fails_keeps_its_old_content(home):
+    write_durably(home / "a.json", b"old")
+    with failing(complete_file(home / "a.json")) as file:
+        file.write_bytes(b"ne")
+    assert (home / "a.json").read_bytes() == b"old"
+    write_durably(home / "a.json", b"new")
+    assert (home / "a.json").read_bytes() == b"new"
+    assert names(home) == ["a.json"]
+
+
+def test_writers_of_one_file_do_not_meet(home):
+    with complete_file(home / "a", writer="1") as first, complete_file(home / "a", writer="2") as second:
+        first.write_bytes(b"same")
+        second.write_bytes(b"same")
+        assert first != second
+    assert (home / "a").read_bytes() == b"same"
+    assert names(home) == ["a"]
+
+
+def test_a_complete_folder_starts_empty_and_is_all_or_nothing(home):
+    with failing(complete_folder(home / "f")) as folder:
+        (folder / "half").write_text("")
+    assert names(home) == []
+    with failing(resumable_folder(home / "f")) as (folder, _):
+        (folder / "left").write_text("")
+    with complete_folder(home / "f") as folder:
+        (folder / "whole").write_text("")
+    assert names(home / "f") == ["whole"]
+    assert names(home) == ["f"]
+
+
+def test_a_resumable_folder_goes_on_with_what_it_had(home):
+    with failing(resumable_folder(home / "f")) as (folder, work):
+        (folder / "a").write_text("")
+        (work / "notes").write_text("")
+    with resumable_folder(home / "f") as (folder, work):
+        assert (names(folder), names(work)) == (["a"], ["notes"])
+        (folder / "manifest.json").write_text("")
+    assert names(home / "f") == ["a", "manifest.json"]
+
+
+@pytest.mark.parametrize("kind", [complete_folder, resumable_folder])
+def test_a_second_maker_of_one_folder_is_refused_and_harms_nothing(tmp_path, kind):
+    with complete_folder(tmp_path / "f") as folder:
+        (folder / "a").write_text("")
+        with pytest.raises(InputError, match="another process is making it"), kind(tmp_path / "f"):
+            raise AssertionError
+    assert names(tmp_path / "f") == ["a"]

@@ -1,0 +1,102 @@
+"""Bounds of single settings, and one loop that checks them for every field of a tree of dataclasses.
+
+    num_layers: int = setting(24, at_least(1))        -> model.num-layers 0 must be at least 1
+
+Besides the bounds that a field names, every value must have the field's type, whole numbers must fit the 32 bits that
+they have on a device, other numbers must be finite, and text must not be empty unless the default is. Relations between
+several settings are rules: settings/rules.py.
+"""
+
+import dataclasses
+import math
+import types
+from collections.abc import Iterator
+from numbers import Integral, Real
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from xlnet_jax.errors import InputError
+from xlnet_jax.settings.fields import Bound, bounds_of
+
+FINITE = Bound(math.isfinite, "must be a finite number")
+COUNTABLE = Bound(lambda value: abs(value) < 2**31, "must be below 2^31")
+NOT_EMPTY = Bound(lambda value: value != "", "is empty: leave it out, or name something")
+ANY_TEXT = Bound(lambda value: True, "")
+_WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "text", types.NoneType: "None"}
+
+
+def at_least(lowest: float, note: str = "") -> Bound:
+    """Return the bound of numbers from `lowest` on. note: the meaning of that value, for the message."""
+    return Bound(lambda value: value >= lowest, f"must be at least {lowest}" + (f" ({note})" if note else ""))
+
+
+def above(lowest: float, hint: str = "") -> Bound:
+    """Return the bound of numbers greater than `lowest`. hint: what to do, for the message."""
+    return Bound(lambda value: value > lowest, f"must be above {lowest}" + (f": {hint}" if hint else ""))
+
+
+def between(low: float, high: float, ends: Literal["[]", "[)", "(]", "()"] = "[]") -> Bound:
+    """Return the bound of an interval; a square bracket includes its end, a round one excludes it."""
+
+    def holds(value: float) -> bool:
+        return low <= value <= high and (value != low or ends[0] == "[") and (value != high or ends[1] == "]")
+
+    return Bound(holds, f"must be in {ends[0]}{low}, {high}{ends[1]}")
+
+
+def check_bounds(config: Any, prefix: str = "") -> None:
+    """Raise InputError with the first setting that is out of its bounds, by its dotted name behind the prefix."""
+    for broken in out_of_bounds(config, prefix):
+        raise InputError(broken)
+
+
+def out_of_bounds(config: Any, prefix: str = "") -> Iterator[str]:
+    """Yield a line for each setting of a dataclass, or of those inside it, that is out of its bounds."""
+    hints = get_type_hints(type(config))
+    for field in dataclasses.fields(config):
+        value, name = getattr(config, field.name), prefix + field.name.replace("_", "-")
+        if dataclasses.is_dataclass(value):
+            yield from out_of_bounds(value, f"{name}.")
+        elif value != "" and not _has_type(value, hints[field.name]):
+            yield f"{name} {value!r} must be {_type_in_words(hints[field.name])}"
+        elif broken := next(_broken(value, field), None):
+            yield f"{name} {broken}"
+
+
+def _broken(value: Any, field: dataclasses.Field[Any]) -> Iterator[str]:
+    for element in value if isinstance(value, tuple) else (value,):
+        if element is not None:
+            for bound in (*_implied(element, field), *bounds_of(field)):
+                if not bound.holds(element):
+                    yield f"{element} {bound.text}".lstrip()
+
+
+def _implied(value: Any, field: dataclasses.Field[Any]) -> Iterator[Bound]:
+    if isinstance(value, str):
+        if field.default != "" and ANY_TEXT not in bounds_of(field):
+            yield NOT_EMPTY
+    elif isinstance(value, Integral):
+        yield COUNTABLE
+    elif isinstance(value, Real):
+        yield FINITE
+
+
+def _has_type(value: Any, hint: Any) -> bool:
+    if get_origin(hint) is Literal:
+        return isinstance(value, str) and value in get_args(hint)
+    if get_origin(hint) in (Union, types.UnionType):
+        return any(_has_type(value, option) for option in get_args(hint))
+    if get_origin(hint) is tuple:
+        return isinstance(value, tuple) and all(_has_type(element, get_args(hint)[0]) for element in value)
+    if isinstance(value, bool) or hint is bool:
+        return isinstance(value, bool) and hint is bool
+    return isinstance(value, {int: Integral, float: Real}.get(hint, hint))
+
+
+def _type_in_words(hint: Any) -> str:
+    if get_origin(hint) is Literal:
+        return f"one of {', '.join(get_args(hint))}"
+    if get_origin(hint) in (Union, types.UnionType):
+        return " or ".join(_type_in_words(option) for option in get_args(hint))
+    if get_origin(hint) is tuple:
+        return f"a tuple, each element {_type_in_words(get_args(hint)[0])}"
+    return _WORDS.get(hint, hint.__name__)

@@ -1,0 +1,79 @@
+"""Fields of settings: a default, the bounds of its values, and marks that say what the setting decides.
+
+A field with neither is written as in any dataclass. Lists of settings by their marks are derived with `marked`, so that
+a new field is listed where it is written, and nowhere else.
+"""
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from typing import Any, Literal, NamedTuple
+
+Mark = Literal["operational", "weights", "text", "blocks"]
+"""operational: may change when a run resumes. weights: fixed by the weights of a checkpoint. text: says which text is
+read. blocks: decides into which tokens and blocks that text is cut."""
+
+
+class Bound(NamedTuple):
+    """Values that a setting may have; `text` completes the sentence "NAME VALUE ..."."""
+
+    holds: Callable[[Any], bool]
+    text: str
+
+    def or_value(self, value: Any, meaning: str) -> "Bound":
+        """Return a bound that allows this value as well."""
+        return Bound(lambda given: given == value or self.holds(given), f"{self.text}, or {value} for {meaning}")
+
+
+class Setting(NamedTuple):
+    """One setting of a tree of dataclasses."""
+
+    name: str  # dotted, as on the command line
+    value: Any
+    field: dataclasses.Field[Any]
+
+    def has(self, *marks: Mark) -> bool:
+        """Say whether the field has one of these marks."""
+        return _has(self.field, *marks)
+
+
+def setting(default: Any, *says: Bound | Mark) -> Any:
+    """Return a dataclass field with these bounds and marks. The bounds of a tuple hold for each of its elements, and
+    None is always allowed where the field's type has it."""
+    bounds = tuple(s for s in says if isinstance(s, Bound))
+    return dataclasses.field(default=default, metadata={"bounds": bounds, "marks": frozenset(says) - set(bounds)})
+
+
+def operational(default: Any, *says: Bound | Mark) -> Any:
+    """Return a dataclass field that may change when a run resumes."""
+    return setting(default, *says, "operational")
+
+
+def bounds_of(field: dataclasses.Field[Any]) -> tuple[Bound, ...]:
+    """Return the bounds that a field was given."""
+    return field.metadata.get("bounds", ())
+
+
+def marked(kind: type, *marks: Mark) -> tuple[str, ...]:
+    """Return the names of the fields of a dataclass that have one of these marks."""
+    return tuple(f.name for f in dataclasses.fields(kind) if _has(f, *marks))
+
+
+def flatten(config: Any, prefix: str = "") -> Iterator[Setting]:
+    """Yield every setting of a tree of dataclasses."""
+    for field in dataclasses.fields(config):
+        value, name = getattr(config, field.name), prefix + field.name.replace("_", "-")
+        if dataclasses.is_dataclass(value):
+            yield from flatten(value, f"{name}.")
+        else:
+            yield Setting(name, value, field)
+
+
+def differences(ours: Any, theirs: Any) -> Iterator[tuple[Setting, Any]]:
+    """Yield (our setting, their value) wherever two trees of one kind differ."""
+    for our, their in zip(flatten(ours), flatten(theirs), strict=True):
+        if our.value != their.value:
+            yield our, their.value
+
+
+def _has(field: dataclasses.Field[Any], *marks: Mark) -> bool:
+    return not field.metadata.get("marks", frozenset()).isdisjoint(marks)
