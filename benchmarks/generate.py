@@ -53,7 +53,7 @@ def our_draws(model: Pretrained, ids: np.ndarray, context: int) -> Callable[[int
         targets = np.arange(len(ids), len(ids) + new, dtype=np.int32)
         text = Blanks(ids, targets, np.full(new, Kind.OPEN), ("", ""), np.zeros(new, np.int32))
         for (drawn,) in generator.draw([text], jax.random.key(0)):
-            yield len(drawn.ids_T)
+            yield len(drawn.ids_P)
 
     return draws
 

@@ -9,6 +9,10 @@ M  memory                   Z  layers
 K  keys (K = M + L)         S  tokens of a block
 R  relative distances       2  the two directions, or same and other segment
    (R = K + L)          E  tokens of encoded text: a line, a part of a file
+In inference:
+C  pieces drawn in a chunk  O  factorization orders
+I  models of a group        Q  candidates, the likeliest pieces
+J  kinds of pieces          U  texts
 Batch comes first everywhere; the 2019 code is sequence first.
 """
 
@@ -17,10 +21,10 @@ from typing import TypeAlias
 import numpy as np
 
 WINDOW_SPECIALS = {"pairs": 3, "sentences": 2, "text": 0}
-"""The special tokens of a window by its form: <sep> behind A, <sep> and <cls> behind B; <sep> and <cls>; none."""
+"""Number of special tokens in a window, by its form: <sep> after A, <sep> and <cls> after B; <sep> and <cls>; none."""
 
 CLS_SEGMENT = 2
-"""The segment of <cls>, which stands behind A and B."""
+"""Segment of <cls>, which comes after A (0) and B (1)."""
 
 Batch: TypeAlias = dict[str, np.ndarray]
 """One pretraining batch on the host. Compact form:

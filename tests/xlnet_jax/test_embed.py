@@ -164,19 +164,19 @@ def test_what_cannot_be_embedded_is_said_in_one_line(model, folder, tmp_path):
         (gap, out, (), r"gap\.txt: line 2 is empty: leave it out; only documents \(embed --unit document\)"),
         (lines, tmp_path / "x.csv", (), r"give a name that ends in \.npy or \.parquet"),
         (lines, gap.with_suffix(".npy"), ("--id-field", "x"), r"a \.npy file has no place for ids"),
-        (lines, out, ("--layer", "4"), r"layer 4: the checkpoint has the layers 1 to 3, or -1 to -3"),
-        (lines, out, ("--layer", "0"), r"layer 0: the checkpoint has the layers 1 to 3"),
-        (lines, out, ("--pooling", "cls", "--no-specials"), r"pooling cls reads <cls>, and without specials"),
-        (lines, out, ("--seq-len", "-1"), r"seq-len -1 must be at least 1"),
-        (lines, out, ("--seq-len", "0"), r"seq-len 0 must be at least 1"),
-        (lines, out, ("--batch-tokens", "0"), r"batch-tokens 0 must be at least 1"),
+        (lines, out, ("--layer", "4"), r"--layer 4: the checkpoint has the layers 1 to 3, or -1 to -3"),
+        (lines, out, ("--layer", "0"), r"--layer 0: the checkpoint has the layers 1 to 3"),
+        (lines, out, ("--pooling", "cls", "--no-specials"), r"--pooling cls reads <cls>, and without --specials"),
+        (lines, out, ("--seq-len", "-1"), r"--seq-len -1 must be at least 1"),
+        (lines, out, ("--seq-len", "0"), r"--seq-len 0 must be at least 1"),
+        (lines, out, ("--batch-tokens", "0"), r"--batch-tokens 0 must be at least 1"),
         (ids, tmp_path / "x.parquet", ("--id-field", "id"), r"ids\.jsonl: line 3 is empty"),
         (ids, tmp_path / "x.parquet", ("--text-field", "body"), r"line 1 has no field 'body', only 'text', 'id'"),
     ):
         with pytest.raises(InputError, match=said):
             embed.main([str(folder / "hf"), "--text", str(text), "--out", str(made), *more])
     ids.write_text('{"text": "a", "id": 1}\n{"text": "b", "id": "two"}\n')
-    with pytest.raises(InputError, match="ids are texts here and whole numbers there"):
+    with pytest.raises(InputError, match="--id-field: some ids are text and some are whole numbers"):
         embed.main([str(folder / "hf"), "--text", str(ids), "--out", str(tmp_path / "x.parquet"), "--id-field", "id"])
     assert sorted(file.name for file in tmp_path.iterdir()) == ["gap.txt", "ids.jsonl"]
     with pytest.raises(InputError, match="text 0: the tokenizer leaves nothing of it"):

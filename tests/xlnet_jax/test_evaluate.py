@@ -114,7 +114,7 @@ def test_what_cannot_be_scored_is_said_in_one_line(folder, tmp_path):
         (("--score", gap), r"gap\.txt: line 2 is empty"),
         (("--score", folder / "texts.txt", "--max-len", "5"), r"texts\.txt: line 1: 6 pieces, and 5 at most: split it"),
         (("--score", folder / "texts.txt", "--orders", "0 1"), r"2 positions, and there are 6 .*texts\.txt: line 1"),
-        (("--score", folder / "texts.txt", "--orders", "0 0"), r"orders '0 0' is no permutation"),
+        (("--score", folder / "texts.txt", "--orders", "0 0"), r"--orders '0 0' must have each of 0 to 1 once"),
         (("--score", folder / "texts.jsonl", "--text-field", "x"), r"line 1 has no field 'x', only 's', 'n': name"),
         (
             ("--score", folder / "texts.jsonl", "--text-field", "s", "--id-field", "x"),

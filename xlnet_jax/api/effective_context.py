@@ -96,15 +96,15 @@ def recl(settings: ReclSettings, on_length: Callable[[int], None] = lambda lengt
             f"text {sources.name_of(found)}: {len(ids_L):,} pieces are too few for a context of {settings.longest}: "
             "give more, or lower `longest`"
         )
-    targets_T = np.arange(settings.longest, len(ids_L))
-    losses_T = functools.partial(by_window, targets_T=targets_T, batch_tokens=settings.batch_tokens)
+    targets_P = np.arange(settings.longest, len(ids_L))
+    losses_P = functools.partial(by_window, targets_P=targets_P, batch_tokens=settings.batch_tokens)
 
-    def losses_IT(length: int) -> "np.ndarray":
+    def losses_IP(length: int) -> "np.ndarray":
         on_length(length)
-        return -np.stack([losses_T(model, ids_L, length) for model in models])
+        return -np.stack([losses_P(model, ids_L, length) for model in models])
 
-    by_share = effective_context_lengths(losses_IT, settings.lengths, settings.shares, settings.threshold)
-    return EffectiveContext(by_share, sources.name_of(found) if settings.text else "the held-out novel", len(targets_T))
+    by_share = effective_context_lengths(losses_IP, settings.lengths, settings.shares, settings.threshold)
+    return EffectiveContext(by_share, sources.name_of(found) if settings.text else "the held-out novel", len(targets_P))
 
 
 def _models(checkpoints: Sequence[str], tokenizer: str | None) -> "list[Pretrained]":

@@ -67,7 +67,7 @@ def grow_text(
     shown = 0
     for (drawn,) in generator.draw([text], jax.random.key(seed)):
         if drawn.is_done or text.is_open:
-            whole = fill(generator.tokenizer, text, drawn.ids_T)
+            whole = fill(generator.tokenizer, text, drawn.ids_P)
             yield whole[shown:]
             shown = len(whole)
 
@@ -82,6 +82,6 @@ def _blanks(generator: Generator, prompt: str, prefix: str, gap_pieces: Sequence
 
 
 def _generated(generator: Generator, prompt: str, text: Blanks, drawn: Drawn) -> GeneratedText:
-    whole = fill(generator.tokenizer, text, drawn.ids_T)
-    pieces = [generator.tokenizer.pieces[i] for i in drawn.ids_T]
-    return GeneratedText(prompt, whole, pieces, drawn.log_probs_T, drawn.is_stopped)
+    whole = fill(generator.tokenizer, text, drawn.ids_P)
+    pieces = [generator.tokenizer.pieces[i] for i in drawn.ids_P]
+    return GeneratedText(prompt, whole, pieces, drawn.log_probs_P, drawn.is_stopped)

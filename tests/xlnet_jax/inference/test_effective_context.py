@@ -1,4 +1,4 @@
-"""Relative effective context lengths of losses made by hand."""
+"""Relative effective context lengths from losses made by hand."""
 
 import numpy as np
 import pytest
@@ -59,11 +59,11 @@ def test_no_longer_context_is_asked_for_than_one_that_some_model_gains_by():
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        (([10], [1.0], 0.01), "context lengths 10: give two at least, from 1 on, that rise"),
+        (([10], [1.0], 0.01), "context lengths 10: give at least two, from 1 on, in rising order"),
         (([20, 10], [1.0], 0.01), "context lengths 20 10"),
-        (([10, 20], [0.0, 1.0], 0.01), r"shares 0 1: give shares of the tokens in \(0, 1\]"),
-        (([10, 20], [], 0.01), "shares : give shares"),
-        (([10, 20], [1.0], 1.0), "threshold 1 is no relative gain between 0 and 1"),
+        (([10, 20], [0.0, 1.0], 0.01), r"`shares` 0 1: give shares of the tokens in \(0, 1\]"),
+        (([10, 20], [], 0.01), "`shares` : give shares"),
+        (([10, 20], [1.0], 1.0), "`threshold` 1 must be between 0 and 1"),
     ],
 )
 def test_settings_without_an_answer_are_refused(settings, said):

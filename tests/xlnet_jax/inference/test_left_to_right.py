@@ -1,4 +1,4 @@
-"""A text with memory, and by a window that slides: one function until something is cut, and two beyond."""
+"""A text read with memory and with a sliding window: the same numbers until the text is longer than both."""
 
 import dataclasses
 
@@ -71,11 +71,11 @@ def test_what_does_not_read_from_left_to_right_is_refused(model):
         (lambda: by_window(random_model(), TEXT, 4), r"learned to predict pieces in permuted orders \(plm\)"),
         (lambda: log_likelihoods(masked, [TEXT], 64), r"learned to predict masked pieces \(mlm\).*--objective clm"),
         (lambda: with_memory(random_model(head=HEADS["regression"]), TEXT, 4, 4), "has a head for regression"),
-        (lambda: with_memory(absolute, TEXT, 4, 4), "positions are sinusoidal, places in the window, and memory lies"),
-        (lambda: with_memory(model, TEXT, 0, 4), "a segment of 0 tokens: 1 at least"),
-        (lambda: with_memory(model, TEXT, 4, -1), "a memory of -1 positions: 0 at least"),
-        (lambda: by_window(model, TEXT, 0), "a window of 0 tokens: 1 at least"),
-        (lambda: by_window(model, TEXT[:1], 4), "a text of 1 pieces has none with a piece before it"),
+        (lambda: with_memory(absolute, TEXT, 4, 4), "`mem_len` 4: the checkpoint has sinusoidal positions"),
+        (lambda: with_memory(model, TEXT, 0, 4), "`segment_len` 0 must be at least 1"),
+        (lambda: with_memory(model, TEXT, 4, -1), "`mem_len` -1 must be at least 0"),
+        (lambda: by_window(model, TEXT, 0), "`window_len` 0 must be at least 1"),
+        (lambda: by_window(model, TEXT[:1], 4), "a text of 1 pieces has nothing to predict"),
     ):
         with pytest.raises(InputError, match=said):
             run()

@@ -155,19 +155,19 @@ def test_a_causal_model_scores_from_left_to_right_behind_the_end_of_another_text
     # Of one text: what is told and what is asked add up.
     assert alone[1].log_probs_OP[0, 4:] == pytest.approx(told[0].log_probs_OP[0], abs=1e-5)
     for orders in ("right-to-left", "random:2", "pseudo", ["left-to-right", "random:2"]):
-        with pytest.raises(InputError, match=r"reads from left to right \(clm\), .*: left-to-right is all that it can"):
+        with pytest.raises(InputError, match=r"reads from left to right \(clm\), .*: left-to-right is the only order"):
             score_texts(causal, [TEXT], orders)
 
 
 @pytest.mark.parametrize(
     ("orders", "said"),
     [
-        ("backwards", r"orders 'backwards': give left-to-right, right-to-left, random:N, pseudo, or the positions"),
-        ("0 1 1", r"orders '0 1 1' is no permutation: it must have each of 0 to 2 once"),
-        ("2 0 1", r"orders '2 0 1' has 3 positions, and there are 6 pieces in text 0, which reads: ▁The"),
-        ("random:none", r"orders random:none: how many\?"),
+        ("backwards", r"`orders` 'backwards': give left-to-right, right-to-left, random:N, pseudo, or the positions"),
+        ("0 1 1", r"`orders` '0 1 1' must have each of 0 to 2 once"),
+        ("2 0 1", r"`orders` '2 0 1' has 3 positions, and there are 6 pieces in text 0, which reads: ▁The"),
+        ("random:none", r"`orders` random:none: give a number, as in random:8"),
         (["pseudo", "left-to-right"], r"pseudo is no order, and stands by itself"),
-        ((), r"orders names none"),
+        ((), r"`orders` names no order"),
     ],
 )
 def test_what_is_no_order_of_the_text_is_said(model, orders, said):
@@ -176,7 +176,7 @@ def test_what_is_no_order_of_the_text_is_said(model, orders, said):
 
 
 def test_what_cannot_be_scored_is_said(model):
-    with pytest.raises(InputError, match=r"b.txt: line 2: 6 pieces, and 5 at most: split it, or raise --max-len"):
+    with pytest.raises(InputError, match=r"b.txt: line 2: 6 pieces, and 5 at most: split it, or raise `max_len`"):
         score_texts(model, ["new", TEXT], names=["b.txt: line 1", "b.txt: line 2"], max_len=5)
     with pytest.raises(InputError, match="text 1: the tokenizer leaves nothing of it"):
         score_texts(model, ["new", " "])
