@@ -40,7 +40,7 @@ def random_model(config: ModelConfig) -> Pretrained:
     config = dataclasses.replace(config, dtype="float32")
     params = jax.tree.map(np.array, initial_params(config, None))
     params["output_bias"][EOD] = -1e9
-    return Pretrained(config, params)
+    return Pretrained(config, params, "plm")
 
 
 def our_draws(model: Pretrained, ids: np.ndarray, context: int) -> Callable[[int], Iterator[int]]:

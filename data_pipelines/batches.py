@@ -6,7 +6,9 @@ from window to window. Blocks, directions and partners come from (seed, visit, r
 blocks come from (seed, block, window of the block): a text is the same at every visit. From a corpus to batches on a
 mesh:
 
-    source = BatchSource(Corpus(folder), "train", tokenizer.is_word_start, config.data, config.model.mem_len, seed)
+    source = BatchSource(
+        Corpus(folder), "train", tokenizer.is_word_start, config.data, config.model.mem_len, seed, plm.FILLING
+    )
     put = sharding.batch_to_mesh(mesh, config.data.batch_size)  # of xlnet_jax.training
     for batch in map(put, source.iterate(start, stop, sharding.process_rows(mesh, config.data.batch_size))):
         ...
@@ -24,13 +26,13 @@ import numpy as np
 from data_pipelines import permutation, windows
 from data_pipelines.corpus import Corpus, SplitName
 from data_pipelines.mixture import Mixture
-from data_pipelines.objectives import clm, mlm, plm
-from data_pipelines.objectives.draws import Draw
-from data_pipelines.stateless import Purpose, choice, uniforms
+from data_pipelines.objectives.base import Cut, Filling
+from data_pipelines.objectives.fields import batch_spec, shape_of
+from data_pipelines.stateless import Purpose, uniforms
 from data_pipelines.tokenizer import CLS, SEP
 from xlnet_jax.dims import Batch
 from xlnet_jax.errors import InputError
-from xlnet_jax.settings.config import DataConfig, Objective
+from xlnet_jax.settings.config import DataConfig
 from xlnet_jax.storage.quiet_tensorflow import tensorflow
 
 Rows = Sequence[int] | np.ndarray  # of the global batch, ascending
@@ -58,7 +60,7 @@ class BatchSource:
     data: DataConfig
     mem_len: int
     seed: int
-    objective: Objective = "plm"
+    filling: Filling
 
     def __post_init__(self) -> None:
         if self.steps_per_block < 1:
@@ -146,17 +148,7 @@ class BatchSource:
                 return uniforms(self.seed, purpose, index, visit.blocks, width)
             return uniforms(self.seed, purpose, step, rows, width)
 
-        filled = self._fill(visit, index * windows.advance(data), draw) | {
-            "is_reversed": visit.is_reversed,
-            "mem_filled": np.full(len(rows), min(self.mem_len, index * data.reuse_len), np.int32),
-        }
-        return permutation.to_dense(filled) if data.emit == "dense" else filled
-
-    def _fill(self, visit: Visit, begin: int, draw: Draw) -> Batch:
-        """What the objective makes of the windows that begin at `begin`."""
-        data = self.data
-        if self.objective == "clm":
-            return clm.fill(visit.tokens, begin, data)
+        begin = index * windows.advance(data)
         if data.window == "pairs":
             window = windows.cut_windows(
                 visit.tokens, visit.cuts, visit.partner_tokens, visit.partner_cuts, begin,
@@ -164,14 +156,14 @@ class BatchSource:
             )  # fmt: skip
         else:
             window = windows.cut_text(visit.tokens, begin, data, SEP, CLS)
-        of_windows = window, self.is_word_start, visit.is_reversed, draw, data
-        if self.objective in ("mlm", "rtd"):
-            filled = mlm.fill(*of_windows, has_memory=self.mem_len > 0)
-        else:
-            filled = plm.fill(*of_windows)
-        if self.objective == "rtd":
-            filled["noise_seed"] = choice(draw(Purpose.SAMPLES, 1)[:, 0], 2**31).astype(np.int32)
-        return filled if data.pair_loss == "none" else filled | {"is_next": window.is_next}
+        cut = Cut(window, self.is_word_start, visit.is_reversed, draw, data, has_memory=self.mem_len > 0)
+        filled = self.filling.fill(cut) | {
+            "is_reversed": visit.is_reversed,
+            "mem_filled": np.full(len(rows), min(self.mem_len, index * data.reuse_len), np.int32),
+        }
+        if data.pair_loss != "none":
+            filled["is_next"] = window.is_next
+        return permutation.to_dense(filled) if data.emit == "dense" else filled
 
     def batch_at(self, step: int, rows: Rows | None = None) -> Batch:
         """Batch `step` by itself: what the iterator yields there."""
@@ -193,7 +185,10 @@ class BatchSource:
         """`mistakes` gets what tf.data turns into an error of its own."""
         tf = tensorflow()
         per_block, block_len = self.steps_per_block, self.corpus.block_len
-        spec = {k: tf.TensorSpec(v.shape, v.dtype) for k, v in self.batch_at(start, rows).items()}
+        spec = {
+            name: tf.TensorSpec(shape_of(field, len(rows), self.data), field.dtype)
+            for name, field in batch_spec(self.filling.fields, self.data).items()
+        }
         visit_fields = [tf.int32, tf.bool, tf.int32, tf.bool, tf.bool, tf.int64]
         own, partners = [len(rows), block_len], [len(rows) * self._has_partners, block_len]
         visit_shapes = [own, own, partners, partners, [len(rows)], [len(rows)]]
@@ -214,7 +209,8 @@ class BatchSource:
             ]
 
         def cut(step: np.ndarray, *blocks: np.ndarray) -> list[np.ndarray]:
-            return list(self.batch(Visit(*blocks), int(step), rows).values())
+            batch = self.batch(Visit(*blocks), int(step), rows)
+            return [batch[name] for name in spec]
 
         # Autograph would write its own version of these functions to the temporary folder, and has nothing to convert.
         plain = tf.autograph.experimental.do_not_convert

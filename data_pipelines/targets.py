@@ -7,7 +7,7 @@ their context would make: mask_beta / (mask_alpha + mask_beta) of the text.
 import numpy as np
 
 from data_pipelines import spans
-from data_pipelines.objectives.draws import Draw
+from data_pipelines.objectives.base import Draw
 from data_pipelines.stateless import Purpose, smallest_first
 from xlnet_jax.settings.config import DataConfig
 

@@ -1,9 +1,12 @@
-"""Imports run down the house only, and the top of the package holds commands alone (picture: CONTRIBUTING.md)."""
+"""Imports run down the house only, the top of the package holds commands alone (picture: CONTRIBUTING.md), and an
+objective is known by its record, not by its name."""
 
 import ast
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
+
+from xlnet_jax.objectives.registry import OBJECTIVES
 
 ROOT = Path(__file__).parents[1]
 
@@ -116,3 +119,44 @@ def test_a_command_is_short_and_says_what_it_is():
         (main,) = (node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == "main")
         assert [ast.unparse(d) for d in main.decorator_list] == ["command.naming_flags"], f"{file}: errors name flags"
         assert not any(isinstance(node, ast.ClassDef) for node in tree.body), f"{file}: settings stand beside the work"
+
+
+def compared_strings(tree: ast.AST) -> Iterator[ast.Constant]:
+    """Every string that something is compared with or looked up by: in comparisons, patterns, keys and subscripts."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Compare):
+            parts: list[ast.AST | None] = [node.left, *node.comparators]
+        elif isinstance(node, ast.Dict):
+            parts = list(node.keys)
+        elif isinstance(node, ast.MatchValue):
+            parts = [node.value]
+        elif isinstance(node, ast.Subscript):
+            parts = [node.slice]
+        else:
+            continue
+        for part in filter(None, parts):
+            yield from (c for c in ast.walk(part) if isinstance(c, ast.Constant) and isinstance(c.value, str))
+
+
+def test_no_objective_is_chosen_by_its_name():
+    """Its record says what it needs (xlnet_jax/objectives/record.py)."""
+    names = {record.name for record in OBJECTIVES}
+    own = {ROOT / package / "objectives" for package in ("xlnet_jax", "data_pipelines")}
+    found = [
+        f"{file.relative_to(ROOT)}:{constant.lineno}: {constant.value}"
+        for file, _ in sources()
+        if not own & set(file.parents)
+        for constant in compared_strings(ast.parse(file.read_text()))
+        if constant.value in names
+    ]
+    assert not found, "names of objectives that are compared:\n" + "\n".join(found)
+
+
+def test_comparisons_are_found_in_all_their_forms():
+    text = """
+a == "x", b in ("y", "x"), {"x": 1}, c["x"], f("x")
+match d:
+    case "x" | "z": pass
+"""
+    found = [constant.value for constant in compared_strings(ast.parse(text))]
+    assert sorted(found) == [*5 * "x", "y", "z"]

@@ -10,8 +10,9 @@ from functools import cached_property
 import numpy as np
 
 from data_pipelines.batches import BatchSource
+from data_pipelines.objectives.base import Filling
 from data_pipelines.tokenizer import CLS, SEP, Tokenizer
-from xlnet_jax.settings.config import DataConfig, Objective
+from xlnet_jax.settings.config import DataConfig
 
 UNUSED_MEMORY = np.iinfo(np.int32).max
 FILLED_MEMORY = np.iinfo(np.int32).min
@@ -31,7 +32,7 @@ class Part:
 class WindowView:
     """A row of a batch. Dimensions as in dims.py, with T the real targets and K = mem_len + L."""
 
-    objective: Objective
+    filling: Filling
     data: DataConfig
     step: int
     row: int
@@ -56,6 +57,16 @@ class WindowView:
     @property
     def num_predict(self) -> int:
         return len(self.targets) if self.data.num_predict is None else self.data.num_predict
+
+    @property
+    def by_query_stream(self) -> bool:
+        """Whether the query stream predicts the targets, in their order."""
+        return self.filling.stream == "query"
+
+    @property
+    def predicts_next(self) -> bool:
+        """Whether a row predicts the token behind its own, so that no token of the window is hidden."""
+        return self.filling.target == "next"
 
     @property
     def visit(self) -> int:
@@ -125,7 +136,7 @@ class WindowView:
     @cached_property
     def prediction_sees(self) -> np.ndarray:
         """bool [T, K]: what the rows that predict the targets may see."""
-        return self.query_sees if self.objective == "plm" else self.content_sees[self.targets]
+        return self.query_sees if self.by_query_stream else self.content_sees[self.targets]
 
 
 def view_window(source: BatchSource, tokenizer: Tokenizer, step: int, row: int) -> WindowView:
@@ -141,7 +152,7 @@ def view_window(source: BatchSource, tokenizer: Tokenizer, step: int, row: int) 
     real = batch["target_weights"] > 0
     targets = batch["target_positions"][real]
     return WindowView(
-        objective=source.objective,
+        filling=source.filling,
         data=source.data,
         step=step,
         row=row,

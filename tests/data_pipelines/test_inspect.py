@@ -1,4 +1,4 @@
-"""A window is shown as it is: its text, its order, and the masks that the model computes from it."""
+"""The inspect command shows the text and order of a window, and the masks that the model computes from it."""
 
 import dataclasses
 import itertools
@@ -20,11 +20,13 @@ from data_pipelines.inspect import __main__ as inspect
 from data_pipelines.inspect import glyphs, window_picture
 from data_pipelines.inspect.window_text import describe
 from data_pipelines.inspect.window_view import view_window
+from data_pipelines.objectives import clm, plm
 from data_pipelines.permutation import to_dense
 from data_pipelines.prepare import prepare
 from data_pipelines.tokenizer import CLS, SEP, Tokenizer
 from xlnet_jax.errors import InputError
 from xlnet_jax.models.masks import memory_in_use_BM, visible_by_rank_BTK
+from xlnet_jax.objectives.registry import objective_named
 from xlnet_jax.settings.config import Config, DataConfig, ModelConfig
 from xlnet_jax.settings.plain import to_dict
 
@@ -53,7 +55,7 @@ def folder(tmp_path_factory):
 @pytest.fixture(scope="module")
 def source(folder):
     tokenizer = Tokenizer.load(folder / "tokenizer")
-    return BatchSource(Corpus(folder), "train", tokenizer.is_word_start, DATA, MEM_LEN, seed=5)
+    return BatchSource(Corpus(folder), "train", tokenizer.is_word_start, DATA, MEM_LEN, 5, plm.FILLING)
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +65,7 @@ def tokenizer(folder):
 
 @pytest.fixture
 def show(tmp_path, capsys):
-    """Runs the command and returns what it printed."""
+    """Run the command and return its output."""
 
     def run(*words):
         assert inspect.main([*map(str, words), "--out", str(tmp_path / "window.png")]) == 0
@@ -94,7 +96,9 @@ OTHERS = {
 def other(source, request):
     """Batches of another objective."""
     objective, changes, mem_len = request.param
-    return dataclasses.replace(source, objective=objective, data=dataclasses.replace(DATA, **changes), mem_len=mem_len)
+    return dataclasses.replace(
+        source, filling=objective_named(objective).filling, data=dataclasses.replace(DATA, **changes), mem_len=mem_len
+    )
 
 
 def test_the_view_of_another_objective_sees_what_its_content_stream_sees(other, tokenizer):
@@ -123,7 +127,7 @@ def test_the_text_of_another_objective_says_what_is_read_and_what_is_meant(other
         in_reading_order = text.split("\nTARGETS")[0].split("\nTEXT")[1]
         marks = re.findall(r"\[(\S+)→(\S+)\]", in_reading_order)[1:]  # but for the one that explains them
         expected = [(view.pieces[p], piece) for p, piece in view.predicted.items()]
-        if view.objective == "clm":
+        if view.filling is clm.FILLING:
             assert f"64: the next piece at every position, {view.predicted[63]} at the last" in text
         else:
             assert marks == expected

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 from xlnet_jax.api.command import CheckpointArgument
 from xlnet_jax.api.scores import ScoreSettings
 from xlnet_jax.errors import InputError
-from xlnet_jax.settings.config import Config, DataConfig, MeshConfig, Objective
+from xlnet_jax.settings.config import Config, DataConfig, MeshConfig
 
 if TYPE_CHECKING:
     import numpy as np
@@ -36,8 +36,8 @@ class EvaluateSettings:
     its validation split; none = the run's own held-out text"""
     max_windows: int | None = None
     """most windows to measure it on, in whole batches; None = as the run, or 16,384"""
-    objective: Objective | None = None
-    """objective whose loss is measured: plm, mlm or clm; None = the objective that trained the checkpoint"""
+    objective: str | None = None
+    """objective whose loss is measured, by its name; None = the objective that trained the checkpoint"""
     mem_len: int | None = None
     """positions of earlier windows that a row can attend to; None = as in training, or the paper's 384"""
     clamp_len: int | None = None

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from xlnet_jax.objectives.registry import objective_named
+
 if TYPE_CHECKING:
     from xlnet_jax.api.evaluation import Evaluation
     from xlnet_jax.training.heldout.units import Measured
@@ -38,13 +40,13 @@ def report(evaluation: Evaluation) -> str:
 
 def _units(found: Measured) -> Iterator[str]:
     """Yield the loss in the units that it has a meaning in."""
-    if found.objective in ("mlm", "rtd"):
+    if objective_named(found.objective).loss == "pseudo":
         yield f"pseudo      perplexity {found.perplexity:,.2f} a masked piece: no likelihood of the text follows"
         return
     of_words = ""
-    if found.objective == "clm" and found.word_perplexity is not None:
+    if found.is_likelihood and found.word_perplexity is not None:
         of_words = f", {found.word_perplexity:,.2f} a word"
-    of_bytes = f", {found.bits_per('bytes'):.4f} a byte" if found.objective == "clm" else ""
+    of_bytes = f", {found.bits_per('bytes'):.4f} a byte" if found.is_likelihood else ""
     content = found.content
     per_piece, per_word = content.characters / content.pieces, content.pieces / max(content.words, 1)
     yield f"perplexity  {found.perplexity:,.2f} a piece{of_words}"
@@ -52,7 +54,7 @@ def _units(found: Measured) -> Iterator[str]:
         f"bits        {found.bits_per_piece:.4f} a piece, {found.bits_per('characters'):.4f} a character{of_bytes}, "
         f"{found.bits_per('words'):.4f} a word, at {per_piece:.2f} characters a piece and {per_word:.2f} pieces a word"
     )
-    if found.objective == "clm":
+    if found.is_likelihood:
         yield (
             f"counted     {content.pieces:,} pieces ({content.unknown:,} unknown) and {content.documents:,} ends of "
             f"documents: {content.characters:,} characters, {content.bytes:,} bytes, {content.words:,} words"

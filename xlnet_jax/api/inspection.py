@@ -15,8 +15,9 @@ from data_pipelines.corpus import MANIFEST_FILE, Corpus, SplitName, is_corpus
 from data_pipelines.tokenizer import Tokenizer
 from xlnet_jax.errors import InputError
 from xlnet_jax.objectives.presets import PRESETS, with_objective
+from xlnet_jax.objectives.registry import objective_named
 from xlnet_jax.objectives.rules import validate
-from xlnet_jax.settings.config import Config, DataConfig, Objective
+from xlnet_jax.settings.config import Config, DataConfig
 from xlnet_jax.settings.plain import from_dict
 
 if TYPE_CHECKING:
@@ -41,8 +42,8 @@ class InspectSettings:
     """seed of the batches; None = the run's, or 0"""
     preset: str | None = None
     """settings of the window; None = the run's, or those that fit the blocks of the corpus"""
-    objective: Objective | None = None
-    """plm, mlm or clm; None = the run's, or the preset's"""
+    objective: str | None = None
+    """objective of the batches, by its name; None = the run's, or the preset's"""
     mem_len: int | None = None
     """positions of memory, as model.mem-len in training; None = as the other settings"""
     tokenizer: str | None = None
@@ -97,7 +98,7 @@ def inspect_window(
 
     source = BatchSource(
         place.corpus, settings.split, tokenizer.is_word_start, config.data, config.model.mem_len, config.seed,
-        config.objective,
+        objective_named(config.objective).filling,
     )  # fmt: skip
     view = view_window(source, tokenizer, settings.step, settings.row)
     title = f"{place.corpus.folder}, {settings.split}, seed {config.seed}"
@@ -159,7 +160,7 @@ def _config(
     return config, origin
 
 
-def _base(preset: str | None, objective: Objective | None, place: _Place) -> tuple[Config, str]:
+def _base(preset: str | None, objective: str | None, place: _Place) -> tuple[Config, str]:
     def starting(name: str) -> Config:
         config = PRESETS[name]()
         return with_objective(config, objective or config.objective)

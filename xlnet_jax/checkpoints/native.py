@@ -1,6 +1,7 @@
 """This project's checkpoints: of training (training/checkpoint.py), and of conversion, which hold no optimizer.
 
-params/ by Orbax · config/metadata, JSON with at least `model` · tokenizer/ · checksums.json
+params/ by Orbax · config/metadata, JSON with `model` and, in all but the oldest, `objective` · tokenizer/ ·
+checksums.json
 """
 
 import dataclasses
@@ -15,6 +16,8 @@ import orbax.checkpoint as ocp
 from data_pipelines.tokenizer import Tokenizer
 from xlnet_jax.checkpoints.pretrained import Pretrained, check_params, check_tokenizer
 from xlnet_jax.errors import InputError
+from xlnet_jax.interop.contents import guessed_objective
+from xlnet_jax.objectives.registry import objective_named
 from xlnet_jax.settings.config import Config, HeadConfig, ModelConfig
 from xlnet_jax.settings.plain import from_dict
 from xlnet_jax.settings.rules import validate_network
@@ -55,7 +58,10 @@ def read(folder: Path) -> Pretrained:
     tokenizer = Tokenizer.load(folder / TOKENIZER) if (folder / TOKENIZER).is_dir() else None
     check_tokenizer(tokenizer, model, str(folder))
     notes = () if tokenizer else (f"no {TOKENIZER}/: there is no tokenizer",)
-    loaded = Pretrained(model, _params(folder / PARAMS), head, tokenizer, reuse_len, extra, notes)
+    params = _params(folder / PARAMS)
+    objective = settings.get("objective") or guessed_objective(model, params)
+    objective_named(objective, f"{folder / CONFIG}: objective")
+    loaded = Pretrained(model, params, objective, head, tokenizer, reuse_len, extra, notes)
     check_params(loaded, str(folder))
     return loaded
 
@@ -71,6 +77,7 @@ def write(pretrained: Pretrained, folder: Path) -> list[str]:
     p = pretrained
     settings = {
         "model": dataclasses.asdict(p.model),
+        "objective": p.objective,
         "head": dataclasses.asdict(p.head) if p.head else None,
         "data": {"reuse_len": p.reuse_len},
         "hugging_face": dict(p.extra),

@@ -12,7 +12,7 @@ import numpy as np
 from data_pipelines.tokenizer import CLS, PAD, SEP, Tokenizer
 from xlnet_jax.dims import CLS_SEGMENT
 from xlnet_jax.errors import InputError
-from xlnet_jax.interop.contents import Contents, Found
+from xlnet_jax.interop.contents import Contents, Found, guessed_objective
 from xlnet_jax.interop.weights import (
     GENERATOR,
     Mismatch,
@@ -37,8 +37,8 @@ class Pretrained(Contents):
 
     @property
     def network(self) -> nn.Module:
-        """The linen module of these weights; of rtd the discriminator."""
-        if self.objective == "rtd":
+        """The linen module of these weights: of two networks the one that judges tokens."""
+        if self.judges_tokens:
             return BertDetector(self.model)
         return build_model(self.model, self.head)
 
@@ -101,8 +101,10 @@ def assemble(found: Found, where: str, partial: bool) -> Pretrained:
         if mismatch.missing or mismatch.misshapen:
             params, _ = to_ours(found.variables, found.table, shapes, _drawn(found))
             notes.append("what is missing or of another shape was drawn afresh")
-    loaded = Pretrained(found.model, params, found.head, found.tokenizer, found.reuse_len, found.extra)
-    if loaded.head is None and loaded.model.positions == "relative" and loaded.objective == "mlm":
+    objective = guessed_objective(found.model, params)
+    loaded = Pretrained(found.model, params, objective, found.head, found.tokenizer, found.reuse_len, found.extra)
+    has_query_stream = "mask_embedding" in params.get("backbone", {})
+    if loaded.head is None and loaded.model.positions == "relative" and not has_query_stream:
         notes.append("no mask embedding: there is no query stream, as of a network that has learned masked pieces")
     return replace(loaded, notes=tuple(notes))
 
@@ -127,7 +129,7 @@ def check_params(pretrained: Pretrained, where: str) -> None:
     needed, flat = abstract_params(pretrained.model, pretrained.head), flatten(pretrained.params)
     optional = optional_params(pretrained.model, pretrained.head)
     shapes = optional | needed
-    if pretrained.objective == "rtd":  # pieces are predicted by the generator, whose sizes its run alone knows
+    if pretrained.judges_tokens:  # pieces are predicted by the generator, whose sizes its run alone knows
         optional = {path: s for path, s in shapes.items() if not path.startswith(("backbone/", "detector/"))}
         flat = {path: array for path, array in flat.items() if not path.startswith(f"{GENERATOR}/")}
     wrong = Mismatch(

@@ -4,8 +4,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Literal
 
-from xlnet_jax.costs.flops import step_operations
 from xlnet_jax.errors import InputError
+from xlnet_jax.objectives.flops import step_flops
 from xlnet_jax.objectives.rules import validate
 from xlnet_jax.settings.config import Config
 
@@ -17,7 +17,7 @@ def step_tokens(config: Config) -> int:
     return config.data.batch_size * config.data.seq_len
 
 
-COST: dict[Equal, Callable[[Config], int]] = {"tokens": step_tokens, "operations": step_operations}
+COST: dict[Equal, Callable[[Config], int]] = {"tokens": step_tokens, "operations": step_flops}
 
 
 def within_budget(name: str, config: Config, budget: float, equal: Equal) -> Config:

@@ -3,16 +3,21 @@
 Each is a function of the settings that all share, those of XLNet: it says in what it differs from them.
 """
 
+import functools
 from collections.abc import Callable
 from dataclasses import replace
 
+from xlnet_jax.objectives.clm import CLM
+from xlnet_jax.objectives.mlm import MLM
 from xlnet_jax.objectives.presets import with_objective
+from xlnet_jax.objectives.registry import OBJECTIVES
+from xlnet_jax.objectives.rtd import RTD
 from xlnet_jax.settings.config import Config
 
 
 def bert(common: Config) -> Config:
     """Row 1: masked pieces of segment pairs, next sentence prediction, learned positions, no memory."""
-    config = mlm(common)
+    config = MLM.start(common)
     return replace(
         config,
         model=replace(config.model, positions="learned"),
@@ -20,24 +25,14 @@ def bert(common: Config) -> Config:
     )
 
 
-def mlm(common: Config) -> Config:
-    """BERT's objective alone, on XLNet's network without memory."""
-    return with_objective(common, "mlm")
-
-
 def dae_transformer_xl(common: Config) -> Config:
     """Row 2, DAE + Transformer-XL: BERT's objective with memory, relative positions and texts read both ways."""
-    config = mlm(common)
+    config = MLM.start(common)
     return replace(
         config,
         model=replace(config.model, mem_len=common.model.mem_len),
         data=replace(config.data, reuse_len=common.data.reuse_len, bidirectional=common.data.bidirectional),
     )
-
-
-def plm(common: Config) -> Config:
-    """Row 4: XLNet, one token in K = 6 predicted."""
-    return common
 
 
 def plm_k7(common: Config) -> Config:
@@ -67,26 +62,24 @@ def plm_next(common: Config) -> Config:
     return replace(common, data=replace(common.data, pair_loss="next"))
 
 
-def clm(common: Config) -> Config:
-    """Transformer-XL: from left to right, memory, relative positions."""
-    return with_objective(common, "clm")
-
-
 def vanilla(common: Config) -> Config:
     """From left to right without memory, sinusoidal positions (Al-Rfou et al. 2019)."""
-    config = clm(common)
+    config = CLM.start(common)
     return replace(config, model=replace(config.model, mem_len=0, positions="sinusoidal"))
 
 
 def electra(common: Config) -> Config:
     """Which pieces a small generator has replaced, judged by BERT's encoder (Clark et al. 2020)."""
-    return with_objective(common, "rtd")
+    return RTD.start(common)
 
 
 CONTENDERS: dict[str, Callable[[Config], Config]] = {
-    contender.__name__.replace("_", "-"): contender
-    for contender in (
-        bert, mlm, dae_transformer_xl, plm, plm_k7, plm_no_memory, plm_no_spans, plm_no_bidirectional, plm_next, clm,
-        vanilla, electra,
-    )
+    **{record.name: functools.partial(with_objective, objective=record.name) for record in OBJECTIVES},
+    **{
+        contender.__name__.replace("_", "-"): contender
+        for contender in (
+            bert, dae_transformer_xl, plm_k7, plm_no_memory, plm_no_spans, plm_no_bidirectional, plm_next, vanilla,
+            electra,
+        )
+    },
 }  # fmt: skip

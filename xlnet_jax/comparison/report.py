@@ -14,8 +14,9 @@ from data_pipelines.corpus import Corpus, SplitName
 from data_pipelines.tokenizer import Tokenizer
 from xlnet_jax.checkpoints.native import RESULTS
 from xlnet_jax.comparison.budget import Equal, step_tokens
-from xlnet_jax.costs.flops import step_operations
 from xlnet_jax.objectives.build import objective_of
+from xlnet_jax.objectives.flops import step_flops
+from xlnet_jax.objectives.registry import objective_named
 from xlnet_jax.settings.config import Config
 from xlnet_jax.storage.files import write_durably
 
@@ -84,7 +85,7 @@ class Comparison:
             "parameters": sum(math.prod(a.shape) for a in jax.tree.leaves(shapes)),
             "updates": config.steps,
             "tokens": config.steps * step_tokens(config),
-            "operations": config.steps * step_operations(config),
+            "operations": config.steps * step_flops(config),
             "passes": config.steps / per_pass,
         }
 
@@ -92,7 +93,13 @@ class Comparison:
 def source_of(config: Config, corpus: Corpus, tokenizer: Tokenizer, split: SplitName) -> BatchSource:
     """The batches that a contender reads. InputError where the corpus does not hold its windows."""
     return BatchSource(
-        corpus, split, tokenizer.is_word_start, config.data, config.model.mem_len, config.seed, config.objective
+        corpus,
+        split,
+        tokenizer.is_word_start,
+        config.data,
+        config.model.mem_len,
+        config.seed,
+        objective_named(config.objective).filling,
     )
 
 

@@ -124,7 +124,7 @@ def _contradictions(request: CompareConfig) -> Iterable[str]:
     for seed in request.seeds:
         if not 0 <= seed < 2**31:
             yield f"--seeds {seed} must be in [0, 2^31)"
-    if request.objective != "plm":
+    if request.objective != Config().objective:
         yield (
             f"--objective {request.objective}: compare starts from the settings of XLNet, as --preset demo, small, "
             "base or large have them, and --objectives names who is compared"

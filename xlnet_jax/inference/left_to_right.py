@@ -24,6 +24,7 @@ from xlnet_jax.models.heads import build_model
 from xlnet_jax.models.inputs import Inputs, compact_inputs
 from xlnet_jax.models.masks import memory_in_use_BM
 from xlnet_jax.objectives.language_model import cross_entropy_BP
+from xlnet_jax.objectives.registry import objective_named
 from xlnet_jax.settings.config import ModelConfig
 
 BATCH_TOKENS = 4096
@@ -33,12 +34,10 @@ def demand_causal(pretrained: Pretrained) -> None:
     """Raise InputError where the weights do not predict the next piece."""
     if pretrained.head is not None:
         raise InputError(f"the checkpoint has a head for {pretrained.head.task}, and no vocabulary scores")
-    if pretrained.objective != "clm":
-        learned = {"plm": "pieces in permuted orders", "mlm": "masked pieces", "rtd": "which pieces are replaced"}[
-            pretrained.objective
-        ]
+    objective = objective_named(pretrained.objective)
+    if objective.order != "left to right":
         raise InputError(
-            f"the checkpoint has learned to predict {learned} ({pretrained.objective}), which see more than what is "
+            f"the checkpoint has learned to predict {objective.learns} ({objective.name}), which see more than what is "
             "before them: give one that was trained with --objective clm"
         )
 

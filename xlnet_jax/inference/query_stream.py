@@ -19,6 +19,7 @@ from xlnet_jax.inference.lengths import batches_by_length, padded, padded_length
 from xlnet_jax.models.inputs import compact_inputs
 from xlnet_jax.models.xlnet import XLNetLM
 from xlnet_jax.objectives.language_model import cross_entropy_BP
+from xlnet_jax.objectives.registry import objective_named
 from xlnet_jax.settings.config import ModelConfig
 
 CONTEXT = -1  # rank of what is given: below every hidden piece
@@ -48,11 +49,11 @@ def scoring_tokenizer(pretrained: Pretrained) -> Tokenizer:
     tokenizer = vocabulary_tokenizer(pretrained)
     if pretrained.model.attn_type == "uni":
         raise InputError("the checkpoint reads in one direction (attn-type uni), and cannot be asked in other orders")
-    if pretrained.objective in ("mlm", "rtd"):
-        learned = {"mlm": "masked pieces (mlm), each", "rtd": "which pieces are replaced (rtd), each"}
+    objective = objective_named(pretrained.objective)
+    if objective.order != "any":
         raise InputError(
-            f"the checkpoint has learned {learned[pretrained.objective]} by itself, and cannot be asked in an order: "
-            "it has no query stream"
+            f"the checkpoint has learned {objective.learns} ({objective.name}), each by itself, and cannot be "
+            "asked in an order: it has no query stream"
         )
     return tokenizer
 

@@ -9,7 +9,8 @@ import numpy as np
 from data_pipelines.tokenizer import Tokenizer
 from xlnet_jax.errors import InputError
 from xlnet_jax.interop.weights import Weight
-from xlnet_jax.settings.config import HeadConfig, ModelConfig, Objective
+from xlnet_jax.objectives.registry import objective_named
+from xlnet_jax.settings.config import HeadConfig, ModelConfig
 
 
 @dataclass(frozen=True)
@@ -18,6 +19,7 @@ class Contents:
 
     model: ModelConfig
     params: dict[str, Any]
+    objective: str  # that the weights were pretrained by, by its name
     head: HeadConfig | None = None  # None = language modelling
     tokenizer: Tokenizer | None = None
     reuse_len: int | None = None  # positions that became memory in pretraining, where that is known
@@ -25,13 +27,19 @@ class Contents:
     notes: tuple[str, ...] = field(default=(), compare=False)  # what was left behind or assumed on the way here
 
     @property
-    def objective(self) -> Objective:
-        """What the weights have learned to predict, as they show."""
-        if self.model.is_causal:
-            return "clm"
-        if "detector" in self.params:
-            return "rtd"
-        return "plm" if "mask_embedding" in self.params.get("backbone", {}) else "mlm"
+    def judges_tokens(self) -> bool:
+        """Whether the network judges tokens by a detector (models/detector.py), and scores no pieces."""
+        return self.head is None and objective_named(self.objective).judges_tokens
+
+
+def guessed_objective(model: ModelConfig, params: Mapping[str, Any]) -> str:
+    """Return the objective that weights were trained by, as they show: for checkpoints that do not name it, which are
+    those of other projects and of earlier versions of this one."""
+    if model.is_causal:
+        return "clm"
+    if "detector" in params:
+        return "rtd"
+    return "plm" if "mask_embedding" in params.get("backbone", {}) else "mlm"
 
 
 @dataclass(frozen=True)

@@ -64,7 +64,7 @@ def _dialect(config: ModelConfig, detects: bool) -> str:
 
 def weights(pretrained: Contents) -> list[Weight]:
     """The table of a network: one entry a tensor."""
-    detects = pretrained.objective == "rtd"
+    detects = pretrained.judges_tokens
     names = DIALECTS[_dialect(pretrained.model, detects)]
     return _table(pretrained.model, pretrained.head, names, detects)
 
@@ -257,7 +257,7 @@ _ARCHITECTURES = {
 
 def to_config(pretrained: Contents) -> dict[str, Any]:
     """The config.json of a network. InputError on what Hugging Face cannot hold."""
-    config, head, detects = pretrained.model, pretrained.head, pretrained.objective == "rtd"
+    config, head, detects = pretrained.model, pretrained.head, pretrained.judges_tokens
     model_type = _dialect(config, detects)
     demand_head_width(config)
     if not config.num_segments:

@@ -2,13 +2,14 @@
 
 import functools
 from collections.abc import Sequence
-from typing import TypeVar, get_args
+from typing import TypeVar
 
 from xlnet_jax.errors import InputError
 from xlnet_jax.objectives.presets import PRESETS, with_objective
+from xlnet_jax.objectives.registry import OBJECTIVES
 from xlnet_jax.objectives.rules import unread, validate
 from xlnet_jax.settings import cli
-from xlnet_jax.settings.config import Config, Objective
+from xlnet_jax.settings.config import Config
 
 C = TypeVar("C", bound=Config)
 
@@ -33,9 +34,10 @@ def parse_config_as(kind: type[C], argv: Sequence[str], prog: str, description: 
     Raises InputError on what cannot be read; prints and exits on --help.
     """
     preset = cli.named_default(argv, "--preset", PRESETS, "demo")
-    objectives = {name: functools.partial(with_objective, preset, name) for name in get_args(Objective)}
+    objectives = {record.name: functools.partial(with_objective, preset, record.name) for record in OBJECTIVES}
     start = cli.named_default(argv, "--objective", objectives, preset.objective)
-    config = cli.parse(kind, argv, prog, description, kind(**vars(start)))
+    listed = "\n".join(f"  {record.name:7} {record.summary}" for record in OBJECTIVES)
+    config = cli.parse(kind, argv, prog, f"{description}\n\nobjectives:\n{listed}", kind(**vars(start)))
     if config.init:
         cli.refuse_fixed(argv)
     validate(config)

@@ -10,11 +10,13 @@ from typing import Any, cast
 import jax
 import jax.numpy as jnp
 
+from data_pipelines.objectives.fields import ROWS, shape_of
 from xlnet_jax.models.heads import build_model
 from xlnet_jax.models.inputs import Inputs, compact_inputs, dense_inputs
 from xlnet_jax.models.masks import memory_in_use_BM
 from xlnet_jax.models.pairs import PairHead
 from xlnet_jax.objectives.base import DeviceBatch, Scored, apply
+from xlnet_jax.objectives.registry import objective_named
 from xlnet_jax.settings.config import Config
 
 
@@ -33,15 +35,9 @@ class LanguageModel:
 
     def init(self, key: jax.Array) -> Any:
         """One row is enough: parameters do not depend on the batch."""
-        c, m = self.config.data, self.config.model
-        row = {
-            "input_ids": jnp.zeros((1, c.seq_len), jnp.int32),
-            "segment_ids": jnp.zeros((1, c.seq_len), jnp.int32),
-            "perm_rank": jnp.zeros((1, c.seq_len), jnp.int32),
-            "target_positions": jnp.zeros((1, c.num_slots), jnp.int32),
-            "is_reversed": jnp.zeros(1, bool),
-            "mem_filled": jnp.zeros(1, jnp.int32),
-        }
+        c, m, filling = self.config.data, self.config.model, objective_named(self.config.objective).filling
+        fields = {**filling.fields, **ROWS}
+        row = {name: jnp.zeros(shape_of(field, 1, c), field.dtype) for name, field in fields.items()}
         mems = jnp.zeros((m.num_layers, 1, m.mem_len, m.d_model), m.dtype)
         inputs, at_BP = inputs_of(row, self.config)
         model = cast(Any, build_model(m, None))
@@ -95,7 +91,7 @@ def inputs_of(batch: DeviceBatch, config: Config) -> tuple[Inputs, jax.Array | N
             attend_empty_memory=attend_empty_memory,
         )
         return inputs, None
-    by_query_stream = config.objective == "plm"
+    by_query_stream = objective_named(config.objective).filling.stream == "query"
     inputs = compact_inputs(
         batch["input_ids"],
         segment_ids_BL,

@@ -12,8 +12,6 @@ from typing import Literal
 from xlnet_jax.settings.bounds import ANY_TEXT, above, at_least, between
 from xlnet_jax.settings.fields import Bound, marked, operational, setting
 
-Objective = Literal["plm", "mlm", "clm", "rtd"]
-
 
 def _is_host_and_port(address: str) -> bool:
     host, _, port = address.rpartition(":")
@@ -355,9 +353,8 @@ class Config(RunConfig):
     preset: str = operational("demo")
     """starting point of all other settings: demo, small, base, large, large_v1, bert-base, roberta-base, albert-base,
     electra-small, transformer-xl-wt103, transformer-xl-wt103-large or vanilla"""
-    objective: Objective = "plm"
-    """training objective: plm = permutations (XLNet), mlm = masked pieces (BERT), clm = the next piece
-    (Transformer-XL), rtd = pieces replaced by a generator (ELECTRA); also changes where other settings start from"""
+    objective: str = "plm"
+    """training objective, by its name (--help lists them); also changes where other settings start from"""
     corpus: tuple[str, ...] = operational((), "text")
     """training text: files, globs, folders, tfds:NAME, or one folder made by data_pipelines.prepare; none = the novels
     that come with the package"""

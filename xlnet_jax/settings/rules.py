@@ -12,7 +12,6 @@ from xlnet_jax.settings.config import (
     DistributedConfig,
     HeadConfig,
     ModelConfig,
-    Objective,
     OptimizerConfig,
     RunConfig,
 )
@@ -88,20 +87,15 @@ def _model(model: ModelConfig) -> Iterator[str]:
         yield f"model.{name} is ALBERT's, with model.positions learned; these are {model.positions}"
 
 
-def data_contradictions(data: DataConfig, objective: Objective) -> Iterator[str]:
+def data_contradictions(data: DataConfig) -> Iterator[str]:
     """Yield what is wrong with the windows of pretraining."""
-    new, least = data.seq_len - data.reuse_len, _least_new(data)
+    new, least = data.seq_len - data.reuse_len, least_new(data)
     if new < least:
         specials = WINDOW_SPECIALS[data.window]
         text = {"pairs": f"A, B and {specials}", "sentences": f"text and {specials}", "text": "no"}[data.window]
         yield (
             f"data.seq-len {data.seq_len} is too short for data.reuse-len {data.reuse_len}: a window holds the reused "
             f"part, {text} special tokens, so seq-len must be at least reuse-len + {least}"
-        )
-    elif objective == "plm" and (data.reuse_len % data.perm_size or new % data.perm_size):
-        yield (
-            f"data.perm-size {data.perm_size} must divide both parts of the window: data.reuse-len {data.reuse_len} "
-            f"and data.seq-len - data.reuse-len = {new}"
         )
     if data.num_predict is not None:
         yield from _num_predict(data.num_predict, data)
@@ -116,14 +110,14 @@ def data_contradictions(data: DataConfig, objective: Objective) -> Iterator[str]
         yield f"data.weights {', '.join(f'{w:g}' for w in data.weights)} sum to {sum(data.weights):g}, not 1"
 
 
-def _least_new(data: DataConfig) -> int:
+def least_new(data: DataConfig) -> int:
     """Return the smallest number of positions after the reused part."""
     return {"pairs": 2, "sentences": 1, "text": 0}[data.window] + WINDOW_SPECIALS[data.window]
 
 
 def _num_predict(num_predict: int, data: DataConfig) -> Iterator[str]:
     new = data.seq_len - data.reuse_len
-    if new < _least_new(data):
+    if new < least_new(data):
         return
     half, limit = -(-num_predict // 2), min(data.reuse_len, new)
     if data.reuse_len == 0:

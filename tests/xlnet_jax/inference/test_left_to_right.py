@@ -16,7 +16,7 @@ TEXT = np.random.default_rng(0).integers(9, 39, LENGTH).astype(np.int32)
 
 @pytest.fixture(scope="module")
 def model():
-    return Pretrained(CAUSAL, strong_params(CAUSAL))
+    return Pretrained(CAUSAL, strong_params(CAUSAL), "clm")
 
 
 @pytest.fixture(scope="module")

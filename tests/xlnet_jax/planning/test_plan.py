@@ -52,7 +52,7 @@ def test_planned_bytes_are_those_that_a_device_holds():
     config = dataclasses.replace(CONFIG, mesh=MeshConfig(fsdp=4))
     abstract = compiler.abstract_step(config, jax.devices())
     state = init_state(
-        config.seed, LanguageModel(config), make_optimizer(config.optimizer, config.steps), abstract.plan
+        config.seed, LanguageModel(config), make_optimizer(config.optimizer, config.steps), abstract.program.plan
     )
     held = {
         kind: sum(a.addressable_shards[0].data.nbytes for a in jax.tree.leaves(tree))

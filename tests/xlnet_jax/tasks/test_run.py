@@ -11,7 +11,7 @@ import pytest
 
 import xlnet_jax
 from data_pipelines.tokenizer import Tokenizer
-from tests.xlnet_jax.training.test_hosts import Two
+from tests.xlnet_jax.training.run.test_hosts import Two
 from xlnet_jax import finetune
 from xlnet_jax.errors import RESTART, InputError
 from xlnet_jax.interop.weights import flatten

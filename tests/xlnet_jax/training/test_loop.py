@@ -1,7 +1,6 @@
 """The order of a step, what time is lost to, and what becomes of updates that are skipped: over stand-in devices."""
 
 import dataclasses
-import functools
 import math
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,12 +11,12 @@ from tests.xlnet_jax.training.tiny import CONFIG
 from xlnet_jax.errors import InputError
 from xlnet_jax.training import loop
 from xlnet_jax.training.loop import Loop
-from xlnet_jax.training.pretrain import _point_to
+from xlnet_jax.training.pretrain import Pretraining
 from xlnet_jax.training.run.interrupt import Interrupt
 from xlnet_jax.training.watch import goodput
 from xlnet_jax.training.watch.goodput import WallTime
 from xlnet_jax.training.watch.profile import Tracer
-from xlnet_jax.training.watch.speed import speed
+from xlnet_jax.training.watch.watch import Watch
 
 UPDATE = 10.0  # seconds that the devices take
 
@@ -133,18 +132,26 @@ def run(clock, monkeypatch):
         times, written, said = WallTime([], 0, 0.0), [], []
         what = SimpleNamespace(events=devices.events, written=written, said=said, lost=times.lost)
         run.last = what
-        Loop(
-            config, {"unigram": 5.0}, functools.partial(speed, config),
-            functools.partial(_point_to, config, SimpleNamespace(folder="runs/x"), 4),
-            devices.update, lambda batch: batch,
-            SimpleNamespace(
-                run=lambda *_: {"loss": lasts(7.0, "evaluate")}, describe=str, every_steps=evaluate,
-                is_worth_saving=False, is_enough=False,
-            ), checkpoints,
+        evaluation = SimpleNamespace(
+            run=lambda *_: {"loss": lasts(7.0, "evaluate")}, describe=str, every_steps=evaluate,
+            is_worth_saving=False, is_enough=False,
+        )  # fmt: skip
+        training = Pretraining(
+            config,
+            SimpleNamespace(folder="runs/x"),
+            SimpleNamespace(train_step=devices.update, put=lambda batch: batch, rows=range(8)),
+            SimpleNamespace(iterate=lambda start, stop, rows: batches(), steps_per_block=4),
+            evaluation,
+            weights=None,
+            reference={"unigram": 5.0},
+        )
+        watch = Watch(
             SimpleNamespace(write=written.append, flush=lambda: None),
             SimpleNamespace(say=said.append, show=lambda *_: None, advance=lambda _: None),
-            Interrupt(), times, Tracer(range(0), 0, Path(), Path(), said.append),
-        ).run(None, 0, batches(), False)  # fmt: skip
+            times,
+            Tracer(range(0), 0, Path(), Path(), said.append),
+        )
+        Loop(training, checkpoints, Interrupt(), watch).train(None, 0, evaluated=False)
         return what
 
     return run
@@ -163,8 +170,8 @@ def test_the_host_reads_an_update_when_the_next_is_under_way(run):
 def test_a_skipped_update_is_said_once_and_counted(run):
     done = run(bad=(3, 6))
     assert [line for line in done.said if "skipped" in line] == [
-        "update 3 was skipped: loss nan, gradient norm inf (batch 2); 1 in a row, 1 in all",
-        "update 6 was skipped: loss nan, gradient norm inf (batch 5); 1 in a row, 2 in all",
+        "step 3 was skipped: loss nan, gradient norm inf (batch 2); 1 in a row, 1 in all",
+        "step 6 was skipped: loss nan, gradient norm inf (batch 5); 1 in a row, 2 in all",
     ]
     rows = {r["step"]: r for r in done.written if r["split"] == "train"}
     assert [rows[step]["skipped"] for step in (2, 4, 6, 8)] == [0, 1, 2, 2]
@@ -174,7 +181,7 @@ def test_too_many_in_a_row_end_the_run_with_the_batch_and_the_last_good_checkpoi
     with pytest.raises(InputError) as mistake:
         run(bad=range(5, 99))
     message = str(mistake.value)
-    assert "the last 3 updates were skipped, up to update 7 with a loss of nan and a gradient norm of inf" in message
+    assert "the last 3 steps were skipped, up to step 7 with a loss of nan and a gradient norm of inf" in message
     assert "batch (seed 3, step 6, window 2 of visit 1): python -m data_pipelines.inspect runs/x --step 6." in message
     assert message.endswith("The last good one is runs/x/checkpoints/4")
     assert "save 8" not in run.last.events

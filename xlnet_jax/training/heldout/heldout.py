@@ -13,11 +13,12 @@ from data_pipelines.corpus import Corpus
 from data_pipelines.tokenizer import Tokenizer
 from xlnet_jax.dims import Batch
 from xlnet_jax.objectives.base import DeviceBatch
+from xlnet_jax.objectives.registry import objective_named
 from xlnet_jax.settings.config import Config
-from xlnet_jax.training.loop import Numbers
 from xlnet_jax.training.run.interrupt import Interrupt, Wish
 from xlnet_jax.training.state import TrainState
 from xlnet_jax.training.step import EvalStep
+from xlnet_jax.training.training_run import Numbers
 
 VALIDATION_SEED = 2**31 - 1  # the held-out targets are the same in every run
 
@@ -77,11 +78,11 @@ def held_out_batches(
 ) -> list[Batch]:
     """The batches of an evaluation, `rows` of each (None = all). Of clm, whose loss is a likelihood of the text, every
     block is read once; else whole batches of blocks are, or, where there are fewer, some of them twice."""
-    data, mem_len = config.data, config.model.mem_len
+    data, mem_len, objective = config.data, config.model.mem_len, objective_named(config.objective)
     source = BatchSource(
-        corpus, "validation", tokenizer.is_word_start, data, mem_len, VALIDATION_SEED, config.objective
+        corpus, "validation", tokenizer.is_word_start, data, mem_len, VALIDATION_SEED, objective.filling
     )
-    once = config.objective == "clm"
+    once = objective.loss == "likelihood"
     visits = -(-corpus.num_blocks("validation") // data.batch_size)
     steps = visits * source.steps_per_block if once else source.steps_per_epoch
     batches = list(source.iterate(0, min(steps, -(-config.eval.max_windows // data.batch_size)), rows))

@@ -10,7 +10,7 @@ import numpy as np
 
 from data_pipelines.tokenizer import CLS, EOD, EOP, SEP, UNK, Tokenizer
 from xlnet_jax.dims import Batch
-from xlnet_jax.settings.config import Objective
+from xlnet_jax.objectives.registry import objective_named
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Measured:
     Of clm an end of a document counts as a word and a character, as Transformer-XL's code counts `<eos>`.
     """
 
-    objective: Objective
+    objective: str
     loss: float  # nats per target: a piece that was predicted
     targets: int
     unigram: float  # nats per target, of a model that knows how frequent pieces are
@@ -65,32 +65,38 @@ class Measured:
         text, no likelihood of the text follows."""
         plain = asdict(self)
         found = {**plain.pop("content"), **plain.pop("besides"), **plain}
-        if self.objective in ("mlm", "rtd"):
+        if objective_named(self.objective).loss == "pseudo":
             return found | {"pseudo_perplexity": self.perplexity}
         found |= {"perplexity": self.perplexity, "bits_per_piece": self.bits_per_piece}
         found |= {f"bits_per_{unit[:-1]}": self.bits_per(unit) for unit in ("characters", "bytes", "words")}
-        return found | {"word_perplexity": self.word_perplexity} if self.objective == "clm" else found
+        return found | {"word_perplexity": self.word_perplexity} if self.is_likelihood else found
+
+    @property
+    def is_likelihood(self) -> bool:
+        """Whether the loss is the likelihood of a text."""
+        return objective_named(self.objective).loss == "likelihood"
 
     @property
     def _pieces(self) -> int:
-        return self.targets if self.objective == "clm" else self.content.pieces
+        return self.targets if self.is_likelihood else self.content.pieces
 
     def _count(self, unit: str) -> int:
-        ends = self.content.documents if self.objective == "clm" else 0
+        ends = self.content.documents if self.is_likelihood else 0
         return getattr(self.content, unit) + ends
 
 
-def content_of(batches: Iterable[Batch], tokenizer: Tokenizer, objective: Objective) -> Content:
+def content_of(batches: Iterable[Batch], tokenizer: Tokenizer, objective: str) -> Content:
     """Of what these batches predict (clm), or of the text in their windows, without <sep> and <cls>."""
+    is_likelihood = objective_named(objective).loss == "likelihood"
     counts_V = np.zeros(tokenizer.vocab_size, np.int64)
     for batch in batches:
-        ids = batch["target_ids"][batch["target_weights"] > 0] if objective == "clm" else _text_ids(batch)
+        ids = batch["target_ids"][batch["target_weights"] > 0] if is_likelihood else _text_ids(batch)
         counts_V += np.bincount(ids.ravel(), minlength=tokenizer.vocab_size)
     documents = int(counts_V[[EOD, EOP]].sum())
     counts_V[[SEP, CLS]] = 0
     tables = tokenizer.tables
     return Content(
-        int(counts_V.sum()) - (documents if objective == "clm" else 0),
+        int(counts_V.sum()) - (documents if is_likelihood else 0),
         int(counts_V @ tables.characters),
         int(counts_V @ tables.bytes),
         int(counts_V @ tables.has_space),

@@ -79,7 +79,7 @@ def test_a_checkpoint_is_set_aside_object_by_object(bucket):
 def test_a_path_in_a_bucket_never_becomes_one_on_a_disk():
     assert str(files.absolute(FOLDER)) == FOLDER
     with pytest.raises(
-        InputError, match=r"--init gs://bucket/run: weights are read from a disk; copy them there first"
+        InputError, match=r"`init` gs://bucket/run: weights are read from a disk; copy them there first"
     ):
         begin_from(FOLDER, Config(), None, Config().model)
 

@@ -19,7 +19,7 @@ from xlnet_jax.training import sharding
 from xlnet_jax.training.optimizer import make_optimizer
 from xlnet_jax.training.run import checkpoint
 from xlnet_jax.training.run.checkpoint import Checkpoints
-from xlnet_jax.training.state import empty_mems_ZBMD, init_state, plan_state
+from xlnet_jax.training.state import init_state, plan_state
 from xlnet_jax.training.step import make_train_step
 
 STEPS_PER_BLOCK = 4
@@ -55,7 +55,7 @@ class Run:
 
     def restore(self, checkpoints, said=None, plan=None):
         said, plan = [] if said is None else said, plan or self.plan
-        return checkpoints.restore(plan.abstract, lambda: empty_mems_ZBMD(self.plan), said.append)
+        return checkpoints.restore(plan, said.append)
 
 
 @pytest.fixture(scope="module")

@@ -110,7 +110,7 @@ def test_two_processes_of_one_number_are_refused(no_devices, port):
     refused = [line for line in meet(port, 0, 1, 1, seconds=4) if "is one too many" in line]
     assert len(refused) == 1
     assert refused[0].startswith(f"process 1 on {HERE} is one too many at localhost:{port}")
-    assert "give each its own --distributed.process-id" in refused[0]
+    assert "give each its own `distributed.process_id`" in refused[0]
 
 
 def test_a_port_that_is_taken_is_refused(no_devices):

@@ -116,5 +116,5 @@ def test_several_slices_count_their_hosts_one_after_the_other(environment, monke
 
 def test_workers_of_whom_none_is_this_one_are_refused(environment):
     environment(**GKE)
-    with pytest.raises(InputError, match=r"--tpu: 2 workers are named here, and nothing says which of them this is"):
+    with pytest.raises(InputError, match=r"`tpu`: 2 workers are named here, and nothing says which of them this is"):
         runtime.place_of(Config(tpu=True))

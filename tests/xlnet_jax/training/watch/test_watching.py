@@ -96,7 +96,7 @@ def test_a_run_that_has_left_the_updates_behind_says_that_it_traces_nothing(tmp_
     with Tracer(range(2, 4), 4, tmp_path, tmp_path, said.append) as tracer:
         for done in range(4, 8):
             tracer.at(done, None)
-    assert said == ["profile: the updates up to 4 lie behind step 4, so nothing is traced"]
+    assert said == ["profile: the run is at step 4, past the last step to trace (4): nothing is traced"]
     assert not list(tmp_path.iterdir())
 
 
@@ -165,7 +165,7 @@ def test_a_bad_batch_is_skipped_and_the_run_goes_on(watched):
 
 
 def test_the_batches_that_ended_a_run_can_be_looked_at_by_the_command_it_names(watched, tmp_path, capsys):
-    assert "the last 3 updates were skipped, up to update 12 with a loss of nan" in watched.stopped
+    assert "the last 3 steps were skipped, up to step 12 with a loss of nan" in watched.stopped
     assert f"The last good one is {watched.workdir / 'checkpoints' / '8'}" in watched.stopped
     command = watched.stopped.partition("python -m data_pipelines.inspect ")[2].partition(". ")[0]
     assert inspect.main([*shlex.split(command), "--out", str(tmp_path / "window.png")]) == 0
@@ -175,7 +175,7 @@ def test_the_batches_that_ended_a_run_can_be_looked_at_by_the_command_it_names(w
 def test_utilisation_is_the_share_of_the_peak_that_the_model_needs(monkeypatch):
     config = Config()
     monkeypatch.setattr(speed, "peak_operations", lambda kind: 1e15)
-    monkeypatch.setattr(speed, "step_operations", lambda config: 4e15)
+    monkeypatch.setattr(speed, "step_flops", lambda config: 4e15)
     numbers = speed.speed(config, 2.0)
     assert numbers["mfu"] == pytest.approx(4 / (2 * jax.device_count()))
     assert numbers["tokens_per_second"] == 8192 * 512 / 2
