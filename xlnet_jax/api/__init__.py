@@ -41,6 +41,7 @@ PUBLIC = {
     "grow_text": "xlnet_jax.inference.texts",
     "inspect_window": "xlnet_jax.api.inspection",
     "load": "xlnet_jax.checkpoints.formats",
+    "on_device": "xlnet_jax.checkpoints.pretrained",
     "predict": "xlnet_jax.api.runs",
     "prepare_corpus": "xlnet_jax.api.preparation",
     "pretrain": "xlnet_jax.training.pretrain",
