@@ -1,4 +1,4 @@
-"""The convert command: what it says, and what it refuses."""
+"""The convert command: its output and its errors."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The generate command: what it prints, and what it refuses."""
+"""The generate command: its output and its errors."""
 
 import dataclasses
 import itertools
@@ -52,7 +52,7 @@ def test_every_prompt_has_its_samples_as_text_and_as_json(checkpoint, tmp_path, 
     assert printed(capsys, *args) == "\n---\n".join(r["text"] for r in records) + "\n"
 
 
-def test_one_text_is_printed_as_it_grows_and_is_the_same(checkpoint, capsys):
+def test_one_text_is_printed_as_it_grows_and_is_the_text_of_json(checkpoint, capsys):
     args = [checkpoint, "--prompt", "It is", "--context", 16, "--seed", 3, "--max-new-tokens", 70]
     grown = printed(capsys, *args)
     assert grown == json.loads(printed(capsys, *args, "--json"))["text"] + "\n"

@@ -1,4 +1,4 @@
-"""The command for relative effective context lengths: what it prints, and what it refuses."""
+"""The command for relative effective context lengths: its output and its errors."""
 
 import dataclasses
 import itertools

@@ -25,7 +25,7 @@ THRESHOLD = 0.01
 
 
 class Recl(NamedTuple):
-    """How far back a model gains by reading."""
+    """Relative effective context length of one model."""
 
     length: int
     is_bound: bool  # even the last step gained enough: the length is at least this

@@ -1,4 +1,4 @@
-"""Texts with positions to fill, of tokenizers whose pieces are characters or bytes."""
+"""Texts with positions to fill, with tokenizers whose pieces are characters or bytes."""
 
 import numpy as np
 import pytest

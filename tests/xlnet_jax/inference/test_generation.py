@@ -1,4 +1,4 @@
-"""What is drawn: the pieces that the ordinary network would draw, within the limits that are set."""
+"""Draws are the pieces that the ordinary network would draw, within the limits of the sampling."""
 
 import dataclasses
 import itertools
@@ -43,7 +43,7 @@ def causal(tokenizer):
 
 def attentive(config, tokenizer):
     model = random_model(config, tokenizer=tokenizer)
-    # What is read decides what is drawn, and not what all positions share.
+    # The tokens read must decide the draws, not the terms that all positions share.
     backbone, layers = model.params["backbone"], model.params["backbone"]["layers"]
     for name in "qkvro":
         layers["attention"][name] *= 3
@@ -74,12 +74,12 @@ def drawn(generator, texts, seed=0, first=0):
 
 
 def by_ordinary_network(model, text, allowed):
-    """Greedily, everything computed anew for each piece; and the log-probabilities."""
+    """Draw greedily, computing everything again for each piece; return (ids, log-probabilities)."""
     size = max(len(text.ids_L), text.targets_P.max() + 1)
     ids = np.pad(text.ids_L, (0, size - len(text.ids_L)), constant_values=PAD)
     found, scores = [], []
     for t, target in enumerate(text.targets_P):
-        # All targets, so that those not drawn yet are hidden.
+        # Query all targets: those not drawn yet must be hidden.
         log_probs = log_probs_PV(model, Query(ids, text.targets_P, np.arange(len(text.targets_P))))[t]
         ids[target] = np.where(allowed[text.kinds_P[t]], log_probs, -np.inf).argmax()
         found.append(ids[target])
@@ -119,7 +119,7 @@ def test_a_causal_model_goes_on_as_the_ordinary_network_would(causal):
 
 
 def test_one_program_serves_any_number_of_pieces(model, greedy):
-    """Beyond the context too; the last call is for ten times the pieces of the first."""
+    """Also beyond the context: the last call draws ten times as many pieces as the first."""
     counts = []
     for pieces in (2, 33, 100, 20):
         (row,) = drawn(greedy, [continuation(model.tokenizer, TEXT, "", pieces)])
@@ -128,7 +128,7 @@ def test_one_program_serves_any_number_of_pieces(model, greedy):
     assert len(set(counts[1:])) == 1
 
 
-def test_a_draw_depends_on_its_seed_and_number_and_on_nothing_beside_it(model, sampler):
+def test_a_draw_depends_on_its_seed_and_number_and_on_no_other_text(model, sampler):
     one = continuation(model.tokenizer, TEXT, "", 8)
     other = continuation(model.tokenizer, "acknowledged, that", "", 40)
     together = drawn(sampler, [one, other])
@@ -190,7 +190,7 @@ def test_gaps_keep_the_text_around_them(model, sampler):
     assert "_" not in filled
 
 
-def test_what_stands_before_a_prompt_is_read_and_not_printed(model, greedy):
+def test_a_prefix_is_read_and_not_printed(model, greedy):
     tokenizer = model.tokenizer
     plain, after = (continuation(tokenizer, TEXT, prefix, 3) for prefix in ("", "that a single man"))
     assert after.ids_L.tolist() == [*tokenizer.encode_lines(["that a single man"])[0], EOD, *plain.ids_L]
@@ -200,7 +200,7 @@ def test_what_stands_before_a_prompt_is_read_and_not_printed(model, greedy):
     assert continuation(tokenizer, "", "", 3).ids_L.tolist() == [EOD]
 
 
-def test_what_cannot_be_generated_is_said(model, greedy):
+def test_mistakes_are_named(model, greedy):
     for settings, message in (
         ({"temperature": -1}, "`temperature` -1 must be a number from 0 up"),
         ({"temperature": float("nan")}, "`temperature` nan"),
@@ -223,7 +223,7 @@ def test_what_cannot_be_generated_is_said(model, greedy):
         infilling(model.tokenizer, "The ___ sea", "", [1, 2])
 
 
-def test_what_a_checkpoint_of_another_objective_cannot_generate_is_said(model, causal):
+def test_a_checkpoint_of_another_objective_names_what_it_cannot_generate(model, causal):
     with pytest.raises(InputError, match=r"has gaps, and the checkpoint reads from left to right \(clm\)"):
         drawn(Generator(causal, GREEDY, CONTEXT), [infilling(model.tokenizer, "The ___ sea", "", [1])])
     masked = {"backbone": {n: p for n, p in model.params["backbone"].items() if n != "mask_embedding"}}

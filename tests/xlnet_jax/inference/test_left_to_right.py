@@ -40,7 +40,7 @@ def test_a_row_of_same_length_agrees_with_its_window_too(model, slid):
     np.testing.assert_array_equal(by_window(strict, TEXT, ATTENTION), slid)
 
 
-def test_what_cuts_nothing_gives_what_the_whole_text_at_once_gives(model):
+def test_long_memory_and_long_windows_give_the_numbers_of_the_whole_text(model):
     (whole,) = log_likelihoods(model, [TEXT], 4096)
     np.testing.assert_allclose(with_memory(model, TEXT, 7, LENGTH), whole, rtol=0, atol=1e-4)
     np.testing.assert_allclose(by_window(model, TEXT, LENGTH), whole, rtol=0, atol=1e-4)
@@ -53,7 +53,7 @@ def test_a_window_forgets_what_memory_has_seen_further_back(model, slid):
     assert np.abs(remembered - changed).max() > 1e-3
 
 
-def test_scores_depend_neither_on_the_batch_nor_on_what_is_asked_besides(model, slid):
+def test_scores_depend_neither_on_the_batch_nor_on_other_targets(model, slid):
     few = np.array([50, 3, 12])
     np.testing.assert_allclose(by_window(model, TEXT, ATTENTION, few, batch_tokens=24), slid[few - 1], atol=1e-5)
     texts = [TEXT, TEXT[:9], TEXT[:2]]
@@ -63,7 +63,7 @@ def test_scores_depend_neither_on_the_batch_nor_on_what_is_asked_besides(model, 
         np.testing.assert_allclose(beginning, whole[: length - 1], atol=1e-5)
 
 
-def test_what_does_not_read_from_left_to_right_is_refused(model):
+def test_checkpoints_that_are_not_causal_and_bad_lengths_are_refused(model):
     masked = random_model(dataclasses.replace(SMALL, num_layers=1))
     del masked.params["backbone"]["mask_embedding"]
     absolute = dataclasses.replace(model, model=dataclasses.replace(CAUSAL, positions="sinusoidal"))
