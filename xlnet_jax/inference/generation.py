@@ -91,14 +91,16 @@ class Generator:
 
         stops: pieces that end a text besides <eod>.
         """
-        self.tokenizer = (vocabulary_tokenizer if pretrained.model.is_causal else scoring_tokenizer)(pretrained)
+        self.tokenizer = (vocabulary_tokenizer if pretrained.reads_left_to_right else scoring_tokenizer)(pretrained)
         self.context = default_context(pretrained) if context is None else context
         if self.context < 2:
             raise InputError(f"`context` {self.context} has no room for a prompt: give at least 2 positions")
         self._sampling = sampling
         # A CPU computes in float32, and would convert bfloat16 weights in each pass.
         dtype = "float32" if jax.default_backend() == "cpu" else pretrained.model.dtype
-        self._config = dataclasses.replace(pretrained.model, dtype=dtype)
+        # Rows of a prompt see all of it, or, where pieces are drawn from left to right, the pieces before them.
+        attn_type = "uni" if pretrained.reads_left_to_right else pretrained.model.attn_type
+        self._config = dataclasses.replace(pretrained.model, dtype=dtype, attn_type=attn_type)
         self._params = pretrained.params
         self._decoders: dict[bool, Decoder] = {}
         self._allowed_JV = jnp.asarray(allowed_JV(self.tokenizer))
@@ -150,7 +152,7 @@ class Generator:
         goes_on_P = len(text.ids_L) + np.arange(len(text.targets_P))
         if self._config.is_causal and not np.array_equal(text.targets_P, goes_on_P):
             raise InputError(
-                f"{''.join(text.parts)[:40]!r} has gaps, and the checkpoint reads from left to right (clm): it would "
+                f"{''.join(text.parts)[:40]!r} has gaps, and the checkpoint reads from left to right: it would "
                 "not see the text behind them; give a prompt to continue"
             )
         if len(text.ids_L) > self.context:
@@ -182,7 +184,7 @@ def default_context(pretrained: Pretrained) -> int:
     reused part, or equal to it in a causal model."""
     if not pretrained.reuse_len:
         return DEFAULT_CONTEXT
-    return (1 if pretrained.model.is_causal else 2) * pretrained.reuse_len + pretrained.model.mem_len
+    return (1 if pretrained.reads_left_to_right else 2) * pretrained.reuse_len + pretrained.model.mem_len
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2))

@@ -88,7 +88,7 @@ def score_texts(
     names = names or [f"text {i}" for i in range(len(texts))]
     for name, ids_L in zip(names, encoded, strict=True):
         _check_length(len(ids_L), len(context_ids), max_len, name)
-    if pretrained.model.is_causal:
+    if pretrained.reads_left_to_right:
         told = [np.concatenate([[EOD], context_ids, ids_L]) for ids_L in encoded]
         found = left_to_right.log_likelihoods(pretrained, told, batch_tokens)
         rows_OP = [row_L[None, len(context_ids) :] for row_L in found]
@@ -102,12 +102,12 @@ def score_texts(
 
 
 def _tokenizer(pretrained: Pretrained, orders: Sequence[str]) -> Tokenizer:
-    if not pretrained.model.is_causal:
+    if not pretrained.reads_left_to_right:
         return scoring_tokenizer(pretrained)
     if orders != [LEFT_TO_RIGHT]:
         raise InputError(
-            f"`orders` {' '.join(orders)}: the checkpoint reads from left to right (clm), and no piece sees a later "
-            f"one: {LEFT_TO_RIGHT} is the only order that it can score"
+            f"`orders` {' '.join(orders)}: the checkpoint reads from left to right ({pretrained.objective}), and no "
+            f"piece sees a later one: {LEFT_TO_RIGHT} is the only order that it can score"
         )
     return vocabulary_tokenizer(pretrained)
 

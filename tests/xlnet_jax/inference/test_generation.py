@@ -224,7 +224,7 @@ def test_mistakes_are_named(model, greedy):
 
 
 def test_a_checkpoint_of_another_objective_names_what_it_cannot_generate(model, causal):
-    with pytest.raises(InputError, match=r"has gaps, and the checkpoint reads from left to right \(clm\)"):
+    with pytest.raises(InputError, match=r"has gaps, and the checkpoint reads from left to right"):
         drawn(Generator(causal, GREEDY, CONTEXT), [infilling(model.tokenizer, "The ___ sea", "", [1])])
     masked = {"backbone": {n: p for n, p in model.params["backbone"].items() if n != "mask_embedding"}}
     with pytest.raises(InputError, match=r"has learned masked pieces \(mlm\)"):
