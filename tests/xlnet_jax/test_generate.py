@@ -79,7 +79,7 @@ def test_a_checkpoint_without_a_tokenizer_takes_one(checkpoint, tmp_path, capsys
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        (["{lm}"], "there is no prompt: give --prompt TEXT or --prompt-file FILE"),
+        (["{lm}"], "there is no prompt: give --prompt or --prompt-file; an empty --prompt begins"),
         (["{lm}", "--prompt", "a", "--temperature", "-1"], "--temperature -1.0 must be a number from 0 up"),
         (["{lm}", "--prompt", "a", "--top-p", "0"], "--top-p 0.0 must be in (0, 1]"),
         (["{lm}", "--prompt", "a", "--gap-pieces", "2"], "no gap in 'a': write ___"),

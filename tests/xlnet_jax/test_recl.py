@@ -72,7 +72,7 @@ def test_the_table_has_the_lengths_of_each_checkpoint_of_the_group(folder, capsy
 @pytest.mark.parametrize(
     ("argv", "said"),
     [
-        ([], "there is no checkpoint: name one or several that were trained with --objective clm"),
+        ([], "there is no checkpoint: name one or several that were trained with the objective clm"),
         (["{}/one", "--step", "0"], "--step 0 must be at least 1"),
         (["{}/one", "--step", "16", "--longest", "31"], "--longest 31 must be at least twice --step 16"),
         (["{}/one", "--shares", "2"], "--shares 2: give shares of the tokens in (0, 1]"),

@@ -55,7 +55,7 @@ class ReclSettings:
         from xlnet_jax.inference import effective_context
 
         if not self.checkpoints:
-            raise InputError("there is no checkpoint: name one or several that were trained with --objective clm")
+            raise InputError("there is no checkpoint: name one or several that were trained with the objective clm")
         for name in ("step", "tokens", "batch_tokens"):
             if getattr(self, name) < 1:
                 raise InputError(f"`{name}` {getattr(self, name)} must be at least 1")

@@ -58,9 +58,7 @@ class GenerateSettings:
         if self.prompt_file is not None:
             prompts += [line for line in _read(self.prompt_file, "prompt_file").splitlines() if line.strip()]
         if not prompts:
-            raise InputError(
-                "there is no prompt: give --prompt TEXT or --prompt-file FILE; --prompt '' begins a document"
-            )
+            raise InputError("there is no prompt: give `prompt` or `prompt_file`; an empty `prompt` begins a document")
         return prompts
 
     def document(self) -> str:

@@ -38,7 +38,7 @@ def demand_causal(pretrained: Pretrained) -> None:
     if objective.order != "left to right":
         raise InputError(
             f"the checkpoint has learned to predict {objective.learns} ({objective.name}), which see more than what is "
-            "before them: give one that was trained with --objective clm"
+            "before them: give one that was trained with the objective clm"
         )
 
 

@@ -69,7 +69,7 @@ def test_checkpoints_that_are_not_causal_and_bad_lengths_are_refused(model):
     absolute = dataclasses.replace(model, model=dataclasses.replace(CAUSAL, positions="sinusoidal"))
     for run, said in (
         (lambda: by_window(random_model(), TEXT, 4), r"learned to predict pieces in permuted orders \(plm\)"),
-        (lambda: log_likelihoods(masked, [TEXT], 64), r"learned to predict masked pieces \(mlm\).*--objective clm"),
+        (lambda: log_likelihoods(masked, [TEXT], 64), r"learned to predict masked pieces \(mlm\).*the objective clm"),
         (lambda: with_memory(random_model(head=HEADS["regression"]), TEXT, 4, 4), "has a head for regression"),
         (lambda: with_memory(absolute, TEXT, 4, 4), "`mem_len` 4: the checkpoint has sinusoidal positions"),
         (lambda: with_memory(model, TEXT, 0, 4), "`segment_len` 0 must be at least 1"),
