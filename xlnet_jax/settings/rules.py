@@ -77,12 +77,14 @@ def _profile(config: RunConfig) -> Iterator[str]:
 
 
 def _model(model: ModelConfig) -> Iterator[str]:
-    if model.positions != "learned" and model.num_segments not in (0, 2):
+    if model.network == "bert" and model.positions != "learned":
+        yield f"model.network bert with model.positions {model.positions}: BERT's encoder has learned ones alone"
+    if model.network != "bert" and model.num_segments not in (0, 2):
         yield (
             f"model.num-segments {model.num_segments} with model.positions {model.positions}: a key is of the same "
             "segment as its row or of another, so that there are 2, or none with 0"
         )
-    if model.positions != "learned" and (model.embedding_width or model.share_layers):
+    if model.network != "bert" and (model.embedding_width or model.share_layers):
         name = "embedding-width" if model.embedding_width else "share-layers"
         yield f"model.{name} is ALBERT's, with model.positions learned; these are {model.positions}"
 
@@ -158,7 +160,7 @@ def absolute_positions(model: ModelConfig, seq_len: int | None) -> Iterator[str]
     name = f"model.positions {model.positions}"
     if model.positions == "relative":
         return
-    if model.positions == "learned":
+    if model.network == "bert":
         yield from _bert(model, seq_len)
     if model.mem_len:
         yield (

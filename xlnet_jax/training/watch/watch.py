@@ -1,4 +1,4 @@
-"""What a run shows and records while it trains, opened and closed together."""
+"""Output of a run while it trains, opened and closed together."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
