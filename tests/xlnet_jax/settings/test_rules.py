@@ -194,7 +194,7 @@ def test_only_an_order_is_permuted_in_chunks(objective):
 
 @pytest.mark.parametrize("name", ["corpus", "validation", "tokenizer", "workdir"])
 def test_an_empty_name_is_no_default(name):
-    with pytest.raises(InputError, match=f"{name} is empty: leave it out, or name something"):
+    with pytest.raises(InputError, match=f"`{name}` is empty: leave it out, or name something"):
         validate(dataclasses.replace(demo(), **{name: ""}))
 
 
