@@ -261,10 +261,10 @@ def to_config(pretrained: Contents) -> dict[str, Any]:
     model_type = _dialect(config, detects)
     demand_head_width(config)
     if not config.num_segments:
-        raise InputError(f"Hugging Face's {model_type} cannot hold a network without segments: --to native can")
+        raise InputError(f"Hugging Face's {model_type} cannot hold a network without segments: `to` native can")
     names = DIALECTS[model_type]
     if detects and model_type != "electra":
-        raise InputError("Hugging Face's electra cannot hold model.share-layers: --to native can")
+        raise InputError("Hugging Face's electra cannot hold model.share-layers: `to` native can")
     if names.exact_gelu and not detects and config.activation != "gelu_erf":
         raise InputError(
             f"Hugging Face's {model_type} cannot hold activation {config.activation}: it has gelu_erf alone"

@@ -95,7 +95,7 @@ def demand_head_width(config: ModelConfig) -> None:
     if config.d_model != config.num_heads * config.d_head:
         raise InputError(
             f"Hugging Face cannot hold num_heads {config.num_heads} x d_head {config.d_head} beside d_model "
-            f"{config.d_model}: it has d_head = d_model / num_heads alone; --to native can"
+            f"{config.d_model}: it has d_head = d_model / num_heads alone; `to` native can"
         )
 
 

@@ -178,7 +178,7 @@ def read(theirs: Mapping[str, Any], tensors: dict[str, np.ndarray], folder: Path
     if config.activation == "gelu_erf":
         notes.append(
             "config.json says ff_activation gelu, which is the exact one in transformers; the 2019 weights were "
-            "trained with its tanh form: --activation gelu if these are theirs"
+            "trained with its tanh form: load with activation gelu if these are theirs"
         )
     if theirs.get("bi_data"):
         notes.append("bi_data: transformers reads the second half of a batch backwards; here each row has its own flag")
@@ -218,7 +218,7 @@ def to_config(pretrained: Contents) -> dict[str, Any]:
     refuse_beyond_xlnet(config, "Hugging Face's XLNet")
     demand_head_width(config)
     if head and head.summary == "attn" and head.task in ("classification", "regression", "multiple_choice"):
-        raise InputError("Hugging Face cannot hold a summary of type attn: it has none; --to tf1 or native can")
+        raise InputError("Hugging Face cannot hold a summary of type attn: it has none; `to` tf1 or native can")
     theirs: dict[str, Any] = {
         "bi_data": False,
         "summary_last_dropout": config.dropout,

@@ -148,11 +148,11 @@ def to_config(config: ModelConfig, head: HeadConfig | None) -> dict[str, Any]:
     refuse_beyond_xlnet(config, "the original")
     if config.activation == "gelu_erf":
         raise InputError(
-            "the original cannot hold activation gelu_erf: its gelu is the tanh form; --activation gelu takes these "
+            "the original cannot hold activation gelu_erf: its gelu is the tanh form; `activation` gelu takes these "
             "weights for that"
         )
     if config.layer_norm_eps != 1e-12:
         raise InputError(f"the original cannot hold layer_norm_eps {config.layer_norm_eps}: its own is 1e-12")
     if head and head.task == "token_classification":
-        raise InputError("the original has no head for token_classification; --to hf or native")
+        raise InputError("the original has no head for token_classification; `to` hf or native")
     return {name: getattr(config, ours) for ours, name in SIZES.items()} | {"ff_activation": config.activation}

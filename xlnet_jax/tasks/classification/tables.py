@@ -122,7 +122,7 @@ def _with_columns(records: Iterator[tuple[int, list[str]]], path: str, form: For
             columns = fields if named else [str(i) for i in range(len(fields))]
             if len(set(columns)) < len(columns):
                 raise InputError(
-                    f"{path}: line {number} names two columns alike; if it is no header: --columns.no-header"
+                    f"{path}: line {number} names two columns alike; if it is no header: `columns.no_header`"
                 )
             if named:
                 continue
@@ -165,7 +165,7 @@ _READERS: dict[str, Callable[[str, Form], Iterator[Row]]] = {
 }
 
 
-def field(row: Row, names: Sequence[str], flag: str) -> Any:
+def field(row: Row, names: Sequence[str], setting: str) -> Any:
     """What stands in the first of these columns that there is; None where it holds nothing.
 
     Raises InputError where there is none of them: it names those that are, and the flag that names another.
@@ -175,12 +175,14 @@ def field(row: Row, names: Sequence[str], flag: str) -> Any:
             return row.fields[name]
     there = list(row.fields)
     shown = ", ".join(map(str, there[:SHOWN])) + (f" and {len(there) - SHOWN} more" if len(there) > SHOWN else "")
-    raise InputError(f"{row.where}: there is no column {' or '.join(names)}, only {shown}: name it by --columns.{flag}")
+    raise InputError(
+        f"{row.where}: there is no column {' or '.join(names)}, only {shown}: name it by `columns.{setting}`"
+    )
 
 
-def text_field(row: Row, names: Sequence[str], flag: str) -> str:
+def text_field(row: Row, names: Sequence[str], setting: str) -> str:
     """The same, which must be text. InputError where it is empty, or something else."""
-    value = field(row, names, flag)
+    value = field(row, names, setting)
     column = next(name for name in names if name in row.fields)
     if value is None or (isinstance(value, str) and not value.strip()):
         raise InputError(f"{row.where}: its {column} is empty; fill it, or leave the line out")

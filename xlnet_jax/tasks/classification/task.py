@@ -124,11 +124,11 @@ class TextTask:
     def _texts(self, row: Row) -> tuple[str, str | None]:
         columns, pair_columns = self._published.text, self._published.text_pair
         if self._published.flawed:  # to the original, an empty second text is none
-            return str(field(row, columns, "text") or ""), field(row, pair_columns, "text-pair") or None
+            return str(field(row, columns, "text") or ""), field(row, pair_columns, "text_pair") or None
         text = text_field(row, columns, "text")
         if self._published.escaped:
             text = text.replace(r"\n", "\n").replace(r"\"", '"')
-        return text, text_field(row, pair_columns, "text-pair") if pair_columns else None
+        return text, text_field(row, pair_columns, "text_pair") if pair_columns else None
 
     def _label(self, row: Row) -> Label:
         value, labels = field(row, self._published.label, "label"), self._published.labels
@@ -187,8 +187,8 @@ class TextTask:
         has, wanted = head.labels or (f"{head.num_labels} of them",), self._published.labels
         if wanted and (head.num_labels != len(wanted) or (head.labels and set(has) != set(wanted))):
             raise InputError(
-                f"--task {self._config.task} has the labels {', '.join(wanted)}, and the head of --init "
-                f"{', '.join(has[:SHOWN])}: name the --task that it was finetuned for"
+                f"`task` {self._config.task} has the labels {', '.join(wanted)}, and the head of `init` "
+                f"{', '.join(has[:SHOWN])}: name the `task` that it was finetuned for"
             )
 
     def _row(self, texts: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
@@ -274,7 +274,7 @@ def _number(value: Any, where: str) -> float:
     try:
         number = float(value)
     except (TypeError, ValueError):
-        raise InputError(f"{where}: the label {value!r} is no number; --task classification learns names") from None
+        raise InputError(f"{where}: the label {value!r} is no number; `task` classification learns names") from None
     if not math.isfinite(number):
         raise InputError(f"{where}: the label {value} is no finite number; mend it, or leave the line out")
     return number

@@ -39,7 +39,7 @@ class MultipleChoice:
         self._seq_len, self._max_qa_len = config.data.seq_len, config.choice.max_qa_len
         if config.task in ("race", "dream") and config.columns != ColumnsConfig():
             raise InputError(
-                f"task {config.task} has fields of its own: leave --columns out, or --task multiple_choice"
+                f"task {config.task} has fields of its own: leave `columns` out, or `task` multiple_choice"
             )
         if self._seq_len - SPECIALS < self._max_qa_len:
             raise InputError(

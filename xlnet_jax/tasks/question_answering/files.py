@@ -68,7 +68,7 @@ def _questions_in(path: str, labelled: bool, unanswerable: bool) -> Iterator[Que
         if not question.context.strip():
             raise InputError(f"{where}: its text is empty")
         if question.is_impossible and not unanswerable:
-            raise InputError(f"{where} is unanswerable: --task squad2 learns that, or leave it out")
+            raise InputError(f"{where} is unanswerable: `task` squad2 learns that, or leave it out")
         if question.is_impossible and question.answers:
             raise InputError(f"{where} is unanswerable and has an answer: one of them is wrong")
         if labelled and not question.answers and not question.is_impossible:

@@ -50,7 +50,7 @@ class Draws:
             if len(others) < count:
                 raise InputError(
                     f"training: query {examples[q].id} has {len(others)} documents that are not relevant, and a group "
-                    f"takes {count}; lower --ranking.negatives"
+                    f"takes {count}; lower `ranking.negatives`"
                 )
             documents[row] = [document, *others]
         return Drawn(np.array([q for q, _ in items]), documents, left)
@@ -68,7 +68,7 @@ class Draws:
             for e, places, of_query in zip(examples, judged, uniform, strict=True)
         ]
         if not any(found):
-            raise InputError("no query has a document to be ranked; look at --ranking.candidates and --predict")
+            raise InputError("no query has a document to be ranked; look at `ranking.candidates` and `predict`")
         documents = np.concatenate([np.array(places, np.int64) for places in found])[:, None]
         queries = np.repeat(np.arange(len(examples)), [len(places) for places in found])
         return Drawn(queries, documents, np.zeros(documents.shape))

@@ -48,7 +48,7 @@ class Collection:
         self._known((d for q in queries for d in judged[q].grades), self.documents, "documents", where)
         highest = max((grade for q in queries for grade in judged[q].grades.values()), default=0)
         if highest > r.max_grade:
-            raise InputError(f"{where}: a grade of {highest}, and --ranking.max-grade is {r.max_grade}: raise it")
+            raise InputError(f"{where}: a grade of {highest}, and `ranking.max_grade` is {r.max_grade}: raise it")
         found = [self._example(q, self._queries[q], judged[q], self._candidates_of(q, judged[q])) for q in queries]
         if without := [example.id for example in found if example.candidates == ()]:
             _note(f"{where}: {len(without)} of {len(found)} queries have no candidates, {without[0]!r} the first")
@@ -56,11 +56,11 @@ class Collection:
 
     def unjudged(self, paths: Sequence[str]) -> list[RankedQuery]:
         """Those of runs, whose documents are ranked anew, or of files of queries, for which the documents of
-        --ranking.candidates are ranked, or else all."""
+        `ranking.candidates` are ranked, or else all."""
         none = Judgements()
-        if all(map(is_run, files(paths, "--predict"))):
-            best = self._best(read_run(paths), "--predict")
-            known = self._known(best, self._queries, "queries", "--predict")
+        if all(map(is_run, files(paths, "`predict`"))):
+            best = self._best(read_run(paths), "`predict`")
+            known = self._known(best, self._queries, "queries", "`predict`")
             return [self._example(query, self._queries[query], none, best[query]) for query in known]
         everything = None if self._settings.candidates else tuple(self.documents)
         return [
@@ -74,7 +74,7 @@ class Collection:
 
     @cached_property
     def _candidates(self) -> dict[str, tuple[str, ...]]:
-        return self._best(read_run(self._settings.candidates), "--ranking.candidates")
+        return self._best(read_run(self._settings.candidates), "`ranking.candidates`")
 
     @cached_property
     def _sha256(self) -> str:
@@ -84,7 +84,7 @@ class Collection:
     def _named(self, what: str) -> tuple[str, ...]:
         names: tuple[str, ...] = getattr(self._settings, what)
         if not names:
-            raise InputError(f"--ranking.{what}: none is given, and qrels and runs have ids alone; name files of texts")
+            raise InputError(f"`ranking.{what}`: none is given, and qrels and runs have ids alone; name files of texts")
         return names
 
     def _read_queries(self, paths: Sequence[str]) -> dict[str, str]:
@@ -116,11 +116,11 @@ class Collection:
         unknown = [name for name in asked if name not in texts]
         message = (
             f"{where}: {len(unknown)} of {len(asked)} {what} are unknown, {unknown[0]!r} the first; "
-            f"--ranking.{what} has {len(texts)}, {next(iter(texts), '')!r} the first"
+            f"`ranking.{what}` has {len(texts)}, {next(iter(texts), '')!r} the first"
         )
         if self._settings.unknown == "refuse":
-            hint = ", or, of Cranfield, --ranking.judgements cranfield" if what == "queries" else ""
-            raise InputError(f"{message}: mend them, leave them out by --ranking.unknown skip{hint}")
+            hint = ", or, of Cranfield, `ranking.judgements` cranfield" if what == "queries" else ""
+            raise InputError(f"{message}: mend them, leave them out by `ranking.unknown` skip{hint}")
         _note(f"{message}; they are left out")
         return known
 

@@ -149,10 +149,10 @@ def _validate(config: FinetuneConfig) -> None:
     r = config.ranking
     if config.data.seq_len <= r.max_query_len + SPECIALS:
         raise InputError(
-            f"--data.seq-len {config.data.seq_len} leaves nothing for a document beside a query of "
-            f"{r.max_query_len} tokens: raise it, or lower --ranking.max-query-len"
+            f"`data.seq_len` {config.data.seq_len} leaves nothing for a document beside a query of "
+            f"{r.max_query_len} tokens: raise it, or lower `ranking.max_query_len`"
         )
     if config.data.long_texts != "tail":
         raise InputError(
-            f"--data.long-texts {config.data.long_texts}: ranking reads long documents by --ranking.max-passages"
+            f"`data.long_texts` {config.data.long_texts}: ranking reads long documents by `ranking.max_passages`"
         )

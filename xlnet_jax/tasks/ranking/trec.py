@@ -128,7 +128,7 @@ def _demand_form(where: str, fields: Sequence[str], form: JudgementsForm) -> Non
         return
     if len(fields) == 3:
         raise InputError(
-            f"{where} has 3 fields, as Cranfield's, whose 1 is the best: read them by --ranking.judgements cranfield; "
+            f"{where} has 3 fields, as Cranfield's, whose 1 is the best: read them by `ranking.judgements` cranfield; "
             "where the higher is the better, put 0 between query and document"
         )
     raise InputError(f"{where} has {len(fields)} fields; qrels have 4: {QRELS_FIELDS}")

@@ -77,10 +77,10 @@ def _sentences(path: str, word: int, label: int | None) -> Iterator[Sentence]:
 
 def _demand_columns(where: str, width: int, word: int, label: int | None) -> None:
     if label == LABEL and width == 1:
-        raise InputError(f"{where} has a word alone; a label must stand behind it, except in --predict")
+        raise InputError(f"{where} has a word alone; a label must stand behind it, except in `predict`")
     for name, column in (("text", word), ("label", label)):
         if column is not None and not -width <= column < width:
-            raise InputError(f"{where} has {_fields(width)}, and --columns.{name} is {column}; they count from 0")
+            raise InputError(f"{where} has {_fields(width)}, and `columns.{name}` is {column}; they count from 0")
 
 
 def _fields(count: int) -> str:

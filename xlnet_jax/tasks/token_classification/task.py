@@ -60,7 +60,7 @@ class TokenClassification:
                 if not is_tag(label):
                     raise InputError(
                         f"{sentence.where(i)}: {label!r} is no tag of an entity, as O, B-PER and I-PER are; name the "
-                        "column by --columns.label, or learn other labels by --task token_classification"
+                        "column by `columns.label`, or learn other labels by `task` token_classification"
                     )
         return sentences
 
