@@ -110,7 +110,6 @@ def _newest(folder: Path) -> Path:
 
 
 def _variables(prefix: Path) -> tuple[dict[str, np.ndarray], int]:
-    """(the network's variables, number of the optimizer's)."""
     tf = tensorflow()
     try:
         reader = tf.train.load_checkpoint(str(prefix))

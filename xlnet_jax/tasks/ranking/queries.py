@@ -1,4 +1,4 @@
-"""Queries with what is known of their documents, from a collection, qrels and runs."""
+"""Queries with the judgements and candidates of their documents, from a collection, qrels and runs."""
 
 import hashlib
 import sys
@@ -15,7 +15,7 @@ from xlnet_jax.tasks.readers import files
 
 @dataclass(frozen=True)
 class RankedQuery:
-    """An example of ranking."""
+    """Query with its judgements and candidates: one example of ranking."""
 
     id: str
     text: str
@@ -27,21 +27,21 @@ class RankedQuery:
 
 
 class Collection:
-    """Documents and queries of a run, read when they are first asked for. InputError names an id that no file has."""
+    """Documents and queries of a run, read at their first use. Raises InputError on an id that no file has."""
 
     def __init__(self, settings: RankingConfig):
         self._settings = settings
 
     @cached_property
     def documents(self) -> dict[str, str]:
-        """Text by id."""
+        """Text of each document, by id."""
         texts = read_collection(self._named("documents"), "documents")
         if empty := [document for document, text in texts.items() if not text]:
             _note(f"documents: {len(empty)} have no text, {empty[0]} the first; they are ranked by their query alone")
         return texts
 
     def judged(self, qrels: Sequence[str]) -> list[RankedQuery]:
-        """The queries of qrels."""
+        """Return the queries of qrels. Raises InputError on a grade above `ranking.max_grade`."""
         r, where = self._settings, f"qrels {qrels[0]}"
         judged = read_qrels(qrels, r.judgements)
         queries = self._known(judged, self._queries, "queries", where)
@@ -55,8 +55,8 @@ class Collection:
         return found
 
     def unjudged(self, paths: Sequence[str]) -> list[RankedQuery]:
-        """Those of runs, whose documents are ranked anew, or of files of queries, for which the documents of
-        `ranking.candidates` are ranked, or else all."""
+        """Return the queries of runs, whose documents are ranked again, or of files of queries, whose documents are
+        those of `ranking.candidates`, or else all."""
         none = Judgements()
         if all(map(is_run, files(paths, "`predict`"))):
             best = self._best(read_run(paths), "`predict`")
