@@ -1,9 +1,9 @@
-"""Which characters of a text its tokens stand for.
+"""Align the characters of a text with its tokens.
 
-Tokens are those of the normalised text. The original lays the text of the tokens beside the text itself by their
-longest common subsequence of characters, in a band around the diagonal (`convert_examples_to_features` of
-run_squad.py). This finds the same one, a row of its table at once as the bits of one number (Hyyrö 2004, "Bit-parallel
-LCS-length computation revisited").
+Tokens come from the normalised text. The original aligns the text of the tokens with the text by their longest common
+subsequence of characters, in a band around the diagonal (`convert_examples_to_features` of run_squad.py). This module
+finds the same subsequence; each row of the table is computed at once, as the bits of one integer (Hyyrö 2004,
+"Bit-parallel LCS-length computation revisited").
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -20,7 +20,7 @@ BLOCK_ROWS = 4096  # of a long text so many are kept at a time; those of earlier
 
 
 class Partners:
-    """For the characters of one text their partners in another, ascending, UNMATCHED where there is none."""
+    """Partner of each character of one text in another text, ascending; UNMATCHED where it has none."""
 
     def __init__(self, partner_N: np.ndarray):
         self.partner_N = partner_N
@@ -32,9 +32,9 @@ class Partners:
         return len(self.partner_N)
 
     def nearest(self, places: np.ndarray, size: int | None, *, is_start: bool) -> np.ndarray:
-        """The partners of these places; where there is none, the first (is_start) or the last of what lies between the
-        partners around it (`_convert_index` of run_squad.py). size: of the other text; None = it ends with the last
-        partner."""
+        """Return the partners of these places. A place without one gets the first (is_start) or last place between its
+        neighbours' partners (`_convert_index` of run_squad.py). size: length of the other text; None = it ends with the
+        last partner."""
         front, rear = self._front_N[places], self._rear_N[places]
         none_in_front, none_behind = front < 0, rear == len(self)
         low = np.where(none_in_front, -1, self.partner_N[front])
@@ -49,7 +49,7 @@ class Partners:
 
 @dataclass(frozen=True)
 class Alignment:
-    """Of a text and the tokens that it was cut into."""
+    """Alignment of a text with its tokens."""
 
     starts: np.ndarray  # int64 [tokens]: its first character
     ends: np.ndarray  # int64 [tokens]: its last one
@@ -57,20 +57,21 @@ class Alignment:
     _token_of_place: np.ndarray  # int64
 
     def tokens_of(self, start: int, end: int) -> tuple[int, int]:
-        """First and last token of the characters from start to end, all included."""
+        """Return the first and last token of the characters from `start` to `end`, both included."""
         first = self._places.nearest(np.array([start]), None, is_start=True)[0]
         last = self._places.nearest(np.array([end]), None, is_start=False)[0]
         return int(self._token_of_place[first]), int(self._token_of_place[max(first, last)])
 
 
 class Aligner:
-    """Aligns texts with tokens. normalized: what becomes of one character; it is called once for each."""
+    """Aligner of texts with tokens. normalized: normalises one character; called once for each."""
 
     def __init__(self, normalized: Callable[[str], str]):
         self._normalized = lru_cache(maxsize=None)(normalized)
 
     def align(self, text: str, pieces: Sequence[str]) -> Alignment | None:
-        """text: not empty; pieces: the text of each token, ▁ for a space. None where they are too different."""
+        """Align a text, which must not be empty, with its pieces (▁ for a space). Return None where they are too
+        different."""
         tokens_text = "".join(pieces).replace(SPACE, " ")
         partner_N = _partners(list(map(self._normalized, text)), tokens_text)
         matched = np.flatnonzero(partner_N != UNMATCHED)
@@ -102,9 +103,11 @@ def _partners(characters: Sequence[str], tokens_text: str) -> np.ndarray:
 
 
 def longest_common_subsequence(a_N: Sequence[str], b_M: Sequence[str], band: int) -> np.ndarray:
-    """int64 [N]: the place in b of each of a's elements, ascending, UNMATCHED for those that are left out. Place i has
-    its partner in [i - band, i + band). Of the longest subsequences, going from the end to the beginning, one that ends
-    as early in a, then in b, as it can."""
+    """Return int64 [len(a_N)]: the place in b of each element of a, ascending; UNMATCHED for those left out.
+
+    Place i has its partner in [i - band, i + band). Of several longest subsequences, take the one that, going back from
+    the end, ends earliest in a, then in b.
+    """
     places: dict[str, int] = {}
     for j, b in enumerate(b_M):
         places[b] = places.get(b, 0) | 1 << j
@@ -128,7 +131,7 @@ def longest_common_subsequence(a_N: Sequence[str], b_M: Sequence[str], band: int
 
 
 def _rows(a_N: Sequence[str], block: range, places: Mapping[str, int], length: int, band: int, row: int) -> list[int]:
-    """Row i has bit j where a[: i + 1] has one character more in common with b[: j + 1] than with b[:j]."""
+    # Row i has bit j where a[: i + 1] shares one character more with b[: j + 1] than with b[:j].
     full, in_band = (1 << length) - 1, (1 << 2 * band) - 1
     equal = full ^ row
     rows = []
