@@ -7,8 +7,14 @@ T  rows of both streams     F  feed-forward width
    (T = L + P)              V  vocabulary
 M  memory                   Z  layers
 K  keys (K = M + L)         S  tokens of a block
-R  relative distances       2  the two directions, or same and other segment
-   (R = K + L)          E  tokens of encoded text: a line, a part of a file
+R  relative distances       C  cached positions of decoding
+   (R = K + L)              G  heads of all examples (G = B x N)
+W  sine or cosine           A  learned positions
+   frequencies (W = D / 2)  I  candidates for the start of an answer
+Y  labels                   J  candidates for its end
+                            E  tokens of encoded text: a line, a part of a file
+2  the two directions, sines and cosines, or same and other segment
+3  the biases r_w, r_r, r_s
 Batch comes first everywhere; the 2019 code is sequence first.
 """
 

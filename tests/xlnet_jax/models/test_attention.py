@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from tests.xlnet_jax.random_models import BERT, SMALL
-
 from xlnet_jax.kernels.numerics import MASKED, dropout_mask
 from xlnet_jax.kernels.plain import attend_BNTH
 from xlnet_jax.models import attention
