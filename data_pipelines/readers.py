@@ -263,6 +263,16 @@ def numbered_lines(path: str) -> Iterator[tuple[int, str]]:
             yield number, text
 
 
+def read_text(path: str) -> str:
+    """Return the text of a file of UTF-8, without a byte-order mark. Raises InputError, with file and byte."""
+    with opened(path) as file:
+        content = b"".join(iter(lambda: file.read(CHUNK_BYTES), b""))
+    try:
+        return content.removeprefix(codecs.BOM_UTF8).decode()
+    except UnicodeDecodeError as error:
+        raise InputError(f"text {path}: byte {error.start} is not UTF-8; convert the file") from None
+
+
 def parquet_rows(path: str) -> Iterator[dict[str, Any]]:
     """Yield the rows of a Parquet file as {column: value}. Raises InputError if the file is damaged."""
     import pyarrow as pa

@@ -93,7 +93,7 @@ def test_a_checkpoint_without_a_tokenizer_takes_one(checkpoint, tmp_path, capsys
         (["{lm}", "--prompt", "a", "--topp", "1"], "unknown setting --topp: did you mean --top-p?"),
         (["{classifier}", "--prompt", "a"], "has a head for classification, and no vocabulary scores"),
         (["{lm}/nothing", "--prompt", "a"], "no such folder"),
-        (["{causal}", "--prompt", "a ___"], "has gaps, and the checkpoint reads from left to right (clm)"),
+        (["{causal}", "--prompt", "a ___"], "has gaps, and the checkpoint reads from left to right"),
     ],
 )
 def test_a_mistake_of_the_command_is_one_line(checkpoint, argv, message):

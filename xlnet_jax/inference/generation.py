@@ -86,14 +86,16 @@ class Generator:
         stops: Sequence[str] = (),
     ) -> None:
         """context: positions that are kept (None: `default_context`); stops: pieces that end a text besides <eod>."""
-        self.tokenizer = (vocabulary_tokenizer if pretrained.model.is_causal else scoring_tokenizer)(pretrained)
+        self.tokenizer = (vocabulary_tokenizer if pretrained.reads_left_to_right else scoring_tokenizer)(pretrained)
         self.context = default_context(pretrained) if context is None else context
         if self.context < 2:
             raise InputError(f"a context of {self.context} positions has no room for a prompt: 2 at least")
         self._sampling = sampling
         # A CPU has no arithmetic of bfloat16, and converts in each pass.
         dtype = "float32" if jax.default_backend() == "cpu" else pretrained.model.dtype
-        self._config = dataclasses.replace(pretrained.model, dtype=dtype)
+        # A prompt is encoded by rows that see it whole, or, where pieces are drawn from left to right, what is before.
+        attn_type = "uni" if pretrained.reads_left_to_right else pretrained.model.attn_type
+        self._config = dataclasses.replace(pretrained.model, dtype=dtype, attn_type=attn_type)
         self._params = pretrained.params
         self._decoders: dict[bool, Decoder] = {}
         self._allowed_KV = jnp.asarray(allowed_KV(self.tokenizer))
@@ -144,7 +146,7 @@ class Generator:
         goes_on_T = len(text.ids_L) + np.arange(len(text.targets_T))
         if self._config.is_causal and not np.array_equal(text.targets_T, goes_on_T):
             raise InputError(
-                f"{''.join(text.parts)[:40]!r} has gaps, and the checkpoint reads from left to right (clm): it would "
+                f"{''.join(text.parts)[:40]!r} has gaps, and the checkpoint reads from left to right: it would "
                 "not see what is behind them; give it a prompt to go on from"
             )
         if len(text.ids_L) > self.context:
@@ -176,7 +178,7 @@ def default_context(pretrained: Pretrained) -> int:
     reused, of a causal model's all."""
     if not pretrained.reuse_len:
         return DEFAULT_CONTEXT
-    return (1 if pretrained.model.is_causal else 2) * pretrained.reuse_len + pretrained.model.mem_len
+    return (1 if pretrained.reads_left_to_right else 2) * pretrained.reuse_len + pretrained.model.mem_len
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2))

@@ -87,7 +87,7 @@ def score_texts(
     names = names or [f"text {i}" for i in range(len(texts))]
     for name, ids_L in zip(names, encoded, strict=True):
         _check_length(len(ids_L), len(given_C), max_len, name)
-    if pretrained.model.is_causal:
+    if pretrained.reads_left_to_right:
         told = [np.concatenate([[EOD], given_C, ids_L]) for ids_L in encoded]
         found = left_to_right.log_likelihoods(pretrained, told, batch_tokens)
         rows_OP = [row_L[None, len(given_C) :] for row_L in found]
@@ -101,11 +101,11 @@ def score_texts(
 
 
 def _tokenizer(pretrained: Pretrained, orders: Sequence[str]) -> Tokenizer:
-    if not pretrained.model.is_causal:
+    if not pretrained.reads_left_to_right:
         return scoring_tokenizer(pretrained)
     if orders != [LEFT_TO_RIGHT]:
         raise InputError(
-            f"orders {' '.join(orders)}: the checkpoint reads from left to right (clm), and no piece sees one behind "
+            f"orders {' '.join(orders)}: the checkpoint reads from left to right ({pretrained.objective}), and no piece sees one behind "
             f"it: {LEFT_TO_RIGHT} is all that it can be asked in"
         )
     return vocabulary_tokenizer(pretrained)

@@ -27,6 +27,11 @@ class Contents:
     notes: tuple[str, ...] = field(default=(), compare=False)  # what was left behind or assumed on the way here
 
     @property
+    def reads_left_to_right(self) -> bool:
+        """Whether pieces can be asked for from left to right, and in no other order."""
+        return objective_named(self.objective).order == "left to right"
+
+    @property
     def judges_tokens(self) -> bool:
         """Whether the network judges tokens by a detector (models/detector.py), and scores no pieces."""
         return self.head is None and objective_named(self.objective).judges_tokens

@@ -30,7 +30,7 @@ def parse_config(argv: Sequence[str], prog: str, description: str) -> Config:
 
 
 def parse_config_as(kind: type[C], argv: Sequence[str], prog: str, description: str) -> C:
-    """The same with settings of a command's own besides: kind is a dataclass that extends Config.
+    """Return the settings of a command that has some besides those of a run: kind is a dataclass that extends Config.
 
     Raises InputError on what cannot be read; prints and exits on --help.
     """

@@ -18,14 +18,13 @@ class PlanConfig(Config):
     batch: int | None = operational(None)
     """rows of the global batch: data.batch-size by a shorter name"""
     batch_per_device: int | None = operational(None)
-    """rows for each device along the batch, in place of the global batch: several topologies can be compared as they
-    grow"""
+    """rows for each device along the batch, in place of `batch`, to compare topologies of several sizes"""
     utilization: float = operational(0.4)
     """share of the peak FLOPs per second at which the model is assumed to run"""
     search: bool = operational(False)
     """try remat policies, accumulation and meshes, and list those that fit by the time of a step"""
     search_minutes: float = operational(10.0)
-    """a search that has taken as long ends with what it has found"""
+    """time limit of a search, which then lists what it has found"""
 
 
 def check(request: PlanConfig) -> None:

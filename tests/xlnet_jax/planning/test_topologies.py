@@ -1,4 +1,4 @@
-"""TPU slices by their public names."""
+"""Find TPU slices by their public names."""
 
 import subprocess
 import sys
