@@ -163,10 +163,10 @@ class QuestionAnswering:
             ends,
             method=XLNetForQuestionAnswering.beam,
         )
-        start_BS, start_index_BS, end_BSE, end_index_BSE, unanswerable_B = cast(SpanBeam, beam)
+        start_BI, start_index_BI, end_BIJ, end_index_BIJ, unanswerable_B = cast(SpanBeam, beam)
         first_B = batch["attention_mask"].argmax(1)
-        starts_BS = start_BS > NO_SPAN
-        ends_BSE = starts_BS[:, :, None] & (end_BSE > NO_SPAN)
+        starts_BI = start_BI > NO_SPAN
+        ends_BIJ = starts_BI[:, :, None] & (end_BIJ > NO_SPAN)
         missing = [(0, 0), (0, self._qa.start_n_top - starts), (0, self._qa.end_n_top - ends)]
 
         def full(values: jax.Array, are_possible: jax.Array, otherwise: float) -> jax.Array:
@@ -175,10 +175,10 @@ class QuestionAnswering:
             )
 
         return {
-            "start_log_probs": full(start_BS, starts_BS, NO_SPAN),
-            "start_index": full(start_index_BS - first_B[:, None], starts_BS, NO_PLACE),
-            "end_log_probs": full(end_BSE, ends_BSE, NO_SPAN),
-            "end_index": full(end_index_BSE - first_B[:, None, None], ends_BSE, NO_PLACE),
+            "start_log_probs": full(start_BI, starts_BI, NO_SPAN),
+            "start_index": full(start_index_BI - first_B[:, None], starts_BI, NO_PLACE),
+            "end_log_probs": full(end_BIJ, ends_BIJ, NO_SPAN),
+            "end_index": full(end_index_BIJ - first_B[:, None, None], ends_BIJ, NO_PLACE),
             "unanswerable": unanswerable_B,
         }
 
