@@ -54,9 +54,10 @@ def test_the_table_of_arrays_in_the_docs_is_that_of_the_objectives():
         f"| `{name}` | [{', '.join(field.shape)}] | {field.dtype} | {field.meaning} |"
         for name, field in (fields | ROWS | PAIRS | DENSE).items()
     ]
-    assert "\n".join(["| array | shape | dtype | meaning |", "|---|---|---|---|", *rows, ""]) in (
-        ROOT / "docs" / "data.md"
-    ).read_text()
+    assert (
+        "\n".join(["| array | shape | dtype | meaning |", "|---|---|---|---|", *rows, ""])
+        in (ROOT / "docs" / "data.md").read_text()
+    )
 
 
 def test_a_name_that_is_no_objectives_is_refused_with_the_nearest():
@@ -65,6 +66,8 @@ def test_a_name_that_is_no_objectives_is_refused_with_the_nearest():
 
 
 def test_records_are_read_without_jax():
-    code = "import sys, xlnet_jax.objectives.registry; print(sorted({'jax', 'flax', 'tensorflow'} & sys.modules.keys()))"
+    code = (
+        "import sys, xlnet_jax.objectives.registry; print(sorted({'jax', 'flax', 'tensorflow'} & sys.modules.keys()))"
+    )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
