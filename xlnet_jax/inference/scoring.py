@@ -105,8 +105,8 @@ def _tokenizer(pretrained: Pretrained, orders: Sequence[str]) -> Tokenizer:
         return scoring_tokenizer(pretrained)
     if orders != [LEFT_TO_RIGHT]:
         raise InputError(
-            f"orders {' '.join(orders)}: the checkpoint reads from left to right ({pretrained.objective}), and no piece sees one behind "
-            f"it: {LEFT_TO_RIGHT} is all that it can be asked in"
+            f"orders {' '.join(orders)}: the checkpoint reads from left to right "
+            f"({pretrained.objective}), and no piece sees a later one: {LEFT_TO_RIGHT} is all that it can be asked in"
         )
     return vocabulary_tokenizer(pretrained)
 
