@@ -1,4 +1,4 @@
-"""A text with memory and by a sliding window, for growing attention lengths: python benchmarks/memory.py CHECKPOINT
+"""Read a text with memory and by a sliding window of growing length: python benchmarks/memory.py CHECKPOINT
 
 Both sides have the weights of one causal checkpoint, in float32, and predict every piece of one text with the same
 attention length: memory in segments, each piece read once; the window by a pass of its own for every piece, compiled
@@ -42,7 +42,7 @@ def fastest(side: Callable[[int], np.ndarray], batches: list[int]) -> int:
 
 
 def measure(model: Pretrained, ids_L: np.ndarray, attention: int, given: argparse.Namespace) -> None:
-    """A row of the table."""
+    """Row of the table."""
     behind_T = np.arange(attention + 1, attention + 1 + given.pieces)
     before_T = np.unique(np.linspace(1, attention, min(attention, given.checked)).astype(int))
     read = given.segments * given.segment

@@ -8,7 +8,7 @@ T  rows of both streams     F  feed-forward width
 M  memory                   Z  layers
 K  keys (K = M + L)         S  tokens of a block
 R  relative distances       2  the two directions, or same and other segment
-   (R = K + L)          E  tokens of encoded text: a line, a part of a file
+   (R = K + L)             E  tokens of encoded text: a line, a part of a file
 Batch comes first everywhere; the 2019 code is sequence first.
 """
 

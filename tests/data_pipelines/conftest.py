@@ -18,7 +18,7 @@ MEM_LEN = 48
 
 
 def prepared(texts, tokenizer, data, folder):
-    """A corpus of these files, cut into the blocks that the settings ask for."""
+    """Prepare a corpus of these files, with the blocks that the settings need."""
     found = sources.find([str(text) for text in texts])
     return prepare(found, None, tokenizer, folder, block_len=windows.block_len(data), validation_fraction=0.1)
 
@@ -58,7 +58,7 @@ def place(tmp_path, trained, text, monkeypatch):
 
 @pytest.fixture
 def run(place, monkeypatch, capsys):
-    """Runs the command; returns (exit code, standard error)."""
+    """Run the command and return (exit code, standard error)."""
 
     def run(*argv, out="corpus"):
         words = ["prepare", "--tokenizer", "tokenizer", "--out", out, "--block-len", "64", *argv]

@@ -1,4 +1,4 @@
-"""Batch t is a pure function of (corpus, settings, seed, t), whoever asks, and whenever."""
+"""Batch t is a pure function of (corpus, settings, seed, t)."""
 
 import dataclasses
 import hashlib
@@ -40,7 +40,7 @@ every_form = pytest.mark.parametrize("form", FORMS.values(), ids=FORMS.keys())
 
 
 def formed(source, objective="plm", corpus=None, **changes):
-    """The same source with other settings, or of another corpus."""
+    """Return the source with other settings, or with another corpus."""
     data = dataclasses.replace(source.data, **changes)
     return dataclasses.replace(
         source, filling=objective_named(objective).filling, corpus=corpus or source.corpus, data=data
@@ -105,7 +105,7 @@ def test_a_late_step_is_a_step_like_any_other(source, form):
 
 
 def test_any_rows_of_a_batch_are_those_of_the_whole(source):
-    """A host of a torus holds rows that do not follow each other."""
+    """Rows need not be consecutive, as on a host of a torus."""
     rows = np.array([0, 1, 4, 5, 11])
     whole = source.batch_at(5)
     assert_same(source.batch_at(5, rows), {name: array[rows] for name, array in whole.items()})
@@ -372,7 +372,7 @@ class Recorder(Corpus):
 
 
 def source_blocks(corpus, *blocks, weights=()):
-    """The corpus as if its first blocks came from so many sources, in either split."""
+    """Return the corpus as if its first blocks, in both splits, came from sources with these numbers of blocks."""
     few = Corpus(corpus.folder)
     splits = {n: dataclasses.replace(s, source_blocks=blocks) for n, s in corpus.manifest.splits.items()}
     names = tuple(f"source{i}" for i in range(len(blocks)))

@@ -1,4 +1,4 @@
-"""A window is shown as it is: its text, its order, and the masks that the model computes from it."""
+"""The inspect command shows the text and order of a window, and the masks that the model computes from it."""
 
 import dataclasses
 import itertools
@@ -25,7 +25,8 @@ from data_pipelines.permutation import to_dense
 from data_pipelines.prepare import prepare
 from data_pipelines.tokenizer import CLS, SEP, Tokenizer
 from xlnet_jax.errors import InputError
-from xlnet_jax.models.masks import memory_in_use_BM, visible_by_rank_BTK
+from xlnet_jax.kernels.arguments import visible_BTK
+from xlnet_jax.models.masks import memory_in_use_BM, rank_visibility
 from xlnet_jax.objectives.registry import objective_named
 from xlnet_jax.settings.config import Config, DataConfig, ModelConfig
 from xlnet_jax.settings.plain import to_dict
@@ -65,7 +66,7 @@ def tokenizer(folder):
 
 @pytest.fixture
 def show(tmp_path, capsys):
-    """Runs the command and returns what it printed."""
+    """Run the command and return its output."""
 
     def run(*words):
         assert inspect.main([*map(str, words), "--out", str(tmp_path / "window.png")]) == 0
@@ -79,7 +80,7 @@ def test_the_view_sees_what_the_model_sees(source, tokenizer, step):
     for row in range(DATA.batch_size):
         view = view_window(source, tokenizer, step, row)
         memory = memory_in_use_BM(np.array([view.mem_filled]), MEM_LEN)
-        expected = visible_by_rank_BTK(view.perm_rank[None], view.targets[None], memory)[0]
+        expected = visible_BTK(rank_visibility(view.perm_rank[None], view.targets[None], memory))[0]
         np.testing.assert_array_equal(np.concatenate([view.content_sees, view.query_sees]), expected)
 
 
@@ -108,7 +109,7 @@ def test_the_view_of_another_objective_sees_what_its_content_stream_sees(other, 
         for row in range(3):
             view = view_window(other, tokenizer, step, row)
             memory = memory_in_use_BM(np.array([view.mem_filled]), view.mem_len)
-            expected = visible_by_rank_BTK(view.perm_rank[None], None, memory)[0]
+            expected = visible_BTK(rank_visibility(view.perm_rank[None], None, memory))[0]
             np.testing.assert_array_equal(view.content_sees, expected)
             np.testing.assert_array_equal(view.prediction_sees, expected[view.targets])
             assert [p.end for p in view.parts] == [*(p.begin for p in view.parts[1:]), DATA.seq_len]

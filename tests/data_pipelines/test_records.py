@@ -22,7 +22,7 @@ WINDOWS = 5_000
 
 @dataclass(frozen=True)
 class Reading:
-    """Windows [T, B, L] that B rows read one after the other, each going on where its last one stood."""
+    """Windows that B rows read, each beginning where the row's last one ended: arrays [steps, B, L]."""
 
     ids: np.ndarray
     segments: np.ndarray
@@ -125,7 +125,7 @@ def check_rows_advance_by_reuse_len(reading, data):
 
 
 def check_directions(reading, backwards, text, data):
-    """Each row's reused parts are in the text as they stand, or mirrored."""
+    """Return whether each row's reused parts occur in the text, as they are or mirrored."""
     for b, is_reversed in enumerate(backwards):
         for reused in reading.ids[:, b, : data.reuse_len].astype(np.int32):
             assert (reused[::-1] if is_reversed else reused).tobytes() in text

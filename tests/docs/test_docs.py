@@ -123,14 +123,14 @@ def _without_times(printed):
 
 
 def commands_of(page, command):
-    """The arguments of the commands of a page that are written out."""
+    """Yield the arguments of each such command on a page."""
     for line in (DOCS / page).read_text().replace("\\\n", " ").splitlines():
         if line.strip().startswith(command):
             yield shlex.split(line, comments=True)[3:]
 
 
 def test_every_training_command_of_the_objectives_is_one():
-    """Its settings exist and do not contradict each other."""
+    """Check that the settings of each command exist and do not contradict each other."""
     commands = [
         argv
         for page in ("objectives.md", "../README.md")
@@ -157,7 +157,7 @@ def test_the_rows_of_the_papers_ablations_are_what_is_compared():
 
 
 def test_every_finetuning_command_of_the_pages_is_one():
-    """Its settings exist and do not contradict each other; files are not looked for."""
+    """Check that the settings of each command exist and do not contradict each other, without opening files."""
     commands = [
         shlex.split(line, comments=True)[3:]
         for page in ("finetune.md", "recipes.md", "results.md")

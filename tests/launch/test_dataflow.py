@@ -1,4 +1,4 @@
-"""Preparation on Dataflow: the command line is one that data_pipelines.prepare takes."""
+"""Preparation on Dataflow: data_pipelines.prepare accepts the command line."""
 
 import re
 

@@ -63,7 +63,7 @@ def embed_texts(
     model, backbone = _first_layers(pretrained, layer, mem_len)
     alone = replace(model, mem_len=0, same_length=False)  # a row of same_length sees as far as the memory is long
     _check(pooling, specials, seq_len)
-    if model.positions == "learned":
+    if model.network == "bert":
         seq_len = min(seq_len, model.num_places)
     rows = _encoded(pretrained, texts, specials, names)
     lengths = [len(row) for row in rows]

@@ -16,7 +16,9 @@ from data_pipelines.tokenizer import PAD, Tokenizer
 from xlnet_jax.checkpoints.pretrained import Pretrained, vocabulary_tokenizer
 from xlnet_jax.errors import InputError
 from xlnet_jax.inference.lengths import batches_by_length, padded, padded_length
+from xlnet_jax.kernels.arguments import Span, Visibility
 from xlnet_jax.models.inputs import compact_inputs
+from xlnet_jax.models.masks import HIGHEST, within
 from xlnet_jax.models.xlnet import XLNetLM
 from xlnet_jax.objectives.language_model import cross_entropy_BP
 from xlnet_jax.objectives.registry import objective_named
@@ -103,13 +105,22 @@ def _logits_BPV(config: ModelConfig, params: Any, batch: QueryBatch) -> jax.Arra
         jnp.zeros(rows, bool),
         jnp.zeros((rows, 1), bool),
         attention_mask_BL=jnp.asarray(batch.real_BL),
+        attend_empty_memory=True,
     )
-    # The one slot of memory is empty, so its value is zero: for the rows that see nothing else.
-    sees_nothing_BT = ~inputs.visible_BTK[:, :, 1:].any(-1)
-    inputs = inputs._replace(visible_BTK=inputs.visible_BTK.at[:, :, 0].set(sees_nothing_BT))
+    inputs = inputs._replace(visibility=_memory_for_rows_that_see_nothing(inputs.visibility))
     mems_ZBMD = jnp.zeros((config.num_layers, rows, 1, config.d_model))
     logits_BPV, _ = cast(Any, XLNetLM(config).apply)({"params": params}, inputs, mems_ZBMD)
     return logits_BPV
+
+
+def _memory_for_rows_that_see_nothing(visibility: Visibility) -> Visibility:
+    # The one memory slot, at position -1, is empty and read as zeros.
+    ranks = visibility.ranks
+    assert ranks
+    sees_nothing_BT = ranks.row_BT < ranks.key_BK[:, 1:].min(1, keepdims=True)
+    first_BT = jnp.where(sees_nothing_BT, -1, 0)
+    key_BK = jnp.broadcast_to(jnp.arange(-1, ranks.key_BK.shape[1] - 1)[None], ranks.key_BK.shape)
+    return within(visibility, Span(first_BT, jnp.full_like(first_BT, HIGHEST), key_BK))
 
 
 def _run_all(config: ModelConfig, params: Any, batch: QueryBatch) -> jax.Array:

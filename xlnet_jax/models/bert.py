@@ -16,7 +16,7 @@ import jax.numpy as jnp
 
 from xlnet_jax.dims import CLS_SEGMENT
 from xlnet_jax.errors import InputError
-from xlnet_jax.models.attention import MASKED
+from xlnet_jax.kernels.arguments import AttentionInputs, Visibility
 from xlnet_jax.models.inputs import Inputs
 from xlnet_jax.models.layers import (
     ACTIVATIONS,
@@ -24,7 +24,7 @@ from xlnet_jax.models.layers import (
     FeedForward,
     Norm,
     Outputs,
-    dropped_attention_BNTH,
+    attended_BNTH,
     partitioned_dense,
     partitioned_param,
     stacked,
@@ -56,11 +56,11 @@ class BertAttention(nn.Module):
     train: bool
 
     @nn.compact
-    def __call__(self, rows_BLD: jnp.ndarray, masked_BLL: jnp.ndarray) -> jnp.ndarray:
+    def __call__(self, rows_BLD: jnp.ndarray, visibility: Visibility) -> jnp.ndarray:
         c = self.config
         query_BNLH, key_BNLH, value_BNLH = (HeadProjection(c, name=name)(rows_BLD) for name in "qkv")
         rate = c.attention_dropout if self.train else 0.0
-        read_BNLH = dropped_attention_BNTH(self, rate, query_BNLH, key_BNLH, value_BNLH, masked_BLL)
+        read_BNLH = attended_BNTH(self, rate, AttentionInputs(query_BNLH, key_BNLH, value_BNLH, visibility), "plain")
         read_BLE = jnp.swapaxes(read_BNLH, 1, 2).reshape(*rows_BLD.shape[:2], c.num_heads * c.d_head)
         out_BLD = partitioned_dense(c, "o", c.d_model, ("heads", "embed"))(read_BLE)
         return Norm(c, name="norm")(rows_BLD + Dropout(c.dropout, self.train)(out_BLD))
@@ -73,9 +73,9 @@ class BertLayer(nn.Module):
     train: bool
 
     @nn.compact
-    def __call__(self, rows_BLD: jnp.ndarray, masked_BLL: jnp.ndarray) -> tuple[jnp.ndarray, None]:
+    def __call__(self, rows_BLD: jnp.ndarray, visibility: Visibility) -> tuple[jnp.ndarray, None]:
         c = self.config
-        rows_BLD = BertAttention(c, self.train, name="attention")(rows_BLD, masked_BLL)
+        rows_BLD = BertAttention(c, self.train, name="attention")(rows_BLD, visibility)
         rows_BLD = FeedForward(c, 0.0, self.train, name="feed_forward")(rows_BLD)
         self.sow("intermediates", "rows_BTD", rows_BLD)
         return rows_BLD, None
@@ -105,7 +105,7 @@ class BertEncoder(nn.Module):
             rows_BLD = partitioned_dense(c, "embedding_projection", c.d_model, (None, "embed"))(rows_BLD)
         rows_BLD = nn.with_logical_constraint(rows_BLD, ("batch", "length", "width"))
         layers = stacked(BertLayer, c, in_axes=nn.broadcast)(c, train, name="layers")
-        rows_BLD, _ = layers(rows_BLD, jnp.where(inputs.visible_BTK, 0.0, MASKED))
+        rows_BLD, _ = layers(rows_BLD, inputs.visibility)
         return Outputs(rows_BLD, None, jnp.zeros((c.num_layers, batch, 0, c.d_model), c.dtype))
 
     def _embed(self, inputs: Inputs) -> jnp.ndarray:

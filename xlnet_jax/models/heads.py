@@ -43,7 +43,7 @@ class XLNetForSequence(nn.Module):
         for window in earlier:
             mems_ZBMD = backbone(window, mems_ZBMD, train=train).new_mems_ZBMD
         hidden_BLD = backbone(inputs, mems_ZBMD, train=train).content_BLD
-        if head.summary == "first" and self.config.positions == "learned":
+        if head.summary == "first" and self.config.network == "bert":
             attention_mask_BL = attention_mask_BL * (places_BL(inputs) == 0)  # <cls>, wherever it stands
         summary_BD = SequenceSummary(self.config, head, train, name="summary")(hidden_BLD, attention_mask_BL)
         outputs = head.num_labels if head.task == "classification" else 1

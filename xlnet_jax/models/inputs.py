@@ -5,7 +5,8 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 
-from xlnet_jax.models.masks import visible_by_mask_BTK, visible_by_rank_BTK
+from xlnet_jax.kernels.arguments import Visibility
+from xlnet_jax.models.masks import mask_visibility, rank_visibility
 
 
 class Inputs(NamedTuple):
@@ -13,7 +14,7 @@ class Inputs(NamedTuple):
 
     input_ids_BL: jnp.ndarray  # int32
     segment_ids_BL: jnp.ndarray | None  # int32; None = no segment encodings
-    visible_BTK: jnp.ndarray  # bool, see models/masks.py
+    visibility: Visibility  # of T rows and K keys (models/masks.py)
     is_reversed_B: jnp.ndarray  # bool
     target_positions_BP: jnp.ndarray | None  # int32; None = no query stream
     memory_BM: jnp.ndarray  # bool, the memory slots in use; the others are read as zeros
@@ -34,11 +35,9 @@ def compact_inputs(
 ) -> Inputs:
     """From ranks and positions (xlnet_jax/dims.py). attention_mask: 1 = real token; None = all are real."""
     attended_BM = jnp.ones_like(memory_BM) if attend_empty_memory else memory_BM
-    visible_BTK = visible_by_rank_BTK(perm_rank_BL, target_positions_BP, attended_BM, attention_mask_BL)
+    visibility = rank_visibility(perm_rank_BL, target_positions_BP, attended_BM, attention_mask_BL)
     positions_BL = _positions_BL(input_ids_BL.shape, attention_mask_BL)
-    return Inputs(
-        input_ids_BL, segment_ids_BL, visible_BTK, is_reversed_B, target_positions_BP, memory_BM, positions_BL
-    )
+    return Inputs(input_ids_BL, segment_ids_BL, visibility, is_reversed_B, target_positions_BP, memory_BM, positions_BL)
 
 
 def _positions_BL(shape: tuple[int, ...], attention_mask_BL: jnp.ndarray | None) -> jnp.ndarray:
@@ -83,7 +82,7 @@ def dense_inputs(
     return Inputs(
         input_ids_BL,
         segment_ids_BL,
-        visible_by_mask_BTK(allowed_BLL, positions_BP, attended_BM),
+        mask_visibility(allowed_BLL, positions_BP, attended_BM),
         jnp.zeros(batch, bool) if is_reversed_B is None else is_reversed_B,
         positions_BP,
         memory_BM,

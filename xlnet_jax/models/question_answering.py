@@ -6,7 +6,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from xlnet_jax.models.attention import MASKED
+from xlnet_jax.kernels.numerics import MASKED
 from xlnet_jax.models.encoder import build_encoder
 from xlnet_jax.models.inputs import Inputs
 from xlnet_jax.models.layers import Norm, partitioned_dense

@@ -4,7 +4,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from xlnet_jax.models.attention import MASKED
+from xlnet_jax.kernels.numerics import MASKED
 from xlnet_jax.models.layers import Norm, partitioned_dense, partitioned_param
 from xlnet_jax.settings.config import HeadConfig, ModelConfig
 

@@ -1,4 +1,4 @@
-"""The training step itself, compiled ahead of time for devices that are not here."""
+"""Compile the train step ahead of time, for devices that are not here."""
 
 import re
 import time
@@ -15,23 +15,19 @@ from xlnet_jax.objectives.build import objective_of
 from xlnet_jax.objectives.registry import objective_named
 from xlnet_jax.settings.config import Config
 from xlnet_jax.training import sharding
-from xlnet_jax.training.optimizer import make_optimizer
-from xlnet_jax.training.state import StatePlan, plan_state
-from xlnet_jax.training.step import make_train_step
+from xlnet_jax.training.program import Program
 
 
 @dataclass(frozen=True)
 class Abstract:
-    """A training step before it is compiled: shapes, types and shardings of what it is given."""
+    """Train step before it is compiled: the run's program, and shapes, types and shardings of its batch."""
 
-    mesh: Mesh
-    plan: StatePlan
+    program: Program[Any]
     batch: dict[str, jax.ShapeDtypeStruct]
-    step: Any
 
 
 class DoesNotFit(Exception):
-    """The compiler's answer that temporaries alone are more than a device holds; bytes needed, and bytes there are."""
+    """The compiler's answer that a step needs more memory than a device has: bytes needed, and bytes available."""
 
     def __init__(self, needed: int, available: int) -> None:
         super().__init__(needed, available)
@@ -39,18 +35,20 @@ class DoesNotFit(Exception):
 
 
 def abstract_step(config: Config, devices: Sequence[Any]) -> Abstract:
-    """The step that `train` would run on these devices. InputError on a mesh that does not divide them."""
-    mesh = sharding.make_mesh(config, devices)
-    objective, tx = objective_of(config), make_optimizer(config.optimizer, config.steps)
-    plan = plan_state(objective, tx, mesh)
-    return Abstract(mesh, plan, abstract_batch(config, mesh), make_train_step(config, objective, tx, plan, mesh))
+    """Return the step that `train` would run on these devices.
+
+    Raises InputError where the mesh does not divide the devices, the network or the batch.
+    """
+    program = Program.of(config, objective_of(config), devices)
+    return Abstract(program, abstract_batch(config, program.mesh))
 
 
 def compile_step(abstract: Abstract) -> tuple[Any, float]:
-    """The compiled step, and the seconds that took. Raises DoesNotFit."""
+    """Return the compiled step, and the seconds that compiling took. Raises DoesNotFit."""
     start = time.perf_counter()
+    step: Any = abstract.program.train_step
     try:
-        compiled = abstract.step.lower(abstract.plan.abstract, abstract.batch).compile()
+        compiled = step.lower(abstract.program.plan.abstract, abstract.batch).compile()
     except jax.errors.JaxRuntimeError as error:
         raise _read(error) from None
     return compiled, time.perf_counter() - start
@@ -74,7 +72,7 @@ _OUT_OF_MEMORY = re.compile(
 
 
 def _read(error: Exception) -> Exception:
-    """DoesNotFit where the compiler says so; else the error as it is."""
+    """Return DoesNotFit where the compiler ran out of device memory; any other error unchanged."""
     match = _OUT_OF_MEMORY.search(str(error))
     if not match:
         return error

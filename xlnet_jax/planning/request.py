@@ -1,4 +1,4 @@
-"""What the planner is asked: a run's settings, and where it would run. Imports no jax."""
+"""Settings of the planner: those of a run, and the topologies to plan for. Imports no jax."""
 
 import dataclasses
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from xlnet_jax.settings.config import Config, operational
 
 @dataclass(frozen=True)
 class PlanConfig(Config):
-    """A pretraining run, and the topologies to plan it for."""
+    """Settings of a pretraining run, and the topologies to plan it for."""
 
     topology: tuple[str, ...] = operational(())
     """TPU slices, as v3:16x32 (chips along each axis), v3-1024 or v5e-1; several = a line for each; with mesh.dcn-data
@@ -18,37 +18,36 @@ class PlanConfig(Config):
     batch: int | None = operational(None)
     """rows of the global batch: data.batch-size by a shorter name"""
     batch_per_device: int | None = operational(None)
-    """rows for each device along the batch, in place of the global batch: several topologies can be compared as they
-    grow"""
+    """rows for each device along the batch, in place of `batch`, to compare topologies of several sizes"""
     utilization: float = operational(0.4)
-    """share of the peak arithmetic at which the operations of the model are assumed to run"""
+    """share of the peak FLOPs per second at which the model is assumed to run"""
     search: bool = operational(False)
     """try remat policies, accumulation and meshes, and list those that fit by the time of a step"""
     search_minutes: float = operational(10.0)
-    """a search that has taken as long ends with what it has found"""
+    """time limit of a search, which then lists what it has found"""
 
 
 def check(request: PlanConfig) -> None:
-    """Raises InputError with the first thing that a plan cannot be made from."""
+    """Raise InputError with the first setting that no plan can be made from."""
     if not request.topology:
-        raise InputError("--topology is missing: name a TPU slice, as v3:16x32, v5e-1 or v2-8")
+        raise InputError("`topology` is missing: name a TPU slice, as v3:16x32, v5e-1 or v2-8")
     if not 0 < request.utilization <= 1:
-        raise InputError(f"--utilization {request.utilization} must be in (0, 1]")
+        raise InputError(f"`utilization` {request.utilization} must be in (0, 1]")
     if request.search_minutes <= 0:
-        raise InputError(f"--search-minutes {request.search_minutes} must be positive")
+        raise InputError(f"`search_minutes` {request.search_minutes} must be positive")
     if request.search and len(request.topology) > 1:
-        raise InputError("--search wants one --topology")
+        raise InputError("`search` wants one `topology`")
     if request.batch_per_device is not None and (request.batch is not None or request.batch_per_device < 1):
         raise InputError(
-            f"--batch-per-device {request.batch_per_device} must be at least 1, and stands without --batch"
+            f"`batch_per_device` {request.batch_per_device} must be at least 1, and stands without `batch`"
         )
     for name in ("init", "tokenizer"):
         if getattr(request, name):
-            raise InputError(f"--{name}: a plan reads no files; give the sizes by --preset and --model settings")
+            raise InputError(f"`{name}`: a plan reads no files; give the sizes by `preset` and `model` settings")
 
 
 def run_config(request: PlanConfig, devices: int) -> Config:
-    """The settings of the run on this many devices. InputError where they contradict each other."""
+    """Return the settings of the run on this many devices. Raises InputError where they contradict each other."""
     if request.batch_per_device is not None:
         rows = request.batch_per_device * devices // request.mesh.tensor
     else:

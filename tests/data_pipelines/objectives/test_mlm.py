@@ -1,4 +1,4 @@
-"""Masked batches: how many targets, which, and what the network reads in their place."""
+"""Masked batches: number and choice of targets, and their replacements."""
 
 import dataclasses
 
@@ -36,7 +36,7 @@ def reads(source, steps=40):
 
 
 def is_share(hits, trials, share):
-    """Within five standard deviations."""
+    """Return whether `hits` is within five standard deviations of its expectation."""
     return abs(hits - trials * share) < 5 * np.sqrt(trials * share * (1 - share))
 
 
@@ -80,7 +80,7 @@ def test_the_shares_are_settings(masked, shares):
 @pytest.mark.parametrize("targets", ["pieces", "words", "spans"])
 @pytest.mark.parametrize("window", ["pairs", "sentences"])
 def test_only_text_is_a_target_and_only_targets_are_altered(masked, targets, window):
-    """Unmasked windows of the same draws are those of permutation language modelling."""
+    """Compare the unmasked windows with permutation language modelling's, from the same draws."""
     source = with_data(masked, targets=targets, window=window)
     special = 0
     for step in range(12):
@@ -113,7 +113,7 @@ def test_without_a_number_of_targets_every_position_has_a_slot_and_a_seventh_of_
 
 
 def test_replacements_are_drawn_apart_from_the_targets(masked):
-    """The same positions are masked whatever is read there."""
+    """Mask the same positions, whatever replaces them."""
     one, other = (with_data(masked, random_share=share).batch_at(2) for share in (0.0, 0.2))
     np.testing.assert_array_equal(one["target_positions"], other["target_positions"])
     assert (one["input_ids"] != other["input_ids"]).any()

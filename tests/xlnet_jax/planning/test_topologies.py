@@ -1,4 +1,4 @@
-"""TPU slices by their public names."""
+"""Find TPU slices by their public names."""
 
 import subprocess
 import sys
@@ -33,7 +33,7 @@ def test_a_slice_that_there_is_not_is_refused_with_those_that_there_are(name):
     with pytest.raises(InputError) as mistake:
         _parse(name)
     line = str(mistake.value)
-    assert line.startswith(f"--topology {name}: there is no such slice")
+    assert line.startswith(f"`topology` {name}: there is no such slice")
     assert "\n" not in line
     assert all(f"{generation}:{g.shapes[0]}" in line for generation, g in GENERATIONS.items())
 
@@ -55,11 +55,11 @@ def test_a_slice_that_there_is_not_is_refused_with_those_that_there_are(name):
 )
 def test_a_mistake_is_one_line_before_anything_is_compiled(argv, message, capsys):
     from xlnet_jax import plan
-    from xlnet_jax.settings import cli
+    from xlnet_jax.api import command
 
     with pytest.raises(InputError) as mistake:
         plan.main(argv.split())
-    assert cli._fail(str(mistake.value)) == 2
+    assert command._fail(str(mistake.value)) == 2
     assert capsys.readouterr().err.startswith(message)
 
 

@@ -16,7 +16,7 @@ CONTRADICTIONS = [
         r"data.seq-len 64 is too short for data.reuse-len 64: .* seq-len must be at least reuse-len \+ 5",
     ),
     ("data", {"reuse_len": -1}, r"data.reuse-len -1 must be at least 0 \(0 = windows that share nothing\)"),
-    ("data", {"reuse_len": 0}, "model.mem-len 64 needs data.reuse-len: with 0, windows hand nothing on"),
+    ("data", {"reuse_len": 0}, "model.mem-len 64 needs data.reuse-len: with 0, windows share nothing"),
     (
         "data",
         {"perm_size": 48},
@@ -24,7 +24,7 @@ CONTRADICTIONS = [
     ),
     ("data", {"num_predict": 130}, "data.num-predict 130 is more than the window can hold: 65 targets .* at most 128"),
     ("data", {"num_predict": 0}, "data.num-predict 0 must be at least 1"),
-    ("data", {"window": "text", "seq_len": 64}, "data.num-predict 22: the window is reused whole, .* give None"),
+    ("data", {"window": "text", "seq_len": 64}, "data.num-predict 22: the whole window is reused, .* give None"),
     ("data", {"weights": (0.7, 0.2)}, "data.weights 0.7, 0.2 sum to 0.9, not 1"),
     ("data", {"weights": (1.5, -0.5)}, "data.weights -0.5 must be above 0: leave out the source"),
     ("data", {"weights": (float("nan"), 1.0)}, "data.weights nan must be a finite number"),
@@ -78,7 +78,7 @@ MEANINGLESS = [
         {"data.mask_share": 0.0, "data.random_share": 0.0},
         "every target would be read as it is, and copied",
     ),
-    ("demo", "mlm", {"model.mem_len": 8}, "model.mem-len 8 needs data.reuse-len: with 0, windows hand nothing on"),
+    ("demo", "mlm", {"model.mem_len": 8}, "model.mem-len 8 needs data.reuse-len: with 0, windows share nothing"),
     ("demo", "mlm", {"data.num_predict": 126}, "data.num-predict 126 is more than the 125 tokens of text in a window"),
     ("demo", "plm", {"model.attn_type": "uni"}, "plm with model.attn-type uni: a permuted order needs rows that look"),
     (

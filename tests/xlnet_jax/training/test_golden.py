@@ -1,4 +1,4 @@
-"""The losses of a few updates of each objective: a table that only a change which is meant to alter what is learned may
+"""Losses of a few steps of each objective: a table that only a change which is meant to alter what is learned may
 update, and says so."""
 
 from collections import defaultdict
@@ -47,7 +47,7 @@ RUNS = {
 
 
 def train(config, devices):
-    """What the first updates measure, by its name."""
+    """Return the metrics of the first steps, by name."""
     mesh = sharding.make_mesh(config, jax.devices()[:devices])
     objective, tx = objective_of(config), make_optimizer(config.optimizer, config.steps)
     plan = plan_state(objective, tx, mesh)
@@ -89,7 +89,7 @@ GOLDEN = {
 
 @pytest.mark.parametrize("name", RUNS)
 def test_losses_of_a_tiny_run(name):
-    """On eight devices and in micro-batches: the table is of one device and whole batches."""
+    """Train on eight devices and in micro-batches: the table was made on one device with whole batches."""
     optimizer = replace(NO_DROPOUT.optimizer, accumulate=2)
     found = train(replace(RUNS[name], mesh=MeshConfig(fsdp=2, tensor=2), optimizer=optimizer), devices=8)
     assert found.keys() == GOLDEN[name].keys()

@@ -1,8 +1,6 @@
 """Tables of examples, row by row: TSV, CSV, JSON Lines, Parquet and TFDS; on disk or in the cloud (gs://)."""
 
 import csv
-import glob
-import json
 import re
 import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -12,12 +10,14 @@ from typing import Any, Literal, NamedTuple
 from etils import epath
 
 from data_pipelines.readers import numbered_lines, parquet_rows, whole
-from data_pipelines.sources import JSON_LINES, PARQUET, TFDS, kind_of, matching
+from data_pipelines.sources import JSON_LINES, PARQUET, TFDS, kind_of
 from data_pipelines.tfds_text import dataset_rows
 from xlnet_jax.errors import InputError
+from xlnet_jax.tasks.readers import files, json_lines
 
 Role = Literal["train", "eval", "predict"]
 Groups = tuple[tuple[str, ...], ...]
+_ENDS = (".tsv", ".csv", ".jsonl", ".parquet")  # in messages
 TABLES = (".tsv", ".csv", ".txt", *JSON_LINES, PARQUET)
 SHARD = re.compile(r"-\d+-of-\d+$")  # as Hugging Face and TFDS divide a table
 SHOWN = 12  # columns, in a message
@@ -56,9 +56,11 @@ def read_table(name: str, form: Form) -> Iterator[Row]:
         rows = dataset_rows(name.removeprefix(TFDS), form.tfds_data_dir, form.class_names)
         yield from (Row(f"{name}: example {i}", fields) for i, fields in enumerate(rows, start=1))
         return
-    for path in _files(name):
-        reader = _texts_of_folders if path.is_dir() else _READERS.get(kind_of(path), _tsv)
-        yield from reader(str(path), form)
+    if epath.Path(name).expanduser().is_dir():
+        yield from _texts_of_folders(name, form)
+        return
+    for path in files([name], "table", f"a table ({', '.join(_ENDS)}), a glob in quotes, or tfds:NAME"):
+        yield from _READERS.get(kind_of(epath.Path(path)), _tsv)(path, form)
 
 
 def files_of_role(names: Sequence[str], stems: Groups, splits: Sequence[str]) -> tuple[str, ...]:
@@ -84,18 +86,7 @@ def _of_role(name: str, stems: Groups, splits: Sequence[str]) -> list[str]:
         if found := [path for stem in group for path in there.get(stem, [])]:
             return found
     wanted = " or ".join(stem for group in stems for stem in group)
-    raise InputError(f"{name}: this folder has no table named {wanted} (.tsv, .csv, .jsonl, .parquet): name a file")
-
-
-def _files(name: str) -> list[epath.Path]:
-    path = epath.Path(name).expanduser()
-    if path.exists():
-        return [path]
-    if found := matching(path) if glob.has_magic(name) else []:
-        return found
-    raise InputError(
-        f"{name}: no such file; give a table (.tsv, .csv, .jsonl, .parquet), a glob in quotes, or tfds:NAME"
-    )
+    raise InputError(f"{name}: this folder has no table named {wanted} ({', '.join(_ENDS)}): name a file")
 
 
 def _tsv(path: str, form: Form) -> Iterator[Row]:
@@ -148,17 +139,7 @@ def _with_columns(records: Iterator[tuple[int, list[str]]], path: str, form: For
 
 
 def _json_lines(path: str, form: Form) -> Iterator[Row]:
-    for number, line in numbered_lines(path):
-        where = f"{path}: line {number}"
-        if not line or line.isspace():
-            continue
-        try:
-            fields = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise InputError(f"{where} is not JSON ({error}); an example is one JSON object on one line") from None
-        if not isinstance(fields, dict):
-            raise InputError(f"{where} is no JSON object; an example is one JSON object on one line")
-        yield Row(where, fields)
+    return (Row(record.where, record.content) for _, record in json_lines(path))
 
 
 def _parquet(path: str, form: Form) -> Iterator[Row]:
@@ -168,9 +149,9 @@ def _parquet(path: str, form: Form) -> Iterator[Row]:
 
 def _texts_of_folders(path: str, form: Form) -> Iterator[Row]:
     """As IMDB is published: a folder a label, a file a text."""
-    folders = [epath.Path(path) / label for label in form.folders]
+    folders = [epath.Path(path).expanduser() / label for label in form.folders]
     if not any(folder.is_dir() for folder in folders):
-        raise InputError(f"{path}: a folder; name a table in it (.tsv, .csv, .jsonl, .parquet)")
+        raise InputError(f"{path}: a folder; name a table in it ({', '.join(_ENDS)})")
     for folder in folders:
         for file in sorted(folder.iterdir()):
             text = "\n".join(line for _, line in numbered_lines(str(file)))

@@ -8,8 +8,9 @@ from functools import cached_property
 
 from xlnet_jax.errors import InputError
 from xlnet_jax.tasks.config import RankingConfig
-from xlnet_jax.tasks.ranking.collection import files, read_collection
+from xlnet_jax.tasks.ranking.collection import read_collection
 from xlnet_jax.tasks.ranking.trec import Judgements, Run, is_run, ranked, read_qrels, read_run
+from xlnet_jax.tasks.readers import files
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from typing import Literal
 from etils import epath
 
 from xlnet_jax.errors import InputError
-from xlnet_jax.tasks.ranking.collection import files, lines
+from xlnet_jax.tasks.readers import files, lines
 
 JudgementsForm = Literal["graded", "cranfield"]
 CRANFIELD_GRADES = {1: 4, 2: 3, 3: 2, 4: 1, 5: 0}

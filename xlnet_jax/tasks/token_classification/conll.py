@@ -5,8 +5,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from data_pipelines.readers import numbered_lines
-from data_pipelines.sources import find
 from xlnet_jax.errors import InputError
+from xlnet_jax.tasks.readers import files
 
 DOCUMENT_START = "-DOCSTART-"
 WORD, LABEL = 0, -1  # columns, where the settings name none
@@ -37,16 +37,11 @@ def read_conll(names: Sequence[str], labelled: bool, word: int = WORD, label: in
     line that has not as many as those before it, and a file without sentences.
     """
     sentences: list[Sentence] = []
-    for source in find(names):
-        for unit in source.units:
-            if not isinstance(path := getattr(unit, "path", None), str):
-                raise InputError(f"{source.given}: words with labels are read from files in CoNLL form; give files")
-            of_file = list(_sentences(path, word, label if labelled else None))
-            if not of_file:
-                raise InputError(
-                    f"{path}: no sentences are in it; CoNLL form is a word a line, with its label behind it"
-                )
-            sentences += of_file
+    for path in files(names, "sentences"):
+        found = list(_sentences(path, word, label if labelled else None))
+        if not found:
+            raise InputError(f"{path}: no sentences are in it; CoNLL form is a word a line, with its label behind it")
+        sentences += found
     return sentences
 
 

@@ -15,10 +15,10 @@ from xlnet_jax.dims import Batch
 from xlnet_jax.objectives.base import DeviceBatch
 from xlnet_jax.objectives.registry import objective_named
 from xlnet_jax.settings.config import Config
-from xlnet_jax.training.loop import Numbers
 from xlnet_jax.training.run.interrupt import Interrupt, Wish
 from xlnet_jax.training.state import TrainState
 from xlnet_jax.training.step import EvalStep
+from xlnet_jax.training.training_run import Numbers
 
 VALIDATION_SEED = 2**31 - 1  # the held-out targets are the same in every run
 

@@ -120,7 +120,7 @@ def test_a_table_without_header_has_numbers_for_columns(tmp_path):
         ("a.jsonl", "[]", "a.jsonl: line 1 is no JSON object"),
         ("a.tsv", b"text\nb\xffd\n", "a.tsv: line 2 is not UTF-8 (0xff); convert the file"),
         ("a.tsv", "text\nbad\n".encode("utf-16-le"), "a.tsv: line 1 has a zero byte"),
-        ("a.parquet", "text", "a.parquet: a damaged Parquet file, or none ("),
+        ("a.parquet", "text", "a.parquet: damaged, or not a Parquet file ("),
         ("a.tsv.gz", "text", "a.tsv.gz: the compressed data is damaged ("),
         (None, None, "no such file; give a table (.tsv, .csv, .jsonl, .parquet), a glob in quotes, or tfds:NAME"),
     ],
