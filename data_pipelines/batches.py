@@ -40,7 +40,7 @@ Rows = Sequence[int] | np.ndarray  # of the global batch, ascending
 
 @dataclass(frozen=True)
 class Visit:
-    """The blocks that some rows read, each in its row's reading order."""
+    """Blocks that some rows read, each in its row's reading order."""
 
     tokens: np.ndarray  # int32 [B, S]
     cuts: np.ndarray  # bool [B, S], A may be cut from B before this token
@@ -52,7 +52,7 @@ class Visit:
 
 @dataclass(frozen=True)
 class BatchSource:
-    """The batches of one split of a corpus. `batch_size` rows a batch; `mem_len` as in ModelConfig."""
+    """Batches of one split of a corpus. `batch_size` rows a batch; `mem_len` as in ModelConfig."""
 
     corpus: Corpus
     split: SplitName
@@ -101,7 +101,8 @@ class BatchSource:
 
     @cached_property
     def steps_per_epoch(self) -> int:
-        """Steps that read as many blocks as the split has (without weights: each block once); at least one visit."""
+        """Number of steps that read as many blocks as the split has (without weights: each block once); at least one
+        visit."""
         visits = max(1, self.corpus.num_blocks(self.split) // self.data.batch_size)
         return visits * self.steps_per_block
 
@@ -118,7 +119,7 @@ class BatchSource:
         return self.data.window == "pairs"
 
     def read_visit(self, visit: int, rows: Rows) -> Visit:
-        """The blocks of `rows` (of the global batch, ascending) in one visit, by one read."""
+        """Read the blocks of `rows` (numbers in the global batch, ascending) in one visit, by one read."""
         own, partner, is_reversed = self.assign(visit, rows)
         blocks = np.concatenate([own, partner]) if self._has_partners else own
         tokens, starts = self.corpus.read(self.split, blocks)
@@ -131,7 +132,7 @@ class BatchSource:
         return Visit(tokens[:n], cuts[:n], tokens[n:], cuts[n:], is_reversed, own)
 
     def assign(self, visit: int, rows: Rows) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """(block, partner block, is it read backwards) of each row."""
+        """Return (block, partner block, whether it is read backwards) of each row."""
         own = self._mixture.own_blocks(visit * self.data.batch_size + np.asarray(rows))
         if self.data.masking == "static":
             draw = uniforms(self.seed, Purpose.VISIT, 0, own, 2)
@@ -140,7 +141,7 @@ class BatchSource:
         return own, self._mixture.partners(own, draw[:, 1]), (draw[:, 0] < 0.5) & self.data.bidirectional
 
     def batch(self, visit: Visit, step: int, rows: Rows) -> Batch:
-        """The rows of batch `step`, whose visit has been read. Compact or dense, as data.emit says."""
+        """Return the rows of batch `step` from the blocks of their visit, compact or dense as data.emit says."""
         data, index = self.data, step % self.steps_per_block
 
         def draw(purpose: Purpose, width: int) -> np.ndarray:
@@ -166,23 +167,24 @@ class BatchSource:
         return permutation.to_dense(filled) if data.emit == "dense" else filled
 
     def batch_at(self, step: int, rows: Rows | None = None) -> Batch:
-        """Batch `step` by itself: what the iterator yields there."""
+        """Return batch `step`, as the iterator yields it there."""
         rows = range(self.data.batch_size) if rows is None else rows
         return self.batch(self.read_visit(step // self.steps_per_block, rows), step, rows)
 
     def iterate(self, start: int, stop: int, rows: Rows | None = None) -> Iterator[Batch]:
-        """Batches start ... stop - 1, made ahead of time by tf.data. Starting late costs no more than starting at 0."""
+        """Return the batches start ... stop - 1, made ahead of time by tf.data. Starting late costs no more than
+        starting at 0."""
         mistakes: list[InputError] = []
         rows = range(self.data.batch_size) if rows is None else rows
         batches = self._dataset(start, stop, rows, mistakes).as_numpy_iterator()
         return _or_mistake(batches, mistakes)
 
     def dataset(self, start: int, stop: int, rows: Rows) -> Any:
-        """The same as a `tf.data.Dataset` of dicts of tensors."""
+        """Return the batches start ... stop - 1 as a `tf.data.Dataset` of dicts of tensors."""
         return self._dataset(start, stop, rows, [])
 
     def _dataset(self, start: int, stop: int, rows: Rows, mistakes: list[InputError]) -> Any:
-        """`mistakes` gets what tf.data turns into an error of its own."""
+        """Build the dataset; tf.data turns an InputError into an error of its own, so `mistakes` collects them."""
         tf = tensorflow()
         per_block, block_len = self.steps_per_block, self.corpus.block_len
         spec = {

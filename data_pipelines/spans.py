@@ -15,12 +15,14 @@ NEVER = np.nextafter(1.0, 0.0)  # the largest draw there is
 
 
 def draws_needed(length: int, data: DataConfig) -> int:
-    """Uniforms that one row of `sample_spans` takes: two a span, one a token for topping up."""
+    """Return the number of uniforms that one row of `sample_spans` takes: two a span, and one a token for topping
+    up."""
     return 2 * max_spans(length, data) + (0 if data.num_predict is None else length)
 
 
 def max_spans(length: int, data: DataConfig) -> int:
-    """A span of one with its context is the shortest step forward."""
+    """Return the largest number of spans in a row: a span of one token with its context is the shortest step
+    forward."""
     return length // (1 + data.mask_alpha // data.mask_beta) + 1
 
 
@@ -32,11 +34,12 @@ def sample_spans(
     is_reversed: np.ndarray,
     data: DataConfig,
 ) -> np.ndarray:
-    """Exactly `goal` targets in each row, or as many as it has candidates; None = those of the spans alone.
+    """Return exactly `goal` targets in each row, or as many as it has candidates: bool [B, L], in reading order. goal
+    None: the targets of the spans alone.
 
-    is_word_start, candidates: bool [B, L], in the row's reading order; a span that reaches over what is no candidate
-    goes on behind it. uniform: [B, draws_needed(L)]. is_reversed: bool [B]; such rows are sampled in the order of the
-    text, where words start. Returns bool [B, L], in reading order.
+    is_word_start, candidates: bool [B, L], in the row's reading order; a span goes on after tokens that are no
+    candidates. uniform: [B, draws_needed(L)]. is_reversed: bool [B]; such rows are sampled in the order of the text,
+    where words start.
     """
     batch, length = is_word_start.shape
     flip = is_reversed[:, None]
@@ -56,9 +59,9 @@ def sample_spans(
 def place_spans(
     starts: np.ndarray, goal: int | None, uniform: np.ndarray, data: DataConfig
 ) -> tuple[np.ndarray, np.ndarray]:
-    """(begin, end), int64 [B, max_spans]: the spans of each row from left to right; begin = end where there is none.
+    """Return (begin, end), int64 [B, max_spans]: the spans of each row from left to right; begin = end in unused slots.
 
-    starts: bool [B, L], words begin here. uniform: as in `sample_spans`.
+    starts: bool [B, L], True where a word begins. uniform: as in `sample_spans`.
     """
     batch, length = starts.shape
     spans = max_spans(length, data)
@@ -94,7 +97,8 @@ def place_spans(
 
 
 def _behind_words(begin: np.ndarray, words: np.ndarray, next_start: np.ndarray, span_max: int) -> np.ndarray:
-    """The words-th word start behind `begin`, itself one; the length of the text where it has fewer."""
+    """Return the end of `words` words that begin at `begin`, a word start; the length of the text where it has
+    fewer."""
     row, length = np.arange(len(begin)), next_start.shape[1] - 1
     end = begin
     for word in range(span_max):
@@ -103,7 +107,8 @@ def _behind_words(begin: np.ndarray, words: np.ndarray, next_start: np.ndarray, 
 
 
 def top_up(is_target: np.ndarray, candidates: np.ndarray, goal: int, uniform: np.ndarray) -> None:
-    """Adds the missing targets in place: those of the other candidates that drew the smallest numbers. All [B, L]."""
+    """Add missing targets in place, up to `goal` in each row: the other candidates with the smallest draws. All arrays
+    [B, L]."""
     short = np.flatnonzero(is_target.sum(1) < goal)
     if short.size == 0:
         return

@@ -28,7 +28,7 @@ DPI = 110
 
 
 class Cell(IntEnum):
-    """What a cell of the picture says."""
+    """Meanings of a cell of the picture."""
 
     HIDDEN = 0
     SEEN = 1
@@ -57,7 +57,7 @@ HOW_TO_READ = (
 
 @dataclass(frozen=True)
 class Axis:
-    """The columns that a picture shows: `keys[i]` is what column i stands for, an index of [0, K)."""
+    """Columns and rows that a picture shows. `keys[i]` is the key of column i, an index of [0, K)."""
 
     keys: np.ndarray  # int [C]
     rows: np.ndarray  # int [R], positions of the content rows
@@ -107,7 +107,8 @@ def _whole_axis(view: WindowView) -> Axis:
 
 
 def _matrices(view: WindowView, axis: Axis) -> list[np.ndarray]:
-    """The cells of the content stream and, of plm, those of the query stream and the target mapping, each [rows, C]."""
+    """Return the cells of the content stream and, where the query stream predicts, those of the query stream and of the
+    target mapping: each [rows, columns]."""
     is_target = np.concatenate([np.zeros(view.mem_len, bool), view.is_target & (not view.predicts_next)])
     unused = np.arange(len(view.key_rank)) < view.mem_len - view.mem_filled
 
@@ -158,7 +159,7 @@ def _draw_panels(panel: Any, view: WindowView, axis: Axis, letter_height: float)
 
 
 def _separate(plots: Sequence[Any], view: WindowView, axis: Axis) -> None:
-    """Lines between the parts of the window, and their names above."""
+    """Draw lines between the parts of the window."""
     starts = [part.begin for part in view.parts if axis.rows[0] < part.begin <= axis.rows[-1]]
     shift = axis.memory - axis.rows[0] - 0.5
     for axes in plots:
@@ -174,7 +175,7 @@ def _separate(plots: Sequence[Any], view: WindowView, axis: Axis) -> None:
 
 
 def _shown_parts(view: WindowView, axis: Axis) -> Iterator[tuple[str, float, int]]:
-    """(name, middle in rows, rows) of the parts that have more than a special token, as far as they are shown."""
+    """Yield (name, middle in rows, rows) of the shown parts of the window, without those of one special token."""
     for part in view.parts:
         begin, end = max(part.begin, int(axis.rows[0])), min(part.end, int(axis.rows[-1]) + 1)
         if part.name in ("reused", "A", "B", "text") and begin < end:

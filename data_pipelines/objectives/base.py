@@ -18,7 +18,7 @@ Draw = Callable[[Purpose, int], np.ndarray]
 
 @dataclass(frozen=True)
 class Cut:
-    """Windows before anything is masked, and what a batch is made of besides."""
+    """Windows before anything is masked, and what else a batch is made from."""
 
     windows: Windows
     is_word_start: np.ndarray  # bool [V]

@@ -1,4 +1,4 @@
-"""What a comparison is asked: who is compared, at which cost, on which tasks. Imports no jax."""
+"""Settings of a comparison: contenders, cost and tasks. Imports no jax."""
 
 import dataclasses
 import difflib
@@ -45,7 +45,7 @@ class CompareConfig(Config):
 
 
 def parse(argv: Sequence[str], description: str) -> CompareConfig:
-    """The comparison that a command line asks for. Raises InputError on what cannot be compared."""
+    """Return the comparison that a command line asks for. Raises InputError where it cannot be run."""
     request = command_line.parse_config_as(CompareConfig, argv, "python -m xlnet_jax.compare", description)
     names = [name for word in request.objectives for name in word.split(",") if name]
     request = replace(request, objectives=tuple(names))
@@ -56,18 +56,18 @@ def parse(argv: Sequence[str], description: str) -> CompareConfig:
 
 
 def common(request: CompareConfig) -> Config:
-    """The settings of pretraining that all contenders share."""
+    """Return the settings of pretraining that all contenders share."""
     return Config(**{f.name: getattr(request, f.name) for f in dataclasses.fields(Config)})
 
 
 def folders(request: CompareConfig) -> dict[str, str]:
-    """Where the examples of each task are."""
+    """Return the folder of each task's examples."""
     return {task: folder for task, _, folder in (word.partition("=") for word in request.tasks)}
 
 
 def finetuning(request: CompareConfig) -> dict[str, FinetuneConfig]:
-    """The settings of each task, without what it starts from and where it is kept. Raises InputError where they
-    contradict each other, or name no examples."""
+    """Return the settings of each task, without the checkpoint that it starts from and the folder of its runs. Raises
+    InputError where they contradict each other, or name no examples."""
     found = {}
     for task, folder in folders(request).items():
         start = DEFAULTS[task]()
@@ -89,8 +89,8 @@ def finetuning(request: CompareConfig) -> dict[str, FinetuneConfig]:
 
 
 def difference(ours: CompareConfig, theirs: CompareConfig) -> list[str]:
-    """'name: their value -> our value' for each setting in which the runs of two comparisons differ. Contenders, seeds
-    and tasks may be others: their runs stand beside each other."""
+    """Return 'name: their value -> our value' for each setting in which the runs of two comparisons differ. Contenders,
+    seeds and tasks may differ: their runs have folders of their own."""
     found = identity_difference(ours, theirs)
     of_ours, of_theirs = finetuning(ours), finetuning(theirs)
     for task in of_ours.keys() & of_theirs.keys():
@@ -147,14 +147,14 @@ def _unknown(flag: str, names: Iterable[str], known: Mapping[str, Any]) -> Itera
 
 
 def _of_task(task: str, request: CompareConfig) -> list[str]:
-    """The words of --finetune that concern a task: those of all first, which its own then change."""
+    """Return the words of --finetune for a task: first those for all tasks, then its own, which win."""
     tasks = folders(request)
     own = [word.removeprefix(f"{task}.") for word in request.finetune if word.startswith(f"{task}.")]
     return [word for word in request.finetune if word.partition(".")[0] not in tasks] + own
 
 
 def _files(task: str, folder: str, stems: Sequence[str]) -> tuple[str, ...]:
-    """Those of a role. Tasks that find their own files in a folder are given the folder."""
+    """Return the example files with these stems; the folder itself for tasks that find their own files in it."""
     if folder.startswith("tfds:"):
         return (folder,)
     path = Path(folder).expanduser()

@@ -44,7 +44,7 @@ SPLITS: tuple[SplitName, ...] = ("train", "validation")
 
 @dataclass(frozen=True)
 class _Prepared:
-    """What all runs have in common."""
+    """Tokenizer, corpus and settings that all runs share."""
 
     workdir: Workdir
     contenders: Mapping[str, Config]
@@ -57,8 +57,8 @@ class _Prepared:
 
 
 def compare(request: CompareConfig) -> int:
-    """Returns 0 with the table and the picture written, or the exit code of a run that was stopped with its state
-    saved: the same command goes on from there."""
+    """Run a comparison. Return 0 with the table and the picture written, or the exit code of a run that was stopped
+    with its state saved: the same command goes on from there."""
     console = Console(soft_wrap=True, highlight=False, markup=False)
     _contenders(request)  # a budget that is too small is refused before hours go into a text
     prepared = _prepare(request, console)
@@ -89,7 +89,7 @@ def _contenders(request: CompareConfig, vocab_size: int | None = None) -> dict[s
 
 
 def _prepare(request: CompareConfig, console: Console) -> _Prepared:
-    """One tokenizer and one corpus for all; whatever a later run would refuse is refused here."""
+    """Prepare one tokenizer and one corpus for all, and refuse here what a later run would refuse."""
     text, common = Text.of(request), asked.common(request)
     tasks = {task: with_files(config) for task, config in asked.finetuning(request).items()}
     for settings in tasks.values():
@@ -126,7 +126,7 @@ def _claim(workdir: Workdir, request: CompareConfig) -> None:
 
 
 def _run(name: str, seed: int, prepared: _Prepared, console: Console) -> int:
-    """A contender's pretraining by one seed, and its finetuning on all tasks. 0, or the exit code of a stop."""
+    """Pretrain a contender with one seed, and finetune it on all tasks. Return 0, or the exit code of a stop."""
     config, pretrained = prepared.contenders[name], prepared.folder(name, seed, PRETRAINED)
     if not _is_pretrained(pretrained, config.steps):
         console.print(f"\n---- {name}, seed {seed}: pretraining, {config.steps:,} updates")
@@ -146,7 +146,7 @@ def _run(name: str, seed: int, prepared: _Prepared, console: Console) -> int:
 
 
 def _is_pretrained(folder: epath.Path, steps: int) -> bool:
-    """Was it saved and evaluated at its end?"""
+    """Return whether a run was saved and evaluated at its end."""
     workdir = Workdir(folder)
     evaluated = (r["step"] for r in read_records(workdir.metrics) if r["split"] == "validation")
     return (workdir.checkpoints / str(steps)).is_dir() and steps in evaluated

@@ -1,4 +1,4 @@
-"""What vendors state of their chips: the yardsticks of a run's utilisation and of a plan."""
+"""Chips by their vendors' data sheets: the peaks that a run's utilisation and a plan are measured against."""
 
 from dataclasses import dataclass
 
@@ -57,11 +57,11 @@ CHIPS = (
 
 
 def chip_of(device_kind: str) -> Chip | None:
-    """The chip whose devices jax calls so; None = nothing is known of it, as of a CPU."""
+    """Return the chip whose devices jax calls so; None where it is unknown, as for a CPU."""
     return next((chip for chip in CHIPS if device_kind in chip.device_kinds), None)
 
 
 def peak_operations(device_kind: str) -> float | None:
-    """Peak bfloat16 operations a second of one device; None where it is not known."""
+    """Return the peak bfloat16 FLOPs a second of one device; None where it is unknown."""
     chip = chip_of(device_kind)
     return chip.operations / chip.devices if chip else None

@@ -1,4 +1,4 @@
-"""What a checkpoint holds: as its reader finds it, by the names of its format, and by ours."""
+"""Contents of a checkpoint: by the names of its own format, and by ours."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,7 +15,7 @@ from xlnet_jax.settings.config import HeadConfig, ModelConfig
 
 @dataclass(frozen=True)
 class Contents:
-    """What a checkpoint of any format holds. `params`: nested dicts of float32 NumPy arrays, by our names."""
+    """Contents of a checkpoint of any format. `params`: nested dicts of float32 NumPy arrays, by our names."""
 
     model: ModelConfig
     params: dict[str, Any]
@@ -49,7 +49,7 @@ def guessed_objective(model: ModelConfig, params: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True)
 class Found:
-    """What a reader makes of the files of one format, before it is known to fit."""
+    """Contents of the files of one format, before they are checked to fit a network."""
 
     model: ModelConfig
     head: HeadConfig | None
@@ -62,7 +62,7 @@ class Found:
 
 
 def check_sizes(config: ModelConfig, sizes: Mapping[str, Any], where: str) -> None:
-    """InputError naming the settings in which a configuration contradicts the sizes of the weights beside it."""
+    """Raise InputError naming the settings in which a configuration contradicts the sizes of the weights beside it."""
     wrong = [
         f"{name} {getattr(config, name)} (the weights have {size})"
         for name, size in sizes.items()

@@ -1,4 +1,4 @@
-"""Where settings start from: a function a preset, and what an objective changes in it."""
+"""Presets: complete settings to start from."""
 
 import dataclasses
 from collections.abc import Callable

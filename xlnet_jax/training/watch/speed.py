@@ -1,4 +1,4 @@
-"""How fast a run is: tokens a second, and the share of the chips' peak that the model's own arithmetic uses (MFU)."""
+"""Speed of a run: tokens a second, and the share of the chips' peak FLOPs that the model needs (MFU)."""
 
 import jax
 
@@ -8,7 +8,7 @@ from xlnet_jax.settings.config import Config
 
 
 def speed(config: Config, seconds: float) -> dict[str, float]:
-    """seconds_per_step, tokens_per_second and, where the peak of the devices is known, mfu, for one update in
+    """Return seconds_per_step, tokens_per_second and, where the peak of the devices is known, mfu, for a step in
     `seconds`."""
     numbers = {
         "seconds_per_step": seconds,
