@@ -35,7 +35,7 @@ from xlnet_jax.errors import InputError
 from xlnet_jax.settings.config import DataConfig
 from xlnet_jax.storage.quiet_tensorflow import tensorflow
 
-Rows = Sequence[int] | np.ndarray  # of the global batch, ascending
+Rows = Sequence[int] | np.ndarray  # numbers of rows in the global batch, ascending
 
 
 @dataclass(frozen=True)
@@ -43,11 +43,11 @@ class Visit:
     """Blocks that some rows read, each in its row's reading order."""
 
     tokens: np.ndarray  # int32 [B, S]
-    cuts: np.ndarray  # bool [B, S], A may be cut from B before this token
-    partner_tokens: np.ndarray  # int32 [B, S], where a random B comes from; no rows where windows have no B
+    cuts: np.ndarray  # bool [B, S], parts A and B may be separated before this token
+    partner_tokens: np.ndarray  # int32 [B, S], source of a random B; no rows where windows have no B
     partner_cuts: np.ndarray  # bool [B, S]
     is_reversed: np.ndarray  # bool [B]
-    blocks: np.ndarray  # int64 [B], their numbers
+    blocks: np.ndarray  # int64 [B], numbers of the blocks
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class BatchSource:
         if self.split == "train":
             self._check_sources()
         blocks = self.corpus.num_blocks(self.split)
-        # A held-out text may be small: its blocks are then read by several rows of a batch.
+        # A held-out text may be small: then several rows of a batch read one block.
         if self.split == "train" and blocks < self.data.batch_size:
             raise InputError(
                 f"corpus {self.corpus.folder}: {blocks} training blocks of {self.corpus.block_len} tokens are fewer "
@@ -110,7 +110,7 @@ class BatchSource:
     def _mixture(self) -> Mixture:
         blocks = self.corpus.manifest.splits[self.split].source_blocks
         weights = self.data.weights or self.corpus.manifest.weights
-        # Held-out text of its own may have other sources.
+        # Held-out text given by --validation may have other sources.
         return Mixture(blocks, weights if len(weights) == len(blocks) else (), self.seed)
 
     @property
@@ -123,10 +123,10 @@ class BatchSource:
         own, partner, is_reversed = self.assign(visit, rows)
         blocks = np.concatenate([own, partner]) if self._has_partners else own
         tokens, starts = self.corpus.read(self.split, blocks)
-        flip = np.resize(is_reversed, len(blocks))[:, None]  # partners are read as their rows are
+        flip = np.resize(is_reversed, len(blocks))[:, None]  # a partner has the direction of its row
         tokens = np.where(flip, tokens[:, ::-1], tokens)
         cuts = starts > 0
-        # A cut before a token is, read backwards, a cut before its neighbour.
+        # Reversing turns a cut before a token into a cut before its neighbour.
         cuts = np.where(flip, np.roll(cuts[:, ::-1], 1, axis=1), cuts)
         n = len(rows)
         return Visit(tokens[:n], cuts[:n], tokens[n:], cuts[n:], is_reversed, own)
@@ -145,7 +145,7 @@ class BatchSource:
         data, index = self.data, step % self.steps_per_block
 
         def draw(purpose: Purpose, width: int) -> np.ndarray:
-            if data.masking == "static":  # of the text, not of the visit
+            if data.masking == "static":  # the draw depends on the text, not on the visit
                 return uniforms(self.seed, purpose, index, visit.blocks, width)
             return uniforms(self.seed, purpose, step, rows, width)
 
@@ -214,7 +214,7 @@ class BatchSource:
             batch = self.batch(Visit(*blocks), int(step), rows)
             return [batch[name] for name in spec]
 
-        # Autograph would write its own version of these functions to the temporary folder, and has nothing to convert.
+        # Autograph has nothing to convert here, and would write its version of these functions to the temporary folder.
         plain = tf.autograph.experimental.do_not_convert
 
         def read_op(visit: Any) -> tuple[Any, ...]:

@@ -1,9 +1,9 @@
 """Targets in n-gram spans inside their context (paper, section 2.5; `_sample_mask` of data_utils.py).
 
-From left to right: draw a length n with weight 1/n, place it at the first word start behind a random share of its
-n * mask_alpha / mask_beta tokens of context, go on behind the rest of the context. Where the spans fall short of the
-goal, single tokens drawn at random top them up; without a goal the spans go on to the end of the text. A span counts
-pieces, as those of the released models did, or words; its context counts tokens in both cases.
+From left to right: draw a length n with weight 1/n, place the span at the first word start after a random share of its
+n * mask_alpha / mask_beta tokens of context, and continue after the rest of the context. Where the spans fall short of
+the goal, single random tokens top them up; without a goal the spans continue to the end of the text. A span counts
+pieces, as for the released models, or words; its context counts tokens in both cases.
 """
 
 import numpy as np
@@ -11,7 +11,7 @@ import numpy as np
 from data_pipelines.stateless import choice, smallest_first
 from xlnet_jax.settings.config import DataConfig
 
-NEVER = np.nextafter(1.0, 0.0)  # the largest draw there is
+NEVER = np.nextafter(1.0, 0.0)  # largest possible draw
 
 
 def draws_needed(length: int, data: DataConfig) -> int:
@@ -46,7 +46,7 @@ def sample_spans(
     starts = np.where(flip, is_word_start[:, ::-1], is_word_start)
     allowed = np.where(flip, candidates[:, ::-1], candidates)
     begin, end = place_spans(starts, goal, uniform, data)
-    edges = np.zeros((batch, length + 1), np.int8)  # +1 where a span begins, -1 behind its end
+    edges = np.zeros((batch, length + 1), np.int8)  # +1 where a span begins, -1 after its end
     row, span = np.nonzero(begin < end)
     edges[row, begin[row, span]] += 1
     edges[row, end[row, span]] -= 1
@@ -66,7 +66,7 @@ def place_spans(
     batch, length = starts.shape
     spans = max_spans(length, data)
     row = np.arange(batch)
-    # next_start[b, i] = first word start at or behind i; `length` where there is none.
+    # next_start[b, i] = first word start at or after i; `length` if there is none.
     positions = np.where(starts, np.arange(length), length)
     next_start = np.full((batch, length + 1), length)
     next_start[:, :-1] = np.minimum.accumulate(positions[:, ::-1], axis=1)[:, ::-1]
@@ -77,16 +77,16 @@ def place_spans(
 
     begins, ends = np.zeros((2, batch, spans), np.int64)
     cursor = np.zeros(batch, np.int64)
-    left = np.full(batch, length if goal is None else goal)  # a text without a goal can never reach its length
+    left = np.full(batch, length if goal is None else goal)  # without a goal, `left` never runs out
     active = np.ones(batch, bool)
     for i in range(spans):
-        units = np.minimum(lengths[:, i], left)  # as a word is a token or more, too
+        units = np.minimum(lengths[:, i], left)  # a word has at least one token
         context = units * data.mask_alpha // data.mask_beta
         before = choice(uniform[:, spans + i], context)
         begin = next_start[row, np.minimum(cursor + before, length)]
         end = begin + units if data.span_unit == "piece" else _behind_words(begin, units, next_start, data.span_max)
-        # A span that would touch the end of the text is not placed, and ends the search: as in the original. So do
-        # words that are more than what is left of the goal.
+        # A span that would touch the end of the text, or words longer than the rest of the goal, are not placed and end
+        # the search, as in the original.
         active &= (left > 0) & (end < length) & (end - begin <= left)
         if not active.any():
             break
@@ -115,4 +115,4 @@ def top_up(is_target: np.ndarray, candidates: np.ndarray, goal: int, uniform: np
     keys = np.where(candidates[short], uniform[short], NEVER)
     keys[is_target[short]] = -1.0  # targets sort first, then the lowest draws
     is_target[short[:, None], smallest_first(keys, goal)] = True
-    is_target &= candidates  # a row may have fewer of them than the goal
+    is_target &= candidates  # a row may have fewer candidates than the goal

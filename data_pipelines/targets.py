@@ -68,7 +68,7 @@ def sample_words(
     """
     batch, length = begins.shape
     begins = begins.copy()
-    begins[:, 0] = True  # of a word that began before this part, the rest
+    begins[:, 0] = True  # the rest of a word that began before this part counts as a word
     flat = np.flatnonzero(begins)
     sizes = np.diff(flat, append=batch * length)
     can_be = begins & candidates

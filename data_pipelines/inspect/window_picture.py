@@ -1,8 +1,8 @@
-"""A picture of a window: what each row may see, and, of permutation language modelling, the rows of both streams and
-where the target mapping puts those of the query stream.
+"""Picture of a window: the keys that each row may see and, where the query stream predicts, the rows of both streams
+and the positions that the target mapping gives to those of the query stream.
 
-The matrices stand one above the other over the same columns. A short window is drawn with its tokens on the
-axes; a long one whole, and beside it enlarged around a position.
+The matrices stand one above the other over the same columns. A short window is drawn with its tokens on the axes; a
+long one whole, and beside it enlarged around a position.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from xlnet_jax.errors import InputError
 from xlnet_jax.storage.files import complete_file
 
 LEGIBLE = 40  # tokens on an axis
-LETTERING = 4  # rows that are not high enough for a name beside them
+LETTERING = 4  # rows that are too few for a name beside them
 CELL_INCHES = 0.17
 DPI = 110
 
@@ -59,10 +59,10 @@ HOW_TO_READ = (
 class Axis:
     """Columns and rows that a picture shows. `keys[i]` is the key of column i, an index of [0, K)."""
 
-    keys: np.ndarray  # int [C]
-    rows: np.ndarray  # int [R], positions of the content rows
-    slots: np.ndarray  # int [S], places in `targets`
-    memory: int  # columns of memory, the first ones
+    keys: np.ndarray  # int [columns]
+    rows: np.ndarray  # int [rows], positions of the content rows
+    slots: np.ndarray  # int [slots], places in `targets`
+    memory: int  # number of memory columns; they come first
 
 
 def draw_window(view: WindowView, title: str, around: int, path: Path) -> None:
@@ -80,7 +80,7 @@ def draw_window(view: WindowView, title: str, around: int, path: Path) -> None:
     streams = 2 if view.by_query_stream else 0
     height = CELL_INCHES * (len(close.rows) + streams * len(close.slots)) + 5.4
     width = CELL_INCHES * len(close.keys) + 2.6
-    # Pieces such as $ and \ are no mathematics.
+    # Draw pieces such as $ and \ as they are, not as mathematics.
     families = font_families(view.pieces)
     with mpl.rc_context({"text.parse_math": False, "font.family": families, "font.size": 8}):
         figure = Figure(figsize=((2 if is_long else 1) * max(width, 7.5), height), dpi=DPI, layout="constrained")

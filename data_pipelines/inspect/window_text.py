@@ -1,4 +1,4 @@
-"""A window as text: where it comes from, its pieces with the targets marked, and what predicts them."""
+"""Text of a window: its origin, its pieces with the targets marked, and the rows that predict them."""
 
 from collections.abc import Iterable, Iterator
 

@@ -1,5 +1,5 @@
-"""One window of a batch with all that can be said of it: its parts, its targets in their order, what is read in their
-place, and who sees whom."""
+"""View of one window of a batch: its parts, its targets in their order, the tokens read in place of targets, and the
+keys that each row sees."""
 
 from __future__ import annotations
 
@@ -38,17 +38,17 @@ class WindowView:
     row: int
     steps_per_block: int
     block: int
-    partner: int  # the block that a random B comes from
-    is_next: bool  # B is the continuation of A, and stands behind it
+    partner: int  # block of a random B
+    is_next: bool  # B continues A, and comes after it
     is_reversed: bool
     mem_len: int
     mem_filled: int
     input_ids: np.ndarray  # int32 [L]
-    pieces: list[str]  # L of them, as they are read
+    pieces: list[str]  # L pieces, as they are read
     segment_ids: np.ndarray  # int32 [L]
     perm_rank: np.ndarray  # int32 [L]
-    targets: np.ndarray  # int32 [T], positions, ascending
-    predicted: dict[int, str]  # position of a target -> the piece that is predicted there
+    targets: np.ndarray  # int32 [P], positions, ascending
+    predicted: dict[int, str]  # position of a target -> piece predicted there
 
     @property
     def reuse_len(self) -> int:
@@ -144,7 +144,7 @@ def view_window(source: BatchSource, tokenizer: Tokenizer, step: int, row: int) 
     rows = range(row, row + 1)
     data = dataclasses.replace(source.data, emit="compact")
     if data.window == "pairs" and data.pair_loss == "none":
-        data = dataclasses.replace(data, pair_loss="next")  # which says where B is from
+        data = dataclasses.replace(data, pair_loss="next")  # so that is_next says where B comes from
     compact = dataclasses.replace(source, data=data)
     visit = step // source.steps_per_block
     block, partner, _ = compact.assign(visit, rows)

@@ -57,6 +57,6 @@ def _draw_task(axes: Any, comparison: Comparison, task: str, colors: dict[str, A
         axes.plot(values, [row] * len(values), "o", color=colors[name], alpha=0.6)
         axes.plot([found.mean] * 2, [row - 0.3, row + 0.3], color=colors[name], lw=2)
     axes.set(yticks=range(len(names)), yticklabels=names, ylim=(len(names) - 0.5, -0.5))
-    axes.locator_params("x", nbins=5)  # more of their numbers can touch
+    axes.locator_params("x", nbins=5)  # the labels of more ticks would overlap
     axes.set(xlabel=comparison.metrics[task], title=f"{task}: seeds and their mean")
     axes.grid(alpha=0.3)

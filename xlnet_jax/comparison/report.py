@@ -26,11 +26,11 @@ class Outcome:
     """Results of one contender with one seed."""
 
     held_out: Sequence[tuple[int, float]]
-    """(updates, nats per target) of each evaluation, the last at the end"""
+    """(step, nats per target) of each evaluation, ascending"""
     pair_loss: float | None
-    """nats per window, held out, at the end; None = it learns none"""
+    """held-out nats per window at the end; None without a pair loss"""
     scores: Mapping[str, float]
-    """by task: its metric on the examples that are held out"""
+    """metric of each task on its held-out examples"""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Statistic:
     seeds: Mapping[int, float]
     mean: float
     deviation: float | None
-    """of the sample; None = there is one seed"""
+    """sample deviation; None with one seed"""
 
     @classmethod
     def of(cls, by_seed: Mapping[int, float]) -> "Statistic":
@@ -63,9 +63,9 @@ class Comparison:
     corpus: Corpus
     tokenizer: Tokenizer
     metrics: Mapping[str, str]
-    """by task: the name of its metric"""
+    """name of each task's metric"""
     outcomes: Mapping[str, Mapping[int, Outcome]]
-    """by contender and seed"""
+    """outcome of each contender and seed"""
 
     def statistics(self, name: str) -> dict[str, Statistic]:
         """Return the numbers of a contender: held_out_loss; pair_loss, where it has one; and one for each task."""

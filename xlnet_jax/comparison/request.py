@@ -18,29 +18,29 @@ from xlnet_jax.tasks.defaults import DEFAULTS
 from xlnet_jax.tasks.rules import validate_finetuning
 
 _OURS = ("task", "init", "train", "eval", "predict", "workdir", "tokenizer", "seeds", "seed", "tpu", "reinitialize")
-"""Settings of finetuning that the comparison makes."""
+"""Settings of finetuning that the comparison sets itself."""
 _LATER = "what is pretrained here"
 
 
 @dataclass(frozen=True)
 class CompareConfig(Config):
-    """A comparison. The settings of pretraining hold for all contenders, each of which then differs in what it is known
-    for; what counts updates (optimizer.warmup-steps, optimizer.decay-steps, eval.every-steps) does so for a run of
-    --steps, and keeps its share of each contender's updates."""
+    """A comparison. All contenders share the settings of pretraining, and each changes those that define it. Settings
+    that count steps (optimizer.warmup-steps, optimizer.decay-steps, eval.every-steps) refer to a run of --steps, and keep
+    their share of each contender's steps."""
 
     objectives: tuple[str, ...] = operational(("plm", "mlm", "clm"))
-    """contenders, separated by commas or spaces: bert, mlm, dae-transformer-xl, plm, plm-k7, plm-no-memory,
-    plm-no-spans, plm-no-bidirectional, plm-next, clm, vanilla, electra"""
+    """contenders, separated by commas or spaces: any --objective, or bert, dae-transformer-xl, plm-k7, plm-no-memory,
+    plm-no-spans, plm-no-bidirectional, plm-next, vanilla, electra"""
     budget: float = 0.0
-    """what each may cost in pretraining, by --equal; each gets as many updates as fit"""
+    """cost of each pretraining, in the unit of --equal; each contender gets as many steps as fit"""
     equal: Literal["tokens", "operations"] = "tokens"
-    """what is equal: tokens in the windows that are read, or operations of the matrix products"""
+    """unit in which all pretrainings cost the same: tokens in the windows that are read, or FLOPs of the einsums"""
     seeds: tuple[int, ...] = operational((0,))
     """seeds; each is one pretraining of each contender and one finetuning of it on each task"""
     tasks: tuple[str, ...] = operational(())
     """tasks that every pretrained network is finetuned on, as NAME=FOLDER, such as sst-2=glue/SST-2; the folder has the
     files to learn from and to be measured on by their published names, or train and dev"""
-    finetune: tuple[str, ...] = operational(())  # what they make of each task's settings is what counts
+    finetune: tuple[str, ...] = operational(())  # identity compares the resulting settings of each task
     """settings of finetuning, as steps=300 for all tasks or cola.steps=300 for one; else they are each task's own"""
 
 
@@ -96,7 +96,7 @@ def difference(ours: CompareConfig, theirs: CompareConfig) -> list[str]:
     for task in of_ours.keys() & of_theirs.keys():
         here, there = of_ours[task], of_theirs[task]
         found += [f"finetune {task}.{setting}" for setting in identity_difference(here, there)]
-        # A run counts by the steps and the texts that these come to, and a finished one is not looked at again.
+        # A finetuning run compares the resulting steps and examples, but a finished run is not compared again.
         for name, new, old in (
             (f"tasks {task}", folders(ours)[task], folders(theirs)[task]),
             (f"finetune {task}.epochs", here.epochs, there.epochs),

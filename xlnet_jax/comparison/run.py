@@ -1,12 +1,12 @@
-"""All runs of a comparison, one after the other in this process: each goes on by itself where it was stopped, and those
-that are finished are not run again.
+"""Run of a comparison: all its runs, one after the other. Each continues where it was stopped, finished ones are
+skipped.
 
-WORKDIR/config.json                    what is compared      WORKDIR/tokenizer, corpus   of all contenders
+WORKDIR/config.json                    settings              WORKDIR/tokenizer, corpus   shared by all contenders
 WORKDIR/CONTENDER/seed-N/pretrained    a pretraining run     WORKDIR/CONTENDER/seed-N/TASK   a finetuning run
-WORKDIR/results.json, table.md, comparison.png    what they come to
+WORKDIR/results.json, table.md, comparison.png    results
 
-In one process, as a run leaves nothing behind in it that another would meet (its programs are its own, its lock goes
-with it), jax starts once, and of an accelerator's memory nothing need be shared.
+All runs share one process: jax starts once, and keeps the memory of an accelerator to itself. Runs do not affect each
+other, as each has its own programs and lock.
 """
 
 import json
@@ -60,7 +60,7 @@ def compare(request: CompareConfig) -> int:
     """Run a comparison. Return 0 with the table and the picture written, or the exit code of a run that was stopped
     with its state saved: the same command goes on from there."""
     console = Console(soft_wrap=True, highlight=False, markup=False)
-    _contenders(request)  # a budget that is too small is refused before hours go into a text
+    _contenders(request)  # refuse a budget that is too small before hours go into a text
     prepared = _prepare(request, console)
     for seed in request.seeds:
         for name in prepared.contenders:
@@ -100,7 +100,7 @@ def _prepare(request: CompareConfig, console: Console) -> _Prepared:
     _claim(workdir, request)
     tokenizer = text.find_tokenizer(common, given, workdir)
     contenders = _contenders(request, tokenizer.vocab_size)
-    # Of all that there are, so that any of them can be compared with these later.
+    # Blocks fit every contender there is, so that any of them can be added later.
     longest = max((contender(common) for contender in CONTENDERS.values()), key=lambda c: windows.block_len(c.data))
     corpus = text.find_corpus(longest, tokenizer, workdir)
     console.print(f"tokenizer   {tokenizer.vocab_size:,} pieces\ncorpus      {corpus.folder}, of all contenders")
@@ -129,7 +129,7 @@ def _run(name: str, seed: int, prepared: _Prepared, console: Console) -> int:
     """Pretrain a contender with one seed, and finetune it on all tasks. Return 0, or the exit code of a stop."""
     config, pretrained = prepared.contenders[name], prepared.folder(name, seed, PRETRAINED)
     if not _is_pretrained(pretrained, config.steps):
-        console.print(f"\n---- {name}, seed {seed}: pretraining, {config.steps:,} updates")
+        console.print(f"\n---- {name}, seed {seed}: pretraining, {config.steps:,} steps")
         corpus = (str(prepared.corpus.folder),)
         run = replace(config, seed=seed, corpus=corpus, validation=(), tokenizer=None, workdir=str(pretrained))
         if exit_code := pretrain(run):

@@ -15,8 +15,8 @@ class Scored(NamedTuple):
     loss_sum: jax.Array  # float32, nats
     weight_sum: jax.Array  # float32, number of targets
     new_mems_ZBMD: jax.Array
-    row_losses: Mapping[str, jax.Array]  # float32: sums over rows of what is learned besides, in the mean of rows
-    row_measures: Mapping[str, jax.Array]  # float32: the same of what is told and not learned
+    row_losses: Mapping[str, jax.Array]  # float32: sums over rows of further losses, which are averaged over rows
+    row_measures: Mapping[str, jax.Array]  # float32: sums over rows of what is reported but not learned
 
 
 class Objective(Protocol):

@@ -49,7 +49,7 @@ class LanguageModel:
 
     def with_memory_of(self, batch: DeviceBatch, steps: jax.Array) -> DeviceBatch:
         """Return the batch with mem_filled capped at what the last `steps` batches have written."""
-        # At most as many windows as fill the memory: else int32 ends after some million steps.
+        # Count no more windows than fill the memory: int32 would overflow after some million steps.
         windows = jnp.minimum(steps, self.config.model.mem_len)
         return batch | {"mem_filled": jnp.minimum(batch["mem_filled"], self.config.data.reuse_len * windows)}
 

@@ -16,7 +16,7 @@ from xlnet_jax.objectives.language_model import LanguageModel, cross_entropy_BP,
 from xlnet_jax.settings.config import Config, ModelConfig
 
 SHARED = ("word_embedding", "position_embedding", "segment_embedding", "embedding_norm")
-"""What the generator has of the network (section 3.2; the paper's code shares all that makes an embedding)."""
+"""Arrays that the generator shares with the network (section 3.2; the paper's code shares the whole embedding)."""
 
 
 @dataclass(frozen=True)

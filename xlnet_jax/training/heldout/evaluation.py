@@ -64,7 +64,7 @@ def trained_mem_len(pretrained: Pretrained, run: Run | None) -> int:
 
 
 AT_EVALUATION = ("mem_len", "clamp_len", "same_length")
-"""Settings of the network that an evaluation may change: what a row sees, not what it is made of."""
+"""Settings of the network that an evaluation may change: they decide what a row sees, not its parameters."""
 
 
 @contextlib.contextmanager

@@ -20,7 +20,7 @@ from xlnet_jax.training.state import TrainState
 from xlnet_jax.training.step import EvalStep
 from xlnet_jax.training.training_run import Numbers
 
-VALIDATION_SEED = 2**31 - 1  # the held-out targets are the same in every run
+VALIDATION_SEED = 2**31 - 1  # gives every run the same held-out targets
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,9 @@ class HeldOutLoss:
         for batch in self.batches:
             if is_stopped():
                 return None
-            jax.block_until_ready(sums)  # one batch ahead of the device and no more: all of it would have to end
+            jax.block_until_ready(
+                sums
+            )  # run one batch ahead of the device, no more, so that a stop does not wait for all
             scored = self.step(params, self.put(batch), mems_ZBMD)
             mems_ZBMD = scored.new_mems_ZBMD
             of_batch = scored.loss_sum, scored.weight_sum, {**scored.row_losses, **scored.row_measures}

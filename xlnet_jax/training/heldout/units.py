@@ -18,11 +18,11 @@ class Content:
     """Counts of the text that pieces stand for, after the tokenizer's normalisation."""
 
     pieces: int
-    characters: int  # a space counts, and so does the end of a line, which is read as one; an unknown piece is one
-    bytes: int  # of these characters in UTF-8
-    words: int  # pieces that begin with a space; of words an unknown one too
+    characters: int  # spaces count, and an end of a line is read as a space; an unknown piece is one
+    bytes: int  # these characters in UTF-8
+    words: int  # pieces that begin with a space; at token level word, unknown pieces too
     unknown: int  # pieces that the vocabulary does not have
-    documents: int  # ends of documents; none of them is in the numbers above
+    documents: int  # ends of documents, not counted above
 
 
 @dataclass(frozen=True)
@@ -34,12 +34,12 @@ class Measured:
     """
 
     objective: str
-    loss: float  # nats per target: a piece that was predicted
+    loss: float  # nats per target
     targets: int
-    unigram: float  # nats per target, of a model that knows how frequent pieces are
+    unigram: float  # nats per target of a model that knows the frequencies of pieces alone
     windows: int
     content: Content
-    besides: dict[str, float]  # what else was measured, as `HeldOutLoss.measure` names it
+    besides: dict[str, float]  # other measures, by the names of `HeldOutLoss.measure`
 
     @property
     def perplexity(self) -> float:

@@ -2,7 +2,7 @@
 
 import jax
 
-from xlnet_jax.costs.chips import peak_operations
+from xlnet_jax.costs.chips import peak_flops
 from xlnet_jax.objectives.flops import step_flops
 from xlnet_jax.settings.config import Config
 
@@ -14,6 +14,6 @@ def speed(config: Config, seconds: float) -> dict[str, float]:
         "seconds_per_step": seconds,
         "tokens_per_second": config.data.batch_size * config.data.seq_len / seconds,
     }
-    if peak := peak_operations(jax.devices()[0].device_kind):
+    if peak := peak_flops(jax.devices()[0].device_kind):
         numbers["mfu"] = step_flops(config) / (seconds * peak * jax.device_count())
     return numbers
