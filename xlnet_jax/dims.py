@@ -9,6 +9,8 @@ M  memory                   Z  layers
 K  keys (K = M + L)         S  tokens of a block
 R  relative distances       2  the two directions, or same and other segment
    (R = K + L)          E  tokens of encoded text: a line, a part of a file
+O  options of a question, or documents of a group; U  labelled words of a window
+X  characters of a text, and Q those of its tokens
 Batch comes first everywhere; the 2019 code is sequence first.
 """
 

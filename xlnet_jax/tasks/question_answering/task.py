@@ -48,9 +48,9 @@ class SpanFeatures(Features):
 
 @dataclass(frozen=True)
 class _Document:
-    """Text in T tokens."""
+    """Text in E tokens."""
 
-    ids_T: np.ndarray
+    ids_E: np.ndarray
     alignment: Alignment
 
 
@@ -122,11 +122,11 @@ class QuestionAnswering:
         answer = question.answer
         found = answer and document.alignment.tokens_of(answer.start, answer.start + len(answer.text) - 1)
         room = self._seq_len - len(query) - SPECIALS
-        spans = windows_over(len(document.ids_T), room, self._qa.doc_stride)
+        spans = windows_over(len(document.ids_E), room, self._qa.doc_stride)
         tail = np.array([SEP, *query, SEP, CLS], np.int32)
-        for (begin, end), is_widest_T in zip(spans, widest_contexts(spans), strict=True):
+        for (begin, end), is_widest_E in zip(spans, widest_contexts(spans), strict=True):
             length = end - begin
-            ids = np.concatenate([document.ids_T[begin:end], tail])
+            ids = np.concatenate([document.ids_E[begin:end], tail])
             segments = np.ones(len(ids), np.int32)
             segments[: length + 1] = 0
             segments[-1] = CLS_SEGMENT
@@ -135,7 +135,7 @@ class QuestionAnswering:
             place = len(ids) - 1, len(ids) - 1
             if found and begin <= found[0] and found[1] < end:
                 place = found[0] - begin, found[1] - begin
-            window = Window(document.alignment.starts[begin:end], document.alignment.ends[begin:end], is_widest_T)
+            window = Window(document.alignment.starts[begin:end], document.alignment.ends[begin:end], is_widest_E)
             yield _Item(example, ids, segments, excluded, *place, window)
 
     def score(self, model: nn.Module, params: Any, batch: DeviceBatch, dropout_key: jax.Array | None) -> Loss:
@@ -163,10 +163,10 @@ class QuestionAnswering:
             ends,
             method=XLNetForQuestionAnswering.beam,
         )
-        start_BS, start_index_BS, end_BSE, end_index_BSE, unanswerable_B = cast(SpanBeam, beam)
+        start_BI, start_index_BI, end_BIJ, end_index_BIJ, unanswerable_B = cast(SpanBeam, beam)
         first_B = batch["attention_mask"].argmax(1)
-        starts_BS = start_BS > NO_SPAN
-        ends_BSE = starts_BS[:, :, None] & (end_BSE > NO_SPAN)
+        starts_BI = start_BI > NO_SPAN
+        ends_BIJ = starts_BI[:, :, None] & (end_BIJ > NO_SPAN)
         missing = [(0, 0), (0, self._qa.start_n_top - starts), (0, self._qa.end_n_top - ends)]
 
         def full(values: jax.Array, are_possible: jax.Array, otherwise: float) -> jax.Array:
@@ -175,10 +175,10 @@ class QuestionAnswering:
             )
 
         return {
-            "start_log_probs": full(start_BS, starts_BS, NO_SPAN),
-            "start_index": full(start_index_BS - first_B[:, None], starts_BS, NO_PLACE),
-            "end_log_probs": full(end_BSE, ends_BSE, NO_SPAN),
-            "end_index": full(end_index_BSE - first_B[:, None, None], ends_BSE, NO_PLACE),
+            "start_log_probs": full(start_BI, starts_BI, NO_SPAN),
+            "start_index": full(start_index_BI - first_B[:, None], starts_BI, NO_PLACE),
+            "end_log_probs": full(end_BIJ, ends_BIJ, NO_SPAN),
+            "end_index": full(end_index_BIJ - first_B[:, None, None], ends_BIJ, NO_PLACE),
             "unanswerable": unanswerable_B,
         }
 
@@ -248,7 +248,7 @@ def windows_over(tokens: int, room: int, stride: int) -> list[tuple[int, int]]:
 
 
 def widest_contexts(windows: Sequence[tuple[int, int]]) -> list[np.ndarray]:
-    """Return for each window a bool array [its tokens]: true where this window gives the token its maximum context,
+    """Return for each window a bool array [E]: true where this window gives the token its maximum context,
     which is the smaller of the contexts on its two sides (`_check_is_max_context`). Ties go to the longer window, then
     to the first."""
     if len(windows) == 1:
@@ -283,8 +283,8 @@ def _documents(examples: Sequence[Question], tokenizer: Tokenizer) -> dict[str, 
             file=sys.stderr,
         )
     return {
-        context: None if alignment is None else _Document(ids_T, alignment)
-        for context, ids_T, alignment in zip(contexts, ids, alignments, strict=True)
+        context: None if alignment is None else _Document(ids_E, alignment)
+        for context, ids_E, alignment in zip(contexts, ids, alignments, strict=True)
     }
 
 
