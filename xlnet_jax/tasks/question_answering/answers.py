@@ -14,11 +14,11 @@ NO_SPAN = -1e6  # log-probability of an answer where no span is possible
 
 @dataclass(frozen=True)
 class Window:
-    """Part of a document that one item reads: T tokens."""
+    """Part of a document that one item reads: E tokens."""
 
-    starts_T: np.ndarray  # int64: first character of each token
-    ends_T: np.ndarray  # int64: its last one
-    is_widest_T: np.ndarray  # bool: no other window shows more around this token
+    starts_E: np.ndarray  # int64: first character of each token
+    ends_E: np.ndarray  # int64: its last one
+    is_widest_E: np.ndarray  # bool: no other window shows more around this token
 
 
 @dataclass(frozen=True)
@@ -57,8 +57,8 @@ def candidates(
 ) -> list[Candidate]:
     """Return the likeliest answers to one question, best first.
 
-    beams: for each window start_log_probs and start_index [S], end_log_probs and end_index [S, E]; the indices are
-    tokens of the window. S and E are the widths of the beam.
+    beams: for each window start_log_probs and start_index [I], end_log_probs and end_index [I, J]; the indices are
+    tokens of the window. I and J are the widths of the beam.
     """
     spans = [span for window, beam in zip(windows, beams, strict=True) for span in _spans(window, beam, max_answer_len)]
     spans.sort(key=lambda span: span[2] + span[3], reverse=True)
@@ -77,16 +77,16 @@ def candidates(
 
 
 def _spans(window: Window, beam: Mapping[str, np.ndarray], max_answer_len: int) -> list[tuple[int, int, float, float]]:
-    start_S1, end_SE = beam["start_index"][:, None], beam["end_index"]
-    last = len(window.starts_T) - 1  # the original never takes the last token of a window
-    inside = (start_S1 >= 0) & (start_S1 < last) & (end_SE >= start_S1) & (end_SE < last)
-    possible = inside & (end_SE - start_S1 < max_answer_len)
-    possible &= window.is_widest_T[np.clip(start_S1, 0, last)]
+    start_I1, end_IJ = beam["start_index"][:, None], beam["end_index"]
+    last = len(window.starts_E) - 1  # the original never takes the last token of a window
+    inside = (start_I1 >= 0) & (start_I1 < last) & (end_IJ >= start_I1) & (end_IJ < last)
+    possible = inside & (end_IJ - start_I1 < max_answer_len)
+    possible &= window.is_widest_E[np.clip(start_I1, 0, last)]
     s, e = np.nonzero(possible)
     return list(
         zip(
-            window.starts_T[beam["start_index"][s]].tolist(),
-            window.ends_T[end_SE[s, e]].tolist(),
+            window.starts_E[beam["start_index"][s]].tolist(),
+            window.ends_E[end_IJ[s, e]].tolist(),
             beam["start_log_probs"][s].astype(np.float64).tolist(),
             beam["end_log_probs"][s, e].astype(np.float64).tolist(),
             strict=True,

@@ -48,9 +48,9 @@ class SpanFeatures(Features):
 
 @dataclass(frozen=True)
 class _Document:
-    """Text in T tokens."""
+    """Text in E tokens."""
 
-    ids_T: np.ndarray
+    ids_E: np.ndarray
     alignment: Alignment
 
 
@@ -122,11 +122,11 @@ class QuestionAnswering:
         answer = question.answer
         found = answer and document.alignment.tokens_of(answer.start, answer.start + len(answer.text) - 1)
         room = self._seq_len - len(query) - SPECIALS
-        spans = windows_over(len(document.ids_T), room, self._qa.doc_stride)
+        spans = windows_over(len(document.ids_E), room, self._qa.doc_stride)
         tail = np.array([SEP, *query, SEP, CLS], np.int32)
-        for (begin, end), is_widest_T in zip(spans, widest_contexts(spans), strict=True):
+        for (begin, end), is_widest_E in zip(spans, widest_contexts(spans), strict=True):
             length = end - begin
-            ids = np.concatenate([document.ids_T[begin:end], tail])
+            ids = np.concatenate([document.ids_E[begin:end], tail])
             segments = np.ones(len(ids), np.int32)
             segments[: length + 1] = 0
             segments[-1] = CLS_SEGMENT
@@ -135,7 +135,7 @@ class QuestionAnswering:
             place = len(ids) - 1, len(ids) - 1
             if found and begin <= found[0] and found[1] < end:
                 place = found[0] - begin, found[1] - begin
-            window = Window(document.alignment.starts[begin:end], document.alignment.ends[begin:end], is_widest_T)
+            window = Window(document.alignment.starts[begin:end], document.alignment.ends[begin:end], is_widest_E)
             yield _Item(example, ids, segments, excluded, *place, window)
 
     def score(self, model: nn.Module, params: Any, batch: DeviceBatch, dropout_key: jax.Array | None) -> Loss:
@@ -248,7 +248,7 @@ def windows_over(tokens: int, room: int, stride: int) -> list[tuple[int, int]]:
 
 
 def widest_contexts(windows: Sequence[tuple[int, int]]) -> list[np.ndarray]:
-    """Return for each window a bool array [its tokens]: true where this window gives the token its maximum context,
+    """Return for each window a bool array [E]: true where this window gives the token its maximum context,
     which is the smaller of the contexts on its two sides (`_check_is_max_context`). Ties go to the longer window, then
     to the first."""
     if len(windows) == 1:
@@ -283,8 +283,8 @@ def _documents(examples: Sequence[Question], tokenizer: Tokenizer) -> dict[str, 
             file=sys.stderr,
         )
     return {
-        context: None if alignment is None else _Document(ids_T, alignment)
-        for context, ids_T, alignment in zip(contexts, ids, alignments, strict=True)
+        context: None if alignment is None else _Document(ids_E, alignment)
+        for context, ids_E, alignment in zip(contexts, ids, alignments, strict=True)
     }
 
 
