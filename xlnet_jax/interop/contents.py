@@ -1,4 +1,4 @@
-"""Contents of a checkpoint: by the names of its own format, and by ours."""
+"""Contents of a checkpoint: as a reader finds them, under the names of its format, and under ours."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,7 +15,7 @@ from xlnet_jax.settings.config import HeadConfig, ModelConfig
 
 @dataclass(frozen=True)
 class Contents:
-    """Contents of a checkpoint of any format. `params`: nested dicts of float32 NumPy arrays, by our names."""
+    """Contents of a checkpoint of any format. `params`: nested dicts of float32 NumPy arrays, under our names."""
 
     model: ModelConfig
     params: dict[str, Any]
@@ -33,7 +33,7 @@ class Contents:
 
     @property
     def judges_tokens(self) -> bool:
-        """Whether the network judges tokens by a detector (models/detector.py), and scores no pieces."""
+        """True where the network judges tokens by a detector (models/detector.py) and predicts no pieces."""
         return self.head is None and objective_named(self.objective).judges_tokens
 
 
@@ -49,7 +49,7 @@ def guessed_objective(model: ModelConfig, params: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True)
 class Found:
-    """Contents of the files of one format, before they are checked to fit a network."""
+    """Contents of the files of one format, before they are known to fit the network."""
 
     model: ModelConfig
     head: HeadConfig | None
@@ -62,7 +62,7 @@ class Found:
 
 
 def check_sizes(config: ModelConfig, sizes: Mapping[str, Any], where: str) -> None:
-    """Raise InputError naming the settings in which a configuration contradicts the sizes of the weights beside it."""
+    """Raise InputError, with the settings, where a configuration contradicts the sizes of the weights beside it."""
     wrong = [
         f"{name} {getattr(config, name)} (the weights have {size})"
         for name, size in sizes.items()

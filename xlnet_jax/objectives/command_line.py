@@ -38,8 +38,8 @@ def parse_config_as(kind: type[C], argv: Sequence[str], prog: str, description: 
     objectives = {record.name: functools.partial(with_objective, preset, record.name) for record in OBJECTIVES}
     start = cli.named_default(argv, "--objective", objectives, preset.objective)
     listed = "\n".join(f"  {record.name:7} {record.summary}" for record in OBJECTIVES)
-    model = cli.named_default(argv, "--model.network", _networks(start.model), start.model.network or "")
-    start = replace(start, model=model)
+    network = cli.named_default(argv, "--model.network", _networks(start.model), str(start.model.network))
+    start = replace(start, model=network)
     config = cli.parse(kind, argv, prog, f"{description}\n\nobjectives:\n{listed}", kind(**vars(start)))
     if "--model.network" not in cli.named(argv):
         config = replace(config, model=replace(config.model, network=None))  # resolved by the positions

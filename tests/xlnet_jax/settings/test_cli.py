@@ -93,7 +93,7 @@ def test_a_setting_that_would_change_nothing_is_not_passed_over(objective, name,
 
 
 def test_more_than_a_device_counts_is_refused():
-    with pytest.raises(InputError, match=r"steps 4000000000 must be below 2\^31"):
+    with pytest.raises(InputError, match=r"`steps` 4000000000 must be below 2\^31"):
         parse("--steps", "4000000000")
 
 
