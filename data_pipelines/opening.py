@@ -67,7 +67,7 @@ def opened(path: str) -> Iterator[IO[bytes]]:
         with epath.Path(path).open("rb") as raw, opener(raw) if opener else contextlib.nullcontext(raw) as file:
             yield file
     except EOFError:
-        raise InputError(f"text {path} is cut short: the compressed data ends too soon; fetch it again") from None
+        raise InputError(f"text {path}: the compressed data ends too soon; fetch it again") from None
     except DAMAGED as error:
         raise InputError(f"text {path}: the compressed data is damaged ({error}); fetch it again") from None
     except FileNotFoundError:

@@ -27,6 +27,8 @@ FLOORS = (
     ("xlnet_jax.settings",),
     ("xlnet_jax.errors", "xlnet_jax.dims"),
 )
+NOT_COMMANDS = ("__init__", "dims", "errors")
+LONGEST_COMMAND = 60  # lines
 DYNAMIC = ("import_module", "__import__")
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 
@@ -96,6 +98,27 @@ def test_imports_run_down_only():
             if here != there and FLOOR[there] <= FLOOR[here]:
                 up.append(f"{file.relative_to(ROOT)}:{found.line}: {here} imports {found.module}")
     assert not up, "imports that do not run down:\n" + "\n".join(up)
+
+
+def commands() -> list[Path]:
+    """Every module that `python -m` runs."""
+    top = {path for path in (ROOT / "xlnet_jax").glob("*.py") if path.stem not in NOT_COMMANDS}
+    return sorted(
+        top | {path for package in ("xlnet_jax", "data_pipelines") for path in ROOT.glob(f"{package}/**/__main__.py")}
+    )
+
+
+def test_a_command_is_short_and_says_what_it_is():
+    """It parses, builds and calls: what it does can be called without a command line."""
+    assert len(commands()) >= 14
+    for file in commands():
+        module = ".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__main__")
+        tree = ast.parse(file.read_text())
+        assert len(file.read_text().splitlines()) <= LONGEST_COMMAND, file
+        assert (ast.get_docstring(tree) or "").startswith(f"python -m {module}: "), f"{file}: its docstring is its help"
+        (main,) = (node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == "main")
+        assert [ast.unparse(d) for d in main.decorator_list] == ["command.naming_flags"], f"{file}: errors name flags"
+        assert not any(isinstance(node, ast.ClassDef) for node in tree.body), f"{file}: settings stand beside the work"
 
 
 def compared_strings(tree: ast.AST) -> Iterator[ast.Constant]:

@@ -20,12 +20,13 @@ from data_pipelines.inspect import __main__ as inspect
 from data_pipelines.inspect import glyphs, window_picture
 from data_pipelines.inspect.window_text import describe
 from data_pipelines.inspect.window_view import view_window
-from data_pipelines.objectives import clm, plm
+from data_pipelines.objectives import clm, plm, prefix
 from data_pipelines.permutation import to_dense
 from data_pipelines.prepare import prepare
 from data_pipelines.tokenizer import CLS, SEP, Tokenizer
 from xlnet_jax.errors import InputError
-from xlnet_jax.models.masks import memory_in_use_BM, visible_by_rank_BTK
+from xlnet_jax.kernels.arguments import visible_BTK
+from xlnet_jax.models.masks import memory_in_use_BM, rank_visibility
 from xlnet_jax.objectives.registry import objective_named
 from xlnet_jax.settings.config import Config, DataConfig, ModelConfig
 from xlnet_jax.settings.plain import to_dict
@@ -79,7 +80,7 @@ def test_the_view_sees_what_the_model_sees(source, tokenizer, step):
     for row in range(DATA.batch_size):
         view = view_window(source, tokenizer, step, row)
         memory = memory_in_use_BM(np.array([view.mem_filled]), MEM_LEN)
-        expected = visible_by_rank_BTK(view.perm_rank[None], view.targets[None], memory)[0]
+        expected = visible_BTK(rank_visibility(view.perm_rank[None], view.targets[None], memory))[0]
         np.testing.assert_array_equal(np.concatenate([view.content_sees, view.query_sees]), expected)
 
 
@@ -89,6 +90,7 @@ OTHERS = {
     "mlm, sentences": ("mlm", {"reuse_len": 0, "window": "sentences"}, 0),
     "rtd": ("rtd", {"reuse_len": 0, "mask_share": 1.0, "random_share": 0.0}, 0),
     "clm": ("clm", {"window": "text", "reuse_len": 64, "num_predict": None, "bidirectional": False}, MEM_LEN),
+    "prefix": ("prefix", {"window": "text", "reuse_len": 0, "num_predict": None, "bidirectional": False}, 0),
 }
 
 
@@ -107,7 +109,7 @@ def test_the_view_of_another_objective_sees_what_its_content_stream_sees(other, 
         for row in range(3):
             view = view_window(other, tokenizer, step, row)
             memory = memory_in_use_BM(np.array([view.mem_filled]), view.mem_len)
-            expected = visible_by_rank_BTK(view.perm_rank[None], None, memory)[0]
+            expected = visible_BTK(rank_visibility(view.perm_rank[None], None, memory))[0]
             np.testing.assert_array_equal(view.content_sees, expected)
             np.testing.assert_array_equal(view.prediction_sees, expected[view.targets])
             assert [p.end for p in view.parts] == [*(p.begin for p in view.parts[1:]), DATA.seq_len]
@@ -129,6 +131,9 @@ def test_the_text_of_another_objective_says_what_is_read_and_what_is_meant(other
         expected = [(view.pieces[p], piece) for p, piece in view.predicted.items()]
         if view.filling is clm.FILLING:
             assert f"64: the next piece at every position, {view.predicted[63]} at the last" in text
+        elif view.filling is prefix.FILLING:
+            first = int((view.perm_rank == 0).sum()) - 1
+            assert f"{64 - first}: the next piece at the positions {first} to 63, {view.predicted[63]} at" in text
         else:
             assert marks == expected
             masked = sum(read == "<mask>" for read, _ in expected)

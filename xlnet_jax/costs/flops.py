@@ -13,7 +13,7 @@ class MultiplyAdds(NamedTuple):
     """Multiply-adds of one part of a network in one step, over the global batch."""
 
     forward: int
-    backward: int  # twice the forward's; once where one of the factors has no gradient
+    backward: int  # twice the forward's; as many where one factor has no gradient
 
 
 PIECES = ("transform", "vocabulary")
@@ -33,7 +33,7 @@ def network_multiply_adds(config: Config, query_rows: int) -> dict[str, Multiply
     keys = model.mem_len + data.seq_len
     narrow = model.embedding_width or width
     distances = keys + data.seq_len if model.positions == "relative" else 0
-    has_segment_scores = model.positions != "learned" and model.num_segments > 0
+    has_segment_scores = model.network != "bert" and model.num_segments > 0
     scores, targets = batch * rows * heads, batch * data.num_slots
 
     def all_layers(forward: int, gradients: int = 2) -> MultiplyAdds:
@@ -52,7 +52,7 @@ def network_multiply_adds(config: Config, query_rows: int) -> dict[str, Multiply
         "values": all_layers(scores * keys),
         "feed-forward": all_layers(2 * batch * rows * width * model.d_ff),
         "embedding projection": once(batch * data.seq_len * narrow * width * (model.embedding_width is not None)),
-        "transform": once(targets * width * narrow * (model.positions == "learned")),
+        "transform": once(targets * width * narrow * (model.network == "bert")),
         "vocabulary": once(targets * narrow * model.vocab_size),
         "pairs": once(batch * (width**2 + 2 * width) * (data.pair_loss != "none")),
     }
@@ -86,6 +86,6 @@ _RECOMPUTED: dict[str, tuple[str, ...]] = {
     "none": (),
     "full": _LAYER,
     "dots": (),
-    # Attention probabilities are not saved: all that leads to them is computed again.
+    # Attention probabilities are not saved: the steps up to them are computed again.
     "attention": tuple(part for part in _LAYER if part != "values"),
 }

@@ -19,12 +19,17 @@ class Contents:
 
     model: ModelConfig
     params: dict[str, Any]
-    objective: str  # that the weights were pretrained by, by its name
+    objective: str  # name of the objective that the weights were pretrained by
     head: HeadConfig | None = None  # None = language modelling
     tokenizer: Tokenizer | None = None
-    reuse_len: int | None = None  # positions that became memory in pretraining, where that is known
-    extra: Mapping[str, Any] = field(default_factory=dict)  # Hugging Face's settings of no use here, for the way back
-    notes: tuple[str, ...] = field(default=(), compare=False)  # what was left behind or assumed on the way here
+    reuse_len: int | None = None  # positions that became memory in pretraining; None = unknown
+    extra: Mapping[str, Any] = field(default_factory=dict)  # Hugging Face's settings that only a conversion back needs
+    notes: tuple[str, ...] = field(default=(), compare=False)  # what was dropped or assumed while reading
+
+    @property
+    def reads_left_to_right(self) -> bool:
+        """Whether pieces can be asked for from left to right, and in no other order."""
+        return objective_named(self.objective).order == "left to right"
 
     @property
     def judges_tokens(self) -> bool:

@@ -58,7 +58,7 @@ def write(pretrained: Contents, folder: Path) -> list[str]:
     Raises InputError on what Hugging Face cannot hold.
     """
     p = pretrained
-    family: Any = hf_bert if p.model.positions == "learned" else hf_xlnet
+    family: Any = hf_bert if p.model.network == "bert" else hf_xlnet
     if p.tokenizer and p.tokenizer.foreign:
         if family is hf_xlnet:
             raise InputError(

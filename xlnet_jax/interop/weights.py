@@ -92,7 +92,7 @@ def _pair_head(config: ModelConfig) -> Mapping[str, jax.ShapeDtypeStruct]:
 
 @functools.lru_cache
 def _detector(config: ModelConfig) -> Mapping[str, jax.ShapeDtypeStruct]:
-    if config.positions != "learned":
+    if config.network != "bert":
         return MappingProxyType({})
     inputs = text_inputs(jnp.zeros((1, 1), jnp.int32))
     network = jax.eval_shape(lambda: meta.unbox(BertDetector(config).init(jax.random.key(0), inputs)["params"]))

@@ -23,7 +23,7 @@ def _start(config: Config) -> Config:
         masked,
         objective="rtd",
         # Only BERT's encoder has embeddings of another width than its layers', which both networks can share.
-        model=replace(masked.model, positions="learned"),
+        model=replace(masked.model, network="bert", positions="learned"),
         data=replace(masked.data, mask_share=1.0, random_share=0.0, pair_loss="none"),
     )
 
@@ -32,7 +32,7 @@ def _contradictions(config: Config) -> Iterator[str]:
     model, data, rtd = config.model, config.data, config.rtd
     yield from without_query_stream("rtd", data)
     yield from nothing_masked(data)
-    if model.positions != "learned":
+    if model.network != "bert":
         yield (
             f"--objective rtd with model.positions {model.positions}: its generator shares embeddings of another width "
             "than its own, which BERT's encoder alone can have; it needs learned ones"

@@ -1,4 +1,4 @@
-"""Which objectives, networks and windows contradict each other, and why."""
+"""Contradictions between objectives, networks and windows, with their reasons."""
 
 from collections.abc import Iterator
 
@@ -30,7 +30,7 @@ def _contradictions(config: Config) -> Iterator[str]:
 def objective_contradictions(config: Config) -> Iterator[str]:
     """Yield what contradicts the objective, or the network and windows of any objective, each in a line."""
     model, data, objective = config.model, config.data, objective_named(config.objective)
-    if model.positions == "learned":
+    if model.network == "bert":
         yield from _learned_positions(config, objective)
     yield from absolute_positions(model, data.seq_len)
     if model.same_length and model.attn_type == "bi":
@@ -46,7 +46,7 @@ def unread(config: Config) -> Iterator[tuple[str, str]]:
     """Yield (setting, why it changes nothing beside the others)."""
     model = config.model
     yield from objective_named(config.objective).unread(config)
-    if model.positions != "learned":
+    if model.network != "bert":
         why = f"it is of learned positions, and model.positions is {model.positions}"
         yield from ((f"model.{name}", why) for name in ("max-positions", "position-offset"))
     if model.positions != "relative":

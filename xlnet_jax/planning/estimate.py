@@ -57,19 +57,19 @@ class Plan:
         return self.traffic is not None and self.peak <= self.available
 
     @property
-    def operations(self) -> int:
-        """Of one update, as the model demands."""
+    def flops(self) -> int:
+        """FLOPs of one step, without those that remat recomputes."""
         return step_flops(self.config)
 
     @property
     def recomputed(self) -> int:
-        """Operations that remat adds."""
+        """FLOPs that remat recomputes."""
         return recomputed_flops(self.config)
 
     @property
     def at_least(self) -> dict[str, float]:
         """Seconds of a step for arithmetic, memory traffic and links, each alone at its peak rate."""
-        arithmetic = (self.operations + self.recomputed) / (self.chips * self.chip.operations)
+        arithmetic = (self.flops + self.recomputed) / (self.chips * self.chip.flops)
         if self.traffic is None:
             return {"arithmetic": arithmetic}
         per_chip = self.chip.devices
@@ -82,8 +82,8 @@ class Plan:
         }
 
     def step_seconds(self, utilization: float) -> float:
-        """Seconds of a step whose operations run at this share of the peak, but never below what it takes at least."""
-        return max(self.operations / (self.chips * self.chip.operations * utilization), *self.at_least.values())
+        """Return the seconds of a step at this share of the peak FLOPs, or its lower bound if that is longer."""
+        return max(self.flops / (self.chips * self.chip.flops * utilization), *self.at_least.values())
 
 
 def make_plan(config: Config, topology: Topology) -> Plan:

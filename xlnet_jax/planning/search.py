@@ -1,4 +1,4 @@
-"""Search settings that fit: remat, accumulation and mesh, each compiled in a process that can be killed.
+"""Search for settings that fit: remat, accumulation and mesh, each compiled in a process that can be killed.
 
 The environment of the compiler (topologies.ENVIRONMENT) must be set, because these processes inherit it.
 """

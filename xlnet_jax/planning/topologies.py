@@ -28,7 +28,7 @@ ENVIRONMENT = {
 
 @dataclass(frozen=True)
 class Generation:
-    """Generation of TPUs: the slices of one kind of chip."""
+    """TPU generation: the slices of one kind of chip."""
 
     shapes: tuple[str, ...]
     """chips along each axis, of the slices that Google Cloud documents"""

@@ -14,7 +14,7 @@ from xlnet_jax.dims import Batch
 from xlnet_jax.tasks.config import TaskDataConfig
 from xlnet_jax.tasks.features import NO_ITEM, Features, bucket_lengths, collate
 
-POOL = 50  # batches of a pool
+POOL = 50  # number of batches in a pool
 
 
 @dataclass(frozen=True)

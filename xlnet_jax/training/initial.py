@@ -1,4 +1,4 @@
-"""Start a run from a checkpoint: the setting init."""
+"""Start a run from the checkpoint that the setting `init` names."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -31,7 +31,7 @@ class InitialWeights:
 
     @classmethod
     def of(cls, init: str | None, params: dict[str, Any], drawn: Sequence[str]) -> "InitialWeights":
-        """Weights of the checkpoint `init`; drawn: names of the parameters that it lacks."""
+        """Return the weights of the checkpoint `init`; drawn: names of the parameters that it lacks."""
         path = Path(str(init))
         shown = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
         return cls(params, f"weights of {shown}" + (f"; drawn afresh: {', '.join(drawn)}" if drawn else ""))
@@ -47,7 +47,7 @@ def begin_from(init: str, config: R, there: R | None, defaults: ModelConfig) -> 
     """
     if in_bucket(init):
         raise InputError(f"`init` {init}: weights are read from a disk; copy them there first (gcloud storage cp -r)")
-    # Absolute: another spelling of the same path is no other run.
+    # Absolute, so that another spelling of the same path is not another run.
     config = dataclasses.replace(config, init=str(Path(init).expanduser().absolute()))
     if there and there.init == config.init:
         return _with_network_of(config, there.model, defaults), None

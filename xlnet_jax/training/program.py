@@ -23,7 +23,7 @@ O = TypeVar("O", bound=Objective)
 
 @dataclass(frozen=True)
 class Program(Generic[O]):
-    """What a run computes and where: made by `Program.of`, before anything is computed."""
+    """Objective, optimizer, mesh, layout of the state, and train step, before anything is computed."""
 
     config: RunConfig
     objective: O

@@ -25,12 +25,6 @@ class Guard:
     mems_begin: jax.Array  # int32, first step whose hidden states the memory may hold
 
 
-def new_guard() -> Guard:
-    """Return the guard before the first step."""
-    zero = jnp.zeros((), jnp.int32)
-    return Guard(jnp.zeros(()), zero, zero, zero)
-
-
 @struct.dataclass
 class TrainState:
     """Everything that the next step depends on, besides settings and batch; random numbers come from (seed, step)."""
@@ -59,7 +53,8 @@ def empty_mems_ZBMD(plan: StatePlan) -> jax.Array:
 def _create(seed: int, objective: Objective, tx: optax.GradientTransformation) -> TrainState:
     params = objective.init(jax.random.key(seed))
     mems = jnp.zeros(objective.mems.shape, objective.mems.dtype)
-    return TrainState(jnp.zeros((), jnp.int32), params, tx.init(params), mems, new_guard())
+    zero = jnp.zeros((), jnp.int32)
+    return TrainState(zero, params, tx.init(params), mems, Guard(jnp.zeros(()), zero, zero, zero))
 
 
 def plan_state(objective: Objective, tx: optax.GradientTransformation, mesh: Mesh) -> StatePlan:

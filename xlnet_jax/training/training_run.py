@@ -29,7 +29,7 @@ class Batches(Protocol):
 
 
 class Evaluation(Protocol):
-    """Measures a state on held-out examples, and says what follows for the run."""
+    """Evaluation on held-out examples, and its consequences for the run."""
 
     @property
     def every_steps(self) -> int:

@@ -1,4 +1,4 @@
-"""Continuing from a checkpoint of any format: its sizes, its weights, its tokenizer; what contradicts is refused."""
+"""Start from a checkpoint of any format: with its sizes, weights and tokenizer; contradictions are refused."""
 
 import dataclasses
 import json
@@ -21,7 +21,7 @@ STANDING = ("--optimizer.learning-rate", "1e-20")  # no step moves anything
 
 
 def run_from(init, text, workdir, *more):
-    """A run of three updates under the demo's own sizes: the checkpoint's must win."""
+    """Train three steps under the demo's own sizes: those of the checkpoint must win."""
     data = [word for word in arguments(text, workdir) if word]
     data = [w for i, w in enumerate(data) if not (w.startswith("--model.") or data[i - 1].startswith("--model."))]
     return train.main([*data, "--model.mem-len", "16", "--steps", "3", "--init", str(init), *STANDING, *more])

@@ -1,4 +1,4 @@
-"""From a text file to a checkpoint by one command, in one go or in many."""
+"""From a text file to a checkpoint by one command, run once or resumed."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""What a run learns from: a prepared corpus as it stands, or text that it prepares itself."""
+"""Text of a run: a prepared corpus as it is, or text that the run prepares itself."""
 
 import itertools
 from dataclasses import replace

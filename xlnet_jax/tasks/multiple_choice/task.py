@@ -13,7 +13,7 @@ from etils import epath
 
 from data_pipelines.tokenizer import Tokenizer
 from xlnet_jax.errors import InputError
-from xlnet_jax.models.attention import MASKED
+from xlnet_jax.kernels.numerics import MASKED
 from xlnet_jax.models.inputs import text_inputs
 from xlnet_jax.objectives.base import DeviceBatch, apply
 from xlnet_jax.settings.config import HeadConfig

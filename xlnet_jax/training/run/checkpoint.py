@@ -8,10 +8,11 @@ All processes of a run make the same calls. Each writes the arrays of its own de
 Arrays are restored to the shardings of the run that reads them, whatever mesh wrote them.
 """
 
+import itertools
 import json
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -290,17 +291,10 @@ class Checkpoints:
                 (self.path(step) / "mems").rmtree(missing_ok=True)
 
     def _move_aside(self, step: int) -> epath.Path:
-        target = next(t for t in _numbered(self._set_aside / str(step)) if not t.exists())
+        names = (f"{step}-{number}" if number > 1 else str(step) for number in itertools.count(1))
+        target = next(self._set_aside / name for name in names if not (self._set_aside / name).exists())
         if jax.process_index() == 0:
             move_folder(self.path(step), target)
         multihost_utils.sync_global_devices("a broken checkpoint is set aside")
         self._manager.reload()
         return target
-
-
-def _numbered(path: epath.Path) -> Iterator[epath.Path]:
-    yield path
-    number = 2
-    while True:
-        yield path.with_name(f"{path.name}-{number}")
-        number += 1

@@ -30,7 +30,7 @@ _PRODUCT = Path("/sys/class/dmi/id/product_name")
 
 
 class Wish(IntEnum):
-    """What one process asks of all; the strongest wish is granted."""
+    """Wish of one process for all of them; the strongest is granted."""
 
     GO_ON = 0
     SAVE = 1

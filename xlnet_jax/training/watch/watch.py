@@ -1,10 +1,10 @@
-"""What a run shows and records while it trains, opened and closed together."""
+"""Output of a run while it trains, opened and closed together."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from xlnet_jax.settings.rules import traced_updates
+from xlnet_jax.settings.rules import traced_steps
 from xlnet_jax.training.run.process import Process
 from xlnet_jax.training.training_run import TrainingRun
 from xlnet_jax.training.watch.goodput import WallTime
@@ -31,7 +31,7 @@ def watching(run: TrainingRun, start: int, process: Process) -> Iterator[Watch]:
     view = ProgressView(start, config.steps, run.reference, process.console)
     with view, _writer(run, start, first) as writer:
         times = WallTime(read_records(workdir.metrics), start, process.began)
-        traced = traced_updates(config.profile if first else None)
+        traced = traced_steps(config.profile if first else None)
         yield Watch(writer, view, times, Tracer(traced, start, writer.events_folder, workdir.tensorboard, view.say))
 
 

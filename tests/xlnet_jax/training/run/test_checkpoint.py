@@ -1,4 +1,4 @@
-"""Checkpoints: exact, complete in themselves, small, and never lost to a broken one."""
+"""Checkpoints: exact, complete in themselves and small; a broken one costs no good one."""
 
 import dataclasses
 import json
@@ -26,7 +26,7 @@ STEPS_PER_BLOCK = 4
 
 
 class Run:
-    """A training run over arrays, compiled once, and its checkpoints in `folder`."""
+    """Training run over arrays, compiled once, with its checkpoints in `folder`."""
 
     def __init__(self):
         self.folder = None
@@ -115,7 +115,7 @@ def test_memory_is_saved_inside_blocks_only_and_kept_in_the_newest_checkpoint_on
 
 
 def test_a_checkpoint_that_lost_its_memory_is_better_than_none(run):
-    """Its rows see an empty memory until their next block, as after a skipped update."""
+    """Rows see an empty memory until their next block, as after a skipped step."""
     with run.open() as checkpoints:
         run.train(run.fresh(), 0, 7, checkpoints, save_at=[6, 7])
         checkpoints.wait()

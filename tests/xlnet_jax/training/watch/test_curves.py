@@ -1,4 +1,4 @@
-"""The picture of a run."""
+"""Picture of a run."""
 
 import numpy as np
 import pytest

@@ -1,0 +1,78 @@
+"""What version 0.1.0 wrote keeps working: checkpoints, workdirs and prepared corpora (README.md)."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+
+import xlnet_jax
+from data_pipelines.corpus import Corpus
+from tests.legacy import continued
+from xlnet_jax import evaluate
+
+NAMES = list(continued.RUNS)
+
+
+@pytest.fixture(scope="module")
+def yesterday(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("yesterday")
+    continued.unpack(folder)
+    return folder
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_command_of_yesterday_continues_its_run_to_the_same_losses(name, yesterday, tmp_path, capsys):
+    folder = tmp_path / "today"
+    shutil.copytree(yesterday, folder)
+    before = json.loads((folder / name / "config.json").read_text())
+
+    assert continued.go_on(name, folder) == 0
+
+    said = capsys.readouterr().out
+    assert "resumed     at step 3 of 6" in said and "broken" not in said
+    after = json.loads((folder / name / "config.json").read_text())
+    assert {k: after[k] for k in before} == before
+    ours, theirs = continued.losses(folder / name), continued.RUNS[name]["losses"]
+    assert [list(row) for row in ours] == [list(row) for row in theirs]
+    for row, expected in zip(ours, theirs, strict=True):
+        assert row == pytest.approx(expected, abs=1e-5), f"{row} against {expected}"
+
+
+@pytest.mark.parametrize("name", [*NAMES, "complete"])
+def test_a_checkpoint_of_yesterday_is_loaded(name, yesterday):
+    pretrained = xlnet_jax.load(yesterday / name)
+
+    hidden = pretrained.hidden_states(*pretrained.encode(["It is a truth universally acknowledged."]))
+
+    assert hidden.shape[-1] == 16 and np.isfinite(hidden).all()
+    assert (pretrained.head is not None) == (name in ("finetuned", "complete"))
+
+
+def test_evaluate_measures_what_it_measured_yesterday(yesterday, tmp_path):
+    out = tmp_path / "evaluate.json"
+
+    assert evaluate.main([str(yesterday / "plm"), "--out", str(out)]) == 0
+
+    found = json.loads(out.read_text())
+    assert {k: found[k] for k in EVALUATED} == pytest.approx(EVALUATED, abs=1e-5)
+
+
+def test_a_finetuning_run_that_ended_yesterday_keeps_its_results(yesterday, tmp_path):
+    shutil.copytree(yesterday, tmp_path / "today")
+    results = json.loads((yesterday / "complete" / "results.json").read_text())
+    shutil.rmtree(tmp_path / "today" / "finetuned")
+    (tmp_path / "today" / "complete").rename(tmp_path / "today" / "finetuned")
+
+    assert continued.go_on("finetuned", tmp_path / "today") == 0
+
+    again = json.loads((tmp_path / "today" / "finetuned" / "results.json").read_text())
+    assert again.pop("metrics") == pytest.approx(results.pop("metrics"), abs=1e-5)
+    assert again == results
+
+
+def test_a_corpus_prepared_yesterday_is_whole(yesterday):
+    corpus = Corpus(yesterday / "corpus")
+
+    assert corpus.num_blocks("train") == 114 and corpus.num_blocks("validation") == 53
+    assert corpus.tokenizer.vocab_size == 80
