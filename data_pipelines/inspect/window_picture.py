@@ -1,8 +1,8 @@
-"""A picture of a window: what each row may see, and, of permutation language modelling, the rows of both streams and
-where the target mapping puts those of the query stream.
+"""Picture of a window: the keys that each row may see and, where the query stream predicts, the rows of both streams
+and the positions that the target mapping gives to those of the query stream.
 
-The matrices stand one above the other over the same columns. A short window is drawn with its tokens on the
-axes; a long one whole, and beside it enlarged around a position.
+The matrices stand one above the other over the same columns. A short window is drawn with its tokens on the axes; a
+long one whole, and beside it enlarged around a position.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from xlnet_jax.errors import InputError
 from xlnet_jax.storage.files import complete_file
 
 LEGIBLE = 40  # tokens on an axis
-LETTERING = 4  # rows that are not high enough for a name beside them
+LETTERING = 4  # rows that are too few for a name beside them
 CELL_INCHES = 0.17
 DPI = 110
 
 
 class Cell(IntEnum):
-    """What a cell of the picture says."""
+    """Meanings of a cell of the picture."""
 
     HIDDEN = 0
     SEEN = 1
@@ -57,12 +57,12 @@ HOW_TO_READ = (
 
 @dataclass(frozen=True)
 class Axis:
-    """The columns that a picture shows: `keys[i]` is what column i stands for, an index of [0, K)."""
+    """Columns and rows that a picture shows. `keys[i]` is the key of column i, an index of [0, K)."""
 
-    keys: np.ndarray  # int [C]
-    rows: np.ndarray  # int [R], positions of the content rows
-    slots: np.ndarray  # int [S], places in `targets`
-    memory: int  # columns of memory, the first ones
+    keys: np.ndarray  # int [columns]
+    rows: np.ndarray  # int [rows], positions of the content rows
+    slots: np.ndarray  # int [slots], places in `targets`
+    memory: int  # number of memory columns; they come first
 
 
 def draw_window(view: WindowView, title: str, around: int, path: Path) -> None:
@@ -80,7 +80,7 @@ def draw_window(view: WindowView, title: str, around: int, path: Path) -> None:
     streams = 2 if view.by_query_stream else 0
     height = CELL_INCHES * (len(close.rows) + streams * len(close.slots)) + 5.4
     width = CELL_INCHES * len(close.keys) + 2.6
-    # Pieces such as $ and \ are no mathematics.
+    # Draw pieces such as $ and \ as they are, not as mathematics.
     families = font_families(view.pieces)
     with mpl.rc_context({"text.parse_math": False, "font.family": families, "font.size": 8}):
         figure = Figure(figsize=((2 if is_long else 1) * max(width, 7.5), height), dpi=DPI, layout="constrained")
@@ -107,7 +107,8 @@ def _whole_axis(view: WindowView) -> Axis:
 
 
 def _matrices(view: WindowView, axis: Axis) -> list[np.ndarray]:
-    """The cells of the content stream and, of plm, those of the query stream and the target mapping, each [rows, C]."""
+    """Return the cells of the content stream and, where the query stream predicts, those of the query stream and of the
+    target mapping: each [rows, columns]."""
     is_target = np.concatenate([np.zeros(view.mem_len, bool), view.is_target & (not view.predicts_next)])
     unused = np.arange(len(view.key_rank)) < view.mem_len - view.mem_filled
 
@@ -158,7 +159,7 @@ def _draw_panels(panel: Any, view: WindowView, axis: Axis, letter_height: float)
 
 
 def _separate(plots: Sequence[Any], view: WindowView, axis: Axis) -> None:
-    """Lines between the parts of the window, and their names above."""
+    """Draw lines between the parts of the window."""
     starts = [part.begin for part in view.parts if axis.rows[0] < part.begin <= axis.rows[-1]]
     shift = axis.memory - axis.rows[0] - 0.5
     for axes in plots:
@@ -174,7 +175,7 @@ def _separate(plots: Sequence[Any], view: WindowView, axis: Axis) -> None:
 
 
 def _shown_parts(view: WindowView, axis: Axis) -> Iterator[tuple[str, float, int]]:
-    """(name, middle in rows, rows) of the parts that have more than a special token, as far as they are shown."""
+    """Yield (name, middle in rows, rows) of the shown parts of the window, without those of one special token."""
     for part in view.parts:
         begin, end = max(part.begin, int(axis.rows[0])), min(part.end, int(axis.rows[-1]) + 1)
         if part.name in ("reused", "A", "B", "text") and begin < end:

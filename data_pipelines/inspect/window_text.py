@@ -1,4 +1,4 @@
-"""A window as text: where it comes from, its pieces with the targets marked, and what predicts them."""
+"""Text of a window: its origin, its pieces with the targets marked, and the rows that predict them."""
 
 from collections.abc import Iterable, Iterator
 
@@ -15,7 +15,7 @@ TARGET, SPECIAL, HEADING = "bold dark_orange3", "dim", "bold"
 
 
 def describe(view: WindowView) -> Iterator[RenderableType]:
-    """What rich prints of a window: its origin, its text, its targets."""
+    """Yield the text that rich prints of a window: its origin, its tokens, its targets."""
     yield _facts(view)
     yield Text("\nTEXT", HEADING).append(f"  in the order in which the row reads it{view.filling.mark}", "not bold")
     yield _text(view, backwards=False)
@@ -53,7 +53,7 @@ def _facts(view: WindowView) -> Table:
 
 
 def _lengths(view: WindowView) -> str:
-    """'64 tokens: 32 reused + 29 of A and B + 3 special'"""
+    """Return the lengths of the parts: '64 tokens: 32 reused + 29 of A and B + 3 special'."""
     length, specials = len(view.pieces), WINDOW_SPECIALS[view.data.window]
     name = "A and B" if view.data.window == "pairs" else "text"
     text = length - view.reuse_len - specials

@@ -1,4 +1,4 @@
-"""What a file of this folder provides: how windows of text become the batches of one objective."""
+"""Types shared by the files of this folder, each of which turns windows of text into the batches of one objective."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ Draw = Callable[[Purpose, int], np.ndarray]
 
 @dataclass(frozen=True)
 class Cut:
-    """Windows before anything is masked, and what a batch is made of besides."""
+    """Windows before anything is masked, and what else a batch is made from."""
 
     windows: Windows
     is_word_start: np.ndarray  # bool [V]
@@ -30,7 +30,7 @@ class Cut:
 
 @dataclass(frozen=True)
 class Filling:
-    """How windows become batches of one objective, and how `data_pipelines.inspect` explains them."""
+    """Conversion of windows into batches of one objective, and its explanation for `data_pipelines.inspect`."""
 
     objective: str
     fill: Callable[[Cut], Batch]
@@ -40,13 +40,13 @@ class Filling:
     stream: Literal["query", "content"]
     """the stream that predicts; the query stream has a row of its own for each target"""
     target: Literal["own", "next"]
-    """token that a row at a target position predicts: the one at that position, or the one behind it"""
+    """token that a row at a target position predicts: the one at that position, or the one after it"""
     mark: str
-    """how the printed text of a window marks targets"""
+    """explanation of the marks in the printed text of a window"""
     legend: str
-    """what the printed text of a window says below it"""
+    """explanation below the printed text of a window"""
     caption: str
-    """what the picture of a window says below it"""
+    """explanation below the picture of a window"""
 
     @property
     def replaces(self) -> bool:

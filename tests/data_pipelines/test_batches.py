@@ -34,6 +34,7 @@ FORMS = {
     "mlm with memory": {"objective": "mlm"},
     "clm": TRANSFORMER_XL,
     "clm without memory": TRANSFORMER_XL | {"reuse_len": 0},
+    "prefix": TRANSFORMER_XL | {"objective": "prefix", "reuse_len": 0},
 }
 every_form = pytest.mark.parametrize("form", FORMS.values(), ids=FORMS.keys())
 
@@ -49,7 +50,7 @@ def formed(source, objective="plm", corpus=None, **changes):
 def text_of(batch, objective):
     """int [B, L]: what the windows would be if nothing were masked."""
     ids, real = batch["input_ids"].copy(), batch["target_weights"] > 0
-    if objective != "clm":  # whose targets are the next tokens
+    if objective not in ("clm", "prefix"):  # whose targets are the next tokens
         ids[np.nonzero(real)[0], batch["target_positions"][real]] = batch["target_ids"][real]
     return ids
 

@@ -20,7 +20,7 @@ from data_pipelines.inspect import __main__ as inspect
 from data_pipelines.inspect import glyphs, window_picture
 from data_pipelines.inspect.window_text import describe
 from data_pipelines.inspect.window_view import view_window
-from data_pipelines.objectives import clm, plm
+from data_pipelines.objectives import clm, plm, prefix
 from data_pipelines.permutation import to_dense
 from data_pipelines.prepare import prepare
 from data_pipelines.tokenizer import CLS, SEP, Tokenizer
@@ -90,6 +90,7 @@ OTHERS = {
     "mlm, sentences": ("mlm", {"reuse_len": 0, "window": "sentences"}, 0),
     "rtd": ("rtd", {"reuse_len": 0, "mask_share": 1.0, "random_share": 0.0}, 0),
     "clm": ("clm", {"window": "text", "reuse_len": 64, "num_predict": None, "bidirectional": False}, MEM_LEN),
+    "prefix": ("prefix", {"window": "text", "reuse_len": 0, "num_predict": None, "bidirectional": False}, 0),
 }
 
 
@@ -130,6 +131,9 @@ def test_the_text_of_another_objective_says_what_is_read_and_what_is_meant(other
         expected = [(view.pieces[p], piece) for p, piece in view.predicted.items()]
         if view.filling is clm.FILLING:
             assert f"64: the next piece at every position, {view.predicted[63]} at the last" in text
+        elif view.filling is prefix.FILLING:
+            first = int((view.perm_rank == 0).sum()) - 1
+            assert f"{64 - first}: the next piece at the positions {first} to 63, {view.predicted[63]} at" in text
         else:
             assert marks == expected
             masked = sum(read == "<mask>" for read, _ in expected)

@@ -39,8 +39,10 @@ def demo_run(tmp_path, monkeypatch):
         tokenizer = Tokenizer.train([line.strip() for line in itertools.islice(novels, 300)], 300, "english")
     config = ModelConfig(vocab_size=300, num_layers=2, d_model=16, num_heads=2, d_head=8, d_ff=32)
     causal = replace(config, attn_type="uni", num_segments=0)
-    for name, model in {"austen-demo": config, "austen-clm": causal}.items():
-        xlnet_jax.save(Pretrained(model, random_params(model, None), "plm", None, tokenizer), tmp_path / "runs" / name)
+    for name, (model, objective) in {"austen-demo": (config, "plm"), "austen-clm": (causal, "clm")}.items():
+        xlnet_jax.save(
+            Pretrained(model, random_params(model, None), objective, None, tokenizer), tmp_path / "runs" / name
+        )
     monkeypatch.chdir(tmp_path)
 
 
@@ -80,7 +82,11 @@ def test_the_examples_of_the_model_print_what_they_say(demo_run):
 
 
 def test_the_examples_of_evaluation_print_what_they_say(demo_run):
-    assert_prints_what_it_says("evaluate.md", at_least=8)
+    assert_prints_what_it_says("evaluate.md", at_least=11)
+
+
+def test_the_examples_of_generation_print_what_they_say(demo_run):
+    assert_prints_what_it_says("generate.md", at_least=7)
 
 
 def test_the_examples_of_memory_print_what_they_say(demo_run):

@@ -1,4 +1,5 @@
-"""This project's checkpoints: of training (training/checkpoint.py), and of conversion, which hold no optimizer.
+"""Checkpoints of this project: those of training (training/run/checkpoint.py), and those of conversion, which hold no
+optimizer.
 
 params/ by Orbax · config/metadata, JSON with `model` and, in all but the oldest, `objective` · tokenizer/ ·
 checksums.json
@@ -31,8 +32,8 @@ PARAMS, CONFIG, TOKENIZER, RESULTS = "params", Path("config") / "metadata", "tok
 
 
 def find(folder: Path) -> Path | None:
-    """The checkpoint in a run's folder, in its checkpoints/ (its newest), or the folder itself; None where none is. A
-    finetuning run that has ended names it in its results."""
+    """Return the checkpoint that results.json of a finished finetuning run names, else the newest one in checkpoints/
+    or in this folder, else the folder itself; None where none of these is a checkpoint."""
     if (folder / RESULTS).is_file():
         chosen = folder / str(read_json(folder / RESULTS).get("checkpoint"))
         if chosen.is_dir():
@@ -44,8 +45,21 @@ def find(folder: Path) -> Path | None:
     return folder if (folder / PARAMS).is_dir() else None
 
 
+def recognised(source: Path) -> bool:
+    """Return True for a folder in which `find` finds a checkpoint."""
+    return find(source) is not None
+
+
+def read_newest(source: Path) -> Pretrained:
+    """Read the checkpoint that `find` finds; errors as `read`."""
+    return read(find(source) or source)
+
+
 def read(folder: Path) -> Pretrained:
-    """The checkpoint in this folder, on the host. InputError on files that are damaged or contradict each other."""
+    """Read the checkpoint in this folder; arrays stay on the host.
+
+    Raises InputError on files that are damaged or contradict each other.
+    """
     if damage := find_damage(folder, {PARAMS, CONFIG.parts[0], TOKENIZER}):
         raise InputError(f"{folder} is damaged: {damage}")
     settings = read_json(folder / CONFIG)
@@ -67,13 +81,13 @@ def read(folder: Path) -> Pretrained:
 
 
 def run_config(folder: Path) -> Config | None:
-    """The settings of the pretraining run that this checkpoint is of; None where it is of none."""
+    """Return the settings of the pretraining run that wrote this checkpoint; None for any other checkpoint."""
     settings = read_json(folder / CONFIG)
     return from_dict(Config, settings) if "preset" in settings else None
 
 
 def write(pretrained: Pretrained, folder: Path) -> list[str]:
-    """Fills an empty folder."""
+    """Write a checkpoint into an empty folder. Return notes on what was not written: none."""
     p = pretrained
     settings = {
         "model": dataclasses.asdict(p.model),
@@ -97,7 +111,7 @@ def write(pretrained: Pretrained, folder: Path) -> list[str]:
 
 
 def _params(folder: Path) -> dict[str, Any]:
-    """As arrays of NumPy: no device is asked for memory."""
+    # As NumPy arrays: no device is asked for memory.
     checkpointer = ocp.PyTreeCheckpointer()
     try:
         tree = checkpointer.metadata(folder.absolute()).item_metadata.tree

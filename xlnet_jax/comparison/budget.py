@@ -1,4 +1,4 @@
-"""As many updates as a budget pays for."""
+"""Numbers of training steps that a budget pays for."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,7 +13,7 @@ Equal = Literal["tokens", "operations"]
 
 
 def step_tokens(config: Config) -> int:
-    """Tokens in the windows of one update, as papers count them: text that a window reuses counts again."""
+    """Return the number of tokens in the windows of one step, as papers count them: reused text counts again."""
     return config.data.batch_size * config.data.seq_len
 
 
@@ -21,8 +21,11 @@ COST: dict[Equal, Callable[[Config], int]] = {"tokens": step_tokens, "operations
 
 
 def within_budget(name: str, config: Config, budget: float, equal: Equal) -> Config:
-    """The settings of this contender with as many updates as the budget pays for, and what counts updates in
-    proportion. Raises InputError where that is none, or the settings contradict each other."""
+    """Return the settings of a contender with as many steps as the budget pays for; settings that count steps (warmup,
+    decay, evaluation) keep their share of the run.
+
+    Raises InputError where the budget is below one step, or the settings contradict each other.
+    """
     cost = COST[equal](config)
     steps = int(budget // cost)
     if steps < 1:

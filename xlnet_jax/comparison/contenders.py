@@ -1,6 +1,6 @@
-"""What can be compared: the rows of the paper's Table 6 (section 3.4), and the causal models beside them.
+"""Settings that can be compared: every objective, and the rows of the paper's Table 6 (section 3.4).
 
-Each is a function of the settings that all share, those of XLNet: it says in what it differs from them.
+A contender is a function from the settings that all share, XLNet's, to its own.
 """
 
 import functools
@@ -16,7 +16,7 @@ from xlnet_jax.settings.config import Config
 
 
 def bert(common: Config) -> Config:
-    """Row 1: masked pieces of segment pairs, next sentence prediction, learned positions, no memory."""
+    """Return row 1: masked pieces of segment pairs, next sentence prediction, learned positions, no memory."""
     config = MLM.start(common)
     return replace(
         config,
@@ -26,7 +26,7 @@ def bert(common: Config) -> Config:
 
 
 def dae_transformer_xl(common: Config) -> Config:
-    """Row 2, DAE + Transformer-XL: BERT's objective with memory, relative positions and texts read both ways."""
+    """Return row 2, DAE + Transformer-XL: BERT's objective with memory, relative positions and texts read both ways."""
     config = MLM.start(common)
     return replace(
         config,
@@ -36,40 +36,40 @@ def dae_transformer_xl(common: Config) -> Config:
 
 
 def plm_k7(common: Config) -> Config:
-    """Row 3: one token in K = 7, in as much more context."""
+    """Return row 3: one token in K = 7 is predicted, with correspondingly more context."""
     data = common.data
     fewer = None if data.num_predict is None else round(data.num_predict * data.mask_alpha / (7 * data.mask_beta))
     return replace(common, data=replace(data, mask_alpha=7, mask_beta=1, num_predict=fewer))
 
 
 def plm_no_memory(common: Config) -> Config:
-    """Row 5."""
+    """Return row 5: no memory."""
     return replace(common, model=replace(common.model, mem_len=0))
 
 
 def plm_no_spans(common: Config) -> Config:
-    """Row 6: targets are drawn piece by piece."""
+    """Return row 6: targets are drawn piece by piece."""
     return replace(common, data=replace(common.data, targets="pieces"))
 
 
 def plm_no_bidirectional(common: Config) -> Config:
-    """Row 7: every text is read forwards."""
+    """Return row 7: every text is read forwards."""
     return replace(common, data=replace(common.data, bidirectional=False))
 
 
 def plm_next(common: Config) -> Config:
-    """Row 8: next sentence prediction besides."""
+    """Return row 8: with next sentence prediction."""
     return replace(common, data=replace(common.data, pair_loss="next"))
 
 
 def vanilla(common: Config) -> Config:
-    """From left to right without memory, sinusoidal positions (Al-Rfou et al. 2019)."""
+    """Return a causal model without memory, with sinusoidal positions (Al-Rfou et al. 2019)."""
     config = CLM.start(common)
     return replace(config, model=replace(config.model, mem_len=0, positions="sinusoidal"))
 
 
 def electra(common: Config) -> Config:
-    """Which pieces a small generator has replaced, judged by BERT's encoder (Clark et al. 2020)."""
+    """Return replaced token detection by its published name (Clark et al. 2020)."""
     return RTD.start(common)
 
 

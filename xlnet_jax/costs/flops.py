@@ -13,7 +13,7 @@ class MultiplyAdds(NamedTuple):
     """Multiply-adds of one part of a network in one step, over the global batch."""
 
     forward: int
-    backward: int  # twice the forward's; once where one of the factors has no gradient
+    backward: int  # twice the forward's; as many where one factor has no gradient
 
 
 PIECES = ("transform", "vocabulary")
@@ -86,6 +86,6 @@ _RECOMPUTED: dict[str, tuple[str, ...]] = {
     "none": (),
     "full": _LAYER,
     "dots": (),
-    # Attention probabilities are not saved: all that leads to them is computed again.
+    # Attention probabilities are not saved: the steps up to them are computed again.
     "attention": tuple(part for part in _LAYER if part != "values"),
 }

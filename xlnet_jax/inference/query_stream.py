@@ -1,8 +1,8 @@
-"""The query stream over texts: log-probabilities of pieces that are hidden, in any order (paper, section 2.3).
+"""Log-probabilities of hidden pieces of a text, in any order, by the query stream (paper, section 2.3).
 
-A piece is told what is not hidden, and the hidden pieces of lower rank. A piece that is told nothing at all, as the
-first of a text that is hidden whole, reads zero from every layer's attention: where every score is masked a softmax is
-uniform, and would show it all pieces, itself among them.
+A row sees the pieces that are not hidden, and the hidden pieces of lower rank. A row that sees nothing at all, such as
+the first of a text that is hidden completely, must read zero from the attention of every layer: with every score masked
+a softmax is uniform, and would show it all pieces, its own included.
 """
 
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ from xlnet_jax.objectives.language_model import cross_entropy_BP
 from xlnet_jax.objectives.registry import objective_named
 from xlnet_jax.settings.config import ModelConfig
 
-CONTEXT = -1  # rank of what is given: below every hidden piece
+CONTEXT = -1  # rank of the pieces that are given: below every hidden piece
 
 
 class Query(NamedTuple):
@@ -42,12 +42,15 @@ class QueryBatch(NamedTuple):
     real_BL: np.ndarray  # int32, 1 = real token
     rank_BL: np.ndarray  # int32
     positions_BP: np.ndarray  # int32
-    target_ids_BP: np.ndarray  # int32, what stands there
+    target_ids_BP: np.ndarray  # int32, the pieces at these positions
 
 
 def scoring_tokenizer(pretrained: Pretrained) -> Tokenizer:
-    """The same where pieces can be asked for in any order. InputError too where rows see what is before them and
-    nothing else, in whatever order, or where nothing but masks asks."""
+    """Return the tokenizer of a checkpoint that predicts pieces in any order.
+
+    Raises InputError where there is no tokenizer, no vocabulary scores or no query stream, and where rows see earlier
+    positions only.
+    """
     tokenizer = vocabulary_tokenizer(pretrained)
     if pretrained.model.attn_type == "uni":
         raise InputError("the checkpoint reads in one direction (attn-type uni), and cannot be asked in other orders")
@@ -61,15 +64,18 @@ def scoring_tokenizer(pretrained: Pretrained) -> Tokenizer:
 
 
 def log_probs_PV(pretrained: Pretrained, query: Query) -> np.ndarray:
-    """Of every piece of the vocabulary at the positions of a query, float32 [P, V], nats."""
+    """Return the log-probability of every piece of the vocabulary at the positions of a query, float32 [P, V], nats."""
     length, targets = padded_length(len(query.ids_L)), padded_length(len(query.positions_P))
     batch = _batch([query], 1, length, targets)
     return np.asarray(_log_probs_BPV(pretrained.model, pretrained.params, batch)[0, : len(query.positions_P)])
 
 
 def log_likelihoods(pretrained: Pretrained, queries: Sequence[Query], batch_tokens: int) -> list[np.ndarray]:
-    """Of the pieces that stand at the positions of each query, float32 [P], nats. batch_tokens: most tokens that the
-    network reads at once; the results do not depend on it, nor on the other queries."""
+    """Return the log-probabilities of the pieces at the positions of each query, float32 [P], nats.
+
+    batch_tokens: most tokens that the network reads at once. The result for a query depends neither on it nor on the
+    other queries.
+    """
     found: list[np.ndarray] = [np.zeros(0, np.float32)] * len(queries)
     alone = all(len(query.positions_P) == 1 for query in queries)
     for indices, rows, length in batches_by_length([len(query.ids_L) for query in queries], batch_tokens):

@@ -8,7 +8,7 @@ from xlnet_jax.objectives.record import Record
 from xlnet_jax.objectives.refusals import nothing_masked, unread_spans, without_query_stream
 from xlnet_jax.settings.config import Config
 
-MASKED_SHARE = 0.15  # of the pieces of a window are targets (Devlin et al. 2019, section 3.1)
+MASKED_SHARE = 0.15  # share of a window's pieces that are targets (Devlin et al. 2019, section 3.1)
 
 
 def _start(config: Config) -> Config:

@@ -12,7 +12,7 @@ from xlnet_jax.settings.rules import least_new
 
 
 def _start(config: Config) -> Config:
-    # From another objective nothing is undone: start from an XLNet preset.
+    # This does not undo another objective's settings: start from an XLNet preset.
     return replace(config, objective="plm")
 
 

@@ -1,4 +1,4 @@
-"""Where settings start from: a function a preset, and what an objective changes in it."""
+"""Presets: complete settings to start from."""
 
 import dataclasses
 from collections.abc import Callable
@@ -27,9 +27,9 @@ def demo() -> Config:
         model=ModelConfig(
             vocab_size=4_000, num_layers=2, d_model=128, num_heads=2, d_head=64, d_ff=512, mem_len=64,
             # 0.02 suits a width of 1,024. Attention starts to matter when its output is no smaller than the residual:
-            # 0.02 x sqrt(1024 / 128), and a little more for the few steps there are.
+            # 0.02 x sqrt(1024 / 128), and a little more because the run is short.
             init_std=0.08,
-            # Few epochs cannot overfit, and random bits are costly on a CPU.
+            # A few epochs do not overfit, and random bits are costly on a CPU.
             dropout=0.0, attention_dropout=0.0,
         ),
         data=DataConfig(batch_size=16, seq_len=128, reuse_len=64, perm_size=64, num_predict=22),

@@ -1,4 +1,4 @@
-"""What an objective is to everything else: one record, in a file of its own, named by a line of registry.py.
+"""Description of an objective for everything else: one record, in a file of its own, listed in registry.py.
 
 Records are read before any work starts (`--help`, checks of settings), so neither flax nor jax is imported here: what
 needs them imports them when it is called.
@@ -37,7 +37,7 @@ class Record:
     name: str
     """value of --objective; stored in checkpoints"""
     summary: str
-    """what is learned, in a few words for --help"""
+    """a few words for --help"""
     title: str
     """name of the loss, for pictures"""
     learns: str
@@ -49,11 +49,11 @@ class Record:
     unread: Callable[[Config], Iterator[tuple[str, str]]]
     """yield (setting, why it changes nothing)"""
     contradictions: Callable[[Config], Iterator[str]]
-    """yield what the objective cannot be learned with, each in a line"""
+    """yield the contradictions with other settings, one line each"""
     positions: tuple[str, ...]
     """values of model.positions that it can be learned with"""
     loss: Literal["likelihood", "targets", "pseudo"]
-    """what the loss is told in. likelihood: nats of text given the text before it, so that bits and perplexity follow a
+    """meaning of the loss. likelihood: nats of text given the text before it, so that bits and perplexity follow a
     character, byte and word, and every block is read once; targets: nats a predicted piece, and bits of a text of such
     pieces; pseudo: nats a masked piece, from which no likelihood follows"""
     order: Literal["any", "left to right"] | None

@@ -6,6 +6,7 @@ from xlnet_jax.errors import InputError
 from xlnet_jax.objectives.clm import CLM
 from xlnet_jax.objectives.mlm import MLM
 from xlnet_jax.objectives.plm import PLM
+from xlnet_jax.objectives.prefix import PREFIX
 from xlnet_jax.objectives.record import Record
 from xlnet_jax.objectives.rtd import RTD
 
@@ -14,6 +15,7 @@ OBJECTIVES: tuple[Record, ...] = (
     MLM,
     CLM,
     RTD,
+    PREFIX,
 )
 
 _BY_NAME = {record.name: record for record in OBJECTIVES}

@@ -1,4 +1,4 @@
-"""Replaced token detection: a generator, which learns masked pieces, puts samples in the place of its targets, and the
+"""Replaced token detection: a generator learns masked pieces and puts samples in the place of its targets, and the
 network learns which tokens are not the text's own (ELECTRA, Clark et al. 2020, section 2)."""
 
 from dataclasses import dataclass
@@ -16,28 +16,28 @@ from xlnet_jax.objectives.language_model import LanguageModel, cross_entropy_BP,
 from xlnet_jax.settings.config import Config, ModelConfig
 
 SHARED = ("word_embedding", "position_embedding", "segment_embedding", "embedding_norm")
-"""What the generator has of the network (section 3.2; the paper's code shares all that makes an embedding)."""
+"""Arrays that the generator shares with the network (section 3.2; the paper's code shares the whole embedding)."""
 
 
 @dataclass(frozen=True)
 class ReplacedTokenDetection:
-    """The objective (objectives/objective.py) of these settings: rtd. Parameters: backbone and detector, the network;
-    generator, a `BertLM` without what it shares."""
+    """Traced objective (`Objective`) of two networks. Parameters: backbone and detector, the network; generator, a
+    `BertLM` without the arrays that it shares with the network."""
 
     config: Config
 
     @property
     def mems(self) -> jax.ShapeDtypeStruct:
-        """Of size 0."""
+        """Memory of size 0."""
         return LanguageModel(self.config).mems
 
     @property
     def generator(self) -> ModelConfig:
-        """Its sizes."""
+        """Settings of the generator."""
         return self.config.rtd.generator_of(self.config.model)
 
     def init(self, key: jax.Array) -> Any:
-        """Parameters do not depend on the batch."""
+        """Return the parameters of both networks."""
         ids = jnp.zeros((1, 1), jnp.int32)
         inputs = text_inputs(ids, segment_ids_BL=ids)
         of_network, of_generator = jax.random.split(key)
@@ -47,12 +47,13 @@ class ReplacedTokenDetection:
         return {**network, "generator": {**generator, "backbone": own}}
 
     def with_memory_of(self, batch: DeviceBatch, steps: jax.Array) -> DeviceBatch:
-        """There is none."""
+        """Return the batch as it is: there is no memory."""
         return batch
 
     def score(self, params: Any, batch: DeviceBatch, mems_ZBMD: jax.Array, dropout_key: jax.Array | None) -> Scored:
-        """Sum of the generator's cross-entropy of the targets; beside it the network's, of every token, in the mean of
-        a row. Samples come from the row's noise_seed alone, and hand no gradient back (section 2)."""
+        """Return the sum of the generator's cross-entropy over its targets and, beside it, the network's over every
+        token, averaged in each row. Samples depend on the row's noise_seed alone, and pass no gradient back (section
+        2)."""
         c = self.config
         keys = (None, None) if dropout_key is None else jax.random.split(dropout_key)
         inputs, _ = inputs_of(batch, c)
@@ -87,7 +88,7 @@ class ReplacedTokenDetection:
 
 
 def sampled_BP(logits_BPV: jax.Array, noise_seed_B: jax.Array) -> jax.Array:
-    """Pieces drawn from the generator, int32: those of a row are the same in whatever batch it stands."""
+    """Return pieces drawn from the generator, int32; a row's pieces do not depend on the other rows of its batch."""
 
     def of_row(logits_PV: jax.Array, seed: jax.Array) -> jax.Array:
         return jax.random.categorical(jax.random.key(seed), logits_PV)
@@ -96,7 +97,7 @@ def sampled_BP(logits_BPV: jax.Array, noise_seed_B: jax.Array) -> jax.Array:
 
 
 def _put(ids_BL: jax.Array, positions_BP: jax.Array, is_target_BP: jax.Array, ids_BP: jax.Array) -> jax.Array:
-    """The tokens with others at the targets; slots that are padding name a place, and put nothing there."""
+    """Return the tokens with other ids at the targets; padding slots change nothing."""
 
     def into_row(ids_L: jax.Array, places_P: jax.Array, new_P: jax.Array) -> jax.Array:
         return ids_L.at[places_P].set(new_P, mode="drop")

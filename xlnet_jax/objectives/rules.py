@@ -1,4 +1,4 @@
-"""Which objectives, networks and windows contradict each other, and why."""
+"""Contradictions between objectives, networks and windows, with their reasons."""
 
 from collections.abc import Iterator
 

@@ -69,7 +69,7 @@ class Plan:
     @property
     def at_least(self) -> dict[str, float]:
         """Seconds of a step for arithmetic, memory traffic and links, each alone at its peak rate."""
-        arithmetic = (self.flops + self.recomputed) / (self.chips * self.chip.operations)
+        arithmetic = (self.flops + self.recomputed) / (self.chips * self.chip.flops)
         if self.traffic is None:
             return {"arithmetic": arithmetic}
         per_chip = self.chip.devices
@@ -83,7 +83,7 @@ class Plan:
 
     def step_seconds(self, utilization: float) -> float:
         """Return the seconds of a step at this share of the peak FLOPs, or its lower bound if that is longer."""
-        return max(self.flops / (self.chips * self.chip.operations * utilization), *self.at_least.values())
+        return max(self.flops / (self.chips * self.chip.flops * utilization), *self.at_least.values())
 
 
 def make_plan(config: Config, topology: Topology) -> Plan:

@@ -110,7 +110,7 @@ def _time(plan: Plan, utilization: float, console: Console) -> None:
     rows = (
         ("FLOPs of the model", f"{plan.flops / 1e12:,.1f} x 10^12 a step"),
         (f"computed again (remat {c.model.remat})", f"{plan.recomputed / 1e12:,.1f} x 10^12"),
-        ("arithmetic", f"{_seconds(bounds['arithmetic'])} at {plan.chip.operations / 1e12:,.0f} x 10^12/s a chip"),
+        ("arithmetic", f"{_seconds(bounds['arithmetic'])} at {plan.chip.flops / 1e12:,.0f} x 10^12/s a chip"),
         (
             "memory traffic",
             f"{_seconds(bounds['memory'])}: {plan.traffic.memory / 1e9:,.1f} GB a device, at "
@@ -134,7 +134,7 @@ def _rate(plan: Plan, seconds: float, is_bound: bool) -> str:
 
 
 def _at_most(plan: Plan) -> float:
-    return plan.flops / (plan.chips * plan.chip.operations) / max(plan.at_least.values())
+    return plan.flops / (plan.chips * plan.chip.flops) / max(plan.at_least.values())
 
 
 def _tokens(plan: Plan) -> int:

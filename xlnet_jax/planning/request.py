@@ -5,7 +5,9 @@ from dataclasses import dataclass
 
 from xlnet_jax.errors import InputError
 from xlnet_jax.objectives.rules import validate
-from xlnet_jax.settings.config import Config, operational
+from xlnet_jax.settings.bounds import above, at_least, between
+from xlnet_jax.settings.config import Config
+from xlnet_jax.settings.fields import operational
 
 
 @dataclass(frozen=True)
@@ -15,15 +17,15 @@ class PlanConfig(Config):
     topology: tuple[str, ...] = operational(())
     """TPU slices, as v3:16x32 (chips along each axis), v3-1024 or v5e-1; several = a line for each; with mesh.dcn-data
     2, two such slices"""
-    batch: int | None = operational(None)
+    batch: int | None = operational(None, at_least(1))
     """rows of the global batch: data.batch-size by a shorter name"""
-    batch_per_device: int | None = operational(None)
+    batch_per_device: int | None = operational(None, at_least(1))
     """rows for each device along the batch, in place of `batch`, to compare topologies of several sizes"""
-    utilization: float = operational(0.4)
+    utilization: float = operational(0.4, between(0, 1, "(]"))
     """share of the peak FLOPs per second at which the model is assumed to run"""
     search: bool = operational(False)
     """try remat policies, accumulation and meshes, and list those that fit by the time of a step"""
-    search_minutes: float = operational(10.0)
+    search_minutes: float = operational(10.0, above(0))
     """time limit of a search, which then lists what it has found"""
 
 
@@ -31,16 +33,10 @@ def check(request: PlanConfig) -> None:
     """Raise InputError with the first setting that no plan can be made from."""
     if not request.topology:
         raise InputError("`topology` is missing: name a TPU slice, as v3:16x32, v5e-1 or v2-8")
-    if not 0 < request.utilization <= 1:
-        raise InputError(f"`utilization` {request.utilization} must be in (0, 1]")
-    if request.search_minutes <= 0:
-        raise InputError(f"`search_minutes` {request.search_minutes} must be positive")
     if request.search and len(request.topology) > 1:
         raise InputError("`search` wants one `topology`")
-    if request.batch_per_device is not None and (request.batch is not None or request.batch_per_device < 1):
-        raise InputError(
-            f"`batch_per_device` {request.batch_per_device} must be at least 1, and stands without `batch`"
-        )
+    if request.batch_per_device is not None and request.batch is not None:
+        raise InputError(f"`batch_per_device` {request.batch_per_device} replaces `batch`: leave one of them out")
     for name in ("init", "tokenizer"):
         if getattr(request, name):
             raise InputError(f"`{name}`: a plan reads no files; give the sizes by `preset` and `model` settings")

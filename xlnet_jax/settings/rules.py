@@ -78,15 +78,15 @@ def _profile(config: RunConfig) -> Iterator[str]:
 
 def _model(model: ModelConfig) -> Iterator[str]:
     if model.network == "bert" and model.positions != "learned":
-        yield f"model.network bert with model.positions {model.positions}: BERT's encoder has learned ones alone"
+        yield f"model.network bert with model.positions {model.positions}: BERT's encoder has learned positions only"
     if model.network != "bert" and model.num_segments not in (0, 2):
         yield (
-            f"model.num-segments {model.num_segments} with model.positions {model.positions}: a key is of the same "
-            "segment as its row or of another, so that there are 2, or none with 0"
+            f"model.num-segments {model.num_segments} with model.positions {model.positions}: a key has the segment "
+            "of its row or another one; give 2, or 0 for none"
         )
     if model.network != "bert" and (model.embedding_width or model.share_layers):
         name = "embedding-width" if model.embedding_width else "share-layers"
-        yield f"model.{name} is ALBERT's, with model.positions learned; these are {model.positions}"
+        yield f"model.{name} (ALBERT) needs model.positions learned, not {model.positions}"
 
 
 def data_contradictions(data: DataConfig) -> Iterator[str]:
@@ -164,18 +164,18 @@ def absolute_positions(model: ModelConfig, seq_len: int | None) -> Iterator[str]
         yield from _bert(model, seq_len)
     if model.mem_len:
         yield (
-            f"model.mem-len {model.mem_len} with {name}: a place in the window says nothing of memory, which lies "
-            "outside; it needs relative ones, or model.mem-len 0"
+            f"model.mem-len {model.mem_len} with {name}: a place in the window cannot tell where memory is; "
+            "give model.positions relative, or model.mem-len 0"
         )
     if model.clamp_len != -1:
-        yield f"model.clamp-len {model.clamp_len} with {name}: it bounds distances, which only relative ones are"
+        yield f"model.clamp-len {model.clamp_len} with {name}: only relative positions have distances to bound"
 
 
 def _bert(model: ModelConfig, seq_len: int | None) -> Iterator[str]:
     if model.norm == "pre":
-        yield "model.positions learned with model.norm pre: BERT's encoder normalises behind every sum; it needs post"
+        yield "model.positions learned with model.norm pre: BERT's encoder normalises after every sum; give post"
     if model.attn_type == "uni":
-        yield "model.positions learned with model.attn-type uni: BERT's encoder sees every place of its window"
+        yield "model.positions learned with model.attn-type uni: BERT's encoder sees its whole window; give bi"
     if model.num_places < 1:
         yield f"model.max-positions {model.max_positions} must be above model.position-offset {model.position_offset}"
     elif seq_len is not None and seq_len > model.num_places:

@@ -5,6 +5,7 @@ As in pretraining, the same command resumes after any interruption.
 
 import time
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 
 from rich.console import Console
@@ -51,7 +52,7 @@ def finetune(config: FinetuneConfig, hosts: Hosts = ALONE) -> int:
         if len(seeds) > 1:
             process.console.print(f"\nseed        {seed}, {number} of {len(seeds)}, in {workdir.folder}")
         of_seed = replace(prepared, config=replace(prepared.config, seed=seed))
-        with programs_kept_in(str(workdir.compiled)):
+        with closing(workdir), programs_kept_in(str(workdir.compiled)):
             result, exit_code = _train(of_seed, workdir, process)
         if result is None:
             return exit_code
@@ -71,11 +72,6 @@ class Finetuning(TrainingRun):
     batches: TrainingBatches
     evaluation: Selection | None
 
-    @property
-    def best_step(self) -> int | None:
-        """Step of the best checkpoint so far; None without an evaluation."""
-        return self.evaluation.best_step if self.evaluation else None
-
     def rates(self, seconds: float) -> Numbers:
         """Return seconds_per_step and examples_per_second."""
         return {"seconds_per_step": seconds, "examples_per_second": self.config.data.batch_size / seconds}
@@ -89,20 +85,24 @@ def _train(prepared: Prepared, workdir: Workdir, process: Process) -> tuple[Resu
     """Return the result, or None and the exit code of a stop."""
     _claim(prepared, workdir, process.hosts)
     predictor, run = _build(prepared, workdir, process.console)
-    data = {"examples_sha256": prepared.sha256}
+    data, selection = {"examples_sha256": prepared.sha256}, run.evaluation
+
+    def best_step() -> int | None:
+        return selection.best_step if selection else None
+
     # ---- training ---------------------------------------------------------------------------------------------------
-    with Checkpoints(workdir.checkpoints, run.config, workdir.tokenizer, 1, data, lambda: run.best_step) as checkpoints:
+    with Checkpoints(workdir.checkpoints, run.config, workdir.tokenizer, 1, data, best_step) as checkpoints:
         done, exit_code = train(run, checkpoints, process)
         if exit_code:
             return None, exit_code
-        best = run.best_step
+        best = best_step()
         if best is not None and not checkpoints.has(best):  # a skipped step leaves no checkpoint
             best = None
         step = done if best is None else best
         params = checkpoints.restore_params(step, run.program.plan.abstract.params)
     # ---- scores and predictions of the best checkpoint ---------------------------------------------------------------
     metrics, files = predict_splits(prepared.task, prepared.splits, predictor, params, workdir, process)
-    chosen_by = run.evaluation.metric if run.evaluation and best is not None else ""
+    chosen_by = selection.metric if selection and best is not None else ""
     result = Result(run.config.task, f"checkpoints/{step}", step, chosen_by, metrics, tuple(files))
     if process.hosts.first:
         write_result(workdir.folder, result)

@@ -3,6 +3,7 @@
 Each stage is written atomically and found again, so the same command resumes after any interruption.
 """
 
+from contextlib import closing
 from dataclasses import dataclass, replace
 from socket import gethostname
 from typing import Any
@@ -52,14 +53,14 @@ def pretrain(config: Config, hosts: Hosts = ALONE) -> int:
     told = hosts.gather("prepared", prepared.told() if prepared else None)[0]
     hosts.demand_shared(told["workdir"])
     prepared = prepared or _Prepared.find(told)
-    with programs_kept_in(str(prepared.workdir.compiled)):
+    with closing(prepared.workdir), programs_kept_in(str(prepared.workdir.compiled)):
         run = _build(prepared, process.console)
         data = {"manifest_sha256": prepared.corpus.manifest.sha256}
         workdir, steps_per_block = run.workdir, run.batches.steps_per_block
         with Checkpoints(workdir.checkpoints, run.config, workdir.tokenizer, steps_per_block, data) as checkpoints:
             done, exit_code = train(run, checkpoints, process)
-    if hosts.first and exit_code == 0:
-        _report(run, done, process.console)
+        if hosts.first and exit_code == 0:
+            _report(run, done, process.console)
     return exit_code
 
 

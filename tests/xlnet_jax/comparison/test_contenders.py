@@ -30,6 +30,7 @@ DIFFERS_IN = {
     "plm-next": {"data.pair-loss"},
     "clm": CAUSAL,
     "vanilla": CAUSAL | {"model.mem-len", "model.positions"},
+    "prefix": CAUSAL - {"model.attn-type"} | {"model.mem-len"},
     "rtd": MASKED | {"model.positions", "data.mask-share", "data.random-share"},
     "electra": MASKED | {"model.positions", "data.mask-share", "data.random-share"},
 }

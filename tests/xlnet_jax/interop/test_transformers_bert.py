@@ -226,7 +226,7 @@ def test_a_generator_stays_behind_and_layers_that_are_shared_are_refused(tmp_pat
     one = jax.tree.map(lambda layers: layers[:1].squeeze(0), loaded.params["backbone"]["layers"])
     shared = {**loaded.params, "backbone": {**loaded.params["backbone"], "layers": one}}
     model = dataclasses.replace(loaded.model, share_layers=True)
-    with pytest.raises(InputError, match=r"electra cannot hold model\.share-layers: --to native can"):
+    with pytest.raises(InputError, match=r"electra cannot hold model\.share-layers: `to` native can"):
         xlnet_jax.save(dataclasses.replace(loaded, model=model, params=shared), tmp_path / "shared", "hf")
 
 

@@ -40,7 +40,7 @@ CONTRADICTIONS = [
     ("data", {"random_share": -0.1}, r"data.random-share -0.1 must be in \[0, 1\]"),
     ("model", {"max_positions": 0}, "model.max-positions 0 must be at least 1"),
     ("model", {"num_segments": -1}, "model.num-segments -1 must be at least 0"),
-    ("model", {"num_segments": 1}, "model.num-segments 1 with model.positions relative: .* 2, or none with 0"),
+    ("model", {"num_segments": 1}, "model.num-segments 1 with model.positions relative: .* 2, or 0 for none"),
     ("model", {"same_length": True}, r"model.same-length with model.attn-type bi: only a row that looks back alone"),
     ("model", {"mem_len": 1000}, r"model.mem-len 1000 can never be filled: .* x data.reuse-len = 960 positions"),
     ("model", {"mem_len": -1}, r"model.mem-len -1 must be at least 0 \(0 = no memory\)"),
@@ -131,7 +131,7 @@ MEANINGLESS = [
         {"model.max_positions": 513},
         "data.seq-len 512 is longer than the 511 places of model.max-p",
     ),
-    ("bert-base", "mlm", {"model.norm": "pre"}, "learned with model.norm pre: BERT's encoder normalises behind every"),
+    ("bert-base", "mlm", {"model.norm": "pre"}, "learned with model.norm pre: BERT's encoder normalises after every"),
     ("bert-base", "mlm", {"model.mem_len": 64}, "model.mem-len 64 with model.positions learned: a place in the window"),
     (
         "bert-base",
@@ -139,7 +139,12 @@ MEANINGLESS = [
         {"data.bidirectional": True},
         "data.bidirectional with model.positions learned: places do not",
     ),
-    ("bert-base", "mlm", {"model.clamp_len": 9}, "model.clamp-len 9 with model.positions learned: it bounds distances"),
+    (
+        "bert-base",
+        "mlm",
+        {"model.clamp_len": 9},
+        "model.clamp-len 9 with model.positions learned: only relative positions have",
+    ),
     (
         "vanilla",
         "clm",
@@ -150,7 +155,7 @@ MEANINGLESS = [
     (
         "demo",
         "rtd",
-        {"model.positions": "relative"},
+        {"model.positions": "relative", "model.network": "xlnet"},
         "rtd with model.positions relative: its generator shares .* needs learned",
     ),
     ("demo", "rtd", {"data.pair_loss": "next"}, "rtd with data.pair-loss next: every token is judged, and no pair"),
@@ -164,7 +169,7 @@ MEANINGLESS = [
         "rtd.generator-share 0.003 of model.d-model 128 leaves a width of 0",
     ),
     ("demo", "rtd", {"rtd.detection_weight": -1.0}, "rtd.detection-weight -1.0 must be above 0"),
-    ("vanilla", "rtd", {}, "learned with model.attn-type uni: BERT's encoder sees every place"),
+    ("vanilla", "rtd", {}, "learned with model.attn-type uni: BERT's encoder sees its whole window"),
 ]
 
 
@@ -189,7 +194,7 @@ def test_only_an_order_is_permuted_in_chunks(objective):
 
 @pytest.mark.parametrize("name", ["corpus", "validation", "tokenizer", "workdir"])
 def test_an_empty_name_is_no_default(name):
-    with pytest.raises(InputError, match=f"{name} is empty: leave it out, or name something"):
+    with pytest.raises(InputError, match=f"`{name}` is empty: leave it out, or name something"):
         validate(dataclasses.replace(demo(), **{name: ""}))
 
 

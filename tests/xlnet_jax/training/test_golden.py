@@ -41,6 +41,7 @@ RUNS = {
     ),
     "dae + transformer-xl": with_settings("mlm", {"mem_len": 8}, reuse_len=8, targets="words", num_predict=4),
     "clm": with_settings("clm"),
+    "prefix": with_settings("prefix"),
     "electra": with_settings("rtd", {"embedding_width": 6, "max_positions": 16}, num_predict=4),
 }
 
@@ -76,6 +77,7 @@ GOLDEN = {
     },
     "dae + transformer-xl": {"loss": [4.493184, 4.64661, 4.309475, 4.334448]},
     "clm": {"loss": [4.304324, 4.492572, 4.451415, 4.417406]},
+    "prefix": {"loss": [4.30775, 4.525247, 4.518105, 4.489623]},
     "electra": {
         "loss": [4.467301, 4.191688, 4.159793, 4.249215],
         "detection_loss": [0.644208, 0.65167, 0.626704, 0.584311],

@@ -1,4 +1,4 @@
-"""Questions with options: RACE and DREAM in their published forms, and JSON lines."""
+"""Read questions with options: RACE and DREAM in their published forms, and JSON lines."""
 
 import string
 from collections.abc import Callable, Iterator, Sequence
@@ -18,7 +18,7 @@ GAP = "_"
 
 @dataclass(frozen=True)
 class Question:
-    """One question about a text."""
+    """Question about a text, with its options."""
 
     id: str
     context: str
@@ -29,22 +29,23 @@ class Question:
     level: str | None = None  # RACE: middle or high (school)
 
     def asked(self, option: int) -> str:
-        """The question with an option: in place of its gaps, or behind it (`get_examples` of run_race.py)."""
+        """Return the question with an option, in place of its gaps or behind the question (`get_examples` of
+        run_race.py)."""
         text = self.options[option]
         return self.question.replace(GAP, text) if GAP in self.question else f"{self.question} {text}"
 
 
 def letter(option: int) -> str:
-    """A for the first option."""
+    """Return the letter of an option: A for the first."""
     return string.ascii_uppercase[option]
 
 
 def read_questions(names: Sequence[str], labelled: bool, form: str, columns: ColumnsConfig) -> list[Question]:
-    """The questions of files, globs and folders.
+    """Read the questions of files, globs and folders.
 
-    form: race, an object a file; dream, a list of dialogues a file; otherwise an object a line, with its fields by
-    `columns` (else context, question, options, answer, id). labelled: an answer must be there; otherwise none is read.
-    InputError names file and record of what cannot be read, and an id that is there twice.
+    form: race (one object a file), dream (a list of dialogues a file), or else JSON lines, whose fields `columns` names
+    (default: context, question, options, answer, id). labelled: every question needs an answer; otherwise answers are
+    not read. Raises InputError, with file and record, on what cannot be read and on an id that occurs twice.
     """
     reader: Callable[[str, bool], Iterator[Question]]
     reader = {"race": _race, "dream": _dream}.get(form, lambda path, labelled: _json_lines(path, labelled, columns))
@@ -128,7 +129,6 @@ def _question(
 
 
 def _answer(answer: Any, options: tuple[str, ...], where: str) -> int:
-    """By its text, its letter or its number from 0, in this order."""
     if answer in options:
         return options.index(answer)
     letters = string.ascii_uppercase[: len(options)]

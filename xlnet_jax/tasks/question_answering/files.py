@@ -1,5 +1,5 @@
-"""Questions about texts, from the JSON of SQuAD 1.1 and 2.0 (DRCD and CMRC 2018 come in it too) and from CMRC 2018's
-own."""
+"""Read questions about texts from the JSON of SQuAD 1.1 and 2.0 (also DRCD and CMRC 2018), and from CMRC 2018's own
+form."""
 
 import re
 import sys
@@ -29,16 +29,16 @@ class Question:
 
     @property
     def answer(self) -> Answer | None:
-        """What is learned: the first answer that occurs in the text."""
+        """Answer to learn: the first one that occurs in the text; None where no answer does."""
         return next((a for a in self.answers if a.start != NOWHERE), None)
 
 
 def read_questions(paths: Sequence[str], labelled: bool, unanswerable: bool) -> list[Question]:
-    """Of files, globs or folders. labelled: every question has an answer, or is one of the unanswerable; otherwise
-    what a file says of answers is passed over.
+    """Read the questions of files, globs and folders.
 
-    Answers whose answer_start is not where they occur are moved to the nearest place where they do, and one line on
-    stderr counts them. InputError names file and record of what cannot be read.
+    labelled: every question has an answer, or is unanswerable; otherwise answers are not read. Answers that do not
+    stand at their answer_start move to the nearest place where they occur, and one line on stderr counts them. Raises
+    InputError, with file and record, on what cannot be read.
     """
     questions: list[Question] = []
     places: dict[str, str] = {}
@@ -68,7 +68,7 @@ def _questions_in(path: str, labelled: bool, unanswerable: bool) -> Iterator[Que
         if not question.context.strip():
             raise InputError(f"{where}: its text is empty")
         if question.is_impossible and not unanswerable:
-            raise InputError(f"{where} is unanswerable: --task squad2 learns that, or leave it out")
+            raise InputError(f"{where} is unanswerable: `task` squad2 learns that, or leave it out")
         if question.is_impossible and question.answers:
             raise InputError(f"{where} is unanswerable and has an answer: one of them is wrong")
         if labelled and not question.answers and not question.is_impossible:
@@ -93,7 +93,6 @@ def _squad(top: Record, labelled: bool) -> Iterator[tuple[Question, str]]:
 
 
 def _cmrc(path: str, texts: Sequence[Any], labelled: bool) -> Iterator[tuple[Question, str]]:
-    """Answers without their place: the first is taken, as in the published conversion to SQuAD's form."""
     for text in records(texts, f"{path}, text"):
         context = text.get("context_text", str)
         for record in text.records("qas", "question"):
@@ -101,6 +100,7 @@ def _cmrc(path: str, texts: Sequence[Any], labelled: bool) -> Iterator[tuple[Que
             where = f"{record.where} ({id})"
             given = record.get("answers", list) if labelled and "answers" in record.content else []
             answers = [checked(answer, str, f"{where}: an answer") for answer in given]
+            # CMRC names no place: take the first, as the published conversion to SQuAD's form does.
             placed = tuple(_answer(a, context.find(a), where) for a in answers)
             yield Question(id, record.get("query_text", str), context, placed), where
 

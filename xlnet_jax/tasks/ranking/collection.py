@@ -1,7 +1,7 @@
-"""Documents and queries of a test collection: texts by their ids.
+"""Read documents and queries of a test collection: texts by their ids.
 
-Read by their first line: `.I 7` begins SMART's form, which Cranfield has; `{` objects a line, as BEIR has; a tab
-divides id and text, as in MS MARCO.
+The first line of a file tells its form: `.I 7` begins SMART, the form of Cranfield; `{` begins JSON lines, as BEIR has
+them; a tab separates id and text, as in MS MARCO.
 """
 
 import re
@@ -20,11 +20,11 @@ Record = tuple[int, str, str, str]  # line, id, title, text
 
 
 def read_collection(paths: Sequence[str], what: str) -> dict[str, str]:
-    """Text by id, in the order of the files: the title, where there is one and the text does not begin with it, and the
-    text; white space is a single space.
+    """Return text by id, in the order of the files: the title, unless the text begins with it, and the text, with white
+    space reduced to single spaces.
 
-    TSV: id, text; or id, title, text; or id, url, title, text. what: "documents" or "queries", for messages. InputError
-    names file and line of what cannot be read and of an id that is there twice.
+    TSV has id, text; or id, title, text; or id, url, title, text. what: "documents" or "queries", for messages. Raises
+    InputError, with file and line, on what cannot be read and on an id that occurs twice.
     """
     texts: dict[str, str] = {}
     for path in files(paths, what):

@@ -42,6 +42,7 @@ class Workdir:
         self.curves = folder / "curves.png"
         self.compiled = folder / "compiled"
         self.wandb_id = folder / "wandb-id"
+        self._lock: Lock | None = None
 
     @property
     def has_checkpoints(self) -> bool:
@@ -98,7 +99,7 @@ class Workdir:
             self.folder.mkdir(parents=True, exist_ok=True)
 
     def lock(self) -> None:
-        """Create the folder, and lock it for as long as this object lives.
+        """Create the folder, and lock it until `close`, or the end of the process.
 
         Raises InputError with the process that holds the lock.
         """
@@ -107,6 +108,11 @@ class Workdir:
         self.make()
         with self._named():
             self._lock = Lock(self.folder)
+
+    def close(self) -> None:
+        """Release the lock, where this process holds it."""
+        if self._lock:
+            self._lock.release()
 
     @contextlib.contextmanager
     def _named(self) -> Iterator[None]:

@@ -1,4 +1,4 @@
-"""A picture of a run: training and held-out loss over updates, against the unigram line."""
+"""Picture of a run: training and held-out loss over steps, against the unigram line."""
 
 import io
 import math
@@ -12,7 +12,7 @@ from xlnet_jax.storage.files import write_durably
 
 
 def draw_curves(records: list[dict[str, Any]], unigram_nats: float, path: epath.Path, objective: Record) -> None:
-    """Writes a PNG. records as in metrics.jsonl."""
+    """Write a PNG. records: as in metrics.jsonl."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(8, 4.5), dpi=120, layout="constrained")
@@ -38,7 +38,7 @@ def draw_curves(records: list[dict[str, Any]], unigram_nats: float, path: epath.
 
 
 def _smoothed(values: np.ndarray, reach: int = 3) -> np.ndarray:
-    """The mean of each value and up to `reach` neighbours on either side: one batch's loss is noisy."""
+    """Return the mean of each value and up to `reach` neighbours on either side: one batch's loss is noisy."""
     window = np.ones(2 * reach + 1)
     sums, counts = (np.convolve(v, window)[reach : reach + len(v)] for v in (values, np.ones_like(values)))
     return sums / np.maximum(counts, 1)

@@ -203,7 +203,7 @@ def test_files_of_another_form_are_refused(tmp_path, task, content, message):
 
 
 def test_names_of_fields_are_refused_where_the_form_has_its_own():
-    with pytest.raises(InputError, match="task race has fields of its own: leave --columns out, or --task multiple_ch"):
+    with pytest.raises(InputError, match="task race has fields of its own: leave `columns` out, or `task` multiple_ch"):
         MultipleChoice(configured("race", text="story"))
 
 

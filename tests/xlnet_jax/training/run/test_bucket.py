@@ -119,7 +119,7 @@ def test_a_workdir_in_use_is_refused_and_its_host_and_process_named(bucket, quic
     thread.start()
     while not (bucket / "run" / lock.NAME).exists():
         time.sleep(0.01)
-    with pytest.raises(InputError, match=r"run is in use by process 17 on elsewhere: wait, or give another --workdir"):
+    with pytest.raises(InputError, match=r"run is in use by process 17 on elsewhere: wait, or name another folder"):
         Lock(epath.Path(FOLDER))
     over.set()
     thread.join()

@@ -174,7 +174,7 @@ def test_the_batches_that_ended_a_run_can_be_looked_at_by_the_command_it_names(w
 
 def test_utilisation_is_the_share_of_the_peak_that_the_model_needs(monkeypatch):
     config = Config()
-    monkeypatch.setattr(speed, "peak_operations", lambda kind: 1e15)
+    monkeypatch.setattr(speed, "peak_flops", lambda kind: 1e15)
     monkeypatch.setattr(speed, "step_flops", lambda config: 4e15)
     numbers = speed.speed(config, 2.0)
     assert numbers["mfu"] == pytest.approx(4 / (2 * jax.device_count()))
