@@ -2,6 +2,7 @@
 objective is known by its record, not by its name."""
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -10,7 +11,7 @@ from xlnet_jax.objectives.registry import OBJECTIVES
 
 ROOT = Path(__file__).parents[1]
 
-# From the top down. Rooms on one floor do not import each other, unless a later row of WITHIN says so.
+# From the top down. Rooms on one floor do not import each other.
 FLOORS = (
     ("commands",),
     ("xlnet_jax.api",),
@@ -160,3 +161,15 @@ match d:
 """
     found = [constant.value for constant in compared_strings(ast.parse(text))]
     assert sorted(found) == [*5 * "x", "y", "z"]
+
+
+def test_contributing_draws_the_rooms_in_their_order():
+    (picture,) = re.findall(r"## The house\n.*?```\n(.*?)```", (ROOT / "CONTRIBUTING.md").read_text(), re.DOTALL)
+    drawn = [
+        name for name in re.findall(r"(?:^|(?<=\s\s))(\w+)(?=\s\s|$)", picture, re.MULTILINE) if not name.isdigit()
+    ]
+    floors = [[room.removeprefix("xlnet_jax.") for room in floor] for floor in FLOORS]
+    found = [name for name in drawn if any(name in floor for floor in floors)]
+    assert [sorted(found.pop(0) for _ in floor) for floor in floors] == [sorted(floor) for floor in floors]
+    folders = {path.name for path in (ROOT / "xlnet_jax").iterdir() if (path / "__init__.py").exists()}
+    assert folders <= {room for floor in floors for room in floor}

@@ -52,9 +52,7 @@ class HeldOutLoss:
         for batch in self.batches:
             if is_stopped():
                 return None
-            jax.block_until_ready(
-                sums
-            )  # run one batch ahead of the device, no more, so that a stop does not wait for all
+            jax.block_until_ready(sums)  # stay one batch ahead of the device: a stop waits for no more
             scored = self.step(params, self.put(batch), mems_ZBMD)
             mems_ZBMD = scored.new_mems_ZBMD
             of_batch = scored.loss_sum, scored.weight_sum, {**scored.row_losses, **scored.row_measures}
