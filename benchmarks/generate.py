@@ -1,9 +1,10 @@
-"""New tokens here and by Hugging Face's generate (PyTorch, eager), A B A B: python benchmarks/generate.py
+"""Time new tokens here and in Hugging Face's generate (PyTorch, eager), A B A B: python benchmarks/generate.py
 
-Needs `pip install torch transformers`; without them the second table comes alone. Both sides have the same random
-weights, float32, and go on from one text, greedily, to the last token asked for. Hugging Face's side runs with its
-memory (`use_mems`, its way of not computing everything again), and with --recomputing once more without. Loading and
-compilation are left out, reading the text is in. Then the time a token here, of texts that outgrow their context.
+Needs `pip install torch transformers`; without them only the second table is printed. Both sides have the same random
+float32 weights and continue one text greedily to the last token asked for. Hugging Face's side runs with its memory
+(`use_mems`, which avoids recomputing everything), and with --recomputing once more without. The times exclude loading
+and compilation, and include reading the text. The second table is the time a token here, in texts that outgrow their
+context.
 """
 
 import argparse
@@ -36,15 +37,15 @@ OURS, THEIRS, RECOMPUTING = "xlnet_jax", "Hugging Face", "Hugging Face, use_mems
 
 
 def random_model(config: ModelConfig) -> Pretrained:
-    """With no tokenizer, and no end of text."""
+    """Return random weights, without a tokenizer, that never end a text."""
     config = dataclasses.replace(config, dtype="float32")
     params = jax.tree.map(np.array, initial_params(config, None))
     params["output_bias"][EOD] = -1e9
-    return Pretrained(config, params)
+    return Pretrained(config, params, "plm")
 
 
 def our_draws(model: Pretrained, ids: np.ndarray, context: int) -> Callable[[int], Iterator[int]]:
-    """Draws so many pieces, and says how many there are, whenever there are more."""
+    """Return a function that draws a number of pieces and yields how many are drawn, whenever there are more."""
     pieces = [*SPECIAL_PIECES, *map(str, range(model.model.vocab_size - len(SPECIAL_PIECES)))]
     tokenizer = cast(Any, SimpleNamespace(pieces=pieces, vocab_size=len(pieces)))
     generator = Generator(dataclasses.replace(model, tokenizer=tokenizer), Sampling(temperature=0), context)
@@ -53,13 +54,13 @@ def our_draws(model: Pretrained, ids: np.ndarray, context: int) -> Callable[[int
         targets = np.arange(len(ids), len(ids) + new, dtype=np.int32)
         text = Blanks(ids, targets, np.full(new, Kind.OPEN), ("", ""), np.zeros(new, np.int32))
         for (drawn,) in generator.draw([text], jax.random.key(0)):
-            yield len(drawn.ids_T)
+            yield len(drawn.ids_P)
 
     return draws
 
 
 def our_side(model: Pretrained, ids: np.ndarray, context: int) -> Callable[[int], None]:
-    """Draws so many pieces."""
+    """Return a function that draws a number of pieces."""
     draws = our_draws(model, ids, context)
 
     def draw(new: int) -> None:
@@ -69,14 +70,14 @@ def our_side(model: Pretrained, ids: np.ndarray, context: int) -> Callable[[int]
 
 
 def their_side(model: Pretrained, ids: np.ndarray, use_mems: bool) -> Callable[[int], None]:
-    """The same in transformers, from a folder in its format."""
+    """Return a function that draws a number of pieces in transformers, from a folder in its format."""
     import torch
     from transformers import XLNetLMHeadModel, logging
 
     logging.set_verbosity_error()
     torch.set_num_threads(CORES)
     with tempfile.TemporaryDirectory() as folder:
-        # Without a limit its memory holds all of the text, as it does in its released models.
+        # Without a limit its memory holds the whole text, as in its released models.
         unlimited = dataclasses.replace(model, model=dataclasses.replace(model.model, mem_len=0))
         xlnet_jax.save(unlimited, f"{folder}/hf", "hf")
         theirs = cast(Any, XLNetLMHeadModel.from_pretrained(f"{folder}/hf")).eval()
@@ -109,7 +110,7 @@ def compare(model: Pretrained, ids: np.ndarray, given: argparse.Namespace) -> No
 
 
 def grow(model: Pretrained, ids: np.ndarray, context: int, rounds: int) -> None:
-    """Medians over the chunks in which one long text is drawn, several times."""
+    """Print medians over the chunks of one long text, drawn several times."""
     draws = our_draws(model, ids, context)
     list(draws(CHUNK + 2))  # compiles
     took: dict[int, list[float]] = {multiple: [] for multiple in MULTIPLES}
@@ -117,7 +118,7 @@ def grow(model: Pretrained, ids: np.ndarray, context: int, rounds: int) -> None:
         before, drawn = time.perf_counter(), 0
         for count in draws(MULTIPLES[-1] * context):
             now = time.perf_counter()
-            if count - drawn == CHUNK:  # and not the one with which reading the text ends
+            if count - drawn == CHUNK:  # not the chunk that ends reading the text
                 took[next(m for m in MULTIPLES if count <= m * context + 1)].append((now - before) / CHUNK)
             before, drawn = now, count
     print(f"\n{f'context of {context}, drawn so far':30}{'ms/token':>9}")
@@ -131,7 +132,7 @@ def main() -> None:
     parser.add_argument("--new", type=int, default=100, help="tokens to draw")
     parser.add_argument("--context", type=int, default=512, help="positions that are kept here")
     parser.add_argument("--pairs", type=int, default=3, help="turns of each side")
-    parser.add_argument("--recomputing", action="store_true", help="Hugging Face's without memory as well")
+    parser.add_argument("--recomputing", action="store_true", help="Hugging Face's side without memory as well")
     parser.add_argument("--growing", choices=PRESETS, default="small", help="size of the network of the second table")
     parser.add_argument("--growing-context", type=int, default=128, help="positions that it keeps")
     given = parser.parse_args()

@@ -1,4 +1,4 @@
-"""Training speed on a CPU with and without huge pages, A B A B: python benchmarks/huge_pages.py
+"""Measure training speed on a CPU with and without huge pages, A B A B: python benchmarks/huge_pages.py
 
 Prints the tokens per second of the last steps of each short run of the demo, and the ratio of the medians.
 """
@@ -16,7 +16,7 @@ TUNABLES = {"4 kB pages": "glibc.malloc.hugetlb=0", "huge pages": "glibc.malloc.
 
 
 def tokens_per_second(tunables: str) -> float:
-    """Of updates 41 to 80 of a fresh run."""
+    """Return the tokens per second of steps 41 to 80 of a fresh run."""
     with tempfile.TemporaryDirectory() as workdir:
         settings = f"--steps 80 --log.every-steps 40 --eval.max-windows 16 --workdir {workdir}/run".split()
         command = [sys.executable, "-m", "xlnet_jax.train", *settings]

@@ -1,4 +1,4 @@
-"""A text with memory and by a sliding window, for growing attention lengths: python benchmarks/memory.py CHECKPOINT
+"""Read a text with memory and by a sliding window of growing length: python benchmarks/memory.py CHECKPOINT
 
 Both sides have the weights of one causal checkpoint, in float32, and predict every piece of one text with the same
 attention length: memory in segments, each piece read once; the window by a pass of its own for every piece, compiled
@@ -42,25 +42,25 @@ def fastest(side: Callable[[int], np.ndarray], batches: list[int]) -> int:
 
 
 def measure(model: Pretrained, ids_L: np.ndarray, attention: int, given: argparse.Namespace) -> None:
-    """A row of the table."""
-    behind_T = np.arange(attention + 1, attention + 1 + given.pieces)
-    before_T = np.unique(np.linspace(1, attention, min(attention, given.checked)).astype(int))
+    """Row of the table."""
+    behind_P = np.arange(attention + 1, attention + 1 + given.pieces)
+    before_P = np.unique(np.linspace(1, attention, min(attention, given.checked)).astype(int))
     read = given.segments * given.segment
 
     def memory(pieces: int) -> np.ndarray:
         return with_memory(model, ids_L[: pieces + 1], given.segment, attention)
 
-    def window(targets_T: np.ndarray, batch: int) -> np.ndarray:
-        return by_window(model, ids_L, attention, targets_T, batch * attention)
+    def window(targets_P: np.ndarray, batch: int) -> np.ndarray:
+        return by_window(model, ids_L, attention, targets_P, batch * attention)
 
-    batch = fastest(lambda batch: window(behind_T, batch), given.batches)
-    remembered_L = memory(behind_T[-1])
-    difference = np.abs(remembered_L[before_T - 1] - window(before_T, batch)).max()
-    losses = -remembered_L[behind_T - 1].mean(), -window(behind_T, batch).mean()
+    batch = fastest(lambda batch: window(behind_P, batch), given.batches)
+    remembered_L = memory(behind_P[-1])
+    difference = np.abs(remembered_L[before_P - 1] - window(before_P, batch)).max()
+    losses = -remembered_L[behind_P - 1].mean(), -window(behind_P, batch).mean()
     # A segment costs as much at the beginning of a text as further on, and so does a window.
-    turns = [(seconds(lambda: memory(read)), seconds(lambda: window(behind_T, batch))) for _ in range(given.pairs)]
+    turns = [(seconds(lambda: memory(read)), seconds(lambda: window(behind_P, batch))) for _ in range(given.pairs)]
     of_memory, of_windows = (statistics.median(side) for side in zip(*turns, strict=True))
-    of_memory, of_windows = 1e3 * of_memory / read, 1e3 * of_windows / len(behind_T)
+    of_memory, of_windows = 1e3 * of_memory / read, 1e3 * of_windows / len(behind_P)
     print(
         f"{attention:9,}{difference:12.1e}{losses[0]:11.4f}{losses[1]:11.4f}"
         f"{of_memory:11.4f}{of_windows:11.3f}{of_windows / of_memory:9,.0f}",

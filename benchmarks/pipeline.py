@@ -1,11 +1,11 @@
-"""Windows of 512 tokens a second, here and by Hugging Face's permutation collator: python benchmarks/pipeline.py
+"""Count windows of 512 tokens a second, here and by Hugging Face's permutation collator: python benchmarks/pipeline.py
 
-With `--objective plm mlm clm`, those of several objectives here, one after the other in each turn; else it needs
-`pip install torch transformers`. Sides take turns, A B A B, each a process of its own that works only when told.
-Both read blocks of the same corpus from disk: the embedded novels, several times over, or --corpus. Here a batch is all
-that training needs (A, B, segments, directions, orders, spans in context); the collator gets consecutive tokens as they
-stand. It runs in its process, and in a DataLoader with a worker for each core. Prints medians over the turns, and how
-long the first batch takes from step 0 and from step 1,000,000.
+`--objective plm mlm clm` compares objectives of this project instead; otherwise the script needs `pip install torch
+transformers`. Sides take turns, A B A B, each a process of its own that works only when told. Both read blocks of one
+corpus from disk: several copies of the embedded novels, or --corpus. Here a batch holds all that training needs (A, B,
+segments, directions, orders, spans in context); the collator gets consecutive tokens. The collator runs in its own
+process, and in a DataLoader with one worker a core. The script prints medians over the turns, and the time of the first
+batch from step 0 and from step 1,000,000.
 """
 
 import argparse
@@ -32,9 +32,10 @@ Measure = Callable[[], float]
 
 
 def ours(given: argparse.Namespace) -> dict[str, Measure]:
-    """The pipeline as the train command runs it, in the paper's setting."""
+    """Measure the pipeline as the train command runs it, in the paper's setting."""
     from data_pipelines.batches import BatchSource
     from data_pipelines.corpus import Corpus
+    from data_pipelines.objectives import plm
     from data_pipelines.tokenizer import Tokenizer
     from xlnet_jax.settings.config import DataConfig
 
@@ -42,7 +43,7 @@ def ours(given: argparse.Namespace) -> dict[str, Measure]:
 
     def source(**data: object) -> BatchSource:
         settings = DataConfig(**data)  # type: ignore[arg-type]
-        return BatchSource(Corpus(given.corpus), "train", tokenizer.is_word_start, settings, mem_len=384, seed=0)
+        return BatchSource(Corpus(given.corpus), "train", tokenizer.is_word_start, settings, 384, 0, plm.FILLING)
 
     compact = source(batch_size=given.batch_size)
     dense = source(batch_size=given.dense_batch_size, emit="dense")
@@ -61,31 +62,32 @@ def ours(given: argparse.Namespace) -> dict[str, Measure]:
 
 
 def objectives(given: argparse.Namespace) -> dict[str, Measure]:
-    """The pipeline as the train command runs it for each objective, in compact form."""
+    """Measure the pipeline as the train command runs it for each objective, in compact form."""
     from data_pipelines.batches import BatchSource
     from data_pipelines.corpus import Corpus
     from data_pipelines.tokenizer import Tokenizer
     from xlnet_jax.objectives.presets import with_objective
-    from xlnet_jax.settings.config import Config, DataConfig, Objective
+    from xlnet_jax.objectives.registry import objective_named
+    from xlnet_jax.settings.config import Config, DataConfig
 
     is_word_start = Tokenizer.load(given.corpus / "tokenizer").is_word_start
 
-    def measure(objective: Objective) -> Measure:
+    def measure(objective: str) -> Measure:
         config = with_objective(Config(data=DataConfig(batch_size=given.batch_size)), objective)
-        mem_len = config.model.mem_len
-        source = BatchSource(Corpus(given.corpus), "train", is_word_start, config.data, mem_len, 0, objective)
+        mem_len, filling = config.model.mem_len, objective_named(objective).filling
+        source = BatchSource(Corpus(given.corpus), "train", is_word_start, config.data, mem_len, 0, filling)
         return lambda: rate(source.iterate(0, 10**9), given.batch_size, given.seconds)
 
     return {objective: measure(objective) for objective in given.objective}
 
 
 def inline(given: argparse.Namespace) -> dict[str, Measure]:
-    """The collator, called in this process."""
+    """Measure the collator, called in this process."""
     return {INLINE: lambda: rate(collated(given), given.dense_batch_size, given.seconds)}
 
 
 def workers(given: argparse.Namespace) -> dict[str, Measure]:
-    """The collator in the workers of a DataLoader."""
+    """Measure the collator in the workers of a DataLoader."""
     from torch.utils.data import DataLoader, IterableDataset
 
     class Batches(IterableDataset):  # type: ignore[type-arg]
@@ -100,7 +102,7 @@ def workers(given: argparse.Namespace) -> dict[str, Measure]:
 
 
 def collated(given: argparse.Namespace) -> Iterator[object]:
-    """Batches of the collator, made of blocks that are read in random order."""
+    """Yield batches of the collator, from blocks read in random order."""
     import numpy as np
     from transformers import DataCollatorForPermutationLanguageModeling, XLNetTokenizer
 
@@ -118,7 +120,7 @@ def collated(given: argparse.Namespace) -> Iterator[object]:
 
 
 def rate(batches: Iterator[object], batch_size: int, seconds: float) -> float:
-    """Windows a second, once the first batches are there."""
+    """Return windows a second, after the first batches."""
     for _ in itertools.islice(batches, WARM_UP):
         pass
     start = time.perf_counter()
@@ -135,7 +137,7 @@ SIDES: dict[str, Callable[[argparse.Namespace], dict[str, Measure]]] = {
 
 
 def work(given: argparse.Namespace) -> None:
-    """A child process: names what it measures, then measures what it is told to, a name a line."""
+    """Run a child process: print the names of its measurements, then measure each name that arrives, one a line."""
     measures = SIDES[given.side](given)
     print(*measures, sep="|", flush=True)
     for line in sys.stdin:
@@ -143,7 +145,7 @@ def work(given: argparse.Namespace) -> None:
 
 
 class Worker:
-    """A child process, and what it has answered."""
+    """Child process and its measurements."""
 
     def __init__(self, side: str, corpus: Path, arguments: list[str]) -> None:
         command = [sys.executable, __file__, *arguments, "--side", side, "--corpus", str(corpus)]
@@ -160,7 +162,7 @@ class Worker:
         self.measured: dict[str, list[float]] = {name: [] for name in self._answer().split("|")}
 
     def turn(self, counts: bool) -> None:
-        """Measures everything once."""
+        """Measure everything once."""
         assert self.process.stdin
         for name, values in self.measured.items():
             print(name, file=self.process.stdin, flush=True)
@@ -173,7 +175,7 @@ class Worker:
         return self.process.stdout.readline().strip() or sys.exit(f"{self.process.args} ended")  # type: ignore[str-bytes-safe]
 
     def close(self) -> None:
-        """Lets the child end."""
+        """End the child."""
         assert self.process.stdin
         self.process.stdin.close()
         self.process.wait()
@@ -183,7 +185,7 @@ class Worker:
 
 
 def novels(folder: Path) -> Path:
-    """A corpus of the embedded novels, repeated."""
+    """Prepare a corpus of the embedded novels, repeated."""
     from data_pipelines import sources, windows
     from data_pipelines.prepare import prepare
     from data_pipelines.tokenizer import Tokenizer
@@ -200,7 +202,7 @@ def novels(folder: Path) -> Path:
 
 
 def compare(names: list[str], corpus: Path, pairs: int, arguments: list[str]) -> dict[str, float]:
-    """The medians of what these sides measure."""
+    """Print the median of each measurement of these sides."""
     sides = [Worker(side, corpus, arguments) for side in names]
     for turn in range(1 + pairs):
         for side in sides:

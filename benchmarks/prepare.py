@@ -1,4 +1,4 @@
-"""What preparing a corpus costs, beside the original's way of tokenizing alone: python benchmarks/prepare.py
+"""Measure the preparation of a corpus beside tokenizing alone as the original does it: python benchmarks/prepare.py
 
 The text is the embedded novels, several times over, or --corpus. The original is restated here: a line at a time, its
 pieces looked at one by one. Each measurement is a process of its own, and the sides take turns, A B A B; start-up up to
@@ -37,7 +37,7 @@ Result = tuple[float, float, int]  # seconds, busy seconds, tokens
 
 
 def ours(given: argparse.Namespace, processes: int) -> Callable[[], int]:
-    """Text to a corpus. Returns its tokens."""
+    """Prepare a corpus. Return its number of tokens."""
     from data_pipelines import sources
     from data_pipelines.prepare import prepare
     from data_pipelines.prepare.runners import LocalRunner
@@ -59,7 +59,7 @@ def ours(given: argparse.Namespace, processes: int) -> Callable[[], int]:
 
 
 def original(given: argparse.Namespace) -> Callable[[], int]:
-    """Text to ids in memory, as encode_ids of prepro_utils.py does it. Returns their number."""
+    """Tokenize the text in memory, as encode_ids of prepro_utils.py does. Return the number of ids."""
     from data_pipelines import sources
     from data_pipelines.tokenizer import Tokenizer
 
@@ -104,7 +104,7 @@ SIDES: dict[str, Callable[[argparse.Namespace], Callable[[], int]]] = {
 
 
 def work(given: argparse.Namespace) -> None:
-    """The child: says when it begins, then prints its seconds and tokens."""
+    """Run the child: print a line when the work begins, then its seconds and tokens."""
     run = SIDES[given.side](given)
     print("begins", flush=True)
     start, busy = time.perf_counter(), busy_seconds()
@@ -113,7 +113,7 @@ def work(given: argparse.Namespace) -> None:
 
 
 def busy_seconds() -> float:
-    """Of this process, those it has started, and those that these have started and seen end."""
+    """Return the CPU seconds of this process and of all its descendants that have ended."""
     started = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
     ticks = 0
     for pid in ("self", *started):
@@ -126,7 +126,7 @@ def busy_seconds() -> float:
 
 
 class Child:
-    """A process that measures one side, and those it starts."""
+    """Process that measures one side, with the processes it starts."""
 
     def __init__(self, side: str, given: argparse.Namespace, out: Path) -> None:
         arguments = ["--side", side, "--corpus", given.corpus, "--tokenizer", given.tokenizer, "--out", str(out)]
@@ -143,7 +143,7 @@ class Child:
         return float(seconds), float(busy), int(tokens)
 
     def peak(self) -> int:
-        """Bytes of all its processes together, at most."""
+        """Return the peak memory of all its processes together, in bytes."""
         peak = 0
         while self.process.poll() is None:
             peak = max(peak, sum(map(proportional_set_size, self._pids())))
@@ -163,7 +163,7 @@ class Child:
 
 
 def proportional_set_size(pid: int) -> int:
-    """Bytes; memory that processes share counts once. 0 = it has ended."""
+    """Return the memory of a process in bytes, shared memory counted once; 0 = the process has ended."""
     with contextlib.suppress(OSError):
         for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
             if line.startswith("Pss:"):
@@ -211,7 +211,7 @@ def report(measured: dict[str, list[Result]], peaks: dict[str, int]) -> None:
 
 
 def novels(folder: Path) -> str:
-    """The embedded novels, repeated."""
+    """Write the embedded novels, repeated."""
     from data_pipelines import sources
 
     text = folder / "novels.txt"
@@ -220,7 +220,7 @@ def novels(folder: Path) -> str:
 
 
 def trained(corpus: str, folder: Path) -> str:
-    """A tokenizer for the beginning of the text."""
+    """Train a tokenizer on the beginning of the text."""
     from data_pipelines import sources
     from data_pipelines.tokenizer import Tokenizer
 

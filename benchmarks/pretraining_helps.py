@@ -28,7 +28,7 @@ CPU_MINUTES = "cpu_minutes.json"
 
 @dataclass(frozen=True)
 class Task:
-    """One row of the table."""
+    """Row of the table."""
 
     name: str
     metric: str
@@ -80,7 +80,7 @@ def main() -> None:
 
 
 def timed(workdir: Path, words: list[str]) -> None:
-    """Runs a command to its end, where it has not; notes the CPU minutes it took, over all attempts."""
+    """Run a command to its end unless it has ended; record its CPU minutes, over all attempts."""
     note = workdir / CPU_MINUTES
     before = json.loads(note.read_text()) if note.exists() else {"minutes": 0.0, "done": False}
     if before["done"]:
@@ -95,13 +95,13 @@ def timed(workdir: Path, words: list[str]) -> None:
 
 
 def cpu_minutes() -> float:
-    """Of all processes that were started from here and have ended."""
+    """Return the CPU seconds of all processes that were started from here and have ended."""
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     return (usage.ru_utime + usage.ru_stime) / 60
 
 
 def report(folder: Path) -> None:
-    """Prints the table and draws the curves of what has been run."""
+    """Print the table and draw the curves of the runs that are there."""
     ran = [t for t in TASKS if all((folder / t.name / start / "results.json").exists() for start in STARTS)]
     spent = json.loads((folder / "pretrained" / CPU_MINUTES).read_text())["minutes"]
     print(f"\npretraining: {spent:.0f} CPU minutes\n")
@@ -118,7 +118,7 @@ def report(folder: Path) -> None:
 
 
 def draw(folder: Path, tasks: list[Task]) -> None:
-    """The metric over updates, a line for each seed."""
+    """Draw the metric over steps, one line a seed."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(3.2 * len(tasks), 3.2), dpi=120, layout="constrained")

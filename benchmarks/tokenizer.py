@@ -1,4 +1,4 @@
-"""What a tokenizer costs: python benchmarks/tokenizer.py TEXT [TOKENIZER]
+"""Measure time and memory of a tokenizer: python benchmarks/tokenizer.py TEXT [TOKENIZER]
 
 Encoding on one core: SentencePiece alone on lines that are normalised already, and `encode_flat` on the lines as they
 are, A B A B. Then SentencePiece's memory and time to train on 1/4, 1/2 and all of the text. TEXT is a UTF-8
@@ -55,7 +55,7 @@ def encoding(lines: list[str], tokenizer: Tokenizer) -> None:
 
 
 def training(lines: list[str]) -> None:
-    """In a process of its own for each size: the peak of a process only rises."""
+    """Measure one size in a process of its own: the peak memory of a process never falls."""
     for share in (4, 2, 1):
         if pid := os.fork():
             if os.waitpid(pid, 0)[1]:

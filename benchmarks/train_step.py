@@ -1,10 +1,12 @@
-"""A training step of XLNet-Base here and in Hugging Face's PyTorch (eager), A B A B: python benchmarks/train_step.py
+"""Time a training step of XLNet-Base here and in Hugging Face's PyTorch (eager), A B A B.
+
+    python benchmarks/train_step.py
 
 Needs `pip install torch transformers`. A step is loss, gradients, clipping by the global norm and AdamW, float32, on
 one batch of windows in permuted order, with a full memory. Each side is a process of its own that computes only when
-told, and runs as its users run it: here with the allocator setting that the train command starts itself with, there
-with none; --same-allocator gives both sides ours. Prints the median seconds and the peak memory of both, the operations
-counted by hand, and the share of this machine's matrix-product rate that they reach.
+told, with the allocator setting of its users: for this project the one that the train command starts itself with, for
+the other none; --same-allocator gives both sides ours. Prints the median seconds and the peak memory of both, the
+multiply-adds counted by hand, and the share of this machine's matmul rate that they reach.
 """
 
 import argparse
@@ -17,7 +19,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from xlnet_jax.costs.flops import multiply_adds
+from xlnet_jax.objectives.flops import multiply_adds
 from xlnet_jax.settings.config import Config, DataConfig, ModelConfig
 
 ALLOCATOR = "glibc.malloc.hugetlb=1"  # what the train command starts itself with
@@ -28,19 +30,18 @@ OUR_CONFIG = Config(
     model=ModelConfig(num_layers=LAYERS, d_model=WIDTH, num_heads=HEADS, d_head=HEAD_WIDTH, d_ff=INNER, mem_len=MEMORY),
     data=DataConfig(batch_size=ROWS, seq_len=LENGTH, reuse_len=REUSED, perm_size=REUSED, num_predict=TARGETS),
 )
-PRODUCT = 4096  # rows and columns of the matrix product that measures the machine
+MATMUL = 4096  # rows and columns of the matmul that measures the machine
 OURS, THEIRS = "xlnet_jax", "Hugging Face"
 
 
-# ---- operations, by hand ---------------------------------------------------------------------------------------------
+# ---- multiply-adds, counted by hand ----------------------------------------------------------------------------------
 
 
-def forward_operations() -> dict[str, tuple[int, int]]:
-    """Multiply-adds of the matrix products of one forward pass, by part: (here, original and Hugging Face).
+def forward_multiply_adds() -> dict[str, tuple[int, int]]:
+    """Return the multiply-adds of the matmuls of one forward pass, by part: (here, original and Hugging Face).
 
-    There queries are mapped to all positions, and what they read back, by products with the one-hot target_mapping;
-    position keys are projected for each example; and the segment score is picked by a product with a one-hot
-    [T, K, B, 2].
+    The other side maps queries to all positions, and their outputs back, by matmuls with the one-hot target_mapping;
+    projects position keys for each example; and selects the segment score by a matmul with a one-hot [T, K, B, 2].
     """
     here = {part: count.forward for part, count in multiply_adds(OUR_CONFIG).items()}
     heads, rows = HEADS * HEAD_WIDTH, 2 * LENGTH
@@ -60,7 +61,7 @@ def forward_operations() -> dict[str, tuple[int, int]]:
 
 
 def our_step(dropout: float) -> Callable[[], float]:
-    """The training step of this package, as the train command runs it."""
+    """Build the training step of this package, as the train command runs it."""
     import jax
     import numpy as np
 
@@ -92,7 +93,7 @@ def our_step(dropout: float) -> Callable[[], float]:
 
 
 def their_step(dropout: float) -> Callable[[], float]:
-    """The same in PyTorch: half of the rows read backwards, memory goes in and comes out."""
+    """Build the training step in PyTorch: half of the rows read backwards, memory goes in and comes out."""
     import numpy as np
     import torch
     from transformers import XLNetConfig, XLNetLMHeadModel
@@ -132,7 +133,7 @@ def their_step(dropout: float) -> Callable[[], float]:
 
 
 def windows() -> dict:
-    """A batch as the pipeline makes it (xlnet_jax/dims.py), of random pieces: every second row reads backwards."""
+    """Return a batch of random pieces in the compact form (xlnet_jax/dims.py); every second row reads backwards."""
     import numpy as np
 
     from data_pipelines.permutation import perm_rank, permuted_places, target_slots
@@ -157,16 +158,16 @@ def windows() -> dict:
     }
 
 
-def matrix_product() -> Callable[[], float]:
-    """One large float32 product, to know what the machine can do."""
+def matmul() -> Callable[[], float]:
+    """Build one large float32 matmul, which measures the rate of the machine."""
     import jax
     import jax.numpy as jnp
 
-    a = jax.random.normal(jax.random.key(0), (PRODUCT, PRODUCT), jnp.float32)
-    product = jax.jit(jnp.matmul)
+    a = jax.random.normal(jax.random.key(0), (MATMUL, MATMUL), jnp.float32)
+    multiply = jax.jit(jnp.matmul)
 
     def step() -> float:
-        return float(product(a, a).block_until_ready()[0, 0])
+        return float(multiply(a, a).block_until_ready()[0, 0])
 
     return step
 
@@ -174,12 +175,12 @@ def matrix_product() -> Callable[[], float]:
 SIDES: dict[str, Callable[[float], Callable[[], float]]] = {
     OURS: our_step,
     THEIRS: their_step,
-    "matrix product": lambda _: matrix_product(),
+    "matmul": lambda _: matmul(),
 }
 
 
 def work(side: str, dropout: float) -> None:
-    """A child process: one step for each line that comes in; answers with its seconds, result and peak memory."""
+    """Run in a child process: one step for each line read; answer with its seconds, result and peak memory."""
     step = SIDES[side](dropout)
     for _ in sys.stdin:
         start = time.perf_counter()
@@ -189,13 +190,13 @@ def work(side: str, dropout: float) -> None:
 
 
 def peak_megabytes() -> float:
-    """VmHWM, the high-water mark of the resident set."""
+    """Return VmHWM, the high-water mark of the resident set."""
     status = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in status if line.startswith("VmHWM")) / 1024
 
 
 class Worker:
-    """A child process, and what it has answered."""
+    """A child process and its answers."""
 
     def __init__(self, side: str, dropout: float, same_allocator: bool) -> None:
         command = [sys.executable, __file__, "--side", side, "--dropout", str(dropout)]
@@ -208,12 +209,12 @@ class Worker:
         self.peak = 0.0
 
     def turn(self, steps: int) -> None:
-        """Asks for steps, one by one. The first does not count: the kernel took pages back while this side waited."""
+        """Ask for steps, one by one. The first does not count: the kernel took pages back while this side waited."""
         for i in range(1 + steps):
             self.step(counts=i > 0)
 
     def step(self, counts: bool) -> None:
-        """Asks for one step and waits for it."""
+        """Ask for one step and wait for it."""
         assert self.process.stdin
         assert self.process.stdout
         print(file=self.process.stdin, flush=True)
@@ -225,7 +226,7 @@ class Worker:
         self.peak = float(answer[2])
 
     def close(self) -> None:
-        """Lets the child end."""
+        """Let the child end."""
         assert self.process.stdin
         self.process.stdin.close()
         self.process.wait()
@@ -235,7 +236,7 @@ class Worker:
 
 
 def compare(dropout: float, pairs: int, steps: int, same_allocator: bool) -> list[Worker]:
-    """The workers, ended after pairs of turns: ours, theirs, and the matrix product's."""
+    """Return the workers, ended after pairs of turns: ours, theirs, and the matmul's."""
     workers = [Worker(side, dropout, same_allocator) for side in SIDES]
     for worker in workers:
         worker.step(counts=False)  # compiles
@@ -253,13 +254,13 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=2, help="measured steps of a turn")
     parser.add_argument("--dropout", type=float, nargs="+", default=[0.0, 0.1], help="a row of the table for each")
     parser.add_argument("--same-allocator", action="store_true", help=f"{THEIRS} too with {ALLOCATOR}")
-    parser.add_argument("--count", action="store_true", help="print the counted operations and stop")
+    parser.add_argument("--count", action="store_true", help="print the counted multiply-adds and stop")
     parser.add_argument("--side", choices=SIDES, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.side:
         return work(given.side, given.dropout[0])
 
-    counted = forward_operations()
+    counted = forward_multiply_adds()
     totals = [sum(counts) for counts in zip(*counted.values(), strict=True)]
     print(f"{'forward pass, 10^9 multiply-adds':34}{OURS:>14}{THEIRS:>14}")
     for part, counts in [*counted.items(), ("all", totals)]:
@@ -268,13 +269,13 @@ def main() -> None:
         return None
 
     print(
-        f"\n{'':14}{'median step, seconds':^28}{'':8}{'peak memory, MB':^28}{'share of matrix-product rate':^28}\n"
+        f"\n{'':14}{'median step, seconds':^28}{'':8}{'peak memory, MB':^28}{'share of matmul rate':^28}\n"
         f"{'dropout':14}{OURS:>14}{THEIRS:>14}{'ratio':>8}{OURS:>14}{THEIRS:>14}{OURS:>14}{THEIRS:>14}"
     )
     for dropout in given.dropout:
         workers = compare(dropout, given.pairs, given.steps, given.same_allocator)
-        *medians, product = (statistics.median(worker.seconds) for worker in workers)
-        rate = PRODUCT**3 / product
+        *medians, matmul_seconds = (statistics.median(worker.seconds) for worker in workers)
+        rate = MATMUL**3 / matmul_seconds
         shares = [3 * total / seconds / rate for total, seconds in zip(totals, medians, strict=True)]
         print(
             f"{dropout:<14}{medians[0]:14.2f}{medians[1]:14.2f}{medians[1] / medians[0]:8.2f}"

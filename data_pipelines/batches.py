@@ -6,7 +6,9 @@ from window to window. Blocks, directions and partners come from (seed, visit, r
 blocks come from (seed, block, window of the block): a text is the same at every visit. From a corpus to batches on a
 mesh:
 
-    source = BatchSource(Corpus(folder), "train", tokenizer.is_word_start, config.data, config.model.mem_len, seed)
+    source = BatchSource(
+        Corpus(folder), "train", tokenizer.is_word_start, config.data, config.model.mem_len, seed, plm.FILLING
+    )
     put = sharding.batch_to_mesh(mesh, config.data.batch_size)  # of xlnet_jax.training
     for batch in map(put, source.iterate(start, stop, sharding.process_rows(mesh, config.data.batch_size))):
         ...
@@ -24,33 +26,33 @@ import numpy as np
 from data_pipelines import permutation, windows
 from data_pipelines.corpus import Corpus, SplitName
 from data_pipelines.mixture import Mixture
-from data_pipelines.objectives import clm, mlm, plm
-from data_pipelines.objectives.draws import Draw
-from data_pipelines.stateless import Purpose, choice, uniforms
+from data_pipelines.objectives.base import Cut, Filling
+from data_pipelines.objectives.fields import batch_spec, shape_of
+from data_pipelines.stateless import Purpose, uniforms
 from data_pipelines.tokenizer import CLS, SEP
 from xlnet_jax.dims import Batch
 from xlnet_jax.errors import InputError
-from xlnet_jax.settings.config import DataConfig, Objective
+from xlnet_jax.settings.config import DataConfig
 from xlnet_jax.storage.quiet_tensorflow import tensorflow
 
-Rows = Sequence[int] | np.ndarray  # of the global batch, ascending
+Rows = Sequence[int] | np.ndarray  # numbers of rows in the global batch, ascending
 
 
 @dataclass(frozen=True)
 class Visit:
-    """The blocks that some rows read, each in its row's reading order."""
+    """Blocks that some rows read, each in its row's reading order."""
 
     tokens: np.ndarray  # int32 [B, S]
-    cuts: np.ndarray  # bool [B, S], A may be cut from B before this token
-    partner_tokens: np.ndarray  # int32 [B, S], where a random B comes from; no rows where windows have no B
+    cuts: np.ndarray  # bool [B, S], parts A and B may be separated before this token
+    partner_tokens: np.ndarray  # int32 [B, S], source of a random B; no rows where windows have no B
     partner_cuts: np.ndarray  # bool [B, S]
     is_reversed: np.ndarray  # bool [B]
-    blocks: np.ndarray  # int64 [B], their numbers
+    blocks: np.ndarray  # int64 [B], numbers of the blocks
 
 
 @dataclass(frozen=True)
 class BatchSource:
-    """The batches of one split of a corpus. `batch_size` rows a batch; `mem_len` as in ModelConfig."""
+    """Batches of one split of a corpus. `batch_size` rows a batch; `mem_len` as in ModelConfig."""
 
     corpus: Corpus
     split: SplitName
@@ -58,7 +60,7 @@ class BatchSource:
     data: DataConfig
     mem_len: int
     seed: int
-    objective: Objective = "plm"
+    filling: Filling
 
     def __post_init__(self) -> None:
         if self.steps_per_block < 1:
@@ -70,7 +72,7 @@ class BatchSource:
         if self.split == "train":
             self._check_sources()
         blocks = self.corpus.num_blocks(self.split)
-        # A held-out text may be small: its blocks are then read by several rows of a batch.
+        # A held-out text may be small: then several rows of a batch read one block.
         if self.split == "train" and blocks < self.data.batch_size:
             raise InputError(
                 f"corpus {self.corpus.folder}: {blocks} training blocks of {self.corpus.block_len} tokens are fewer "
@@ -99,7 +101,8 @@ class BatchSource:
 
     @cached_property
     def steps_per_epoch(self) -> int:
-        """Steps that read as many blocks as the split has (without weights: each block once); at least one visit."""
+        """Number of steps that read as many blocks as the split has (without weights: each block once); at least one
+        visit."""
         visits = max(1, self.corpus.num_blocks(self.split) // self.data.batch_size)
         return visits * self.steps_per_block
 
@@ -107,7 +110,7 @@ class BatchSource:
     def _mixture(self) -> Mixture:
         blocks = self.corpus.manifest.splits[self.split].source_blocks
         weights = self.data.weights or self.corpus.manifest.weights
-        # Held-out text of its own may have other sources.
+        # Held-out text given by --validation may have other sources.
         return Mixture(blocks, weights if len(weights) == len(blocks) else (), self.seed)
 
     @property
@@ -116,20 +119,20 @@ class BatchSource:
         return self.data.window == "pairs"
 
     def read_visit(self, visit: int, rows: Rows) -> Visit:
-        """The blocks of `rows` (of the global batch, ascending) in one visit, by one read."""
+        """Read the blocks of `rows` (numbers in the global batch, ascending) in one visit, by one read."""
         own, partner, is_reversed = self.assign(visit, rows)
         blocks = np.concatenate([own, partner]) if self._has_partners else own
         tokens, starts = self.corpus.read(self.split, blocks)
-        flip = np.resize(is_reversed, len(blocks))[:, None]  # partners are read as their rows are
+        flip = np.resize(is_reversed, len(blocks))[:, None]  # a partner has the direction of its row
         tokens = np.where(flip, tokens[:, ::-1], tokens)
         cuts = starts > 0
-        # A cut before a token is, read backwards, a cut before its neighbour.
+        # Reversing turns a cut before a token into a cut before its neighbour.
         cuts = np.where(flip, np.roll(cuts[:, ::-1], 1, axis=1), cuts)
         n = len(rows)
         return Visit(tokens[:n], cuts[:n], tokens[n:], cuts[n:], is_reversed, own)
 
     def assign(self, visit: int, rows: Rows) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """(block, partner block, is it read backwards) of each row."""
+        """Return (block, partner block, whether it is read backwards) of each row."""
         own = self._mixture.own_blocks(visit * self.data.batch_size + np.asarray(rows))
         if self.data.masking == "static":
             draw = uniforms(self.seed, Purpose.VISIT, 0, own, 2)
@@ -138,25 +141,15 @@ class BatchSource:
         return own, self._mixture.partners(own, draw[:, 1]), (draw[:, 0] < 0.5) & self.data.bidirectional
 
     def batch(self, visit: Visit, step: int, rows: Rows) -> Batch:
-        """The rows of batch `step`, whose visit has been read. Compact or dense, as data.emit says."""
+        """Return the rows of batch `step` from the blocks of their visit, compact or dense as data.emit says."""
         data, index = self.data, step % self.steps_per_block
 
         def draw(purpose: Purpose, width: int) -> np.ndarray:
-            if data.masking == "static":  # of the text, not of the visit
+            if data.masking == "static":  # the draw depends on the text, not on the visit
                 return uniforms(self.seed, purpose, index, visit.blocks, width)
             return uniforms(self.seed, purpose, step, rows, width)
 
-        filled = self._fill(visit, index * windows.advance(data), draw) | {
-            "is_reversed": visit.is_reversed,
-            "mem_filled": np.full(len(rows), min(self.mem_len, index * data.reuse_len), np.int32),
-        }
-        return permutation.to_dense(filled) if data.emit == "dense" else filled
-
-    def _fill(self, visit: Visit, begin: int, draw: Draw) -> Batch:
-        """What the objective makes of the windows that begin at `begin`."""
-        data = self.data
-        if self.objective == "clm":
-            return clm.fill(visit.tokens, begin, data)
+        begin = index * windows.advance(data)
         if data.window == "pairs":
             window = windows.cut_windows(
                 visit.tokens, visit.cuts, visit.partner_tokens, visit.partner_cuts, begin,
@@ -164,36 +157,40 @@ class BatchSource:
             )  # fmt: skip
         else:
             window = windows.cut_text(visit.tokens, begin, data, SEP, CLS)
-        of_windows = window, self.is_word_start, visit.is_reversed, draw, data
-        if self.objective in ("mlm", "rtd"):
-            filled = mlm.fill(*of_windows, has_memory=self.mem_len > 0)
-        else:
-            filled = plm.fill(*of_windows)
-        if self.objective == "rtd":
-            filled["noise_seed"] = choice(draw(Purpose.SAMPLES, 1)[:, 0], 2**31).astype(np.int32)
-        return filled if data.pair_loss == "none" else filled | {"is_next": window.is_next}
+        cut = Cut(window, self.is_word_start, visit.is_reversed, draw, data, has_memory=self.mem_len > 0)
+        filled = self.filling.fill(cut) | {
+            "is_reversed": visit.is_reversed,
+            "mem_filled": np.full(len(rows), min(self.mem_len, index * data.reuse_len), np.int32),
+        }
+        if data.pair_loss != "none":
+            filled["is_next"] = window.is_next
+        return permutation.to_dense(filled) if data.emit == "dense" else filled
 
     def batch_at(self, step: int, rows: Rows | None = None) -> Batch:
-        """Batch `step` by itself: what the iterator yields there."""
+        """Return batch `step`, as the iterator yields it there."""
         rows = range(self.data.batch_size) if rows is None else rows
         return self.batch(self.read_visit(step // self.steps_per_block, rows), step, rows)
 
     def iterate(self, start: int, stop: int, rows: Rows | None = None) -> Iterator[Batch]:
-        """Batches start ... stop - 1, made ahead of time by tf.data. Starting late costs no more than starting at 0."""
+        """Return the batches start ... stop - 1, made ahead of time by tf.data. Starting late costs no more than
+        starting at 0."""
         mistakes: list[InputError] = []
         rows = range(self.data.batch_size) if rows is None else rows
         batches = self._dataset(start, stop, rows, mistakes).as_numpy_iterator()
         return _or_mistake(batches, mistakes)
 
     def dataset(self, start: int, stop: int, rows: Rows) -> Any:
-        """The same as a `tf.data.Dataset` of dicts of tensors."""
+        """Return the batches start ... stop - 1 as a `tf.data.Dataset` of dicts of tensors."""
         return self._dataset(start, stop, rows, [])
 
     def _dataset(self, start: int, stop: int, rows: Rows, mistakes: list[InputError]) -> Any:
-        """`mistakes` gets what tf.data turns into an error of its own."""
+        """Build the dataset; tf.data turns an InputError into an error of its own, so `mistakes` collects them."""
         tf = tensorflow()
         per_block, block_len = self.steps_per_block, self.corpus.block_len
-        spec = {k: tf.TensorSpec(v.shape, v.dtype) for k, v in self.batch_at(start, rows).items()}
+        spec = {
+            name: tf.TensorSpec(shape_of(field, len(rows), self.data), field.dtype)
+            for name, field in batch_spec(self.filling.fields, self.data).items()
+        }
         visit_fields = [tf.int32, tf.bool, tf.int32, tf.bool, tf.bool, tf.int64]
         own, partners = [len(rows), block_len], [len(rows) * self._has_partners, block_len]
         visit_shapes = [own, own, partners, partners, [len(rows)], [len(rows)]]
@@ -214,9 +211,10 @@ class BatchSource:
             ]
 
         def cut(step: np.ndarray, *blocks: np.ndarray) -> list[np.ndarray]:
-            return list(self.batch(Visit(*blocks), int(step), rows).values())
+            batch = self.batch(Visit(*blocks), int(step), rows)
+            return [batch[name] for name in spec]
 
-        # Autograph would write its own version of these functions to the temporary folder, and has nothing to convert.
+        # Autograph has nothing to convert here, and would write its version of these functions to the temporary folder.
         plain = tf.autograph.experimental.do_not_convert
 
         def read_op(visit: Any) -> tuple[Any, ...]:

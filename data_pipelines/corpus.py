@@ -196,8 +196,8 @@ class Corpus:
         if tokenizer.sha256 != (made := self.manifest.made_from.get("tokenizer")):
             raise InputError(
                 f"corpus {self.folder}: it was made with another tokenizer than {name} (sha256 "
-                f"{tokenizer.sha256[:12]}, and the corpus needs {str(made)[:12]}); bring that one "
-                "back, or prepare the text again"
+                f"{tokenizer.sha256[:12]}, and the corpus needs {str(made)[:12]}); bring that "
+                "tokenizer back, or prepare the text again"
             )
 
     def num_blocks(self, split: SplitName) -> int:

@@ -1,10 +1,10 @@
-"""The factorization order as ranks, and the dense masks that it stands for (`_local_perm` of data_utils.py).
+"""Factorization orders as ranks, and the dense masks that they stand for (`_local_perm` of data_utils.py).
 
-A row's rank is its place in the order: it sees what ranks below it, and content rows see themselves. What is no target
-in the reused part ranks -1. What is no target in the new part shares one rank above the whole reused part, so that the
-first part never sees the second and the second sees all of the first. Targets, and <sep> and <cls>, rank above the
-visible tokens of their part, in permuted order; by the profile tf2 <sep> and <cls> count as visible tokens. One shuffle
-serves all chunks of perm_size.
+A row's rank is its place in the order: it sees every position of lower rank, and content rows see themselves. Tokens of
+the reused part that are no targets rank -1. Tokens of the new part that are no targets share one rank above the whole
+reused part, so that the reused part never sees the new one and the new one sees all of the reused one. Targets, and
+<sep> and <cls>, rank above the visible tokens of their part, in permuted order; in the tf2 profile <sep> and <cls>
+count as visible tokens. All chunks of perm_size use one shuffle.
 """
 
 import numpy as np
@@ -15,7 +15,8 @@ from xlnet_jax.settings.config import DataConfig
 
 
 def permuted_places(length: int, perm_size: int, uniform: np.ndarray) -> np.ndarray:
-    """int64 [B, length]: places 0 ... length - 1, permuted inside each chunk of perm_size by one shuffle of all chunks.
+    """Return int64 [B, length]: places 0 ... length - 1, permuted inside each chunk of perm_size by one shuffle of all
+    chunks.
 
     uniform: [B, perm_size].
     """
@@ -25,7 +26,8 @@ def permuted_places(length: int, perm_size: int, uniform: np.ndarray) -> np.ndar
 
 
 def perm_rank(hidden: np.ndarray, reused_places: np.ndarray, new_places: np.ndarray, data: DataConfig) -> np.ndarray:
-    """int32 [B, L]. hidden: bool [B, L], what others see only in its turn: targets and, if so, functional tokens."""
+    """Return the ranks, int32 [B, L]. hidden: bool [B, L], tokens that others see only after them in the order:
+    targets, and <sep> and <cls> where they count as such."""
     reuse = data.reuse_len
     rank = np.empty(hidden.shape, np.int32)
     rank[:, :reuse] = np.where(hidden[:, :reuse], reused_places, -1)
@@ -34,7 +36,7 @@ def perm_rank(hidden: np.ndarray, reused_places: np.ndarray, new_places: np.ndar
 
 
 def target_slots(is_target: np.ndarray, input_ids: np.ndarray, num_predict: int | None) -> dict[str, np.ndarray]:
-    """target_positions, target_ids, target_weights [B, P]: the targets in ascending order, then padding.
+    """Return target_positions, target_ids and target_weights [B, P]: the targets in ascending order, then padding.
 
     num_predict None: every position has its slot (P = L), and the weight says which are targets.
     """
@@ -46,7 +48,7 @@ def target_slots(is_target: np.ndarray, input_ids: np.ndarray, num_predict: int 
             "target_weights": is_target.astype(np.float32),
         }
     row, position = np.divmod(np.flatnonzero(is_target), length)  # np.nonzero is several times slower
-    slot = np.arange(num_predict) < is_target.sum(1)[:, None]  # the rows' targets fill their slots in the same order
+    slot = np.arange(num_predict) < is_target.sum(1)[:, None]  # each row's targets fill its first slots, in order
     positions = np.full(slot.shape, length - 1, np.int32)
     target_ids = np.zeros(slot.shape, np.int32)
     positions[slot], target_ids[slot] = position, input_ids[row, position]
@@ -54,15 +56,15 @@ def target_slots(is_target: np.ndarray, input_ids: np.ndarray, num_predict: int 
 
 
 def to_dense(batch: Batch) -> Batch:
-    """The same batch with perm_mask [B, L, L] (True = may NOT attend) and target_mapping [B, P, L] (one-hot; zero where
-    the weight is) in place of ranks and positions, as the original and Hugging Face define them."""
+    """Return the batch with perm_mask [B, L, L] (True = may NOT attend) and target_mapping [B, P, L] (one-hot; zero
+    where the weight is zero) in place of ranks and positions, as the original and Hugging Face define them."""
     rank, positions = batch["perm_rank"], batch["target_positions"]
     rows, length = rank.shape
     row, slot = np.nonzero(batch["target_weights"])
     mapping = np.zeros((rows, positions.shape[1], length), np.float32)
     mapping[row, slot, positions[row, slot]] = 1.0
-    # The mask is that of the query stream: a target does not see itself, every other row does.
-    key_rank: np.ndarray = 2 * rank.astype(np.int16 if length < 2**13 else np.int32)  # half the bytes, half the time
+    # This is the query stream's mask: a target does not see itself, every other row sees itself.
+    key_rank: np.ndarray = 2 * rank.astype(np.int16 if length < 2**13 else np.int32)  # int16 halves bytes and time
     own_rank: np.ndarray = key_rank.copy()
     own_rank[row, positions[row, slot]] -= 1
     dense = {k: v for k, v in batch.items() if k not in ("perm_rank", "target_positions")}

@@ -7,74 +7,25 @@ document, and its text has lines.
 
 from __future__ import annotations
 
-import bz2
 import codecs
-import contextlib
-import gzip
 import itertools
 import json
-import lzma
 import re
 import reprlib
-import sys
-import tempfile
-import zlib
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
-from typing import IO, Any, Literal
+from typing import Any, Literal
 
-from etils import epath
-
+from data_pipelines.opening import gone, on_disk, opened
 from xlnet_jax.errors import InputError
-
-if sys.version_info >= (3, 14):
-    from compression import zstd
-else:
-    from backports import zstd
 
 CHUNK_BYTES = 2**20
 MAX_LINE_BYTES = 2**24
-COMPRESSED_BYTES = 2**16
 PARQUET_ROWS = 16  # documents read at once, as each may hold megabytes
 ROWS = 256  # examples read at once
 SHOWN_NAMES = 8  # fields or columns that a message lists
-DAMAGED = (gzip.BadGzipFile, zlib.error, lzma.LZMAError, zstd.ZstdError)
 
 Errors = Literal["strict", "replace"]
-
-
-class _Streams:
-    """Consecutive compressed streams, with nothing but zeros between them. lzma.open and bz2.open would silently skip
-    everything after a damaged header."""
-
-    def __init__(self, raw: IO[bytes], new: Callable[[], Any]):
-        self._raw, self._new = raw, new
-        self._stream = new()
-
-    def read(self, size: int) -> bytes:
-        """Read at most `size` bytes, none at the end. Raises EOFError if a stream is cut short."""
-        data = b""
-        while not data:
-            given = b""
-            if self._stream.eof:
-                given = self._stream.unused_data.lstrip(b"\0")
-                while not given:
-                    if not (more := self._raw.read(COMPRESSED_BYTES)):
-                        return b""
-                    given = more.lstrip(b"\0")
-                self._stream = self._new()
-            elif self._stream.needs_input and not (given := self._raw.read(COMPRESSED_BYTES)):
-                raise EOFError
-            data = self._stream.decompress(given, size)
-        return data
-
-
-OPENERS: dict[str, Callable[[Any], Any]] = {
-    ".gz": gzip.open,
-    ".zst": zstd.open,
-    ".xz": lambda raw: contextlib.nullcontext(_Streams(raw, lzma.LZMADecompressor)),
-    ".bz2": lambda raw: contextlib.nullcontext(_Streams(raw, bz2.BZ2Decompressor)),
-}
 
 
 @dataclass(frozen=True)
@@ -118,7 +69,7 @@ class JsonLinesFile:
         """Return the text field of an object. Raises InputError if it is missing or holds no text."""
         text = field_of(values, self.text_field, where, "the one with the text by `text_field`")
         if not isinstance(text, str | None):
-            raise InputError(f"{where}: its field {self.text_field!r} is no text, but {reprlib.repr(text)}")
+            raise InputError(f"{where}: its field {self.text_field!r} is not text but {reprlib.repr(text)}")
         return text
 
 
@@ -135,7 +86,7 @@ def _fields(line: str, where: str) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise InputError(f"{where} is not JSON ({error}); a document is one JSON object on one line") from None
     if not isinstance(values, dict):
-        raise InputError(f"{where} is no JSON object; a document is one JSON object on one line")
+        raise InputError(f"{where} is not a JSON object; a document is one JSON object on one line")
     return values
 
 
@@ -157,7 +108,7 @@ class ParquetFile:
         import pyarrow.parquet as pq
 
         try:
-            with _on_disk(self.path) as local, pq.ParquetFile(local, buffer_size=CHUNK_BYTES, pre_buffer=False) as file:
+            with on_disk(self.path) as local, pq.ParquetFile(local, buffer_size=CHUNK_BYTES, pre_buffer=False) as file:
                 as_bytes = self._text_as_bytes(file.schema_arrow)
                 if id_field is not None:
                     self._demand_column(file.schema_arrow, id_field, "the one with the ids by `id_field`")
@@ -167,10 +118,10 @@ class ParquetFile:
                     others = [batch.column(name).to_pylist() for name in columns[1:]]
                     yield from zip(texts.to_pylist(), *others, strict=True)
         except FileNotFoundError:
-            raise _gone(self.path) from None
+            raise gone(self.path) from None
         except (pa.ArrowException, OSError) as error:
             why = " ".join(str(error).split())
-            raise InputError(f"text {self.path}: a damaged Parquet file, or none ({why})") from None
+            raise InputError(f"text {self.path}: damaged, or not a Parquet file ({why})") from None
 
     def _text_as_bytes(self, schema: Any) -> Any:
         """Return the type that reads the text as bytes: a column of strings may hold bytes that are not UTF-8."""
@@ -180,7 +131,7 @@ class ParquetFile:
         kind = schema.field(self.text_field).type
         as_bytes = {pa.string(): pa.binary(), pa.large_string(): pa.large_binary()}.get(kind, kind)
         if as_bytes not in (pa.binary(), pa.large_binary()):
-            raise InputError(f"text {self.path}: its column {self.text_field!r} is no text, but {kind}")
+            raise InputError(f"text {self.path}: its column {self.text_field!r} is not text but {kind}")
         return as_bytes
 
     def _demand_column(self, schema: Any, name: str, name_it: str) -> None:
@@ -249,7 +200,7 @@ def whole(text: str, what: str) -> str:
 
 def _blocks_of_lines(path: str) -> Iterator[tuple[bytes, int]]:
     """Yield (whole lines with newlines, their offset in the decompressed file), about CHUNK_BYTES at a time."""
-    with _opened(path) as file:
+    with opened(path) as file:
         head = file.read(CHUNK_BYTES)
         offset = len(codecs.BOM_UTF8) if head.startswith(codecs.BOM_UTF8) else 0
         rest = head[offset:]
@@ -284,7 +235,7 @@ def _decode(lines: bytes, offset: int, path: str, errors: Errors) -> str:
         ) from None
     if "\0" in text:
         raise InputError(
-            f"text {path}: byte {offset + lines.index(0)} is zero, so this is no UTF-8 text but UTF-16 or binary; "
+            f"text {path}: byte {offset + lines.index(0)} is zero, so this is not UTF-8 text but UTF-16 or binary; "
             "convert the file, or name another"
         )
     return text
@@ -306,10 +257,20 @@ def numbered_lines(path: str) -> Iterator[tuple[int, str]]:
                 raise InputError(f"text {path}: line {number} is not UTF-8 ({byte}); convert the file") from None
             if "\0" in text:
                 raise InputError(
-                    f"text {path}: line {number} has a zero byte, so this is no UTF-8 text but UTF-16 or binary; "
+                    f"text {path}: line {number} has a zero byte, so this is not UTF-8 text but UTF-16 or binary; "
                     "convert the file, or name another"
                 )
             yield number, text
+
+
+def read_text(path: str) -> str:
+    """Return the text of a file of UTF-8, without a byte-order mark. Raises InputError, with file and byte."""
+    with opened(path) as file:
+        content = b"".join(iter(lambda: file.read(CHUNK_BYTES), b""))
+    try:
+        return content.removeprefix(codecs.BOM_UTF8).decode()
+    except UnicodeDecodeError as error:
+        raise InputError(f"text {path}: byte {error.start} is not UTF-8; convert the file") from None
 
 
 def parquet_rows(path: str) -> Iterator[dict[str, Any]]:
@@ -318,51 +279,14 @@ def parquet_rows(path: str) -> Iterator[dict[str, Any]]:
     import pyarrow.parquet as pq
 
     try:
-        with _on_disk(path) as local, pq.ParquetFile(local, buffer_size=CHUNK_BYTES, pre_buffer=False) as file:
+        with on_disk(path) as local, pq.ParquetFile(local, buffer_size=CHUNK_BYTES, pre_buffer=False) as file:
             for batch in file.iter_batches(batch_size=ROWS):
                 yield from batch.to_pylist()
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         why = " ".join(str(error).split())
-        raise InputError(f"text {path}: a damaged Parquet file, or none ({why})") from None
-
-
-@contextlib.contextmanager
-def _opened(path: str) -> Iterator[IO[bytes]]:
-    """Open a file, decompressing it by the end of its name. Raises InputError if it cannot be read to the end."""
-    opener = next((opener for end, opener in OPENERS.items() if path.lower().endswith(end)), None)
-    try:
-        with epath.Path(path).open("rb") as raw, opener(raw) if opener else contextlib.nullcontext(raw) as file:
-            yield file
-    except EOFError:
-        raise InputError(f"text {path}: it is cut short, the compressed data ends too soon; fetch it again") from None
-    except DAMAGED as error:
-        raise InputError(f"text {path}: the compressed data is damaged ({error}); fetch it again") from None
-    except FileNotFoundError:
-        raise _gone(path) from None
-    except OSError as error:
-        if error.errno is None:  # bz2 raises OSError for damaged data
-            raise InputError(f"text {path}: the compressed data is damaged ({error}); fetch it again") from None
-        raise InputError(f"text {path} cannot be read: {error.strerror or error}") from None
-
-
-@contextlib.contextmanager
-def _on_disk(path: str) -> Iterator[str]:
-    """Yield the path itself, or of a file in the cloud the path of a temporary local copy."""
-    if "://" not in path:
-        yield path
-        return
-    with tempfile.TemporaryDirectory() as folder:
-        copy = epath.Path(folder) / "copy"
-        epath.Path(path).copy(copy)
-        yield str(copy)
+        raise InputError(f"text {path}: damaged, or not a Parquet file ({why})") from None
 
 
 def _some_of(names: Collection[str]) -> str:
     shown = ", ".join(map(reprlib.repr, itertools.islice(names, SHOWN_NAMES)))
     return f"{shown} and {len(names) - SHOWN_NAMES} more" if len(names) > SHOWN_NAMES else shown or "none at all"
-
-
-def _gone(path: str) -> InputError:
-    return InputError(
-        f"text {path}: it was there when the text was listed, and is gone; bring it back, or leave it out"
-    )

@@ -14,12 +14,13 @@ from importlib import resources
 from etils import epath
 
 from data_pipelines.corpus import MANIFEST_FILE
+from data_pipelines.opening import OPENERS
 from data_pipelines.readers import Errors, JsonLinesFile, ParquetFile, TextFile
 from data_pipelines.tfds_text import DATASET_INFO, DatasetSlice, open_dataset
 from xlnet_jax.errors import InputError
 
 TFDS = "tfds:"
-COMPRESSED = (".gz", ".xz", ".zst", ".bz2")
+COMPRESSED = tuple(OPENERS)
 JSON_LINES = (".jsonl", ".ndjson", ".json")
 PARQUET = ".parquet"
 DOCUMENT_END = ""

@@ -1,9 +1,9 @@
 """Targets in n-gram spans inside their context (paper, section 2.5; `_sample_mask` of data_utils.py).
 
-From left to right: draw a length n with weight 1/n, place it at the first word start behind a random share of its
-n * mask_alpha / mask_beta tokens of context, go on behind the rest of the context. Where the spans fall short of the
-goal, single tokens drawn at random top them up; without a goal the spans go on to the end of the text. A span counts
-pieces, as those of the released models did, or words; its context counts tokens in both cases.
+From left to right: draw a length n with weight 1/n, place the span at the first word start after a random share of its
+n * mask_alpha / mask_beta tokens of context, and continue after the rest of the context. Where the spans fall short of
+the goal, single random tokens top them up; without a goal the spans continue to the end of the text. A span counts
+pieces, as for the released models, or words; its context counts tokens in both cases.
 """
 
 import numpy as np
@@ -11,16 +11,18 @@ import numpy as np
 from data_pipelines.stateless import choice, smallest_first
 from xlnet_jax.settings.config import DataConfig
 
-NEVER = np.nextafter(1.0, 0.0)  # the largest draw there is
+NEVER = np.nextafter(1.0, 0.0)  # largest possible draw
 
 
 def draws_needed(length: int, data: DataConfig) -> int:
-    """Uniforms that one row of `sample_spans` takes: two a span, one a token for topping up."""
+    """Return the number of uniforms that one row of `sample_spans` takes: two a span, and one a token for topping
+    up."""
     return 2 * max_spans(length, data) + (0 if data.num_predict is None else length)
 
 
 def max_spans(length: int, data: DataConfig) -> int:
-    """A span of one with its context is the shortest step forward."""
+    """Return the largest number of spans in a row: a span of one token with its context is the shortest step
+    forward."""
     return length // (1 + data.mask_alpha // data.mask_beta) + 1
 
 
@@ -32,18 +34,19 @@ def sample_spans(
     is_reversed: np.ndarray,
     data: DataConfig,
 ) -> np.ndarray:
-    """Exactly `goal` targets in each row, or as many as it has candidates; None = those of the spans alone.
+    """Return exactly `goal` targets in each row, or as many as it has candidates: bool [B, L], in reading order. goal
+    None: the targets of the spans alone.
 
-    is_word_start, candidates: bool [B, L], in the row's reading order; a span that reaches over what is no candidate
-    goes on behind it. uniform: [B, draws_needed(L)]. is_reversed: bool [B]; such rows are sampled in the order of the
-    text, where words start. Returns bool [B, L], in reading order.
+    is_word_start, candidates: bool [B, L], in the row's reading order; a span goes on after tokens that are no
+    candidates. uniform: [B, draws_needed(L)]. is_reversed: bool [B]; such rows are sampled in the order of the text,
+    where words start.
     """
     batch, length = is_word_start.shape
     flip = is_reversed[:, None]
     starts = np.where(flip, is_word_start[:, ::-1], is_word_start)
     allowed = np.where(flip, candidates[:, ::-1], candidates)
     begin, end = place_spans(starts, goal, uniform, data)
-    edges = np.zeros((batch, length + 1), np.int8)  # +1 where a span begins, -1 behind its end
+    edges = np.zeros((batch, length + 1), np.int8)  # +1 where a span begins, -1 after its end
     row, span = np.nonzero(begin < end)
     edges[row, begin[row, span]] += 1
     edges[row, end[row, span]] -= 1
@@ -56,14 +59,14 @@ def sample_spans(
 def place_spans(
     starts: np.ndarray, goal: int | None, uniform: np.ndarray, data: DataConfig
 ) -> tuple[np.ndarray, np.ndarray]:
-    """(begin, end), int64 [B, max_spans]: the spans of each row from left to right; begin = end where there is none.
+    """Return (begin, end), int64 [B, max_spans]: the spans of each row from left to right; begin = end in unused slots.
 
-    starts: bool [B, L], words begin here. uniform: as in `sample_spans`.
+    starts: bool [B, L], True where a word begins. uniform: as in `sample_spans`.
     """
     batch, length = starts.shape
     spans = max_spans(length, data)
     row = np.arange(batch)
-    # next_start[b, i] = first word start at or behind i; `length` where there is none.
+    # next_start[b, i] = first word start at or after i; `length` if there is none.
     positions = np.where(starts, np.arange(length), length)
     next_start = np.full((batch, length + 1), length)
     next_start[:, :-1] = np.minimum.accumulate(positions[:, ::-1], axis=1)[:, ::-1]
@@ -74,16 +77,16 @@ def place_spans(
 
     begins, ends = np.zeros((2, batch, spans), np.int64)
     cursor = np.zeros(batch, np.int64)
-    left = np.full(batch, length if goal is None else goal)  # a text without a goal can never reach its length
+    left = np.full(batch, length if goal is None else goal)  # without a goal, `left` never runs out
     active = np.ones(batch, bool)
     for i in range(spans):
-        units = np.minimum(lengths[:, i], left)  # as a word is a token or more, too
+        units = np.minimum(lengths[:, i], left)  # a word has at least one token
         context = units * data.mask_alpha // data.mask_beta
         before = choice(uniform[:, spans + i], context)
         begin = next_start[row, np.minimum(cursor + before, length)]
         end = begin + units if data.span_unit == "piece" else _behind_words(begin, units, next_start, data.span_max)
-        # A span that would touch the end of the text is not placed, and ends the search: as in the original. So do
-        # words that are more than what is left of the goal.
+        # A span that would touch the end of the text, or words longer than the rest of the goal, are not placed and end
+        # the search, as in the original.
         active &= (left > 0) & (end < length) & (end - begin <= left)
         if not active.any():
             break
@@ -94,7 +97,8 @@ def place_spans(
 
 
 def _behind_words(begin: np.ndarray, words: np.ndarray, next_start: np.ndarray, span_max: int) -> np.ndarray:
-    """The words-th word start behind `begin`, itself one; the length of the text where it has fewer."""
+    """Return the end of `words` words that begin at `begin`, a word start; the length of the text where it has
+    fewer."""
     row, length = np.arange(len(begin)), next_start.shape[1] - 1
     end = begin
     for word in range(span_max):
@@ -103,11 +107,12 @@ def _behind_words(begin: np.ndarray, words: np.ndarray, next_start: np.ndarray, 
 
 
 def top_up(is_target: np.ndarray, candidates: np.ndarray, goal: int, uniform: np.ndarray) -> None:
-    """Adds the missing targets in place: those of the other candidates that drew the smallest numbers. All [B, L]."""
+    """Add missing targets in place, up to `goal` in each row: the other candidates with the smallest draws. All arrays
+    [B, L]."""
     short = np.flatnonzero(is_target.sum(1) < goal)
     if short.size == 0:
         return
     keys = np.where(candidates[short], uniform[short], NEVER)
     keys[is_target[short]] = -1.0  # targets sort first, then the lowest draws
     is_target[short[:, None], smallest_first(keys, goal)] = True
-    is_target &= candidates  # a row may have fewer of them than the goal
+    is_target &= candidates  # a row may have fewer candidates than the goal

@@ -28,6 +28,7 @@ class Purpose(IntEnum):
     SCORING_ORDER = 10
     REPLACEMENTS = 11
     SAMPLES = 12
+    PREFIX = 13
 
 
 def uniforms(seed: int, purpose: Purpose, step: int, rows: Sequence[int] | np.ndarray, width: int) -> np.ndarray:

@@ -1,19 +1,19 @@
-"""Which tokens of a window are targets: in spans (spans.py), as whole words, or piece by piece.
+"""Targets of a window: drawn in spans (spans.py), as whole words, or piece by piece.
 
-Each part of the window, the reused and the new one, has a goal of its own. Without one as many are drawn as spans and
-their context would make: mask_beta / (mask_alpha + mask_beta) of the text.
+The reused and the new part of a window have a goal each. Without a goal, the expected share of targets is that of spans
+with their context: mask_beta / (mask_alpha + mask_beta) of the text.
 """
 
 import numpy as np
 
 from data_pipelines import spans
-from data_pipelines.objectives.draws import Draw
+from data_pipelines.objectives.base import Draw
 from data_pipelines.stateless import Purpose, smallest_first
 from xlnet_jax.settings.config import DataConfig
 
 
 def goals(data: DataConfig) -> tuple[int | None, int | None]:
-    """Targets of the reused and of the new part; None = there is no goal."""
+    """Return the number of targets of the reused and of the new part; None = no goal."""
     if data.num_predict is None:
         return None, None
     if data.reuse_len == 0:
@@ -24,8 +24,9 @@ def goals(data: DataConfig) -> tuple[int | None, int | None]:
 def draw_targets(
     is_word_start: np.ndarray, candidates: np.ndarray, is_reversed: np.ndarray, draw: Draw, data: DataConfig
 ) -> np.ndarray:
-    """bool [B, L]: the targets of whole windows, of the reused and of the new part by themselves. is_word_start and
-    candidates (what may be a target): bool [B, L], in the rows' reading order; is_reversed: bool [B]."""
+    """Return bool [B, L]: the targets of whole windows, drawn separately in the reused and in the new part.
+    is_word_start and candidates (tokens that may be targets): bool [B, L], in the rows' reading order; is_reversed:
+    bool [B]."""
     drawn = np.zeros_like(candidates)
     begins = word_begins(is_word_start, candidates, is_reversed)
     if data.targets == "words" and 0 < data.reuse_len < data.seq_len:
@@ -47,8 +48,8 @@ def draw_targets(
 
 
 def sample_pieces(candidates: np.ndarray, goal: int | None, uniform: np.ndarray, data: DataConfig) -> np.ndarray:
-    """bool [B, L]: `goal` candidates of each row, or all where it has fewer, each set of them as likely as any other;
-    None = each by itself with the same chance. uniform: [B, L]."""
+    """Return bool [B, L]: `goal` candidates of each row, or all where it has fewer, each set of them as likely as any
+    other. goal None: each candidate by itself with the same chance. uniform: [B, L]."""
     if goal is None:
         return candidates & (uniform < _share(data))
     is_target = np.zeros_like(candidates)
@@ -59,15 +60,15 @@ def sample_pieces(candidates: np.ndarray, goal: int | None, uniform: np.ndarray,
 def sample_words(
     begins: np.ndarray, candidates: np.ndarray, goal: int | None, uniform: np.ndarray, data: DataConfig
 ) -> np.ndarray:
-    """bool [B, L]: whole words in random order until the goal is reached; one that is longer than what is left of it is
-    passed over, so that a row may stay below it. None = each word by itself with the same chance.
+    """Return bool [B, L]: whole words in random order until the goal is reached. A word longer than the rest of the
+    goal is passed over, so that a row may stay below its goal. goal None: each word by itself with the same chance.
 
-    begins: bool [B, L], as `word_begins` gives it, all candidates or none in each word. uniform: [B, L], of which a
+    begins: bool [B, L], as `word_begins` gives it, with all or none of a word's tokens candidates. uniform: [B, L]; a
     word takes the draw of its first token. (create_masked_lm_predictions of BERT's create_pretraining_data.py.)
     """
     batch, length = begins.shape
     begins = begins.copy()
-    begins[:, 0] = True  # of a word that began before this part, the rest
+    begins[:, 0] = True  # the rest of a word that began before this part counts as a word
     flat = np.flatnonzero(begins)
     sizes = np.diff(flat, append=batch * length)
     can_be = begins & candidates
@@ -88,8 +89,8 @@ def sample_words(
 
 
 def word_begins(is_word_start: np.ndarray, candidates: np.ndarray, is_reversed: np.ndarray) -> np.ndarray:
-    """bool [B, L]: a word begins here in the row's reading order, backwards with its last piece. What is no candidate
-    is a word by itself, and parts the words around it."""
+    """Return bool [B, L]: True where a word begins in the row's reading order; a reversed row begins a word with its
+    last piece. A token that is no candidate is a word by itself, and separates the words around it."""
     begins = np.ones_like(is_word_start)
     of_text = np.where(is_reversed[:, None], is_word_start[:, :-1], is_word_start[:, 1:])
     begins[:, 1:] = of_text | ~candidates[:, 1:] | ~candidates[:, :-1]
@@ -97,7 +98,8 @@ def word_begins(is_word_start: np.ndarray, candidates: np.ndarray, is_reversed: 
 
 
 def _of_both_parts(begins: np.ndarray, reuse_len: int) -> np.ndarray:
-    """bool [B, L]: the word that the end of the reused part cuts in two, which could become a target by halves."""
+    """Return bool [B, L]: the word that the end of the reused part cuts in two, which could become a target by
+    halves."""
     word = np.cumsum(begins, axis=1)
     return (word == word[:, [reuse_len]]) & ~begins[:, [reuse_len]]
 

@@ -73,7 +73,7 @@ def _json_id(values: dict, id_field: str | None, where: str) -> object:
 
 def _checked(value: object, where: str) -> Id | None:
     if isinstance(value, bool) or not isinstance(value, Id | None):
-        raise InputError(f"{where}: its id {value!r} is neither a text nor a whole number")
+        raise InputError(f"{where}: its id {value!r} is neither a string nor a whole number")
     return value
 
 

@@ -60,6 +60,7 @@ class Windows:
     input_ids: np.ndarray  # int32 [B, L]
     segment_ids: np.ndarray  # int32 [B, L]
     is_next: np.ndarray  # bool [B], part B continues part A, and comes after it
+    next_ids: np.ndarray  # int32 [B], token of the block after the text of the window; 0 where the window has a B
 
 
 def cut_text(tokens: np.ndarray, begin: int, data: DataConfig, sep_id: int, cls_id: int) -> Windows:
@@ -77,7 +78,7 @@ def cut_text(tokens: np.ndarray, begin: int, data: DataConfig, sep_id: int, cls_
     if data.window == "sentences":
         input_ids[:, -2], input_ids[:, -1] = sep_id, cls_id
         segment_ids[:, -1] = CLS_SEGMENT
-    return Windows(input_ids, segment_ids, np.zeros(batch, bool))
+    return Windows(input_ids, segment_ids, np.zeros(batch, bool), tokens[:, begin + text].astype(np.int32))
 
 
 def cut_windows(
@@ -124,7 +125,7 @@ def cut_windows(
     reused = tokens[:, begin:a_begin]
     input_ids = np.concatenate([reused, new_part], axis=1).astype(np.int32)
     segment_ids = np.concatenate([np.zeros_like(reused, np.int32), segment], axis=1)
-    return Windows(input_ids, segment_ids, is_next)
+    return Windows(input_ids, segment_ids, is_next, np.zeros(batch, np.int32))
 
 
 Split = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]

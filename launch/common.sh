@@ -1,15 +1,15 @@
 # shellcheck shell=bash
-# What the launchers share: settings, errors of one line, and --dry-run.
+# Functions of all launchers: settings, errors of one line, and --dry-run.
 set -euo pipefail
 dry_run=false
-exec 3>&1 # where a dry run prints, from inside $(...) too
+exec 3>&1 # a dry run prints here, also inside $(...)
 
 fail() {
     echo "error: $*" >&2
     exit 2
 }
 
-# The words as a shell reads them back.
+# quoted WORD...: prints the words, quoted for a shell.
 quoted() {
     local word line='' apostrophe="'" escaped="'\\''"
     for word; do
@@ -21,13 +21,13 @@ quoted() {
     printf '%s\n' "$line"
 }
 
-# Runs a command, or prints it in a dry run.
+# run COMMAND...: runs a command, or prints it in a dry run.
 run() {
     if $dry_run; then quoted "$@" >&3; else "$@"; fi
 }
 
-# settings "NAME..." "FLAG..." WORD...: `--some-name VALUE` sets $some_name, `--some-flag` makes $some_flag true; what
-# stands behind -- goes to $rest.
+# settings "NAME..." "FLAG..." WORD...: `--some-name VALUE` sets $some_name, `--some-flag` makes $some_flag true; the
+# words after -- go to $rest.
 settings() {
     local known=" $1 " flags=" $2 dry-run " given
     shift 2
@@ -39,7 +39,7 @@ settings() {
             --) shift && rest=("$@") && return ;;
             --*=*) set -- "${1%%=*}" "${1#*=}" "${@:2}" && continue ;;
             --*) ;;
-            *) fail "$1 stands alone: settings of the command that is launched go behind --" ;;
+            *) fail "$1 is no setting: settings of the launched command go after --" ;;
         esac
         if [[ $flags == *" $given "* ]]; then
             printf -v "${given//-/_}" true
@@ -53,7 +53,7 @@ settings() {
     done
 }
 
-# Refuses settings that were not given.
+# required NAME...: fails if a setting was not given.
 required() {
     local given
     for given; do
@@ -68,7 +68,7 @@ whole_number() {
     done
 }
 
-# Refuses to start without a tool; a dry run needs none.
+# needs TOOL...: fails if a tool is missing; a dry run needs none.
 needs() {
     local tool
     $dry_run && return
@@ -77,19 +77,19 @@ needs() {
     done
 }
 
-# What a preempted machine leaves behind is what is in the cloud.
+# cloud_workdir: fails unless the workdir is in the cloud, as a preempted machine loses its disk.
 cloud_workdir() {
     [[ " ${rest[*]-} " =~ \ --workdir[=\ ]gs:// ]] ||
-        fail "the run needs a workdir that outlives its machines: give --workdir gs://BUCKET/RUN behind --"
+        fail "the run needs a workdir that outlives its machines: give --workdir gs://BUCKET/RUN after --"
 }
 
-# named_slices N: a mesh that does not name the slices would be refused by the run, when they are all there.
+# named_slices N: fails unless the mesh names the slices; the run would refuse it only when all of them are there.
 named_slices() {
     [ "$1" = 1 ] || [[ " ${rest[*]-} " =~ \ --mesh\.dcn[-_]data[=\ ]$1\  ]] ||
-        fail "--slices $1: the run divides its batch over them: give --mesh.dcn-data $1 behind --"
+        fail "--slices $1: the run divides its batch over the slices: give --mesh.dcn-data $1 after --"
 }
 
-# The wheel of what is committed.
+# The wheel of the last commit.
 # shellcheck disable=SC2034 # some launchers need none
 wheel=dist/xlnet_jax-$(sed -n 's/^version = //p' setup.cfg 2>/dev/null || true)-py3-none-any.whl
 make_wheel() {

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Preparing a corpus on Dataflow.
+# Prepare a corpus on Dataflow.
 # shellcheck source-path=SCRIPTDIR source=common.sh
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
@@ -9,17 +9,17 @@ usage() {
 usage: launch/dataflow.sh --project PROJECT --region REGION --temp gs://BUCKET/TEMP [SETTING...]
            -- SETTINGS OF data_pipelines.prepare
 
-  --project PROJECT    of Google Cloud
-  --region REGION      as europe-west4, best that of the text
-  --temp FOLDER        for Dataflow's own files, gs://
-  --machine-type TYPE  of a worker ($machine_type)
-  --max-workers N      ($max_workers)
-  --image IMAGE        of workers, with Beam and xlnet_jax in it (else each installs the committed xlnet_jax)
-  --name NAME          of the job ($name)
+  --project PROJECT    project of Google Cloud
+  --region REGION      region, such as europe-west4; best where the text is
+  --temp FOLDER        gs:// folder for Dataflow's own files
+  --machine-type TYPE  machine type of a worker ($machine_type)
+  --max-workers N      maximum number of workers ($max_workers)
+  --image IMAGE        image of the workers, with Beam and xlnet_jax (default: workers install the committed xlnet_jax)
+  --name NAME          name of the job ($name)
   --dry-run            prints the commands and runs none
 
 PYTHON names a python with xlnet_jax[beam] ($python): make VENV=.venv-beam .venv-beam/stamp-beam makes
-.venv-beam/bin/python. Its minor version is that of the workers.
+.venv-beam/bin/python. The workers run the same minor version of Python.
 EOF
 }
 
@@ -28,7 +28,7 @@ required project region temp
 whole_number max_workers
 [[ $temp == gs://* ]] || fail "--temp $temp: Dataflow wants a folder in the cloud, gs://BUCKET/TEMP"
 [[ " ${rest[*]-} " =~ \ --out[=\ ]gs:// ]] ||
-    fail "the workers need a place to write: give --out gs://BUCKET/CORPUS behind --"
+    fail "the workers need a place to write: give --out gs://BUCKET/CORPUS after --"
 needs git "$python"
 package=sdk_container_image=$image
 if [ -z "$image" ]; then

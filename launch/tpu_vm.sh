@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Pretraining on Cloud TPU VMs: a queued resource, and a systemd unit on every worker.
+# Pretrain on Cloud TPU VMs: a queued resource, and a systemd unit on every worker.
 # shellcheck source-path=SCRIPTDIR source=common.sh
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
@@ -8,24 +8,24 @@ usage() {
     cat <<EOF
 usage: launch/tpu_vm.sh ACTION --zone ZONE [SETTING...] [-- SETTINGS OF xlnet_jax.train]
 
-  create     asks for the slices: a queued resource
-  install    puts Python and the committed xlnet_jax on every worker
-  train      starts training on every worker where it does not run
-  follow     prints its log, until Ctrl-C
-  resume     does what of these is missing, and again after every preemption, until the run is done
-  stop       saves and stops training (end resume first, or it goes on)
+  create     requests the slices: a queued resource
+  install    installs Python and the committed xlnet_jax on every worker
+  train      starts training on every worker that does not train yet
+  follow     prints the log of training, until Ctrl-C
+  resume     creates, installs and trains as needed, again after every preemption, until the run is done
+  stop       saves and stops training (end resume first, or it starts training again)
   delete     gives the slices back
 
-  --zone ZONE                where, as us-east5-b
-  --type TYPE                what, as v6e-256 or v5litepod-16 (for create and resume)
-  --slices N                 how many of it ($slices)
-  --spot, --reserved         preemptible, or out of a reservation (else on demand)
-  --name NAME                of the queued resource and its nodes ($name)
-  --runtime VERSION          software of the machines (by --type, the one for JAX)
-  --service-account EMAIL    of the machines, with access to the bucket (Compute Engine's)
-  --project PROJECT          of Google Cloud (gcloud's own)
-  --worker WORKER            whose log to follow: a number, or all ($worker)
-  --poll SECONDS             between two looks of resume ($poll)
+  --zone ZONE                zone, such as us-east5-b
+  --type TYPE                type of a slice, such as v6e-256 or v5litepod-16 (for create and resume)
+  --slices N                 number of slices ($slices)
+  --spot, --reserved         preemptible, or from a reservation (default: on demand)
+  --name NAME                name of the queued resource and its nodes ($name)
+  --runtime VERSION          software of the machines (default: the one for JAX on this --type)
+  --service-account EMAIL    account of the machines, with access to the bucket (default: Compute Engine's)
+  --project PROJECT          project of Google Cloud (default: gcloud's)
+  --worker WORKER            worker whose log to follow: a number, or all ($worker)
+  --poll SECONDS             time between two checks of resume ($poll)
   --dry-run                  prints the commands and runs none
 EOF
 }
@@ -34,7 +34,7 @@ tpus() {
     run gcloud compute tpus "$@" --zone="$zone" ${project:+--project="$project"} --quiet
 }
 
-# on_slices COMMAND...: does it for the node of every slice, all at once.
+# on_slices COMMAND...: calls COMMAND NODE for the node of every slice, all at once.
 on_slices() {
     local i jobs='' failed=0
     if [ "$slices" = 1 ]; then
@@ -94,16 +94,16 @@ delete() {
 }
 
 resume() {
-    local before='' again="could not ask for the slices again: trying on"
+    local before='' again="could not request the slices again: will try again"
     look
     while [ "$seen" != 'done' ]; do
         [ "$seen" = "$before" ] || $dry_run || echo "$(date '+%F %T') $seen"
         case $seen/$before in
             absent/) create ;;
             absent/absent | absent/preempted) create || echo "$again" >&2 ;;
-            absent/*) fail "the queued resource was deleted: the same command asks for a new one" ;;
+            absent/*) fail "the queued resource was deleted: the same command requests a new one" ;;
             preempted/*) { delete && create; } || echo "$again" >&2 ;;
-            idle/*) { install && train; } || echo "lost a worker while starting: looking again" >&2 ;;
+            idle/*) { install && train; } || echo "lost a worker while starting: will try again" >&2 ;;
             refused/*) fail "the queued resource failed: gcloud compute tpus queued-resources describe says why" ;;
             failed/*) fail "training failed: launch/tpu_vm.sh follow --worker all says why" ;;
         esac
@@ -114,8 +114,8 @@ resume() {
     $dry_run || echo "the run is done: launch/tpu_vm.sh delete gives the slices back"
 }
 
-# Sets $seen: absent, preempted, refused, waiting, idle, running, failed or done. A dry run sees a preemption, a new
-# slice, and the end.
+# look: sets $seen to absent, preempted, refused, waiting, idle, running, failed or done. A dry run plays a preemption, a
+# new slice, and the end of the run.
 rehearsed_states=(SUSPENDED ACTIVE ACTIVE) rehearsed_units=('' 'xlnet dead 0' 'xlnet exited 0') looks=0
 # shellcheck disable=SC2016 # for the workers to expand
 ask='show() { systemctl show xlnet --value --property="$1"; }; echo "xlnet $(show SubState) $(show ExecMainStatus)"'
@@ -131,7 +131,7 @@ look() {
             units=$(on_slices on_workers "$ask") || units=unknown
             if $dry_run; then units=${rehearsed_units[looks]}; fi
             case $units in
-                unknown) seen=waiting ;; # a machine may be on its way out
+                unknown) seen=waiting ;; # a machine may be shutting down
                 *'xlnet exited'*) seen='done' ;;
                 *'xlnet dead'* | *'xlnet failed 143'*) seen=idle ;;
                 *'xlnet failed'*) seen=failed ;;

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# On every worker of a TPU VM, where launch/tpu_vm.sh copies it: `install WHEEL`, `train SETTING...`. Training is the
-# systemd unit xlnet: it outlives the ssh connection, and is told when the machine shuts down.
+# launch/tpu_vm.sh copies this script to every worker of a TPU VM and calls `install WHEEL` and `train SETTING...`.
+# Training is the systemd unit xlnet: it outlives the ssh connection, and gets a signal when the machine shuts down.
 set -euo pipefail
 
 state=$(systemctl show xlnet --property=SubState --value)
@@ -17,10 +17,10 @@ install() {
 }
 
 train() {
-    sudo systemctl reset-failed xlnet 2>/dev/null || true # where it has failed, it is loaded still
-    # A unit that remains after success tells a run that is done from one that was lost with its machine. Exit code 2 is
-    # a mistake, which a restart does not mend. The chips want locked memory, of which services have little. systemd
-    # reads $$ as a dollar sign.
+    sudo systemctl reset-failed xlnet 2>/dev/null || true # a failed unit stays loaded
+    # The unit remains after success, which tells a finished run from one that was lost with its machine. Exit code 2 is
+    # a mistake that a restart cannot mend. The TPU needs locked memory, of which services get little. systemd reads $$
+    # as a dollar sign.
     sudo systemd-run --unit=xlnet --uid="$(id -un)" --working-directory="$HOME" --setenv=PYTHONUNBUFFERED=1 \
         --remain-after-exit --property=Restart=on-failure --property=RestartPreventExitStatus=2 \
         --property=RestartSec=10 --property=StartLimitIntervalSec=3600 --property=StartLimitBurst=20 \

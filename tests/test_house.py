@@ -1,13 +1,17 @@
-"""Imports run down the house only, and the top of the package holds commands alone (picture: CONTRIBUTING.md)."""
+"""Imports run down the house only, the top of the package holds commands alone (picture: CONTRIBUTING.md), and an
+objective is known by its record, not by its name."""
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from xlnet_jax.objectives.registry import OBJECTIVES
+
 ROOT = Path(__file__).parents[1]
 
-# From the top down. Rooms on one floor do not import each other, unless a later row of WITHIN says so.
+# From the top down. Rooms on one floor do not import each other.
 FLOORS = (
     ("commands",),
     ("xlnet_jax.api",),
@@ -24,6 +28,8 @@ FLOORS = (
     ("xlnet_jax.settings",),
     ("xlnet_jax.errors", "xlnet_jax.dims"),
 )
+NOT_COMMANDS = ("__init__", "dims", "errors")
+LONGEST_COMMAND = 60  # lines
 DYNAMIC = ("import_module", "__import__")
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 
@@ -93,3 +99,77 @@ def test_imports_run_down_only():
             if here != there and FLOOR[there] <= FLOOR[here]:
                 up.append(f"{file.relative_to(ROOT)}:{found.line}: {here} imports {found.module}")
     assert not up, "imports that do not run down:\n" + "\n".join(up)
+
+
+def commands() -> list[Path]:
+    """Every module that `python -m` runs."""
+    top = {path for path in (ROOT / "xlnet_jax").glob("*.py") if path.stem not in NOT_COMMANDS}
+    return sorted(
+        top | {path for package in ("xlnet_jax", "data_pipelines") for path in ROOT.glob(f"{package}/**/__main__.py")}
+    )
+
+
+def test_a_command_is_short_and_says_what_it_is():
+    """It parses, builds and calls: what it does can be called without a command line."""
+    assert len(commands()) >= 14
+    for file in commands():
+        module = ".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__main__")
+        tree = ast.parse(file.read_text())
+        assert len(file.read_text().splitlines()) <= LONGEST_COMMAND, file
+        assert (ast.get_docstring(tree) or "").startswith(f"python -m {module}: "), f"{file}: its docstring is its help"
+        (main,) = (node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == "main")
+        assert [ast.unparse(d) for d in main.decorator_list] == ["command.naming_flags"], f"{file}: errors name flags"
+        assert not any(isinstance(node, ast.ClassDef) for node in tree.body), f"{file}: settings stand beside the work"
+
+
+def compared_strings(tree: ast.AST) -> Iterator[ast.Constant]:
+    """Every string that something is compared with or looked up by: in comparisons, patterns, keys and subscripts."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Compare):
+            parts: list[ast.AST | None] = [node.left, *node.comparators]
+        elif isinstance(node, ast.Dict):
+            parts = list(node.keys)
+        elif isinstance(node, ast.MatchValue):
+            parts = [node.value]
+        elif isinstance(node, ast.Subscript):
+            parts = [node.slice]
+        else:
+            continue
+        for part in filter(None, parts):
+            yield from (c for c in ast.walk(part) if isinstance(c, ast.Constant) and isinstance(c.value, str))
+
+
+def test_no_objective_is_chosen_by_its_name():
+    """Its record says what it needs (xlnet_jax/objectives/record.py)."""
+    names = {record.name for record in OBJECTIVES}
+    own = {ROOT / package / "objectives" for package in ("xlnet_jax", "data_pipelines")}
+    found = [
+        f"{file.relative_to(ROOT)}:{constant.lineno}: {constant.value}"
+        for file, _ in sources()
+        if not own & set(file.parents)
+        for constant in compared_strings(ast.parse(file.read_text()))
+        if constant.value in names
+    ]
+    assert not found, "names of objectives that are compared:\n" + "\n".join(found)
+
+
+def test_comparisons_are_found_in_all_their_forms():
+    text = """
+a == "x", b in ("y", "x"), {"x": 1}, c["x"], f("x")
+match d:
+    case "x" | "z": pass
+"""
+    found = [constant.value for constant in compared_strings(ast.parse(text))]
+    assert sorted(found) == [*5 * "x", "y", "z"]
+
+
+def test_contributing_draws_the_rooms_in_their_order():
+    (picture,) = re.findall(r"## The house\n.*?```\n(.*?)```", (ROOT / "CONTRIBUTING.md").read_text(), re.DOTALL)
+    drawn = [
+        name for name in re.findall(r"(?:^|(?<=\s\s))(\w+)(?=\s\s|$)", picture, re.MULTILINE) if not name.isdigit()
+    ]
+    floors = [[room.removeprefix("xlnet_jax.") for room in floor] for floor in FLOORS]
+    found = [name for name in drawn if any(name in floor for floor in floors)]
+    assert [sorted(found.pop(0) for _ in floor) for floor in floors] == [sorted(floor) for floor in floors]
+    folders = {path.name for path in (ROOT / "xlnet_jax").iterdir() if (path / "__init__.py").exists()}
+    assert folders <= {room for floor in floors for room in floor}

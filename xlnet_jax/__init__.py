@@ -1,30 +1,21 @@
 """XLNet pretraining in JAX: permutation language modelling, two-stream attention, Transformer-XL memory.
 
-The public names are resolved when they are used: importing this package loads neither jax nor TensorFlow.
+Public names are those of `xlnet_jax.api`, resolved when they are used: importing this package loads neither jax nor
+TensorFlow. Functions that a command is named after (`evaluate`, `finetune`, …) are found in `xlnet_jax.api` alone:
+`xlnet_jax.evaluate` is the module of the command.
 """
 
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
-
-_PUBLIC = {
-    "Config": "xlnet_jax.settings.config",
-    "InputError": "xlnet_jax.errors",
-    "ModelConfig": "xlnet_jax.settings.config",
-    "XLNetLM": "xlnet_jax.models.xlnet",
-    "embed_texts": "xlnet_jax.inference.embedding",
-    "load": "xlnet_jax.checkpoints.formats",
-    "pretrain": "xlnet_jax.training.pretrain",
-    "save": "xlnet_jax.checkpoints.formats",
-    "score_texts": "xlnet_jax.inference.scoring",
-}
-__all__ = list(_PUBLIC)
 
 
 def __getattr__(name: str) -> Any:
-    if name in _PUBLIC:
-        return getattr(import_module(_PUBLIC[name]), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}; it has {', '.join(_PUBLIC)}")
+    api = import_module("xlnet_jax.api")
+    if name in api.PUBLIC and find_spec(f"xlnet_jax.{name}") is None:
+        return getattr(api, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}; it has {', '.join(__dir__())}")
 
 
 def __dir__() -> list[str]:
-    return __all__
+    return [name for name in import_module("xlnet_jax.api").PUBLIC if find_spec(f"xlnet_jax.{name}") is None]

@@ -1,4 +1,4 @@
-"""python -m xlnet_jax.compare: objectives and their ablations under equal conditions, as the paper's Table 6."""
+"""python -m xlnet_jax.compare: objectives and their ablations under equal conditions, as in the paper's Table 6."""
 
 from collections.abc import Sequence
 
@@ -10,11 +10,11 @@ from xlnet_jax.training.run import runtime
 
 @command.naming_flags
 def main(argv: Sequence[str]) -> int:
-    """Pretrains and finetunes every contender; returns the exit code."""
+    """Pretrain and finetune every contender; return the exit code."""
     config = request.parse(argv, __doc__ or "")
     if runtime.place_of(config):
-        raise InputError("compare runs on one host: give each host contenders of its own, and its own --workdir")
-    # Imported here, so that --help and mistakes answer at once.
+        raise InputError("compare runs on one host: give each host contenders of its own, and its own `workdir`")
+    # Import jax after --help and mistakes on the command line: they answer at once.
     from xlnet_jax.comparison.run import compare
 
     if config.tpu:

@@ -15,11 +15,11 @@ REDIRECTED_WIDTH = 132
 
 @command.naming_flags
 def main(argv: Sequence[str]) -> int:
-    """Compiles the training step for each topology and prints what that tells; returns 1 where one does not fit."""
+    """Compile the training step for each topology and print the plan; return 1 where a topology does not fit."""
     request = command_line.parse_config_as(PlanConfig, argv, "python -m xlnet_jax.plan", __doc__ or "")
     check(request)
     os.environ.update(ENVIRONMENT)
-    # Imported here, as jax reads the environment when it is.
+    # Import jax after the environment is set: it reads the environment once.
     from rich.console import Console
 
     from xlnet_jax.planning import report

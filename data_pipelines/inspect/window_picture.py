@@ -1,8 +1,8 @@
-"""A picture of a window: what each row may see, and, of permutation language modelling, the rows of both streams and
-where the target mapping puts those of the query stream.
+"""Picture of a window: the keys that each row may see and, where the query stream predicts, the rows of both streams
+and the positions that the target mapping gives to those of the query stream.
 
-The matrices stand one above the other over the same columns. A short window is drawn with its tokens on the
-axes; a long one whole, and beside it enlarged around a position.
+The matrices stand one above the other over the same columns. A short window is drawn with its tokens on the axes; a
+long one whole, and beside it enlarged around a position.
 """
 
 from __future__ import annotations
@@ -19,17 +19,16 @@ import numpy as np
 from data_pipelines.inspect.glyphs import drawable, font_families
 from data_pipelines.inspect.window_view import WindowView
 from xlnet_jax.errors import InputError
-from xlnet_jax.settings.config import Objective
 from xlnet_jax.storage.files import complete_file
 
 LEGIBLE = 40  # tokens on an axis
-LETTERING = 4  # rows that are not high enough for a name beside them
+LETTERING = 4  # rows that are too few for a name beside them
 CELL_INCHES = 0.17
 DPI = 110
 
 
 class Cell(IntEnum):
-    """What a cell of the picture says."""
+    """Meanings of a cell of the picture."""
 
     HIDDEN = 0
     SEEN = 1
@@ -54,34 +53,16 @@ HOW_TO_READ = (
     "How to read it. A row asks; the coloured cells of its line are what it may see: tokens of the window, and the "
     "memory of the text before it. "
 )
-CAPTIONS: dict[Objective, str] = {
-    "plm": "The model predicts the targets, written n·token, in the order 1, 2, 3 …, which was "
-    "drawn at random. Content stream: a row for each token, which always sees itself. Tokens that are no targets are "
-    "seen by all, but those of A and B not by the reused part; a target, <sep> or <cls> is seen only by what comes "
-    "later in the order. Query stream: a row for each target, which sees what the content row of its target sees, "
-    "without the token itself (the cross): that is what it has to guess. Target mapping: the position at which each "
-    "query row stands.",
-    "mlm": "The columns are what the network reads; a row that is written read → token has to guess that token, of "
-    "which it knows what is read in its place: <mask>, a piece drawn at random, or the token itself. Without memory "
-    "every row sees every other; with it the reused part, which becomes the memory of the next window, does not see "
-    "what stands behind it, as some of that is asked there.",
-    "clm": "Each row is written read → token: it has to guess the token behind it, and sees itself and what stands "
-    "before it.",
-}
-CAPTIONS["rtd"] = (
-    "The columns are what the generator reads. " + CAPTIONS["mlm"].partition(". ")[2] + " The network then reads "
-    "what the generator put in place of its targets, and judges each token."
-)
 
 
 @dataclass(frozen=True)
 class Axis:
-    """The columns that a picture shows: `keys[i]` is what column i stands for, an index of [0, K)."""
+    """Columns and rows that a picture shows. `keys[i]` is the key of column i, an index of [0, K)."""
 
-    keys: np.ndarray  # int [C]
-    rows: np.ndarray  # int [R], positions of the content rows
-    slots: np.ndarray  # int [S], places in `targets`
-    memory: int  # columns of memory, the first ones
+    keys: np.ndarray  # int [columns]
+    rows: np.ndarray  # int [rows], positions of the content rows
+    slots: np.ndarray  # int [slots], places in `targets`
+    memory: int  # number of memory columns; they come first
 
 
 def draw_window(view: WindowView, title: str, around: int, path: Path) -> None:
@@ -96,10 +77,10 @@ def draw_window(view: WindowView, title: str, around: int, path: Path) -> None:
     begin = min(max(around - LEGIBLE // 2, 0), max(length - LEGIBLE, 0))
     stretch = range(begin, min(begin + LEGIBLE, length))
     close = _close_axis(view, stretch)
-    streams = 2 if view.objective == "plm" else 0
+    streams = 2 if view.by_query_stream else 0
     height = CELL_INCHES * (len(close.rows) + streams * len(close.slots)) + 5.4
     width = CELL_INCHES * len(close.keys) + 2.6
-    # Pieces such as $ and \ are no mathematics.
+    # Draw pieces such as $ and \ as they are, not as mathematics.
     families = font_families(view.pieces)
     with mpl.rc_context({"text.parse_math": False, "font.family": families, "font.size": 8}):
         figure = Figure(figsize=((2 if is_long else 1) * max(width, 7.5), height), dpi=DPI, layout="constrained")
@@ -126,8 +107,9 @@ def _whole_axis(view: WindowView) -> Axis:
 
 
 def _matrices(view: WindowView, axis: Axis) -> list[np.ndarray]:
-    """The cells of the content stream and, of plm, those of the query stream and the target mapping, each [rows, C]."""
-    is_target = np.concatenate([np.zeros(view.mem_len, bool), view.is_target & (view.objective != "clm")])
+    """Return the cells of the content stream and, where the query stream predicts, those of the query stream and of the
+    target mapping: each [rows, columns]."""
+    is_target = np.concatenate([np.zeros(view.mem_len, bool), view.is_target & (not view.predicts_next)])
     unused = np.arange(len(view.key_rank)) < view.mem_len - view.mem_filled
 
     def cells(sees: np.ndarray) -> np.ndarray:
@@ -137,7 +119,7 @@ def _matrices(view: WindowView, axis: Axis) -> list[np.ndarray]:
     content = cells(view.content_sees)
     own = view.mem_len + np.arange(len(view.pieces))
     content[own - view.mem_len, own] = Cell.ITSELF
-    if view.objective != "plm":
+    if not view.by_query_stream:
         return [content[axis.rows][:, axis.keys]]
     query = cells(view.query_sees)
     mapping = np.full_like(query, Cell.HIDDEN)
@@ -177,7 +159,7 @@ def _draw_panels(panel: Any, view: WindowView, axis: Axis, letter_height: float)
 
 
 def _separate(plots: Sequence[Any], view: WindowView, axis: Axis) -> None:
-    """Lines between the parts of the window, and their names above."""
+    """Draw lines between the parts of the window."""
     starts = [part.begin for part in view.parts if axis.rows[0] < part.begin <= axis.rows[-1]]
     shift = axis.memory - axis.rows[0] - 0.5
     for axes in plots:
@@ -193,7 +175,7 @@ def _separate(plots: Sequence[Any], view: WindowView, axis: Axis) -> None:
 
 
 def _shown_parts(view: WindowView, axis: Axis) -> Iterator[tuple[str, float, int]]:
-    """(name, middle in rows, rows) of the parts that have more than a special token, as far as they are shown."""
+    """Yield (name, middle in rows, rows) of the shown parts of the window, without those of one special token."""
     for part in view.parts:
         begin, end = max(part.begin, int(axis.rows[0])), min(part.end, int(axis.rows[-1]) + 1)
         if part.name in ("reused", "A", "B", "text") and begin < end:
@@ -259,18 +241,18 @@ def _draw_close(panel: Any, view: WindowView, axis: Axis, families: list[str], w
 
 def _paint(ticks: Sequence[Any], positions: Sequence[int], view: WindowView) -> None:
     for tick, position in zip(ticks, positions, strict=True):
-        if view.is_target[position] and view.objective != "clm":
+        if view.is_target[position] and not view.predicts_next:
             tick.set(color=TARGET_COLOUR, fontweight="bold")
 
 
 def _label(view: WindowView, position: int, families: list[str]) -> str:
     text = _drawn(view.pieces[position], families, f"id {view.input_ids[position]}")
-    return f"{view.place[position]}·{text}" if view.objective == "plm" and position in view.place else text
+    return f"{view.place[position]}·{text}" if view.by_query_stream and position in view.place else text
 
 
 def _row_label(view: WindowView, position: int, families: list[str]) -> str:
     label = _label(view, position, families)
-    if view.objective == "plm" or position not in view.predicted:
+    if view.by_query_stream or position not in view.predicted:
         return label
     return f"{label} → {_drawn(view.predicted[position], families, '?')}"
 
@@ -288,12 +270,8 @@ def _annotate(figure: Any, view: WindowView, title: str) -> None:
     figure.suptitle(f"Who sees whom in one window of {len(view.pieces)} tokens\n{origin}", fontsize=12)
     told = {Cell.HIDDEN, Cell.SEEN, Cell.ITSELF}
     told |= {Cell.UNUSED} if view.mem_filled < view.mem_len else set()
-    told |= {
-        "plm": {Cell.SEEN_TARGET, Cell.MAPPED},
-        "mlm": {Cell.SEEN_TARGET},
-        "clm": set(),
-        "rtd": {Cell.SEEN_TARGET},
-    }[view.objective]
+    told |= set() if view.predicts_next else {Cell.SEEN_TARGET}
+    told |= {Cell.MAPPED} if view.by_query_stream else set()
     patches = [
         Patch(facecolor=colour, edgecolor="#888888", label=text)
         for cell, (colour, text) in COLOURS.items()
@@ -306,7 +284,7 @@ def _annotate(figure: Any, view: WindowView, title: str) -> None:
         ncols=3 if width > 180 else 2,
         frameon=False,
         fontsize=9,
-        title="\n".join(textwrap.wrap(HOW_TO_READ + CAPTIONS[view.objective], width)),
+        title="\n".join(textwrap.wrap(HOW_TO_READ + view.filling.caption, width)),
         title_fontproperties={"size": 9},
         alignment="left",
     )

@@ -1,4 +1,4 @@
-"""A window as text: where it comes from, its pieces with the targets marked, and what predicts them."""
+"""Text of a window: its origin, its pieces with the targets marked, and the rows that predict them."""
 
 from collections.abc import Iterable, Iterator
 
@@ -10,48 +10,26 @@ from rich.text import Text
 from data_pipelines.inspect.window_view import WindowView
 from data_pipelines.tokenizer import MASK, SPECIAL_PIECES
 from xlnet_jax.dims import WINDOW_SPECIALS
-from xlnet_jax.settings.config import Objective
 
 TARGET, SPECIAL, HEADING = "bold dark_orange3", "dim", "bold"
 
-MARKS: dict[Objective, str] = {
-    "plm": "; [3:piece] = a target, the third to be predicted",
-    "mlm": "; [<mask>→piece] = what the network reads, and the target",
-    "clm": "; each piece predicts the next one",
-    "rtd": "; [<mask>→piece] = what the generator reads, and the target",
-}
-LEGENDS: dict[Objective, str] = {
-    "plm": """
-A target is predicted by a row of the query stream, which knows the place of its token and not the token. It sees the
-memory, the tokens of the reused part that are no targets, for a target in A or B those of A and B too, and the targets
-before it in the order. rank decides: a row sees what ranks below it. <sep> and <cls> rank too, and are no targets.""",
-    "mlm": """
-A target is predicted by the row of the content stream at its place, which reads <mask>, a piece drawn at random, or
-the target itself. rank decides: a row sees what does not rank above it. Without memory all see all; with it the reused
-part, which becomes the memory of the next window, does not see what stands behind it: some of that is asked there.""",
-    "clm": """
-Each position predicts the piece behind it, and sees the memory and the window up to itself.""",
-}
-LEGENDS["rtd"] = f"""{LEGENDS["mlm"]}
-All this is the generator's. The network reads what it draws in place of its targets, and judges every token."""
-
 
 def describe(view: WindowView) -> Iterator[RenderableType]:
-    """What rich prints of a window: its origin, its text, its targets."""
+    """Yield the text that rich prints of a window: its origin, its tokens, its targets."""
     yield _facts(view)
-    yield Text("\nTEXT", HEADING).append(f"  in the order in which the row reads it{MARKS[view.objective]}", "not bold")
+    yield Text("\nTEXT", HEADING).append(f"  in the order in which the row reads it{view.filling.mark}", "not bold")
     yield _text(view, backwards=False)
     if view.is_reversed:
         yield Text("\nTEXT", HEADING).append("  the same tokens in the order of the text, from behind", "not bold")
         yield _text(view, backwards=True)
     keys = f"how many of the {len(view.key_rank)} keys ({view.mem_len} of memory, {len(view.pieces)} tokens) each sees"
-    if view.objective == "plm":
+    if view.by_query_stream:
         yield Text("\nORDER", HEADING).append(f"  in which the targets are predicted, and {keys}", "not bold")
         yield _order(view)
-    elif view.objective in ("mlm", "rtd"):
+    elif not view.predicts_next:
         yield Text("\nTARGETS", HEADING).append(f"  and {keys}", "not bold")
         yield _order(view)
-    yield Text(LEGENDS[view.objective])
+    yield Text(view.filling.legend)
 
 
 def _facts(view: WindowView) -> Table:
@@ -63,7 +41,7 @@ def _facts(view: WindowView) -> Table:
     once = "; drawn once for all visits of the block" if view.data.masking == "static" else ""
     pair = [("A, B", _pair(view))] if view.data.window == "pairs" else []
     return _facts_table(
-        ("objective", view.objective),
+        ("objective", view.filling.objective),
         ("batch", f"step {view.step:,}, row {view.row:,}"),
         ("reads", f"block {view.block:,} {direction}"),
         ("visit", f"{view.visit:,}, one reading of the block: this is window {window + 1} of {view.steps_per_block}"),
@@ -75,7 +53,7 @@ def _facts(view: WindowView) -> Table:
 
 
 def _lengths(view: WindowView) -> str:
-    """'64 tokens: 32 reused + 29 of A and B + 3 special'"""
+    """Return the lengths of the parts: '64 tokens: 32 reused + 29 of A and B + 3 special'."""
     length, specials = len(view.pieces), WINDOW_SPECIALS[view.data.window]
     name = "A and B" if view.data.window == "pairs" else "text"
     text = length - view.reuse_len - specials
@@ -97,19 +75,19 @@ def _pair(view: WindowView) -> str:
 
 
 def _targets(view: WindowView) -> str:
-    if view.objective == "clm":
-        return (
-            f"{len(view.targets)}: the next piece at every position, {view.predicted[len(view.pieces) - 1]} at the last"
-        )
+    if view.predicts_next:
+        first, last = view.targets[0], view.targets[-1]
+        where = "every position" if len(view.targets) == len(view.pieces) else f"the positions {first} to {last}"
+        return f"{len(view.targets)}: the next piece at {where}, {view.predicted[last]} at the last"
     counted = f"{len(view.targets)} of {view.num_predict}"
     if empty := view.num_predict - len(view.targets):
         why = "there was too little text for"
         if view.data.targets == "words":
             why = "no word was short enough for"
-        elif view.objective == "plm" and view.data.targets == "spans":
+        elif view.by_query_stream and view.data.targets == "spans":
             why = "drawn on <sep> or <cls>, which are not predicted"
         counted += f"; {empty} {why}: weight 0, not drawn"
-    if view.objective in ("mlm", "rtd"):
+    if view.filling.replaces:
         read = [view.pieces[position] for position in view.predicted]
         masked = sum(piece == SPECIAL_PIECES[MASK] for piece in read)
         kept = sum(piece == view.predicted[position] for piece, position in zip(read, view.predicted, strict=True))
@@ -140,10 +118,9 @@ def _marked(view: WindowView, positions: Iterable[int]) -> Text:
     words = Text()
     for position in positions:
         piece = view.pieces[position]
-        if position in view.predicted and view.objective != "clm":
-            is_plm = view.objective == "plm"
-            mark = f"[{view.place[position]}:{piece}]" if is_plm else f"[{piece}→{view.predicted[position]}]"
-            words.append(mark, TARGET)
+        if position in view.predicted and not view.predicts_next:
+            said = f"{piece}→{view.predicted[position]}" if view.filling.replaces else f"{view.place[position]}:{piece}"
+            words.append(f"[{said}]", TARGET)
         else:
             words.append(piece, SPECIAL if view.is_special[position] else "")
         words.append(" ")
@@ -152,12 +129,12 @@ def _marked(view: WindowView, positions: Iterable[int]) -> Text:
 
 
 def _order(view: WindowView) -> Table:
-    """The targets as they are predicted. mlm: all at once, from left to right."""
-    is_plm = view.objective == "plm"
+    """Return the targets in the order of their prediction; those predicted all at once, from left to right."""
+    replaces = view.filling.replaces
     table = Table(box=None, pad_edge=False, header_style="dim")
     for name in ("place", "rank", "position"):
         table.add_column(name, justify="right")
-    for name in ("part", "piece") if is_plm else ("part", "piece", "read as"):
+    for name in ("part", "piece", "read as") if replaces else ("part", "piece"):
         table.add_column(name)
     behind = "A and B" if view.data.window == "pairs" else "text"
     for name in ("sees: memory", "reused", behind, "targets", "<sep> <cls>", "in all"):
@@ -172,7 +149,7 @@ def _order(view: WindowView) -> Table:
         counts = [view.mem_filled, *(int((sees & group).sum()) for group in groups)]
         table.add_row(
             str(view.place[position]), str(view.perm_rank[position]), str(position), part_of[position],
-            Text(view.predicted[position], TARGET), *([] if is_plm else [Text(view.pieces[position])]),
+            Text(view.predicted[position], TARGET), *([Text(view.pieces[position])] if replaces else []),
             *map(str, counts), str(sum(counts)),
         )  # fmt: skip
     return table

@@ -1,5 +1,5 @@
-"""One window of a batch with all that can be said of it: its parts, its targets in their order, what is read in their
-place, and who sees whom."""
+"""View of one window of a batch: its parts, its targets in their order, the tokens read in place of targets, and the
+keys that each row sees."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from functools import cached_property
 import numpy as np
 
 from data_pipelines.batches import BatchSource
+from data_pipelines.objectives.base import Filling
 from data_pipelines.tokenizer import CLS, SEP, Tokenizer
-from xlnet_jax.settings.config import DataConfig, Objective
+from xlnet_jax.settings.config import DataConfig
 
 UNUSED_MEMORY = np.iinfo(np.int32).max
 FILLED_MEMORY = np.iinfo(np.int32).min
@@ -19,7 +20,7 @@ FILLED_MEMORY = np.iinfo(np.int32).min
 
 @dataclass(frozen=True)
 class Part:
-    """The positions begin ... end - 1 of a window."""
+    """Positions begin ... end - 1 of a window."""
 
     name: str
     segment: int
@@ -29,25 +30,25 @@ class Part:
 
 @dataclass(frozen=True)
 class WindowView:
-    """A row of a batch. Dimensions as in dims.py, with T the real targets and K = mem_len + L."""
+    """One row of a batch. Dimensions as in dims.py; arrays over the real targets have P rows, without padding."""
 
-    objective: Objective
+    filling: Filling
     data: DataConfig
     step: int
     row: int
     steps_per_block: int
     block: int
-    partner: int  # the block that a random B comes from
-    is_next: bool  # B is the continuation of A, and stands behind it
+    partner: int  # block of a random B
+    is_next: bool  # B continues A, and comes after it
     is_reversed: bool
     mem_len: int
     mem_filled: int
     input_ids: np.ndarray  # int32 [L]
-    pieces: list[str]  # L of them, as they are read
+    pieces: list[str]  # L pieces, as they are read
     segment_ids: np.ndarray  # int32 [L]
     perm_rank: np.ndarray  # int32 [L]
-    targets: np.ndarray  # int32 [T], positions, ascending
-    predicted: dict[int, str]  # position of a target -> the piece that is predicted there
+    targets: np.ndarray  # int32 [P], positions, ascending
+    predicted: dict[int, str]  # position of a target -> piece predicted there
 
     @property
     def reuse_len(self) -> int:
@@ -58,12 +59,22 @@ class WindowView:
         return len(self.targets) if self.data.num_predict is None else self.data.num_predict
 
     @property
+    def by_query_stream(self) -> bool:
+        """Whether the query stream predicts the targets, in their order."""
+        return self.filling.stream == "query"
+
+    @property
+    def predicts_next(self) -> bool:
+        """Whether a row predicts the token behind its own, so that no token of the window is hidden."""
+        return self.filling.target == "next"
+
+    @property
     def visit(self) -> int:
         return self.step // self.steps_per_block
 
     @cached_property
     def parts(self) -> list[Part]:
-        """The window from its first position to its last, as data.window says; none of them is empty."""
+        """Parts of the window from its first position to its last, as data.window says; none is empty."""
         length, reuse = len(self.pieces), self.reuse_len
         if self.data.window == "pairs":
             sep = int(np.flatnonzero(self.segment_ids == 0)[-1])
@@ -86,54 +97,54 @@ class WindowView:
 
     @cached_property
     def order(self) -> list[int]:
-        """The positions of the targets as they are predicted."""
+        """Positions of the targets, in the order of prediction."""
         return self.targets[np.argsort(self.perm_rank[self.targets], kind="stable")].tolist()
 
     @cached_property
     def place(self) -> dict[int, int]:
-        """Position of a target -> its place in the order, from 1."""
+        """Place of each target in the order, from 1, by its position."""
         return {position: place for place, position in enumerate(self.order, start=1)}
 
     @cached_property
     def is_target(self) -> np.ndarray:
-        """bool [L]"""
+        """Mask of the target positions, bool [L]."""
         return np.isin(np.arange(len(self.pieces)), self.targets)
 
     @cached_property
     def is_special(self) -> np.ndarray:
-        """bool [L]: <sep> and <cls>, which have a place in the order but are never predicted."""
+        """Mask of <sep> and <cls>, bool [L]: they have a place in the order but are never predicted."""
         return np.isin(self.input_ids, (SEP, CLS))
 
     @cached_property
     def key_rank(self) -> np.ndarray:
-        """int64 [K]: memory, then the tokens; a row sees the keys whose rank is not above its own (design of ranks:
-        `permutation`)."""
+        """Ranks of the keys, int64 [K]: memory, then the tokens. A row sees the keys whose rank is not above its own
+        (`permutation`)."""
         memory = np.full(self.mem_len, UNUSED_MEMORY, np.int64)
         memory[self.mem_len - self.mem_filled :] = FILLED_MEMORY
         return np.concatenate([memory, 2 * self.perm_rank.astype(np.int64)])
 
     @cached_property
     def content_sees(self) -> np.ndarray:
-        """bool [L, K]: what each row of the content stream may see."""
+        """Mask of the keys that each row of the content stream may see, bool [L, K]."""
         return self.key_rank <= 2 * self.perm_rank[:, None]
 
     @cached_property
     def query_sees(self) -> np.ndarray:
-        """bool [T, K]: what each row of the query stream may see."""
+        """Mask of the keys that each row of the query stream may see, bool [P, K]."""
         return self.key_rank <= 2 * self.perm_rank[self.targets, None] - 1
 
     @cached_property
     def prediction_sees(self) -> np.ndarray:
-        """bool [T, K]: what the rows that predict the targets may see."""
-        return self.query_sees if self.objective == "plm" else self.content_sees[self.targets]
+        """Mask of the keys that the rows which predict the targets may see, bool [P, K]."""
+        return self.query_sees if self.by_query_stream else self.content_sees[self.targets]
 
 
 def view_window(source: BatchSource, tokenizer: Tokenizer, step: int, row: int) -> WindowView:
-    """Row `row` of batch `step`."""
+    """Return the view of row `row` of batch `step`."""
     rows = range(row, row + 1)
     data = dataclasses.replace(source.data, emit="compact")
     if data.window == "pairs" and data.pair_loss == "none":
-        data = dataclasses.replace(data, pair_loss="next")  # which says where B is from
+        data = dataclasses.replace(data, pair_loss="next")  # so that is_next says where B comes from
     compact = dataclasses.replace(source, data=data)
     visit = step // source.steps_per_block
     block, partner, _ = compact.assign(visit, rows)
@@ -141,7 +152,7 @@ def view_window(source: BatchSource, tokenizer: Tokenizer, step: int, row: int) 
     real = batch["target_weights"] > 0
     targets = batch["target_positions"][real]
     return WindowView(
-        objective=source.objective,
+        filling=source.filling,
         data=source.data,
         step=step,
         row=row,

@@ -1,20 +1,35 @@
-"""Batches of causal language modelling: every position predicts the next token (Transformer-XL, section 3)."""
+"""Batches of causal language modelling: every position predicts the next token (Transformer-XL, Dai et al. 2019,
+section 3)."""
 
 import numpy as np
 
+from data_pipelines.objectives.base import Cut, Filling
+from data_pipelines.objectives.fields import TARGETS, TOKENS
 from xlnet_jax.dims import Batch
-from xlnet_jax.settings.config import DataConfig
 
 
-def fill(tokens: np.ndarray, begin: int, data: DataConfig) -> Batch:
-    """What `objectives.plm.fill` gives, of the window that begins at `begin` of these tokens. tokens: int [B, S]; there
-    are no segments."""
-    length = data.seq_len
-    positions = np.broadcast_to(np.arange(length, dtype=np.int32), (len(tokens), length))
+def fill(cut: Cut) -> Batch:
+    """Return input_ids, perm_rank and the targets; there are no segments."""
+    ids = cut.windows.input_ids
+    positions = np.broadcast_to(np.arange(cut.data.seq_len, dtype=np.int32), ids.shape)
     return {
-        "input_ids": tokens[:, begin : begin + length].astype(np.int32),
+        "input_ids": ids,
         "perm_rank": positions,
         "target_positions": positions,
-        "target_ids": tokens[:, begin + 1 : begin + length + 1].astype(np.int32),
+        "target_ids": np.concatenate([ids[:, 1:], cut.windows.next_ids[:, None]], axis=1),
         "target_weights": np.ones(positions.shape, np.float32),
     }
+
+
+FILLING = Filling(
+    objective="clm",
+    fill=fill,
+    fields={**TOKENS, **TARGETS},
+    stream="content",
+    target="next",
+    mark="; each piece predicts the next one",
+    legend="""
+Each position predicts the piece behind it, and sees the memory and the window up to itself.""",
+    caption="Each row is written read → token: it has to guess the token behind it, and sees itself and what stands "
+    "before it.",
+)

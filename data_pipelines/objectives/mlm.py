@@ -4,46 +4,61 @@ section 3.1 and appendix A.1)."""
 import numpy as np
 
 from data_pipelines import permutation
-from data_pipelines.objectives.draws import Draw
+from data_pipelines.objectives.base import Cut, Draw, Filling
+from data_pipelines.objectives.fields import SEGMENTS, TARGETS, TOKENS
 from data_pipelines.stateless import Purpose, choice
 from data_pipelines.targets import draw_targets
 from data_pipelines.tokenizer import MASK, SPECIAL_PIECES, UNK
-from data_pipelines.windows import Windows
 from xlnet_jax.dims import Batch
 from xlnet_jax.settings.config import DataConfig
 
 
-def fill(
-    window: Windows,
-    is_word_start: np.ndarray,
-    is_reversed: np.ndarray,
-    draw: Draw,
-    data: DataConfig,
-    *,
-    has_memory: bool,
-) -> Batch:
-    """What `objectives.plm.fill` gives. Targets are text alone: an unknown piece can be one, as in BERT, but none of
-    the other special symbols."""
-    ids = window.input_ids
-    is_target = draw_targets(is_word_start[ids], is_text(ids), is_reversed, draw, data)
-    # With memory the reused part, which becomes it, must not see what the next window is asked (models/masks.py).
-    rank = np.arange(data.seq_len, dtype=np.int32) >= data.reuse_len if has_memory else np.zeros(data.seq_len)
+def fill(cut: Cut) -> Batch:
+    """Return input_ids, segment_ids, perm_rank and the targets. Targets are text alone: an unknown piece can be one, as
+    in BERT, but none of the other special symbols."""
+    ids, data = cut.windows.input_ids, cut.data
+    is_target = draw_targets(cut.is_word_start[ids], is_text(ids), cut.is_reversed, cut.draw, data)
+    # With memory the reused part, which becomes memory, must not see targets of the next window (models/masks.py).
+    rank = np.arange(data.seq_len, dtype=np.int32) >= data.reuse_len if cut.has_memory else np.zeros(data.seq_len)
+    read = np.where(is_target, _replacements(ids, len(cut.is_word_start), cut.draw, data), ids)
     return {
-        "input_ids": np.where(is_target, _read_in_place(ids, len(is_word_start), draw, data), ids).astype(np.int32),
-        "segment_ids": window.segment_ids,
+        "input_ids": read.astype(np.int32),
+        "segment_ids": cut.windows.segment_ids,
         "perm_rank": np.broadcast_to(rank.astype(np.int32), ids.shape),
         **permutation.target_slots(is_target, ids, data.num_predict),
     }
 
 
 def is_text(ids: np.ndarray) -> np.ndarray:
-    """bool, of the shape of ids: no special symbol, or a piece that the vocabulary does not have."""
+    """Return bool, of the shape of ids: no special symbol, or a piece that the vocabulary does not have."""
     return (ids >= len(SPECIAL_PIECES)) | (ids == UNK)
 
 
-def _read_in_place(ids: np.ndarray, vocab_size: int, draw: Draw, data: DataConfig) -> np.ndarray:
-    """int64 [B, L]: what would be read at each position if it were a target."""
+def _replacements(ids: np.ndarray, vocab_size: int, draw: Draw, data: DataConfig) -> np.ndarray:
+    """Return int64 [B, L]: what would be read at each position if it were a target."""
     fate, which = np.split(draw(Purpose.REPLACEMENTS, 2 * data.seq_len), 2, axis=1)
     at_random = len(SPECIAL_PIECES) + choice(which, vocab_size - len(SPECIAL_PIECES))
     other = np.where(fate < data.mask_share + data.random_share, at_random, ids)
     return np.where(fate < data.mask_share, MASK, other)
+
+
+LEGEND = """
+A target is predicted by the row of the content stream at its place, which reads <mask>, a piece drawn at random, or
+the target itself. rank decides: a row sees what does not rank above it. Without memory all see all; with it the reused
+part, which becomes the memory of the next window, does not see what stands behind it: some of that is asked there."""
+TASK = (
+    "a row that is written read → token has to guess that token, of which it knows what is read in its place: <mask>, "
+    "a piece drawn at random, or the token itself. Without memory every row sees every other; with it the reused part, "
+    "which becomes the memory of the next window, does not see what stands behind it, as some of that is asked there."
+)
+
+FILLING = Filling(
+    objective="mlm",
+    fill=fill,
+    fields={**TOKENS, **SEGMENTS, **TARGETS},
+    stream="content",
+    target="own",
+    mark="; [<mask>→piece] = what the network reads, and the target",
+    legend=LEGEND,
+    caption=f"The columns are what the network reads; {TASK}",
+)

@@ -1,25 +1,24 @@
-"""Batches of permutation language modelling: targets, and an order in which they are predicted."""
+"""Batches of permutation language modelling: targets, and an order in which they are predicted (Yang et al. 2019,
+sections 2.2 and 2.3)."""
 
 import numpy as np
 
 from data_pipelines import permutation
-from data_pipelines.objectives.draws import Draw
+from data_pipelines.objectives.base import Cut, Filling
+from data_pipelines.objectives.fields import SEGMENTS, TARGETS, TOKENS
 from data_pipelines.stateless import Purpose
 from data_pipelines.targets import draw_targets
 from data_pipelines.tokenizer import CLS, SEP
-from data_pipelines.windows import Windows
 from xlnet_jax.dims import Batch
-from xlnet_jax.settings.config import DataConfig
 
 
-def fill(window: Windows, is_word_start: np.ndarray, is_reversed: np.ndarray, draw: Draw, data: DataConfig) -> Batch:
-    """input_ids, segment_ids, perm_rank and the targets of these windows (xlnet_jax/dims.py). is_word_start: bool [V];
-    is_reversed: bool [B]."""
-    ids = window.input_ids
+def fill(cut: Cut) -> Batch:
+    """Return input_ids, segment_ids, perm_rank and the targets; input_ids hold the targets themselves."""
+    ids, data, draw = cut.windows.input_ids, cut.data, cut.draw
     functional = (ids == SEP) | (ids == CLS)
     # Spans can fall on <sep> and <cls>, and are dropped there: their slots become padding, as in the original.
     candidates = np.ones_like(functional) if data.targets == "spans" else ~functional
-    drawn = draw_targets(is_word_start[ids], candidates, is_reversed, draw, data)
+    drawn = draw_targets(cut.is_word_start[ids], candidates, cut.is_reversed, draw, data)
     reuse = data.reuse_len
     rank = permutation.perm_rank(
         drawn & ~functional if data.profile == "tf2" else drawn | functional,
@@ -29,7 +28,27 @@ def fill(window: Windows, is_word_start: np.ndarray, is_reversed: np.ndarray, dr
     )
     return {
         "input_ids": ids,
-        "segment_ids": window.segment_ids,
+        "segment_ids": cut.windows.segment_ids,
         "perm_rank": rank,
         **permutation.target_slots(drawn & ~functional, ids, data.num_predict),
     }
+
+
+FILLING = Filling(
+    objective="plm",
+    fill=fill,
+    fields={**TOKENS, **SEGMENTS, **TARGETS},
+    stream="query",
+    target="own",
+    mark="; [3:piece] = a target, the third to be predicted",
+    legend="""
+A target is predicted by a row of the query stream, which knows the place of its token and not the token. It sees the
+memory, the tokens of the reused part that are no targets, for a target in A or B those of A and B too, and the targets
+before it in the order. rank decides: a row sees what ranks below it. <sep> and <cls> rank too, and are no targets.""",
+    caption="The model predicts the targets, written n·token, in the order 1, 2, 3 …, which was "
+    "drawn at random. Content stream: a row for each token, which always sees itself. Tokens that are no targets are "
+    "seen by all, but those of A and B not by the reused part; a target, <sep> or <cls> is seen only by what comes "
+    "later in the order. Query stream: a row for each target, which sees what the content row of its target sees, "
+    "without the token itself (the cross): that is what it has to guess. Target mapping: the position at which each "
+    "query row stands.",
+)

@@ -25,7 +25,7 @@ class EncodedPart:
     continues: np.ndarray  # bool [], as in `Part`
 
     def save(self, file: epath.Path) -> None:
-        """Write the part, whole or not at all; another process may save the same one, as texts can hold it twice."""
+        """Write the part, whole or not at all. Two processes may save the same part, if a text holds it twice."""
         with complete_file(file, writer=uuid.uuid4().hex) as partial, partial.open("wb") as opened:
             np.savez(opened, **vars(self))
 

@@ -34,12 +34,12 @@ from xlnet_jax.storage.folders import resumable_folder
 
 # Keys of Manifest.made_from, and the words of the error for a corpus that differs in them.
 MADE_FROM = {
-    "train": "its training text is another",
-    "validation": "its validation text is another",
-    "validation_fraction": "its share of held-out text is another",
-    "weights": "its weights are others",
-    "tokenizer": "its tokenizer is another",
-    "block_len": "its blocks have another length",
+    "train": "its training text differs",
+    "validation": "its validation text differs",
+    "validation_fraction": "its share of held-out text differs",
+    "weights": "its weights differ",
+    "tokenizer": "its tokenizer differs",
+    "block_len": "the length of its blocks differs",
 }
 REMEDY = "give more text, or lower `data.windows_per_block` or `data.seq_len` (prepare: `block_len`)"
 
@@ -89,7 +89,7 @@ def prepare(
 def demand_corpus(out: epath.Path) -> None:
     """Raise InputError if `out` is not a prepared corpus."""
     if not is_corpus(out):
-        raise InputError(f"{out}: it exists and is not a prepared corpus; name a folder that is not there yet")
+        raise InputError(f"{out} exists and is not a prepared corpus; name a folder that does not exist yet")
 
 
 def open_same(folder: epath.Path, made_from: Mapping[str, Any]) -> Corpus:

@@ -20,7 +20,7 @@ Item = TypeVar("Item")
 
 
 class Runner(Protocol):
-    """Runs work that leaves its results in files."""
+    """A way to run work that leaves its results in files."""
 
     def run(
         self, seeds: Sequence[Seed], expand: Callable[[Seed], Iterable[Item]], work: Callable[[Item], None]

@@ -136,7 +136,7 @@ def _dealt(names: list[str], ids: list[int], origin: str) -> list[int]:
     for i, either in _NAMES.items():
         found = [known[name] for name in either if name in known]
         if not found:
-            raise InputError(f"tokenizer {origin} has no {' or '.join(either)}, and cannot read windows here")
+            raise InputError(f"tokenizer {origin} has no {' or '.join(either)}, which XLNet needs")
         special[i] = found[0]
     taken = set(special.values())
     return [*special.values(), *(i for i in ids if i not in taken)]

@@ -139,7 +139,7 @@ class Tokenizer:
 
     @property
     def _is_lowercase(self) -> bool:
-        """Whether encoded text has no capitals, as with BERT's uncased vocabulary."""
+        """True if encoded text has no capitals, as with BERT's uncased vocabulary."""
         is_uncased = self.foreign is not None and not any(map(str.isupper, "".join(self.pieces)))
         return self.settings.lower or is_uncased
 
@@ -221,7 +221,7 @@ class Tokenizer:
 
     @cached_property
     def _words_are_independent(self) -> bool:
-        """Whether each word is encoded alone: true unless the vocabulary has pieces that span spaces."""
+        """True if each word is encoded by itself: if no piece of the vocabulary spans a space."""
         if self.settings.token_level != "piece":
             return True
         words = [self._processor.encode(text, out_type=str) for text in ("a b", "a", "b")]
@@ -276,7 +276,7 @@ def _settings_in(file: epath.Path) -> Settings:
     try:
         content = json.loads(file.read_text())
     except ValueError as error:
-        raise InputError(f"tokenizer settings {file}: not readable ({error}); delete it for the original's") from None
+        raise InputError(f"tokenizer settings {file}: not readable ({error}); delete it for the defaults") from None
     return read_settings(content, str(file))
 
 

@@ -119,7 +119,7 @@ class PieceTables:
 
 
 def _next(places: np.ndarray, begin: np.ndarray) -> np.ndarray:
-    """Return the first of `places` at or after each of `begin`, both ascending; drop those of `begin` after all."""
+    """Return the first of `places` at or after each of `begin`, both ascending; none for those after all."""
     found = np.searchsorted(places, begin)
     return places[found[found < len(places)]]
 

@@ -27,7 +27,7 @@ class Sample:
 
     @property
     def is_whole(self) -> bool:
-        """Whether no line was left out."""
+        """True if no line was left out."""
         return len(self.lines) == self.seen_lines
 
 

@@ -77,7 +77,7 @@ def read_settings(content: Any, where: str) -> Settings:
     try:
         settings = Settings(**content)
     except TypeError as error:
-        raise InputError(f"tokenizer settings {where}: not readable ({error}); delete it for the original's") from None
+        raise InputError(f"tokenizer settings {where}: not readable ({error}); delete it for the defaults") from None
     for name, kinds in (
         ("normalization", typing.get_args(Normalization)),
         ("token_level", typing.get_args(TokenLevel)),

@@ -105,5 +105,5 @@ def _vocabulary_error(vocab_size: int, message: str) -> Exception:
             f"{smallest[1]}"
         )
     if "sentences_.empty" in message:
-        return InputError("there is no text to train a tokenizer on: normalisation leaves nothing of it")
+        return InputError("there is no text to train a tokenizer on: normalisation removes all of it")
     return RuntimeError(message)

@@ -1,4 +1,4 @@
-"""python launch/colab/execute.py: runs the notebooks here from top to bottom, and keeps what they show in them.
+"""python launch/colab/execute.py: run the notebooks here from top to bottom, and keep their outputs in them.
 
 Environment variables that the notebooks read (XLNET_STEPS, XLNET_TEXT, …) set the size.
 """
@@ -14,21 +14,21 @@ from nbclient import NotebookClient
 
 COLAB = Path(__file__).resolve().parent
 NOTEBOOKS = ("pretrain_tpu.ipynb", "finetune_tpu.ipynb")
-"""In the order in which one uses what the other made."""
+"""File names, in order: the second notebook uses the model of the first."""
 EXECUTED = "executed_sources"
-"""Where a notebook's metadata say which code its outputs are of."""
+"""Key of a notebook's metadata with the digest of the code that made its outputs."""
 
 
 def digest(notebook: nbformat.NotebookNode) -> str:
-    """SHA-256 of all code of a notebook."""
+    """Return the SHA-256 of all code of a notebook, in hex."""
     sources = [cell.source for cell in notebook.cells if cell.cell_type == "code"]
     return hashlib.sha256("\0".join(sources).encode()).hexdigest()
 
 
 def execute(name: str, folder: Path, cell_timeout: int | None = None) -> nbformat.NotebookNode:
-    """The notebook with the outputs of a run in `folder`, with this Python and this checkout.
+    """Return the notebook with the outputs of a run in `folder`, with this Python and this checkout.
 
-    cell_timeout: seconds; None = no limit. Raises nbclient's CellExecutionError where a cell fails.
+    cell_timeout: seconds; None = no limit. Raises nbclient's CellExecutionError if a cell fails.
     """
     notebook = nbformat.read(COLAB / name, as_version=4)
     metadata = dict(notebook.metadata)
@@ -45,13 +45,13 @@ def execute(name: str, folder: Path, cell_timeout: int | None = None) -> nbforma
         "PYTHONPATH": (COLAB.parents[1], *filter(None, [os.environ.get("PYTHONPATH")])),
     }
     client.execute(env=os.environ | {name: os.pathsep.join(map(str, parts)) for name, parts in paths.items()})
-    # Without the version of Python, which differs from machine to machine.
+    # Drop the version of Python from the metadata, as it differs between machines.
     notebook.metadata = nbformat.from_dict({**metadata, EXECUTED: digest(notebook)})
     return notebook
 
 
 def main() -> None:
-    """Executes all notebooks in one temporary folder."""
+    """Execute all notebooks in one temporary folder."""
     with tempfile.TemporaryDirectory() as folder:
         for name in NOTEBOOKS:
             nbformat.write(execute(name, Path(folder)), COLAB / name)

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Pretraining on GKE: a JobSet, restarted by its controller.
+# Pretrain on GKE: a JobSet, which its controller restarts.
 # shellcheck source-path=SCRIPTDIR source=../common.sh
 . "$(dirname "${BASH_SOURCE[0]}")/../common.sh"
 
@@ -10,21 +10,21 @@ usage() {
 usage: launch/gke/jobset.sh ACTION [SETTING...] [-- SETTINGS OF xlnet_jax.train]
 
   image      builds and pushes the image of the committed xlnet_jax
-  create     starts training: fills in launch/gke/jobset.yaml and creates it
+  create     starts training: fills in launch/gke/jobset.yaml and creates the JobSet
   follow     prints its log, until Ctrl-C
   delete     saves and stops training
 
-  --image IMAGE                where it is pushed to and pulled from (for image and create)
-  --accelerator ACCELERATOR    node label gke-tpu-accelerator, as tpu-v6e-slice (for create)
-  --topology TOPOLOGY          node label gke-tpu-topology, as 16x16 (for create)
-  --slices N                   of that topology ($slices)
-  --spot                       on Spot nodes only
+  --image IMAGE                image to push and to run (for image and create)
+  --accelerator ACCELERATOR    node label gke-tpu-accelerator, such as tpu-v6e-slice (for create)
+  --topology TOPOLOGY          node label gke-tpu-topology, such as 16x16 (for create)
+  --slices N                   number of slices of that topology ($slices)
+  --spot                       use Spot nodes only
   --chips-per-host N           chips of a node (4, or all of a smaller slice)
-  --max-restarts N             preemptions and crashes until the run is given up ($max_restarts)
-  --grace SECONDS              to save in, when a pod is to end ($grace)
-  --name NAME                  of the JobSet ($name)
-  --namespace NAMESPACE        of Kubernetes ($namespace)
-  --service-account ACCOUNT    of Kubernetes, with access to the bucket ($service_account)
+  --max-restarts N             preemptions and crashes after which the run ends ($max_restarts)
+  --grace SECONDS              time to save before a pod ends ($grace)
+  --name NAME                  name of the JobSet ($name)
+  --namespace NAMESPACE        namespace of Kubernetes ($namespace)
+  --service-account ACCOUNT    account of Kubernetes with access to the bucket ($service_account)
   --dry-run                    prints the manifest and the commands, and runs none
 EOF
 }
@@ -48,7 +48,7 @@ create() {
     run kubectl create --namespace="$namespace" --filename="dist/$name.yaml"
 }
 
-# The template with its ${...} filled in, as envsubst would do, which few machines have.
+# Prints the template with its ${...} filled in, like envsubst, which few machines have.
 # shellcheck disable=SC2034 # used by the template
 manifest() {
     local hosts=$((chips / chips_per_host)) arguments spot_selector=''
@@ -87,7 +87,7 @@ check_slice() {
             "tpu-v5p-slice, tpu-v6e-slice and tpu7x" ;;
     esac
     [[ $topology =~ ^[1-9][0-9]*(x[1-9][0-9]*){1,2}$ ]] ||
-        fail "--topology $topology: give the chips of each side, as 4x8 or 4x4x8"
+        fail "--topology $topology: give the chips of each side, such as 4x8 or 4x4x8"
     chips=1
     for side in ${topology//x/ }; do chips=$((chips * side)); done
     chips_per_host=${chips_per_host:-$((chips < 4 ? chips : 4))}

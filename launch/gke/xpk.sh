@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Pretraining on a GKE cluster that XPK made: its queue, and a JobSet that it writes.
+# Pretrain on a GKE cluster that XPK made: XPK queues the run and writes its JobSet.
 # shellcheck source-path=SCRIPTDIR source=../common.sh
 . "$(dirname "${BASH_SOURCE[0]}")/../common.sh"
 
@@ -12,16 +12,16 @@ usage: launch/gke/xpk.sh ACTION --cluster CLUSTER [SETTING...] [-- SETTINGS OF x
   delete     saves and stops training
 (launch/gke/jobset.sh image makes the image, and jobset.sh follow prints the log)
 
-  --cluster CLUSTER     of xpk cluster create
-  --image IMAGE         of launch/gke/jobset.sh image (for create)
-  --type TYPE           of a slice, as v6e-256 or v5p-128 (for create)
-  --slices N            ($slices)
+  --cluster CLUSTER     name given to xpk cluster create
+  --image IMAGE         image of launch/gke/jobset.sh image (for create)
+  --type TYPE           type of a slice, such as v6e-256 or v5p-128 (for create)
+  --slices N            number of slices ($slices)
   --priority PRIORITY   very-low, low, medium, high or very-high ($priority)
-  --max-restarts N      preemptions and crashes until the run is given up ($max_restarts)
-  --grace SECONDS       to save in, when a pod is to end ($grace)
-  --name NAME           of the workload ($name)
-  --project PROJECT     of Google Cloud (gcloud's own)
-  --zone ZONE           of the cluster (gcloud's own)
+  --max-restarts N      preemptions and crashes after which the run ends ($max_restarts)
+  --grace SECONDS       time to save before a pod ends ($grace)
+  --name NAME           name of the workload ($name)
+  --project PROJECT     project of Google Cloud (default: gcloud's)
+  --zone ZONE           zone of the cluster (default: gcloud's)
   --dry-run             prints the command and does not run it
 EOF
 }
@@ -32,8 +32,8 @@ xpk_workload() {
 }
 
 create() {
-    # XPK restarts on exit codes from 127 up; 1 is a crash, and 2 a mistake, which a restart does not mend. exec: the
-    # signal to save goes to the command's first process.
+    # XPK restarts on exit codes from 127 up. Add 1, a crash, but not 2, a mistake that a restart cannot mend. With exec
+    # the command's first process, which gets the signal to save, is the run.
     xpk_workload create --tpu-type="$type" --num-slices="$slices" --docker-image="$image" --priority="$priority" \
         --max-restarts="$max_restarts" --restart-on-exit-codes=1 --termination-grace-period-seconds="$grace" \
         --command="exec python -m xlnet_jax.train --tpu $(quoted "${rest[@]}")"

@@ -7,6 +7,7 @@ import pytest
 
 from data_pipelines import sources, windows
 from data_pipelines.batches import BatchSource
+from data_pipelines.objectives import plm
 from data_pipelines.prepare import __main__, prepare
 from data_pipelines.tokenizer import Tokenizer
 from xlnet_jax.api import command
@@ -17,7 +18,7 @@ MEM_LEN = 48
 
 
 def prepared(texts, tokenizer, data, folder):
-    """A corpus of these files, cut into the blocks that the settings ask for."""
+    """Prepare a corpus of these files, with the blocks that the settings need."""
     found = sources.find([str(text) for text in texts])
     return prepare(found, None, tokenizer, folder, block_len=windows.block_len(data), validation_fraction=0.1)
 
@@ -31,7 +32,7 @@ def source(tmp_path_factory):
         text.write_text("".join(itertools.islice(novels, 600)))
     tokenizer = Tokenizer.train(sources.read_lines(sources.find([str(text)]), "strict"), 600, "english")
     corpus = prepared([text], tokenizer, DATA, folder / "blocks")
-    return BatchSource(corpus, "train", tokenizer.is_word_start, DATA, MEM_LEN, seed=5)
+    return BatchSource(corpus, "train", tokenizer.is_word_start, DATA, MEM_LEN, 5, plm.FILLING)
 
 
 @pytest.fixture(scope="package")
@@ -57,7 +58,7 @@ def place(tmp_path, trained, text, monkeypatch):
 
 @pytest.fixture
 def run(place, monkeypatch, capsys):
-    """Runs the command; returns (exit code, standard error)."""
+    """Run the command and return (exit code, standard error)."""
 
     def run(*argv, out="corpus"):
         words = ["prepare", "--tokenizer", "tokenizer", "--out", out, "--block-len", "64", *argv]

@@ -15,8 +15,8 @@ import pytest
 
 from data_pipelines import sources
 from data_pipelines.corpus import Corpus
+from data_pipelines.opening import zstd
 from data_pipelines.prepare.encoding import encode
-from data_pipelines.readers import zstd
 from data_pipelines.tokenizer import Tokenizer
 from xlnet_jax.settings import cli
 
@@ -25,7 +25,7 @@ COMPRESS = {"gz": gzip.compress, "xz": lzma.compress, "zst": zstd.compress, "bz2
 
 @pytest.fixture
 def refused(run, place):
-    """Runs the command, which must refuse its source and leave nothing; returns its one line."""
+    """Run the command, check that it refuses its source and writes nothing, and return its one line of error."""
 
     def refused(*argv, out="corpus", keeps=False):
         code, err = run(*argv, out=out)
@@ -49,7 +49,7 @@ def test_compressed_text_that_is_damaged_is_named(refused, run, place, text, end
     broken = bytearray(whole)
     broken[len(broken) // 2 : len(broken) // 2 + 8] = b"\xff" * 8
     for content, message in (
-        (whole[: len(whole) // 2], "it is cut short, the compressed data ends too soon; fetch it again"),
+        (whole[: len(whole) // 2], "the compressed data ends too soon; fetch it again"),
         (text.encode(), "the compressed data is damaged"),
         (bytes(broken), "the compressed data is damaged"),
     ):
@@ -78,8 +78,8 @@ def test_streams_behind_each_other_are_one_text_and_none_of_them_is_passed_over(
         (b"", "there is no text in it, only blank lines or nothing at all"),
         (b"\n \r\n\t\n" * 1000, "there is no text in it"),
         (b"good\n" + "caf\xe9".encode("latin-1"), r"byte 8 is not UTF-8 \(0xe9\); convert the file, or read it with"),
-        ("two bytes".encode("utf-16-le"), "byte 1 is zero, so this is no UTF-8 text but UTF-16 or binary"),
-        (b"\x7fELF\x02\x01\x01\0\0", "byte 7 is zero, so this is no UTF-8 text but UTF-16 or binary"),
+        ("two bytes".encode("utf-16-le"), "byte 1 is zero, so this is not UTF-8 text but UTF-16 or binary"),
+        (b"\x7fELF\x02\x01\x01\0\0", "byte 7 is zero, so this is not UTF-8 text but UTF-16 or binary"),
         (b"a " * 2**24, "the line at byte 0 is longer than 16 MB; a line is a sentence or a paragraph: break it up"),
         ("\u0301\u0302\n".encode(), "there is no text in it"),
     ],
@@ -99,7 +99,7 @@ def test_short_files_of_json_are_refused(refused, place, content):
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("3", "line 3 is no JSON object; a document is one JSON object on one line"),
+        ("3", "line 3 is not a JSON object; a document is one JSON object on one line"),
         ('{"text": "a"', "line 3 is not JSON"),
         ('{"body": "a"}', "line 3 has no field 'text', only 'body': name the one with the text by --text-field"),
         ("{}", "line 3 has no field 'text', only none at all"),
@@ -107,8 +107,8 @@ def test_short_files_of_json_are_refused(refused, place, content):
             json.dumps(dict.fromkeys(map(str, range(99)))),
             "line 3 has no field 'text', only '0', '1', '2', '3', '4', '5', '6', '7' and 91 more: name",
         ),
-        ('{"text": {"a": 1}}', "line 3: its field 'text' is no text, but {'a': 1}"),
-        (json.dumps({"text": ["a" * 99] * 99}), "line 3: its field 'text' is no text, but ['aaaaa"),
+        ('{"text": {"a": 1}}', "line 3: its field 'text' is not text but {'a': 1}"),
+        (json.dumps({"text": ["a" * 99] * 99}), "line 3: its field 'text' is not text but ['aaaaa"),
         ('{"text": ' + "[" * 10**5, "line 3 is not JSON"),
         ('{"text": "a\\ud800"}', "a document holds half a character, \\ud800; mend it, or read it with"),
     ],
@@ -133,13 +133,13 @@ def test_a_table_that_is_damaged_or_holds_no_text_is_named(refused, place, text)
     write(body=["a"])
     assert "it has no column 'text', only 'body': name the one with the text" in refused("--source", "bad.parquet")
     write(text=[1])
-    assert "bad.parquet: its column 'text' is no text, but int64" in refused("--source", "bad.parquet")
+    assert "bad.parquet: its column 'text' is not text but int64" in refused("--source", "bad.parquet")
     write(text=pa.array([], pa.string()))
     assert "bad.parquet: there is no text in it" in refused("--source", "bad.parquet")
     whole = write(text=[text] * 3)
     for content in (b"", b"PAR1", whole[:-20] + b"x" * 12 + whole[-8:], whole[: len(whole) // 2]):
         (place / "bad.parquet").write_bytes(content)
-        assert "bad.parquet: a damaged Parquet file, or none" in refused("--source", "bad.parquet")
+        assert "bad.parquet: damaged, or not a Parquet file" in refused("--source", "bad.parquet")
 
 
 def test_text_of_a_table_that_is_not_utf8_is_refused_or_replaced(refused, run, place, text):
@@ -192,7 +192,7 @@ def test_a_corpus_inside_a_folder_of_texts_is_no_text(run, place):
 def test_a_place_that_cannot_be_made_is_found_before_the_text_is_read(refused, place):
     (place / "link").symlink_to("nowhere")
     for out, message in (
-        ("good.txt", "good.txt: it exists and is not a prepared corpus; name a folder that is not there yet"),
+        ("good.txt", "good.txt exists and is not a prepared corpus; name a folder that does not exist yet"),
         ("good.txt/corpus", "good.txt is no folder that you may write to; name another place"),
         ("link", "link: a link to nothing; name another place"),
         ("new\nline", "name a folder with letters and signs that can be printed"),
@@ -310,13 +310,13 @@ def test_a_corpus_of_another_text_tokenizer_or_version_is_not_touched(run, place
     (place / "good.txt").write_text(text + "One line more.\n")
     code, err = run("--source", "good.txt")
     assert code == 2
-    assert "corpus corpus: its training text is another; give another --out or --workdir" in err
+    assert "corpus corpus: its training text differs; give another --out or --workdir" in err
     (place / "good.txt").write_text(text)
     shutil.rmtree("tokenizer")
     Tokenizer.train(text.split("\n"), 310, "english").save(place / "tokenizer")
     code, err = run("--source", "good.txt")
     assert code == 2
-    assert "its tokenizer is another; give another --out" in err
+    assert "its tokenizer differs; give another --out" in err
     assert {file.name: file.stat().st_mtime_ns for file in (place / "corpus").iterdir()} == written
     manifest = json.loads((place / "corpus" / "manifest.json").read_text())
     for change, message in (

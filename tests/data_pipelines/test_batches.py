@@ -1,4 +1,4 @@
-"""Batch t is a pure function of (corpus, settings, seed, t), whoever asks, and whenever."""
+"""Batch t is a pure function of (corpus, settings, seed, t)."""
 
 import dataclasses
 import hashlib
@@ -13,6 +13,7 @@ from data_pipelines.permutation import to_dense
 from data_pipelines.tokenizer import CLS, SEP
 from tests.data_pipelines.conftest import DATA, MEM_LEN
 from xlnet_jax.errors import InputError
+from xlnet_jax.objectives.registry import objective_named
 from xlnet_jax.settings.config import Config
 from xlnet_jax.training import sharding
 
@@ -33,20 +34,23 @@ FORMS = {
     "mlm with memory": {"objective": "mlm"},
     "clm": TRANSFORMER_XL,
     "clm without memory": TRANSFORMER_XL | {"reuse_len": 0},
+    "prefix": TRANSFORMER_XL | {"objective": "prefix", "reuse_len": 0},
 }
 every_form = pytest.mark.parametrize("form", FORMS.values(), ids=FORMS.keys())
 
 
 def formed(source, objective="plm", corpus=None, **changes):
-    """The same source with other settings, or of another corpus."""
+    """Return the source with other settings, or with another corpus."""
     data = dataclasses.replace(source.data, **changes)
-    return dataclasses.replace(source, objective=objective, corpus=corpus or source.corpus, data=data)
+    return dataclasses.replace(
+        source, filling=objective_named(objective).filling, corpus=corpus or source.corpus, data=data
+    )
 
 
 def text_of(batch, objective):
     """int [B, L]: what the windows would be if nothing were masked."""
     ids, real = batch["input_ids"].copy(), batch["target_weights"] > 0
-    if objective != "clm":  # whose targets are the next tokens
+    if objective not in ("clm", "prefix"):  # whose targets are the next tokens
         ids[np.nonzero(real)[0], batch["target_positions"][real]] = batch["target_ids"][real]
     return ids
 
@@ -101,7 +105,7 @@ def test_a_late_step_is_a_step_like_any_other(source, form):
 
 
 def test_any_rows_of_a_batch_are_those_of_the_whole(source):
-    """A host of a torus holds rows that do not follow each other."""
+    """Rows need not be consecutive, as on a host of a torus."""
     rows = np.array([0, 1, 4, 5, 11])
     whole = source.batch_at(5)
     assert_same(source.batch_at(5, rows), {name: array[rows] for name, array in whole.items()})
@@ -138,7 +142,9 @@ def test_within_a_visit_each_row_reads_on_where_it_stood(source, form, advance, 
     for index in range(source.steps_per_block):
         batch = source.batch_at(2 * source.steps_per_block + index)
         begin = index * advance
-        np.testing.assert_array_equal(text_of(batch, source.objective)[:, :text], visit.tokens[:, begin : begin + text])
+        np.testing.assert_array_equal(
+            text_of(batch, source.filling.objective)[:, :text], visit.tokens[:, begin : begin + text]
+        )
         assert (batch["mem_filled"] == min(MEM_LEN, index * source.data.reuse_len)).all()
 
 
@@ -366,7 +372,7 @@ class Recorder(Corpus):
 
 
 def source_blocks(corpus, *blocks, weights=()):
-    """The corpus as if its first blocks came from so many sources, in either split."""
+    """Return the corpus as if its first blocks, in both splits, came from sources with these numbers of blocks."""
     few = Corpus(corpus.folder)
     splits = {n: dataclasses.replace(s, source_blocks=blocks) for n, s in corpus.manifest.splits.items()}
     names = tuple(f"source{i}" for i in range(len(blocks)))

@@ -1,4 +1,4 @@
-"""Text and corpora in the cloud: every access goes through one path layer, whose backend a folder stands in for."""
+"""Text and corpora in the cloud: all access goes through one path layer, which here stores files in a folder."""
 
 import contextlib
 

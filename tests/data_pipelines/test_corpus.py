@@ -29,7 +29,7 @@ def text():
 
 
 class Vocabulary:
-    """As much of a tokenizer as writing needs."""
+    """The part of a tokenizer that writing a corpus needs."""
 
     def __init__(self, vocab_size):
         self.vocab_size = vocab_size

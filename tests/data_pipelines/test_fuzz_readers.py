@@ -1,4 +1,4 @@
-"""Whatever bytes a file holds: documents come out, or one InputError that names the file."""
+"""Any bytes in a file give documents, or one InputError that names the file."""
 
 import bz2
 import gzip
@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 from data_pipelines import sources
 from data_pipelines.corpus import Start
+from data_pipelines.opening import zstd
 from data_pipelines.prepare.encoding import encode
 from data_pipelines.prepare.parts import Part, cut_parts, groups_of
-from data_pipelines.readers import zstd
 from data_pipelines.tokenizer import Tokenizer
 from xlnet_jax.errors import InputError
 
@@ -46,7 +46,7 @@ def read_in_pieces(chunk_bytes, part_chars):
 
 
 def documents_of_lines(lines):
-    """What `read_lines` yields, as lists of lines."""
+    """Read the documents with `read_lines`, as lists of lines."""
     found = [[]]
     for line in lines:
         found[-1].append(line) if line != sources.DOCUMENT_END else found.append([])
@@ -54,7 +54,7 @@ def documents_of_lines(lines):
 
 
 def documents_of_parts(parts):
-    """What `cut_parts` yields, as lists of lines."""
+    """Read the documents with `cut_parts`, as lists of lines."""
     found = []
     under_way = False
     for part in parts:
@@ -72,7 +72,7 @@ def documents_of_parts(parts):
 
 
 def read_both_ways(path, errors="strict"):
-    """The documents of a file, or the message of the one InputError."""
+    """Return the documents of a file, or the message of its InputError."""
     source = sources.find([str(path)])
     read = {}
     for name, documents in {
@@ -163,7 +163,7 @@ tables = st.one_of(
 
 @st.composite
 def damaged(draw, contents):
-    """The bytes as they are, cut short, or altered at a place."""
+    """Draw the bytes unchanged, cut short, or altered at one place."""
     content = draw(contents)
     place = draw(st.integers(0, len(content)))
     how = draw(st.sampled_from(["whole", "cut", "altered", "longer"]))

@@ -1,4 +1,4 @@
-"""A window is shown as it is: its text, its order, and the masks that the model computes from it."""
+"""The inspect command shows the text and order of a window, and the masks that the model computes from it."""
 
 import dataclasses
 import itertools
@@ -20,11 +20,14 @@ from data_pipelines.inspect import __main__ as inspect
 from data_pipelines.inspect import glyphs, window_picture
 from data_pipelines.inspect.window_text import describe
 from data_pipelines.inspect.window_view import view_window
+from data_pipelines.objectives import clm, plm, prefix
 from data_pipelines.permutation import to_dense
 from data_pipelines.prepare import prepare
 from data_pipelines.tokenizer import CLS, SEP, Tokenizer
 from xlnet_jax.errors import InputError
-from xlnet_jax.models.masks import memory_in_use_BM, visible_by_rank_BTK
+from xlnet_jax.kernels.arguments import visible_BTK
+from xlnet_jax.models.masks import memory_in_use_BM, rank_visibility
+from xlnet_jax.objectives.registry import objective_named
 from xlnet_jax.settings.config import Config, DataConfig, ModelConfig
 from xlnet_jax.settings.plain import to_dict
 
@@ -53,7 +56,7 @@ def folder(tmp_path_factory):
 @pytest.fixture(scope="module")
 def source(folder):
     tokenizer = Tokenizer.load(folder / "tokenizer")
-    return BatchSource(Corpus(folder), "train", tokenizer.is_word_start, DATA, MEM_LEN, seed=5)
+    return BatchSource(Corpus(folder), "train", tokenizer.is_word_start, DATA, MEM_LEN, 5, plm.FILLING)
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +66,7 @@ def tokenizer(folder):
 
 @pytest.fixture
 def show(tmp_path, capsys):
-    """Runs the command and returns what it printed."""
+    """Run the command and return its output."""
 
     def run(*words):
         assert inspect.main([*map(str, words), "--out", str(tmp_path / "window.png")]) == 0
@@ -77,7 +80,7 @@ def test_the_view_sees_what_the_model_sees(source, tokenizer, step):
     for row in range(DATA.batch_size):
         view = view_window(source, tokenizer, step, row)
         memory = memory_in_use_BM(np.array([view.mem_filled]), MEM_LEN)
-        expected = visible_by_rank_BTK(view.perm_rank[None], view.targets[None], memory)[0]
+        expected = visible_BTK(rank_visibility(view.perm_rank[None], view.targets[None], memory))[0]
         np.testing.assert_array_equal(np.concatenate([view.content_sees, view.query_sees]), expected)
 
 
@@ -87,6 +90,7 @@ OTHERS = {
     "mlm, sentences": ("mlm", {"reuse_len": 0, "window": "sentences"}, 0),
     "rtd": ("rtd", {"reuse_len": 0, "mask_share": 1.0, "random_share": 0.0}, 0),
     "clm": ("clm", {"window": "text", "reuse_len": 64, "num_predict": None, "bidirectional": False}, MEM_LEN),
+    "prefix": ("prefix", {"window": "text", "reuse_len": 0, "num_predict": None, "bidirectional": False}, 0),
 }
 
 
@@ -94,7 +98,9 @@ OTHERS = {
 def other(source, request):
     """Batches of another objective."""
     objective, changes, mem_len = request.param
-    return dataclasses.replace(source, objective=objective, data=dataclasses.replace(DATA, **changes), mem_len=mem_len)
+    return dataclasses.replace(
+        source, filling=objective_named(objective).filling, data=dataclasses.replace(DATA, **changes), mem_len=mem_len
+    )
 
 
 def test_the_view_of_another_objective_sees_what_its_content_stream_sees(other, tokenizer):
@@ -103,7 +109,7 @@ def test_the_view_of_another_objective_sees_what_its_content_stream_sees(other, 
         for row in range(3):
             view = view_window(other, tokenizer, step, row)
             memory = memory_in_use_BM(np.array([view.mem_filled]), view.mem_len)
-            expected = visible_by_rank_BTK(view.perm_rank[None], None, memory)[0]
+            expected = visible_BTK(rank_visibility(view.perm_rank[None], None, memory))[0]
             np.testing.assert_array_equal(view.content_sees, expected)
             np.testing.assert_array_equal(view.prediction_sees, expected[view.targets])
             assert [p.end for p in view.parts] == [*(p.begin for p in view.parts[1:]), DATA.seq_len]
@@ -123,8 +129,11 @@ def test_the_text_of_another_objective_says_what_is_read_and_what_is_meant(other
         in_reading_order = text.split("\nTARGETS")[0].split("\nTEXT")[1]
         marks = re.findall(r"\[(\S+)→(\S+)\]", in_reading_order)[1:]  # but for the one that explains them
         expected = [(view.pieces[p], piece) for p, piece in view.predicted.items()]
-        if view.objective == "clm":
+        if view.filling is clm.FILLING:
             assert f"64: the next piece at every position, {view.predicted[63]} at the last" in text
+        elif view.filling is prefix.FILLING:
+            first = int((view.perm_rank == 0).sum()) - 1
+            assert f"{64 - first}: the next piece at the positions {first} to 63, {view.predicted[63]} at" in text
         else:
             assert marks == expected
             masked = sum(read == "<mask>" for read, _ in expected)

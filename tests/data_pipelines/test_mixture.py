@@ -1,4 +1,4 @@
-"""A mixture is read in the shares that were asked for, each source evenly, and any slot is computed alone."""
+"""Mixture reads sources evenly, in the requested shares, and computes any slot by itself."""
 
 import numpy as np
 import pytest

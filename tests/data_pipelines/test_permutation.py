@@ -1,4 +1,4 @@
-"""Ranks stand for exactly the masks that the original computes."""
+"""Ranks give exactly the masks that the original computes."""
 
 import dataclasses
 
@@ -24,7 +24,7 @@ LOCAL_PERM = (
 
 
 def draws_that_shuffle_to(row_perm):
-    """Uniforms whose order is the given permutation."""
+    """Return uniforms whose order is the given permutation."""
     row_perm = np.atleast_2d(row_perm)
     uniform = np.empty(row_perm.shape)
     np.put_along_axis(uniform, row_perm, (np.arange(row_perm.shape[1]) + 0.5) / row_perm.shape[1], axis=1)
@@ -32,7 +32,7 @@ def draws_that_shuffle_to(row_perm):
 
 
 def compact_of(ids, drawn, reused_draws, new_draws, data):
-    """A batch of windows that are masked and permuted as given."""
+    """Return a batch of windows with the given masks and permutations."""
     functional = (ids == SEP) | (ids == CLS)
     reused = permuted_places(data.reuse_len, data.perm_size, reused_draws)
     new = permuted_places(data.seq_len - data.reuse_len, data.perm_size, new_draws)
@@ -46,7 +46,7 @@ def compact_of(ids, drawn, reused_draws, new_draws, data):
 
 @pytest.mark.parametrize(("length", "perm_size"), [(32, 32), (32, 16), (32, 8), (12, 3), (16, 1)])
 def test_each_part_of_a_window_is_permuted_by_local_perm(reference, length, perm_size):
-    """The same case in both parts of a window: inside either, masks and targets are the original's."""
+    """Put one case into both parts of a window: inside each part, masks and targets are the original's."""
     cases = np.load(reference / "data" / "local_perm.npz")
     case = {name: cases[f"L{length}_P{perm_size}/{name}"] for name in LOCAL_PERM}
     draws = draws_that_shuffle_to(case["row_perm"])

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from data_pipelines.batches import BatchSource
+from data_pipelines.objectives import plm
 from data_pipelines.tokenizer import CLS, SEP, Tokenizer
 from tests.data_pipelines.conftest import prepared
 from tests.data_pipelines.test_spans import FALSE_ALARM, same_distribution
@@ -21,7 +22,7 @@ WINDOWS = 5_000
 
 @dataclass(frozen=True)
 class Reading:
-    """Windows [T, B, L] that B rows read one after the other, each going on where its last one stood."""
+    """Windows that B rows read, each beginning where the row's last one ended: arrays [steps, B, L]."""
 
     ids: np.ndarray
     segments: np.ndarray
@@ -70,7 +71,7 @@ def our_readings(reference, run, data, folder):
     texts = [reference / "data" / name for name in CORPORA[flags["input_glob"]][0]]
     tokenizer = Tokenizer.load(reference / "data" / "spiece.model")
     corpus = prepared(texts, tokenizer, data, folder / "blocks")
-    source = BatchSource(corpus, "train", tokenizer.is_word_start, data, 0, seed=1)
+    source = BatchSource(corpus, "train", tokenizer.is_word_start, data, 0, 1, plm.FILLING)
     readings, backwards = [], []
     steps = source.steps_per_block
     for visit in range(WINDOWS // (steps * data.batch_size)):
@@ -124,7 +125,7 @@ def check_rows_advance_by_reuse_len(reading, data):
 
 
 def check_directions(reading, backwards, text, data):
-    """Each row's reused parts are in the text as they stand, or mirrored."""
+    """Return whether each row's reused parts occur in the text, as they are or mirrored."""
     for b, is_reversed in enumerate(backwards):
         for reused in reading.ids[:, b, : data.reuse_len].astype(np.int32):
             assert (reused[::-1] if is_reversed else reused).tobytes() in text

@@ -63,13 +63,13 @@ def run_lengths(mask):
 
 
 def gap_lengths(mask):
-    """Lengths of what lies between two runs of targets."""
+    """Return the lengths of the gaps between runs of targets."""
     inside = np.maximum.accumulate(mask, axis=1) & np.maximum.accumulate(mask[:, ::-1], axis=1)[:, ::-1]
     return run_lengths(inside & ~mask)
 
 
 def replay(starts, goal, seed, data):
-    """Uniforms that make our sampler draw what NumPy's generator, seeded so, gave the original."""
+    """Return uniforms for which our sampler draws what the original drew from this seed."""
     length, spans = len(starts), max_spans(len(starts), data)
     rng = np.random.RandomState(seed)
     uniform = np.zeros(draws_needed(length, data))
@@ -115,7 +115,7 @@ def test_the_originals_random_numbers_give_the_originals_targets(reference, name
 
 @pytest.mark.parametrize("name", SETTINGS)
 def test_targets_are_distributed_as_the_originals(reference, name):
-    """Eight comparisons of 20,000 rows each; FALSE_ALARM for each of them."""
+    """Make eight comparisons of 20,000 rows, each with the error probability FALSE_ALARM."""
     cases = np.load(reference / "data" / "sample_mask.npz")
     length, goal, data = settings_of(name)
     is_reversed = name.startswith("rev")
@@ -212,7 +212,7 @@ def test_spans_are_whole_units_from_a_word_start_inside_the_text_and_the_goal(te
 
 
 def one_row(starts, goal, lengths, befores, data):
-    """Spans of one row whose draws are given: span lengths in units, and tokens of context before each."""
+    """Place the spans of one row. Given are the span lengths in units, and the tokens of context before each."""
     starts = np.array([[c == "w" for c in starts]])
     spans = max_spans(starts.shape[1], data)
     weights = 1 / np.arange(1, data.span_max + 1)

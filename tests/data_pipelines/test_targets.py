@@ -1,4 +1,4 @@
-"""Targets piece by piece, and as whole words."""
+"""Draw targets piece by piece, and as whole words."""
 
 import itertools
 
@@ -16,7 +16,7 @@ DATA = DataConfig(num_predict=10)
 
 
 def sample_words_one_by_one(begins, candidates, goal, uniform):
-    """One row of the definition, word by word."""
+    """Draw one row as the definition says, word by word."""
     edges = [*np.flatnonzero(begins | (np.arange(len(begins)) == 0)), len(begins)]
     words = [range(i, j) for i, j in itertools.pairwise(edges) if candidates[i]]
     chosen = np.zeros(len(begins), bool)

@@ -193,7 +193,7 @@ def test_normalisation_and_ids_are_the_originals_with_each_of_its_options(refere
 
 
 def test_the_goldens_hold_what_is_compared_with_them(reference):
-    """The test above leaves out what depends on SentencePiece's version: this one counts what is left."""
+    """Count the cases of the test above, which leaves out those that depend on SentencePiece's version."""
     goldens = json.loads((reference / "data" / "prepro_goldens.json").read_text())
     counts: dict[tuple[bool, bool, bool, str], int] = collections.Counter()
     for entry in goldens["strings"]:
@@ -265,7 +265,7 @@ def test_chinese_pieces_start_words_without_a_space(chinese):
 
 
 def sentences(tokenizer, line):
-    """The line, cut where the tokenizer sees sentences begin."""
+    """Cut the line where the tokenizer sees sentences begin."""
     (ids,) = tokenizer.encode_lines([line])
     cuts = np.flatnonzero(tokenizer.sentence_starts(ids))
     return [tokenizer.decode(part) for part in np.split(ids, cuts)]

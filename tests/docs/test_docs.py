@@ -39,8 +39,10 @@ def demo_run(tmp_path, monkeypatch):
         tokenizer = Tokenizer.train([line.strip() for line in itertools.islice(novels, 300)], 300, "english")
     config = ModelConfig(vocab_size=300, num_layers=2, d_model=16, num_heads=2, d_head=8, d_ff=32)
     causal = replace(config, attn_type="uni", num_segments=0)
-    for name, model in {"austen-demo": config, "austen-clm": causal}.items():
-        xlnet_jax.save(Pretrained(model, random_params(model, None), None, tokenizer), tmp_path / "runs" / name)
+    for name, (model, objective) in {"austen-demo": (config, "plm"), "austen-clm": (causal, "clm")}.items():
+        xlnet_jax.save(
+            Pretrained(model, random_params(model, None), objective, None, tokenizer), tmp_path / "runs" / name
+        )
     monkeypatch.chdir(tmp_path)
 
 
@@ -80,7 +82,11 @@ def test_the_examples_of_the_model_print_what_they_say(demo_run):
 
 
 def test_the_examples_of_evaluation_print_what_they_say(demo_run):
-    assert_prints_what_it_says("evaluate.md", at_least=8)
+    assert_prints_what_it_says("evaluate.md", at_least=11)
+
+
+def test_the_examples_of_generation_print_what_they_say(demo_run):
+    assert_prints_what_it_says("generate.md", at_least=7)
 
 
 def test_the_examples_of_memory_print_what_they_say(demo_run):
@@ -123,14 +129,14 @@ def _without_times(printed):
 
 
 def commands_of(page, command):
-    """The arguments of the commands of a page that are written out."""
+    """Yield the arguments of each such command on a page."""
     for line in (DOCS / page).read_text().replace("\\\n", " ").splitlines():
         if line.strip().startswith(command):
             yield shlex.split(line, comments=True)[3:]
 
 
 def test_every_training_command_of_the_objectives_is_one():
-    """Its settings exist and do not contradict each other."""
+    """Check that the settings of each command exist and do not contradict each other."""
     commands = [
         argv
         for page in ("objectives.md", "../README.md")
@@ -157,7 +163,7 @@ def test_the_rows_of_the_papers_ablations_are_what_is_compared():
 
 
 def test_every_finetuning_command_of_the_pages_is_one():
-    """Its settings exist and do not contradict each other; files are not looked for."""
+    """Check that the settings of each command exist and do not contradict each other, without opening files."""
     commands = [
         shlex.split(line, comments=True)[3:]
         for page in ("finetune.md", "recipes.md", "results.md")

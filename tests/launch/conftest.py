@@ -1,4 +1,4 @@
-"""Launchers run with stand-ins for the vendors' tools, which record how they were called."""
+"""Run launchers with stand-ins for the vendors' tools, which record their calls."""
 
 import os
 import shlex
@@ -21,18 +21,18 @@ words=("${0##*/}" "$@")
 
 @dataclass(frozen=True)
 class StandIns:
-    """A folder for PATH whose tools only record their words and do what `answer` says."""
+    """A folder for PATH with tools that record their words and run the script of `answer`."""
 
     folder: Path
 
     def answer(self, tool: str, reply: str = "") -> None:
-        """From now on the tool runs `reply`, as bash, when it was recorded."""
+        """Let the tool run `reply`, in bash, after it records a call."""
         path = self.folder / "bin" / tool
         path.write_text(f"{RECORDER}{reply}\n")
         path.chmod(0o755)
 
     def calls(self) -> list[list[str]]:
-        """The words of every call in order, the tool's name first."""
+        """Return the words of every call in order, the tool's name first."""
         record = self.folder / "calls"
         return [call.split("\x1f") for call in record.read_text().split("\x1e")[:-1]] if record.exists() else []
 
@@ -40,7 +40,7 @@ class StandIns:
         return {"PATH": str(self.folder / "bin"), "HOME": str(self.folder)}
 
     def run(self, line: str, cwd: Path = ROOT, **environment: str) -> subprocess.CompletedProcess[str]:
-        """A command line as a shell reads it."""
+        """Run a command line as a shell would."""
         return subprocess.run(
             shlex.split(line),
             cwd=cwd,
@@ -64,7 +64,7 @@ def stand_ins(tmp_path: Path) -> StandIns:
 
 
 def printed(output: str) -> list[list[str]]:
-    """The words of the commands that a dry run printed."""
+    """Return the words of the commands that a dry run printed."""
     commands, here_document = [], False
     for line in output.splitlines():
         if not here_document and not line.endswith("<<'EOF'"):

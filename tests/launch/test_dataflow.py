@@ -1,11 +1,11 @@
-"""Preparation on Dataflow: the command line is one that data_pipelines.prepare takes."""
+"""Preparation on Dataflow: data_pipelines.prepare accepts the command line."""
 
 import re
 
 import pytest
 
-from data_pipelines.prepare.__main__ import Preparation
 from tests.launch.conftest import ROOT, StandIns, printed
+from xlnet_jax.api.preparation import PrepareSettings
 from xlnet_jax.settings import cli
 
 VERSION = re.search(r"^version = (.*)", (ROOT / "setup.cfg").read_text(), re.M)[1]  # type: ignore[index]
@@ -28,7 +28,7 @@ def test_prepare_is_told_the_runner_the_workers_and_the_package(
 ) -> None:
     prepare = printed(stand_ins.run(LINE.format(settings)).stdout)[-1]
     assert prepare[:3] == ["python3", "-m", "data_pipelines.prepare"]
-    asked = cli.parse(Preparation, prepare[3:], "prepare", "")
+    asked = cli.parse(PrepareSettings, prepare[3:], "prepare", "")
     assert asked.runner == "Dataflow"
     machines = ["machine_type=n2-standard-8", "max_num_workers=100"]
     assert list(asked.beam_options) == [*OPTIONS, *machines, package, "no_use_public_ips"]
@@ -39,7 +39,7 @@ def test_prepare_is_told_the_runner_the_workers_and_the_package(
 def test_beam_knows_every_option(stand_ins: StandIns, settings: str, caplog: pytest.LogCaptureFixture) -> None:
     beam = pytest.importorskip("apache_beam.options.pipeline_options")
     prepare = printed(stand_ins.run(LINE.format(settings)).stdout)[-1]
-    options = cli.parse(Preparation, prepare[3:], "prepare", "").beam_options
+    options = cli.parse(PrepareSettings, prepare[3:], "prepare", "").beam_options
     read = beam.PipelineOptions([f"--{option}" for option in options]).get_all_options(drop_default=True)
     assert len(read) == len(options)
     assert "unparseable" not in caplog.text

@@ -1,4 +1,4 @@
-"""A dry run prints what a run does, and does nothing; a mistake is one line and exit code 2."""
+"""A dry run prints the commands of a run and runs none; a mistake is one line and exit code 2."""
 
 import re
 
@@ -63,13 +63,13 @@ def test_a_dry_run_prints_the_very_commands_of_a_run_and_runs_none(stand_ins: St
         ("launch/tpu_vm.sh create --zone a", "--type is missing: --help says what it is"),
         ("launch/tpu_vm.sh create --zone", "--zone needs a value"),
         ("launch/tpu_vm.sh create --zone a --typ v6e-8", "unknown setting --typ: --help lists them all"),
-        ("launch/tpu_vm.sh create --zone a v6e-8", "v6e-8 stands alone"),
+        ("launch/tpu_vm.sh create --zone a v6e-8", "v6e-8 is no setting"),
         ("launch/tpu_vm.sh create --zone a --type v6e-8 --slices 0", "--slices 0: give a whole number from 1 up"),
         ("launch/tpu_vm.sh create --zone a --type tpu7x-8", "later ones: GKE, launch/gke/"),
-        ("launch/tpu_vm.sh train --zone a -- --workdir runs/mine", "give --workdir gs://BUCKET/RUN behind --"),
-        ("launch/tpu_vm.sh resume --zone a --type v6e-8", "give --workdir gs://BUCKET/RUN behind --"),
-        (f"launch/tpu_vm.sh train --zone a --slices 2 {TRAIN}", "give --mesh.dcn-data 2 behind --"),
-        (f"launch/gke/jobset.sh create --slices 2 {POD} --mesh.dcn-data 22", "give --mesh.dcn-data 2 behind --"),
+        ("launch/tpu_vm.sh train --zone a -- --workdir runs/mine", "give --workdir gs://BUCKET/RUN after --"),
+        ("launch/tpu_vm.sh resume --zone a --type v6e-8", "give --workdir gs://BUCKET/RUN after --"),
+        (f"launch/tpu_vm.sh train --zone a --slices 2 {TRAIN}", "give --mesh.dcn-data 2 after --"),
+        (f"launch/gke/jobset.sh create --slices 2 {POD} --mesh.dcn-data 22", "give --mesh.dcn-data 2 after --"),
         ("launch/gke/jobset.sh create", "--image is missing: --help says what it is"),
         (
             f"launch/gke/jobset.sh create {POD.replace('v6e-slice', 'v6e')}",
@@ -81,9 +81,9 @@ def test_a_dry_run_prints_the_very_commands_of_a_run_and_runs_none(stand_ins: St
         ("launch/gke/xpk.sh create --cluster a", "--image is missing: --help says what it is"),
         (
             "launch/slurm.sh --nodes 4 -- --workdir /shared/run",
-            "4 stands alone: give options of sbatch as --name=value",
+            "4 is no option: give options of sbatch as --name=value",
         ),
-        ("launch/slurm.sh -- --preset base", "give --workdir FOLDER behind --"),
+        ("launch/slurm.sh -- --preset base", "give --workdir FOLDER after --"),
         ("launch/dataflow.sh --project a --region b --temp /tmp", "--temp /tmp: Dataflow wants a folder in the cloud"),
         ("launch/dataflow.sh --project a --region b --temp gs://c -- --out corpus", "give --out gs://BUCKET/CORPUS"),
     ],

@@ -1,4 +1,4 @@
-"""GKE: manifests that the API server knows, of the slice that was asked for."""
+"""GKE: manifests that the API server accepts, for the requested slice."""
 
 from typing import Any
 
@@ -29,7 +29,7 @@ def job(jobset: dict[str, Any]) -> dict[str, Any]:
 
 
 def assert_known(ours: Any, read: Any, where: str = "") -> None:
-    """Everything that we wrote is there in what the schema kept: it drops fields that it does not know."""
+    """Assert that the schema kept everything that we wrote: it drops unknown fields."""
     if isinstance(ours, dict):
         for key, value in ours.items():
             assert key in read, f"the schema has no {where}.{key}"
@@ -43,7 +43,7 @@ def assert_known(ours: Any, read: Any, where: str = "") -> None:
 
 @pytest.mark.parametrize("spot", ["", "--spot"])
 def test_the_manifest_follows_the_schema_of_jobset_and_kubernetes(stand_ins: StandIns, spot: str) -> None:
-    """The models that Kubeflow makes from the OpenAPI of JobSet v1alpha2 and of Kubernetes."""
+    """Load the models that Kubeflow makes from the OpenAPI of JobSet v1alpha2 and of Kubernetes."""
     ours = manifest(
         stand_ins, f"--accelerator tpu-v6e-slice --topology 16x16 --slices 2 {spot}", f"{TRAIN} --mesh.dcn-data 2"
     )
@@ -77,7 +77,7 @@ def test_the_schema_would_catch_a_field_of_another_name(stand_ins: StandIns) -> 
 def test_a_slice_has_a_pod_on_every_host_with_all_its_chips(
     stand_ins: StandIns, accelerator: str, topology: str, hosts: int, chips: int
 ) -> None:
-    """Hosts as in the tables of cloud.google.com/kubernetes-engine/docs/concepts/plan-tpus."""
+    """Hosts are those of the tables in cloud.google.com/kubernetes-engine/docs/concepts/plan-tpus."""
     slices = f"--accelerator {accelerator} --topology {topology} --slices 3"
     ours = manifest(stand_ins, slices, f"{TRAIN} --mesh.dcn-data 3")
     assert ours["spec"]["replicatedJobs"][0]["replicas"] == 3
@@ -138,7 +138,7 @@ def test_the_image_holds_the_wheel_that_was_made(stand_ins: StandIns) -> None:
 
 
 def test_xpk_restarts_on_the_codes_that_the_manifest_restarts_on(stand_ins: StandIns) -> None:
-    """XPK adds these to its own, 42 and those from 127 up."""
+    """XPK adds these codes to its own: 42, and those from 127 up."""
     line = f"launch/gke/xpk.sh create --dry-run --cluster mine --image i --type v6e-32 {TRAIN}"
     (xpk,) = printed(stand_ins.run(line).stdout)
     assert "--restart-on-exit-codes=1" in xpk

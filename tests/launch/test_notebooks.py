@@ -1,4 +1,4 @@
-"""The notebooks run from top to bottom as they stand, and what they show was shown by the code in them."""
+"""The notebooks run from top to bottom, and their outputs were made by the code in them."""
 
 import getpass
 import json
@@ -25,7 +25,7 @@ def code_cells(notebook):
 
 
 def shown(notebook):
-    """All that is printed or displayed, without pictures."""
+    """Return everything that is printed or displayed, without pictures."""
     outputs = [output for cell in code_cells(notebook) for output in cell.outputs]
     texts = [output.get("text", "") for output in outputs]
     return "\n".join([*texts, *(str(v) for o in outputs for k, v in o.get("data", {}).items() if "image" not in k)])
@@ -33,7 +33,7 @@ def shown(notebook):
 
 @pytest.fixture(scope="module")
 def executed(tmp_path_factory):
-    """Both, one after the other in one folder, on some pages of a novel."""
+    """Execute both notebooks in one folder, on some pages of a novel."""
     folder = tmp_path_factory.mktemp("notebooks")
     lines = Path(sources.embedded()[1]).read_text().splitlines(keepends=True)
     (folder / "my.txt").write_text("".join(lines[:300]))
@@ -52,7 +52,7 @@ def executed(tmp_path_factory):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NOTEBOOKS)
 def test_every_cell_runs_as_it_stands(name, executed):
-    """A failing cell raises in `execute`; a failing command only prints."""
+    """Check the output too: a failing cell raises in `execute`, but a failing command only prints."""
     kept = nbformat.read(COLAB / name, as_version=4)
     assert [cell.source for cell in executed[name].cells] == [cell.source for cell in kept.cells]
     assert [cell.execution_count for cell in code_cells(kept)] == list(range(1, len(code_cells(kept)) + 1))

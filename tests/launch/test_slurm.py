@@ -1,4 +1,4 @@
-"""The job of a Slurm cluster: saves near its time limit and is queued again, and only then."""
+"""A Slurm job saves near its time limit and is queued again, and only then."""
 
 import os
 import shutil
@@ -20,7 +20,7 @@ echo $$ >"$HOME/writing"; mv "$HOME/writing" "$HOME/step"; while :; do /bin/slee
 
 @contextmanager
 def job(stand_ins: StandIns) -> Iterator[subprocess.Popen[str]]:
-    """The job while its step runs."""
+    """Start the job and wait until its step runs."""
     stand_ins.answer("srun", STEP)
     # Slurm runs a copy of the script, somewhere else.
     script = shutil.copy(ROOT / "launch/slurm.sbatch", stand_ins.folder / "slurm_script")

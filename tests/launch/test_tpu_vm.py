@@ -1,4 +1,4 @@
-"""Cloud TPU VMs: what is asked for, what workers do, and what resume does about what it sees."""
+"""Cloud TPU VMs: requests for slices, commands on workers, and the actions of resume in each state."""
 
 import shutil
 
@@ -29,7 +29,7 @@ DEEDS = {
 
 
 def see(stand_ins: StandIns, *looks: str) -> None:
-    """What gcloud answers, one look after another: the state of the queued resource, and the units of workers."""
+    """Set gcloud's answers, one check after another: states of the queued resource, and of the workers' units."""
     (stand_ins.folder / "look").write_text("0")
     (stand_ins.folder / "states").write_text("".join(look.partition(": ")[0] + "\n" for look in looks))
     (stand_ins.folder / "units").write_text("".join(look.partition(": ")[2] + "\n" for look in looks))
@@ -37,7 +37,7 @@ def see(stand_ins: StandIns, *looks: str) -> None:
 
 
 def deeds(stand_ins: StandIns) -> list[str]:
-    """What was done, in order, without the looks."""
+    """Return the commands that were run, in order, without the checks."""
     lines = [" ".join(call) for call in stand_ins.calls()]
     return [deed for line in lines for deed, sign in DEEDS.items() if sign in line]
 
@@ -86,7 +86,7 @@ def test_resume_does_what_is_missing_until_the_run_is_done(
             "training failed: launch/tpu_vm.sh follow --worker all says why",
         ),
         (["FAILED"], "the queued resource failed: gcloud compute tpus queued-resources describe says why"),
-        (["WAITING_FOR_RESOURCES", ""], "the queued resource was deleted: the same command asks for a new one"),
+        (["WAITING_FOR_RESOURCES", ""], "the queued resource was deleted: the same command requests a new one"),
         (["broken"], "gcloud cannot list the queued resources: it says why above"),
     ],
 )
@@ -102,7 +102,7 @@ def test_slices_are_asked_for_until_they_are_granted_again(stand_ins: StandIns) 
     gcloud = stand_ins.folder / "bin/gcloud"
     gcloud.write_text(gcloud.read_text() + "[[ $* != *'resources create'* || $(cat \"$HOME/look\") != 1 ]]\n")
     said = stand_ins.run(RESUME)
-    assert (said.returncode, said.stderr) == (0, "could not ask for the slices again: trying on\n")
+    assert (said.returncode, said.stderr) == (0, "could not request the slices again: will try again\n")
     assert deeds(stand_ins) == ["delete", "create", "pause", "create", "pause", "pause"]
 
 
@@ -111,7 +111,7 @@ def test_a_preemption_while_installing_is_met_by_looking_again(stand_ins: StandI
     gcloud = stand_ins.folder / "bin/gcloud"
     gcloud.write_text(gcloud.read_text() + "[[ $* != *'worker.sh install'* ]]\n")
     said = stand_ins.run(RESUME)
-    assert (said.returncode, said.stderr) == (0, "lost a worker while starting: looking again\n")
+    assert (said.returncode, said.stderr) == (0, "lost a worker while starting: will try again\n")
     assert deeds(stand_ins) == ["install", "pause", "delete", "create", "pause"]
 
 
@@ -127,7 +127,7 @@ def test_a_preemption_while_installing_is_met_by_looking_again(stand_ins: StandI
     ],
 )
 def test_each_generation_gets_its_software(stand_ins: StandIns, kind: str, software: str) -> None:
-    """The table of cloud.google.com/tpu/docs/runtimes, for JAX."""
+    """Check the table of cloud.google.com/tpu/docs/runtimes, for JAX."""
     (create,) = printed(stand_ins.run(f"launch/tpu_vm.sh create --zone a --type {kind} --dry-run").stdout)
     assert f"--runtime-version={software}" in create
 
@@ -150,14 +150,14 @@ def test_a_slice_that_fails_fails_the_action(stand_ins: StandIns) -> None:
 
 
 def test_a_wheel_that_cannot_be_made_is_not_installed(stand_ins: StandIns) -> None:
-    """Neither is that of an earlier commit."""
+    """A wheel of an earlier commit is not installed in its place."""
     stand_ins.answer("git", "exit 128")
     assert stand_ins.run("launch/tpu_vm.sh install --zone a").returncode == 128
     assert [call[0] for call in stand_ins.calls()] == ["git"]
 
 
 def on_worker(stand_ins: StandIns, line: str, state: str) -> str:
-    """Does on this machine, as a worker in this state, what the line does on all of them."""
+    """Run on this machine, as a worker in this state, the commands that the line runs on all workers."""
     shutil.copy(ROOT / "launch/tpu_worker.sh", stand_ins.folder)
     stand_ins.answer("systemctl", f"echo {state}")
     stand_ins.answer("curl", "echo true")

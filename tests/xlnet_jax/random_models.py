@@ -6,6 +6,7 @@ import jax
 import numpy as np
 
 from xlnet_jax.checkpoints.pretrained import Pretrained
+from xlnet_jax.interop.contents import guessed_objective
 from xlnet_jax.interop.weights import abstract_params, nest
 from xlnet_jax.settings.config import HeadConfig, ModelConfig
 
@@ -46,4 +47,5 @@ def strong_params(config, head=None):
 
 def random_model(config=SMALL, head=None, tokenizer=None):
     reuse_len = 4 if config.mem_len else None
-    return Pretrained(config, random_params(config, head), head, tokenizer, reuse_len=reuse_len)
+    params = random_params(config, head)
+    return Pretrained(config, params, guessed_objective(config, params), head, tokenizer, reuse_len=reuse_len)

@@ -1,4 +1,4 @@
-"""The whole command: two contenders, two seeds and a task, tabled, drawn, and gone on with."""
+"""The whole command: two contenders, two seeds and a task, with table, picture and resumption."""
 
 import json
 import shutil
@@ -25,7 +25,7 @@ NUMBERS = ("held_out_loss", "pair_loss", "sst-2")
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Of a short text, and of a task's examples."""
+    """Folder with a short text and the examples of a task."""
     folder = tmp_path_factory.mktemp("given")
     with open(sources.embedded()[0]) as novels:
         (folder / "novel.txt").write_text("".join(line for line, _ in zip(novels, range(400), strict=False)))
@@ -45,7 +45,7 @@ def words(folder, workdir, *more, contenders="plm-next,clm", seeds=("0", "1"), t
 
 @pytest.fixture(scope="module")
 def compared(folder, tmp_path_factory):
-    """The folder of a comparison that nothing interrupted."""
+    """Folder of a comparison that nothing interrupted."""
     workdir = tmp_path_factory.mktemp("compared") / "comparison"
     assert compare.main(words(folder, workdir)) == 0
     return workdir
@@ -53,7 +53,7 @@ def compared(folder, tmp_path_factory):
 
 @pytest.fixture
 def ran(monkeypatch):
-    """The runs that a comparison starts, none of which does anything but stop."""
+    """Runs that a comparison starts; each of them stops at once."""
     ran = []
 
     def stop(config):

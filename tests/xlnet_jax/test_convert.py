@@ -1,4 +1,4 @@
-"""The convert command: what it says, and what it refuses."""
+"""The convert command: its output and its errors."""
 
 import pytest
 
@@ -29,7 +29,7 @@ def test_the_command_names_formats_and_what_stays_behind(tmp_path, capsys):
     [
         (["{hf}"], "Missing from python -m xlnet_jax.convert: TARGET"),
         (["{hf}", "{hf}"], "exists: name a folder that does not"),
-        (["{native}", "{new}"], "is this project's own already: say --to hf or --to tf1"),
+        (["{native}", "{new}"], "is a native checkpoint already: give --to hf or --to tf1"),
         (["{hf}", "{new}", "--to", "onnx"], "onnx"),
         (["{hf}", "{new}", "--parshal"], "unknown setting --parshal: did you mean --partial?"),
         (["{hf}", "{new}", "more"], "more stands alone"),

@@ -1,4 +1,4 @@
-"""Vectors of texts depend on the text alone, and come in the order of the texts."""
+"""The vector of a text depends on the text alone; vectors come in the order of the texts."""
 
 import dataclasses
 import gzip
@@ -33,7 +33,7 @@ def model(reference):
 
 @pytest.fixture(scope="module")
 def states(model):
-    """(hidden states, mask) of all texts at once, padded on the left."""
+    """Return (hidden states, mask) of all texts in one batch, padded on the left."""
     ids, mask, segments = model.encode(TEXTS)
     return np.asarray(model.hidden_states(ids, mask, segments)), mask
 
@@ -47,7 +47,7 @@ def folder(model, tmp_path_factory):
 
 
 def test_vectors_are_pooled_from_the_real_tokens_whatever_the_padding_and_the_neighbours(model, states):
-    """Ours are padded on the right to other lengths, theirs on the left to the longest text."""
+    """`embed_texts` pads on the right to powers of two, `hidden_states` on the left to the longest text."""
     hidden_BLD, mask_BL = states
     first_B = mask_BL.argmax(1)
     expected = {
@@ -87,7 +87,7 @@ def test_normalized_vectors_have_length_one(model):
 
 
 def segment_by_segment(model, text, seq_len, mem_len):
-    """The hidden states of a text, each segment with the memory of those before it, one text and no padding."""
+    """Return the hidden states of one text without padding, each segment read with the memory of those before it."""
     config = dataclasses.replace(model.model, mem_len=mem_len)
     ids, _, segments = model.encode([text])
     run = jax.jit(Backbone(config).apply)
@@ -118,7 +118,7 @@ def test_without_special_tokens_the_last_token_is_the_last_piece(model):
 
 
 def test_rows_of_the_same_length_see_a_text_that_is_read_whole(model):
-    """A row of same_length sees as far as the memory is long, and there is none."""
+    """same_length would show each row mem_len positions, here none: it is turned off."""
     whole = dataclasses.replace(model, model=dataclasses.replace(model.model, attn_type="uni"))
     same = dataclasses.replace(whole, model=dataclasses.replace(whole.model, same_length=True))
     np.testing.assert_array_equal(embed_texts(whole, TEXTS), embed_texts(same, TEXTS))
@@ -155,7 +155,7 @@ def test_documents_come_with_their_ids(model, folder, tmp_path):
         np.testing.assert_allclose(np.array(table["embedding"].to_pylist(), np.float32), expected, atol=SAME)
 
 
-def test_what_cannot_be_embedded_is_said_in_one_line(model, folder, tmp_path):
+def test_a_mistake_is_one_line_and_leaves_no_file(model, folder, tmp_path):
     gap, ids = tmp_path / "gap.txt", tmp_path / "ids.jsonl"
     gap.write_text("One.\n\nThree.\n")
     ids.write_text('{"text": "a", "id": 1}\n{"text": "b", "id": "two"}\n{"text": " ", "id": 3}\n')
@@ -164,19 +164,19 @@ def test_what_cannot_be_embedded_is_said_in_one_line(model, folder, tmp_path):
         (gap, out, (), r"gap\.txt: line 2 is empty: leave it out; only documents \(embed --unit document\)"),
         (lines, tmp_path / "x.csv", (), r"give a name that ends in \.npy or \.parquet"),
         (lines, gap.with_suffix(".npy"), ("--id-field", "x"), r"a \.npy file has no place for ids"),
-        (lines, out, ("--layer", "4"), r"layer 4: the checkpoint has the layers 1 to 3, or -1 to -3"),
-        (lines, out, ("--layer", "0"), r"layer 0: the checkpoint has the layers 1 to 3"),
-        (lines, out, ("--pooling", "cls", "--no-specials"), r"pooling cls reads <cls>, and without specials"),
-        (lines, out, ("--seq-len", "-1"), r"seq-len -1 must be at least 1"),
-        (lines, out, ("--seq-len", "0"), r"seq-len 0 must be at least 1"),
-        (lines, out, ("--batch-tokens", "0"), r"batch-tokens 0 must be at least 1"),
+        (lines, out, ("--layer", "4"), r"--layer 4: the checkpoint has the layers 1 to 3, or -1 to -3"),
+        (lines, out, ("--layer", "0"), r"--layer 0: the checkpoint has the layers 1 to 3"),
+        (lines, out, ("--pooling", "cls", "--no-specials"), r"--pooling cls reads <cls>, and without --specials"),
+        (lines, out, ("--seq-len", "-1"), r"--seq-len -1 must be at least 1"),
+        (lines, out, ("--seq-len", "0"), r"--seq-len 0 must be at least 1"),
+        (lines, out, ("--batch-tokens", "0"), r"--batch-tokens 0 must be at least 1"),
         (ids, tmp_path / "x.parquet", ("--id-field", "id"), r"ids\.jsonl: line 3 is empty"),
         (ids, tmp_path / "x.parquet", ("--text-field", "body"), r"line 1 has no field 'body', only 'text', 'id'"),
     ):
         with pytest.raises(InputError, match=said):
             embed.main([str(folder / "hf"), "--text", str(text), "--out", str(made), *more])
     ids.write_text('{"text": "a", "id": 1}\n{"text": "b", "id": "two"}\n')
-    with pytest.raises(InputError, match="ids are texts here and whole numbers there"):
+    with pytest.raises(InputError, match="--id-field: some ids are text and some are whole numbers"):
         embed.main([str(folder / "hf"), "--text", str(ids), "--out", str(tmp_path / "x.parquet"), "--id-field", "id"])
     assert sorted(file.name for file in tmp_path.iterdir()) == ["gap.txt", "ids.jsonl"]
     with pytest.raises(InputError, match="text 0: the tokenizer leaves nothing of it"):

@@ -1,4 +1,4 @@
-"""Scores of sentences by the command: what is read, what is written, and what is said about mistakes."""
+"""Scores of sentences by the commands score and evaluate: input, output and errors."""
 
 import csv
 import dataclasses
@@ -14,7 +14,7 @@ import pytest
 import xlnet_jax
 from data_pipelines.tokenizer import Settings, Tokenizer
 from tests.xlnet_jax.random_models import HEADS, SMALL, random_model
-from xlnet_jax import InputError, evaluate
+from xlnet_jax import InputError, evaluate, score
 from xlnet_jax.inference import score_files
 from xlnet_jax.inference.scoring import score_texts
 
@@ -48,13 +48,13 @@ def test_a_file_is_scored_line_by_line_in_its_order(model, folder, capsys, monke
     monkeypatch.setattr(score_files, "TEXTS_AT_ONCE", 2)  # as a large file is, in chunks
     assert run(folder, "--score", folder / "texts.txt", "--orders", *ORDERS) == 0
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    for line, score in zip(lines, score_texts(model, TEXTS, ORDERS), strict=True):
-        assert line["pieces"] == score.pieces
-        assert line["log_probs"] == pytest.approx(score.log_probs_P.tolist(), abs=2e-5)
-        assert line["log_likelihood"] == pytest.approx(score.log_likelihood, abs=1e-4)
-        assert line["log_likelihoods"] == pytest.approx(score.log_likelihoods_O.tolist(), abs=1e-4)
-        assert line["log_mean_likelihood"] == pytest.approx(score.log_mean_likelihood, abs=1e-4)
-        assert line["perplexity"] == pytest.approx(score.perplexity, rel=1e-4)
+    for line, expected in zip(lines, score_texts(model, TEXTS, ORDERS), strict=True):
+        assert line["pieces"] == expected.pieces
+        assert line["log_probs"] == pytest.approx(expected.log_probs_P.tolist(), abs=2e-5)
+        assert line["log_likelihood"] == pytest.approx(expected.log_likelihood, abs=1e-4)
+        assert line["log_likelihoods"] == pytest.approx(expected.log_likelihoods_O.tolist(), abs=1e-4)
+        assert line["log_mean_likelihood"] == pytest.approx(expected.log_mean_likelihood, abs=1e-4)
+        assert line["perplexity"] == pytest.approx(expected.perplexity, rel=1e-4)
     assert [line["text"] for line in lines] == TEXTS
 
 
@@ -76,7 +76,7 @@ def test_a_table_has_a_row_a_sentence_with_its_id(folder, tmp_path, capsys):
 
 
 def test_a_terminal_for_messages_gets_no_scores(folder):
-    """rich would take what is printed to the terminal on which its progress shows."""
+    """While progress shows on a terminal, rich would redirect the standard output to it."""
     main, terminal = pty.openpty()
     words = [sys.executable, "-m", "xlnet_jax.evaluate", str(folder / "hf"), "--score-text", TEXTS[0]]
     printed = subprocess.run(words, stdout=subprocess.PIPE, stderr=terminal, text=True, timeout=120, check=True).stdout
@@ -90,9 +90,27 @@ def test_sentences_of_the_command_line_are_scored_too(model, folder, capsys):
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     scores = score_texts(model, [TEXTS[0], TEXTS[2]], "pseudo")
     assert [line["pseudo_log_likelihood"] for line in lines] == pytest.approx(
-        [score.log_likelihood for score in scores], abs=1e-4
+        [found.log_likelihood for found in scores], abs=1e-4
     )
     assert "log_likelihood" not in lines[0]
+
+
+def test_score_prints_what_evaluate_prints(folder, tmp_path, capsys):
+    options = ("--orders", *ORDERS, "--seed", "3", "--context", "The names.", "--max-len", "40")
+    for ours, theirs in (
+        (("--texts", folder / "texts.txt"), ("--score", folder / "texts.txt")),
+        (("--sentences", *TEXTS), ("--score-text", *TEXTS)),
+    ):
+        assert run(folder, *theirs, *options) == 0
+        expected = capsys.readouterr().out
+        assert score.main([str(folder / "hf"), *map(str, ours), *options]) == 0
+        assert capsys.readouterr().out == expected
+    texts = ["--texts", str(folder / "texts.txt"), "--out", str(tmp_path / "scores.tsv")]
+    assert score.main([str(folder / "hf"), *texts]) == 0
+    assert "3 texts, " in capsys.readouterr().out
+    for words in ([], ["--texts", "a.txt", "--sentences", "b"]):
+        with pytest.raises(InputError, match="give either --texts, the names of files, or --sentences"):
+            score.main([str(folder / "hf"), *words])
 
 
 def test_a_tokenizer_can_be_given_to_weights_without_one(folder, reference, tmp_path, capsys):
@@ -106,7 +124,7 @@ def test_a_tokenizer_can_be_given_to_weights_without_one(folder, reference, tmp_
     assert capsys.readouterr().out == theirs
 
 
-def test_what_cannot_be_scored_is_said_in_one_line(folder, tmp_path):
+def test_a_mistake_is_one_line_that_names_it(folder, tmp_path):
     gap, wrong = tmp_path / "gap.txt", tmp_path / "scores.tsv"
     gap.write_text("One.\n\nThree.\n")
     wrong.write_text("there\n")
@@ -114,14 +132,14 @@ def test_what_cannot_be_scored_is_said_in_one_line(folder, tmp_path):
         (("--score", gap), r"gap\.txt: line 2 is empty"),
         (("--score", folder / "texts.txt", "--max-len", "5"), r"texts\.txt: line 1: 6 pieces, and 5 at most: split it"),
         (("--score", folder / "texts.txt", "--orders", "0 1"), r"2 positions, and there are 6 .*texts\.txt: line 1"),
-        (("--score", folder / "texts.txt", "--orders", "0 0"), r"orders '0 0' is no permutation"),
+        (("--score", folder / "texts.txt", "--orders", "0 0"), r"--orders '0 0' must have each of 0 to 1 once"),
         (("--score", folder / "texts.jsonl", "--text-field", "x"), r"line 1 has no field 'x', only 's', 'n': name"),
         (
             ("--score", folder / "texts.jsonl", "--text-field", "s", "--id-field", "x"),
             r"the one with the ids by --id-f",
         ),
         (("--score", folder / "texts.txt", "--id-field", "x"), r"only JSON Lines and Parquet have fields"),
-        (("--score-text", ""), r"--score-text: text 1: the tokenizer leaves nothing"),
+        (("--score-text", ""), r"sentence 1: the tokenizer leaves nothing"),
         (("--score-text", "x", "--out", wrong), r"scores\.tsv exists: name a file that does not, or give --overwrite"),
         (("--score-text", "x", "--out", "scores.txt"), r"give a name that ends in \.jsonl or \.tsv"),
         (("--score-text", "x", "--out", tmp_path / "no" / "a.tsv"), r"there is no folder .*no; make it"),

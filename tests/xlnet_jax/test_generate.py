@@ -1,4 +1,4 @@
-"""The generate command: what it prints, and what it refuses."""
+"""The generate command: its output and its errors."""
 
 import dataclasses
 import itertools
@@ -52,7 +52,7 @@ def test_every_prompt_has_its_samples_as_text_and_as_json(checkpoint, tmp_path, 
     assert printed(capsys, *args) == "\n---\n".join(r["text"] for r in records) + "\n"
 
 
-def test_one_text_is_printed_as_it_grows_and_is_the_same(checkpoint, capsys):
+def test_one_text_is_printed_as_it_grows_and_is_the_text_of_json(checkpoint, capsys):
     args = [checkpoint, "--prompt", "It is", "--context", 16, "--seed", 3, "--max-new-tokens", 70]
     grown = printed(capsys, *args)
     assert grown == json.loads(printed(capsys, *args, "--json"))["text"] + "\n"
@@ -79,21 +79,21 @@ def test_a_checkpoint_without_a_tokenizer_takes_one(checkpoint, tmp_path, capsys
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        (["{lm}"], "nothing to go on from: give --prompt TEXT or --prompt-file FILE"),
-        (["{lm}", "--prompt", "a", "--temperature", "-1"], "temperature -1.0 is no number from 0 up"),
-        (["{lm}", "--prompt", "a", "--top-p", "0"], "top-p 0.0 is outside (0, 1]"),
+        (["{lm}"], "there is no prompt: give --prompt or --prompt-file; an empty --prompt begins"),
+        (["{lm}", "--prompt", "a", "--temperature", "-1"], "--temperature -1.0 must be a number from 0 up"),
+        (["{lm}", "--prompt", "a", "--top-p", "0"], "--top-p 0.0 must be in (0, 1]"),
         (["{lm}", "--prompt", "a", "--gap-pieces", "2"], "no gap in 'a': write ___"),
-        (["{lm}", "--prompt", "a ___", "--gap-pieces", "0"], "--gap-pieces 0: 1 at least"),
-        (["{lm}", "--prompt", "a", "--max-new-tokens", "0"], "--max-new-tokens 0: 1 at least"),
+        (["{lm}", "--prompt", "a ___", "--gap-pieces", "0"], "--gap-pieces 0 must be at least 1"),
+        (["{lm}", "--prompt", "a", "--max-new-tokens", "0"], "--max-new-tokens 0 must be at least 1"),
         (["{lm}", "--prompt", "a" * 300, "--context", "20"], "more than the context of 20: shorten it"),
-        (["{lm}", "--prompt", "a", "--context", "1"], "a context of 1 positions has no room"),
-        (["{lm}", "--prompt", "a", "--seed", "-1"], "--seed -1 is no number from 0"),
+        (["{lm}", "--prompt", "a", "--context", "1"], "--context 1 has no room for a prompt"),
+        (["{lm}", "--prompt", "a", "--seed", "-1"], "--seed -1 must be from 0"),
         (["{lm}", "--prompt", "a", "--prefix", "b", "--prefix-file", "c"], "leave one out"),
         (["{lm}", "--prompt-file", "{lm}/no.txt"], "no.txt cannot be read: No such file"),
         (["{lm}", "--prompt", "a", "--topp", "1"], "unknown setting --topp: did you mean --top-p?"),
         (["{classifier}", "--prompt", "a"], "has a head for classification, and no vocabulary scores"),
         (["{lm}/nothing", "--prompt", "a"], "no such folder"),
-        (["{causal}", "--prompt", "a ___"], "has gaps, and the checkpoint reads from left to right (clm)"),
+        (["{causal}", "--prompt", "a ___"], "has gaps, and the checkpoint reads from left to right"),
     ],
 )
 def test_a_mistake_of_the_command_is_one_line(checkpoint, argv, message):

@@ -1,4 +1,4 @@
-"""The command for relative effective context lengths: what it prints, and what it refuses."""
+"""The command for relative effective context lengths: its output and its errors."""
 
 import dataclasses
 import itertools
@@ -72,11 +72,11 @@ def test_the_table_has_the_lengths_of_each_checkpoint_of_the_group(folder, capsy
 @pytest.mark.parametrize(
     ("argv", "said"),
     [
-        ([], "no checkpoint: name one or several that were trained with --objective clm"),
-        (["{}/one", "--step", "0"], "--step 0: 1 at least"),
-        (["{}/one", "--step", "16", "--longest", "31"], "--longest 31: twice --step 16 at least"),
-        (["{}/one", "--shares", "2"], "shares 2: give shares of the tokens in (0, 1]"),
-        (["{}/one", "--threshold", "0"], "threshold 0 is no relative gain"),
+        ([], "there is no checkpoint: name one or several that were trained with the objective clm"),
+        (["{}/one", "--step", "0"], "--step 0 must be at least 1"),
+        (["{}/one", "--step", "16", "--longest", "31"], "--longest 31 must be at least twice --step 16"),
+        (["{}/one", "--shares", "2"], "--shares 2: give shares of the tokens in (0, 1]"),
+        (["{}/one", "--threshold", "0"], "--threshold 0 must be between 0 and 1"),
         (["{}/one", "{}/permuted"], "permuted: the checkpoint has learned to predict pieces in permuted orders (plm)"),
         (["{}/one", "{}/foreign"], "foreign has another tokenizer than"),
         (["{}/bare"], "bare: the checkpoint has no tokenizer"),

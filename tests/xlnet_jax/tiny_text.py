@@ -6,6 +6,7 @@ import numpy as np
 
 from data_pipelines import windows
 from data_pipelines.batches import BatchSource
+from xlnet_jax.objectives.registry import objective_named
 
 BLOCKS = 32
 
@@ -40,4 +41,5 @@ def batches_of(config):
     vocab_size = config.model.vocab_size
     corpus = TinyCorpus(vocab_size, windows.block_len(config.data))
     is_word_start = np.arange(vocab_size) % 2 == 0
-    return BatchSource(corpus, "train", is_word_start, config.data, config.model.mem_len, config.seed, config.objective)
+    filling = objective_named(config.objective).filling
+    return BatchSource(corpus, "train", is_word_start, config.data, config.model.mem_len, config.seed, filling)

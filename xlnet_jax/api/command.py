@@ -6,11 +6,17 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from typing import Annotated, TypeVar
+
+import tyro
 
 from xlnet_jax.errors import CRASH, INTERRUPTED, USER_ERROR, InputError, exit_code
+from xlnet_jax.settings import cli
 from xlnet_jax.storage.quiet_tensorflow import keep_tensorflow_quiet
 
+T = TypeVar("T")
 Main = Callable[[Sequence[str]], int]
+CheckpointArgument = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="CHECKPOINT")]
 _ARGUMENT = re.compile(r"`([a-z]\w*(?:\.[a-z]\w*)*)`")
 
 
@@ -22,10 +28,15 @@ def naming_flags(main: Main) -> Main:
         try:
             return main(argv)
         except InputError as mistake:
-            mistake.args = (_ARGUMENT.sub(lambda name: "--" + name[1].replace("_", "-"), str(mistake)),)
+            mistake.args = (flags_for(str(mistake)),)
             raise
 
     return with_flags
+
+
+def flags_for(text: str) -> str:
+    """Replace each `argument` in a text of the library by its flag."""
+    return _ARGUMENT.sub(lambda name: "--" + name[1].replace("_", "-"), text)
 
 
 def run(main: Main) -> None:
@@ -51,6 +62,30 @@ def run(main: Main) -> None:
         hint = "check the name, the network, and `gcloud auth application-default login`"
         code = _fail(f"{error}: {hint}", exit_code(error))
     sys.exit(code)
+
+
+def parse(kind: type[T], argv: Sequence[str], doc: str | None, default: T | None = None) -> T:
+    """Read the settings of a command from its command line. doc: of its module, "python -m NAME: what it does".
+
+    Raises InputError on words that cannot be read; prints and exits on --help.
+    """
+    description = doc or ""
+    return cli.parse(kind, argv, description.partition(":")[0], description, default)
+
+
+@contextlib.contextmanager
+def progress(shown: bool = True) -> Iterator[Callable[[str], None]]:
+    """Yield a function that shows a line on the terminal while the body works, and nothing where there is no terminal.
+
+    Print to the standard output only after the body, or without progress: rich would print it to the terminal.
+    """
+    if not shown:
+        yield lambda line: None
+        return
+    from rich.console import Console
+
+    with Console(stderr=True).status("reading") as status:
+        yield status.update
 
 
 @contextlib.contextmanager

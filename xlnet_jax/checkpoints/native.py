@@ -1,6 +1,8 @@
-"""This project's checkpoints: of training (training/checkpoint.py), and of conversion, which hold no optimizer.
+"""Checkpoints of this project: those of training (training/run/checkpoint.py), and those of conversion, which hold no
+optimizer.
 
-params/ by Orbax · config/metadata, JSON with at least `model` · tokenizer/ · checksums.json
+params/ by Orbax · config/metadata, JSON with `model` and, in all but the oldest, `objective` · tokenizer/ ·
+checksums.json
 """
 
 import dataclasses
@@ -15,6 +17,8 @@ import orbax.checkpoint as ocp
 from data_pipelines.tokenizer import Tokenizer
 from xlnet_jax.checkpoints.pretrained import Pretrained, check_params, check_tokenizer
 from xlnet_jax.errors import InputError
+from xlnet_jax.interop.contents import guessed_objective
+from xlnet_jax.objectives.registry import objective_named
 from xlnet_jax.settings.config import Config, HeadConfig, ModelConfig
 from xlnet_jax.settings.plain import from_dict
 from xlnet_jax.settings.rules import validate_network
@@ -28,8 +32,8 @@ PARAMS, CONFIG, TOKENIZER, RESULTS = "params", Path("config") / "metadata", "tok
 
 
 def find(folder: Path) -> Path | None:
-    """The checkpoint in a run's folder, in its checkpoints/ (its newest), or the folder itself; None where none is. A
-    finetuning run that has ended names it in its results."""
+    """Return the checkpoint that results.json of a finished finetuning run names, else the newest one in checkpoints/
+    or in this folder, else the folder itself; None where none of these is a checkpoint."""
     if (folder / RESULTS).is_file():
         chosen = folder / str(read_json(folder / RESULTS).get("checkpoint"))
         if chosen.is_dir():
@@ -41,8 +45,21 @@ def find(folder: Path) -> Path | None:
     return folder if (folder / PARAMS).is_dir() else None
 
 
+def recognised(source: Path) -> bool:
+    """Return True for a folder in which `find` finds a checkpoint."""
+    return find(source) is not None
+
+
+def read_newest(source: Path) -> Pretrained:
+    """Read the checkpoint that `find` finds; errors as `read`."""
+    return read(find(source) or source)
+
+
 def read(folder: Path) -> Pretrained:
-    """The checkpoint in this folder, on the host. InputError on files that are damaged or contradict each other."""
+    """Read the checkpoint in this folder; arrays stay on the host.
+
+    Raises InputError on files that are damaged or contradict each other.
+    """
     if damage := find_damage(folder, {PARAMS, CONFIG.parts[0], TOKENIZER}):
         raise InputError(f"{folder} is damaged: {damage}")
     settings = read_json(folder / CONFIG)
@@ -55,22 +72,26 @@ def read(folder: Path) -> Pretrained:
     tokenizer = Tokenizer.load(folder / TOKENIZER) if (folder / TOKENIZER).is_dir() else None
     check_tokenizer(tokenizer, model, str(folder))
     notes = () if tokenizer else (f"no {TOKENIZER}/: there is no tokenizer",)
-    loaded = Pretrained(model, _params(folder / PARAMS), head, tokenizer, reuse_len, extra, notes)
+    params = _params(folder / PARAMS)
+    objective = settings.get("objective") or guessed_objective(model, params)
+    objective_named(objective, f"{folder / CONFIG}: objective")
+    loaded = Pretrained(model, params, objective, head, tokenizer, reuse_len, extra, notes)
     check_params(loaded, str(folder))
     return loaded
 
 
 def run_config(folder: Path) -> Config | None:
-    """The settings of the pretraining run that this checkpoint is of; None where it is of none."""
+    """Return the settings of the pretraining run that wrote this checkpoint; None for any other checkpoint."""
     settings = read_json(folder / CONFIG)
     return from_dict(Config, settings) if "preset" in settings else None
 
 
 def write(pretrained: Pretrained, folder: Path) -> list[str]:
-    """Fills an empty folder."""
+    """Write a checkpoint into an empty folder. Return notes on what was not written: none."""
     p = pretrained
     settings = {
         "model": dataclasses.asdict(p.model),
+        "objective": p.objective,
         "head": dataclasses.asdict(p.head) if p.head else None,
         "data": {"reuse_len": p.reuse_len},
         "hugging_face": dict(p.extra),
@@ -90,7 +111,7 @@ def write(pretrained: Pretrained, folder: Path) -> list[str]:
 
 
 def _params(folder: Path) -> dict[str, Any]:
-    """As arrays of NumPy: no device is asked for memory."""
+    # As NumPy arrays: no device is asked for memory.
     checkpointer = ocp.PyTreeCheckpointer()
     try:
         tree = checkpointer.metadata(folder.absolute()).item_metadata.tree

@@ -1,4 +1,4 @@
-"""A network with its weights and its tokenizer: what a checkpoint of any format comes to."""
+"""Network with its weights and its tokenizer: the contents of a checkpoint of any format."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -12,7 +12,7 @@ import numpy as np
 from data_pipelines.tokenizer import CLS, PAD, SEP, Tokenizer
 from xlnet_jax.dims import CLS_SEGMENT
 from xlnet_jax.errors import InputError
-from xlnet_jax.interop.contents import Contents, Found
+from xlnet_jax.interop.contents import Contents, Found, guessed_objective
 from xlnet_jax.interop.weights import (
     GENERATOR,
     Mismatch,
@@ -33,18 +33,18 @@ from xlnet_jax.settings.rules import validate_network
 
 @dataclass(frozen=True)
 class Pretrained(Contents):
-    """A network with its weights: `network.apply({"params": params}, …)`."""
+    """Network with its weights: `network.apply({"params": params}, …)`."""
 
     @property
     def network(self) -> nn.Module:
-        """The linen module of these weights; of rtd the discriminator."""
-        if self.objective == "rtd":
+        """The linen module of these weights; for a pair of generator and detector, the detector."""
+        if self.judges_tokens:
             return BertDetector(self.model)
         return build_model(self.model, self.head)
 
     def encode(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """(input_ids, attention_mask, segment_ids), int32 [B, L]: text <sep> <cls>, padded on the left as the original
-        does. InputError where the checkpoint came without a tokenizer."""
+        """Return (input_ids, attention_mask, segment_ids), int32 [B, L]: text <sep> <cls>, padded on the left as in the
+        original. Raises InputError where the checkpoint has no tokenizer."""
         if self.tokenizer is None:
             raise InputError("this checkpoint has no tokenizer: put its spiece.model beside it")
         if isinstance(texts, str) or not texts:
@@ -58,23 +58,26 @@ class Pretrained(Contents):
     def hidden_states(
         self, input_ids_BL: np.ndarray, attention_mask_BL: np.ndarray, segment_ids_BL: np.ndarray | None = None
     ) -> jax.Array:
-        """Of the last layer, [B, L, D], every token seeing every other; those of padding mean nothing."""
+        """Return the hidden states of the last layer, [B, L, D]; every token sees every other, and the rows of padding
+        are undefined."""
         segments = None if segment_ids_BL is None else jnp.asarray(segment_ids_BL)
         inputs = text_inputs(jnp.asarray(input_ids_BL), jnp.asarray(attention_mask_BL), segments)
         return _hidden_states_BLD(self.model, self.params["backbone"], inputs)
 
 
 def vocabulary_tokenizer(pretrained: Pretrained) -> Tokenizer:
-    """The tokenizer of a checkpoint that scores its pieces. InputError where it has none, or no vocabulary scores."""
+    """Return the tokenizer of a checkpoint that predicts pieces. Raises InputError where it has none, or a head for a
+    task."""
     if pretrained.head is not None:
         raise InputError(f"the checkpoint has a head for {pretrained.head.task}, and no vocabulary scores")
     if pretrained.tokenizer is None:
-        raise InputError("the checkpoint has no tokenizer: put its spiece.model beside it, or give --tokenizer")
+        raise InputError("the checkpoint has no tokenizer: put its spiece.model beside it, or give `tokenizer`")
     return pretrained.tokenizer
 
 
 def on_device(pretrained: Pretrained, dtype: Literal["float32", "bfloat16"] = "float32") -> Pretrained:
-    """The same with its weights on the device, where many batches find them; dtype: compute type."""
+    """Return the checkpoint with its weights on the device, so that every batch finds them there. dtype: compute
+    type."""
     model = replace(pretrained.model, dtype=dtype, remat="none")
     return replace(pretrained, model=model, params=jax.device_put(pretrained.params))
 
@@ -87,8 +90,11 @@ _hidden_states_BLD = jax.jit(_run_encoder, static_argnums=0)
 
 
 def assemble(found: Found, where: str, partial: bool) -> Pretrained:
-    """The network of these variables. What is missing, unknown or of another shape is refused by name; with `partial`
-    it is drawn afresh or left behind, and noted."""
+    """Build the network of these variables.
+
+    Raises InputError with the names of variables that are missing, unknown or misshapen; with `partial` such parameters
+    are drawn afresh or left out, and noted.
+    """
     validate_network(found.model, found.head, where)
     check_tokenizer(found.tokenizer, found.model, where)
     shapes = optional_params(found.model, found.head) | abstract_params(found.model, found.head)
@@ -101,8 +107,10 @@ def assemble(found: Found, where: str, partial: bool) -> Pretrained:
         if mismatch.missing or mismatch.misshapen:
             params, _ = to_ours(found.variables, found.table, shapes, _drawn(found))
             notes.append("what is missing or of another shape was drawn afresh")
-    loaded = Pretrained(found.model, params, found.head, found.tokenizer, found.reuse_len, found.extra)
-    if loaded.head is None and loaded.model.positions == "relative" and loaded.objective == "mlm":
+    objective = guessed_objective(found.model, params)
+    loaded = Pretrained(found.model, params, objective, found.head, found.tokenizer, found.reuse_len, found.extra)
+    has_query_stream = "mask_embedding" in params.get("backbone", {})
+    if loaded.head is None and loaded.model.positions == "relative" and not has_query_stream:
         notes.append("no mask embedding: there is no query stream, as of a network that has learned masked pieces")
     return replace(loaded, notes=tuple(notes))
 
@@ -113,7 +121,6 @@ def _drawn(found: Found) -> dict[str, np.ndarray]:
 
 
 def _precision(variables: Mapping[str, np.ndarray], where: str) -> list[str]:
-    """What float32 makes of the weights. InputError where they are no real numbers."""
     kinds = {str(v.dtype) for v in variables.values()}
     if wrong := sorted(k for k in kinds if not ("float" in k or "int" in k)):
         raise InputError(f"{where} has weights of type {', '.join(wrong)}: real numbers are needed")
@@ -123,11 +130,11 @@ def _precision(variables: Mapping[str, np.ndarray], where: str) -> list[str]:
 
 
 def check_params(pretrained: Pretrained, where: str) -> None:
-    """InputError where parameters are missing, too many, or not of the shapes that the settings say."""
+    """Raise InputError where parameters are missing, unknown, or of other shapes than the settings demand."""
     needed, flat = abstract_params(pretrained.model, pretrained.head), flatten(pretrained.params)
     optional = optional_params(pretrained.model, pretrained.head)
     shapes = optional | needed
-    if pretrained.objective == "rtd":  # pieces are predicted by the generator, whose sizes its run alone knows
+    if pretrained.judges_tokens:  # pieces are predicted by the generator, whose sizes its run alone knows
         optional = {path: s for path, s in shapes.items() if not path.startswith(("backbone/", "detector/"))}
         flat = {path: array for path, array in flat.items() if not path.startswith(f"{GENERATOR}/")}
     wrong = Mismatch(
@@ -144,7 +151,7 @@ def check_params(pretrained: Pretrained, where: str) -> None:
 
 
 def check_given(given: Tokenizer, start: Pretrained, where: str) -> None:
-    """InputError where a tokenizer that is given to weights without one cannot be theirs."""
+    """Raise InputError where a tokenizer given for weights without one cannot belong to them."""
     check_tokenizer(given, start.model, where)
     if start.tokenizer is None and given.foreign:
         raise InputError(
@@ -154,7 +161,7 @@ def check_given(given: Tokenizer, start: Pretrained, where: str) -> None:
 
 
 def check_tokenizer(tokenizer: Tokenizer | None, model: ModelConfig, where: str) -> None:
-    """InputError where a tokenizer cannot belong to the weights."""
+    """Raise InputError where tokenizer and weights have vocabularies of different sizes."""
     if tokenizer and tokenizer.vocab_size != model.vocab_size:
         raise InputError(
             f"{where}: its tokenizer has {tokenizer.vocab_size:,} pieces and its weights {model.vocab_size:,}: they "

@@ -1,11 +1,11 @@
-"""As many updates as a budget pays for."""
+"""Numbers of training steps that a budget pays for."""
 
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Literal
 
-from xlnet_jax.costs.flops import step_operations
 from xlnet_jax.errors import InputError
+from xlnet_jax.objectives.flops import step_flops
 from xlnet_jax.objectives.rules import validate
 from xlnet_jax.settings.config import Config
 
@@ -13,16 +13,19 @@ Equal = Literal["tokens", "operations"]
 
 
 def step_tokens(config: Config) -> int:
-    """Tokens in the windows of one update, as papers count them: text that a window reuses counts again."""
+    """Return the number of tokens in the windows of one step, as papers count them: reused text counts again."""
     return config.data.batch_size * config.data.seq_len
 
 
-COST: dict[Equal, Callable[[Config], int]] = {"tokens": step_tokens, "operations": step_operations}
+COST: dict[Equal, Callable[[Config], int]] = {"tokens": step_tokens, "operations": step_flops}
 
 
 def within_budget(name: str, config: Config, budget: float, equal: Equal) -> Config:
-    """The settings of this contender with as many updates as the budget pays for, and what counts updates in
-    proportion. Raises InputError where that is none, or the settings contradict each other."""
+    """Return the settings of a contender with as many steps as the budget pays for; settings that count steps (warmup,
+    decay, evaluation) keep their share of the run.
+
+    Raises InputError where the budget is below one step, or the settings contradict each other.
+    """
     cost = COST[equal](config)
     steps = int(budget // cost)
     if steps < 1:

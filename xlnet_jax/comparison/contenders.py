@@ -1,33 +1,33 @@
-"""What can be compared: the rows of the paper's Table 6 (section 3.4), and the causal models beside them.
+"""Settings that can be compared: every objective, and the rows of the paper's Table 6 (section 3.4).
 
-Each is a function of the settings that all share, those of XLNet: it says in what it differs from them.
+A contender is a function from the settings that all share, XLNet's, to its own.
 """
 
+import functools
 from collections.abc import Callable
 from dataclasses import replace
 
+from xlnet_jax.objectives.clm import CLM
+from xlnet_jax.objectives.mlm import MLM
 from xlnet_jax.objectives.presets import with_objective
+from xlnet_jax.objectives.registry import OBJECTIVES
+from xlnet_jax.objectives.rtd import RTD
 from xlnet_jax.settings.config import Config
 
 
 def bert(common: Config) -> Config:
-    """Row 1: masked pieces of segment pairs, next sentence prediction, learned positions, no memory."""
-    config = mlm(common)
+    """Return row 1: masked pieces of segment pairs, next sentence prediction, learned positions, no memory."""
+    config = MLM.start(common)
     return replace(
         config,
-        model=replace(config.model, positions="learned"),
+        model=replace(config.model, network="bert", positions="learned"),
         data=replace(config.data, pair_loss="next"),
     )
 
 
-def mlm(common: Config) -> Config:
-    """BERT's objective alone, on XLNet's network without memory."""
-    return with_objective(common, "mlm")
-
-
 def dae_transformer_xl(common: Config) -> Config:
-    """Row 2, DAE + Transformer-XL: BERT's objective with memory, relative positions and texts read both ways."""
-    config = mlm(common)
+    """Return row 2, DAE + Transformer-XL: BERT's objective with memory, relative positions and texts read both ways."""
+    config = MLM.start(common)
     return replace(
         config,
         model=replace(config.model, mem_len=common.model.mem_len),
@@ -35,58 +35,51 @@ def dae_transformer_xl(common: Config) -> Config:
     )
 
 
-def plm(common: Config) -> Config:
-    """Row 4: XLNet, one token in K = 6 predicted."""
-    return common
-
-
 def plm_k7(common: Config) -> Config:
-    """Row 3: one token in K = 7, in as much more context."""
+    """Return row 3: one token in K = 7 is predicted, with correspondingly more context."""
     data = common.data
     fewer = None if data.num_predict is None else round(data.num_predict * data.mask_alpha / (7 * data.mask_beta))
     return replace(common, data=replace(data, mask_alpha=7, mask_beta=1, num_predict=fewer))
 
 
 def plm_no_memory(common: Config) -> Config:
-    """Row 5."""
+    """Return row 5: no memory."""
     return replace(common, model=replace(common.model, mem_len=0))
 
 
 def plm_no_spans(common: Config) -> Config:
-    """Row 6: targets are drawn piece by piece."""
+    """Return row 6: targets are drawn piece by piece."""
     return replace(common, data=replace(common.data, targets="pieces"))
 
 
 def plm_no_bidirectional(common: Config) -> Config:
-    """Row 7: every text is read forwards."""
+    """Return row 7: every text is read forwards."""
     return replace(common, data=replace(common.data, bidirectional=False))
 
 
 def plm_next(common: Config) -> Config:
-    """Row 8: next sentence prediction besides."""
+    """Return row 8: with next sentence prediction."""
     return replace(common, data=replace(common.data, pair_loss="next"))
 
 
-def clm(common: Config) -> Config:
-    """Transformer-XL: from left to right, memory, relative positions."""
-    return with_objective(common, "clm")
-
-
 def vanilla(common: Config) -> Config:
-    """From left to right without memory, sinusoidal positions (Al-Rfou et al. 2019)."""
-    config = clm(common)
+    """Return a causal model without memory, with sinusoidal positions (Al-Rfou et al. 2019)."""
+    config = CLM.start(common)
     return replace(config, model=replace(config.model, mem_len=0, positions="sinusoidal"))
 
 
 def electra(common: Config) -> Config:
-    """Which pieces a small generator has replaced, judged by BERT's encoder (Clark et al. 2020)."""
-    return with_objective(common, "rtd")
+    """Return replaced token detection by its published name (Clark et al. 2020)."""
+    return RTD.start(common)
 
 
 CONTENDERS: dict[str, Callable[[Config], Config]] = {
-    contender.__name__.replace("_", "-"): contender
-    for contender in (
-        bert, mlm, dae_transformer_xl, plm, plm_k7, plm_no_memory, plm_no_spans, plm_no_bidirectional, plm_next, clm,
-        vanilla, electra,
-    )
+    **{record.name: functools.partial(with_objective, objective=record.name) for record in OBJECTIVES},
+    **{
+        contender.__name__.replace("_", "-"): contender
+        for contender in (
+            bert, dae_transformer_xl, plm_k7, plm_no_memory, plm_no_spans, plm_no_bidirectional, plm_next, vanilla,
+            electra,
+        )
+    },
 }  # fmt: skip

@@ -1,4 +1,4 @@
-"""A picture of a comparison: a panel of held-out losses, and one for each task."""
+"""Picture of a comparison: one panel of held-out losses, and one for each task."""
 
 import io
 from typing import Any
@@ -13,7 +13,7 @@ COLUMNS = 3
 
 
 def draw(comparison: Comparison, path: epath.Path) -> None:
-    """Writes a PNG."""
+    """Write a PNG."""
     from matplotlib import colormaps
     from matplotlib.figure import Figure
 
@@ -36,7 +36,7 @@ def draw(comparison: Comparison, path: epath.Path) -> None:
 
 
 def _draw_losses(axes: Any, comparison: Comparison, colors: dict[str, Any]) -> None:
-    """A line for each seed, over what it has cost so far."""
+    """Draw a line for each seed, over the cost so far."""
     for name, config in comparison.contenders.items():
         cost = COST[comparison.equal](config)
         for i, outcome in enumerate(comparison.outcomes[name].values()):
@@ -49,7 +49,7 @@ def _draw_losses(axes: Any, comparison: Comparison, colors: dict[str, Any]) -> N
 
 
 def _draw_task(axes: Any, comparison: Comparison, task: str, colors: dict[str, Any]) -> None:
-    """A point for each seed, and a line at their mean."""
+    """Draw a point for each seed, and a line at their mean."""
     names = list(comparison.contenders)
     for row, name in enumerate(names):
         found = comparison.statistics(name)[task]
@@ -57,6 +57,6 @@ def _draw_task(axes: Any, comparison: Comparison, task: str, colors: dict[str, A
         axes.plot(values, [row] * len(values), "o", color=colors[name], alpha=0.6)
         axes.plot([found.mean] * 2, [row - 0.3, row + 0.3], color=colors[name], lw=2)
     axes.set(yticks=range(len(names)), yticklabels=names, ylim=(len(names) - 0.5, -0.5))
-    axes.locator_params("x", nbins=5)  # more of their numbers can touch
+    axes.locator_params("x", nbins=5)  # the labels of more ticks would overlap
     axes.set(xlabel=comparison.metrics[task], title=f"{task}: seeds and their mean")
     axes.grid(alpha=0.3)

@@ -1,4 +1,4 @@
-"""What a comparison comes to: the numbers of each contender over its seeds, as results.json and as a table."""
+"""Results of a comparison: the numbers of each contender over its seeds, as results.json and as a table."""
 
 import json
 import math
@@ -14,36 +14,37 @@ from data_pipelines.corpus import Corpus, SplitName
 from data_pipelines.tokenizer import Tokenizer
 from xlnet_jax.checkpoints.native import RESULTS
 from xlnet_jax.comparison.budget import Equal, step_tokens
-from xlnet_jax.costs.flops import step_operations
 from xlnet_jax.objectives.build import objective_of
+from xlnet_jax.objectives.flops import step_flops
+from xlnet_jax.objectives.registry import objective_named
 from xlnet_jax.settings.config import Config
 from xlnet_jax.storage.files import write_durably
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """Of one contender and one seed."""
+    """Results of one contender with one seed."""
 
     held_out: Sequence[tuple[int, float]]
-    """(updates, nats per target) of each evaluation, the last at the end"""
+    """(step, nats per target) of each evaluation, ascending"""
     pair_loss: float | None
-    """nats per window, held out, at the end; None = it learns none"""
+    """held-out nats per window at the end; None without a pair loss"""
     scores: Mapping[str, float]
-    """by task: its metric on the examples that are held out"""
+    """metric of each task on its held-out examples"""
 
 
 @dataclass(frozen=True)
 class Statistic:
-    """A number over seeds."""
+    """One number over several seeds."""
 
     seeds: Mapping[int, float]
     mean: float
     deviation: float | None
-    """of the sample; None = there is one seed"""
+    """sample deviation; None with one seed"""
 
     @classmethod
     def of(cls, by_seed: Mapping[int, float]) -> "Statistic":
-        """Of one seed or more."""
+        """Return the statistic of one seed or more."""
         values = list(by_seed.values())
         return cls(by_seed, float(np.mean(values)), float(np.std(values, ddof=1)) if len(values) > 1 else None)
 
@@ -53,7 +54,7 @@ class Statistic:
 
 @dataclass(frozen=True)
 class Comparison:
-    """All that was run."""
+    """Contenders, what they were given, and their outcomes."""
 
     budget: float
     equal: Equal
@@ -62,12 +63,12 @@ class Comparison:
     corpus: Corpus
     tokenizer: Tokenizer
     metrics: Mapping[str, str]
-    """by task: the name of its metric"""
+    """name of each task's metric"""
     outcomes: Mapping[str, Mapping[int, Outcome]]
-    """by contender and seed"""
+    """outcome of each contender and seed"""
 
     def statistics(self, name: str) -> dict[str, Statistic]:
-        """The numbers of a contender: held_out_loss; pair_loss, where it has one; and one for each task."""
+        """Return the numbers of a contender: held_out_loss; pair_loss, where it has one; and one for each task."""
         by_seed = self.outcomes[name]
         found = {"held_out_loss": {s: outcome.held_out[-1][1] for s, outcome in by_seed.items()}}
         if pairs := {s: o.pair_loss for s, o in by_seed.items() if o.pair_loss is not None}:
@@ -76,7 +77,8 @@ class Comparison:
         return {name: Statistic.of(values) for name, values in found.items()}
 
     def cost(self, name: str) -> dict[str, float]:
-        """What one pretraining took: parameters, updates, tokens, operations, and passes over the text."""
+        """Return the cost of one pretraining: parameters, steps (`updates`), tokens, FLOPs (`operations`), and passes
+        over the text."""
         config = self.contenders[name]
         shapes = jax.eval_shape(lambda: objective_of(config).init(jax.random.key(0)))
         per_pass = source_of(config, self.corpus, self.tokenizer, "train").steps_per_epoch
@@ -84,20 +86,26 @@ class Comparison:
             "parameters": sum(math.prod(a.shape) for a in jax.tree.leaves(shapes)),
             "updates": config.steps,
             "tokens": config.steps * step_tokens(config),
-            "operations": config.steps * step_operations(config),
+            "operations": config.steps * step_flops(config),
             "passes": config.steps / per_pass,
         }
 
 
 def source_of(config: Config, corpus: Corpus, tokenizer: Tokenizer, split: SplitName) -> BatchSource:
-    """The batches that a contender reads. InputError where the corpus does not hold its windows."""
+    """Return the batches that a contender reads. Raises InputError where the corpus does not hold its windows."""
     return BatchSource(
-        corpus, split, tokenizer.is_word_start, config.data, config.model.mem_len, config.seed, config.objective
+        corpus,
+        split,
+        tokenizer.is_word_start,
+        config.data,
+        config.model.mem_len,
+        config.seed,
+        objective_named(config.objective).filling,
     )
 
 
 def write_report(comparison: Comparison, folder: epath.Path) -> str:
-    """Writes results.json and table.md; returns the table."""
+    """Write results.json and table.md; return the table."""
     results = {
         "budget": comparison.budget,
         "equal": comparison.equal,
@@ -115,7 +123,7 @@ def write_report(comparison: Comparison, folder: epath.Path) -> str:
 
 
 def table(comparison: Comparison) -> str:
-    """In Markdown, with what its numbers mean."""
+    """Return the table in Markdown, with notes on its numbers."""
     head = ["contender", "parameters", "updates", "tokens", "operations", "passes", "held-out loss", "pair loss"]
     has_pairs = any("pair_loss" in comparison.statistics(name) for name in comparison.contenders)
     head = head if has_pairs else head[:-1]

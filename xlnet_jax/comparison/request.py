@@ -1,4 +1,4 @@
-"""What a comparison is asked: who is compared, at which cost, on which tasks. Imports no jax."""
+"""Settings of a comparison: contenders, cost and tasks. Imports no jax."""
 
 import dataclasses
 import difflib
@@ -18,34 +18,34 @@ from xlnet_jax.tasks.defaults import DEFAULTS
 from xlnet_jax.tasks.rules import validate_finetuning
 
 _OURS = ("task", "init", "train", "eval", "predict", "workdir", "tokenizer", "seeds", "seed", "tpu", "reinitialize")
-"""Settings of finetuning that the comparison makes."""
+"""Settings of finetuning that the comparison sets itself."""
 _LATER = "what is pretrained here"
 
 
 @dataclass(frozen=True)
 class CompareConfig(Config):
-    """A comparison. The settings of pretraining hold for all contenders, each of which then differs in what it is known
-    for; what counts updates (optimizer.warmup-steps, optimizer.decay-steps, eval.every-steps) does so for a run of
-    --steps, and keeps its share of each contender's updates."""
+    """A comparison. All contenders share the settings of pretraining, and each changes those that define it. Settings
+    that count steps (optimizer.warmup-steps, optimizer.decay-steps, eval.every-steps) refer to a run of --steps, and keep
+    their share of each contender's steps."""
 
     objectives: tuple[str, ...] = operational(("plm", "mlm", "clm"))
-    """contenders, separated by commas or spaces: bert, mlm, dae-transformer-xl, plm, plm-k7, plm-no-memory,
-    plm-no-spans, plm-no-bidirectional, plm-next, clm, vanilla, electra"""
+    """contenders, separated by commas or spaces: any --objective, or bert, dae-transformer-xl, plm-k7, plm-no-memory,
+    plm-no-spans, plm-no-bidirectional, plm-next, vanilla, electra"""
     budget: float = 0.0
-    """what each may cost in pretraining, by --equal; each gets as many updates as fit"""
+    """cost of each pretraining, in the unit of --equal; each contender gets as many steps as fit"""
     equal: Literal["tokens", "operations"] = "tokens"
-    """what is equal: tokens in the windows that are read, or operations of the matrix products"""
+    """unit in which all pretrainings cost the same: tokens in the windows that are read, or FLOPs of the einsums"""
     seeds: tuple[int, ...] = operational((0,))
     """seeds; each is one pretraining of each contender and one finetuning of it on each task"""
     tasks: tuple[str, ...] = operational(())
     """tasks that every pretrained network is finetuned on, as NAME=FOLDER, such as sst-2=glue/SST-2; the folder has the
     files to learn from and to be measured on by their published names, or train and dev"""
-    finetune: tuple[str, ...] = operational(())  # what they make of each task's settings is what counts
+    finetune: tuple[str, ...] = operational(())  # identity compares the resulting settings of each task
     """settings of finetuning, as steps=300 for all tasks or cola.steps=300 for one; else they are each task's own"""
 
 
 def parse(argv: Sequence[str], description: str) -> CompareConfig:
-    """The comparison that a command line asks for. Raises InputError on what cannot be compared."""
+    """Return the comparison that a command line asks for. Raises InputError where it cannot be run."""
     request = command_line.parse_config_as(CompareConfig, argv, "python -m xlnet_jax.compare", description)
     names = [name for word in request.objectives for name in word.split(",") if name]
     request = replace(request, objectives=tuple(names))
@@ -56,18 +56,18 @@ def parse(argv: Sequence[str], description: str) -> CompareConfig:
 
 
 def common(request: CompareConfig) -> Config:
-    """The settings of pretraining that all contenders share."""
+    """Return the settings of pretraining that all contenders share."""
     return Config(**{f.name: getattr(request, f.name) for f in dataclasses.fields(Config)})
 
 
 def folders(request: CompareConfig) -> dict[str, str]:
-    """Where the examples of each task are."""
+    """Return the folder of each task's examples."""
     return {task: folder for task, _, folder in (word.partition("=") for word in request.tasks)}
 
 
 def finetuning(request: CompareConfig) -> dict[str, FinetuneConfig]:
-    """The settings of each task, without what it starts from and where it is kept. Raises InputError where they
-    contradict each other, or name no examples."""
+    """Return the settings of each task, without the checkpoint that it starts from and the folder of its runs. Raises
+    InputError where they contradict each other, or name no examples."""
     found = {}
     for task, folder in folders(request).items():
         start = DEFAULTS[task]()
@@ -89,14 +89,14 @@ def finetuning(request: CompareConfig) -> dict[str, FinetuneConfig]:
 
 
 def difference(ours: CompareConfig, theirs: CompareConfig) -> list[str]:
-    """'name: their value -> our value' for each setting in which the runs of two comparisons differ. Contenders, seeds
-    and tasks may be others: their runs stand beside each other."""
+    """Return 'name: their value -> our value' for each setting in which the runs of two comparisons differ. Contenders,
+    seeds and tasks may differ: their runs have folders of their own."""
     found = identity_difference(ours, theirs)
     of_ours, of_theirs = finetuning(ours), finetuning(theirs)
     for task in of_ours.keys() & of_theirs.keys():
         here, there = of_ours[task], of_theirs[task]
         found += [f"finetune {task}.{setting}" for setting in identity_difference(here, there)]
-        # A run counts by the steps and the texts that these come to, and a finished one is not looked at again.
+        # A finetuning run compares the resulting steps and examples, but a finished run is not compared again.
         for name, new, old in (
             (f"tasks {task}", folders(ours)[task], folders(theirs)[task]),
             (f"finetune {task}.epochs", here.epochs, there.epochs),
@@ -124,7 +124,7 @@ def _contradictions(request: CompareConfig) -> Iterable[str]:
     for seed in request.seeds:
         if not 0 <= seed < 2**31:
             yield f"--seeds {seed} must be in [0, 2^31)"
-    if request.objective != "plm":
+    if request.objective != Config().objective:
         yield (
             f"--objective {request.objective}: compare starts from the settings of XLNet, as --preset demo, small, "
             "base or large have them, and --objectives names who is compared"
@@ -147,14 +147,14 @@ def _unknown(flag: str, names: Iterable[str], known: Mapping[str, Any]) -> Itera
 
 
 def _of_task(task: str, request: CompareConfig) -> list[str]:
-    """The words of --finetune that concern a task: those of all first, which its own then change."""
+    """Return the words of --finetune for a task: first those for all tasks, then its own, which win."""
     tasks = folders(request)
     own = [word.removeprefix(f"{task}.") for word in request.finetune if word.startswith(f"{task}.")]
     return [word for word in request.finetune if word.partition(".")[0] not in tasks] + own
 
 
 def _files(task: str, folder: str, stems: Sequence[str]) -> tuple[str, ...]:
-    """Those of a role. Tasks that find their own files in a folder are given the folder."""
+    """Return the example files with these stems; the folder itself for tasks that find their own files in it."""
     if folder.startswith("tfds:"):
         return (folder,)
     path = Path(folder).expanduser()

@@ -1,12 +1,12 @@
-"""All runs of a comparison, one after the other in this process: each goes on by itself where it was stopped, and those
-that are finished are not run again.
+"""Run of a comparison: all its runs, one after the other. Each continues where it was stopped, finished ones are
+skipped.
 
-WORKDIR/config.json                    what is compared      WORKDIR/tokenizer, corpus   of all contenders
+WORKDIR/config.json                    settings              WORKDIR/tokenizer, corpus   shared by all contenders
 WORKDIR/CONTENDER/seed-N/pretrained    a pretraining run     WORKDIR/CONTENDER/seed-N/TASK   a finetuning run
-WORKDIR/results.json, table.md, comparison.png    what they come to
+WORKDIR/results.json, table.md, comparison.png    results
 
-In one process, as a run leaves nothing behind in it that another would meet (its programs are its own, its lock goes
-with it), jax starts once, and of an accelerator's memory nothing need be shared.
+All runs share one process: jax starts once, and keeps the memory of an accelerator to itself. Runs do not affect each
+other, as each has its own programs and lock.
 """
 
 import json
@@ -44,7 +44,7 @@ SPLITS: tuple[SplitName, ...] = ("train", "validation")
 
 @dataclass(frozen=True)
 class _Prepared:
-    """What all runs have in common."""
+    """Tokenizer, corpus and settings that all runs share."""
 
     workdir: Workdir
     contenders: Mapping[str, Config]
@@ -57,10 +57,10 @@ class _Prepared:
 
 
 def compare(request: CompareConfig) -> int:
-    """Returns 0 with the table and the picture written, or the exit code of a run that was stopped with its state
-    saved: the same command goes on from there."""
+    """Run a comparison. Return 0 with the table and the picture written, or the exit code of a run that was stopped
+    with its state saved: the same command goes on from there."""
     console = Console(soft_wrap=True, highlight=False, markup=False)
-    _contenders(request)  # a budget that is too small is refused before hours go into a text
+    _contenders(request)  # refuse a budget that is too small before hours go into a text
     prepared = _prepare(request, console)
     for seed in request.seeds:
         for name in prepared.contenders:
@@ -89,7 +89,7 @@ def _contenders(request: CompareConfig, vocab_size: int | None = None) -> dict[s
 
 
 def _prepare(request: CompareConfig, console: Console) -> _Prepared:
-    """One tokenizer and one corpus for all; whatever a later run would refuse is refused here."""
+    """Prepare one tokenizer and one corpus for all, and refuse here what a later run would refuse."""
     text, common = Text.of(request), asked.common(request)
     tasks = {task: with_files(config) for task, config in asked.finetuning(request).items()}
     for settings in tasks.values():
@@ -100,7 +100,7 @@ def _prepare(request: CompareConfig, console: Console) -> _Prepared:
     _claim(workdir, request)
     tokenizer = text.find_tokenizer(common, given, workdir)
     contenders = _contenders(request, tokenizer.vocab_size)
-    # Of all that there are, so that any of them can be compared with these later.
+    # Blocks fit every contender there is, so that any of them can be added later.
     longest = max((contender(common) for contender in CONTENDERS.values()), key=lambda c: windows.block_len(c.data))
     corpus = text.find_corpus(longest, tokenizer, workdir)
     console.print(f"tokenizer   {tokenizer.vocab_size:,} pieces\ncorpus      {corpus.folder}, of all contenders")
@@ -126,10 +126,10 @@ def _claim(workdir: Workdir, request: CompareConfig) -> None:
 
 
 def _run(name: str, seed: int, prepared: _Prepared, console: Console) -> int:
-    """A contender's pretraining by one seed, and its finetuning on all tasks. 0, or the exit code of a stop."""
+    """Pretrain a contender with one seed, and finetune it on all tasks. Return 0, or the exit code of a stop."""
     config, pretrained = prepared.contenders[name], prepared.folder(name, seed, PRETRAINED)
     if not _is_pretrained(pretrained, config.steps):
-        console.print(f"\n---- {name}, seed {seed}: pretraining, {config.steps:,} updates")
+        console.print(f"\n---- {name}, seed {seed}: pretraining, {config.steps:,} steps")
         corpus = (str(prepared.corpus.folder),)
         run = replace(config, seed=seed, corpus=corpus, validation=(), tokenizer=None, workdir=str(pretrained))
         if exit_code := pretrain(run):
@@ -146,7 +146,7 @@ def _run(name: str, seed: int, prepared: _Prepared, console: Console) -> int:
 
 
 def _is_pretrained(folder: epath.Path, steps: int) -> bool:
-    """Was it saved and evaluated at its end?"""
+    """Return whether a run was saved and evaluated at its end."""
     workdir = Workdir(folder)
     evaluated = (r["step"] for r in read_records(workdir.metrics) if r["split"] == "validation")
     return (workdir.checkpoints / str(steps)).is_dir() and steps in evaluated

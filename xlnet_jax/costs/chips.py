@@ -1,4 +1,4 @@
-"""What vendors state of their chips: the yardsticks of a run's utilisation and of a plan."""
+"""Chips by their vendors' data sheets: the peaks that a run's utilisation and a plan are measured against."""
 
 from dataclasses import dataclass
 
@@ -11,17 +11,17 @@ class Chip:
 
     name: str
     device_kinds: tuple[str, ...]
-    """what jax calls its devices"""
+    """names that jax gives to its devices"""
     devices: int
-    """devices that jax sees in it, which divide all of the following among them"""
-    operations: float
-    """dense bfloat16 multiplications and additions"""
+    """devices that jax sees in one chip; they share everything below"""
+    flops: float
+    """dense bfloat16 FLOPs"""
     memory: int
     """bytes of high-bandwidth memory"""
     memory_bandwidth: float
-    """bytes"""
+    """bytes of memory traffic"""
     link_bandwidth: float
-    """bytes that leave the chip over all its links to others, one way; 0 = it has none"""
+    """bytes that leave the chip over all its links, one way; 0 = no links"""
 
 
 # Cloud: cloud.google.com/tpu/docs/NAME, its table of key specifications, which gives links both ways.
@@ -57,11 +57,11 @@ CHIPS = (
 
 
 def chip_of(device_kind: str) -> Chip | None:
-    """The chip whose devices jax calls so; None = nothing is known of it, as of a CPU."""
+    """Return the chip whose devices jax calls so; None where it is unknown, as for a CPU."""
     return next((chip for chip in CHIPS if device_kind in chip.device_kinds), None)
 
 
-def peak_operations(device_kind: str) -> float | None:
-    """Peak bfloat16 operations a second of one device; None where it is not known."""
+def peak_flops(device_kind: str) -> float | None:
+    """Return the peak bfloat16 FLOPs a second of one device; None where it is unknown."""
     chip = chip_of(device_kind)
-    return chip.operations / chip.devices if chip else None
+    return chip.flops / chip.devices if chip else None

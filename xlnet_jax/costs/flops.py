@@ -1,56 +1,39 @@
-"""The arithmetic of a training step, counted by hand from the network: the multiply-adds of its matrix products.
+"""FLOPs of a training step, counted by hand from the network: the multiply-adds of its einsums.
 
-What the compiler counts will not do: it takes the body of the loop over layers once.
+The compiler's own count will not do: it takes the body of the loop over layers once.
 """
 
-from dataclasses import replace
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from xlnet_jax.settings.config import Config
 
 
 class MultiplyAdds(NamedTuple):
-    """Of one kind of matrix products in one step, over the global batch."""
+    """Multiply-adds of one part of a network in one step, over the global batch."""
 
     forward: int
-    backward: int  # twice the forward's; once where one of the factors has no gradient
+    backward: int  # twice the forward's; as many where one factor has no gradient
 
 
-def multiply_adds(config: Config) -> dict[str, MultiplyAdds]:
-    """By part of the network, over all layers; without the parts that it does not have. Of rtd those of both networks
-    together: the generator alone scores pieces, and the discriminator every token.
+PIECES = ("transform", "vocabulary")
+"""Parts that score pieces."""
 
-    The query stream of plm has a row for each target slot; relative position keys are projected once (sine and cosine
-    half apart), from signals that do not learn; memory is given, and gets no gradient; a relative segment score is one
+
+def network_multiply_adds(config: Config, query_rows: int) -> dict[str, MultiplyAdds]:
+    """Return the multiply-adds by part of the network, over all layers; without the parts that it does not have.
+
+    query_rows: rows of the query stream in a window. Relative position keys are projected once (sine and cosine half
+    apart), from signals that do not learn; memory is given, and gets no gradient; a relative segment score is one
     number for each row. Pieces are scored at target slots alone, and those of BERT transformed before.
     """
-    own = _of_network(config)
-    if config.objective != "rtd":
-        return own
-    width = config.model.d_model
-    detector = config.data.batch_size * config.data.seq_len * (width**2 + width)
-    of_generator = _of_network(replace(config, model=config.rtd.generator_of(config.model)))
-    own = {part: count for part, count in own.items() if part not in _OF_PIECES}
-    both = {part: _sum(own.get(part), of_generator.get(part)) for part in {**own, **of_generator}}
-    return both | {"detector": MultiplyAdds(detector, 2 * detector)}
-
-
-def _sum(*counts: MultiplyAdds | None) -> MultiplyAdds:
-    there = [count for count in counts if count]
-    return MultiplyAdds(sum(count.forward for count in there), sum(count.backward for count in there))
-
-
-_OF_PIECES = ("transform", "vocabulary")
-
-
-def _of_network(config: Config) -> dict[str, MultiplyAdds]:
     model, data = config.model, config.data
     batch, width, heads = data.batch_size, model.d_model, model.num_heads * model.d_head
-    rows = data.seq_len + (data.num_slots if config.objective == "plm" else 0)
+    rows = data.seq_len + query_rows
     keys = model.mem_len + data.seq_len
     narrow = model.embedding_width or width
     distances = keys + data.seq_len if model.positions == "relative" else 0
-    has_segment_scores = model.positions != "learned" and model.num_segments > 0
+    has_segment_scores = model.network != "bert" and model.num_segments > 0
     scores, targets = batch * rows * heads, batch * data.num_slots
 
     def all_layers(forward: int, gradients: int = 2) -> MultiplyAdds:
@@ -69,23 +52,30 @@ def _of_network(config: Config) -> dict[str, MultiplyAdds]:
         "values": all_layers(scores * keys),
         "feed-forward": all_layers(2 * batch * rows * width * model.d_ff),
         "embedding projection": once(batch * data.seq_len * narrow * width * (model.embedding_width is not None)),
-        "transform": once(targets * width * narrow * (model.positions == "learned")),
+        "transform": once(targets * width * narrow * (model.network == "bert")),
         "vocabulary": once(targets * narrow * model.vocab_size),
         "pairs": once(batch * (width**2 + 2 * width) * (data.pair_loss != "none")),
     }
     return {part: count for part, count in counted.items() if count.forward}
 
 
-def step_operations(config: Config) -> int:
-    """Operations of one update, two a multiply-add: what the model demands, and what utilisation (MFU) is a share of.
-    What remat computes again is not in it."""
-    return 2 * sum(part.forward + part.backward for part in multiply_adds(config).values())
+def summed(*networks: Mapping[str, MultiplyAdds]) -> dict[str, MultiplyAdds]:
+    """Return the multiply-adds of several networks together, by part."""
+    counts: dict[str, MultiplyAdds] = {}
+    for part, count in (item for network in networks for item in network.items()):
+        forward, backward = counts.get(part, (0, 0))
+        counts[part] = MultiplyAdds(forward + count.forward, backward + count.backward)
+    return counts
 
 
-def recomputed_operations(config: Config) -> int:
-    """Operations that remat adds to an update: with `step_operations`, what the hardware does (HFU)."""
-    parts = _RECOMPUTED[config.model.remat]
-    return 2 * sum(count.forward for part, count in multiply_adds(config).items() if part in parts)
+def total(parts: Mapping[str, MultiplyAdds]) -> int:
+    """Return the FLOPs of all parts, forward and backward, two a multiply-add."""
+    return 2 * sum(count.forward + count.backward for count in parts.values())
+
+
+def recomputed(parts: Mapping[str, MultiplyAdds], remat: str) -> int:
+    """Return the FLOPs that a remat policy adds."""
+    return 2 * sum(count.forward for part, count in parts.items() if part in _RECOMPUTED[remat])
 
 
 _LAYER = (
@@ -96,6 +86,6 @@ _RECOMPUTED: dict[str, tuple[str, ...]] = {
     "none": (),
     "full": _LAYER,
     "dots": (),
-    # The weights of attention are not kept: what leads to them is computed again.
+    # Attention probabilities are not saved: the steps up to them are computed again.
     "attention": tuple(part for part in _LAYER if part != "values"),
 }

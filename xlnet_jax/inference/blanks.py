@@ -1,4 +1,4 @@
-"""Texts with positions to fill: a continuation, or gaps inside, as ids and back as text."""
+"""Texts with positions to fill, at their end or in gaps inside: from text to ids, and back to text."""
 
 import re
 from collections.abc import Sequence
@@ -15,41 +15,56 @@ GAP = re.compile("_{3,}")
 
 
 class Kind(IntEnum):
-    """Which pieces may stand at a position."""
+    """Class of pieces that may stand at a position."""
 
-    OPEN = 0  # all of a text, and its end
-    WORD = 1  # those that begin behind a space
-    GLUED = 2  # those that do not
-    INNER = 3  # either
+    OPEN = 0  # any piece of text, <eod> or <eop>
+    WORD = 1  # pieces of text that begin with a space
+    GLUED = 2  # pieces of text that begin without a space
+    INNER = 3  # any piece of text
 
 
 class Blanks(NamedTuple):
     """A text with positions to fill."""
 
-    ids_L: np.ndarray  # int32, PAD where nothing is given
-    targets_T: np.ndarray  # int32, positions in the order of filling; L and beyond go on
-    kinds_T: np.ndarray  # int32, a Kind each
-    parts: tuple[str, ...]  # what is printed around the gaps, one more than those
-    gap_T: np.ndarray  # int32, the gap to which each target belongs
+    ids_L: np.ndarray  # int32, PAD at positions to fill
+    targets_P: np.ndarray  # int32, positions in the order of filling; positions from L on continue the text
+    kinds_P: np.ndarray  # int32, a Kind each
+    parts: tuple[str, ...]  # text around the gaps, one part more than there are gaps
+    gap_P: np.ndarray  # int32, the gap to which each target belongs
 
     @property
     def is_open(self) -> bool:
-        """Whether the text goes on to the right, and not only inside."""
-        return bool(len(self.kinds_T)) and self.kinds_T[0] == Kind.OPEN
+        """True where positions to fill continue the text, False where they are gaps inside."""
+        return bool(len(self.kinds_P)) and self.kinds_P[0] == Kind.OPEN
+
+
+def check_request(gap_pieces: Sequence[int], max_new_tokens: int, num_samples: int, batch_size: int, seed: int) -> None:
+    """Raise InputError for numbers out of range."""
+    counts = {"max_new_tokens": max_new_tokens, "num_samples": num_samples, "batch_size": batch_size}
+    for name, count in (*counts.items(), *(("gap_pieces", pieces) for pieces in gap_pieces)):
+        if count < 1:
+            raise InputError(f"`{name}` {count} must be at least 1")
+    if not 0 <= seed < 2**32:
+        raise InputError(f"`seed` {seed} must be from 0 to 2^32 - 1")
 
 
 def continuation(tokenizer: Tokenizer, prompt: str, prefix: str, pieces: int) -> Blanks:
-    """The text goes on to the right. prefix: a text before it, closed by <eod>, as is an empty text."""
+    """Return a text to continue by `pieces` pieces. prefix: document before it, ended by <eod>; an empty prompt without
+    one begins behind <eod>."""
     ids_L = np.concatenate([_prefix_ids(tokenizer, prefix), tokenizer.encode_lines([prompt.rstrip()])[0]])
     if not len(ids_L):
         ids_L = np.array([EOD])
-    targets_T, kinds_T = len(ids_L) + np.arange(pieces), np.full(pieces, Kind.OPEN)
+    targets_P, kinds_P = len(ids_L) + np.arange(pieces), np.full(pieces, Kind.OPEN)
     parts = (prompt.rstrip(), "")
-    return Blanks(_int32(ids_L), _int32(targets_T), _int32(kinds_T), parts, np.zeros(pieces, np.int32))
+    return Blanks(_int32(ids_L), _int32(targets_P), _int32(kinds_P), parts, np.zeros(pieces, np.int32))
 
 
 def infilling(tokenizer: Tokenizer, text: str, prefix: str, pieces: Sequence[int]) -> Blanks:
-    """Gaps, written as ___, filled from left to right. pieces: of each gap, or one number for all."""
+    """Return a text with gaps, written as ___, to fill from left to right.
+
+    prefix: document before it, ended by <eod>. pieces: number of pieces in each gap, or one number for all gaps. Raises
+    InputError where the text has no gap, or another number of gaps than `pieces` has numbers.
+    """
     parts = GAP.split(text)
     gaps = len(parts) - 1
     if not gaps:
@@ -61,7 +76,7 @@ def infilling(tokenizer: Tokenizer, text: str, prefix: str, pieces: Sequence[int
     targets: list[int] = []
     kinds: list[int] = []
     for i, part in enumerate(parts):
-        known = tokenizer.encode_lines([part.strip()])[0].tolist()  # the spaces around it are its neighbours'
+        known = tokenizer.encode_lines([part.strip()])[0].tolist()  # the spaces at its ends belong to the gaps
         ids += _glued(tokenizer, known) if i and part and not part[0].isspace() else known
         if i < gaps:
             begins_word = not ids or not part or part[-1].isspace()
@@ -71,18 +86,18 @@ def infilling(tokenizer: Tokenizer, text: str, prefix: str, pieces: Sequence[int
     return Blanks(_int32(ids), _int32(targets), _int32(kinds), tuple(parts), np.repeat(np.arange(gaps), counts))
 
 
-def fill(tokenizer: Tokenizer, blanks: Blanks, ids_T: np.ndarray) -> str:
-    """The text with these pieces in its gaps; fewer than targets fill what they reach."""
+def fill(tokenizer: Tokenizer, blanks: Blanks, ids_P: np.ndarray) -> str:
+    """Return the text with these pieces in its gaps, as far as they go where they are fewer than the targets."""
     text = blanks.parts[0]
     for gap, part in enumerate(blanks.parts[1:]):
-        pieces = ids_T[blanks.gap_T[: len(ids_T)] == gap]
+        pieces = ids_P[blanks.gap_P[: len(ids_P)] == gap]
         needs_space = len(pieces) and tokenizer.tables.has_space[pieces[0]]
         text += " " * bool(needs_space and text and not text[-1].isspace()) + _decode(tokenizer, pieces) + part
     return text
 
 
-def allowed_KV(tokenizer: Tokenizer) -> np.ndarray:
-    """bool, by Kind: which pieces may be chosen. Of the special pieces a text has its end and that of a paragraph."""
+def allowed_JV(tokenizer: Tokenizer) -> np.ndarray:
+    """Return which pieces may be chosen, bool [Kind, V]. <eod> and <eop> are the only special pieces in a text."""
     is_text_V = np.arange(tokenizer.vocab_size) >= len(SPECIAL_PIECES)
     begins_word_V = tokenizer.tables.has_space
     is_open_V = is_text_V.copy()
@@ -95,7 +110,7 @@ def _prefix_ids(tokenizer: Tokenizer, prefix: str) -> np.ndarray:
 
 
 def _glued(tokenizer: Tokenizer, ids: list[int]) -> list[int]:
-    """A text's ids without the space that SentencePiece puts before it."""
+    """Return the ids of a text without the space that SentencePiece puts before it."""
     if tokenizer.settings.token_level == "byte":
         return ids[1:]
     first = tokenizer.pieces[ids[0]] if ids else ""

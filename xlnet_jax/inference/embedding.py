@@ -1,8 +1,8 @@
-"""One vector for a text, from the hidden states of the content stream, every token seeing every other.
+"""One vector for a text, from the hidden states of the content stream, where every token sees every other.
 
-A text is its pieces, <sep> and <cls>, as the network's summaries read it. What is longer than seq_len is read in
-segments of seq_len, each with the memory of those before it (Transformer-XL, section 3.2); a mean is over the tokens of
-all segments.
+The network reads a text as its pieces, <sep> and <cls>, as in finetuning. A longer text than seq_len is read in
+segments of seq_len, each with the memory of the segments before it (Transformer-XL, section 3.2); a mean is over the
+tokens of all segments.
 """
 
 from collections.abc import Sequence
@@ -24,16 +24,16 @@ from xlnet_jax.models.masks import memory_in_use_BM
 from xlnet_jax.settings.config import ModelConfig
 
 Pooling = Literal["mean", "last", "first", "cls"]
-SEQ_LEN = 512  # of the released models (paper, section 3.1)
+SEQ_LEN = 512  # tokens, as in the released models (paper, section 3.1)
 BATCH_TOKENS = 8192
 
 
 class Segment(NamedTuple):
-    """A stretch of some texts, padded; nothing sees padding."""
+    """One segment of each of some texts, padded; no token sees padding."""
 
     ids_BL: np.ndarray  # int32
     real_BL: np.ndarray  # int32, 1 = real token
-    weights_BL: np.ndarray  # float32, shares of the tokens in the vectors of the texts
+    weights_BL: np.ndarray  # float32, share of each token in the vector of its text
 
 
 def embed_texts(
@@ -49,25 +49,26 @@ def embed_texts(
     batch_tokens: int = BATCH_TOKENS,
     names: Sequence[str] | None = None,
 ) -> np.ndarray:
-    """float32 [texts, D], in the order of the texts.
+    """Return the vectors of texts, float32 [texts, D], in their order. A vector does not depend on the other texts.
 
-    pooling: the mean of a text's tokens, its last one, its first one, or <cls>, which is the last. layer: 1 to
-    num_layers, or -1 to -num_layers from the last. normalize: to length 1. specials: read <sep> and <cls> behind a
-    text; without them the last token is its last piece, and there is no cls. seq_len: longest segment, in tokens; no
-    longer than learned positions reach. mem_len: positions of earlier segments that a segment sees; None = as the
-    checkpoint says, 0 = none, as without relative positions. batch_tokens: tokens that the network reads at once; the
-    results do not depend on it, nor on the other texts. names: what errors call the texts.
+    pooling: mean of the tokens of a text, its last token, its first token, or <cls>, which comes last. layer: 1 to
+    num_layers, or -1 to -num_layers from the last. normalize: scale vectors to length 1. specials: read <sep> and <cls>
+    after a text; without them the last token is the last piece, and there is no cls. seq_len: longest segment, in
+    tokens; learned positions may make it shorter. mem_len: positions of earlier segments that a segment sees; None = as
+    the checkpoint says, 0 = none, and the only choice without relative positions. batch_tokens: tokens that the network
+    reads at once; the vectors do not depend on it. names: names of the texts in errors.
 
-    A head is not used. InputError without a tokenizer, where a setting cannot be, and on texts without pieces.
+    The head of a finetuned checkpoint is not used. Raises InputError for settings out of range, for texts without
+    pieces, and for a checkpoint without a tokenizer.
     """
     model, backbone = _first_layers(pretrained, layer, mem_len)
-    alone = replace(model, mem_len=0, same_length=False)  # a row of same_length sees as far as the memory is long
+    alone = replace(model, mem_len=0, same_length=False)  # same_length: rows see mem_len positions, here none
     _check(pooling, specials, seq_len)
-    if model.positions == "learned":
+    if model.network == "bert":
         seq_len = min(seq_len, model.num_places)
     rows = _encoded(pretrained, texts, specials, names)
     lengths = [len(row) for row in rows]
-    vectors_ND = np.zeros((len(rows), model.d_model), np.float32)
+    vectors_UD = np.zeros((len(rows), model.d_model), np.float32)
 
     def segment(indices: Sequence[int], begin: int, length: int, count: int) -> Segment:
         parts = [rows[i][begin : begin + length] for i in indices]
@@ -82,7 +83,7 @@ def embed_texts(
     for places, count, length in batches_by_length([lengths[i] for i in short], batch_tokens, seq_len):
         indices = [short[place] for place in places]
         pooled_BD, _ = _pooled(alone, backbone, segment(indices, 0, length, count), None, None)
-        vectors_ND[indices] = pooled_BD[: len(indices)]
+        vectors_UD[indices] = pooled_BD[: len(indices)]
 
     long = sorted((i for i in range(len(rows)) if lengths[i] > seq_len), key=lambda i: lengths[i])
     count = max(1, min(batch_tokens // seq_len, power_of_two(len(long))))
@@ -92,34 +93,34 @@ def embed_texts(
             filled_B = jnp.full(count, min(begin, model.mem_len), jnp.int32)
             part = segment(indices, begin, seq_len, count)
             pooled_BD, mems_ZBMD = _pooled(model, backbone, part, mems_ZBMD, filled_B)
-            vectors_ND[indices] += pooled_BD[: len(indices)]
+            vectors_UD[indices] += pooled_BD[: len(indices)]
     if normalize:
-        vectors_ND /= np.maximum(np.linalg.norm(vectors_ND, axis=1, keepdims=True), np.finfo(np.float32).tiny)
-    return vectors_ND
+        vectors_UD /= np.maximum(np.linalg.norm(vectors_UD, axis=1, keepdims=True), np.finfo(np.float32).tiny)
+    return vectors_UD
 
 
 def _check(pooling: str, specials: bool, seq_len: int) -> None:
     if pooling not in ("mean", "last", "first", "cls"):
-        raise InputError(f"pooling {pooling}: there is mean, last, first and cls")
+        raise InputError(f"`pooling` {pooling} must be mean, last, first or cls")
     if pooling == "cls" and not specials:
-        raise InputError("pooling cls reads <cls>, and without specials there is none: take last")
+        raise InputError("`pooling` cls reads <cls>, and without `specials` there is no <cls>: take last")
     if seq_len < 1:
-        raise InputError(f"seq-len {seq_len} must be at least 1")
+        raise InputError(f"`seq_len` {seq_len} must be at least 1")
 
 
 def _first_layers(pretrained: Pretrained, layer: int, mem_len: int | None) -> tuple[ModelConfig, Any]:
-    """The network up to a layer: its settings, and its parameters."""
+    """Return the settings and the parameters of the network up to a layer."""
     model, backbone = pretrained.model, pretrained.params["backbone"]
     depth = layer if layer > 0 else model.num_layers + 1 + layer
     if not 1 <= depth <= model.num_layers:
         n = model.num_layers
-        raise InputError(f"layer {layer}: the checkpoint has the layers 1 to {n}, or -1 to -{n} from the last")
+        raise InputError(f"`layer` {layer}: the checkpoint has the layers 1 to {n}, or -1 to -{n} from the last")
     if mem_len is not None and mem_len < 0:
-        raise InputError(f"mem-len {mem_len} must be at least 0")
+        raise InputError(f"`mem_len` {mem_len} must be at least 0")
     if mem_len and model.positions != "relative":
         raise InputError(
-            f"mem-len {mem_len}: the checkpoint's positions are {model.positions}, places in a segment, and memory "
-            "lies outside; leave it out"
+            f"`mem_len` {mem_len}: the checkpoint has {model.positions} positions, which number the tokens of a "
+            "segment and none before it; leave it out"
         )
     mem_len = model.mem_len if mem_len is None else mem_len
     model = replace(model, num_layers=depth, mem_len=mem_len, same_length=model.same_length and mem_len > 0)
@@ -132,7 +133,7 @@ def _encoded(
     pretrained: Pretrained, texts: Sequence[str], specials: bool, names: Sequence[str] | None
 ) -> list[np.ndarray]:
     if pretrained.tokenizer is None:
-        raise InputError("the checkpoint has no tokenizer: put its spiece.model beside it, or give --tokenizer")
+        raise InputError("the checkpoint has no tokenizer: put its spiece.model beside it, or give `tokenizer`")
     rows = pretrained.tokenizer.encode_lines(texts)
     for i, ids in enumerate(rows):
         if not len(ids):
@@ -141,7 +142,7 @@ def _encoded(
 
 
 def _weights(length: int, pooling: Pooling) -> np.ndarray:
-    """float32 [length]: every pooling is a weighted sum, over the segments of a text too."""
+    """Return float32 [length]: every pooling is a weighted sum over the tokens of all segments."""
     if pooling == "mean":
         return np.full(length, 1 / length, np.float32)
     weights = np.zeros(length, np.float32)

@@ -18,7 +18,7 @@ Append = Callable[[Sequence[Id], np.ndarray], Any]
 
 
 class Embedder(Protocol):
-    """`embed_texts` with its settings."""
+    """Signature of `embed_texts` once its settings are bound."""
 
     def __call__(self, texts: Sequence[str], *, names: Sequence[str]) -> np.ndarray: ...
 
@@ -26,15 +26,19 @@ class Embedder(Protocol):
 def write_embeddings(
     embed: Embedder, texts: Iterable[TextRecord], out: str, on_embedded: Callable[[int], None] = lambda count: None
 ) -> tuple[int, int]:
-    """Writes the vectors of texts as they come: .npy, float32 [texts, D], or .parquet, with the columns id (of the
-    texts, else their numbers from 0) and embedding. Returns (texts, D)."""
+    """Write the vectors of texts as the texts are read; return (number of texts, D).
+
+    out: .npy, float32 [texts, D], or .parquet, with the columns id (numbers from 0 where texts have no id) and
+    embedding. on_embedded: called with the number of texts so far. Raises InputError where there is no text, or one
+    cannot be embedded; no file is left then.
+    """
     opened = _parquet if out.endswith(".parquet") else _npy
     done = width = 0
     with complete_file(out) as partial, opened(partial) as append:
         for records in chunks(texts, CHARS_AT_ONCE, lambda r: len(r.text) + CHARS_OF_A_VECTOR):
-            vectors_ND = embed([r.text for r in records], names=[r.where for r in records])
-            append([done + i if r.id is None else r.id for i, r in enumerate(records)], vectors_ND)
-            done, width = done + len(vectors_ND), vectors_ND.shape[1]
+            vectors_UD = embed([r.text for r in records], names=[r.where for r in records])
+            append([done + i if r.id is None else r.id for i, r in enumerate(records)], vectors_UD)
+            done, width = done + len(vectors_UD), vectors_UD.shape[1]
             on_embedded(done)
         if not done:
             raise InputError("there is no text to embed")
@@ -43,7 +47,7 @@ def write_embeddings(
 
 @contextlib.contextmanager
 def _npy(path: Path) -> Iterator[Append]:
-    """NumPy leaves room in the header for the number of rows to grow."""
+    # NumPy leaves room in the header for the number of rows to grow.
     shape = (0, 0)
     with path.open("wb") as file:
 
@@ -51,13 +55,13 @@ def _npy(path: Path) -> Iterator[Append]:
             file.seek(0)
             np.lib.format.write_array_header_1_0(file, {"descr": "<f4", "fortran_order": False, "shape": shape})
 
-        def append(ids: Sequence[Id], vectors_ND: np.ndarray) -> None:
+        def append(ids: Sequence[Id], vectors_UD: np.ndarray) -> None:
             nonlocal shape
             if not shape[0]:
-                shape = (0, vectors_ND.shape[1])
+                shape = (0, vectors_UD.shape[1])
                 write_header()
-            shape = (shape[0] + len(vectors_ND), shape[1])
-            file.write(vectors_ND.astype("<f4").tobytes())
+            shape = (shape[0] + len(vectors_UD), shape[1])
+            file.write(vectors_UD.astype("<f4").tobytes())
 
         yield append
         write_header()
@@ -72,12 +76,14 @@ def _parquet(path: Path) -> Iterator[Append]:
         writer: pq.ParquetWriter | None = None
         kinds: set[type] = set()
 
-        def append(ids: Sequence[Id], vectors_ND: np.ndarray) -> None:
+        def append(ids: Sequence[Id], vectors_UD: np.ndarray) -> None:
             nonlocal writer
             kinds.update(map(type, ids))
             if len(kinds) > 1:
-                raise InputError("--id-field: ids are texts here and whole numbers there, and a column holds either")
-            vectors = pa.FixedSizeListArray.from_arrays(pa.array(vectors_ND.ravel()), vectors_ND.shape[1])
+                raise InputError(
+                    "`id_field`: some ids are text and some are whole numbers, and a column holds one type"
+                )
+            vectors = pa.FixedSizeListArray.from_arrays(pa.array(vectors_UD.ravel()), vectors_UD.shape[1])
             table = pa.table({"id": pa.array(ids), "embedding": vectors})
             if writer is None:
                 writer = stack.enter_context(pq.ParquetWriter(path, table.schema))

@@ -1,4 +1,4 @@
-"""How likely words of a text are, told jointly or each by itself (paper, section 2.6: New York is a city).
+"""Log-probabilities of words of a text, predicted jointly or each by itself (paper, section 2.6: New York is a city).
 
 BERT predicts masked words independently of each other: log p(New | is a city) + log p(York | is a city). XLNet predicts
 them in an order, each seeing those before: log p(New | is a city) + log p(York | New, is a city).
@@ -15,7 +15,7 @@ from xlnet_jax.inference.query_stream import Query, log_likelihoods, scoring_tok
 
 
 class Factorizations(NamedTuple):
-    """Log-probabilities of the target pieces, nats, in the order of the text."""
+    """Log-probabilities of the target pieces, float32 [P], nats, in the order of the text."""
 
     pieces: list[str]
     independent_P: np.ndarray
@@ -23,8 +23,8 @@ class Factorizations(NamedTuple):
 
 
 def factorize(pretrained: Pretrained, text: str, targets: str) -> Factorizations:
-    """Both factorizations of the words `targets` of a text. InputError where they are not whole pieces of it, or where
-    the checkpoint has no vocabulary scores."""
+    """Return both factorizations of the words `targets` of a text. Raises InputError where they are not whole pieces of
+    the text, or where the checkpoint has no vocabulary scores."""
     tokenizer = scoring_tokenizer(pretrained)
     ids_L = tokenizer.encode_lines([text])[0]
     positions_P = find_words(tokenizer, ids_L, targets)
@@ -35,8 +35,8 @@ def factorize(pretrained: Pretrained, text: str, targets: str) -> Factorizations
 
 
 def find_words(tokenizer: Tokenizer, ids_L: np.ndarray, words: str) -> np.ndarray:
-    """Positions [P] of the first occurrence of these words among the ids of a text. InputError where they are not whole
-    pieces of it."""
+    """Return the positions [P] of the first occurrence of these words in a text. Raises InputError where they are not
+    whole pieces of the text."""
     ids_P = tokenizer.encode_lines([words])[0]
     start = next((i for i in range(len(ids_L)) if np.array_equal(ids_L[i : i + len(ids_P)], ids_P)), None)
     if start is None or not len(ids_P):

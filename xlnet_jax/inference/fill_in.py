@@ -1,4 +1,4 @@
-"""What a model would put where words of a text are hidden: the query stream at their positions (paper, section 2.3)."""
+"""Likeliest pieces in place of hidden words: the query stream predicts at their positions (paper, section 2.3)."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -11,7 +11,7 @@ from xlnet_jax.inference.query_stream import Query, log_probs_PV, scoring_tokeni
 
 
 class Gap(NamedTuple):
-    """One hidden piece, and the likeliest pieces in its place. Probabilities in [0, 1]."""
+    """One hidden piece, and the likeliest pieces in its place. Probabilities are in [0, 1]."""
 
     position: int  # in the text, in pieces
     piece: str
@@ -20,11 +20,12 @@ class Gap(NamedTuple):
 
 
 def fill_in(pretrained: Pretrained, text: str, hidden: Sequence[str], likeliest: int = 5) -> list[Gap]:
-    """The gaps that `hidden` leaves in a text, in its order. Each is predicted from what is not hidden: the model sees
-    no hidden piece, neither the gap's own nor another.
+    """Return a Gap for each hidden piece of a text, in the order of the text. All hidden pieces are predicted from the
+    pieces that are not hidden.
 
-    hidden: words of the text, one or several together, each hidden where it occurs first. InputError where they are not
-    whole pieces of it, or where the checkpoint has no tokenizer or no vocabulary scores.
+    hidden: words of the text, one or several together, each hidden at its first occurrence. likeliest: pieces to return
+    for each gap. Raises InputError where `hidden` is not whole pieces of the text, or where the checkpoint has no
+    tokenizer or no vocabulary scores.
     """
     tokenizer = scoring_tokenizer(pretrained)
     ids_L = tokenizer.encode_lines([text])[0]
@@ -32,13 +33,13 @@ def fill_in(pretrained: Pretrained, text: str, hidden: Sequence[str], likeliest:
     if not len(positions_P):
         return []
     probs_PV = np.exp(log_probs_PV(pretrained, Query(ids_L, positions_P, np.zeros_like(positions_P))))
-    best_PK = np.argsort(-probs_PV, axis=1, kind="stable")[:, :likeliest]
+    best_PQ = np.argsort(-probs_PV, axis=1, kind="stable")[:, :likeliest]
     return [
         Gap(
             int(position),
             tokenizer.pieces[ids_L[position]],
             float(probs_V[ids_L[position]]),
-            [(tokenizer.pieces[i], float(probs_V[i])) for i in best_K],
+            [(tokenizer.pieces[i], float(probs_V[i])) for i in best_Q],
         )
-        for position, probs_V, best_K in zip(positions_P, probs_PV, best_PK, strict=True)
+        for position, probs_V, best_Q in zip(positions_P, probs_PV, best_PQ, strict=True)
     ]

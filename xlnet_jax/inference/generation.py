@@ -1,8 +1,8 @@
-"""Text by sampling, one piece after the other, each seeing what was given and what was drawn before it.
+"""Sample text, one piece after the other; each piece sees the given tokens and the pieces drawn before it.
 
-What is given is encoded once, every token of it seeing every other, or, by a causal model, those before it. A token
-drawn is seen by those drawn later, and by nothing that was computed before. Hugging Face's `generate` hides no token of
-XLNet but the last from any other, so that tokens drawn before may see those drawn after them.
+The given tokens are encoded once: each sees every other one or, in a causal model, those before it. Pieces drawn later
+see a drawn piece; what was computed before does not. Hugging Face's `generate` for XLNet hides only the last token from
+the others, so that its earlier draws may see later ones.
 """
 
 import dataclasses
@@ -19,49 +19,51 @@ from data_pipelines.tokenizer import EOD, PAD, Tokenizer
 from data_pipelines.tokenizer.symbols import SPACE
 from xlnet_jax.checkpoints.pretrained import Pretrained, vocabulary_tokenizer
 from xlnet_jax.errors import InputError
-from xlnet_jax.inference.blanks import Blanks, allowed_KV
+from xlnet_jax.inference.blanks import Blanks, allowed_JV
 from xlnet_jax.inference.query_stream import scoring_tokenizer
 from xlnet_jax.models.decoding import Cache, Decoder, advance, prefill, prepare
 from xlnet_jax.settings.config import ModelConfig
 
-CHUNK = 32  # passes between two looks of the host
-SHORTEST = 32  # lengths of what is given are rounded up to powers of two from here
+CHUNK = 32  # pieces drawn on the device before the host looks at them
+SHORTEST = 32  # lengths of given texts are rounded up to powers of two, at least this
 DEFAULT_CONTEXT = 512
 
 
 @dataclass(frozen=True)
 class Sampling:
-    """How a piece is chosen: HF's order of temperature, top_k, top_p (Holtzman et al. 2020, section 3.1)."""
+    """Choice of a piece: temperature, top_k, top_p in Hugging Face's order (Holtzman et al. 2020, section 3.1)."""
 
     temperature: float = 1.0
-    """divides the scores; 0 = the likeliest piece, always"""
+    """divides the logits; 0 = always the likeliest piece"""
     top_k: int = 0
-    """choose among so many of the likeliest pieces; 0 = all"""
+    """choose among this many of the likeliest pieces; 0 = all"""
     top_p: float = 0.9
-    """choose among the likeliest pieces that make up this probability together; 1 = all"""
+    """choose among the likeliest pieces whose probabilities add up to this; 1 = all"""
 
     def __post_init__(self) -> None:
         if not 0 <= self.temperature < float("inf"):
-            raise InputError(f"temperature {self.temperature} is no number from 0 up; 0 = the likeliest piece")
+            raise InputError(f"`temperature` {self.temperature} must be a number from 0 up; 0 = the likeliest piece")
         if self.top_k < 0:
-            raise InputError(f"top-k {self.top_k} is below 0; 0 = all pieces")
+            raise InputError(f"`top_k` {self.top_k} must be at least 0; 0 = all pieces")
         if not 0 < self.top_p <= 1:
-            raise InputError(f"top-p {self.top_p} is outside (0, 1]; 1 = all pieces")
+            raise InputError(f"`top_p` {self.top_p} must be in (0, 1]; 1 = all pieces")
 
 
 class Drawn(NamedTuple):
-    """What was drawn for one text."""
+    """Pieces drawn for one text."""
 
-    ids_T: np.ndarray  # int32, in the order of drawing, without <eod>
-    log_probs_T: np.ndarray  # float32, nats, of the model itself: temperature 1, all pieces; that of <eod> behind them
-    is_done: bool  # and not only so far
-    is_stopped: bool  # by <eod> or another piece that stops, before or at its last target
+    ids_P: np.ndarray  # int32, in the order of drawing, without <eod>
+    log_probs_P: (
+        np.ndarray
+    )  # float32, nats, at temperature 1 over all pieces; the last is of <eod> where it ended the text
+    is_done: bool  # True where no more pieces follow
+    is_stopped: bool  # True where <eod> or another piece that stops was drawn, at the last target or before
 
 
 class _Rules(NamedTuple):
-    """What may be drawn, and what ends a text."""
+    """Pieces that may be drawn, and what ends a text."""
 
-    allowed_KV: jnp.ndarray
+    allowed_JV: jnp.ndarray
     stops_V: jnp.ndarray
     counts_B: jnp.ndarray  # targets
     keys_B: jnp.ndarray
@@ -70,13 +72,13 @@ class _Rules(NamedTuple):
 class _State(NamedTuple):
     cache: Cache
     step: jnp.ndarray  # targets drawn so far
-    token_B: jnp.ndarray  # drawn last, and not in the cache yet
+    token_B: jnp.ndarray  # drawn last; the cache does not hold it yet
     done_B: jnp.ndarray
 
 
 class Generator:
-    """A checkpoint made ready to generate. InputError where it has no tokenizer or no vocabulary scores, or predicts
-    neither in any order nor from left to right."""
+    """A checkpoint made ready to generate. Raises InputError for a checkpoint without a tokenizer or vocabulary scores,
+    and for one that predicts neither in any order nor from left to right."""
 
     def __init__(
         self,
@@ -85,45 +87,50 @@ class Generator:
         context: int | None = None,
         stops: Sequence[str] = (),
     ) -> None:
-        """context: positions that are kept (None: `default_context`); stops: pieces that end a text besides <eod>."""
-        self.tokenizer = (vocabulary_tokenizer if pretrained.model.is_causal else scoring_tokenizer)(pretrained)
+        """Prepare the network. context: newest positions that a piece sees (None: `default_context`).
+
+        stops: pieces that end a text besides <eod>.
+        """
+        self.tokenizer = (vocabulary_tokenizer if pretrained.reads_left_to_right else scoring_tokenizer)(pretrained)
         self.context = default_context(pretrained) if context is None else context
         if self.context < 2:
-            raise InputError(f"a context of {self.context} positions has no room for a prompt: 2 at least")
+            raise InputError(f"`context` {self.context} has no room for a prompt: give at least 2 positions")
         self._sampling = sampling
-        # A CPU has no arithmetic of bfloat16, and converts in each pass.
+        # A CPU computes in float32, and would convert bfloat16 weights in each pass.
         dtype = "float32" if jax.default_backend() == "cpu" else pretrained.model.dtype
-        self._config = dataclasses.replace(pretrained.model, dtype=dtype)
+        # Rows of a prompt see all of it, or, where pieces are drawn from left to right, the pieces before them.
+        attn_type = "uni" if pretrained.reads_left_to_right else pretrained.model.attn_type
+        self._config = dataclasses.replace(pretrained.model, dtype=dtype, attn_type=attn_type)
         self._params = pretrained.params
         self._decoders: dict[bool, Decoder] = {}
-        self._allowed_KV = jnp.asarray(allowed_KV(self.tokenizer))
+        self._allowed_JV = jnp.asarray(allowed_JV(self.tokenizer))
         self._stops_V = _stops_V(self.tokenizer, stops)
 
     def draw(self, texts: Sequence[Blanks], key: jax.Array, first: int = 0) -> Iterator[list[Drawn]]:
-        """What is drawn for these texts so far, whenever there is more, the last time all of it. first: the number of
-        the first text, so that draws do not depend on what runs together.
+        """Yield the pieces drawn so far for each text, again after every CHUNK pieces; the last time all are done.
 
-        InputError where a text is longer than the context.
+        first: number of the first text; the draws of a text depend on its own number, not on the texts beside it.
+        Raises InputError for a text that does not fit (`demand_room`).
         """
         for text in texts:
             self.demand_room(text)
-        batch, ahead = len(texts), any((text.targets_T < len(text.ids_L)).any() for text in texts)
+        batch, ahead = len(texts), any((text.targets_P < len(text.ids_L)).any() for text in texts)
         decoder = self._decoder(ahead)
-        steps = 1 + -(-(max(len(text.targets_T) for text in texts) - 1) // CHUNK) * CHUNK
-        targets_BT = _stack([text.targets_T for text in texts], steps)
-        kinds_BT = _stack([text.kinds_T for text in texts], steps)
+        steps = 1 + -(-(max(len(text.targets_P) for text in texts) - 1) // CHUNK) * CHUNK
+        targets_BP = _stack([text.targets_P for text in texts], steps)
+        kinds_BP = _stack([text.kinds_P for text in texts], steps)
         rules = _Rules(
-            self._allowed_KV,
+            self._allowed_JV,
             jnp.asarray(self._stops_V),
-            jnp.asarray([len(text.targets_T) for text in texts]),
+            jnp.asarray([len(text.targets_P) for text in texts]),
             jax.vmap(jax.random.fold_in, (None, 0))(key, first + jnp.arange(batch)),
         )
-        length = _rounded(1 + max(max(len(text.ids_L), text.targets_T[0]) for text in texts))
+        length = _rounded(1 + max(max(len(text.ids_L), text.targets_P[0]) for text in texts))
         ids_BL = _stack([text.ids_L for text in texts], length, PAD)
-        known_BL = _stack([np.isin(np.arange(len(t.ids_L)), t.targets_T, invert=True) for t in texts], length, False)
+        known_BL = _stack([np.isin(np.arange(len(t.ids_L)), t.targets_P, invert=True) for t in texts], length, False)
         settings = self._config, self._sampling
         state, token_B, score_B = _begin(
-            *settings, self.context, decoder, ids_BL, known_BL, targets_BT[:, 0], kinds_BT[:, 0], rules
+            *settings, self.context, decoder, ids_BL, known_BL, targets_BP[:, 0], kinds_BP[:, 0], rules
         )
         tokens, scores = [np.asarray(token_B)[:, None]], [np.asarray(score_B)[:, None]]
         for start in range(0, steps, CHUNK):
@@ -131,39 +138,40 @@ class Generator:
             if np.asarray(state.done_B).all():
                 return
             span = slice(start, start + CHUNK + 1)
-            state, tokens_BS, scores_BS = _go_on(
-                *settings, decoder, state, targets_BT[:, span], kinds_BT[:, span], rules
+            state, tokens_BC, scores_BC = _go_on(
+                *settings, decoder, state, targets_BP[:, span], kinds_BP[:, span], rules
             )
-            tokens.append(np.asarray(tokens_BS))
-            scores.append(np.asarray(scores_BS))
+            tokens.append(np.asarray(tokens_BC))
+            scores.append(np.asarray(scores_BC))
 
     def demand_room(self, text: Blanks) -> None:
-        """InputError where a text is longer than the context, or has nothing to fill, or gaps for a causal model."""
-        if not len(text.targets_T):
-            raise InputError("there is nothing to draw: at least one new piece is needed")
-        goes_on_T = len(text.ids_L) + np.arange(len(text.targets_T))
-        if self._config.is_causal and not np.array_equal(text.targets_T, goes_on_T):
+        """Raise InputError for a text longer than the context, without positions to fill, or with gaps that a causal
+        model cannot fill."""
+        if not len(text.targets_P):
+            raise InputError("there is nothing to draw: ask for at least one new piece")
+        goes_on_P = len(text.ids_L) + np.arange(len(text.targets_P))
+        if self._config.is_causal and not np.array_equal(text.targets_P, goes_on_P):
             raise InputError(
-                f"{''.join(text.parts)[:40]!r} has gaps, and the checkpoint reads from left to right (clm): it would "
-                "not see what is behind them; give it a prompt to go on from"
+                f"{''.join(text.parts)[:40]!r} has gaps, and the checkpoint reads from left to right: it would "
+                "not see the text behind them; give a prompt to continue"
             )
         if len(text.ids_L) > self.context:
             raise InputError(
-                f"{''.join(text.parts)[:40]!r} has {len(text.ids_L)} pieces with what stands before it, more than the "
-                f"context of {self.context}: shorten it, or give it a longer context"
+                f"{''.join(text.parts)[:40]!r} has {len(text.ids_L)} pieces with its prefix, more than the context "
+                f"of {self.context}: shorten it, or raise `context`"
             )
-        whole = len(text.ids_L) + len(text.targets_T)
+        whole = len(text.ids_L) + len(text.targets_P)
         if self._config.positions != "relative" and whole > self.context:
             raise InputError(
-                f"{''.join(text.parts)[:40]!r} comes to {whole} pieces with what stands before it and what is to be "
-                f"drawn: the checkpoint's positions are places in one window, here of {self.context}; ask for fewer, "
-                "or give it a longer context"
+                f"{''.join(text.parts)[:40]!r} comes to {whole} pieces with its prefix and the new pieces, more than "
+                f"the context of {self.context}, which a checkpoint with {self._config.positions} positions cannot "
+                "leave; ask for fewer, or raise `context`"
             )
 
-    def _drawn(self, ids_T: np.ndarray, log_probs_T: np.ndarray, is_done: bool) -> Drawn:
-        count = int((ids_T != PAD).sum())
-        last = ids_T[count - 1]
-        return Drawn(ids_T[: count - (last == EOD)], log_probs_T[:count], bool(is_done), bool(self._stops_V[last]))
+    def _drawn(self, ids_P: np.ndarray, log_probs_P: np.ndarray, is_done: bool) -> Drawn:
+        count = int((ids_P != PAD).sum())
+        last = ids_P[count - 1]
+        return Drawn(ids_P[: count - (last == EOD)], log_probs_P[:count], bool(is_done), bool(self._stops_V[last]))
 
     def _decoder(self, ahead: bool) -> Decoder:
         if ahead not in self._decoders:
@@ -172,11 +180,11 @@ class Generator:
 
 
 def default_context(pretrained: Pretrained) -> int:
-    """Positions that rows saw in pretraining: a window and its memory; 512 where unknown. Of XLNet's windows half is
-    reused, of a causal model's all."""
+    """Return the positions that rows saw in pretraining, window and memory; 512 where unknown. The window is twice the
+    reused part, or equal to it in a causal model."""
     if not pretrained.reuse_len:
         return DEFAULT_CONTEXT
-    return (1 if pretrained.model.is_causal else 2) * pretrained.reuse_len + pretrained.model.mem_len
+    return (1 if pretrained.reads_left_to_right else 2) * pretrained.reuse_len + pretrained.model.mem_len
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2))
@@ -191,7 +199,7 @@ def _begin(
     kind_B: jnp.ndarray,
     rules: _Rules,
 ) -> tuple[_State, jnp.ndarray, jnp.ndarray]:
-    """What is given, and the first piece drawn: (state, pieces [B], their log-probabilities [B])."""
+    """Read the given tokens and draw the first piece; return (state, pieces [B], their log-probabilities [B])."""
     cache, logits_BV = prefill(config, decoder, ids_BL, known_BL, target_B, context)
     state = _State(cache, jnp.int32(0), jnp.zeros_like(target_B), jnp.zeros(target_B.shape, bool))
     return _choose(sampling, state, logits_BV, kind_B, rules)
@@ -203,25 +211,25 @@ def _go_on(
     sampling: Sampling,
     decoder: Decoder,
     state: _State,
-    targets_BS: jnp.ndarray,
-    kinds_BS: jnp.ndarray,
+    targets_BC: jnp.ndarray,
+    kinds_BC: jnp.ndarray,
     rules: _Rules,
 ) -> tuple[_State, jnp.ndarray, jnp.ndarray]:
-    """The pieces of a chunk, PAD where nothing was drawn: (state, pieces [B, CHUNK], their log-probabilities).
+    """Draw a chunk of pieces; return (state, pieces [B, C], their log-probabilities), PAD where a text has ended.
 
-    targets, kinds: of the piece drawn last, and of those to draw.
+    targets, kinds: of the piece drawn last, then of the pieces to draw, [B, C + 1].
     """
-    batch = targets_BS.shape[0]
+    batch = targets_BC.shape[0]
 
     def is_more(carry: tuple) -> jnp.ndarray:
         s, state, *_ = carry
         return (s < CHUNK) & ~state.done_B.all()
 
     def one_more(carry: tuple) -> tuple:
-        s, state, tokens_BS, scores_BS = carry
-        cache, logits_BV = advance(config, decoder, state.cache, state.token_B, targets_BS[:, s], targets_BS[:, s + 1])
-        state, token_B, score_B = _choose(sampling, state._replace(cache=cache), logits_BV, kinds_BS[:, s + 1], rules)
-        return s + 1, state, tokens_BS.at[:, s].set(token_B), scores_BS.at[:, s].set(score_B)
+        s, state, tokens_BC, scores_BC = carry
+        cache, logits_BV = advance(config, decoder, state.cache, state.token_B, targets_BC[:, s], targets_BC[:, s + 1])
+        state, token_B, score_B = _choose(sampling, state._replace(cache=cache), logits_BV, kinds_BC[:, s + 1], rules)
+        return s + 1, state, tokens_BC.at[:, s].set(token_B), scores_BC.at[:, s].set(score_B)
 
     nothing = jnp.full((batch, CHUNK), PAD, jnp.int32), jnp.zeros((batch, CHUNK), jnp.float32)
     return jax.lax.while_loop(is_more, one_more, (0, state, *nothing))[1:]
@@ -231,7 +239,7 @@ def _choose(
     sampling: Sampling, state: _State, logits_BV: jnp.ndarray, kind_B: jnp.ndarray, rules: _Rules
 ) -> tuple[_State, jnp.ndarray, jnp.ndarray]:
     keys_B = jax.vmap(jax.random.fold_in, (0, None))(rules.keys_B, state.step)
-    allowed_BV = jnp.where(rules.allowed_KV[kind_B], logits_BV, -jnp.inf)
+    allowed_BV = jnp.where(rules.allowed_JV[kind_B], logits_BV, -jnp.inf)
     token_B = jax.vmap(functools.partial(choose, sampling))(allowed_BV, keys_B)
     score_B = jnp.take_along_axis(jax.nn.log_softmax(logits_BV), token_B[:, None], axis=1)[:, 0]
     step = state.step + 1
@@ -241,25 +249,25 @@ def _choose(
 
 
 def choose(sampling: Sampling, logits_V: jnp.ndarray, key: jax.Array) -> jnp.ndarray:
-    """A piece, int32; those of minus infinity never."""
+    """Return the id of a piece, int32; pieces with a logit of minus infinity are never chosen."""
     if sampling.temperature == 0:
         return logits_V.argmax().astype(jnp.int32)
     scaled_V = logits_V / sampling.temperature
     if not sampling.top_k and sampling.top_p == 1:
         return jax.random.categorical(key, scaled_V).astype(jnp.int32)
-    best_K, ids_K = jax.lax.top_k(scaled_V, min(sampling.top_k or len(scaled_V), len(scaled_V)))
-    probs_K = jax.nn.softmax(best_K)
-    # The likeliest stays, whatever top_p: nothing comes before it.
-    best_K = jnp.where(jnp.cumsum(probs_K) - probs_K < sampling.top_p, best_K, -jnp.inf)
-    return ids_K[jax.random.categorical(key, best_K)]
+    best_Q, ids_Q = jax.lax.top_k(scaled_V, min(sampling.top_k or len(scaled_V), len(scaled_V)))
+    probs_Q = jax.nn.softmax(best_Q)
+    # The likeliest piece always stays: the sum before it is 0, and top_p is above 0.
+    best_Q = jnp.where(jnp.cumsum(probs_Q) - probs_Q < sampling.top_p, best_Q, -jnp.inf)
+    return ids_Q[jax.random.categorical(key, best_Q)]
 
 
 def _stops_V(tokenizer: Tokenizer, stops: Sequence[str]) -> np.ndarray:
     stops_V = np.arange(tokenizer.vocab_size) == EOD
     for stop in stops:
         found_V = np.array([piece.removeprefix(SPACE) == stop for piece in tokenizer.pieces])
-        if not (stop and found_V.any()):  # a space alone is a piece of many vocabularies
-            raise InputError(f"{stop!r} is no piece of the vocabulary, and cannot end a text")
+        if not (stop and found_V.any()):  # many vocabularies have a piece that is only a space
+            raise InputError(f"{stop!r} is not in the vocabulary, and cannot end a text")
         stops_V |= found_V
     return stops_V
 

@@ -1,8 +1,8 @@
-"""The query stream over texts: log-probabilities of pieces that are hidden, in any order (paper, section 2.3).
+"""Log-probabilities of hidden pieces of a text, in any order, by the query stream (paper, section 2.3).
 
-A piece is told what is not hidden, and the hidden pieces of lower rank. A piece that is told nothing at all, as the
-first of a text that is hidden whole, reads zero from every layer's attention: where every score is masked a softmax is
-uniform, and would show it all pieces, itself among them.
+A row sees the pieces that are not hidden, and the hidden pieces of lower rank. A row that sees nothing at all, such as
+the first of a text that is hidden completely, must read zero from the attention of every layer: with every score masked
+a softmax is uniform, and would show it all pieces, its own included.
 """
 
 from collections.abc import Sequence
@@ -16,12 +16,15 @@ from data_pipelines.tokenizer import PAD, Tokenizer
 from xlnet_jax.checkpoints.pretrained import Pretrained, vocabulary_tokenizer
 from xlnet_jax.errors import InputError
 from xlnet_jax.inference.lengths import batches_by_length, padded, padded_length
+from xlnet_jax.kernels.arguments import Span, Visibility
 from xlnet_jax.models.inputs import compact_inputs
+from xlnet_jax.models.masks import HIGHEST, within
 from xlnet_jax.models.xlnet import XLNetLM
 from xlnet_jax.objectives.language_model import cross_entropy_BP
+from xlnet_jax.objectives.registry import objective_named
 from xlnet_jax.settings.config import ModelConfig
 
-CONTEXT = -1  # rank of what is given: below every hidden piece
+CONTEXT = -1  # rank of the pieces that are given: below every hidden piece
 
 
 class Query(NamedTuple):
@@ -39,34 +42,40 @@ class QueryBatch(NamedTuple):
     real_BL: np.ndarray  # int32, 1 = real token
     rank_BL: np.ndarray  # int32
     positions_BP: np.ndarray  # int32
-    target_ids_BP: np.ndarray  # int32, what stands there
+    target_ids_BP: np.ndarray  # int32, the pieces at these positions
 
 
 def scoring_tokenizer(pretrained: Pretrained) -> Tokenizer:
-    """The same where pieces can be asked for in any order. InputError too where rows see what is before them and
-    nothing else, in whatever order, or where nothing but masks asks."""
+    """Return the tokenizer of a checkpoint that predicts pieces in any order.
+
+    Raises InputError where there is no tokenizer, no vocabulary scores or no query stream, and where rows see earlier
+    positions only.
+    """
     tokenizer = vocabulary_tokenizer(pretrained)
     if pretrained.model.attn_type == "uni":
         raise InputError("the checkpoint reads in one direction (attn-type uni), and cannot be asked in other orders")
-    if pretrained.objective in ("mlm", "rtd"):
-        learned = {"mlm": "masked pieces (mlm), each", "rtd": "which pieces are replaced (rtd), each"}
+    objective = objective_named(pretrained.objective)
+    if objective.order != "any":
         raise InputError(
-            f"the checkpoint has learned {learned[pretrained.objective]} by itself, and cannot be asked in an order: "
-            "it has no query stream"
+            f"the checkpoint has learned {objective.learns} ({objective.name}), each by itself, and cannot be "
+            "asked in an order: it has no query stream"
         )
     return tokenizer
 
 
 def log_probs_PV(pretrained: Pretrained, query: Query) -> np.ndarray:
-    """Of every piece of the vocabulary at the positions of a query, float32 [P, V], nats."""
+    """Return the log-probability of every piece of the vocabulary at the positions of a query, float32 [P, V], nats."""
     length, targets = padded_length(len(query.ids_L)), padded_length(len(query.positions_P))
     batch = _batch([query], 1, length, targets)
     return np.asarray(_log_probs_BPV(pretrained.model, pretrained.params, batch)[0, : len(query.positions_P)])
 
 
 def log_likelihoods(pretrained: Pretrained, queries: Sequence[Query], batch_tokens: int) -> list[np.ndarray]:
-    """Of the pieces that stand at the positions of each query, float32 [P], nats. batch_tokens: most tokens that the
-    network reads at once; the results do not depend on it, nor on the other queries."""
+    """Return the log-probabilities of the pieces at the positions of each query, float32 [P], nats.
+
+    batch_tokens: most tokens that the network reads at once. The result for a query depends neither on it nor on the
+    other queries.
+    """
     found: list[np.ndarray] = [np.zeros(0, np.float32)] * len(queries)
     alone = all(len(query.positions_P) == 1 for query in queries)
     for indices, rows, length in batches_by_length([len(query.ids_L) for query in queries], batch_tokens):
@@ -102,13 +111,22 @@ def _logits_BPV(config: ModelConfig, params: Any, batch: QueryBatch) -> jax.Arra
         jnp.zeros(rows, bool),
         jnp.zeros((rows, 1), bool),
         attention_mask_BL=jnp.asarray(batch.real_BL),
+        attend_empty_memory=True,
     )
-    # The one slot of memory is empty, so its value is zero: for the rows that see nothing else.
-    sees_nothing_BT = ~inputs.visible_BTK[:, :, 1:].any(-1)
-    inputs = inputs._replace(visible_BTK=inputs.visible_BTK.at[:, :, 0].set(sees_nothing_BT))
+    inputs = inputs._replace(visibility=_memory_for_rows_that_see_nothing(inputs.visibility))
     mems_ZBMD = jnp.zeros((config.num_layers, rows, 1, config.d_model))
     logits_BPV, _ = cast(Any, XLNetLM(config).apply)({"params": params}, inputs, mems_ZBMD)
     return logits_BPV
+
+
+def _memory_for_rows_that_see_nothing(visibility: Visibility) -> Visibility:
+    # The one memory slot, at position -1, is empty and read as zeros.
+    ranks = visibility.ranks
+    assert ranks
+    sees_nothing_BT = ranks.row_BT < ranks.key_BK[:, 1:].min(1, keepdims=True)
+    first_BT = jnp.where(sees_nothing_BT, -1, 0)
+    key_BK = jnp.broadcast_to(jnp.arange(-1, ranks.key_BK.shape[1] - 1)[None], ranks.key_BK.shape)
+    return within(visibility, Span(first_BT, jnp.full_like(first_BT, HIGHEST), key_BK))
 
 
 def _run_all(config: ModelConfig, params: Any, batch: QueryBatch) -> jax.Array:

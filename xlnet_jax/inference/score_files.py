@@ -16,7 +16,7 @@ DIGITS = 6
 
 
 class Totals(NamedTuple):
-    """Of all texts."""
+    """Totals over all texts."""
 
     texts: int
     pieces: int
@@ -36,7 +36,11 @@ def write_scores(
     dtype: Literal["float32", "bfloat16"] = "float32",
     on_scored: Callable[[int], None] = lambda count: None,
 ) -> Totals:
-    """Scores texts (`score_texts`) as they come: JSON Lines with the scores of each piece, or a table."""
+    """Write the scores of texts (`score_texts`) as the texts are read, and return their totals.
+
+    form: jsonl, with the scores of each piece, or tsv, a table with a row for each text. on_scored: called with the
+    number of texts so far. Raises InputError where there is no text, or one cannot be scored.
+    """
     pretrained = on_device(pretrained, dtype)
     done = pieces = 0
     log_likelihood = 0.0

@@ -1,4 +1,4 @@
-"""What a checkpoint holds: as its reader finds it, by the names of its format, and by ours."""
+"""Contents of a checkpoint: as a reader finds them, under the names of its format, and under ours."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -9,34 +9,47 @@ import numpy as np
 from data_pipelines.tokenizer import Tokenizer
 from xlnet_jax.errors import InputError
 from xlnet_jax.interop.weights import Weight
-from xlnet_jax.settings.config import HeadConfig, ModelConfig, Objective
+from xlnet_jax.objectives.registry import objective_named
+from xlnet_jax.settings.config import HeadConfig, ModelConfig
 
 
 @dataclass(frozen=True)
 class Contents:
-    """What a checkpoint of any format holds. `params`: nested dicts of float32 NumPy arrays, by our names."""
+    """Contents of a checkpoint of any format. `params`: nested dicts of float32 NumPy arrays, under our names."""
 
     model: ModelConfig
     params: dict[str, Any]
+    objective: str  # name of the objective that the weights were pretrained by
     head: HeadConfig | None = None  # None = language modelling
     tokenizer: Tokenizer | None = None
-    reuse_len: int | None = None  # positions that became memory in pretraining, where that is known
-    extra: Mapping[str, Any] = field(default_factory=dict)  # Hugging Face's settings of no use here, for the way back
-    notes: tuple[str, ...] = field(default=(), compare=False)  # what was left behind or assumed on the way here
+    reuse_len: int | None = None  # positions that became memory in pretraining; None = unknown
+    extra: Mapping[str, Any] = field(default_factory=dict)  # Hugging Face's settings that only a conversion back needs
+    notes: tuple[str, ...] = field(default=(), compare=False)  # what was dropped or assumed while reading
 
     @property
-    def objective(self) -> Objective:
-        """What the weights have learned to predict, as they show."""
-        if self.model.is_causal:
-            return "clm"
-        if "detector" in self.params:
-            return "rtd"
-        return "plm" if "mask_embedding" in self.params.get("backbone", {}) else "mlm"
+    def reads_left_to_right(self) -> bool:
+        """Whether pieces can be asked for from left to right, and in no other order."""
+        return objective_named(self.objective).order == "left to right"
+
+    @property
+    def judges_tokens(self) -> bool:
+        """True where the network judges tokens by a detector (models/detector.py) and predicts no pieces."""
+        return self.head is None and objective_named(self.objective).judges_tokens
+
+
+def guessed_objective(model: ModelConfig, params: Mapping[str, Any]) -> str:
+    """Return the objective that weights were trained by, as they show: for checkpoints that do not name it, which are
+    those of other projects and of earlier versions of this one."""
+    if model.is_causal:
+        return "clm"
+    if "detector" in params:
+        return "rtd"
+    return "plm" if "mask_embedding" in params.get("backbone", {}) else "mlm"
 
 
 @dataclass(frozen=True)
 class Found:
-    """What a reader makes of the files of one format, before it is known to fit."""
+    """Contents of the files of one format, before they are known to fit the network."""
 
     model: ModelConfig
     head: HeadConfig | None
@@ -49,7 +62,7 @@ class Found:
 
 
 def check_sizes(config: ModelConfig, sizes: Mapping[str, Any], where: str) -> None:
-    """InputError naming the settings in which a configuration contradicts the sizes of the weights beside it."""
+    """Raise InputError, with the settings, where a configuration contradicts the sizes of the weights beside it."""
     wrong = [
         f"{name} {getattr(config, name)} (the weights have {size})"
         for name, size in sizes.items()

@@ -1,5 +1,5 @@
 """Names, layouts and settings of Hugging Face's BERT, RoBERTa, ALBERT and ELECTRA (transformers, modeling_bert.py and
-its like): one network, whose parts have other names."""
+its relatives): one network under four sets of names."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -63,14 +63,13 @@ def _dialect(config: ModelConfig, detects: bool) -> str:
 
 
 def weights(pretrained: Contents) -> list[Weight]:
-    """The table of a network: one entry a tensor."""
-    detects = pretrained.objective == "rtd"
+    """Return the table of a network: one entry a tensor."""
+    detects = pretrained.judges_tokens
     names = DIALECTS[_dialect(pretrained.model, detects)]
     return _table(pretrained.model, pretrained.head, names, detects)
 
 
 def _table(config: ModelConfig, head: HeadConfig | None, names: Dialect, detects: bool) -> list[Weight]:
-    """detects: the network judges tokens, and has no scores of pieces."""
     if detects:
         return [*_body(config, names), *_detector()]
     return [*_body(config, names), *_top(head, names)]
@@ -128,8 +127,10 @@ def _top(head: HeadConfig | None, names: Dialect) -> Iterator[Weight]:
 
 
 def read(theirs: Mapping[str, Any], tensors: dict[str, np.ndarray], folder: Path) -> Found:
-    """What a config.json and the tensors beside it are. InputError on what we do not have, or that is not what it
-    should be."""
+    """Read a config.json and its tensors.
+
+    Raises InputError on what this project does not have, and on a setting of the wrong type or value.
+    """
     where, names = str(folder / "config.json"), DIALECTS[theirs["model_type"]]
     variables = _in_todays_names(tensors, names)
     _drop_copies(variables, names, folder)
@@ -159,8 +160,7 @@ def read(theirs: Mapping[str, Any], tensors: dict[str, np.ndarray], folder: Path
 
 
 def _in_todays_names(tensors: Mapping[str, np.ndarray], names: Dialect) -> dict[str, np.ndarray]:
-    """Old files count their places in a tensor, and have TensorFlow's names of normalisation; the bare network has no
-    prefix."""
+    # Old files hold a tensor of position numbers and TensorFlow's names of normalisation; a bare network has no prefix.
     is_bare = not any(name.startswith(f"{names.body}.") for name in tensors)
     found = {}
     for name, value in tensors.items():
@@ -179,7 +179,6 @@ def _drop_copies(variables: dict[str, np.ndarray], names: Dialect, folder: Path)
 
 
 def _sizes_of(shapes: Mapping[str, tuple[int, ...]], names: Dialect) -> dict[str, int]:
-    """The sizes that the weights have, by the names of our settings; those that no tensor tells are left out."""
     sizes: dict[str, int] = {}
     for theirs, ours in _EMBEDDINGS.items():
         shape = shapes.get(f"{names.body}.embeddings.{theirs}_embeddings.weight", ())
@@ -196,7 +195,6 @@ def _sizes_of(shapes: Mapping[str, tuple[int, ...]], names: Dialect) -> dict[str
 
 
 def _model_config(theirs: Mapping[str, Any], names: Dialect, detects: bool, where: str) -> ModelConfig:
-    """Missing settings are Hugging Face's defaults. InputError on what we do not have."""
     demand_tied(theirs, where)
     for name, only in _NOT_OURS.items():
         if theirs.get(name, only) != only:
@@ -219,6 +217,7 @@ def _model_config(theirs: Mapping[str, Any], names: Dialect, detects: bool, wher
         d_head=given["d_model"] // given["num_heads"],
         activation=activation,
         mem_len=0,
+        network="bert",
         positions="learned",
         # RoBERTa counts from behind the place of its padding.
         position_offset=theirs.get("pad_token_id", 1) + 1 if names.body == "roberta" else 0,
@@ -230,7 +229,6 @@ def _model_config(theirs: Mapping[str, Any], names: Dialect, detects: bool, wher
 def _head_config(
     theirs: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]], names: Dialect, where: str
 ) -> HeadConfig | None:
-    """The head whose tensors these are; None = language modelling."""
     architecture = "".join(theirs.get("architectures") or ())
     if f"{SPAN_SCOPE}.weight" in shapes:
         return tagging_head(theirs, shapes, SPAN_SCOPE, where)
@@ -256,15 +254,15 @@ _ARCHITECTURES = {
 
 
 def to_config(pretrained: Contents) -> dict[str, Any]:
-    """The config.json of a network. InputError on what Hugging Face cannot hold."""
-    config, head, detects = pretrained.model, pretrained.head, pretrained.objective == "rtd"
+    """Return the config.json of a network. Raises InputError on what Hugging Face cannot hold."""
+    config, head, detects = pretrained.model, pretrained.head, pretrained.judges_tokens
     model_type = _dialect(config, detects)
     demand_head_width(config)
     if not config.num_segments:
-        raise InputError(f"Hugging Face's {model_type} cannot hold a network without segments: --to native can")
+        raise InputError(f"Hugging Face's {model_type} cannot hold a network without segments: `to` native can")
     names = DIALECTS[model_type]
     if detects and model_type != "electra":
-        raise InputError("Hugging Face's electra cannot hold model.share-layers: --to native can")
+        raise InputError("Hugging Face's electra cannot hold model.share-layers: `to` native can")
     if names.exact_gelu and not detects and config.activation != "gelu_erf":
         raise InputError(
             f"Hugging Face's {model_type} cannot hold activation {config.activation}: it has gelu_erf alone"
@@ -312,7 +310,7 @@ def _demand_theirs(head: HeadConfig, model_type: str) -> None:
 
 
 def notes_of(pretrained: Contents) -> list[str]:
-    """What a reader there should know of the network."""
+    """Return notes on the padding that transformers needs."""
     notes = ["texts are <cls> A <sep> B <sep> there, and places counted from the first column: pad on the right"]
     if pretrained.model.position_offset:
         notes += [

@@ -1,5 +1,5 @@
-"""What Hugging Face calls the parts of one network in BERT, RoBERTa, ALBERT and ELECTRA (transformers, modeling_bert.py
-and its like)."""
+"""Names of the parts of one network in BERT, RoBERTa, ALBERT and ELECTRA (transformers, modeling_bert.py and its
+relatives)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -8,7 +8,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Dialect:
-    """What the parts of a network are called."""
+    """Names of the parts of a network."""
 
     body: str
     classes: str  # prefix of its classes

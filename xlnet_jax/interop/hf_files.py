@@ -1,6 +1,9 @@
-"""Hugging Face folders: config.json, safetensors (whole or in shards) or pytorch_model.bin, spiece.model or a tokenizer
-of the library tokenizers, whose ids are dealt anew here (data_pipelines/tokenizer/foreign.py): so are the rows of the
-embedding, and back."""
+"""Hugging Face folders: config.json, safetensors (whole or in shards) or pytorch_model.bin, and spiece.model or a
+tokenizer of the library tokenizers.
+
+Such a foreign tokenizer gets new ids here (data_pipelines/tokenizer/foreign.py): reading permutes the rows of the
+embedding accordingly, and writing undoes it.
+"""
 
 import dataclasses
 import json
@@ -30,12 +33,12 @@ _INDEX = ".index.json"
 
 
 def recognised(folder: Path) -> bool:
-    """Weights of transformers, by their file names."""
+    """Return True for a folder with weights of transformers, by their file names."""
     return any((folder / (name + end)).exists() for name in (SAFETENSORS, TORCH) for end in ("", _INDEX))
 
 
 def read(folder: Path) -> Found:
-    """What the folder holds. InputError on files that are damaged or contradict each other."""
+    """Read a folder. Raises InputError on files that are damaged or contradict each other."""
     theirs = read_json(folder / CONFIG)
     model_type = theirs.get("model_type", "xlnet")
     if model_type not in ("xlnet", *hf_bert.DIALECTS):
@@ -50,9 +53,12 @@ def read(folder: Path) -> Found:
 
 
 def write(pretrained: Contents, folder: Path) -> list[str]:
-    """Fills an empty folder. Returns what a reader should know of it. InputError on what Hugging Face cannot hold."""
+    """Write a Hugging Face folder into an empty folder. Return notes on what it does not hold.
+
+    Raises InputError on what Hugging Face cannot hold.
+    """
     p = pretrained
-    family: Any = hf_bert if p.model.positions == "learned" else hf_xlnet
+    family: Any = hf_bert if p.model.network == "bert" else hf_xlnet
     if p.tokenizer and p.tokenizer.foreign:
         if family is hf_xlnet:
             raise InputError(
@@ -111,7 +117,6 @@ def _tensors(folder: Path) -> dict[str, np.ndarray]:
 
 
 def _shards(folder: Path, index: Path, load: Callable[[Path], dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
-    """The tensors of all shards, each from the shard that the index names."""
     weight_map = read_json(index).get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
         raise InputError(f"{index} has no weight_map")
@@ -168,7 +173,6 @@ ACCENTS_DROPPED = (
 
 
 def _tokenizer(folder: Path) -> tuple[Tokenizer | None, list[str]]:
-    """Its settings are those of our own settings file, else of what we once exported, else of transformers."""
     file = folder / MODEL_FILE
     if not file.exists():
         return None, [f"no {MODEL_FILE}: the tokenizer does not come along"]
@@ -185,7 +189,6 @@ def _tokenizer(folder: Path) -> tuple[Tokenizer | None, list[str]]:
 
 
 def _tokenizer_of_any_kind(folder: Path) -> tuple[Tokenizer | None, list[str]]:
-    """Ours where there is one, which came here by `_write_tokenizer`; else one of the library tokenizers."""
     config = folder / TOKENIZER_CONFIG
     if config.exists() and _OUR_SETTINGS in read_json(config):
         return _tokenizer(folder)

@@ -1,4 +1,4 @@
-"""What the config.json of every network of Hugging Face has alike (transformers, configuration_utils.py)."""
+"""Settings that the config.json of every Hugging Face network shares (transformers, configuration_utils.py)."""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal, TypeVar
@@ -20,7 +20,7 @@ R = TypeVar("R")
 
 
 def activation_of(theirs: Mapping[str, Any], name: str, default: str, where: str) -> Any:
-    """Ours for the setting of this name. InputError on one that we do not have."""
+    """Return our name of the activation. Raises InputError on one that this project does not have."""
     activation = theirs.get(name, default)
     if activation not in _ACTIVATIONS_BACK:
         raise InputError(f"{where}: {name} {activation} is none of {', '.join(_ACTIVATIONS_BACK)}")
@@ -28,7 +28,7 @@ def activation_of(theirs: Mapping[str, Any], name: str, default: str, where: str
 
 
 def demand_tied(theirs: Mapping[str, Any], where: str) -> None:
-    """InputError on scores that are not by the embedding itself."""
+    """Raise InputError on logits that do not use the word embedding."""
     if theirs.get("tie_word_embeddings") is False:
         raise InputError(f"{where}: tie_word_embeddings false; the scores of our pieces are by the embedding itself")
 
@@ -36,7 +36,7 @@ def demand_tied(theirs: Mapping[str, Any], where: str) -> None:
 def validated(
     theirs: Mapping[str, Any], read: Callable[[], tuple[ModelConfig, HeadConfig | None]], where: str
 ) -> tuple[ModelConfig, HeadConfig | None]:
-    """What `read` makes of theirs. InputError where a setting is not what it should be."""
+    """Return the settings that `read` makes of theirs. Raises InputError on a wrong type or value."""
     try:
         label_names(theirs)  # refused where no head reads them, too
         config, head = read()
@@ -51,18 +51,18 @@ def validated(
 def tagging_head(
     theirs: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]], scope: str, where: str
 ) -> HeadConfig:
-    """The head whose last layer has this name."""
+    """Return the tagging head whose last layer has this name."""
     num_labels = shapes[f"{scope}.weight"][0]
     return HeadConfig("token_classification", num_labels, labels=labels_of(theirs, num_labels, where), scope=scope)
 
 
 def sequence_task(num_labels: int) -> Literal["regression", "classification"]:
-    """One score a text is taken for regression."""
+    """Return the task of a head for texts: one label means regression, as in transformers."""
     return "regression" if num_labels == 1 else "classification"
 
 
 def labels_of(theirs: Mapping[str, Any], num_labels: int, where: str) -> tuple[str, ...]:
-    """The names of the labels, where they have any. InputError where there are more or fewer."""
+    """Return the names of the labels, or (). Raises InputError where their number is not that of the weights."""
     labels = label_names(theirs)
     if labels and len(labels) != num_labels:
         raise InputError(f"{where}: id2label names {len(labels)} labels, and the weights have {num_labels}")
@@ -70,14 +70,15 @@ def labels_of(theirs: Mapping[str, Any], num_labels: int, where: str) -> tuple[s
 
 
 def label_names(theirs: Mapping[str, Any]) -> tuple[str, ...]:
-    """What id2label says, but for names that say nothing."""
+    """Return the names in id2label, or () where they are the default LABEL_0, LABEL_1, …"""
     by_index = {int(i): name for i, name in theirs.get("id2label", {}).items()}
     names = [by_index[i] for i in range(len(by_index))]
     return () if names == [f"LABEL_{i}" for i in range(len(names))] else tuple(names)
 
 
 def of_head(head: HeadConfig | None) -> dict[str, Any]:
-    """What config.json says of a head: the names of its labels, and of its layer in a checkpoint of 2019."""
+    """Return the settings of a head in config.json: its label names, and the scope of its layer in a 2019
+    checkpoint."""
     theirs: dict[str, Any] = {}
     if head is None:
         return theirs
@@ -91,21 +92,21 @@ def of_head(head: HeadConfig | None) -> dict[str, Any]:
 
 
 def demand_head_width(config: ModelConfig) -> None:
-    """InputError where heads have another width than Hugging Face gives them."""
+    """Raise InputError where d_head is not d_model / num_heads, which Hugging Face demands."""
     if config.d_model != config.num_heads * config.d_head:
         raise InputError(
             f"Hugging Face cannot hold num_heads {config.num_heads} x d_head {config.d_head} beside d_model "
-            f"{config.d_model}: it has d_head = d_model / num_heads alone; --to native can"
+            f"{config.d_model}: it has d_head = d_model / num_heads alone; `to` native can"
         )
 
 
 def dense(theirs: str, ours: str, required: bool = True) -> Iterator[Weight]:
-    """A layer with a bias."""
+    """Yield the weights of a dense layer with a bias."""
     yield Weight(f"{theirs}.weight", f"{ours}/kernel", (), TRANSPOSED, required)
     yield Weight(f"{theirs}.bias", f"{ours}/bias", (), SAME, required)
 
 
 def norm(theirs: str, ours: str) -> Iterator[Weight]:
-    """A layer normalisation."""
+    """Yield the weights of a layer normalisation."""
     yield Weight(f"{theirs}.weight", f"{ours}/LayerNorm_0/scale")
     yield Weight(f"{theirs}.bias", f"{ours}/LayerNorm_0/bias")

@@ -54,7 +54,7 @@ _SIZES = {  # ours -> theirs
 
 
 def weights(pretrained: Contents) -> list[Weight]:
-    """The table of a network: one entry a tensor. Hugging Face has r biases in every layer, tied or not."""
+    """Return the table of a network: one entry a tensor. Hugging Face has r biases in every layer, tied or not."""
     return _table(pretrained.model, pretrained.head)
 
 
@@ -95,7 +95,7 @@ def _top(head: HeadConfig | None) -> Iterator[Weight]:
 
 
 def sizes_of(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
-    """The sizes that the weights have, by the names of our settings; those that no tensor tells are left out."""
+    """Return the sizes of the tensors, under the names of our settings; sizes that no tensor shows are left out."""
     sizes: dict[str, int] = {}
     known = {name for name, _ in _LAYER.values()}
     parts = [name.removeprefix(f"{BODY}.layer.").split(".", 1) for name in shapes if name.startswith(f"{BODY}.layer.")]
@@ -112,7 +112,8 @@ def sizes_of(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
 
 
 def model_config(theirs: Mapping[str, Any], where: str) -> ModelConfig:
-    """Our settings of a config.json; missing ones are Hugging Face's defaults. InputError on what we do not have."""
+    """Return our settings for a config.json; a missing one has Hugging Face's default. Raises InputError on what this
+    project does not have."""
     demand_tied(theirs, where)
     defaults = {
         "vocab_size": 32_000, "n_layer": 24, "d_model": 1024, "n_head": 16, "d_inner": 4096, "initializer_range": 0.02,
@@ -131,7 +132,7 @@ def model_config(theirs: Mapping[str, Any], where: str) -> ModelConfig:
 
 
 def head_config(theirs: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]], where: str) -> HeadConfig | None:
-    """The head whose tensors these are; None = language modelling. InputError on a summary that we do not have."""
+    """Return the head that has these tensors; None = language modelling. Raises InputError on an unknown summary."""
     if "start_logits.dense.weight" in shapes:
         return HeadConfig("question_answering")
     for scope in (TAG_SCOPE, SPAN_SCOPE):
@@ -158,8 +159,10 @@ def head_config(theirs: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]
 
 
 def read(theirs: Mapping[str, Any], tensors: dict[str, np.ndarray], folder: Path) -> Found:
-    """What a config.json and the tensors beside it are. InputError on what we do not have, or that is not what it
-    should be."""
+    """Read a config.json and its tensors.
+
+    Raises InputError on what this project does not have, and on a setting of the wrong type or value.
+    """
     where, notes = str(folder / "config.json"), []
     if not any(name.startswith(BODY + ".") for name in tensors):
         tensors = {f"{BODY}.{name}": value for name, value in tensors.items()}  # saved by the bare XLNetModel
@@ -178,7 +181,7 @@ def read(theirs: Mapping[str, Any], tensors: dict[str, np.ndarray], folder: Path
     if config.activation == "gelu_erf":
         notes.append(
             "config.json says ff_activation gelu, which is the exact one in transformers; the 2019 weights were "
-            "trained with its tanh form: --activation gelu if these are theirs"
+            "trained with its tanh form: load with activation gelu if these are theirs"
         )
     if theirs.get("bi_data"):
         notes.append("bi_data: transformers reads the second half of a batch backwards; here each row has its own flag")
@@ -213,12 +216,12 @@ _ARCHITECTURES = {
 
 
 def to_config(pretrained: Contents) -> dict[str, Any]:
-    """The config.json of a network. InputError on what Hugging Face cannot hold."""
+    """Return the config.json of a network. Raises InputError on what Hugging Face cannot hold."""
     config, head = pretrained.model, pretrained.head
     refuse_beyond_xlnet(config, "Hugging Face's XLNet")
     demand_head_width(config)
     if head and head.summary == "attn" and head.task in ("classification", "regression", "multiple_choice"):
-        raise InputError("Hugging Face cannot hold a summary of type attn: it has none; --to tf1 or native can")
+        raise InputError("Hugging Face cannot hold a summary of type attn: it has none; `to` tf1 or native can")
     theirs: dict[str, Any] = {
         "bi_data": False,
         "summary_last_dropout": config.dropout,
@@ -252,7 +255,7 @@ def to_config(pretrained: Contents) -> dict[str, Any]:
 
 
 def notes_of(pretrained: Contents) -> list[str]:
-    """What a reader there should know of the network."""
+    """Return notes on settings that transformers ignores or lacks."""
     model, notes = pretrained.model, []
     if model.profile != "default":
         notes.append("the profile paper2019 is not written: transformers attends to whatever memory it is given")

@@ -51,7 +51,7 @@ _SPAN = {
 
 
 def weights(config: ModelConfig, head: HeadConfig | None) -> list[Weight]:
-    """The table of a network: one entry a variable."""
+    """Return the table of a network: one entry a variable."""
     return [*_body(config), *_top(head)]
 
 
@@ -84,15 +84,15 @@ def _top(head: HeadConfig | None) -> Iterator[Weight]:
 
 
 def scope_of(head: HeadConfig) -> str:
-    """Of the last layer: the one that it came with, or the original's for a task without a name."""
+    """Return the scope of the last layer: that of its checkpoint, or the original's for a task without a name."""
     return head.scope or f"{head.task}_task"
 
 
 def head_of(names: Iterable[str], num_labels: int | None) -> HeadConfig | None:
-    """The head whose variables these are; None = language modelling, or the backbone alone.
+    """Return the head that has these variables; None = language modelling, or the backbone alone.
 
-    num_labels: columns of the last layer. The original does not store which summary it took; where no variable tells,
-    it is its default, the last token.
+    num_labels: columns of the last layer. The original does not store the type of its summary; where no variable shows
+    it, it is the default, the last token.
     """
     names = set(names)
     if "start_logits/dense/kernel" in names:
@@ -116,7 +116,7 @@ SIZES = {  # ours -> theirs, in xlnet_config.json
 
 
 def sizes_of(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
-    """The sizes that the variables have, by the names of our settings."""
+    """Return the sizes of the variables, under the names of our settings."""
     sizes: dict[str, Any] = {}
     known = "|".join(_LAYER.values())
     if layers := {match[1] for name in shapes if (match := re.fullmatch(rf"{BODY}/layer_(\d+)/({known})", name))}:
@@ -134,7 +134,7 @@ def sizes_of(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
 
 
 def model_config(theirs: Mapping[str, Any], where: str) -> ModelConfig:
-    """Our settings of an xlnet_config.json. InputError where something is missing or unknown."""
+    """Return our settings for an xlnet_config.json. Raises InputError where one is missing or unknown."""
     if missing := [name for name in (*SIZES.values(), "ff_activation") if name not in theirs]:
         raise InputError(f"{where}: {', '.join(missing)} missing")
     if theirs["ff_activation"] not in ("gelu", "relu"):
@@ -144,15 +144,15 @@ def model_config(theirs: Mapping[str, Any], where: str) -> ModelConfig:
 
 
 def to_config(config: ModelConfig, head: HeadConfig | None) -> dict[str, Any]:
-    """The xlnet_config.json of a network. InputError on what the original cannot hold."""
+    """Return the xlnet_config.json of a network. Raises InputError on what the original cannot hold."""
     refuse_beyond_xlnet(config, "the original")
     if config.activation == "gelu_erf":
         raise InputError(
-            "the original cannot hold activation gelu_erf: its gelu is the tanh form; --activation gelu takes these "
+            "the original cannot hold activation gelu_erf: its gelu is the tanh form; `activation` gelu takes these "
             "weights for that"
         )
     if config.layer_norm_eps != 1e-12:
         raise InputError(f"the original cannot hold layer_norm_eps {config.layer_norm_eps}: its own is 1e-12")
     if head and head.task == "token_classification":
-        raise InputError("the original has no head for token_classification; --to hf or native")
+        raise InputError("the original has no head for token_classification; `to` hf or native")
     return {name: getattr(config, ours) for ours, name in SIZES.items()} | {"ff_activation": config.activation}

@@ -22,15 +22,19 @@ CONFIGS = (CONFIG, "config.json")  # of a release, and of what the original's tr
 _OPTIMIZER = re.compile(r"/(Adam(_1)?|adam_[mv])$|^(beta[12]_power|global_step)$")
 
 
-def recognised(folder: Path) -> bool:
-    """An index of a checkpoint, by its file name."""
-    return any(folder.glob("*.index"))
+def recognised(source: Path) -> bool:
+    """Return True for a folder with an index of a checkpoint, and for the prefix of one."""
+    if source.is_dir():
+        return any(source.glob("*.index"))
+    return Path(f"{_prefix(source)}.index").exists()
 
 
 def read(source: Path) -> Found:
-    """What the newest checkpoint of a folder holds, or the one whose prefix is given. InputError on files that are
-    damaged or contradict each other."""
-    prefix = _newest(source) if source.is_dir() else source.with_name(source.name.removesuffix(".index"))
+    """Read the newest checkpoint of a folder, or the one whose prefix is given.
+
+    Raises InputError on files that are damaged or contradict each other.
+    """
+    prefix = _newest(source) if source.is_dir() else _prefix(source)
     variables, optimizer = _variables(prefix)
     shapes = {name: value.shape for name, value in variables.items()}
     config, notes = _config(prefix.parent, shapes)
@@ -50,7 +54,10 @@ def read(source: Path) -> Found:
 
 
 def write(pretrained: Contents, folder: Path) -> list[str]:
-    """Fills an empty folder. Returns what a reader should know of it. InputError on what the original cannot hold."""
+    """Write a checkpoint of the 2019 code into an empty folder. Return notes on what it does not hold.
+
+    Raises InputError on a network that the original does not have.
+    """
     tf = tensorflow()
     p = pretrained
     config = tf1.to_config(p.model, p.head)
@@ -88,6 +95,10 @@ def write(pretrained: Contents, folder: Path) -> list[str]:
     return notes
 
 
+def _prefix(source: Path) -> Path:
+    return source.with_name(source.name.removesuffix(".index"))
+
+
 def _newest(folder: Path) -> Path:
     prefixes = [index.with_suffix("") for index in folder.glob("*.index")]
 
@@ -99,7 +110,6 @@ def _newest(folder: Path) -> Path:
 
 
 def _variables(prefix: Path) -> tuple[dict[str, np.ndarray], int]:
-    """(the network's variables, number of the optimizer's)."""
     tf = tensorflow()
     try:
         reader = tf.train.load_checkpoint(str(prefix))

@@ -1,4 +1,4 @@
-"""Parameters in the names and layouts of other formats. A format is a table of `Weight`; nothing else knows a name."""
+"""Parameters under the names and in the layouts of other formats. A format is a table of `Weight`."""
 
 import functools
 from collections.abc import Callable, Iterable, Mapping
@@ -23,7 +23,7 @@ GENERATOR = "generator"
 
 
 class Layout(NamedTuple):
-    """How an array of ours is laid out there, and back."""
+    """Conversion of an array between our layout and another format's."""
 
     to_theirs: Callable[[np.ndarray], np.ndarray]
     to_ours: Callable[[np.ndarray], np.ndarray]
@@ -36,7 +36,7 @@ TWO_LEADING_ONES = Layout(lambda a: a[None, None], lambda a: a[0, 0])  # [D] her
 
 @dataclass(frozen=True)
 class Weight:
-    """An array of another format, and the part of ours that it holds."""
+    """Array of another format, and the part of our parameters that it holds."""
 
     name: str  # theirs
     path: str  # ours, joined by /
@@ -47,7 +47,7 @@ class Weight:
 
 @dataclass
 class Mismatch:
-    """What keeps a set of arrays from being a model, by their names."""
+    """Names of the arrays that keep a set from being a network's parameters."""
 
     missing: list[str] = field(default_factory=list)
     unknown: list[str] = field(default_factory=list)
@@ -62,12 +62,12 @@ class Mismatch:
 
 
 def initial_params(config: ModelConfig, head: HeadConfig | None, seed: int = 0) -> dict[str, Any]:
-    """Parameters from the initialiser: plain nested arrays."""
+    """Return parameters from the initialiser: nested dicts of arrays."""
     return meta.unbox(init_params(config, head, jax.random.key(seed)))
 
 
 def abstract_params(config: ModelConfig, head: HeadConfig | None) -> dict[str, jax.ShapeDtypeStruct]:
-    """Path -> shape of every parameter that heads and streams have a use for. Nothing is computed."""
+    """Return path -> shape of every parameter that heads and streams use. Computes nothing."""
     # Finetuning has no query stream, and yet keeps what another pretraining would start from.
     return {**_query_stream(config), **_initial_shapes(config, head)}
 
@@ -78,8 +78,8 @@ def _initial_shapes(config: ModelConfig, head: HeadConfig | None) -> Mapping[str
 
 
 def optional_params(config: ModelConfig, head: HeadConfig | None) -> dict[str, jax.ShapeDtypeStruct]:
-    """Path -> shape of what a checkpoint may have or lack: of the query stream, which plm alone learns, of the pairs
-    of texts (models/pairs.py), which data.pair_loss asks for, and of ELECTRA's detector (models/detector.py)."""
+    """Return path -> shape of the parameters that a checkpoint may have or lack: the query stream, which only plm
+    trains, the pair head (models/pairs.py) of data.pair_loss, and ELECTRA's detector (models/detector.py)."""
     return {**_query_stream(config), **({} if head else {**_pair_head(config), **_detector(config)})}
 
 
@@ -92,7 +92,7 @@ def _pair_head(config: ModelConfig) -> Mapping[str, jax.ShapeDtypeStruct]:
 
 @functools.lru_cache
 def _detector(config: ModelConfig) -> Mapping[str, jax.ShapeDtypeStruct]:
-    if config.positions != "learned":
+    if config.network != "bert":
         return MappingProxyType({})
     inputs = text_inputs(jnp.zeros((1, 1), jnp.int32))
     network = jax.eval_shape(lambda: meta.unbox(BertDetector(config).init(jax.random.key(0), inputs)["params"]))
@@ -106,7 +106,7 @@ def _query_stream(config: ModelConfig) -> dict[str, jax.ShapeDtypeStruct]:
 
 
 def flatten(params: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """{'a': {'b': x}} -> {'a/b': x}"""
+    """Join the keys of nested dicts by /: {'a': {'b': x}} -> {'a/b': x}."""
     flat: dict[str, Any] = {}
     for key, value in params.items():
         flat |= flatten(value, f"{prefix}{key}/") if isinstance(value, Mapping) else {prefix + key: value}
@@ -114,7 +114,7 @@ def flatten(params: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def nest(flat: Mapping[str, Any]) -> dict[str, Any]:
-    """The inverse of `flatten`."""
+    """Undo `flatten`."""
     tree: dict[str, Any] = {}
     for path, value in flat.items():
         *folders, leaf = path.split("/")
@@ -126,7 +126,7 @@ def nest(flat: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def to_theirs(params: Mapping[str, Any], table: Iterable[Weight]) -> dict[str, np.ndarray]:
-    """Their names -> arrays. Weights that we lack are left out."""
+    """Return their names -> arrays. Weights that we lack are left out."""
     flat = flatten(params)
     return {
         w.name: np.ascontiguousarray(w.layout.to_theirs(np.asarray(flat[w.path])[w.part]))
@@ -136,7 +136,8 @@ def to_theirs(params: Mapping[str, Any], table: Iterable[Weight]) -> dict[str, n
 
 
 def left_behind(params: Mapping[str, Any], table: Iterable[Weight]) -> list[str]:
-    """A note that names the parameters for which the table has no place, where there are any; a generator whole."""
+    """Return a note that names the parameters for which the table has no place, if there are any; a generator counts as
+    one."""
     paths = flatten(params).keys() - {w.path for w in table}
     names = sorted({GENERATOR if path.startswith(f"{GENERATOR}/") else path for path in paths})
     return [f"the format has no place for {', '.join(names)}: left behind"] if names else []
@@ -148,10 +149,10 @@ def to_ours(
     shapes: Mapping[str, jax.ShapeDtypeStruct],
     instead: Mapping[str, np.ndarray] | None = None,
 ) -> tuple[dict[str, Any], Mismatch]:
-    """Nested parameters, float32, and what did not fit.
+    """Return nested parameters, float32, and what did not fit.
 
-    A parameter of which any part is missing or misshapen is left out; or, where `instead` (path -> array) has it, its
-    parts that fit are kept and the others are those of `instead`.
+    A parameter with a missing or misshapen part is left out; where `instead` (path -> array) has it, its fitting parts
+    are kept and the others come from `instead`.
     """
     instead = instead or {}
     flat: dict[str, np.ndarray] = {path: np.array(value, np.float32) for path, value in instead.items()}
@@ -179,7 +180,7 @@ def to_ours(
 
 
 def refuse_beyond_xlnet(config: ModelConfig, holder: str) -> None:
-    """InputError on what a format of XLNet alone cannot hold."""
+    """Raise InputError on settings that a format of XLNet alone cannot hold."""
     for name, value in (("positions", "relative"), ("norm", "post")):
         if getattr(config, name) != value:
             raise InputError(f"{holder} cannot hold model.{name} {getattr(config, name)}: native can")
@@ -188,5 +189,5 @@ def refuse_beyond_xlnet(config: ModelConfig, holder: str) -> None:
 
 
 def size(shape: Iterable[int]) -> str:
-    """A shape as messages write it: 12x64."""
+    """Format a shape for messages, as 12x64."""
     return "x".join(str(n) for n in shape) or "a scalar"

@@ -1,12 +1,12 @@
-"""BERT's encoder and language model (Devlin et al. 2019, section 3; RoBERTa's network is the same): learned positions
-added to the embeddings, post-LN layers with biases everywhere, and no memory.
+"""BERT's encoder and language model (Devlin et al. 2019, section 3; also RoBERTa's network): learned positions added to
+the embeddings, post-LN layers with biases everywhere, and no memory.
 
     x = norm(piece + position + segment)
     layer:   x = norm(x + W_o attention(x) + b_o),   x = norm(x + W_2 act(W_1 x + b_1) + b_2)
-    scores:  norm(act(W x + b)) E^T + b_V            E: the embedding of pieces
+    logits:  norm(act(W x + b)) E^T + b_V            E: the embedding of pieces
 
-ALBERT's (Lan et al. 2020, section 3.1) has narrower embeddings, projected to the width of the layers, and one layer's
-parameters for all of them.
+ALBERT (Lan et al. 2020, section 3.1) has narrower embeddings, projected to the width of the layers, and one set of
+parameters for all layers.
 """
 
 from typing import Any
@@ -16,7 +16,7 @@ import jax.numpy as jnp
 
 from xlnet_jax.dims import CLS_SEGMENT
 from xlnet_jax.errors import InputError
-from xlnet_jax.models.attention import MASKED
+from xlnet_jax.kernels.arguments import AttentionInputs, Visibility
 from xlnet_jax.models.inputs import Inputs
 from xlnet_jax.models.layers import (
     ACTIVATIONS,
@@ -24,7 +24,7 @@ from xlnet_jax.models.layers import (
     FeedForward,
     Norm,
     Outputs,
-    dropped_attention_BNTH,
+    attended_BNTH,
     partitioned_dense,
     partitioned_param,
     stacked,
@@ -35,7 +35,7 @@ from xlnet_jax.settings.config import ModelConfig
 
 
 class HeadProjection(nn.Module):
-    """Rows to heads, with a bias: [B, L, D] -> [B, N, L, H]."""
+    """Projection of rows to heads, with a bias: [B, L, D] -> [B, N, L, H]."""
 
     config: ModelConfig
 
@@ -50,39 +50,39 @@ class HeadProjection(nn.Module):
 
 
 class BertAttention(nn.Module):
-    """norm(x + W_o attention(x) + b_o)."""
+    """Attention with residual and normalisation: norm(x + W_o attention(x) + b_o)."""
 
     config: ModelConfig
     train: bool
 
     @nn.compact
-    def __call__(self, rows_BLD: jnp.ndarray, masked_BLL: jnp.ndarray) -> jnp.ndarray:
+    def __call__(self, rows_BLD: jnp.ndarray, visibility: Visibility) -> jnp.ndarray:
         c = self.config
         query_BNLH, key_BNLH, value_BNLH = (HeadProjection(c, name=name)(rows_BLD) for name in "qkv")
         rate = c.attention_dropout if self.train else 0.0
-        read_BNLH = dropped_attention_BNTH(self, rate, query_BNLH, key_BNLH, value_BNLH, masked_BLL)
+        read_BNLH = attended_BNTH(self, rate, AttentionInputs(query_BNLH, key_BNLH, value_BNLH, visibility), "plain")
         read_BLE = jnp.swapaxes(read_BNLH, 1, 2).reshape(*rows_BLD.shape[:2], c.num_heads * c.d_head)
         out_BLD = partitioned_dense(c, "o", c.d_model, ("heads", "embed"))(read_BLE)
         return Norm(c, name="norm")(rows_BLD + Dropout(c.dropout, self.train)(out_BLD))
 
 
 class BertLayer(nn.Module):
-    """One layer. Scanned; its rows are sown as those of models/backbone.py are."""
+    """One layer. Scanned; sows its rows as `rows_BTD` into "intermediates", as XLNet's layers do."""
 
     config: ModelConfig
     train: bool
 
     @nn.compact
-    def __call__(self, rows_BLD: jnp.ndarray, masked_BLL: jnp.ndarray) -> tuple[jnp.ndarray, None]:
+    def __call__(self, rows_BLD: jnp.ndarray, visibility: Visibility) -> tuple[jnp.ndarray, None]:
         c = self.config
-        rows_BLD = BertAttention(c, self.train, name="attention")(rows_BLD, masked_BLL)
+        rows_BLD = BertAttention(c, self.train, name="attention")(rows_BLD, visibility)
         rows_BLD = FeedForward(c, 0.0, self.train, name="feed_forward")(rows_BLD)
         self.sow("intermediates", "rows_BTD", rows_BLD)
         return rows_BLD, None
 
 
 class BertEncoder(nn.Module):
-    """Embeddings and layers, called as `Backbone` is. There is no memory: the new one has no slots."""
+    """Embeddings and layers, called as `Backbone` is. The memory that it returns has no slots."""
 
     config: ModelConfig
 
@@ -95,8 +95,11 @@ class BertEncoder(nn.Module):
     def __call__(
         self, inputs: Inputs, mems_ZBMD: jnp.ndarray | None = None, *, reuse_len: int | None = None, train: bool = False
     ) -> Outputs:
-        """The content stream. reuse_len has no effect. InputError on a window of more than config.num_places positions,
-        on memory, and on a query stream: learned positions have none of them."""
+        """Return the hidden states of the content stream; reuse_len has no effect.
+
+        Raises InputError on a window of more than config.num_places positions, on memory, and on a query stream: this
+        network has none of them.
+        """
         c, batch = self.config, len(inputs.input_ids_BL)
         _demand_places(inputs, c)
         rows_BLD = Norm(c, name="embedding_norm")(self._embed(inputs))
@@ -105,33 +108,33 @@ class BertEncoder(nn.Module):
             rows_BLD = partitioned_dense(c, "embedding_projection", c.d_model, (None, "embed"))(rows_BLD)
         rows_BLD = nn.with_logical_constraint(rows_BLD, ("batch", "length", "width"))
         layers = stacked(BertLayer, c, in_axes=nn.broadcast)(c, train, name="layers")
-        rows_BLD, _ = layers(rows_BLD, jnp.where(inputs.visible_BTK, 0.0, MASKED))
+        rows_BLD, _ = layers(rows_BLD, inputs.visibility)
         return Outputs(rows_BLD, None, jnp.zeros((c.num_layers, batch, 0, c.d_model), c.dtype))
 
     def _embed(self, inputs: Inputs) -> jnp.ndarray:
         c, width = self.config, self.config.embedding_width or self.config.d_model
         rows_BLD = self.table_VD()[inputs.input_ids_BL]
-        positions_PD = partitioned_param(
-            self, "position_embedding", (c.max_positions, width), (None, "embed"), c.init_std
-        )
-        rows_BLD += positions_PD.astype(c.dtype)[places_BL(inputs) + c.position_offset]
+        places_AD = partitioned_param(self, "position_embedding", (c.max_positions, width), (None, "embed"), c.init_std)
+        rows_BLD += places_AD.astype(c.dtype)[places_BL(inputs) + c.position_offset]
         if c.num_segments:
             shape = (c.num_segments, width)
-            segments_SD = partitioned_param(self, "segment_embedding", shape, (None, "embed"), c.init_std)
+            segment_embedding = partitioned_param(self, "segment_embedding", shape, (None, "embed"), c.init_std)
             segment_ids_BL = jnp.zeros_like(inputs.input_ids_BL)
             if inputs.segment_ids_BL is not None:
                 segment_ids_BL = jnp.where(inputs.segment_ids_BL < c.num_segments, inputs.segment_ids_BL, 0)
-            rows_BLD += segments_SD.astype(c.dtype)[segment_ids_BL]
+            rows_BLD += segment_embedding.astype(c.dtype)[segment_ids_BL]
         return rows_BLD
 
     def table_VD(self) -> jnp.ndarray:
-        """The embedding of pieces in the compute type."""
+        """Return the embedding of pieces in the compute type."""
         return tied_table_VD(self.word_embedding, self.config)
 
 
 def places_BL(inputs: Inputs) -> jnp.ndarray:
-    """Where BERT has each token: <cls>, which stands behind the text here, comes first. To this network order is what
-    its positions say, so it reads <cls> A <sep> B <sep>."""
+    """Return the place of each token in BERT's order, int32: <cls> first, although it stands after the text here.
+
+    Order reaches this network through places alone, so it reads <cls> A <sep> B <sep>.
+    """
     if inputs.segment_ids_BL is None:
         return inputs.positions_BL
     is_cls_BL = inputs.segment_ids_BL == CLS_SEGMENT
@@ -146,13 +149,13 @@ def _demand_places(inputs: Inputs, config: ModelConfig) -> None:
             f"{config.max_positions}); take a seq-len of {config.num_places} at most"
         )
     if inputs.memory_BM.shape[1]:
-        raise InputError("model.positions learned: there is no memory; model.mem-len must be 0")
+        raise InputError("model.network bert: there is no memory; model.mem-len must be 0")
     if inputs.target_positions_BP is not None:
-        raise InputError("model.positions learned: there is no query stream; --objective mlm predicts without one")
+        raise InputError("model.network bert: there is no query stream; --objective mlm predicts without one")
 
 
 class BertLM(nn.Module):
-    """Encoder, transform and tied vocabulary scores, called as `XLNetLM` is."""
+    """Encoder, transform and tied vocabulary logits, called as `XLNetLM` is."""
 
     config: ModelConfig
 
@@ -171,7 +174,7 @@ class BertLM(nn.Module):
         reuse_len: int | None = None,
         train: bool = False,
     ) -> tuple[jnp.ndarray, Outputs]:
-        """(float32 logits [B, P, V], outputs). at: positions, int32, that are asked; None = all."""
+        """Return (float32 logits [B, P, V], outputs). at: positions, int32, to predict at; None = all."""
         outputs = self.backbone(inputs, mems_ZBMD, reuse_len=reuse_len, train=train)
         hidden = outputs.content_BLD
         if at_BP is not None:
@@ -180,7 +183,7 @@ class BertLM(nn.Module):
 
 
 class Transform(nn.Module):
-    """norm(act(W x + b)): what the scores are of."""
+    """Transform of hidden states before the vocabulary logits: norm(act(W x + b))."""
 
     config: ModelConfig
 

@@ -1,4 +1,4 @@
-"""ELECTRA: BERT's encoder with a score for each token, of having been replaced (Clark et al. 2020, section 2)."""
+"""ELECTRA's discriminator: BERT's encoder and a score for each token (Clark et al. 2020, section 2)."""
 
 import flax.linen as nn
 import jax.numpy as jnp
@@ -10,7 +10,7 @@ from xlnet_jax.settings.config import ModelConfig
 
 
 class BertDetector(nn.Module):
-    """The discriminator."""
+    """Encoder and detector: which tokens were replaced."""
 
     config: ModelConfig
 
@@ -21,13 +21,13 @@ class BertDetector(nn.Module):
     def __call__(
         self, inputs: Inputs, mems_ZBMD: jnp.ndarray | None = None, *, train: bool = False
     ) -> tuple[jnp.ndarray, Outputs]:
-        """(float32 [B, L]: the log odds that a token is not the text's own, outputs of the encoder)."""
+        """Return (float32 logits [B, L] that a token was replaced, outputs of the encoder)."""
         outputs = self.backbone(inputs, mems_ZBMD, train=train)
         return self.detector(outputs.content_BLD), outputs
 
 
 class Detector(nn.Module):
-    """w act(W x + b) + c."""
+    """Score of each token: w act(W x + b) + c."""
 
     config: ModelConfig
 

@@ -1,5 +1,5 @@
-"""What finetuning puts on the network: one label or number a text, one label a token, one of several texts
-(`function_builder.py`, `run_race.py`). Question answering is in question_answering.py."""
+"""Heads of finetuning: one label or number a text, one label a token, one of several texts (`function_builder.py`,
+`run_race.py`). Question answering is in question_answering.py."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -19,23 +19,24 @@ from xlnet_jax.settings.config import HeadConfig, ModelConfig
 
 
 class XLNetForSequence(nn.Module):
-    """Scores of a text from its summary: classification and regression; multiple choice scores each option so."""
+    """Scores of a text from its summary, for classification and regression; multiple choice scores each option so."""
 
     config: ModelConfig
     head: HeadConfig
 
     @property
     def texts_per_example(self) -> int:
-        """Rows of input that one example takes."""
+        """Number of input rows that one example takes."""
         return self.head.num_labels if self.head.task == "multiple_choice" else 1
 
     @nn.compact
     def __call__(
         self, inputs: Inputs, attention_mask_BL: jnp.ndarray, *, earlier: Sequence[Inputs] = (), train: bool = False
     ) -> jnp.ndarray:
-        """float32 [B, labels]; regression [B]; multiple choice [B / options, options], options of a question in a row.
+        """Return float32 scores: [B, labels]; regression [B]; multiple choice [B / options, options], where the options
+        of a question are consecutive rows of input.
 
-        attention_mask: 1 = real token; earlier: the windows of the text before this one, read for their memory alone
+        attention_mask: 1 = real token; earlier: the windows of the text before this one, read for their memory only
         (`text_windows`); train: apply dropout (takes the rng "dropout").
         """
         head = self.head
@@ -43,32 +44,33 @@ class XLNetForSequence(nn.Module):
         for window in earlier:
             mems_ZBMD = backbone(window, mems_ZBMD, train=train).new_mems_ZBMD
         hidden_BLD = backbone(inputs, mems_ZBMD, train=train).content_BLD
-        if head.summary == "first" and self.config.positions == "learned":
+        if head.summary == "first" and self.config.network == "bert":
             attention_mask_BL = attention_mask_BL * (places_BL(inputs) == 0)  # <cls>, wherever it stands
         summary_BD = SequenceSummary(self.config, head, train, name="summary")(hidden_BLD, attention_mask_BL)
         outputs = head.num_labels if head.task == "classification" else 1
-        scores_BC = partitioned_dense(self.config, "logits", outputs, ("embed", None))(summary_BD).astype(jnp.float32)
+        scores_BY = partitioned_dense(self.config, "logits", outputs, ("embed", None))(summary_BD).astype(jnp.float32)
         if head.task == "classification":
-            return scores_BC
-        return scores_BC[:, 0] if head.task == "regression" else scores_BC.reshape(-1, head.num_labels)
+            return scores_BY
+        return scores_BY[:, 0] if head.task == "regression" else scores_BY.reshape(-1, head.num_labels)
 
 
 class XLNetForTokens(nn.Module):
-    """Scores of every token: tagging."""
+    """Scores of every token, for tagging."""
 
     config: ModelConfig
     head: HeadConfig
 
     @nn.compact
     def __call__(self, inputs: Inputs, *, train: bool = False) -> jnp.ndarray:
-        """float32 [B, L, labels]."""
+        """Return float32 scores [B, L, labels]."""
         hidden_BLD = build_encoder(self.config, "backbone")(inputs, train=train).content_BLD
         dense = partitioned_dense(self.config, "logits", self.head.num_labels, ("embed", None))
         return dense(hidden_BLD).astype(jnp.float32)
 
 
 def init_params(config: ModelConfig, head: HeadConfig | None, key: jax.Array) -> Any:
-    """Parameters by the initialiser, boxed with the logical names of their axes: nested dicts."""
+    """Draw the parameters of a network and its head (None = language modelling): nested dicts, boxed with the logical
+    names of their axes."""
     model, ids = build_model(config, head), jnp.zeros((1, 2), jnp.int32)
     if isinstance(model, XLNetLM) and config.positions == "relative":
         return model.init(key, dense_inputs(ids, segment_ids_BL=ids, predicted_BL=ids))["params"]
@@ -81,7 +83,7 @@ def init_params(config: ModelConfig, head: HeadConfig | None, key: jax.Array) ->
 
 
 def build_model(config: ModelConfig, head: HeadConfig | None) -> nn.Module:
-    """The network of a checkpoint: language modelling where there is no head."""
+    """Build the network of a checkpoint. head: None = language modelling."""
     if head is None:
         return build_lm(config)
     if head.task == "question_answering":

@@ -1,24 +1,25 @@
-"""What the network reads, made from batches in compact or dense form, or from plain text."""
+"""Inputs of the network, made from batches in compact or dense form, or from plain text."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
 
 import jax.numpy as jnp
 
-from xlnet_jax.models.masks import visible_by_mask_BTK, visible_by_rank_BTK
+from xlnet_jax.kernels.arguments import Visibility
+from xlnet_jax.models.masks import mask_visibility, rank_visibility
 
 
 class Inputs(NamedTuple):
-    """What the network reads. T = L + P rows: the content stream, then the query stream at target_positions."""
+    """Inputs of the network. T = L + P rows: the content stream, then the query stream at target_positions."""
 
     input_ids_BL: jnp.ndarray  # int32
     segment_ids_BL: jnp.ndarray | None  # int32; None = no segment encodings
-    visible_BTK: jnp.ndarray  # bool, see models/masks.py
+    visibility: Visibility  # of T rows and K keys (models/masks.py)
     is_reversed_B: jnp.ndarray  # bool
     target_positions_BP: jnp.ndarray | None  # int32; None = no query stream
-    memory_BM: jnp.ndarray  # bool, the memory slots in use; the others are read as zeros
-    positions_BL: jnp.ndarray  # int32, places in the window, from 0, real tokens alone counted
-    predicted_BP: jnp.ndarray | None = None  # bool, query rows that start without their token; None = all of them
+    memory_BM: jnp.ndarray  # bool, memory slots in use; the others are read as zeros
+    positions_BL: jnp.ndarray  # int32, places in the window from 0, counting real tokens only
+    predicted_BP: jnp.ndarray | None = None  # bool, query rows that start without their token; None = all
 
 
 def compact_inputs(
@@ -32,13 +33,15 @@ def compact_inputs(
     attention_mask_BL: jnp.ndarray | None = None,
     attend_empty_memory: bool = False,
 ) -> Inputs:
-    """From ranks and positions (xlnet_jax/dims.py). attention_mask: 1 = real token; None = all are real."""
+    """Return inputs from ranks and positions, the compact form (xlnet_jax/dims.py).
+
+    memory: bool, slots in use; attention_mask: 1 = real token, None = all are real; attend_empty_memory: let rows
+    attend to unused slots too, as zeros.
+    """
     attended_BM = jnp.ones_like(memory_BM) if attend_empty_memory else memory_BM
-    visible_BTK = visible_by_rank_BTK(perm_rank_BL, target_positions_BP, attended_BM, attention_mask_BL)
+    visibility = rank_visibility(perm_rank_BL, target_positions_BP, attended_BM, attention_mask_BL)
     positions_BL = _positions_BL(input_ids_BL.shape, attention_mask_BL)
-    return Inputs(
-        input_ids_BL, segment_ids_BL, visible_BTK, is_reversed_B, target_positions_BP, memory_BM, positions_BL
-    )
+    return Inputs(input_ids_BL, segment_ids_BL, visibility, is_reversed_B, target_positions_BP, memory_BM, positions_BL)
 
 
 def _positions_BL(shape: tuple[int, ...], attention_mask_BL: jnp.ndarray | None) -> jnp.ndarray:
@@ -59,7 +62,7 @@ def dense_inputs(
     memory_BM: jnp.ndarray | None = None,
     attend_empty_memory: bool = False,
 ) -> Inputs:
-    """From the original's and Hugging Face's tensors, batch first (`transformer_xl` of modeling.py).
+    """Return inputs from tensors of the original or of Hugging Face, batch first (`transformer_xl` of modeling.py).
 
     attention_mask: 1 = real token; perm_mask: 1 = row may NOT attend; target_mapping: one-hot rows, the query stream
     runs at those positions. Without it, predicted (the original's inp_q, 1 = starts without its token) asks for a query
@@ -83,7 +86,7 @@ def dense_inputs(
     return Inputs(
         input_ids_BL,
         segment_ids_BL,
-        visible_by_mask_BTK(allowed_BLL, positions_BP, attended_BM),
+        mask_visibility(allowed_BLL, positions_BP, attended_BM),
         jnp.zeros(batch, bool) if is_reversed_B is None else is_reversed_B,
         positions_BP,
         memory_BM,
@@ -98,8 +101,10 @@ def text_inputs(
     segment_ids_BL: jnp.ndarray | None = None,
     mem_len: int = 0,
 ) -> Inputs:
-    """Text as it stands, every token seeing every other: finetuning, embedding. attention_mask: 1 = real token, padding
-    on either side; mem_len: slots of the memory that will be given, all in use."""
+    """Return inputs of text in which every token sees every other, for finetuning and embedding.
+
+    attention_mask: 1 = real token, padding on either side; mem_len: slots of the memory given with it, all in use.
+    """
     batch, _ = input_ids_BL.shape
     return compact_inputs(
         input_ids_BL,
@@ -119,9 +124,11 @@ def text_windows(
     window_len: int,
     mem_len: int,
 ) -> Iterator[Inputs]:
-    """A text as windows of window_len tokens, each to be read with the memory of the mem_len positions before it, as
-    the backbone hands it on: of those, real tokens are seen. L is a multiple of window_len, or smaller than it. Padding
-    on the left: how much of it there is changes nothing."""
+    """Yield a text as windows of window_len tokens, each to read with the memory of the mem_len positions before it.
+
+    Rows see the real tokens of that memory. L is a multiple of window_len, or smaller than it. Padding stands on the
+    left, and its amount changes nothing.
+    """
     length = input_ids_BL.shape[1]
     for begin in range(0, length, window_len):
         window = slice(begin, begin + window_len)

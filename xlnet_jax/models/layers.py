@@ -1,5 +1,5 @@
-"""What the layers of all networks are made of; parameters carry logical axis names, and `training/sharding.py` says
-what they mean on a mesh."""
+"""Building blocks of the layers of every network. Parameters carry logical axis names; `training/sharding.py` maps them
+to a mesh."""
 
 import functools
 from collections.abc import Callable
@@ -9,12 +9,14 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from xlnet_jax.models.attention import attention_BNTH, kept, product
+from xlnet_jax.kernels.arguments import AttentionInputs
+from xlnet_jax.kernels.numerics import dropout_mask, einsum_float32
+from xlnet_jax.models.attention import attention_BNTH
 from xlnet_jax.settings.config import ModelConfig
 
 
 class Outputs(NamedTuple):
-    """What a network gives: both streams and the memory of the next window."""
+    """Hidden states of both streams, and the memory of the next window."""
 
     content_BLD: jnp.ndarray
     query_BPD: jnp.ndarray | None
@@ -24,14 +26,14 @@ class Outputs(NamedTuple):
 def partitioned_param(
     module: nn.Module, name: str, shape: tuple[int, ...], axes: tuple[str | None, ...], std: float
 ) -> Any:
-    """A float32 parameter, normal, with a logical name for each of its axes."""
+    """Create a float32 parameter drawn from a normal, with a logical name for each of its axes."""
     return module.param(name, nn.with_logical_partitioning(nn.initializers.normal(std), axes), shape, jnp.float32)
 
 
 def partitioned_dense(
     config: ModelConfig, name: str | None, features: int, axes: tuple[str | None, str | None], use_bias: bool = True
 ) -> nn.Dense:
-    """A dense layer whose kernel has these logical axes; name: None in `setup`, where the attribute names it."""
+    """Create a dense layer whose kernel has these logical axes; name: None in `setup`, where the attribute names it."""
     return nn.Dense(
         features,
         use_bias=use_bias,
@@ -43,13 +45,13 @@ def partitioned_dense(
 
 
 def tied_table_VD(embedding_VD: Any, config: ModelConfig) -> jnp.ndarray:
-    """An embedding of pieces in the compute type: looked up in, and scored by."""
+    """Return the embedding of pieces in the compute type, for looking up and for scoring."""
     return nn.with_logical_constraint(embedding_VD.astype(config.dtype), ("vocab", "width"))
 
 
 def tied_logits_BPV(hidden_BPD: jnp.ndarray, table_VD: jnp.ndarray, bias_V: jnp.ndarray) -> jnp.ndarray:
-    """Scores of all pieces by the embedding itself, float32."""
-    return product("BPD,VD->BPV", hidden_BPD, table_VD) + bias_V[None, None]
+    """Return float32 logits of all pieces, scored by the embedding itself."""
+    return einsum_float32("BPD,VD->BPV", hidden_BPD, table_VD) + bias_V[None, None]
 
 
 class Norm(nn.Module):
@@ -70,7 +72,7 @@ class Norm(nn.Module):
 
 
 class Dropout(nn.Module):
-    """In training, zeros a share of the elements and scales up the others (`kept`); takes the rng "dropout"."""
+    """In training, zero a share of the elements and scale up the others; takes the rng "dropout"."""
 
     rate: float
     train: bool
@@ -79,24 +81,14 @@ class Dropout(nn.Module):
     def __call__(self, x: jnp.ndarray) -> jnp.ndarray:
         if not self.train or self.rate == 0:
             return x
-        return jnp.where(kept(self.make_rng("dropout"), self.rate, x.shape), x / (1.0 - self.rate), 0)
+        return jnp.where(dropout_mask(self.make_rng("dropout"), self.rate, x.shape), x / (1.0 - self.rate), 0)
 
 
-def dropped_attention_BNTH(
-    module: nn.Module,
-    rate: float,
-    query_BNTH: jnp.ndarray,
-    key_BNKH: jnp.ndarray,
-    value_BNKH: jnp.ndarray,
-    masked_BTK: jnp.ndarray,
-    **terms: jnp.ndarray | None,
-) -> jnp.ndarray:
-    """`attention_BNTH` that drops this share of its probabilities, by the module's rng "dropout"; the others are scaled
-    up."""
-    if rate == 0:
-        return attention_BNTH(query_BNTH, key_BNKH, value_BNKH, masked_BTK, None, **terms)
-    left_BNTK = kept(module.make_rng("dropout"), rate, (*query_BNTH.shape[:3], key_BNKH.shape[2]))
-    return attention_BNTH(query_BNTH, key_BNKH, value_BNKH, masked_BTK, left_BNTK, **terms) / (1.0 - rate)
+def attended_BNTH(module: nn.Module, rate: float, inputs: AttentionInputs, implementation: str) -> jnp.ndarray:
+    """Return the attention output with this dropout rate on its probabilities, by the module's rng "dropout"."""
+    if rate:
+        inputs = inputs._replace(dropout_rate=rate, dropout_key=module.make_rng("dropout"))
+    return attention_BNTH(inputs, implementation)
 
 
 ACTIVATIONS: dict[str, Callable[[jnp.ndarray], jnp.ndarray]] = {
@@ -109,7 +101,7 @@ ACTIVATIONS: dict[str, Callable[[jnp.ndarray], jnp.ndarray]] = {
 class FeedForward(nn.Module):
     """norm(x + W2 act(W1 x)), or x + W2 act(W1 norm(x)) with config.norm "pre" (`positionwise_ffn`).
 
-    inner_dropout: rate on what the activation gives.
+    inner_dropout: dropout rate on the output of the activation.
     """
 
     config: ModelConfig
@@ -136,10 +128,15 @@ _REMAT_POLICIES = {
 
 
 def stacked(layer: Any, config: ModelConfig, in_axes: Any) -> Any:
-    """A class of config.num_layers such layers under one scan, computed again on the way back as config.remat says; of
-    one layer so many times with config.share_layers, whose parameters have no axis of layers then. in_axes: of what a
-    layer takes besides its rows."""
-    by_layer: dict[Any, Any] = {"intermediates": 0} if config.share_layers else {"params": 0, "intermediates": 0}
+    """Return the class of config.num_layers such layers under one scan, rematerialised as config.remat says; with
+    config.share_layers one set of parameters, without an axis of layers, serves all of them.
+
+    in_axes: axes of the arguments of a layer besides its rows. The collections "intermediates" and "keys_values" gain
+    an axis of layers, first.
+    """
+    by_layer: dict[Any, Any] = {"intermediates": 0, "keys_values": 0}
+    if not config.share_layers:
+        by_layer["params"] = 0
     if config.remat != "none":
         layer = nn.remat(layer, prevent_cse=False, policy=_REMAT_POLICIES[config.remat])
     return nn.scan(

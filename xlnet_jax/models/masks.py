@@ -1,63 +1,68 @@
-"""Who sees whom: ranks, the one mask language of all objectives, and the dense masks of the original.
+"""Which keys a row may attend to: by ranks, the mask language of all objectives, or by the dense masks of the original.
 
-Every key has the rank 2r, a content row 2r, a query row 2r - 1, and a row sees a key where key <= row: a content row
-sees its own token, a query row does not. Memory in use ranks below everything; unused memory and padding above.
+A key has the rank 2r, a content row 2r, a query row 2r - 1, and a row sees a key where key <= row: a content row sees
+its own token, a query row does not. Memory in use ranks below everything; unused memory and padding rank above.
 """
 
 import jax.numpy as jnp
 
+from xlnet_jax.kernels.arguments import Ranks, Span, Visibility
+
 LOWEST, HIGHEST = -(2**30), 2**30
 
 
-def visible_BTK(row_rank_BT: jnp.ndarray, key_rank_BK: jnp.ndarray) -> jnp.ndarray:
-    """Which keys each row may attend to."""
-    return key_rank_BK[:, None, :] <= row_rank_BT[:, :, None]
-
-
 def memory_in_use_BM(mem_filled_B: jnp.ndarray, mem_len: int) -> jnp.ndarray:
-    """The newest `mem_filled` slots of each row; newest last."""
+    """Return bool [B, M]: True on the newest `mem_filled` slots of each row; newest last."""
     return jnp.arange(mem_len)[None, :] >= mem_len - mem_filled_B[:, None]
 
 
-def visible_by_rank_BTK(
+def rank_visibility(
     perm_rank_BL: jnp.ndarray,
     target_positions_BP: jnp.ndarray | None,
     memory_BM: jnp.ndarray,
     attention_mask_BL: jnp.ndarray | None = None,
-) -> jnp.ndarray:
-    """Masks of the compact form: content rows, then the query rows at target_positions (none if None).
+) -> Visibility:
+    """Return the visibility of the compact form: content rows, then query rows at target_positions (None = none).
 
-    memory_BM: bool, which memory slots may be seen; attention_mask_BL: 1 = real token, None = all are. What padding
-    rows see is of no account: no real row sees them.
+    memory_BM: bool, which memory slots may be seen; attention_mask_BL: 1 = real token, None = all are. Padding rows may
+    see anything; nothing reads them.
     """
     content_BL = 2 * perm_rank_BL
     if attention_mask_BL is not None:
         content_BL = jnp.where(attention_mask_BL.astype(bool), content_BL, HIGHEST)
-    rows_BT = content_BL
+    row_BT = content_BL
     if target_positions_BP is not None:
         query_BP = jnp.take_along_axis(content_BL, target_positions_BP, axis=1) - 1
-        rows_BT = jnp.concatenate([content_BL, query_BP], axis=1)
+        row_BT = jnp.concatenate([content_BL, query_BP], axis=1)
     memory_rank_BM = jnp.where(memory_BM, LOWEST, HIGHEST)
-    return visible_BTK(rows_BT, jnp.concatenate([memory_rank_BM, content_BL], axis=1))
+    return Visibility(Ranks(row_BT, jnp.concatenate([memory_rank_BM, content_BL], axis=1)))
 
 
-def visible_by_mask_BTK(
+def mask_visibility(
     allowed_BLL: jnp.ndarray, target_positions_BP: jnp.ndarray | None, memory_BM: jnp.ndarray
-) -> jnp.ndarray:
-    """Masks of the dense form. allowed: bool, row may see key; content rows see themselves always, padding too."""
+) -> Visibility:
+    """Return the visibility of the dense form. allowed: bool, row may see key; every content row sees itself, padding
+    included."""
     batch, length, _ = allowed_BLL.shape
     rows_BTL = jnp.logical_or(allowed_BLL, jnp.eye(length, dtype=bool)[None])
     if target_positions_BP is not None:
         query_BPL = jnp.take_along_axis(allowed_BLL, target_positions_BP[:, :, None], axis=1)
         rows_BTL = jnp.concatenate([rows_BTL, query_BPL], axis=1)
     memory_BTM = jnp.broadcast_to(memory_BM[:, None, :], (batch, rows_BTL.shape[1], memory_BM.shape[1]))
-    return jnp.concatenate([memory_BTM, rows_BTL], axis=-1)
+    return Visibility(mask_BTK=jnp.concatenate([memory_BTM, rows_BTL], axis=-1))
 
 
-def causal_BTK(position_BT: jnp.ndarray, length: int, mem_len: int, same_length: bool) -> jnp.ndarray:
-    """`attn_type` uni: no row sees a position behind its own; same_length: nor one more than mem_len before it
-    (`_create_mask` of modeling.py). position: of each row in the window."""
-    key_K = jnp.arange(mem_len + length)[None, None, :]
-    row_BT1 = position_BT[:, :, None]
-    seen_BTK = key_K <= row_BT1 + mem_len
-    return seen_BTK & (key_K >= row_BT1) if same_length else seen_BTK
+def within(visibility: Visibility, span: Span) -> Visibility:
+    """Return the visibility narrowed to a span of key positions."""
+    if (given := visibility.span) is not None:
+        first_BT, last_BT = jnp.maximum(given.first_BT, span.first_BT), jnp.minimum(given.last_BT, span.last_BT)
+        span = Span(first_BT, last_BT, span.key_BK)
+    return visibility._replace(span=span)
+
+
+def causal_span(row_BT: jnp.ndarray, key_BK: jnp.ndarray, reach: int | None) -> Span:
+    """Return the span of `attn_type` uni: no row sees a position after its own, nor one more than `reach` before it
+    (same_length; None = no bound). Rows and keys by their positions in the window, memory below 0 (`_create_mask` of
+    modeling.py)."""
+    first_BT = jnp.full_like(row_BT, LOWEST) if reach is None else row_BT - reach
+    return Span(first_BT, row_BT, key_BK)

@@ -1,4 +1,4 @@
-"""Do two pieces of text follow each other: BERT's pooler and two scores (Devlin et al. 2019, section 3.1)."""
+"""Head for pairs of texts, next sentence or order: BERT's pooler and two logits (Devlin et al. 2019, section 3.1)."""
 
 import flax.linen as nn
 import jax.numpy as jnp
@@ -8,13 +8,13 @@ from xlnet_jax.settings.config import ModelConfig
 
 
 class PairHead(nn.Module):
-    """Scores from <cls>, the last token of a window."""
+    """Logits from <cls>, the last token of a window."""
 
     config: ModelConfig
 
     @nn.compact
     def __call__(self, content_BLD: jnp.ndarray) -> jnp.ndarray:
-        """float32 [B, 2]: B continues A (for data.pair_loss order: stands behind it); it does not."""
+        """Return float32 logits [B, 2]: [0] for B continues A (data.pair_loss order: stands after A), [1] for not."""
         pooled_BD = nn.tanh(
             partitioned_dense(self.config, "pooler", self.config.d_model, ("embed", None))(content_BLD[:, -1])
         )

@@ -1,34 +1,46 @@
-"""Sinusoidal signals, of relative distances (Transformer-XL, section 3.3; XLNet `relative_positional_encoding`) or of
-places."""
+"""Sinusoidal signals of relative distances (Transformer-XL, section 3.3; XLNet `relative_positional_encoding`) or of
+places, and the position keys projected from them."""
 
 import jax.numpy as jnp
 
+from xlnet_jax.kernels.numerics import einsum_float32
+
 
 def distances_R(num_queries: int, num_keys: int, clamp_len: int) -> jnp.ndarray:
-    """Distances from a row to a key, in positions, float32 [R = K + L]: from K (far behind) down to 1 - L (ahead).
+    """Return the distances from a row to a key, in positions, float32 [R = K + L]: from K (far behind) down to 1 - L
+    (ahead).
 
-    float32 always: bfloat16 holds integers to 256 only. `clamp_len` bounds them on both sides; -1 = no bound.
+    float32 always: bfloat16 represents integers exactly only up to 256. `clamp_len` bounds them on both sides; -1 = no
+    bound.
     """
     distance = jnp.arange(num_keys, -num_queries, -1, dtype=jnp.float32)
     return jnp.clip(distance, -clamp_len, clamp_len) if clamp_len > 0 else distance
 
 
-def signals_2RF(distance_R: jnp.ndarray, width: int) -> jnp.ndarray:
-    """The sine half [0] and the cosine half [1] of the signals of text read forwards; float32 [2, R, F = width / 2].
+def signals_2RW(distance_R: jnp.ndarray, width: int) -> jnp.ndarray:
+    """Return the sines [0] and the cosines [1] of distances in text read forwards; float32 [2, R, W = width / 2]."""
+    angle_RW = _angles(distance_R, width)
+    return jnp.stack([jnp.sin(angle_RW), jnp.cos(angle_RW)])
 
-    Text read backwards has the other sign of every distance, which is the other sign of the sine half and no more.
+
+def position_keys_2NRH(signals_2RW: jnp.ndarray, r_DNH: jnp.ndarray) -> jnp.ndarray:
+    """Return the position keys of text read forwards [0] and backwards [1], float32.
+
+    Text read backwards has the opposite sign of every distance, which flips the sign of the sines and nothing else. So
+    sines and cosines are projected once for the whole batch, and each direction adds them up.
     """
-    angle_RF = _angles(distance_R, width)
-    return jnp.stack([jnp.sin(angle_RF), jnp.cos(angle_RF)])
+    r_2WNH = r_DNH.reshape(2, -1, *r_DNH.shape[1:])
+    sine_NRH, cosine_NRH = einsum_float32("iRW,iWNH->iNRH", signals_2RW.astype(r_DNH.dtype), r_2WNH)
+    return jnp.stack([cosine_NRH + sine_NRH, cosine_NRH - sine_NRH])
 
 
 def signals_BLD(place_BL: jnp.ndarray, width: int) -> jnp.ndarray:
-    """The sine half beside the cosine half, float32, of any whole numbers (Vaswani et al. 2017, section 3.5, whose
-    halves are interleaved)."""
-    angle_BLF = _angles(place_BL.astype(jnp.float32), width)
-    return jnp.concatenate([jnp.sin(angle_BLF), jnp.cos(angle_BLF)], axis=-1)
+    """Return the sines beside the cosines of any integers, float32 (Vaswani et al. 2017, section 3.5, who interleave
+    them)."""
+    angle_BLW = _angles(place_BL.astype(jnp.float32), width)
+    return jnp.concatenate([jnp.sin(angle_BLW), jnp.cos(angle_BLW)], axis=-1)
 
 
 def _angles(positions: jnp.ndarray, width: int) -> jnp.ndarray:
-    frequency_F = 10_000.0 ** -(jnp.arange(0, width, 2, dtype=jnp.float32) / width)
-    return positions[..., None] * jnp.expand_dims(frequency_F, range(positions.ndim))
+    frequency_W = 10_000.0 ** -(jnp.arange(0, width, 2, dtype=jnp.float32) / width)
+    return positions[..., None] * jnp.expand_dims(frequency_W, range(positions.ndim))

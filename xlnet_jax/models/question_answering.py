@@ -1,4 +1,5 @@
-"""Where an answer starts and ends, and whether there is one (`model_fn` of run_squad.py, `get_qa_outputs`)."""
+"""Head of question answering: where an answer starts and ends, and whether there is one (`model_fn` of run_squad.py,
+`get_qa_outputs`)."""
 
 from typing import NamedTuple
 
@@ -6,7 +7,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from xlnet_jax.models.attention import MASKED
+from xlnet_jax.kernels.numerics import MASKED
 from xlnet_jax.models.encoder import build_encoder
 from xlnet_jax.models.inputs import Inputs
 from xlnet_jax.models.layers import Norm, partitioned_dense
@@ -14,7 +15,7 @@ from xlnet_jax.settings.config import ModelConfig
 
 
 class SpanLogProbs(NamedTuple):
-    """Training: the end is conditioned on the true start."""
+    """Outputs in training, where the end is conditioned on the true start."""
 
     start_BL: jnp.ndarray  # float32
     end_BL: jnp.ndarray  # float32
@@ -22,19 +23,19 @@ class SpanLogProbs(NamedTuple):
 
 
 class SpanBeam(NamedTuple):
-    """Prediction: the likeliest starts S, and the likeliest ends E of each."""
+    """Outputs in prediction: the I likeliest starts, and for each start the J likeliest ends."""
 
-    start_log_probs_BS: jnp.ndarray
-    start_index_BS: jnp.ndarray  # int32
-    end_log_probs_BSE: jnp.ndarray
-    end_index_BSE: jnp.ndarray  # int32
+    start_log_probs_BI: jnp.ndarray
+    start_index_BI: jnp.ndarray  # int32
+    end_log_probs_BIJ: jnp.ndarray
+    end_index_BIJ: jnp.ndarray  # int32
     unanswerable_B: jnp.ndarray  # float32 logits
 
 
 class XLNetForQuestionAnswering(nn.Module):
-    """`__call__` trains, `beam` predicts.
+    """Encoder with scores of starts and ends; `__call__` trains, `beam` predicts.
 
-    cls_index_B: position of <cls>; excluded_BL: 1 = can be neither start nor end (the original's p_mask).
+    cls_index_B: position of <cls>; excluded_BL: 1 = can be neither start nor end (p_mask of the original).
     """
 
     config: ModelConfig
@@ -59,45 +60,46 @@ class XLNetForQuestionAnswering(nn.Module):
         *,
         train: bool = False,
     ) -> SpanLogProbs:
-        """start_B: the true first position of the answer."""
+        """Return log-probabilities [B, L] of starts and ends. start_B: the true first position of the answer."""
         hidden_BLD = self.backbone(inputs, train=train).content_BLD
         start_BL = self._start_BL(hidden_BLD, excluded_BL)
-        end_BL = self._end_BSL(hidden_BLD, _states_BSD(hidden_BLD, start_B[:, None]), excluded_BL)[:, 0]
+        end_BL = self._end_BIL(hidden_BLD, _states_BID(hidden_BLD, start_B[:, None]), excluded_BL)[:, 0]
         return SpanLogProbs(start_BL, end_BL, self._unanswerable_B(hidden_BLD, start_BL, cls_index_B, train))
 
     def beam(
         self, inputs: Inputs, cls_index_B: jnp.ndarray, excluded_BL: jnp.ndarray, start_n_top: int, end_n_top: int
     ) -> SpanBeam:
-        """start_n_top: starts S that are kept; end_n_top: ends E that are kept of each."""
+        """Return the likeliest starts and ends. start_n_top: I, number of starts; end_n_top: J, number of ends of each
+        start."""
         hidden_BLD = self.backbone(inputs, train=False).content_BLD
         start_BL = self._start_BL(hidden_BLD, excluded_BL)
-        start_top_BS, start_index_BS = jax.lax.top_k(start_BL, start_n_top)
-        end_BSL = self._end_BSL(hidden_BLD, _states_BSD(hidden_BLD, start_index_BS), excluded_BL)
-        end_top_BSE, end_index_BSE = jax.lax.top_k(end_BSL, end_n_top)
+        start_top_BI, start_index_BI = jax.lax.top_k(start_BL, start_n_top)
+        end_BIL = self._end_BIL(hidden_BLD, _states_BID(hidden_BLD, start_index_BI), excluded_BL)
+        end_top_BIJ, end_index_BIJ = jax.lax.top_k(end_BIL, end_n_top)
         unanswerable_B = self._unanswerable_B(hidden_BLD, start_BL, cls_index_B, train=False)
-        return SpanBeam(start_top_BS, start_index_BS, end_top_BSE, end_index_BSE, unanswerable_B)
+        return SpanBeam(start_top_BI, start_index_BI, end_top_BIJ, end_index_BIJ, unanswerable_B)
 
     def _start_BL(self, hidden_BLD: jnp.ndarray, excluded_BL: jnp.ndarray) -> jnp.ndarray:
         return _log_probs(self.start(hidden_BLD)[:, :, 0], excluded_BL)
 
-    def _end_BSL(self, hidden_BLD: jnp.ndarray, start_BSD: jnp.ndarray, excluded_BL: jnp.ndarray) -> jnp.ndarray:
+    def _end_BIL(self, hidden_BLD: jnp.ndarray, start_BID: jnp.ndarray, excluded_BL: jnp.ndarray) -> jnp.ndarray:
         batch, length, width = hidden_BLD.shape
-        shape = (batch, start_BSD.shape[1], length, width)
-        both = [jnp.broadcast_to(hidden_BLD[:, None], shape), jnp.broadcast_to(start_BSD[:, :, None], shape)]
-        inner_BSLD = self.end_norm(jnp.tanh(self.end_inner(jnp.concatenate(both, axis=-1))))
-        return _log_probs(self.end_outer(inner_BSLD)[..., 0], excluded_BL[:, None])
+        shape = (batch, start_BID.shape[1], length, width)
+        both = [jnp.broadcast_to(hidden_BLD[:, None], shape), jnp.broadcast_to(start_BID[:, :, None], shape)]
+        inner_BILD = self.end_norm(jnp.tanh(self.end_inner(jnp.concatenate(both, axis=-1))))
+        return _log_probs(self.end_outer(inner_BILD)[..., 0], excluded_BL[:, None])
 
     def _unanswerable_B(
         self, hidden_BLD: jnp.ndarray, start_BL: jnp.ndarray, cls_index_B: jnp.ndarray, train: bool
     ) -> jnp.ndarray:
         expected_BD = jnp.einsum("BL,BLD->BD", jnp.exp(start_BL).astype(hidden_BLD.dtype), hidden_BLD)
-        cls_BD = _states_BSD(hidden_BLD, cls_index_B[:, None])[:, 0]
+        cls_BD = _states_BID(hidden_BLD, cls_index_B[:, None])[:, 0]
         inner_BD = jnp.tanh(self.answer_inner(jnp.concatenate([expected_BD, cls_BD], axis=-1)))
         return self.answer_outer(self.drop(inner_BD, deterministic=not train))[:, 0].astype(jnp.float32)
 
 
-def _states_BSD(hidden_BLD: jnp.ndarray, index_BS: jnp.ndarray) -> jnp.ndarray:
-    return jnp.take_along_axis(hidden_BLD, index_BS[:, :, None], axis=1)
+def _states_BID(hidden_BLD: jnp.ndarray, index_BI: jnp.ndarray) -> jnp.ndarray:
+    return jnp.take_along_axis(hidden_BLD, index_BI[:, :, None], axis=1)
 
 
 def _log_probs(logits: jnp.ndarray, excluded: jnp.ndarray) -> jnp.ndarray:

@@ -1,10 +1,10 @@
-"""One vector for a whole text (`summarize_sequence` of modeling.py)."""
+"""Summary of a whole text in one vector (`summarize_sequence` of modeling.py)."""
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from xlnet_jax.models.attention import MASKED
+from xlnet_jax.kernels.numerics import MASKED
 from xlnet_jax.models.layers import Norm, partitioned_dense, partitioned_param
 from xlnet_jax.settings.config import HeadConfig, ModelConfig
 
@@ -12,7 +12,7 @@ from xlnet_jax.settings.config import HeadConfig, ModelConfig
 class SequenceSummary(nn.Module):
     """The last, the first or the mean hidden state, or an attention pool; then, if asked, a tanh projection.
 
-    The last, the first and the mean are of real tokens; under the profile paper2019, of all positions.
+    Last, first and mean count real tokens only; with the profile paper2019, all positions.
     """
 
     config: ModelConfig
@@ -21,7 +21,7 @@ class SequenceSummary(nn.Module):
 
     @nn.compact
     def __call__(self, hidden_BLD: jnp.ndarray, attention_mask_BL: jnp.ndarray) -> jnp.ndarray:
-        """attention_mask: 1 = real token. Returns float [B, D]."""
+        """Return float [B, D]. attention_mask: 1 = real token."""
         c, kind = self.config, self.head.summary
         real_BL = attention_mask_BL.astype(bool)
         if kind == "attn":
@@ -51,7 +51,7 @@ _POOLS = {"last": _last_BD, "first": _first_BD, "mean": _mean_BD}
 
 
 class AttentionPool(nn.Module):
-    """A learned query attends to the real tokens (`multihead_attn` of modeling.py, without residual)."""
+    """Pool by a learned query that attends to the real tokens (`multihead_attn` of modeling.py, without residual)."""
 
     config: ModelConfig
     train: bool

@@ -1,8 +1,8 @@
 """The XLNet transformer: embeddings, layers under one scan, memory in and out (paper, section 2; `transformer_xl` of
 modeling.py).
 
-With positions "sinusoidal" (Vaswani et al. 2017) the layers know of no distances: they have neither r kernel nor r
-biases. With norm "pre" the memory holds the residual stream, and what reads it normalises it.
+With positions "sinusoidal" (Vaswani et al. 2017) the layers know no distances: they have neither r kernel nor r biases.
+With norm "pre" the memory holds the residual stream, and its readers normalise it.
 """
 
 from typing import Any, NamedTuple
@@ -12,97 +12,137 @@ import jax
 import jax.numpy as jnp
 
 from xlnet_jax.errors import InputError
-from xlnet_jax.models.attention import MASKED, product
+from xlnet_jax.kernels.arguments import AttentionInputs, Positions, Segments, Visibility
 from xlnet_jax.models.inputs import Inputs
 from xlnet_jax.models.layers import (
     Dropout,
     FeedForward,
     Norm,
     Outputs,
-    dropped_attention_BNTH,
+    attended_BNTH,
     partitioned_param,
     stacked,
     tied_logits_BPV,
     tied_table_VD,
 )
-from xlnet_jax.models.masks import causal_BTK
-from xlnet_jax.models.positions import distances_R, signals_2RF, signals_BLD
+from xlnet_jax.models.masks import causal_span, within
+from xlnet_jax.models.positions import distances_R, position_keys_2NRH, signals_2RW, signals_BLD
 from xlnet_jax.settings.config import ModelConfig
 
 
-class _Shared(NamedTuple):
-    """What every layer sees alike. Without relative positions there are no signals, and no biases."""
+class Shared(NamedTuple):
+    """Arguments that every layer takes alike."""
 
-    signals_2RF: jnp.ndarray | None
-    direction_B2: jnp.ndarray  # signs of the sine half and of the cosine half
-    masked_BTK: jnp.ndarray
-    other_segment_BTK: jnp.ndarray | None
-    target_positions_BP: jnp.ndarray | None
-    tied_biases_3NH: jnp.ndarray | None
+    visibility: Visibility
+    content_position_BL: jnp.ndarray  # int32, positions in the window
+    query_position_BP: jnp.ndarray | None  # int32; None = no query rows
+    key_position_BK: jnp.ndarray  # int32, memory below 0
+    is_reversed_B: jnp.ndarray | None  # bool; None = no row of the batch reads backwards
+    signals_2RW: jnp.ndarray | None = None  # None = no relative positions, or position keys in a cache
+    segments: tuple[jnp.ndarray, jnp.ndarray] | None = None  # int32 ids of rows [B, T] and of keys [B, K]
+    tied_biases_3NH: jnp.ndarray | None = None
+
+    @property
+    def row_position_BT(self) -> jnp.ndarray:
+        """Positions of content rows, then of query rows."""
+        if self.query_position_BP is None:
+            return self.content_position_BL
+        return jnp.concatenate([self.content_position_BL, self.query_position_BP], axis=1)
+
+
+class LayerCache(NamedTuple):
+    """Keys and values of earlier positions, which a layer reads in place of hidden states (models/decoding.py)."""
+
+    key_GCH: jnp.ndarray
+    value_GCH: jnp.ndarray
+    slot_B: jnp.ndarray  # int32, the slot that the key and value of the content row go into
+    position_key_2NRH: jnp.ndarray | None  # [0] alone is read; None = no relative positions
+
+    def updated(self, key_BN1H: jnp.ndarray, value_BN1H: jnp.ndarray) -> "LayerCache":
+        """Return the cache with the key and the value of the content row."""
+        key_GCH = _put(self.key_GCH, key_BN1H, self.slot_B)
+        return self._replace(key_GCH=key_GCH, value_GCH=_put(self.value_GCH, value_BN1H, self.slot_B))
+
+
+def _put(cached_GCH: jnp.ndarray, new_BN1H: jnp.ndarray, slot_B: jnp.ndarray) -> jnp.ndarray:
+    # One example after the other: a scatter of all at once would copy the cache.
+    batch, heads = new_BN1H.shape[:2]
+    for i in range(batch):
+        cached_GCH = jax.lax.dynamic_update_slice(cached_GCH, new_BN1H[i], (i * heads, slot_B[i], 0))
+    return cached_GCH
 
 
 class Attention(nn.Module):
-    """Projections, `attention_BNTH`, residual and normalisation (`rel_multihead_attn`, `two_stream_rel_attn`).
+    """Projections, attention, residual and normalisation (`rel_multihead_attn`, `two_stream_rel_attn`).
 
-    With config.norm "pre", rows and memory are normalised before they are projected, and the sum is not.
+    With config.norm "pre", rows and memory are normalised before they are projected, and the sum is not. The keys and
+    values of all positions are sown into the collection "keys_values", where that is mutable.
     """
 
     config: ModelConfig
     train: bool
+    implementation: str
 
     @nn.compact
-    def __call__(self, rows_BTD: jnp.ndarray, mems_BMD: jnp.ndarray, shared: _Shared) -> jnp.ndarray:
+    def __call__(
+        self, rows_BTD: jnp.ndarray, past: jnp.ndarray | LayerCache, shared: Shared
+    ) -> tuple[jnp.ndarray, LayerCache | None]:
+        """past: hidden states of memory [B, M, D], or a cache, which is returned with the content row in it."""
         c = self.config
         norm, is_pre = Norm(c, name="norm"), c.norm == "pre"
         # In this order: initial weights depend on it.
         q_DNH, k_DNH, v_DNH = (self._projection_DNH(name) for name in "qkv")
-        position_key_BNRH = self._position_key_BNRH(shared)
+        positions = self._positions(past, shared)
         o_DNH = self._projection_DNH("o")
         heads_shape, heads_axes = (c.num_heads, c.d_head), (None, "heads", "head_dim")
-        segment_key_2NH, biases_3NH = None, shared.tied_biases_3NH
-        if shared.other_segment_BTK is not None:
+        segments, biases_3NH = None, shared.tied_biases_3NH
+        if shared.segments is not None:
             segment_key_2NH = partitioned_param(self, "segment_embedding", (2, *heads_shape), heads_axes, c.init_std)
-            segment_key_2NH = segment_key_2NH.astype(c.dtype)
+            segments = Segments(segment_key_2NH.astype(c.dtype), *shared.segments)
         if biases_3NH is None and c.positions == "relative":
             biases_3NH = partitioned_param(self, "biases", (3, *heads_shape), heads_axes, c.init_std)
 
-        queries = 0 if shared.target_positions_BP is None else shared.target_positions_BP.shape[1]
-        context_BKD = jnp.concatenate([mems_BMD, rows_BTD[:, : rows_BTD.shape[1] - queries]], axis=1)
+        context_BKD = rows_BTD[:, : shared.content_position_BL.shape[1]]
+        if not isinstance(past, LayerCache):
+            context_BKD = jnp.concatenate([past, context_BKD], axis=1)
         asking_BTD, context_BKD = (norm(rows_BTD), norm(context_BKD)) if is_pre else (rows_BTD, context_BKD)
-        read_BNTH = dropped_attention_BNTH(
-            self,
-            c.attention_dropout if self.train else 0.0,
-            jnp.einsum("BTD,DNH->BNTH", asking_BTD, q_DNH),
-            jnp.einsum("BKD,DNH->BNKH", context_BKD, k_DNH),
-            jnp.einsum("BKD,DNH->BNKH", context_BKD, v_DNH),
-            shared.masked_BTK,
-            biases_3NH=biases_3NH,
-            position_key_BNRH=position_key_BNRH,
-            target_positions_BP=shared.target_positions_BP,
-            segment_key_2NH=segment_key_2NH,
-            other_segment_BTK=shared.other_segment_BTK,
+        key_BNKH, value_BNKH = (jnp.einsum("BKD,DNH->BNKH", context_BKD, w) for w in (k_DNH, v_DNH))
+        cache = None
+        if isinstance(past, LayerCache):
+            cache = past.updated(key_BNKH, value_BNKH)
+            in_heads = (len(rows_BTD), c.num_heads, -1, c.d_head)
+            key_BNKH, value_BNKH = cache.key_GCH.reshape(in_heads), cache.value_GCH.reshape(in_heads)
+        self.sow("keys_values", "key_BNKH", key_BNKH)
+        self.sow("keys_values", "value_BNKH", value_BNKH)
+        query_BNTH = jnp.einsum("BTD,DNH->BNTH", asking_BTD, q_DNH)
+        inputs = AttentionInputs(
+            query_BNTH, key_BNKH, value_BNKH, shared.visibility, biases_3NH, positions=positions, segments=segments
         )
+        rate = c.attention_dropout if self.train else 0.0
+        read_BNTH = attended_BNTH(self, rate, inputs, self.implementation)
         out_BTD = jnp.einsum("BNTH,DNH->BTD", read_BNTH, o_DNH)
         rows_BTD = rows_BTD + Dropout(c.dropout, self.train)(out_BTD)
-        return rows_BTD if is_pre else norm(rows_BTD)
+        return (rows_BTD if is_pre else norm(rows_BTD)), cache
 
     def _projection_DNH(self, name: str) -> jnp.ndarray:
         c = self.config
         shape, axes = (c.d_model, c.num_heads, c.d_head), ("embed", "heads", "head_dim")
         return partitioned_param(self, name, shape, axes, c.init_std).astype(c.dtype)
 
-    def _position_key_BNRH(self, shared: _Shared) -> jnp.ndarray | None:
-        if shared.signals_2RF is None:
+    def _positions(self, past: jnp.ndarray | LayerCache, shared: Shared) -> Positions | None:
+        if isinstance(past, LayerCache):
+            key_2NRH = past.position_key_2NRH
+        else:
+            key_2NRH = shared.signals_2RW
+            if key_2NRH is not None:
+                key_2NRH = position_keys_2NRH(key_2NRH, self._projection_DNH("r"))
+        if key_2NRH is None:
             return None
-        c = self.config
-        # Never per example: the halves are projected once, and each example adds them up in its direction.
-        r_2FNH = self._projection_DNH("r").reshape(2, c.d_model // 2, c.num_heads, c.d_head)
-        halves_2NRH = product("SRF,SFNH->SNRH", shared.signals_2RF.astype(c.dtype), r_2FNH)
-        return jnp.einsum("BS,SNRH->BNRH", shared.direction_B2, halves_2NRH).astype(c.dtype)
+        return Positions(key_2NRH, shared.is_reversed_B, shared.row_position_BT, shared.key_position_BK)
 
 
 class Layer(nn.Module):
-    """One layer of both streams. Scanned: (rows, this layer's memory) -> (rows, this layer's next memory).
+    """One layer of both streams. Scanned: (rows, memory of this layer) -> (rows, next memory of this layer).
 
     Its rows are sown as `rows_BTD` into the collection "intermediates", where that is mutable: the hidden states after
     every layer, [Z, B, T, D].
@@ -111,19 +151,25 @@ class Layer(nn.Module):
     config: ModelConfig
     reuse_len: int
     train: bool
+    implementation: str = "plain"
 
     @nn.compact
     def __call__(
-        self, rows_BTD: jnp.ndarray, mems_BMD: jnp.ndarray, shared: _Shared
-    ) -> tuple[jnp.ndarray, jnp.ndarray]:
+        self, rows_BTD: jnp.ndarray, past: jnp.ndarray | LayerCache, shared: Shared
+    ) -> tuple[jnp.ndarray, jnp.ndarray | LayerCache]:
+        """past: hidden states of memory [B, M, D], or a cache of keys and values (`LayerCache`)."""
         c = self.config
-        newest_BMD = jnp.concatenate([mems_BMD, rows_BTD[:, : self.reuse_len]], axis=1)
-        dropped = max(newest_BMD.shape[1] - c.mem_len, 0)
-        new_mems_BMD = jax.lax.stop_gradient(newest_BMD[:, dropped:])
-        rows_BTD = Attention(c, self.train, name="attention")(rows_BTD, mems_BMD, shared)
-        rows_BTD = FeedForward(c, c.dropout, self.train, name="feed_forward")(rows_BTD)
+        attention = Attention(c, self.train, self.implementation, name="attention")
+        read_BTD, cache = attention(rows_BTD, past, shared)
+        new_past = self._new_mems_BMD(past, rows_BTD) if cache is None else cache
+        rows_BTD = FeedForward(c, c.dropout, self.train, name="feed_forward")(read_BTD)
         self.sow("intermediates", "rows_BTD", rows_BTD)
-        return rows_BTD, new_mems_BMD
+        return rows_BTD, new_past
+
+    def _new_mems_BMD(self, mems_BMD: Any, rows_BTD: jnp.ndarray) -> jnp.ndarray:
+        newest_BMD = jnp.concatenate([mems_BMD, rows_BTD[:, : self.reuse_len]], axis=1)
+        dropped = max(newest_BMD.shape[1] - self.config.mem_len, 0)
+        return jax.lax.stop_gradient(newest_BMD[:, dropped:])
 
 
 class Backbone(nn.Module):
@@ -145,31 +191,23 @@ class Backbone(nn.Module):
     def __call__(
         self, inputs: Inputs, mems_ZBMD: jnp.ndarray | None = None, *, reuse_len: int | None = None, train: bool = False
     ) -> Outputs:
-        """mems_ZBMD: hidden states of earlier windows, newest last (None = none); reuse_len: how many of this window's
-        first positions become memory (None = all); train: apply dropout (takes the rng "dropout").
+        """Return the hidden states of both streams and the new memory: the newest config.mem_len of the old and of the
+        reused positions, or all where there are fewer.
 
-        The new memory holds the newest config.mem_len of the old and of the reused positions, or all where there are
-        fewer.
+        mems_ZBMD: hidden states of earlier windows, newest last (None = none); reuse_len: how many of this window's
+        first positions become memory (None = all); train: apply dropout (takes the rng "dropout"). Raises InputError on
+        a query stream without relative positions.
         """
         c, (batch, length) = self.config, inputs.input_ids_BL.shape
         if mems_ZBMD is None:
             mems_ZBMD = jnp.zeros((c.num_layers, batch, 0, c.d_model))
         drop = Dropout(c.dropout, train)
         rows_BTD = drop(self._embed(inputs))
-        # A masked NaN still poisons a sum: what is not in use is zero.
+        # Zero unused memory: NaN x 0 is NaN, even where masked.
         mems_ZBMD = jnp.where(inputs.memory_BM[None, :, :, None], mems_ZBMD, 0).astype(c.dtype)
-        signals = None
-        if c.positions == "relative":
-            distance_R = distances_R(length, mems_ZBMD.shape[2] + length, c.clamp_len)
-            signals = drop(signals_2RF(distance_R, c.d_model))
-        shared = _Shared(
-            signals,
-            jnp.where(jnp.stack([inputs.is_reversed_B, jnp.zeros_like(inputs.is_reversed_B)], -1), -1.0, 1.0),
-            jnp.where(_visible_BTK(inputs, c), 0.0, MASKED),
-            _other_segment_BTK(inputs) if c.num_segments else None,
-            inputs.target_positions_BP,
-            self.tied_biases,
-        )
+        shared = self._shared(inputs, mems_ZBMD.shape[2])
+        if shared.signals_2RW is not None:
+            shared = shared._replace(signals_2RW=drop(shared.signals_2RW))
         reused = min(length, length if reuse_len is None else reuse_len)
         layers = stacked(Layer, c, in_axes=(0, nn.broadcast))(c, reused, train, name="layers")
         rows_BTD, new_mems_ZBMD = layers(rows_BTD, mems_ZBMD, shared)
@@ -179,11 +217,32 @@ class Backbone(nn.Module):
         query_BPD = None if inputs.target_positions_BP is None else rows_BTD[:, length:]
         return Outputs(rows_BTD[:, :length], query_BPD, new_mems_ZBMD)
 
+    def _shared(self, inputs: Inputs, mem_len: int) -> Shared:
+        c, (batch, length) = self.config, inputs.input_ids_BL.shape
+        content_BL = jnp.broadcast_to(jnp.arange(length)[None], (batch, length))
+        key_BK = jnp.broadcast_to(jnp.arange(-mem_len, length)[None], (batch, mem_len + length))
+        shared = Shared(
+            inputs.visibility,
+            content_BL,
+            inputs.target_positions_BP,
+            key_BK,
+            inputs.is_reversed_B,
+            segments=_segments(inputs, mem_len) if c.num_segments else None,
+            tied_biases_3NH=self.tied_biases,
+        )
+        if c.attn_type == "uni":
+            span = causal_span(shared.row_position_BT, key_BK, mem_len if c.same_length else None)
+            shared = shared._replace(visibility=within(inputs.visibility, span))
+        if c.positions == "relative":
+            distance_R = distances_R(length, mem_len + length, c.clamp_len)
+            shared = shared._replace(signals_2RW=signals_2RW(distance_R, c.d_model))
+        return shared
+
     def _embed(self, inputs: Inputs) -> jnp.ndarray:
         c = self.config
         rows_BTD = nn.with_logical_constraint(self.table_VD()[inputs.input_ids_BL], ("batch", "length", "width"))
         if c.positions == "sinusoidal":
-            # A row that reads its text backwards has its places with the other sign, as distances do.
+            # Reading backwards flips the sign of places, as it does of distances.
             signs_B1 = jnp.where(inputs.is_reversed_B, -1, 1)[:, None]
             rows_BTD = with_signals(rows_BTD, signs_B1 * inputs.positions_BL)
         if inputs.target_positions_BP is None:
@@ -200,12 +259,12 @@ class Backbone(nn.Module):
         return jnp.concatenate([rows_BTD, query_BPD], axis=1)
 
     def table_VD(self) -> jnp.ndarray:
-        """The embedding of pieces in the compute type."""
+        """Return the embedding of pieces in the compute type."""
         return tied_table_VD(self.word_embedding, self.config)
 
 
 class XLNetLM(nn.Module):
-    """Backbone and vocabulary scores of the stream that predicts. The output matrix is the word embedding; the bias is
+    """Backbone and vocabulary logits of the stream that predicts. The output matrix is the word embedding; the bias is
     a parameter of its own (`lm_loss` of modeling.py)."""
 
     config: ModelConfig
@@ -224,9 +283,10 @@ class XLNetLM(nn.Module):
         reuse_len: int | None = None,
         train: bool = False,
     ) -> tuple[jnp.ndarray, Outputs]:
-        """(float32 logits [B, P, V] of the query stream, or [B, L, V] of the content stream without one, outputs).
+        """Return (float32 logits, outputs): logits [B, P, V] of the query stream, or [B, L, V] of the content stream
+        without one.
 
-        at: positions, int32, at which the content stream is asked; None = at all."""
+        at: positions, int32, at which the content stream predicts; None = at all."""
         outputs = self.backbone(inputs, mems_ZBMD, reuse_len=reuse_len, train=train)
         hidden = outputs.content_BLD if outputs.query_BPD is None else outputs.query_BPD
         if at_BP is not None:
@@ -235,29 +295,18 @@ class XLNetLM(nn.Module):
 
 
 def with_signals(embedded_BLD: jnp.ndarray, places_BL: jnp.ndarray) -> jnp.ndarray:
-    """Embeddings with the signals of their places (positions "sinusoidal"), scaled up to the size of these (Vaswani et
-    al. 2017, sections 3.4 and 3.5)."""
+    """Return embeddings, scaled by the root of their width, plus the signals of their places (positions "sinusoidal";
+    Vaswani et al. 2017, sections 3.4 and 3.5)."""
     signals = signals_BLD(places_BL, embedded_BLD.shape[-1])
     return embedded_BLD * embedded_BLD.shape[-1] ** 0.5 + signals.astype(embedded_BLD.dtype)
 
 
-def _visible_BTK(inputs: Inputs, config: ModelConfig) -> jnp.ndarray:
-    if config.attn_type == "bi":
-        return inputs.visible_BTK
-    batch, length = inputs.input_ids_BL.shape
-    position_BT = jnp.broadcast_to(jnp.arange(length)[None], (batch, length))
-    if inputs.target_positions_BP is not None:
-        position_BT = jnp.concatenate([position_BT, inputs.target_positions_BP], axis=1)
-    return inputs.visible_BTK & causal_BTK(position_BT, length, inputs.memory_BM.shape[1], config.same_length)
-
-
-def _other_segment_BTK(inputs: Inputs) -> jnp.ndarray | None:
-    """float32, 1 = the key belongs to another segment than the row. Memory counts as segment 0, as in the original."""
+def _segments(inputs: Inputs, mem_len: int) -> tuple[jnp.ndarray, jnp.ndarray] | None:
+    """Segment ids of rows [B, T] and of keys [B, K]. Memory counts as segment 0, as in the original."""
     if inputs.segment_ids_BL is None:
         return None
-    rows_BT = keys_BL = inputs.segment_ids_BL
+    row_BT = inputs.segment_ids_BL
     if inputs.target_positions_BP is not None:
-        of_targets_BP = jnp.take_along_axis(keys_BL, inputs.target_positions_BP, axis=1)
-        rows_BT = jnp.concatenate([keys_BL, of_targets_BP], axis=1)
-    keys_BK = jnp.pad(keys_BL, ((0, 0), (inputs.memory_BM.shape[1], 0)))
-    return (rows_BT[:, :, None] != keys_BK[:, None, :]).astype(jnp.float32)
+        query_BP = jnp.take_along_axis(row_BT, inputs.target_positions_BP, axis=1)
+        row_BT = jnp.concatenate([row_BT, query_BP], axis=1)
+    return row_BT, jnp.pad(inputs.segment_ids_BL, ((0, 0), (mem_len, 0)))

@@ -1,12 +1,10 @@
-"""The objective of a pretraining run, chosen by its settings."""
+"""The traced objective of a pretraining run."""
 
-from xlnet_jax.objectives.language_model import LanguageModel
-from xlnet_jax.objectives.rtd import ReplacedTokenDetection
+from xlnet_jax.objectives.base import Objective
+from xlnet_jax.objectives.registry import objective_named
 from xlnet_jax.settings.config import Config
 
-PretrainingObjective = LanguageModel | ReplacedTokenDetection
 
-
-def objective_of(config: Config) -> PretrainingObjective:
-    """That of config.objective."""
-    return ReplacedTokenDetection(config) if config.objective == "rtd" else LanguageModel(config)
+def objective_of(config: Config) -> Objective:
+    """Return the objective that config.objective names."""
+    return objective_named(config.objective).build(config)

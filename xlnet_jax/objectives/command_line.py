@@ -1,23 +1,25 @@
-"""The settings of a pretraining run from a command line: its --preset, its --objective, and what differs."""
+"""Settings of a pretraining run from a command line: its --preset, its --objective, and the settings beside them."""
 
 import functools
-from collections.abc import Sequence
-from typing import TypeVar, get_args
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import TypeVar
 
 from xlnet_jax.errors import InputError
 from xlnet_jax.objectives.presets import PRESETS, with_objective
+from xlnet_jax.objectives.registry import OBJECTIVES
 from xlnet_jax.objectives.rules import unread, validate
 from xlnet_jax.settings import cli
-from xlnet_jax.settings.config import Config, Objective
+from xlnet_jax.settings.config import Config, ModelConfig
 
 C = TypeVar("C", bound=Config)
 
 
 def parse_config(argv: Sequence[str], prog: str, description: str) -> Config:
-    """The settings of a run from a command line, starting from its --preset and --objective; checked against each
-    other.
+    """Return the settings of a run from a command line, starting from its --preset and --objective.
 
-    Raises InputError on what cannot be read, or would change nothing; prints and exits on --help.
+    Raises InputError on words that cannot be read, and on settings that contradict each other or would change nothing;
+    prints and exits on --help.
     """
     config = parse_config_as(Config, argv, prog, description)
     named = cli.named(argv)
@@ -28,15 +30,28 @@ def parse_config(argv: Sequence[str], prog: str, description: str) -> Config:
 
 
 def parse_config_as(kind: type[C], argv: Sequence[str], prog: str, description: str) -> C:
-    """The same with settings of a command's own besides: kind is a dataclass that extends Config.
+    """Return the settings of a command that has more of its own. kind: a dataclass that extends Config.
 
-    Raises InputError on what cannot be read; prints and exits on --help.
+    Raises InputError on words that cannot be read and on contradictions; prints and exits on --help.
     """
     preset = cli.named_default(argv, "--preset", PRESETS, "demo")
-    objectives = {name: functools.partial(with_objective, preset, name) for name in get_args(Objective)}
+    objectives = {record.name: functools.partial(with_objective, preset, record.name) for record in OBJECTIVES}
     start = cli.named_default(argv, "--objective", objectives, preset.objective)
-    config = cli.parse(kind, argv, prog, description, kind(**vars(start)))
+    listed = "\n".join(f"  {record.name:7} {record.summary}" for record in OBJECTIVES)
+    network = cli.named_default(argv, "--model.network", _networks(start.model), str(start.model.network))
+    start = replace(start, model=network)
+    config = cli.parse(kind, argv, prog, f"{description}\n\nobjectives:\n{listed}", kind(**vars(start)))
+    if "--model.network" not in cli.named(argv):
+        config = replace(config, model=replace(config.model, network=None))  # resolved by the positions
     if config.init:
         cli.refuse_fixed(argv)
     validate(config)
     return config
+
+
+def _networks(model: ModelConfig) -> Mapping[str, Callable[[], ModelConfig]]:
+    own = "relative" if model.positions == "learned" else model.positions
+    return {
+        "xlnet": lambda: replace(model, network="xlnet", positions=own),
+        "bert": lambda: replace(model, network="bert", positions="learned"),
+    }

@@ -1,7 +1,7 @@
-"""Language modelling: pieces are predicted by the query stream in a permuted order (XLNet, sections 2.2 and 2.3), or by
-the content stream, masked (BERT) or from left to right (Transformer-XL).
+"""Prediction of pieces: by the query stream in a permuted order (XLNet, sections 2.2 and 2.3), or by the content
+stream, masked (BERT) or from left to right (Transformer-XL).
 
-Who sees whom is in the batch, as ranks: that is all in which the objectives differ here (models/masks.py).
+The ranks of a batch say which row sees which key; the objectives differ in nothing else here (models/masks.py).
 """
 
 from dataclasses import dataclass
@@ -10,38 +10,34 @@ from typing import Any, cast
 import jax
 import jax.numpy as jnp
 
+from data_pipelines.objectives.fields import ROWS, shape_of
 from xlnet_jax.models.heads import build_model
 from xlnet_jax.models.inputs import Inputs, compact_inputs, dense_inputs
 from xlnet_jax.models.masks import memory_in_use_BM
 from xlnet_jax.models.pairs import PairHead
 from xlnet_jax.objectives.base import DeviceBatch, Scored, apply
+from xlnet_jax.objectives.registry import objective_named
 from xlnet_jax.settings.config import Config
 
 
 @dataclass(frozen=True)
 class LanguageModel:
-    """The objective (objectives/objective.py) of these settings: plm, mlm or clm."""
+    """Traced objective (`Objective`) of every record that predicts pieces by one network."""
 
     config: Config
 
     @property
     def mems(self) -> jax.ShapeDtypeStruct:
-        """[Z, B, M, D] in the compute type."""
+        """Memory, [Z, B, M, D] in the compute type."""
         m = self.config.model
         shape = (m.num_layers, self.config.data.batch_size, m.mem_len, m.d_model)
         return jax.ShapeDtypeStruct(shape, jnp.dtype(m.dtype))
 
     def init(self, key: jax.Array) -> Any:
-        """One row is enough: parameters do not depend on the batch."""
-        c, m = self.config.data, self.config.model
-        row = {
-            "input_ids": jnp.zeros((1, c.seq_len), jnp.int32),
-            "segment_ids": jnp.zeros((1, c.seq_len), jnp.int32),
-            "perm_rank": jnp.zeros((1, c.seq_len), jnp.int32),
-            "target_positions": jnp.zeros((1, c.num_slots), jnp.int32),
-            "is_reversed": jnp.zeros(1, bool),
-            "mem_filled": jnp.zeros(1, jnp.int32),
-        }
+        """Return the parameters, from one row: they do not depend on the batch."""
+        c, m, filling = self.config.data, self.config.model, objective_named(self.config.objective).filling
+        fields = {**filling.fields, **ROWS}
+        row = {name: jnp.zeros(shape_of(field, 1, c), field.dtype) for name, field in fields.items()}
         mems = jnp.zeros((m.num_layers, 1, m.mem_len, m.d_model), m.dtype)
         inputs, at_BP = inputs_of(row, self.config)
         model = cast(Any, build_model(m, None))
@@ -52,13 +48,13 @@ class LanguageModel:
         return {**params, "pair_head": pair_head}
 
     def with_memory_of(self, batch: DeviceBatch, steps: jax.Array) -> DeviceBatch:
-        """Caps mem_filled."""
-        # At most as many windows as fill the memory: else int32 ends after some million steps.
+        """Return the batch with mem_filled capped at what the last `steps` batches have written."""
+        # Count no more windows than fill the memory: int32 would overflow after some million steps.
         windows = jnp.minimum(steps, self.config.model.mem_len)
         return batch | {"mem_filled": jnp.minimum(batch["mem_filled"], self.config.data.reuse_len * windows)}
 
     def score(self, params: Any, batch: DeviceBatch, mems_ZBMD: jax.Array, dropout_key: jax.Array | None) -> Scored:
-        """Sum of the cross-entropy of the targets; that of the pairs where data.pair_loss asks for it."""
+        """Return the sum of the targets' cross-entropy and, with data.pair_loss, that of the pairs."""
         c = self.config
         inputs, at_BP = inputs_of(batch, c)
         network = {name: tree for name, tree in params.items() if name != "pair_head"}
@@ -78,8 +74,8 @@ class LanguageModel:
 
 
 def inputs_of(batch: DeviceBatch, config: Config) -> tuple[Inputs, jax.Array | None]:
-    """What the network reads of a batch in compact or in dense form (xlnet_jax/dims.py), and the positions at which its
-    content stream predicts; None = the query stream does, or the content stream everywhere."""
+    """Return the network's inputs from a compact or a dense batch, and the positions at which its content stream
+    predicts; None = the query stream predicts, or the content stream at every position."""
     model = config.model
     memory_BM = memory_in_use_BM(batch["mem_filled"], model.mem_len)
     attend_empty_memory = model.profile == "paper2019"
@@ -95,7 +91,7 @@ def inputs_of(batch: DeviceBatch, config: Config) -> tuple[Inputs, jax.Array | N
             attend_empty_memory=attend_empty_memory,
         )
         return inputs, None
-    by_query_stream = config.objective == "plm"
+    by_query_stream = objective_named(config.objective).filling.stream == "query"
     inputs = compact_inputs(
         batch["input_ids"],
         segment_ids_BL,
@@ -110,6 +106,6 @@ def inputs_of(batch: DeviceBatch, config: Config) -> tuple[Inputs, jax.Array | N
 
 
 def cross_entropy_BP(logits_BPV: jnp.ndarray, target_ids_BP: jnp.ndarray) -> jnp.ndarray:
-    """Nats per target, float32."""
+    """Return nats per target, float32."""
     of_target_BP1 = jnp.take_along_axis(logits_BPV, target_ids_BP[:, :, None], axis=-1)
     return jax.nn.logsumexp(logits_BPV, axis=-1) - of_target_BP1[:, :, 0]

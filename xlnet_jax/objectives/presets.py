@@ -1,9 +1,13 @@
-"""Where settings start from: a function a preset, and what an objective changes in it."""
+"""Presets: complete settings to start from."""
 
 import dataclasses
 from collections.abc import Callable
 from dataclasses import replace
 
+from xlnet_jax.objectives.clm import CLM
+from xlnet_jax.objectives.mlm import MASKED_SHARE, MLM
+from xlnet_jax.objectives.registry import objective_named
+from xlnet_jax.objectives.rtd import RTD
 from xlnet_jax.settings.config import (
     CheckpointConfig,
     Config,
@@ -11,7 +15,6 @@ from xlnet_jax.settings.config import (
     EvalConfig,
     LogConfig,
     ModelConfig,
-    Objective,
     OptimizerConfig,
 )
 
@@ -24,9 +27,9 @@ def demo() -> Config:
         model=ModelConfig(
             vocab_size=4_000, num_layers=2, d_model=128, num_heads=2, d_head=64, d_ff=512, mem_len=64,
             # 0.02 suits a width of 1,024. Attention starts to matter when its output is no smaller than the residual:
-            # 0.02 x sqrt(1024 / 128), and a little more for the few steps there are.
+            # 0.02 x sqrt(1024 / 128), and a little more because the run is short.
             init_std=0.08,
-            # Few epochs cannot overfit, and random bits are costly on a CPU.
+            # A few epochs do not overfit, and random bits are costly on a CPU.
             dropout=0.0, attention_dropout=0.0,
         ),
         data=DataConfig(batch_size=16, seq_len=128, reuse_len=64, perm_size=64, num_predict=22),
@@ -81,13 +84,14 @@ def large_v1() -> Config:
 def bert_base() -> Config:
     """BERT-Base, uncased: 109,482,240 parameters with its pooler (Devlin et al. 2019, section 3 and appendix A.2)."""
     return replace(
-        with_objective(base(), "mlm"),
+        MLM.start(base()),
         preset="bert-base",
         model=ModelConfig(
-            vocab_size=30_522, num_layers=12, d_model=768, num_heads=12, d_ff=3072, mem_len=0, positions="learned",
+            vocab_size=30_522, num_layers=12, d_model=768, num_heads=12, d_ff=3072, mem_len=0, network="bert",
+            positions="learned",
             activation="gelu_erf", dtype="bfloat16",
         ),
-        data=replace(with_objective(base(), "mlm").data, pair_loss="next", masking="static"),
+        data=replace(MLM.start(base()).data, pair_loss="next", masking="static"),
     )  # fmt: skip
 
 
@@ -127,7 +131,7 @@ def albert_base() -> Config:
 def electra_small() -> Config:
     """ELECTRA-Small, 12 x 256: 13,549,057 parameters with its detector, beside a generator of a quarter of its width
     (Clark et al. 2020, table 6)."""
-    bert, config = bert_base(), with_objective(base(), "rtd")
+    bert, config = bert_base(), RTD.start(base())
     return replace(
         config,
         preset="electra-small",
@@ -141,7 +145,7 @@ def transformer_xl_wt103() -> Config:
     """Transformer-XL Standard on WikiText-103: 16 x 410, segments and memory of 150 (Dai et al. 2019, section 4.1; its
     code's run_wt103_base.sh). The vocabulary is of pieces, with one softmax, where theirs is of words, in clusters; and
     embeddings are as they are, where theirs are scaled by the root of the width."""
-    config = with_objective(base(), "clm")
+    config = CLM.start(base())
     return replace(
         config,
         preset="transformer-xl-wt103",
@@ -176,7 +180,7 @@ def transformer_xl_wt103_large() -> Config:
 def vanilla() -> Config:
     """The 12-layer character transformer of Al-Rfou et al. (2019, section 3): causal, segments of 512 without memory;
     positions are sinusoidal here, there are no auxiliary losses, and optimizer and schedule are those of base."""
-    config = with_objective(base(), "clm")
+    config = CLM.start(base())
     return replace(
         config,
         preset="vanilla",
@@ -203,38 +207,10 @@ PRESETS: dict[str, Callable[[], Config]] = {
     "vanilla": vanilla,
 }
 
-MASKED_SHARE = 0.15  # of the pieces of a window are targets (Devlin et al. 2019, section 3.1)
 
+def with_objective(config: Config, objective: str) -> Config:
+    """Return the settings for another objective, as its paper has them where it says so; sizes and optimizer stay.
 
-def with_objective(config: Config, objective: Objective) -> Config:
-    """The settings for another objective, as its paper has them where it says so; sizes and optimizer stay.
-
-    plm: from one of the others nothing is undone; start from an XLNet preset.
+    Raises InputError where there is no such objective.
     """
-    if objective == config.objective or objective == "plm":
-        return replace(config, objective=objective)
-    model, data = config.model, config.data
-    if objective == "mlm":
-        return replace(
-            config,
-            objective="mlm",
-            model=replace(model, mem_len=0),
-            data=replace(
-                data, reuse_len=0, num_predict=round(MASKED_SHARE * data.seq_len), targets="pieces", bidirectional=False
-            ),
-        )
-    if objective == "rtd":
-        masked = with_objective(config, "mlm")
-        return replace(
-            masked,
-            objective="rtd",
-            # Only BERT's encoder has embeddings of another width than its layers', which both networks can share.
-            model=replace(masked.model, positions="learned"),
-            data=replace(masked.data, mask_share=1.0, random_share=0.0, pair_loss="none"),
-        )
-    return replace(
-        config,
-        objective="clm",
-        model=replace(model, attn_type="uni", num_segments=0),
-        data=replace(data, window="text", reuse_len=data.seq_len, num_predict=None, bidirectional=False),
-    )
+    return config if objective == config.objective else objective_named(objective).start(config)

@@ -1,105 +1,82 @@
-"""Replaced token detection: a generator, which learns masked pieces, puts samples in the place of its targets, and the
-network learns which tokens are not the text's own (ELECTRA, Clark et al. 2020, section 2)."""
+"""Replaced token detection: ELECTRA (Clark et al. 2020, section 2)."""
 
-from dataclasses import dataclass
-from typing import Any
+from __future__ import annotations
 
-import jax
-import jax.numpy as jnp
-import optax
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from xlnet_jax.models.bert import BertLM
-from xlnet_jax.models.detector import BertDetector
-from xlnet_jax.models.inputs import text_inputs
-from xlnet_jax.objectives.base import DeviceBatch, Scored, apply
-from xlnet_jax.objectives.language_model import LanguageModel, cross_entropy_BP, inputs_of
-from xlnet_jax.settings.config import Config, ModelConfig
+from data_pipelines.objectives import rtd
+from xlnet_jax.costs.flops import PIECES, MultiplyAdds, network_multiply_adds, summed
+from xlnet_jax.objectives.mlm import MLM
+from xlnet_jax.objectives.record import Record
+from xlnet_jax.objectives.refusals import nothing_masked, without_query_stream
+from xlnet_jax.settings.config import Config
 
-SHARED = ("word_embedding", "position_embedding", "segment_embedding", "embedding_norm")
-"""What the generator has of the network (section 3.2; the paper's code shares all that makes an embedding)."""
+if TYPE_CHECKING:
+    from xlnet_jax.objectives.base import Objective
 
 
-@dataclass(frozen=True)
-class ReplacedTokenDetection:
-    """The objective (objectives/objective.py) of these settings: rtd. Parameters: backbone and detector, the network;
-    generator, a `BertLM` without what it shares."""
+def _start(config: Config) -> Config:
+    masked = MLM.start(config)
+    return replace(
+        masked,
+        objective="rtd",
+        # Only BERT's encoder has embeddings of another width than its layers', which both networks can share.
+        model=replace(masked.model, network="bert", positions="learned"),
+        data=replace(masked.data, mask_share=1.0, random_share=0.0, pair_loss="none"),
+    )
 
-    config: Config
 
-    @property
-    def mems(self) -> jax.ShapeDtypeStruct:
-        """Of size 0."""
-        return LanguageModel(self.config).mems
-
-    @property
-    def generator(self) -> ModelConfig:
-        """Its sizes."""
-        return self.config.rtd.generator_of(self.config.model)
-
-    def init(self, key: jax.Array) -> Any:
-        """Parameters do not depend on the batch."""
-        ids = jnp.zeros((1, 1), jnp.int32)
-        inputs = text_inputs(ids, segment_ids_BL=ids)
-        of_network, of_generator = jax.random.split(key)
-        network = BertDetector(self.config.model).init(of_network, inputs)["params"]
-        generator = BertLM(self.generator).init(of_generator, inputs)["params"]
-        own = {name: tree for name, tree in generator["backbone"].items() if name not in SHARED}
-        return {**network, "generator": {**generator, "backbone": own}}
-
-    def with_memory_of(self, batch: DeviceBatch, steps: jax.Array) -> DeviceBatch:
-        """There is none."""
-        return batch
-
-    def score(self, params: Any, batch: DeviceBatch, mems_ZBMD: jax.Array, dropout_key: jax.Array | None) -> Scored:
-        """Sum of the generator's cross-entropy of the targets; beside it the network's, of every token, in the mean of
-        a row. Samples come from the row's noise_seed alone, and hand no gradient back (section 2)."""
-        c = self.config
-        keys = (None, None) if dropout_key is None else jax.random.split(dropout_key)
-        inputs, _ = inputs_of(batch, c)
-        positions_BP = batch["target_positions"]
-        logits_BPV, _ = apply(
-            BertLM(self.generator), self._generator_params(params), keys[0], inputs, mems_ZBMD, at_BP=positions_BP
+def _contradictions(config: Config) -> Iterator[str]:
+    model, data, rtd = config.model, config.data, config.rtd
+    yield from without_query_stream("rtd", data)
+    yield from nothing_masked(data)
+    if model.network != "bert":
+        yield (
+            f"--objective rtd with model.positions {model.positions}: its generator shares embeddings of another width "
+            "than its own, which BERT's encoder alone can have; it needs learned ones"
         )
-        weights_BP = batch["target_weights"]
-        loss_sum = (cross_entropy_BP(logits_BPV, batch["target_ids"]) * weights_BP).sum()
-
-        is_target_BP = weights_BP > 0
-        original_BL = _put(batch["input_ids"], positions_BP, is_target_BP, batch["target_ids"])
-        read_BL = _put(original_BL, positions_BP, is_target_BP, sampled_BP(logits_BPV, batch["noise_seed"]))
-        is_replaced_BL = (read_BL != original_BL).astype(jnp.float32)
-        scores_BL, outputs = apply(
-            BertDetector(c.model), params, keys[1], inputs._replace(input_ids_BL=read_BL), mems_ZBMD
-        )
-        loss = optax.sigmoid_binary_cross_entropy(scores_BL, is_replaced_BL).mean(1).sum()
-        is_right_BL = (scores_BL > 0) == (is_replaced_BL > 0)
-        measures = {
-            "detection_loss": loss,
-            "detection_accuracy": is_right_BL.astype(jnp.float32).mean(1).sum(),
-            "replaced_share": is_replaced_BL.mean(1).sum(),
-        }
-        weighted = {"weighted_detection_loss": c.rtd.detection_weight * loss}
-        return Scored(loss_sum, weights_BP.sum(), outputs.new_mems_ZBMD, weighted, measures)
-
-    def _generator_params(self, params: Any) -> Any:
-        shared = {name: params["backbone"][name] for name in SHARED if name in params["backbone"]}
-        own = params["generator"]
-        return {**own, "backbone": {**own["backbone"], **shared}}
+    if data.pair_loss != "none":
+        yield f"--objective rtd with data.pair-loss {data.pair_loss}: every token is judged, and no pair; it needs none"
+    if (width := config.rtd.generator_of(config.model).d_model) < 1:
+        yield f"rtd.generator-share {rtd.generator_share:g} of model.d-model {model.d_model} leaves a width of {width}"
 
 
-def sampled_BP(logits_BPV: jax.Array, noise_seed_B: jax.Array) -> jax.Array:
-    """Pieces drawn from the generator, int32: those of a row are the same in whatever batch it stands."""
+def _build(config: Config) -> Objective:
+    from xlnet_jax.objectives.replaced import ReplacedTokenDetection
 
-    def of_row(logits_PV: jax.Array, seed: jax.Array) -> jax.Array:
-        return jax.random.categorical(jax.random.key(seed), logits_PV)
-
-    return jax.vmap(of_row)(jax.lax.stop_gradient(logits_BPV), noise_seed_B).astype(jnp.int32)
+    return ReplacedTokenDetection(config)
 
 
-def _put(ids_BL: jax.Array, positions_BP: jax.Array, is_target_BP: jax.Array, ids_BP: jax.Array) -> jax.Array:
-    """The tokens with others at the targets; slots that are padding name a place, and put nothing there."""
+def _multiply_adds(config: Config) -> dict[str, MultiplyAdds]:
+    """Return the multiply-adds of both networks: the generator alone scores pieces, and the network every token."""
+    network = network_multiply_adds(config, query_rows=0)
+    generator = replace(config, model=config.rtd.generator_of(config.model))
+    width = config.model.d_model
+    detector = config.data.batch_size * config.data.seq_len * (width**2 + width)
+    return {
+        **summed(
+            {part: count for part, count in network.items() if part not in PIECES},
+            network_multiply_adds(generator, query_rows=0),
+        ),
+        "detector": MultiplyAdds(detector, 2 * detector),
+    }
 
-    def into_row(ids_L: jax.Array, places_P: jax.Array, new_P: jax.Array) -> jax.Array:
-        return ids_L.at[places_P].set(new_P, mode="drop")
 
-    length = ids_BL.shape[1]
-    return jax.vmap(into_row)(ids_BL, jnp.where(is_target_BP, positions_BP, length), ids_BP)
+RTD = Record(
+    name="rtd",
+    summary="which pieces a generator has replaced (ELECTRA)",
+    title="Replaced token detection: its generator",
+    learns="which pieces are replaced",
+    filling=rtd.FILLING,
+    start=_start,
+    unread=MLM.unread,
+    contradictions=_contradictions,
+    positions=("learned",),
+    loss="pseudo",
+    order=None,
+    build=_build,
+    multiply_adds=_multiply_adds,
+    judges_tokens=True,
+)

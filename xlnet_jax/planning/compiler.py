@@ -1,4 +1,4 @@
-"""The training step itself, compiled ahead of time for devices that are not here."""
+"""Compile the train step ahead of time, for devices that are not here."""
 
 import re
 import time
@@ -10,26 +10,24 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
+from data_pipelines.objectives.fields import batch_spec, shape_of
 from xlnet_jax.objectives.build import objective_of
+from xlnet_jax.objectives.registry import objective_named
 from xlnet_jax.settings.config import Config
 from xlnet_jax.training import sharding
-from xlnet_jax.training.optimizer import make_optimizer
-from xlnet_jax.training.state import StatePlan, plan_state
-from xlnet_jax.training.step import make_train_step
+from xlnet_jax.training.program import Program
 
 
 @dataclass(frozen=True)
 class Abstract:
-    """A training step before it is compiled: shapes, types and shardings of what it is given."""
+    """Train step before it is compiled: the run's program, and shapes, types and shardings of its batch."""
 
-    mesh: Mesh
-    plan: StatePlan
+    program: Program[Any]
     batch: dict[str, jax.ShapeDtypeStruct]
-    step: Any
 
 
 class DoesNotFit(Exception):
-    """The compiler's answer that temporaries alone are more than a device holds; bytes needed, and bytes there are."""
+    """The compiler's answer that a step needs more memory than a device has: bytes needed, and bytes available."""
 
     def __init__(self, needed: int, available: int) -> None:
         super().__init__(needed, available)
@@ -37,49 +35,34 @@ class DoesNotFit(Exception):
 
 
 def abstract_step(config: Config, devices: Sequence[Any]) -> Abstract:
-    """The step that `train` would run on these devices. InputError on a mesh that does not divide them."""
-    mesh = sharding.make_mesh(config, devices)
-    objective, tx = objective_of(config), make_optimizer(config.optimizer, config.steps)
-    plan = plan_state(objective, tx, mesh)
-    return Abstract(mesh, plan, abstract_batch(config, mesh), make_train_step(config, objective, tx, plan, mesh))
+    """Return the step that `train` would run on these devices.
+
+    Raises InputError where the mesh does not divide the devices, the network or the batch.
+    """
+    program = Program.of(config, objective_of(config), devices)
+    return Abstract(program, abstract_batch(config, program.mesh))
 
 
 def compile_step(abstract: Abstract) -> tuple[Any, float]:
-    """The compiled step, and the seconds that took. Raises DoesNotFit."""
+    """Return the compiled step, and the seconds that compiling took. Raises DoesNotFit."""
     start = time.perf_counter()
+    step: Any = abstract.program.train_step
     try:
-        compiled = abstract.step.lower(abstract.plan.abstract, abstract.batch).compile()
+        compiled = step.lower(abstract.program.plan.abstract, abstract.batch).compile()
     except jax.errors.JaxRuntimeError as error:
         raise _read(error) from None
     return compiled, time.perf_counter() - start
 
 
 def abstract_batch(config: Config, mesh: Mesh) -> dict[str, jax.ShapeDtypeStruct]:
-    """Shapes, types and shardings of a batch (xlnet_jax/dims.py)."""
+    """Return the shapes, types and shardings of a batch."""
     data = config.data
-    rows, length, slots = data.batch_size, data.seq_len, data.num_slots
-    arrays: dict[str, tuple[tuple[int, ...], Any]] = {
-        "input_ids": ((rows, length), jnp.int32),
-        "target_ids": ((rows, slots), jnp.int32),
-        "target_weights": ((rows, slots), jnp.float32),
-        "is_reversed": ((rows,), jnp.bool),
-        "mem_filled": ((rows,), jnp.int32),
-    }
-    if data.emit == "compact":
-        arrays |= {"perm_rank": ((rows, length), jnp.int32), "target_positions": ((rows, slots), jnp.int32)}
-    else:
-        arrays |= {
-            "perm_mask": ((rows, length, length), jnp.bool),
-            "target_mapping": ((rows, slots, length), jnp.float32),
-        }
-    if config.objective != "clm":
-        arrays["segment_ids"] = ((rows, length), jnp.int32)
-    if data.pair_loss != "none":
-        arrays["is_next"] = ((rows,), jnp.bool)
-    if config.objective == "rtd":
-        arrays["noise_seed"] = ((rows,), jnp.int32)
+    spec = batch_spec(objective_named(config.objective).filling.fields, data)
     over_batch = sharding.over_batch(mesh)
-    return {name: jax.ShapeDtypeStruct(shape, kind, sharding=over_batch) for name, (shape, kind) in arrays.items()}
+    return {
+        name: jax.ShapeDtypeStruct(shape_of(field, data.batch_size, data), jnp.dtype(field.dtype), sharding=over_batch)
+        for name, field in spec.items()
+    }
 
 
 _OUT_OF_MEMORY = re.compile(
@@ -89,7 +72,7 @@ _OUT_OF_MEMORY = re.compile(
 
 
 def _read(error: Exception) -> Exception:
-    """DoesNotFit where the compiler says so; else the error as it is."""
+    """Return DoesNotFit where the compiler ran out of device memory; any other error unchanged."""
     match = _OUT_OF_MEMORY.search(str(error))
     if not match:
         return error

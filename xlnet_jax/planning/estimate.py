@@ -1,9 +1,9 @@
-"""What a compiled step tells of a run: memory of a device, exchanges, and the time that a step takes at least."""
+"""Estimate a run from its compiled step: memory of a device, collectives, and a lower bound of the step time."""
 
 from dataclasses import dataclass
 
 from xlnet_jax.costs.chips import GIB, Chip
-from xlnet_jax.costs.flops import recomputed_operations, step_operations
+from xlnet_jax.objectives.flops import recomputed_flops, step_flops
 from xlnet_jax.planning import hlo
 from xlnet_jax.planning.compiler import Abstract, DoesNotFit, abstract_step, compile_step
 from xlnet_jax.planning.topologies import Topology
@@ -12,21 +12,21 @@ from xlnet_jax.settings.config import Config
 from xlnet_jax.training.sharding import bytes_on_device
 
 RESERVED = int(0.52 * GIB)
-"""Bytes of a device that programs cannot have: the compiler names 15.48 GiB as available of 16, and 7.48 of 8."""
+"""bytes of a device that programs cannot use: the compiler offers 15.48 GiB of 16, and 7.48 of 8"""
 
 
 @dataclass(frozen=True)
 class Traffic:
-    """What the compiled step moves, on each device."""
+    """Data that the compiled step moves, on each device."""
 
     memory: int
-    """bytes between device and memory"""
+    """bytes between the cores and their memory"""
     collectives: tuple[Collective, ...]
 
 
 @dataclass(frozen=True)
 class Plan:
-    """A training step on a topology. Plain numbers: it can be sent between processes."""
+    """Train step on a topology, as plain numbers that can be sent between processes."""
 
     config: Config
     topology: str
@@ -35,41 +35,41 @@ class Plan:
     devices: int
     mesh: dict[str, int]
     state: dict[str, int]
-    """bytes on each device of what a step is given, by kind"""
+    """bytes on each device of the inputs of a step, by kind"""
     temporaries: int
-    """bytes on each device of activations, gradients and all else that a step makes and drops"""
+    """bytes on each device of activations, gradients and everything else that a step allocates"""
     program: int
-    """bytes on each device of the instructions themselves"""
+    """bytes on each device of the program's instructions"""
     available: int
-    """bytes on each device that programs can have"""
+    """bytes on each device that programs can use"""
     traffic: Traffic | None
-    """None = the compiler refused it, as it does not fit"""
+    """None = not compiled, because it does not fit"""
     compile_seconds: float
 
     @property
     def peak(self) -> int:
-        """Bytes that a device must hold."""
+        """Bytes that a device must hold at once."""
         return sum(self.state.values()) + self.temporaries + self.program
 
     @property
     def fits(self) -> bool:
-        """Whether the compiler took it, and a device can hold all of it."""
+        """True if the step compiles, and a device can hold all of it."""
         return self.traffic is not None and self.peak <= self.available
 
     @property
-    def operations(self) -> int:
-        """Of one update, as the model demands."""
-        return step_operations(self.config)
+    def flops(self) -> int:
+        """FLOPs of one step, without those that remat recomputes."""
+        return step_flops(self.config)
 
     @property
     def recomputed(self) -> int:
-        """Operations that remat adds."""
-        return recomputed_operations(self.config)
+        """FLOPs that remat recomputes."""
+        return recomputed_flops(self.config)
 
     @property
     def at_least(self) -> dict[str, float]:
-        """Seconds of a step that its arithmetic, its memory traffic and its links take, each by itself at its peak."""
-        arithmetic = (self.operations + self.recomputed) / (self.chips * self.chip.operations)
+        """Seconds of a step for arithmetic, memory traffic and links, each alone at its peak rate."""
+        arithmetic = (self.flops + self.recomputed) / (self.chips * self.chip.flops)
         if self.traffic is None:
             return {"arithmetic": arithmetic}
         per_chip = self.chip.devices
@@ -77,17 +77,17 @@ class Plan:
         return {
             "arithmetic": arithmetic,
             "memory": self.traffic.memory * per_chip / self.chip.memory_bandwidth,
-            # Devices of one chip need not send the same twice.
+            # Two devices on one chip need not send the same data twice.
             "links": sent / self.chip.link_bandwidth,
         }
 
     def step_seconds(self, utilization: float) -> float:
-        """Seconds of a step whose operations run at this share of the peak, but never below what it takes at least."""
-        return max(self.operations / (self.chips * self.chip.operations * utilization), *self.at_least.values())
+        """Return the seconds of a step at this share of the peak FLOPs, or its lower bound if that is longer."""
+        return max(self.flops / (self.chips * self.chip.flops * utilization), *self.at_least.values())
 
 
 def make_plan(config: Config, topology: Topology) -> Plan:
-    """Compiles the step for the topology. InputError where the mesh does not divide it."""
+    """Compile the step for the topology. Raises InputError where the mesh does not divide its devices."""
     abstract = abstract_step(config, topology.devices)
     state = state_bytes(abstract)
     temporaries = program = 0
@@ -101,22 +101,23 @@ def make_plan(config: Config, topology: Topology) -> Plan:
         else:
             stats = compiled.memory_analysis()
             given = sum(state.values())
-            # Arrays of the compiler's layout are larger than their elements.
+            # The compiler pads arrays to its layout.
             state["padding"] = max(stats.argument_size_in_bytes - given, 0)
             temporaries = stats.temp_size_in_bytes + stats.output_size_in_bytes - stats.alias_size_in_bytes
             program = stats.generated_code_size_in_bytes
             parsed = hlo.parse(compiled.as_text())
             devices = len(topology.devices)
             traffic = Traffic(memory_bytes(parsed), tuple(collectives(parsed, devices)))
+    mesh = dict(abstract.program.mesh.shape)
     return Plan(
-        config, topology.name, topology.chip, topology.chips, len(topology.devices), dict(abstract.mesh.shape), state,
+        config, topology.name, topology.chip, topology.chips, len(topology.devices), mesh, state,
         temporaries, program, available, traffic, seconds,
     )  # fmt: skip
 
 
 def state_bytes(abstract: Abstract) -> dict[str, int]:
-    """Bytes that a device holds of what a step is given, by kind."""
-    state = abstract.plan.abstract
+    """Return the bytes of a step's inputs on each device, by kind."""
+    state = abstract.program.plan.abstract
     kinds = {"parameters": state.params, "optimizer": state.opt_state, "memory of text": state.mems_ZBMD}
     kinds["batch"] = abstract.batch
     return {kind: bytes_on_device(tree) for kind, tree in kinds.items()}

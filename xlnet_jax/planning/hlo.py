@@ -1,4 +1,4 @@
-"""A compiled program by its text (HLO): its instructions, and how often each runs, loops as often as they turn."""
+"""Parse the text of a compiled program (HLO): its instructions, and how often each runs, loops counted."""
 
 import functools
 import math
@@ -16,10 +16,10 @@ _INTEGER = re.compile(r"constant\((\d+)\)")
 
 
 class Shape(NamedTuple):
-    """An array."""
+    """Size and place of an array."""
 
-    bytes: int  # without what its layout pads
-    in_hbm: bool  # and not in a smaller, faster memory of the chip
+    bytes: int  # without the padding of its layout
+    in_hbm: bool  # False in a smaller, faster memory of the chip
 
 
 @dataclass(frozen=True)
@@ -28,14 +28,14 @@ class Instruction:
 
     name: str
     opcode: str
-    shapes: tuple[Shape, ...]  # of its result; several where it is a tuple
+    shapes: tuple[Shape, ...]  # of the result; several if it is a tuple
     operands: tuple[str, ...]
     text: str
     is_root: bool
 
     @functools.cached_property
     def called(self) -> dict[str, tuple[str, ...]]:
-        """Names of the computations that it runs, by their role."""
+        """Names of the computations that the instruction runs, by their role."""
         return {role: tuple(re.split(", ?", names)) for role, names in _CALLED.findall(self.text)}
 
 
@@ -52,12 +52,12 @@ class Computation:
 
     @functools.cached_property
     def parameters(self) -> dict[int, str]:
-        """Names of its parameters by their number."""
+        """Names of the parameters by their number."""
         found = (i for i in self.instructions.values() if i.opcode == "parameter")
         return {int(i.text.partition("parameter(")[2].partition(")")[0]): i.name for i in found}
 
     def users(self, name: str) -> Iterator[Instruction]:
-        """The instructions that read a value."""
+        """Yield the instructions that read a value."""
         return (i for i in self.instructions.values() if name in i.operands)
 
 
@@ -69,8 +69,10 @@ class Program:
     entry: str
 
     def runs(self) -> Iterator[tuple[Computation, Instruction, int]]:
-        """Every instruction that the program schedules, with its function and how often it runs; what a fusion does
-        inside is the fusion's."""
+        """Yield every scheduled instruction with its function and the number of times it runs.
+
+        The instructions inside a fusion are not scheduled, so only the fusion is yielded.
+        """
         yield from self._runs(self.entry, 1)
 
     def _runs(self, name: str, times: int) -> Iterator[tuple[Computation, Instruction, int]]:
@@ -81,7 +83,7 @@ class Program:
             if instruction.opcode == "while":
                 yield from self._runs(called["body"][0], times * self.trips(called["condition"][0]))
             elif instruction.opcode == "conditional":
-                # One branch runs: the longest, which is the one that does the work.
+                # One branch runs. Count the longest, which does the work.
                 branches = called.get("branch_computations") or called["called_computations"]
                 yield from self._runs(max(branches, key=lambda b: len(self.computations[b].instructions)), times)
             elif instruction.opcode in ("call", "async-start"):
@@ -89,7 +91,7 @@ class Program:
                     yield from self._runs(callee, times)
 
     def trips(self, condition: str) -> int:
-        """How often a loop turns: the bound that its counter is compared with."""
+        """Return the number of iterations of a loop: the bound that its counter is compared with."""
         bounds = [int(n) for i in self._inside(condition) for n in _INTEGER.findall(i.text) if i.opcode == "constant"]
         return max(bounds, default=1)
 
@@ -101,7 +103,7 @@ class Program:
 
 
 def parse(text: str) -> Program:
-    """A program from its text, as `compiled.as_text()` gives it."""
+    """Parse a program from the text that `compiled.as_text()` returns."""
     computations: dict[str, Computation] = {}
     entry, current = "", Computation("")
     for line in text.splitlines():
@@ -122,7 +124,7 @@ def _instruction(line: str) -> Instruction:
     opcode, _, right = right.strip().partition("(")
     operands, attributes = _split_at_closing("(" + right)
     names = re.findall(r"%[^,()\s]+", operands)
-    # A constant's and a parameter's number stands where the operands of others do.
+    # The number of a constant or parameter is written in place of operands.
     kept = f"{opcode}{operands}" if opcode in ("constant", "parameter") else attributes
     is_root = left.startswith("ROOT ")
     return Instruction(left.removeprefix("ROOT "), opcode, _shapes(result), tuple(names), kept, is_root)

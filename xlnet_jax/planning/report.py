@@ -1,4 +1,4 @@
-"""Plans as a person reads them."""
+"""Print plans."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ PROVES = (
 
 
 def show(plan: Plan, utilization: float, console: Console) -> None:
-    """One plan in full."""
+    """Print one plan in full."""
     c = plan.config
     where = f"{plan.topology}: {_count(plan.chips, 'chip')}, {_count(plan.devices, 'device')} as {_mesh(plan)}"
     console.print(f"{where}, batch {c.data.batch_size:,} x {c.data.seq_len}")
@@ -33,7 +33,7 @@ def show(plan: Plan, utilization: float, console: Console) -> None:
 
 
 def compare(plans: Sequence[Plan], utilization: float, title: str, console: Console) -> None:
-    """A line for each plan."""
+    """Print a table with a line for each plan."""
     table = Table(
         "topology", "devices", "batch", "mesh", "remat", "accumulate", "fits", "state", "peak", "step at least",
         "tokens/s", "days", title=title, box=box.SIMPLE,
@@ -68,7 +68,7 @@ def _verdict(plan: Plan) -> str:
 def _compiled(plan: Plan) -> str:
     if plan.traffic:
         return f"compiled in {plan.compile_seconds:.0f} s"
-    return "refused by the compiler" if plan.temporaries else "not compiled, as what it is given is too large already"
+    return "refused by the compiler" if plan.temporaries else "not compiled, because its inputs alone are too large"
 
 
 def _memory(plan: Plan, console: Console) -> None:
@@ -108,9 +108,9 @@ def _time(plan: Plan, utilization: float, console: Console) -> None:
     bounds, seconds = plan.at_least, plan.step_seconds(utilization)
     slowest, days = max(bounds, key=lambda name: bounds[name]), _days(plan, seconds)
     rows = (
-        ("operations of the model", f"{plan.operations / 1e12:,.1f} x 10^12 a step"),
+        ("FLOPs of the model", f"{plan.flops / 1e12:,.1f} x 10^12 a step"),
         (f"computed again (remat {c.model.remat})", f"{plan.recomputed / 1e12:,.1f} x 10^12"),
-        ("arithmetic", f"{_seconds(bounds['arithmetic'])} at {plan.chip.operations / 1e12:,.0f} x 10^12/s a chip"),
+        ("arithmetic", f"{_seconds(bounds['arithmetic'])} at {plan.chip.flops / 1e12:,.0f} x 10^12/s a chip"),
         (
             "memory traffic",
             f"{_seconds(bounds['memory'])}: {plan.traffic.memory / 1e9:,.1f} GB a device, at "
@@ -134,7 +134,7 @@ def _rate(plan: Plan, seconds: float, is_bound: bool) -> str:
 
 
 def _at_most(plan: Plan) -> float:
-    return plan.operations / (plan.chips * plan.chip.operations) / max(plan.at_least.values())
+    return plan.flops / (plan.chips * plan.chip.flops) / max(plan.at_least.values())
 
 
 def _tokens(plan: Plan) -> int:
@@ -166,7 +166,7 @@ def _seconds(seconds: float) -> str:
 
 
 def flags(config: Config) -> str:
-    """What a search has chosen, for the command line of a run."""
+    """Return the settings that a search has chosen, as flags of `train`."""
     mesh = config.mesh
     slices = f" --mesh.dcn-data {mesh.dcn_data}" if mesh.dcn_data > 1 else ""
     return (

@@ -1,54 +1,49 @@
-"""What the planner is asked: a run's settings, and where it would run. Imports no jax."""
+"""Settings of the planner: those of a run, and the topologies to plan for. Imports no jax."""
 
 import dataclasses
 from dataclasses import dataclass
 
 from xlnet_jax.errors import InputError
 from xlnet_jax.objectives.rules import validate
-from xlnet_jax.settings.config import Config, operational
+from xlnet_jax.settings.bounds import above, at_least, between
+from xlnet_jax.settings.config import Config
+from xlnet_jax.settings.fields import operational
 
 
 @dataclass(frozen=True)
 class PlanConfig(Config):
-    """A pretraining run, and the topologies to plan it for."""
+    """Settings of a pretraining run, and the topologies to plan it for."""
 
     topology: tuple[str, ...] = operational(())
     """TPU slices, as v3:16x32 (chips along each axis), v3-1024 or v5e-1; several = a line for each; with mesh.dcn-data
     2, two such slices"""
-    batch: int | None = operational(None)
+    batch: int | None = operational(None, at_least(1))
     """rows of the global batch: data.batch-size by a shorter name"""
-    batch_per_device: int | None = operational(None)
-    """rows for each device along the batch, in place of the global batch: several topologies can be compared as they
-    grow"""
-    utilization: float = operational(0.4)
-    """share of the peak arithmetic at which the operations of the model are assumed to run"""
+    batch_per_device: int | None = operational(None, at_least(1))
+    """rows for each device along the batch, in place of `batch`, to compare topologies of several sizes"""
+    utilization: float = operational(0.4, between(0, 1, "(]"))
+    """share of the peak FLOPs per second at which the model is assumed to run"""
     search: bool = operational(False)
     """try remat policies, accumulation and meshes, and list those that fit by the time of a step"""
-    search_minutes: float = operational(10.0)
-    """a search that has taken as long ends with what it has found"""
+    search_minutes: float = operational(10.0, above(0))
+    """time limit of a search, which then lists what it has found"""
 
 
 def check(request: PlanConfig) -> None:
-    """Raises InputError with the first thing that a plan cannot be made from."""
+    """Raise InputError with the first setting that no plan can be made from."""
     if not request.topology:
-        raise InputError("--topology is missing: name a TPU slice, as v3:16x32, v5e-1 or v2-8")
-    if not 0 < request.utilization <= 1:
-        raise InputError(f"--utilization {request.utilization} must be in (0, 1]")
-    if request.search_minutes <= 0:
-        raise InputError(f"--search-minutes {request.search_minutes} must be positive")
+        raise InputError("`topology` is missing: name a TPU slice, as v3:16x32, v5e-1 or v2-8")
     if request.search and len(request.topology) > 1:
-        raise InputError("--search wants one --topology")
-    if request.batch_per_device is not None and (request.batch is not None or request.batch_per_device < 1):
-        raise InputError(
-            f"--batch-per-device {request.batch_per_device} must be at least 1, and stands without --batch"
-        )
+        raise InputError("`search` wants one `topology`")
+    if request.batch_per_device is not None and request.batch is not None:
+        raise InputError(f"`batch_per_device` {request.batch_per_device} replaces `batch`: leave one of them out")
     for name in ("init", "tokenizer"):
         if getattr(request, name):
-            raise InputError(f"--{name}: a plan reads no files; give the sizes by --preset and --model settings")
+            raise InputError(f"`{name}`: a plan reads no files; give the sizes by `preset` and `model` settings")
 
 
 def run_config(request: PlanConfig, devices: int) -> Config:
-    """The settings of the run on this many devices. InputError where they contradict each other."""
+    """Return the settings of the run on this many devices. Raises InputError where they contradict each other."""
     if request.batch_per_device is not None:
         rows = request.batch_per_device * devices // request.mesh.tensor
     else:

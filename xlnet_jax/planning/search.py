@@ -1,6 +1,6 @@
-"""Settings that fit: remat, accumulation and mesh, each compiled in a process that can be ended.
+"""Search for settings that fit: remat, accumulation and mesh, each compiled in a process that can be killed.
 
-The environment of the compiler (topologies.ENVIRONMENT) must be set: those processes inherit it.
+The environment of the compiler (topologies.ENVIRONMENT) must be set, because these processes inherit it.
 """
 
 import dataclasses
@@ -16,13 +16,13 @@ from xlnet_jax.planning.topologies import find_topology
 from xlnet_jax.settings.config import Config
 
 LIGHTEST_FIRST: tuple[Literal["none", "dots", "attention", "full"], ...] = ("none", "dots", "attention", "full")
-"""Remat policies, from the one that computes nothing again and keeps the most."""
+"""Remat policies, from the one that recomputes nothing and keeps the most in memory."""
 
 
 def search(config: Config, topology: str, devices: int, minutes: float, tell: Callable[[str], None]) -> list[Plan]:
-    """The plans that were tried, those that fit first, then by the least time of a step; none where time was short.
+    """Return the plans that were tried: those that fit first, the fastest step first. It is empty where time ran out.
 
-    InputError where the batch cannot be divided over the devices.
+    Raises InputError where the batch cannot be divided over the devices.
     """
     deadline = time.monotonic() + 60 * minutes
     tried: list[Plan] = []
@@ -43,8 +43,8 @@ def search(config: Config, topology: str, devices: int, minutes: float, tell: Ca
 
 
 def candidates(config: Config, devices: int) -> Iterator[Config]:
-    """Settings that divide the batch, those first that divide least; of these what fits most easily first, so that an
-    answer comes early, and is made faster with the time that is left."""
+    """Yield settings that divide the batch: the smallest fsdp and accumulation first, then the remat that saves most
+    memory, so that a setting that fits is found early and faster ones with the time that is left."""
     rows = config.data.batch_size
     for fsdp in (1, 8, 32):
         for accumulate in (1, 2, 4, 8, 16, 32):
@@ -63,7 +63,7 @@ def candidates(config: Config, devices: int) -> Iterator[Config]:
 
 
 def _is_settled(candidate: Config, tried: list[Plan]) -> bool:
-    """Whether one that was tried says that this one does not fit, or that it fits and is slower."""
+    """Return True if a tried plan implies that this one does not fit, or that it fits and is slower."""
 
     def place(config: Config) -> tuple[int, int]:
         return LIGHTEST_FIRST.index(config.model.remat), config.optimizer.accumulate
@@ -81,7 +81,7 @@ def _is_settled(candidate: Config, tried: list[Plan]) -> bool:
 
 
 def _plan_until(config: Config, topology: str, deadline: float) -> Plan | None:
-    """The plan, or None where it took too long."""
+    """Return the plan, or None at the deadline."""
     context = multiprocessing.get_context("spawn")
     receiver, sender = context.Pipe(duplex=False)
     worker = context.Process(target=_send_plan, args=(sender, config, topology))
@@ -96,7 +96,7 @@ def _plan_until(config: Config, topology: str, deadline: float) -> Plan | None:
             f"the process that compiled {_name(config)} was killed or crashed: compiling wants some GiB of memory"
         ) from None
     finally:
-        worker.kill()  # not terminated: the compiler would print a stack trace
+        worker.kill()  # terminate() would make the compiler print a stack trace
         worker.join()
     if isinstance(answer, Exception):
         raise answer

@@ -1,4 +1,4 @@
-"""TPU slices by their public names, as devices that a program can be compiled for without having one."""
+"""Devices of TPU slices, by their public names: a program can be compiled for them without having one."""
 
 import importlib.util
 import math
@@ -12,7 +12,7 @@ from typing import Any
 from xlnet_jax.costs.chips import CHIPS, Chip
 from xlnet_jax.errors import InputError
 
-# Nobody asks a metadata server what this machine is; another process may hold the TPU; the two names keep libtpu quiet.
+# Ask no metadata server what this machine is; let another process hold the TPU; the two names keep libtpu quiet.
 ENVIRONMENT = {
     "JAX_PLATFORMS": "cpu",
     "TPU_SKIP_MDS_QUERY": "1",
@@ -23,19 +23,19 @@ ENVIRONMENT = {
     "TPU_STDERR_LOG_LEVEL": "3",
     "TF_CPP_MIN_LOG_LEVEL": "3",
 }
-"""What must stand in the environment before jax is imported."""
+"""variables to set before jax is imported"""
 
 
 @dataclass(frozen=True)
 class Generation:
-    """TPU slices of one kind of chip."""
+    """TPU generation: the slices of one kind of chip."""
 
     shapes: tuple[str, ...]
     """chips along each axis, of the slices that Google Cloud documents"""
     cores: int = 1
-    """what the number in a name such as v3-32 counts, for each chip"""
+    """number of cores of a chip, which names such as v3-32 count"""
     compiler_name: str | None = None
-    """what the compiler calls it; None = as everybody"""
+    """the compiler's own name for it; None = the public name"""
     settings: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
 
 
@@ -55,7 +55,7 @@ _ALIASES = {"v5litepod": "v5e", "v7x": "v7", "tpu7x": "v7"}
 
 @dataclass(frozen=True)
 class Topology:
-    """Some slices of one shape, and the devices that jax sees in them."""
+    """Slices of one shape, and the devices that jax sees in them."""
 
     name: str
     chip: Chip
@@ -64,9 +64,9 @@ class Topology:
 
 
 def find_topology(name: str, slices: int = 1) -> Topology:
-    """Slices by a name such as v3:16x32 (chips along each axis) or v3-1024 (as Google Cloud sells it).
+    """Return slices by a name such as v3:16x32 (chips along each axis) or v3-1024 (as Google Cloud sells it).
 
-    InputError where there is no such slice, or no TPU compiler.
+    Raises InputError where no such slice exists, or the TPU compiler is not installed.
     """
     generation, shape = _parse(name)
     if importlib.util.find_spec("libtpu") is None and "TPU_LIBRARY_PATH" not in os.environ:
@@ -94,7 +94,7 @@ def find_topology(name: str, slices: int = 1) -> Topology:
 
 
 def _parse(name: str) -> tuple[str, tuple[int, ...]]:
-    """(generation, chips along each axis)."""
+    """Return (generation, chips along each axis)."""
     match = re.fullmatch(r"([a-z0-9]+)(?::(\d+(?:x\d+)+)|-(\d+))", name.lower())
     generation = _ALIASES.get(match[1], match[1]) if match else ""
     if not match or generation not in GENERATIONS:
@@ -114,6 +114,6 @@ def _parse(name: str) -> tuple[str, tuple[int, ...]]:
 def _unknown(name: str) -> str:
     listed = "; ".join(f"{generation}:{' '.join(g.shapes)}" for generation, g in GENERATIONS.items())
     return (
-        f"--topology {name}: there is no such slice. By chips along each axis, as v3:16x32, or as they are sold, "
+        f"`topology` {name}: there is no such slice. By chips along each axis, as v3:16x32, or as they are sold, "
         f"v3-1024: {listed}"
     )

@@ -1,5 +1,5 @@
-"""What a compiled step moves: between devices, and between a device and its memory. Counted from the scheduled program,
-so loops count as often as they turn."""
+"""Count the bytes that a compiled step moves: between devices, and between a device and its memory. They are counted in
+the scheduled program, so a loop counts once for each iteration."""
 
 import math
 import re
@@ -12,36 +12,36 @@ COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "coll
 
 
 class Collective(NamedTuple):
-    """An exchange between devices, as often as it happens in a step."""
+    """Collective operation of a step, with the number of times it runs."""
 
     kind: str
     times: int
-    bytes: int  # each time, on each device: the larger of what goes in and what comes out
+    bytes: int  # each time, on each device: the larger of input and output
     group: int  # devices that take part together
 
     @property
     def sent(self) -> float:
-        """Bytes that a member of the group cannot do without sending, over all times (a ring's, which is optimal)."""
+        """Bytes that a member of the group must send at least, over all times: those of a ring, which is optimal."""
         share = (self.group - 1) / self.group
         return self.times * self.bytes * {"all-reduce": 2 * share, "collective-permute": 1.0}.get(self.kind, share)
 
 
 def collectives(program: Program, devices: int) -> list[Collective]:
-    """Of one step, in the order of the program. devices: of the whole mesh, where an exchange names no groups."""
+    """Return the collectives of one step, in program order. devices: those of the mesh, for any without groups."""
     found = []
     for _, instruction, times in program.runs():
         for kind, inside in _exchanges(program, instruction):
             shapes = [shape.bytes for shape in inside.shapes]
-            # In the background, an exchange's result holds its operands too.
+            # The result of an asynchronous collective holds its operands too.
             size = max(shapes) if inside.opcode.endswith("-start") and kind != "all-reduce" else sum(shapes)
             group = _group(inside.text, devices)
-            # Its result is a part of what goes in, where it is not a fusion with an all-reduce in it.
+            # The result of a reduce-scatter is a part of its input; a fusion around an all-reduce has the whole.
             found.append(Collective(kind, times, size * group if inside.opcode == "reduce-scatter" else size, group))
     return [c for c in found if c.group > 1]
 
 
 def _exchanges(program: Program, instruction: Instruction) -> Iterator[tuple[str, Instruction]]:
-    """The collective that an instruction is, or those of the fusion that it is."""
+    """Yield the collective that an instruction is, or those inside a fusion."""
     kind = instruction.opcode.removesuffix("-start")
     if kind in COLLECTIVES:
         yield kind, instruction
@@ -53,7 +53,7 @@ def _exchanges(program: Program, instruction: Instruction) -> Iterator[tuple[str
 
 
 def _group(text: str, devices: int) -> int:
-    """How many devices exchange with each other: replica_groups as lists, as [groups,size]<=[devices], or as axes."""
+    """Return the size of a group, from replica_groups written as lists, as [groups,size]<=[devices], or as axes."""
     if "source_target_pairs" in text:
         return 2
     if listed := re.search(r"replica_groups=\{\{([\d,]+)\}", text):
@@ -76,9 +76,11 @@ _SLICES = ("dynamic-slice", "slice", "gather")
 
 
 def memory_bytes(program: Program) -> int:
-    """Bytes that a step reads from a device's memory and writes to it, if every instruction reads its operands and
-    writes its result once. Of a slice, and of a buffer that is updated in place, only the part counts; what the
-    compiler keeps in faster memory does not."""
+    """Return the bytes that a step reads from a device's memory and writes to it.
+
+    Every instruction is assumed to read its operands and write its result once. Of a slice, and of a buffer that is
+    updated in place, only the part counts. Arrays that the compiler keeps in faster memory do not count.
+    """
     return sum(times * _moved(program, computation, instruction) for computation, instruction, times in program.runs())
 
 
@@ -102,7 +104,7 @@ def _moved(program: Program, computation: Computation, instruction: Instruction)
 
 
 def _copied(instruction: Instruction) -> int:
-    """A copy in the background: where it goes to and where it comes from are both in its result."""
+    """Return the bytes of an asynchronous copy: its result holds both its source and its destination."""
     size = min(shape.bytes for shape in instruction.shapes[:2])
     return sum(size for shape in instruction.shapes[:2] if shape.in_hbm)
 
@@ -118,7 +120,7 @@ def _size(computation: Computation, name: str) -> int:
 
 
 def _read(program: Program, computation: Computation, reader: Instruction, place: int) -> int:
-    """Bytes that an instruction reads of its operand."""
+    """Return the bytes that an instruction reads of one operand."""
     name = reader.operands[place]
     whole = _size(computation, name)
     if reader.opcode in _SLICES and place == 0:
@@ -142,7 +144,7 @@ def _read_inside(program: Program, fused: Computation, name: str) -> int:
 
 
 def _written(program: Program, computation: Computation, instruction: Instruction) -> list[int]:
-    """Bytes of each part of a result that are written: of an update in place, the update alone."""
+    """Return the bytes written of each part of a result: of an update in place, the update alone."""
     if instruction.opcode == "dynamic-update-slice":
         return [_size(computation, instruction.operands[1])]
     if instruction.opcode == "fusion":

@@ -43,19 +43,24 @@ def between(low: float, high: float, ends: Literal["[]", "[)", "(]", "()"] = "[]
     return Bound(holds, f"must be in {ends[0]}{low}, {high}{ends[1]}")
 
 
-def check_bounds(config: Any, prefix: str = "") -> None:
-    """Raise InputError with the first setting that is out of its bounds, by its dotted name behind the prefix."""
-    for broken in out_of_bounds(config, prefix):
+def check_bounds(config: Any) -> None:
+    """Raise InputError with the first setting of a dataclass, or of those inside it, that is out of its bounds."""
+    for broken in out_of_bounds(config):
         raise InputError(broken)
 
 
 def out_of_bounds(config: Any, prefix: str = "") -> Iterator[str]:
-    """Yield a line for each setting of a dataclass, or of those inside it, that is out of its bounds."""
+    """Yield a line for each setting of a dataclass, or of those inside it, that is out of its bounds.
+
+    A setting at the top is named as an argument (`batch_size`), others by their dotted names (model.num-layers).
+    prefix: the dotted name of `config` itself, with a dot at its end.
+    """
     hints = get_type_hints(type(config))
     for field in dataclasses.fields(config):
-        value, name = getattr(config, field.name), prefix + field.name.replace("_", "-")
+        value, dotted = getattr(config, field.name), prefix + field.name.replace("_", "-")
+        name = dotted if prefix else f"`{field.name}`"
         if dataclasses.is_dataclass(value):
-            yield from out_of_bounds(value, f"{name}.")
+            yield from out_of_bounds(value, f"{dotted}.")
         elif value != "" and not _has_type(value, hints[field.name]):
             yield f"{name} {value!r} must be {_type_in_words(hints[field.name])}"
         elif broken := next(_broken(value, field), None):

@@ -1,4 +1,4 @@
-"""Command lines: settings by their dotted names, mistakes in one line."""
+"""Read settings from a command line by their dotted names; a mistake ends in one line."""
 
 import contextlib
 import dataclasses
@@ -20,7 +20,10 @@ C = TypeVar("C", bound=Config)
 
 
 def parse(kind: type[T], argv: Sequence[str], prog: str, description: str, default: T | None = None) -> T:
-    """A dataclass from a command line. Raises InputError on what cannot be read; prints and exits on --help."""
+    """Return a dataclass read from a command line. Raises InputError on a mistake; prints and exits on --help.
+
+    default: settings to start from; None = the defaults of `kind`.
+    """
     mistakes = io.StringIO()
     argv = _gathered(argv, kind)
     start: dict[str, Any] = {} if default is None else {"default": default}
@@ -39,7 +42,10 @@ def parse(kind: type[T], argv: Sequence[str], prog: str, description: str, defau
 
 
 def named_default(argv: Sequence[str], flag: str, defaults: Mapping[str, Callable[[], T]], otherwise: str) -> T:
-    """The settings that this flag names, which the other words then change. InputError where it names none."""
+    """Return the settings that this flag names, from which the other words start. Raises InputError on an unknown name.
+
+    otherwise: the name where the flag is not given.
+    """
     name = otherwise
     for i, word in enumerate(argv):
         if word == flag and i + 1 < len(argv):
@@ -54,7 +60,7 @@ def named_default(argv: Sequence[str], flag: str, defaults: Mapping[str, Callabl
 
 
 def refuse_fixed(argv: Sequence[str]) -> None:
-    """InputError where a setting of the network stands beside --init, whose weights have settled it."""
+    """Raise InputError on a setting of the network beside --init: the weights fix it."""
     given = named(argv)
     for name in FIXED_BY_WEIGHTS:
         if (flag := f"--model.{name.replace('_', '-')}") in given:
@@ -62,6 +68,7 @@ def refuse_fixed(argv: Sequence[str]) -> None:
 
 
 def named(argv: Sequence[str]) -> set[str]:
+    """Return the flags on a command line, spelled as --help spells them; --data.no-bidirectional counts without no-."""
     return {word.partition("=")[0].replace("_", "-").replace(".no-", ".") for word in argv}
 
 
@@ -83,7 +90,7 @@ def _unknown_setting(word: str, parsed: Any) -> str:
 
 
 def _gathered(argv: Sequence[str], kind: type) -> list[str]:
-    """`--corpus a --corpus b` as `--corpus a b`: settings of several values gather them, of others the last counts."""
+    """Return `--corpus a b` for `--corpus a --corpus b`; of a setting with one value, the last word counts."""
     several = set(_of_several_values(kind))
     words: list[str] = []
     groups = [words]
@@ -113,7 +120,7 @@ def _of_several_values(kind: type, prefix: str = "--") -> Iterator[str]:
 
 
 def _first_sentence(box: str) -> str:
-    """tyro's message without its frame and its excerpt of the help."""
+    """Return tyro's message without its frame and its excerpt of the help."""
     lines = [re.sub(r"[│╭╮╰╯]", "", line).strip() for line in box.splitlines()]
     lines = [line for line in lines if line]
     rules = [i for i, line in enumerate(lines) if set(line) <= set("─-")]

@@ -12,8 +12,6 @@ from typing import Literal
 from xlnet_jax.settings.bounds import ANY_TEXT, above, at_least, between
 from xlnet_jax.settings.fields import Bound, marked, operational, setting
 
-Objective = Literal["plm", "mlm", "clm", "rtd"]
-
 
 def _is_host_and_port(address: str) -> bool:
     host, _, port = address.rpartition(":")
@@ -28,6 +26,9 @@ EVEN = Bound(lambda value: value % 2 == 0, "must be even: half of a position's s
 class ModelConfig:
     """The network (paper, section 2)."""
 
+    network: Literal["xlnet", "bert"] | None = setting(None, "weights")
+    """architecture: xlnet (models/xlnet.py), or bert, which has learned positions (models/bert.py); None = bert with
+    learned positions, xlnet with others"""
     vocab_size: int = setting(32_000, at_least(1), "weights", "blocks")
     """pieces in the vocabulary; the tokenizer given with --tokenizer overrides this"""
     num_layers: int = setting(24, at_least(1), "weights")
@@ -54,7 +55,7 @@ class ModelConfig:
     """longest relative distance that attention tells apart, in positions; -1 = no limit"""
     positions: Literal["relative", "sinusoidal", "learned"] = setting("relative", "weights")
     """position information: relative = distances in every layer (Transformer-XL); sinusoidal or learned = vectors added
-    to the embeddings; learned = BERT's encoder (models/bert.py)"""
+    to the embeddings; learned positions imply model.network bert"""
     max_positions: int = setting(512, at_least(1), "weights")
     """learned positions only: number of position vectors"""
     position_offset: int = setting(0, at_least(0), "weights")
@@ -84,6 +85,11 @@ class ModelConfig:
     profile: Literal["default", "paper2019"] = "default"
     """paper2019 = as the 2019 code where it differs from the default: rows attend to memory that is still empty, as
     zeros; sequence summaries read padding"""
+
+    def __post_init__(self) -> None:
+        """Resolve the network from the positions, as settings without a network mean it."""
+        if self.network is None or self.positions == "learned":
+            object.__setattr__(self, "network", "bert" if self.positions == "learned" else "xlnet")
 
     @property
     def num_places(self) -> int:
@@ -355,9 +361,8 @@ class Config(RunConfig):
     preset: str = operational("demo")
     """starting point of all other settings: demo, small, base, large, large_v1, bert-base, roberta-base, albert-base,
     electra-small, transformer-xl-wt103, transformer-xl-wt103-large or vanilla"""
-    objective: Objective = "plm"
-    """training objective: plm = permutations (XLNet), mlm = masked pieces (BERT), clm = the next piece
-    (Transformer-XL), rtd = pieces replaced by a generator (ELECTRA); also changes where other settings start from"""
+    objective: str = "plm"
+    """training objective, by its name (--help lists them); also changes where other settings start from"""
     corpus: tuple[str, ...] = operational((), "text")
     """training text: files, globs, folders, tfds:NAME, or one folder made by data_pipelines.prepare; none = the novels
     that come with the package"""

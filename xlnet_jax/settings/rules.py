@@ -12,7 +12,6 @@ from xlnet_jax.settings.config import (
     DistributedConfig,
     HeadConfig,
     ModelConfig,
-    Objective,
     OptimizerConfig,
     RunConfig,
 )
@@ -54,12 +53,12 @@ def run_contradictions(config: RunConfig) -> Iterator[str]:
     yield from _model(config.model)
     yield from _optimizer(config.optimizer)
     if config.model.share_layers and config.optimizer.layer_decay < 1:
-        yield "optimizer.layer-decay with model.share-layers: parameters of all layers stand at no depth; leave it at 1"
+        yield "optimizer.layer-decay with model.share-layers: shared parameters belong to no one layer; leave it at 1"
     yield from _distributed(config.distributed)
     yield from _profile(config)
 
 
-def traced_updates(profile: str | None) -> range:
+def traced_steps(profile: str | None) -> range:
     """Return the steps that `profile` names: range(10, 15) for 10:15. Raises ValueError where it is no such range."""
     if profile is None:
         return range(0)
@@ -69,7 +68,7 @@ def traced_updates(profile: str | None) -> range:
 
 def _profile(config: RunConfig) -> Iterator[str]:
     try:
-        traced = traced_updates(config.profile)
+        traced = traced_steps(config.profile)
     except ValueError:
         yield f"profile {config.profile} is not a range of steps: give the first and the end, as 10:15"
         return
@@ -78,19 +77,21 @@ def _profile(config: RunConfig) -> Iterator[str]:
 
 
 def _model(model: ModelConfig) -> Iterator[str]:
-    if model.positions != "learned" and model.num_segments not in (0, 2):
+    if model.network == "bert" and model.positions != "learned":
+        yield f"model.network bert with model.positions {model.positions}: BERT's encoder has learned positions only"
+    if model.network != "bert" and model.num_segments not in (0, 2):
         yield (
-            f"model.num-segments {model.num_segments} with model.positions {model.positions}: a key is of the same "
-            "segment as its row or of another, so that there are 2, or none with 0"
+            f"model.num-segments {model.num_segments} with model.positions {model.positions}: a key has the segment "
+            "of its row or another one; give 2, or 0 for none"
         )
-    if model.positions != "learned" and (model.embedding_width or model.share_layers):
+    if model.network != "bert" and (model.embedding_width or model.share_layers):
         name = "embedding-width" if model.embedding_width else "share-layers"
-        yield f"model.{name} is ALBERT's, with model.positions learned; these are {model.positions}"
+        yield f"model.{name} (ALBERT) needs model.positions learned, not {model.positions}"
 
 
-def data_contradictions(data: DataConfig, objective: Objective) -> Iterator[str]:
+def data_contradictions(data: DataConfig) -> Iterator[str]:
     """Yield what is wrong with the windows of pretraining."""
-    new, least = data.seq_len - data.reuse_len, _least_new(data)
+    new, least = data.seq_len - data.reuse_len, least_new(data)
     if new < least:
         specials = WINDOW_SPECIALS[data.window]
         text = {"pairs": f"A, B and {specials}", "sentences": f"text and {specials}", "text": "no"}[data.window]
@@ -98,17 +99,12 @@ def data_contradictions(data: DataConfig, objective: Objective) -> Iterator[str]
             f"data.seq-len {data.seq_len} is too short for data.reuse-len {data.reuse_len}: a window holds the reused "
             f"part, {text} special tokens, so seq-len must be at least reuse-len + {least}"
         )
-    elif objective == "plm" and (data.reuse_len % data.perm_size or new % data.perm_size):
-        yield (
-            f"data.perm-size {data.perm_size} must divide both parts of the window: data.reuse-len {data.reuse_len} "
-            f"and data.seq-len - data.reuse-len = {new}"
-        )
     if data.num_predict is not None:
         yield from _num_predict(data.num_predict, data)
     if data.mask_share + data.random_share > 1 + 1e-9:
         yield (
             f"data.mask-share {data.mask_share:g} + data.random-share {data.random_share:g} is more than all targets: "
-            "they sum to 1 at the most, and the rest is read as it is"
+            "their sum must be at most 1, and the other targets stay unchanged"
         )
     if data.mask_alpha < data.mask_beta:
         yield f"data.mask-alpha {data.mask_alpha} must be at least data.mask-beta {data.mask_beta}"
@@ -116,21 +112,21 @@ def data_contradictions(data: DataConfig, objective: Objective) -> Iterator[str]
         yield f"data.weights {', '.join(f'{w:g}' for w in data.weights)} sum to {sum(data.weights):g}, not 1"
 
 
-def _least_new(data: DataConfig) -> int:
+def least_new(data: DataConfig) -> int:
     """Return the smallest number of positions after the reused part."""
     return {"pairs": 2, "sentences": 1, "text": 0}[data.window] + WINDOW_SPECIALS[data.window]
 
 
 def _num_predict(num_predict: int, data: DataConfig) -> Iterator[str]:
     new = data.seq_len - data.reuse_len
-    if new < _least_new(data):
+    if new < least_new(data):
         return
     half, limit = -(-num_predict // 2), min(data.reuse_len, new)
     if data.reuse_len == 0:
         if num_predict > (text := new - WINDOW_SPECIALS[data.window]):
             yield f"data.num-predict {num_predict} is more than the {text} tokens of text in a window"
     elif not limit:
-        yield f"data.num-predict {num_predict}: the window is reused whole, with no part for half of them; give None"
+        yield f"data.num-predict {num_predict}: the whole window is reused, and half of them have no part; give None"
     elif half > limit:
         yield (
             f"data.num-predict {num_predict} is more than the window can hold: {half} targets fall into each "
@@ -142,7 +138,7 @@ def memory_contradictions(mem_len: int, data: DataConfig) -> Iterator[str]:
     """Yield what is wrong with a memory of mem_len positions beside the windows of pretraining."""
     carried = data.reuse_len * (data.windows_per_block - 1)
     if mem_len and not data.reuse_len:
-        yield f"model.mem-len {mem_len} needs data.reuse-len: with 0, windows hand nothing on"
+        yield f"model.mem-len {mem_len} needs data.reuse-len: with 0, windows share nothing"
     elif mem_len > carried:
         yield (
             f"model.mem-len {mem_len} can never be filled: data.windows-per-block {data.windows_per_block} windows "
@@ -154,7 +150,7 @@ def _optimizer(optimizer: OptimizerConfig) -> Iterator[str]:
     if optimizer.decay_steps is not None and optimizer.decay_steps <= optimizer.warmup_steps:
         yield (
             f"optimizer.decay-steps {optimizer.decay_steps} must be above optimizer.warmup-steps "
-            f"{optimizer.warmup_steps}: the schedule decays behind its warmup"
+            f"{optimizer.warmup_steps}: the schedule decays after its warmup"
         )
 
 
@@ -164,22 +160,22 @@ def absolute_positions(model: ModelConfig, seq_len: int | None) -> Iterator[str]
     name = f"model.positions {model.positions}"
     if model.positions == "relative":
         return
-    if model.positions == "learned":
+    if model.network == "bert":
         yield from _bert(model, seq_len)
     if model.mem_len:
         yield (
-            f"model.mem-len {model.mem_len} with {name}: a place in the window says nothing of memory, which lies "
-            "outside; it needs relative ones, or model.mem-len 0"
+            f"model.mem-len {model.mem_len} with {name}: a place in the window cannot tell where memory is; "
+            "give model.positions relative, or model.mem-len 0"
         )
     if model.clamp_len != -1:
-        yield f"model.clamp-len {model.clamp_len} with {name}: it bounds distances, which only relative ones are"
+        yield f"model.clamp-len {model.clamp_len} with {name}: only relative positions have distances to bound"
 
 
 def _bert(model: ModelConfig, seq_len: int | None) -> Iterator[str]:
     if model.norm == "pre":
-        yield "model.positions learned with model.norm pre: BERT's encoder normalises behind every sum; it needs post"
+        yield "model.positions learned with model.norm pre: BERT's encoder normalises after every sum; give post"
     if model.attn_type == "uni":
-        yield "model.positions learned with model.attn-type uni: BERT's encoder sees every place of its window"
+        yield "model.positions learned with model.attn-type uni: BERT's encoder sees its whole window; give bi"
     if model.num_places < 1:
         yield f"model.max-positions {model.max_positions} must be above model.position-offset {model.position_offset}"
     elif seq_len is not None and seq_len > model.num_places:

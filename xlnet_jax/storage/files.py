@@ -134,7 +134,7 @@ def demand_new_file(out: epath.PathLike, overwrite: bool = False) -> None:
     if path.is_dir():
         raise InputError(f"{out} is a folder; give the name of a file in it")
     if os.path.lexists(path) and not overwrite:
-        raise InputError(f"{out} exists: name a file that does not, or give --overwrite")
+        raise InputError(f"{out} exists: name a file that does not, or give `overwrite`")
     if not path.absolute().parent.is_dir():
         raise InputError(f"{out}: there is no folder {path.parent}; make it, or give another name")
 

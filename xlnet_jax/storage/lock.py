@@ -140,7 +140,7 @@ def _first_line(lock: str) -> str:
 
 
 def _in_use(folder: epath.Path, lock: str) -> InputError:
-    return InputError(f"workdir {folder} is in use by {_first_line(lock)}: wait, or give another --workdir")
+    return InputError(f"workdir {folder} is in use by {_first_line(lock)}: wait, or name another folder")
 
 
 def _died_here(lock: str) -> bool:

@@ -1,5 +1,7 @@
-"""What a task is to the run that finetunes for it: how examples are read, what the network reads of them, what it costs
-to be wrong, and how right it was. One file a family of tasks; `families.py` lists them."""
+"""Protocol of a finetuning task: how its examples are read, which features the network reads, its loss and its metrics.
+
+A family of tasks is a folder whose task.py holds one class with these methods; `families.py` lists the classes.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar
@@ -18,22 +20,27 @@ E = TypeVar("E")
 
 
 class Loss(NamedTuple):
-    """Of a batch, as sums, so that parts of a batch add up."""
+    """Loss of a batch as sums, so that the parts of a batch add up."""
 
     loss_sum: jax.Array  # float32
     weight_sum: jax.Array  # float32: examples, or whatever the mean is over
 
     @classmethod
     def of(cls, each: jax.Array, batch: DeviceBatch) -> "Loss":
-        """each: what every item costs, or every word, [B] or [B, W]; the batch has their weights as target_weights."""
+        """Sum the losses of items, or of their words, by the weights of the batch.
+
+        each: float32 [B] or [B, U]; batch["target_weights"] has the same shape.
+        """
         weights = batch["target_weights"]
         return cls((each * weights).sum(), weights.sum())
 
 
 class Task(Protocol[E]):
-    """One family. Made with the settings of the run (`FinetuneConfig`); E is its kind of example.
+    """Family of tasks, made with the settings of the run (`FinetuneConfig`, InputError where they contradict each
+    other); E is its type of example.
 
-    Only `score` and `predict` are traced: pure functions of (params, batch), batch as `features.collate` makes it.
+    jax traces `score` and `predict` alone: pure functions of (params, batch), where `features.collate` made the batch.
+    An item is one row of a batch; an example may have several.
     """
 
     metric: str
@@ -43,35 +50,45 @@ class Task(Protocol[E]):
     """its training features differ from epoch to epoch, though not their number"""
 
     def read(self, paths: Sequence[str], labelled: bool) -> list[E]:
-        """The examples of these files. InputError names file and line of what cannot be read; labelled: a label that is
-        missing is a mistake."""
+        """Read the examples of files, in their order.
+
+        labelled: for training and evaluation, where every example needs a label; otherwise labels are not read. Raises
+        InputError, with file and line, on what cannot be read.
+        """
         ...
 
     def head(self, train: Sequence[E]) -> HeadConfig:
-        """What is put on the network: its labels are those of the training examples."""
+        """Return the head to put on the network, with the labels of the training examples."""
         ...
 
     def features(
         self, examples: Sequence[E], tokenizer: Tokenizer, head: HeadConfig, training: bool, epoch: int = 0
     ) -> Features:
-        """What the network reads of them. training: with what `score` needs; otherwise only what `predict` does.
-        epoch: of training, where it draws anew. InputError where a label is not the head's."""
+        """Turn examples into items of tokens, int32, and values.
+
+        training: add the values that `score` reads, such as labels. epoch: of training, for a task that draws anew.
+        Raises InputError where a label is not among those of the head.
+        """
         ...
 
     def score(self, model: nn.Module, params: Any, batch: DeviceBatch, dropout_key: jax.Array | None) -> Loss:
-        """The loss of a batch, over items of weight batch["target_weights"]; dropout_key None = no dropout."""
+        """Return the loss of a batch in nats (regression: squared error), over items of weight batch["target_weights"].
+        dropout_key None = no dropout."""
         ...
 
     def predict(self, model: nn.Module, params: Any, batch: DeviceBatch) -> dict[str, jax.Array]:
-        """What the network says, [B, …] arrays whose shapes do not depend on the bucket, nor numbers on the padding."""
+        """Return arrays [B, …]. Their shapes do not depend on the length of the batch, nor their numbers on its
+        padding."""
         ...
 
     def metrics(self, examples: Sequence[E], features: Features, outputs: Mapping[str, np.ndarray]) -> dict[str, float]:
-        """How right that is, by the official scores. outputs: [items, …] of `predict`, in the order of features."""
+        """Return the official metrics by name, as fractions of 1 unless the family says per cent. outputs: [items, …]
+        from `predict`, in the order of the features."""
         ...
 
     def write(
         self, folder: epath.Path, examples: Sequence[E], features: Features, outputs: Mapping[str, np.ndarray]
     ) -> list[str]:
-        """Writes files of predictions into a folder that exists, in the task's official form; returns their names."""
+        """Write prediction files, in the official form of the task, into a folder that exists. Return their names.
+        outputs as in `metrics`."""
         ...

@@ -1,7 +1,7 @@
 """Batches of examples: batch t is a pure function of (features, settings, seed, t).
 
-An epoch is a shuffle of all items; batches are of about equal length, so that little is padding: the shuffle is cut
-into pools of many batches, each sorted by length, and the batches of the epoch are shuffled again.
+An epoch is a shuffle of all items. To save padding, items of a batch are of about equal length: the shuffle is cut into
+pools of many batches, each pool is sorted by length, and the batches of the epoch are shuffled again.
 """
 
 from collections.abc import Callable, Iterator
@@ -14,13 +14,12 @@ from xlnet_jax.dims import Batch
 from xlnet_jax.tasks.config import TaskDataConfig
 from xlnet_jax.tasks.features import NO_ITEM, Features, bucket_lengths, collate
 
-POOL = 50  # batches that are sorted by length together
+POOL = 50  # number of batches in a pool
 
 
 @dataclass(frozen=True)
 class TrainingBatches:
-    """features_of: those of an epoch, always as many. `rows`, below: those of the global batch that this process
-    builds."""
+    """Training batches of all epochs. features_of returns the features of an epoch, always equally many."""
 
     features_of: Callable[[int], Features]
     data: TaskDataConfig
@@ -28,11 +27,11 @@ class TrainingBatches:
 
     @cached_property
     def steps_per_epoch(self) -> int:
-        """The last batch that is cut from an epoch may be partly padding."""
+        """Number of batches in an epoch, whose last one may be partly padding."""
         return -(-len(self.features_of(0)) // self.data.batch_size)
 
     def iterate(self, start: int, stop: int, rows: np.ndarray) -> Iterator[Batch]:
-        """The batches of updates start, start + 1, …"""
+        """Yield the batches start, …, stop - 1; rows: the rows of the global batch that this process builds."""
         of_epoch = lru_cache(1)(self._epoch)
         for step in range(start, stop):
             epoch, place = divmod(step, self.steps_per_epoch)
@@ -40,7 +39,7 @@ class TrainingBatches:
             yield _collated(features, items[place], rows, self.data)
 
     def _epoch(self, epoch: int) -> tuple[Features, np.ndarray]:
-        """Features, and their items as [steps, B]."""
+        """Return the features of an epoch, and their items as [steps, B]."""
         features, rng = self.features_of(epoch), np.random.default_rng([self.seed, epoch])
         order, lengths = rng.permutation(len(features)), features.lengths
         pool = POOL * self.data.batch_size
@@ -52,19 +51,21 @@ class TrainingBatches:
 def in_order_of_length(
     features: Features, data: TaskDataConfig, rows: np.ndarray
 ) -> Iterator[tuple[np.ndarray, Batch]]:
-    """All items once, the longest first, so that what needs too much memory does so at once: their numbers [B], NO_ITEM
-    for padding, and the batch."""
+    """Yield all items once: their numbers [B], NO_ITEM for padding, and their batch.
+
+    The longest come first, so that too little memory shows at once.
+    """
     for items in _cut(np.argsort(-features.lengths, kind="stable"), data.batch_size):
         yield items, _collated(features, items, rows, data)
 
 
 def _collated(features: Features, items: np.ndarray, rows: np.ndarray, data: TaskDataConfig) -> Batch:
-    # Of the whole batch: all processes must agree.
+    # The longest of the global batch: all processes must agree on the length.
     longest = features.lengths[items[items != NO_ITEM]].max()
     length = next(n for n in bucket_lengths(data) if n >= longest)
     return collate(features, items[rows], length, data.padding_side)
 
 
 def _cut(items: np.ndarray, size: int) -> np.ndarray:
-    """[batches, size], the end filled up with NO_ITEM."""
+    """Return items as [batches, size], padded at the end with NO_ITEM."""
     return np.pad(items, (0, -len(items) % size), constant_values=NO_ITEM).reshape(-1, size)

@@ -1,7 +1,9 @@
 """Settings of a finetuning run. Imports neither jax nor TensorFlow; tasks/defaults.py has the start for each task."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
+
+import tyro
 
 from xlnet_jax.settings.bounds import above, at_least
 from xlnet_jax.settings.config import (
@@ -164,6 +166,8 @@ class FinetuneConfig(RunConfig):
     """seeds of the head, dropout and the order of examples; several = one run each, then mean and deviation"""
     seed: int = setting(0, at_least(0))
     """seed of one run, set from --seeds"""
+    objective: Annotated[str, tyro.conf.Fixed, tyro.conf.Suppress] = operational("")
+    """objective that the weights of --init were pretrained by; set from them, and stored with each checkpoint"""
     model: ModelConfig = ModelConfig(mem_len=0)
     head: HeadConfig = HeadConfig("classification")
     columns: ColumnsConfig = ColumnsConfig()

@@ -1,4 +1,4 @@
-"""Where the settings of each task start from: the paper's Table 8 (appendix A.3), or the task's own source."""
+"""Start of the settings of each task: the paper's Table 8 (appendix A.3), or the task's own source."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -21,27 +21,27 @@ def _settings(
 
 
 def _large(task: str) -> FinetuneConfig:
-    """MNLI's of Table 8 (appendix A.3), for the tasks of its size."""
+    """Return the settings of MNLI in Table 8 (appendix A.3), for tasks of its size."""
     return _settings(task, 128, 128, 2e-5, 10_000, 1_000)
 
 
 def _small(task: str) -> FinetuneConfig:
-    """Those of the original's README for STS-B, at the learning rate of MNLI: for the tasks of its size."""
+    """Return the settings of STS-B in the original's README, with the learning rate of MNLI, for tasks of its size."""
     return _settings(task, 128, 32, 2e-5, 1_200, 120)
 
 
 def _yelp(task: str) -> FinetuneConfig:
-    """Table 8 (appendix A.3)."""
+    """Return the settings of Yelp in Table 8 (appendix A.3)."""
     return _settings(task, 512, 128, 1e-5, 10_000, 1_000)
 
 
 def _sts_b(task: str) -> FinetuneConfig:
-    """The original's README."""
+    """Return the settings of the original's README."""
     return _settings(task, 128, 32, 5e-5, 1_200, 120)
 
 
 def _imdb(task: str) -> FinetuneConfig:
-    """The original's README."""
+    """Return the settings of the original's README."""
     return _settings(task, 512, 32, 2e-5, 4_000, 500)
 
 
@@ -56,7 +56,7 @@ _SETTINGS: dict[str, Callable[[str], FinetuneConfig]] = {
 
 
 def squad() -> FinetuneConfig:
-    """The paper's Table 8; warmup and layer-wise decay of the original's run_squad.py."""
+    """Return the settings of the paper's Table 8, with warmup and layer-wise decay of the original's run_squad.py."""
     return FinetuneConfig(
         task="squad",
         steps=8_000,
@@ -67,12 +67,12 @@ def squad() -> FinetuneConfig:
 
 
 def squad2() -> FinetuneConfig:
-    """As `squad`."""
+    """Return the settings of `squad`."""
     return replace(squad(), task="squad2")
 
 
 def cmrc2018() -> FinetuneConfig:
-    """Those of the Chinese XLNet (github.com/ymcui/Chinese-XLNet, fine-tuning details)."""
+    """Return the settings of the Chinese XLNet (github.com/ymcui/Chinese-XLNet, fine-tuning details)."""
     return FinetuneConfig(
         task="cmrc2018",
         steps=2_400,
@@ -84,7 +84,7 @@ def cmrc2018() -> FinetuneConfig:
 
 
 def drcd() -> FinetuneConfig:
-    """Those of the Chinese XLNet."""
+    """Return the settings of the Chinese XLNet (github.com/ymcui/Chinese-XLNet, fine-tuning details)."""
     return replace(
         cmrc2018(),
         task="drcd",
@@ -95,7 +95,7 @@ def drcd() -> FinetuneConfig:
 
 
 def race() -> FinetuneConfig:
-    """RACE (paper, Table 8)."""
+    """Return the settings of RACE (paper, Table 8)."""
     return FinetuneConfig(
         task="race",
         steps=12_000,
@@ -106,7 +106,7 @@ def race() -> FinetuneConfig:
 
 
 def dream() -> FinetuneConfig:
-    """DREAM, which the paper does not have: as RACE, over fewer updates, as it has 6,116 questions to learn from."""
+    """Return the settings of `race` with fewer steps: DREAM, which the paper lacks, has 6,116 training questions."""
     return FinetuneConfig(
         task="dream",
         steps=2_000,
@@ -117,13 +117,13 @@ def dream() -> FinetuneConfig:
 
 
 def multiple_choice() -> FinetuneConfig:
-    """Questions with options of one's own: as DREAM."""
+    """Return the settings of `dream`, for the user's own questions with options."""
     return replace(dream(), task="multiple_choice")
 
 
 def ner() -> FinetuneConfig:
-    """Named entities. The paper has no such task: the settings are those that BERT's paper searched for it (appendix
-    A.3), its larger rate and its smaller batch."""
+    """Return settings for named entities, which the paper lacks: of the values that BERT's paper searched (appendix
+    A.3), the larger learning rate and the smaller batch."""
     return FinetuneConfig(
         task="ner",
         steps=2_000,
@@ -134,12 +134,12 @@ def ner() -> FinetuneConfig:
 
 
 def token_classification() -> FinetuneConfig:
-    """Labels of one's own for each word: as `ner`."""
+    """Return the settings of `ner`, for the user's own labels of words."""
     return replace(ner(), task="token_classification")
 
 
 def ranking() -> FinetuneConfig:
-    """The paper finetunes for no ranking: its settings for RACE (Table 8), where texts come in groups as well."""
+    """Return the paper's settings for RACE (Table 8), where texts also come in groups: it finetunes for no ranking."""
     return FinetuneConfig(
         task="ranking", steps=12_000, head=HeadConfig("regression"), data=TaskDataConfig(batch_size=32, seq_len=512)
     )

@@ -1,5 +1,5 @@
-"""One text or two as the network reads them: A <sep> <cls> or A <sep> B <sep> <cls>, segments 0, 1 and 2
-(`convert_single_example` and `_truncate_seq_pair` of classifier_utils.py)."""
+"""Encode one text or two as A <sep> <cls> or A <sep> B <sep> <cls>, with segments 0, 1 and 2 (`convert_single_example`
+and `_truncate_seq_pair` of classifier_utils.py)."""
 
 import numpy as np
 
@@ -8,8 +8,11 @@ from xlnet_jax.dims import CLS_SEGMENT
 
 
 def encode_text(ids_a: np.ndarray, ids_b: np.ndarray | None, limit: int | None) -> tuple[np.ndarray, np.ndarray]:
-    """(input_ids, segment_ids), int32 [tokens]. limit: at most so many tokens; of two texts the longer one loses tokens
-    from its end until they fit, of one its end is cut; None = no limit."""
+    """Return (input_ids, segment_ids), int32 [tokens].
+
+    limit: number of tokens at most; the longer of two texts loses tokens from its end until both fit, a single text is
+    cut at its end; None = no limit.
+    """
     parts = [ids_a] if ids_b is None else [ids_a, ids_b]
     if limit is not None:
         kept = shortened([len(p) for p in parts], limit - len(parts) - 1)
@@ -20,8 +23,8 @@ def encode_text(ids_a: np.ndarray, ids_b: np.ndarray | None, limit: int | None) 
 
 
 def shortened(lengths: list[int], limit: int) -> list[int]:
-    """Lengths of one or two texts that come to no more than limit: the longer of two gives first, the second of equal
-    ones."""
+    """Return lengths of one or two texts with a sum of `limit` at most: the longer text is cut first, the second of
+    equal ones."""
     if len(lengths) == 1:
         return [min(lengths[0], limit)]
     a, b = lengths
@@ -33,7 +36,7 @@ def shortened(lengths: list[int], limit: int) -> list[int]:
 
 
 def head_and_tail(ids: np.ndarray, limit: int, head_share: float = 0.25) -> np.ndarray:
-    """At most limit tokens of a text: its beginning and its end (Sun et al. 2019, section 5.3.1)."""
+    """Return at most `limit` tokens of a text, from its beginning and its end (Sun et al. 2019, section 5.3.1)."""
     if len(ids) <= limit:
         return ids
     head = round(limit * head_share)

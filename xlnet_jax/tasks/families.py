@@ -1,4 +1,5 @@
-"""The family of every task: what reads, scores and measures it."""
+"""Family of every task. A new family is a folder and one line here; a new task of a family is its settings
+(defaults.py)."""
 
 from collections.abc import Callable
 from typing import Any
@@ -21,12 +22,12 @@ _OF_HEAD: dict[str, Callable[[FinetuneConfig], Task[Any]]] = {
 
 
 def with_files(config: FinetuneConfig) -> FinetuneConfig:
-    """With folders and datasets that stand for their files of training, evaluation and test."""
+    """Replace folders and datasets in `train`, `eval` and `predict` by their files of training, evaluation and test."""
     return with_files_of_roles(config) if _family(config) is TextTask else config
 
 
 def make_task(config: FinetuneConfig) -> Task[Any]:
-    """The task that the settings name. InputError where they contradict it."""
+    """Return the task that the settings name. Raises InputError where they contradict it."""
     return _family(config)(config)
 
 

@@ -1,4 +1,4 @@
-"""From texts of different lengths to batches of a few shapes."""
+"""Features of examples, and batches of a few shapes from texts of different lengths."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,11 +17,11 @@ NO_ITEM = -1
 
 @dataclass(frozen=True)
 class Features:
-    """What the network reads, one item a row of a batch, before padding. Every item has C texts of its own lengths:
-    multiple choice and pairs of documents more than one."""
+    """Features that the network reads, before padding: each item is one row of a batch, with O texts of different
+    lengths (O > 1 in multiple choice and in groups of documents)."""
 
     tokens: Mapping[str, Sequence[np.ndarray]]
-    """arrays along the tokens, int32 [tokens] for each of items * C texts: input_ids, segment_ids, a task's own"""
+    """arrays along the tokens, int32 [tokens] for each of items * O texts: input_ids, segment_ids, a task's own"""
     values: Mapping[str, np.ndarray]
     """[items, …]: labels, numbers; target_weights, where they are not 1.0"""
     examples: np.ndarray
@@ -35,14 +35,14 @@ class Features:
 
     @cached_property
     def lengths(self) -> np.ndarray:
-        """int64 [items]: tokens of the longest text of each."""
+        """Number of tokens of the longest text of each item, int64 [items]."""
         of_texts = np.fromiter(map(len, self.tokens["input_ids"]), np.int64)
         return of_texts.reshape(-1, self.texts_per_item).max(axis=1)
 
 
 def bucket_lengths(data: TaskDataConfig) -> tuple[int, ...]:
-    """Lengths that batches are padded to, ascending; the last is the longest that a text can have: seq_len, or several
-    windows of it, which are read one after the other."""
+    """Return the lengths that batches are padded to, ascending. The last is the longest that a text can have: seq_len,
+    or several windows of seq_len that are read in turn."""
     buckets = data.buckets or (-(-data.seq_len // part) for part in (8, 4, 2))
     windows = data.max_windows if data.long_texts == "memory" else 1
     whole = (data.seq_len * n for n in range(1, windows + 1))
@@ -52,10 +52,10 @@ def bucket_lengths(data: TaskDataConfig) -> tuple[int, ...]:
 def collate(
     features: Features, items: Sequence[int] | np.ndarray, length: int, side: Literal["left", "right"]
 ) -> Batch:
-    """These items, padded to `length` tokens; NO_ITEM stands for a row of padding, of weight 0.
+    """Pad items to `length` tokens; NO_ITEM stands for a row of padding, of weight 0.
 
-    Returns tokens as [B, L] or, of several texts an item, [B, C, L], with attention_mask (1 = real token); values and
-    positions as [B, …]; and target_weights, float32 [B] or [B, L].
+    Returns tokens as [B, L] or, for several texts an item, [B, O, L], with attention_mask (1 = real token); values and
+    positions as [B, …]; and target_weights, float32 [B] or [B, U].
     """
     chosen = np.asarray(items)
     real = chosen != NO_ITEM

@@ -1,4 +1,4 @@
-"""Finetuning as an objective (objectives/objective.py): a task's loss on a network with the task's head."""
+"""Finetuning as an objective (`Objective`, objectives/base.py): the loss of a task on a network with its head."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +16,7 @@ from xlnet_jax.tasks.config import FinetuneConfig
 
 @dataclass(frozen=True)
 class Supervised:
-    """Rows carry no memory from batch to batch: examples have nothing to do with each other."""
+    """Objective of a task. Rows carry no memory from batch to batch, because examples are independent."""
 
     config: FinetuneConfig
     head: HeadConfig
@@ -24,23 +24,23 @@ class Supervised:
 
     @property
     def model(self) -> nn.Module:
-        """The network with its head."""
+        """Network with the head of the task."""
         return build_model(self.config.model, self.head)
 
     @property
     def mems(self) -> jax.ShapeDtypeStruct:
-        """Of size 0."""
+        """Memory of size 0."""
         return jax.ShapeDtypeStruct((0, self.config.data.batch_size, 0, 0), jnp.float32)
 
     def init(self, key: jax.Array) -> Any:
-        """Head and network, drawn afresh."""
+        """Draw the parameters of network and head at random."""
         return init_params(self.config.model, self.head, key)
 
     def with_memory_of(self, batch: DeviceBatch, steps: jax.Array) -> DeviceBatch:
-        """There is none."""
+        """Return the batch: rows have no memory."""
         return batch
 
     def score(self, params: Any, batch: DeviceBatch, mems_ZBMD: jax.Array, dropout_key: jax.Array | None) -> Scored:
-        """The task's loss."""
+        """Return the loss of the task."""
         loss = self.task.score(self.model, params, batch, dropout_key)
         return Scored(loss.loss_sum, loss.weight_sum, mems_ZBMD, {}, {})

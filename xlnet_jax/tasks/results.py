@@ -1,4 +1,4 @@
-"""What a finetuning run comes to: results.json, which names the best checkpoint, and the table of several seeds."""
+"""Results of a finetuning run: results.json, which names the best checkpoint, and the table of several seeds."""
 
 import json
 import math
@@ -17,23 +17,23 @@ from xlnet_jax.storage.files import write_durably
 
 @dataclass(frozen=True)
 class Result:
-    """Of one seed."""
+    """Result of one seed."""
 
     task: str
-    checkpoint: str  # in the workdir
+    checkpoint: str  # relative to the workdir
     step: int
-    metric: str  # what chose it; "" where nothing was evaluated
-    metrics: Mapping[str, float]  # of the evaluation's examples, by that checkpoint
-    predictions: tuple[str, ...]  # files, in the workdir
+    metric: str  # by which the checkpoint was chosen; "" where nothing was evaluated
+    metrics: Mapping[str, float]  # of that checkpoint on the examples of `eval`
+    predictions: tuple[str, ...]  # files, relative to the workdir
 
 
 def write_result(workdir: epath.Path, result: Result) -> None:
-    """results.json of a run with one seed."""
+    """Write results.json of a run with one seed."""
     _write(workdir, asdict(result))
 
 
 def summarize(workdir: epath.Path, by_seed: Mapping[int, Result], console: Console) -> None:
-    """Prints the metrics of each seed with their mean and their sample deviation, and writes them to results.json, with
+    """Print the metrics of each seed with their mean and sample standard deviation; write them to results.json, with
     the checkpoint of the seed whose metric is the highest."""
     names = list(dict.fromkeys(name for result in by_seed.values() for name in result.metrics))
     columns = {name: [r.metrics.get(name, float("nan")) for r in by_seed.values()] for name in names}
@@ -60,12 +60,12 @@ def summarize(workdir: epath.Path, by_seed: Mapping[int, Result], console: Conso
 
 
 def or_lowest(value: float) -> float:
-    """A metric as it is compared: that which is no number is below all others."""
+    """Return a metric as a sort key: NaN is below all numbers."""
     return -math.inf if math.isnan(value) else value
 
 
 def seed_folder(seed: int | str) -> str:
-    """Of a run with several seeds; "*" = of all."""
+    """Return the folder of one seed of a run with several; "*" matches all."""
     return f"seed-{seed}"
 
 

@@ -16,18 +16,18 @@ def validate_finetuning(config: FinetuneConfig) -> None:
 
 def _contradictions(config: FinetuneConfig) -> Iterator[str]:
     if not config.init:
-        yield "--init is missing: name the checkpoint to start from, as runs/austen-demo"
+        yield "`init` is missing: name the checkpoint to start from, as runs/austen-demo"
     if not (config.train or config.eval or config.predict):
-        yield "nothing to do: give --train to learn from, or --eval or --predict for a finetuned --init"
+        yield "nothing to do: give `train` to learn from, or `eval` or `predict` for a finetuned `init`"
     yield from run_contradictions(config)
     yield from absolute_positions(config.model, config.data.seq_len)
     if config.reinitialize and not config.train:
-        yield "reinitialize draws all weights afresh: give --train to learn some"
+        yield "`reinitialize` draws all weights afresh: give `train` to learn some"
     if config.seed:
-        yield f"seed {config.seed}: each of --seeds is the seed of a run; give --seeds {config.seed}"
+        yield f"`seed` {config.seed}: set it by `seeds`, which gives each run its seed; give `seeds` {config.seed}"
     if config.head.task != DEFAULTS[config.task]().head.task:
-        yield f"head.task {config.head.task} comes with --task {config.task}: leave it out"
+        yield f"head.task {config.head.task} comes with `task` {config.task}: leave it out"
     if (config.selection.patience or config.selection.metric) and not config.eval:
-        yield "selection.metric and selection.patience choose by what --eval says: give it examples"
+        yield "selection.metric and selection.patience choose by the scores of `eval`: give it examples"
     if len(set(config.seeds)) < len(config.seeds) or not config.seeds:
-        yield f"seeds {' '.join(map(str, config.seeds))}: give one or more, each once"
+        yield f"`seeds` {' '.join(map(str, config.seeds))}: give one or more, each once"

@@ -1,6 +1,7 @@
-"""What a run starts from that is given a checkpoint: --init."""
+"""Start a run from the checkpoint that the setting `init` names."""
 
 import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -19,16 +20,34 @@ from xlnet_jax.training.sharding import unboxed
 R = TypeVar("R", bound=RunConfig)
 
 
-def begin_from(init: str, config: R, there: R | None, defaults: ModelConfig) -> tuple[R, Pretrained | None]:
-    """The settings with the network of the checkpoint `init`, and the checkpoint.
+@dataclasses.dataclass(frozen=True)
+class InitialWeights:
+    """Parameters that a run begins with."""
 
-    there: settings of the run that goes on in the workdir. Its weights are in its own checkpoints: the source is not
-    read again, and may be gone; then None stands for it. defaults: what the network's settings are where nobody set
-    them. InputError where one was set to something else than the weights have.
+    params: dict[str, Any]
+    """nested host arrays; what the network has besides is drawn at random"""
+    origin: str
+    """where they come from, for the user"""
+
+    @classmethod
+    def of(cls, init: str | None, params: dict[str, Any], drawn: Sequence[str]) -> "InitialWeights":
+        """Return the weights of the checkpoint `init`; drawn: names of the parameters that it lacks."""
+        path = Path(str(init))
+        shown = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+        return cls(params, f"weights of {shown}" + (f"; drawn afresh: {', '.join(drawn)}" if drawn else ""))
+
+
+def begin_from(init: str, config: R, there: R | None, defaults: ModelConfig) -> tuple[R, Pretrained | None]:
+    """Return the settings with the network of the checkpoint `init`, and the checkpoint.
+
+    there: settings of the run that resumes in the workdir. If it started from the same `init`, its weights are in its
+    own checkpoints: the source is not read again and may be gone, and None is returned in its place.
+    defaults: the network's settings where nobody set them.
+    Raises InputError where a setting of the network was changed to another value than the weights have.
     """
     if in_bucket(init):
-        raise InputError(f"--init {init}: weights are read from a disk; copy them there first (gcloud storage cp -r)")
-    # Absolute: another spelling of the same path is no other run.
+        raise InputError(f"`init` {init}: weights are read from a disk; copy them there first (gcloud storage cp -r)")
+    # Absolute, so that another spelling of the same path is not another run.
     config = dataclasses.replace(config, init=str(Path(init).expanduser().absolute()))
     if there and there.init == config.init:
         return _with_network_of(config, there.model, defaults), None
@@ -36,18 +55,15 @@ def begin_from(init: str, config: R, there: R | None, defaults: ModelConfig) -> 
     return _with_network_of(config, start.model, defaults), start
 
 
-def shown(init: str | None) -> str:
-    """A path as a reader of the output knows it: from the working folder, where it is in there."""
-    path = Path(str(init))
-    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
-
-
 def tokenizer_of(start: Pretrained, config: RunConfig) -> Tokenizer:
-    """The one that belongs to the weights. InputError where there is none, or where --tokenizer names another."""
+    """Return the tokenizer that belongs to the weights.
+
+    Raises InputError where there is none, or where the setting `tokenizer` names another.
+    """
     if config.tokenizer is None:
         if start.tokenizer is None:
             raise InputError(
-                f"--init {config.init} came without a tokenizer: give --tokenizer the spiece.model that its weights "
+                f"`init` {config.init} came without a tokenizer: give `tokenizer` the spiece.model that its weights "
                 "were trained with"
             )
         return start.tokenizer
@@ -55,26 +71,28 @@ def tokenizer_of(start: Pretrained, config: RunConfig) -> Tokenizer:
     same = given.model == start.tokenizer.model if start.tokenizer else given.vocab_size == start.model.vocab_size
     if not same:
         raise InputError(
-            f"--tokenizer {config.tokenizer} does not belong to the weights of --init {config.init}: leave it out"
+            f"`tokenizer` {config.tokenizer} does not belong to the weights of `init` {config.init}: leave it out"
             if start.tokenizer
-            else f"--tokenizer {config.tokenizer} has {given.vocab_size:,} pieces, the weights of --init {config.init} "
+            else f"`tokenizer` {config.tokenizer} has {given.vocab_size:,} pieces, the weights of `init` {config.init} "
             f"{start.model.vocab_size:,}"
         )
-    check_given(given, start, f"--tokenizer {config.tokenizer} for --init {config.init}")
+    check_given(given, start, f"`tokenizer` {config.tokenizer} for `init` {config.init}")
     return start.tokenizer or given
 
 
 def params_of(start: Pretrained, config: Config) -> tuple[dict[str, Any], list[str]]:
-    """Parameters that the objective learns from, and the paths of those that the checkpoint lacks: a finetuned one has
-    no output bias, and one of another objective no mask embedding. What the objective has no use for, as the head of a
-    task, stays behind."""
+    """Return the checkpoint's parameters that the objective uses, and the paths of those that it lacks.
+
+    A finetuned checkpoint lacks the output bias, one of another objective the mask embedding; the head of a task is
+    left out. Raises InputError where a parameter has another shape.
+    """
     wanted = flatten(unboxed(jax.eval_shape(objective_of(config).init, jax.random.key(0))))
     given = flatten(start.params)
     misfit = next((path for path in wanted if path in given and given[path].shape != wanted[path].shape), None)
     if misfit:
         raise InputError(
-            f"--init {config.init}: its {misfit} is {size(given[misfit].shape)}, and here it would be "
-            f"{size(wanted[misfit].shape)}: give the --rtd.generator-share that it was trained with"
+            f"`init` {config.init}: its {misfit} is {size(given[misfit].shape)}, and here it would be "
+            f"{size(wanted[misfit].shape)}: give the `rtd.generator_share` that it was trained with"
         )
     return nest({path: given[path] for path in wanted if path in given}), sorted(wanted.keys() - given.keys())
 
@@ -83,6 +101,6 @@ def _with_network_of(config: R, model: ModelConfig, defaults: ModelConfig) -> R:
     for name in FIXED_BY_WEIGHTS:
         asked, has = getattr(config.model, name), getattr(model, name)
         if asked not in (has, getattr(defaults, name)):
-            raise InputError(f"model.{name.replace('_', '-')} {asked}: the weights of --init {config.init} have {has}")
+            raise InputError(f"model.{name.replace('_', '-')} {asked}: the weights of `init` {config.init} have {has}")
     taken = {name: getattr(model, name) for name in FIXED_BY_WEIGHTS}
     return dataclasses.replace(config, model=dataclasses.replace(config.model, **taken))

@@ -1,4 +1,4 @@
-"""The optimizers: optax AdamW, and the 2019 code's (`get_train_op`, `AdamWeightDecayOptimizer` of model_utils.py)."""
+"""Optimizers: optax AdamW, and that of the 2019 code (model_utils.py, `get_train_op`, `AdamWeightDecayOptimizer`)."""
 
 from collections.abc import Callable
 from typing import Any
@@ -11,7 +11,7 @@ from xlnet_jax.settings.config import OptimizerConfig
 
 
 def learning_rate(config: OptimizerConfig, steps: int) -> optax.Schedule:
-    """Rate of update t (from 0): a rise from 0 over warmup_steps, then linear, cosine or no decay."""
+    """Return the learning rate of step t (from 0): a rise from 0 over warmup_steps, then linear, cosine or no decay."""
     end = config.decay_steps or steps
     peak, floor = config.learning_rate, config.learning_rate * config.min_lr_ratio
     span = max(end - config.warmup_steps, 1)
@@ -27,11 +27,12 @@ def learning_rate(config: OptimizerConfig, steps: int) -> optax.Schedule:
 
 
 def make_optimizer(config: OptimizerConfig, steps: int) -> optax.GradientTransformation:
-    """Clip by the global norm, then Adam with decoupled weight decay; see `decayed` for what that leaves alone."""
+    """Return the optimizer: clip by the global norm, then Adam with decoupled weight decay of the parameters that
+    `decayed` names."""
     clip = [optax.clip_by_global_norm(config.clip_norm)] if config.clip_norm else []
     by_depth = [scale_layers(config.layer_decay, config.profile)] if config.layer_decay < 1 else []
     if config.profile == "paper2019":
-        # Theirs scales gradients, inside the branch that clips.
+        # The 2019 code scales the gradients of layers, and only where it clips.
         return optax.chain(*clip, *(by_depth if clip else []), *_adam_2019(config, steps))
     adamw = optax.chain(
         _stored(optax.scale_by_adam(config.beta1, config.beta2, config.eps), config),
@@ -51,8 +52,11 @@ def _adam_2019(config: OptimizerConfig, steps: int) -> list[optax.GradientTransf
 
 
 def scale_by_adam_2019(beta1: float, beta2: float, eps: float, bias_correction: bool) -> optax.GradientTransformation:
-    """m / (sqrt(v) + eps), times sqrt(1 - beta2^t) / (1 - beta1^t) where corrected: epsilon is not corrected along
-    (tf.train.AdamOptimizer; without correction, AdamWeightDecayOptimizer)."""
+    """Return updates m / (sqrt(v) + eps), times sqrt(1 - beta2^t) / (1 - beta1^t) with bias correction.
+
+    Unlike optax, eps is added before the correction, as in tf.train.AdamOptimizer; without correction this is
+    AdamWeightDecayOptimizer.
+    """
 
     def init(params: Any) -> optax.ScaleByAdamState:
         zeros = jax.tree.map(jnp.zeros_like, params)
@@ -74,10 +78,10 @@ def _stored(adam: optax.GradientTransformation, config: OptimizerConfig) -> opta
 
 
 def stored_as_bfloat16(adam: optax.GradientTransformation) -> optax.GradientTransformation:
-    """Adam whose moments are bfloat16 between updates, and float32 in them.
+    """Store Adam's moments as bfloat16 between steps, and compute with float32.
 
-    Rounded up or down at random, by how near: a second moment moves by a thousandth an update, which rounding to the
-    nearest of bfloat16's 8 bits would undo every time.
+    Moments are rounded at random (`rounded_at_random`): a second moment changes by a thousandth a step, and rounding
+    to the nearest of bfloat16's 8 bits would undo that every time.
     """
 
     def init(params: Any) -> Any:
@@ -97,15 +101,18 @@ def stored_as_bfloat16(adam: optax.GradientTransformation) -> optax.GradientTran
 
 
 def rounded_at_random(x: jax.Array, key: jax.Array) -> jax.Array:
-    """float32 as bfloat16, one of its two neighbours each, so that the mean is x."""
+    """Round float32 to one of its two bfloat16 neighbours at random, so that the expectation is x."""
     bits = jax.lax.bitcast_convert_type(x, jnp.uint32) + jax.random.bits(key, x.shape, jnp.uint16)
     rounded = jax.lax.bitcast_convert_type(bits & jnp.uint32(0xFFFF0000), jnp.float32)
     return jnp.where(jnp.isfinite(x), rounded, x).astype(jnp.bfloat16)
 
 
 def scale_layers(decay: float, profile: str = "default") -> optax.GradientTransformation:
-    """Times decay^(Z - 1 - l) in layer l of Z, decay^Z in the embeddings. paper2019: only what the original names after
-    a layer, so neither embeddings nor segment encodings nor r biases."""
+    """Scale updates by decay^(Z - 1 - l) in layer l of Z, by decay^Z in the embeddings.
+
+    profile paper2019: only parameters whose name in the original contains a layer, so neither embeddings nor segment
+    encodings nor r biases.
+    """
     left_alone = ("segment_embedding", "biases") if profile == "paper2019" else ()
 
     def scale(path: tuple[Any, ...], update: jax.Array, num_layers: int) -> jax.Array:
@@ -125,12 +132,12 @@ def scale_layers(decay: float, profile: str = "default") -> optax.GradientTransf
 
 
 def decayed(params: Any) -> Any:
-    """True for what weight decay pulls to zero: all but biases and normalisation."""
+    """Return True for each parameter under weight decay: all but biases and normalisation."""
     return _by_name(params, lambda name: name not in _VECTORS)
 
 
 def decayed_2019(params: Any) -> Any:
-    """The same, and the r_w, r_r and r_s biases."""
+    """Return True for each parameter under weight decay in the 2019 code: also the r_w, r_r and r_s biases."""
     return _by_name(params, lambda name: name == "biases" or name not in _VECTORS)
 
 

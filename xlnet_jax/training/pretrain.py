@@ -1,15 +1,13 @@
-"""A pretraining run, from text to curves. Every stage is finished atomically and found again, so that the same command
-after any interruption goes on where it stood."""
+"""A pretraining run, from text to curves.
 
-import functools
-import shlex
-import time
+Each stage is written atomically and found again, so the same command resumes after any interruption.
+"""
+
+from contextlib import closing
 from dataclasses import dataclass, replace
 from socket import gethostname
 from typing import Any
 
-import jax
-import optax
 from rich.console import Console
 
 from data_pipelines.batches import BatchSource
@@ -17,42 +15,67 @@ from data_pipelines.corpus import Corpus
 from data_pipelines.tokenizer import MODEL_FILE, TOKENIZER_JSON, Tokenizer
 from xlnet_jax.checkpoints.pretrained import Pretrained
 from xlnet_jax.errors import InputError
-from xlnet_jax.objectives.build import PretrainingObjective, objective_of
+from xlnet_jax.objectives.build import objective_of
 from xlnet_jax.objectives.presets import PRESETS, with_objective
-from xlnet_jax.objectives.rules import unread, validate
+from xlnet_jax.objectives.registry import objective_named
+from xlnet_jax.objectives.rules import validate
 from xlnet_jax.settings.config import Config
-from xlnet_jax.settings.fields import differences, marked
+from xlnet_jax.settings.fields import marked
 from xlnet_jax.settings.plain import from_dict, to_dict
 from xlnet_jax.training import sharding
 from xlnet_jax.training.heldout.heldout import HeldOutLoss, held_out_batches, relative_to_unigram
 from xlnet_jax.training.heldout.unigram import unigram_line
-from xlnet_jax.training.initial import begin_from, params_of, shown, tokenizer_of
-from xlnet_jax.training.optimizer import make_optimizer
+from xlnet_jax.training.initial import InitialWeights, begin_from, params_of, tokenizer_of
+from xlnet_jax.training.program import Program
+from xlnet_jax.training.proposal import command_of, defaults_of
 from xlnet_jax.training.run.checkpoint import Checkpoints
 from xlnet_jax.training.run.compile_cache import programs_kept_in
-from xlnet_jax.training.run.course import Course, introduction
 from xlnet_jax.training.run.hosts import ALONE, Hosts
+from xlnet_jax.training.run.process import Process
 from xlnet_jax.training.run.workdir import Workdir
-from xlnet_jax.training.state import StatePlan, TrainState, empty_mems_ZBMD, init_state, plan_state, with_params
-from xlnet_jax.training.step import make_eval_step, make_train_step
+from xlnet_jax.training.step import make_eval_step
 from xlnet_jax.training.text import Text
+from xlnet_jax.training.train import train
+from xlnet_jax.training.training_run import Numbers, TrainingRun
 from xlnet_jax.training.watch.curves import draw_curves
 from xlnet_jax.training.watch.metrics import read_records
 from xlnet_jax.training.watch.speed import speed
-from xlnet_jax.training.watch.wandb import demand_wandb
+
+
+def pretrain(config: Config, hosts: Hosts = ALONE) -> int:
+    """Train to config.steps. Return 0, or the exit code of a run that was stopped with its state saved.
+
+    Of several processes, process 0 prepares what the others read, and writes everything but the checkpoints alone.
+    Raises InputError where settings contradict each other, the text or the workdir.
+    """
+    process = Process.begin(config, hosts)
+    prepared = _prepare(config, process.console) if hosts.first else None
+    told = hosts.gather("prepared", prepared.told() if prepared else None)[0]
+    hosts.demand_shared(told["workdir"])
+    prepared = prepared or _Prepared.find(told)
+    with closing(prepared.workdir), programs_kept_in(str(prepared.workdir.compiled)):
+        run = _build(prepared, process.console)
+        data = {"manifest_sha256": prepared.corpus.manifest.sha256}
+        workdir, steps_per_block = run.workdir, run.batches.steps_per_block
+        with Checkpoints(workdir.checkpoints, run.config, workdir.tokenizer, steps_per_block, data) as checkpoints:
+            done, exit_code = train(run, checkpoints, process)
+        if hosts.first and exit_code == 0:
+            _report(run, done, process.console)
+    return exit_code
 
 
 @dataclass(frozen=True)
-class _Run:
-    """What is trained, and on what."""
+class _Prepared:
+    """Result of the preparation: process 0 makes it, the others find it."""
 
     config: Config
-    start_from: Pretrained | None
+    start: Pretrained | None
     corpus: Corpus
     tokenizer: Tokenizer
     workdir: Workdir
 
     def told(self) -> dict[str, Any]:
+        """Return what another process needs to find it, as JSON knows it."""
         return {
             "config": to_dict(self.config),
             "workdir": str(self.workdir.folder),
@@ -60,41 +83,53 @@ class _Run:
             "made_from": self.corpus.manifest.made_from,
         }
 
-
-def pretrain(config: Config, hosts: Hosts = ALONE) -> int:
-    """Trains to config.steps. Returns 0, or the exit code of a run that was stopped with its state saved.
-
-    Of several processes, process 0 makes what the others read, and it alone writes what is not a checkpoint.
-    """
-    began = time.time()
-    console = Console(soft_wrap=True, highlight=False, markup=False, quiet=not hosts.first)
-    jax.devices()  # all processes find them together, and none before the others
-    made = _prepare(config, console) if hosts.first else None
-    told = hosts.gather("prepared", made.told() if made else None)[0]
-    hosts.demand_shared(told["workdir"])
-    run = made or _find_prepared(told)
-    with programs_kept_in(str(run.workdir.compiled)):
-        return _train(run, hosts, console, began)
+    @classmethod
+    def find(cls, told: dict[str, Any]) -> "_Prepared":
+        """Read what process 0 has told of. Raises InputError where its corpus is not the one found here."""
+        config, workdir, corpus = from_dict(Config, told["config"]), Workdir(told["workdir"]), Corpus(told["corpus"])
+        if corpus.manifest.made_from != told["made_from"]:
+            raise InputError(f"corpus {corpus.folder} is another one on {gethostname()} than on the host of process 0")
+        config, start = _begin(config, workdir)
+        return cls(config, start, corpus, Tokenizer.load(workdir.tokenizer), workdir)
 
 
-def _prepare(config: Config, console: Console) -> _Run:
-    if config.log.wandb:
-        demand_wandb(config.log.wandb)
-    # ---- text, tokenizer, corpus ------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class Pretraining(TrainingRun):
+    """Training on windows of a corpus, measured by the loss on held-out text."""
+
+    config: Config
+    batches: BatchSource
+    evaluation: HeldOutLoss
+
+    def rates(self, seconds: float) -> Numbers:
+        """Return seconds_per_step, tokens_per_second and, where the devices' peak is known, mfu."""
+        return speed(self.config, seconds)
+
+    def locate(self, batch: int) -> str:
+        """Return seed, visit and window of a batch, and the command that draws it."""
+        visit, window = divmod(batch, self.batches.steps_per_block)
+        return (
+            f"(seed {self.config.seed}, step {batch}, window {window} of visit {visit}): "
+            f"python -m data_pipelines.inspect {self.workdir.folder} --step {batch}"
+        )
+
+
+def _prepare(config: Config, console: Console) -> _Prepared:
+    # ---- text -------------------------------------------------------------------------------------------------------
     text = Text.of(config)
     workdir = Workdir(config.workdir or _own_folder(text.name, config))
-    start = None
-    if config.init:
-        config, start = begin_from(config.init, config, workdir.resumes(Config), _defaults(config).model)
-        validate(config)
+    config, start = _begin(config, workdir)
+    validate(config)
+    # ---- tokenizer --------------------------------------------------------------------------------------------------
     given = text.demanded_tokenizer(config, tokenizer_of(start, config) if start else None)
     given = given or text.counted_tokenizer(config, workdir)
     if given:
         config = replace(config, model=replace(config.model, vocab_size=given.vocab_size))
-    sharding.make_mesh(config)  # refused before hours go into a text
+    sharding.make_mesh(config)  # refuse a mesh that does not fit before spending hours on a text
     workdir.claim(config)
     tokenizer = text.find_tokenizer(config, given, workdir)
     console.print(f"tokenizer   {tokenizer.vocab_size:,} pieces in {workdir.tokenizer}")
+    # ---- corpus -----------------------------------------------------------------------------------------------------
     corpus = text.find_corpus(config, tokenizer, workdir)
     workdir.claim_text(corpus.manifest.made_from)
     for split in ("train", "validation"):
@@ -102,7 +137,7 @@ def _prepare(config: Config, console: Console) -> _Run:
         console.print(
             f"{split:11} {blocks:,} blocks of {corpus.block_len:,} tokens, {blocks * corpus.block_len:,} in all"
         )
-    return _Run(config, start, corpus, tokenizer, workdir)
+    return _Prepared(config, start, corpus, tokenizer, workdir)
 
 
 def _own_folder(text: str, config: Config) -> str:
@@ -110,99 +145,51 @@ def _own_folder(text: str, config: Config) -> str:
     return f"runs/{text}-{config.preset}{objective}"
 
 
-def _defaults(config: Config) -> Config:
-    """What the settings are where nobody set them."""
-    return with_objective(PRESETS[config.preset](), config.objective)
+def _begin(config: Config, workdir: Workdir) -> tuple[Config, Pretrained | None]:
+    if not config.init:
+        return config, None
+    return begin_from(config.init, config, workdir.resumes(Config), defaults_of(config).model)
 
 
-def _find_prepared(told: dict[str, Any]) -> _Run:
-    config, workdir, corpus = from_dict(Config, told["config"]), Workdir(told["workdir"]), Corpus(told["corpus"])
-    if corpus.manifest.made_from != told["made_from"]:
-        raise InputError(f"corpus {corpus.folder} is another one on {gethostname()} than on the host of process 0")
-    defaults = _defaults(config).model
-    start = begin_from(config.init, config, workdir.resumes(Config), defaults)[1] if config.init else None
-    return _Run(config, start, corpus, Tokenizer.load(workdir.tokenizer), workdir)
-
-
-def _train(run: _Run, hosts: Hosts, console: Console, began: float) -> int:
-    config, corpus, workdir = run.config, run.corpus, run.workdir
+def _build(prepared: _Prepared, console: Console) -> Pretraining:
+    config, corpus, tokenizer = prepared.config, prepared.corpus, prepared.tokenizer
+    # ---- objective and state ----------------------------------------------------------------------------------------
+    program = Program.of(config, objective_of(config))
+    weights = InitialWeights.of(config.init, *params_of(prepared.start, config)) if prepared.start else None
     # ---- batches ----------------------------------------------------------------------------------------------------
-    mesh = sharding.make_mesh(config)
-    put = sharding.batch_to_mesh(mesh, config.data.batch_size)
-    rows = sharding.process_rows(mesh, config.data.batch_size)
-
-    train = BatchSource(
-        corpus, "train", run.tokenizer.is_word_start, config.data, config.model.mem_len, config.seed, config.objective
+    batches = BatchSource(
+        corpus,
+        "train",
+        tokenizer.is_word_start,
+        config.data,
+        config.model.mem_len,
+        config.seed,
+        objective_named(config.objective).filling,
     )
-    held_out = held_out_batches(corpus, run.tokenizer, config, rows)
-    unigram_nats = unigram_line(corpus.unigram_counts, held_out, put)
-
-    # ---- model ------------------------------------------------------------------------------------------------------
-    objective, tx = objective_of(config), make_optimizer(config.optimizer, config.steps)
-    plan = plan_state(objective, tx, mesh)
-    empty_mems = functools.partial(empty_mems_ZBMD, plan)
-    eval_step = make_eval_step(objective, plan, mesh)
-    evaluation = HeldOutLoss(eval_step, held_out, empty_mems, put, unigram_nats, config.eval.every_steps)
-    batch = f"{config.data.batch_size:,} rows of {config.data.seq_len} tokens"
-    console.print(introduction(config, plan, mesh, len(rows), batch))
+    held_out = held_out_batches(corpus, tokenizer, config, program.rows)
+    unigram_nats = unigram_line(corpus.unigram_counts, held_out, program.put)
+    eval_step = make_eval_step(program.objective, program.plan, program.mesh)
+    evaluation = HeldOutLoss(
+        eval_step, held_out, program.empty_mems_ZBMD, program.put, unigram_nats, config.eval.every_steps
+    )
+    run = Pretraining(
+        config, prepared.workdir, program, batches, evaluation, weights, reference={"unigram": unigram_nats}
+    )
+    console.print(run.describe(f"{config.data.batch_size:,} rows of {config.data.seq_len} tokens"))
     console.print(f"unigram     {unigram_nats:.3f} nats: the held-out loss of a model that knows only word frequencies")
-
-    # ---- state, and training to its end -----------------------------------------------------------------------------
-    reference = {"unigram": unigram_nats}
-    course = Course(
-        config,
-        workdir,
-        plan,
-        lambda: _first_state(config, run.start_from, objective, tx, plan, console),
-        make_train_step(config, objective, tx, plan, mesh),
-        lambda start: train.iterate(start, config.steps, rows),
-        put,
-        evaluation,
-        reference,
-        functools.partial(speed, config),
-        functools.partial(_point_to, config, workdir, train.steps_per_block),
-    )
-    data = {"manifest_sha256": corpus.manifest.sha256}
-    with Checkpoints(workdir.checkpoints, config, workdir.tokenizer, train.steps_per_block, data) as checkpoints:
-        done, exit_code = course.follow(checkpoints, hosts, console, began)
-    if hosts.first and exit_code == 0:
-        _close(config, workdir, done, unigram_nats, console)
-    return exit_code
+    return run
 
 
-def _first_state(
-    config: Config,
-    start_from: Pretrained | None,
-    objective: PretrainingObjective,
-    tx: optax.GradientTransformation,
-    plan: StatePlan,
-    console: Console,
-) -> TrainState:
-    state = init_state(config.seed, objective, tx, plan)
-    if start_from is None:
-        return state
-    params, drawn = params_of(start_from, config)
-    afresh = f"; drawn afresh, as it lacks them: {', '.join(drawn)}" if drawn else ""
-    console.print(f"init        weights of {shown(config.init)}{afresh}")
-    return with_params(state, params, plan)
-
-
-def _point_to(config: Config, workdir: Workdir, steps_per_block: int, batch: int) -> str:
-    visit, window = divmod(batch, steps_per_block)
-    return (
-        f"(seed {config.seed}, step {batch}, window {window} of visit {visit}): python -m data_pipelines.inspect "
-        f"{workdir.folder} --step {batch}"
-    )
-
-
-def _close(config: Config, workdir: Workdir, step: int, unigram_nats: float, console: Console) -> None:
+def _report(run: Pretraining, step: int, console: Console) -> None:
+    """Draw the curves, print where everything is, and propose what to run next."""
+    config, workdir, unigram_nats = run.config, run.workdir, run.evaluation.unigram_nats
     records = list(read_records(workdir.metrics))
-    draw_curves(records, unigram_nats, workdir.curves, config.objective)
+    draw_curves(records, unigram_nats, workdir.curves, objective_named(config.objective))
     loss = [r["loss"] for r in records if r["split"] == "validation"][-1]
     text: Any = {name: getattr(config, name) for name in marked(Config, "text")}
     larger = {"demo": "small", "small": "base", "base": "large"}.get(config.preset, config.preset)
     bigger = with_objective(PRESETS[larger](), config.objective)
-    other = f"--objective {config.objective} " if config.objective != "plm" else ""
+    other = "" if config.objective == Config().objective else f"--objective {config.objective} "
     model = next(file for file in workdir.tokenizer.iterdir() if file.name in (MODEL_FILE, TOKENIZER_JSON))
     console.print(
         f"\nheld-out loss {loss:.3f} nats, {relative_to_unigram(loss, unigram_nats)}\n"
@@ -211,28 +198,8 @@ def _close(config: Config, workdir: Workdir, step: int, unigram_nats: float, con
         f"  tokenizer    {model}\n"
         f"  metrics      {workdir.metrics} and {workdir.tensorboard}\n"
         "next\n"
-        f"  longer       {_command(replace(config, steps=4 * config.steps, workdir=f'{workdir.folder}-longer'))}\n"
-        f"  larger       {_command(replace(bigger, **text, tokenizer=str(workdir.tokenizer)))}\n"
+        f"  longer       {command_of(replace(config, steps=4 * config.steps, workdir=f'{workdir.folder}-longer'))}\n"
+        f"  larger       {command_of(replace(bigger, **text, tokenizer=str(workdir.tokenizer)))}\n"
         f"  your text    python -m xlnet_jax.train {other}--corpus my.txt\n"
         "  settings     python -m xlnet_jax.train --help"
     )
-
-
-def _command(config: Config) -> str:
-    """The command line of these settings: the preset, the objective, and what differs from them and is read."""
-    passed_over = {name for name, _ in unread(config)}
-    words = ["python", "-m", "xlnet_jax.train", "--preset", config.preset]
-    if config.objective != PRESETS[config.preset]().objective:
-        words += ["--objective", config.objective]
-    for setting, _ in differences(config, _defaults(config)):
-        name, value = setting.name, setting.value
-        # Weights bring their network along, and a tokenizer of the user's own its vocabulary.
-        brought = (config.init and setting.has("weights")) or (name == "model.vocab-size" and config.tokenizer)
-        if name in passed_over or brought:
-            continue
-        if isinstance(value, bool):
-            group, dot, last = name.rpartition(".")
-            words += [f"--{group}{dot}{'' if value else 'no-'}{last}"]
-        else:
-            words += [f"--{name}", *map(str, value if isinstance(value, tuple) else (value,))]
-    return shlex.join(words)

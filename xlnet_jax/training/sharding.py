@@ -1,4 +1,4 @@
-"""Where everything lives: one table from logical axes to mesh axes, and the shardings that follow from it."""
+"""Sharding: one table from logical axes to mesh axes, and the shardings that follow from it."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -27,19 +27,19 @@ LOGICAL_TO_MESH: tuple[tuple[str, str | tuple[str, ...] | None], ...] = (
     ("length", None),
     ("width", None),
 )
-"""Parameters have all but the last two; hidden states are [batch, length, width]."""
+"""Parameters use all but the last two; hidden states are [batch, length, width]."""
 
 
 def make_mesh(config: RunConfig, devices: Sequence[jax.Device] | None = None) -> Mesh:
-    """All devices, or those given, as [data, fsdp, tensor]; slices lie along data, each a contiguous part of it.
+    """Arrange devices (None = all) as [data, fsdp, tensor]; each TPU slice is a contiguous part of data.
 
-    InputError where the mesh does not divide the devices, the network or the batch: it names what would.
+    Raises InputError where the mesh does not divide the devices, the network or the batch: it names sizes that do.
     """
     devices = jax.devices() if devices is None else devices
     mesh = config.mesh
     shape = _shape(mesh, len(devices))
     _demand_divisible(config, shape)
-    # Of GPUs and CPUs every host is a slice to jax; in their order, those that lie beside each other share a host.
+    # To jax every host of GPUs or CPUs is a slice. In the order of jax.devices(), neighbours share a host.
     slices = {getattr(d, "slice_index", 0) for d in devices if d.platform == "tpu"}
     in_slice = (shape[0] // mesh.dcn_data, *shape[1:])
     if not slices:
@@ -56,7 +56,7 @@ def make_mesh(config: RunConfig, devices: Sequence[jax.Device] | None = None) ->
 
 
 def _shape(mesh: MeshConfig, devices: int) -> tuple[int, int, int]:
-    """[data, fsdp, tensor], data over all slices."""
+    """Return [data, fsdp, tensor], data over all slices."""
     others = mesh.fsdp * mesh.tensor * mesh.dcn_data
     named = f"mesh.fsdp {mesh.fsdp} x mesh.tensor {mesh.tensor} x mesh.dcn-data {mesh.dcn_data}"
     if devices % others:
@@ -95,32 +95,32 @@ def _divisors(n: int) -> str:
 
 
 def over_batch(mesh: Mesh, batch_axis: int = 0) -> NamedSharding:
-    """Arrays whose `batch_axis` is the batch."""
+    """Return the sharding of arrays whose axis `batch_axis` is the batch."""
     axes = dict(LOGICAL_TO_MESH)
     return NamedSharding(mesh, PartitionSpec(*[None] * batch_axis, axes["batch"]))
 
 
 @contextmanager
 def axes_of(mesh: Mesh) -> Iterator[None]:
-    """While inside, the logical names in a model that is traced mean axes of this mesh; elsewhere they mean nothing."""
+    """Map the logical axis names of a model traced inside to this mesh; elsewhere the names have no effect."""
     with jax.sharding.use_abstract_mesh(mesh.abstract_mesh), nn.logical_axis_rules(LOGICAL_TO_MESH):
         yield
 
 
 def batch_shards(mesh: Mesh) -> int:
-    """Into how many parts the batch is divided."""
+    """Return the number of parts that the mesh divides the batch into."""
     return mesh.shape["data"] * mesh.shape["fsdp"]
 
 
 def replicated(mesh: Mesh) -> NamedSharding:
-    """Arrays that every device holds whole."""
+    """Return the sharding of arrays that every device holds whole."""
     return NamedSharding(mesh, PartitionSpec())
 
 
 def of_boxed(abstract: Any, mesh: Mesh) -> Any:
-    """Shardings of a tree whose parameters carry logical axis names; the boxes are gone in the result.
+    """Return the shardings of a tree whose parameters are boxed with logical axis names; the result has no boxes.
 
-    An axis that the mesh does not divide stays whole: a vocabulary may have any size.
+    An axis that the mesh does not divide is not sharded: a vocabulary may have any size.
     """
     shardings = nn.logical_to_mesh_sharding(nn.get_partition_spec(abstract), mesh, LOGICAL_TO_MESH)
     return jax.tree.map(_divided, unboxed(abstract), shardings)
@@ -135,18 +135,20 @@ def _divided(array: jax.ShapeDtypeStruct, sharding: NamedSharding) -> NamedShard
 
 
 def unboxed(tree: Any) -> Any:
-    """The tree without its boxes of axis names: plain nested dicts of arrays."""
+    """Return the tree without its boxes of axis names: plain nested dicts of arrays."""
     return meta.unbox(tree)
 
 
 def bytes_on_device(abstract: Any) -> int:
-    """What one device holds of arrays, or of shapes with shardings."""
+    """Return the bytes that one device holds of arrays, or of shapes with shardings."""
     return sum(math.prod(a.sharding.shard_shape(a.shape)) * a.dtype.itemsize for a in jax.tree.leaves(abstract))
 
 
 def from_host(tree: Any, shardings: Any) -> Any:
-    """Arrays that every process holds whole in its memory, as arrays on the devices. `jax.device_put` would send each
-    of them from process to process, to see that they are the same."""
+    """Put arrays on the devices that every process holds whole in host memory.
+
+    `jax.device_put` would send each array between the processes, to check that they are equal.
+    """
 
     def laid_out(array: np.ndarray, sharding: NamedSharding) -> jax.Array:
         return jax.make_array_from_callback(array.shape, sharding, lambda index: array[index])
@@ -155,15 +157,17 @@ def from_host(tree: Any, shardings: Any) -> Any:
 
 
 def process_rows(mesh: Mesh, batch_size: int) -> np.ndarray:
-    """The rows of the global batch whose devices belong to this process: int64, ascending; not always contiguous, as a
-    host holds a square of a torus."""
+    """Return the rows of the global batch that devices of this process hold: int64, ascending.
+
+    They need not be contiguous: the devices of a TPU host are a square of the torus.
+    """
     indices = over_batch(mesh).addressable_devices_indices_map((batch_size,)).values()
     rows = np.arange(batch_size)
     return np.unique(np.concatenate([rows[index] for index in indices if index is not None]))
 
 
 def batch_to_mesh(mesh: Mesh, batch_size: int) -> Callable[[dict[str, np.ndarray]], dict[str, jax.Array]]:
-    """A function that lays this process's rows of a batch (`process_rows`) onto the mesh."""
+    """Return a function that puts this process's rows of a batch (`process_rows`) onto the mesh."""
     sharding, rows = over_batch(mesh), process_rows(mesh, batch_size)
 
     def put_array(local: np.ndarray) -> jax.Array:

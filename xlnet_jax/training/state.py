@@ -1,4 +1,4 @@
-"""What a run carries from step to step, created where it will live."""
+"""State of training, created on the devices that hold it."""
 
 import dataclasses
 from dataclasses import dataclass
@@ -17,25 +17,19 @@ from xlnet_jax.training import sharding
 
 @struct.dataclass
 class Guard:
-    """What is known of the updates so far, to tell a bad one."""
+    """Statistics of the steps so far, by which a bad step is recognised."""
 
-    norm_mean: jax.Array  # float32, running mean of the gradient norm, over the updates that were made
-    skipped: jax.Array  # int32, updates that were not made
-    skipped_in_a_row: jax.Array  # int32, of these the last ones
-    mems_begin: jax.Array  # int32, the step before which nothing is remembered
-
-
-def new_guard() -> Guard:
-    """Before the first update."""
-    zero = jnp.zeros((), jnp.int32)
-    return Guard(jnp.zeros(()), zero, zero, zero)
+    norm_mean: jax.Array  # float32, running mean of the gradient norm over steps that were not skipped
+    skipped: jax.Array  # int32, number of skipped steps
+    skipped_in_a_row: jax.Array  # int32, number of skipped steps since the last one that was not
+    mems_begin: jax.Array  # int32, first step whose hidden states the memory may hold
 
 
 @struct.dataclass
 class TrainState:
-    """Everything that the next update depends on, with (seed, step) for the rest."""
+    """Everything that the next step depends on, besides settings and batch; random numbers come from (seed, step)."""
 
-    step: jax.Array  # int32, batches learned from or skipped
+    step: jax.Array  # int32, steps done, skipped ones included
     params: Any  # float32, nested dicts
     opt_state: Any
     mems_ZBMD: jax.Array  # compute type
@@ -46,12 +40,12 @@ class TrainState:
 class StatePlan:
     """Shapes, types and shardings of a TrainState, before any of it exists."""
 
-    abstract: TrainState  # of jax.ShapeDtypeStruct with shardings: what a checkpoint restores to
+    abstract: TrainState  # jax.ShapeDtypeStruct with shardings; checkpoints are restored to it
     shardings: TrainState
 
 
 def empty_mems_ZBMD(plan: StatePlan) -> jax.Array:
-    """No memory: the state of all rows at the first step of a block."""
+    """Return empty memory: the state of all rows at the first step of a block."""
     mems = plan.abstract.mems_ZBMD
     return jax.jit(lambda: jnp.zeros(mems.shape, mems.dtype), out_shardings=mems.sharding)()
 
@@ -59,11 +53,12 @@ def empty_mems_ZBMD(plan: StatePlan) -> jax.Array:
 def _create(seed: int, objective: Objective, tx: optax.GradientTransformation) -> TrainState:
     params = objective.init(jax.random.key(seed))
     mems = jnp.zeros(objective.mems.shape, objective.mems.dtype)
-    return TrainState(jnp.zeros((), jnp.int32), params, tx.init(params), mems, new_guard())
+    zero = jnp.zeros((), jnp.int32)
+    return TrainState(zero, params, tx.init(params), mems, Guard(jnp.zeros(()), zero, zero, zero))
 
 
 def plan_state(objective: Objective, tx: optax.GradientTransformation, mesh: Mesh) -> StatePlan:
-    """Shapes by `eval_shape`, shardings by the table: nothing is computed."""
+    """Return shapes from `eval_shape` and shardings from the table of sharding.py; nothing is computed."""
     boxed = jax.eval_shape(lambda: _create(0, objective, tx))
     shardings = sharding.of_boxed(boxed, mesh).replace(mems_ZBMD=sharding.over_batch(mesh, 1))
     abstract = jax.tree.map(
@@ -73,12 +68,12 @@ def plan_state(objective: Objective, tx: optax.GradientTransformation, mesh: Mes
 
 
 def init_state(seed: int, objective: Objective, tx: optax.GradientTransformation, plan: StatePlan) -> TrainState:
-    """A fresh state, each shard made on the device that holds it: no copy on the host."""
+    """Return the state before the first step. Each shard is made on the device that holds it, without a host copy."""
     return jax.jit(lambda: sharding.unboxed(_create(seed, objective, tx)), out_shardings=plan.shardings)()
 
 
 def with_params(state: TrainState, params: Any, plan: StatePlan) -> TrainState:
-    """The fresh state with these parameters (nested host arrays) in place of its own; those that they lack stay."""
+    """Return the state with its parameters replaced by `params` (nested host arrays), as far as these have them."""
     shardings = flatten(plan.shardings.params)
     given = {path: sharding.from_host(a, shardings[path]) for path, a in flatten(params).items()}
     return dataclasses.replace(state, params=nest(flatten(state.params) | given))

@@ -1,4 +1,4 @@
-"""One update and one evaluation, as functions to be compiled."""
+"""The compiled train step and evaluation step."""
 
 import functools
 from collections.abc import Callable
@@ -20,17 +20,18 @@ TrainStep = Callable[[TrainState, DeviceBatch], tuple[TrainState, Metrics]]
 EvalStep = Callable[[Any, DeviceBatch, jax.Array], Scored]
 
 
-# The running mean of the gradient norm forgets as 0.99^n, and is trusted after as many updates as a rise takes.
+# Decay of the running mean of the gradient norm, and the number of steps after which it is trusted.
 NORM_DECAY, NORM_TRUSTED_AFTER = 0.99, 50
 
 
 def make_train_step(
     config: RunConfig, objective: Objective, tx: optax.GradientTransformation, plan: StatePlan, mesh: Mesh
 ) -> TrainStep:
-    """state, batch -> state, metrics. The state passed in is donated: it must not be read again.
+    """Return the train step: state, batch -> state, metrics. The state passed in is donated: do not read it again.
 
-    The loss is the mean over all targets of the global batch; the gradient is clipped after it was summed over devices.
-    An update whose loss or gradient is not finite, or whose gradient is a spike, is not made, and empties the memory.
+    The loss is the mean over all targets of the global batch; the gradient is clipped after its sum over devices. A
+    step whose loss or gradient is not finite, or whose gradient norm is a spike, is skipped: parameters and optimizer
+    state stay as they were, and the memory is emptied.
     """
     rate = learning_rate(config.optimizer, config.steps)
     has_dropout = config.model.dropout > 0 or config.model.attention_dropout > 0
@@ -79,7 +80,7 @@ def _is_good(loss: Any, norm: jax.Array, state: TrainState, spike_factor: float)
 
 def _next_guard(state: TrainState, norm: jax.Array, good: jax.Array) -> Guard:
     guard, made = state.guard, state.step - state.guard.skipped
-    # The plain mean while there are few.
+    # The plain mean of the first steps, then a running mean.
     share = jnp.maximum(1.0 - NORM_DECAY, 1.0 / (made + 1.0))
     return Guard(
         jnp.where(good, guard.norm_mean + share * (norm - guard.norm_mean), guard.norm_mean),
@@ -93,8 +94,8 @@ Gradients = Callable[[Any, DeviceBatch, jax.Array, jax.Array | None], tuple[Metr
 
 
 def _gradients(count: int, objective: Objective, mesh: Mesh) -> Gradients:
-    """params, batch, memory, dropout key -> what was measured, the gradient of the sum of the losses, next memory; in
-    micro-batches where asked. "loss" is the mean over targets, the others are means over rows."""
+    """Return a function: params, batch, memory, dropout key -> measurements, gradient of the sum of all losses, next
+    memory. It goes through `count` micro-batches. "loss" is the mean over targets, other measurements over rows."""
 
     def of_part(
         params: Any, part: DeviceBatch, mems_ZBMD: jax.Array, key: jax.Array | None, targets: jax.Array, rows: int
@@ -138,7 +139,7 @@ def _gradients(count: int, objective: Objective, mesh: Mesh) -> Gradients:
 
 
 def _split(array: jax.Array, axis: int, shards: int, parts: int) -> jax.Array:
-    """The batch at `axis` as [shards, parts, rows of a part in a shard]: each device keeps its rows."""
+    """Reshape the batch at `axis` to [shards, parts, rows of a part in a shard]: each device keeps its rows."""
     rows = array.shape[axis] // (shards * parts)
     return array.reshape(*array.shape[:axis], shards, parts, rows, *array.shape[axis + 1 :])
 
@@ -154,7 +155,7 @@ def _with_part(split: jax.Array, part: jax.Array, i: jax.Array, axis: int) -> ja
 
 
 def make_eval_step(objective: Objective, plan: StatePlan, mesh: Mesh) -> EvalStep:
-    """params, batch, memory -> sums of loss and weights, next memory; without dropout."""
+    """Return the evaluation step: params, batch, memory -> sums over the batch and the next memory; no dropout."""
 
     def eval_step(params: Any, batch: DeviceBatch, mems_ZBMD: jax.Array) -> Scored:
         with sharding.axes_of(mesh):

@@ -1,4 +1,4 @@
-"""The text of a run: a corpus prepared before, or text that becomes tokenizer and corpus in the workdir."""
+"""Text of a run: a prepared corpus, or text from which tokenizer and corpus are made in the workdir."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from xlnet_jax.training.run.workdir import Workdir
 
 @dataclass(frozen=True)
 class Text:
-    """What --corpus and --validation name."""
+    """Text that the settings `corpus` and `validation` name."""
 
-    name: str  # short, fit for a file name
+    name: str  # short, can be part of a file name
     prepared: Corpus | None
     train: list[Source]
     validation: list[Source] | None  # None = held out from train
 
     @classmethod
     def of(cls, config: Config) -> Text:
-        """Raises InputError where they name nothing."""
+        """Find the text. Raises InputError where a name stands for nothing, or a prepared corpus is not alone."""
         names, validation = config.corpus, config.validation
         name = "+".join(map(sources.describe, names)) or "austen"
         prepared = [corpus for corpus in names if is_corpus(corpus)]
         if prepared and (len(names) > 1 or validation):
             raise InputError(
-                f"--corpus {prepared[0]} is a prepared corpus, with a held-out part of its own: it stands alone; "
-                "prepare several texts together, and give them --data.weights"
+                f"`corpus` {prepared[0]} is a prepared corpus, with a held-out part of its own: it stands alone; "
+                "prepare several texts together, and give them `data.weights`"
             )
         if prepared:
             return cls(name, Corpus(prepared[0]), [], None)
@@ -46,14 +46,17 @@ class Text:
         return cls(name, None, find(names, "train"), find(validation, "validation") if validation else None)
 
     def demanded_tokenizer(self, config: Config, of_weights: Tokenizer | None) -> Tokenizer | None:
-        """The tokenizer that the run must take: that of its first weights, of --tokenizer, or of a prepared corpus.
-        InputError where two of them differ, or are not of the level that is asked for."""
+        """Return the tokenizer that the run must use: that of its initial weights, of the setting `tokenizer`, or of a
+        prepared corpus; None where the run trains one.
+
+        Raises InputError where two of them differ, or one has another data.token_level than the settings.
+        """
         given = of_weights or self._given_tokenizer(config)
-        origin = f"--init {config.init}" if of_weights else f"--tokenizer {config.tokenizer}"
+        origin = f"`init` {config.init}" if of_weights else f"`tokenizer` {config.tokenizer}"
         if self.prepared is not None:
             if given:
                 self.prepared.demand(given, str(config.init if of_weights else config.tokenizer))
-            given, origin = self.prepared.tokenizer, f"--corpus {config.corpus[0]}"
+            given, origin = self.prepared.tokenizer, f"`corpus` {config.corpus[0]}"
         level = config.data.token_level
         if given and level not in ("piece", given.settings.token_level):
             raise InputError(
@@ -63,8 +66,8 @@ class Text:
         return given
 
     def counted_tokenizer(self, config: Config, workdir: Workdir) -> Tokenizer | None:
-        """One whose vocabulary is as large as the text makes it: of words, characters or bytes; that of the run that
-        goes on in the workdir, or a new one. None of pieces, whose number is a setting."""
+        """Return a tokenizer of words, characters or bytes, whose vocabulary the text determines: that of the run that
+        resumes in the workdir, or a new one. None for pieces, whose number is a setting."""
         if config.data.token_level == "piece":
             return None
         goes_on = workdir.has_checkpoints and workdir.tokenizer.exists()
@@ -87,14 +90,17 @@ class Text:
         )
 
     def find_tokenizer(self, config: Config, given: Tokenizer | None, workdir: Workdir) -> Tokenizer:
-        """The tokenizer of the run: what the workdir has, else the one that was given, else one trained on the text."""
+        """Return the tokenizer in the workdir; else save there the one given, or one trained on the text.
+
+        Raises InputError where the workdir has another tokenizer than the one given.
+        """
         if workdir.tokenizer.exists():
             there = Tokenizer.load(workdir.tokenizer)
             if given and given.sha256 != there.sha256:
                 name = config.tokenizer or config.init or self.name
                 raise InputError(
-                    f"workdir {workdir.folder} holds another run (its tokenizer is not {name}): give --tokenizer "
-                    f"{workdir.tokenizer}, or another --workdir"
+                    f"workdir {workdir.folder} holds another run (its tokenizer is not {name}): give `tokenizer` "
+                    f"{workdir.tokenizer}, or another `workdir`"
                 )
             return there
         tokenizer = given or self._train_tokenizer(config)
@@ -102,7 +108,7 @@ class Text:
         return tokenizer
 
     def find_corpus(self, config: Config, tokenizer: Tokenizer, workdir: Workdir) -> Corpus:
-        """The prepared corpus, or the one in the workdir, which is made where it is not there yet."""
+        """Return the prepared corpus, or the one in the workdir, which is made where it does not exist yet."""
         if self.prepared:
             demand_memory(self.prepared, config)
             return self.prepared
@@ -118,7 +124,7 @@ class Text:
 
 
 def demand_memory(corpus: Corpus, config: Config) -> None:
-    """InputError where the blocks of a corpus never fill the memory: they may be shorter than the settings speak of."""
+    """Raise InputError where the blocks of a corpus never fill the memory: they may be shorter than asked for."""
     held = windows.steps_per_block(corpus.block_len, config.data)
     carried = (held - 1) * config.data.reuse_len
     if held > 0 and config.model.mem_len > carried:

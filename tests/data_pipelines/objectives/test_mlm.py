@@ -1,10 +1,11 @@
-"""Masked batches: how many targets, which, and what the network reads in their place."""
+"""Masked batches: number and choice of targets, and their replacements."""
 
 import dataclasses
 
 import numpy as np
 import pytest
 
+from data_pipelines.objectives import mlm, plm
 from data_pipelines.stateless import Purpose
 from data_pipelines.tokenizer import CLS, EOD, MASK, SEP, SPECIAL_PIECES, UNK
 
@@ -17,7 +18,7 @@ def masked(source, request):
     lengths = {"reuse_len": 0, "num_predict": 10} if request.param == "without memory" else {"num_predict": 9}
     data = dataclasses.replace(source.data, batch_size=48, targets="pieces", bidirectional=False, **lengths)
     mem_len = 0 if request.param == "without memory" else source.mem_len
-    return dataclasses.replace(source, objective="mlm", data=data, mem_len=mem_len)
+    return dataclasses.replace(source, filling=mlm.FILLING, data=data, mem_len=mem_len)
 
 
 def with_data(source, **changes):
@@ -35,7 +36,7 @@ def reads(source, steps=40):
 
 
 def is_share(hits, trials, share):
-    """Within five standard deviations."""
+    """Return whether `hits` is within five standard deviations of its expectation."""
     return abs(hits - trials * share) < 5 * np.sqrt(trials * share * (1 - share))
 
 
@@ -79,11 +80,11 @@ def test_the_shares_are_settings(masked, shares):
 @pytest.mark.parametrize("targets", ["pieces", "words", "spans"])
 @pytest.mark.parametrize("window", ["pairs", "sentences"])
 def test_only_text_is_a_target_and_only_targets_are_altered(masked, targets, window):
-    """Unmasked windows of the same draws are those of permutation language modelling."""
+    """Compare the unmasked windows with permutation language modelling's, from the same draws."""
     source = with_data(masked, targets=targets, window=window)
     special = 0
     for step in range(12):
-        batch, plain = source.batch_at(step), dataclasses.replace(source, objective="plm").batch_at(step)
+        batch, plain = source.batch_at(step), dataclasses.replace(source, filling=plm.FILLING).batch_at(step)
         text, real = plain["input_ids"], batch["target_weights"] > 0
         is_target = np.zeros(text.shape, bool)
         is_target[np.nonzero(real)[0], batch["target_positions"][real]] = True
@@ -112,7 +113,7 @@ def test_without_a_number_of_targets_every_position_has_a_slot_and_a_seventh_of_
 
 
 def test_replacements_are_drawn_apart_from_the_targets(masked):
-    """The same positions are masked whatever is read there."""
+    """Mask the same positions, whatever replaces them."""
     one, other = (with_data(masked, random_share=share).batch_at(2) for share in (0.0, 0.2))
     np.testing.assert_array_equal(one["target_positions"], other["target_positions"])
     assert (one["input_ids"] != other["input_ids"]).any()

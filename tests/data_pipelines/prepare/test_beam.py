@@ -1,4 +1,4 @@
-"""Apache Beam runs the same functions and makes the same corpus."""
+"""Preparation on Apache Beam makes the same corpus as on this machine."""
 
 import sys
 

@@ -40,7 +40,7 @@ def tokenizer(documents):
 
 @pytest.fixture
 def run(tmp_path, tokenizer):
-    """Prepares a text into a folder."""
+    """Prepare a text into a folder."""
 
     def run(train, validation=None, out="corpus", tokenizer=tokenizer, fraction=0.05, block_len=BLOCK_LEN):
         def files(documents, name):
@@ -68,7 +68,7 @@ def stream(corpus, split):
 
 
 def document_texts(corpus, split, tokenizer):
-    """The text of the split's documents, the last one as far as it goes."""
+    """Decode the split's documents, the last one as far as the blocks go."""
     tokens, starts = stream(corpus, split)
     return [tokenizer.decode(part) for part in np.split(tokens, np.flatnonzero(starts == Start.DOCUMENT)) if len(part)]
 
@@ -232,14 +232,14 @@ def test_a_corpus_made_from_something_else_is_refused_and_the_difference_named(r
     run(documents)
     other_tokenizer = Tokenizer.train((line for chapter in documents for line in chapter), 600, "english")
     for arguments, difference in (
-        ({"block_len": 32}, "its blocks have another length"),
-        ({"fraction": 0.5}, "its share of held-out text is another"),
-        ({"tokenizer": other_tokenizer}, "its tokenizer is another"),
-        ({"validation": documents[:2]}, "its validation text is another, and its share of held-out text is another"),
+        ({"block_len": 32}, "the length of its blocks differs"),
+        ({"fraction": 0.5}, "its share of held-out text differs"),
+        ({"tokenizer": other_tokenizer}, "its tokenizer differs"),
+        ({"validation": documents[:2]}, "its validation text differs, and its share of held-out text differs"),
     ):
         with pytest.raises(InputError, match=f"{difference}; give another `out` or `workdir`"):
             run(documents, **arguments)
-    with pytest.raises(InputError, match="its training text is another"):
+    with pytest.raises(InputError, match="its training text differs"):
         run(documents[:20])
 
 
@@ -309,7 +309,7 @@ def main():
 
 
 def script(tmp_path, tokenizer, begin=""):
-    """A program that prepares the novels in many parts."""
+    """Return a program that prepares the novels in many parts."""
     if not (tmp_path / "tokenizer").exists():
         tokenizer.save(tmp_path / "tokenizer")
     file = tmp_path / "script.py"

@@ -9,12 +9,12 @@ import time
 
 from data_pipelines import sources
 
-# The command, with parts so small that there are hundreds of them, of which it waits to cut more while the file hold is
-# there: otherwise it could be done before a slow machine gets to stop it.
+# The command with hundreds of small parts. It cuts no more parts while the file `hold` exists, so that even a slow
+# machine can stop it before it is done.
 IN_SMALL_PARTS = """
 import os, time
-from data_pipelines import prepare, readers
-from data_pipelines.prepare import __main__, parts
+from data_pipelines import readers
+from data_pipelines.prepare import __main__, job, parts
 from xlnet_jax.api import command
 
 def cut_until_held(group):
@@ -23,14 +23,14 @@ def cut_until_held(group):
             time.sleep(0.01)
         yield part
 
-prepare.cut_parts = cut_until_held
+job.cut_parts = cut_until_held
 readers.CHUNK_BYTES, parts.PART_CHARS = 4_000, 8_000
 command.run(__main__.main)
 """
 
 
 def started(first=""):
-    """The command on the embedded novels, as a process with a group of its own. first: what it runs before."""
+    """Start the command on the embedded novels, as a process with a group of its own. first: code to run before it."""
     words = "--tokenizer tokenizer --out corpus --block-len 64 --source".split()
     return subprocess.Popen(
         [sys.executable, "-c", first + IN_SMALL_PARTS, *words, sources.embedded()[0]],
@@ -42,7 +42,7 @@ def started(first=""):
 
 
 def under_way(place):
-    """The process, held when the first parts are encoded."""
+    """Start the process, and hold it when the first parts are encoded."""
     (place / "hold").touch()
     process = started()
     deadline = time.monotonic() + 60
@@ -54,14 +54,14 @@ def under_way(place):
 
 
 def living(process):
-    """How many processes of its group still run."""
+    """Count the processes of the group that still run."""
     processes = subprocess.run(["ps", "-eo", "pgid=,stat="], capture_output=True, text=True, check=True).stdout
     fields = [line.split() for line in processes.splitlines()]
     return sum(group == str(process.pid) and not state.startswith("Z") for group, state in fields)
 
 
 def workers(process):
-    """The numbers of the processes that encode for it, which are those that `multiprocessing` forked last."""
+    """Return the ids of the worker processes, which `multiprocessing` forked last."""
     children = subprocess.run(["ps", "-eo", "pid=,ppid=,pgid="], capture_output=True, text=True, check=True).stdout
     ours = [
         (int(pid), parent) for pid, parent, group in map(str.split, children.splitlines()) if group == str(process.pid)
@@ -103,7 +103,7 @@ def test_a_worker_that_is_killed_is_one_line_and_what_is_encoded_is_kept(place):
     (place / "hold").unlink()
     _, err = process.communicate(timeout=300)
     assert process.returncode == 2
-    assert re.fullmatch(r"error: a worker process ended at once: out of memory, .*; what is encoded is kept, .*\n", err)
+    assert re.fullmatch(r"error: a worker process ended at once: out of memory, .*; encoded parts are kept, .*\n", err)
     assert ends_soon(process)
     assert any(place.glob(".corpus.partial/work/encoded-*/*.npz"))
 

@@ -1,4 +1,4 @@
-"""Records of the original become a corpus of the text that they were made from."""
+"""A corpus made from the original's records holds the text of those records."""
 
 import json
 
@@ -22,7 +22,7 @@ def tokenizer():
 
 
 def row_texts(tokenizer, rows, seed):
-    """Random tokens, with an <eod> now and then and in the end, int32 [rows, tokens]."""
+    """Draw random tokens, with an <eod> now and then and at the end: int32 [rows, tokens]."""
     rng = np.random.default_rng(seed)
     text = rng.integers(9, tokenizer.vocab_size, (rows, BATCHES * REUSE_LEN + SEQ_LEN)).astype(np.int32)
     text[rng.random(text.shape) < 0.03] = EOD
@@ -32,7 +32,7 @@ def row_texts(tokenizer, rows, seed):
 
 
 def window(row, begin):
-    """A window as the original cuts it: reused part, A, <sep>, B, <sep>, <cls>."""
+    """Build a window of the original's form: reused part, A, <sep>, B, <sep>, <cls>."""
     a_len = 5 + begin % 4
     b_len = SEQ_LEN - REUSE_LEN - 3 - a_len
     a = row[begin + REUSE_LEN : begin + REUSE_LEN + a_len]
@@ -57,7 +57,7 @@ def write_records(folder, texts, name, backwards):
 
 
 def write_folder(folder, tokenizer, backwards):
-    """Two tasks in two passes. Returns the texts of the first pass's forward rows."""
+    """Write the records of two tasks in two passes, and return the texts of the first pass's forward rows."""
     folder.mkdir()
     texts = [row_texts(tokenizer, 4, task) for task in range(2)]
     for task in range(2):
@@ -77,7 +77,7 @@ def write_folder(folder, tokenizer, backwards):
 
 
 def assert_holds(corpus, text):
-    """The documents of the text, in order, those lowest by hash in the validation split."""
+    """Assert that the corpus holds the documents in order, with those of the lowest hashes in the validation split."""
     documents = np.split(text, np.flatnonzero(text == EOD) + 1)
     documents = documents if len(documents[-1]) else documents[:-1]
     if len(documents) == 1:  # its last blocks are held out
@@ -127,7 +127,7 @@ def test_it_is_opened_where_it_is_there_and_refused_where_the_records_are_others
     assert prepare().manifest == prepare().manifest
     file = min((tmp_path / "records").glob("*.tfrecords"))
     file.write_bytes(file.read_bytes()[:-1])
-    with pytest.raises(InputError, match="its training text is another"):
+    with pytest.raises(InputError, match="its training text differs"):
         prepare()
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from data_pipelines import sources
 from data_pipelines.tokenizer import Settings, Tokenizer, __main__
+from xlnet_jax.api import command
 
 TRAIN = sources.embedded()[0]
 
@@ -28,7 +29,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture
 def do(folder, monkeypatch, capsys):
-    """Runs a command in the folder; returns what it printed."""
+    """Run a command in the folder and return its output."""
     monkeypatch.chdir(folder)
 
     def do(*argv, stdin=b""):
@@ -124,7 +125,7 @@ def test_encode_reads_a_line_of_text_for_each_of_its_lines(do, folder):
     assert many == do("encode", "english", "a") * 2500
 
 
-def command(folder, *argv, **options):
+def as_process(folder, *argv, **options):
     words = [sys.executable, "-m", "data_pipelines.tokenizer", *argv]
     return subprocess.run(words, cwd=folder, capture_output=True, timeout=60, check=False, **options)
 
@@ -169,16 +170,16 @@ def test_a_mistake_ends_in_one_line_and_leaves_nothing(folder, argv, monkeypatch
 
 
 def test_the_commands_work_as_processes(folder):
-    shown = command(folder, "show", "english")
+    shown = as_process(folder, "show", "english")
     assert (shown.returncode, shown.stderr) == (0, b"")
-    broken = command(folder, "encode", "english", input=b"good\n\xff\n")
+    broken = as_process(folder, "encode", "english", input=b"good\n\xff\n")
     assert broken.returncode == 2
     assert broken.stderr == b"error: standard input, line 2: byte 0 is not UTF-8; convert the text first\n"
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
 def test_a_mistake_is_one_sentence_in_any_terminal(folder, encoding):
-    mistaken = command(folder, "shw", "english", env={**os.environ, "PYTHONIOENCODING": encoding})
+    mistaken = as_process(folder, "shw", "english", env={**os.environ, "PYTHONIOENCODING": encoding})
     assert mistaken.returncode == 2
     assert mistaken.stderr == b"error: Expected one of {train, show, encode}.\n"
 

@@ -1,4 +1,4 @@
-"""Lines to ids: however many at a time, by however many threads, and however long."""
+"""Lines have the same ids in any number at a time, with any number of threads, and at any length."""
 
 import io
 import unicodedata
@@ -38,7 +38,7 @@ def english(novels):
 
 
 def trained_with(lines, remove_space=True, **options):
-    """A tokenizer of XLNet's symbols that SentencePiece made in another way than ours."""
+    """Train a tokenizer with XLNet's symbols but other SentencePiece options than ours."""
     file = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(lines),
@@ -244,7 +244,7 @@ def test_a_line_of_megabytes_in_parts_has_the_ids_of_the_whole(english, novels):
 
 
 def test_parts_of_the_released_vocabulary_differ_from_the_whole_in_near_ties_alone(reference, novels):
-    """SentencePiece's sums are in single precision: in a long line it cannot tell segmentations that are as likely."""
+    """Long lines may differ where segmentations are equally likely: SentencePiece sums in single precision."""
     tokenizer = Tokenizer.load(reference.parent / "tokenizers" / "xlnet_cased.spiece.model")
     long = normalize(" ".join(novels), "english")
     log_p = np.array([tokenizer._processor.get_score(i) for i in range(tokenizer.vocab_size)])

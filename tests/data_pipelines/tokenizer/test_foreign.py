@@ -1,4 +1,4 @@
-"""BERT's and RoBERTa's tokenizers in the place of a SentencePiece model."""
+"""BERT's and RoBERTa's tokenizers in place of a SentencePiece model."""
 
 import json
 import pickle
@@ -123,5 +123,5 @@ def test_what_is_no_such_tokenizer_is_refused(tmp_path, bert):
     kind["added_tokens"] = [t for t in kind["added_tokens"] if t["content"] != "[MASK]"]
     del kind["model"]["vocab"]["[MASK]"]
     (tmp_path / "tokenizer.json").write_text(json.dumps(kind))
-    with pytest.raises(InputError, match=r"has no \[MASK\] or <mask>, and cannot read windows here"):
+    with pytest.raises(InputError, match=r"has no \[MASK\] or <mask>, which XLNet needs"):
         Tokenizer.load(tmp_path)

@@ -1,4 +1,4 @@
-"""Text of other languages comes back as it was, and its words begin where they should."""
+"""Text of other languages is decoded unchanged, and its words begin in the right places."""
 
 import itertools
 import unicodedata
@@ -11,7 +11,7 @@ from data_pipelines.tokenizer.pieces import PieceTables
 
 
 def combined(*choices, form="{}"):
-    """All sentences with one part of each choice."""
+    """Return all sentences with one part of each choice."""
     return [form.format("".join(parts)) for parts in itertools.product(*choices)]
 
 

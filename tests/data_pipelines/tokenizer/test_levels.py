@@ -1,4 +1,4 @@
-"""Tokenizers of words, characters and bytes: the same class, with other units."""
+"""Tokenizers of words, characters and bytes: one class, with other units."""
 
 import pickle
 
@@ -124,7 +124,7 @@ def test_characters_bytes_and_words_of_a_text_are_counted_by_its_ids(level, word
 
 
 def words_of(tokenizer, line):
-    """The text of each word, by where words start."""
+    """Return the text of each word, cut where words start."""
     ids = tokenizer.encode_lines([line])[0]
     return [tokenizer.decode(word) for word in np.split(ids, np.flatnonzero(tokenizer.is_word_start[ids]))[1:]]
 

@@ -1,4 +1,4 @@
-"""What a tokenizer is trained on: all of a small text, and a uniform sample of a large one."""
+"""A tokenizer is trained on all of a small text, and on a uniform sample of a large one."""
 
 import subprocess
 import sys

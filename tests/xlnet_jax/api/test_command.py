@@ -1,7 +1,14 @@
-"""What every command does with the errors of the library."""
+"""Commands: how they are listed and started, how quickly they answer, and how the library's errors reach the user."""
+
+import importlib
+import subprocess
+import sys
 
 import pytest
 
+import xlnet_jax
+from xlnet_jax import __main__ as listing
+from xlnet_jax import api
 from xlnet_jax.api import command
 from xlnet_jax.errors import InputError
 
@@ -19,3 +26,59 @@ def test_names_of_arguments_become_flags_and_the_error_stays_what_it_was():
         main([])
     assert str(mistake.value) == "--max-len 0 and --data.seq-len 8, `git log` and 'max_len' in text.txt"
     assert mistake.value.exit_code == 3
+
+
+MODULES = [module for module, _ in listing.commands().values()]
+
+
+def test_the_list_has_every_command_and_runs_the_one_it_is_given(capsys):
+    assert {"data_pipelines.prepare", "xlnet_jax.train", "xlnet_jax.score"} < set(MODULES)
+    assert listing.main([]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    for name, (module, about) in listing.commands().items():
+        assert any(line.split()[:2] == [name, module] and line.endswith(about) for line in lines)
+    with pytest.raises(InputError, match=r"no command is called scor: did you mean score\?"):
+        listing.main(["scor"])
+    words = [sys.executable, "-m", "xlnet_jax", "score", "nowhere", "--sentences", "One."]
+    ended = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert ended.returncode == 2
+    assert ended.stderr.startswith("error: nowhere: no such folder")
+
+
+def test_help_and_mistakes_on_the_command_line_load_neither_jax_nor_tensorflow():
+    """Importing those takes seconds, whichever command it is."""
+    script = f"""
+import contextlib, importlib, io, sys
+from xlnet_jax.errors import InputError
+for name in {MODULES}:
+    package = name.startswith("data_pipelines")
+    main = importlib.import_module(name + ".__main__" if package else name).main
+    with contextlib.redirect_stdout(io.StringIO()) as shown, contextlib.suppress(SystemExit):
+        main(["--help"])
+    assert "--" in shown.getvalue() or package, name
+    try:
+        main(["--qqqq"])
+    except InputError as mistake:
+        assert "\\n" not in str(mistake)
+    else:
+        raise AssertionError(name)
+    loaded = {{"jax", "flax", "tensorflow", "apache_beam", "matplotlib"}} & set(sys.modules)
+    assert not loaded, (name, loaded)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_every_public_name_is_there_and_no_command_is_shadowed():
+    for name, module in api.PUBLIC.items():
+        assert getattr(api, name) is getattr(importlib.import_module(module), name)
+    yesterday = {"Config", "InputError", "ModelConfig", "XLNetLM", "embed_texts", "load", "pretrain", "save"}
+    assert yesterday | {"score_texts", "generate_texts"} <= set(dir(xlnet_jax))
+    assert xlnet_jax.load is api.load
+    for module in MODULES:
+        package, _, name = module.rpartition(".")
+        if package == "xlnet_jax":
+            assert importlib.import_module(module) is getattr(xlnet_jax, name)
+            assert name not in dir(xlnet_jax)
+    with pytest.raises(AttributeError, match="has no attribute 'lode'; it has Config"):
+        xlnet_jax.lode  # noqa: B018

@@ -6,8 +6,8 @@ import pytest
 
 from xlnet_jax.comparison.budget import step_tokens, within_budget
 from xlnet_jax.comparison.contenders import CONTENDERS
-from xlnet_jax.costs.flops import step_operations
 from xlnet_jax.errors import InputError
+from xlnet_jax.objectives.flops import step_flops
 from xlnet_jax.objectives.presets import base, demo, large, small
 from xlnet_jax.settings.fields import flatten
 
@@ -30,6 +30,8 @@ DIFFERS_IN = {
     "plm-next": {"data.pair-loss"},
     "clm": CAUSAL,
     "vanilla": CAUSAL | {"model.mem-len", "model.positions"},
+    "prefix": CAUSAL - {"model.attn-type"} | {"model.mem-len"},
+    "rtd": MASKED | {"model.positions", "data.mask-share", "data.random-share"},
     "electra": MASKED | {"model.positions", "data.mask-share", "data.random-share"},
 }
 
@@ -61,7 +63,7 @@ def test_equal_tokens_are_equal_updates():
 def test_equal_operations_are_as_many_updates_as_fit_and_not_one_more(name):
     common, budget = demo(), 1e12
     config = within_budget(name, CONTENDERS[name](common), budget, "operations")
-    assert config.steps * step_operations(config) <= budget < (config.steps + 1) * step_operations(config)
+    assert config.steps * step_flops(config) <= budget < (config.steps + 1) * step_flops(config)
 
 
 def test_what_counts_updates_keeps_its_share():

@@ -74,7 +74,7 @@ def test_a_task_whose_folder_moved_is_named(examples):
         (GOOD + " --tasks ranking={x}", "--tasks ranking: its documents, queries and judgements are no folder"),
         (GOOD + " --tasks sst-2={x} --finetune stepz=3", "--finetune: unknown setting --stepz: did you mean --steps?"),
         (GOOD + " --tasks sst-2={x} --finetune init=runs/x", "--finetune init: a comparison sets it by itself"),
-        (GOOD + " --tasks sst-2={x} --finetune steps=0", "--finetune sst-2: steps 0 must be at least 1"),
+        (GOOD + " --tasks sst-2={x} --finetune steps=0", "--finetune sst-2: `steps` 0 must be at least 1"),
         (GOOD + " --data.batch-size 0", "data.batch-size 0 must be at least 1"),
     ],
 )  # fmt: skip

@@ -2,18 +2,18 @@
 
 import pytest
 
-from xlnet_jax.costs.chips import CHIPS, chip_of, peak_operations
+from xlnet_jax.costs.chips import CHIPS, chip_of, peak_flops
 
 
 def test_a_device_of_a_chip_with_two_has_half_of_its_peak():
-    assert peak_operations("TPU v3") == 123e12 / 2
-    assert peak_operations("TPU v5 lite") == 197e12
+    assert peak_flops("TPU v3") == 123e12 / 2
+    assert peak_flops("TPU v5 lite") == 197e12
 
 
 @pytest.mark.parametrize("kind", ["cpu", "NVIDIA H200 MIG 1g.18gb", ""])
 def test_nothing_is_made_up_of_a_device_that_is_not_known(kind):
     assert chip_of(kind) is None
-    assert peak_operations(kind) is None
+    assert peak_flops(kind) is None
 
 
 def test_no_two_chips_share_a_name():

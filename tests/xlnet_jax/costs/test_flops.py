@@ -8,8 +8,8 @@ import pytest
 
 from tests.xlnet_jax.training.tiny import CONFIG
 from xlnet_jax.comparison.contenders import CONTENDERS
-from xlnet_jax.costs.flops import multiply_adds, recomputed_operations, step_operations
 from xlnet_jax.objectives.build import objective_of
+from xlnet_jax.objectives.flops import multiply_adds, recomputed_flops, step_flops
 from xlnet_jax.objectives.presets import large
 from xlnet_jax.planning.compiler import abstract_batch
 from xlnet_jax.training.sharding import make_mesh, unboxed
@@ -73,14 +73,14 @@ def test_both_passes_of_every_contender_count_what_jax_traces(contender):
     signs = signs_of(config)
     assert traced_in(config, lambda loss: loss) == forward + signs
     dropped = counted["keys and values of memory"].forward if config.model.mem_len else 0
-    assert traced_in(config, jax.grad) == step_operations(config) // 2 + dropped + 2 * signs
+    assert traced_in(config, jax.grad) == step_flops(config) // 2 + dropped + 2 * signs
 
 
 @pytest.mark.parametrize("remat", ["none", "full", "dots", "attention"])
 def test_a_step_counts_what_jax_traces_with_what_remat_computes_again(remat):
     """But for a gradient of the memory, which jax takes along with that of the window's own keys and drops."""
     config = dataclasses.replace(CONFIG, model=dataclasses.replace(CONFIG.model, remat=remat))
-    counted = (step_operations(config) + recomputed_operations(config)) // 2
+    counted = (step_flops(config) + recomputed_flops(config)) // 2
     dropped = COUNTED["keys and values of memory"].forward
     signs = {"none": 2, "full": 3, "dots": 2, "attention": 3}[remat] * signs_of(config)
     assert traced_in(config, jax.grad) == counted + dropped + signs
@@ -90,4 +90,4 @@ def test_the_papers_step_is_the_sum_that_its_sizes_make():
     """B 8192, L 512, P 85, M 384, D 1024 = N x H, F 4096, V 32000, Z 24, written out."""
     own = 2 * 8192 * (597 + 512) * 1024**2 + 8192 * 597 * 1024 * (896 + 1408 + 1 + 896) + 2 * 8192 * 597 * 1024 * 4096
     once = 2 * 8192 * 384 * 1024**2 + 1408 * 1024**2
-    assert step_operations(large()) == 2 * (24 * (3 * own + 2 * once) + 3 * 8192 * 85 * 1024 * 32000)
+    assert step_flops(large()) == 2 * (24 * (3 * own + 2 * once) + 3 * 8192 * 85 * 1024 * 32000)

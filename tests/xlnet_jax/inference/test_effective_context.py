@@ -1,4 +1,4 @@
-"""Relative effective context lengths of losses made by hand."""
+"""Relative effective context lengths from losses made by hand."""
 
 import numpy as np
 import pytest
@@ -16,7 +16,7 @@ def one_hard_token(length):
 
 def test_lengths_end_where_the_next_step_gains_too_little():
     found = effective_context_lengths(one_hard_token, [10, 20, 30, 40], [1.0, 0.1])
-    # Of all tokens the second step gains 1 - e^-0.005, of the hardest tenth 1 - e^-0.05.
+    # Over all tokens the second step gains 1 - e^-0.005, over the hardest tenth 1 - e^-0.05.
     assert found == {1.0: [Recl(20, False)], 0.1: [Recl(30, False)]}
     assert gains(one_hard_token(10), one_hard_token(20), 1.0) == pytest.approx([1 - np.exp(-0.2)])
     assert gains(one_hard_token(20), one_hard_token(30), 0.1) == pytest.approx([1 - np.exp(-0.05)])
@@ -24,12 +24,12 @@ def test_lengths_end_where_the_next_step_gains_too_little():
     assert coarse == {0.1: [Recl(20, False)]}
 
 
-def test_what_still_gains_at_the_longest_is_a_bound():
+def test_a_model_that_still_gains_at_the_longest_context_gets_a_bound():
     assert effective_context_lengths(one_hard_token, [10, 20, 30], [0.1]) == {0.1: [Recl(30, True)]}
 
 
-def test_who_is_weak_with_a_short_context_gains_nothing_by_it():
-    """Its own perplexity falls with every step, and never below what the other reaches with the shortest."""
+def test_a_model_that_is_weak_with_a_short_context_gains_nothing_by_it():
+    """The weak model improves with every step, but never beyond the other model's shortest context."""
     weak = {10: 4.0, 20: 3.0, 30: 2.5, 40: 2.0}
 
     def losses(length):
@@ -59,13 +59,13 @@ def test_no_longer_context_is_asked_for_than_one_that_some_model_gains_by():
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        (([10], [1.0], 0.01), "context lengths 10: give two at least, from 1 on, that rise"),
+        (([10], [1.0], 0.01), "context lengths 10: give at least two, from 1 on, in rising order"),
         (([20, 10], [1.0], 0.01), "context lengths 20 10"),
-        (([10, 20], [0.0, 1.0], 0.01), r"shares 0 1: give shares of the tokens in \(0, 1\]"),
-        (([10, 20], [], 0.01), "shares : give shares"),
-        (([10, 20], [1.0], 1.0), "threshold 1 is no relative gain between 0 and 1"),
+        (([10, 20], [0.0, 1.0], 0.01), r"`shares` 0 1: give shares of the tokens in \(0, 1\]"),
+        (([10, 20], [], 0.01), "`shares` : give shares"),
+        (([10, 20], [1.0], 1.0), "`threshold` 1 must be between 0 and 1"),
     ],
 )
-def test_settings_without_an_answer_are_refused(settings, said):
+def test_settings_out_of_range_are_refused(settings, said):
     with pytest.raises(InputError, match=said):
         effective_context_lengths(one_hard_token, *settings)

@@ -1,4 +1,4 @@
-"""Independent and dependent factorizations: what each target sees, and what the command prints."""
+"""Independent and dependent factorizations: the positions that each target sees, and the output of the command."""
 
 import dataclasses
 
@@ -25,7 +25,7 @@ def model(reference):
 
 
 def masked_log_probs(model, seen):
-    """By the dense form: `seen[p]` are the positions that target p may look at."""
+    """Return log-probabilities from dense masks: `seen[p]` are the targets that target p may see."""
     ids = model.tokenizer.encode_lines([TEXT])[0]
     targets = model.tokenizer.encode_lines([TARGETS])[0]
     start = ids.tolist().index(targets[0])
@@ -65,7 +65,7 @@ def test_the_command_prints_both_sums(model, tmp_path, capsys):
     assert f"{found.dependent_P.sum():.3f}" in out
 
 
-def test_what_cannot_be_factorized_is_said(model, tmp_path):
+def test_mistakes_are_named(model, tmp_path):
     with pytest.raises(InputError, match="is no whole piece or pieces of the text, which reads: ▁The"):
         factorization.factorize(model, TEXT, "York")
     with pytest.raises(InputError, match="has a head for regression, and no vocabulary scores"):

@@ -1,4 +1,4 @@
-"""What is put into gaps: from the rest of the text alone, the likeliest first."""
+"""Gaps are predicted from the rest of the text alone, with the likeliest pieces first."""
 
 import dataclasses
 
@@ -20,7 +20,7 @@ def model(reference):
     return random_model(dataclasses.replace(SMALL, vocab_size=800), tokenizer=tokenizer)
 
 
-def test_the_probability_of_what_stands_there_is_that_of_independent_targets(model):
+def test_the_probability_of_a_hidden_piece_is_that_of_independent_targets(model):
     gaps = fill_in(model, TEXT, ["of names"])
     alone = factorize(model, TEXT, "of names")
     assert [gap.piece for gap in gaps] == alone.pieces
@@ -40,7 +40,7 @@ def test_gaps_come_in_the_order_of_the_text_with_the_likeliest_pieces_first(mode
 
 
 def test_no_gap_sees_what_is_hidden(model):
-    """One-piece words in each other's place: the positions stay, and so does every probability."""
+    """Two hidden words of one piece each change places: every probability stays at its position."""
     ours = fill_in(model, TEXT, ["list", "names"], likeliest=800)
     theirs = fill_in(model, "The names of list is new", ["list", "names"], likeliest=800)
     assert [gap.piece for gap in ours] == [gap.piece for gap in theirs][::-1] == ["▁list", "▁names"]
@@ -50,7 +50,7 @@ def test_no_gap_sees_what_is_hidden(model):
     assert dict(seen[0].likeliest) != pytest.approx(dict(ours[1].likeliest), rel=1e-2)
 
 
-def test_what_has_no_scores_or_is_not_in_the_text_is_refused(model):
+def test_words_outside_the_text_and_checkpoints_without_scores_are_refused(model):
     assert fill_in(model, TEXT, []) == []
     with pytest.raises(InputError, match="'York' is no whole piece or pieces of the text, which reads: ▁The"):
         fill_in(model, TEXT, ["York"])

@@ -1,4 +1,4 @@
-"""What is drawn: the pieces that the ordinary network would draw, within the limits that are set."""
+"""Draws are the pieces that the ordinary network would draw, within the limits of the sampling."""
 
 import dataclasses
 import itertools
@@ -43,7 +43,7 @@ def causal(tokenizer):
 
 def attentive(config, tokenizer):
     model = random_model(config, tokenizer=tokenizer)
-    # What is read decides what is drawn, and not what all positions share.
+    # The tokens read must decide the draws, not the terms that all positions share.
     backbone, layers = model.params["backbone"], model.params["backbone"]["layers"]
     for name in "qkvro":
         layers["attention"][name] *= 3
@@ -74,14 +74,14 @@ def drawn(generator, texts, seed=0, first=0):
 
 
 def by_ordinary_network(model, text, allowed):
-    """Greedily, everything computed anew for each piece; and the log-probabilities."""
-    size = max(len(text.ids_L), text.targets_T.max() + 1)
+    """Draw greedily, computing everything again for each piece; return (ids, log-probabilities)."""
+    size = max(len(text.ids_L), text.targets_P.max() + 1)
     ids = np.pad(text.ids_L, (0, size - len(text.ids_L)), constant_values=PAD)
     found, scores = [], []
-    for t, target in enumerate(text.targets_T):
-        # All targets, so that those not drawn yet are hidden.
-        log_probs = log_probs_PV(model, Query(ids, text.targets_T, np.arange(len(text.targets_T))))[t]
-        ids[target] = np.where(allowed[text.kinds_T[t]], log_probs, -np.inf).argmax()
+    for t, target in enumerate(text.targets_P):
+        # Query all targets: those not drawn yet must be hidden.
+        log_probs = log_probs_PV(model, Query(ids, text.targets_P, np.arange(len(text.targets_P))))[t]
+        ids[target] = np.where(allowed[text.kinds_P[t]], log_probs, -np.inf).argmax()
         found.append(ids[target])
         scores.append(log_probs[ids[target]])
     return np.array(found), np.array(scores)
@@ -98,10 +98,10 @@ def by_ordinary_network(model, text, allowed):
 def test_greedy_pieces_are_those_of_the_ordinary_network(model, greedy, make):
     text = make(model.tokenizer)
     (row,) = drawn(greedy, [text])
-    ids, scores = by_ordinary_network(model, text, np.asarray(greedy._allowed_KV))
-    np.testing.assert_array_equal(row.ids_T, ids)
-    np.testing.assert_allclose(row.log_probs_T, scores, atol=2e-5)
-    assert len(set(row.ids_T.tolist())) > 1
+    ids, scores = by_ordinary_network(model, text, np.asarray(greedy._allowed_JV))
+    np.testing.assert_array_equal(row.ids_P, ids)
+    np.testing.assert_allclose(row.log_probs_P, scores, atol=2e-5)
+    assert len(set(row.ids_P.tolist())) > 1
 
 
 def test_a_causal_model_goes_on_as_the_ordinary_network_would(causal):
@@ -112,31 +112,31 @@ def test_a_causal_model_goes_on_as_the_ordinary_network_would(causal):
     run = jax.jit(lambda params, ids_1L: causal.network.apply({"params": params}, text_inputs(ids_1L))[0][0])
     for t, position in enumerate(range(length, size)):
         log_probs = np.asarray(jax.nn.log_softmax(run(causal.params, ids[None])[position - 1]))
-        ids[position] = row.ids_T[t]
-        assert log_probs[ids[position]] == pytest.approx(row.log_probs_T[t], abs=1e-5)
-        assert log_probs.argmax() == row.ids_T[t]
-    assert len(set(row.ids_T.tolist())) > 1
+        ids[position] = row.ids_P[t]
+        assert log_probs[ids[position]] == pytest.approx(row.log_probs_P[t], abs=1e-5)
+        assert log_probs.argmax() == row.ids_P[t]
+    assert len(set(row.ids_P.tolist())) > 1
 
 
 def test_one_program_serves_any_number_of_pieces(model, greedy):
-    """Beyond the context too; the last call is for ten times the pieces of the first."""
+    """Also beyond the context: the last call draws ten times as many pieces as the first."""
     counts = []
     for pieces in (2, 33, 100, 20):
         (row,) = drawn(greedy, [continuation(model.tokenizer, TEXT, "", pieces)])
-        assert len(row.ids_T) == pieces
+        assert len(row.ids_P) == pieces
         counts.append((generation._begin._cache_size(), generation._go_on._cache_size()))
     assert len(set(counts[1:])) == 1
 
 
-def test_a_draw_depends_on_its_seed_and_number_and_on_nothing_beside_it(model, sampler):
+def test_a_draw_depends_on_its_seed_and_number_and_on_no_other_text(model, sampler):
     one = continuation(model.tokenizer, TEXT, "", 8)
     other = continuation(model.tokenizer, "acknowledged, that", "", 40)
     together = drawn(sampler, [one, other])
     alone = [drawn(sampler, [text], first=i)[0] for i, text in enumerate([one, other])]
     for a, b in zip(together, alone, strict=True):
-        np.testing.assert_array_equal(a.ids_T, b.ids_T)
-    assert len(together[0].ids_T) <= 8 < len(together[1].ids_T)
-    assert drawn(sampler, [one], seed=1)[0].ids_T.tolist() != alone[0].ids_T.tolist()
+        np.testing.assert_array_equal(a.ids_P, b.ids_P)
+    assert len(together[0].ids_P) <= 8 < len(together[1].ids_P)
+    assert drawn(sampler, [one], seed=1)[0].ids_P.tolist() != alone[0].ids_P.tolist()
 
 
 def test_a_text_ends_at_a_stop(model):
@@ -148,15 +148,15 @@ def test_a_text_ends_at_a_stop(model):
         [continuation(model.tokenizer, TEXT, "", 9)],
     )
     assert row.is_stopped
-    assert not len(row.ids_T)
-    assert row.log_probs_T == pytest.approx([0], abs=1e-3)
+    assert not len(row.ids_P)
+    assert row.log_probs_P == pytest.approx([0], abs=1e-3)
 
     (free,) = drawn(Generator(model, GREEDY, CONTEXT), [continuation(model.tokenizer, TEXT, "", 9)])
-    stop = model.tokenizer.pieces[free.ids_T[2]].removeprefix(SPACE)
+    stop = model.tokenizer.pieces[free.ids_P[2]].removeprefix(SPACE)
     (row,) = drawn(Generator(model, GREEDY, CONTEXT, [stop]), [continuation(model.tokenizer, TEXT, "", 9)])
     assert row.is_stopped
-    assert row.ids_T.tolist() == free.ids_T[: len(row.ids_T)].tolist()
-    assert model.tokenizer.pieces[row.ids_T[-1]].removeprefix(SPACE) == stop
+    assert row.ids_P.tolist() == free.ids_P[: len(row.ids_P)].tolist()
+    assert model.tokenizer.pieces[row.ids_P[-1]].removeprefix(SPACE) == stop
 
 
 def test_limits_leave_the_likeliest_pieces_in_their_proportions():
@@ -180,40 +180,40 @@ def test_gaps_keep_the_text_around_them(model, sampler):
     tokenizer = model.tokenizer
     text = infilling(tokenizer, "The ___ of the sea, un___; he said ___", "", [1, 2, 1])
     without_gaps = "The of the sea, un; he said"
-    given = text.ids_L[~np.isin(np.arange(len(text.ids_L)), text.targets_T)]
+    given = text.ids_L[~np.isin(np.arange(len(text.ids_L)), text.targets_P)]
     assert tokenizer.decode(given) == without_gaps
     (row,) = drawn(sampler, [text])
-    starts = [tokenizer.pieces[i].startswith(SPACE) for i in row.ids_T]
+    starts = [tokenizer.pieces[i].startswith(SPACE) for i in row.ids_P]
     assert (starts[0], starts[1], starts[3]) == (True, False, True)
-    filled = fill(tokenizer, text, row.ids_T)
+    filled = fill(tokenizer, text, row.ids_P)
     assert re.fullmatch(r"The .+ of the sea, un.+; he said .+", filled)
     assert "_" not in filled
 
 
-def test_what_stands_before_a_prompt_is_read_and_not_printed(model, greedy):
+def test_a_prefix_is_read_and_not_printed(model, greedy):
     tokenizer = model.tokenizer
     plain, after = (continuation(tokenizer, TEXT, prefix, 3) for prefix in ("", "that a single man"))
     assert after.ids_L.tolist() == [*tokenizer.encode_lines(["that a single man"])[0], EOD, *plain.ids_L]
     rows = [drawn(greedy, [text])[0] for text in (plain, after)]
-    assert abs(rows[0].log_probs_T[0] - rows[1].log_probs_T[0]) > 1e-4
-    assert fill(tokenizer, after, rows[1].ids_T).startswith(TEXT)
+    assert abs(rows[0].log_probs_P[0] - rows[1].log_probs_P[0]) > 1e-4
+    assert fill(tokenizer, after, rows[1].ids_P).startswith(TEXT)
     assert continuation(tokenizer, "", "", 3).ids_L.tolist() == [EOD]
 
 
-def test_what_cannot_be_generated_is_said(model, greedy):
+def test_mistakes_are_named(model, greedy):
     for settings, message in (
-        ({"temperature": -1}, "temperature -1 is no number from 0 up"),
-        ({"temperature": float("nan")}, "temperature nan"),
-        ({"top_p": 0}, r"top-p 0 is outside \(0, 1\]"),
-        ({"top_p": 1.1}, "top-p 1.1"),
-        ({"top_k": -2}, "top-k -2 is below 0"),
+        ({"temperature": -1}, "`temperature` -1 must be a number from 0 up"),
+        ({"temperature": float("nan")}, "`temperature` nan"),
+        ({"top_p": 0}, r"`top_p` 0 must be in \(0, 1\]"),
+        ({"top_p": 1.1}, "`top_p` 1.1"),
+        ({"top_k": -2}, "`top_k` -2 must be at least 0"),
     ):
         with pytest.raises(InputError, match=message):
             Sampling(**settings)
     with pytest.raises(InputError, match="has a head for regression, and no vocabulary scores"):
         Generator(random_model(head=HEADS["regression"]), GREEDY)
     for stop in ("Zebedee", ""):
-        with pytest.raises(InputError, match=f"'{stop}' is no piece of the vocabulary"):
+        with pytest.raises(InputError, match=f"'{stop}' is not in the vocabulary"):
             Generator(model, GREEDY, stops=[stop])
     with pytest.raises(InputError, match="more than the context of 24: shorten it"):
         drawn(greedy, [continuation(model.tokenizer, TEXT * 9, "", 2)])
@@ -223,8 +223,8 @@ def test_what_cannot_be_generated_is_said(model, greedy):
         infilling(model.tokenizer, "The ___ sea", "", [1, 2])
 
 
-def test_what_a_checkpoint_of_another_objective_cannot_generate_is_said(model, causal):
-    with pytest.raises(InputError, match=r"has gaps, and the checkpoint reads from left to right \(clm\)"):
+def test_a_checkpoint_of_another_objective_names_what_it_cannot_generate(model, causal):
+    with pytest.raises(InputError, match=r"has gaps, and the checkpoint reads from left to right"):
         drawn(Generator(causal, GREEDY, CONTEXT), [infilling(model.tokenizer, "The ___ sea", "", [1])])
     masked = {"backbone": {n: p for n, p in model.params["backbone"].items() if n != "mask_embedding"}}
     with pytest.raises(InputError, match=r"has learned masked pieces \(mlm\)"):
@@ -233,7 +233,7 @@ def test_what_a_checkpoint_of_another_objective_cannot_generate_is_said(model, c
     generator = Generator(places, GREEDY, CONTEXT)
     generator.demand_room(continuation(model.tokenizer, TEXT, "", 2))
     with pytest.raises(
-        InputError, match=r"comes to \d+ pieces .*: the checkpoint's positions are places in one window"
+        InputError, match=r"comes to \d+ pieces .* which a checkpoint with sinusoidal positions cannot leave"
     ):
         generator.demand_room(continuation(model.tokenizer, TEXT, "", CONTEXT))
 

@@ -1,4 +1,4 @@
-"""A text with memory, and by a window that slides: one function until something is cut, and two beyond."""
+"""A text read with memory and with a sliding window: the same numbers until the text is longer than both."""
 
 import dataclasses
 
@@ -16,7 +16,7 @@ TEXT = np.random.default_rng(0).integers(9, 39, LENGTH).astype(np.int32)
 
 @pytest.fixture(scope="module")
 def model():
-    return Pretrained(CAUSAL, strong_params(CAUSAL))
+    return Pretrained(CAUSAL, strong_params(CAUSAL), "clm")
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +40,7 @@ def test_a_row_of_same_length_agrees_with_its_window_too(model, slid):
     np.testing.assert_array_equal(by_window(strict, TEXT, ATTENTION), slid)
 
 
-def test_what_cuts_nothing_gives_what_the_whole_text_at_once_gives(model):
+def test_long_memory_and_long_windows_give_the_numbers_of_the_whole_text(model):
     (whole,) = log_likelihoods(model, [TEXT], 4096)
     np.testing.assert_allclose(with_memory(model, TEXT, 7, LENGTH), whole, rtol=0, atol=1e-4)
     np.testing.assert_allclose(by_window(model, TEXT, LENGTH), whole, rtol=0, atol=1e-4)
@@ -53,7 +53,7 @@ def test_a_window_forgets_what_memory_has_seen_further_back(model, slid):
     assert np.abs(remembered - changed).max() > 1e-3
 
 
-def test_scores_depend_neither_on_the_batch_nor_on_what_is_asked_besides(model, slid):
+def test_scores_depend_neither_on_the_batch_nor_on_other_targets(model, slid):
     few = np.array([50, 3, 12])
     np.testing.assert_allclose(by_window(model, TEXT, ATTENTION, few, batch_tokens=24), slid[few - 1], atol=1e-5)
     texts = [TEXT, TEXT[:9], TEXT[:2]]
@@ -63,19 +63,19 @@ def test_scores_depend_neither_on_the_batch_nor_on_what_is_asked_besides(model, 
         np.testing.assert_allclose(beginning, whole[: length - 1], atol=1e-5)
 
 
-def test_what_does_not_read_from_left_to_right_is_refused(model):
+def test_checkpoints_that_are_not_causal_and_bad_lengths_are_refused(model):
     masked = random_model(dataclasses.replace(SMALL, num_layers=1))
     del masked.params["backbone"]["mask_embedding"]
     absolute = dataclasses.replace(model, model=dataclasses.replace(CAUSAL, positions="sinusoidal"))
     for run, said in (
         (lambda: by_window(random_model(), TEXT, 4), r"learned to predict pieces in permuted orders \(plm\)"),
-        (lambda: log_likelihoods(masked, [TEXT], 64), r"learned to predict masked pieces \(mlm\).*--objective clm"),
+        (lambda: log_likelihoods(masked, [TEXT], 64), r"learned to predict masked pieces \(mlm\).*the objective clm"),
         (lambda: with_memory(random_model(head=HEADS["regression"]), TEXT, 4, 4), "has a head for regression"),
-        (lambda: with_memory(absolute, TEXT, 4, 4), "positions are sinusoidal, places in the window, and memory lies"),
-        (lambda: with_memory(model, TEXT, 0, 4), "a segment of 0 tokens: 1 at least"),
-        (lambda: with_memory(model, TEXT, 4, -1), "a memory of -1 positions: 0 at least"),
-        (lambda: by_window(model, TEXT, 0), "a window of 0 tokens: 1 at least"),
-        (lambda: by_window(model, TEXT[:1], 4), "a text of 1 pieces has none with a piece before it"),
+        (lambda: with_memory(absolute, TEXT, 4, 4), "`mem_len` 4: the checkpoint has sinusoidal positions"),
+        (lambda: with_memory(model, TEXT, 0, 4), "`segment_len` 0 must be at least 1"),
+        (lambda: with_memory(model, TEXT, 4, -1), "`mem_len` -1 must be at least 0"),
+        (lambda: by_window(model, TEXT, 0), "`window_len` 0 must be at least 1"),
+        (lambda: by_window(model, TEXT[:1], 4), "a text of 1 pieces has nothing to predict"),
     ):
         with pytest.raises(InputError, match=said):
             run()

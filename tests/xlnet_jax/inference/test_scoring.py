@@ -1,4 +1,4 @@
-"""Scores of texts are log-likelihoods under an order, whatever they are computed beside."""
+"""Scores of texts are log-likelihoods under an order, and do not depend on the other texts."""
 
 import dataclasses
 import itertools
@@ -29,9 +29,10 @@ def model(reference):
 
 
 def one_by_one(model, ids, order):
-    """log p of each piece by as many runs of the ordinary network as there are pieces: each gets the pieces before it
-    in the order, and the place of the one to predict; those behind are not there at all, but for the place's own, which
-    is another piece. The first in the order is left out: it is told nothing."""
+    """Return log p of each piece, from one forward pass of the ordinary network for each.
+
+    The pass gets the pieces before the target in the order; all others, the target included, are replaced by another
+    piece. The first piece of the order is left out: it sees nothing."""
     scores = np.full(len(ids), np.nan)
     for t in range(1, len(ids)):
         target = order[t]
@@ -39,7 +40,7 @@ def one_by_one(model, ids, order):
         known[order[:t]] = True
         hidden = np.where(known, ids, 9)
         perm_mask = np.ones((1, len(ids), len(ids)), np.float32)
-        # Ranks as the order has them: a content row sees itself, which the network adds, and those before it.
+        # Ranks follow the order: a content row sees the pieces before it, and itself, which the network adds.
         for later, row in enumerate(order[:t]):
             perm_mask[0, row, order[:later]] = 0
         perm_mask[0, target, order[:t]] = 0
@@ -73,7 +74,7 @@ def test_scores_are_those_of_the_network_run_token_by_token(model, order):
 
 @pytest.mark.parametrize("rank", [[0, 1], [1, 0], [0, 0]])
 def test_probabilities_of_all_texts_of_two_pieces_sum_to_one(rank):
-    """Of the first of them too, which is told nothing; and of two that are predicted independently."""
+    """The first piece sees nothing; equal ranks predict both pieces independently."""
     tiny = random_model(dataclasses.replace(SMALL, vocab_size=12))
     pairs = itertools.product(range(12), repeat=2)
     queries = [Query(np.array(pair, np.int32), np.arange(2), np.array(rank)) for pair in pairs]
@@ -81,7 +82,7 @@ def test_probabilities_of_all_texts_of_two_pieces_sum_to_one(rank):
     assert total == pytest.approx(1, abs=1e-5)
 
 
-def test_what_is_told_nothing_does_not_see_what_stands_there():
+def test_a_piece_that_sees_nothing_does_not_see_itself():
     tiny = random_model(dataclasses.replace(SMALL, vocab_size=12))
     first, other = (
         log_probs_PV(tiny, Query(np.array(ids, np.int32), np.array([0]), np.array([0]))) for ids in ([9], [10])
@@ -89,7 +90,7 @@ def test_what_is_told_nothing_does_not_see_what_stands_there():
     np.testing.assert_array_equal(first, other)
 
 
-def test_the_pseudo_log_likelihood_tells_each_piece_all_others(model):
+def test_the_pseudo_log_likelihood_shows_each_piece_all_others(model):
     (score,) = score_texts(model, [TEXT], "pseudo")
     last = [*range(1, len(score.pieces)), 0]
     told_all = score_texts(model, [TEXT], " ".join(map(str, last)))[0].log_probs_OP[0, 0]
@@ -98,7 +99,7 @@ def test_the_pseudo_log_likelihood_tells_each_piece_all_others(model):
     for i in range(len(ids)):
         alone = log_probs_PV(model, Query(ids, np.array([i]), np.array([0])))[0, ids[i]]
         assert score.log_probs_OP[0, i] == pytest.approx(alone, abs=1e-5)
-    # In an order the others are told less themselves.
+    # In an order the other pieces see less themselves.
     assert abs(score.log_probs_OP[0, 0] - told_all) > 1e-4
 
 
@@ -115,7 +116,7 @@ def test_scores_depend_neither_on_the_bucket_nor_on_the_batch(model, monkeypatch
             np.testing.assert_allclose(other.log_probs_OP, ours.log_probs_OP, atol=1e-5)
 
 
-def test_averages_over_orders_are_what_they_say(model):
+def test_averages_over_orders_are_means_of_each_order(model):
     (both,) = score_texts(model, [TEXT], ["left-to-right", "right-to-left"])
     each = [score_texts(model, [TEXT], order)[0].log_likelihood for order in ("left-to-right", "right-to-left")]
     assert both.log_likelihoods_O == pytest.approx(each, abs=1e-4)
@@ -131,7 +132,7 @@ def test_random_orders_differ_and_come_again_with_their_seed(model):
     assert len({round(total, 4) for total in [*first.log_likelihoods_O, *other.log_likelihoods_O]}) == 6
 
 
-def test_a_context_is_told_to_all_pieces_and_not_scored(model):
+def test_all_pieces_see_a_context_that_is_not_scored(model):
     (alone,) = score_texts(model, ["is new"])
     (told,) = score_texts(model, ["is new"], context="The list of names")
     joint = factorize(model, TEXT, "is new")
@@ -152,31 +153,31 @@ def test_a_causal_model_scores_from_left_to_right_behind_the_end_of_another_text
             log_probs = jax.nn.log_softmax(logits)[np.arange(len(read) - 1), read[1:]]
             np.testing.assert_allclose(score.log_probs_OP, log_probs[None, len(before) :], atol=1e-5)
             assert score.log_likelihood == pytest.approx(score.log_probs_OP.sum(), abs=1e-4)
-    # Of one text: what is told and what is asked add up.
+    # The same text split into context and target has the same log-probabilities.
     assert alone[1].log_probs_OP[0, 4:] == pytest.approx(told[0].log_probs_OP[0], abs=1e-5)
     for orders in ("right-to-left", "random:2", "pseudo", ["left-to-right", "random:2"]):
-        with pytest.raises(InputError, match=r"reads from left to right \(clm\), .*: left-to-right is all that it can"):
+        with pytest.raises(InputError, match=r"reads from left to right \(clm\), .*: left-to-right is the only order"):
             score_texts(causal, [TEXT], orders)
 
 
 @pytest.mark.parametrize(
     ("orders", "said"),
     [
-        ("backwards", r"orders 'backwards': give left-to-right, right-to-left, random:N, pseudo, or the positions"),
-        ("0 1 1", r"orders '0 1 1' is no permutation: it must have each of 0 to 2 once"),
-        ("2 0 1", r"orders '2 0 1' has 3 positions, and there are 6 pieces in text 0, which reads: ▁The"),
-        ("random:none", r"orders random:none: how many\?"),
+        ("backwards", r"`orders` 'backwards': give left-to-right, right-to-left, random:N, pseudo, or the positions"),
+        ("0 1 1", r"`orders` '0 1 1' must have each of 0 to 2 once"),
+        ("2 0 1", r"`orders` '2 0 1' has 3 positions, and there are 6 pieces in text 0, which reads: ▁The"),
+        ("random:none", r"`orders` random:none: give a number, as in random:8"),
         (["pseudo", "left-to-right"], r"pseudo is no order, and stands by itself"),
-        ((), r"orders names none"),
+        ((), r"`orders` names no order"),
     ],
 )
-def test_what_is_no_order_of_the_text_is_said(model, orders, said):
+def test_an_order_that_does_not_fit_is_named(model, orders, said):
     with pytest.raises(InputError, match=said):
         score_texts(model, [TEXT], orders)
 
 
-def test_what_cannot_be_scored_is_said(model):
-    with pytest.raises(InputError, match=r"b.txt: line 2: 6 pieces, and 5 at most: split it, or raise --max-len"):
+def test_mistakes_are_named(model):
+    with pytest.raises(InputError, match=r"b.txt: line 2: 6 pieces, and 5 at most: split it, or raise `max_len`"):
         score_texts(model, ["new", TEXT], names=["b.txt: line 1", "b.txt: line 2"], max_len=5)
     with pytest.raises(InputError, match="text 1: the tokenizer leaves nothing of it"):
         score_texts(model, ["new", " "])

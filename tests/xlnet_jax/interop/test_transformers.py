@@ -131,8 +131,8 @@ def test_question_answering_gives_the_same_start_beam_there(tmp_path):
     beam = ours.network.apply(
         {"params": ours.params}, text_inputs(ids, segment_ids_BL=segments), cls_index, excluded, 5, 5, method="beam"
     )
-    np.testing.assert_array_equal(beam.start_index_BS, expected.start_top_index)
-    np.testing.assert_allclose(np.exp(beam.start_log_probs_BS), expected.start_top_log_probs, rtol=0, atol=LOGITS)
+    np.testing.assert_array_equal(beam.start_index_BI, expected.start_top_index)
+    np.testing.assert_allclose(np.exp(beam.start_log_probs_BI), expected.start_top_log_probs, rtol=0, atol=LOGITS)
     np.testing.assert_allclose(beam.unanswerable_B, expected.cls_logits, rtol=0, atol=LOGITS)
 
 

@@ -3,7 +3,6 @@ ways."""
 
 import dataclasses
 import json
-import types
 
 import jax
 import numpy as np
@@ -19,9 +18,8 @@ from xlnet_jax.objectives.presets import PRESETS, demo, with_objective
 from xlnet_jax.objectives.rules import validate
 from xlnet_jax.settings.config import HeadConfig
 from xlnet_jax.tasks.defaults import DEFAULTS
-from xlnet_jax.tasks.run import _weights_of
+from xlnet_jax.tasks.prepare import weights_of
 from xlnet_jax.training.initial import begin_from, params_of
-from xlnet_jax.training.state import StatePlan
 
 torch = pytest.importorskip("torch", reason="needs the extra [bench]: pip install -e '.[bench]'")
 transformers = pytest.importorskip("transformers", reason="needs the extra [bench]: pip install -e '.[bench]'")
@@ -228,7 +226,7 @@ def test_a_generator_stays_behind_and_layers_that_are_shared_are_refused(tmp_pat
     one = jax.tree.map(lambda layers: layers[:1].squeeze(0), loaded.params["backbone"]["layers"])
     shared = {**loaded.params, "backbone": {**loaded.params["backbone"], "layers": one}}
     model = dataclasses.replace(loaded.model, share_layers=True)
-    with pytest.raises(InputError, match=r"electra cannot hold model\.share-layers: --to native can"):
+    with pytest.raises(InputError, match=r"electra cannot hold model\.share-layers: `to` native can"):
         xlnet_jax.save(dataclasses.replace(loaded, model=model, params=shared), tmp_path / "shared", "hf")
 
 
@@ -265,8 +263,7 @@ def test_finetuning_takes_their_network(bert_folder):
 @pytest.mark.parametrize(("summary", "taken"), [("last", True), ("mean", False)])
 def test_a_summary_of_cls_begins_with_their_pooler(bert_folder, summary, taken):
     loaded, head = xlnet_jax.load(bert_folder), HeadConfig("classification", 3, summary)
-    plan = StatePlan(types.SimpleNamespace(params=nest(abstract_params(loaded.model, head))), None)
-    params, drawn = _weights_of(loaded, head, plan)
+    params, drawn = weights_of(loaded, head, nest(abstract_params(loaded.model, head)))
     assert drawn == (["logits"] if taken else ["logits", "summary"])
     if taken:
         pooler = loaded.params["pair_head"]["pooler"]

@@ -1,11 +1,19 @@
-"""The attention's own way back, and its dropout."""
+"""The backward pass of attention, its dropout, and the seam behind which its large arrays are made."""
+
+import dataclasses
+import math
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from xlnet_jax.models.attention import MASKED, attend_BNTH, kept
+from tests.xlnet_jax.random_models import BERT, SMALL
+from xlnet_jax.kernels.numerics import MASKED, dropout_mask
+from xlnet_jax.kernels.plain import attend_BNTH
+from xlnet_jax.models import attention
+from xlnet_jax.models.encoder import build_encoder
+from xlnet_jax.models.inputs import compact_inputs
 
 
 @pytest.mark.parametrize("with_dropout", [False, True])
@@ -14,7 +22,7 @@ def test_the_written_gradient_is_that_of_the_plain_formula(with_dropout):
     scores = jax.random.normal(keys[0], (2, 3, 5, 7)) * 3
     scores = scores.at[:, :, :, 4].add(MASKED).at[0, 0, 0].add(MASKED)  # a key that none sees, a row that sees none
     value, weight = jax.random.normal(keys[1], (2, 3, 7, 4)), jax.random.normal(keys[2], (2, 3, 5, 4))
-    left = kept(keys[3], 0.3, scores.shape) if with_dropout else None
+    left = dropout_mask(keys[3], 0.3, scores.shape) if with_dropout else None
 
     def plain(scores, value):
         probs = jax.nn.softmax(scores, axis=-1)
@@ -33,9 +41,64 @@ def test_the_written_gradient_is_that_of_the_plain_formula(with_dropout):
 @pytest.mark.parametrize("rate", [0.1, 0.5])
 def test_dropout_drops_its_rate_everywhere_alike(rate):
     """Within six standard deviations; both halves of a random word decide."""
-    left = np.asarray(kept(jax.random.key(1), rate, (400, 501)))
+    left = np.asarray(dropout_mask(jax.random.key(1), rate, (400, 501)))
     deviation = 6 * np.sqrt(rate * (1 - rate))
     assert abs(1 - left.mean() - rate) < deviation / np.sqrt(left.size)
     assert (abs(1 - left.mean(0) - rate) < deviation / np.sqrt(400)).all()
     first, second = left[:, :250] - left.mean(), left[:, 251:] - left.mean()
     assert abs((first * second).mean()) < 6 * rate * (1 - rate) / np.sqrt(first.size)
+
+
+BATCH, LENGTH, TARGETS, MEMORY = 2, 61, 13, 30
+NARROW = dataclasses.replace(SMALL, num_layers=2, num_heads=2, d_head=2, d_model=4, d_ff=4, mem_len=MEMORY, dropout=0.1)
+SEAMS = {
+    "two streams": NARROW,
+    "remat": dataclasses.replace(NARROW, remat="full"),
+    "same length": dataclasses.replace(NARROW, attn_type="uni", same_length=True),
+    "sinusoidal": dataclasses.replace(NARROW, positions="sinusoidal"),
+    "bert": dataclasses.replace(
+        BERT, num_layers=2, num_heads=2, d_head=2, d_model=4, d_ff=4, max_positions=LENGTH, attention_dropout=0.1
+    ),
+}
+
+
+def largest_array(jaxpr):
+    """Number of elements of the largest array that a program computes, inside loops and calls too."""
+    sizes = [math.prod(var.aval.shape) for eqn in jaxpr.eqns for var in eqn.outvars]
+    inner = [largest_array(sub) for eqn in jaxpr.eqns for sub in jax.core.jaxprs_in_params(eqn.params)]
+    return max(sizes + inner, default=0)
+
+
+def rank_inputs(config):
+    """A batch in the compact form, with all that the network can take."""
+    ids = jnp.ones((BATCH, LENGTH), jnp.int32)
+    targets = jnp.zeros((BATCH, TARGETS), jnp.int32) if config.positions == "relative" else None
+    memory = jnp.ones((BATCH, config.mem_len), bool)
+    return compact_inputs(ids, ids, ids, targets, jnp.zeros(BATCH, bool), memory, attention_mask_BL=ids)
+
+
+def training_program(config):
+    """The backbone with dropout, forward and backward."""
+    network, inputs = build_encoder(config), rank_inputs(config)
+    mems = jnp.zeros((config.num_layers, BATCH, config.mem_len, config.d_model))
+    shapes = jax.eval_shape(lambda: network.init(jax.random.key(0), inputs, mems))
+
+    def loss(params):
+        outputs = network.apply(params, inputs, mems, train=True, rngs={"dropout": jax.random.key(1)})
+        return outputs.content_BLD.sum() + (0.0 if outputs.query_BPD is None else outputs.query_BPD.sum())
+
+    return jax.make_jaxpr(jax.grad(loss))(shapes).jaxpr
+
+
+def mean_of_values(inputs):
+    """An implementation that computes nothing of the size of the scores."""
+    position = 0.0 if inputs.positions is None else inputs.positions.key_2NRH.mean()
+    return inputs.query_BNTH + inputs.value_BNKH.mean(2, keepdims=True) + inputs.key_BNKH.mean() + position
+
+
+@pytest.mark.parametrize("name", SEAMS)
+def test_nothing_of_the_size_of_a_mask_is_made_outside_the_attention_implementation(name, monkeypatch):
+    mask_size = BATCH * LENGTH * (LENGTH + SEAMS[name].mem_len)
+    assert largest_array(training_program(SEAMS[name])) > mask_size
+    monkeypatch.setitem(attention.IMPLEMENTATIONS, "plain", mean_of_values)
+    assert largest_array(training_program(SEAMS[name])) < mask_size / 2

@@ -100,11 +100,11 @@ def test_question_answering_predicts_as_the_original(reference, name):
         )
     )(case.params)
     batch = len(beam.unanswerable_B)
-    np.testing.assert_array_equal(beam.start_index_BS, case.arrays["outputs/start_top_index"])
-    np.testing.assert_array_equal(beam.end_index_BSE.reshape(batch, -1), case.arrays["outputs/end_top_index"])
+    np.testing.assert_array_equal(beam.start_index_BI, case.arrays["outputs/start_top_index"])
+    np.testing.assert_array_equal(beam.end_index_BIJ.reshape(batch, -1), case.arrays["outputs/end_top_index"])
     for ours, theirs in (
-        (beam.start_log_probs_BS, "start_top_log_probs"),
-        (beam.end_log_probs_BSE.reshape(batch, -1), "end_top_log_probs"),
+        (beam.start_log_probs_BI, "start_top_log_probs"),
+        (beam.end_log_probs_BIJ.reshape(batch, -1), "end_top_log_probs"),
         (beam.unanswerable_B, "cls_logits"),
     ):
         expected = case.arrays[f"outputs/{theirs}"]

@@ -140,6 +140,69 @@ def test_memory_makes_two_segments_read_as_one_of_twice_the_length():
     np.testing.assert_allclose(mems, of_part.new_mems_ZBMD, rtol=0, atol=1e-5)
 
 
+# ---- prefix ---------------------------------------------------------------------------------------------------------
+
+PREFIX = with_objective(PLM, "prefix")
+PREFIX_WITH_MEMORY = with_data(replace(PREFIX, model=replace(PREFIX.model, mem_len=MEMORY)), reuse_len=LENGTH)
+both_memories = pytest.mark.parametrize("config", [PREFIX, PREFIX_WITH_MEMORY], ids=["alone", "with memory"])
+
+
+def last_of_prefix_B(batch):
+    return (batch["perm_rank"] == 0).sum(1) - 1
+
+
+@both_memories
+def test_a_prefix_loss_depends_on_nothing_from_its_target_on(config):
+    found = influence(config, step=1)
+    place, token = np.arange(LENGTH)[:, None, None], np.arange(LENGTH)
+    is_target = place >= last_of_prefix_B(found.batch)[:, None]
+    sees = np.broadcast_to(is_target & (token <= place), found.of_tokens.shape)  # target of place i is token i + 1
+    assert (found.of_tokens[sees] > 0.0).all()
+    assert (found.of_tokens[~sees] == 0.0).all()
+    if config.model.mem_len:
+        assert (found.of_memory[np.broadcast_to(is_target[..., 0], found.of_memory.shape[:2])] > 0.0).all()
+
+
+@both_memories
+def test_rows_of_a_prefix_depend_on_all_of_it_and_later_rows_on_what_precedes_them(config):
+    batch = batches_of(config).batch_at(1)
+    last_B = last_of_prefix_B(batch)
+    assert last_B.max() > 0, "no prefix of more than one token"
+    row, token = np.arange(LENGTH)[:, None, None], np.arange(LENGTH)
+    sees = token <= np.maximum(row, last_B[:, None])
+    of_tokens = influence_on_rows(config, batch)
+    assert (of_tokens[sees] > 0.0).all()
+    assert (of_tokens[~sees] == 0.0).all()
+
+
+def influence_on_rows(config, batch):
+    """Sizes of the gradients of each content row's hidden state, by the token: [L, B, L]."""
+    params, mems, vocab_size = drawn_params(config), random_mems(config), config.model.vocab_size
+    ids, table = batch["input_ids"], params["backbone"]["word_embedding"]
+    own_ids = vocab_size + np.arange(ids.size, dtype=np.int32).reshape(ids.shape)
+    wider = replace(config.model, vocab_size=vocab_size + ids.size)
+    inputs, _ = inputs_of(batch | {"input_ids": own_ids}, config)
+    direction_D = jax.random.normal(jax.random.key(3), (config.model.d_model,))
+
+    def along_direction_L(own_rows):
+        backbone = {**params["backbone"], "word_embedding": jnp.concatenate([table, own_rows])}
+        given = {**params, "backbone": backbone, "output_bias": jnp.zeros(wider.vocab_size)}
+        _, outputs = XLNetLM(wider).apply({"params": given}, inputs, mems)
+        return (outputs.content_BLD * direction_D).sum((0, 2))
+
+    gradients = jax.jit(jax.jacrev(along_direction_L))(table[ids.reshape(-1)])
+    return np.abs(gradients).sum(-1).reshape(LENGTH, *ids.shape)
+
+
+def test_windows_of_a_prefix_go_on_where_the_one_before_ended():
+    """With memory too: so no hidden state in memory has seen a token that is still to be predicted."""
+    for config in (PREFIX, PREFIX_WITH_MEMORY):
+        source = batches_of(config)
+        here, following = source.batch_at(1), source.batch_at(2)
+        np.testing.assert_array_equal(here["target_ids"][:, :-1], here["input_ids"][:, 1:])
+        np.testing.assert_array_equal(here["target_ids"][:, -1], following["input_ids"][:, 0])
+
+
 # ---- mlm ------------------------------------------------------------------------------------------------------------
 
 

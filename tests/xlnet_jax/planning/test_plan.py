@@ -1,4 +1,4 @@
-"""Plans: what they say of memory is what devices hold, and the compiler has the last word."""
+"""Plans: their memory is the memory that devices use, and the compiler decides what fits."""
 
 import dataclasses
 import importlib.util
@@ -52,7 +52,7 @@ def test_planned_bytes_are_those_that_a_device_holds():
     config = dataclasses.replace(CONFIG, mesh=MeshConfig(fsdp=4))
     abstract = compiler.abstract_step(config, jax.devices())
     state = init_state(
-        config.seed, LanguageModel(config), make_optimizer(config.optimizer, config.steps), abstract.plan
+        config.seed, LanguageModel(config), make_optimizer(config.optimizer, config.steps), abstract.program.plan
     )
     held = {
         kind: sum(a.addressable_shards[0].data.nbytes for a in jax.tree.leaves(tree))
@@ -85,7 +85,7 @@ def test_another_error_of_the_compiler_stays_one():
 
 
 def plan_of(config=None, *, memory=450 * 10**9, fits=True):
-    """On the paper's chips."""
+    """Return a plan on the paper's chips."""
     chip = next(chip for chip in CHIPS if chip.name == "v3")
     traffic = Traffic(memory, (Collective("all-reduce", 1, 10**9, 1024), Collective("all-reduce", 1, 10**9, 2)))
     state, mesh = {"parameters": 2**30}, {"data": 1024, "fsdp": 1, "tensor": 1}
@@ -96,10 +96,10 @@ def plan_of(config=None, *, memory=450 * 10**9, fits=True):
 def test_a_step_takes_as_long_as_the_slowest_of_its_bounds():
     plan = plan_of()
     assert plan.at_least["memory"] == pytest.approx(1.0)  # 450 GB at a half of 900 GB/s: two devices share a chip
-    assert plan.at_least["arithmetic"] == pytest.approx((plan.operations + plan.recomputed) / (512 * 123e12))
+    assert plan.at_least["arithmetic"] == pytest.approx((plan.flops + plan.recomputed) / (512 * 123e12))
     assert plan.at_least["links"] == pytest.approx(2e9 * 1023 / 1024 / 328e9)  # what stays in a chip takes no link
     assert plan.step_seconds(0.4) == pytest.approx(1.0)
-    assert plan.step_seconds(0.1) == pytest.approx(plan.operations / (512 * 123e12) / 0.1)
+    assert plan.step_seconds(0.1) == pytest.approx(plan.flops / (512 * 123e12) / 0.1)
 
 
 def test_every_candidate_divides_the_batch_and_what_fits_most_easily_comes_first():

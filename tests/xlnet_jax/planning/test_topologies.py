@@ -1,4 +1,4 @@
-"""TPU slices by their public names."""
+"""Find TPU slices by their public names."""
 
 import subprocess
 import sys
@@ -33,7 +33,7 @@ def test_a_slice_that_there_is_not_is_refused_with_those_that_there_are(name):
     with pytest.raises(InputError) as mistake:
         _parse(name)
     line = str(mistake.value)
-    assert line.startswith(f"--topology {name}: there is no such slice")
+    assert line.startswith(f"`topology` {name}: there is no such slice")
     assert "\n" not in line
     assert all(f"{generation}:{g.shapes[0]}" in line for generation, g in GENERATIONS.items())
 
@@ -46,7 +46,7 @@ def test_a_slice_that_there_is_not_is_refused_with_those_that_there_are(name):
         ("--topology v3:2x2 v3:4x4 --search", "error: --search wants one --topology"),
         (
             "--topology v3:2x2 --batch 8 --batch-per-device 1",
-            "error: --batch-per-device 1 must be at least 1, and stands",
+            "error: --batch-per-device 1 replaces --batch: leave one of them out",
         ),
         ("--topology v3:2x2 --init runs/x", "error: --init: a plan reads no files"),
         ("--topolgy v3:2x2", "error: unknown setting --topolgy: did you mean --topology?"),
@@ -55,11 +55,11 @@ def test_a_slice_that_there_is_not_is_refused_with_those_that_there_are(name):
 )
 def test_a_mistake_is_one_line_before_anything_is_compiled(argv, message, capsys):
     from xlnet_jax import plan
-    from xlnet_jax.settings import cli
+    from xlnet_jax.api import command
 
     with pytest.raises(InputError) as mistake:
         plan.main(argv.split())
-    assert cli._fail(str(mistake.value)) == 2
+    assert command._fail(str(mistake.value)) == 2
     assert capsys.readouterr().err.startswith(message)
 
 

@@ -1,4 +1,4 @@
-"""What a scheduled program moves, counted in one that is written out."""
+"""Bytes that a scheduled program moves, counted in a small program written out here."""
 
 import pytest
 

@@ -7,12 +7,13 @@ from typing import Literal, get_args, get_origin, get_type_hints
 import pytest
 
 from xlnet_jax.errors import InputError
+from xlnet_jax.planning.request import PlanConfig
 from xlnet_jax.settings.bounds import ANY_TEXT, above, at_least, between, check_bounds, out_of_bounds
 from xlnet_jax.settings.config import Config, ModelConfig
 from xlnet_jax.settings.fields import bounds_of, differences, flatten, marked, operational, setting
 from xlnet_jax.tasks.config import FinetuneConfig
 
-KINDS = {"pretraining": Config, "finetuning": FinetuneConfig}
+KINDS = {"pretraining": Config, "finetuning": FinetuneConfig, "planning": PlanConfig}
 FREE = {"qa.null-threshold": "a log-odds ratio may be any finite number"}
 PROBES = (-(2**30), -2, -1, -0.5, 0, 0.0, 0.5, 1, 2, 3, 2**30, "x")
 
@@ -39,6 +40,10 @@ def with_value(config, name, value):
     head, _, rest = name.replace("-", "_").partition(".")
     value = with_value(getattr(config, head), rest, value) if rest else value
     return dataclasses.replace(config, **{head: value})
+
+
+def in_messages(name):
+    return name if "." in name else f"`{name.replace('-', '_')}`"
 
 
 def first_line(config):
@@ -70,7 +75,7 @@ def test_a_value_outside_its_bound_is_named_with_the_bound(kind, name, bound):
     for value in outside:
         line = first_line(with_value(KINDS[kind](), name, (value,) if get_origin(hint) is tuple else value))
         broken = next(b for b in bounds_of(field) if not b.holds(value))
-        assert line == f"{name} {value} {broken.text}"
+        assert line == f"{in_messages(name)} {value} {broken.text}"
 
 
 @pytest.mark.parametrize(("kind", "name"), NUMERIC)
@@ -80,7 +85,7 @@ def test_a_number_fits_a_device_and_is_a_number(kind, name, value, text):
     if float in options_of(hint) and value == 2**31:
         value, text = float("inf"), "inf must be a finite number"
     line = first_line(with_value(KINDS[kind](), name, (value,) if get_origin(hint) is tuple else value))
-    assert line.startswith(f"{name} {text}") or line.startswith(f"{name} ({value!r},) must be a tuple")
+    assert line.startswith((f"{in_messages(name)} {text}", f"{in_messages(name)} ({value!r},) must be a tuple"))
 
 
 @pytest.mark.parametrize(("kind", "name"), TEXTS)
@@ -91,7 +96,7 @@ def test_text_is_not_empty_unless_that_is_its_default(kind, name):
     if default.value == "" or ANY_TEXT in bounds_of(default.field):
         check_bounds(config)
     else:
-        assert first_line(config) == f"{name} is empty: leave it out, or name something"
+        assert first_line(config) == f"{in_messages(name)} is empty: leave it out, or name something"
 
 
 @pytest.mark.parametrize(
@@ -129,21 +134,23 @@ class Options:
 @pytest.mark.parametrize(
     ("change", "line"),
     [
-        ({"count": 0}, "--count 0 must be at least 1"),
-        ({"count": True}, "--count True must be a whole number"),
-        ({"count": 1.5}, "--count 1.5 must be a whole number"),
-        ({"count": None}, "--count None must be a whole number"),
-        ({"names": "a"}, "--names 'a' must be a tuple, each element text"),
-        ({"names": ("a", "")}, "--names is empty: leave it out, or name something"),
-        ({"rate": "x"}, "--rate 'x' must be a number or None"),
-        ({"rate": float("nan")}, "--rate nan must be a finite number"),
-        ({"quiet": 1}, "--quiet 1 must be true or false"),
-        ({"side": "top"}, "--side 'top' must be one of left, right"),
+        ({"count": 0}, "`count` 0 must be at least 1"),
+        ({"count": True}, "`count` True must be a whole number"),
+        ({"count": 1.5}, "`count` 1.5 must be a whole number"),
+        ({"count": None}, "`count` None must be a whole number"),
+        ({"names": "a"}, "`names` 'a' must be a tuple, each element text"),
+        ({"names": ("a", "")}, "`names` is empty: leave it out, or name something"),
+        ({"rate": "x"}, "`rate` 'x' must be a number or None"),
+        ({"rate": float("nan")}, "`rate` nan must be a finite number"),
+        ({"quiet": 1}, "`quiet` 1 must be true or false"),
+        ({"side": "top"}, "`side` 'top' must be one of left, right"),
     ],
 )
-def test_any_dataclass_is_checked_under_any_prefix(change, line):
-    assert list(out_of_bounds(Options(), "--")) == []
-    assert list(out_of_bounds(Options(**change), "--")) == [line]
+def test_any_dataclass_is_checked(change, line):
+    assert list(out_of_bounds(Options())) == []
+    assert list(out_of_bounds(Options(**change))) == [line]
+    dotted = line.replace("`", "options.", 1).replace("`", "", 1)
+    assert list(out_of_bounds(Options(**change), "options.")) == [dotted]
 
 
 def test_settings_fixed_by_weights_are_those_that_shape_parameters_or_their_use():

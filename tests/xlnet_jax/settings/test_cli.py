@@ -59,7 +59,7 @@ def test_a_preset_is_where_the_other_settings_start():
         (["my.txt"], "my.txt stands alone: did you mean --corpus my.txt?"),
         (["--data.is-next"], "--data.is-next is gone: --data.pair-loss next has taken its place"),
         (["--data.no-is_next"], "--data.no-is_next is gone: --data.pair-loss next has taken its place"),
-        (["--objective", "mml"], "--objective mml: there is plm, mlm, clm, rtd: did you mean mlm?"),
+        (["--objective", "mml"], "--objective mml: there is plm, mlm, clm, rtd, prefix: did you mean mlm?"),
         (["--model.norm", "mid"], "mid"),
         (["--model.positions", "rotary"], "rotary"),
         (["--qqqqqq"], "unknown setting --qqqqqq: --help lists them all"),
@@ -93,7 +93,7 @@ def test_a_setting_that_would_change_nothing_is_not_passed_over(objective, name,
 
 
 def test_more_than_a_device_counts_is_refused():
-    with pytest.raises(InputError, match=r"steps 4000000000 must be below 2\^31"):
+    with pytest.raises(InputError, match=r"`steps` 4000000000 must be below 2\^31"):
         parse("--steps", "4000000000")
 
 

@@ -1,6 +1,9 @@
 """Settings: the presets hold the paper's numbers, and a run is told apart by its identity settings alone."""
 
+import ast
 import dataclasses
+import inspect
+import itertools
 import json
 
 import pytest
@@ -9,8 +12,8 @@ from xlnet_jax.errors import InputError
 from xlnet_jax.objectives.presets import PRESETS, demo, large
 from xlnet_jax.objectives.rules import validate
 from xlnet_jax.settings.config import Config
-from xlnet_jax.settings.fields import flatten
 from xlnet_jax.settings.plain import from_dict, identity_difference, to_dict
+from xlnet_jax.tasks.config import FinetuneConfig
 
 
 def test_large_is_the_papers_pretraining_setting():
@@ -91,13 +94,16 @@ def test_the_number_of_steps_may_change_where_the_schedule_has_its_own_length():
     assert identity_difference(here, there) == []
 
 
-def test_every_setting_has_a_line_of_help():
-    import inspect
+def kinds_in(kind):
+    """Return a dataclass, the dataclasses of its fields, and its bases."""
+    inner = [type(value) for value in vars(kind()).values() if dataclasses.is_dataclass(value)]
+    return {base for found in (kind, *inner) for base in found.__mro__ if dataclasses.is_dataclass(base)}
 
-    from xlnet_jax.settings import config
 
-    source = inspect.getsource(config)
-    for name, _, _ in flatten(Config()):
-        field = name.rpartition(".")[2].replace("-", "_")
-        line = next(i for i, text in enumerate(source.splitlines()) if text.strip().startswith(f"{field}: "))
-        assert source.splitlines()[line + 1].strip().startswith('"""'), name
+@pytest.mark.parametrize("kind", sorted(kinds_in(Config) | kinds_in(FinetuneConfig), key=lambda kind: kind.__name__))
+def test_every_setting_has_a_line_of_help(kind):
+    body = ast.parse(inspect.getsource(kind)).body[0].body
+    for line, following in itertools.pairwise([*body, None]):
+        if isinstance(line, ast.AnnAssign) and not (dataclasses.is_dataclass(getattr(kind, line.target.id, None))):
+            has_help = isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant)
+            assert has_help, f"{kind.__name__}.{line.target.id} has no line of help below it"

@@ -16,7 +16,7 @@ CONTRADICTIONS = [
         r"data.seq-len 64 is too short for data.reuse-len 64: .* seq-len must be at least reuse-len \+ 5",
     ),
     ("data", {"reuse_len": -1}, r"data.reuse-len -1 must be at least 0 \(0 = windows that share nothing\)"),
-    ("data", {"reuse_len": 0}, "model.mem-len 64 needs data.reuse-len: with 0, windows hand nothing on"),
+    ("data", {"reuse_len": 0}, "model.mem-len 64 needs data.reuse-len: with 0, windows share nothing"),
     (
         "data",
         {"perm_size": 48},
@@ -24,7 +24,7 @@ CONTRADICTIONS = [
     ),
     ("data", {"num_predict": 130}, "data.num-predict 130 is more than the window can hold: 65 targets .* at most 128"),
     ("data", {"num_predict": 0}, "data.num-predict 0 must be at least 1"),
-    ("data", {"window": "text", "seq_len": 64}, "data.num-predict 22: the window is reused whole, .* give None"),
+    ("data", {"window": "text", "seq_len": 64}, "data.num-predict 22: the whole window is reused, .* give None"),
     ("data", {"weights": (0.7, 0.2)}, "data.weights 0.7, 0.2 sum to 0.9, not 1"),
     ("data", {"weights": (1.5, -0.5)}, "data.weights -0.5 must be above 0: leave out the source"),
     ("data", {"weights": (float("nan"), 1.0)}, "data.weights nan must be a finite number"),
@@ -40,7 +40,7 @@ CONTRADICTIONS = [
     ("data", {"random_share": -0.1}, r"data.random-share -0.1 must be in \[0, 1\]"),
     ("model", {"max_positions": 0}, "model.max-positions 0 must be at least 1"),
     ("model", {"num_segments": -1}, "model.num-segments -1 must be at least 0"),
-    ("model", {"num_segments": 1}, "model.num-segments 1 with model.positions relative: .* 2, or none with 0"),
+    ("model", {"num_segments": 1}, "model.num-segments 1 with model.positions relative: .* 2, or 0 for none"),
     ("model", {"same_length": True}, r"model.same-length with model.attn-type bi: only a row that looks back alone"),
     ("model", {"mem_len": 1000}, r"model.mem-len 1000 can never be filled: .* x data.reuse-len = 960 positions"),
     ("model", {"mem_len": -1}, r"model.mem-len -1 must be at least 0 \(0 = no memory\)"),
@@ -78,7 +78,7 @@ MEANINGLESS = [
         {"data.mask_share": 0.0, "data.random_share": 0.0},
         "every target would be read as it is, and copied",
     ),
-    ("demo", "mlm", {"model.mem_len": 8}, "model.mem-len 8 needs data.reuse-len: with 0, windows hand nothing on"),
+    ("demo", "mlm", {"model.mem_len": 8}, "model.mem-len 8 needs data.reuse-len: with 0, windows share nothing"),
     ("demo", "mlm", {"data.num_predict": 126}, "data.num-predict 126 is more than the 125 tokens of text in a window"),
     ("demo", "plm", {"model.attn_type": "uni"}, "plm with model.attn-type uni: a permuted order needs rows that look"),
     (
@@ -131,7 +131,7 @@ MEANINGLESS = [
         {"model.max_positions": 513},
         "data.seq-len 512 is longer than the 511 places of model.max-p",
     ),
-    ("bert-base", "mlm", {"model.norm": "pre"}, "learned with model.norm pre: BERT's encoder normalises behind every"),
+    ("bert-base", "mlm", {"model.norm": "pre"}, "learned with model.norm pre: BERT's encoder normalises after every"),
     ("bert-base", "mlm", {"model.mem_len": 64}, "model.mem-len 64 with model.positions learned: a place in the window"),
     (
         "bert-base",
@@ -139,7 +139,12 @@ MEANINGLESS = [
         {"data.bidirectional": True},
         "data.bidirectional with model.positions learned: places do not",
     ),
-    ("bert-base", "mlm", {"model.clamp_len": 9}, "model.clamp-len 9 with model.positions learned: it bounds distances"),
+    (
+        "bert-base",
+        "mlm",
+        {"model.clamp_len": 9},
+        "model.clamp-len 9 with model.positions learned: only relative positions have",
+    ),
     (
         "vanilla",
         "clm",
@@ -150,7 +155,7 @@ MEANINGLESS = [
     (
         "demo",
         "rtd",
-        {"model.positions": "relative"},
+        {"model.positions": "relative", "model.network": "xlnet"},
         "rtd with model.positions relative: its generator shares .* needs learned",
     ),
     ("demo", "rtd", {"data.pair_loss": "next"}, "rtd with data.pair-loss next: every token is judged, and no pair"),
@@ -164,7 +169,7 @@ MEANINGLESS = [
         "rtd.generator-share 0.003 of model.d-model 128 leaves a width of 0",
     ),
     ("demo", "rtd", {"rtd.detection_weight": -1.0}, "rtd.detection-weight -1.0 must be above 0"),
-    ("vanilla", "rtd", {}, "learned with model.attn-type uni: BERT's encoder sees every place"),
+    ("vanilla", "rtd", {}, "learned with model.attn-type uni: BERT's encoder sees its whole window"),
 ]
 
 
@@ -189,7 +194,7 @@ def test_only_an_order_is_permuted_in_chunks(objective):
 
 @pytest.mark.parametrize("name", ["corpus", "validation", "tokenizer", "workdir"])
 def test_an_empty_name_is_no_default(name):
-    with pytest.raises(InputError, match=f"{name} is empty: leave it out, or name something"):
+    with pytest.raises(InputError, match=f"`{name}` is empty: leave it out, or name something"):
         validate(dataclasses.replace(demo(), **{name: ""}))
 
 

@@ -1,4 +1,4 @@
-"""The whole command: what is learned, chosen, kept, gone on with, and said of mistakes."""
+"""The finetune command: training, choice of the checkpoint, results, resuming, and mistakes."""
 
 import json
 import os
@@ -48,7 +48,7 @@ def params_of(workdir, step=None):
 
 @pytest.fixture(scope="session")
 def straight(pretrained, table, tmp_path_factory):
-    """The folder of a run that nothing interrupted."""
+    """Return the workdir of an uninterrupted run."""
     workdir = tmp_path_factory.mktemp("straight") / "run"
     assert finetune.main(words(pretrained, table, workdir)) == 0
     return workdir
@@ -100,7 +100,7 @@ def test_a_run_that_has_ended_only_says_so_again(straight, pretrained, table):
 
 
 def test_a_finetuned_checkpoint_predicts_without_training(straight, table, tmp_path, capsys):
-    """Its batches and lengths are those that it was finetuned with."""
+    """Predictions use the batch size and lengths of the finetuning."""
     argv = f"--task classification --init {straight} --eval {table} --predict {table} --workdir {tmp_path / 'out'}"
     assert finetune.main(argv.split()) == 0
     name = PREDICTED
@@ -161,7 +161,7 @@ def test_several_seeds_end_in_a_table_with_mean_and_deviation(pretrained, table,
 
 
 def test_a_run_ends_early_when_nothing_gets_better(pretrained, table, tmp_path, monkeypatch, capsys):
-    """The metric is made to fall after the second evaluation."""
+    """The test makes the metric fall after the second evaluation."""
     run, calls = Selection.run, []
 
     def falling(selection, state, step, interrupt):
@@ -264,7 +264,7 @@ def test_the_runs_of_several_seeds_are_not_mixed_with_one(pretrained, table, tmp
 
 
 def stops_before_training(monkeypatch):
-    """As if another host had other examples."""
+    """Pretend that another host has other examples."""
     monkeypatch.setattr(Hosts, "gather", lambda hosts, name, value: [value, "another"])
 
 

@@ -1,4 +1,4 @@
-"""What the tests of training share: a short text, and a run on it that nothing interrupted."""
+"""Fixtures of the tests of training: a short text, and an uninterrupted run on it."""
 
 import itertools
 
@@ -20,7 +20,7 @@ def text(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def straight(text, tmp_path_factory):
-    """The folder of the run."""
+    """Return the workdir of an uninterrupted run."""
     workdir = tmp_path_factory.mktemp("straight") / "run"
     assert train.main(arguments(text, workdir)) == 0
     return workdir

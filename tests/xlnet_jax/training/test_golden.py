@@ -1,4 +1,4 @@
-"""The losses of a few updates of each objective: a table that only a change which is meant to alter what is learned may
+"""Losses of a few steps of each objective: a table that only a change which is meant to alter what is learned may
 update, and says so."""
 
 from collections import defaultdict
@@ -41,12 +41,13 @@ RUNS = {
     ),
     "dae + transformer-xl": with_settings("mlm", {"mem_len": 8}, reuse_len=8, targets="words", num_predict=4),
     "clm": with_settings("clm"),
+    "prefix": with_settings("prefix"),
     "electra": with_settings("rtd", {"embedding_width": 6, "max_positions": 16}, num_predict=4),
 }
 
 
 def train(config, devices):
-    """What the first updates measure, by its name."""
+    """Return the metrics of the first steps, by name."""
     mesh = sharding.make_mesh(config, jax.devices()[:devices])
     objective, tx = objective_of(config), make_optimizer(config.optimizer, config.steps)
     plan = plan_state(objective, tx, mesh)
@@ -76,6 +77,7 @@ GOLDEN = {
     },
     "dae + transformer-xl": {"loss": [4.493184, 4.64661, 4.309475, 4.334448]},
     "clm": {"loss": [4.304324, 4.492572, 4.451415, 4.417406]},
+    "prefix": {"loss": [4.30775, 4.525247, 4.518105, 4.489623]},
     "electra": {
         "loss": [4.467301, 4.191688, 4.159793, 4.249215],
         "detection_loss": [0.644208, 0.65167, 0.626704, 0.584311],
@@ -87,7 +89,7 @@ GOLDEN = {
 
 @pytest.mark.parametrize("name", RUNS)
 def test_losses_of_a_tiny_run(name):
-    """On eight devices and in micro-batches: the table is of one device and whole batches."""
+    """Train on eight devices and in micro-batches: the table was made on one device with whole batches."""
     optimizer = replace(NO_DROPOUT.optimizer, accumulate=2)
     found = train(replace(RUNS[name], mesh=MeshConfig(fsdp=2, tensor=2), optimizer=optimizer), devices=8)
     assert found.keys() == GOLDEN[name].keys()

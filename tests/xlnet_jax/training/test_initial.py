@@ -1,4 +1,4 @@
-"""Continuing from a checkpoint of any format: its sizes, its weights, its tokenizer; what contradicts is refused."""
+"""Start from a checkpoint of any format: with its sizes, weights and tokenizer; contradictions are refused."""
 
 import dataclasses
 import json
@@ -15,13 +15,13 @@ from xlnet_jax.errors import InputError
 from xlnet_jax.interop.weights import flatten
 from xlnet_jax.objectives.presets import demo
 from xlnet_jax.training.initial import begin_from
-from xlnet_jax.training.pretrain import _command
+from xlnet_jax.training.proposal import command_of
 
 STANDING = ("--optimizer.learning-rate", "1e-20")  # no step moves anything
 
 
 def run_from(init, text, workdir, *more):
-    """A run of three updates under the demo's own sizes: the checkpoint's must win."""
+    """Train three steps under the demo's own sizes: those of the checkpoint must win."""
     data = [word for word in arguments(text, workdir) if word]
     data = [w for i, w in enumerate(data) if not (w.startswith("--model.") or data[i - 1].startswith("--model."))]
     return train.main([*data, "--model.mem-len", "16", "--steps", "3", "--init", str(init), *STANDING, *more])
@@ -54,7 +54,7 @@ def test_a_finetuned_checkpoint_keeps_its_body_and_says_what_is_drawn_afresh(str
     del finetuned.params["backbone"]["mask_embedding"]
     xlnet_jax.save(finetuned, tmp_path / "tf", "tf1")
     assert run_from(tmp_path / "tf", text, tmp_path / "next") == 0
-    assert "drawn afresh, as it lacks them: backbone/mask_embedding, output_bias" in capsys.readouterr().out
+    assert "drawn afresh: backbone/mask_embedding, output_bias" in capsys.readouterr().out
     started = state_of(tmp_path / "next", 3)[0]
     np.testing.assert_allclose(
         started["backbone"]["word_embedding"], finetuned.params["backbone"]["word_embedding"], atol=1e-6
@@ -65,7 +65,7 @@ def test_what_contradicts_the_weights_is_refused(straight, text, tmp_path, refer
     with pytest.raises(InputError, match=r"--model\.num-layers comes with the weights of --init: leave it out"):
         run_from(straight, text, tmp_path / "a", "--model.num-layers", "2")
     network = dataclasses.replace(demo().model, mem_len=16, num_layers=5)
-    with pytest.raises(InputError, match=r"model\.num-layers 5: the weights of --init .* have 1"):
+    with pytest.raises(InputError, match=r"model\.num-layers 5: the weights of `init` .* have 1"):
         begin_from(str(straight), dataclasses.replace(demo(), model=network), None, demo().model)
     other = reference / "data" / "spiece.model"
     with pytest.raises(InputError, match=r"spiece\.model does not belong to the weights"):
@@ -103,6 +103,6 @@ def test_what_is_proposed_to_run_longer_can_be_given():
     config = dataclasses.replace(
         demo(), init="weights", model=dataclasses.replace(demo().model, d_model=64, dropout=0.1)
     )
-    words = _command(config).split()
+    words = command_of(config).split()
     assert "--model.d-model" not in words
     assert words[-4:] == ["--init", "weights", "--model.dropout", "0.1"]

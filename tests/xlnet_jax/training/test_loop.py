@@ -1,7 +1,6 @@
-"""The order of a step, what time is lost to, and what becomes of updates that are skipped: over stand-in devices."""
+"""The order of a step, the account of lost time, and skipped steps: over stand-in devices."""
 
 import dataclasses
-import functools
 import math
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,18 +11,18 @@ from tests.xlnet_jax.training.tiny import CONFIG
 from xlnet_jax.errors import InputError
 from xlnet_jax.training import loop
 from xlnet_jax.training.loop import Loop
-from xlnet_jax.training.pretrain import _point_to
+from xlnet_jax.training.pretrain import Pretraining
 from xlnet_jax.training.run.interrupt import Interrupt
 from xlnet_jax.training.watch import goodput
 from xlnet_jax.training.watch.goodput import WallTime
 from xlnet_jax.training.watch.profile import Tracer
-from xlnet_jax.training.watch.speed import speed
+from xlnet_jax.training.watch.watch import Watch
 
-UPDATE = 10.0  # seconds that the devices take
+STEP_SECONDS = 10.0  # that the devices take
 
 
 class Clock:
-    """Time that passes when somebody waits."""
+    """Clock that moves only when somebody waits."""
 
     def __init__(self):
         self.now = 0.0
@@ -35,7 +34,7 @@ class Clock:
 
 
 class Waiting:
-    """In place of the reader's thread: what it has read is there when the devices are done."""
+    """Stand-in for the reader's thread: a reading is there when the devices are done."""
 
     def __init__(self, clock, devices):
         self.clock, self.devices = clock, devices
@@ -61,7 +60,7 @@ class Waiting:
 
 
 class Devices:
-    """Runs one update after the other, behind the back of the host. `bad`: the updates that are skipped."""
+    """Stand-in for the devices: runs one step after the other. bad: numbers of the steps that are skipped."""
 
     def __init__(self, clock, bad, seconds):
         self.clock, self.bad, self.seconds, self.free, self.events = clock, bad, seconds, 0.0, []
@@ -93,10 +92,10 @@ def clock(monkeypatch):
 
 @pytest.fixture
 def run(clock, monkeypatch):
-    """Runs eight updates. Returns what happened, was written and said, and the seconds that were lost."""
+    """Return a function that trains eight steps, and returns events, records, printed lines and lost seconds."""
 
     def run(bad=(), wait=0.0, evaluate=1000, max_skipped=3):
-        devices = Devices(clock, bad, UPDATE)
+        devices = Devices(clock, bad, STEP_SECONDS)
         monkeypatch.setattr(loop, "ThreadPoolExecutor", lambda _: Waiting(clock, devices))
         config = dataclasses.replace(
             CONFIG,
@@ -133,24 +132,32 @@ def run(clock, monkeypatch):
         times, written, said = WallTime([], 0, 0.0), [], []
         what = SimpleNamespace(events=devices.events, written=written, said=said, lost=times.lost)
         run.last = what
-        Loop(
-            config, {"unigram": 5.0}, functools.partial(speed, config),
-            functools.partial(_point_to, config, SimpleNamespace(folder="runs/x"), 4),
-            devices.update, lambda batch: batch,
-            SimpleNamespace(
-                run=lambda *_: {"loss": lasts(7.0, "evaluate")}, describe=str, every_steps=evaluate,
-                is_worth_saving=False, is_enough=False,
-            ), checkpoints,
+        evaluation = SimpleNamespace(
+            run=lambda *_: {"loss": lasts(7.0, "evaluate")}, describe=str, every_steps=evaluate,
+            is_worth_saving=False, is_enough=False,
+        )  # fmt: skip
+        training = Pretraining(
+            config,
+            SimpleNamespace(folder="runs/x"),
+            SimpleNamespace(train_step=devices.update, put=lambda batch: batch, rows=range(8)),
+            SimpleNamespace(iterate=lambda start, stop, rows: batches(), steps_per_block=4),
+            evaluation,
+            weights=None,
+            reference={"unigram": 5.0},
+        )
+        watch = Watch(
             SimpleNamespace(write=written.append, flush=lambda: None),
             SimpleNamespace(say=said.append, show=lambda *_: None, advance=lambda _: None),
-            Interrupt(), times, Tracer(range(0), 0, Path(), Path(), said.append),
-        ).run(None, 0, batches(), False)  # fmt: skip
+            times,
+            Tracer(range(0), 0, Path(), Path(), said.append),
+        )
+        Loop(training, checkpoints, Interrupt(), watch).train(None, 0, evaluated=False)
         return what
 
     return run
 
 
-def test_the_host_reads_an_update_when_the_next_is_under_way(run):
+def test_the_host_reads_a_step_while_the_next_one_runs(run):
     assert run().events == [
         "dispatch 1", "read 1",  # it compiles
         "dispatch 2", "dispatch 3", "read 2", "dispatch 4", "read 3",
@@ -160,11 +167,11 @@ def test_the_host_reads_an_update_when_the_next_is_under_way(run):
     ]  # fmt: skip
 
 
-def test_a_skipped_update_is_said_once_and_counted(run):
+def test_a_skipped_step_is_reported_once_and_counted(run):
     done = run(bad=(3, 6))
     assert [line for line in done.said if "skipped" in line] == [
-        "update 3 was skipped: loss nan, gradient norm inf (batch 2); 1 in a row, 1 in all",
-        "update 6 was skipped: loss nan, gradient norm inf (batch 5); 1 in a row, 2 in all",
+        "step 3 was skipped: loss nan, gradient norm inf (batch 2); 1 in a row, 1 in all",
+        "step 6 was skipped: loss nan, gradient norm inf (batch 5); 1 in a row, 2 in all",
     ]
     rows = {r["step"]: r for r in done.written if r["split"] == "train"}
     assert [rows[step]["skipped"] for step in (2, 4, 6, 8)] == [0, 1, 2, 2]
@@ -174,13 +181,13 @@ def test_too_many_in_a_row_end_the_run_with_the_batch_and_the_last_good_checkpoi
     with pytest.raises(InputError) as mistake:
         run(bad=range(5, 99))
     message = str(mistake.value)
-    assert "the last 3 updates were skipped, up to update 7 with a loss of nan and a gradient norm of inf" in message
+    assert "the last 3 steps were skipped, up to step 7 with a loss of nan and a gradient norm of inf" in message
     assert "batch (seed 3, step 6, window 2 of visit 1): python -m data_pipelines.inspect runs/x --step 6." in message
     assert message.endswith("The last good one is runs/x/checkpoints/4")
     assert "save 8" not in run.last.events
 
 
-def test_what_follows_a_skipped_update_takes_no_place_among_the_good_checkpoints(run):
+def test_a_skipped_step_gets_no_checkpoint_unless_the_run_ends_with_it(run):
     assert [event for event in run(bad=(4, 5)).events if "save" in event] == ["save 6", "save 8"]
     assert [event for event in run(bad=(8,)).events if "save" in event] == ["save 4", "save 8"]  # the run's end
     with pytest.raises(InputError, match="There is no good checkpoint yet"):
@@ -195,22 +202,22 @@ def test_a_run_without_a_checkpoint_says_so(run):
 
 @pytest.mark.parametrize(("wait", "lost"), [(6.0, 3 * 6.0), (14.0, 3 * 14.0 + 5 * 4.0)])
 def test_time_is_lost_to_input_only_while_the_devices_have_nothing_to_do(run, wait, lost):
-    """They are idle before the first update, after it and after the save; else when a batch takes longer than 10 s."""
+    """Devices idle before the first step, after it, and after the save; else while a batch takes longer than 10 s."""
     assert run(wait=wait).lost["input"] == pytest.approx(lost)
 
 
-def test_the_seconds_of_an_update_leave_out_what_is_no_update(run):
+def test_seconds_per_step_leave_out_evaluation_and_saving(run):
     rows = [r for r in run(evaluate=2).written if r["split"] == "train"]
-    assert [r["seconds_per_step"] for r in rows] == pytest.approx([UPDATE] * 4)
-    assert rows[0]["tokens_per_second"] == pytest.approx(8 * 16 / UPDATE)
+    assert [r["seconds_per_step"] for r in rows] == pytest.approx([STEP_SECONDS] * 4)
+    assert rows[0]["tokens_per_second"] == pytest.approx(8 * 16 / STEP_SECONDS)
     assert "mfu" not in rows[0]  # nothing is known of a CPU's peak
 
 
 def test_all_time_is_accounted_for(run):
     last = [r for r in run(evaluate=4).written if r["split"] == "time"][-1]
-    assert last["compilation"] == UPDATE
+    assert last["compilation"] == STEP_SECONDS
     assert last["evaluation"] == 2 * 7.0
     assert last["checkpoints"] == 2 * 3.0
-    assert last["updates"] == 7 * UPDATE
-    assert last["wall"] == 8 * UPDATE + 2 * 7.0 + 2 * 3.0
+    assert last["updates"] == 7 * STEP_SECONDS
+    assert last["wall"] == 8 * STEP_SECONDS + 2 * 7.0 + 2 * 3.0
     assert last["goodput"] == pytest.approx(0.7)

@@ -153,6 +153,58 @@ def test_a_causal_checkpoint_is_not_measured_as_what_it_is_not(causal):
         evaluate.main([str(causal.folder), "--objective", "plm"])
 
 
+# ---- prefix ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def prefixed(text, tmp_path_factory):
+    """The workdir of a run by this objective."""
+    folder = tmp_path_factory.mktemp("prefix") / "run"
+    words = (
+        "--objective prefix --model.mem-len 0 --data.reuse-len 0 --data.perm-size 32 --data.num-predict None".split()
+    )
+    assert train.main(arguments(text, folder, *words, "--steps", "6")) == 0
+    return folder
+
+
+def test_a_prefix_loss_is_told_in_the_units_of_the_text_that_it_predicts(prefixed, tmp_path, capsys):
+    found = measured(tmp_path, prefixed)
+    assert found["loss"] == pytest.approx(last_held_out(prefixed)["loss"], abs=1e-6)
+    run = Run.of(prefixed)
+    batches = held_out_batches(run.corpus(), run.corpus().tokenizer, run.config)
+    weights = np.concatenate([batch["target_weights"] for batch in batches])
+    assert 0 < found["targets"] == weights.sum() < weights.size
+    assert found["pieces"] + found["documents"] == found["targets"]
+    nats = found["loss"] * found["targets"]
+    assert found["bits_per_byte"] == pytest.approx(nats / math.log(2) / (found["bytes"] + found["documents"]))
+    assert f"{found['bits_per_byte']:.4f} a byte" in capsys.readouterr().out
+
+
+def test_a_prefix_checkpoint_predicts_from_left_to_right(prefixed):
+    """A piece by what is before it alone: the scores of a text's beginning are those of the whole."""
+    model = xlnet_jax.load(prefixed)
+    assert (model.objective, model.model.attn_type) == ("prefix", "bi")
+    ids = model.tokenizer.encode_lines(["She was very happy and said no more of it"])[0]
+    whole, part = left_to_right.log_likelihoods(model, [ids, ids[:5]], batch_tokens=256)
+    np.testing.assert_allclose(whole[:4], part, rtol=0, atol=1e-5)
+    (score,) = xlnet_jax.score_texts(model, ["She was very happy"])
+    assert np.isfinite(score.log_likelihood)
+    with pytest.raises(InputError, match=r"has learned the pieces behind a prefix \(prefix\).*no query stream"):
+        fill_in(model, "She was very happy", ["very"])
+
+
+def test_a_prefix_checkpoint_is_finetuned_and_keeps_the_name_of_its_objective(prefixed, tmp_path):
+    table = tmp_path / "table.csv"
+    table.write_text("label,text\n" + "good,It was very good\nbad,It was very bad\n" * 4)
+    words = ["--task", "classification", "--init", prefixed, "--train", table, "--steps", "1"]
+    words += ["--data.batch-size", "8", "--data.seq-len", "16", "--workdir", tmp_path / "finetuned"]
+    assert finetune.main([str(word) for word in words]) == 0
+    finetuned = xlnet_jax.load(tmp_path / "finetuned")
+    assert (finetuned.objective, finetuned.head.task) == ("prefix", "classification")
+    xlnet_jax.save(finetuned, tmp_path / "converted")
+    assert xlnet_jax.load(tmp_path / "converted").objective == "prefix"
+
+
 # ---- mlm ------------------------------------------------------------------------------------------------------------
 
 

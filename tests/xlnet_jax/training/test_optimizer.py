@@ -1,4 +1,4 @@
-"""The optimizer: its schedule, its clipping, and what weight decay leaves alone."""
+"""The optimizer: its schedule, its clipping, and the parameters without weight decay."""
 
 import dataclasses
 

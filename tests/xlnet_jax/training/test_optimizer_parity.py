@@ -1,4 +1,4 @@
-"""Twenty updates of the original's optimizer, under the profile paper2019: the same losses, rates and weights."""
+"""Twenty steps of the original's optimizer under the profile paper2019: equal losses, rates and weights."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""From a text file to a checkpoint by one command, in one go or in many."""
+"""From a text file to a checkpoint by one command, run once or resumed."""
 
 import json
 import os
@@ -16,6 +16,7 @@ from xlnet_jax.errors import InputError
 from xlnet_jax.objectives import command_line
 from xlnet_jax.objectives.presets import demo, with_objective
 from xlnet_jax.training import pretrain
+from xlnet_jax.training.proposal import command_of
 from xlnet_jax.training.run.workdir import Workdir
 
 
@@ -100,7 +101,7 @@ def test_a_run_whose_schedule_ends_with_it_says_how_steps_could_change(straight,
 def test_another_text_is_refused(straight, tmp_path):
     other = tmp_path / "other.txt"
     other.write_text("Other words.\n" * 2000)
-    with pytest.raises(InputError, match=r"corpus .*: its training text is another; give another --out or --workdir"):
+    with pytest.raises(InputError, match=r"corpus .*: its training text differs; give another --out or --workdir"):
         train.main(arguments(other, straight))
 
 
@@ -140,7 +141,7 @@ def test_a_mesh_that_does_not_fit_is_refused_before_any_work_on_the_text(text, t
 
 def test_a_diverged_run_stops_and_names_the_last_good_checkpoint(text, tmp_path):
     wild = ("--optimizer.learning-rate", "1e30", "--optimizer.clip-norm", "0", "--model.init-std", "1e15")
-    with pytest.raises(InputError, match=r"the last 10 updates were skipped, up to update 1[012] with a loss of nan"):
+    with pytest.raises(InputError, match=r"the last 10 steps were skipped, up to step 1[012] with a loss of nan"):
         train.main(arguments(text, tmp_path / "run", *wild))
 
 
@@ -192,7 +193,7 @@ def test_the_next_commands_repeat_the_settings_of_the_run(straight, text, capsys
 )
 def test_a_command_that_is_proposed_is_read_as_the_settings_that_it_is_of(words):
     config = command_line.parse_config(words, "train", "")
-    assert command_line.parse_config(shlex.split(pretrain._command(config))[3:], "train", "") == config
+    assert command_line.parse_config(shlex.split(command_of(config))[3:], "train", "") == config
 
 
 def test_runs_of_other_objectives_have_folders_of_their_own():
@@ -243,6 +244,6 @@ def test_a_workdir_that_is_in_use_is_refused_and_its_process_named(straight, tex
 
 def test_a_proposed_command_gives_no_setting_that_would_change_nothing():
     config = with_objective(replace(demo(), data=replace(demo().data, span_max=3, batch_size=8)), "clm")
-    words = shlex.split(pretrain._command(config))
+    words = shlex.split(command_of(config))
     assert words[3:] == ["--preset", "demo", "--objective", "clm", "--data.batch-size", "8"]
     assert command_line.parse_config(words[3:], "train", "").data.batch_size == 8

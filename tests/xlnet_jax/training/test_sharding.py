@@ -1,4 +1,4 @@
-"""The mesh: what fits it, what each device holds, and that its shape decides nothing about the numbers."""
+"""The mesh: the sizes that it fits, the bytes of each device, and equal numbers for every shape."""
 
 import dataclasses
 import math
@@ -98,7 +98,7 @@ def test_micro_batches_that_do_not_divide_the_batch_say_which_would():
 
 
 class OfSlice:
-    """A device as a platform of several slices shows it."""
+    """Device of a platform with several slices."""
 
     def __init__(self, number, platform):
         self.id, self.slice_index, self.platform = number, number // 4, platform
@@ -111,7 +111,7 @@ def test_slices_that_the_mesh_does_not_name_are_refused():
 
 @pytest.mark.parametrize("dcn_data", [1, 2])
 def test_hosts_with_gpus_need_not_be_named_and_share_no_parameters(dcn_data):
-    """To jax, each of them is a slice."""
+    """To jax, each host is a slice."""
     mesh = sharding.make_mesh(on(MeshConfig(dcn_data=dcn_data, fsdp=4)), [OfSlice(i, "gpu") for i in range(8)])
     assert [[device.id for device in row.flat] for row in mesh.devices] == [[0, 1, 2, 3], [4, 5, 6, 7]]
 

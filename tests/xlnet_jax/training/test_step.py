@@ -1,4 +1,4 @@
-"""One update: the same on any number of devices, in any memory policy, and without a transfer that nobody asked for."""
+"""One step: equal on any number of devices and under any remat policy, and without implicit transfers."""
 
 import dataclasses
 
@@ -15,7 +15,7 @@ from xlnet_jax.training.step import make_train_step
 
 
 def train(config, devices=8, steps=5):
-    """(losses of the first updates, final params)."""
+    """Return (losses of the first steps, final params)."""
     mesh = sharding.make_mesh(config, jax.devices()[:devices])
     objective, tx = LanguageModel(config), make_optimizer(config.optimizer, config.steps)
     plan = plan_state(objective, tx, mesh)
@@ -97,7 +97,7 @@ def test_moments_in_bfloat16_train_nearly_the_same():
 
 
 class Run:
-    """A compiled step, and where it stands."""
+    """Compiled step with its current state."""
 
     def __init__(self, config):
         self.mesh = sharding.make_mesh(config)
@@ -112,7 +112,7 @@ class Run:
         return {name: float(value) for name, value in metrics.items()}
 
     def pretend(self, step, norm_mean):
-        """That so many steps were done, with gradients of this norm."""
+        """Pretend that so many steps were done, with gradients of this norm."""
         step, norm_mean = jax.device_put((np.int32(step), np.float32(norm_mean)), self.plan.shardings.step)
         self.state = self.state.replace(step=step, guard=self.state.guard.replace(norm_mean=norm_mean))
 
@@ -126,7 +126,7 @@ def learned(state):
     return jax.device_get((state.params, state.opt_state))
 
 
-def test_an_update_that_is_not_finite_is_not_made_and_empties_the_memory(guarded):
+def test_a_step_that_is_not_finite_is_skipped_and_empties_the_memory(guarded):
     guarded.update(batch_at(0))
     before = learned(guarded.state)
     poisoned = batch_at(1)

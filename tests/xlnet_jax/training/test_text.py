@@ -1,4 +1,4 @@
-"""What a run learns from: a prepared corpus as it stands, or text that it prepares itself."""
+"""Text of a run: a prepared corpus as it is, or text that the run prepares itself."""
 
 import itertools
 from dataclasses import replace
@@ -7,6 +7,7 @@ import pytest
 
 from data_pipelines import sources
 from data_pipelines.batches import BatchSource
+from data_pipelines.objectives import plm
 from data_pipelines.prepare import prepare
 from data_pipelines.tokenizer import Tokenizer
 from xlnet_jax import train
@@ -100,7 +101,7 @@ def test_several_texts_are_read_by_their_weights(folder, tmp_path):
     first = corpus.manifest.splits["train"].source_blocks[0]
     for weights, share in (((0.9, 0.1), 0.9), ((0.25, 0.75), 0.25)):
         data = replace(config.data, weights=weights)
-        source = BatchSource(corpus, "train", corpus.tokenizer.is_word_start, data, 0, seed=0)
+        source = BatchSource(corpus, "train", corpus.tokenizer.is_word_start, data, 0, 0, plm.FILLING)
         blocks = [b for visit in range(100) for b in source.assign(visit, range(data.batch_size))[0]]
         assert sum(b < first for b in blocks) / len(blocks) == pytest.approx(share, abs=0.01)
 

@@ -1,4 +1,4 @@
-"""A model and batches small enough for a test, made of arrays: no text, no TensorFlow."""
+"""Tiny model and batches, made of arrays: no text, no TensorFlow."""
 
 import dataclasses
 
@@ -29,7 +29,7 @@ NO_DROPOUT = dataclasses.replace(CONFIG, model=dataclasses.replace(CONFIG.model,
 
 
 def batch_at(step, data=CONFIG.data):
-    """A batch of random windows: a pure function of the step."""
+    """Return a batch of random windows: a pure function of the step."""
     rng = np.random.default_rng(step)
     rows, length, half = data.batch_size, data.seq_len, data.reuse_len
     ids = rng.integers(9, CONFIG.model.vocab_size, (rows, length)).astype(np.int32)

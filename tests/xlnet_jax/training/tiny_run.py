@@ -1,4 +1,4 @@
-"""A run that takes seconds, by the command: its arguments, its process, and what it leaves."""
+"""Tiny run of the train command: its arguments, its process, its state and its records."""
 
 import json
 import os
@@ -22,7 +22,7 @@ def arguments(text, workdir, *more):
 
 
 def state_of(workdir, step=12):
-    """Params and optimizer."""
+    """Return parameters and optimizer state."""
     folder = (Path(workdir) / "checkpoints" / str(step)).absolute()
     return [ocp.StandardCheckpointer().restore(folder / item) for item in ("params", "optimizer")]
 
@@ -32,13 +32,13 @@ def assert_same(ours, theirs):
 
 
 def records_of(workdir):
-    """What a run is on record to have learned, without what depends on the clock."""
+    """Return the records of a run, without the numbers that depend on the clock."""
     lines = map(json.loads, (Path(workdir) / "metrics.jsonl").read_text().splitlines())
     return [{k: v for k, v in r.items() if k in LEARNED} for r in lines if r["split"] in ("train", "validation")]
 
 
 class Process:
-    """The command in a process of its own, on as many simulated devices as the tests have."""
+    """Command in a process of its own, on as many simulated devices as the tests have."""
 
     def __init__(self, text, workdir, *more):
         environment = os.environ | {"JAX_PLATFORMS": "cpu"}
@@ -56,11 +56,11 @@ class Process:
         return self.process.poll() is None
 
     def wait_for(self, words):
-        """Reads on until a line has these words; None where the command ends without them."""
+        """Return the first line with these words; None where the command ends without them."""
         return next((line for line in self.process.stdout if words in line), None)
 
     def end(self, signum=None):
-        """(exit code, what was printed since)."""
+        """Return (exit code, output since)."""
         if signum:
             self.process.send_signal(signum)
         out, _ = self.process.communicate(timeout=300)

@@ -1,5 +1,5 @@
-"""GLUE, IMDB and Yelp by name: what their files and columns are called, the order of their labels (`run_classifier.py`
-and `classifier_utils.py`), their official metrics, and the form of GLUE's submissions."""
+"""GLUE, IMDB and Yelp by name: their files, columns, labels in the original's order (`run_classifier.py`,
+`classifier_utils.py`), official metrics, and the submission files of GLUE."""
 
 import csv
 import dataclasses
@@ -22,7 +22,7 @@ SPLITS: dict[Role, tuple[str, ...]] = {"train": ("train",), "eval": ("validation
 
 @dataclass(frozen=True)
 class Published:
-    """A task as it is published: by its owners, by TFDS, and by Hugging Face. The defaults are those of any table."""
+    """Task as its owners, TFDS and Hugging Face publish it. The defaults describe any other table."""
 
     text: tuple[str, ...] = ("text",)
     """names of a column; in a file without header its number"""
@@ -52,7 +52,7 @@ class Published:
 
     @property
     def metric(self) -> str:
-        """What chooses the best checkpoint."""
+        """Metric that chooses the best checkpoint."""
         return self.metrics[0] if len(self.metrics) == 1 else "average"
 
 
@@ -125,8 +125,8 @@ PUBLISHED: dict[str, Published] = {
 def write_submission(
     folder: epath.Path, published: Published, ids: Sequence[str], parts: Sequence[str], answers: Sequence[str]
 ) -> list[str]:
-    """Files of two columns, index and prediction, as gluebenchmark.com takes them; a part, m or mm, has its own.
-    Returns their names."""
+    """Write files of two columns, index and prediction, as gluebenchmark.com takes them, one for each part (m or mm).
+    Return their names."""
     names = []
     for part in sorted(set(parts)):
         names.append(f"{published.submission}{part and '-' + part}.tsv")
@@ -138,5 +138,5 @@ def write_submission(
 
 
 def similarity(score: float) -> str:
-    """An answer of STS-B, from 0 to 5."""
+    """Format an answer of STS-B, limited to 0 … 5."""
     return f"{min(max(score, 0.0), 5.0):.3f}"

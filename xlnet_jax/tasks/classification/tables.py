@@ -1,8 +1,6 @@
-"""Tables of examples, row by row: TSV, CSV, JSON Lines, Parquet and TFDS; on disk or in the cloud (gs://)."""
+"""Read tables of examples row by row: TSV, CSV, JSON Lines, Parquet and TFDS, on a disk or in a bucket."""
 
 import csv
-import glob
-import json
 import re
 import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -12,19 +10,21 @@ from typing import Any, Literal, NamedTuple
 from etils import epath
 
 from data_pipelines.readers import numbered_lines, parquet_rows, whole
-from data_pipelines.sources import JSON_LINES, PARQUET, TFDS, kind_of, matching
+from data_pipelines.sources import JSON_LINES, PARQUET, TFDS, kind_of
 from data_pipelines.tfds_text import dataset_rows
 from xlnet_jax.errors import InputError
+from xlnet_jax.tasks.readers import files, json_lines
 
 Role = Literal["train", "eval", "predict"]
 Groups = tuple[tuple[str, ...], ...]
+_ENDS = (".tsv", ".csv", ".jsonl", ".parquet")  # in messages
 TABLES = (".tsv", ".csv", ".txt", *JSON_LINES, PARQUET)
 SHARD = re.compile(r"-\d+-of-\d+$")  # as Hugging Face and TFDS divide a table
 SHOWN = 12  # columns, in a message
 
 
 class Row(NamedTuple):
-    """What stands in a row."""
+    """Values of one row of a table."""
 
     where: str  # file and line, for messages
     fields: dict[str, Any]  # by the names of the columns, or their numbers from 0 where a file has no header
@@ -32,7 +32,7 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True)
 class Form:
-    """What is agreed on about files beyond their names' ends."""
+    """Properties of tables that the ends of their names do not tell."""
 
     header: bool | Collection[str] = True
     """the first line of TSV and CSV names the columns; names = it does where it has one of these"""
@@ -47,25 +47,28 @@ class Form:
 
 
 def read_table(name: str, form: Form) -> Iterator[Row]:
-    """The rows of a file, a glob (its files in order) or tfds:NAME[SPLIT]. A file is read by its name's end: .jsonl and
-    .json as an object a line, .parquet, .csv with its quotes; anything else as TSV, in which a quote is a letter.
+    """Yield the rows of a file, a glob (its files in order), a folder of texts, or tfds:NAME[SPLIT].
 
-    Raises InputError, with file and line, on what cannot be read.
+    The end of a file's name says how it is read: .jsonl and .json with an object a line, .parquet, .csv with quotes;
+    any other file as TSV, where a quote is an ordinary character. Raises InputError, with file and line, on what cannot
+    be read.
     """
     if name.startswith(TFDS):
         rows = dataset_rows(name.removeprefix(TFDS), form.tfds_data_dir, form.class_names)
         yield from (Row(f"{name}: example {i}", fields) for i, fields in enumerate(rows, start=1))
         return
-    for path in _files(name):
-        reader = _texts_of_folders if path.is_dir() else _READERS.get(kind_of(path), _tsv)
-        yield from reader(str(path), form)
+    if epath.Path(name).expanduser().is_dir():
+        yield from _texts_of_folders(name, form)
+        return
+    for path in files([name], "table", f"a table ({', '.join(_ENDS)}), a glob in quotes, or tfds:NAME"):
+        yield from _READERS.get(kind_of(epath.Path(path)), _tsv)(path, form)
 
 
 def files_of_role(names: Sequence[str], stems: Groups, splits: Sequence[str]) -> tuple[str, ...]:
-    """The same names, but for folders their files of a role, and for TFDS datasets named without a split theirs.
+    """Replace folders by their files of a role, and TFDS datasets without a split by their splits of it.
 
-    stems: names of files without their ends (and of their shards), and of folders; of the first group that has any, all
-    that are there.
+    stems: groups of names of files or folders, without their ends and shard numbers; the first group that occurs
+    counts, with all its names. Raises InputError where a folder has none.
     """
     return tuple(found for name in names for found in _of_role(name, stems, splits))
 
@@ -84,18 +87,7 @@ def _of_role(name: str, stems: Groups, splits: Sequence[str]) -> list[str]:
         if found := [path for stem in group for path in there.get(stem, [])]:
             return found
     wanted = " or ".join(stem for group in stems for stem in group)
-    raise InputError(f"{name}: this folder has no table named {wanted} (.tsv, .csv, .jsonl, .parquet): name a file")
-
-
-def _files(name: str) -> list[epath.Path]:
-    path = epath.Path(name).expanduser()
-    if path.exists():
-        return [path]
-    if found := matching(path) if glob.has_magic(name) else []:
-        return found
-    raise InputError(
-        f"{name}: no such file; give a table (.tsv, .csv, .jsonl, .parquet), a glob in quotes, or tfds:NAME"
-    )
+    raise InputError(f"{name}: this folder has no table named {wanted} ({', '.join(_ENDS)}): name a file")
 
 
 def _tsv(path: str, form: Form) -> Iterator[Row]:
@@ -131,7 +123,7 @@ def _with_columns(records: Iterator[tuple[int, list[str]]], path: str, form: For
             columns = fields if named else [str(i) for i in range(len(fields))]
             if len(set(columns)) < len(columns):
                 raise InputError(
-                    f"{path}: line {number} names two columns alike; if it is no header: --columns.no-header"
+                    f"{path}: line {number} names two columns alike; if it is no header: `columns.no_header`"
                 )
             if named:
                 continue
@@ -148,17 +140,7 @@ def _with_columns(records: Iterator[tuple[int, list[str]]], path: str, form: For
 
 
 def _json_lines(path: str, form: Form) -> Iterator[Row]:
-    for number, line in numbered_lines(path):
-        where = f"{path}: line {number}"
-        if not line or line.isspace():
-            continue
-        try:
-            fields = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise InputError(f"{where} is not JSON ({error}); an example is one JSON object on one line") from None
-        if not isinstance(fields, dict):
-            raise InputError(f"{where} is no JSON object; an example is one JSON object on one line")
-        yield Row(where, fields)
+    return (Row(record.where, record.content) for _, record in json_lines(path))
 
 
 def _parquet(path: str, form: Form) -> Iterator[Row]:
@@ -167,10 +149,9 @@ def _parquet(path: str, form: Form) -> Iterator[Row]:
 
 
 def _texts_of_folders(path: str, form: Form) -> Iterator[Row]:
-    """As IMDB is published: a folder a label, a file a text."""
-    folders = [epath.Path(path) / label for label in form.folders]
+    folders = [epath.Path(path).expanduser() / label for label in form.folders]
     if not any(folder.is_dir() for folder in folders):
-        raise InputError(f"{path}: a folder; name a table in it (.tsv, .csv, .jsonl, .parquet)")
+        raise InputError(f"{path}: a folder; name a table in it ({', '.join(_ENDS)})")
     for folder in folders:
         for file in sorted(folder.iterdir()):
             text = "\n".join(line for _, line in numbered_lines(str(file)))
@@ -184,22 +165,25 @@ _READERS: dict[str, Callable[[str, Form], Iterator[Row]]] = {
 }
 
 
-def field(row: Row, names: Sequence[str], flag: str) -> Any:
-    """What stands in the first of these columns that there is; None where it holds nothing.
+def field(row: Row, names: Sequence[str], setting: str) -> Any:
+    """Return the value in the first of these columns that exists; None where the row holds nothing there.
 
-    Raises InputError where there is none of them: it names those that are, and the flag that names another.
+    setting: in `columns`, names another column. Raises InputError, with the columns that exist, where none of these
+    does.
     """
     for name in names:
         if name in row.fields:
             return row.fields[name]
     there = list(row.fields)
     shown = ", ".join(map(str, there[:SHOWN])) + (f" and {len(there) - SHOWN} more" if len(there) > SHOWN else "")
-    raise InputError(f"{row.where}: there is no column {' or '.join(names)}, only {shown}: name it by --columns.{flag}")
+    raise InputError(
+        f"{row.where}: there is no column {' or '.join(names)}, only {shown}: name it by `columns.{setting}`"
+    )
 
 
-def text_field(row: Row, names: Sequence[str], flag: str) -> str:
-    """The same, which must be text. InputError where it is empty, or something else."""
-    value = field(row, names, flag)
+def text_field(row: Row, names: Sequence[str], setting: str) -> str:
+    """Return a text as `field` does. Raises InputError where it is empty, or another type of value."""
+    value = field(row, names, setting)
     column = next(name for name in names if name in row.fields)
     if value is None or (isinstance(value, str) and not value.strip()):
         raise InputError(f"{row.where}: its {column} is empty; fill it, or leave the line out")

@@ -40,7 +40,7 @@ KEPT = {"tail": lambda ids, n: ids[:n], "head_tail": head_and_tail, "memory": la
 
 @dataclass(frozen=True)
 class TextExample:
-    """One text or two, and what is to be said of them."""
+    """One text or two, and their label."""
 
     id: str
     text: str
@@ -53,7 +53,7 @@ class TextExample:
 
 
 def with_files_of_roles(config: FinetuneConfig) -> FinetuneConfig:
-    """Folders and TFDS datasets that train, eval and predict name stand for their files, or splits, of these roles."""
+    """Replace folders and TFDS datasets in `train`, `eval` and `predict` by their files, or splits, of these roles."""
     published = PUBLISHED[config.task]
     stems, splits = STEMS | published.stems, SPLITS | published.splits
 
@@ -64,7 +64,7 @@ def with_files_of_roles(config: FinetuneConfig) -> FinetuneConfig:
 
 
 class TextTask:
-    """Classification and regression; a `Task`."""
+    """Classification and regression of one text or two."""
 
     draws_anew = False
 
@@ -87,7 +87,10 @@ class TextTask:
             raise InputError("data.long-texts memory needs a memory: give its length by model.mem-len, such as 384")
 
     def read(self, paths: Sequence[str], labelled: bool) -> list[TextExample]:
-        """See `Task`. Paths as `tables.read_table` takes them."""
+        """Read tables, as `tables.read_table`.
+
+        Raises InputError on a label that the task does not have, on an id that occurs twice, and on an empty file.
+        """
         columns, published = self._config.columns, self._published
         names = {name for name in (*published.text, *published.label) if not name.isdecimal()}
         form = Form(
@@ -124,11 +127,11 @@ class TextTask:
     def _texts(self, row: Row) -> tuple[str, str | None]:
         columns, pair_columns = self._published.text, self._published.text_pair
         if self._published.flawed:  # to the original, an empty second text is none
-            return str(field(row, columns, "text") or ""), field(row, pair_columns, "text-pair") or None
+            return str(field(row, columns, "text") or ""), field(row, pair_columns, "text_pair") or None
         text = text_field(row, columns, "text")
         if self._published.escaped:
             text = text.replace(r"\n", "\n").replace(r"\"", '"')
-        return text, text_field(row, pair_columns, "text-pair") if pair_columns else None
+        return text, text_field(row, pair_columns, "text_pair") if pair_columns else None
 
     def _label(self, row: Row) -> Label:
         value, labels = field(row, self._published.label, "label"), self._published.labels
@@ -149,7 +152,8 @@ class TextTask:
         return whole(str(value), f"{row.where}: its label")
 
     def head(self, train: Sequence[TextExample]) -> HeadConfig:
-        """See `Task`. Labels of a table of one's own are sorted."""
+        """Return a head with the labels of the task, or else those of the training examples, sorted. Raises InputError
+        where all examples have one label."""
         kind, labels = self._published.kind, self._published.labels
         if kind == "classification" and not labels:
             labels = tuple(sorted({str(e.label) for e in train}))
@@ -165,7 +169,11 @@ class TextTask:
     def features(
         self, examples: Sequence[TextExample], tokenizer: Tokenizer, head: HeadConfig, training: bool, epoch: int = 0
     ) -> Features:
-        """See `Task`. One item an example. InputError where a finetuned head is of other labels than the task's."""
+        """Return one item an example; value: labels, int32 [items], or float32 [items] for regression.
+
+        Raises InputError where a finetuned head has other labels than the task, or an example has a label that the head
+        lacks.
+        """
         self._demand_labels(head)
         self._labels = head.labels or tuple(map(str, range(head.num_labels))) * (head.task == "classification")
         targets = [_target(e, self._labels) for e in examples]
@@ -187,8 +195,8 @@ class TextTask:
         has, wanted = head.labels or (f"{head.num_labels} of them",), self._published.labels
         if wanted and (head.num_labels != len(wanted) or (head.labels and set(has) != set(wanted))):
             raise InputError(
-                f"--task {self._config.task} has the labels {', '.join(wanted)}, and the head of --init "
-                f"{', '.join(has[:SHOWN])}: name the --task that it was finetuned for"
+                f"`task` {self._config.task} has the labels {', '.join(wanted)}, and the head of `init` "
+                f"{', '.join(has[:SHOWN])}: name the `task` that it was finetuned for"
             )
 
     def _row(self, texts: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
@@ -199,12 +207,12 @@ class TextTask:
         return encode_text(a, b[0] if b else None, None)
 
     def score(self, model: nn.Module, params: Any, batch: DeviceBatch, dropout_key: jax.Array | None) -> Loss:
-        """See `Task`: cross-entropy in nats, or the squared error."""
+        """Return the cross-entropy in nats over the labels, or the squared error of regression."""
         loss_B = regression_loss_B if self._published.kind == "regression" else classification_loss_B
         return Loss.of(loss_B(self._outputs(model, params, batch, dropout_key), batch["labels"]), batch)
 
     def predict(self, model: nn.Module, params: Any, batch: DeviceBatch) -> dict[str, jax.Array]:
-        """See `Task`: `scores` [B], or `log_probs` [B, labels]."""
+        """Return scores, float32 [B], for regression, and otherwise log_probs, float32 [B, Y] over the labels."""
         outputs = self._outputs(model, params, batch, None)
         if self._published.kind == "regression":
             return {"scores": outputs}
@@ -221,7 +229,8 @@ class TextTask:
     def metrics(
         self, examples: Sequence[TextExample], features: Features, outputs: Mapping[str, np.ndarray]
     ) -> dict[str, float]:
-        """See `Task`: those of scores.py; the mean of the official ones, where they are two; MNLI's for each part."""
+        """Return the metrics of scores.py, their mean as `average` where the task has two official ones, and the
+        accuracies of the two parts of MNLI."""
         true = np.array([_target(examples[i], self._labels) for i in features.examples])
         if self._published.kind == "regression":
             found = regression_scores(outputs["scores"].astype(np.float64), true)
@@ -238,8 +247,8 @@ class TextTask:
     def write(
         self, folder: epath.Path, examples: Sequence[TextExample], features: Features, outputs: Mapping[str, np.ndarray]
     ) -> list[str]:
-        """See `Task`: predictions.tsv with every id, its label and the probability of each, or its number; and for GLUE
-        the files of a submission."""
+        """Write predictions.tsv, with id, label and the probability of each label (regression: id and score), and for
+        GLUE the submission files."""
         chosen = [examples[i] for i in features.examples]
         if self._published.kind == "regression":
             columns, answers = ["score"], [similarity(x) for x in outputs["scores"]]
@@ -259,7 +268,6 @@ class TextTask:
 
 
 def _target(example: TextExample, labels: Sequence[str]) -> Label:
-    """What the network learns: the number of the label, or the number itself; no labels = that is what they are."""
     if not labels or example.label is None:
         return example.label or 0
     if example.label not in labels:
@@ -274,13 +282,12 @@ def _number(value: Any, where: str) -> float:
     try:
         number = float(value)
     except (TypeError, ValueError):
-        raise InputError(f"{where}: the label {value!r} is no number; --task classification learns names") from None
+        raise InputError(f"{where}: the label {value!r} is no number; `task` classification learns names") from None
     if not math.isfinite(number):
         raise InputError(f"{where}: the label {value} is no finite number; mend it, or leave the line out")
     return number
 
 
 def _padded_left(rows_BL: jax.Array, mask_BL: jax.Array) -> jax.Array:
-    """Rows with the padding behind their text moved in front of it: the last window of a text is a whole one."""
     behind_B = mask_BL[:, ::-1].argmax(1)
     return jax.vmap(jnp.roll)(rows_BL, behind_B)

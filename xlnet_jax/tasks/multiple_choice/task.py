@@ -1,4 +1,4 @@
-"""Multiple choice: which of the options answers a question about a text (`run_race.py`)."""
+"""Multiple choice: which option answers a question about a text (`run_race.py`)."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,7 @@ from etils import epath
 
 from data_pipelines.tokenizer import Tokenizer
 from xlnet_jax.errors import InputError
-from xlnet_jax.models.attention import MASKED
+from xlnet_jax.kernels.numerics import MASKED
 from xlnet_jax.models.inputs import text_inputs
 from xlnet_jax.objectives.base import DeviceBatch, apply
 from xlnet_jax.settings.config import HeadConfig
@@ -29,7 +29,7 @@ PREDICTIONS = "predictions.jsonl"
 
 
 class MultipleChoice:
-    """Questions with options, whose files have the form that the task names: race, dream, or else JSON lines."""
+    """Questions with options in the form that the task names: race, dream, or else JSON lines."""
 
     metric = "accuracy"
     draws_anew = False
@@ -39,7 +39,7 @@ class MultipleChoice:
         self._seq_len, self._max_qa_len = config.data.seq_len, config.choice.max_qa_len
         if config.task in ("race", "dream") and config.columns != ColumnsConfig():
             raise InputError(
-                f"task {config.task} has fields of its own: leave --columns out, or --task multiple_choice"
+                f"task {config.task} has fields of its own: leave `columns` out, or `task` multiple_choice"
             )
         if self._seq_len - SPECIALS < self._max_qa_len:
             raise InputError(
@@ -48,17 +48,21 @@ class MultipleChoice:
             )
 
     def read(self, paths: Sequence[str], labelled: bool) -> list[Question]:
-        """See `questions.read_questions`."""
+        """Read questions, as `questions.read_questions`."""
         return read_questions(paths, labelled, self._form, self._columns)
 
     def head(self, train: Sequence[Question]) -> HeadConfig:
-        """As many options as the question with the most has."""
+        """Return a head for as many options as the longest list in the training examples."""
         return replace(self._head, num_labels=max(len(question.options) for question in train))
 
     def features(
         self, examples: Sequence[Question], tokenizer: Tokenizer, head: HeadConfig, training: bool, epoch: int = 0
     ) -> Features:
-        """A question an item, its options the texts of it; values: options, how many it has, and labels."""
+        """Return one item a question, with a text for each option; values: options (their number) and labels, int32
+        [items].
+
+        Raises InputError on a question with more options than the head has.
+        """
         most = head.num_labels
         for question in examples:
             if len(question.options) > most:
@@ -86,17 +90,17 @@ class MultipleChoice:
         )
 
     def score(self, model: nn.Module, params: Any, batch: DeviceBatch, dropout_key: jax.Array | None) -> Loss:
-        """Cross-entropy over the options."""
-        return Loss.of(classification_loss_B(_scores_BC(model, params, batch, dropout_key), batch["labels"]), batch)
+        """Return the cross-entropy in nats over the options."""
+        return Loss.of(classification_loss_B(_scores_BO(model, params, batch, dropout_key), batch["labels"]), batch)
 
     def predict(self, model: nn.Module, params: Any, batch: DeviceBatch) -> dict[str, jax.Array]:
-        """The probability of each option, float32 [B, options]; 0 where a question has no such option."""
-        return {"probabilities": jax.nn.softmax(_scores_BC(model, params, batch, None), axis=-1)}
+        """Return probabilities, float32 [B, O] over the options; 0 where a question has fewer."""
+        return {"probabilities": jax.nn.softmax(_scores_BO(model, params, batch, None), axis=-1)}
 
     def metrics(
         self, examples: Sequence[Question], features: Features, outputs: Mapping[str, np.ndarray]
     ) -> dict[str, float]:
-        """Share of the questions that are answered right, of all and of those of each level."""
+        """Return accuracy, and the accuracy of each level of RACE, as fractions of 1."""
         right = outputs["probabilities"].argmax(-1) == np.array([question.answer for question in examples])
         found = {"accuracy": float(right.mean())}
         for level in LEVELS:
@@ -107,7 +111,7 @@ class MultipleChoice:
     def write(
         self, folder: epath.Path, examples: Sequence[Question], features: Features, outputs: Mapping[str, np.ndarray]
     ) -> list[str]:
-        """predictions.jsonl: the id of each question, the letter of its answer and its text, and the probability of
+        """Write predictions.jsonl: for each question its id, the letter and text of its answer, and the probability of
         each option."""
         with (folder / PREDICTIONS).open("w") as file:
             for question, probabilities in zip(examples, outputs["probabilities"], strict=True):
@@ -126,11 +130,12 @@ class MultipleChoice:
 def encode_option(
     context: np.ndarray, question: np.ndarray, seq_len: int, max_qa_len: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """(input_ids, segment_ids), int32 [tokens], of a text and a question with an option (`convert_single_example` of
-    run_race.py): of the question its last max_qa_len tokens stay, and of the text as many of the first as fit.
+    """Return (input_ids, segment_ids), int32 [tokens], of a text and a question with one option
+    (`convert_single_example` of run_race.py): the last max_qa_len tokens of the question, and as many first tokens of
+    the text as fit.
 
-    The original appends the question to the text itself and not to a copy, so that its later options follow those
-    before them; here each stands as if it were the first.
+    The original appends each option to the text itself instead of a copy, so that an option also reads the options
+    before it; here it does not.
     """
     question = question[-max_qa_len:]
     return encode_text(context[: seq_len - SPECIALS - len(question)], question, None)
@@ -141,9 +146,9 @@ def _encoded(texts: Sequence[str], tokenizer: Tokenizer) -> dict[str, np.ndarray
     return dict(zip(distinct, tokenizer.encode_lines(distinct), strict=True))
 
 
-def _scores_BC(model: nn.Module, params: Any, batch: DeviceBatch, dropout_key: jax.Array | None) -> jax.Array:
+def _scores_BO(model: nn.Module, params: Any, batch: DeviceBatch, dropout_key: jax.Array | None) -> jax.Array:
     rows = {name: array.reshape(-1, array.shape[-1]) for name, array in batch.items() if array.ndim == 3}
     inputs = text_inputs(rows["input_ids"], rows["attention_mask"], rows["segment_ids"])
-    scores_BC = apply(model, params, dropout_key, inputs, rows["attention_mask"])
-    absent_BC = jnp.arange(scores_BC.shape[1])[None] >= batch["options"][:, None]
-    return jnp.where(absent_BC, MASKED, scores_BC)
+    scores_BO = apply(model, params, dropout_key, inputs, rows["attention_mask"])
+    absent_BO = jnp.arange(scores_BO.shape[1])[None] >= batch["options"][:, None]
+    return jnp.where(absent_BO, MASKED, scores_BO)

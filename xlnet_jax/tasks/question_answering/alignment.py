@@ -1,9 +1,9 @@
-"""Which characters of a text its tokens stand for.
+"""Align the characters of a text with its tokens.
 
-Tokens are those of the normalised text. The original lays the text of the tokens beside the text itself by their
-longest common subsequence of characters, in a band around the diagonal (`convert_examples_to_features` of
-run_squad.py). This finds the same one, a row of its table at once as the bits of one number (Hyyrö 2004, "Bit-parallel
-LCS-length computation revisited").
+Tokens come from the normalised text. The original aligns the text of the tokens with the text by their longest common
+subsequence of characters, in a band around the diagonal (`convert_examples_to_features` of run_squad.py). This module
+finds the same subsequence; each row of the table is computed at once, as the bits of one integer (Hyyrö 2004,
+"Bit-parallel LCS-length computation revisited").
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -20,36 +20,36 @@ BLOCK_ROWS = 4096  # of a long text so many are kept at a time; those of earlier
 
 
 class Partners:
-    """For the characters of one text their partners in another, ascending, UNMATCHED where there is none."""
+    """Partner of each character of one text in another text, ascending; UNMATCHED where it has none."""
 
-    def __init__(self, partner_N: np.ndarray):
-        self.partner_N = partner_N
-        at_N, has_N = np.arange(len(partner_N)), partner_N != UNMATCHED
-        self._front_N = np.maximum.accumulate(np.where(has_N, at_N, UNMATCHED))
-        self._rear_N = np.minimum.accumulate(np.where(has_N, at_N, len(partner_N))[::-1])[::-1]
+    def __init__(self, partner_X: np.ndarray):
+        self.partner_X = partner_X
+        at_X, has_X = np.arange(len(partner_X)), partner_X != UNMATCHED
+        self._front_X = np.maximum.accumulate(np.where(has_X, at_X, UNMATCHED))
+        self._rear_X = np.minimum.accumulate(np.where(has_X, at_X, len(partner_X))[::-1])[::-1]
 
     def __len__(self) -> int:
-        return len(self.partner_N)
+        return len(self.partner_X)
 
     def nearest(self, places: np.ndarray, size: int | None, *, is_start: bool) -> np.ndarray:
-        """The partners of these places; where there is none, the first (is_start) or the last of what lies between the
-        partners around it (`_convert_index` of run_squad.py). size: of the other text; None = it ends with the last
-        partner."""
-        front, rear = self._front_N[places], self._rear_N[places]
+        """Return the partners of these places. A place without one gets the first (is_start) or last place between its
+        neighbours' partners (`_convert_index` of run_squad.py). size: length of the other text; None = it ends with the
+        last partner."""
+        front, rear = self._front_X[places], self._rear_X[places]
         none_in_front, none_behind = front < 0, rear == len(self)
-        low = np.where(none_in_front, -1, self.partner_N[front])
-        high = self.partner_N[np.minimum(rear, len(self) - 1)]
+        low = np.where(none_in_front, -1, self.partner_X[front])
+        high = self.partner_X[np.minimum(rear, len(self) - 1)]
         high = np.where(none_behind, low + 1 if size is None else size, high)
         if is_start:
             between = np.where(none_behind & (high == low + 1), low, low + 1)
         else:
             between = np.where(none_in_front & (high == 0), 0, high - 1)
-        return np.where(front == rear, self.partner_N[places], between)
+        return np.where(front == rear, self.partner_X[places], between)
 
 
 @dataclass(frozen=True)
 class Alignment:
-    """Of a text and the tokens that it was cut into."""
+    """Alignment of a text with its tokens."""
 
     starts: np.ndarray  # int64 [tokens]: its first character
     ends: np.ndarray  # int64 [tokens]: its last one
@@ -57,34 +57,35 @@ class Alignment:
     _token_of_place: np.ndarray  # int64
 
     def tokens_of(self, start: int, end: int) -> tuple[int, int]:
-        """First and last token of the characters from start to end, all included."""
+        """Return the first and last token of the characters from `start` to `end`, both included."""
         first = self._places.nearest(np.array([start]), None, is_start=True)[0]
         last = self._places.nearest(np.array([end]), None, is_start=False)[0]
         return int(self._token_of_place[first]), int(self._token_of_place[max(first, last)])
 
 
 class Aligner:
-    """Aligns texts with tokens. normalized: what becomes of one character; it is called once for each."""
+    """Aligner of texts with tokens. normalized: normalises one character; called once for each."""
 
     def __init__(self, normalized: Callable[[str], str]):
         self._normalized = lru_cache(maxsize=None)(normalized)
 
     def align(self, text: str, pieces: Sequence[str]) -> Alignment | None:
-        """text: not empty; pieces: the text of each token, ▁ for a space. None where they are too different."""
+        """Align a text, which must not be empty, with its pieces (▁ for a space). Return None where they are too
+        different."""
         tokens_text = "".join(pieces).replace(SPACE, " ")
-        partner_N = _partners(list(map(self._normalized, text)), tokens_text)
-        matched = np.flatnonzero(partner_N != UNMATCHED)
+        partner_X = _partners(list(map(self._normalized, text)), tokens_text)
+        matched = np.flatnonzero(partner_X != UNMATCHED)
         if len(matched) == 0 or len(matched) < ENOUGH * len(text):
             return None
         partner_of_place = np.full(len(tokens_text), UNMATCHED)
-        partner_of_place[partner_N[matched]] = matched
+        partner_of_place[partner_X[matched]] = matched
         lengths = np.fromiter(map(len, pieces), np.int64, len(pieces))
         last = np.cumsum(lengths) - 1
         of_places = Partners(partner_of_place)
         return Alignment(
             of_places.nearest(last - lengths + 1, len(text), is_start=True),
             of_places.nearest(last, len(text), is_start=False),
-            Partners(partner_N),
+            Partners(partner_X),
             np.repeat(np.arange(len(pieces)), lengths),
         )
 
@@ -95,46 +96,48 @@ def _partners(characters: Sequence[str], tokens_text: str) -> np.ndarray:
         return np.arange(length) + 1  # most texts: then no other subsequence of all characters ends as early
     band = abs(length - len(tokens_text)) + 5
     for width in (band, 2 * band, max(length, len(tokens_text))):  # the original gives up after the second
-        partner_N = longest_common_subsequence(characters, tokens_text, width)
-        if np.count_nonzero(partner_N != UNMATCHED) > ENOUGH * length:
+        partner_X = longest_common_subsequence(characters, tokens_text, width)
+        if np.count_nonzero(partner_X != UNMATCHED) > ENOUGH * length:
             break
-    return partner_N
+    return partner_X
 
 
-def longest_common_subsequence(a_N: Sequence[str], b_M: Sequence[str], band: int) -> np.ndarray:
-    """int64 [N]: the place in b of each of a's elements, ascending, UNMATCHED for those that are left out. Place i has
-    its partner in [i - band, i + band). Of the longest subsequences, going from the end to the beginning, one that ends
-    as early in a, then in b, as it can."""
+def longest_common_subsequence(a_X: Sequence[str], b_Q: Sequence[str], band: int) -> np.ndarray:
+    """Return int64 [len(a_X)]: the place in b of each element of a, ascending; UNMATCHED for those left out.
+
+    Place i has its partner in [i - band, i + band). Of several longest subsequences, take the one that, going back from
+    the end, ends earliest in a, then in b.
+    """
     places: dict[str, int] = {}
-    for j, b in enumerate(b_M):
+    for j, b in enumerate(b_Q):
         places[b] = places.get(b, 0) | 1 << j
-    blocks = [range(begin, min(begin + BLOCK_ROWS, len(a_N))) for begin in range(0, len(a_N), BLOCK_ROWS)]
+    blocks = [range(begin, min(begin + BLOCK_ROWS, len(a_X))) for begin in range(0, len(a_X), BLOCK_ROWS)]
     above = [0]  # the row before each block
     rows: list[int] = []
     for block in blocks:
-        rows = _rows(a_N, block, places, len(b_M), band, above[-1])
+        rows = _rows(a_X, block, places, len(b_Q), band, above[-1])
         above.append(rows[-1])
-    partner_N = np.full(len(a_N), UNMATCHED)
-    count, below = above[-1].bit_count(), (1 << len(b_M)) - 1
+    partner_X = np.full(len(a_X), UNMATCHED)
+    count, below = above[-1].bit_count(), (1 << len(b_Q)) - 1
     for block, first in zip(reversed(blocks), reversed(above[:-1]), strict=True):
-        rows = [first, *(rows or _rows(a_N, block, places, len(b_M), band, first))]
+        rows = [first, *(rows or _rows(a_X, block, places, len(b_Q), band, first))]
         for i in range(len(block), 0, -1):
             if count and (rows[i - 1] & below).bit_count() < count:
                 j = (rows[i] & below).bit_length() - 1
-                partner_N[block.start + i - 1] = j
+                partner_X[block.start + i - 1] = j
                 count, below = count - 1, (1 << j) - 1
         rows = []
-    return partner_N
+    return partner_X
 
 
-def _rows(a_N: Sequence[str], block: range, places: Mapping[str, int], length: int, band: int, row: int) -> list[int]:
-    """Row i has bit j where a[: i + 1] has one character more in common with b[: j + 1] than with b[:j]."""
+def _rows(a_X: Sequence[str], block: range, places: Mapping[str, int], length: int, band: int, row: int) -> list[int]:
+    # Row i has bit j where a[: i + 1] shares one character more with b[: j + 1] than with b[:j].
     full, in_band = (1 << length) - 1, (1 << 2 * band) - 1
     equal = full ^ row
     rows = []
     for i in block:
         near = in_band << i - band if i >= band else in_band >> band - i
-        if hits := equal & places.get(a_N[i], 0) & near:
+        if hits := equal & places.get(a_X[i], 0) & near:
             equal = ((equal + hits) | (equal - hits)) & full
             row = full ^ equal
         rows.append(row)

@@ -1,5 +1,4 @@
-"""From the network's beams to answers: candidates, the best of them, and their files (`write_predictions` of
-run_squad.py)."""
+"""Turn the beams of the network into answers, and write their files (`write_predictions` of run_squad.py)."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -15,15 +14,17 @@ NO_SPAN = -1e6  # log-probability of an answer where no span is possible
 
 @dataclass(frozen=True)
 class Window:
-    """The part of a document that one item reads; T tokens of it."""
+    """Part of a document that one item reads: E tokens."""
 
-    starts_T: np.ndarray  # int64: first character of each token
-    ends_T: np.ndarray  # int64: its last one
-    is_widest_T: np.ndarray  # bool: no other window shows more around this token
+    starts_E: np.ndarray  # int64: first character of each token
+    ends_E: np.ndarray  # int64: its last one
+    is_widest_E: np.ndarray  # bool: no other window shows more around this token
 
 
 @dataclass(frozen=True)
 class Candidate:
+    """Possible answer to a question."""
+
     text: str
     probability: float  # among the n best
     start_log_prob: float
@@ -32,18 +33,18 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Answers:
-    """What is said to each question, by its id."""
+    """Answers to each question, by its id."""
 
     n_best: Mapping[str, Sequence[Candidate]]  # the likeliest first, at least one
     null_odds: Mapping[str, float]  # the higher, the less it can be answered: logits of its most confident window
 
     @property
     def texts(self) -> dict[str, str]:
-        """The likeliest answer, whether there is one or not."""
+        """Likeliest answer to each question, answerable or not."""
         return {id: candidates[0].text for id, candidates in self.n_best.items()}
 
     def above(self, threshold: float) -> dict[str, str]:
-        """The likeliest answer, and none ("") where the null odds exceed the threshold."""
+        """Return the likeliest answers, "" where the null odds exceed the threshold."""
         return {id: "" if self.null_odds[id] > threshold else text for id, text in self.texts.items()}
 
 
@@ -54,8 +55,11 @@ def candidates(
     n_best: int,
     max_answer_len: int,
 ) -> list[Candidate]:
-    """The likeliest answers to one question. beams: of each window, start_log_probs and start_index [S],
-    end_log_probs and end_index [S, E]; the places are those of the window's tokens."""
+    """Return the likeliest answers to one question, best first.
+
+    beams: for each window start_log_probs and start_index [I], end_log_probs and end_index [I, J]; the indices are
+    tokens of the window. I and J are the widths of the beam.
+    """
     spans = [span for window, beam in zip(windows, beams, strict=True) for span in _spans(window, beam, max_answer_len)]
     spans.sort(key=lambda span: span[2] + span[3], reverse=True)
     best: dict[str, tuple[float, float]] = {}
@@ -73,17 +77,16 @@ def candidates(
 
 
 def _spans(window: Window, beam: Mapping[str, np.ndarray], max_answer_len: int) -> list[tuple[int, int, float, float]]:
-    """(first character, last character, log-probabilities of start and end) of those that are possible."""
-    start_S1, end_SE = beam["start_index"][:, None], beam["end_index"]
-    last = len(window.starts_T) - 1  # the original never takes the last token of a window
-    inside = (start_S1 >= 0) & (start_S1 < last) & (end_SE >= start_S1) & (end_SE < last)
-    possible = inside & (end_SE - start_S1 < max_answer_len)
-    possible &= window.is_widest_T[np.clip(start_S1, 0, last)]
+    start_I1, end_IJ = beam["start_index"][:, None], beam["end_index"]
+    last = len(window.starts_E) - 1  # the original never takes the last token of a window
+    inside = (start_I1 >= 0) & (start_I1 < last) & (end_IJ >= start_I1) & (end_IJ < last)
+    possible = inside & (end_IJ - start_I1 < max_answer_len)
+    possible &= window.is_widest_E[np.clip(start_I1, 0, last)]
     s, e = np.nonzero(possible)
     return list(
         zip(
-            window.starts_T[beam["start_index"][s]].tolist(),
-            window.ends_T[end_SE[s, e]].tolist(),
+            window.starts_E[beam["start_index"][s]].tolist(),
+            window.ends_E[end_IJ[s, e]].tolist(),
             beam["start_log_probs"][s].astype(np.float64).tolist(),
             beam["end_log_probs"][s, e].astype(np.float64).tolist(),
             strict=True,
@@ -92,7 +95,7 @@ def _spans(window: Window, beam: Mapping[str, np.ndarray], max_answer_len: int) 
 
 
 def write_answers(folder: epath.Path, answers: Answers, predictions: Mapping[str, str], with_odds: bool) -> list[str]:
-    """The original's files; returns their names."""
+    """Write the files of the original. Return their names."""
     n_best = {id: [asdict(candidate) for candidate in found] for id, found in answers.n_best.items()}
     files: dict[str, Mapping[str, object]] = {PREDICTIONS_FILE: predictions, N_BEST_FILE: n_best}
     if with_odds:

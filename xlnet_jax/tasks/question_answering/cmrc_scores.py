@@ -1,7 +1,7 @@
-"""The official scores of CMRC 2018, used for DRCD too (`cmrc2018_evaluate.py`, version 5), in per cent.
+"""Official metrics of CMRC 2018, used for DRCD too (`cmrc2018_evaluate.py`, version 5), in per cent.
 
-Chinese characters stand for themselves, text between them is cut into words; F1 is of the longest run of these that
-prediction and answer share.
+Each Chinese character is a unit, and other text is cut into words; F1 counts the longest run of units that prediction
+and answer share.
 """
 
 import re
@@ -31,8 +31,8 @@ _TREEBANK = [
 
 
 def cmrc_scores(questions: Sequence[Question], predictions: Mapping[str, str]) -> dict[str, float]:
-    """em and f1, each by the gold answer that fits best, and their mean, average. predictions: texts by id; a question
-    without one scores 0."""
+    """Return em and f1, each by the gold answer that fits best, and their mean as `average`. predictions: texts by id;
+    a question without one scores 0."""
     em = f1 = 0.0
     for question in questions:
         if question.id in predictions:
@@ -44,7 +44,7 @@ def cmrc_scores(questions: Sequence[Question], predictions: Mapping[str, str]) -
 
 
 def segments(text: str) -> list[str]:
-    """Lower-case Chinese characters and words; without punctuation, but what stands inside or beside words."""
+    """Return Chinese characters and words in lower case, without punctuation, except inside or beside words."""
     found: list[str] = []
     for part in _CHINESE_OR_OTHER.findall(_without_punctuation(text)):
         found += [part] if _CHINESE.match(part) else words(part)
@@ -52,8 +52,8 @@ def segments(text: str) -> list[str]:
 
 
 def words(text: str) -> list[str]:
-    """By the rules of the Penn Treebank, which the script applies by NLTK: punctuation stands alone but for a period
-    inside of the text, and a comma or a colon before a digit; don't is do n't."""
+    """Cut a text by the rules of the Penn Treebank, which the script takes from NLTK: punctuation stands alone, except
+    a period inside the text and a comma or colon before a digit; don't becomes do n't."""
     for pattern, replacement in _TREEBANK:
         text = pattern.sub(replacement, text)
     return text.split()

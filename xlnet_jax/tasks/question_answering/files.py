@@ -1,21 +1,16 @@
-"""Questions about texts, from the JSON of SQuAD 1.1 and 2.0 (DRCD and CMRC 2018 come in it too) and from CMRC 2018's
-own."""
+"""Read questions about texts from the JSON of SQuAD 1.1 and 2.0 (also DRCD and CMRC 2018), and from CMRC 2018's own
+form."""
 
-import json
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from etils import epath
-
-from data_pipelines import sources
-from data_pipelines.readers import whole
 from xlnet_jax.errors import InputError
+from xlnet_jax.tasks.readers import Record, checked, files, json_file, records
 
 NOWHERE = -1
-KINDS = {str: "text", list: "list", dict: "object", int: "number", bool: "true or false"}
 
 
 @dataclass(frozen=True)
@@ -34,42 +29,20 @@ class Question:
 
     @property
     def answer(self) -> Answer | None:
-        """What is learned: the first answer that occurs in the text."""
+        """Answer to learn: the first one that occurs in the text; None where no answer does."""
         return next((a for a in self.answers if a.start != NOWHERE), None)
 
 
-@dataclass(frozen=True)
-class _Record:
-    """An object of a JSON file, and where it stands."""
-
-    content: Mapping[str, Any]
-    where: str
-
-    def __contains__(self, key: str) -> bool:
-        return key in self.content
-
-    def get(self, key: str, kind: type) -> Any:
-        if key not in self.content:
-            raise InputError(f"{self.where} has no {key!r}, only {', '.join(map(repr, self.content)) or 'nothing'}")
-        value = self.content[key]
-        if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-            raise InputError(f"{self.where}: {key!r} is no {KINDS[kind]}, but {json.dumps(value)[:60]}")
-        return whole(value, f"{self.where}: {key!r}") if isinstance(value, str) else value
-
-    def records(self, key: str, name: str) -> Iterator["_Record"]:
-        yield from _records(self.get(key, list), f"{self.where}, {name}")
-
-
 def read_questions(paths: Sequence[str], labelled: bool, unanswerable: bool) -> list[Question]:
-    """Of files, globs or folders. labelled: every question has an answer, or is one of the unanswerable; otherwise
-    what a file says of answers is passed over.
+    """Read the questions of files, globs and folders.
 
-    Answers whose answer_start is not where they occur are moved to the nearest place where they do, and one line on
-    stderr counts them. InputError names file and record of what cannot be read.
+    labelled: every question has an answer, or is unanswerable; otherwise answers are not read. Answers that do not
+    stand at their answer_start move to the nearest place where they occur, and one line on stderr counts them. Raises
+    InputError, with file and record, on what cannot be read.
     """
     questions: list[Question] = []
     places: dict[str, str] = {}
-    for path in _files(paths):
+    for path in files(paths, "questions"):
         found = list(_questions_in(path, labelled, unanswerable))
         for question in found:
             if question.id in places:
@@ -83,18 +56,10 @@ def read_questions(paths: Sequence[str], labelled: bool, unanswerable: bool) -> 
     return questions
 
 
-def _files(paths: Sequence[str]) -> list[str]:
-    units = [unit for source in sources.find(paths) for unit in source.units]
-    files = [unit.path for unit in units if not isinstance(unit, sources.DatasetSlice)]
-    if len(files) < len(units):
-        raise InputError(f"{', '.join(paths)}: questions are read from JSON files, and not from TFDS; name those")
-    return files
-
-
 def _questions_in(path: str, labelled: bool, unanswerable: bool) -> Iterator[Question]:
-    content = _json(path)
+    content = json_file(path)
     if isinstance(content, dict) and "data" in content:
-        found = _squad(_Record(content, path), labelled)
+        found = _squad(Record(content, path), labelled)
     elif isinstance(content, list):
         found = _cmrc(path, content, labelled)
     else:
@@ -103,7 +68,7 @@ def _questions_in(path: str, labelled: bool, unanswerable: bool) -> Iterator[Que
         if not question.context.strip():
             raise InputError(f"{where}: its text is empty")
         if question.is_impossible and not unanswerable:
-            raise InputError(f"{where} is unanswerable: --task squad2 learns that, or leave it out")
+            raise InputError(f"{where} is unanswerable: `task` squad2 learns that, or leave it out")
         if question.is_impossible and question.answers:
             raise InputError(f"{where} is unanswerable and has an answer: one of them is wrong")
         if labelled and not question.answers and not question.is_impossible:
@@ -111,26 +76,7 @@ def _questions_in(path: str, labelled: bool, unanswerable: bool) -> Iterator[Que
         yield question
 
 
-def _json(path: str) -> Any:
-    try:
-        with epath.Path(path).open("rb") as file:
-            return json.loads(file.read().decode("utf-8-sig"))
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path}: byte {error.start} is not UTF-8; convert the file") from None
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{path} is not JSON: {error}") from None
-    except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror or error}") from None
-
-
-def _records(values: Sequence[Any], where: str) -> Iterator[_Record]:
-    for number, value in enumerate(values):
-        if not isinstance(value, dict):
-            raise InputError(f"{where} {number} is no object, but {json.dumps(value)[:60]}")
-        yield _Record(value, f"{where} {number}")
-
-
-def _squad(top: _Record, labelled: bool) -> Iterator[tuple[Question, str]]:
+def _squad(top: Record, labelled: bool) -> Iterator[tuple[Question, str]]:
     for article in top.records("data", "article"):
         for paragraph in article.records("paragraphs", "paragraph"):
             context = paragraph.get("context", str)
@@ -139,23 +85,22 @@ def _squad(top: _Record, labelled: bool) -> Iterator[tuple[Question, str]]:
                 named = replace(record, where=f"{record.where} ({id})")
                 question = Question(id, named.get("question", str), context, ())
                 if labelled:
-                    records = named.records("answers", "answer") if "answers" in named else ()
+                    records = named.records("answers", "answer") if "answers" in named.content else ()
                     answers = (_answer(r.get("text", str), r.get("answer_start", int), r.where) for r in records)
-                    is_impossible = "is_impossible" in named and named.get("is_impossible", bool)
+                    is_impossible = "is_impossible" in named.content and named.get("is_impossible", bool)
                     question = replace(question, answers=tuple(answers), is_impossible=is_impossible)
                 yield question, named.where
 
 
 def _cmrc(path: str, texts: Sequence[Any], labelled: bool) -> Iterator[tuple[Question, str]]:
-    """Answers without their place: the first is taken, as in the published conversion to SQuAD's form."""
-    for text in _records(texts, f"{path}, text"):
+    for text in records(texts, f"{path}, text"):
         context = text.get("context_text", str)
         for record in text.records("qas", "question"):
             id = record.get("query_id", str)
             where = f"{record.where} ({id})"
-            answers = record.get("answers", list) if labelled and "answers" in record else []
-            if wrong := [a for a in answers if not isinstance(a, str)]:
-                raise InputError(f"{where}: an answer is no text, but {json.dumps(wrong[0])[:60]}")
+            given = record.get("answers", list) if labelled and "answers" in record.content else []
+            answers = [checked(answer, str, f"{where}: an answer") for answer in given]
+            # CMRC names no place: take the first, as the published conversion to SQuAD's form does.
             placed = tuple(_answer(a, context.find(a), where) for a in answers)
             yield Question(id, record.get("query_text", str), context, placed), where
 

@@ -13,19 +13,19 @@ _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 class Scores(NamedTuple):
-    """Of each question, 0 to 1, by its id."""
+    """Scores of each question, 0 to 1, by its id."""
 
     exact: dict[str, float]
     f1: dict[str, float]
 
 
 def normalize_answer(text: str) -> str:
-    """Lower case, without ASCII punctuation, articles and surplus white space."""
+    """Return the text in lower case, without ASCII punctuation, articles and surplus white space."""
     return " ".join(_ARTICLES.sub(" ", text.lower().translate(_NO_PUNCTUATION)).split())
 
 
 def squad1_scores(questions: Sequence[Question], predictions: Mapping[str, str]) -> dict[str, float]:
-    """exact and f1, each by the gold answer that fits best. predictions: texts by id."""
+    """Return exact and f1 in per cent, each by the gold answer that fits best. predictions: texts by id."""
     gold = [[a.text for a in q.answers] for q in questions]
     scores = _best_scores(questions, predictions, gold, _overlap)
     return {name: _per_cent(list(by_id.values())) for name, by_id in scores._asdict().items()}
@@ -34,8 +34,9 @@ def squad1_scores(questions: Sequence[Question], predictions: Mapping[str, str])
 def squad2_scores(
     questions: Sequence[Question], predictions: Mapping[str, str], null_odds: Mapping[str, float]
 ) -> dict[str, float]:
-    """What the official script prints of these predictions with --na-prob-file: exact and f1 of all, of those that have
-    an answer and of those that have none, and the best thresholds of the null odds. predictions: "" = no answer."""
+    """Return, in per cent, the metrics that the official script prints with --na-prob-file: exact and f1 of all
+    questions, of those with an answer and of those without, and the best thresholds of the null odds. predictions:
+    texts by id, "" = no answer."""
     scores = raw_scores(questions, predictions)
     answerable = [q.id for q in questions if q.answers]
     others = [q.id for q in questions if not q.answers]
@@ -50,7 +51,7 @@ def squad2_scores(
 
 
 def raw_scores(questions: Sequence[Question], predictions: Mapping[str, str]) -> Scores:
-    """Those of SQuAD 2.0, before any threshold: no answer is right where there is none."""
+    """Return the scores of SQuAD 2.0 before any threshold: an empty prediction is right where there is no answer."""
     gold = [[a.text for a in q.answers if normalize_answer(a.text)] or [""] for q in questions]
     return _best_scores(questions, predictions, gold, f1_score)
 
@@ -61,8 +62,8 @@ def best_threshold(
     scores: Mapping[str, float],
     null_odds: Mapping[str, float],
 ) -> tuple[float, float]:
-    """(score in per cent, threshold): the null odds above which it is best to say that there is no answer. Among equals
-    the lowest, or 0.0 where that is best which answers nothing."""
+    """Return (score in per cent, threshold): the null odds above which no answer is given, chosen for the best score.
+    Of equal thresholds the lowest; 0.0 where no answer at all scores best."""
     has_answer = {q.id: bool(q.answers) for q in questions}
     score = best = float(sum(not has for has in has_answer.values()))
     threshold = 0.0
@@ -74,11 +75,12 @@ def best_threshold(
 
 
 def exact_score(gold: str, predicted: str) -> float:
+    """Return 1.0 where both texts are equal after normalisation, else 0.0."""
     return float(normalize_answer(gold) == normalize_answer(predicted))
 
 
 def f1_score(gold: str, predicted: str) -> float:
-    """Harmonic mean of precision and recall of the words; where one of them has none, whether both have none."""
+    """Return the F1 of the words, 0 to 1; where one text has no words, 1 if neither has."""
     if not normalize_answer(gold) or not normalize_answer(predicted):
         return exact_score(gold, predicted)
     return _overlap(gold, predicted)
@@ -91,6 +93,7 @@ def _overlap(gold: str, predicted: str) -> float:
 
 
 def harmonic_mean(precision: float, recall: float) -> float:
+    """Return F1."""
     return 2 * precision * recall / (precision + recall)
 
 
@@ -100,7 +103,6 @@ def _best_scores(
     gold: Sequence[Sequence[str]],
     f1: Callable[[str, str], float],
 ) -> Scores:
-    """Each by the gold answer that fits best; a question without a prediction scores 0."""
     pairs = [(q.id, predictions[q.id], texts) for q, texts in zip(questions, gold, strict=True) if q.id in predictions]
 
     def best(score: Callable[[str, str], float]) -> dict[str, float]:

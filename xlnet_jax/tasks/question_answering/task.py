@@ -1,7 +1,7 @@
-"""Answers that are spans of a text: SQuAD 1.1 and 2.0, CMRC 2018, DRCD (`run_squad.py`).
+"""Question answering by spans of a text: SQuAD 1.1 and 2.0, CMRC 2018, DRCD (`run_squad.py`).
 
-Long texts are read in overlapping windows: text <sep> question <sep> <cls>. A window without the whole answer is
-learned as one that cannot be answered; the likeliest span of all windows is the answer.
+A long text is read in overlapping windows: text <sep> question <sep> <cls>. Training takes a window that does not hold
+the whole answer as unanswerable; the prediction is the likeliest span of all windows.
 """
 
 import itertools
@@ -40,21 +40,22 @@ NO_PLACE = -1
 
 @dataclass(frozen=True)
 class SpanFeatures(Features):
-    """Features with what leads back to the text. Items of a question are neighbours, windows in reading order."""
+    """Features with the windows that lead back to the text. Items of a question are neighbours, its windows in reading
+    order."""
 
     windows: Sequence[Window] = ()
 
 
 @dataclass(frozen=True)
 class _Document:
-    """A text in T tokens."""
+    """Text in E tokens."""
 
-    ids_T: np.ndarray
+    ids_E: np.ndarray
     alignment: Alignment
 
 
 class QuestionAnswering:
-    """One of the four tasks, by config.task; they differ in scores, and in whether a question may be unanswerable."""
+    """Tasks squad, squad2, cmrc2018 and drcd, which differ in their metrics; only squad2 has unanswerable questions."""
 
     draws_anew = False
 
@@ -72,16 +73,22 @@ class QuestionAnswering:
             )
 
     def read(self, paths: Sequence[str], labelled: bool) -> list[Question]:
+        """Read questions, as `files.read_questions`."""
         return read_questions(paths, labelled, self._unanswerable)
 
     def head(self, train: Sequence[Question]) -> HeadConfig:
+        """Return a head for start, end and answerability."""
         return HEAD
 
     def features(
         self, examples: Sequence[Question], tokenizer: Tokenizer, head: HeadConfig, training: bool, epoch: int = 0
     ) -> SpanFeatures:
-        """Windows of qa.doc_stride. A question without windows is one whose text cannot be aligned with its tokens or,
-        in training, whose answer does not occur in it."""
+        """Return one item a window of a text, windows qa.doc_stride tokens apart; positions: cls_index, and for
+        training start and end, int32 [items]; value: is_impossible, float32 [items].
+
+        A question has no window where its text cannot be aligned with its tokens or, in training, where its answer does
+        not occur. Raises InputError where no question has one.
+        """
         documents = _documents(examples, tokenizer)
         queries = [ids[: self._qa.max_query_len] for ids in tokenizer.encode_lines([q.question for q in examples])]
         items = [
@@ -115,11 +122,11 @@ class QuestionAnswering:
         answer = question.answer
         found = answer and document.alignment.tokens_of(answer.start, answer.start + len(answer.text) - 1)
         room = self._seq_len - len(query) - SPECIALS
-        spans = windows_over(len(document.ids_T), room, self._qa.doc_stride)
+        spans = windows_over(len(document.ids_E), room, self._qa.doc_stride)
         tail = np.array([SEP, *query, SEP, CLS], np.int32)
-        for (begin, end), is_widest_T in zip(spans, widest_contexts(spans), strict=True):
+        for (begin, end), is_widest_E in zip(spans, widest_contexts(spans), strict=True):
             length = end - begin
-            ids = np.concatenate([document.ids_T[begin:end], tail])
+            ids = np.concatenate([document.ids_E[begin:end], tail])
             segments = np.ones(len(ids), np.int32)
             segments[: length + 1] = 0
             segments[-1] = CLS_SEGMENT
@@ -128,18 +135,23 @@ class QuestionAnswering:
             place = len(ids) - 1, len(ids) - 1
             if found and begin <= found[0] and found[1] < end:
                 place = found[0] - begin, found[1] - begin
-            window = Window(document.alignment.starts[begin:end], document.alignment.ends[begin:end], is_widest_T)
+            window = Window(document.alignment.starts[begin:end], document.alignment.ends[begin:end], is_widest_E)
             yield _Item(example, ids, segments, excluded, *place, window)
 
     def score(self, model: nn.Module, params: Any, batch: DeviceBatch, dropout_key: jax.Array | None) -> Loss:
+        """Return the loss of start, end and answerability in nats (`losses.span_loss_B`)."""
         inputs = text_inputs(batch["input_ids"], batch["attention_mask"], batch["segment_ids"])
         places = batch["cls_index"], batch["excluded"], batch["start"]
         outputs: SpanLogProbs = apply(model, params, dropout_key, inputs, *places)
         return Loss.of(span_loss_B(outputs, batch["start"], batch["end"], batch["is_impossible"]), batch)
 
     def predict(self, model: nn.Module, params: Any, batch: DeviceBatch) -> dict[str, jax.Array]:
-        """The beam, its places counted from an item's first token; NO_PLACE and NO_SPAN where there are fewer that can
-        be an answer's."""
+        """Return the beam: start_log_probs and start_index [B, start_n_top], end_log_probs and end_index [B,
+        start_n_top, end_n_top], unanswerable [B] (a logit).
+
+        Places count from the first token of an item; NO_PLACE and NO_SPAN where fewer places can begin or end an
+        answer.
+        """
         length = batch["input_ids"].shape[1]
         starts, ends = min(self._qa.start_n_top, length), min(self._qa.end_n_top, length)
         beam = model.apply(
@@ -151,10 +163,10 @@ class QuestionAnswering:
             ends,
             method=XLNetForQuestionAnswering.beam,
         )
-        start_BS, start_index_BS, end_BSE, end_index_BSE, unanswerable_B = cast(SpanBeam, beam)
+        start_BI, start_index_BI, end_BIJ, end_index_BIJ, unanswerable_B = cast(SpanBeam, beam)
         first_B = batch["attention_mask"].argmax(1)
-        starts_BS = start_BS > NO_SPAN
-        ends_BSE = starts_BS[:, :, None] & (end_BSE > NO_SPAN)
+        starts_BI = start_BI > NO_SPAN
+        ends_BIJ = starts_BI[:, :, None] & (end_BIJ > NO_SPAN)
         missing = [(0, 0), (0, self._qa.start_n_top - starts), (0, self._qa.end_n_top - ends)]
 
         def full(values: jax.Array, are_possible: jax.Array, otherwise: float) -> jax.Array:
@@ -163,17 +175,17 @@ class QuestionAnswering:
             )
 
         return {
-            "start_log_probs": full(start_BS, starts_BS, NO_SPAN),
-            "start_index": full(start_index_BS - first_B[:, None], starts_BS, NO_PLACE),
-            "end_log_probs": full(end_BSE, ends_BSE, NO_SPAN),
-            "end_index": full(end_index_BSE - first_B[:, None, None], ends_BSE, NO_PLACE),
+            "start_log_probs": full(start_BI, starts_BI, NO_SPAN),
+            "start_index": full(start_index_BI - first_B[:, None], starts_BI, NO_PLACE),
+            "end_log_probs": full(end_BIJ, ends_BIJ, NO_SPAN),
+            "end_index": full(end_index_BIJ - first_B[:, None, None], ends_BIJ, NO_PLACE),
             "unanswerable": unanswerable_B,
         }
 
     def metrics(
         self, examples: Sequence[Question], features: Features, outputs: Mapping[str, np.ndarray]
     ) -> dict[str, float]:
-        """The official scores of the predictions that `write` writes."""
+        """Return the official metrics, in per cent, of the predictions that `write` writes."""
         answers = self._answers(examples, features, outputs)
         predictions = self._predictions(examples, answers)
         if self._unanswerable:
@@ -183,9 +195,12 @@ class QuestionAnswering:
     def write(
         self, folder: epath.Path, examples: Sequence[Question], features: Features, outputs: Mapping[str, np.ndarray]
     ) -> list[str]:
-        """predictions.json and nbest_predictions.json; of SQuAD 2.0 null_odds.json too, and its predictions are empty
-        where the odds exceed qa.null_threshold or, without one, that with the best F1: of these examples if they are
-        labelled, else of those that were evaluated last (0 if there were none)."""
+        """Write predictions.json, nbest_predictions.json and, for SQuAD 2.0, null_odds.json.
+
+        A prediction of SQuAD 2.0 is empty where its odds exceed qa.null_threshold. Without that setting the threshold
+        is the one with the best F1 on these examples if they are labelled, else on the examples that were evaluated
+        last (0 if none were).
+        """
         answers = self._answers(examples, features, outputs)
         return write_answers(folder, answers, self._predictions(examples, answers), self._unanswerable)
 
@@ -226,15 +241,16 @@ class _Item:
 
 
 def windows_over(tokens: int, room: int, stride: int) -> list[tuple[int, int]]:
-    """(begin, end) of the windows of at most `room` tokens that together show all of them."""
+    """Return (begin, end) of the windows of at most `room` tokens, `stride` apart, that together cover all tokens."""
     step = min(room, stride)
     begins = itertools.takewhile(lambda begin: begin == 0 or begin - step + room < tokens, itertools.count(0, step))
     return [(begin, min(begin + room, tokens)) for begin in begins]
 
 
 def widest_contexts(windows: Sequence[tuple[int, int]]) -> list[np.ndarray]:
-    """Of each window, bool [its tokens]: of all windows with this token, it shows most on that side where it shows less
-    (`_check_is_max_context`). Ties go to the longer window, then to the first."""
+    """Return for each window a bool array [E]: true where this window gives the token its maximum context,
+    which is the smaller of the contexts on its two sides (`_check_is_max_context`). Ties go to the longer window, then
+    to the first."""
     if len(windows) == 1:
         return [np.ones(windows[0][1], bool)]
     shown = np.full((len(windows), windows[-1][1]), -1.0)
@@ -267,8 +283,8 @@ def _documents(examples: Sequence[Question], tokenizer: Tokenizer) -> dict[str, 
             file=sys.stderr,
         )
     return {
-        context: None if alignment is None else _Document(ids_T, alignment)
-        for context, ids_T, alignment in zip(contexts, ids, alignments, strict=True)
+        context: None if alignment is None else _Document(ids_E, alignment)
+        for context, ids_E, alignment in zip(contexts, ids, alignments, strict=True)
     }
 
 

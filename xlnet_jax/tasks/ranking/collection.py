@@ -1,19 +1,15 @@
-"""Documents and queries of a test collection: texts by their ids.
+"""Read documents and queries of a test collection: texts by their ids.
 
-Read by their first line: `.I 7` begins SMART's form, which Cranfield has; `{` objects a line, as BEIR has; a tab
-divides id and text, as in MS MARCO.
+The first line of a file tells its form: `.I 7` begins SMART, the form of Cranfield; `{` begins JSON lines, as BEIR has
+them; a tab separates id and text, as in MS MARCO.
 """
 
-import glob
-import json
 import re
 from collections.abc import Iterator, Sequence
 
-from etils import epath
-
-from data_pipelines.readers import numbered_lines, whole
-from data_pipelines.sources import matching
+from data_pipelines.readers import whole
 from xlnet_jax.errors import InputError
+from xlnet_jax.tasks.readers import files, json_lines, lines
 
 IDS = ("_id", "id")
 SMART_ID = re.compile(r"\.I\s+(\S+)\s*")
@@ -24,11 +20,11 @@ Record = tuple[int, str, str, str]  # line, id, title, text
 
 
 def read_collection(paths: Sequence[str], what: str) -> dict[str, str]:
-    """Text by id, in the order of the files: the title, where there is one and the text does not begin with it, and the
-    text; white space is a single space.
+    """Return text by id, in the order of the files: the title, unless the text begins with it, and the text, with white
+    space reduced to single spaces.
 
-    TSV: id, text; or id, title, text; or id, url, title, text. what: "documents" or "queries", for messages. InputError
-    names file and line of what cannot be read and of an id that is there twice.
+    TSV has id, text; or id, title, text; or id, url, title, text. what: "documents" or "queries", for messages. Raises
+    InputError, with file and line, on what cannot be read and on an id that occurs twice.
     """
     texts: dict[str, str] = {}
     for path in files(paths, what):
@@ -42,25 +38,6 @@ def read_collection(paths: Sequence[str], what: str) -> dict[str, str]:
                 raise InputError(f"{where}: the id {name} is there already; an id names one text")
             texts[whole(name, f"{where}: the id")] = whole(_joined(title, text), f"{where}: the text")
     return texts
-
-
-def files(names: Sequence[str], what: str) -> list[str]:
-    """The files that these names and globs stand for, those of a glob in their order."""
-    found: list[str] = []
-    for name in names:
-        path = epath.Path(name).expanduser()
-        there = matching(path) if glob.has_magic(name) else [path] if path.exists() else []
-        if not there:
-            raise InputError(f"{what} {name}: no such file; give a file, or a glob in quotes")
-        if path.is_dir():
-            raise InputError(f"{what} {name}: a folder; name the file in it, or give a glob in quotes")
-        found += map(str, there)
-    return found
-
-
-def lines(path: str) -> Iterator[tuple[int, str]]:
-    """(number from 1, line) of those that are not blank."""
-    return ((number, line) for number, line in numbered_lines(path) if line.strip())
 
 
 def _records(path: str, what: str) -> Iterator[Record]:
@@ -90,16 +67,12 @@ def _smart(path: str) -> Iterator[Record]:
 
 
 def _json_lines(path: str, what: str) -> Iterator[Record]:
-    for number, line in lines(path):
-        where = f"{what} {path}: line {number}"
-        try:
-            values = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise InputError(f"{where} is not JSON ({error}); a text is one JSON object on one line") from None
-        name = next((values[key] for key in IDS if key in values), None) if isinstance(values, dict) else None
+    for number, record in json_lines(path, f"{what} {path}"):
+        values = record.content
+        name = next((values[key] for key in IDS if key in values), None)
         if name is None or not isinstance(values.get("text"), str):
             raise InputError(
-                f"{where} has no id or no text; a text is an object with id (or _id), text and maybe title"
+                f"{record.where} has no id or no text; a text is an object with id (or _id), text and maybe title"
             )
         yield number, str(name), str(values.get("title") or ""), values["text"]
 

@@ -1,4 +1,4 @@
-"""Which documents stand beside which query: groups to learn from, and what evaluation ranks."""
+"""Draw the documents that stand beside a query: groups for training, and the documents that evaluation ranks."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
@@ -14,15 +14,15 @@ EVALUATION_SEED = 0  # runs of all seeds rank the same documents
 
 
 class Drawn(NamedTuple):
-    """Items of C documents each."""
+    """Items of O documents each."""
 
     queries: np.ndarray  # int64 [items]
-    documents: np.ndarray  # int64 [items, C], by their places in the collection
-    uniform: np.ndarray  # float64 [items, C], in [0, 1): what else is drawn of a document
+    documents: np.ndarray  # int64 [items, O], by their places in the collection
+    uniform: np.ndarray  # float64 [items, O], in [0, 1): what else is drawn of a document
 
 
 class Draws:
-    """Draws from a collection, documents without a text left aside."""
+    """Draws from a collection; documents without a text are never drawn."""
 
     def __init__(self, documents: Mapping[str, str], settings: RankingConfig):
         self._settings = settings
@@ -31,8 +31,12 @@ class Draws:
         self._has_text = set(self._with_text)
 
     def groups(self, examples: Sequence[RankedQuery], seed: int, epoch: int) -> Drawn:
-        """A group for each relevant document, the first in it. The others are a function of (seed, epoch): of those
-        judged as not relevant and the candidates, and, where these are too few, of all documents."""
+        """Return a group for each relevant document, which comes first in it.
+
+        The others are a pure function of (seed, epoch): drawn from the documents judged not relevant and the candidates
+        and, where these are too few, from all documents. Raises InputError where no document is relevant, or a group
+        cannot be filled.
+        """
         count, least = self._settings.negatives, self._settings.relevant_from
         relevant = [self._of_places(d for d, g in e.judged.grades.items() if g >= least) for e in examples]
         never = [{*ids, *self._of_places(e.judged.left_out)} for ids, e in zip(relevant, examples, strict=True)]
@@ -50,13 +54,14 @@ class Draws:
             if len(others) < count:
                 raise InputError(
                     f"training: query {examples[q].id} has {len(others)} documents that are not relevant, and a group "
-                    f"takes {count}; lower --ranking.negatives"
+                    f"takes {count}; lower `ranking.negatives`"
                 )
             documents[row] = [document, *others]
         return Drawn(np.array([q for q, _ in items]), documents, left)
 
     def to_rank(self, examples: Sequence[RankedQuery]) -> Drawn:
-        """The candidates of each query, or all that are judged and others, always the same."""
+        """Return the candidates of each query, or else its judged documents and some others, the same at every call.
+        Raises InputError where there is none."""
         judged = [self._of_places((*e.judged.grades, *e.judged.left_out)) for e in examples]
         others = self._settings.others
         width = others + max(map(len, judged), default=0)
@@ -68,7 +73,7 @@ class Draws:
             for e, places, of_query in zip(examples, judged, uniform, strict=True)
         ]
         if not any(found):
-            raise InputError("no query has a document to be ranked; look at --ranking.candidates and --predict")
+            raise InputError("no query has a document to be ranked; look at `ranking.candidates` and `predict`")
         documents = np.concatenate([np.array(places, np.int64) for places in found])[:, None]
         queries = np.repeat(np.arange(len(examples)), [len(places) for places in found])
         return Drawn(queries, documents, np.zeros(documents.shape))
@@ -89,8 +94,8 @@ class Draws:
 
 
 def shuffled(uniform: np.ndarray, size: int) -> list[int]:
-    """The beginning of a random order of 0 … size - 1: as many as there are uniforms in [0, 1), at most all (Fisher
-    and Yates, without an array of all)."""
+    """Return the first `len(uniform)` places of a random order of 0 … size - 1, by uniforms in [0, 1) (Fisher and
+    Yates, without an array of all places)."""
     steps = np.arange(min(len(uniform), size))
     moved: dict[int, int] = {}
     picked = []

@@ -1,4 +1,4 @@
-"""Documents beside queries, as the network reads them."""
+"""Pairs of a document and a query as tokens."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from xlnet_jax.tasks.encoding import encode_text
 
 @dataclass(frozen=True)
 class Passages:
-    """Documents in pieces."""
+    """Documents cut into pieces."""
 
     pieces: list[np.ndarray]
-    """tokens, int32 [T], those of a document behind each other"""
+    """tokens, int32 [E], those of a document behind each other"""
     first: np.ndarray
     """int64 [documents]: its first piece"""
     count: np.ndarray
@@ -25,7 +25,7 @@ class Passages:
 
     @classmethod
     def cut(cls, tokens: Sequence[np.ndarray], length: int, most: int) -> Passages:
-        """At most `most` pieces of `length` tokens of each document; of one piece a document, it is left whole."""
+        """Cut each document into at most `most` pieces of `length` tokens; with one piece a document stays whole."""
         cuts = [
             [ids] if most == 1 else [ids[i : i + length] for i in range(0, max(len(ids), 1), length)][:most]
             for ids in tokens
@@ -34,11 +34,11 @@ class Passages:
         return cls([piece for cut in cuts for piece in cut], np.cumsum(count) - count, count)
 
     def any_of(self, documents: np.ndarray, uniform: np.ndarray) -> np.ndarray:
-        """A piece of each, by uniforms in [0, 1)."""
+        """Return one piece of each document, chosen by uniforms in [0, 1)."""
         return self.first[documents] + choice(uniform, self.count[documents])
 
     def all_of(self, documents: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """(pieces, where in `documents` each comes from), int64 [pieces]."""
+        """Return (pieces, the place in `documents` that each comes from), int64 [pieces]."""
         origin = np.repeat(np.arange(len(documents)), self.count[documents])
         before = np.cumsum(self.count[documents]) - self.count[documents]
         return self.first[documents][origin] + np.arange(len(origin)) - before[origin], origin
@@ -46,8 +46,8 @@ class Passages:
 
 @dataclass(frozen=True)
 class PairTokens(Sequence[np.ndarray]):
-    """Document <sep> query <sep> <cls>, put together when a batch asks for it: the texts of all pairs are many times
-    the collection."""
+    """Tokens of document <sep> query <sep> <cls>, joined when a batch asks for them: the texts of all pairs would be
+    many times the collection."""
 
     documents: Sequence[np.ndarray]
     queries: Sequence[np.ndarray]

@@ -1,4 +1,4 @@
-"""Queries with what is known of their documents, from a collection, qrels and runs."""
+"""Queries with the judgements and candidates of their documents, from a collection, qrels and runs."""
 
 import hashlib
 import sys
@@ -8,13 +8,14 @@ from functools import cached_property
 
 from xlnet_jax.errors import InputError
 from xlnet_jax.tasks.config import RankingConfig
-from xlnet_jax.tasks.ranking.collection import files, read_collection
+from xlnet_jax.tasks.ranking.collection import read_collection
 from xlnet_jax.tasks.ranking.trec import Judgements, Run, is_run, ranked, read_qrels, read_run
+from xlnet_jax.tasks.readers import files
 
 
 @dataclass(frozen=True)
 class RankedQuery:
-    """An example of ranking."""
+    """Query with its judgements and candidates: one example of ranking."""
 
     id: str
     text: str
@@ -26,40 +27,40 @@ class RankedQuery:
 
 
 class Collection:
-    """Documents and queries of a run, read when they are first asked for. InputError names an id that no file has."""
+    """Documents and queries of a run, read at their first use. Raises InputError on an id that no file has."""
 
     def __init__(self, settings: RankingConfig):
         self._settings = settings
 
     @cached_property
     def documents(self) -> dict[str, str]:
-        """Text by id."""
+        """Text of each document, by id."""
         texts = read_collection(self._named("documents"), "documents")
         if empty := [document for document, text in texts.items() if not text]:
             _note(f"documents: {len(empty)} have no text, {empty[0]} the first; they are ranked by their query alone")
         return texts
 
     def judged(self, qrels: Sequence[str]) -> list[RankedQuery]:
-        """The queries of qrels."""
+        """Return the queries of qrels. Raises InputError on a grade above `ranking.max_grade`."""
         r, where = self._settings, f"qrels {qrels[0]}"
         judged = read_qrels(qrels, r.judgements)
         queries = self._known(judged, self._queries, "queries", where)
         self._known((d for q in queries for d in judged[q].grades), self.documents, "documents", where)
         highest = max((grade for q in queries for grade in judged[q].grades.values()), default=0)
         if highest > r.max_grade:
-            raise InputError(f"{where}: a grade of {highest}, and --ranking.max-grade is {r.max_grade}: raise it")
+            raise InputError(f"{where}: a grade of {highest}, and `ranking.max_grade` is {r.max_grade}: raise it")
         found = [self._example(q, self._queries[q], judged[q], self._candidates_of(q, judged[q])) for q in queries]
         if without := [example.id for example in found if example.candidates == ()]:
             _note(f"{where}: {len(without)} of {len(found)} queries have no candidates, {without[0]!r} the first")
         return found
 
     def unjudged(self, paths: Sequence[str]) -> list[RankedQuery]:
-        """Those of runs, whose documents are ranked anew, or of files of queries, for which the documents of
-        --ranking.candidates are ranked, or else all."""
+        """Return the queries of runs, whose documents are ranked again, or of files of queries, whose documents are
+        those of `ranking.candidates`, or else all."""
         none = Judgements()
-        if all(map(is_run, files(paths, "--predict"))):
-            best = self._best(read_run(paths), "--predict")
-            known = self._known(best, self._queries, "queries", "--predict")
+        if all(map(is_run, files(paths, "`predict`"))):
+            best = self._best(read_run(paths), "`predict`")
+            known = self._known(best, self._queries, "queries", "`predict`")
             return [self._example(query, self._queries[query], none, best[query]) for query in known]
         everything = None if self._settings.candidates else tuple(self.documents)
         return [
@@ -73,7 +74,7 @@ class Collection:
 
     @cached_property
     def _candidates(self) -> dict[str, tuple[str, ...]]:
-        return self._best(read_run(self._settings.candidates), "--ranking.candidates")
+        return self._best(read_run(self._settings.candidates), "`ranking.candidates`")
 
     @cached_property
     def _sha256(self) -> str:
@@ -83,7 +84,7 @@ class Collection:
     def _named(self, what: str) -> tuple[str, ...]:
         names: tuple[str, ...] = getattr(self._settings, what)
         if not names:
-            raise InputError(f"--ranking.{what}: none is given, and qrels and runs have ids alone; name files of texts")
+            raise InputError(f"`ranking.{what}`: none is given, and qrels and runs have ids alone; name files of texts")
         return names
 
     def _read_queries(self, paths: Sequence[str]) -> dict[str, str]:
@@ -115,11 +116,11 @@ class Collection:
         unknown = [name for name in asked if name not in texts]
         message = (
             f"{where}: {len(unknown)} of {len(asked)} {what} are unknown, {unknown[0]!r} the first; "
-            f"--ranking.{what} has {len(texts)}, {next(iter(texts), '')!r} the first"
+            f"`ranking.{what}` has {len(texts)}, {next(iter(texts), '')!r} the first"
         )
         if self._settings.unknown == "refuse":
-            hint = ", or, of Cranfield, --ranking.judgements cranfield" if what == "queries" else ""
-            raise InputError(f"{message}: mend them, leave them out by --ranking.unknown skip{hint}")
+            hint = ", or, of Cranfield, `ranking.judgements` cranfield" if what == "queries" else ""
+            raise InputError(f"{message}: mend them, leave them out by `ranking.unknown` skip{hint}")
         _note(f"{message}; they are left out")
         return known
 

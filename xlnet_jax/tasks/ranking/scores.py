@@ -1,8 +1,8 @@
-"""How good a ranking is, by the judgements: the numbers of trec_eval and, of the Web tracks, of gdeval.
+"""Metrics of a ranking: those of trec_eval and, as in the Web tracks, of gdeval.
 
-A document without a judgement, or with one below 0, counts as grade 0. DCG@k = sum over ranks i <= k of
-gain / log2(i + 1), NDCG@k its share of the best there is; ERR@k = sum of R_i / i x product over j < i of (1 - R_j) with
-R = (2^grade - 1) / 2^max_grade (Chapelle et al. 2009).
+A document without a judgement, or with one below 0, has grade 0. DCG@k = sum over ranks i <= k of gain / log2(i + 1),
+NDCG@k = DCG@k / the highest possible DCG@k; ERR@k = sum of R_i / i x product over j < i of (1 - R_j) with R = (2^grade
+- 1) / 2^max_grade (Chapelle et al. 2009).
 """
 
 import math
@@ -16,7 +16,7 @@ from xlnet_jax.tasks.ranking.trec import ranked
 
 @dataclass(frozen=True)
 class RankingScores:
-    """The numbers by the settings of `RankingConfig`."""
+    """Metrics by the settings of `RankingConfig`."""
 
     cutoff: int = 20
     gain: Literal["exponential", "linear"] = "exponential"
@@ -25,21 +25,23 @@ class RankingScores:
 
     @property
     def main(self) -> str:
-        """NDCG@k by its name."""
+        """Name of NDCG@k."""
         return f"ndcg@{self.cutoff}"
 
     def mean(self, grades: Mapping[str, Mapping[str, int]], run: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
-        """Over the judged queries; one without a ranking counts as 0, as both tools have it by their option -c.
+        """Return the means over the judged queries; a query without a ranking counts as 0, as option -c of both tools
+        has it.
 
-        A query without a relevant document counts as 0 in what trec_eval computes (MAP, MRR, P@k, NDCG@k of linear
-        gain) and not at all in what gdeval does (ERR@k, NDCG@k of exponential gain).
+        A query without a relevant document counts as 0 in the metrics of trec_eval (MAP, MRR, P@k, NDCG@k of linear
+        gain) and is left out of those of gdeval (ERR@k, NDCG@k of exponential gain).
         """
         of_queries = [self.of_query(judged, ranked(run.get(query, {}))) for query, judged in grades.items()]
         counted = {name: [s[name] for s in of_queries if not math.isnan(s[name])] for name in self.of_query({}, ())}
         return {name: fmean(values) if values else 0.0 for name, values in counted.items()}
 
     def of_query(self, grades: Mapping[str, int], ranking: Sequence[str]) -> dict[str, float]:
-        """Of one ranking, best first; all relevant documents count, ranked or not. NaN where the query does not."""
+        """Return the metrics of one ranking, best first, 0 to 1; relevant documents count whether ranked or not. NaN
+        where the query is left out."""
         k = self.cutoff
         found = [max(grades.get(document, 0), 0) for document in ranking]
         ideal = sorted((grade for grade in grades.values() if grade > 0), reverse=True)

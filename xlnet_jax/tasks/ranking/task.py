@@ -36,8 +36,8 @@ SPECIALS = 3  # document <sep> query <sep> <cls>
 
 
 class Ranking:
-    """Examples are queries. An item of training is a group of documents, the first of them relevant; one of evaluation
-    is a document, or a passage of it."""
+    """Ranking of documents for a query. Examples are queries. A training item is a group of documents, the first of
+    them relevant; an evaluation item is a document, or a passage of one."""
 
     draws_anew = True
 
@@ -51,18 +51,18 @@ class Ranking:
         self._tokens: dict[int, np.ndarray] = {}  # of documents that were read, by the one tokenizer of a run
 
     def read(self, paths: Sequence[str], labelled: bool) -> list[RankedQuery]:
-        """labelled: the queries of qrels; otherwise those of runs, or of files of queries."""
+        """Read the queries of qrels (labelled), or else of runs or files of queries. Errors as `Collection`."""
         return self._collection.judged(paths) if labelled else self._collection.unjudged(paths)
 
     def head(self, train: Sequence[RankedQuery]) -> HeadConfig:
-        """One number, the score."""
+        """Return a head with one number, the score."""
         return HeadConfig("regression")
 
     def features(
         self, examples: Sequence[RankedQuery], tokenizer: Tokenizer, head: HeadConfig, training: bool, epoch: int = 0
     ) -> Features:
-        """training: a group for each relevant document, of one passage each; otherwise all passages of what is to be
-        ranked. values: document, int32 [items, C], its place in the collection."""
+        """Return, for training, a group of O documents for each relevant one, with one passage each; otherwise one item
+        a passage of the documents to rank. value: document, int32 [items, O], its place in the collection."""
         drawn = self._draws.groups(examples, self._config.seed, epoch) if training else self._draws.to_rank(examples)
         queries, documents = drawn.queries, drawn.documents
         used, places = np.unique(documents, return_inverse=True)
@@ -89,18 +89,18 @@ class Ranking:
         )
 
     def score(self, model: nn.Module, params: Any, batch: DeviceBatch, dropout_key: jax.Array | None) -> Loss:
-        """The loss of --ranking.loss, a group one item."""
-        scores_BC = _scores(model, params, batch, dropout_key).reshape(batch["input_ids"].shape[:2])
-        return Loss.of(LOSSES_B[self._settings.loss](scores_BC), batch)
+        """Return the loss that `ranking.loss` names (losses.py); a group is one item."""
+        scores_BO = _scores(model, params, batch, dropout_key).reshape(batch["input_ids"].shape[:2])
+        return Loss.of(LOSSES_B[self._settings.loss](scores_BO), batch)
 
     def predict(self, model: nn.Module, params: Any, batch: DeviceBatch) -> dict[str, jax.Array]:
-        """score, float32 [B]."""
+        """Return score, float32 [B]."""
         return {"score": _scores(model, params, batch, None)}
 
     def metrics(
         self, examples: Sequence[RankedQuery], features: Features, outputs: Mapping[str, np.ndarray]
     ) -> dict[str, float]:
-        """NDCG@k, ERR@k, MAP, MRR and P@k (`RankingScores`)."""
+        """Return NDCG@k, ERR@k, MAP, MRR and P@k, 0 to 1 (`RankingScores`)."""
         return self._scores.mean({e.id: e.judged.grades for e in examples}, self._run(examples, features, outputs))
 
     def write(
@@ -110,7 +110,7 @@ class Ranking:
         features: Features,
         outputs: Mapping[str, np.ndarray],
     ) -> list[str]:
-        """The ranking as a TREC run."""
+        """Write run.trec, the ranking as a TREC run."""
         write_run(folder / RUN_FILE, self._run(examples, features, outputs))
         return [RUN_FILE]
 
@@ -128,12 +128,12 @@ class Ranking:
     def _run(
         self, examples: Sequence[RankedQuery], features: Features, outputs: Mapping[str, np.ndarray]
     ) -> dict[str, dict[str, float]]:
-        """A document has the score of its best passage (Dai & Callan 2019)."""
         names = list(self._collection.documents)
         run: Run = {e.id: {} for e in examples}
         documents = features.values["document"][:, 0]
         for query, document, score in zip(features.examples, documents, outputs["score"], strict=True):
             scores, name = run[examples[query].id], names[document]
+            # The score of a document is that of its best passage (Dai & Callan 2019).
             scores[name] = max(float(score), scores.get(name, -math.inf))
         return run
 
@@ -149,10 +149,10 @@ def _validate(config: FinetuneConfig) -> None:
     r = config.ranking
     if config.data.seq_len <= r.max_query_len + SPECIALS:
         raise InputError(
-            f"--data.seq-len {config.data.seq_len} leaves nothing for a document beside a query of "
-            f"{r.max_query_len} tokens: raise it, or lower --ranking.max-query-len"
+            f"`data.seq_len` {config.data.seq_len} leaves nothing for a document beside a query of "
+            f"{r.max_query_len} tokens: raise it, or lower `ranking.max_query_len`"
         )
     if config.data.long_texts != "tail":
         raise InputError(
-            f"--data.long-texts {config.data.long_texts}: ranking reads long documents by --ranking.max-passages"
+            f"`data.long_texts` {config.data.long_texts}: ranking reads long documents by `ranking.max_passages`"
         )

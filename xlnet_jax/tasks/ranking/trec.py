@@ -1,8 +1,8 @@
-"""What TREC keeps beside texts: qrels, the judgements of documents, and runs, the rankings of systems.
+"""Read and write TREC's qrels (judgements of documents) and runs (rankings of systems).
 
-qrels: `query iteration document grade`, the higher the better; or BEIR's three columns under a header. Cranfield's
-`query document code` have 1 for the best and 4 for the least (`JudgementsForm`). A run: `query Q0 document rank score
-tag`, ranked by its scores alone, as trec_eval and gdeval do.
+qrels: `query iteration document grade`, a higher grade is better; or the three columns of BEIR under a header.
+Cranfield has `query document code`, where 1 is best and 4 least (`JudgementsForm`). A run: `query Q0 document rank
+score tag`, ranked by its scores alone, as trec_eval and gdeval do.
 """
 
 import math
@@ -13,7 +13,7 @@ from typing import Literal
 from etils import epath
 
 from xlnet_jax.errors import InputError
-from xlnet_jax.tasks.ranking.collection import files, lines
+from xlnet_jax.tasks.readers import files, lines
 
 JudgementsForm = Literal["graded", "cranfield"]
 CRANFIELD_GRADES = {1: 4, 2: 3, 3: 2, 4: 1, 5: 0}
@@ -27,7 +27,7 @@ QRELS_FIELDS = "query iteration document grade"
 
 @dataclass
 class Judgements:
-    """Of one query."""
+    """Judgements of one query."""
 
     grades: dict[str, int] = field(default_factory=dict)
     """by document; the higher the better, below 1 = not relevant"""
@@ -39,10 +39,10 @@ Run = dict[str, dict[str, float]]  # query -> document -> score
 
 
 def read_qrels(paths: Sequence[str], form: JudgementsForm = "graded") -> dict[str, Judgements]:
-    """By query, in the order of the files.
+    """Return judgements by query, in the order of the files.
 
-    cranfield: the codes 1 to 5 become the grades 4 to 0, and the documents of code -1 are left out; an iteration may
-    stand between query and document. InputError names the line that cannot be read.
+    cranfield: the codes 1 to 5 become the grades 4 to 0, and documents of code -1 are left out; an iteration may stand
+    between query and document. Raises InputError, with file and line, on what cannot be read.
     """
     found: dict[str, Judgements] = {}
     for path in files(paths, "qrels"):
@@ -65,14 +65,14 @@ def read_qrels(paths: Sequence[str], form: JudgementsForm = "graded") -> dict[st
 
 
 def is_run(path: str) -> bool:
-    """Does the file look like a run, and not like queries?"""
+    """Return True where the first line of a file looks like a run rather than a query."""
     _, first = next(lines(path), (0, ""))
     fields = first.split()
     return len(fields) == 6 and fields[1] == "Q0" and fields[3].isdigit()
 
 
 def read_run(paths: Sequence[str]) -> Run:
-    """Scores by query and document. InputError names the line that cannot be read."""
+    """Return scores by query and document. Raises InputError, with file and line, on what cannot be read."""
     run: Run = {}
     for path in files(paths, "run"):
         for number, line in lines(path):
@@ -93,12 +93,12 @@ def read_run(paths: Sequence[str]) -> Run:
 
 
 def ranked(scores: Mapping[str, float]) -> list[str]:
-    """Documents, best first; of equal scores the greater id first, as trec_eval and gdeval do."""
+    """Return documents, best first; of equal scores the greater id comes first, as in trec_eval and gdeval."""
     return sorted(scores, key=lambda document: (scores[document], document), reverse=True)
 
 
 def write_run(path: epath.Path, run: Mapping[str, Mapping[str, float]], tag: str = RUN_TAG) -> None:
-    """Scores with the digits that tell float32 numbers apart."""
+    """Write a run, with the digits that tell float32 numbers apart."""
     with path.open("w") as file:
         for query, scores in run.items():
             for rank, document in enumerate(ranked(scores), 1):
@@ -106,7 +106,6 @@ def write_run(path: epath.Path, run: Mapping[str, Mapping[str, float]], tag: str
 
 
 def _judgements(path: str, form: JudgementsForm) -> Iterator[tuple[int, str, str, int]]:
-    """(line, query, document, code)"""
     columns = 4
     for i, (number, line) in enumerate(lines(path)):
         where, fields = f"qrels {path}: line {number}", line.split()
@@ -128,7 +127,7 @@ def _demand_form(where: str, fields: Sequence[str], form: JudgementsForm) -> Non
         return
     if len(fields) == 3:
         raise InputError(
-            f"{where} has 3 fields, as Cranfield's, whose 1 is the best: read them by --ranking.judgements cranfield; "
+            f"{where} has 3 fields, as Cranfield's, whose 1 is the best: read them by `ranking.judgements` cranfield; "
             "where the higher is the better, put 0 between query and document"
         )
     raise InputError(f"{where} has {len(fields)} fields; qrels have 4: {QRELS_FIELDS}")

@@ -1,12 +1,12 @@
-"""Sentences in CoNLL form: a word a line with its columns, a blank line behind each sentence."""
+"""Read sentences in CoNLL form: a word a line with its columns, a blank line behind each sentence."""
 
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from data_pipelines.readers import numbered_lines
-from data_pipelines.sources import find
 from xlnet_jax.errors import InputError
+from xlnet_jax.tasks.readers import files
 
 DOCUMENT_START = "-DOCSTART-"
 WORD, LABEL = 0, -1  # columns, where the settings name none
@@ -14,7 +14,7 @@ WORD, LABEL = 0, -1  # columns, where the settings name none
 
 @dataclass(frozen=True)
 class Sentence:
-    """Words of a file, in order."""
+    """Words of a sentence, in order."""
 
     words: tuple[str, ...]
     labels: tuple[str, ...] | None
@@ -26,32 +26,28 @@ class Sentence:
     """lines of the file, from 1"""
 
     def where(self, word: int) -> str:
-        """Place of a word, for messages."""
+        """Return the file and line of a word, for messages."""
         return f"{self.path}: line {self.numbers[word]}"
 
 
 def read_conll(names: Sequence[str], labelled: bool, word: int = WORD, label: int = LABEL) -> list[Sentence]:
-    """The sentences of files, globs and folders. word, label: columns from 0, or from the end, -1 the last.
+    """Read the sentences of files, globs and folders.
 
-    Columns stand behind a tab where the first line of a file has one, else behind spaces or tabs. InputError names the
-    line that has not as many as those before it, and a file without sentences.
+    word, label: columns from 0, or from the end, -1 the last. A tab separates columns where the first line of a file
+    has one, else spaces or tabs do. Raises InputError, with file and line, on a line with another number of columns,
+    and on a file without sentences.
     """
     sentences: list[Sentence] = []
-    for source in find(names):
-        for unit in source.units:
-            if not isinstance(path := getattr(unit, "path", None), str):
-                raise InputError(f"{source.given}: words with labels are read from files in CoNLL form; give files")
-            of_file = list(_sentences(path, word, label if labelled else None))
-            if not of_file:
-                raise InputError(
-                    f"{path}: no sentences are in it; CoNLL form is a word a line, with its label behind it"
-                )
-            sentences += of_file
+    for path in files(names, "sentences"):
+        found = list(_sentences(path, word, label if labelled else None))
+        if not found:
+            raise InputError(f"{path}: no sentences are in it; CoNLL form is a word a line, with its label behind it")
+        sentences += found
     return sentences
 
 
 def divider(row: str) -> str:
-    """What stands between the columns of a line."""
+    """Return the separator between the columns of a line."""
     return "\t" if "\t" in row else " "
 
 
@@ -82,10 +78,10 @@ def _sentences(path: str, word: int, label: int | None) -> Iterator[Sentence]:
 
 def _demand_columns(where: str, width: int, word: int, label: int | None) -> None:
     if label == LABEL and width == 1:
-        raise InputError(f"{where} has a word alone; a label must stand behind it, except in --predict")
+        raise InputError(f"{where} has a word alone; a label must stand behind it, except in `predict`")
     for name, column in (("text", word), ("label", label)):
         if column is not None and not -width <= column < width:
-            raise InputError(f"{where} has {_fields(width)}, and --columns.{name} is {column}; they count from 0")
+            raise InputError(f"{where} has {_fields(width)}, and `columns.{name}` is {column}; they count from 0")
 
 
 def _fields(count: int) -> str:

@@ -1,5 +1,5 @@
-"""Entities from tags, and how many of them are found: the scores of seqeval in its default mode, which are those of
-conlleval. A tag is O, or the place of a word in an entity and its type, as B-PER."""
+"""Find entities in tags and score them, as seqeval in its default mode and conlleval do. A tag is O, or the place of a
+word in an entity and its type, as B-PER."""
 
 import re
 from collections import Counter
@@ -21,7 +21,7 @@ class Entity(NamedTuple):
 
 
 class Scores(NamedTuple):
-    """Of all entities, or of those of a type. 0.0 where nothing can be divided by."""
+    """Scores of all entities or of one type, 0 to 1; 0.0 where the denominator is 0."""
 
     precision: float
     recall: float
@@ -31,13 +31,14 @@ class Scores(NamedTuple):
 
 
 def is_tag(label: str) -> bool:
-    """Whether a label says where in an entity a word stands."""
+    """Return True where a label says where in an entity a word stands."""
     return _TAG.fullmatch(label) is not None
 
 
 def entities(tags: Sequence[str]) -> list[Entity]:
-    """The entities of a sentence (`get_entities` of seqeval): one begins at B and S, behind O, E and S, and where the
-    type changes, whatever the tag. So all schemes are read alike, and any sequence of tags has a reading."""
+    """Return the entities of a sentence (`get_entities` of seqeval): one begins at B and S, behind O, E and S, and
+    where the type changes, whatever the tag. So all schemes are read alike, and every sequence of tags has a
+    reading."""
     found: list[Entity] = []
     last_place, last_kind = "O", ""
     for i, tag in enumerate(tags):
@@ -51,8 +52,8 @@ def entities(tags: Sequence[str]) -> list[Entity]:
 
 
 def strict_entities(tags: Sequence[str], scheme: Scheme) -> list[Entity]:
-    """Those that are tagged as their scheme demands (seqeval's strict mode): IOB2 begins with B; BIOES begins with B
-    and ends with E, or is one S. IOB1 demands nothing."""
+    """Return the entities that are tagged as their scheme demands (seqeval's strict mode): IOB2 begins with B; BIOES
+    begins with B and ends with E, or is one S; IOB1 demands nothing."""
     wanted = {"IOB1": ("B", "I"), "IOB2": ("B",), "BIOES": ("BE", "S")}[scheme]
     kept = []
     for entity in entities(tags):
@@ -63,7 +64,7 @@ def strict_entities(tags: Sequence[str], scheme: Scheme) -> list[Entity]:
 
 
 def scheme_of(sentences: Iterable[Sequence[str]]) -> Scheme:
-    """The scheme of these tags: BIOES has E or S; IOB1 begins most entities with I."""
+    """Return the scheme of these tags: BIOES has E or S; IOB1 begins most entities with I."""
     begins: Counter[str] = Counter()
     for tags in sentences:
         if any(_place(tag) in "ES" for tag in tags):
@@ -73,8 +74,8 @@ def scheme_of(sentences: Iterable[Sequence[str]]) -> Scheme:
 
 
 def entity_scores(true: Iterable[Sequence[Entity]], predicted: Iterable[Sequence[Entity]]) -> dict[str | None, Scores]:
-    """Of the entities of all sentences together (None; the micro average), and of those of each type. An entity is
-    found where its words and its type are."""
+    """Return the scores of all entities (key None, the micro average) and of each type. A predicted entity is right
+    where its words and its type are."""
     of_true, of_predicted, of_found = Counter[str](), Counter[str](), Counter[str]()
     for wanted, given in zip(true, predicted, strict=True):
         of_true.update(entity.kind for entity in wanted)

@@ -1,4 +1,4 @@
-"""A label for each word: named entities and other tags, in CoNLL form."""
+"""Token classification: a label for each word, such as named entities, in CoNLL form."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -36,7 +36,7 @@ PREDICTIONS, REPORT = "predictions.txt", "entities.tsv"
 
 
 class TokenClassification:
-    """Words with labels. Task ner: the labels are tags of entities; otherwise any."""
+    """Labels of words. Task ner takes tags of entities; task token_classification takes any labels."""
 
     draws_anew = False
 
@@ -53,27 +53,30 @@ class TokenClassification:
             raise InputError(f"data.seq-len {config.data.seq_len} leaves no room for words beside <sep> and <cls>")
 
     def read(self, paths: Sequence[str], labelled: bool) -> list[Sentence]:
-        """CoNLL form, see `conll.read_conll`."""
+        """Read sentences, as `conll.read_conll`. Task ner raises InputError on a label that is no tag."""
         sentences = read_conll(paths, labelled, self._word, self._label)
         for sentence in sentences if self._of_entities else ():
             for i, label in enumerate(sentence.labels or ()):
                 if not is_tag(label):
                     raise InputError(
                         f"{sentence.where(i)}: {label!r} is no tag of an entity, as O, B-PER and I-PER are; name the "
-                        "column by --columns.label, or learn other labels by --task token_classification"
+                        "column by `columns.label`, or learn other labels by `task` token_classification"
                     )
         return sentences
 
     def head(self, train: Sequence[Sentence]) -> HeadConfig:
-        """The labels of these sentences, in the order of the alphabet."""
+        """Return a head with the labels of the training examples, sorted."""
         names = sorted({label for sentence in train for label in sentence.labels or ()})
         return replace(self._head, num_labels=len(names), labels=tuple(names))
 
     def features(
         self, examples: Sequence[Sentence], tokenizer: Tokenizer, head: HeadConfig, training: bool, epoch: int = 0
     ) -> Features:
-        """A window of a sentence an item: positions "words" and values, [items, words], weight 1.0 on the words that
-        are labelled there."""
+        """Return one item a window of a sentence, with U words; positions: words, int32 [items, U]; values:
+        target_weights, float32 [items, U], 1.0 on the words labelled in this window, and labels, int32 [items, U].
+
+        Raises InputError on a label that the head lacks.
+        """
         self._names = head.labels or tuple(f"LABEL_{i}" for i in range(head.num_labels))
         labels = _label_ids(examples, self._names)
         pieces = encode_words([sentence.words for sentence in examples], tokenizer)
@@ -97,19 +100,19 @@ class TokenClassification:
         )
 
     def score(self, model: nn.Module, params: Any, batch: DeviceBatch, dropout_key: jax.Array | None) -> Loss:
-        """Cross-entropy over words."""
-        logits_BWC = _logits_BWC(model, params, batch, dropout_key)
-        return Loss.of(optax.softmax_cross_entropy_with_integer_labels(logits_BWC, batch["labels"]), batch)
+        """Return the cross-entropy in nats over words."""
+        logits_BUY = _logits_BUY(model, params, batch, dropout_key)
+        return Loss.of(optax.softmax_cross_entropy_with_integer_labels(logits_BUY, batch["labels"]), batch)
 
     def predict(self, model: nn.Module, params: Any, batch: DeviceBatch) -> dict[str, jax.Array]:
-        """The likeliest label of each word, int32 [B, words]."""
-        return {"label": _logits_BWC(model, params, batch, None).argmax(-1).astype(jnp.int32)}
+        """Return label, int32 [B, U]: the likeliest label of each word."""
+        return {"label": _logits_BUY(model, params, batch, None).argmax(-1).astype(jnp.int32)}
 
     def metrics(
         self, examples: Sequence[Sentence], features: Features, outputs: Mapping[str, np.ndarray]
     ) -> dict[str, float]:
-        """Share of words that are right; of tags of entities also precision, recall and F1 as seqeval has them, F1 of
-        each type, and F1 by seqeval's strict mode where the true tags are IOB2 or BIOES."""
+        """Return the accuracy of words and, for tags of entities, precision, recall and F1 as in seqeval, the F1 of
+        each type, and the F1 of seqeval's strict mode where the true tags are IOB2 or BIOES; all as fractions of 1."""
         true, predicted = _labels(examples), self._predicted(examples, features, outputs)
         right = sum(a == b for one, other in zip(true, predicted, strict=True) for a, b in zip(one, other, strict=True))
         found = {"accuracy": right / sum(map(len, true))}
@@ -126,8 +129,8 @@ class TokenClassification:
     def write(
         self, folder: epath.Path, examples: Sequence[Sentence], features: Features, outputs: Mapping[str, np.ndarray]
     ) -> list[str]:
-        """predictions.txt: the lines as they were read, and the predicted label behind them, which is what conlleval
-        reads. entities.tsv, where the sentences have tags: the scores of all entities and of each type."""
+        """Write predictions.txt: the lines as they were read with the predicted label behind them, which conlleval
+        reads; and, where the sentences have tags, entities.tsv with the scores of all entities and of each type."""
         predicted = self._predicted(examples, features, outputs)
         with (folder / PREDICTIONS).open("w") as file:
             for sentence, labels in zip(examples, predicted, strict=True):
@@ -144,7 +147,7 @@ class TokenClassification:
     def _predicted(
         self, examples: Sequence[Sentence], features: Features, outputs: Mapping[str, np.ndarray]
     ) -> list[list[str]]:
-        """The windows of a sentence stand in its order, and so do the words that are labelled in each."""
+        # The windows of a sentence are in its order, and so are the words labelled in each.
         labels = iter(outputs["label"][features.values["target_weights"] > 0].tolist())
         return [[self._names[next(labels)] for _ in sentence.words] for sentence in examples]
 
@@ -183,7 +186,7 @@ def _default_scores(true: Sequence[Sequence[str]], predicted: Sequence[Sequence[
     return entity_scores(map(entities, true), map(entities, predicted))
 
 
-def _logits_BWC(model: nn.Module, params: Any, batch: DeviceBatch, dropout_key: jax.Array | None) -> jax.Array:
+def _logits_BUY(model: nn.Module, params: Any, batch: DeviceBatch, dropout_key: jax.Array | None) -> jax.Array:
     inputs = text_inputs(batch["input_ids"], batch["attention_mask"], batch["segment_ids"])
-    logits_BLC = apply(model, params, dropout_key, inputs)
-    return jnp.take_along_axis(logits_BLC, batch["words"][:, :, None], axis=1)
+    logits_BLY = apply(model, params, dropout_key, inputs)
+    return jnp.take_along_axis(logits_BLY, batch["words"][:, :, None], axis=1)

@@ -1,7 +1,7 @@
-"""Words that are given apart, as pieces of running text; and windows over sentences that are too long.
+"""Encode words that are given one by one as pieces of running text, and cut long sentences into windows.
 
 A word is encoded by itself, so that it has pieces of its own, but as it stands in a text: with ▁ behind a space and at
-the beginning, without where the script has no spaces. So 北 京 are not the pieces ▁北 ▁京 that Chinese text never has.
+the beginning, without ▁ in a script that has no spaces. So 北 京 never become ▁北 ▁京, pieces that Chinese text lacks.
 """
 
 import re
@@ -21,7 +21,7 @@ _UNSPACED = re.compile(
 
 
 class Pieces(NamedTuple):
-    """Of a sentence."""
+    """Pieces of a sentence."""
 
     ids: np.ndarray  # int32 [tokens]
     places: np.ndarray  # int64 [words]: the first piece of each that holds any of its text
@@ -37,10 +37,10 @@ class Window(NamedTuple):
 
 
 def spaces_before(words: Sequence[str]) -> list[bool]:
-    """Whether a space stands before each word in running text; the first begins a text, which counts as one.
+    """Return for each word whether a space stands before it in running text; the beginning of a text counts as a space.
 
-    None stands beside a character of a script without spaces, nor, in a sentence that has any, between two single
-    characters: the 1 9 9 8 of a text that was taken apart into characters.
+    No space stands beside a character of a script without spaces, nor, in a sentence with such characters, between two
+    single characters: the 1 9 9 8 of a text that was split into characters.
     """
     unspaced = any(map(_UNSPACED.search, words))
 
@@ -52,8 +52,8 @@ def spaces_before(words: Sequence[str]) -> list[bool]:
 
 
 def encode_words(sentences: Sequence[Sequence[str]], tokenizer: Tokenizer) -> list[Pieces]:
-    """The pieces of each sentence. A word that normalisation leaves nothing of becomes <unk>; of one that the tokenizer
-    begins with a ▁ alone, the piece behind it is the first."""
+    """Return the pieces of each sentence. A word of which normalisation leaves nothing becomes <unk>; where the
+    tokenizer begins a word with a lone ▁, the piece behind it counts as the first."""
     spaced = [list(zip(words, spaces_before(words), strict=True)) for words in sentences]
     distinct = sorted({word for words in spaced for word in words})
     # A piece that is always one of its own, in front of a word, takes the ▁ that begins a text.
@@ -72,8 +72,8 @@ def encode_words(sentences: Sequence[Sequence[str]], tokenizer: Tokenizer) -> li
 
 
 def windows(pieces: Pieces, room: int) -> list[Window]:
-    """Windows of at most `room` tokens over a sentence, half of each seen by the next. Every word is labelled in one of
-    them, that which has its first piece nearest to the middle."""
+    """Return windows of at most `room` tokens over a sentence, each sharing half with the next. Every word is labelled
+    in one window: the one with its first piece nearest to the middle."""
     stride = max(room // 2, 1)
     count = 1 + max(-(-(len(pieces.ids) - room) // stride), 0)
     begins = np.minimum(np.arange(count) * stride, max(len(pieces.ids) - room, 0))

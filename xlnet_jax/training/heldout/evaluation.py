@@ -1,5 +1,5 @@
-"""The held-out loss of any checkpoint on any text, as training measures it: the same windows, masks, targets and
-carried memory, so that a run's own number comes out for its own text."""
+"""Held-out loss of any checkpoint on any text, measured as in training: with the same windows, masks, targets and
+carried memory, so that a run gets its own number for its own text."""
 
 import contextlib
 import itertools
@@ -35,41 +35,42 @@ from xlnet_jax.training.step import make_eval_step
 
 @dataclass(frozen=True)
 class Run:
-    """The pretraining run that a checkpoint is of."""
+    """Pretraining run that a checkpoint belongs to."""
 
     folder: Path
     config: Config
 
     @classmethod
     def of(cls, checkpoint: str | Path) -> "Run | None":
-        """None where it is of none: of another project, or converted."""
+        """Return the run of a checkpoint; None for a converted one or one of another project."""
         source = Path(checkpoint)
         found = native.find(source) if source.is_dir() else None
         config = native.run_config(found) if found else None
         return cls(found.parent.parent, config) if found and config else None
 
     def corpus(self) -> Corpus | None:
-        """The text that it learns from, with its held-out part, where that is still there."""
+        """Return the text that the run learns from, with its held-out part; None where it is gone."""
         beside = self.folder / "corpus"
         there = next((name for name in (beside, *(self.config.corpus or ())) if is_corpus(name)), None)
         return Corpus(there) if there else None
 
 
 def trained_mem_len(pretrained: Pretrained, run: Run | None) -> int:
-    """Positions of memory that the weights were trained with; the paper's where the checkpoint does not say, as most of
-    Hugging Face's, and where its positions have room for any."""
+    """Return the positions of memory that the weights were trained with; the paper's where the checkpoint does not say,
+    as most of Hugging Face's, and its positions have room for memory."""
     if pretrained.model.positions != "relative":
         return 0
     return pretrained.model.mem_len if run else pretrained.model.mem_len or ModelConfig().mem_len
 
 
 AT_EVALUATION = ("mem_len", "clamp_len", "same_length")
-"""Settings of the network that an evaluation may change: what a row sees, not what it is made of."""
+"""Settings of the network that an evaluation may change: they decide what a row sees, not its parameters."""
 
 
 @contextlib.contextmanager
 def corpus_of(text: Sequence[Source], tokenizer: Tokenizer, config: Config, errors: Errors) -> Iterator[Corpus]:
-    """This text as the held-out part of a corpus, which is gone afterwards; its unigram counts are of the same text."""
+    """Prepare this text as the held-out part of a corpus, which is deleted afterwards; the unigram counts are of the
+    same text."""
     with tempfile.TemporaryDirectory() as folder:
         yield prepare(
             text, text, tokenizer, Path(folder) / "corpus", block_len=windows.block_len(config.data),
@@ -84,11 +85,11 @@ def evaluate(
     unigram_counts: np.ndarray,
     on_batch: Callable[[int, int], None] = lambda number, batches: None,
 ) -> Measured:
-    """The loss of a checkpoint on the validation split of a corpus. config: its objective, data, eval and mesh count,
-    and AT_EVALUATION of its network; unigram_counts: int64 [V], of the text that the unigram line knows.
+    """Return the loss of a checkpoint on the validation split of a corpus. config: read for its objective, data, eval
+    and mesh, and AT_EVALUATION of its network; unigram_counts: int64 [V], of the text that the unigram line knows.
 
-    on_batch: called before each batch with its number, from 1, and that of all. Raises InputError where the settings
-    contradict each other, or the corpus or the checkpoint does not fit.
+    on_batch: called before each batch with its number, from 1, and the number of batches. Raises InputError where the
+    settings contradict each other, or the corpus or the checkpoint does not fit.
     """
     tokenizer = vocabulary_tokenizer(pretrained)
     corpus.demand(tokenizer, "the checkpoint's")
@@ -126,7 +127,8 @@ def evaluate(
 
 
 def _laid_out(params: dict[str, Any], plan: StatePlan) -> Any:
-    """What this objective has use for. InputError where that is missing, or of another size."""
+    """Return the parameters that this objective needs, on the devices. Raises InputError where one is missing or of
+    another size."""
     wanted, given = flatten(plan.abstract.params), flatten(params)
     if missing := sorted(wanted.keys() - given.keys()):
         raise InputError(

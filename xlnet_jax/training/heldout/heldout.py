@@ -1,4 +1,4 @@
-"""The pretraining loss on held-out text, memory carried from batch to batch."""
+"""Pretraining loss on held-out text, with memory carried from batch to batch."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -13,18 +13,19 @@ from data_pipelines.corpus import Corpus
 from data_pipelines.tokenizer import Tokenizer
 from xlnet_jax.dims import Batch
 from xlnet_jax.objectives.base import DeviceBatch
+from xlnet_jax.objectives.registry import objective_named
 from xlnet_jax.settings.config import Config
-from xlnet_jax.training.loop import Numbers
 from xlnet_jax.training.run.interrupt import Interrupt, Wish
 from xlnet_jax.training.state import TrainState
 from xlnet_jax.training.step import EvalStep
+from xlnet_jax.training.training_run import Numbers
 
-VALIDATION_SEED = 2**31 - 1  # the held-out targets are the same in every run
+VALIDATION_SEED = 2**31 - 1  # gives every run the same held-out targets
 
 
 @dataclass(frozen=True)
 class HeldOutLoss:
-    """The `Evaluation` of pretraining: the same batches every time."""
+    """`Evaluation` of pretraining: the same batches every time."""
 
     step: EvalStep
     batches: Sequence[Batch]
@@ -36,22 +37,22 @@ class HeldOutLoss:
     is_enough: bool = False
 
     def recall(self, records: Iterable[dict[str, Any]], step: int) -> None:
-        """Every evaluation stands by itself."""
+        """Do nothing: every evaluation is independent of earlier ones."""
 
     def run(self, state: TrainState, step: int, interrupt: Interrupt) -> Numbers | None:
-        """As `measure`."""
+        """Return what `measure` returns."""
         return self.measure(state.params, lambda: interrupt.poll() is Wish.STOP)
 
     def measure(self, params: Any, is_stopped: Callable[[], bool]) -> Numbers | None:
-        """loss: nats per target over all batches; and per row what else is measured: pair_loss, nats, and
-        pair_accuracy, a share; of rtd detection_loss, nats a token, detection_accuracy and replaced_share. None where
-        it was stopped, which is asked before each batch."""
+        """Return loss, nats per target over all batches, and the other measures per row: pair_loss (nats) and
+        pair_accuracy (a share), or detection_loss (nats a token), detection_accuracy and replaced_share. Return None
+        where `is_stopped`, asked before each batch, says so."""
         mems_ZBMD = self.empty_mems()
         sums: Any = None
         for batch in self.batches:
             if is_stopped():
                 return None
-            jax.block_until_ready(sums)  # one batch ahead of the device and no more: all of it would have to end
+            jax.block_until_ready(sums)  # stay one batch ahead of the device: a stop waits for no more
             scored = self.step(params, self.put(batch), mems_ZBMD)
             mems_ZBMD = scored.new_mems_ZBMD
             of_batch = scored.loss_sum, scored.weight_sum, {**scored.row_losses, **scored.row_measures}
@@ -61,8 +62,8 @@ class HeldOutLoss:
         return {"loss": float(loss_sum / weight_sum)} | {name: float(s) / rows for name, s in row_sums.items()}
 
     def describe(self, numbers: Numbers) -> str:
-        """'loss 5.608, 0.512 below the unigram line 6.120'; and of pairs: '; pairs 0.650, 61.2% right'; of rtd:
-        '; detection 0.410, 87.1% right, 12.9% replaced'"""
+        """Return the numbers as printed: 'loss 5.608, 0.512 below the unigram line 6.120', then '; pairs 0.650, 61.2%
+        right' or '; detection 0.410, 87.1% right, 12.9% replaced' where there are such."""
         besides = ""
         if "pair_loss" in numbers:
             besides = f"; pairs {numbers['pair_loss']:.3f}, {numbers['pair_accuracy']:.1%} right"
@@ -75,13 +76,13 @@ class HeldOutLoss:
 def held_out_batches(
     corpus: Corpus, tokenizer: Tokenizer, config: Config, rows: Sequence[int] | np.ndarray | None = None
 ) -> list[Batch]:
-    """The batches of an evaluation, `rows` of each (None = all). Of clm, whose loss is a likelihood of the text, every
-    block is read once; else whole batches of blocks are, or, where there are fewer, some of them twice."""
-    data, mem_len = config.data, config.model.mem_len
+    """Return the batches of an evaluation, `rows` of each (None = all). Where the loss is a likelihood, every block is
+    read once; otherwise whole batches of blocks are, or, where there are fewer, some blocks twice."""
+    data, mem_len, objective = config.data, config.model.mem_len, objective_named(config.objective)
     source = BatchSource(
-        corpus, "validation", tokenizer.is_word_start, data, mem_len, VALIDATION_SEED, config.objective
+        corpus, "validation", tokenizer.is_word_start, data, mem_len, VALIDATION_SEED, objective.filling
     )
-    once = config.objective == "clm"
+    once = objective.loss == "likelihood"
     visits = -(-corpus.num_blocks("validation") // data.batch_size)
     steps = visits * source.steps_per_block if once else source.steps_per_epoch
     batches = list(source.iterate(0, min(steps, -(-config.eval.max_windows // data.batch_size)), rows))
@@ -91,7 +92,7 @@ def held_out_batches(
 def _read_once(
     batches: Iterable[Batch], source: BatchSource, rows: Sequence[int] | np.ndarray | None
 ) -> Iterator[Batch]:
-    """The same where a row that reads a block again, as rows are more than blocks, has no weight."""
+    """Yield the batches with weight 0 in rows that read a block again."""
     all_rows = np.arange(source.data.batch_size)
     own, known = all_rows if rows is None else np.asarray(rows), np.zeros(source.corpus.num_blocks(source.split), bool)
     for step, batch in enumerate(batches):
@@ -105,6 +106,6 @@ def _read_once(
 
 
 def relative_to_unigram(loss: float, unigram_nats: float) -> str:
-    """'0.512 below the unigram line 6.120', or above it."""
+    """Return '0.512 below the unigram line 6.120', or above it."""
     side = "below" if loss < unigram_nats else "above"
     return f"{abs(unigram_nats - loss):.3f} {side} the unigram line {unigram_nats:.3f}"

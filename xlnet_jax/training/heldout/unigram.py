@@ -1,4 +1,4 @@
-"""The unigram line: what a model that knows only how frequent words are would lose on the held-out targets."""
+"""Unigram line: the loss on the held-out targets of a model that knows word frequencies alone."""
 
 from collections.abc import Callable, Iterable
 
@@ -10,7 +10,8 @@ from xlnet_jax.dims import Batch
 
 
 def unigram_line(counts_V: np.ndarray, batches: Iterable[Batch], put: Callable[[Batch], dict[str, jax.Array]]) -> float:
-    """Cross-entropy, in nats per target, of the batches' targets under the training text's token counts, add-one."""
+    """Return the cross-entropy, in nats per target, of the batches' targets under the training text's token counts plus
+    one."""
     smoothed_V = counts_V.astype(np.float64) + 1.0
     nats_V = jnp.asarray(-np.log(smoothed_V / smoothed_V.sum()), jnp.float32)
 

@@ -1,4 +1,4 @@
-"""What an evaluation found, and what its text consists of: the units in which a loss is reported."""
+"""Units in which a held-out loss is reported, and counts of the text that it was measured on."""
 
 import math
 import sys
@@ -10,39 +10,40 @@ import numpy as np
 
 from data_pipelines.tokenizer import CLS, EOD, EOP, SEP, UNK, Tokenizer
 from xlnet_jax.dims import Batch
-from xlnet_jax.settings.config import Objective
+from xlnet_jax.objectives.registry import objective_named
 
 
 @dataclass(frozen=True)
 class Content:
-    """What pieces stand for, in the text as the tokenizer's normalisation leaves it."""
+    """Counts of the text that pieces stand for, after the tokenizer's normalisation."""
 
     pieces: int
-    characters: int  # a space counts, and so does the end of a line, which is read as one; an unknown piece is one
-    bytes: int  # of these characters in UTF-8
-    words: int  # pieces that begin with a space; of words an unknown one too
+    characters: int  # spaces count, and an end of a line is read as a space; an unknown piece is one
+    bytes: int  # these characters in UTF-8
+    words: int  # pieces that begin with a space; at token level word, unknown pieces too
     unknown: int  # pieces that the vocabulary does not have
-    documents: int  # ends of documents; none of them is in the numbers above
+    documents: int  # ends of documents, not counted above
 
 
 @dataclass(frozen=True)
 class Measured:
-    """The loss on some windows, and the text that it is of: of clm what was predicted, else all that the windows hold.
+    """Loss on some windows, and their text: the predicted text where the loss is a likelihood, otherwise the whole
+    windows.
 
-    Of clm an end of a document counts as a word and a character, as Transformer-XL's code counts `<eos>`.
+    In a likelihood an end of a document counts as a word and a character, as Transformer-XL's code counts `<eos>`.
     """
 
-    objective: Objective
-    loss: float  # nats per target: a piece that was predicted
+    objective: str
+    loss: float  # nats per target
     targets: int
-    unigram: float  # nats per target, of a model that knows how frequent pieces are
+    unigram: float  # nats per target of a model that knows the frequencies of pieces alone
     windows: int
     content: Content
-    besides: dict[str, float]  # what else was measured, as `HeldOutLoss.measure` names it
+    besides: dict[str, float]  # other measures, by the names of `HeldOutLoss.measure`
 
     @property
     def perplexity(self) -> float:
-        """Per target."""
+        """Perplexity per target."""
         return math.exp(self.loss)
 
     @property
@@ -50,47 +51,54 @@ class Measured:
         return self.loss / math.log(2)
 
     def bits_per(self, unit: str) -> float:
-        """Those of a piece, times pieces per character, byte or word (characters, bytes, words) of the text."""
+        """Return bits per piece x pieces / units of the text. unit: characters, bytes or words."""
         return self.bits_per_piece * self._pieces / max(self._count(unit), 1)
 
     @property
     def word_perplexity(self) -> float | None:
         """exp(nats of the whole text / its words): comparable between vocabularies (Dai et al. 2019, table 1). None
-        where no float can hold it, as of scripts without spaces, whose lines are words."""
+        where no float can hold it, as in scripts without spaces, whose lines are words."""
         bits = self.bits_per("words")
         return 2.0**bits if bits < sys.float_info.max_exp else None
 
     def numbers(self) -> dict[str, Any]:
-        """All that there is to say, by name: of masked pieces, which are guessed together and from what is left of the
-        text, no likelihood of the text follows."""
+        """Return every number by its name. Masked pieces are predicted together from the rest of the text, so no
+        likelihood of the text follows from their loss."""
         plain = asdict(self)
         found = {**plain.pop("content"), **plain.pop("besides"), **plain}
-        if self.objective in ("mlm", "rtd"):
+        if objective_named(self.objective).loss == "pseudo":
             return found | {"pseudo_perplexity": self.perplexity}
         found |= {"perplexity": self.perplexity, "bits_per_piece": self.bits_per_piece}
         found |= {f"bits_per_{unit[:-1]}": self.bits_per(unit) for unit in ("characters", "bytes", "words")}
-        return found | {"word_perplexity": self.word_perplexity} if self.objective == "clm" else found
+        return found | {"word_perplexity": self.word_perplexity} if self.is_likelihood else found
+
+    @property
+    def is_likelihood(self) -> bool:
+        """Whether the loss is the likelihood of a text."""
+        return objective_named(self.objective).loss == "likelihood"
 
     @property
     def _pieces(self) -> int:
-        return self.targets if self.objective == "clm" else self.content.pieces
+        return self.targets if self.is_likelihood else self.content.pieces
 
     def _count(self, unit: str) -> int:
-        ends = self.content.documents if self.objective == "clm" else 0
+        ends = self.content.documents if self.is_likelihood else 0
         return getattr(self.content, unit) + ends
 
 
-def content_of(batches: Iterable[Batch], tokenizer: Tokenizer, objective: Objective) -> Content:
-    """Of what these batches predict (clm), or of the text in their windows, without <sep> and <cls>."""
+def content_of(batches: Iterable[Batch], tokenizer: Tokenizer, objective: str) -> Content:
+    """Count the text that these batches predict where the loss is a likelihood, otherwise the text in their windows,
+    without <sep> and <cls>."""
+    is_likelihood = objective_named(objective).loss == "likelihood"
     counts_V = np.zeros(tokenizer.vocab_size, np.int64)
     for batch in batches:
-        ids = batch["target_ids"][batch["target_weights"] > 0] if objective == "clm" else _text_ids(batch)
+        ids = batch["target_ids"][batch["target_weights"] > 0] if is_likelihood else _text_ids(batch)
         counts_V += np.bincount(ids.ravel(), minlength=tokenizer.vocab_size)
     documents = int(counts_V[[EOD, EOP]].sum())
     counts_V[[SEP, CLS]] = 0
     tables = tokenizer.tables
     return Content(
-        int(counts_V.sum()) - (documents if objective == "clm" else 0),
+        int(counts_V.sum()) - (documents if is_likelihood else 0),
         int(counts_V @ tables.characters),
         int(counts_V @ tables.bytes),
         int(counts_V @ tables.has_space),
@@ -100,7 +108,7 @@ def content_of(batches: Iterable[Batch], tokenizer: Tokenizer, objective: Object
 
 
 def _text_ids(batch: Batch) -> np.ndarray:
-    """The pieces of the windows; at targets what stands there, not what is read in its place."""
+    """Return the pieces of the windows, with the original pieces at masked targets."""
     ids = batch["input_ids"].copy()
     if "target_positions" in batch:
         row, slot = np.nonzero(batch["target_weights"])

@@ -1,17 +1,18 @@
-"""Checkpoints by Orbax: written in the background, atomic, each one complete in itself.
+"""Checkpoints by Orbax: written in the background, atomic, each complete in itself.
 
 checkpoints/<step>/ holds params, optimizer, guard, config (the resolved settings), tokenizer and data (the fingerprint
-of the corpus); mems only where rows are inside their blocks, and only in the newest checkpoint: memory is large, and
-at the first step of a block there is none. Finetuning, conversion and generation never read it.
+of the corpus). mems are there only where rows are inside their blocks, and only in the newest checkpoint, because
+memory is large; at the first step of a block it is empty. Finetuning, conversion and generation never read it.
 
-Every process of a run makes the same calls; Orbax writes each array from where it is, process 0 all else. Arrays are
-restored to the shardings of the run that reads them, whatever the mesh was that wrote them.
+All processes of a run make the same calls. Each writes the arrays of its own devices, and process 0 everything else.
+Arrays are restored to the shardings of the run that reads them, whatever mesh wrote them.
 """
 
+import itertools
 import json
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -29,14 +30,14 @@ from xlnet_jax.storage.checksums import find_damage, write_checksums
 from xlnet_jax.storage.files import absolute, demand_space, full_disk_as_os_error, in_bucket
 from xlnet_jax.storage.folders import move_folder
 from xlnet_jax.training import sharding
-from xlnet_jax.training.state import Guard, TrainState
+from xlnet_jax.training.state import Guard, StatePlan, TrainState, empty_mems_ZBMD
 
-# Orbax reports every step of its work, and writes out what it raises as well.
+# Orbax logs all its work, and logs the errors that it raises as well.
 logging.getLogger("absl").setLevel(logging.CRITICAL)
 
 
 class _FolderHandler(ocp.CheckpointHandler):
-    """An item that is a copy of a folder of small files."""
+    """Checkpoint item that copies a folder of small files."""
 
     def save(self, directory: Any, args: "_FolderSave") -> None:
         if jax.process_index() == 0:
@@ -62,7 +63,7 @@ class _FolderRestore(ocp.args.CheckpointArgs):
 
 @dataclass(frozen=True)
 class _Preserved:
-    """Orbax's PreservationPolicy: the newest checkpoints, those of every so many steps (0 = none), and a chosen one."""
+    """Policy for Orbax: keep the newest checkpoints, those of every `period` steps (0 = none), and one chosen."""
 
     newest: int
     period: int
@@ -77,7 +78,7 @@ class _Preserved:
 
 
 class Checkpoints:
-    """The checkpoints of one run. Use as a context manager: leaving it waits for what is being written."""
+    """Checkpoints of one run. Use as a context manager: leaving it waits for the save in progress."""
 
     def __init__(
         self,
@@ -88,8 +89,8 @@ class Checkpoints:
         data: dict[str, str],
         chosen: Callable[[], int | None] = lambda: None,
     ):
-        """steps_per_block: memory is empty after so many; data: fingerprints of what is learned from; chosen: a step
-        that is kept however old it is."""
+        """steps_per_block: number of steps after which memory is empty again; data: fingerprints of the training data;
+        chosen: returns a step whose checkpoint is kept however old it is, or None."""
         self.folder = absolute(folder)
         self._config = config
         self._tokenizer_folder = epath.Path(tokenizer_folder)
@@ -116,33 +117,36 @@ class Checkpoints:
             with full_disk_as_os_error(self.folder):
                 self._manager.close()
         except Exception:
-            if kind is None:  # else the error that is on its way says more
+            if kind is None:  # else let the first error through, which says more
                 raise
 
     def latest_up_to(self, step: int) -> int | None:
-        """The newest checkpoint of no more than `step` updates."""
+        """Return the newest checkpoint of at most `step` steps; None where there is none."""
         return max((saved for saved in self._manager.all_steps() if saved <= step), default=None)
 
     def has(self, step: int) -> bool:
-        """Is there a checkpoint of this step? All processes say the same, whatever their view of the folder."""
+        """Return True if this step has a checkpoint. All processes agree, even where the file system lags behind."""
         return step in self._manager.all_steps()
 
     def due(self, step: int) -> bool:
-        """Do the settings want a checkpoint of this step?"""
+        """Return True if the settings ask for a checkpoint of this step."""
         return step % self._every == 0 or (self._kept > 0 and step % self._kept == 0)
 
     @property
     def overdue(self) -> bool:
-        """Is the last save longer ago than the settings want?"""
+        """True if the last save is longer ago than the settings allow."""
         minutes = self._config.checkpoint.every_minutes
         return minutes > 0 and time.monotonic() - self._saved_at >= 60 * minutes
 
     def path(self, step: int) -> epath.Path:
-        """Where the checkpoint of a step is."""
+        """Return the folder of the checkpoint of a step."""
         return self.folder / str(step)
 
     def save(self, state: TrainState, step: int) -> None:
-        """Starts writing the checkpoint of `step` and returns as soon as the state may change."""
+        """Start writing the checkpoint of `step`; return as soon as the state may change.
+
+        Raises OSError where the disk is full.
+        """
         if step == self._manager.latest_step():
             return
         items: dict[str, Any] = {
@@ -164,25 +168,24 @@ class Checkpoints:
         self._saving, self._saved_at = True, time.monotonic()
 
     def check(self) -> None:
-        """Raises the error of a save that has failed meanwhile. Waits for none that goes on."""
+        """Raise the error of a save that has failed meanwhile; do not wait for one in progress."""
         if self._saving and not self._manager.is_saving_in_progress():
             self.wait()
 
     def wait(self) -> None:
-        """Returns when everything is on disk. Raises the error of the save where it failed."""
+        """Wait until everything is on disk. Raises the error of a save that failed."""
         with full_disk_as_os_error(self.folder):
             self._manager.wait_until_finished()
         self._saving = False
         self._drop_old_memory()
 
-    def restore(
-        self, abstract: TrainState, empty_mems: Callable[[], jax.Array], say: Callable[[str], None]
-    ) -> TrainState | None:
-        """The newest state that can be read, laid out as `abstract` says; None where there is none.
+    def restore(self, plan: StatePlan, say: Callable[[str], None]) -> TrainState | None:
+        """Return the newest state that can be read, laid out by `plan`; None where there is no checkpoint.
 
-        A checkpoint that cannot be read is moved to broken-checkpoints/, said, and the one before is taken. InputError
-        where there is none before it, or it is of another model or corpus; then nothing is moved. Several processes go
-        back only from what its checksums give away: what but one of them cannot read ends the run.
+        A checkpoint that cannot be read is moved to broken-checkpoints/ and reported, and the one before it is taken.
+        Raises InputError where no checkpoint can be read, or one belongs to another model or corpus; then nothing is
+        moved. Several processes step back only from a checkpoint whose checksums are wrong: a file that one process
+        alone cannot read ends the run.
         """
         broken: dict[int, str] = {}
         for step in sorted(self._manager.all_steps(), reverse=True):
@@ -190,14 +193,14 @@ class Checkpoints:
             if reason is None:
                 try:
                     self._demand_same_run(self.path(step))
-                    state = self._restore_step(step, abstract, empty_mems, say)
+                    state = self._restore_step(step, plan, say)
                     for newer, why in broken.items():
                         say(f"checkpoint {newer} cannot be read and was moved to {self._move_aside(newer)}: {why}")
                     return state
                 except InputError:
                     raise
-                except Exception as error:  # whatever is wrong with a file surfaces as any of half a dozen types
-                    if jax.process_count() > 1:  # the others may have read it, and wait for this one
+                except Exception as error:  # a damaged file raises any of half a dozen types
+                    if jax.process_count() > 1:  # the others may have read it, and wait for this process
                         raise
                     reason = str(error).partition("\n")[0][:200]
             broken[step] = reason
@@ -205,18 +208,17 @@ class Checkpoints:
             reasons = "; ".join(f"{step}: {reason}" for step, reason in broken.items())
             raise InputError(
                 f"no checkpoint in {self.folder} can be read ({reasons}): put one back from a copy, or give another "
-                "--workdir to start again"
+                "`workdir` to start again"
             )
         return None
 
     def restore_params(self, step: int, abstract_params: Any) -> Any:
-        """The parameters alone of a checkpoint that is there, laid out as `abstract_params` says."""
+        """Return the parameters of a checkpoint that exists, laid out as `abstract_params` says."""
         item = ocp.args.StandardRestore(abstract_params)
         return self._manager.restore(step, args=ocp.args.Composite(params=item))["params"]
 
-    def _restore_step(
-        self, step: int, abstract: TrainState, empty_mems: Callable[[], jax.Array], say: Callable[[str], None]
-    ) -> TrainState:
+    def _restore_step(self, step: int, plan: StatePlan, say: Callable[[str], None]) -> TrainState:
+        abstract = plan.abstract
         items: dict[str, Any] = {
             "params": ocp.args.StandardRestore(abstract.params),
             "optimizer": ocp.args.StandardRestore(abstract.opt_state),
@@ -228,7 +230,7 @@ class Checkpoints:
         if has_memory:
             items["mems"] = ocp.args.StandardRestore({"mems_ZBMD": abstract.mems_ZBMD})
         restored = self._manager.restore(step, args=ocp.args.Composite(**items))
-        mems_ZBMD = restored["mems"]["mems_ZBMD"] if has_memory else empty_mems()
+        mems_ZBMD = restored["mems"]["mems_ZBMD"] if has_memory else empty_mems_ZBMD(plan)
         everywhere = abstract.step.sharding
         step_array, mems_begin = sharding.from_host((np.array(step, np.int32),) * 2, (everywhere,) * 2)
         if has_guard:
@@ -241,7 +243,8 @@ class Checkpoints:
         return TrainState(step_array, restored["params"], restored["optimizer"], mems_ZBMD, guard)
 
     def _damage(self, step: int) -> str | None:
-        """Process 0 looks, and all hear of it: they must choose the same step. A bucket checks its objects itself."""
+        """Return the damage that process 0 finds, in all processes: they must choose the same step. A bucket checks its
+        objects itself."""
         items = {"params", "optimizer", "guard", "config", "data"}
         if (self.path(step) / "mems").exists():
             items.add("mems")
@@ -255,49 +258,43 @@ class Checkpoints:
         if difference := identity_difference(self._config, there):
             raise InputError(
                 f"checkpoint {checkpoint} is of another model or run ({'; '.join(difference)}): give its settings, or "
-                "another --workdir"
+                "another `workdir`"
             )
         data = checkpoint / "data" / "metadata"  # earlier versions wrote none
         if data.exists() and (found := json.loads(data.read_text())) != self._data:
             theirs, ours = (", ".join(f"{k} {str(v)[:12]}" for k, v in d.items()) for d in (found, self._data))
             raise InputError(
                 f"checkpoint {checkpoint} is of another text ({theirs} there, {ours} here): give its text, or another "
-                "--workdir"
+                "`workdir`"
             )
 
     def _record_checksums(self) -> None:
-        """Called by Orbax, in process 0, when all files are written and their folder is about to be renamed to its
-        step."""
+        """Write checksums. Orbax calls this in process 0, when all files are written and their folder is about to be
+        renamed to its step."""
         if not in_bucket(self.folder):
             for unfinished in Path(self.folder).glob("*.orbax-checkpoint-tmp*"):
                 write_checksums(unfinished)
 
     def _has_memory(self, step: int) -> bool:
-        """All rows begin their blocks together; at such a step no memory is in use."""
+        """Return False at steps where all rows begin their blocks: memory is empty there."""
         return self._config.model.mem_len > 0 and step % self._steps_per_block != 0
 
     def _whole_blocks(self, steps: int) -> int:
-        """Rounded up, to where no memory need be saved."""
+        """Round up to whole blocks, where no memory need be saved."""
         return -(-steps // self._steps_per_block) * self._steps_per_block
 
     def _drop_old_memory(self) -> None:
-        """Only while nothing is being written: until the newest is complete, the one before it is what counts."""
+        """Delete the memory of all checkpoints but the newest. Call it while nothing is being written: until the newest
+        is complete, the one before it must stay whole."""
         if jax.process_index() == 0:
             for step in filter(self._has_memory, sorted(self._manager.all_steps())[:-1]):
                 (self.path(step) / "mems").rmtree(missing_ok=True)
 
     def _move_aside(self, step: int) -> epath.Path:
-        target = next(t for t in _numbered(self._set_aside / str(step)) if not t.exists())
+        names = (f"{step}-{number}" if number > 1 else str(step) for number in itertools.count(1))
+        target = next(self._set_aside / name for name in names if not (self._set_aside / name).exists())
         if jax.process_index() == 0:
             move_folder(self.path(step), target)
         multihost_utils.sync_global_devices("a broken checkpoint is set aside")
         self._manager.reload()
         return target
-
-
-def _numbered(path: epath.Path) -> Iterator[epath.Path]:
-    yield path
-    number = 2
-    while True:
-        yield path.with_name(f"{path.name}-{number}")
-        number += 1

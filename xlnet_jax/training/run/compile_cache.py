@@ -1,8 +1,8 @@
-"""Compiled programs in the folder of the run, so that a restart does not compile them again.
+"""Keep compiled programs in the workdir, so that a restart does not compile them again.
 
-In the workdir and not in the user's home, as a restart may be on another machine that has only the workdir in common.
-JAX_COMPILATION_CACHE_DIR names another place. Not on CPUs unless it does: compilation is short there, and what one
-CPU's compiler has stored can be refused, or crash, on the next.
+They are in the workdir and not in the user's home, because a restart may be on another machine that shares only the
+workdir. JAX_COMPILATION_CACHE_DIR names another place. On CPUs programs are kept only there: compilation is short, and
+a program compiled for one CPU can be refused, or crash, on the next.
 """
 
 import zlib
@@ -13,7 +13,7 @@ from pathlib import Path
 import jax
 from jax.experimental.compilation_cache import compilation_cache
 
-from data_pipelines.readers import zstd
+from data_pipelines.opening import zstd
 from xlnet_jax.storage.files import in_bucket
 
 PLATFORMS = ("tpu", "gpu")
@@ -21,8 +21,8 @@ PLATFORMS = ("tpu", "gpu")
 
 @contextmanager
 def programs_kept_in(folder: str) -> Iterator[None]:
-    """While inside, programs that take jax_persistent_cache_min_compile_time_secs to compile are kept in `folder`, a
-    path or gs:// address."""
+    """Keep programs in `folder`, a path or gs:// address, that take jax_persistent_cache_min_compile_time_secs or more
+    to compile."""
     if jax.config.values["jax_compilation_cache_dir"] is not None or jax.default_backend() not in PLATFORMS:
         yield
         return
@@ -36,12 +36,12 @@ def programs_kept_in(folder: str) -> Iterator[None]:
 
 
 def _use(folder: str | None) -> None:
-    compilation_cache.reset_cache()  # jax looks at the setting once, when it first compiles
+    compilation_cache.reset_cache()  # jax reads the setting once, when it first compiles
     jax.config.update("jax_compilation_cache_dir", folder)
 
 
 def _drop_damaged(folder: Path) -> None:
-    """jax writes in place, so a process that is killed leaves half a program, which jax never replaces."""
+    """Delete half-written programs: jax writes in place, and never replaces what a killed process has left."""
     for path in folder.glob("*-cache"):
         content = path.read_bytes()
         try:

@@ -1,9 +1,9 @@
-"""The processes of a run, one on each host: who is there, what process 0 tells the others, and who was lost.
+"""Join the processes of a run, one on each host; exchange values between them; report a process that is lost.
 
-Process 0 listens on the coordinator address, and each process keeps a line to it for as long as the run lasts: JSON,
-one object a line. jax's own coordination service aborts a process, with a stack trace and without a name, when a host
-does not arrive or is lost; a line that breaks says at once whose it was. When all are there, jax.distributed is started
-on a port of its own.
+Process 0 listens on the coordinator address, and each process keeps a connection to it for as long as the run lasts:
+JSON, one object a line. When a host does not arrive or is lost, jax's own coordination service aborts the process with
+a stack trace that names no host; a broken connection shows at once which process is gone. When all are connected,
+jax.distributed is started on a port of its own.
 """
 
 import asyncio
@@ -34,33 +34,33 @@ Message = dict[str, Any]
 _LONGEST_MESSAGE = 2**24  # bytes
 _SECONDS_TO_LEAVE = 10.0
 SECONDS_TO_APPEAR = 60.0
-"""until the other hosts see a file that process 0 has written: NFS remembers for a while what was not there"""
+"""time for the other hosts to see a file that process 0 has written: NFS caches its absence for a while"""
 _MARK = ".start"
 _DONE = "all is done"
 
 
 class HostsMissing(InputError):
-    """Not all processes of a run arrived: what starts them may well start those that are missing later."""
+    """Not all processes of a run arrived. The launcher may start the missing ones later, so it should try again."""
 
     exit_code = RESTART
 
 
 class Hosts:
-    """The processes of a run that has only this one."""
+    """Processes of a run: here, this one alone."""
 
     process_id = 0
 
     @property
     def first(self) -> bool:
-        """Is this process 0, which alone writes what is not a checkpoint?"""
+        """True in process 0, which writes everything but the checkpoints alone."""
         return self.process_id == 0
 
     def gather(self, name: str, value: Any) -> list[Any]:
-        """The values (as JSON knows them) that all processes give under this name, in their order; waits for all."""
+        """Wait for all processes; return the values (plain JSON) that they give under this name, by process."""
         return [value]
 
     def demand_shared(self, folder: epath.PathLike) -> None:
-        """InputError on a host whose `folder` is not that of process 0."""
+        """Raise InputError on a host whose `folder` is another one than that of process 0."""
 
 
 ALONE = Hosts()
@@ -68,12 +68,12 @@ ALONE = Hosts()
 
 @contextmanager
 def joined(place: DistributedConfig | None, settings: dict[str, Any], names: Sequence[str] = ()) -> Iterator[Hosts]:
-    """Starts jax.distributed, before any device is asked for. While inside, this process ends when another one is lost,
-    or ends in an error.
+    """Start jax.distributed; call this before anything asks for a device. Until the context is left, this process ends
+    when another one is lost or ends in an error.
 
-    place: `runtime.place_of`. settings: what all must have been given alike, by name. names: of the hosts, by process,
-    where they are known before they arrive. HostsMissing names the processes that do not arrive in time, InputError the
-    settings that differ.
+    place: the result of `runtime.place_of`. settings: settings that must be equal in all processes, by name. names: the
+    host of each process, where known in advance. Raises HostsMissing with the processes that do not arrive in time,
+    InputError with the settings that differ.
     """
     if place is None:
         yield ALONE
@@ -90,7 +90,7 @@ def joined(place: DistributedConfig | None, settings: dict[str, Any], names: Seq
 
 
 class _Team(Hosts):
-    """One of several processes."""
+    """One of several processes, connected to process 0."""
 
     def __init__(self, place: DistributedConfig, settings: dict[str, Any], hub: "_Hub | None"):
         self.process_id = int(place.process_id or 0)
@@ -125,21 +125,23 @@ class _Team(Hosts):
             if time.monotonic() > until:
                 raise InputError(
                     f"workdir {folder} on {socket.gethostname()} is not the folder that process 0 has by this name: "
-                    "all hosts need one folder that they share (NFS, Filestore, gs://BUCKET/FOLDER), as --workdir"
+                    "all hosts need one folder that they share (NFS, Filestore, gs://BUCKET/FOLDER), as `workdir`"
                 )
             time.sleep(0.5)
 
     def leave_in_error(self, error: BaseException) -> None:
-        """Tells the others, and sees to it that this process need not wait for them when it ends."""
+        """Tell the others, and let this process end without waiting for them."""
         if not isinstance(error, InputError | OSError | KeyboardInterrupt):
-            time.sleep(_SECONDS_TO_LEAVE / 2)  # devices may know of a lost host before the line, which has its name
+            # Collectives may fail before the broken connection tells which host is lost.
+            time.sleep(_SECONDS_TO_LEAVE / 2)
         code = exit_code(error)
         with contextlib.suppress(OSError):
             self._send({"kind": "failed", "why": str(error) or type(error).__name__, "code": code})
         self._leaving = True
-        # jax waits for the others at exit, in a handler that was registered before and so comes after this one.
+        # jax registered an exit handler that waits for the others. This one was registered later, so it runs first.
         atexit.register(self._end, code)
-        watchdog = threading.Timer(3 * _SECONDS_TO_LEAVE, self._end, [code])  # nor do threads that save
+        # Threads that save must not keep the process alive.
+        watchdog = threading.Timer(3 * _SECONDS_TO_LEAVE, self._end, [code])
         watchdog.daemon = True
         watchdog.start()
 
@@ -148,7 +150,7 @@ class _Team(Hosts):
             for line in self._messages:
                 message = json.loads(line)
                 if message["kind"] == "gathered":
-                    self._leaving |= message["name"] == _DONE  # nobody is missed from now on
+                    self._leaving |= message["name"] == _DONE  # from now on a broken connection is expected
                     with self._news:
                         self._gathered[message["name"]] = message["values"]
                         self._news.notify_all()
@@ -158,7 +160,7 @@ class _Team(Hosts):
             self._report(self._silence_of_first, RESTART)
 
     def _report(self, why: str, code: int) -> None:
-        # By os: the main thread may hold the buffered streams.
+        # Write through os: the main thread may hold the lock of the buffered streams.
         again = "; the same command on all hosts goes on from the last checkpoint" if code == RESTART else ""
         os.write(2, f"error: {why}{again}\n".encode())
         self._end(code)
@@ -175,14 +177,14 @@ class _Team(Hosts):
 
 
 class _Hub:
-    """In process 0: hears all processes, tells each what concerns it. One thread, which alone touches the fields."""
+    """Server in process 0 that relays between all processes. Its fields belong to the thread of its event loop."""
 
     def __init__(self, place: DistributedConfig, settings: dict[str, Any], names: Sequence[str]):
         self._place, self._settings = place, settings
         self._count = int(place.num_processes or 1)
         self._names = dict(enumerate(names))
         self._lines: dict[int, asyncio.StreamWriter] = {}
-        self._differing: dict[int, str] = {}  # by process: how its settings are not those of process 0
+        self._differing: dict[int, str] = {}  # by process: difference of its settings from those of process 0
         self._values: dict[str, dict[int, Any]] = {}
         self._open = False  # has everybody arrived?
         self._loop = asyncio.new_event_loop()
@@ -199,7 +201,7 @@ class _Hub:
         threading.Thread(target=self._loop.run_forever, daemon=True).start()
 
     def await_others(self) -> None:
-        """Returns when all others have left: jax aborts those that are there when process 0 ends."""
+        """Wait until all others have left: jax aborts processes that are alive when process 0 ends."""
         until = time.monotonic() + _SECONDS_TO_LEAVE
         while len(self._lines) > 1 and time.monotonic() < until:
             time.sleep(0.05)
@@ -207,7 +209,7 @@ class _Hub:
     async def _talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         _notice_dead_peers(writer.get_extra_info("socket"), self._place.heartbeat_timeout_seconds)
         process = None
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):  # a port scanner is no process
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):  # a port scanner may connect
             hello = json.loads(await reader.readline())
             process = hello["process_id"]
             self._arrive(hello, writer)
@@ -225,8 +227,8 @@ class _Hub:
         if not expected or process in self._lines or self._open:
             why = (
                 f"process {process} on {host} is one too many at {self._place.coordinator_address}, where process 0 "
-                f"on {socket.gethostname()} has {self._count} processes: give each its own --distributed.process-id, "
-                "all the same --distributed.num-processes, and each run its own port"
+                f"on {socket.gethostname()} has {self._count} processes: give each its own `distributed.process_id`, "
+                "all the same `distributed.num_processes`, and each run its own port"
             )
             writer.write(_encoded({"kind": "refused", "why": why, "code": USER_ERROR}))
             return
@@ -267,7 +269,7 @@ class _Hub:
                 line.write(_encoded({"kind": "gathered", "name": message["name"], "values": in_order}))
 
     def _tell_all(self, kind: str, why: str, code: int, but: int | None = None) -> None:
-        """The run is over: whoever leaves from now on is not missed."""
+        """Tell all processes that the run is over. From now on a broken connection is expected."""
         self._open = False
         for process, line in self._lines.items():
             if process != but:
@@ -287,17 +289,17 @@ class _Hub:
 
 
 def _enter(place: DistributedConfig, hello: Message) -> tuple[socket.socket, BinaryIO, Message]:
-    """The line to process 0, what comes over it, and its welcome when all are there."""
+    """Connect to process 0; return the connection, its stream of messages, and the welcome sent when all are there."""
     host, port = address_of(place)
     until = time.monotonic() + place.initialization_timeout
     answer = None
     while answer is None and time.monotonic() < until:
-        with contextlib.suppress(OSError, ValueError):  # process 0 is not there yet, or another program is
+        with contextlib.suppress(OSError, ValueError):  # process 0 does not listen yet, or another program does
             line = socket.create_connection(
                 (host if place.process_id else "localhost", port), timeout=_SECONDS_TO_LEAVE
             )
             _notice_dead_peers(line, place.heartbeat_timeout_seconds)
-            # Process 0 answers when its own time is over, and may have come later than this process.
+            # Process 0 answers when its own time is over, and it may have started later than this process.
             line.settimeout(place.initialization_timeout + _SECONDS_TO_LEAVE)
             line.sendall(_encoded(hello))
             messages = line.makefile("rb")
@@ -316,25 +318,25 @@ def _enter(place: DistributedConfig, hello: Message) -> tuple[socket.socket, Bin
 
 
 def _start_jax(place: DistributedConfig, coordinator_address: str) -> None:
-    # jax's own notice of SIGTERM would take the signal away from this process.
+    # jax's own handler of SIGTERM would replace ours.
     jax.config.update("jax_enable_preemption_service", False)
     jax.distributed.initialize(
         coordinator_address,
         place.num_processes,
         place.process_id,
-        cluster_detection_method="deactivate",  # which devices a process sees is for whoever starts it to say
+        cluster_detection_method="deactivate",  # the launcher decides which devices a process sees
         initialization_timeout=place.initialization_timeout,
-        # The line notices first, and has a name to say. A process that hangs is noticed by this alone.
+        # The connection detects a lost host first, and names it. Only this heartbeat detects a process that hangs.
         heartbeat_timeout_seconds=2 * place.heartbeat_timeout_seconds,
     )
-    # When process 0 is lost jax aborts this process, at the moment at which the line breaks. With this C function as
-    # its handler the abort waits sleep(SIGABRT) seconds, in which the loss is reported and the process ends by itself.
+    # When process 0 is lost, jax aborts this process at the moment at which the connection breaks. With this C function
+    # as its handler, the abort waits sleep(SIGABRT) seconds, time enough to report the loss and exit.
     libc = ctypes.CDLL(None)
     libc.signal(signal.SIGABRT, libc.sleep)
 
 
 def _notice_dead_peers(line: socket.socket, seconds: int) -> None:
-    """The kernel asks whether a silent peer is there: a host without power closes no line."""
+    """Let the kernel probe a silent peer: a host that loses power closes no connection."""
     line.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     if sys.platform == "linux":
         tcp = socket.IPPROTO_TCP

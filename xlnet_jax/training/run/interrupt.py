@@ -1,7 +1,7 @@
-"""What ends a run before its last update, with its state saved.
+"""Stop a run before its last step, with its state saved.
 
-Ctrl-C, SIGTERM, SIGUSR1 (which Slurm can send ahead of a time limit), and the notice of Google Cloud that the machine
-is about to be taken. All processes of a run act on it at the same update, whichever of them it reached.
+Ctrl-C, SIGTERM, SIGUSR1 (which Slurm can send ahead of a time limit), and Google Cloud's notice that it takes the
+machine away all stop a run. All processes stop at the same step, whichever of them was told.
 """
 
 import functools
@@ -24,13 +24,13 @@ from xlnet_jax.training.run import runtime
 
 SECONDS_BETWEEN_QUESTIONS = 5.0
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
-# What the machine of Google Cloud says about itself, and how it begins when the machine is about to be taken.
+# Values of the metadata server, and how each begins when the machine is about to be taken away.
 _NOTICES = {"instance/preempted": "TRUE", "instance/maintenance-event": "TERMINATE"}
 _PRODUCT = Path("/sys/class/dmi/id/product_name")
 
 
 class Wish(IntEnum):
-    """What a process wants of all; the strongest is granted."""
+    """Wish of one process for all of them; the strongest is granted."""
 
     GO_ON = 0
     SAVE = 1
@@ -38,7 +38,7 @@ class Wish(IntEnum):
 
 
 class Interrupt:
-    """`reason` is what asked this process to stop, or None; `poll` says what all of them do."""
+    """Request to stop. `reason` names what asked this process, or is None; `poll` returns what all processes do."""
 
     reason: str | None = None
 
@@ -46,23 +46,23 @@ class Interrupt:
         self._asked: jax.Array | None = None
 
     def poll(self, save: bool = False) -> Wish:
-        """The strongest wish of any process; save: it is this one's time to save.
+        """Return the strongest wish of all processes. save: this process wants to save.
 
-        Every process asks at the same points of its program. Where there are several they hear the answer to the
-        question before, which the devices have worked out meanwhile: nobody waits for it.
+        All processes call this at the same points of the program. Several processes get the answer to their previous
+        call, which the devices have computed meanwhile, so that none of them waits.
         """
         own = Wish.STOP if self.reason else Wish.SAVE if save else Wish.GO_ON
         if jax.process_count() == 1:
             return own
         granted = Wish(int(self._asked)) if self._asked is not None else Wish.GO_ON
-        if granted is own is Wish.SAVE:  # else it would be granted once more
+        if granted is own is Wish.SAVE:  # else the same wish would be granted twice
             own = Wish.GO_ON
         self._asked = _strongest(own)
         return granted
 
     @property
     def exit_code(self) -> int:
-        """INTERRUPTED after Ctrl-C, else RESTART."""
+        """Exit code of the stop: INTERRUPTED after Ctrl-C, else RESTART."""
         return INTERRUPTED if self.reason == "SIGINT" else RESTART
 
     def __str__(self) -> str:
@@ -71,12 +71,12 @@ class Interrupt:
 
 @contextmanager
 def stop_after_step() -> Iterator[Interrupt]:
-    """While inside, the first signal or notice is noted; a second signal ends the process."""
+    """Note the first signal or notice; a second signal ends the process at once."""
     interrupt, over = Interrupt(), threading.Event()
     before = {s: signal.getsignal(s) for s in _SIGNALS}
 
     def ask(signum: int, _: FrameType | None) -> None:
-        # By os: a handler can find the buffered streams, and the threads that save, in any state.
+        # Write and exit through os: buffered streams and saving threads may be in any state when a signal arrives.
         if interrupt.reason:
             os.write(2, b"stopped at once; the same command goes on from what was saved last\n")
             os._exit(INTERRUPTED if signum == signal.SIGINT else RESTART)
@@ -105,7 +105,7 @@ def _await_notice(interrupt: Interrupt, over: threading.Event) -> None:
 
 
 def _on_google_cloud() -> bool:
-    """Known without asking the network."""
+    """Return True on a machine of Google Cloud, without using the network."""
     return "GCE_METADATA_HOST" in os.environ or (_PRODUCT.exists() and _PRODUCT.read_text().startswith("Google"))
 
 
@@ -118,7 +118,7 @@ def _maximum() -> tuple[NamedSharding, jax.stages.Wrapped]:
 
 
 def _strongest(wish: Wish) -> jax.Array:
-    """The largest wish of all processes, as soon as the devices come to it."""
+    """Dispatch the maximum over all processes; it is ready as soon as the devices have computed it."""
     over_all, maximum = _maximum()
     own = np.full(jax.local_device_count(), wish, np.int32)
     return maximum(jax.make_array_from_process_local_data(over_all, own))

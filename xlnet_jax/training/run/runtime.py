@@ -1,4 +1,4 @@
-"""The machine: its place among the hosts of a run, demanding a TPU, memory pages on a CPU."""
+"""Find out about this machine: its place among the hosts of a run, whether it has a TPU; set up its memory pages."""
 
 import os
 import re
@@ -19,8 +19,11 @@ _PLACE = {
 
 
 def place_of(config: RunConfig) -> DistributedConfig | None:
-    """Where this process stands among those of its run: as the settings say, else the environment (JAX_…), else, with
-    --tpu, the platform, else Slurm. None where it is the only one. Asks for no device."""
+    """Return the place of this process among those of its run; None where it is the only one. Ask for no device.
+
+    The settings decide, then the environment (JAX_…), then the platform where `tpu` is set, then Slurm. Raises
+    InputError where they say too little, or contradict each other.
+    """
     given = _with_environment(config.distributed)
     validate_distributed(given)
     if given.coordinator_address is None:
@@ -32,19 +35,19 @@ def place_of(config: RunConfig) -> DistributedConfig | None:
 
 
 def address_of(place: DistributedConfig) -> tuple[str, int]:
-    """Host and port of process 0."""
+    """Return host and port of process 0."""
     host, _, port = str(place.coordinator_address).rpartition(":")
     return host.strip("[]"), int(port)
 
 
 def host_names(config: RunConfig, place: DistributedConfig) -> list[str]:
-    """The host of each process, as the platform names them before they arrive; empty where it does not."""
+    """Return the host of each process, where the platform names them before they arrive; else an empty list."""
     if config.tpu:
         names = _worker_names()
     else:
         nodes = os.environ.get("SLURM_STEP_NODELIST")
         names = _expanded(nodes) if nodes else []
-    # Else there are several processes on a host, or several slices, and no name is one process's.
+    # With several processes on a host, or several slices, a name does not tell the process.
     return names if len(names) == place.num_processes else []
 
 
@@ -59,24 +62,24 @@ def _with_environment(given: DistributedConfig) -> DistributedConfig:
 
 
 def _detected(given: DistributedConfig, method: str | None) -> DistributedConfig:
-    from jax._src.clusters import ClusterEnv  # jax offers it by jax.distributed.initialize alone, which aborts
+    from jax._src.clusters import ClusterEnv  # public only inside jax.distributed.initialize, which aborts
 
     try:
         address, count, process, _ = ClusterEnv.auto_detect_unset_distributed_params(
             None, None, None, None, method, given.initialization_timeout
         )
-    except (RuntimeError, OSError) as error:  # no server of names knows process 0, none of metadata answers
+    except (RuntimeError, OSError) as error:  # process 0 cannot be resolved, or no metadata server answers
         raise InputError(f"the hosts of this run cannot be learned from the platform: {error}") from None
     if address is None:
         raise InputError(
-            f"--tpu: {worker_count()} workers are named here, and nothing says which of them this is: give "
-            "--distributed.coordinator-address, --distributed.num-processes and --distributed.process-id"
+            f"`tpu`: {worker_count()} workers are named here, and nothing says which of them this is: give "
+            "`distributed.coordinator_address`, `distributed.num_processes` and `distributed.process_id`"
         )
     return replace(given, coordinator_address=address, num_processes=count, process_id=process)
 
 
 def _expanded(nodes: str) -> list[str]:
-    """node[1-3] as three names."""
+    """Expand node[1-3] to three names; return none where scontrol cannot be run."""
     try:
         command = ["scontrol", "show", "hostnames", nodes]
         return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.split()
@@ -85,7 +88,7 @@ def _expanded(nodes: str) -> list[str]:
 
 
 def demand_tpu() -> None:
-    """InputError where there is no TPU."""
+    """Raise InputError where there is no TPU."""
     import jax
 
     try:
@@ -94,19 +97,20 @@ def demand_tpu() -> None:
         devices = []
     if not devices:
         raise InputError(
-            f"--tpu: no TPU here, jax sees {jax.default_backend()} only. On a TPU machine: pip install "
-            "'xlnet_jax[tpu]'; in Colab: Runtime > Change runtime type > TPU; elsewhere: leave --tpu out"
+            f"`tpu`: no TPU here, jax sees {jax.default_backend()} only. On a TPU machine: pip install "
+            "'xlnet_jax[tpu]'; in Colab: Runtime > Change runtime type > TPU; elsewhere: leave `tpu` out"
         )
 
 
 def worker_count() -> int:
-    """How many hosts the platform names, over all slices: by TPU_WORKER_HOSTNAMES on GKE, by the metadata server on a
-    TPU VM. Colab names one, or none."""
+    """Return the number of hosts of all slices, as the platform names them: TPU_WORKER_HOSTNAMES on GKE, the metadata
+    server on a TPU VM. Colab names one, or none."""
     return max(len(_worker_names()), 1) * _slice_count()
 
 
 def _slice_count() -> int:
-    """GKE has it in the environment, a TPU VM in a table of its metadata, as `MEGASCALE_NUM_SLICES: '2'`."""
+    """Return the number of slices: GKE puts it in the environment, a TPU VM in its metadata, as
+    `MEGASCALE_NUM_SLICES: '2'`."""
     name = "MEGASCALE_NUM_SLICES"
     if name not in os.environ:
         found = re.search(rf"^{name}: *'?(\d+)", metadata("instance/attributes/tpu-env"), re.MULTILINE)
@@ -116,12 +120,12 @@ def _slice_count() -> int:
 
 def _worker_names() -> list[str]:
     named = os.environ.get("TPU_WORKER_HOSTNAMES") or metadata("instance/attributes/worker-network-endpoints")
-    # An endpoint of the metadata server may be name:port:address.
+    # The metadata server may give an endpoint as name:port:address.
     return [endpoint.split(":")[-1] for endpoint in named.split(",") if endpoint]
 
 
 def metadata(name: str) -> str:
-    """What the Google Cloud machine that this is says under this name; empty elsewhere."""
+    """Return this value of the Google Cloud metadata server; an empty string elsewhere."""
     server = os.environ.get("GCE_METADATA_HOST", "metadata.google.internal")
     url = f"http://{server}/computeMetadata/v1/{name}"
     request = urllib.request.Request(url, headers={"Metadata-Flavor": "Google"})
@@ -133,11 +137,11 @@ def metadata(name: str) -> str:
 
 
 def start_with_huge_pages() -> None:
-    """Starts this process anew with glibc's allocator asking for huge pages, which it reads only when a process starts.
+    """Restart this process with huge pages in glibc's allocator, which reads that setting only at its start.
 
-    XLA takes and gives back its scratch memory at every step on a CPU, and the kernel clears each page again: 2 MB
-    pages are cleared at once (benchmarks/huge_pages.py). Other systems, and a GLIBC_TUNABLES that is set, stay as they
-    are.
+    On a CPU, XLA allocates and frees its scratch memory at every step, and the kernel clears every page again: 2 MB
+    pages are cleared much faster (benchmarks/huge_pages.py). Do nothing on other systems, or where GLIBC_TUNABLES is
+    set.
     """
     if sys.platform == "linux" and "GLIBC_TUNABLES" not in os.environ:
         os.environ["GLIBC_TUNABLES"] = "glibc.malloc.hugetlb=1"

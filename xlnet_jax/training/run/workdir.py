@@ -1,11 +1,11 @@
-"""The folder of a run: one run each, told apart by its identity settings.
+"""The folder of a run. Each holds one run, which is recognised by its identity settings.
 
 config.json        the resolved settings         metrics.jsonl   losses and rates, one JSON object a line
 tokenizer/         spiece.model and its settings  tensorboard/    the same as events
 corpus/            token blocks                   curves.png      the picture, at the end
 checkpoints/STEP/  the state of training          text.json       fingerprints of the text
-compiled/          programs, for a restart        wandb-id        of the run at Weights & Biases
-results.json       of a finetuning run that ended predictions/    what it says of its texts
+compiled/          programs, for a restart        wandb-id        id of the run at Weights & Biases
+results.json       of a finished finetuning run   predictions/    of a finished finetuning run
 
 On a disk or in a bucket (gs://bucket/folder).
 """
@@ -28,7 +28,7 @@ R = TypeVar("R", bound=RunConfig)
 
 
 class Workdir:
-    """Paths of a run. `claim` makes the folder, or refuses one that holds another run."""
+    """Paths of a run. `claim` creates the folder, or refuses one that holds another run."""
 
     def __init__(self, folder: epath.PathLike):
         self.folder = folder = epath.Path(folder)
@@ -42,21 +42,25 @@ class Workdir:
         self.curves = folder / "curves.png"
         self.compiled = folder / "compiled"
         self.wandb_id = folder / "wandb-id"
+        self._lock: Lock | None = None
 
     @property
     def has_checkpoints(self) -> bool:
-        """Has anything been learned here that another run could spoil?"""
+        """True if a complete checkpoint is here, which another run could overwrite."""
         return self.checkpoints.is_dir() and any(
             p.name.isdigit() and _is_complete(p) for p in self.checkpoints.iterdir()
         )
 
     def resumes(self, kind: type[R]) -> R | None:
-        """The settings of the run that is here and has learned something; None where there is none."""
+        """Return the settings of the run that has a checkpoint here; None where there is none."""
         return self.settings(kind) if self.has_checkpoints and self.config.exists() else None
 
     def claim(self, config: RunConfig) -> None:
-        """Takes the folder for this process and writes the settings. InputError names the identity settings in which a
-        run that is here differs, or the process that is running it. Before its first checkpoint a run may change."""
+        """Lock the folder for this process and write the settings.
+
+        Raises InputError with the identity settings in which the run that is here differs, or with the process that
+        runs it. A run without a checkpoint may change: what was made for other settings is deleted.
+        """
         self.lock()
         if self.config.exists() and self.has_checkpoints:
             self._refuse(identity_difference(config, self.settings(type(config))))
@@ -66,11 +70,14 @@ class Workdir:
         self.write_settings(config)
 
     def write_settings(self, config: RunConfig) -> None:
-        """Into config.json."""
+        """Write config.json."""
         write_durably(self.config, _as_json(to_dict(config)))
 
     def claim_text(self, made_from: dict[str, Any]) -> None:
-        """The same for the text, by its fingerprints (`Manifest.made_from`), which outlive the corpus folder."""
+        """Claim the workdir for a text, by its fingerprints (`Manifest.made_from`), which outlive the corpus folder.
+
+        Raises InputError where the run that is here has learned from another text.
+        """
         there = json.loads(self.text.read_bytes()) if self.text.exists() else made_from
         if self.has_checkpoints:
             self._refuse(
@@ -80,24 +87,32 @@ class Workdir:
 
     def _refuse(self, difference: list[str]) -> None:
         if difference:
-            hint = "; steps may change only under an --optimizer.decay-steps of their own"
+            hint = "; steps may change only under an `optimizer.decay_steps` of their own"
             raise InputError(
                 f"workdir {self.folder} holds another run ({'; '.join(difference)}): give its settings, or another "
-                f"--workdir{hint if any(d.startswith('steps: ') for d in difference) else ''}"
+                f"`workdir`{hint if any(d.startswith('steps: ') for d in difference) else ''}"
             )
 
     def make(self) -> None:
-        """Makes the folder, where it is not there. InputError where that cannot be."""
+        """Create the folder, where it does not exist. Raises InputError where that is impossible."""
         with self._named():
             self.folder.mkdir(parents=True, exist_ok=True)
 
     def lock(self) -> None:
-        """Makes the folder, and takes it for as long as this object lives. InputError names the process that has it."""
+        """Create the folder, and lock it until `close`, or the end of the process.
+
+        Raises InputError with the process that holds the lock.
+        """
         if in_bucket(self.folder):
             demand_bucket_library()
         self.make()
         with self._named():
             self._lock = Lock(self.folder)
+
+    def close(self) -> None:
+        """Release the lock, where this process holds it."""
+        if self._lock:
+            self._lock.release()
 
     @contextlib.contextmanager
     def _named(self) -> Iterator[None]:
@@ -107,7 +122,7 @@ class Workdir:
             raise InputError(f"workdir {self.folder} cannot be made a folder: {error.strerror or error}") from None
         except InputError:
             raise
-        except Exception as error:  # of the library that speaks to the bucket
+        except Exception as error:  # any type of the library that accesses the bucket
             if not in_bucket(self.folder):
                 raise
             reason = str(error).partition("\n")[0][:200]
@@ -117,18 +132,18 @@ class Workdir:
             ) from None
 
     def settings(self, kind: type[R]) -> R:
-        """Those of config.json. InputError where they are not of this kind."""
+        """Read config.json. Raises InputError where it does not hold settings of this kind."""
         try:
             return from_dict(kind, json.loads(self.config.read_text()))
         except (ValueError, TypeError, AttributeError) as error:
             reason = str(error).partition(";")[0]
             raise InputError(
-                f"{self.config} is not the settings of a run of this kind ({reason}): give another --workdir"
+                f"{self.config} is not the settings of a run of this kind ({reason}): give another `workdir`"
             ) from None
 
 
 def _has_text_of(ours: Config, theirs: Config) -> bool:
-    """Say whether both settings give the same tokenizer and the same blocks."""
+    """Return True if both settings give the same tokenizer and the same blocks."""
     return not any(setting.has("text", "blocks") for setting, _ in differences(ours, theirs))
 
 
@@ -137,5 +152,5 @@ def _as_json(values: dict[str, Any]) -> bytes:
 
 
 def _is_complete(checkpoint: epath.Path) -> bool:
-    """Orbax renames a finished folder on a disk, and puts a file into one in a bucket."""
+    """Return True if a checkpoint is complete: Orbax renames it on a disk, and marks it by a file in a bucket."""
     return not in_bucket(checkpoint) or (checkpoint / "commit_success.txt").exists()

@@ -1,4 +1,4 @@
-"""A picture of a run: training and held-out loss over updates, against the unigram line."""
+"""Picture of a run: training and held-out loss over steps, against the unigram line."""
 
 import io
 import math
@@ -7,21 +7,12 @@ from typing import Any
 import numpy as np
 from etils import epath
 
-from xlnet_jax.settings.config import Objective
+from xlnet_jax.objectives.record import Record
 from xlnet_jax.storage.files import write_durably
 
-_LEARNED = {
-    "plm": "Permutation language modelling",
-    "mlm": "Masked language modelling",
-    "clm": "Causal language modelling",
-    "rtd": "Replaced token detection: its generator",
-}
 
-
-def draw_curves(
-    records: list[dict[str, Any]], unigram_nats: float, path: epath.Path, objective: Objective = "plm"
-) -> None:
-    """Writes a PNG. records as in metrics.jsonl."""
+def draw_curves(records: list[dict[str, Any]], unigram_nats: float, path: epath.Path, objective: Record) -> None:
+    """Write a PNG. records: as in metrics.jsonl."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(8, 4.5), dpi=120, layout="constrained")
@@ -38,7 +29,7 @@ def draw_curves(
     if len(held_out):
         axes.plot(*held_out.T, marker="o", color="tab:red", label=f"held out, {held_out[-1, 1]:.2f} at the end")
     axes.axhline(unigram_nats, ls="--", color="gray", label=f"unigram line, {unigram_nats:.2f}")
-    axes.set(xlabel="updates", ylabel=f"{objective.upper()} loss, nats per target", title=_LEARNED[objective])
+    axes.set(xlabel="updates", ylabel=f"{objective.name.upper()} loss, nats per target", title=objective.title)
     axes.grid(alpha=0.3)
     axes.legend()
     picture = io.BytesIO()
@@ -47,7 +38,7 @@ def draw_curves(
 
 
 def _smoothed(values: np.ndarray, reach: int = 3) -> np.ndarray:
-    """The mean of each value and up to `reach` neighbours on either side: one batch's loss is noisy."""
+    """Return the mean of each value and up to `reach` neighbours on either side: one batch's loss is noisy."""
     window = np.ones(2 * reach + 1)
     sums, counts = (np.convolve(v, window)[reach : reach + len(v)] for v in (values, np.ones_like(values)))
     return sums / np.maximum(counts, 1)

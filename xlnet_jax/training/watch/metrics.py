@@ -1,4 +1,4 @@
-"""The numbers of a run on disk: metrics.jsonl, one JSON object a line, and TensorBoard events beside it."""
+"""Metrics of a run on disk: metrics.jsonl, one JSON object a line, and TensorBoard events."""
 
 import json
 import math
@@ -16,8 +16,10 @@ Record = dict[str, float | int | str]
 
 
 class MetricsWriter:
-    """Appends records; each line is on disk before `write` returns, and in a bucket before `flush` does. A resumed run
-    first drops what lies ahead of it. Use as a context manager."""
+    """Append records: a line is on disk when `write` returns, and in a bucket when `flush` returns.
+
+    A resumed run first drops the records after its checkpoint. Use as a context manager.
+    """
 
     def __init__(
         self, path: epath.Path, events_folder: epath.Path, resume_step: int, wandb_run: WandbRun | None = None
@@ -28,12 +30,12 @@ class MetricsWriter:
         write_durably(lines, "".join(map(_line, kept)).encode())
         self._lines = lines.open("a", buffering=1)
         self.events_folder = self._spool.folder / events_folder.name  # on this machine
-        # What an interrupted run wrote ahead of its last checkpoint is hidden, and written again.
+        # TensorBoard hides the events that an interrupted run wrote after its last checkpoint: they are written again.
         self._events = SummaryWriter(str(self.events_folder), purge_step=resume_step + 1)
         self._wandb_run = wandb_run
 
     def write(self, record: Record) -> None:
-        """A record has "step", "split" (train, validation or time) and numbers."""
+        """Write a record: "step", "split" (train, validation or time) and numbers."""
         self._lines.write(_line(record))
         numbers = {
             f"{record['split']}/{name}": float(value)
@@ -46,7 +48,7 @@ class MetricsWriter:
             self._wandb_run.log(int(record["step"]), numbers)
 
     def flush(self) -> None:
-        """What was written until now outlives this machine."""
+        """Upload what was written so far, so that it outlives this machine."""
         self._events.flush()
         self._spool.publish()
 
@@ -62,14 +64,16 @@ class MetricsWriter:
 
 
 def _line(record: Record) -> str:
-    """JSON has no number for a loss that is not finite: it becomes null."""
+    """Return a line of JSON; a number that is not finite becomes null."""
     plain = {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in record.items()}
     return json.dumps(plain) + "\n"
 
 
 def read_records(path: epath.Path) -> Iterator[dict[str, Any]]:
-    """The records of a metrics.jsonl, NaN for null; lines that are none, such as a last one cut off by a crash, are
-    passed over."""
+    """Yield the records of a metrics.jsonl, with NaN for null.
+
+    Skip damaged lines, such as a last one cut off by a crash.
+    """
     if not path.exists():
         return
     for line in path.read_bytes().decode(errors="replace").splitlines():
@@ -85,17 +89,17 @@ _HAS = {"train": "loss", "time": "wall"}
 
 
 class SilentWriter(MetricsWriter):
-    """Stands for the one of process 0 in the other processes, which write nothing."""
+    """Writer of all processes but the first: it writes nothing."""
 
     def __init__(self) -> None:
-        """Opens nothing."""
+        """Open nothing."""
         self.events_folder = Path()
 
     def write(self, record: Record) -> None:
-        """Writes nothing."""
+        """Write nothing."""
 
     def flush(self) -> None:
-        """Has nothing to write."""
+        """Upload nothing."""
 
     def __exit__(self, *_: object) -> None:
-        """Closes nothing."""
+        """Close nothing."""

@@ -1,4 +1,4 @@
-"""A trace of chosen updates, for TensorBoard: where a step's time goes, operation by operation."""
+"""Trace chosen steps for TensorBoard: where the time of a step goes, operation by operation."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -9,22 +9,22 @@ from etils import epath
 
 
 class Tracer:
-    """Traces the updates after those in `updates`: of range(10, 15), the 11th to the 15th. Use as a context manager.
+    """Trace the steps counted from 0 in `steps`: range(10, 15) are the 11th to the 15th. Use as a context manager.
 
-    A run that goes on at `start` may have left them behind: then it says so. It writes into `folder`, on this machine;
-    `published` is where a user finds that.
+    Report it where a run that starts at `start` is past them. `folder` is on this machine; `published` is the place
+    where the user finds the trace.
     """
 
-    def __init__(self, updates: range, start: int, folder: Path, published: epath.Path, say: Callable[[str], None]):
-        self._updates, self._folder, self._published, self._say = updates, folder, published, say
+    def __init__(self, steps: range, start: int, folder: Path, published: epath.Path, say: Callable[[str], None]):
+        self._steps, self._folder, self._published, self._say = steps, folder, published, say
         self._active = False
-        if updates and updates.stop <= start:
-            say(f"profile: the updates up to {updates.stop} lie behind step {start}, so nothing is traced")
+        if steps and steps.stop <= start:
+            say(f"profile: the run is at step {start}, past the last step to trace ({steps.stop}): nothing is traced")
 
     def at(self, done: int, running: Any) -> None:
-        """Starts or stops the trace, where due after `done` updates; then waits for the arrays that are `running`
-        first, so that it holds whole updates."""
-        if (done in self._updates) != self._active:
+        """Start or stop the trace, where due after `done` steps; wait for the arrays `running` first, so that it holds
+        whole steps."""
+        if (done in self._steps) != self._active:
             jax.block_until_ready(running)
             self._stop() if self._active else self._start()
 

@@ -1,4 +1,4 @@
-"""What a user watches: a bar on a terminal, one plain line every so many steps elsewhere."""
+"""Progress of a run: a bar on a terminal, elsewhere one plain line for each logged step."""
 
 from collections.abc import Mapping
 from types import TracebackType
@@ -10,10 +10,10 @@ from xlnet_jax.training.watch.goodput import clock
 
 
 class ProgressView:
-    """Shows training. Use as a context manager; `show` at every logged step, `advance` at every step."""
+    """Show training. Use as a context manager; call `show` at every logged step, `advance` at every step."""
 
     def __init__(self, start: int, steps: int, reference: Mapping[str, float], console: Console):
-        """reference: numbers that stand beside the loss."""
+        """reference: numbers to show beside the loss."""
         self._console = console
         self._steps = steps
         self._reference = "  ".join(f"{name} {value:.3f}" for name, value in reference.items())
@@ -43,8 +43,8 @@ class ProgressView:
         self._bar.update(self._task, completed=step)
 
     def show(self, step: int, metrics: Mapping[str, float]) -> None:
-        """metrics: loss in nats, learning_rate; pair_loss, seconds_per_step, a rate as tokens_per_second, and mfu where
-        they are known."""
+        """Show metrics: loss in nats and learning_rate; where known also pair_loss, seconds_per_step, tokens_per_second
+        or examples_per_second, and mfu."""
         rates = [f"{n:,.0f} {kind}/s" for kind in ("tokens", "examples") if (n := metrics.get(f"{kind}_per_second"))]
         speed = "".join(rates)
         mfu = f"MFU {metrics['mfu']:.1%}" if "mfu" in metrics else ""
@@ -57,5 +57,5 @@ class ProgressView:
             self.say(f"step {step}/{self._steps}  " + "  ".join(filter(None, parts)))
 
     def say(self, line: str) -> None:
-        """One line above the bar."""
+        """Print one line above the bar."""
         self._console.print(line, markup=False, highlight=False, soft_wrap=True)

@@ -1,4 +1,4 @@
-"""The numbers of a run at Weights & Biases, where --log.wandb asks for it. The package is imported only then."""
+"""Send metrics to Weights & Biases, where log.wandb names a project. The package is imported only then."""
 
 import importlib.util
 import uuid
@@ -13,16 +13,16 @@ from xlnet_jax.storage.files import in_bucket
 
 
 def demand_wandb(project: str) -> None:
-    """Raises InputError where the package is missing."""
+    """Raise InputError where the package is missing."""
     if importlib.util.find_spec("wandb") is None:
         raise InputError(
             f"log.wandb {project}: the package wandb is not installed: pip install 'xlnet_jax[wandb]', or leave "
-            "--log.wandb out"
+            "`log.wandb` out"
         )
 
 
 class WandbRun:
-    """One run there for one workdir, however often it is resumed: its id is kept in `id_file`."""
+    """Run at Weights & Biases: one for each workdir, however often it is resumed; `id_file` keeps its id."""
 
     def __init__(self, project: str, config: RunConfig, id_file: epath.Path):
         import wandb
@@ -34,14 +34,14 @@ class WandbRun:
             settings["dir"] = str(id_file.parent)
         try:
             self._run = wandb.init(**settings, resume="allow", config=to_dict(config))
-        except Exception as error:  # no key, no network, no such project: types of their own, by version
+        except Exception as error:  # no key, no network, no such project: the types depend on the version
             reason = str(error).partition("\n")[0]
             raise InputError(
                 f"log.wandb {project}: Weights & Biases did not start the run ({reason}): wandb login, or "
-                "WANDB_MODE=offline, or leave --log.wandb out"
+                "WANDB_MODE=offline, or leave `log.wandb` out"
             ) from None
-        # A resumed run writes some steps again. W&B drops what goes back in its own count of steps, so ours is a number
-        # like others, and the axis of all of them.
+        # A resumed run writes some steps again. W&B drops records that go back in its own step counter, so our step is
+        # a metric of its own, and the x axis of all others.
         self._run.define_metric("step")
         self._run.define_metric("*", step_metric="step")
 

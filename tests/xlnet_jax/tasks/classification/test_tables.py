@@ -115,12 +115,12 @@ def test_a_table_without_header_has_numbers_for_columns(tmp_path):
         ("a.csv", 'text,label\n"a\n",1\nb\n', "a.csv: line 4 has 1 fields, and the first line has 2"),
         ("a.csv", 'text,label\n"a"b,1\n', "a.csv: line 2 is not CSV ("),
         ("a.csv", 'text,label\na,1\n"b', "a.csv: line 3 is not CSV (unexpected end of data)"),
-        ("a.tsv", "a\ta\n", "a.tsv: line 1 names two columns alike; if it is no header: --columns.no-header"),
+        ("a.tsv", "a\ta\n", "a.tsv: line 1 names two columns alike; if it is no header: `columns.no_header`"),
         ("a.jsonl", '{"text": 1}\n{"te', "a.jsonl: line 2 is not JSON ("),
         ("a.jsonl", "[]", "a.jsonl: line 1 is no JSON object"),
         ("a.tsv", b"text\nb\xffd\n", "a.tsv: line 2 is not UTF-8 (0xff); convert the file"),
         ("a.tsv", "text\nbad\n".encode("utf-16-le"), "a.tsv: line 1 has a zero byte"),
-        ("a.parquet", "text", "a.parquet: a damaged Parquet file, or none ("),
+        ("a.parquet", "text", "a.parquet: damaged, or not a Parquet file ("),
         ("a.tsv.gz", "text", "a.tsv.gz: the compressed data is damaged ("),
         (None, None, "no such file; give a table (.tsv, .csv, .jsonl, .parquet), a glob in quotes, or tfds:NAME"),
     ],
@@ -147,10 +147,8 @@ def test_a_column_that_is_not_there_is_named_with_those_that_are(tmp_path):
     tsv(tmp_path / "a.tsv", ROWS)
     row = next(read_table(str(tmp_path / "a.tsv"), Form()))
     assert field(row, ("sentence", "text"), "text") == ROWS[0]["text"]
-    with pytest.raises(
-        InputError, match=r"a\.tsv: line 2: there is no column a or b, only text, label: name it by --c"
-    ):
-        field(row, ("a", "b"), "text-pair")
+    with pytest.raises(InputError, match=r"a\.tsv: line 2: there is no column a or b, only text, label: name it by `c"):
+        field(row, ("a", "b"), "text_pair")
 
 
 @pytest.mark.parametrize(

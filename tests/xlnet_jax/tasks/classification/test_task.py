@@ -225,7 +225,7 @@ def read(tmp_path, content, labelled=True, **settings):
     ("settings", "content", "message"),
     [
         ({}, "sentence\tlabel\na\t1\n", "a.tsv: line 2: there is no column text, only sentence, label: name it by --c"),
-        ({}, "text\ny\n", "a.tsv: line 2: there is no column label, only text: name it by --columns.label"),
+        ({}, "text\ny\n", "a.tsv: line 2: there is no column label, only text: name it by `columns.label`"),
         ({"columns": PAIRS}, "text\tlabel\na\t1\n", "there is no column text_pair, only text, label: name"),
         ({}, "text\tlabel\na\t1\n \t1\n", "a.tsv: line 3: its text is empty; fill it, or leave the line out"),
         ({"columns": PAIRS}, "text\ttext_pair\tlabel\na\t\t1\n", "a.tsv: line 2: its text_pair is empty"),
@@ -285,7 +285,7 @@ def test_a_label_that_training_never_saw_is_named_with_those_it_saw(tokenizer):
 @pytest.mark.parametrize(("labels", "shown"), [(("bad", "good"), "bad, good"), ((), "2 of them")])
 def test_a_head_of_other_labels_than_the_tasks_predicts_nothing(tokenizer, labels, shown):
     head = HeadConfig("classification", num_labels=2, labels=labels)
-    with pytest.raises(InputError, match=f"--task mnli has the labels .*, and the head of --init {shown}: name the"):
+    with pytest.raises(InputError, match=f"`task` mnli has the labels .*, and the head of `init` {shown}: name the"):
         task("mnli").features([example("a", None)], tokenizer, head, training=False)
 
 

@@ -162,14 +162,14 @@ GOOD = {"context": "c", "question": "q", "options": ["x", "y"], "answer": "A"}
         ({**GOOD, "answer": "C"}, "line 2: the answer 'C' is none of its 2 options, nor a letter from A to B"),
         ({**GOOD, "answer": 2}, "nor a number from 0 to 1"),
         ({**GOOD, "options": ["x"]}, "line 2 has 1 options; from 2 to 26"),
-        ({**GOOD, "options": "xy"}, "line 2, options: a list is wanted, not 'xy'"),
-        ({**GOOD, "options": ["x", 3]}, "line 2, options: a text is wanted, not 3"),
+        ({**GOOD, "options": "xy"}, "line 2: 'options' is no list, but \"xy\""),
+        ({**GOOD, "options": ["x", 3]}, "line 2, an option is no text, but 3"),
         ({**GOOD, "options": ["", " "]}, "line 2: more than one option is empty"),
-        ({**GOOD, "options": ["x", "\ud83d"]}, r"line 2, options: its text holds half a character, \\ud83d; mend it"),
+        ({**GOOD, "options": ["x", "\ud83d"]}, r"line 2, an option holds half a character, \\ud83d; mend it"),
         ({**GOOD, "id": "\ud83d"}, "line 2: its id holds half a character"),
         ({**GOOD, "context": " "}, "line 2: the text that it asks about is empty"),
-        ({"question": "q", "options": ["x", "y"]}, "line 2 has no field 'context', only question, options"),
-        (["c", "q"], "line 2 is no JSON object; it should have context, question, options, answer"),
+        ({"question": "q", "options": ["x", "y"]}, "line 2 has no 'context', only 'question', 'options'"),
+        (["c", "q"], "line 2 is no JSON object; an example is one JSON object on one line"),
         ({**GOOD, "id": "b.jsonl-1"}, r"line 2: the id b.jsonl-1 is there already \(.*line 1\)"),
     ],
 )
@@ -186,12 +186,12 @@ def test_what_cannot_be_read_ends_in_a_line_with_its_place(tmp_path, row, messag
         ("race", "{", "a.txt is not JSON"),
         ("race", json.dumps({**HIGH, "answers": []}), "1 questions, 1 lists of options and 0 answers"),
         ("race", json.dumps({**HIGH, "questions": [], "options": [], "answers": []}), "no questions are in it"),
-        ("dream", "{}", "a.txt: a list is wanted"),
+        ("dream", "{}", "a.txt is no list, but {}"),
         ("dream", json.dumps([DIALOGUE[:2]]), "a.txt: dialogue 1 is not of DREAM's form"),
         (
             "dream",
             json.dumps([[["x"], [{"question": "q", "choice": ["a", "b"]}], "7"]]),
-            r"\(7\), question 1 has no field 'answer'",
+            r"\(7\), question 1 has no 'answer'",
         ),
         ("multiple_choice", "", "no questions are in it"),
     ],
@@ -203,7 +203,7 @@ def test_files_of_another_form_are_refused(tmp_path, task, content, message):
 
 
 def test_names_of_fields_are_refused_where_the_form_has_its_own():
-    with pytest.raises(InputError, match="task race has fields of its own: leave --columns out, or --task multiple_ch"):
+    with pytest.raises(InputError, match="task race has fields of its own: leave `columns` out, or `task` multiple_ch"):
         MultipleChoice(configured("race", text="story"))
 
 

@@ -119,7 +119,7 @@ def test_what_cannot_be_read_is_named(read, content, said):
 
 
 def test_unanswerable_questions_belong_to_squad2(read):
-    with pytest.raises(InputError, match="--task squad2"):
+    with pytest.raises(InputError, match="`task` squad2"):
         read(squad(asked("a", is_impossible=True)), unanswerable=False)
 
 

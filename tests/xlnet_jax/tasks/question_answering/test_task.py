@@ -63,9 +63,9 @@ def test_features_are_the_originals(converted, training):
             assert features.tokens[tokens][i].tolist() == feature[name][:length]
         assert features.positions["cls_index"][i] == feature["cls_index"]
         window = features.windows[i]
-        assert window.starts_T.tolist() == feature["tok_start_to_orig_index"]
-        assert window.ends_T.tolist() == feature["tok_end_to_orig_index"]
-        assert window.is_widest_T.tolist() == [bool(w) for w in feature["token_is_max_context"]]
+        assert window.starts_E.tolist() == feature["tok_start_to_orig_index"]
+        assert window.ends_E.tolist() == feature["tok_end_to_orig_index"]
+        assert window.is_widest_E.tolist() == [bool(w) for w in feature["token_is_max_context"]]
         if training:
             assert features.positions["start"][i] == feature["start_position"]
             assert features.positions["end"][i] == feature["end_position"]
@@ -205,7 +205,7 @@ def test_a_beam_wider_than_the_text_is_filled_up(tokenizer, questions, network):
     outputs = jax.tree.map(np.asarray, jitted(ours.predict, model)(params, batch))
     assert outputs["start_index"].shape == (1, 90)
     assert outputs["end_log_probs"].shape == (1, 90, 80)
-    text_tokens = len(features.windows[0].starts_T)
+    text_tokens = len(features.windows[0].starts_E)
     found = sorted(outputs["start_index"][0].tolist())
     assert found == [NO_PLACE] * (89 - text_tokens) + [*range(text_tokens), length - 1]
     assert ours.metrics(questions[:1], features, outputs)["total"] == 1
@@ -339,9 +339,9 @@ def test_published_cmrc_is_converted(reference, tokenizer):
     shown = set()
     for i, example in enumerate(features.examples):
         start, end, window = features.positions["start"][i], features.positions["end"][i], features.windows[i]
-        if start < len(window.starts_T):
+        if start < len(window.starts_E):
             answer = found[example].answer.text
-            text = found[example].context[window.starts_T[start] : window.ends_T[end] + 1]
+            text = found[example].context[window.starts_E[start] : window.ends_E[end] + 1]
             assert answer in text
             assert len(text) <= len(answer) + 8
             shown.add(example)

@@ -56,7 +56,7 @@ def test_json_and_tsv_texts_are_those_of_beir_and_ms_marco(tmp_path):
         ("1\ta\n\n2 b\n", "line 3 has 1 fields between tabs"),
         ("a b\tx\ty\n", "line 1: the id 'a b' is empty or has spaces"),
         ('{"_id": "a", "text": "b"}\n{"_id": "b"}\n', "line 2 has no id or no text"),
-        ('{"_id": "a", "text": "b"}\n[1]\n', "line 2 has no id or no text"),
+        ('{"_id": "a", "text": "b"}\n[1]\n', "line 2 is no JSON object"),
         ('{"_id": "a", "text": "b"}\n{"_id":\n', "line 2 is not JSON"),
         ('{"_id":' + "[" * 100_000 + "\n", "line 1 is not JSON"),
         (r'{"_id": "a", "text": "b \ud83d"}', r"line 1: the text holds half a character, \ud83d; mend it"),
@@ -73,15 +73,16 @@ def test_what_cannot_be_read_is_named_by_file_and_line(tmp_path, text, said):
     assert f"documents {path}" in str(error.value)
 
 
-def test_a_glob_is_its_files_in_order_and_a_file_that_is_missing_is_named(tmp_path):
+def test_a_glob_or_folder_is_its_files_in_order_and_a_file_that_is_missing_is_named(tmp_path):
     for name, text in (("b.tsv", "2\tb\n"), ("a.tsv", "1\ta\n"), ("c.txt", "3\tc\n")):
         written(tmp_path, name, text)
     assert list(read_collection([f"{tmp_path}/*.tsv", f"{tmp_path}/c.txt"], "documents")) == ["1", "2", "3"]
     for missing in ("d.tsv", "*.csv"):
-        with pytest.raises(InputError, match=r"queries .*: no such file; give a file, or a glob in quotes"):
+        with pytest.raises(InputError, match=r"queries .*: no such file; give a file, a folder, or a glob"):
             read_collection([f"{tmp_path}/{missing}"], "queries")
-    with pytest.raises(InputError, match=r"queries .*: a folder; name the file in it"):
-        read_collection([str(tmp_path)], "queries")
+    (tmp_path / "b.tsv").unlink()
+    (tmp_path / "a.tsv").rename(tmp_path / "a.txt")
+    assert list(read_collection([str(tmp_path)], "queries")) == ["1", "3"]
 
 
 def test_documents_in_the_cloud_are_read(bucket):

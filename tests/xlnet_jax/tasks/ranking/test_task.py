@@ -302,11 +302,11 @@ def test_a_few_steps_put_what_is_relevant_first(collection, given):
         (
             "001 0 wing9 1\n001 0 x 1\n",
             {},
-            "2 of 2 documents are unknown, 'wing9' the first; --ranking.documents has 13",
+            "2 of 2 documents are unknown, 'wing9' the first; `ranking.documents` has 13",
         ),
-        ("1 0 wing0 1\n", {}, "1 of 1 queries are unknown, '1' the first; --ranking.queries has 3, '001' the first"),
-        ("1 0 wing0 1\n", {}, "or, of Cranfield, --ranking.judgements cranfield"),
-        ("001 0 wing0 5\n", {}, "a grade of 5, and --ranking.max-grade is 4"),
+        ("1 0 wing0 1\n", {}, "1 of 1 queries are unknown, '1' the first; `ranking.queries` has 3, '001' the first"),
+        ("1 0 wing0 1\n", {}, "or, of Cranfield, `ranking.judgements` cranfield"),
+        ("001 0 wing0 5\n", {}, "a grade of 5, and `ranking.max_grade` is 4"),
         ("001 0 wing0 0\n", {}, "no document with a text has a grade from 1 on"),
         ("001 0 none 1\n", {}, "no document with a text has a grade from 1 on"),
         (
@@ -364,5 +364,5 @@ def test_texts_must_be_named(collection, given, what):
     task = Ranking(
         FinetuneConfig(task="ranking", ranking=RankingConfig(**{NAMED_BY[what]: tuple(given("1\ta\n", "t"))}))
     )
-    with pytest.raises(InputError, match=rf"--ranking\.{what}: none is given, and qrels and runs have ids alone"):
+    with pytest.raises(InputError, match=rf"`ranking\.{what}`: none is given, and qrels and runs have ids alone"):
         task.read(given("1 0 1 1\n"), labelled=True)

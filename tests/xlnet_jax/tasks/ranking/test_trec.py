@@ -32,7 +32,7 @@ def test_the_best_code_of_cranfield_is_its_highest_grade_and_the_source_is_left_
     ("text", "form", "said"),
     [
         ("1 0 a 1\n1 0 b\n", "graded", "line 2 has 3 fields, and those before it 4"),
-        ("1 a 3\n", "graded", "line 1 has 3 fields, as Cranfield's, whose 1 is the best: read them by --ranking.judg"),
+        ("1 a 3\n", "graded", "line 1 has 3 fields, as Cranfield's, whose 1 is the best: read them by `ranking.judg"),
         ("1 a\n", "graded", "line 1 has 2 fields; qrels have 4: query iteration document grade"),
         ("1 0 a high\n", "graded", "line 1: the judgement 'high' is no whole number"),
         ("1 0 a 1\n1 0 a 0\n", "graded", "line 2: document a is judged already for query 1"),

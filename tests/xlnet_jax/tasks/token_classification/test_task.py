@@ -105,7 +105,7 @@ def test_chinese_characters_as_published_are_read():
         ("a\tO\nb\t\n", "line 2 has a word without a label"),
         ("a O\nb\0 O\n", "line 2 has a zero byte, .* convert the file"),
         ("a\nb\n", "line 1 has a word alone; a label must stand behind it"),
-        ("a O\nb NN\n", "line 2: 'NN' is no tag of an entity, .* --task token_classification"),
+        ("a O\nb NN\n", "line 2: 'NN' is no tag of an entity, .* `task` token_classification"),
         ("", "a.conll: no sentences are in it"),
         ("\n-DOCSTART- O\n\n", "a.conll: no sentences are in it"),
     ],
@@ -117,7 +117,7 @@ def test_what_cannot_be_read_ends_in_a_line_with_its_place(tmp_path, text, messa
 
 
 def test_columns_that_are_not_there_are_refused(tmp_path):
-    with pytest.raises(InputError, match=r"line 1 has 2 fields, and --columns\.label is 2; they count from 0"):
+    with pytest.raises(InputError, match=r"line 1 has 2 fields, and `columns\.label` is 2; they count from 0"):
         read(tmp_path, "a O\n", task_with(label="2"))
     with pytest.raises(InputError, match=r"columns\.text word: a file in CoNLL form has no names of columns"):
         task_with(text="word")

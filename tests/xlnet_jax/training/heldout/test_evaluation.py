@@ -11,7 +11,7 @@ from data_pipelines import sources
 from data_pipelines.prepare import prepare
 from data_pipelines.tokenizer import EOD, SEP
 from tests.xlnet_jax.training.tiny_run import records_of
-from xlnet_jax import InputError, evaluate
+from xlnet_jax import InputError, api, evaluate
 from xlnet_jax.training.heldout.evaluation import Run, trained_mem_len
 from xlnet_jax.training.heldout.heldout import held_out_batches
 
@@ -108,5 +108,15 @@ def test_what_cannot_be_measured_is_said_in_one_line(straight, text, tmp_path):
     with pytest.raises(InputError, match=r"has \d+ tokens, but a block needs 78: .*lower --data\.windows-per-block"):
         evaluate.main([str(straight), "--text", str(short)])
     xlnet_jax.save(xlnet_jax.load(straight), tmp_path / "converted")
-    with pytest.raises(InputError, match=r"--text names no text, and the checkpoint stands beside no corpus"):
+    with pytest.raises(InputError, match=r"--text names no text, and there is no corpus beside the checkpoint"):
         evaluate.main([str(tmp_path / "converted")])
+
+
+def test_python_code_measures_without_a_command_line(straight):
+    found = api.evaluate(api.EvaluateSettings(str(straight), max_windows=8))
+    run = Run.of(straight)
+    assert found.config.data == run.config.data
+    assert found.measured.windows == 8
+    halved = replace(run.config.data, batch_size=run.config.data.batch_size // 2)
+    found = api.evaluate(api.EvaluateSettings(str(straight), max_windows=8, data=halved))
+    assert found.config.data == halved

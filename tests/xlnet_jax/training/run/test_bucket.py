@@ -1,4 +1,4 @@
-"""A run whose folder is in a bucket, which knows neither locks nor appending nor renaming."""
+"""Run with its workdir in a bucket, which has no locks, no appending and no renaming."""
 
 import os
 import socket
@@ -24,7 +24,7 @@ FOLDER = "gs://bucket/run"
 
 @pytest.fixture
 def quick(monkeypatch):
-    """Locks that are fast, and given back."""
+    """Make locks fast, and release them."""
     held, hold = [], lock._Object.hold
     monkeypatch.setattr(workdir_module, "demand_bucket_library", lambda: None)
     monkeypatch.setattr(lock, "SECONDS_BETWEEN_BEATS", 0.1)
@@ -79,7 +79,7 @@ def test_a_checkpoint_is_set_aside_object_by_object(bucket):
 def test_a_path_in_a_bucket_never_becomes_one_on_a_disk():
     assert str(files.absolute(FOLDER)) == FOLDER
     with pytest.raises(
-        InputError, match=r"--init gs://bucket/run: weights are read from a disk; copy them there first"
+        InputError, match=r"`init` gs://bucket/run: weights are read from a disk; copy them there first"
     ):
         begin_from(FOLDER, Config(), None, Config().model)
 
@@ -93,7 +93,7 @@ def test_a_missing_library_is_one_line_before_any_work(bucket, monkeypatch):
 
 def test_a_bucket_without_permission_is_one_line(bucket, quick, monkeypatch):
     class PermissionDeniedError(Exception):
-        """As TensorFlow raises it: it is no OSError."""
+        """Error as TensorFlow raises it, which is not an OSError."""
 
     def refuse(self, path, mode):
         raise PermissionDeniedError("Error executing an HTTP request: HTTP response code 403 with body '{\n ...\n}'")
@@ -119,7 +119,7 @@ def test_a_workdir_in_use_is_refused_and_its_host_and_process_named(bucket, quic
     thread.start()
     while not (bucket / "run" / lock.NAME).exists():
         time.sleep(0.01)
-    with pytest.raises(InputError, match=r"run is in use by process 17 on elsewhere: wait, or give another --workdir"):
+    with pytest.raises(InputError, match=r"run is in use by process 17 on elsewhere: wait, or name another folder"):
         Lock(epath.Path(FOLDER))
     over.set()
     thread.join()
@@ -137,7 +137,7 @@ def test_a_lock_whose_holder_fell_silent_is_taken_over_and_kept_fresh(bucket, qu
 
 def test_a_run_whose_lock_was_taken_over_ends(bucket, quick, monkeypatch, capfd):
     class Ended(BaseException):
-        """In place of the end of this process."""
+        """Raised in place of the end of this process."""
 
     codes = []
 

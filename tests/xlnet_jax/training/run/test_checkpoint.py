@@ -1,4 +1,4 @@
-"""Checkpoints: exact, complete in themselves, small, and never lost to a broken one."""
+"""Checkpoints: exact, complete in themselves and small; a broken one costs no good one."""
 
 import dataclasses
 import json
@@ -19,14 +19,14 @@ from xlnet_jax.training import sharding
 from xlnet_jax.training.optimizer import make_optimizer
 from xlnet_jax.training.run import checkpoint
 from xlnet_jax.training.run.checkpoint import Checkpoints
-from xlnet_jax.training.state import empty_mems_ZBMD, init_state, plan_state
+from xlnet_jax.training.state import init_state, plan_state
 from xlnet_jax.training.step import make_train_step
 
 STEPS_PER_BLOCK = 4
 
 
 class Run:
-    """A training run over arrays, compiled once, and its checkpoints in `folder`."""
+    """Training run over arrays, compiled once, with its checkpoints in `folder`."""
 
     def __init__(self):
         self.folder = None
@@ -55,7 +55,7 @@ class Run:
 
     def restore(self, checkpoints, said=None, plan=None):
         said, plan = [] if said is None else said, plan or self.plan
-        return checkpoints.restore(plan.abstract, lambda: empty_mems_ZBMD(self.plan), said.append)
+        return checkpoints.restore(plan, said.append)
 
 
 @pytest.fixture(scope="module")
@@ -115,7 +115,7 @@ def test_memory_is_saved_inside_blocks_only_and_kept_in_the_newest_checkpoint_on
 
 
 def test_a_checkpoint_that_lost_its_memory_is_better_than_none(run):
-    """Its rows see an empty memory until their next block, as after a skipped update."""
+    """Rows see an empty memory until their next block, as after a skipped step."""
     with run.open() as checkpoints:
         run.train(run.fresh(), 0, 7, checkpoints, save_at=[6, 7])
         checkpoints.wait()

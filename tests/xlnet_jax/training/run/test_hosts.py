@@ -1,5 +1,5 @@
-"""Several processes are one run: they meet or say who is missing, compute what one would, stop together, and none stays
-behind when another is lost."""
+"""Several processes make one run: they meet or name who is missing, compute what one would, stop together, and end when
+another is lost."""
 
 import os
 import re
@@ -31,12 +31,12 @@ def port():
 
 @pytest.fixture
 def no_devices(monkeypatch):
-    """Processes that are threads of this one: they meet, and start no jax."""
+    """Use threads in place of processes: they meet, and do not start jax."""
     monkeypatch.setattr(hosts, "_start_jax", lambda *_: None)
 
 
 def meet(port, *ids, count=3, seconds=60, settings=None, names=(), then=lambda host: None):
-    """What `then` returns in each process, or the line with which it ends."""
+    """Return the result of `then` in each process, or the line with which the process ends."""
 
     def enter(process_id):
         place = DistributedConfig(f"localhost:{port}", count, process_id, seconds)
@@ -110,7 +110,7 @@ def test_two_processes_of_one_number_are_refused(no_devices, port):
     refused = [line for line in meet(port, 0, 1, 1, seconds=4) if "is one too many" in line]
     assert len(refused) == 1
     assert refused[0].startswith(f"process 1 on {HERE} is one too many at localhost:{port}")
-    assert "give each its own --distributed.process-id" in refused[0]
+    assert "give each its own `distributed.process_id`" in refused[0]
 
 
 def test_a_port_that_is_taken_is_refused(no_devices):
@@ -125,7 +125,7 @@ def test_a_workdir_that_the_hosts_do_not_share_is_refused(tmp_path, monkeypatch)
         process_id = 1
 
         def __init__(self):
-            """Meets nobody."""
+            """Connect to nothing."""
 
         def gather(self, name, value):
             return ["the mark of process 0", value]
@@ -138,7 +138,7 @@ def test_a_workdir_that_the_hosts_do_not_share_is_refused(tmp_path, monkeypatch)
 
 
 class Two:
-    """The command in two processes of four simulated devices each, which are killed after a while."""
+    """Run the command in two processes of four simulated devices each; they are killed after a time limit."""
 
     SECONDS = 400
 
@@ -163,12 +163,12 @@ class Two:
         self.limit.start()
 
     def signal(self, process, signum, after=None):
-        """Once process 0 has printed a line with these words."""
+        """Send a signal once process 0 has printed a line with these words."""
         assert after is None or any(after in line for line in self.processes[0].stdout)
         self.processes[process].send_signal(signum)
 
     def end(self):
-        """(exit codes, what each wrote to stderr)."""
+        """Return (exit codes, stderr of each)."""
         with ThreadPoolExecutor(2) as threads:
             errors = [err for _, err in threads.map(lambda p: p.communicate(), self.processes)]
         self.limit.cancel()
@@ -177,7 +177,7 @@ class Two:
 
 @pytest.fixture(scope="module")
 def command(text, tmp_path_factory):
-    """Its arguments, in a workdir by name."""
+    """Return the arguments of the command, with a workdir of this name."""
     folder = tmp_path_factory.mktemp("hosts")
     often = "--steps 40 --log.every-steps 1 --eval.every-steps 20 --eval.max-windows 16 --checkpoint.every-steps 8"
     return lambda workdir: arguments(text, folder / workdir, *often.split())
@@ -189,7 +189,7 @@ def workdir_of(arguments):
 
 @pytest.fixture(scope="module")
 def ends(command):
-    """Of two processes that are one run: one of them is killed, then both start again and one is asked to stop."""
+    """Return the ends of a run of two processes: one is killed, then both start again and one is asked to stop."""
 
     def end_of(signum, after):
         with socket.create_server(("", 0)) as server:
@@ -220,7 +220,7 @@ def test_a_stop_that_one_host_is_asked_for_is_made_by_all(ends):
 
 @pytest.mark.slow
 def test_two_processes_killed_and_stopped_and_then_one_lose_what_one_does(ends, command, capsys):
-    """Two have done at least the first 22 updates; one goes on, inside a block, from what they saved."""
+    """Two processes do at least the first 22 steps; one resumes, inside a block, from their checkpoint."""
     assert train.main(command("two")) == 0
     resumed = re.search(r"resumed     at step (\d+) of 40", capsys.readouterr().out)
     assert 22 <= int(resumed[1]) < 40

@@ -1,4 +1,4 @@
-"""What asks a run to stop, and that all of its processes do so at the same update."""
+"""Requests to stop a run, which all its processes follow at the same step."""
 
 import http.server
 import json
@@ -65,7 +65,7 @@ def test_the_notice_of_the_platform_stops_a_run_to_be_started_again(monkeypatch,
             self.wfile.write(said[self.path.removeprefix("/computeMetadata/v1/")])
 
         def log_message(self, *_):
-            """Nothing."""
+            """Log nothing."""
 
     monkeypatch.setattr(module, "SECONDS_BETWEEN_QUESTIONS", 0.05)
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Metadata) as server:

@@ -1,4 +1,4 @@
-"""A run that is stopped or killed, whenever that may be, ends with the bits of one that was left in peace."""
+"""A run that is stopped or killed at any time ends with the bits of an uninterrupted one."""
 
 import itertools
 import random
@@ -76,7 +76,7 @@ def test_a_save_that_fails_in_the_background_stops_the_run_at_the_next_step(text
 
 
 def test_a_run_that_saves_by_the_clock_ends_the_same(straight, text, tmp_path):
-    """At every step, that is: with memory inside the blocks."""
+    """Save at every step, so with memory inside the blocks."""
     by_the_clock = ("--checkpoint.every-minutes", "1e-9", "--checkpoint.keep-every", "4")
     assert train.main(arguments(text, tmp_path / "run", *by_the_clock)) == 0
     kept = sorted(int(p.name) for p in (tmp_path / "run" / "checkpoints").iterdir())
@@ -85,14 +85,14 @@ def test_a_run_that_saves_by_the_clock_ends_the_same(straight, text, tmp_path):
 
 
 class Killer:
-    """Kills runs at moments that it draws, from the start of their process on."""
+    """Kill runs at random moments, from the start of their process on."""
 
     def __init__(self, seed):
         self.draw = random.Random(seed)
         self.done = Counter()
 
     def strike(self, running, workdir):
-        """False where the run was over before its moment came."""
+        """Return False if the run ended before the moment came."""
         moments = {"start": 3, "step": 3, "compile": 4, "evaluation": 4, "save": 4}
         moment = self.draw.choices(list(moments), list(moments.values()))[0]
         signum = self.draw.choice([signal.SIGKILL, signal.SIGTERM])
@@ -115,7 +115,7 @@ class Killer:
         return running.wait_for("unigram  ") and self.pause(2)
 
     def wait_for_evaluation(self, running, workdir):
-        """Whose first batch is compiled."""
+        """Wait for an evaluation whose first batch is compiled."""
         return running.wait_for(self.draw.choice(["step 6/12", "step 12/12"])) and self.pause(0.5)
 
     def wait_for_save(self, running, workdir):

@@ -1,4 +1,4 @@
-"""A process knows its place among the hosts of a run, from whoever started it."""
+"""A process learns its place among the hosts of a run from settings, environment or platform."""
 
 import pytest
 
@@ -25,7 +25,7 @@ ONE_SLICE = {"MEGASCALE_NUM_SLICES": "", "MEGASCALE_SLICE_ID": "", "MEGASCALE_CO
 
 @pytest.fixture
 def environment(monkeypatch):
-    """Sets what a platform would have set, and nothing else of the kind."""
+    """Set the variables of a platform, and remove those of all others."""
 
     def of(**values):
         for name in NAMES:
@@ -116,5 +116,5 @@ def test_several_slices_count_their_hosts_one_after_the_other(environment, monke
 
 def test_workers_of_whom_none_is_this_one_are_refused(environment):
     environment(**GKE)
-    with pytest.raises(InputError, match=r"--tpu: 2 workers are named here, and nothing says which of them this is"):
+    with pytest.raises(InputError, match=r"`tpu`: 2 workers are named here, and nothing says which of them this is"):
         runtime.place_of(Config(tpu=True))

@@ -1,4 +1,4 @@
-"""The share of a run's time that went into updates which count."""
+"""Share of a run's time that was spent in steps that count."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from xlnet_jax.training.watch.goodput import WallTime
 
 @pytest.fixture
 def clock(monkeypatch):
-    """Time that passes when it is told to; time.time() and time.perf_counter() begin elsewhere."""
+    """Clock that the test moves; time.time() and time.perf_counter() start at different values."""
 
     class Clock:
         now = 0.0
@@ -28,7 +28,7 @@ def test_what_was_done_after_the_checkpoint_is_lost_with_the_time_until_the_rest
     times, records = WallTime([], 0, clock.time()), []
     for step in (0, 10, 20):
         records.append(times.record(step))
-        clock.now += 100  # of updates
+        clock.now += 100  # spent in steps
     clock.now += 50  # until it is started again, from the checkpoint of step 10, which was made at 100
     times = WallTime(records, 10, clock.time())
     clock.now += 100
@@ -39,7 +39,7 @@ def test_what_was_done_after_the_checkpoint_is_lost_with_the_time_until_the_rest
     assert record["goodput"] == pytest.approx(200 / 450)
 
 
-def test_time_before_the_first_update_is_the_start(clock):
+def test_time_before_the_first_step_is_the_start(clock):
     began = clock.time()
     clock.now += 30
     times = WallTime([], 0, began)
@@ -58,7 +58,7 @@ def test_losses_add_up_over_restarts(clock):
     assert times.lost["evaluation"] == pytest.approx(12)
 
 
-def test_seconds_of_an_update_count_waiting_for_input_and_nothing_else_that_is_lost(clock):
+def test_seconds_per_step_include_waiting_for_input_and_no_other_lost_time(clock):
     times = WallTime([], 0, clock.time())
     times.mark(1)
     assert times.seconds_per_step(1) is None

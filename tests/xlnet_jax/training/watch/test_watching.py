@@ -1,4 +1,4 @@
-"""What a run shows to those who watch it: a trace, Weights & Biases, bad batches; and what it keeps for a restart."""
+"""Output of a run: a trace, Weights & Biases, bad batches; and the programs that it keeps for a restart."""
 
 import gzip
 import json
@@ -28,7 +28,7 @@ POISONED = (5, 6, 9, 10, 11)  # batches whose weights are no numbers
 
 
 class Wandb:
-    """Stands in for the package."""
+    """Stand-in for the package."""
 
     __spec__ = ModuleSpec("wandb", None)
 
@@ -55,7 +55,7 @@ def poisoned(batch_of):
 
 @pytest.fixture(scope="module")
 def watched(text, tmp_path_factory):
-    """A run over bad batches, in two starts: what it left, said, compiled, and sent to W&B."""
+    """Run over bad batches in two starts: its workdir, error, programs, and records at W&B."""
     run = SimpleNamespace(workdir=tmp_path_factory.mktemp("watched") / "run", wandb=Wandb(), programs=[])
     words = arguments(text, run.workdir, "--optimizer.decay-steps", "12", "--log.every-steps", "1")
     with pytest.MonkeyPatch.context() as patch, no_compile_cache_but_ours():
@@ -84,19 +84,19 @@ class no_compile_cache_but_ours:
             jax.config.update(name, value)
 
 
-def test_a_trace_of_the_updates_lies_where_tensorboard_looks_for_it(watched):
+def test_a_trace_of_the_steps_lies_where_tensorboard_looks_for_it(watched):
     (trace,) = (watched.workdir / "tensorboard").glob("plugins/profile/*/*.trace.json.gz")
     names = [event.get("name", "") for event in json.loads(gzip.decompress(trace.read_bytes()))["traceEvents"]]
     assert sum(name == "train" for name in names) == 2
     assert list(trace.parent.glob("*.xplane.pb"))
 
 
-def test_a_run_that_has_left_the_updates_behind_says_that_it_traces_nothing(tmp_path):
+def test_a_run_past_the_steps_to_trace_says_that_it_traces_nothing(tmp_path):
     said = []
     with Tracer(range(2, 4), 4, tmp_path, tmp_path, said.append) as tracer:
         for done in range(4, 8):
             tracer.at(done, None)
-    assert said == ["profile: the updates up to 4 lie behind step 4, so nothing is traced"]
+    assert said == ["profile: the run is at step 4, past the last step to trace (4): nothing is traced"]
     assert not list(tmp_path.iterdir())
 
 
@@ -165,7 +165,7 @@ def test_a_bad_batch_is_skipped_and_the_run_goes_on(watched):
 
 
 def test_the_batches_that_ended_a_run_can_be_looked_at_by_the_command_it_names(watched, tmp_path, capsys):
-    assert "the last 3 updates were skipped, up to update 12 with a loss of nan" in watched.stopped
+    assert "the last 3 steps were skipped, up to step 12 with a loss of nan" in watched.stopped
     assert f"The last good one is {watched.workdir / 'checkpoints' / '8'}" in watched.stopped
     command = watched.stopped.partition("python -m data_pipelines.inspect ")[2].partition(". ")[0]
     assert inspect.main([*shlex.split(command), "--out", str(tmp_path / "window.png")]) == 0
@@ -174,14 +174,14 @@ def test_the_batches_that_ended_a_run_can_be_looked_at_by_the_command_it_names(w
 
 def test_utilisation_is_the_share_of_the_peak_that_the_model_needs(monkeypatch):
     config = Config()
-    monkeypatch.setattr(speed, "peak_operations", lambda kind: 1e15)
-    monkeypatch.setattr(speed, "step_operations", lambda config: 4e15)
+    monkeypatch.setattr(speed, "peak_flops", lambda kind: 1e15)
+    monkeypatch.setattr(speed, "step_flops", lambda config: 4e15)
     numbers = speed.speed(config, 2.0)
     assert numbers["mfu"] == pytest.approx(4 / (2 * jax.device_count()))
     assert numbers["tokens_per_second"] == 8192 * 512 / 2
 
 
 @pytest.mark.parametrize("profile", ["15:10", "10:10", "10", "a:b", "10:15:20", "-1:4", ":5", "990:1001"])
-def test_a_range_of_updates_that_is_none_is_refused(profile):
+def test_a_range_of_steps_that_is_none_is_refused(profile):
     with pytest.raises(InputError, match=rf"profile {profile} (is not a range of steps|must be two numbers that rise)"):
         command_line.parse_config([f"--profile={profile}"], "train", "")

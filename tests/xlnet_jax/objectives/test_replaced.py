@@ -13,7 +13,7 @@ from xlnet_jax.models.bert import BertLM
 from xlnet_jax.models.detector import BertDetector
 from xlnet_jax.models.inputs import text_inputs
 from xlnet_jax.objectives.presets import with_objective
-from xlnet_jax.objectives.rtd import SHARED, ReplacedTokenDetection, sampled_BP
+from xlnet_jax.objectives.replaced import SHARED, ReplacedTokenDetection, sampled_BP
 from xlnet_jax.objectives.rules import validate
 from xlnet_jax.settings.config import Config, DataConfig, ModelConfig, ReplacedConfig
 from xlnet_jax.training import sharding

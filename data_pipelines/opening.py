@@ -1,0 +1,97 @@
+"""Open files of text, compressed or not, on disk or in the cloud. Every failure is an InputError with the file name."""
+
+from __future__ import annotations
+
+import bz2
+import contextlib
+import gzip
+import lzma
+import sys
+import tempfile
+import zlib
+from collections.abc import Callable, Iterator
+from typing import IO, Any
+
+from etils import epath
+
+from xlnet_jax.errors import InputError
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
+
+COMPRESSED_BYTES = 2**16
+DAMAGED = (gzip.BadGzipFile, zlib.error, lzma.LZMAError, zstd.ZstdError)
+
+
+class _Streams:
+    """Consecutive compressed streams, with nothing but zeros between them. lzma.open and bz2.open would silently skip
+    everything after a damaged header."""
+
+    def __init__(self, raw: IO[bytes], new: Callable[[], Any]):
+        self._raw, self._new = raw, new
+        self._stream = new()
+
+    def read(self, size: int) -> bytes:
+        """Read at most `size` bytes, none at the end. Raises EOFError if a stream is cut short."""
+        data = b""
+        while not data:
+            given = b""
+            if self._stream.eof:
+                given = self._stream.unused_data.lstrip(b"\0")
+                while not given:
+                    if not (more := self._raw.read(COMPRESSED_BYTES)):
+                        return b""
+                    given = more.lstrip(b"\0")
+                self._stream = self._new()
+            elif self._stream.needs_input and not (given := self._raw.read(COMPRESSED_BYTES)):
+                raise EOFError
+            data = self._stream.decompress(given, size)
+        return data
+
+
+OPENERS: dict[str, Callable[[Any], Any]] = {
+    ".gz": gzip.open,
+    ".xz": lambda raw: contextlib.nullcontext(_Streams(raw, lzma.LZMADecompressor)),
+    ".zst": zstd.open,
+    ".bz2": lambda raw: contextlib.nullcontext(_Streams(raw, bz2.BZ2Decompressor)),
+}
+
+
+@contextlib.contextmanager
+def opened(path: str) -> Iterator[IO[bytes]]:
+    """Open a file, decompressing it by the end of its name. Raises InputError if it cannot be read to the end."""
+    opener = next((opener for end, opener in OPENERS.items() if path.lower().endswith(end)), None)
+    try:
+        with epath.Path(path).open("rb") as raw, opener(raw) if opener else contextlib.nullcontext(raw) as file:
+            yield file
+    except EOFError:
+        raise InputError(f"text {path}: the compressed data ends too soon; fetch it again") from None
+    except DAMAGED as error:
+        raise InputError(f"text {path}: the compressed data is damaged ({error}); fetch it again") from None
+    except FileNotFoundError:
+        raise gone(path) from None
+    except OSError as error:
+        if error.errno is None:  # bz2 raises OSError for damaged data
+            raise InputError(f"text {path}: the compressed data is damaged ({error}); fetch it again") from None
+        raise InputError(f"text {path} cannot be read: {error.strerror or error}") from None
+
+
+@contextlib.contextmanager
+def on_disk(path: str) -> Iterator[str]:
+    """Yield the path itself, or of a file in the cloud the path of a temporary local copy."""
+    if "://" not in path:
+        yield path
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        copy = epath.Path(folder) / "copy"
+        epath.Path(path).copy(copy)
+        yield str(copy)
+
+
+def gone(path: str) -> InputError:
+    """Return the error for a file that was deleted after it was listed."""
+    return InputError(
+        f"text {path}: it was there when the text was listed, and is gone; bring it back, or leave it out"
+    )

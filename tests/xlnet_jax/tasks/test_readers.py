@@ -1,0 +1,65 @@
+"""Files of examples: all tasks find them alike, read them compressed, and name what is wrong with its place."""
+
+import bz2
+import gzip
+import json
+import lzma
+
+import pytest
+
+from xlnet_jax.errors import InputError
+from xlnet_jax.tasks.config import ColumnsConfig
+from xlnet_jax.tasks.multiple_choice.questions import read_questions as read_choices
+from xlnet_jax.tasks.question_answering.files import read_questions as read_spans
+from xlnet_jax.tasks.ranking.collection import read_collection
+from xlnet_jax.tasks.readers import Record, files, json_file
+from xlnet_jax.tasks.token_classification.conll import read_conll
+
+SQUAD = {"data": [{"paragraphs": [{"context": "Tea.", "qas": [{"id": "a", "question": "?"}]}]}]}
+RACE = {"article": "Tea.", "questions": ["?"], "options": [["a", "b"]], "id": "a"}
+READ = {
+    "squad": (json.dumps(SQUAD), lambda names: read_spans(names, False, True)),
+    "race": (json.dumps(RACE), lambda names: read_choices(names, False, "race", ColumnsConfig())),
+    "conll": ("Tea O\n", lambda names: read_conll(names, True)),
+    "ranking": ("1\tTea\n", lambda names: read_collection(names, "documents")),
+}
+
+
+@pytest.mark.parametrize("task", READ)
+@pytest.mark.parametrize("end", [".gz", ".xz", ".bz2"])
+def test_all_tasks_read_compressed_files_by_name_glob_and_folder(tmp_path, task, end):
+    content, read = READ[task]
+    compress = {".gz": gzip.compress, ".xz": lzma.compress, ".bz2": bz2.compress}[end]
+    (tmp_path / f"a.txt{end}").write_bytes(compress(content.encode()))
+    for name in (f"a.txt{end}", "*.txt*", ""):
+        assert len(read([str(tmp_path / name)])) == 1
+    (tmp_path / f"a.txt{end}").write_bytes(compress(content.encode())[:-12])
+    with pytest.raises(InputError, match=r"cut short|damaged"):
+        read([str(tmp_path)])
+
+
+@pytest.mark.parametrize("task", READ)
+def test_all_tasks_name_a_file_that_is_missing(tmp_path, task):
+    for name in ("none", "*.none", "tfds:none"):
+        with pytest.raises(InputError, match=r"(no such file|a TFDS dataset); give a file, a folder, or a glob"):
+            READ[task][1]([str(tmp_path / name) if ":" not in name else name])
+
+
+def test_a_json_file_may_be_one_line_of_any_length(tmp_path, monkeypatch):
+    monkeypatch.setattr("data_pipelines.readers.MAX_LINE_BYTES", 10)
+    monkeypatch.setattr("data_pipelines.readers.CHUNK_BYTES", 10)
+    (tmp_path / "a.json").write_text(json.dumps(["é" * 50]), encoding="utf-8-sig")
+    assert json_file(files([str(tmp_path / "a.json")], "x")[0]) == ["é" * 50]
+
+
+def test_a_value_of_a_record_is_refused_with_its_place():
+    record = Record({"text": 3, "number": True, "items": [{}, 4]}, "a.json, text 1")
+    for get, said in (
+        (lambda: record.get("text", str), "a.json, text 1: 'text' is no text, but 3"),
+        (lambda: record.get("number", int), "a.json, text 1: 'number' is no number, but true"),
+        (lambda: record.get("none", str), "a.json, text 1 has no 'none', only 'text', 'number', 'items'"),
+        (lambda: list(record.records("items", "item")), "a.json, text 1, item 1 is no object, but 4"),
+    ):
+        with pytest.raises(InputError) as error:
+            get()
+        assert str(error.value) == said

@@ -1,0 +1,53 @@
+"""Checkpoints from one format to another."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import tyro
+
+from xlnet_jax.errors import InputError
+
+if TYPE_CHECKING:
+    from xlnet_jax.checkpoints.pretrained import Pretrained
+
+
+@dataclass(frozen=True)
+class ConvertSettings:
+    """A checkpoint to read, and the folder and format to write."""
+
+    source: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="SOURCE")]
+    """folder of the checkpoint, whose format is recognised from its files; for TensorFlow 1 also a prefix, such as
+    model.ckpt-1000"""
+    target: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="TARGET")]
+    """folder to write"""
+    to: Literal["native", "hf", "tf1"] | None = None
+    """format to write; None = native"""
+    partial: bool = False
+    """convert what fits where parameters are missing, unknown or of another shape; missing ones are initialised"""
+    activation: Literal["gelu", "gelu_erf", "relu"] | None = None
+    """activation of the feed-forward layers, in place of the source's"""
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """A checkpoint that was converted."""
+
+    checkpoint: "Pretrained"
+    source_format: Literal["native", "hf", "tf1"]
+    target_format: Literal["native", "hf", "tf1"]
+    notes: tuple[str, ...]  # for the user: what did not fit, what stays behind
+
+
+def convert(settings: ConvertSettings) -> Conversion:
+    """Write a checkpoint in another format, complete or not at all. Raises InputError for what cannot be converted."""
+    from xlnet_jax.checkpoints.formats import demand_new, load, recognise, save
+
+    demand_new(Path(settings.target))  # reading may take minutes
+    source_format = recognise(Path(settings.source))
+    if source_format == "native" and settings.to is None:
+        raise InputError(f"{settings.source} is a native checkpoint already: give `to` hf or `to` tf1")
+    loaded = load(settings.source, partial=settings.partial, activation=settings.activation)
+    target_format = settings.to or "native"
+    notes = (*loaded.notes, *save(loaded, settings.target, target_format))
+    return Conversion(loaded, source_format, target_format, notes)

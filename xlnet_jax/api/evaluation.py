@@ -1,0 +1,226 @@
+"""The held-out loss of a checkpoint on any text."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from xlnet_jax.api.command import CheckpointArgument
+from xlnet_jax.api.scores import ScoreSettings
+from xlnet_jax.errors import InputError
+from xlnet_jax.settings.config import Config, DataConfig, MeshConfig
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from data_pipelines.corpus import Corpus, Manifest
+    from xlnet_jax.checkpoints.pretrained import Pretrained
+    from xlnet_jax.training.heldout.evaluation import Run
+    from xlnet_jax.training.heldout.units import Measured
+
+BATCH_SIZE = 8  # rows, for a checkpoint that no run of ours wrote
+
+
+@dataclass(frozen=True)
+class EvaluateSettings:
+    """The held-out loss on a text; with --score or --score-text, the log-likelihood of sentences (xlnet_jax.score)."""
+
+    checkpoint: CheckpointArgument
+    """checkpoint with a tokenizer, in any format, or the folder of a run"""
+    text: tuple[str, ...] = ()
+    """text to measure the loss on: files, globs, folders, tfds:NAME, or a folder that data_pipelines.prepare made, for
+    its validation split; none = the run's own held-out text"""
+    max_windows: int | None = None
+    """most windows to measure it on, in whole batches; None = as the run, or 16,384"""
+    objective: str | None = None
+    """objective whose loss is measured, by its name; None = the objective that trained the checkpoint"""
+    mem_len: int | None = None
+    """positions of earlier windows that a row can attend to; None = as in training, or the paper's 384"""
+    clamp_len: int | None = None
+    """largest relative distance in a loss, larger ones count as this one; None = as in training"""
+    same_length: bool = False
+    """clm: every row of a loss sees as many positions as the memory is long, also where training did not do so"""
+    score: str | None = None
+    """file of sentences to score, one a line, or JSON Lines or Parquet"""
+    score_text: tuple[str, ...] = ()
+    """sentences to score"""
+    orders: tuple[str, ...] = ("left-to-right",)
+    """factorization orders of the scores, averaged where there are several: left-to-right, right-to-left, random:N, or
+    positions of pieces as "2 0 1"; or pseudo: each piece given all others"""
+    seed: int = 0
+    """seed of the random orders"""
+    context: str = ""
+    """text before each sentence that all its pieces see; it is not scored"""
+    max_len: int | None = None
+    """most pieces in a sentence, with its context; None = the length of the run's windows, or 512"""
+    out: str | None = None
+    """file for the scores, .jsonl with the scores of each piece or .tsv with a row for each sentence; None = print JSON
+    Lines. For a loss: a .json file with the printed numbers"""
+    overwrite: bool = False
+    """replace an existing file"""
+    tokenizer: str | None = None
+    """SentencePiece model, for a checkpoint without one"""
+    text_field: str = "text"
+    """field that holds the text of a document in JSON, Parquet and TFDS"""
+    id_field: str | None = None
+    """field that holds the id of a sentence in JSON and Parquet; it is written beside the scores"""
+    tfds_data_dir: str | None = None
+    """folder of prepared TFDS datasets; None = TFDS's default"""
+    corpus_errors: Literal["strict", "replace"] = "strict"
+    """bytes that are not UTF-8: refuse them, or read U+FFFD"""
+    dtype: Literal["float32", "bfloat16"] | None = None
+    """compute type; None = the checkpoint's for a loss, float32 for scores"""
+    data: DataConfig = field(default_factory=DataConfig)
+    """windows of a loss; the defaults are the run's, or the paper's; the other lengths follow --data.seq-len"""
+    mesh: MeshConfig = field(default_factory=MeshConfig)
+
+    def check(self) -> None:
+        """Raise InputError for what cannot work, before anything is read."""
+        from xlnet_jax.storage.files import demand_new_file
+
+        if bool(self.text) + bool(self.score) + bool(self.score_text) > 1:
+            raise InputError("`text`, `score` and `score_text` each ask for something else: give one of them")
+        if self.max_windows is not None and self.max_windows < 1:
+            raise InputError(f"`max_windows` {self.max_windows} must be at least 1")
+        if self.max_len is not None and self.max_len < 1:
+            raise InputError(f"`max_len` {self.max_len} must be at least 1")
+        if self.out and not self.scoring():
+            if Path(self.out).suffix != ".json":
+                raise InputError(f"`out` {self.out}: give a name that ends in .json")
+            demand_new_file(self.out, self.overwrite)
+
+    def scoring(self) -> ScoreSettings | None:
+        """Return the settings of the scores that are asked for; None where a loss is."""
+        if not (self.score or self.score_text):
+            return None
+        both = {f.name for f in fields(self)} & {f.name for f in fields(ScoreSettings)}
+        own = {"texts": (self.score,) if self.score else (), "sentences": self.score_text}
+        shared = {name: getattr(self, name) for name in both}
+        return ScoreSettings(**shared | own | {"dtype": self.dtype or "float32"})
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """A measured loss, with the settings and the text that it belongs to."""
+
+    measured: Measured
+    config: Config
+    checkpoint: str
+    text: str  # name of the text
+    manifest: Manifest  # of its corpus
+    known: str  # text whose frequencies the unigram line knows
+
+
+def evaluate(
+    settings: EvaluateSettings,
+    windows_of: Callable[[DataConfig], DataConfig] | None = None,
+    on_batch: Callable[[int, int], None] = lambda number, batches: None,
+) -> Evaluation:
+    """Measure the held-out loss of a checkpoint on a text, and write its numbers to `out`.
+
+    windows_of: return the windows to measure on, given those of the run or of the paper; None = settings.data where
+    it is not the default, else the windows that are given. on_batch: called before each batch with its number, from 1,
+    and the number of batches. Raises InputError for settings, a text or a checkpoint that cannot work.
+    """
+    settings.check()
+    from xlnet_jax.checkpoints.formats import load_with_tokenizer
+    from xlnet_jax.checkpoints.pretrained import vocabulary_tokenizer
+    from xlnet_jax.training.heldout.evaluation import Run
+    from xlnet_jax.training.heldout.evaluation import evaluate as measure
+    from xlnet_jax.training.text import demand_memory
+
+    run = Run.of(settings.checkpoint)
+    pretrained = load_with_tokenizer(settings.checkpoint, settings.tokenizer)
+    vocabulary_tokenizer(pretrained)
+    windows_of = windows_of or (lambda data: data if settings.data == DataConfig() else settings.data)
+    config = _config(settings, windows_of, pretrained, run)
+    if settings.dtype:
+        pretrained = replace(pretrained, model=replace(pretrained.model, dtype=settings.dtype))
+    with _corpus(settings, config, pretrained, run) as (corpus, name):
+        if settings.mem_len is not None:
+            demand_memory(corpus, config)
+        counts_V, known = _known(corpus, run)
+        measured = measure(pretrained, corpus, config, counts_V, on_batch)
+    if settings.out:
+        _save(measured, Path(settings.out))
+    return Evaluation(measured, config, settings.checkpoint, name, corpus.manifest, known)
+
+
+def _config(
+    settings: EvaluateSettings,
+    windows_of: Callable[[DataConfig], DataConfig],
+    pretrained: Pretrained,
+    run: Run | None,
+) -> Config:
+    """Return the settings of the run, or the paper's, with the changes that are asked for."""
+    from data_pipelines import windows
+    from xlnet_jax.objectives.presets import with_objective
+    from xlnet_jax.training.heldout.evaluation import trained_mem_len
+
+    objective = settings.objective or (run.config.objective if run else pretrained.objective)
+    base = with_objective(run.config if run else Config(data=DataConfig(batch_size=BATCH_SIZE)), objective)
+    mem_len = trained_mem_len(pretrained, run)
+    data = windows_of(base.data)
+    if data.seq_len != base.data.seq_len:
+        resized = windows.resized(base.data, max(data.seq_len, 1))
+        mem_len = mem_len * resized.seq_len // base.data.seq_len
+        data = windows_of(resized)
+    carried = data.reuse_len * (data.windows_per_block - 1)
+    model = replace(pretrained.model, mem_len=min(mem_len, carried) if settings.mem_len is None else settings.mem_len)
+    if settings.clamp_len is not None:
+        model = replace(model, clamp_len=settings.clamp_len)
+    return replace(
+        Config(),
+        objective=objective,
+        data=data,
+        rtd=base.rtd,
+        mesh=settings.mesh,
+        eval=replace(base.eval, max_windows=settings.max_windows or base.eval.max_windows),
+        model=replace(model, same_length=model.same_length or settings.same_length),
+    )
+
+
+@contextlib.contextmanager
+def _corpus(
+    settings: EvaluateSettings, config: Config, pretrained: Pretrained, run: Run | None
+) -> Iterator[tuple[Corpus, str]]:
+    """Yield the text as a corpus, and its name."""
+    from data_pipelines import sources
+    from data_pipelines.corpus import Corpus, is_corpus
+    from xlnet_jax.training.heldout.evaluation import corpus_of
+
+    prepared = [name for name in settings.text if is_corpus(name)]
+    if prepared and len(settings.text) > 1:
+        raise InputError(f"`text` {prepared[0]} is a prepared corpus: it stands alone")
+    if prepared:
+        yield Corpus(prepared[0]), prepared[0]
+    elif settings.text:
+        assert pretrained.tokenizer
+        found = sources.find(settings.text, settings.text_field, settings.tfds_data_dir, "validation")
+        with corpus_of(found, pretrained.tokenizer, config, settings.corpus_errors) as corpus:
+            yield corpus, sources.name_of(found)
+    elif run and (own := run.corpus()):
+        yield own, str(own.folder)
+    else:
+        raise InputError("`text` names no text, and there is no corpus beside the checkpoint: give `text`")
+
+
+def _known(corpus: Corpus, run: Run | None) -> tuple[np.ndarray, str]:
+    """Return how often each piece occurs in the text that the unigram line knows, and the name of that text."""
+    with contextlib.suppress(InputError):  # a damaged corpus of the run does not prevent the loss on another text
+        if run and (own := run.corpus()) and len(own.unigram_counts) == corpus.manifest.vocab_size:
+            return own.unigram_counts, "the run's training text"
+    made_from = corpus.manifest.made_from
+    alone = made_from.get("validation") and made_from["validation"] == made_from.get("train")
+    return corpus.unigram_counts, "this text itself" if alone else "the corpus' training text"
+
+
+def _save(measured: Measured, out: Path) -> None:
+    from xlnet_jax.storage.files import complete_file
+
+    with complete_file(out) as partial:
+        partial.write_text(json.dumps(measured.numbers(), indent=2) + "\n")

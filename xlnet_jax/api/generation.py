@@ -1,0 +1,121 @@
+"""Texts drawn from the prompts of a user, with any checkpoint."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from xlnet_jax.api.command import CheckpointArgument
+from xlnet_jax.errors import InputError
+
+if TYPE_CHECKING:
+    from xlnet_jax.inference.generation import Generator
+    from xlnet_jax.inference.texts import GeneratedText
+
+
+@dataclass(frozen=True)
+class GenerateSettings:
+    """Text drawn from prompts."""
+
+    checkpoint: CheckpointArgument
+    """checkpoint with a tokenizer, in any format"""
+    prompt: tuple[str, ...] = ()
+    """texts to continue, or to fill in where they have gaps (___); an empty one begins a document"""
+    prompt_file: str | None = None
+    """file with one prompt a line; blank lines are left out"""
+    prefix: str = ""
+    """document that the model reads before each prompt, and that is not printed: it helps short prompts"""
+    prefix_file: str | None = None
+    """file with that document"""
+    gap_pieces: tuple[int, ...] = ()
+    """pieces in a gap: one number for all, or one for each gap of a prompt; none = 1"""
+    max_new_tokens: int = 100
+    """most pieces after a prompt without gaps"""
+    num_samples: int = 1
+    """texts for each prompt"""
+    temperature: float = 1.0
+    """divides the logits; 0 = always the likeliest piece"""
+    top_k: int = 0
+    """choose among this many of the likeliest pieces; 0 = all"""
+    top_p: float = 0.9
+    """choose among the likeliest pieces whose probabilities add up to this; 1 = all"""
+    stop: tuple[str, ...] = ()
+    """pieces that end a text besides <eod>, such as '.'; they are printed"""
+    context: int | None = None
+    """newest positions that a piece sees; None = window and memory of pretraining, 512 where they are unknown"""
+    batch_size: int = 8
+    """texts that are generated together; the draws do not depend on it"""
+    seed: int = 0
+    """seed of the draws"""
+    tokenizer: str | None = None
+    """SentencePiece model, for a checkpoint without one"""
+    json: bool = False
+    """print a JSON object for each text: prompt, text, pieces, log_probs (nats) and whether it came to its end"""
+
+    def prompts(self) -> list[str]:
+        """Return all prompts. Raises InputError where there are none, or a file cannot be read."""
+        prompts = list(self.prompt)
+        if self.prompt_file is not None:
+            prompts += [line for line in _read(self.prompt_file, "prompt_file").splitlines() if line.strip()]
+        if not prompts:
+            raise InputError("there is no prompt: give `prompt` or `prompt_file`; an empty `prompt` begins a document")
+        return prompts
+
+    def document(self) -> str:
+        """Return the document before each prompt. Raises InputError where it is given twice, or cannot be read."""
+        if self.prefix_file is None:
+            return self.prefix
+        if self.prefix:
+            raise InputError("`prefix` and `prefix_file` give the same document: leave one out")
+        return " ".join(_read(self.prefix_file, "prefix_file").split())
+
+
+def generate(settings: GenerateSettings) -> "Iterator[GeneratedText]":
+    """Yield num_samples texts for each prompt, as batches of them are done.
+
+    Raises InputError for settings, prompts or a checkpoint that cannot work.
+    """
+    from xlnet_jax.inference.texts import generate_texts
+
+    prompts, generator = settings.prompts(), _generator(settings)
+    return generate_texts(
+        generator, prompts, prefix=settings.document(), gap_pieces=settings.gap_pieces,
+        max_new_tokens=settings.max_new_tokens, num_samples=settings.num_samples, batch_size=settings.batch_size,
+        seed=settings.seed,
+    )  # fmt: skip
+
+
+def grow(settings: GenerateSettings) -> Iterator[str]:
+    """Yield the parts of the text that `generate` draws from the first prompt, as they are drawn. Raises InputError."""
+    from xlnet_jax.inference.texts import grow_text
+
+    prompt, generator = settings.prompts()[0], _generator(settings)
+    return grow_text(
+        generator, prompt, prefix=settings.document(), gap_pieces=settings.gap_pieces,
+        max_new_tokens=settings.max_new_tokens, seed=settings.seed,
+    )  # fmt: skip
+
+
+def _generator(settings: GenerateSettings) -> "Generator":
+    """Raise InputError for what cannot work before the checkpoint is read."""
+    settings.document()
+    from xlnet_jax.inference.blanks import check_request
+
+    check_request(
+        settings.gap_pieces, settings.max_new_tokens, settings.num_samples, settings.batch_size, settings.seed
+    )
+    from xlnet_jax.checkpoints.formats import load_with_tokenizer
+    from xlnet_jax.inference.generation import Generator, Sampling
+
+    sampling = Sampling(settings.temperature, settings.top_k, settings.top_p)
+    pretrained = load_with_tokenizer(settings.checkpoint, settings.tokenizer)
+    return Generator(pretrained, sampling, settings.context, settings.stop)
+
+
+def _read(name: str, argument: str) -> str:
+    try:
+        return Path(name).read_text(encoding="utf-8-sig")
+    except OSError as error:
+        raise InputError(f"`{argument}` {name} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise InputError(f"`{argument}` {name} is not UTF-8") from None

@@ -1,0 +1,139 @@
+"""Text into a corpus of token blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from etils import epath
+
+from data_pipelines import sources, windows
+from data_pipelines.corpus import Corpus
+from data_pipelines.prepare import prepare
+from data_pipelines.prepare.beam_runner import BeamRunner
+from data_pipelines.prepare.runners import LocalRunner, Runner
+from data_pipelines.prepare.xlnet_tfrecords import prepare_records
+from data_pipelines.readers import Errors
+from data_pipelines.tokenizer import Settings, Tokenizer
+from xlnet_jax.errors import InputError
+from xlnet_jax.settings.config import DataConfig
+from xlnet_jax.storage.files import demand_place
+
+
+@dataclass(frozen=True)
+class PrepareSettings:
+    """Text to prepare, and the folder to write."""
+
+    out: str
+    """folder to write, on disk or in the cloud (gs://)"""
+    tokenizer: str
+    """folder of a tokenizer (python -m data_pipelines.tokenizer train), or a SentencePiece .model file, which gets the
+    normalisation that suits the text"""
+    source: tuple[str, ...] = ()
+    """files, globs, folders, or tfds:NAME"""
+    from_xlnet_tfrecords: str | None = None
+    """folder that the original's data_utils.py wrote, in place of --source"""
+    weights: tuple[float, ...] = ()
+    """share of the training rows that reads each source; they sum to 1; none = by the sizes of the sources"""
+    validation: tuple[str, ...] = ()
+    """held-out text, named as --source names text; none = some documents of each source"""
+    validation_fraction: float = 0.05
+    """share of the documents that is held out; where a source is one document, its last blocks"""
+    block_len: int = windows.block_len(DataConfig())
+    """tokens in a block, the unit of shuffling and of memory; the default holds 16 windows of 512 with a
+    reuse_len of 256"""
+    text_field: str = "text"
+    """field that holds the text of a document in JSON, Parquet and TFDS"""
+    tfds_data_dir: str | None = None
+    """folder of prepared TFDS datasets; None = TFDS's default"""
+    corpus_errors: Errors = "strict"
+    """bytes that are not UTF-8: stop and say where, or read U+FFFD"""
+    runner: str = "local"
+    """local = the cores of this machine; Direct, Dataflow, Spark, Flink, … = this runner of Apache Beam"""
+    beam_options: tuple[str, ...] = ()
+    """options of Beam's runner, without dashes: project=mine region=europe-west4"""
+
+    def check(self) -> None:
+        """Raise InputError for what cannot work, before anything is read."""
+        if self.from_xlnet_tfrecords and (self.source or self.validation or self.weights or self.runner != "local"):
+            raise InputError(
+                "`from_xlnet_tfrecords` brings all its text: leave `source`, `validation`, `weights` and `runner` out"
+            )
+        if not (self.source or self.from_xlnet_tfrecords):
+            raise InputError("`source` names no text: give files, globs, folders, or tfds:NAME")
+        if self.weights and len(self.weights) != len(self.source):
+            raise InputError(f"`weights` has {len(self.weights)} numbers, and `source` names {len(self.source)} texts")
+        if self.weights and not (min(self.weights) > 0 and abs(sum(self.weights) - 1) <= 1e-6):  # nan is refused too
+            shares = ", ".join(map(str, self.weights))
+            raise InputError(f"`weights` {shares}: they must be above 0 and sum to 1, not {sum(self.weights):g}")
+        if not 0 < self.validation_fraction < 1:
+            raise InputError(f"`validation_fraction` {self.validation_fraction} must be in (0, 1)")
+        if self.block_len < 8:
+            raise InputError(f"`block_len` {self.block_len} holds no window: give at least 8")
+        demand_place(epath.Path(self.out).expanduser())
+        if self.beam_options and self.runner == "local":
+            raise InputError("`beam_options` are for a runner of Beam: name it with `runner`")
+
+
+def prepare_corpus(settings: PrepareSettings, on_written: Callable[[int], None] = lambda files: None) -> Corpus:
+    """Prepare a corpus, or find the one that the same settings made before.
+
+    on_written: called with the number of files written so far, by the local runner. Raises InputError for settings or
+    text that cannot work.
+    """
+    settings.check()
+    if settings.from_xlnet_tfrecords:
+        return prepare_records(
+            settings.from_xlnet_tfrecords,
+            Tokenizer.load(settings.tokenizer),
+            settings.out,
+            block_len=settings.block_len,
+            validation_fraction=settings.validation_fraction,
+        )
+
+    def find(names: tuple[str, ...], split: str) -> list[sources.Source]:
+        return sources.find(names, settings.text_field, settings.tfds_data_dir, split)
+
+    train = find(settings.source, "train")
+    return prepare(
+        train,
+        find(settings.validation, "validation") if settings.validation else None,
+        Tokenizer.load(
+            settings.tokenizer, lambda: Settings.suited_to(sources.read_lines(train, settings.corpus_errors), "auto")
+        ),
+        settings.out,
+        block_len=settings.block_len,
+        validation_fraction=settings.validation_fraction,
+        errors=settings.corpus_errors,
+        weights=settings.weights,
+        runner=_runner(settings, on_written),
+    )
+
+
+def _runner(settings: PrepareSettings, on_written: Callable[[int], None]) -> Runner:
+    if settings.runner == "local":
+        return LocalRunner(on_progress=on_written)
+    return BeamRunner(settings.runner, tuple(f"--{option}" for option in settings.beam_options))
+
+
+def report(corpus: Corpus, seconds: float | None) -> Iterator[str]:
+    """Yield lines about a corpus. seconds: the time it took to prepare; None = it was there."""
+    manifest = corpus.manifest
+    tokens = sum(split.tokens for split in manifest.splits.values())
+    took = "was there" if seconds is None else f"{seconds:.1f} s, {tokens / seconds:,.0f} tokens/s"
+    yield f"corpus      {corpus.folder}, {took}"
+    normalization = corpus.tokenizer.settings.normalization
+    yield f"tokenizer   {corpus.tokenizer.vocab_size:,} pieces, normalization {normalization}"
+    for split_name, split in manifest.splits.items():
+        dropped = f", {split.dropped_tokens:,} behind the last block dropped" if split.dropped_tokens else ""
+        yield (
+            f"{split_name:11} {split.blocks:,} blocks of {corpus.block_len:,} from {split.documents:,} documents, "
+            f"{split.tokens:,} tokens{dropped}"
+        )
+    train = manifest.splits["train"]
+    weights = manifest.weights or tuple(blocks / train.blocks for blocks in train.source_blocks)
+    width = max(9, *map(len, manifest.sources))
+    for source, weight, blocks in zip(manifest.sources, weights, train.source_blocks, strict=True):
+        yield f"  {source:{width}} {blocks:,} training blocks, {weight:.1%} of the rows"
+    yield f"unigram     {manifest.unigram_entropy:.3f} nats, the entropy of the training tokens"
+    yield f"next        python -m xlnet_jax.train --corpus {corpus.folder}"

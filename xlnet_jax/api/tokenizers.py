@@ -1,0 +1,181 @@
+"""Tokenizers: trained on text, described, and applied to text. Each function returns or yields what is printed."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import numpy as np
+import tyro
+from etils import epath
+
+from data_pipelines import sources
+from data_pipelines.readers import Errors
+from data_pipelines.tokenizer.model import Tokenizer
+from data_pipelines.tokenizer.normalization import Normalization
+from data_pipelines.tokenizer.sampling import SAMPLE_BYTES, sample
+from data_pipelines.tokenizer.settings import TokenLevel
+from data_pipelines.tokenizer.symbols import SPECIAL_PIECES
+from xlnet_jax.errors import InputError
+from xlnet_jax.storage.files import demand_place
+
+MEGABYTE = 10**6
+SHOWN_PIECES = 24
+ENCODED_AT_ONCE = 1000  # lines
+MEANING: dict[Normalization, str] = {
+    "english": "straight double quotes, NFKD, accents dropped",
+    "nfkc": "NFKC",
+    "none": "the text as it is",
+}
+NAME: dict[TokenLevel, str] = {
+    "piece": "pieces",
+    "word": "words and special symbols",
+    "character": "characters and special symbols",
+    "byte": "bytes and special symbols",
+}
+OPTIONS = {
+    "lower": "lowercase",
+    "keep_accents": "no NFKD, accents stay",
+    "split_digit_commas": "digits are split from a comma behind them",
+    "remove_space": "white space collapsed",
+}
+TokenizerPath = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="TOKENIZER")]
+
+
+@dataclass(frozen=True)
+class Train:
+    """Train a tokenizer on text and write its folder."""
+
+    source: tuple[str, ...]
+    """files, globs, folders, or tfds:NAME"""
+    out: Path
+    """folder to write"""
+    vocab_size: int = 32_000
+    """pieces in the vocabulary, special ones included; for words and characters the largest number of them; bytes are
+    256 and the special ones"""
+    token_level: TokenLevel = "piece"
+    """what text is cut into: pieces of words, words between spaces, characters, or bytes"""
+    normalization: Normalization | Literal["auto"] = "auto"
+    """how text is normalised first; auto = english where the letters are ASCII, none for bytes, else nfkc"""
+    lower: bool = False
+    """lowercase all text, as in the original's uncased models"""
+    text_field: str = "text"
+    """field that holds the text of a document in JSON, Parquet and TFDS"""
+    tfds_data_dir: str | None = None
+    """folder of prepared TFDS datasets; None = TFDS's default"""
+    corpus_errors: Errors = "strict"
+    """bytes that are not UTF-8: stop and say where, or read U+FFFD"""
+    sample_megabytes: int = SAMPLE_BYTES // MEGABYTE
+    """a larger text is sampled uniformly by lines; training takes up to 30 times this memory"""
+
+    def check(self) -> None:
+        """Raise InputError for what cannot work, before anything is read."""
+        if os.path.lexists(self.out):
+            raise InputError(f"`out` {self.out} exists: name a folder that does not")
+        demand_place(epath.Path(self.out))
+        if not self.source:
+            raise InputError("`source` names no text: give files, globs, folders, or tfds:NAME")
+        for name in ("vocab_size", "sample_megabytes"):
+            if getattr(self, name) < 1:
+                raise InputError(f"`{name}` {getattr(self, name)}: give a number above 0")
+
+
+@dataclass(frozen=True)
+class Show:
+    """Describe a tokenizer: its vocabulary, rules and hash."""
+
+    tokenizer: TokenizerPath
+    """its folder, or a SentencePiece .model file"""
+
+
+@dataclass(frozen=True)
+class Encode:
+    """Print the pieces and ids of each line of text, and the text that they decode to, separated by tabs.
+
+    A piece that begins a word has | in front of it.
+    """
+
+    tokenizer: TokenizerPath
+    """its folder, or a SentencePiece .model file"""
+    text: Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="TEXT")] = None
+    """one line; None = --file, or standard input"""
+    file: str | None = None
+    """a file, a glob in quotes, a folder, or tfds:NAME, in place of TEXT; blank lines are left out"""
+
+
+def train_tokenizer(settings: Train) -> dict[str, str]:
+    """Train a tokenizer and write its folder; return what was read and made. Raises InputError."""
+    settings.check()
+    text = sources.find(settings.source, settings.text_field, settings.tfds_data_dir)
+    drawn = sample(sources.read_lines(text, settings.corpus_errors), settings.sample_megabytes * MEGABYTE)
+    tokenizer = Tokenizer.train(
+        drawn.lines,
+        settings.vocab_size,
+        settings.normalization,
+        token_level=settings.token_level,
+        lower=settings.lower,
+        sample_bytes=settings.sample_megabytes * MEGABYTE,
+    )
+    tokenizer.save(settings.out)
+    share = "all" if drawn.is_whole else f"a sample of {len(drawn.lines):,}"
+    return {
+        "text": f"{share} of {drawn.seen_lines:,} lines",
+        "normalization": _normalization(tokenizer),
+        "tokenizer": f"{tokenizer.vocab_size:,} {NAME[settings.token_level]} in {settings.out}",
+    }
+
+
+def describe_tokenizer(settings: Show) -> dict[str, str]:
+    """Return the properties of a tokenizer. Raises InputError where there is none."""
+    tokenizer = Tokenizer.load(settings.tokenizer)
+    starts = tokenizer.is_word_start
+    shown = np.linspace(len(SPECIAL_PIECES), tokenizer.vocab_size - 1, SHOWN_PIECES).astype(int)
+    return {
+        "vocabulary": f"{tokenizer.vocab_size:,} {NAME[tokenizer.settings.token_level]}",
+        "special": "  ".join(f"{i} {piece}" for i, piece in enumerate(SPECIAL_PIECES)),
+        "normalization": _normalization(tokenizer),
+        "rules": "; ".join(text for name, text in OPTIONS.items() if getattr(tokenizer.settings, name)) or "-",
+        "word starts": f"{starts.sum():,} pieces ({starts.mean():.0%})",
+        "some pieces": "  ".join(tokenizer.pieces[i] for i in dict.fromkeys(shown.tolist())),
+        "sha256": f"{tokenizer.sha256} (model and settings)",
+    }
+
+
+def encode(settings: Encode) -> Iterator[str]:
+    """Yield a line for each line of text: its pieces, its ids and the text that they decode to. Raises InputError."""
+    if settings.text is not None and settings.file is not None:
+        raise InputError("there is a text and `file`: give one of them")
+    tokenizer = Tokenizer.load(settings.tokenizer)
+    lines = _lines(settings)
+    while batch := list(itertools.islice(lines, ENCODED_AT_ONCE)):
+        for ids in tokenizer.encode_lines(batch):
+            pieces = (("|" if tokenizer.is_word_start[i] else "") + tokenizer.pieces[i] for i in ids.tolist())
+            yield "\t".join([" ".join(pieces), " ".join(map(str, ids)), tokenizer.decode(ids)])
+
+
+def _lines(settings: Encode) -> Iterator[str]:
+    if settings.text is not None:
+        return iter([settings.text])
+    if settings.file is not None:
+        return filter(None, sources.read_lines(sources.find([settings.file]), "strict"))
+    return _standard_input()
+
+
+def _standard_input() -> Iterator[str]:
+    for number, line in enumerate(sys.stdin.buffer, 1):
+        try:
+            yield line.decode().removesuffix("\n")
+        except UnicodeDecodeError as error:
+            raise InputError(
+                f"standard input, line {number}: byte {error.start} is not UTF-8; convert the text first"
+            ) from None
+
+
+def _normalization(tokenizer: Tokenizer) -> str:
+    kind = tokenizer.settings.normalization
+    return f"{kind} ({MEANING[kind]})"

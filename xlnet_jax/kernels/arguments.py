@@ -1,0 +1,86 @@
+"""Arguments of an attention call. Every implementation takes one `AttentionInputs` and returns float [B, N, T, H].
+
+Nothing here has the shape [B, T, K] except the dense mask, which only batches in the dense form carry. From vectors an
+implementation makes masks, segment comparisons and dropout masks itself.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import NamedTuple, TypeAlias
+
+import jax
+import jax.numpy as jnp
+
+
+class Ranks(NamedTuple):
+    """Condition: a row sees a key whose rank is not above its own (models/masks.py)."""
+
+    row_BT: jnp.ndarray  # int32
+    key_BK: jnp.ndarray  # int32
+
+
+class Span(NamedTuple):
+    """Condition: a row sees a key whose position lies between two bounds of the row, both included."""
+
+    first_BT: jnp.ndarray  # int32
+    last_BT: jnp.ndarray  # int32
+    key_BK: jnp.ndarray  # int32, position of each key
+
+
+class Visibility(NamedTuple):
+    """Which keys each row may attend to: those that satisfy every condition given here. At least one is given."""
+
+    ranks: Ranks | None = None
+    span: Span | None = None
+    mask_BTK: jnp.ndarray | None = None  # bool, True = may attend
+
+
+class Positions(NamedTuple):
+    """Relative positions of rows and keys, and the position keys r of Transformer-XL (section 3.3).
+
+    Column j of the position keys belongs to the distance K - j from a row back to a key, for j from 0 to R - 1. In a
+    window the keys stand in order, at -M to L - 1, and the first L = R - K rows stand at 0 to L - 1.
+    """
+
+    key_2NRH: jnp.ndarray  # float; [0] for text read forwards, [1] for text read backwards
+    is_reversed_B: jnp.ndarray | None  # bool, which rows of the batch read backwards; None = none of them
+    row_BT: jnp.ndarray  # int32
+    key_BK: jnp.ndarray  # int32
+
+
+class Segments(NamedTuple):
+    """Segments of rows and keys, and the keys of relative segment encodings (XLNet, section 2.5)."""
+
+    key_2NH: jnp.ndarray  # float; [0] for a key of the row's own segment, [1] for a key of another segment
+    row_BT: jnp.ndarray  # int32
+    key_BK: jnp.ndarray  # int32
+
+
+class AttentionInputs(NamedTuple):
+    """Arguments of one attention call; a term that is None does not contribute to the scores."""
+
+    query_BNTH: jnp.ndarray
+    key_BNKH: jnp.ndarray
+    value_BNKH: jnp.ndarray
+    visibility: Visibility
+    biases_3NH: jnp.ndarray | None = None  # float32: r_w, r_r and r_s
+    positions: Positions | None = None
+    segments: Segments | None = None
+    dropout_rate: float = 0.0
+    dropout_key: jax.Array | None = None  # needed where the rate is above 0
+
+
+Implementation: TypeAlias = Callable[[AttentionInputs], jnp.ndarray]
+
+
+def visible_BTK(visibility: Visibility) -> jnp.ndarray:
+    """Return bool [B, T, K]: True where a row may attend to a key."""
+    conditions = []
+    if (ranks := visibility.ranks) is not None:
+        conditions.append(ranks.key_BK[:, None, :] <= ranks.row_BT[:, :, None])
+    if (span := visibility.span) is not None:
+        key_B1K = span.key_BK[:, None, :]
+        conditions.append((span.first_BT[:, :, None] <= key_B1K) & (key_B1K <= span.last_BT[:, :, None]))
+    if visibility.mask_BTK is not None:
+        conditions.append(visibility.mask_BTK)
+    return functools.reduce(jnp.logical_and, conditions)

@@ -1,0 +1,144 @@
+"""Relative attention of both streams in plain XLA: the reference for every fused kernel (XLNet, sections 2.3 and 2.4;
+Transformer-XL, section 3.3).
+
+    score  = (q + r_w) k  +  shift((q + r_r) r)  +  [(q + r_s) s_same or (q + r_s) s_other]     each / sqrt(H)
+    output = dropout(softmax(score, masked)) v
+
+Both streams share keys and values, so their rows run together: T = L content rows, then P query rows at the target
+positions. They differ in what they may see and in the relative shift. Without the second and third term this is the
+attention of a network that adds positions to its embeddings.
+"""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
+
+from xlnet_jax.kernels.arguments import AttentionInputs, Positions, visible_BTK
+from xlnet_jax.kernels.numerics import MASKED, dropout_mask, einsum_float32
+
+
+def attention_BNTH(inputs: AttentionInputs) -> jnp.ndarray:
+    """Return the attention output of every row in the type of the values; softmax in float32.
+
+    Holds scores and dropout mask as arrays of [B, N, T, K].
+    """
+    return attention_by_scores_BNTH(inputs, _shifted_scores_BNTK)
+
+
+def attention_by_scores_BNTH(
+    inputs: AttentionInputs, position_scores_BNTK: Callable[[jnp.ndarray, Positions, int], jnp.ndarray]
+) -> jnp.ndarray:
+    """Return the attention output with the position scores that a function computes from scaled queries [B, N, T, H],
+    positions and the number of keys."""
+    query_BNTH, key_BNKH, value_BNKH = inputs.query_BNTH, inputs.key_BNKH, inputs.value_BNKH
+    with_r_w = with_r_r = with_r_s = query_BNTH
+    if (biases_3NH := inputs.biases_3NH) is not None:
+        with_r_w, with_r_r, with_r_s = (
+            query_BNTH + biases_3NH[i, None, :, None].astype(query_BNTH.dtype) for i in range(3)
+        )
+    scale = 1.0 / query_BNTH.shape[-1] ** 0.5
+    scores_BNTK = einsum_float32("BNTH,BNKH->BNTK", with_r_w * scale, key_BNKH)
+    if inputs.positions is not None:
+        scores_BNTK += position_scores_BNTK(with_r_r * scale, inputs.positions, key_BNKH.shape[2])
+    if (segments := inputs.segments) is not None:
+        # Softmax ignores what all keys of a row share: only the difference of the two segment scores counts.
+        difference_NH = segments.key_2NH[1] - segments.key_2NH[0]
+        segment_BNT = einsum_float32("BNTH,NH->BNT", with_r_s * scale, difference_NH)
+        is_other_BTK = (segments.row_BT[:, :, None] != segments.key_BK[:, None, :]).astype(jnp.float32)
+        scores_BNTK += segment_BNT[..., None] * is_other_BTK[:, None]
+    # Added, not selected: a row that sees no key has a uniform softmax, with the gradient of one.
+    bias_BTK = jnp.where(visible_BTK(inputs.visibility), 0.0, MASKED)
+    kept_BNTK = None
+    if inputs.dropout_rate:
+        assert inputs.dropout_key is not None
+        kept_BNTK = dropout_mask(inputs.dropout_key, inputs.dropout_rate, scores_BNTK.shape)
+    return attend_BNTH(scores_BNTK + bias_BTK[:, None], value_BNKH, kept_BNTK) / (1.0 - inputs.dropout_rate)
+
+
+@jax.custom_vjp
+def attend_BNTH(scores_BNTK: jnp.ndarray, value_BNKH: jnp.ndarray, kept_BNTK: jnp.ndarray | None) -> jnp.ndarray:
+    """Return softmax(scores) values, where the sum over values skips the weights that the dropout mask drops.
+
+    Divide by the softmax sum after multiplying by the values: [B, N, T, H] is smaller than [B, N, T, K]. Of the arrays
+    of [B, N, T, K] only the weights and the dropout mask are saved for the backward pass.
+    """
+    return _attend_forward(scores_BNTK, value_BNKH, kept_BNTK)[0]
+
+
+def _attend_forward(
+    scores_BNTK: jnp.ndarray, value_BNKH: jnp.ndarray, kept_BNTK: jnp.ndarray | None
+) -> tuple[jnp.ndarray, tuple]:
+    weights_BNTK = jnp.exp(scores_BNTK - scores_BNTK.max(-1, keepdims=True))
+    scale_BNT1 = 1.0 / weights_BNTK.sum(-1, keepdims=True)
+    weights_BNTK = weights_BNTK.astype(value_BNKH.dtype)
+    read_BNTH = scale_BNT1 * einsum_float32("BNTK,BNKH->BNTH", _dropped(weights_BNTK, kept_BNTK), value_BNKH)
+    # Name the array that is both returned and saved for backward: otherwise a remat policy that saves it recomputes it.
+    read_BNTH = checkpoint_name(read_BNTH.astype(value_BNKH.dtype), "read_BNTH")
+    return read_BNTH, (weights_BNTK, scale_BNT1, value_BNKH, kept_BNTK, read_BNTH)
+
+
+def _attend_backward(saved: tuple, grad_BNTH: jnp.ndarray) -> tuple:
+    weights_BNTK, scale_BNT1, value_BNKH, kept_BNTK, read_BNTH = saved
+    scaled_BNTH = grad_BNTH * scale_BNT1
+    # The sum of probability x gradient over the keys of a row equals that of output x gradient over its features.
+    mean_BNT1 = (scaled_BNTH * read_BNTH).sum(-1, keepdims=True)
+    scaled_BNTH = scaled_BNTH.astype(value_BNKH.dtype)
+    grad_weights_BNTK = _dropped(einsum_float32("BNTH,BNKH->BNTK", scaled_BNTH, value_BNKH), kept_BNTK)
+    grad_value_BNKH = einsum_float32("BNTK,BNTH->BNKH", _dropped(weights_BNTK, kept_BNTK), scaled_BNTH)
+    return weights_BNTK * (grad_weights_BNTK - mean_BNT1), grad_value_BNKH.astype(value_BNKH.dtype), None
+
+
+attend_BNTH.defvjp(_attend_forward, _attend_backward)
+
+
+def _dropped(weights_BNTK: jnp.ndarray, kept_BNTK: jnp.ndarray | None) -> jnp.ndarray:
+    return weights_BNTK if kept_BNTK is None else jnp.where(kept_BNTK, weights_BNTK, 0)
+
+
+def _shifted_scores_BNTK(query_BNTH: jnp.ndarray, positions: Positions, num_keys: int) -> jnp.ndarray:
+    key_BNRH = directed_key_BNRH(positions, query_BNTH)
+    content = key_BNRH.shape[2] - num_keys
+    by_distance_BNLR = einsum_float32("BNTH,BNRH->BNTR", query_BNTH[:, :, :content], key_BNRH)
+    content_BNLK = shift_content_BNLK(by_distance_BNLR, num_keys)
+    if query_BNTH.shape[2] == content:
+        return content_BNLK
+    by_distance_BNPR = einsum_float32("BNTH,BNRH->BNTR", query_BNTH[:, :, content:], key_BNRH)
+    query_BNPK = shift_query_BNPK(by_distance_BNPR, positions.row_BT[:, content:], num_keys)
+    return jnp.concatenate([content_BNLK, query_BNPK], axis=2)
+
+
+def directed_key_BNRH(positions: Positions, query_BNTH: jnp.ndarray) -> jnp.ndarray:
+    """Return the position keys of the direction in which each row of the batch reads, in the type of the queries."""
+    forwards_1NRH = positions.key_2NRH[:1]
+    if positions.is_reversed_B is None:
+        return jnp.broadcast_to(forwards_1NRH, (len(query_BNTH), *forwards_1NRH.shape[1:])).astype(query_BNTH.dtype)
+    is_reversed_B111 = positions.is_reversed_B[:, None, None, None]
+    return jnp.where(is_reversed_B111, positions.key_2NRH[1:], forwards_1NRH).astype(query_BNTH.dtype)
+
+
+def shift_content_BNLK(by_distance_BNLR: jnp.ndarray, num_keys: int) -> jnp.ndarray:
+    """Return row i's score with key j from column j + L - i: one reshape, as R = K + L lines up rows and diagonals.
+
+    Pads by a row and cuts it off again, so that the backward pass is a pad and a cut of whole rows as well.
+    """
+    *lead, rows, columns = by_distance_BNLR.shape
+    flat = by_distance_BNLR.reshape(*lead, rows * columns)
+    flat = jnp.pad(flat, [(0, 0)] * len(lead) + [(columns - 1 - rows, 0)])
+    return flat.reshape(*lead, rows + 1, columns - 1)[..., 1:, :num_keys]
+
+
+def shift_query_BNPK(by_distance_BNPR: jnp.ndarray, positions_BP: jnp.ndarray, num_keys: int) -> jnp.ndarray:
+    """Return the scores of rows at any positions from column j + L - position: one conditional shift for each bit of
+    L - 1. A gather would be several times slower, forward and backward."""
+    length = by_distance_BNPR.shape[-1] - num_keys
+    shift_BP = length - 1 - positions_BP
+    bits = (length - 1).bit_length()
+    missing = 2**bits - length
+    shifted = jnp.pad(by_distance_BNPR[..., 1:], ((0, 0), (0, 0), (0, 0), (0, missing)))
+    for bit in reversed(range(bits)):
+        width = num_keys + 2**bit - 1
+        take = ((shift_BP >> bit) & 1).astype(bool)[:, None, :, None]
+        shifted = jnp.where(take, shifted[..., 2**bit : 2**bit + width], shifted[..., :width])
+    return shifted[..., :num_keys]

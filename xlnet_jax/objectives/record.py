@@ -1,0 +1,67 @@
+"""Description of an objective for everything else: one record, in a file of its own, listed in registry.py.
+
+Records are read before any work starts (`--help`, checks of settings), so neither flax nor jax is imported here: what
+needs them imports them when it is called.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from data_pipelines.objectives.base import Filling
+from xlnet_jax.costs.flops import MultiplyAdds, network_multiply_adds
+from xlnet_jax.settings.config import Config
+
+if TYPE_CHECKING:
+    from xlnet_jax.objectives.base import Objective
+
+
+def language_model(config: Config) -> Objective:
+    """Return the traced objective that predicts pieces, by the stream that the filling names."""
+    from xlnet_jax.objectives.language_model import LanguageModel
+
+    return LanguageModel(config)
+
+
+def language_model_multiply_adds(config: Config) -> dict[str, MultiplyAdds]:
+    """Return the multiply-adds of one network whose content stream predicts."""
+    return network_multiply_adds(config, query_rows=0)
+
+
+@dataclass(frozen=True)
+class Record:
+    """One objective."""
+
+    name: str
+    """value of --objective; stored in checkpoints"""
+    summary: str
+    """a few words for --help"""
+    title: str
+    """name of the loss, for pictures"""
+    learns: str
+    """completes 'the checkpoint has learned to predict …'"""
+    filling: Filling
+    """how windows become batches, and which stream predicts"""
+    start: Callable[[Config], Config]
+    """return the settings for this objective from those of another; sizes and optimizer stay"""
+    unread: Callable[[Config], Iterator[tuple[str, str]]]
+    """yield (setting, why it changes nothing)"""
+    contradictions: Callable[[Config], Iterator[str]]
+    """yield the contradictions with other settings, one line each"""
+    positions: tuple[str, ...]
+    """values of model.positions that it can be learned with"""
+    loss: Literal["likelihood", "targets", "pseudo"]
+    """meaning of the loss. likelihood: nats of text given the text before it, so that bits and perplexity follow a
+    character, byte and word, and every block is read once; targets: nats a predicted piece, and bits of a text of such
+    pieces; pseudo: nats a masked piece, from which no likelihood follows"""
+    order: Literal["any", "left to right"] | None
+    """order in which a checkpoint can be asked for pieces: any (scores, generation, gaps), left to right (scores and
+    generation), or none"""
+    build: Callable[[Config], Objective] = language_model
+    """return the traced objective"""
+    multiply_adds: Callable[[Config], dict[str, MultiplyAdds]] = language_model_multiply_adds
+    """return the multiply-adds of one step by part of the network"""
+    judges_tokens: bool = False
+    """whether checkpoints hold a detector (models/detector.py), and pieces are predicted by a generator beside it"""

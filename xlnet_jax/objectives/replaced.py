@@ -1,0 +1,106 @@
+"""Replaced token detection: a generator learns masked pieces and puts samples in the place of its targets, and the
+network learns which tokens are not the text's own (ELECTRA, Clark et al. 2020, section 2)."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from xlnet_jax.models.bert import BertLM
+from xlnet_jax.models.detector import BertDetector
+from xlnet_jax.models.inputs import text_inputs
+from xlnet_jax.objectives.base import DeviceBatch, Scored, apply
+from xlnet_jax.objectives.language_model import LanguageModel, cross_entropy_BP, inputs_of
+from xlnet_jax.settings.config import Config, ModelConfig
+
+SHARED = ("word_embedding", "position_embedding", "segment_embedding", "embedding_norm")
+"""Arrays that the generator shares with the network (section 3.2; the paper's code shares the whole embedding)."""
+
+
+@dataclass(frozen=True)
+class ReplacedTokenDetection:
+    """Traced objective (`Objective`) of two networks. Parameters: backbone and detector, the network; generator, a
+    `BertLM` without the arrays that it shares with the network."""
+
+    config: Config
+
+    @property
+    def mems(self) -> jax.ShapeDtypeStruct:
+        """Memory of size 0."""
+        return LanguageModel(self.config).mems
+
+    @property
+    def generator(self) -> ModelConfig:
+        """Settings of the generator."""
+        return self.config.rtd.generator_of(self.config.model)
+
+    def init(self, key: jax.Array) -> Any:
+        """Return the parameters of both networks."""
+        ids = jnp.zeros((1, 1), jnp.int32)
+        inputs = text_inputs(ids, segment_ids_BL=ids)
+        of_network, of_generator = jax.random.split(key)
+        network = BertDetector(self.config.model).init(of_network, inputs)["params"]
+        generator = BertLM(self.generator).init(of_generator, inputs)["params"]
+        own = {name: tree for name, tree in generator["backbone"].items() if name not in SHARED}
+        return {**network, "generator": {**generator, "backbone": own}}
+
+    def with_memory_of(self, batch: DeviceBatch, steps: jax.Array) -> DeviceBatch:
+        """Return the batch as it is: there is no memory."""
+        return batch
+
+    def score(self, params: Any, batch: DeviceBatch, mems_ZBMD: jax.Array, dropout_key: jax.Array | None) -> Scored:
+        """Return the sum of the generator's cross-entropy over its targets and, beside it, the network's over every
+        token, averaged in each row. Samples depend on the row's noise_seed alone, and pass no gradient back (section
+        2)."""
+        c = self.config
+        keys = (None, None) if dropout_key is None else jax.random.split(dropout_key)
+        inputs, _ = inputs_of(batch, c)
+        positions_BP = batch["target_positions"]
+        logits_BPV, _ = apply(
+            BertLM(self.generator), self._generator_params(params), keys[0], inputs, mems_ZBMD, at_BP=positions_BP
+        )
+        weights_BP = batch["target_weights"]
+        loss_sum = (cross_entropy_BP(logits_BPV, batch["target_ids"]) * weights_BP).sum()
+
+        is_target_BP = weights_BP > 0
+        original_BL = _put(batch["input_ids"], positions_BP, is_target_BP, batch["target_ids"])
+        read_BL = _put(original_BL, positions_BP, is_target_BP, sampled_BP(logits_BPV, batch["noise_seed"]))
+        is_replaced_BL = (read_BL != original_BL).astype(jnp.float32)
+        scores_BL, outputs = apply(
+            BertDetector(c.model), params, keys[1], inputs._replace(input_ids_BL=read_BL), mems_ZBMD
+        )
+        loss = optax.sigmoid_binary_cross_entropy(scores_BL, is_replaced_BL).mean(1).sum()
+        is_right_BL = (scores_BL > 0) == (is_replaced_BL > 0)
+        measures = {
+            "detection_loss": loss,
+            "detection_accuracy": is_right_BL.astype(jnp.float32).mean(1).sum(),
+            "replaced_share": is_replaced_BL.mean(1).sum(),
+        }
+        weighted = {"weighted_detection_loss": c.rtd.detection_weight * loss}
+        return Scored(loss_sum, weights_BP.sum(), outputs.new_mems_ZBMD, weighted, measures)
+
+    def _generator_params(self, params: Any) -> Any:
+        shared = {name: params["backbone"][name] for name in SHARED if name in params["backbone"]}
+        own = params["generator"]
+        return {**own, "backbone": {**own["backbone"], **shared}}
+
+
+def sampled_BP(logits_BPV: jax.Array, noise_seed_B: jax.Array) -> jax.Array:
+    """Return pieces drawn from the generator, int32; a row's pieces do not depend on the other rows of its batch."""
+
+    def of_row(logits_PV: jax.Array, seed: jax.Array) -> jax.Array:
+        return jax.random.categorical(jax.random.key(seed), logits_PV)
+
+    return jax.vmap(of_row)(jax.lax.stop_gradient(logits_BPV), noise_seed_B).astype(jnp.int32)
+
+
+def _put(ids_BL: jax.Array, positions_BP: jax.Array, is_target_BP: jax.Array, ids_BP: jax.Array) -> jax.Array:
+    """Return the tokens with other ids at the targets; padding slots change nothing."""
+
+    def into_row(ids_L: jax.Array, places_P: jax.Array, new_P: jax.Array) -> jax.Array:
+        return ids_L.at[places_P].set(new_P, mode="drop")
+
+    length = ids_BL.shape[1]
+    return jax.vmap(into_row)(ids_BL, jnp.where(is_target_BP, positions_BP, length), ids_BP)

@@ -1,0 +1,114 @@
+"""Predict with a finetuned checkpoint, without training."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from xlnet_jax.checkpoints import native
+from xlnet_jax.checkpoints.pretrained import Pretrained
+from xlnet_jax.errors import InputError
+from xlnet_jax.settings.config import HeadConfig
+from xlnet_jax.settings.plain import from_dict
+from xlnet_jax.storage.files import read_json, write_durably
+from xlnet_jax.tasks.base import Task
+from xlnet_jax.tasks.config import FinetuneConfig
+from xlnet_jax.tasks.defaults import DEFAULTS
+from xlnet_jax.tasks.families import make_task
+from xlnet_jax.tasks.objective import Supervised
+from xlnet_jax.tasks.prepare import Split, read_splits, weights_of
+from xlnet_jax.tasks.rules import validate_finetuning
+from xlnet_jax.tasks.selection import Predictor, describe
+from xlnet_jax.training import sharding
+from xlnet_jax.training.initial import begin_from, tokenizer_of
+from xlnet_jax.training.program import Program
+from xlnet_jax.training.run.process import Process
+from xlnet_jax.training.run.workdir import Workdir
+
+PREDICTIONS, METRICS = "predictions", "metrics.json"
+
+
+def predict(config: FinetuneConfig, process: Process) -> int:
+    """Write the predictions and scores of the checkpoint config.init; return 0.
+
+    Raises InputError where the checkpoint has no head for the task, or the workdir holds a training run.
+    """
+    workdir = Workdir(config.workdir or f"runs/{config.task}-predictions")
+    demand_no_run(workdir, "give predictions another `workdir`")
+    config, start = begin_from(config.init, config, None, DEFAULTS[config.task]().model)
+    validate_finetuning(config)
+    assert start is not None
+    config = _as_it_was_finetuned(replace(config, head=_demand_head(start, config)))
+    task = make_task(config)
+    splits = read_splits(config, task, tokenizer_of(start, config))
+    program = Program.of(config, Supervised(config, config.head, task))
+    params, _ = weights_of(start, config.head, program.plan.abstract.params)
+    workdir.make()
+    params = sharding.from_host(params, program.plan.shardings.params)
+    metrics, files = predict_splits(task, splits, Predictor(program), params, workdir, process)
+    if metrics:
+        process.console.print(f"eval        {describe(metrics)}")
+    process.console.print("".join(f"  {workdir.folder / file}\n" for file in files).rstrip())
+    return 0
+
+
+def predict_splits(
+    task: Task[Any],
+    splits: Mapping[str, Split],
+    predictor: Predictor,
+    params: Any,
+    workdir: Workdir,
+    process: Process,
+) -> tuple[dict[str, float], list[str]]:
+    """Write the predictions of all splits; return the metrics of "eval", and the files, relative to the workdir."""
+    metrics: dict[str, float] = {}
+    files = []
+    for name, split in splits.items():
+        outputs = predictor.outputs(params, split.features)
+        assert outputs is not None
+        if name == "eval":
+            metrics = task.metrics(split.examples, split.features, outputs)
+        if process.hosts.first:
+            folder = workdir.folder / PREDICTIONS / name
+            folder.mkdir(parents=True, exist_ok=True)
+            written = task.write(folder, split.examples, split.features, outputs)
+            files += [f"{PREDICTIONS}/{name}/{file}" for file in written]
+            if name == "eval":
+                write_durably(folder / METRICS, (json.dumps(metrics, indent=2) + "\n").encode())
+    return metrics, files
+
+
+def demand_no_run(workdir: Workdir, hint: str) -> None:
+    """Raise InputError where a run in the workdir would lose its results and predictions."""
+    if workdir.has_checkpoints:
+        raise InputError(f"workdir {workdir.folder} holds a run, with results of its own: {hint}")
+
+
+def _as_it_was_finetuned(config: FinetuneConfig) -> FinetuneConfig:
+    """Take settings that nobody set from the finetuning that made the checkpoint, where it is known: texts are then
+    read and cut as they were there."""
+    folder = native.find(Path(config.init)) if Path(config.init).is_dir() else None
+    settings = read_json(folder / native.CONFIG) if folder else {}
+    if settings.get("task") != config.task:
+        return config
+    there, usual = from_dict(FinetuneConfig, settings), DEFAULTS[config.task]()
+    sections: dict[str, Any] = {}
+    for name in ("data", "columns", "qa", "choice"):
+        ours, theirs, default = (vars(getattr(c, name)) for c in (config, there, usual))
+        unset = {key: theirs[key] for key, value in ours.items() if value == default[key]}
+        sections[name] = replace(getattr(config, name), **unset)
+    if config.model.mem_len == usual.model.mem_len:
+        sections["model"] = replace(config.model, mem_len=there.model.mem_len)
+    return replace(config, **sections)
+
+
+def _demand_head(start: Pretrained, config: FinetuneConfig) -> HeadConfig:
+    wanted = config.head.task
+    if start.head is None or start.head.task != wanted:
+        has = "vocabulary scores" if start.head is None else f"a head for {start.head.task}"
+        raise InputError(
+            f"`init` {config.init} has {has}, and `task` {config.task} needs a head for {wanted}: give `train` to "
+            "finetune it, or a checkpoint that was"
+        )
+    return start.head

@@ -1,0 +1,153 @@
+"""Prepare a finetuning run: weights, tokenizer, examples and their features."""
+
+import functools
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from rich.console import Console
+
+from data_pipelines.tokenizer import Tokenizer
+from xlnet_jax.checkpoints.pretrained import Pretrained
+from xlnet_jax.interop.weights import flatten, nest
+from xlnet_jax.settings.config import HeadConfig
+from xlnet_jax.tasks.base import Task
+from xlnet_jax.tasks.config import FinetuneConfig
+from xlnet_jax.tasks.defaults import DEFAULTS
+from xlnet_jax.tasks.families import make_task
+from xlnet_jax.tasks.features import Features
+from xlnet_jax.tasks.rules import validate_finetuning
+from xlnet_jax.training import sharding
+from xlnet_jax.training.initial import InitialWeights, begin_from, tokenizer_of
+from xlnet_jax.training.run.workdir import Workdir
+
+
+@dataclass(frozen=True)
+class Split:
+    """Examples to evaluate or predict, and their features."""
+
+    examples: Sequence[Any]
+    features: Features
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """Everything that the runs of all seeds share."""
+
+    config: FinetuneConfig
+    task: Task[Any]
+    start: Pretrained | None
+    """None where all seeds resume from checkpoints of their own"""
+    tokenizer: Tokenizer
+    train: Sequence[Any]
+    splits: Mapping[str, Split]
+    """"eval" and "predict", where the settings name their files"""
+    training_features: Callable[[int], Features]
+    """features of the training examples in an epoch"""
+
+    @functools.cached_property
+    def sha256(self) -> str:
+        """SHA-256 of the training examples."""
+        digest = hashlib.sha256()
+        for example in self.train:
+            digest.update(repr(example).encode())
+        return digest.hexdigest()
+
+    def weights(self, abstract_params: Any) -> InitialWeights:
+        """Return the weights that training starts from."""
+        if self.start is None or self.config.reinitialize:
+            return InitialWeights({}, "all weights drawn afresh")
+        return InitialWeights.of(self.config.init, *weights_of(self.start, self.config.head, abstract_params))
+
+
+def prepare(config: FinetuneConfig, workdirs: Sequence[Workdir], console: Console) -> Prepared:
+    """Read weights and examples of runs that differ in their seed alone; workdirs: one for each.
+
+    Raises InputError where settings contradict each other or the weights, or a file cannot be read.
+    """
+    # ---- weights ----------------------------------------------------------------------------------------------------
+    there = [workdir.resumes(FinetuneConfig) for workdir in workdirs]
+    own = there[0] if all(there) else None
+    config, start = begin_from(config.init, config, own, DEFAULTS[config.task]().model)
+    if not config.model.mem_len:  # with same_length a row sees only as far back as the memory is long
+        config = replace(config, model=replace(config.model, same_length=False))
+    if source := start or own:
+        config = replace(config, objective=source.objective)
+    validate_finetuning(replace(config, seed=0))  # `seeds` has set the seed, which users may not
+    tokenizer = tokenizer_of(start, config) if start else Tokenizer.load(workdirs[0].tokenizer)
+    if config.reinitialize:
+        config = _with_init_std_of(start or own, config)
+    # ---- examples ---------------------------------------------------------------------------------------------------
+    task = make_task(config)
+    train = task.read(config.train, True)
+    config = replace(config, head=task.head(train))
+    splits = read_splits(config, task, tokenizer)
+
+    @functools.lru_cache(1)
+    def drawn(epoch: int) -> Features:
+        return task.features(train, tokenizer, config.head, training=True, epoch=epoch)
+
+    def training_features(epoch: int) -> Features:
+        return drawn(epoch if task.draws_anew else 0)
+
+    config = _with_steps(config, len(training_features(0)))
+    sharding.make_mesh(config)  # refuse a mesh that does not fit before a workdir is claimed
+    read = [f"{len(train):,} to learn from", *(f"{len(s.examples):,} to {name}" for name, s in splits.items())]
+    console.print(f"examples    {', '.join(read)}")
+    return Prepared(config, task, start, tokenizer, train, splits, training_features)
+
+
+def read_splits(config: FinetuneConfig, task: Task[Any], tokenizer: Tokenizer) -> dict[str, Split]:
+    """Read the examples to evaluate and to predict, where the settings name files of them."""
+    splits = {}
+    for name, paths, labelled in (("eval", config.eval, True), ("predict", config.predict, False)):
+        if paths:
+            examples = task.read(paths, labelled)
+            splits[name] = Split(examples, task.features(examples, tokenizer, config.head, training=False))
+    return splits
+
+
+def weights_of(start: Pretrained, head: HeadConfig, abstract_params: Any) -> tuple[dict[str, Any], list[str]]:
+    """Return the checkpoint's parameters that the network takes over, and the names of the parts that it lacks.
+
+    A head is taken over where it is for the same task and labels. Without one, a summary of <cls> starts from the
+    pooler that pretraining read pairs with.
+    """
+    wanted, given = flatten(abstract_params), flatten(start.params)
+    pooler = {
+        path.replace("pair_head/pooler", "summary/projection"): array
+        for path, array in given.items()
+        if path.startswith("pair_head/pooler/") and head.summary in ("first", "last")
+    }
+    given |= pooler
+    same_head = start.head is not None and (start.head.task, start.head.labels) == (head.task, head.labels)
+    taken = {
+        path: given[path]
+        for path in wanted
+        if path in given
+        and (path.startswith("backbone/") or same_head or path in pooler)
+        and given[path].shape == wanted[path].shape
+    }
+    return nest(taken), sorted({path.partition("/")[0] for path in wanted.keys() - taken.keys()})
+
+
+def _with_init_std_of(source: Pretrained | FinetuneConfig | None, config: FinetuneConfig) -> FinetuneConfig:
+    """Draw weights with the standard deviation they had before pretraining, unless the settings name one: a narrow
+    network learns little from the default, and the comparison with pretraining would be unfair."""
+    assert source
+    if config.model.init_std != DEFAULTS[config.task]().model.init_std:
+        return config
+    return replace(config, model=replace(config.model, init_std=source.model.init_std))
+
+
+def _with_steps(config: FinetuneConfig, items: int) -> FinetuneConfig:
+    """Turn `epochs` into steps; a warmup that nobody set keeps its share of the steps."""
+    default = DEFAULTS[config.task]()
+    steps = config.steps
+    if config.epochs is not None:
+        steps = max(round(config.epochs * -(-items // config.data.batch_size)), 1)
+    optimizer = config.optimizer
+    if steps != default.steps and optimizer.warmup_steps == default.optimizer.warmup_steps:
+        optimizer = replace(optimizer, warmup_steps=round(optimizer.warmup_steps * steps / default.steps))
+    return replace(config, steps=steps, optimizer=optimizer)

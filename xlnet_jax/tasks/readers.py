@@ -1,0 +1,102 @@
+"""Files of examples, found and read in one way by all tasks, from a disk or a bucket.
+
+A file whose name ends in .gz, .zst, .xz or .bz2 is decompressed. Every InputError names the file, and the line or the
+record in it.
+"""
+
+import glob
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from etils import epath
+
+from data_pipelines.readers import numbered_lines, read_text, whole
+from data_pipelines.sources import TFDS, DatasetSlice, find, matching
+from xlnet_jax.errors import InputError
+
+_KINDS = {str: "text", list: "list", dict: "object", int: "number", bool: "true or false"}
+_SHOWN = 60  # characters of a wrong value, in a message
+V = TypeVar("V")
+
+
+@dataclass(frozen=True)
+class Record:
+    """A JSON object, and its place: file, and line or path of records."""
+
+    content: dict[str, Any]
+    where: str
+
+    def get(self, key: str, kind: type[V]) -> V:
+        """Return the value of a key. Raises InputError where there is none, or one of another kind."""
+        if key not in self.content:
+            raise InputError(f"{self.where} has no {key!r}, only {', '.join(map(repr, self.content)) or 'nothing'}")
+        return checked(self.content[key], kind, f"{self.where}: {key!r}")
+
+    def records(self, key: str, name: str) -> Iterator["Record"]:
+        """Yield the objects in the list of a key; their place is `name` and their number from 0."""
+        return records(self.get(key, list), f"{self.where}, {name}")
+
+
+def records(values: Sequence[Any], where: str) -> Iterator[Record]:
+    """Yield the objects of a list, each with its number from 0 behind `where`."""
+    for number, value in enumerate(values):
+        yield Record(checked(value, dict, f"{where} {number}"), f"{where} {number}")
+
+
+def checked(value: Any, kind: type[V], where: str) -> V:
+    """Return the value. Raises InputError where it is of another kind, or a text that UTF-8 cannot hold."""
+    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+        raise InputError(f"{where} is no {_KINDS[kind]}, but {json.dumps(value)[:_SHOWN]}")
+    if isinstance(value, str):
+        whole(value, where)
+    return value
+
+
+def files(names: Sequence[str], what: str, wanted: str = "a file, a folder, or a glob in quotes") -> list[str]:
+    """Return the files that names, globs and folders (their files at any depth) stand for, each sorted.
+
+    what, wanted: for messages, such as "questions". Raises InputError where a name stands for no file.
+    """
+    found: list[str] = []
+    for name in names:
+        path = epath.Path(name).expanduser()
+        if path.is_dir():
+            units = [unit for source in find([name]) for unit in source.units]
+            there = [unit.path for unit in units if not isinstance(unit, DatasetSlice)]
+        else:
+            there = list(map(str, matching(path) if glob.has_magic(name) else [path] if path.exists() else []))
+        if not there:
+            reason = "a TFDS dataset" if name.startswith(TFDS) or path.is_dir() else "no such file"
+            raise InputError(f"{what} {name}: {reason}; give {wanted}")
+        found += there
+    return found
+
+
+def lines(path: str) -> Iterator[tuple[int, str]]:
+    """Yield (number from 1, line) of those that are not blank."""
+    return ((number, line) for number, line in numbered_lines(path) if line.strip())
+
+
+def json_file(path: str) -> Any:
+    """Return the value of a JSON file."""
+    return _parsed(read_text(path), path, "mend the file, or fetch it again")
+
+
+def json_lines(path: str, name: str = "") -> Iterator[tuple[int, Record]]:
+    """Yield (line from 1, object) of a file with an object on each line. name: of the file in messages, else its
+    path."""
+    for number, line in lines(path):
+        where = f"{name or path}: line {number}"
+        value = _parsed(line, where, wanted := "an example is one JSON object on one line")
+        if not isinstance(value, dict):
+            raise InputError(f"{where} is no JSON object; {wanted}")
+        yield number, Record(value, where)
+
+
+def _parsed(text: str, where: str, wanted: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{where} is not JSON ({error}); {wanted}") from None

@@ -1,0 +1,63 @@
+"""The compiled part of a run: its mesh, the layout of its state and batches, and its train step."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Generic, TypeVar
+
+import jax
+import numpy as np
+import optax
+from jax.sharding import Mesh
+
+from xlnet_jax.dims import Batch
+from xlnet_jax.objectives.base import DeviceBatch, Objective
+from xlnet_jax.settings.config import RunConfig
+from xlnet_jax.training import sharding
+from xlnet_jax.training.optimizer import make_optimizer
+from xlnet_jax.training.state import StatePlan, TrainState, empty_mems_ZBMD, init_state, plan_state, with_params
+from xlnet_jax.training.step import TrainStep, make_train_step
+
+O = TypeVar("O", bound=Objective)
+
+
+@dataclass(frozen=True)
+class Program(Generic[O]):
+    """Objective, optimizer, mesh, layout of the state, and train step, before anything is computed."""
+
+    config: RunConfig
+    objective: O
+    tx: optax.GradientTransformation
+    mesh: Mesh
+    plan: StatePlan
+    train_step: TrainStep
+
+    @classmethod
+    def of(cls, config: RunConfig, objective: O, devices: Sequence[jax.Device] | None = None) -> "Program[O]":
+        """Return the program of these settings on `devices` (None = all that jax sees; they need not be here).
+
+        Raises InputError where the mesh does not divide the devices, the network or the batch.
+        """
+        mesh = sharding.make_mesh(config, devices)
+        tx = make_optimizer(config.optimizer, config.steps)
+        plan = plan_state(objective, tx, mesh)
+        return cls(config, objective, tx, mesh, plan, make_train_step(config, objective, tx, plan, mesh))
+
+    @cached_property
+    def rows(self) -> np.ndarray:
+        """Rows of the global batch that this process builds: `sharding.process_rows`."""
+        return sharding.process_rows(self.mesh, self.config.data.batch_size)
+
+    @cached_property
+    def put(self) -> Callable[[Batch], DeviceBatch]:
+        """Function that lays `rows` of a batch onto the mesh."""
+        return sharding.batch_to_mesh(self.mesh, self.config.data.batch_size)
+
+    def init_state(self, params: dict[str, Any]) -> TrainState:
+        """Return the state before the first step: `params` (nested host arrays), and what they lack drawn at random."""
+        state = init_state(self.config.seed, self.objective, self.tx, self.plan)
+        return with_params(state, params, self.plan) if params else state
+
+    def empty_mems_ZBMD(self) -> jax.Array:
+        """Return the memory of rows that begin a block."""
+        return empty_mems_ZBMD(self.plan)

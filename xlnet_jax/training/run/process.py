@@ -1,0 +1,34 @@
+"""One process of a run: the hosts it runs beside, its output and its start time."""
+
+import time
+from dataclasses import dataclass
+
+import jax
+from rich.console import Console
+
+from xlnet_jax.settings.config import RunConfig
+from xlnet_jax.training.run.hosts import Hosts
+from xlnet_jax.training.watch.wandb import demand_wandb
+
+
+@dataclass(frozen=True)
+class Process:
+    """Process 0 prints and writes files for all; the others write their part of the checkpoints only."""
+
+    hosts: Hosts
+    console: Console
+    """silent in all processes but the first"""
+    began: float
+    """by time.time()"""
+
+    @classmethod
+    def begin(cls, config: RunConfig, hosts: Hosts) -> "Process":
+        """Find the devices, together with all other processes.
+
+        Raises InputError where the settings ask for Weights & Biases and its package is missing.
+        """
+        began = time.time()
+        if config.log.wandb and hosts.first:
+            demand_wandb(config.log.wandb)
+        jax.devices()  # all processes must ask at the same time
+        return cls(hosts, Console(soft_wrap=True, highlight=False, markup=False, quiet=not hosts.first), began)
