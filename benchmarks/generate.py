@@ -47,7 +47,8 @@ def random_model(config: ModelConfig) -> Pretrained:
 def our_draws(model: Pretrained, ids: np.ndarray, context: int) -> Callable[[int], Iterator[int]]:
     """Return a function that draws a number of pieces and yields how many are drawn, whenever there are more."""
     pieces = [*SPECIAL_PIECES, *map(str, range(model.model.vocab_size - len(SPECIAL_PIECES)))]
-    tokenizer = cast(Any, SimpleNamespace(pieces=pieces, vocab_size=len(pieces)))
+    tables = SimpleNamespace(has_space=np.zeros(len(pieces), bool))
+    tokenizer = cast(Any, SimpleNamespace(pieces=pieces, vocab_size=len(pieces), tables=tables))
     generator = Generator(dataclasses.replace(model, tokenizer=tokenizer), Sampling(temperature=0), context)
 
     def draws(new: int) -> Iterator[int]:

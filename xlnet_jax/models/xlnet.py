@@ -106,7 +106,7 @@ class Attention(nn.Module):
         if not isinstance(past, LayerCache):
             context_BKD = jnp.concatenate([past, context_BKD], axis=1)
         asking_BTD, context_BKD = (norm(rows_BTD), norm(context_BKD)) if is_pre else (rows_BTD, context_BKD)
-        key_BNKH, value_BNKH = (jnp.einsum("BKD,DNH->BNKH", context_BKD, w) for w in (k_DNH, v_DNH))
+        key_BNKH, value_BNKH = (_in_heads_BNTH(context_BKD, w) for w in (k_DNH, v_DNH))
         cache = None
         if isinstance(past, LayerCache):
             cache = past.updated(key_BNKH, value_BNKH)
@@ -114,13 +114,13 @@ class Attention(nn.Module):
             key_BNKH, value_BNKH = cache.key_GCH.reshape(in_heads), cache.value_GCH.reshape(in_heads)
         self.sow("keys_values", "key_BNKH", key_BNKH)
         self.sow("keys_values", "value_BNKH", value_BNKH)
-        query_BNTH = jnp.einsum("BTD,DNH->BNTH", asking_BTD, q_DNH)
+        query_BNTH = _in_heads_BNTH(asking_BTD, q_DNH)
         inputs = AttentionInputs(
             query_BNTH, key_BNKH, value_BNKH, shared.visibility, biases_3NH, positions=positions, segments=segments
         )
         rate = c.attention_dropout if self.train else 0.0
         read_BNTH = attended_BNTH(self, rate, inputs, self.implementation)
-        out_BTD = jnp.einsum("BNTH,DNH->BTD", read_BNTH, o_DNH)
+        out_BTD = _out_of_heads_BTD(read_BNTH, o_DNH)
         rows_BTD = rows_BTD + Dropout(c.dropout, self.train)(out_BTD)
         return (rows_BTD if is_pre else norm(rows_BTD)), cache
 
@@ -139,6 +139,15 @@ class Attention(nn.Module):
         if key_2NRH is None:
             return None
         return Positions(key_2NRH, shared.is_reversed_B, shared.row_position_BT, shared.key_position_BK)
+
+
+def _in_heads_BNTH(rows_BTD: jnp.ndarray, kernel_DNH: jnp.ndarray) -> jnp.ndarray:
+    return jnp.swapaxes(jnp.einsum("BTD,DNH->BTNH", rows_BTD, kernel_DNH), 1, 2)
+
+
+def _out_of_heads_BTD(read_BNTH: jnp.ndarray, kernel_DNH: jnp.ndarray) -> jnp.ndarray:
+    read_BTE = jnp.swapaxes(read_BNTH, 1, 2).reshape(len(read_BNTH), read_BNTH.shape[2], -1)
+    return jnp.einsum("BTE,DE->BTD", read_BTE, kernel_DNH.reshape(len(kernel_DNH), -1))
 
 
 class Layer(nn.Module):
