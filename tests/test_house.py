@@ -31,6 +31,7 @@ FLOORS = (
 NOT_COMMANDS = ("__init__", "dims", "errors")
 LONGEST_COMMAND = 60  # lines
 DYNAMIC = ("import_module", "__import__")
+RIDDLES = ("Of", "The same", "What", "Those", "That", "It", "Its", "How", "As", "By")
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 
 
@@ -173,3 +174,23 @@ def test_contributing_draws_the_rooms_in_their_order():
     assert [sorted(found.pop(0) for _ in floor) for floor in floors] == [sorted(floor) for floor in floors]
     folders = {path.name for path in (ROOT / "xlnet_jax").iterdir() if (path / "__init__.py").exists()}
     assert folders <= {room for floor in floors for room in floor}
+
+
+def documented(file: Path) -> Iterator[tuple[int, str]]:
+    """(line, docstring) of the module, and of every class and function in it."""
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            text = ast.get_docstring(node)
+            if text:
+                yield getattr(node, "lineno", 1), text
+
+
+def test_docstrings_open_with_a_verb_or_the_thing_they_describe():
+    riddles = [
+        f'{file.relative_to(ROOT)}:{line}: "{text.partition(chr(10))[0]}"'
+        for package in ("xlnet_jax", "data_pipelines")
+        for file in sorted((ROOT / package).rglob("*.py"))
+        for line, text in documented(file)
+        if text.startswith(tuple(f"{words} " for words in RIDDLES))
+    ]
+    assert not riddles, f"{len(riddles)} docstrings open with a word that names nothing:\n" + "\n".join(riddles)

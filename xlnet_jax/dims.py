@@ -29,21 +29,7 @@ CLS_SEGMENT = 2
 """Segment of <cls>, which comes after A (0) and B (1)."""
 
 Batch: TypeAlias = dict[str, np.ndarray]
-"""One pretraining batch on the host. Compact form:
-
-input_ids         int32   [B, L]  real tokens, in reading order of the row
-segment_ids       int32   [B, L]  0 = reused part and A, 1 = B, 2 = <cls>
-perm_rank         int32   [B, L]  place in the factorization order; equal ranks see each other
-target_positions  int32   [B, P]  where pieces are predicted, ascending; padding is L - 1
-target_ids        int32   [B, P]  what is predicted; padding is 0
-target_weights    float32 [B, P]  1.0, or 0.0 on padding
-is_reversed       bool    [B]     the row reads its text backwards
-mem_filled        int32   [B]     how many of the newest memory slots are this row's own past
-is_next           bool    [B]     B continues A, or stands behind it; only with data.pair_loss next or order
-noise_seed        int32   [B]     what a generator draws its pieces with; of rtd alone
+"""One pretraining batch on the host, array by name. data_pipelines/objectives/fields.py describes the arrays.
 
 Without a number of targets (data.num_predict None) P is L: a slot for each position, and the weight is 1.0 at targets.
-The query stream predicts (plm), or the content stream (mlm, rtd, where input_ids are corrupted at targets; clm, where
-target_ids are the next tokens). The dense form has perm_mask bool [B, L, L] (True = may NOT attend) and target_mapping
-float32 [B, P, L] in place of perm_rank and target_positions.
 """

@@ -33,7 +33,7 @@ def compact_inputs(
     attention_mask_BL: jnp.ndarray | None = None,
     attend_empty_memory: bool = False,
 ) -> Inputs:
-    """Return inputs from ranks and positions, the compact form (xlnet_jax/dims.py).
+    """Return inputs from ranks and positions, the compact form (data_pipelines/objectives/fields.py).
 
     memory: bool, slots in use; attention_mask: 1 = real token, None = all are real; attend_empty_memory: let rows
     attend to unused slots too, as zeros.
