@@ -25,7 +25,7 @@ _LATER = "what is pretrained here"
 @dataclass(frozen=True)
 class CompareConfig(Config):
     """A comparison. All contenders share the settings of pretraining, and each changes those that define it. Settings
-    that count steps (optimizer.warmup-steps, optimizer.decay-steps, eval.every-steps) refer to a run of --steps, and
+    that count steps (optimizer.warmup-steps, optimizer.decay-steps, eval.every-steps) refer to a run of `steps`, and
     keep their share of each contender's steps."""
 
     objectives: tuple[str, ...] = operational(("plm", "mlm", "clm"))
