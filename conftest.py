@@ -1,6 +1,7 @@
 """Runs before any test module: eight simulated devices, no silent broadcasting of ranks, each program compiled once."""
 
 import atexit
+import gc
 import os
 import shutil
 import tempfile
@@ -26,3 +27,10 @@ if "PYTEST_XDIST_WORKER" not in os.environ:
 
 def pytest_addoption(parser):
     parser.addoption("--kills", type=int, default=4, help="how often a run is killed (tests of recovery)")
+
+
+def pytest_collection_finish():
+    """Leave what imports made out of garbage collection, and collect less often: traces make many objects that live."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 50)

@@ -235,7 +235,7 @@ def _decode(lines: bytes, offset: int, path: str, errors: Errors) -> str:
         ) from None
     if "\0" in text:
         raise InputError(
-            f"text {path}: byte {offset + lines.index(0)} is zero, so this is not UTF-8 text but UTF-16 or binary; "
+            f"text {path}: byte {offset + lines.index(0)} is zero, so this is UTF-16 or binary, and not UTF-8 text; "
             "convert the file, or name another"
         )
     return text
@@ -257,7 +257,7 @@ def numbered_lines(path: str) -> Iterator[tuple[int, str]]:
                 raise InputError(f"text {path}: line {number} is not UTF-8 ({byte}); convert the file") from None
             if "\0" in text:
                 raise InputError(
-                    f"text {path}: line {number} has a zero byte, so this is not UTF-8 text but UTF-16 or binary; "
+                    f"text {path}: line {number} has a zero byte, so this is UTF-16 or binary, and not UTF-8 text; "
                     "convert the file, or name another"
                 )
             yield number, text

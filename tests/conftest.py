@@ -1,5 +1,6 @@
-"""What several test files share: the reference numbers beside the checkout, where they are, and a bucket."""
+"""Fixtures of several test files: reference numbers beside the checkout, a bucket, processes that start quickly."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -12,9 +13,18 @@ from tests.bucket import Bucket
 SHARED = Path(__file__).parents[2] / "shared"
 
 
+@pytest.fixture(scope="session", autouse=True)
+def commands_without_torch():
+    """Hide PyTorch from the processes that tests start. The tests themselves compare with it."""
+    hidden = str(Path(__file__).parent / "hidden")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", hidden, prepend=os.pathsep)
+        yield
+
+
 @pytest.fixture(scope="session")
 def reference() -> Path:
-    """Numbers obtained by running the original code; absent in a user's checkout."""
+    """Folder of numbers obtained by running the original code; absent in a user's checkout."""
     folder = SHARED / "reference"
     if not folder.is_dir():
         pytest.skip(f"the original's reference numbers are not here ({folder})")
@@ -23,7 +33,7 @@ def reference() -> Path:
 
 @pytest.fixture
 def bucket(tmp_path, monkeypatch):
-    """A folder that gs:// stands for."""
+    """Return the folder that gs://bucket stands for."""
     cloud = Bucket(tmp_path / "cloud")
     monkeypatch.setattr(gpath, "_is_zonal_gcs_bucket", lambda bucket: False)
     monkeypatch.setattr(backend, "tf_backend", cloud)

@@ -2,6 +2,7 @@
 objective is known by its record, not by its name."""
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -10,7 +11,7 @@ from xlnet_jax.objectives.registry import OBJECTIVES
 
 ROOT = Path(__file__).parents[1]
 
-# From the top down. Rooms on one floor do not import each other, unless a later row of WITHIN says so.
+# From the top down. Rooms on one floor do not import each other.
 FLOORS = (
     ("commands",),
     ("xlnet_jax.api",),
@@ -30,6 +31,7 @@ FLOORS = (
 NOT_COMMANDS = ("__init__", "dims", "errors")
 LONGEST_COMMAND = 60  # lines
 DYNAMIC = ("import_module", "__import__")
+RIDDLES = ("Of", "The same", "What", "Those", "That", "It", "Its", "How", "As", "By")
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 
 
@@ -160,3 +162,35 @@ match d:
 """
     found = [constant.value for constant in compared_strings(ast.parse(text))]
     assert sorted(found) == [*5 * "x", "y", "z"]
+
+
+def test_contributing_draws_the_rooms_in_their_order():
+    (picture,) = re.findall(r"## The house\n.*?```\n(.*?)```", (ROOT / "CONTRIBUTING.md").read_text(), re.DOTALL)
+    drawn = [
+        name for name in re.findall(r"(?:^|(?<=\s\s))(\w+)(?=\s\s|$)", picture, re.MULTILINE) if not name.isdigit()
+    ]
+    floors = [[room.removeprefix("xlnet_jax.") for room in floor] for floor in FLOORS]
+    found = [name for name in drawn if any(name in floor for floor in floors)]
+    assert [sorted(found.pop(0) for _ in floor) for floor in floors] == [sorted(floor) for floor in floors]
+    folders = {path.name for path in (ROOT / "xlnet_jax").iterdir() if (path / "__init__.py").exists()}
+    assert folders <= {room for floor in floors for room in floor}
+
+
+def documented(file: Path) -> Iterator[tuple[int, str]]:
+    """(line, docstring) of the module, and of every class and function in it."""
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            text = ast.get_docstring(node)
+            if text:
+                yield getattr(node, "lineno", 1), text
+
+
+def test_docstrings_open_with_a_verb_or_the_thing_they_describe():
+    riddles = [
+        f'{file.relative_to(ROOT)}:{line}: "{text.partition(chr(10))[0]}"'
+        for package in ("xlnet_jax", "data_pipelines")
+        for file in sorted((ROOT / package).rglob("*.py"))
+        for line, text in documented(file)
+        if text.startswith(tuple(f"{words} " for words in RIDDLES))
+    ]
+    assert not riddles, f"{len(riddles)} docstrings open with a word that names nothing:\n" + "\n".join(riddles)

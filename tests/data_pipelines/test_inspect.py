@@ -309,7 +309,7 @@ def test_a_length_alone_takes_the_others_along(folder, show):
         (["--row", "12"], "row 12: a batch has the rows 0 to 11; --data.batch-size gives more"),
         (["--row", "-1"], "row -1: a batch has the rows 0 to 11"),
         (["--step", "-1"], "step -1 must be in [0, 2^31)"),
-        (["--seed", "-1"], "seed -1 must be in [0, 2^31)"),
+        (["--seed", "-1"], "seed -1 must be at least 0"),
         (["--around", "64"], "around 64: a window has the positions 0 to 63"),
         (["--split", "test"], "invalid choice 'test'"),
         (["--preset", "huge"], "--preset huge: there is demo, small, base, large, large_v1"),

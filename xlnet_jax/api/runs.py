@@ -5,16 +5,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
 from xlnet_jax.errors import InputError
-from xlnet_jax.settings.config import Config, DistributedConfig
+from xlnet_jax.settings.config import DistributedConfig, RunConfig
 from xlnet_jax.settings.fields import flatten
-from xlnet_jax.tasks.config import FinetuneConfig
-from xlnet_jax.tasks.defaults import DEFAULTS
 from xlnet_jax.training.run import runtime
 
 if TYPE_CHECKING:
     from xlnet_jax.training.run.hosts import Hosts
 
-C = TypeVar("C", Config, FinetuneConfig)
+C = TypeVar("C", bound=RunConfig)
 
 
 def start(config: C, load_run: "Callable[[], Callable[[C, Hosts], int]]") -> int:
@@ -41,6 +39,8 @@ def predict(checkpoint: str, examples: Sequence[str], task: str = "classificatio
     examples: files, globs or tfds:NAME, in the form that the task reads. workdir: folder to write to; None =
     runs/TASK-predictions. Raises InputError for a checkpoint of another task, and for files that cannot be read.
     """
+    from xlnet_jax.tasks.defaults import DEFAULTS
+
     if task not in DEFAULTS:
         raise InputError(f"`task` {task} must be one of {', '.join(DEFAULTS)}")
     from xlnet_jax.tasks.run import finetune

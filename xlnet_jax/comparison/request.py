@@ -25,8 +25,8 @@ _LATER = "what is pretrained here"
 @dataclass(frozen=True)
 class CompareConfig(Config):
     """A comparison. All contenders share the settings of pretraining, and each changes those that define it. Settings
-    that count steps (optimizer.warmup-steps, optimizer.decay-steps, eval.every-steps) refer to a run of --steps, and keep
-    their share of each contender's steps."""
+    that count steps (optimizer.warmup-steps, optimizer.decay-steps, eval.every-steps) refer to a run of `steps`, and
+    keep their share of each contender's steps."""
 
     objectives: tuple[str, ...] = operational(("plm", "mlm", "clm"))
     """contenders, separated by commas or spaces: any --objective, or bert, dae-transformer-xl, plm-k7, plm-no-memory,

@@ -29,7 +29,7 @@ class Loss(NamedTuple):
     def of(cls, each: jax.Array, batch: DeviceBatch) -> "Loss":
         """Sum the losses of items, or of their words, by the weights of the batch.
 
-        each: float32 [B] or [B, U]; batch["target_weights"] has the same shape.
+        each: float32 [B] or [B, W]; batch["target_weights"] has the same shape.
         """
         weights = batch["target_weights"]
         return cls((each * weights).sum(), weights.sum())

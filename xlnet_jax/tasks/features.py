@@ -17,11 +17,11 @@ NO_ITEM = -1
 
 @dataclass(frozen=True)
 class Features:
-    """Features that the network reads, before padding: each item is one row of a batch, with O texts of different
-    lengths (O > 1 in multiple choice and in groups of documents)."""
+    """Features that the network reads, before padding: each item is one row of a batch, with C texts of different
+    lengths (C > 1 in multiple choice and in groups of documents)."""
 
     tokens: Mapping[str, Sequence[np.ndarray]]
-    """arrays along the tokens, int32 [tokens] for each of items * O texts: input_ids, segment_ids, a task's own"""
+    """arrays along the tokens, int32 [tokens] for each of items * C texts: input_ids, segment_ids, a task's own"""
     values: Mapping[str, np.ndarray]
     """[items, …]: labels, numbers; target_weights, where they are not 1.0"""
     examples: np.ndarray
@@ -54,8 +54,8 @@ def collate(
 ) -> Batch:
     """Pad items to `length` tokens; NO_ITEM stands for a row of padding, of weight 0.
 
-    Returns tokens as [B, L] or, for several texts an item, [B, O, L], with attention_mask (1 = real token); values and
-    positions as [B, …]; and target_weights, float32 [B] or [B, U].
+    Returns tokens as [B, L] or, for several texts an item, [B, C, L], with attention_mask (1 = real token); values and
+    positions as [B, …]; and target_weights, float32 [B] or [B, W].
     """
     chosen = np.asarray(items)
     real = chosen != NO_ITEM

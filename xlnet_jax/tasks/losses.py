@@ -7,9 +7,9 @@ import optax
 from xlnet_jax.models.question_answering import SpanLogProbs
 
 
-def classification_loss_B(logits_BY: jnp.ndarray, labels_B: jnp.ndarray) -> jnp.ndarray:
-    """Return the cross-entropy in nats. logits: [B, Y], labels: int [B]. Y: labels, or the options of a question."""
-    return optax.softmax_cross_entropy_with_integer_labels(logits_BY, labels_B)
+def classification_loss_B(logits_BC: jnp.ndarray, labels_B: jnp.ndarray) -> jnp.ndarray:
+    """Return the cross-entropy in nats. logits: [B, C], labels: int [B]. C: labels, or the options of a question."""
+    return optax.softmax_cross_entropy_with_integer_labels(logits_BC, labels_B)
 
 
 def regression_loss_B(predicted_B: jnp.ndarray, labels_B: jnp.ndarray) -> jnp.ndarray:
@@ -28,19 +28,19 @@ def span_loss_B(
     return -0.5 * (of_start_B + of_end_B) + 0.5 * unanswerable_B
 
 
-def pairwise_loss_B(scores_BO: jnp.ndarray) -> jnp.ndarray:
+def pairwise_loss_B(scores_BC: jnp.ndarray) -> jnp.ndarray:
     """Return log(1 + exp(other - relevant)), averaged over the other documents (RankNet, Burges et al. 2005). scores:
-    [B, O], the relevant document first."""
-    return jax.nn.softplus(scores_BO[:, 1:] - scores_BO[:, :1]).mean(axis=1)
+    [B, C], the relevant document first."""
+    return jax.nn.softplus(scores_BC[:, 1:] - scores_BC[:, :1]).mean(axis=1)
 
 
-def pointwise_loss_B(scores_BO: jnp.ndarray) -> jnp.ndarray:
-    """Return the binary cross-entropy in nats, averaged over the group. scores: [B, O], the relevant document first."""
-    relevant_O = jnp.arange(scores_BO.shape[1]) == 0
-    return optax.sigmoid_binary_cross_entropy(scores_BO, jnp.broadcast_to(relevant_O, scores_BO.shape)).mean(axis=1)
+def pointwise_loss_B(scores_BC: jnp.ndarray) -> jnp.ndarray:
+    """Return the binary cross-entropy in nats, averaged over the group. scores: [B, C], the relevant document first."""
+    relevant_C = jnp.arange(scores_BC.shape[1]) == 0
+    return optax.sigmoid_binary_cross_entropy(scores_BC, jnp.broadcast_to(relevant_C, scores_BC.shape)).mean(axis=1)
 
 
-def softmax_loss_B(scores_BO: jnp.ndarray) -> jnp.ndarray:
-    """Return the cross-entropy in nats of choosing the relevant document. scores: [B, O], the relevant document
+def softmax_loss_B(scores_BC: jnp.ndarray) -> jnp.ndarray:
+    """Return the cross-entropy in nats of choosing the relevant document. scores: [B, C], the relevant document
     first."""
-    return classification_loss_B(scores_BO, jnp.zeros(len(scores_BO), jnp.int32))
+    return classification_loss_B(scores_BC, jnp.zeros(len(scores_BC), jnp.int32))

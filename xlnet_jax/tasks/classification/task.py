@@ -212,7 +212,7 @@ class TextTask:
         return Loss.of(loss_B(self._outputs(model, params, batch, dropout_key), batch["labels"]), batch)
 
     def predict(self, model: nn.Module, params: Any, batch: DeviceBatch) -> dict[str, jax.Array]:
-        """Return scores, float32 [B], for regression, and otherwise log_probs, float32 [B, Y] over the labels."""
+        """Return scores, float32 [B], for regression, and otherwise log_probs, float32 [B, C] over the labels."""
         outputs = self._outputs(model, params, batch, None)
         if self._published.kind == "regression":
             return {"scores": outputs}

@@ -91,11 +91,11 @@ class MultipleChoice:
 
     def score(self, model: nn.Module, params: Any, batch: DeviceBatch, dropout_key: jax.Array | None) -> Loss:
         """Return the cross-entropy in nats over the options."""
-        return Loss.of(classification_loss_B(_scores_BO(model, params, batch, dropout_key), batch["labels"]), batch)
+        return Loss.of(classification_loss_B(_scores_BC(model, params, batch, dropout_key), batch["labels"]), batch)
 
     def predict(self, model: nn.Module, params: Any, batch: DeviceBatch) -> dict[str, jax.Array]:
-        """Return probabilities, float32 [B, O] over the options; 0 where a question has fewer."""
-        return {"probabilities": jax.nn.softmax(_scores_BO(model, params, batch, None), axis=-1)}
+        """Return probabilities, float32 [B, C] over the options; 0 where a question has fewer."""
+        return {"probabilities": jax.nn.softmax(_scores_BC(model, params, batch, None), axis=-1)}
 
     def metrics(
         self, examples: Sequence[Question], features: Features, outputs: Mapping[str, np.ndarray]
@@ -146,9 +146,9 @@ def _encoded(texts: Sequence[str], tokenizer: Tokenizer) -> dict[str, np.ndarray
     return dict(zip(distinct, tokenizer.encode_lines(distinct), strict=True))
 
 
-def _scores_BO(model: nn.Module, params: Any, batch: DeviceBatch, dropout_key: jax.Array | None) -> jax.Array:
+def _scores_BC(model: nn.Module, params: Any, batch: DeviceBatch, dropout_key: jax.Array | None) -> jax.Array:
     rows = {name: array.reshape(-1, array.shape[-1]) for name, array in batch.items() if array.ndim == 3}
     inputs = text_inputs(rows["input_ids"], rows["attention_mask"], rows["segment_ids"])
-    scores_BO = apply(model, params, dropout_key, inputs, rows["attention_mask"])
-    absent_BO = jnp.arange(scores_BO.shape[1])[None] >= batch["options"][:, None]
-    return jnp.where(absent_BO, MASKED, scores_BO)
+    scores_BC = apply(model, params, dropout_key, inputs, rows["attention_mask"])
+    absent_BC = jnp.arange(scores_BC.shape[1])[None] >= batch["options"][:, None]
+    return jnp.where(absent_BC, MASKED, scores_BC)

@@ -22,29 +22,29 @@ BLOCK_ROWS = 4096  # of a long text so many are kept at a time; those of earlier
 class Partners:
     """Partner of each character of one text in another text, ascending; UNMATCHED where it has none."""
 
-    def __init__(self, partner_X: np.ndarray):
-        self.partner_X = partner_X
-        at_X, has_X = np.arange(len(partner_X)), partner_X != UNMATCHED
-        self._front_X = np.maximum.accumulate(np.where(has_X, at_X, UNMATCHED))
-        self._rear_X = np.minimum.accumulate(np.where(has_X, at_X, len(partner_X))[::-1])[::-1]
+    def __init__(self, partner: np.ndarray):
+        self.partner = partner
+        at, has = np.arange(len(partner)), partner != UNMATCHED
+        self._front = np.maximum.accumulate(np.where(has, at, UNMATCHED))
+        self._rear = np.minimum.accumulate(np.where(has, at, len(partner))[::-1])[::-1]
 
     def __len__(self) -> int:
-        return len(self.partner_X)
+        return len(self.partner)
 
     def nearest(self, places: np.ndarray, size: int | None, *, is_start: bool) -> np.ndarray:
         """Return the partners of these places. A place without one gets the first (is_start) or last place between its
         neighbours' partners (`_convert_index` of run_squad.py). size: length of the other text; None = it ends with the
         last partner."""
-        front, rear = self._front_X[places], self._rear_X[places]
+        front, rear = self._front[places], self._rear[places]
         none_in_front, none_behind = front < 0, rear == len(self)
-        low = np.where(none_in_front, -1, self.partner_X[front])
-        high = self.partner_X[np.minimum(rear, len(self) - 1)]
+        low = np.where(none_in_front, -1, self.partner[front])
+        high = self.partner[np.minimum(rear, len(self) - 1)]
         high = np.where(none_behind, low + 1 if size is None else size, high)
         if is_start:
             between = np.where(none_behind & (high == low + 1), low, low + 1)
         else:
             between = np.where(none_in_front & (high == 0), 0, high - 1)
-        return np.where(front == rear, self.partner_X[places], between)
+        return np.where(front == rear, self.partner[places], between)
 
 
 @dataclass(frozen=True)
@@ -73,19 +73,19 @@ class Aligner:
         """Align a text, which must not be empty, with its pieces (▁ for a space). Return None where they are too
         different."""
         tokens_text = "".join(pieces).replace(SPACE, " ")
-        partner_X = _partners(list(map(self._normalized, text)), tokens_text)
-        matched = np.flatnonzero(partner_X != UNMATCHED)
+        partner = _partners(list(map(self._normalized, text)), tokens_text)
+        matched = np.flatnonzero(partner != UNMATCHED)
         if len(matched) == 0 or len(matched) < ENOUGH * len(text):
             return None
         partner_of_place = np.full(len(tokens_text), UNMATCHED)
-        partner_of_place[partner_X[matched]] = matched
+        partner_of_place[partner[matched]] = matched
         lengths = np.fromiter(map(len, pieces), np.int64, len(pieces))
         last = np.cumsum(lengths) - 1
         of_places = Partners(partner_of_place)
         return Alignment(
             of_places.nearest(last - lengths + 1, len(text), is_start=True),
             of_places.nearest(last, len(text), is_start=False),
-            Partners(partner_X),
+            Partners(partner),
             np.repeat(np.arange(len(pieces)), lengths),
         )
 
@@ -96,48 +96,48 @@ def _partners(characters: Sequence[str], tokens_text: str) -> np.ndarray:
         return np.arange(length) + 1  # most texts: then no other subsequence of all characters ends as early
     band = abs(length - len(tokens_text)) + 5
     for width in (band, 2 * band, max(length, len(tokens_text))):  # the original gives up after the second
-        partner_X = longest_common_subsequence(characters, tokens_text, width)
-        if np.count_nonzero(partner_X != UNMATCHED) > ENOUGH * length:
+        partner = longest_common_subsequence(characters, tokens_text, width)
+        if np.count_nonzero(partner != UNMATCHED) > ENOUGH * length:
             break
-    return partner_X
+    return partner
 
 
-def longest_common_subsequence(a_X: Sequence[str], b_Q: Sequence[str], band: int) -> np.ndarray:
-    """Return int64 [len(a_X)]: the place in b of each element of a, ascending; UNMATCHED for those left out.
+def longest_common_subsequence(a: Sequence[str], b: Sequence[str], band: int) -> np.ndarray:
+    """Return int64 [len(a)]: the place in b of each element of a, ascending; UNMATCHED for those left out.
 
     Place i has its partner in [i - band, i + band). Of several longest subsequences, take the one that, going back from
     the end, ends earliest in a, then in b.
     """
     places: dict[str, int] = {}
-    for j, b in enumerate(b_Q):
-        places[b] = places.get(b, 0) | 1 << j
-    blocks = [range(begin, min(begin + BLOCK_ROWS, len(a_X))) for begin in range(0, len(a_X), BLOCK_ROWS)]
+    for j, character in enumerate(b):
+        places[character] = places.get(character, 0) | 1 << j
+    blocks = [range(begin, min(begin + BLOCK_ROWS, len(a))) for begin in range(0, len(a), BLOCK_ROWS)]
     above = [0]  # the row before each block
     rows: list[int] = []
     for block in blocks:
-        rows = _rows(a_X, block, places, len(b_Q), band, above[-1])
+        rows = _rows(a, block, places, len(b), band, above[-1])
         above.append(rows[-1])
-    partner_X = np.full(len(a_X), UNMATCHED)
-    count, below = above[-1].bit_count(), (1 << len(b_Q)) - 1
+    partner = np.full(len(a), UNMATCHED)
+    count, below = above[-1].bit_count(), (1 << len(b)) - 1
     for block, first in zip(reversed(blocks), reversed(above[:-1]), strict=True):
-        rows = [first, *(rows or _rows(a_X, block, places, len(b_Q), band, first))]
+        rows = [first, *(rows or _rows(a, block, places, len(b), band, first))]
         for i in range(len(block), 0, -1):
             if count and (rows[i - 1] & below).bit_count() < count:
                 j = (rows[i] & below).bit_length() - 1
-                partner_X[block.start + i - 1] = j
+                partner[block.start + i - 1] = j
                 count, below = count - 1, (1 << j) - 1
         rows = []
-    return partner_X
+    return partner
 
 
-def _rows(a_X: Sequence[str], block: range, places: Mapping[str, int], length: int, band: int, row: int) -> list[int]:
+def _rows(a: Sequence[str], block: range, places: Mapping[str, int], length: int, band: int, row: int) -> list[int]:
     # Row i has bit j where a[: i + 1] shares one character more with b[: j + 1] than with b[:j].
     full, in_band = (1 << length) - 1, (1 << 2 * band) - 1
     equal = full ^ row
     rows = []
     for i in block:
         near = in_band << i - band if i >= band else in_band >> band - i
-        if hits := equal & places.get(a_X[i], 0) & near:
+        if hits := equal & places.get(a[i], 0) & near:
             equal = ((equal + hits) | (equal - hits)) & full
             row = full ^ equal
         rows.append(row)

@@ -14,11 +14,11 @@ EVALUATION_SEED = 0  # runs of all seeds rank the same documents
 
 
 class Drawn(NamedTuple):
-    """Items of O documents each."""
+    """Items of C documents each."""
 
     queries: np.ndarray  # int64 [items]
-    documents: np.ndarray  # int64 [items, O], by their places in the collection
-    uniform: np.ndarray  # float64 [items, O], in [0, 1): what else is drawn of a document
+    documents: np.ndarray  # int64 [items, C], by their places in the collection
+    uniform: np.ndarray  # float64 [items, C], in [0, 1): what else is drawn of a document
 
 
 class Draws:

@@ -61,8 +61,8 @@ class Ranking:
     def features(
         self, examples: Sequence[RankedQuery], tokenizer: Tokenizer, head: HeadConfig, training: bool, epoch: int = 0
     ) -> Features:
-        """Return, for training, a group of O documents for each relevant one, with one passage each; otherwise one item
-        a passage of the documents to rank. value: document, int32 [items, O], its place in the collection."""
+        """Return, for training, a group of C documents for each relevant one, with one passage each; otherwise one item
+        a passage of the documents to rank. value: document, int32 [items, C], its place in the collection."""
         drawn = self._draws.groups(examples, self._config.seed, epoch) if training else self._draws.to_rank(examples)
         queries, documents = drawn.queries, drawn.documents
         used, places = np.unique(documents, return_inverse=True)
@@ -90,8 +90,8 @@ class Ranking:
 
     def score(self, model: nn.Module, params: Any, batch: DeviceBatch, dropout_key: jax.Array | None) -> Loss:
         """Return the loss that `ranking.loss` names (losses.py); a group is one item."""
-        scores_BO = _scores(model, params, batch, dropout_key).reshape(batch["input_ids"].shape[:2])
-        return Loss.of(LOSSES_B[self._settings.loss](scores_BO), batch)
+        scores_BC = _scores(model, params, batch, dropout_key).reshape(batch["input_ids"].shape[:2])
+        return Loss.of(LOSSES_B[self._settings.loss](scores_BC), batch)
 
     def predict(self, model: nn.Module, params: Any, batch: DeviceBatch) -> dict[str, jax.Array]:
         """Return score, float32 [B]."""

@@ -72,8 +72,8 @@ class TokenClassification:
     def features(
         self, examples: Sequence[Sentence], tokenizer: Tokenizer, head: HeadConfig, training: bool, epoch: int = 0
     ) -> Features:
-        """Return one item a window of a sentence, with U words; positions: words, int32 [items, U]; values:
-        target_weights, float32 [items, U], 1.0 on the words labelled in this window, and labels, int32 [items, U].
+        """Return one item a window of a sentence, with W words; positions: words, int32 [items, W]; values:
+        target_weights, float32 [items, W], 1.0 on the words labelled in this window, and labels, int32 [items, W].
 
         Raises InputError on a label that the head lacks.
         """
@@ -101,12 +101,12 @@ class TokenClassification:
 
     def score(self, model: nn.Module, params: Any, batch: DeviceBatch, dropout_key: jax.Array | None) -> Loss:
         """Return the cross-entropy in nats over words."""
-        logits_BUY = _logits_BUY(model, params, batch, dropout_key)
-        return Loss.of(optax.softmax_cross_entropy_with_integer_labels(logits_BUY, batch["labels"]), batch)
+        logits_BWC = _logits_BWC(model, params, batch, dropout_key)
+        return Loss.of(optax.softmax_cross_entropy_with_integer_labels(logits_BWC, batch["labels"]), batch)
 
     def predict(self, model: nn.Module, params: Any, batch: DeviceBatch) -> dict[str, jax.Array]:
-        """Return label, int32 [B, U]: the likeliest label of each word."""
-        return {"label": _logits_BUY(model, params, batch, None).argmax(-1).astype(jnp.int32)}
+        """Return label, int32 [B, W]: the likeliest label of each word."""
+        return {"label": _logits_BWC(model, params, batch, None).argmax(-1).astype(jnp.int32)}
 
     def metrics(
         self, examples: Sequence[Sentence], features: Features, outputs: Mapping[str, np.ndarray]
@@ -186,7 +186,7 @@ def _default_scores(true: Sequence[Sequence[str]], predicted: Sequence[Sequence[
     return entity_scores(map(entities, true), map(entities, predicted))
 
 
-def _logits_BUY(model: nn.Module, params: Any, batch: DeviceBatch, dropout_key: jax.Array | None) -> jax.Array:
+def _logits_BWC(model: nn.Module, params: Any, batch: DeviceBatch, dropout_key: jax.Array | None) -> jax.Array:
     inputs = text_inputs(batch["input_ids"], batch["attention_mask"], batch["segment_ids"])
-    logits_BLY = apply(model, params, dropout_key, inputs)
-    return jnp.take_along_axis(logits_BLY, batch["words"][:, :, None], axis=1)
+    logits_BLC = apply(model, params, dropout_key, inputs)
+    return jnp.take_along_axis(logits_BLC, batch["words"][:, :, None], axis=1)
