@@ -60,12 +60,12 @@ class WindowView:
 
     @property
     def by_query_stream(self) -> bool:
-        """Whether the query stream predicts the targets, in their order."""
+        """True if the query stream predicts the targets, in their order."""
         return self.filling.stream == "query"
 
     @property
     def predicts_next(self) -> bool:
-        """Whether a row predicts the token behind its own, so that no token of the window is hidden."""
+        """True if a row predicts the token behind its own, so that no token of the window is hidden."""
         return self.filling.target == "next"
 
     @property

@@ -50,5 +50,5 @@ class Filling:
 
     @property
     def replaces(self) -> bool:
-        """Whether input_ids hold something else at targets: a content row would copy the token that it reads."""
+        """True if input_ids hold something else at targets: a content row would copy the token that it reads."""
         return self.stream == "content" and self.target == "own"

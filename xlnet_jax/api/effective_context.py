@@ -99,11 +99,11 @@ def recl(settings: ReclSettings, on_length: Callable[[int], None] = lambda lengt
     targets_P = np.arange(settings.longest, len(ids_L))
     losses_P = functools.partial(by_window, targets_P=targets_P, batch_tokens=settings.batch_tokens)
 
-    def losses_IP(length: int) -> "np.ndarray":
+    def losses_UP(length: int) -> "np.ndarray":
         on_length(length)
         return -np.stack([losses_P(model, ids_L, length) for model in models])
 
-    by_share = effective_context_lengths(losses_IP, settings.lengths, settings.shares, settings.threshold)
+    by_share = effective_context_lengths(losses_UP, settings.lengths, settings.shares, settings.threshold)
     return EffectiveContext(by_share, sources.name_of(found) if settings.text else "the held-out novel", len(targets_P))
 
 

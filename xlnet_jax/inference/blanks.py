@@ -96,7 +96,7 @@ def fill(tokenizer: Tokenizer, blanks: Blanks, ids_P: np.ndarray) -> str:
     return text
 
 
-def allowed_JV(tokenizer: Tokenizer) -> np.ndarray:
+def allowed_XV(tokenizer: Tokenizer) -> np.ndarray:
     """Return which pieces may be chosen, bool [Kind, V]. <eod> and <eop> are the only special pieces in a text."""
     is_text_V = np.arange(tokenizer.vocab_size) >= len(SPECIAL_PIECES)
     begins_word_V = tokenizer.tables.has_space

@@ -31,38 +31,38 @@ class Recl(NamedTuple):
     is_bound: bool  # even the last step gained enough: the length is at least this
 
 
-def gains(short_IP: np.ndarray, long_IP: np.ndarray, share: float) -> np.ndarray:
-    """Return g of each model, float64 [I]. short, long: losses l_i(c, t) and l_i(c', t), nats; share: r."""
-    base_P = short_IP.min(axis=0).astype(np.float64)
+def gains(short_UP: np.ndarray, long_UP: np.ndarray, share: float) -> np.ndarray:
+    """Return g of each model, float64 [U]. short, long: losses l_i(c, t) and l_i(c', t), nats; share: r."""
+    base_P = short_UP.min(axis=0).astype(np.float64)
     hardest = np.argsort(-base_P, kind="stable")[: max(round(share * len(base_P)), 1)]
-    relative_I = np.minimum(base_P, long_IP)[:, hardest].mean(axis=1)
-    return 1 - np.exp(relative_I - base_P[hardest].mean())
+    relative_U = np.minimum(base_P, long_UP)[:, hardest].mean(axis=1)
+    return 1 - np.exp(relative_U - base_P[hardest].mean())
 
 
 def effective_context_lengths(
-    losses_IP: Callable[[int], np.ndarray],
+    losses_UP: Callable[[int], np.ndarray],
     lengths: Sequence[int],
     shares: Sequence[float],
     threshold: float = THRESHOLD,
 ) -> dict[float, list[Recl]]:
     """Return the RECL of each model, by the share of the tokens that counts.
 
-    losses_IP: function from a context length c to the losses l_i(c, t), nats; called at most once for each length, and
+    losses_UP: function from a context length c to the losses l_i(c, t), nats; called at most once for each length, and
     not for lengths above the one from which no model gains. lengths: rising. Raises InputError for other lengths, and
     for shares or a threshold out of range.
     """
     check(lengths, shares, threshold)
     found: dict[float, dict[int, Recl]] = {share: {} for share in shares}
-    short_IP = losses_IP(lengths[0])
-    models = range(len(short_IP))
+    short_UP = losses_UP(lengths[0])
+    models = range(len(short_UP))
     for short, long in pairwise(lengths):
-        long_IP = losses_IP(long)
+        long_UP = losses_UP(long)
         for share, decided in found.items():
-            gain_I = gains(short_IP, long_IP, share)
-            decided |= {i: Recl(short, False) for i in models if i not in decided and gain_I[i] < threshold}
+            gain_U = gains(short_UP, long_UP, share)
+            decided |= {i: Recl(short, False) for i in models if i not in decided and gain_U[i] < threshold}
         if all(len(decided) == len(models) for decided in found.values()):
             break
-        short_IP = long_IP
+        short_UP = long_UP
     return {share: [decided.get(i, Recl(lengths[-1], True)) for i in models] for share, decided in found.items()}
 
 

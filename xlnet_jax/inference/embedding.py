@@ -68,7 +68,7 @@ def embed_texts(
         seq_len = min(seq_len, model.num_places)
     rows = _encoded(pretrained, texts, specials, names)
     lengths = [len(row) for row in rows]
-    vectors_UD = np.zeros((len(rows), model.d_model), np.float32)
+    vectors_BD = np.zeros((len(rows), model.d_model), np.float32)
 
     def segment(indices: Sequence[int], begin: int, length: int, count: int) -> Segment:
         parts = [rows[i][begin : begin + length] for i in indices]
@@ -83,7 +83,7 @@ def embed_texts(
     for places, count, length in batches_by_length([lengths[i] for i in short], batch_tokens, seq_len):
         indices = [short[place] for place in places]
         pooled_BD, _ = _pooled(alone, backbone, segment(indices, 0, length, count), None, None)
-        vectors_UD[indices] = pooled_BD[: len(indices)]
+        vectors_BD[indices] = pooled_BD[: len(indices)]
 
     long = sorted((i for i in range(len(rows)) if lengths[i] > seq_len), key=lambda i: lengths[i])
     count = max(1, min(batch_tokens // seq_len, power_of_two(len(long))))
@@ -93,10 +93,10 @@ def embed_texts(
             filled_B = jnp.full(count, min(begin, model.mem_len), jnp.int32)
             part = segment(indices, begin, seq_len, count)
             pooled_BD, mems_ZBMD = _pooled(model, backbone, part, mems_ZBMD, filled_B)
-            vectors_UD[indices] += pooled_BD[: len(indices)]
+            vectors_BD[indices] += pooled_BD[: len(indices)]
     if normalize:
-        vectors_UD /= np.maximum(np.linalg.norm(vectors_UD, axis=1, keepdims=True), np.finfo(np.float32).tiny)
-    return vectors_UD
+        vectors_BD /= np.maximum(np.linalg.norm(vectors_BD, axis=1, keepdims=True), np.finfo(np.float32).tiny)
+    return vectors_BD
 
 
 def _check(pooling: str, specials: bool, seq_len: int) -> None:

@@ -36,9 +36,9 @@ def write_embeddings(
     done = width = 0
     with complete_file(out) as partial, opened(partial) as append:
         for records in chunks(texts, CHARS_AT_ONCE, lambda r: len(r.text) + CHARS_OF_A_VECTOR):
-            vectors_UD = embed([r.text for r in records], names=[r.where for r in records])
-            append([done + i if r.id is None else r.id for i, r in enumerate(records)], vectors_UD)
-            done, width = done + len(vectors_UD), vectors_UD.shape[1]
+            vectors_BD = embed([r.text for r in records], names=[r.where for r in records])
+            append([done + i if r.id is None else r.id for i, r in enumerate(records)], vectors_BD)
+            done, width = done + len(vectors_BD), vectors_BD.shape[1]
             on_embedded(done)
         if not done:
             raise InputError("there is no text to embed")
@@ -55,13 +55,13 @@ def _npy(path: Path) -> Iterator[Append]:
             file.seek(0)
             np.lib.format.write_array_header_1_0(file, {"descr": "<f4", "fortran_order": False, "shape": shape})
 
-        def append(ids: Sequence[Id], vectors_UD: np.ndarray) -> None:
+        def append(ids: Sequence[Id], vectors_BD: np.ndarray) -> None:
             nonlocal shape
             if not shape[0]:
-                shape = (0, vectors_UD.shape[1])
+                shape = (0, vectors_BD.shape[1])
                 write_header()
-            shape = (shape[0] + len(vectors_UD), shape[1])
-            file.write(vectors_UD.astype("<f4").tobytes())
+            shape = (shape[0] + len(vectors_BD), shape[1])
+            file.write(vectors_BD.astype("<f4").tobytes())
 
         yield append
         write_header()
@@ -76,14 +76,14 @@ def _parquet(path: Path) -> Iterator[Append]:
         writer: pq.ParquetWriter | None = None
         kinds: set[type] = set()
 
-        def append(ids: Sequence[Id], vectors_UD: np.ndarray) -> None:
+        def append(ids: Sequence[Id], vectors_BD: np.ndarray) -> None:
             nonlocal writer
             kinds.update(map(type, ids))
             if len(kinds) > 1:
                 raise InputError(
                     "`id_field`: some ids are text and some are whole numbers, and a column holds one type"
                 )
-            vectors = pa.FixedSizeListArray.from_arrays(pa.array(vectors_UD.ravel()), vectors_UD.shape[1])
+            vectors = pa.FixedSizeListArray.from_arrays(pa.array(vectors_BD.ravel()), vectors_BD.shape[1])
             table = pa.table({"id": pa.array(ids), "embedding": vectors})
             if writer is None:
                 writer = stack.enter_context(pq.ParquetWriter(path, table.schema))

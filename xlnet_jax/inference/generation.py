@@ -19,7 +19,7 @@ from data_pipelines.tokenizer import EOD, PAD, Tokenizer
 from data_pipelines.tokenizer.symbols import SPACE
 from xlnet_jax.checkpoints.pretrained import Pretrained, vocabulary_tokenizer
 from xlnet_jax.errors import InputError
-from xlnet_jax.inference.blanks import Blanks, allowed_JV
+from xlnet_jax.inference.blanks import Blanks, allowed_XV
 from xlnet_jax.inference.query_stream import scoring_tokenizer
 from xlnet_jax.models.decoding import Cache, Decoder, advance, prefill, prepare
 from xlnet_jax.settings.config import ModelConfig
@@ -63,7 +63,7 @@ class Drawn(NamedTuple):
 class _Rules(NamedTuple):
     """Pieces that may be drawn, and what ends a text."""
 
-    allowed_JV: jnp.ndarray
+    allowed_XV: jnp.ndarray
     stops_V: jnp.ndarray
     counts_B: jnp.ndarray  # targets
     keys_B: jnp.ndarray
@@ -103,7 +103,7 @@ class Generator:
         self._config = dataclasses.replace(pretrained.model, dtype=dtype, attn_type=attn_type)
         self._params = pretrained.params
         self._decoders: dict[bool, Decoder] = {}
-        self._allowed_JV = jnp.asarray(allowed_JV(self.tokenizer))
+        self._allowed_XV = jnp.asarray(allowed_XV(self.tokenizer))
         self._stops_V = _stops_V(self.tokenizer, stops)
 
     def draw(self, texts: Sequence[Blanks], key: jax.Array, first: int = 0) -> Iterator[list[Drawn]]:
@@ -120,7 +120,7 @@ class Generator:
         targets_BP = _stack([text.targets_P for text in texts], steps)
         kinds_BP = _stack([text.kinds_P for text in texts], steps)
         rules = _Rules(
-            self._allowed_JV,
+            self._allowed_XV,
             jnp.asarray(self._stops_V),
             jnp.asarray([len(text.targets_P) for text in texts]),
             jax.vmap(jax.random.fold_in, (None, 0))(key, first + jnp.arange(batch)),
@@ -138,11 +138,11 @@ class Generator:
             if np.asarray(state.done_B).all():
                 return
             span = slice(start, start + CHUNK + 1)
-            state, tokens_BC, scores_BC = _go_on(
+            state, tokens_BP, scores_BP = _go_on(
                 *settings, decoder, state, targets_BP[:, span], kinds_BP[:, span], rules
             )
-            tokens.append(np.asarray(tokens_BC))
-            scores.append(np.asarray(scores_BC))
+            tokens.append(np.asarray(tokens_BP))
+            scores.append(np.asarray(scores_BP))
 
     def demand_room(self, text: Blanks) -> None:
         """Raise InputError for a text longer than the context, without positions to fill, or with gaps that a causal
@@ -211,25 +211,25 @@ def _go_on(
     sampling: Sampling,
     decoder: Decoder,
     state: _State,
-    targets_BC: jnp.ndarray,
-    kinds_BC: jnp.ndarray,
+    targets_BP: jnp.ndarray,
+    kinds_BP: jnp.ndarray,
     rules: _Rules,
 ) -> tuple[_State, jnp.ndarray, jnp.ndarray]:
-    """Draw a chunk of pieces; return (state, pieces [B, C], their log-probabilities), PAD where a text has ended.
+    """Draw a chunk of pieces; return (state, pieces [B, P], their log-probabilities), PAD where a text has ended.
 
-    targets, kinds: of the piece drawn last, then of the pieces to draw, [B, C + 1].
+    targets, kinds: of the piece drawn last, then of the pieces to draw, [B, P + 1].
     """
-    batch = targets_BC.shape[0]
+    batch = targets_BP.shape[0]
 
     def is_more(carry: tuple) -> jnp.ndarray:
         s, state, *_ = carry
         return (s < CHUNK) & ~state.done_B.all()
 
     def one_more(carry: tuple) -> tuple:
-        s, state, tokens_BC, scores_BC = carry
-        cache, logits_BV = advance(config, decoder, state.cache, state.token_B, targets_BC[:, s], targets_BC[:, s + 1])
-        state, token_B, score_B = _choose(sampling, state._replace(cache=cache), logits_BV, kinds_BC[:, s + 1], rules)
-        return s + 1, state, tokens_BC.at[:, s].set(token_B), scores_BC.at[:, s].set(score_B)
+        s, state, tokens_BP, scores_BP = carry
+        cache, logits_BV = advance(config, decoder, state.cache, state.token_B, targets_BP[:, s], targets_BP[:, s + 1])
+        state, token_B, score_B = _choose(sampling, state._replace(cache=cache), logits_BV, kinds_BP[:, s + 1], rules)
+        return s + 1, state, tokens_BP.at[:, s].set(token_B), scores_BP.at[:, s].set(score_B)
 
     nothing = jnp.full((batch, CHUNK), PAD, jnp.int32), jnp.zeros((batch, CHUNK), jnp.float32)
     return jax.lax.while_loop(is_more, one_more, (0, state, *nothing))[1:]
@@ -239,7 +239,7 @@ def _choose(
     sampling: Sampling, state: _State, logits_BV: jnp.ndarray, kind_B: jnp.ndarray, rules: _Rules
 ) -> tuple[_State, jnp.ndarray, jnp.ndarray]:
     keys_B = jax.vmap(jax.random.fold_in, (0, None))(rules.keys_B, state.step)
-    allowed_BV = jnp.where(rules.allowed_JV[kind_B], logits_BV, -jnp.inf)
+    allowed_BV = jnp.where(rules.allowed_XV[kind_B], logits_BV, -jnp.inf)
     token_B = jax.vmap(functools.partial(choose, sampling))(allowed_BV, keys_B)
     score_B = jnp.take_along_axis(jax.nn.log_softmax(logits_BV), token_B[:, None], axis=1)[:, 0]
     step = state.step + 1

@@ -28,7 +28,7 @@ class Contents:
 
     @property
     def reads_left_to_right(self) -> bool:
-        """Whether pieces can be asked for from left to right, and in no other order."""
+        """True if pieces can be asked for from left to right, and in no other order."""
         return objective_named(self.objective).order == "left to right"
 
     @property

@@ -48,10 +48,10 @@ class XLNetForSequence(nn.Module):
             attention_mask_BL = attention_mask_BL * (places_BL(inputs) == 0)  # <cls>, wherever it stands
         summary_BD = SequenceSummary(self.config, head, train, name="summary")(hidden_BLD, attention_mask_BL)
         outputs = head.num_labels if head.task == "classification" else 1
-        scores_BY = partitioned_dense(self.config, "logits", outputs, ("embed", None))(summary_BD).astype(jnp.float32)
+        scores_BC = partitioned_dense(self.config, "logits", outputs, ("embed", None))(summary_BD).astype(jnp.float32)
         if head.task == "classification":
-            return scores_BY
-        return scores_BY[:, 0] if head.task == "regression" else scores_BY.reshape(-1, head.num_labels)
+            return scores_BC
+        return scores_BC[:, 0] if head.task == "regression" else scores_BC.reshape(-1, head.num_labels)
 
 
 class XLNetForTokens(nn.Module):

@@ -17,30 +17,30 @@ def distances_R(num_queries: int, num_keys: int, clamp_len: int) -> jnp.ndarray:
     return jnp.clip(distance, -clamp_len, clamp_len) if clamp_len > 0 else distance
 
 
-def signals_2RW(distance_R: jnp.ndarray, width: int) -> jnp.ndarray:
-    """Return the sines [0] and the cosines [1] of distances in text read forwards; float32 [2, R, W = width / 2]."""
-    angle_RW = _angles(distance_R, width)
-    return jnp.stack([jnp.sin(angle_RW), jnp.cos(angle_RW)])
+def signals_2RY(distance_R: jnp.ndarray, width: int) -> jnp.ndarray:
+    """Return the sines [0] and the cosines [1] of distances in text read forwards; float32 [2, R, Y = width / 2]."""
+    angle_RY = _angles(distance_R, width)
+    return jnp.stack([jnp.sin(angle_RY), jnp.cos(angle_RY)])
 
 
-def position_keys_2NRH(signals_2RW: jnp.ndarray, r_DNH: jnp.ndarray) -> jnp.ndarray:
+def position_keys_2NRH(signals_2RY: jnp.ndarray, r_DNH: jnp.ndarray) -> jnp.ndarray:
     """Return the position keys of text read forwards [0] and backwards [1], float32.
 
     Text read backwards has the opposite sign of every distance, which flips the sign of the sines and nothing else. So
     sines and cosines are projected once for the whole batch, and each direction adds them up.
     """
-    r_2WNH = r_DNH.reshape(2, -1, *r_DNH.shape[1:])
-    sine_NRH, cosine_NRH = einsum_float32("iRW,iWNH->iNRH", signals_2RW.astype(r_DNH.dtype), r_2WNH)
+    r_2YNH = r_DNH.reshape(2, -1, *r_DNH.shape[1:])
+    sine_NRH, cosine_NRH = einsum_float32("iRW,iWNH->iNRH", signals_2RY.astype(r_DNH.dtype), r_2YNH)
     return jnp.stack([cosine_NRH + sine_NRH, cosine_NRH - sine_NRH])
 
 
 def signals_BLD(place_BL: jnp.ndarray, width: int) -> jnp.ndarray:
     """Return the sines beside the cosines of any integers, float32 (Vaswani et al. 2017, section 3.5, who interleave
     them)."""
-    angle_BLW = _angles(place_BL.astype(jnp.float32), width)
-    return jnp.concatenate([jnp.sin(angle_BLW), jnp.cos(angle_BLW)], axis=-1)
+    angle_BLY = _angles(place_BL.astype(jnp.float32), width)
+    return jnp.concatenate([jnp.sin(angle_BLY), jnp.cos(angle_BLY)], axis=-1)
 
 
 def _angles(positions: jnp.ndarray, width: int) -> jnp.ndarray:
-    frequency_W = 10_000.0 ** -(jnp.arange(0, width, 2, dtype=jnp.float32) / width)
-    return positions[..., None] * jnp.expand_dims(frequency_W, range(positions.ndim))
+    frequency_Y = 10_000.0 ** -(jnp.arange(0, width, 2, dtype=jnp.float32) / width)
+    return positions[..., None] * jnp.expand_dims(frequency_Y, range(positions.ndim))

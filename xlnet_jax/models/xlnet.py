@@ -26,7 +26,7 @@ from xlnet_jax.models.layers import (
     tied_table_VD,
 )
 from xlnet_jax.models.masks import causal_span, within
-from xlnet_jax.models.positions import distances_R, position_keys_2NRH, signals_2RW, signals_BLD
+from xlnet_jax.models.positions import distances_R, position_keys_2NRH, signals_2RY, signals_BLD
 from xlnet_jax.settings.config import ModelConfig
 
 
@@ -38,7 +38,7 @@ class Shared(NamedTuple):
     query_position_BP: jnp.ndarray | None  # int32; None = no query rows
     key_position_BK: jnp.ndarray  # int32, memory below 0
     is_reversed_B: jnp.ndarray | None  # bool; None = no row of the batch reads backwards
-    signals_2RW: jnp.ndarray | None = None  # None = no relative positions, or position keys in a cache
+    signals_2RY: jnp.ndarray | None = None  # None = no relative positions, or position keys in a cache
     segments: tuple[jnp.ndarray, jnp.ndarray] | None = None  # int32 ids of rows [B, T] and of keys [B, K]
     tied_biases_3NH: jnp.ndarray | None = None
 
@@ -53,23 +53,23 @@ class Shared(NamedTuple):
 class LayerCache(NamedTuple):
     """Keys and values of earlier positions, which a layer reads in place of hidden states (models/decoding.py)."""
 
-    key_GCH: jnp.ndarray
-    value_GCH: jnp.ndarray
+    key_GKH: jnp.ndarray
+    value_GKH: jnp.ndarray
     slot_B: jnp.ndarray  # int32, the slot that the key and value of the content row go into
     position_key_2NRH: jnp.ndarray | None  # [0] alone is read; None = no relative positions
 
     def updated(self, key_BN1H: jnp.ndarray, value_BN1H: jnp.ndarray) -> "LayerCache":
         """Return the cache with the key and the value of the content row."""
-        key_GCH = _put(self.key_GCH, key_BN1H, self.slot_B)
-        return self._replace(key_GCH=key_GCH, value_GCH=_put(self.value_GCH, value_BN1H, self.slot_B))
+        key_GKH = _put(self.key_GKH, key_BN1H, self.slot_B)
+        return self._replace(key_GKH=key_GKH, value_GKH=_put(self.value_GKH, value_BN1H, self.slot_B))
 
 
-def _put(cached_GCH: jnp.ndarray, new_BN1H: jnp.ndarray, slot_B: jnp.ndarray) -> jnp.ndarray:
+def _put(cached_GKH: jnp.ndarray, new_BN1H: jnp.ndarray, slot_B: jnp.ndarray) -> jnp.ndarray:
     # One example after the other: a scatter of all at once would copy the cache.
     batch, heads = new_BN1H.shape[:2]
     for i in range(batch):
-        cached_GCH = jax.lax.dynamic_update_slice(cached_GCH, new_BN1H[i], (i * heads, slot_B[i], 0))
-    return cached_GCH
+        cached_GKH = jax.lax.dynamic_update_slice(cached_GKH, new_BN1H[i], (i * heads, slot_B[i], 0))
+    return cached_GKH
 
 
 class Attention(nn.Module):
@@ -111,7 +111,7 @@ class Attention(nn.Module):
         if isinstance(past, LayerCache):
             cache = past.updated(key_BNKH, value_BNKH)
             in_heads = (len(rows_BTD), c.num_heads, -1, c.d_head)
-            key_BNKH, value_BNKH = cache.key_GCH.reshape(in_heads), cache.value_GCH.reshape(in_heads)
+            key_BNKH, value_BNKH = cache.key_GKH.reshape(in_heads), cache.value_GKH.reshape(in_heads)
         self.sow("keys_values", "key_BNKH", key_BNKH)
         self.sow("keys_values", "value_BNKH", value_BNKH)
         query_BNTH = _in_heads_BNTH(asking_BTD, q_DNH)
@@ -133,7 +133,7 @@ class Attention(nn.Module):
         if isinstance(past, LayerCache):
             key_2NRH = past.position_key_2NRH
         else:
-            key_2NRH = shared.signals_2RW
+            key_2NRH = shared.signals_2RY
             if key_2NRH is not None:
                 key_2NRH = position_keys_2NRH(key_2NRH, self._projection_DNH("r"))
         if key_2NRH is None:
@@ -215,8 +215,8 @@ class Backbone(nn.Module):
         # Zero unused memory: NaN x 0 is NaN, even where masked.
         mems_ZBMD = jnp.where(inputs.memory_BM[None, :, :, None], mems_ZBMD, 0).astype(c.dtype)
         shared = self._shared(inputs, mems_ZBMD.shape[2])
-        if shared.signals_2RW is not None:
-            shared = shared._replace(signals_2RW=drop(shared.signals_2RW))
+        if shared.signals_2RY is not None:
+            shared = shared._replace(signals_2RY=drop(shared.signals_2RY))
         reused = min(length, length if reuse_len is None else reuse_len)
         layers = stacked(Layer, c, in_axes=(0, nn.broadcast))(c, reused, train, name="layers")
         rows_BTD, new_mems_ZBMD = layers(rows_BTD, mems_ZBMD, shared)
@@ -244,7 +244,7 @@ class Backbone(nn.Module):
             shared = shared._replace(visibility=within(inputs.visibility, span))
         if c.positions == "relative":
             distance_R = distances_R(length, mem_len + length, c.clamp_len)
-            shared = shared._replace(signals_2RW=signals_2RW(distance_R, c.d_model))
+            shared = shared._replace(signals_2RY=signals_2RY(distance_R, c.d_model))
         return shared
 
     def _embed(self, inputs: Inputs) -> jnp.ndarray:

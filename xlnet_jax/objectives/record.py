@@ -64,4 +64,4 @@ class Record:
     multiply_adds: Callable[[Config], dict[str, MultiplyAdds]] = language_model_multiply_adds
     """return the multiply-adds of one step by part of the network"""
     judges_tokens: bool = False
-    """whether checkpoints hold a detector (models/detector.py), and pieces are predicted by a generator beside it"""
+    """True if checkpoints hold a detector (models/detector.py), and pieces are predicted by a generator beside it"""

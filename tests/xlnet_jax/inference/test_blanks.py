@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from data_pipelines.tokenizer import Tokenizer
-from xlnet_jax.inference.blanks import Kind, allowed_JV, continuation, fill, infilling
+from xlnet_jax.inference.blanks import Kind, allowed_XV, continuation, fill, infilling
 
 LINES = ["It was a cat, asking a question."] * 9
 
@@ -32,5 +32,5 @@ def test_a_gap_between_words_begins_with_a_space_and_what_follows_a_gap_can_be_g
     full = blanks.ids_L.copy()
     full[blanks.targets_P] = np.concatenate([ids_of(tokenizer, w) for w in ("ask", "cat")])
     np.testing.assert_array_equal(full, ids_of(tokenizer, "It asking a cat."))
-    begins_word = allowed_JV(tokenizer)[Kind.WORD]
+    begins_word = allowed_XV(tokenizer)[Kind.WORD]
     assert np.flatnonzero(begins_word).tolist() == [ids_of(tokenizer, "a")[0]]

@@ -98,7 +98,7 @@ def by_ordinary_network(model, text, allowed):
 def test_greedy_pieces_are_those_of_the_ordinary_network(model, greedy, make):
     text = make(model.tokenizer)
     (row,) = drawn(greedy, [text])
-    ids, scores = by_ordinary_network(model, text, np.asarray(greedy._allowed_JV))
+    ids, scores = by_ordinary_network(model, text, np.asarray(greedy._allowed_XV))
     np.testing.assert_array_equal(row.ids_P, ids)
     np.testing.assert_allclose(row.log_probs_P, scores, atol=2e-5)
     assert len(set(row.ids_P.tolist())) > 1

@@ -188,7 +188,7 @@ def influence_on_rows(config, batch):
         backbone = {**params["backbone"], "word_embedding": jnp.concatenate([table, own_rows])}
         given = {**params, "backbone": backbone, "output_bias": jnp.zeros(wider.vocab_size)}
         _, outputs = XLNetLM(wider).apply({"params": given}, inputs, mems)
-        return (outputs.content_BLD * direction_D).sum((0, 2))
+        return jnp.einsum("bld,d->l", outputs.content_BLD, direction_D)
 
     gradients = jax.jit(jax.jacrev(along_direction_L))(table[ids.reshape(-1)])
     return np.abs(gradients).sum(-1).reshape(LENGTH, *ids.shape)

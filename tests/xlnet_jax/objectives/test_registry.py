@@ -12,6 +12,7 @@ from data_pipelines.objectives.fields import DENSE, PAIRS, ROWS, batch_spec, sha
 from tests.xlnet_jax.tiny_text import batches_of
 from tests.xlnet_jax.training.tiny import CONFIG
 from xlnet_jax.errors import InputError
+from xlnet_jax.objectives.command_line import parse_config
 from xlnet_jax.objectives.presets import demo, with_objective
 from xlnet_jax.objectives.registry import OBJECTIVES, objective_named
 from xlnet_jax.objectives.rules import validate
@@ -71,3 +72,10 @@ def test_records_are_read_without_jax():
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_help_lists_every_objective(capsys):
+    with pytest.raises(SystemExit):
+        parse_config(["--help"], "train", "Pretrain.")
+    printed = capsys.readouterr().out
+    assert all(f"{record.name:7} {record.summary}" in printed for record in OBJECTIVES)

@@ -74,7 +74,7 @@ class Measured:
 
     @property
     def is_likelihood(self) -> bool:
-        """Whether the loss is the likelihood of a text."""
+        """True if the loss is the likelihood of a text."""
         return objective_named(self.objective).loss == "likelihood"
 
     @property

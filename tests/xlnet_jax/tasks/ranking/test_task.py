@@ -316,7 +316,7 @@ def test_a_few_steps_put_what_is_relevant_first(collection, given):
         ),
         ("001 0 wing0 1\n", {"queries": {"001": " "}}, "1 have no text, 001 the first"),
         ("001 0 wing0 1\n", {"documents": {}}, "nothing is in it"),
-        ("001 0 wing0 1\n", {"seq_len": 9}, "--data.seq-len 9 leaves nothing for a document beside a query of 6"),
+        ("001 0 wing0 1\n", {"seq_len": 9}, "`data.seq_len` 9 leaves nothing for a document beside a query of 6"),
     ],
 )
 def test_a_mistake_is_one_line_that_names_it(collection, given, qrels, settings, said):
