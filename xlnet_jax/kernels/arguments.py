@@ -42,7 +42,7 @@ class Positions(NamedTuple):
     window the keys stand in order, at -M to L - 1, and the first L = R - K rows stand at 0 to L - 1.
     """
 
-    key_2NRH: jnp.ndarray  # float; [0] for text read forwards, [1] for text read backwards
+    key_2NRH: jnp.ndarray  # float32; sine and cosine part, whose sum is read forwards; backwards the sines are negated
     is_reversed_B: jnp.ndarray | None  # bool, which rows of the batch read backwards; None = none of them
     row_BT: jnp.ndarray  # int32
     key_BK: jnp.ndarray  # int32

@@ -21,6 +21,6 @@ def _gathered_scores_BNTK(query_BNTH: jnp.ndarray, positions: Positions, num_key
     distance_BTK = positions.row_BT[:, :, None] - positions.key_BK[:, None, :]
     # Empty slots of a cache lie outside of the table; they are masked.
     column_BTK = jnp.clip(num_keys - distance_BTK, 0, positions.key_2NRH.shape[2] - 1)
-    key_NRH = positions.key_2NRH[0].astype(query_BNTH.dtype)
+    key_NRH = positions.key_2NRH.sum(0).astype(query_BNTH.dtype)
     by_distance_BNTR = einsum_float32("BNTH,NRH->BNTR", query_BNTH, key_NRH)
     return jnp.take_along_axis(by_distance_BNTR, column_BTK[:, None], axis=-1)

@@ -24,14 +24,14 @@ def signals_2RY(distance_R: jnp.ndarray, width: int) -> jnp.ndarray:
 
 
 def position_keys_2NRH(signals_2RY: jnp.ndarray, r_DNH: jnp.ndarray) -> jnp.ndarray:
-    """Return the position keys of text read forwards [0] and backwards [1], float32.
+    """Return the sine part [0] and the cosine part [1] of the position keys, float32; their sum is the keys of text
+    read forwards.
 
     Text read backwards has the opposite sign of every distance, which flips the sign of the sines and nothing else. So
-    sines and cosines are projected once for the whole batch, and each direction adds them up.
+    both parts are projected once for the whole batch, and each row adds them up in its direction.
     """
     r_2YNH = r_DNH.reshape(2, -1, *r_DNH.shape[1:])
-    sine_NRH, cosine_NRH = einsum_float32("iRW,iWNH->iNRH", signals_2RY.astype(r_DNH.dtype), r_2YNH)
-    return jnp.stack([cosine_NRH + sine_NRH, cosine_NRH - sine_NRH])
+    return einsum_float32("iRY,iYNH->iNRH", signals_2RY.astype(r_DNH.dtype), r_2YNH)
 
 
 def signals_BLD(place_BL: jnp.ndarray, width: int) -> jnp.ndarray:

@@ -56,7 +56,7 @@ class LayerCache(NamedTuple):
     key_GKH: jnp.ndarray
     value_GKH: jnp.ndarray
     slot_B: jnp.ndarray  # int32, the slot that the key and value of the content row go into
-    position_key_2NRH: jnp.ndarray | None  # [0] alone is read; None = no relative positions
+    position_key_2NRH: jnp.ndarray | None  # None = no relative positions
 
     def updated(self, key_BN1H: jnp.ndarray, value_BN1H: jnp.ndarray) -> "LayerCache":
         """Return the cache with the key and the value of the content row."""
@@ -106,7 +106,10 @@ class Attention(nn.Module):
         if not isinstance(past, LayerCache):
             context_BKD = jnp.concatenate([past, context_BKD], axis=1)
         asking_BTD, context_BKD = (norm(rows_BTD), norm(context_BKD)) if is_pre else (rows_BTD, context_BKD)
-        key_BNKH, value_BNKH = (_in_heads_BNTH(context_BKD, w) for w in (k_DNH, v_DNH))
+        in_heads_BNTH, out_of_heads_BTD = _in_heads_BNTH, _out_of_heads_BTD
+        if isinstance(past, LayerCache):
+            in_heads_BNTH, out_of_heads_BTD = _few_in_heads_BNTH, _few_out_of_heads_BTD
+        key_BNKH, value_BNKH = (in_heads_BNTH(context_BKD, w) for w in (k_DNH, v_DNH))
         cache = None
         if isinstance(past, LayerCache):
             cache = past.updated(key_BNKH, value_BNKH)
@@ -114,13 +117,13 @@ class Attention(nn.Module):
             key_BNKH, value_BNKH = cache.key_GKH.reshape(in_heads), cache.value_GKH.reshape(in_heads)
         self.sow("keys_values", "key_BNKH", key_BNKH)
         self.sow("keys_values", "value_BNKH", value_BNKH)
-        query_BNTH = _in_heads_BNTH(asking_BTD, q_DNH)
+        query_BNTH = in_heads_BNTH(asking_BTD, q_DNH)
         inputs = AttentionInputs(
             query_BNTH, key_BNKH, value_BNKH, shared.visibility, biases_3NH, positions=positions, segments=segments
         )
         rate = c.attention_dropout if self.train else 0.0
         read_BNTH = attended_BNTH(self, rate, inputs, self.implementation)
-        out_BTD = _out_of_heads_BTD(read_BNTH, o_DNH)
+        out_BTD = out_of_heads_BTD(read_BNTH, o_DNH)
         rows_BTD = rows_BTD + Dropout(c.dropout, self.train)(out_BTD)
         return (rows_BTD if is_pre else norm(rows_BTD)), cache
 
@@ -142,12 +145,21 @@ class Attention(nn.Module):
 
 
 def _in_heads_BNTH(rows_BTD: jnp.ndarray, kernel_DNH: jnp.ndarray) -> jnp.ndarray:
-    return jnp.swapaxes(jnp.einsum("BTD,DNH->BTNH", rows_BTD, kernel_DNH), 1, 2)
+    return jnp.einsum("BTD,DNH->BNTH", rows_BTD, kernel_DNH)
 
 
 def _out_of_heads_BTD(read_BNTH: jnp.ndarray, kernel_DNH: jnp.ndarray) -> jnp.ndarray:
-    read_BTE = jnp.swapaxes(read_BNTH, 1, 2).reshape(len(read_BNTH), read_BNTH.shape[2], -1)
-    return jnp.einsum("BTE,DE->BTD", read_BTE, kernel_DNH.reshape(len(kernel_DNH), -1))
+    return jnp.einsum("BNTH,DNH->BTD", read_BNTH, kernel_DNH)
+
+
+# Decoding has fewer rows than weights: transpose the rows, where XLA would transpose the weights.
+def _few_in_heads_BNTH(rows_BTD: jnp.ndarray, kernel_DNH: jnp.ndarray) -> jnp.ndarray:
+    return jnp.swapaxes(jnp.einsum("BTD,DNH->BTNH", rows_BTD, kernel_DNH), 1, 2)
+
+
+def _few_out_of_heads_BTD(read_BNTH: jnp.ndarray, kernel_DNH: jnp.ndarray) -> jnp.ndarray:
+    joined = jnp.swapaxes(read_BNTH, 1, 2).reshape(len(read_BNTH), read_BNTH.shape[2], -1)
+    return joined @ kernel_DNH.reshape(len(kernel_DNH), -1).T
 
 
 class Layer(nn.Module):
