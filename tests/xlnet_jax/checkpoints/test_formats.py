@@ -190,7 +190,7 @@ def test_hugging_faces_gelu_is_the_exact_one_unless_told_otherwise(hf_folder, tm
     edit_config(hf_folder, ff_activation="gelu")
     loaded = xlnet_jax.load(hf_folder)
     assert loaded.model.activation == "gelu_erf"
-    assert any("--activation gelu" in note for note in loaded.notes)
+    assert any("load with activation gelu" in note for note in loaded.notes)
     with pytest.raises(InputError, match="the original cannot hold activation gelu_erf"):
         xlnet_jax.save(loaded, tmp_path / "tf", "tf1")
     assert xlnet_jax.load(hf_folder, activation="gelu").model.activation == "gelu"

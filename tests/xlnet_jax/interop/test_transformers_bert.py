@@ -171,7 +171,11 @@ def test_settings_that_we_do_not_have_are_refused_by_name(tmp_path, changes, mes
         (dataclasses.replace(ROBERTA, activation="relu"), None, "roberta cannot hold activation relu"),
         (dataclasses.replace(BERT, share_layers=True), None, "albert cannot hold embeddings as wide as the layers"),
         (dataclasses.replace(BERT, num_segments=0), None, "cannot hold a network without segments"),
-        (dataclasses.replace(BERT, positions="sinusoidal"), None, "cannot hold model.positions sinusoidal"),
+        (
+            dataclasses.replace(BERT, network="xlnet", positions="sinusoidal"),
+            None,
+            "cannot hold model.positions sinusoidal",
+        ),
     ],
 )
 def test_what_they_cannot_hold_is_refused(tmp_path, config, head, message):

@@ -167,7 +167,7 @@ def test_help_lists_every_setting(capsys):
 
 def test_demanding_a_tpu_where_there_is_none_is_refused(monkeypatch):
     monkeypatch.setenv("GCE_METADATA_HOST", "127.0.0.1:9")
-    with pytest.raises(InputError, match=r"--tpu: no TPU here, jax sees cpu only"):
+    with pytest.raises(InputError, match=r"`tpu`: no TPU here, jax sees cpu only"):
         runtime.demand_tpu()
 
 
