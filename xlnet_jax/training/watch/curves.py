@@ -7,11 +7,12 @@ from typing import Any
 import numpy as np
 from etils import epath
 
+from xlnet_jax.objectives.plm import PLM
 from xlnet_jax.objectives.record import Record
 from xlnet_jax.storage.files import write_durably
 
 
-def draw_curves(records: list[dict[str, Any]], unigram_nats: float, path: epath.Path, objective: Record) -> None:
+def draw_curves(records: list[dict[str, Any]], unigram_nats: float, path: epath.Path, objective: Record = PLM) -> None:
     """Write a PNG. records: as in metrics.jsonl."""
     from matplotlib.figure import Figure
 
@@ -29,7 +30,7 @@ def draw_curves(records: list[dict[str, Any]], unigram_nats: float, path: epath.
     if len(held_out):
         axes.plot(*held_out.T, marker="o", color="tab:red", label=f"held out, {held_out[-1, 1]:.2f} at the end")
     axes.axhline(unigram_nats, ls="--", color="gray", label=f"unigram line, {unigram_nats:.2f}")
-    axes.set(xlabel="updates", ylabel=f"{objective.name.upper()} loss, nats per target", title=objective.title)
+    axes.set(xlabel="steps", ylabel=f"{objective.name.upper()} loss, nats per target", title=objective.title)
     axes.grid(alpha=0.3)
     axes.legend()
     picture = io.BytesIO()
