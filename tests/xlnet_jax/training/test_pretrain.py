@@ -238,7 +238,7 @@ def test_a_damaged_checkpoint_costs_no_more_than_the_way_from_the_one_before(str
 def test_a_workdir_that_is_in_use_is_refused_and_its_process_named(straight, text):
     holder = Workdir(straight)
     holder.claim(command_line.parse_config(arguments(text, straight), "train", ""))
-    with pytest.raises(InputError, match=rf"is in use by process {os.getpid()} on .*: wait, or give another"):
+    with pytest.raises(InputError, match=rf"is in use by process {os.getpid()} on .*: wait, or name another folder"):
         train.main(arguments(text, straight))
 
 
