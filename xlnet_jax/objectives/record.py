@@ -1,28 +1,18 @@
 """Description of an objective for everything else: one record, in a file of its own, listed in registry.py.
 
-Records are read before any work starts (`--help`, checks of settings), so neither flax nor jax is imported here: what
-needs them imports them when it is called.
+Records are read before any work starts (`--help`, checks of settings), so neither flax nor jax is imported here, and
+the class that computes the loss is named, not imported.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from data_pipelines.objectives.base import Filling
 from xlnet_jax.costs.flops import MultiplyAdds, network_multiply_adds
 from xlnet_jax.settings.config import Config
-
-if TYPE_CHECKING:
-    from xlnet_jax.objectives.base import Objective
-
-
-def language_model(config: Config) -> Objective:
-    """Return the traced objective that predicts pieces, by the stream that the filling names."""
-    from xlnet_jax.objectives.language_model import LanguageModel
-
-    return LanguageModel(config)
 
 
 def language_model_multiply_adds(config: Config) -> dict[str, MultiplyAdds]:
@@ -59,8 +49,8 @@ class Record:
     order: Literal["any", "left to right"] | None
     """order in which a checkpoint can be asked for pieces: any (scores, generation, gaps), left to right (scores and
     generation), or none"""
-    build: Callable[[Config], Objective] = language_model
-    """return the traced objective"""
+    traced: str = "language_model.LanguageModel"
+    """module of this package, and the class in it, that computes the loss: loaded when a run begins (build.py)"""
     multiply_adds: Callable[[Config], dict[str, MultiplyAdds]] = language_model_multiply_adds
     """return the multiply-adds of one step by part of the network"""
     judges_tokens: bool = False

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from data_pipelines.objectives import rtd
 from xlnet_jax.costs.flops import PIECES, MultiplyAdds, network_multiply_adds, summed
@@ -12,9 +11,6 @@ from xlnet_jax.objectives.mlm import MLM
 from xlnet_jax.objectives.record import Record
 from xlnet_jax.objectives.refusals import nothing_masked, without_query_stream
 from xlnet_jax.settings.config import Config
-
-if TYPE_CHECKING:
-    from xlnet_jax.objectives.base import Objective
 
 
 def _start(config: Config) -> Config:
@@ -41,12 +37,6 @@ def _contradictions(config: Config) -> Iterator[str]:
         yield f"--objective rtd with data.pair-loss {data.pair_loss}: every token is judged, and no pair; it needs none"
     if (width := config.rtd.generator_of(config.model).d_model) < 1:
         yield f"rtd.generator-share {rtd.generator_share:g} of model.d-model {model.d_model} leaves a width of {width}"
-
-
-def _build(config: Config) -> Objective:
-    from xlnet_jax.objectives.replaced import ReplacedTokenDetection
-
-    return ReplacedTokenDetection(config)
 
 
 def _multiply_adds(config: Config) -> dict[str, MultiplyAdds]:
@@ -76,7 +66,7 @@ RTD = Record(
     positions=("learned",),
     loss="pseudo",
     order=None,
-    build=_build,
+    traced="replaced.ReplacedTokenDetection",
     multiply_adds=_multiply_adds,
     judges_tokens=True,
 )
