@@ -14,6 +14,7 @@ from data_pipelines.tokenizer import EOD, SPECIAL_PIECES, UNK
 from data_pipelines.tokenizer.pieces import PieceTables
 from tests.xlnet_jax.training.tiny_run import arguments, assert_same, state_of
 from xlnet_jax import InputError, convert, evaluate, factorize, finetune, train
+from xlnet_jax.api import evaluation_report
 from xlnet_jax.inference import left_to_right
 from xlnet_jax.inference.fill_in import fill_in
 from xlnet_jax.interop.weights import flatten
@@ -129,7 +130,7 @@ def test_text_without_spaces_has_no_perplexity_of_words():
     content = Content(pieces=3000, characters=3000, bytes=9000, words=1, unknown=0, documents=1)
     told = Measured("clm", math.log(2), 3001, 0.0, 1, content, {})
     assert told.numbers()["word_perplexity"] is None
-    assert "a word" not in next(evaluate._units(told))
+    assert "a word" not in next(evaluation_report._units(told))
 
 
 def test_a_causal_checkpoint_is_evaluated_with_another_memory_than_in_training(causal, tmp_path, capsys):
