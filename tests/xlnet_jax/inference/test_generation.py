@@ -228,7 +228,7 @@ def test_a_checkpoint_of_another_objective_names_what_it_cannot_generate(model, 
         drawn(Generator(causal, GREEDY, CONTEXT), [infilling(model.tokenizer, "The ___ sea", "", [1])])
     masked = {"backbone": {n: p for n, p in model.params["backbone"].items() if n != "mask_embedding"}}
     with pytest.raises(InputError, match=r"has learned masked pieces \(mlm\)"):
-        Generator(dataclasses.replace(model, params=model.params | masked), GREEDY)
+        Generator(dataclasses.replace(model, params=model.params | masked, objective="mlm"), GREEDY)
     places = dataclasses.replace(causal, model=dataclasses.replace(causal.model, positions="sinusoidal"))
     generator = Generator(places, GREEDY, CONTEXT)
     generator.demand_room(continuation(model.tokenizer, TEXT, "", 2))

@@ -64,7 +64,7 @@ def test_scores_depend_neither_on_the_batch_nor_on_other_targets(model, slid):
 
 
 def test_checkpoints_that_are_not_causal_and_bad_lengths_are_refused(model):
-    masked = random_model(dataclasses.replace(SMALL, num_layers=1))
+    masked = dataclasses.replace(random_model(dataclasses.replace(SMALL, num_layers=1)), objective="mlm")
     del masked.params["backbone"]["mask_embedding"]
     absolute = dataclasses.replace(model, model=dataclasses.replace(CAUSAL, positions="sinusoidal"))
     for run, said in (

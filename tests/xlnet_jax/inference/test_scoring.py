@@ -192,4 +192,4 @@ def test_mistakes_are_named(model):
     with pytest.raises(
         InputError, match=r"has learned masked pieces \(mlm\), each by itself, and cannot be asked in an"
     ):
-        score_texts(dataclasses.replace(model, params=model.params | masked), [TEXT])
+        score_texts(dataclasses.replace(model, params=model.params | masked, objective="mlm"), [TEXT])
