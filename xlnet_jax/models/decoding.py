@@ -63,8 +63,9 @@ def prepare(config: ModelConfig, params: dict[str, Any], context: int, ahead: bo
     if config.positions != "relative":
         return Decoder(params, layers, (None,) * len(layers))
     signals = signals_2RY(distances_R(context if ahead else 1, context, config.clamp_len), config.d_model)
-    keys = (position_keys_2NRH(signals, layer["attention"]["r"])[:1].astype(config.dtype) for layer in layers)
-    return Decoder(params, layers, tuple(keys))
+    parts = (position_keys_2NRH(signals, layer["attention"]["r"]) for layer in layers)
+    # All rows read forwards: add the sine and the cosine part once.
+    return Decoder(params, layers, tuple(key_2NRH.sum(0, keepdims=True).astype(config.dtype) for key_2NRH in parts))
 
 
 def prefill(

@@ -291,7 +291,7 @@ def test_a_network_that_has_learned_from_replaced_tokens_goes_on_elsewhere(detec
 
     assert start(detecting.folder)[1] == []
     assert {path.partition("/")[0] for path in start(tmp_path / "hf")[1]} == {"generator"}
-    with pytest.raises(InputError, match=r"its generator/.* is .*, and here it would be .*rtd\.generator-share"):
+    with pytest.raises(InputError, match=r"its generator/.* is .*, and here it would be .*rtd\.generator_share"):
         start(detecting.folder, generator_share=0.5)
     with pytest.raises(InputError, match="the checkpoint has no generator/"):
         evaluate.main([str(tmp_path / "hf"), "--text", str(text), "--data.seq-len", "32"])
