@@ -22,6 +22,13 @@ def yesterday(tmp_path_factory):
     return folder
 
 
+def kept(before, after):
+    """Return the settings of today that yesterday had too: settings may be added, and none may change."""
+    if not isinstance(before, dict):
+        return after
+    return {name: kept(value, after[name]) for name, value in before.items()}
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_the_command_of_yesterday_continues_its_run_to_the_same_losses(name, yesterday, tmp_path, capsys):
     folder = tmp_path / "today"
@@ -34,7 +41,7 @@ def test_the_command_of_yesterday_continues_its_run_to_the_same_losses(name, yes
     assert "resumed     at step 3 of 6" in said
     assert "cannot be read" not in said
     after = json.loads((folder / name / "config.json").read_text())
-    assert {k: after[k] for k in before} == before
+    assert kept(before, after) == before
     ours, theirs = continued.losses(folder / name), continued.RUNS[name]["losses"]
     assert [list(row) for row in ours] == [list(row) for row in theirs]
     for row, expected in zip(ours, theirs, strict=True):
@@ -45,7 +52,7 @@ def test_the_command_of_yesterday_continues_its_run_to_the_same_losses(name, yes
 def test_a_checkpoint_of_yesterday_is_loaded(name, yesterday):
     pretrained = xlnet_jax.load(yesterday / name)
 
-    hidden = pretrained.hidden_states(*pretrained.encode(["It is a truth universally acknowledged."]))
+    hidden = pretrained.hidden_states(*pretrained.encode(["It is so."]))
 
     assert hidden.shape[-1] == 16
     assert np.isfinite(hidden).all()
