@@ -246,7 +246,7 @@ def test_a_mistake_that_process_0_finds_ends_the_others_with_its_line(command, p
 def test_losing_process_0_is_said_although_jax_would_abort(port):
     script = f"""
 import sys, time
-from xlnet_jax import cli
+from xlnet_jax.api import command
 from xlnet_jax.settings.config import DistributedConfig
 from xlnet_jax.training.run.hosts import joined
 
