@@ -82,8 +82,8 @@ def test_a_vocabulary_that_the_text_decides_is_known_before_the_run_begins(folde
 def test_a_tokenizer_of_another_level_than_the_one_asked_for_is_refused(folder, tmp_path):
     Tokenizer.train([], 1, "auto", token_level="byte").save(tmp_path / "bytes")
     for config, origin in (
-        (leveled([folder / "one.txt"], "word", tokenizer=str(tmp_path / "bytes")), "--tokenizer .* of level byte"),
-        (leveled([folder / "corpus"], "byte"), "--corpus .* of level piece"),
+        (leveled([folder / "one.txt"], "word", tokenizer=str(tmp_path / "bytes")), "`tokenizer` .* of level byte"),
+        (leveled([folder / "corpus"], "byte"), "`corpus` .* of level piece"),
     ):
         with pytest.raises(InputError, match=f"data.token-level .*: the tokenizer of {origin}; leave one of the two"):
             Text.of(config).demanded_tokenizer(config, None)
