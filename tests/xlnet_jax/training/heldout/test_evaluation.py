@@ -117,6 +117,6 @@ def test_python_code_measures_without_a_command_line(straight):
     run = Run.of(straight)
     assert found.config.data == run.config.data
     assert found.measured.windows == 8
-    halved = replace(run.config.data, batch_size=run.config.data.batch_size // 2)
-    found = api.evaluate(api.EvaluateSettings(str(straight), max_windows=8, data=halved))
-    assert found.config.data == halved
+    doubled = replace(run.config.data, batch_size=2 * run.config.data.batch_size)
+    found = api.evaluate(api.EvaluateSettings(str(straight), max_windows=16, data=doubled))
+    assert found.config.data == doubled
