@@ -43,7 +43,7 @@ def counts(preset):
 
 
 def test_presets_have_the_published_sizes_to_the_unit():
-    """Of transformers: BertModel, BertForMaskedLM, BertForPreTraining, those of RoBERTa and ALBERT; ELECTRA's."""
+    """Compare with BertModel, BertForMaskedLM and BertForPreTraining, their RoBERTa and ALBERT, and ELECTRA."""
     assert counts("bert-base")[:3] == (109_482_240, 109_514_298, 110_106_428)
     assert counts("roberta-base")[:2] == (124_645_632, 124_697_433)
     assert counts("albert-base")[:3] == (11_683_584, 11_221_680, 11_813_810)

@@ -59,8 +59,8 @@ def cached_logits(config, params, ids_BL, known_BL, order_BT, ahead):
 
 
 def ranked_logits(config, params, ids_BL, known_BL, order_BT):
-    """The same by one pass of the ordinary network over a window that holds all positions. Of a causal network the
-    content row before a target predicts it."""
+    """Return the logits of one pass of the ordinary network over a window that holds all positions. In a causal network
+    the content row before a target predicts it."""
     rank_BL = np.full(ids_BL.shape, -1)
     for rank_L, order_T in zip(rank_BL, order_BT, strict=True):
         rank_L[order_T] = np.arange(len(order_T))

@@ -60,7 +60,7 @@ class Influence(NamedTuple):
 
 
 def influence(config, step):
-    """What the loss of each target of batch `step` depends on, and what the memory that is handed on does."""
+    """Return the tokens that the loss of each target of batch `step`, and the memory that it hands on, depend on."""
     validate(config)
     batch, params, mems = batches_of(config).batch_at(step), drawn_params(config), random_mems(config)
     # Each position gets an embedding of its own, at the end of the table, which no softmax knows: the gradient by token

@@ -50,7 +50,7 @@ def batch():
 
 @pytest.fixture(scope="module")
 def gradients(params, batch):
-    """Those of the generator's loss and of the discriminator's, by path."""
+    """Return the gradients of the generator's loss and of the discriminator's, by path."""
 
     def losses(params):
         scored = ReplacedTokenDetection(CONFIG).score(params, batch, MEMS, None)
@@ -113,7 +113,7 @@ def test_losses_are_those_counted_by_hand(params, batch, by_hand):
 
 
 def test_a_sample_that_is_the_texts_own_token_is_not_replaced(params, batch):
-    """Of a generator that is sure of the right piece everywhere, as its bias has it for a text of one piece."""
+    """The generator is sure of the right piece everywhere: its bias names the one piece of the text."""
     bias = jnp.where(jnp.arange(CONFIG.model.vocab_size) == 9, 1e6, 0.0)
     sure = {**params, "generator": {**params["generator"], "output_bias": bias}}
     plain = batch | {"target_ids": np.full_like(batch["target_ids"], 9)}

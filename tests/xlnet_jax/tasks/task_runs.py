@@ -21,7 +21,7 @@ def tiny(vocab_size):
 
 
 def outputs_and_loss(task, model, params, features, rows, length, side):
-    """What the network says of all items, in batches of `rows`, the last filled up with padding; and the mean loss."""
+    """Return the outputs for all items, in batches of `rows` of which the last is padded, and the mean loss."""
 
     params = jax.tree.map(jnp.asarray, params)
 

@@ -263,7 +263,7 @@ def test_labels_and_ids_that_cannot_be_written_are_named_before_anything_is_lear
 
 
 def test_a_run_knows_its_examples_wherever_they_lie(tmp_path):
-    """Of what is learned from, `Prepared.sha256` takes the repr."""
+    """`Prepared.sha256` is computed from the repr of the examples."""
     (tmp_path / "moved").mkdir()
     here, there = (repr(read(folder, "text\tlabel\na\tx\n")) for folder in (tmp_path, tmp_path / "moved"))
     assert here == there
