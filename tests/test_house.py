@@ -111,7 +111,7 @@ def commands() -> list[Path]:
 
 
 def test_a_command_is_short_and_says_what_it_is():
-    """It parses, builds and calls: what it does can be called without a command line."""
+    """A command parses, builds and calls: its work can be called without a command line."""
     assert len(commands()) >= 14
     for file in commands():
         module = ".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__main__")
@@ -141,7 +141,7 @@ def compared_strings(tree: ast.AST) -> Iterator[ast.Constant]:
 
 
 def test_no_objective_is_chosen_by_its_name():
-    """Its record says what it needs (xlnet_jax/objectives/record.py)."""
+    """The record of an objective says what the objective needs (xlnet_jax/objectives/record.py)."""
     names = {record.name for record in OBJECTIVES}
     own = {ROOT / package / "objectives" for package in ("xlnet_jax", "data_pipelines")}
     found = [
@@ -188,8 +188,8 @@ def documented(file: Path) -> Iterator[tuple[int, str]]:
 def test_docstrings_open_with_a_verb_or_the_thing_they_describe():
     riddles = [
         f'{file.relative_to(ROOT)}:{line}: "{text.partition(chr(10))[0]}"'
-        for package in ("xlnet_jax", "data_pipelines")
-        for file in sorted((ROOT / package).rglob("*.py"))
+        for folder in ("xlnet_jax", "data_pipelines", "benchmarks", "launch", "tests")
+        for file in sorted((ROOT / folder).rglob("*.py"))
         for line, text in documented(file)
         if text.startswith(tuple(f"{words} " for words in RIDDLES))
     ]

@@ -1,4 +1,4 @@
-"""What version 0.1.0 wrote keeps working: checkpoints, workdirs and prepared corpora (README.md)."""
+"""Checkpoints, workdirs and prepared corpora of version 0.1.0 keep working (README.md)."""
 
 import json
 import shutil

@@ -104,7 +104,7 @@ def test_a_loaded_checkpoint_gives_the_originals_logits_and_memory(reference, so
 
 
 def test_chinese_xlnet_is_24_layers_of_768(tmp_path):
-    """Its releases are deep and narrow: nothing may assume the English sizes."""
+    """The Chinese releases are deep and narrow: nothing may assume the English sizes."""
     config = dataclasses.replace(SMALL, num_layers=24, d_model=48, num_heads=12, d_head=4)
     model = random_model(config)
     for fmt in ("tf1", "hf"):

@@ -1,4 +1,4 @@
-"""What can be asked for, and the one line that anything else ends in."""
+"""Requests for a comparison, and the one line in which a wrong request ends."""
 
 import re
 import shlex

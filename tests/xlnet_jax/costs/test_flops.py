@@ -40,7 +40,7 @@ def traced(jaxpr):
 
 
 def traced_in(config, transformation):
-    """Those of the loss of a batch, or of what the transformation makes of it."""
+    """Return the multiply-adds traced in the loss of a batch, or in a transformation of that loss."""
     objective, key = objective_of(config), jax.random.key(0)
     params = jax.eval_shape(lambda: unboxed(objective.init(key)))
 

@@ -1,4 +1,4 @@
-"""What each objective may see, proved by gradients of its loss on batches of the pipeline."""
+"""Tokens that each objective may see, proved by gradients of its loss on batches of the pipeline."""
 
 from dataclasses import replace
 from typing import NamedTuple
@@ -118,7 +118,7 @@ def test_a_causal_batch_predicts_the_next_token_everywhere(causal):
 
 
 def test_memory_makes_two_segments_read_as_one_of_twice_the_length():
-    """As long as it cuts nothing off: the same losses, and the same memory for what comes next."""
+    """Losses and the next memory are equal, as long as nothing is cut off."""
     short = replace(CLM, model=replace(CLM.model, mem_len=LENGTH))
     long = with_data(short, seq_len=2 * LENGTH, reuse_len=2 * LENGTH, windows_per_block=2)
     params, mems = drawn_params(short), jnp.zeros(LanguageModel(short).mems.shape)
@@ -239,7 +239,7 @@ def test_memory_that_is_handed_on_depends_on_nothing_behind_the_reused_part(with
 
 
 def test_a_masked_loss_is_at_the_masked_places_alone():
-    """As counted by hand from the scores of all positions, and whatever the other slots name as their target."""
+    """The loss equals one counted by hand from the logits of all positions; targets in other slots do not matter."""
     everywhere = with_data(MLM, num_predict=None)
     batch, params = batches_of(everywhere).batch_at(0), drawn_params(MLM)
     is_target = batch["target_weights"] > 0

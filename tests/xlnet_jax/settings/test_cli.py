@@ -236,7 +236,7 @@ def _modules_after(code):
 @pytest.mark.skipif(sys.platform != "linux", reason="glibc's tunables are Linux's")
 @pytest.mark.parametrize("given", [None, "glibc.malloc.perturb=0"])
 def test_the_command_starts_anew_with_huge_pages_and_keeps_its_arguments(given):
-    """What a user has set stays."""
+    """GLIBC_TUNABLES that a user has set stay."""
     script = """
 import os, sys
 from xlnet_jax.training.run import runtime

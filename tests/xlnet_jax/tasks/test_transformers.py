@@ -1,4 +1,4 @@
-"""The same weights, batches and settings: finetuning beside Hugging Face's networks and PyTorch's AdamW."""
+"""Equal weights, batches and settings: finetuning beside Hugging Face's networks and PyTorch's AdamW."""
 
 import dataclasses
 

@@ -21,7 +21,7 @@ def pearson(x, y):
 
 
 def ranks(x):
-    """Of numbers that are alike, the mean."""
+    """Return the rank of each number; equal numbers share the mean of theirs."""
     return np.array([(x < v).sum() + ((x == v).sum() + 1) / 2 for v in x])
 
 

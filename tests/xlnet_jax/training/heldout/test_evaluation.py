@@ -54,7 +54,7 @@ def test_the_numbers_beside_the_loss_are_counted_as_stated(straight, tmp_path):
 
 
 def test_a_text_gives_what_it_gives_as_the_held_out_part_of_a_corpus(straight, text, tmp_path):
-    """The same blocks, windows and targets, whatever the text was that the corpus is for."""
+    """Blocks, windows and targets are equal, whatever text the corpus was prepared for."""
     other = tmp_path / "other.txt"
     other.write_text("\n".join(text.read_text().splitlines()[:120]))
     run = Run.of(straight)
