@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 import tyro
 
 from xlnet_jax.errors import InputError
+from xlnet_jax.settings.bounds import at_least, check_bounds
+from xlnet_jax.settings.fields import setting
 
 if TYPE_CHECKING:
     import numpy as np
@@ -24,17 +26,17 @@ class ReclSettings:
     """causal checkpoints with the same tokenizer, in any format, or the folders of their runs"""
     text: tuple[str, ...] = ()
     """text to predict: files, globs, folders, or tfds:NAME; none = the held-out novel that comes with the package"""
-    step: int = 16
+    step: int = setting(16, at_least(1))
     """shortest context, and the pieces by which it grows"""
     longest: int = 256
     """longest context, in pieces"""
-    tokens: int = 1000
+    tokens: int = setting(1000, at_least(1))
     """pieces to predict: the first of the text that have the longest context before them"""
     shares: tuple[float, ...] = (1.0, 0.5, 0.1)
     """shares of these pieces that count, the hardest first (the paper's r)"""
     threshold: float = 0.01
     """relative gain in perplexity below which a longer context counts as useless"""
-    batch_tokens: int = 4096
+    batch_tokens: int = setting(4096, at_least(1))
     """tokens that the network reads at once; the lengths do not depend on it"""
     tokenizer: str | None = None
     """SentencePiece model, for checkpoints without one"""
@@ -56,9 +58,7 @@ class ReclSettings:
 
         if not self.checkpoints:
             raise InputError("there is no checkpoint: name one or several that were trained with the objective clm")
-        for name in ("step", "tokens", "batch_tokens"):
-            if getattr(self, name) < 1:
-                raise InputError(f"`{name}` {getattr(self, name)} must be at least 1")
+        check_bounds(self)
         if len(self.lengths) < 2:
             raise InputError(f"`longest` {self.longest} must be at least twice `step` {self.step}")
         effective_context.check(self.lengths, self.shares, self.threshold)

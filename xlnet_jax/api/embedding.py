@@ -8,6 +8,8 @@ from typing import Literal
 
 from xlnet_jax.api.command import CheckpointArgument
 from xlnet_jax.errors import InputError
+from xlnet_jax.settings.bounds import at_least, check_bounds
+from xlnet_jax.settings.fields import setting
 
 
 @dataclass(frozen=True)
@@ -36,7 +38,7 @@ class EmbedSettings:
     512"""
     mem_len: int | None = None
     """positions of earlier segments that a segment sees; None = as in training, or the paper's 384; 0 = none"""
-    batch_tokens: int = 8192
+    batch_tokens: int = setting(8192, at_least(1))
     """tokens that the network reads at once; the vectors do not depend on it"""
     overwrite: bool = False
     """replace an existing file"""
@@ -61,8 +63,7 @@ class EmbedSettings:
             raise InputError(f"`out` {self.out}: give a name that ends in .npy or .parquet")
         if self.id_field is not None and self.out.endswith(".npy"):
             raise InputError("`id_field`: a .npy file has no place for ids; let `out` end in .parquet")
-        if self.batch_tokens < 1:
-            raise InputError(f"`batch_tokens` {self.batch_tokens} must be at least 1")
+        check_bounds(self)
         demand_new_file(self.out, self.overwrite)
 
 

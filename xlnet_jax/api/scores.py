@@ -11,6 +11,8 @@ from typing import IO, TYPE_CHECKING, Literal
 from xlnet_jax.api import command
 from xlnet_jax.api.command import CheckpointArgument
 from xlnet_jax.errors import InputError
+from xlnet_jax.settings.bounds import ANY_TEXT, at_least, check_bounds
+from xlnet_jax.settings.fields import setting
 
 if TYPE_CHECKING:
     from data_pipelines.texts import TextRecord
@@ -25,7 +27,7 @@ class ScoreSettings:
     """checkpoint with a tokenizer, in any format, or the folder of a run"""
     texts: tuple[str, ...] = ()
     """files of sentences, one a line, or JSON Lines or Parquet; also globs, folders, or tfds:NAME"""
-    sentences: tuple[str, ...] = ()
+    sentences: tuple[str, ...] = setting((), ANY_TEXT)
     """sentences to score, in place of files"""
     orders: tuple[str, ...] = ("left-to-right",)
     """factorization orders, averaged where there are several: left-to-right, right-to-left, random:N, or positions of
@@ -34,7 +36,7 @@ class ScoreSettings:
     """seed of the random orders"""
     context: str = ""
     """text before each sentence that all its pieces see; it is not scored"""
-    max_len: int | None = None
+    max_len: int | None = setting(None, at_least(1))
     """most pieces in a sentence, with its context; None = the length of the run's windows, or 512"""
     out: str | None = None
     """file to write, .jsonl with the scores of each piece or .tsv with a row for each sentence; None = print JSON
@@ -61,8 +63,7 @@ class ScoreSettings:
 
         if bool(self.texts) == bool(self.sentences):
             raise InputError("give either `texts`, the names of files, or `sentences`")
-        if self.max_len is not None and self.max_len < 1:
-            raise InputError(f"`max_len` {self.max_len} must be at least 1")
+        check_bounds(self)
         check_orders(self.orders)
         if self.out:
             if Path(self.out).suffix not in (".jsonl", ".tsv"):
