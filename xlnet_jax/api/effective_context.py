@@ -3,10 +3,11 @@
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import tyro
 
+from xlnet_jax.api.text_source import TextSourceSettings
 from xlnet_jax.errors import InputError
 from xlnet_jax.settings.bounds import at_least, check_bounds
 from xlnet_jax.settings.fields import setting
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class ReclSettings:
+class ReclSettings(TextSourceSettings):
     """Checkpoints that are compared with each other: they share one baseline (docs/memory.md)."""
 
     checkpoints: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="CHECKPOINT")]
@@ -40,12 +41,6 @@ class ReclSettings:
     """tokens that the network reads at once; the lengths do not depend on it"""
     tokenizer: str | None = None
     """SentencePiece model, for checkpoints without one"""
-    text_field: str = "text"
-    """field that holds the text in JSON, Parquet and TFDS"""
-    tfds_data_dir: str | None = None
-    """folder of prepared TFDS datasets; None = TFDS's default"""
-    corpus_errors: Literal["strict", "replace"] = "strict"
-    """bytes that are not UTF-8: refuse them, or read U+FFFD"""
 
     @property
     def lengths(self) -> range:
@@ -87,7 +82,7 @@ def recl(settings: ReclSettings, on_length: Callable[[int], None] = lambda lengt
     from xlnet_jax.inference.left_to_right import by_window
 
     names = settings.text or sources.embedded()[1:]
-    found = sources.find(names, settings.text_field, settings.tfds_data_dir, "validation")
+    found = settings.find(names, "validation")
     models = _models(settings.checkpoints, settings.tokenizer)
     lines = sources.read_lines(found, settings.corpus_errors)
     ids_L = texts.first_pieces(lines, vocabulary_tokenizer(models[0]), settings.longest + settings.tokens)

@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import Literal
 
 from xlnet_jax.api.command import CheckpointArgument
+from xlnet_jax.api.text_source import TextSourceSettings
 from xlnet_jax.errors import InputError
 from xlnet_jax.settings.bounds import at_least, check_bounds
 from xlnet_jax.settings.fields import setting
 
 
 @dataclass(frozen=True)
-class EmbedSettings:
+class EmbedSettings(TextSourceSettings):
     """One vector for each text, in the order of the texts."""
 
     checkpoint: CheckpointArgument
@@ -44,14 +45,8 @@ class EmbedSettings:
     """replace an existing file"""
     tokenizer: str | None = None
     """SentencePiece model, for a checkpoint without one"""
-    text_field: str = "text"
-    """field that holds the text in JSON, Parquet and TFDS"""
     id_field: str | None = None
     """field that holds the id in JSON and Parquet; None = number the texts from 0"""
-    tfds_data_dir: str | None = None
-    """folder of prepared TFDS datasets; None = TFDS's default"""
-    corpus_errors: Literal["strict", "replace"] = "strict"
-    """bytes that are not UTF-8: refuse them, or read U+FFFD"""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """compute type; the vectors are always float32"""
 
@@ -74,14 +69,14 @@ def embed_files(settings: EmbedSettings, on_embedded: Callable[[int], None] = la
     cannot work; no file is left then.
     """
     settings.check()
-    from data_pipelines import sources, texts
+    from data_pipelines import texts
     from xlnet_jax.checkpoints.formats import load_with_tokenizer
     from xlnet_jax.checkpoints.pretrained import on_device
     from xlnet_jax.inference.embedding import SEQ_LEN, embed_texts
     from xlnet_jax.inference.embedding_files import write_embeddings
     from xlnet_jax.training.heldout.evaluation import Run, trained_mem_len
 
-    found = sources.find(settings.text, settings.text_field, settings.tfds_data_dir)
+    found = settings.find(settings.text)
     run = Run.of(settings.checkpoint)
     pretrained = load_with_tokenizer(settings.checkpoint, settings.tokenizer)
     window_len = run.config.data.seq_len if run else SEQ_LEN

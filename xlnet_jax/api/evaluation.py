@@ -11,8 +11,11 @@ from typing import TYPE_CHECKING, Literal
 
 from xlnet_jax.api.command import CheckpointArgument
 from xlnet_jax.api.scores import ScoreSettings
+from xlnet_jax.api.text_source import TextSourceSettings
 from xlnet_jax.errors import InputError
+from xlnet_jax.settings.bounds import ANY_TEXT, at_least, check_bounds
 from xlnet_jax.settings.config import Config, DataConfig, MeshConfig
+from xlnet_jax.settings.fields import setting
 
 if TYPE_CHECKING:
     import numpy as np
@@ -26,7 +29,7 @@ BATCH_SIZE = 8  # rows, for a checkpoint that no run of ours wrote
 
 
 @dataclass(frozen=True)
-class EvaluateSettings:
+class EvaluateSettings(TextSourceSettings):
     """The held-out loss on a text; with --score or --score-text, the log-likelihood of sentences (xlnet_jax.score)."""
 
     checkpoint: CheckpointArgument
@@ -34,7 +37,7 @@ class EvaluateSettings:
     text: tuple[str, ...] = ()
     """text to measure the loss on: files, globs, folders, tfds:NAME, or a folder that data_pipelines.prepare made, for
     its validation split; none = the run's own held-out text"""
-    max_windows: int | None = None
+    max_windows: int | None = setting(None, at_least(1))
     """most windows to measure it on, in whole batches; None = as the run, or 16,384"""
     objective: str | None = None
     """objective whose loss is measured, by its name; None = the objective that trained the checkpoint"""
@@ -46,7 +49,7 @@ class EvaluateSettings:
     """clm: every row of a loss sees as many positions as the memory is long, also where training did not do so"""
     score: str | None = None
     """file of sentences to score, one a line, or JSON Lines or Parquet"""
-    score_text: tuple[str, ...] = ()
+    score_text: tuple[str, ...] = setting((), ANY_TEXT)
     """sentences to score"""
     orders: tuple[str, ...] = ("left-to-right",)
     """factorization orders of the scores, averaged where there are several: left-to-right, right-to-left, random:N, or
@@ -55,7 +58,7 @@ class EvaluateSettings:
     """seed of the random orders"""
     context: str = ""
     """text before each sentence that all its pieces see; it is not scored"""
-    max_len: int | None = None
+    max_len: int | None = setting(None, at_least(1))
     """most pieces in a sentence, with its context; None = the length of the run's windows, or 512"""
     out: str | None = None
     """file for the scores, .jsonl with the scores of each piece or .tsv with a row for each sentence; None = print JSON
@@ -64,14 +67,8 @@ class EvaluateSettings:
     """replace an existing file"""
     tokenizer: str | None = None
     """SentencePiece model, for a checkpoint without one"""
-    text_field: str = "text"
-    """field that holds the text of a document in JSON, Parquet and TFDS"""
     id_field: str | None = None
     """field that holds the id of a sentence in JSON and Parquet; it is written beside the scores"""
-    tfds_data_dir: str | None = None
-    """folder of prepared TFDS datasets; None = TFDS's default"""
-    corpus_errors: Literal["strict", "replace"] = "strict"
-    """bytes that are not UTF-8: refuse them, or read U+FFFD"""
     dtype: Literal["float32", "bfloat16"] | None = None
     """compute type; None = the checkpoint's for a loss, float32 for scores"""
     data: DataConfig = field(default_factory=DataConfig)
@@ -84,10 +81,7 @@ class EvaluateSettings:
 
         if bool(self.text) + bool(self.score) + bool(self.score_text) > 1:
             raise InputError("`text`, `score` and `score_text` each ask for something else: give one of them")
-        if self.max_windows is not None and self.max_windows < 1:
-            raise InputError(f"`max_windows` {self.max_windows} must be at least 1")
-        if self.max_len is not None and self.max_len < 1:
-            raise InputError(f"`max_len` {self.max_len} must be at least 1")
+        check_bounds(self)
         if self.out and not self.scoring():
             if Path(self.out).suffix != ".json":
                 raise InputError(f"`out` {self.out}: give a name that ends in .json")
@@ -200,7 +194,7 @@ def _corpus(
         yield Corpus(prepared[0]), prepared[0]
     elif settings.text:
         assert pretrained.tokenizer
-        found = sources.find(settings.text, settings.text_field, settings.tfds_data_dir, "validation")
+        found = settings.find(settings.text, "validation")
         with corpus_of(found, pretrained.tokenizer, config, settings.corpus_errors) as corpus:
             yield corpus, sources.name_of(found)
     elif run and (own := run.corpus()):

@@ -13,15 +13,17 @@ from data_pipelines.prepare import prepare
 from data_pipelines.prepare.beam_runner import BeamRunner
 from data_pipelines.prepare.runners import LocalRunner, Runner
 from data_pipelines.prepare.xlnet_tfrecords import prepare_records
-from data_pipelines.readers import Errors
 from data_pipelines.tokenizer import Settings, Tokenizer
+from xlnet_jax.api.text_source import TextSourceSettings
 from xlnet_jax.errors import InputError
+from xlnet_jax.settings.bounds import at_least, between, check_bounds
 from xlnet_jax.settings.config import DataConfig
+from xlnet_jax.settings.fields import setting
 from xlnet_jax.storage.files import demand_place
 
 
 @dataclass(frozen=True)
-class PrepareSettings:
+class PrepareSettings(TextSourceSettings):
     """Text to prepare, and the folder to write."""
 
     out: str
@@ -37,17 +39,11 @@ class PrepareSettings:
     """share of the training rows that reads each source; they sum to 1; none = by the sizes of the sources"""
     validation: tuple[str, ...] = ()
     """held-out text, named as --source names text; none = some documents of each source"""
-    validation_fraction: float = 0.05
+    validation_fraction: float = setting(0.05, between(0, 1, "()"))
     """share of the documents that is held out; where a source is one document, its last blocks"""
-    block_len: int = windows.block_len(DataConfig())
+    block_len: int = setting(windows.block_len(DataConfig()), at_least(8))
     """tokens in a block, the unit of shuffling and of memory; the default holds 16 windows of 512 with a
     reuse_len of 256"""
-    text_field: str = "text"
-    """field that holds the text of a document in JSON, Parquet and TFDS"""
-    tfds_data_dir: str | None = None
-    """folder of prepared TFDS datasets; None = TFDS's default"""
-    corpus_errors: Errors = "strict"
-    """bytes that are not UTF-8: stop and say where, or read U+FFFD"""
     runner: str = "local"
     """local = the cores of this machine; Direct, Dataflow, Spark, Flink, … = this runner of Apache Beam"""
     beam_options: tuple[str, ...] = ()
@@ -66,10 +62,7 @@ class PrepareSettings:
         if self.weights and not (min(self.weights) > 0 and abs(sum(self.weights) - 1) <= 1e-6):  # nan is refused too
             shares = ", ".join(map(str, self.weights))
             raise InputError(f"`weights` {shares}: they must be above 0 and sum to 1, not {sum(self.weights):g}")
-        if not 0 < self.validation_fraction < 1:
-            raise InputError(f"`validation_fraction` {self.validation_fraction} must be in (0, 1)")
-        if self.block_len < 8:
-            raise InputError(f"`block_len` {self.block_len} holds no window: give at least 8")
+        check_bounds(self)
         demand_place(epath.Path(self.out).expanduser())
         if self.beam_options and self.runner == "local":
             raise InputError("`beam_options` are for a runner of Beam: name it with `runner`")
@@ -91,13 +84,10 @@ def prepare_corpus(settings: PrepareSettings, on_written: Callable[[int], None] 
             validation_fraction=settings.validation_fraction,
         )
 
-    def find(names: tuple[str, ...], split: str) -> list[sources.Source]:
-        return sources.find(names, settings.text_field, settings.tfds_data_dir, split)
-
-    train = find(settings.source, "train")
+    train = settings.find(settings.source)
     return prepare(
         train,
-        find(settings.validation, "validation") if settings.validation else None,
+        settings.find(settings.validation, "validation") if settings.validation else None,
         Tokenizer.load(
             settings.tokenizer, lambda: Settings.suited_to(sources.read_lines(train, settings.corpus_errors), "auto")
         ),

@@ -10,6 +10,7 @@ from typing import IO, TYPE_CHECKING, Literal
 
 from xlnet_jax.api import command
 from xlnet_jax.api.command import CheckpointArgument
+from xlnet_jax.api.text_source import TextSourceSettings
 from xlnet_jax.errors import InputError
 from xlnet_jax.settings.bounds import ANY_TEXT, at_least, check_bounds
 from xlnet_jax.settings.fields import setting
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class ScoreSettings:
+class ScoreSettings(TextSourceSettings):
     """The log-likelihood of each sentence, in nats."""
 
     checkpoint: CheckpointArgument
@@ -45,14 +46,8 @@ class ScoreSettings:
     """replace an existing file"""
     tokenizer: str | None = None
     """SentencePiece model, for a checkpoint without one"""
-    text_field: str = "text"
-    """field that holds the sentence in JSON, Parquet and TFDS"""
     id_field: str | None = None
     """field that holds the id of a sentence in JSON and Parquet; it is written beside the scores"""
-    tfds_data_dir: str | None = None
-    """folder of prepared TFDS datasets; None = TFDS's default"""
-    corpus_errors: Literal["strict", "replace"] = "strict"
-    """bytes that are not UTF-8: refuse them, or read U+FFFD"""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """compute type"""
 
@@ -108,10 +103,10 @@ def print_scores(settings: ScoreSettings) -> None:
 
 
 def _texts(settings: ScoreSettings) -> "Iterator[TextRecord]":
-    from data_pipelines import sources, texts
+    from data_pipelines import texts
 
     if settings.texts:
-        found = sources.find(settings.texts, settings.text_field, settings.tfds_data_dir)
+        found = settings.find(settings.texts)
         return texts.read_texts(found, "line", settings.id_field, settings.corpus_errors)
     return (texts.TextRecord(text, f"sentence {i}") for i, text in enumerate(settings.sentences, start=1))
 

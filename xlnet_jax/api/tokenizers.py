@@ -15,13 +15,15 @@ import tyro
 from etils import epath
 
 from data_pipelines import sources
-from data_pipelines.readers import Errors
 from data_pipelines.tokenizer.model import Tokenizer
 from data_pipelines.tokenizer.normalization import Normalization
 from data_pipelines.tokenizer.sampling import SAMPLE_BYTES, sample
 from data_pipelines.tokenizer.settings import TokenLevel
 from data_pipelines.tokenizer.symbols import SPECIAL_PIECES
+from xlnet_jax.api.text_source import TextSourceSettings
 from xlnet_jax.errors import InputError
+from xlnet_jax.settings.bounds import at_least, check_bounds
+from xlnet_jax.settings.fields import setting
 from xlnet_jax.storage.files import demand_place
 
 MEGABYTE = 10**6
@@ -48,14 +50,14 @@ TokenizerPath = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="TOK
 
 
 @dataclass(frozen=True)
-class Train:
+class Train(TextSourceSettings):
     """Train a tokenizer on text and write its folder."""
 
     source: tuple[str, ...]
     """files, globs, folders, or tfds:NAME"""
     out: Path
     """folder to write"""
-    vocab_size: int = 32_000
+    vocab_size: int = setting(32_000, at_least(1))
     """pieces in the vocabulary, special ones included; for words and characters the largest number of them; bytes are
     256 and the special ones"""
     token_level: TokenLevel = "piece"
@@ -64,13 +66,7 @@ class Train:
     """how text is normalised first; auto = english where the letters are ASCII, none for bytes, else nfkc"""
     lower: bool = False
     """lowercase all text, as in the original's uncased models"""
-    text_field: str = "text"
-    """field that holds the text of a document in JSON, Parquet and TFDS"""
-    tfds_data_dir: str | None = None
-    """folder of prepared TFDS datasets; None = TFDS's default"""
-    corpus_errors: Errors = "strict"
-    """bytes that are not UTF-8: stop and say where, or read U+FFFD"""
-    sample_megabytes: int = SAMPLE_BYTES // MEGABYTE
+    sample_megabytes: int = setting(SAMPLE_BYTES // MEGABYTE, at_least(1))
     """a larger text is sampled uniformly by lines; training takes up to 30 times this memory"""
 
     def check(self) -> None:
@@ -80,9 +76,7 @@ class Train:
         demand_place(epath.Path(self.out))
         if not self.source:
             raise InputError("`source` names no text: give files, globs, folders, or tfds:NAME")
-        for name in ("vocab_size", "sample_megabytes"):
-            if getattr(self, name) < 1:
-                raise InputError(f"`{name}` {getattr(self, name)}: give a number above 0")
+        check_bounds(self)
 
 
 @dataclass(frozen=True)
@@ -111,7 +105,7 @@ class Encode:
 def train_tokenizer(settings: Train) -> dict[str, str]:
     """Train a tokenizer and write its folder; return what was read and made. Raises InputError."""
     settings.check()
-    text = sources.find(settings.source, settings.text_field, settings.tfds_data_dir)
+    text = settings.find(settings.source)
     drawn = sample(sources.read_lines(text, settings.corpus_errors), settings.sample_megabytes * MEGABYTE)
     tokenizer = Tokenizer.train(
         drawn.lines,
