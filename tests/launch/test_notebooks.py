@@ -2,6 +2,7 @@
 
 import getpass
 import json
+import os
 import re
 import sys
 from pathlib import Path
@@ -42,9 +43,9 @@ def executed(tmp_path_factory):
             patch.setenv(setting, value)
         # Tests that kill runs leave half a program there, of which jax warns in the notebook's output.
         patch.delenv("JAX_COMPILATION_CACHE_DIR", raising=False)
-        notebooks = {}
+        notebooks, flags = {}, os.environ["XLA_FLAGS"]
         for name in NOTEBOOKS:
-            patch.setenv("XLA_FLAGS", f"--xla_force_host_platform_device_count={DEVICES[name]}")
+            patch.setenv("XLA_FLAGS", f"{flags} --xla_force_host_platform_device_count={DEVICES[name]}")
             notebooks[name] = execute(name, folder, cell_timeout=300)
         return notebooks
 

@@ -144,7 +144,7 @@ def test_padding_on_either_side_of_any_length_changes_nothing(summary, positions
         return jax.value_and_grad(total, has_aux=True)(params)
 
     (_, alone), gradients_alone = scores_and_gradients(*padded(ids, 0, 0))
-    for left, right in ((1, 0), (0, 1), (7, 0), (0, 7), (3, 5), (23, 0)):
+    for left, right in ((7, 0), (0, 7), (1, 6), (4, 3), (23, 0)):
         (_, scores), gradients = scores_and_gradients(*padded(ids, left, right))
         np.testing.assert_allclose(scores, alone, rtol=0, atol=2e-6)
         jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=5e-6), gradients, gradients_alone)

@@ -144,7 +144,7 @@ class Two:
 
     def __init__(self, port, *arguments, command="xlnet_jax.train"):
         flags = {
-            "XLA_FLAGS": "--xla_force_host_platform_device_count=4 --xla_backend_optimization_level=0",
+            "XLA_FLAGS": f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count=4",
             "JAX_PLATFORMS": "cpu",
         }
         place = {"JAX_COORDINATOR_ADDRESS": f"localhost:{port}", "JAX_NUM_PROCESSES": "2"}
