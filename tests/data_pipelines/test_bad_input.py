@@ -156,7 +156,7 @@ def test_what_is_no_file_is_refused_and_never_waited_for(refused, place):
     (place / "link.txt").symlink_to("nowhere")
     assert "text pipe.txt: a pipe or a device" in refused("--source", "pipe.txt")
     assert "text link.txt: a link to a file that is not there" in refused("--source", "link*")
-    assert "a text has an empty name" in refused("--source", "")
+    assert "--source is empty: leave it out, or name something" in refused("--source", "")
 
 
 def test_links_in_a_circle_give_each_file_once(place):
