@@ -64,6 +64,7 @@ def example_seed_B(key: jax.Array, example_B: jnp.ndarray) -> jnp.ndarray:
     return hashed(hashed(first + example_B.astype(jnp.uint32) * jnp.uint32(EXAMPLE_STRIDE)) ^ second)
 
 
+@jax.named_scope("attention_dropout")
 def attention_mask_BNTK(dropout: AttentionDropout, num_rows: int, num_keys: int) -> jnp.ndarray:
     """Return the dropout mask of attention probabilities, bool: True where an element is kept."""
     row_T, column_K = jnp.arange(num_rows), jnp.arange(num_keys)
