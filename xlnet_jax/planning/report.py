@@ -119,7 +119,7 @@ def _time(plan: Plan, utilization: float, console: Console) -> None:
         ("cycles", _cycles(cost)),
         ("a step takes at least", f"{_seconds(bounds[slowest])}, by its {slowest}"),
         ("the compiler's estimate", f"{_estimate(plan)} at {chip.clock / 1e9:.2f} GHz"),
-        ("utilisation (MFU)", _utilisation(plan.mfu)),
+        ("utilisation (MFU)", _utilisation(plan)),
         (f"at {utilization:.0%} utilisation", _rate(plan, seconds)),
         ("schedule", f"{c.steps:,} steps: {days:,.1f} days, {24 * days * plan.chips:,.0f} chip-hours"),
     ]
@@ -134,11 +134,15 @@ _NAMES = {
 }  # fmt: skip
 
 
-def _utilisation(mfu: dict[str, float]) -> str:
+def _utilisation(plan: Plan) -> str:
     """Return the utilisations, the lowest first. Those by a bound cannot be exceeded."""
-    # More than the peak says that links limit nothing.
-    names = sorted((name for name in mfu if mfu[name] <= 1), key=lambda name: mfu[name])
-    return ", ".join(f"{'' if name == 'cycles' else 'at most '}{mfu[name]:.1%} by {_NAMES[name]}" for name in names)
+    estimate_is_floor = plan.work is not None and plan.work.total.kernels_at_least > 0
+    told = [
+        f"{'' if name == 'cycles' and not estimate_is_floor else 'at most '}{share:.1%} by {_NAMES[name]}"
+        for name, share in sorted(plan.mfu.items(), key=lambda item: item[1])
+        if share <= 1  # more than the peak says that links limit nothing
+    ]
+    return ", ".join(told)
 
 
 def _at_least(cost: Cost) -> str:
