@@ -9,7 +9,7 @@ import pytest
 
 from xlnet_jax.costs.chips import CHIPS
 from xlnet_jax.planning.breakdown import Cost, cost_by_part
-from xlnet_jax.planning.cycles import KernelCycles, flops_a_cycle, kernel_cycles, kernel_name
+from xlnet_jax.planning.cycles import KernelCycles, cycles_of_traffic, flops_a_cycle, kernel_cycles, kernel_name
 from xlnet_jax.planning.hlo import parse
 
 CHIP = {chip.name: chip for chip in CHIPS}
@@ -77,6 +77,11 @@ def test_a_kernel_whose_speed_was_measured_takes_that_long():
     assert kernel_name(call) == "mine"
     assert kernel_cycles(call, ROUND, {("mine", "v5e"): 0.5}) == KernelCycles(10_000, is_floor=False)
     assert kernel_cycles(call, ROUND, {("mine", "v3"): 0.5}) == KernelCycles(5000, is_floor=True)
+
+
+def test_a_cycle_is_one_of_a_device_and_not_of_its_chip():
+    assert flops_a_cycle(CHIP["v3"]) == pytest.approx(2 * 2 * 128**2, rel=0.01)  # one of two cores, two arrays
+    assert cycles_of_traffic(450 * 10**9, CHIP["v3"]) == 940_000_000  # a second at half of the bandwidth
 
 
 def test_what_is_no_kernel_or_states_no_flops_has_no_cycles_of_a_kernel():

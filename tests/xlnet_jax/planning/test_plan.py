@@ -197,6 +197,21 @@ def test_a_search_ends_when_its_time_is_over():
     assert re.fullmatch(r"1e-09 minutes are over with \d+ settings left to try: --search-minutes gives it more", over)
 
 
+def test_a_search_lists_the_shortest_step_by_bounds_and_estimate_first(monkeypatch):
+    # By its bound alone, the policy that recomputes nothing would come first.
+    costs = {"full": (500, 0), "attention": (460, 0), "dots": (100, 470), "none": (90, 1_500)}
+
+    def planned(config, *_):
+        gigabytes, megacycles = costs[config.model.remat]
+        return plan_of(config, memory=gigabytes * 10**9, cycles=megacycles * 10**6)
+
+    monkeypatch.setattr("xlnet_jax.planning.search._plan_until", planned)
+    found = search(large(), "v3:16x32", 1024, 1.0, lambda _: None)
+    assert [plan.config.model.remat for plan in found if not plan.config.mesh.fsdp > 1] == [
+        "dots", "attention", "full", "none",
+    ]  # fmt: skip
+
+
 def be_killed(*_):
     os._exit(1)
 
