@@ -108,7 +108,8 @@ def _shifted_scores_BNTK(query_BNTH: jnp.ndarray, positions: Positions, num_keys
         return content_BNLK
     by_distance_BNPR = einsum_float32("BNTH,BNRH->BNTR", query_BNTH[:, :, content:], key_BNRH)
     query_BNPK = shift_query_BNPK(by_distance_BNPR, positions.row_BT[:, content:], num_keys)
-    return jnp.concatenate([content_BNLK, query_BNPK], axis=2)
+    with jax.named_scope("relative_shift"):
+        return jnp.concatenate([content_BNLK, query_BNPK], axis=2)
 
 
 def directed_key_BNRH(positions: Positions, query_BNTH: jnp.ndarray) -> jnp.ndarray:
