@@ -44,6 +44,8 @@ def main(argv: Sequence[str]) -> int:
             report.compare(plans, request.utilization, f"{configs[0].preset}, the step of each topology", console)
     for plan in plans if len(plans) == 1 else ():
         report.show(plan, request.utilization, console)
+    for plan in plans if request.breakdown else ():
+        report.show_parts(plan, console)
     return 0 if plans and all(plan.fits for plan in plans) else DOES_NOT_FIT
 
 

@@ -53,7 +53,8 @@ def attention_by_scores_BNTH(
     kept_BNTK = None
     if inputs.dropout_rate:
         assert inputs.dropout_key is not None
-        kept_BNTK = dropout_mask(inputs.dropout_key, inputs.dropout_rate, scores_BNTK.shape)
+        with jax.named_scope("attention_dropout"):
+            kept_BNTK = dropout_mask(inputs.dropout_key, inputs.dropout_rate, scores_BNTK.shape)
     return attend_BNTH(scores_BNTK + bias_BTK[:, None], value_BNKH, kept_BNTK) / (1.0 - inputs.dropout_rate)
 
 
@@ -97,6 +98,7 @@ def _dropped(weights_BNTK: jnp.ndarray, kept_BNTK: jnp.ndarray | None) -> jnp.nd
     return weights_BNTK if kept_BNTK is None else jnp.where(kept_BNTK, weights_BNTK, 0)
 
 
+@jax.named_scope("position_scores")
 def _shifted_scores_BNTK(query_BNTH: jnp.ndarray, positions: Positions, num_keys: int) -> jnp.ndarray:
     key_BNRH = directed_key_BNRH(positions, query_BNTH)
     content = key_BNRH.shape[2] - num_keys
@@ -106,7 +108,8 @@ def _shifted_scores_BNTK(query_BNTH: jnp.ndarray, positions: Positions, num_keys
         return content_BNLK
     by_distance_BNPR = einsum_float32("BNTH,BNRH->BNTR", query_BNTH[:, :, content:], key_BNRH)
     query_BNPK = shift_query_BNPK(by_distance_BNPR, positions.row_BT[:, content:], num_keys)
-    return jnp.concatenate([content_BNLK, query_BNPK], axis=2)
+    with jax.named_scope("relative_shift"):
+        return jnp.concatenate([content_BNLK, query_BNPK], axis=2)
 
 
 def directed_key_BNRH(positions: Positions, query_BNTH: jnp.ndarray) -> jnp.ndarray:
@@ -120,6 +123,7 @@ def directed_key_BNRH(positions: Positions, query_BNTH: jnp.ndarray) -> jnp.ndar
     return jnp.einsum("Bi,iNRH->BNRH", direction_B2, positions.key_2NRH).astype(query_BNTH.dtype)
 
 
+@jax.named_scope("relative_shift")
 def shift_content_BNLK(by_distance_BNLR: jnp.ndarray, num_keys: int) -> jnp.ndarray:
     """Return row i's score with key j from column j + L - i: one reshape, as R = K + L lines up rows and diagonals.
 
@@ -131,6 +135,7 @@ def shift_content_BNLK(by_distance_BNLR: jnp.ndarray, num_keys: int) -> jnp.ndar
     return flat.reshape(*lead, rows + 1, columns - 1)[..., 1:, :num_keys]
 
 
+@jax.named_scope("relative_shift")
 def shift_query_BNPK(by_distance_BNPR: jnp.ndarray, positions_BP: jnp.ndarray, num_keys: int) -> jnp.ndarray:
     """Return the scores of rows at any positions from column j + L - position: one conditional shift for each bit of
     L - 1. A gather would be several times slower, forward and backward."""

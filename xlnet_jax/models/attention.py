@@ -3,6 +3,7 @@
 An implementation is a function of `AttentionInputs` in a file of `kernels/`, and a line of the table.
 """
 
+import jax
 import jax.numpy as jnp
 
 from xlnet_jax.kernels import few_rows, plain
@@ -15,6 +16,7 @@ IMPLEMENTATIONS: dict[str, Implementation] = {
 """Name -> function; all compute the numbers of kernels/plain.py."""
 
 
+@jax.named_scope("attention_scores")
 def attention_BNTH(inputs: AttentionInputs, implementation: str = "plain") -> jnp.ndarray:
     """Return the attention output of every row, in the type of the values."""
     return IMPLEMENTATIONS[implementation](inputs)

@@ -49,6 +49,7 @@ def tied_table_VD(embedding_VD: Any, config: ModelConfig) -> jnp.ndarray:
     return nn.with_logical_constraint(embedding_VD.astype(config.dtype), ("vocab", "width"))
 
 
+@jax.named_scope("vocabulary")
 def tied_logits_BPV(hidden_BPD: jnp.ndarray, table_VD: jnp.ndarray, bias_V: jnp.ndarray) -> jnp.ndarray:
     """Return float32 logits of all pieces, scored by the embedding itself."""
     return einsum_float32("BPD,VD->BPV", hidden_BPD, table_VD) + bias_V[None, None]

@@ -105,6 +105,7 @@ def inputs_of(batch: DeviceBatch, config: Config) -> tuple[Inputs, jax.Array | N
     return inputs, None if everywhere else batch["target_positions"]
 
 
+@jax.named_scope("vocabulary")
 def cross_entropy_BP(logits_BPV: jnp.ndarray, target_ids_BP: jnp.ndarray) -> jnp.ndarray:
     """Return nats per target, float32."""
     of_target_BP1 = jnp.take_along_axis(logits_BPV, target_ids_BP[:, :, None], axis=-1)

@@ -1,13 +1,17 @@
-"""Estimate a run from its compiled step: memory of a device, collectives, and a lower bound of the step time."""
+"""Estimate a run from its compiled step: memory of a device, collectives, lower bounds of the step time, and the
+compiler's estimate of it."""
 
+import functools
 from dataclasses import dataclass
 
 from xlnet_jax.costs.chips import GIB, Chip
 from xlnet_jax.objectives.flops import recomputed_flops, step_flops
 from xlnet_jax.planning import hlo
+from xlnet_jax.planning.breakdown import Cost, cost_by_part
 from xlnet_jax.planning.compiler import Abstract, DoesNotFit, abstract_step, compile_step
+from xlnet_jax.planning.parts import Part
 from xlnet_jax.planning.topologies import Topology
-from xlnet_jax.planning.traffic import Collective, collectives, memory_bytes
+from xlnet_jax.planning.traffic import Collective, collectives
 from xlnet_jax.settings.config import Config
 from xlnet_jax.training.sharding import bytes_on_device
 
@@ -16,12 +20,17 @@ RESERVED = int(0.52 * GIB)
 
 
 @dataclass(frozen=True)
-class Traffic:
-    """Data that the compiled step moves, on each device."""
+class Work:
+    """Work of one compiled step, on each device."""
 
-    memory: int
-    """bytes between the cores and their memory"""
+    parts: dict[Part, Cost]
+    """memory traffic and cycles by part of the model"""
     collectives: tuple[Collective, ...]
+
+    @property
+    def total(self) -> Cost:
+        """Sum over all parts."""
+        return functools.reduce(Cost.plus, self.parts.values(), Cost())
 
 
 @dataclass(frozen=True)
@@ -42,7 +51,7 @@ class Plan:
     """bytes on each device of the program's instructions"""
     available: int
     """bytes on each device that programs can use"""
-    traffic: Traffic | None
+    work: Work | None
     """None = not compiled, because it does not fit"""
     compile_seconds: float
 
@@ -54,7 +63,7 @@ class Plan:
     @property
     def fits(self) -> bool:
         """True if the step compiles, and a device can hold all of it."""
-        return self.traffic is not None and self.peak <= self.available
+        return self.work is not None and self.peak <= self.available
 
     @property
     def flops(self) -> int:
@@ -70,20 +79,36 @@ class Plan:
     def at_least(self) -> dict[str, float]:
         """Seconds of a step for arithmetic, memory traffic and links, each alone at its peak rate."""
         arithmetic = (self.flops + self.recomputed) / (self.chips * self.chip.flops)
-        if self.traffic is None:
+        if self.work is None:
             return {"arithmetic": arithmetic}
         per_chip = self.chip.devices
-        sent = sum(c.sent for c in self.traffic.collectives if c.group > per_chip)
+        sent = sum(c.sent for c in self.work.collectives if c.group > per_chip)
         return {
             "arithmetic": arithmetic,
-            "memory": self.traffic.memory * per_chip / self.chip.memory_bandwidth,
+            "memory": self.work.total.bytes * per_chip / self.chip.memory_bandwidth,
             # Two devices on one chip need not send the same data twice.
             "links": sent / self.chip.link_bandwidth,
         }
 
+    @property
+    def compilers_estimate(self) -> float:
+        """Seconds of a step by the cycles of all its instructions, collectives not included; 0 if not compiled."""
+        return self.work.total.all_cycles / self.chip.clock if self.work else 0.0
+
+    @property
+    def seconds(self) -> dict[str, float]:
+        """Seconds of a step by each bound, and by the compiler's estimate."""
+        return self.at_least | ({"cycles": self.compilers_estimate} if self.work else {})
+
+    @property
+    def mfu(self) -> dict[str, float]:
+        """Share of the peak FLOPs that the FLOPs of the model reach, if a step takes as long as `seconds` says."""
+        at_peak = self.flops / (self.chips * self.chip.flops)
+        return {name: at_peak / seconds for name, seconds in self.seconds.items() if seconds}
+
     def step_seconds(self, utilization: float) -> float:
-        """Return the seconds of a step at this share of the peak FLOPs, or its lower bound if that is longer."""
-        return max(self.flops / (self.chips * self.chip.flops * utilization), *self.at_least.values())
+        """Return the seconds of a step at this share of the peak FLOPs, or the longest of `seconds` if longer."""
+        return max(self.flops / (self.chips * self.chip.flops * utilization), *self.seconds.values())
 
 
 def make_plan(config: Config, topology: Topology) -> Plan:
@@ -91,7 +116,7 @@ def make_plan(config: Config, topology: Topology) -> Plan:
     abstract = abstract_step(config, topology.devices)
     state = state_bytes(abstract)
     temporaries = program = 0
-    traffic, seconds = None, 0.0
+    work, seconds = None, 0.0
     available = topology.chip.memory // topology.chip.devices - RESERVED
     if sum(state.values()) < available:
         try:
@@ -107,11 +132,11 @@ def make_plan(config: Config, topology: Topology) -> Plan:
             program = stats.generated_code_size_in_bytes
             parsed = hlo.parse(compiled.as_text())
             devices = len(topology.devices)
-            traffic = Traffic(memory_bytes(parsed), tuple(collectives(parsed, devices)))
+            work = Work(cost_by_part(parsed, topology.chip), tuple(collectives(parsed, devices)))
     mesh = dict(abstract.program.mesh.shape)
     return Plan(
         config, topology.name, topology.chip, topology.chips, len(topology.devices), mesh, state,
-        temporaries, program, available, traffic, seconds,
+        temporaries, program, available, work, seconds,
     )  # fmt: skip
 
 

@@ -13,6 +13,9 @@ _CALLED = re.compile(
     r"(calls|condition|body|to_apply|called_computations|branch_computations)=\{?(%[^,})\s]+(?:, ?%[^,})\s]+)*)"
 )
 _INTEGER = re.compile(r"constant\((\d+)\)")
+_OP_NAME = re.compile(r'op_name="([^"]*)"')
+_CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
+_TARGET = re.compile(r'custom_call_target="([^"]*)"')
 
 
 class Shape(NamedTuple):
@@ -37,6 +40,24 @@ class Instruction:
     def called(self) -> dict[str, tuple[str, ...]]:
         """Names of the computations that the instruction runs, by their role."""
         return {role: tuple(re.split(", ?", names)) for role, names in _CALLED.findall(self.text)}
+
+    @property
+    def op_name(self) -> str:
+        """Scopes of the code that made the instruction, separated by slashes; empty if the compiler made it."""
+        found = _OP_NAME.search(self.text)
+        return found[1] if found else ""
+
+    @property
+    def estimated_cycles(self) -> int | None:
+        """Cycles of one run of the instruction as the compiler estimates them; None = it gives no estimate."""
+        found = _CYCLES.search(self.text)
+        return int(found[1]) if found else None
+
+    @property
+    def call_target(self) -> str:
+        """Name of the code that a custom call runs; empty for other instructions."""
+        found = _TARGET.search(self.text) if self.opcode == "custom-call" else None
+        return found[1] if found else ""
 
 
 @dataclass
@@ -94,6 +115,11 @@ class Program:
         """Return the number of iterations of a loop: the bound that its counter is compared with."""
         bounds = [int(n) for i in self._inside(condition) for n in _INTEGER.findall(i.text) if i.opcode == "constant"]
         return max(bounds, default=1)
+
+    def fused(self, fusion: Instruction) -> Computation:
+        """Return the function that a fusion runs."""
+        (callee,) = fusion.called["calls"]
+        return self.computations[callee]
 
     def _inside(self, name: str) -> Iterator[Instruction]:
         for instruction in self.computations[name].instructions.values():

@@ -8,12 +8,13 @@ from rich.console import Console
 from rich.table import Table
 
 from xlnet_jax.costs.chips import GIB
+from xlnet_jax.planning.breakdown import Cost
 from xlnet_jax.planning.estimate import Plan
 from xlnet_jax.settings.config import Config
 
 PROVES = (
     "This proves that the step compiles for the topology and that a device can hold it. It does not prove speed, the "
-    "times are bounds and not measurements; nor numerics, nothing was computed."
+    "times are bounds and the compiler's estimate, not measurements; nor numerics, nothing was computed."
 )
 
 
@@ -26,7 +27,7 @@ def show(plan: Plan, utilization: float, console: Console) -> None:
         f"{c.preset}, {c.objective}, {c.model.dtype}, {_settings(c)}, {_compiled(plan)}\n\n{_verdict(plan)}\n"
     )
     _memory(plan, console)
-    if plan.traffic:
+    if plan.work:
         _collectives(plan, console)
         _time(plan, utilization, console)
     console.print(PROVES)
@@ -36,25 +37,26 @@ def compare(plans: Sequence[Plan], utilization: float, title: str, console: Cons
     """Print a table with a line for each plan."""
     table = Table(
         "topology", "devices", "batch", "mesh", "remat", "accumulate", "fits", "state", "peak", "step at least",
-        "tokens/s", "days", title=title, box=box.SIMPLE,
+        "estimate", "tokens/s", "days", title=title, box=box.SIMPLE,
     )  # fmt: skip
     for plan in plans:
         c = plan.config
         seconds = plan.step_seconds(utilization)
         timed = (
             _seconds(max(plan.at_least.values())),
+            _estimate(plan),
             f"{_tokens(plan) / seconds:,.0f}",
             f"{_days(plan, seconds):.1f}",
         )
         table.add_row(
             plan.topology, f"{plan.devices:,}", f"{c.data.batch_size:,}", _mesh(plan), c.model.remat,
             str(c.optimizer.accumulate), "yes" if plan.fits else "no", _gib(sum(plan.state.values())), _gib(plan.peak),
-            *(timed if plan.traffic else ("", "", "")),
+            *(timed if plan.work else len(timed) * ("",)),
         )  # fmt: skip
     console.print(table)
     console.print(
-        f"state, peak: GiB a device; tokens/s and days of {plans[0].config.steps:,} steps at {utilization:.0%} of the "
-        "peak arithmetic, or at the bound where that is slower"
+        "state, peak: GiB a device; estimate: the compiler's, of a step; tokens/s and days of "
+        f"{plans[0].config.steps:,} steps at {utilization:.0%} of the peak FLOPs, or at bound or estimate if slower"
     )
 
 
@@ -66,7 +68,7 @@ def _verdict(plan: Plan) -> str:
 
 
 def _compiled(plan: Plan) -> str:
-    if plan.traffic:
+    if plan.work:
         return f"compiled in {plan.compile_seconds:.0f} s"
     return "refused by the compiler" if plan.temporaries else "not compiled, because its inputs alone are too large"
 
@@ -85,9 +87,9 @@ def _memory(plan: Plan, console: Console) -> None:
 
 
 def _collectives(plan: Plan, console: Console) -> None:
-    assert plan.traffic
+    assert plan.work
     by_kind: dict[tuple[str, int], list[float]] = defaultdict(lambda: [0, 0, 0.0])
-    for c in plan.traffic.collectives:
+    for c in plan.work.collectives:
         row = by_kind[c.kind, c.group]
         row[0], row[1], row[2] = row[0] + c.times, row[1] + c.times * c.bytes, row[2] + c.sent
     if not by_kind:
@@ -103,38 +105,96 @@ def _collectives(plan: Plan, console: Console) -> None:
 
 
 def _time(plan: Plan, utilization: float, console: Console) -> None:
-    assert plan.traffic
-    c = plan.config
+    assert plan.work
+    c, chip, cost = plan.config, plan.chip, plan.work.total
     bounds, seconds = plan.at_least, plan.step_seconds(utilization)
     slowest, days = max(bounds, key=lambda name: bounds[name]), _days(plan, seconds)
-    rows = (
+    memory = f"{cost.bytes / 1e9:,.1f} GB a device, at {chip.memory_bandwidth / 1e9:,.0f} GB/s a chip"
+    rows: list[tuple[str, str]] = [
         ("FLOPs of the model", f"{plan.flops / 1e12:,.1f} x 10^12 a step"),
         (f"computed again (remat {c.model.remat})", f"{plan.recomputed / 1e12:,.1f} x 10^12"),
-        ("arithmetic", f"{_seconds(bounds['arithmetic'])} at {plan.chip.flops / 1e12:,.0f} x 10^12/s a chip"),
-        (
-            "memory traffic",
-            f"{_seconds(bounds['memory'])}: {plan.traffic.memory / 1e9:,.1f} GB a device, at "
-            f"{plan.chip.memory_bandwidth / 1e9:,.0f} GB/s a chip",
-        ),
-        ("links", f"{_seconds(bounds['links'])} at {plan.chip.link_bandwidth / 1e9:,.0f} GB/s out of a chip"),
+        ("arithmetic", f"{_seconds(bounds['arithmetic'])} at {chip.flops / 1e12:,.0f} x 10^12/s a chip"),
+        ("memory traffic", f"{_seconds(bounds['memory'])}: {memory}"),
+        ("links", f"{_seconds(bounds['links'])} at {chip.link_bandwidth / 1e9:,.0f} GB/s out of a chip"),
+        ("cycles", _cycles(cost)),
         ("a step takes at least", f"{_seconds(bounds[slowest])}, by its {slowest}"),
-        ("utilisation (MFU) is at most", f"{_at_most(plan):.0%}"),
-        (f"at {utilization:.0%} utilisation", _rate(plan, seconds, seconds <= bounds[slowest])),
+        ("the compiler's estimate", f"{_estimate(plan)} at {chip.clock / 1e9:.2f} GHz"),
+        ("utilisation (MFU)", _utilisation(plan)),
+        (f"at {utilization:.0%} utilisation", _rate(plan, seconds)),
         ("schedule", f"{c.steps:,} steps: {days:,.1f} days, {24 * days * plan.chips:,.0f} chip-hours"),
-    )  # fmt: skip
+    ]
     table = Table(box=box.SIMPLE, show_header=False)
     for row in rows:
         table.add_row(*row)
     console.print(table)
 
 
-def _rate(plan: Plan, seconds: float, is_bound: bool) -> str:
-    bound = ", which is the bound" if is_bound else ""
-    return f"{_seconds(seconds)} a step{bound}: {_tokens(plan) / seconds:,.0f} tokens/s"
+_NAMES = {
+    "arithmetic": "arithmetic", "memory": "memory traffic", "links": "links", "cycles": "the compiler's estimate",
+}  # fmt: skip
 
 
-def _at_most(plan: Plan) -> float:
-    return plan.flops / (plan.chips * plan.chip.flops) / max(plan.at_least.values())
+def _utilisation(plan: Plan) -> str:
+    """Return the utilisations, the lowest first. Those by a bound cannot be exceeded."""
+    estimate_is_floor = plan.work is not None and plan.work.total.kernels_at_least > 0
+    told = [
+        f"{'' if name == 'cycles' and not estimate_is_floor else 'at most '}{share:.1%} by {_NAMES[name]}"
+        for name, share in sorted(plan.mfu.items(), key=lambda item: item[1])
+        if share <= 1  # more than the peak says that links limit nothing
+    ]
+    return ", ".join(told)
+
+
+def _at_least(cost: Cost) -> str:
+    return "at least " if cost.kernels_at_least else ""
+
+
+def _estimate(plan: Plan) -> str:
+    return f"{_at_least(plan.work.total) if plan.work else ''}{_seconds(plan.compilers_estimate)}"
+
+
+def _cycles(cost: Cost) -> str:
+    told = [f"{cost.cycles / 1e6:,.1f} million by the compiler"]
+    if cost.kernel_cycles:
+        told.append(f"{_at_least(cost)}{cost.kernel_cycles / 1e6:,.1f} in kernels")
+    if cost.traffic_cycles:
+        told.append(f"{cost.traffic_cycles / 1e6:,.1f} by the traffic of other instructions")
+    return " + ".join(told)
+
+
+def show_parts(plan: Plan, console: Console) -> None:
+    """Print memory traffic and cycles of a step by part of the model, the most cycles first."""
+    if not plan.work:
+        return
+    table = Table(
+        "part of a step", "GB", "million cycles", "in kernels", "by traffic", "share", title=plan.topology,
+        box=box.SIMPLE,
+    )  # fmt: skip
+    for column in table.columns[1:]:
+        column.justify = "right"
+    total = plan.work.total
+
+    def add(name: str, cost: Cost) -> None:
+        cycles = (f"{number / 1e6:,.1f}" for number in (cost.cycles, cost.kernel_cycles, cost.traffic_cycles))
+        table.add_row(name, f"{cost.bytes / 1e9:,.1f}", *cycles, f"{cost.all_cycles / max(total.all_cycles, 1):.1%}")
+
+    for name, cost in sorted(plan.work.parts.items(), key=lambda item: (-item[1].all_cycles, -item[1].bytes)):
+        add(name, cost)
+    table.add_section()
+    add("all", total)
+    console.print(table)
+    console.print(
+        "GB: memory traffic of a device. Million cycles: the compiler's estimates. In kernels, by traffic: cycles of "
+        "instructions that it gives none for, of kernels and of others at the memory bandwidth. Share: of all cycles."
+    )
+
+
+def _rate(plan: Plan, seconds: float) -> str:
+    slowest = max(plan.seconds, key=lambda name: plan.seconds[name])
+    limit = ""
+    if seconds <= plan.seconds[slowest]:
+        limit = ", which is the compiler's estimate" if slowest == "cycles" else ", which is the bound"
+    return f"{_seconds(seconds)} a step{limit}: {_tokens(plan) / seconds:,.0f} tokens/s"
 
 
 def _tokens(plan: Plan) -> int:

@@ -23,6 +23,8 @@ class PlanConfig(Config):
     """rows for each device along the batch, in place of `batch`, to compare topologies of several sizes"""
     utilization: float = operational(0.4, between(0, 1, "(]"))
     """share of the peak FLOPs per second at which the model is assumed to run"""
+    breakdown: bool = operational(False)
+    """print memory traffic and cycles of a step by part of the model"""
     search: bool = operational(False)
     """try remat policies, accumulation and meshes, and list those that fit by the time of a step"""
     search_minutes: float = operational(10.0, above(0))

@@ -39,7 +39,7 @@ def search(config: Config, topology: str, devices: int, minutes: float, tell: Ca
             tell(f"{minutes:g} minutes are over with {left} settings left to try: --search-minutes gives it more")
             break
         tried.append(plan)
-    return sorted(tried, key=lambda plan: (not plan.fits, max(plan.at_least.values())))
+    return sorted(tried, key=lambda plan: (not plan.fits, max(plan.seconds.values())))
 
 
 def candidates(config: Config, devices: int) -> Iterator[Config]:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import importlib.util
+import io
 import os
 import re
 import subprocess
@@ -9,6 +10,7 @@ import sys
 
 import jax
 import pytest
+from rich.console import Console
 
 from tests.xlnet_jax.tiny_text import batches_of
 from tests.xlnet_jax.training.tiny import CONFIG, batch_at
@@ -17,8 +19,9 @@ from xlnet_jax.costs.chips import CHIPS
 from xlnet_jax.errors import InputError
 from xlnet_jax.objectives.language_model import LanguageModel
 from xlnet_jax.objectives.presets import large
-from xlnet_jax.planning import compiler
-from xlnet_jax.planning.estimate import Plan, Traffic, state_bytes
+from xlnet_jax.planning import compiler, report
+from xlnet_jax.planning.breakdown import Cost
+from xlnet_jax.planning.estimate import Plan, Work, state_bytes
 from xlnet_jax.planning.search import _is_settled, candidates, search
 from xlnet_jax.planning.traffic import Collective
 from xlnet_jax.settings.config import MeshConfig
@@ -84,13 +87,17 @@ def test_another_error_of_the_compiler_stays_one():
 # ---- bounds, and the order of a search -------------------------------------------------------------------------------
 
 
-def plan_of(config=None, *, memory=450 * 10**9, fits=True):
+def plan_of(config=None, *, memory=450 * 10**9, cycles=0, kernel_cycles=0, fits=True):
     """Return a plan on the paper's chips."""
     chip = next(chip for chip in CHIPS if chip.name == "v3")
-    traffic = Traffic(memory, (Collective("all-reduce", 1, 10**9, 1024), Collective("all-reduce", 1, 10**9, 2)))
+    parts = {
+        "relative shift": Cost(memory // 3, cycles, traffic_cycles=cycles // 10),
+        "attention scores": Cost(memory - memory // 3, 0, kernel_cycles, kernels_at_least=kernel_cycles),
+    }
+    work = Work(parts, (Collective("all-reduce", 1, 10**9, 1024), Collective("all-reduce", 1, 10**9, 2)))
     state, mesh = {"parameters": 2**30}, {"data": 1024, "fsdp": 1, "tensor": 1}
     available = 15 * 2**30 if fits else 2**29
-    return Plan(config or large(), "v3:16x32", chip, 512, 1024, mesh, state, 2**30, 0, available, traffic, 1.0)
+    return Plan(config or large(), "v3:16x32", chip, 512, 1024, mesh, state, 2**30, 0, available, work, 1.0)
 
 
 def test_a_step_takes_as_long_as_the_slowest_of_its_bounds():
@@ -100,6 +107,62 @@ def test_a_step_takes_as_long_as_the_slowest_of_its_bounds():
     assert plan.at_least["links"] == pytest.approx(2e9 * 1023 / 1024 / 328e9)  # what stays in a chip takes no link
     assert plan.step_seconds(0.4) == pytest.approx(1.0)
     assert plan.step_seconds(0.1) == pytest.approx(plan.flops / (512 * 123e12) / 0.1)
+
+
+def test_the_estimate_is_all_cycles_at_the_clock_and_makes_no_bound():
+    plan = plan_of(cycles=1_410 * 10**6, kernel_cycles=470 * 10**6)
+    assert plan.compilers_estimate == pytest.approx(1.5 * 1.1 + 0.5)  # 0.94 GHz; a tenth more for instructions without
+    assert max(plan.at_least.values()) == pytest.approx(1.0)
+    assert plan.step_seconds(0.4) == max(plan.seconds.values()) == plan.compilers_estimate
+
+
+def test_utilisation_follows_each_time_of_a_step():
+    plan = plan_of(cycles=1_410 * 10**6)
+    assert plan.mfu["memory"] == pytest.approx(plan.flops / (512 * 123e12))
+    assert plan.mfu["cycles"] == pytest.approx(plan.mfu["memory"] / 1.65)
+    assert plan.mfu["arithmetic"] == pytest.approx(plan.flops / (plan.flops + plan.recomputed))
+
+
+def test_a_plan_that_was_not_compiled_has_no_estimate():
+    plan = dataclasses.replace(plan_of(), work=None)
+    assert set(plan.seconds) == set(plan.mfu) == {"arithmetic"}
+
+
+def printed(show, *args):
+    """Return what a function of the report prints, with runs of spaces joined."""
+    text = io.StringIO()
+    show(*args, Console(file=text, width=132, soft_wrap=True, highlight=False, markup=False))
+    return re.sub(" +", " ", text.getvalue())
+
+
+def test_the_report_tells_bounds_from_the_estimate_and_the_lowest_utilisation_first():
+    text = printed(report.show, plan_of(cycles=1_410 * 10**6), 0.4)
+    assert "a step takes at least 1.000 s, by its memory" in text
+    assert "cycles 1,410.0 million by the compiler + 141.0 by the traffic of other instructions" in text
+    assert "the compiler's estimate 1.650 s at 0.94 GHz" in text
+    by_bounds = "at most 18.6% by memory traffic, at most 74.7% by arithmetic"
+    assert f"utilisation (MFU) 11.3% by the compiler's estimate, {by_bounds}" in text
+    assert "at 40% utilisation 1.650 s a step, which is the compiler's estimate: 2,542,002 tokens/s" in text
+
+
+def test_the_report_says_which_times_are_a_floor():
+    text = printed(report.show, plan_of(kernel_cycles=470 * 10**6), 0.4)
+    assert "cycles 0.0 million by the compiler + at least 470.0 in kernels" in text
+    assert "the compiler's estimate at least 0.500 s at 0.94 GHz" in text
+    assert (
+        "utilisation (MFU) at most 18.6% by memory traffic, at most 37.3% by the compiler's estimate, at most" in text
+    )
+    assert "at 40% utilisation 1.000 s a step, which is the bound: " in text
+
+
+def test_the_breakdown_lists_the_parts_by_their_cycles_and_their_sum():
+    text = printed(report.show_parts, plan_of(cycles=600 * 10**6, kernel_cycles=440 * 10**6))
+    assert re.findall(r"^ (\w.*[\w%]) *$", text, re.MULTILINE) == [
+        "part of a step GB million cycles in kernels by traffic share",
+        "relative shift 150.0 600.0 0.0 60.0 60.0%",
+        "attention scores 300.0 0.0 440.0 0.0 40.0%",
+        "all 450.0 600.0 440.0 60.0 100.0%",
+    ]
 
 
 def test_every_candidate_divides_the_batch_and_what_fits_most_easily_comes_first():
@@ -132,6 +195,21 @@ def test_a_search_ends_when_its_time_is_over():
     trying, over = told
     assert trying == "trying remat full, accumulate 1"
     assert re.fullmatch(r"1e-09 minutes are over with \d+ settings left to try: --search-minutes gives it more", over)
+
+
+def test_a_search_lists_the_shortest_step_by_bounds_and_estimate_first(monkeypatch):
+    # By its bound alone, the policy that recomputes nothing would come first.
+    costs = {"full": (500, 0), "attention": (460, 0), "dots": (100, 470), "none": (90, 1_500)}
+
+    def planned(config, *_):
+        gigabytes, megacycles = costs[config.model.remat]
+        return plan_of(config, memory=gigabytes * 10**9, cycles=megacycles * 10**6)
+
+    monkeypatch.setattr("xlnet_jax.planning.search._plan_until", planned)
+    found = search(large(), "v3:16x32", 1024, 1.0, lambda _: None)
+    assert [plan.config.model.remat for plan in found if not plan.config.mesh.fsdp > 1] == [
+        "dots", "attention", "full", "none",
+    ]  # fmt: skip
 
 
 def be_killed(*_):

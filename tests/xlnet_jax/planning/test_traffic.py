@@ -95,3 +95,71 @@ def test_memory_counts_parts_of_buffers_and_leaves_out_what_stays_near():
         + 3 * NUMBER  # the counter's next
     )  # fmt: skip
     assert memory_bytes(parse(PROGRAM)) == 24 * turn + 4 * 64 + 4 * 8
+
+
+# ---- instructions that look alike ------------------------------------------------------------------------------------
+
+KERNEL = """\
+%kernel = f32[8,128]{1,0:T(8,128)} custom-call(%x), custom_call_target="tpu_custom_call", \
+metadata={op_name="jit(step)/fused_attention/pallas_call"}, \
+backend_config={"custom_call_config":{"body":"TUzvUg==",COST"needs_layout_passes":true}}"""
+COST = """"cost_estimate":{"flops":"33554432","transcendentals":"7","bytes_accessed":"123456"},"""
+ARRAY = 4 * 8 * 128
+
+
+def bytes_of(*lines, functions=""):
+    """Return the memory traffic of a program of these instructions, which may read %x, 8 x 128 float32 numbers."""
+    body = "\n".join(f"  {line}" for line in ("%x = f32[8,128]{1,0:T(8,128)} parameter(0)", *lines))
+    return memory_bytes(parse(f"HloModule step\n\n{functions}\nENTRY %main (x: f32[8,128]) -> f32[] {{\n{body}\n}}\n"))
+
+
+def test_a_reshape_that_changes_the_layout_is_a_copy_and_one_that_keeps_it_is_free():
+    assert bytes_of("ROOT %r = f32[1024]{0:T(1024)} reshape(%x)") == 2 * ARRAY
+    assert bytes_of("ROOT %r = f32[1,8,128]{2,1,0:T(8,128)} bitcast(%x)") == 0
+
+
+def test_a_reshape_in_a_fusion_moves_nothing_beside_what_the_fusion_moves():
+    functions = """\
+%fused (p: f32[8,128]) -> f32[128] {
+  %p = f32[8,128]{1,0:T(8,128)} parameter(0)
+  %flat = f32[1024]{0:T(1024)} reshape(%p)
+  ROOT %part = f32[128]{0:T(128)} slice(%flat), slice={[0:128]}
+}
+"""
+    assert bytes_of("ROOT %f = f32[128]{0:T(128)} fusion(%x), kind=kLoop, calls=%fused", functions=functions) == 2 * 512
+
+
+def test_copies_transposes_and_pads_read_and_write_once():
+    assert bytes_of("ROOT %c = f32[8,128]{0,1:T(8,128)} copy(%x)") == 2 * ARRAY
+    assert bytes_of("ROOT %t = f32[128,8]{1,0:T(8,128)} transpose(%x), dimensions={1,0}") == 2 * ARRAY
+    padded = bytes_of("%z = f32[]{:T(128)S(1)} constant(0)", "ROOT %p = f32[9,128]{1,0} pad(%x, %z), padding=0_1x0_0")
+    assert padded == ARRAY + 4 * 9 * 128
+    assert bytes_of("ROOT %t = (f32[8,128]{1,0}, f32[8,128]{1,0}) tuple(%x, %x)") == 0
+
+
+@pytest.mark.parametrize(("start", "is_made"), [("bitcast(%p)", False), ("broadcast(%zero), dimensions={}", True)])
+def test_an_update_in_a_fusion_writes_a_part_unless_the_fusion_makes_the_whole(start, is_made):
+    functions = f"""\
+%fused (p: f32[8,128]) -> f32[8,128] {{
+  %p = f32[8,128]{{1,0:T(8,128)}} parameter(0)
+  %zero = f32[] constant(0)
+  %i = s32[] constant(0)
+  %row = f32[1,128]{{1,0:T(8,128)}} broadcast(%zero), dimensions={{}}
+  %start = f32[8,128]{{1,0:T(8,128)}} {start}
+  ROOT %u = f32[8,128]{{1,0:T(8,128)}} dynamic-update-slice(%start, %row, %i, %i)
+}}
+"""
+    moved = bytes_of("ROOT %f = f32[8,128]{1,0:T(8,128)} fusion(%x), kind=kLoop, calls=%fused", functions=functions)
+    assert moved == (ARRAY if is_made else ARRAY // 8)
+
+
+def test_a_kernel_moves_what_its_author_states_or_else_its_operands_and_result_once():
+    assert bytes_of("ROOT " + KERNEL.replace("COST", COST)) == 123_456
+    assert bytes_of("ROOT " + KERNEL.replace("COST", "")) == 2 * ARRAY
+
+
+def test_an_asynchronous_collective_reads_its_operand_and_writes_its_result():
+    start = "%s = (f32[8,128]{1,0}, f32[32,128]{1,0}, u32[]{:S(2)}) all-gather-start(%x), replica_groups={{0,1,2,3}}"
+    assert bytes_of(start, "ROOT %d = f32[32,128]{1,0} all-gather-done(%s)") == ARRAY + 4 * ARRAY
+    reduced = "%s = f32[8,128]{1,0} all-reduce-start(%x), replica_groups={{0,1,2,3}}, to_apply=%sum"
+    assert bytes_of(reduced, "ROOT %d = f32[8,128]{1,0} all-reduce-done(%s)") == 2 * ARRAY

@@ -1,0 +1,115 @@
+"""Parts of the model that the instructions of a step count for."""
+
+import importlib.util
+import re
+import subprocess
+import sys
+from typing import get_args
+
+import pytest
+
+from tests.xlnet_jax.planning.test_cycles import ROUND
+from tests.xlnet_jax.planning.test_traffic import PROGRAM
+from xlnet_jax.planning.breakdown import cost_by_part
+from xlnet_jax.planning.hlo import parse
+from xlnet_jax.planning.parts import Part, part_of, part_of_scopes
+from xlnet_jax.planning.traffic import memory_bytes
+
+FORWARD = "jit(train_step)/jvp(XLNetLM)/backbone/while/body/closed_call/layers"
+BACKWARD = (
+    "jit(train_step)/transpose(jvp(XLNetLM))/backbone/while/body/closed_call/checkpoint/rematted_computation/layers"
+)
+
+
+@pytest.mark.parametrize(
+    ("op_name", "part"),
+    [
+        (f"{FORWARD}/attention/attention_scores/BNTH,BNKH->BNTK/dot_general", "attention scores"),
+        (f"{BACKWARD}/attention/attention_scores/fused/pallas_call", "attention scores"),
+        (f"{FORWARD}/attention/attention_scores/position_scores/BNTH,BNRH->BNTR/dot_general", "position product"),
+        (f"{BACKWARD}/attention/attention_scores/position_scores/relative_shift/jit(_pad)/pad", "relative shift"),
+        (f"{FORWARD}/attention/attention_scores/attention_dropout/shift_right_logical", "attention dropout"),
+        (f"{FORWARD}/attention/Dropout_0/jit(_where)/select_n", "hidden dropout"),
+        (f"{BACKWARD}/feed_forward/Dropout_1/ge", "hidden dropout"),
+        (f"{FORWARD}/attention/BTD,DNH->BNTH/dot_general", "projections"),
+        (f"{FORWARD}/attention/norm/LayerNorm_0/reduce_sum", "projections"),
+        (f"{FORWARD}/feed_forward/inner/dot_general", "feed-forward"),
+        (f"{FORWARD}/layers._new_mems_BMD/slice", "memory, embedding"),
+        ("jit(train_step)/jvp(XLNetLM)/backbone/backbone._embed/gather", "memory, embedding"),
+        ("jit(train_step)/jvp(XLNetLM)/backbone/while/body/jit(dynamic_index_in_dim)/squeeze", "copies"),
+        ("jit(train_step)/transpose(jvp(vocabulary))/reduce_sum", "vocabulary"),
+        ("jit(train_step)/jvp(XLNetLM)/vocabulary/BPD,VD->BPV/dot_general", "vocabulary"),
+        ("jit(train_step)/jit(_where)/select_n", "optimizer"),
+        ("jit(train_step)/jvp()/sub", "rest"),
+        ("", "rest"),
+    ],
+)
+def test_the_innermost_scope_that_is_known_names_the_part(op_name, part):
+    assert part_of_scopes(op_name) == part
+
+
+def fusion(*inner):
+    """Return a program whose only instruction is a fusion of instructions: (opcode, shape, scope)."""
+    lines = [
+        f'  %i{n} = {shape}{{0}} {opcode}(%p), metadata={{op_name="{FORWARD}/attention/{scope}/x"}}'
+        for n, (opcode, shape, scope) in enumerate(inner)
+    ]
+    lines[-1] = lines[-1].replace("  %", "  ROOT %")
+    return parse(
+        "HloModule step\n\n%fused (p: u32[8]) -> u32[8] {\n  %p = u32[8]{0} parameter(0)\n"
+        + "\n".join(lines)
+        + "\n}\n\nENTRY %main (x: u32[8]) -> u32[8] {\n  %x = u32[8]{0} parameter(0)\n"
+        + "  ROOT %f = u32[8]{0} fusion(%x), kind=kLoop, calls=%fused, "
+        + f'metadata={{op_name="{FORWARD}/feed_forward/x"}}\n}}\n'
+    )
+
+
+def part_of_fusion(*inner):
+    program = fusion(*inner)
+    return part_of(program, program.computations["%main"].root)
+
+
+def test_a_fusion_counts_for_the_part_that_computes_the_most_in_it_and_not_for_its_root():
+    hashing = [("multiply", "u32[8]", "attention_dropout")] * 3
+    assert part_of_fusion(*hashing, ("select", "f32[8]", "attention_scores")) == "attention dropout"
+    assert part_of_fusion(*hashing, ("select", "f32[64]", "attention_scores")) == "attention scores"
+
+
+def test_a_fusion_with_a_product_counts_for_the_part_of_the_product():
+    hashing = [("multiply", "u32[8]", "attention_dropout")] * 3
+    product = ("convolution", "f32[8]", "attention_scores")
+    assert part_of_fusion(product, *hashing) == "attention scores"
+    assert part_of_fusion(product, ("convolution", "f32[9]", "position_scores"), *hashing) == "position product"
+
+
+def test_a_fusion_of_which_nothing_is_known_inside_counts_for_its_own_scope():
+    assert part_of_fusion(("iota", "u32[8]", "attention_dropout")) == "feed-forward"
+
+
+def test_parts_sum_to_the_whole_exactly():
+    program = parse(PROGRAM)
+    parts = cost_by_part(program, ROUND)
+    assert sum(cost.bytes for cost in parts.values()) == memory_bytes(program)
+    assert set(parts) == {"collectives", "copies", "rest"}
+
+
+TINY = """--preset demo --data.seq-len 32 --data.reuse-len 16 --data.perm-size 16 --data.num-predict 6
+--model.mem-len 16 --model.d-model 32 --model.d-ff 64 --model.vocab-size 128 --model.dropout 0.1
+--model.attention-dropout 0.1"""
+
+
+@pytest.mark.skipif(
+    importlib.util.find_spec("libtpu") is None, reason="the TPU compiler: pip install 'xlnet_jax[plan]'"
+)
+def test_a_real_step_has_every_part():
+    command = [*f"{TINY} --batch 8 --topology v5e:2x2 --breakdown".split()]
+    done = subprocess.run(
+        [sys.executable, "-m", "xlnet_jax.plan", *command], capture_output=True, text=True, timeout=600, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    table = done.stdout.partition("part of a step")[2]
+    rows = dict(re.findall(r"^ +([a-z][a-z,\- ]*?)  +[\d.,]+ +.* ([\d.]+)%", table, re.MULTILINE))
+    assert set(rows) == {*get_args(Part), "all"}
+    assert float(rows.pop("all")) == 100
+    assert sum(map(float, rows.values())) == pytest.approx(100, abs=0.05 * len(rows))
+    assert float(rows["rest"]) < 10

@@ -1,0 +1,50 @@
+"""Count the cycles of instructions: the compiler's estimates, and those of kernels, which the compiler does not know.
+
+Cycles are those of one device, as jax counts devices: a core, and half a chip, on v2, v3 and v7; both cores of a chip
+together ("megacore") on v4 and v5p; the chip's only core on v5e and v6e.
+"""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from xlnet_jax.costs.chips import Chip
+from xlnet_jax.planning.hlo import Instruction
+from xlnet_jax.planning.traffic import KERNEL, stated_cost
+
+MEASURED: Mapping[tuple[str, str], float] = {}
+"""(kernel name, chip) -> share of the chip's peak FLOPs at which the kernel runs, from the instruction bundles that the
+kernel compiler prints: stated FLOPs of a call / (bundles x FLOPs a cycle)"""
+
+
+class KernelCycles(NamedTuple):
+    """Cycles of one call of a Pallas kernel."""
+
+    number: int
+    is_floor: bool
+    """True = the cycles of its FLOPs at the chip's peak; the kernel takes at least so long"""
+
+
+def kernel_cycles(
+    call: Instruction, chip: Chip, measured: Mapping[tuple[str, str], float] = MEASURED
+) -> KernelCycles | None:
+    """Return the cycles of a call of a Pallas kernel; None = another instruction, or a kernel that states no FLOPs."""
+    stated = stated_cost(call) if call.call_target == KERNEL else None
+    if not stated or not stated.flops:
+        return None
+    share = measured.get((kernel_name(call), chip.name))
+    return KernelCycles(round(stated.flops / (flops_a_cycle(chip) * (share or 1.0))), share is None)
+
+
+def kernel_name(call: Instruction) -> str:
+    """Return the name that pallas_call was given: the last scope of the call but one."""
+    return call.op_name.removesuffix("/pallas_call").rpartition("/")[2]
+
+
+def flops_a_cycle(chip: Chip) -> float:
+    """Return the peak FLOPs of a device in one cycle."""
+    return chip.flops / chip.devices / chip.clock
+
+
+def cycles_of_traffic(size: int, chip: Chip) -> int:
+    """Return the cycles in which the memory of a chip moves this many bytes for one of its devices."""
+    return round(size / (chip.memory_bandwidth / chip.devices) * chip.clock)
