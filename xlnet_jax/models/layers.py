@@ -131,10 +131,12 @@ class FeedForward(nn.Module):
         return rows_BTD if is_pre else norm(rows_BTD)
 
 
+# What attention returns and, in the fused kernel, the statistics of its softmax: its forward pass is not repeated.
+_SAVE_ATTENTION = jax.checkpoint_policies.save_only_these_names("read_BNTH", "softmax_BST")
 _REMAT_POLICIES = {
     "full": None,
-    "dots": jax.checkpoint_policies.checkpoint_dots,
-    "attention": jax.checkpoint_policies.save_only_these_names("read_BNTH"),
+    "dots": jax.checkpoint_policies.save_from_both_policies(jax.checkpoint_policies.checkpoint_dots, _SAVE_ATTENTION),
+    "attention": _SAVE_ATTENTION,
 }
 
 

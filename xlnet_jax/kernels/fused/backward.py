@@ -36,7 +36,7 @@ from xlnet_jax.kernels.fused.scores import (
     window_of,
 )
 from xlnet_jax.kernels.fused.shift import unshifted_TR
-from xlnet_jax.kernels.fused.tiles import OTHER_SEGMENT, ROWS, SUBLANES, Sizes
+from xlnet_jax.kernels.fused.tiles import OTHER_SEGMENT, SUBLANES, Sizes
 
 
 class Saved(NamedTuple):

@@ -19,7 +19,9 @@ from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import PartitionSpec
 
 from xlnet_jax.costs.chips import chip_of
+from xlnet_jax.kernels import plain
 from xlnet_jax.kernels.arguments import AttentionInputs
+from xlnet_jax.kernels.dropout import AttentionDropout
 from xlnet_jax.kernels.fused.backward import Saved, backward
 from xlnet_jax.kernels.fused.forward import forward
 from xlnet_jax.kernels.fused.operands import Operands, heads_apart_BNTH, operands_of, real_rows, sizes_of
@@ -54,24 +56,31 @@ def supports(inputs: AttentionInputs) -> str | None:
 def attention_BNTH(inputs: AttentionInputs) -> jnp.ndarray:
     """Return the attention output of every row in the type of the values; softmax in float32.
 
-    Under a mesh each device computes its own examples and heads. Raises ValueError where `supports` gives a reason.
+    Under a mesh each device computes its own examples and heads. Where `supports` gives a reason, plain computes it.
     """
-    if (reason := supports(inputs)) is not None:
-        raise ValueError(f"fused attention: {reason}")
+    if supports(inputs) is not None:
+        return plain.attention_BNTH(inputs)
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.empty or mesh.manual_axes:
         return _on_one_device_BNTH(inputs)
     batch, heads = (
         _dividing(mesh, name, size) for name, size in zip(("batch", "heads"), inputs.query_BNTH.shape[:2], strict=True)
     )
-    # What the devices along the batch have in common, biases and position keys, gets the sum of their gradients here.
-    on_devices = jax.shard_map(
-        _on_one_device_BNTH,
-        in_specs=(_specs(inputs, batch, heads),),
+    dropout, inputs = inputs.dropout, inputs._replace(dropout=None)
+
+    def on_device_BNTH(inputs: AttentionInputs, seed_BN: jnp.ndarray | None) -> jnp.ndarray:
+        if dropout is not None and seed_BN is not None:
+            inputs = inputs._replace(dropout=AttentionDropout(dropout.rate, seed_BN))
+        return _on_one_device_BNTH(inputs)
+
+    # The transpose of shard_map sums the gradients of biases, position keys and segment keys over the batch's devices.
+    over_devices = jax.shard_map(
+        on_device_BNTH,
+        in_specs=(_specs(inputs, batch, heads), PartitionSpec(batch, heads)),
         out_specs=PartitionSpec(batch, heads),
         check_vma=False,
     )
-    return on_devices(inputs)
+    return over_devices(inputs, None if dropout is None else dropout.seed_BN)
 
 
 def _dividing(mesh: jax.sharding.AbstractMesh, logical_axis: str, size: int) -> tuple[str, ...]:
@@ -88,16 +97,13 @@ def _specs(inputs: AttentionInputs, batch: tuple[str, ...], heads: tuple[str, ..
     def of(tree: Any, shape: str) -> Any:
         return jax.tree.map(lambda _: by_shape[shape], tree)
 
-    positions, segments, dropout = inputs.positions, inputs.segments, inputs.dropout
+    positions, segments = inputs.positions, inputs.segments
     if positions is not None:
         positions = of(positions, "B")._replace(key_2NRH=by_shape["N"])
     if segments is not None:
         segments = of(segments, "B")._replace(key_2NH=by_shape["N"])
-    if dropout is not None:
-        dropout = dropout._replace(seed_BN=by_shape["BN"])
-    return AttentionInputs(
-        *of(inputs[:3], "BN"), of(inputs.visibility, "B"), of(inputs.biases_3NH, "N"), positions, segments, dropout
-    )
+    visibility, biases_3NH = of(inputs.visibility, "B"), of(inputs.biases_3NH, "N")
+    return AttentionInputs(*of(inputs[:3], "BN"), visibility, biases_3NH, positions, segments)
 
 
 def _on_one_device_BNTH(inputs: AttentionInputs) -> jnp.ndarray:

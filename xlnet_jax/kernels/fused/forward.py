@@ -32,7 +32,7 @@ from xlnet_jax.kernels.fused.tiles import ROWS, Sizes
 
 def forward(sizes: Sizes, operands: Operands, interpret: bool) -> tuple[jnp.ndarray, jnp.ndarray]:
     """Return the output [B, T, N x H], and float32 [B, softmax rows of each group, T] (`Sizes.softmax_rows`)."""
-    batch, _, lanes = operands.query_BTH.shape
+    batch = len(operands.query_BTH)
     read_BTH = jax.ShapeDtypeStruct(operands.query_BTH.shape, operands.query_BTH.dtype)
     softmax_BST = jax.ShapeDtypeStruct((batch, sizes.num_groups * sizes.softmax_rows, sizes.padded_rows), jnp.float32)
     return pl.pallas_call(

@@ -1,4 +1,4 @@
-"""Operands of the fused kernel, made from the arguments of an attention call: joined heads, padded lengths, integers."""
+"""Operands of the fused kernel from the arguments of an attention call: joined heads, padded lengths, integers."""
 
 from typing import Any, NamedTuple
 
