@@ -21,22 +21,26 @@ from jax.experimental.pallas import tpu as pltpu
 from xlnet_jax.kernels.fused import blocks
 from xlnet_jax.kernels.fused.operands import Operands
 from xlnet_jax.kernels.fused.scores import (
+    Scratch,
+    Strip,
     Tile,
     direction_of,
     dropped_TK,
-    head_scores,
+    for_each_strip,
     in_head_1H,
+    multiply_queries,
     product,
-    random_words_TK,
     read_rows,
-    shift_of,
-    strip_scores_TK,
-    strips,
+    read_window_RH,
+    real_TH,
+    scores_TK,
+    scratch_shapes,
     tiles_here,
     window_of,
+    window_width,
 )
 from xlnet_jax.kernels.fused.shift import unshifted_TR
-from xlnet_jax.kernels.fused.tiles import OTHER_SEGMENT, SUBLANES, Sizes
+from xlnet_jax.kernels.fused.tiles import OTHER_SEGMENT, ROWS, SUBLANES, Sizes
 
 
 class Saved(NamedTuple):
@@ -58,10 +62,37 @@ class Gradients(NamedTuple):
 
 
 class Sums(NamedTuple):
-    """Sums over the rows of an example, in float32."""
+    """Scratch memory: sums over the rows of an example, in float32."""
 
     key_KH: Any
     value_KH: Any
+
+
+class Work(NamedTuple):
+    """Scratch memory of the strips of a tile, a head each of those computed together."""
+
+    softmax_TS: Any  # columns: maximum and sum of each head of the group
+    mean: tuple[Any, ...]  # float32 [T, 1]
+    wanted: tuple[Any, ...]  # float32 [T, K]: d output value^T
+    dropped: tuple[Any, ...]  # [T, K]: dropout(w)
+    grad: tuple[Any, ...]  # [T, K]: d score
+    by_distance: tuple[Any, ...]  # [T, R]: d score by distance; empty without relative positions
+    other: tuple[Any, ...]  # float32 [T, 1]: sum of d score over keys of other segments; empty without segments
+
+
+def _work_shapes(sizes: Sizes, operand: Any) -> Work:
+    def of_heads(width: int, dtype: Any, is_used: bool = True) -> tuple:
+        return (pltpu.VMEM((ROWS, width), dtype),) * (sizes.heads_at_once if is_used else 0)
+
+    return Work(
+        pltpu.VMEM((ROWS, sizes.softmax_rows), jnp.float32),
+        of_heads(1, jnp.float32),
+        of_heads(sizes.padded_keys, jnp.float32),
+        of_heads(sizes.padded_keys, operand),
+        of_heads(sizes.padded_keys, operand),
+        of_heads(sizes.window, operand, sizes.num_directions > 0),
+        of_heads(1, jnp.float32, sizes.has_segments),
+    )
 
 
 def backward(sizes: Sizes, operands: Operands, saved: Saved, interpret: bool) -> Gradients:
@@ -86,7 +117,11 @@ def backward(sizes: Sizes, operands: Operands, saved: Saved, interpret: bool) ->
         in_specs=[blocks.of_operands(sizes, operands), Saved(rows, blocks.of_softmax(sizes), rows)],
         out_specs=Gradients(rows, keys, keys, position_2RH, blocks.of_vectors(sizes)),
         out_shape=shapes,
-        scratch_shapes=[Sums(sum_of_keys, sum_of_keys)],
+        scratch_shapes=(
+            Sums(sum_of_keys, sum_of_keys),
+            scratch_shapes(sizes),
+            _work_shapes(sizes, sizes.product_type(operands.query_BTH.dtype)),
+        ),
         compiler_params=blocks.compiler_params(sizes),
         cost_estimate=blocks.cost(sizes, operands, products=8),
         interpret=interpret,
@@ -94,99 +129,94 @@ def backward(sizes: Sizes, operands: Operands, saved: Saved, interpret: bool) ->
     )(operands, saved)
 
 
-def _kernel(sizes: Sizes, refs: Operands, saved: Saved, *outputs: Any) -> None:
-    *gradients, sums = outputs
+def _kernel(sizes: Sizes, refs: Operands, saved: Saved, *others: Any) -> None:
+    *gradients, sums, scratch, work = others
     grads = Gradients(*gradients)
     content, query = tiles_here(sizes)
-    tile, example = content.number, content.example
+    scratch.integers_T8[...], work.softmax_TS[...] = refs.rows_B8T[0].T, saved.softmax_BST[0].T
 
-    @pl.when(tile == 0)
+    @pl.when(content.number == 0)
     def _() -> None:
         sums.key_KH[...] = jnp.zeros_like(sums.key_KH)
         sums.value_KH[...] = jnp.zeros_like(sums.value_KH)
 
-    @pl.when((tile == 0) & (example == 0))
+    @pl.when((content.number == 0) & (content.example == 0))
     def _() -> None:
         grads.vectors_8H[...] = jnp.zeros_like(grads.vectors_8H)
         if grads.position_2RH is not None:
             grads.position_2RH[...] = jnp.zeros_like(grads.position_2RH)
 
-    @pl.when(tile < sizes.content_tiles)
+    @pl.when(content.number < sizes.content_tiles)
     def _() -> None:
-        _tile(sizes, content, refs, saved, grads, sums)
+        _tile(sizes, content, refs, saved, grads, sums, scratch, work)
 
     if sizes.query_tiles:
 
         @pl.when(query.number >= 0)
         def _() -> None:
-            _tile(sizes, query, refs, saved, grads, sums)
+            _tile(sizes, query, refs, saved, grads, sums, scratch, work)
 
-    @pl.when(tile == sizes.tiles - 1)
+    @pl.when(content.number == sizes.tiles - 1)
     def _() -> None:
         grads.key_BKH[0] = sums.key_KH[...].astype(grads.key_BKH.dtype)
         grads.value_BKH[0] = sums.value_KH[...].astype(grads.value_BKH.dtype)
 
 
-def _tile(sizes: Sizes, tile: Tile, refs: Operands, saved: Saved, grads: Gradients, sums: Sums) -> None:
-    rows, operand = read_rows(sizes, tile, refs), sizes.product_type(refs.query_BTH.dtype)
+def _tile(
+    sizes: Sizes, tile: Tile, refs: Operands, saved: Saved, grads: Gradients, sums: Sums, scratch: Scratch, work: Work
+) -> None:
+    rows, window_RH = read_rows(sizes, tile, refs), read_window_RH(sizes, tile, refs)
+    operand, here = rows.with_r_w_TH.dtype, slice(0, tile.rows)
     key_KH, value_KH = refs.key_BKH[0].astype(operand), refs.value_BKH[0].astype(operand)
-    window_RH = shift = None
-    direction, window = direction_of(sizes, tile, refs), window_of(sizes, tile)
-    if refs.position_2RH is not None:
-        window_RH, shift = refs.position_2RH[direction, window].astype(operand), shift_of(sizes, tile, rows)
-    read_TH, grad_TH = (a[0, : tile.rows].astype(jnp.float32) for a in (saved.read_BTH, saved.grad_BTH))
-    if rows.is_real_T1 is not None:
-        read_TH, grad_TH = (jnp.where(rows.is_real_T1, a, 0.0) for a in (read_TH, grad_TH))
-    statistics_TS = saved.softmax_BST[0].T[: tile.rows]
-    with_r_w_grad_TH = with_r_r_grad_TH = with_r_s_grad_TH = jnp.zeros((tile.rows, sizes.width), jnp.float32)
-    other_1H = jnp.zeros((1, sizes.width), jnp.float32)
+    direction, window = direction_of(tile, refs), window_of(sizes, tile)
+    read_TH, grad_TH = real_TH(sizes, tile, saved.read_BTH), real_TH(sizes, tile, saved.grad_BTH)
+    # Gradients of the queries with each bias.
+    with_r_w_TH = with_r_r_TH = with_r_s_TH = jnp.zeros((tile.rows, sizes.width), jnp.float32)
     for first in range(0, sizes.heads_in_group, sizes.heads_at_once):
-        heads = range(first, first + sizes.heads_at_once)
-        masks = [in_head_1H(sizes, head) for head in heads]
-        scores = [head_scores(rows, refs, window_RH, mask) for mask in masks]
-        maxima = [statistics_TS[:, 2 * head : 2 * head + 1] for head in heads]
-        scaled = [
-            jnp.where(m, grad_TH, 0.0) / statistics_TS[:, 2 * h + 1 : 2 * h + 2]
-            for m, h in zip(masks, heads, strict=True)
-        ]
-        means = [(a * read_TH).sum(1, keepdims=True) for a in scaled]
-        scaled = [(a * (1.0 / (1.0 - sizes.dropout_rate))).astype(operand) for a in scaled]
-        products = [product(a, value_KH, 1, 1) for a in scaled]
-        parts: list[list[tuple]] = [[] for _ in heads]
-        for strip in strips(sizes, tile, rows, refs):
-            at = slice(strip.start, strip.stop)
-            words_TK = random_words_TK(sizes, tile, strip, refs, first)
-            for i, head in enumerate(heads):
-                score_TK = strip_scores_TK(sizes, strip, scores[i], shift)
-                weights_TK = jnp.exp(score_TK - maxima[i][at])
-                wanted_TK = dropped_TK(sizes, tile, refs, head, words_TK, products[i][at])
-                grad_TK = weights_TK * (wanted_TK - means[i][at])
-                dropped = dropped_TK(sizes, tile, refs, head, words_TK, weights_TK)
-                other_T1 = by_distance_TR = None
-                if strip.is_other_TK is not None:
-                    other_T1 = jnp.where(strip.is_other_TK, grad_TK, 0.0).sum(1, keepdims=True)
-                if shift is not None:
-                    by_distance_TR = unshifted_TR(grad_TK, shift.strip(strip.start, strip.stop), len(window_RH))
-                    by_distance_TR = by_distance_TR.astype(operand)
-                parts[i].append((dropped.astype(operand), grad_TK.astype(operand), by_distance_TR, other_T1))
-        for i in range(len(heads)):
-            dropped_, grad_TK, by_distance_TR, other_T1 = (
-                None if column[0] is None else jnp.concatenate(column) for column in zip(*parts[i], strict=True)
-            )
-            sums.value_KH[...] += product(dropped_, scaled[i], 0, 0)
-            sums.key_KH[...] += product(grad_TK, jnp.where(masks[i], rows.with_r_w_TH, 0), 0, 0)
-            with_r_w_grad_TH = jnp.where(masks[i], product(grad_TK, key_KH, 1, 0), with_r_w_grad_TH)
-            if by_distance_TR is not None:
-                with_r_r_TH = jnp.where(masks[i], rows.with_r_r_TH, 0)
-                grads.position_2RH[direction, window] += product(by_distance_TR, with_r_r_TH, 0, 0)
-                with_r_r_grad_TH = jnp.where(masks[i], product(by_distance_TR, window_RH, 1, 0), with_r_r_grad_TH)
-            if other_T1 is not None:
-                with_r_s_grad_TH = jnp.where(masks[i], other_T1, with_r_s_grad_TH)
-    if sizes.has_segments:
-        other_1H = (with_r_s_grad_TH * rows.with_r_s_TH).sum(0, keepdims=True)
-        with_r_s_grad_TH *= refs.vectors_8H[OTHER_SEGMENT : OTHER_SEGMENT + 1]
-    per_bias = [a * sizes.scale for a in (with_r_w_grad_TH, with_r_r_grad_TH, with_r_s_grad_TH)]
-    grads.query_BTH[0, : tile.rows] = sum(per_bias).astype(grads.query_BTH.dtype)
-    of_vectors = [*(a.sum(0, keepdims=True) for a in per_bias), other_1H]
-    missing = jnp.zeros((SUBLANES - len(of_vectors), sizes.width), jnp.float32)
-    grads.vectors_8H[...] += jnp.concatenate([*of_vectors, missing])
+        multiply_queries(sizes, tile, rows, refs, window_RH, first, scratch)
+        masks = [in_head_1H(sizes, first + i) for i in range(sizes.heads_at_once)]
+        scaled = []
+        for i, mask_1H in enumerate(masks):
+            sum_column = 2 * (first + i) + 1
+            scaled_TH = jnp.where(mask_1H, grad_TH, 0.0) / work.softmax_TS[here, sum_column : sum_column + 1]
+            work.mean[i][here] = (scaled_TH * read_TH).sum(1, keepdims=True)
+            scaled.append((scaled_TH * (1.0 / (1.0 - sizes.dropout_rate))).astype(operand))
+            work.wanted[i][here] = product(scaled[i], value_KH, 1, 1)
+        differentiate = functools.partial(_differentiate, sizes, tile, refs, first, scratch, work)
+        for_each_strip(sizes, tile, refs, first, scratch, differentiate)
+        for i, mask_1H in enumerate(masks):
+            score_TK = work.grad[i][here]
+            sums.value_KH[...] += product(work.dropped[i][here], scaled[i], 0, 0)
+            sums.key_KH[...] += product(score_TK, jnp.where(mask_1H, rows.with_r_w_TH, 0), 0, 0)
+            with_r_w_TH = jnp.where(mask_1H, product(score_TK, key_KH, 1, 0), with_r_w_TH)
+            if window_RH is not None:
+                by_distance_TR = work.by_distance[i][here, : len(window_RH)]
+                of_positions_RH = product(by_distance_TR, jnp.where(mask_1H, rows.with_r_r_TH, 0), 0, 0)
+                grads.position_2RH[direction, window] += of_positions_RH
+                with_r_r_TH = jnp.where(mask_1H, product(by_distance_TR, window_RH, 1, 0), with_r_r_TH)
+            if sizes.has_segments:
+                with_r_s_TH = jnp.where(mask_1H, work.other[i][here], with_r_s_TH)
+    # Up to here the last one is the gradient of (q + r_s) (s_other - s_same).
+    other_1H = (with_r_s_TH * rows.with_r_s_TH).sum(0, keepdims=True)
+    with_r_s_TH *= refs.vectors_8H[OTHER_SEGMENT : OTHER_SEGMENT + 1]
+    by_bias = [a * sizes.scale for a in (with_r_w_TH, with_r_r_TH, with_r_s_TH)]
+    grads.query_BTH[0, here] = sum(by_bias).astype(grads.query_BTH.dtype)
+    missing = jnp.zeros((SUBLANES - len(by_bias) - 1, sizes.width), jnp.float32)
+    grads.vectors_8H[...] += jnp.concatenate([*(a.sum(0, keepdims=True) for a in by_bias), other_1H, missing])
+
+
+def _differentiate(
+    sizes: Sizes, tile: Tile, refs: Operands, first: int, scratch: Scratch, work: Work, strip: Strip
+) -> None:
+    for i, head in enumerate(range(first, first + sizes.heads_at_once)):
+        here, operand = strip.here, work.grad[i].dtype
+        weights_TK = jnp.exp(scores_TK(sizes, tile, strip, scratch, i) - work.softmax_TS[here, 2 * head : 2 * head + 1])
+        wanted_TK = dropped_TK(sizes, tile, strip, refs, head, work.wanted[i][here])
+        grad_TK = weights_TK * (wanted_TK - work.mean[i][here])
+        work.dropped[i][here] = dropped_TK(sizes, tile, strip, refs, head, weights_TK).astype(operand)
+        work.grad[i][here] = grad_TK.astype(operand)
+        if strip.is_other_TK is not None:
+            work.other[i][here] = jnp.where(strip.is_other_TK, grad_TK, 0.0).sum(1, keepdims=True)
+        if strip.shift is not None:
+            width = window_width(sizes, tile)
+            work.by_distance[i][here, :width] = unshifted_TR(grad_TK, strip.shift, width).astype(operand)

@@ -106,6 +106,11 @@ class Sizes:
         return self.padded_content + self.padded_keys
 
     @property
+    def window(self) -> int:
+        """Number of distances that a tile reads at most: query rows read all."""
+        return self.padded_distances if self.num_targets else self.padded_keys + LANES
+
+    @property
     def content_tiles(self) -> int:
         return self.padded_content // ROWS
 
