@@ -29,6 +29,7 @@ from xlnet_jax.kernels.fused.scores import (
     for_each_strip,
     in_head_1H,
     multiply_queries,
+    of_heads,
     product,
     read_rows,
     read_window_RH,
@@ -69,7 +70,10 @@ class Sums(NamedTuple):
 
 
 class Work(NamedTuple):
-    """Scratch memory of the strips of a tile, a head each of those computed together."""
+    """Scratch memory of the strips of a tile, a head each of those computed together.
+
+    Where operands are float32, the fourth to the sixth are empty, and other scratch memory takes their place.
+    """
 
     softmax_TS: Any  # columns: maximum and sum of each head of the group
     mean: tuple[Any, ...]  # float32 [T, 1]
@@ -81,17 +85,15 @@ class Work(NamedTuple):
 
 
 def _work_shapes(sizes: Sizes, operand: Any) -> Work:
-    def of_heads(width: int, dtype: Any, is_used: bool = True) -> tuple:
-        return (pltpu.VMEM((ROWS, width), dtype),) * (sizes.heads_at_once if is_used else 0)
-
+    is_narrow = operand != jnp.float32
     return Work(
         pltpu.VMEM((ROWS, sizes.softmax_rows), jnp.float32),
-        of_heads(1, jnp.float32),
-        of_heads(sizes.padded_keys, jnp.float32),
-        of_heads(sizes.padded_keys, operand),
-        of_heads(sizes.padded_keys, operand),
-        of_heads(sizes.window, operand, sizes.num_directions > 0),
-        of_heads(1, jnp.float32, sizes.has_segments),
+        of_heads(sizes, 1, jnp.float32),
+        of_heads(sizes, sizes.padded_keys, jnp.float32),
+        of_heads(sizes, sizes.padded_keys, operand, is_narrow),
+        of_heads(sizes, sizes.padded_keys, operand, is_narrow),
+        of_heads(sizes, sizes.window, operand, is_narrow and sizes.num_directions > 0),
+        of_heads(sizes, 1, jnp.float32, sizes.has_segments),
     )
 
 
@@ -133,6 +135,12 @@ def _kernel(sizes: Sizes, refs: Operands, saved: Saved, *others: Any) -> None:
     *gradients, sums, scratch, work = others
     grads = Gradients(*gradients)
     content, query = tiles_here(sizes)
+    # In float32 a gradient takes the place of what it is made of.
+    work = work._replace(
+        dropped=work.dropped or scratch.content,
+        grad=work.grad or work.wanted,
+        by_distance=work.by_distance or scratch.by_distance,
+    )
     scratch.integers_T8[...], work.softmax_TS[...] = refs.rows_B8T[0].T, saved.softmax_BST[0].T
 
     @pl.when(content.number == 0)

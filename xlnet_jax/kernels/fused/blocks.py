@@ -25,9 +25,9 @@ def of_keys(sizes: Sizes) -> pl.BlockSpec:
 
 
 def of_positions(sizes: Sizes) -> pl.BlockSpec:
-    """Return the blocks of an array [directions, R, N x H]."""
+    """Return the blocks of an array [directions, R, N x H]. They change with the group only: one buffer will do."""
     shape = (sizes.num_directions, sizes.padded_distances, sizes.width)
-    return pl.BlockSpec(shape, lambda group, example, tile: (0, 0, group))
+    return pl.BlockSpec(shape, lambda group, example, tile: (0, 0, group), pipeline_mode=pl.Buffered(1))
 
 
 def of_vectors(sizes: Sizes) -> pl.BlockSpec:

@@ -21,6 +21,7 @@ from xlnet_jax.kernels.fused.scores import (
     for_each_strip,
     in_head_1H,
     multiply_queries,
+    of_heads,
     product,
     read_rows,
     read_window_RH,
@@ -34,7 +35,7 @@ from xlnet_jax.kernels.fused.tiles import ROWS, Sizes
 class Weights(NamedTuple):
     """Scratch memory of the softmax."""
 
-    dropped: tuple[Any, ...]  # a head each of those computed together, [T, K]: dropout(w)
+    dropped: tuple[Any, ...]  # a head each of those computed together, [T, K]: dropout(w); in float32 those of Scratch
     softmax_TS: Any  # float32; columns: maximum and sum of each head of the group
 
 
@@ -42,15 +43,18 @@ def forward(sizes: Sizes, operands: Operands, interpret: bool) -> tuple[jnp.ndar
     """Return the output [B, T, N x H], and float32 [B, softmax rows of each group, T] (`Sizes.softmax_rows`)."""
     batch, query_BTH = len(operands.query_BTH), operands.query_BTH
     softmax_BST = jax.ShapeDtypeStruct((batch, sizes.num_groups * sizes.softmax_rows, sizes.padded_rows), jnp.float32)
-    weights_TK = pltpu.VMEM((ROWS, sizes.padded_keys), sizes.product_type(query_BTH.dtype))
-    softmax_TS = pltpu.VMEM((ROWS, sizes.softmax_rows), jnp.float32)
+    operand = sizes.product_type(query_BTH.dtype)
+    weights = Weights(
+        of_heads(sizes, sizes.padded_keys, operand, operand != jnp.float32),
+        pltpu.VMEM((ROWS, sizes.softmax_rows), jnp.float32),
+    )
     return pl.pallas_call(
         functools.partial(_kernel, sizes),
         grid=(sizes.num_groups, batch, sizes.tiles),
         in_specs=[blocks.of_operands(sizes, operands)],
         out_specs=(blocks.of_rows(sizes), blocks.of_softmax(sizes)),
         out_shape=(jax.ShapeDtypeStruct(query_BTH.shape, query_BTH.dtype), softmax_BST),
-        scratch_shapes=(scratch_shapes(sizes), Weights((weights_TK,) * sizes.heads_at_once, softmax_TS)),
+        scratch_shapes=(scratch_shapes(sizes), weights),
         compiler_params=blocks.compiler_params(sizes),
         cost_estimate=blocks.cost(sizes, operands, products=3),
         interpret=interpret,
@@ -60,6 +64,8 @@ def forward(sizes: Sizes, operands: Operands, interpret: bool) -> tuple[jnp.ndar
 
 def _kernel(sizes: Sizes, refs: Operands, read_BTH: Any, softmax_BST: Any, scratch: Scratch, weights: Weights) -> None:
     content, query = tiles_here(sizes)
+    # Weights in float32 take the place of the scores that they are made of.
+    weights = weights._replace(dropped=weights.dropped or scratch.content)
     # Columns have one lane of a register in use, so they are rows in memory, and turn on the chip.
     scratch.integers_T8[...] = refs.rows_B8T[0].T
 

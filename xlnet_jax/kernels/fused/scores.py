@@ -73,13 +73,17 @@ class Scratch(NamedTuple):
 
 def scratch_shapes(sizes: Sizes) -> Scratch:
     """Return the scratch memory of a tile."""
-    heads = range(sizes.heads_at_once)
     return Scratch(
         pltpu.VMEM((ROWS, SUBLANES), jnp.int32),
-        tuple(pltpu.VMEM((ROWS, sizes.padded_keys), jnp.float32) for _ in heads),
-        tuple(pltpu.VMEM((ROWS, sizes.window), jnp.float32) for _ in heads if sizes.num_directions),
-        tuple(pltpu.VMEM((ROWS, 1), jnp.float32) for _ in heads if sizes.has_segments),
+        of_heads(sizes, sizes.padded_keys, jnp.float32),
+        of_heads(sizes, sizes.window, jnp.float32, sizes.num_directions > 0),
+        of_heads(sizes, 1, jnp.float32, sizes.has_segments),
     )
+
+
+def of_heads(sizes: Sizes, width: int, dtype: Any, is_used: bool = True) -> tuple[Any, ...]:
+    """Return scratch memory [T, width] for each of the heads that are computed together; none where it is not used."""
+    return (pltpu.VMEM((ROWS, width), dtype),) * (sizes.heads_at_once if is_used else 0)
 
 
 # ---- rows of a tile --------------------------------------------------------------------------------------------------
@@ -183,7 +187,9 @@ def for_each_strip(
 ) -> None:
     """Loop over the strips of a tile, for the heads from `first` on."""
 
-    @pl.loop(0, tile.rows // STRIP)
+    count = tile.rows // STRIP
+
+    @pl.loop(0, count, unroll=count if sizes.generation.unrolls else 1)
     def _(number: Any) -> None:
         start = pl.multiple_of(number * STRIP, STRIP)
         row_T8 = scratch.integers_T8[pl.ds(start, STRIP)]

@@ -37,9 +37,13 @@ class Generation(NamedTuple):
     """otherwise operands are converted to float32 on the chip; the products round them to bfloat16 all the same"""
     gathers_lanes: bool = True
     """each row of a register can be permuted in its own way"""
+    unrolls: bool = True
+    """strips in straight-line code, so that products and arithmetic overlap, do not make too many values spill"""
+    pairs_heads: bool = True
+    """there is memory to compute two heads together, which share random words"""
 
 
-_EARLY = Generation(16 * 2**20, multiplies_bfloat16=False, gathers_lanes=False)
+_EARLY = Generation(16 * 2**20, multiplies_bfloat16=False, gathers_lanes=False, unrolls=False, pairs_heads=False)
 GENERATIONS = {
     "v2": _EARLY,
     "v3": _EARLY,
@@ -90,7 +94,8 @@ class Sizes:
     @property
     def heads_at_once(self) -> int:
         """Number of heads computed together: two that share random words, where the numbers of heads let them."""
-        return 2 if self.group % 2 == 0 and self.num_heads % 2 == 0 else 1
+        can_share = self.group % 2 == 0 and self.num_heads % 2 == 0
+        return 2 if can_share and self.generation.pairs_heads else 1
 
     @property
     def padded_content(self) -> int:
