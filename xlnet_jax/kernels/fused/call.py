@@ -48,7 +48,7 @@ def supports(inputs: AttentionInputs) -> str | None:
         return f"heads are {inputs.query_BNTH.shape[-1]} wide, and the kernel wants a width that divides {LANES}"
     if inputs.query_BNTH.dtype not in (jnp.bfloat16, jnp.float32):
         return f"queries are {inputs.query_BNTH.dtype}, and the kernel computes bfloat16 and float32"
-    if _generation() is None:
+    if _generation_name() not in GENERATIONS:
         return f"the device is {_device_kind()}, and the kernel is for TPUs"
     return None
 
@@ -107,10 +107,11 @@ def _specs(inputs: AttentionInputs, batch: tuple[str, ...], heads: tuple[str, ..
 
 
 def _on_one_device_BNTH(inputs: AttentionInputs) -> jnp.ndarray:
-    name = _generation()
-    assert name is not None
-    sizes = sizes_of(inputs, GENERATIONS[name])
-    read_BTH = _attend(sizes, _INTERPRETED.get() is not None, operands_of(inputs, sizes))
+    generation, is_interpreted = GENERATIONS[_generation_name()], _INTERPRETED.get() is not None
+    if is_interpreted:
+        generation = generation._replace(unrolls=False)  # the interpreter compiles loops sooner
+    sizes = sizes_of(inputs, generation)
+    read_BTH = _attend(sizes, is_interpreted, operands_of(inputs, sizes))
     return heads_apart_BNTH(real_rows(read_BTH, sizes), sizes)
 
 
@@ -145,8 +146,9 @@ def _device_kind() -> str:
     return device.device_kind if device is not None else jax.devices()[0].device_kind
 
 
-def _generation() -> str | None:
-    if (name := _INTERPRETED.get()) is None:
-        chip = chip_of(_device_kind())
-        name = chip.name if chip is not None else ""
-    return name if name in GENERATIONS else None
+def _generation_name() -> str:
+    """Return the name of the generation of TPUs that a program is traced for; empty for other devices."""
+    if (name := _INTERPRETED.get()) is not None:
+        return name
+    chip = chip_of(_device_kind())
+    return "" if chip is None else chip.name
