@@ -58,7 +58,7 @@ class Gradients(NamedTuple):
     query_BTH: Any
     key_BKH: Any
     value_BKH: Any
-    position_2RH: Any | None  # float32
+    position_2RH: Any  # float32; None = no relative positions
     vectors_8H: Any  # float32
 
 
@@ -144,28 +144,28 @@ def _kernel(sizes: Sizes, refs: Operands, saved: Saved, *others: Any) -> None:
     scratch.integers_T8[...], work.softmax_TS[...] = refs.rows_B8T[0].T, saved.softmax_BST[0].T
 
     @pl.when(content.number == 0)
-    def _() -> None:
+    def clear_sums() -> None:
         sums.key_KH[...] = jnp.zeros_like(sums.key_KH)
         sums.value_KH[...] = jnp.zeros_like(sums.value_KH)
 
     @pl.when((content.number == 0) & (content.example == 0))
-    def _() -> None:
+    def clear_gradients() -> None:
         grads.vectors_8H[...] = jnp.zeros_like(grads.vectors_8H)
         if grads.position_2RH is not None:
             grads.position_2RH[...] = jnp.zeros_like(grads.position_2RH)
 
     @pl.when(content.number < sizes.content_tiles)
-    def _() -> None:
+    def content_rows() -> None:
         _tile(sizes, content, refs, saved, grads, sums, scratch, work)
 
     if sizes.query_tiles:
 
         @pl.when(query.number >= 0)
-        def _() -> None:
+        def query_rows() -> None:
             _tile(sizes, query, refs, saved, grads, sums, scratch, work)
 
     @pl.when(content.number == sizes.tiles - 1)
-    def _() -> None:
+    def write_sums() -> None:
         grads.key_BKH[0] = sums.key_KH[...].astype(grads.key_BKH.dtype)
         grads.value_BKH[0] = sums.value_KH[...].astype(grads.value_BKH.dtype)
 
@@ -208,7 +208,7 @@ def _tile(
     other_1H = (with_r_s_TH * rows.with_r_s_TH).sum(0, keepdims=True)
     with_r_s_TH *= refs.vectors_8H[OTHER_SEGMENT : OTHER_SEGMENT + 1]
     by_bias = [a * sizes.scale for a in (with_r_w_TH, with_r_r_TH, with_r_s_TH)]
-    grads.query_BTH[0, here] = sum(by_bias).astype(grads.query_BTH.dtype)
+    grads.query_BTH[0, here] = functools.reduce(jnp.add, by_bias).astype(grads.query_BTH.dtype)
     missing = jnp.zeros((SUBLANES - len(by_bias) - 1, sizes.width), jnp.float32)
     grads.vectors_8H[...] += jnp.concatenate([*(a.sum(0, keepdims=True) for a in by_bias), other_1H, missing])
 

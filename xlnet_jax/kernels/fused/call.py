@@ -102,8 +102,15 @@ def _specs(inputs: AttentionInputs, batch: tuple[str, ...], heads: tuple[str, ..
         positions = of(positions, "B")._replace(key_2NRH=by_shape["N"])
     if segments is not None:
         segments = of(segments, "B")._replace(key_2NH=by_shape["N"])
-    visibility, biases_3NH = of(inputs.visibility, "B"), of(inputs.biases_3NH, "N")
-    return AttentionInputs(*of(inputs[:3], "BN"), visibility, biases_3NH, positions, segments)
+    return AttentionInputs(
+        query_BNTH=by_shape["BN"],
+        key_BNKH=by_shape["BN"],
+        value_BNKH=by_shape["BN"],
+        visibility=of(inputs.visibility, "B"),
+        biases_3NH=of(inputs.biases_3NH, "N"),
+        positions=positions,
+        segments=segments,
+    )
 
 
 def _on_one_device_BNTH(inputs: AttentionInputs) -> jnp.ndarray:

@@ -70,13 +70,13 @@ def _kernel(sizes: Sizes, refs: Operands, read_BTH: Any, softmax_BST: Any, scrat
     scratch.integers_T8[...] = refs.rows_B8T[0].T
 
     @pl.when(content.number < sizes.content_tiles)
-    def _() -> None:
+    def content_rows() -> None:
         _attend(sizes, content, refs, read_BTH, scratch, weights)
 
     if sizes.query_tiles:
 
         @pl.when(query.number >= 0)
-        def _() -> None:
+        def query_rows() -> None:
             _attend(sizes, query, refs, read_BTH, scratch, weights)
 
     softmax_BST[0] = weights.softmax_TS[...].T

@@ -37,12 +37,12 @@ class Operands(NamedTuple):
     query_BTH: Any
     key_BKH: Any
     value_BKH: Any
-    position_2RH: Any | None  # forwards, then backwards where examples may read backwards
+    position_2RH: Any  # forwards, then backwards where examples may read backwards
     vectors_8H: Any  # float32, rows R_W to OTHER_SEGMENT
     rows_B8T: Any  # int32, rows ROW_RANK to ROW_POSITION
     keys_B8K: Any  # int32, rows KEY_RANK to KEY_SEGMENT
-    is_reversed_B: Any | None  # int32
-    seed_BN: Any | None  # int32
+    is_reversed_B: Any  # int32
+    seed_BN: Any  # int32
 
 
 def sizes_of(inputs: AttentionInputs, generation: Generation) -> Sizes:

@@ -190,7 +190,7 @@ def for_each_strip(
     count = tile.rows // STRIP
 
     @pl.loop(0, count, unroll=count if sizes.generation.unrolls else 1)
-    def _(number: Any) -> None:
+    def strip(number: Any) -> None:
         start = pl.multiple_of(number * STRIP, STRIP)
         row_T8 = scratch.integers_T8[pl.ds(start, STRIP)]
         row_T1 = jax.lax.broadcasted_iota(jnp.int32, (STRIP, 1), 0) + start
