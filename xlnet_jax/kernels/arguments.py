@@ -8,8 +8,9 @@ import functools
 from collections.abc import Callable
 from typing import NamedTuple, TypeAlias
 
-import jax
 import jax.numpy as jnp
+
+from xlnet_jax.kernels.dropout import AttentionDropout
 
 
 class Ranks(NamedTuple):
@@ -66,8 +67,7 @@ class AttentionInputs(NamedTuple):
     biases_3NH: jnp.ndarray | None = None  # float32: r_w, r_r and r_s
     positions: Positions | None = None
     segments: Segments | None = None
-    dropout_rate: float = 0.0
-    dropout_key: jax.Array | None = None  # needed where the rate is above 0
+    dropout: AttentionDropout | None = None
 
 
 Implementation: TypeAlias = Callable[[AttentionInputs], jnp.ndarray]

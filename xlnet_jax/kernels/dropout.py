@@ -27,7 +27,7 @@ class AttentionDropout(NamedTuple):
 
 
 def hashed(x: jnp.ndarray) -> jnp.ndarray:
-    """Return lowbias32 of uint32 numbers: a bijection in which every input bit changes about half of the output bits."""
+    """Return lowbias32 of uint32 numbers: a bijection in which each input bit changes about half of the output bits."""
     x = (x ^ (x >> 16)) * jnp.uint32(0x7FEB352D)
     x = (x ^ (x >> 15)) * jnp.uint32(0x846CA68B)
     return x ^ (x >> 16)
@@ -46,6 +46,18 @@ def hash_words(row_seed: jnp.ndarray, column: jnp.ndarray) -> jnp.ndarray:
 def threshold(rate: float) -> int:
     """Return the number that 16 random bits must reach for their element to be kept."""
     return round(rate * 2**16)
+
+
+def hidden_mask_BTD(key: jax.Array, example_B: jnp.ndarray, rate: float, num_rows: int, width: int) -> jnp.ndarray:
+    """Return the dropout mask of hidden states, bool: True where an element is kept.
+
+    key: of the site, layer and step; example_B: int32, place of each example in the global batch. Each element has a
+    word of its own: to put halves of words side by side, devices that hold parts of an axis would exchange them.
+    """
+    row_T, column_D = jnp.arange(num_rows), jnp.arange(width)
+    row_seed_BT = row_seed(example_seed_B(key, example_B)[:, None], row_T[None])
+    word_BTD = hash_words(row_seed_BT[..., None], column_D[None, None])
+    return word_BTD >> 16 >= threshold(rate)
 
 
 def attention_seed_BN(key: jax.Array, example_B: jnp.ndarray, num_heads: int) -> jnp.ndarray:

@@ -16,7 +16,8 @@ import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 
 from xlnet_jax.kernels.arguments import AttentionInputs, Positions, visible_BTK
-from xlnet_jax.kernels.numerics import MASKED, dropout_mask, einsum_float32
+from xlnet_jax.kernels.dropout import attention_mask_BNTK
+from xlnet_jax.kernels.numerics import MASKED, einsum_float32
 
 
 def attention_BNTH(inputs: AttentionInputs) -> jnp.ndarray:
@@ -50,52 +51,53 @@ def attention_by_scores_BNTH(
         scores_BNTK += segment_BNT[..., None] * is_other_BTK[:, None]
     # Added, not selected: a row that sees no key has a uniform softmax, with the gradient of one.
     bias_BTK = jnp.where(visible_BTK(inputs.visibility), 0.0, MASKED)
-    kept_BNTK = None
-    if inputs.dropout_rate:
-        assert inputs.dropout_key is not None
-        with jax.named_scope("attention_dropout"):
-            kept_BNTK = dropout_mask(inputs.dropout_key, inputs.dropout_rate, scores_BNTK.shape)
-    return attend_BNTH(scores_BNTK + bias_BTK[:, None], value_BNKH, kept_BNTK) / (1.0 - inputs.dropout_rate)
+    scores_BNTK += bias_BTK[:, None]
+    if (dropout := inputs.dropout) is None:
+        return attend_BNTH(scores_BNTK, value_BNKH, None)
+    dropout_mask_BNTK = attention_mask_BNTK(dropout, *scores_BNTK.shape[2:])
+    return attend_BNTH(scores_BNTK, value_BNKH, dropout_mask_BNTK) / (1.0 - dropout.rate)
 
 
 @jax.custom_vjp
-def attend_BNTH(scores_BNTK: jnp.ndarray, value_BNKH: jnp.ndarray, kept_BNTK: jnp.ndarray | None) -> jnp.ndarray:
+def attend_BNTH(
+    scores_BNTK: jnp.ndarray, value_BNKH: jnp.ndarray, dropout_mask_BNTK: jnp.ndarray | None
+) -> jnp.ndarray:
     """Return softmax(scores) values, where the sum over values skips the weights that the dropout mask drops.
 
     Divide by the softmax sum after multiplying by the values: [B, N, T, H] is smaller than [B, N, T, K]. Of the arrays
     of [B, N, T, K] only the weights and the dropout mask are saved for the backward pass.
     """
-    return _attend_forward(scores_BNTK, value_BNKH, kept_BNTK)[0]
+    return _attend_forward(scores_BNTK, value_BNKH, dropout_mask_BNTK)[0]
 
 
 def _attend_forward(
-    scores_BNTK: jnp.ndarray, value_BNKH: jnp.ndarray, kept_BNTK: jnp.ndarray | None
+    scores_BNTK: jnp.ndarray, value_BNKH: jnp.ndarray, dropout_mask_BNTK: jnp.ndarray | None
 ) -> tuple[jnp.ndarray, tuple]:
     weights_BNTK = jnp.exp(scores_BNTK - scores_BNTK.max(-1, keepdims=True))
     scale_BNT1 = 1.0 / weights_BNTK.sum(-1, keepdims=True)
     weights_BNTK = weights_BNTK.astype(value_BNKH.dtype)
-    read_BNTH = scale_BNT1 * einsum_float32("BNTK,BNKH->BNTH", _dropped(weights_BNTK, kept_BNTK), value_BNKH)
+    read_BNTH = scale_BNT1 * einsum_float32("BNTK,BNKH->BNTH", _dropped(weights_BNTK, dropout_mask_BNTK), value_BNKH)
     # Name the array that is both returned and saved for backward: otherwise a remat policy that saves it recomputes it.
     read_BNTH = checkpoint_name(read_BNTH.astype(value_BNKH.dtype), "read_BNTH")
-    return read_BNTH, (weights_BNTK, scale_BNT1, value_BNKH, kept_BNTK, read_BNTH)
+    return read_BNTH, (weights_BNTK, scale_BNT1, value_BNKH, dropout_mask_BNTK, read_BNTH)
 
 
 def _attend_backward(saved: tuple, grad_BNTH: jnp.ndarray) -> tuple:
-    weights_BNTK, scale_BNT1, value_BNKH, kept_BNTK, read_BNTH = saved
+    weights_BNTK, scale_BNT1, value_BNKH, dropout_mask_BNTK, read_BNTH = saved
     scaled_BNTH = grad_BNTH * scale_BNT1
     # The sum of probability x gradient over the keys of a row equals that of output x gradient over its features.
     mean_BNT1 = (scaled_BNTH * read_BNTH).sum(-1, keepdims=True)
     scaled_BNTH = scaled_BNTH.astype(value_BNKH.dtype)
-    grad_weights_BNTK = _dropped(einsum_float32("BNTH,BNKH->BNTK", scaled_BNTH, value_BNKH), kept_BNTK)
-    grad_value_BNKH = einsum_float32("BNTK,BNTH->BNKH", _dropped(weights_BNTK, kept_BNTK), scaled_BNTH)
+    grad_weights_BNTK = _dropped(einsum_float32("BNTH,BNKH->BNTK", scaled_BNTH, value_BNKH), dropout_mask_BNTK)
+    grad_value_BNKH = einsum_float32("BNTK,BNTH->BNKH", _dropped(weights_BNTK, dropout_mask_BNTK), scaled_BNTH)
     return weights_BNTK * (grad_weights_BNTK - mean_BNT1), grad_value_BNKH.astype(value_BNKH.dtype), None
 
 
 attend_BNTH.defvjp(_attend_forward, _attend_backward)
 
 
-def _dropped(weights_BNTK: jnp.ndarray, kept_BNTK: jnp.ndarray | None) -> jnp.ndarray:
-    return weights_BNTK if kept_BNTK is None else jnp.where(kept_BNTK, weights_BNTK, 0)
+def _dropped(weights_BNTK: jnp.ndarray, dropout_mask_BNTK: jnp.ndarray | None) -> jnp.ndarray:
+    return weights_BNTK if dropout_mask_BNTK is None else jnp.where(dropout_mask_BNTK, weights_BNTK, 0)
 
 
 @jax.named_scope("position_scores")

@@ -8,10 +8,12 @@ import jax.numpy as jnp
 
 from xlnet_jax.kernels import few_rows, plain
 from xlnet_jax.kernels.arguments import AttentionInputs, Implementation
+from xlnet_jax.kernels.fused import call as fused
 
 IMPLEMENTATIONS: dict[str, Implementation] = {
     "plain": plain.attention_BNTH,
     "few_rows": few_rows.attention_BNTH,
+    "fused": fused.attention_BNTH,
 }
 """Name -> function; all compute the numbers of kernels/plain.py."""
 

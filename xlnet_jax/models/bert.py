@@ -56,14 +56,15 @@ class BertAttention(nn.Module):
     train: bool
 
     @nn.compact
-    def __call__(self, rows_BLD: jnp.ndarray, visibility: Visibility) -> jnp.ndarray:
+    def __call__(self, rows_BLD: jnp.ndarray, visibility: Visibility, example_B: jnp.ndarray) -> jnp.ndarray:
         c = self.config
         query_BNLH, key_BNLH, value_BNLH = (HeadProjection(c, name=name)(rows_BLD) for name in "qkv")
         rate = c.attention_dropout if self.train else 0.0
-        read_BNLH = attended_BNTH(self, rate, AttentionInputs(query_BNLH, key_BNLH, value_BNLH, visibility), "plain")
+        inputs = AttentionInputs(query_BNLH, key_BNLH, value_BNLH, visibility)
+        read_BNLH = attended_BNTH(self, rate, inputs, example_B, "plain")
         joined = jnp.swapaxes(read_BNLH, 1, 2).reshape(*rows_BLD.shape[:2], c.num_heads * c.d_head)
         out_BLD = partitioned_dense(c, "o", c.d_model, ("heads", "embed"))(joined)
-        return Norm(c, name="norm")(rows_BLD + Dropout(c.dropout, self.train)(out_BLD))
+        return Norm(c, name="norm")(rows_BLD + Dropout(c.dropout, self.train)(out_BLD, example_B))
 
 
 class BertLayer(nn.Module):
@@ -73,10 +74,12 @@ class BertLayer(nn.Module):
     train: bool
 
     @nn.compact
-    def __call__(self, rows_BLD: jnp.ndarray, visibility: Visibility) -> tuple[jnp.ndarray, None]:
+    def __call__(
+        self, rows_BLD: jnp.ndarray, visibility: Visibility, example_B: jnp.ndarray
+    ) -> tuple[jnp.ndarray, None]:
         c = self.config
-        rows_BLD = BertAttention(c, self.train, name="attention")(rows_BLD, visibility)
-        rows_BLD = FeedForward(c, 0.0, self.train, name="feed_forward")(rows_BLD)
+        rows_BLD = BertAttention(c, self.train, name="attention")(rows_BLD, visibility, example_B)
+        rows_BLD = FeedForward(c, 0.0, self.train, name="feed_forward")(rows_BLD, example_B)
         self.sow("intermediates", "rows_BTD", rows_BLD)
         return rows_BLD, None
 
@@ -103,12 +106,12 @@ class BertEncoder(nn.Module):
         c, batch = self.config, len(inputs.input_ids_BL)
         _demand_places(inputs, c)
         rows_BLD = Norm(c, name="embedding_norm")(self._embed(inputs))
-        rows_BLD = Dropout(c.dropout, train)(rows_BLD)
+        rows_BLD = Dropout(c.dropout, train)(rows_BLD, inputs.example_B)
         if c.embedding_width:
             rows_BLD = partitioned_dense(c, "embedding_projection", c.d_model, (None, "embed"))(rows_BLD)
         rows_BLD = nn.with_logical_constraint(rows_BLD, ("batch", "length", "width"))
         layers = stacked(BertLayer, c, in_axes=nn.broadcast)(c, train, name="layers")
-        rows_BLD, _ = layers(rows_BLD, inputs.visibility)
+        rows_BLD, _ = layers(rows_BLD, inputs.visibility, inputs.example_B)
         return Outputs(rows_BLD, None, jnp.zeros((c.num_layers, batch, 0, c.d_model), c.dtype))
 
     def _embed(self, inputs: Inputs) -> jnp.ndarray:

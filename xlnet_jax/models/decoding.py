@@ -130,6 +130,7 @@ def advance(
     key_rank_BK = jnp.where(held_BK == LOWEST, HIGHEST, LOWEST)
     shared = Shared(
         Visibility(Ranks(jnp.zeros(rows_BTD.shape[:2], jnp.int32), key_rank_BK)),
+        jnp.arange(batch),
         position_B[:, None],
         query_position_B1,
         held_BK,

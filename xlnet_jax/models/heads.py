@@ -46,7 +46,9 @@ class XLNetForSequence(nn.Module):
         hidden_BLD = backbone(inputs, mems_ZBMD, train=train).content_BLD
         if head.summary == "first" and self.config.network == "bert":
             attention_mask_BL = attention_mask_BL * (places_BL(inputs) == 0)  # <cls>, wherever it stands
-        summary_BD = SequenceSummary(self.config, head, train, name="summary")(hidden_BLD, attention_mask_BL)
+        summary_BD = SequenceSummary(self.config, head, train, name="summary")(
+            hidden_BLD, attention_mask_BL, inputs.example_B
+        )
         outputs = head.num_labels if head.task == "classification" else 1
         scores_BC = partitioned_dense(self.config, "logits", outputs, ("embed", None))(summary_BD).astype(jnp.float32)
         if head.task == "classification":

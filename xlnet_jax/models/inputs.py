@@ -19,6 +19,7 @@ class Inputs(NamedTuple):
     target_positions_BP: jnp.ndarray | None  # int32; None = no query stream
     memory_BM: jnp.ndarray  # bool, memory slots in use; the others are read as zeros
     positions_BL: jnp.ndarray  # int32, places in the window from 0, counting real tokens only
+    example_B: jnp.ndarray  # int32, place of each example in the global batch: dropout masks follow from it
     predicted_BP: jnp.ndarray | None = None  # bool, query rows that start without their token; None = all
 
 
@@ -41,7 +42,16 @@ def compact_inputs(
     attended_BM = jnp.ones_like(memory_BM) if attend_empty_memory else memory_BM
     visibility = rank_visibility(perm_rank_BL, target_positions_BP, attended_BM, attention_mask_BL)
     positions_BL = _positions_BL(input_ids_BL.shape, attention_mask_BL)
-    return Inputs(input_ids_BL, segment_ids_BL, visibility, is_reversed_B, target_positions_BP, memory_BM, positions_BL)
+    return Inputs(
+        input_ids_BL,
+        segment_ids_BL,
+        visibility,
+        is_reversed_B,
+        target_positions_BP,
+        memory_BM,
+        positions_BL,
+        jnp.arange(len(input_ids_BL)),
+    )
 
 
 def _positions_BL(shape: tuple[int, ...], attention_mask_BL: jnp.ndarray | None) -> jnp.ndarray:
@@ -91,6 +101,7 @@ def dense_inputs(
         positions_BP,
         memory_BM,
         _positions_BL((batch, length), attention_mask_BL),
+        jnp.arange(batch),
         predicted_BP,
     )
 

@@ -2,6 +2,7 @@
 to a mesh."""
 
 import functools
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -10,7 +11,8 @@ import jax
 import jax.numpy as jnp
 
 from xlnet_jax.kernels.arguments import AttentionInputs
-from xlnet_jax.kernels.numerics import dropout_mask, einsum_float32
+from xlnet_jax.kernels.dropout import AttentionDropout, attention_seed_BN, hidden_mask_BTD
+from xlnet_jax.kernels.numerics import einsum_float32
 from xlnet_jax.models.attention import attention_BNTH
 from xlnet_jax.settings.config import ModelConfig
 
@@ -79,16 +81,25 @@ class Dropout(nn.Module):
     train: bool
 
     @nn.compact
-    def __call__(self, x: jnp.ndarray) -> jnp.ndarray:
+    def __call__(self, x: jnp.ndarray, example_B: jnp.ndarray) -> jnp.ndarray:
+        """x: float [B, …, features]; example_B: int32, place of each example in the global batch."""
         if not self.train or self.rate == 0:
             return x
-        return jnp.where(dropout_mask(self.make_rng("dropout"), self.rate, x.shape), x / (1.0 - self.rate), 0)
+        rows, width = math.prod(x.shape[1:-1]), x.shape[-1]
+        mask_BTD = hidden_mask_BTD(self.make_rng("dropout"), example_B, self.rate, rows, width)
+        return jnp.where(mask_BTD.reshape(x.shape), x / (1.0 - self.rate), 0)
 
 
-def attended_BNTH(module: nn.Module, rate: float, inputs: AttentionInputs, implementation: str) -> jnp.ndarray:
-    """Return the attention output with this dropout rate on its probabilities, by the module's rng "dropout"."""
+def attended_BNTH(
+    module: nn.Module, rate: float, inputs: AttentionInputs, example_B: jnp.ndarray, implementation: str
+) -> jnp.ndarray:
+    """Return the attention output with this dropout rate on its probabilities, by the module's rng "dropout".
+
+    example_B: int32, place of each example in the global batch.
+    """
     if rate:
-        inputs = inputs._replace(dropout_rate=rate, dropout_key=module.make_rng("dropout"))
+        seed_BN = attention_seed_BN(module.make_rng("dropout"), example_B, inputs.query_BNTH.shape[1])
+        inputs = inputs._replace(dropout=AttentionDropout(rate, seed_BN))
     return attention_BNTH(inputs, implementation)
 
 
@@ -110,21 +121,23 @@ class FeedForward(nn.Module):
     train: bool
 
     @nn.compact
-    def __call__(self, rows_BTD: jnp.ndarray) -> jnp.ndarray:
+    def __call__(self, rows_BTD: jnp.ndarray, example_B: jnp.ndarray) -> jnp.ndarray:
         c = self.config
         norm, is_pre = Norm(c, name="norm"), c.norm == "pre"
         inner = partitioned_dense(c, "inner", c.d_ff, ("embed", "mlp"))
         inner_BTF = ACTIVATIONS[c.activation](inner(norm(rows_BTD) if is_pre else rows_BTD))
-        inner_BTF = Dropout(self.inner_dropout, self.train)(inner_BTF)
+        inner_BTF = Dropout(self.inner_dropout, self.train)(inner_BTF, example_B)
         out_BTD = partitioned_dense(c, "outer", c.d_model, ("mlp", "embed"))(inner_BTF)
-        rows_BTD = rows_BTD + Dropout(c.dropout, self.train)(out_BTD)
+        rows_BTD = rows_BTD + Dropout(c.dropout, self.train)(out_BTD, example_B)
         return rows_BTD if is_pre else norm(rows_BTD)
 
 
+# What attention returns and, in the fused kernel, the statistics of its softmax: its forward pass is not repeated.
+_SAVE_ATTENTION = jax.checkpoint_policies.save_only_these_names("read_BNTH", "softmax_BST")
 _REMAT_POLICIES = {
     "full": None,
-    "dots": jax.checkpoint_policies.checkpoint_dots,
-    "attention": jax.checkpoint_policies.save_only_these_names("read_BNTH"),
+    "dots": jax.checkpoint_policies.save_from_both_policies(jax.checkpoint_policies.checkpoint_dots, _SAVE_ATTENTION),
+    "attention": _SAVE_ATTENTION,
 }
 
 

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from xlnet_jax.kernels.numerics import MASKED
 from xlnet_jax.models.encoder import build_encoder
 from xlnet_jax.models.inputs import Inputs
-from xlnet_jax.models.layers import Norm, partitioned_dense
+from xlnet_jax.models.layers import Dropout, Norm, partitioned_dense
 from xlnet_jax.settings.config import ModelConfig
 
 
@@ -49,7 +49,7 @@ class XLNetForQuestionAnswering(nn.Module):
         self.end_outer = partitioned_dense(c, None, 1, ("embed", None))
         self.answer_inner = partitioned_dense(c, None, c.d_model, ("embed", None))
         self.answer_outer = partitioned_dense(c, None, 1, ("embed", None), use_bias=False)
-        self.drop = nn.Dropout(c.dropout)
+        self.drop = Dropout(c.dropout, train=True)
 
     def __call__(
         self,
@@ -64,7 +64,8 @@ class XLNetForQuestionAnswering(nn.Module):
         hidden_BLD = self.backbone(inputs, train=train).content_BLD
         start_BL = self._start_BL(hidden_BLD, excluded_BL)
         end_BL = self._end_BIL(hidden_BLD, _states_BID(hidden_BLD, start_B[:, None]), excluded_BL)[:, 0]
-        return SpanLogProbs(start_BL, end_BL, self._unanswerable_B(hidden_BLD, start_BL, cls_index_B, train))
+        example_B = inputs.example_B if train else None
+        return SpanLogProbs(start_BL, end_BL, self._unanswerable_B(hidden_BLD, start_BL, cls_index_B, example_B))
 
     def beam(
         self, inputs: Inputs, cls_index_B: jnp.ndarray, excluded_BL: jnp.ndarray, start_n_top: int, end_n_top: int
@@ -76,7 +77,7 @@ class XLNetForQuestionAnswering(nn.Module):
         start_top_BI, start_index_BI = jax.lax.top_k(start_BL, start_n_top)
         end_BIL = self._end_BIL(hidden_BLD, _states_BID(hidden_BLD, start_index_BI), excluded_BL)
         end_top_BIJ, end_index_BIJ = jax.lax.top_k(end_BIL, end_n_top)
-        unanswerable_B = self._unanswerable_B(hidden_BLD, start_BL, cls_index_B, train=False)
+        unanswerable_B = self._unanswerable_B(hidden_BLD, start_BL, cls_index_B, None)
         return SpanBeam(start_top_BI, start_index_BI, end_top_BIJ, end_index_BIJ, unanswerable_B)
 
     def _start_BL(self, hidden_BLD: jnp.ndarray, excluded_BL: jnp.ndarray) -> jnp.ndarray:
@@ -90,12 +91,15 @@ class XLNetForQuestionAnswering(nn.Module):
         return _log_probs(self.end_outer(inner_BILD)[..., 0], excluded_BL[:, None])
 
     def _unanswerable_B(
-        self, hidden_BLD: jnp.ndarray, start_BL: jnp.ndarray, cls_index_B: jnp.ndarray, train: bool
+        self, hidden_BLD: jnp.ndarray, start_BL: jnp.ndarray, cls_index_B: jnp.ndarray, example_B: jnp.ndarray | None
     ) -> jnp.ndarray:
+        """example_B: places of the examples, for dropout; None = no dropout."""
         expected_BD = jnp.einsum("BL,BLD->BD", jnp.exp(start_BL).astype(hidden_BLD.dtype), hidden_BLD)
         cls_BD = _states_BID(hidden_BLD, cls_index_B[:, None])[:, 0]
         inner_BD = jnp.tanh(self.answer_inner(jnp.concatenate([expected_BD, cls_BD], axis=-1)))
-        return self.answer_outer(self.drop(inner_BD, deterministic=not train))[:, 0].astype(jnp.float32)
+        if example_B is not None:
+            inner_BD = self.drop(inner_BD, example_B)
+        return self.answer_outer(inner_BD)[:, 0].astype(jnp.float32)
 
 
 def _states_BID(hidden_BLD: jnp.ndarray, index_BI: jnp.ndarray) -> jnp.ndarray:

@@ -5,7 +5,7 @@ import jax
 import jax.numpy as jnp
 
 from xlnet_jax.kernels.numerics import MASKED
-from xlnet_jax.models.layers import Norm, partitioned_dense, partitioned_param
+from xlnet_jax.models.layers import Dropout, Norm, partitioned_dense, partitioned_param
 from xlnet_jax.settings.config import HeadConfig, ModelConfig
 
 
@@ -20,18 +20,18 @@ class SequenceSummary(nn.Module):
     train: bool
 
     @nn.compact
-    def __call__(self, hidden_BLD: jnp.ndarray, attention_mask_BL: jnp.ndarray) -> jnp.ndarray:
-        """Return float [B, D]. attention_mask: 1 = real token."""
+    def __call__(self, hidden_BLD: jnp.ndarray, attention_mask_BL: jnp.ndarray, example_B: jnp.ndarray) -> jnp.ndarray:
+        """Return float [B, D]. attention_mask: 1 = real token; example_B: place of each example in the global batch."""
         c, kind = self.config, self.head.summary
         real_BL = attention_mask_BL.astype(bool)
         if kind == "attn":
-            summary_BD = AttentionPool(c, self.train, name="attention")(hidden_BLD, real_BL)
+            summary_BD = AttentionPool(c, self.train, name="attention")(hidden_BLD, real_BL, example_B)
         else:
             counted_BL = jnp.ones_like(real_BL) if c.profile == "paper2019" else real_BL
             summary_BD = _POOLS[kind](hidden_BLD, counted_BL)
         if self.head.use_projection:
             summary_BD = jnp.tanh(partitioned_dense(c, "projection", c.d_model, ("embed", None))(summary_BD))
-        return nn.Dropout(c.dropout, deterministic=not self.train)(summary_BD)
+        return Dropout(c.dropout, self.train)(summary_BD, example_B)
 
 
 def _last_BD(hidden_BLD: jnp.ndarray, counted_BL: jnp.ndarray) -> jnp.ndarray:
@@ -57,7 +57,7 @@ class AttentionPool(nn.Module):
     train: bool
 
     @nn.compact
-    def __call__(self, hidden_BLD: jnp.ndarray, real_BL: jnp.ndarray) -> jnp.ndarray:
+    def __call__(self, hidden_BLD: jnp.ndarray, real_BL: jnp.ndarray, example_B: jnp.ndarray) -> jnp.ndarray:
         c = self.config
         query_D = partitioned_param(self, "query", (c.d_model,), ("embed",), c.init_std).astype(c.dtype)
         shape, axes = (c.d_model, c.num_heads, c.d_head), ("embed", "heads", "head_dim")
@@ -69,8 +69,8 @@ class AttentionPool(nn.Module):
         scores_BNL = jnp.einsum("NH,BLNH->BNL", query_NH, key_BLNH, preferred_element_type=jnp.float32)
         scores_BNL = scores_BNL / c.d_head**0.5 + jnp.where(real_BL[:, None], 0.0, MASKED)
         probs_BNL = jax.nn.softmax(scores_BNL, axis=-1).astype(c.dtype)
-        probs_BNL = nn.Dropout(c.attention_dropout, deterministic=not self.train)(probs_BNL)
+        probs_BNL = Dropout(c.attention_dropout, self.train)(probs_BNL, example_B)
         read_BNH = jnp.einsum("BNL,BLNH->BNH", probs_BNL, value_BLNH)
         out_BD = jnp.einsum("BNH,DNH->BD", read_BNH, o_DNH)
-        out_BD = nn.Dropout(c.dropout, deterministic=not self.train)(out_BD)
+        out_BD = Dropout(c.dropout, self.train)(out_BD, example_B)
         return Norm(c, name="norm")(out_BD)

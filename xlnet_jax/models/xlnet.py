@@ -34,6 +34,7 @@ class Shared(NamedTuple):
     """Arguments that every layer takes alike."""
 
     visibility: Visibility
+    example_B: jnp.ndarray  # int32, place of each example in the global batch
     content_position_BL: jnp.ndarray  # int32, positions in the window
     query_position_BP: jnp.ndarray | None  # int32; None = no query rows
     key_position_BK: jnp.ndarray  # int32, memory below 0
@@ -122,9 +123,9 @@ class Attention(nn.Module):
             query_BNTH, key_BNKH, value_BNKH, shared.visibility, biases_3NH, positions=positions, segments=segments
         )
         rate = c.attention_dropout if self.train else 0.0
-        read_BNTH = attended_BNTH(self, rate, inputs, self.implementation)
+        read_BNTH = attended_BNTH(self, rate, inputs, shared.example_B, self.implementation)
         out_BTD = out_of_heads_BTD(read_BNTH, o_DNH)
-        rows_BTD = rows_BTD + Dropout(c.dropout, self.train)(out_BTD)
+        rows_BTD = rows_BTD + Dropout(c.dropout, self.train)(out_BTD, shared.example_B)
         return (rows_BTD if is_pre else norm(rows_BTD)), cache
 
     def _projection_DNH(self, name: str) -> jnp.ndarray:
@@ -183,7 +184,7 @@ class Layer(nn.Module):
         attention = Attention(c, self.train, self.implementation, name="attention")
         read_BTD, cache = attention(rows_BTD, past, shared)
         new_past = self._new_mems_BMD(past, rows_BTD) if cache is None else cache
-        rows_BTD = FeedForward(c, c.dropout, self.train, name="feed_forward")(read_BTD)
+        rows_BTD = FeedForward(c, c.dropout, self.train, name="feed_forward")(read_BTD, shared.example_B)
         self.sow("intermediates", "rows_BTD", rows_BTD)
         return rows_BTD, new_past
 
@@ -223,18 +224,19 @@ class Backbone(nn.Module):
         if mems_ZBMD is None:
             mems_ZBMD = jnp.zeros((c.num_layers, batch, 0, c.d_model))
         drop = Dropout(c.dropout, train)
-        rows_BTD = drop(self._embed(inputs))
+        rows_BTD = drop(self._embed(inputs), inputs.example_B)
         # Zero unused memory: NaN x 0 is NaN, even where masked.
         mems_ZBMD = jnp.where(inputs.memory_BM[None, :, :, None], mems_ZBMD, 0).astype(c.dtype)
         shared = self._shared(inputs, mems_ZBMD.shape[2])
         if shared.signals_2RY is not None:
-            shared = shared._replace(signals_2RY=drop(shared.signals_2RY))
+            # One mask for all examples: sines and cosines stand in the place of two of them.
+            shared = shared._replace(signals_2RY=drop(shared.signals_2RY, jnp.arange(2)))
         reused = min(length, length if reuse_len is None else reuse_len)
         layers = stacked(Layer, c, in_axes=(0, nn.broadcast))(c, reused, train, name="layers")
         rows_BTD, new_mems_ZBMD = layers(rows_BTD, mems_ZBMD, shared)
         if c.norm == "pre":
             rows_BTD = Norm(c, name="norm")(rows_BTD)
-        rows_BTD = drop(rows_BTD)
+        rows_BTD = drop(rows_BTD, inputs.example_B)
         query_BPD = None if inputs.target_positions_BP is None else rows_BTD[:, length:]
         return Outputs(rows_BTD[:, :length], query_BPD, new_mems_ZBMD)
 
@@ -244,6 +246,7 @@ class Backbone(nn.Module):
         key_BK = jnp.broadcast_to(jnp.arange(-mem_len, length)[None], (batch, mem_len + length))
         shared = Shared(
             inputs.visibility,
+            inputs.example_B,
             content_BL,
             inputs.target_positions_BP,
             key_BK,

@@ -5,8 +5,18 @@ from typing import Any, NamedTuple, Protocol, cast
 
 import flax.linen as nn
 import jax
+import jax.numpy as jnp
+
+from xlnet_jax.models.inputs import Inputs
 
 DeviceBatch = dict[str, jax.Array]
+
+
+class BatchDropout(NamedTuple):
+    """Dropout of a batch, which may be a part of the global batch: the masks follow from both fields alone."""
+
+    key: jax.Array  # of the step
+    example_B: jax.Array  # int32, place of each example in the global batch
 
 
 class Scored(NamedTuple):
@@ -36,12 +46,35 @@ class Objective(Protocol):
         """Return the batch with a memory of no more than the last `steps` batches, int32: earlier ones were skipped."""
         ...
 
-    def score(self, params: Any, batch: DeviceBatch, mems_ZBMD: jax.Array, dropout_key: jax.Array | None) -> Scored:
-        """Return the sums over a batch; dropout_key None = no dropout."""
+    def score(self, params: Any, batch: DeviceBatch, mems_ZBMD: jax.Array, dropout: BatchDropout | None) -> Scored:
+        """Return the sums over a batch; dropout None = none."""
         ...
 
 
-def apply(model: nn.Module, params: Any, dropout_key: jax.Array | None, *inputs: Any, **settings: Any) -> Any:
-    """Apply a network to its inputs; dropout_key None = no dropout."""
-    rngs = None if dropout_key is None else {"dropout": dropout_key}
-    return cast(Any, model.apply)({"params": params}, *inputs, train=dropout_key is not None, rngs=rngs, **settings)
+def apply(model: nn.Module, params: Any, dropout: BatchDropout | None, *arguments: Any, **settings: Any) -> Any:
+    """Apply a network to its arguments; dropout None = none.
+
+    Every `Inputs` among them gets the places of its rows. An example may have several rows of input, one after the
+    other, as the options of a question.
+    """
+    if dropout is None:
+        return cast(Any, model.apply)({"params": params}, *arguments, train=False, **settings)
+
+    def placed(argument: Any) -> Any:
+        if not _is_inputs(argument):
+            return argument
+        return argument._replace(example_B=_places(dropout.example_B, len(argument.input_ids_BL)))
+
+    arguments, settings = jax.tree.map(placed, (arguments, settings), is_leaf=_is_inputs)
+    rngs = {"dropout": dropout.key}
+    return cast(Any, model.apply)({"params": params}, *arguments, train=True, rngs=rngs, **settings)
+
+
+def _is_inputs(argument: Any) -> bool:
+    return isinstance(argument, Inputs)
+
+
+def _places(example_B: jax.Array, rows: int) -> jax.Array:
+    each, rest = divmod(rows, len(example_B))
+    assert not rest, f"{rows} rows of input for {len(example_B)} examples"
+    return (example_B[:, None] * each + jnp.arange(each)[None]).reshape(rows)

@@ -15,7 +15,7 @@ from xlnet_jax.models.heads import build_model
 from xlnet_jax.models.inputs import Inputs, compact_inputs, dense_inputs
 from xlnet_jax.models.masks import memory_in_use_BM
 from xlnet_jax.models.pairs import PairHead
-from xlnet_jax.objectives.base import DeviceBatch, Scored, apply
+from xlnet_jax.objectives.base import BatchDropout, DeviceBatch, Scored, apply
 from xlnet_jax.objectives.registry import objective_named
 from xlnet_jax.settings.config import Config
 
@@ -53,13 +53,13 @@ class LanguageModel:
         windows = jnp.minimum(steps, self.config.model.mem_len)
         return batch | {"mem_filled": jnp.minimum(batch["mem_filled"], self.config.data.reuse_len * windows)}
 
-    def score(self, params: Any, batch: DeviceBatch, mems_ZBMD: jax.Array, dropout_key: jax.Array | None) -> Scored:
+    def score(self, params: Any, batch: DeviceBatch, mems_ZBMD: jax.Array, dropout: BatchDropout | None) -> Scored:
         """Return the sum of the targets' cross-entropy and, with data.pair_loss, that of the pairs."""
         c = self.config
         inputs, at_BP = inputs_of(batch, c)
         network = {name: tree for name, tree in params.items() if name != "pair_head"}
         logits_BPV, outputs = apply(
-            build_model(c.model, None), network, dropout_key, inputs, mems_ZBMD, at_BP=at_BP, reuse_len=c.data.reuse_len
+            build_model(c.model, None), network, dropout, inputs, mems_ZBMD, at_BP=at_BP, reuse_len=c.data.reuse_len
         )
         loss_BP = cross_entropy_BP(logits_BPV, batch["target_ids"])
         weights_BP, row_losses, row_measures = batch["target_weights"], {}, {}

@@ -11,7 +11,7 @@ import optax
 from xlnet_jax.models.bert import BertLM
 from xlnet_jax.models.detector import BertDetector
 from xlnet_jax.models.inputs import text_inputs
-from xlnet_jax.objectives.base import DeviceBatch, Scored, apply
+from xlnet_jax.objectives.base import BatchDropout, DeviceBatch, Scored, apply
 from xlnet_jax.objectives.language_model import LanguageModel, cross_entropy_BP, inputs_of
 from xlnet_jax.settings.config import Config, ModelConfig
 
@@ -50,16 +50,16 @@ class ReplacedTokenDetection:
         """Return the batch as it is: there is no memory."""
         return batch
 
-    def score(self, params: Any, batch: DeviceBatch, mems_ZBMD: jax.Array, dropout_key: jax.Array | None) -> Scored:
+    def score(self, params: Any, batch: DeviceBatch, mems_ZBMD: jax.Array, dropout: BatchDropout | None) -> Scored:
         """Return the sum of the generator's cross-entropy over its targets and, beside it, the network's over every
         token, averaged in each row. Samples depend on the row's noise_seed alone, and pass no gradient back (section
         2)."""
         c = self.config
-        keys = (None, None) if dropout_key is None else jax.random.split(dropout_key)
+        of_generator, of_network = _of_both(dropout)
         inputs, _ = inputs_of(batch, c)
         positions_BP = batch["target_positions"]
         logits_BPV, _ = apply(
-            BertLM(self.generator), self._generator_params(params), keys[0], inputs, mems_ZBMD, at_BP=positions_BP
+            BertLM(self.generator), self._generator_params(params), of_generator, inputs, mems_ZBMD, at_BP=positions_BP
         )
         weights_BP = batch["target_weights"]
         loss_sum = (cross_entropy_BP(logits_BPV, batch["target_ids"]) * weights_BP).sum()
@@ -69,7 +69,7 @@ class ReplacedTokenDetection:
         read_BL = _put(original_BL, positions_BP, is_target_BP, sampled_BP(logits_BPV, batch["noise_seed"]))
         is_replaced_BL = (read_BL != original_BL).astype(jnp.float32)
         scores_BL, outputs = apply(
-            BertDetector(c.model), params, keys[1], inputs._replace(input_ids_BL=read_BL), mems_ZBMD
+            BertDetector(c.model), params, of_network, inputs._replace(input_ids_BL=read_BL), mems_ZBMD
         )
         loss = optax.sigmoid_binary_cross_entropy(scores_BL, is_replaced_BL).mean(1).sum()
         is_right_BL = (scores_BL > 0) == (is_replaced_BL > 0)
@@ -85,6 +85,14 @@ class ReplacedTokenDetection:
         shared = {name: params["backbone"][name] for name in SHARED if name in params["backbone"]}
         own = params["generator"]
         return {**own, "backbone": {**own["backbone"], **shared}}
+
+
+def _of_both(dropout: BatchDropout | None) -> tuple[BatchDropout | None, BatchDropout | None]:
+    """Return dropout of the generator and of the network, each by a key of its own."""
+    if dropout is None:
+        return None, None
+    of_generator, of_network = jax.random.split(dropout.key)
+    return dropout._replace(key=of_generator), dropout._replace(key=of_network)
 
 
 def sampled_BP(logits_BPV: jax.Array, noise_seed_B: jax.Array) -> jax.Array:

@@ -12,7 +12,7 @@ import numpy as np
 from etils import epath
 
 from data_pipelines.tokenizer import Tokenizer
-from xlnet_jax.objectives.base import DeviceBatch
+from xlnet_jax.objectives.base import BatchDropout, DeviceBatch
 from xlnet_jax.settings.config import HeadConfig
 from xlnet_jax.tasks.features import Features
 
@@ -71,9 +71,9 @@ class Task(Protocol[E]):
         """
         ...
 
-    def score(self, model: nn.Module, params: Any, batch: DeviceBatch, dropout_key: jax.Array | None) -> Loss:
+    def score(self, model: nn.Module, params: Any, batch: DeviceBatch, dropout: BatchDropout | None) -> Loss:
         """Return the loss of a batch in nats (regression: squared error), over items of weight batch["target_weights"].
-        dropout_key None = no dropout."""
+        dropout None = none."""
         ...
 
     def predict(self, model: nn.Module, params: Any, batch: DeviceBatch) -> dict[str, jax.Array]:

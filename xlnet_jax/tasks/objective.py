@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from xlnet_jax.models.heads import build_model, init_params
-from xlnet_jax.objectives.base import DeviceBatch, Scored
+from xlnet_jax.objectives.base import BatchDropout, DeviceBatch, Scored
 from xlnet_jax.settings.config import HeadConfig
 from xlnet_jax.tasks.base import Task
 from xlnet_jax.tasks.config import FinetuneConfig
@@ -40,7 +40,7 @@ class Supervised:
         """Return the batch: rows have no memory."""
         return batch
 
-    def score(self, params: Any, batch: DeviceBatch, mems_ZBMD: jax.Array, dropout_key: jax.Array | None) -> Scored:
+    def score(self, params: Any, batch: DeviceBatch, mems_ZBMD: jax.Array, dropout: BatchDropout | None) -> Scored:
         """Return the loss of the task."""
-        loss = self.task.score(self.model, params, batch, dropout_key)
+        loss = self.task.score(self.model, params, batch, dropout)
         return Scored(loss.loss_sum, loss.weight_sum, mems_ZBMD, {}, {})

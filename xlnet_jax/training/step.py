@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import optax
 from jax.sharding import Mesh
 
-from xlnet_jax.objectives.base import DeviceBatch, Objective, Scored
+from xlnet_jax.objectives.base import BatchDropout, DeviceBatch, Objective, Scored
 from xlnet_jax.settings.config import RunConfig
 from xlnet_jax.training import sharding
 from xlnet_jax.training.optimizer import learning_rate
@@ -38,10 +38,10 @@ def make_train_step(
     gradients = _gradients(config.optimizer.accumulate, objective, mesh)
 
     def train_step(state: TrainState, batch: DeviceBatch) -> tuple[TrainState, Metrics]:
-        key = jax.random.fold_in(jax.random.key(config.seed), state.step) if has_dropout else None
+        dropout = _dropout(config.seed, state.step, batch) if has_dropout else None
         batch = objective.with_memory_of(batch, state.step - state.guard.mems_begin)
         with sharding.axes_of(mesh):
-            measured, grads, new_mems_ZBMD = gradients(state.params, batch, state.mems_ZBMD, key)
+            measured, grads, new_mems_ZBMD = gradients(state.params, batch, state.mems_ZBMD, dropout)
         norm = optax.global_norm(grads)
         updates, opt_state = tx.update(grads, state.opt_state, state.params)
         good = _is_good(sum(measured.values()), norm, state, config.optimizer.spike_factor)
@@ -90,18 +90,28 @@ def _next_guard(state: TrainState, norm: jax.Array, good: jax.Array) -> Guard:
     )
 
 
-Gradients = Callable[[Any, DeviceBatch, jax.Array, jax.Array | None], tuple[Metrics, Any, jax.Array]]
+def _dropout(seed: int, step: jax.Array, batch: DeviceBatch) -> BatchDropout:
+    key = jax.random.fold_in(jax.random.key(seed), step)
+    return BatchDropout(key, jnp.arange(len(batch["target_weights"])))
+
+
+Gradients = Callable[[Any, DeviceBatch, jax.Array, BatchDropout | None], tuple[Metrics, Any, jax.Array]]
 
 
 def _gradients(count: int, objective: Objective, mesh: Mesh) -> Gradients:
-    """Return a function: params, batch, memory, dropout key -> measurements, gradient of the sum of all losses, next
+    """Return a function: params, batch, memory, dropout -> measurements, gradient of the sum of all losses, next
     memory. It goes through `count` micro-batches. "loss" is the mean over targets, other measurements over rows."""
 
     def of_part(
-        params: Any, part: DeviceBatch, mems_ZBMD: jax.Array, key: jax.Array | None, targets: jax.Array, rows: int
+        params: Any,
+        part: DeviceBatch,
+        mems_ZBMD: jax.Array,
+        dropout: BatchDropout | None,
+        targets: jax.Array,
+        rows: int,
     ) -> tuple[Any, Any, jax.Array]:
         def share_of_loss(params: Any) -> tuple[jax.Array, Any]:
-            scored = objective.score(params, part, mems_ZBMD, key)
+            scored = objective.score(params, part, mems_ZBMD, dropout)
             losses = {name: total / rows for name, total in scored.row_losses.items()}
             losses["loss"] = scored.loss_sum / targets
             measured = losses | {name: hits / rows for name, hits in scored.row_measures.items()}
@@ -110,18 +120,20 @@ def _gradients(count: int, objective: Objective, mesh: Mesh) -> Gradients:
         grads, (measured, new_mems_ZBMD) = jax.grad(share_of_loss, has_aux=True)(params)
         return measured, grads, new_mems_ZBMD
 
-    def of_batch(params: Any, batch: DeviceBatch, mems_ZBMD: jax.Array, key: jax.Array | None) -> Any:
+    def of_batch(params: Any, batch: DeviceBatch, mems_ZBMD: jax.Array, dropout: BatchDropout | None) -> Any:
         weights_BP = batch["target_weights"]
         of_whole = jnp.maximum(weights_BP.sum(), 1.0), weights_BP.shape[0]
         if count == 1:
-            return of_part(params, batch, mems_ZBMD, key, *of_whole)
+            return of_part(params, batch, mems_ZBMD, dropout, *of_whole)
         split = functools.partial(_split, shards=sharding.batch_shards(mesh), parts=count)
         rows = {name: split(array, 0) for name, array in batch.items()}
 
         def of_part_number(i: Any, mems: jax.Array) -> tuple[Any, Any, jax.Array]:
             part = {name: _part(array, i, 0) for name, array in rows.items()}
-            part_key = None if key is None else jax.random.fold_in(key, i)
-            measured, grads, new_mems_ZBMD = of_part(params, part, _part(mems, i, 1), part_key, *of_whole)
+            part_dropout = dropout
+            if dropout is not None:
+                part_dropout = dropout._replace(example_B=_part(split(dropout.example_B, 0), i, 0))
+            measured, grads, new_mems_ZBMD = of_part(params, part, _part(mems, i, 1), part_dropout, *of_whole)
             return measured, grads, _with_part(mems, new_mems_ZBMD, i, 1)
 
         def add_part(i: jax.Array, sums: Any) -> Any:

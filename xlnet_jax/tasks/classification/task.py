@@ -17,7 +17,7 @@ from data_pipelines.readers import whole
 from data_pipelines.tokenizer import Tokenizer
 from xlnet_jax.errors import InputError
 from xlnet_jax.models.inputs import text_windows
-from xlnet_jax.objectives.base import DeviceBatch, apply
+from xlnet_jax.objectives.base import BatchDropout, DeviceBatch, apply
 from xlnet_jax.settings.config import HeadConfig
 from xlnet_jax.tasks.base import Loss
 from xlnet_jax.tasks.classification.glue import PUBLISHED, SPLITS, STEMS, similarity, write_submission
@@ -206,10 +206,10 @@ class TextTask:
         a, *b = (KEPT[data.long_texts](t, n) for t, n in zip(texts, lengths, strict=True))
         return encode_text(a, b[0] if b else None, None)
 
-    def score(self, model: nn.Module, params: Any, batch: DeviceBatch, dropout_key: jax.Array | None) -> Loss:
+    def score(self, model: nn.Module, params: Any, batch: DeviceBatch, dropout: BatchDropout | None) -> Loss:
         """Return the cross-entropy in nats over the labels, or the squared error of regression."""
         loss_B = regression_loss_B if self._published.kind == "regression" else classification_loss_B
-        return Loss.of(loss_B(self._outputs(model, params, batch, dropout_key), batch["labels"]), batch)
+        return Loss.of(loss_B(self._outputs(model, params, batch, dropout), batch["labels"]), batch)
 
     def predict(self, model: nn.Module, params: Any, batch: DeviceBatch) -> dict[str, jax.Array]:
         """Return scores, float32 [B], for regression, and otherwise log_probs, float32 [B, C] over the labels."""
@@ -218,13 +218,13 @@ class TextTask:
             return {"scores": outputs}
         return {"log_probs": jax.nn.log_softmax(outputs)}
 
-    def _outputs(self, model: nn.Module, params: Any, batch: DeviceBatch, dropout_key: jax.Array | None) -> jax.Array:
+    def _outputs(self, model: nn.Module, params: Any, batch: DeviceBatch, dropout: BatchDropout | None) -> jax.Array:
         ids_BL, mask_BL, segments_BL = (batch[k] for k in ("input_ids", "attention_mask", "segment_ids"))
         seq_len, mem_len = self._config.data.seq_len, self._config.model.mem_len
         if ids_BL.shape[1] > seq_len:
             ids_BL, mask_BL, segments_BL = (_padded_left(x, mask_BL) for x in (ids_BL, mask_BL, segments_BL))
         *earlier, last = text_windows(ids_BL, mask_BL, segments_BL, seq_len, mem_len)
-        return apply(model, params, dropout_key, last, mask_BL[:, -seq_len:], earlier=earlier)
+        return apply(model, params, dropout, last, mask_BL[:, -seq_len:], earlier=earlier)
 
     def metrics(
         self, examples: Sequence[TextExample], features: Features, outputs: Mapping[str, np.ndarray]

@@ -15,7 +15,7 @@ from data_pipelines.tokenizer import Tokenizer
 from xlnet_jax.errors import InputError
 from xlnet_jax.kernels.numerics import MASKED
 from xlnet_jax.models.inputs import text_inputs
-from xlnet_jax.objectives.base import DeviceBatch, apply
+from xlnet_jax.objectives.base import BatchDropout, DeviceBatch, apply
 from xlnet_jax.settings.config import HeadConfig
 from xlnet_jax.tasks.base import Loss
 from xlnet_jax.tasks.config import ColumnsConfig, FinetuneConfig
@@ -89,9 +89,9 @@ class MultipleChoice:
             texts_per_item=most,
         )
 
-    def score(self, model: nn.Module, params: Any, batch: DeviceBatch, dropout_key: jax.Array | None) -> Loss:
+    def score(self, model: nn.Module, params: Any, batch: DeviceBatch, dropout: BatchDropout | None) -> Loss:
         """Return the cross-entropy in nats over the options."""
-        return Loss.of(classification_loss_B(_scores_BC(model, params, batch, dropout_key), batch["labels"]), batch)
+        return Loss.of(classification_loss_B(_scores_BC(model, params, batch, dropout), batch["labels"]), batch)
 
     def predict(self, model: nn.Module, params: Any, batch: DeviceBatch) -> dict[str, jax.Array]:
         """Return probabilities, float32 [B, C] over the options; 0 where a question has fewer."""
@@ -146,9 +146,9 @@ def _encoded(texts: Sequence[str], tokenizer: Tokenizer) -> dict[str, np.ndarray
     return dict(zip(distinct, tokenizer.encode_lines(distinct), strict=True))
 
 
-def _scores_BC(model: nn.Module, params: Any, batch: DeviceBatch, dropout_key: jax.Array | None) -> jax.Array:
+def _scores_BC(model: nn.Module, params: Any, batch: DeviceBatch, dropout: BatchDropout | None) -> jax.Array:
     rows = {name: array.reshape(-1, array.shape[-1]) for name, array in batch.items() if array.ndim == 3}
     inputs = text_inputs(rows["input_ids"], rows["attention_mask"], rows["segment_ids"])
-    scores_BC = apply(model, params, dropout_key, inputs, rows["attention_mask"])
+    scores_BC = apply(model, params, dropout, inputs, rows["attention_mask"])
     absent_BC = jnp.arange(scores_BC.shape[1])[None] >= batch["options"][:, None]
     return jnp.where(absent_BC, MASKED, scores_BC)

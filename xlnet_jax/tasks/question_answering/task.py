@@ -21,7 +21,7 @@ from xlnet_jax.dims import CLS_SEGMENT
 from xlnet_jax.errors import InputError
 from xlnet_jax.models.inputs import text_inputs
 from xlnet_jax.models.question_answering import SpanBeam, SpanLogProbs, XLNetForQuestionAnswering
-from xlnet_jax.objectives.base import DeviceBatch, apply
+from xlnet_jax.objectives.base import BatchDropout, DeviceBatch, apply
 from xlnet_jax.settings.config import HeadConfig
 from xlnet_jax.tasks.base import Loss
 from xlnet_jax.tasks.config import FinetuneConfig
@@ -138,11 +138,11 @@ class QuestionAnswering:
             window = Window(document.alignment.starts[begin:end], document.alignment.ends[begin:end], is_widest_E)
             yield _Item(example, ids, segments, excluded, *place, window)
 
-    def score(self, model: nn.Module, params: Any, batch: DeviceBatch, dropout_key: jax.Array | None) -> Loss:
+    def score(self, model: nn.Module, params: Any, batch: DeviceBatch, dropout: BatchDropout | None) -> Loss:
         """Return the loss of start, end and answerability in nats (`losses.span_loss_B`)."""
         inputs = text_inputs(batch["input_ids"], batch["attention_mask"], batch["segment_ids"])
         places = batch["cls_index"], batch["excluded"], batch["start"]
-        outputs: SpanLogProbs = apply(model, params, dropout_key, inputs, *places)
+        outputs: SpanLogProbs = apply(model, params, dropout, inputs, *places)
         return Loss.of(span_loss_B(outputs, batch["start"], batch["end"], batch["is_impossible"]), batch)
 
     def predict(self, model: nn.Module, params: Any, batch: DeviceBatch) -> dict[str, jax.Array]:

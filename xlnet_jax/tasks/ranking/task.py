@@ -18,7 +18,7 @@ from etils import epath
 from data_pipelines.tokenizer import Tokenizer
 from xlnet_jax.errors import InputError
 from xlnet_jax.models.inputs import text_inputs
-from xlnet_jax.objectives.base import DeviceBatch, apply
+from xlnet_jax.objectives.base import BatchDropout, DeviceBatch, apply
 from xlnet_jax.settings.config import HeadConfig
 from xlnet_jax.tasks.base import Loss
 from xlnet_jax.tasks.config import FinetuneConfig
@@ -88,9 +88,9 @@ class Ranking:
             texts_per_item=group,
         )
 
-    def score(self, model: nn.Module, params: Any, batch: DeviceBatch, dropout_key: jax.Array | None) -> Loss:
+    def score(self, model: nn.Module, params: Any, batch: DeviceBatch, dropout: BatchDropout | None) -> Loss:
         """Return the loss that `ranking.loss` names (losses.py); a group is one item."""
-        scores_BC = _scores(model, params, batch, dropout_key).reshape(batch["input_ids"].shape[:2])
+        scores_BC = _scores(model, params, batch, dropout).reshape(batch["input_ids"].shape[:2])
         return Loss.of(LOSSES_B[self._settings.loss](scores_BC), batch)
 
     def predict(self, model: nn.Module, params: Any, batch: DeviceBatch) -> dict[str, jax.Array]:
@@ -138,11 +138,11 @@ class Ranking:
         return run
 
 
-def _scores(model: nn.Module, params: Any, batch: DeviceBatch, dropout_key: jax.Array | None) -> jax.Array:
+def _scores(model: nn.Module, params: Any, batch: DeviceBatch, dropout: BatchDropout | None) -> jax.Array:
     ids, mask, segments = (
         batch[name].reshape(-1, batch[name].shape[-1]) for name in ("input_ids", "attention_mask", "segment_ids")
     )
-    return apply(model, params, dropout_key, text_inputs(ids, mask, segments), mask)
+    return apply(model, params, dropout, text_inputs(ids, mask, segments), mask)
 
 
 def _validate(config: FinetuneConfig) -> None:

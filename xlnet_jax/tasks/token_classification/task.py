@@ -14,7 +14,7 @@ from etils import epath
 from data_pipelines.tokenizer import Tokenizer
 from xlnet_jax.errors import InputError
 from xlnet_jax.models.inputs import text_inputs
-from xlnet_jax.objectives.base import DeviceBatch, apply
+from xlnet_jax.objectives.base import BatchDropout, DeviceBatch, apply
 from xlnet_jax.settings.config import HeadConfig
 from xlnet_jax.tasks.base import Loss
 from xlnet_jax.tasks.config import FinetuneConfig
@@ -99,9 +99,9 @@ class TokenClassification:
             {"words": places},
         )
 
-    def score(self, model: nn.Module, params: Any, batch: DeviceBatch, dropout_key: jax.Array | None) -> Loss:
+    def score(self, model: nn.Module, params: Any, batch: DeviceBatch, dropout: BatchDropout | None) -> Loss:
         """Return the cross-entropy in nats over words."""
-        logits_BWC = _logits_BWC(model, params, batch, dropout_key)
+        logits_BWC = _logits_BWC(model, params, batch, dropout)
         return Loss.of(optax.softmax_cross_entropy_with_integer_labels(logits_BWC, batch["labels"]), batch)
 
     def predict(self, model: nn.Module, params: Any, batch: DeviceBatch) -> dict[str, jax.Array]:
@@ -186,7 +186,7 @@ def _default_scores(true: Sequence[Sequence[str]], predicted: Sequence[Sequence[
     return entity_scores(map(entities, true), map(entities, predicted))
 
 
-def _logits_BWC(model: nn.Module, params: Any, batch: DeviceBatch, dropout_key: jax.Array | None) -> jax.Array:
+def _logits_BWC(model: nn.Module, params: Any, batch: DeviceBatch, dropout: BatchDropout | None) -> jax.Array:
     inputs = text_inputs(batch["input_ids"], batch["attention_mask"], batch["segment_ids"])
-    logits_BLC = apply(model, params, dropout_key, inputs)
+    logits_BLC = apply(model, params, dropout, inputs)
     return jnp.take_along_axis(logits_BLC, batch["words"][:, :, None], axis=1)

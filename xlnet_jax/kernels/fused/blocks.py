@@ -1,0 +1,73 @@
+"""Blocks of the arrays that the kernels of the fused attention hold on the chip.
+
+The grid is (group of heads, example, tile of rows), the last running fastest: keys and values of a head stay on the
+chip for all rows of an example, position keys for the whole batch.
+"""
+
+from typing import Any
+
+import jax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+
+from xlnet_jax.kernels.fused.operands import Operands
+from xlnet_jax.kernels.fused.tiles import ROWS, SUBLANES, Sizes
+
+
+def of_rows(sizes: Sizes) -> pl.BlockSpec:
+    """Return the blocks of an array [B, T, N x H]."""
+    return pl.BlockSpec((1, ROWS, sizes.width), lambda group, example, tile: (example, tile, group))
+
+
+def of_keys(sizes: Sizes) -> pl.BlockSpec:
+    """Return the blocks of an array [B, K, N x H]."""
+    return pl.BlockSpec((1, sizes.padded_keys, sizes.width), lambda group, example, tile: (example, 0, group))
+
+
+def of_positions(sizes: Sizes) -> pl.BlockSpec:
+    """Return the blocks of an array [directions, R, N x H]. They change with the group only: one buffer will do."""
+    shape = (sizes.num_directions, sizes.padded_distances, sizes.width)
+    return pl.BlockSpec(shape, lambda group, example, tile: (0, 0, group), pipeline_mode=pl.Buffered(1))
+
+
+def of_vectors(sizes: Sizes) -> pl.BlockSpec:
+    """Return the blocks of an array [8, N x H]."""
+    return pl.BlockSpec((SUBLANES, sizes.width), lambda group, example, tile: (0, group))
+
+
+def of_softmax(sizes: Sizes) -> pl.BlockSpec:
+    """Return the blocks of the softmax statistics."""
+    return pl.BlockSpec((1, sizes.softmax_rows, ROWS), lambda group, example, tile: (example, group, tile))
+
+
+def of_operands(sizes: Sizes, operands: Operands) -> Operands:
+    """Return the blocks of all inputs."""
+    scalars = pl.BlockSpec(memory_space=pltpu.SMEM)
+    return Operands(
+        query_BTH=of_rows(sizes),
+        key_BKH=of_keys(sizes),
+        value_BKH=of_keys(sizes),
+        position_2RH=None if operands.position_2RH is None else of_positions(sizes),
+        vectors_8H=of_vectors(sizes),
+        rows_B8T=pl.BlockSpec((1, SUBLANES, ROWS), lambda group, example, tile: (example, 0, tile)),
+        keys_B8K=pl.BlockSpec((1, SUBLANES, sizes.padded_keys), lambda group, example, tile: (example, 0, 0)),
+        is_reversed_B=None if operands.is_reversed_B is None else scalars,
+        seed_BN=None if operands.seed_BN is None else scalars,
+    )
+
+
+def compiler_params(sizes: Sizes) -> Any:
+    """Return the settings of the compiler. Cores may share the groups; the sums over a batch need one core."""
+    return pltpu.CompilerParams(
+        dimension_semantics=("parallel", "arbitrary", "arbitrary"), vmem_limit_bytes=sizes.generation.vmem_bytes
+    )
+
+
+def cost(sizes: Sizes, operands: Operands, products: int) -> pl.CostEstimate:
+    """Return the work of a kernel with this many products of rows and keys, for the compiler's schedule."""
+    batch, elements = len(operands.query_BTH), sizes.padded_rows * sizes.padded_keys
+    return pl.CostEstimate(
+        flops=2 * products * batch * sizes.num_groups * sizes.group * elements * sizes.width,
+        bytes_accessed=sum(a.size * a.dtype.itemsize for a in jax.tree.leaves(operands)),
+        transcendentals=batch * sizes.num_heads * elements,
+    )

@@ -1,0 +1,161 @@
+"""Fused relative attention for TPUs: the call, its layout and its gradient.
+
+Nothing of [T, K] is ever in the memory of the device: scores, masks, segment comparisons and dropout masks exist for a
+tile of rows on the chip. Both streams run through one kernel, content rows before query rows. It is the attention of
+kernels/plain.py (XLNet, sections 2.3 to 2.5; Transformer-XL, section 3.3), forward and backward.
+"""
+
+import functools
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
+from jax.sharding import PartitionSpec
+
+from xlnet_jax.costs.chips import chip_of
+from xlnet_jax.kernels import plain
+from xlnet_jax.kernels.arguments import AttentionInputs
+from xlnet_jax.kernels.dropout import AttentionDropout
+from xlnet_jax.kernels.fused.backward import Saved, backward
+from xlnet_jax.kernels.fused.forward import forward
+from xlnet_jax.kernels.fused.operands import Operands, heads_apart_BNTH, operands_of, real_rows, sizes_of
+from xlnet_jax.kernels.fused.tiles import GENERATIONS, LANES, Sizes
+
+_INTERPRETED: ContextVar[str | None] = ContextVar("interpreted", default=None)
+
+
+@contextmanager
+def interpreted(generation: str = "v5e") -> Iterator[None]:
+    """Interpret the kernels of calls traced inside, as a generation of TPUs would compute them: tests without a TPU."""
+    token = _INTERPRETED.set(generation)
+    try:
+        yield
+    finally:
+        _INTERPRETED.reset(token)
+
+
+def supports(inputs: AttentionInputs) -> str | None:
+    """Return why the kernel cannot compute these inputs, in a clause; None where it can."""
+    if inputs.visibility.mask_BTK is not None:
+        return "the mask is dense, and the kernel computes visibility from ranks and spans"
+    if LANES % inputs.query_BNTH.shape[-1]:
+        return f"heads are {inputs.query_BNTH.shape[-1]} wide, and the kernel wants a width that divides {LANES}"
+    if inputs.query_BNTH.dtype not in (jnp.bfloat16, jnp.float32):
+        return f"queries are {inputs.query_BNTH.dtype}, and the kernel computes bfloat16 and float32"
+    if _generation_name() not in GENERATIONS:
+        return f"the device is {_device_kind()}, and the kernel is for TPUs"
+    return None
+
+
+def attention_BNTH(inputs: AttentionInputs) -> jnp.ndarray:
+    """Return the attention output of every row in the type of the values; softmax in float32.
+
+    Under a mesh each device computes its own examples and heads. Where `supports` gives a reason, plain computes it.
+    """
+    if supports(inputs) is not None:
+        return plain.attention_BNTH(inputs)
+    mesh = jax.sharding.get_abstract_mesh()
+    if mesh.empty or mesh.manual_axes:
+        return _on_one_device_BNTH(inputs)
+    batch, heads = (
+        _dividing(mesh, name, size) for name, size in zip(("batch", "heads"), inputs.query_BNTH.shape[:2], strict=True)
+    )
+    dropout, inputs = inputs.dropout, inputs._replace(dropout=None)
+
+    def on_device_BNTH(inputs: AttentionInputs, seed_BN: jnp.ndarray | None) -> jnp.ndarray:
+        if dropout is not None and seed_BN is not None:
+            inputs = inputs._replace(dropout=AttentionDropout(dropout.rate, seed_BN))
+        return _on_one_device_BNTH(inputs)
+
+    # The transpose of shard_map sums the gradients of biases, position keys and segment keys over the batch's devices.
+    over_devices = jax.shard_map(
+        on_device_BNTH,
+        in_specs=(_specs(inputs, batch, heads), PartitionSpec(batch, heads)),
+        out_specs=PartitionSpec(batch, heads),
+        check_vma=False,
+    )
+    return over_devices(inputs, None if dropout is None else dropout.seed_BN)
+
+
+def _dividing(mesh: jax.sharding.AbstractMesh, logical_axis: str, size: int) -> tuple[str, ...]:
+    """Return the axes of a mesh that a logical axis of this size is divided over; none where they do not divide it."""
+    (names,) = nn.logical_to_mesh_axes((logical_axis,)) or (None,)
+    names = names if isinstance(names, tuple) else (names,) if names else ()
+    return names if size % math.prod(mesh.shape[name] for name in names) == 0 else ()
+
+
+def _specs(inputs: AttentionInputs, batch: tuple[str, ...], heads: tuple[str, ...]) -> AttentionInputs:
+    """Return how the arrays of a call are divided, by the first two letters of their shapes."""
+    by_shape = {"BN": PartitionSpec(batch, heads), "B": PartitionSpec(batch), "N": PartitionSpec(None, heads)}
+
+    def of(tree: Any, shape: str) -> Any:
+        return jax.tree.map(lambda _: by_shape[shape], tree)
+
+    positions, segments = inputs.positions, inputs.segments
+    if positions is not None:
+        positions = of(positions, "B")._replace(key_2NRH=by_shape["N"])
+    if segments is not None:
+        segments = of(segments, "B")._replace(key_2NH=by_shape["N"])
+    return AttentionInputs(
+        query_BNTH=by_shape["BN"],
+        key_BNKH=by_shape["BN"],
+        value_BNKH=by_shape["BN"],
+        visibility=of(inputs.visibility, "B"),
+        biases_3NH=of(inputs.biases_3NH, "N"),
+        positions=positions,
+        segments=segments,
+    )
+
+
+def _on_one_device_BNTH(inputs: AttentionInputs) -> jnp.ndarray:
+    generation, is_interpreted = GENERATIONS[_generation_name()], _INTERPRETED.get() is not None
+    if is_interpreted:
+        generation = generation._replace(unrolls=False)  # the interpreter compiles loops sooner
+    sizes = sizes_of(inputs, generation)
+    read_BTH = _attend(sizes, is_interpreted, operands_of(inputs, sizes))
+    return heads_apart_BNTH(real_rows(read_BTH, sizes), sizes)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+def _attend(sizes: Sizes, interpret: bool, operands: Operands) -> jnp.ndarray:
+    return _forward(sizes, interpret, operands)[0]
+
+
+def _forward(sizes: Sizes, interpret: bool, operands: Operands) -> tuple[jnp.ndarray, tuple]:
+    # Position keys come in float32, so that their gradients leave in float32: every example adds to them.
+    if operands.position_2RH is not None:
+        operands = operands._replace(position_2RH=operands.position_2RH.astype(operands.query_BTH.dtype))
+    read_BTH, softmax_BST = forward(sizes, operands, interpret)
+    # Name the arrays that the backward pass needs: a remat policy that saves them runs the forward kernel once.
+    read_BTH = checkpoint_name(read_BTH, "read_BNTH")
+    softmax_BST = checkpoint_name(softmax_BST, "softmax_BST")
+    return read_BTH, (operands, read_BTH, softmax_BST)
+
+
+def _backward(sizes: Sizes, interpret: bool, saved: tuple, grad_BTH: jnp.ndarray) -> tuple[Operands]:
+    operands, read_BTH, softmax_BST = saved
+    gradients = backward(sizes, operands, Saved(read_BTH, softmax_BST, grad_BTH), interpret)
+    return (Operands(*gradients, rows_B8T=None, keys_B8K=None, is_reversed_B=None, seed_BN=None),)
+
+
+_attend.defvjp(_forward, _backward)
+
+
+def _device_kind() -> str:
+    """Return the kind of the devices that a program is traced for, which need not be here."""
+    device = jax.sharding.get_abstract_mesh().abstract_device
+    return device.device_kind if device is not None else jax.devices()[0].device_kind
+
+
+def _generation_name() -> str:
+    """Return the name of the generation of TPUs that a program is traced for; empty for other devices."""
+    if (name := _INTERPRETED.get()) is not None:
+        return name
+    chip = chip_of(_device_kind())
+    return "" if chip is None else chip.name

@@ -1,0 +1,155 @@
+"""Sizes of the fused kernel: tiles of rows, groups of heads, padded lengths, and what a generation of TPUs can do.
+
+The kernel takes queries as [B, T, N x H], as the projection writes them, and cuts them into tiles: 128 rows of one
+example, and the heads that share 128 lanes. Content rows fill whole tiles, then come tiles of query rows.
+
+Inside the kernel the dimension letters count what is in a tile: T its rows, K the padded keys, R padded distances, and
+H the lanes of a group of heads.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import jax.numpy as jnp
+
+LANES = 128
+"""Numbers in a row of a TPU register."""
+
+SUBLANES = 8
+"""Rows of a register of 32-bit numbers."""
+
+ROWS = LANES
+"""Rows of a tile. The relative shift between its first and its last row is below a register's width."""
+
+# Rows of the integer array of a tile's rows (`Rows`), and of the array of all keys (`Keys`).
+ROW_RANK, ROW_FIRST, ROW_LAST, ROW_SEGMENT, ROW_POSITION = range(5)
+KEY_RANK, KEY_POSITION, KEY_SEGMENT = range(3)
+# Rows of the float array of a group of heads: the biases, and the difference of the two segment keys.
+R_W, R_R, R_S, OTHER_SEGMENT = range(4)
+
+
+class Generation(NamedTuple):
+    """Properties of a generation of TPUs that the kernel depends on."""
+
+    vmem_bytes: int
+    """part of the on-chip memory that the kernel may take"""
+    multiplies_bfloat16: bool = True
+    """otherwise operands are converted to float32 on the chip; the products round them to bfloat16 all the same"""
+    gathers_lanes: bool = True
+    """each row of a register can be permuted in its own way"""
+    unrolls: bool = True
+    """strips in straight-line code, so that products and arithmetic overlap, do not make too many values spill"""
+    pairs_heads: bool = True
+    """there is memory to compute two heads together, which share random words"""
+
+
+_EARLY = Generation(16 * 2**20, multiplies_bfloat16=False, gathers_lanes=False, unrolls=False, pairs_heads=False)
+GENERATIONS = {
+    "v2": _EARLY,
+    "v3": _EARLY,
+    "v4": Generation(16 * 2**20),
+    "v5e": Generation(64 * 2**20),
+    "v5p": Generation(48 * 2**20),
+    "v6e": Generation(64 * 2**20),
+    "v7": Generation(48 * 2**20),
+}
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Sizes of one call, as the kernel sees it on one device, and the terms that its scores have."""
+
+    num_heads: int
+    head_width: int
+    num_content: int
+    num_targets: int
+    num_keys: int
+    num_directions: int
+    """tables of position keys: 0 = no relative positions, 2 = examples may read backwards"""
+    has_ranks: bool
+    has_span: bool
+    has_segments: bool
+    dropout_rate: float
+    generation: Generation
+
+    @property
+    def group(self) -> int:
+        """Number of heads that share the lanes of a tile."""
+        return max(1, LANES // self.head_width)
+
+    @property
+    def heads_in_group(self) -> int:
+        """Number of heads of a group that are computed: not all, where there are fewer."""
+        return min(self.group, self.num_heads)
+
+    @property
+    def width(self) -> int:
+        """Number of lanes of a group of heads."""
+        return self.group * self.head_width
+
+    @property
+    def num_groups(self) -> int:
+        return -(-self.num_heads // self.group)
+
+    @property
+    def heads_at_once(self) -> int:
+        """Number of heads computed together: two that share random words, where the numbers of heads let them."""
+        can_share = self.group % 2 == 0 and self.num_heads % 2 == 0
+        return 2 if can_share and self.generation.pairs_heads else 1
+
+    @property
+    def padded_content(self) -> int:
+        return padded(self.num_content, LANES)
+
+    @property
+    def padded_keys(self) -> int:
+        return padded(self.num_keys, LANES)
+
+    @property
+    def padded_distances(self) -> int:
+        """Number of rows of the padded table of position keys."""
+        return self.padded_content + self.padded_keys
+
+    @property
+    def window(self) -> int:
+        """Number of distances that a tile reads at most: query rows read all."""
+        return self.padded_distances if self.num_targets else self.padded_keys + LANES
+
+    @property
+    def content_tiles(self) -> int:
+        return self.padded_content // ROWS
+
+    @property
+    def query_tiles(self) -> int:
+        return -(-self.num_targets // ROWS)
+
+    @property
+    def query_rows(self) -> int:
+        """Number of rows of a tile of query rows that are computed: not all of them, where targets are few."""
+        return min(ROWS, padded(self.num_targets, 16))
+
+    @property
+    def tiles(self) -> int:
+        return self.content_tiles + self.query_tiles
+
+    @property
+    def padded_rows(self) -> int:
+        return self.tiles * ROWS
+
+    @property
+    def softmax_rows(self) -> int:
+        """Number of rows of a group's softmax statistics: maximum and sum of each head."""
+        return padded(2 * self.heads_in_group, SUBLANES)
+
+    @property
+    def scale(self) -> float:
+        return self.head_width**-0.5
+
+    def product_type(self, operand: jnp.dtype) -> jnp.dtype:
+        """Return the type that operands are multiplied in."""
+        return operand if self.generation.multiplies_bfloat16 else jnp.dtype(jnp.float32)
+
+
+def padded(size: int, multiple: int) -> int:
+    """Return the next multiple of a size."""
+    return -(-size // multiple) * multiple
