@@ -263,7 +263,7 @@ class Checkpoints:
 
     def _has_other_masks(self, step: int) -> bool:
         model, masks = self._config.model, self.path(step) / "dropout" / "metadata"  # earlier versions wrote none
-        if not model.dropout and not model.attention_dropout:
+        if step >= self._config.steps or not (model.dropout or model.attention_dropout):
             return False
         return not masks.exists() or json.loads(masks.read_text()) != {"masks": MASKS}
 
