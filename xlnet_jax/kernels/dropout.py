@@ -81,7 +81,11 @@ def example_seed_B(key: jax.Array, example_B: jnp.ndarray) -> jnp.ndarray:
 
 
 def attention_mask_BNTK(dropout: AttentionDropout, num_rows: int, num_keys: int) -> jnp.ndarray:
-    """Return the dropout mask of attention probabilities, bool: True where an element is kept."""
+    """Return the dropout mask of attention probabilities, bool: True where an element is kept.
+
+    Each head hashes the words that it shares with its neighbour by itself: XLA fuses the hash into what reads the mask,
+    and words that two heads read would be written to memory first.
+    """
     row_T, column_K = jnp.arange(num_rows), jnp.arange(num_keys)
     row_seed_BNT = row_seed(dropout.seed_BN[:, :, None], row_T[None, None])
     word_BNTK = hash_words(row_seed_BNT[..., None], column_K[None, None, None])

@@ -159,6 +159,7 @@ def choice_of_options():
         model=dataclasses.replace(CONFIG.model, mem_len=0),
         head=HeadConfig("multiple_choice", 4),
         data=dataclasses.replace(race().data, batch_size=8, seq_len=24),
+        choice=dataclasses.replace(race().choice, max_qa_len=8),
         optimizer=CONFIG.optimizer,
     )
     rng = np.random.default_rng(0)
