@@ -1,4 +1,5 @@
-"""Continue the runs of version 0.1.0: python -m tests.legacy.continued compares the parameters that they end with."""
+"""Continue the runs of version 0.1.0 without dropout, whose masks have changed since: python -m tests.legacy.continued
+compares the parameters that they end with."""
 
 import contextlib
 import hashlib
@@ -13,10 +14,12 @@ import numpy as np
 import orbax.checkpoint as ocp
 
 from xlnet_jax.interop.weights import flatten
+from xlnet_jax.storage.checksums import write_checksums
 
 HERE = Path(__file__).parent
 RUNS: dict[str, dict[str, Any]] = json.loads((HERE / "runs.json").read_text())
 LOSSES = ("loss", "pair_loss", "detection_loss")
+RATES = ("--model.dropout", "--model.attention-dropout")
 
 
 def unpack(folder: Path) -> None:
@@ -25,11 +28,31 @@ def unpack(folder: Path) -> None:
         archive.extractall(folder, filter="data")
 
 
-def go_on(name: str, folder: Path) -> int:
-    """Give the command of a run again, in a folder that holds its workdir. Return the exit code."""
+def go_on(name: str, folder: Path, *, dropout: bool) -> int:
+    """Give the command of a run again, in a folder that holds its workdir. Return the exit code.
+
+    dropout: False = none from here on. The checkpoint must say so too: a run that resumes may not change its rates.
+    """
     module, *arguments = RUNS[name]["command"].split()
+    if not dropout:
+        _record_no_dropout(folder / name)
+        arguments = _without(RATES, arguments) + [word for rate in RATES for word in (rate, "0")]
     with contextlib.chdir(folder):
         return import_module(module).main(arguments)
+
+
+def _without(flags: tuple[str, ...], arguments: list[str]) -> list[str]:
+    pairs = zip(arguments[::2], arguments[1::2], strict=True)
+    return [word for flag, value in pairs if flag not in flags for word in (flag, value)]
+
+
+def _record_no_dropout(workdir: Path) -> None:
+    checkpoint = workdir / "checkpoints" / "3"
+    for file in (workdir / "config.json", checkpoint / "config" / "metadata"):
+        settings = json.loads(file.read_text())
+        settings["model"] |= {"dropout": 0.0, "attention_dropout": 0.0}
+        file.write_text(json.dumps(settings))
+    write_checksums(checkpoint)
 
 
 def losses(workdir: Path) -> list[dict[str, Any]]:
@@ -51,6 +74,6 @@ if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as scratch:
         unpack(Path(scratch))
         for run, expected in RUNS.items():
-            assert go_on(run, Path(scratch)) == 0
-            same = digest(Path(scratch) / run) == expected["parameters_sha256"]
+            assert go_on(run, Path(scratch), dropout=False) == 0
+            same = digest(Path(scratch) / run) == expected["without_dropout"]["parameters_sha256"]
             print(f"{run:10} {'the same bits' if same else 'OTHER BITS'}", flush=True)

@@ -12,6 +12,7 @@ from tests.legacy import continued
 from xlnet_jax import evaluate
 
 NAMES = list(continued.RUNS)
+RECORDED = 4  # rows of metrics.jsonl that version 0.1.0 wrote before it stopped: three steps and an evaluation
 EXACT = ("objective", "targets", "windows", "pieces", "characters", "bytes", "words", "unknown", "documents")
 
 
@@ -31,21 +32,41 @@ def kept(before, after):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_command_of_yesterday_continues_its_run_to_the_same_losses(name, yesterday, tmp_path, capsys):
+    """Without dropout: its masks have changed since."""
     folder = tmp_path / "today"
     shutil.copytree(yesterday, folder)
-    before = json.loads((folder / name / "config.json").read_text())
 
-    assert continued.go_on(name, folder) == 0
+    assert continued.go_on(name, folder, dropout=False) == 0
 
     said = capsys.readouterr().out
     assert "resumed     at step 3 of 6" in said
     assert "cannot be read" not in said
+    assert "dropout masks" not in said
+    ours = continued.losses(folder / name)
+    theirs = continued.RUNS[name]["losses"][:RECORDED] + continued.RUNS[name]["without_dropout"]["losses"]
+    assert [list(row) for row in ours] == [list(row) for row in theirs]
+    for row, expected in zip(ours, theirs, strict=True):
+        assert row == pytest.approx(expected, abs=1e-5), f"{row} against {expected}"
+
+
+@pytest.mark.parametrize("name", ["plm", "finetuned"])
+def test_a_run_of_yesterday_goes_on_with_other_dropout_masks_and_says_so(name, yesterday, tmp_path, capsys):
+    folder = tmp_path / "today"
+    shutil.copytree(yesterday, folder)
+    before = json.loads((folder / name / "config.json").read_text())
+
+    assert continued.go_on(name, folder, dropout=True) == 0
+
+    line = "this run began with other dropout masks: from step 3 on they are made by a hash of place and step"
+    assert capsys.readouterr().out.count(line) == 1
     after = json.loads((folder / name / "config.json").read_text())
     assert kept(before, after) == before
     ours, theirs = continued.losses(folder / name), continued.RUNS[name]["losses"]
     assert [list(row) for row in ours] == [list(row) for row in theirs]
-    for row, expected in zip(ours, theirs, strict=True):
-        assert row == pytest.approx(expected, abs=1e-5), f"{row} against {expected}"
+    assert ours[:RECORDED] == theirs[:RECORDED]
+    for row, expected in zip(ours[RECORDED:], theirs[RECORDED:], strict=True):
+        assert row == pytest.approx(expected, abs=0.2), f"{row} against {expected}"
+    assert ours[RECORDED:] != theirs[RECORDED:]
 
 
 @pytest.mark.parametrize("name", [*NAMES, "complete"])
@@ -76,7 +97,7 @@ def test_a_finetuning_run_that_ended_yesterday_keeps_its_results(yesterday, tmp_
     shutil.rmtree(tmp_path / "today" / "finetuned")
     (tmp_path / "today" / "complete").rename(tmp_path / "today" / "finetuned")
 
-    assert continued.go_on("finetuned", tmp_path / "today") == 0
+    assert continued.go_on("finetuned", tmp_path / "today", dropout=True) == 0
 
     again = json.loads((tmp_path / "today" / "finetuned" / "results.json").read_text())
     assert again.pop("metrics") == pytest.approx(results.pop("metrics"), abs=1e-5)

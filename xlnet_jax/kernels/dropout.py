@@ -11,6 +11,10 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+MASKS = "lowbias32"
+"""Name of these masks in checkpoints: a run that resumes is told where its checkpoint has another. Give a new name
+whenever the bits of a mask change."""
+
 # Odd, so that a product with them is a bijection of the 32-bit numbers.
 ROW_STRIDE, COLUMN_STRIDE, EXAMPLE_STRIDE, PAIR_STRIDE = 0x9E3779B9, 0x85EBCA6B, 0xC2B2AE35, 0x27D4EB2F
 
@@ -78,7 +82,11 @@ def example_seed_B(key: jax.Array, example_B: jnp.ndarray) -> jnp.ndarray:
 
 @jax.named_scope("attention_dropout")
 def attention_mask_BNTK(dropout: AttentionDropout, num_rows: int, num_keys: int) -> jnp.ndarray:
-    """Return the dropout mask of attention probabilities, bool: True where an element is kept."""
+    """Return the dropout mask of attention probabilities, bool: True where an element is kept.
+
+    Each head hashes the words that it shares with its neighbour by itself: XLA fuses the hash into what reads the mask,
+    and words that two heads read would be written to memory first.
+    """
     row_T, column_K = jnp.arange(num_rows), jnp.arange(num_keys)
     row_seed_BNT = row_seed(dropout.seed_BN[:, :, None], row_T[None, None])
     word_BNTK = hash_words(row_seed_BNT[..., None], column_K[None, None, None])

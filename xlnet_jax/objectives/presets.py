@@ -29,7 +29,7 @@ def demo() -> Config:
             # 0.02 suits a width of 1,024. Attention starts to matter when its output is no smaller than the residual:
             # 0.02 x sqrt(1024 / 128), and a little more because the run is short.
             init_std=0.08,
-            # A few epochs do not overfit, and random bits are costly on a CPU.
+            # A few epochs do not overfit.
             dropout=0.0, attention_dropout=0.0,
         ),
         data=DataConfig(batch_size=16, seq_len=128, reuse_len=64, perm_size=64, num_predict=22),

@@ -244,7 +244,8 @@ class OptimizerConfig:
     clip_norm: float = setting(1.0, at_least(0))
     """largest global norm of the gradient; 0 = no clipping"""
     accumulate: int = operational(1, at_least(1))
-    """micro-batches that a step computes one after the other, to save memory; the loss is the whole batch's"""
+    """micro-batches that a step computes one after the other, to save memory; loss and dropout masks are those of the
+    whole batch"""
     state_dtype: Literal["float32", "bfloat16"] = "float32"
     """type of Adam's moments; bfloat16 halves their memory, with random rounding so that small changes are not lost"""
     spike_factor: float = setting(0.0, above(1).or_value(0, "no limit"))

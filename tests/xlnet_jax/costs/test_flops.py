@@ -4,10 +4,12 @@ import dataclasses
 import math
 
 import jax
+import jax.numpy as jnp
 import pytest
 
 from tests.xlnet_jax.training.tiny import CONFIG
 from xlnet_jax.comparison.contenders import CONTENDERS
+from xlnet_jax.objectives.base import BatchDropout
 from xlnet_jax.objectives.build import objective_of
 from xlnet_jax.objectives.flops import multiply_adds, recomputed_flops, step_flops
 from xlnet_jax.objectives.presets import large
@@ -42,10 +44,11 @@ def traced(jaxpr):
 def traced_in(config, transformation):
     """Return the multiply-adds traced in the loss of a batch, or in a transformation of that loss."""
     objective, key = objective_of(config), jax.random.key(0)
+    dropout = BatchDropout(key, jnp.arange(config.data.batch_size))
     params = jax.eval_shape(lambda: unboxed(objective.init(key)))
 
     def loss(params, batch, mems):
-        scored = objective.score(params, batch, mems, key)
+        scored = objective.score(params, batch, mems, dropout)
         return scored.loss_sum + sum(scored.row_losses.values())
 
     batch = abstract_batch(config, make_mesh(config, jax.devices()))

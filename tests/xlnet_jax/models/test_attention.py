@@ -1,4 +1,4 @@
-"""The backward pass of attention, its dropout, and the seam behind which its large arrays are made."""
+"""The backward pass of attention, and the seam behind which its large arrays are made."""
 
 import dataclasses
 import math
@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.xlnet_jax.random_models import BERT, SMALL
-from xlnet_jax.kernels.numerics import MASKED, dropout_mask
+from xlnet_jax.kernels.numerics import MASKED
 from xlnet_jax.kernels.plain import attend_BNTH
 from xlnet_jax.models import attention
 from xlnet_jax.models.encoder import build_encoder
@@ -22,7 +22,7 @@ def test_the_written_gradient_is_that_of_the_plain_formula(with_dropout):
     scores = jax.random.normal(keys[0], (2, 3, 5, 7)) * 3
     scores = scores.at[:, :, :, 4].add(MASKED).at[0, 0, 0].add(MASKED)  # a key that none sees, a row that sees none
     value, weight = jax.random.normal(keys[1], (2, 3, 7, 4)), jax.random.normal(keys[2], (2, 3, 5, 4))
-    left = dropout_mask(keys[3], 0.3, scores.shape) if with_dropout else None
+    left = jax.random.bernoulli(keys[3], 0.7, scores.shape) if with_dropout else None
 
     def plain(scores, value):
         probs = jax.nn.softmax(scores, axis=-1)
@@ -36,17 +36,6 @@ def test_the_written_gradient_is_that_of_the_plain_formula(with_dropout):
     for a, b in zip(our_grads, their_grads, strict=True):
         np.testing.assert_allclose(a, b, rtol=0, atol=2e-6)
     assert (our_grads[0][1, :, :, 4] == 0.0).all()
-
-
-@pytest.mark.parametrize("rate", [0.1, 0.5])
-def test_dropout_drops_its_rate_everywhere_alike(rate):
-    """Within six standard deviations; both halves of a random word decide."""
-    left = np.asarray(dropout_mask(jax.random.key(1), rate, (400, 501)))
-    deviation = 6 * np.sqrt(rate * (1 - rate))
-    assert abs(1 - left.mean() - rate) < deviation / np.sqrt(left.size)
-    assert (abs(1 - left.mean(0) - rate) < deviation / np.sqrt(400)).all()
-    first, second = left[:, :250] - left.mean(), left[:, 251:] - left.mean()
-    assert abs((first * second).mean()) < 6 * rate * (1 - rate) / np.sqrt(first.size)
 
 
 BATCH, LENGTH, TARGETS, MEMORY = 2, 61, 13, 30

@@ -9,6 +9,7 @@ import optax
 
 from tests.xlnet_jax.random_models import random_params
 from xlnet_jax.models.heads import build_model
+from xlnet_jax.objectives.base import BatchDropout
 from xlnet_jax.settings.config import ModelConfig
 from xlnet_jax.tasks.features import NO_ITEM, collate
 
@@ -49,7 +50,8 @@ def trained(task, config, head, features, steps, rate=1e-2):
     batch = collate(features, np.arange(len(features)), int(features.lengths.max()), "left")
 
     def mean(params, key):
-        loss = task.score(model, params, batch, key)
+        dropout = BatchDropout(key, jnp.arange(len(batch["target_weights"])))
+        loss = task.score(model, params, batch, dropout)
         return loss.loss_sum / loss.weight_sum
 
     @functools.partial(jax.jit, donate_argnums=(0, 1))

@@ -1,8 +1,9 @@
 """Checkpoints by Orbax: written in the background, atomic, each complete in itself.
 
-checkpoints/<step>/ holds params, optimizer, guard, config (the resolved settings), tokenizer and data (the fingerprint
-of the corpus). mems are there only where rows are inside their blocks, and only in the newest checkpoint, because
-memory is large; at the first step of a block it is empty. Finetuning, conversion and generation never read it.
+checkpoints/<step>/ holds params, optimizer, guard, config (the resolved settings), tokenizer, data (the fingerprint of
+the corpus) and dropout (the name of the masks). mems are there only where rows are inside their blocks, and only in the
+newest checkpoint, because memory is large; at the first step of a block it is empty. Finetuning, conversion and
+generation never read it.
 
 All processes of a run make the same calls. Each writes the arrays of its own devices, and process 0 everything else.
 Arrays are restored to the shardings of the run that reads them, whatever mesh wrote them.
@@ -24,6 +25,7 @@ from etils import epath
 from jax.experimental import multihost_utils
 
 from xlnet_jax.errors import InputError
+from xlnet_jax.kernels.dropout import MASKS
 from xlnet_jax.settings.config import RunConfig
 from xlnet_jax.settings.plain import from_dict, identity_difference, to_dict
 from xlnet_jax.storage.checksums import find_damage, write_checksums
@@ -156,6 +158,7 @@ class Checkpoints:
             "config": ocp.args.JsonSave(to_dict(self._config)),
             "tokenizer": _FolderSave(self._tokenizer_folder),
             "data": ocp.args.JsonSave(self._data),
+            "dropout": ocp.args.JsonSave({"masks": MASKS}),
         }
         arrays = [state.params, state.opt_state]
         if self._has_memory(step):
@@ -240,18 +243,29 @@ class Checkpoints:
         if self._has_memory(step) and not has_memory:
             guard = replace(guard, mems_begin=mems_begin)
             say(f"checkpoint {step} has lost its memory to a newer one: rows go on without until their next block")
+        if self._has_other_masks(step):
+            say(
+                f"this run began with other dropout masks: from step {step} on they are made by a hash of place and "
+                "step; same rate, other bits"
+            )
         return TrainState(step_array, restored["params"], restored["optimizer"], mems_ZBMD, guard)
 
     def _damage(self, step: int) -> str | None:
         """Return the damage that process 0 finds, in all processes: they must choose the same step. A bucket checks its
         objects itself."""
-        items = {"params", "optimizer", "guard", "config", "data"}
+        items = {"params", "optimizer", "guard", "config", "data", "dropout"}
         if (self.path(step) / "mems").exists():
             items.add("mems")
         look = jax.process_index() == 0 and not in_bucket(self.folder)
         found = find_damage(Path(self.path(step)), items) if look else None
         damaged = multihost_utils.broadcast_one_to_all(np.array(found is not None))
         return (found or "process 0 found it damaged") if damaged else None
+
+    def _has_other_masks(self, step: int) -> bool:
+        model, masks = self._config.model, self.path(step) / "dropout" / "metadata"  # earlier versions wrote none
+        if step >= self._config.steps or not (model.dropout or model.attention_dropout):
+            return False
+        return not masks.exists() or json.loads(masks.read_text()) != {"masks": MASKS}
 
     def _demand_same_run(self, checkpoint: epath.Path) -> None:
         there = from_dict(type(self._config), json.loads((checkpoint / "config" / "metadata").read_text()))

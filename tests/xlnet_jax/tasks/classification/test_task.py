@@ -17,6 +17,7 @@ from data_pipelines.tokenizer.settings import Settings
 from tests.xlnet_jax.random_models import SMALL, random_params
 from xlnet_jax.errors import InputError
 from xlnet_jax.models.heads import build_model
+from xlnet_jax.objectives.base import BatchDropout
 from xlnet_jax.settings.config import HeadConfig
 from xlnet_jax.tasks.classification.task import TextExample, TextTask
 from xlnet_jax.tasks.config import ColumnsConfig, FinetuneConfig, SelectionConfig, TaskDataConfig
@@ -200,7 +201,7 @@ def test_a_few_updates_learn_a_few_texts(tokenizer, setting):
     @jax.jit
     def update(params, state, key):
         def loss(params):
-            return ours.score(network, params, batch, key).loss_sum / 4
+            return ours.score(network, params, batch, BatchDropout(key, jnp.arange(4))).loss_sum / 4
 
         updates, state = optimizer.update(jax.grad(loss)(params), state)
         return optax.apply_updates(params, updates), state

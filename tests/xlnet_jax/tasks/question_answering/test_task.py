@@ -160,7 +160,7 @@ def test_results_do_not_depend_on_padding_bucket_or_neighbours(tokenizer, questi
     ours = task(**ENDS)
     features = ours.features(questions, tokenizer, HEAD, True)
     model, params = network
-    predict, score = jitted(ours.predict, model), jitted(partial(ours.score, dropout_key=None), model)
+    predict, score = jitted(ours.predict, model), jitted(partial(ours.score, dropout=None), model)
     items = [1, len(features) - 1]
     outputs, losses = [], []
     for rows, length, side in (

@@ -5,6 +5,7 @@ import json
 import re
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
@@ -15,6 +16,7 @@ from tests.conftest import SHARED
 from tests.xlnet_jax.random_models import SMALL, random_params
 from xlnet_jax.errors import InputError
 from xlnet_jax.models.heads import build_model
+from xlnet_jax.objectives.base import BatchDropout
 from xlnet_jax.settings.config import HeadConfig
 from xlnet_jax.tasks.config import FinetuneConfig, RankingConfig
 from xlnet_jax.tasks.features import NO_ITEM, collate
@@ -273,7 +275,8 @@ def test_a_few_steps_put_what_is_relevant_first(collection, given):
     optimizer = optax.adam(3e-3)
 
     def loss(params, batch, key):
-        found = task.score(model, params, batch, key)
+        dropout = BatchDropout(key, jnp.arange(len(batch["target_weights"])))
+        found = task.score(model, params, batch, dropout)
         return found.loss_sum / found.weight_sum
 
     @jax.jit

@@ -1,0 +1,182 @@
+"""Dropout masks: the hash and the bits that follow from it, the rate, and independence wherever two elements differ."""
+
+import hashlib
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests.xlnet_jax.kernels.dropout_sites import HEADS, LAYERS, RATE, ROWS, WIDTH, Sites
+from xlnet_jax.kernels import dropout
+from xlnet_jax.models.inputs import text_inputs
+from xlnet_jax.objectives.base import BatchDropout, apply
+
+EXAMPLES = 8
+DEVIATIONS = 5.5
+ALL = jnp.arange(EXAMPLES)
+UINT32 = 2**32 - 1
+
+
+def lowbias32(x):
+    """Hash an integer as Wellons published it, in Python's integers."""
+    x ^= x >> 16
+    x = x * 0x7FEB352D & UINT32
+    x ^= x >> 15
+    x = x * 0x846CA68B & UINT32
+    return x ^ x >> 16
+
+
+def hidden_mask(seed=0, example_B=ALL, rate=RATE):
+    return np.asarray(dropout.hidden_mask_BTD(jax.random.key(seed), example_B, rate, ROWS, WIDTH))
+
+
+def attention_mask(seed=0, example_B=ALL, rate=RATE, heads=HEADS):
+    seed_BN = dropout.attention_seed_BN(jax.random.key(seed), example_B, heads)
+    return np.asarray(dropout.attention_mask_BNTK(dropout.AttentionDropout(rate, seed_BN), ROWS, WIDTH))
+
+
+# ---- bits ------------------------------------------------------------------------------------------------------------
+
+
+def test_the_hash_is_lowbias32():
+    numbers = [0, 1, 2, 0x80000000, 0xFFFFFFFF, 0xDEADBEEF]
+    known = [0, 0x688990C0, 0xD1132181, 0xCC4B4124, 0x6768824A, 0xE628C683]
+    assert [lowbias32(x) for x in numbers] == known
+    np.testing.assert_array_equal(dropout.hashed(jnp.array(numbers, jnp.uint32)), np.array(known, np.uint32))
+
+
+def example_seed(seed, example):
+    first, second = np.asarray(jax.random.bits(jax.random.key(seed), (2,), jnp.uint32)).tolist()
+    return lowbias32(lowbias32(first + example * 0xC2B2AE35 & UINT32) ^ second)
+
+
+def word(seed, row, column):
+    row_seed = lowbias32((seed | 1) + row * 0x9E3779B9 & UINT32)
+    return lowbias32(row_seed + column * 0x85EBCA6B & UINT32)
+
+
+def test_masks_are_those_of_the_hash_element_by_element():
+    """Spelt out in Python's integers for a few elements: far apart, the first and the last."""
+    hidden, attention, limit = hidden_mask(3), attention_mask(3), round(RATE * 2**16)
+    for b, t, k in itertools.product((0, 1, EXAMPLES - 1), (0, 1, ROWS - 1), (0, 1, WIDTH // 2, WIDTH - 1)):
+        seed = example_seed(3, b)
+        assert hidden[b, t, k] == (word(seed, t, k) >> 16 >= limit)
+        for n in range(HEADS):
+            pair = lowbias32(seed + (n >> 1) * 0x27D4EB2F & UINT32)
+            assert attention[b, n, t, k] == (word(pair, t, k) >> 16 * (n & 1) & 0xFFFF >= limit)
+
+
+def test_other_bits_have_another_name():
+    """Runs that resume are told of other masks by this name: a change of the bits needs a new one."""
+    bits = np.packbits(np.concatenate([hidden_mask().ravel(), attention_mask().ravel()])).tobytes()
+    named = {"lowbias32": "3db388b36c3b28394c6d7f3b24f1c57bc655a2c18e6c19005466c7afa9f214ba"}
+    assert hashlib.sha256(bits).hexdigest() == named[dropout.MASKS]
+
+
+@pytest.mark.parametrize("mask", [hidden_mask, attention_mask])
+def test_an_example_has_its_mask_wherever_it_stands_in_a_part_of_the_batch(mask):
+    places = jnp.array([5, 2, 7])
+    np.testing.assert_array_equal(mask(example_B=places), mask()[np.asarray(places)])
+
+
+def test_the_mask_of_a_head_does_not_depend_on_the_number_of_heads():
+    np.testing.assert_array_equal(attention_mask(heads=3), attention_mask()[:, :3])
+
+
+# ---- rate ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.5])
+@pytest.mark.parametrize("mask", [hidden_mask, attention_mask])
+def test_every_row_column_example_and_head_drops_the_rate(mask, rate):
+    dropped = ~mask(rate=rate)
+    axes = range(dropped.ndim)
+    for kept in [(), *((axis,) for axis in axes), *itertools.combinations(axes, 2)]:
+        others = tuple(axis for axis in axes if axis not in kept)
+        count = np.prod([dropped.shape[axis] for axis in others])
+        deviation = np.sqrt(rate * (1 - rate) / count)
+        assert np.abs(dropped.mean(others) - rate).max() < DEVIATIONS * deviation, f"along axes {kept}"
+
+
+def test_a_rate_of_0_keeps_all():
+    assert hidden_mask(rate=0.0).all()
+    assert attention_mask(rate=0.0).all()
+
+
+# ---- independence ----------------------------------------------------------------------------------------------------
+
+
+def assert_uncorrelated(one, other, rate=RATE):
+    """Compare the mean product of two masks, without their rate, with its standard deviation."""
+    assert one.shape == other.shape
+    product = (one - (1 - rate)) * (other - (1 - rate))
+    deviation = rate * (1 - rate) / np.sqrt(product.size)
+    assert abs(product.mean()) < DEVIATIONS * deviation
+
+
+@pytest.mark.parametrize("distance", [1, 2, 3, 16])
+@pytest.mark.parametrize("mask", [hidden_mask, attention_mask])
+def test_neighbours_along_each_axis_are_uncorrelated(mask, distance):
+    found = mask()
+    for axis, size in enumerate(found.shape):
+        if distance < size:
+            # At distance 1, heads are the two halves of a word, or of two words.
+            assert_uncorrelated(found.take(range(size - distance), axis), found.take(range(distance, size), axis))
+
+
+def test_the_two_halves_of_a_word_are_uncorrelated():
+    found = attention_mask()
+    assert_uncorrelated(found[:, 0::2], found[:, 1::2])
+
+
+def test_diagonals_are_uncorrelated():
+    """A hash of row + column would repeat along them."""
+    for found in (hidden_mask(), attention_mask()):
+        assert_uncorrelated(found[..., 1:, 1:], found[..., :-1, :-1])
+        assert_uncorrelated(found[..., 1:, :-1], found[..., :-1, 1:])
+
+
+@pytest.fixture(scope="module")
+def masks():
+    """Return the masks of two steps, by name of the site and the layer: bool [2, B, …]."""
+    inputs = text_inputs(jnp.zeros((EXAMPLES, 2), jnp.int32))
+
+    @jax.jit
+    def of_step(step):
+        return apply(Sites(), {}, BatchDropout(jax.random.fold_in(jax.random.key(0), step), ALL), inputs)
+
+    found = {}
+    for site, mask in jax.tree.map(lambda *steps: np.stack(steps), of_step(0), of_step(1)).items():
+        of_layers = [mask] if site == "embedded" else [mask[:, :, z] for z in range(LAYERS)]
+        found |= {f"{site}, layer {z}": of_layer for z, of_layer in enumerate(of_layers)}
+    return found
+
+
+def test_steps_are_uncorrelated(masks):
+    for mask in masks.values():
+        assert_uncorrelated(*mask)
+
+
+@pytest.mark.parametrize(("kind", "sites"), [("hidden", 1 + 2 * LAYERS), ("attention", 2 * LAYERS)])
+def test_sites_and_layers_are_uncorrelated(masks, kind, sites):
+    alike = [mask for site, mask in masks.items() if site.startswith(("embedded", "hidden")) == (kind == "hidden")]
+    assert len(alike) == sites
+    for one, other in itertools.combinations(alike, 2):
+        assert_uncorrelated(one, other)
+
+
+def test_attention_and_hidden_states_are_uncorrelated(masks):
+    assert_uncorrelated(masks["hidden a, layer 0"], masks["attention a, layer 0"][:, :, 0])
+
+
+def test_seeds_are_uncorrelated():
+    for mask in (hidden_mask, attention_mask):
+        assert_uncorrelated(mask(seed=0), mask(seed=1))
+
+
+def test_no_two_rows_of_a_batch_are_equal():
+    for found in (hidden_mask(rate=0.5), attention_mask(rate=0.5)):
+        rows = found.reshape(-1, WIDTH)
+        assert len(np.unique(rows, axis=0)) == len(rows)

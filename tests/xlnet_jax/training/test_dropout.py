@@ -1,0 +1,210 @@
+"""Dropout masks depend on the place of an example in the global batch: not on devices, nor on micro-batches."""
+
+import dataclasses
+import re
+from collections import Counter
+from typing import Any, NamedTuple
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from tests.xlnet_jax.kernels.dropout_sites import RATE, Sites
+from tests.xlnet_jax.tiny_text import batches_of
+from tests.xlnet_jax.training.test_golden import RUNS
+from tests.xlnet_jax.training.tiny import CONFIG, NO_DROPOUT
+from xlnet_jax.models.inputs import text_inputs
+from xlnet_jax.objectives.base import Scored, apply
+from xlnet_jax.objectives.build import objective_of
+from xlnet_jax.planning.compiler import abstract_step, compile_step
+from xlnet_jax.settings.config import HeadConfig, MeshConfig
+from xlnet_jax.tasks.defaults import race
+from xlnet_jax.tasks.multiple_choice.task import MultipleChoice
+from xlnet_jax.tasks.objective import Supervised
+from xlnet_jax.training import sharding
+from xlnet_jax.training.optimizer import make_optimizer
+from xlnet_jax.training.state import init_state, plan_state
+from xlnet_jax.training.step import make_train_step
+
+STEPS = 20
+TWO_WAYS = MeshConfig(fsdp=4, tensor=2)
+COLLECTIVE = re.compile(r" (all-reduce|all-gather|all-to-all|collective-permute|reduce-scatter)\(")
+
+
+class Setting(NamedTuple):
+    """Devices, mesh and number of micro-batches of a run."""
+
+    devices: int = 1
+    mesh: MeshConfig = MeshConfig()
+    accumulate: int = 1
+
+    def of(self, config):
+        """Return the settings of a run so divided."""
+        optimizer = dataclasses.replace(config.optimizer, accumulate=self.accumulate)
+        return dataclasses.replace(config, mesh=self.mesh, optimizer=optimizer)
+
+
+def trained(config, objective, tx, batches, setting):
+    """Return the losses of a run, a step for each batch, and its last parameters."""
+    config = setting.of(config)
+    mesh = sharding.make_mesh(config, jax.devices()[: setting.devices])
+    plan = plan_state(objective, tx, mesh)
+    state = init_state(config.seed, objective, tx, plan)
+    step = make_train_step(config, objective, tx, plan, mesh)
+    put = sharding.batch_to_mesh(mesh, config.data.batch_size)
+    losses = []
+    for batch in batches:
+        state, metrics = step(state, put(batch))
+        losses.append(float(metrics["loss"]))
+    return losses, jax.device_get(state.params)
+
+
+# ---- bits ------------------------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class MasksAsGradients:
+    """Objective whose parameters have an element for every element of the masks of a batch, and whose gradient is 1
+    where that element is kept. Rows know their place by what the batch says, not by what dropout is told."""
+
+    batch_size: int
+    texts: int
+
+    sites = Sites(rows=6, width=8)
+
+    @property
+    def mems(self):
+        return jax.ShapeDtypeStruct((0, self.batch_size, 0, 0), jnp.float32)
+
+    def init(self, key):
+        inputs = text_inputs(jnp.zeros((self.batch_size * self.texts, 2), jnp.int32))
+        masks = self.sites.apply({}, inputs, train=True, rngs={"dropout": key})
+        last = {"embedded": (None, "mlp"), "hidden": (None, None, "mlp"), "attention": (None, "heads", None, None)}
+        return {
+            site: nn.LogicallyPartitioned(jnp.zeros(mask.shape), (None, *last[site.split()[0]]))
+            for site, mask in masks.items()
+        }
+
+    def with_memory_of(self, batch, steps):
+        return batch
+
+    def score(self, params: Any, batch, mems_ZBMD, dropout):
+        rows_B = (batch["row"][:, None] * self.texts + jnp.arange(self.texts)[None]).reshape(-1)
+        masks = apply(self.sites, {}, dropout, text_inputs(jnp.zeros((len(rows_B), 2), jnp.int32)))
+        kept = sum((params[site][rows_B] * mask).sum() for site, mask in masks.items())
+        return Scored(kept, batch["target_weights"].sum(), mems_ZBMD, {}, {})
+
+
+def masks_of(setting, texts=1):
+    """Return the masks of the second step, by site: bool [examples x texts, …]."""
+    batch_size = 32
+    config = dataclasses.replace(CONFIG, data=dataclasses.replace(CONFIG.data, batch_size=batch_size))
+    batch = {"row": np.arange(batch_size, dtype=np.int32), "target_weights": np.ones((batch_size, 1), np.float32)}
+    objective = MasksAsGradients(batch_size, texts)
+    each = [trained(config, objective, optax.sgd(1.0), [batch] * n, setting)[1] for n in (1, 2)]
+    return {site: each[1][site] != each[0][site] for site in each[0]}
+
+
+@pytest.fixture(scope="module")
+def on_one_device():
+    return {texts: masks_of(Setting(), texts) for texts in (1, 3)}
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        Setting(8),
+        Setting(8, TWO_WAYS),
+        Setting(1, accumulate=2),
+        Setting(1, accumulate=4),
+        Setting(8, MeshConfig(dcn_data=2, fsdp=2), 4),
+        Setting(8, TWO_WAYS, 2),
+    ],
+    ids=str,
+)
+def test_masks_have_the_same_bits_on_every_mesh_and_in_micro_batches(on_one_device, setting):
+    found = masks_of(setting)
+    for site, mask in on_one_device[1].items():
+        np.testing.assert_array_equal(found[site], mask)
+        assert abs(1 - mask.mean() - RATE) < 5 * np.sqrt(RATE * (1 - RATE) / mask.size)
+
+
+def test_texts_of_an_example_have_masks_of_their_own_in_micro_batches_too(on_one_device):
+    found = masks_of(Setting(8, TWO_WAYS, 2), texts=3)
+    for site, mask in on_one_device[3].items():
+        np.testing.assert_array_equal(found[site], mask)
+        assert len(np.unique(mask.reshape(len(mask), -1), axis=0)) == len(mask)
+
+
+# ---- training --------------------------------------------------------------------------------------------------------
+
+
+def pretraining(name):
+    """Return the settings, objective and batches of a run of the golden tables, with dropout."""
+    config = RUNS[name]
+    config = dataclasses.replace(config, model=dataclasses.replace(config.model, dropout=0.1, attention_dropout=0.1))
+    source = batches_of(config)
+    return config, objective_of(config), [source.batch_at(t) for t in range(STEPS)]
+
+
+def choice_of_options():
+    """Return the settings, objective and batches of multiple choice: every example is four rows of input."""
+    config = dataclasses.replace(
+        race(),
+        seed=1,
+        steps=STEPS,
+        model=dataclasses.replace(CONFIG.model, mem_len=0),
+        head=HeadConfig("multiple_choice", 4),
+        data=dataclasses.replace(race().data, batch_size=8, seq_len=24),
+        choice=dataclasses.replace(race().choice, max_qa_len=8),
+        optimizer=CONFIG.optimizer,
+    )
+    rng = np.random.default_rng(0)
+
+    def batch():
+        ids = rng.integers(9, config.model.vocab_size, (8, 4, 12)).astype(np.int32)
+        values = {"labels": rng.integers(0, 4, 8).astype(np.int32), "options": np.full(8, 4, np.int32)}
+        weights = {"target_weights": np.ones(8, np.float32)}
+        return {"input_ids": ids, "attention_mask": ids * 0 + 1, "segment_ids": ids * 0} | values | weights
+
+    objective = Supervised(config, config.head, MultipleChoice(config))
+    return config, objective, [batch() for _ in range(STEPS)]
+
+
+@pytest.mark.parametrize("name", [*RUNS, "multiple choice"])
+def test_devices_and_micro_batches_train_as_one_device_with_whole_batches(name):
+    config, objective, batches = choice_of_options() if name == "multiple choice" else pretraining(name)
+    tx = make_optimizer(config.optimizer, config.steps)
+    settings = Setting(), Setting(4, MeshConfig(fsdp=2, tensor=2), accumulate=4)
+    whole, parts = (trained(config, objective, tx, batches, setting)[0] for setting in settings)
+    np.testing.assert_allclose(parts, whole, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("accumulate", [2, 4])
+def test_micro_batches_on_one_device_train_as_the_whole_batch(accumulate):
+    config, objective, batches = pretraining("clm")
+    tx = make_optimizer(config.optimizer, config.steps)
+    whole, parts = (trained(config, objective, tx, batches, Setting(accumulate=n))[0] for n in (1, accumulate))
+    np.testing.assert_allclose(parts, whole, rtol=0, atol=1e-5)
+
+
+# ---- cost ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+@pytest.mark.parametrize("heads", [2, 4])
+def test_dropout_moves_nothing_between_devices(heads, accumulate):
+    """The feed-forward width and the heads are divided over tensor, the rows over fsdp. With two heads, the two that
+    share words are on different devices."""
+
+    def collectives(config):
+        config = Setting(8, TWO_WAYS, accumulate).of(config)
+        config = dataclasses.replace(config, model=dataclasses.replace(config.model, num_heads=heads))
+        return Counter(COLLECTIVE.findall(compile_step(abstract_step(config, jax.devices()))[0].as_text()))
+
+    without = collectives(NO_DROPOUT)
+    assert without["all-reduce"] > 0
+    assert collectives(CONFIG) == without
