@@ -14,11 +14,13 @@ IMPLEMENTATIONS: dict[str, Implementation] = {
     "plain": plain.attention_BNTH,
     "few_rows": few_rows.attention_BNTH,
     "fused": fused.attention_BNTH,
+    "auto": fused.attention_BNTH,
 }
-"""Name -> function; all compute the numbers of kernels/plain.py."""
+"""Name -> function; all compute the numbers of kernels/plain.py. Where the fused kernel cannot compute a call, as one
+with a dense mask, the plain implementation does."""
 
 
 @jax.named_scope("attention_scores")
-def attention_BNTH(inputs: AttentionInputs, implementation: str = "plain") -> jnp.ndarray:
+def attention_BNTH(inputs: AttentionInputs, implementation: str = "auto") -> jnp.ndarray:
     """Return the attention output of every row, in the type of the values."""
     return IMPLEMENTATIONS[implementation](inputs)

@@ -61,7 +61,7 @@ class BertAttention(nn.Module):
         query_BNLH, key_BNLH, value_BNLH = (HeadProjection(c, name=name)(rows_BLD) for name in "qkv")
         rate = c.attention_dropout if self.train else 0.0
         inputs = AttentionInputs(query_BNLH, key_BNLH, value_BNLH, visibility)
-        read_BNLH = attended_BNTH(self, rate, inputs, example_B, "plain")
+        read_BNLH = attended_BNTH(self, rate, inputs, example_B, c.attention)
         joined = jnp.swapaxes(read_BNLH, 1, 2).reshape(*rows_BLD.shape[:2], c.num_heads * c.d_head)
         out_BLD = partitioned_dense(c, "o", c.d_model, ("heads", "embed"))(joined)
         return Norm(c, name="norm")(rows_BLD + Dropout(c.dropout, self.train)(out_BLD, example_B))

@@ -82,7 +82,7 @@ class Attention(nn.Module):
 
     config: ModelConfig
     train: bool
-    implementation: str
+    implementation: str | None
 
     @nn.compact
     def __call__(
@@ -123,7 +123,7 @@ class Attention(nn.Module):
             query_BNTH, key_BNKH, value_BNKH, shared.visibility, biases_3NH, positions=positions, segments=segments
         )
         rate = c.attention_dropout if self.train else 0.0
-        read_BNTH = attended_BNTH(self, rate, inputs, shared.example_B, self.implementation)
+        read_BNTH = attended_BNTH(self, rate, inputs, shared.example_B, self.implementation or c.attention)
         out_BTD = out_of_heads_BTD(read_BNTH, o_DNH)
         rows_BTD = rows_BTD + Dropout(c.dropout, self.train)(out_BTD, shared.example_B)
         return (rows_BTD if is_pre else norm(rows_BTD)), cache
@@ -173,7 +173,7 @@ class Layer(nn.Module):
     config: ModelConfig
     reuse_len: int
     train: bool
-    implementation: str = "plain"
+    implementation: str | None = None  # of attention; None = config.attention
 
     @nn.compact
     def __call__(

@@ -19,6 +19,7 @@ from xlnet_jax.tasks.predict import demand_no_run, predict, predict_splits
 from xlnet_jax.tasks.prepare import Prepared, prepare
 from xlnet_jax.tasks.results import Result, seed_folder, summarize, write_result
 from xlnet_jax.tasks.selection import Predictor, Selection, describe
+from xlnet_jax.training.attention import settled
 from xlnet_jax.training.program import Program
 from xlnet_jax.training.run.checkpoint import Checkpoints
 from xlnet_jax.training.run.compile_cache import programs_kept_in
@@ -84,7 +85,7 @@ class Finetuning(TrainingRun):
 def _train(prepared: Prepared, workdir: Workdir, process: Process) -> tuple[Result | None, int]:
     """Return the result, or None and the exit code of a stop."""
     _claim(prepared, workdir, process.hosts)
-    predictor, run = _build(prepared, workdir, process.console)
+    predictor, run = _build(prepared, workdir, process)
     data, selection = {"examples_sha256": prepared.sha256}, run.evaluation
 
     def best_step() -> int | None:
@@ -129,10 +130,11 @@ def _demand_same_examples(sha256_of_hosts: Sequence[str]) -> None:
         )
 
 
-def _build(prepared: Prepared, workdir: Workdir, console: Console) -> tuple[Predictor, Finetuning]:
-    config = prepared.config
+def _build(prepared: Prepared, workdir: Workdir, process: Process) -> tuple[Predictor, Finetuning]:
+    config, console = prepared.config, process.console
     # ---- objective and state ----------------------------------------------------------------------------------------
-    program = Program.of(config, Supervised(config, config.head, prepared.task))
+    computed = settled(config, str(workdir.folder), process)
+    program = Program.of(computed, Supervised(computed, computed.head, prepared.task))
     weights = prepared.weights(program.plan.abstract.params)
     # ---- batches and evaluation -------------------------------------------------------------------------------------
     batches = TrainingBatches(prepared.training_features, config.data, config.seed)

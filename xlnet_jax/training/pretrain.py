@@ -23,6 +23,7 @@ from xlnet_jax.settings.config import Config
 from xlnet_jax.settings.fields import marked
 from xlnet_jax.settings.plain import from_dict, to_dict
 from xlnet_jax.training import sharding
+from xlnet_jax.training.attention import settled
 from xlnet_jax.training.heldout.heldout import HeldOutLoss, held_out_batches, relative_to_unigram
 from xlnet_jax.training.heldout.unigram import unigram_line
 from xlnet_jax.training.initial import InitialWeights, begin_from, params_of, tokenizer_of
@@ -54,7 +55,7 @@ def pretrain(config: Config, hosts: Hosts = ALONE) -> int:
     hosts.demand_shared(told["workdir"])
     prepared = prepared or _Prepared.find(told)
     with closing(prepared.workdir), programs_kept_in(str(prepared.workdir.compiled)):
-        run = _build(prepared, process.console)
+        run = _build(prepared, process)
         data = {"manifest_sha256": prepared.corpus.manifest.sha256}
         workdir, steps_per_block = run.workdir, run.batches.steps_per_block
         with Checkpoints(workdir.checkpoints, run.config, workdir.tokenizer, steps_per_block, data) as checkpoints:
@@ -151,10 +152,11 @@ def _begin(config: Config, workdir: Workdir) -> tuple[Config, Pretrained | None]
     return begin_from(config.init, config, workdir.resumes(Config), defaults_of(config).model)
 
 
-def _build(prepared: _Prepared, console: Console) -> Pretraining:
-    config, corpus, tokenizer = prepared.config, prepared.corpus, prepared.tokenizer
+def _build(prepared: _Prepared, process: Process) -> Pretraining:
+    config, corpus, tokenizer, console = prepared.config, prepared.corpus, prepared.tokenizer, process.console
     # ---- objective and state ----------------------------------------------------------------------------------------
-    program = Program.of(config, objective_of(config))
+    computed = settled(config, str(prepared.workdir.folder), process)
+    program = Program.of(computed, objective_of(computed))
     weights = InitialWeights.of(config.init, *params_of(prepared.start, config)) if prepared.start else None
     # ---- batches ----------------------------------------------------------------------------------------------------
     batches = BatchSource(
