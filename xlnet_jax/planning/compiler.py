@@ -3,7 +3,7 @@
 import re
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -15,6 +15,7 @@ from xlnet_jax.objectives.build import objective_of
 from xlnet_jax.objectives.registry import objective_named
 from xlnet_jax.settings.config import Config
 from xlnet_jax.training import sharding
+from xlnet_jax.training.attention import chosen
 from xlnet_jax.training.program import Program
 
 
@@ -22,6 +23,8 @@ from xlnet_jax.training.program import Program
 class Abstract:
     """Train step before it is compiled: the run's program, and shapes, types and shardings of its batch."""
 
+    config: Config
+    """settings of the step: `attention` is the implementation that was chosen"""
     program: Program[Any]
     batch: dict[str, jax.ShapeDtypeStruct]
 
@@ -35,12 +38,15 @@ class DoesNotFit(Exception):
 
 
 def abstract_step(config: Config, devices: Sequence[Any]) -> Abstract:
-    """Return the step that `train` would run on these devices.
+    """Return the step that `train` would run on these devices, with the attention implementation that it would choose.
 
-    Raises InputError where the mesh does not divide the devices, the network or the batch.
+    Raises InputError where the mesh does not divide the devices, the network or the batch, and where the settings ask
+    for an attention kernel that does not exist for them.
     """
+    model, _ = chosen(config.model, sharding.make_mesh(config, devices))
+    config = replace(config, model=model)
     program = Program.of(config, objective_of(config), devices)
-    return Abstract(program, abstract_batch(config, program.mesh))
+    return Abstract(config, program, abstract_batch(config, program.mesh))
 
 
 def compile_step(abstract: Abstract) -> tuple[Any, float]:

@@ -135,7 +135,7 @@ def make_plan(config: Config, topology: Topology) -> Plan:
             work = Work(cost_by_part(parsed, topology.chip), tuple(collectives(parsed, devices)))
     mesh = dict(abstract.program.mesh.shape)
     return Plan(
-        config, topology.name, topology.chip, topology.chips, len(topology.devices), mesh, state,
+        abstract.config, topology.name, topology.chip, topology.chips, len(topology.devices), mesh, state,
         temporaries, program, available, work, seconds,
     )  # fmt: skip
 
