@@ -24,7 +24,8 @@ def show(plan: Plan, utilization: float, console: Console) -> None:
     where = f"{plan.topology}: {_count(plan.chips, 'chip')}, {_count(plan.devices, 'device')} as {_mesh(plan)}"
     console.print(f"{where}, batch {c.data.batch_size:,} x {c.data.seq_len}")
     console.print(
-        f"{c.preset}, {c.objective}, {c.model.dtype}, {_settings(c)}, attention {c.model.attention}, {_compiled(plan)}\n\n{_verdict(plan)}\n"
+        f"{c.preset}, {c.objective}, {c.model.dtype}, {_settings(c)}, attention {c.model.attention}, "
+        f"{_compiled(plan)}\n\n{_verdict(plan)}\n"
     )
     _memory(plan, console)
     if plan.work:

@@ -89,5 +89,5 @@ def mean_of_values(inputs):
 def test_nothing_of_the_size_of_a_mask_is_made_outside_the_attention_implementation(name, monkeypatch):
     mask_size = BATCH * LENGTH * (LENGTH + SEAMS[name].mem_len)
     assert largest_array(training_program(SEAMS[name])) > mask_size
-    monkeypatch.setitem(attention.IMPLEMENTATIONS, "plain", mean_of_values)
+    monkeypatch.setitem(attention.IMPLEMENTATIONS, "auto", mean_of_values)
     assert largest_array(training_program(SEAMS[name])) < mask_size / 2
