@@ -172,7 +172,7 @@ def multiply_queries(
 
 
 class Strip(NamedTuple):
-    """What the heads of a strip of rows share."""
+    """Comparisons, shift and random words of a strip of rows, which its heads share."""
 
     here: Any  # its rows in the tile
     is_visible_TK: jnp.ndarray
