@@ -157,7 +157,7 @@ def test_settings_fixed_by_weights_are_those_that_shape_parameters_or_their_use(
     """A run may set the others beside --init: they change neither the parameters nor what they were trained for."""
     others = {f.name for f in dataclasses.fields(ModelConfig)} - set(marked(ModelConfig, "weights"))
     assert others == {
-        "mem_len", "dropout", "attention_dropout", "init_std", "dtype", "remat", "profile",
+        "mem_len", "dropout", "attention_dropout", "init_std", "dtype", "remat", "attention", "profile",
     }  # fmt: skip
 
 
