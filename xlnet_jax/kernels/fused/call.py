@@ -92,7 +92,11 @@ def _dividing(mesh: jax.sharding.AbstractMesh, logical_axis: str, size: int) -> 
 
 def _specs(inputs: AttentionInputs, batch: tuple[str, ...], heads: tuple[str, ...]) -> AttentionInputs:
     """Return how the arrays of a call are divided, by the first two letters of their shapes."""
-    by_shape: dict[str, Any] = {"BN": PartitionSpec(batch, heads), "B": PartitionSpec(batch), "N": PartitionSpec(None, heads)}
+    by_shape: dict[str, Any] = {
+        "BN": PartitionSpec(batch, heads),
+        "B": PartitionSpec(batch),
+        "N": PartitionSpec(None, heads),
+    }
 
     def of(tree: Any, shape: str) -> Any:
         return jax.tree.map(lambda _: by_shape[shape], tree)
