@@ -125,7 +125,7 @@ def backward(sizes: Sizes, operands: Operands, saved: Saved, interpret: bool) ->
             _work_shapes(sizes, sizes.product_type(operands.query_BTH.dtype)),
         ),
         compiler_params=blocks.compiler_params(sizes),
-        cost_estimate=blocks.cost(sizes, operands, products=8),
+        cost_estimate=blocks.cost(sizes, operands, (saved, shapes), products=8),
         interpret=interpret,
         name="fused_attention_backward",
     )(operands, saved)

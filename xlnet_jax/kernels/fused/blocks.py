@@ -63,11 +63,14 @@ def compiler_params(sizes: Sizes) -> Any:
     )
 
 
-def cost(sizes: Sizes, operands: Operands, products: int) -> pl.CostEstimate:
-    """Return the work of a kernel with this many products of rows and keys, for the compiler's schedule."""
+def cost(sizes: Sizes, operands: Operands, others: Any, products: int) -> pl.CostEstimate:
+    """Return the FLOPs of a kernel and the bytes that it reads and writes, for the compiler's schedule and for plans.
+
+    others: its further inputs and its outputs, arrays or their shapes; products: its products of rows and keys.
+    """
     batch, elements = len(operands.query_BTH), sizes.padded_rows * sizes.padded_keys
     return pl.CostEstimate(
         flops=2 * products * batch * sizes.num_groups * sizes.group * elements * sizes.width,
-        bytes_accessed=sum(a.size * a.dtype.itemsize for a in jax.tree.leaves(operands)),
+        bytes_accessed=sum(a.size * a.dtype.itemsize for a in jax.tree.leaves((operands, others))),
         transcendentals=batch * sizes.num_heads * elements,
     )

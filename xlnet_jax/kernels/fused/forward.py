@@ -56,7 +56,7 @@ def forward(sizes: Sizes, operands: Operands, interpret: bool) -> tuple[jnp.ndar
         out_shape=(jax.ShapeDtypeStruct(query_BTH.shape, query_BTH.dtype), softmax_BST),
         scratch_shapes=(scratch_shapes(sizes), weights),
         compiler_params=blocks.compiler_params(sizes),
-        cost_estimate=blocks.cost(sizes, operands, products=3),
+        cost_estimate=blocks.cost(sizes, operands, (query_BTH, softmax_BST), products=3),
         interpret=interpret,
         name="fused_attention_forward",
     )(operands)
