@@ -50,6 +50,9 @@ def supports(inputs: AttentionInputs) -> str | None:
         return f"queries are {inputs.query_BNTH.dtype}, and the kernel computes bfloat16 and float32"
     if _generation_name() not in GENERATIONS:
         return f"the device is {_device_kind()}, and the kernel is for TPUs"
+    sizes = sizes_of(inputs, GENERATIONS[_generation_name()])
+    if sizes.padded_keys + sizes.padded_distances > sizes.generation.reach:
+        return f"{sizes.num_keys} keys of {sizes.num_content} rows are more than the memory on the chip holds"
     return None
 
 
@@ -107,9 +110,9 @@ def _specs(inputs: AttentionInputs, batch: tuple[str, ...], heads: tuple[str, ..
     if segments is not None:
         segments = of(segments, "B")._replace(key_2NH=by_shape["N"])
     return AttentionInputs(
-        query_BNTH=by_shape["BN"],
-        key_BNKH=by_shape["BN"],
-        value_BNKH=by_shape["BN"],
+        query_BNTH=of(inputs.query_BNTH, "BN"),
+        key_BNKH=of(inputs.key_BNKH, "BN"),
+        value_BNKH=of(inputs.value_BNKH, "BN"),
         visibility=of(inputs.visibility, "B"),
         biases_3NH=of(inputs.biases_3NH, "N"),
         positions=positions,

@@ -33,6 +33,8 @@ class Generation(NamedTuple):
 
     vmem_bytes: int
     """part of the on-chip memory that the kernel may take"""
+    reach: int
+    """largest number of padded keys and padded distances together that was compiled: all of them are on the chip"""
     multiplies_bfloat16: bool = True
     """otherwise operands are converted to float32 on the chip; the products round them to bfloat16 all the same"""
     gathers_lanes: bool = True
@@ -43,15 +45,15 @@ class Generation(NamedTuple):
     """there is memory to compute two heads together, which share random words"""
 
 
-_EARLY = Generation(16 * 2**20, multiplies_bfloat16=False, gathers_lanes=False, unrolls=False, pairs_heads=False)
+_EARLY = Generation(16 * 2**20, 2304, multiplies_bfloat16=False, gathers_lanes=False, unrolls=False, pairs_heads=False)
 GENERATIONS = {
     "v2": _EARLY,
     "v3": _EARLY,
-    "v4": Generation(16 * 2**20),
-    "v5e": Generation(64 * 2**20),
-    "v5p": Generation(48 * 2**20),
-    "v6e": Generation(64 * 2**20),
-    "v7": Generation(48 * 2**20),
+    "v4": Generation(16 * 2**20, 2304),
+    "v5e": Generation(64 * 2**20, 8192),
+    "v5p": Generation(48 * 2**20, 8192),
+    "v6e": Generation(64 * 2**20, 8192),
+    "v7": Generation(48 * 2**20, 8192),
 }
 
 
