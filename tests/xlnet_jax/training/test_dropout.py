@@ -183,19 +183,17 @@ def test_devices_and_micro_batches_train_as_one_device_with_whole_batches(name):
     np.testing.assert_allclose(parts, whole, rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("accumulate", [2, 4])
-def test_micro_batches_on_one_device_train_as_the_whole_batch(accumulate):
+def test_micro_batches_on_one_device_train_as_the_whole_batch():
     config, objective, batches = pretraining("clm")
     tx = make_optimizer(config.optimizer, config.steps)
-    whole, parts = (trained(config, objective, tx, batches, Setting(accumulate=n))[0] for n in (1, accumulate))
+    whole, parts = (trained(config, objective, tx, batches, Setting(accumulate=n))[0] for n in (1, 4))
     np.testing.assert_allclose(parts, whole, rtol=0, atol=1e-5)
 
 
 # ---- cost ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("accumulate", [1, 2])
-@pytest.mark.parametrize("heads", [2, 4])
+@pytest.mark.parametrize(("heads", "accumulate"), [(2, 1), (4, 2)])
 def test_dropout_moves_nothing_between_devices(heads, accumulate):
     """The feed-forward width and the heads are divided over tensor, the rows over fsdp. With two heads, the two that
     share words are on different devices."""

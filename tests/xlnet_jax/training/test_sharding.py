@@ -9,7 +9,7 @@ import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
 from tests.xlnet_jax.training.test_step import train
-from tests.xlnet_jax.training.tiny import CONFIG, NO_DROPOUT
+from tests.xlnet_jax.training.tiny import CONFIG
 from xlnet_jax.errors import InputError
 from xlnet_jax.objectives.language_model import LanguageModel
 from xlnet_jax.settings.config import MeshConfig
@@ -31,12 +31,12 @@ def on_one_device():
 
 @pytest.mark.parametrize("mesh", MESHES, ids=lambda m: f"{m.dcn_data}x{m.data}x{m.fsdp}x{m.tensor}")
 def test_eight_devices_in_any_shape_give_the_losses_of_one(on_one_device, mesh):
-    """Dropout included: partitionable random bits do not depend on how the batch is laid out."""
+    """Dropout included: its masks do not depend on how the batch is laid out."""
     np.testing.assert_allclose(train(on(mesh), steps=20)[0], on_one_device, rtol=0, atol=1e-5)
 
 
 def test_micro_batches_give_the_numbers_of_the_whole_batch():
-    config = on(MeshConfig(fsdp=2), NO_DROPOUT)
+    config = on(MeshConfig(fsdp=2))
     in_parts = dataclasses.replace(config, optimizer=dataclasses.replace(config.optimizer, accumulate=2))
     whole, parts = train(config, devices=4), train(in_parts, devices=4)
     np.testing.assert_allclose(parts[0], whole[0], rtol=0, atol=1e-5)
