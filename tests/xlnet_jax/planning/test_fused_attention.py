@@ -1,4 +1,4 @@
-"""Compile the fused attention kernels for TPUs that are not here, at the sizes of XLNet-Large."""
+"""The fused attention kernels compiled for TPUs that are not here, alone and inside the step."""
 
 import importlib.util
 import os
@@ -42,9 +42,47 @@ print(*(f"fused_attention_{name}" in text for name in ("forward", "backward")))
 
 @pytest.mark.parametrize("topology", ["v3:2x2", "v4:2x2x1", "v5e:1x1"])
 def test_both_kernels_compile(topology):
-    """v3 and v4 have the least memory on the chip; v3 multiplies and permutes in other ways than the later ones."""
+    """At the lengths of XLNet-Large. v3 and v4 have the least memory on the chip; v3 multiplies and permutes in other
+    ways than the later ones."""
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, topology], env=os.environ | ENVIRONMENT, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr[-2000:]
     assert done.stdout.split() == ["True", "True"]
+
+
+STEP = """
+import dataclasses
+import sys
+
+from xlnet_jax.objectives.presets import base, demo
+from xlnet_jax.planning.estimate import make_plan
+from xlnet_jax.planning.topologies import find_topology
+
+demo = demo()
+model = dataclasses.replace(
+    demo.model, num_heads=4, mem_len=384, dtype="bfloat16", remat="full", dropout=0.1, attention_dropout=0.1
+)
+for attention in ("plain", "auto"):
+    config = dataclasses.replace(demo, model=dataclasses.replace(model, attention=attention))
+    config = dataclasses.replace(config, data=dataclasses.replace(base().data, batch_size=32))
+    plan = make_plan(config, find_topology(sys.argv[1]))
+    print(plan.config.model.attention, plan.work.total.bytes, *sorted(plan.work.parts), sep=",")
+"""
+OF_SCORES = {"relative shift", "attention dropout", "position product"}
+
+
+@pytest.mark.parametrize("topology", ["v5e:2x2", "v3:2x2"])
+def test_a_step_with_the_kernel_moves_less_than_half_of_the_bytes(topology):
+    """Scores by distance, their shift and the dropout masks of attention never reach the device's memory."""
+    done = subprocess.run(
+        [sys.executable, "-c", STEP, topology], env=os.environ | ENVIRONMENT, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    (plain, plain_bytes, *plain_parts), (fused, fused_bytes, *fused_parts) = (
+        line.split(",") for line in done.stdout.replace("memory, embedding", "memory").splitlines()
+    )
+    assert (plain, fused) == ("plain", "fused")
+    assert set(plain_parts) >= OF_SCORES
+    assert not OF_SCORES & set(fused_parts)
+    assert int(fused_bytes) < 0.5 * int(plain_bytes)

@@ -95,7 +95,7 @@ def test_parts_sum_to_the_whole_exactly():
 
 TINY = """--preset demo --data.seq-len 32 --data.reuse-len 16 --data.perm-size 16 --data.num-predict 6
 --model.mem-len 16 --model.d-model 32 --model.d-ff 64 --model.vocab-size 128 --model.dropout 0.1
---model.attention-dropout 0.1"""
+--model.attention-dropout 0.1 --model.attention plain"""
 
 
 @pytest.mark.skipif(
