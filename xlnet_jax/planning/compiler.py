@@ -43,7 +43,7 @@ def abstract_step(config: Config, devices: Sequence[Any]) -> Abstract:
     Raises InputError where the mesh does not divide the devices, the network or the batch, and where the settings ask
     for an attention kernel that does not exist for them.
     """
-    model, _ = chosen(config.model, sharding.make_mesh(config, devices))
+    model, _ = chosen(config, sharding.make_mesh(config, devices))
     config = replace(config, model=model)
     program = Program.of(config, objective_of(config), devices)
     return Abstract(config, program, abstract_batch(config, program.mesh))

@@ -10,12 +10,12 @@ import numpy as np
 from jax.sharding import Mesh
 
 from xlnet_jax.errors import InputError
-from xlnet_jax.kernels.arguments import AttentionInputs, Visibility
+from xlnet_jax.kernels.arguments import AttentionInputs, Positions, Visibility
 from xlnet_jax.kernels.fused.call import supports
 from xlnet_jax.models.encoder import build_encoder
 from xlnet_jax.models.inputs import Inputs, compact_inputs
 from xlnet_jax.objectives.base import BatchDropout, apply
-from xlnet_jax.settings.config import ModelConfig, RunConfig
+from xlnet_jax.settings.config import DataConfig, ModelConfig, RunConfig
 from xlnet_jax.training import sharding
 from xlnet_jax.training.run.process import Process
 
@@ -26,21 +26,40 @@ operands to bfloat16 unless asked not to, so float32 has the accuracy of bfloat1
 ROWS, TARGETS, MEMORY = 48, 8, 16  # sizes of the comparison
 
 
-def unsupported(model: ModelConfig, mesh: Mesh) -> str | None:
-    """Return why there is no fused kernel for this network on the devices of a mesh, in a clause; None = there is."""
-    vector: Any = jax.ShapeDtypeStruct((1, model.num_heads, 1, model.d_head), jnp.dtype(model.dtype))
+def unsupported(config: RunConfig, mesh: Mesh) -> str | None:
+    """Return why there is no fused kernel for this run on the devices of a mesh, in a clause; None = there is."""
     with sharding.axes_of(mesh):
-        return supports(AttentionInputs(vector, vector, vector, Visibility()))
+        return supports(_shapes(config))
 
 
-def chosen(model: ModelConfig, mesh: Mesh) -> tuple[ModelConfig, str]:
+def _shapes(config: RunConfig) -> Any:
+    """Return the arguments of the run's attention calls, as far as `supports` reads them: shapes in place of arrays."""
+    model, rows = config.model, config.data.seq_len
+    keys = rows + model.mem_len
+
+    def of(*shape: int, dtype: str = model.dtype) -> Any:
+        return jax.ShapeDtypeStruct(shape, jnp.dtype(dtype))
+
+    is_dense = isinstance(config.data, DataConfig) and config.data.emit == "dense"
+    visibility = Visibility(mask_BTK=of(1, rows, keys, dtype="bool") if is_dense else None)
+    heads = (1, model.num_heads)
+    positions = None
+    if model.positions == "relative":
+        table = of(2, model.num_heads, rows + keys, model.d_head, dtype="float32")
+        positions = Positions(table, None, of(1, rows, dtype="int32"), of(1, keys, dtype="int32"))
+    query, key, value = (of(*heads, length, model.d_head) for length in (rows, keys, keys))
+    return AttentionInputs(query, key, value, visibility, positions=positions)
+
+
+def chosen(config: RunConfig, mesh: Mesh) -> tuple[ModelConfig, str]:
     """Return the network with its attention implementation, plain or fused, and the choice in words.
 
     Raises InputError where the settings ask for the fused kernel and there is none.
     """
+    model = config.model
     if model.attention == "plain":
         return model, "plain"
-    reason = unsupported(model, mesh)
+    reason = unsupported(config, mesh)
     if reason is None:
         return replace(model, attention="fused"), "fused"
     if model.attention == "fused":
@@ -57,7 +76,7 @@ def settled(config: C, name: str, process: Process) -> C:
     All processes use the fused kernel, or none: `difference` must be small on the devices of each. name: of the run,
     for the exchange between processes. Raises InputError as `chosen` does, and where the mesh does not fit.
     """
-    model, words = chosen(config.model, sharding.make_mesh(config))
+    model, words = chosen(config, sharding.make_mesh(config))
     if model.attention == "fused":
         worst, allowed = max(process.hosts.gather(f"attention of {name}", difference(model))), TOLERANCE[model.dtype]
         if worst > allowed:

@@ -20,8 +20,6 @@ from xlnet_jax.training.attention import chosen, difference, settled
 from xlnet_jax.training.run.hosts import ALONE
 from xlnet_jax.training.run.process import Process
 
-WIDTH_8 = dataclasses.replace(SMALL, d_head=8)
-
 
 def with_attention(config, name, **model):
     return dataclasses.replace(config, model=dataclasses.replace(config.model, attention=name, **model))
@@ -41,7 +39,7 @@ def printed(process):
 
 @pytest.mark.parametrize("name", ["auto", "plain"])
 def test_without_a_kernel_for_the_device_attention_is_plain(name):
-    model, words = chosen(dataclasses.replace(WIDTH_8, attention=name), one_device())
+    model, words = chosen(with_attention(CONFIG, name), one_device())
     assert model.attention == "plain"
     assert words == ("plain" if name == "plain" else "plain: the device is cpu, and the kernel is for TPUs")
 
@@ -49,17 +47,39 @@ def test_without_a_kernel_for_the_device_attention_is_plain(name):
 @pytest.mark.parametrize("name", ["auto", "fused"])
 def test_where_there_is_a_kernel_attention_is_fused(name):
     with interpreted():
-        model, words = chosen(dataclasses.replace(WIDTH_8, attention=name), one_device())
+        model, words = chosen(with_attention(CONFIG, name), one_device())
     assert (model.attention, words) == ("fused", "fused")
 
 
-def test_a_kernel_that_does_not_exist_is_refused_where_it_is_asked_for():
+LONG, DENSE = (dataclasses.replace(CONFIG.data, **data) for data in ({"seq_len": 4096}, {"emit": "dense"}))
+
+
+@pytest.mark.parametrize(
+    ("config", "reason"),
+    [
+        (with_attention(CONFIG, "fused", d_head=6), "heads are 6 wide, and the kernel wants a width that divides 128"),
+        (
+            dataclasses.replace(CONFIG, data=LONG),
+            "4104 keys of 4096 rows are more than the memory on the chip holds",
+        ),
+        (
+            dataclasses.replace(CONFIG, data=DENSE),
+            "the mask is dense, and the kernel computes visibility from ranks and spans",
+        ),
+    ],
+    ids=["heads", "window", "dense"],
+)
+def test_a_run_that_the_kernel_cannot_compute_is_plain_or_refused_where_the_kernel_is_asked_for(config, reason):
+    with interpreted():
+        assert chosen(with_attention(config, "auto"), one_device())[1] == f"plain: {reason}"
+        with pytest.raises(InputError, match=f"^model.attention fused: {reason}; auto would take plain$"):
+            chosen(with_attention(config, "fused"), one_device())
+
+
+def test_the_kernel_is_refused_on_other_devices():
     expected = "model.attention fused: the device is cpu, and the kernel is for TPUs; auto would take plain"
     with pytest.raises(InputError, match=expected):
-        chosen(dataclasses.replace(WIDTH_8, attention="fused"), one_device())
-    expected = "model.attention fused: heads are 6 wide, and the kernel wants a width that divides 128; auto would"
-    with interpreted(), pytest.raises(InputError, match=expected):
-        chosen(dataclasses.replace(SMALL, attention="fused"), one_device())
+        chosen(with_attention(CONFIG, "fused"), one_device())
 
 
 @pytest.mark.parametrize(
