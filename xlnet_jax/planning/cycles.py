@@ -26,7 +26,8 @@ kernel compiler prints: stated FLOPs of a call / (bundles x FLOPs a cycle).
 
 At the sizes of XLNet-Large, a tile of content rows and one of query rows take, forward and then backward, 2,978, 2,736,
 5,584 and 6,270 bundles on v5e; 2,695, 2,493, 4,981 and 5,062 on v6e; 2,980, 2,756, 5,570 and 6,265 on v5p, whose two
-cores share the tiles. On v3 both kernels of all layers together take roughly 580 million bundles a step. A bundle is a cycle if nothing waits, so the share is what the kernel reaches at best."""
+cores share the tiles. On v3 both kernels of all layers together take roughly 580 million bundles a step. A bundle is a
+cycle if nothing waits, so the share is what the kernel reaches at best."""
 
 
 class KernelCycles(NamedTuple):
