@@ -1,12 +1,17 @@
 """The network gives the numbers of the original TensorFlow 1 code: both streams, masks, memory, gradients."""
 
+from contextlib import nullcontext
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from tests.xlnet_jax.reference_cases import HIDDEN, LOSS, Case, assert_close, assert_gradients
+from xlnet_jax.kernels.arguments import Ranks, Visibility, visible_BTK
+from xlnet_jax.kernels.fused.call import interpreted
 from xlnet_jax.models.inputs import dense_inputs, text_inputs
+from xlnet_jax.models.masks import HIGHEST
 from xlnet_jax.models.xlnet import XLNetLM
 from xlnet_jax.objectives.language_model import cross_entropy_BP
 
@@ -31,6 +36,11 @@ CASES = [
     "e2_as_a1_use_tpu_path",
 ]
 
+NOT_RANKS = {"a5_twostream_tm_randperm_fullmask", "c1_finetune_leftpad", "c2_finetune_rightpad_relu_tie"} | {
+    "c4_finetune_mems_leftpad", "d4_uni_bi_data_leftpad"
+}  # fmt: skip
+"""Cases whose dense masks no ranks express: every padding row sees itself alone, or a mask was drawn at random."""
+
 
 def inputs_of(case, mems_ZBMD):
     ids_BL = case.first("inputs/inp_k")
@@ -49,11 +59,21 @@ def inputs_of(case, mems_ZBMD):
     )
 
 
-def loss_and_outputs(params, case):
+def by_ranks(inputs):
+    """Return inputs with ranks in place of the mask: a row's rank is the number of keys that it sees, a key's rank
+    the lowest of the rows that see it."""
+    mask_BTK = inputs.visibility.mask_BTK
+    row_BT = mask_BTK.sum(-1, dtype=jnp.int32)
+    visibility = Visibility(Ranks(row_BT, jnp.where(mask_BTK, row_BT[:, :, None], HIGHEST).min(1)))
+    np.testing.assert_array_equal(visible_BTK(visibility), mask_BTK)
+    return inputs._replace(visibility=visibility)
+
+
+def loss_and_outputs(params, case, inputs):
     mems = case.mems("inputs/mems")
     (logits, outputs), sown = XLNetLM(case.config).apply(
         {"params": params},
-        inputs_of(case, mems),
+        inputs,
         mems,
         reuse_len=case.run["reuse_len"] or None,
         mutable="intermediates",
@@ -67,7 +87,18 @@ def loss_and_outputs(params, case):
 @pytest.mark.parametrize("name", CASES)
 def test_the_network_gives_the_originals_numbers(reference, name):
     case = Case(reference / "model", name)
-    compute = jax.jit(jax.value_and_grad(lambda p: loss_and_outputs(p, case), has_aux=True))
+    assert_originals_numbers(case, inputs_of(case, case.mems("inputs/mems")))
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if name not in NOT_RANKS])
+def test_the_network_with_fused_attention_gives_the_originals_numbers(reference, name):
+    case = Case(reference / "model", name)
+    with interpreted():
+        assert_originals_numbers(case, by_ranks(inputs_of(case, case.mems("inputs/mems"))))
+
+
+def assert_originals_numbers(case, inputs):
+    compute = jax.jit(jax.value_and_grad(lambda p: loss_and_outputs(p, case, inputs), has_aux=True))
     (total, (logits, nats, outputs, layers)), grads = compute(case.params)
 
     mapping = case.first("inputs/target_mapping")
@@ -91,13 +122,15 @@ def test_the_network_gives_the_originals_numbers(reference, name):
     assert_gradients(grads, case.gradients)
 
 
+@pytest.mark.parametrize("is_fused", [False, True], ids=["plain", "fused"])
 @pytest.mark.parametrize("name", [c for c in CASES if c.startswith("c")])
-def test_ranks_give_the_originals_finetuning_numbers_on_real_tokens(reference, name):
+def test_ranks_give_the_originals_finetuning_numbers_on_real_tokens(reference, name, is_fused):
     """Without perm_mask all ranks are equal; what the rows of padding hold means nothing."""
     case = Case(reference / "model", name)
     ids, mems, padding = case.first("inputs/inp_k"), case.mems("inputs/mems"), case.first("inputs/input_mask")
     mask = jnp.ones_like(ids) if padding is None else 1 - padding
     inputs = text_inputs(ids, mask, case.first("inputs/seg_id"), mem_len=0 if mems is None else mems.shape[2])
-    logits, _ = jax.jit(XLNetLM(case.config).apply)({"params": case.params}, inputs, mems)
+    with interpreted() if is_fused else nullcontext():
+        logits, _ = jax.jit(XLNetLM(case.config).apply)({"params": case.params}, inputs, mems)
     real = np.asarray(mask) == 1
     assert_close(logits[real], case.hidden("outputs/logits")[real], HIDDEN)
