@@ -23,7 +23,7 @@ from xlnet_jax.settings.config import Config
 from xlnet_jax.settings.fields import marked
 from xlnet_jax.settings.plain import from_dict, to_dict
 from xlnet_jax.training import sharding
-from xlnet_jax.training.attention import settled
+from xlnet_jax.training.attention import chosen, settled
 from xlnet_jax.training.heldout.heldout import HeldOutLoss, held_out_batches, relative_to_unigram
 from xlnet_jax.training.heldout.unigram import unigram_line
 from xlnet_jax.training.initial import InitialWeights, begin_from, params_of, tokenizer_of
@@ -126,7 +126,7 @@ def _prepare(config: Config, console: Console) -> _Prepared:
     given = given or text.counted_tokenizer(config, workdir)
     if given:
         config = replace(config, model=replace(config.model, vocab_size=given.vocab_size))
-    sharding.make_mesh(config)  # refuse a mesh that does not fit before spending hours on a text
+    chosen(config, sharding.make_mesh(config))  # refuse what does not fit the devices before spending hours on a text
     workdir.claim(config)
     tokenizer = text.find_tokenizer(config, given, workdir)
     console.print(f"tokenizer   {tokenizer.vocab_size:,} pieces in {workdir.tokenizer}")

@@ -139,6 +139,14 @@ def test_a_mesh_that_does_not_fit_is_refused_before_any_work_on_the_text(text, t
     assert not (tmp_path / "run").exists()
 
 
+def test_a_kernel_that_the_devices_do_not_have_is_refused_before_the_text_is_touched(text, tmp_path):
+    with pytest.raises(
+        InputError, match=r"^model\.attention fused: the device is cpu, and the kernel is for TPUs; auto"
+    ):
+        train.main(arguments(text, tmp_path / "run", "--model.attention", "fused"))
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_diverged_run_stops_and_names_the_last_good_checkpoint(text, tmp_path):
     wild = ("--optimizer.learning-rate", "1e30", "--optimizer.clip-norm", "0", "--model.init-std", "1e15")
     with pytest.raises(InputError, match=r"the last 10 steps were skipped, up to step 1[012] with a loss of nan"):
