@@ -4,6 +4,7 @@ import dataclasses
 import math
 
 import jax
+import jax.extend
 import jax.numpy as jnp
 import pytest
 
@@ -36,7 +37,7 @@ def traced(jaxpr):
             (contracted, _), _ = eqn.params["dimension_numbers"]
             sizes = [eqn.invars[0].aval.shape[axis] for axis in contracted]
             total += math.prod(eqn.outvars[0].aval.shape) * math.prod(sizes)
-        inner = sum(traced(sub) for sub in jax.core.jaxprs_in_params(eqn.params))
+        inner = sum(traced(sub) for sub in jax.extend.core.jaxprs_in_params(eqn.params))
         total += inner * eqn.params.get("length", 1)
     return total
 

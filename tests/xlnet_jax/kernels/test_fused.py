@@ -249,7 +249,7 @@ def kernels_in(jaxpr) -> list[str]:
         if eqn.primitive.name == "pallas_call":
             found += [eqn.params["name"]] * bool(read & set(eqn.outvars))
         else:
-            for inner in jax.core.jaxprs_in_params(eqn.params):
+            for inner in jax.extend.core.jaxprs_in_params(eqn.params):
                 found += kernels_in(inner)
     return found
 

@@ -4,6 +4,7 @@ import dataclasses
 import math
 
 import jax
+import jax.extend
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -54,7 +55,7 @@ SEAMS = {
 def largest_array(jaxpr):
     """Number of elements of the largest array that a program computes, inside loops and calls too."""
     sizes = [math.prod(var.aval.shape) for eqn in jaxpr.eqns for var in eqn.outvars]
-    inner = [largest_array(sub) for eqn in jaxpr.eqns for sub in jax.core.jaxprs_in_params(eqn.params)]
+    inner = [largest_array(sub) for eqn in jaxpr.eqns for sub in jax.extend.core.jaxprs_in_params(eqn.params)]
     return max(sizes + inner, default=0)
 
 
