@@ -23,7 +23,9 @@ class Layer(nn.Module):
         zeros_BNTH = jnp.zeros((batch, HEADS, rows, width))
         value_BNKH = jnp.broadcast_to(jnp.eye(width)[None, None], (batch, HEADS, width, width))
         everything = Visibility(mask_BTK=jnp.ones((batch, rows, width), bool))
-        inputs = AttentionInputs(zeros_BNTH, jnp.zeros_like(value_BNKH), value_BNKH, everything)
+        # Not keys of zeros: jaxlib 0.10 on the CPU now and then computes NaN where both factors of a fused product are
+        # broadcasts of one number.
+        inputs = AttentionInputs(zeros_BNTH, value_BNKH, value_BNKH, everything)
         masks = {}
         for site in "ab":
             masks[f"hidden {site}"] = Dropout(RATE, train=True)(rows_BTD, example_B) > 0
