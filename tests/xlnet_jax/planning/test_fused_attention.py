@@ -25,7 +25,8 @@ from xlnet_jax.kernels.fused import call as fused
 from xlnet_jax.planning.topologies import find_topology
 
 mesh = Mesh(np.array(find_topology(sys.argv[1]).devices[:1]), ("data",))
-inputs = inputs_of(Case(length=512, targets=85, memory=384, rate=0.1, dtype="bfloat16"))
+length, memory = map(int, sys.argv[2:])
+inputs = inputs_of(Case(length=length, targets=85, memory=memory, rate=0.1, dtype="bfloat16"))
 grad = jax.ShapeDtypeStruct(inputs.query_BNTH.shape, "bfloat16", sharding=NamedSharding(mesh, PartitionSpec()))
 
 
@@ -40,12 +41,25 @@ print(*(f"fused_attention_{name}" in text for name in ("forward", "backward")))
 """
 
 
-@pytest.mark.parametrize("topology", ["v3:2x2", "v4:2x2x1", "v5e:1x1"])
-def test_both_kernels_compile(topology):
-    """At the lengths of XLNet-Large. v3 and v4 have the least memory on the chip; v3 multiplies and permutes in other
-    ways than the later ones."""
+@pytest.mark.parametrize(
+    ("topology", "length", "memory"),
+    [
+        ("v2:2x2", 512, 384),
+        ("v3:2x2", 512, 384),
+        ("v4:2x2x1", 512, 384),
+        ("v5e:1x1", 2048, 1024),
+        ("v5p:1x1x1", 2048, 1024),
+        ("v6e:1x1", 2048, 1024),
+        ("v7:2x2x1", 2048, 1024),
+    ],
+)
+def test_both_kernels_compile_at_the_largest_sizes_that_they_take(topology, length, memory):
+    """Those of XLNet-Large on v2 to v4, which have the least memory on the chip (`Generation.reach`)."""
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, topology], env=os.environ | ENVIRONMENT, capture_output=True, text=True
+        [sys.executable, "-c", PROGRAM, topology, str(length), str(memory)],
+        env=os.environ | ENVIRONMENT,
+        capture_output=True,
+        text=True,
     )
     assert done.returncode == 0, done.stderr[-2000:]
     assert done.stdout.split() == ["True", "True"]

@@ -21,10 +21,10 @@ SUBLANES = 8
 ROWS = LANES
 """Rows of a tile. The relative shift between its first and its last row is below a register's width."""
 
-# Rows of the integer array of a tile's rows (`Rows`), and of the array of all keys (`Keys`).
+# Rows of the integer arrays `Operands.rows_B8T` and `Operands.keys_B8K`.
 ROW_RANK, ROW_FIRST, ROW_LAST, ROW_SEGMENT, ROW_POSITION = range(5)
 KEY_RANK, KEY_POSITION, KEY_SEGMENT = range(3)
-# Rows of the float array of a group of heads: the biases, and the difference of the two segment keys.
+# Rows of `Operands.vectors_8H`: the biases, and the difference of the two segment keys.
 R_W, R_R, R_S, OTHER_SEGMENT = range(4)
 
 
