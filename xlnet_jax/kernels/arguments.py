@@ -40,12 +40,13 @@ class Positions(NamedTuple):
     """Relative positions of rows and keys, and the position keys r of Transformer-XL (section 3.3).
 
     Column j of the position keys belongs to the distance K - j from a row back to a key, for j from 0 to R - 1. In a
-    window the keys stand in order, at -M to L - 1, and the first L = R - K rows stand at 0 to L - 1.
+    window the keys stand in order, at -M to L - 1 with L = R - K. Content rows, if there are any, stand in order from 0
+    on; the last P rows, the query rows, stand anywhere from 0 to L - 1.
     """
 
     key_2NRH: jnp.ndarray  # float32; sine and cosine part, whose sum is read forwards; backwards the sines are negated
     is_reversed_B: jnp.ndarray | None  # bool, which rows of the batch read backwards; None = none of them
-    row_BT: jnp.ndarray  # int32
+    query_BP: jnp.ndarray  # int32, positions of the query rows
     key_BK: jnp.ndarray  # int32
 
 

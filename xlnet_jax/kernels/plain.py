@@ -103,15 +103,16 @@ def _dropped(weights_BNTK: jnp.ndarray, dropout_mask_BNTK: jnp.ndarray | None) -
 @jax.named_scope("position_scores")
 def _shifted_scores_BNTK(query_BNTH: jnp.ndarray, positions: Positions, num_keys: int) -> jnp.ndarray:
     key_BNRH = directed_key_BNRH(positions, query_BNTH)
-    content = key_BNRH.shape[2] - num_keys
-    by_distance_BNLR = einsum_float32("BNTH,BNRH->BNTR", query_BNTH[:, :, :content], key_BNRH)
-    content_BNLK = shift_content_BNLK(by_distance_BNLR, num_keys)
-    if query_BNTH.shape[2] == content:
-        return content_BNLK
-    by_distance_BNPR = einsum_float32("BNTH,BNRH->BNTR", query_BNTH[:, :, content:], key_BNRH)
-    query_BNPK = shift_query_BNPK(by_distance_BNPR, positions.row_BT[:, content:], num_keys)
+    content = query_BNTH.shape[2] - positions.query_BP.shape[1]
+    scores = []
+    if content:
+        by_distance_BNLR = einsum_float32("BNTH,BNRH->BNTR", query_BNTH[:, :, :content], key_BNRH)
+        scores.append(shift_content_BNLK(by_distance_BNLR, num_keys))
+    if positions.query_BP.shape[1]:
+        by_distance_BNPR = einsum_float32("BNTH,BNRH->BNTR", query_BNTH[:, :, content:], key_BNRH)
+        scores.append(shift_query_BNPK(by_distance_BNPR, positions.query_BP, num_keys))
     with jax.named_scope("relative_shift"):
-        return jnp.concatenate([content_BNLK, query_BNPK], axis=2)
+        return scores[0] if len(scores) == 1 else jnp.concatenate(scores, axis=2)
 
 
 def directed_key_BNRH(positions: Positions, query_BNTH: jnp.ndarray) -> jnp.ndarray:

@@ -46,7 +46,7 @@ def _shapes(config: RunConfig) -> Any:
     positions = None
     if model.positions == "relative":
         table = of(2, model.num_heads, rows + keys, model.d_head, dtype="float32")
-        positions = Positions(table, None, of(1, rows, dtype="int32"), of(1, keys, dtype="int32"))
+        positions = Positions(table, None, of(1, 0, dtype="int32"), of(1, keys, dtype="int32"))
     query, key, value = (of(*heads, length, model.d_head) for length in (rows, keys, keys))
     return AttentionInputs(query, key, value, visibility, positions=positions)
 

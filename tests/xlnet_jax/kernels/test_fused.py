@@ -103,7 +103,9 @@ def inputs_of(case: Case, seed: int = 0) -> AttentionInputs:
     positions = segments = dropout = None
     if case.positions:
         is_reversed_B = jnp.arange(batch) % 2 == 0 if case.backwards else None
-        positions = Positions(normal(2, case.heads, keys + case.length, case.width), is_reversed_B, *at)
+        positions = Positions(
+            normal(2, case.heads, keys + case.length, case.width), is_reversed_B, at[0][:, case.length :], at[1]
+        )
     if case.segments:
         key_2NH = normal(2, case.heads, case.width, dtype=case.dtype)
         segments = Segments(key_2NH, integers(batch, rows, below=3), integers(batch, keys, below=3))

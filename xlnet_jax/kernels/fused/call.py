@@ -52,7 +52,7 @@ def supports(inputs: AttentionInputs) -> str | None:
         return f"the device is {_device_kind()}, and the kernel is for TPUs"
     sizes = sizes_of(inputs, GENERATIONS[_generation_name()])
     if sizes.padded_keys + sizes.padded_distances > sizes.generation.reach:
-        return f"{sizes.num_keys} keys of {sizes.num_content} rows are more than the memory on the chip holds"
+        return f"{sizes.num_keys} keys of {sizes.num_places} rows are more than the memory on the chip holds"
     return None
 
 

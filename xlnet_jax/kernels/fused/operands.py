@@ -7,6 +7,7 @@ import jax.numpy as jnp
 
 from xlnet_jax.kernels.arguments import AttentionInputs, Positions
 from xlnet_jax.kernels.fused.tiles import (
+    KEY_NUMBER,
     KEY_POSITION,
     KEY_RANK,
     KEY_SEGMENT,
@@ -16,6 +17,7 @@ from xlnet_jax.kernels.fused.tiles import (
     R_W,
     ROW_FIRST,
     ROW_LAST,
+    ROW_NUMBER,
     ROW_POSITION,
     ROW_RANK,
     ROW_SEGMENT,
@@ -25,7 +27,7 @@ from xlnet_jax.kernels.fused.tiles import (
 )
 
 NEVER = jnp.iinfo(jnp.int32).max
-"""Rank and position of padded keys: no row sees them."""
+"""Rank, position and number of padded keys: no row sees them."""
 
 
 class Operands(NamedTuple):
@@ -39,8 +41,8 @@ class Operands(NamedTuple):
     value_BKH: Any
     position_2RH: Any  # forwards, then backwards where examples may read backwards
     vectors_8H: Any  # float32, rows R_W to OTHER_SEGMENT
-    rows_B8T: Any  # int32, rows ROW_RANK to ROW_POSITION
-    keys_B8K: Any  # int32, rows KEY_RANK to KEY_SEGMENT
+    rows_B8T: Any  # int32, rows ROW_RANK to ROW_NUMBER
+    keys_B8K: Any  # int32, rows KEY_RANK to KEY_NUMBER
     is_reversed_B: Any  # int32
     seed_BN: Any  # int32
 
@@ -49,12 +51,13 @@ def sizes_of(inputs: AttentionInputs, generation: Generation) -> Sizes:
     """Return the sizes of a call. Without relative positions nothing tells the streams apart: all rows are content."""
     _, num_heads, num_rows, head_width = inputs.query_BNTH.shape
     num_keys, positions = inputs.key_BNKH.shape[2], inputs.positions
-    num_content = num_rows if positions is None else positions.key_2NRH.shape[2] - num_keys
+    num_targets = 0 if positions is None else positions.query_BP.shape[1]
     return Sizes(
         num_heads=num_heads,
         head_width=head_width,
-        num_content=num_content,
-        num_targets=num_rows - num_content,
+        num_content=num_rows - num_targets,
+        num_targets=num_targets,
+        num_places=num_rows if positions is None else positions.key_2NRH.shape[2] - num_keys,
         num_keys=num_keys,
         num_directions=0 if positions is None else 1 if positions.is_reversed_B is None else 2,
         has_ranks=inputs.visibility.ranks is not None,
@@ -122,8 +125,8 @@ def _position_2RH(positions: Positions, sizes: Sizes) -> jnp.ndarray:
     sine_NRH, cosine_NRH = positions.key_2NRH
     directions = [cosine_NRH + sine_NRH] + ([cosine_NRH - sine_NRH] if sizes.num_directions == 2 else [])
     joined_2RH = heads_joined(jnp.stack(directions), sizes)
-    # Content rows are padded at their end, which moves all distances by as much.
-    before, after = sizes.padded_content - sizes.num_content, sizes.padded_keys - sizes.num_keys
+    # Places are padded at their end, which moves all distances by as much.
+    before, after = sizes.padded_places - sizes.num_places, sizes.padded_keys - sizes.num_keys
     return _padded(joined_2RH, 1, before, after)
 
 
@@ -148,7 +151,9 @@ def _rows_B8T(inputs: AttentionInputs, sizes: Sizes) -> jnp.ndarray:
     if inputs.segments is not None:
         rows[ROW_SEGMENT] = inputs.segments.row_BT
     if inputs.positions is not None:
-        rows[ROW_POSITION] = inputs.positions.row_BT
+        rows[ROW_POSITION] = jnp.pad(inputs.positions.query_BP, ((0, 0), (sizes.num_content, 0)))
+    if inputs.dropout is not None:
+        rows[ROW_NUMBER] = _of_all(inputs, inputs.dropout.numbered(*_lengths(inputs))[0])
     integers_B8T = _stacked_B8T(rows, inputs.query_BNTH.shape[0], inputs.query_BNTH.shape[2])
     integers_B8T = jnp.swapaxes(padded_rows(jnp.swapaxes(integers_B8T, 1, 2), sizes), 1, 2)
     return _padded(integers_B8T, 2, 0, sizes.padded_rows - integers_B8T.shape[2])
@@ -162,8 +167,18 @@ def _keys_B8K(inputs: AttentionInputs, more_keys: int) -> jnp.ndarray:
         keys[KEY_POSITION] = span.key_BK
     if inputs.segments is not None:
         keys[KEY_SEGMENT] = inputs.segments.key_BK
+    if inputs.dropout is not None:
+        keys[KEY_NUMBER] = _of_all(inputs, inputs.dropout.numbered(*_lengths(inputs))[1])
     integers_B8K = _stacked_B8T(keys, len(inputs.key_BNKH), inputs.key_BNKH.shape[2])
     return jnp.pad(integers_B8K, ((0, 0), (0, 0), (0, more_keys)), constant_values=NEVER)
+
+
+def _lengths(inputs: AttentionInputs) -> tuple[int, int]:
+    return inputs.query_BNTH.shape[2], inputs.key_BNKH.shape[2]
+
+
+def _of_all(inputs: AttentionInputs, x_T: jnp.ndarray) -> jnp.ndarray:
+    return jnp.broadcast_to(x_T[None], (len(inputs.query_BNTH), len(x_T)))
 
 
 def _stacked_B8T(rows: dict[int, jnp.ndarray], batch: int, length: int) -> jnp.ndarray:

@@ -17,9 +17,10 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 from xlnet_jax.kernels.dropout import hash_words, row_seed, threshold
-from xlnet_jax.kernels.fused.operands import Operands
+from xlnet_jax.kernels.fused.operands import NEVER, Operands
 from xlnet_jax.kernels.fused.shift import Shift, rotate_by_gather, rotate_by_steps, shifted_TK
 from xlnet_jax.kernels.fused.tiles import (
+    KEY_NUMBER,
     KEY_POSITION,
     KEY_RANK,
     KEY_SEGMENT,
@@ -30,6 +31,7 @@ from xlnet_jax.kernels.fused.tiles import (
     R_W,
     ROW_FIRST,
     ROW_LAST,
+    ROW_NUMBER,
     ROW_POSITION,
     ROW_RANK,
     ROW_SEGMENT,
@@ -65,7 +67,7 @@ class Scratch(NamedTuple):
     """References to what the strips of a tile read: integers of its rows, and products of the heads that are computed
     together (`Sizes.heads_at_once`)."""
 
-    integers_T8: Any  # int32, columns ROW_RANK to ROW_POSITION
+    integers_T8: Any  # int32, columns ROW_RANK to ROW_NUMBER
     content: tuple[Any, ...]  # a head each, float32 [T, K]: (q + r_w) k
     by_distance: tuple[Any, ...]  # a head each, float32 [T, R]: (q + r_r) r; empty without relative positions
     segment: tuple[Any, ...]  # a head each, float32 [T, 1]: (q + r_s) (s_other - s_same); empty without segments
@@ -134,7 +136,7 @@ def window_width(sizes: Sizes, tile: Tile) -> int:
 
 def window_of(sizes: Sizes, tile: Tile) -> Any:
     """Return the rows of the position keys that a tile reads."""
-    start = 0 if tile.is_query else pl.multiple_of(sizes.padded_content - (tile.number + 1) * ROWS, ROWS)
+    start = 0 if tile.is_query else pl.multiple_of(sizes.padded_places - (tile.number + 1) * ROWS, ROWS)
     return pl.ds(start, window_width(sizes, tile))
 
 
@@ -199,7 +201,7 @@ def for_each_strip(
                 pl.ds(start, STRIP),
                 *_compared_TK(sizes, row_T8, refs.keys_B8K[0]),
                 _shift(sizes, tile, row_T1, row_T8),
-                _word_TK(sizes, tile, row_T1, refs, first),
+                _word_TK(sizes, tile, row_T8, refs, first),
             )
         )
 
@@ -218,8 +220,7 @@ def _compared_TK(
     if sizes.has_segments:
         is_other_TK = key_8K[KEY_SEGMENT : KEY_SEGMENT + 1] != row_T8[:, ROW_SEGMENT : ROW_SEGMENT + 1]
     # A row that sees no key has a uniform softmax over the keys that there are, not over padding.
-    column_1K = jax.lax.broadcasted_iota(jnp.int32, (1, sizes.padded_keys), 1)
-    hidden_1K = jnp.where(column_1K < sizes.num_keys, MASKED, 2 * MASKED)
+    hidden_1K = jnp.where(key_8K[KEY_NUMBER : KEY_NUMBER + 1] == NEVER, 2 * MASKED, MASKED)
     return functools.reduce(jnp.logical_and, conditions), is_other_TK, hidden_1K
 
 
@@ -231,7 +232,7 @@ def _shift(sizes: Sizes, tile: Tile, row_T1: jnp.ndarray, row_T8: jnp.ndarray) -
     if not tile.is_query:
         return Shift(row_T1, None, rotate)
     position_T1 = row_T8[:, ROW_POSITION : ROW_POSITION + 1]
-    return Shift(position_T1 & (LANES - 1), (sizes.padded_content - 1 - position_T1) >> 7, rotate)
+    return Shift(position_T1 & (LANES - 1), (sizes.padded_places - 1 - position_T1) >> 7, rotate)
 
 
 def scores_TK(sizes: Sizes, tile: Tile, strip: Strip, scratch: Scratch, i: int) -> jnp.ndarray:
@@ -253,13 +254,11 @@ def _seed(sizes: Sizes, tile: Tile, refs: Operands, head: int) -> jnp.ndarray:
     return refs.seed_BN[tile.example, tile.group * sizes.group + head].astype(jnp.uint32)
 
 
-def _word_TK(sizes: Sizes, tile: Tile, row_T1: jnp.ndarray, refs: Operands, head: int) -> jnp.ndarray | None:
+def _word_TK(sizes: Sizes, tile: Tile, row_T8: jnp.ndarray, refs: Operands, head: int) -> jnp.ndarray | None:
     if refs.seed_BN is None:
         return None
-    # Numbers of rows and columns in the arguments of the call, without padding.
-    row_T1 += tile.number * ROWS + (sizes.num_content if tile.is_query else 0)
-    column_1K = jax.lax.broadcasted_iota(jnp.int32, (1, sizes.padded_keys), 1)
-    return hash_words(row_seed(_seed(sizes, tile, refs, head), row_T1), column_1K)
+    row_T1, key_1K = row_T8[:, ROW_NUMBER : ROW_NUMBER + 1], refs.keys_B8K[0, KEY_NUMBER : KEY_NUMBER + 1]
+    return hash_words(row_seed(_seed(sizes, tile, refs, head), row_T1), key_1K)
 
 
 def dropped_TK(sizes: Sizes, tile: Tile, strip: Strip, refs: Operands, head: int, x_TK: jnp.ndarray) -> jnp.ndarray:

@@ -22,8 +22,8 @@ ROWS = LANES
 """Rows of a tile. The relative shift between its first and its last row is below a register's width."""
 
 # Rows of the integer arrays `Operands.rows_B8T` and `Operands.keys_B8K`.
-ROW_RANK, ROW_FIRST, ROW_LAST, ROW_SEGMENT, ROW_POSITION = range(5)
-KEY_RANK, KEY_POSITION, KEY_SEGMENT = range(3)
+ROW_RANK, ROW_FIRST, ROW_LAST, ROW_SEGMENT, ROW_POSITION, ROW_NUMBER = range(6)
+KEY_RANK, KEY_POSITION, KEY_SEGMENT, KEY_NUMBER = range(4)
 # Rows of `Operands.vectors_8H`: the biases, and the difference of the two segment keys.
 R_W, R_R, R_S, OTHER_SEGMENT = range(4)
 
@@ -65,6 +65,8 @@ class Sizes:
     head_width: int
     num_content: int
     num_targets: int
+    num_places: int
+    """positions that rows may stand at, L of `arguments.Positions`"""
     num_keys: int
     num_directions: int
     """tables of position keys: 0 = no relative positions, 2 = examples may read backwards"""
@@ -104,13 +106,17 @@ class Sizes:
         return padded(self.num_content, LANES)
 
     @property
+    def padded_places(self) -> int:
+        return padded(self.num_places, LANES)
+
+    @property
     def padded_keys(self) -> int:
         return padded(self.num_keys, LANES)
 
     @property
     def padded_distances(self) -> int:
         """Number of rows of the padded table of position keys."""
-        return self.padded_content + self.padded_keys
+        return self.padded_places + self.padded_keys
 
     @property
     def window(self) -> int:
