@@ -138,11 +138,11 @@ class Attention(nn.Module):
             # Keys of a cache stand in any order, so each row is placed by its position.
             key_2NRH, query_BP = past.position_key_2NRH, shared.row_position_BT
         else:
-            key_2NRH, query_BP = shared.signals_2RY, shared.query_position_BP
+            key_2NRH = shared.signals_2RY
             if key_2NRH is not None:
                 key_2NRH = position_keys_2NRH(key_2NRH, self._projection_DNH("r"))
-            if query_BP is None:
-                query_BP = shared.content_position_BL[:, :0]
+            given_BP = shared.query_position_BP
+            query_BP = shared.content_position_BL[:, :0] if given_BP is None else given_BP
         if key_2NRH is None:
             return None
         return Positions(key_2NRH, shared.is_reversed_B, query_BP, shared.key_position_BK)

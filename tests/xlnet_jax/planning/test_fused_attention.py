@@ -54,7 +54,7 @@ print(*(f"fused_attention_{name}" in text for name in ("forward", "backward")))
     ],
 )
 def test_both_kernels_compile_at_the_largest_sizes_that_they_take(topology, length, memory):
-    """Those of XLNet-Large on v2 to v4, which have the least memory on the chip (`Generation.reach`)."""
+    """On v2 to v4, which have the least memory on the chip, the window of XLNet-Large (`Generation.reach`)."""
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, topology, str(length), str(memory)],
         env=os.environ | ENVIRONMENT,

@@ -28,6 +28,7 @@ from xlnet_jax.kernels.fused.scores import (
     dropped_TK,
     for_each_strip,
     in_head_1H,
+    is_busy,
     multiply_queries,
     of_heads,
     product,
@@ -160,7 +161,7 @@ def _kernel(sizes: Sizes, refs: Operands, saved: Saved, *others: Any) -> None:
 
     if sizes.query_tiles:
 
-        @pl.when(query.number >= 0)
+        @pl.when(is_busy(query, refs))
         def query_rows() -> None:
             _tile(sizes, query, refs, saved, grads, sums, scratch, work)
 

@@ -53,6 +53,7 @@ def of_operands(sizes: Sizes, operands: Operands) -> Operands:
         keys_B8K=pl.BlockSpec((1, SUBLANES, sizes.padded_keys), lambda group, example, tile: (example, 0, 0)),
         is_reversed_B=None if operands.is_reversed_B is None else scalars,
         seed_BN=None if operands.seed_BN is None else scalars,
+        busy_BQ=None if operands.busy_BQ is None else scalars,
     )
 
 

@@ -22,6 +22,7 @@ from xlnet_jax.costs.chips import chip_of
 from xlnet_jax.kernels import plain
 from xlnet_jax.kernels.arguments import AttentionInputs
 from xlnet_jax.kernels.dropout import AttentionDropout
+from xlnet_jax.kernels.fused import long
 from xlnet_jax.kernels.fused.backward import Saved, backward
 from xlnet_jax.kernels.fused.forward import forward
 from xlnet_jax.kernels.fused.operands import Operands, heads_apart_BNTH, operands_of, real_rows, sizes_of
@@ -50,9 +51,6 @@ def supports(inputs: AttentionInputs) -> str | None:
         return f"queries are {inputs.query_BNTH.dtype}, and the kernel computes bfloat16 and float32"
     if _generation_name() not in GENERATIONS:
         return f"the device is {_device_kind()}, and the kernel is for TPUs"
-    sizes = sizes_of(inputs, GENERATIONS[_generation_name()])
-    if sizes.padded_keys + sizes.padded_distances > sizes.generation.reach:
-        return f"{sizes.num_keys} keys of {sizes.num_places} rows are more than the memory on the chip holds"
     return None
 
 
@@ -138,7 +136,7 @@ def _forward(sizes: Sizes, interpret: bool, operands: Operands) -> tuple[jnp.nda
     # Position keys come in float32, so that their gradients leave in float32: every example adds to them.
     if operands.position_2RH is not None:
         operands = operands._replace(position_2RH=operands.position_2RH.astype(operands.query_BTH.dtype))
-    read_BTH, softmax_BST = forward(sizes, operands, interpret)
+    read_BTH, softmax_BST = (forward if sizes.fits else long.forward)(sizes, operands, interpret)
     # Name the arrays that the backward pass needs: a remat policy that saves them runs the forward kernel once.
     read_BTH = checkpoint_name(read_BTH, "read_BNTH")
     softmax_BST = checkpoint_name(softmax_BST, "softmax_BST")
@@ -147,7 +145,8 @@ def _forward(sizes: Sizes, interpret: bool, operands: Operands) -> tuple[jnp.nda
 
 def _backward(sizes: Sizes, interpret: bool, saved: tuple, grad_BTH: jnp.ndarray) -> tuple[Operands]:
     operands, read_BTH, softmax_BST = saved
-    gradients = backward(sizes, operands, Saved(read_BTH, softmax_BST, grad_BTH), interpret)
+    differentiate = backward if sizes.fits else long.backward
+    gradients = differentiate(sizes, operands, Saved(read_BTH, softmax_BST, grad_BTH), interpret)
     return (Operands(*gradients, rows_B8T=None, keys_B8K=None, is_reversed_B=None, seed_BN=None),)
 
 

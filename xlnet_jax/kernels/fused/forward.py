@@ -20,6 +20,7 @@ from xlnet_jax.kernels.fused.scores import (
     dropped_TK,
     for_each_strip,
     in_head_1H,
+    is_busy,
     multiply_queries,
     of_heads,
     product,
@@ -75,7 +76,7 @@ def _kernel(sizes: Sizes, refs: Operands, read_BTH: Any, softmax_BST: Any, scrat
 
     if sizes.query_tiles:
 
-        @pl.when(query.number >= 0)
+        @pl.when(is_busy(query, refs))
         def query_rows() -> None:
             _attend(sizes, query, refs, read_BTH, scratch, weights)
 

@@ -45,6 +45,7 @@ class Operands(NamedTuple):
     keys_B8K: Any  # int32, rows KEY_RANK to KEY_NUMBER
     is_reversed_B: Any  # int32
     seed_BN: Any  # int32
+    busy_BQ: Any = None  # int32, which tiles of query rows to compute; None = all
 
 
 def sizes_of(inputs: AttentionInputs, generation: Generation) -> Sizes:
@@ -52,7 +53,7 @@ def sizes_of(inputs: AttentionInputs, generation: Generation) -> Sizes:
     _, num_heads, num_rows, head_width = inputs.query_BNTH.shape
     num_keys, positions = inputs.key_BNKH.shape[2], inputs.positions
     num_targets = 0 if positions is None else positions.query_BP.shape[1]
-    return Sizes(
+    sizes = Sizes(
         num_heads=num_heads,
         head_width=head_width,
         num_content=num_rows - num_targets,
@@ -66,6 +67,7 @@ def sizes_of(inputs: AttentionInputs, generation: Generation) -> Sizes:
         dropout_rate=0.0 if inputs.dropout is None else inputs.dropout.rate,
         generation=generation,
     )
+    return sizes if sizes.fits else sizes.divided()
 
 
 def operands_of(inputs: AttentionInputs, sizes: Sizes) -> Operands:

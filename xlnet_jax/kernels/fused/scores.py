@@ -63,6 +63,13 @@ def tiles_here(sizes: Sizes) -> tuple[Tile, Tile]:
     return content, Tile(True, sizes.query_rows, number - sizes.content_tiles, example, group)
 
 
+def is_busy(query: Tile, refs: Operands) -> jnp.ndarray:
+    """Return whether this step computes a tile of query rows."""
+    if refs.busy_BQ is None:
+        return query.number >= 0
+    return (query.number >= 0) & (refs.busy_BQ[query.example, jnp.maximum(query.number, 0)] != 0)
+
+
 class Scratch(NamedTuple):
     """References to what the strips of a tile read: integers of its rows, and products of the heads that are computed
     together (`Sizes.heads_at_once`)."""

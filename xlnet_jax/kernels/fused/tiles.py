@@ -7,7 +7,7 @@ Inside the kernel the dimension letters count what is in a tile: T its rows, K t
 H the lanes of a group of heads.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import jax.numpy as jnp
@@ -35,6 +35,10 @@ class Generation(NamedTuple):
     """part of the on-chip memory that the kernel may take"""
     reach: int
     """largest number of padded keys and padded distances together that was compiled: all of them are on the chip"""
+    row_block: int
+    """content rows of a block of longer windows; its position keys are `row_block` + `key_block`"""
+    key_block: int
+    """keys of a block of longer windows"""
     multiplies_bfloat16: bool = True
     """otherwise operands are converted to float32 on the chip; the products round them to bfloat16 all the same"""
     gathers_lanes: bool = True
@@ -45,15 +49,17 @@ class Generation(NamedTuple):
     """there is memory to compute two heads together, which share random words"""
 
 
-_EARLY = Generation(16 * 2**20, 2304, multiplies_bfloat16=False, gathers_lanes=False, unrolls=False, pairs_heads=False)
+_EARLY = Generation(
+    16 * 2**20, 2304, 768, 768, multiplies_bfloat16=False, gathers_lanes=False, unrolls=False, pairs_heads=False
+)
 GENERATIONS = {
     "v2": _EARLY,
     "v3": _EARLY,
-    "v4": Generation(16 * 2**20, 2304),
-    "v5e": Generation(64 * 2**20, 8192),
-    "v5p": Generation(48 * 2**20, 8192),
-    "v6e": Generation(64 * 2**20, 8192),
-    "v7": Generation(48 * 2**20, 8192),
+    "v4": Generation(16 * 2**20, 2304, 768, 768),
+    "v5e": Generation(64 * 2**20, 8192, 4096, 2048),
+    "v5p": Generation(48 * 2**20, 8192, 4096, 2048),
+    "v6e": Generation(64 * 2**20, 8192, 4096, 2048),
+    "v7": Generation(48 * 2**20, 8192, 4096, 2048),
 }
 
 
@@ -75,6 +81,24 @@ class Sizes:
     has_segments: bool
     dropout_rate: float
     generation: Generation
+    row_block: int = LANES
+    """content rows and places are padded to a multiple of this"""
+    key_block: int = LANES
+    """keys are padded to a multiple of this"""
+
+    def __post_init__(self) -> None:
+        assert self.row_block % LANES == 0, self.row_block
+        assert self.key_block % LANES == 0, self.key_block
+
+    @property
+    def fits(self) -> bool:
+        """True where keys and position keys fit on the chip together."""
+        return self.padded_keys + self.padded_distances <= self.generation.reach
+
+    def divided(self) -> "Sizes":
+        """Return the sizes of a window that does not fit: padded to whole blocks."""
+        row_block = min(self.generation.row_block, self.padded_places)
+        return replace(self, row_block=row_block, key_block=self.generation.key_block)
 
     @property
     def group(self) -> int:
@@ -103,15 +127,15 @@ class Sizes:
 
     @property
     def padded_content(self) -> int:
-        return padded(self.num_content, LANES)
+        return padded(self.num_content, self.row_block)
 
     @property
     def padded_places(self) -> int:
-        return padded(self.num_places, LANES)
+        return padded(self.num_places, self.row_block)
 
     @property
     def padded_keys(self) -> int:
-        return padded(self.num_keys, LANES)
+        return padded(self.num_keys, self.key_block)
 
     @property
     def padded_distances(self) -> int:
