@@ -51,10 +51,12 @@ print(*(f"fused_attention_{name}" in text for name in ("forward", "backward")))
         ("v5p:1x1x1", 2048, 1024),
         ("v6e:1x1", 2048, 1024),
         ("v7:2x2x1", 2048, 1024),
+        ("v3:2x2", 4096, 384),
+        ("v5e:1x1", 16384, 384),
     ],
 )
-def test_both_kernels_compile_at_the_largest_sizes_that_they_take(topology, length, memory):
-    """On v2 to v4, which have the least memory on the chip, the window of XLNet-Large (`Generation.reach`)."""
+def test_both_kernels_compile(topology, length, memory):
+    """At the largest sizes that they take whole (`Generation.reach`), and in blocks."""
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, topology, str(length), str(memory)],
         env=os.environ | ENVIRONMENT,

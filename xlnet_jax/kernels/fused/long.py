@@ -250,26 +250,27 @@ def _nothing(sizes: Sizes, rows: Rows) -> Joined:
 def _attend(sizes: Sizes, rows: Rows, operands: Operands, start: Joined, interpret: bool) -> Joined:
     """Return what the rows read of all blocks of keys. Rows that are not here keep what `start` has."""
     is_seen_J = _is_seen_J(sizes, rows, operands)
-    count = len(is_seen_J)
 
-    def step(joined: Joined, turn: jnp.ndarray) -> tuple[Joined, None]:
-        block = turn % count
-        # Blocks that no row sees come last, for rows that have seen nothing.
-        is_wanted = jnp.where(turn < count, is_seen_J[block], ~is_seen_J[block] & _see_nothing(rows, joined[1]))
-
+    def step(joined: Joined, block: jnp.ndarray, is_wanted_J: jnp.ndarray) -> Joined:
         def attend() -> Joined:
-            read_BTH, softmax_BST = short_forward.forward(
-                rows.sizes, _operands(sizes, rows, operands, block), interpret
-            )
-            return _join(sizes, rows, joined, read_BTH, *_statistics_BNT(sizes, softmax_BST, read_BTH.shape[1]))
+            here = _operands(sizes, rows, operands, block)
+            read_BTH, softmax_BST = short_forward.forward(rows.sizes, here, interpret)
+            return _join(rows, joined, sizes, read_BTH, *_statistics_BNT(sizes, softmax_BST, read_BTH.shape[1]))
 
-        return jax.lax.cond(is_wanted, attend, lambda: joined), None
+        return jax.lax.cond(is_wanted_J[block], attend, lambda: joined)
 
-    return jax.lax.scan(step, start, jnp.arange(2 * count))[0]
+    def sweep(state: tuple[jnp.ndarray, jnp.ndarray, Joined]) -> tuple[jnp.ndarray, jnp.ndarray, Joined]:
+        is_first, _, joined = state
+        wanted_J = jnp.where(is_first, is_seen_J, ~is_seen_J)
+        joined = jax.lax.fori_loop(0, len(is_seen_J), lambda block, joined: step(joined, block, wanted_J), joined)
+        return jnp.zeros_like(is_first), is_first & _see_nothing(rows, joined.maximum_BNT), joined
+
+    # A second sweep, over the blocks that no row sees, for rows that have seen nothing.
+    return jax.lax.while_loop(lambda state: state[1], sweep, (jnp.array(True), jnp.array(True), start))[2]
 
 
 def _join(
-    sizes: Sizes, rows: Rows, joined: Joined, read_BTH: jnp.ndarray, maximum_BNT: jnp.ndarray, sum_BNT: jnp.ndarray
+    rows: Rows, joined: Joined, sizes: Sizes, read_BTH: jnp.ndarray, maximum_BNT: jnp.ndarray, sum_BNT: jnp.ndarray
 ) -> Joined:
     maximum = jnp.maximum(joined.maximum_BNT, maximum_BNT)
     before_BNT = joined.sum_BNT * jnp.exp(joined.maximum_BNT - maximum)
