@@ -69,7 +69,7 @@ def cost(sizes: Sizes, operands: Operands, others: Any, products: int) -> pl.Cos
 
     others: its further inputs and its outputs, arrays or their shapes; products: its products of rows and keys.
     """
-    batch, elements = len(operands.query_BTH), sizes.padded_rows * sizes.padded_keys
+    batch, elements = len(operands.query_BTH), sizes.busy_tiles * ROWS * sizes.padded_keys
     return pl.CostEstimate(
         flops=2 * products * batch * sizes.num_groups * sizes.group * elements * sizes.width,
         bytes_accessed=sum(a.size * a.dtype.itemsize for a in jax.tree.leaves((operands, others))),

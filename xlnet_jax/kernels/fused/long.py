@@ -142,6 +142,7 @@ def _part(sizes: Sizes, num_content: int, num_targets: int) -> Sizes:
         num_keys=sizes.key_block,
         row_block=LANES,
         key_block=LANES,
+        position_blocks=_row_blocks(sizes.padded_places, sizes),
     )
 
 

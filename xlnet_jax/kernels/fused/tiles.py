@@ -85,6 +85,8 @@ class Sizes:
     """content rows and places are padded to a multiple of this"""
     key_block: int = LANES
     """keys are padded to a multiple of this"""
+    position_blocks: int = 1
+    """blocks of positions that the query rows are divided over; a call computes those of one"""
 
     def __post_init__(self) -> None:
         assert self.row_block % LANES == 0, self.row_block
@@ -154,6 +156,11 @@ class Sizes:
     @property
     def query_tiles(self) -> int:
         return -(-self.num_targets // ROWS)
+
+    @property
+    def busy_tiles(self) -> int:
+        """Number of tiles that a call computes, if targets stand in ascending order, evenly."""
+        return self.content_tiles + min(self.query_tiles, -(-self.query_tiles // self.position_blocks) + 1)
 
     @property
     def query_rows(self) -> int:
