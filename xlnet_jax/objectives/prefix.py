@@ -32,6 +32,8 @@ def _contradictions(config: Config) -> Iterator[str]:
     if config.model.attn_type != "bi":
         yield "--objective prefix with model.attn-type uni: the prefix is read both ways; it needs bi"
     yield from next_token("prefix", config)
+    if config.data.pack:
+        yield "--objective prefix with data.pack: a window has one prefix, and its other documents would have none"
     if config.data.seq_len < 2:
         yield f"data.seq-len {config.data.seq_len}: a prefix and a piece behind it need 2 positions at least"
 
