@@ -19,7 +19,7 @@ def _start(config: Config) -> Config:
         config,
         objective="prefix",
         model=replace(config.model, attn_type="bi", num_segments=0, mem_len=0),
-        data=replace(config.data, window="text", reuse_len=0, num_predict=None, bidirectional=False),
+        data=replace(config.data, window="text", reuse_len=0, num_predict=None, bidirectional=False, pack=False),
     )
 
 

@@ -366,8 +366,8 @@ class Config(RunConfig):
     """One pretraining run."""
 
     preset: str = operational("demo")
-    """starting point of all other settings: demo, small, base, large, large_v1, bert-base, roberta-base, albert-base,
-    electra-small, transformer-xl-wt103, transformer-xl-wt103-large or vanilla"""
+    """starting point of all other settings: demo, small, base, long, large, large_v1, bert-base, roberta-base,
+    albert-base, electra-small, transformer-xl-wt103, transformer-xl-wt103-large or vanilla"""
     objective: str = "plm"
     """training objective, by its name (--help lists them); also changes where other settings start from"""
     corpus: tuple[str, ...] = operational((), "text")
