@@ -1,11 +1,11 @@
 """Count windows of 512 tokens a second, here and by Hugging Face's permutation collator: python benchmarks/pipeline.py
 
-`--objective plm mlm clm` compares objectives of this project instead; otherwise the script needs `pip install torch
-transformers`. Sides take turns, A B A B, each a process of its own that works only when told. Both read blocks of one
-corpus from disk: several copies of the embedded novels, or --corpus. Here a batch holds all that training needs (A, B,
-segments, directions, orders, spans in context); the collator gets consecutive tokens. The collator runs in its own
-process, and in a DataLoader with one worker a core. The script prints medians over the turns, and the time of the first
-batch from step 0 and from step 1,000,000.
+`--objective plm mlm clm` compares objectives of this project instead, and `--long` the windows of the presets base and
+long, in tokens a second; otherwise the script needs `pip install torch transformers`. Sides take turns, A B A B, each a
+process of its own that works only when told. Both read blocks of one corpus from disk: several copies of the embedded
+novels, or --corpus. Here a batch holds all that training needs (A, B, segments, directions, orders, spans in context);
+the collator gets consecutive tokens. The collator runs in its own process, and in a DataLoader with one worker a core.
+The script prints medians over the turns, and the time of the first batch from step 0 and from step 1,000,000.
 """
 
 import argparse
@@ -81,6 +81,26 @@ def objectives(given: argparse.Namespace) -> dict[str, Measure]:
     return {objective: measure(objective) for objective in given.objective}
 
 
+def long_windows(given: argparse.Namespace) -> dict[str, Measure]:
+    """Measure tokens a second of the presets base and long, each with its own batches from one corpus."""
+    from data_pipelines.batches import BatchSource
+    from data_pipelines.corpus import Corpus
+    from data_pipelines.objectives import plm
+    from data_pipelines.tokenizer import Tokenizer
+    from xlnet_jax.objectives.presets import PRESETS
+
+    corpus = Corpus(given.corpus)
+    is_word_start = Tokenizer.load(given.corpus / "tokenizer").is_word_start
+
+    def measure(preset: str) -> Measure:
+        config = PRESETS[preset]()
+        rows, length = config.data.batch_size, config.data.seq_len
+        source = BatchSource(corpus, "train", is_word_start, config.data, config.model.mem_len, 0, plm.FILLING)
+        return lambda: length * rate(source.iterate(0, 10**9), rows, given.seconds)
+
+    return {preset: measure(preset) for preset in ("base", "long")}
+
+
 def inline(given: argparse.Namespace) -> dict[str, Measure]:
     """Measure the collator, called in this process."""
     return {INLINE: lambda: rate(collated(given), given.dense_batch_size, given.seconds)}
@@ -132,7 +152,7 @@ def rate(batches: Iterator[object], batch_size: int, seconds: float) -> float:
 
 
 SIDES: dict[str, Callable[[argparse.Namespace], dict[str, Measure]]] = {
-    f.__name__: f for f in (ours, inline, workers, objectives)
+    f.__name__: f for f in (ours, inline, workers, objectives, long_windows)
 }
 
 
@@ -184,18 +204,18 @@ class Worker:
 # ---- the comparison --------------------------------------------------------------------------------------------------
 
 
-def novels(folder: Path) -> Path:
-    """Prepare a corpus of the embedded novels, repeated."""
+def novels(folder: Path, preset: str) -> Path:
+    """Prepare a corpus of the embedded novels, repeated, with the blocks of a preset."""
     from data_pipelines import sources, windows
     from data_pipelines.prepare import prepare
     from data_pipelines.tokenizer import Tokenizer
-    from xlnet_jax.settings.config import DataConfig
+    from xlnet_jax.objectives.presets import PRESETS
 
     text = folder / "novels.txt"
     text.write_text("\n\n".join(Path(novel).read_text() for novel in sources.embedded()) * COPIES)
     found = sources.find([str(text)])
     tokenizer = Tokenizer.train(sources.read_lines(found, "strict"), 8_000, "english")
-    block_len = windows.block_len(DataConfig())
+    block_len = windows.block_len(PRESETS[preset]().data)
     corpus = folder / "corpus"
     prepare(found, None, tokenizer, corpus, block_len=block_len, validation_fraction=0.05)
     return corpus
@@ -220,17 +240,21 @@ def main() -> None:
     parser.add_argument("--batch-size", type=int, default=256, help="rows of a batch in compact form")
     parser.add_argument("--dense-batch-size", type=int, default=16, help="rows of a batch in dense form, on both sides")
     parser.add_argument("--objective", nargs="+", choices=("plm", "mlm", "clm"), help="compare these instead")
+    parser.add_argument("--long", action="store_true", help="compare windows of 512 and of 16,384 instead")
     parser.add_argument("--side", choices=SIDES, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.side:
         return work(given)
 
     with tempfile.TemporaryDirectory() as folder:
-        names = ["objectives"] if given.objective else ["ours", "inline", "workers"]
-        medians = compare(names, given.corpus or novels(Path(folder)), given.pairs, sys.argv[1:])
-    if given.objective:
-        first = given.objective[0]
-        print(f"{'':12}{'windows/s':>12}{f'of {first}':>12}")
+        corpus = given.corpus or novels(Path(folder), "long" if given.long else "base")
+        names = ["ours", "inline", "workers"]
+        if given.objective or given.long:
+            names = ["long_windows" if given.long else "objectives"]
+        medians = compare(names, corpus, given.pairs, sys.argv[1:])
+    if given.objective or given.long:
+        first, *_ = medians
+        print(f"{'':12}{'tokens/s' if given.long else 'windows/s':>12}{f'of {first}':>12}")
         for name, median in medians.items():
             print(f"{name:12}{median:12,.0f}{median / medians[first]:12.2f}")
         return None

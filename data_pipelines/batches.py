@@ -24,7 +24,8 @@ from typing import Any
 import numpy as np
 
 from data_pipelines import permutation, windows
-from data_pipelines.corpus import Corpus, SplitName
+from data_pipelines.corpus import Corpus, SplitName, Start
+from data_pipelines.documents import documents_of, first_tokens
 from data_pipelines.mixture import Mixture
 from data_pipelines.objectives.base import Cut, Filling
 from data_pipelines.objectives.fields import batch_spec, shape_of
@@ -48,6 +49,7 @@ class Visit:
     partner_cuts: np.ndarray  # bool [B, S]
     is_reversed: np.ndarray  # bool [B]
     blocks: np.ndarray  # int64 [B], numbers of the blocks
+    documents: np.ndarray  # int32 [B, S], index of the first token of each token's document; no rows without data.pack
 
 
 @dataclass(frozen=True)
@@ -125,11 +127,11 @@ class BatchSource:
         tokens, starts = self.corpus.read(self.split, blocks)
         flip = np.resize(is_reversed, len(blocks))[:, None]  # a partner has the direction of its row
         tokens = np.where(flip, tokens[:, ::-1], tokens)
-        cuts = starts > 0
         # Reversing turns a cut before a token into a cut before its neighbour.
-        cuts = np.where(flip, np.roll(cuts[:, ::-1], 1, axis=1), cuts)
-        n = len(rows)
-        return Visit(tokens[:n], cuts[:n], tokens[n:], cuts[n:], is_reversed, own)
+        starts = np.where(flip, np.roll(starts[:, ::-1], 1, axis=1), starts)
+        cuts, n = starts > 0, len(rows)
+        documents = first_tokens(starts[: n * self.data.pack] == Start.DOCUMENT)
+        return Visit(tokens[:n], cuts[:n], tokens[n:], cuts[n:], is_reversed, own, documents)
 
     def assign(self, visit: int, rows: Rows) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return (block, partner block, whether it is read backwards) of each row."""
@@ -157,13 +159,16 @@ class BatchSource:
             )  # fmt: skip
         else:
             window = windows.cut_text(visit.tokens, begin, data, SEP, CLS)
-        cut = Cut(window, self.is_word_start, visit.is_reversed, draw, data, has_memory=self.mem_len > 0)
+        documents = documents_of(visit.documents, begin, data) if data.pack else None
+        cut = Cut(window, self.is_word_start, visit.is_reversed, draw, data, self.mem_len > 0, documents)
         filled = self.filling.fill(cut) | {
             "is_reversed": visit.is_reversed,
             "mem_filled": np.full(len(rows), min(self.mem_len, index * data.reuse_len), np.int32),
         }
         if data.pair_loss != "none":
             filled["is_next"] = window.is_next
+        if documents is not None:
+            filled["document_start"] = documents.start
         return permutation.to_dense(filled) if data.emit == "dense" else filled
 
     def batch_at(self, step: int, rows: Rows | None = None) -> Batch:
@@ -191,9 +196,10 @@ class BatchSource:
             name: tf.TensorSpec(shape_of(field, len(rows), self.data), field.dtype)
             for name, field in batch_spec(self.filling.fields, self.data).items()
         }
-        visit_fields = [tf.int32, tf.bool, tf.int32, tf.bool, tf.bool, tf.int64]
+        visit_fields = [tf.int32, tf.bool, tf.int32, tf.bool, tf.bool, tf.int64, tf.int32]
         own, partners = [len(rows), block_len], [len(rows) * self._has_partners, block_len]
-        visit_shapes = [own, own, partners, partners, [len(rows)], [len(rows)]]
+        documents = [len(rows) * self.data.pack, block_len]
+        visit_shapes = [own, own, partners, partners, [len(rows)], [len(rows)], documents]
 
         def read(visit: np.ndarray) -> list[np.ndarray]:
             try:
@@ -208,6 +214,7 @@ class BatchSource:
                 blocks.partner_cuts,
                 blocks.is_reversed,
                 blocks.blocks,
+                blocks.documents,
             ]
 
         def cut(step: np.ndarray, *blocks: np.ndarray) -> list[np.ndarray]:

@@ -22,6 +22,7 @@ from xlnet_jax.errors import InputError
 from xlnet_jax.storage.files import complete_file
 
 LEGIBLE = 40  # tokens on an axis
+LARGEST = 2048  # tokens of a whole window that get a row and a column each; of a longer one some are left out
 LETTERING = 4  # rows that are too few for a name beside them
 CELL_INCHES = 0.17
 DPI = 110
@@ -63,6 +64,15 @@ class Axis:
     rows: np.ndarray  # int [rows], positions of the content rows
     slots: np.ndarray  # int [slots], places in `targets`
     memory: int  # number of memory columns; they come first
+    step: int = 1  # positions from one row to the next
+
+    def row(self, position: float) -> float:
+        """Return the place of a position among the rows."""
+        return (position - int(self.rows[0])) / self.step
+
+    def column(self, position: float) -> float:
+        """Return the place of a position among the columns."""
+        return self.memory + self.row(position)
 
 
 def draw_window(view: WindowView, title: str, around: int, path: Path) -> None:
@@ -102,30 +112,33 @@ def _close_axis(view: WindowView, stretch: range) -> Axis:
 
 
 def _whole_axis(view: WindowView) -> Axis:
-    positions = np.arange(len(view.pieces))
-    return Axis(np.arange(len(view.key_rank)), positions, np.arange(len(view.targets)), view.mem_len)
+    step = -(-len(view.pieces) // LARGEST)
+    positions, memory = np.arange(0, len(view.pieces), step), np.arange(0, view.mem_len, step)
+    slots = np.arange(len(view.targets))
+    return Axis(np.concatenate([memory, view.mem_len + positions]), positions, slots, len(memory), step)
 
 
 def _matrices(view: WindowView, axis: Axis) -> list[np.ndarray]:
     """Return the cells of the content stream and, where the query stream predicts, those of the query stream and of the
     target mapping: each [rows, columns]."""
-    is_target = np.concatenate([np.zeros(view.mem_len, bool), view.is_target & (not view.predicts_next)])
-    unused = np.arange(len(view.key_rank)) < view.mem_len - view.mem_filled
+    is_target = np.concatenate([np.zeros(view.mem_len, bool), view.is_target & (not view.predicts_next)])[axis.keys]
+    unused = axis.keys < view.mem_len - view.mem_filled
+    hidden, seen, itself, empty, mapped = (
+        np.uint8(cell) for cell in (Cell.HIDDEN, Cell.SEEN, Cell.ITSELF, Cell.UNUSED, Cell.MAPPED)
+    )
+    of_seen = np.where(unused, empty, np.where(is_target, np.uint8(Cell.SEEN_TARGET), seen))
+    of_hidden = np.where(unused, empty, hidden)
+    targets = view.targets[axis.slots]
 
-    def cells(sees: np.ndarray) -> np.ndarray:
-        codes = np.where(sees, np.where(is_target, Cell.SEEN_TARGET, Cell.SEEN), Cell.HIDDEN)
-        return np.where(unused, Cell.UNUSED, codes)
+    def is_own(positions: np.ndarray) -> np.ndarray:
+        return axis.keys == view.mem_len + positions[:, None]
 
-    content = cells(view.content_sees)
-    own = view.mem_len + np.arange(len(view.pieces))
-    content[own - view.mem_len, own] = Cell.ITSELF
+    content = np.where(view.content_sees(axis.rows, axis.keys), of_seen, of_hidden)
+    content[is_own(axis.rows)] = itself
     if not view.by_query_stream:
-        return [content[axis.rows][:, axis.keys]]
-    query = cells(view.query_sees)
-    mapping = np.full_like(query, Cell.HIDDEN)
-    mapping[np.arange(len(view.targets)), view.mem_len + view.targets] = Cell.MAPPED
-    rows = (axis.rows, axis.slots, axis.slots)
-    return [m[r][:, axis.keys] for m, r in zip((content, query, mapping), rows, strict=True)]
+        return [content]
+    query = np.where(view.query_sees(targets, axis.keys), of_seen, of_hidden)
+    return [content, query, np.where(is_own(targets), mapped, hidden)]
 
 
 def _draw_panels(panel: Any, view: WindowView, axis: Axis, letter_height: float) -> list[Any]:
@@ -148,10 +161,9 @@ def _draw_panels(panel: Any, view: WindowView, axis: Axis, letter_height: float)
         axes.tick_params(length=0)
         if name == "target mapping" and axis.memory:
             axes.axvspan(-0.5, axis.memory - 0.5, color="white", zorder=2)
-    own = [(slot, column) for slot, position in enumerate(view.targets[axis.slots])
-           for column in np.flatnonzero(axis.keys == view.mem_len + position)]  # fmt: skip
+    own = view.targets[axis.slots].tolist()
     if own and len(plots) > 1:
-        y, x = zip(*own, strict=True)
+        y, x = range(len(own)), [axis.column(position) for position in own]
         size = 26 if len(axis.rows) <= LEGIBLE else 5
         plots[1].scatter(x, y, marker="x", s=size, color=TARGET_COLOUR, linewidths=1.2 if size > 5 else 0.7)
     _separate(plots, view, axis)
@@ -161,14 +173,13 @@ def _draw_panels(panel: Any, view: WindowView, axis: Axis, letter_height: float)
 def _separate(plots: Sequence[Any], view: WindowView, axis: Axis) -> None:
     """Draw lines between the parts of the window."""
     starts = [part.begin for part in view.parts if axis.rows[0] < part.begin <= axis.rows[-1]]
-    shift = axis.memory - axis.rows[0] - 0.5
     for axes in plots:
         for begin in starts:
-            axes.axvline(begin + shift, color=TEXT_COLOUR, lw=0.8)
+            axes.axvline(axis.column(begin) - 0.5, color=TEXT_COLOUR, lw=0.8)
         if axis.memory:
             axes.axvline(axis.memory - 0.5, color=TEXT_COLOUR, lw=1.6)
     for begin in starts:
-        plots[0].axhline(begin - axis.rows[0] - 0.5, color=TEXT_COLOUR, lw=0.8)
+        plots[0].axhline(axis.row(begin) - 0.5, color=TEXT_COLOUR, lw=0.8)
         row = np.searchsorted(view.targets[axis.slots], begin) - 0.5
         for axes in plots[1:]:
             axes.axhline(row, color=TEXT_COLOUR, lw=0.8)
@@ -177,9 +188,9 @@ def _separate(plots: Sequence[Any], view: WindowView, axis: Axis) -> None:
 def _shown_parts(view: WindowView, axis: Axis) -> Iterator[tuple[str, float, int]]:
     """Yield (name, middle in rows, rows) of the shown parts of the window, without those of one special token."""
     for part in view.parts:
-        begin, end = max(part.begin, int(axis.rows[0])), min(part.end, int(axis.rows[-1]) + 1)
+        begin, end = max(part.begin, int(axis.rows[0])), min(part.end, int(axis.rows[-1]) + axis.step)
         if part.name in ("reused", "A", "B", "text") and begin < end:
-            yield part.name, (begin + end - 1) / 2 - axis.rows[0], end - begin
+            yield part.name, axis.row((begin + end - 1) / 2), end - begin
 
 
 def _part_names_above(axes: Any, view: WindowView, axis: Axis) -> None:
@@ -202,16 +213,17 @@ def _draw_whole(panel: Any, view: WindowView, stretch: range) -> None:
     plots = _draw_panels(panel, view, axis, len(axis.rows) / 8)
     _part_names_above(plots[0], view, axis)
     plots[0].set_title("content stream", loc="left", fontsize=10, fontweight="bold", pad=18)
-    step = 2 ** max(0, len(axis.keys).bit_length() - 5)
+    step = 2 ** max(0, len(view.key_rank).bit_length() - 5)
     tokens = np.arange(0, len(view.pieces), step)
-    plots[-1].set_xticks(view.mem_len + tokens, [str(t) for t in tokens])
+    plots[-1].set_xticks([axis.column(t) for t in tokens], [str(t) for t in tokens])
     plots[-1].set_xlabel("position in the window")
-    plots[0].set_yticks(tokens, [str(t) for t in tokens])
+    plots[0].set_yticks([axis.row(t) for t in tokens], [str(t) for t in tokens])
     for axes in plots[1:]:
         axes.set_yticks([])
-    corner, size = (view.mem_len + stretch.start - 0.5, stretch.start - 0.5), len(stretch)
+    corner, size = (axis.column(stretch.start) - 0.5, axis.row(stretch.start) - 0.5), len(stretch) / axis.step
     plots[0].add_patch(Rectangle(corner, size, size, fill=False, ec=TARGET_COLOUR, lw=2, zorder=5))
-    panel.suptitle("The whole window (the frame is enlarged beside it)", fontsize=11)
+    shown = "The whole window" if axis.step == 1 else f"The whole window, one token of {axis.step}"
+    panel.suptitle(f"{shown} (the frame is enlarged beside it)", fontsize=11)
 
 
 def _draw_close(panel: Any, view: WindowView, axis: Axis, families: list[str], where: str) -> None:
@@ -277,6 +289,7 @@ def _annotate(figure: Any, view: WindowView, title: str) -> None:
         for cell, (colour, text) in COLOURS.items()
         if cell in told
     ]
+    apart = "Documents of a window do not see each other. " if view.data.pack else ""
     width = int(figure.get_figwidth() * 15)
     figure.legend(
         handles=patches,
@@ -284,7 +297,7 @@ def _annotate(figure: Any, view: WindowView, title: str) -> None:
         ncols=3 if width > 180 else 2,
         frameon=False,
         fontsize=9,
-        title="\n".join(textwrap.wrap(HOW_TO_READ + view.filling.caption, width)),
+        title="\n".join(textwrap.wrap(HOW_TO_READ + apart + view.filling.caption, width)),
         title_fontproperties={"size": 9},
         alignment="left",
     )

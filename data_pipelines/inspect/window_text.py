@@ -1,5 +1,6 @@
 """Text of a window: its origin, its pieces with the targets marked, and the rows that predict them."""
 
+import itertools
 from collections.abc import Iterable, Iterator
 
 import numpy as np
@@ -7,7 +8,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from data_pipelines.inspect.window_view import WindowView
+from data_pipelines.inspect.window_view import Part, WindowView
 from data_pipelines.tokenizer import MASK, SPECIAL_PIECES
 from xlnet_jax.dims import WINDOW_SPECIALS
 
@@ -40,6 +41,7 @@ def _facts(view: WindowView) -> Table:
     )
     once = "; drawn once for all visits of the block" if view.data.masking == "static" else ""
     pair = [("A, B", _pair(view))] if view.data.window == "pairs" else []
+    documents = [("documents", f"{view.num_documents}, which do not see each other")] if view.data.pack else []
     return _facts_table(
         ("objective", view.filling.objective),
         ("batch", f"step {view.step:,}, row {view.row:,}"),
@@ -48,6 +50,7 @@ def _facts(view: WindowView) -> Table:
         ("window", f"{_lengths(view)}{once}"),
         ("memory", memory),
         *pair,
+        *documents,
         ("targets", _targets(view)),
     )  # fmt: skip
 
@@ -104,14 +107,23 @@ def _facts_table(*facts: tuple[str, str]) -> Table:
 
 
 def _text(view: WindowView, backwards: bool) -> Table:
-    table = Table("part", "segment", "positions", "", box=None, pad_edge=False, header_style="dim")
-    for part in reversed(view.parts) if backwards else view.parts:
-        positions = range(part.begin, part.end)
+    document = ["document"] if view.data.pack else []
+    table = Table("part", "segment", *document, "positions", "", box=None, pad_edge=False, header_style="dim")
+    pieces = [(part, positions) for part in view.parts for positions in _of_one_document(view, part)]
+    for part, positions in reversed(pieces) if backwards else pieces:
         first, last = (positions[-1], positions[0]) if backwards else (positions[0], positions[-1])
         span = str(first) if first == last else f"{first} … {last}"
         text = _marked(view, reversed(positions) if backwards else positions)
-        table.add_row(part.name, str(part.segment), span, text)
+        number = [str(view.document_of(np.array(first)))] if view.data.pack else []
+        table.add_row(part.name, str(part.segment), *number, span, text)
     return table
+
+
+def _of_one_document(view: WindowView, part: Part) -> Iterator[range]:
+    """Yield the positions of a part, cut where documents begin."""
+    inside = view.document_begins[(view.document_begins > part.begin) & (view.document_begins < part.end)]
+    for begin, end in itertools.pairwise([part.begin, *inside.tolist(), part.end]):
+        yield range(begin, end)
 
 
 def _marked(view: WindowView, positions: Iterable[int]) -> Text:
@@ -146,7 +158,8 @@ def _order(view: WindowView) -> Table:
     for position in view.order:
         sees = tokens[slots[position]]
         groups = (context & is_reused, context & ~is_reused, view.is_target, view.is_special)
-        counts = [view.mem_filled, *(int((sees & group).sum()) for group in groups)]
+        memory = view.prediction_sees[slots[position], : view.mem_len]
+        counts = [int(memory.sum()), *(int((sees & group).sum()) for group in groups)]
         table.add_row(
             str(view.place[position]), str(view.perm_rank[position]), str(position), part_of[position],
             Text(view.predicted[position], TARGET), *([Text(view.pieces[position])] if replaces else []),

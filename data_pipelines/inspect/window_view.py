@@ -47,6 +47,7 @@ class WindowView:
     pieces: list[str]  # L pieces, as they are read
     segment_ids: np.ndarray  # int32 [L]
     perm_rank: np.ndarray  # int32 [L]
+    document_start: np.ndarray | None  # int32 [L]; None = documents see each other
     targets: np.ndarray  # int32 [P], positions, ascending
     predicted: dict[int, str]  # position of a target -> piece predicted there
 
@@ -124,19 +125,45 @@ class WindowView:
         return np.concatenate([memory, 2 * self.perm_rank.astype(np.int64)])
 
     @cached_property
-    def content_sees(self) -> np.ndarray:
-        """Mask of the keys that each row of the content stream may see, bool [L, K]."""
-        return self.key_rank <= 2 * self.perm_rank[:, None]
+    def document_begins(self) -> np.ndarray:
+        """Positions at which a document begins inside the window, int64, ascending."""
+        if self.document_start is None:
+            return np.zeros(0, np.int64)
+        return np.flatnonzero(self.document_start == np.arange(len(self.pieces)))
 
-    @cached_property
-    def query_sees(self) -> np.ndarray:
-        """Mask of the keys that each row of the query stream may see, bool [P, K]."""
-        return self.key_rank <= 2 * self.perm_rank[self.targets, None] - 1
+    @property
+    def num_documents(self) -> int:
+        """Number of documents that the window has tokens of, where they do not see each other."""
+        return len(self.document_begins) + (self.document_begins[:1].tolist() != [0])
+
+    def document_of(self, positions: np.ndarray) -> np.ndarray:
+        """Return the number of the document of each position, from 1, in reading order."""
+        before = self.num_documents - len(self.document_begins)  # 1 where a document goes on from before the window
+        return np.searchsorted(self.document_begins, positions, side="right") + before
+
+    def content_sees(self, positions: np.ndarray, keys: np.ndarray | None = None) -> np.ndarray:
+        """Return bool [rows, keys]: True where the rows of the content stream at these positions may see a key. keys:
+        indices of [0, K); None = all."""
+        return self._sees(2 * self.perm_rank[positions], positions, keys)
+
+    def query_sees(self, positions: np.ndarray, keys: np.ndarray | None = None) -> np.ndarray:
+        """Return as `content_sees`, for rows of the query stream at these targets."""
+        return self._sees(2 * self.perm_rank[positions] - 1, positions, keys)
 
     @cached_property
     def prediction_sees(self) -> np.ndarray:
         """Mask of the keys that the rows which predict the targets may see, bool [P, K]."""
-        return self.query_sees if self.by_query_stream else self.content_sees[self.targets]
+        return (self.query_sees if self.by_query_stream else self.content_sees)(self.targets)
+
+    def _sees(self, rank: np.ndarray, positions: np.ndarray, keys: np.ndarray | None) -> np.ndarray:
+        keys = np.arange(len(self.key_rank)) if keys is None else keys
+        sees = self.key_rank[keys] <= rank[:, None]
+        if self.document_start is None:
+            return sees
+        place = keys - self.mem_len
+        ends = np.append(self.document_begins, len(self.pieces))
+        end = ends[np.searchsorted(self.document_begins, positions, side="right")]
+        return sees & (place >= self.document_start[positions, None]) & (place < end[:, None])
 
 
 def view_window(source: BatchSource, tokenizer: Tokenizer, step: int, row: int) -> WindowView:
@@ -167,6 +194,7 @@ def view_window(source: BatchSource, tokenizer: Tokenizer, step: int, row: int) 
         pieces=[tokenizer.pieces[i] for i in batch["input_ids"]],
         segment_ids=batch.get("segment_ids", np.zeros_like(batch["input_ids"])),
         perm_rank=batch["perm_rank"],
+        document_start=batch.get("document_start"),
         targets=targets,
         predicted={p: tokenizer.pieces[i] for p, i in zip(targets.tolist(), batch["target_ids"][real], strict=True)},
     )

@@ -6,6 +6,7 @@ from typing import Literal
 
 import numpy as np
 
+from data_pipelines.documents import Documents
 from data_pipelines.objectives.fields import Field
 from data_pipelines.stateless import Purpose
 from data_pipelines.windows import Windows
@@ -26,6 +27,7 @@ class Cut:
     draw: Draw
     data: DataConfig
     has_memory: bool
+    documents: Documents | None  # None = the window is one text
 
 
 @dataclass(frozen=True)

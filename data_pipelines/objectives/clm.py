@@ -9,15 +9,20 @@ from xlnet_jax.dims import Batch
 
 
 def fill(cut: Cut) -> Batch:
-    """Return input_ids, perm_rank and the targets; there are no segments."""
+    """Return input_ids, perm_rank and the targets; there are no segments. The first token of a document is no target
+    where documents do not see each other."""
     ids = cut.windows.input_ids
     positions = np.broadcast_to(np.arange(cut.data.seq_len, dtype=np.int32), ids.shape)
+    weights = np.ones(positions.shape, np.float32)
+    if (documents := cut.documents) is not None:
+        following = np.concatenate([documents.start[:, 1:], documents.next_start[:, None]], axis=1)
+        weights = (following == documents.start).astype(np.float32)
     return {
         "input_ids": ids,
         "perm_rank": positions,
         "target_positions": positions,
         "target_ids": np.concatenate([ids[:, 1:], cut.windows.next_ids[:, None]], axis=1),
-        "target_weights": np.ones(positions.shape, np.float32),
+        "target_weights": weights,
     }
 
 

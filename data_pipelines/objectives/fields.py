@@ -32,6 +32,12 @@ ROWS = {
 """Fields of every batch, filled by `BatchSource`."""
 PAIRS = {"is_next": Field("B", "bool", "B continues A, or stands behind it; with `data.pair-loss` next or order")}
 """Fields of a batch with data.pair_loss, filled by `BatchSource`."""
+DOCUMENTS = {
+    "document_start": Field(
+        "BL", "int32", "position of the first token of the token's document, below 0 in memory; with `data.pack`"
+    ),
+}
+"""Fields of a batch with data.pack, filled by `BatchSource`."""
 DENSE = {
     "perm_mask": Field("BLL", "bool", "True = the row may not attend to the key; with `data.emit dense`"),
     "target_mapping": Field("BPL", "float32", "one-hot position of each target; with `data.emit dense`"),
@@ -41,7 +47,9 @@ DENSE = {
 
 def batch_spec(fields: Mapping[str, Field], data: DataConfig) -> dict[str, Field]:
     """Return the fields of a batch with these settings. fields: those that the objective fills."""
-    spec = {**fields, **ROWS, **(PAIRS if data.pair_loss != "none" else {})}
+    spec = {**fields, **ROWS}
+    spec |= PAIRS if data.pair_loss != "none" else {}
+    spec |= DOCUMENTS if data.pack else {}
     if data.emit == "compact":
         return spec
     return {name: field for name, field in spec.items() if name not in ("perm_rank", "target_positions")} | DENSE

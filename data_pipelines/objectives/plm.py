@@ -13,19 +13,30 @@ from xlnet_jax.dims import Batch
 
 
 def fill(cut: Cut) -> Batch:
-    """Return input_ids, segment_ids, perm_rank and the targets; input_ids hold the targets themselves."""
+    """Return input_ids, segment_ids, perm_rank and the targets; input_ids hold the targets themselves.
+
+    Where documents do not see each other, the first target of a document in which it would see no token at all is no
+    target, but context of the others.
+    """
     ids, data, draw = cut.windows.input_ids, cut.data, cut.draw
     functional = (ids == SEP) | (ids == CLS)
     # Spans can fall on <sep> and <cls>, and are dropped there: their slots become padding, as in the original.
     candidates = np.ones_like(functional) if data.targets == "spans" else ~functional
     drawn = draw_targets(cut.is_word_start[ids], candidates, cut.is_reversed, draw, data)
     reuse = data.reuse_len
-    rank = permutation.perm_rank(
-        drawn & ~functional if data.profile == "tf2" else drawn | functional,
+    places = (
         permutation.permuted_places(reuse, data.perm_size, draw(Purpose.ORDER_REUSED, data.perm_size)),
         permutation.permuted_places(data.seq_len - reuse, data.perm_size, draw(Purpose.ORDER_NEW, data.perm_size)),
-        data,
     )
+
+    def ranks() -> np.ndarray:
+        hidden = drawn & ~functional if data.profile == "tf2" else drawn | functional
+        return permutation.perm_rank(hidden, *places, data)
+
+    rank = ranks()
+    if cut.documents is not None and (blind := drawn & cut.documents.lowest(rank)).any():
+        drawn &= ~blind
+        rank = ranks()
     return {
         "input_ids": ids,
         "segment_ids": cut.windows.segment_ids,

@@ -33,6 +33,7 @@ from xlnet_jax.settings.plain import to_dict
 
 DATA = DataConfig(batch_size=12, seq_len=64, reuse_len=32, perm_size=16, num_predict=11, windows_per_block=4)
 MEM_LEN = 48
+PLACES = np.arange(DATA.seq_len)
 
 
 def make_corpus(folder, text, vocab_size, data=DATA):
@@ -81,7 +82,9 @@ def test_the_view_sees_what_the_model_sees(source, tokenizer, step):
         view = view_window(source, tokenizer, step, row)
         memory = memory_in_use_BM(np.array([view.mem_filled]), MEM_LEN)
         expected = visible_BTK(rank_visibility(view.perm_rank[None], view.targets[None], memory))[0]
-        np.testing.assert_array_equal(np.concatenate([view.content_sees, view.query_sees]), expected)
+        np.testing.assert_array_equal(
+            np.concatenate([view.content_sees(PLACES), view.query_sees(view.targets)]), expected
+        )
 
 
 OTHERS = {
@@ -110,7 +113,7 @@ def test_the_view_of_another_objective_sees_what_its_content_stream_sees(other, 
             view = view_window(other, tokenizer, step, row)
             memory = memory_in_use_BM(np.array([view.mem_filled]), view.mem_len)
             expected = visible_BTK(rank_visibility(view.perm_rank[None], None, memory))[0]
-            np.testing.assert_array_equal(view.content_sees, expected)
+            np.testing.assert_array_equal(view.content_sees(PLACES), expected)
             np.testing.assert_array_equal(view.prediction_sees, expected[view.targets])
             assert [p.end for p in view.parts] == [*(p.begin for p in view.parts[1:]), DATA.seq_len]
             assert view.pieces == [tokenizer.pieces[i] for i in batch["input_ids"][row]]
@@ -146,7 +149,9 @@ def test_the_picture_of_another_objective_shows_its_one_stream(other, tokenizer)
     view = view_window(other, tokenizer, 1, 0)
     (content,) = window_picture._matrices(view, window_picture._whole_axis(view))
     cell = window_picture.Cell
-    np.testing.assert_array_equal(np.isin(content, (cell.SEEN, cell.SEEN_TARGET, cell.ITSELF)), view.content_sees)
+    np.testing.assert_array_equal(
+        np.isin(content, (cell.SEEN, cell.SEEN_TARGET, cell.ITSELF)), view.content_sees(PLACES)
+    )
 
 
 def test_the_view_agrees_with_the_dense_masks(source, tokenizer):
@@ -155,7 +160,7 @@ def test_the_view_agrees_with_the_dense_masks(source, tokenizer):
     for row in range(DATA.batch_size):
         view = view_window(source, tokenizer, 2, row)
         query = dense["perm_mask"][row][view.targets]
-        np.testing.assert_array_equal(view.query_sees[:, MEM_LEN:], ~query)
+        np.testing.assert_array_equal(view.query_sees(view.targets)[:, MEM_LEN:], ~query)
         np.testing.assert_array_equal(view.input_ids, batch["input_ids"][row])
 
 
@@ -221,7 +226,7 @@ def test_the_order_lists_each_target_with_what_its_row_sees(folder, source, toke
     assert [r[4] for r in rows] == [view.pieces[p] for p in view.order]
     assert [int(r[1]) for r in rows] == sorted(view.perm_rank[view.targets])
     for place, found in enumerate(rows, start=1):
-        sees = view.query_sees[view.targets.tolist().index(int(found[2]))]
+        sees = view.query_sees(np.array([int(found[2])]))[0]
         assert int(found[0]) == place
         assert int(found[8]) == place - 1
         assert int(found[10]) == sum(map(int, found[5:10])) == sees.sum()
@@ -255,11 +260,23 @@ def test_the_cells_of_the_picture_say_what_the_rows_see(source, tokenizer):
     content, query, mapping = window_picture._matrices(view, window_picture._whole_axis(view))
     cell = window_picture.Cell
     unused = view.mem_len - view.mem_filled
-    for cells, sees in ((content, view.content_sees), (query, view.query_sees)):
+    for cells, sees in ((content, view.content_sees(PLACES)), (query, view.query_sees(view.targets))):
         np.testing.assert_array_equal(np.isin(cells, (cell.SEEN, cell.SEEN_TARGET, cell.ITSELF)), sees)
         assert (cells[:, :unused] == cell.UNUSED).all()
     assert (np.diag(content[:, view.mem_len :]) == cell.ITSELF).all()
     np.testing.assert_array_equal((mapping == cell.MAPPED).argmax(1) - view.mem_len, view.targets)
+
+
+def test_the_picture_of_a_very_long_window_leaves_tokens_out(source, tokenizer, monkeypatch):
+    view = view_window(source, tokenizer, 1, 0)
+    whole = window_picture._matrices(view, window_picture._whole_axis(view))
+    monkeypatch.setattr(window_picture, "LARGEST", 20)
+    axis = window_picture._whole_axis(view)
+    thinned = window_picture._matrices(view, axis)
+    assert (axis.step, len(axis.rows), axis.memory) == (4, 16, 12)
+    np.testing.assert_array_equal(thinned[0], whole[0][::4, ::4])
+    np.testing.assert_array_equal(thinned[1], whole[1][:, ::4])
+    assert (axis.row(32), axis.column(32)) == (8, 20)
 
 
 def test_a_workdir_brings_its_settings(folder, tokenizer, tmp_path, show):

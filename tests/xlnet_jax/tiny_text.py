@@ -6,13 +6,15 @@ import numpy as np
 
 from data_pipelines import windows
 from data_pipelines.batches import BatchSource
+from data_pipelines.corpus import Start
 from xlnet_jax.objectives.registry import objective_named
 
 BLOCKS = 32
 
 
 class TinyCorpus:
-    """Stands for a `Corpus`: tokens behind the special ones, a word at every other, a sentence at every fifth."""
+    """Stands for a `Corpus`: tokens behind the special ones, a word at every other, a sentence at every fifth, a
+    document at every fifteenth."""
 
     folder = "nowhere"
 
@@ -28,7 +30,8 @@ class TinyCorpus:
 
     def read(self, split, indices):
         starts = np.zeros((len(indices), self.block_len), np.uint8)
-        starts[:, ::5] = 1
+        starts[:, ::5] = Start.SENTENCE
+        starts[:, ::15] = Start.DOCUMENT
         return self._tokens[indices], starts
 
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 
 from xlnet_jax.kernels.arguments import Visibility
-from xlnet_jax.models.masks import mask_visibility, rank_visibility
+from xlnet_jax.models.masks import document_span, mask_visibility, rank_visibility, within
 
 
 class Inputs(NamedTuple):
@@ -18,7 +18,7 @@ class Inputs(NamedTuple):
     is_reversed_B: jnp.ndarray  # bool
     target_positions_BP: jnp.ndarray | None  # int32; None = no query stream
     memory_BM: jnp.ndarray  # bool, memory slots in use; the others are read as zeros
-    positions_BL: jnp.ndarray  # int32, places in the window from 0, counting real tokens only
+    positions_BL: jnp.ndarray  # int32, places in the window or document from 0, counting real tokens only
     example_B: jnp.ndarray  # int32, place of each example in the global batch: dropout masks follow from it
     predicted_BP: jnp.ndarray | None = None  # bool, query rows that start without their token; None = all
 
@@ -32,16 +32,22 @@ def compact_inputs(
     memory_BM: jnp.ndarray,
     *,
     attention_mask_BL: jnp.ndarray | None = None,
+    document_start_BL: jnp.ndarray | None = None,
     attend_empty_memory: bool = False,
 ) -> Inputs:
     """Return inputs from ranks and positions, the compact form (data_pipelines/objectives/fields.py).
 
-    memory: bool, slots in use; attention_mask: 1 = real token, None = all are real; attend_empty_memory: let rows
-    attend to unused slots too, as zeros.
+    memory: bool, slots in use; attention_mask: 1 = real token, None = all are real; document_start: as `document_span`
+    takes it, no row sees another document, and places count from the start of each; None = the window is one text;
+    attend_empty_memory: let rows attend to unused slots too, as zeros.
     """
     attended_BM = jnp.ones_like(memory_BM) if attend_empty_memory else memory_BM
     visibility = rank_visibility(perm_rank_BL, target_positions_BP, attended_BM, attention_mask_BL)
     positions_BL = _positions_BL(input_ids_BL.shape, attention_mask_BL)
+    if document_start_BL is not None:
+        own_document = document_span(document_start_BL, target_positions_BP, memory_BM.shape[1])
+        visibility = within(visibility, own_document)
+        positions_BL = positions_BL - jnp.take_along_axis(positions_BL, jnp.maximum(document_start_BL, 0), axis=1)
     return Inputs(
         input_ids_BL,
         segment_ids_BL,

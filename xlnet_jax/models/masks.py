@@ -4,6 +4,7 @@ A key has the rank 2r, a content row 2r, a query row 2r - 1, and a row sees a ke
 its own token, a query row does not. Memory in use ranks below everything; unused memory and padding rank above.
 """
 
+import jax
 import jax.numpy as jnp
 
 from xlnet_jax.kernels.arguments import Ranks, Span, Visibility
@@ -30,10 +31,7 @@ def rank_visibility(
     content_BL = 2 * perm_rank_BL
     if attention_mask_BL is not None:
         content_BL = jnp.where(attention_mask_BL.astype(bool), content_BL, HIGHEST)
-    row_BT = content_BL
-    if target_positions_BP is not None:
-        query_BP = jnp.take_along_axis(content_BL, target_positions_BP, axis=1) - 1
-        row_BT = jnp.concatenate([content_BL, query_BP], axis=1)
+    row_BT = _with_queries_BT(content_BL, target_positions_BP, less=1)
     memory_rank_BM = jnp.where(memory_BM, LOWEST, HIGHEST)
     return Visibility(Ranks(row_BT, jnp.concatenate([memory_rank_BM, content_BL], axis=1)))
 
@@ -60,9 +58,34 @@ def within(visibility: Visibility, span: Span) -> Visibility:
     return visibility._replace(span=span)
 
 
+def document_span(document_start_BL: jnp.ndarray, target_positions_BP: jnp.ndarray | None, mem_len: int) -> Span:
+    """Return the span of content rows, then query rows, that see their own document alone.
+
+    document_start: int32, position of the first token of each token's document; below 0 where that came before the
+    window, so that the document's tokens in memory are seen. Documents stand side by side: each ends where the next
+    one starts.
+    """
+    batch, length = document_start_BL.shape
+    place_1L = jnp.arange(length)[None]
+    starts_BL = jnp.where(document_start_BL == place_1L, place_1L, length)
+    next_start_BL = jax.lax.cummin(starts_BL, axis=1, reverse=True)  # at or after each position
+    last_BL = jnp.pad(next_start_BL[:, 1:], ((0, 0), (0, 1)), constant_values=length) - 1
+    first_BT, last_BT = (_with_queries_BT(edge_BL, target_positions_BP) for edge_BL in (document_start_BL, last_BL))
+    key_K = jnp.arange(-mem_len, length)
+    return Span(first_BT, last_BT, jnp.broadcast_to(key_K[None], (batch, mem_len + length)))
+
+
 def causal_span(row_BT: jnp.ndarray, key_BK: jnp.ndarray, reach: int | None) -> Span:
     """Return the span of `attn_type` uni: no row sees a position after its own, nor one more than `reach` before it
     (same_length; None = no bound). Rows and keys by their positions in the window, memory below 0 (`_create_mask` of
     modeling.py)."""
     first_BT = jnp.full_like(row_BT, LOWEST) if reach is None else row_BT - reach
     return Span(first_BT, row_BT, key_BK)
+
+
+def _with_queries_BT(content_BL: jnp.ndarray, target_positions_BP: jnp.ndarray | None, less: int = 0) -> jnp.ndarray:
+    """Return a number for each content row, then for each query row that of its target, minus `less`."""
+    if target_positions_BP is None:
+        return content_BL
+    query_BP = jnp.take_along_axis(content_BL, target_positions_BP, axis=1) - less
+    return jnp.concatenate([content_BL, query_BP], axis=1)

@@ -4,13 +4,13 @@ stream, masked (BERT) or from left to right (Transformer-XL).
 The ranks of a batch say which row sees which key; the objectives differ in nothing else here (models/masks.py).
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
 
-from data_pipelines.objectives.fields import ROWS, shape_of
+from data_pipelines.objectives.fields import batch_spec, shape_of
 from xlnet_jax.models.heads import build_model
 from xlnet_jax.models.inputs import Inputs, compact_inputs, dense_inputs
 from xlnet_jax.models.masks import memory_in_use_BM
@@ -36,8 +36,8 @@ class LanguageModel:
     def init(self, key: jax.Array) -> Any:
         """Return the parameters, from one row: they do not depend on the batch."""
         c, m, filling = self.config.data, self.config.model, objective_named(self.config.objective).filling
-        fields = {**filling.fields, **ROWS}
-        row = {name: jnp.zeros(shape_of(field, 1, c), field.dtype) for name, field in fields.items()}
+        spec = batch_spec(filling.fields, replace(c, emit="compact"))
+        row = {name: jnp.zeros(shape_of(field, 1, c), field.dtype) for name, field in spec.items()}
         mems = jnp.zeros((m.num_layers, 1, m.mem_len, m.d_model), m.dtype)
         inputs, at_BP = inputs_of(row, self.config)
         model = cast(Any, build_model(m, None))
@@ -99,6 +99,7 @@ def inputs_of(batch: DeviceBatch, config: Config) -> tuple[Inputs, jax.Array | N
         batch["target_positions"] if by_query_stream else None,
         batch["is_reversed"],
         memory_BM,
+        document_start_BL=batch["document_start"] if config.data.pack else None,
         attend_empty_memory=attend_empty_memory,
     )
     everywhere = by_query_stream or config.data.num_predict is None

@@ -19,7 +19,7 @@ def _start(config: Config) -> Config:
         config,
         objective="prefix",
         model=replace(config.model, attn_type="bi", num_segments=0, mem_len=0),
-        data=replace(config.data, window="text", reuse_len=0, num_predict=None, bidirectional=False),
+        data=replace(config.data, window="text", reuse_len=0, num_predict=None, bidirectional=False, pack=False),
     )
 
 
@@ -32,6 +32,8 @@ def _contradictions(config: Config) -> Iterator[str]:
     if config.model.attn_type != "bi":
         yield "--objective prefix with model.attn-type uni: the prefix is read both ways; it needs bi"
     yield from next_token("prefix", config)
+    if config.data.pack:
+        yield "--objective prefix with data.pack: a window has one prefix, and its other documents would have none"
     if config.data.seq_len < 2:
         yield f"data.seq-len {config.data.seq_len}: a prefix and a piece behind it need 2 positions at least"
 

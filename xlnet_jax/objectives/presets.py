@@ -65,6 +65,25 @@ def base() -> Config:
     )
 
 
+def long() -> Config:
+    """XLNet-Base with windows of 16,384 tokens and no memory: as many tokens a step as base, and as many targets a
+    token. A window packs documents that do not see each other. Orders are permuted in chunks of 1,024, so that the
+    targets of one chunk come in any order, and later chunks see those of earlier ones."""
+    short = base()
+    return replace(
+        short,
+        preset="long",
+        model=replace(short.model, mem_len=0, remat="full"),
+        data=DataConfig(
+            batch_size=8, seq_len=16_384, reuse_len=0, window="sentences", pack=True, perm_size=1024,
+            num_predict=2_720,
+            # Without memory nothing is gained by reading windows of a block one after the other.
+            windows_per_block=1,
+        ),
+        eval=EvalConfig(max_windows=512),
+    )  # fmt: skip
+
+
 def large() -> Config:
     """XLNet-Large, 24 x 1024, with the paper's pretraining settings (appendix, hyperparameters for pretraining). Its 8
     windows a TPU core are more than 16 GiB hold without remat."""
@@ -196,6 +215,7 @@ PRESETS: dict[str, Callable[[], Config]] = {
     "demo": demo,
     "small": small,
     "base": base,
+    "long": long,
     "large": large,
     "large_v1": large_v1,
     "bert-base": bert_base,

@@ -148,6 +148,9 @@ class DataConfig(BatchConfig):
     window: Literal["pairs", "sentences", "text"] = setting("pairs", "blocks")
     """what follows the reused part: A <sep> B <sep> <cls> (pairs), text <sep> <cls> (sentences: RoBERTa's full
     sentences), or text alone"""
+    pack: bool = False
+    """treat the documents of a window as texts of their own: no token sees another document, in the window or in
+    memory; not with window pairs (docs/long.md)"""
     perm_size: int = setting(256, at_least(1))
     """plm only: length of the chunks in which the order is permuted, in tokens; must divide both parts of the window"""
     num_predict: int | None = setting(85, at_least(1))
@@ -363,8 +366,8 @@ class Config(RunConfig):
     """One pretraining run."""
 
     preset: str = operational("demo")
-    """starting point of all other settings: demo, small, base, large, large_v1, bert-base, roberta-base, albert-base,
-    electra-small, transformer-xl-wt103, transformer-xl-wt103-large or vanilla"""
+    """starting point of all other settings: demo, small, base, long, large, large_v1, bert-base, roberta-base,
+    albert-base, electra-small, transformer-xl-wt103, transformer-xl-wt103-large or vanilla"""
     objective: str = "plm"
     """training objective, by its name (--help lists them); also changes where other settings start from"""
     corpus: tuple[str, ...] = operational((), "text")

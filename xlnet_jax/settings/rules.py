@@ -99,6 +99,13 @@ def data_contradictions(data: DataConfig) -> Iterator[str]:
             f"data.seq-len {data.seq_len} is too short for data.reuse-len {data.reuse_len}: a window holds the reused "
             f"part, {text} special tokens, so seq-len must be at least reuse-len + {least}"
         )
+    if data.pack and data.window == "pairs":
+        yield (
+            "data.pack with data.window pairs: A sees B, which may come from another document; give data.window "
+            "sentences or text"
+        )
+    if data.pack and data.emit == "dense":
+        yield "data.pack with data.emit dense: perm_mask cannot hide other documents in memory; leave it compact"
     if data.num_predict is not None:
         yield from _num_predict(data.num_predict, data)
     if data.mask_share + data.random_share > 1 + 1e-9:

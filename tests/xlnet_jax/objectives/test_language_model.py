@@ -140,6 +140,37 @@ def test_memory_makes_two_segments_read_as_one_of_twice_the_length():
     np.testing.assert_allclose(mems, of_part.new_mems_ZBMD, rtol=0, atol=1e-5)
 
 
+# ---- documents packed into one window --------------------------------------------------------------------------------
+
+PACKED = {
+    "plm with memory": with_data(PLM, window="sentences", seq_len=16, reuse_len=8, num_predict=6, pack=True),
+    "mlm": with_data(MLM, window="text", pack=True),
+    "mlm with learned positions": with_data(BERT, window="sentences", pack=True),
+    "mlm with memory": with_data(DAE, window="text", pack=True),
+    "clm with memory": with_data(CLM, seq_len=16, reuse_len=16, pack=True),
+}
+
+
+@pytest.mark.parametrize("config", PACKED.values(), ids=PACKED.keys())
+def test_a_loss_depends_on_the_document_of_its_target_alone(config):
+    several = 0
+    for step in (0, 1, 2):
+        found = influence(config, step)
+        batch, mem_len = found.batch, config.model.mem_len
+        start_BL = batch["document_start"]
+        start_PB = np.take_along_axis(start_BL, batch["target_positions"], axis=1).T
+        in_document = start_PB[..., None] == start_BL
+        assert (found.of_tokens[~in_document] == 0.0).all()
+        in_memory = np.arange(-mem_len, 0) >= start_PB[..., None]
+        assert (found.of_memory[~in_memory] == 0.0).all()
+        is_target = (batch["target_weights"] > 0).T
+        assert (found.of_tokens.max((1, 2)) > 0).any()
+        if mem_len and step:
+            assert (found.of_memory[in_memory & is_target[..., None]] > 0.0).all()
+        several += (start_BL[:, -1] != start_BL[:, 0]).sum()
+    assert several > 1, "no window holds two documents"
+
+
 # ---- prefix ---------------------------------------------------------------------------------------------------------
 
 PREFIX = with_objective(PLM, "prefix")

@@ -51,6 +51,13 @@ def test_the_planned_batch_is_that_of_the_objective(name):
     assert {k: (v.shape, v.dtype) for k, v in planned.items()} == {k: (v.shape, v.dtype) for k, v in made.items()}
 
 
+def test_the_planned_batch_says_where_documents_begin():
+    config = dataclasses.replace(CONFIG, data=dataclasses.replace(CONFIG.data, window="text", pack=True))
+    planned, made = compiler.abstract_step(config, jax.devices()).batch, batches_of(config).batch_at(0)
+    assert {k: (v.shape, v.dtype) for k, v in planned.items()} == {k: (v.shape, v.dtype) for k, v in made.items()}
+    assert "document_start" in planned
+
+
 def test_planned_bytes_are_those_that_a_device_holds():
     config = dataclasses.replace(CONFIG, mesh=MeshConfig(fsdp=4))
     abstract = compiler.abstract_step(config, jax.devices())

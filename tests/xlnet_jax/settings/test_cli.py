@@ -63,7 +63,7 @@ def test_a_preset_is_where_the_other_settings_start():
         (["--model.norm", "mid"], "mid"),
         (["--model.positions", "rotary"], "rotary"),
         (["--qqqqqq"], "unknown setting --qqqqqq: --help lists them all"),
-        (["--preset", "huge"], "--preset huge: there is demo, small, base, large, large_v1"),
+        (["--preset", "huge"], "--preset huge: there is demo, small, base, long, large, large_v1"),
         (["--steps", "many"], "--steps: invalid literal for int() with base 10: 'many'"),
         (["--steps"], "Missing value for argument '--steps'"),
         (["--data.emit", "sparse"], "sparse"),

@@ -25,6 +25,12 @@ CONTRADICTIONS = [
     ("data", {"num_predict": 130}, "data.num-predict 130 is more than the window can hold: 65 targets .* at most 128"),
     ("data", {"num_predict": 0}, "data.num-predict 0 must be at least 1"),
     ("data", {"window": "text", "seq_len": 64}, "data.num-predict 22: the whole window is reused, .* give None"),
+    ("data", {"pack": True}, "data.pack with data.window pairs: .* give data.window sentences or text"),
+    (
+        "data",
+        {"pack": True, "window": "text", "emit": "dense"},
+        "data.pack with data.emit dense: perm_mask cannot hide other documents in memory; leave it compact",
+    ),
     ("data", {"weights": (0.7, 0.2)}, "data.weights 0.7, 0.2 sum to 0.9, not 1"),
     ("data", {"weights": (1.5, -0.5)}, "data.weights -0.5 must be above 0: leave out the source"),
     ("data", {"weights": (float("nan"), 1.0)}, "data.weights nan must be a finite number"),
@@ -102,6 +108,7 @@ MEANINGLESS = [
     ),
     ("demo", "clm", {"data.window": "pairs"}, "clm with data.window pairs: text is read on and on, without A, B"),
     ("demo", "clm", {"data.num_predict": 22}, "clm with data.num-predict 22: every position predicts; leave it None"),
+    ("demo", "prefix", {"data.pack": True}, "prefix with data.pack: a window has one prefix, and its other documents"),
     ("demo", "clm", {"data.masking": "static"}, "clm with data.masking static: it masks nothing"),
     (
         "demo",

@@ -36,11 +36,13 @@ RUNS = {
     "plm, ablated": with_settings(
         "plm", {"mem_len": 0}, targets="pieces", bidirectional=False, pair_loss="next", num_predict=16 // 7
     ),
+    "plm, packed": with_settings("plm", window="sentences", pack=True),
     "bert": with_settings(
         "mlm", {"positions": "learned", "max_positions": 16}, masking="static", pair_loss="order", num_predict=4
     ),
     "dae + transformer-xl": with_settings("mlm", {"mem_len": 8}, reuse_len=8, targets="words", num_predict=4),
     "clm": with_settings("clm"),
+    "clm, packed": with_settings("clm", pack=True),
     "prefix": with_settings("prefix"),
     "electra": with_settings("rtd", {"embedding_width": 6, "max_positions": 16}, num_predict=4),
 }
@@ -77,6 +79,8 @@ GOLDEN = {
     },
     "dae + transformer-xl": {"loss": [4.493184, 4.64661, 4.309475, 4.334448]},
     "clm": {"loss": [4.304324, 4.492572, 4.451415, 4.417406]},
+    "plm, packed": {"loss": [4.360881, 4.513628, 4.324882, 4.477538]},
+    "clm, packed": {"loss": [4.316804, 4.486855, 4.42487, 4.383503]},
     "prefix": {"loss": [4.30775, 4.525247, 4.518105, 4.489623]},
     "electra": {
         "loss": [4.467301, 4.191688, 4.159793, 4.249215],

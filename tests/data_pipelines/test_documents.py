@@ -1,0 +1,189 @@
+"""Windows that pack several documents: where each begins, and targets that see something of their own document."""
+
+import dataclasses
+import itertools
+import re
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from data_pipelines import sources
+from data_pipelines.batches import BatchSource
+from data_pipelines.corpus import Start
+from data_pipelines.documents import Documents
+from data_pipelines.inspect.window_text import describe
+from data_pipelines.inspect.window_view import view_window
+from data_pipelines.objectives import clm, mlm, plm
+from data_pipelines.tokenizer import CLS, EOD, SEP, Tokenizer
+from tests.data_pipelines.conftest import MEM_LEN, prepared
+from xlnet_jax.kernels.arguments import visible_BTK
+from xlnet_jax.models.masks import document_span, memory_in_use_BM, rank_visibility, within
+from xlnet_jax.settings.config import DataConfig
+
+DATA = DataConfig(
+    batch_size=8, seq_len=64, reuse_len=32, perm_size=16, num_predict=11, windows_per_block=4, window="text", pack=True
+)
+WHOLE = {"reuse_len": 0, "perm_size": 64}  # windows that share nothing
+FORMS = {
+    "plm": (plm.FILLING, {}),
+    "plm, sentences": (plm.FILLING, {"window": "sentences"}),
+    "plm without memory": (plm.FILLING, WHOLE),
+    "plm, all targets that their context allows, words": (plm.FILLING, {"num_predict": None, "span_unit": "word"}),
+    "mlm, static": (mlm.FILLING, WHOLE | {"targets": "pieces", "masking": "static"}),
+    "clm": (clm.FILLING, {"reuse_len": 64, "num_predict": None, "bidirectional": False}),
+}
+every_form = pytest.mark.parametrize("form", FORMS.values(), ids=FORMS.keys())
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory):
+    """Documents of a single word up to several windows, which the novels' lines are cut into."""
+    folder = tmp_path_factory.mktemp("documents")
+    with open(sources.embedded()[0]) as novel:
+        words = " ".join(itertools.islice(novel, 900)).split()
+    rng, text = np.random.default_rng(0), []
+    ends = np.cumsum(rng.geometric(rng.choice([0.04, 0.7], len(words))))
+    for begin, end in itertools.pairwise([0, *ends[ends < len(words)].tolist()]):
+        text.append(" ".join(words[begin:end]))
+    (folder / "text.txt").write_text("\n\n".join(text) + "\n")
+    tokenizer = Tokenizer.train([" ".join(words)], 400, "english")
+    corpus = prepared([folder / "text.txt"], tokenizer, DATA, folder / "blocks")
+    return BatchSource(corpus, "train", tokenizer.is_word_start, DATA, MEM_LEN, 5, plm.FILLING)
+
+
+def formed(source, form):
+    filling, changes = form
+    return dataclasses.replace(source, filling=filling, data=dataclasses.replace(source.data, **changes))
+
+
+def starts_by_hand(source, step):
+    """document_start of a batch, from the corpus, a token at a time."""
+    visit, index = divmod(step, source.steps_per_block)
+    blocks, _, is_reversed = source.assign(visit, range(DATA.batch_size))
+    _, starts = source.corpus.read("train", blocks)
+    text = source.data.seq_len - {"sentences": 2, "text": 0}[source.data.window]
+    begin = index * (source.data.reuse_len or text)
+    found = np.zeros((len(blocks), source.data.seq_len), int)
+    for row, of_block in enumerate(starts):
+        size = len(of_block)
+        begins = [i for i in range(size) if i == 0 or of_block[i] == Start.DOCUMENT]
+        if is_reversed[row]:
+            begins = sorted(size - end for end in [*begins[1:], size])
+        for place in range(source.data.seq_len):
+            at = begin + min(place, text - 1)
+            found[row, place] = max(i for i in begins if i <= at) - begin
+    return found
+
+
+@every_form
+def test_a_batch_says_where_the_document_of_each_token_begins(source, form):
+    source = formed(source, form)
+    directions = set()
+    for step in range(6):
+        batch = source.batch_at(step)
+        np.testing.assert_array_equal(batch["document_start"], starts_by_hand(source, step))
+        directions |= set(batch["is_reversed"].tolist())
+    assert directions == {False, source.data.bidirectional}
+
+
+@every_form
+def test_only_the_targets_of_a_batch_depend_on_whether_documents_are_packed(source, form):
+    packed = formed(source, form)
+    running = dataclasses.replace(packed, data=dataclasses.replace(packed.data, pack=False))
+    for step in range(3):
+        ours, theirs = packed.batch_at(step), running.batch_at(step)
+        start = ours.pop("document_start")
+        assert ours.keys() == theirs.keys()
+        if packed.filling is not mlm.FILLING:
+            np.testing.assert_array_equal(ours["input_ids"], theirs["input_ids"])
+        assert 0 <= theirs["target_weights"].sum() - ours["target_weights"].sum() <= len(np.unique(start)) * len(start)
+
+
+@every_form
+def test_batches_of_documents_are_the_same_from_wherever_they_start_and_on_any_number_of_hosts(source, form):
+    source = formed(source, form)
+    whole = [source.batch_at(step) for step in range(6)]
+    for start, rows in ((0, range(8)), (4, range(3, 8)), (5, np.array([1, 2, 6]))):
+        for step, batch in enumerate(source.iterate(start, 6, rows), start=start):
+            for name, values in batch.items():
+                np.testing.assert_array_equal(values, whole[step][name][np.asarray(rows)], err_msg=name)
+
+
+@pytest.mark.parametrize("name", [name for name in FORMS if name.startswith("plm")])
+def test_every_target_sees_a_token_of_its_own_document(source, name):
+    """Without one its row would read all documents alike, and itself."""
+    source = formed(source, FORMS[name])
+    dropped = 0
+    for step in range(24):
+        batch = source.batch_at(step)
+        running = dataclasses.replace(source, data=dataclasses.replace(source.data, pack=False)).batch_at(step)
+        for row in range(DATA.batch_size):
+            rank, start = batch["perm_rank"][row], batch["document_start"][row]
+            for slot in np.flatnonzero(batch["target_weights"][row]):
+                target = batch["target_positions"][row, slot]
+                assert ((rank < rank[target]) & (start == start[target])).any()
+        dropped += (running["target_weights"].sum() - batch["target_weights"].sum()).item()
+    assert dropped > 0, "no document is short enough to try this"
+
+
+def test_a_causal_row_does_not_predict_the_first_token_of_the_next_document(source):
+    """At the end of a window too: there the next window begins with the document."""
+    source = formed(source, FORMS["clm"])
+    seen_at_the_end = set()
+    for step in range(8):
+        batch = source.batch_at(step)
+        is_end = batch["input_ids"] == EOD
+        np.testing.assert_array_equal(batch["target_weights"], ~is_end)
+        seen_at_the_end |= set(is_end[:, -1].tolist())
+    assert seen_at_the_end == {False, True}
+
+
+def test_sep_and_cls_belong_to_the_last_document_of_their_window(source):
+    batch = formed(source, FORMS["plm, sentences"]).batch_at(3)
+    np.testing.assert_array_equal(batch["input_ids"][:, -2:], [[SEP, CLS]] * DATA.batch_size)
+    np.testing.assert_array_equal(batch["document_start"][:, -2:], batch["document_start"][:, -3:-2].repeat(2, 1))
+
+
+def test_the_lowest_rank_of_each_document_is_found():
+    start = np.array([[-3, -3, 2, 2, 2, 5], [0, 1, 1, 1, 1, 1]], np.int32)
+    rank = np.array([[4, -1, 7, 3, 5, 0], [9, 2, 2, 4, 6, 3]], np.int32)
+    expected = [[False, True, False, True, False, True], [True, True, True, False, False, False]]
+    np.testing.assert_array_equal(Documents(start, np.zeros(2, np.int32)).lowest(rank), expected)
+
+
+@pytest.mark.parametrize("name", ["plm", "plm, sentences", "clm"])
+def test_the_view_of_a_window_sees_what_the_model_sees(source, name):
+    source = formed(source, FORMS[name])
+    several = 0
+    for step, row in itertools.product((0, 1, 3), range(4)):
+        view = view_window(source, source.corpus.tokenizer, step, row)
+        batch = {name: values[row : row + 1] for name, values in source.batch_at(step).items()}
+        memory = memory_in_use_BM(batch["mem_filled"], source.mem_len)
+        targets = view.targets[None] if name.startswith("plm") else None
+        span = document_span(batch["document_start"], targets, source.mem_len)
+        expected = visible_BTK(within(rank_visibility(batch["perm_rank"], targets, memory), span))[0]
+        content = view.content_sees(np.arange(source.data.seq_len))
+        np.testing.assert_array_equal(content, expected[: len(content)])
+        if targets is not None:
+            np.testing.assert_array_equal(view.query_sees(view.targets), expected[len(content) :])
+        several += view.num_documents > 1
+        assert view.num_documents == len(np.unique(batch["document_start"]))
+    assert several > 1
+
+
+def test_the_text_of_a_window_is_printed_document_by_document(source):
+    console = Console(width=120, markup=False, highlight=False)
+    view = next(v for row in range(8) if (v := view_window(source, source.corpus.tokenizer, 2, row)).num_documents > 2)
+    with console.capture() as printed:
+        for part in describe(view):
+            console.print(part)
+    head, text, *_ = printed.get().split("\nTEXT")
+    assert f"documents   {view.num_documents}, which do not see each other" in head
+    places = re.findall(r"^(?:reused|text) +0 +(\d+) +(\d+)(?: … (\d+))? ", text, re.MULTILINE)
+    spans = [(int(number), int(first), int(last or first)) for number, first, last in places]
+    assert [first for _, first, _ in spans] == [0, *(last + 1 for _, _, last in spans[:-1])]
+    assert spans[-1][2] == 63
+    for number, first, last in spans:
+        assert len(np.unique(view.document_start[first : last + 1])) == 1
+        assert number == len(np.unique(view.document_start[: first + 1]))
