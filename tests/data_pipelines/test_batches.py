@@ -34,6 +34,7 @@ FORMS = {
     "mlm with memory": {"objective": "mlm"},
     "clm": TRANSFORMER_XL,
     "clm without memory": TRANSFORMER_XL | {"reuse_len": 0},
+    "plm, packed": {"window": "sentences", "pack": True},
     "prefix": TRANSFORMER_XL | {"objective": "prefix", "reuse_len": 0},
 }
 every_form = pytest.mark.parametrize("form", FORMS.values(), ids=FORMS.keys())

@@ -102,11 +102,16 @@ def test_the_examples_of_the_data_print_what_they_say(untrained_run, monkeypatch
     assert_prints_what_it_says("data.md")
 
 
-def test_the_windows_of_the_page_are_what_the_command_prints(untrained_run, monkeypatch, capsys):
+def test_the_examples_of_long_windows_print_what_they_say():
+    assert_prints_what_it_says("long.md", at_least=8)
+
+
+@pytest.mark.parametrize(("page", "count"), [("data.md", 2), ("long.md", 1)])
+def test_the_windows_of_the_page_are_what_the_command_prints(page, count, untrained_run, monkeypatch, capsys):
     monkeypatch.chdir(untrained_run)
-    page = (DOCS / "data.md").read_text()
-    shown = re.findall(r"```console\n\$ python -m data_pipelines\.inspect (.*)\n((?s:.*?))```", page)
-    assert len(shown) == 2
+    text = (DOCS / page).read_text()
+    shown = re.findall(r"```console\n\$ python -m data_pipelines\.inspect (.*)\n((?s:.*?))```", text)
+    assert len(shown) == count
     for words, printed in shown:
         assert inspect.main(shlex.split(words)) == 0
         assert capsys.readouterr().out == printed
@@ -139,7 +144,7 @@ def test_every_training_command_of_the_objectives_is_one():
     """Check that the settings of each command exist and do not contradict each other."""
     commands = [
         argv
-        for page in ("objectives.md", "../README.md")
+        for page in ("objectives.md", "long.md", "../README.md")
         for argv in commands_of(page, "python -m xlnet_jax.train")
         if not {"--init", "--help"} & {*argv}
     ]
