@@ -59,13 +59,21 @@ def threshold(rate: float) -> int:
     return round(rate * 2**16)
 
 
-def hidden_mask_BTD(key: jax.Array, example_B: jnp.ndarray, rate: float, num_rows: int, width: int) -> jnp.ndarray:
+def hidden_mask_BTD(
+    key: jax.Array,
+    example_B: jnp.ndarray,
+    rate: float,
+    num_rows: int,
+    width: int,
+    row_T: jnp.ndarray | None = None,
+) -> jnp.ndarray:
     """Return the dropout mask of hidden states, bool: True where an element is kept.
 
-    key: of the site, layer and step; example_B: int32, place of each example in the global batch. Each element has a
-    word of its own: to put halves of words side by side, devices that hold parts of an axis would exchange them.
+    key: of the site, layer and step; example_B: int32, place of each example in the global batch; row_T: int32, number
+    of each row (None = in order from 0). Each element has a word of its own: to put halves of words side by side,
+    devices that hold parts of an axis would exchange them.
     """
-    row_T, column_D = jnp.arange(num_rows), jnp.arange(width)
+    row_T, column_D = jnp.arange(num_rows) if row_T is None else row_T, jnp.arange(width)
     row_seed_BT = row_seed(example_seed_B(key, example_B)[:, None], row_T[None])
     word_BTD = hash_words(row_seed_BT[..., None], column_D[None, None])
     return word_BTD >> 16 >= threshold(rate)

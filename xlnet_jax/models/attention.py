@@ -6,7 +6,7 @@ An implementation is a function of `AttentionInputs` in a file of `kernels/`, an
 import jax
 import jax.numpy as jnp
 
-from xlnet_jax.kernels import few_rows, plain
+from xlnet_jax.kernels import few_rows, over_mesh, parts, plain
 from xlnet_jax.kernels.arguments import AttentionInputs, Implementation
 from xlnet_jax.kernels.fused import call as fused
 
@@ -22,5 +22,9 @@ with a dense mask, the plain implementation does."""
 
 @jax.named_scope("attention_scores")
 def attention_BNTH(inputs: AttentionInputs, implementation: str = "auto") -> jnp.ndarray:
-    """Return the attention output of every row, in the type of the values."""
-    return IMPLEMENTATIONS[implementation](inputs)
+    """Return the attention output of every row, in the type of the values.
+
+    Where a mesh divides the sequence, rows and keys lie in parts (kernels/parts.py), and each device computes its own.
+    """
+    compute = IMPLEMENTATIONS[implementation]
+    return compute(inputs) if parts.number() == 1 else over_mesh.attention_BNTH(inputs, compute)

@@ -27,6 +27,7 @@ from xlnet_jax.models.layers import (
     attended_BNTH,
     partitioned_dense,
     partitioned_param,
+    rows_at_BPD,
     stacked,
     tied_logits_BPV,
     tied_table_VD,
@@ -181,7 +182,7 @@ class BertLM(nn.Module):
         outputs = self.backbone(inputs, mems_ZBMD, reuse_len=reuse_len, train=train)
         hidden = outputs.content_BLD
         if at_BP is not None:
-            hidden = jnp.take_along_axis(hidden, at_BP[:, :, None], axis=1)
+            hidden = rows_at_BPD(hidden, at_BP)
         return tied_logits_BPV(self.transform(hidden), self.backbone.table_VD(), self.output_bias), outputs
 
 

@@ -51,6 +51,12 @@ def tied_table_VD(embedding_VD: Any, config: ModelConfig) -> jnp.ndarray:
     return nn.with_logical_constraint(embedding_VD.astype(config.dtype), ("vocab", "width"))
 
 
+def rows_at_BPD(hidden_BLD: jnp.ndarray, at_BP: jnp.ndarray) -> jnp.ndarray:
+    """Return the rows at these positions, int32."""
+    hidden_BPD = jnp.take_along_axis(hidden_BLD, at_BP[:, :, None], axis=1)
+    return nn.with_logical_constraint(hidden_BPD, ("batch", "length", "width"))
+
+
 @jax.named_scope("vocabulary")
 def tied_logits_BPV(hidden_BPD: jnp.ndarray, table_VD: jnp.ndarray, bias_V: jnp.ndarray) -> jnp.ndarray:
     """Return float32 logits of all pieces, scored by the embedding itself."""
@@ -81,12 +87,13 @@ class Dropout(nn.Module):
     train: bool
 
     @nn.compact
-    def __call__(self, x: jnp.ndarray, example_B: jnp.ndarray) -> jnp.ndarray:
-        """x: float [B, …, features]; example_B: int32, place of each example in the global batch."""
+    def __call__(self, x: jnp.ndarray, example_B: jnp.ndarray, row_T: jnp.ndarray | None = None) -> jnp.ndarray:
+        """x: float [B, …, features]; example_B: int32, place of each example in the global batch; row_T: int32, numbers
+        of the rows between these axes (None = in order)."""
         if not self.train or self.rate == 0:
             return x
         rows, width = math.prod(x.shape[1:-1]), x.shape[-1]
-        mask_BTD = hidden_mask_BTD(self.make_rng("dropout"), example_B, self.rate, rows, width)
+        mask_BTD = hidden_mask_BTD(self.make_rng("dropout"), example_B, self.rate, rows, width, row_T)
         return jnp.where(mask_BTD.reshape(x.shape), x / (1.0 - self.rate), 0)
 
 
@@ -121,14 +128,15 @@ class FeedForward(nn.Module):
     train: bool
 
     @nn.compact
-    def __call__(self, rows_BTD: jnp.ndarray, example_B: jnp.ndarray) -> jnp.ndarray:
+    def __call__(self, rows_BTD: jnp.ndarray, example_B: jnp.ndarray, row_T: jnp.ndarray | None = None) -> jnp.ndarray:
+        """row_T: int32, numbers of the rows for dropout; None = in order."""
         c = self.config
         norm, is_pre = Norm(c, name="norm"), c.norm == "pre"
         inner = partitioned_dense(c, "inner", c.d_ff, ("embed", "mlp"))
         inner_BTF = ACTIVATIONS[c.activation](inner(norm(rows_BTD) if is_pre else rows_BTD))
-        inner_BTF = Dropout(self.inner_dropout, self.train)(inner_BTF, example_B)
+        inner_BTF = Dropout(self.inner_dropout, self.train)(inner_BTF, example_B, row_T)
         out_BTD = partitioned_dense(c, "outer", c.d_model, ("mlp", "embed"))(inner_BTF)
-        rows_BTD = rows_BTD + Dropout(c.dropout, self.train)(out_BTD, example_B)
+        rows_BTD = rows_BTD + Dropout(c.dropout, self.train)(out_BTD, example_B, row_T)
         return rows_BTD if is_pre else norm(rows_BTD)
 
 

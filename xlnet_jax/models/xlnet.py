@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from xlnet_jax.errors import InputError
+from xlnet_jax.kernels import parts
 from xlnet_jax.kernels.arguments import AttentionInputs, Positions, Segments, Visibility
 from xlnet_jax.models.inputs import Inputs
 from xlnet_jax.models.layers import (
@@ -21,6 +22,7 @@ from xlnet_jax.models.layers import (
     Outputs,
     attended_BNTH,
     partitioned_param,
+    rows_at_BPD,
     stacked,
     tied_logits_BPV,
     tied_table_VD,
@@ -31,7 +33,8 @@ from xlnet_jax.settings.config import ModelConfig
 
 
 class Shared(NamedTuple):
-    """Arguments that every layer takes alike."""
+    """Arguments that every layer takes alike. Content rows stand before query rows in all of them, and memory before
+    text, while the hidden states that a layer takes lie in parts (kernels/parts.py)."""
 
     visibility: Visibility
     example_B: jnp.ndarray  # int32, place of each example in the global batch
@@ -42,6 +45,12 @@ class Shared(NamedTuple):
     signals_2RY: jnp.ndarray | None = None  # None = no relative positions, or position keys in a cache
     segments: tuple[jnp.ndarray, jnp.ndarray] | None = None  # int32 ids of rows [B, T] and of keys [B, K]
     tied_biases_3NH: jnp.ndarray | None = None
+    row_T: jnp.ndarray | None = None  # int32, numbers of the rows as they lie in parts; None = in order
+
+    @property
+    def num_content(self) -> int:
+        """Number of content rows."""
+        return self.content_position_BL.shape[1]
 
     @property
     def row_position_BT(self) -> jnp.ndarray:
@@ -103,9 +112,9 @@ class Attention(nn.Module):
         if biases_3NH is None and c.positions == "relative":
             biases_3NH = partitioned_param(self, "biases", (3, *heads_shape), heads_axes, c.init_std)
 
-        context_BKD = rows_BTD[:, : shared.content_position_BL.shape[1]]
+        context_BKD, _ = parts.apart(rows_BTD, shared.num_content, parts.number())
         if not isinstance(past, LayerCache):
-            context_BKD = jnp.concatenate([past, context_BKD], axis=1)
+            context_BKD = parts.joined(past, context_BKD, parts.number())
         asking_BTD, context_BKD = (norm(rows_BTD), norm(context_BKD)) if is_pre else (rows_BTD, context_BKD)
         in_heads_BNTH, out_of_heads_BTD = _in_heads_BNTH, _out_of_heads_BTD
         if isinstance(past, LayerCache):
@@ -125,7 +134,7 @@ class Attention(nn.Module):
         rate = c.attention_dropout if self.train else 0.0
         read_BNTH = attended_BNTH(self, rate, inputs, shared.example_B, self.implementation or c.attention)
         out_BTD = out_of_heads_BTD(read_BNTH, o_DNH)
-        rows_BTD = rows_BTD + Dropout(c.dropout, self.train)(out_BTD, shared.example_B)
+        rows_BTD = rows_BTD + Dropout(c.dropout, self.train)(out_BTD, shared.example_B, shared.row_T)
         return (rows_BTD if is_pre else norm(rows_BTD)), cache
 
     def _projection_DNH(self, name: str) -> jnp.ndarray:
@@ -140,7 +149,9 @@ class Attention(nn.Module):
         else:
             key_2NRH = shared.signals_2RY
             if key_2NRH is not None:
-                key_2NRH = position_keys_2NRH(key_2NRH, self._projection_DNH("r"))
+                # Gather the weights where the mesh divides them. XLA would divide the sum over D and add up the keys.
+                r_DNH = nn.with_logical_constraint(self._projection_DNH("r"), ("width", "heads", "head_dim"))
+                key_2NRH = position_keys_2NRH(key_2NRH, r_DNH)
             given_BP = shared.query_position_BP
             query_BP = shared.content_position_BL[:, :0] if given_BP is None else given_BP
         if key_2NRH is None:
@@ -186,13 +197,15 @@ class Layer(nn.Module):
         c = self.config
         attention = Attention(c, self.train, self.implementation, name="attention")
         read_BTD, cache = attention(rows_BTD, past, shared)
-        new_past = self._new_mems_BMD(past, rows_BTD) if cache is None else cache
-        rows_BTD = FeedForward(c, c.dropout, self.train, name="feed_forward")(read_BTD, shared.example_B)
+        content_BLD, _ = parts.apart(rows_BTD, shared.num_content, parts.number())
+        new_past = self._new_mems_BMD(past, content_BLD) if cache is None else cache
+        feed_forward = FeedForward(c, c.dropout, self.train, name="feed_forward")
+        rows_BTD = feed_forward(read_BTD, shared.example_B, shared.row_T)
         self.sow("intermediates", "rows_BTD", rows_BTD)
         return rows_BTD, new_past
 
-    def _new_mems_BMD(self, mems_BMD: Any, rows_BTD: jnp.ndarray) -> jnp.ndarray:
-        newest_BMD = jnp.concatenate([mems_BMD, rows_BTD[:, : self.reuse_len]], axis=1)
+    def _new_mems_BMD(self, mems_BMD: Any, content_BLD: jnp.ndarray) -> jnp.ndarray:
+        newest_BMD = jnp.concatenate([mems_BMD, content_BLD[:, : self.reuse_len]], axis=1)
         dropped = max(newest_BMD.shape[1] - self.config.mem_len, 0)
         return jax.lax.stop_gradient(newest_BMD[:, dropped:])
 
@@ -227,10 +240,11 @@ class Backbone(nn.Module):
         if mems_ZBMD is None:
             mems_ZBMD = jnp.zeros((c.num_layers, batch, 0, c.d_model))
         drop = Dropout(c.dropout, train)
-        rows_BTD = drop(self._embed(inputs), inputs.example_B)
+        rows_BTD, row_T = self._embed(inputs), _row_numbers_T(inputs)
+        rows_BTD = drop(rows_BTD, inputs.example_B, row_T)
         # Zero unused memory: NaN x 0 is NaN, even where masked.
         mems_ZBMD = jnp.where(inputs.memory_BM[None, :, :, None], mems_ZBMD, 0).astype(c.dtype)
-        shared = self._shared(inputs, mems_ZBMD.shape[2])
+        shared = self._shared(inputs, mems_ZBMD.shape[2])._replace(row_T=row_T)
         if shared.signals_2RY is not None:
             # One mask for all examples: sines and cosines stand in the place of two of them.
             shared = shared._replace(signals_2RY=drop(shared.signals_2RY, jnp.arange(2)))
@@ -239,9 +253,9 @@ class Backbone(nn.Module):
         rows_BTD, new_mems_ZBMD = layers(rows_BTD, mems_ZBMD, shared)
         if c.norm == "pre":
             rows_BTD = Norm(c, name="norm")(rows_BTD)
-        rows_BTD = drop(rows_BTD, inputs.example_B)
-        query_BPD = None if inputs.target_positions_BP is None else rows_BTD[:, length:]
-        return Outputs(rows_BTD[:, :length], query_BPD, new_mems_ZBMD)
+        rows_BTD = drop(rows_BTD, inputs.example_B, row_T)
+        content_BLD, query_BPD = parts.apart(rows_BTD, length, parts.number())
+        return Outputs(content_BLD, None if inputs.target_positions_BP is None else query_BPD, new_mems_ZBMD)
 
     def _shared(self, inputs: Inputs, mem_len: int) -> Shared:
         c, (batch, length) = self.config, inputs.input_ids_BL.shape
@@ -283,7 +297,8 @@ class Backbone(nn.Module):
         if inputs.predicted_BP is not None:
             own_BPD = jnp.take_along_axis(rows_BTD, inputs.target_positions_BP[:, :, None], axis=1)
             query_BPD = jnp.where(inputs.predicted_BP[:, :, None], query_BPD, own_BPD)
-        return jnp.concatenate([rows_BTD, query_BPD], axis=1)
+        rows_BTD = parts.joined(rows_BTD, query_BPD, parts.number())
+        return nn.with_logical_constraint(rows_BTD, ("batch", "length", "width"))
 
     def table_VD(self) -> jnp.ndarray:
         """Return the embedding of pieces in the compute type."""
@@ -317,7 +332,7 @@ class XLNetLM(nn.Module):
         outputs = self.backbone(inputs, mems_ZBMD, reuse_len=reuse_len, train=train)
         hidden = outputs.content_BLD if outputs.query_BPD is None else outputs.query_BPD
         if at_BP is not None:
-            hidden = jnp.take_along_axis(hidden, at_BP[:, :, None], axis=1)
+            hidden = rows_at_BPD(hidden, at_BP)
         return tied_logits_BPV(hidden, self.backbone.table_VD(), self.output_bias), outputs
 
 
@@ -326,6 +341,14 @@ def with_signals(embedded_BLD: jnp.ndarray, places_BL: jnp.ndarray) -> jnp.ndarr
     Vaswani et al. 2017, sections 3.4 and 3.5)."""
     signals = signals_BLD(places_BL, embedded_BLD.shape[-1])
     return embedded_BLD * embedded_BLD.shape[-1] ** 0.5 + signals.astype(embedded_BLD.dtype)
+
+
+def _row_numbers_T(inputs: Inputs) -> jnp.ndarray | None:
+    """Numbers of the rows as they lie in parts, int32; None where that is their order."""
+    if parts.number() == 1 or inputs.target_positions_BP is None:
+        return None
+    length, targets = inputs.input_ids_BL.shape[1], inputs.target_positions_BP.shape[1]
+    return parts.joined(jnp.arange(length), length + jnp.arange(targets), parts.number(), axis=0)
 
 
 def _segments(inputs: Inputs, mem_len: int) -> tuple[jnp.ndarray, jnp.ndarray] | None:

@@ -229,8 +229,9 @@ def _seconds(seconds: float) -> str:
 def flags(config: Config) -> str:
     """Return the settings that a search has chosen, as flags of `train`."""
     mesh = config.mesh
+    context = f" --mesh.context {mesh.context}" if mesh.context > 1 else ""
     slices = f" --mesh.dcn-data {mesh.dcn_data}" if mesh.dcn_data > 1 else ""
     return (
         f"--model.remat {config.model.remat} --optimizer.accumulate {config.optimizer.accumulate} "
-        f"--mesh.fsdp {mesh.fsdp} --mesh.tensor {mesh.tensor}{slices}"
+        f"--mesh.fsdp {mesh.fsdp} --mesh.tensor {mesh.tensor}{context}{slices}"
     )

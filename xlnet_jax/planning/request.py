@@ -47,7 +47,7 @@ def check(request: PlanConfig) -> None:
 def run_config(request: PlanConfig, devices: int) -> Config:
     """Return the settings of the run on this many devices. Raises InputError where they contradict each other."""
     if request.batch_per_device is not None:
-        rows = request.batch_per_device * devices // request.mesh.tensor
+        rows = request.batch_per_device * devices // (request.mesh.tensor * request.mesh.context)
     else:
         rows = request.data.batch_size if request.batch is None else request.batch
     run = Config(**{f.name: getattr(request, f.name) for f in dataclasses.fields(Config)})

@@ -45,20 +45,21 @@ def search(config: Config, topology: str, devices: int, minutes: float, tell: Ca
 def candidates(config: Config, devices: int) -> Iterator[Config]:
     """Yield settings that divide the batch: the smallest fsdp and accumulation first, then the remat that saves most
     memory, so that a setting that fits is found early and faster ones with the time that is left."""
-    rows = config.data.batch_size
+    rows, mesh = config.data.batch_size, config.mesh
+    sharing = mesh.tensor * mesh.context  # devices that share the rows of one
     for fsdp in (1, 8, 32):
         for accumulate in (1, 2, 4, 8, 16, 32):
             for remat in reversed(LIGHTEST_FIRST):
                 if (
-                    devices % (fsdp * config.mesh.tensor * config.mesh.dcn_data) == 0
-                    and rows % (devices // config.mesh.tensor * accumulate) == 0
+                    devices % (fsdp * sharing * mesh.dcn_data) == 0
+                    and rows % (devices // sharing * accumulate) == 0
                     and config.model.d_model % fsdp == 0
                 ):
                     yield dataclasses.replace(
                         config,
                         model=dataclasses.replace(config.model, remat=remat),
                         optimizer=dataclasses.replace(config.optimizer, accumulate=accumulate),
-                        mesh=dataclasses.replace(config.mesh, data=-1, fsdp=fsdp),
+                        mesh=dataclasses.replace(mesh, data=-1, fsdp=fsdp),
                     )
 
 

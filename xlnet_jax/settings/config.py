@@ -276,6 +276,9 @@ class MeshConfig:
     """devices along the batch that also divide parameters and optimizer state among them"""
     tensor: int = operational(1, at_least(1))
     """devices that divide heads, feed-forward width and vocabulary among them; must divide model.num-heads"""
+    context: int = operational(1, at_least(1))
+    """devices that divide every window among them, and parameters and optimizer state as fsdp does; must divide
+    data.seq-len, data.num-predict and model.mem-len"""
     dcn_data: int = operational(1, at_least(1))
     """slices, joined by the data centre's network, that divide the batch among them"""
 

@@ -20,6 +20,8 @@ def _contradictions(config: FinetuneConfig) -> Iterator[str]:
     if not (config.train or config.eval or config.predict):
         yield "nothing to do: give `train` to learn from, or `eval` or `predict` for a finetuned `init`"
     yield from run_contradictions(config)
+    if config.mesh.context > 1:
+        yield f"mesh.context {config.mesh.context}: only the windows of pretraining are divided; leave it at 1"
     yield from absolute_positions(config.model, config.data.seq_len)
     if config.reinitialize and not config.train:
         yield "`reinitialize` draws all weights afresh: give `train` to learn some"

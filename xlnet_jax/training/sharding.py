@@ -10,30 +10,32 @@ import jax
 import numpy as np
 from flax.core import meta
 from jax.experimental import mesh_utils
-from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 
 from xlnet_jax.errors import InputError
-from xlnet_jax.settings.config import MeshConfig, RunConfig
+from xlnet_jax.settings.config import DataConfig, MeshConfig, RunConfig
 
-MESH_AXES = ("data", "fsdp", "tensor")
+MESH_AXES = ("data", "fsdp", "context", "tensor")
 LOGICAL_TO_MESH: tuple[tuple[str, str | tuple[str, ...] | None], ...] = (
     ("batch", ("data", "fsdp")),
     ("layers", None),
     ("vocab", "tensor"),
-    ("embed", "fsdp"),
+    ("embed", ("fsdp", "context")),
     ("heads", "tensor"),
     ("head_dim", None),
     ("mlp", "tensor"),
-    ("length", None),
+    ("length", "context"),
     ("width", None),
 )
-"""Parameters use all but the last two; hidden states are [batch, length, width]."""
+"""Parameters use all but the last two; hidden states are [batch, length, width], memory [layers, batch, length, width].
+"""
 
 
 def make_mesh(config: RunConfig, devices: Sequence[jax.Device] | None = None) -> Mesh:
-    """Arrange devices (None = all) as [data, fsdp, tensor]; each TPU slice is a contiguous part of data.
+    """Arrange devices (None = all) as [data, fsdp, context, tensor]; each TPU slice is a contiguous part of data.
 
-    Raises InputError where the mesh does not divide the devices, the network or the batch: it names sizes that do.
+    Raises InputError where the mesh does not divide the devices, the network, the batch or the window: it names sizes
+    that do.
     """
     devices = jax.devices() if devices is None else devices
     mesh = config.mesh
@@ -48,17 +50,18 @@ def make_mesh(config: RunConfig, devices: Sequence[jax.Device] | None = None) ->
         raise InputError(f"mesh.dcn-data {mesh.dcn_data}: {len(slices)} slices are here, give their number")
     elif len(slices) > 1:
         arranged = mesh_utils.create_hybrid_device_mesh(
-            in_slice, (mesh.dcn_data, 1, 1), devices, allow_split_physical_axes=True
+            in_slice, (mesh.dcn_data, 1, 1, 1), devices, allow_split_physical_axes=True
         )
     else:
         arranged = mesh_utils.create_device_mesh(in_slice, devices, allow_split_physical_axes=True)
     return Mesh(arranged, MESH_AXES, axis_types=(AxisType.Auto,) * len(MESH_AXES))
 
 
-def _shape(mesh: MeshConfig, devices: int) -> tuple[int, int, int]:
-    """Return [data, fsdp, tensor], data over all slices."""
-    others = mesh.fsdp * mesh.tensor * mesh.dcn_data
-    named = f"mesh.fsdp {mesh.fsdp} x mesh.tensor {mesh.tensor} x mesh.dcn-data {mesh.dcn_data}"
+def _shape(mesh: MeshConfig, devices: int) -> tuple[int, int, int, int]:
+    """Return [data, fsdp, context, tensor], data over all slices."""
+    others = mesh.fsdp * mesh.context * mesh.tensor * mesh.dcn_data
+    context = f" x mesh.context {mesh.context}" if mesh.context > 1 else ""
+    named = f"mesh.fsdp {mesh.fsdp}{context} x mesh.tensor {mesh.tensor} x mesh.dcn-data {mesh.dcn_data}"
     if devices % others:
         raise InputError(f"{named} = {others} does not divide the {devices} devices: {_divisors(devices)} would")
     left = devices // others
@@ -66,16 +69,20 @@ def _shape(mesh: MeshConfig, devices: int) -> tuple[int, int, int]:
         raise InputError(
             f"mesh.data {mesh.data} does not use the {devices} devices that are here beside {named}: give {left} or -1"
         )
-    return mesh.dcn_data * left, mesh.fsdp, mesh.tensor
+    return mesh.dcn_data * left, mesh.fsdp, mesh.context, mesh.tensor
 
 
-def _demand_divisible(config: RunConfig, shape: tuple[int, int, int]) -> None:
-    data, fsdp, tensor = shape
+def _demand_divisible(config: RunConfig, shape: tuple[int, int, int, int]) -> None:
+    data, fsdp, context, tensor = shape
     model, accumulate = config.model, config.optimizer.accumulate
+    targets = config.data.num_slots if isinstance(config.data, DataConfig) else 0
     for axis, size, name, length in (
         ("tensor", tensor, "model.num-heads", model.num_heads),
         ("tensor", tensor, "model.d-ff", model.d_ff),
         ("fsdp", fsdp, "model.d-model", model.d_model),
+        ("context", context, "data.seq-len", config.data.seq_len),
+        ("context", context, "data.num-predict", targets),
+        ("context", context, "model.mem-len", model.mem_len),
     ):
         if length % size:
             raise InputError(f"mesh.{axis} {size} does not divide {name} {length}: {_divisors(length)} would")
@@ -94,10 +101,14 @@ def _divisors(n: int) -> str:
     return f"{', '.join(others)} or {last}" if others else last
 
 
-def over_batch(mesh: Mesh, batch_axis: int = 0) -> NamedSharding:
-    """Return the sharding of arrays whose axis `batch_axis` is the batch."""
-    axes = dict(LOGICAL_TO_MESH)
-    return NamedSharding(mesh, PartitionSpec(*[None] * batch_axis, axes["batch"]))
+def over_batch(mesh: Mesh) -> NamedSharding:
+    """Return the sharding of arrays whose first axis is the batch."""
+    return NamedSharding(mesh, PartitionSpec(dict(LOGICAL_TO_MESH)["batch"]))
+
+
+def over_memory(mesh: Mesh) -> NamedSharding:
+    """Return the sharding of memory, [Z, B, M, D]."""
+    return nn.logical_to_mesh_sharding(PartitionSpec(None, "batch", "length"), mesh, LOGICAL_TO_MESH)
 
 
 @contextmanager
@@ -120,18 +131,25 @@ def replicated(mesh: Mesh) -> NamedSharding:
 def of_boxed(abstract: Any, mesh: Mesh) -> Any:
     """Return the shardings of a tree whose parameters are boxed with logical axis names; the result has no boxes.
 
-    An axis that the mesh does not divide is not sharded: a vocabulary may have any size.
+    An axis that the mesh does not divide is not sharded: a vocabulary may have any size. A width that fsdp and context
+    together do not divide is divided by fsdp alone.
     """
     shardings = nn.logical_to_mesh_sharding(nn.get_partition_spec(abstract), mesh, LOGICAL_TO_MESH)
     return jax.tree.map(_divided, unboxed(abstract), shardings)
 
 
 def _divided(array: jax.ShapeDtypeStruct, sharding: NamedSharding) -> NamedSharding:
-    axes = [
-        axis if axis is None or size % sharding.mesh.shape[axis] == 0 else None
-        for size, axis in zip(array.shape, sharding.spec, strict=False)
-    ]
+    axes = [_dividing(size, axes, sharding.mesh) for size, axes in zip(array.shape, sharding.spec, strict=False)]
     return NamedSharding(sharding.mesh, PartitionSpec(*axes))
+
+
+def _dividing(size: int, axes: str | tuple[str, ...] | None, mesh: Mesh | AbstractMesh) -> str | tuple[str, ...] | None:
+    """Return those of some mesh axes that have several devices, as far as their product divides the size."""
+    dividing: tuple[str, ...] = ()
+    for axis in axes if isinstance(axes, tuple) else (axes,) if axes else ():
+        if mesh.shape[axis] > 1 and size % math.prod(mesh.shape[name] for name in (*dividing, axis)) == 0:
+            dividing = (*dividing, axis)
+    return dividing[0] if len(dividing) == 1 else dividing or None
 
 
 def unboxed(tree: Any) -> Any:

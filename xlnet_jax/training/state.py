@@ -60,7 +60,7 @@ def _create(seed: int, objective: Objective, tx: optax.GradientTransformation) -
 def plan_state(objective: Objective, tx: optax.GradientTransformation, mesh: Mesh) -> StatePlan:
     """Return shapes from `eval_shape` and shardings from the table of sharding.py; nothing is computed."""
     boxed = jax.eval_shape(lambda: _create(0, objective, tx))
-    shardings = sharding.of_boxed(boxed, mesh).replace(mems_ZBMD=sharding.over_batch(mesh, 1))
+    shardings = sharding.of_boxed(boxed, mesh).replace(mems_ZBMD=sharding.over_memory(mesh))
     abstract = jax.tree.map(
         lambda a, s: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=s), sharding.unboxed(boxed), shardings
     )

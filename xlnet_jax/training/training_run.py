@@ -86,7 +86,7 @@ class TrainingRun(ABC):
         config, program = self.config, self.program
         model, mesh, abstract = config.model, program.mesh, program.plan.abstract
         size = sum(a.size for a in jax.tree.leaves(abstract.params))
-        shape = " x ".join(f"{axis} {n}" for axis, n in mesh.shape.items())
+        shape = " x ".join(f"{axis} {n}" for axis, n in mesh.shape.items() if n > 1 or axis != "context")
         in_parts = f" in {config.optimizer.accumulate} parts" if config.optimizer.accumulate > 1 else ""
         return (
             f"model       {model.num_layers} layers x {model.d_model}, {size:,} parameters, {model.dtype}\n"

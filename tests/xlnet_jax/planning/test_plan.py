@@ -22,6 +22,7 @@ from xlnet_jax.objectives.presets import large
 from xlnet_jax.planning import compiler, report
 from xlnet_jax.planning.breakdown import Cost
 from xlnet_jax.planning.estimate import Plan, Work, state_bytes
+from xlnet_jax.planning.request import PlanConfig, run_config
 from xlnet_jax.planning.search import _is_settled, candidates, search
 from xlnet_jax.planning.traffic import Collective
 from xlnet_jax.settings.config import MeshConfig
@@ -178,6 +179,14 @@ def test_every_candidate_divides_the_batch_and_what_fits_most_easily_comes_first
     assert [(c.model.remat, c.optimizer.accumulate, c.mesh.fsdp) for c in found[:3]] == [
         ("full", 1, 1), ("attention", 1, 1), ("dots", 1, 1),
     ]  # fmt: skip
+
+
+def test_devices_that_share_a_window_need_one_row():
+    data, mesh = dataclasses.replace(large().data, batch_size=1), MeshConfig(context=8)
+    found = list(candidates(dataclasses.replace(large(), data=data, mesh=mesh), 8))
+    assert {(c.mesh.context, c.optimizer.accumulate, c.mesh.fsdp) for c in found} == {(8, 1, 1)}
+    assert report.flags(found[0]).endswith(" --mesh.fsdp 1 --mesh.tensor 1 --mesh.context 8")
+    assert run_config(PlanConfig(batch_per_device=2, mesh=mesh), 16).data.batch_size == 4
 
 
 def test_a_search_leaves_out_what_it_knows():

@@ -205,6 +205,7 @@ def test_epochs_stand_for_steps_and_warmup_keeps_its_share(pretrained, table, tm
         ("--epochs 0", r"epochs 0\.0 must be above 0"),
         ("--seed 3", r"seed 3: .* give --seeds 3"),
         ("--data.batch-size 6 --mesh.fsdp 4", r"data\.batch-size 6 cannot be divided over the 8 devices"),
+        ("--mesh.context 2", r"mesh\.context 2: only the windows of pretraining are divided; leave it at 1"),
         ("--columns.label sentiment", r"sentiment.*label, text"),
     ],
 )

@@ -78,6 +78,9 @@ def test_a_vocabulary_that_the_mesh_does_not_divide_stays_whole():
     [
         (MeshConfig(data=3), {}, r"mesh\.data 3 does not use the 8 devices that are here .*: give 8 or -1"),
         (MeshConfig(fsdp=3), {}, r"mesh\.fsdp 3 x .* = 3 does not divide the 8 devices: 1, 2, 4 or 8 would"),
+        (MeshConfig(context=3), {}, r"x mesh\.context 3 x .* = 3 does not divide the 8 devices: 1, 2, 4 or 8 would"),
+        (MeshConfig(context=4), {}, r"mesh\.context 4 does not divide data\.num-predict 6: 1, 2, 3 or 6 would"),
+        (MeshConfig(context=2), {"seq_len": 17}, r"mesh\.context 2 does not divide data\.seq-len 17: 1 or 17 would"),
         (MeshConfig(tensor=4), {}, r"mesh\.tensor 4 does not divide model\.num-heads 2: 1 or 2 would"),
         (
             MeshConfig(),
@@ -89,6 +92,12 @@ def test_a_vocabulary_that_the_mesh_does_not_divide_stays_whole():
 def test_a_mesh_that_does_not_fit_says_which_would(mesh, data, said):
     with pytest.raises(InputError, match=said):
         sharding.make_mesh(on(mesh, **data))
+
+
+def test_a_memory_that_the_mesh_does_not_divide_is_refused():
+    config = on(MeshConfig(context=2), dataclasses.replace(CONFIG, model=dataclasses.replace(CONFIG.model, mem_len=7)))
+    with pytest.raises(InputError, match=r"mesh\.context 2 does not divide model\.mem-len 7: 1 or 7 would"):
+        sharding.make_mesh(config)
 
 
 def test_micro_batches_that_do_not_divide_the_batch_say_which_would():

@@ -89,7 +89,10 @@ def test_a_resumed_run_ends_with_the_bits_of_an_uninterrupted_one(run, saved_at)
     assert_same(resumed.opt_state, straight.opt_state)
 
 
-@pytest.mark.parametrize(("devices", "shape"), [(4, {}), (4, {"fsdp": 2}), (4, {"fsdp": 2, "tensor": 2}), (1, {})])
+@pytest.mark.parametrize(
+    ("devices", "shape"),
+    [(4, {}), (4, {"fsdp": 2}), (4, {"fsdp": 2, "tensor": 2}), (8, {"context": 2, "tensor": 2}), (1, {})],
+)
 def test_another_mesh_restores_what_eight_devices_saved_and_they_what_it_saved(run, tmp_path, devices, shape):
     with run.open() as checkpoints:
         saved = run.train(run.fresh(), 0, 6, checkpoints, save_at=[6])

@@ -1,0 +1,141 @@
+"""Windows divided over devices (mesh.context): the numbers of one device, and no exchange of hidden states."""
+
+import dataclasses
+import functools
+import re
+
+import jax
+import numpy as np
+import optax
+import pytest
+
+from tests.xlnet_jax.tiny_text import batches_of
+from tests.xlnet_jax.training.test_dropout import COLLECTIVE, Setting
+from tests.xlnet_jax.training.test_golden import RUNS
+from tests.xlnet_jax.training.tiny import CONFIG, batch_at
+from xlnet_jax.kernels.fused.call import interpreted
+from xlnet_jax.objectives.build import objective_of
+from xlnet_jax.planning.compiler import abstract_step, compile_step
+from xlnet_jax.settings.config import MeshConfig, ReplacedConfig
+from xlnet_jax.training import sharding
+from xlnet_jax.training.state import init_state, plan_state
+from xlnet_jax.training.step import make_train_step
+
+STEPS = 3
+
+
+def changed(config, model=None, data=None):
+    """Return the settings with some of the network and of the data replaced."""
+    model, data = dataclasses.replace(config.model, **model or {}), dataclasses.replace(config.data, **data or {})
+    return dataclasses.replace(config, model=model, data=data)
+
+
+def with_dropout(config):
+    """Return the settings with dropout everywhere."""
+    return changed(config, {"dropout": 0.1, "attention_dropout": 0.1})
+
+
+PLM = changed(CONFIG, data={"num_predict": 8})  # two of the eight slots are padding
+CASES = {
+    "plm": PLM,
+    "uni": changed(PLM, {"attn_type": "uni", "same_length": True, "mem_len": 4, "untie_r": False, "remat": "full"}),
+    "dense": changed(PLM, {"num_segments": 0, "norm": "pre"}, {"emit": "dense", "num_predict": None}),
+    **{name: with_dropout(RUNS[name]) for name in ("bert", "dae + transformer-xl", "clm")},
+    # With a weight of 50, the step below would be too large to compare what follows it.
+    "electra": dataclasses.replace(with_dropout(RUNS["electra"]), rtd=ReplacedConfig(detection_weight=1.0)),
+}
+
+
+def trained(config, setting):
+    """Return the losses of some steps of gradient descent, and the parameters and the memory after them."""
+    config = setting.of(config)
+    mesh = sharding.make_mesh(config, jax.devices()[: setting.devices])
+    objective, tx = objective_of(config), optax.sgd(0.5)
+    plan = plan_state(objective, tx, mesh)
+    state = init_state(config.seed, objective, tx, plan)
+    step = make_train_step(config, objective, tx, plan, mesh)
+    put = sharding.batch_to_mesh(mesh, config.data.batch_size)
+    batches = batches_of(config).batch_at if config.objective != "plm" else lambda t: batch_at(t, config.data)
+    losses = []
+    for t in range(STEPS):
+        state, metrics = step(state, put(batches(t)))
+        losses.append(float(metrics["loss"]))
+    return losses, jax.device_get(state.params), jax.device_get(state.mems_ZBMD)
+
+
+@functools.cache
+def on_one_device(name):
+    """Return what one device computes."""
+    return trained(CASES[name], Setting())
+
+
+def assert_equal(found, expected):
+    """Demand losses, parameters and memory that are equal but for rounding."""
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=1e-5), found, expected)
+
+
+OVER_TWO, OVER_FOUR = MeshConfig(context=2, fsdp=2, tensor=2), MeshConfig(context=4, tensor=2)
+
+
+@pytest.mark.parametrize(
+    ("name", "setting"),
+    [
+        ("plm", Setting(8, OVER_TWO)),
+        ("plm", Setting(8, MeshConfig(data=2, context=4), accumulate=2)),
+        ("plm", Setting(8, MeshConfig(context=8))),
+        ("uni", Setting(8, OVER_FOUR)),
+        ("dense", Setting(8, OVER_FOUR)),
+        ("bert", Setting(8, OVER_FOUR)),
+        ("dae + transformer-xl", Setting(8, OVER_TWO, accumulate=2)),
+        ("clm", Setting(4, MeshConfig(context=4))),
+        ("electra", Setting(8, OVER_TWO)),
+    ],
+    ids=str,
+)
+def test_devices_that_divide_a_window_train_as_one_device(name, setting):
+    """Dropout on. Gradients are compared by the parameters that plain descent makes of them."""
+    losses, _, mems_ZBMD = expected = on_one_device(name)
+    assert mems_ZBMD.any() == bool(CASES[name].model.mem_len)
+    assert len(set(losses)) == STEPS
+    assert_equal(trained(CASES[name], setting), expected)
+
+
+def test_the_fused_kernel_computes_the_rows_of_each_device():
+    fused = changed(PLM, {"attention": "fused"})
+    with interpreted():
+        assert_equal(trained(fused, Setting(8, OVER_FOUR)), on_one_device("plm"))
+
+
+def test_parameters_and_memory_are_divided_too():
+    config = Setting(8, MeshConfig(fsdp=2, context=4)).of(PLM)
+    plan = plan_state(objective_of(config), optax.sgd(0.5), sharding.make_mesh(config))
+    query, mems = plan.abstract.params["backbone"]["layers"]["attention"]["q"], plan.abstract.mems_ZBMD
+    assert query.sharding.shard_shape(query.shape) == (2, 16 // 8, 2, 8)
+    assert mems.sharding.shard_shape(mems.shape) == (2, 8 // 2, 8 // 4, 16)
+
+
+def test_a_width_that_fsdp_and_context_do_not_divide_is_divided_by_fsdp():
+    config = changed(Setting(8, MeshConfig(fsdp=2, context=4)).of(PLM), {"d_model": 20})
+    plan = plan_state(objective_of(config), optax.sgd(0.5), sharding.make_mesh(config))
+    assert plan.shardings.params["backbone"]["word_embedding"].spec == jax.P(None, "fsdp")
+
+
+def test_hidden_states_stay_where_they_are():
+    """Of what grows with a window, layers gather keys and values alone, and add up the gradients of these and of the
+    position keys. New memory moves to the device that holds it. No parameter is longer than 60."""
+    lengths = {"seq_len": 800, "reuse_len": 400, "perm_size": 400, "num_predict": 280}
+    config = changed(PLM, {"mem_len": 400, "remat": "full"}, {**lengths, "batch_size": 2})
+    config = Setting(8, MeshConfig(fsdp=2, context=4)).of(config)
+    moved = set()
+    for line in compile_step(abstract_step(config, jax.devices()))[0].as_text().splitlines():
+        if found := COLLECTIVE.search(line):
+            arrays = re.findall(r"f32\[([\d,]+)\]", line[: found.start()])
+            sizes = [tuple(int(size) for size in array.split(",")) for array in arrays]
+            moved |= {(found[1], shape) for shape in sizes if max(shape) > 60}
+    assert moved == {
+        ("all-gather", (1, 2, 1200, 8)),
+        ("reduce-scatter", (1, 2, 300, 8)),
+        ("all-reduce", (2, 2, 2000, 8)),
+        ("collective-permute", (1, 100, 16)),
+        ("collective-permute", (1, 200, 16)),
+    }
