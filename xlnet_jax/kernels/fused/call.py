@@ -6,26 +6,22 @@ kernels/plain.py (XLNet, sections 2.3 to 2.5; Transformer-XL, section 3.3), forw
 """
 
 import functools
-import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
-from jax.sharding import PartitionSpec
 
 from xlnet_jax.costs.chips import chip_of
 from xlnet_jax.kernels import plain
 from xlnet_jax.kernels.arguments import AttentionInputs
-from xlnet_jax.kernels.dropout import AttentionDropout
 from xlnet_jax.kernels.fused.backward import Saved, backward
 from xlnet_jax.kernels.fused.forward import forward
 from xlnet_jax.kernels.fused.operands import Operands, heads_apart_BNTH, operands_of, real_rows, sizes_of
 from xlnet_jax.kernels.fused.tiles import GENERATIONS, LANES, Sizes
+from xlnet_jax.kernels.over_mesh import device_kind, over_mesh_BNTH
 
 _INTERPRETED: ContextVar[str | None] = ContextVar("interpreted", default=None)
 
@@ -49,7 +45,7 @@ def supports(inputs: AttentionInputs) -> str | None:
     if inputs.query_BNTH.dtype not in (jnp.bfloat16, jnp.float32):
         return f"queries are {inputs.query_BNTH.dtype}, and the kernel computes bfloat16 and float32"
     if _generation_name() not in GENERATIONS:
-        return f"the device is {_device_kind()}, and the kernel is for TPUs"
+        return f"the device is {device_kind()}, and the kernel is for TPUs"
     sizes = sizes_of(inputs, GENERATIONS[_generation_name()])
     if sizes.padded_keys + sizes.padded_distances > sizes.generation.reach:
         return f"{sizes.num_keys} keys of {sizes.num_content} rows are more than the memory on the chip holds"
@@ -63,61 +59,7 @@ def attention_BNTH(inputs: AttentionInputs) -> jnp.ndarray:
     """
     if supports(inputs) is not None:
         return plain.attention_BNTH(inputs)
-    mesh = jax.sharding.get_abstract_mesh()
-    if mesh.empty or mesh.manual_axes:
-        return _on_one_device_BNTH(inputs)
-    batch, heads = (
-        _dividing(mesh, name, size) for name, size in zip(("batch", "heads"), inputs.query_BNTH.shape[:2], strict=True)
-    )
-    dropout, inputs = inputs.dropout, inputs._replace(dropout=None)
-
-    def on_device_BNTH(inputs: AttentionInputs, seed_BN: jnp.ndarray | None) -> jnp.ndarray:
-        if dropout is not None and seed_BN is not None:
-            inputs = inputs._replace(dropout=AttentionDropout(dropout.rate, seed_BN))
-        return _on_one_device_BNTH(inputs)
-
-    # The transpose of shard_map sums the gradients of biases, position keys and segment keys over the batch's devices.
-    over_devices = jax.shard_map(
-        on_device_BNTH,
-        in_specs=(_specs(inputs, batch, heads), PartitionSpec(batch, heads)),
-        out_specs=PartitionSpec(batch, heads),
-        check_vma=False,
-    )
-    return over_devices(inputs, None if dropout is None else dropout.seed_BN)
-
-
-def _dividing(mesh: jax.sharding.AbstractMesh, logical_axis: str, size: int) -> tuple[str, ...]:
-    """Return the axes of a mesh that a logical axis of this size is divided over; none where they do not divide it."""
-    (names,) = nn.logical_to_mesh_axes((logical_axis,)) or (None,)
-    names = names if isinstance(names, tuple) else (names,) if names else ()
-    return names if size % math.prod(mesh.shape[name] for name in names) == 0 else ()
-
-
-def _specs(inputs: AttentionInputs, batch: tuple[str, ...], heads: tuple[str, ...]) -> AttentionInputs:
-    """Return how the arrays of a call are divided, by the first two letters of their shapes."""
-    by_shape: dict[str, Any] = {
-        "BN": PartitionSpec(batch, heads),
-        "B": PartitionSpec(batch),
-        "N": PartitionSpec(None, heads),
-    }
-
-    def of(tree: Any, shape: str) -> Any:
-        return jax.tree.map(lambda _: by_shape[shape], tree)
-
-    positions, segments = inputs.positions, inputs.segments
-    if positions is not None:
-        positions = of(positions, "B")._replace(key_2NRH=by_shape["N"])
-    if segments is not None:
-        segments = of(segments, "B")._replace(key_2NH=by_shape["N"])
-    return AttentionInputs(
-        query_BNTH=of(inputs.query_BNTH, "BN"),
-        key_BNKH=of(inputs.key_BNKH, "BN"),
-        value_BNKH=of(inputs.value_BNKH, "BN"),
-        visibility=of(inputs.visibility, "B"),
-        biases_3NH=of(inputs.biases_3NH, "N"),
-        positions=positions,
-        segments=segments,
-    )
+    return over_mesh_BNTH(_on_one_device_BNTH, inputs)
 
 
 def _on_one_device_BNTH(inputs: AttentionInputs) -> jnp.ndarray:
@@ -154,15 +96,9 @@ def _backward(sizes: Sizes, interpret: bool, saved: tuple, grad_BTH: jnp.ndarray
 _attend.defvjp(_forward, _backward)
 
 
-def _device_kind() -> str:
-    """Return the kind of the devices that a program is traced for, which need not be here."""
-    device = jax.sharding.get_abstract_mesh().abstract_device
-    return device.device_kind if device is not None else jax.devices()[0].device_kind
-
-
 def _generation_name() -> str:
     """Return the name of the generation of TPUs that a program is traced for; empty for other devices."""
     if (name := _INTERPRETED.get()) is not None:
         return name
-    chip = chip_of(_device_kind())
+    chip = chip_of(device_kind())
     return "" if chip is None else chip.name
