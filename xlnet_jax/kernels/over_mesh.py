@@ -12,12 +12,6 @@ from xlnet_jax.kernels.arguments import AttentionInputs, Implementation
 from xlnet_jax.kernels.dropout import AttentionDropout
 
 
-def device_kind() -> str:
-    """Return the kind of the devices that a program is traced for, which need not be here."""
-    device = jax.sharding.get_abstract_mesh().abstract_device
-    return device.device_kind if device is not None else jax.devices()[0].device_kind
-
-
 def over_mesh_BNTH(on_one_device_BNTH: Implementation, inputs: AttentionInputs) -> jnp.ndarray:
     """Return the attention output that each device of the mesh computes of its part; without a mesh, of everything."""
     mesh = jax.sharding.get_abstract_mesh()

@@ -20,7 +20,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from tests.xlnet_jax.kernels.test_fused import Case, inputs_of, pulled_back
+from tests.xlnet_jax.kernels.attention_cases import Case, inputs_of, pulled_back
 from xlnet_jax.kernels.fused import call as fused
 from xlnet_jax.planning.topologies import find_topology
 
@@ -54,7 +54,7 @@ print(*(f"fused_attention_{name}" in text for name in ("forward", "backward")))
     ],
 )
 def test_both_kernels_compile_at_the_largest_sizes_that_they_take(topology, length, memory):
-    """Those of XLNet-Large on v2 to v4, which have the least memory on the chip (`Generation.reach`)."""
+    """Sizes are those of XLNet-Large on v2 to v4, which have the least memory on the chip (`Generation.reach`)."""
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, topology, str(length), str(memory)],
         env=os.environ | ENVIRONMENT,

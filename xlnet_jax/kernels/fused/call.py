@@ -17,11 +17,12 @@ from jax.ad_checkpoint import checkpoint_name
 from xlnet_jax.costs.chips import chip_of
 from xlnet_jax.kernels import plain
 from xlnet_jax.kernels.arguments import AttentionInputs
+from xlnet_jax.kernels.devices import device_kind
 from xlnet_jax.kernels.fused.backward import Saved, backward
 from xlnet_jax.kernels.fused.forward import forward
 from xlnet_jax.kernels.fused.operands import Operands, heads_apart_BNTH, operands_of, real_rows, sizes_of
 from xlnet_jax.kernels.fused.tiles import GENERATIONS, LANES, Sizes
-from xlnet_jax.kernels.over_mesh import device_kind, over_mesh_BNTH
+from xlnet_jax.kernels.over_mesh import over_mesh_BNTH
 
 _INTERPRETED: ContextVar[str | None] = ContextVar("interpreted", default=None)
 
@@ -45,7 +46,7 @@ def supports(inputs: AttentionInputs) -> str | None:
     if inputs.query_BNTH.dtype not in (jnp.bfloat16, jnp.float32):
         return f"queries are {inputs.query_BNTH.dtype}, and the kernel computes bfloat16 and float32"
     if _generation_name() not in GENERATIONS:
-        return f"the device is {device_kind()}, and the kernel is for TPUs"
+        return f"the device is {device_kind()}, and there is no kernel for it"
     sizes = sizes_of(inputs, GENERATIONS[_generation_name()])
     if sizes.padded_keys + sizes.padded_distances > sizes.generation.reach:
         return f"{sizes.num_keys} keys of {sizes.num_content} rows are more than the memory on the chip holds"
