@@ -7,7 +7,7 @@ STAMP := $(VENV)/stamp
 PACKAGING := setup.cfg pyproject.toml
 ARGS ?=
 
-.PHONY: train test lint format clean
+.PHONY: train test lint format gpu-plans clean
 .DELETE_ON_ERROR:
 
 train: $(STAMP)-base  ## pretrain on the embedded novels; ARGS="--steps 3000" passes settings on
@@ -25,6 +25,10 @@ lint: $(STAMP)-lint  ## formatting, lint and types
 format: $(STAMP)-lint
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+gpu-plans:  ## compile kernels and steps for GPUs that are not here; an environment of its own, of 5 GB beside the usual
+	$(MAKE) VENV=.venv-gpu-plans .venv-gpu-plans/stamp-plan-gpu .venv-gpu-plans/stamp-test
+	JAX_PLATFORMS=cpu .venv-gpu-plans/bin/python -m pytest tests/xlnet_jax/planning/test_gpus.py $(ARGS)
 
 clean:
 	rm -rf $(VENV) runs

@@ -1,4 +1,4 @@
-"""python -m xlnet_jax.plan: does a run fit a TPU topology, and how long would it take? No TPU is needed."""
+"""python -m xlnet_jax.plan: does a run fit TPUs or GPUs, and how long would it take? None of them is needed."""
 
 import os
 import sys

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 
-from xlnet_jax.kernels.arguments import AttentionInputs, Positions, visible_BTK
+from xlnet_jax.kernels.arguments import AttentionInputs, Positions, Segments, visible_BTK
 from xlnet_jax.kernels.dropout import attention_mask_BNTK
 from xlnet_jax.kernels.numerics import MASKED, einsum_float32
 
@@ -33,20 +33,13 @@ def attention_by_scores_BNTH(
 ) -> jnp.ndarray:
     """Return the attention output with the position scores that a function computes from scaled queries [B, N, T, H],
     positions and the number of keys."""
-    query_BNTH, key_BNKH, value_BNKH = inputs.query_BNTH, inputs.key_BNKH, inputs.value_BNKH
-    with_r_w = with_r_r = with_r_s = query_BNTH
-    if (biases_3NH := inputs.biases_3NH) is not None:
-        with_r_w, with_r_r, with_r_s = (
-            query_BNTH + biases_3NH[i, None, :, None].astype(query_BNTH.dtype) for i in range(3)
-        )
-    scale = 1.0 / query_BNTH.shape[-1] ** 0.5
-    scores_BNTK = einsum_float32("BNTH,BNKH->BNTK", with_r_w * scale, key_BNKH)
+    key_BNKH, value_BNKH = inputs.key_BNKH, inputs.value_BNKH
+    with_r_w, with_r_r, with_r_s = scaled_queries(inputs)
+    scores_BNTK = einsum_float32("BNTH,BNKH->BNTK", with_r_w, key_BNKH)
     if inputs.positions is not None:
-        scores_BNTK += position_scores_BNTK(with_r_r * scale, inputs.positions, key_BNKH.shape[2])
+        scores_BNTK += position_scores_BNTK(with_r_r, inputs.positions, key_BNKH.shape[2])
     if (segments := inputs.segments) is not None:
-        # Softmax ignores what all keys of a row share: only the difference of the two segment scores counts.
-        difference_NH = segments.key_2NH[1] - segments.key_2NH[0]
-        segment_BNT = einsum_float32("BNTH,NH->BNT", with_r_s * scale, difference_NH)
+        segment_BNT = segment_scores_BNT(with_r_s, segments)
         is_other_BTK = (segments.row_BT[:, :, None] != segments.key_BK[:, None, :]).astype(jnp.float32)
         scores_BNTK += segment_BNT[..., None] * is_other_BTK[:, None]
     # Added, not selected: a row that sees no key has a uniform softmax, with the gradient of one.
@@ -56,6 +49,24 @@ def attention_by_scores_BNTH(
         return attend_BNTH(scores_BNTK, value_BNKH, None)
     dropout_mask_BNTK = attention_mask_BNTK(dropout, *scores_BNTK.shape[2:])
     return attend_BNTH(scores_BNTK, value_BNKH, dropout_mask_BNTK) / (1.0 - dropout.rate)
+
+
+def scaled_queries(inputs: AttentionInputs) -> tuple[jnp.ndarray, jnp.ndarray, jnp.ndarray]:
+    """Return the queries with each of the biases r_w, r_r and r_s, divided by sqrt(H); each [B, N, T, H]."""
+    query_BNTH, biases_3NH = inputs.query_BNTH, inputs.biases_3NH
+    scale = 1.0 / query_BNTH.shape[-1] ** 0.5
+    if biases_3NH is None:
+        return query_BNTH * scale, query_BNTH * scale, query_BNTH * scale
+    r_w, r_r, r_s = (bias_NH[None, :, None].astype(query_BNTH.dtype) for bias_NH in biases_3NH)
+    return (query_BNTH + r_w) * scale, (query_BNTH + r_r) * scale, (query_BNTH + r_s) * scale
+
+
+def segment_scores_BNT(query_BNTH: jnp.ndarray, segments: Segments) -> jnp.ndarray:
+    """Return float32 [B, N, T]: the score that a row's keys of another segment have more than those of its own.
+
+    Softmax ignores what all keys of a row share: only the difference of the two segment scores counts.
+    """
+    return einsum_float32("BNTH,NH->BNT", query_BNTH, segments.key_2NH[1] - segments.key_2NH[0])
 
 
 @jax.custom_vjp

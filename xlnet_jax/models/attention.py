@@ -6,18 +6,17 @@ An implementation is a function of `AttentionInputs` in a file of `kernels/`, an
 import jax
 import jax.numpy as jnp
 
-from xlnet_jax.kernels import few_rows, over_mesh, parts, plain
+from xlnet_jax.kernels import few_rows, for_device, over_mesh, parts, plain
 from xlnet_jax.kernels.arguments import AttentionInputs, Implementation
-from xlnet_jax.kernels.fused import call as fused
 
 IMPLEMENTATIONS: dict[str, Implementation] = {
     "plain": plain.attention_BNTH,
     "few_rows": few_rows.attention_BNTH,
-    "fused": fused.attention_BNTH,
-    "auto": fused.attention_BNTH,
+    "fused": for_device.attention_BNTH,
+    "auto": for_device.attention_BNTH,
 }
-"""Name -> function; all compute the numbers of kernels/plain.py. Where the fused kernel cannot compute a call, as one
-with a dense mask, the plain implementation does."""
+"""Name -> function; all compute the numbers of kernels/plain.py. Where the fused kernel of the device cannot compute a
+call, as one with a dense mask, the plain implementation does."""
 
 
 @jax.named_scope("attention_scores")

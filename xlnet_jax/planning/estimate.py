@@ -4,7 +4,7 @@ compiler's estimate of it."""
 import functools
 from dataclasses import dataclass
 
-from xlnet_jax.costs.chips import GIB, Chip
+from xlnet_jax.costs.chips import Chip
 from xlnet_jax.objectives.flops import recomputed_flops, step_flops
 from xlnet_jax.planning import hlo
 from xlnet_jax.planning.breakdown import Cost, cost_by_part
@@ -14,9 +14,6 @@ from xlnet_jax.planning.topologies import Topology
 from xlnet_jax.planning.traffic import Collective, collectives
 from xlnet_jax.settings.config import Config
 from xlnet_jax.training.sharding import bytes_on_device
-
-RESERVED = int(0.52 * GIB)
-"""bytes of a device that programs cannot use: the compiler offers 15.48 GiB of 16, and 7.48 of 8"""
 
 
 @dataclass(frozen=True)
@@ -92,13 +89,14 @@ class Plan:
 
     @property
     def compilers_estimate(self) -> float:
-        """Seconds of a step by the cycles of all its instructions, collectives not included; 0 if not compiled."""
-        return self.work.total.all_cycles / self.chip.clock if self.work else 0.0
+        """Seconds of a step by the cycles of all its instructions, collectives not included; 0 if not compiled, and for
+        GPUs, whose compiler gives no cycles."""
+        return self.work.total.all_cycles / self.chip.clock if self.work and self.chip.clock else 0.0
 
     @property
     def seconds(self) -> dict[str, float]:
         """Seconds of a step by each bound, and by the compiler's estimate."""
-        return self.at_least | ({"cycles": self.compilers_estimate} if self.work else {})
+        return self.at_least | ({"cycles": self.compilers_estimate} if self.compilers_estimate else {})
 
     @property
     def mfu(self) -> dict[str, float]:
@@ -117,8 +115,7 @@ def make_plan(config: Config, topology: Topology) -> Plan:
     state = state_bytes(abstract)
     temporaries = program = 0
     work, seconds = None, 0.0
-    available = topology.chip.memory // topology.chip.devices - RESERVED
-    if sum(state.values()) < available:
+    if sum(state.values()) < topology.available:
         try:
             compiled, seconds = compile_step(abstract)
         except DoesNotFit as refused:
@@ -136,7 +133,7 @@ def make_plan(config: Config, topology: Topology) -> Plan:
     mesh = dict(abstract.program.mesh.shape)
     return Plan(
         abstract.config, topology.name, topology.chip, topology.chips, len(topology.devices), mesh, state,
-        temporaries, program, available, work, seconds,
+        temporaries, program, topology.available, work, seconds,
     )  # fmt: skip
 
 

@@ -16,6 +16,10 @@ PROVES = (
     "This proves that the step compiles for the topology and that a device can hold it. It does not prove speed, the "
     "times are bounds and the compiler's estimate, not measurements; nor numerics, nothing was computed."
 )
+GPUS_LACK = (
+    "A plan for GPUs lacks the compiler's estimate, because its programs state no cycles, and the choice among ways to "
+    "compute a product, which the compiler makes by timing them on a GPU: memory and traffic of a run can differ."
+)
 
 
 def show(plan: Plan, utilization: float, console: Console) -> None:
@@ -32,6 +36,8 @@ def show(plan: Plan, utilization: float, console: Console) -> None:
         _collectives(plan, console)
         _time(plan, utilization, console)
     console.print(PROVES)
+    if not plan.chip.clock:
+        console.print(GPUS_LACK)
 
 
 def compare(plans: Sequence[Plan], utilization: float, title: str, console: Console) -> None:
@@ -117,9 +123,9 @@ def _time(plan: Plan, utilization: float, console: Console) -> None:
         ("arithmetic", f"{_seconds(bounds['arithmetic'])} at {chip.flops / 1e12:,.0f} x 10^12/s a chip"),
         ("memory traffic", f"{_seconds(bounds['memory'])}: {memory}"),
         ("links", f"{_seconds(bounds['links'])} at {chip.link_bandwidth / 1e9:,.0f} GB/s out of a chip"),
-        ("cycles", _cycles(cost)),
+        *([("cycles", _cycles(cost))] if chip.clock else []),
         ("a step takes at least", f"{_seconds(bounds[slowest])}, by its {slowest}"),
-        ("the compiler's estimate", f"{_estimate(plan)} at {chip.clock / 1e9:.2f} GHz"),
+        *([("the compiler's estimate", f"{_estimate(plan)} at {chip.clock / 1e9:.2f} GHz")] if chip.clock else []),
         ("utilisation (MFU)", _utilisation(plan)),
         (f"at {utilization:.0%} utilisation", _rate(plan, seconds)),
         ("schedule", f"{c.steps:,} steps: {days:,.1f} days, {24 * days * plan.chips:,.0f} chip-hours"),
@@ -151,6 +157,8 @@ def _at_least(cost: Cost) -> str:
 
 
 def _estimate(plan: Plan) -> str:
+    if not plan.chip.clock:
+        return "none"
     return f"{_at_least(plan.work.total) if plan.work else ''}{_seconds(plan.compilers_estimate)}"
 
 
@@ -164,30 +172,34 @@ def _cycles(cost: Cost) -> str:
 
 
 def show_parts(plan: Plan, console: Console) -> None:
-    """Print memory traffic and cycles of a step by part of the model, the most cycles first."""
+    """Print memory traffic and cycles of a step by part of the model, the most cycles first; for GPUs, which have none,
+    the most traffic."""
     if not plan.work:
         return
-    table = Table(
-        "part of a step", "GB", "million cycles", "in kernels", "by traffic", "share", title=plan.topology,
-        box=box.SIMPLE,
-    )  # fmt: skip
+    has_cycles = plan.chip.clock > 0
+    cycles = ("million cycles", "in kernels", "by traffic") if has_cycles else ()
+    table = Table("part of a step", "GB", *cycles, "share", title=plan.topology, box=box.SIMPLE)
     for column in table.columns[1:]:
         column.justify = "right"
     total = plan.work.total
 
     def add(name: str, cost: Cost) -> None:
-        cycles = (f"{number / 1e6:,.1f}" for number in (cost.cycles, cost.kernel_cycles, cost.traffic_cycles))
-        table.add_row(name, f"{cost.bytes / 1e9:,.1f}", *cycles, f"{cost.all_cycles / max(total.all_cycles, 1):.1%}")
+        numbers = (cost.cycles, cost.kernel_cycles, cost.traffic_cycles) if has_cycles else ()
+        share = cost.all_cycles / max(total.all_cycles, 1) if has_cycles else cost.bytes / max(total.bytes, 1)
+        table.add_row(name, f"{cost.bytes / 1e9:,.1f}", *(f"{n / 1e6:,.1f}" for n in numbers), f"{share:.1%}")
 
     for name, cost in sorted(plan.work.parts.items(), key=lambda item: (-item[1].all_cycles, -item[1].bytes)):
         add(name, cost)
     table.add_section()
     add("all", total)
     console.print(table)
-    console.print(
-        "GB: memory traffic of a device. Million cycles: the compiler's estimates. In kernels, by traffic: cycles of "
-        "instructions that it gives none for, of kernels and of others at the memory bandwidth. Share: of all cycles."
-    )
+    console.print(_OF_CYCLES if has_cycles else "GB: memory traffic of a device. Share: of all traffic.")
+
+
+_OF_CYCLES = (
+    "GB: memory traffic of a device. Million cycles: the compiler's estimates. In kernels, by traffic: cycles of "
+    "instructions that it gives none for, of kernels and of others at the memory bandwidth. Share: of all cycles."
+)
 
 
 def _rate(plan: Plan, seconds: float) -> str:

@@ -15,8 +15,8 @@ class PlanConfig(Config):
     """Settings of a pretraining run, and the topologies to plan it for."""
 
     topology: tuple[str, ...] = operational(())
-    """TPU slices, as v3:16x32 (chips along each axis), v3-1024 or v5e-1; several = a line for each; with mesh.dcn-data
-    2, two such slices"""
+    """TPU slices, as v3:16x32 (chips along each axis), v3-1024 or v5e-1, or GPUs, as h100-8; several = a line for each;
+    with mesh.dcn-data 2, two such slices"""
     batch: int | None = operational(None, at_least(1))
     """rows of the global batch: data.batch-size by a shorter name"""
     batch_per_device: int | None = operational(None, at_least(1))
@@ -34,7 +34,7 @@ class PlanConfig(Config):
 def check(request: PlanConfig) -> None:
     """Raise InputError with the first setting that no plan can be made from."""
     if not request.topology:
-        raise InputError("`topology` is missing: name a TPU slice, as v3:16x32, v5e-1 or v2-8")
+        raise InputError("`topology` is missing: name a TPU slice, as v3:16x32, v5e-1 or v2-8, or GPUs, as h100-8")
     if request.search and len(request.topology) > 1:
         raise InputError("`search` wants one `topology`")
     if request.batch_per_device is not None and request.batch is not None:

@@ -1,4 +1,4 @@
-"""Devices of TPU slices, by their public names: a program can be compiled for them without having one."""
+"""Devices of TPU slices and of GPUs, by their public names: a program can be compiled for them without having one."""
 
 import importlib.util
 import math
@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
-from xlnet_jax.costs.chips import CHIPS, Chip
+from xlnet_jax.costs.chips import CHIPS, GIB, Chip
 from xlnet_jax.errors import InputError
+from xlnet_jax.planning import gpus
 
 # Ask no metadata server what this machine is; let another process hold the TPU; the two names keep libtpu quiet.
 ENVIRONMENT = {
@@ -24,6 +25,9 @@ ENVIRONMENT = {
     "TF_CPP_MIN_LOG_LEVEL": "3",
 }
 """variables to set before jax is imported"""
+
+RESERVED = int(0.52 * GIB)
+"""bytes of a TPU device that programs cannot use: the compiler offers 15.48 GiB of 16, and 7.48 of 8"""
 
 
 @dataclass(frozen=True)
@@ -55,19 +59,24 @@ _ALIASES = {"v5litepod": "v5e", "v7x": "v7", "tpu7x": "v7"}
 
 @dataclass(frozen=True)
 class Topology:
-    """Slices of one shape, and the devices that jax sees in them."""
+    """Slices of one shape or GPUs of one kind, and the devices that jax sees in them."""
 
     name: str
     chip: Chip
     chips: int
     devices: tuple[Any, ...]
+    available: int
+    """bytes on each device that programs can use"""
 
 
 def find_topology(name: str, slices: int = 1) -> Topology:
-    """Return slices by a name such as v3:16x32 (chips along each axis) or v3-1024 (as Google Cloud sells it).
+    """Return slices by a name such as v3:16x32 (chips along each axis) or v3-1024 (as Google Cloud sells it), or GPUs
+    by their kind and number, as h100-8.
 
-    Raises InputError where no such slice exists, or the TPU compiler is not installed.
+    Raises InputError where there are no such devices, or their compiler is not installed.
     """
+    if (found_gpus := gpus.parse(name)) is not None:
+        return _gpus(*found_gpus, slices)
     generation, shape = _parse(name)
     if importlib.util.find_spec("libtpu") is None and "TPU_LIBRARY_PATH" not in os.environ:
         raise InputError(
@@ -89,8 +98,19 @@ def find_topology(name: str, slices: int = 1) -> Topology:
         raise InputError(_unknown(name)) from None
     chip = next(chip for chip in CHIPS if chip.name == generation)
     return Topology(
-        f"{generation}:{'x'.join(map(str, shape))}", chip, slices * math.prod(shape), tuple(description.devices)
+        f"{generation}:{'x'.join(map(str, shape))}",
+        chip,
+        slices * math.prod(shape),
+        tuple(description.devices),
+        chip.memory // chip.devices - RESERVED,
     )
+
+
+def _gpus(kind: str, count: int, slices: int) -> Topology:
+    if slices > 1:
+        raise InputError(f"`mesh.dcn_data` {slices}: GPUs have no slices; name all of them, as {kind}-{slices * count}")
+    chip = gpus.chip_of_kind(kind)
+    return Topology(f"{kind}-{count}", chip, count, gpus.devices(kind, count), int(chip.memory * gpus.SHARE))
 
 
 def _parse(name: str) -> tuple[str, tuple[int, ...]]:
@@ -115,5 +135,5 @@ def _unknown(name: str) -> str:
     listed = "; ".join(f"{generation}:{' '.join(g.shapes)}" for generation, g in GENERATIONS.items())
     return (
         f"`topology` {name}: there is no such slice. By chips along each axis, as v3:16x32, or as they are sold, "
-        f"v3-1024: {listed}"
+        f"v3-1024: {listed}. GPUs, up to {gpus.IN_A_HOST} or multiples of them, as h100-8: {' '.join(gpus.GPUS)}"
     )

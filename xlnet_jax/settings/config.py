@@ -83,7 +83,7 @@ class ModelConfig:
     """activations that the backward pass recomputes: none, those of every layer (full), all but outputs of matrix
     products (dots), or all but the inputs of attention"""
     attention: Literal["auto", "plain", "fused"] = operational("auto")
-    """implementation of attention: plain = in XLA; fused = in one kernel, which keeps the scores on the chip
+    """implementation of attention: plain = in XLA; fused = in kernels for TPUs and GPUs, which keep scores on the chip
     (docs/kernels.md); auto = fused where there is a kernel for the device and the network, else plain"""
     profile: Literal["default", "paper2019"] = "default"
     """paper2019 = as the 2019 code where it differs from the default: rows attend to memory that is still empty, as

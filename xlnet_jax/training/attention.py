@@ -11,7 +11,7 @@ from jax.sharding import Mesh
 
 from xlnet_jax.errors import InputError
 from xlnet_jax.kernels.arguments import AttentionInputs, Positions, Visibility
-from xlnet_jax.kernels.fused.call import supports
+from xlnet_jax.kernels.for_device import supports
 from xlnet_jax.models.encoder import build_encoder
 from xlnet_jax.models.inputs import Inputs, compact_inputs
 from xlnet_jax.objectives.base import BatchDropout, apply

@@ -20,7 +20,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from tests.xlnet_jax.kernels.test_fused import Case, inputs_of, pulled_back
+from tests.xlnet_jax.kernels.attention_cases import Case, inputs_of, pulled_back
 from xlnet_jax.kernels.fused import call as fused
 from xlnet_jax.planning.topologies import find_topology
 

@@ -22,6 +22,7 @@ from xlnet_jax.objectives.presets import large
 from xlnet_jax.planning import compiler, report
 from xlnet_jax.planning.breakdown import Cost
 from xlnet_jax.planning.estimate import Plan, Work, state_bytes
+from xlnet_jax.planning.gpus import chip_of_kind
 from xlnet_jax.planning.request import PlanConfig, run_config
 from xlnet_jax.planning.search import _is_settled, candidates, search
 from xlnet_jax.planning.traffic import Collective
@@ -171,6 +172,24 @@ def test_the_breakdown_lists_the_parts_by_their_cycles_and_their_sum():
         "attention scores 300.0 0.0 440.0 0.0 40.0%",
         "all 450.0 600.0 440.0 60.0 100.0%",
     ]
+
+
+def test_a_plan_for_gpus_has_bounds_alone_and_says_what_it_lacks():
+    plan = dataclasses.replace(plan_of(), topology="h200-8", chip=chip_of_kind("h200"), chips=8, devices=8)
+    assert set(plan.seconds) == {"arithmetic", "memory", "links"}
+    text = printed(report.show, plan, 0.4)
+    assert "GHz" not in text
+    assert "million" not in text
+    assert "a step takes at least 1.984 s, by its arithmetic" in text
+    assert report.GPUS_LACK in text
+    assert report.GPUS_LACK not in printed(report.show, plan_of(), 0.4)
+    assert re.findall(r"^ (\w.*[\w%]) *$", printed(report.show_parts, plan), re.MULTILINE) == [
+        "part of a step GB share",
+        "attention scores 300.0 66.7%",
+        "relative shift 150.0 33.3%",
+        "all 450.0 100.0%",
+    ]
+    assert " none " in printed(report.compare, [plan, plan], 0.4, "two")
 
 
 def test_every_candidate_divides_the_batch_and_what_fits_most_easily_comes_first():

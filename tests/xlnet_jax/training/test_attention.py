@@ -14,6 +14,7 @@ from tests.xlnet_jax.training.tiny import CONFIG
 from xlnet_jax.errors import InputError
 from xlnet_jax.kernels import plain
 from xlnet_jax.kernels.fused.call import interpreted
+from xlnet_jax.kernels.triton import call as triton
 from xlnet_jax.models import attention as table
 from xlnet_jax.training import attention, sharding
 from xlnet_jax.training.attention import chosen, difference, settled
@@ -41,12 +42,16 @@ def printed(process):
 def test_without_a_kernel_for_the_device_attention_is_plain(name):
     model, words = chosen(with_attention(CONFIG, name), one_device())
     assert model.attention == "plain"
-    assert words == ("plain" if name == "plain" else "plain: the device is cpu, and the kernel is for TPUs")
+    assert words == ("plain" if name == "plain" else "plain: the device is cpu, and there is no kernel for it")
 
 
+on_both = pytest.mark.parametrize("interpreted_kernel", [interpreted, triton.interpreted], ids=["TPU", "GPU"])
+
+
+@on_both
 @pytest.mark.parametrize("name", ["auto", "fused"])
-def test_where_there_is_a_kernel_attention_is_fused(name):
-    with interpreted():
+def test_where_there_is_a_kernel_attention_is_fused(interpreted_kernel, name):
+    with interpreted_kernel():
         model, words = chosen(with_attention(CONFIG, name), one_device())
     assert (model.attention, words) == ("fused", "fused")
 
@@ -73,11 +78,12 @@ def test_a_run_that_the_kernel_cannot_compute_is_plain_or_refused_where_the_kern
 
 
 def test_the_kernel_is_refused_on_other_devices():
-    expected = "model.attention fused: the device is cpu, and the kernel is for TPUs; auto would take plain"
+    expected = "model.attention fused: the device is cpu, and there is no kernel for it; auto would take plain"
     with pytest.raises(InputError, match=expected):
         chosen(with_attention(CONFIG, "fused"), one_device())
 
 
+@on_both
 @pytest.mark.parametrize(
     "model",
     [
@@ -86,8 +92,9 @@ def test_the_kernel_is_refused_on_other_devices():
     ],
     ids=["xlnet", "bert", "causal"],
 )
-def test_the_first_layer_is_that_of_plain_attention(model):
-    with interpreted():
+def test_the_first_layer_is_that_of_plain_attention(interpreted_kernel, model):
+    difference.cache_clear()
+    with interpreted_kernel():
         assert difference(model) < 2e-5
 
 

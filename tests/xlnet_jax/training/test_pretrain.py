@@ -141,7 +141,7 @@ def test_a_mesh_that_does_not_fit_is_refused_before_any_work_on_the_text(text, t
 
 def test_a_kernel_that_the_devices_do_not_have_is_refused_before_the_text_is_touched(text, tmp_path):
     with pytest.raises(
-        InputError, match=r"^model\.attention fused: the device is cpu, and the kernel is for TPUs; auto"
+        InputError, match=r"^model\.attention fused: the device is cpu, and there is no kernel for it; auto"
     ):
         train.main(arguments(text, tmp_path / "run", "--model.attention", "fused"))
     assert not (tmp_path / "run").exists()

@@ -17,6 +17,7 @@ from jax.ad_checkpoint import checkpoint_name
 from xlnet_jax.costs.chips import chip_of
 from xlnet_jax.kernels import over_mesh, plain
 from xlnet_jax.kernels.arguments import AttentionInputs
+from xlnet_jax.kernels.devices import device_kind
 from xlnet_jax.kernels.fused import long
 from xlnet_jax.kernels.fused.backward import Saved, backward
 from xlnet_jax.kernels.fused.forward import forward
@@ -45,7 +46,7 @@ def supports(inputs: AttentionInputs) -> str | None:
     if inputs.query_BNTH.dtype not in (jnp.bfloat16, jnp.float32):
         return f"queries are {inputs.query_BNTH.dtype}, and the kernel computes bfloat16 and float32"
     if _generation_name() not in GENERATIONS:
-        return f"the device is {_device_kind()}, and the kernel is for TPUs"
+        return f"the device is {device_kind()}, and there is no kernel for it"
     return None
 
 
@@ -94,15 +95,9 @@ def _backward(sizes: Sizes, interpret: bool, saved: tuple, grad_BTH: jnp.ndarray
 _attend.defvjp(_forward, _backward)
 
 
-def _device_kind() -> str:
-    """Return the kind of the devices that a program is traced for, which need not be here."""
-    device = jax.sharding.get_abstract_mesh().abstract_device
-    return device.device_kind if device is not None else jax.devices()[0].device_kind
-
-
 def _generation_name() -> str:
     """Return the name of the generation of TPUs that a program is traced for; empty for other devices."""
     if (name := _INTERPRETED.get()) is not None:
         return name
-    chip = chip_of(_device_kind())
+    chip = chip_of(device_kind())
     return "" if chip is None else chip.name

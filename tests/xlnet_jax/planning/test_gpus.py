@@ -1,0 +1,153 @@
+"""Plans for GPUs that are not here: their names, and steps and attention kernels that jax's CUDA plugin compiles."""
+
+import importlib.util
+import os
+import subprocess
+import sys
+
+import pytest
+
+from xlnet_jax.errors import InputError
+from xlnet_jax.planning import gpus
+from xlnet_jax.planning.topologies import ENVIRONMENT, find_topology
+
+has_compiler = pytest.mark.skipif(
+    not any(map(importlib.util.find_spec, gpus.PLUGINS)), reason="the compiler for GPUs: make gpu-plans"
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("h200-1", ("h200", 1)),
+        ("A100-4", ("a100", 4)),
+        ("h100-8", ("h100", 8)),
+        ("h100-64", ("h100", 64)),
+        ("h100-12", None),
+        ("h100-0", None),
+        ("h100", None),
+        ("v5e-1", None),
+    ],
+)
+def test_a_name_says_the_kind_and_the_number(name, expected):
+    assert gpus.parse(name) == expected
+
+
+def test_gpus_that_cannot_be_had_are_refused_with_those_that_can():
+    with pytest.raises(InputError, match=r"`topology` h100-12: there is no such slice\. .* as h100-8: a100 h100 h200$"):
+        find_topology("h100-12")
+
+
+def test_gpus_have_no_slices():
+    with pytest.raises(InputError, match=r"^`mesh.dcn_data` 2: GPUs have no slices; name all of them, as h100-16$"):
+        find_topology("h100-8", 2)
+
+
+@pytest.mark.parametrize("kind", gpus.GPUS)
+def test_devices_are_known_by_the_name_that_the_description_gives(kind):
+    chip = gpus.chip_of_kind(kind)
+    text = gpus.description(kind)
+    assert f'device_description_str: "{chip.device_kinds[0]}"' in text
+    assert f"memory_bandwidth: {chip.memory_bandwidth:.0f}\n" in text
+
+
+@pytest.mark.skipif(any(map(importlib.util.find_spec, gpus.PLUGINS)), reason="the compiler is here")
+def test_without_the_compiler_a_plan_says_what_to_install():
+    with pytest.raises(InputError, match=r"pip install 'xlnet_jax\[plan-gpu\]' in an environment of its own$"):
+        find_topology("h200-1")
+
+
+KERNELS = """
+import sys
+
+import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from tests.xlnet_jax.kernels.attention_cases import Case, inputs_of, numbers_of, with_numbers
+from xlnet_jax.kernels.triton import call as triton
+from xlnet_jax.planning.topologies import find_topology
+
+kind, width, dtype = sys.argv[1:]
+mesh = Mesh(np.array(find_topology(kind).devices[:1]), ("data",))
+inputs = inputs_of(Case(length=512, targets=85, memory=384, width=int(width), rate=0.1, dtype=dtype))
+
+
+def program(numbers, seed_BN, grad_BNTH):
+    with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
+        drawn = inputs._replace(dropout=inputs.dropout._replace(seed_BN=seed_BN))
+        assert triton.supports(drawn) is None
+        read_BNTH, pull = jax.vjp(lambda n: triton.attention_BNTH(with_numbers(drawn, n)), numbers)
+        return read_BNTH, pull(grad_BNTH)
+
+
+here = NamedSharding(mesh, PartitionSpec())
+arguments = jax.tree.map(
+    lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=here),
+    (numbers_of(inputs), inputs.dropout.seed_BN, inputs.query_BNTH),
+)
+text = jax.jit(program).lower(*arguments).compile().as_text()
+calls = [line for line in text.splitlines() if "__gpu$xla.gpu.triton" in line]
+print(*(sum(f"{name}/pallas_call" in line for line in calls) for name in sys.stdin.read().split()))
+"""
+NAMES = "fused_attention_forward fused_attention_backward fused_attention_backward_keys"
+
+
+@has_compiler
+@pytest.mark.parametrize(
+    ("kind", "width", "dtype"),
+    [("h200-1", 64, "bfloat16"), ("h200-1", 128, "float32"), ("h200-1", 16, "bfloat16"), ("a100-1", 64, "bfloat16")],
+)
+def test_the_kernels_compile_for_a_described_gpu(kind, width, dtype):
+    done = run(KERNELS, kind, str(width), dtype, stdin=NAMES)
+    assert done.split() == ["1", "1", "1"]
+
+
+STEP = """
+import dataclasses
+import sys
+
+from xlnet_jax.objectives.presets import base
+from xlnet_jax.planning.estimate import make_plan
+from xlnet_jax.planning.topologies import find_topology
+
+for attention in ("plain", "auto"):
+    config = base()
+    config = dataclasses.replace(
+        config,
+        model=dataclasses.replace(config.model, attention=attention),
+        data=dataclasses.replace(config.data, batch_size=int(sys.argv[2])),
+    )
+    plan = make_plan(config, find_topology(sys.argv[1]))
+    kinds = {c.kind for c in plan.work.collectives}
+    print(plan.config.model.attention, plan.devices, plan.fits, "all-reduce" in kinds, plan.work.total.bytes)
+    print(*sorted(plan.work.parts), sep=";")
+"""
+IN_KERNELS = {"relative shift", "attention dropout"}
+
+
+@has_compiler
+@pytest.mark.parametrize(("topology", "devices"), [("h200-1", 1), ("h100-8", 8), ("a100-4", 4)])
+def test_a_step_of_base_with_the_kernels_shifts_nothing_in_memory_and_moves_less(topology, devices):
+    """Of what is as large as the scores, only those by distance are left, which the kernels read."""
+    plain, plain_parts, fused, fused_parts = run(STEP, topology, str(8 * devices)).splitlines()
+    *told, plain_bytes = plain.split()
+    assert told == ["plain", str(devices), "True", str(devices > 1)]
+    *told, fused_bytes = fused.split()
+    assert told == ["fused", str(devices), "True", str(devices > 1)]
+    assert set(plain_parts.split(";")) >= IN_KERNELS
+    assert not set(fused_parts.split(";")) & IN_KERNELS
+    assert int(fused_bytes) < 0.6 * int(plain_bytes)
+
+
+def run(program: str, *arguments: str, stdin: str = "") -> str:
+    """Run a program with jax as it is set up for plans, and return what it prints."""
+    done = subprocess.run(
+        [sys.executable, "-c", program, *arguments],
+        env=os.environ | ENVIRONMENT,
+        input=stdin,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    return done.stdout

@@ -1,0 +1,106 @@
+"""Fused relative attention for GPUs: the call and its gradient.
+
+Attention of kernels/plain.py (XLNet, sections 2.3 to 2.5; Transformer-XL, section 3.3) by Pallas-Triton, in tiles of
+rows and keys. Of arrays as large as the scores, only the position scores by distance go through the device's memory,
+and their gradient: XLA multiplies queries by position keys, and in the kernels each row reads at its own offset.
+"""
+
+import functools
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+import jax
+import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
+
+from xlnet_jax.kernels import over_mesh, plain
+from xlnet_jax.kernels.arguments import AttentionInputs
+from xlnet_jax.kernels.devices import device_kind, platform
+from xlnet_jax.kernels.triton.backward import Saved, backward
+from xlnet_jax.kernels.triton.forward import forward
+from xlnet_jax.kernels.triton.operands import Vectors, operands_of, sizes_of, vectors_of
+from xlnet_jax.kernels.triton.tiles import Sizes
+
+WIDEST = 128  # heads; wider ones do not leave enough registers for a tile's scores
+OLDEST = 8.0  # compute capability: bfloat16 products
+
+_IS_INTERPRETED: ContextVar[bool] = ContextVar("is_interpreted", default=False)
+
+
+@contextmanager
+def interpreted() -> Iterator[None]:
+    """Interpret the kernels of calls traced inside, as a GPU would compute them: tests without a GPU."""
+    token = _IS_INTERPRETED.set(True)
+    try:
+        yield
+    finally:
+        _IS_INTERPRETED.reset(token)
+
+
+def is_for_this_device() -> bool:
+    """Return whether programs are traced for a GPU, or as if for one."""
+    return _IS_INTERPRETED.get() or platform() == "gpu"
+
+
+def supports(inputs: AttentionInputs) -> str | None:
+    """Return why the kernels cannot compute these inputs, in a clause; None where they can."""
+    if inputs.visibility.mask_BTK is not None:
+        return "the mask is dense, and the kernel computes visibility from ranks and spans"
+    if WIDEST % inputs.query_BNTH.shape[-1]:
+        return f"heads are {inputs.query_BNTH.shape[-1]} wide, and the kernel wants a width that divides {WIDEST}"
+    if inputs.query_BNTH.dtype not in (jnp.bfloat16, jnp.float32):
+        return f"queries are {inputs.query_BNTH.dtype}, and the kernel computes bfloat16 and float32"
+    if not is_for_this_device():
+        return f"the device is {device_kind()}, and there is no kernel for it"
+    if not (capability := _compute_capability())[0].isdigit() or float(capability) < OLDEST:
+        return f"the device has compute capability {capability}, and the kernel wants {OLDEST}"
+    return None
+
+
+def attention_BNTH(inputs: AttentionInputs) -> jnp.ndarray:
+    """Return the attention output of every row in the type of the values; softmax in float32.
+
+    Under a mesh each device computes its own examples and heads. Where `supports` gives a reason, plain computes it.
+    """
+    if supports(inputs) is not None:
+        return plain.attention_BNTH(inputs)
+    return over_mesh.attention_BNTH(inputs, _on_one_device_BNTH)
+
+
+def _on_one_device_BNTH(inputs: AttentionInputs) -> jnp.ndarray:
+    sizes = sizes_of(inputs)
+    return _attend(sizes, _IS_INTERPRETED.get(), inputs._replace(dropout=None), vectors_of(sizes, inputs))
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+def _attend(sizes: Sizes, interpret: bool, inputs: AttentionInputs, vectors: Vectors) -> jnp.ndarray:
+    return _forward(sizes, interpret, inputs, vectors)[0]
+
+
+def _forward(sizes: Sizes, interpret: bool, inputs: AttentionInputs, vectors: Vectors) -> tuple[jnp.ndarray, tuple]:
+    read = forward(sizes, operands_of(sizes, inputs), vectors, interpret)
+    # Name the arrays that the backward pass needs: a remat policy that saves them runs the forward kernel once.
+    read_BNTH = checkpoint_name(read.read_BNTH[:, :, : sizes.num_rows, : sizes.head_width], "read_BNTH")
+    softmax = tuple(checkpoint_name(a, "softmax_BST") for a in (read.maximum_BNT, read.sum_BNT))
+    return read_BNTH, (inputs, vectors, read_BNTH, softmax)
+
+
+def _backward(sizes: Sizes, interpret: bool, saved: tuple, grad_BNTH: jnp.ndarray) -> tuple[AttentionInputs, None]:
+    inputs, vectors, read_BNTH, softmax = saved
+    # Position scores by distance are multiplied again rather than kept.
+    operands, pull = jax.vjp(functools.partial(operands_of, sizes), inputs)
+    mean_BNT = (read_BNTH.astype(jnp.float32) * grad_BNTH.astype(jnp.float32)).sum(-1)
+    padded_grad = jnp.pad(grad_BNTH, ((0, 0), (0, 0), (0, sizes.more_rows), (0, sizes.more_width)))
+    padded_mean = jnp.pad(mean_BNT, ((0, 0), (0, 0), (0, sizes.more_rows)))
+    gradients = backward(sizes, operands, vectors, Saved(padded_grad, padded_mean, *softmax), interpret)
+    return (*pull(gradients), None)
+
+
+_attend.defvjp(_forward, _backward)
+
+
+def _compute_capability() -> str:
+    """Return the compute capability of this process's devices, as 9.0, or gfx942 for AMD's. Where they are no GPUs, the
+    program is for devices that are not here, and these can do it."""
+    return str(getattr(jax.local_devices()[0], "compute_capability", OLDEST))
