@@ -12,7 +12,7 @@ import pytest
 from tests.xlnet_jax.tiny_text import batches_of
 from tests.xlnet_jax.training.test_dropout import COLLECTIVE, Setting
 from tests.xlnet_jax.training.test_golden import RUNS
-from tests.xlnet_jax.training.tiny import CONFIG, batch_at
+from tests.xlnet_jax.training.tiny import CONFIG
 from xlnet_jax.kernels.fused.call import interpreted
 from xlnet_jax.objectives.build import objective_of
 from xlnet_jax.planning.compiler import abstract_step, compile_step
@@ -35,12 +35,12 @@ def with_dropout(config):
     return changed(config, {"dropout": 0.1, "attention_dropout": 0.1})
 
 
-PLM = changed(CONFIG, data={"num_predict": 8})  # two of the eight slots are padding
+PLM = changed(CONFIG, data={"num_predict": 8, "windows_per_block": 4})
 CASES = {
     "plm": PLM,
     "uni": changed(PLM, {"attn_type": "uni", "same_length": True, "mem_len": 4, "untie_r": False, "remat": "full"}),
     "dense": changed(PLM, {"num_segments": 0, "norm": "pre"}, {"emit": "dense", "num_predict": None}),
-    **{name: with_dropout(RUNS[name]) for name in ("bert", "dae + transformer-xl", "clm")},
+    **{name: with_dropout(RUNS[name]) for name in ("plm, packed", "bert", "dae + transformer-xl", "clm, packed")},
     # With a weight of 50, the step below would be too large to compare what follows it.
     "electra": dataclasses.replace(with_dropout(RUNS["electra"]), rtd=ReplacedConfig(detection_weight=1.0)),
 }
@@ -55,10 +55,9 @@ def trained(config, setting):
     state = init_state(config.seed, objective, tx, plan)
     step = make_train_step(config, objective, tx, plan, mesh)
     put = sharding.batch_to_mesh(mesh, config.data.batch_size)
-    batches = batches_of(config).batch_at if config.objective != "plm" else lambda t: batch_at(t, config.data)
-    losses = []
+    source, losses = batches_of(config), []
     for t in range(STEPS):
-        state, metrics = step(state, put(batches(t)))
+        state, metrics = step(state, put(source.batch_at(t)))
         losses.append(float(metrics["loss"]))
     return losses, jax.device_get(state.params), jax.device_get(state.mems_ZBMD)
 
@@ -85,9 +84,10 @@ OVER_TWO, OVER_FOUR = MeshConfig(context=2, fsdp=2, tensor=2), MeshConfig(contex
         ("plm", Setting(8, MeshConfig(context=8))),
         ("uni", Setting(8, OVER_FOUR)),
         ("dense", Setting(8, OVER_FOUR)),
+        ("plm, packed", Setting(4, MeshConfig(context=2))),
         ("bert", Setting(8, OVER_FOUR)),
         ("dae + transformer-xl", Setting(8, OVER_TWO, accumulate=2)),
-        ("clm", Setting(4, MeshConfig(context=4))),
+        ("clm, packed", Setting(4, MeshConfig(context=4))),
         ("electra", Setting(8, OVER_TWO)),
     ],
     ids=str,
