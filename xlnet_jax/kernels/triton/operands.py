@@ -88,7 +88,8 @@ def vectors_of(sizes: Sizes, inputs: AttentionInputs) -> Vectors:
     if (segments := inputs.segments) is not None:
         vectors |= {"row_segment_BT": segments.row_BT, "key_segment_BK": segments.key_BK}
     if inputs.positions is not None:
-        vectors["row_position_BT"] = inputs.positions.row_BT
+        # A row reads where its position says: one outside of the window would read another array.
+        vectors["row_position_BT"] = jnp.clip(inputs.positions.row_BT, 0, sizes.num_content - 1)
     more = {"T": sizes.more_rows, "K": sizes.more_keys}
     padded = {name: jnp.pad(vector, ((0, 0), (0, more[name[-1]]))) for name, vector in vectors.items()}
     return Vectors(**padded, seed_BN=None if inputs.dropout is None else inputs.dropout.seed_BN)
