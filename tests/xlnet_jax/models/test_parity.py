@@ -9,7 +9,8 @@ import pytest
 
 from tests.xlnet_jax.reference_cases import HIDDEN, LOSS, Case, assert_close, assert_gradients
 from xlnet_jax.kernels.arguments import Ranks, Visibility, visible_BTK
-from xlnet_jax.kernels.fused.call import interpreted
+from xlnet_jax.kernels.fused import call as fused
+from xlnet_jax.kernels.triton import call as triton
 from xlnet_jax.models.inputs import dense_inputs, text_inputs
 from xlnet_jax.models.masks import HIGHEST
 from xlnet_jax.models.xlnet import XLNetLM
@@ -90,10 +91,11 @@ def test_the_network_gives_the_originals_numbers(reference, name):
     assert_originals_numbers(case, inputs_of(case, case.mems("inputs/mems")))
 
 
+@pytest.mark.parametrize("kernel", [fused, triton], ids=["TPU", "GPU"])
 @pytest.mark.parametrize("name", [name for name in CASES if name not in NOT_RANKS])
-def test_the_network_with_fused_attention_gives_the_originals_numbers(reference, name):
+def test_the_network_with_fused_attention_gives_the_originals_numbers(reference, name, kernel):
     case = Case(reference / "model", name)
-    with interpreted():
+    with kernel.interpreted():
         assert_originals_numbers(case, by_ranks(inputs_of(case, case.mems("inputs/mems"))))
 
 
@@ -122,15 +124,15 @@ def assert_originals_numbers(case, inputs):
     assert_gradients(grads, case.gradients)
 
 
-@pytest.mark.parametrize("is_fused", [False, True], ids=["plain", "fused"])
+@pytest.mark.parametrize("kernel", [None, fused, triton], ids=["plain", "TPU", "GPU"])
 @pytest.mark.parametrize("name", [c for c in CASES if c.startswith("c")])
-def test_ranks_give_the_originals_finetuning_numbers_on_real_tokens(reference, name, is_fused):
+def test_ranks_give_the_originals_finetuning_numbers_on_real_tokens(reference, name, kernel):
     """Without perm_mask all ranks are equal; what the rows of padding hold means nothing."""
     case = Case(reference / "model", name)
     ids, mems, padding = case.first("inputs/inp_k"), case.mems("inputs/mems"), case.first("inputs/input_mask")
     mask = jnp.ones_like(ids) if padding is None else 1 - padding
     inputs = text_inputs(ids, mask, case.first("inputs/seg_id"), mem_len=0 if mems is None else mems.shape[2])
-    with interpreted() if is_fused else nullcontext():
+    with kernel.interpreted() if kernel else nullcontext():
         logits, _ = jax.jit(XLNetLM(case.config).apply)({"params": case.params}, inputs, mems)
     real = np.asarray(mask) == 1
     assert_close(logits[real], case.hidden("outputs/logits")[real], HIDDEN)

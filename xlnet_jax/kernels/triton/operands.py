@@ -90,7 +90,9 @@ def vectors_of(sizes: Sizes, inputs: AttentionInputs) -> Vectors:
     if (segments := inputs.segments) is not None:
         vectors |= {"row_segment_BT": segments.row_BT, "key_segment_BK": segments.key_BK}
     if inputs.positions is not None:
-        vectors["row_position_BT"] = _positions_BT(sizes, inputs.positions)
+        # A row reads where its position says: one outside of the window would read another array.
+        position_BT = _positions_BT(sizes, inputs.positions)
+        vectors["row_position_BT"] = jnp.clip(position_BT, 0, sizes.num_places - 1)
     if inputs.dropout is not None:
         row_T, key_K = inputs.dropout.numbered(sizes.num_rows, sizes.num_keys)
         vectors |= {"row_number_BT": _of_all(inputs, row_T), "key_number_BK": _of_all(inputs, key_K)}
