@@ -329,7 +329,7 @@ def test_a_length_alone_takes_the_others_along(folder, show):
         (["--seed", "-1"], "seed -1 must be at least 0"),
         (["--around", "64"], "around 64: a window has the positions 0 to 63"),
         (["--split", "test"], "invalid choice 'test'"),
-        (["--preset", "huge"], "--preset huge: there is demo, small, base, large, large_v1"),
+        (["--preset", "huge"], "--preset huge: there is demo, small, base, long, large, large_v1"),
         (["--data.perm-size", "5"], "data.perm-size 5 must divide both parts of the window"),
         (["--data.sequence", "5"], "unknown setting --data.sequence"),
         (["--tokenizer", "nowhere"], "tokenizer nowhere: no such file"),
