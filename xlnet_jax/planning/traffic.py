@@ -28,9 +28,16 @@ class Collective(NamedTuple):
 
 def collectives(program: Program, devices: int) -> list[Collective]:
     """Return the collectives of one step, in program order. devices: those of the mesh, for any without groups."""
-    found = []
+    found: list[Collective] = []
+    chains: set[tuple[str, str]] = set()
     for _, instruction, times in program.runs():
         for kind, inside in exchanges(program, instruction):
+            # A collective that runs beside other work stands in each fusion of a chain: its start, steps, which may
+            # lie in an inner loop, and its end.
+            if chain := re.search(r'chain_id="\d+"', inside.text):
+                if (same := (kind, chain[0])) in chains:
+                    continue
+                chains.add(same)
             shapes = [shape.bytes for shape in inside.shapes]
             # The result of an asynchronous collective holds its operands too.
             size = max(shapes) if inside.opcode.endswith("-start") and kind != "all-reduce" else sum(shapes)

@@ -71,6 +71,30 @@ ENTRY %main (weights.9: bf16[24,8,128], rows.9: f32[24,8,128], whole.9: f32[64])
 }
 """  # noqa: E501
 LAYER, NUMBER = 8 * 128, 4
+CHAIN = """HloModule jit_step, is_scheduled=true
+
+%begins (own: f32[8]) -> f32[64] {
+  %own = f32[8]{0:T(256)} parameter(0)
+  ROOT %all-gather.1 = f32[64]{0:T(256)} all-gather(%own), channel_id=1, replica_groups={{0,1,2,3,4,5,6,7}}, dimensions={0}, frontend_attributes={chain_id="0"}
+}
+
+%ends (own.2: f32[8], begun: f32[64]) -> f32[64] {
+  %own.2 = f32[8]{0:T(256)} parameter(0)
+  %begun = f32[64]{0:T(256)} parameter(1)
+  %all-gather.2 = f32[64]{0:T(256)} all-gather(%own.2), channel_id=1, replica_groups={{0,1,2,3,4,5,6,7}}, dimensions={0}, frontend_attributes={chain_id="0"}
+  ROOT %ended = f32[64]{0:T(256)} custom-call(%begun, %all-gather.2), custom_call_target="AsyncCollectiveDone"
+}
+
+ENTRY %main (own.3: f32[8]) -> f32[64] {
+  %own.3 = f32[8]{0:T(256)} parameter(0)
+  %start = f32[64]{0:T(256)} fusion(%own.3), kind=kCustom, calls=%begins
+  ROOT %done = f32[64]{0:T(256)} fusion(%own.3, %start), kind=kCustom, calls=%ends
+}
+"""  # noqa: E501
+
+
+def test_an_exchange_beside_other_work_counts_once():
+    assert collectives(parse(CHAIN), 8) == [Collective("all-gather", 1, 4 * 64, 8)]
 
 
 def test_exchanges_count_as_often_as_their_loop_turns():

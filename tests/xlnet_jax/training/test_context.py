@@ -121,8 +121,8 @@ def test_a_width_that_fsdp_and_context_do_not_divide_is_divided_by_fsdp():
 
 
 def test_hidden_states_stay_where_they_are():
-    """Of what grows with a window, layers gather keys and values alone, and add up the gradients of these and of the
-    position keys. New memory moves to the device that holds it. No parameter is longer than 60."""
+    """Layers gather keys and values, and add up the gradients of these and of the position keys; new memory moves to
+    the device that holds it. Nothing else that grows with a window moves. No parameter is longer than 60."""
     lengths = {"seq_len": 800, "reuse_len": 400, "perm_size": 400, "num_predict": 280}
     config = changed(PLM, {"mem_len": 400, "remat": "full"}, {**lengths, "batch_size": 2})
     config = Setting(8, MeshConfig(fsdp=2, context=4)).of(config)
