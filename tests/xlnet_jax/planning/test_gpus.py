@@ -129,7 +129,7 @@ IN_KERNELS = {"relative shift", "attention dropout"}
 @has_compiler
 @pytest.mark.parametrize(("topology", "devices"), [("h200-1", 1), ("h100-8", 8), ("a100-4", 4)])
 def test_a_step_of_base_with_the_kernels_shifts_nothing_in_memory_and_moves_less(topology, devices):
-    """Of what is as large as the scores, only those by distance are left, which the kernels read."""
+    """Scores by distance alone are left of the arrays that are as large as the scores."""
     plain, plain_parts, fused, fused_parts = run(STEP, topology, str(8 * devices)).splitlines()
     *told, plain_bytes = plain.split()
     assert told == ["plain", str(devices), "True", str(devices > 1)]
