@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.experimental.pallas import tpu as pltpu
 
 from tests.xlnet_jax.kernels.attention_cases import (
     Case,
@@ -58,6 +59,18 @@ def test_values_and_gradients_are_those_of_plain(name):
 def test_bfloat16_differs_by_rounding_alone():
     case = Case(batch=1, heads=1, length=300, targets=20, memory=10, rate=0.3, dtype="bfloat16")
     compare(fused, case, 0.015, 0.03, generation="small")
+
+
+@pytest.mark.parametrize(
+    ("case", "generation"),
+    [(Case(heads=1, batch=1, rate=0.3), "v5e"), (Case(heads=1, batch=1, length=400, targets=130, memory=0), "small")],
+    ids=["a short window", "a long window"],
+)
+def test_no_memory_of_a_tpu_is_read_before_it_is_written(case, generation):
+    """Memory starts as NaN: on the chip, and in outputs. Of a long window, tiles without a row at a block of positions
+    stay so."""
+    nan = pltpu.InterpretParams(uninitialized_memory="nan")
+    compare(fused, case, 5e-6, 5e-6, generation=generation, interpret=nan)
 
 
 def test_a_row_depends_on_the_keys_that_it_sees_and_on_no_others():

@@ -98,7 +98,7 @@ def _work_shapes(sizes: Sizes, operand: Any) -> Work:
     )
 
 
-def backward(sizes: Sizes, operands: Operands, saved: Saved, interpret: bool) -> Gradients:
+def backward(sizes: Sizes, operands: Operands, saved: Saved, interpret: Any) -> Gradients:
     """Return the gradients of queries, keys, values, position keys and vectors."""
 
     def like(array: Any, dtype: Any = None) -> Any:

@@ -9,6 +9,7 @@ import functools
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -24,13 +25,16 @@ from xlnet_jax.kernels.fused.forward import forward
 from xlnet_jax.kernels.fused.operands import Operands, heads_apart_BNTH, operands_of, real_rows, sizes_of
 from xlnet_jax.kernels.fused.tiles import GENERATIONS, LANES, Sizes
 
-_INTERPRETED: ContextVar[str | None] = ContextVar("interpreted", default=None)
+_INTERPRETED: ContextVar[tuple[str, Any] | None] = ContextVar("interpreted", default=None)
 
 
 @contextmanager
-def interpreted(generation: str = "v5e") -> Iterator[None]:
-    """Interpret the kernels of calls traced inside, as a generation of TPUs would compute them: tests without a TPU."""
-    token = _INTERPRETED.set(generation)
+def interpreted(generation: str = "v5e", interpret: Any = True) -> Iterator[None]:
+    """Interpret the kernels of calls traced inside, as a generation of TPUs would compute them: tests without a TPU.
+
+    interpret: argument of `pallas_call`; True = quickly, `pltpu.InterpretParams` = with the memories of a TPU.
+    """
+    token = _INTERPRETED.set((generation, interpret))
     try:
         yield
     finally:
@@ -61,20 +65,21 @@ def attention_BNTH(inputs: AttentionInputs) -> jnp.ndarray:
 
 
 def _on_one_device_BNTH(inputs: AttentionInputs) -> jnp.ndarray:
-    generation, is_interpreted = GENERATIONS[_generation_name()], _INTERPRETED.get() is not None
-    if is_interpreted:
+    generation, interpret = GENERATIONS[_generation_name()], False
+    if (interpretation := _INTERPRETED.get()) is not None:
         generation = generation._replace(unrolls=False)  # the interpreter compiles loops sooner
+        interpret = interpretation[1]
     sizes = sizes_of(inputs, generation)
-    read_BTH = _attend(sizes, is_interpreted, operands_of(inputs, sizes))
+    read_BTH = _attend(sizes, interpret, operands_of(inputs, sizes))
     return heads_apart_BNTH(real_rows(read_BTH, sizes), sizes)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
-def _attend(sizes: Sizes, interpret: bool, operands: Operands) -> jnp.ndarray:
+def _attend(sizes: Sizes, interpret: Any, operands: Operands) -> jnp.ndarray:
     return _forward(sizes, interpret, operands)[0]
 
 
-def _forward(sizes: Sizes, interpret: bool, operands: Operands) -> tuple[jnp.ndarray, tuple]:
+def _forward(sizes: Sizes, interpret: Any, operands: Operands) -> tuple[jnp.ndarray, tuple]:
     # Position keys come in float32, so that their gradients leave in float32: every example adds to them.
     if operands.position_2RH is not None:
         operands = operands._replace(position_2RH=operands.position_2RH.astype(operands.query_BTH.dtype))
@@ -85,7 +90,7 @@ def _forward(sizes: Sizes, interpret: bool, operands: Operands) -> tuple[jnp.nda
     return read_BTH, (operands, read_BTH, softmax_BST)
 
 
-def _backward(sizes: Sizes, interpret: bool, saved: tuple, grad_BTH: jnp.ndarray) -> tuple[Operands]:
+def _backward(sizes: Sizes, interpret: Any, saved: tuple, grad_BTH: jnp.ndarray) -> tuple[Operands]:
     operands, read_BTH, softmax_BST = saved
     differentiate = backward if sizes.fits else long.backward
     gradients = differentiate(sizes, operands, Saved(read_BTH, softmax_BST, grad_BTH), interpret)
@@ -97,7 +102,7 @@ _attend.defvjp(_forward, _backward)
 
 def _generation_name() -> str:
     """Return the name of the generation of TPUs that a program is traced for; empty for other devices."""
-    if (name := _INTERPRETED.get()) is not None:
-        return name
+    if (interpretation := _INTERPRETED.get()) is not None:
+        return interpretation[0]
     chip = chip_of(device_kind())
     return "" if chip is None else chip.name

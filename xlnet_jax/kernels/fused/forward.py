@@ -40,7 +40,7 @@ class Weights(NamedTuple):
     softmax_TS: Any  # float32; columns: maximum and sum of each head of the group
 
 
-def forward(sizes: Sizes, operands: Operands, interpret: bool) -> tuple[jnp.ndarray, jnp.ndarray]:
+def forward(sizes: Sizes, operands: Operands, interpret: Any) -> tuple[jnp.ndarray, jnp.ndarray]:
     """Return the output [B, T, N x H], and float32 [B, softmax rows of each group, T] (`Sizes.softmax_rows`)."""
     batch, query_BTH = len(operands.query_BTH), operands.query_BTH
     softmax_BST = jax.ShapeDtypeStruct((batch, sizes.num_groups * sizes.softmax_rows, sizes.padded_rows), jnp.float32)

@@ -14,7 +14,7 @@ row of the block sees one of its keys.
 """
 
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -59,7 +59,7 @@ class Joined(NamedTuple):
     sum_BNT: jnp.ndarray
 
 
-def forward(sizes: Sizes, operands: Operands, interpret: bool) -> tuple[jnp.ndarray, jnp.ndarray]:
+def forward(sizes: Sizes, operands: Operands, interpret: Any) -> tuple[jnp.ndarray, jnp.ndarray]:
     """Return the output and the softmax statistics, as the forward kernel of short windows does."""
     parts = []
     if sizes.num_content:
@@ -84,7 +84,7 @@ def forward(sizes: Sizes, operands: Operands, interpret: bool) -> tuple[jnp.ndar
     return read_BTH, _padded_to(softmax_BST, 2, sizes.padded_rows)
 
 
-def backward(sizes: Sizes, operands: Operands, saved: Saved, interpret: bool) -> Gradients:
+def backward(sizes: Sizes, operands: Operands, saved: Saved, interpret: Any) -> Gradients:
     """Return the gradients of queries, keys, values, position keys and vectors, as the backward kernel of short windows
     does; sums over blocks are in float32."""
 
@@ -248,7 +248,7 @@ def _nothing(sizes: Sizes, rows: Rows) -> Joined:
     return Joined(jnp.zeros(rows.query_BTH.shape, jnp.float32), statistic_BNT - jnp.inf, statistic_BNT)
 
 
-def _attend(sizes: Sizes, rows: Rows, operands: Operands, start: Joined, interpret: bool) -> Joined:
+def _attend(sizes: Sizes, rows: Rows, operands: Operands, start: Joined, interpret: Any) -> Joined:
     """Return what the rows read of all blocks of keys. Rows that are not here keep what `start` has."""
     is_seen_J = _is_seen_J(sizes, rows, operands)
 
@@ -313,7 +313,7 @@ def _by_lane_BTH(sizes: Sizes, x_BNT: jnp.ndarray) -> jnp.ndarray:
 
 
 def _differentiate(
-    sizes: Sizes, rows: Rows, operands: Operands, saved: Saved, sums: Gradients, interpret: bool
+    sizes: Sizes, rows: Rows, operands: Operands, saved: Saved, sums: Gradients, interpret: Any
 ) -> Gradients:
     """Return the sums with the gradients of these rows and all blocks of keys."""
     length = rows.query_BTH.shape[1]
