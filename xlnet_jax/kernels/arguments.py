@@ -74,6 +74,20 @@ class AttentionInputs(NamedTuple):
 Implementation: TypeAlias = Callable[[AttentionInputs], jnp.ndarray]
 
 
+def unsupported(inputs: AttentionInputs, widest: int) -> str | None:
+    """Return why no fused kernel computes these arguments on any device, in a clause; None where one may.
+
+    widest: number of lanes that the width of a head must divide.
+    """
+    if inputs.visibility.mask_BTK is not None:
+        return "the mask is dense, and the kernel computes visibility from ranks and spans"
+    if widest % inputs.query_BNTH.shape[-1]:
+        return f"heads are {inputs.query_BNTH.shape[-1]} wide, and the kernel wants a width that divides {widest}"
+    if inputs.query_BNTH.dtype not in (jnp.bfloat16, jnp.float32):
+        return f"queries are {inputs.query_BNTH.dtype}, and the kernel computes bfloat16 and float32"
+    return None
+
+
 def visible_BTK(visibility: Visibility) -> jnp.ndarray:
     """Return bool [B, T, K]: True where a row may attend to a key."""
     conditions = []

@@ -17,7 +17,7 @@ from jax.ad_checkpoint import checkpoint_name
 
 from xlnet_jax.costs.chips import chip_of
 from xlnet_jax.kernels import over_mesh, plain
-from xlnet_jax.kernels.arguments import AttentionInputs
+from xlnet_jax.kernels.arguments import AttentionInputs, unsupported
 from xlnet_jax.kernels.devices import device_kind
 from xlnet_jax.kernels.fused import long
 from xlnet_jax.kernels.fused.backward import Saved, backward
@@ -43,12 +43,8 @@ def interpreted(generation: str = "v5e", interpret: Any = True) -> Iterator[None
 
 def supports(inputs: AttentionInputs) -> str | None:
     """Return why the kernel cannot compute these inputs, in a clause; None where it can."""
-    if inputs.visibility.mask_BTK is not None:
-        return "the mask is dense, and the kernel computes visibility from ranks and spans"
-    if LANES % inputs.query_BNTH.shape[-1]:
-        return f"heads are {inputs.query_BNTH.shape[-1]} wide, and the kernel wants a width that divides {LANES}"
-    if inputs.query_BNTH.dtype not in (jnp.bfloat16, jnp.float32):
-        return f"queries are {inputs.query_BNTH.dtype}, and the kernel computes bfloat16 and float32"
+    if (reason := unsupported(inputs, LANES)) is not None:
+        return reason
     if _generation_name() not in GENERATIONS:
         return f"the device is {device_kind()}, and there is no kernel for it"
     return None

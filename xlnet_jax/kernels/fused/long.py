@@ -256,7 +256,7 @@ def _attend(sizes: Sizes, rows: Rows, operands: Operands, start: Joined, interpr
         def attend() -> Joined:
             here = _operands(sizes, rows, operands, block)
             read_BTH, softmax_BST = short_forward.forward(rows.sizes, here, interpret)
-            return _join(rows, joined, sizes, read_BTH, *_statistics_BNT(sizes, softmax_BST, read_BTH.shape[1]))
+            return _join(sizes, rows, joined, read_BTH, *_statistics_BNT(sizes, softmax_BST, read_BTH.shape[1]))
 
         return jax.lax.cond(is_wanted_J[block], attend, lambda: joined)
 
@@ -271,7 +271,7 @@ def _attend(sizes: Sizes, rows: Rows, operands: Operands, start: Joined, interpr
 
 
 def _join(
-    rows: Rows, joined: Joined, sizes: Sizes, read_BTH: jnp.ndarray, maximum_BNT: jnp.ndarray, sum_BNT: jnp.ndarray
+    sizes: Sizes, rows: Rows, joined: Joined, read_BTH: jnp.ndarray, maximum_BNT: jnp.ndarray, sum_BNT: jnp.ndarray
 ) -> Joined:
     maximum = jnp.maximum(joined.maximum_BNT, maximum_BNT)
     before_BNT = joined.sum_BNT * jnp.exp(joined.maximum_BNT - maximum)

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 
 from xlnet_jax.kernels import over_mesh, plain
-from xlnet_jax.kernels.arguments import AttentionInputs
+from xlnet_jax.kernels.arguments import AttentionInputs, unsupported
 from xlnet_jax.kernels.devices import device_kind, platform
 from xlnet_jax.kernels.triton.backward import Saved, backward
 from xlnet_jax.kernels.triton.forward import forward
@@ -45,12 +45,8 @@ def is_for_this_device() -> bool:
 
 def supports(inputs: AttentionInputs) -> str | None:
     """Return why the kernels cannot compute these inputs, in a clause; None where they can."""
-    if inputs.visibility.mask_BTK is not None:
-        return "the mask is dense, and the kernel computes visibility from ranks and spans"
-    if WIDEST % inputs.query_BNTH.shape[-1]:
-        return f"heads are {inputs.query_BNTH.shape[-1]} wide, and the kernel wants a width that divides {WIDEST}"
-    if inputs.query_BNTH.dtype not in (jnp.bfloat16, jnp.float32):
-        return f"queries are {inputs.query_BNTH.dtype}, and the kernel computes bfloat16 and float32"
+    if (reason := unsupported(inputs, WIDEST)) is not None:
+        return reason
     if not is_for_this_device():
         return f"the device is {device_kind()}, and there is no kernel for it"
     if not (capability := _compute_capability())[0].isdigit() or float(capability) < OLDEST:
