@@ -10,7 +10,7 @@ from typing import Annotated, TypeVar
 
 import tyro
 
-from xlnet_jax.errors import CRASH, INTERRUPTED, USER_ERROR, InputError, exit_code
+from xlnet_jax.errors import CRASH, INTERRUPTED, UNREAD, USER_ERROR, InputError, exit_code
 from xlnet_jax.settings import cli
 from xlnet_jax.storage.quiet_tensorflow import keep_tensorflow_quiet
 
@@ -40,10 +40,23 @@ def flags_for(text: str) -> str:
 
 
 def run(main: Main) -> None:
-    """Run a command and exit. A mistake of the user ends in one line and exit code 2, never in a stack trace."""
+    """Run a command and exit. A mistake of the user ends in one line and exit code 2, never in a stack trace.
+
+    Where the reader of the output is gone, as in `… | head`, the command ends without a word: --help with exit code 0,
+    anything else with UNREAD.
+    """
     keep_tensorflow_quiet()  # paths in the cloud load it, in worker processes too
+    code: int | str | None
     try:
-        code = main(sys.argv[1:])
+        try:
+            code = main(sys.argv[1:])
+        except SystemExit as stop:  # --help
+            code = stop.code
+        sys.stdout.flush()
+    except BrokenPipeError:
+        if not _nobody_reads():  # the pipe or socket of something else
+            raise
+        code = 0 if {"-h", "--help"}.intersection(sys.argv) else UNREAD
     except InputError as mistake:
         code = _fail(str(mistake), exit_code(mistake))
     except KeyboardInterrupt:
@@ -95,8 +108,19 @@ def printing() -> Iterator[None]:
         yield
         sys.stdout.flush()
     except BrokenPipeError:
+        if not _nobody_reads():
+            raise
+
+
+def _nobody_reads() -> bool:
+    """Say whether the reader of the standard output is gone; what is printed from now on is then thrown away."""
+    try:
+        os.write(sys.stdout.fileno(), b"\n")  # a flush may have nothing left to write
+    except BrokenPipeError:
         # Python flushes at exit, and would report the closed pipe once more.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return True
+    return False
 
 
 def _fail(message: str, code: int = USER_ERROR) -> int:

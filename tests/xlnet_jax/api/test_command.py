@@ -10,7 +10,7 @@ import xlnet_jax
 from xlnet_jax import __main__ as listing
 from xlnet_jax import api
 from xlnet_jax.api import command
-from xlnet_jax.errors import InputError
+from xlnet_jax.errors import UNREAD, InputError
 
 
 class Special(InputError):
@@ -49,7 +49,7 @@ def test_help_and_mistakes_on_the_command_line_load_neither_jax_nor_tensorflow()
     """Importing those takes seconds, whichever command it is."""
     script = f"""
 import contextlib, importlib, io, sys
-from xlnet_jax.errors import InputError
+from xlnet_jax.errors import UNREAD, InputError
 for name in {MODULES}:
     package = name.startswith("data_pipelines")
     main = importlib.import_module(name + ".__main__" if package else name).main
@@ -67,6 +67,31 @@ for name in {MODULES}:
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(("does", "code"), [("sys.exit(print('x' * 10**6))", 0), ("print('x' * 10**6)", UNREAD)])
+def test_a_command_whose_reader_is_gone_ends_without_a_word(does, code):
+    """--help is told to have succeeded; work that ends early is not."""
+    script = f"""
+import sys
+from xlnet_jax.api import command
+def main(_): {does}
+command.run(main)"""
+    words = [sys.executable, "-c", script, *(["--help"] if code == 0 else [])]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as started:
+        assert started.stdout is not None
+        assert started.stderr is not None
+        started.stdout.close()
+        assert started.stderr.read() == b""
+        assert started.wait(60) == code
+
+
+def test_the_broken_pipe_of_something_else_keeps_its_trace(capfd):
+    def main(_):
+        raise BrokenPipeError
+
+    with pytest.raises(BrokenPipeError):
+        command.run(main)
 
 
 def test_every_public_name_is_there_and_no_command_is_shadowed():
