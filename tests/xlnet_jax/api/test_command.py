@@ -37,6 +37,8 @@ def test_the_list_has_every_command_and_runs_the_one_it_is_given(capsys):
     lines = capsys.readouterr().out.splitlines()
     for name, (module, about) in listing.commands().items():
         assert any(line.split()[:2] == [name, module] and line.endswith(about) for line in lines)
+    assert listing.main(["--version"]) == 0
+    assert capsys.readouterr().out == f"xlnet_jax {xlnet_jax.__version__}\n"
     with pytest.raises(InputError, match=r"no command is called scor: did you mean score\?"):
         listing.main(["scor"])
     words = [sys.executable, "-m", "xlnet_jax", "score", "nowhere", "--sentences", "One."]
