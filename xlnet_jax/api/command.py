@@ -77,13 +77,14 @@ def run(main: Main) -> None:
     sys.exit(code)
 
 
-def parse(kind: type[T], argv: Sequence[str], doc: str | None, default: T | None = None) -> T:
+def parse(kind: type[T], argv: Sequence[str], doc: str | None, default: T | None = None, origin: T | None = None) -> T:
     """Read the settings of a command from its command line. doc: of its module, "python -m NAME: what it does".
+    default, origin: as of `cli.parse`.
 
     Raises InputError on words that cannot be read; prints and exits on --help.
     """
     description = doc or ""
-    return cli.parse(kind, argv, description.partition(":")[0], description, default)
+    return cli.parse(kind, argv, description.partition(":")[0], description, default, origin)
 
 
 @contextlib.contextmanager
