@@ -4,11 +4,12 @@ import contextlib
 import json
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 import xlnet_jax
 from data_pipelines.tokenizer import Tokenizer
-from tests.hub import stand_in
+from tests.hub import TOKEN, stand_in
 from tests.xlnet_jax.random_models import BERT, SMALL, random_model
 from xlnet_jax.errors import InputError
 from xlnet_jax.interop.weights import flatten
@@ -230,3 +231,39 @@ def test_a_run_keeps_the_commit_that_it_began_from(hub, client, xlnet):
     assert client(f"({began}, {begin(first, there)}") == first
     assert not hub.asked
     assert client(f"({began}, {begin('me/start@main', there)}") == f"me/start@{hub.commit('me/start')}" != first
+
+
+def test_a_converted_model_is_uploaded_with_its_card(hub, client, xlnet, tmp_path):
+    native, target = tmp_path / "native", tmp_path / "out"
+    xlnet_jax.save(xlnet[0], native)
+    convert = "__import__('xlnet_jax.convert').convert.main({})".format
+    words = [str(native), str(target), "--to", "hf", "--push", "me/mine"]
+    token = "__import__('os').environ.{}".format
+    assert client(convert(words)).startswith("--push me/mine: there is no token of the Hugging Face Hub")
+    client(token("update(HF_TOKEN='hf_wrong')"))
+    assert client(convert(words)).startswith("--push me/mine: the Hugging Face Hub refuses")
+    assert not target.exists()
+    client(token(f"update(HF_TOKEN={TOKEN!r})"))
+    try:
+        assert client(convert([*words[:-2], "--push", "a/b/c"])).endswith("is named OWNER/NAME")
+        assert client(convert([*words[:2], "--to", "tf1", *words[4:]])).endswith("give --to hf")
+        assert client(convert(words)) == "0"
+        assert f"uploaded to {hub.address}/me/mine" in client.printed
+        assert {f: c for f, c in hub.models["me/mine"]["main"].items() if f != ".gitattributes"} == {
+            file.name: file.read_bytes() for file in target.iterdir()
+        }
+        assert client(bias("xlnet_jax.load('me/mine')")) == xlnet[0].params["output_bias"].tobytes().hex()
+        hub.may_write = False
+        again = [words[0], str(tmp_path / "again"), *words[2:]]
+        said = client(convert(again))
+        assert "refuses" in said
+        assert said.endswith(
+            f"{tmp_path / 'again'} is complete, and `hf upload me/mine {tmp_path / 'again'}` sends it later"
+        )
+        assert (tmp_path / "again" / "README.md").exists()
+    finally:
+        hub.may_write = True
+        client(token("pop('HF_TOKEN')"))
+    card = (target / "README.md").read_text()
+    assert 'xlnet_jax.load("me/mine")' in card
+    assert np.array_equal(xlnet_jax.load(target).params["output_bias"], xlnet[0].params["output_bias"])
