@@ -16,6 +16,8 @@ def main(argv: Sequence[str]) -> int:
     print(f"  {head.task if head else 'language model'}, {model.num_layers} layers of {model.d_model}")
     for note in made.notes:
         print(f"  note: {note}")
+    if made.address:
+        print(f"  uploaded to {made.address}")
     return 0
 
 

@@ -33,7 +33,7 @@ class EvaluateSettings(TextSourceSettings):
     """The held-out loss on a text; with --score or --score-text, the log-likelihood of sentences (xlnet_jax.score)."""
 
     checkpoint: CheckpointArgument
-    """checkpoint with a tokenizer, in any format, or the folder of a run"""
+    """checkpoint with a tokenizer, in any format, the folder of a run, or a name on the Hugging Face Hub"""
     text: tuple[str, ...] = ()
     """text to measure the loss on: files, globs, folders, tfds:NAME, or a folder that data_pipelines.prepare made, for
     its validation split; none = the run's own held-out text"""

@@ -29,8 +29,8 @@ class PrepareSettings(TextSourceSettings):
     out: str
     """folder to write, on disk or in the cloud (gs://)"""
     tokenizer: str
-    """folder of a tokenizer (python -m data_pipelines.tokenizer train), or a SentencePiece .model file, which gets the
-    normalisation that suits the text"""
+    """folder of a tokenizer (python -m data_pipelines.tokenizer train), a SentencePiece .model file, which gets the
+    normalisation that suits the text, or a model of the Hugging Face Hub by name, as xlnet-base-cased"""
     source: tuple[str, ...] = ()
     """files, globs, folders, or tfds:NAME"""
     from_xlnet_tfrecords: str | None = None

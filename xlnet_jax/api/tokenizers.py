@@ -46,7 +46,7 @@ OPTIONS = {
     "split_digit_commas": "digits are split from a comma behind them",
     "remove_space": "white space collapsed",
 }
-TokenizerPath = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="TOKENIZER")]
+TokenizerPath = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="TOKENIZER")]
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class Show:
     """Describe a tokenizer: its vocabulary, rules and hash."""
 
     tokenizer: TokenizerPath
-    """its folder, or a SentencePiece .model file"""
+    """its folder, a SentencePiece .model file, or a model of the Hugging Face Hub by name"""
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ class Encode:
     """
 
     tokenizer: TokenizerPath
-    """its folder, or a SentencePiece .model file"""
+    """its folder, a SentencePiece .model file, or a model of the Hugging Face Hub by name"""
     text: Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="TEXT")] = None
     """one line; None = --file, or standard input"""
     file: str | None = None
