@@ -28,6 +28,7 @@ PUBLIC = {
     "Sampling": "xlnet_jax.inference.generation",
     "ScoreSettings": "xlnet_jax.api.scores",
     "XLNetLM": "xlnet_jax.models.xlnet",
+    "attention_weights": "xlnet_jax.inference.attention_weights",
     "convert": "xlnet_jax.api.conversion",
     "embed_files": "xlnet_jax.api.embedding",
     "embed_texts": "xlnet_jax.inference.embedding",
