@@ -103,10 +103,11 @@ def save(pretrained: Pretrained, path: str | Path, to: Format = "native") -> lis
     demand_new(target)
     validate_network(pretrained.model, pretrained.head, "the network")
     check_params(pretrained, "the network")
+    pretrained = dataclasses.replace(pretrained, params=jax.tree.map(np.asarray, pretrained.params))
     try:
         with full_disk_as_os_error(target.parent), complete_folder(target) as made:
             partial = Path(made)
-            demand_space(partial, sum(np.asarray(a).nbytes for a in jax.tree.leaves(pretrained.params)))
+            demand_space(partial, sum(a.nbytes for a in jax.tree.leaves(pretrained.params)))
             return _FORMATS[to].write(pretrained, partial)
     except OSError as error:
         if error.errno not in _NOT_A_PLACE:

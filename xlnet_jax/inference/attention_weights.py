@@ -111,7 +111,7 @@ def _weights_ZBNTK(config: ModelConfig, backbone_params: Any, inputs: Inputs, *m
 
 
 def _run_content(config: ModelConfig, params: Any, ids_BL: Any, real_BL: Any, segments_BL: Any) -> jax.Array:
-    return _weights_ZBNTK(config, params, text_inputs(*map(jnp.asarray, (ids_BL, real_BL, segments_BL))))
+    return _weights_ZBNTK(config, params, text_inputs(ids_BL, real_BL, segments_BL))
 
 
 def _run_both(config: ModelConfig, params: Any, batch: Any, segments_BL: Any) -> jax.Array:
