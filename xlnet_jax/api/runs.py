@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from xlnet_jax.errors import InputError
-from xlnet_jax.settings.config import DistributedConfig, RunConfig
+from xlnet_jax.settings.config import Config, DistributedConfig, RunConfig
 from xlnet_jax.settings.fields import flatten
 from xlnet_jax.settings.keywords import with_keywords
 from xlnet_jax.training.run import runtime
@@ -33,6 +33,19 @@ def start(config: C, load_run: "Callable[[], Callable[[C, Hosts], int]]") -> int
         if config.tpu:
             runtime.demand_tpu()
         return run(config, hosts)
+
+
+def preset(name: str = "demo", **settings: Any) -> Config:
+    """Return the settings of a preset with some of them replaced, for `pretrain` or a training loop of one's own.
+
+    settings: fields of Config by name, sections as dictionaries: corpus="my.txt", steps=200, data={"batch_size": 8}.
+    Raises InputError on a preset or a setting that does not exist, and on a value out of its bounds.
+    """
+    from xlnet_jax.objectives.presets import PRESETS
+
+    if name not in PRESETS:
+        raise InputError(f"`preset` {name} must be one of {', '.join(PRESETS)}")
+    return with_keywords(PRESETS[name](), settings)
 
 
 class Finetuned(NamedTuple):
