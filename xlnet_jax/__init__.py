@@ -1,12 +1,13 @@
 """XLNet pretraining in JAX: permutation language modelling, two-stream attention, Transformer-XL memory.
 
 Public names are those of `xlnet_jax.api`, resolved when they are used: importing this package loads neither jax nor
-TensorFlow. Functions that a command is named after (`evaluate`, `finetune`, …) are found in `xlnet_jax.api` alone:
-`xlnet_jax.evaluate` is the module of the command.
+TensorFlow. Several are also names of commands: `xlnet_jax.evaluate` is the function, and `python -m xlnet_jax.evaluate`
+runs the module.
 """
 
+import sys
 from importlib import import_module
-from importlib.util import find_spec
+from types import ModuleType
 from typing import Any
 
 __version__ = "0.2.0.dev0"
@@ -15,10 +16,21 @@ __version__ = "0.2.0.dev0"
 
 def __getattr__(name: str) -> Any:
     api = import_module("xlnet_jax.api")
-    if name in api.PUBLIC and find_spec(f"xlnet_jax.{name}") is None:
+    if name in api.PUBLIC:
         return getattr(api, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}; it has {', '.join(__dir__())}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}; it has {', '.join(api.PUBLIC)}")
 
 
 def __dir__() -> list[str]:
-    return [name for name in import_module("xlnet_jax.api").PUBLIC if find_spec(f"xlnet_jax.{name}") is None]
+    return list(import_module("xlnet_jax.api").PUBLIC)
+
+
+class _Package(ModuleType):
+    """Package whose public functions win over command modules of the same names, which an import would set here."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if not (isinstance(value, ModuleType) and name in import_module("xlnet_jax.api").PUBLIC):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from xlnet_jax.api import command
-from xlnet_jax.api.evaluation import EvaluateSettings, evaluate
+from xlnet_jax.api.evaluation import EvaluateSettings, measured_loss
 from xlnet_jax.api.evaluation_report import report
 from xlnet_jax.api.scores import print_scores
 from xlnet_jax.settings.config import DataConfig
@@ -23,7 +23,7 @@ def main(argv: Sequence[str]) -> int:
         return command.parse(EvaluateSettings, argv, __doc__, replace(settings, data=data)).data
 
     with command.progress() as show:
-        found = evaluate(settings, windows_of, lambda number, batches: show(f"batch {number:,} of {batches:,}"))
+        found = measured_loss(settings, windows_of, lambda number, batches: show(f"batch {number:,} of {batches:,}"))
     with command.printing():
         print(report(found))
     return 0

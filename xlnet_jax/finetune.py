@@ -2,8 +2,8 @@
 multiple choice, ranking."""
 
 from collections.abc import Sequence
+from importlib import import_module
 
-from xlnet_jax import api
 from xlnet_jax.api import command, runs
 from xlnet_jax.settings import cli, config_file
 from xlnet_jax.tasks.config import FinetuneConfig
@@ -21,7 +21,7 @@ def main(argv: Sequence[str]) -> int:
     config = command.parse(FinetuneConfig, argv, __doc__, default, origin)
     cli.refuse_fixed(argv)
     validate_finetuning(config)
-    return runs.start(config, lambda: api.finetune)
+    return runs.start(config, lambda: import_module("xlnet_jax.tasks.run").finetune)
 
 
 if __name__ == "__main__":

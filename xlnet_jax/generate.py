@@ -5,7 +5,7 @@ import json
 from collections.abc import Sequence
 
 from xlnet_jax.api import command
-from xlnet_jax.api.generation import GenerateSettings, generate, grow
+from xlnet_jax.api.generation import GenerateSettings, drawn_texts, grow
 
 
 @command.naming_flags
@@ -16,7 +16,7 @@ def main(argv: Sequence[str]) -> int:
         for part in itertools.chain(grow(settings), ["\n"]):
             print(part, end="", flush=True)
         return 0
-    for i, text in enumerate(generate(settings)):
+    for i, text in enumerate(drawn_texts(settings)):
         if settings.json:
             record = {
                 "prompt": text.prompt,

@@ -44,6 +44,8 @@ def demo_run(tmp_path, monkeypatch):
         xlnet_jax.save(
             Pretrained(model, random_params(model, None), objective, None, tokenizer), tmp_path / "runs" / name
         )
+    with open(sources.embedded()[0]) as novels:
+        (tmp_path / "my.txt").write_text("".join(itertools.islice(novels, 600)))
     monkeypatch.chdir(tmp_path)
 
 

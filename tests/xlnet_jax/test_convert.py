@@ -1,12 +1,15 @@
 """The convert command: its output and its errors."""
 
+from importlib import import_module
+
 import pytest
 
 import xlnet_jax
 from tests.xlnet_jax.random_models import random_model
-from xlnet_jax import convert
 from xlnet_jax.api import command
 from xlnet_jax.errors import InputError
+
+convert = import_module("xlnet_jax.convert")
 
 
 def converted(*argv):

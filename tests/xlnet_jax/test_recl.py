@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+from importlib import import_module
 
 import numpy as np
 import pytest
@@ -10,11 +11,12 @@ import xlnet_jax
 from data_pipelines import sources
 from data_pipelines.tokenizer import EOD, Tokenizer
 from tests.xlnet_jax.random_models import CAUSAL, SMALL, random_model
-from xlnet_jax import recl
 from xlnet_jax.checkpoints.pretrained import Pretrained, on_device
 from xlnet_jax.errors import InputError
 from xlnet_jax.inference.effective_context import effective_context_lengths
 from xlnet_jax.inference.left_to_right import by_window
+
+recl = import_module("xlnet_jax.recl")
 
 STEP, LONGEST, TOKENS = 4, 12, 20
 

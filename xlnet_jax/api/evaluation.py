@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from xlnet_jax.api.command import CheckpointArgument
 from xlnet_jax.api.scores import ScoreSettings
@@ -16,6 +16,7 @@ from xlnet_jax.errors import InputError
 from xlnet_jax.settings.bounds import ANY_TEXT, at_least, check_bounds
 from xlnet_jax.settings.config import Config, DataConfig, MeshConfig
 from xlnet_jax.settings.fields import setting
+from xlnet_jax.settings.keywords import with_keywords
 
 if TYPE_CHECKING:
     import numpy as np
@@ -109,7 +110,25 @@ class Evaluation:
     known: str  # text whose frequencies the unigram line knows
 
 
-def evaluate(
+def evaluate(checkpoint: str | Path | EvaluateSettings, **settings: Any) -> Evaluation:
+    """Measure the held-out loss of a checkpoint on a text; `measured` has it in all units.
+
+    checkpoint: its folder, or settings to start from. settings: fields of EvaluateSettings by name, such as
+    text="other.txt" (none = the run's own held-out text), max_windows=64, or data={"seq_len": 256}, which changes the
+    windows of the run. Raises InputError for settings, a text or a checkpoint that cannot work; `score_texts` scores
+    sentences.
+    """
+    start = checkpoint if isinstance(checkpoint, EvaluateSettings) else EvaluateSettings(str(checkpoint))
+    asked = with_keywords(start, settings)
+    if asked.scoring():
+        raise InputError("`score` and `score_text` are of the command: score_texts scores sentences in Python")
+    of_windows = settings.get("data", {})
+    if start.data == DataConfig() and isinstance(of_windows, Mapping):
+        return measured_loss(asked, lambda data: with_keywords(data, of_windows))
+    return measured_loss(asked)
+
+
+def measured_loss(
     settings: EvaluateSettings,
     windows_of: Callable[[DataConfig], DataConfig] | None = None,
     on_batch: Callable[[int, int], None] = lambda number, batches: None,

@@ -1,14 +1,16 @@
 """Texts drawn from the prompts of a user, with any checkpoint."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from xlnet_jax.api.command import CheckpointArgument
 from xlnet_jax.errors import InputError
+from xlnet_jax.settings.keywords import with_keywords
 
 if TYPE_CHECKING:
+    from xlnet_jax.checkpoints.pretrained import Pretrained
     from xlnet_jax.inference.generation import Generator
     from xlnet_jax.inference.texts import GeneratedText
 
@@ -70,14 +72,26 @@ class GenerateSettings:
         return " ".join(_read(self.prefix_file, "prefix_file").split())
 
 
-def generate(settings: GenerateSettings) -> "Iterator[GeneratedText]":
+def generate(model: "Pretrained | str", prompts: str | Sequence[str], **settings: Any) -> "list[GeneratedText]":
+    """Return texts drawn from prompts: num_samples for each, in their order.
+
+    model: a loaded checkpoint, or its folder. prompts: texts to continue, or to fill in where they have gaps (___).
+    settings: fields of GenerateSettings by name, such as max_new_tokens=50, temperature=0.8 or gap_pieces=(2,). Raises
+    InputError for settings, prompts or a checkpoint that cannot work.
+    """
+    wanted = with_keywords(GenerateSettings(model if isinstance(model, str) else "loaded"), settings)
+    given = (prompts,) if isinstance(prompts, str) else tuple(prompts)
+    return list(drawn_texts(replace(wanted, prompt=given), None if isinstance(model, str) else model))
+
+
+def drawn_texts(settings: GenerateSettings, loaded: "Pretrained | None" = None) -> "Iterator[GeneratedText]":
     """Yield num_samples texts for each prompt, as batches of them are done.
 
-    Raises InputError for settings, prompts or a checkpoint that cannot work.
+    loaded: the checkpoint; None = read it. Raises InputError for settings, prompts or a checkpoint that cannot work.
     """
     from xlnet_jax.inference.texts import generate_texts
 
-    prompts, generator = settings.prompts(), _generator(settings)
+    prompts, generator = settings.prompts(), _generator(settings, loaded)
     return generate_texts(
         generator, prompts, prefix=settings.document(), gap_pieces=settings.gap_pieces,
         max_new_tokens=settings.max_new_tokens, num_samples=settings.num_samples, batch_size=settings.batch_size,
@@ -86,7 +100,7 @@ def generate(settings: GenerateSettings) -> "Iterator[GeneratedText]":
 
 
 def grow(settings: GenerateSettings) -> Iterator[str]:
-    """Yield the parts of the text that `generate` draws from the first prompt, as they are drawn. Raises InputError."""
+    """Yield the parts of the text that `drawn_texts` draws from the first prompt, as they come. Raises InputError."""
     from xlnet_jax.inference.texts import grow_text
 
     prompt, generator = settings.prompts()[0], _generator(settings)
@@ -96,7 +110,7 @@ def grow(settings: GenerateSettings) -> Iterator[str]:
     )  # fmt: skip
 
 
-def _generator(settings: GenerateSettings) -> "Generator":
+def _generator(settings: GenerateSettings, loaded: "Pretrained | None" = None) -> "Generator":
     """Raise InputError for what cannot work before the checkpoint is read."""
     settings.document()
     from xlnet_jax.inference.blanks import check_request
@@ -108,7 +122,7 @@ def _generator(settings: GenerateSettings) -> "Generator":
     from xlnet_jax.inference.generation import Generator, Sampling
 
     sampling = Sampling(settings.temperature, settings.top_k, settings.top_p)
-    pretrained = load_with_tokenizer(settings.checkpoint, settings.tokenizer)
+    pretrained = loaded or load_with_tokenizer(settings.checkpoint, settings.tokenizer)
     return Generator(pretrained, sampling, settings.context, settings.stop)
 
 

@@ -1,15 +1,17 @@
-"""Training runs: one process or one among several, and predictions of a finetuned checkpoint."""
+"""Training runs: one process or one among several, finetuning from Python, and predictions for files."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from xlnet_jax.errors import InputError
-from xlnet_jax.settings.config import DistributedConfig, RunConfig
+from xlnet_jax.settings.config import Config, DistributedConfig, RunConfig
 from xlnet_jax.settings.fields import flatten
+from xlnet_jax.settings.keywords import with_keywords
 from xlnet_jax.training.run import runtime
 
 if TYPE_CHECKING:
+    from xlnet_jax.tasks.config import FinetuneConfig
     from xlnet_jax.training.run.hosts import Hosts
 
 C = TypeVar("C", bound=RunConfig)
@@ -33,16 +35,84 @@ def start(config: C, load_run: "Callable[[], Callable[[C, Hosts], int]]") -> int
         return run(config, hosts)
 
 
-def predict(checkpoint: str, examples: Sequence[str], task: str = "classification", workdir: str | None = None) -> int:
+def preset(name: str = "demo", **settings: Any) -> Config:
+    """Return the settings of a preset with some of them replaced, for `pretrain` or a training loop of one's own.
+
+    settings: fields of Config by name, sections as dictionaries: corpus="my.txt", steps=200, data={"batch_size": 8}.
+    Raises InputError on a preset or a setting that does not exist, and on a value out of its bounds.
+    """
+    from xlnet_jax.objectives.presets import PRESETS
+
+    if name not in PRESETS:
+        raise InputError(f"`preset` {name} must be one of {', '.join(PRESETS)}")
+    return with_keywords(PRESETS[name](), settings)
+
+
+class Finetuned(NamedTuple):
+    """Result of a finetuning run."""
+
+    workdir: str
+    """folder of the run: checkpoints, results.json, metrics.jsonl, predictions/"""
+    checkpoint: str
+    """folder of the checkpoint that is the result, for `load`: the best one, or the last where nothing was evaluated;
+    of several seeds that of the best"""
+    metric: str
+    """metric by which it was chosen; "" where nothing was evaluated"""
+    metrics: dict[str, float]
+    """metrics of that checkpoint on the examples of `eval`; of several seeds their mean"""
+    predictions: tuple[str, ...]
+    """files of predictions"""
+
+
+def finetune(config: "FinetuneConfig | None" = None, **settings: Any) -> Finetuned:
+    """Finetune a checkpoint for a task, in this process and on all its devices; return the result.
+
+    The same call resumes a run that was interrupted, and returns the result of a finished one.
+
+    config: settings to start from; None = those of the `task`. settings: fields of FinetuneConfig by name, sections as
+    dictionaries: task="sst-2", init="runs/mine", train="glue/SST-2", steps=200, optimizer={"learning_rate": 1e-4}.
+
+    Raises InputError where settings contradict each other, the weights or the workdir, or a file of examples cannot be
+    read; KeyboardInterrupt where a signal stopped the run, its state saved.
+    """
+    from xlnet_jax.tasks.config import FinetuneConfig
+    from xlnet_jax.tasks.defaults import DEFAULTS
+    from xlnet_jax.tasks.rules import validate_finetuning
+
+    if config is None:
+        config = DEFAULTS[_known_task(settings.get("task", FinetuneConfig().task))]()
+    config = with_keywords(config, settings)
+    if not config.train:
+        raise InputError("`train` is missing: give examples to learn from; `predict` asks a finetuned checkpoint")
+    validate_finetuning(config)
+    workdir = config.workdir or f"runs/{config.task}"
+    from xlnet_jax.tasks.run import finetune
+
+    if finetune(replace(config, workdir=workdir)):
+        raise KeyboardInterrupt("the run was stopped with its state saved; the same call goes on")
+    from xlnet_jax.tasks.results import read_results
+
+    found = read_results(workdir)
+    return Finetuned(workdir, found.checkpoint, found.metric, dict(found.metrics), found.predictions)
+
+
+def predict_files(
+    checkpoint: str, examples: Sequence[str], task: str = "classification", workdir: str | None = None
+) -> int:
     """Write what a finetuned checkpoint predicts for examples without labels; return the exit code.
 
     examples: files, globs or tfds:NAME, in the form that the task reads. workdir: folder to write to; None =
     runs/TASK-predictions. Raises InputError for a checkpoint of another task, and for files that cannot be read.
     """
     from xlnet_jax.tasks.defaults import DEFAULTS
+    from xlnet_jax.tasks.run import finetune
+
+    return finetune(replace(DEFAULTS[_known_task(task)](), init=checkpoint, predict=tuple(examples), workdir=workdir))
+
+
+def _known_task(task: str) -> str:
+    from xlnet_jax.tasks.defaults import DEFAULTS
 
     if task not in DEFAULTS:
         raise InputError(f"`task` {task} must be one of {', '.join(DEFAULTS)}")
-    from xlnet_jax.tasks.run import finetune
-
-    return finetune(replace(DEFAULTS[task](), init=checkpoint, predict=tuple(examples), workdir=workdir))
+    return task

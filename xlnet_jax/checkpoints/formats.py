@@ -129,10 +129,11 @@ def save(
     demand_new(target)
     validate_network(pretrained.model, pretrained.head, "the network")
     check_params(pretrained, "the network")
+    pretrained = dataclasses.replace(pretrained, params=jax.tree.map(np.asarray, pretrained.params))
     try:
         with full_disk_as_os_error(target.parent), complete_folder(target) as made:
             partial = Path(made)
-            demand_space(partial, sum(np.asarray(a).nbytes for a in jax.tree.leaves(pretrained.params)))
+            demand_space(partial, sum(a.nbytes for a in jax.tree.leaves(pretrained.params)))
             notes = _FORMATS[to].write(pretrained, partial)
             add(partial, notes)
             return notes

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, cast
+from typing import Any, Literal, TypeVar, cast
 
 import flax.linen as nn
 import jax
@@ -29,6 +29,8 @@ from xlnet_jax.models.heads import build_model
 from xlnet_jax.models.inputs import Inputs, text_inputs
 from xlnet_jax.settings.config import ModelConfig
 from xlnet_jax.settings.rules import validate_network
+
+P = TypeVar("P", bound="Pretrained")
 
 
 @dataclass(frozen=True)
@@ -75,11 +77,12 @@ def vocabulary_tokenizer(pretrained: Pretrained) -> Tokenizer:
     return pretrained.tokenizer
 
 
-def on_device(pretrained: Pretrained, dtype: Literal["float32", "bfloat16"] = "float32") -> Pretrained:
+def on_device(pretrained: P, dtype: Literal["float32", "bfloat16"] = "float32") -> P:
     """Return the checkpoint with its weights on the device, so that every batch finds them there. dtype: compute
     type."""
     model = replace(pretrained.model, dtype=dtype, remat="none")
-    return replace(pretrained, model=model, params=jax.device_put(pretrained.params))
+    (device,) = jnp.zeros(()).devices()  # the default one
+    return replace(pretrained, model=model, params=jax.device_put(pretrained.params, device))
 
 
 def _run_encoder(config: ModelConfig, backbone_params: Any, inputs: Inputs) -> jax.Array:

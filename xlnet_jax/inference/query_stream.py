@@ -17,7 +17,7 @@ from xlnet_jax.checkpoints.pretrained import Pretrained, vocabulary_tokenizer
 from xlnet_jax.errors import InputError
 from xlnet_jax.inference.lengths import batches_by_length, padded, padded_length
 from xlnet_jax.kernels.arguments import Span, Visibility
-from xlnet_jax.models.inputs import compact_inputs
+from xlnet_jax.models.inputs import Inputs, compact_inputs
 from xlnet_jax.models.masks import HIGHEST, within
 from xlnet_jax.models.xlnet import XLNetLM
 from xlnet_jax.objectives.language_model import cross_entropy_BP
@@ -66,7 +66,7 @@ def scoring_tokenizer(pretrained: Pretrained) -> Tokenizer:
 def log_probs_PV(pretrained: Pretrained, query: Query) -> np.ndarray:
     """Return the log-probability of every piece of the vocabulary at the positions of a query, float32 [P, V], nats."""
     length, targets = padded_length(len(query.ids_L)), padded_length(len(query.positions_P))
-    batch = _batch([query], 1, length, targets)
+    batch = padded_queries([query], 1, length, targets)
     return np.asarray(_log_probs_BPV(pretrained.model, pretrained.params, batch)[0, : len(query.positions_P)])
 
 
@@ -79,14 +79,15 @@ def log_likelihoods(pretrained: Pretrained, queries: Sequence[Query], batch_toke
     found: list[np.ndarray] = [np.zeros(0, np.float32)] * len(queries)
     alone = all(len(query.positions_P) == 1 for query in queries)
     for indices, rows, length in batches_by_length([len(query.ids_L) for query in queries], batch_tokens):
-        batch = _batch([queries[i] for i in indices], rows, length, 1 if alone else length)
+        batch = padded_queries([queries[i] for i in indices], rows, length, 1 if alone else length)
         scores_BP = np.asarray(_log_likelihoods_BP(pretrained.model, pretrained.params, batch))
         for i, scores_P in zip(indices, scores_BP, strict=False):
             found[i] = scores_P[: len(queries[i].positions_P)]
     return found
 
 
-def _batch(queries: Sequence[Query], rows: int, length: int, targets: int) -> QueryBatch:
+def padded_queries(queries: Sequence[Query], rows: int, length: int, targets: int) -> QueryBatch:
+    """Return queries as one batch of this many rows, each of `length` tokens and `targets` query rows."""
     ranks = []
     for ids_L, positions_P, rank_P in queries:
         rank_L = np.full(len(ids_L), CONTEXT)
@@ -101,11 +102,17 @@ def _batch(queries: Sequence[Query], rows: int, length: int, targets: int) -> Qu
     )
 
 
-def _logits_BPV(config: ModelConfig, params: Any, batch: QueryBatch) -> jax.Array:
+def query_inputs(
+    config: ModelConfig, batch: QueryBatch, segment_ids_BL: jnp.ndarray | None = None
+) -> tuple[Inputs, jax.Array]:
+    """Return (inputs of the network, memory of one slot), with keys K = 1 + L. segment_ids: None = segment 0.
+
+    A row that sees no piece reads the slot, whose values are zeros; no other row sees it.
+    """
     rows = batch.ids_BL.shape[0]
     inputs = compact_inputs(
         jnp.asarray(batch.ids_BL),
-        jnp.zeros_like(batch.ids_BL),
+        jnp.zeros_like(batch.ids_BL) if segment_ids_BL is None else segment_ids_BL,
         jnp.asarray(batch.rank_BL),
         jnp.asarray(batch.positions_BP),
         jnp.zeros(rows, bool),
@@ -114,7 +121,11 @@ def _logits_BPV(config: ModelConfig, params: Any, batch: QueryBatch) -> jax.Arra
         attend_empty_memory=True,
     )
     inputs = inputs._replace(visibility=_memory_for_rows_that_see_nothing(inputs.visibility))
-    mems_ZBMD = jnp.zeros((config.num_layers, rows, 1, config.d_model))
+    return inputs, jnp.zeros((config.num_layers, rows, 1, config.d_model))
+
+
+def _logits_BPV(config: ModelConfig, params: Any, batch: QueryBatch) -> jax.Array:
+    inputs, mems_ZBMD = query_inputs(config, batch)
     logits_BPV, _ = cast(Any, XLNetLM(config).apply)({"params": params}, inputs, mems_ZBMD)
     return logits_BPV
 

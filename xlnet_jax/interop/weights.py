@@ -61,8 +61,8 @@ class Mismatch:
         return "; ".join(f"{len(names)} {kind}: {', '.join(names)}" for kind, names in kinds if names)
 
 
-def initial_params(config: ModelConfig, head: HeadConfig | None, seed: int = 0) -> dict[str, Any]:
-    """Return parameters from the initialiser: nested dicts of arrays."""
+def initial_params(config: ModelConfig, head: HeadConfig | None = None, seed: int = 0) -> dict[str, Any]:
+    """Return parameters from the initialiser: nested dicts of arrays. head: None = language modelling."""
     return meta.unbox(init_params(config, head, jax.random.key(seed)))
 
 

@@ -33,7 +33,24 @@ def attention_by_scores_BNTH(
 ) -> jnp.ndarray:
     """Return the attention output with the position scores that a function computes from scaled queries [B, N, T, H],
     positions and the number of keys."""
-    key_BNKH, value_BNKH = inputs.key_BNKH, inputs.value_BNKH
+    scores_BNTK = _scores_BNTK(inputs, position_scores_BNTK)
+    if (dropout := inputs.dropout) is None:
+        return attend_BNTH(scores_BNTK, inputs.value_BNKH, None)
+    dropout_mask_BNTK = attention_mask_BNTK(dropout, *scores_BNTK.shape[2:])
+    return attend_BNTH(scores_BNTK, inputs.value_BNKH, dropout_mask_BNTK) / (1.0 - dropout.rate)
+
+
+def weights_BNTK(inputs: AttentionInputs) -> jnp.ndarray:
+    """Return the attention weights of every row before dropout, float32: at least 0, and 0 on keys that the row may not
+    see; each row sums to 1. A row that sees no key has equal weights."""
+    return jax.nn.softmax(_scores_BNTK(inputs, _shifted_scores_BNTK))
+
+
+def _scores_BNTK(
+    inputs: AttentionInputs, position_scores_BNTK: Callable[[jnp.ndarray, Positions, int], jnp.ndarray]
+) -> jnp.ndarray:
+    """Return float32 scores, masked."""
+    key_BNKH = inputs.key_BNKH
     with_r_w, with_r_r, with_r_s = scaled_queries(inputs)
     scores_BNTK = einsum_float32("BNTH,BNKH->BNTK", with_r_w, key_BNKH)
     if inputs.positions is not None:
@@ -44,11 +61,7 @@ def attention_by_scores_BNTH(
         scores_BNTK += segment_BNT[..., None] * is_other_BTK[:, None]
     # Added, not selected: a row that sees no key has a uniform softmax, with the gradient of one.
     bias_BTK = jnp.where(visible_BTK(inputs.visibility), 0.0, MASKED)
-    scores_BNTK += bias_BTK[:, None]
-    if (dropout := inputs.dropout) is None:
-        return attend_BNTH(scores_BNTK, value_BNKH, None)
-    dropout_mask_BNTK = attention_mask_BNTK(dropout, *scores_BNTK.shape[2:])
-    return attend_BNTH(scores_BNTK, value_BNKH, dropout_mask_BNTK) / (1.0 - dropout.rate)
+    return scores_BNTK + bias_BTK[:, None]
 
 
 def scaled_queries(inputs: AttentionInputs) -> tuple[jnp.ndarray, jnp.ndarray, jnp.ndarray]:

@@ -10,11 +10,15 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from xlnet_jax.kernels import plain
 from xlnet_jax.kernels.arguments import AttentionInputs
 from xlnet_jax.kernels.dropout import AttentionDropout, attention_seed_BN, hidden_mask_BTD
 from xlnet_jax.kernels.numerics import einsum_float32
 from xlnet_jax.models.attention import attention_BNTH
 from xlnet_jax.settings.config import ModelConfig
+
+ATTENTION_WEIGHTS = "attention_weights"
+"""Name of the collection that holds the attention weights of every layer."""
 
 
 class Outputs(NamedTuple):
@@ -102,8 +106,11 @@ def attended_BNTH(
 ) -> jnp.ndarray:
     """Return the attention output with this dropout rate on its probabilities, by the module's rng "dropout".
 
-    example_B: int32, place of each example in the global batch.
+    example_B: int32, place of each example in the global batch. The attention weights of the plain implementation are
+    sown into the collection "attention_weights", where that is mutable.
     """
+    if module.is_mutable_collection(ATTENTION_WEIGHTS) and not module.is_initializing():
+        module.sow(ATTENTION_WEIGHTS, "weights_BNTK", plain.weights_BNTK(inputs))
     if rate:
         seed_BN = attention_seed_BN(module.make_rng("dropout"), example_B, inputs.query_BNTH.shape[1])
         inputs = inputs._replace(dropout=AttentionDropout(rate, seed_BN))
@@ -153,10 +160,10 @@ def stacked(layer: Any, config: ModelConfig, in_axes: Any) -> Any:
     """Return the class of config.num_layers such layers under one scan, rematerialised as config.remat says; with
     config.share_layers one set of parameters, without an axis of layers, serves all of them.
 
-    in_axes: axes of the arguments of a layer besides its rows. The collections "intermediates" and "keys_values" gain
-    an axis of layers, first.
+    in_axes: axes of the arguments of a layer besides its rows. The collections "intermediates", "keys_values" and
+    "attention_weights" gain an axis of layers, first.
     """
-    by_layer: dict[Any, Any] = {"intermediates": 0, "keys_values": 0}
+    by_layer: dict[Any, Any] = {"intermediates": 0, "keys_values": 0, ATTENTION_WEIGHTS: 0}
     if not config.share_layers:
         by_layer["params"] = 0
     if config.remat != "none":

@@ -73,6 +73,12 @@ class LanguageModel:
         return Scored(loss_sum, weights_BP.sum(), outputs.new_mems_ZBMD, row_losses, row_measures)
 
 
+def empty_memory(config: Config) -> jax.Array:
+    """Return the memory of rows that begin a block: zeros [Z, B, M, D] in the compute type."""
+    mems = LanguageModel(config).mems
+    return jnp.zeros(mems.shape, mems.dtype)
+
+
 def inputs_of(batch: DeviceBatch, config: Config) -> tuple[Inputs, jax.Array | None]:
     """Return the network's inputs from a compact or a dense batch, and the positions at which its content stream
     predicts; None = the query stream predicts, or the content stream at every position."""

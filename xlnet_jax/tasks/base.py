@@ -35,6 +35,16 @@ class Loss(NamedTuple):
         return cls((each * weights).sum(), weights.sum())
 
 
+class Prediction(NamedTuple):
+    """Prediction for one input of a Python user."""
+
+    value: str | float | tuple[str, ...]
+    """label of a text or a pair; number of a regression; label of each word; text of an answer, "" where the question
+    is taken as unanswerable; text of an option"""
+    probabilities: Mapping[str, float]
+    """probability of each label or option, or of the likeliest answers among themselves; none for numbers and words"""
+
+
 class Task(Protocol[E]):
     """Family of tasks, made with the settings of the run (`FinetuneConfig`, InputError where they contradict each
     other); E is its type of example.
@@ -91,4 +101,19 @@ class Task(Protocol[E]):
     ) -> list[str]:
         """Write prediction files, in the official form of the task, into a folder that exists. Return their names.
         outputs as in `metrics`."""
+        ...
+
+
+class PredictingTask(Task[E], Protocol[E]):
+    """Task that also predicts for values of Python code, in place of files."""
+
+    def examples_of(self, inputs: Sequence[Any]) -> list[E]:
+        """Return unlabelled examples of the values that Python code gives, in their order. Raises InputError, with the
+        number of the input, on one of another form."""
+        ...
+
+    def predictions(
+        self, examples: Sequence[E], features: Features, outputs: Mapping[str, np.ndarray]
+    ) -> list[Prediction]:
+        """Return the prediction for each example, as `write` writes it. outputs as in `metrics`."""
         ...

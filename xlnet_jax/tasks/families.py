@@ -4,7 +4,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from xlnet_jax.tasks.base import Task
+from xlnet_jax.tasks.base import PredictingTask, Task
 from xlnet_jax.tasks.classification.task import TextTask, with_files_of_roles
 from xlnet_jax.tasks.config import FinetuneConfig
 from xlnet_jax.tasks.multiple_choice.task import MultipleChoice
@@ -12,7 +12,7 @@ from xlnet_jax.tasks.question_answering.task import QuestionAnswering
 from xlnet_jax.tasks.ranking.task import Ranking
 from xlnet_jax.tasks.token_classification.task import TokenClassification
 
-_OF_HEAD: dict[str, Callable[[FinetuneConfig], Task[Any]]] = {
+_OF_HEAD: dict[str, Callable[[FinetuneConfig], PredictingTask[Any]]] = {
     "classification": TextTask,
     "regression": TextTask,
     "question_answering": QuestionAnswering,
@@ -29,6 +29,11 @@ def with_files(config: FinetuneConfig) -> FinetuneConfig:
 def make_task(config: FinetuneConfig) -> Task[Any]:
     """Return the task that the settings name. Raises InputError where they contradict it."""
     return _family(config)(config)
+
+
+def task_of_head(config: FinetuneConfig) -> PredictingTask[Any]:
+    """Return the task of the head, which predicts for values of Python code. Raises InputError as `make_task`."""
+    return _OF_HEAD[config.head.task](config)
 
 
 def _family(config: FinetuneConfig) -> Callable[[FinetuneConfig], Task[Any]]:

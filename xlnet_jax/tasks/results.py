@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from xlnet_jax.checkpoints.native import RESULTS
-from xlnet_jax.storage.files import write_durably
+from xlnet_jax.storage.files import read_json, write_durably
 
 
 @dataclass(frozen=True)
@@ -57,6 +57,19 @@ def summarize(workdir: epath.Path, by_seed: Mapping[int, Result], console: Conso
             "seeds": {str(seed): asdict(result) for seed, result in by_seed.items()},
         },
     )
+
+
+def read_results(workdir: str) -> Result:
+    """Return the result in results.json of a finished run, its paths with the workdir before them; of several seeds the
+    best one's checkpoint and predictions, and the mean of the metrics. Raises InputError where there is none."""
+    folder = epath.Path(workdir)
+    found = read_json(folder / RESULTS)
+    best, metrics, own = found, found.get("metrics", {}), folder
+    if seeds := found.get("seeds"):
+        seed = found["checkpoint"].partition("/")[0].removeprefix(seed_folder(""))
+        best, metrics, own = seeds[seed], found["mean"], folder / seed_folder(seed)
+    files = tuple(str(own / file) for file in best["predictions"])
+    return Result(best["task"], str(own / best["checkpoint"]), best["step"], best["metric"], metrics, files)
 
 
 def or_lowest(value: float) -> float:

@@ -50,10 +50,11 @@ class Predictor:
             if parts:
                 jax.block_until_ready(parts[-1][1])  # stay at most one batch ahead of the devices
             parts.append((items, self._predict(params, program.put(batch))))
-        return _in_order(parts, len(features))
+        return in_order(parts, len(features))
 
 
-def _in_order(parts: Sequence[tuple[np.ndarray, dict[str, jax.Array]]], count: int) -> Outputs:
+def in_order(parts: Sequence[tuple[np.ndarray, dict[str, jax.Array]]], count: int) -> Outputs:
+    """Return the outputs of batches, each with its items (`in_order_of_length`), as [count, …] in their order."""
     outputs: Outputs = {}
     for items, of_batch in parts:
         real = items != NO_ITEM

@@ -1,6 +1,7 @@
 """Commands: how they are listed and started, how quickly they answer, and how the library's errors reach the user."""
 
 import importlib
+import inspect
 import subprocess
 import sys
 
@@ -96,7 +97,7 @@ def test_the_broken_pipe_of_something_else_keeps_its_trace(capfd):
         command.run(main)
 
 
-def test_every_public_name_is_there_and_no_command_is_shadowed():
+def test_every_public_name_is_a_function_though_a_command_has_its_name():
     for name, module in api.PUBLIC.items():
         assert getattr(api, name) is getattr(importlib.import_module(module), name)
     yesterday = {"Config", "InputError", "ModelConfig", "XLNetLM", "embed_texts", "load", "pretrain", "save"}
@@ -105,7 +106,12 @@ def test_every_public_name_is_there_and_no_command_is_shadowed():
     for module in MODULES:
         package, _, name = module.rpartition(".")
         if package == "xlnet_jax":
-            assert importlib.import_module(module) is getattr(xlnet_jax, name)
-            assert name not in dir(xlnet_jax)
+            command_module = importlib.import_module(module)
+            assert inspect.ismodule(command_module)
+            assert command_module.main
+            public = getattr(api, name) if name in api.PUBLIC else command_module
+            assert getattr(xlnet_jax, name) is public
+    assert {"finetune", "predict", "generate", "fill_in", "evaluate"} <= set(dir(xlnet_jax))
+    assert xlnet_jax.evaluate.__module__ == "xlnet_jax.api.evaluation"
     with pytest.raises(AttributeError, match="has no attribute 'lode'; it has Config"):
         xlnet_jax.lode  # noqa: B018

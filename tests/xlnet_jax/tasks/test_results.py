@@ -6,7 +6,7 @@ import math
 from etils import epath
 from rich.console import Console
 
-from xlnet_jax.tasks.results import Result, summarize
+from xlnet_jax.tasks.results import Result, read_results, summarize
 
 
 def of_seed(**metrics):
@@ -20,3 +20,12 @@ def test_metrics_that_are_no_number_or_not_of_every_seed_spoil_no_summary(tmp_pa
     assert written["checkpoint"] == "seed-1/checkpoints/8"
     assert math.isnan(written["mean"]["f1"])
     assert math.isnan(written["deviation"]["f1_LOC"])
+
+
+def test_the_result_of_several_seeds_is_the_best_checkpoint_and_the_mean(tmp_path):
+    by_seed = {0: of_seed(f1=0.5), 3: Result("ner", "checkpoints/8", 8, "f1", {"f1": 0.75}, ("predictions/eval/x",))}
+    summarize(epath.Path(tmp_path), by_seed, Console(quiet=True))
+    own = f"{tmp_path}/seed-3"
+    assert read_results(str(tmp_path)) == Result(
+        "ner", f"{own}/checkpoints/8", 8, "f1", {"f1": 0.625}, (f"{own}/predictions/eval/x",)
+    )

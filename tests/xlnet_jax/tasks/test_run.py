@@ -5,6 +5,7 @@ import os
 import signal
 import socket
 from dataclasses import replace
+from importlib import import_module
 
 import numpy as np
 import pytest
@@ -12,7 +13,6 @@ import pytest
 import xlnet_jax
 from data_pipelines.tokenizer import Tokenizer
 from tests.xlnet_jax.training.run.test_hosts import Two
-from xlnet_jax import finetune
 from xlnet_jax.errors import RESTART, InputError
 from xlnet_jax.interop.weights import flatten
 from xlnet_jax.settings.plain import identity_difference
@@ -22,6 +22,8 @@ from xlnet_jax.tasks.selection import Selection
 from xlnet_jax.training.run.hosts import Hosts
 from xlnet_jax.training.watch.metrics import read_records
 from xlnet_jax.training.watch.progress import ProgressView
+
+finetune = import_module("xlnet_jax.finetune")
 
 TINY = (
     "--task classification --steps 12 --optimizer.warmup-steps 2 --optimizer.learning-rate 0.02 --data.batch-size 8 "

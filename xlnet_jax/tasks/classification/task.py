@@ -19,7 +19,7 @@ from xlnet_jax.errors import InputError
 from xlnet_jax.models.inputs import text_windows
 from xlnet_jax.objectives.base import BatchDropout, DeviceBatch, apply
 from xlnet_jax.settings.config import HeadConfig
-from xlnet_jax.tasks.base import Loss
+from xlnet_jax.tasks.base import Loss, Prediction
 from xlnet_jax.tasks.classification.glue import PUBLISHED, SPLITS, STEMS, similarity, write_submission
 from xlnet_jax.tasks.classification.scores import classification_scores, regression_scores
 from xlnet_jax.tasks.classification.tables import Form, Role, Row, field, files_of_role, read_table, text_field
@@ -151,6 +151,22 @@ class TextTask:
             )
         return whole(str(value), f"{row.where}: its label")
 
+    def examples_of(self, inputs: Sequence[Any]) -> list[TextExample]:
+        """Return an example for each text, or pair of texts. Raises InputError, with the number of the input, on any
+        other value and on an empty text."""
+        examples = []
+        for number, given in enumerate(inputs):
+            where = f"input {number}"
+            texts = (given,) if isinstance(given, str) else tuple(given) if isinstance(given, list | tuple) else ()
+            if len(texts) not in (1, 2) or not all(isinstance(text, str) for text in texts):
+                raise InputError(f"{where} is neither a text nor a pair of texts, but {given!r:.60}")
+            if empty := [text for text in texts if not text.strip()]:
+                raise InputError(f"{where}: its text {empty[0]!r} is empty")
+            text, pair = (*(whole(text, where) for text in texts), None)[:2]
+            assert text is not None
+            examples.append(TextExample(str(number), text, pair, None, where))
+        return examples
+
     def head(self, train: Sequence[TextExample]) -> HeadConfig:
         """Return a head with the labels of the task, or else those of the training examples, sorted. Raises InputError
         where all examples have one label."""
@@ -265,6 +281,17 @@ class TextTask:
             return [PREDICTIONS]
         ids, parts = [e.id for e in chosen], [e.part for e in chosen]
         return [PREDICTIONS, *write_submission(folder, self._published, ids, parts, answers)]
+
+    def predictions(
+        self, examples: Sequence[TextExample], features: Features, outputs: Mapping[str, np.ndarray]
+    ) -> list[Prediction]:
+        """Return the likeliest label with the probability of each, or the number of regression."""
+        if self._published.kind == "regression":
+            return [Prediction(float(score), {}) for score in outputs["scores"]]
+        return [
+            Prediction(self._labels[row.argmax()], dict(zip(self._labels, np.exp(row).tolist(), strict=True)))
+            for row in outputs["log_probs"]
+        ]
 
 
 def _target(example: TextExample, labels: Sequence[str]) -> Label:

@@ -64,6 +64,14 @@ def read_questions(names: Sequence[str], labelled: bool, form: str, columns: Col
     return list(found.values())
 
 
+def unlabelled_question(given: Any, number: int) -> Question:
+    """Return the question of {"context": …, "question": …, "options": […]}. Raises InputError on another form."""
+    where = f"input {number}"
+    record = Record(checked(given, dict, where), where)
+    context, question, options = record.get("context", str), record.get("question", str), record.get("options", list)
+    return _question(str(number), context, question, options, None, where, labelled=False)
+
+
 def _race(path: str, labelled: bool) -> Iterator[Question]:
     record = Record(checked(json_file(path), dict, path), path)
     school, file = epath.Path(path).parent.name, epath.Path(path).name

@@ -17,12 +17,12 @@ from xlnet_jax.kernels.numerics import MASKED
 from xlnet_jax.models.inputs import text_inputs
 from xlnet_jax.objectives.base import BatchDropout, DeviceBatch, apply
 from xlnet_jax.settings.config import HeadConfig
-from xlnet_jax.tasks.base import Loss
+from xlnet_jax.tasks.base import Loss, Prediction
 from xlnet_jax.tasks.config import ColumnsConfig, FinetuneConfig
 from xlnet_jax.tasks.encoding import encode_text
 from xlnet_jax.tasks.features import Features
 from xlnet_jax.tasks.losses import classification_loss_B
-from xlnet_jax.tasks.multiple_choice.questions import LEVELS, Question, letter, read_questions
+from xlnet_jax.tasks.multiple_choice.questions import LEVELS, Question, letter, read_questions, unlabelled_question
 
 SPECIALS = 3  # <sep> behind the text, <sep> and <cls> behind the question
 PREDICTIONS = "predictions.jsonl"
@@ -50,6 +50,10 @@ class MultipleChoice:
     def read(self, paths: Sequence[str], labelled: bool) -> list[Question]:
         """Read questions, as `questions.read_questions`."""
         return read_questions(paths, labelled, self._form, self._columns)
+
+    def examples_of(self, inputs: Sequence[Any]) -> list[Question]:
+        """Return the questions, as `questions.unlabelled_question` reads each."""
+        return [unlabelled_question(given, number) for number, given in enumerate(inputs)]
 
     def head(self, train: Sequence[Question]) -> HeadConfig:
         """Return a head for as many options as the longest list in the training examples."""
@@ -125,6 +129,15 @@ class MultipleChoice:
                 }
                 file.write(json.dumps(row, ensure_ascii=False) + "\n")
         return [PREDICTIONS]
+
+    def predictions(
+        self, examples: Sequence[Question], features: Features, outputs: Mapping[str, np.ndarray]
+    ) -> list[Prediction]:
+        """Return the likeliest option with the probability of each."""
+        return [
+            Prediction(question.options[row.argmax()], dict(zip(question.options, row.tolist(), strict=False)))
+            for question, row in zip(examples, outputs["probabilities"], strict=True)
+        ]
 
 
 def encode_option(

@@ -56,6 +56,15 @@ def read_questions(paths: Sequence[str], labelled: bool, unanswerable: bool) -> 
     return questions
 
 
+def unlabelled_question(given: Any, number: int) -> Question:
+    """Return the question of {"question": …, "context": …}. Raises InputError on another form, or an empty text."""
+    record = Record(checked(given, dict, f"input {number}"), f"input {number}")
+    question = Question(str(number), record.get("question", str), record.get("context", str), ())
+    if not question.context.strip():
+        raise InputError(f"input {number}: its text is empty")
+    return question
+
+
 def _questions_in(path: str, labelled: bool, unanswerable: bool) -> Iterator[Question]:
     content = json_file(path)
     if isinstance(content, dict) and "data" in content:

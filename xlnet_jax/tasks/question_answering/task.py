@@ -23,14 +23,14 @@ from xlnet_jax.models.inputs import text_inputs
 from xlnet_jax.models.question_answering import SpanBeam, SpanLogProbs, XLNetForQuestionAnswering
 from xlnet_jax.objectives.base import BatchDropout, DeviceBatch, apply
 from xlnet_jax.settings.config import HeadConfig
-from xlnet_jax.tasks.base import Loss
+from xlnet_jax.tasks.base import Loss, Prediction
 from xlnet_jax.tasks.config import FinetuneConfig
 from xlnet_jax.tasks.features import Features
 from xlnet_jax.tasks.losses import span_loss_B
 from xlnet_jax.tasks.question_answering.alignment import Aligner, Alignment
 from xlnet_jax.tasks.question_answering.answers import NO_SPAN, NO_WINDOW, Answers, Window, candidates, write_answers
 from xlnet_jax.tasks.question_answering.cmrc_scores import cmrc_scores
-from xlnet_jax.tasks.question_answering.files import Question, read_questions
+from xlnet_jax.tasks.question_answering.files import Question, read_questions, unlabelled_question
 from xlnet_jax.tasks.question_answering.squad_scores import best_threshold, raw_scores, squad1_scores, squad2_scores
 
 HEAD = HeadConfig("question_answering")
@@ -75,6 +75,10 @@ class QuestionAnswering:
     def read(self, paths: Sequence[str], labelled: bool) -> list[Question]:
         """Read questions, as `files.read_questions`."""
         return read_questions(paths, labelled, self._unanswerable)
+
+    def examples_of(self, inputs: Sequence[Any]) -> list[Question]:
+        """Return the questions, as `files.unlabelled_question` reads each."""
+        return [unlabelled_question(given, number) for number, given in enumerate(inputs)]
 
     def head(self, train: Sequence[Question]) -> HeadConfig:
         """Return a head for start, end and answerability."""
@@ -203,6 +207,17 @@ class QuestionAnswering:
         """
         answers = self._answers(examples, features, outputs)
         return write_answers(folder, answers, self._predictions(examples, answers), self._unanswerable)
+
+    def predictions(
+        self, examples: Sequence[Question], features: Features, outputs: Mapping[str, np.ndarray]
+    ) -> list[Prediction]:
+        """Return the likeliest answer and the probabilities of the n best among themselves; of SQuAD 2.0 "" where the
+        odds exceed qa.null_threshold (None = 0)."""
+        answers = self._answers(examples, features, outputs)
+        texts = self._predictions(examples, answers)
+        return [
+            Prediction(texts[q.id], {found.text: found.probability for found in answers.n_best[q.id]}) for q in examples
+        ]
 
     def _answers(self, examples: Sequence[Question], features: Features, outputs: Mapping[str, np.ndarray]) -> Answers:
         windows = cast(SpanFeatures, features).windows

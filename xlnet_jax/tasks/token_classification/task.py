@@ -11,12 +11,13 @@ import numpy as np
 import optax
 from etils import epath
 
+from data_pipelines.readers import whole
 from data_pipelines.tokenizer import Tokenizer
 from xlnet_jax.errors import InputError
 from xlnet_jax.models.inputs import text_inputs
 from xlnet_jax.objectives.base import BatchDropout, DeviceBatch, apply
 from xlnet_jax.settings.config import HeadConfig
-from xlnet_jax.tasks.base import Loss
+from xlnet_jax.tasks.base import Loss, Prediction
 from xlnet_jax.tasks.config import FinetuneConfig
 from xlnet_jax.tasks.encoding import encode_text
 from xlnet_jax.tasks.features import Features
@@ -62,6 +63,20 @@ class TokenClassification:
                         f"{sentence.where(i)}: {label!r} is no tag of an entity, as O, B-PER and I-PER are; name the "
                         "column by `columns.label`, or learn other labels by `task` token_classification"
                     )
+        return sentences
+
+    def examples_of(self, inputs: Sequence[Any]) -> list[Sentence]:
+        """Return a sentence for each list of words. Raises InputError, with the number of the input, on any other
+        value, and where there are no words or an empty one."""
+        sentences = []
+        for number, words in enumerate(inputs):
+            where = f"input {number}"
+            if not isinstance(words, list | tuple) or not all(isinstance(word, str) for word in words):
+                raise InputError(f"{where} is no list of words, but {words!r:.60}")
+            if not words or not all(word.strip() for word in words):
+                raise InputError(f"{where} has no words, or an empty one: {words!r:.60}")
+            rows = tuple(whole(word, where) for word in words)
+            sentences.append(Sentence(rows, None, rows, where, tuple(range(1, len(rows) + 1))))
         return sentences
 
     def head(self, train: Sequence[Sentence]) -> HeadConfig:
@@ -143,6 +158,12 @@ class TokenClassification:
             for kind, s in _default_scores(_labels(examples), predicted).items():
                 file.write(f"{kind or 'all'}\t{s.precision:.4f}\t{s.recall:.4f}\t{s.f1:.4f}\t{s.true}\t{s.predicted}\n")
         return [PREDICTIONS, REPORT]
+
+    def predictions(
+        self, examples: Sequence[Sentence], features: Features, outputs: Mapping[str, np.ndarray]
+    ) -> list[Prediction]:
+        """Return the label of each word."""
+        return [Prediction(tuple(labels), {}) for labels in self._predicted(examples, features, outputs)]
 
     def _predicted(
         self, examples: Sequence[Sentence], features: Features, outputs: Mapping[str, np.ndarray]

@@ -1,0 +1,138 @@
+"""A finetuned checkpoint predicts in Python what its command writes, for every family of tasks."""
+
+import csv
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import xlnet_jax
+from tests.xlnet_jax.random_models import random_model
+from tests.xlnet_jax.tasks.conftest import BAD, GOOD
+from xlnet_jax import InputError
+from xlnet_jax.api import runs
+from xlnet_jax.models.inputs import text_inputs
+from xlnet_jax.settings.config import HeadConfig
+from xlnet_jax.tasks.model import Model
+
+
+def finetuned(pretrained, table, workdir, **changes):
+    settings = {
+        "init": pretrained, "train": table, "eval": table, "workdir": workdir, "steps": 2,
+        "data": {"seq_len": 16, "batch_size": 8},
+    }  # fmt: skip
+    return xlnet_jax.finetune(**settings | changes)
+
+
+@pytest.fixture(scope="module")
+def result(pretrained, table, tmp_path_factory):
+    return finetuned(pretrained, table, tmp_path_factory.mktemp("runs") / "run", predict=table)
+
+
+@pytest.fixture(scope="module")
+def model(result):
+    return xlnet_jax.load(result.checkpoint)
+
+
+def of_head(pretrained, head, **kept):
+    """The same network with a random head."""
+    start = xlnet_jax.load(pretrained)
+    drawn = random_model(start.model, head, start.tokenizer)
+    return Model(drawn.model, drawn.params, start.objective, head, start.tokenizer, **kept)
+
+
+def test_finetuning_returns_its_metrics_and_its_checkpoint(result, model):
+    assert result.metric == "accuracy"
+    assert 0 <= result.metrics["accuracy"] <= 1
+    assert set(result.predictions) == {
+        f"{result.workdir}/predictions/{of}/predictions.tsv" for of in ("eval", "predict")
+    }
+    assert model.finetuning.task == "classification"
+    assert model.head.labels == ("bad", "good")
+
+
+def test_predictions_are_those_that_the_run_wrote(result, model):
+    with open(f"{result.workdir}/predictions/predict/predictions.tsv") as file:
+        written = list(csv.DictReader(file, delimiter="\t"))
+    found = model.predict(GOOD + BAD)
+    assert [p.value for p in found] == [row["label"] for row in written]
+    for p, row in zip(found, written, strict=True):
+        assert p.probabilities == pytest.approx(
+            {label: float(row[f"p({label})"]) for label in ("bad", "good")}, rel=1e-4
+        )
+
+
+def test_a_prediction_does_not_depend_on_the_others(model):
+    (alone,) = xlnet_jax.predict(model, GOOD[:1])
+    together = model.predict([" ".join(GOOD), GOOD[0], (GOOD[0], BAD[0])], batch_size=2)
+    assert together[1].probabilities == pytest.approx(alone.probabilities, rel=1e-6)
+    assert together[2].probabilities != pytest.approx(alone.probabilities, rel=1e-5)
+    assert model.predict([]) == []
+
+
+def test_every_family_predicts_for_values_of_python(pretrained):
+    (number,) = of_head(pretrained, HeadConfig("regression")).predict([("a lovely walk", "a dreadful rain")])
+    assert isinstance(number.value, float)
+    words = GOOD[0].split()
+    tagger = of_head(pretrained, HeadConfig("token_classification", 3, labels=("O", "B-X", "I-X")))
+    first, second = tagger.predict([words, words[:1]])
+    assert [len(first.value), len(second.value)] == [3, 1]
+    assert {*first.value} <= {"O", "B-X", "I-X"}
+    question = {"question": "what was it", "context": "it was delightful and lovely"}
+    (answer,) = of_head(pretrained, HeadConfig("question_answering")).predict([question], seq_len=80)
+    assert answer.value in question["context"]
+    assert sum(answer.probabilities.values()) == pytest.approx(1)
+    options = question | {"options": ["tedious", "lovely"]}
+    (choice,) = of_head(pretrained, HeadConfig("multiple_choice", 3)).predict([options], seq_len=140)
+    assert set(choice.probabilities) == {"tedious", "lovely"}
+    assert sum(choice.probabilities.values()) == pytest.approx(1, rel=1e-5)
+    assert choice.probabilities[choice.value] == max(choice.probabilities.values())
+
+
+def test_inputs_of_another_form_are_refused_by_their_number(model, pretrained):
+    tagger = of_head(pretrained, HeadConfig("token_classification", 2))
+    asker = of_head(pretrained, HeadConfig("question_answering"))
+    for of, inputs, message in (
+        (model, "a lovely walk", "`inputs` is a list of inputs"),
+        (model, ["fine", 3], "input 1 is neither a text nor a pair of texts, but 3"),
+        (model, [("a", "b", "c")], "input 0 is neither a text nor a pair"),
+        (model, [" "], "input 0: its text ' ' is empty"),
+        (tagger, ["a walk"], "input 0 is no list of words, but 'a walk'"),
+        (asker, [{"question": "what"}], "input 0 has no 'context', only 'question'"),
+        (xlnet_jax.load(pretrained), ["a"], "vocabulary scores and no head: finetune it for a task first"),
+    ):
+        with pytest.raises(InputError, match=message):
+            of.predict(inputs)
+
+
+def test_a_function_under_jit_closes_over_the_weights(pretrained):
+    model = xlnet_jax.load(pretrained)
+    assert all(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(model.params))
+    texts = text_inputs(*map(jnp.asarray, model.encode(GOOD[:1])))
+
+    def logits_BLV(params):
+        return model.network.apply({"params": params}, texts)[0]
+
+    closed, given = jax.jit(lambda: logits_BLV(model.params))(), jax.jit(logits_BLV)(model.params)
+    np.testing.assert_allclose(closed, given, atol=1e-6)
+
+
+def test_keywords_that_are_no_settings_are_refused(pretrained, table, tmp_path):
+    for changes, message in (
+        ({"task": "sst2"}, "`task` sst2 must be one of"),
+        ({"step": 3}, "there is no setting `step`: did you mean steps"),
+        ({"optimizer": {"learning_rat": 1}}, "no setting `optimizer.learning_rat`: did you mean learning_rate"),
+        ({"optimizer": 3}, "`optimizer` is a section: give a dictionary"),
+        ({"steps": "many"}, "steps"),
+        ({"train": []}, "`train` is missing"),
+    ):
+        with pytest.raises(InputError, match=message):
+            finetuned(pretrained, table, tmp_path / "run", **changes)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_stopped_run_is_no_result(pretrained, table, tmp_path, monkeypatch):
+    monkeypatch.setattr("xlnet_jax.tasks.run.finetune", lambda config: 143)
+    with pytest.raises(KeyboardInterrupt, match="the same call goes on"):
+        runs.finetune(init=str(pretrained), train=str(table), workdir=str(tmp_path / "run"))

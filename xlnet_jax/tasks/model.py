@@ -1,0 +1,130 @@
+"""Checkpoint in Python: its network, its weights as jax arrays, and the predictions of its task."""
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from xlnet_jax.checkpoints import formats, native
+from xlnet_jax.checkpoints.pretrained import Pretrained, on_device
+from xlnet_jax.errors import InputError
+from xlnet_jax.models.heads import build_model
+from xlnet_jax.settings.plain import from_dict
+from xlnet_jax.storage.files import read_json
+from xlnet_jax.tasks.base import Prediction
+from xlnet_jax.tasks.batches import in_order_of_length
+from xlnet_jax.tasks.config import FinetuneConfig
+from xlnet_jax.tasks.defaults import DEFAULTS
+from xlnet_jax.tasks.families import task_of_head
+from xlnet_jax.tasks.selection import in_order
+
+TASK_OF_HEAD = {"question_answering": "squad"}
+"""Task whose settings read texts for a head, where no finetuning run of this project made it and the head's own name is
+no task."""
+RANKING = "ranking"  # its command reads collections of documents; one document beside a query is a pair of texts
+
+
+@dataclass(frozen=True)
+class Model(Pretrained):
+    """Checkpoint with its weights as jax arrays: functions under `jax.jit` may close over them."""
+
+    finetuning: FinetuneConfig | None = None
+    """settings of the finetuning that made the checkpoint; None = unknown, or it was not finetuned"""
+
+    def predict(
+        self, inputs: Sequence[Any], *, batch_size: int | None = None, seq_len: int | None = None
+    ) -> list[Prediction]:
+        """Return the prediction of a finetuned model for each input, in their order. It runs on one device.
+
+        inputs: for classification and regression a text, or a pair of texts; for ranking a pair of document and query,
+        whose score is that of one passage, the document's beginning; for labels of words a list of words; for question
+        answering {"question": …, "context": …}; for multiple choice {"context": …, "question": …, "options":
+        […]}. batch_size: inputs (or windows of them) that the network reads at once. seq_len: longest input, in tokens.
+        None = both as in finetuning; a checkpoint that does not know takes the task's defaults. Predictions depend on
+        neither batch_size nor the other inputs.
+
+        Raises InputError where the checkpoint has no head or no tokenizer, and names the first input that has another
+        form.
+        """
+        if isinstance(inputs, str | Mapping) or not isinstance(inputs, Sequence):
+            raise InputError("`inputs` is a list of inputs; put a single one into a list")
+        config = self._config(batch_size, seq_len)
+        if self.tokenizer is None:
+            raise InputError("this checkpoint has no tokenizer: put its spiece.model beside it")
+        task = task_of_head(config)
+        examples = task.examples_of(inputs)
+        if not examples:
+            return []
+        features = task.features(examples, self.tokenizer, config.head, training=False)
+        data = replace(config.data, batch_size=min(config.data.batch_size, len(features)))
+        params, run = on_device(self).params, _compiled(config)
+        batches = in_order_of_length(features, data, np.arange(data.batch_size))
+        outputs = in_order([(items, run(params, batch)) for items, batch in batches], len(features))
+        return task.predictions(examples, features, outputs)
+
+    def _config(self, batch_size: int | None, seq_len: int | None) -> FinetuneConfig:
+        """Return the settings of the finetuning with this network and head; those of the task where there are none."""
+        if self.head is None:
+            raise InputError("this checkpoint has vocabulary scores and no head: finetune it for a task first")
+        task = TASK_OF_HEAD.get(self.head.task, self.head.task)
+        config = replace(self.finetuning or DEFAULTS[task](), head=self.head)
+        if config.task == RANKING:
+            config = replace(config, task=self.head.task)
+        mem_len = config.model.mem_len if config.data.long_texts == "memory" else 0
+        data = replace(
+            config.data, batch_size=batch_size or config.data.batch_size, seq_len=seq_len or config.data.seq_len
+        )
+        model = replace(self.model, mem_len=mem_len, same_length=self.model.same_length and mem_len > 0)
+        return replace(config, model=model, data=data)
+
+
+@functools.lru_cache(8)
+def _compiled(config: FinetuneConfig) -> Callable[[Any, Any], dict[str, jax.Array]]:
+    """Return the jitted prediction of a task, traced once for each shape of a batch."""
+    return jax.jit(functools.partial(task_of_head(config).predict, build_model(config.model, config.head)))
+
+
+def load(path: str | Path, *, partial: bool = False, activation: formats.Activation | None = None) -> Model:
+    """Load a checkpoint of this project, of the 2019 code, or of Hugging Face.
+
+    Its weights are jax arrays in host memory, where jax has its CPU backend, and are not bound to it: each call moves
+    them to the device that it runs on, and `on_device` moves them once. Besides them one array at a time is held.
+
+    partial: take the parameters that fit where some are missing, unknown or of another shape; `notes` names these.
+    activation: in place of the one in the configuration. Raises InputError on files that are damaged, contradict each
+    other, or hold what this project does not have.
+    """
+    loaded = formats.load(path, partial=partial, activation=activation)
+    try:
+        device = jax.local_devices(backend="cpu")[0]
+    except RuntimeError:  # JAX_PLATFORMS leaves the CPU out
+        device = jax.local_devices()[0]
+    with jax.default_device(device):
+        _make_jax_arrays(loaded.params)
+    of_loaded = {field.name: getattr(loaded, field.name) for field in fields(loaded)}
+    return Model(**of_loaded, finetuning=_finetuning(Path(path)))
+
+
+def predict(model: Model, inputs: Sequence[Any], *, batch_size: int | None = None) -> list[Prediction]:
+    """Return the prediction of a finetuned model for each input: `Model.predict`, which has the forms of inputs."""
+    return model.predict(inputs, batch_size=batch_size)
+
+
+def _make_jax_arrays(tree: dict[str, Any]) -> None:
+    """Replace the NumPy arrays of nested dictionaries, one after the other, so that memory holds no second copy."""
+    for name, value in tree.items():
+        if isinstance(value, dict):
+            _make_jax_arrays(value)
+        else:
+            tree[name] = jnp.asarray(value).block_until_ready()
+
+
+def _finetuning(path: Path) -> FinetuneConfig | None:
+    folder = native.find(path) if path.is_dir() else None
+    settings = read_json(folder / native.CONFIG) if folder else {}
+    return from_dict(FinetuneConfig, settings) if "task" in settings else None
