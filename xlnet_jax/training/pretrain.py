@@ -132,7 +132,7 @@ def _prepare(config: Config, console: Console) -> _Prepared:
     console.print(f"tokenizer   {tokenizer.vocab_size:,} pieces in {workdir.tokenizer}")
     # ---- corpus -----------------------------------------------------------------------------------------------------
     corpus = text.find_corpus(config, tokenizer, workdir)
-    workdir.claim_text(corpus.manifest.made_from)
+    workdir.claim_text(corpus.manifest.made_from, corpus.manifest.origins)
     for split in ("train", "validation"):
         blocks = corpus.num_blocks(split)
         console.print(

@@ -73,8 +73,10 @@ class Workdir:
         """Write config.json."""
         write_durably(self.config, _as_json(to_dict(config)))
 
-    def claim_text(self, made_from: dict[str, Any]) -> None:
+    def claim_text(self, made_from: dict[str, Any], origins: dict[str, Any]) -> None:
         """Claim the workdir for a text, by its fingerprints (`Manifest.made_from`), which outlive the corpus folder.
+
+        origins: where text behind URLs came from (`Manifest.origins`), to be kept beside them.
 
         Raises InputError where the run that is here has learned from another text.
         """
@@ -83,7 +85,7 @@ class Workdir:
             self._refuse(
                 [f"its {name.replace('_', ' ')} is another" for name in made_from if there.get(name) != made_from[name]]
             )
-        write_durably(self.text, _as_json(made_from))
+        write_durably(self.text, _as_json(made_from | ({"origins": origins} if origins else {})))
 
     def _refuse(self, difference: list[str]) -> None:
         if difference:
