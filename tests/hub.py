@@ -25,6 +25,7 @@ class Hub:
 
     def __init__(self):
         self.models, self.gated, self.asked, self.ranges = {}, set(), [], []
+        self.broken = set()  # files that it fails to give
         self.cut = {}  # file -> how often its connection breaks in the middle
         self.may_write = True
         self._stored = {}  # of large files, by their SHA-256
@@ -138,6 +139,8 @@ class Hub:
             def _give(self, name, revision, file):
                 if name in hub.gated and file != ".gitattributes":
                     return self._refuse(403, "GatedRepo", "Access to model is restricted")
+                if file in hub.broken:
+                    return self._refuse(500, "", "Internal Error")
                 commit, files = hub._files(name, revision)
                 if file not in files:
                     return self._refuse(404, "EntryNotFound", "Entry not found")
@@ -210,7 +213,7 @@ for line in sys.stdin:
         self.cache = Path(home) / "hub"
         self._process = subprocess.Popen(
             [sys.executable, "-c", self._LOOP],
-            env={**ours, **places, "HF_HUB_DISABLE_PROGRESS_BARS": "1", "HF_HUB_ETAG_TIMEOUT": "2"},
+            env={**ours, **places, "HF_HUB_ETAG_TIMEOUT": "2"},
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         )  # fmt: skip
 

@@ -8,6 +8,7 @@ HF_HUB_OFFLINE. The library is imported when a name is looked up.
 import contextlib
 import os
 import re
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -59,8 +60,11 @@ class Model:
         """Fetch files into `folder`; those that are in the cache are not fetched again. Raises InputError."""
         from huggingface_hub import snapshot_download
 
-        with _in_one_line(self.name, self.commit):
-            snapshot_download(self.name, revision=self.commit, allow_patterns=list(files))
+        missing = [file for file in files if not (self.folder / file).exists()]
+        if not missing:
+            return
+        with _in_one_line(self.name, self.commit, "the download broke off"), _bars(sys.stderr.isatty()):
+            snapshot_download(self.name, revision=self.commit, allow_patterns=missing)
 
     def contents(self) -> str:
         """Say which files it has, for messages."""
@@ -81,7 +85,7 @@ def is_name(text: object) -> bool:
     if name in SHORT_NAMES:
         return True
     parts = _MODEL.fullmatch(name)
-    return bool(parts) and parts[1] != _OUR_RUNS and not _FILE.fullmatch(name)
+    return parts is not None and parts[1] != _OUR_RUNS and not _FILE.fullmatch(name)
 
 
 def is_remote(source: object) -> bool:
@@ -110,15 +114,20 @@ def find(name: str, patterns: Sequence[str]) -> Model:
     neither.
     """
     try:
-        from huggingface_hub import HfApi, snapshot_download
+        from huggingface_hub import HfApi, errors, snapshot_download
     except ImportError:
         raise InputError(
             f"{name}: there is no such file or folder here; to fetch it as a model of the Hugging Face Hub: "
             "pip install 'xlnet_jax[hub]'"
         ) from None
     full, revision = _parts(name)
-    with _in_one_line(full, revision):
-        folder = Path(snapshot_download(full, revision=revision, allow_patterns=[*patterns, _ALWAYS_THERE]))
+    with _in_one_line(full, revision, "there is no such file or folder here, and the Hub gave none"), _bars(False):
+        try:
+            folder = Path(snapshot_download(full, revision=revision, allow_patterns=[*patterns, _ALWAYS_THERE]))
+        except errors.LocalEntryNotFoundError:  # the Hub is not reached, and a file is not in the cache
+            if (found := _in_cache(full, revision)) is None:
+                raise
+            folder = found
         try:
             files, reached = HfApi().list_repo_files(full, revision=folder.name), True
         except _transport_errors():
@@ -155,9 +164,19 @@ def push(folder: Path, name: str) -> str:
     except _transport_errors() as error:
         _raise_of_disk(error)
         raise InputError(
-            f"`push` {name}: {_reason(error)}; {folder} is complete, and `hf upload {name} {folder}` sends it later"
+            f"`push` {name}: {_reason(error)}: {folder} is complete, and `hf upload {name} {folder}` sends it later"
         ) from None
     return str(address)
+
+
+def _in_cache(name: str, revision: str | None) -> Path | None:
+    """Return the folder of a model in the cache, with whatever files are there."""
+    from huggingface_hub import errors, snapshot_download
+
+    try:
+        return Path(snapshot_download(name, revision=revision, allow_patterns=[], local_files_only=True))
+    except errors.LocalEntryNotFoundError:
+        return None
 
 
 def _parts(name: str) -> tuple[str, str | None]:
@@ -166,8 +185,24 @@ def _parts(name: str) -> tuple[str, str | None]:
 
 
 @contextlib.contextmanager
-def _in_one_line(name: str, revision: str | None) -> Iterator[None]:
-    """Turn the errors of the library into InputErrors of one line."""
+def _bars(shown: bool) -> Iterator[None]:
+    """Hide the progress bars of the library, unless they are to be shown."""
+    from huggingface_hub.utils import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
+
+    if shown or are_progress_bars_disabled():
+        yield
+        return
+    disable_progress_bars()
+    try:
+        yield
+    finally:
+        enable_progress_bars()
+
+
+@contextlib.contextmanager
+def _in_one_line(name: str, revision: str | None, otherwise: str) -> Iterator[None]:
+    """Turn the errors of the library into InputErrors of one line. otherwise: what an error means that says nothing of
+    the model, such as one of the network."""
     from huggingface_hub import errors, get_token
 
     login = "" if get_token() else "; a private one needs a token: `hf auth login`, or HF_TOKEN"
@@ -187,7 +222,7 @@ def _in_one_line(name: str, revision: str | None) -> Iterator[None]:
         raise InputError(f"{name} has no revision {revision} on the Hugging Face Hub") from None
     except _transport_errors() as error:
         _raise_of_disk(error)
-        raise InputError(f"{name}: there is no such file or folder here, and {_reason(error)}") from None
+        raise InputError(f"{name}: {otherwise}: {_reason(error)}") from None
 
 
 def _transport_errors() -> tuple[type[Exception], ...]:
@@ -195,7 +230,7 @@ def _transport_errors() -> tuple[type[Exception], ...]:
     is, and OSError."""
     from huggingface_hub import errors
 
-    return (*errors.HfHubHTTPError.__bases__, OSError)  # type: ignore[return-value]
+    return (*errors.HfHubHTTPError.__bases__, OSError)
 
 
 def _raise_of_disk(error: BaseException) -> None:
@@ -209,8 +244,8 @@ def _reason(error: BaseException) -> str:
 
     cause = error.__cause__ if isinstance(error, errors.LocalEntryNotFoundError) and error.__cause__ else error
     if constants.HF_HUB_OFFLINE:
-        return "the cache of huggingface_hub does not have it whole; HF_HUB_OFFLINE forbids to fetch it"
+        return "HF_HUB_OFFLINE allows the cache of huggingface_hub alone, and it is not there, or not whole"
     said = next((line.strip() for line in str(cause).splitlines() if line.strip()), "") or type(cause).__name__
     if isinstance(cause, errors.HfHubHTTPError):
-        return f"the Hugging Face Hub refuses: {said[:200]}"
-    return f"the Hugging Face Hub cannot be reached, or the download was cut off ({said[:200]}); try again"
+        return f"the Hugging Face Hub answers: {said[:200]}"
+    return f"the Hugging Face Hub cannot be reached, or the connection broke ({said[:200]}); try again"

@@ -49,10 +49,11 @@ def begin_from(init: str, config: R, there: R | None, defaults: ModelConfig) -> 
     """
     if in_bucket(init):
         raise InputError(f"`init` {init}: weights are read from a disk; copy them there first (gcloud storage cp -r)")
-    config = dataclasses.replace(config, init=_origin(init, there.init if there else None))
-    if there and there.init == config.init:
+    origin = _origin(init, there.init if there else None)
+    config = dataclasses.replace(config, init=origin)
+    if there and there.init == origin:
         return _with_network_of(config, there.model, defaults), None
-    start = formats.load(config.init)
+    start = formats.load(origin)
     return _with_network_of(config, start.model, defaults), start
 
 
