@@ -45,7 +45,7 @@ def failure(url: str, error: BaseException, was_reached: bool = False) -> InputE
         return InputError(f"text {url}: HF_HUB_OFFLINE is set, and text of the Hub is read over the network; unset it")
     if kinds & NO_CREDENTIALS:
         return InputError(f"text {url}: no credentials ({why}): {credentials}")
-    if status in (401, 403) or "PermissionError" in kinds:
+    if status in (401, 403) or kinds & {"PermissionError", "RepositoryNotFoundError"}:
         hidden = " or does not exist" if scheme in CREDENTIALS else ""
         return InputError(
             f"text {url}: you may not read it{hidden} ({f'HTTP {status}' if status else why}): {credentials}"

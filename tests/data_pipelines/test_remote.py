@@ -2,6 +2,7 @@
 
 import gzip
 import io
+import json
 import sys
 
 import numpy as np
@@ -10,10 +11,16 @@ import pyarrow.parquet as pq
 import pytest
 
 from data_pipelines import download, remote, sources
+from data_pipelines.corpus import Corpus
 from data_pipelines.network_failures import Unreachable
 from data_pipelines.opening import zstd
+from data_pipelines.prepare import __main__ as prepare_command
+from data_pipelines.tokenizer import Tokenizer
 from tests.web import Buckets, Web, serving
 from xlnet_jax.errors import RESTART, InputError, exit_code
+from xlnet_jax.settings.config import Config
+from xlnet_jax.training.run.workdir import Workdir
+from xlnet_jax.training.text import Text
 
 LINES = [f"line {number} of the text" for number in range(2_000)]
 TEXT = "\n".join(LINES).encode()
@@ -255,3 +262,30 @@ def test_no_credentials_are_told_in_one_line(s3, monkeypatch):
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/none")
     with pytest.raises(InputError, match=r"no credentials .*: set AWS_PROFILE, or .* FSSPEC_S3_ANON=true"):
         sources.find(["s3://bucket/a.txt"])
+
+
+def test_commands_take_a_web_address(web, tmp_path):
+    web.files["/a.txt"] = TEXT
+    url = f"{web.url}/a.txt?key=secret"
+    Tokenizer.train(iter(LINES), 200, "nfkc").save(tmp_path / "tokenizer")
+    command = f"--source {url} --tokenizer {tmp_path}/tokenizer --out {tmp_path}/corpus --block-len 64"
+    assert prepare_command.main(command.split()) == 0
+    record = Corpus(tmp_path / "corpus").manifest.origins["train"]
+    file = [f"{web.url}/a.txt", len(TEXT), web.file(TEXT).headers["ETag"]]
+    assert record == [{"name": f"{web.url}/a.txt", "commit": None, "files": [file]}]
+    web.asked.clear()
+    assert prepare_command.main(command.split()) == 0
+    assert [method for method, *_ in web.asked] == ["HEAD"]
+    web.files["/a.txt"] = TEXT.upper()
+    with pytest.raises(InputError, match="its training text differs"):
+        prepare_command.main(command.split())
+    text = Text.of(Config(corpus=(url,)))
+    assert (text.name, text.prepared, text.train[0].remote[0].url) == ("a", None, url)
+
+
+def test_a_run_keeps_where_its_text_came_from_beside_its_fingerprints(tmp_path):
+    workdir = Workdir(tmp_path)
+    workdir.claim_text({"train": ["abc"]}, {"train": [{"name": "hf:me/story", "commit": "0123"}]})
+    assert json.loads(workdir.text.read_text())["origins"]["train"][0]["commit"] == "0123"
+    workdir.claim_text({"train": ["abc"]}, {})
+    assert json.loads(workdir.text.read_text()) == {"train": ["abc"]}

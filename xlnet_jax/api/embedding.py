@@ -20,7 +20,7 @@ class EmbedSettings(TextSourceSettings):
     checkpoint: CheckpointArgument
     """checkpoint with a tokenizer, in any format and with any head, or the folder of a run"""
     text: tuple[str, ...]
-    """files, globs, folders, or tfds:NAME"""
+    """files, globs, folders, URLs, tfds:NAME or hf:NAME"""
     out: str
     """file to write: .npy, float32 [texts, width], or .parquet, with the columns id and embedding"""
     unit: Literal["line", "document"] = "line"
