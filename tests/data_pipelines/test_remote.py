@@ -19,6 +19,7 @@ from data_pipelines.tokenizer import Tokenizer
 from tests.web import Buckets, Web, serving
 from xlnet_jax.errors import RESTART, InputError, exit_code
 from xlnet_jax.settings.config import Config
+from xlnet_jax.tasks.classification.tables import Form, read_table
 from xlnet_jax.training.run.workdir import Workdir
 from xlnet_jax.training.text import Text
 
@@ -113,7 +114,9 @@ def test_a_server_that_stays_away_may_be_asked_again_later(web):
     web.files["/a.txt"] = TEXT
     found = sources.find([f"{web.url}/a.txt"])
     web.cuts = [0] * 10
-    with pytest.raises(Unreachable, match=r"the connection failed .* the same command tries again") as error:
+    with pytest.raises(
+        Unreachable, match=r"the connection failed .*: check the network; the same command goes on"
+    ) as error:
         list(sources.read_lines(found, "strict"))
     assert exit_code(error.value) == RESTART
     assert len(web.cuts) == 10 - len(download.PAUSES) - 1
@@ -140,7 +143,7 @@ def test_a_table_is_copied_from_a_server_that_knows_no_ranges(web, monkeypatch):
     [
         ("/none.txt", r"none\.txt: no such file \(HTTP 404\); check the address", 2),
         ("/secret.txt", r"you may not read it \(HTTP 403\): check the address, and that you may read it", 2),
-        ("/busy.txt", r"the server cannot answer now \(HTTP 503\); the same command tries again", RESTART),
+        ("/busy.txt", r"the server cannot answer now \(HTTP 503\); the same command goes on", RESTART),
         ("/page", r"a web page \(text/html\) and not a file of text; give the address of the file itself", 2),
         ("/*.txt", "a web server does not list its files, so globs match nothing; name each file", 2),
     ],
@@ -281,6 +284,12 @@ def test_commands_take_a_web_address(web, tmp_path):
         prepare_command.main(command.split())
     text = Text.of(Config(corpus=(url,)))
     assert (text.name, text.prepared, text.train[0].remote[0].url) == ("a", None, url)
+
+
+def test_a_table_of_examples_is_read_from_the_web(web):
+    web.files["/mine.csv"] = b'sentence,label\n"one, two",1\n'
+    (row,) = read_table(f"{web.url}/mine.csv?key=1", Form())
+    assert row.fields == {"sentence": "one, two", "label": "1"}
 
 
 def test_a_run_keeps_where_its_text_came_from_beside_its_fingerprints(tmp_path):
