@@ -75,12 +75,12 @@ def pinned(url: str) -> str:
     except Exception as error:
         raise failure(url, error) from None
     kind = "" if where.repo_type == "model" else f"{where.repo_type}s/"
-    return f"{FILES}{kind}{where.repo_id}@{commit}/{where.path_in_repo}"
+    return f"{FILES}{kind}{where.repo_id}@{commit}/{where.path_in_repo}".rstrip("/")
 
 
 def commit_of(file: RemoteFile) -> str | None:
     """Return the commit in the URL of a file of the Hub; None for another file."""
-    found = re.match(rf"{FILES}[^@]*@([^/]+)/", file.url)
+    found = re.match(rf"{FILES}[^@]+@([^/]+)/", file.url)
     return found and found[1]
 
 

@@ -37,7 +37,7 @@ def failure(url: str, error: BaseException, was_reached: bool = False) -> InputE
     causes = list(_causes(error))
     status = next((code for cause in causes if (code := _status(cause))), None)
     kinds = {kind.__name__ for cause in causes for kind in type(cause).__mro__}
-    why = " ".join(str(causes[-1]).split()) or type(causes[-1]).__name__
+    why = str(causes[-1]).strip().partition("\n")[0] or type(causes[-1]).__name__
     scheme = url.partition(":")[0]
     credentials = CREDENTIALS.get(scheme, "check the address, and that you may read it")
 
@@ -45,21 +45,22 @@ def failure(url: str, error: BaseException, was_reached: bool = False) -> InputE
         return InputError(f"text {url}: HF_HUB_OFFLINE is set, and text of the Hub is read over the network; unset it")
     if kinds & NO_CREDENTIALS:
         return InputError(f"text {url}: no credentials ({why}): {credentials}")
-    if status in (401, 403) or "PermissionError" in kinds:
+    if status in (401, 403) or kinds & {"PermissionError", "RepositoryNotFoundError"}:
         hidden = " or does not exist" if scheme in CREDENTIALS else ""
         return InputError(
             f"text {url}: you may not read it{hidden} ({f'HTTP {status}' if status else why}): {credentials}"
         )
     if status in PASSING:
-        return Unreachable(f"text {url}: the server cannot answer now (HTTP {status}); the same command tries again")
+        return Unreachable(f"text {url}: the server cannot answer now (HTTP {status}); the same command goes on later")
     if status in (404, 410):
         return InputError(f"text {url}: no such file (HTTP {status}); check the address")
     if any(isinstance(cause, ssl.SSLCertVerificationError) for cause in causes):
         return InputError(f"text {url}: the certificate of its server is not valid ({why}); check the address")
-    if not was_reached and any(isinstance(c, socket.gaierror) and c.errno != socket.EAI_AGAIN for c in causes):
+    unknown = any(isinstance(cause, socket.gaierror) and cause.errno != socket.EAI_AGAIN for cause in causes)
+    if unknown and scheme in ("http", "https") and not was_reached:  # the user has typed the host
         return InputError(f"text {url}: no such host, or no network ({why}); check the address and the network")
     if kinds & BROKEN:
-        return Unreachable(f"text {url}: the connection failed ({why}); the same command tries again")
+        return Unreachable(f"text {url}: the connection failed ({why}): check the network; the same command goes on")
     if "FileNotFoundError" in kinds:
         return InputError(f"text {url}: no such file or folder; check the address")
     return InputError(f"text {url}: it cannot be read ({why}); check the address, or copy it to a disk")

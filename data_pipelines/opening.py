@@ -87,7 +87,7 @@ def _raw(path: str) -> Any:
 
 
 @contextlib.contextmanager
-def seekable(path: str) -> Iterator[str | IO[bytes]]:
+def seekable(path: str) -> Iterator[Any]:
     """Yield what is read out of order: a path on disk, or a file that fetches ranges of a URL.
 
     A file in gs://, or on a web server that knows no ranges, is copied to this machine while the body works.

@@ -122,7 +122,9 @@ def name_of(sources: Sequence[Source]) -> str:
 
 def _source(name: str, text_field: str, tfds_data_dir: str | None, split: str) -> Source:
     if not name:
-        raise InputError("a text has an empty name; give a file, a glob in quotes, a folder, or tfds:NAME")
+        raise InputError(
+            "a text has an empty name; give a file, a glob in quotes, a folder, a URL, tfds:NAME or hf:NAME"
+        )
     try:
         return _found(name, text_field, tfds_data_dir, split)
     except Exception as error:
@@ -200,7 +202,8 @@ def _expand(name: str) -> list[epath.Path]:
         wanted = "no file matches" if glob.has_magic(name) else "no such file or folder"
     if not found:
         raise InputError(
-            f"text {name}: {wanted}; give a text file, a glob in quotes, a folder of *.txt files, or tfds:NAME"
+            f"text {name}: {wanted}; give a text file, a glob in quotes, a folder of *.txt files, a URL, "
+            "tfds:NAME or hf:NAME"
         )
     for file in texts or found:
         if "://" not in str(file):

@@ -120,23 +120,29 @@ class Hub(Web):
             return Answer(404)
         name = self.moved.get(found["id"], found["id"])
         if name not in self.datasets:
-            return Answer(401, b"{}", {"X-Error-Message": "Invalid username or password."})
+            return Answer(404, b"{}", {"X-Error-Code": "RepoNotFound"})
         dataset, revision = self.datasets[name], unquote(found["rev"] or "main")
         if (tree := dataset.tree(revision)) is None:
             return Answer(404, b"{}", {"X-Error-Code": "RevisionNotFound"})
         if found["what"] == "tree":
-            return self._json(self._entries(tree, unquote(found["path"] or "")))
+            return self._json(self._entries(tree, unquote(found["path"] or ""), "true" in query.get("recursive", ())))
         siblings = [{"rfilename": path, "size": len(body), "blobId": _oid(body)} for path, body in sorted(tree.items())]
         card = {"configs": dataset.configs} if dataset.configs else {}
         return self._json({"id": name, "sha": dataset.commit(revision), "siblings": siblings, "cardData": card})
 
-    def _entries(self, tree, folder):
+    def _entries(self, tree, folder, recursive):
         prefix = f"{folder}/" if folder else ""
-        inside = {path.removeprefix(prefix): body for path, body in tree.items() if path.startswith(prefix)}
-        files = [(path, body) for path, body in inside.items() if "/" not in path]
-        folders = sorted({path.partition("/")[0] for path in inside if "/" in path})
-        return [{"type": "directory", "path": prefix + name, "oid": name} for name in folders] + [
-            {"type": "file", "path": prefix + path, "size": len(body), "oid": _oid(body)} for path, body in files
+        inside = {path: body for path, body in tree.items() if path.startswith(prefix)}
+        deep = {path: path[len(prefix) :].split("/")[:-1] for path in inside}
+        folders = {prefix + "/".join(parts[:n]) for parts in deep.values() for n in range(1, len(parts) + 1)}
+        return [
+            {"type": "directory", "path": path, "oid": path}
+            for path in sorted(folders)
+            if recursive or "/" not in path[len(prefix) :]
+        ] + [
+            {"type": "file", "path": path, "size": len(body), "oid": _oid(body)}
+            for path, body in inside.items()
+            if recursive or not deep[path]
         ]
 
     def _json(self, content):

@@ -1,7 +1,7 @@
 """Mistakes that a user can mend, and the exit codes of every command. Imports nothing of this project.
 
 0 done · 1 a crash · 2 a mistake that the user can mend · 130 stopped by Ctrl-C · 141 stopped because the reader of the
-output, such as head, is gone · 143 stopped by SIGTERM, SIGUSR1 or the platform, or because one of the hosts is gone.
+output, such as head, is gone · 143 stopped by SIGTERM, SIGUSR1 or the platform, or because a host or the network is gone.
 After 130 and 143 the state is saved, and the same command continues. Launchers start a command again after 1 and 143,
 never after 2.
 """
@@ -26,7 +26,7 @@ USER_ERROR = InputError.exit_code
 CRASH = 1
 INTERRUPTED = 128 + signal.SIGINT
 RESTART = 128 + signal.SIGTERM
-"""Exit code of a run that the same command continues: stopped with its state saved, or because a host is gone."""
+"""Exit code of a run that the same command continues: stopped with its state saved, or without a host or a network."""
 UNREAD = 141
 """Exit code of a command whose output nobody reads on: 128 + SIGPIPE, as of any program before head."""
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)

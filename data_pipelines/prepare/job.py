@@ -164,7 +164,7 @@ class Job:
         came_from = origins({split: [source.given for source in given] for split, given in encoded.items()})
         write_corpus(
             self.folder, self._contents(encoded, fraction), self.tokenizer, self.block_len, names, weights,
-            {**made_from, **text}, came_from, self.runner,
+            {**made_from, **text}, self.runner, came_from,
         )  # fmt: skip
 
     def _contents(self, encoded: Mapping[SplitName, Sequence[Encoded]], fraction: float) -> Contents:

@@ -17,7 +17,9 @@ Origin = dict[str, Any]
 
 def origins(text: Mapping[SplitName, Sequence[Source] | None]) -> dict[str, list[Origin | None]]:
     """Return, for each split, where the text of each source came from, None for text on disk; {} if all of it is."""
-    found = {split: [_origin(source) for source in given or ()] for split, given in text.items()}
+    found: dict[str, list[Origin | None]] = {
+        split: [_origin(source) for source in given or ()] for split, given in text.items()
+    }
     return found if any(origin for of_split in found.values() for origin in of_split) else {}
 
 

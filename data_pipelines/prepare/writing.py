@@ -24,8 +24,8 @@ def write_corpus(
     names: tuple[str, ...],
     weights: tuple[float, ...],
     made_from: Mapping[str, Any],
-    origins: dict[str, Any],
     runner: Runner,
+    origins: dict[str, Any] | None = None,
 ) -> None:
     """Write the corpus of these contents into `folder`, reusing shards that an interrupted run finished.
 
@@ -63,7 +63,7 @@ def write_corpus(
         np.save(file, counts)
     write_tfds_metadata(folder, record, splits)
     described = dict(made_from), len(counts), record, _entropy(counts), names, weights, splits
-    Manifest(*described, origins=origins).save(folder)
+    Manifest(*described, origins=origins or {}).save(folder)
     for job in every_job:
         report_of(job).unlink()
 

@@ -191,13 +191,13 @@ SHARD = "data/own.name-00000-of-00001-ab.parquet"
     ("paths", "card", "found"),
     [
         (["a.parquet", "b/c.parquet"], [], {"default": {"train": ["a.parquet", "b/c.parquet"]}}),
-        (["dev.parquet", "a.train.parquet"], [], {"default": {"train": ["a.train.parquet"], "validation": ["dev.parquet"]}}),
+        (["dev.parquet", "t/x.parquet"], [], {"default": {"validation": ["dev.parquet"]}}),
         ([SHARD, "train.parquet"], [], {"default": {"own.name": [SHARD]}}),
         (["de/test/0000.parquet"], [], {"de": {"test": ["de/test/0000.parquet"]}}),
         (["a.csv"], [], {}),
         (DEEP, [{"config_name": "c", "data_files": "a/*.parquet"}], {"c": {"train": ["a/x.parquet"]}}),
         (DEEP, [{"data_files": ["./a/**"]}], {"default": {"train": DEEP}}),
-        (["a/dev/x.parquet", "b.parquet"], [{"config_name": "c", "data_dir": "a"}], {"c": {"validation": ["a/dev/x.parquet"]}}),
+        (["a/test/x.parquet"], [{"config_name": "c", "data_dir": "a"}], {"c": {"test": ["a/test/x.parquet"]}}),
         (["a.csv", "b.parquet"], [{"config_name": "csv", "data_files": "a.csv"}], {}),
     ],
 )  # fmt: skip
@@ -214,16 +214,16 @@ def test_a_configuration_that_is_not_named_is_the_marked_the_default_or_the_only
     assert choose({"a": one}, [], "b") is None
 
 
-def test_commands_read_the_hub_by_its_own_client(hub, tmp_path):
+def test_a_command_reads_the_hub_that_the_environment_names(hub, tmp_path):
     environment = {**os.environ, "HF_ENDPOINT": hub.url, "HF_HUB_DISABLE_XET": "1", "HF_HOME": str(tmp_path / "hf")}
-    script = (
-        "from data_pipelines.prepare.__main__ import main as prepare\n"
-        "from data_pipelines.tokenizer.__main__ import main as tokenizer\n"
-        "tokenizer('train --source hf:me/story --vocab-size 120 --out t'.split())\n"
-        "prepare('--source hf:me/story --tokenizer t --out c --block-len 64'.split())\n"
-    )
+    command = "data_pipelines.tokenizer train --source hf:me/story --vocab-size 120 --out tokenizer"
     done = subprocess.run(
-        [sys.executable, "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+        [sys.executable, "-m", *command.split()],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert "documents" in done.stdout
+    assert "all of 300 lines" in done.stdout

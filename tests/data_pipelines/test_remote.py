@@ -2,6 +2,7 @@
 
 import gzip
 import io
+import json
 import sys
 
 import numpy as np
@@ -10,10 +11,17 @@ import pyarrow.parquet as pq
 import pytest
 
 from data_pipelines import download, remote, sources
+from data_pipelines.corpus import Corpus
 from data_pipelines.network_failures import Unreachable
 from data_pipelines.opening import zstd
+from data_pipelines.prepare import __main__ as prepare_command
+from data_pipelines.tokenizer import Tokenizer
 from tests.web import Buckets, Web, serving
 from xlnet_jax.errors import RESTART, InputError, exit_code
+from xlnet_jax.settings.config import Config
+from xlnet_jax.tasks.classification.tables import Form, read_table
+from xlnet_jax.training.run.workdir import Workdir
+from xlnet_jax.training.text import Text
 
 LINES = [f"line {number} of the text" for number in range(2_000)]
 TEXT = "\n".join(LINES).encode()
@@ -106,7 +114,9 @@ def test_a_server_that_stays_away_may_be_asked_again_later(web):
     web.files["/a.txt"] = TEXT
     found = sources.find([f"{web.url}/a.txt"])
     web.cuts = [0] * 10
-    with pytest.raises(Unreachable, match=r"the connection failed .* the same command tries again") as error:
+    with pytest.raises(
+        Unreachable, match=r"the connection failed .*: check the network; the same command goes on"
+    ) as error:
         list(sources.read_lines(found, "strict"))
     assert exit_code(error.value) == RESTART
     assert len(web.cuts) == 10 - len(download.PAUSES) - 1
@@ -133,7 +143,7 @@ def test_a_table_is_copied_from_a_server_that_knows_no_ranges(web, monkeypatch):
     [
         ("/none.txt", r"none\.txt: no such file \(HTTP 404\); check the address", 2),
         ("/secret.txt", r"you may not read it \(HTTP 403\): check the address, and that you may read it", 2),
-        ("/busy.txt", r"the server cannot answer now \(HTTP 503\); the same command tries again", RESTART),
+        ("/busy.txt", r"the server cannot answer now \(HTTP 503\); the same command goes on", RESTART),
         ("/page", r"a web page \(text/html\) and not a file of text; give the address of the file itself", 2),
         ("/*.txt", "a web server does not list its files, so globs match nothing; name each file", 2),
     ],
@@ -255,3 +265,36 @@ def test_no_credentials_are_told_in_one_line(s3, monkeypatch):
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/none")
     with pytest.raises(InputError, match=r"no credentials .*: set AWS_PROFILE, or .* FSSPEC_S3_ANON=true"):
         sources.find(["s3://bucket/a.txt"])
+
+
+def test_commands_take_a_web_address(web, tmp_path):
+    web.files["/a.txt"] = TEXT
+    url = f"{web.url}/a.txt?key=secret"
+    Tokenizer.train(iter(LINES), 200, "nfkc").save(tmp_path / "tokenizer")
+    command = f"--source {url} --tokenizer {tmp_path}/tokenizer --out {tmp_path}/corpus --block-len 64"
+    assert prepare_command.main(command.split()) == 0
+    record = Corpus(tmp_path / "corpus").manifest.origins["train"]
+    file = [f"{web.url}/a.txt", len(TEXT), web.file(TEXT).headers["ETag"]]
+    assert record == [{"name": f"{web.url}/a.txt", "commit": None, "files": [file]}]
+    web.asked.clear()
+    assert prepare_command.main(command.split()) == 0
+    assert [method for method, *_ in web.asked] == ["HEAD"]
+    web.files["/a.txt"] = TEXT.upper()
+    with pytest.raises(InputError, match="its training text differs"):
+        prepare_command.main(command.split())
+    text = Text.of(Config(corpus=(url,)))
+    assert (text.name, text.prepared, text.train[0].remote[0].url) == ("a", None, url)
+
+
+def test_a_table_of_examples_is_read_from_the_web(web):
+    web.files["/mine.csv"] = b'sentence,label\n"one, two",1\n'
+    (row,) = read_table(f"{web.url}/mine.csv?key=1", Form())
+    assert row.fields == {"sentence": "one, two", "label": "1"}
+
+
+def test_a_run_keeps_where_its_text_came_from_beside_its_fingerprints(tmp_path):
+    workdir = Workdir(tmp_path)
+    workdir.claim_text({"train": ["abc"]}, {"train": [{"name": "hf:me/story", "commit": "0123"}]})
+    assert json.loads(workdir.text.read_text())["origins"]["train"][0]["commit"] == "0123"
+    workdir.claim_text({"train": ["abc"]}, {})
+    assert json.loads(workdir.text.read_text()) == {"train": ["abc"]}

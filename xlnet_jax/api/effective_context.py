@@ -27,7 +27,7 @@ class ReclSettings(TextSourceSettings):
     """causal checkpoints with the same tokenizer, in any format, the folders of their runs, or names on the Hugging
     Face Hub"""
     text: tuple[str, ...] = ()
-    """text to predict: files, globs, folders, or tfds:NAME; none = the held-out novel that comes with the package"""
+    """text to predict: files, globs, folders, URLs, tfds:NAME or hf:NAME; none = the held-out novel of the package"""
     step: int = setting(16, at_least(1))
     """shortest context, and the pieces by which it grows"""
     longest: int = 256

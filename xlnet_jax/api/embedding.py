@@ -21,7 +21,7 @@ class EmbedSettings(TextSourceSettings):
     """checkpoint with a tokenizer, in any format and with any head, the folder of a run, or a name on the Hugging Face
     Hub"""
     text: tuple[str, ...]
-    """files, globs, folders, or tfds:NAME"""
+    """files, globs, folders, URLs, tfds:NAME or hf:NAME"""
     out: str
     """file to write: .npy, float32 [texts, width], or .parquet, with the columns id and embedding"""
     unit: Literal["line", "document"] = "line"

@@ -36,8 +36,8 @@ class EvaluateSettings(TextSourceSettings):
     checkpoint: CheckpointArgument
     """checkpoint with a tokenizer, in any format, the folder of a run, or a name on the Hugging Face Hub"""
     text: tuple[str, ...] = ()
-    """text to measure the loss on: files, globs, folders, tfds:NAME, or a folder that data_pipelines.prepare made, for
-    its validation split; none = the run's own held-out text"""
+    """text to measure the loss on: files, globs, folders, URLs, tfds:NAME, hf:NAME, or a folder that
+    data_pipelines.prepare made, for its validation split; none = the run's own held-out text"""
     max_windows: int | None = setting(None, at_least(1))
     """most windows to measure it on, in whole batches; None = as the run, or 16,384"""
     objective: str | None = None

@@ -375,12 +375,12 @@ class Config(RunConfig):
     objective: str = "plm"
     """training objective, by its name (--help lists them); also changes where other settings start from"""
     corpus: tuple[str, ...] = operational((), "text")
-    """training text: files, globs, folders, tfds:NAME, or one folder made by data_pipelines.prepare; none = the novels
-    that come with the package"""
+    """training text: files, globs, folders, URLs, tfds:NAME, hf:NAME, or one folder made by data_pipelines.prepare;
+    none = the novels that come with the package"""
     validation: tuple[str, ...] = operational((), "text")
     """held-out text in the same forms; none = a part of the corpus, by document"""
     text_field: str = operational("text", "text")
-    """field that holds the text of a document in JSON, Parquet and TFDS"""
+    """field that holds the text of a document in JSON, Parquet, TFDS and on the Hub"""
     corpus_errors: Literal["strict", "replace"] = setting("strict", "text")
     """bytes that are not UTF-8: strict = refuse them; replace = read them as U+FFFD"""
     data: DataConfig = DataConfig()
