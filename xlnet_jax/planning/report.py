@@ -76,9 +76,10 @@ def _cards(plans: Sequence[Plan], console: Console) -> None:
     The memory that a step needs does not depend on the memory that a GPU has, and grows with the rows in a line but for
     what the compiler saves here and there: the line goes through the fewest and the most rows.
     """
-    peaks = {plan.config.data.batch_size // (plan.mesh["data"] * plan.mesh["fsdp"]): plan.peak for plan in plans}
-    fewest, most = min(peaks), max(peaks)
-    if peaks[fewest] >= peaks[most]:
+    compiled = [plan for plan in plans if plan.work]
+    peaks = {plan.config.data.batch_size // (plan.mesh["data"] * plan.mesh["fsdp"]): plan.peak for plan in compiled}
+    fewest, most = min(peaks, default=0), max(peaks, default=0)
+    if not peaks or peaks[most] <= peaks[fewest]:
         return
     of_a_row = (peaks[most] - peaks[fewest]) / (most - fewest)
     rows = {card: fewest + int((gpus.memory_for_programs(card) - peaks[fewest]) // of_a_row) for card in gpus.CARDS}
