@@ -7,7 +7,7 @@ STAMP := $(VENV)/stamp
 PACKAGING := setup.cfg pyproject.toml
 ARGS ?=
 
-.PHONY: train test lint format gpu-plans clean
+.PHONY: train test lint format gpu-plans slurm clean
 .DELETE_ON_ERROR:
 
 train: $(STAMP)-base  ## pretrain on the embedded novels; ARGS="--steps 3000" passes settings on
@@ -29,6 +29,9 @@ format: $(STAMP)-lint
 gpu-plans:  ## compile kernels and steps for GPUs that are not here; an environment of its own, of 5 GB beside the usual
 	$(MAKE) VENV=.venv-gpu-plans .venv-gpu-plans/stamp-plan-gpu .venv-gpu-plans/stamp-test
 	JAX_PLATFORMS=cpu .venv-gpu-plans/bin/python -m pytest tests/xlnet_jax/planning/test_gpus.py $(ARGS)
+
+slurm: $(STAMP)-test  ## start a Slurm of two nodes on this machine, preempt a run and let it go on; needs slurm-wlm
+	$(BIN)/python -m pytest tests/launch/test_slurm_real.py $(ARGS)
 
 clean:
 	rm -rf $(VENV) runs

@@ -84,7 +84,7 @@ class Plan:
             "arithmetic": arithmetic,
             "memory": self.work.total.bytes * per_chip / self.chip.memory_bandwidth,
             # Two devices on one chip need not send the same data twice.
-            "links": sent / self.chip.link_bandwidth,
+            "links": sent / self.chip.link_bandwidth if self.chip.link_bandwidth else 0.0,
         }
 
     @property
