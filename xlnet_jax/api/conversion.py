@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import tyro
 
 from xlnet_jax.errors import InputError
+from xlnet_jax.settings.bounds import at_least, check_bounds
+from xlnet_jax.settings.fields import setting
 
 if TYPE_CHECKING:
     from xlnet_jax.checkpoints.pretrained import Pretrained
@@ -21,8 +23,10 @@ class ConvertSettings:
     model.ckpt-1000"""
     target: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="TARGET")]
     """folder to write"""
-    to: Literal["native", "hf", "tf1"] | None = None
-    """format to write; None = native"""
+    to: Literal["native", "hf", "tf1", "stablehlo"] | None = None
+    """format to write; None = native; stablehlo = the forward pass of a finetuned model, for jax alone (`export`)"""
+    seq_len: int | None = setting(None, at_least(1))
+    """stablehlo: tokens of a row; None = as in finetuning"""
     partial: bool = False
     """convert what fits where parameters are missing, unknown or of another shape; missing ones are initialised"""
     activation: Literal["gelu", "gelu_erf", "relu"] | None = None
@@ -35,7 +39,7 @@ class Conversion:
 
     checkpoint: "Pretrained"
     source_format: Literal["native", "hf", "tf1"]
-    target_format: Literal["native", "hf", "tf1"]
+    target_format: Literal["native", "hf", "tf1", "stablehlo"]
     notes: tuple[str, ...]  # for the user: what did not fit, what stays behind
 
 
@@ -43,11 +47,25 @@ def convert(settings: ConvertSettings) -> Conversion:
     """Write a checkpoint in another format, complete or not at all. Raises InputError for what cannot be converted."""
     from xlnet_jax.checkpoints.formats import demand_new, load, recognise, save
 
+    check_bounds(settings)
     demand_new(Path(settings.target))  # reading may take minutes
     source_format = recognise(Path(settings.source))
+    if settings.to == "stablehlo":
+        return _exported(settings, source_format)
+    if settings.seq_len:
+        raise InputError("`seq_len` is the length of rows of `to` stablehlo; a checkpoint takes any length")
     if source_format == "native" and settings.to is None:
         raise InputError(f"{settings.source} is a native checkpoint already: give `to` hf or `to` tf1")
     loaded = load(settings.source, partial=settings.partial, activation=settings.activation)
     target_format = settings.to or "native"
     notes = (*loaded.notes, *save(loaded, settings.target, target_format))
     return Conversion(loaded, source_format, target_format, notes)
+
+
+def _exported(settings: ConvertSettings, source_format: Literal["native", "hf", "tf1"]) -> Conversion:
+    from xlnet_jax.tasks.exporting import export
+    from xlnet_jax.tasks.model import load
+
+    model = load(settings.source, partial=settings.partial, activation=settings.activation)
+    export(model, settings.target, seq_len=settings.seq_len)
+    return Conversion(model, source_format, "stablehlo", model.notes)

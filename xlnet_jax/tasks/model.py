@@ -53,7 +53,7 @@ class Model(Pretrained):
         """
         if isinstance(inputs, str | Mapping) or not isinstance(inputs, Sequence):
             raise InputError("`inputs` is a list of inputs; put a single one into a list")
-        config = self._config(batch_size, seq_len)
+        config = self.settings(batch_size=batch_size, seq_len=seq_len)
         if self.tokenizer is None:
             raise InputError("this checkpoint has no tokenizer: put its spiece.model beside it")
         task = task_of_head(config)
@@ -67,7 +67,7 @@ class Model(Pretrained):
         outputs = in_order([(items, run(params, batch)) for items, batch in batches], len(features))
         return task.predictions(examples, features, outputs)
 
-    def _config(self, batch_size: int | None, seq_len: int | None) -> FinetuneConfig:
+    def settings(self, *, batch_size: int | None = None, seq_len: int | None = None) -> FinetuneConfig:
         """Return the settings of the finetuning with this network and head; those of the task where there are none."""
         if self.head is None:
             raise InputError("this checkpoint has vocabulary scores and no head: finetune it for a task first")
