@@ -36,7 +36,7 @@ def model(result):
 
 
 def of_head(pretrained, head, **kept):
-    """The same network with a random head."""
+    """Return the network with a random head of this kind."""
     start = xlnet_jax.load(pretrained)
     drawn = random_model(start.model, head, start.tokenizer)
     return Model(drawn.model, drawn.params, start.objective, head, start.tokenizer, **kept)
