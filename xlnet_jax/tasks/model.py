@@ -1,5 +1,6 @@
 """Checkpoint in Python: its network, its weights as jax arrays, and the predictions of its task."""
 
+import contextlib
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -127,4 +128,6 @@ def _make_jax_arrays(tree: dict[str, Any]) -> None:
 def _finetuning(path: Path) -> FinetuneConfig | None:
     folder = native.find(path) if path.is_dir() else None
     settings = read_json(folder / native.CONFIG) if folder else {}
-    return from_dict(FinetuneConfig, settings) if "task" in settings else None
+    with contextlib.suppress(InputError):  # settings of a version that had others: the weights are good all the same
+        return from_dict(FinetuneConfig, settings) if "task" in settings else None
+    return None
