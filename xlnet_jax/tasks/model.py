@@ -94,7 +94,8 @@ def load(path: str | Path, *, partial: bool = False, activation: formats.Activat
     """Load a checkpoint of this project, of the 2019 code, or of Hugging Face.
 
     Its weights are jax arrays in host memory, where jax has its CPU backend, and are not bound to it: each call moves
-    them to the device that it runs on, and `on_device` moves them once. Besides them one array at a time is held.
+    them to the device that it runs on, and `on_device` moves them once. While they are made, the arrays that were read
+    go one after the other: memory holds the weights once, and one array twice.
 
     partial: take the parameters that fit where some are missing, unknown or of another shape; `notes` names these.
     activation: in place of the one in the configuration. Raises InputError on files that are damaged, contradict each
