@@ -112,9 +112,12 @@ def load(path: str | Path, *, partial: bool = False, activation: formats.Activat
     return Model(**of_loaded, finetuning=_finetuning(Path(path)))
 
 
-def predict(model: Model, inputs: Sequence[Any], *, batch_size: int | None = None) -> list[Prediction]:
-    """Return the prediction of a finetuned model for each input: `Model.predict`, which has the forms of inputs."""
-    return model.predict(inputs, batch_size=batch_size)
+def predict(model: Model | str, inputs: Sequence[Any], *, batch_size: int | None = None) -> list[Prediction]:
+    """Return the prediction of a finetuned model for each input: `Model.predict`, which has the forms of inputs.
+
+    model: loaded, or its folder.
+    """
+    return (load(model) if isinstance(model, str) else model).predict(inputs, batch_size=batch_size)
 
 
 def _make_jax_arrays(tree: dict[str, Any]) -> None:
