@@ -1,4 +1,5 @@
-"""python -m xlnet_jax.convert: checkpoints from and to the formats of the 2019 code, Hugging Face and this project."""
+"""python -m xlnet_jax.convert: checkpoints from and to the formats of the 2019 code, Hugging Face and this project;
+finetuned models to StableHLO."""
 
 from collections.abc import Sequence
 

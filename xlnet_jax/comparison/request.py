@@ -160,7 +160,7 @@ def _files(task: str, folder: str, stems: Sequence[str]) -> tuple[str, ...]:
     path = Path(folder).expanduser()
     if not path.is_dir():
         raise InputError(f"--tasks {task}={folder}: there is no such folder; it is to hold the task's examples")
-    if DEFAULTS[task]().head.task in ("classification", "regression"):
+    if DEFAULTS[task]().head.task in ("classification", "regression", "multilabel"):
         return (str(path),)
     there = {stem: [str(p) for p in sorted(path.iterdir()) if p.name.partition(".")[0] == stem] for stem in stems}
     for found in filter(None, there.values()):

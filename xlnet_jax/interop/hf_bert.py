@@ -239,7 +239,7 @@ def _head_config(
         num_labels = shapes[f"{logits}.weight"][0]
         labels = labels_of(theirs, num_labels, where)
         return HeadConfig(
-            sequence_task(num_labels), num_labels, "first", labels=labels, scope=theirs.get("tf1_scope", "")
+            sequence_task(theirs, num_labels), num_labels, "first", labels=labels, scope=theirs.get("tf1_scope", "")
         )
     return tagging_head(theirs, shapes, TAG_SCOPE, where) if f"{TAG_SCOPE}.weight" in shapes else None
 
@@ -248,6 +248,7 @@ _OURS = WRITTEN | set(_SIZES.values()) | _NOT_OURS.keys() | {"hidden_act", "embe
 _ARCHITECTURES = {
     "classification": "SequenceClassification",
     "regression": "SequenceClassification",
+    "multilabel": "SequenceClassification",
     "multiple_choice": "MultipleChoice",
     "token_classification": "TokenClassification",
 }
@@ -299,7 +300,7 @@ def _pad_id(tokenizer: Tokenizer | None) -> int:
 
 
 def _demand_theirs(head: HeadConfig, model_type: str) -> None:
-    is_of_texts = head.task in ("classification", "regression", "multiple_choice")
+    is_of_texts = head.task in ("classification", "regression", "multilabel", "multiple_choice")
     if head.task == "question_answering" or (is_of_texts and not DIALECTS[model_type].sequence):
         raise InputError(f"Hugging Face's {model_type} cannot hold this head for {head.task}: native can")
     if is_of_texts and not (head.summary in ("first", "last") and head.use_projection):

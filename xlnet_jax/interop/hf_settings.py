@@ -11,6 +11,7 @@ from xlnet_jax.settings.rules import validate_network
 SPAN_SCOPE, TAG_SCOPE = "qa_outputs", "classifier"  # last layers of the simple question answering, and of tagging
 ACTIVATIONS = {"gelu": "gelu_new", "gelu_erf": "gelu", "relu": "relu"}  # ours -> theirs
 _ACTIVATIONS_BACK = {theirs: ours for ours, theirs in ACTIVATIONS.items()} | {"gelu_pytorch_tanh": "gelu"}
+MULTILABEL = "multi_label_classification"  # problem_type
 # What every `to_config` writes; the rest of a config.json is kept for the way back.
 WRITTEN = {
     "architectures", "model_type", "bos_token_id", "eos_token_id", "pad_token_id", "dtype", "torch_dtype",
@@ -56,8 +57,11 @@ def tagging_head(
     return HeadConfig("token_classification", num_labels, labels=labels_of(theirs, num_labels, where), scope=scope)
 
 
-def sequence_task(num_labels: int) -> Literal["regression", "classification"]:
-    """Return the task of a head for texts: one label means regression, as in transformers."""
+def sequence_task(theirs: Mapping[str, Any], num_labels: int) -> Literal["regression", "classification", "multilabel"]:
+    """Return the task of a head for texts: one label means regression, as in transformers, unless problem_type says
+    that a text has any number of labels."""
+    if theirs.get("problem_type") == MULTILABEL:
+        return "multilabel"
     return "regression" if num_labels == 1 else "classification"
 
 
@@ -82,6 +86,8 @@ def of_head(head: HeadConfig | None) -> dict[str, Any]:
     theirs: dict[str, Any] = {}
     if head is None:
         return theirs
+    if head.task == "multilabel":
+        theirs["problem_type"] = MULTILABEL
     if head.scope and head.scope not in (SPAN_SCOPE, TAG_SCOPE):
         theirs["tf1_scope"] = head.scope
     if head.task not in ("question_answering", "multiple_choice"):

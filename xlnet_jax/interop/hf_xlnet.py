@@ -155,7 +155,7 @@ def head_config(theirs: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]
         return HeadConfig("multiple_choice", 4, summary, use_projection, scope=scope)
     num_labels = shapes["logits_proj.weight"][0]
     labels = labels_of(theirs, num_labels, where)
-    return HeadConfig(sequence_task(num_labels), num_labels, summary, use_projection, labels, scope)
+    return HeadConfig(sequence_task(theirs, num_labels), num_labels, summary, use_projection, labels, scope)
 
 
 def read(theirs: Mapping[str, Any], tensors: dict[str, np.ndarray], folder: Path) -> Found:
@@ -209,6 +209,7 @@ _OURS = WRITTEN | {
 _ARCHITECTURES = {
     "classification": "XLNetForSequenceClassification",
     "regression": "XLNetForSequenceClassification",
+    "multilabel": "XLNetForSequenceClassification",
     "multiple_choice": "XLNetForMultipleChoice",
     "question_answering": "XLNetForQuestionAnswering",
     "token_classification": "XLNetForTokenClassification",
@@ -220,7 +221,11 @@ def to_config(pretrained: Contents) -> dict[str, Any]:
     config, head = pretrained.model, pretrained.head
     refuse_beyond_xlnet(config, "Hugging Face's XLNet")
     demand_head_width(config)
-    if head and head.summary == "attn" and head.task in ("classification", "regression", "multiple_choice"):
+    if (
+        head
+        and head.summary == "attn"
+        and head.task in ("classification", "regression", "multilabel", "multiple_choice")
+    ):
         raise InputError("Hugging Face cannot hold a summary of type attn: it has none; `to` tf1 or native can")
     theirs: dict[str, Any] = {
         "bi_data": False,

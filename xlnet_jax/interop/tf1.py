@@ -153,6 +153,6 @@ def to_config(config: ModelConfig, head: HeadConfig | None) -> dict[str, Any]:
         )
     if config.layer_norm_eps != 1e-12:
         raise InputError(f"the original cannot hold layer_norm_eps {config.layer_norm_eps}: its own is 1e-12")
-    if head and head.task == "token_classification":
-        raise InputError("the original has no head for token_classification; `to` hf or native")
+    if head and head.task in ("token_classification", "multilabel"):
+        raise InputError(f"the original has no head for {head.task}; `to` hf or native")
     return {name: getattr(config, ours) for ours, name in SIZES.items()} | {"ff_activation": config.activation}

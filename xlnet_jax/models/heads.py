@@ -33,8 +33,8 @@ class XLNetForSequence(nn.Module):
     def __call__(
         self, inputs: Inputs, attention_mask_BL: jnp.ndarray, *, earlier: Sequence[Inputs] = (), train: bool = False
     ) -> jnp.ndarray:
-        """Return float32 scores: [B, labels]; regression [B]; multiple choice [B / options, options], where the options
-        of a question are consecutive rows of input.
+        """Return float32 scores: [B, labels], with multilabel a logit each; regression [B]; multiple choice [B /
+        options, options], where the options of a question are consecutive rows of input.
 
         attention_mask: 1 = real token; earlier: the windows of the text before this one, read for their memory only
         (`text_windows`); train: apply dropout (takes the rng "dropout").
@@ -49,9 +49,10 @@ class XLNetForSequence(nn.Module):
         summary_BD = SequenceSummary(self.config, head, train, name="summary")(
             hidden_BLD, attention_mask_BL, inputs.example_B
         )
-        outputs = head.num_labels if head.task == "classification" else 1
+        has_labels = head.task in ("classification", "multilabel")
+        outputs = head.num_labels if has_labels else 1
         scores_BC = partitioned_dense(self.config, "logits", outputs, ("embed", None))(summary_BD).astype(jnp.float32)
-        if head.task == "classification":
+        if has_labels:
             return scores_BC
         return scores_BC[:, 0] if head.task == "regression" else scores_BC.reshape(-1, head.num_labels)
 

@@ -114,8 +114,11 @@ FIXED_BY_WEIGHTS = marked(ModelConfig, "weights")
 class HeadConfig:
     """The head that finetuning puts on the network in place of the vocabulary's logits."""
 
-    task: Literal["classification", "regression", "multiple_choice", "question_answering", "token_classification"]
-    """prediction: a label or a number for a text, one of several texts, a span of a text, or a label for each token"""
+    task: Literal[
+        "classification", "regression", "multilabel", "multiple_choice", "question_answering", "token_classification"
+    ]
+    """prediction: a label, a number or any number of labels for a text, one of several texts, a span of a text, or a
+    label for each token"""
     num_labels: int = setting(1, at_least(1))
     """labels to choose from, or options of a question (multiple_choice); 1 for a number and for a span"""
     summary: Literal["last", "first", "mean", "attn"] = "last"

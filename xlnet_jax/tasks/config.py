@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 import tyro
 
-from xlnet_jax.settings.bounds import above, at_least
+from xlnet_jax.settings.bounds import above, at_least, between
 from xlnet_jax.settings.config import (
     BatchConfig,
     CheckpointConfig,
@@ -30,6 +30,8 @@ class ColumnsConfig:
     """the label, or the number to predict (regression)"""
     id: str | None = None
     """name of an example; None = its number, from 0, or the index column of GLUE's test files"""
+    label_separator: str = ","
+    """multilabel: what stands between the labels of a text in one field; a list needs none"""
     header: bool = True
     """the first line of TSV and CSV names the columns"""
 
@@ -51,6 +53,14 @@ class TaskDataConfig(BatchConfig):
     of seq_len one after the other, the last with the memory of those before (model.mem-len), gradients stopped"""
     max_windows: int = setting(4, at_least(1))
     """long_texts memory only: maximum number of windows of a text; earlier tokens are left out"""
+
+
+@dataclass(frozen=True)
+class MultilabelConfig:
+    """Texts with any number of labels each."""
+
+    threshold: float = operational(0.5, between(0, 1, "()"))
+    """probability from which a text has a label"""
 
 
 @dataclass(frozen=True)
@@ -140,8 +150,8 @@ class FinetuneConfig(RunConfig):
     """One finetuning run: from a pretrained checkpoint to a task."""
 
     task: str = "classification"
-    """task to finetune for; also the starting point of all other settings: classification, regression, a task of GLUE
-    such as sst-2, imdb, yelp-2, yelp-5, squad, squad2, cmrc2018, drcd, race, dream, multiple_choice, ner,
+    """task to finetune for; also the starting point of all other settings: classification, regression, multilabel, a
+    task of GLUE such as sst-2, imdb, yelp-2, yelp-5, squad, squad2, cmrc2018, drcd, race, dream, multiple_choice, ner,
     token_classification or ranking"""
     init: str = ""
     """checkpoint to start from, with its tokenizer: this project's, the 2019 code's or Hugging Face's, or the name of a
@@ -173,6 +183,7 @@ class FinetuneConfig(RunConfig):
     head: HeadConfig = HeadConfig("classification")
     columns: ColumnsConfig = ColumnsConfig()
     data: TaskDataConfig = TaskDataConfig()
+    multilabel: MultilabelConfig = MultilabelConfig()
     qa: QuestionAnsweringConfig = QuestionAnsweringConfig()
     choice: ChoiceConfig = ChoiceConfig()
     ranking: RankingConfig = RankingConfig()

@@ -3,9 +3,16 @@
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from typing import Literal
 
 from xlnet_jax.settings.config import HeadConfig, OptimizerConfig
 from xlnet_jax.tasks.config import FinetuneConfig, QuestionAnsweringConfig, TaskDataConfig
+
+_HEADS: dict[str, Literal["regression", "multilabel"]] = {
+    "sts-b": "regression",
+    "regression": "regression",
+    "multilabel": "multilabel",
+}
 
 
 def _settings(
@@ -14,7 +21,7 @@ def _settings(
     return FinetuneConfig(
         task=task,
         steps=steps,
-        head=HeadConfig("regression" if task in ("sts-b", "regression") else "classification"),
+        head=HeadConfig(_HEADS.get(task, "classification")),
         data=TaskDataConfig(batch_size=batch_size, seq_len=seq_len),
         optimizer=OptimizerConfig(learning_rate=learning_rate, warmup_steps=warmup),
     )
@@ -47,7 +54,7 @@ def _imdb(task: str) -> FinetuneConfig:
 
 _SETTINGS: dict[str, Callable[[str], FinetuneConfig]] = {
     **dict.fromkeys(("mnli", "ax", "qqp", "qnli", "sst-2"), _large),
-    **dict.fromkeys(("cola", "mrpc", "rte", "wnli", "classification", "regression"), _small),
+    **dict.fromkeys(("cola", "mrpc", "rte", "wnli", "classification", "regression", "multilabel"), _small),
     "sts-b": _sts_b,
     "imdb": _imdb,
     "yelp-2": _yelp,

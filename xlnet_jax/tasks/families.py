@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 from xlnet_jax.tasks.base import PredictingTask, Task
+from xlnet_jax.tasks.classification.multilabel import Multilabel
 from xlnet_jax.tasks.classification.task import TextTask, with_files_of_roles
 from xlnet_jax.tasks.config import FinetuneConfig
 from xlnet_jax.tasks.multiple_choice.task import MultipleChoice
@@ -15,6 +16,7 @@ from xlnet_jax.tasks.token_classification.task import TokenClassification
 _OF_HEAD: dict[str, Callable[[FinetuneConfig], PredictingTask[Any]]] = {
     "classification": TextTask,
     "regression": TextTask,
+    "multilabel": Multilabel,
     "question_answering": QuestionAnswering,
     "multiple_choice": MultipleChoice,
     "token_classification": TokenClassification,
@@ -23,7 +25,7 @@ _OF_HEAD: dict[str, Callable[[FinetuneConfig], PredictingTask[Any]]] = {
 
 def with_files(config: FinetuneConfig) -> FinetuneConfig:
     """Replace folders and datasets in `train`, `eval` and `predict` by their files of training, evaluation and test."""
-    return with_files_of_roles(config) if _family(config) is TextTask else config
+    return with_files_of_roles(config) if _family(config) in (TextTask, Multilabel) else config
 
 
 def make_task(config: FinetuneConfig) -> Task[Any]:

@@ -12,6 +12,11 @@ def classification_loss_B(logits_BC: jnp.ndarray, labels_B: jnp.ndarray) -> jnp.
     return optax.softmax_cross_entropy_with_integer_labels(logits_BC, labels_B)
 
 
+def multilabel_loss_B(logits_BC: jnp.ndarray, labels_BC: jnp.ndarray) -> jnp.ndarray:
+    """Return the binary cross-entropy in nats, averaged over the labels. logits, labels (1.0 = has it): [B, C]."""
+    return optax.sigmoid_binary_cross_entropy(logits_BC, labels_BC).mean(axis=-1)
+
+
 def regression_loss_B(predicted_B: jnp.ndarray, labels_B: jnp.ndarray) -> jnp.ndarray:
     """Return the squared error of predictions and labels, both [B]."""
     return jnp.square(predicted_B - labels_B)

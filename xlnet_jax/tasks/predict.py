@@ -94,7 +94,7 @@ def _as_it_was_finetuned(config: FinetuneConfig) -> FinetuneConfig:
         return config
     there, usual = from_dict(FinetuneConfig, settings), DEFAULTS[config.task]()
     sections: dict[str, Any] = {}
-    for name in ("data", "columns", "qa", "choice"):
+    for name in ("data", "columns", "multilabel", "qa", "choice"):
         ours, theirs, default = (vars(getattr(c, name)) for c in (config, there, usual))
         unset = {key: theirs[key] for key, value in ours.items() if value == default[key]}
         sections[name] = replace(getattr(config, name), **unset)

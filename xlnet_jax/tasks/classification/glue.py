@@ -30,7 +30,7 @@ class Published:
     label: tuple[str, ...] = ("label",)
     id: tuple[str, ...] = ()
     """of files without labels; where there is none, examples are numbered"""
-    kind: Literal["classification", "regression"] = "classification"
+    kind: Literal["classification", "regression", "multilabel"] = "classification"
     labels: tuple[str, ...] = ()
     """in the original's order; none = those of the training examples"""
     numbered: tuple[str, ...] = ()
@@ -92,6 +92,7 @@ _YELP = Published(
 PUBLISHED: dict[str, Published] = {
     "classification": Published(),
     "regression": Published(kind="regression", metrics=("pearson",)),
+    "multilabel": Published(kind="multilabel", metrics=("micro_f1",)),
     "cola": Published(
         ("sentence", "3"), (), ("label", "1"), _ID, labels=_BINARY, metrics=("mcc",), submission="CoLA", headless=True
     ),

@@ -31,6 +31,18 @@ def regression_scores(predicted: np.ndarray, true: np.ndarray) -> dict[str, floa
     }
 
 
+def multilabel_scores(predicted: np.ndarray, true: np.ndarray) -> dict[str, float]:
+    """Return micro_f1 over all decisions, macro_f1, its mean over the labels (0 for one that is neither given nor
+    predicted), and accuracy, the share of texts whose labels are all right; fractions of 1. predicted, true: bool
+    [examples, labels]."""
+    hits_C, both_C = (predicted & true).sum(0), predicted.sum(0) + true.sum(0)
+    return {
+        "micro_f1": float(2 * hits_C.sum() / max(both_C.sum(), 1)),
+        "macro_f1": float((2 * hits_C / np.maximum(both_C, 1)).mean()),
+        "accuracy": float((predicted == true).all(1).mean()),
+    }
+
+
 def _matthews(confusion: np.ndarray) -> float:
     # For any number of labels (Gorodkin 2004); 0 where only one label occurs, or is predicted.
     true, predicted, total = confusion.sum(1), confusion.sum(0), confusion.sum()

@@ -28,8 +28,12 @@ from xlnet_jax.tasks.encoding import encode_text, head_and_tail, shortened
 from xlnet_jax.tasks.features import Features
 from xlnet_jax.tasks.losses import classification_loss_B, regression_loss_B
 
-Label = str | float
-SCORES = {"classification": ("accuracy", "f1", "mcc"), "regression": ("pearson", "spearman")}
+Label = str | float | tuple[str, ...]  # several: of multilabel
+SCORES = {
+    "classification": ("accuracy", "f1", "mcc"),
+    "regression": ("pearson", "spearman"),
+    "multilabel": ("micro_f1", "macro_f1", "accuracy"),
+}
 PARTS = ("accuracy_m", "accuracy_mm")  # of MNLI
 SHORTEST = 5  # A <sep> B <sep> <cls>
 PREDICTIONS = "predictions.tsv"
@@ -191,8 +195,8 @@ class TextTask:
         lacks.
         """
         self._demand_labels(head)
-        self._labels = head.labels or tuple(map(str, range(head.num_labels))) * (head.task == "classification")
-        targets = [_target(e, self._labels) for e in examples]
+        self._labels = head.labels or tuple(map(str, range(head.num_labels))) * (head.task != "regression")
+        targets = self._targets(examples)
         texts = tokenizer.encode_lines([e.text for e in examples])
         pairs = tokenizer.encode_lines([e.text_pair or "" for e in examples])
         rows = [
@@ -200,12 +204,16 @@ class TextTask:
         ]
         values = {}
         if training:
-            values["labels"] = np.array(targets, np.float32 if head.task == "regression" else np.int32)
+            values["labels"] = targets.astype(np.int32 if head.task == "classification" else np.float32)
         return Features(
             tokens={"input_ids": [ids for ids, _ in rows], "segment_ids": [segments for _, segments in rows]},
             values=values,
             examples=np.arange(len(examples)),
         )
+
+    def _targets(self, examples: Sequence[TextExample]) -> np.ndarray:
+        """Return the numbers of the labels, or the numbers to predict. Raises InputError on an unknown label."""
+        return np.array([_target(e, self._labels) for e in examples])
 
     def _demand_labels(self, head: HeadConfig) -> None:
         has, wanted = head.labels or (f"{head.num_labels} of them",), self._published.labels
@@ -247,7 +255,7 @@ class TextTask:
     ) -> dict[str, float]:
         """Return the metrics of scores.py, their mean as `average` where the task has two official ones, and the
         accuracies of the two parts of MNLI."""
-        true = np.array([_target(examples[i], self._labels) for i in features.examples])
+        true = self._targets([examples[i] for i in features.examples])
         if self._published.kind == "regression":
             found = regression_scores(outputs["scores"].astype(np.float64), true)
         else:
@@ -297,12 +305,15 @@ class TextTask:
 def _target(example: TextExample, labels: Sequence[str]) -> Label:
     if not labels or example.label is None:
         return example.label or 0
-    if example.label not in labels:
+    return label_number(example, str(example.label), labels)
+
+
+def label_number(example: TextExample, label: str, labels: Sequence[str]) -> int:
+    """Return the number of a label. Raises InputError, with the place of its example, where the head lacks it."""
+    if label not in labels:
         shown = ", ".join(labels[:SHOWN]) + (f" and {len(labels) - SHOWN} more" if len(labels) > SHOWN else "")
-        raise InputError(
-            f"{example.where}: the label {example.label} is none of the training examples', which are {shown}"
-        )
-    return labels.index(str(example.label))
+        raise InputError(f"{example.where}: the label {label} is none of the training examples', which are {shown}")
+    return labels.index(label)
 
 
 def _number(value: Any, where: str) -> float:
