@@ -10,7 +10,17 @@ from typing import Annotated, TypeVar
 
 import tyro
 
-from xlnet_jax.errors import CRASH, INTERRUPTED, UNREAD, USER_ERROR, InputError, exit_code
+from xlnet_jax.errors import (
+    CRASH,
+    INTERRUPTED,
+    UNREAD,
+    USER_ERROR,
+    InputError,
+    OutOfMemory,
+    exit_code,
+    first_line,
+    is_out_of_memory,
+)
 from xlnet_jax.settings import cli
 from xlnet_jax.storage.quiet_tensorflow import keep_tensorflow_quiet
 
@@ -39,9 +49,10 @@ def flags_for(text: str) -> str:
     return _ARGUMENT.sub(lambda name: "--" + name[1].replace("_", "-"), text)
 
 
-def run(main: Main) -> None:
+def run(main: Main, to_save_memory: str = "close other programs, or take a machine with more") -> None:
     """Run a command and exit. A mistake of the user ends in one line and exit code 2, never in a stack trace.
 
+    to_save_memory: what to do where a device or the machine runs out of memory, as "give a smaller --batch-size".
     Where the reader of the output is gone, as in `… | head`, the command ends without a word: --help with exit code 0,
     anything else with UNREAD.
     """
@@ -49,7 +60,8 @@ def run(main: Main) -> None:
     code: int | str | None
     try:
         try:
-            code = main(sys.argv[1:])
+            with _telling_of_memory(to_save_memory):
+                code = main(sys.argv[1:])
         except SystemExit as stop:  # --help
             code = stop.code
         sys.stdout.flush()
@@ -75,6 +87,17 @@ def run(main: Main) -> None:
         hint = "check the name, the network, and `gcloud auth application-default login`"
         code = _fail(f"{error}: {hint}", exit_code(error))
     sys.exit(code)
+
+
+@contextlib.contextmanager
+def _telling_of_memory(advice: str) -> Iterator[None]:
+    """Raise OutOfMemory, with the backend's own words and the advice, where the body runs out of memory."""
+    try:
+        yield
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+        raise OutOfMemory(f"out of memory ({first_line(error)}): {advice}") from None
 
 
 def parse(kind: type[T], argv: Sequence[str], doc: str | None, default: T | None = None, origin: T | None = None) -> T:

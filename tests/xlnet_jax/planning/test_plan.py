@@ -10,6 +10,7 @@ import sys
 
 import jax
 import pytest
+from jax.errors import JaxRuntimeError
 from rich.console import Console
 
 from tests.xlnet_jax.tiny_text import batches_of
@@ -21,12 +22,14 @@ from xlnet_jax.objectives.language_model import LanguageModel
 from xlnet_jax.objectives.presets import large
 from xlnet_jax.planning import compiler, report
 from xlnet_jax.planning.breakdown import Cost
-from xlnet_jax.planning.estimate import Plan, Work, state_bytes
+from xlnet_jax.planning.estimate import Plan, Work
 from xlnet_jax.planning.gpus import chip_of_kind
 from xlnet_jax.planning.request import PlanConfig, check, run_configs
 from xlnet_jax.planning.search import _is_settled, candidates, search
 from xlnet_jax.planning.traffic import Collective
 from xlnet_jax.settings.config import MeshConfig
+from xlnet_jax.training.fit import need
+from xlnet_jax.training.fit.need import input_bytes
 from xlnet_jax.training.optimizer import make_optimizer
 from xlnet_jax.training.state import init_state
 
@@ -72,25 +75,26 @@ def test_planned_bytes_are_those_that_a_device_holds():
             ("parameters", state.params), ("optimizer", state.opt_state), ("memory of text", state.mems_ZBMD)
         )
     }  # fmt: skip
-    planned = state_bytes(abstract)
+    planned = input_bytes(abstract)
     assert {kind: planned[kind] for kind in held} == held
 
 
 @pytest.mark.parametrize(
     ("message", "gib"),
     [
-        ("the total memory required for HLO temporaries (23.25G) exceeds available HBM (15.5G).", (23.25, 15.5)),
-        ("Ran out of memory in memory space hbm. Used 17.5G of 15.5G hbm.", (17.5, 15.5)),
+        ("the total memory required for HLO temporaries (23.25G) exceeds available HBM (15.5G).", 23.25),
+        ("Ran out of memory in memory space hbm. Used 17.5G of 15.5G hbm.", 17.5),
     ],
 )
 def test_the_compilers_refusal_is_an_answer(message, gib):
-    refused = compiler._read(RuntimeError(f"RESOURCE_EXHAUSTED: {message}"))
-    assert (refused.needed / 2**30, refused.available / 2**30) == gib
+    refused = need._read(JaxRuntimeError(f"RESOURCE_EXHAUSTED: {message}"))
+    assert isinstance(refused, need.DoesNotFit)
+    assert refused.needed / 2**30 == gib
 
 
 def test_another_error_of_the_compiler_stays_one():
-    error = RuntimeError("INTERNAL: 3 of 4 things")
-    assert compiler._read(error) is error
+    error = JaxRuntimeError("INTERNAL: 3 of 4 things")
+    assert need._read(error) is error
 
 
 # ---- bounds, and the order of a search -------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ import errno
 import http.server
 import json
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -12,6 +13,7 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
+from jax.errors import JaxRuntimeError
 
 from xlnet_jax.api import command, runs
 from xlnet_jax.api.embedding import EmbedSettings
@@ -233,6 +235,17 @@ def test_more_than_a_device_counts_is_refused():
             "error: HTTP 503 writing gs://b/x: check the name, the network",
         ),
         (KeyboardInterrupt(), 130, "stopped at once; the same command goes on"),
+        (MemoryError(), 2, "error: out of memory (MemoryError): close other programs"),
+        (
+            OSError(errno.ENOMEM, "Cannot allocate memory"),
+            2,
+            "error: out of memory ([Errno 12] Cannot allocate memory): ",
+        ),
+        (
+            JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 4 bytes.\n  a long dump"),
+            2,
+            "error: out of memory (RESOURCE_EXHAUSTED: Out of memory allocating 4 bytes): close other programs",
+        ),
     ],
 )
 def test_what_a_user_can_mend_and_a_network_ends_in_one_line(capsys, error, code, line):
@@ -270,12 +283,32 @@ command.run(main)"""
     assert done.stderr.count("\n") == 1
 
 
-def test_other_errors_keep_their_trace():
-    def main(_):
-        raise OSError(errno.EIO, "Input/output error")
+@pytest.mark.parametrize("allocate", ["jax.numpy.ones(2**44)", "numpy.ones(2**50)"])
+def test_memory_that_really_runs_out_ends_in_one_line_that_says_what_to_lower(allocate):
+    script = f"""
+import jax, numpy
+from xlnet_jax.api import command
+command.run(lambda _: float({allocate}.sum()), "give a smaller --batch-tokens")"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert re.fullmatch(r"error: out of memory \(.*\): give a smaller --batch-tokens\n", done.stderr), done.stderr
 
-    with pytest.raises(OSError, match="Input/output"):
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError(errno.EIO, "Input/output error"),
+        JaxRuntimeError("INTERNAL: a bug"),
+        RuntimeError("RESOURCE_EXHAUSTED: a quota of another service"),
+    ],
+)
+def test_other_errors_keep_their_trace(error):
+    def main(_):
+        raise error
+
+    with pytest.raises(type(error)) as raised:
         command.run(main)
+    assert raised.value is error
 
 
 def test_help_lists_every_setting(capsys):

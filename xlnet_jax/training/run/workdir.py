@@ -6,6 +6,7 @@ corpus/            token blocks                   curves.png      the picture, a
 checkpoints/STEP/  the state of training          text.json       fingerprints of the text
 compiled/          programs, for a restart        wandb-id        id of the run at Weights & Biases
 results.json       of a finished finetuning run   predictions/    of a finished finetuning run
+fit.json           the choice of auto_fit         out-of-memory.txt  the backend's error, in full
 
 On a disk or in a bucket (gs://bucket/folder).
 """
@@ -42,14 +43,20 @@ class Workdir:
         self.curves = folder / "curves.png"
         self.compiled = folder / "compiled"
         self.wandb_id = folder / "wandb-id"
+        self.fit = folder / "fit.json"
+        self.out_of_memory = folder / "out-of-memory.txt"
         self._lock: Lock | None = None
 
     @property
     def has_checkpoints(self) -> bool:
         """True if a complete checkpoint is here, which another run could overwrite."""
-        return self.checkpoints.is_dir() and any(
-            p.name.isdigit() and _is_complete(p) for p in self.checkpoints.iterdir()
-        )
+        return self.newest_step is not None
+
+    @property
+    def newest_step(self) -> int | None:
+        """Step of the newest complete checkpoint; None where there is none."""
+        there = self.checkpoints.iterdir() if self.checkpoints.is_dir() else ()
+        return max((int(p.name) for p in there if p.name.isdigit() and _is_complete(p)), default=None)
 
     def resumes(self, kind: type[R]) -> R | None:
         """Return the settings of the run that has a checkpoint here; None where there is none."""
