@@ -32,7 +32,7 @@ def test_the_site_shows_every_page_once():
 def test_the_site_and_the_package_name_one_repository():
     package = configparser.ConfigParser()
     package.read(ROOT / "setup.cfg")
-    assert SETTINGS["repo_url"] in package["metadata"]["project_urls"]
+    assert SETTINGS["repo_url"] == package["metadata"]["url"]
 
 
 @pytest.mark.skipif(find_spec("mkdocs") is None, reason="the extra [docs] is not installed")
