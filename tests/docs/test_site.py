@@ -14,6 +14,7 @@ from xlnet_jax.api import PUBLIC
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
+BADGE = "https://colab.research.google.com/assets/colab-badge.svg"
 SETTINGS = yaml.safe_load((ROOT / "mkdocs.yml").read_text())
 
 
@@ -47,4 +48,4 @@ def test_the_site_builds_without_a_warning(tmp_path):
     fetched = {
         url for page in pages for url in re.findall(r'(?:src|<link rel="stylesheet" href)="(https?:[^"]*)"', page)
     }
-    assert fetched == set()
+    assert fetched <= {BADGE}
