@@ -23,19 +23,26 @@ from tests.docs.pages import PAGES, ROOT, commands_on
 from tests.xlnet_jax.random_models import random_params
 from xlnet_jax.checkpoints.pretrained import Pretrained
 from xlnet_jax.errors import InputError
-from xlnet_jax.settings.config import ModelConfig
+from xlnet_jax.settings.config import HeadConfig, ModelConfig
 
 NOT_RUN = {
     r"^(make|pip|python -m venv) ": "installs, or runs the tests: .ci/run does it from a clean checkout",
+    r"^(docker|exec apptainer) ": "needs an engine for containers",
+    r"\binspect runs/austen-demo\b": "test_docs.py compares what it prints",
     r"^(PYTHON=\S+ )?launch/": "requests machines; tests/launch compares what --dry-run prints",
     r"\bxlnet_jax\.plan\b": "needs a compiler for TPUs or GPUs; tests/xlnet_jax/planning runs it where there is one",
     r"--tpu\b": "needs a TPU",
+    r"^nvidia-smi|^CUDA_VISIBLE_DEVICES": "needs a GPU",
     r"\bbenchmarks/": "measures for minutes",
     r"\b(TASK|SOURCE|TARGET)\b": "is a form to fill in",
     r"-m pytest": "is a test",
     r"data/(glue|squad)": "trains for hours",
 }
-SUBSTITUTES = {"tfds:c4/en": "my.txt", "--preset long": "--preset long --data.seq-len 512 --data.num-predict 85"}
+SUBSTITUTES = {
+    "tfds:c4/en": "my.txt",
+    "--preset long": "--preset long --data.seq-len 512 --data.num-predict 85",
+    "--init runs/sst-2": "--init runs/finetuned",  # the run that a later command of the page makes
+}
 """What is not here or takes minutes, and what is run instead."""
 SMALLER = {
     "xlnet_jax.train": "--steps 1 --data.batch-size 8 --log.every-steps 1 --eval.max-windows 2 "
@@ -43,16 +50,26 @@ SMALLER = {
     "xlnet_jax.finetune": "--steps 1 --data.batch-size 8 --selection.every-steps 1",
     "xlnet_jax.compare": "--budget 512 --seeds 0 --data.batch-size 8 --eval.max-windows 2 --finetune steps=1",
     "xlnet_jax.evaluate": "--max-windows 2",
-    "xlnet_jax.recl": "--max-windows 2",
-    "data_pipelines.tokenizer": "",
+    "xlnet_jax.recl": "--tokens 8 --longest 32",
 }
 NETWORK = "--model.num-layers 1 --model.d-model 16 --model.num-heads 1 --model.d-head 16 --model.d-ff 16"
 VOCABULARY = 300
 TINY = ModelConfig(vocab_size=VOCABULARY, num_layers=1, d_model=16, num_heads=2, d_head=8, d_ff=16, mem_len=8)
+CAUSAL = replace(TINY, attn_type="uni", num_segments=0)
+CLASSES = HeadConfig("classification", 2, scope="classification_sst-2", labels=("0", "1"))
 BERT = replace(TINY, mem_len=0, positions="learned", activation="gelu_erf", num_segments=2)
 SENTENCES = ["It was a truth.", "Emma was handsome, clever, and rich.", "So was he, and so were they."]
 
-_TEXTS = ("my.txt", "held_out.txt", "other.txt", "novels.txt", "northanger.txt", "handbook.txt", "wiki.train.txt")
+_TEXTS = (
+    "my.txt",
+    "held_out.txt",
+    "other.txt",
+    "novels.txt",
+    "northanger.txt",
+    "handbook.txt",
+    "wiki.train.txt",
+    "zh.txt",
+)
 _SENTENCES = ("sentences.txt", "prompts.txt")
 _SST2 = "sentence\tlabel\n" + "a truth\t1\nso was he\t0\n" * 4
 _STS = (
@@ -87,6 +104,8 @@ _TABLES = {
     "reviews/train.tsv": _CHINESE,
     "reviews/dev.tsv": _CHINESE,
     "new.tsv": "text_a\n很好\n",
+    "topics/train.csv": _COLUMNS.replace("text,label", "text,topics").replace("1\n", "rich;old\n"),
+    "topics/dev.csv": _COLUMNS.replace("text,label", "text,topics").replace("1\n", "rich;old\n"),
     "squad/train.json": json.dumps({"data": [{"title": "Emma", "paragraphs": [_SQUAD]}]}),
     "squad/dev.json": json.dumps({"data": [{"title": "Emma", "paragraphs": [_SQUAD]}]}),
     "dream/train.json": json.dumps(_DREAM),
@@ -105,7 +124,13 @@ _CHECKPOINTS = (
     ("xlnet_cased_L-12_H-768_A-12", TINY, None, "tf1"),
     ("bert-base-uncased", BERT, None, "hf"),
     ("roberta-base", BERT, None, "hf"),
-    ("runs/causal", replace(TINY, attn_type="uni", num_segments=0), None, "native"),
+    ("xlnet/xlnet-base-cased", TINY, None, "hf"),
+    ("xlnet-base-cased", TINY, None, "hf"),
+    ("xlnet-large-cased", TINY, None, "hf"),
+    ("chinese-xlnet-base", TINY, None, "hf"),
+    ("runs/austen-demo", TINY, None, "native"),
+    ("runs/finetuned", TINY, CLASSES, "native"),
+    ("runs/causal", CAUSAL, None, "native"),
 )
 """(name, network, head, format)"""
 
