@@ -94,8 +94,8 @@ def load(path: str | Path, *, partial: bool = False, activation: formats.Activat
     """Load a checkpoint of this project, of the 2019 code, or of Hugging Face.
 
     Its weights are jax arrays in host memory, where jax has its CPU backend, and are not bound to it: each call moves
-    them to the device that it runs on, and `on_device` moves them once. The arrays that were read are given up one after
-    the other while these are made, but reading may keep them a while: allow for twice the weights.
+    them to the device that it runs on, and `on_device` moves them once. The arrays that were read are given up one
+    after the other while these are made, but reading may keep them a while: allow for twice the weights.
 
     partial: take the parameters that fit where some are missing, unknown or of another shape; `notes` names these.
     activation: in place of the one in the configuration. Raises InputError on files that are damaged, contradict each
