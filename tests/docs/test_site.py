@@ -46,9 +46,21 @@ def test_the_site_builds_without_a_warning(tmp_path):
     assert done.returncode == 0, done.stderr
     assert "WARNING" not in done.stderr
     reference = (tmp_path / "site/api/index.html").read_text()
-    assert all(f">{name}<" in reference for name in PUBLIC)
+    assert [name for name in PUBLIC if f'id="{PUBLIC[name]}.{name}"' not in reference] == []
     pages = [page.read_text() for page in (tmp_path / "site").rglob("*.html")]
     fetched = {
         url for page in pages for url in re.findall(r'(?:src|<link rel="stylesheet" href)="(https?:[^"]*)"', page)
     }
     assert fetched <= {BADGE}
+
+
+def test_the_messages_among_the_symptoms_are_printed_somewhere():
+    headings = re.findall(r"^### .*", (DOCS / "symptoms.md").read_text(), re.MULTILINE)
+    messages = [quoted for heading in headings for quoted in re.findall(r"`([a-z]+ [^`]+)`", heading)]
+    code = " ".join(
+        re.sub(r'"\s+f?"', "", file.read_text())
+        for package in ("xlnet_jax", "data_pipelines")
+        for file in (ROOT / package).rglob("*.py")
+    )
+    assert len(messages) >= 5
+    assert [message for message in messages if message not in code] == []
