@@ -254,7 +254,9 @@ def numbered_lines(path: str) -> Iterator[tuple[int, str]]:
                 text = line.removesuffix(b"\r").decode()
             except UnicodeDecodeError as error:
                 byte = f"0x{line[error.start]:02x}"
-                raise InputError(f"text {path}: line {number} is not UTF-8 ({byte}); convert the file") from None
+                raise InputError(
+                    f"text {path}: line {number} is not UTF-8 ({byte}); convert it, as by iconv -f CP1252 -t UTF-8"
+                ) from None
             if "\0" in text:
                 raise InputError(
                     f"text {path}: line {number} has a zero byte, so this is UTF-16 or binary, and not UTF-8 text; "

@@ -47,7 +47,7 @@ def train_model(
         return byte_model()
     if token_level != "piece" and vocab_size <= len(SPECIAL_PIECES):
         raise InputError(
-            f"vocab_size {vocab_size} is too small: {len(SPECIAL_PIECES)} pieces are special symbols, and text needs "
+            f"`vocab_size` {vocab_size} is too small: {len(SPECIAL_PIECES)} pieces are special symbols, and text needs "
             "some of its own"
         )
     model = io.BytesIO()
@@ -96,12 +96,12 @@ def _vocabulary_error(vocab_size: int, message: str) -> Exception:
     """Return a clear InputError for SentencePiece's messages about vocabulary sizes, else the message unchanged."""
     if largest := re.search(r"value <= (\d+)", message):
         return InputError(
-            f"vocab_size {vocab_size} is too large for this text: the largest that works is {largest[1]}; lower "
+            f"`vocab_size` {vocab_size} is too large for this text: the largest that works is {largest[1]}; lower "
             "it or give more text"
         )
     if smallest := re.search(r"required_chars\. \d+ vs (\d+)", message):
         return InputError(
-            f"vocab_size {vocab_size} is too small for the characters of this text: the smallest that works is "
+            f"`vocab_size` {vocab_size} is too small for the characters of this text: the smallest that works is "
             f"{smallest[1]}"
         )
     if "sentences_.empty" in message:

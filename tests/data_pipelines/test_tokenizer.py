@@ -65,7 +65,7 @@ def test_the_same_text_gives_the_same_bytes_in_another_process(english):
 
 
 def test_a_vocabulary_too_large_for_the_text_is_refused_with_the_largest_that_works(novels):
-    with pytest.raises(InputError, match=r"^vocab_size 50000 is too large") as error:
+    with pytest.raises(InputError, match=r"^`vocab_size` 50000 is too large") as error:
         Tokenizer.train(novels[:40], 50_000, "english")
     largest = int(str(error.value).split("works is ")[1].split(";")[0])
     assert Tokenizer.train(novels[:40], largest, "english").vocab_size == largest
@@ -74,7 +74,7 @@ def test_a_vocabulary_too_large_for_the_text_is_refused_with_the_largest_that_wo
 
 
 def test_a_vocabulary_too_small_for_the_text_is_refused_with_the_smallest_that_works(novels):
-    with pytest.raises(InputError, match=r"^vocab_size 20 is too small") as error:
+    with pytest.raises(InputError, match=r"^`vocab_size` 20 is too small") as error:
         Tokenizer.train(novels[:40], 20, "english")
     smallest = int(str(error.value).rsplit(" ", 1)[1])
     assert Tokenizer.train(novels[:40], smallest, "english").vocab_size == smallest

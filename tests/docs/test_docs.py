@@ -10,6 +10,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import xlnet_jax
@@ -23,7 +24,8 @@ from xlnet_jax.comparison.contenders import CONTENDERS
 from xlnet_jax.objectives import command_line
 from xlnet_jax.objectives.presets import base, demo
 from xlnet_jax.settings import cli
-from xlnet_jax.settings.config import ModelConfig
+from xlnet_jax.settings.config import Config, ModelConfig
+from xlnet_jax.settings.fields import flatten
 from xlnet_jax.settings.plain import to_dict
 from xlnet_jax.storage.hub import SHORT_NAMES
 from xlnet_jax.tasks.config import FinetuneConfig
@@ -82,6 +84,39 @@ def assert_prints_what_it_says(page, at_least=11):
 
 def test_the_examples_of_the_model_print_what_they_say(demo_run):
     assert_prints_what_it_says("model.md")
+
+
+def test_the_examples_beside_transformers_agree_with_it(demo_run):
+    """Ours are doctests. Theirs are the other blocks, in the order of the page; they are run where PyTorch is."""
+    for name in ("train.csv", "dev.csv"):
+        rows = ["text,label", "it was delightful,good", "a lovely walk,good", "dreadful rain,bad", "a vain man,bad"]
+        Path(name).write_text("\n".join(rows) + "\n")
+    text = (DOCS / "from_transformers.md").read_text()
+    ours, theirs = {}, {}
+    page = doctest.DocTestParser().get_doctest(text, ours, "from_transformers.md", None, 0)
+    assert len(page.examples) >= 20
+    assert doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(page, clear_globs=False).failed == 0
+    ours = page.globs
+    blocks = [block for block in re.findall(r"^```python\n(.*?)^```", text, re.M | re.S) if ">>>" not in block]
+    assert len(blocks) == 5
+    pytest.importorskip("torch", reason="needs the extra [bench]: pip install -e '.[bench]'")
+    pytest.importorskip("transformers", reason="needs the extra [bench]: pip install -e '.[bench]'")
+    for block in blocks:
+        code = compile(block, "from_transformers.md", "exec")
+        if "Trainer" not in block:
+            exec(code, theirs)
+    for name in ("hidden", "logits", "after"):
+        np.testing.assert_allclose(ours[name], theirs[name].numpy(), rtol=0, atol=1e-5, err_msg=name)
+    assert ours["scores"] == pytest.approx(theirs["scores"], abs=1e-5)
+
+
+def test_the_settings_named_beside_those_of_transformers_exist():
+    known = {name for config in (Config(), FinetuneConfig()) for name, _, _ in flatten(config)}
+    text = (DOCS / "from_transformers.md").read_text()
+    named = set(re.findall(r"`(?:train |finetune )?--([a-z.-]+)", text[text.index("TrainingArguments") :]))
+    assert len(named) > 20
+    assert named - known == {"activation"}  # of convert
+    assert [name for name in re.findall(r"`xlnet_jax\.([a-z_]+)", text) if not hasattr(xlnet_jax, name)] == []
 
 
 def test_the_examples_of_evaluation_print_what_they_say(demo_run):

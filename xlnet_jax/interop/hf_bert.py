@@ -30,7 +30,7 @@ from xlnet_jax.interop.hf_settings import (
 from xlnet_jax.interop.weights import Layout, Weight
 from xlnet_jax.settings.config import HeadConfig, ModelConfig
 
-PADDING_SIDE = "right"  # BERT there counts places from the first column
+TOKENIZER = {"padding_side": "right"}  # BERT there counts places from the first column
 
 
 _SIZES = {  # ours -> theirs

@@ -7,7 +7,7 @@ embedding accordingly, and writing undoes it.
 
 import dataclasses
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -63,20 +63,33 @@ def write(pretrained: Contents, folder: Path) -> list[str]:
 
     Raises InputError on what Hugging Face cannot hold.
     """
-    p = pretrained
-    family: Any = hf_bert if p.model.network == "bert" else hf_xlnet
+    p, family = pretrained, _family_of(pretrained)
     if p.tokenizer and p.tokenizer.foreign:
-        if family is hf_xlnet:
-            raise InputError(
-                f"Hugging Face's XLNet reads a {MODEL_FILE}, and this tokenizer is none: native can hold it"
-            )
         p = _as_dealt_there(p, p.tokenizer.foreign)
     config, table = family.to_config(p), family.weights(p)
     tensors = to_theirs(p.params, table)
     safetensors.numpy.save_file(tensors, folder / SAFETENSORS, metadata={"format": "pt"})
     (folder / CONFIG).write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
     notes = [*family.notes_of(p), *left_behind(p.params, table)]
-    return notes + (_write_tokenizer(p.tokenizer, folder, family.PADDING_SIDE) if p.tokenizer else [])
+    return notes + (_write_tokenizer(p.tokenizer, folder, family.TOKENIZER) if p.tokenizer else [])
+
+
+def can_hold(pretrained: Contents) -> bool:
+    """Return True if `write` can write a network with these settings; its parameters are not read."""
+    try:
+        _family_of(pretrained).to_config(pretrained)
+    except InputError:
+        return False
+    return True
+
+
+def _family_of(pretrained: Contents) -> Any:
+    """Return the module that knows the network. Raises InputError where its tokenizer has no place there."""
+    if pretrained.model.network == "bert":
+        return hf_bert
+    if pretrained.tokenizer and pretrained.tokenizer.foreign:
+        raise InputError(f"Hugging Face's XLNet reads a {MODEL_FILE}, and this tokenizer is none: native can hold it")
+    return hf_xlnet
 
 
 _BY_PIECE = ("backbone/word_embedding", "output_bias")  # whose rows are the pieces
@@ -223,7 +236,7 @@ def _tokenizer_of_any_kind(folder: Path) -> tuple[Tokenizer | None, list[str]]:
     return Tokenizer(model, FOREIGN_SETTINGS, str(folder)), []
 
 
-def _write_tokenizer(tokenizer: Tokenizer, folder: Path, padding_side: str) -> list[str]:
+def _write_tokenizer(tokenizer: Tokenizer, folder: Path, of_family: Mapping[str, Any]) -> list[str]:
     if tokenizer.foreign:
         (folder / TOKENIZER_JSON).write_bytes(tokenizer.model)
         lost = (tokenizer.foreign.theirs == NEW).sum()
@@ -235,7 +248,7 @@ def _write_tokenizer(tokenizer: Tokenizer, folder: Path, padding_side: str) -> l
         "do_lower_case": settings.lower,
         "remove_space": settings.remove_space,
         "keep_accents": settings.keep_accents or settings.normalization != "english",
-        "padding_side": padding_side,
+        **of_family,
         _OUR_SETTINGS: dataclasses.asdict(settings),
     }
     (folder / TOKENIZER_CONFIG).write_text(json.dumps(theirs, indent=2) + "\n")

@@ -29,7 +29,8 @@ from xlnet_jax.interop.weights import SAME, TRANSPOSED, TWO_LEADING_ONES, Layout
 from xlnet_jax.settings.config import HeadConfig, ModelConfig
 
 BODY = "transformer"
-PADDING_SIDE = "left"
+# Without these names transformers 5 leaves out token_type_ids, and <cls> is not in the segment it was trained with.
+TOKENIZER = {"padding_side": "left", "model_input_names": ["input_ids", "token_type_ids", "attention_mask"]}
 TIED = "lm_loss.weight"  # the embedding once more, in some files
 
 _LAYER: dict[str, tuple[str, Layout]] = {  # our path in a layer -> name under layer.<i>, layout

@@ -97,7 +97,8 @@ def named(argv: Sequence[str]) -> set[str]:
 
 def _unknown_setting(word: str, parsed: Any) -> str:
     if not word.startswith("-"):
-        hint = f": did you mean --corpus {word}?" if type(parsed) is Config else ", and nothing takes it"
+        takes_it = next((name for name in ("corpus", "train") if hasattr(parsed, name)), None)
+        hint = f": did you mean --{takes_it} {word}?" if takes_it else ", and nothing takes it"
         return f"{word} stands alone{hint}"
     name = word.partition("=")[0]
     if instead := GONE.get(name.removeprefix("--").replace("_", "-").replace(".no-", ".")):

@@ -3,6 +3,7 @@
 As in pretraining, the same command resumes after any interruption.
 """
 
+import shlex
 import time
 from collections.abc import Sequence
 from contextlib import closing
@@ -14,6 +15,7 @@ from xlnet_jax.errors import InputError
 from xlnet_jax.tasks.batches import TrainingBatches
 from xlnet_jax.tasks.config import FinetuneConfig
 from xlnet_jax.tasks.families import with_files
+from xlnet_jax.tasks.model import RANKING
 from xlnet_jax.tasks.objective import Supervised
 from xlnet_jax.tasks.predict import demand_no_run, predict, predict_splits
 from xlnet_jax.tasks.prepare import Prepared, prepare
@@ -164,10 +166,16 @@ def _report(result: Result, workdir: Workdir, console: Console) -> None:
     how = f", the best by {result.metric}" if result.metric else ""
     score = f"\n{describe(result.metrics)}" if result.metrics else ""
     files = "".join(f"  predictions  {workdir.folder / file}\n" for file in result.predictions)
+    folder = str(workdir.folder)
+    command = shlex.join(["python", "-m", "xlnet_jax.finetune", "--task", result.task, "--init", folder])
+    following = (
+        f"\nnext\n  predict      {command} --predict FILES\n  in Python    xlnet_jax.load({folder!r}).predict([...])"
+    )
     console.print(
         f"{score}\n"
         f"  checkpoint   {workdir.folder / result.checkpoint}{how}\n"
         f"{files}"
         f"  results      {workdir.folder / 'results.json'}\n"
         f"  metrics      {workdir.metrics} and {workdir.tensorboard}"
+        f"{'' if result.task == RANKING else following}"  # whose command needs its collection of documents too
     )

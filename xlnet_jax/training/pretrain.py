@@ -30,7 +30,7 @@ from xlnet_jax.training.heldout.heldout import HeldOutLoss, held_out_batches, re
 from xlnet_jax.training.heldout.unigram import unigram_line
 from xlnet_jax.training.initial import InitialWeights, begin_from, params_of, tokenizer_of
 from xlnet_jax.training.program import Program
-from xlnet_jax.training.proposal import command_of, defaults_of
+from xlnet_jax.training.proposal import command_of, conversion_of, defaults_of, finetuning_of
 from xlnet_jax.training.run.checkpoint import Checkpoints
 from xlnet_jax.training.run.compile_cache import programs_kept_in
 from xlnet_jax.training.run.hosts import ALONE, Hosts
@@ -202,15 +202,20 @@ def _report(run: Pretraining, step: int, console: Console) -> None:
     bigger = with_objective(PRESETS[larger](), config.objective)
     other = "" if config.objective == Config().objective else f"--objective {config.objective} "
     model = next(file for file in workdir.tokenizer.iterdir() if file.name in (MODEL_FILE, TOKENIZER_JSON))
+    folder = str(workdir.folder)
+    following = {
+        "finetune": finetuning_of(config, folder),
+        "convert": conversion_of(config, Tokenizer.load(workdir.tokenizer), folder),
+        "longer": command_of(replace(config, steps=4 * config.steps, workdir=f"{folder}-longer")),
+        "larger": command_of(replace(bigger, **text, tokenizer=str(workdir.tokenizer))),
+        "your text": f"python -m xlnet_jax.train {other}--corpus my.txt",
+        "settings": "python -m xlnet_jax.train --help",
+    }
     console.print(
         f"\nheld-out loss {loss:.3f} nats, {relative_to_unigram(loss, unigram_nats)}\n"
         f"  checkpoint   {workdir.checkpoints / str(step)}\n"
         f"  curves       {workdir.curves}\n"
         f"  tokenizer    {model}\n"
         f"  metrics      {workdir.metrics} and {workdir.tensorboard}\n"
-        "next\n"
-        f"  longer       {command_of(replace(config, steps=4 * config.steps, workdir=f'{workdir.folder}-longer'))}\n"
-        f"  larger       {command_of(replace(bigger, **text, tokenizer=str(workdir.tokenizer)))}\n"
-        f"  your text    python -m xlnet_jax.train {other}--corpus my.txt\n"
-        "  settings     python -m xlnet_jax.train --help"
+        "next\n" + "\n".join(f"  {name:12} {command}" for name, command in following.items() if command)
     )

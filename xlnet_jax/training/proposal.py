@@ -2,6 +2,9 @@
 
 import shlex
 
+from data_pipelines.tokenizer import Tokenizer
+from xlnet_jax.interop import hf_files
+from xlnet_jax.interop.contents import Contents
 from xlnet_jax.objectives.presets import PRESETS, with_objective
 from xlnet_jax.objectives.rules import unread
 from xlnet_jax.settings.config import Config
@@ -34,3 +37,27 @@ def command_of(config: Config) -> str:
         else:
             words += [f"--{name}", *map(str, value if isinstance(value, tuple) else (value,))]
     return shlex.join(words)
+
+
+PAPERS_LAYERS = 12
+"""layers of the smallest network that the default settings of finetuning are for (paper, Table 8)"""
+
+
+def finetuning_of(config: Config, folder: str) -> str:
+    """Return the command that finetunes the model of a run in `folder` for a table of the user.
+
+    It names a learning rate for small networks, which learn next to nothing from the paper's.
+    """
+    words = ["python", "-m", "xlnet_jax.finetune", "--task", "classification", "--init", folder]
+    words += ["--train", "mine.csv", "--eval", "dev.csv"]
+    if config.model.num_layers < PAPERS_LAYERS:
+        words += ["--optimizer.learning-rate", "3e-4"]
+    return shlex.join(words)
+
+
+def conversion_of(config: Config, tokenizer: Tokenizer, folder: str) -> str | None:
+    """Return the command that makes a folder of Hugging Face of a run's model; None where that cannot hold it."""
+    if not hf_files.can_hold(Contents(config.model, {}, config.objective, tokenizer=tokenizer)):
+        return None
+    name = folder.rstrip("/").rpartition("/")[2]
+    return shlex.join(["python", "-m", "xlnet_jax.convert", folder, f"{name}-hf", "--to", "hf"])

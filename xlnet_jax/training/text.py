@@ -85,9 +85,11 @@ class Text:
 
     def _train_tokenizer(self, config: Config) -> Tokenizer:
         lines = sources.read_lines(self.train, config.corpus_errors)
-        return Tokenizer.train(
-            lines, config.model.vocab_size, config.data.normalization, token_level=config.data.token_level
-        )
+        size, level = config.model.vocab_size, config.data.token_level
+        try:
+            return Tokenizer.train(lines, size, config.data.normalization, token_level=level)
+        except InputError as error:
+            raise InputError(str(error).replace("`vocab_size`", "`model.vocab_size`")) from None
 
     def find_tokenizer(self, config: Config, given: Tokenizer | None, workdir: Workdir) -> Tokenizer:
         """Return the tokenizer in the workdir; else save there the one given, or one trained on the text.

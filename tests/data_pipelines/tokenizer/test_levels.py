@@ -63,7 +63,7 @@ def test_characters_are_those_of_the_text_and_each_other_one_is_unknown_by_itsel
 
 def test_a_vocabulary_that_holds_no_text_is_refused_with_the_reason():
     for level in ("word", "character"):
-        with pytest.raises(InputError, match="vocab_size 9 is too small: 9 pieces are special symbols"):
+        with pytest.raises(InputError, match="`vocab_size` 9 is too small: 9 pieces are special symbols"):
             Tokenizer.train(LINES, 9, "english", token_level=level)
 
 

@@ -192,7 +192,7 @@ def test_the_tokenizer_gives_our_ids_there_but_for_the_named_differences(referen
     ids, mask, segments = back.encode(["The list of names"])
     by_theirs = theirs("The list of names")
     assert ids[0].tolist() == by_theirs["input_ids"]
-    assert segments[0].tolist() == by_theirs.get("token_type_ids", segments[0].tolist())
+    assert segments[0].tolist() == by_theirs["token_type_ids"]
     assert mask.all()
 
 

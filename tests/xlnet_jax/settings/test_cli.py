@@ -21,9 +21,11 @@ from xlnet_jax.api.tokenizers import Show, Train
 from xlnet_jax.errors import InputError
 from xlnet_jax.objectives import command_line
 from xlnet_jax.objectives.presets import PRESETS, demo, large
+from xlnet_jax.settings import cli
 from xlnet_jax.settings.config import Config
 from xlnet_jax.settings.fields import flatten
 from xlnet_jax.settings.plain import to_dict
+from xlnet_jax.tasks.config import FinetuneConfig
 from xlnet_jax.tasks.defaults import DEFAULTS
 from xlnet_jax.training.run import runtime
 
@@ -86,6 +88,11 @@ def test_a_mistake_is_one_line_that_names_it(argv, message):
     assert message in str(mistake.value)
     assert "\n" not in str(mistake.value)
     assert "│" not in str(mistake.value)
+
+
+def test_a_file_that_stands_alone_is_taken_for_training_examples():
+    with pytest.raises(InputError, match=r"my\.csv stands alone: did you mean --train my\.csv\?"):
+        cli.parse(FinetuneConfig, ["my.csv"], "finetune", "")
 
 
 @pytest.fixture

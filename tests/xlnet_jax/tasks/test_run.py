@@ -181,7 +181,10 @@ def test_a_run_ends_early_when_nothing_gets_better(pretrained, table, tmp_path, 
     assert sorted(p.name for p in (tmp_path / "run" / "checkpoints").iterdir()) == ["16", "8"]
     assert finetune.main(words(pretrained, table, tmp_path / "run", *more)) == 0
     assert calls == [4, 8, 12, 16]  # it is known to have ended
-    assert "drawn afresh: logits, summary" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "drawn afresh: logits, summary" in out
+    assert f"xlnet_jax.finetune --task classification --init {tmp_path / 'run'} --predict FILES" in out
+    assert f"xlnet_jax.load('{tmp_path / 'run'}').predict([...])" in out
 
 
 def test_epochs_stand_for_steps_and_warmup_keeps_its_share(pretrained, table, tmp_path):

@@ -9,14 +9,22 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+import xlnet_jax
 from data_pipelines import sources
+from data_pipelines.tokenizer import Tokenizer
+from tests.xlnet_jax.random_models import random_params
 from tests.xlnet_jax.training.tiny_run import arguments, assert_same, records_of, state_of
 from xlnet_jax import train
+from xlnet_jax.checkpoints.pretrained import Pretrained
 from xlnet_jax.errors import InputError
 from xlnet_jax.objectives import command_line
-from xlnet_jax.objectives.presets import demo, with_objective
+from xlnet_jax.objectives.presets import PRESETS, demo, with_objective
+from xlnet_jax.settings import cli
+from xlnet_jax.tasks.config import FinetuneConfig
+from xlnet_jax.tasks.defaults import DEFAULTS
+from xlnet_jax.tasks.rules import validate_finetuning
 from xlnet_jax.training import pretrain
-from xlnet_jax.training.proposal import command_of
+from xlnet_jax.training.proposal import command_of, conversion_of, finetuning_of
 from xlnet_jax.training.run.workdir import Workdir
 
 
@@ -71,6 +79,8 @@ def test_the_closing_lines_say_where_everything_is_and_what_comes_next(straight,
         "curves       ",
         "tokenizer    ",
         "metrics      ",
+        f"finetune     python -m xlnet_jax.finetune --task classification --init {straight}",
+        f"convert      python -m xlnet_jax.convert {straight}",
         "longer       python -m xlnet_jax.train",
     ):
         assert line in out
@@ -117,7 +127,7 @@ def test_another_text_is_refused_though_the_corpus_was_deleted(text, tmp_path):
 
 def test_a_mistake_at_the_first_try_does_not_claim_the_workdir(text, tmp_path):
     with pytest.raises(
-        InputError, match=r"vocab_size 9000 is too large for this text: the largest that works is (\d+)"
+        InputError, match=r"--model\.vocab-size 9000 is too large for this text: the largest that works is (\d+)"
     ):
         train.main(arguments(text, tmp_path / "run", "--model.vocab-size", "9000"))
     assert train.main(arguments(text, tmp_path / "run", "--steps", "2")) == 0
@@ -211,16 +221,12 @@ def test_runs_of_other_objectives_have_folders_of_their_own():
 
 
 def test_another_tokenizer_is_refused(straight, text, tmp_path):
-    from data_pipelines.tokenizer import Tokenizer
-
     Tokenizer.train(sources.read_lines(sources.find([str(text)]), "strict"), 400, "nfkc").save(tmp_path / "mine")
     with pytest.raises(InputError, match=r"its tokenizer is not .*mine"):
         train.main(arguments(text, straight, "--tokenizer", str(tmp_path / "mine")))
 
 
 def test_a_given_tokenizer_decides_the_vocabulary(text, tmp_path):
-    from data_pipelines.tokenizer import Tokenizer
-
     Tokenizer.train(sources.read_lines(sources.find([str(text)]), "strict"), 300, "english").save(tmp_path / "mine")
     model = tmp_path / "mine" / "spiece.model"
     assert train.main(arguments(text, tmp_path / "run", "--steps", "2", "--tokenizer", str(model))) == 0
@@ -255,3 +261,33 @@ def test_a_proposed_command_gives_no_setting_that_would_change_nothing():
     words = shlex.split(command_of(config))
     assert words[3:] == ["--preset", "demo", "--objective", "clm", "--data.batch-size", "8"]
     assert command_line.parse_config(words[3:], "train", "").data.batch_size == 8
+
+
+def test_the_finetuning_that_is_proposed_is_one_and_suits_the_size():
+    for preset, rate in (("demo", 3e-4), ("base", 2e-5)):
+        words = shlex.split(finetuning_of(PRESETS[preset](), "runs/mine"))
+        assert words[:3] == ["python", "-m", "xlnet_jax.finetune"]
+        start = cli.named_default(words[3:], "--task", DEFAULTS, "")
+        config = cli.parse(FinetuneConfig, words[3:], "finetune", "", start)
+        validate_finetuning(config)
+        assert (config.init, config.optimizer.learning_rate) == ("runs/mine", rate)
+
+
+@pytest.mark.parametrize("preset", ["demo", "bert-base", "roberta-base", "albert-base", "vanilla"])
+def test_a_conversion_is_proposed_where_it_succeeds(preset, tmp_path):
+    """Convert small networks of each kind."""
+    tokenizer = Tokenizer.train(["a lovely walk", "a dreadful rain"] * 20, 33, "english")
+    start = PRESETS[preset]()
+    for objective in ("clm", "mlm", "plm") if preset == "demo" else (start.objective,):
+        config = with_objective(start, objective)
+        sizes = {"num_layers": 1, "d_model": 8, "num_heads": 2, "d_head": 4, "d_ff": 8, "max_positions": 8}
+        model = replace(config.model, vocab_size=tokenizer.vocab_size, **sizes)
+        made = Pretrained(model, random_params(model, None), objective, None, tokenizer)
+        command = conversion_of(replace(config, model=model), tokenizer, "runs/mine")
+        if command is None:
+            with pytest.raises(InputError, match="cannot hold"):
+                xlnet_jax.save(made, tmp_path / objective, "hf")
+        else:
+            assert shlex.split(command)[2:] == ["xlnet_jax.convert", "runs/mine", "mine-hf", "--to", "hf"]
+            xlnet_jax.save(made, tmp_path / objective, "hf")
+    assert (command is None) == (preset == "vanilla")

@@ -21,6 +21,7 @@ Groups = tuple[tuple[str, ...], ...]
 _ENDS = (".tsv", ".csv", ".jsonl", ".parquet")  # in messages
 TABLES = (".tsv", ".csv", ".txt", *JSON_LINES, PARQUET)
 SHARD = re.compile(r"-\d+-of-\d+$")  # as Hugging Face and TFDS divide a table
+SEPARATORS = (";", "\t", ",", "|")  # of columns, in messages
 SHOWN = 12  # columns, in a message
 
 
@@ -29,6 +30,7 @@ class Row(NamedTuple):
 
     where: str  # file and line, for messages
     fields: dict[str, Any]  # by the names of the columns, or their numbers from 0 where a file has no header
+    header: str = ""  # place of the line that names the columns, for messages
 
 
 @dataclass(frozen=True)
@@ -119,7 +121,7 @@ def _csv_records(path: str) -> Iterator[tuple[int, list[str]]]:
 
 def _with_columns(records: Iterator[tuple[int, list[str]]], path: str, form: Form) -> Iterator[Row]:
     columns: list[str] = []
-    incomplete = 0
+    incomplete, header = 0, ""
     for number, fields in records:
         if not columns:
             named = form.header if isinstance(form.header, bool) else not set(form.header).isdisjoint(fields)
@@ -129,6 +131,7 @@ def _with_columns(records: Iterator[tuple[int, list[str]]], path: str, form: For
                     f"{path}: line {number} names two columns alike; if it is no header: `columns.no_header`"
                 )
             if named:
+                header = f"{path}: line {number}"
                 continue
         if len(fields) < len(columns) and form.skip_incomplete:
             incomplete += 1
@@ -137,7 +140,7 @@ def _with_columns(records: Iterator[tuple[int, list[str]]], path: str, form: For
                 f"{path}: line {number} has {len(fields)} fields, and the first line has {len(columns)}; mend the line"
             )
         else:
-            yield Row(f"{path}: line {number}", dict(zip(columns, fields, strict=True)))
+            yield Row(f"{path}: line {number}", dict(zip(columns, fields, strict=True)), header)
     if incomplete:
         print(f"{path}: {incomplete} incomplete lines left out", file=sys.stderr)
 
@@ -179,8 +182,17 @@ def field(row: Row, names: Sequence[str], setting: str) -> Any:
             return row.fields[name]
     there = list(row.fields)
     shown = ", ".join(map(str, there[:SHOWN])) + (f" and {len(there) - SHOWN} more" if len(there) > SHOWN else "")
+    wanted, instead = " or ".join(names), f"name it by `columns.{setting}`"
+    if not row.header:
+        raise InputError(f"{row.where}: there is no column {wanted}, only {shown}: {instead}")
+    if parted := next((f"{part!r}" for part in SEPARATORS if len(there) == 1 and part in there[0]), None):
+        raise InputError(
+            f"{row.header}: its one column is {shown}: {parted} does not part columns here; a .csv file has commas "
+            "between them, a .tsv file tabs"
+        )
     raise InputError(
-        f"{row.where}: there is no column {' or '.join(names)}, only {shown}: name it by `columns.{setting}`"
+        f"{row.header} names no column {wanted}, only {shown}: {instead}; if it is an example: `columns.no_header`, "
+        "which counts columns from 0"
     )
 
 

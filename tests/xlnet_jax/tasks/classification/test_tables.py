@@ -118,7 +118,7 @@ def test_a_table_without_header_has_numbers_for_columns(tmp_path):
         ("a.tsv", "a\ta\n", "a.tsv: line 1 names two columns alike; if it is no header: `columns.no_header`"),
         ("a.jsonl", '{"text": 1}\n{"te', "a.jsonl: line 2 is not JSON ("),
         ("a.jsonl", "[]", "a.jsonl: line 1 is no JSON object"),
-        ("a.tsv", b"text\nb\xffd\n", "a.tsv: line 2 is not UTF-8 (0xff); convert the file"),
+        ("a.tsv", b"text\nb\xffd\n", "a.tsv: line 2 is not UTF-8 (0xff); convert it, as by iconv"),
         ("a.tsv", "text\nbad\n".encode("utf-16-le"), "a.tsv: line 1 has a zero byte"),
         ("a.parquet", "text", "a.parquet: damaged, or not a Parquet file ("),
         ("a.tsv.gz", "text", "a.tsv.gz: the compressed data is damaged ("),
@@ -147,8 +147,27 @@ def test_a_column_that_is_not_there_is_named_with_those_that_are(tmp_path):
     tsv(tmp_path / "a.tsv", ROWS)
     row = next(read_table(str(tmp_path / "a.tsv"), Form()))
     assert field(row, ("sentence", "text"), "text") == ROWS[0]["text"]
-    with pytest.raises(InputError, match=r"a\.tsv: line 2: there is no column a or b, only text, label: name it by `c"):
+    with pytest.raises(
+        InputError, match=r"a\.tsv: line 1 names no column a or b, only text, label: name it by `col"
+    ) as e:
         field(row, ("a", "b"), "text_pair")
+    assert "if it is an example: `columns.no_header`, which counts columns from 0" in str(e.value)
+    (tmp_path / "a.jsonl").write_text('{"text": "x"}\n')
+    row = next(read_table(str(tmp_path / "a.jsonl"), Form()))
+    with pytest.raises(
+        InputError, match=r"a\.jsonl: line 1: there is no column a, only text: name it by `columns\.label`"
+    ):
+        field(row, ("a",), "label")
+
+
+@pytest.mark.parametrize(("name", "line"), [("a.csv", "text;label"), ("a.csv", "text\tlabel"), ("a.tsv", "text,label")])
+def test_columns_parted_by_another_character_are_told(tmp_path, name, line):
+    (tmp_path / name).write_text(f"{line}\n{line}\n")
+    row = next(read_table(str(tmp_path / name), Form()))
+    with pytest.raises(
+        InputError, match=r"line 1: its one column is .* does not part columns here; a \.csv file has com"
+    ):
+        field(row, ("text",), "text")
 
 
 @pytest.mark.parametrize(
