@@ -4,10 +4,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/stamp
 # What the set-up depends on: it runs again when one of these changes.
-PACKAGING := setup.cfg pyproject.toml
+PACKAGING := setup.cfg setup.py pyproject.toml
 ARGS ?=
 
-.PHONY: train test lint format gpu-plans clean
+.PHONY: train test lint format docs docs-serve package gpu-plans slurm clean
 .DELETE_ON_ERROR:
 
 train: $(STAMP)-base  ## pretrain on the embedded novels; ARGS="--steps 3000" passes settings on
@@ -26,12 +26,26 @@ format: $(STAMP)-lint
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+docs: $(STAMP)-docs  ## build the documentation site into site/; a warning is an error
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+
+docs-serve: $(STAMP)-docs  ## show the documentation site while you write
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs serve
+
+package: $(STAMP)-package  ## build the sdist, and the wheel from it, into dist/
+	rm -rf dist
+	$(BIN)/python -m build --outdir dist .
+	$(BIN)/python .ci/distributions.py
+
 gpu-plans:  ## compile kernels and steps for GPUs that are not here; an environment of its own, of 5 GB beside the usual
 	$(MAKE) VENV=.venv-gpu-plans .venv-gpu-plans/stamp-plan-gpu .venv-gpu-plans/stamp-test
 	JAX_PLATFORMS=cpu .venv-gpu-plans/bin/python -m pytest tests/xlnet_jax/planning/test_gpus.py $(ARGS)
 
+slurm: $(STAMP)-test  ## start a Slurm of two nodes on this machine, preempt a run and let it go on; needs slurm-wlm
+	$(BIN)/python -m pytest tests/launch/test_slurm_real.py $(ARGS)
+
 clean:
-	rm -rf $(VENV) runs
+	rm -rf $(VENV) runs dist site
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(None if (3, 11) <= v <= (3, 13) else f"xlnet_jax needs Python 3.11 to 3.13, {sys.executable} is {v[0]}.{v[1]}: make PYTHON=/path/to/python3.11")'

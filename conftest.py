@@ -20,12 +20,12 @@ if version("jaxlib").startswith("0.10."):
 os.environ["XLA_FLAGS"] = " ".join([os.environ.get("XLA_FLAGS", ""), *FLAGS])
 os.environ["JAX_NUMPY_RANK_PROMOTION"] = "raise"
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-if "PYTEST_XDIST_WORKER" not in os.environ:
+os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
+if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
     # Most of the time of the tests is compilation, of the same programs again and again. All processes of one session
-    # share what they compile, and nothing outlives it.
+    # share what they compile, and nothing outlives it, unless the environment names a folder for it.
     programs = os.environ["JAX_COMPILATION_CACHE_DIR"] = tempfile.mkdtemp(prefix="xlnet-jax-tests-")
     atexit.register(shutil.rmtree, programs, ignore_errors=True)
-    os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
 
 
 def pytest_addoption(parser):

@@ -19,6 +19,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import os
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property
@@ -28,6 +29,7 @@ import numpy as np
 from array_record.python.array_record_data_source import ArrayRecordDataSource
 from etils import epath
 
+from data_pipelines.remote import is_remote
 from data_pipelines.tokenizer import Tokenizer
 from xlnet_jax.errors import InputError
 
@@ -107,6 +109,8 @@ class Manifest:
     weights: tuple[float, ...]  # share of the rows that read each source; empty = by number of blocks
     splits: dict[SplitName, Split]
     format: int = FORMAT
+    origins: dict[str, Any] = dataclasses.field(default_factory=dict, compare=False)
+    """where text behind URLs came from (`prepare.origins`); empty for text on disk"""
 
     @property
     def sha256(self) -> str:
@@ -138,7 +142,7 @@ class Manifest:
 
 def is_corpus(folder: epath.PathLike) -> bool:
     """Return whether `folder` holds a manifest, so that `prepare` made it."""
-    return (epath.Path(folder).expanduser() / MANIFEST_FILE).exists()
+    return not is_remote(os.fspath(folder)) and (epath.Path(folder).expanduser() / MANIFEST_FILE).exists()
 
 
 def _read_splits(values: dict[SplitName, dict[str, Any]]) -> dict[SplitName, Split]:

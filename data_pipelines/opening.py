@@ -6,6 +6,7 @@ import bz2
 import contextlib
 import gzip
 import lzma
+import shutil
 import sys
 import tempfile
 import zlib
@@ -14,6 +15,8 @@ from typing import IO, Any
 
 from etils import epath
 
+from data_pipelines.download import Download, by_ranges
+from data_pipelines.remote import file_name, is_remote
 from xlnet_jax.errors import InputError
 
 if sys.version_info >= (3, 14):
@@ -22,6 +25,7 @@ else:
     from backports import zstd
 
 COMPRESSED_BYTES = 2**16
+COPIED_BYTES = 2**20
 DAMAGED = (gzip.BadGzipFile, zlib.error, lzma.LZMAError, zstd.ZstdError)
 
 
@@ -62,9 +66,9 @@ OPENERS: dict[str, Callable[[Any], Any]] = {
 @contextlib.contextmanager
 def opened(path: str) -> Iterator[IO[bytes]]:
     """Open a file, decompressing it by the end of its name. Raises InputError if it cannot be read to the end."""
-    opener = next((opener for end, opener in OPENERS.items() if path.lower().endswith(end)), None)
+    opener = next((opener for end, opener in OPENERS.items() if file_name(path).lower().endswith(end)), None)
     try:
-        with epath.Path(path).open("rb") as raw, opener(raw) if opener else contextlib.nullcontext(raw) as file:
+        with _raw(path) as raw, opener(raw) if opener else contextlib.nullcontext(raw) as file:
             yield file
     except EOFError:
         raise InputError(f"text {path}: the compressed data ends too soon; fetch it again") from None
@@ -78,16 +82,27 @@ def opened(path: str) -> Iterator[IO[bytes]]:
         raise InputError(f"text {path} cannot be read: {error.strerror or error}") from None
 
 
+def _raw(path: str) -> Any:
+    return Download(path) if is_remote(path) else epath.Path(path).open("rb")
+
+
 @contextlib.contextmanager
-def on_disk(path: str) -> Iterator[str]:
-    """Yield the path itself, or of a file in the cloud the path of a temporary local copy."""
+def seekable(path: str) -> Iterator[Any]:
+    """Yield what is read out of order: a path on disk, or a file that fetches ranges of a URL.
+
+    A file in gs://, or on a web server that knows no ranges, is copied to this machine while the body works.
+    """
     if "://" not in path:
         yield path
-        return
-    with tempfile.TemporaryDirectory() as folder:
-        copy = epath.Path(folder) / "copy"
-        epath.Path(path).copy(copy)
-        yield str(copy)
+    elif is_remote(path) and (file := by_ranges(path)):
+        with file:
+            yield file
+    else:
+        with tempfile.TemporaryFile() as copy:
+            with _raw(path) as raw:
+                shutil.copyfileobj(raw, copy, COPIED_BYTES)
+            copy.seek(0)
+            yield copy
 
 
 def gone(path: str) -> InputError:

@@ -16,7 +16,7 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from data_pipelines.opening import gone, on_disk, opened
+from data_pipelines.opening import gone, opened, seekable
 from xlnet_jax.errors import InputError
 
 CHUNK_BYTES = 2**20
@@ -108,7 +108,7 @@ class ParquetFile:
         import pyarrow.parquet as pq
 
         try:
-            with on_disk(self.path) as local, pq.ParquetFile(local, buffer_size=CHUNK_BYTES, pre_buffer=False) as file:
+            with seekable(self.path) as there, pq.ParquetFile(there, buffer_size=CHUNK_BYTES, pre_buffer=False) as file:
                 as_bytes = self._text_as_bytes(file.schema_arrow)
                 if id_field is not None:
                     self._demand_column(file.schema_arrow, id_field, "the one with the ids by `id_field`")
@@ -279,7 +279,7 @@ def parquet_rows(path: str) -> Iterator[dict[str, Any]]:
     import pyarrow.parquet as pq
 
     try:
-        with on_disk(path) as local, pq.ParquetFile(local, buffer_size=CHUNK_BYTES, pre_buffer=False) as file:
+        with seekable(path) as there, pq.ParquetFile(there, buffer_size=CHUNK_BYTES, pre_buffer=False) as file:
             for batch in file.iter_batches(batch_size=ROWS):
                 yield from batch.to_pylist()
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:

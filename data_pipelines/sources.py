@@ -1,4 +1,4 @@
-"""Find the text that a run names: files, globs, folders, TFDS datasets; on disk or in the cloud (gs://).
+"""Find the text that a run names: files, globs, folders, datasets; on disk, in the cloud, on the web, on the Hub.
 
 A name stands for *units*: files or slices of a dataset. `readers` or `tfds_text` reads each unit by itself.
 """
@@ -10,12 +10,16 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib import resources
+from pathlib import PurePosixPath
 
 from etils import epath
 
+from data_pipelines import hub_text, remote
 from data_pipelines.corpus import MANIFEST_FILE
+from data_pipelines.network_failures import failure
 from data_pipelines.opening import OPENERS
 from data_pipelines.readers import Errors, JsonLinesFile, ParquetFile, TextFile
+from data_pipelines.remote import RemoteFile, file_name, is_remote, on_web
 from data_pipelines.tfds_text import DATASET_INFO, DatasetSlice, open_dataset
 from xlnet_jax.errors import InputError
 
@@ -35,6 +39,7 @@ class Source:
     name: str  # short, fit for a file name
     given: str  # as the user wrote it
     units: tuple[Unit, ...]  # in reading order
+    remote: tuple[RemoteFile, ...] = ()  # what its server says of each unit, of a text behind a URL
 
 
 def find(
@@ -45,12 +50,14 @@ def find(
     The end of a file's name says how it is read: .jsonl, .ndjson and .json as an object a line, .parquet as a table,
     anything else as text; .gz, .xz, .zst or .bz2 may follow. A folder stands for its .txt, JSON and Parquet files at
     any depth or, if it has none, for all its files, without hidden ones. A folder that TFDS prepared stands for its
-    dataset.
+    dataset. Files and folders may lie on disk, in gs://, s3:// or hf://, and files on the web (https://).
+    `hf:NAME/CONFIG:SPLIT` is a dataset of the Hugging Face Hub (`hub_text.find`).
 
-    text_field: field with the text of a document in JSON, Parquet and TFDS. tfds_data_dir: folder of prepared TFDS
-    datasets; None = TFDS's default. split: split of datasets whose name has none, unlike tfds:c4/en[validation].
+    text_field: field with the text of a document in JSON, Parquet, TFDS and on the Hub. tfds_data_dir: folder of
+    prepared TFDS datasets; None = TFDS's default. split: split of datasets whose name has none, unlike
+    tfds:c4/en[validation] and hf:wikitext/wikitext-2-raw-v1:validation.
 
-    Raises InputError if a name stands for nothing.
+    Raises InputError if a name stands for nothing, and Unreachable where a network fails.
     """
     return [_source(name, text_field, tfds_data_dir, split) for name in names]
 
@@ -67,10 +74,13 @@ def describe(name: str) -> str:
         name = name.removeprefix(TFDS)
         if not os.path.isabs(name):
             return "-".join(name.partition("[")[0].replace(":", "/").split("/"))
-    path = epath.Path(name).expanduser()
-    while glob.has_magic(path.name) and path.parent != path:
-        path = path.parent
-    stem = path.resolve().name
+    if hub_text.is_dataset(name):
+        return hub_text.describe(name)
+    if on_web(name):
+        stem = file_name(name)
+    else:
+        path = PurePosixPath(name.partition("://")[2]) if is_remote(name) else epath.Path(name).expanduser().resolve()
+        stem = next((part for part in (path, *path.parents) if not glob.has_magic(part.name)), path).name
     while (end := os.path.splitext(stem)[1]) in (*COMPRESSED, *JSON_LINES, PARQUET, ".txt") and end != stem:
         stem = stem.removesuffix(end)
     return stem or "corpus"
@@ -112,36 +122,39 @@ def name_of(sources: Sequence[Source]) -> str:
 
 def _source(name: str, text_field: str, tfds_data_dir: str | None, split: str) -> Source:
     if not name:
-        raise InputError("a text has an empty name; give a file, a glob in quotes, a folder, or tfds:NAME")
+        raise InputError(
+            "a text has an empty name; give a file, a glob in quotes, a folder, a URL, tfds:NAME or hf:NAME"
+        )
     try:
         return _found(name, text_field, tfds_data_dir, split)
     except Exception as error:
         if "://" not in name or isinstance(error, InputError):
             raise
-        # The libraries of the clouds raise exceptions of many types.
-        why = (str(error).strip() or repr(error)).partition("\n")[0]
-        raise InputError(f"text {name}: it cannot be reached ({why}); give one on a disk, or in gs://") from None
+        raise failure(name, error) from None  # the libraries of the clouds raise exceptions of many types
 
 
 def _found(name: str, text_field: str, tfds_data_dir: str | None, split: str) -> Source:
+    if hub_text.is_dataset(name) or is_remote(name):
+        files = tuple(hub_text.find(name, split) if hub_text.is_dataset(name) else _remote_files(name))
+        return Source(describe(name), name, tuple(_reader(file.url, text_field) for file in files), files)
     if name.startswith(TFDS) or (folder := _prepared_by_tfds(name)):
         dataset = name.removeprefix(TFDS) if name.startswith(TFDS) else str(folder)
         units: tuple[Unit, ...] = open_dataset(dataset, tfds_data_dir, split, text_field)
     else:
-        units = tuple(_reader(path, text_field) for path in _expand(name))
+        units = tuple(_reader(str(path), text_field) for path in _expand(name))
     return Source(describe(name), name, units)
 
 
-def _reader(path: epath.Path, text_field: str) -> Unit:
+def _reader(path: str, text_field: str) -> Unit:
     kind = kind_of(path)
     if kind == PARQUET:
-        return ParquetFile(str(path), text_field)
-    return JsonLinesFile(str(path), text_field) if kind in JSON_LINES else TextFile(str(path))
+        return ParquetFile(path, text_field)
+    return JsonLinesFile(path, text_field) if kind in JSON_LINES else TextFile(path)
 
 
-def kind_of(path: epath.Path) -> str:
+def kind_of(path: epath.PathLike) -> str:
     """Return the extension of a file name, in lower case and without that of a compression: .txt, .jsonl, …"""
-    name = path.name.lower()
+    name = file_name(os.fspath(path)).lower()
     for end in COMPRESSED:
         name = name.removesuffix(end)
     return os.path.splitext(name)[1]
@@ -180,7 +193,7 @@ def _expand(name: str) -> list[epath.Path]:
     path = epath.Path(name).expanduser()
     if path.is_dir():
         found = sorted(root / file for root, files in _walk(path) for file in files)
-        texts = [p for p in found if kind_of(p) in (".txt", PARQUET, *JSON_LINES)]
+        texts = [p for p in found if _is_text(p)]
         wanted = "the folder holds no files"
     elif path.exists():
         texts = found = [path]
@@ -189,12 +202,31 @@ def _expand(name: str) -> list[epath.Path]:
         wanted = "no file matches" if glob.has_magic(name) else "no such file or folder"
     if not found:
         raise InputError(
-            f"text {name}: {wanted}; give a text file, a glob in quotes, a folder of *.txt files, or tfds:NAME"
+            f"text {name}: {wanted}; give a text file, a glob in quotes, a folder of *.txt files, a URL, "
+            "tfds:NAME or hf:NAME"
         )
     for file in texts or found:
         if "://" not in str(file):
             _demand_readable(file)
     return texts or found
+
+
+def _is_text(file: epath.PathLike) -> bool:
+    return kind_of(file) in (".txt", PARQUET, *JSON_LINES)
+
+
+def _remote_files(name: str) -> list[RemoteFile]:
+    """Return the files behind a URL, sorted, as `_expand` does of a folder on disk."""
+    url = hub_text.pinned(name) if name.startswith(hub_text.FILES) else name
+    found = [file for file in remote.find(url) if not file_name(file.url).startswith(".")]
+    if {MANIFEST_FILE, DATASET_INFO} & {file_name(file.url) for file in found}:
+        raise InputError(
+            f"text {name}: a prepared corpus or a TFDS dataset, which are read on a disk or in gs://; copy it there"
+        )
+    if not found:
+        raise InputError(f"text {name}: no files are there; give a file, a glob in quotes, or a folder of *.txt files")
+    texts = [file for file in found if _is_text(file.url)]
+    return found if glob.has_magic(name) else texts or found
 
 
 def _demand_readable(file: epath.Path) -> None:

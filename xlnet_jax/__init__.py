@@ -10,6 +10,9 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any
 
+__version__ = "0.2.0.dev0"
+"""Version of the package; setup.cfg reads it here."""
+
 
 def __getattr__(name: str) -> Any:
     api = import_module("xlnet_jax.api")

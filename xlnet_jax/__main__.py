@@ -1,4 +1,7 @@
-"""python -m xlnet_jax: the commands, each with what it does; python -m xlnet_jax COMMAND … runs one of them."""
+"""python -m xlnet_jax: the commands, each with what it does; python -m xlnet_jax COMMAND … runs one of them.
+
+`xlnet-jax` is the same program, installed with the package.
+"""
 
 import ast
 import difflib
@@ -7,6 +10,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from xlnet_jax import __version__
 from xlnet_jax.api import command
 from xlnet_jax.errors import InputError
 
@@ -30,9 +34,12 @@ def main(argv: Sequence[str]) -> int:
     known = commands()
     name, *rest = argv or ["--help"]
     if name in ("-h", "--help"):
-        print("python -m xlnet_jax COMMAND, or python -m MODULE; each has --help\n")
+        print("xlnet-jax COMMAND, python -m xlnet_jax COMMAND or python -m MODULE; each has --help; also --version\n")
         for name, (module, about) in known.items():
             print(f"  {name:10} {module:26} {about}")
+        return 0
+    if name == "--version":
+        print(f"xlnet_jax {__version__}")
         return 0
     if name not in known:
         near = difflib.get_close_matches(name, known, 1)
@@ -43,5 +50,10 @@ def main(argv: Sequence[str]) -> int:
     return 0
 
 
-if __name__ == "__main__":
+def console() -> None:
+    """Run the program `xlnet-jax` and exit."""
     command.run(main)
+
+
+if __name__ == "__main__":
+    console()

@@ -1,4 +1,5 @@
-"""python -m xlnet_jax.convert: checkpoints from and to the formats of the 2019 code, Hugging Face and this project."""
+"""python -m xlnet_jax.convert: checkpoints from and to the formats of the 2019 code, Hugging Face and this project;
+finetuned models to StableHLO."""
 
 from collections.abc import Sequence
 
@@ -16,6 +17,8 @@ def main(argv: Sequence[str]) -> int:
     print(f"  {head.task if head else 'language model'}, {model.num_layers} layers of {model.d_model}")
     for note in made.notes:
         print(f"  note: {note}")
+    if made.address:
+        print(f"  uploaded to {made.address}")
     return 0
 
 

@@ -17,4 +17,4 @@ def main(argv: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    command.run(main)
+    command.run(main, "give a smaller --batch-tokens")

@@ -1,8 +1,9 @@
 """Mistakes that a user can mend, and the exit codes of every command. Imports nothing of this project.
 
-0 done · 1 a crash · 2 a mistake that the user can mend · 130 stopped by Ctrl-C · 143 stopped by SIGTERM, SIGUSR1 or the
-platform, or because one of the hosts is gone. After 130 and 143 the state is saved, and the same command continues.
-Launchers start a command again after 1 and 143, never after 2.
+0 done · 1 a crash · 2 a mistake that the user can mend · 130 stopped by Ctrl-C · 141 stopped because the reader of the
+output, such as head, is gone · 143 stopped by SIGTERM, SIGUSR1 or the platform, or because a host or the network is
+gone. After 130 and 143 the state is saved, and the same command continues. Launchers start a command again after 1 and
+143, never after 2.
 """
 
 import errno
@@ -21,20 +22,47 @@ class InputError(ValueError):
     exit_code = 2
 
 
+class OutOfMemory(InputError):
+    """Memory of a device or of this machine that is too small for a run: the message says what to lower."""
+
+
 USER_ERROR = InputError.exit_code
 CRASH = 1
 INTERRUPTED = 128 + signal.SIGINT
 RESTART = 128 + signal.SIGTERM
-"""Exit code of a run that the same command continues: stopped with its state saved, or because a host is gone."""
+"""Exit code of a run that the same command continues: stopped with its state saved, or without a host or a network."""
+UNREAD = 141
+"""Exit code of a command whose output nobody reads on: 128 + SIGPIPE, as of any program before head."""
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 REFUSED = (errno.EROFS, errno.EACCES, errno.EPERM, errno.ENAMETOOLONG)
+_MEMORY = re.compile(r"RESOURCE_EXHAUSTED|out of memory|OUT_OF_MEMORY", re.IGNORECASE)
 _REFUSED_BY_BUCKET = re.compile(r"\b40[134]\b|permission|unauthenticated|not.?found", re.IGNORECASE)
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Say whether an exception means that a device, the compiler or this machine has run out of memory.
+
+    The errors of XLA, at compilation and in a step, are known by the names of their types, as importing jax takes
+    seconds, and by the status in their text. RESOURCE_EXHAUSTED of another type is a full disk or a quota.
+    """
+    if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM):
+        return True
+    types = {kind.__name__ for kind in type(error).__mro__}
+    return bool(types & {"JaxRuntimeError", "XlaRuntimeError"} and _MEMORY.search(str(error)))
+
+
+def first_line(error: BaseException) -> str:
+    """Return the beginning of an exception's text, for a message of one line."""
+    first, *_ = (str(error).strip() or type(error).__name__).splitlines()
+    return first[:200].rstrip(".: ")
 
 
 def exit_code(error: BaseException) -> int:
     """Exit code for an exception; launchers retry 1, not 2."""
     if isinstance(error, InputError):
         return error.exit_code
+    if is_out_of_memory(error):
+        return USER_ERROR
     if isinstance(error, KeyboardInterrupt):
         return INTERRUPTED
     if isinstance(error, OSError):

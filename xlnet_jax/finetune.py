@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from importlib import import_module
 
 from xlnet_jax.api import command, runs
-from xlnet_jax.settings import cli
+from xlnet_jax.settings import cli, config_file
 from xlnet_jax.tasks.config import FinetuneConfig
 from xlnet_jax.tasks.defaults import DEFAULTS
 from xlnet_jax.tasks.rules import validate_finetuning
@@ -15,8 +15,10 @@ from xlnet_jax.training.run import runtime
 @command.naming_flags
 def main(argv: Sequence[str]) -> int:
     """Finetune, evaluate and predict; return the exit code."""
-    defaults = cli.named_default(argv, "--task", DEFAULTS, "classification")
-    config = command.parse(FinetuneConfig, argv, __doc__, defaults)
+    default, origin = (
+        cli.named_default(words, "--task", DEFAULTS, "classification") for words in (argv, config_file.alone(argv))
+    )
+    config = command.parse(FinetuneConfig, argv, __doc__, default, origin)
     cli.refuse_fixed(argv)
     validate_finetuning(config)
     return runs.start(config, lambda: import_module("xlnet_jax.tasks.run").finetune)
@@ -24,4 +26,4 @@ def main(argv: Sequence[str]) -> int:
 
 if __name__ == "__main__":
     runtime.start_with_huge_pages()
-    command.run(main)
+    command.run(main, "give a smaller --data.batch-size, or --model.remat full")

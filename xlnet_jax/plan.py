@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from xlnet_jax.api import command
 from xlnet_jax.objectives import command_line
-from xlnet_jax.planning.request import PlanConfig, check, run_config
+from xlnet_jax.planning.request import PlanConfig, check, run_configs
 from xlnet_jax.planning.topologies import ENVIRONMENT, find_topology
 
 DOES_NOT_FIT = 1
@@ -29,19 +29,19 @@ def main(argv: Sequence[str]) -> int:
     width = None if sys.stdout.isatty() else REDIRECTED_WIDTH
     console = Console(soft_wrap=True, highlight=False, markup=False, width=width)
     topologies = [find_topology(name, request.mesh.dcn_data) for name in request.topology]
-    configs = [run_config(request, len(topology.devices)) for topology in topologies]
+    runs = [(run, topology) for topology in topologies for run in run_configs(request, len(topology.devices))]
     if request.search:
         devices = len(topologies[0].devices)
-        plans = search(configs[0], request.topology[0], devices, request.search_minutes, console.print)
+        plans = search(runs[0][0], request.topology[0], devices, request.search_minutes, console.print)
         if plans:
             report.compare(plans, request.utilization, f"tried on {topologies[0].name}", console)
         plans = [plan for plan in plans if plan.fits][:1]
         for plan in plans:
             console.print(f"\n{report.flags(plan.config)}")
     else:
-        plans = [make_plan(config, topology) for config, topology in zip(configs, topologies, strict=True)]
+        plans = [make_plan(run, topology) for run, topology in runs]
         if len(plans) > 1:
-            report.compare(plans, request.utilization, f"{configs[0].preset}, the step of each topology", console)
+            report.compare(plans, request.utilization, f"{request.preset}, the step of each topology", console)
     for plan in plans if len(plans) == 1 else ():
         report.show(plan, request.utilization, console)
     for plan in plans if request.breakdown else ():

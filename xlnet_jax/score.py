@@ -14,4 +14,4 @@ def main(argv: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    command.run(main)
+    command.run(main, "give a smaller --max-len")

@@ -17,4 +17,4 @@ def main(argv: Sequence[str]) -> int:
 
 if __name__ == "__main__":
     runtime.start_with_huge_pages()
-    command.run(main)
+    command.run(main, "give a smaller --data.batch-size, or --model.remat full")

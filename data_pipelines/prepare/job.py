@@ -18,11 +18,12 @@ from typing import Any
 from etils import epath
 
 from data_pipelines import sources
-from data_pipelines.corpus import Corpus, SplitName, is_corpus
+from data_pipelines.corpus import Corpus, Manifest, SplitName, is_corpus
 from data_pipelines.prepare.encoding import encode
 from data_pipelines.prepare.holdout import ALL, NONE, Rule, choose
 from data_pipelines.prepare.layout import Content, Contents, EncodedSource, count
-from data_pipelines.prepare.parts import Group, Part, cut_parts, fingerprint, fingerprint_of, groups_of
+from data_pipelines.prepare.origins import fingerprints, origins
+from data_pipelines.prepare.parts import Group, Part, cut_parts, fingerprint_of, groups_of
 from data_pipelines.prepare.runners import LocalRunner, Runner
 from data_pipelines.prepare.writing import write_corpus
 from data_pipelines.readers import Errors
@@ -75,8 +76,9 @@ def prepare(
     }
     if out.exists():
         demand_corpus(out)  # before reading the text, which may take hours
-        for split, given in (("train", train), ("validation", validation)):
-            made_from[split] = [fingerprint(source, errors) for source in given] if given else None
+        manifest = Manifest.load(out)
+        made_from["train"] = fingerprints("train", train, errors, manifest)
+        made_from["validation"] = fingerprints("validation", validation, errors, manifest) if validation else None
         return open_same(out, made_from)
     demand_place(out)
     with resumable_folder(out) as (folder, work):
@@ -159,9 +161,10 @@ class Job:
             "validation": [e.fingerprint for e in encoded["validation"]] or None,
         }
         names = tuple(source.given.name for source in encoded["train"])
+        came_from = origins({split: [source.given for source in given] for split, given in encoded.items()})
         write_corpus(
             self.folder, self._contents(encoded, fraction), self.tokenizer, self.block_len, names, weights,
-            {**made_from, **text}, self.runner,
+            {**made_from, **text}, self.runner, came_from,
         )  # fmt: skip
 
     def _contents(self, encoded: Mapping[SplitName, Sequence[Encoded]], fraction: float) -> Contents:

@@ -7,6 +7,7 @@ ends where a document ends, if one ends in it.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -53,16 +54,16 @@ def groups_of(sources: Sequence[Source], errors: Errors) -> list[Group]:
     return [
         Group(number, index, units, errors)
         for number, source in enumerate(sources)
-        for index, units in enumerate(_grouped(source.units))
+        for index, units in enumerate(_grouped(source))
     ]
 
 
-def _grouped(units: Sequence[Unit]) -> Iterator[tuple[Unit, ...]]:
+def _grouped(source: Source) -> Iterator[tuple[Unit, ...]]:
     group: list[Unit] = []
     size = 0
-    for unit in units:
+    for unit, there in itertools.zip_longest(source.units, source.remote):
         group.append(unit)
-        size += _num_bytes(unit)
+        size += (there.size or 0) if there else _num_bytes(unit)
         if size >= GROUP_BYTES:
             yield tuple(group)
             group, size = [], 0

@@ -25,10 +25,12 @@ def write_corpus(
     weights: tuple[float, ...],
     made_from: Mapping[str, Any],
     runner: Runner,
+    origins: dict[str, Any] | None = None,
 ) -> None:
     """Write the corpus of these contents into `folder`, reusing shards that an interrupted run finished.
 
     names: names of the training sources. weights: share of the rows that read each of them; empty = by size.
+    made_from, origins: as in `Manifest`.
     """
     template, record = serialized_record(block_len, tokenizer.vocab_size)
 
@@ -60,7 +62,8 @@ def write_corpus(
     with (folder / COUNTS_FILE).open("wb") as file:
         np.save(file, counts)
     write_tfds_metadata(folder, record, splits)
-    Manifest(dict(made_from), len(counts), record, _entropy(counts), names, weights, splits).save(folder)
+    described = dict(made_from), len(counts), record, _entropy(counts), names, weights, splits
+    Manifest(*described, origins=origins or {}).save(folder)
     for job in every_job:
         report_of(job).unlink()
 

@@ -16,7 +16,14 @@ import sentencepiece
 from etils import epath
 
 from data_pipelines.tokenizer.foreign import SETTINGS as FOREIGN_SETTINGS
-from data_pipelines.tokenizer.foreign import TOKENIZER_JSON, ForeignPieces, is_foreign, model_in
+from data_pipelines.tokenizer.foreign import (
+    TOKENIZER_CONFIG,
+    TOKENIZER_JSON,
+    WORDPIECES,
+    ForeignPieces,
+    is_foreign,
+    model_in,
+)
 from data_pipelines.tokenizer.normalization import Normalization
 from data_pipelines.tokenizer.pieces import PieceTables
 from data_pipelines.tokenizer.sampling import SAMPLE_BYTES, sample
@@ -24,9 +31,12 @@ from data_pipelines.tokenizer.settings import Settings, TokenLevel, read_setting
 from data_pipelines.tokenizer.symbols import SPACE, SPECIAL_PIECES, UNK
 from data_pipelines.tokenizer.training import train_model
 from xlnet_jax.errors import InputError
+from xlnet_jax.storage import hub
 from xlnet_jax.storage.folders import complete_folder
 
 MODEL_FILE, SETTINGS_FILE = "spiece.model", "tokenizer_settings.json"
+FOLDER_FILES = (MODEL_FILE, SETTINGS_FILE, TOKENIZER_JSON, WORDPIECES, TOKENIZER_CONFIG)
+"""All files of a folder that `Tokenizer.load` may read."""
 UNITS = {"word": re.compile(f"{SPACE}[^{SPACE}]*"), "character": re.compile(".", re.DOTALL)}
 LONG_LINE = 2**16  # characters; longer lines are encoded in parts
 
@@ -62,12 +72,13 @@ class Tokenizer:
     @classmethod
     def load(cls, path: epath.PathLike, otherwise: Callable[[], Settings] = Settings) -> Tokenizer:
         """Read a tokenizer folder, or a .model file and the tokenizer_settings.json beside it; or a tokenizer of
-        Hugging Face, such as BERT's, from its tokenizer.json or vocab.txt.
+        Hugging Face, such as BERT's, from its tokenizer.json or vocab.txt. A str that is no path here may name a model
+        of the Hugging Face Hub (xlnet_jax/storage/hub.py), whose tokenizer is fetched.
 
         otherwise: makes the settings of a .model file without settings; by default those of the original's English
         models. Raises InputError if files are missing, damaged, or not XLNet's kind of vocabulary.
         """
-        path = epath.Path(path).expanduser()
+        path = epath.Path(_fetched(path) if hub.is_remote(path) else path).expanduser()
         if path.is_dir() and not (path / MODEL_FILE).exists() and (foreign := model_in(path)):
             return cls(foreign, FOREIGN_SETTINGS, str(path))
         if path.name == TOKENIZER_JSON and path.exists():
@@ -278,6 +289,15 @@ def _settings_in(file: epath.Path) -> Settings:
     except ValueError as error:
         raise InputError(f"tokenizer settings {file}: not readable ({error}); delete it for the defaults") from None
     return read_settings(content, str(file))
+
+
+def _fetched(name: epath.PathLike) -> epath.PathLike:
+    model = hub.find(str(name), FOLDER_FILES)
+    if not {MODEL_FILE, TOKENIZER_JSON, WORDPIECES} & set(model.files):
+        raise InputError(
+            f"tokenizer {model}: looked for {MODEL_FILE}, {TOKENIZER_JSON} or {WORDPIECES}; {model.contents()}"
+        )
+    return model.folder
 
 
 def _cut_at_spaces(line: str) -> list[str]:

@@ -222,7 +222,7 @@ def test_a_home_folder_is_understood(run, place, monkeypatch):
         ("--source good.txt --block-len 0", "--block-len 0 must be at least 8"),
         ("--source good.txt --tokenizer none", "tokenizer none: no such file"),
         ("--source good.txt --validation none", "text none: no such file or folder; give a text file"),
-        ("", "--source names no text: give files, globs, folders, or tfds:NAME"),
+        ("", "--source names no text: give files, globs, folders, URLs, tfds:NAME or hf:NAME"),
     ],
 )
 def test_settings_that_cannot_work_are_refused_before_anything_is_read(refused, argv, message):

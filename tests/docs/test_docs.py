@@ -25,6 +25,7 @@ from xlnet_jax.objectives.presets import base, demo
 from xlnet_jax.settings import cli
 from xlnet_jax.settings.config import ModelConfig
 from xlnet_jax.settings.plain import to_dict
+from xlnet_jax.storage.hub import SHORT_NAMES
 from xlnet_jax.tasks.config import FinetuneConfig
 from xlnet_jax.tasks.defaults import DEFAULTS
 from xlnet_jax.tasks.rules import validate_finetuning
@@ -169,11 +170,16 @@ def test_the_rows_of_the_papers_ablations_are_what_is_compared():
         assert (config.model, config.data) == (compared.model, compared.data)
 
 
+def test_the_table_of_short_names_is_that_of_the_code():
+    rows = re.findall(r"^\| `([\w.-]+)` \| `(\S+/\S+)` \|$", (DOCS / "weights.md").read_text(), re.MULTILINE)
+    assert dict(rows) == SHORT_NAMES
+
+
 def test_every_finetuning_command_of_the_pages_is_one():
     """Check that the settings of each command exist and do not contradict each other, without opening files."""
     commands = [
         shlex.split(line, comments=True)[3:]
-        for page in ("finetune.md", "recipes.md", "results.md")
+        for page in ("finetune.md", "recipes.md", "results.md", "weights.md")
         for line in (DOCS / page).read_text().replace("\\\n", " ").splitlines()
         if line.strip().startswith("python -m xlnet_jax.finetune") and "TASK" not in line
     ]

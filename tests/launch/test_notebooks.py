@@ -15,14 +15,29 @@ nbformat = pytest.importorskip("nbformat", reason="no nbformat: pip install -e '
 pytest.importorskip("nbclient", reason="no nbclient: pip install -e '.[notebook]'")
 pytest.importorskip("ipykernel", reason="no ipykernel: pip install -e '.[notebook]'")
 
+from IPython.core.interactiveshell import InteractiveShell  # noqa: E402
+
 from launch.colab.execute import COLAB, EXECUTED, NOTEBOOKS, digest, execute  # noqa: E402
 
+ROOT = COLAB.parents[1]
+REPOSITORY = re.search(r"^url = (.*)$", (ROOT / "setup.cfg").read_text(), re.MULTILINE)[1]
 SMALL = {"XLNET_STEPS": "2", "XLNET_VOCAB_SIZE": "500", "XLNET_TEST_SIZE": "40", "XLNET_TEXT": "my.txt"}
 DEVICES = {"pretrain_tpu.ipynb": 1, "finetune_tpu.ipynb": 8}  # as on a v5e-1, and on a v2-8
 
 
+PIP = """import os, sys
+with open(os.environ["CALLS"], "a") as calls:
+    print(*sys.argv[1:], file=calls)
+sys.exit(sys.argv[1] == os.environ["FAILS"])
+"""
+
+
 def code_cells(notebook):
     return [cell for cell in notebook.cells if cell.cell_type == "code"]
+
+
+def markdown_of(path):
+    return [cell.source for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "markdown"]
 
 
 def shown(notebook):
@@ -70,6 +85,68 @@ def test_a_text_becomes_curves_gaps_and_a_classifier(executed):
     assert "devices     8 x cpu: data 8" in finetuned
     assert re.search(r"\d+\.\d% of an unseen novel are right", finetuned)
     assert "runs/notebook/classifier/checkpoints/" in finetuned
+
+
+@pytest.fixture
+def install(tmp_path, monkeypatch):
+    """A function that runs a notebook's first code cell where xlnet_jax is not installed, with a stand-in for pip.
+
+    It returns pip's words, and the error of the cell. `fails`: the word with which pip ends in an error.
+    """
+
+    def run(name, fails, repository=None):
+        (tmp_path / "pip.py").write_text(PIP)
+        calls = tmp_path / "calls"
+        calls.unlink(missing_ok=True)
+        monkeypatch.setenv("CALLS", str(calls))
+        monkeypatch.setenv("FAILS", fails)
+        monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+        monkeypatch.setenv("TERM", "dumb")
+        monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+        if repository:
+            monkeypatch.setenv("XLNET_REPOSITORY", repository)
+        else:
+            monkeypatch.delenv("XLNET_REPOSITORY", raising=False)
+        cell = code_cells(nbformat.read(COLAB / name, as_version=4))[0]
+        result = InteractiveShell().run_cell(cell.source)
+        return [line.split() for line in calls.read_text().splitlines()], result.error_in_exec
+
+    return run
+
+
+@pytest.mark.parametrize("name", NOTEBOOKS)
+def test_the_first_cell_installs_from_the_repository_as_it_stands(name, install):
+    calls, error = install(name, fails="")
+    assert error is None
+    assert [words[0] for words in calls] == ["wheel", "uninstall", "install"]
+    assert " ".join(calls[0]).endswith(f"xlnet_jax[tpu,hub] @ git+{REPOSITORY}")
+    assert calls[2][-4:-1] == ["--no-index", "--find-links", calls[0][3]]  # from what the first call has fetched
+
+
+@pytest.mark.parametrize("name", NOTEBOOKS)
+def test_what_cannot_be_fetched_leaves_the_runtime_as_it_was(name, install):
+    calls, error = install(name, fails="wheel", repository="https://example.org/fork@branch")
+    assert [words[0] for words in calls] == ["wheel"]
+    assert calls[0][-1] == "git+https://example.org/fork@branch"
+    assert "nothing was changed: xlnet_jax cannot be had from https://example.org/fork@branch" in str(error)
+
+
+def test_an_installation_that_fails_halfway_says_what_to_do(install):
+    calls, error = install(NOTEBOOKS[0], fails="install")
+    assert len(calls) == 3
+    assert "delete runtime, then run all again" in str(error)
+
+
+@pytest.mark.parametrize("page", [ROOT / "README.md", ROOT / "launch/README.md", *(COLAB / name for name in NOTEBOOKS)])
+def test_links_into_colab_and_the_repository_lead_to_files(page):
+    """Colab opens a notebook alone: links between its files have to be whole addresses."""
+    text = page.read_text()
+    place = f"{REPOSITORY.partition('github.com')[2]}/blob/main/"
+    paths = re.findall(rf"https://(?:colab\.research\.google\.com/github|github\.com){place}([^)\s]+)", text)
+    assert set(NOTEBOOKS) & {Path(path).name for path in paths}
+    assert [path for path in paths if not (ROOT / path).is_file()] == []
+    if page.suffix == ".ipynb":
+        assert re.findall(r"\]\((?!https://)[^)]*\)", "".join(markdown_of(page))) == []
 
 
 @pytest.mark.parametrize("name", NOTEBOOKS)

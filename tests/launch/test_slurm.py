@@ -72,3 +72,8 @@ def test_only_a_run_that_saved_and_stopped_is_queued_again(stand_ins: StandIns, 
 def test_the_one_process_of_a_node_has_all_its_cores(stand_ins: StandIns) -> None:
     stand_ins.answer("srun", 'echo "$SRUN_CPUS_PER_TASK"')
     assert stand_ins.run("launch/slurm.sbatch srun", **JOB).stdout == "64\n"
+
+
+def test_several_processes_of_a_node_share_its_cores(stand_ins: StandIns) -> None:
+    stand_ins.answer("srun", 'echo "$SRUN_CPUS_PER_TASK"')
+    assert stand_ins.run("launch/slurm.sbatch srun", **JOB, SLURM_NTASKS_PER_NODE="8").stdout == "8\n"

@@ -41,6 +41,7 @@ PUBLIC = {
     "embed_texts": "xlnet_jax.inference.embedding",
     "empty_memory": "xlnet_jax.objectives.language_model",
     "evaluate": "xlnet_jax.api.evaluation",
+    "export": "xlnet_jax.tasks.exporting",
     "factorize": "xlnet_jax.inference.factorization",
     "fill_in": "xlnet_jax.inference.fill_in",
     "finetune": "xlnet_jax.api.runs",

@@ -17,7 +17,7 @@ class AttentionSettings:
     """Attention weights of a text by layer and head, as a page for a browser (.html) or a picture (.png)."""
 
     checkpoint: CheckpointArgument
-    """checkpoint with a tokenizer, in any format, or the folder of a run"""
+    """checkpoint with a tokenizer, in any format, or a name on the Hugging Face Hub"""
     text: str
     """text to look at, of at most 128 pieces"""
     targets: tuple[str, ...] = ()
@@ -45,7 +45,7 @@ def draw_attention(
 ) -> Path:
     """Write a page (.html) or a picture (.png) of the attention weights of a text, by layer and head; return its path.
 
-    model: a loaded checkpoint, or its folder. The other arguments are fields of AttentionSettings. Weights are those of
+    model: a loaded checkpoint, or its folder or name. The other arguments are fields of AttentionSettings. Weights are those of
     `attention_weights`; the page has them to 1 / 65535. Raises InputError for a text of more than 128 pieces, words
     that are not whole pieces of it, a layer or head that the network lacks, and a file that cannot be written.
     """

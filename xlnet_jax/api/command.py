@@ -10,7 +10,17 @@ from typing import Annotated, TypeVar
 
 import tyro
 
-from xlnet_jax.errors import CRASH, INTERRUPTED, USER_ERROR, InputError, exit_code
+from xlnet_jax.errors import (
+    CRASH,
+    INTERRUPTED,
+    UNREAD,
+    USER_ERROR,
+    InputError,
+    OutOfMemory,
+    exit_code,
+    first_line,
+    is_out_of_memory,
+)
 from xlnet_jax.settings import cli
 from xlnet_jax.storage.quiet_tensorflow import keep_tensorflow_quiet
 
@@ -39,11 +49,26 @@ def flags_for(text: str) -> str:
     return _ARGUMENT.sub(lambda name: "--" + name[1].replace("_", "-"), text)
 
 
-def run(main: Main) -> None:
-    """Run a command and exit. A mistake of the user ends in one line and exit code 2, never in a stack trace."""
+def run(main: Main, to_save_memory: str = "close other programs, or take a machine with more") -> None:
+    """Run a command and exit. A mistake of the user ends in one line and exit code 2, never in a stack trace.
+
+    to_save_memory: what to do where a device or the machine runs out of memory, as "give a smaller --batch-size".
+    Where the reader of the output is gone, as in `… | head`, the command ends without a word: --help with exit code 0,
+    anything else with UNREAD.
+    """
     keep_tensorflow_quiet()  # paths in the cloud load it, in worker processes too
+    code: int | str | None
     try:
-        code = main(sys.argv[1:])
+        try:
+            with _telling_of_memory(to_save_memory):
+                code = main(sys.argv[1:])
+        except SystemExit as stop:  # --help
+            code = stop.code
+        sys.stdout.flush()
+    except BrokenPipeError:
+        if not _nobody_reads():  # the pipe or socket of something else
+            raise
+        code = 0 if {"-h", "--help"}.intersection(sys.argv) else UNREAD
     except InputError as mistake:
         code = _fail(str(mistake), exit_code(mistake))
     except KeyboardInterrupt:
@@ -64,13 +89,25 @@ def run(main: Main) -> None:
     sys.exit(code)
 
 
-def parse(kind: type[T], argv: Sequence[str], doc: str | None, default: T | None = None) -> T:
+@contextlib.contextmanager
+def _telling_of_memory(advice: str) -> Iterator[None]:
+    """Raise OutOfMemory, with the backend's own words and the advice, where the body runs out of memory."""
+    try:
+        yield
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+        raise OutOfMemory(f"out of memory ({first_line(error)}): {advice}") from None
+
+
+def parse(kind: type[T], argv: Sequence[str], doc: str | None, default: T | None = None, origin: T | None = None) -> T:
     """Read the settings of a command from its command line. doc: of its module, "python -m NAME: what it does".
+    default, origin: as of `cli.parse`.
 
     Raises InputError on words that cannot be read; prints and exits on --help.
     """
     description = doc or ""
-    return cli.parse(kind, argv, description.partition(":")[0], description, default)
+    return cli.parse(kind, argv, description.partition(":")[0], description, default, origin)
 
 
 @contextlib.contextmanager
@@ -95,8 +132,19 @@ def printing() -> Iterator[None]:
         yield
         sys.stdout.flush()
     except BrokenPipeError:
+        if not _nobody_reads():
+            raise
+
+
+def _nobody_reads() -> bool:
+    """Say whether the reader of the standard output is gone; what is printed from now on is then thrown away."""
+    try:
+        os.write(sys.stdout.fileno(), b"\n")  # a flush may have nothing left to write
+    except BrokenPipeError:
         # Python flushes at exit, and would report the closed pipe once more.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return True
+    return False
 
 
 def _fail(message: str, code: int = USER_ERROR) -> int:

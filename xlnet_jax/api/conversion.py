@@ -1,5 +1,6 @@
 """Checkpoints from one format to another."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -7,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import tyro
 
 from xlnet_jax.errors import InputError
+from xlnet_jax.settings.bounds import at_least, check_bounds
+from xlnet_jax.settings.fields import setting
 
 if TYPE_CHECKING:
     from xlnet_jax.checkpoints.pretrained import Pretrained
@@ -18,11 +21,17 @@ class ConvertSettings:
 
     source: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="SOURCE")]
     """folder of the checkpoint, whose format is recognised from its files; for TensorFlow 1 also a prefix, such as
-    model.ckpt-1000"""
+    model.ckpt-1000; or the name of a model on the Hugging Face Hub"""
     target: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="TARGET")]
     """folder to write"""
-    to: Literal["native", "hf", "tf1"] | None = None
-    """format to write; None = native"""
+    to: Literal["native", "hf", "tf1", "stablehlo"] | None = None
+    """format to write; None = native; stablehlo = the forward pass of a finetuned model, for jax alone (`export`)"""
+    seq_len: int | None = setting(None, at_least(1))
+    """stablehlo: tokens of a row; None = as in finetuning"""
+    push: str | None = None
+    """name on the Hugging Face Hub, OWNER/NAME, to upload TARGET as, once it is written; needs `to` hf and a token with
+    the right to write (`hf auth login`, or HF_TOKEN). A model that does not exist is made, public unless its owner's
+    settings say otherwise"""
     partial: bool = False
     """convert what fits where parameters are missing, unknown or of another shape; missing ones are initialised"""
     activation: Literal["gelu", "gelu_erf", "relu"] | None = None
@@ -35,19 +44,52 @@ class Conversion:
 
     checkpoint: "Pretrained"
     source_format: Literal["native", "hf", "tf1"]
-    target_format: Literal["native", "hf", "tf1"]
+    target_format: Literal["native", "hf", "tf1", "stablehlo"]
     notes: tuple[str, ...]  # for the user: what did not fit, what stays behind
+    address: str | None  # where it was uploaded to
 
 
 def convert(settings: ConvertSettings) -> Conversion:
-    """Write a checkpoint in another format, complete or not at all. Raises InputError for what cannot be converted."""
-    from xlnet_jax.checkpoints.formats import demand_new, load, recognise, save
+    """Write a checkpoint in another format, complete or not at all; for Hugging Face with a model card. Upload it where
+    `push` names a model.
 
-    demand_new(Path(settings.target))  # reading may take minutes
-    source_format = recognise(Path(settings.source))
+    Raises InputError for what cannot be converted or uploaded.
+    """
+    from xlnet_jax.api.model_card import write_card
+    from xlnet_jax.checkpoints.formats import demand_new, load, located, recognise, save
+    from xlnet_jax.storage import hub
+
+    check_bounds(settings)
+    target = Path(settings.target)
+    demand_new(target)  # reading may take minutes
+    if settings.push is not None:
+        if settings.to != "hf":
+            raise InputError(f"`push` {settings.push}: a folder of Hugging Face is uploaded: give `to` hf")
+        hub.demand_account(settings.push)
+    source = located(settings.source)
+    source_format = recognise(source)
+    if settings.to == "stablehlo":
+        return _exported(settings, source_format)
+    if settings.seq_len:
+        raise InputError("`seq_len` is the length of rows of `to` stablehlo; a checkpoint takes any length")
     if source_format == "native" and settings.to is None:
         raise InputError(f"{settings.source} is a native checkpoint already: give `to` hf or `to` tf1")
-    loaded = load(settings.source, partial=settings.partial, activation=settings.activation)
+    loaded = load(source, partial=settings.partial, activation=settings.activation)
     target_format = settings.to or "native"
-    notes = (*loaded.notes, *save(loaded, settings.target, target_format))
-    return Conversion(loaded, source_format, target_format, notes)
+
+    def add_card(folder: Path, notes: Sequence[str]) -> None:
+        if target_format == "hf":
+            write_card(loaded, source, folder, settings.push or target.name, notes)
+
+    notes = (*loaded.notes, *save(loaded, target, target_format, add_card))
+    address = hub.push(target, settings.push) if settings.push is not None else None
+    return Conversion(loaded, source_format, target_format, notes, address)
+
+
+def _exported(settings: ConvertSettings, source_format: Literal["native", "hf", "tf1"]) -> Conversion:
+    from xlnet_jax.tasks.exporting import export
+    from xlnet_jax.tasks.model import load
+
+    model = load(settings.source, partial=settings.partial, activation=settings.activation)
+    export(model, settings.target, seq_len=settings.seq_len)
+    return Conversion(model, source_format, "stablehlo", model.notes, None)

@@ -24,9 +24,10 @@ class ReclSettings(TextSourceSettings):
     """Checkpoints that are compared with each other: they share one baseline (docs/memory.md)."""
 
     checkpoints: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="CHECKPOINT")]
-    """causal checkpoints with the same tokenizer, in any format, or the folders of their runs"""
+    """causal checkpoints with the same tokenizer, in any format, the folders of their runs, or names on the Hugging
+    Face Hub"""
     text: tuple[str, ...] = ()
-    """text to predict: files, globs, folders, or tfds:NAME; none = the held-out novel that comes with the package"""
+    """text to predict: files, globs, folders, URLs, tfds:NAME or hf:NAME; none = the held-out novel of the package"""
     step: int = setting(16, at_least(1))
     """shortest context, and the pieces by which it grows"""
     longest: int = 256

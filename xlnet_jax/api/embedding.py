@@ -18,9 +18,10 @@ class EmbedSettings(TextSourceSettings):
     """One vector for each text, in the order of the texts."""
 
     checkpoint: CheckpointArgument
-    """checkpoint with a tokenizer, in any format and with any head, or the folder of a run"""
+    """checkpoint with a tokenizer, in any format and with any head, the folder of a run, or a name on the Hugging Face
+    Hub"""
     text: tuple[str, ...]
-    """files, globs, folders, or tfds:NAME"""
+    """files, globs, folders, URLs, tfds:NAME or hf:NAME"""
     out: str
     """file to write: .npy, float32 [texts, width], or .parquet, with the columns id and embedding"""
     unit: Literal["line", "document"] = "line"

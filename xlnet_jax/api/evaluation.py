@@ -34,10 +34,10 @@ class EvaluateSettings(TextSourceSettings):
     """The held-out loss on a text; with --score or --score-text, the log-likelihood of sentences (xlnet_jax.score)."""
 
     checkpoint: CheckpointArgument
-    """checkpoint with a tokenizer, in any format, or the folder of a run"""
+    """checkpoint with a tokenizer, in any format, the folder of a run, or a name on the Hugging Face Hub"""
     text: tuple[str, ...] = ()
-    """text to measure the loss on: files, globs, folders, tfds:NAME, or a folder that data_pipelines.prepare made, for
-    its validation split; none = the run's own held-out text"""
+    """text to measure the loss on: files, globs, folders, URLs, tfds:NAME, hf:NAME, or a folder that
+    data_pipelines.prepare made, for its validation split; none = the run's own held-out text"""
     max_windows: int | None = setting(None, at_least(1))
     """most windows to measure it on, in whole batches; None = as the run, or 16,384"""
     objective: str | None = None

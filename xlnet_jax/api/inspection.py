@@ -74,7 +74,7 @@ class _Place:
 
     folder: Path
     corpus: Corpus
-    tokenizer: Path
+    tokenizer: str | Path
     run: Config | None
 
 
@@ -122,7 +122,7 @@ def _find(folder: Path, tokenizer: str | None) -> _Place:
             f"{corpus / MANIFEST_FILE}; give what python -m data_pipelines.prepare wrote, or runs/..."
         )
     beside = (corpus / "tokenizer", folder / "tokenizer")
-    found = Path(tokenizer) if tokenizer else next((path for path in beside if path.is_dir()), None)
+    found = tokenizer or next((path for path in beside if path.is_dir()), None)
     if found is None:
         raise InputError(f"corpus {corpus}: there is no tokenizer in it; name the one it was made with by `tokenizer`")
     return _Place(folder, Corpus(corpus), found, run)

@@ -29,10 +29,10 @@ class PrepareSettings(TextSourceSettings):
     out: str
     """folder to write, on disk or in the cloud (gs://)"""
     tokenizer: str
-    """folder of a tokenizer (python -m data_pipelines.tokenizer train), or a SentencePiece .model file, which gets the
-    normalisation that suits the text"""
+    """folder of a tokenizer (python -m data_pipelines.tokenizer train), a SentencePiece .model file, which gets the
+    normalisation that suits the text, or a model of the Hugging Face Hub by name, as xlnet-base-cased"""
     source: tuple[str, ...] = ()
-    """files, globs, folders, or tfds:NAME"""
+    """files, globs, folders, URLs, tfds:NAME or hf:NAME"""
     from_xlnet_tfrecords: str | None = None
     """folder that the original's data_utils.py wrote, in place of --source"""
     weights: tuple[float, ...] = ()
@@ -56,7 +56,7 @@ class PrepareSettings(TextSourceSettings):
                 "`from_xlnet_tfrecords` brings all its text: leave `source`, `validation`, `weights` and `runner` out"
             )
         if not (self.source or self.from_xlnet_tfrecords):
-            raise InputError("`source` names no text: give files, globs, folders, or tfds:NAME")
+            raise InputError("`source` names no text: give files, globs, folders, URLs, tfds:NAME or hf:NAME")
         if self.weights and len(self.weights) != len(self.source):
             raise InputError(f"`weights` has {len(self.weights)} numbers, and `source` names {len(self.source)} texts")
         if self.weights and not (min(self.weights) > 0 and abs(sum(self.weights) - 1) <= 1e-6):  # nan is refused too

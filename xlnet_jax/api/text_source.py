@@ -15,14 +15,14 @@ class TextSourceSettings:
     """Settings that say how named texts are read."""
 
     text_field: str = "text"
-    """field that holds the text in JSON, Parquet and TFDS"""
+    """field that holds the text in JSON, Parquet, TFDS and on the Hub"""
     tfds_data_dir: str | None = None
     """folder of prepared TFDS datasets; None = TFDS's default"""
     corpus_errors: Literal["strict", "replace"] = "strict"
     """bytes that are not UTF-8: stop and say where, or read U+FFFD"""
 
     def find(self, names: Sequence[str], split: str = "train") -> list[Source]:
-        """Return the sources that files, globs, folders or tfds:NAME stand for; `split`: of a TFDS dataset.
+        """Return the sources that files, globs, folders, URLs, tfds:NAME or hf:NAME stand for; `split`: of a dataset.
 
         Raises InputError where a name stands for nothing.
         """

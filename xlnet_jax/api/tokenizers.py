@@ -46,7 +46,7 @@ OPTIONS = {
     "split_digit_commas": "digits are split from a comma behind them",
     "remove_space": "white space collapsed",
 }
-TokenizerPath = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="TOKENIZER")]
+TokenizerPath = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="TOKENIZER")]
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Train(TextSourceSettings):
     """Train a tokenizer on text and write its folder."""
 
     source: tuple[str, ...]
-    """files, globs, folders, or tfds:NAME"""
+    """files, globs, folders, URLs, tfds:NAME or hf:NAME"""
     out: Path
     """folder to write"""
     vocab_size: int = setting(32_000, at_least(1))
@@ -75,7 +75,7 @@ class Train(TextSourceSettings):
             raise InputError(f"`out` {self.out} exists: name a folder that does not")
         demand_place(epath.Path(self.out))
         if not self.source:
-            raise InputError("`source` names no text: give files, globs, folders, or tfds:NAME")
+            raise InputError("`source` names no text: give files, globs, folders, URLs, tfds:NAME or hf:NAME")
         check_bounds(self)
 
 
@@ -84,7 +84,7 @@ class Show:
     """Describe a tokenizer: its vocabulary, rules and hash."""
 
     tokenizer: TokenizerPath
-    """its folder, or a SentencePiece .model file"""
+    """its folder, a SentencePiece .model file, or a model of the Hugging Face Hub by name"""
 
 
 @dataclass(frozen=True)
@@ -95,11 +95,11 @@ class Encode:
     """
 
     tokenizer: TokenizerPath
-    """its folder, or a SentencePiece .model file"""
+    """its folder, a SentencePiece .model file, or a model of the Hugging Face Hub by name"""
     text: Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="TEXT")] = None
     """one line; None = --file, or standard input"""
     file: str | None = None
-    """a file, a glob in quotes, a folder, or tfds:NAME, in place of TEXT; blank lines are left out"""
+    """a file, a glob in quotes, a folder, a URL, tfds:NAME or hf:NAME, in place of TEXT; blank lines are left out"""
 
 
 def train_tokenizer(settings: Train) -> dict[str, str]:

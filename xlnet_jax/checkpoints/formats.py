@@ -18,9 +18,10 @@ from data_pipelines.tokenizer import Tokenizer
 from xlnet_jax.checkpoints import native
 from xlnet_jax.checkpoints.pretrained import Pretrained, assemble, check_given, check_params
 from xlnet_jax.errors import InputError
-from xlnet_jax.interop import hf_files, tf1_files
+from xlnet_jax.interop import hf_files, hf_repository, tf1_files
 from xlnet_jax.interop.contents import Found
 from xlnet_jax.settings.rules import validate_network
+from xlnet_jax.storage import hub
 from xlnet_jax.storage.files import demand_space, full_disk_as_os_error
 from xlnet_jax.storage.folders import complete_folder
 
@@ -49,6 +50,20 @@ _FORMATS: dict[Format, _Format] = {
 """In the order in which they are looked for."""
 
 
+def located(path: str | Path) -> Path:
+    """Return the folder or prefix of a checkpoint on this machine; a model of the Hugging Face Hub is fetched.
+
+    A str that is no path here may be a model's name (storage/hub.py); a Path never is. Raises InputError where a model
+    cannot be fetched.
+    """
+    return hf_repository.fetch(str(path)) if is_remote(path) else Path(path)
+
+
+def is_remote(path: str | Path) -> bool:
+    """Return True for the name of a model on the Hugging Face Hub that is neither a path nor a prefix here."""
+    return hub.is_remote(path) and not tf1_files.recognised(Path(path))
+
+
 def recognise(source: Path) -> Format:
     """Return the format of a folder, or of the prefix of a TensorFlow 1 checkpoint. Raises InputError, with what was
     looked for, where there is no checkpoint."""
@@ -57,17 +72,22 @@ def recognise(source: Path) -> Format:
             return name
     if source.is_dir():
         raise InputError(f"no checkpoint in {source}: looked for {', '.join(form.files for form in _FORMATS.values())}")
-    raise InputError(f"{source}: no such folder, nor the prefix of a TensorFlow 1 checkpoint")
+    raise InputError(
+        f"{source}: no such folder, nor the prefix of a TensorFlow 1 checkpoint, nor the name of a model on the "
+        f"Hugging Face Hub (OWNER/NAME, or a short one such as xlnet-base-cased){hub.suggestion(source.name)}"
+    )
 
 
 def load(path: str | Path, *, partial: bool = False, activation: Activation | None = None) -> Pretrained:
     """Load a checkpoint of this project, of the 2019 code, or of Hugging Face. Arrays stay on the host.
 
+    path: folder, prefix of a TensorFlow 1 checkpoint, or name of a model on the Hugging Face Hub, as
+    "xlnet/xlnet-base-cased", "xlnet-base-cased" or "owner/name@revision"; a path that exists wins.
     partial: take the parameters that fit where some are missing, unknown or of another shape; `notes` names these.
     activation: in place of the one in the configuration. Raises InputError on files that are damaged, contradict each
     other, or hold what this project does not have.
     """
-    source = Path(path)
+    source = located(path)
     loaded = _FORMATS[recognise(source)].read(source)
     if isinstance(loaded, Found):
         loaded = assemble(loaded, str(source), partial)
@@ -92,9 +112,15 @@ def load_with_tokenizer(path: str | Path, tokenizer: str | None) -> Pretrained:
     return dataclasses.replace(loaded, tokenizer=given)
 
 
-def save(pretrained: Pretrained, path: str | Path, to: Format = "native") -> list[str]:
+def save(
+    pretrained: Pretrained,
+    path: str | Path,
+    to: Format = "native",
+    add: Callable[[Path, list[str]], None] = lambda folder, notes: None,
+) -> list[str]:
     """Write a new folder, complete or not at all. Return notes on what the format does not hold.
 
+    add: writes more files into the folder before it gets its name, given the folder and the notes.
     Raises InputError where the format cannot hold the network, or the folder exists.
     """
     target = Path(path)
@@ -108,7 +134,9 @@ def save(pretrained: Pretrained, path: str | Path, to: Format = "native") -> lis
         with full_disk_as_os_error(target.parent), complete_folder(target) as made:
             partial = Path(made)
             demand_space(partial, sum(a.nbytes for a in jax.tree.leaves(pretrained.params)))
-            return _FORMATS[to].write(pretrained, partial)
+            notes = _FORMATS[to].write(pretrained, partial)
+            add(partial, notes)
+            return notes
     except OSError as error:
         if error.errno not in _NOT_A_PLACE:
             raise

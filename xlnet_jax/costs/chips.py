@@ -56,6 +56,8 @@ CHIPS = (
     Chip("H100 NVL", ("NVIDIA H100 NVL",), 1, 835e12, 94 * GIB, 3900e9, 300e9),
     Chip("H200", ("NVIDIA H200",), 1, 989e12, 141 * 10**9, 4800e9, 450e9),
     Chip("B200", ("NVIDIA B200",), 1, 2250e12, 180 * 10**9, 8000e9, 900e9),
+    # NVLink joins two of them at most, and not in every machine.
+    Chip("RTX A6000", ("NVIDIA RTX A6000",), 1, 154.8e12, 48 * GIB, 768e9, 0.0),
     Chip("L4", ("NVIDIA L4",), 1, 121e12, 24 * 10**9, 300e9, 0.0),
     Chip("L40S", ("NVIDIA L40S",), 1, 362e12, 48 * 10**9, 864e9, 0.0),
 )

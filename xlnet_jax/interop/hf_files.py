@@ -29,27 +29,33 @@ from xlnet_jax.storage.files import read_json
 
 CONFIG, TOKENIZER_CONFIG = "config.json", "tokenizer_config.json"
 SAFETENSORS, TORCH = "model.safetensors", "pytorch_model.bin"
-_INDEX = ".index.json"
+INDEX = ".index.json"
 
 
 def recognised(folder: Path) -> bool:
     """Return True for a folder with weights of transformers, by their file names."""
-    return any((folder / (name + end)).exists() for name in (SAFETENSORS, TORCH) for end in ("", _INDEX))
+    return any((folder / (name + end)).exists() for name in (SAFETENSORS, TORCH) for end in ("", INDEX))
 
 
 def read(folder: Path) -> Found:
     """Read a folder. Raises InputError on files that are damaged or contradict each other."""
-    theirs = read_json(folder / CONFIG)
-    model_type = theirs.get("model_type", "xlnet")
-    if model_type not in ("xlnet", *hf_bert.DIALECTS):
-        known = ", ".join(("xlnet", *hf_bert.DIALECTS))
-        raise InputError(f"{folder / CONFIG}: model_type {model_type} is none of {known}")
-    if model_type == "xlnet":
+    theirs = read_config(folder)
+    if theirs.get("model_type", "xlnet") == "xlnet":
         found, (tokenizer, notes) = hf_xlnet.read(theirs, _tensors(folder), folder), _tokenizer(folder)
     else:
         found, (tokenizer, notes) = hf_bert.read(theirs, _tensors(folder), folder), _tokenizer_of_any_kind(folder)
     found = dataclasses.replace(found, tokenizer=tokenizer, notes=(*found.notes, *notes))
     return _dealt_anew(found, tokenizer.foreign, folder) if tokenizer and tokenizer.foreign else found
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """Return the config.json of a folder. Raises InputError where there is none, or its network is not known here."""
+    theirs = read_json(folder / CONFIG)
+    model_type = theirs.get("model_type", "xlnet")
+    if model_type not in ("xlnet", *hf_bert.DIALECTS):
+        known = ", ".join(("xlnet", *hf_bert.DIALECTS))
+        raise InputError(f"{folder / CONFIG}: model_type {model_type} is none of {known}")
+    return theirs
 
 
 def write(pretrained: Contents, folder: Path) -> list[str]:
@@ -111,17 +117,13 @@ def _tensors(folder: Path) -> dict[str, np.ndarray]:
     for name, load in ((SAFETENSORS, _load_safetensors), (TORCH, _load_torch)):
         if (folder / name).exists():
             return load(folder / name)
-        if (folder / (name + _INDEX)).exists():
-            return _shards(folder, folder / (name + _INDEX), load)
+        if (folder / (name + INDEX)).exists():
+            return _shards(folder, folder / (name + INDEX), load)
     raise InputError(f"{folder}: neither {SAFETENSORS} nor {TORCH}")
 
 
 def _shards(folder: Path, index: Path, load: Callable[[Path], dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
-    weight_map = read_json(index).get("weight_map")
-    if not isinstance(weight_map, dict) or not weight_map:
-        raise InputError(f"{index} has no weight_map")
-    if not all(isinstance(shard, str) and shard and Path(shard).name == shard for shard in weight_map.values()):
-        raise InputError(f"{index}: a shard in its weight_map is not the name of a file")
+    weight_map = _weight_map(index)
     tensors: dict[str, np.ndarray] = {}
     for shard in sorted(set(weight_map.values())):
         if not (folder / shard).exists():
@@ -135,6 +137,20 @@ def _shards(folder: Path, index: Path, load: Callable[[Path], dict[str, np.ndarr
     return tensors
 
 
+def shards_in(index: Path) -> list[str]:
+    """Return the names of the files that an index of shards names. Raises InputError where it is none."""
+    return sorted(set(_weight_map(index).values()))
+
+
+def _weight_map(index: Path) -> dict[str, str]:
+    weight_map = read_json(index).get("weight_map")
+    if not isinstance(weight_map, dict) or not weight_map:
+        raise InputError(f"{index} has no weight_map")
+    if not all(isinstance(shard, str) and shard and Path(shard).name == shard for shard in weight_map.values()):
+        raise InputError(f"{index}: a shard in its weight_map is not the name of a file")
+    return weight_map
+
+
 def _load_safetensors(file: Path) -> dict[str, np.ndarray]:
     try:
         return safetensors.numpy.load_file(file)
@@ -144,11 +160,17 @@ def _load_safetensors(file: Path) -> dict[str, np.ndarray]:
         raise InputError(f"{file} has a type of numbers that cannot be read: {error}") from None
 
 
-def _load_torch(file: Path) -> dict[str, np.ndarray]:
+def torch_for(file: str) -> Any:
+    """Return the module that reads a file of PyTorch. Raises InputError where it is not installed."""
     try:
         import torch
     except ImportError:
         raise InputError(f"{file} needs PyTorch to be read: pip install torch, or give {SAFETENSORS}") from None
+    return torch
+
+
+def _load_torch(file: Path) -> dict[str, np.ndarray]:
+    torch = torch_for(str(file))
     try:
         tensors = torch.load(file, map_location="cpu", weights_only=True)
         if isinstance(tensors, dict) and isinstance(tensors.get("state_dict"), dict):

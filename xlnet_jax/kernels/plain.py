@@ -143,7 +143,7 @@ def directed_key_BNRH(positions: Positions, query_BNTH: jnp.ndarray) -> jnp.ndar
     """Return the position keys of the direction in which each row of the batch reads, in the type of the queries."""
     if positions.is_reversed_B is None:
         forwards_NRH = positions.key_2NRH.sum(0).astype(query_BNTH.dtype)
-        return jnp.broadcast_to(forwards_NRH[None], (len(query_BNTH), *forwards_NRH.shape))
+        return jnp.broadcast_to(forwards_NRH[None], (query_BNTH.shape[0], *forwards_NRH.shape))
     # An einsum with the signs, because its backward pass is faster than that of a selection.
     signs_B = jnp.where(positions.is_reversed_B, -1.0, 1.0)
     direction_B2 = jnp.stack([signs_B, jnp.ones_like(signs_B)], axis=-1)

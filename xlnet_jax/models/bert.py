@@ -104,7 +104,7 @@ class BertEncoder(nn.Module):
         Raises InputError on a window of more than config.num_places positions, on memory, and on a query stream: this
         network has none of them.
         """
-        c, batch = self.config, len(inputs.input_ids_BL)
+        c, batch = self.config, inputs.input_ids_BL.shape[0]
         _demand_places(inputs, c)
         rows_BLD = Norm(c, name="embedding_norm")(self._embed(inputs))
         rows_BLD = Dropout(c.dropout, train)(rows_BLD, inputs.example_B)

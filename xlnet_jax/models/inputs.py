@@ -56,7 +56,7 @@ def compact_inputs(
         target_positions_BP,
         memory_BM,
         positions_BL,
-        jnp.arange(len(input_ids_BL)),
+        jnp.arange(input_ids_BL.shape[0]),
     )
 
 
@@ -155,7 +155,7 @@ def text_windows(
             segment_ids_BL[:, window],
             jnp.zeros_like(input_ids_BL[:, window]),
             None,
-            jnp.zeros(len(input_ids_BL), bool),
+            jnp.zeros(input_ids_BL.shape[0], bool),
             memory_BM,
             attention_mask_BL=attention_mask_BL[:, window],
         )

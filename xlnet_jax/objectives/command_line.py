@@ -9,7 +9,7 @@ from xlnet_jax.errors import InputError
 from xlnet_jax.objectives.presets import PRESETS, with_objective
 from xlnet_jax.objectives.registry import OBJECTIVES
 from xlnet_jax.objectives.rules import unread, validate
-from xlnet_jax.settings import cli
+from xlnet_jax.settings import cli, config_file
 from xlnet_jax.settings.config import Config, ModelConfig
 
 C = TypeVar("C", bound=Config)
@@ -34,19 +34,25 @@ def parse_config_as(kind: type[C], argv: Sequence[str], prog: str, description: 
 
     Raises InputError on words that cannot be read and on contradictions; prints and exits on --help.
     """
-    preset = cli.named_default(argv, "--preset", PRESETS, "demo")
-    objectives = {record.name: functools.partial(with_objective, preset, record.name) for record in OBJECTIVES}
-    start = cli.named_default(argv, "--objective", objectives, preset.objective)
     listed = "\n".join(f"  {record.name:7} {record.summary}" for record in OBJECTIVES)
-    network = cli.named_default(argv, "--model.network", _networks(start.model), str(start.model.network))
-    start = replace(start, model=network)
-    config = cli.parse(kind, argv, prog, f"{description}\n\nobjectives:\n{listed}", kind(**vars(start)))
+    about = f"{description}\n\nobjectives:\n{listed}"
+    start, origin = (kind(**vars(_start(words))) for words in (argv, config_file.alone(argv)))
+    config = cli.parse(kind, argv, prog, about, start, origin)
     if "--model.network" not in cli.named(argv):
         config = replace(config, model=replace(config.model, network=None))  # resolved by the positions
     if config.init:
         cli.refuse_fixed(argv)
     validate(config)
     return config
+
+
+def _start(argv: Sequence[str]) -> Config:
+    """Return the settings that preset, objective and network start from."""
+    preset = cli.named_default(argv, "--preset", PRESETS, "demo")
+    objectives = {record.name: functools.partial(with_objective, preset, record.name) for record in OBJECTIVES}
+    start = cli.named_default(argv, "--objective", objectives, preset.objective)
+    network = cli.named_default(argv, "--model.network", _networks(start.model), str(start.model.network))
+    return replace(start, model=network)
 
 
 def _networks(model: ModelConfig) -> Mapping[str, Callable[[], ModelConfig]]:

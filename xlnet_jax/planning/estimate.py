@@ -3,17 +3,18 @@ compiler's estimate of it."""
 
 import functools
 from dataclasses import dataclass
+from typing import cast
 
 from xlnet_jax.costs.chips import Chip
 from xlnet_jax.objectives.flops import recomputed_flops, step_flops
 from xlnet_jax.planning import hlo
 from xlnet_jax.planning.breakdown import Cost, cost_by_part
-from xlnet_jax.planning.compiler import Abstract, DoesNotFit, abstract_step, compile_step
+from xlnet_jax.planning.compiler import abstract_step
 from xlnet_jax.planning.parts import Part
 from xlnet_jax.planning.topologies import Topology
 from xlnet_jax.planning.traffic import Collective, collectives
 from xlnet_jax.settings.config import Config
-from xlnet_jax.training.sharding import bytes_on_device
+from xlnet_jax.training.fit.need import DoesNotFit, Need, compile_step, compiled_need, input_bytes
 
 
 @dataclass(frozen=True)
@@ -84,7 +85,7 @@ class Plan:
             "arithmetic": arithmetic,
             "memory": self.work.total.bytes * per_chip / self.chip.memory_bandwidth,
             # Two devices on one chip need not send the same data twice.
-            "links": sent / self.chip.link_bandwidth,
+            "links": sent / self.chip.link_bandwidth if self.chip.link_bandwidth else 0.0,
         }
 
     @property
@@ -112,34 +113,23 @@ class Plan:
 def make_plan(config: Config, topology: Topology) -> Plan:
     """Compile the step for the topology. Raises InputError where the mesh does not divide its devices."""
     abstract = abstract_step(config, topology.devices)
-    state = state_bytes(abstract)
-    temporaries = program = 0
+    config = cast(Config, abstract.program.config)
+    inputs = input_bytes(abstract)
+    need = Need(inputs, None)
     work, seconds = None, 0.0
-    if sum(state.values()) < topology.available:
+    if need.known < topology.available:
         try:
             compiled, seconds = compile_step(abstract)
         except DoesNotFit as refused:
-            temporaries = refused.needed
+            # Without a number in the compiler's answer, say at least what it refuses.
+            need = Need(inputs, refused.needed or topology.available)
         else:
-            stats = compiled.memory_analysis()
-            given = sum(state.values())
-            # The compiler pads arrays to its layout.
-            state["padding"] = max(stats.argument_size_in_bytes - given, 0)
-            temporaries = stats.temp_size_in_bytes + stats.output_size_in_bytes - stats.alias_size_in_bytes
-            program = stats.generated_code_size_in_bytes
+            need = compiled_need(compiled, inputs)
             parsed = hlo.parse(compiled.as_text())
             devices = len(topology.devices)
             work = Work(cost_by_part(parsed, topology.chip), tuple(collectives(parsed, devices)))
     mesh = dict(abstract.program.mesh.shape)
     return Plan(
-        abstract.config, topology.name, topology.chip, topology.chips, len(topology.devices), mesh, state,
-        temporaries, program, topology.available, work, seconds,
+        config, topology.name, topology.chip, topology.chips, len(topology.devices), mesh, need.inputs,
+        need.temporaries or 0, need.program, topology.available, work, seconds,
     )  # fmt: skip
-
-
-def state_bytes(abstract: Abstract) -> dict[str, int]:
-    """Return the bytes of a step's inputs on each device, by kind."""
-    state = abstract.program.plan.abstract
-    kinds = {"parameters": state.params, "optimizer": state.opt_state, "memory of text": state.mems_ZBMD}
-    kinds["batch"] = abstract.batch
-    return {kind: bytes_on_device(tree) for kind, tree in kinds.items()}

@@ -14,6 +14,9 @@ PLUGINS = ("jax_cuda13_plugin", "jax_cuda12_plugin")
 SHARE = 0.75
 """share of a GPU's memory that jax takes, unless XLA_PYTHON_CLIENT_MEM_FRACTION says otherwise"""
 
+CARDS = (16, 24, 32, 40, 48, 80, 141)
+"""GB of memory of common GPUs"""
+
 
 @dataclass(frozen=True)
 class Gpu:
@@ -27,6 +30,8 @@ class Gpu:
     arithmetic_units: int
     """float32 units of a processor"""
     clock_ghz: float
+    threads: int
+    """most threads that a processor holds"""
     shared_memory: int
     """bytes of a processor"""
     shared_memory_of_block: int
@@ -35,11 +40,15 @@ class Gpu:
     """bytes of the second-level cache"""
 
 
-# Numbers: the descriptions a100_sxm_80, h100_sxm and h200 of openxla/xla, xla/backends/gpu/target_config/specs.
+# Numbers: the descriptions a100_sxm_80, a6000, h100_sxm and h200 of openxla/xla, xla/backends/gpu/target_config/specs.
+# L4: NVIDIA Ada GPU Architecture (AD104 with 58 processors, 48 MiB of cache) and its data sheet (2.04 GHz); CUDA C++
+# Programming Guide, technical specifications of compute capability 8.9.
 GPUS = {
-    "a100": Gpu("A100 80GB", (8, 0), 108, 64, 1.41, 167_936, 166_912, 41_943_040),
-    "h100": Gpu("H100", (9, 0), 132, 128, 1.98, 233_472, 232_448, 52_428_800),
-    "h200": Gpu("H200", (9, 0), 132, 128, 1.98, 233_472, 232_448, 52_428_800),
+    "l4": Gpu("L4", (8, 9), 58, 128, 2.04, 1536, 102_400, 101_376, 50_331_648),
+    "a6000": Gpu("RTX A6000", (8, 6), 84, 128, 1.8, 1536, 102_400, 101_376, 6_291_456),
+    "a100": Gpu("A100 80GB", (8, 0), 108, 64, 1.41, 2048, 167_936, 166_912, 41_943_040),
+    "h100": Gpu("H100", (9, 0), 132, 128, 1.98, 2048, 233_472, 232_448, 52_428_800),
+    "h200": Gpu("H200", (9, 0), 132, 128, 1.98, 2048, 233_472, 232_448, 52_428_800),
 }
 
 
@@ -58,6 +67,11 @@ def parse(name: str) -> tuple[str, int] | None:
 def chip_of_kind(kind: str) -> Chip:
     """Return the data sheet of a kind of GPU."""
     return next(chip for chip in CHIPS if chip.name == GPUS[kind].chip)
+
+
+def memory_for_programs(card: int) -> float:
+    """Return the bytes that programs can use of a GPU of `card` GB."""
+    return card * 10**9 * SHARE
 
 
 def devices(kind: str, count: int) -> tuple[Any, ...]:
@@ -85,7 +99,7 @@ def description(kind: str) -> str:
 gpu_device_info {{
   threads_per_block_limit: 1024
   threads_per_warp: 32
-  threads_per_core_limit: 2048
+  threads_per_core_limit: {gpu.threads}
   shared_memory_per_block: 49152
   shared_memory_per_block_optin: {gpu.shared_memory_of_block}
   shared_memory_per_core: {gpu.shared_memory}

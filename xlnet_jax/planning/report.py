@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from xlnet_jax.costs.chips import GIB
+from xlnet_jax.planning import gpus
 from xlnet_jax.planning.breakdown import Cost
 from xlnet_jax.planning.estimate import Plan
 from xlnet_jax.settings.config import Config
@@ -65,12 +66,36 @@ def compare(plans: Sequence[Plan], utilization: float, title: str, console: Cons
         "state, peak: GiB a device; estimate: the compiler's, of a step; tokens/s and days of "
         f"{plans[0].config.steps:,} steps at {utilization:.0%} of the peak FLOPs, or at bound or estimate if slower"
     )
+    for name in dict.fromkeys(plan.topology for plan in plans if not plan.chip.clock):
+        _cards([plan for plan in plans if plan.topology == name], console)
+
+
+def _cards(plans: Sequence[Plan], console: Console) -> None:
+    """Print the rows a device that GPUs of common sizes can hold, where plans of a topology differ in their rows.
+
+    The memory that a step needs does not depend on the memory that a GPU has, and grows with the rows in a line but for
+    what the compiler saves here and there: the line goes through the fewest and the most rows.
+    """
+    compiled = [plan for plan in plans if plan.work]
+    peaks = {plan.config.data.batch_size // (plan.mesh["data"] * plan.mesh["fsdp"]): plan.peak for plan in compiled}
+    fewest, most = min(peaks, default=0), max(peaks, default=0)
+    if not peaks or peaks[most] <= peaks[fewest]:
+        return
+    of_a_row = (peaks[most] - peaks[fewest]) / (most - fewest)
+    rows = {card: fewest + int((gpus.memory_for_programs(card) - peaks[fewest]) // of_a_row) for card in gpus.CARDS}
+    told = ", ".join(f"{card} GB {max(n, 0):,}" for card, n in rows.items())
+    console.print(
+        f"rows that a GPU like these can hold, by a line through {fewest:,} and {most:,} rows a device: {told}"
+    )
 
 
 def _verdict(plan: Plan) -> str:
     needed, there = f"{_gib(plan.peak)} GiB a device", f"{_gib(plan.available)} GiB that programs can have"
+    card = next(
+        (card for card in gpus.CARDS if not plan.chip.clock and plan.peak <= gpus.memory_for_programs(card)), None
+    )
     if plan.fits:
-        return f"FITS: {needed} of the {there}"
+        return f"FITS: {needed} of the {there}" + (f"; GPUs of {card} GB could hold it" if card else "")
     return f"DOES NOT FIT: {needed}, of the {there}; --search tries remat, accumulation and meshes"
 
 
@@ -122,7 +147,12 @@ def _time(plan: Plan, utilization: float, console: Console) -> None:
         (f"computed again (remat {c.model.remat})", f"{plan.recomputed / 1e12:,.1f} x 10^12"),
         ("arithmetic", f"{_seconds(bounds['arithmetic'])} at {chip.flops / 1e12:,.0f} x 10^12/s a chip"),
         ("memory traffic", f"{_seconds(bounds['memory'])}: {memory}"),
-        ("links", f"{_seconds(bounds['links'])} at {chip.link_bandwidth / 1e9:,.0f} GB/s out of a chip"),
+        (
+            "links",
+            f"{_seconds(bounds['links'])} at {chip.link_bandwidth / 1e9:,.0f} GB/s out of a chip"
+            if chip.link_bandwidth
+            else "PCIe, whose time is not counted",
+        ),
         *([("cycles", _cycles(cost))] if chip.clock else []),
         ("a step takes at least", f"{_seconds(bounds[slowest])}, by its {slowest}"),
         *([("the compiler's estimate", f"{_estimate(plan)} at {chip.clock / 1e9:.2f} GHz")] if chip.clock else []),

@@ -19,8 +19,9 @@ class PlanConfig(Config):
     with mesh.dcn-data 2, two such slices"""
     batch: int | None = operational(None, at_least(1))
     """rows of the global batch: data.batch-size by a shorter name"""
-    batch_per_device: int | None = operational(None, at_least(1))
-    """rows for each device along the batch, in place of `batch`, to compare topologies of several sizes"""
+    batch_per_device: tuple[int, ...] = operational(())
+    """rows for each device along the batch, in place of `batch`, to compare topologies of several sizes; several = a
+    line for each"""
     utilization: float = operational(0.4, between(0, 1, "(]"))
     """share of the peak FLOPs per second at which the model is assumed to run"""
     breakdown: bool = operational(False)
@@ -37,20 +38,27 @@ def check(request: PlanConfig) -> None:
         raise InputError("`topology` is missing: name a TPU slice, as v3:16x32, v5e-1 or v2-8, or GPUs, as h100-8")
     if request.search and len(request.topology) > 1:
         raise InputError("`search` wants one `topology`")
-    if request.batch_per_device is not None and request.batch is not None:
-        raise InputError(f"`batch_per_device` {request.batch_per_device} replaces `batch`: leave one of them out")
+    if any(rows < 1 for rows in request.batch_per_device):
+        raise InputError(f"`batch_per_device` {min(request.batch_per_device)} must be at least 1")
+    if request.batch_per_device and request.batch is not None:
+        raise InputError("`batch_per_device` replaces `batch`: leave one of them out")
+    if request.search and len(request.batch_per_device) > 1:
+        raise InputError("`search` wants one `batch_per_device`")
     for name in ("init", "tokenizer"):
         if getattr(request, name):
             raise InputError(f"`{name}`: a plan reads no files; give the sizes by `preset` and `model` settings")
 
 
-def run_config(request: PlanConfig, devices: int) -> Config:
-    """Return the settings of the run on this many devices. Raises InputError where they contradict each other."""
-    if request.batch_per_device is not None:
-        rows = request.batch_per_device * devices // (request.mesh.tensor * request.mesh.context)
-    else:
-        rows = request.data.batch_size if request.batch is None else request.batch
+def run_configs(request: PlanConfig, devices: int) -> list[Config]:
+    """Return the settings of the runs on this many devices, one for each of `batch_per_device`.
+
+    Raises InputError where settings contradict each other.
+    """
+    shared = request.mesh.tensor * request.mesh.context
+    given = request.data.batch_size if request.batch is None else request.batch
+    batches = [rows * devices // shared for rows in request.batch_per_device] or [given]
     run = Config(**{f.name: getattr(request, f.name) for f in dataclasses.fields(Config)})
-    run = dataclasses.replace(run, data=dataclasses.replace(run.data, batch_size=rows))
-    validate(run)
-    return run
+    runs = [dataclasses.replace(run, data=dataclasses.replace(run.data, batch_size=rows)) for rows in batches]
+    for run in runs:
+        validate(run)
+    return runs

@@ -8,15 +8,12 @@ import multiprocessing
 import time
 from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
-from typing import Literal
 
 from xlnet_jax.errors import InputError
 from xlnet_jax.planning.estimate import Plan, make_plan
 from xlnet_jax.planning.topologies import find_topology
 from xlnet_jax.settings.config import Config
-
-LIGHTEST_FIRST: tuple[Literal["none", "dots", "attention", "full"], ...] = ("none", "dots", "attention", "full")
-"""Remat policies, from the one that recomputes nothing and keeps the most in memory."""
+from xlnet_jax.training.fit.lighter import LIGHTEST_FIRST
 
 
 def search(config: Config, topology: str, devices: int, minutes: float, tell: Callable[[str], None]) -> list[Plan]:

@@ -11,21 +11,34 @@ from typing import Any, TypeVar, cast, get_args, get_origin, get_type_hints
 import tyro
 
 from xlnet_jax.errors import InputError
+from xlnet_jax.settings import config_file
 from xlnet_jax.settings.config import FIXED_BY_WEIGHTS, Config
-from xlnet_jax.settings.fields import flatten
+from xlnet_jax.settings.fields import flatten, nearest
 from xlnet_jax.settings.plain import GONE
 
 T = TypeVar("T")
 C = TypeVar("C", bound=Config)
 
 
-def parse(kind: type[T], argv: Sequence[str], prog: str, description: str, default: T | None = None) -> T:
+def parse(
+    kind: type[T],
+    argv: Sequence[str],
+    prog: str,
+    description: str,
+    default: T | None = None,
+    origin: T | None = None,
+) -> T:
     """Return a dataclass read from a command line. Raises InputError on a mistake; prints and exits on --help.
 
-    default: settings to start from; None = the defaults of `kind`.
+    default: settings to start from; None = the defaults of `kind`. origin: settings that a run's file of --config
+    started from (`ConfigFile.over`).
     """
     mistakes = io.StringIO()
+    if file := config_file.of(argv):
+        argv = config_file.without(argv)
+        default = file.over(_undecided(kind, argv) if default is None else default, origin)
     argv = _gathered(argv, kind)
+    description = f"{description}\n\n{config_file.HELP}"
     start: dict[str, Any] = {} if default is None else {"default": default}
     try:
         with contextlib.redirect_stderr(mistakes):
@@ -42,20 +55,24 @@ def parse(kind: type[T], argv: Sequence[str], prog: str, description: str, defau
 
 
 def named_default(argv: Sequence[str], flag: str, defaults: Mapping[str, Callable[[], T]], otherwise: str) -> T:
-    """Return the settings that this flag names, from which the other words start. Raises InputError on an unknown name.
+    """Return the settings that this flag, or the file of --config, names, from which the other words start. Raises
+    InputError on an unknown name.
 
-    otherwise: the name where the flag is not given.
+    otherwise: the name where none is given.
     """
-    name = otherwise
+    file, setting = config_file.of(argv), flag.removeprefix("--").replace("-", "_")
+    name, given = otherwise, flag
+    if file and setting in file.values:
+        name, given = str(file.values[setting]), f"{file.path}: {setting}"
     for i, word in enumerate(argv):
         if word == flag and i + 1 < len(argv):
-            name = argv[i + 1]
+            name, given = argv[i + 1], flag
         elif word.startswith(f"{flag}="):
-            name = word.partition("=")[2]
+            name, given = word.partition("=")[2], flag
     if name not in defaults:
         near = difflib.get_close_matches(name, defaults, 1)
         hint = f": did you mean {near[0]}?" if near else ""
-        raise InputError(f"{flag} {name}: there is {', '.join(defaults)}{hint}")
+        raise InputError(f"{given} {name}: there is {', '.join(defaults)}{hint}")
     return defaults[name]()
 
 
@@ -68,8 +85,14 @@ def refuse_fixed(argv: Sequence[str]) -> None:
 
 
 def named(argv: Sequence[str]) -> set[str]:
-    """Return the flags on a command line, spelled as --help spells them; --data.no-bidirectional counts without no-."""
-    return {word.partition("=")[0].replace("_", "-").replace(".no-", ".") for word in argv}
+    """Return the flags on a command line, spelled as --help spells them; --data.no-bidirectional counts without no-.
+
+    Settings of a --config file count where somebody chose them: those of a run's file do not.
+    """
+    file = config_file.of(argv)
+    chosen = file.values if file and not file.is_of_a_run else ()
+    words = [*argv, *(f"--{name}" for name in chosen)]
+    return {word.partition("=")[0].replace("_", "-").replace(".no-", ".") for word in words}
 
 
 def _unknown_setting(word: str, parsed: Any) -> str:
@@ -79,14 +102,26 @@ def _unknown_setting(word: str, parsed: Any) -> str:
     name = word.partition("=")[0]
     if instead := GONE.get(name.removeprefix("--").replace("_", "-").replace(".no-", ".")):
         return f"{name} is gone: --{instead} has taken its place"
-    known = [f"--{setting}" for setting, _, _ in flatten(parsed)]
-    # The dotted name or its last part may be what was misspelt or left out.
-    by_last_part = {k.rpartition(".")[2].removeprefix("--"): k for k in known}
-    near = difflib.get_close_matches(name, known, 1, 0.6) or [
-        by_last_part[m] for m in difflib.get_close_matches(name.removeprefix("--").rpartition(".")[2], by_last_part, 1)
-    ]
-    hint = f"did you mean {near[0]}?" if near else "--help lists them all"
+    near = nearest(name.removeprefix("--"), (setting for setting, _, _ in flatten(parsed)))
+    hint = f"did you mean --{near}?" if near else "--help lists them all"
     return f"unknown setting {name}: {hint}"
+
+
+def _undecided(kind: type[T], argv: Sequence[str]) -> T:
+    """Return the defaults of a dataclass, with gaps for what a command line must give; of several, the one it names."""
+    for option in get_args(kind):
+        if argv and argv[0] == option.__name__.lower():
+            kind = option
+    if get_args(kind):
+        raise InputError(
+            f"{config_file.FLAG}: name one of {', '.join(o.__name__.lower() for o in get_args(kind))} first"
+        )
+    required = (
+        field.name
+        for field in dataclasses.fields(cast(Any, kind))
+        if field.default is field.default_factory is dataclasses.MISSING
+    )
+    return kind(**dict.fromkeys(required, tyro.MISSING))
 
 
 def _gathered(argv: Sequence[str], kind: type) -> list[str]:

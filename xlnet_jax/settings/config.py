@@ -342,10 +342,11 @@ class RunConfig:
     """Settings of every training: base of pretraining's `Config`, and of `FinetuneConfig` in tasks/config.py."""
 
     init: str | None = setting(None, "blocks")
-    """checkpoint to start from: this project's, the 2019 code's or Hugging Face's; it brings the sizes of the network
-    and its tokenizer along"""
+    """checkpoint to start from: this project's, the 2019 code's or Hugging Face's, or the name of a model on the
+    Hugging Face Hub, as xlnet/xlnet-base-cased; it brings the sizes of the network and its tokenizer along"""
     tokenizer: str | None = operational(None, "blocks")
-    """SentencePiece model with XLNet's special symbols; None = train one on the corpus"""
+    """SentencePiece model with XLNet's special symbols, a tokenizer's folder, or the name of a model on the
+    Hugging Face Hub; None = train one on the corpus"""
     workdir: str | None = operational(None)
     """folder of the run; None = runs/CORPUS-PRESET, and -OBJECTIVE where that is not the preset's"""
     tfds_data_dir: str | None = operational(None, "text")
@@ -356,6 +357,9 @@ class RunConfig:
     """seed of parameters, dropout and data"""
     tpu: bool = operational(False)
     """stop unless there is a TPU"""
+    auto_fit: bool = operational(False)
+    """where a step needs more memory than a device has, take the first of more remat, micro-batches and fsdp that fits,
+    tried by compiling; the global batch stays as it is"""
     profile: str | None = operational(None)
     """steps to trace into WORKDIR/tensorboard, as 10:15 (from 10 up to, not including, 15); None = none"""
     model: ModelConfig = ModelConfig()
@@ -377,12 +381,12 @@ class Config(RunConfig):
     objective: str = "plm"
     """training objective, by its name (--help lists them); also changes where other settings start from"""
     corpus: tuple[str, ...] = operational((), "text")
-    """training text: files, globs, folders, tfds:NAME, or one folder made by data_pipelines.prepare; none = the novels
-    that come with the package"""
+    """training text: files, globs, folders, URLs, tfds:NAME, hf:NAME, or one folder made by data_pipelines.prepare;
+    none = the novels that come with the package"""
     validation: tuple[str, ...] = operational((), "text")
     """held-out text in the same forms; none = a part of the corpus, by document"""
     text_field: str = operational("text", "text")
-    """field that holds the text of a document in JSON, Parquet and TFDS"""
+    """field that holds the text of a document in JSON, Parquet, TFDS and on the Hub"""
     corpus_errors: Literal["strict", "replace"] = setting("strict", "text")
     """bytes that are not UTF-8: strict = refuse them; replace = read them as U+FFFD"""
     data: DataConfig = DataConfig()

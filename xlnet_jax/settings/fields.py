@@ -5,7 +5,8 @@ a new field is listed where it is written, and nowhere else.
 """
 
 import dataclasses
-from collections.abc import Callable, Iterator
+import difflib
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Literal, NamedTuple
 
 Mark = Literal["operational", "weights", "text", "blocks"]
@@ -66,6 +67,15 @@ def flatten(config: Any, prefix: str = "") -> Iterator[Setting]:
             yield from flatten(value, f"{name}.")
         else:
             yield Setting(name, value, field)
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """Return the setting that was probably meant, by its dotted name or its last part; None where none is near."""
+    known = list(known)
+    by_last_part = {k.rpartition(".")[2]: k for k in known}
+    near = difflib.get_close_matches(name, known, 1, 0.6)
+    near = near or [by_last_part[m] for m in difflib.get_close_matches(name.rpartition(".")[2], by_last_part, 1)]
+    return near[0] if near else None
 
 
 def differences(ours: Any, theirs: Any) -> Iterator[tuple[Setting, Any]]:

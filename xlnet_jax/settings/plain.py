@@ -31,7 +31,7 @@ def from_dict(kind: type[T], values: dict[str, Any]) -> T:
 
     def build(default: Any, given: dict[str, Any], where: str) -> Any:
         known = {f.name for f in dataclasses.fields(default)}
-        given = {name: value for name, value in given.items() if not _is_gone(f"{where}.{name}", value)}
+        given = {name: value for name, value in given.items() if not is_gone(f"{where}.{name}", value)}
         if unknown := sorted(given.keys() - known):
             raise InputError(f"{where}: unknown setting {', '.join(unknown)}; known are {', '.join(sorted(known))}")
         read: dict[str, Any] = {}
@@ -44,8 +44,8 @@ def from_dict(kind: type[T], values: dict[str, Any]) -> T:
     return build(kind(), values, "config")
 
 
-def _is_gone(name: str, value: Any) -> bool:
-    """Say whether this setting of an earlier version was off. Raises InputError where it was on."""
+def is_gone(name: str, value: Any) -> bool:
+    """Say whether this is a setting of an earlier version, which was off. Raises InputError where it was on."""
     if (instead := GONE.get(name.removeprefix("config.").replace("_", "-"))) and value:
         raise InputError(f"{name} {value} is of an earlier version: --{instead} has taken its place, in a new run")
     return bool(instead)

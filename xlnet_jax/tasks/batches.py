@@ -30,6 +30,12 @@ class TrainingBatches:
         """Number of batches in an epoch, whose last one may be partly padding."""
         return -(-len(self.features_of(0)) // self.data.batch_size)
 
+    @property
+    def longest(self) -> Batch:
+        """Row of the longest batch of the first epoch."""
+        _, row = next(in_order_of_length(self.features_of(0), self.data, np.arange(1)))
+        return row
+
     def iterate(self, start: int, stop: int, rows: np.ndarray) -> Iterator[Batch]:
         """Yield the batches start, …, stop - 1; rows: the rows of the global batch that this process builds."""
         of_epoch = lru_cache(1)(self._epoch)

@@ -1,5 +1,6 @@
 """Checkpoint in Python: its network, its weights as jax arrays, and the predictions of its task."""
 
+import contextlib
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -53,7 +54,7 @@ class Model(Pretrained):
         """
         if isinstance(inputs, str | Mapping) or not isinstance(inputs, Sequence):
             raise InputError("`inputs` is a list of inputs; put a single one into a list")
-        config = self._config(batch_size, seq_len)
+        config = self.settings(batch_size=batch_size, seq_len=seq_len)
         if self.tokenizer is None:
             raise InputError("this checkpoint has no tokenizer: put its spiece.model beside it")
         task = task_of_head(config)
@@ -67,7 +68,7 @@ class Model(Pretrained):
         outputs = in_order([(items, run(params, batch)) for items, batch in batches], len(features))
         return task.predictions(examples, features, outputs)
 
-    def _config(self, batch_size: int | None, seq_len: int | None) -> FinetuneConfig:
+    def settings(self, *, batch_size: int | None = None, seq_len: int | None = None) -> FinetuneConfig:
         """Return the settings of the finetuning with this network and head; those of the task where there are none."""
         if self.head is None:
             raise InputError("this checkpoint has vocabulary scores and no head: finetune it for a task first")
@@ -93,7 +94,8 @@ def load(path: str | Path, *, partial: bool = False, activation: formats.Activat
     """Load a checkpoint of this project, of the 2019 code, or of Hugging Face.
 
     Its weights are jax arrays in host memory, where jax has its CPU backend, and are not bound to it: each call moves
-    them to the device that it runs on, and `on_device` moves them once. Besides them one array at a time is held.
+    them to the device that it runs on, and `on_device` moves them once. While they are made, the arrays that were read
+    go one after the other: memory holds the weights once, and one array twice.
 
     partial: take the parameters that fit where some are missing, unknown or of another shape; `notes` names these.
     activation: in place of the one in the configuration. Raises InputError on files that are damaged, contradict each
@@ -110,9 +112,12 @@ def load(path: str | Path, *, partial: bool = False, activation: formats.Activat
     return Model(**of_loaded, finetuning=_finetuning(Path(path)))
 
 
-def predict(model: Model, inputs: Sequence[Any], *, batch_size: int | None = None) -> list[Prediction]:
-    """Return the prediction of a finetuned model for each input: `Model.predict`, which has the forms of inputs."""
-    return model.predict(inputs, batch_size=batch_size)
+def predict(model: Model | str, inputs: Sequence[Any], *, batch_size: int | None = None) -> list[Prediction]:
+    """Return the prediction of a finetuned model for each input: `Model.predict`, which has the forms of inputs.
+
+    model: loaded, or its folder.
+    """
+    return (load(model) if isinstance(model, str) else model).predict(inputs, batch_size=batch_size)
 
 
 def _make_jax_arrays(tree: dict[str, Any]) -> None:
@@ -127,4 +132,6 @@ def _make_jax_arrays(tree: dict[str, Any]) -> None:
 def _finetuning(path: Path) -> FinetuneConfig | None:
     folder = native.find(path) if path.is_dir() else None
     settings = read_json(folder / native.CONFIG) if folder else {}
-    return from_dict(FinetuneConfig, settings) if "task" in settings else None
+    with contextlib.suppress(InputError):  # settings of a version that had others: the weights are good all the same
+        return from_dict(FinetuneConfig, settings) if "task" in settings else None
+    return None

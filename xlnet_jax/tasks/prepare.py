@@ -74,7 +74,7 @@ def prepare(config: FinetuneConfig, workdirs: Sequence[Workdir], console: Consol
         config = replace(config, model=replace(config.model, same_length=False))
     if source := start or own:
         config = replace(config, objective=source.objective)
-    validate_finetuning(replace(config, seed=0))  # `seeds` has set the seed, which users may not
+    validate_finetuning(config)
     tokenizer = tokenizer_of(start, config) if start else Tokenizer.load(workdirs[0].tokenizer)
     if config.reinitialize:
         config = _with_init_std_of(start or own, config)

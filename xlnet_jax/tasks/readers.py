@@ -12,7 +12,9 @@ from typing import Any, TypeVar
 
 from etils import epath
 
+from data_pipelines import remote
 from data_pipelines.readers import numbered_lines, read_text, whole
+from data_pipelines.remote import is_remote
 from data_pipelines.sources import TFDS, DatasetSlice, find, matching
 from xlnet_jax.errors import InputError
 
@@ -55,12 +57,15 @@ def checked(value: Any, kind: type[V], where: str) -> V:
 
 
 def files(names: Sequence[str], what: str, wanted: str = "a file, a folder, or a glob in quotes") -> list[str]:
-    """Return the files that names, globs and folders (their files at any depth) stand for, each sorted.
+    """Return the files that names, globs, URLs and folders (their files at any depth) stand for, each sorted.
 
     what, wanted: for messages, such as "questions". Raises InputError where a name stands for no file.
     """
     found: list[str] = []
     for name in names:
+        if is_remote(name):
+            found += [file.url for file in remote.find(name)]
+            continue
         path = epath.Path(name).expanduser()
         if path.is_dir():
             units = [unit for source in find([name]) for unit in source.units]

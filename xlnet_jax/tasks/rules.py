@@ -25,7 +25,7 @@ def _contradictions(config: FinetuneConfig) -> Iterator[str]:
     yield from absolute_positions(config.model, config.data.seq_len)
     if config.reinitialize and not config.train:
         yield "`reinitialize` draws all weights afresh: give `train` to learn some"
-    if config.seed:
+    if config.seed and config.seed not in config.seeds:  # a run writes its own seed into config.json
         yield f"`seed` {config.seed}: set it by `seeds`, which gives each run its seed; give `seeds` {config.seed}"
     if config.head.task != DEFAULTS[config.task]().head.task:
         yield f"head.task {config.head.task} comes with `task` {config.task}: leave it out"

@@ -21,6 +21,8 @@ from xlnet_jax.tasks.prepare import Prepared, prepare
 from xlnet_jax.tasks.results import Result, seed_folder, summarize, write_result
 from xlnet_jax.tasks.selection import Predictor, Selection, describe
 from xlnet_jax.training.attention import settled
+from xlnet_jax.training.fit.fit import fitted
+from xlnet_jax.training.fit.need import AbstractStep, batch_like
 from xlnet_jax.training.program import Program
 from xlnet_jax.training.run.checkpoint import Checkpoints
 from xlnet_jax.training.run.compile_cache import programs_kept_in
@@ -134,17 +136,25 @@ def _demand_same_examples(sha256_of_hosts: Sequence[str]) -> None:
 
 def _build(prepared: Prepared, workdir: Workdir, process: Process) -> tuple[Predictor, Finetuning]:
     config, console = prepared.config, process.console
-    # ---- objective and state ----------------------------------------------------------------------------------------
-    computed = settled(config, str(workdir.folder), process)
-    program = Program.of(computed, Supervised(computed, computed.head, prepared.task))
-    weights = prepared.weights(program.plan.abstract.params)
-    # ---- batches and evaluation -------------------------------------------------------------------------------------
+    # ---- batches, objective and state -------------------------------------------------------------------------------
+    attention = settled(config, str(workdir.folder), process).model.attention
     batches = TrainingBatches(prepared.training_features, config.data, config.seed)
+    longest = batches.longest
+
+    def step_of(config: FinetuneConfig) -> AbstractStep:
+        computed = replace(config, model=replace(config.model, attention=attention))
+        program = Program.of(computed, Supervised(computed, computed.head, prepared.task))
+        return AbstractStep(program, batch_like(longest, config.data.batch_size, program.mesh))
+
+    fit = fitted(config, step_of, workdir, process)
+    config, program = fit.config, fit.program
+    weights = prepared.weights(program.plan.abstract.params)
+    # ---- evaluation -------------------------------------------------------------------------------------------------
     predictor, selection = Predictor(program), None
     if held_out := prepared.splits.get("eval"):
         metric = config.selection.metric or prepared.task.metric
         selection = Selection(config, predictor, prepared.task, held_out.examples, held_out.features, metric)
-    run = Finetuning(config, workdir, program, batches, selection, weights, reference={})
+    run = Finetuning(config, workdir, program, batches, selection, weights, fit, reference={})
     console.print(run.describe(f"{config.data.batch_size:,} examples of up to {config.data.seq_len} tokens"))
     epochs = config.steps / batches.steps_per_epoch
     console.print(f"steps       {config.steps:,}, {epochs:,.1f} epochs of {batches.steps_per_epoch:,}")

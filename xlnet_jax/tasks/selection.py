@@ -1,7 +1,7 @@
 """Evaluate while finetuning: compute the task's metrics, choose the best checkpoint by one of them, stop early."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
@@ -27,8 +27,11 @@ class Predictor:
     """Run the network on features, on all devices; it is compiled once for each bucket length."""
 
     def __init__(self, program: Program[Supervised]):
-        objective, mesh = program.objective, program.mesh
-        self._program = program
+        objective, mesh, config = program.objective, program.mesh, program.config
+        # As many rows at a time as a micro-batch of training has.
+        rows = config.data.batch_size // config.optimizer.accumulate
+        self._data = replace(objective.config.data, batch_size=rows)
+        self._rows, self._put = sharding.process_rows(mesh, rows), sharding.batch_to_mesh(mesh, rows)
 
         def predict(params: Any, batch: DeviceBatch) -> DeviceBatch:
             with sharding.axes_of(mesh):
@@ -43,13 +46,12 @@ class Predictor:
     def outputs(self, params: Any, features: Features, interrupt: Interrupt | None = None) -> Outputs | None:
         """Return the task's outputs as [items, …] in the order of the features; None where a stop cut this short."""
         parts: list[tuple[np.ndarray, dict[str, jax.Array]]] = []
-        program = self._program
-        for items, batch in in_order_of_length(features, program.objective.config.data, program.rows):
+        for items, batch in in_order_of_length(features, self._data, self._rows):
             if interrupt and interrupt.poll() is Wish.STOP:
                 return None
             if parts:
                 jax.block_until_ready(parts[-1][1])  # stay at most one batch ahead of the devices
-            parts.append((items, self._predict(params, program.put(batch))))
+            parts.append((items, self._predict(params, self._put(batch))))
         return in_order(parts, len(features))
 
 

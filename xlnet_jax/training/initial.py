@@ -8,12 +8,13 @@ from typing import Any, TypeVar
 import jax
 
 from data_pipelines.tokenizer import Tokenizer
-from xlnet_jax.checkpoints.formats import load
+from xlnet_jax.checkpoints import formats
 from xlnet_jax.checkpoints.pretrained import Pretrained, check_given
 from xlnet_jax.errors import InputError
 from xlnet_jax.interop.weights import flatten, nest, size
 from xlnet_jax.objectives.build import objective_of
 from xlnet_jax.settings.config import FIXED_BY_WEIGHTS, Config, ModelConfig, RunConfig
+from xlnet_jax.storage import hub
 from xlnet_jax.storage.files import in_bucket
 from xlnet_jax.training.sharding import unboxed
 
@@ -32,7 +33,7 @@ class InitialWeights:
     @classmethod
     def of(cls, init: str | None, params: dict[str, Any], drawn: Sequence[str]) -> "InitialWeights":
         """Return the weights of the checkpoint `init`; drawn: names of the parameters that it lacks."""
-        path = Path(str(init))
+        path = Path(str(init))  # a model of the Hub stays as it is
         shown = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
         return cls(params, f"weights of {shown}" + (f"; drawn afresh: {', '.join(drawn)}" if drawn else ""))
 
@@ -40,6 +41,7 @@ class InitialWeights:
 def begin_from(init: str, config: R, there: R | None, defaults: ModelConfig) -> tuple[R, Pretrained | None]:
     """Return the settings with the network of the checkpoint `init`, and the checkpoint.
 
+    init: a path, or the name of a model on the Hugging Face Hub, which the settings hold with its commit.
     there: settings of the run that resumes in the workdir. If it started from the same `init`, its weights are in its
     own checkpoints: the source is not read again and may be gone, and None is returned in its place.
     defaults: the network's settings where nobody set them.
@@ -47,12 +49,23 @@ def begin_from(init: str, config: R, there: R | None, defaults: ModelConfig) -> 
     """
     if in_bucket(init):
         raise InputError(f"`init` {init}: weights are read from a disk; copy them there first (gcloud storage cp -r)")
-    # Absolute, so that another spelling of the same path is not another run.
-    config = dataclasses.replace(config, init=str(Path(init).expanduser().absolute()))
-    if there and there.init == config.init:
+    origin = _origin(init, there.init if there else None)
+    config = dataclasses.replace(config, init=origin)
+    if there and there.init == origin:
         return _with_network_of(config, there.model, defaults), None
-    start = load(init)
+    start = formats.load(origin)
     return _with_network_of(config, start.model, defaults), start
+
+
+def _origin(init: str, there: str | None) -> str:
+    """Return what identifies the weights: an absolute path, so that another spelling of it is not another run; of a
+    model on the Hugging Face Hub OWNER/NAME@COMMIT, with the commit of the run that resumes where `init` names none."""
+    path = str(Path(init).expanduser().absolute())
+    if path == there or not formats.is_remote(init):
+        return path
+    if there and hub.is_same(init, there):
+        return there
+    return str(hub.find(init, ()))
 
 
 def tokenizer_of(start: Pretrained, config: RunConfig) -> Tokenizer:
@@ -67,7 +80,7 @@ def tokenizer_of(start: Pretrained, config: RunConfig) -> Tokenizer:
                 "were trained with"
             )
         return start.tokenizer
-    given = Tokenizer.load(Path(config.tokenizer))
+    given = Tokenizer.load(config.tokenizer)
     same = given.model == start.tokenizer.model if start.tokenizer else given.vocab_size == start.model.vocab_size
     if not same:
         raise InputError(

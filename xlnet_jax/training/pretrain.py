@@ -24,6 +24,8 @@ from xlnet_jax.settings.fields import marked
 from xlnet_jax.settings.plain import from_dict, to_dict
 from xlnet_jax.training import sharding
 from xlnet_jax.training.attention import chosen, settled
+from xlnet_jax.training.fit.fit import fitted
+from xlnet_jax.training.fit.need import AbstractStep, batch_of_windows
 from xlnet_jax.training.heldout.heldout import HeldOutLoss, held_out_batches, relative_to_unigram
 from xlnet_jax.training.heldout.unigram import unigram_line
 from xlnet_jax.training.initial import InitialWeights, begin_from, params_of, tokenizer_of
@@ -132,7 +134,7 @@ def _prepare(config: Config, console: Console) -> _Prepared:
     console.print(f"tokenizer   {tokenizer.vocab_size:,} pieces in {workdir.tokenizer}")
     # ---- corpus -----------------------------------------------------------------------------------------------------
     corpus = text.find_corpus(config, tokenizer, workdir)
-    workdir.claim_text(corpus.manifest.made_from)
+    workdir.claim_text(corpus.manifest.made_from, corpus.manifest.origins)
     for split in ("train", "validation"):
         blocks = corpus.num_blocks(split)
         console.print(
@@ -155,8 +157,15 @@ def _begin(config: Config, workdir: Workdir) -> tuple[Config, Pretrained | None]
 def _build(prepared: _Prepared, process: Process) -> Pretraining:
     config, corpus, tokenizer, console = prepared.config, prepared.corpus, prepared.tokenizer, process.console
     # ---- objective and state ----------------------------------------------------------------------------------------
-    computed = settled(config, str(prepared.workdir.folder), process)
-    program = Program.of(computed, objective_of(computed))
+    attention = settled(config, str(prepared.workdir.folder), process).model.attention
+
+    def step_of(config: Config) -> AbstractStep:
+        computed = replace(config, model=replace(config.model, attention=attention))
+        program = Program.of(computed, objective_of(computed))
+        return AbstractStep(program, batch_of_windows(config, program.mesh))
+
+    fit = fitted(config, step_of, prepared.workdir, process)
+    config, program = fit.config, fit.program
     weights = InitialWeights.of(config.init, *params_of(prepared.start, config)) if prepared.start else None
     # ---- batches ----------------------------------------------------------------------------------------------------
     batches = BatchSource(
@@ -170,12 +179,12 @@ def _build(prepared: _Prepared, process: Process) -> Pretraining:
     )
     held_out = held_out_batches(corpus, tokenizer, config, program.rows)
     unigram_nats = unigram_line(corpus.unigram_counts, held_out, program.put)
-    eval_step = make_eval_step(program.objective, program.plan, program.mesh)
+    eval_step = make_eval_step(program.objective, program.plan, program.mesh, config.optimizer.accumulate)
     evaluation = HeldOutLoss(
         eval_step, held_out, program.empty_mems_ZBMD, program.put, unigram_nats, config.eval.every_steps
     )
     run = Pretraining(
-        config, prepared.workdir, program, batches, evaluation, weights, reference={"unigram": unigram_nats}
+        config, prepared.workdir, program, batches, evaluation, weights, fit, reference={"unigram": unigram_nats}
     )
     console.print(run.describe(f"{config.data.batch_size:,} rows of {config.data.seq_len} tokens"))
     console.print(f"unigram     {unigram_nats:.3f} nats: the held-out loss of a model that knows only word frequencies")

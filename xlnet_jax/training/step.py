@@ -123,31 +123,49 @@ def _gradients(count: int, objective: Objective, mesh: Mesh) -> Gradients:
     def of_batch(params: Any, batch: DeviceBatch, mems_ZBMD: jax.Array, dropout: BatchDropout | None) -> Any:
         weights_BP = batch["target_weights"]
         of_whole = jnp.maximum(weights_BP.sum(), 1.0), weights_BP.shape[0]
-        if count == 1:
-            return of_part(params, batch, mems_ZBMD, dropout, *of_whole)
-        split = functools.partial(_split, shards=sharding.batch_shards(mesh), parts=count)
-        rows = {name: split(array, 0) for name, array in batch.items()}
 
-        def of_part_number(i: Any, mems: jax.Array) -> tuple[Any, Any, jax.Array]:
-            part = {name: _part(array, i, 0) for name, array in rows.items()}
-            part_dropout = dropout
-            if dropout is not None:
-                part_dropout = dropout._replace(example_B=_part(split(dropout.example_B, 0), i, 0))
-            measured, grads, new_mems_ZBMD = of_part(params, part, _part(mems, i, 1), part_dropout, *of_whole)
-            return measured, grads, _with_part(mems, new_mems_ZBMD, i, 1)
+        def of_rows(rows: Any, mems: jax.Array) -> tuple[Any, jax.Array]:
+            part, example_B = rows
+            part_dropout = None if dropout is None else dropout._replace(example_B=example_B)
+            measured, grads, new_mems_ZBMD = of_part(params, part, mems, part_dropout, *of_whole)
+            return (measured, grads), new_mems_ZBMD
 
-        def add_part(i: jax.Array, sums: Any) -> Any:
-            *so_far, mems = sums
-            *of_this, mems = of_part_number(i, mems)
-            return *jax.tree.map(jnp.add, so_far, of_this), mems
-
-        mems = split(mems_ZBMD, 1)
-        shapes = jax.eval_shape(lambda: of_part_number(0, mems)[:2])
-        nothing = jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), shapes)
-        measured, grads, mems = jax.lax.fori_loop(0, count, add_part, (*nothing, mems))
-        return measured, grads, mems.reshape(mems_ZBMD.shape)
+        rows = batch, None if dropout is None else dropout.example_B
+        (measured, grads), new_mems_ZBMD = _summed(of_rows, rows, mems_ZBMD, count, mesh)
+        return measured, grads, new_mems_ZBMD
 
     return of_batch
+
+
+def _summed(
+    of_rows: Callable[[Any, jax.Array], tuple[Any, jax.Array]],
+    rows_B: Any,
+    mems_ZBMD: jax.Array,
+    count: int,
+    mesh: Mesh,
+) -> tuple[Any, jax.Array]:
+    """Return the sum over `count` micro-batches of what of_rows(rows, memory) gives for each, and the next memory.
+
+    rows_B: arrays whose first axis is the batch.
+    """
+    if count == 1:
+        return of_rows(rows_B, mems_ZBMD)
+    split = functools.partial(_split, shards=sharding.batch_shards(mesh), parts=count)
+    rows, mems = jax.tree.map(lambda array: split(array, 0), rows_B), split(mems_ZBMD, 1)
+
+    def of_part_number(i: Any, mems: jax.Array) -> tuple[Any, jax.Array]:
+        of_this, new_mems_ZBMD = of_rows(jax.tree.map(lambda array: _part(array, i, 0), rows), _part(mems, i, 1))
+        return of_this, _with_part(mems, new_mems_ZBMD, i, 1)
+
+    def add_part(i: jax.Array, sums: Any) -> Any:
+        so_far, mems = sums
+        of_this, mems = of_part_number(i, mems)
+        return jax.tree.map(jnp.add, so_far, of_this), mems
+
+    shapes = jax.eval_shape(lambda: of_part_number(0, mems)[0])
+    nothing = jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), shapes)
+    sums, mems = jax.lax.fori_loop(0, count, add_part, (nothing, mems))
+    return sums, mems.reshape(mems_ZBMD.shape)
 
 
 def _split(array: jax.Array, axis: int, shards: int, parts: int) -> jax.Array:
@@ -166,12 +184,20 @@ def _with_part(split: jax.Array, part: jax.Array, i: jax.Array, axis: int) -> ja
     return jax.lax.dynamic_update_index_in_dim(split, part.reshape(shape), i, axis + 1)
 
 
-def make_eval_step(objective: Objective, plan: StatePlan, mesh: Mesh) -> EvalStep:
-    """Return the evaluation step: params, batch, memory -> sums over the batch and the next memory; no dropout."""
+def make_eval_step(objective: Objective, plan: StatePlan, mesh: Mesh, count: int = 1) -> EvalStep:
+    """Return the evaluation step: params, batch, memory -> sums over the batch and the next memory; no dropout.
+
+    count: micro-batches that it computes one after the other.
+    """
 
     def eval_step(params: Any, batch: DeviceBatch, mems_ZBMD: jax.Array) -> Scored:
+        def of_rows(part: DeviceBatch, mems: jax.Array) -> tuple[Scored, jax.Array]:
+            scored = objective.score(params, part, mems, None)
+            return scored._replace(new_mems_ZBMD=jnp.zeros(())), scored.new_mems_ZBMD
+
         with sharding.axes_of(mesh):
-            return objective.score(params, batch, mems_ZBMD, None)
+            scored, new_mems_ZBMD = _summed(of_rows, batch, mems_ZBMD, count, mesh)
+        return scored._replace(new_mems_ZBMD=new_mems_ZBMD)
 
     everywhere, mems = sharding.replicated(mesh), plan.shardings.mems_ZBMD
     return jax.jit(

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from xlnet_jax.errors import is_out_of_memory
 from xlnet_jax.training.loop import Loop
 from xlnet_jax.training.run.checkpoint import Checkpoints
 from xlnet_jax.training.run.interrupt import stop_after_step
@@ -12,7 +13,19 @@ from xlnet_jax.training.watch.watch import watching
 
 
 def train(run: TrainingRun, checkpoints: Checkpoints, process: Process) -> tuple[int, int]:
-    """Train until the end or a stop. Return the number of steps done, and the exit code: 0, or that of a stop."""
+    """Train until the end or a stop. Return the number of steps done, and the exit code: 0, or that of a stop.
+
+    Raises OutOfMemory where a device or this machine has too little memory after all.
+    """
+    try:
+        return _train(run, checkpoints, process)
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+        raise run.fit.refusal(error) from None
+
+
+def _train(run: TrainingRun, checkpoints: Checkpoints, process: Process) -> tuple[int, int]:
     say = process.console.print
     with stop_after_step() as interrupt:
         state = checkpoints.restore(run.program.plan, say)

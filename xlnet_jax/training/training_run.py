@@ -11,6 +11,7 @@ import numpy as np
 from xlnet_jax.dims import Batch
 from xlnet_jax.settings.config import RunConfig
 from xlnet_jax.training import sharding
+from xlnet_jax.training.fit.fit import Fit
 from xlnet_jax.training.initial import InitialWeights
 from xlnet_jax.training.program import Program
 from xlnet_jax.training.run.interrupt import Interrupt
@@ -70,6 +71,8 @@ class TrainingRun(ABC):
     evaluation: Evaluation | None
     weights: InitialWeights | None
     """None = all weights are drawn at random"""
+    fit: Fit[Any]
+    """what a step needs of the devices"""
     reference: Numbers
     """numbers to show and record beside every loss"""
 

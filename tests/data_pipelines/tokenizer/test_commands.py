@@ -134,7 +134,7 @@ MISTAKES = {
     "train --source none.txt --out new": "error: text none.txt: no such file or folder; give a text file",
     "train --source one.txt --out english": "error: --out english exists: name a folder that does not",
     "train --source one.txt --out one.txt/new": "/one.txt is no folder that you may write to; name another place",
-    "train --source --out new": "error: --source names no text: give files, globs, folders, or tfds:NAME",
+    "train --source --out new": "error: --source names no text: give files, globs, folders, URLs, tfds:NAME or hf:NAME",
     "train --source blank.txt --out new": "blank.txt: there is no text in it",
     "train --source english/spiece.model --out new": "is not UTF-8",
     "train --source one.txt --out new --vocab-size 90000": "error: vocab_size 90000 is too large for this text",

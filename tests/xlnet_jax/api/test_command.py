@@ -11,7 +11,7 @@ import xlnet_jax
 from xlnet_jax import __main__ as listing
 from xlnet_jax import api
 from xlnet_jax.api import command
-from xlnet_jax.errors import InputError
+from xlnet_jax.errors import UNREAD, InputError
 
 
 class Special(InputError):
@@ -38,6 +38,8 @@ def test_the_list_has_every_command_and_runs_the_one_it_is_given(capsys):
     lines = capsys.readouterr().out.splitlines()
     for name, (module, about) in listing.commands().items():
         assert any(line.split()[:2] == [name, module] and line.endswith(about) for line in lines)
+    assert listing.main(["--version"]) == 0
+    assert capsys.readouterr().out == f"xlnet_jax {xlnet_jax.__version__}\n"
     with pytest.raises(InputError, match=r"no command is called scor: did you mean score\?"):
         listing.main(["scor"])
     words = [sys.executable, "-m", "xlnet_jax", "score", "nowhere", "--sentences", "One."]
@@ -50,7 +52,7 @@ def test_help_and_mistakes_on_the_command_line_load_neither_jax_nor_tensorflow()
     """Importing those takes seconds, whichever command it is."""
     script = f"""
 import contextlib, importlib, io, sys
-from xlnet_jax.errors import InputError
+from xlnet_jax.errors import UNREAD, InputError
 for name in {MODULES}:
     package = name.startswith("data_pipelines")
     main = importlib.import_module(name + ".__main__" if package else name).main
@@ -68,6 +70,31 @@ for name in {MODULES}:
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(("does", "code"), [("sys.exit(print('x' * 10**6))", 0), ("print('x' * 10**6)", UNREAD)])
+def test_a_command_whose_reader_is_gone_ends_without_a_word(does, code):
+    """--help is told to have succeeded; work that ends early is not."""
+    script = f"""
+import sys
+from xlnet_jax.api import command
+def main(_): {does}
+command.run(main)"""
+    words = [sys.executable, "-c", script, *(["--help"] if code == 0 else [])]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as started:
+        assert started.stdout is not None
+        assert started.stderr is not None
+        started.stdout.close()
+        assert started.stderr.read() == b""
+        assert started.wait(60) == code
+
+
+def test_the_broken_pipe_of_something_else_keeps_its_trace(capfd):
+    def main(_):
+        raise BrokenPipeError
+
+    with pytest.raises(BrokenPipeError):
+        command.run(main)
 
 
 def test_every_public_name_is_a_function_though_a_command_has_its_name():

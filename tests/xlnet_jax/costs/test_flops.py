@@ -14,7 +14,7 @@ from xlnet_jax.objectives.base import BatchDropout
 from xlnet_jax.objectives.build import objective_of
 from xlnet_jax.objectives.flops import multiply_adds, recomputed_flops, step_flops
 from xlnet_jax.objectives.presets import large
-from xlnet_jax.planning.compiler import abstract_batch
+from xlnet_jax.training.fit.need import batch_of_windows
 from xlnet_jax.training.sharding import make_mesh, unboxed
 
 COUNTED = multiply_adds(CONFIG)
@@ -52,7 +52,7 @@ def traced_in(config, transformation):
         scored = objective.score(params, batch, mems, dropout)
         return scored.loss_sum + sum(scored.row_losses.values())
 
-    batch = abstract_batch(config, make_mesh(config, jax.devices()))
+    batch = batch_of_windows(config, make_mesh(config, jax.devices()))
     return traced(jax.make_jaxpr(transformation(loss))(params, batch, objective.mems).jaxpr)
 
 

@@ -145,3 +145,24 @@ def test_a_gpu_without_bfloat16_products_is_not_supported(capability, is_support
     assert reason == (
         None if is_supported else f"the device has compute capability {capability}, and the kernel wants 8.0"
     )
+
+
+@pytest.mark.parametrize(
+    ("capability", "width", "dtype", "is_supported"),
+    [
+        ("8.6", 128, "float32", False),
+        ("8.6", 128, "bfloat16", True),
+        ("8.9", 64, "float32", True),
+        ("9.0", 128, "float32", True),
+    ],
+)
+def test_wide_float32_heads_want_more_shared_memory_than_some_gpus_have(
+    capability, width, dtype, is_supported, monkeypatch
+):
+    monkeypatch.setattr(jax, "local_devices", lambda: [SimpleNamespace(compute_capability=capability)])
+    with triton.interpreted():
+        reason = triton.supports(inputs_of(Case(width=width, segments=False, dtype=dtype)))
+    too_small = (
+        f"the device has compute capability {capability}, with too little shared memory for heads of 128 in float32"
+    )
+    assert reason == (None if is_supported else too_small)

@@ -20,6 +20,7 @@ has_compiler = pytest.mark.skipif(
     ("name", "expected"),
     [
         ("h200-1", ("h200", 1)),
+        ("l4-1", ("l4", 1)),
         ("A100-4", ("a100", 4)),
         ("h100-8", ("h100", 8)),
         ("h100-64", ("h100", 64)),
@@ -34,7 +35,9 @@ def test_a_name_says_the_kind_and_the_number(name, expected):
 
 
 def test_gpus_that_cannot_be_had_are_refused_with_those_that_can():
-    with pytest.raises(InputError, match=r"`topology` h100-12: there is no such slice\. .* as h100-8: a100 h100 h200$"):
+    with pytest.raises(
+        InputError, match=r"`topology` h100-12: there is no such slice\. .* as h100-8: l4 a6000 a100 h100 h200$"
+    ):
         find_topology("h100-12")
 
 
@@ -96,7 +99,14 @@ NAMES = "fused_attention_forward fused_attention_backward fused_attention_backwa
 @has_compiler
 @pytest.mark.parametrize(
     ("kind", "width", "dtype"),
-    [("h200-1", 64, "bfloat16"), ("h200-1", 128, "float32"), ("h200-1", 16, "bfloat16"), ("a100-1", 64, "bfloat16")],
+    [
+        ("h200-1", 64, "bfloat16"),
+        ("h200-1", 128, "float32"),
+        ("h200-1", 16, "bfloat16"),
+        ("a100-1", 64, "bfloat16"),
+        ("a6000-1", 64, "float32"),  # little shared memory
+        ("l4-1", 128, "bfloat16"),
+    ],
 )
 def test_the_kernels_compile_for_a_described_gpu(kind, width, dtype):
     done = run(KERNELS, kind, str(width), dtype, stdin=NAMES)

@@ -10,6 +10,7 @@ import sys
 
 import jax
 import pytest
+from jax.errors import JaxRuntimeError
 from rich.console import Console
 
 from tests.xlnet_jax.tiny_text import batches_of
@@ -21,12 +22,14 @@ from xlnet_jax.objectives.language_model import LanguageModel
 from xlnet_jax.objectives.presets import large
 from xlnet_jax.planning import compiler, report
 from xlnet_jax.planning.breakdown import Cost
-from xlnet_jax.planning.estimate import Plan, Work, state_bytes
+from xlnet_jax.planning.estimate import Plan, Work
 from xlnet_jax.planning.gpus import chip_of_kind
-from xlnet_jax.planning.request import PlanConfig, run_config
+from xlnet_jax.planning.request import PlanConfig, check, run_configs
 from xlnet_jax.planning.search import _is_settled, candidates, search
 from xlnet_jax.planning.traffic import Collective
 from xlnet_jax.settings.config import MeshConfig
+from xlnet_jax.training.fit import need
+from xlnet_jax.training.fit.need import input_bytes
 from xlnet_jax.training.optimizer import make_optimizer
 from xlnet_jax.training.state import init_state
 
@@ -72,25 +75,26 @@ def test_planned_bytes_are_those_that_a_device_holds():
             ("parameters", state.params), ("optimizer", state.opt_state), ("memory of text", state.mems_ZBMD)
         )
     }  # fmt: skip
-    planned = state_bytes(abstract)
+    planned = input_bytes(abstract)
     assert {kind: planned[kind] for kind in held} == held
 
 
 @pytest.mark.parametrize(
     ("message", "gib"),
     [
-        ("the total memory required for HLO temporaries (23.25G) exceeds available HBM (15.5G).", (23.25, 15.5)),
-        ("Ran out of memory in memory space hbm. Used 17.5G of 15.5G hbm.", (17.5, 15.5)),
+        ("the total memory required for HLO temporaries (23.25G) exceeds available HBM (15.5G).", 23.25),
+        ("Ran out of memory in memory space hbm. Used 17.5G of 15.5G hbm.", 17.5),
     ],
 )
 def test_the_compilers_refusal_is_an_answer(message, gib):
-    refused = compiler._read(RuntimeError(f"RESOURCE_EXHAUSTED: {message}"))
-    assert (refused.needed / 2**30, refused.available / 2**30) == gib
+    refused = need._read(JaxRuntimeError(f"RESOURCE_EXHAUSTED: {message}"))
+    assert isinstance(refused, need.DoesNotFit)
+    assert refused.needed / 2**30 == gib
 
 
 def test_another_error_of_the_compiler_stays_one():
-    error = RuntimeError("INTERNAL: 3 of 4 things")
-    assert compiler._read(error) is error
+    error = JaxRuntimeError("INTERNAL: 3 of 4 things")
+    assert need._read(error) is error
 
 
 # ---- bounds, and the order of a search -------------------------------------------------------------------------------
@@ -192,6 +196,41 @@ def test_a_plan_for_gpus_has_bounds_alone_and_says_what_it_lacks():
     assert " none " in printed(report.compare, [plan, plan], 0.4, "two")
 
 
+def test_plans_of_several_batches_tell_the_rows_that_gpus_of_each_size_can_hold():
+    def of_rows(rows, gigabytes):
+        config = dataclasses.replace(large(), data=dataclasses.replace(large().data, batch_size=2 * rows))
+        mesh, chip = {"data": 2, "fsdp": 1, "tensor": 1}, chip_of_kind("a6000")
+        return dataclasses.replace(
+            plan_of(config), topology="a6000-2", chip=chip, mesh=mesh, state={}, temporaries=gigabytes * 10**9
+        )
+
+    plans = [of_rows(8, 15), of_rows(24, 39)]  # 3 GB and 1.5 GB a row; programs have 12, 18, 24, 30, 36, 60, 105.75 GB
+    text = printed(report.compare, plans, 0.4, "two")
+    assert "by a line through 8 and 24 rows a device: 16 GB 6, 24 GB 10, 32 GB 14, 40 GB 18, 48 GB 22, 80 GB 38" in text
+    too_large = dataclasses.replace(plans[1], work=None)
+    assert "by a line" not in printed(report.compare, [plans[0], too_large], 0.4, "two")
+    assert "; GPUs of 24 GB could hold it" in printed(report.show, plans[0], 0.4)
+
+
+def test_without_links_a_plan_counts_no_time_for_them():
+    plan = dataclasses.replace(plan_of(), chip=chip_of_kind("l4"))
+    assert plan.at_least["links"] == 0
+    assert "links PCIe, whose time is not counted" in printed(report.show, plan, 0.4)
+
+
+@pytest.mark.parametrize(
+    ("settings", "line"),
+    [
+        ({"batch_per_device": (8, 0)}, "`batch_per_device` 0 must be at least 1"),
+        ({"batch_per_device": (8,), "batch": 8}, "`batch_per_device` replaces `batch`: leave one of them out"),
+        ({"batch_per_device": (8, 16), "search": True}, "`search` wants one `batch_per_device`"),
+    ],
+)
+def test_batches_that_contradict_are_refused(settings, line):
+    with pytest.raises(InputError, match=f"^{line}$"):
+        check(PlanConfig(topology=("h100-1",), **settings))
+
+
 def test_every_candidate_divides_the_batch_and_what_fits_most_easily_comes_first():
     found = list(candidates(large(), 1024))
     assert all(8192 % (1024 * c.optimizer.accumulate) == 0 for c in found)
@@ -205,7 +244,8 @@ def test_devices_that_share_a_window_need_one_row():
     found = list(candidates(dataclasses.replace(large(), data=data, mesh=mesh), 8))
     assert {(c.mesh.context, c.optimizer.accumulate, c.mesh.fsdp) for c in found} == {(8, 1, 1)}
     assert report.flags(found[0]).endswith(" --mesh.fsdp 1 --mesh.tensor 1 --mesh.context 8")
-    assert run_config(PlanConfig(batch_per_device=2, mesh=mesh), 16).data.batch_size == 4
+    runs = run_configs(PlanConfig(batch_per_device=(2, 6), mesh=mesh), 16)
+    assert [run.data.batch_size for run in runs] == [4, 12]
 
 
 def test_a_search_leaves_out_what_it_knows():

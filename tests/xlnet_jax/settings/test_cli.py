@@ -2,19 +2,29 @@
 
 import errno
 import http.server
+import json
 import os
+import re
 import subprocess
 import sys
 import threading
+from dataclasses import replace
+from importlib import import_module
+from pathlib import Path
 
 import pytest
+from jax.errors import JaxRuntimeError
 
-from xlnet_jax.api import command
+from xlnet_jax.api import command, runs
+from xlnet_jax.api.embedding import EmbedSettings
+from xlnet_jax.api.tokenizers import Show, Train
 from xlnet_jax.errors import InputError
 from xlnet_jax.objectives import command_line
-from xlnet_jax.objectives.presets import large
+from xlnet_jax.objectives.presets import PRESETS, demo, large
 from xlnet_jax.settings.config import Config
 from xlnet_jax.settings.fields import flatten
+from xlnet_jax.settings.plain import to_dict
+from xlnet_jax.tasks.defaults import DEFAULTS
 from xlnet_jax.training.run import runtime
 
 
@@ -78,6 +88,119 @@ def test_a_mistake_is_one_line_that_names_it(argv, message):
     assert "│" not in str(mistake.value)
 
 
+@pytest.fixture
+def written(tmp_path, monkeypatch):
+    """Write run.json into the current folder: text as it is, settings as a run writes them."""
+    monkeypatch.chdir(tmp_path)
+
+    def write(content):
+        text = content if isinstance(content, str) else json.dumps(to_dict(content))
+        Path("run.json").write_text(text)
+        return ["--config", "run.json"]
+
+    return write
+
+
+FEW = '{"preset": "large", "steps": 7, "corpus": "a.txt", "data": {"batch_size": 4}, "optimizer.learning-rate": 1}'
+
+
+def test_settings_are_read_from_a_file_over_its_preset_and_flags_replace_them(written):
+    read = parse(*written(FEW))
+    assert (read.steps, read.corpus, read.optimizer.learning_rate) == (7, ("a.txt",), 1.0)
+    assert read.data == replace(large().data, batch_size=4)
+    assert read.model == large().model
+    flags = parse(
+        "--steps", "9", "--config=run.json", "--data.batch-size", "5", "--corpus", "b", "c", "--preset", "demo"
+    )
+    assert (flags.steps, flags.corpus, flags.optimizer.learning_rate) == (9, ("b", "c"), 1.0)
+    assert (flags.preset, flags.data, flags.model) == ("demo", replace(demo().data, batch_size=5), demo().model)
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_the_file_of_a_run_starts_the_run_anew(written, preset):
+    run = replace(PRESETS[preset](), corpus=("a", "b"), steps=12)
+    assert parse(*written(run)) == run
+    resumed = replace(run, init="runs/other", model=replace(run.model, num_layers=3))  # the weights bring the sizes
+    assert parse(*written(resumed)).init == "runs/other"
+
+
+def test_only_what_a_run_changed_is_taken_over_to_another_objective_or_preset(written):
+    run = parse("--steps", "12", "--data.batch-size", "4")
+    assert parse(*written(run), "--objective", "mlm") == parse(
+        "--objective", "mlm", "--steps", "12", "--data.batch-size", "4"
+    )
+    assert parse(*written(run), "--preset", "small") == parse(
+        "--preset", "small", "--steps", "12", "--data.batch-size", "4"
+    )
+
+
+@pytest.mark.parametrize("task", ["sst-2", "squad", "ranking"])
+def test_the_file_of_a_finetuning_run_starts_the_run_anew(written, task, monkeypatch):
+    run = replace(DEFAULTS[task](), init="runs/mine", train=("a.tsv",), seeds=(2, 3), seed=3, objective="mlm")
+    started = []
+    monkeypatch.setattr(runs, "start", lambda config, _: started.append(config) or 0)
+    import_module("xlnet_jax.finetune").main(written(run))
+    import_module("xlnet_jax.finetune").main([*written(run), "--epochs", "2"])
+    assert started == [run, replace(run, epochs=2.0)]
+
+
+def test_a_file_gives_what_a_command_demands_and_flags_replace_that_too(written):
+    file = written('{"checkpoint": "runs/mine", "text": ["a", "b"], "out": "v.npy", "layer": 3}')
+    read = command.parse(EmbedSettings, file, None)
+    assert read == EmbedSettings(checkpoint="runs/mine", text=("a", "b"), out="v.npy", layer=3)
+    assert command.parse(EmbedSettings, ["runs/other", *file], None) == replace(read, checkpoint="runs/other")
+    trained = command.parse(Train | Show, ["train", *written('{"source": "a", "out": "t"}')], None)
+    assert trained == Train(source=("a",), out=Path("t"))
+    with pytest.raises(InputError, match="--out"):
+        command.parse(EmbedSettings, written('{"checkpoint": "runs/mine", "text": "a"}'), None)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ('{"model": {"num_leyers": 3}}', "run.json: unknown setting model.num_leyers: did you mean model.num_layers?"),
+        ('{"learning-rate": 3}', "run.json: unknown setting learning_rate: did you mean optimizer.learning_rate?"),
+        ('{"qqqqqq": 3}', "run.json: unknown setting qqqqqq: --help lists those of this command"),
+        ('{"steps": "many"}', 'run.json: steps "many": give a whole number'),
+        ('{"steps": true}', "run.json: steps true: give a whole number"),
+        ('{"tpu": 1}', "run.json: tpu 1: give true or false"),
+        ('{"optimizer.decay_steps": 1.5}', "run.json: optimizer.decay_steps 1.5: give a whole number or null"),
+        ('{"data": {"weights": ["a"]}}', 'run.json: data.weights ["a"]: give a list, each a number'),
+        ('{"model": {"norm": "mid"}}', 'run.json: model.norm "mid": give one of "post", "pre"'),
+        ('{"steps": 1, "steps": 2}', "run.json: steps is given twice"),
+        ('{"data": {"seq_len": 1}, "data.seq-len": 2}', "run.json: data.seq_len is given twice"),
+        ('{"preset": "huge"}', "run.json: preset huge: there is demo"),
+        ('{"steps": 0}', "`steps` 0 must be at least 1"),
+        ('{"data": {"mask_share": 0.5}}', "data.mask-share changes nothing: --objective plm replaces no piece"),
+        ('{"init": "x", "model": {"num_layers": 3}}', "--model.num-layers comes with the weights of --init"),
+        ('{"data": {"is_next": true}}', "--data.pair-loss next has taken its place"),
+        ('{"steps": 3', "--config run.json is not JSON: "),
+        ("[1]", "--config run.json holds no settings"),
+    ],
+)
+def test_a_mistake_in_a_file_is_one_line_that_names_it(written, content, message):
+    with pytest.raises(InputError) as mistake:
+        parse(*written(content))
+    assert message in str(mistake.value)
+    assert "\n" not in str(mistake.value)
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["--config", "no.json"], "--config no.json: no such file"),
+        (["--config", "."], "--config . is a folder: name a file, as config.json"),
+        (["--config"], "--config names no file"),
+        (["--config", "--steps", "3"], "--config names no file"),
+    ],
+)
+def test_a_file_that_cannot_be_read_is_named(tmp_path, monkeypatch, argv, message):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError) as mistake:
+        parse(*argv)
+    assert str(mistake.value) == message
+
+
 UNREAD = [
     ("plm", "data.mask-share", "0.5", "--objective plm replaces no piece"),
     ("clm", "data.targets", "words", "--objective clm predicts every piece"),
@@ -112,6 +235,17 @@ def test_more_than_a_device_counts_is_refused():
             "error: HTTP 503 writing gs://b/x: check the name, the network",
         ),
         (KeyboardInterrupt(), 130, "stopped at once; the same command goes on"),
+        (MemoryError(), 2, "error: out of memory (MemoryError): close other programs"),
+        (
+            OSError(errno.ENOMEM, "Cannot allocate memory"),
+            2,
+            "error: out of memory ([Errno 12] Cannot allocate memory): ",
+        ),
+        (
+            JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 4 bytes.\n  a long dump"),
+            2,
+            "error: out of memory (RESOURCE_EXHAUSTED: Out of memory allocating 4 bytes): close other programs",
+        ),
     ],
 )
 def test_what_a_user_can_mend_and_a_network_ends_in_one_line(capsys, error, code, line):
@@ -149,12 +283,32 @@ command.run(main)"""
     assert done.stderr.count("\n") == 1
 
 
-def test_other_errors_keep_their_trace():
-    def main(_):
-        raise OSError(errno.EIO, "Input/output error")
+@pytest.mark.parametrize("allocate", ["jax.numpy.ones(2**44)", "numpy.ones(2**50)"])
+def test_memory_that_really_runs_out_ends_in_one_line_that_says_what_to_lower(allocate):
+    script = f"""
+import jax, numpy
+from xlnet_jax.api import command
+command.run(lambda _: float({allocate}.sum()), "give a smaller --batch-tokens")"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert re.fullmatch(r"error: out of memory \(.*\): give a smaller --batch-tokens\n", done.stderr), done.stderr
 
-    with pytest.raises(OSError, match="Input/output"):
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError(errno.EIO, "Input/output error"),
+        JaxRuntimeError("INTERNAL: a bug"),
+        RuntimeError("RESOURCE_EXHAUSTED: a quota of another service"),
+    ],
+)
+def test_other_errors_keep_their_trace(error):
+    def main(_):
+        raise error
+
+    with pytest.raises(type(error)) as raised:
         command.run(main)
+    assert raised.value is error
 
 
 def test_help_lists_every_setting(capsys):
@@ -163,6 +317,7 @@ def test_help_lists_every_setting(capsys):
     assert stop.value.code == 0
     text = capsys.readouterr().out
     assert all(f"--{name}" in text for name, _, _ in flatten(Config()))
+    assert "--config FILE" in text
 
 
 def test_demanding_a_tpu_where_there_is_none_is_refused(monkeypatch):

@@ -36,7 +36,7 @@ def model(result):
 
 
 def of_head(pretrained, head, **kept):
-    """The same network with a random head."""
+    """Return the network with a random head of this kind."""
     start = xlnet_jax.load(pretrained)
     drawn = random_model(start.model, head, start.tokenizer)
     return Model(drawn.model, drawn.params, start.objective, head, start.tokenizer, **kept)
@@ -63,8 +63,8 @@ def test_predictions_are_those_that_the_run_wrote(result, model):
         )
 
 
-def test_a_prediction_does_not_depend_on_the_others(model):
-    (alone,) = xlnet_jax.predict(model, GOOD[:1])
+def test_a_prediction_does_not_depend_on_the_others(model, result):
+    (alone,) = xlnet_jax.predict(result.workdir, GOOD[:1])
     together = model.predict([" ".join(GOOD), GOOD[0], (GOOD[0], BAD[0])], batch_size=2)
     assert together[1].probabilities == pytest.approx(alone.probabilities, rel=1e-6)
     assert together[2].probabilities != pytest.approx(alone.probabilities, rel=1e-5)

@@ -15,9 +15,10 @@ from tests.xlnet_jax.training.test_golden import RUNS
 from tests.xlnet_jax.training.tiny import CONFIG
 from xlnet_jax.kernels.fused.call import interpreted
 from xlnet_jax.objectives.build import objective_of
-from xlnet_jax.planning.compiler import abstract_step, compile_step
+from xlnet_jax.planning.compiler import abstract_step
 from xlnet_jax.settings.config import MeshConfig, ReplacedConfig
 from xlnet_jax.training import sharding
+from xlnet_jax.training.fit.need import compile_step
 from xlnet_jax.training.state import init_state, plan_state
 from xlnet_jax.training.step import make_train_step
 

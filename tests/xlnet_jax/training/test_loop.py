@@ -143,6 +143,7 @@ def run(clock, monkeypatch):
             SimpleNamespace(iterate=lambda start, stop, rows: batches(), steps_per_block=4),
             evaluation,
             weights=None,
+            fit=SimpleNamespace(),
             reference={"unigram": 5.0},
         )
         watch = Watch(

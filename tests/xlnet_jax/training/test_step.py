@@ -12,7 +12,7 @@ from xlnet_jax.objectives.language_model import LanguageModel
 from xlnet_jax.training import sharding
 from xlnet_jax.training.optimizer import make_optimizer
 from xlnet_jax.training.state import init_state, plan_state
-from xlnet_jax.training.step import make_train_step
+from xlnet_jax.training.step import make_eval_step, make_train_step
 
 
 def train(config, devices=8, steps=6):
@@ -55,6 +55,17 @@ def test_the_form_of_a_batch_does_not_change_its_loss(change):
 def test_computing_again_in_the_backward_pass_changes_nothing(remat):
     config = dataclasses.replace(CONFIG, model=dataclasses.replace(CONFIG.model, remat=remat))
     np.testing.assert_allclose(trained(CONFIG)[0], train(config, devices=1)[0], rtol=0, atol=1e-5)
+
+
+def test_an_evaluation_in_micro_batches_has_the_sums_and_the_memory_of_the_whole():
+    mesh = sharding.make_mesh(CONFIG, jax.devices()[:2])
+    objective = LanguageModel(CONFIG)
+    plan = plan_state(objective, make_optimizer(CONFIG.optimizer, CONFIG.steps), mesh)
+    state = init_state(CONFIG.seed, objective, make_optimizer(CONFIG.optimizer, CONFIG.steps), plan)
+    batch = sharding.batch_to_mesh(mesh, 8)(batch_at(1))
+    mems_ZBMD = jax.random.normal(jax.random.key(1), state.mems_ZBMD.shape)
+    whole, parts = (make_eval_step(objective, plan, mesh, n)(state.params, batch, mems_ZBMD) for n in (1, 4))
+    jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6), parts, whole)
 
 
 def test_losses_of_a_tiny_run():

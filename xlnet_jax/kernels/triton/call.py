@@ -24,6 +24,9 @@ from xlnet_jax.kernels.triton.tiles import Sizes
 
 WIDEST = 128  # heads; wider ones do not leave enough registers for a tile's scores
 OLDEST = 8.0  # compute capability: bfloat16 products
+# Compute capabilities with 99 KiB of shared memory a block: those of A10, A40, RTX 30, L4, L40S, RTX 40 and
+# RTX 50. The backward kernel of a float32 head wider than 64 wants 113.
+SMALL_SHARED_MEMORY = ("8.6", "8.9", "12.0", "12.1")
 
 _IS_INTERPRETED: ContextVar[bool] = ContextVar("is_interpreted", default=False)
 
@@ -51,6 +54,10 @@ def supports(inputs: AttentionInputs) -> str | None:
         return f"the device is {device_kind()}, and there is no kernel for it"
     if not (capability := _compute_capability())[0].isdigit() or float(capability) < OLDEST:
         return f"the device has compute capability {capability}, and the kernel wants {OLDEST}"
+    width, dtype = inputs.query_BNTH.shape[-1], inputs.query_BNTH.dtype
+    if capability in SMALL_SHARED_MEMORY and width > 64 and dtype == jnp.float32:
+        has = f"the device has compute capability {capability}, with too little shared memory"
+        return f"{has} for heads of {width} in float32"
     return None
 
 

@@ -10,6 +10,7 @@ from typing import Any, Literal, NamedTuple
 from etils import epath
 
 from data_pipelines.readers import numbered_lines, parquet_rows, whole
+from data_pipelines.remote import is_remote
 from data_pipelines.sources import JSON_LINES, PARQUET, TFDS, kind_of
 from data_pipelines.tfds_text import dataset_rows
 from xlnet_jax.errors import InputError
@@ -47,7 +48,7 @@ class Form:
 
 
 def read_table(name: str, form: Form) -> Iterator[Row]:
-    """Yield the rows of a file, a glob (its files in order), a folder of texts, or tfds:NAME[SPLIT].
+    """Yield the rows of a file, a glob (its files in order), a folder of texts, a URL, or tfds:NAME[SPLIT].
 
     The end of a file's name says how it is read: .jsonl and .json with an object a line, .parquet, .csv with quotes;
     any other file as TSV, where a quote is an ordinary character. Raises InputError, with file and line, on what cannot
@@ -57,11 +58,11 @@ def read_table(name: str, form: Form) -> Iterator[Row]:
         rows = dataset_rows(name.removeprefix(TFDS), form.tfds_data_dir, form.class_names)
         yield from (Row(f"{name}: example {i}", fields) for i, fields in enumerate(rows, start=1))
         return
-    if epath.Path(name).expanduser().is_dir():
+    if not is_remote(name) and epath.Path(name).expanduser().is_dir():
         yield from _texts_of_folders(name, form)
         return
     for path in files([name], "table", f"a table ({', '.join(_ENDS)}), a glob in quotes, or tfds:NAME"):
-        yield from _READERS.get(kind_of(epath.Path(path)), _tsv)(path, form)
+        yield from _READERS.get(kind_of(path), _tsv)(path, form)
 
 
 def files_of_role(names: Sequence[str], stems: Groups, splits: Sequence[str]) -> tuple[str, ...]:
@@ -76,6 +77,8 @@ def files_of_role(names: Sequence[str], stems: Groups, splits: Sequence[str]) ->
 def _of_role(name: str, stems: Groups, splits: Sequence[str]) -> list[str]:
     if name.startswith(TFDS):
         return [name] if name.endswith("]") else [f"{name}[{split}]" for split in splits]
+    if is_remote(name):
+        return [name]
     folder = epath.Path(name).expanduser()
     if not folder.is_dir():
         return [name]

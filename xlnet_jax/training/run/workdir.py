@@ -7,6 +7,7 @@ checkpoints/STEP/  the state of training          text.json       fingerprints o
 compiled/          programs, for a restart        wandb-id        id of the run at Weights & Biases
 results.json       of a finished finetuning run   predictions/    of a finished finetuning run
 confusion.png      of its labels                  predicted.png   of its numbers
+fit.json           the choice of auto_fit         out-of-memory.txt  the backend's error, in full
 
 On a disk or in a bucket (gs://bucket/folder).
 """
@@ -43,14 +44,20 @@ class Workdir:
         self.curves = folder / "curves.png"
         self.compiled = folder / "compiled"
         self.wandb_id = folder / "wandb-id"
+        self.fit = folder / "fit.json"
+        self.out_of_memory = folder / "out-of-memory.txt"
         self._lock: Lock | None = None
 
     @property
     def has_checkpoints(self) -> bool:
         """True if a complete checkpoint is here, which another run could overwrite."""
-        return self.checkpoints.is_dir() and any(
-            p.name.isdigit() and _is_complete(p) for p in self.checkpoints.iterdir()
-        )
+        return self.newest_step is not None
+
+    @property
+    def newest_step(self) -> int | None:
+        """Step of the newest complete checkpoint; None where there is none."""
+        there = self.checkpoints.iterdir() if self.checkpoints.is_dir() else ()
+        return max((int(p.name) for p in there if p.name.isdigit() and _is_complete(p)), default=None)
 
     def resumes(self, kind: type[R]) -> R | None:
         """Return the settings of the run that has a checkpoint here; None where there is none."""
@@ -74,8 +81,10 @@ class Workdir:
         """Write config.json."""
         write_durably(self.config, _as_json(to_dict(config)))
 
-    def claim_text(self, made_from: dict[str, Any]) -> None:
+    def claim_text(self, made_from: dict[str, Any], origins: dict[str, Any]) -> None:
         """Claim the workdir for a text, by its fingerprints (`Manifest.made_from`), which outlive the corpus folder.
+
+        origins: where text behind URLs came from (`Manifest.origins`), to be kept beside them.
 
         Raises InputError where the run that is here has learned from another text.
         """
@@ -84,7 +93,7 @@ class Workdir:
             self._refuse(
                 [f"its {name.replace('_', ' ')} is another" for name in made_from if there.get(name) != made_from[name]]
             )
-        write_durably(self.text, _as_json(made_from))
+        write_durably(self.text, _as_json(made_from | ({"origins": origins} if origins else {})))
 
     def _refuse(self, difference: list[str]) -> None:
         if difference:

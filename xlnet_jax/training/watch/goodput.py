@@ -19,9 +19,9 @@ process trains. input: waiting for a batch while the devices are idle. checkpoin
 class WallTime:
     """Seconds since the run's first start: lost ones by cause, the rest spent in steps."""
 
-    def __init__(self, records: Iterable[dict[str, Any]], step: int, began: float):
+    def __init__(self, records: Iterable[dict[str, Any]], step: int, began: float, compiling: float = 0.0):
         """records: those of metrics.jsonl; step: step of the checkpoint that the run resumes; began: start of this
-        process, by time.time()."""
+        process, by time.time(); compiling: seconds since then that went into compiling."""
         now = time.time()
         kept = [r for r in records if r["split"] == "time" and r["step"] <= step]
         self.lost = {kind: float(kept[-1].get(kind, 0.0)) if kept else 0.0 for kind in LOSSES}
@@ -29,7 +29,8 @@ class WallTime:
         self._opened = time.perf_counter()
         idle = max(now - (kept[-1]["at"] if kept else began), 0.0)
         self._wall_before += idle
-        self.lose("restarts" if kept else "start", idle)
+        self.lose("restarts" if kept else "start", idle - compiling)
+        self.lose("compilation", min(compiling, idle))
         self.mark(0)
 
     @property

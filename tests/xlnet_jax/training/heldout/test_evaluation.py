@@ -116,10 +116,16 @@ def test_what_cannot_be_measured_is_said_in_one_line(straight, text, tmp_path):
 
 
 def test_python_code_measures_without_a_command_line(straight):
-    found = api.evaluate(api.EvaluateSettings(str(straight), max_windows=8))
+    found = xlnet_jax.evaluate(straight, max_windows=8)
     run = Run.of(straight)
     assert found.config.data == run.config.data
     assert found.measured.windows == 8
     doubled = replace(run.config.data, batch_size=2 * run.config.data.batch_size)
     found = api.evaluate(api.EvaluateSettings(str(straight), max_windows=16, data=doubled))
     assert found.config.data == doubled
+    found = xlnet_jax.evaluate(straight, max_windows=16, data={"batch_size": doubled.batch_size})
+    assert found.config.data == doubled
+    with pytest.raises(InputError, match="score_texts scores sentences in Python"):
+        xlnet_jax.evaluate(straight, score_text="It is.")
+    with pytest.raises(InputError, match="no setting `max_window`: did you mean max_windows"):
+        xlnet_jax.evaluate(straight, max_window=8)

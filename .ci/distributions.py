@@ -1,0 +1,28 @@
+"""Check what `make package` has built: the sdist holds every file of the repository, the wheel the two packages alone,
+and the page that an index shows has no link to a file beside it."""
+
+import re
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+(sdist,), (wheel,) = (list(Path("dist").glob(kind)) for kind in ("*.tar.gz", "*.whl"))
+
+with tarfile.open(sdist) as opened:
+    packed = {name.partition("/")[2] for name in opened.getnames()}
+tracked = subprocess.run(["git", "ls-files"], capture_output=True, text=True, check=True).stdout.splitlines()
+if missing := sorted(set(tracked) - packed):
+    sys.exit(f"{sdist} lacks {', '.join(missing)}: MANIFEST.in says what it takes")
+
+with zipfile.ZipFile(wheel) as opened:
+    names = opened.namelist()
+    (page,) = (opened.read(name).decode() for name in names if name.endswith("METADATA"))
+wanted = {name for name in tracked if name.startswith(("xlnet_jax/", "data_pipelines/"))}
+installed = {name for name in names if ".dist-info/" not in name}
+if wanted != installed:
+    sys.exit(f"{wheel} lacks {sorted(wanted - installed)}, and has {sorted(installed - wanted)} beside the packages")
+if relative := re.findall(r"\]\((?!https?://|#)[^)]*\)", page):
+    sys.exit(f"the long description has links that lead nowhere on a package index: {', '.join(relative)}")
+print(f"{sdist}: {len(tracked)} files of the repository; {wheel}: {len(installed)} files of the packages")

@@ -1,0 +1,229 @@
+"""Datasets of the Hugging Face Hub are read as Parquet files at one commit, which the corpus records."""
+
+import io
+import json
+import os
+import subprocess
+import sys
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from data_pipelines import hub_text, sources
+from data_pipelines.hub_layout import choose, configurations
+from data_pipelines.prepare import prepare
+from data_pipelines.prepare.runners import LocalRunner
+from data_pipelines.tokenizer import Tokenizer
+from tests.web import Dataset, Hub, serving
+from xlnet_jax.errors import RESTART, InputError, exit_code
+
+STORY = [
+    f"It was dusk on day {n}, and nobody in the house had yet spoken of the letter, or of {n * n} ships."
+    for n in range(300)
+]
+OTHER = [text.replace("letter", "storm") for text in STORY]
+
+
+def table(texts, column="text"):
+    file = io.BytesIO()
+    pq.write_table(pa.table({column: texts, "label": list(range(len(texts)))}), file, row_group_size=50)
+    return file.getvalue()
+
+
+def shards(split, *texts):
+    return {f"data/{split}-{i:05d}-of-{len(texts):05d}.parquet": table(given) for i, given in enumerate(texts)}
+
+
+def wikitext():
+    """A dataset whose card divides its files."""
+    splits = ("train", "validation")
+    configs = {"old": OTHER, "new-v1": STORY}
+    files = {f"{name}/{split}.parquet": table(texts) for name, texts in configs.items() for split in splits}
+    card = [
+        {"config_name": name, "data_files": [{"split": split, "path": f"{name}/{split}*"} for split in splits]}
+        for name in configs
+    ]
+    return Dataset({"main": files}, card)
+
+
+@pytest.fixture
+def hub(monkeypatch):
+    huggingface_hub = pytest.importorskip("huggingface_hub", reason="the extra [hub] is not installed")
+    pushed = {"README.md": b"", **shards("train", STORY[:200], STORY[200:]), **shards("test", OTHER)}
+    converted = {"default/train/0000.parquet": table(STORY), "default/partial-test/0000.parquet": table(OTHER)}
+    scripted = {"script.py": b"raise SystemExit('code was run')", "all.zip": b""}
+    datasets = {
+        "me/story": Dataset({"main": pushed}),
+        "Salesforce/wikitext": wikitext(),
+        "me/script": Dataset({"main": scripted, "refs/convert/parquet": converted}),
+        "me/zip": Dataset({"main": {"all.zip": b""}}),
+    }
+    with serving(Hub(datasets=datasets, moved={"wikitext": "Salesforce/wikitext"})) as started:
+        for name in ("HF_TOKEN", "HF_HUB_OFFLINE"):
+            monkeypatch.delenv(name, raising=False)
+        template = started.url + "/{repo_id}/resolve/{revision}/{filename}"
+        monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", started.url)
+        monkeypatch.setattr("huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE", template)
+        huggingface_hub.HfFileSystem.clear_instance_cache()
+        yield started
+        huggingface_hub.HfFileSystem.clear_instance_cache()
+
+
+def texts_of(name, split="train", field="text"):
+    return [line for line in sources.read_lines(sources.find([name], field, split=split), "strict") if line]
+
+
+@pytest.mark.parametrize(
+    ("name", "texts"),
+    [
+        ("hf:me/story", STORY),
+        ("hf:me/story:test", OTHER),
+        ("hf:me/story/default:train", STORY),
+        ("hf:wikitext/new-v1:validation", STORY),
+        ("hf:Salesforce/wikitext/old", OTHER),
+        ("hf:me/script:train", STORY),
+        ("hf:me/script:partial-test", OTHER),
+        ("hf://datasets/me/story/data/test-*.parquet", OTHER),
+        ("hf://datasets/me/story", OTHER + STORY),
+    ],
+)
+def test_a_dataset_is_read_by_its_name(hub, name, texts):
+    assert texts_of(name) == texts
+
+
+def test_a_split_that_is_not_named_is_the_one_that_is_read_for(hub):
+    assert texts_of("hf:me/story", "test") == OTHER
+
+
+def test_every_file_is_at_one_commit(hub):
+    dataset = hub.datasets["me/story"]
+    old = dataset.commit("main")
+    found = [sources.find([name]) for name in ("hf:me/story", "hf://datasets/me/story/data/train*")]
+    dataset.revisions["main"] = shards("train", OTHER)
+    for (source,) in found:
+        assert {hub_text.commit_of(file) for file in source.remote} == {old}
+    for read in (found[0], sources.find([f"hf:me/story@{old}"])):
+        assert [line for line in sources.read_lines(read, "strict") if line] == STORY
+    assert texts_of("hf:me/story") == OTHER
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        (
+            "hf:me/none",
+            "the Hub shows you no dataset me/none and no dataset me; check the name",
+        ),
+        ("hf:", "an empty name cannot be a dataset; give hf:NAME, hf:NAME/CONFIG or hf:NAME/CONFIG:SPLIT"),
+        ("hf:wikitext", "several configurations; name one of old, new-v1, as hf:Salesforce/wikitext/CONFIG"),
+        ("hf:wikitext/none", "no configuration none; name one of old, new-v1, as hf:Salesforce/wikitext/CONFIG"),
+        ("hf:me/story:none", "its configuration default has no split none; name one of test, train"),
+        ("hf:me/script:test", "in Parquet in part only, .* name the split partial-test"),
+        ("hf:me/zip", "no Parquet files are in this dataset, and the Hub made none of it"),
+        ("hf:me/story@none", "this dataset has no commit, branch or tag none"),
+        ("hf://datasets/me/none/a.txt", "you may not read it or does not exist"),
+        ("hf://datasets/me/story/none.txt", "no such file or folder"),
+    ],
+)
+def test_what_the_hub_does_not_have_is_told_in_one_line(hub, name, message):
+    with pytest.raises(InputError, match=message) as error:
+        sources.find([name])
+    assert exit_code(error.value) == 2
+    assert "\n" not in str(error.value)
+
+
+def test_a_field_that_is_not_there_is_named_with_those_that_are(hub):
+    with pytest.raises(InputError, match="no column 'body', only 'text', 'label': name the one with the text"):
+        texts_of("hf:me/story", field="body")
+
+
+def test_a_hub_that_cannot_answer_is_asked_again_later(hub):
+    hub.status["/api/datasets/me/story"] = 503
+    with pytest.raises(InputError, match="the server cannot answer now") as error:
+        sources.find(["hf:me/story"])
+    assert exit_code(error.value) == RESTART
+
+
+def corpus_of(name, out, tokenizer):
+    return prepare(
+        sources.find([name]), None, tokenizer, out, block_len=64, validation_fraction=0.2, runner=LocalRunner(1)
+    )
+
+
+def test_a_corpus_records_its_commit_and_goes_on_without_reading_the_text_again(hub, tmp_path):
+    tokenizer = Tokenizer.train(iter(STORY), 120, "nfkc")
+    dataset = hub.datasets["me/story"]
+    commit = dataset.commit("main")
+    made = corpus_of("hf:me/story", tmp_path / "corpus", tokenizer)
+    files = shards("train", STORY[:200], STORY[200:])
+    (origin,) = json.loads((tmp_path / "corpus/manifest.json").read_text())["origins"]["train"]
+    assert (origin["name"], origin["commit"]) == ("hf:me/story", commit)
+    assert [(path.partition("@")[2], size) for path, size, _ in origin["files"]] == [
+        (f"{commit}/{path}", len(body)) for path, body in files.items()
+    ]
+    assert all(version for *_, version in origin["files"])
+
+    for path, body in files.items():
+        (tmp_path / path).parent.mkdir(exist_ok=True)
+        (tmp_path / path).write_bytes(body)
+    on_disk = corpus_of(str(tmp_path / "data"), tmp_path / "on_disk", tokenizer)
+    assert on_disk.manifest.sha256 == made.manifest.sha256
+    assert on_disk.manifest.origins == {}
+
+    hub.asked.clear()
+    dataset.revisions["main"] = {**dataset.revisions["main"], "README.md": b"# More words"}
+    for name in ("hf:me/story", f"hf:me/story@{commit}", "hf:me/story/default:train"):
+        assert corpus_of(name, tmp_path / "corpus", tokenizer).manifest == made.manifest
+    assert not [path for _, path, _ in hub.asked if "/resolve/" in path]
+
+    dataset.revisions["main"] = shards("train", OTHER)
+    assert corpus_of("hf:me/story", tmp_path / "corpus", tokenizer).manifest == made.manifest
+    with pytest.raises(InputError, match="its training text differs"):
+        corpus_of("hf:me/story/default", tmp_path / "corpus", tokenizer)
+
+
+DEEP = ["a/b/y.parquet", "a/x.parquet"]
+SHARD = "data/own.name-00000-of-00001-ab.parquet"
+
+
+@pytest.mark.parametrize(
+    ("paths", "card", "found"),
+    [
+        (["a.parquet", "b/c.parquet"], [], {"default": {"train": ["a.parquet", "b/c.parquet"]}}),
+        (["dev.parquet", "t/x.parquet"], [], {"default": {"validation": ["dev.parquet"]}}),
+        ([SHARD, "train.parquet"], [], {"default": {"own.name": [SHARD]}}),
+        (["de/test/0000.parquet"], [], {"de": {"test": ["de/test/0000.parquet"]}}),
+        (["a.csv"], [], {}),
+        (DEEP, [{"config_name": "c", "data_files": "a/*.parquet"}], {"c": {"train": ["a/x.parquet"]}}),
+        (DEEP, [{"data_files": ["./a/**"]}], {"default": {"train": DEEP}}),
+        (["a/test/x.parquet"], [{"config_name": "c", "data_dir": "a"}], {"c": {"test": ["a/test/x.parquet"]}}),
+        (["a.csv", "b.parquet"], [{"config_name": "csv", "data_files": "a.csv"}], {}),
+    ],
+)  # fmt: skip
+def test_files_are_divided_as_the_hub_divides_them(paths, card, found):
+    assert configurations(paths, card) == found
+
+
+def test_a_configuration_that_is_not_named_is_the_marked_the_default_or_the_only_one():
+    one = {"train": ["a.parquet"]}
+    assert choose({"a": one, "b": one}, [{"config_name": "b", "default": True}], None) == "b"
+    assert choose({"a": one, "default": one}, [], None) == "default"
+    assert choose({"a": one}, [], None) == "a"
+    assert choose({"a": one, "b": one}, [], None) is None
+    assert choose({"a": one}, [], "b") is None
+
+
+def test_a_command_reads_the_hub_that_the_environment_names(hub, tmp_path):
+    environment = {**os.environ, "HF_ENDPOINT": hub.url, "HF_HUB_DISABLE_XET": "1", "HF_HOME": str(tmp_path / "hf")}
+    command = "data_pipelines.tokenizer train --source hf:me/story --vocab-size 120 --out tokenizer"
+    done = subprocess.run(
+        [sys.executable, "-m", *command.split()],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "all of 300 lines" in done.stdout

@@ -1,0 +1,300 @@
+"""Text on the web and in S3 is read as on disk; each failure of a network is one line, with the exit code it needs."""
+
+import gzip
+import io
+import json
+import sys
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from data_pipelines import download, remote, sources
+from data_pipelines.corpus import Corpus
+from data_pipelines.network_failures import Unreachable
+from data_pipelines.opening import zstd
+from data_pipelines.prepare import __main__ as prepare_command
+from data_pipelines.tokenizer import Tokenizer
+from tests.web import Buckets, Web, serving
+from xlnet_jax.errors import RESTART, InputError, exit_code
+from xlnet_jax.settings.config import Config
+from xlnet_jax.tasks.classification.tables import Form, read_table
+from xlnet_jax.training.run.workdir import Workdir
+from xlnet_jax.training.text import Text
+
+LINES = [f"line {number} of the text" for number in range(2_000)]
+TEXT = "\n".join(LINES).encode()
+READ = [*LINES, sources.DOCUMENT_END]
+
+
+def parquet(rows, **columns):
+    file = io.BytesIO()
+    pq.write_table(pa.table({"text": rows, **columns}), file, row_group_size=100)
+    return file.getvalue()
+
+
+FORMS = {
+    "a.txt": TEXT,
+    "a.txt.gz": gzip.compress(TEXT),
+    "A.TXT.ZST": zstd.compress(TEXT),
+    "a.jsonl": b'{"text": "%s"}' % TEXT.replace(b"\n", b"\\n"),
+    "a.parquet": parquet(["\n".join(LINES)]),
+}
+
+
+def lines_of(*names):
+    return list(sources.read_lines(sources.find(names), "strict"))
+
+
+@pytest.fixture
+def web(monkeypatch):
+    pytest.importorskip("aiohttp", reason="the extra [https] is not installed")
+    monkeypatch.setattr(download, "PAUSES", (0, 0, 0))
+    with serving(Web()) as started:
+        yield started
+
+
+@pytest.fixture
+def s3(monkeypatch):
+    s3fs = pytest.importorskip("s3fs", reason="the extra [s3] is not installed")
+    with serving(Buckets()) as started:
+        for name, value in {"AWS_ACCESS_KEY_ID": "me", "AWS_SECRET_ACCESS_KEY": "mine"}.items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.setenv("AWS_ENDPOINT_URL", started.url)
+        monkeypatch.delenv("AWS_PROFILE", raising=False)
+        s3fs.S3FileSystem.clear_instance_cache()
+        yield started
+        s3fs.S3FileSystem.clear_instance_cache()
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_a_file_on_the_web_is_read_by_its_name_whatever_its_query(web, name):
+    web.files[f"/{name}"] = FORMS[name]
+    web.types[f"/{name}"] = "application/octet-stream"
+    url = f"{web.url}/{name}?token=secret.html"
+    (source,) = sources.find([url])
+    assert source.name == "a" or name == "A.TXT.ZST"
+    assert source.remote[0].size == len(FORMS[name])
+    assert lines_of(url) == READ
+
+
+def test_a_broken_download_goes_on_where_it_broke(web):
+    web.files["/a.txt"] = b"\n".join([TEXT] * 50)
+    web.cuts = [10**6, 7 * 10**5]
+    assert lines_of(f"{web.url}/a.txt") == [*LINES * 50, sources.DOCUMENT_END]
+    begun, *ranges = [asked[2] for asked in web.asked if asked[0] == "GET"]
+    first, second = (int(wanted.removeprefix("bytes=").removesuffix("-")) for wanted in ranges)
+    assert begun == ""
+    assert 0 < first < second  # what the client had received and not yet read is asked for again
+
+
+def test_a_broken_download_begins_anew_where_the_server_knows_no_ranges(web):
+    web.files["/a.txt.gz"] = FORMS["a.txt.gz"]
+    web.ranges, web.cuts = False, [1_000, 2_000]
+    assert lines_of(f"{web.url}/a.txt.gz") == READ
+
+
+def test_a_file_that_changes_during_a_break_is_not_pieced_together(web):
+    web.files["/a.txt"] = TEXT
+    web.cuts = [10_000]
+    reader = sources.read_lines(sources.find([f"{web.url}/a.txt"]), "strict")
+
+    def changed(path, query, answer=web.answer):
+        given = answer(path, query)
+        web.files["/a.txt"] = TEXT.upper()
+        return given
+
+    web.answer = changed
+    with pytest.raises(InputError, match="it was changed while it was read"):
+        list(reader)
+
+
+def test_a_server_that_stays_away_may_be_asked_again_later(web):
+    web.files["/a.txt"] = TEXT
+    found = sources.find([f"{web.url}/a.txt"])
+    web.cuts = [0] * 10
+    with pytest.raises(
+        Unreachable, match=r"the connection failed .*: check the network; the same command goes on"
+    ) as error:
+        list(sources.read_lines(found, "strict"))
+    assert exit_code(error.value) == RESTART
+    assert len(web.cuts) == 10 - len(download.PAUSES) - 1
+
+
+def test_a_large_table_is_read_by_ranges_and_not_copied(web, monkeypatch):
+    monkeypatch.setattr(download, "BLOCK_BYTES", 4_096)
+    unread = [np.random.default_rng(number).bytes(2_000) for number in range(2_000)]
+    table = web.files["/t.parquet"] = parquet(LINES, another=unread)
+    assert len([line for line in lines_of(f"{web.url}/t.parquet") if line]) == len(LINES)
+    fetched = [tuple(map(int, asked[2].removeprefix("bytes=").split("-"))) for asked in web.asked if asked[2]]
+    assert sum(last - first + 1 for first, last in fetched) < len(table) / 2
+
+
+def test_a_table_is_copied_from_a_server_that_knows_no_ranges(web, monkeypatch):
+    monkeypatch.setattr(download, "BLOCK_BYTES", 4_096)
+    web.ranges = False
+    web.files["/t.parquet"] = parquet(LINES)
+    assert [line for line in lines_of(f"{web.url}/t.parquet") if line] == LINES
+
+
+@pytest.mark.parametrize(
+    ("path", "message", "code"),
+    [
+        ("/none.txt", r"none\.txt: no such file \(HTTP 404\); check the address", 2),
+        ("/secret.txt", r"you may not read it \(HTTP 403\): check the address, and that you may read it", 2),
+        ("/busy.txt", r"the server cannot answer now \(HTTP 503\); the same command goes on", RESTART),
+        ("/page", r"a web page \(text/html\) and not a file of text; give the address of the file itself", 2),
+        ("/*.txt", "a web server does not list its files, so globs match nothing; name each file", 2),
+    ],
+)
+def test_what_the_web_does_not_give_is_told_in_one_line(web, path, message, code):
+    web.status = {"/secret.txt": 403, "/busy.txt": 503}
+    web.files["/page"], web.types["/page"] = b"<html>", "text/html; charset=utf-8"
+    with pytest.raises(InputError, match=message) as error:
+        sources.find([web.url + path])
+    assert exit_code(error.value) == code
+    assert "\n" not in str(error.value)
+
+
+def test_a_page_is_text_where_it_is_named_as_one(web):
+    web.files["/page.html"], web.types["/page.html"] = b"<p>some text", "text/html"
+    assert lines_of(f"{web.url}/page.html") == ["<p>some text", ""]
+
+
+@pytest.mark.parametrize(
+    ("name", "message", "code"),
+    [
+        ("http://127.0.0.1:9/a.txt", "the connection failed", RESTART),
+        ("http://no-such-host.invalid/a.txt", "no such host, or no network", 2),
+    ],
+)
+def test_no_network_is_told_in_one_line(web, name, message, code):
+    with pytest.raises(InputError, match=message) as error:
+        sources.find([name])
+    assert exit_code(error.value) == code
+
+
+@pytest.mark.parametrize(
+    ("name", "package", "extra"),
+    [("s3://b/a.txt", "s3fs", "s3"), ("https://h/a.txt", "aiohttp", "https"), ("hf:wikitext", "huggingface_hub", "hub"),
+     ("hf://datasets/a/b/c.txt", "huggingface_hub", "hub")],
+)  # fmt: skip
+def test_a_missing_package_names_its_extra(monkeypatch, name, package, extra):
+    monkeypatch.setitem(sys.modules, package, None)
+    for registered in ("s3", "https", "hf"):
+        monkeypatch.delitem(remote_registry(), registered, raising=False)
+    with pytest.raises(InputError, match=rf"{name}: reading it needs .* pip install 'xlnet_jax\[{extra}\]'"):
+        sources.find([name])
+
+
+def remote_registry():
+    from fsspec.registry import _registry
+
+    return _registry
+
+
+def test_an_unknown_scheme_names_those_that_there_are():
+    with pytest.raises(InputError, match="foo; text is read from a disk, https://, s3://, gs:// or hf://"):
+        sources.find(["foo://a/b"])
+
+
+@pytest.mark.parametrize(
+    ("name", "short"),
+    [
+        ("https://host/news.txt.gz?version=2", "news"),
+        ("https://host/", "corpus"),
+        ("s3://bucket/folder/*.txt", "folder"),
+        ("s3://bucket", "bucket"),
+        ("hf:wikitext/wikitext-2-raw-v1:train", "wikitext-wikitext-2-raw-v1"),
+        ("hf:me/mine@0123abc/en", "me-mine-en"),
+        ("hf://datasets/me/mine/news.jsonl", "news"),
+    ],
+)
+def test_sources_have_short_names(name, short):
+    assert sources.describe(name) == short
+
+
+def test_what_gives_access_is_not_recorded():
+    assert remote.without_secrets("https://me:word@host:1/a.txt?X-Signature=1#x") == "https://host:1/a.txt"
+    assert remote.without_secrets("s3://bucket/a?b") == "s3://bucket/a?b"
+
+
+@pytest.mark.parametrize(
+    ("name", "keys"),
+    [
+        ("s3://bucket/a.txt", ["a.txt"]),
+        ("s3://bucket/more", ["more/a.jsonl", "more/deep/a.parquet"]),
+        ("s3://bucket/more/", ["more/a.jsonl", "more/deep/a.parquet"]),
+        ("s3://bucket/*.txt*", ["a.txt", "a.txt.gz"]),
+        ("s3://bucket/more/**/a.*", ["more/a.jsonl", "more/deep/a.parquet"]),
+    ],
+)
+def test_files_folders_and_globs_are_found_in_s3(s3, name, keys):
+    paths = {"a.txt": "a.txt", "a.txt.gz": "a.txt.gz", "more/a.jsonl": "a.jsonl", "more/deep/a.parquet": "a.parquet"}
+    s3.files = {f"/bucket/{path}": FORMS[form] for path, form in paths.items()}
+    s3.files |= {"/bucket/more/.hidden.txt": b"x", "/bucket/more/README.md": b"x", "/bucket/more/": b""}
+    (source,) = sources.find([name])
+    assert [unit.path for unit in source.units] == [f"s3://bucket/{key}" for key in keys]
+    assert [file.size for file in source.remote] == [len(FORMS[paths[key]]) for key in keys]
+    assert lines_of(name) == READ * len(keys)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("s3://bucket/none.txt", "s3://bucket/none.txt: no such file"),
+        ("s3://bucket/*.md", "no files are there"),
+        ("s3://none/a.txt", "s3://none/a.txt: no such file"),
+        ("s3://bucket/closed.txt", r"you may not read it or does not exist \(HTTP 403\): set AWS_PROFILE, or"),
+        ("s3://bucket/corpus", "a prepared corpus or a TFDS dataset, which are read on a disk or in gs://"),
+    ],
+)
+def test_what_s3_does_not_give_is_told_in_one_line(s3, name, message):
+    s3.files = {"/bucket/a.txt": TEXT, "/bucket/closed.txt": b"", "/bucket/corpus/manifest.json": b"{}"}
+    s3.status = {"/bucket/closed.txt": 403}
+    with pytest.raises(InputError, match=message) as error:
+        sources.find([name])
+    assert exit_code(error.value) == 2
+
+
+def test_no_credentials_are_told_in_one_line(s3, monkeypatch):
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/none")
+    with pytest.raises(InputError, match=r"no credentials .*: set AWS_PROFILE, or .* FSSPEC_S3_ANON=true"):
+        sources.find(["s3://bucket/a.txt"])
+
+
+def test_commands_take_a_web_address(web, tmp_path):
+    web.files["/a.txt"] = TEXT
+    url = f"{web.url}/a.txt?key=secret"
+    Tokenizer.train(iter(LINES), 200, "nfkc").save(tmp_path / "tokenizer")
+    command = f"--source {url} --tokenizer {tmp_path}/tokenizer --out {tmp_path}/corpus --block-len 64"
+    assert prepare_command.main(command.split()) == 0
+    record = Corpus(tmp_path / "corpus").manifest.origins["train"]
+    file = [f"{web.url}/a.txt", len(TEXT), web.file(TEXT).headers["ETag"]]
+    assert record == [{"name": f"{web.url}/a.txt", "commit": None, "files": [file]}]
+    web.asked.clear()
+    assert prepare_command.main(command.split()) == 0
+    assert [method for method, *_ in web.asked] == ["HEAD"]
+    web.files["/a.txt"] = TEXT.upper()
+    with pytest.raises(InputError, match="its training text differs"):
+        prepare_command.main(command.split())
+    text = Text.of(Config(corpus=(url,)))
+    assert (text.name, text.prepared, text.train[0].remote[0].url) == ("a", None, url)
+
+
+def test_a_table_of_examples_is_read_from_the_web(web):
+    web.files["/mine.csv"] = b'sentence,label\n"one, two",1\n'
+    (row,) = read_table(f"{web.url}/mine.csv?key=1", Form())
+    assert row.fields == {"sentence": "one, two", "label": "1"}
+
+
+def test_a_run_keeps_where_its_text_came_from_beside_its_fingerprints(tmp_path):
+    workdir = Workdir(tmp_path)
+    workdir.claim_text({"train": ["abc"]}, {"train": [{"name": "hf:me/story", "commit": "0123"}]})
+    assert json.loads(workdir.text.read_text())["origins"]["train"][0]["commit"] == "0123"
+    workdir.claim_text({"train": ["abc"]}, {})
+    assert json.loads(workdir.text.read_text()) == {"train": ["abc"]}

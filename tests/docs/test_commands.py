@@ -1,0 +1,180 @@
+"""Every command on the pages is run, one after another, on small files of the names that the pages use.
+
+Networks are small and runs short: `SMALLER` is appended to command lines. A command that cannot run here is named in
+`NOT_RUN`, with the reason.
+"""
+
+import gzip
+import importlib
+import json
+import re
+import shlex
+import shutil
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import xlnet_jax
+from data_pipelines import sources
+from data_pipelines.tokenizer import Tokenizer
+from tests.docs.pages import PAGES, ROOT, commands_on
+from tests.xlnet_jax.random_models import random_params
+from xlnet_jax.checkpoints.pretrained import Pretrained
+from xlnet_jax.errors import InputError
+from xlnet_jax.settings.config import ModelConfig
+
+NOT_RUN = {
+    r"^(make|pip|python -m venv) ": "installs, or runs the tests: .ci/run does it from a clean checkout",
+    r"^(PYTHON=\S+ )?launch/": "requests machines; tests/launch compares what --dry-run prints",
+    r"\bxlnet_jax\.plan\b": "needs a compiler for TPUs or GPUs; tests/xlnet_jax/planning runs it where there is one",
+    r"--tpu\b": "needs a TPU",
+    r"\bbenchmarks/": "measures for minutes",
+    r"\b(TASK|SOURCE|TARGET)\b": "is a form to fill in",
+    r"-m pytest": "is a test",
+    r"data/(glue|squad)": "trains for hours",
+}
+SUBSTITUTES = {
+    "tfds:c4/en": "my.txt",
+    "--preset long": "--preset long --data.seq-len 512 --data.num-predict 85",
+    "--layer 1 --head 1": "--layer 0 --head 0",
+}
+"""What is not here or takes minutes, and what is run instead."""
+SMALLER = {
+    "xlnet_jax.train": "--steps 1 --data.batch-size 8 --log.every-steps 1 --eval.max-windows 2 "
+    "--checkpoint.every-steps 1",
+    "xlnet_jax.finetune": "--steps 1 --data.batch-size 8 --selection.every-steps 1",
+    "xlnet_jax.compare": "--budget 512 --seeds 0 --data.batch-size 8 --eval.max-windows 2 --finetune steps=1",
+    "xlnet_jax.evaluate": "--max-windows 2",
+    "xlnet_jax.recl": "--max-windows 2",
+    "data_pipelines.tokenizer": "",
+}
+NETWORK = "--model.num-layers 1 --model.d-model 16 --model.num-heads 1 --model.d-head 16 --model.d-ff 16"
+VOCABULARY = 300
+TINY = ModelConfig(vocab_size=VOCABULARY, num_layers=1, d_model=16, num_heads=2, d_head=8, d_ff=16, mem_len=8)
+BERT = replace(TINY, mem_len=0, positions="learned", activation="gelu_erf", num_segments=2)
+SENTENCES = ["It was a truth.", "Emma was handsome, clever, and rich.", "So was he, and so were they."]
+
+_TEXTS = ("my.txt", "held_out.txt", "other.txt", "novels.txt", "northanger.txt", "handbook.txt", "wiki.train.txt")
+_SENTENCES = ("sentences.txt", "prompts.txt")
+_SST2 = "sentence\tlabel\n" + "a truth\t1\nso was he\t0\n" * 4
+_STS = (
+    "\t".join((*"1234567", "sentence1", "sentence2", "score"))
+    + "\n"
+    + "\t".join((*"abcdefg", "he", "was", "3.2\n")) * 4
+)
+_COLUMNS = "text,label\n" + "a truth,1\nso was he,0\n" * 4
+_CHINESE = "label\ttext_a\n" + "1\t很好，我住过这里。\n0\t不好，再也不来了。\n" * 300
+_SQUAD = {
+    "context": "Emma was rich.",
+    "qas": [{"id": "1", "question": "Who?", "answers": [{"text": "Emma", "answer_start": 0}]}],
+}
+_DREAM = [
+    [["M: Was Emma rich?", "W: Yes."], [{"question": "Was she?", "choice": ["Yes.", "No."], "answer": "Yes."}], "1"]
+]
+_CRANFIELD = "".join(f".I {i}\n.T\ntitle {i}\n.A\n.B\n.W\ntext of wing {i}\n" for i in range(1, 21))
+_TABLES = {
+    "glue/SST-2/train.tsv": _SST2,
+    "glue/SST-2/dev.tsv": _SST2,
+    "glue/STS-B/train.tsv": _STS,
+    "glue/STS-B/dev.tsv": _STS,
+    "mine.csv": _COLUMNS,
+    "novel/train.csv": _COLUMNS,
+    "novel/dev.csv": _COLUMNS,
+    "dev.csv": _COLUMNS,
+    "new.csv": "text\na truth\n",
+    "more.tsv": "sentence\na truth\n",
+    "reviews.tsv": "sentence\na truth\n",
+    "train.tsv": _COLUMNS.replace(",", "\t"),
+    "dev.tsv": _COLUMNS.replace(",", "\t"),
+    "reviews/train.csv": _COLUMNS.replace("text,label", "review,stars"),
+    "reviews/dev.csv": _COLUMNS.replace("text,label", "review,stars"),
+    "reviews/train.tsv": _CHINESE,
+    "reviews/dev.tsv": _CHINESE,
+    "new.tsv": "text_a\n很好\n",
+    "squad/train.json": json.dumps({"data": [{"title": "Emma", "paragraphs": [_SQUAD]}]}),
+    "squad/dev.json": json.dumps({"data": [{"title": "Emma", "paragraphs": [_SQUAD]}]}),
+    "dream/train.json": json.dumps(_DREAM),
+    "dream/dev.json": json.dumps(_DREAM),
+    "people_daily/train.txt": "李 B-PER\n去 O\n\n" * 4,
+    "people_daily/dev.txt": "李 B-PER\n去 O\n\n" * 4,
+    "docs.txt": _CRANFIELD,
+    "queries.txt": "".join(f".I {i:03}\n.W\nwing {i}\n" for i in range(1, 11)),
+    "qrels.txt": "".join(f"{i} {i + d} {1 + d}\n" for i in range(1, 11) for d in range(3)),
+    "wiki.jsonl": json.dumps({"text": " ".join(SENTENCES * 40)}) + "\n",
+}
+_CHECKPOINTS = (
+    ("runs/mine", TINY, None, "native"),
+    ("runs/novels", TINY, None, "native"),
+    ("runs/news", TINY, None, "native"),
+    ("xlnet_cased_L-12_H-768_A-12", TINY, None, "tf1"),
+    ("bert-base-uncased", BERT, None, "hf"),
+    ("roberta-base", BERT, None, "hf"),
+    ("runs/causal", replace(TINY, attn_type="uni", num_segments=0), None, "native"),
+)
+"""(name, network, head, format)"""
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """A folder with a small file, folder or checkpoint of every name that the pages use and do not make."""
+    folder = tmp_path_factory.mktemp("files")
+    novels = Path(sources.embedded()[0]).read_text().splitlines()[:2000]
+    text, sentences = "\n".join(novels), "\n".join(SENTENCES)
+    _write(folder, dict.fromkeys(_TEXTS, text) | dict.fromkeys(_SENTENCES, sentences) | _TABLES)
+    for name in ("news/a.txt.gz", "more/b.txt.gz"):
+        (folder / name).parent.mkdir()
+        (folder / name).write_bytes(gzip.compress(text.encode()))
+    tokenizer = Tokenizer.train(novels, VOCABULARY, "english")
+    (folder / "my.model").write_bytes(tokenizer.model)
+    for name, model, head, to in _CHECKPOINTS:
+        xlnet_jax.save(Pretrained(model, random_params(model, head), "plm", head, tokenizer), folder / name, to)
+    return folder
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_every_command_runs(page, files, tmp_path, monkeypatch):
+    shutil.copytree(files, tmp_path, dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path)
+    failed = []
+    for command in commands_on(page):
+        if not any(re.search(pattern, command) for pattern in NOT_RUN):
+            try:
+                outcome = _exit_code(command)
+            except InputError as mistake:
+                outcome = mistake
+            if outcome != 0:
+                failed.append(f"{command}: {outcome}")
+    assert not failed, "\n".join(failed)
+
+
+def test_no_reason_is_left_over():
+    commands = [command for page in PAGES for command in commands_on(page)]
+    assert [pattern for pattern in NOT_RUN if not any(re.search(pattern, command) for command in commands)] == []
+
+
+def _exit_code(command):
+    """Run a command, one of this project in this process."""
+    if not command.startswith("python -m "):
+        return subprocess.run(["bash", "-c", command], timeout=60).returncode
+    for words, instead in SUBSTITUTES.items():
+        command = command.replace(words, instead)
+    module, *argv = shlex.split(command)[2:]
+    main = importlib.import_module(module if module.startswith("xlnet_jax.") else f"{module}.__main__").main
+    argv += shlex.split(SMALLER.get(module, ""))
+    if module == "xlnet_jax.train" and "--init" not in argv:
+        argv += shlex.split(NETWORK)
+        argv += [] if "--tokenizer" in argv else ["--model.vocab-size", str(VOCABULARY)]
+    if module == "data_pipelines.tokenizer" and "--vocab-size" in argv:
+        argv += ["--vocab-size", str(VOCABULARY)]
+    try:
+        return main(argv)
+    except SystemExit as stop:  # --help
+        return stop.code or 0
+
+
+def _write(folder, texts):
+    for name, text in texts.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)

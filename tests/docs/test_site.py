@@ -1,0 +1,54 @@
+"""The documentation site: it names each page and each public name once, and builds without a warning."""
+
+import configparser
+import os
+import re
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+import yaml
+
+from xlnet_jax.api import PUBLIC
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+BADGE = "https://colab.research.google.com/assets/colab-badge.svg"
+SETTINGS = yaml.safe_load((ROOT / "mkdocs.yml").read_text())
+
+
+def test_the_reference_lists_every_public_name_once():
+    listed = re.findall(r"^::: (.*)$", (DOCS / "api.md").read_text(), re.MULTILINE)
+    assert sorted(listed) == sorted(PUBLIC)
+
+
+def test_the_site_shows_every_page_once():
+    entries = [entry for section in SETTINGS["nav"] for entries in section.values() for entry in entries]
+    shown = [page for entry in entries for page in (entry.values() if isinstance(entry, dict) else [entry])]
+    of_the_repository = {"first_run.md", "contributing.md", "changelog.md", "launch.md"}
+    assert sorted(shown) == sorted({page.name for page in DOCS.glob("*.md")} | of_the_repository)
+
+
+def test_the_site_and_the_package_name_one_repository():
+    package = configparser.ConfigParser()
+    package.read(ROOT / "setup.cfg")
+    assert SETTINGS["repo_url"] == package["metadata"]["url"]
+
+
+@pytest.mark.skipif(find_spec("mkdocs") is None, reason="the extra [docs] is not installed")
+def test_the_site_builds_without_a_warning(tmp_path):
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", tmp_path / "site"]
+    done = subprocess.run(
+        command, cwd=ROOT, env=os.environ | {"NO_MKDOCS_2_WARNING": "1"}, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    assert "WARNING" not in done.stderr
+    reference = (tmp_path / "site/api/index.html").read_text()
+    assert all(f">{name}<" in reference for name in PUBLIC)
+    pages = [page.read_text() for page in (tmp_path / "site").rglob("*.html")]
+    fetched = {
+        url for page in pages for url in re.findall(r'(?:src|<link rel="stylesheet" href)="(https?:[^"]*)"', page)
+    }
+    assert fetched <= {BADGE}

@@ -1,0 +1,96 @@
+"""The model card of a converted checkpoint says what is known of its training, and nothing else."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from tests.xlnet_jax.random_models import BERT, HEADS, SMALL, random_model
+from xlnet_jax.api.model_card import FILE, write_card
+from xlnet_jax.checkpoints.native import CONFIG
+from xlnet_jax.interop import hf_files
+from xlnet_jax.objectives.presets import demo
+from xlnet_jax.settings.plain import to_dict
+from xlnet_jax.tasks.defaults import DEFAULTS
+
+PRETRAINING = replace(
+    demo(), corpus=("/home/me/news/*.txt.gz", "tfds:c4/en"), init=f"xlnet/xlnet-base-cased@{'a' * 40}", steps=300
+)
+FINETUNING = replace(DEFAULTS["sst-2"](), init="/home/me/runs/mine", train=("/home/me/train.tsv",), objective="plm")
+
+
+def run(folder, settings, step=200):
+    """Write what a card reads of a run: the settings of its checkpoint, its losses and its results."""
+    checkpoint = folder / "checkpoints" / str(step)
+    (checkpoint / "params").mkdir(parents=True)
+    (checkpoint / CONFIG).parent.mkdir()
+    (checkpoint / CONFIG).write_text(json.dumps(to_dict(settings)))
+    losses = [{"step": at, "split": "validation", "loss": 9 - at / 100, "unigram": 6.12} for at in (100, 200, 300)]
+    (folder / "metrics.jsonl").write_text("\n".join(map(json.dumps, losses)))
+    return folder
+
+
+def card_of(model, source, folder):
+    folder.mkdir()
+    notes = hf_files.write(model, folder)
+    write_card(model, source, folder, "me/mine", [*notes, "<sep> is a piece"])
+    return (folder / FILE).read_text()
+
+
+def header_of(card):
+    yaml = pytest.importorskip("yaml")
+    return yaml.safe_load(card.split("---")[1])
+
+
+def test_the_card_of_a_run_has_its_text_its_settings_and_the_loss_of_its_step(tmp_path):
+    card = card_of(random_model(), run(tmp_path / "run", PRETRAINING), tmp_path / "hf")
+    assert header_of(card) == {
+        "library_name": "transformers",
+        "pipeline_tag": "text-generation",
+        "base_model": "xlnet/xlnet-base-cased",
+        "tags": ["xlnet", "xlnet_jax"],
+    }
+    for row in (
+        "| objective | plm: permutations (XLNet) |",
+        f"| started from | xlnet/xlnet-base-cased@{'a' * 40} |",
+        "| text | news, c4-en |",
+        "| steps | 200 of 300 |",
+        "| held-out loss | 7.000 nats at step 200; by word frequencies alone 6.120 |",
+    ):
+        assert row in card
+    assert json.loads(card.split("```json")[1].split("```")[0]) == {"steps": 300}
+    assert "XLNetLMHeadModel.from_pretrained" in card
+    assert 'xlnet_jax.load("me/mine")' in card
+    assert r"\<sep> is a piece" in card
+    assert "/home/me" not in card
+
+
+def test_the_card_of_a_finetuned_model_has_its_task_and_its_scores(tmp_path):
+    folder = run(tmp_path / "run", FINETUNING)
+    results = {"checkpoint": "checkpoints/200", "metrics": {"accuracy": 0.9166}}
+    (folder / "results.json").write_text(json.dumps(results))
+    model = random_model(head=replace(HEADS["classification"], summary="last"))
+    card = card_of(model, folder, tmp_path / "hf")
+    assert header_of(card)["pipeline_tag"] == "text-classification"
+    assert "base_model" not in header_of(card)
+    for row in ("| task | sst-2 |", "| started from | mine |", "| training examples | train.tsv |"):
+        assert row in card
+    assert "| held-out accuracy | 0.9166 |" in card
+    assert "(a, b, c)" in card
+    assert "/home/me" not in card
+
+
+@pytest.mark.parametrize(("config", "tags"), [(SMALL, ["xlnet", "xlnet_jax"]), (BERT, ["bert", "xlnet_jax"])])
+def test_the_card_of_weights_without_a_run_says_that_their_training_is_unknown(tmp_path, config, tags):
+    card = card_of(random_model(config), tmp_path, tmp_path / "hf")
+    assert header_of(card)["tags"] == tags
+    assert "How the weights were trained is not stored with them." in card
+    assert "| objective" not in card
+
+
+def test_a_checkpoint_outside_its_workdir_has_no_loss(tmp_path):
+    run(tmp_path / "run", PRETRAINING)
+    (tmp_path / "run" / "checkpoints" / "200").rename(tmp_path / "mine")
+    card = card_of(random_model(), tmp_path / "mine", tmp_path / "hf")
+    assert "| steps | 300 |" in card
+    assert "held-out loss" not in card

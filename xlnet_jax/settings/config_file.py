@@ -1,0 +1,182 @@
+"""Settings in a JSON file, such as the config.json of a run: `--config FILE` of every command.
+
+Names are nested ({"data": {"batch_size": 32}}) or dotted ({"data.batch-size": 32}), with dashes or underscores. The
+settings of the file replace those of a preset, an objective or a task, which the file may name; flags replace both.
+"""
+
+import dataclasses
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from etils import epath
+
+from xlnet_jax.errors import InputError
+from xlnet_jax.settings.config import ModelConfig
+from xlnet_jax.settings.fields import flatten, nearest
+from xlnet_jax.settings.plain import is_gone
+
+T = TypeVar("T")
+
+FLAG = "--config"
+HELP = f"{FLAG} FILE: settings from a JSON file, such as config.json of a run; flags replace them"
+_IN_WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a text", NoneType: "null"}
+
+
+class _Object(list[tuple[str, Any]]):
+    """An object of JSON as it is written, where a name may stand twice."""
+
+
+class ConfigFile(NamedTuple):
+    """Settings that a file gives, by their dotted names in Python's spelling."""
+
+    path: str
+    values: dict[str, Any]
+
+    @property
+    def is_of_a_run(self) -> bool:
+        """True where the file names most settings of the network, as a run writes them, and not a few chosen ones."""
+        named = sum(name.startswith("model.") for name in self.values)
+        return 2 * named > len(dataclasses.fields(ModelConfig))
+
+    def over(self, start: T, origin: T | None = None) -> T:
+        """Return settings with those of the file in place of their own.
+
+        origin: settings that a run's file itself started from, by its preset, objective or task; where `start` is of
+        another name, only what the run had changed is taken over. Raises InputError on an unknown name, with the
+        nearest, and on a value of another type.
+        """
+        known = dict(_hints(start))
+        given = {name: value for name, value in self.values.items() if not is_gone(name, value)}
+        for name in given:
+            if name not in known:
+                near = nearest(name, known)
+                hint = f"did you mean {near}?" if near else "--help lists those of this command"
+                raise InputError(f"{self.path}: unknown setting {name}: {hint}")
+        values = {name: self._typed(name, value, known[name]) for name, value in given.items()}
+        if origin is not None and self.is_of_a_run:
+            usual = {setting.name.replace("-", "_"): setting.value for setting in flatten(origin)}
+            values = {name: value for name, value in values.items() if value != usual[name]}
+        return _replaced(start, values)
+
+    def _typed(self, name: str, value: Any, hint: Any) -> Any:
+        try:
+            return _typed(value, hint)
+        except TypeError as wanted:
+            raise InputError(f"{self.path}: {name} {json.dumps(value)[:80]}: give {wanted}") from None
+
+
+def of(argv: Sequence[str]) -> ConfigFile | None:
+    """Return the settings of the file that a command line names last. Raises InputError where it cannot be read."""
+    path = _split(argv)[0]
+    return None if path is None else ConfigFile(path, _read(path))
+
+
+def without(argv: Sequence[str]) -> list[str]:
+    """Return a command line without the file."""
+    return _split(argv)[1]
+
+
+def alone(argv: Sequence[str]) -> list[str]:
+    """Return a command line that names the file only."""
+    path = _split(argv)[0]
+    return [] if path is None else [FLAG, path]
+
+
+def _split(argv: Sequence[str]) -> tuple[str | None, list[str]]:
+    path, others, words = None, [], iter(argv)
+    for word in words:
+        if word == FLAG:
+            path = next(words, "")
+        elif word.startswith(f"{FLAG}="):
+            path = word.partition("=")[2]
+        else:
+            others.append(word)
+        if path is not None and (not path or path.startswith("--")):
+            raise InputError(f"{FLAG} names no file")
+    return path, others
+
+
+def _read(path: str) -> dict[str, Any]:
+    file = epath.Path(path).expanduser()
+    try:
+        content = json.loads(file.read_text(), object_pairs_hook=_Object)
+    except FileNotFoundError:
+        raise InputError(f"{FLAG} {path}: no such file") from None
+    except IsADirectoryError:
+        raise InputError(f"{FLAG} {path} is a folder: name a file, as {file / 'config.json'}") from None
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{FLAG} {path} is not JSON: {error}") from None
+    if not isinstance(content, _Object):
+        raise InputError(f'{FLAG} {path} holds no settings: they are written as {{"steps": 3000}}')
+    values: dict[str, Any] = {}
+    for name, value in _flat(content):
+        if name in values:
+            raise InputError(f"{path}: {name} is given twice")
+        values[name] = value
+    return values
+
+
+def _flat(values: _Object, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in values:
+        name = prefix + key.replace("-", "_")
+        if isinstance(value, _Object):
+            yield from _flat(value, f"{name}.")
+        else:
+            yield name, value
+
+
+def _hints(settings: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the dotted name and the type of every setting."""
+    hints = get_type_hints(type(settings))
+    for field in dataclasses.fields(settings):
+        name, value = prefix + field.name, getattr(settings, field.name)
+        if dataclasses.is_dataclass(value):
+            yield from _hints(value, f"{name}.")
+        else:
+            yield name, hints[field.name]
+
+
+def _typed(value: Any, hint: Any) -> Any:
+    """Return a value of JSON as this type. Raises TypeError with the type in words."""
+    options = _options(hint)
+    for option in options:
+        if get_origin(option) is tuple:
+            element = get_args(option)[0]
+            try:
+                return tuple(_typed(each, element) for each in (value if isinstance(value, list) else [value]))
+            except TypeError:
+                continue
+        if get_origin(option) is Literal:
+            if any(value == choice and type(value) is type(choice) for choice in get_args(option)):
+                return value
+        elif option is Path and isinstance(value, str):
+            return Path(value)
+        elif type(value) is option or (option is float and type(value) is int):
+            return option(value) if option is float else value
+    raise TypeError(" or ".join(_in_words(option) for option in options))
+
+
+def _options(hint: Any) -> tuple[Any, ...]:
+    return get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+
+
+def _in_words(option: Any) -> str:
+    if get_origin(option) is tuple:
+        return f"a list, each {' or '.join(_in_words(each) for each in _options(get_args(option)[0]))}"
+    if get_origin(option) is Literal:
+        return f"one of {', '.join(json.dumps(choice) for choice in get_args(option))}"
+    return _IN_WORDS.get(option, "a text")
+
+
+def _replaced(settings: T, values: dict[str, Any], prefix: str = "") -> T:
+    changed: dict[str, Any] = {}
+    for field in dataclasses.fields(settings):  # type: ignore[arg-type]
+        name, value = prefix + field.name, getattr(settings, field.name)
+        if dataclasses.is_dataclass(value):
+            changed[field.name] = _replaced(value, values, f"{name}.")
+        elif name in values:
+            changed[field.name] = values[name]
+    return dataclasses.replace(settings, **changed)  # type: ignore[type-var]

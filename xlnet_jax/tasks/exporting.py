@@ -1,0 +1,87 @@
+"""Forward pass of a finetuned model as one file that jax alone can run (`jax.export`: StableHLO).
+
+model.stablehlo   function of (weights, input_ids, attention_mask, segment_ids), for any batch size
+weights.npz       its first argument: array by name
+export.json       task, labels, shapes of inputs and outputs
+tokenizer/        tokenizer of the texts
+"""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.export
+import jax.numpy as jnp
+import numpy as np
+
+from xlnet_jax.checkpoints.formats import demand_new
+from xlnet_jax.errors import InputError
+from xlnet_jax.interop.weights import flatten, nest
+from xlnet_jax.models.heads import build_model
+from xlnet_jax.models.inputs import text_inputs
+from xlnet_jax.storage.files import demand_space, full_disk_as_os_error
+from xlnet_jax.storage.folders import complete_folder
+from xlnet_jax.tasks.families import task_of_head
+from xlnet_jax.tasks.model import Model
+
+PLATFORMS = ("cpu", "cuda", "tpu")
+INPUTS = ("input_ids", "attention_mask", "segment_ids")
+PROGRAM, WEIGHTS, ABOUT, TOKENIZER = "model.stablehlo", "weights.npz", "export.json", "tokenizer"
+OF_TEXTS, OF_WORDS = ("classification", "regression", "multilabel"), "token_classification"
+
+
+def export(model: Model, path: str | Path, *, seq_len: int | None = None) -> Path:
+    """Write the forward pass of a finetuned model into a new folder, complete or not at all; return the folder.
+
+    The function takes any number of rows of seq_len tokens (None = as in finetuning), padded on the left as by
+    `Model.encode`. It returns log_probs, float32 [B, C]; for regression scores [B]; for multilabel probabilities
+    [B, C]; for labels of words log_probs [B, L, C] of every token. It is lowered for CPU, CUDA and TPU, with plain
+    attention.
+
+    Raises InputError for other heads, whose answers need more than a forward pass, for a checkpoint without a head, for
+    rows that are longer than the network has places, and where the folder exists.
+    """
+    target = Path(path)
+    demand_new(target)
+    config = model.settings(seq_len=seq_len)
+    head = config.head
+    if head.task not in (*OF_TEXTS, OF_WORDS):
+        raise InputError(f"a head for {head.task} cannot be exported: {', '.join((*OF_TEXTS, OF_WORDS))} can")
+    length = config.data.seq_len
+    config = replace(config, model=replace(config.model, attention="plain", remat="none"))
+    task, network = task_of_head(config), build_model(config.model, head)
+
+    def forward(
+        weights: dict[str, Any], ids_BL: jax.Array, mask_BL: jax.Array, segments_BL: jax.Array
+    ) -> dict[str, jax.Array]:
+        params = nest(weights)
+        if head.task == OF_WORDS:
+            logits_BLC: Any = network.apply({"params": params}, text_inputs(ids_BL, mask_BL, segments_BL))
+            return {"log_probs": jax.nn.log_softmax(logits_BLC)}
+        return task.predict(network, params, dict(zip(INPUTS, (ids_BL, mask_BL, segments_BL), strict=True)))
+
+    weights: dict[str, Any] = {name: np.asarray(array) for name, array in flatten(model.params).items()}
+    shapes = {name: jax.ShapeDtypeStruct(array.shape, array.dtype) for name, array in weights.items()}
+    rows = jax.ShapeDtypeStruct(jax.export.symbolic_shape(f"batch, {length}"), jnp.int32)
+    exported = jax.export.export(jax.jit(forward), platforms=PLATFORMS)(shapes, rows, rows, rows)
+    outputs = jax.tree.unflatten(exported.out_tree, exported.out_avals)
+    about = {
+        "task": config.task,
+        "head": head.task,
+        "labels": head.labels,
+        "inputs": {name: ["batch", length] for name in INPUTS},
+        "outputs": {name: list(map(str, array.shape)) for name, array in outputs.items()},
+        "platforms": PLATFORMS,
+        "jax": jax.__version__,
+    }
+    with full_disk_as_os_error(target.parent), complete_folder(target) as made:
+        folder = Path(made)
+        demand_space(folder, sum(array.nbytes for array in weights.values()))
+        (folder / PROGRAM).write_bytes(exported.serialize())
+        np.savez(folder / WEIGHTS, **weights)
+        (folder / ABOUT).write_text(json.dumps(about, indent=2) + "\n")
+        if model.tokenizer:
+            model.tokenizer.save(folder / TOKENIZER)
+    return target
