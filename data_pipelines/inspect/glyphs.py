@@ -23,6 +23,12 @@ def drawable(piece: str, families: Iterable[str]) -> bool:
     return all(any(char in _characters(file) for file in files) for char in piece)
 
 
+def drawn(text: str, families: Iterable[str], otherwise: str, longest: int = 14) -> str:
+    """Return a text as these fonts can draw it, or else `otherwise`, cut to `longest` characters."""
+    shown = text if drawable(text, families) else otherwise
+    return shown if len(shown) <= longest else shown[: longest - 1] + "…"
+
+
 def _default_file() -> str:
     from matplotlib import font_manager
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from data_pipelines.inspect.glyphs import drawable, font_families
+from data_pipelines.inspect.glyphs import drawn, font_families
 from data_pipelines.inspect.window_view import WindowView
 from xlnet_jax.errors import InputError
 from xlnet_jax.storage.files import complete_file
@@ -258,7 +258,7 @@ def _paint(ticks: Sequence[Any], positions: Sequence[int], view: WindowView) -> 
 
 
 def _label(view: WindowView, position: int, families: list[str]) -> str:
-    text = _drawn(view.pieces[position], families, f"id {view.input_ids[position]}")
+    text = drawn(view.pieces[position], families, f"id {view.input_ids[position]}")
     return f"{view.place[position]}·{text}" if view.by_query_stream and position in view.place else text
 
 
@@ -266,12 +266,7 @@ def _row_label(view: WindowView, position: int, families: list[str]) -> str:
     label = _label(view, position, families)
     if view.by_query_stream or position not in view.predicted:
         return label
-    return f"{label} → {_drawn(view.predicted[position], families, '?')}"
-
-
-def _drawn(piece: str, families: list[str], otherwise: str, longest: int = 14) -> str:
-    text = piece if drawable(piece, families) else otherwise
-    return text if len(text) <= longest else text[: longest - 1] + "…"
+    return f"{label} → {drawn(view.predicted[position], families, '?')}"
 
 
 def _annotate(figure: Any, view: WindowView, title: str) -> None:

@@ -45,6 +45,7 @@ SUBSTITUTES = {
     "--preset long": "--preset long --data.seq-len 512 --data.num-predict 85",
     "runs/sst-2 ": "runs/finetuned ",  # a later command of the page makes it, or another page does
     "runs/zh --train people": "runs/novels --train people",
+    "--layer 1 --head 1": "--layer 0 --head 0",
 }
 """What is not here or takes minutes, and what is run instead."""
 SMALLER = {
@@ -96,6 +97,8 @@ _TABLES = {
     "glue/STS-B/train.tsv": _STS,
     "glue/STS-B/dev.tsv": _STS,
     "mine.csv": _COLUMNS,
+    "novel/train.csv": _COLUMNS,
+    "novel/dev.csv": _COLUMNS,
     "dev.csv": _COLUMNS,
     "new.csv": "text\na truth\n",
     "more.tsv": "sentence\na truth\n",

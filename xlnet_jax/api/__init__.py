@@ -13,6 +13,7 @@ from importlib import import_module
 from typing import Any
 
 PUBLIC = {
+    "AttentionSettings": "xlnet_jax.api.attention",
     "Config": "xlnet_jax.settings.config",
     "ConvertSettings": "xlnet_jax.api.conversion",
     "DataConfig": "xlnet_jax.settings.config",
@@ -35,6 +36,7 @@ PUBLIC = {
     "attention_weights": "xlnet_jax.inference.attention_weights",
     "batch_source": "xlnet_jax.api.batches",
     "convert": "xlnet_jax.api.conversion",
+    "draw_attention": "xlnet_jax.api.attention",
     "embed_files": "xlnet_jax.api.embedding",
     "embed_texts": "xlnet_jax.inference.embedding",
     "empty_memory": "xlnet_jax.objectives.language_model",

@@ -1,13 +1,12 @@
 """Picture of a comparison: one panel of held-out losses, and one for each task."""
 
-import io
 from typing import Any
 
 from etils import epath
 
 from xlnet_jax.comparison.budget import COST
 from xlnet_jax.comparison.report import Comparison
-from xlnet_jax.storage.files import write_durably
+from xlnet_jax.storage.pictures import write_png
 
 COLUMNS = 3
 
@@ -30,9 +29,7 @@ def draw(comparison: Comparison, path: epath.Path) -> None:
         _draw_task(one, comparison, task, colors)
     for unused in axes[panels:]:
         unused.axis("off")
-    picture = io.BytesIO()
-    figure.savefig(picture, format="png")
-    write_durably(path, picture.getvalue())
+    write_png(figure, path)
 
 
 def _draw_losses(axes: Any, comparison: Comparison, colors: dict[str, Any]) -> None:

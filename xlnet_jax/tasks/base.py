@@ -4,7 +4,7 @@ A family of tasks is a folder whose task.py holds one class with these methods; 
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import flax.linen as nn
 import jax
@@ -14,6 +14,7 @@ from etils import epath
 from data_pipelines.tokenizer import Tokenizer
 from xlnet_jax.objectives.base import BatchDropout, DeviceBatch
 from xlnet_jax.settings.config import HeadConfig
+from xlnet_jax.tasks.agreement import Confusion, Scatter
 from xlnet_jax.tasks.features import Features
 
 E = TypeVar("E")
@@ -116,4 +117,16 @@ class PredictingTask(Task[E], Protocol[E]):
         self, examples: Sequence[E], features: Features, outputs: Mapping[str, np.ndarray]
     ) -> list[Prediction]:
         """Return the prediction for each example, as `write` writes it. outputs as in `metrics`."""
+        ...
+
+
+@runtime_checkable
+class ComparingTask(Task[E], Protocol[E]):
+    """Task whose predictions are drawn beside the true labels at the end of a run."""
+
+    def compare(
+        self, examples: Sequence[E], features: Features, outputs: Mapping[str, np.ndarray]
+    ) -> Confusion | Scatter | None:
+        """Return the predictions for labelled examples beside their labels; None where no picture shows them. outputs
+        as in `metrics`."""
         ...

@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from xlnet_jax.checkpoints import native
 from xlnet_jax.checkpoints.pretrained import Pretrained
@@ -12,7 +12,7 @@ from xlnet_jax.errors import InputError
 from xlnet_jax.settings.config import HeadConfig
 from xlnet_jax.settings.plain import from_dict
 from xlnet_jax.storage.files import read_json, write_durably
-from xlnet_jax.tasks.base import Task
+from xlnet_jax.tasks.base import ComparingTask, Task
 from xlnet_jax.tasks.config import FinetuneConfig
 from xlnet_jax.tasks.defaults import DEFAULTS
 from xlnet_jax.tasks.families import make_task
@@ -46,11 +46,23 @@ def predict(config: FinetuneConfig, process: Process) -> int:
     params, _ = weights_of(start, config.head, program.plan.abstract.params)
     workdir.make()
     params = sharding.from_host(params, program.plan.shardings.params)
-    metrics, files = predict_splits(task, splits, Predictor(program), params, workdir, process)
-    if metrics:
-        process.console.print(f"eval        {describe(metrics)}")
+    found = predict_splits(task, splits, Predictor(program), params, workdir, process)
+    if found.metrics:
+        process.console.print(f"eval        {describe(found.metrics)}")
+    files = (*found.files, *filter(None, [found.picture]))
     process.console.print("".join(f"  {workdir.folder / file}\n" for file in files).rstrip())
     return 0
+
+
+class Predicted(NamedTuple):
+    """Predictions on disk; paths are relative to the workdir."""
+
+    metrics: dict[str, float]
+    """metrics of the split "eval"; none without it"""
+    files: tuple[str, ...]
+    """files of predictions"""
+    picture: str | None
+    """picture of the predictions of "eval" beside their labels; None = there is none"""
 
 
 def predict_splits(
@@ -60,10 +72,10 @@ def predict_splits(
     params: Any,
     workdir: Workdir,
     process: Process,
-) -> tuple[dict[str, float], list[str]]:
-    """Write the predictions of all splits; return the metrics of "eval", and the files, relative to the workdir."""
+) -> Predicted:
+    """Write the predictions of all splits, and the metrics and the picture of "eval"."""
     metrics: dict[str, float] = {}
-    files = []
+    files, picture = [], None
     for name, split in splits.items():
         outputs = predictor.outputs(params, split.features)
         assert outputs is not None
@@ -76,7 +88,16 @@ def predict_splits(
             files += [f"{PREDICTIONS}/{name}/{file}" for file in written]
             if name == "eval":
                 write_durably(folder / METRICS, (json.dumps(metrics, indent=2) + "\n").encode())
-    return metrics, files
+                picture = _draw(task, split, outputs, workdir)
+    return Predicted(metrics, tuple(files), picture)
+
+
+def _draw(task: Task[Any], split: Split, outputs: Mapping[str, Any], workdir: Workdir) -> str | None:
+    """Draw the predictions beside the labels; return the name of the picture, None where there is nothing to show."""
+    if not isinstance(task, ComparingTask) or (found := task.compare(split.examples, split.features, outputs)) is None:
+        return None
+    found.draw(workdir.folder / found.file, f"{workdir.folder.name}: predictions for the examples of eval")
+    return found.file
 
 
 def demand_no_run(workdir: Workdir, hint: str) -> None:

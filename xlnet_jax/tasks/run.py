@@ -15,6 +15,7 @@ from xlnet_jax.errors import InputError
 from xlnet_jax.tasks.batches import TrainingBatches
 from xlnet_jax.tasks.config import FinetuneConfig
 from xlnet_jax.tasks.families import with_files
+from xlnet_jax.tasks.learning_curves import draw_learning_curves
 from xlnet_jax.tasks.model import RANKING
 from xlnet_jax.tasks.objective import Supervised
 from xlnet_jax.tasks.predict import demand_no_run, predict, predict_splits
@@ -32,6 +33,7 @@ from xlnet_jax.training.run.process import Process
 from xlnet_jax.training.run.workdir import Workdir
 from xlnet_jax.training.train import train
 from xlnet_jax.training.training_run import Numbers, TrainingRun
+from xlnet_jax.training.watch.metrics import read_records
 
 
 def finetune(config: FinetuneConfig, hosts: Hosts = ALONE) -> int:
@@ -106,12 +108,12 @@ def _train(prepared: Prepared, workdir: Workdir, process: Process) -> tuple[Resu
         step = done if best is None else best
         params = checkpoints.restore_params(step, run.program.plan.abstract.params)
     # ---- scores and predictions of the best checkpoint ---------------------------------------------------------------
-    metrics, files = predict_splits(prepared.task, prepared.splits, predictor, params, workdir, process)
+    found = predict_splits(prepared.task, prepared.splits, predictor, params, workdir, process)
     chosen_by = selection.metric if selection and best is not None else ""
-    result = Result(run.config.task, f"checkpoints/{step}", step, chosen_by, metrics, tuple(files))
+    result = Result(run.config.task, f"checkpoints/{step}", step, chosen_by, found.metrics, found.files)
     if process.hosts.first:
         write_result(workdir.folder, result)
-        _report(result, workdir, process.console)
+        _report(result, workdir, _draw_curves(run, result), found.picture, process.console)
     return result, 0
 
 
@@ -161,10 +163,22 @@ def _build(prepared: Prepared, workdir: Workdir, process: Process) -> tuple[Pred
     return predictor, run
 
 
-def _report(result: Result, workdir: Workdir, console: Console) -> None:
+def _draw_curves(run: Finetuning, result: Result) -> bool:
+    """Draw the learning curves; return False where there is nothing to show."""
+    metric = run.evaluation.metric if run.evaluation else ""
+    chosen = result.step if result.metric else None
+    of_numbers = run.config.head.task == "regression" and run.config.task != "ranking"
+    unit = "squared error" if of_numbers else "nats"
+    title = f"{run.workdir.folder.name}: finetuning for {run.config.task}"
+    return draw_learning_curves(read_records(run.workdir.metrics), metric, chosen, unit, run.workdir.curves, title)
+
+
+def _report(result: Result, workdir: Workdir, has_curves: bool, picture: str | None, console: Console) -> None:
     """Print the metrics, and where everything is."""
     how = f", the best by {result.metric}" if result.metric else ""
     score = f"\n{describe(result.metrics)}" if result.metrics else ""
+    pictures = f"  curves       {workdir.curves}\n" if has_curves else ""
+    pictures += f"  {picture.removesuffix('.png'):12} {workdir.folder / picture}\n" if picture else ""
     files = "".join(f"  predictions  {workdir.folder / file}\n" for file in result.predictions)
     folder = str(workdir.folder)
     command = shlex.join(["python", "-m", "xlnet_jax.finetune", "--task", result.task, "--init", folder])
@@ -174,6 +188,7 @@ def _report(result: Result, workdir: Workdir, console: Console) -> None:
     console.print(
         f"{score}\n"
         f"  checkpoint   {workdir.folder / result.checkpoint}{how}\n"
+        f"{pictures}"
         f"{files}"
         f"  results      {workdir.folder / 'results.json'}\n"
         f"  metrics      {workdir.metrics} and {workdir.tensorboard}"

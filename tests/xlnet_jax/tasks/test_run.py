@@ -1,5 +1,6 @@
 """The finetune command: training, choice of the checkpoint, results, resuming, and mistakes."""
 
+import csv
 import json
 import os
 import signal
@@ -16,6 +17,7 @@ from tests.xlnet_jax.training.run.test_hosts import Two
 from xlnet_jax.errors import RESTART, InputError
 from xlnet_jax.interop.weights import flatten
 from xlnet_jax.settings.plain import identity_difference
+from xlnet_jax.tasks.agreement import Confusion
 from xlnet_jax.tasks.classification.task import TextTask
 from xlnet_jax.tasks.config import FinetuneConfig, QuestionAnsweringConfig, RankingConfig
 from xlnet_jax.tasks.selection import Selection
@@ -66,6 +68,9 @@ def test_a_run_learns_and_leaves_checkpoint_scores_and_predictions(straight):
     assert result["metrics"]["accuracy"] == evaluated[best]
     assert len((straight / PREDICTED).read_text().splitlines()) == 11
     assert json.loads((straight / "predictions/eval/metrics.json").read_text()) == result["metrics"]
+    assert not [name for name in result["predictions"] if name.endswith(".png")]
+    for name in ("curves.png", "confusion.png"):
+        assert (straight / name).read_bytes().startswith(b"\x89PNG")
 
 
 def test_a_workdir_stands_for_its_best_checkpoint_with_its_head(straight):
@@ -95,19 +100,32 @@ def test_a_run_that_is_stopped_goes_on_bit_for_bit(straight, pretrained, table, 
         assert (tmp_path / "run" / name).read_text() == (straight / name).read_text()
 
 
-def test_a_run_that_has_ended_only_says_so_again(straight, pretrained, table):
+def test_a_run_that_has_ended_only_says_so_again(straight, pretrained, table, capsys):
     before = (straight / "metrics.jsonl").read_text()
     assert finetune.main(words(pretrained, table, straight)) == 0
     assert (straight / "metrics.jsonl").read_text() == before
+    places = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines() if line.startswith("  "))
+    assert places["curves"] == str(straight / "curves.png")
+    assert places["confusion"] == str(straight / "confusion.png")
 
 
-def test_a_finetuned_checkpoint_predicts_without_training(straight, table, tmp_path, capsys):
-    """Predictions use the batch size and lengths of the finetuning."""
+def test_a_finetuned_checkpoint_predicts_without_training(straight, table, tmp_path, capsys, monkeypatch):
+    """Predictions use the batch size and lengths of the finetuning; the confusion matrix counts them."""
+    draw, drawn = Confusion.draw, []
+    monkeypatch.setattr(Confusion, "draw", lambda *given: drawn.append(given[0]) or draw(*given))
     argv = f"--task classification --init {straight} --eval {table} --predict {table} --workdir {tmp_path / 'out'}"
     assert finetune.main(argv.split()) == 0
     name = PREDICTED
     assert (tmp_path / "out" / name).read_text() == (straight / name).read_text()
-    assert "accuracy" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "accuracy" in printed
+    assert str(tmp_path / "out" / "confusion.png") in printed
+    with (tmp_path / "out" / "predictions/eval/predictions.tsv").open(newline="") as file:
+        predicted = [row["label"] for row in csv.DictReader(file, delimiter="\t")]
+    true = [line.split("\t")[0] for line in table.read_text().splitlines()[1:]]
+    pairs, (confusion,) = list(zip(true, predicted, strict=True)), drawn
+    assert confusion.labels == ("bad", "good")
+    assert confusion.counts.tolist() == [[pairs.count((t, p)) for p in confusion.labels] for t in confusion.labels]
 
 
 def test_predictions_into_what_is_no_folder_are_refused(straight, table):
@@ -119,6 +137,7 @@ def test_padding_side_buckets_and_devices_change_no_prediction(straight, table, 
     argv = f"--task classification --init {straight} --predict {table} --data.seq-len 32 --data.batch-size 8"
     other = "--data.padding-side right --data.buckets 16 24 --mesh.fsdp 2 --mesh.tensor 2"
     assert finetune.main([*argv.split(), *other.split(), "--workdir", str(tmp_path / "out")]) == 0
+    assert not list((tmp_path / "out").glob("*.png"))  # there are no labels to compare with
     ours, theirs = (
         [line.split("\t") for line in (folder / PREDICTED).read_text().splitlines()[1:]]
         for folder in (tmp_path / "out", straight)
@@ -134,6 +153,7 @@ def test_two_processes_learn_and_predict_what_one_does(straight, pretrained, tab
         port = server.getsockname()[1]
     codes, errors = Two(port, *words(pretrained, table, tmp_path / "two"), command="xlnet_jax.finetune").end()
     assert codes == [0, 0], errors
+    assert {path.name for path in (tmp_path / "two").glob("*.png")} == {"curves.png", "confusion.png"}
     two, one = (records(folder, "train") for folder in (tmp_path / "two", straight))
     np.testing.assert_allclose([r["loss"] for r in two], [r["loss"] for r in one], atol=1e-5)
     numbers = [

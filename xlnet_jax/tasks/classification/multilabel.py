@@ -66,6 +66,9 @@ class Multilabel(TextTask):
         true = self._targets([examples[i] for i in features.examples])
         return multilabel_scores(self._are_predicted(outputs), true)
 
+    def compare(self, examples: Sequence[TextExample], features: Features, outputs: Mapping[str, np.ndarray]) -> None:
+        """Return None: an example with several labels has no place in a table of true and predicted ones."""
+
     def write(
         self, folder: epath.Path, examples: Sequence[TextExample], features: Features, outputs: Mapping[str, np.ndarray]
     ) -> list[str]:

@@ -19,6 +19,7 @@ from xlnet_jax.errors import InputError
 from xlnet_jax.models.inputs import text_windows
 from xlnet_jax.objectives.base import BatchDropout, DeviceBatch, apply
 from xlnet_jax.settings.config import HeadConfig
+from xlnet_jax.tasks.agreement import Confusion, Scatter
 from xlnet_jax.tasks.base import Loss, Prediction
 from xlnet_jax.tasks.classification.glue import PUBLISHED, SPLITS, STEMS, similarity, write_submission
 from xlnet_jax.tasks.classification.scores import classification_scores, regression_scores
@@ -267,6 +268,15 @@ class TextTask:
         if self.metric == "average":
             found["average"] = float(np.mean([found[name] for name in self._published.metrics]))
         return found
+
+    def compare(
+        self, examples: Sequence[TextExample], features: Features, outputs: Mapping[str, np.ndarray]
+    ) -> Confusion | Scatter | None:
+        """Return counts of true and predicted labels, or the true and predicted numbers of regression."""
+        true = self._targets([examples[i] for i in features.examples])
+        if self._published.kind == "regression":
+            return Scatter(true, outputs["scores"])
+        return Confusion.of(self._labels, true, outputs["log_probs"].argmax(-1), "examples")
 
     def write(
         self, folder: epath.Path, examples: Sequence[TextExample], features: Features, outputs: Mapping[str, np.ndarray]

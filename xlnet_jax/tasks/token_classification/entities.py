@@ -9,6 +9,7 @@ from typing import Literal, NamedTuple
 Scheme = Literal["IOB1", "IOB2", "BIOES"]
 # BILOU, BMEWO and BMES are BIOES by other letters; seqeval's default mode joins their neighbouring entities.
 SAME_PLACE = {"L": "E", "U": "S", "W": "S", "M": "I"}
+OUTSIDE = "O"
 _TAG = re.compile(r"O|[BIESLUWM]([-_].+)?")
 
 
@@ -35,12 +36,17 @@ def is_tag(label: str) -> bool:
     return _TAG.fullmatch(label) is not None
 
 
+def kind_of(tag: str) -> str:
+    """Return the type of the entity that a word with this tag belongs to, "_" where the tag names none; O outside."""
+    return OUTSIDE if _place(tag) == OUTSIDE else tag[2:] or "_"
+
+
 def entities(tags: Sequence[str]) -> list[Entity]:
     """Return the entities of a sentence (`get_entities` of seqeval): one begins at B and S, behind O, E and S, and
     where the type changes, whatever the tag. So all schemes are read alike, and every sequence of tags has a
     reading."""
     found: list[Entity] = []
-    last_place, last_kind = "O", ""
+    last_place, last_kind = OUTSIDE, ""
     for i, tag in enumerate(tags):
         place, kind = _place(tag), tag[2:] or "_"
         if place != "O" and (place in "BS" or last_place in "OES" or kind != last_kind):

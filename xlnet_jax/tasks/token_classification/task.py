@@ -17,16 +17,19 @@ from xlnet_jax.errors import InputError
 from xlnet_jax.models.inputs import text_inputs
 from xlnet_jax.objectives.base import BatchDropout, DeviceBatch, apply
 from xlnet_jax.settings.config import HeadConfig
+from xlnet_jax.tasks.agreement import Confusion
 from xlnet_jax.tasks.base import Loss, Prediction
 from xlnet_jax.tasks.config import FinetuneConfig
 from xlnet_jax.tasks.encoding import encode_text
 from xlnet_jax.tasks.features import Features
 from xlnet_jax.tasks.token_classification.conll import LABEL, WORD, Sentence, divider, read_conll
 from xlnet_jax.tasks.token_classification.entities import (
+    OUTSIDE,
     Scores,
     entities,
     entity_scores,
     is_tag,
+    kind_of,
     scheme_of,
     strict_entities,
 )
@@ -140,6 +143,16 @@ class TokenClassification:
             both = ([strict_entities(tags, scheme) for tags in side] for side in (true, predicted))
             found["strict_f1"] = entity_scores(*both)[None].f1
         return found | {f"f1_{kind}": of_type.f1 for kind, of_type in by_type.items()}
+
+    def compare(self, examples: Sequence[Sentence], features: Features, outputs: Mapping[str, np.ndarray]) -> Confusion:
+        """Return counts of words by their true and predicted label; for tags of entities, by the type of the entity,
+        and O outside of entities."""
+        both = (_labels(examples), self._predicted(examples, features, outputs))
+        name = kind_of if all(map(is_tag, self._names)) else str
+        true, predicted = ([name(label) for sentence in side for label in sentence] for side in both)
+        labels = sorted({*map(name, self._names)}, key=lambda label: (label == OUTSIDE, label))
+        numbers = {label: i for i, label in enumerate(labels)}
+        return Confusion.of(labels, [numbers[x] for x in true], [numbers[x] for x in predicted], "words")
 
     def write(
         self, folder: epath.Path, examples: Sequence[Sentence], features: Features, outputs: Mapping[str, np.ndarray]

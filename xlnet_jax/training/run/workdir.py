@@ -6,6 +6,7 @@ corpus/            token blocks                   curves.png      the picture, a
 checkpoints/STEP/  the state of training          text.json       fingerprints of the text
 compiled/          programs, for a restart        wandb-id        id of the run at Weights & Biases
 results.json       of a finished finetuning run   predictions/    of a finished finetuning run
+confusion.png      of its labels                  predicted.png   of its numbers
 fit.json           the choice of auto_fit         out-of-memory.txt  the backend's error, in full
 
 On a disk or in a bucket (gs://bucket/folder).

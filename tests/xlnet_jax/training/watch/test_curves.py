@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from xlnet_jax.objectives.plm import PLM
-from xlnet_jax.training.watch.curves import _smoothed, draw_curves
+from xlnet_jax.training.watch.curves import draw_curves, smoothed
 
 
 @pytest.mark.parametrize("points", [0, 1, 50])
@@ -16,7 +16,7 @@ def test_a_run_of_any_length_gives_a_picture(tmp_path, points):
 
 
 def test_a_running_mean_keeps_a_constant_and_shrinks_noise():
-    np.testing.assert_allclose(_smoothed(np.full(9, 2.0)), 2.0)
+    np.testing.assert_allclose(smoothed(np.full(9, 2.0)), 2.0)
     noise = np.random.default_rng(0).normal(size=500)
-    assert _smoothed(noise).std() < 0.5
-    np.testing.assert_allclose(_smoothed(np.array([1.0, 2.0])), 1.5)
+    assert smoothed(noise).std() < 0.5
+    np.testing.assert_allclose(smoothed(np.array([1.0, 2.0])), 1.5)

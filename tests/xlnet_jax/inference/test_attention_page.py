@@ -1,0 +1,149 @@
+"""Pictures of attention hold the numbers of `attention_weights`, and load nothing."""
+
+import base64
+import dataclasses
+import html
+import json
+import re
+import shutil
+import subprocess
+from importlib import import_module
+
+import numpy as np
+import pytest
+
+import xlnet_jax
+from data_pipelines.tokenizer import Settings, Tokenizer
+from tests.xlnet_jax.random_models import BERT, CAUSAL, SMALL, random_model
+from xlnet_jax.errors import InputError
+from xlnet_jax.inference.attention_page import UNIT, attention_page
+from xlnet_jax.inference.attention_view import MOST_PIECES, AttentionView, view_attention
+
+command = import_module("xlnet_jax.attention")
+TEXT = "The list of names is new"
+
+
+@pytest.fixture(scope="module")
+def tokenizer(reference):
+    return Tokenizer((reference / "data" / "spiece.model").read_bytes(), Settings())
+
+
+@pytest.fixture(scope="module")
+def model(tokenizer):
+    return random_model(dataclasses.replace(SMALL, vocab_size=800), tokenizer=tokenizer)
+
+
+@pytest.fixture(scope="module")
+def checkpoint(model, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("model") / "checkpoint"
+    xlnet_jax.save(model, folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def view(model):
+    return view_attention(model, TEXT, ["new", "list"])
+
+
+def data_of(page):
+    return json.loads(re.search(r'<script id="data" type="application/json">(.*?)</script>', page, re.DOTALL)[1])
+
+
+def test_words_are_predicted_in_the_order_in_which_they_are_named(model, view):
+    assert [view.pieces[i] for i in view.targets] == ["▁new", "▁list"]
+    found = xlnet_jax.attention_weights(model, [TEXT], [view.targets])
+    np.testing.assert_array_equal(view.content_ZNLK, found.content_ZBNLK[:, 0])
+    np.testing.assert_array_equal(view.query_ZNPK, found.query_ZBNPK[:, 0])
+
+
+def test_the_numbers_in_the_page_are_those_of_the_function(view):
+    data = data_of(attention_page(view, TEXT, "a model", 1, None))
+    assert data["pieces"] == view.pieces
+    assert data["targets"] == view.targets
+    assert (data["layer"], data["head"]) == (1, 4)  # the mean comes behind the heads
+    for name, weights in (("content", view.content_ZNLK), ("query", view.query_ZNPK)):
+        there = np.frombuffer(base64.b64decode(data[name]), "<u2").reshape(weights.shape)
+        np.testing.assert_allclose(there / UNIT, weights, atol=1 / UNIT)
+        np.testing.assert_array_equal(there == 0, weights == 0)  # 0 says that a row may not see a key
+
+
+def test_nothing_in_the_page_comes_from_elsewhere_and_no_text_becomes_markup(view):
+    evil = "</script><script src=https://a.b/c.js></script><!-- {{data}} &amp;"
+    evil_view = view._replace(pieces=[evil, *view.pieces[1:]])
+    page = attention_page(evil_view, evil, evil, 0, 0)
+    data = data_of(page)
+    assert data["pieces"][0] == data["text"] == data["origin"] == evil
+    page = page.replace(json.dumps(data["pieces"]), "")
+    assert page.count("</script>") == 2
+    own = attention_page(view, TEXT, "a model", 0, 0)
+    assert not re.search(r"https?:|\bsrc=|\bhref=|@import|url\(|fetch\(", own)
+    assert "default-src 'none'" in own
+
+
+@pytest.mark.skipif(not shutil.which("chromium"), reason="needs chromium")
+def test_a_browser_shows_the_weights_of_the_row_that_is_hovered(view, tmp_path):
+    page = attention_page(view, TEXT, "a model", 2, 3)
+    hover = """<script>
+document.querySelector('[data-stream=query] button:nth-child(%d)').dispatchEvent(new PointerEvent('pointerenter'));
+</script></body>"""
+    position = view.targets[1]
+    (tmp_path / "page.html").write_text(page.replace("</body>", hover % (position + 1)))
+    argv = ["chromium", "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'browser'}"]
+    shown = subprocess.run(
+        [*argv, "--dump-dom", f"file://{tmp_path}/page.html"], capture_output=True, text=True, timeout=120, check=True
+    ).stdout
+    rows = {"content": view.content_ZNLK[2, 3, position], "query": view.query_ZNPK[2, 3, 1]}
+    for stream, row in rows.items():
+        line = re.search(rf'data-stream="{stream}">(.*?)</div>', shown)[1]
+        numbers = re.findall(r"<small>(.*?)</small>", line)
+        assert [n == "–" for n in numbers] == (row == 0).tolist()
+        np.testing.assert_allclose([float(n.replace("–", "0")) for n in numbers], 100 * row, atol=0.51)
+        assert re.findall(r"<button[^>]*>(.*?)<small>", line)[0] == html.escape(view.pieces[0])
+    assert "query stream: ▁list looks at" in shown
+
+
+@pytest.mark.parametrize(("targets", "more"), [([], []), (["new", "list"], ["--layer", "1", "--head", "2"])])
+def test_the_command_writes_a_page_and_a_picture(checkpoint, tmp_path, targets, more, capsys):
+    argv = [str(checkpoint), "--text", TEXT, "--targets", *targets, *more]
+    for name in ("page.html", "picture.PNG"):
+        assert command.main([*argv, "--out", str(tmp_path / name)]) == 0
+        assert str(tmp_path / name) in capsys.readouterr().out
+    data = data_of((tmp_path / "page.html").read_text())
+    assert [data["pieces"][i] for i in data["targets"]] == [f"▁{word}" for word in targets]
+    assert (data["query"] is None) == (not targets)
+    assert (tmp_path / "picture.PNG").read_bytes().startswith(b"\x89PNG")
+
+
+def test_pictures_of_causal_and_bert_networks_have_one_stream(tokenizer, tmp_path):
+    for config in (CAUSAL, BERT):
+        model = random_model(dataclasses.replace(config, vocab_size=800), tokenizer=tokenizer)
+        page = xlnet_jax.draw_attention(model, TEXT, out=tmp_path / "page.html")
+        assert data_of(page.read_text())["query"] is None
+        with pytest.raises(InputError, match="cannot be asked in"):
+            xlnet_jax.draw_attention(model, TEXT, "new", tmp_path / "page.html")
+
+
+@pytest.mark.parametrize(
+    ("more", "line"),
+    [
+        ("--text names --out a.pdf", r"--out a\.pdf must end in \.html, a page for a browser, or \.png, a picture"),
+        ("--text names --out no/a.png", r"there is no folder no"),
+        ("--text names --layer 3", r"--layer 3: the network has 3, counted from 0 to 2"),
+        ("--text names --head -1", r"--head -1: the network has 4, counted from 0 to 3"),
+        ("--text names --targets list", r"'list' is no whole piece or pieces of the text, which reads: ▁name"),
+        ("--text names --targets names names", r"each position stands once"),
+        (f"--text {'names,' * 70}", rf"--text has \d+ pieces, and a picture shows at most {MOST_PIECES}: shorten it"),
+        ("--targets list", r"text"),
+    ],
+)
+def test_mistakes_are_named(checkpoint, tmp_path, monkeypatch, more, line):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match=line):
+        command.main([str(checkpoint), *more.split()])
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_longest_text_on_a_large_network_stays_below_twenty_megabytes():
+    weights = np.zeros((24, 16, MOST_PIECES + 2, MOST_PIECES + 2), np.float32)
+    page = attention_page(AttentionView(["a"] * (MOST_PIECES + 2), [], weights, None), "a", "large", 0, 0)
+    assert len(page) < 20e6

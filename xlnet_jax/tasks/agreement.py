@@ -1,0 +1,134 @@
+"""Predictions beside the true labels: a confusion matrix, or predicted against true numbers; their pictures."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from etils import epath
+
+from data_pipelines.inspect.glyphs import drawn, font_families
+from xlnet_jax.storage.pictures import write_png
+
+MOST_LABELS = 16  # of a matrix that is legible; of more, the most frequent confusions are listed
+LISTED = 20  # confusions
+LONGEST = 24  # characters of a label
+DPI = 110
+COLOUR = "#08306b"
+
+
+@dataclass(frozen=True)
+class Confusion:
+    """Counts of true and predicted labels."""
+
+    labels: tuple[str, ...]
+    counts: np.ndarray
+    """int [labels, labels]: a row is a true label, a column the predicted one"""
+    unit: str
+    """things that are counted, such as examples"""
+    file = "confusion.png"
+
+    @classmethod
+    def of(cls, labels: Sequence[str], true: Sequence[int], predicted: Sequence[int], unit: str) -> "Confusion":
+        """Count pairs of label numbers."""
+        counts = np.zeros((len(labels), len(labels)), int)
+        np.add.at(counts, (np.asarray(true, int), np.asarray(predicted, int)), 1)
+        return cls(tuple(labels), counts, unit)
+
+    def draw(self, path: epath.Path, title: str) -> None:
+        """Write a PNG: the matrix with counts and shares of each true label, or of many labels the most frequent
+        confusions."""
+        import matplotlib as mpl
+
+        families = font_families([*self.labels, title])
+        names = [drawn(label, families, f"label {i}", LONGEST) for i, label in enumerate(self.labels)]
+        right, total = int(np.trace(self.counts)), int(self.counts.sum())
+        headline = f"{drawn(title, families, 'predictions', 80)}\n{right:,} of {total:,} {self.unit} right"
+        with mpl.rc_context({"text.parse_math": False, "font.family": families, "font.size": 9}):
+            figure = self._matrix(names) if len(names) <= MOST_LABELS else self._list(names)
+            figure.suptitle(headline, fontsize=11)
+            write_png(figure, path)
+
+    def shares(self) -> np.ndarray:
+        """Return the share of each true label that is predicted as each label, float [labels, labels]; 0 where a label
+        does not occur."""
+        return self.counts / np.maximum(self.counts.sum(1, keepdims=True), 1)
+
+    def confusions(self) -> list[tuple[int, int]]:
+        """Return the pairs (true, predicted) of different labels that occur, the most frequent first."""
+        wrong = self.counts * ~np.eye(len(self.labels), dtype=bool)
+        order = np.argsort(-wrong, axis=None, kind="stable")[: np.count_nonzero(wrong)]
+        return [(int(i), int(j)) for i, j in zip(*np.unravel_index(order, wrong.shape), strict=True)]
+
+    def _matrix(self, names: list[str]) -> Any:
+        from matplotlib.colors import LinearSegmentedColormap
+        from matplotlib.figure import Figure
+
+        count, shares = len(names), self.shares()
+        side = max(0.62 * count, 2.0)
+        letters = 0.085 * max(map(len, names))
+        figure = Figure(figsize=(max(side + letters + 1.9, 4.6), side + letters + 1.4), dpi=DPI, layout="constrained")
+        axes = figure.add_subplot()
+        colours = LinearSegmentedColormap.from_list("", ["white", COLOUR])
+        image = axes.imshow(shares, cmap=colours, vmin=0, vmax=1)
+        for (i, j), share in np.ndenumerate(shares):
+            text = f"{self.counts[i, j]:,}\n{share:.0%}" if self.counts[i, j] else "0"
+            axes.text(j, i, text, ha="center", va="center", fontsize=8, color="white" if share > 0.5 else "#222222")
+        axes.set_xticks(range(count), names, rotation=0 if max(map(len, names)) <= 6 else 90)
+        axes.set_yticks(range(count), names)
+        axes.tick_params(length=0)
+        axes.set(xlabel="predicted", ylabel="true")
+        figure.colorbar(image, ax=axes, shrink=0.8, format="{x:.0%}", label="share of the true label")
+        return figure
+
+    def _list(self, names: list[str]) -> Any:
+        from matplotlib.figure import Figure
+
+        shown, shares = self.confusions()[:LISTED], self.shares()
+        figure = Figure(figsize=(8, 1.6 + 0.3 * max(len(shown), 2)), dpi=DPI, layout="constrained")
+        axes = figure.add_subplot()
+        values = [int(self.counts[pair]) for pair in shown]
+        bars = axes.barh(range(len(shown)), values, color=COLOUR)
+        axes.bar_label(
+            bars, [f" {n:,}, {shares[pair]:.0%} of the true label" for n, pair in zip(values, shown, strict=True)]
+        )
+        axes.set_yticks(range(len(shown)), [f"{names[i]} → {names[j]}" for i, j in shown])
+        axes.set(xlabel=self.unit, ylim=(max(len(shown), 1) - 0.5, -0.5), xlim=(0, 1.6 * max(values, default=1)))
+        axes.set_title(f"most frequent confusions of {len(names)} labels: true → predicted", fontsize=9, loc="left")
+        if not shown:
+            axes.text(0.5, 0.5, "none", ha="center", va="center", transform=axes.transAxes)
+        axes.xaxis.get_major_locator().set_params(integer=True)
+        return figure
+
+
+@dataclass(frozen=True)
+class Scatter:
+    """True and predicted numbers of examples."""
+
+    true: np.ndarray
+    """float [examples]"""
+    predicted: np.ndarray
+    """float [examples]"""
+    file = "predicted.png"
+
+    def draw(self, path: epath.Path, title: str) -> None:
+        """Write a PNG: a point an example, and the line of right predictions."""
+        import matplotlib as mpl
+        from matplotlib.figure import Figure
+
+        finite = np.isfinite(self.true) & np.isfinite(self.predicted)
+        families = font_families([title])
+        with mpl.rc_context({"text.parse_math": False, "font.family": families, "font.size": 9}):
+            figure = Figure(figsize=(5.4, 5), dpi=DPI, layout="constrained")
+            axes = figure.add_subplot()
+            alpha = float(np.clip(200 / max(len(self.true), 1), 0.15, 0.7))
+            axes.scatter(self.true[finite], self.predicted[finite], s=14, color=COLOUR, alpha=alpha, linewidths=0)
+            if finite.any():
+                ends = [float(both) for both in (self.true[finite].min(), self.true[finite].max())]
+                axes.plot(ends, ends, ls="--", color="gray", label="predicted = true")
+                axes.legend()
+            axes.set(xlabel="true", ylabel="predicted")
+            axes.grid(alpha=0.3)
+            title = drawn(title, families, "predictions", 80)
+            figure.suptitle(f"{title}\n{len(self.true):,} examples, a point each", fontsize=11)
+            write_png(figure, path)
