@@ -104,7 +104,7 @@ def _draw_all(panel: Any, view: AttentionView, layer: int, head: int | None) -> 
             y, x = z * (high + gap), n * (wide + gap)
             mosaic[y : y + high, x : x + wide] = _stacked(view, z, n)
             chosen = z == layer and head in (None, n)
-            frame = {"ec": "#222222", "lw": 2, "zorder": 3} if chosen else {"ec": "#bbbbbb", "lw": 0.5}
+            frame: dict[str, Any] = {"ec": "#222222", "lw": 2, "zorder": 3} if chosen else {"ec": "#bbbbbb", "lw": 0.5}
             axes.add_patch(Rectangle((x - 0.5, y - 0.5), wide, high, fill=False, **frame))
     axes.imshow(mosaic, interpolation="nearest")
     axes.set(xlim=(-1, mosaic.shape[1]), ylim=(mosaic.shape[0], -1), anchor="N")

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 from etils import epath
+from numpy.typing import ArrayLike
 
 from data_pipelines.inspect.glyphs import drawn, font_families
 from xlnet_jax.storage.pictures import write_png
@@ -29,7 +30,7 @@ class Confusion:
     file = "confusion.png"
 
     @classmethod
-    def of(cls, labels: Sequence[str], true: Sequence[int], predicted: Sequence[int], unit: str) -> "Confusion":
+    def of(cls, labels: Sequence[str], true: ArrayLike, predicted: ArrayLike, unit: str) -> "Confusion":
         """Count pairs of label numbers."""
         counts = np.zeros((len(labels), len(labels)), int)
         np.add.at(counts, (np.asarray(true, int), np.asarray(predicted, int)), 1)
@@ -97,7 +98,7 @@ class Confusion:
         axes.set_title(f"most frequent confusions of {len(names)} labels: true → predicted", fontsize=9, loc="left")
         if not shown:
             axes.text(0.5, 0.5, "none", ha="center", va="center", transform=axes.transAxes)
-        axes.xaxis.get_major_locator().set_params(integer=True)
+        axes.locator_params("x", integer=True)
         return figure
 
 
