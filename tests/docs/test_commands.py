@@ -21,6 +21,7 @@ from data_pipelines import sources
 from data_pipelines.tokenizer import Tokenizer
 from tests.docs.pages import PAGES, ROOT, commands_on
 from tests.xlnet_jax.random_models import random_params
+from xlnet_jax.api import PrepareSettings, prepare_corpus
 from xlnet_jax.checkpoints.pretrained import Pretrained
 from xlnet_jax.errors import InputError
 from xlnet_jax.settings.config import HeadConfig, ModelConfig
@@ -32,7 +33,8 @@ NOT_RUN = {
     r"^(PYTHON=\S+ )?launch/": "requests machines; tests/launch compares what --dry-run prints",
     r"\bxlnet_jax\.plan\b": "needs a compiler for TPUs or GPUs; tests/xlnet_jax/planning runs it where there is one",
     r"--tpu\b": "needs a TPU",
-    r"^nvidia-smi|^CUDA_VISIBLE_DEVICES": "needs a GPU",
+    r"^nvidia-smi|^CUDA_VISIBLE_DEVICES|^python -c 'import jax": "needs a GPU",
+    r"--preset long\b": "has windows of thousands of tokens; tests/xlnet_jax/objectives/test_long.py has shorter ones",
     r"evaluate runs/austen-demo$": "needs the corpus of the run; tests/xlnet_jax/test_evaluate.py has one",
     r"--push\b": "uploads; tests/xlnet_jax/checkpoints/test_hub.py has a server for that",
     r"\bbenchmarks/": "measures for minutes",
@@ -42,7 +44,10 @@ NOT_RUN = {
 }
 SUBSTITUTES = {
     "tfds:c4/en": "my.txt",
-    "--preset long": "--preset long --data.seq-len 512 --data.num-predict 85",
+    "--seeds 0 1 2": "--seeds 0",
+    "--finetune steps=300": "",
+    "--tasks ": "--finetune steps=1 --tasks ",
+    "--out corpus": "--out another-corpus",
     "runs/sst-2 ": "runs/finetuned ",  # a later command of the page makes it, or another page does
     "runs/zh --train people": "runs/novels --train people",
     "--layer 1 --head 1": "--layer 0 --head 0",
@@ -52,8 +57,9 @@ SMALLER = {
     "xlnet_jax.train": "--steps 1 --data.batch-size 8 --log.every-steps 1 --eval.max-windows 2 "
     "--checkpoint.every-steps 1",
     "xlnet_jax.finetune": "--steps 1 --data.batch-size 8 --selection.every-steps 1",
-    "xlnet_jax.compare": "--budget 512 --seeds 0 --data.batch-size 8 --eval.max-windows 2 --finetune steps=1",
-    "xlnet_jax.evaluate": "--max-windows 2",
+    "xlnet_jax.compare": "--budget 512 --data.batch-size 8 --eval.max-windows 2",
+    "xlnet_jax.evaluate": "--max-windows 2 --data.batch-size 8",
+    "data_pipelines.inspect": "--data.batch-size 8",
     "xlnet_jax.recl": "--tokens 8 --longest 32",
 }
 NETWORK = "--model.num-layers 1 --model.d-model 16 --model.num-heads 1 --model.d-head 16 --model.d-ff 16"
@@ -153,8 +159,11 @@ def files(tmp_path_factory):
         (folder / name).write_bytes(gzip.compress(text.encode()))
     tokenizer = Tokenizer.train(novels, VOCABULARY, "english")
     (folder / "my.model").write_bytes(tokenizer.model)
+    text_file, model_file = str(folder / "my.txt"), str(folder / "my.model")
+    prepare_corpus(PrepareSettings(source=(text_file,), tokenizer=model_file, out=str(folder / "corpus")))
     for name, model, head, to in _CHECKPOINTS:
-        xlnet_jax.save(Pretrained(model, random_params(model, head), "plm", head, tokenizer), folder / name, to)
+        objective = "clm" if model.attn_type == "uni" else "plm"
+        xlnet_jax.save(Pretrained(model, random_params(model, head), objective, head, tokenizer), folder / name, to)
     return folder
 
 
@@ -188,6 +197,8 @@ def _exit_code(command):
     module, *argv = shlex.split(command)[2:]
     main = importlib.import_module(module if module.startswith("xlnet_jax.") else f"{module}.__main__").main
     argv += shlex.split(SMALLER.get(module, ""))
+    if module == "xlnet_jax.train" and "--workdir" not in argv:  # one command a line, each for itself
+        argv += ["--workdir", f"runs/{len(list(Path('runs').iterdir()))}"]
     if module == "xlnet_jax.train" and "--init" not in argv:
         argv += shlex.split(NETWORK)
         argv += [] if "--tokenizer" in argv else ["--model.vocab-size", str(VOCABULARY)]
