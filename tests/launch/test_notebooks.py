@@ -22,7 +22,7 @@ from launch.colab.execute import COLAB, EXECUTED, NOTEBOOKS, digest, execute  # 
 ROOT = COLAB.parents[1]
 REPOSITORY = re.search(r"^url = (.*)$", (ROOT / "setup.cfg").read_text(), re.MULTILINE)[1]
 SMALL = {"XLNET_STEPS": "2", "XLNET_VOCAB_SIZE": "500", "XLNET_TEST_SIZE": "40", "XLNET_TEXT": "my.txt"}
-DEVICES = {"pretrain_tpu.ipynb": 1, "finetune_tpu.ipynb": 8}  # as on a v5e-1, and on a v2-8
+DEVICES = {"pretrain_tpu.ipynb": 1, "finetune_tpu.ipynb": 8, "library.ipynb": 1}  # as on a v5e-1, a v2-8, a CPU
 
 
 PIP = """import os, sys
@@ -49,7 +49,7 @@ def shown(notebook):
 
 @pytest.fixture(scope="module")
 def executed(tmp_path_factory):
-    """Execute both notebooks in one folder, on some pages of a novel."""
+    """Execute all notebooks in one folder, on some pages of a novel."""
     folder = tmp_path_factory.mktemp("notebooks")
     lines = Path(sources.embedded()[1]).read_text().splitlines(keepends=True)
     (folder / "my.txt").write_text("".join(lines[:300]))
@@ -78,13 +78,25 @@ def test_every_cell_runs_as_it_stands(name, executed):
 
 @pytest.mark.slow
 def test_a_text_becomes_curves_gaps_and_a_classifier(executed):
-    pretrained, finetuned = (shown(executed[name]) for name in NOTEBOOKS)
+    pretrained, finetuned = (shown(executed[name]) for name in NOTEBOOKS[:2])
     assert "500 pieces in runs/notebook/tokenizer" in pretrained
     assert re.search(r"^step 2/2 +loss", pretrained, re.MULTILINE)
     assert "| hidden | expected with | likeliest |" in pretrained
     assert "devices     8 x cpu: data 8" in finetuned
     assert re.search(r"\d+\.\d% of an unseen novel are right", finetuned)
     assert "runs/notebook/classifier/checkpoints/" in finetuned
+
+
+@pytest.mark.slow
+def test_the_library_trains_predicts_and_exports_what_it_predicts(executed):
+    printed = shown(executed["library.ipynb"])
+    assert re.search(r"loss \d+\.\d+, after 2 steps \d+\.\d+ nats", printed)
+    predicted = re.findall(r"^(\w+) \((\S+)%\), said to be", printed, re.MULTILINE)
+    exported = re.findall(r"^(\w+) \((\S+)%\) without xlnet_jax", printed, re.MULTILINE)
+    assert len(predicted) == 2
+    assert [label for label, _ in exported] == [label for label, _ in predicted]
+    percents = [[float(percent) for _, percent in pairs] for pairs in (exported, predicted)]
+    assert percents[0] == pytest.approx(percents[1], abs=0.11)  # they are rounded to 0.1
 
 
 @pytest.fixture
@@ -157,10 +169,18 @@ def test_kept_outputs_are_those_of_the_code_beside_them(name):
 
 
 def test_kept_outputs_show_learning():
-    pretrained, finetuned = (nbformat.read(COLAB / name, as_version=4) for name in NOTEBOOKS)
+    pretrained, finetuned = (nbformat.read(COLAB / name, as_version=4) for name in NOTEBOOKS[:2])
     assert sum("image/png" in o.get("data", {}) for cell in code_cells(pretrained) for o in cell.outputs) == 2
     assert re.search(r"held-out loss .* below the unigram line", shown(pretrained))
     assert float(re.search(r"(\S+)% of an unseen novel are right", shown(finetuned))[1]) > 80
+
+
+def test_kept_outputs_show_the_library_learning():
+    library = nbformat.read(COLAB / "library.ipynb", as_version=4)
+    first, last = map(float, re.search(r"loss (\S+), after \d+ steps (\S+) nats", shown(library)).groups())
+    assert last < first - 0.3
+    assert sum("image/png" in o.get("data", {}) for cell in code_cells(library) for o in cell.outputs) == 1
+    assert "'plm'" in shown(library)  # the objective of the loop's own checkpoint, loaded
 
 
 @pytest.mark.parametrize("name", NOTEBOOKS)
