@@ -48,6 +48,7 @@ SUBSTITUTES = {
     "--finetune steps=300": "",
     "--tasks ": "--finetune steps=1 --tasks ",
     "--out corpus": "--out another-corpus",
+    "--optimizer.accumulate 8": "--optimizer.accumulate 1",  # of eight devices each takes a row
     "runs/sst-2 ": "runs/finetuned ",  # a later command of the page makes it, or another page does
     "runs/zh --train people": "runs/novels --train people",
     "--layer 1 --head 1": "--layer 0 --head 0",
@@ -57,7 +58,7 @@ SMALLER = {
     "xlnet_jax.train": "--steps 1 --data.batch-size 8 --log.every-steps 1 --eval.max-windows 2 "
     "--checkpoint.every-steps 1",
     "xlnet_jax.finetune": "--steps 1 --data.batch-size 8 --selection.every-steps 1",
-    "xlnet_jax.compare": "--budget 512 --data.batch-size 8 --eval.max-windows 2",
+    "xlnet_jax.compare": "--budget 2048 --data.batch-size 8 --eval.max-windows 2",
     "xlnet_jax.evaluate": "--max-windows 2 --data.batch-size 8",
     "data_pipelines.inspect": "--data.batch-size 8",
     "xlnet_jax.recl": "--tokens 8 --longest 32",
