@@ -45,6 +45,8 @@ NOT_RUN = {
 SUBSTITUTES = {
     "tfds:c4/en": "my.txt",
     "--seeds 0 1 2": "--seeds 0",
+    "--objectives plm,mlm,clm": "--objectives clm",
+    "--objectives plm,clm,prefix": "--objectives prefix",
     "--finetune steps=300": "",
     "--tasks ": "--finetune steps=1 --tasks ",
     "--out corpus": "--out another-corpus",
