@@ -91,7 +91,7 @@ named_slices() {
 
 # The wheel of the last commit.
 # shellcheck disable=SC2034 # some launchers need none
-wheel=dist/xlnet_jax-$(sed -n 's/^version = //p' setup.cfg 2>/dev/null || true)-py3-none-any.whl
+wheel=dist/xlnet_jax-$(sed -n 's/^__version__ = "\(.*\)"/\1/p' xlnet_jax/__init__.py 2>/dev/null || true)-py3-none-any.whl
 make_wheel() {
     run mkdir -p dist &&
         run git archive --format=tar.gz --prefix=xlnet_jax/ --output=dist/xlnet_jax.tar.gz HEAD &&
