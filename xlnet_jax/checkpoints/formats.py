@@ -5,6 +5,7 @@ entry in `_FORMATS`.
 """
 
 import dataclasses
+import difflib
 import errno
 import os
 from collections.abc import Callable
@@ -74,8 +75,16 @@ def recognise(source: Path) -> Format:
         raise InputError(f"no checkpoint in {source}: looked for {', '.join(form.files for form in _FORMATS.values())}")
     raise InputError(
         f"{source}: no such folder, nor the prefix of a TensorFlow 1 checkpoint, nor the name of a model on the "
-        f"Hugging Face Hub (OWNER/NAME, or a short one such as xlnet-base-cased){hub.suggestion(source.name)}"
+        f"Hugging Face Hub (OWNER/NAME, or a short one such as xlnet-base-cased)"
+        f"{_folder_like(source) or hub.suggestion(source.name)}"
     )
+
+
+def _folder_like(source: Path) -> str:
+    """Return "; did you mean FOLDER?" for a folder beside it with much the same name, else nothing."""
+    beside = [folder.name for folder in source.parent.glob("*/")] if source.parent.is_dir() else []
+    near = difflib.get_close_matches(source.name, beside, 1)
+    return f"; did you mean {source.parent / near[0]}?" if near else ""
 
 
 def load(path: str | Path, *, partial: bool = False, activation: Activation | None = None) -> Pretrained:

@@ -247,8 +247,14 @@ def test_a_folder_without_a_checkpoint_says_what_was_looked_for(tmp_path):
     (tmp_path / "readme.txt").write_text("nothing")
     with pytest.raises(InputError, match=r"no checkpoint in .*looked for params/ .*\*\.index .*model\.safetensors"):
         xlnet_jax.load(tmp_path)
-    with pytest.raises(InputError, match="no such folder"):
+    with pytest.raises(InputError, match=r"no such folder.*base-cased\)$"):
         xlnet_jax.load(tmp_path / "nowhere")
+
+
+def test_a_misspelt_folder_is_told_the_one_beside_it(tmp_path):
+    (tmp_path / "austen-demo").mkdir()
+    with pytest.raises(InputError, match=rf"no such folder.*; did you mean {tmp_path / 'austen-demo'}\?$"):
+        xlnet_jax.load(tmp_path / "austen-dmo")
 
 
 def test_a_target_that_exists_is_left_alone(tmp_path):
