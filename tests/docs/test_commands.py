@@ -112,6 +112,7 @@ _TABLES = {
     "new.csv": "text\na truth\n",
     "more.tsv": "sentence\na truth\n",
     "reviews.tsv": "sentence\na truth\n",
+    "train.csv": _COLUMNS,
     "train.tsv": _COLUMNS.replace(",", "\t"),
     "dev.tsv": _COLUMNS.replace(",", "\t"),
     "reviews/train.csv": _COLUMNS.replace("text,label", "review,stars"),

@@ -1,14 +1,13 @@
 """Preparation on Dataflow: data_pipelines.prepare accepts the command line."""
 
-import re
-
 import pytest
 
-from tests.launch.conftest import ROOT, StandIns, printed
+import xlnet_jax
+from tests.launch.conftest import StandIns, printed
 from xlnet_jax.api.preparation import PrepareSettings
 from xlnet_jax.settings import cli
 
-VERSION = re.search(r"^version = (.*)", (ROOT / "setup.cfg").read_text(), re.M)[1]  # type: ignore[index]
+VERSION = xlnet_jax.__version__
 LINE = (
     "launch/dataflow.sh --dry-run --project mine --region europe-west4 --temp gs://mine/tmp {} -- "
     "--source 'gs://mine/*.txt' tfds:c4/en --beam-options no_use_public_ips --tokenizer gs://mine/t --out gs://mine/corpus"

@@ -38,6 +38,8 @@ def check(request: PlanConfig) -> None:
         raise InputError("`topology` is missing: name a TPU slice, as v3:16x32, v5e-1 or v2-8, or GPUs, as h100-8")
     if request.search and len(request.topology) > 1:
         raise InputError("`search` wants one `topology`")
+    if any(rows < 1 for rows in request.batch_per_device):
+        raise InputError(f"`batch_per_device` {min(request.batch_per_device)} must be at least 1")
     if request.batch_per_device and request.batch is not None:
         raise InputError("`batch_per_device` replaces `batch`: leave one of them out")
     if request.search and len(request.batch_per_device) > 1:

@@ -113,5 +113,5 @@ def test_every_public_name_is_a_function_though_a_command_has_its_name():
             assert getattr(xlnet_jax, name) is public
     assert {"finetune", "predict", "generate", "fill_in", "evaluate"} <= set(dir(xlnet_jax))
     assert xlnet_jax.evaluate.__module__ == "xlnet_jax.api.evaluation"
-    with pytest.raises(AttributeError, match="has no attribute 'lode'; it has Config"):
+    with pytest.raises(AttributeError, match="has no attribute 'lode'; it has AttentionSettings"):
         xlnet_jax.lode  # noqa: B018

@@ -225,9 +225,9 @@ def read(tmp_path, content, labelled=True, **settings):
 @pytest.mark.parametrize(
     ("settings", "content", "message"),
     [
-        ({}, "sentence\tlabel\na\t1\n", "a.tsv: line 2: there is no column text, only sentence, label: name it by `c"),
-        ({}, "text\ny\n", "a.tsv: line 2: there is no column label, only text: name it by `columns.label`"),
-        ({"columns": PAIRS}, "text\tlabel\na\t1\n", "there is no column text_pair, only text, label: name"),
+        ({}, "sentence\tlabel\na\t1\n", "a.tsv: line 1 names no column text, only sentence, label: name it by `columns.text`"),
+        ({}, "text\ny\n", "a.tsv: line 1 names no column label, only text: name it by `columns.label`"),
+        ({"columns": PAIRS}, "text\tlabel\na\t1\n", "line 1 names no column text_pair, only text, label: name"),
         ({}, "text\tlabel\na\t1\n \t1\n", "a.tsv: line 3: its text is empty; fill it, or leave the line out"),
         ({"columns": PAIRS}, "text\ttext_pair\tlabel\na\t\t1\n", "a.tsv: line 2: its text_pair is empty"),
         ({}, "text\tlabel\na\t\n", "a.tsv: line 2: it has no label; training and evaluation need one"),
