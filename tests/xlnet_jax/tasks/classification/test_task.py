@@ -225,7 +225,7 @@ def read(tmp_path, content, labelled=True, **settings):
 @pytest.mark.parametrize(
     ("settings", "content", "message"),
     [
-        ({}, "sentence\tlabel\na\t1\n", "a.tsv: line 1 names no column text, only sentence, label: name it by `columns.text`"),
+        ({}, "sentence\tlabel\na\t1\n", "a.tsv: line 1 names no column text, only sentence, label: name"),
         ({}, "text\ny\n", "a.tsv: line 1 names no column label, only text: name it by `columns.label`"),
         ({"columns": PAIRS}, "text\tlabel\na\t1\n", "line 1 names no column text_pair, only text, label: name"),
         ({}, "text\tlabel\na\t1\n \t1\n", "a.tsv: line 3: its text is empty; fill it, or leave the line out"),
