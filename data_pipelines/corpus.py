@@ -32,6 +32,7 @@ from etils import epath
 from data_pipelines.remote import is_remote
 from data_pipelines.tokenizer import Tokenizer
 from xlnet_jax.errors import InputError
+from xlnet_jax.storage.reading import Count, Positive, demand_regular, inside, read_array, read_json
 
 FORMAT = 2
 MANIFEST_FILE, COUNTS_FILE, TOKENIZER_FOLDER = "manifest.json", "unigram_counts.npy", "tokenizer"
@@ -53,11 +54,17 @@ class Start(IntEnum):
 class Record:
     """Layout of a serialized record."""
 
-    block_len: int  # tokens
-    token_dtype: str  # '<u2' or '<u4'
-    tokens_at: int  # byte offset
-    starts_at: int  # byte offset
-    num_bytes: int
+    block_len: Positive  # tokens
+    token_dtype: Literal["<u2", "<u4"]
+    tokens_at: Count  # byte offset
+    starts_at: Count  # byte offset
+    num_bytes: Positive
+
+    @property
+    def dtype_end(self) -> int:
+        """Offset in bytes of the first byte behind the fields."""
+        width = np.dtype(self.token_dtype).itemsize
+        return max(self.tokens_at + width * self.block_len, self.starts_at + self.block_len)
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -76,8 +83,8 @@ class Record:
 @dataclass(frozen=True)
 class Shard:
     name: str
-    blocks: int
-    num_bytes: int
+    blocks: Count
+    num_bytes: Count
     sha256: str
 
 
@@ -85,11 +92,11 @@ class Shard:
 class Split:
     """Contents of a split. The blocks of the sources follow each other; no block holds text of two sources."""
 
-    documents: int
-    lines: int
-    tokens: int  # of the whole text, `dropped_tokens` included
-    dropped_tokens: int  # after the last full block of each source
-    source_blocks: tuple[int, ...]  # number of blocks of each source
+    documents: Count
+    lines: Count
+    tokens: Count  # of the whole text, `dropped_tokens` included
+    dropped_tokens: Count  # after the last full block of each source
+    source_blocks: tuple[Count, ...]  # number of blocks of each source
     shards: tuple[Shard, ...]
 
     @property
@@ -98,11 +105,16 @@ class Split:
 
 
 @dataclass(frozen=True)
+class _Format:
+    format: int
+
+
+@dataclass(frozen=True)
 class Manifest:
     """Description of a corpus: the text and settings it was made from, and the files it consists of."""
 
     made_from: dict[str, Any]  # fingerprints of the text, and settings: the same values make the same corpus
-    vocab_size: int
+    vocab_size: Positive
     record: Record
     unigram_entropy: float  # of unigram_counts, in nats
     sources: tuple[str, ...]  # names of the training sources
@@ -125,37 +137,32 @@ class Manifest:
         file = folder / MANIFEST_FILE
         if not file.exists():
             raise InputError(f"corpus {folder}: not a prepared corpus, it has no {MANIFEST_FILE}")
-        try:
-            values = json.loads(file.read_text())
-            if (found := values["format"]) == FORMAT:
-                read = {
-                    "record": Record(**values["record"]),
-                    "sources": tuple(values["sources"]),
-                    "weights": tuple(values["weights"]),
-                    "splits": _read_splits(values["splits"]),
-                }
-                return cls(**{**values, **read})
-        except (ValueError, KeyError, TypeError, AttributeError):
-            raise InputError(f"corpus {folder}: {MANIFEST_FILE} is damaged; {AGAIN}") from None
-        raise InputError(f"corpus {folder}: its format is {found}, and this version reads {FORMAT}; {AGAIN}")
+        if (found := read_json(file, _Format, AGAIN).format) != FORMAT:
+            raise InputError(f"corpus {folder}: its format is {found}, and this version reads {FORMAT}; {AGAIN}")
+        manifest = read_json(file, cls, AGAIN)
+        if contradiction := manifest._contradiction():
+            raise InputError(f"{file} is damaged: {contradiction}; {AGAIN}")
+        return manifest
+
+    def _contradiction(self) -> str | None:
+        """Return what in this description cannot be, or None."""
+        if self.record.dtype_end > self.record.num_bytes:
+            return f"a record of {self.record.num_bytes:,} bytes does not hold {self.record.block_len:,} tokens"
+        if set(self.splits) != {"train", "validation"}:
+            return f"its splits are {', '.join(self.splits) or 'none'}"
+        for name, split in self.splits.items():
+            if split.blocks != sum(shard.blocks for shard in split.shards):
+                return f"the {name} split has {split.blocks:,} blocks, and its shards have others"
+            if len(split.source_blocks) != len(self.sources) and name == "train":
+                return f"it has blocks of {len(split.source_blocks)} sources, and names {len(self.sources)}"
+        if self.weights and len(self.weights) != len(self.sources):
+            return f"{len(self.sources)} sources have {len(self.weights)} weights"
+        return None
 
 
 def is_corpus(folder: epath.PathLike) -> bool:
     """Return whether `folder` holds a manifest, so that `prepare` made it."""
     return not is_remote(os.fspath(folder)) and (epath.Path(folder).expanduser() / MANIFEST_FILE).exists()
-
-
-def _read_splits(values: dict[SplitName, dict[str, Any]]) -> dict[SplitName, Split]:
-    return {
-        name: Split(
-            **{
-                **split,
-                "source_blocks": tuple(split["source_blocks"]),
-                "shards": tuple(Shard(**shard) for shard in split["shards"]),
-            }
-        )
-        for name, split in values.items()
-    }
 
 
 class Corpus:
@@ -184,9 +191,12 @@ class Corpus:
         """Occurrences of each piece in the training text, dropped tokens included: int64 [V]. Raises InputError if the
         file is missing or damaged."""
         try:
-            return np.load(self.folder / COUNTS_FILE)
-        except (OSError, ValueError, EOFError):
-            raise InputError(f"corpus {self.folder}: {COUNTS_FILE} is missing or damaged; {AGAIN}") from None
+            counts = read_array(self.folder / COUNTS_FILE, np.int64, rank=1)
+        except InputError as damage:
+            raise InputError(f"corpus {self.folder}: {COUNTS_FILE} is missing or damaged; {AGAIN} ({damage})") from None
+        if len(counts) != self.manifest.vocab_size or counts.min() < 0:
+            raise InputError(f"corpus {self.folder}: {COUNTS_FILE} is not of this vocabulary; {AGAIN}")
+        return counts
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
@@ -238,10 +248,10 @@ class Corpus:
 
 
 def _check_shard(folder: epath.Path, shard: Shard) -> None:
-    file = folder / shard.name
+    file = inside(folder, shard.name, str(folder / MANIFEST_FILE))
     if not file.exists():
         raise InputError(f"corpus {folder}: the shard {shard.name} is missing; {AGAIN}")
-    if (size := file.stat().length) != shard.num_bytes:
+    if (size := demand_regular(file)) != shard.num_bytes:
         raise InputError(
             f"corpus {folder}: the shard {shard.name} is damaged, {size} bytes instead of {shard.num_bytes}; {AGAIN}"
         )

@@ -12,10 +12,10 @@ from typing import Any
 from etils import epath
 
 from data_pipelines.readers import Errors, canonical, decoded
+from data_pipelines.tfds_metadata import DATASET_INFO, check_metadata
 from xlnet_jax.errors import InputError
 from xlnet_jax.storage.quiet_tensorflow import tensorflow
 
-DATASET_INFO = "dataset_info.json"
 SLICE_DOCUMENTS = 10_000
 BATCH = 256
 
@@ -112,7 +112,7 @@ def _examples(builder: Any, split: str, fields: Sequence[str]) -> Iterator[tuple
             dataset = builder.as_dataset(split, decoders=decoders, read_config=in_order)
             for batch in dataset.batch(BATCH).as_numpy_iterator():
                 yield from zip(*(batch[field] for field in fields), strict=True)
-    except (tf.errors.OpError, RuntimeError, FileNotFoundError) as error:
+    except (tf.errors.OpError, RuntimeError, OSError, ValueError, TypeError, KeyError) as error:
         # Leave out the name of the TensorFlow operation that begins the message.
         why = str(error).partition("}} ")[2] or str(error)
         raise InputError(
@@ -143,6 +143,7 @@ def _builder(dataset: str, data_dir: str | None) -> Any:
 
 
 def _opened(folder: epath.Path) -> Any:
+    check_metadata(folder)
     try:
         return _tfds().builder_from_directory(folder)
     except Exception as error:  # TFDS and Protobuf raise exceptions of many types

@@ -10,6 +10,10 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any
 
+from xlnet_jax.storage.import_path import leave_current_folder
+
+leave_current_folder()
+
 __version__ = "0.2.0.dev0"
 """Version of the package; setup.cfg reads it here."""
 

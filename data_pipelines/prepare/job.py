@@ -32,6 +32,7 @@ from data_pipelines.tokenizer import Tokenizer
 from xlnet_jax.errors import InputError
 from xlnet_jax.storage.files import demand_place
 from xlnet_jax.storage.folders import resumable_folder
+from xlnet_jax.storage.reading import read_json
 
 # Keys of Manifest.made_from, and the words of the error for a corpus that differs in them.
 MADE_FROM = {
@@ -139,7 +140,7 @@ class Job:
         parts: list[list[str]] = [[] for _ in order]
         for group in groups:
             file = _list_of(group, str(lists))  # missing for a group without text
-            parts[group.source] += json.loads(file.read_text()) if file.exists() else []
+            parts[group.source] += read_json(file, list[str]) if file.exists() else []
         results = [
             Encoded(tuple(str(_file_of(part, str(encoded))) for part in own), source, fingerprint_of(iter(own)))
             for source, own in zip(order, parts, strict=True)

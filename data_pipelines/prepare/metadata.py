@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from etils import epath
@@ -15,7 +15,7 @@ def serialized_record(block_len: int, vocab_size: int) -> tuple[bytes, Record]:
     """Return a record in the form that TFDS reads, as a template, and the layout of its bytes."""
     from tensorflow_datasets.proto import tf_example_pb2
 
-    token_dtype = "<u2" if vocab_size <= 2**16 else "<u4"
+    token_dtype: Literal["<u2", "<u4"] = "<u2" if vocab_size <= 2**16 else "<u4"
     tokens = np.full(block_len, 0x01010101 & np.iinfo(token_dtype).max, token_dtype)
     starts = np.full(block_len, 2, np.uint8)
     in_any_order = _features(block_len, token_dtype).serialize_example({"tokens": tokens, "starts": starts})

@@ -20,6 +20,7 @@ from data_pipelines.corpus import Record, Shard, SplitName, Start
 from data_pipelines.prepare.encoding import load
 from data_pipelines.prepare.holdout import Place, Rule
 from xlnet_jax.storage.files import complete_file, write_durably
+from xlnet_jax.storage.reading import read_json
 
 WRITER_OPTIONS = "group_size:1,zstd:1"  # one block a group, so that random access reads one block
 
@@ -73,7 +74,7 @@ class Written:
 
     @classmethod
     def load(cls, file: epath.Path) -> Written:
-        values = json.loads(file.read_text())
+        values = read_json(file)
         return cls(**values | {"shard": Shard(**values["shard"]), "counts": np.array(values["counts"], np.int64)})
 
 

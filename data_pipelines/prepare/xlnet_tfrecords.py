@@ -9,7 +9,6 @@ pairs are not read. The records lack the end of each row's text, less than a win
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -28,20 +27,27 @@ from xlnet_jax.errors import InputError
 from xlnet_jax.storage.files import demand_place
 from xlnet_jax.storage.folders import resumable_folder
 from xlnet_jax.storage.quiet_tensorflow import tensorflow
+from xlnet_jax.storage.reading import Count, Positive, demand_regular, inside, read_json
 
 INFO = "corpus_info.json"
 RECORD_INFO = re.compile(r"record_info-(?P<split>.+)-(?P<task>\d+)-(?P<pass>\d+)\.bsz-.*\.json")
 
 
 @dataclass(frozen=True)
+class _RecordInfo:
+    filenames: tuple[str]
+    num_batch: Count
+
+
+@dataclass(frozen=True)
 class Layout:
     """Layout of the windows in the files of a folder. The fields have their names in corpus_info.json."""
 
-    vocab_size: int
-    bsz_per_host: int
-    num_core_per_host: int
-    seq_len: int
-    reuse_len: int
+    vocab_size: Positive
+    bsz_per_host: Positive
+    num_core_per_host: Positive
+    seq_len: Positive
+    reuse_len: Count
     bi_data: bool
 
     @classmethod
@@ -53,11 +59,7 @@ class Layout:
                 f"records {folder}: no {INFO} in it; name the folder that data_utils.py wrote (its "
                 "--save_dir), or the tfrecords folder in it"
             )
-        try:
-            values = json.loads(file.read_text())
-            return cls(**{name: values[name] for name in cls.__dataclass_fields__})
-        except (ValueError, KeyError, TypeError) as error:
-            raise InputError(f"records {file}: not the original's settings ({error})") from None
+        return read_json(file, cls, "give the settings that the original wrote")
 
     @property
     def forward_rows(self) -> np.ndarray:
@@ -117,15 +119,12 @@ def _record_files(folder: epath.Path) -> dict[epath.Path, int]:
     chosen = sorted((m["split"], int(m["task"]), path) for m, path in infos if int(m["pass"]) == first_pass)
     files: dict[epath.Path, int] = {}
     for *_, path in chosen:
-        try:
-            info = json.loads(path.read_text())
-            (name,), batches = info["filenames"], int(info["num_batch"])
-        except (ValueError, KeyError, TypeError) as error:
-            raise InputError(f"records {path}: not the original's record info ({error})") from None
-        files[folder / name] = batches
+        info = read_json(path, _RecordInfo, "give the record info that the original wrote")
+        files[inside(folder, info.filenames[0], str(path))] = info.num_batch
     for file in files:
         if not file.exists():
             raise InputError(f"records {file}: it is missing, and its record_info names it")
+        demand_regular(file)
     return files
 
 

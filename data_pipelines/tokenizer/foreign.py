@@ -7,9 +7,9 @@ special piece that the Hugging Face vocabulary lacks (such as <eod>) takes one o
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -19,6 +19,7 @@ from etils import epath
 from data_pipelines.tokenizer.settings import Settings
 from data_pipelines.tokenizer.symbols import BOS, CLS, EOD, EOP, EOS, MASK, PAD, SEP, SPACE, SPECIAL_PIECES, UNK
 from xlnet_jax.errors import InputError
+from xlnet_jax.storage.reading import demand_regular, parse_json, read_document, read_json
 
 TOKENIZER_JSON, WORDPIECES, TOKENIZER_CONFIG = "tokenizer.json", "vocab.txt", "tokenizer_config.json"
 SETTINGS = Settings("none", split_digit_commas=False)  # these tokenizers normalise text themselves
@@ -33,6 +34,12 @@ _NAMES = {
 }
 _MISSING = (EOD, EOP, BOS, EOS)  # first those that occur in texts, as unused pieces may not suffice
 _UNUSED = re.compile(r"\[unused\d+\]|madeupword\d+")
+_SPARSEST = 2**20  # ids that a small vocabulary may leave free
+
+
+@dataclass(frozen=True)
+class _Config:
+    do_lower_case: bool | None = True
 
 
 def model_in(folder: epath.Path) -> bytes | None:
@@ -41,13 +48,14 @@ def model_in(folder: epath.Path) -> bytes | None:
     Reads tokenizer.json, or builds it from BERT's vocab.txt. Raises InputError if the tokenizers library is missing.
     """
     if (folder / TOKENIZER_JSON).exists():
-        return (folder / TOKENIZER_JSON).read_bytes()
+        return read_document(folder / TOKENIZER_JSON)
     if not (folder / WORDPIECES).exists():
         return None
     config = folder / TOKENIZER_CONFIG
-    lower = json.loads(config.read_text()).get("do_lower_case", True) if config.exists() else True
+    cased = config.exists() and read_json(config, _Config).do_lower_case is False
+    demand_regular(folder / WORDPIECES)
     wordpieces = _library(str(folder)).BertWordPieceTokenizer
-    return str(wordpieces(str(folder / WORDPIECES), lowercase=lower).to_str()).encode()
+    return str(wordpieces(str(folder / WORDPIECES), lowercase=not cased).to_str()).encode()
 
 
 def is_foreign(model: bytes) -> bool:
@@ -67,13 +75,15 @@ class ForeignPieces:
         except Exception as error:  # the library raises no narrower type
             raise InputError(f"tokenizer {origin}: not a {TOKENIZER_JSON}, or a damaged one ({error})") from None
         self._tokenizer.encode_special_tokens = True  # <mask> in a text is text
-        self._kind: dict[str, Any] = json.loads(model)
+        self._kind = parse_json(model, f"tokenizer {origin}")
         vocabulary = self._tokenizer.get_vocab(with_added_tokens=True)
         names = [name for name, _ in sorted(vocabulary.items(), key=lambda item: item[1])]
         ids = [vocabulary[name] for name in names]
         self.theirs = np.array(_dealt(names, ids, origin))
         """Row of the Hugging Face embedding for each id here, or NEW: int64 [V]."""
         self.their_size = max(ids) + 1
+        if self.their_size > _SPARSEST + 2 * len(ids):
+            raise InputError(f"tokenizer {origin}: it has {len(ids):,} pieces, and one of them the id {max(ids):,}")
         self._ours = np.full(self.their_size, UNK, np.int32)
         self._ours[self.theirs[self.theirs != NEW]] = np.flatnonzero(self.theirs != NEW)
         name_of = dict(zip(ids, names, strict=True))

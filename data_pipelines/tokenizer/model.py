@@ -33,6 +33,7 @@ from data_pipelines.tokenizer.training import train_model
 from xlnet_jax.errors import InputError
 from xlnet_jax.storage import hub
 from xlnet_jax.storage.folders import complete_folder
+from xlnet_jax.storage.reading import read_document, read_json
 
 MODEL_FILE, SETTINGS_FILE = "spiece.model", "tokenizer_settings.json"
 FOLDER_FILES = (MODEL_FILE, SETTINGS_FILE, TOKENIZER_JSON, WORDPIECES, TOKENIZER_CONFIG)
@@ -278,17 +279,13 @@ def _sentencepiece(model: bytes, origin: str) -> sentencepiece.SentencePieceProc
 def read_model(file: epath.Path) -> bytes:
     """Return the content of a .model file. Raises InputError if it cannot be read."""
     try:
-        return file.read_bytes()
-    except OSError as error:
-        raise InputError(f"tokenizer {file} cannot be read: {error.strerror}") from None
+        return read_document(file)
+    except InputError as error:
+        raise InputError(f"tokenizer {error}") from None
 
 
 def _settings_in(file: epath.Path) -> Settings:
-    try:
-        content = json.loads(file.read_text())
-    except ValueError as error:
-        raise InputError(f"tokenizer settings {file}: not readable ({error}); delete it for the defaults") from None
-    return read_settings(content, str(file))
+    return read_settings(read_json(file, Any, "delete it for the defaults"), str(file))
 
 
 def _fetched(name: epath.PathLike) -> epath.PathLike:

@@ -158,7 +158,8 @@ def files(tmp_path_factory):
     folder = tmp_path_factory.mktemp("files")
     novels = Path(sources.embedded()[0]).read_text().splitlines()[:2000]
     text, sentences = "\n".join(novels), "\n".join(SENTENCES)
-    _write(folder, dict.fromkeys(_TEXTS, text) | {"northanger.txt": "\n".join(novels[:200])} | dict.fromkeys(_SENTENCES, sentences) | _TABLES)
+    texts = dict.fromkeys(_TEXTS, text) | {"northanger.txt": "\n".join(novels[:200])}
+    _write(folder, texts | dict.fromkeys(_SENTENCES, sentences) | _TABLES)
     for name in ("news/a.txt.gz", "more/b.txt.gz"):
         (folder / name).parent.mkdir()
         (folder / name).write_bytes(gzip.compress(text.encode()))

@@ -27,6 +27,7 @@ from xlnet_jax.storage.quiet_tensorflow import keep_tensorflow_quiet
 T = TypeVar("T")
 Main = Callable[[Sequence[str]], int]
 CheckpointArgument = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="CHECKPOINT")]
+LONGEST_LINE = 1200  # characters of a message: a file may hold a name of any length
 _ARGUMENT = re.compile(r"`([a-z]\w*(?:\.[a-z]\w*)*)`")
 
 
@@ -148,5 +149,7 @@ def _nobody_reads() -> bool:
 
 
 def _fail(message: str, code: int = USER_ERROR) -> int:
-    print("error: " + " ".join(message.split()), file=sys.stderr)
+    line = " ".join(message.split())
+    cut = line if len(line) <= LONGEST_LINE else f"{line[: LONGEST_LINE // 2]} … {line[-LONGEST_LINE // 2 :]}"
+    print("error: " + cut, file=sys.stderr)
     return code

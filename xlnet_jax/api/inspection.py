@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -19,6 +18,7 @@ from xlnet_jax.objectives.registry import objective_named
 from xlnet_jax.objectives.rules import validate
 from xlnet_jax.settings.config import Config, DataConfig
 from xlnet_jax.settings.plain import from_dict
+from xlnet_jax.storage.reading import read_json
 
 if TYPE_CHECKING:
     from data_pipelines.inspect.window_view import WindowView
@@ -111,7 +111,7 @@ def _find(folder: Path, tokenizer: str | None) -> _Place:
     if not (folder / MANIFEST_FILE).is_file() and (folder / "config.json").is_file():
         corpus = folder / "corpus"
         try:
-            run = from_dict(Config, json.loads((folder / "config.json").read_text()))
+            run = from_dict(Config, read_json(folder / "config.json"))
         except (ValueError, TypeError, AttributeError) as error:
             raise InputError(f"{folder / 'config.json'} is not the settings of a run: {error}") from None
         # A corpus that was prepared before the run lies elsewhere.

@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from xlnet_jax.storage.reading import read_json
+
 if TYPE_CHECKING:
     from xlnet_jax.checkpoints.pretrained import Pretrained
 
@@ -28,7 +30,7 @@ def write_card(pretrained: "Pretrained", source: Path, folder: Path, name: str, 
     folder: holds config.json already. name: model or folder that the card tells to load. notes: what transformers does
     otherwise. The licence and the language of the weights are not known here: the header leaves them out.
     """
-    config = json.loads((folder / "config.json").read_text())
+    config = read_json(folder / "config.json")
     (architecture,), run = config["architectures"], _run_of(source)
     trained = _training(run) if run else ["How the weights were trained is not stored with them."]
     parts = [
@@ -81,7 +83,6 @@ class _Run(NamedTuple):
 def _run_of(source: Path) -> _Run | None:
     """Return the run that wrote the checkpoint; None for a checkpoint that no run wrote."""
     from xlnet_jax.checkpoints import native
-    from xlnet_jax.storage.files import read_json
 
     found = native.find(source.absolute()) if source.is_dir() else None
     settings = read_json(found / native.CONFIG) if found else {}
@@ -121,7 +122,6 @@ def _pretraining(run: _Run) -> tuple[list[tuple[str, str]], dict[str, Any], str]
 def _finetuning(run: _Run) -> tuple[list[tuple[str, str]], dict[str, Any], str]:
     from xlnet_jax.checkpoints.native import RESULTS
     from xlnet_jax.settings.plain import from_dict
-    from xlnet_jax.storage.files import read_json
     from xlnet_jax.tasks.config import FinetuneConfig
     from xlnet_jax.tasks.defaults import DEFAULTS
 

@@ -7,6 +7,7 @@ checksums.json
 
 import dataclasses
 import logging
+import math
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +24,12 @@ from xlnet_jax.settings.config import Config, HeadConfig, ModelConfig
 from xlnet_jax.settings.plain import from_dict
 from xlnet_jax.settings.rules import validate_network
 from xlnet_jax.storage.checksums import find_damage, write_checksums
-from xlnet_jax.storage.files import read_json
+from xlnet_jax.storage.reading import demand_regular_files, read_json
 
 # Orbax warns of metadata that only a folder of many steps has.
 logging.getLogger("absl").setLevel(logging.CRITICAL)
 
+_DENSEST = 1000  # numbers in a byte: arrays of zeros are compressed
 PARAMS, CONFIG, TOKENIZER, RESULTS = "params", Path("config") / "metadata", "tokenizer", "results.json"
 
 
@@ -60,6 +62,7 @@ def read(folder: Path) -> Pretrained:
 
     Raises InputError on files that are damaged or contradict each other.
     """
+    demand_regular_files(folder)
     if damage := find_damage(folder, {PARAMS, CONFIG.parts[0], TOKENIZER}):
         raise InputError(f"{folder} is damaged: {damage}")
     settings = read_json(folder / CONFIG)
@@ -115,10 +118,21 @@ def _params(folder: Path) -> dict[str, Any]:
     checkpointer = ocp.PyTreeCheckpointer()
     try:
         tree = checkpointer.metadata(folder.absolute()).item_metadata.tree
+        _demand_fitting(tree, folder)
         as_numpy = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), tree)
         return checkpointer.restore(folder.absolute(), restore_args=as_numpy)
+    except InputError:
+        raise
     except Exception as error:  # whatever is wrong with a file surfaces as any of half a dozen types
         raise InputError(f"{folder} cannot be read: {str(error).partition(chr(10))[0][:200]}") from None
+
+
+def _demand_fitting(tree: Any, folder: Path) -> None:
+    """Raise InputError where the arrays that the metadata announce cannot be in the files, before memory is taken."""
+    wanted = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(tree))
+    there = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+    if wanted > _DENSEST * there:
+        raise InputError(f"{folder} is damaged: its arrays have {wanted:,} numbers, and its files {there:,} bytes")
 
 
 def _head(settings: dict[str, Any] | None) -> HeadConfig | None:

@@ -9,7 +9,6 @@ All runs share one process: jax starts once, and keeps the memory of an accelera
 other, as each has its own programs and lock.
 """
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -28,6 +27,7 @@ from xlnet_jax.comparison.report import Comparison, Outcome, source_of, write_re
 from xlnet_jax.comparison.request import CompareConfig
 from xlnet_jax.errors import InputError
 from xlnet_jax.settings.config import Config
+from xlnet_jax.storage.reading import read_json
 from xlnet_jax.tasks.config import FinetuneConfig
 from xlnet_jax.tasks.families import make_task, with_files
 from xlnet_jax.tasks.results import seed_folder
@@ -157,7 +157,7 @@ def _outcome(name: str, seed: int, prepared: _Prepared) -> Outcome:
     held_out = [r for r in records if r["split"] == "validation"]
     scores = {}
     for task, config in prepared.tasks.items():
-        metrics = json.loads((prepared.folder(name, seed, task) / RESULTS).read_text())["metrics"]
+        metrics = read_json(prepared.folder(name, seed, task) / RESULTS)["metrics"]
         scores[task] = metrics[_metric(config)]
     return Outcome([(r["step"], r["loss"]) for r in held_out], held_out[-1].get("pair_loss"), scores)
 

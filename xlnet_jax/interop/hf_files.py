@@ -25,7 +25,7 @@ from xlnet_jax.errors import InputError
 from xlnet_jax.interop import hf_bert, hf_xlnet
 from xlnet_jax.interop.contents import Contents, Found
 from xlnet_jax.interop.weights import flatten, left_behind, nest, to_theirs
-from xlnet_jax.storage.files import read_json
+from xlnet_jax.storage.reading import demand_regular, read_json
 
 CONFIG, TOKENIZER_CONFIG = "config.json", "tokenizer_config.json"
 SAFETENSORS, TORCH = "model.safetensors", "pytorch_model.bin"
@@ -165,6 +165,7 @@ def _weight_map(index: Path) -> dict[str, str]:
 
 
 def _load_safetensors(file: Path) -> dict[str, np.ndarray]:
+    demand_regular(file)
     try:
         return safetensors.numpy.load_file(file)
     except (safetensors.SafetensorError, OSError) as error:
@@ -184,6 +185,7 @@ def torch_for(file: str) -> Any:
 
 def _load_torch(file: Path) -> dict[str, np.ndarray]:
     torch = torch_for(str(file))
+    demand_regular(file)
     try:
         tensors = torch.load(file, map_location="cpu", weights_only=True)
         if isinstance(tensors, dict) and isinstance(tensors.get("state_dict"), dict):

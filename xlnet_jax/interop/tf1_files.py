@@ -2,6 +2,7 @@
 writes the format; it is imported where it is needed."""
 
 import json
+import math
 import re
 from pathlib import Path
 
@@ -13,8 +14,8 @@ from xlnet_jax.interop import tf1
 from xlnet_jax.interop.contents import Contents, Found, check_sizes
 from xlnet_jax.interop.weights import left_behind, to_theirs
 from xlnet_jax.settings.config import ModelConfig
-from xlnet_jax.storage.files import read_json
 from xlnet_jax.storage.quiet_tensorflow import tensorflow
+from xlnet_jax.storage.reading import demand_regular, read_json
 
 CONFIG, RELEASE = "xlnet_config.json", "xlnet_model.ckpt"
 CONFIGS = (CONFIG, "config.json")  # of a release, and of what the original's training writes
@@ -111,9 +112,13 @@ def _newest(folder: Path) -> Path:
 
 def _variables(prefix: Path) -> tuple[dict[str, np.ndarray], int]:
     tf = tensorflow()
+    there = sum(demand_regular(file) for file in prefix.parent.glob(f"{prefix.name}.*"))
     try:
         reader = tf.train.load_checkpoint(str(prefix))
-        names = sorted(reader.get_variable_to_shape_map())
+        shapes, dtypes = reader.get_variable_to_shape_map(), reader.get_variable_to_dtype_map()
+        if (wanted := sum(math.prod(shape) * dtypes[name].size for name, shape in shapes.items())) > there:
+            raise InputError(f"{prefix} is damaged: its variables take {wanted:,} bytes, and its files have {there:,}")
+        names = sorted(shapes)
         if "_CHECKPOINTABLE_OBJECT_GRAPH" in names:
             raise InputError(f"{prefix} is a checkpoint of TensorFlow 2 objects, not of the 2019 code")
         variables = {n: np.asarray(reader.get_tensor(n)) for n in names if not _OPTIMIZER.search(n)}

@@ -5,7 +5,11 @@ import zlib
 from collections.abc import Iterable
 from pathlib import Path
 
+from etils import epath
+
+from xlnet_jax.errors import InputError
 from xlnet_jax.storage.files import write_durably
+from xlnet_jax.storage.reading import Count, demand_regular, inside, read_json
 
 NAME = "checksums.json"
 
@@ -24,17 +28,19 @@ def find_damage(folder: Path, parts: Iterable[str]) -> str | None:
     if not record.exists():
         return None
     try:
-        expected = dict(json.loads(record.read_text()))
-    except (ValueError, TypeError):
-        return f"{NAME} is damaged"
+        expected = read_json(record, dict[str, tuple[Count, Count]])
+    except InputError as damage:
+        return str(damage)
     for name, (size, crc) in expected.items():
         if name.partition("/")[0] not in parts:
             continue
-        file = folder / name
-        if not file.exists():
-            return f"{name} is missing"
-        if file.stat().st_size != size:
-            return f"{name} has {file.stat().st_size:,} bytes of {size:,}"
+        try:
+            file = Path(inside(epath.Path(folder), name, str(record)))
+            there = demand_regular(file)
+        except InputError as damage:
+            return str(damage)
+        if there != size:
+            return f"{name} has {there:,} bytes of {size:,}"
         if _checksum(file)[1] != crc:
             return f"{name} was altered"
     return None

@@ -3,13 +3,11 @@
 import contextlib
 import errno
 import importlib
-import json
 import os
 import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from etils import epath
 
@@ -150,16 +148,3 @@ def demand_place(out: epath.Path) -> None:
     parent = next(folder for folder in Path(out).absolute().parents if folder.exists())
     if not (parent.is_dir() and os.access(parent, os.W_OK)):
         raise InputError(f"{out}: {parent} is no folder that you may write to; name another place")
-
-
-def read_json(file: Path) -> dict[str, Any]:
-    """Return the JSON object in a file. Raises InputError where there is none."""
-    try:
-        content = json.loads(file.read_text())
-    except FileNotFoundError:
-        raise InputError(f"{file} is missing") from None
-    except (OSError, ValueError, RecursionError) as error:
-        raise InputError(f"{file} cannot be read: {error}") from None
-    if not isinstance(content, dict):
-        raise InputError(f"{file} holds no JSON object")
-    return content

@@ -16,7 +16,7 @@ from xlnet_jax.checkpoints.pretrained import Pretrained, on_device
 from xlnet_jax.errors import InputError
 from xlnet_jax.models.heads import build_model
 from xlnet_jax.settings.plain import from_dict
-from xlnet_jax.storage.files import read_json
+from xlnet_jax.storage.reading import read_json
 from xlnet_jax.tasks.base import Prediction
 from xlnet_jax.tasks.batches import in_order_of_length
 from xlnet_jax.tasks.config import FinetuneConfig

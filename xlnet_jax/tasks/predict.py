@@ -11,7 +11,8 @@ from xlnet_jax.checkpoints.pretrained import Pretrained
 from xlnet_jax.errors import InputError
 from xlnet_jax.settings.config import HeadConfig
 from xlnet_jax.settings.plain import from_dict
-from xlnet_jax.storage.files import read_json, write_durably
+from xlnet_jax.storage.files import write_durably
+from xlnet_jax.storage.reading import read_json
 from xlnet_jax.tasks.base import ComparingTask, Task
 from xlnet_jax.tasks.config import FinetuneConfig
 from xlnet_jax.tasks.defaults import DEFAULTS

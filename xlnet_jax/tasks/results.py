@@ -12,7 +12,8 @@ from rich.console import Console
 from rich.table import Table
 
 from xlnet_jax.checkpoints.native import RESULTS
-from xlnet_jax.storage.files import read_json, write_durably
+from xlnet_jax.storage.files import write_durably
+from xlnet_jax.storage.reading import read_json
 
 
 @dataclass(frozen=True)

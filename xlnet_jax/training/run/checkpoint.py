@@ -10,7 +10,6 @@ Arrays are restored to the shardings of the run that reads them, whatever mesh w
 """
 
 import itertools
-import json
 import logging
 import time
 from collections.abc import Callable, Sequence
@@ -31,6 +30,7 @@ from xlnet_jax.settings.plain import from_dict, identity_difference, to_dict
 from xlnet_jax.storage.checksums import find_damage, write_checksums
 from xlnet_jax.storage.files import absolute, demand_space, full_disk_as_os_error, in_bucket
 from xlnet_jax.storage.folders import move_folder
+from xlnet_jax.storage.reading import read_json
 from xlnet_jax.training import sharding
 from xlnet_jax.training.state import Guard, StatePlan, TrainState, empty_mems_ZBMD
 
@@ -265,17 +265,17 @@ class Checkpoints:
         model, masks = self._config.model, self.path(step) / "dropout" / "metadata"  # earlier versions wrote none
         if step >= self._config.steps or not (model.dropout or model.attention_dropout):
             return False
-        return not masks.exists() or json.loads(masks.read_text()) != {"masks": MASKS}
+        return not masks.exists() or read_json(masks) != {"masks": MASKS}
 
     def _demand_same_run(self, checkpoint: epath.Path) -> None:
-        there = from_dict(type(self._config), json.loads((checkpoint / "config" / "metadata").read_text()))
+        there = from_dict(type(self._config), read_json(checkpoint / "config" / "metadata"))
         if difference := identity_difference(self._config, there):
             raise InputError(
                 f"checkpoint {checkpoint} is of another model or run ({'; '.join(difference)}): give its settings, or "
                 "another `workdir`"
             )
         data = checkpoint / "data" / "metadata"  # earlier versions wrote none
-        if data.exists() and (found := json.loads(data.read_text())) != self._data:
+        if data.exists() and (found := read_json(data)) != self._data:
             theirs, ours = (", ".join(f"{k} {str(v)[:12]}" for k, v in d.items()) for d in (found, self._data))
             raise InputError(
                 f"checkpoint {checkpoint} is of another text ({theirs} there, {ours} here): give its text, or another "

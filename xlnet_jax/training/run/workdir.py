@@ -25,6 +25,7 @@ from xlnet_jax.settings.fields import differences
 from xlnet_jax.settings.plain import from_dict, identity_difference, to_dict
 from xlnet_jax.storage.files import demand_bucket_library, in_bucket, write_durably
 from xlnet_jax.storage.lock import Lock
+from xlnet_jax.storage.reading import read_json
 
 R = TypeVar("R", bound=RunConfig)
 
@@ -88,7 +89,7 @@ class Workdir:
 
         Raises InputError where the run that is here has learned from another text.
         """
-        there = json.loads(self.text.read_bytes()) if self.text.exists() else made_from
+        there = read_json(self.text) if self.text.exists() else made_from
         if self.has_checkpoints:
             self._refuse(
                 [f"its {name.replace('_', ' ')} is another" for name in made_from if there.get(name) != made_from[name]]
@@ -144,7 +145,7 @@ class Workdir:
     def settings(self, kind: type[R]) -> R:
         """Read config.json. Raises InputError where it does not hold settings of this kind."""
         try:
-            return from_dict(kind, json.loads(self.config.read_text()))
+            return from_dict(kind, read_json(self.config))
         except (ValueError, TypeError, AttributeError) as error:
             reason = str(error).partition(";")[0]
             raise InputError(

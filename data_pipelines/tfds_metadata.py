@@ -1,0 +1,104 @@
+"""Check the metadata of a TFDS dataset before TFDS imports the classes that features.json names, and reads the files
+that dataset_info.json names."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from etils import epath
+
+from xlnet_jax.errors import InputError
+from xlnet_jax.storage.files import in_bucket
+from xlnet_jax.storage.reading import demand_regular_files, inside, read_json
+
+DATASET_INFO, FEATURES = "dataset_info.json", "features.json"
+_OWN_CLASSES = re.compile(r"tensorflow_datasets\.core\.features\.\w+(\.\w+)*")
+_CLASS_KEYS = ("pythonClassName", "python_class_name", "type")
+_PLACEHOLDERS = re.compile(r"\$?\{(DATASET|SPLIT|FILEFORMAT|SHARD_INDEX|NUM_SHARDS|SHARD_X_OF_Y)\}")
+_AGAIN = "prepare the dataset again"
+
+
+@dataclass(frozen=True)
+class _Split:
+    """A split in dataset_info.json, where numbers of 64 bits are texts and both spellings of a name may stand."""
+
+    name: str
+    filepathTemplate: str = ""
+    filepath_template: str = ""
+    shardLengths: tuple[int | str, ...] = ()
+    shard_lengths: tuple[int | str, ...] = ()
+
+
+@dataclass(frozen=True)
+class _Info:
+    name: str = ""
+    splits: tuple[_Split, ...] = field(default=())
+
+
+def check_metadata(folder: epath.Path) -> None:
+    """Raise InputError where the metadata name a class that is not TFDS's own, a file outside the folder, or more
+    examples than the files can hold, and where a pipe or a device is among the files."""
+    if not in_bucket(folder):
+        demand_regular_files(folder)
+    info_file, features_file = folder / DATASET_INFO, folder / FEATURES
+    info, features = read_json(info_file, _Info, _AGAIN), read_json(features_file, dict[str, Any], _AGAIN)
+    for name in _classes(features):
+        if not _OWN_CLASSES.fullmatch(name):
+            raise InputError(
+                f"text {features_file}: it names the class {name[:100]!r}, and only classes of tensorflow_datasets are "
+                "read: code in a dataset does not run here"
+            )
+    for name in _names(features):
+        inside(folder, name, str(features_file))
+    examples = 0
+    for split in info.splits:
+        templates = [_PLACEHOLDERS.sub("x", t) for t in (split.filepathTemplate, split.filepath_template) if t]
+        if wrong := [t for t in templates if "{" in t or "%" in t]:
+            raise InputError(f"text {info_file}: its template of file names is none of TFDS's ({wrong[0][:100]!r})")
+        for name in (*templates, info.name or "x", split.name):
+            inside(folder, name, str(info_file))
+        examples += sum(_length(length, info_file) for length in (*split.shardLengths, *split.shard_lengths))
+    if not in_bucket(folder) and examples > (there := _bytes_below(folder)):
+        raise InputError(f"text {info_file}: it announces {examples:,} examples, and its files have {there:,} bytes")
+
+
+def _classes(value: Any) -> Iterator[str]:
+    """Yield the names of classes anywhere in features.json, in JSON that stands in a text too."""
+    if isinstance(value, str) and value.lstrip()[:1] in ("{", "["):
+        try:
+            value = json.loads(value)
+        except (ValueError, RecursionError):
+            return
+    if isinstance(value, dict):
+        for key in _CLASS_KEYS:
+            if key in value and (key != "type" or "content" in value):
+                yield str(value[key])
+        value = list(value.values())
+    if isinstance(value, list):
+        for each in value:
+            yield from _classes(each)
+
+
+def _names(value: Any) -> Iterator[str]:
+    """Yield the names of the features, which TFDS makes file names of."""
+    if isinstance(value, dict):
+        features = value.get("features")
+        if isinstance(features, dict):
+            yield from features
+        for each in value.values():
+            yield from _names(each)
+
+
+def _length(length: int | str, file: epath.Path) -> int:
+    if re.fullmatch(r"\d{1,18}", str(length)):
+        return int(length)
+    raise InputError(f"text {file}: a shard of {str(length)[:40]} examples; {_AGAIN}")
+
+
+def _bytes_below(folder: epath.Path) -> int:
+    return sum(os.path.getsize(os.path.join(root, name)) for root, _, names in os.walk(folder) for name in names)

@@ -1,0 +1,143 @@
+"""Files that are damaged, or made by a stranger, are refused in one line before they take memory or time."""
+
+import json
+import os
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import pytest
+from etils import epath
+
+from xlnet_jax.errors import InputError
+from xlnet_jax.storage.reading import (
+    Count,
+    demand_regular,
+    demand_regular_files,
+    inside,
+    parse_json,
+    read_array,
+    read_document,
+    read_json,
+)
+
+
+@dataclass(frozen=True)
+class Part:
+    name: str
+    blocks: Count
+    kind: Literal["a", "b"] = "a"
+
+
+@dataclass(frozen=True)
+class Form:
+    parts: tuple[Part, ...]
+    share: float = 0.5
+
+
+@pytest.fixture(params=["FIFO", "device", "link", "folder", "nothing"])
+def no_file(request, tmp_path):
+    file = tmp_path / "file"
+    make = {
+        "FIFO": lambda: os.mkfifo(file),
+        "device": lambda: file.symlink_to("/dev/zero"),
+        "link": lambda: file.symlink_to("file"),
+        "folder": file.mkdir,
+        "nothing": lambda: None,
+    }
+    make[request.param]()
+    return file
+
+
+@pytest.mark.parametrize("read", [demand_regular, read_document, read_json])
+def test_what_is_no_file_is_refused_at_once(no_file, read):
+    with pytest.raises(InputError, match=r"file (is missing|cannot be read: .*|is a folder|is a pipe or a device)"):
+        read(no_file)
+
+
+def test_a_pipe_below_a_folder_is_found(tmp_path):
+    (tmp_path / "deep").mkdir()
+    (tmp_path / "deep" / "sound").write_text("")
+    demand_regular_files(tmp_path)
+    os.mkfifo(tmp_path / "deep" / "pipe")
+    with pytest.raises(InputError, match="deep/pipe is a pipe or a device and no file"):
+        demand_regular_files(tmp_path)
+
+
+def test_a_document_has_a_limit(tmp_path):
+    (tmp_path / "large").write_bytes(bytes(11))
+    assert read_document(tmp_path / "large", 11) == bytes(11)
+    with pytest.raises(InputError, match="large has 11 bytes, and at most 10 can be right"):
+        read_document(tmp_path / "large", 10)
+
+
+def test_a_document_of_a_known_form_becomes_its_dataclass(tmp_path):
+    (tmp_path / "form.json").write_text('{"parts": [{"name": "x", "blocks": 3, "more": []}], "share": 1}')
+    assert read_json(tmp_path / "form.json", Form) == Form((Part("x", 3),), 1.0)
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        ("", "Expecting value"),
+        ("{", "Expecting property name"),
+        ("[" * 100_000, "recursion"),
+        ("[]", "Expected object, got array"),
+        ("{}", "missing required field parts"),
+        ('{"parts": {}}', r"Expected array, got object - at \$.parts"),
+        ('{"parts": [{"name": 1, "blocks": 3}]}', r"Expected str, got int - at \$.parts\[0\].name"),
+        ('{"parts": [{"name": "x", "blocks": -1}]}', r"Expected int >= 0 - at \$.parts\[0\].blocks"),
+        ('{"parts": [{"name": "x", "blocks": 4611686018427387904}]}', "blocks"),
+        (f'{{"parts": [{{"name": "x", "blocks": {"9" * 5000}}}]}}', "digits"),
+        ('{"parts": [{"name": "x", "blocks": true}]}', "Expected int, got bool"),
+        ('{"parts": [{"name": "x", "blocks": 1, "kind": "c"}]}', "Invalid enum value 'c'"),
+        ('{"parts": [{"name": "\\ud800", "blocks": 1}]}', "surrogate"),
+        ('{"parts": [], "share": null}', r"got null - at \$.share"),
+        (b"\xff\xfe", "Expecting value"),
+        (b'{"parts": "\xc3"}', "decode"),
+    ],
+)
+def test_anything_else_is_one_line(content, reason):
+    with pytest.raises(InputError, match=rf"(?s)^form\.json is damaged: .*{reason}.*; mend it$") as refused:
+        parse_json(content, "form.json", Form, "mend it")
+    assert "\n" not in str(refused.value)
+    assert len(str(refused.value)) < 300
+    assert "`" not in str(refused.value)  # a command would print it as a flag
+
+
+@pytest.mark.parametrize(
+    "name", ["", "/etc/passwd", "../secret", "a/../../b", "gs://b/x", "file:///etc/passwd", "a\0b", "a\\..\\b"]
+)
+def test_a_name_does_not_lead_out_of_its_folder(tmp_path, name):
+    with pytest.raises(InputError, match=r"index names '.*', which is no file of"):
+        inside(epath.Path(tmp_path), name, "index")
+
+
+def test_a_name_inside_is_its_path(tmp_path):
+    assert inside(epath.Path(tmp_path), "a/..b", "index") == epath.Path(tmp_path) / "a" / "..b"
+
+
+def test_an_array_is_read(tmp_path):
+    np.save(tmp_path / "x.npy", np.arange(5))
+    assert read_array(epath.Path(tmp_path) / "x.npy", np.int64, rank=1).tolist() == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("shape", ["(1000000000000,)", "(4,)", "(6,)", "(-1,)", "()", "(5, 1)", "(10**9,) * 9", "x()"])
+def test_an_array_whose_header_does_not_fit_its_file_is_refused(tmp_path, shape):
+    np.save(tmp_path / "x.npy", np.arange(5))
+    header = f"{{'descr': '<i8', 'fortran_order': False, 'shape': {shape}, }}".ljust(117) + "\n"
+    content = b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header.encode() + np.arange(5).tobytes()
+    (tmp_path / "x.npy").write_bytes(content)
+    with pytest.raises(InputError, match=r"x\.npy is damaged"):
+        read_array(epath.Path(tmp_path) / "x.npy", np.int64, rank=1)
+
+
+def test_no_object_is_unpickled(tmp_path):
+    np.save(tmp_path / "x.npy", np.array([print], object), allow_pickle=True)
+    with pytest.raises(InputError, match=r"x\.npy is damaged: it holds object"):
+        read_array(epath.Path(tmp_path) / "x.npy", np.int64, rank=1)
+
+
+def test_numbers_that_json_lacks_are_read_where_the_form_allows_them(tmp_path):
+    (tmp_path / "results.json").write_text(json.dumps({"metrics": {"pearson": float("nan")}}))
+    assert np.isnan(read_json(tmp_path / "results.json")["metrics"]["pearson"])

@@ -1,0 +1,130 @@
+"""Read files that may be damaged, or made by a stranger: regular files of a fitting size, JSON of a known form, arrays
+whose header fits their file, and names that stay inside their folder.
+
+Every InputError names the file and what is wrong in it.
+"""
+
+import json
+import os
+import stat
+from pathlib import PurePosixPath
+from typing import Annotated, Any, TypeVar, overload
+
+import msgspec
+import numpy as np
+from etils import epath
+
+from xlnet_jax.errors import InputError
+from xlnet_jax.storage.files import in_bucket
+
+T = TypeVar("T")
+
+DOCUMENT = 256 << 20
+"""Largest size of a file that is read as one text, such as JSON or a vocabulary: bytes"""
+
+Count = Annotated[int, msgspec.Meta(ge=0, lt=2**62)]
+"""Number of things in a form of `read_json`; what is computed from a few of them fits an int64"""
+Positive = Annotated[int, msgspec.Meta(gt=0, lt=2**31)]
+"""Size of one thing, such as a vocabulary, in a form of `read_json`"""
+
+
+def demand_regular(file: epath.PathLike) -> int:
+    """Return the size in bytes of a file. Raises InputError where there is none, or a folder, a pipe or a device in its
+    place, which has no end."""
+    if in_bucket(file):
+        return _size_in_bucket(epath.Path(file))
+    try:
+        found = os.stat(file)  # follows links
+    except FileNotFoundError:
+        raise InputError(f"{file} is missing") from None
+    except (OSError, ValueError) as error:
+        raise InputError(f"{file} cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    if not stat.S_ISREG(found.st_mode):
+        raise InputError(f"{file} is {'a folder' if stat.S_ISDIR(found.st_mode) else 'a pipe or a device'} and no file")
+    return found.st_size
+
+
+def read_document(file: epath.PathLike, limit: int = DOCUMENT) -> bytes:
+    """Return the content of a small file. Raises InputError as `demand_regular`, and where it has more bytes than
+    `limit`."""
+    if (size := demand_regular(file)) > limit:
+        raise InputError(f"{file} has {size:,} bytes, and at most {limit:,} can be right")
+    try:
+        return bytes(epath.Path(file).read_bytes())
+    except OSError as error:
+        raise InputError(f"{file} cannot be read: {error.strerror or error}") from None
+
+
+@overload
+def read_json(file: epath.PathLike) -> dict[str, Any]: ...
+
+
+@overload
+def read_json(file: epath.PathLike, form: type[T], remedy: str = "") -> T: ...
+
+
+def read_json(file: epath.PathLike, form: Any = dict[str, Any], remedy: str = "") -> Any:
+    """Return the content of a JSON file.
+
+    form: type that the content must have, of lists, dictionaries, dataclasses and numbers with bounds (`Count`); keys
+    that a dataclass lacks are ignored. remedy: what to do about a damaged file. Raises InputError with the place of the
+    first value of another form.
+    """
+    return parse_json(read_document(file), str(file), form, remedy)
+
+
+def parse_json(content: bytes | str, where: str, form: Any = dict[str, Any], remedy: str = "") -> Any:
+    """Return the value that JSON stands for, as `read_json`. where: name of the content in messages."""
+    try:
+        value = json.loads(content)
+        msgspec.json.encode(value)  # refuses half a surrogate pair, and numbers of more than 64 bits
+        return msgspec.convert(value, form)
+    except (ValueError, OverflowError, RecursionError) as error:
+        reason = " ".join(str(error).replace("`", "").split())[:200]
+        raise InputError(f"{where} is damaged: {reason}{remedy and '; ' + remedy}") from None
+
+
+def demand_regular_files(folder: epath.PathLike) -> None:
+    """Raise InputError where a pipe, a device or a link to nothing lies below a folder on a disk."""
+    for root, _, names in os.walk(folder):
+        for name in names:
+            demand_regular(os.path.join(root, name))
+
+
+def inside(folder: epath.Path, name: str, where: str) -> epath.Path:
+    """Return the path of a file in a folder, by the name that another file gives.
+
+    where: name of the file that gives the name. Raises InputError for a name that leads out of the folder, as
+    /etc/passwd, ../x and gs://x do. Links in the folder are followed: who made the folder chose them.
+    """
+    parts = PurePosixPath(name).parts
+    if not parts or name.startswith("/") or ".." in parts or "://" in name or "\0" in name or "\\" in name:
+        raise InputError(f"{where} names {name[:200]!r}, which is no file of {folder}: do not use this folder")
+    return folder / name
+
+
+def read_array(file: epath.Path, kind: type[np.generic], rank: int) -> np.ndarray:
+    """Return the array in an .npy file. Raises InputError where it has another type of number or another rank, or where
+    its shape does not fit the size of the file; nothing is unpickled."""
+    size = demand_regular(file)
+    try:
+        with file.open("rb") as opened:
+            version = np.lib.format.read_magic(opened)
+            read_header = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+            shape, columns_first, dtype = read_header[version](opened)
+            if dtype != np.dtype(kind) or len(shape) != rank or columns_first:
+                raise InputError(f"{file} is damaged: it holds {dtype} of shape {str(shape)[:80]}")
+            if (there := size - opened.tell()) != (wanted := dtype.itemsize * int(np.prod(shape, dtype=object))):
+                raise InputError(f"{file} is damaged: its header announces {wanted:,} bytes, and {there:,} follow")
+            return np.frombuffer(opened.read(), dtype).reshape(shape)
+    except InputError:
+        raise
+    except (OSError, ValueError, KeyError, TypeError, SyntaxError, EOFError) as error:
+        raise InputError(f"{file} is damaged: {' '.join(str(error).split())[:200]}") from None
+
+
+def _size_in_bucket(file: epath.Path) -> int:
+    try:
+        return int(file.stat().length)
+    except FileNotFoundError:
+        raise InputError(f"{file} is missing") from None
