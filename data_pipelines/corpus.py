@@ -31,6 +31,7 @@ from etils import epath
 
 from data_pipelines.remote import is_remote
 from data_pipelines.tokenizer import Tokenizer
+from data_pipelines.verification import Verification
 from xlnet_jax.errors import InputError
 from xlnet_jax.storage.reading import Count, Positive, demand_regular, inside, read_array, read_json
 
@@ -180,6 +181,8 @@ class Corpus:
             name: ArrayRecordDataSource([f"{folder / shard.name}[0:{shard.blocks}]" for shard in split.shards])
             for name, split in self.manifest.splits.items()
         }
+        self._checked = {name: _verification(folder, split) for name, split in self.manifest.splits.items()}
+        self._ends = {n: np.cumsum([shard.blocks for shard in s.shards]) for n, s in self.manifest.splits.items()}
 
     @property
     def block_len(self) -> int:
@@ -206,12 +209,18 @@ class Corpus:
         return tokenizer
 
     def demand(self, tokenizer: Tokenizer, name: str) -> None:
-        """Raise InputError, which calls the tokenizer `name`, if it is not the one that made the tokens."""
+        """Raise InputError, which calls the tokenizer `name`, if it is not the one that made the tokens, or the
+        manifest says another size of its vocabulary."""
         if tokenizer.sha256 != (made := self.manifest.made_from.get("tokenizer")):
             raise InputError(
                 f"corpus {self.folder}: it was made with another tokenizer than {name} (sha256 "
                 f"{tokenizer.sha256[:12]}, and the corpus needs {str(made)[:12]}); bring that "
                 "tokenizer back, or prepare the text again"
+            )
+        if tokenizer.vocab_size != self.manifest.vocab_size:
+            raise InputError(
+                f"{self.folder / MANIFEST_FILE} is damaged: it says {self.manifest.vocab_size:,} pieces, and the "
+                f"tokenizer {name} has {tokenizer.vocab_size:,}; {AGAIN}"
             )
 
     def num_blocks(self, split: SplitName) -> int:
@@ -221,30 +230,26 @@ class Corpus:
         """Read the blocks with these indices, int [n].
 
         Returns tokens, int32 [n, block_len], and starts, uint8 [n, block_len] (`Start`). Raises InputError, with the
-        shard and its checksum, if a file was altered.
+        shard and its checksum, if a file was altered (`Verification`), and for tokens outside the vocabulary.
         """
-        dtype = self.manifest.record.dtype
+        dtype, checked = self.manifest.record.dtype, self._checked[split]
+        checked.demand(np.searchsorted(self._ends[split], indices, side="right").tolist())
         try:
             records = self._sources[split].__getitems__(indices.tolist())
-        except (RuntimeError, ValueError, IndexError, OSError) as error:
-            raise self._damage(split) or error from None
+        except (RuntimeError, ValueError, IndexError, OSError):
+            checked.demand_all()
+            raise
         if any(len(record) != dtype.itemsize for record in records):
-            raise self._damage(split) or InputError(
-                f"corpus {self.folder}: the {split} split holds records of another length; {AGAIN}"
-            )
+            checked.demand_all()
+            raise InputError(f"corpus {self.folder}: the {split} split holds records of another length; {AGAIN}")
         blocks = np.frombuffer(b"".join(records), dtype)
+        if (largest := blocks["tokens"].max(initial=0)) >= self.manifest.vocab_size:
+            checked.demand_all()
+            raise InputError(
+                f"corpus {self.folder}: the {split} split holds the token {largest:,}, and its manifest says "
+                f"{self.manifest.vocab_size:,} pieces; {AGAIN}"
+            )
         return blocks["tokens"].astype(np.int32), np.ascontiguousarray(blocks["starts"])
-
-    def _damage(self, split: SplitName) -> InputError | None:
-        for shard in self.manifest.splits[split].shards:
-            with (self.folder / shard.name).open("rb") as file:
-                found = hashlib.file_digest(file, "sha256").hexdigest()
-            if found != shard.sha256:
-                return InputError(
-                    f"corpus {self.folder}: the shard {shard.name} was altered, its sha256 is {found} and not "
-                    f"{shard.sha256}; {AGAIN}"
-                )
-        return None
 
 
 def _check_shard(folder: epath.Path, shard: Shard) -> None:
@@ -255,3 +260,8 @@ def _check_shard(folder: epath.Path, shard: Shard) -> None:
         raise InputError(
             f"corpus {folder}: the shard {shard.name} is damaged, {size} bytes instead of {shard.num_bytes}; {AGAIN}"
         )
+
+
+def _verification(folder: epath.Path, split: Split) -> Verification:
+    files = [folder / shard.name for shard in split.shards]
+    return Verification(files, [s.sha256 for s in split.shards], sum(s.num_bytes for s in split.shards))

@@ -42,15 +42,23 @@ def block_len(data: DataConfig) -> int:
 
 
 def resized(data: DataConfig, seq_len: int) -> DataConfig:
-    """Return the settings for windows of `seq_len` tokens, with reuse_len, perm_size and num_predict scaled alike."""
+    """Return the settings for windows of `seq_len` tokens, with reuse_len, num_predict and perm_size scaled alike. A
+    perm_size that is smaller than the window's parts stays where it divides the new ones."""
 
     def share(length: int) -> int:
         return max(length * seq_len // data.seq_len, 1) if length else 0
 
+    reuse_len = share(data.reuse_len)
+    parts = (reuse_len, seq_len - reuse_len)
+    is_of_parts = data.perm_size in (data.reuse_len, data.seq_len - data.reuse_len)
+    fits = data.perm_size > 0 and not any(part % data.perm_size for part in parts)
     return replace(
-        data, seq_len=seq_len, reuse_len=share(data.reuse_len), perm_size=share(data.perm_size),
+        data,
+        seq_len=seq_len,
+        reuse_len=reuse_len,
+        perm_size=data.perm_size if fits and not is_of_parts else share(data.perm_size),
         num_predict=None if data.num_predict is None else share(data.num_predict),
-    )  # fmt: skip
+    )
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ special piece that the Hugging Face vocabulary lacks (such as <eod>) takes one o
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -68,14 +69,18 @@ class ForeignPieces:
 
     def __init__(self, model: bytes, origin: str) -> None:
         """Read a tokenizer.json. Raises InputError, naming `origin`, if it is damaged or lacks a special piece."""
+        self._kind = parse_json(model, f"tokenizer {origin}")
+        for switched_on in ("truncation", "padding"):  # set for one use of the tokenizer; here texts are read whole
+            self._kind[switched_on] = None
+        if isinstance(of_model := self._kind.get("model"), dict) and "dropout" in of_model:  # draws pieces at random
+            of_model["dropout"] = None
         try:
-            self._tokenizer = _library(origin).Tokenizer.from_str(model.decode())
+            self._tokenizer = _library(origin).Tokenizer.from_str(json.dumps(self._kind))
         except InputError:
             raise
         except Exception as error:  # the library raises no narrower type
             raise InputError(f"tokenizer {origin}: not a {TOKENIZER_JSON}, or a damaged one ({error})") from None
         self._tokenizer.encode_special_tokens = True  # <mask> in a text is text
-        self._kind = parse_json(model, f"tokenizer {origin}")
         vocabulary = self._tokenizer.get_vocab(with_added_tokens=True)
         names = [name for name, _ in sorted(vocabulary.items(), key=lambda item: item[1])]
         ids = [vocabulary[name] for name in names]

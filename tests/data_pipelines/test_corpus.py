@@ -1,5 +1,6 @@
 import json
 import math
+import shutil
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -175,3 +176,39 @@ def test_damaged_counts_are_named(tmp_path, text, content):
     file.unlink() if content is None else file.write_bytes(content)
     with pytest.raises(InputError, match=r"unigram_counts\.npy is missing or damaged; delete the folder"):
         _ = corpus.unigram_counts
+
+
+def altered(corpus, folder, change):
+    """Copy a corpus with another manifest; return it opened."""
+    shutil.copytree(corpus.folder, folder)
+    manifest = json.loads((folder / "manifest.json").read_text())
+    change(manifest)
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    return Corpus(folder)
+
+
+def test_a_shard_in_the_place_of_another_of_its_size_is_refused(corpus, tmp_path):
+    first, second, *_ = (shard.name for shard in corpus.manifest.splits["train"].shards)
+    folder = tmp_path / "c"
+    shutil.copytree(corpus.folder, folder)
+    shutil.copy(folder / first, folder / second)
+    assert (folder / second).stat().st_size == (corpus.folder / second).stat().length
+    swapped = Corpus(folder)
+    swapped.read("train", np.arange(8))
+    with pytest.raises(InputError, match=f"the shard {second} was altered, its sha256 is"):
+        swapped.read("train", np.arange(9))
+
+
+def test_tokens_outside_the_vocabulary_that_the_manifest_names_are_refused(corpus, tmp_path):
+    smaller = altered(corpus, tmp_path / "c", lambda manifest: manifest.update(vocab_size=100))
+    with pytest.raises(InputError, match=r"the train split holds the token \d+, and its manifest says 100 pieces"):
+        smaller.read("train", np.arange(51))
+
+
+def test_a_vocabulary_size_that_is_not_the_tokenizers_is_refused(corpus, tmp_path):
+    class Other:
+        sha256, vocab_size = None, 299
+
+    copied = altered(corpus, tmp_path / "c", lambda manifest: None)
+    with pytest.raises(InputError, match=r"manifest\.json is damaged: it says 300 pieces, and the tokenizer t has 299"):
+        copied.demand(Other(), "t")

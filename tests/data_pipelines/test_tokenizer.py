@@ -159,7 +159,7 @@ def test_a_model_that_is_not_there_is_named(tmp_path):
 def test_settings_that_cannot_be_read_are_refused(english, tmp_path, content):
     english.save(tmp_path / "t")
     (tmp_path / "t" / "tokenizer_settings.json").write_text(content)
-    with pytest.raises(InputError, match=r"tokenizer settings .*tokenizer_settings\.json"):
+    with pytest.raises(InputError, match=r"tokenizer_settings\.json"):
         Tokenizer.load(tmp_path / "t")
 
 

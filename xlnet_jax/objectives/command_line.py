@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from xlnet_jax.errors import InputError
+from xlnet_jax.objectives.following import following
 from xlnet_jax.objectives.presets import PRESETS, with_objective
 from xlnet_jax.objectives.registry import OBJECTIVES
 from xlnet_jax.objectives.rules import unread, validate
@@ -38,7 +39,10 @@ def parse_config_as(kind: type[C], argv: Sequence[str], prog: str, description: 
     about = f"{description}\n\nobjectives:\n{listed}"
     start, origin = (kind(**vars(_start(words))) for words in (argv, config_file.alone(argv)))
     config = cli.parse(kind, argv, prog, about, start, origin)
-    if "--model.network" not in cli.named(argv):
+    named, file = cli.named(argv), config_file.of(argv)
+    of_run = file.over(start, origin) if file and file.is_of_a_run else start
+    config = following(config, of_run, named)
+    if "--model.network" not in named:
         config = replace(config, model=replace(config.model, network=None))  # resolved by the positions
     if config.init:
         cli.refuse_fixed(argv)

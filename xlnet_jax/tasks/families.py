@@ -38,5 +38,10 @@ def task_of_head(config: FinetuneConfig) -> PredictingTask[Any]:
     return _OF_HEAD[config.head.task](config)
 
 
+def is_of_one_family(a: FinetuneConfig, b: FinetuneConfig) -> bool:
+    """Return whether the tasks of two settings read and cut their texts by the same code."""
+    return _family(a) is _family(b)
+
+
 def _family(config: FinetuneConfig) -> Callable[[FinetuneConfig], Task[Any]]:
     return Ranking if config.task == "ranking" else _OF_HEAD[config.head.task]

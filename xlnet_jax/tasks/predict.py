@@ -6,6 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from rich.console import Console
+
 from xlnet_jax.checkpoints import native
 from xlnet_jax.checkpoints.pretrained import Pretrained
 from xlnet_jax.errors import InputError
@@ -16,7 +18,7 @@ from xlnet_jax.storage.reading import read_json
 from xlnet_jax.tasks.base import ComparingTask, Task
 from xlnet_jax.tasks.config import FinetuneConfig
 from xlnet_jax.tasks.defaults import DEFAULTS
-from xlnet_jax.tasks.families import make_task
+from xlnet_jax.tasks.families import is_of_one_family, make_task
 from xlnet_jax.tasks.objective import Supervised
 from xlnet_jax.tasks.prepare import Split, read_splits, weights_of
 from xlnet_jax.tasks.rules import validate_finetuning
@@ -40,7 +42,7 @@ def predict(config: FinetuneConfig, process: Process) -> int:
     config, start = begin_from(config.init, config, None, DEFAULTS[config.task]().model)
     validate_finetuning(config)
     assert start is not None
-    config = _as_it_was_finetuned(replace(config, head=_demand_head(start, config)))
+    config = _as_it_was_finetuned(replace(config, head=_demand_head(start, config)), process.console)
     task = make_task(config)
     splits = read_splits(config, task, tokenizer_of(start, config))
     program = Program.of(config, Supervised(config, config.head, task))
@@ -107,22 +109,28 @@ def demand_no_run(workdir: Workdir, hint: str) -> None:
         raise InputError(f"workdir {workdir.folder} holds a run, with results of its own: {hint}")
 
 
-def _as_it_was_finetuned(config: FinetuneConfig) -> FinetuneConfig:
-    """Take settings that nobody set from the finetuning that made the checkpoint, where it is known: texts are then
-    read and cut as they were there."""
+def _as_it_was_finetuned(config: FinetuneConfig, console: Console) -> FinetuneConfig:
+    """Take settings that nobody set from the finetuning that made the checkpoint, where it was for a task of the same
+    family, and print them: texts are then read and cut as they were there."""
     folder = native.find(Path(config.init)) if Path(config.init).is_dir() else None
     settings = read_json(folder / native.CONFIG) if folder else {}
-    if settings.get("task") != config.task:
+    if settings.get("task") not in DEFAULTS:
         return config
     there, usual = from_dict(FinetuneConfig, settings), DEFAULTS[config.task]()
-    sections: dict[str, Any] = {}
-    for name in ("data", "columns", "multilabel", "qa", "choice"):
+    if not is_of_one_family(there, config):
+        return config
+    taken, changed = config, []
+    for name in ("data", "multilabel", "qa", "choice", *(["columns"] if there.task == config.task else [])):
         ours, theirs, default = (vars(getattr(c, name)) for c in (config, there, usual))
-        unset = {key: theirs[key] for key, value in ours.items() if value == default[key]}
-        sections[name] = replace(getattr(config, name), **unset)
-    if config.model.mem_len == usual.model.mem_len:
-        sections["model"] = replace(config.model, mem_len=there.model.mem_len)
-    return replace(config, **sections)
+        unset = {key: theirs[key] for key, value in ours.items() if value == default[key] != theirs[key]}
+        taken = replace(taken, **{name: replace(getattr(config, name), **unset)})
+        changed += [f"{name}.{key.replace('_', '-')} {value}" for key, value in unset.items()]
+    if config.model.mem_len == usual.model.mem_len != there.model.mem_len:
+        taken = replace(taken, model=replace(config.model, mem_len=there.model.mem_len))
+        changed += [f"model.mem-len {there.model.mem_len}"]
+    if changed:
+        console.print(f"settings    as the checkpoint was finetuned for {there.task}: {', '.join(changed)}")
+    return taken
 
 
 def _demand_head(start: Pretrained, config: FinetuneConfig) -> HeadConfig:

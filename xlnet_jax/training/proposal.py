@@ -1,10 +1,12 @@
 """Commands that a finished pretraining run proposes."""
 
 import shlex
+from dataclasses import replace
 
 from data_pipelines.tokenizer import Tokenizer
 from xlnet_jax.interop import hf_files
 from xlnet_jax.interop.contents import Contents
+from xlnet_jax.objectives.following import following
 from xlnet_jax.objectives.presets import PRESETS, with_objective
 from xlnet_jax.objectives.rules import unread
 from xlnet_jax.settings.config import Config
@@ -21,11 +23,15 @@ def command_of(config: Config) -> str:
 
     Settings that change nothing beside the others are left out, because `train` refuses them.
     """
-    left_out = {name for name, _ in unread(config)}
+    left_out, usual = {name for name, _ in unread(config)}, defaults_of(config)
+    if (seq_len := config.data.seq_len) != usual.data.seq_len:
+        asked = replace(usual, data=replace(usual.data, seq_len=seq_len))
+        lengths = following(asked, usual, ["--data.seq-len"]).data
+        usual = replace(usual, data=replace(lengths, seq_len=usual.data.seq_len))
     words = ["python", "-m", "xlnet_jax.train", "--preset", config.preset]
     if config.objective != PRESETS[config.preset]().objective:
         words += ["--objective", config.objective]
-    for setting, _ in differences(config, defaults_of(config)):
+    for setting, _ in differences(config, usual):
         name, value = setting.name, setting.value
         # Weights bring their network along, and a tokenizer its vocabulary.
         brought = (config.init and setting.has("weights")) or (name == "model.vocab-size" and config.tokenizer)

@@ -156,6 +156,9 @@ def test_what_is_no_folder_of_records_is_refused(tmp_path, tokenizer):
     with pytest.raises(InputError, match=r"\.tfrecords: it is missing, and its record_info names it"):
         prepare()
     (tmp_path / "records" / "corpus_info.json").write_text("{}")
-    with pytest.raises(InputError, match=r"corpus_info\.json: not the original's settings"):
+    with pytest.raises(
+        InputError,
+        match=r"corpus_info\.json is damaged: .*missing.* vocab_size; give the settings that the original wrote",
+    ):
         prepare()
     assert not (tmp_path / "c").exists()

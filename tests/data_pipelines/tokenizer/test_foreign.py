@@ -55,6 +55,26 @@ def test_ids_are_theirs_dealt_anew(kind, request, lines):
         assert theirs.id_to_token(int(rows[i])) in either
 
 
+@pytest.mark.parametrize("kind", ["bert", "roberta"])
+def test_truncation_padding_and_dropout_in_the_file_do_not_change_texts(kind, request, lines, tmp_path):
+    folder = request.getfixturevalue(kind)
+    content = json.loads((folder / "tokenizer.json").read_text())
+    content["truncation"] = {"direction": "Right", "max_length": 3, "strategy": "LongestFirst", "stride": 0}
+    content["padding"] = {
+        "strategy": {"Fixed": 1_000_000_000},
+        "direction": "Right",
+        "pad_to_multiple_of": None,
+        "pad_id": 0,
+        "pad_type_id": 0,
+        "pad_token": "[PAD]",
+    }
+    if kind == "roberta":
+        content["model"]["dropout"] = 0.9
+    (tmp_path / "tokenizer.json").write_text(json.dumps(content))
+    found, expected = Tokenizer.load(tmp_path).encode_lines(lines), Tokenizer.load(folder).encode_lines(lines)
+    assert [ids.tolist() for ids in found] == [ids.tolist() for ids in expected]
+
+
 def test_special_pieces_that_are_missing_take_an_unused_one_or_a_new_one(bert, roberta):
     for folder, unused in ((bert, 2), (roberta, 1)):
         ours = Tokenizer.load(folder)
@@ -117,7 +137,7 @@ def test_a_folder_with_vocab_txt_alone_is_read(bert, tmp_path):
 
 def test_what_is_no_such_tokenizer_is_refused(tmp_path, bert):
     (tmp_path / "tokenizer.json").write_text('{"model": ')
-    with pytest.raises(InputError, match=r"not a tokenizer.json, or a damaged one"):
+    with pytest.raises(InputError, match=r"is damaged: Expecting value"):
         Tokenizer.load(tmp_path)
     kind = json.loads((bert / "tokenizer.json").read_text())
     kind["added_tokens"] = [t for t in kind["added_tokens"] if t["content"] != "[MASK]"]

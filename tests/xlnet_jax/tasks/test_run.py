@@ -16,7 +16,7 @@ from data_pipelines.tokenizer import Tokenizer
 from tests.xlnet_jax.training.run.test_hosts import Two
 from xlnet_jax.errors import RESTART, InputError
 from xlnet_jax.interop.weights import flatten
-from xlnet_jax.settings.plain import identity_difference
+from xlnet_jax.settings.plain import from_dict, identity_difference
 from xlnet_jax.tasks.agreement import Confusion
 from xlnet_jax.tasks.classification.task import TextTask
 from xlnet_jax.tasks.config import FinetuneConfig, QuestionAnsweringConfig, RankingConfig
@@ -126,6 +126,23 @@ def test_a_finetuned_checkpoint_predicts_without_training(straight, table, tmp_p
     pairs, (confusion,) = list(zip(true, predicted, strict=True)), drawn
     assert confusion.labels == ("bad", "good")
     assert confusion.counts.tolist() == [[pairs.count((t, p)) for p in confusion.labels] for t in confusion.labels]
+
+
+def test_a_task_of_the_same_family_reads_texts_as_the_checkpoint_was_finetuned(
+    straight, table, tmp_path, capsys, monkeypatch
+):
+    argv = f"--task sst-2 --init {straight} --predict {table} --workdir {tmp_path / 'out'}".split()
+    argv += ["--columns.text", "sentence"]
+    seen = []
+    monkeypatch.setattr("xlnet_jax.tasks.predict.read_splits", lambda config, *_: seen.append(config) or {})
+    finetune.main(argv)
+    there = from_dict(FinetuneConfig, json.loads((straight / "config.json").read_text()))
+    assert (seen[0].data, seen[0].columns.text, seen[0].task) == (there.data, "sentence", "sst-2")
+    printed = " ".join(capsys.readouterr().out.split())
+    assert (
+        "settings as the checkpoint was finetuned for classification: data.batch-size 8, data.seq-len 32, "
+        "data.buckets (32,)" in printed
+    )
 
 
 def test_predictions_into_what_is_no_folder_are_refused(straight, table):

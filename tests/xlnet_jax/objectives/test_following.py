@@ -1,0 +1,67 @@
+"""The lengths of a window's parts follow data.seq_len where nobody names them."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from data_pipelines.windows import resized
+from xlnet_jax.objectives.command_line import parse_config
+from xlnet_jax.objectives.following import as_begun
+from xlnet_jax.objectives.presets import PRESETS, long
+from xlnet_jax.settings.plain import to_dict
+from xlnet_jax.training.proposal import command_of, defaults_of
+
+
+def parsed(*words):
+    return parse_config(words, "train", "")
+
+
+@pytest.mark.parametrize("objective", ["mlm", "rtd"])
+@pytest.mark.parametrize("preset", ["demo", "base", "bert-base", "electra-small"])
+@pytest.mark.parametrize("seq_len", [64, 200, 384])
+def test_fifteen_percent_are_masked_in_windows_of_any_length(objective, preset, seq_len):
+    if (objective == "mlm") == (preset == "electra-small"):
+        return
+    data = parsed("--preset", preset, "--objective", objective, "--data.seq-len", str(seq_len)).data
+    assert data.num_predict == round(0.15 * seq_len)
+
+
+def test_the_parts_of_the_papers_windows_keep_their_proportions():
+    data = parsed("--preset", "base", "--data.seq-len", "1024").data
+    assert (data.reuse_len, data.perm_size, data.num_predict) == (512, 512, 170)
+    assert parsed("--objective", "clm", "--data.seq-len", "64").data.reuse_len == 64
+    named = parsed("--preset", "base", "--data.seq-len", "1024", "--data.num-predict", "85", "--data.reuse-len", "256")
+    assert (named.data.reuse_len, named.data.perm_size, named.data.num_predict) == (256, 256, 85)
+
+
+def test_chunks_that_are_smaller_than_the_parts_stay():
+    assert resized(long().data, 131_072).perm_size == 1024
+    assert resized(long().data, 512).perm_size == 32
+
+
+def test_a_file_of_settings_counts_where_it_was_written_by_hand(tmp_path):
+    chosen, of_run = tmp_path / "chosen.json", tmp_path / "config.json"
+    chosen.write_text('{"data.seq_len": 64}')
+    assert parsed("--config", str(chosen), "--objective", "mlm").data.num_predict == 10
+    run = replace(parsed("--objective", "mlm"), data=replace(parsed("--objective", "mlm").data, seq_len=64))
+    of_run.write_text(json.dumps(to_dict(run)))
+    assert parsed("--config", str(of_run)).data.num_predict == run.data.num_predict == 19
+
+
+def test_a_run_that_began_with_other_lengths_goes_on_with_them():
+    start, today = PRESETS["demo"](), parsed("--data.seq-len", "256")
+    begun = replace(start.data, seq_len=256)
+    assert (today.data.num_predict, as_begun(today, begun, start).data) == (44, begun)
+    named = replace(today, data=replace(today.data, num_predict=30))
+    assert as_begun(named, begun, start).data.num_predict == 30
+    assert as_begun(today, today.data, start) == today
+
+
+@pytest.mark.parametrize("lengths", [{}, {"num_predict": 22, "reuse_len": 64, "perm_size": 64}, {"num_predict": 30}])
+def test_the_command_of_settings_gives_them_back(lengths):
+    config = parsed("--data.seq-len", "256", *(w for n, v in lengths.items() for w in (f"--data.{n}", str(v))))
+    words = command_of(config).split()[3:]
+    assert parsed(*words) == config
+    assert len(words) == 2 + 2 + 2 * len(lengths)
+    assert defaults_of(config).data.seq_len == 128
