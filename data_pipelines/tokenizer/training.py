@@ -32,6 +32,9 @@ RECIPES: dict[TokenLevel, dict[str, Any]] = {
         "user_defined_symbols": ["<eop>"],
     },
 }
+_LARGEST = 2**24
+"""Largest vocabulary asked of SentencePiece, which begins with a million pieces; it never ends where 1.1 times the size
+overflows"""
 
 
 def train_model(
@@ -55,7 +58,7 @@ def train_model(
         sentencepiece.SentencePieceTrainer.train(
             sentence_iterator=iter(text),
             model_writer=model,
-            vocab_size=vocab_size,
+            vocab_size=min(vocab_size, _LARGEST),
             normalization_rule_name="identity" if normalization == "none" else "nmt_nfkc",
             max_sentence_length=2**30,  # bytes; the default skips paragraphs above 4192
             num_threads=8,  # fixed, as the order of floating-point sums, and so the model, depends on it

@@ -62,7 +62,7 @@ def run(main: Main, to_save_memory: str = "close other programs, or take a machi
     try:
         try:
             with _telling_of_memory(to_save_memory):
-                code = main(sys.argv[1:])
+                code = main(_words())
         except SystemExit as stop:  # --help
             code = stop.code
         sys.stdout.flush()
@@ -88,6 +88,14 @@ def run(main: Main, to_save_memory: str = "close other programs, or take a machi
         hint = "check the name, the network, and `gcloud auth application-default login`"
         code = _fail(f"{error}: {hint}", exit_code(error))
     sys.exit(code)
+
+
+def _words() -> list[str]:
+    """Return the command line. Raises InputError where a word is no text: files and terminals could not hold it."""
+    for number, word in enumerate(sys.argv[1:], 1):
+        if not word.isprintable() and any("\ud800" <= character <= "\udfff" for character in word):
+            raise InputError(f"word {number} of the command line, {word[:100]!a}, is not UTF-8: rename what it names")
+    return sys.argv[1:]
 
 
 @contextlib.contextmanager

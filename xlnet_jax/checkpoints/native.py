@@ -21,7 +21,7 @@ from xlnet_jax.errors import InputError
 from xlnet_jax.interop.contents import guessed_objective
 from xlnet_jax.objectives.registry import objective_named
 from xlnet_jax.settings.config import Config, HeadConfig, ModelConfig
-from xlnet_jax.settings.plain import from_dict
+from xlnet_jax.settings.plain import from_dict, over
 from xlnet_jax.settings.rules import validate_network
 from xlnet_jax.storage.checksums import find_damage, write_checksums
 from xlnet_jax.storage.reading import demand_regular_files, read_json
@@ -67,7 +67,7 @@ def read(folder: Path) -> Pretrained:
         raise InputError(f"{folder} is damaged: {damage}")
     settings = read_json(folder / CONFIG)
     try:
-        model, head = ModelConfig(**settings["model"]), _head(settings.get("head"))
+        model, head = from_dict(ModelConfig, settings["model"]), _head(settings.get("head"))
         reuse_len, extra = settings.get("data", {}).get("reuse_len"), dict(settings.get("hugging_face", {}))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise InputError(f"{folder / CONFIG} is not the settings of a checkpoint: {error}") from None
@@ -136,6 +136,4 @@ def _demand_fitting(tree: Any, folder: Path) -> None:
 
 
 def _head(settings: dict[str, Any] | None) -> HeadConfig | None:
-    if not settings:
-        return None
-    return HeadConfig(**{**settings, "labels": tuple(settings.get("labels", ()))})
+    return over(HeadConfig("classification"), settings, "config.head") if settings else None

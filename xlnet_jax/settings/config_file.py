@@ -7,9 +7,7 @@ settings of the file replace those of a preset, an objective or a task, which th
 import dataclasses
 import json
 from collections.abc import Iterator, Sequence
-from pathlib import Path
-from types import NoneType, UnionType
-from typing import Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, NamedTuple, TypeVar, get_type_hints
 
 from etils import epath
 
@@ -17,12 +15,12 @@ from xlnet_jax.errors import InputError
 from xlnet_jax.settings.config import ModelConfig
 from xlnet_jax.settings.fields import flatten, nearest
 from xlnet_jax.settings.plain import is_gone
+from xlnet_jax.settings.typed import typed
 
 T = TypeVar("T")
 
 FLAG = "--config"
 HELP = f"{FLAG} FILE: settings from a JSON file, such as config.json of a run; flags replace them"
-_IN_WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a text", NoneType: "null"}
 
 
 class _Object(list[tuple[str, Any]]):
@@ -63,7 +61,7 @@ class ConfigFile(NamedTuple):
 
     def _typed(self, name: str, value: Any, hint: Any) -> Any:
         try:
-            return _typed(value, hint)
+            return typed(value, hint)
         except TypeError as wanted:
             raise InputError(f"{self.path}: {name} {json.dumps(value)[:80]}: give {wanted}") from None
 
@@ -137,38 +135,6 @@ def _hints(settings: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
             yield from _hints(value, f"{name}.")
         else:
             yield name, hints[field.name]
-
-
-def _typed(value: Any, hint: Any) -> Any:
-    """Return a value of JSON as this type. Raises TypeError with the type in words."""
-    options = _options(hint)
-    for option in options:
-        if get_origin(option) is tuple:
-            element = get_args(option)[0]
-            try:
-                return tuple(_typed(each, element) for each in (value if isinstance(value, list) else [value]))
-            except TypeError:
-                continue
-        if get_origin(option) is Literal:
-            if any(value == choice and type(value) is type(choice) for choice in get_args(option)):
-                return value
-        elif option is Path and isinstance(value, str):
-            return Path(value)
-        elif type(value) is option or (option is float and type(value) is int):
-            return option(value) if option is float else value
-    raise TypeError(" or ".join(_in_words(option) for option in options))
-
-
-def _options(hint: Any) -> tuple[Any, ...]:
-    return get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
-
-
-def _in_words(option: Any) -> str:
-    if get_origin(option) is tuple:
-        return f"a list, each {' or '.join(_in_words(each) for each in _options(get_args(option)[0]))}"
-    if get_origin(option) is Literal:
-        return f"one of {', '.join(json.dumps(choice) for choice in get_args(option))}"
-    return _IN_WORDS.get(option, "a text")
 
 
 def _replaced(settings: T, values: dict[str, Any], prefix: str = "") -> T:

@@ -1,11 +1,13 @@
 """Settings as plain data: to and from dictionaries, and the difference between two runs."""
 
 import dataclasses
-from typing import Any, TypeVar
+import json
+from typing import Any, TypeVar, cast, get_type_hints
 
 from xlnet_jax.errors import InputError
 from xlnet_jax.settings.config import RunConfig
 from xlnet_jax.settings.fields import differences
+from xlnet_jax.settings.typed import typed
 
 T = TypeVar("T")
 R = TypeVar("R", bound=RunConfig)
@@ -26,22 +28,37 @@ def to_dict(config: Any) -> dict[str, Any]:
 def from_dict(kind: type[T], values: dict[str, Any]) -> T:
     """Return settings of this kind from the dictionaries of `to_dict`; missing keys take their defaults.
 
-    Raises InputError on unknown keys, and names them.
+    Raises InputError on unknown keys and on values of another type, and names them.
     """
 
-    def build(default: Any, given: dict[str, Any], where: str) -> Any:
-        known = {f.name for f in dataclasses.fields(default)}
-        given = {name: value for name, value in given.items() if not is_gone(f"{where}.{name}", value)}
-        if unknown := sorted(given.keys() - known):
-            raise InputError(f"{where}: unknown setting {', '.join(unknown)}; known are {', '.join(sorted(known))}")
-        read: dict[str, Any] = {}
-        for name, value in given.items():
-            if dataclasses.is_dataclass(there := getattr(default, name)):
-                value = build(there, value, f"{where}.{name}")
-            read[name] = tuple(value) if isinstance(value, list) else value  # JSON knows no tuples
-        return dataclasses.replace(default, **read)
+    return over(kind(), values, "config")
 
-    return build(kind(), values, "config")
+
+def over(default: T, values: Any, where: str) -> T:
+    """Return settings with the values of a dictionary of `to_dict` in place of their own. where: their name in errors.
+
+    Raises InputError as `from_dict`.
+    """
+    known = get_type_hints(type(default))
+    if not isinstance(values, dict):
+        raise InputError(f"{where}: {_shown(values)} stands where its settings belong")
+    values = {name: value for name, value in values.items() if not is_gone(f"{where}.{name}", value)}
+    if unknown := sorted(values.keys() - known):
+        raise InputError(f"{where}: unknown setting {', '.join(unknown)}; known are {', '.join(sorted(known))}")
+    read: dict[str, Any] = {}
+    for name, value in values.items():
+        if dataclasses.is_dataclass(there := getattr(default, name)):
+            read[name] = over(there, value, f"{where}.{name}")
+            continue
+        try:
+            read[name] = typed(value, known[name])
+        except TypeError as wanted:
+            raise InputError(f"{where}.{name} {_shown(value)}: it must be {wanted}") from None
+    return dataclasses.replace(cast(Any, default), **read)
+
+
+def _shown(value: Any) -> str:
+    return json.dumps(value, default=str)[:80]
 
 
 def is_gone(name: str, value: Any) -> bool:

@@ -48,6 +48,15 @@ def test_the_list_has_every_command_and_runs_the_one_it_is_given(capsys):
     assert ended.stderr.startswith("error: nowhere: no such folder")
 
 
+def test_a_command_line_that_is_not_utf_8_is_refused_in_one_line():
+    words = [sys.executable, "-m", "xlnet_jax.generate", "nowhere", "--prompt", b"caf\xe9 \xed\xa0\x80"]
+    ended = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert ended.returncode == 2
+    assert ended.stderr == (
+        "error: word 3 of the command line, 'caf\\udce9 \\udced\\udca0\\udc80', is not UTF-8: rename what it names\n"
+    )
+
+
 def test_help_and_mistakes_on_the_command_line_load_neither_jax_nor_tensorflow():
     """Importing those takes seconds, whichever command it is."""
     script = f"""

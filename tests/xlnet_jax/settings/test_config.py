@@ -5,6 +5,7 @@ import dataclasses
 import inspect
 import itertools
 import json
+import re
 
 import pytest
 
@@ -67,6 +68,25 @@ def test_an_unknown_setting_in_a_file_is_named():
     values["model"]["n_layer"] = 3
     with pytest.raises(InputError, match=r"config\.model: unknown setting n_layer; known are .*num_layers"):
         from_dict(Config, values)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"steps": "many"}, 'config.steps "many": it must be a whole number'),
+        ({"steps": True}, "config.steps true: it must be a whole number"),
+        ({"corpus": [1]}, "config.corpus [1]: it must be a list, each a text"),
+        (
+            {"data": {"window": "triples"}},
+            'config.data.window "triples": it must be one of "pairs", "sentences", "text"',
+        ),
+        ({"data": {"num_predict": 8.5}}, "config.data.num_predict 8.5: it must be a whole number or null"),
+        ({"model": 3}, "config.model: 3 stands where its settings belong"),
+    ],
+)
+def test_a_value_of_another_type_in_a_file_is_named(change, message):
+    with pytest.raises(InputError, match=re.escape(message)):
+        from_dict(Config, change)
 
 
 def test_a_setting_of_an_earlier_version_is_read_where_it_asked_for_nothing():
