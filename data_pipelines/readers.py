@@ -139,6 +139,8 @@ class ParquetFile:
             raise InputError(
                 f"text {self.path}: it has no column {name!r}, only {_some_of(schema.names)}: name {name_it}"
             )
+        if (times := schema.names.count(name)) > 1:
+            raise InputError(f"text {self.path}: {times} of its columns are called {name!r}; rename all but one")
 
 
 def decoded(documents: Iterable[bytes | None], where: str, errors: Errors) -> Iterator[str]:

@@ -17,6 +17,7 @@ from etils import epath
 from data_pipelines import hub_text, remote
 from data_pipelines.corpus import MANIFEST_FILE
 from data_pipelines.network_failures import failure
+from data_pipelines.notes import tell
 from data_pipelines.opening import OPENERS
 from data_pipelines.readers import Errors, JsonLinesFile, ParquetFile, TextFile
 from data_pipelines.remote import RemoteFile, file_name, is_remote, on_web
@@ -195,6 +196,11 @@ def _expand(name: str) -> list[epath.Path]:
         found = sorted(root / file for root, files in _walk(path) for file in files)
         texts = [p for p in found if _is_text(p)]
         wanted = "the folder holds no files"
+        if texts and (others := [p for p in found if not _is_text(p)]):
+            tell(
+                f"text {name}: {len(others):,} of its {len(found):,} files are left out, such as {others[0].name}; a "
+                "glob in quotes names others"
+            )
     elif path.exists():
         texts = found = [path]
     else:

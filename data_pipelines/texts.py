@@ -8,6 +8,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
+from data_pipelines.notes import tell
 from data_pipelines.readers import Errors, JsonLinesFile, ParquetFile, TextFile, decoded, field_of, without_surrogates
 from data_pipelines.sources import DOCUMENT_END, Source, Unit
 from data_pipelines.tokenizer import EOD, Tokenizer
@@ -31,9 +32,9 @@ def read_texts(
 ) -> Iterator[TextRecord]:
     """Yield the texts of these sources in order; one at a time is in memory.
 
-    unit: in text files, line = every line is a text, document = the lines up to a blank one, joined by spaces, are a
-    text. An object of JSON Lines or a row of Parquet is always one text. id_field: the field with its id, a string or
-    a whole number. errors: as in `sources.read_lines`.
+    unit: in text files, line = every line that is not blank is a text, document = the lines up to a blank one, joined
+    by spaces, are a text. An object of JSON Lines or a row of Parquet is always one text. id_field: the field with its
+    id, a string or a whole number. errors: as in `sources.read_lines`.
 
     Raises InputError, with file and line or row, if a text is empty or a field is missing.
     """
@@ -41,10 +42,7 @@ def read_texts(
         for part in source.units:
             for record in _texts(part, unit, id_field, errors):
                 if not record.text:
-                    hint = "; only documents (embed --unit document) are divided by blank lines"
-                    raise InputError(
-                        f"{record.where} is empty: leave it out{hint if isinstance(part, TextFile) else ''}"
-                    )
+                    raise InputError(f"{record.where} is empty: leave it out")
                 yield record
 
 
@@ -78,8 +76,13 @@ def _checked(value: object, where: str) -> Id | None:
 
 
 def _by_line(lines: Iterable[str], name: str) -> Iterator[TextRecord]:
+    blank = 0
     for number, line in enumerate(lines, start=1):
-        yield TextRecord(line, f"{name} {number}")
+        if line:
+            yield TextRecord(line, f"{name} {number}")
+        blank += not line
+    if blank:
+        tell(f"{name.removesuffix(': line')}: {blank:,} blank lines are no texts")
 
 
 def _by_document(lines: Iterable[str], name: str) -> Iterator[TextRecord]:

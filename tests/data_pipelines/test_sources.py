@@ -72,6 +72,16 @@ def test_a_folder_stands_for_its_text_files_at_any_depth(text, tmp_path):
     assert files_of(tmp_path) == [str(p) for p in sorted(wanted)]
 
 
+def test_files_of_other_kinds_in_a_folder_are_told_of_once(tmp_path, capsys):
+    for name in ("a.txt", "b.html", "c.pdf"):
+        (tmp_path / name).write_text("A line.\n")
+    sources.find([str(tmp_path)])
+    sources.find([str(tmp_path)])
+    assert capsys.readouterr().err == (
+        f"note: text {tmp_path}: 2 of its 3 files are left out, such as b.html; a glob in quotes names others\n"
+    )
+
+
 def test_a_folder_without_text_files_stands_for_all_its_files(text, tmp_path):
     wanted = [text("a", "part-0"), text("b", "part-1")]
     assert files_of(tmp_path) == [str(p) for p in wanted]

@@ -134,10 +134,12 @@ def test_lines_come_out_as_rows_in_their_order(model, folder, tmp_path, monkeypa
     assert f"{len(TEXTS)} x {model.model.d_model}, mean of layer -1" in capsys.readouterr().out
 
 
-def test_documents_come_with_their_ids(model, folder, tmp_path):
+def test_documents_come_with_their_ids(model, folder, tmp_path, capsys):
     documents = [f"{TEXTS[1]} {TEXTS[2]}", TEXTS[3]]
     blank = tmp_path / "documents.txt.gz"
     blank.write_bytes(gzip.compress(f"\n{TEXTS[1]}\n{TEXTS[2]}\n\n\n{TEXTS[3]}\n".encode()))
+    lines = tmp_path / "lines.txt"
+    lines.write_text("\n\n".join(documents) + "\n")
     (tmp_path / "a.jsonl").write_text(
         "".join(json.dumps({"text": t, "id": i}) + "\n" for i, t in zip("xy", documents, strict=True))
     )
@@ -145,6 +147,7 @@ def test_documents_come_with_their_ids(model, folder, tmp_path):
     expected = embed_texts(model, documents)
     for text, more, ids in (
         (blank, ("--unit", "document"), [0, 1]),
+        (lines, ("--unit", "line"), [0, 1]),
         (tmp_path / "a.jsonl", ("--id-field", "id"), ["x", "y"]),
         (tmp_path / "a.parquet", ("--id-field", "number"), [7, 3]),
     ):
@@ -153,15 +156,16 @@ def test_documents_come_with_their_ids(model, folder, tmp_path):
         table = pq.read_table(out)
         assert table["id"].to_pylist() == ids
         np.testing.assert_allclose(np.array(table["embedding"].to_pylist(), np.float32), expected, atol=SAME)
+    assert "lines.txt: 1 blank lines are no texts" in capsys.readouterr().err
 
 
 def test_a_mistake_is_one_line_and_leaves_no_file(model, folder, tmp_path):
-    gap, ids = tmp_path / "gap.txt", tmp_path / "ids.jsonl"
-    gap.write_text("One.\n\nThree.\n")
+    gap, ids = tmp_path / "gap.jsonl", tmp_path / "ids.jsonl"
+    gap.write_text('{"text": "One."}\n{"text": " "}\n')
     ids.write_text('{"text": "a", "id": 1}\n{"text": "b", "id": "two"}\n{"text": " ", "id": 3}\n')
     out, lines = tmp_path / "x.npy", folder / "texts.txt"
     for text, made, more, said in (
-        (gap, out, (), r"gap\.txt: line 2 is empty: leave it out; only documents \(embed --unit document\)"),
+        (gap, out, (), r"gap\.jsonl: line 2 is empty: leave it out"),
         (lines, tmp_path / "x.csv", (), r"give a name that ends in \.npy or \.parquet"),
         (lines, gap.with_suffix(".npy"), ("--id-field", "x"), r"a \.npy file has no place for ids"),
         (lines, out, ("--layer", "4"), r"--layer 4: the checkpoint has the layers 1 to 3, or -1 to -3"),
@@ -178,7 +182,7 @@ def test_a_mistake_is_one_line_and_leaves_no_file(model, folder, tmp_path):
     ids.write_text('{"text": "a", "id": 1}\n{"text": "b", "id": "two"}\n')
     with pytest.raises(InputError, match="--id-field: some ids are text and some are whole numbers"):
         embed.main([str(folder / "hf"), "--text", str(ids), "--out", str(tmp_path / "x.parquet"), "--id-field", "id"])
-    assert sorted(file.name for file in tmp_path.iterdir()) == ["gap.txt", "ids.jsonl"]
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["gap.jsonl", "ids.jsonl"]
     with pytest.raises(InputError, match="text 0: the tokenizer leaves nothing of it"):
         embed_texts(model, ["\u0301"])
     with pytest.raises(InputError, match="has no tokenizer"):

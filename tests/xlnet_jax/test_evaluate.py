@@ -128,11 +128,11 @@ def test_a_tokenizer_can_be_given_to_weights_without_one(folder, reference, tmp_
 
 
 def test_a_mistake_is_one_line_that_names_it(folder, tmp_path):
-    gap, wrong = tmp_path / "gap.txt", tmp_path / "scores.tsv"
-    gap.write_text("One.\n\nThree.\n")
+    gap, wrong = tmp_path / "gap.jsonl", tmp_path / "scores.tsv"
+    gap.write_text('{"text": "One."}\n{"text": ""}\n')
     wrong.write_text("there\n")
     for arguments, said in (
-        (("--score", gap), r"gap\.txt: line 2 is empty"),
+        (("--score", gap), r"gap\.jsonl: line 2 is empty"),
         (("--score", folder / "texts.txt", "--max-len", "5"), r"texts\.txt: line 1: 6 pieces, and 5 at most: split it"),
         (("--score", folder / "texts.txt", "--orders", "0 1"), r"2 positions, and there are 6 .*texts\.txt: line 1"),
         (("--score", folder / "texts.txt", "--orders", "0 0"), r"--orders '0 0' must have each of 0 to 1 once"),
@@ -156,8 +156,8 @@ def test_a_mistake_is_one_line_that_names_it(folder, tmp_path):
 
 
 def test_a_mistake_in_the_middle_leaves_no_file(folder, tmp_path):
-    texts = tmp_path / "texts.txt"
-    texts.write_text("One.\nTwo.\n\n")
+    texts = tmp_path / "texts.jsonl"
+    texts.write_text("".join(f'{{"text": "{text}"}}\n' for text in ("One.", "Two.", "")))
     with pytest.raises(InputError, match="line 3 is empty"):
         run(folder, "--score", texts, "--out", tmp_path / "scores.jsonl")
-    assert [file.name for file in tmp_path.iterdir()] == ["texts.txt"]
+    assert [file.name for file in tmp_path.iterdir()] == ["texts.jsonl"]

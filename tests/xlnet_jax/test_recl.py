@@ -3,12 +3,14 @@
 import dataclasses
 import itertools
 from importlib import import_module
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 import xlnet_jax
 from data_pipelines import sources
+from data_pipelines.prepare import prepare
 from data_pipelines.tokenizer import EOD, Tokenizer
 from tests.xlnet_jax.random_models import CAUSAL, SMALL, random_model
 from xlnet_jax.checkpoints.pretrained import Pretrained, on_device
@@ -69,6 +71,21 @@ def test_the_table_has_the_lengths_of_each_checkpoint_of_the_group(folder, capsy
     for row, of_shares in zip(rows, zip(*expected.values(), strict=True), strict=True):
         assert row == [f"{'>= ' if is_bound else ''}{length}" for length, is_bound in of_shares]
     assert len(rows) == 2
+
+
+def test_runs_are_measured_on_the_text_that_the_first_one_holds_out(folder, tmp_path, capsys, monkeypatch):
+    tokenizer = xlnet_jax.load(folder / "one").tokenizer
+    text = sources.find([str(folder / "text.txt")])
+    corpus = prepare(text, text, tokenizer, tmp_path / "c", block_len=40, validation_fraction=0.2)
+    run = SimpleNamespace(folder="runs/mine", corpus=lambda: corpus)
+    monkeypatch.setattr("xlnet_jax.training.heldout.evaluation.Run.of", lambda name: run)
+    words = settings(folder)[2:]
+    tables = []
+    for text_of_run in ([], ["--text", str(folder / "text.txt")]):
+        assert recl.main([str(folder / "one"), *words, *text_of_run]) == 0
+        tables.append(capsys.readouterr().out.split("\n", 1))
+    assert tables[0][0].startswith("20 pieces of the held-out text of runs/mine, with 4, 8, … 12 before each")
+    assert tables[0][1] == tables[1][1]
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from xlnet_jax.settings.fields import setting
 if TYPE_CHECKING:
     import numpy as np
 
+    from data_pipelines.corpus import Corpus
     from xlnet_jax.checkpoints.pretrained import Pretrained
     from xlnet_jax.inference.effective_context import Recl
 
@@ -27,7 +28,8 @@ class ReclSettings(TextSourceSettings):
     """causal checkpoints with the same tokenizer, in any format, the folders of their runs, or names on the Hugging
     Face Hub"""
     text: tuple[str, ...] = ()
-    """text to predict: files, globs, folders, URLs, tfds:NAME or hf:NAME; none = the held-out novel of the package"""
+    """text to predict: files, globs, folders, URLs, tfds:NAME or hf:NAME; none = the held-out text of the run of
+    the first checkpoint, or of the package"""
     step: int = setting(16, at_least(1))
     """shortest context, and the pieces by which it grows"""
     longest: int = 256
@@ -81,15 +83,21 @@ def recl(settings: ReclSettings, on_length: Callable[[int], None] = lambda lengt
     from xlnet_jax.checkpoints.pretrained import vocabulary_tokenizer
     from xlnet_jax.inference.effective_context import effective_context_lengths
     from xlnet_jax.inference.left_to_right import by_window
+    from xlnet_jax.training.heldout.evaluation import Run
 
-    names = settings.text or sources.embedded()[1:]
-    found = settings.find(names, "validation")
+    found = settings.find(settings.text or sources.embedded()[1:], "validation")
     models = _models(settings.checkpoints, settings.tokenizer)
-    lines = sources.read_lines(found, settings.corpus_errors)
-    ids_L = texts.first_pieces(lines, vocabulary_tokenizer(models[0]), settings.longest + settings.tokens)
+    length = settings.longest + settings.tokens
+    run = None if settings.text else Run.of(settings.checkpoints[0])
+    if run and (own := run.corpus()):
+        name, ids_L = f"the held-out text of {run.folder}", _held_out(own, length)
+    else:
+        name = sources.name_of(found) if settings.text else "the held-out novel"
+        lines = sources.read_lines(found, settings.corpus_errors)
+        ids_L = texts.first_pieces(lines, vocabulary_tokenizer(models[0]), length)
     if len(ids_L) <= settings.longest:
         raise InputError(
-            f"text {sources.name_of(found)}: {len(ids_L):,} pieces are too few for a context of {settings.longest}: "
+            f"text {name}: {len(ids_L):,} pieces are too few for a context of {settings.longest}: "
             "give more, or lower `longest`"
         )
     targets_P = np.arange(settings.longest, len(ids_L))
@@ -100,7 +108,15 @@ def recl(settings: ReclSettings, on_length: Callable[[int], None] = lambda lengt
         return -np.stack([losses_P(model, ids_L, length) for model in models])
 
     by_share = effective_context_lengths(losses_UP, settings.lengths, settings.shares, settings.threshold)
-    return EffectiveContext(by_share, sources.name_of(found) if settings.text else "the held-out novel", len(targets_P))
+    return EffectiveContext(by_share, name, len(targets_P))
+
+
+def _held_out(corpus: "Corpus", length: int) -> "np.ndarray":
+    """Return the first pieces that a run holds out, at most `length`: int32 [L]."""
+    import numpy as np
+
+    blocks = min(-(-length // corpus.block_len), corpus.num_blocks("validation"))
+    return corpus.read("validation", np.arange(blocks))[0].reshape(-1)[:length]
 
 
 def _models(checkpoints: Sequence[str], tokenizer: str | None) -> "list[Pretrained]":

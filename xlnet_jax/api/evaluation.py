@@ -14,7 +14,7 @@ from xlnet_jax.api.scores import ScoreSettings
 from xlnet_jax.api.text_source import TextSourceSettings
 from xlnet_jax.errors import InputError
 from xlnet_jax.settings.bounds import ANY_TEXT, at_least, check_bounds
-from xlnet_jax.settings.config import Config, DataConfig, MeshConfig
+from xlnet_jax.settings.config import Config, DataConfig, EvalConfig, MeshConfig
 from xlnet_jax.settings.fields import setting
 from xlnet_jax.settings.keywords import with_keywords
 
@@ -39,7 +39,7 @@ class EvaluateSettings(TextSourceSettings):
     """text to measure the loss on: files, globs, folders, URLs, tfds:NAME, hf:NAME, or a folder that
     data_pipelines.prepare made, for its validation split; none = the run's own held-out text"""
     max_windows: int | None = setting(None, at_least(1))
-    """most windows to measure it on, in whole batches; None = as the run, or 16,384"""
+    """most windows to measure it on, in whole batches; None = as the run on its own text, 16,384 on another"""
     objective: str | None = None
     """objective whose loss is measured, by its name; None = the objective that trained the checkpoint"""
     mem_len: int | None = None
@@ -182,6 +182,7 @@ def _config(
         resized = windows.resized(base.data, max(data.seq_len, 1))
         mem_len = mem_len * resized.seq_len // base.data.seq_len
         data = windows_of(resized)
+    usual = EvalConfig() if settings.text else base.eval  # a run measures a few windows of its own text at a time
     carried = data.reuse_len * (data.windows_per_block - 1)
     model = replace(pretrained.model, mem_len=min(mem_len, carried) if settings.mem_len is None else settings.mem_len)
     if settings.clamp_len is not None:
@@ -192,7 +193,7 @@ def _config(
         data=data,
         rtd=base.rtd,
         mesh=settings.mesh,
-        eval=replace(base.eval, max_windows=settings.max_windows or base.eval.max_windows),
+        eval=replace(base.eval, max_windows=settings.max_windows or usual.max_windows),
         model=replace(model, same_length=model.same_length or settings.same_length),
     )
 

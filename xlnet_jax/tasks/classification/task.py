@@ -150,6 +150,8 @@ class TextTask:
             )
         if self._published.kind == "regression":
             return _number(value, row.where)
+        if isinstance(value, float) and not math.isfinite(value):
+            raise InputError(f"{row.where}: its label {value} is no finite number, and no name; give it one")
         if labels and str(value) not in labels:
             raise InputError(
                 f"{row.where}: the label {value} is none of {', '.join(labels)}, which {self._config.task} has"

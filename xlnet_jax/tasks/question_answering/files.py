@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from data_pipelines.notes import tell
 from xlnet_jax.errors import InputError
 from xlnet_jax.tasks.readers import Record, checked, files, json_file, records
 
@@ -60,8 +61,9 @@ def unlabelled_question(given: Any, number: int) -> Question:
     """Return the question of {"question": …, "context": …}. Raises InputError on another form, or an empty text."""
     record = Record(checked(given, dict, f"input {number}"), f"input {number}")
     question = Question(str(number), record.get("question", str), record.get("context", str), ())
-    if not question.context.strip():
-        raise InputError(f"input {number}: its text is empty")
+    for what, text in (("text", question.context), ("question", question.question)):
+        if not text.strip():
+            raise InputError(f"input {number}: its {what} is empty")
     return question
 
 
@@ -141,6 +143,8 @@ def _report(path: str, found: Sequence[Question], mended: Sequence[Question]) ->
     before, after = ([answer for question in some for answer in question.answers] for some in (found, mended))
     moved = sum(old != new for old, new in zip(before, after, strict=True) if new.start != NOWHERE)
     nowhere = [m.id for m in mended if m.answers and m.answer is None]
+    if empty := [question.id for question in found if not question.question.strip()]:
+        tell(f"{path}: {len(empty)} questions are empty, {empty[0]} the first; they are read as they are")
     if moved or nowhere:
         print(
             f"{path}: {moved} answers were not at their answer_start and were moved to where they occur; "

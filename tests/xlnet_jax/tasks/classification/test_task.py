@@ -222,6 +222,13 @@ def read(tmp_path, content, labelled=True, **settings):
     return task(**settings).read([str(tmp_path / "a.tsv")], labelled)
 
 
+@pytest.mark.parametrize("label", ["NaN", "Infinity", "-Infinity"])
+def test_a_number_of_json_that_is_none_is_no_label(tmp_path, label):
+    (tmp_path / "a.jsonl").write_text(f'{{"text": "a", "label": 1}}\n{{"text": "b", "label": {label}}}\n')
+    with pytest.raises(InputError, match=r"a\.jsonl: line 2: its label -?(nan|inf) is no finite number, and no name"):
+        task().read([str(tmp_path / "a.jsonl")], True)
+
+
 @pytest.mark.parametrize(
     ("settings", "content", "message"),
     [

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from xlnet_jax.errors import InputError
-from xlnet_jax.tasks.question_answering.files import NOWHERE, read_questions
+from xlnet_jax.tasks.question_answering.files import NOWHERE, read_questions, unlabelled_question
 
 CONTEXT = "The tea was cold. The tea of Bath was warm."
 
@@ -76,7 +76,18 @@ def test_cmrc_as_published_is_mended(reference, capsys):
     found = read_questions([str(path)], True, False)
     assert len(found) == 1002
     assert all(q.context.startswith(a.text, a.start) for q in found for a in q.answers)
-    assert "5 answers were not at their answer_start" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert "5 answers were not at their answer_start" in told
+    assert "2 questions are empty, TRIAL_776_QUERY_4 the first" in told
+
+
+@pytest.mark.parametrize("what", ["text", "question"])
+def test_an_empty_question_of_python_code_is_refused(what):
+    given = {"context": "A text.", "question": "What?"} | {"text": {"context": " "}, "question": {"question": "\n"}}[
+        what
+    ]
+    with pytest.raises(InputError, match=f"input 3: its {what} is empty"):
+        unlabelled_question(given, 3)
 
 
 def test_unlabelled_files_may_say_what_they_like_of_answers(read):
