@@ -1,7 +1,9 @@
 """Settings as plain data: to and from dictionaries, and the difference between two runs."""
 
 import dataclasses
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_type_hints
+
+import msgspec
 
 from xlnet_jax.errors import InputError
 from xlnet_jax.settings.config import RunConfig
@@ -26,10 +28,11 @@ def to_dict(config: Any) -> dict[str, Any]:
 def from_dict(kind: type[T], values: dict[str, Any]) -> T:
     """Return settings of this kind from the dictionaries of `to_dict`; missing keys take their defaults.
 
-    Raises InputError on unknown keys, and names them.
+    Raises InputError on unknown keys and on values of another type, and names them.
     """
 
     def build(default: Any, given: dict[str, Any], where: str) -> Any:
+        hints = get_type_hints(type(default))
         known = {f.name for f in dataclasses.fields(default)}
         given = {name: value for name, value in given.items() if not is_gone(f"{where}.{name}", value)}
         if unknown := sorted(given.keys() - known):
@@ -37,11 +40,21 @@ def from_dict(kind: type[T], values: dict[str, Any]) -> T:
         read: dict[str, Any] = {}
         for name, value in given.items():
             if dataclasses.is_dataclass(there := getattr(default, name)):
-                value = build(there, value, f"{where}.{name}")
-            read[name] = tuple(value) if isinstance(value, list) else value  # JSON knows no tuples
+                read[name] = build(there, _typed(value, dict, f"{where}.{name}"), f"{where}.{name}")
+            else:
+                read[name] = _typed(value, hints[name], f"{where}.{name}")
         return dataclasses.replace(default, **read)
 
     return build(kind(), values, "config")
+
+
+def _typed(value: Any, hint: Any, where: str) -> Any:
+    """Return a value as this type; JSON knows no tuples."""
+    try:
+        return msgspec.convert(value, hint)
+    except msgspec.ValidationError as error:
+        reason = str(error).replace("`", "")
+        raise InputError(f"{where} {str(value)[:80]!r}: {reason[:1].lower()}{reason[1:]}") from None
 
 
 def is_gone(name: str, value: Any) -> bool:

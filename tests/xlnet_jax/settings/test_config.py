@@ -107,3 +107,20 @@ def test_every_setting_has_a_line_of_help(kind):
         if isinstance(line, ast.AnnAssign) and not (dataclasses.is_dataclass(getattr(kind, line.target.id, None))):
             has_help = isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant)
             assert has_help, f"{kind.__name__}.{line.target.id} has no line of help below it"
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"steps": "x"}, "config.steps 'x': expected int, got str"),
+        ({"model": 3}, "config.model '3': expected object, got int"),
+        ({"model": {"num_layers": 1.5}}, "config.model.num_layers '1.5': expected int, got float"),
+        ({"corpus": [1]}, "config.corpus '[1]': expected str, got int"),
+        ({"data": {"batch_size": None}}, "config.data.batch_size 'None': expected int, got null"),
+        ({"objective": {}}, "config.objective '{}': expected str, got object"),
+    ],
+)
+def test_a_setting_of_another_type_is_refused(values, message):
+    with pytest.raises(InputError) as refused:
+        from_dict(Config, values)
+    assert message in str(refused.value)
