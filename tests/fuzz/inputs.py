@@ -196,6 +196,8 @@ def _kinds() -> Iterator[Kind]:
     yield Kind("run: config.json, resumed", resume, damaged="run/config.json", form="json", **run)
     yield Kind("run: text.json", resume, damaged="run/text.json", form="json", **run)
     yield Kind("run: metrics.jsonl", resume, damaged="run/metrics.jsonl", form="json lines", **run)
+    words = "xlnet_jax.score in/run --sentences sea --max-len 24"
+    yield Kind("run: settings of a checkpoint", words, "run", "run/checkpoints/2/config/metadata", "json", **native)
     yield Kind("run: checkpoint", resume, damaged="run/checkpoints/2/**/*", agrees=_without_checksums, **run)
     tuned = "xlnet_jax.finetune --task classification --init in/tuned --workdir out/run --predict in/few.txt"
     tuned = f"{tuned} --columns.no-header --columns.text 0"

@@ -22,6 +22,7 @@ IDLE_SECONDS = 8  # without work, after which a command hangs
 WALL_SECONDS = 240
 MORE_RESIDENT = 2 << 30  # bytes of memory that a command may use besides that of its parent
 FAULT = 120
+NOTES = ("note: ", "in/")  # begin lines about what was read before
 _IN_OPEN = 0x20
 
 
@@ -136,6 +137,7 @@ def _problems(status: int, usage: resource.struct_rusage, late: str | None, said
         last = lines[-1][:300] if lines else ""
         return [f"exit code {code}: {_place(lines)}{last}"]
     found = []
+    lines = [line for line in lines if not line.startswith(NOTES)]
     if code == 2 and (len(lines) != 1 or not lines[0].startswith("error: ")):
         found.append(f"{len(lines)} lines where one is due: {' / '.join(lines)[:300]}")
     if "Traceback" in said and not found:
