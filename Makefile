@@ -6,8 +6,11 @@ STAMP := $(VENV)/stamp
 # What the set-up depends on: it runs again when one of these changes.
 PACKAGING := setup.cfg setup.py pyproject.toml
 ARGS ?=
+# Of `make fuzz`.
+MINUTES ?= 10
+SEED ?= 0
 
-.PHONY: train test lint format docs docs-serve package gpu-plans slurm clean
+.PHONY: train test fuzz lint format docs docs-serve package gpu-plans slurm clean
 .DELETE_ON_ERROR:
 
 train: $(STAMP)-base  ## pretrain on the embedded novels; ARGS="--steps 3000" passes settings on
@@ -15,6 +18,9 @@ train: $(STAMP)-base  ## pretrain on the embedded novels; ARGS="--steps 3000" pa
 
 test: $(STAMP)-test  ## run the tests in two processes; ARGS="-k masks" passes options on
 	$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
+
+fuzz: $(STAMP)-test  ## damage inputs of every kind and try the commands on them; MINUTES=60 SEED=1, ARGS="--only shard"
+	$(BIN)/python -m tests.fuzz --minutes $(MINUTES) --seed $(SEED) $(ARGS)
 
 lint: $(STAMP)-lint  ## formatting, lint and types
 	$(BIN)/ruff format --check .

@@ -6,6 +6,7 @@ import bz2
 import contextlib
 import gzip
 import lzma
+import os
 import shutil
 import sys
 import tempfile
@@ -18,6 +19,7 @@ from etils import epath
 from data_pipelines.download import Download, by_ranges
 from data_pipelines.remote import file_name, is_remote
 from xlnet_jax.errors import InputError
+from xlnet_jax.storage.reading import demand_regular
 
 if sys.version_info >= (3, 14):
     from compression import zstd
@@ -83,7 +85,16 @@ def opened(path: str) -> Iterator[IO[bytes]]:
 
 
 def _raw(path: str) -> Any:
-    return Download(path) if is_remote(path) else epath.Path(path).open("rb")
+    if is_remote(path):
+        return Download(path)
+    _demand_no_pipe(path)
+    return epath.Path(path).open("rb")
+
+
+def _demand_no_pipe(path: str) -> None:
+    """Raise InputError where a pipe or a device, which has no end, stands in the place of a file on a disk."""
+    if os.path.exists(path):
+        demand_regular(path)
 
 
 @contextlib.contextmanager
@@ -93,6 +104,7 @@ def seekable(path: str) -> Iterator[Any]:
     A file in gs://, or on a web server that knows no ranges, is copied to this machine while the body works.
     """
     if "://" not in path:
+        _demand_no_pipe(path)
         yield path
     elif is_remote(path) and (file := by_ranges(path)):
         with file:

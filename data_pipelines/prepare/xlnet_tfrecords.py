@@ -140,7 +140,7 @@ def _row_texts(file: epath.Path, batches: int, layout: Layout) -> list[np.ndarra
         for batch in records.as_numpy_iterator():
             last = tf.io.parse_example(batch, feature)["input"].numpy().astype(np.int32)[rows]
             reused.append(last[:, : layout.reuse_len].astype(np.uint16 if layout.vocab_size <= 2**16 else np.int32))
-    except tf.errors.OpError as error:
+    except (tf.errors.OpError, UnicodeDecodeError) as error:  # the second where a message quotes damaged bytes
         raise InputError(f"records {file}: it cannot be read ({str(error).splitlines()[0]})") from None
     if not len(reused) == batches > 0:
         raise InputError(

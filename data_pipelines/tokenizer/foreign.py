@@ -56,7 +56,12 @@ def model_in(folder: epath.Path) -> bytes | None:
     cased = config.exists() and read_json(config, _Config).do_lower_case is False
     demand_regular(folder / WORDPIECES)
     wordpieces = _library(str(folder)).BertWordPieceTokenizer
-    return str(wordpieces(str(folder / WORDPIECES), lowercase=not cased).to_str()).encode()
+    try:
+        return str(wordpieces(str(folder / WORDPIECES), lowercase=not cased).to_str()).encode()
+    except Exception as error:  # the library raises no narrower type
+        raise InputError(
+            f"tokenizer {folder / WORDPIECES}: no vocabulary of BERT, or a damaged one ({error})"
+        ) from None
 
 
 def is_foreign(model: bytes) -> bool:

@@ -50,7 +50,7 @@ class Tokenizer:
 
         Raises InputError, naming `origin`, if it is damaged or its ids 0 to 8 are not XLNet's special pieces.
         """
-        self.model, self.settings = model, settings
+        self.model, self.settings, self._origin = model, settings, origin
         self._processor: Any = ForeignPieces(model, origin) if is_foreign(model) else _sentencepiece(model, origin)
         self.vocab_size: int = self._processor.get_piece_size()
         for i, expected in enumerate(SPECIAL_PIECES):
@@ -83,7 +83,7 @@ class Tokenizer:
         if path.is_dir() and not (path / MODEL_FILE).exists() and (foreign := model_in(path)):
             return cls(foreign, FOREIGN_SETTINGS, str(path))
         if path.name == TOKENIZER_JSON and path.exists():
-            return cls(path.read_bytes(), FOREIGN_SETTINGS, str(path))
+            return cls(read_document(path), FOREIGN_SETTINGS, str(path))
         file = path / MODEL_FILE if path.is_dir() else path
         if not file.exists():
             raise InputError(
@@ -138,7 +138,10 @@ class Tokenizer:
     @cached_property
     def pieces(self) -> list[str]:
         """Text of each id, with ▁ for a space."""
-        return [self._processor.id_to_piece(i) for i in range(self.vocab_size)]
+        try:
+            return [self._processor.id_to_piece(i) for i in range(self.vocab_size)]
+        except UnicodeDecodeError as error:
+            raise InputError(f"tokenizer {self._origin}: a piece of it is not UTF-8 ({error})") from None
 
     @cached_property
     def tables(self) -> PieceTables:

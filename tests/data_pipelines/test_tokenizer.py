@@ -138,6 +138,13 @@ def test_what_is_not_a_model_is_refused(english, tmp_path, content):
         Tokenizer.load(tmp_path)
 
 
+def test_a_piece_that_is_not_utf8_is_refused(english, tmp_path):
+    begin = english.model.rindex("▁".encode())
+    (tmp_path / "spiece.model").write_bytes(english.model[: begin + 2] + b"\xff" + english.model[begin + 3 :])
+    with pytest.raises(InputError, match=r"spiece\.model: a piece of it is not UTF-8"):
+        Tokenizer.load(tmp_path)
+
+
 def test_a_model_that_is_not_there_is_named(tmp_path):
     with pytest.raises(InputError, match=r"no\.model: no such file"):
         Tokenizer.load(tmp_path / "no.model")

@@ -1,13 +1,15 @@
 """Texts drawn from the prompts of a user, with any checkpoint."""
 
+import errno
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from xlnet_jax.api.command import CheckpointArgument
 from xlnet_jax.errors import InputError
 from xlnet_jax.settings.keywords import with_keywords
+from xlnet_jax.storage.reading import read_document
 
 if TYPE_CHECKING:
     from xlnet_jax.checkpoints.pretrained import Pretrained
@@ -127,9 +129,11 @@ def _generator(settings: GenerateSettings, loaded: "Pretrained | None" = None) -
 
 
 def _read(name: str, argument: str) -> str:
+    if not os.path.exists(name):
+        raise InputError(f"`{argument}` {name} cannot be read: {os.strerror(errno.ENOENT)}")
     try:
-        return Path(name).read_text(encoding="utf-8-sig")
-    except OSError as error:
-        raise InputError(f"`{argument}` {name} cannot be read: {error.strerror}") from None
+        return read_document(name).decode("utf-8-sig")
+    except InputError as error:
+        raise InputError(f"`{argument}` {error}") from None
     except UnicodeDecodeError:
         raise InputError(f"`{argument}` {name} is not UTF-8") from None

@@ -120,14 +120,14 @@ def _pretraining(run: _Run) -> tuple[list[tuple[str, str]], dict[str, Any], str]
 
 
 def _finetuning(run: _Run) -> tuple[list[tuple[str, str]], dict[str, Any], str]:
-    from xlnet_jax.checkpoints.native import RESULTS
+    from xlnet_jax.checkpoints.native import RESULTS, Results
     from xlnet_jax.settings.plain import from_dict
     from xlnet_jax.tasks.config import FinetuneConfig
     from xlnet_jax.tasks.defaults import DEFAULTS
 
     config = from_dict(FinetuneConfig, run.settings)
     results = run.workdir / RESULTS if run.workdir else None
-    metrics = read_json(results).get("metrics", {}) if results and results.is_file() else {}
+    metrics = read_json(results, Results).metrics if results and results.is_file() else {}
     rows = [
         ("task", config.task),
         ("started from", "random weights" if config.reinitialize else _origin(config.init)),
@@ -136,7 +136,7 @@ def _finetuning(run: _Run) -> tuple[list[tuple[str, str]], dict[str, Any], str]:
         ("held-out examples", _names(config.eval)),
         ("steps", _steps(run, config.steps)),
         ("a step", f"{config.data.batch_size:,} examples"),
-        *((f"held-out {name}", f"{value:.4g}") for name, value in metrics.items()),
+        *((f"held-out {name}", f"{value:.4g}") for name, value in metrics.items() if value is not None),
     ]
     return rows, _changed(config, DEFAULTS[config.task]()), f"the task {config.task}"
 

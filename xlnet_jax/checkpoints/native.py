@@ -14,6 +14,7 @@ from typing import Any
 import jax
 import numpy as np
 import orbax.checkpoint as ocp
+from etils import epath
 
 from data_pipelines.tokenizer import Tokenizer
 from xlnet_jax.checkpoints.pretrained import Pretrained, check_params, check_tokenizer
@@ -24,7 +25,7 @@ from xlnet_jax.settings.config import Config, HeadConfig, ModelConfig
 from xlnet_jax.settings.plain import from_dict, over
 from xlnet_jax.settings.rules import validate_network
 from xlnet_jax.storage.checksums import find_damage, write_checksums
-from xlnet_jax.storage.reading import demand_regular_files, read_json
+from xlnet_jax.storage.reading import demand_regular_files, inside, read_json
 
 # Orbax warns of metadata that only a folder of many steps has.
 logging.getLogger("absl").setLevel(logging.CRITICAL)
@@ -33,11 +34,21 @@ _DENSEST = 1000  # numbers in a byte: arrays of zeros are compressed
 PARAMS, CONFIG, TOKENIZER, RESULTS = "params", Path("config") / "metadata", "tokenizer", "results.json"
 
 
+@dataclasses.dataclass(frozen=True)
+class Results:
+    """Content of results.json that is read again."""
+
+    checkpoint: str | None = None
+    metrics: dict[str, float | None] = dataclasses.field(default_factory=dict)
+
+
 def find(folder: Path) -> Path | None:
     """Return the checkpoint that results.json of a finished finetuning run names, else the newest one in checkpoints/
-    or in this folder, else the folder itself; None where none of these is a checkpoint."""
-    if (folder / RESULTS).is_file():
-        chosen = folder / str(read_json(folder / RESULTS).get("checkpoint"))
+    or in this folder, else the folder itself; None where none of these is a checkpoint. Raises InputError where
+    results.json is damaged or names a place outside of the folder."""
+    results = folder / RESULTS
+    if results.is_file() and (name := read_json(results, Results).checkpoint):
+        chosen = Path(inside(epath.Path(folder), name, str(results)))
         if chosen.is_dir():
             return chosen
     for parent in (folder / "checkpoints", folder):

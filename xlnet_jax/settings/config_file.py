@@ -6,6 +6,7 @@ settings of the file replace those of a preset, an objective or a task, which th
 
 import dataclasses
 import json
+import os
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, TypeVar, get_type_hints
 
@@ -99,6 +100,8 @@ def _split(argv: Sequence[str]) -> tuple[str | None, list[str]]:
 
 def _read(path: str) -> dict[str, Any]:
     file = epath.Path(path).expanduser()
+    if os.path.exists(file) and not (os.path.isfile(file) or os.path.isdir(file)):
+        raise InputError(f"{FLAG} {path} is a pipe or a device: save the settings in a file")
     try:
         content = json.loads(file.read_text(), object_pairs_hook=_Object)
     except FileNotFoundError:

@@ -131,6 +131,16 @@ def test_it_is_opened_where_it_is_there_and_refused_where_the_records_are_others
         prepare()
 
 
+def test_a_record_that_is_no_example_is_refused(tmp_path, tokenizer):
+    write_folder(tmp_path / "records", tokenizer, False)
+    file = min((tmp_path / "records").glob("*.tfrecords"))
+    with tensorflow().io.TFRecordWriter(str(file)) as writer:
+        for _ in range(BATCHES * 4):
+            writer.write(b"\xff\xfe\n\xff")
+    with pytest.raises(InputError, match=r"\.tfrecords: it cannot be read"):
+        prepare_records(tmp_path / "records", tokenizer, tmp_path / "c", block_len=16, validation_fraction=0.2)
+
+
 def test_what_is_no_folder_of_records_is_refused(tmp_path, tokenizer):
     def prepare(tokenizer=tokenizer):
         prepare_records(tmp_path / "records", tokenizer, tmp_path / "c", block_len=16, validation_fraction=0.2)

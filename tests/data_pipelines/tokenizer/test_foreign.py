@@ -135,6 +135,13 @@ def test_a_folder_with_vocab_txt_alone_is_read(bert, tmp_path):
         assert a.tolist() == b.tolist()
 
 
+@pytest.mark.parametrize("content", [b"[PAD]\n\xff\n", b"[UNK]\nthe\n", b""])
+def test_what_is_no_vocab_txt_is_refused(tmp_path, content):
+    (tmp_path / "vocab.txt").write_bytes(content)
+    with pytest.raises(InputError, match=r"vocab\.txt: no vocabulary of BERT, or a damaged one \(.+\)$"):
+        Tokenizer.load(tmp_path)
+
+
 def test_what_is_no_such_tokenizer_is_refused(tmp_path, bert):
     (tmp_path / "tokenizer.json").write_text('{"model": ')
     with pytest.raises(InputError, match=r"is damaged: Expecting value"):

@@ -18,6 +18,7 @@ import jax
 from xlnet_jax.errors import OutOfMemory, first_line
 from xlnet_jax.settings.config import RunConfig
 from xlnet_jax.storage.files import write_durably
+from xlnet_jax.storage.reading import read_json
 from xlnet_jax.training.fit.lighter import changed, in_words, values_of, with_values
 from xlnet_jax.training.fit.need import AbstractStep, Need, bytes_in_words
 from xlnet_jax.training.fit.search import PATIENCE, Search, Tried
@@ -152,8 +153,7 @@ def _recorded(config: C, search: Search[C], workdir: Workdir) -> C:
     """Return the settings that an earlier start has chosen in place of these; these where there was none."""
     if not config.auto_fit:
         return config
-    text = workdir.fit.read_text() if workdir.fit.exists() else "{}"
-    record = search.agreed(json.loads(text))[0]
+    record = search.agreed(read_json(workdir.fit) if workdir.fit.exists() else {})[0]
     is_same = {name: record.get(name) for name in _key(config)} == _key(config)
     return with_values(config, record["chosen"]) if is_same else config
 

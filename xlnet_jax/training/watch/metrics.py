@@ -10,6 +10,7 @@ from etils import epath
 from tensorboardX import SummaryWriter
 
 from xlnet_jax.storage.files import Spool, write_durably
+from xlnet_jax.storage.reading import demand_regular
 from xlnet_jax.training.watch.wandb import WandbRun
 
 Record = dict[str, float | int | str]
@@ -76,6 +77,7 @@ def read_records(path: epath.Path) -> Iterator[dict[str, Any]]:
     """
     if not path.exists():
         return
+    demand_regular(path)
     for line in path.read_bytes().decode(errors="replace").splitlines():
         try:
             record = json.loads(line)

@@ -1,0 +1,47 @@
+"""A pipe or a device in the place of any file that a command reads is refused at once, in one line: nobody waits for
+its end."""
+
+import os
+
+import pytest
+from etils import epath
+
+from data_pipelines import opening
+from data_pipelines.tokenizer import Tokenizer
+from xlnet_jax.api import generation
+from xlnet_jax.errors import InputError
+from xlnet_jax.settings import config_file
+from xlnet_jax.tasks import readers
+from xlnet_jax.tasks.classification.tables import Form, read_table
+from xlnet_jax.training.watch.metrics import read_records
+
+READERS = {
+    "text.txt": lambda path: list(readers.lines(path)),
+    "squad.json": readers.json_file,
+    "text.txt.gz": lambda path: list(readers.lines(path)),
+    "table.parquet": lambda path: list(read_table(path, Form())),
+    "table.csv": lambda path: list(read_table(path, Form())),
+    "tokenizer.json": Tokenizer.load,
+    "spiece.model": Tokenizer.load,
+    "metrics.jsonl": lambda path: list(read_records(epath.Path(path))),
+    "prompts.txt": lambda path: generation.GenerateSettings("x", prompt_file=path).prompts(),
+    "settings.json": lambda path: config_file.of(["--config", path]),
+}
+
+
+@pytest.mark.parametrize("name", READERS)
+@pytest.mark.parametrize("kind", ["pipe", "zeros"])
+def test_a_pipe_or_a_device_is_no_file(tmp_path, name, kind):
+    path = tmp_path / name
+    if kind == "pipe":
+        os.mkfifo(path)
+    else:
+        path.symlink_to("/dev/zero")
+    with pytest.raises(InputError, match="a pipe or a device") as refused:
+        READERS[name](str(path))
+    assert str(path) in str(refused.value)
+
+
+def test_a_file_that_was_deleted_has_a_message_of_its_own(tmp_path):
+    with pytest.raises(InputError, match="it was there when the text was listed"), opening.opened(str(tmp_path / "x")):
+        pass
