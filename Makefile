@@ -10,7 +10,7 @@ ARGS ?=
 MINUTES ?= 10
 SEED ?= 0
 
-.PHONY: train test fuzz lint format docs docs-serve package gpu-plans slurm clean
+.PHONY: train test fuzz faults lint format docs docs-serve package gpu-plans slurm clean
 .DELETE_ON_ERROR:
 
 train: $(STAMP)-base  ## pretrain on the embedded novels; ARGS="--steps 3000" passes settings on
@@ -49,6 +49,9 @@ gpu-plans:  ## compile kernels and steps for GPUs that are not here; an environm
 
 slurm: $(STAMP)-test  ## start a Slurm of two nodes on this machine, preempt a run and let it go on; needs slurm-wlm
 	$(BIN)/python -m pytest tests/launch/test_slurm_real.py $(ARGS)
+
+faults: $(STAMP)-test  ## kill tiny runs, fill their disk, lose their power, at every call that writes; hours: ARGS="--every 10" takes a tenth
+	$(BIN)/python -m tests.faults $(ARGS)
 
 clean:
 	rm -rf $(VENV) runs dist site

@@ -34,6 +34,8 @@ RESTART = 128 + signal.SIGTERM
 UNREAD = 141
 """Exit code of a command whose output nobody reads on: 128 + SIGPIPE, as of any program before head."""
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+FAILING = (errno.EIO, errno.ESTALE, errno.EREMOTEIO)
+"""Errors of a disk or of a file server itself, which may pass: launchers start the command again"""
 REFUSED = (errno.EROFS, errno.EACCES, errno.EPERM, errno.ENAMETOOLONG)
 _MEMORY = re.compile(r"RESOURCE_EXHAUSTED|out of memory|OUT_OF_MEMORY", re.IGNORECASE)
 _REFUSED_BY_BUCKET = re.compile(r"\b40[134]\b|permission|unauthenticated|not.?found", re.IGNORECASE)

@@ -31,7 +31,7 @@ from data_pipelines.sources import Source
 from data_pipelines.tokenizer import Tokenizer
 from xlnet_jax.errors import InputError
 from xlnet_jax.storage.files import demand_place
-from xlnet_jax.storage.folders import resumable_folder
+from xlnet_jax.storage.folders import drop_leftovers, resumable_folder
 from xlnet_jax.storage.reading import read_json
 
 # Keys of Manifest.made_from, and the words of the error for a corpus that differs in them.
@@ -76,6 +76,7 @@ def prepare(
         "block_len": block_len,
     }
     if out.exists():
+        drop_leftovers(out)
         demand_corpus(out)  # before reading the text, which may take hours
         manifest = Manifest.load(out)
         made_from["train"] = fingerprints("train", train, errors, manifest)

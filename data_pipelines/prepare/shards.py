@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import errno
 import hashlib
 import json
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 from array_record.python.array_record_module import ArrayRecordWriter
@@ -19,7 +15,7 @@ from etils import epath
 from data_pipelines.corpus import Record, Shard, SplitName, Start
 from data_pipelines.prepare.encoding import load
 from data_pipelines.prepare.holdout import Place, Rule
-from xlnet_jax.storage.files import complete_file, write_durably
+from xlnet_jax.storage.files import complete_file, disk_errors_as_os_error, write_durably
 from xlnet_jax.storage.reading import read_json
 
 WRITER_OPTIONS = "group_size:1,zstd:1"  # one block a group, so that random access reads one block
@@ -90,7 +86,7 @@ def write(job: ShardJob) -> None:
         return
     counted = _Counted(np.zeros(job.vocab_size, np.int64))
     with complete_file(epath.Path(job.folder) / job.name) as here:
-        with _as_os_error(here):
+        with disk_errors_as_os_error(here):
             writer = ArrayRecordWriter(str(here), WRITER_OPTIONS)
             try:
                 for record in _records(job, counted):
@@ -145,15 +141,3 @@ def _read(stretch: Stretch, split: SplitName) -> tuple[np.ndarray, np.ndarray, i
     is_line = np.zeros(len(tokens), bool)
     is_line[line_starts] = True
     return tokens[where], starts[where], int(np.count_nonzero(is_line[where]))
-
-
-@contextlib.contextmanager
-def _as_os_error(file: Path) -> Iterator[None]:
-    """Raise OSError for a full or failing disk, which ArrayRecord reports as a RuntimeError with the system's words."""
-    try:
-        yield
-    except RuntimeError as error:
-        for code in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO):
-            if os.strerror(code) in str(error):
-                raise OSError(code, os.strerror(code), str(file)) from None
-        raise

@@ -12,6 +12,7 @@ import tyro
 
 from xlnet_jax.errors import (
     CRASH,
+    FAILING,
     INTERRUPTED,
     UNREAD,
     USER_ERROR,
@@ -57,6 +58,7 @@ def run(main: Main, to_save_memory: str = "close other programs, or take a machi
     Where the reader of the output is gone, as in `… | head`, the command ends without a word: --help with exit code 0,
     anything else with UNREAD.
     """
+    sys.unraisablehook = _report
     keep_tensorflow_quiet()  # paths in the cloud load it, in worker processes too
     code: int | str | None
     try:
@@ -76,12 +78,20 @@ def run(main: Main, to_save_memory: str = "close other programs, or take a machi
         print("stopped at once; the same command goes on from what was saved last", file=sys.stderr)
         code = INTERRUPTED
     except OSError as error:
-        if exit_code(error) == CRASH:
+        code = exit_code(error)
+        where = error.filename or "the workdir"
+        if error.errno in FAILING:
+            _fail(
+                f"the disk of {where} fails: {error.strerror}; what was saved before is intact, and the same command "
+                "goes on from there once the disk works"
+            )
+        elif code == CRASH:
             raise
-        _fail(f"cannot write {error.filename or 'the workdir'}: {error.strerror}; what was saved before is intact")
+        else:
+            _fail(f"cannot write {where}: {error.strerror}; what was saved before is intact")
         # Exit at once: open writers would report the same error again while the interpreter shuts down.
         sys.stderr.flush()
-        os._exit(USER_ERROR)
+        os._exit(code)
     except Exception as error:
         if "gs://" not in str(error):
             raise
@@ -96,6 +106,13 @@ def _words() -> list[str]:
         if not word.isprintable() and any("\ud800" <= character <= "\udfff" for character in word):
             raise InputError(f"word {number} of the command line, {word[:100]!a}, is not UTF-8: rename what it names")
     return sys.argv[1:]
+
+
+def _report(unraisable: "sys.UnraisableHookArgs") -> None:
+    """Print an error that no caller can catch. The threads of TensorStore that answer after a failed save are left out:
+    the asyncio loop that asked is closed, and the save itself has raised its reason."""
+    if str(unraisable.exc_value) != "Event loop is closed":
+        sys.__unraisablehook__(unraisable)
 
 
 @contextlib.contextmanager

@@ -18,12 +18,13 @@ import numpy as np
 from data_pipelines.tokenizer import Tokenizer
 from xlnet_jax.checkpoints import native
 from xlnet_jax.checkpoints.pretrained import Pretrained, assemble, check_given, check_params
+from xlnet_jax.costs.address_space import demand_address_space
 from xlnet_jax.errors import InputError
 from xlnet_jax.interop import hf_files, hf_repository, tf1_files
 from xlnet_jax.interop.contents import Found
 from xlnet_jax.settings.rules import validate_network
 from xlnet_jax.storage import hub
-from xlnet_jax.storage.files import demand_space, full_disk_as_os_error
+from xlnet_jax.storage.files import demand_space, disk_errors_as_os_error
 from xlnet_jax.storage.folders import complete_folder
 
 _NOT_A_PLACE = (errno.EEXIST, errno.ENOTDIR, errno.ENOENT, errno.ENAMETOOLONG, errno.EINVAL)
@@ -96,6 +97,7 @@ def load(path: str | Path, *, partial: bool = False, activation: Activation | No
     activation: in place of the one in the configuration. Raises InputError on files that are damaged, contradict each
     other, or hold what this project does not have.
     """
+    demand_address_space()
     source = located(path)
     loaded = _FORMATS[recognise(source)].read(source)
     if isinstance(loaded, Found):
@@ -140,7 +142,7 @@ def save(
     check_params(pretrained, "the network")
     pretrained = dataclasses.replace(pretrained, params=jax.tree.map(np.asarray, pretrained.params))
     try:
-        with full_disk_as_os_error(target.parent), complete_folder(target) as made:
+        with disk_errors_as_os_error(target.parent), complete_folder(target) as made:
             partial = Path(made)
             demand_space(partial, sum(a.nbytes for a in jax.tree.leaves(pretrained.params)))
             notes = _FORMATS[to].write(pretrained, partial)

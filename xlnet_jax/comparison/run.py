@@ -25,6 +25,7 @@ from xlnet_jax.comparison.contenders import CONTENDERS
 from xlnet_jax.comparison.picture import draw
 from xlnet_jax.comparison.report import Comparison, Outcome, source_of, write_report
 from xlnet_jax.comparison.request import CompareConfig
+from xlnet_jax.costs.address_space import demand_address_space
 from xlnet_jax.errors import InputError
 from xlnet_jax.settings.config import Config
 from xlnet_jax.storage.reading import read_json
@@ -59,6 +60,7 @@ class _Prepared:
 def compare(request: CompareConfig) -> int:
     """Run a comparison. Return 0 with the table and the picture written, or the exit code of a run that was stopped
     with its state saved: the same command goes on from there."""
+    demand_address_space()
     console = Console(soft_wrap=True, highlight=False, markup=False)
     _contenders(request)  # refuse a budget that is too small before hours go into a text
     prepared = _prepare(request, console)

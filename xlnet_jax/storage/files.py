@@ -4,6 +4,7 @@ import contextlib
 import errno
 import importlib
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -11,10 +12,9 @@ from pathlib import Path
 
 from etils import epath
 
-from xlnet_jax.errors import InputError
+from xlnet_jax.errors import FAILING, FULL, REFUSED, InputError
 
 SMALL_FILES = 1 << 20  # bytes that a checkpoint takes beside its arrays: tokenizer, settings, metadata
-_SIGNS = ("No space left", "os error 28", "RESOURCE_EXHAUSTED")
 
 
 def in_bucket(path: epath.PathLike) -> bool:
@@ -112,16 +112,24 @@ def demand_space(folder: epath.PathLike, size: int) -> None:
 
 
 @contextlib.contextmanager
-def full_disk_as_os_error(folder: epath.PathLike) -> Iterator[None]:
-    """Turn the errors that TensorStore, safetensors, TensorFlow and shutil raise on a full disk into OSError
-    (ENOSPC)."""
+def disk_errors_as_os_error(folder: epath.PathLike) -> Iterator[None]:
+    """Turn the errors that TensorStore, safetensors, TensorFlow, ArrayRecord and shutil raise on a disk that is full,
+    fails or refuses into OSError, which they name by the system's words or number only."""
     try:
         yield
     except Exception as error:
-        message = str(error)  # a device out of memory is RESOURCE_EXHAUSTED too
-        if any(sign in message for sign in _SIGNS) and "memory" not in message:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder)) from error
-        raise
+        name_file(folder, error)
+        if (isinstance(error, OSError) and error.errno) or not (code := _disk_error(str(error))):
+            raise
+        raise OSError(code, os.strerror(code), str(folder)) from error
+
+
+def _disk_error(message: str) -> int | None:
+    for code in (*FULL, *FAILING, *REFUSED):
+        if os.strerror(code) in message or re.search(rf"(?i)\bos error:? {code}\b", message):
+            return code
+    full = "RESOURCE_EXHAUSTED" in message and "memory" not in message  # as a device without memory says too
+    return errno.ENOSPC if full else None
 
 
 def demand_new_file(out: epath.PathLike, overwrite: bool = False) -> None:

@@ -35,6 +35,15 @@ def resumable_folder(out: epath.PathLike) -> Iterator[tuple[epath.Path, epath.Pa
         yield folders
 
 
+def drop_leftovers(out: epath.PathLike) -> None:
+    """Remove what lies beside a complete folder `out` on a disk: its process was killed before it had cleaned up."""
+    partial = beside(epath.Path(out))
+    if in_bucket(out) or not partial.exists():
+        return
+    with contextlib.suppress(InputError), _alone_in(partial, epath.Path(out)):
+        partial.rmtree(missing_ok=True)
+
+
 def move_folder(folder: epath.Path, target: epath.Path) -> None:
     """Rename a folder. A bucket copies object by object and removes the originals at the end, so that a stop on the way
     leaves `folder` complete; manifest.json comes last."""
@@ -46,6 +55,13 @@ def move_folder(folder: epath.Path, target: epath.Path) -> None:
     for file in sorted(files, key=lambda f: f.name == _LAST):
         file.copy(target / str(file.relative_to(folder)), overwrite=True)
     folder.rmtree()
+
+
+def sync_tree(folder: epath.Path) -> None:
+    """Make all files below a folder on a disk, and their names, outlive a crash of the machine."""
+    for root, _, names in folder.walk(top_down=False):
+        for path in (*(root / name for name in names), root):
+            sync(path)
 
 
 @contextlib.contextmanager
@@ -62,7 +78,7 @@ def _in_the_making(out: epath.PathLike, keep: bool) -> Iterator[tuple[epath.Path
                 folder.mkdir(exist_ok=True)
             yield finished, work
             if not in_bucket(out):
-                _sync_tree(finished)
+                sync_tree(finished)
             move_folder(finished, out)
         except BaseException as error:
             name_file(partial, error)
@@ -86,9 +102,3 @@ def _alone_in(folder: epath.Path, out: epath.Path) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
-
-
-def _sync_tree(folder: epath.Path) -> None:
-    for root, _, names in folder.walk(top_down=False):
-        for path in (*(root / name for name in names), root):
-            sync(path)

@@ -21,7 +21,7 @@ from xlnet_jax.errors import InputError
 from xlnet_jax.interop.weights import flatten, nest
 from xlnet_jax.models.heads import build_model
 from xlnet_jax.models.inputs import text_inputs
-from xlnet_jax.storage.files import demand_space, full_disk_as_os_error
+from xlnet_jax.storage.files import demand_space, disk_errors_as_os_error
 from xlnet_jax.storage.folders import complete_folder
 from xlnet_jax.tasks.families import task_of_head
 from xlnet_jax.tasks.model import Model
@@ -76,7 +76,7 @@ def export(model: Model, path: str | Path, *, seq_len: int | None = None) -> Pat
         "platforms": PLATFORMS,
         "jax": jax.__version__,
     }
-    with full_disk_as_os_error(target.parent), complete_folder(target) as made:
+    with disk_errors_as_os_error(target.parent), complete_folder(target) as made:
         folder = Path(made)
         demand_space(folder, sum(array.nbytes for array in weights.values()))
         (folder / PROGRAM).write_bytes(exported.serialize())

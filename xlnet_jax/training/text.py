@@ -11,6 +11,7 @@ from data_pipelines.sources import Source
 from data_pipelines.tokenizer import Settings, Tokenizer
 from xlnet_jax.errors import InputError
 from xlnet_jax.settings.config import Config
+from xlnet_jax.storage.folders import drop_leftovers
 from xlnet_jax.training.run.workdir import Workdir
 
 
@@ -97,6 +98,7 @@ class Text:
         Raises InputError where the workdir has another tokenizer than the one given.
         """
         if workdir.tokenizer.exists():
+            drop_leftovers(workdir.tokenizer)
             there = Tokenizer.load(workdir.tokenizer)
             if given and given.sha256 != there.sha256:
                 name = config.tokenizer or config.init or self.name

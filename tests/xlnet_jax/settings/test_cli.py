@@ -18,7 +18,7 @@ from jax.errors import JaxRuntimeError
 from xlnet_jax.api import command, runs
 from xlnet_jax.api.embedding import EmbedSettings
 from xlnet_jax.api.tokenizers import Show, Train
-from xlnet_jax.errors import InputError
+from xlnet_jax.errors import CRASH, InputError
 from xlnet_jax.objectives import command_line
 from xlnet_jax.objectives.presets import PRESETS, demo, large
 from xlnet_jax.settings import cli
@@ -290,6 +290,39 @@ command.run(main)"""
     assert done.stderr.count("\n") == 1
 
 
+def test_a_disk_that_fails_is_one_line_and_launchers_start_the_command_again():
+    script = """
+from xlnet_jax.api import command
+def main(_): raise OSError(5, 'Input/output error', 'runs/x')
+command.run(main)"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == CRASH
+    assert done.stderr == (
+        "error: the disk of runs/x fails: Input/output error; what was saved before is intact, and the same command "
+        "goes on from there once the disk works\n"
+    )
+
+
+def test_an_answer_to_a_closed_loop_is_no_news_and_other_errors_of_threads_are(capsys, monkeypatch):
+    """TensorStore answers in threads of its own after a save has failed, which prints a trace for each answer."""
+    monkeypatch.setattr(sys, "unraisablehook", sys.unraisablehook)
+    with pytest.raises(SystemExit):
+        command.run(lambda _: 0)
+
+    class Raising:
+        def __init__(self, words):
+            self.words = words
+
+        def __del__(self):
+            raise RuntimeError(self.words)
+
+    for words in ("Event loop is closed", "a bug"):
+        Raising(words)
+    err = capsys.readouterr().err
+    assert "RuntimeError: a bug" in err
+    assert "loop is closed" not in err
+
+
 @pytest.mark.parametrize("allocate", ["jax.numpy.ones(2**44)", "numpy.ones(2**50)"])
 def test_memory_that_really_runs_out_ends_in_one_line_that_says_what_to_lower(allocate):
     script = f"""
@@ -304,7 +337,7 @@ command.run(lambda _: float({allocate}.sum()), "give a smaller --batch-tokens")"
 @pytest.mark.parametrize(
     "error",
     [
-        OSError(errno.EIO, "Input/output error"),
+        OSError(errno.EBADF, "Bad file descriptor"),
         JaxRuntimeError("INTERNAL: a bug"),
         RuntimeError("RESOURCE_EXHAUSTED: a quota of another service"),
     ],

@@ -1,13 +1,17 @@
 """A file or folder that a failing body leaves as it was, on a disk and in a bucket."""
 
 import contextlib
+import errno
+import os
+import re
 
 import pytest
 from etils import epath
 
 from xlnet_jax.errors import InputError
-from xlnet_jax.storage.files import complete_file, write_durably
-from xlnet_jax.storage.folders import complete_folder, resumable_folder
+from xlnet_jax.storage.files import complete_file, disk_errors_as_os_error, write_durably
+from xlnet_jax.storage.folders import complete_folder, drop_leftovers, resumable_folder
+from xlnet_jax.storage.lock import lock_descriptor
 
 
 @pytest.fixture(params=["disk", "gs"])
@@ -20,6 +24,16 @@ def home(request, tmp_path):
 
 def names(folder):
     return sorted(path.name for path in folder.iterdir())
+
+
+@contextlib.contextmanager
+def open_folder(path):
+    """Yield a descriptor of a folder."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
 
 
 @contextlib.contextmanager
@@ -38,6 +52,41 @@ def test_a_file_whose_writer_fails_keeps_its_old_content(home):
     write_durably(home / "a.json", b"new")
     assert (home / "a.json").read_bytes() == b"new"
     assert names(home) == ["a.json"]
+
+
+def test_what_a_killed_process_left_beside_a_complete_folder_is_dropped(tmp_path):
+    out = tmp_path / "f"
+    out.mkdir()
+    left = tmp_path / ".f.partial"
+    (left / "work").mkdir(parents=True)
+    (left / "work" / "encoded").write_text("")
+    with open_folder(left) as making:
+        assert lock_descriptor(making)
+        drop_leftovers(out)  # another process still cleans up
+        assert left.exists()
+    drop_leftovers(out)
+    assert names(tmp_path) == ["f"]
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        ("Error writing file: [OS error 28: ENOSPC No space left on device]", errno.ENOSPC),
+        ("Error opening file: [OS error 5: EIO Input/output error] [source locations='x.cc:1']", errno.EIO),
+        ("I/O error: Permission denied (os error 13)", errno.EACCES),
+        ("RESOURCE_EXHAUSTED: the quota of the bucket", errno.ENOSPC),
+    ],
+)
+def test_what_libraries_say_of_a_disk_is_an_os_error(words, code):
+    with pytest.raises(OSError, match=re.escape(os.strerror(code))) as raised, disk_errors_as_os_error("runs/x"):
+        raise RuntimeError(words)
+    assert (raised.value.errno, raised.value.filename) == (code, "runs/x")
+
+
+@pytest.mark.parametrize("words", ["RESOURCE_EXHAUSTED: out of memory", "OS error 280", "a bug"])
+def test_other_errors_of_libraries_stay_as_they_are(words):
+    with pytest.raises(RuntimeError, match=words), disk_errors_as_os_error("runs/x"):
+        raise RuntimeError(words)
 
 
 def test_writers_of_one_file_do_not_meet(home):

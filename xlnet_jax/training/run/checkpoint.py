@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -28,8 +29,8 @@ from xlnet_jax.kernels.dropout import MASKS
 from xlnet_jax.settings.config import RunConfig
 from xlnet_jax.settings.plain import from_dict, identity_difference, to_dict
 from xlnet_jax.storage.checksums import find_damage, write_checksums
-from xlnet_jax.storage.files import absolute, demand_space, full_disk_as_os_error, in_bucket
-from xlnet_jax.storage.folders import move_folder
+from xlnet_jax.storage.files import absolute, demand_space, disk_errors_as_os_error, in_bucket, sync
+from xlnet_jax.storage.folders import move_folder, sync_tree
 from xlnet_jax.storage.reading import read_json
 from xlnet_jax.training import sharding
 from xlnet_jax.training.state import Guard, StatePlan, TrainState, empty_mems_ZBMD
@@ -104,10 +105,14 @@ class Checkpoints:
         )
         self._saving = False
         self._saved_at = time.monotonic()
+        self._preserved = _Preserved(config.checkpoint.keep, self._kept, chosen)
         options = ocp.CheckpointManagerOptions(
-            preservation_policy=_Preserved(config.checkpoint.keep, self._kept, chosen),
+            preservation_policy=self._preserved,
             cleanup_tmp_directories=True,
-            async_options=ocp.options.AsyncOptions(post_finalization_callback=self._record_checksums),
+            # Made in the background, folders that a full disk refuses would be waited for in vain.
+            async_options=ocp.options.AsyncOptions(
+                post_finalization_callback=self._make_durable, create_directories_asynchronously=False
+            ),
         )
         self._manager = ocp.CheckpointManager(self.folder, options=options)
 
@@ -116,7 +121,9 @@ class Checkpoints:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         try:
-            with full_disk_as_os_error(self.folder):
+            with disk_errors_as_os_error(self.folder):
+                if kind is None:
+                    self._delete_remains()
                 self._manager.close()
         except Exception:
             if kind is None:  # else let the first error through, which says more
@@ -165,7 +172,7 @@ class Checkpoints:
             items["mems"] = ocp.args.StandardSave({"mems_ZBMD": state.mems_ZBMD})
             arrays.append(state.mems_ZBMD)
         self.wait()
-        with full_disk_as_os_error(self.folder):
+        with disk_errors_as_os_error(self.folder):
             demand_space(self.folder, sum(a.nbytes for a in jax.tree.leaves(arrays)))
             self._manager.save(step, args=ocp.args.Composite(**items))
         self._saving, self._saved_at = True, time.monotonic()
@@ -177,8 +184,10 @@ class Checkpoints:
 
     def wait(self) -> None:
         """Wait until everything is on disk. Raises the error of a save that failed."""
-        with full_disk_as_os_error(self.folder):
+        with disk_errors_as_os_error(self.folder):
             self._manager.wait_until_finished()
+            if self._saving and not in_bucket(self.folder):
+                sync(self.folder)
         self._saving = False
         self._drop_old_memory()
 
@@ -282,12 +291,13 @@ class Checkpoints:
                 "`workdir`"
             )
 
-    def _record_checksums(self) -> None:
-        """Write checksums. Orbax calls this in process 0, when all files are written and their folder is about to be
-        renamed to its step."""
+    def _make_durable(self) -> None:
+        """Write checksums, and make the files outlive a crash of the machine. Orbax calls this in process 0, when all
+        files are written and their folder is about to be renamed to its step: only then does it delete an older one."""
         if not in_bucket(self.folder):
             for unfinished in Path(self.folder).glob("*.orbax-checkpoint-tmp*"):
                 write_checksums(unfinished)
+                sync_tree(epath.Path(unfinished))
 
     def _has_memory(self, step: int) -> bool:
         """Return False at steps where all rows begin their blocks: memory is empty there."""
@@ -303,6 +313,14 @@ class Checkpoints:
         if jax.process_index() == 0:
             for step in filter(self._has_memory, sorted(self._manager.all_steps())[:-1]):
                 (self.path(step) / "mems").rmtree(missing_ok=True)
+
+    def _delete_remains(self) -> None:
+        """Delete what is left of old checkpoints whose deletion was cut short."""
+        self.wait()
+        there = [SimpleNamespace(step=step) for step in sorted(self._manager.all_steps())]
+        for checkpoint, kept in zip(there, self._preserved.should_preserve(there, context=None), strict=True):
+            if not kept:
+                self._manager.delete(checkpoint.step)
 
     def _move_aside(self, step: int) -> epath.Path:
         names = (f"{step}-{number}" if number > 1 else str(step) for number in itertools.count(1))

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import jax
 from rich.console import Console
 
+from xlnet_jax.costs.address_space import demand_address_space
 from xlnet_jax.settings.config import RunConfig
 from xlnet_jax.training.run.hosts import Hosts
 from xlnet_jax.training.watch.wandb import demand_wandb
@@ -25,8 +26,9 @@ class Process:
     def begin(cls, config: RunConfig, hosts: Hosts) -> "Process":
         """Find the devices, together with all other processes.
 
-        Raises InputError where the settings ask for Weights & Biases and its package is missing.
+        Raises InputError where the settings ask for Weights & Biases and its package is missing, or address space is.
         """
+        demand_address_space()
         began = time.time()
         if config.log.wandb and hosts.first:
             demand_wandb(config.log.wandb)

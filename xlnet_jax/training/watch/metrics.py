@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -49,7 +50,8 @@ class MetricsWriter:
             self._wandb_run.log(int(record["step"]), numbers)
 
     def flush(self) -> None:
-        """Upload what was written so far, so that it outlives this machine."""
+        """Make what was written so far outlive a crash of this machine: upload it to a bucket."""
+        os.fsync(self._lines.fileno())
         self._events.flush()
         self._spool.publish()
 

@@ -250,6 +250,18 @@ def test_only_the_newest_are_kept(run):
     assert sorted(int(p.name) for p in (run.folder / "checkpoints").iterdir()) == [12, 16, 20]
 
 
+def test_what_a_deletion_left_that_was_cut_short_is_deleted(run):
+    with run.open_as(with_checkpoints(keep=1)) as checkpoints:
+        run.train(run.fresh(), 0, 8, checkpoints, save_at=[8])
+    remains = run.folder / "checkpoints" / "4"
+    shutil.copytree(run.folder / "checkpoints" / "8", remains)
+    shutil.rmtree(remains / "params")
+    (remains / "checksums.json").unlink()
+    with run.open_as(with_checkpoints(keep=1)) as checkpoints:
+        assert checkpoints.latest_up_to(4) == 4
+    assert [p.name for p in (run.folder / "checkpoints").iterdir()] == ["8"]
+
+
 def test_a_disk_without_room_is_an_os_error_and_leaves_the_checkpoint_before(run, monkeypatch):
     with run.open() as checkpoints:
         state = run.train(run.fresh(), 0, 4, checkpoints, save_at=[4])

@@ -1,0 +1,116 @@
+"""Run commands under faults, in processes that tests/faults/server.py forks: a start takes no time for imports."""
+
+import json
+import os
+import struct
+import subprocess
+import sys
+import threading
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+FLAGS = "--xla_backend_optimization_level=0 --xla_cpu_parallel_codegen_split_count=1"
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Disturbance of a run, as shim.c reads it from its environment."""
+
+    act: str = ""
+    """FAULTS_ACT; "" = none"""
+    kind: str = ""
+    glob: str = "*"
+    count: int = 1
+    clock: str = ""
+    """FAULTS_CLOCK"""
+    limits: dict[str, int] = field(default_factory=dict)
+    """of the process: name in the module `resource` -> value"""
+    seconds: float = 120.0
+    """after which the run is killed"""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """End of a process."""
+
+    code: int
+    out: str
+    error: str
+    """the standard error, without the signal's own note"""
+    reached: int
+    """number of calls that the fault's kind and glob matched"""
+    seconds: float
+    stopped: int
+
+    @property
+    def is_one_line(self) -> bool:
+        """True where it ended as a mistake does that the user can mend, or for launchers to start again."""
+        return self.code in (1, 2, 143) and self.error.startswith("error: ") and self.error.count("\n") == 1
+
+
+class Children:
+    """Server that runs one command after the other, on one processor. Use as a context manager."""
+
+    def __init__(self, library: Path, folder: Path, programs: Path, number: int = 0):
+        """library: the compiled shim. folder: for outputs and logs. programs: compiled programs, shared and kept."""
+        self._folder, self._lock = folder, threading.Lock()
+        self.log, self._shared = folder / f"log-{number}", folder / f"shared-{number}"
+        processors = sorted(os.sched_getaffinity(0))
+        processor = processors[number % len(processors)]
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("FAULTS_")} | {
+            "LD_PRELOAD": str(library),
+            "JAX_PLATFORMS": "cpu",
+            "JAX_COMPILATION_CACHE_DIR": str(programs),
+            "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+            "XLA_FLAGS": FLAGS,
+            "GLIBC_TUNABLES": "glibc.malloc.hugetlb=0",
+            "TF_CPP_MIN_LOG_LEVEL": "3",
+            "TF_ENABLE_ONEDNN_OPTS": "0",
+            "PYTHONPATH": str(ROOT),
+        }
+        self._server = subprocess.Popen(
+            [sys.executable, "-m", "tests.faults.server", str(processor)],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment, cwd=ROOT,
+            stderr=(folder / f"server-{number}").open("w"),
+        )  # fmt: skip
+        self._number = number
+
+    def __enter__(self) -> "Children":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        assert self._server.stdin
+        self._server.stdin.close()
+        self._server.wait(60)
+
+    def run(self, command: list[str], folder: Path, fault: Fault | None = None, record: bool = False) -> Outcome:
+        """Run a command, module and arguments, in a folder; look at the calls below it.
+
+        record: write them to `log`.
+        """
+        fault = fault or Fault()
+        out, error = (self._folder / f"{name}-{self._number}" for name in ("out", "error"))
+        self._shared.write_bytes(bytes(16))
+        self.log.unlink(missing_ok=True)
+        environment = {"FAULTS_FOLDER": str(folder), "FAULTS_SHARED": str(self._shared), "FAULTS_GLOB": fault.glob}
+        environment |= {"FAULTS_ACT": fault.act, "FAULTS_KIND": fault.kind, "FAULTS_COUNT": str(fault.count)}
+        environment |= {"FAULTS_LOG": str(self.log)} if record else {}
+        environment |= {"FAULTS_CLOCK": fault.clock} if fault.clock else {}
+        answer = self._ask(
+            command=command, folder=str(folder), out=str(out), error=str(error), environment=environment,
+            limits=fault.limits, seconds=fault.seconds,
+        )  # fmt: skip
+        (reached,) = struct.unpack_from("<Q", self._shared.read_bytes())
+        texts = out.read_text(errors="replace"), error.read_text(errors="replace")
+        return Outcome(answer["code"], *texts, reached, answer["seconds"], answer["stopped"])
+
+    def _ask(self, **request: Any) -> dict[str, Any]:
+        assert self._server.stdin
+        assert self._server.stdout
+        with self._lock:
+            print(json.dumps(request), file=self._server.stdin, flush=True)
+            while (answer := self._server.stdout.readline()) == "{}\n":  # it has imported everything
+                pass
+        return json.loads(answer)

@@ -1,0 +1,153 @@
+"""Commands to disturb, each a tiny run, and the results that must not differ."""
+
+import hashlib
+import itertools
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import orbax.checkpoint as ocp
+
+from data_pipelines import sources
+from tests.faults.children import Children
+from tests.xlnet_jax.training.tiny_run import TINY, records_of
+
+Result = Mapping[str, Any]
+TRAIN = (
+    *TINY, "--steps", "6", "--log.every-steps", "2", "--eval.every-steps", "3", "--eval.max-windows", "16",
+    "--checkpoint.every-steps", "2", "--checkpoint.keep", "1",
+)  # fmt: skip
+FINETUNE = (
+    "--steps 4 --optimizer.warmup-steps 1 --optimizer.learning-rate 0.02 --data.batch-size 8 --data.seq-len 16 "
+    "--data.buckets 16 --selection.every-steps 2 --checkpoint.every-steps 2 --checkpoint.keep 1"
+).split()
+_restoring = threading.Lock()
+
+
+@dataclass(frozen=True)
+class Command:
+    """Command that runs in a folder of its own, with what it reads in another."""
+
+    name: str
+    words: Callable[[Path], list[str]]
+    """module and arguments, from the folder of what it reads; it writes below the current folder"""
+    result: Callable[[Path], Result]
+    """what must be equal after any disturbance, from the folder that it ran in"""
+
+
+def make_inputs(folder: Path, children: Children) -> None:
+    """Write a text, the examples of a task, and a pretrained model."""
+    with open(sources.embedded()[0]) as novels:
+        (folder / "novel.txt").write_text("".join(itertools.islice(novels, 400)))
+    rows = [f"{text}\t{label}" for label, text in enumerate(("a dreadful rain", "a lovely walk"))] * 8
+    for name in ("train", "dev"):
+        (folder / f"{name}.tsv").write_text("\n".join(["sentence\tlabel", *rows]) + "\n")
+    outcome = children.run(_train(folder), folder)
+    assert outcome.code == 0, outcome
+
+
+def _train(given: Path) -> list[str]:
+    return ["xlnet_jax.train", *TRAIN, "--corpus", str(given / "novel.txt"), "--workdir", "run"]
+
+
+def _trained(folder: Path) -> Result:
+    """Return the learned numbers, and a hash of every file that holds no time."""
+    run = folder / "run"
+    return {
+        "names": _names(folder),
+        "run": _names(run),
+        "checkpoints": _names(run / "checkpoints"),
+        "state": _state(run / "checkpoints" / "6"),
+        "records": records_of(run),
+        "files": _hashes(run, "config.json", "text.json", "tokenizer/*", "corpus/**/*"),
+    }
+
+
+def _names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def _hashes(folder: Path, *globs: str) -> dict[str, str]:
+    files = [path for glob in globs for path in sorted(folder.glob(glob)) if path.is_file()]
+    return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+def _state(checkpoint: Path) -> dict[str, Any]:
+    with _restoring:
+        items = {
+            item: ocp.StandardCheckpointer().restore(checkpoint.absolute() / item)
+            for item in ("params", "optimizer", "guard", "mems")
+            if (checkpoint / item).exists()
+        }
+    leaves = jax.tree_util.tree_leaves_with_path(items)
+    return {jax.tree_util.keystr(path): leaf.tobytes().hex() for path, leaf in leaves}
+
+
+def _finetune(given: Path) -> list[str]:
+    train, dev = str(given / "train.tsv"), str(given / "dev.tsv")
+    return [
+        "xlnet_jax.finetune", *FINETUNE, "--task", "sst-2", "--init", str(given / "run"), "--train", train, "--eval",
+        dev, "--predict", dev, "--workdir", "run",
+    ]  # fmt: skip
+
+
+def _finetuned(folder: Path) -> Result:
+    run = folder / "run"
+    checkpoints = _names(run / "checkpoints")
+    return {
+        "names": _names(folder),
+        "run": _names(run),
+        "checkpoints": checkpoints,
+        "states": [_state(run / "checkpoints" / step) for step in checkpoints],
+        "records": records_of(run),
+        "files": _hashes(run, "config.json", "tokenizer/*", "results.json", "predictions/*"),
+    }
+
+
+def _prepare(given: Path) -> list[str]:
+    words = ("--source", str(given / "novel.txt"), "--tokenizer", str(given / "run" / "tokenizer"))
+    return ["data_pipelines.prepare.__main__", *words, "--block-len", "64", "--out", "corpus"]
+
+
+def _convert(given: Path) -> list[str]:
+    return ["xlnet_jax.convert", str(given / "run"), "hf", "--to", "hf"]
+
+
+def _files_alone(folder: Path) -> Result:
+    return {"names": _names(folder), "files": _hashes(folder, "**/*")}
+
+
+def _compare(given: Path) -> list[str]:
+    finetune = " ".join(FINETUNE[:-4]).replace("--", "").split()
+    settings = [f"{name}={value}" for name, value in zip(finetune[::2], finetune[1::2], strict=True)]
+    return [
+        "xlnet_jax.compare", *TRAIN, "--objectives", "clm", "--budget", str(4 * 8 * 32), "--seeds", "0",
+        "--corpus", str(given / "novel.txt"), "--tasks", f"sst-2={given}", "--finetune", *settings, "--workdir", "run",
+    ]  # fmt: skip
+
+
+def _compared(folder: Path) -> Result:
+    run = folder / "run"
+    pretrained, finetuned = run / "clm" / "seed-0" / "pretrained", run / "clm" / "seed-0" / "sst-2"
+    return {
+        "names": _names(folder),
+        "run": [*_names(run), *_names(pretrained), *_names(finetuned)],
+        "checkpoints": _names(pretrained / "checkpoints"),
+        "records": records_of(pretrained),
+        "files": _hashes(run, "config.json", "tokenizer/*", "corpus/**/*", "results.json", "table.md"),
+    }
+
+
+COMMANDS = {
+    command.name: command
+    for command in (
+        Command("train", _train, _trained),
+        Command("finetune", _finetune, _finetuned),
+        Command("prepare", _prepare, _files_alone),
+        Command("convert", _convert, _files_alone),
+        Command("compare", _compare, _compared),
+    )
+}

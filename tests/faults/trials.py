@@ -1,0 +1,158 @@
+"""Disturb a run at one of its calls, run the same command again, and say how both ended."""
+
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from tests.faults.children import Children, Fault, Outcome
+from tests.faults.commands import Command, Result
+from tests.faults.power import Left, restore
+from tests.faults.shim import Call, calls
+
+ENOSPC, EIO = 28, 5
+ROOM = ("open", "write", "rename", "link", "mkdir", "sync", "truncate")
+ACTS = {
+    "killed before": "kill-before",
+    "killed after": "kill-after",
+    "killed within": "kill-within",
+    "disk full": f"full:{ENOSPC}",
+    "I/O error": f"errno:{EIO}",
+}
+"""name of a fault at a point -> what shim.c does there"""
+
+
+class Point(NamedTuple):
+    """Kind of call at a kind of file."""
+
+    kind: str
+    pattern: str
+    glob: str
+    """of the path seen first"""
+    count: int
+    """number of calls that the glob matched in an undisturbed run"""
+
+    def fault(self, act: str) -> Fault | None:
+        """Return the fault at this point; None where the act has no place there. The first call fails, or is killed
+        before it; the last one is killed after it."""
+        possible = {
+            "kill-before": self.kind != "close",
+            "kill-after": self.kind != "close",
+            "kill-within": self.kind == "write",
+            f"full:{ENOSPC}": self.kind in ROOM,
+        }
+        if not possible.get(act, True):
+            return None
+        return Fault(act, self.kind, self.glob, self.count if act in ("kill-after", "kill-within") else 1)
+
+
+@dataclass(frozen=True)
+class Undisturbed:
+    """Sound run of a command: its result, and the calls that it made."""
+
+    command: Command
+    given: Path
+    result: Result
+    calls: tuple[Call, ...]
+    points: tuple[Point, ...]
+
+
+class Verdict(NamedTuple):
+    """End of a disturbed run, and of the same command after it."""
+
+    kind: str
+    """"same bits", "one line" (it says what to do and ends), "not reached", or "WRONG" """
+    detail: str
+    """of what is wrong, or the line"""
+
+
+def undisturbed(command: Command, given: Path, scratch: Path, children: Children, times: int = 2) -> Undisturbed:
+    """Run a command `times` times, and demand equal results; record the calls of the last run."""
+    results = []
+    for number in range(times):
+        folder = scratch / f"{command.name}-sound-{number}"
+        folder.mkdir()
+        outcome = children.run(command.words(given), folder, record=True)
+        assert outcome.code == 0, outcome
+        results.append(command.result(folder))
+        shutil.rmtree(folder)
+    assert not any(difference(results[0], other) for other in results), [difference(results[0], r) for r in results]
+    made = tuple(calls(children.log))
+    return Undisturbed(command, given, results[0], made, tuple(points_of(made)))
+
+
+def points_of(made: tuple[Call, ...]) -> Iterator[Point]:
+    """Yield the distinct points of the calls that succeeded."""
+    first = {}
+    for call in made:
+        if not call.error:
+            first.setdefault((call.kind, call.pattern), call.glob)
+    for (kind, pattern), glob in first.items():
+        yield Point(kind, pattern, glob, sum(call.kind == kind and call.glob == glob for call in made))
+
+
+def try_fault(sound: Undisturbed, fault: Fault, scratch: Path, children: Children) -> Verdict:
+    """Disturb a run in an empty folder below `scratch`, then run the same command again."""
+    folder = scratch / "here"
+    folder.mkdir(parents=True)
+    words = sound.command.words(sound.given)
+    first = children.run(words, folder, fault)
+    verdict = judge_disturbed(first, fault) or judge_again(sound, folder, children)
+    if verdict.kind != "WRONG":
+        shutil.rmtree(scratch)
+    return verdict
+
+
+def try_power_loss(sound: Undisturbed, left: Left, scratch: Path, children: Children) -> Verdict:
+    """Run the command in what is left of a folder after the loss of power."""
+    folder = scratch / "here"
+    folder.mkdir(parents=True)
+    restore(left, folder)
+    verdict = judge_again(sound, folder, children)
+    if verdict.kind != "WRONG":
+        shutil.rmtree(scratch)
+    return verdict
+
+
+def judge_disturbed(ended: Outcome, fault: Fault) -> Verdict | None:
+    """Return a verdict where the disturbed run itself ended wrongly, or was not disturbed."""
+    if fault.kind and ended.reached < fault.count:
+        return Verdict("not reached" if ended.code == 0 else "WRONG", _shown(ended))
+    if fault.act.startswith("kill"):
+        return None if ended.code == -9 else Verdict("WRONG", f"not killed: {_shown(ended)}")
+    if ended.code == 0 or ended.is_one_line:
+        return None
+    return Verdict("WRONG", f"disturbed: {_shown(ended)}")
+
+
+def judge_again(sound: Undisturbed, folder: Path, children: Children) -> Verdict:
+    """Run the command again, without a fault, and compare its result."""
+    again = children.run(sound.command.words(sound.given), folder)
+    if again.is_one_line and again.code == 2:
+        return Verdict("one line", again.error)
+    if again.code != 0:
+        return Verdict("WRONG", f"again: {_shown(again)}")
+    differs = difference(sound.result, sound.command.result(folder))
+    return Verdict("WRONG", f"differs: {differs}") if differs else Verdict("same bits", "")
+
+
+def difference(ours: Result, theirs: Result) -> str:
+    """Return the parts of two results that differ, or an empty string."""
+    found = []
+    for name in ours:
+        if ours[name] != theirs[name]:
+            whole = f"{ours[name]} | {theirs[name]}"
+            shown = whole if len(whole) < 2000 else _parts(ours[name], theirs[name])
+            found.append(f"{name}: {shown}")
+    return "; ".join(found)
+
+
+def _parts(ours: object, theirs: object) -> str:
+    if isinstance(ours, dict) and isinstance(theirs, dict):
+        return ", ".join(str(key) for key in sorted(ours.keys() | theirs.keys()) if ours.get(key) != theirs.get(key))
+    return "…"
+
+
+def _shown(outcome: Outcome) -> str:
+    return f"exit code {outcome.code} after {outcome.seconds:.0f} s: {outcome.error[-3000:] or outcome.out[-300:]}"
