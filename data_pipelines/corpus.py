@@ -227,12 +227,20 @@ class Corpus:
         try:
             records = self._sources[split].__getitems__(indices.tolist())
         except (RuntimeError, ValueError, IndexError, OSError) as error:
-            raise self._damage(split) or error from None
+            why = " ".join(str(error).split())[:200]
+            raise self._damage(split) or InputError(
+                f"corpus {self.folder}: the {split} split cannot be read ({why}); {AGAIN}"
+            ) from None
         if any(len(record) != dtype.itemsize for record in records):
             raise self._damage(split) or InputError(
                 f"corpus {self.folder}: the {split} split holds records of another length; {AGAIN}"
             )
         blocks = np.frombuffer(b"".join(records), dtype)
+        if (highest := blocks["tokens"].max(initial=0)) >= self.manifest.vocab_size:
+            raise self._damage(split) or InputError(
+                f"corpus {self.folder}: the {split} split holds the id {highest}, and its vocabulary has "
+                f"{self.manifest.vocab_size:,} pieces; {AGAIN}"
+            )
         return blocks["tokens"].astype(np.int32), np.ascontiguousarray(blocks["starts"])
 
     def _damage(self, split: SplitName) -> InputError | None:
