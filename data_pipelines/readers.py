@@ -139,6 +139,8 @@ class ParquetFile:
             raise InputError(
                 f"text {self.path}: it has no column {name!r}, only {_some_of(schema.names)}: name {name_it}"
             )
+        if schema.names.count(name) > 1:
+            raise InputError(f"text {self.path}: {schema.names.count(name)} columns are called {name!r}: rename them")
 
 
 def decoded(documents: Iterable[bytes | None], where: str, errors: Errors) -> Iterator[str]:
@@ -282,6 +284,9 @@ def parquet_rows(path: str) -> Iterator[dict[str, Any]]:
 
     try:
         with seekable(path) as there, pq.ParquetFile(there, buffer_size=CHUNK_BYTES, pre_buffer=False) as file:
+            names = file.schema_arrow.names
+            if twice := next((name for name in names if names.count(name) > 1), None):
+                raise InputError(f"text {path}: {names.count(twice)} columns are called {twice!r}: rename them")
             for batch in file.iter_batches(batch_size=ROWS):
                 yield from batch.to_pylist()
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
