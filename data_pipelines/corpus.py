@@ -236,9 +236,12 @@ class Corpus:
         checked.demand(np.searchsorted(self._ends[split], indices, side="right").tolist())
         try:
             records = self._sources[split].__getitems__(indices.tolist())
-        except (RuntimeError, ValueError, IndexError, OSError):
+        except (RuntimeError, ValueError, IndexError, OSError) as error:
             checked.demand_all()
-            raise
+            if isinstance(error, OSError):
+                raise
+            why = " ".join(str(error).split())[:200]
+            raise InputError(f"corpus {self.folder}: the {split} split cannot be read ({why}); {AGAIN}") from None
         if any(len(record) != dtype.itemsize for record in records):
             checked.demand_all()
             raise InputError(f"corpus {self.folder}: the {split} split holds records of another length; {AGAIN}")

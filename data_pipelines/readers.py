@@ -284,6 +284,11 @@ def parquet_rows(path: str) -> Iterator[dict[str, Any]]:
 
     try:
         with seekable(path) as there, pq.ParquetFile(there, buffer_size=CHUNK_BYTES, pre_buffer=False) as file:
+            names = file.schema_arrow.names
+            if twice := next((name for name in names if names.count(name) > 1), None):
+                raise InputError(
+                    f"text {path}: {names.count(twice)} of its columns are called {twice!r}; rename all but one"
+                )
             for batch in file.iter_batches(batch_size=ROWS):
                 yield from batch.to_pylist()
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:

@@ -48,7 +48,7 @@ def train_model(
     """
     if token_level == "byte":
         return byte_model()
-    if token_level != "piece" and vocab_size <= len(SPECIAL_PIECES):
+    if vocab_size <= len(SPECIAL_PIECES) - (token_level == "piece"):
         raise InputError(
             f"`vocab_size` {vocab_size} is too small: {len(SPECIAL_PIECES)} pieces are special symbols, and text needs "
             "some of its own"
@@ -95,8 +95,8 @@ def byte_model() -> bytes:
     return model.SerializeToString(deterministic=True)
 
 
-def _vocabulary_error(vocab_size: int, message: str) -> Exception:
-    """Return a clear InputError for SentencePiece's messages about vocabulary sizes, else the message unchanged."""
+def _vocabulary_error(vocab_size: int, message: str) -> InputError:
+    """Return an InputError: a clear one for SentencePiece's messages about vocabulary sizes, else with the message."""
     if largest := re.search(r"value <= (\d+)", message):
         return InputError(
             f"`vocab_size` {vocab_size} is too large for this text: the largest that works is {largest[1]}; lower "
@@ -109,4 +109,4 @@ def _vocabulary_error(vocab_size: int, message: str) -> Exception:
         )
     if "sentences_.empty" in message:
         return InputError("there is no text to train a tokenizer on: normalisation removes all of it")
-    return RuntimeError(message)
+    return InputError(f"SentencePiece cannot make a vocabulary of {vocab_size} from this text: {message[:200]}")

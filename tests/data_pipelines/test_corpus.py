@@ -1,3 +1,4 @@
+import hashlib
 import json
 import math
 import shutil
@@ -5,6 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+from array_record.python.array_record_data_source import ArrayRecordDataSource
+from array_record.python.array_record_module import ArrayRecordWriter
 from etils import epath
 
 from data_pipelines.corpus import Corpus, Start
@@ -212,3 +215,30 @@ def test_a_vocabulary_size_that_is_not_the_tokenizers_is_refused(corpus, tmp_pat
     copied = altered(corpus, tmp_path / "c", lambda manifest: None)
     with pytest.raises(InputError, match=r"manifest\.json is damaged: it says 300 pieces, and the tokenizer t has 299"):
         copied.demand(Other(), "t")
+
+
+def test_a_shard_with_other_records_is_refused_though_the_manifest_agrees(tmp_path, text):
+    folder = write(tmp_path / "c", text, blocks_per_shard=100).folder
+    (shard,) = folder.glob("corpus-train.array_record-*")
+    with ArrayRecordDataSource([str(shard)]) as source:
+        records = [bytes(source[i]) for i in range(len(source))]
+    begin = json.loads((folder / "manifest.json").read_text())["record"]["tokens_at"]
+    outside = records[0][:begin] + (VOCAB_SIZE).to_bytes(2, "little") + records[0][begin + 2 :]
+    for others, message in (
+        (records[:9], "the train split cannot be read"),
+        ([outside, *records[1:]], "holds the token 300, and its manifest says 300 pieces"),
+        ([b"short", *records[1:]], "holds records of another length"),
+    ):
+        writer = ArrayRecordWriter(str(shard), "group_size:1")
+        for record in others:
+            writer.write(record)
+        writer.close()
+        manifest = json.loads((folder / "manifest.json").read_text())
+        content = shard.read_bytes()
+        manifest["splits"]["train"]["shards"][0] |= {
+            "num_bytes": len(content),
+            "sha256": hashlib.sha256(content).hexdigest(),
+        }
+        (folder / "manifest.json").write_text(json.dumps(manifest))
+        with pytest.raises(InputError, match=message):
+            Corpus(folder).read("train", np.arange(51))

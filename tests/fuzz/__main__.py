@@ -16,7 +16,7 @@ def main() -> int:
     parser.add_argument("--examples", type=int, help="of each kind, in place of --minutes")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--number", type=int, help="the one example with this number; --only names its kind")
-    parser.add_argument("--only", action="append", help="kinds whose names hold this text")
+    parser.add_argument("--only", action="append", help="kinds of this name, or whose names hold this text")
     parser.add_argument("--sound", action="store_true", help="try the samples as they are, in place of --minutes")
     parser.add_argument("--quick", action="store_true", help="only kinds whose commands compile nothing")
     parser.add_argument("--samples", type=Path, help="folder of samples, made where it does not exist")
@@ -30,7 +30,8 @@ def main() -> int:
 
         warm()
         samples = (options.samples or work / "samples").absolute()
-        named = [kind for kind in KINDS.values() if any(part in kind.name for part in options.only or [""])]
+        parts = options.only or [""]
+        named = [k for k in KINDS.values() if any(p == k.name or (p in k.name and p not in KINDS) for p in parts)]
         kinds = [kind for kind in named if kind.quick or not options.quick]
         campaign = Campaign(kinds, samples, work, options.seed, options.verbose)
         if options.number is not None:

@@ -1,5 +1,6 @@
 """Try many examples of all kinds, and report: how many of each kind, and which commands failed."""
 
+import gc
 import os
 import pkgutil
 import shutil
@@ -38,6 +39,7 @@ def warm() -> None:
             import_module(f"{module.name}.__main__")
     from jax._src import xla_bridge
 
+    gc.freeze()  # no child copies the memory of all these objects by collecting garbage
     assert not xla_bridge._backends, "a backend was started: its threads do not live in a fork"
 
 

@@ -86,7 +86,8 @@ SETTINGS = {
     "xlnet_jax.score": "xlnet_jax.api.scores:ScoreSettings",
     "xlnet_jax.embed": "xlnet_jax.api.embedding:EmbedSettings",
     "xlnet_jax.generate": "xlnet_jax.api.generation:GenerateSettings",
-    "xlnet_jax.plan": "xlnet_jax.planning.request:PlanConfig",
+    "xlnet_jax.attention": "xlnet_jax.api.attention:AttentionSettings",
+    "xlnet_jax.factorize": "xlnet_jax.api.factorizations:FactorizeSettings",
 }
 ENDLESS = ("--steps", "--epochs", "--search-minutes")
 """Settings whose large values ask for more work than an example may take"""
@@ -246,6 +247,8 @@ def _kinds() -> Iterator[Kind]:
         "evaluate": (f"{evaluate} --max-windows 2", "native corpus"),
         "score": ("xlnet_jax.score in/native --max-len 24 --texts in/few.txt", "native few.txt"),
         "embed": ("xlnet_jax.embed in/native --out out/v.npy --seq-len 16 --text in/few.txt", "native few.txt"),
+        "attention": ("xlnet_jax.attention in/native --text sea --out out/attention.html", "native"),
+        "factorize": ("xlnet_jax.factorize in/native --text sea --targets sea", "native"),
         "generate": ("xlnet_jax.generate in/native --prompt sea --max-new-tokens 2", "native"),
     }
     for name, (command, samples) in lines.items():

@@ -87,6 +87,7 @@ def test_a_checkpoint_without_a_tokenizer_takes_one(checkpoint, tmp_path, capsys
         (["{lm}", "--prompt", "a", "--gap-pieces", "2"], "no gap in 'a': write ___"),
         (["{lm}", "--prompt", "a ___", "--gap-pieces", "0"], "--gap-pieces 0 must be at least 1"),
         (["{lm}", "--prompt", "a", "--max-new-tokens", "0"], "--max-new-tokens 0 must be at least 1"),
+        (["{lm}", "--prompt", "a", "--max-new-tokens", "9" * 30], "must be at most 1,000,000"),
         (["{lm}", "--prompt", "a" * 300, "--context", "20"], "more than the context of 20: shorten it"),
         (["{lm}", "--prompt", "a", "--context", "1"], "--context 1 has no room for a prompt"),
         (["{lm}", "--prompt", "a", "--seed", "-1"], "--seed -1 must be from 0"),

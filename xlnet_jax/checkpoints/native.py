@@ -8,6 +8,7 @@ checksums.json
 import dataclasses
 import logging
 import math
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -125,6 +126,13 @@ def write(pretrained: Pretrained, folder: Path) -> list[str]:
 
 
 def _params(folder: Path) -> dict[str, Any]:
+    with warnings.catch_warnings():
+        # Orbax leaves its own work unfinished where a file is damaged.
+        warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)
+        return _restored(folder)
+
+
+def _restored(folder: Path) -> dict[str, Any]:
     # As NumPy arrays: no device is asked for memory.
     checkpointer = ocp.PyTreeCheckpointer()
     try:

@@ -12,6 +12,7 @@ from data_pipelines.tokenizer.symbols import SPACE
 from xlnet_jax.errors import InputError
 
 GAP = re.compile("_{3,}")
+MOST = 1_000_000  # pieces, texts: arrays of all of them are made
 
 
 class Kind(IntEnum):
@@ -44,6 +45,8 @@ def check_request(gap_pieces: Sequence[int], max_new_tokens: int, num_samples: i
     for name, count in (*counts.items(), *(("gap_pieces", pieces) for pieces in gap_pieces)):
         if count < 1:
             raise InputError(f"`{name}` {count} must be at least 1")
+        if count > MOST:
+            raise InputError(f"`{name}` {count} must be at most {MOST:,}")
     if not 0 <= seed < 2**32:
         raise InputError(f"`seed` {seed} must be from 0 to 2^32 - 1")
 

@@ -138,6 +138,7 @@ MISTAKES = {
     "train --source blank.txt --out new": "blank.txt: there is no text in it",
     "train --source english/spiece.model --out new": "is not UTF-8",
     "train --source one.txt --out new --vocab-size 90000": "error: --vocab-size 90000 is too large for this text",
+    "train --source one.txt --out new --vocab-size 1": "error: --vocab-size 1 is too small: 9 pieces are special",
     "train --source one.txt --out new --vocab-size 9": "error: --vocab-size 9 is too small for the characters",
     "train --source one.txt --out new --vocab-size 0": "error: --vocab-size 0 must be at least 1",
     "train --source one.txt --out new --sample-megabytes 0": "error: --sample-megabytes 0 must be at least 1",

@@ -10,8 +10,9 @@ from typing import Any
 from etils import epath
 from tensorboardX import SummaryWriter
 
+from xlnet_jax.errors import InputError
 from xlnet_jax.storage.files import Spool, write_durably
-from xlnet_jax.storage.reading import demand_regular
+from xlnet_jax.storage.reading import demand_regular, parse_json
 from xlnet_jax.training.watch.wandb import WandbRun
 
 Record = dict[str, float | int | str]
@@ -82,10 +83,12 @@ def read_records(path: epath.Path) -> Iterator[dict[str, Any]]:
     demand_regular(path)
     for line in path.read_bytes().decode(errors="replace").splitlines():
         try:
-            record = json.loads(line)
-        except json.JSONDecodeError:
+            record = parse_json(line, str(path), dict[str, int | float | str | None])
+        except InputError:
             continue
-        if isinstance(record, dict) and {"step", "split", _HAS.get(str(record.get("split")), "step")} <= record.keys():
+        whole = {"step", "split", _HAS.get(str(record.get("split")), "step")} <= record.keys()
+        texts = {name for name, value in record.items() if isinstance(value, str)}
+        if whole and texts <= {"split"} and isinstance(record["step"], int) and 0 <= record["step"] < 2**31:
             yield {k: math.nan if v is None else v for k, v in record.items()}
 
 
