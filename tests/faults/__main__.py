@@ -9,6 +9,7 @@ import argparse
 import contextlib
 import fnmatch
 import queue
+import random
 import sys
 import tempfile
 import time
@@ -20,12 +21,13 @@ from typing import NamedTuple
 
 from tests.faults import shim
 from tests.faults.children import Children
+from tests.faults.circumstances import circumstances, killed_at_random, lacking_mounts
 from tests.faults.commands import COMMANDS, make_inputs
 from tests.faults.power import LOSSES, Left, left_after, moments
 from tests.faults.trials import ACTS, Undisturbed, Verdict, try_fault, try_power_loss, undisturbed
 
-POWER = "power lost"
-FAULTS = [*ACTS, POWER]
+POWER, OTHERS = "power lost", "circumstances"
+FAULTS = [*ACTS, POWER, OTHERS]
 
 
 class Trial(NamedTuple):
@@ -43,6 +45,7 @@ def main() -> int:
     parser.add_argument("--commands", nargs="*", default=list(COMMANDS), choices=list(COMMANDS))
     parser.add_argument("--faults", nargs="*", default=FAULTS, choices=FAULTS)
     parser.add_argument("--points", default="*", help="pattern of 'KIND PATH'")
+    parser.add_argument("--kills", type=int, default=5, help="runs to be killed at random, each up to 20 times")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--every", type=int, default=1, help="take every n-th trial only")
     parser.add_argument("--first", type=int, default=0, help="number of the first trial taken")
@@ -66,6 +69,8 @@ def main() -> int:
             print(f"{name}: {len(sound.calls)} calls, {len(sound.points)} points", flush=True)
             trials += _at_points(sound, [fault for fault in asked.faults if fault in ACTS], asked.points)
             trials += _power_losses(sound, asked.points) if POWER in asked.faults else ()
+            trials += _circumstances(sound, asked.points, asked.kills) if OTHERS in asked.faults else ()
+        random.Random(0).shuffle(trials)  # a part of them is one of every kind
         counts = run_trials(trials[asked.first :: asked.every], scratch, servers)
     print(table(counts))
     wrong = sum(number for (*_, kind), number in counts.items() if kind == "WRONG")
@@ -103,6 +108,19 @@ def _power_losses(sound: Undisturbed, wanted: str) -> Iterable[Trial]:
             yield Trial(sound.command.name, f"{POWER}: {loss.name}", place, run)
 
 
+def _circumstances(sound: Undisturbed, wanted: str, kills: int) -> Iterable[Trial]:
+    if reason := lacking_mounts():
+        print(f"skipped: {reason}")
+    for name, circumstance in circumstances().items():
+        for _ in range(kills if circumstance is killed_at_random else 1):
+            if fnmatch.fnmatch(name, wanted):
+
+                def run(scratch: Path, children: Children, circumstance=circumstance) -> Verdict:
+                    return circumstance(sound, scratch, children)
+
+                yield Trial(sound.command.name, name, "the whole run", run)
+
+
 def run_trials(trials: list[Trial], scratch: Path, servers: list[Children]) -> Counter[tuple[str, str, str]]:
     """Run trials, one on each server at a time; count (command, fault, kind of verdict)."""
     counts: Counter[tuple[str, str, str]] = Counter()
@@ -120,7 +138,7 @@ def run_trials(trials: list[Trial], scratch: Path, servers: list[Children]) -> C
         finally:
             free.put(children)
         counts[trial.command, trial.fault, verdict.kind] += 1
-        if verdict.kind != "same bits":
+        if verdict.kind != "same bits" or verdict.detail:
             print(f"{number} {trial.command} {trial.fault} at {trial.place}: {verdict.kind}: {verdict.detail.rstrip()}")
         if sum(counts.values()) % 25 == 0:
             print(f"{sum(counts.values())} of {len(trials)}, {time.monotonic() - began:.0f} s", flush=True)

@@ -7,7 +7,8 @@
  *   FAULTS_LOG     file to which a record of each call is appended (struct record, two paths, data)
  *   FAULTS_SHARED  file of 16 bytes that all processes count in
  *   FAULTS_ACT     kill-before, kill-after, kill-within (half of a write), stop, errno:N (this call alone),
- *                  full:N (this call and all later ones that need room), delay:MICROSECONDS (every call)
+ *                  full:N (this call and all later ones that need room; of a disk
+ *                  that has become read-only, EROFS, all later ones), delay:MICROSECONDS (every call)
  *   FAULTS_KIND    kind of the calls to act on: open write rename link unlink rmdir mkdir sync truncate close
  *   FAULTS_GLOB    pattern of their paths, relative to the folder
  *   FAULTS_COUNT   number of the call to act on, from 1
@@ -172,7 +173,7 @@ static int before(struct call *call) {
         usleep(self.delay);
         return 0;
     }
-    if (self.shared && self.shared[1] && NEEDS_ROOM[call->kind]) return self.error;
+    if (self.shared && self.shared[1] && (NEEDS_ROOM[call->kind] || (self.error == EROFS && call->kind != CLOSE))) return self.error;
     if (self.act == NOTHING || self.kind != call->kind || fnmatch(self.glob, relative(call->path), 0)) return 0;
     uint64_t number = self.shared ? __atomic_add_fetch(&self.shared[0], 1, __ATOMIC_SEQ_CST) : 0;
     if (number != self.count) return 0;

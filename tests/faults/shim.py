@@ -11,7 +11,7 @@ from typing import NamedTuple
 KINDS = ("open", "write", "rename", "link", "unlink", "rmdir", "mkdir", "sync", "truncate", "close")
 SOURCE = Path(__file__).with_suffix(".c")
 _HEAD = struct.Struct("<IIiIqQII")  # struct record of shim.c
-_VARIES = re.compile(r"[0-9a-f]{16,}|[0-9]+")
+_VARIES = re.compile(r"[0-9a-f]{16,}|[0-9]+|(?<=\.tmp)[A-Za-z0-9]{6}")
 _ALIKE = {
     re.compile(r"^((.*/)?checkpoints/[^/]*/)(params|optimizer|guard|mems)\b"): r"\1ARRAYS",
     re.compile(r"^((.*/)?checkpoints/[^/]*/)(config|data|dropout)\b"): r"\1JSON",
