@@ -24,8 +24,8 @@ def connect(place: DistributedConfig, bind: str | None) -> None:
     # jax's own handler of SIGTERM would replace ours.
     jax.config.update("jax_enable_preemption_service", False)
     address = str(place.coordinator_address)
-    if place.process_id == 0 and bind:
-        # Process 0 need not reach itself by the address that the others use: a router may translate it.
+    if place.process_id == 0 and bind and bind.startswith(_LISTENS_ON_ALL):
+        # Process 0 may not reach itself by the address that the others use: a router may translate it.
         address = bind.replace(_LISTENS_ON_ALL, "localhost")
     jax.distributed.initialize(
         address,
