@@ -6,7 +6,7 @@ from importlib import import_module
 
 from xlnet_jax.api import command, runs
 from xlnet_jax.settings import cli, config_file
-from xlnet_jax.tasks.config import FinetuneConfig
+from xlnet_jax.tasks.config import FinetuneConfig, folder_of
 from xlnet_jax.tasks.defaults import DEFAULTS
 from xlnet_jax.tasks.rules import validate_finetuning
 from xlnet_jax.training.run import runtime
@@ -21,7 +21,8 @@ def main(argv: Sequence[str]) -> int:
     config = command.parse(FinetuneConfig, argv, __doc__, default, origin)
     cli.refuse_fixed(argv)
     validate_finetuning(config)
-    return runs.start(config, lambda: import_module("xlnet_jax.tasks.run").finetune)
+    command_again = ("xlnet_jax.finetune", *argv)
+    return runs.start(config, lambda: import_module("xlnet_jax.tasks.run").finetune, folder_of, command_again)
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from xlnet_jax import api
 from xlnet_jax.api import command, runs
 from xlnet_jax.objectives import command_line
+from xlnet_jax.training.folder import folder_of
 from xlnet_jax.training.run import runtime
 
 
@@ -12,7 +13,7 @@ from xlnet_jax.training.run import runtime
 def main(argv: Sequence[str]) -> int:
     """Pretrain; return the exit code."""
     config = command_line.parse_config(argv, "python -m xlnet_jax.train", __doc__ or "")
-    return runs.start(config, lambda: api.pretrain)
+    return runs.start(config, lambda: api.pretrain, folder_of, ("xlnet_jax.train", *argv))
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from xlnet_jax.errors import InputError
 from xlnet_jax.settings.config import Config, DistributedConfig, RunConfig
 from xlnet_jax.settings.fields import flatten
 from xlnet_jax.settings.keywords import with_keywords
-from xlnet_jax.training.run import runtime
+from xlnet_jax.training.run import runtime, supervisor
 
 if TYPE_CHECKING:
     from xlnet_jax.tasks.config import FinetuneConfig
@@ -17,19 +17,31 @@ if TYPE_CHECKING:
 C = TypeVar("C", bound=RunConfig)
 
 
-def start(config: C, load_run: "Callable[[], Callable[[C, Hosts], int]]") -> int:
+def start(
+    config: C,
+    load_run: "Callable[[], Callable[[C, Hosts], int]]",
+    folder_of: Callable[[C], str],
+    command: Sequence[str],
+) -> int:
     """Take this process's place among the hosts of the run, then run; return the exit code.
 
-    load_run: import and return `pretrain` or `finetune`, after the mistakes that are found without jax. Raises
-    InputError where the place cannot be found, a host does not arrive, or there is no TPU and the settings demand one.
+    On several hosts the run is in a child process (training/run/supervisor.py).
+
+    load_run: import and return `pretrain` or `finetune`, after the mistakes that are found without jax. folder_of: the
+    folder of the run, in which hosts meet. command: module and arguments that begin the same run. Raises InputError
+    where the place cannot be found, a host does not arrive or is lost, or there is no TPU and the settings demand one.
     """
-    place = runtime.place_of(config)
+    roll, bind = supervisor.given_roll() or (None, None)
+    place = None if roll else runtime.place_of(config)
     names = runtime.host_names(config, place) if place else []
     config = replace(config, distributed=DistributedConfig())
+    if place:
+        settings = {name: value for name, value, _ in flatten(config)}
+        return supervisor.supervise(place, folder_of(config), settings, names, command)
     from xlnet_jax.training.run.hosts import joined
 
     run = load_run()
-    with joined(place, {name: value for name, value, _ in flatten(config)}, names) as hosts:
+    with joined(roll, bind) as hosts:
         if config.tpu:
             runtime.demand_tpu()
         return run(config, hosts)
@@ -75,7 +87,7 @@ def finetune(config: "FinetuneConfig | None" = None, **settings: Any) -> Finetun
     Raises InputError where settings contradict each other, the weights or the workdir, or a file of examples cannot be
     read; KeyboardInterrupt where a signal stopped the run, its state saved.
     """
-    from xlnet_jax.tasks.config import FinetuneConfig
+    from xlnet_jax.tasks.config import FinetuneConfig, folder_of
     from xlnet_jax.tasks.defaults import DEFAULTS
     from xlnet_jax.tasks.rules import validate_finetuning
 
@@ -85,7 +97,7 @@ def finetune(config: "FinetuneConfig | None" = None, **settings: Any) -> Finetun
     if not config.train:
         raise InputError("`train` is missing: give examples to learn from; `predict` asks a finetuned checkpoint")
     validate_finetuning(config)
-    workdir = config.workdir or f"runs/{config.task}"
+    workdir = folder_of(config)
     from xlnet_jax.tasks.run import finetune
 
     if finetune(replace(config, workdir=workdir)):

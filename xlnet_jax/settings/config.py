@@ -300,7 +300,7 @@ class DistributedConfig:
     initialization_timeout: int = operational(300, at_least(1))
     """seconds in which all processes must have started"""
     heartbeat_timeout_seconds: int = operational(100, at_least(1))
-    """seconds of silence after which a host counts as lost; the end of its process is noticed at once"""
+    """seconds of silence after which a host counts as lost; the end of its process alone is noticed within seconds"""
 
 
 @dataclass(frozen=True)

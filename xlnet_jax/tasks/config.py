@@ -191,3 +191,8 @@ class FinetuneConfig(RunConfig):
     checkpoint: CheckpointConfig = CheckpointConfig(every_steps=500, keep=1)
     selection: SelectionConfig = SelectionConfig()
     log: LogConfig = LogConfig(every_steps=50)
+
+
+def folder_of(config: FinetuneConfig) -> str:
+    """Return `workdir`, or a name made of the task."""
+    return config.workdir or f"runs/{config.task}{'' if config.train else '-predictions'}"

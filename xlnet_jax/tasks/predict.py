@@ -16,7 +16,7 @@ from xlnet_jax.settings.plain import from_dict
 from xlnet_jax.storage.files import write_durably
 from xlnet_jax.storage.reading import read_json
 from xlnet_jax.tasks.base import ComparingTask, Task
-from xlnet_jax.tasks.config import FinetuneConfig
+from xlnet_jax.tasks.config import FinetuneConfig, folder_of
 from xlnet_jax.tasks.defaults import DEFAULTS
 from xlnet_jax.tasks.families import is_of_one_family, make_task
 from xlnet_jax.tasks.objective import Supervised
@@ -37,7 +37,7 @@ def predict(config: FinetuneConfig, process: Process) -> int:
 
     Raises InputError where the checkpoint has no head for the task, or the workdir holds a training run.
     """
-    workdir = Workdir(config.workdir or f"runs/{config.task}-predictions")
+    workdir = Workdir(folder_of(config))
     demand_no_run(workdir, "give predictions another `workdir`")
     config, start = begin_from(config.init, config, None, DEFAULTS[config.task]().model)
     validate_finetuning(config)

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from xlnet_jax.errors import InputError
 from xlnet_jax.tasks.batches import TrainingBatches
-from xlnet_jax.tasks.config import FinetuneConfig
+from xlnet_jax.tasks.config import FinetuneConfig, folder_of
 from xlnet_jax.tasks.families import with_files
 from xlnet_jax.tasks.learning_curves import draw_learning_curves
 from xlnet_jax.tasks.model import RANKING
@@ -46,7 +46,7 @@ def finetune(config: FinetuneConfig, hosts: Hosts = ALONE) -> int:
     config = with_files(config)
     if not config.train:
         return predict(config, process)
-    top, seeds = Workdir(config.workdir or f"runs/{config.task}"), config.seeds
+    top, seeds = Workdir(folder_of(config)), config.seeds
     if len(seeds) > 1:
         demand_no_run(top, "give several seeds a `workdir` of their own")
     elif any(top.folder.glob(f"{seed_folder('*')}/config.json")):
@@ -125,7 +125,6 @@ def _claim(prepared: Prepared, workdir: Workdir, hosts: Hosts) -> None:
             workdir.tokenizer.rmtree(missing_ok=True)
             prepared.tokenizer.save(workdir.tokenizer)
     _demand_same_examples(hosts.gather(f"claimed {workdir.folder}", prepared.sha256))
-    hosts.demand_shared(workdir.folder)
 
 
 def _demand_same_examples(sha256_of_hosts: Sequence[str]) -> None:

@@ -27,6 +27,7 @@ from xlnet_jax.training import sharding
 from xlnet_jax.training.attention import chosen, settled
 from xlnet_jax.training.fit.fit import fitted
 from xlnet_jax.training.fit.need import AbstractStep, batch_of_windows
+from xlnet_jax.training.folder import folder_of
 from xlnet_jax.training.heldout.heldout import HeldOutLoss, held_out_batches, relative_to_unigram
 from xlnet_jax.training.heldout.unigram import unigram_line
 from xlnet_jax.training.initial import InitialWeights, begin_from, params_of, tokenizer_of
@@ -55,7 +56,6 @@ def pretrain(config: Config, hosts: Hosts = ALONE) -> int:
     process = Process.begin(config, hosts)
     prepared = _prepare(config, process.console) if hosts.first else None
     told = hosts.gather("prepared", prepared.told() if prepared else None)[0]
-    hosts.demand_shared(told["workdir"])
     prepared = prepared or _Prepared.find(told)
     with closing(prepared.workdir), programs_kept_in(str(prepared.workdir.compiled)):
         run = _build(prepared, process)
@@ -121,7 +121,7 @@ class Pretraining(TrainingRun):
 def _prepare(config: Config, console: Console) -> _Prepared:
     # ---- text -------------------------------------------------------------------------------------------------------
     text = Text.of(config)
-    workdir = Workdir(config.workdir or _own_folder(text.name, config))
+    workdir = Workdir(folder_of(config))
     config, start = _begin(config, workdir)
     validate(config)
     # ---- tokenizer --------------------------------------------------------------------------------------------------
@@ -142,11 +142,6 @@ def _prepare(config: Config, console: Console) -> _Prepared:
             f"{split:11} {blocks:,} blocks of {corpus.block_len:,} tokens, {blocks * corpus.block_len:,} in all"
         )
     return _Prepared(config, start, corpus, tokenizer, workdir)
-
-
-def _own_folder(text: str, config: Config) -> str:
-    objective = "" if config.objective == PRESETS[config.preset]().objective else f"-{config.objective}"
-    return f"runs/{text}-{config.preset}{objective}"
 
 
 def _begin(config: Config, workdir: Workdir) -> tuple[Config, Pretrained | None]:

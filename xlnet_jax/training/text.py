@@ -12,6 +12,7 @@ from data_pipelines.tokenizer import Settings, Tokenizer
 from xlnet_jax.errors import InputError
 from xlnet_jax.settings.config import Config
 from xlnet_jax.storage.folders import drop_leftovers
+from xlnet_jax.training.folder import name_of_text
 from xlnet_jax.training.run.workdir import Workdir
 
 
@@ -28,7 +29,7 @@ class Text:
     def of(cls, config: Config) -> Text:
         """Find the text. Raises InputError where a name stands for nothing, or a prepared corpus is not alone."""
         names, validation = config.corpus, config.validation
-        name = "+".join(map(sources.describe, names)) or "austen"
+        name = name_of_text(config)
         prepared = [corpus for corpus in names if is_corpus(corpus)]
         if prepared and (len(names) > 1 or validation):
             raise InputError(

@@ -23,7 +23,7 @@ from xlnet_jax.settings import cli
 from xlnet_jax.tasks.config import FinetuneConfig
 from xlnet_jax.tasks.defaults import DEFAULTS
 from xlnet_jax.tasks.rules import validate_finetuning
-from xlnet_jax.training import pretrain
+from xlnet_jax.training.folder import folder_of
 from xlnet_jax.training.proposal import command_of, conversion_of, finetuning_of
 from xlnet_jax.training.run.workdir import Workdir
 
@@ -216,7 +216,7 @@ def test_a_command_that_is_proposed_is_read_as_the_settings_that_it_is_of(words)
 
 def test_runs_of_other_objectives_have_folders_of_their_own():
     words = [["--objective", "plm"], ["--objective", "clm"], ["--preset", "bert-base"], ["--objective", "mlm"]]
-    folders = [pretrain._own_folder("austen", command_line.parse_config(each, "train", "")) for each in words]
+    folders = [folder_of(command_line.parse_config(each, "train", "")) for each in words]
     assert folders == [f"runs/austen-{name}" for name in ("demo", "demo-clm", "bert-base", "demo-mlm")]
 
 

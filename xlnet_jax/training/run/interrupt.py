@@ -8,6 +8,7 @@ import functools
 import os
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import IntEnum
@@ -70,17 +71,23 @@ class Interrupt:
 
 
 @contextmanager
-def stop_after_step() -> Iterator[Interrupt]:
-    """Note the first signal or notice; a second signal ends the process at once."""
-    interrupt, over = Interrupt(), threading.Event()
+def stop_after_step(seconds_between_signals: float = 0.0) -> Iterator[Interrupt]:
+    """Note the first signal or notice; a second signal ends the process at once.
+
+    seconds_between_signals: time within which a second signal is the first one again, which came on two ways.
+    """
+    interrupt, over, noted = Interrupt(), threading.Event(), 0.0
     before = {s: signal.getsignal(s) for s in _SIGNALS}
 
     def ask(signum: int, _: FrameType | None) -> None:
         # Write and exit through os: buffered streams and saving threads may be in any state when a signal arrives.
+        nonlocal noted
+        if interrupt.reason and time.monotonic() < noted + seconds_between_signals:
+            return
         if interrupt.reason:
             os.write(2, b"stopped at once; the same command goes on from what was saved last\n")
             os._exit(INTERRUPTED if signum == signal.SIGINT else RESTART)
-        interrupt.reason = signal.Signals(signum).name
+        interrupt.reason, noted = signal.Signals(signum).name, time.monotonic()
         os.write(2, b"finishing this step and saving; once more stops at once\n")
 
     for s in before:

@@ -1,6 +1,7 @@
-"""Several processes make one run: they meet or name who is missing, compute what one would, stop together, and end when
-another is lost."""
+"""Several processes make one run: they compute what one would, stop together, and end when another is lost; strangers
+who reach the port change nothing."""
 
+import contextlib
 import os
 import re
 import signal
@@ -16,125 +17,80 @@ import pytest
 
 from tests.xlnet_jax.training.tiny_run import arguments, records_of
 from xlnet_jax import train
-from xlnet_jax.errors import InputError
-from xlnet_jax.settings.config import DistributedConfig
-from xlnet_jax.training.run import hosts
+from xlnet_jax.training.run import coordination
+from xlnet_jax.training.run.hosts import ALONE, Team
 
 HERE = socket.gethostname()
+ROOT = Path(__file__).parents[4]
 
 
 @pytest.fixture
 def port():
-    with socket.create_server(("", 0)) as server:
+    with socket.create_server(("127.0.0.1", 0)) as server:
         return server.getsockname()[1]
 
 
-@pytest.fixture
-def no_devices(monkeypatch):
-    """Use threads in place of processes: they meet, and do not start jax."""
-    monkeypatch.setattr(hosts, "_start_jax", lambda *_: None)
+def test_each_process_hears_what_all_say_in_their_order(monkeypatch):
+    store, stored = {}, threading.Condition()
+
+    def put(key, value):
+        with stored:
+            assert key not in store
+            store[key] = value
+            stored.notify_all()
+
+    def get(key):
+        with stored:
+            assert stored.wait_for(lambda: key in store, 30)
+            return store[key]
+
+    monkeypatch.setattr(coordination, "put", put)
+    monkeypatch.setattr(coordination, "get", get)
+
+    def talk(process_id):
+        team = Team(process_id, 3)
+        return [team.gather("what", n * process_id) for n in (10, 20)]
+
+    with ThreadPoolExecutor(3) as threads:
+        assert list(threads.map(talk, range(3))) == [[[0, 10, 20], [0, 20, 40]]] * 3
+    assert ALONE.gather("what", 10) == [10]
 
 
-def meet(port, *ids, count=3, seconds=60, settings=None, names=(), then=lambda host: None):
-    """Return the result of `then` in each process, or the line with which the process ends."""
-
-    def enter(process_id):
-        place = DistributedConfig(f"localhost:{port}", count, process_id, seconds)
-        try:
-            with hosts.joined(place, (settings or {}).get(process_id, {"seed": 0}), names) as joined:
-                return then(joined)
-        except InputError as refusal:
-            return str(refusal)
-
-    with ThreadPoolExecutor(len(ids)) as threads:
-        return list(threads.map(enter, ids))
-
-
-def test_each_process_hears_what_all_say_in_their_order(no_devices, port):
-    assert meet(port, 0, 1, 2, then=lambda host: host.gather("what", 10 * host.process_id)) == [[0, 10, 20]] * 3
-
-
-def test_hosts_that_do_not_arrive_are_named_on_those_that_do(no_devices, port):
-    lines = meet(port, 0, 2, count=4, seconds=4, names=["host-a", "host-b", "host-c", "host-d"])
-    assert set(lines) == {
-        f"process 1 on host-b, process 3 on host-d did not arrive at localhost:{port} within 4 s "
-        "(distributed.initialization-timeout); 2 of 4 processes are there: start the same command on every host"
-    }
+STORE = """
+import sys
+from xlnet_jax.settings.config import DistributedConfig
+from xlnet_jax.training.run import coordination
+address, process = sys.argv[1], int(sys.argv[2])
+coordination.connect(DistributedConfig(address, 2, process, 60, 30), address)
+coordination.put(f"own/{process}", "x" * 5_000_000 + str(process))
+assert coordination.get(f"own/{1 - process}").endswith(f"x{1 - process}")
+try:
+    coordination.get("nobody stores this", 0.5)
+except TimeoutError as late:
+    print(late)
+try:
+    coordination.put(f"own/{process}", "again")
+except RuntimeError:
+    print("taken")
+coordination.barrier("end", 30)
+"""
 
 
-def test_a_process_0_that_does_not_arrive_is_named(no_devices, port):
-    for line in meet(port, 1, 2, seconds=1):
-        assert f"process 0 did not arrive at localhost:{port} within 1 s" in line
-
-
-@pytest.mark.parametrize("process_id", [0, 1])
-def test_a_run_that_waited_in_vain_may_be_started_again(no_devices, port, process_id):
-    place = DistributedConfig(f"localhost:{port}", 2, process_id, 1)
-    with pytest.raises(hosts.HostsMissing) as missing, hosts.joined(place, {}):
-        pass
-    assert missing.value.exit_code == 143
-
-
-def test_a_program_of_another_kind_at_the_address_is_not_taken_for_process_0(no_devices, monkeypatch):
-    monkeypatch.setattr(hosts, "_SECONDS_TO_LEAVE", 0.2)
-    with socket.create_server(("", 0)) as other:
-        (line,) = meet(other.getsockname()[1], 1, seconds=1)
-        assert "process 0 did not arrive" in line
-
-
-def test_whoever_knocks_without_being_a_process_disturbs_nobody(no_devices, port):
-    def knock():
-        for _ in range(100):
-            try:
-                with socket.create_connection(("localhost", port), timeout=1) as line:
-                    line.sendall(b"GET / HTTP/1.1\r\n\r\n")
-                    return
-            except OSError:
-                threading.Event().wait(0.02)
-
-    knocking = threading.Thread(target=knock)
-    knocking.start()
-    assert meet(port, 0, count=2, seconds=1)[0].startswith("process 1 did not arrive")
-    knocking.join()
-
-
-def test_processes_with_other_settings_are_refused_and_the_difference_named(no_devices, port):
-    lines = meet(port, 0, 1, 2, settings={1: {"seed": 7}})
-    assert set(lines) == {
-        f"process 1 on {HERE} was started with other settings than process 0 (seed: 0 at process 0, 7 there): give the "
-        "same command everywhere"
-    }
-
-
-def test_two_processes_of_one_number_are_refused(no_devices, port):
-    refused = [line for line in meet(port, 0, 1, 1, seconds=4) if "is one too many" in line]
-    assert len(refused) == 1
-    assert refused[0].startswith(f"process 1 on {HERE} is one too many at localhost:{port}")
-    assert "give each its own `distributed.process_id`" in refused[0]
-
-
-def test_a_port_that_is_taken_is_refused(no_devices):
-    with socket.create_server(("", 0)) as other:
-        (line,) = meet(other.getsockname()[1], 0)
-    assert "process 0 cannot listen there" in line
-    assert "give a port that is free on its host" in line
-
-
-def test_a_workdir_that_the_hosts_do_not_share_is_refused(tmp_path, monkeypatch):
-    class Second(hosts._Team):
-        process_id = 1
-
-        def __init__(self):
-            """Connect to nothing."""
-
-        def gather(self, name, value):
-            return ["the mark of process 0", value]
-
-    monkeypatch.setattr(hosts, "SECONDS_TO_APPEAR", 0)
-    with pytest.raises(
-        InputError, match=rf"workdir .* on {HERE} is not the folder that process 0 has by this name: all"
-    ):
-        Second().demand_shared(tmp_path)
+def test_values_go_through_the_store_of_jax_with_time_limits(port):
+    """They may be larger than a message of gRPC usually is."""
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", STORE, f"127.0.0.1:{port}", str(process)],
+            env=os.environ | {"JAX_PLATFORMS": "cpu"},
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=ROOT,
+        )
+        for process in range(2)
+    ]
+    for process in processes:
+        out, _ = process.communicate(timeout=120)
+        assert (process.returncode, out) == (0, "no process has stored nobody stores this\ntaken\n")
 
 
 class Two:
@@ -152,7 +108,7 @@ class Two:
             subprocess.Popen(
                 [sys.executable, "-m", command, *arguments],
                 env=os.environ | flags | place | {"JAX_PROCESS_ID": str(process)},
-                cwd=Path(__file__).parents[4],
+                cwd=ROOT,
                 stdout=subprocess.PIPE if process == 0 else subprocess.DEVNULL,  # Gloo speaks of every connection
                 stderr=subprocess.PIPE,
                 text=True,
@@ -162,10 +118,21 @@ class Two:
         self.limit = threading.Timer(self.SECONDS, lambda: [process.kill() for process in self.processes])
         self.limit.start()
 
+    def await_line(self, words):
+        """Read what process 0 prints, up to a line with these words."""
+        assert any(words in line for line in self.processes[0].stdout)
+
     def signal(self, process, signum, after=None):
         """Send a signal once process 0 has printed a line with these words."""
-        assert after is None or any(after in line for line in self.processes[0].stdout)
+        if after is not None:
+            self.await_line(after)
         self.processes[process].send_signal(signum)
+
+    def child(self, process):
+        """Return the number of the process that trains."""
+        pid = self.processes[process].pid
+        (child,) = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        return int(child)
 
     def end(self):
         """Return (exit codes, stderr of each)."""
@@ -179,7 +146,10 @@ class Two:
 def command(text, tmp_path_factory):
     """Return the arguments of the command, with a workdir of this name."""
     folder = tmp_path_factory.mktemp("hosts")
-    often = "--steps 40 --log.every-steps 1 --eval.every-steps 20 --eval.max-windows 16 --checkpoint.every-steps 8"
+    often = (
+        "--steps 40 --log.every-steps 1 --eval.every-steps 20 --eval.max-windows 16 --checkpoint.every-steps 8 "
+        "--distributed.heartbeat-timeout-seconds 20"
+    )
     return lambda workdir: arguments(text, folder / workdir, *often.split())
 
 
@@ -187,35 +157,74 @@ def workdir_of(arguments):
     return arguments[arguments.index("--workdir") + 1]
 
 
+AGAIN = "the same command on all hosts goes on from the last checkpoint"
+
+
 @pytest.fixture(scope="module")
 def ends(command):
-    """Return the ends of a run of two processes: one is killed, then both start again and one is asked to stop."""
+    """Return the ends of a run of two processes: a host is lost, then both start again and one is asked to stop, while
+    a stranger holds connections to the port open, and sends garbage."""
 
-    def end_of(signum, after):
-        with socket.create_server(("", 0)) as server:
+    def begin():
+        with socket.create_server(("127.0.0.1", 0)) as server:
             port = server.getsockname()[1]
-        running = Two(port, *command("two"))
-        running.signal(1, signum, after)
-        return running.end()
+        return port, Two(port, *command("two"))
 
-    return {"killed": end_of(signal.SIGKILL, "step 12/40"), "stopped": end_of(signal.SIGTERM, "step 22/40")}
+    _, running = begin()
+    running.await_line("step 12/40")
+    orphan = running.child(1)
+    running.signal(1, signal.SIGKILL)
+    found = {"killed": running.end(), "orphan": orphan}
+    port, running = begin()
+    with contextlib.ExitStack() as held:
+        running.await_line("devices")
+        for garbage in (b"", b"GET / HTTP/1.1\r\n\r\n", b'{"process_id": 1}\n', os.urandom(4096)) * 25:
+            line = held.enter_context(socket.create_connection(("localhost", port), timeout=10))
+            with contextlib.suppress(OSError):
+                line.sendall(garbage)
+        found["port"] = port
+        found["children"] = listening(*map(running.child, range(2)))
+        found["parents"] = listening(*(process.pid for process in running.processes))
+        running.signal(1, signal.SIGTERM, "step 22/40")
+        os.kill(running.child(1), signal.SIGTERM)  # as a launcher that signals each process of a job
+        found["stopped"] = running.end()
+    return found
+
+
+def listening(*pids):
+    """Return (address, port) of what these processes listen on, as /proc/net/tcp has them."""
+    links = [link for pid in pids for link in Path(f"/proc/{pid}/fd").iterdir()]
+    sockets = {os.readlink(link) for link in links if link.is_symlink()}
+    rows = [row.split() for name in ("tcp", "tcp6") for row in Path(f"/proc/net/{name}").read_text().splitlines()[1:]]
+    local = [row[1].split(":") for row in rows if row[3] == "0A" and f"socket:[{row[9]}]" in sockets]
+    return sorted((address, int(port, 16)) for address, port in local)
 
 
 @pytest.mark.slow
 def test_a_host_that_is_killed_is_named_by_the_others_which_end(ends):
     codes, errors = ends["killed"]
     assert codes == [143, -signal.SIGKILL]
-    again = "the same command on all hosts goes on from the last checkpoint"
-    assert errors[0].splitlines()[-1] == f"error: process 1 on {HERE} was lost; {again}"
+    assert errors[0].splitlines()[-1] == f"error: process 1 on {HERE} was lost; {AGAIN}"
     assert "Traceback" not in errors[0]
+    with pytest.raises(ProcessLookupError):  # its child died with it
+        os.kill(ends["orphan"], 0)
 
 
 @pytest.mark.slow
 def test_a_stop_that_one_host_is_asked_for_is_made_by_all(ends):
+    """The stranger changes nothing, and a signal that comes on two ways is one."""
     codes, errors = ends["stopped"]
     assert codes == [143, 143]
-    assert "finishing this step and saving" in errors[1]
+    assert errors[1].count("finishing this step and saving") == 1
+    assert "stopped at once" not in errors[1]
     assert "lost" not in "".join(errors)
+
+
+@pytest.mark.slow
+def test_the_coordinator_listens_on_the_address_that_was_given(ends):
+    (address,) = [address for address, port in ends["children"] if port == ends["port"]]
+    assert address.endswith("0100007F")  # 127.0.0.1, or the same as IPv6 has it
+    assert ends["parents"] == []
 
 
 @pytest.mark.slow
@@ -239,32 +248,4 @@ def test_a_mistake_that_process_0_finds_ends_the_others_with_its_line(command, p
     codes, errors = Two(port, *command("none"), "--corpus", str(absent)).end()
     assert codes == [2, 2]
     (found,) = re.findall("error: (.*absent.txt.*)", errors[0])
-    assert f"error: process 0 on {HERE} ended: {found}" in errors[1]
-
-
-@pytest.mark.slow
-def test_losing_process_0_is_said_although_jax_would_abort(port):
-    script = f"""
-import sys, time
-from xlnet_jax.api import command
-from xlnet_jax.settings.config import DistributedConfig
-from xlnet_jax.training.run.hosts import joined
-
-def main(argv):
-    with joined(DistributedConfig("localhost:{port}", 2, int(argv[0])), {{}}):
-        print("here", flush=True)
-        time.sleep(120)
-
-command.run(main)"""
-    first, second = (
-        subprocess.Popen(
-            [sys.executable, "-c", script, str(i)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        )
-        for i in range(2)
-    )
-    assert second.stdout.readline() == "here\n"
-    first.kill()
-    _, errors = second.communicate(timeout=60)
-    assert second.returncode == 143
-    assert f"error: process 0 on {HERE} was lost; the same command on all hosts goes on" in errors
-    first.communicate()
+    assert errors[1].splitlines()[-1] == f"error: process 0 on {HERE} ended: {found}"
