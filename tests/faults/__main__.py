@@ -10,6 +10,7 @@ import contextlib
 import fnmatch
 import queue
 import random
+import shutil
 import sys
 import tempfile
 import time
@@ -75,6 +76,8 @@ def main() -> int:
     print(table(counts))
     wrong = sum(number for (*_, kind), number in counts.items() if kind == "WRONG")
     print(f"{sum(counts.values())} trials, {wrong} wrong" + (f"; see {scratch}" if wrong else ""))
+    if not wrong:
+        shutil.rmtree(scratch)
     return 1 if wrong else 0
 
 

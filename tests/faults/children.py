@@ -68,7 +68,7 @@ class Children:
             "GLIBC_TUNABLES": "glibc.malloc.hugetlb=0",
             "TF_CPP_MIN_LOG_LEVEL": "3",
             "TF_ENABLE_ONEDNN_OPTS": "0",
-            "PYTHONPATH": str(ROOT),
+            "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]),
         }
         self._server = subprocess.Popen(
             [sys.executable, "-m", "tests.faults.server", str(processor)],

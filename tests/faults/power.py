@@ -43,8 +43,11 @@ def moments(calls: Sequence[Call]) -> Iterator[int]:
     yield from sorted({*last.values(), len(calls)})
 
 
-def left_after(calls: Sequence[Call], loss: Loss) -> Left:
-    """Return what is left of a folder that was empty before these calls, when the machine stops after the last one."""
+def left_after(calls: Sequence[Call], loss: Loss | None) -> Left:
+    """Return what is left of a folder that was empty before these calls, when the machine stops after the last one.
+
+    loss: None = nothing is lost.
+    """
     tree: Tree = {".": None}
     opened: dict[int, _File] = {}
     on_disk = dict(tree)
@@ -53,7 +56,7 @@ def left_after(calls: Sequence[Call], loss: Loss) -> Left:
             _apply(call, tree, opened)
             if call.kind == "sync":
                 on_disk = dict(tree)
-    names = on_disk if loss.names else tree
+    names = on_disk if loss and loss.names else tree
     return {path: None if file is None else _content(file, loss) for path, file in names.items() if path != "."}
 
 
@@ -73,6 +76,10 @@ def _apply(call: Call, tree: Tree, opened: dict[int, _File]) -> None:
         if call.inode in opened:
             del opened[call.inode].written[call.offset :]
     elif call.kind == "sync":
+        if call.inode in opened and path not in tree:  # renamed past the shim, as by Rust
+            for name in [name for name, file in tree.items() if file is opened[call.inode]]:
+                del tree[name]
+            tree[path] = opened[call.inode]
         for file in opened.values() if call.offset else [opened[call.inode]] if call.inode in opened else []:
             file.synced = bytes(file.written)
     elif call.kind == "mkdir":
@@ -87,11 +94,21 @@ def _apply(call: Call, tree: Tree, opened: dict[int, _File]) -> None:
             tree[path + name.removeprefix(call.other)] = tree.pop(name)
 
 
-def _content(file: _File, loss: Loss) -> bytes:
+def _content(file: _File, loss: Loss | None) -> bytes:
     written = bytes(file.written)
+    if loss is None:
+        return written
     if written == file.synced or not loss.half:
         return file.synced
     return written[: (len(file.synced) + len(written)) // 2]
+
+
+def unseen(calls: Sequence[Call], folder: Path) -> list[str]:
+    """Return the files of a folder that these calls do not account for: something was written past the shim."""
+    left = left_after(calls, None)
+    there = {str(path.relative_to(folder)): path for path in folder.rglob("*")}
+    wrong = [name for name, path in there.items() if path.is_file() and left.get(name) != path.read_bytes()]
+    return sorted({*wrong, *(there.keys() ^ left.keys())})
 
 
 def restore(left: Left, folder: Path) -> None:

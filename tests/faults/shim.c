@@ -14,8 +14,8 @@
  *   FAULTS_COUNT   number of the call to act on, from 1
  *   FAULTS_CLOCK   "SECONDS:JUMP": from SECONDS after the start the wall clock is JUMP seconds off
  *
- * Writes by mmap, by system calls without libc (static programs, syscall()) and inside of stdio other than fopen, fwrite
- * and fclose are not seen.
+ * Writes by mmap, by system calls without libc (as Rust renames the file of safetensors) and inside of stdio other than
+ * fopen, fwrite and fclose are not seen.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -187,27 +187,24 @@ static int before(struct call *call) {
     }
 }
 
-static void after(struct call *call, int error, int64_t offset, uint64_t inode, const struct iovec *data, int parts) {
+static void after(struct call *call, int error, int64_t offset, uint64_t inode, const void *data, size_t data_size) {
     int saved = errno;
     if (call->acts && (self.act == KILL_AFTER || self.act == KILL_WITHIN)) {
         kill(0, SIGKILL);
         pause();
     }
     if (self.log >= 0) {
-        struct iovec all[16];
+        struct iovec all[4];
         struct record record = {0, call->kind, error, getpid(), offset, inode, strlen(relative(call->path)),
                                 call->other ? strlen(relative(call->other)) : 0};
         all[0] = (struct iovec){&record, sizeof record};
         all[1] = (struct iovec){(void *)relative(call->path), record.path};
         all[2] = (struct iovec){call->other ? (void *)relative(call->other) : "", record.other};
-        int number = 3;
-        for (int i = 0; i < parts && number < 16; i++) all[number++] = data[i];
-        size_t size = 0;
-        for (int i = 0; i < number; i++) size += all[i].iov_len;
-        record.size = size;
+        all[3] = (struct iovec){(void *)data, data_size};
+        record.size = sizeof record + record.path + record.other + data_size;
         static ssize_t (*real)(int, const struct iovec *, int);
         if (!real) real = (ssize_t(*)(int, const struct iovec *, int))dlsym(RTLD_NEXT, "writev");
-        if (real(self.log, all, number) < 0) abort();
+        if (real(self.log, all, 4) != (ssize_t)record.size) abort();
     }
     errno = saved;
 }
@@ -218,7 +215,7 @@ static uint64_t inode_of(int descriptor) {
 }
 
 /* Do a call that returns -1 on failure, between before() and after(). */
-#define AROUND(call, expression, offset, inode, data, parts) \
+#define AROUND(call, expression, offset, inode, data, size) \
     ({ \
         __typeof__(expression) result_; \
         int error_ = before(&(call)); \
@@ -227,7 +224,7 @@ static uint64_t inode_of(int descriptor) {
             result_ = -1; \
         } else { \
             result_ = (expression); \
-            after(&(call), result_ < 0 ? errno : 0, offset, inode, data, parts); \
+            after(&(call), result_ < 0 ? errno : 0, offset, inode, data, size); \
         } \
         result_; \
     })
@@ -290,8 +287,7 @@ size_t fwrite(const void *from, size_t size, size_t number, FILE *stream) {
     int64_t offset = ftell(stream);
     size_t done = real_fwrite(from, size, call.acts && self.act == KILL_WITHIN ? number / 2 : number, stream);
     if (call.acts && self.act != FAIL) fflush(stream);
-    struct iovec data = {(void *)from, done * size};
-    after(&call, done < number ? errno : 0, offset, inode_of(fileno(stream)), &data, 1);
+    after(&call, done < number ? errno : 0, offset, inode_of(fileno(stream)), from, done * size);
     return done;
 }
 
@@ -327,15 +323,15 @@ static int64_t place(int descriptor) {
     } \
     int64_t offset = where; \
     ssize_t done = expression; \
-    struct iovec written[12]; \
-    size_t left = done > 0 ? done : 0; \
-    int number = 0; \
-    for (int i = 0; i < (parts) && number < 12 && left; i++) { \
-        size_t size = (vector)[i].iov_len < left ? (vector)[i].iov_len : left; \
-        written[number++] = (struct iovec){(vector)[i].iov_base, size}; \
-        left -= size; \
+    size_t size_ = done > 0 ? done : 0, copied = 0; \
+    char *written = malloc(size_ + 1); \
+    for (int i = 0; i < (parts) && copied < size_; i++) { \
+        size_t part = (vector)[i].iov_len < size_ - copied ? (vector)[i].iov_len : size_ - copied; \
+        memcpy(written + copied, (vector)[i].iov_base, part); \
+        copied += part; \
     } \
-    after(&call, done < 0 ? errno : 0, offset, inode_of(descriptor), written, number); \
+    after(&call, done < 0 ? errno : 0, offset, inode_of(descriptor), written, copied); \
+    free(written); \
     return done
 #define HALVED(size) (self.act == KILL_WITHIN && halved(descriptor, size) ? (size) / 2 : (size))
 static int halved(int descriptor, size_t size) {

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from tests.faults.children import Children, Fault, Outcome
 from tests.faults.commands import Command, Result
-from tests.faults.power import Left, restore
+from tests.faults.power import Left, restore, unseen
 from tests.faults.shim import Call, calls
 
 ENOSPC, EIO, EROFS = 28, 5, 30
@@ -80,9 +80,10 @@ def undisturbed(command: Command, given: Path, scratch: Path, children: Children
         outcome = children.run(command.words(given), folder, record=True)
         assert outcome.code == 0, outcome
         results.append(command.result(folder))
+        made = tuple(calls(children.log))
+        assert not (missed := unseen(made, folder)), f"written past the shim: {missed}"
         shutil.rmtree(folder)
     assert not any(difference(results[0], other) for other in results), [difference(results[0], r) for r in results]
-    made = tuple(calls(children.log))
     return Undisturbed(command, given, results[0], made, tuple(points_of(made)))
 
 
