@@ -50,7 +50,7 @@ FAULTS: dict[str, tuple[Callable[[], object], str]] = {
     "two-lines": (_two_lines, "2 lines where one is due: a warning / error: a mistake"),
     "abort": (os.abort, "exit code -6"),
     "hang": (lambda: time.sleep(1000), "hangs"),
-    "memory": (_memory, "takes 3,... MiB of memory"),
+    "memory": (_memory, r"takes [23],\d{3} MiB of memory"),
 }
 """Fault by its name, and the words of the fuzzer for it."""
 

@@ -26,7 +26,7 @@ from xlnet_jax.settings.config import Config, HeadConfig, ModelConfig
 from xlnet_jax.settings.plain import from_dict, over
 from xlnet_jax.settings.rules import validate_network
 from xlnet_jax.storage.checksums import find_damage, write_checksums
-from xlnet_jax.storage.reading import demand_regular_files, inside, read_json
+from xlnet_jax.storage.reading import Count, demand_regular_files, inside, read_json
 
 # Orbax warns of metadata that only a folder of many steps has.
 logging.getLogger("absl").setLevel(logging.CRITICAL)
@@ -41,6 +41,22 @@ class Results:
 
     checkpoint: str | None = None
     metrics: dict[str, float | None] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Data:
+    reuse_len: Count | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class _Settings:
+    """Content of config/metadata that every reader of a checkpoint needs."""
+
+    model: dict[str, Any]
+    objective: str | None = None
+    head: dict[str, Any] | None = None
+    data: _Data = _Data()
+    hugging_face: dict[str, Any] = dataclasses.field(default_factory=dict)
 
 
 def find(folder: Path) -> Path | None:
@@ -77,10 +93,9 @@ def read(folder: Path) -> Pretrained:
     demand_regular_files(folder)
     if damage := find_damage(folder, {PARAMS, CONFIG.parts[0], TOKENIZER}):
         raise InputError(f"{folder} is damaged: {damage}")
-    settings = read_json(folder / CONFIG)
+    settings = read_json(folder / CONFIG, _Settings)
     try:
-        model, head = from_dict(ModelConfig, settings["model"]), _head(settings.get("head"))
-        reuse_len, extra = settings.get("data", {}).get("reuse_len"), dict(settings.get("hugging_face", {}))
+        model, head = from_dict(ModelConfig, settings.model), _head(settings.head)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise InputError(f"{folder / CONFIG} is not the settings of a checkpoint: {error}") from None
     validate_network(model, head, str(folder / CONFIG))
@@ -88,9 +103,10 @@ def read(folder: Path) -> Pretrained:
     check_tokenizer(tokenizer, model, str(folder))
     notes = () if tokenizer else (f"no {TOKENIZER}/: there is no tokenizer",)
     params = _params(folder / PARAMS)
-    objective = settings.get("objective") or guessed_objective(model, params)
+    objective = settings.objective or guessed_objective(model, params)
     objective_named(objective, f"{folder / CONFIG}: objective")
-    loaded = Pretrained(model, params, objective, head, tokenizer, reuse_len, extra, notes)
+    reuse_len = settings.data.reuse_len
+    loaded = Pretrained(model, params, objective, head, tokenizer, reuse_len, settings.hugging_face, notes)
     check_params(loaded, str(folder))
     return loaded
 

@@ -7,6 +7,7 @@ embedding accordingly, and writing undoes it.
 
 import dataclasses
 import json
+import warnings
 from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
@@ -187,7 +188,9 @@ def _load_torch(file: Path) -> dict[str, np.ndarray]:
     torch = torch_for(str(file))
     demand_regular(file)
     try:
-        tensors = torch.load(file, map_location="cpu", weights_only=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about files that are refused anyway
+            tensors = torch.load(file, map_location="cpu", weights_only=True)
         if isinstance(tensors, dict) and isinstance(tensors.get("state_dict"), dict):
             tensors = tensors["state_dict"]
         return {str(name): tensor.detach().float().numpy() for name, tensor in tensors.items()}

@@ -2,6 +2,8 @@
 
 import dataclasses
 import json
+import pickle
+import warnings
 
 import numpy as np
 import pytest
@@ -156,6 +158,16 @@ def test_what_transformers_writes_is_read(tmp_path, kind):
         expected = body.float()(as_torch(ids), token_type_ids=as_torch(segments)).last_hidden_state
     hidden = loaded.hidden_states(ids, np.ones_like(ids), segments)
     np.testing.assert_allclose(hidden, expected, rtol=0, atol=LOGITS)
+
+
+def test_a_pickle_in_place_of_a_torch_file_is_refused_without_a_warning(tmp_path):
+    transformers.XLNetConfig(vocab_size=40, d_model=24, n_layer=1, n_head=4).save_pretrained(tmp_path)
+    (tmp_path / "pytorch_model.bin").write_bytes(pickle.dumps(print, protocol=4))
+    refused = pytest.raises(xlnet_jax.InputError, match="damaged or truncated")
+    with warnings.catch_warnings(record=True) as warned, refused:
+        warnings.simplefilter("always")
+        xlnet_jax.load(tmp_path)
+    assert warned == []
 
 
 def test_a_truncated_torch_file_ends_in_one_line(tmp_path):
