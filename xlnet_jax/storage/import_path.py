@@ -9,6 +9,12 @@ _PACKAGES = ("xlnet_jax", "data_pipelines")
 _ROOT = str(Path(__file__).resolve().parents[2])
 
 
+def environment_of_command() -> dict[str, str]:
+    """Return the environment in which `python -m` of a command searches the current folder only where this package is
+    found there: in a checkout."""
+    return {} if os.path.realpath(os.getcwd()) == _ROOT else {"PYTHONSAFEPATH": "1"}
+
+
 def leave_current_folder() -> None:
     """Drop the current folder from the search path where `python -m` has started a command of this project; processes
     that the command starts do not search it either.

@@ -98,7 +98,8 @@ def _train(prepared: Prepared, workdir: Workdir, process: Process) -> tuple[Resu
         return selection.best_step if selection else None
 
     # ---- training ---------------------------------------------------------------------------------------------------
-    with Checkpoints(workdir.checkpoints, run.config, workdir.tokenizer, 1, data, best_step) as checkpoints:
+    folder, tokenizer = workdir.checkpoints, workdir.tokenizer
+    with Checkpoints(folder, run.config, tokenizer, 1, data, best_step, process.hosts) as checkpoints:
         done, exit_code = train(run, checkpoints, process)
         if exit_code:
             return None, exit_code

@@ -51,7 +51,8 @@ def pretrain(config: Config, hosts: Hosts = ALONE) -> int:
     """Train to config.steps. Return 0, or the exit code of a run that was stopped with its state saved.
 
     Of several processes, process 0 prepares what the others read, and writes everything but the checkpoints alone.
-    Raises InputError where settings contradict each other, the text or the workdir.
+    Called without `hosts` it trains in this process alone. The command passes them; its parent process says which host
+    was lost where jax ends this one. Raises InputError where settings contradict each other, the text or the workdir.
     """
     process = Process.begin(config, hosts)
     prepared = _prepare(config, process.console) if hosts.first else None
@@ -61,7 +62,9 @@ def pretrain(config: Config, hosts: Hosts = ALONE) -> int:
         run = _build(prepared, process)
         data = {"manifest_sha256": prepared.corpus.manifest.sha256}
         workdir, steps_per_block = run.workdir, run.batches.steps_per_block
-        with Checkpoints(workdir.checkpoints, run.config, workdir.tokenizer, steps_per_block, data) as checkpoints:
+        with Checkpoints(
+            workdir.checkpoints, run.config, workdir.tokenizer, steps_per_block, data, hosts=hosts
+        ) as checkpoints:
             done, exit_code = train(run, checkpoints, process)
         if hosts.first and exit_code == 0:
             _report(run, done, process.console)

@@ -22,7 +22,6 @@ import jax
 import numpy as np
 import orbax.checkpoint as ocp
 from etils import epath
-from jax.experimental import multihost_utils
 
 from xlnet_jax.errors import InputError
 from xlnet_jax.kernels.dropout import MASKS
@@ -33,6 +32,7 @@ from xlnet_jax.storage.files import absolute, demand_space, disk_errors_as_os_er
 from xlnet_jax.storage.folders import move_folder, sync_tree
 from xlnet_jax.storage.reading import read_json
 from xlnet_jax.training import sharding
+from xlnet_jax.training.run.hosts import ALONE, Hosts
 from xlnet_jax.training.state import Guard, StatePlan, TrainState, empty_mems_ZBMD
 
 # Orbax logs all its work, and logs the errors that it raises as well.
@@ -91,13 +91,15 @@ class Checkpoints:
         steps_per_block: int,
         data: dict[str, str],
         chosen: Callable[[], int | None] = lambda: None,
+        hosts: Hosts = ALONE,
     ):
         """steps_per_block: number of steps after which memory is empty again; data: fingerprints of the training data;
-        chosen: returns a step whose checkpoint is kept however old it is, or None."""
+        chosen: returns a step whose checkpoint is kept however old it is, or None; hosts: processes that save it."""
         self.folder = absolute(folder)
         self._config = config
         self._tokenizer_folder = epath.Path(tokenizer_folder)
         self._steps_per_block = steps_per_block
+        self._hosts = hosts
         self._data = data
         self._set_aside = self.folder.parent / "broken-checkpoints"
         self._every, self._kept = (
@@ -265,10 +267,10 @@ class Checkpoints:
         items = {"params", "optimizer", "guard", "config", "data", "dropout"}
         if (self.path(step) / "mems").exists():
             items.add("mems")
-        look = jax.process_index() == 0 and not in_bucket(self.folder)
+        look = self._hosts.first and not in_bucket(self.folder)
         found = find_damage(Path(self.path(step)), items) if look else None
-        damaged = multihost_utils.broadcast_one_to_all(np.array(found is not None))
-        return (found or "process 0 found it damaged") if damaged else None
+        damage: str | None = self._hosts.gather(f"damage of checkpoint {step}", found)[0]
+        return damage
 
     def _has_other_masks(self, step: int) -> bool:
         model, masks = self._config.model, self.path(step) / "dropout" / "metadata"  # earlier versions wrote none
@@ -323,10 +325,11 @@ class Checkpoints:
                 self._manager.delete(checkpoint.step)
 
     def _move_aside(self, step: int) -> epath.Path:
-        names = (f"{step}-{number}" if number > 1 else str(step) for number in itertools.count(1))
-        target = next(self._set_aside / name for name in names if not (self._set_aside / name).exists())
-        if jax.process_index() == 0:
+        target = None
+        if self._hosts.first:
+            names = (f"{step}-{number}" if number > 1 else str(step) for number in itertools.count(1))
+            target = next(self._set_aside / name for name in names if not (self._set_aside / name).exists())
             move_folder(self.path(step), target)
-        multihost_utils.sync_global_devices("a broken checkpoint is set aside")
+        moved_to: str = self._hosts.gather(f"checkpoint {step} is set aside", target and str(target))[0]
         self._manager.reload()
-        return target
+        return epath.Path(moved_to)

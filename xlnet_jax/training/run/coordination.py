@@ -61,11 +61,6 @@ def get(key: str, seconds: float | None = None) -> str:
                 raise TimeoutError(f"no process has stored {key}")
 
 
-def barrier(name: str, seconds: float) -> None:
-    """Wait until all processes have come to the barrier of this name. Raises RuntimeError after the time limit."""
-    _client().wait_at_barrier(name, int(1000 * seconds))
-
-
 def _client() -> Any:
     from jax._src.distributed import global_state
 

@@ -19,6 +19,7 @@ from typing import Any
 
 from xlnet_jax.errors import INTERRUPTED, RESTART
 from xlnet_jax.settings.config import DistributedConfig
+from xlnet_jax.storage.import_path import environment_of_command
 from xlnet_jax.training.run.listening import listening_of
 from xlnet_jax.training.run.presence import Ended, Note, Roll
 from xlnet_jax.training.run.roll_call import Attendance, attended
@@ -51,7 +52,8 @@ def supervise(
         given = {"roll": attendance.roll.as_json(), "bind": bind, "parent": os.getpid()}
         words = [sys.executable, *subprocess._args_from_interpreter_flags(), "-m", *command]  # type: ignore[attr-defined]
         with _forwarding() as forwarding:
-            child = subprocess.Popen(words, env=os.environ | {VARIABLE: json.dumps(given)})
+            environment = os.environ | environment_of_command() | {VARIABLE: json.dumps(given)}
+            child = subprocess.Popen(words, env=environment)
             forwarding.to(child)
             watch = _Watch(attendance, child)
             try:

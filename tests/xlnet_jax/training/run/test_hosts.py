@@ -72,7 +72,8 @@ try:
     coordination.put(f"own/{process}", "again")
 except RuntimeError:
     print("taken")
-coordination.barrier("end", 30)
+coordination.put(f"end/{process}", "")
+coordination.get(f"end/{1 - process}", 30)
 """
 
 

@@ -51,16 +51,18 @@ def port():
 def started(tmp_path, port):
     """Start two processes of a run; each executes its own words."""
     (tmp_path / "child.py").write_text(CHILD)
+    parent = tmp_path / "parent.py"
+    parent.write_text(PARENT)
     running = []
 
-    def start(*words):
+    def start(*words, cwd=tmp_path):
         paths = os.pathsep.join([str(tmp_path), str(ROOT)])
         for process in range(2):
             running.append(
                 subprocess.Popen(
-                    [sys.executable, "-c", PARENT, str(port), str(process), str(tmp_path / "run"), *words],
+                    [sys.executable, str(parent), str(port), str(process), str(tmp_path / "run"), *words],
                     env=os.environ | {"PYTHONPATH": paths},
-                    cwd=tmp_path,
+                    cwd=cwd,
                     stdout=subprocess.PIPE,
                     stderr=subprocess.PIPE,
                     text=True,
@@ -170,6 +172,14 @@ def test_signals_are_passed_on(started):
         assert process.stdout.readline() == "ready\n"
         process.send_signal(signal.SIGTERM)
     assert [code for code, _ in ends(running)] == [143, 143]
+
+
+def test_a_child_imports_nothing_from_the_current_folder(started, tmp_path):
+    (tmp_path / "run").mkdir()
+    for name in ("child", "json", "xlnet_jax"):
+        (tmp_path / "run" / f"{name}.py").write_text("open('ran', 'a').write(__name__)")
+    assert ends(started("sys.exit(2)", "sys.exit(2)", cwd=tmp_path / "run")) == [(2, "")] * 2
+    assert not (tmp_path / "run" / "ran").exists()
 
 
 def test_a_code_of_a_stranger_is_never_that_of_a_run_that_is_done(started):
