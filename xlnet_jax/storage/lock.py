@@ -43,6 +43,17 @@ class Lock:
         else:
             self._file.close()
 
+    def is_in_place(self) -> bool:
+        """Return whether the folder that was locked still has its name; True in a bucket, which moves no folders."""
+        if self._object:
+            return True
+        try:
+            return os.path.samestat(os.fstat(self._file.fileno()), os.stat(Path(self._folder) / NAME))
+        except FileNotFoundError:
+            return False
+        except OSError:  # a file server that does not answer has not moved anything
+            return True
+
     def _hold_file(self, path: Path) -> None:
         # Keep the file open: the kernel releases the lock when the process ends, however it ends.
         self._file = path.open("a+")

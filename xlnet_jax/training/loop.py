@@ -110,6 +110,7 @@ class Loop:
                     watch.writer.write(watch.times.record(done))
                     watch.writer.flush()
                     with watch.times.lost_to("checkpoints"):
+                        run.workdir.demand_in_place()
                         self.checkpoints.save(state, done)
             if stop or last:
                 return done, stop

@@ -15,11 +15,13 @@ from xlnet_jax.training.watch.watch import watching
 def train(run: TrainingRun, checkpoints: Checkpoints, process: Process) -> tuple[int, int]:
     """Train until the end or a stop. Return the number of steps done, and the exit code: 0, or that of a stop.
 
-    Raises OutOfMemory where a device or this machine has too little memory after all.
+    Raises OutOfMemory where a device or this machine has too little memory after all, and InputError where the workdir
+    was moved.
     """
     try:
         return _train(run, checkpoints, process)
     except Exception as error:
+        run.workdir.demand_in_place()
         if not is_out_of_memory(error):
             raise
         raise run.fit.refusal(error) from None

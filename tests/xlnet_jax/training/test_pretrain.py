@@ -24,6 +24,7 @@ from xlnet_jax.tasks.config import FinetuneConfig
 from xlnet_jax.tasks.defaults import DEFAULTS
 from xlnet_jax.tasks.rules import validate_finetuning
 from xlnet_jax.training.folder import folder_of
+from xlnet_jax.training.loop import Loop
 from xlnet_jax.training.proposal import command_of, conversion_of, finetuning_of
 from xlnet_jax.training.run.workdir import Workdir
 
@@ -254,6 +255,26 @@ def test_a_workdir_that_is_in_use_is_refused_and_its_process_named(straight, tex
     holder.claim(command_line.parse_config(arguments(text, straight), "train", ""))
     with pytest.raises(InputError, match=rf"is in use by process {os.getpid()} on .*: wait, or name another folder"):
         train.main(arguments(text, straight))
+
+
+@pytest.mark.parametrize("change", [shutil.move, lambda workdir, elsewhere: shutil.rmtree(workdir)])
+def test_a_run_whose_folder_is_moved_or_deleted_ends_in_one_line(straight, text, tmp_path, monkeypatch, change):
+    workdir, elsewhere, log = tmp_path / "run", tmp_path / "elsewhere", Loop._log
+
+    def log_and_move(self, step, numbers):
+        log(self, step, numbers)
+        if step == 6:
+            self.checkpoints.wait()
+            change(workdir, elsewhere)
+
+    monkeypatch.setattr(Loop, "_log", log_and_move)
+    with pytest.raises(InputError, match=r"workdir .*run was moved or deleted while the run went on: give the same"):
+        train.main(arguments(text, workdir))
+    assert not workdir.exists()
+    monkeypatch.undo()
+    if elsewhere.exists():
+        assert train.main(arguments(text, elsewhere)) == 0
+        assert_same(state_of(elsewhere), state_of(straight))
 
 
 def test_a_proposed_command_gives_no_setting_that_would_change_nothing():

@@ -120,6 +120,15 @@ class Workdir:
         with self._named():
             self._lock = Lock(self.folder)
 
+    def demand_in_place(self) -> None:
+        """Raise InputError where the folder was moved or deleted since this process locked it. Call it before writing
+        what would make a new folder in its place."""
+        if self._lock and not self._lock.is_in_place():
+            raise InputError(
+                f"workdir {self.folder} was moved or deleted while the run went on: give the same command its new place, "
+                "and it goes on from the last checkpoint there"
+            )
+
     def close(self) -> None:
         """Release the lock, where this process holds it."""
         if self._lock:
