@@ -125,8 +125,8 @@ class Workdir:
         what would make a new folder in its place."""
         if self._lock and not self._lock.is_in_place():
             raise InputError(
-                f"workdir {self.folder} was moved or deleted while the run went on: give the same command its new place, "
-                "and it goes on from the last checkpoint there"
+                f"workdir {self.folder} was moved or deleted while the run went on: give the same command its new "
+                "place, and it goes on from the last checkpoint there"
             )
 
     def close(self) -> None:
