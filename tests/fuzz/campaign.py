@@ -17,7 +17,7 @@ from tests.fuzz.trial import Outcome, Trials
 
 UNWARMED = ("beam_runner", ".triton", "__main__")  # parts of names of modules that need what is not here
 LIBRARIES = (
-    "tensorflow_datasets", "orbax.checkpoint", "pyarrow.parquet", "safetensors.numpy", "sentencepiece", "tokenizers",
+    "tensorflow_datasets", "orbax.checkpoint", "pyarrow.parquet", "safetensors.numpy", "sentencepiece",
     "matplotlib.pyplot", "array_record.python.array_record_data_source", "tensorboardX", "rich.table", "rich.console",
 )  # fmt: skip
 
@@ -29,7 +29,8 @@ def warm() -> None:
     tensorflow()
     for library in LIBRARIES:
         import_module(library)
-    samples.torch_or_none()
+    for library in ("torch", "tokenizers"):
+        samples.optional(library)
     for package in ("xlnet_jax", "data_pipelines"):
         for module in pkgutil.walk_packages(import_module(package).__path__, f"{package}."):
             if not any(part in module.name for part in UNWARMED):

@@ -73,12 +73,16 @@ def _texts(folder: Path) -> None:
 
 
 def _tokenizers(folder: Path) -> Any:
-    import tokenizers
-
     from data_pipelines.tokenizer import Tokenizer
 
     tokenizer = Tokenizer.train(filter(None, lines()), VOCABULARY, "english")
     tokenizer.save(folder / "tokenizer")
+    if tokenizers := optional("tokenizers"):
+        _foreign_tokenizers(folder, tokenizers)
+    return tokenizer
+
+
+def _foreign_tokenizers(folder: Path, tokenizers: Any) -> None:
     letters = "abcdefghijklmnopqrstuvwxyz.,"
     special = ["[PAD]", "[unused0]", "[unused1]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
     pieces = [*special, *letters, *(f"##{letter}" for letter in letters)]
@@ -93,7 +97,6 @@ def _tokenizers(folder: Path) -> Any:
     names = ["<s>", "<pad>", "</s>", "<unk>", "madeupword0000", "<mask>"]
     made.train_from_iterator(lines(), vocab_size=270, special_tokens=names, show_progress=False)
     made.save(str(folder / "bytes" / "tokenizer.json"))
-    return tokenizer
 
 
 def _corpus(folder: Path, tokenizer: Any) -> None:
@@ -217,15 +220,16 @@ def _checkpoints(folder: Path, tokenizer: Any) -> None:
         safetensors.numpy.save_file({n: tensors[n] for n in part}, folder / "hf-shards" / file)
     weight_map = {name: file for file, part in shards.items() for name in part}
     _write(folder / "hf-shards" / "model.safetensors.index.json", {"metadata": {}, "weight_map": weight_map})
-    if torch := torch_or_none():
+    if torch := optional("torch"):
         shutil.copytree(folder / "hf", folder / "torch", ignore=shutil.ignore_patterns("*.safetensors"))
         torch.save({n: torch.from_numpy(a.copy()) for n, a in tensors.items()}, folder / "torch" / "pytorch_model.bin")
-    bert = Tokenizer.load(folder / "bert")
-    learned = ModelConfig(
-        **NETWORK, vocab_size=bert.vocab_size, mem_len=0, positions="learned", max_positions=32,
-        activation="gelu_erf", num_segments=2,
-    )  # fmt: skip
-    xlnet_jax.save(random_model(learned, None, bert), folder / "hf-bert", "hf")
+    if (folder / "bert").exists():
+        bert = Tokenizer.load(folder / "bert")
+        learned = ModelConfig(
+            **NETWORK, vocab_size=bert.vocab_size, mem_len=0, positions="learned", max_positions=32,
+            activation="gelu_erf", num_segments=2,
+        )  # fmt: skip
+        xlnet_jax.save(random_model(learned, None, bert), folder / "hf-bert", "hf")
     heads = {
         "answering": HeadConfig("question_answering"),
         "choosing": HeadConfig("multiple_choice", 4),
@@ -238,10 +242,10 @@ def _checkpoints(folder: Path, tokenizer: Any) -> None:
         )
 
 
-def torch_or_none() -> Any:
-    """Return PyTorch; None where it is not installed, or hidden from tests."""
+def optional(library: str) -> Any:
+    """Return a library that commands need for some files only; None where it is not installed, or hidden from tests."""
     try:
-        return import_module("torch")
+        return import_module(library)
     except ImportError:
         return None
 

@@ -4,6 +4,7 @@ import re
 import shutil
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from tests.fuzz.inputs import KINDS, Kind
 from tests.fuzz.trial import Trials
 
 ROOT = Path(__file__).parents[2]
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="watches files by inotify, and processes in /proc")
 
 
 def fuzz(*words):
@@ -32,10 +34,11 @@ def test_damaged_files_and_command_lines_end_in_one_line(samples):
     code, printed = fuzz("--samples", str(samples), "--examples", "1", "--quick")
     assert code == 0, printed
     tried = re.findall(r"^\| (?!all|kind|---)(.*?) \| 1 \|", printed, re.MULTILINE)
-    missing = {name for name, kind in KINDS.items() if kind.quick} - set(tried)
-    assert missing <= {"pytorch_model.bin"}, "PyTorch is hidden from tests"
-    code, printed = fuzz("--samples", str(samples), "--sound", "--only", "text.gz", "--only", "native: config")
-    assert code == 0, printed
+    foreign = {"torch", *({"bert", "fast", "bytes", "hf-bert"} if find_spec("tokenizers") is None else ())}
+    wanted = {name for name, kind in KINDS.items() if kind.quick and not foreign & set(kind.samples.split())}
+    assert wanted <= set(tried)
+    (done,) = re.findall(r"^\| all, seed 0 \| \d+ \| (\d+) ", printed, re.MULTILINE)
+    assert int(done) >= 4, "some damage is harmless"
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 its end."""
 
 import os
+import re
 
 import pytest
 from etils import epath
@@ -40,6 +41,18 @@ def test_a_pipe_or_a_device_is_no_file(tmp_path, name, kind):
     with pytest.raises(InputError, match="a pipe or a device") as refused:
         READERS[name](str(path))
     assert str(path) in str(refused.value)
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_a_link_to_itself_is_no_file(tmp_path, name):
+    path = tmp_path / name
+    path.symlink_to(path)
+    if name == "metrics.jsonl":  # none yet
+        assert READERS[name](str(path)) == []
+        return
+    with pytest.raises(InputError, match=re.escape(str(path))) as refused:
+        READERS[name](str(path))
+    assert "\n" not in str(refused.value)
 
 
 def test_a_file_that_was_deleted_has_a_message_of_its_own(tmp_path):

@@ -108,6 +108,8 @@ def _read(path: str) -> dict[str, Any]:
         raise InputError(f"{FLAG} {path}: no such file") from None
     except IsADirectoryError:
         raise InputError(f"{FLAG} {path} is a folder: name a file, as {file / 'config.json'}") from None
+    except OSError as error:
+        raise InputError(f"{FLAG} {path} cannot be read: {error.strerror or error}") from None
     except (ValueError, RecursionError) as error:
         raise InputError(f"{FLAG} {path} is not JSON: {error}") from None
     if not isinstance(content, _Object):

@@ -7,6 +7,7 @@ Every InputError names the file and what is wrong in it.
 import json
 import os
 import stat
+import tokenize
 from pathlib import PurePosixPath
 from typing import Annotated, Any, TypeVar, overload
 
@@ -26,6 +27,12 @@ Count = Annotated[int, msgspec.Meta(ge=0, lt=2**62)]
 """Number of things in a form of `read_json`; what is computed from a few of them fits an int64"""
 Positive = Annotated[int, msgspec.Meta(gt=0, lt=2**31)]
 """Size of one thing, such as a vocabulary, in a form of `read_json`"""
+
+
+_BAD_HEADER = (
+    OSError, ValueError, KeyError, TypeError, SyntaxError, EOFError, RecursionError, MemoryError, tokenize.TokenError,
+)  # fmt: skip
+"""Errors of NumPy, and of Python's parser, which reads the header of an .npy file"""
 
 
 def demand_regular(file: epath.PathLike) -> int:
@@ -119,7 +126,7 @@ def read_array(file: epath.Path, kind: type[np.generic], rank: int) -> np.ndarra
             return np.frombuffer(opened.read(), dtype).reshape(shape)
     except InputError:
         raise
-    except (OSError, ValueError, KeyError, TypeError, SyntaxError, EOFError) as error:
+    except _BAD_HEADER as error:
         raise InputError(f"{file} is damaged: {' '.join(str(error).split())[:200]}") from None
 
 

@@ -132,6 +132,14 @@ def test_an_array_whose_header_does_not_fit_its_file_is_refused(tmp_path, shape)
         read_array(epath.Path(tmp_path) / "x.npy", np.int64, rank=1)
 
 
+@pytest.mark.parametrize("header", ["(" * 60, "(" * 500, "(" * 60_000, "{'descr': '<i8'", "'", "", "\0", "{" * 200])
+def test_an_array_whose_header_cannot_be_parsed_is_refused(tmp_path, header):
+    content = b"\x93NUMPY\x01\x00" + (len(header) + 1).to_bytes(2, "little") + header.encode() + b"\n" + bytes(40)
+    (tmp_path / "x.npy").write_bytes(content)
+    with pytest.raises(InputError, match=r"x\.npy is damaged"):
+        read_array(epath.Path(tmp_path) / "x.npy", np.int64, rank=1)
+
+
 def test_no_object_is_unpickled(tmp_path):
     np.save(tmp_path / "x.npy", np.array([print], object), allow_pickle=True)
     with pytest.raises(InputError, match=r"x\.npy is damaged: it holds object"):
