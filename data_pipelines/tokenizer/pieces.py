@@ -141,7 +141,7 @@ def _is_word_start(piece: str) -> bool:
     wide_mark = (
         len(piece) == 1 and unicodedata.category(piece)[0] == "P" and unicodedata.east_asian_width(piece) in "WF"
     )
-    return wide_mark or _is_unspaced_letter(piece[0])
+    return wide_mark or (piece != "" and _is_unspaced_letter(piece[0]))
 
 
 def _is_unspaced_letter(char: str) -> bool:
