@@ -173,6 +173,8 @@ def _judge(code: int, attendance: Attendance, told: Note | None, asked: int | No
         note = attendance.explain(aborted=True) or note
     if note is None:
         attendance.tell_end(f"{own} was lost", RESTART)
-        raise Ended(f"{own} was ended by {name}", RESTART)
+        stranger = f"a stranger has reached {attendance.roll.place.coordinator_address}"
+        cause = f", while no other host was lost: memory ran out, or {stranger}" if -code == signal.SIGABRT else ""
+        raise Ended(f"{own} was ended by {name}{cause}", RESTART)
     attendance.tell_end(note.why, note.code)
     raise Ended(note.why, note.code)

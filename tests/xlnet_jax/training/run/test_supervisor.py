@@ -1,6 +1,7 @@
 """The parent of a process on several hosts tells why its child ended, in one line, and with the code for launchers."""
 
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -30,9 +31,10 @@ PARENT = """
 import sys
 from xlnet_jax.api import command
 from xlnet_jax.settings.config import DistributedConfig
-from xlnet_jax.training.run import presence, roll_call
+from xlnet_jax.training.run import presence, roll_call, supervisor
 from xlnet_jax.training.run.supervisor import supervise
 
+supervisor._SECONDS_GONE, presence._BEATS = 2, 8
 presence.seconds_between_beats = roll_call.seconds_between_beats = lambda folder: 0.5
 port, process, folder, *words = sys.argv[1:]
 place = DistributedConfig(f"localhost:{port}", 2, int(process), 30)
@@ -141,6 +143,29 @@ def test_a_process_that_hangs_is_named_when_jax_aborts_the_others(started):
     os.kill(second, signal.SIGSTOP)
     os.kill(first, signal.SIGABRT)
     line = f"error: process 0 on {HERE} was aborted: it broke, or process 1 on {HERE} hangs; {AGAIN}\n"
+    assert ends(running) == [(143, line)] * 2
+
+
+def test_an_abort_while_all_hosts_live_names_its_causes(started, port):
+    """A stranger who registers at jax's coordinator under the number of a process makes it abort all."""
+    running = started("signal.pause()", "signal.pause()")
+    for child in children(running):
+        os.kill(child, signal.SIGABRT)
+    causes = f"while no other host was lost: memory ran out, or a stranger has reached localhost:{port}"
+    first = [f"error: process {p} on {HERE} was ended by SIGABRT, {causes}; {AGAIN}\n" for p in range(2)]
+    second = [f"error: process {p} on {HERE} was lost; {AGAIN}\n" for p in (1, 0)]
+    codes, errors = zip(*ends(running), strict=True)
+    assert codes == (143, 143)
+    assert all(err in lines for err, lines in zip(errors, zip(first, second, strict=True), strict=True))
+    assert set(errors) & set(first)
+
+
+def test_a_run_whose_files_another_start_has_deleted_ends(started, tmp_path):
+    running = started(WAIT, WAIT)
+    children(running)
+    (state,) = (tmp_path / "run" / ".hosts").glob("*/state.json")
+    shutil.rmtree(state.parent)
+    line = f"error: {state.parent} is gone, by which this run knows its hosts; {AGAIN}\n"
     assert ends(running) == [(143, line)] * 2
 
 
