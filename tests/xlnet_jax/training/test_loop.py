@@ -138,7 +138,7 @@ def run(clock, monkeypatch):
         )  # fmt: skip
         training = Pretraining(
             config,
-            SimpleNamespace(folder="runs/x"),
+            SimpleNamespace(folder="runs/x", demand_in_place=lambda: None),
             SimpleNamespace(train_step=devices.update, put=lambda batch: batch, rows=range(8)),
             SimpleNamespace(iterate=lambda start, stop, rows: batches(), steps_per_block=4),
             evaluation,

@@ -68,6 +68,7 @@ def test_a_text_gives_what_it_gives_as_the_held_out_part_of_a_corpus(straight, t
     as_text = measured(tmp_path, straight, "--text", other)
     as_corpus = measured(tmp_path, straight, "--text", tmp_path / "corpus")
     assert as_text == as_corpus
+    assert as_text["windows"] > run.config.eval.max_windows  # as many as the run measures of its own text are few
     # Weights from elsewhere bring no settings along, and no training text: the same windows by the command line.
     xlnet_jax.save(xlnet_jax.load(straight), tmp_path / "hf", "hf")
     d, m = run.config.data, run.config.model
@@ -75,6 +76,7 @@ def test_a_text_gives_what_it_gives_as_the_held_out_part_of_a_corpus(straight, t
         *("--data.batch-size", d.batch_size, "--data.seq-len", d.seq_len, "--data.windows-per-block", 4),
         *("--data.num-predict", d.num_predict, "--mem-len", m.mem_len, "--max-windows", run.config.eval.max_windows),
     )
+    as_text = measured(tmp_path, straight, "--text", other, "--max-windows", run.config.eval.max_windows)
     theirs = measured(tmp_path, tmp_path / "hf", "--text", other, *windows)
     assert theirs["loss"] == pytest.approx(as_text["loss"], abs=1e-5)
     assert theirs["targets"] == as_text["targets"]
