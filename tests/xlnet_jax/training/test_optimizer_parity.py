@@ -27,8 +27,8 @@ CASES = [
     "o5_finetune_adam_dense",
 ]
 WEIGHTS = 5e-6  # absolute, after twenty updates of up to 5e-3 each
-# jaxlib 0.10 gives products to YNNPACK, which sums in an order that depends on the processor: Adam's first steps make 6e-6
-# of a gradient's last bits.
+# jaxlib 0.10 gives products to YNNPACK, which sums in an order that depends on the processor. That is worth 6e-6 in
+# Adam's first step.
 SAME_SUMS = {"xla_cpu_experimental_ynn_fusion_type": ""} if jax.__version__.startswith("0.10.") else None
 # The gradient of r along its slow features cancels to rounding noise, which Adam makes full steps of: the same
 # twenty updates in float64 end 4e-5 from the original's float32.
