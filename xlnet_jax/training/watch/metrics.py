@@ -58,6 +58,7 @@ class MetricsWriter:
         return self
 
     def __exit__(self, *_: object) -> None:
+        os.fsync(self._lines.fileno())
         self._lines.close()
         self._events.close()
         self._spool.publish()
