@@ -148,7 +148,7 @@ def _run(name: str, seed: int, prepared: _Prepared, console: Console) -> int:
 
 
 def _is_pretrained(folder: epath.Path, steps: int) -> bool:
-    """Return whether a run was saved and evaluated at its end, and its curves were drawn, which it does last."""
+    """Return whether a run was saved and evaluated at its end, and its curves were drawn."""
     workdir = Workdir(folder)
     evaluated = (r["step"] for r in read_records(workdir.metrics) if r["split"] == "validation")
     return (workdir.checkpoints / str(steps)).is_dir() and steps in evaluated and workdir.curves.exists()

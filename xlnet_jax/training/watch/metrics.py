@@ -57,8 +57,9 @@ class MetricsWriter:
     def __enter__(self) -> "MetricsWriter":
         return self
 
-    def __exit__(self, *_: object) -> None:
-        os.fsync(self._lines.fileno())
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            self.flush()
         self._lines.close()
         self._events.close()
         self._spool.publish()
