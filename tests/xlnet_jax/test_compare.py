@@ -134,6 +134,13 @@ def test_a_stopped_run_ends_the_comparison_with_its_exit_code(compared, folder, 
     assert ran == [f"{workdir}/clm/seed-0/sst-2"]
 
 
+def test_a_run_that_was_killed_before_it_drew_its_curves_is_ended(compared, folder, tmp_path, ran):
+    workdir = shutil.copytree(compared, tmp_path / "again")
+    (workdir / "clm/seed-0/pretrained/curves.png").unlink()
+    assert compare.main(words(folder, workdir)) == RESTART
+    assert ran == [f"{workdir}/clm/seed-0/pretrained"]
+
+
 def test_contenders_and_seeds_can_be_added(compared, folder, tmp_path, ran):
     workdir = shutil.copytree(compared, tmp_path / "more")
     assert compare.main(words(folder, workdir, contenders="clm,mlm", seeds=("1", "2"))) == RESTART
