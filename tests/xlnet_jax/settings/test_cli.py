@@ -145,7 +145,7 @@ def test_only_what_a_run_changed_is_taken_over_to_another_objective_or_preset(wr
 def test_the_file_of_a_finetuning_run_starts_the_run_anew(written, task, monkeypatch):
     run = replace(DEFAULTS[task](), init="runs/mine", train=("a.tsv",), seeds=(2, 3), seed=3, objective="mlm")
     started = []
-    monkeypatch.setattr(runs, "start", lambda config, _: started.append(config) or 0)
+    monkeypatch.setattr(runs, "start", lambda config, *_: started.append(config) or 0)
     import_module("xlnet_jax.finetune").main(written(run))
     import_module("xlnet_jax.finetune").main([*written(run), "--epochs", "2"])
     assert started == [run, replace(run, epochs=2.0)]
