@@ -85,13 +85,13 @@ def recl(settings: ReclSettings, on_length: Callable[[int], None] = lambda lengt
     from xlnet_jax.inference.left_to_right import by_window
     from xlnet_jax.training.heldout.evaluation import Run
 
-    found = settings.find(settings.text or sources.embedded()[1:], "validation")
     models = _models(settings.checkpoints, settings.tokenizer)
     length = settings.longest + settings.tokens
     run = None if settings.text else Run.of(settings.checkpoints[0])
     if run and (own := run.corpus()):
         name, ids_L = f"the held-out text of {run.folder}", _held_out(own, length)
     else:
+        found = settings.find(settings.text or sources.embedded()[1:], "validation")
         name = sources.name_of(found) if settings.text else "the held-out novel"
         lines = sources.read_lines(found, settings.corpus_errors)
         ids_L = texts.first_pieces(lines, vocabulary_tokenizer(models[0]), length)

@@ -39,9 +39,10 @@ def parse_config_as(kind: type[C], argv: Sequence[str], prog: str, description: 
     about = f"{description}\n\nobjectives:\n{listed}"
     start, origin = (kind(**vars(_start(words))) for words in (argv, config_file.alone(argv)))
     config = cli.parse(kind, argv, prog, about, start, origin)
-    named, file = cli.named(argv), config_file.of(argv)
-    of_run = file.over(start, origin) if file and file.is_of_a_run else start
-    config = following(config, of_run, named)
+    named = cli.named(argv)
+    if "--data.seq-len" in named:
+        file = config_file.of(argv)
+        config = following(config, file.over(start, origin) if file and file.is_of_a_run else start, named)
     if "--model.network" not in named:
         config = replace(config, model=replace(config.model, network=None))  # resolved by the positions
     if config.init:

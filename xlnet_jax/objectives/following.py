@@ -15,13 +15,10 @@ LENGTHS = ("reuse_len", "perm_size", "num_predict")
 
 
 def following(config: C, start: Config, named: Collection[str]) -> C:
-    """Return the settings with the lengths in proportion to seq_len, as they are in `start`, where seq_len was named
-    and they were not.
+    """Return the settings with the lengths that were not named in proportion to seq_len, as they are in `start`.
 
-    named: flags on the command line, as `--data.seq-len`.
+    named: flags on the command line, as `--data.reuse-len`.
     """
-    if "--data.seq-len" not in named:
-        return config
     scaled = _scaled(start, max(config.data.seq_len, 1))
     unnamed = [name for name in LENGTHS if f"--data.{name.replace('_', '-')}" not in named]
     data = replace(config.data, **{name: getattr(scaled, name) for name in unnamed})

@@ -26,7 +26,7 @@ def command_of(config: Config) -> str:
     left_out, usual = {name for name, _ in unread(config)}, defaults_of(config)
     if (seq_len := config.data.seq_len) != usual.data.seq_len:
         asked = replace(usual, data=replace(usual.data, seq_len=seq_len))
-        lengths = following(asked, usual, ["--data.seq-len"]).data
+        lengths = following(asked, usual, ()).data
         usual = replace(usual, data=replace(lengths, seq_len=usual.data.seq_len))
     words = ["python", "-m", "xlnet_jax.train", "--preset", config.preset]
     if config.objective != PRESETS[config.preset]().objective:
