@@ -1,11 +1,11 @@
 """Queries with the judgements and candidates of their documents, from a collection, qrels and runs."""
 
 import hashlib
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from data_pipelines.notes import tell
 from xlnet_jax.errors import InputError
 from xlnet_jax.tasks.config import RankingConfig
 from xlnet_jax.tasks.ranking.collection import read_collection
@@ -37,7 +37,7 @@ class Collection:
         """Text of each document, by id."""
         texts = read_collection(self._named("documents"), "documents")
         if empty := [document for document, text in texts.items() if not text]:
-            _note(f"documents: {len(empty)} have no text, {empty[0]} the first; they are ranked by their query alone")
+            tell(f"documents: {len(empty)} have no text, {empty[0]} the first; they are ranked by their query alone")
         return texts
 
     def judged(self, qrels: Sequence[str]) -> list[RankedQuery]:
@@ -51,7 +51,7 @@ class Collection:
             raise InputError(f"{where}: a grade of {highest}, and `ranking.max_grade` is {r.max_grade}: raise it")
         found = [self._example(q, self._queries[q], judged[q], self._candidates_of(q, judged[q])) for q in queries]
         if without := [example.id for example in found if example.candidates == ()]:
-            _note(f"{where}: {len(without)} of {len(found)} queries have no candidates, {without[0]!r} the first")
+            tell(f"{where}: {len(without)} of {len(found)} queries have no candidates, {without[0]!r} the first")
         return found
 
     def unjudged(self, paths: Sequence[str]) -> list[RankedQuery]:
@@ -121,9 +121,5 @@ class Collection:
         if self._settings.unknown == "refuse":
             hint = ", or, of Cranfield, `ranking.judgements` cranfield" if what == "queries" else ""
             raise InputError(f"{message}: mend them, leave them out by `ranking.unknown` skip{hint}")
-        _note(f"{message}; they are left out")
+        tell(f"{message}; they are left out")
         return known
-
-
-def _note(message: str) -> None:
-    print(f"note: {message}", file=sys.stderr)
