@@ -264,6 +264,9 @@ class OptimizerConfig:
     layer_decay: float = setting(1.0, between(0, 1, "(]"))
     """learning rate of a layer as a share of the next higher layer's; the embeddings count as the layer below the first
     (paper, appendix A.3); 1 = the same rate everywhere"""
+    matrix_rate: float = setting(1.0, above(0))
+    """learning rate of the matrices in layers as a share of learning_rate; the width at which learning_rate was tuned
+    / model.d-model moves it to another width (muP: Yang et al. 2022, table 3)"""
     profile: Literal["default", "paper2019"] = "default"
     """paper2019 = the 2019 code's Adam: its epsilon outside the bias correction, no bias correction with weight decay;
     r_w, r_r and r_s biases decayed; layer_decay on the clipped gradients of the layers"""

@@ -52,6 +52,8 @@ def run_contradictions(config: RunConfig) -> Iterator[str]:
     yield from out_of_bounds(config)
     yield from _model(config.model)
     yield from _optimizer(config.optimizer)
+    if config.optimizer.profile == "paper2019" and config.optimizer.matrix_rate != 1:
+        yield "optimizer.matrix-rate with optimizer.profile paper2019: the 2019 code has one rate; leave it at 1"
     if config.model.share_layers and config.optimizer.layer_decay < 1:
         yield "optimizer.layer-decay with model.share-layers: shared parameters belong to no one layer; leave it at 1"
     yield from _distributed(config.distributed)

@@ -34,8 +34,10 @@ def make_optimizer(config: OptimizerConfig, steps: int) -> optax.GradientTransfo
     if config.profile == "paper2019":
         # The 2019 code scales the gradients of layers, and only where it clips.
         return optax.chain(*clip, *(by_depth if clip else []), *_adam_2019(config, steps))
+    by_kind = [scale_matrices(config.matrix_rate)] if config.matrix_rate != 1 else []
     adamw = optax.chain(
         _stored(optax.scale_by_adam(config.beta1, config.beta2, config.eps), config),
+        *by_kind,
         optax.add_decayed_weights(config.weight_decay, decayed),
         optax.scale_by_learning_rate(learning_rate(config, steps)),
     )
@@ -129,6 +131,22 @@ def scale_layers(decay: float, profile: str = "default") -> optax.GradientTransf
         return jax.tree_util.tree_map_with_path(lambda path, u: scale(path, u, num_layers), updates)
 
     return optax.stateless(update)
+
+
+def scale_matrices(share: float) -> optax.GradientTransformation:
+    """Scale the updates of the matrices in layers; not those of embeddings, biases and normalisation.
+
+    Adam's updates are as large as the learning rate, whatever the gradient: the change that they make to a product of a
+    matrix grows with its width, and a share that falls as the width grows keeps it (muP: Yang et al. 2022, "Tensor
+    Programs V", table 3, for Adam and hidden weights). Weight decay is not scaled (its appendix B.3).
+    """
+
+    def scale(path: tuple[Any, ...], update: jax.Array) -> jax.Array:
+        names = [entry.key for entry in path if hasattr(entry, "key")]
+        is_matrix = "layers" in names and names[-1] not in (*_VECTORS, "segment_embedding")
+        return update * share if is_matrix else update
+
+    return optax.stateless(lambda updates, _: jax.tree_util.tree_map_with_path(scale, updates))
 
 
 def decayed(params: Any) -> Any:

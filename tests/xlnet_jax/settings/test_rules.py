@@ -56,6 +56,12 @@ CONTRADICTIONS = [
     ("optimizer", {"decay_steps": 50}, "optimizer.decay-steps 50 must be above optimizer.warmup-steps 100"),
     ("optimizer", {"weight_decay": float("nan")}, "optimizer.weight-decay nan must be a finite number"),
     ("optimizer", {"learning_rate": float("inf")}, "optimizer.learning-rate inf must be a finite number"),
+    ("optimizer", {"matrix_rate": 0.0}, "optimizer.matrix-rate 0.0 must be above 0"),
+    (
+        "optimizer",
+        {"matrix_rate": 0.5, "profile": "paper2019"},
+        "optimizer.matrix-rate with optimizer.profile paper2019: the 2019 code has one rate; leave it at 1",
+    ),
     ("model", {"clamp_len": -7}, "model.clamp-len -7 must be at least 1, or -1 for no bound"),
     ("model", {"init_std": 0.0}, "model.init-std 0.0 must be above 0"),
     ("optimizer", {"beta1": 1.0}, r"optimizer.beta1 1.0 must be in \[0, 1\)"),

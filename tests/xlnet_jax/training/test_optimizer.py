@@ -85,6 +85,24 @@ def test_layer_decay_scales_the_learning_rate_from_the_top_down(weight_decay):
     np.testing.assert_allclose(ratio["output_bias"], 1.0)
 
 
+@pytest.mark.parametrize("weight_decay", [0.0, 0.1])
+def test_matrix_rate_scales_adams_updates_of_matrices_in_layers_alone(weight_decay):
+    config = dataclasses.replace(CONFIG, warmup_steps=0, weight_decay=weight_decay)
+    layers = network()["backbone"]["layers"] | {"segment_embedding": np.ones((3, 2, 2), np.float32)}
+    params = network() | {"backbone": network()["backbone"] | {"layers": layers}}
+    updates = []
+    for share in (1.0, 0.25):
+        tx = make_optimizer(dataclasses.replace(config, matrix_rate=share), steps=10)
+        updates.append(tx.update(params, tx.init(params), params)[0])
+    whole, scaled = updates
+    matrix = whole["backbone"]["layers"]["kernel"]
+    np.testing.assert_allclose(
+        scaled["backbone"]["layers"]["kernel"], 0.25 * (matrix + weight_decay) - weight_decay, rtol=1e-5
+    )
+    scaled["backbone"]["layers"]["kernel"] = matrix
+    jax.tree.map(np.testing.assert_array_equal, scaled, whole)
+
+
 def test_rounding_at_random_takes_a_neighbour_and_keeps_the_mean():
     x = np.float32(1 + 2**-9)  # a quarter of the way from 1 to the next bfloat16
     rounded = np.asarray(rounded_at_random(np.full(40_000, x), jax.random.key(1)), np.float32)
