@@ -196,20 +196,15 @@ def measure(run: Run, corpus: str, workdir: Path, processor: int, vocab_size: in
     workdir.mkdir(parents=True, exist_ok=True)
     print(f"{run.name}: {run.steps:,} steps of {run.layers} x {run.width} at {run.rate:g}, {run.rule}", flush=True)
     with (workdir / "output.txt").open("a") as output:
-        child = subprocess.Popen(
+        code = subprocess.run(
             [sys.executable, "-m", *run.command(corpus, str(workdir))],
-            stdout=output, stderr=output, preexec_fn=lambda: os.sched_setaffinity(0, {processor}),
-        )  # fmt: skip
-        _, status, usage = os.wait4(child.pid, 0)
-    spent = workdir / "cpu_seconds.json"
-    attempts = json.loads(spent.read_text()) if spent.exists() else []
-    attempts.append(round(usage.ru_utime + usage.ru_stime, 1))
-    spent.write_text(json.dumps(attempts))
-    if code := os.waitstatus_to_exitcode(status):
+            stdout=output, stderr=output, preexec_fn=lambda: os.sched_setaffinity(0, {processor}), check=False,
+        ).returncode  # fmt: skip
+    if code:
         sys.exit(f"{run.name} ended with exit code {code}: {workdir / 'output.txt'}")
-    record = record_of(run, workdir, vocab_size) | {"cpu_seconds": sum(attempts)}
+    record = record_of(run, workdir, vocab_size)
     MEASURED.mkdir(parents=True, exist_ok=True)
-    (MEASURED / f"{run.name}.json").write_text(json.dumps(record, indent=1) + "\n")
+    (MEASURED / f"{run.name}.json").write_text(json.dumps(record) + "\n")
     print(f"{run.name}: loss {record['loss']:.4f}, {time.monotonic() - began:.0f} s", flush=True)
 
 
@@ -217,7 +212,7 @@ def record_of(run: Run, workdir: Path, vocab_size: int) -> dict:
     """Return what a run has measured."""
     rows = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
     held_out = [row for row in rows if row["split"] == "validation"][-1]
-    goodput = [row for row in rows if row["split"] == "time"][-1]["goodput"]
+    time_spent = [row for row in rows if row["split"] == "time"][-1]
     config = config_of(run.layers, run.width, vocab_size)
     return {
         "command": " ".join(["python -m", *run.command("CORPUS", "WORKDIR")]),
@@ -227,8 +222,10 @@ def record_of(run: Run, workdir: Path, vocab_size: int) -> dict:
         "flops": run.steps * step_flops(config),
         "loss": held_out["loss"],
         "unigram": held_out["unigram"],
-        "train_losses": [(row["step"], round(row["loss"], 4)) for row in rows if row["split"] == "train"],
-        "goodput": goodput,
+        "train_losses": [[row["step"], round(row["loss"], 4)] for row in rows if row["split"] == "train"],
+        # Until the process of a restart trains, most of the time is the pause before it.
+        "seconds": round(time_spent["wall"] - time_spent["restarts"], 1),
+        "goodput": round(time_spent["goodput"], 4),
         "python": platform.python_version(),
     }
 
