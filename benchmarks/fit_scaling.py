@@ -1,0 +1,188 @@
+"""Fit the law of Hoffmann et al. 2022 to the runs of benchmarks/scaling.py, and compare it with the largest run.
+
+    python benchmarks/fit_scaling.py
+
+Reads benchmarks/measured/scaling; writes xlnet_jax/planning/scaling_law.json, which `python -m xlnet_jax.plan` reads,
+and docs/results_scaling.png; prints the tables of docs/results.md. As appendix D.2 of the paper: the Huber loss (delta
+0.001) of the logarithm of the loss, minimised by L-BFGS from a grid of starts. The intervals are those of refits to
+runs drawn with replacement. The largest run is not fitted.
+"""
+
+import dataclasses
+import itertools
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import numpy as np
+from scipy.optimize import minimize
+from scipy.special import huber, logsumexp, softmax
+
+from benchmarks.scaling import MEASURED, best_rate, kept_rule, read_measured
+from xlnet_jax.planning.scaling_law import FILE, INTERVAL, Fit, Law
+
+DELTA = 1e-3
+REFITS = 200
+LOGARITHMS, EXPONENTS = (0.0, 5.0, 10.0, 15.0, 20.0, 25.0), (0.0, 0.5, 1.0, 1.5, 2.0)
+GRID = tuple(itertools.product(LOGARITHMS, LOGARITHMS, (-1.0, -0.5, 0.0, 0.5, 1.0), EXPONENTS, EXPONENTS))
+"""starts of a = ln A, b = ln B, e = ln E, alpha and beta: those of the paper"""
+
+
+def main() -> None:
+    measured = read_measured()
+    runs = [run for name, run in measured.items() if name.startswith("isoflop")]
+    sizes, tokens, losses = (np.array([run[key] for run in runs], float) for key in ("parameters", "tokens", "loss"))
+    best = fit(sizes, tokens, losses)
+    law = law_of(best)
+    refits = refitted(sizes, tokens, losses, best)
+    whole = Fit("plm", law, refits, (sizes.min(), sizes.max()), (tokens.min(), tokens.max()))
+    FILE.write_text(json.dumps(dataclasses.asdict(whole)) + "\n")
+    _print_rates(measured)
+    _print_runs(measured, law)
+    _print_law(law, refits)
+    if "largest" in measured:
+        _print_largest(measured["largest"], law, refits)
+    _draw(runs, measured.get("largest"), law)
+
+
+# ---- the fit ---------------------------------------------------------------------------------------------------------
+
+
+def fit(
+    sizes: np.ndarray, tokens: np.ndarray, losses: np.ndarray, starts: Sequence[Sequence[float]] = GRID
+) -> np.ndarray:
+    """Return a, b, e, alpha, beta of the law that fits best, from the best of all starts.
+
+    sizes, tokens, losses: [R], one a run.
+    """
+    ends = [minimize(_objective, start, (sizes, tokens, losses), "L-BFGS-B", jac=True) for start in starts]
+    return min(ends, key=lambda end: end.fun).x
+
+
+def _objective(
+    point: np.ndarray, sizes: np.ndarray, tokens: np.ndarray, losses: np.ndarray
+) -> tuple[float, np.ndarray]:
+    """Return the sum of Huber losses on the logarithms of the runs' losses, and its gradient (equation 3)."""
+    a, b, e, alpha, beta = point
+    log_n, log_d = np.log(sizes), np.log(tokens)
+    terms = np.stack([a - alpha * log_n, b - beta * log_d, np.full_like(log_n, e)])
+    error = logsumexp(terms, axis=0) - np.log(losses)
+    by_term = softmax(terms, axis=0) * np.clip(error, -DELTA, DELTA)
+    gradient = [*by_term.sum(1), -(by_term[0] * log_n).sum(), -(by_term[1] * log_d).sum()]
+    # In units of delta squared: L-BFGS stops where the gradient is small in absolute terms.
+    return huber(DELTA, error).sum() / DELTA**2, np.array(gradient) / DELTA**2
+
+
+def law_of(point: np.ndarray) -> Law:
+    a, b, e, alpha, beta = map(float, point)
+    return Law(E=float(np.exp(e)), A=float(np.exp(a)), alpha=alpha, B=float(np.exp(b)), beta=beta)
+
+
+def refitted(sizes: np.ndarray, tokens: np.ndarray, losses: np.ndarray, best: np.ndarray) -> tuple[Law, ...]:
+    """Return the laws of runs drawn with replacement, each fitted from the best point of all and points near."""
+    draw = np.random.default_rng(0)
+    laws = []
+    while len(laws) < REFITS:
+        drawn = draw.integers(len(losses), size=len(losses))
+        if len(set(drawn)) > len(best):  # fewer runs than numbers determine no law
+            starts = [best, *(best + draw.normal(0, 0.3, (4, len(best))))]
+            laws.append(law_of(fit(sizes[drawn], tokens[drawn], losses[drawn], starts)))
+    return tuple(laws)
+
+
+# ---- what it prints --------------------------------------------------------------------------------------------------
+
+
+def _print_rates(measured: dict[str, dict]) -> None:
+    runs = [run for name, run in measured.items() if name.startswith(("tune", "transfer"))]
+    _print_table(
+        ("network", "rule", "learning rate at a width of 64", "steps", "held-out loss"),
+        (
+            (f"{r['layers']} x {r['width']}", r["rule"], f"{r['rate']:g}", f"{r['steps']:,}", f"{r['loss']:.3f}")
+            for r in sorted(runs, key=lambda run: (run["width"], run["rule"], run["rate"]))
+        ),
+    )
+    print(f"\nbest rate {best_rate(measured):g}, kept: {kept_rule(measured)}")
+
+
+def _print_runs(measured: dict[str, dict], law: Law) -> None:
+    runs = [run for name, run in measured.items() if name.startswith(("isoflop", "largest"))]
+    _print_table(
+        ("run", "parameters", "tokens", "steps", "held-out loss", "by the law", "CPU minutes", "goodput"),
+        (
+            (
+                run["name"],
+                f"{run['parameters']:,}",
+                f"{run['tokens']:,}",
+                f"{run['steps']:,}",
+                f"{run['loss']:.3f}",
+                f"{law.loss(run['parameters'], run['tokens']):.3f}",
+                f"{run['seconds'] / 60:.1f}",
+                f"{run['goodput']:.0%}",
+            )
+            for run in sorted(runs, key=lambda run: (run["flops"] // 1e11, run["parameters"]))
+        ),
+    )
+    print(f"\n{sum(run['seconds'] for run in measured.values()) / 3600:.1f} CPU hours over all {len(measured)} runs")
+
+
+def _print_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    print(f"\n| {' | '.join(head)} |\n{'|---' * len(head)}|")
+    for row in rows:
+        print(f"| {' | '.join(row)} |")
+
+
+def _print_law(law: Law, refits: Sequence[Law]) -> None:
+    rows = []
+    for name in (field.name for field in dataclasses.fields(Law)):
+        low, high = np.quantile([getattr(other, name) for other in refits], [(1 - INTERVAL) / 2, (1 + INTERVAL) / 2])
+        rows.append((name, f"{getattr(law, name):.4g}", f"{low:.4g} to {high:.4g}"))
+    _print_table(("", "fitted", f"{INTERVAL:.0%} of {len(refits)} refits"), rows)
+
+
+def _print_largest(run: dict, law: Law, refits: Sequence[Law]) -> None:
+    predicted = law.loss(run["parameters"], run["tokens"])
+    spread = [other.loss(run["parameters"], run["tokens"]) for other in refits]
+    low, high = np.quantile(spread, [(1 - INTERVAL) / 2, (1 + INTERVAL) / 2])
+    print(
+        f"\nlargest run: {run['loss']:.4f}, predicted {predicted:.4f} ({low:.4f} to {high:.4f}), "
+        f"{100 * (run['loss'] / predicted - 1):+.2f} %"
+    )
+
+
+def _draw(runs: list[dict], largest: dict | None, law: Law) -> None:
+    """Draw the loss of each group over the size of the network, with the law's curves."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8, 4.5), dpi=120, layout="constrained")
+    axes = figure.add_subplot()
+    budgets = sorted({float(run["name"].split("-")[1]) for run in runs})
+    for number, budget in enumerate(budgets):
+        group = sorted((r for r in runs if float(r["name"].split("-")[1]) == budget), key=lambda r: r["parameters"])
+        color = f"C{number}"
+        sizes = np.array([run["parameters"] for run in group], float)
+        tokens = np.array([run["tokens"] for run in group], float)
+        axes.plot(sizes, [run["loss"] for run in group], "o", color=color, label=f"{budget:.1e} FLOPs")
+        between = np.geomspace(sizes[0], sizes[-1])
+        # Tokens that the budget pays for at sizes between those of the runs.
+        paid = np.exp(np.interp(np.log(between), np.log(sizes), np.log(tokens)))
+        axes.plot(between, law.loss(between, paid), color=color, lw=1)
+    if largest:
+        axes.plot(largest["parameters"], largest["loss"], "k*", ms=12, label="largest run, not fitted")
+        axes.plot(
+            largest["parameters"],
+            law.loss(largest["parameters"], largest["tokens"]),
+            "k_",
+            ms=16,
+            label="its prediction",
+        )
+    ngram = json.loads((MEASURED.parent / "ngram.json").read_text())
+    axes.axhline(ngram["loss"], ls=":", color="gray", label=f"{ngram['order']}-gram model, {ngram['loss']:.2f}")
+    axes.set(xscale="log", xlabel="parameters in layers", ylabel="held-out loss, nats per target")
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize="small")
+    figure.savefig(Path(__file__).parents[1] / "docs" / "results_scaling.png")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,101 @@
+"""Prediction of a run's held-out loss from its size and its tokens, by a law that was fitted to small runs.
+
+scaling_law.json beside this file holds the law; `python benchmarks/fit_scaling.py` writes it (docs/results.md).
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+from etils import epath
+
+from xlnet_jax.settings.config import Config, ModelConfig
+from xlnet_jax.storage.reading import read_json
+
+FILE = Path(__file__).with_name("scaling_law.json")
+INTERVAL = 0.9
+"""share of the refits whose predictions lie inside a prediction's interval"""
+
+
+@dataclass(frozen=True)
+class Law:
+    """Held-out loss E + A / N^alpha + B / D^beta, in nats a target (Hoffmann et al. 2022, equation 2).
+
+    N: weights of the matrices in layers. D: tokens of the windows that are read.
+    """
+
+    E: float
+    A: float
+    alpha: float
+    B: float
+    beta: float
+
+    def loss(self, parameters: float, tokens: float) -> float:
+        return self.E + self.A / parameters**self.alpha + self.B / tokens**self.beta
+
+
+@dataclass(frozen=True)
+class Fit:
+    """Law, the refits that say how sure it is, and the runs that it was fitted to."""
+
+    objective: str
+    law: Law
+    refits: tuple[Law, ...]
+    """laws fitted to runs drawn from the same runs with replacement"""
+    parameters: tuple[float, float]
+    """fewest and most of the runs"""
+    tokens: tuple[float, float]
+    """fewest and most of the runs"""
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """Loss that a law predicts for a run."""
+
+    loss: float
+    """nats a target"""
+    low: float
+    high: float
+    """bounds of the refits' predictions, in nats a target"""
+    parameters: int
+    times_parameters: float
+    """parameters as a multiple of the most that the law was fitted to"""
+    times_tokens: float
+    """tokens as a multiple of the most that the law was fitted to"""
+
+    @property
+    def is_extrapolated(self) -> bool:
+        """True where the run is larger than all that the law was fitted to."""
+        return max(self.times_parameters, self.times_tokens) > 1
+
+
+def layer_parameters(model: ModelConfig) -> int:
+    """Return the number of weights of the matrices in all layers: attention's q, k, v, o and, with relative positions,
+    r; the feed-forward's two. Not those of embeddings, biases and normalisation."""
+    attention = (5 if model.positions == "relative" else 4) * model.num_heads * model.d_head
+    return model.num_layers * model.d_model * (attention + 2 * model.d_ff)
+
+
+def predict(config: Config) -> Prediction | None:
+    """Return the held-out loss that a run would end with, or None where the law does not tell: for another objective or
+    network than those of its runs."""
+    fit = fitted()
+    if config.objective != fit.objective or config.model.network != "xlnet":
+        return None
+    parameters = layer_parameters(config.model)
+    tokens = config.steps * config.data.batch_size * config.data.seq_len
+    spread = sorted(law.loss(parameters, tokens) for law in fit.refits)
+    outside = (1 - INTERVAL) / 2 * (len(spread) - 1)
+    return Prediction(
+        fit.law.loss(parameters, tokens), spread[math.floor(outside)], spread[math.ceil(len(spread) - 1 - outside)],
+        parameters, parameters / fit.parameters[1], tokens / fit.tokens[1],
+    )  # fmt: skip
+
+
+@functools.cache
+def fitted() -> Fit:
+    """Return the law that comes with the package."""
+    return read_json(epath.Path(FILE), Fit)
