@@ -1,6 +1,6 @@
 """Fit the law of Hoffmann et al. 2022 to the runs of benchmarks/scaling.py, and compare it with the largest run.
 
-    python benchmarks/fit_scaling.py
+    python -m benchmarks.fit_scaling
 
 Reads benchmarks/measured/scaling; writes xlnet_jax/planning/scaling_law.json, which `python -m xlnet_jax.plan` reads,
 and docs/results_scaling.png; prints the tables of docs/results.md. As appendix D.2 of the paper: the Huber loss (delta
@@ -18,7 +18,9 @@ import numpy as np
 from scipy.optimize import minimize
 from scipy.special import huber, logsumexp, softmax
 
-from benchmarks.scaling import MEASURED, best_rate, kept_rule, read_measured
+from benchmarks import studies
+from benchmarks.scaling import NAME, best_rate, kept_rule
+from benchmarks.studies import MEASURED, Record
 from xlnet_jax.planning.scaling_law import FILE, INTERVAL, Fit, Law
 
 DELTA = 1e-3
@@ -29,7 +31,7 @@ GRID = tuple(itertools.product(LOGARITHMS, LOGARITHMS, (-1.0, -0.5, 0.0, 0.5, 1.
 
 
 def main() -> None:
-    measured = read_measured()
+    measured = studies.read(MEASURED / NAME)
     runs = [run for name, run in measured.items() if name.startswith("isoflop")]
     sizes, tokens, losses = (np.array([run[key] for run in runs], float) for key in ("parameters", "tokens", "loss"))
     best = fit(sizes, tokens, losses)
@@ -93,7 +95,7 @@ def refitted(sizes: np.ndarray, tokens: np.ndarray, losses: np.ndarray, best: np
 # ---- what it prints --------------------------------------------------------------------------------------------------
 
 
-def _print_rates(measured: dict[str, dict]) -> None:
+def _print_rates(measured: dict[str, Record]) -> None:
     runs = [run for name, run in measured.items() if name.startswith(("tune", "transfer"))]
     _print_table(
         ("network", "rule", "learning rate at a width of 64", "steps", "held-out loss"),
@@ -105,7 +107,7 @@ def _print_rates(measured: dict[str, dict]) -> None:
     print(f"\nbest rate {best_rate(measured):g}, kept: {kept_rule(measured)}")
 
 
-def _print_runs(measured: dict[str, dict], law: Law) -> None:
+def _print_runs(measured: dict[str, Record], law: Law) -> None:
     runs = [run for name, run in measured.items() if name.startswith(("isoflop", "largest"))]
     _print_table(
         ("run", "parameters", "tokens", "steps", "held-out loss", "by the law", "CPU minutes", "goodput"),
@@ -140,7 +142,7 @@ def _print_law(law: Law, refits: Sequence[Law]) -> None:
     _print_table(("", "fitted", f"{INTERVAL:.0%} of {len(refits)} refits"), rows)
 
 
-def _print_largest(run: dict, law: Law, refits: Sequence[Law]) -> None:
+def _print_largest(run: Record, law: Law, refits: Sequence[Law]) -> None:
     predicted = law.loss(run["parameters"], run["tokens"])
     spread = [other.loss(run["parameters"], run["tokens"]) for other in refits]
     low, high = np.quantile(spread, [(1 - INTERVAL) / 2, (1 + INTERVAL) / 2])
@@ -150,7 +152,7 @@ def _print_largest(run: dict, law: Law, refits: Sequence[Law]) -> None:
     )
 
 
-def _draw(runs: list[dict], largest: dict | None, law: Law) -> None:
+def _draw(runs: list[Record], largest: Record | None, law: Law) -> None:
     """Draw the loss of each group over the size of the network, with the law's curves."""
     from matplotlib.figure import Figure
 
@@ -176,7 +178,7 @@ def _draw(runs: list[dict], largest: dict | None, law: Law) -> None:
             ms=16,
             label="its prediction",
         )
-    ngram = json.loads((MEASURED.parent / "ngram.json").read_text())
+    ngram = json.loads((MEASURED / "ngram.json").read_text())
     axes.axhline(ngram["loss"], ls=":", color="gray", label=f"{ngram['order']}-gram model, {ngram['loss']:.2f}")
     axes.set(xscale="log", xlabel="parameters in layers", ylabel="held-out loss, nats per target")
     axes.grid(alpha=0.3)

@@ -1,6 +1,6 @@
 """Held-out loss of an n-gram model of a prepared corpus: interpolated, with modified Kneser-Ney discounts.
 
-    python benchmarks/ngram.py CORPUS [--order 5]
+    python -m benchmarks.ngram CORPUS [--order 5]
 
 Chen & Goodman (1998), section 3, equations 26 to 30: what KenLM estimates, but counted here, in the pieces of the
 corpus's tokenizer. The n-grams of each order get numbers, so that counting is sorting: 15 million tokens take a minute
@@ -13,9 +13,8 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.studies import MEASURED
 from data_pipelines.corpus import Corpus, SplitName
-
-MEASURED = Path(__file__).parent / "measured" / "ngram.json"
 
 
 def main() -> None:
@@ -27,7 +26,7 @@ def main() -> None:
     train, held_out = blocks_of(corpus, "train"), blocks_of(corpus, "validation")
     predicted = probabilities(train, held_out, corpus.tokenizer.vocab_size, given.order)[:, given.order - 1 :]
     measured = {"order": given.order, "loss": -float(np.log(predicted).mean()), "pieces": predicted.size}
-    MEASURED.write_text(json.dumps(measured, indent=1) + "\n")
+    (MEASURED / "ngram.json").write_text(json.dumps(measured, indent=1) + "\n")
     print(f"{given.order}-gram: {measured['loss']:.4f} nats a piece, over {predicted.size:,} held-out pieces")
 
 

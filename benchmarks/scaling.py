@@ -1,11 +1,9 @@
 """A scaling study: five networks of 0.1 to 3 million parameters, several budgets of FLOPs, one law for their losses.
 
-    python benchmarks/scaling.py CORPUS [--only 'isoflop*'] [--jobs 2] [--workdir runs/scaling]
+    python -m benchmarks.scaling CORPUS [--only 'isoflop*'] [--jobs 2] [--workdir runs/scaling]
 
-CORPUS is a folder of data_pipelines.prepare (docs/results.md has the commands). Each run is the ordinary train command
-on one processor; a run that was stopped goes on where it stood. What a run has measured is written to
-benchmarks/measured/scaling/RUN.json as it ends, and a run whose file is there is not run again: the study can be spread
-over days and machines.
+CORPUS is a folder of data_pipelines.prepare (docs/results.md has the commands). Each run is the ordinary train command,
+and benchmarks/studies.py says how runs are stopped, resumed and recorded.
 
 The runs, in their order:
 
@@ -20,21 +18,18 @@ The runs, in their order:
 import argparse
 import fnmatch
 import json
-import os
-import platform
-import subprocess
-import sys
-import time
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
-from queue import Queue
 
+from benchmarks import studies
+from benchmarks.studies import Job, Record, Study
 from xlnet_jax.objectives.flops import step_flops
 from xlnet_jax.objectives.presets import demo
 from xlnet_jax.settings.config import Config
 
-MEASURED = Path(__file__).parent / "measured" / "scaling"
+NAME = "scaling"
 D_HEAD = 32
 BASE_WIDTH = 64
 SIZES = {"2x64": (2, 64), "2x96": (2, 96), "3x128": (3, 128), "4x160": (4, 160), "6x192": (6, 192)}
@@ -79,14 +74,14 @@ class Run:
         }  # fmt: skip
         return given | ({"optimizer.matrix-rate": round(BASE_WIDTH / self.width, 4)} if self.rule == "muP" else {})
 
-    def command(self, corpus: str, workdir: str) -> list[str]:
+    def command(self, corpus: str, workdir: Path) -> list[str]:
         """Return module and arguments of the run."""
         reports = {
             "eval.every-steps": self.steps, "eval.max-windows": 4096, "log.every-steps": max(self.steps // 50, 1),
             "checkpoint.every-steps": self.steps, "checkpoint.every-minutes": 3, "checkpoint.keep": 1,
         }  # fmt: skip
         flags = [word for name, value in (self.settings() | reports).items() for word in (f"--{name}", str(value))]
-        return ["xlnet_jax.train", *flags, "--corpus", corpus, "--workdir", workdir]
+        return ["xlnet_jax.train", *flags, "--corpus", corpus, "--workdir", str(workdir)]
 
 
 def config_of(layers: int, width: int, vocab_size: int) -> Config:
@@ -110,7 +105,7 @@ def tuning() -> list[Run]:
     return [Run(f"tune-{rate:g}", layers, width, TUNING_STEPS, rate) for rate in RATES]
 
 
-def transfers(measured: dict[str, dict]) -> list[Run]:
+def transfers(measured: dict[str, Record]) -> list[Run]:
     """Return a network three times as wide at the best rate and beside it, by both rules; none before the tuning."""
     best = best_rate(measured)
     if best is None:
@@ -122,7 +117,7 @@ def transfers(measured: dict[str, dict]) -> list[Run]:
     ]
 
 
-def groups(measured: dict[str, dict], vocab_size: int) -> list[Run]:
+def groups(measured: dict[str, Record], vocab_size: int) -> list[Run]:
     """Return the runs of the groups and the largest run, by the rate and the rule that are kept; none before these are
     known."""
     rate, rule = best_rate(measured), kept_rule(measured)
@@ -138,25 +133,20 @@ def groups(measured: dict[str, dict], vocab_size: int) -> list[Run]:
     return [*runs, Run("largest", layers, width, steps_for(LARGEST, layers, width, vocab_size), rate, rule)]
 
 
-def best_rate(measured: dict[str, dict]) -> float | None:
+def best_rate(measured: dict[str, Record]) -> float | None:
     """Return the learning rate of the best tuning run, or None while one is missing."""
     if not all(run.name in measured for run in tuning()):
         return None
     return min(tuning(), key=lambda run: measured[run.name]["loss"]).rate
 
 
-def kept_rule(measured: dict[str, dict]) -> str | None:
+def kept_rule(measured: dict[str, Record]) -> str | None:
     """Return the rule whose loss is lower at the rate that was tuned on the small network, or None while one is
     missing."""
     runs = [run for run in transfers(measured) if run.rate == best_rate(measured)]
     if not runs or not all(run.name in measured for run in runs):
         return None
     return min(runs, key=lambda run: measured[run.name]["loss"]).rule
-
-
-def read_measured() -> dict[str, dict]:
-    """Return what has been measured, by the name of its run."""
-    return {path.stem: json.loads(path.read_text()) for path in sorted(MEASURED.glob("*.json"))}
 
 
 # ---- running them ----------------------------------------------------------------------------------------------------
@@ -170,63 +160,34 @@ def main() -> None:
     parser.add_argument("--workdir", type=Path, default=Path("runs/scaling"))
     given = parser.parse_args()
     vocab_size = json.loads((Path(given.corpus) / "manifest.json").read_text())["vocab_size"]
-    processors: Queue[int] = Queue()
-    for processor in sorted(os.sched_getaffinity(0))[: given.jobs]:
-        processors.put(processor)
+    study = Study(NAME, given.workdir, given.jobs)
 
-    def one(run: Run) -> None:
-        processor = processors.get()
-        try:
-            measure(run, given.corpus, given.workdir / run.name, processor, vocab_size)
-        finally:
-            processors.put(processor)
+    def run(runs: Iterable[Run]) -> None:
+        wanted = [run for run in runs if fnmatch.fnmatch(run.name, given.only)]
+        study.run(
+            Job(run.name, partial(run.command, given.corpus), partial(record_of, run, given.corpus, vocab_size))
+            for run in wanted
+        )
 
-    with ThreadPoolExecutor(given.jobs) as pool:
-        for stage in (lambda _: tuning(), transfers, lambda measured: groups(measured, vocab_size)):
-            measured = read_measured()
-            missing = [
-                run for run in stage(measured) if run.name not in measured and fnmatch.fnmatch(run.name, given.only)
-            ]
-            list(pool.map(one, missing))
+    run(tuning())
+    run(transfers(study.measured()))
+    run(groups(study.measured(), vocab_size))
 
 
-def measure(run: Run, corpus: str, workdir: Path, processor: int, vocab_size: int) -> None:
-    """Run a command to its end on one processor, and write what it measured."""
-    began = time.monotonic()
-    workdir.mkdir(parents=True, exist_ok=True)
-    print(f"{run.name}: {run.steps:,} steps of {run.layers} x {run.width} at {run.rate:g}, {run.rule}", flush=True)
-    with (workdir / "output.txt").open("a") as output:
-        code = subprocess.run(
-            [sys.executable, "-m", *run.command(corpus, str(workdir))],
-            stdout=output, stderr=output, preexec_fn=lambda: os.sched_setaffinity(0, {processor}), check=False,
-        ).returncode  # fmt: skip
-    if code:
-        sys.exit(f"{run.name} ended with exit code {code}: {workdir / 'output.txt'}")
-    record = record_of(run, workdir, vocab_size)
-    MEASURED.mkdir(parents=True, exist_ok=True)
-    (MEASURED / f"{run.name}.json").write_text(json.dumps(record) + "\n")
-    print(f"{run.name}: loss {record['loss']:.4f}, {time.monotonic() - began:.0f} s", flush=True)
-
-
-def record_of(run: Run, workdir: Path, vocab_size: int) -> dict:
+def record_of(run: Run, corpus: str, vocab_size: int, workdir: Path) -> Record:
     """Return what a run has measured."""
-    rows = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
-    held_out = [row for row in rows if row["split"] == "validation"][-1]
-    time_spent = [row for row in rows if row["split"] == "time"][-1]
+    held_out = studies.rows_of(workdir, "validation")[-1]
     config = config_of(run.layers, run.width, vocab_size)
     return {
-        "command": " ".join(["python -m", *run.command("CORPUS", "WORKDIR")]),
+        "command": studies.shown(run.command(corpus, workdir), workdir, CORPUS=corpus),
         **asdict(run),
         "parameters": run.parameters,
         "tokens": run.steps * config.data.batch_size * config.data.seq_len,
         "flops": run.steps * step_flops(config),
         "loss": held_out["loss"],
         "unigram": held_out["unigram"],
-        "train_losses": [[row["step"], round(row["loss"], 4)] for row in rows if row["split"] == "train"],
-        # Until the process of a restart trains, most of the time is the pause before it.
-        "seconds": round(time_spent["wall"] - time_spent["restarts"], 1),
-        "goodput": round(time_spent["goodput"], 4),
-        "python": platform.python_version(),
+        "train_losses": [[row["step"], round(row["loss"], 4)] for row in studies.rows_of(workdir, "train")],
+        **studies.time_of(workdir),
     }
 
 

@@ -1,0 +1,103 @@
+"""Run the commands of a study, each on one processor, and keep what each has measured in a file of its own.
+
+A run whose file is there is not run again, and a run that was stopped goes on where it stood: a study can spread over
+days and machines. The files, benchmarks/measured/STUDY/RUN.json, belong to the repository; workdirs do not.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from queue import Queue
+from typing import Any
+
+MEASURED = Path(__file__).parent / "measured"
+Record = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Job:
+    """One command of a study."""
+
+    name: str
+    command: Callable[[Path], list[str]]
+    """module and arguments, from the workdir"""
+    record: Callable[[Path], Record]
+    """what the run has measured, from its workdir"""
+
+
+class Study:
+    """Jobs by their names, and what they have measured."""
+
+    def __init__(self, name: str, workdirs: Path, processors: int = 1):
+        """processors: number of runs at a time, each on a processor of its own."""
+        self.folder, self._workdirs = MEASURED / name, workdirs
+        self._processors: Queue[int] = Queue()
+        self._jobs_at_a_time = processors
+        for processor in sorted(os.sched_getaffinity(0))[:processors]:
+            self._processors.put(processor)
+
+    def measured(self) -> dict[str, Record]:
+        """Return what has been measured, by the name of the run."""
+        return read(self.folder)
+
+    def run(self, jobs: Iterable[Job]) -> None:
+        """Run the jobs that have not been measured."""
+        there = self.measured()
+        with ThreadPoolExecutor(self._jobs_at_a_time) as pool:
+            list(pool.map(self._run, [job for job in jobs if job.name not in there]))
+
+    def _run(self, job: Job) -> None:
+        workdir, began = self._workdirs / job.name, time.monotonic()
+        workdir.mkdir(parents=True, exist_ok=True)
+        processor = self._processors.get()
+        print(f"{job.name} begins", flush=True)
+        try:
+            with (workdir / "output.txt").open("a") as output:
+                code = subprocess.run(
+                    [sys.executable, "-m", *job.command(workdir)],
+                    stdout=output, stderr=output, preexec_fn=lambda: os.sched_setaffinity(0, {processor}), check=False,
+                ).returncode  # fmt: skip
+        finally:
+            self._processors.put(processor)
+        if code:
+            sys.exit(f"{job.name} ended with exit code {code}: {workdir / 'output.txt'}")
+        self.folder.mkdir(parents=True, exist_ok=True)
+        (self.folder / f"{job.name}.json").write_text(json.dumps(job.record(workdir)) + "\n")
+        print(f"{job.name} took {time.monotonic() - began:.0f} s", flush=True)
+
+
+def read(folder: Path) -> dict[str, Record]:
+    """Return the records of a study, by the name of the run."""
+    return {path.stem: json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))}
+
+
+def rows_of(workdir: Path, split: str) -> list[Record]:
+    """Return the rows of one kind in the metrics of a run, of all its seeds if it has several."""
+    rows = [
+        json.loads(line) for file in sorted(workdir.glob("**/metrics.jsonl")) for line in file.read_text().splitlines()
+    ]
+    return [row for row in rows if row["split"] == split]
+
+
+def time_of(workdir: Path) -> Record:
+    """Return the seconds that a run took by its own account, and its goodput. On one processor nobody else has used,
+    they are CPU seconds. The pause before a restart does not count, nor the start of the new process."""
+    last = rows_of(workdir, "time")[-1]
+    return {"seconds": round(last["wall"] - last["restarts"], 1), "goodput": round(last["goodput"], 4)}
+
+
+def shown(command: list[str], workdir: Path, **folders: str) -> str:
+    """Return a command as a reader would give it: without the paths of this machine.
+
+    folders: name to show -> path.
+    """
+    text = " ".join(["python -m", *command]).replace(str(workdir), "WORKDIR")
+    for name, path in folders.items():
+        text = text.replace(path, name)
+    return text
