@@ -1,0 +1,216 @@
+"""Does pretraining help? Eight tasks, finetuned from a pretrained network and from random weights of the same sizes.
+
+    python -m benchmarks.eight_tasks DATA --english runs/novels --chinese runs/zh [--only 'sst-2*'] [--jobs 2]
+    python -m benchmarks.eight_tasks --report
+
+DATA has glue/CoLA, glue/RTE, glue/SST-2 and glue/STS-B as GLUE publishes them, squad (train.json, dev.json), dream
+(train.json, dev.json), chnsenticorp (train.tsv, dev.tsv) and people_daily_ner (train.txt, dev.txt).
+benchmarks/studies.py says how runs are stopped, resumed and recorded.
+
+Both starts of a task have the same settings and the same tuning: a tenth of the training examples is set aside, each of
+RATES is tried once on the rest, and the best rate on that tenth is kept, for each start its own. Then five seeds learn
+from all training examples and are evaluated once, after their last step, on the published development set: nothing was
+chosen by it.
+"""
+
+import argparse
+import fnmatch
+import json
+import statistics
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from benchmarks import studies
+from benchmarks.studies import MEASURED, Job, Record, Study
+
+NAME = "eight_tasks"
+STARTS = {"random": ["--reinitialize"], "pretrained": []}
+RATES = (2e-4, 5e-4, 1e-3)
+SEEDS = range(5)
+TUNING_SEED = 100
+SHARED = "--model.dropout 0.1 --model.attention-dropout 0.1 --log.every-steps 50"
+
+
+# ---- examples that are set aside for tuning --------------------------------------------------------------------------
+
+Parts = tuple[str, str]
+"""contents of two files: what is learned from, and what is set aside"""
+
+
+def _aside(items: list[str], is_aside: Callable[[int], bool], join: Callable[[list[str]], str]) -> Parts:
+    kept, aside = ([item for n, item in enumerate(items) if is_aside(n) is wanted] for wanted in (False, True))
+    return join(kept), join(aside)
+
+
+def _tenth(number: int) -> bool:
+    return number % 10 == 9
+
+
+def split_table(text: str) -> Parts:
+    """Set every tenth row aside; both parts have the header."""
+    header, *rows = text.splitlines(keepends=True)
+    return _aside(rows, _tenth, lambda part: header + "".join(part))
+
+
+def split_rows(text: str) -> Parts:
+    """Set every tenth row of a table without header aside."""
+    return _aside(text.splitlines(keepends=True), _tenth, "".join)
+
+
+def split_sentences(text: str) -> Parts:
+    """Set every tenth sentence aside: lines up to a blank one."""
+    return _aside(text.strip().split("\n\n"), _tenth, lambda part: "\n\n".join(part) + "\n")
+
+
+def split_list(text: str) -> Parts:
+    """Set every tenth entry of a JSON list aside."""
+    return _aside(json.loads(text), _tenth, json.dumps)
+
+
+def split_articles(text: str) -> Parts:
+    """Set the last article of SQuAD's form aside."""
+    articles = json.loads(text)
+    last = len(articles["data"]) - 1
+    return _aside(articles["data"], lambda number: number == last, lambda part: json.dumps(articles | {"data": part}))
+
+
+# ---- the tasks -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Task:
+    """Row of the table."""
+
+    name: str
+    metric: str
+    scale: int
+    """what the metric is multiplied by in the table"""
+    train: str
+    dev: str
+    split: Callable[[str], Parts]
+    settings: str
+    network: str = "english"
+
+    def command(
+        self, start: str, rate: float, seed: int, files: tuple[Path, Path], init: str, workdir: Path
+    ) -> list[str]:
+        """Return module and arguments of a finetuning. files: of training and of evaluation."""
+        train, dev = map(str, files)
+        at_the_end = ("--selection.every-steps", self.settings.split("--steps ")[1].split()[0])
+        return [
+            "xlnet_jax.finetune", "--init", init, *self.settings.split(), *SHARED.split(), *STARTS[start],
+            "--optimizer.learning-rate", f"{rate:g}", "--seeds", str(seed), *at_the_end,
+            "--train", train, "--eval", dev, "--workdir", str(workdir),
+        ]  # fmt: skip
+
+
+TASKS = (
+    Task("sst-2", "accuracy", 100, "glue/SST-2/train.tsv", "glue/SST-2/dev.tsv", split_table,
+         "--task sst-2 --steps 1000 --data.batch-size 32 --data.seq-len 48"),
+    Task("cola", "mcc", 100, "glue/CoLA/train.tsv", "glue/CoLA/dev.tsv", split_rows,
+         "--task cola --steps 1000 --data.batch-size 32 --data.seq-len 32"),
+    Task("sts-b", "average", 100, "glue/STS-B/train.tsv", "glue/STS-B/dev.tsv", split_table,
+         "--task sts-b --steps 900 --data.batch-size 32 --data.seq-len 64"),
+    Task("rte", "accuracy", 100, "glue/RTE/train.tsv", "glue/RTE/dev.tsv", split_table,
+         "--task rte --steps 400 --data.batch-size 32 --data.seq-len 128"),
+    Task("squad", "f1", 1, "squad/train.json", "squad/dev.json", split_articles,
+         "--task squad --steps 800 --data.batch-size 16 --data.seq-len 192 --data.buckets 192 --qa.max-query-len 32 "
+         "--optimizer.layer-decay 1"),
+    Task("dream", "accuracy", 100, "dream/train.json", "dream/dev.json", split_list,
+         "--task dream --steps 600 --data.batch-size 8 --data.seq-len 160 --choice.max-qa-len 40"),
+    Task("chnsenticorp", "accuracy", 100, "chnsenticorp/train.tsv", "chnsenticorp/dev.tsv", split_table,
+         "--task classification --columns.text text_a --columns.label label --steps 800 --data.batch-size 32 "
+         "--data.seq-len 128", "chinese"),
+    Task("people-daily-ner", "f1", 100, "people_daily_ner/train.txt", "people_daily_ner/dev.txt", split_sentences,
+         "--task ner --steps 1500 --data.batch-size 16 --data.seq-len 128", "chinese"),
+)  # fmt: skip
+
+
+# ---- running them ----------------------------------------------------------------------------------------------------
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("data", nargs="?", type=Path)
+    parser.add_argument("--english", default="runs/novels", help="pretrained network of the English tasks")
+    parser.add_argument("--chinese", default="runs/zh", help="pretrained network of the Chinese tasks")
+    parser.add_argument("--only", default="*", help="pattern of the names of tasks")
+    parser.add_argument("--jobs", type=int, default=1, help="runs at a time, each on a processor of its own")
+    parser.add_argument("--workdir", type=Path, default=Path("runs/eight-tasks"))
+    parser.add_argument("--report", action="store_true", help="print the table of what has been measured, and end")
+    given = parser.parse_args()
+    if not given.report:
+        study = Study(NAME, given.workdir, given.jobs)
+        tasks = [task for task in TASKS if fnmatch.fnmatch(task.name, given.only)]
+        for stage in (tuning, seeds):
+            study.run(job for task in tasks for job in stage(task, study.measured(), given))
+    report(studies.read(MEASURED / NAME))
+
+
+def tuning(task: Task, _: dict[str, Record], given: argparse.Namespace) -> Iterator[Job]:
+    """Yield a run of each start and rate, on the examples that are not set aside."""
+    files = [given.workdir / "data" / task.name / f"{part}{Path(task.train).suffix}" for part in ("learn", "aside")]
+    if not all(file.exists() for file in files):
+        files[0].parent.mkdir(parents=True, exist_ok=True)
+        for file, content in zip(files, task.split((given.data / task.train).read_text()), strict=True):
+            file.write_text(content)
+    for start in STARTS:
+        for rate in RATES:
+            yield _job(
+                f"{task.name}-{start}-tune-{rate:g}", task, start, rate, TUNING_SEED, (files[0], files[1]), given
+            )
+
+
+def seeds(task: Task, measured: dict[str, Record], given: argparse.Namespace) -> Iterator[Job]:
+    """Yield the runs of all seeds of both starts, each at its best rate."""
+    files = given.data / task.train, given.data / task.dev
+    for start in STARTS:
+        rate = best_rate(task, start, measured)
+        for seed in SEEDS:
+            yield _job(f"{task.name}-{start}-seed-{seed}", task, start, rate, seed, files, given)
+
+
+def best_rate(task: Task, start: str, measured: dict[str, Record]) -> float:
+    """Return the rate that scored best on the examples set aside."""
+    return max(RATES, key=lambda rate: measured[f"{task.name}-{start}-tune-{rate:g}"]["score"])
+
+
+def _job(
+    name: str, task: Task, start: str, rate: float, seed: int, files: tuple[Path, Path], given: argparse.Namespace
+) -> Job:
+    command = partial(task.command, start, rate, seed, files, getattr(given, task.network))
+
+    def record(workdir: Path) -> Record:
+        score = json.loads((workdir / "results.json").read_text())["metrics"][task.metric]
+        shown = studies.shown(command(workdir), workdir, DATA=str(given.data), SPLIT=str(given.workdir / "data"))
+        return {"command": shown, "score": score, "rate": rate, **studies.time_of(workdir)}
+
+    return Job(name, command, record)
+
+
+# ---- the table -------------------------------------------------------------------------------------------------------
+
+
+def report(measured: dict[str, Record]) -> None:
+    """Print a row for each task whose seeds have all been measured."""
+    head = ("task", "metric", "from random weights", "pretrained", "difference", "apart", "CPU minutes")
+    print(f"| {' | '.join(head)} |\n{'|---' * len(head)}|")
+    for task in TASKS:
+        names = {start: [f"{task.name}-{start}-seed-{seed}" for seed in SEEDS] for start in STARTS}
+        if not all(name in measured for of_start in names.values() for name in of_start):
+            continue
+        scores = {start: [task.scale * measured[name]["score"] for name in names[start]] for start in STARTS}
+        mean, deviation = ({s: f(scores[s]) for s in STARTS} for f in (statistics.mean, statistics.stdev))
+        minutes = sum(run["seconds"] for name, run in measured.items() if name.startswith(f"{task.name}-")) / 60
+        difference = mean["pretrained"] - mean["random"]
+        apart = "yes" if difference > sum(deviation.values()) else "no"
+        cells = [f"{mean[start]:.1f} ± {deviation[start]:.1f}" for start in STARTS]
+        print(
+            f"| {task.name} | {task.metric} | {cells[0]} | {cells[1]} | {difference:+.1f} | {apart} | {minutes:.0f} |"
+        )
+
+
+if __name__ == "__main__":
+    main()
