@@ -7,11 +7,15 @@ import itertools
 import json
 import lzma
 import shutil
+import tempfile
 from importlib import import_module
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
+
+from tests.fuzz.settings import SETTINGS, kinds_of, written
 
 SEQ_LEN, REUSE_LEN, BATCHES = 16, 8, 6  # of the original's records
 BLOCK_LEN, VOCABULARY = 48, 50
@@ -27,6 +31,13 @@ TUNED = (
     "--task classification --steps 2 --optimizer.warmup-steps 1 --data.batch-size 2 --data.seq-len 16 "
     "--data.buckets 16 --selection.every-steps 2 --checkpoint.every-steps 2 --log.every-steps 1"
 ).split()
+COMPARED = [
+    *RUN[:-2],
+    *(
+        "--objectives clm --budget 64 --tasks classification=in/tasks --finetune steps=2 optimizer.warmup-steps=1 "
+        "data.batch-size=2 data.seq-len=16 data.buckets=16 selection.every-steps=2 log.every-steps=1"
+    ).split(),
+]
 LABELS = ("bad", "good")
 NER = "The O\nsea B-LOC\nwas O\ncalm O\n\nnobody O\nknew O\nAnna B-PER\n"
 
@@ -42,6 +53,8 @@ def make(folder: Path) -> None:
     _examples(folder)
     _checkpoints(folder, tokenizer)
     _runs(folder)
+    _comparison(folder)
+    _settings(folder / "settings")
 
 
 def lines() -> list[str]:
@@ -105,6 +118,11 @@ def _corpus(folder: Path, tokenizer: Any) -> None:
 
     text = sources.find([str(folder / "text.txt")])
     prepare(text, None, tokenizer, folder / "corpus", block_len=BLOCK_LEN, validation_fraction=0.2)
+
+    (folder / "halfway").mkdir()
+    stop = mock.patch("data_pipelines.prepare.writing.write_tfds_metadata", side_effect=KeyboardInterrupt)
+    with stop, contextlib.suppress(KeyboardInterrupt):
+        prepare(text, None, tokenizer, folder / "halfway/corpus", block_len=BLOCK_LEN, validation_fraction=0.2)
 
 
 def _dataset(folder: Path) -> None:
@@ -261,3 +279,25 @@ def _runs(folder: Path) -> None:
             shutil.rmtree(folder / run / unread, ignore_errors=True)
     settings = json.loads((folder / "run" / "config.json").read_text())
     _write(folder / "settings.json", {"steps": 2, "data.batch-size": 2, "model": settings["model"]})
+
+
+def _comparison(folder: Path) -> None:
+    """Compare one contender, with the names that its files have for the commands: below in/."""
+    (folder / "tasks").mkdir()
+    for name in ("train", "dev"):
+        shutil.copy(folder / "table.tsv", folder / "tasks" / f"{name}.tsv")
+    with tempfile.TemporaryDirectory() as box, contextlib.chdir(box):
+        Path("in").symlink_to(folder)
+        words = [*COMPARED, "--corpus", "in/text.txt", "--workdir", "in/compared"]
+        assert import_module("xlnet_jax.compare").main(words) == 0
+    for unread in ("compiled", "tensorboard"):
+        for found in list((folder / "compared").rglob(unread)):
+            shutil.rmtree(found)
+
+
+def _settings(folder: Path) -> None:
+    """Write a file of --config for each command."""
+    folder.mkdir()
+    for module in SETTINGS:
+        for kind in kinds_of(module):
+            _write(folder / f"{module.rpartition('.')[2]}-{kind.__name__.lower()}.json", written(kind))
