@@ -39,6 +39,7 @@ def compressed(opens: Callable[[bytes], bytes], closes: Callable[[bytes], bytes]
 def npy(content: bytes, rng: random.Random) -> bytes:
     """Write the header of an array anew: huge, of objects, of another version; or pickle it."""
     array = np.load(io.BytesIO(content))
+    row = np.atleast_1d(array)
     kind = rng.randrange(5)
     if kind == 0:
         return raw(content, rng)
@@ -49,7 +50,7 @@ def npy(content: bytes, rng: random.Random) -> bytes:
     if kind == 2:
         into = io.BytesIO()
         other = rng.choice(
-            (array.astype("f4"), array[:-1], array[None], array.astype(">i8"), -array, array.astype("O"))
+            (array.astype("f4"), row[:-1], array[None], array.astype(">i8"), -array.astype("i8"), array.astype("O"))
         )
         np.save(into, other, allow_pickle=True)
         return into.getvalue()

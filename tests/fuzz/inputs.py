@@ -13,6 +13,7 @@ from tests.fuzz.samples import COMPARED, RUN
 from tests.fuzz.settings import flags_of
 
 COMMAND_LINE = "command line"
+SMALL_WINDOWS = "--data.batch-size 2 --data.reuse-len 8 --data.perm-size 8 --data.num-predict 4"
 WHOLE = "whole"  # form of a file that `agrees` alone makes anew
 
 
@@ -256,8 +257,8 @@ def _kinds() -> Iterator[Kind]:
     needs = {"plan": "libtpu"}
     for name, (command, samples, settings) in lines.items():
         file = f"settings/{settings}.json"
-        layout = "--data.reuse-len 8 --data.perm-size 8 --data.num-predict 4 " * (name in ("inspect", "evaluate"))
-        words = f"{command} {layout}--config in/{file}"
+        layout = SMALL_WINDOWS if name in ("inspect", "evaluate") else ""
+        words = f"{command} {layout} --config in/{file}"
         yield Kind(f"--config: {name}", words, f"{samples} settings", file, "json", needs=needs.get(name, ""))
     # ---- command lines ----
     for name, (command, samples, _) in lines.items():

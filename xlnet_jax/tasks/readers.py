@@ -17,6 +17,7 @@ from data_pipelines.readers import numbered_lines, read_text, whole
 from data_pipelines.remote import is_remote
 from data_pipelines.sources import TFDS, DatasetSlice, find, matching
 from xlnet_jax.errors import InputError
+from xlnet_jax.storage.reading import decode_json
 
 _KINDS = {str: "text", list: "list", dict: "object", int: "number", bool: "true or false"}
 _SHOWN = 60  # characters of a wrong value, in a message
@@ -86,7 +87,7 @@ def lines(path: str) -> Iterator[tuple[int, str]]:
 
 def json_file(path: str) -> Any:
     """Return the value of a JSON file."""
-    return _parsed(read_text(path), path, "mend the file, or fetch it again")
+    return decode_json(read_text(path), path, "mend the file, or fetch it again")
 
 
 def json_lines(path: str, name: str = "") -> Iterator[tuple[int, Record]]:
@@ -94,14 +95,7 @@ def json_lines(path: str, name: str = "") -> Iterator[tuple[int, Record]]:
     path."""
     for number, line in lines(path):
         where = f"{name or path}: line {number}"
-        value = _parsed(line, where, wanted := "an example is one JSON object on one line")
+        value = decode_json(line, where, wanted := "an example is one JSON object on one line")
         if not isinstance(value, dict):
             raise InputError(f"{where} is no JSON object; {wanted}")
         yield number, Record(value, where)
-
-
-def _parsed(text: str, where: str, wanted: str) -> Any:
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{where} is not JSON ({error}); {wanted}") from None
