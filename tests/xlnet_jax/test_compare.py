@@ -141,6 +141,18 @@ def test_a_run_that_was_killed_before_it_drew_its_curves_is_ended(compared, fold
     assert ran == [f"{workdir}/clm/seed-0/pretrained"]
 
 
+def test_a_comparison_that_was_moved_half_way_goes_on(compared, folder, tmp_path):
+    """Its finetuning runs have recorded where their weights lay."""
+    before = results(compared)
+    moved = compared.rename(tmp_path / "moved")
+    try:
+        (moved / "clm/seed-0/sst-2/results.json").unlink()
+        assert compare.main(words(folder, moved)) == 0
+        assert results(moved) == before
+    finally:
+        moved.rename(compared)
+
+
 def test_contenders_and_seeds_can_be_added(compared, folder, tmp_path, ran):
     workdir = shutil.copytree(compared, tmp_path / "more")
     assert compare.main(words(folder, workdir, contenders="clm,mlm", seeds=("1", "2"))) == RESTART
