@@ -142,7 +142,7 @@ def test_a_run_that_was_killed_before_it_drew_its_curves_is_ended(compared, fold
 
 
 def test_a_comparison_that_was_moved_half_way_goes_on(compared, folder, tmp_path):
-    """Its finetuning runs have recorded where their weights lay."""
+    """Finetuning runs record where their weights lie."""
     before = results(compared)
     moved = compared.rename(tmp_path / "moved")
     try:

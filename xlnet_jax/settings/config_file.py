@@ -7,7 +7,7 @@ settings of the file replace those of a preset, an objective or a task, which th
 import dataclasses
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeVar, get_type_hints
 
 from etils import epath
@@ -67,21 +67,25 @@ class ConfigFile(NamedTuple):
             raise InputError(f"{self.path}: {name} {json.dumps(value)[:80]}: give {wanted}") from None
 
 
-def of(argv: Sequence[str]) -> ConfigFile | None:
-    """Return the settings of the file that a command line names last. Raises InputError where it cannot be read."""
-    path = _split(argv)[0]
-    return None if path is None else ConfigFile(path, _read(path))
+class CommandLine(list[str]):
+    """Words of a command line without --config, and the settings of its file, which is read once."""
 
+    def __init__(self, words: Iterable[str], file: ConfigFile | None):
+        super().__init__(words)
+        self.file = file
 
-def without(argv: Sequence[str]) -> list[str]:
-    """Return a command line without the file."""
-    return _split(argv)[1]
+    @classmethod
+    def of(cls, argv: Sequence[str]) -> "CommandLine":
+        """Return a command line with the file that it names last. Raises InputError where the file cannot be read."""
+        if isinstance(argv, cls):
+            return argv
+        path, words = _split(argv)
+        return cls(words, None if path is None else ConfigFile(path, _read(path)))
 
-
-def alone(argv: Sequence[str]) -> list[str]:
-    """Return a command line that names the file only."""
-    path = _split(argv)[0]
-    return [] if path is None else [FLAG, path]
+    @property
+    def of_file_alone(self) -> "CommandLine":
+        """The command line that names the file only."""
+        return CommandLine((), self.file)
 
 
 def _split(argv: Sequence[str]) -> tuple[str | None, list[str]]:

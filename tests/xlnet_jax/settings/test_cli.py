@@ -21,7 +21,7 @@ from xlnet_jax.api.tokenizers import Show, Train
 from xlnet_jax.errors import CRASH, InputError
 from xlnet_jax.objectives import command_line
 from xlnet_jax.objectives.presets import PRESETS, demo, large
-from xlnet_jax.settings import cli
+from xlnet_jax.settings import cli, config_file
 from xlnet_jax.settings.config import Config
 from xlnet_jax.settings.fields import flatten
 from xlnet_jax.settings.plain import to_dict
@@ -160,6 +160,17 @@ def test_a_file_gives_what_a_command_demands_and_flags_replace_that_too(written)
     assert trained == Train(source=("a",), out=Path("t"))
     with pytest.raises(InputError, match="--out"):
         command.parse(EmbedSettings, written('{"checkpoint": "runs/mine", "text": "a"}'), None)
+
+
+def test_a_file_of_settings_is_read_once(written, monkeypatch):
+    """A file that another process rewrites meanwhile gives the settings of one moment."""
+    read, paths = config_file._read, []
+    monkeypatch.setattr(config_file, "_read", lambda path: paths.append(path) or read(path))
+    config = parse(
+        *written('{"preset": "small", "objective": "mlm", "data": {"batch_size": 4}}'), "--data.seq-len", "64"
+    )
+    assert (config.preset, config.objective, config.data.batch_size) == ("small", "mlm", 4)
+    assert paths == ["run.json"]
 
 
 @pytest.mark.parametrize(
