@@ -187,10 +187,10 @@ def test_a_damaged_archive_is_refused_before_it_expands(tmp_path):
     content = bytearray(file.read_bytes())
     content[content.index(b"\0" * 36)] = 1
     file.write_bytes(content)
-    with pytest.raises(InputError, match="part.npz is damaged: Bad CRC-32"):
+    with pytest.raises(InputError, match=r"part\.npz is damaged: Bad CRC-32"):
         read_arrays(file, FORMS)
     file.write_bytes(content[:100])
-    with pytest.raises(InputError, match="part.npz is damaged: File is not a zip file"):
+    with pytest.raises(InputError, match=r"part\.npz is damaged: File is not a zip file"):
         read_arrays(file, FORMS)
 
 
