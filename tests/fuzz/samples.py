@@ -8,6 +8,7 @@ import json
 import lzma
 import shutil
 import tempfile
+from collections.abc import Collection
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -42,8 +43,9 @@ LABELS = ("bad", "good")
 NER = "The O\nsea B-LOC\nwas O\ncalm O\n\nnobody O\nknew O\nAnna B-PER\n"
 
 
-def make(folder: Path) -> None:
-    """Write all samples into a new folder. Takes about 20 seconds; needs a jax backend."""
+def make(folder: Path, names: Collection[str]) -> None:
+    """Write the samples into a new folder, a comparison only where `names` has it. Takes about 20 seconds, and as many
+    for the comparison; needs a jax backend."""
     folder.mkdir(parents=True)
     _texts(folder)
     tokenizer = _tokenizers(folder)
@@ -53,7 +55,8 @@ def make(folder: Path) -> None:
     _examples(folder)
     _checkpoints(folder, tokenizer)
     _runs(folder)
-    _comparison(folder)
+    if "compared" in names:
+        _comparison(folder)
     _settings(folder / "settings")
 
 
@@ -186,6 +189,9 @@ def _examples(folder: Path) -> None:
         (folder / f"table.{end}").write_text("\n".join(table) + "\n")
     (folder / "table.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     pq.write_table(pa.Table.from_pylist(rows), folder / "table.parquet")
+    (folder / "tasks").mkdir()
+    for name in ("train", "dev"):
+        shutil.copy(folder / "table.tsv", folder / "tasks" / f"{name}.tsv")
     context = "The sea was calm at last. Nobody knew why."
     answers = [{"text": "Nobody", "answer_start": 26}]
     asked = [{"id": "q1", "question": "Who knew?", "answers": answers, "is_impossible": False}]
@@ -283,9 +289,6 @@ def _runs(folder: Path) -> None:
 
 def _comparison(folder: Path) -> None:
     """Compare one contender, with the names that its files have for the commands: below in/."""
-    (folder / "tasks").mkdir()
-    for name in ("train", "dev"):
-        shutil.copy(folder / "table.tsv", folder / "tasks" / f"{name}.tsv")
     with tempfile.TemporaryDirectory() as box, contextlib.chdir(box):
         Path("in").symlink_to(folder)
         words = [*COMPARED, "--corpus", "in/text.txt", "--workdir", "in/compared"]
