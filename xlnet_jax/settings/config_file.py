@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeVar, get_type_hints
 
 from etils import epath
 
-from xlnet_jax.errors import InputError
+from xlnet_jax.errors import InputError, shown
 from xlnet_jax.settings.config import ModelConfig
 from xlnet_jax.settings.fields import flatten, nearest
 from xlnet_jax.settings.plain import is_gone
@@ -64,7 +64,7 @@ class ConfigFile(NamedTuple):
         try:
             return typed(value, hint)
         except TypeError as wanted:
-            raise InputError(f"{self.path}: {name} {json.dumps(value)[:80]}: give {wanted}") from None
+            raise InputError(f"{self.path}: {name} {shown(value)}: give {wanted}") from None
 
 
 class CommandLine(list[str]):
@@ -108,6 +108,7 @@ def _read(path: str) -> dict[str, Any]:
         raise InputError(f"{FLAG} {path} is a pipe or a device: save the settings in a file")
     try:
         content = json.loads(file.read_text(), object_pairs_hook=_Object)
+        given = list(_flat(content)) if isinstance(content, _Object) else None
     except FileNotFoundError:
         raise InputError(f"{FLAG} {path}: no such file") from None
     except IsADirectoryError:
@@ -116,10 +117,10 @@ def _read(path: str) -> dict[str, Any]:
         raise InputError(f"{FLAG} {path} cannot be read: {error.strerror or error}") from None
     except (ValueError, RecursionError) as error:
         raise InputError(f"{FLAG} {path} is not JSON: {error}") from None
-    if not isinstance(content, _Object):
+    if given is None:
         raise InputError(f'{FLAG} {path} holds no settings: they are written as {{"steps": 3000}}')
     values: dict[str, Any] = {}
-    for name, value in _flat(content):
+    for name, value in given:
         if name in values:
             raise InputError(f"{path}: {name} is given twice")
         values[name] = value

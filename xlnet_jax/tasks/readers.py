@@ -5,7 +5,6 @@ record in it.
 """
 
 import glob
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -16,7 +15,7 @@ from data_pipelines import remote
 from data_pipelines.readers import numbered_lines, read_text, whole
 from data_pipelines.remote import is_remote
 from data_pipelines.sources import TFDS, DatasetSlice, find, matching
-from xlnet_jax.errors import InputError
+from xlnet_jax.errors import InputError, shown
 from xlnet_jax.storage.reading import decode_json
 
 _KINDS = {str: "text", list: "list", dict: "object", int: "number", bool: "true or false"}
@@ -51,7 +50,7 @@ def records(values: Sequence[Any], where: str) -> Iterator[Record]:
 def checked(value: Any, kind: type[V], where: str) -> V:
     """Return the value. Raises InputError where it is of another kind, or a text that UTF-8 cannot hold."""
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-        raise InputError(f"{where} is no {_KINDS[kind]}, but {json.dumps(value)[:_SHOWN]}")
+        raise InputError(f"{where} is no {_KINDS[kind]}, but {shown(value, _SHOWN)}")
     if isinstance(value, str):
         whole(value, where)
     return value

@@ -194,6 +194,8 @@ def test_a_file_of_settings_is_read_once(written, monkeypatch):
         ('{"data": {"is_next": true}}', "--data.pair-loss next has taken its place"),
         ('{"steps": 3', "--config run.json is not JSON: "),
         ("[1]", "--config run.json holds no settings"),
+        ('{"steps": [' + '{"a":' * 500 + "1" + "}" * 500 + "]}", "run.json: steps "),
+        ('{"a":' * 960 + "1" + "}" * 960, "run.json"),
     ],
 )
 def test_a_mistake_in_a_file_is_one_line_that_names_it(written, content, message):
