@@ -70,7 +70,8 @@ def npz(content: bytes, rng: random.Random) -> bytes:
     if rng.random() < 0.3:
         return raw(content, rng)
     into, chosen = io.BytesIO(), rng.randrange(16)
-    with zipfile.ZipFile(io.BytesIO(content)) as given, zipfile.ZipFile(into, "w", zipfile.ZIP_DEFLATED) as written:
+    packed = rng.choice((zipfile.ZIP_STORED, zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED))
+    with zipfile.ZipFile(io.BytesIO(content)) as given, zipfile.ZipFile(into, "w", packed) as written:
         names = given.namelist()
         for number, name in enumerate(names):
             array = given.read(name)
