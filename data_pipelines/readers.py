@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import codecs
 import itertools
-import json
 import re
 import reprlib
 from collections.abc import Collection, Iterable, Iterator
@@ -18,6 +17,7 @@ from typing import Any, Literal
 
 from data_pipelines.opening import gone, opened, seekable
 from xlnet_jax.errors import InputError
+from xlnet_jax.storage.reading import decode_json
 
 CHUNK_BYTES = 2**20
 MAX_LINE_BYTES = 2**24
@@ -81,12 +81,9 @@ def field_of(values: dict[str, Any], name: str, where: str, name_it: str) -> Any
 
 
 def _fields(line: str, where: str) -> dict[str, Any]:
-    try:
-        values = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{where} is not JSON ({error}); a document is one JSON object on one line") from None
+    values = decode_json(line, where, wanted := "a document is one JSON object on one line")
     if not isinstance(values, dict):
-        raise InputError(f"{where} is not a JSON object; a document is one JSON object on one line")
+        raise InputError(f"{where} is not a JSON object; {wanted}")
     return values
 
 

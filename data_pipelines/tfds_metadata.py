@@ -3,7 +3,6 @@ that dataset_info.json names."""
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Iterator
@@ -14,7 +13,7 @@ from etils import epath
 
 from xlnet_jax.errors import InputError
 from xlnet_jax.storage.files import in_bucket
-from xlnet_jax.storage.reading import demand_regular_files, inside, read_json
+from xlnet_jax.storage.reading import decode_json, demand_regular_files, inside, read_json
 
 DATASET_INFO, FEATURES = "dataset_info.json", "features.json"
 _OWN_CLASSES = re.compile(r"tensorflow_datasets\.core\.features\.\w+(\.\w+)*")
@@ -71,8 +70,8 @@ def _classes(value: Any) -> Iterator[str]:
     """Yield the names of classes anywhere in features.json, in JSON that stands in a text too."""
     if isinstance(value, str) and value.lstrip()[:1] in ("{", "["):
         try:
-            value = json.loads(value)
-        except (ValueError, RecursionError):
+            value = decode_json(value, FEATURES)
+        except InputError:
             return
     if isinstance(value, dict):
         for key in _CLASS_KEYS:

@@ -28,6 +28,24 @@ FLOORS = (
     ("xlnet_jax.settings",),
     ("xlnet_jax.errors", "xlnet_jax.dims"),
 )
+DECODERS = {
+    "json": ("load", "loads", "JSONDecoder"),
+    "numpy": ("load", "fromfile", "memmap", "genfromtxt", "loadtxt"),
+    "pickle": (),
+    "marshal": (),
+    "shelve": (),
+    "yaml": (),
+    "tomllib": (),
+    "safetensors": (),
+    "torch": ("load",),
+}
+"""What turns the content of a file into values, by its library; () = anything in it"""
+READERS = {
+    "xlnet_jax/storage/reading.py": {"json"},
+    "xlnet_jax/settings/config_file.py": {"json"},  # stands below storage
+    "xlnet_jax/interop/hf_files.py": {"safetensors", "torch"},
+}
+"""Modules that decode what may be damaged or hostile, and the libraries that they may do it by"""
 NOT_COMMANDS = ("__init__", "dims", "errors")
 LONGEST_COMMAND = 60  # lines
 DYNAMIC = ("import_module", "__import__")
@@ -194,3 +212,47 @@ def test_docstrings_open_with_a_verb_or_the_thing_they_describe():
         if text.startswith(tuple(f"{words} " for words in RIDDLES))
     ]
     assert not riddles, f"{len(riddles)} docstrings open with a word that names nothing:\n" + "\n".join(riddles)
+
+
+def decoders_in(tree: ast.AST) -> Iterator[tuple[int, str, str]]:
+    """Yield (line, library, name) of everything in DECODERS that a module uses, by whatever name it is imported."""
+    libraries = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                library = alias.name.partition(".")[0]
+                libraries[alias.asname or library] = library
+                if DECODERS.get(library) == ():
+                    yield node.lineno, library, alias.name
+        elif isinstance(node, ast.ImportFrom) and (library := str(node.module).partition(".")[0]) in DECODERS:
+            names = DECODERS[library]
+            yield from ((node.lineno, library, alias.name) for alias in node.names if not names or alias.name in names)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            library = libraries.get(node.value.id, "")
+            if node.attr in DECODERS.get(library, ()):
+                yield node.lineno, library, node.attr
+
+
+def test_what_files_hold_is_decoded_by_the_readers_alone():
+    """storage/reading.py refuses what is damaged, too large or no file in one line: no caller can forget to."""
+    found = [
+        f"{path}:{line}: {library}.{name}"
+        for file, _ in sources()
+        for line, library, name in decoders_in(ast.parse(file.read_text()))
+        if library not in READERS.get(path := str(file.relative_to(ROOT)), ())
+    ]
+    assert not found, "use read_json, decode_json, read_array or read_arrays of storage/reading.py:\n" + "\n".join(
+        found
+    )
+
+
+def test_decoders_are_found_by_any_name():
+    text = """
+import json as j, numpy as np, pickle, safetensors.numpy
+from json import loads as parse
+import torch
+j.loads(x), np.load(x), np.save(x), torch.load(x), j.dumps(x), other.load(x)
+"""
+    found = sorted(name for _, _, name in decoders_in(ast.parse(text)))
+    assert found == ["load", "load", "loads", "loads", "pickle", "safetensors.numpy"]

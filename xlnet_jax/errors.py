@@ -7,8 +7,10 @@ gone. After 130 and 143 the state is saved, and the same command continues. Laun
 """
 
 import errno
+import json
 import re
 import signal
+from typing import Any
 
 
 class InputError(ValueError):
@@ -57,6 +59,14 @@ def first_line(error: BaseException) -> str:
     """Return the beginning of an exception's text, for a message of one line."""
     first, *_ = (str(error).strip() or type(error).__name__).splitlines()
     return first[:200].rstrip(".: ")
+
+
+def shown(value: Any, length: int = 80) -> str:
+    """Return the beginning of a value as JSON, for a message; whatever a file held can be shown."""
+    try:
+        return json.dumps(value, default=str)[:length]
+    except RecursionError:
+        return "a value of hundreds of levels"
 
 
 def exit_code(error: BaseException) -> int:

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from importlib import import_module
 
 from xlnet_jax.api import command, runs
-from xlnet_jax.settings import cli, config_file
+from xlnet_jax.settings import cli
+from xlnet_jax.settings.config_file import CommandLine
 from xlnet_jax.tasks.config import FinetuneConfig, folder_of
 from xlnet_jax.tasks.defaults import DEFAULTS
 from xlnet_jax.tasks.rules import validate_finetuning
@@ -15,11 +16,12 @@ from xlnet_jax.training.run import runtime
 @command.naming_flags
 def main(argv: Sequence[str]) -> int:
     """Finetune, evaluate and predict; return the exit code."""
+    line = CommandLine.of(argv)
     default, origin = (
-        cli.named_default(words, "--task", DEFAULTS, "classification") for words in (argv, config_file.alone(argv))
+        cli.named_default(each, "--task", DEFAULTS, "classification") for each in (line, line.of_file_alone)
     )
-    config = command.parse(FinetuneConfig, argv, __doc__, default, origin)
-    cli.refuse_fixed(argv)
+    config = command.parse(FinetuneConfig, line, __doc__, default, origin)
+    cli.refuse_fixed(line)
     validate_finetuning(config)
     command_again = ("xlnet_jax.finetune", *argv)
     return runs.start(config, lambda: import_module("xlnet_jax.tasks.run").finetune, folder_of, command_again)

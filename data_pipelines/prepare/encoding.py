@@ -11,7 +11,19 @@ from etils import epath
 from data_pipelines.corpus import Start
 from data_pipelines.prepare.parts import Part
 from data_pipelines.tokenizer import EOD, Tokenizer
+from xlnet_jax.errors import InputError
 from xlnet_jax.storage.files import complete_file
+from xlnet_jax.storage.reading import demand_regular, read_arrays
+
+REMEDY = "delete it, and give the same command again"  # for a damaged file that an interrupted run left
+_FORMS: dict[str, tuple[type[np.generic], int]] = {
+    "tokens": (np.int32, 1),
+    "starts": (np.uint8, 1),
+    "document_tokens": (np.int64, 1),
+    "line_starts": (np.int64, 1),
+    "continues": (np.bool_, 0),
+}
+"""Type of number and rank of each field of a part"""
 
 
 @dataclass(frozen=True)
@@ -31,9 +43,18 @@ class EncodedPart:
 
 
 def load(file: str, *names: str) -> tuple[np.ndarray, ...]:
-    """Read the named fields of a saved part, and no others."""
-    with epath.Path(file).open("rb") as opened, np.load(opened) as arrays:
-        return tuple(arrays[name] for name in names)
+    """Read the named fields of a saved part, and no others. Raises InputError where the file is damaged."""
+    path = epath.Path(file)
+    try:
+        found = read_arrays(path, {name: _FORMS[name] for name in names})
+    except InputError as damage:
+        raise InputError(f"{damage}; {REMEDY}") from None
+    most = demand_regular(path)  # no number in it counts more than its bytes, but the ids of pieces
+    if any(
+        array.min(initial=0) < 0 or (name != "tokens" and array.max(initial=0) > most) for name, array in found.items()
+    ):
+        raise InputError(f"{file} is damaged: it holds numbers out of range; {REMEDY}")
+    return tuple(found[name] for name in names)
 
 
 def encode(part: Part, tokenizer: Tokenizer, threads: int = 1) -> EncodedPart:

@@ -13,10 +13,11 @@ from array_record.python.array_record_module import ArrayRecordWriter
 from etils import epath
 
 from data_pipelines.corpus import Record, Shard, SplitName, Start
-from data_pipelines.prepare.encoding import load
+from data_pipelines.prepare.encoding import REMEDY, load
 from data_pipelines.prepare.holdout import Place, Rule
+from xlnet_jax.errors import InputError
 from xlnet_jax.storage.files import complete_file, disk_errors_as_os_error, write_durably
-from xlnet_jax.storage.reading import read_json
+from xlnet_jax.storage.reading import Count, read_json
 
 WRITER_OPTIONS = "group_size:1,zstd:1"  # one block a group, so that random access reads one block
 
@@ -59,19 +60,22 @@ class Written:
 
     key: str
     shard: Shard
-    documents: int
-    lines: int
-    tokens: int
-    counts: np.ndarray  # int64 [V], occurrences of each piece
+    documents: Count
+    lines: Count
+    tokens: Count
+    counts: tuple[Count, ...]  # [V], occurrences of each piece
 
     def save(self, file: epath.Path) -> None:
-        values = dataclasses.asdict(self) | {"counts": self.counts.tolist()}
-        write_durably(file, json.dumps(values).encode())
+        write_durably(file, json.dumps(dataclasses.asdict(self)).encode())
 
     @classmethod
-    def load(cls, file: epath.Path) -> Written:
-        values = read_json(file)
-        return cls(**values | {"shard": Shard(**values["shard"]), "counts": np.array(values["counts"], np.int64)})
+    def load(cls, job: ShardJob) -> Written:
+        """Read the report of a job. Raises InputError where it is damaged."""
+        file = report_of(job)
+        found = read_json(file, cls, REMEDY)
+        if found.key == job.key and (len(found.counts), found.shard.name) != (job.vocab_size, job.name):
+            raise InputError(f"{file} is damaged: it describes another shard; {REMEDY}")
+        return found
 
 
 def report_of(job: ShardJob) -> epath.Path:
@@ -82,7 +86,7 @@ def report_of(job: ShardJob) -> epath.Path:
 def write(job: ShardJob) -> None:
     """Write the shard and its report, unless an interrupted run wrote them. One part at a time is in memory."""
     report = report_of(job)
-    if report.exists() and Written.load(report).key == job.key:
+    if report.exists() and Written.load(job).key == job.key:
         return
     counted = _Counted(np.zeros(job.vocab_size, np.int64))
     with complete_file(epath.Path(job.folder) / job.name) as here:
@@ -96,7 +100,9 @@ def write(job: ShardJob) -> None:
         with here.open("rb") as opened:
             digest = hashlib.file_digest(opened, "sha256").hexdigest()
         shard = Shard(job.name, job.blocks, here.stat().st_size, digest)
-    Written(job.key, shard, counted.documents, counted.lines, counted.tokens, counted.pieces).save(report)
+    Written(job.key, shard, counted.documents, counted.lines, counted.tokens, tuple(counted.pieces.tolist())).save(
+        report
+    )
 
 
 @dataclass
@@ -115,7 +121,7 @@ def _records(job: ShardJob, counted: _Counted) -> Iterator[np.ndarray]:
     block_len, left = job.record.block_len, job.blocks
     tokens, starts = np.zeros(0, np.int32), np.zeros(0, np.uint8)  # less than a block
     for stretch in job.stretches:
-        more_tokens, more_starts, lines = _read(stretch, job.split)
+        more_tokens, more_starts, lines = _read(stretch, job)
         counted.pieces += np.bincount(more_tokens, minlength=job.vocab_size)
         counted.documents += int(np.count_nonzero(more_starts == Start.DOCUMENT))
         counted.lines += lines
@@ -131,12 +137,15 @@ def _records(job: ShardJob, counted: _Counted) -> Iterator[np.ndarray]:
         tokens, starts, left = tokens[full:], starts[full:], left - blocks
 
 
-def _read(stretch: Stretch, split: SplitName) -> tuple[np.ndarray, np.ndarray, int]:
+def _read(stretch: Stretch, job: ShardJob) -> tuple[np.ndarray, np.ndarray, int]:
     """Return (tokens, starts, number of lines) of a stretch."""
     file = stretch.file
     tokens, starts, line_starts, documents = load(file, "tokens", "starts", "line_starts", "document_tokens")
+    ends = len(starts), int(documents.sum()), max(len(tokens), line_starts.max(initial=-1) + 1)
+    if tokens.max(initial=-1) >= job.vocab_size or any(end != len(tokens) for end in ends):
+        raise InputError(f"{file} is damaged: its arrays do not agree; {REMEDY}")
     place = Place(file, stretch.first_document, stretch.first_token, documents)
-    wanted = stretch.rule.mask(place) == (split == "validation")
+    wanted = stretch.rule.mask(place) == (job.split == "validation")
     where = np.flatnonzero(wanted)[stretch.begin : stretch.end]
     is_line = np.zeros(len(tokens), bool)
     is_line[line_starts] = True

@@ -54,10 +54,10 @@ def write_corpus(
 
     splits: dict[SplitName, Split] = {}
     for split, of_split in jobs.items():
-        written = [[Written.load(report_of(job)) for job in of_source] for of_source in of_split]
+        written = [[Written.load(job) for job in of_source] for of_source in of_split]
         splits[split] = _split_of(written, block_len)
         if split == "train":
-            counts += sum(w.counts for of_source in written for w in of_source)
+            counts += sum(np.array(w.counts, np.int64) for of_source in written for w in of_source)
     tokenizer.save(folder / TOKENIZER_FOLDER)
     with (folder / COUNTS_FILE).open("wb") as file:
         np.save(file, counts)

@@ -19,7 +19,9 @@ def main() -> int:
     parser.add_argument("--only", action="append", help="kinds of this name, or whose names hold this text")
     parser.add_argument("--sound", action="store_true", help="try the samples as they are, in place of --minutes")
     parser.add_argument("--quick", action="store_true", help="only kinds whose commands compile nothing")
-    parser.add_argument("--samples", type=Path, help="folder of samples, made where it does not exist")
+    parser.add_argument(
+        "--samples", type=Path, help="folder of samples, made for the chosen kinds where it does not exist"
+    )
     parser.add_argument("--verbose", action="store_true", help="print every example")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="xlnet-jax-fuzz-") as folder:

@@ -7,6 +7,7 @@ import lzma
 import os
 import random
 import struct
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,7 @@ def compressed(opens: Callable[[bytes], bytes], closes: Callable[[bytes], bytes]
 def npy(content: bytes, rng: random.Random) -> bytes:
     """Write the header of an array anew: huge, of objects, of another version; or pickle it."""
     array = np.load(io.BytesIO(content))
+    row = np.atleast_1d(array)
     kind = rng.randrange(5)
     if kind == 0:
         return raw(content, rng)
@@ -48,7 +50,7 @@ def npy(content: bytes, rng: random.Random) -> bytes:
     if kind == 2:
         into = io.BytesIO()
         other = rng.choice(
-            (array.astype("f4"), array[:-1], array[None], array.astype(">i8"), -array, array.astype("O"))
+            (array.astype("f4"), row[:-1], array[None], array.astype(">i8"), -array.astype("i8"), array.astype("O"))
         )
         np.save(into, other, allow_pickle=True)
         return into.getvalue()
@@ -61,6 +63,23 @@ def npy(content: bytes, rng: random.Random) -> bytes:
     version = rng.choice(((1, 0), (1, 0), (2, 0), (3, 0), (9, 9)))
     size = struct.pack("<H" if version[0] == 1 else "<I", rng.choice((len(header), len(header), 65535)))
     return b"\x93NUMPY" + bytes(version) + size + header.encode("latin1") + array.tobytes()
+
+
+def npz(content: bytes, rng: random.Random) -> bytes:
+    """Damage an archive of arrays: its bytes, the form or the name of one array, or let it expand to far more."""
+    if rng.random() < 0.3:
+        return raw(content, rng)
+    into, chosen = io.BytesIO(), rng.randrange(16)
+    packed = rng.choice((zipfile.ZIP_STORED, zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED))
+    with zipfile.ZipFile(io.BytesIO(content)) as given, zipfile.ZipFile(into, "w", packed) as written:
+        names = given.namelist()
+        for number, name in enumerate(names):
+            array = given.read(name)
+            if number == chosen % len(names):
+                name = rng.choice((name, name, name, "other.npy", f"../{name}"))
+                array = npy(array, rng) + bytes(rng.choice((0, 0, ZEROS)))
+            written.writestr(name, array)
+    return into.getvalue()
 
 
 def safetensors(content: bytes, rng: random.Random) -> bytes:
@@ -240,6 +259,7 @@ FORMS: dict[str, Callable[[bytes, random.Random], bytes]] = {
     "text": text,
     "json lines": json_lines,
     "npy": npy,
+    "npz": npz,
     "safetensors": safetensors,
     "protobuf": protobuf,
     "records": records,

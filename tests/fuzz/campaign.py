@@ -7,8 +7,9 @@ import shutil
 import sys
 import time
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 
 from tests.fuzz import samples
@@ -44,8 +45,9 @@ def warm() -> None:
     assert not xla_bridge._backends, "a backend was started: its threads do not live in a fork"
 
 
-def made(folder: Path) -> Path:
-    """Return the folder of the samples; make them, in a process of its own, where there are none."""
+def made(folder: Path, names: Collection[str]) -> Path:
+    """Return the folder of the samples; make them, in a process of its own, where there are none. names: samples that
+    are needed."""
     if not folder.exists():
         pid = os.fork()
         if pid == 0:
@@ -54,7 +56,7 @@ def made(folder: Path) -> Path:
                 os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})  # no pool of processes
                 with open(os.devnull, "w") as nowhere:
                     os.dup2(nowhere.fileno(), 1)
-                samples.make(folder.with_name(f"{folder.name}.partial").absolute())
+                samples.make(folder.with_name(f"{folder.name}.partial").absolute(), names)
                 folder.with_name(f"{folder.name}.partial").rename(folder)
                 code = 0
             except BaseException:
@@ -71,7 +73,7 @@ class Campaign:
     """Examples of one seed. Kinds without samples, for want of a library, are left out."""
 
     def __init__(self, kinds: Sequence[Kind], folder: Path, work: Path, seed: int, verbose: bool):
-        there = made(folder)
+        there = made(folder, {name for kind in kinds for name in kind.samples.split()})
         self._trials, self._seed, self._verbose = Trials(there, work, seed), seed, verbose
         self._kinds = [kind for kind in kinds if all((there / name).exists() for name in kind.samples.split())]
         self._outcomes: dict[str, list[Outcome]] = defaultdict(list)
@@ -80,6 +82,8 @@ class Campaign:
     def try_sound(self) -> None:
         """Run every command on sound samples: it must end with 0."""
         for kind in self._kinds:
+            if kind.needs and find_spec(kind.needs) is None:
+                continue
             outcome = self._trials.sound(kind)
             if outcome.code and not outcome.problems:
                 outcome.problems.append(f"exit code {outcome.code} for sound samples: {outcome.stderr.strip()[:300]}")

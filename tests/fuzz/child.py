@@ -15,8 +15,10 @@ import stat
 import sys
 import sysconfig
 import traceback
+import warnings
 from collections.abc import Callable
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -28,8 +30,8 @@ EVIL_SOURCE = "open('ran', 'w')\nclass F: pass\n"
 MORE_MEMORY = 6 << 30  # bytes of address space that a command may take besides that of its parent
 CPU_SECONDS = 60
 READABLE = (
-    str(ROOT), sys.prefix, sys.base_prefix, *sysconfig.get_paths().values(), "/proc", "/sys", "/dev", "/lib", "/usr",
-    "/etc",
+    str(ROOT), sys.prefix, sys.base_prefix, *filter(None, sys.path), *sysconfig.get_paths().values(), "/proc", "/sys",
+    "/dev", "/lib", "/usr", "/etc",
 )  # fmt: skip
 WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 CHANGES = {
@@ -114,7 +116,8 @@ def run(
 def _command(module: str) -> int:
     from xlnet_jax.api import command
 
-    names = (f"{module}.__main__", module) if module.startswith("data_pipelines") else (module,)
+    warnings.filterwarnings("ignore", ".*found in sys.modules", RuntimeWarning)  # the parent has imported it
+    names = (f"{module}.__main__", module) if find_spec(module).submodule_search_locations else (module,)  # type: ignore[union-attr]
     try:
         command.run(import_module(names[0]).main)
     except SystemExit as stop:

@@ -1,20 +1,19 @@
 """Kinds of input: the samples of each, which of their files are damaged, and the command that reads them."""
 
-import dataclasses
 import hashlib
 import json
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
 
 from tests.fuzz.binary_forms import mutate, protobuf
 from tests.fuzz.mutations import words
-from tests.fuzz.samples import RUN
+from tests.fuzz.samples import COMPARED, RUN
+from tests.fuzz.settings import flags_of
 
 COMMAND_LINE = "command line"
+SMALL_WINDOWS = "--data.batch-size 2 --data.reuse-len 8 --data.perm-size 8 --data.num-predict 4"
 WHOLE = "whole"  # form of a file that `agrees` alone makes anew
 
 
@@ -34,6 +33,8 @@ class Kind:
     """samples that the command may change, divided by spaces"""
     agrees: Callable[[Path, random.Random], None] = lambda folder, rng: None
     """called afterwards with the folder of the samples: makes what describes the damaged file agree with it"""
+    needs: str = ""
+    """library without which the command refuses sound samples too"""
 
     @property
     def module(self) -> str:
@@ -58,39 +59,6 @@ class Kind:
         done = f"{damaged.name} made anew" if self.form == WHOLE else mutate(damaged, self.form, rng)
         self.agrees(folder, rng)
         return self.words(), done
-
-
-def flags_of(module: str) -> list[str]:
-    """Return the settings of a command as flags. Those that a large number makes endless work are left out."""
-    name, _, settings = SETTINGS[module].partition(":")
-    return sorted(flag for flag in _flags(getattr(import_module(name), settings)) if flag.split(".")[-1] not in ENDLESS)
-
-
-def _flags(kind: Any, prefix: str = "--") -> Iterator[str]:
-    for option in get_args(kind) or (kind,):
-        for name, hint in get_type_hints(option).items():
-            if dataclasses.is_dataclass(hint):
-                yield from _flags(hint, f"{prefix}{name}.")
-            else:
-                yield prefix + name.replace("_", "-")
-
-
-SETTINGS = {
-    "data_pipelines.tokenizer": "xlnet_jax.api.tokenizers:Train",
-    "data_pipelines.prepare": "xlnet_jax.api.preparation:PrepareSettings",
-    "data_pipelines.inspect": "xlnet_jax.api.inspection:InspectSettings",
-    "xlnet_jax.train": "xlnet_jax.settings.config:Config",
-    "xlnet_jax.finetune": "xlnet_jax.tasks.config:FinetuneConfig",
-    "xlnet_jax.convert": "xlnet_jax.api.conversion:ConvertSettings",
-    "xlnet_jax.evaluate": "xlnet_jax.api.evaluation:EvaluateSettings",
-    "xlnet_jax.score": "xlnet_jax.api.scores:ScoreSettings",
-    "xlnet_jax.embed": "xlnet_jax.api.embedding:EmbedSettings",
-    "xlnet_jax.generate": "xlnet_jax.api.generation:GenerateSettings",
-    "xlnet_jax.attention": "xlnet_jax.api.attention:AttentionSettings",
-    "xlnet_jax.factorize": "xlnet_jax.api.factorizations:FactorizeSettings",
-}
-ENDLESS = ("--steps", "--epochs", "--search-minutes")
-"""Settings whose large values ask for more work than an example may take"""
 
 
 def _without_checksums(folder: Path, rng: random.Random) -> None:
@@ -159,6 +127,11 @@ def _kinds() -> Iterator[Kind]:
     yield Kind("vocab.txt", words, "bert few.txt", "bert/vocab.txt", "text")
     yield Kind("tokenizer_config.json", words, "bert few.txt", "bert/tokenizer_config.json", "json")
     # ---- corpora ----
+    words = f"{prepare} --source in/text.txt".replace("out/corpus", "in/halfway/corpus")
+    halfway = {"samples": "tokenizer text.txt halfway", "writes": "halfway"}
+    yield Kind("interrupted prepare: parts", words, damaged="halfway/.*/work/*/*.npz", form="npz", **halfway)
+    files = "halfway/.*/finished/*.json halfway/.*/work/lists/*.json"
+    yield Kind("interrupted prepare: JSON", words, damaged=files, form="json", **halfway)
     yield Kind("manifest.json", inspect, "corpus", "corpus/manifest.json", "json")
     yield Kind("shard", inspect, "corpus", "corpus/*array_record*")
     yield Kind("shard and manifest", inspect, "corpus", "corpus/manifest.json", WHOLE, agrees=_with_its_manifest)
@@ -235,24 +208,72 @@ def _kinds() -> Iterator[Kind]:
     words = "xlnet_jax.embed in/native --out out/vectors.parquet --seq-len 16 --id-field id --text in/text."
     yield Kind("texts with ids: JSON lines", f"{words}jsonl", "native text.jsonl", "text.jsonl", "json lines")
     yield Kind("texts with ids: Parquet", f"{words}parquet", "native text.parquet", "text.parquet", "parquet")
-    # ---- command lines ----
+    # ---- comparisons ----
+    compare = f"xlnet_jax.compare {' '.join(COMPARED)} --corpus in/text.txt --workdir in/compared"
+    compared = {"samples": "compared tasks text.txt", "writes": "compared"}
+    files = "compared/*.json compared/clm/*/*/*.json"
+    yield Kind("comparison: JSON", compare, damaged=files, form="json", **compared)
+    files = "compared/clm/*/*/metrics.jsonl"
+    yield Kind("comparison: metrics.jsonl", compare, damaged=files, form="json lines", **compared)
+    yield Kind("comparison: examples", compare, damaged="tasks/*.tsv", form="text", **compared)
+    recl = "xlnet_jax.recl in/compared/clm/seed-0/pretrained --step 4 --longest 8 --tokens 20"
+    files = "compared/clm/*/pretrained/*.json compared/corpus/manifest.json"
+    yield Kind("recl: run", recl, "compared text.txt", files, "json")
+    yield Kind("recl: text", f"{recl} --text in/text.txt", "compared text.txt", "text.txt", "text")
+    # ---- files of settings ----
     train = "--source in/text.txt --out out/tokenizer --vocab-size 50"
+    new = f"xlnet_jax.train {' '.join(RUN)} --corpus in/text.txt --workdir out/run"
+    encode, tune = f"{encode}few.txt", f"{predict}tuned --task classification --predict in/table.tsv"
+    plan = f"xlnet_jax.plan {' '.join(RUN)} --topology v5e-1"
     lines = {
-        "tokenizer train": (f"data_pipelines.tokenizer train {train}", "text.txt"),
-        "prepare": (f"{prepare} --source in/text.txt", "tokenizer text.txt"),
-        "inspect": (inspect, "corpus"),
-        "train": (resume.replace("in/run", "out/run"), "text.txt"),
-        "finetune": (f"{predict}tuned --task classification --predict in/table.tsv", "tuned table.tsv"),
-        "convert": ("xlnet_jax.convert in/native out/converted --to hf", "native"),
-        "evaluate": (f"{evaluate} --max-windows 2", "native corpus"),
-        "score": ("xlnet_jax.score in/native --max-len 24 --texts in/few.txt", "native few.txt"),
-        "embed": ("xlnet_jax.embed in/native --out out/v.npy --seq-len 16 --text in/few.txt", "native few.txt"),
-        "attention": ("xlnet_jax.attention in/native --text sea --out out/attention.html", "native"),
-        "factorize": ("xlnet_jax.factorize in/native --text sea --targets sea", "native"),
-        "generate": ("xlnet_jax.generate in/native --prompt sea --max-new-tokens 2", "native"),
-    }
-    for name, (command, samples) in lines.items():
-        yield Kind(f"{COMMAND_LINE}: {name}", command, samples, "")
+        "tokenizer train": (f"data_pipelines.tokenizer train {train}", "text.txt", "tokenizer-train"),
+        "tokenizer show": (show, "tokenizer", "tokenizer-show"),
+        "tokenizer encode": (encode, "tokenizer few.txt", "tokenizer-encode"),
+        "prepare": (f"{prepare} --source in/text.txt", "tokenizer text.txt", "prepare-preparesettings"),
+        "inspect": (inspect, "corpus", "inspect-inspectsettings"),
+        "train": (new, "text.txt", "train-config"),
+        "finetune": (tune, "tuned table.tsv", "finetune-finetuneconfig"),
+        "convert": ("xlnet_jax.convert in/native out/converted --to hf", "native", "convert-convertsettings"),
+        "evaluate": (f"{evaluate} --max-windows 2", "native corpus", "evaluate-evaluatesettings"),
+        "score": ("xlnet_jax.score in/native --max-len 24 --texts in/few.txt", "native few.txt", "score-scoresettings"),
+        "embed": (
+            "xlnet_jax.embed in/native --out out/v.npy --seq-len 16 --text in/few.txt", "native few.txt",
+            "embed-embedsettings",
+        ),
+        "attention": (
+            "xlnet_jax.attention in/native --text sea --out out/attention.html", "native",
+            "attention-attentionsettings",
+        ),
+        "factorize": (
+            "xlnet_jax.factorize in/native --text sea --targets sea", "native", "factorize-factorizesettings",
+        ),
+        "generate": (
+            "xlnet_jax.generate in/native --prompt sea --max-new-tokens 2", "native", "generate-generatesettings",
+        ),
+        "recl": (f"{recl} --text in/text.txt", "compared text.txt", "recl-reclsettings"),
+        "plan": (plan, "", "plan-planconfig"),
+        "compare": (compare.replace("in/compared", "out/compared"), "tasks text.txt", "compare-compareconfig"),
+    }  # fmt: skip
+    needs = {"plan": "libtpu"}
+    for name, (command, samples, settings) in lines.items():
+        file = f"settings/{settings}.json"
+        layout = SMALL_WINDOWS if name in ("inspect", "evaluate") else ""
+        words = f"{command} {layout} --config in/{file}"
+        yield Kind(f"--config: {name}", words, f"{samples} settings", file, "json", needs=needs.get(name, ""))
+    # ---- command lines ----
+    for name, (command, samples, _) in lines.items():
+        yield Kind(f"{COMMAND_LINE}: {name}", command, samples, "", needs=needs.get(name, ""))
+    yield Kind(f"{COMMAND_LINE}: any", f"xlnet_jax {inspect.removeprefix('data_pipelines.')}", "corpus", "")
+    # ---- notebooks ----
+    cell = "tests.fuzz.cells"
+    yield Kind("notebook: picture", f"{cell} picture", "run", "run/metrics.jsonl", "json lines")
+    yield Kind("notebook: gaps in a run", f"{cell} fill-in", "run few.txt", "run/**/*", **native)
+    yield Kind("notebook: gaps in a text", f"{cell} fill-in", "run few.txt", "few.txt", "text")
+    yield Kind("notebook: paragraphs", f"{cell} paragraphs", "text.txt.gz", "text.txt.gz", "gz")
+    yield Kind("notebook: pretraining", f"{cell} pretrain", "text.txt", "text.txt", "text")
+    yield Kind("notebook: batches", f"{cell} batches", "native corpus", "corpus/**/*")
+    yield Kind("notebook: finetuning", f"{cell} finetune", "native table.jsonl", "table.jsonl", "json lines")
+    yield Kind("notebook: predictions", f"{cell} predict", "tuned", "tuned/**/*", **native)
 
 
 KINDS = {kind.name: kind for kind in _kinds()}

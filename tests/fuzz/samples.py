@@ -7,11 +7,16 @@ import itertools
 import json
 import lzma
 import shutil
+import tempfile
+from collections.abc import Collection
 from importlib import import_module
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
+
+from tests.fuzz.settings import SETTINGS, kinds_of, written
 
 SEQ_LEN, REUSE_LEN, BATCHES = 16, 8, 6  # of the original's records
 BLOCK_LEN, VOCABULARY = 48, 50
@@ -27,12 +32,20 @@ TUNED = (
     "--task classification --steps 2 --optimizer.warmup-steps 1 --data.batch-size 2 --data.seq-len 16 "
     "--data.buckets 16 --selection.every-steps 2 --checkpoint.every-steps 2 --log.every-steps 1"
 ).split()
+COMPARED = [
+    *RUN[:-2],
+    *(
+        "--objectives clm --budget 64 --tasks classification=in/tasks --finetune steps=2 optimizer.warmup-steps=1 "
+        "data.batch-size=2 data.seq-len=16 data.buckets=16 selection.every-steps=2 log.every-steps=1"
+    ).split(),
+]
 LABELS = ("bad", "good")
 NER = "The O\nsea B-LOC\nwas O\ncalm O\n\nnobody O\nknew O\nAnna B-PER\n"
 
 
-def make(folder: Path) -> None:
-    """Write all samples into a new folder. Takes about 20 seconds; needs a jax backend."""
+def make(folder: Path, names: Collection[str]) -> None:
+    """Write the samples into a new folder, a comparison only where `names` has it. Takes about 20 seconds, and as many
+    for the comparison; needs a jax backend."""
     folder.mkdir(parents=True)
     _texts(folder)
     tokenizer = _tokenizers(folder)
@@ -42,6 +55,9 @@ def make(folder: Path) -> None:
     _examples(folder)
     _checkpoints(folder, tokenizer)
     _runs(folder)
+    if "compared" in names:
+        _comparison(folder)
+    _settings(folder / "settings")
 
 
 def lines() -> list[str]:
@@ -106,6 +122,11 @@ def _corpus(folder: Path, tokenizer: Any) -> None:
     text = sources.find([str(folder / "text.txt")])
     prepare(text, None, tokenizer, folder / "corpus", block_len=BLOCK_LEN, validation_fraction=0.2)
 
+    (folder / "halfway").mkdir()
+    stop = mock.patch("data_pipelines.prepare.writing.write_tfds_metadata", side_effect=KeyboardInterrupt)
+    with stop, contextlib.suppress(KeyboardInterrupt):
+        prepare(text, None, tokenizer, folder / "halfway/corpus", block_len=BLOCK_LEN, validation_fraction=0.2)
+
 
 def _dataset(folder: Path) -> None:
     """Write what TFDS writes for texts with labels."""
@@ -168,6 +189,9 @@ def _examples(folder: Path) -> None:
         (folder / f"table.{end}").write_text("\n".join(table) + "\n")
     (folder / "table.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     pq.write_table(pa.Table.from_pylist(rows), folder / "table.parquet")
+    (folder / "tasks").mkdir()
+    for name in ("train", "dev"):
+        shutil.copy(folder / "table.tsv", folder / "tasks" / f"{name}.tsv")
     context = "The sea was calm at last. Nobody knew why."
     answers = [{"text": "Nobody", "answer_start": 26}]
     asked = [{"id": "q1", "question": "Who knew?", "answers": answers, "is_impossible": False}]
@@ -261,3 +285,22 @@ def _runs(folder: Path) -> None:
             shutil.rmtree(folder / run / unread, ignore_errors=True)
     settings = json.loads((folder / "run" / "config.json").read_text())
     _write(folder / "settings.json", {"steps": 2, "data.batch-size": 2, "model": settings["model"]})
+
+
+def _comparison(folder: Path) -> None:
+    """Compare one contender, with the names that its files have for the commands: below in/."""
+    with tempfile.TemporaryDirectory() as box, contextlib.chdir(box):
+        Path("in").symlink_to(folder)
+        words = [*COMPARED, "--corpus", "in/text.txt", "--workdir", "in/compared"]
+        assert import_module("xlnet_jax.compare").main(words) == 0
+    for unread in ("compiled", "tensorboard"):
+        for found in list((folder / "compared").rglob(unread)):
+            shutil.rmtree(found)
+
+
+def _settings(folder: Path) -> None:
+    """Write a file of --config for each command."""
+    folder.mkdir()
+    for module in SETTINGS:
+        for kind in kinds_of(module):
+            _write(folder / f"{module.rpartition('.')[2]}-{kind.__name__.lower()}.json", written(kind))

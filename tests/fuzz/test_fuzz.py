@@ -12,6 +12,7 @@ import pytest
 from tests.fuzz.faulty import FAULTS
 from tests.fuzz.inputs import KINDS, Kind
 from tests.fuzz.trial import Trials
+from xlnet_jax.__main__ import commands
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="watches files by inotify, and processes in /proc")
@@ -65,6 +66,12 @@ def test_the_fuzzer_notices_every_fault(tried, fault):
     outcome = tried(fault)
     wanted = FAULTS[fault][1]
     assert any(re.search(wanted, problem) for problem in outcome.problems), (outcome.problems, outcome.stderr)
+
+
+def test_every_command_is_tried_with_a_damaged_command_line_and_with_damaged_settings():
+    modules = {module for module, _ in commands().values()}
+    assert modules <= {kind.module for kind in KINDS.values() if not kind.damaged}
+    assert modules <= {kind.module for kind in KINDS.values() if "--config in/settings/" in kind.command}
 
 
 def test_an_example_can_be_made_again(tmp_path):

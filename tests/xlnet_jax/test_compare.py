@@ -141,6 +141,27 @@ def test_a_run_that_was_killed_before_it_drew_its_curves_is_ended(compared, fold
     assert ran == [f"{workdir}/clm/seed-0/pretrained"]
 
 
+@pytest.mark.parametrize("content", ['{"metrics": []}', '{"metrics": {"accuracy": "1"}}', '{"metrics": {}}'])
+def test_damaged_results_of_a_run_are_refused_with_what_to_do(compared, folder, tmp_path, ran, content):
+    workdir = shutil.copytree(compared, tmp_path / "again")
+    (workdir / "clm/seed-0/sst-2/results.json").write_text(content)
+    with pytest.raises(InputError, match=r"sst-2/results.json is damaged: .*; delete it, and the same command"):
+        compare.main(words(folder, workdir))
+    assert not ran
+
+
+def test_a_comparison_that_was_moved_half_way_goes_on(compared, folder, tmp_path):
+    """Finetuning runs record where their weights lie."""
+    before = results(compared)
+    moved = compared.rename(tmp_path / "moved")
+    try:
+        (moved / "clm/seed-0/sst-2/results.json").unlink()
+        assert compare.main(words(folder, moved)) == 0
+        assert results(moved) == before
+    finally:
+        moved.rename(compared)
+
+
 def test_contenders_and_seeds_can_be_added(compared, folder, tmp_path, ran):
     workdir = shutil.copytree(compared, tmp_path / "more")
     assert compare.main(words(folder, workdir, contenders="clm,mlm", seeds=("1", "2"))) == RESTART

@@ -26,7 +26,7 @@ READERS = {
     "spiece.model": Tokenizer.load,
     "metrics.jsonl": lambda path: list(read_records(epath.Path(path))),
     "prompts.txt": lambda path: generation.GenerateSettings("x", prompt_file=path).prompts(),
-    "settings.json": lambda path: config_file.of(["--config", path]),
+    "settings.json": lambda path: config_file.CommandLine.of(["--config", path]),
 }
 
 

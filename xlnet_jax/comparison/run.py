@@ -9,6 +9,7 @@ All runs share one process: jax starts once, and keeps the memory of an accelera
 other, as each has its own programs and lock.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -18,7 +19,7 @@ from rich.console import Console
 from data_pipelines import windows
 from data_pipelines.corpus import Corpus, SplitName
 from data_pipelines.tokenizer import Tokenizer
-from xlnet_jax.checkpoints.native import RESULTS
+from xlnet_jax.checkpoints.native import RESULTS, Results
 from xlnet_jax.comparison import request as asked
 from xlnet_jax.comparison.budget import within_budget
 from xlnet_jax.comparison.contenders import CONTENDERS
@@ -150,17 +151,20 @@ def _run(name: str, seed: int, prepared: _Prepared, console: Console) -> int:
 def _is_pretrained(folder: epath.Path, steps: int) -> bool:
     """Return whether a run was saved and evaluated at its end, and its curves were drawn."""
     workdir = Workdir(folder)
-    evaluated = (r["step"] for r in read_records(workdir.metrics) if r["split"] == "validation")
+    evaluated = (r["step"] for r in read_records(workdir.metrics) if r["split"] == "validation" and "loss" in r)
     return (workdir.checkpoints / str(steps)).is_dir() and steps in evaluated and workdir.curves.exists()
 
 
 def _outcome(name: str, seed: int, prepared: _Prepared) -> Outcome:
     records = read_records(Workdir(prepared.folder(name, seed, PRETRAINED)).metrics)
-    held_out = [r for r in records if r["split"] == "validation"]
+    held_out = [r for r in records if r["split"] == "validation" and "loss" in r]
     scores = {}
     for task, config in prepared.tasks.items():
-        metrics = read_json(prepared.folder(name, seed, task) / RESULTS)["metrics"]
-        scores[task] = metrics[_metric(config)]
+        file, metric = prepared.folder(name, seed, task) / RESULTS, _metric(config)
+        metrics = read_json(file, Results, again := "delete it, and the same command measures again").metrics
+        if metric not in metrics:
+            raise InputError(f"{file} is damaged: it has no {metric}; {again}")
+        scores[task] = math.nan if (score := metrics[metric]) is None else score
     return Outcome([(r["step"], r["loss"]) for r in held_out], held_out[-1].get("pair_loss"), scores)
 
 

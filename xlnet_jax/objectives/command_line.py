@@ -10,8 +10,9 @@ from xlnet_jax.objectives.following import following
 from xlnet_jax.objectives.presets import PRESETS, with_objective
 from xlnet_jax.objectives.registry import OBJECTIVES
 from xlnet_jax.objectives.rules import unread, validate
-from xlnet_jax.settings import cli, config_file
+from xlnet_jax.settings import cli
 from xlnet_jax.settings.config import Config, ModelConfig
+from xlnet_jax.settings.config_file import CommandLine
 
 C = TypeVar("C", bound=Config)
 
@@ -22,8 +23,9 @@ def parse_config(argv: Sequence[str], prog: str, description: str) -> Config:
     Raises InputError on words that cannot be read, and on settings that contradict each other or would change nothing;
     prints and exits on --help.
     """
-    config = parse_config_as(Config, argv, prog, description)
-    named = cli.named(argv)
+    line = CommandLine.of(argv)
+    config = parse_config_as(Config, line, prog, description)
+    named = cli.named(line)
     for name, why in unread(config):
         if f"--{name}" in named:
             raise InputError(f"{name} changes nothing: {why}; leave it out")
@@ -37,26 +39,27 @@ def parse_config_as(kind: type[C], argv: Sequence[str], prog: str, description: 
     """
     listed = "\n".join(f"  {record.name:7} {record.summary}" for record in OBJECTIVES)
     about = f"{description}\n\nobjectives:\n{listed}"
-    start, origin = (kind(**vars(_start(words))) for words in (argv, config_file.alone(argv)))
-    config = cli.parse(kind, argv, prog, about, start, origin)
-    named = cli.named(argv)
+    line = CommandLine.of(argv)
+    start, origin = (kind(**vars(_start(each))) for each in (line, line.of_file_alone))
+    config = cli.parse(kind, line, prog, about, start, origin)
+    named = cli.named(line)
     if "--data.seq-len" in named:
-        file = config_file.of(argv)
+        file = line.file
         config = following(config, file.over(start, origin) if file and file.is_of_a_run else start, named)
     if "--model.network" not in named:
         config = replace(config, model=replace(config.model, network=None))  # resolved by the positions
     if config.init:
-        cli.refuse_fixed(argv)
+        cli.refuse_fixed(line)
     validate(config)
     return config
 
 
-def _start(argv: Sequence[str]) -> Config:
+def _start(line: CommandLine) -> Config:
     """Return the settings that preset, objective and network start from."""
-    preset = cli.named_default(argv, "--preset", PRESETS, "demo")
+    preset = cli.named_default(line, "--preset", PRESETS, "demo")
     objectives = {record.name: functools.partial(with_objective, preset, record.name) for record in OBJECTIVES}
-    start = cli.named_default(argv, "--objective", objectives, preset.objective)
-    network = cli.named_default(argv, "--model.network", _networks(start.model), str(start.model.network))
+    start = cli.named_default(line, "--objective", objectives, preset.objective)
+    network = cli.named_default(line, "--model.network", _networks(start.model), str(start.model.network))
     return replace(start, model=network)
 
 

@@ -13,6 +13,7 @@ import tyro
 from xlnet_jax.errors import InputError
 from xlnet_jax.settings import config_file
 from xlnet_jax.settings.config import FIXED_BY_WEIGHTS, Config
+from xlnet_jax.settings.config_file import CommandLine
 from xlnet_jax.settings.fields import flatten, nearest
 from xlnet_jax.settings.plain import GONE
 
@@ -34,16 +35,16 @@ def parse(
     started from (`ConfigFile.over`).
     """
     mistakes = io.StringIO()
-    if file := config_file.of(argv):
-        argv = config_file.without(argv)
-        default = file.over(_undecided(kind, argv) if default is None else default, origin)
-    argv = _gathered(argv, kind)
+    line = CommandLine.of(argv)
+    if line.file:
+        default = line.file.over(_undecided(kind, line) if default is None else default, origin)
+    words = _gathered(line, kind)
     description = f"{description}\n\n{config_file.HELP}"
     start: dict[str, Any] = {} if default is None else {"default": default}
     try:
         with contextlib.redirect_stderr(mistakes):
             parsed, unknown = tyro.cli(
-                kind, prog=prog, description=description, args=argv, return_unknown_args=True, **start
+                kind, prog=prog, description=description, args=words, return_unknown_args=True, **start
             )
     except SystemExit as stop:
         if stop.code in (0, None):
@@ -60,13 +61,13 @@ def named_default(argv: Sequence[str], flag: str, defaults: Mapping[str, Callabl
 
     otherwise: the name where none is given.
     """
-    file, setting = config_file.of(argv), flag.removeprefix("--").replace("-", "_")
+    line, setting = CommandLine.of(argv), flag.removeprefix("--").replace("-", "_")
     name, given = otherwise, flag
-    if file and setting in file.values:
-        name, given = str(file.values[setting]), f"{file.path}: {setting}"
-    for i, word in enumerate(argv):
-        if word == flag and i + 1 < len(argv):
-            name, given = argv[i + 1], flag
+    if line.file and setting in line.file.values:
+        name, given = str(line.file.values[setting]), f"{line.file.path}: {setting}"
+    for i, word in enumerate(line):
+        if word == flag and i + 1 < len(line):
+            name, given = line[i + 1], flag
         elif word.startswith(f"{flag}="):
             name, given = word.partition("=")[2], flag
     if name not in defaults:
@@ -89,9 +90,9 @@ def named(argv: Sequence[str]) -> set[str]:
 
     Settings of a --config file count where somebody chose them: those of a run's file do not.
     """
-    file = config_file.of(argv)
-    chosen = file.values if file and not file.is_of_a_run else ()
-    words = [*argv, *(f"--{name}" for name in chosen)]
+    line = CommandLine.of(argv)
+    chosen = line.file.values if line.file and not line.file.is_of_a_run else ()
+    words = [*line, *(f"--{name}" for name in chosen)]
     return {word.partition("=")[0].replace("_", "-").replace(".no-", ".") for word in words}
 
 

@@ -7,12 +7,12 @@ settings of the file replace those of a preset, an objective or a task, which th
 import dataclasses
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeVar, get_type_hints
 
 from etils import epath
 
-from xlnet_jax.errors import InputError
+from xlnet_jax.errors import InputError, shown
 from xlnet_jax.settings.config import ModelConfig
 from xlnet_jax.settings.fields import flatten, nearest
 from xlnet_jax.settings.plain import is_gone
@@ -64,24 +64,28 @@ class ConfigFile(NamedTuple):
         try:
             return typed(value, hint)
         except TypeError as wanted:
-            raise InputError(f"{self.path}: {name} {json.dumps(value)[:80]}: give {wanted}") from None
+            raise InputError(f"{self.path}: {name} {shown(value)}: give {wanted}") from None
 
 
-def of(argv: Sequence[str]) -> ConfigFile | None:
-    """Return the settings of the file that a command line names last. Raises InputError where it cannot be read."""
-    path = _split(argv)[0]
-    return None if path is None else ConfigFile(path, _read(path))
+class CommandLine(list[str]):
+    """Words of a command line without --config, and the settings of its file, which is read once."""
 
+    def __init__(self, words: Iterable[str], file: ConfigFile | None):
+        super().__init__(words)
+        self.file = file
 
-def without(argv: Sequence[str]) -> list[str]:
-    """Return a command line without the file."""
-    return _split(argv)[1]
+    @classmethod
+    def of(cls, argv: Sequence[str]) -> "CommandLine":
+        """Return a command line with the file that it names last. Raises InputError where the file cannot be read."""
+        if isinstance(argv, cls):
+            return argv
+        path, words = _split(argv)
+        return cls(words, None if path is None else ConfigFile(path, _read(path)))
 
-
-def alone(argv: Sequence[str]) -> list[str]:
-    """Return a command line that names the file only."""
-    path = _split(argv)[0]
-    return [] if path is None else [FLAG, path]
+    @property
+    def of_file_alone(self) -> "CommandLine":
+        """The command line that names the file only."""
+        return CommandLine((), self.file)
 
 
 def _split(argv: Sequence[str]) -> tuple[str | None, list[str]]:
@@ -104,6 +108,7 @@ def _read(path: str) -> dict[str, Any]:
         raise InputError(f"{FLAG} {path} is a pipe or a device: save the settings in a file")
     try:
         content = json.loads(file.read_text(), object_pairs_hook=_Object)
+        given = list(_flat(content)) if isinstance(content, _Object) else None
     except FileNotFoundError:
         raise InputError(f"{FLAG} {path}: no such file") from None
     except IsADirectoryError:
@@ -112,10 +117,10 @@ def _read(path: str) -> dict[str, Any]:
         raise InputError(f"{FLAG} {path} cannot be read: {error.strerror or error}") from None
     except (ValueError, RecursionError) as error:
         raise InputError(f"{FLAG} {path} is not JSON: {error}") from None
-    if not isinstance(content, _Object):
+    if given is None:
         raise InputError(f'{FLAG} {path} holds no settings: they are written as {{"steps": 3000}}')
     values: dict[str, Any] = {}
-    for name, value in _flat(content):
+    for name, value in given:
         if name in values:
             raise InputError(f"{path}: {name} is given twice")
         values[name] = value

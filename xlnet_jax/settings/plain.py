@@ -1,10 +1,9 @@
 """Settings as plain data: to and from dictionaries, and the difference between two runs."""
 
 import dataclasses
-import json
 from typing import Any, TypeVar, cast, get_type_hints
 
-from xlnet_jax.errors import InputError
+from xlnet_jax.errors import InputError, shown
 from xlnet_jax.settings.config import RunConfig
 from xlnet_jax.settings.fields import differences
 from xlnet_jax.settings.typed import typed
@@ -41,7 +40,7 @@ def over(default: T, values: Any, where: str) -> T:
     """
     known = get_type_hints(type(default))
     if not isinstance(values, dict):
-        raise InputError(f"{where}: {_shown(values)} stands where its settings belong")
+        raise InputError(f"{where}: {shown(values)} stands where its settings belong")
     values = {name: value for name, value in values.items() if not is_gone(f"{where}.{name}", value)}
     if unknown := sorted(values.keys() - known):
         raise InputError(f"{where}: unknown setting {', '.join(unknown)}; known are {', '.join(sorted(known))}")
@@ -53,12 +52,8 @@ def over(default: T, values: Any, where: str) -> T:
         try:
             read[name] = typed(value, known[name])
         except TypeError as wanted:
-            raise InputError(f"{where}.{name} {_shown(value)}: it must be {wanted}") from None
+            raise InputError(f"{where}.{name} {shown(value)}: it must be {wanted}") from None
     return dataclasses.replace(cast(Any, default), **read)
-
-
-def _shown(value: Any) -> str:
-    return json.dumps(value, default=str)[:80]
 
 
 def is_gone(name: str, value: Any) -> bool:

@@ -58,7 +58,10 @@ def move_folder(folder: epath.Path, target: epath.Path) -> None:
 
 
 def sync_tree(folder: epath.Path) -> None:
-    """Make all files below a folder on a disk, and their names, outlive a crash of the machine."""
+    """Make all files below a folder on a disk, and their names, outlive a crash of the machine. A bucket keeps what it
+    has taken."""
+    if in_bucket(folder):
+        return
     for root, _, names in folder.walk(top_down=False):
         for path in (*(root / name for name in names), root):
             sync(path)
@@ -77,8 +80,7 @@ def _in_the_making(out: epath.PathLike, keep: bool) -> Iterator[tuple[epath.Path
                     folder.rmtree(missing_ok=True)
                 folder.mkdir(exist_ok=True)
             yield finished, work
-            if not in_bucket(out):
-                sync_tree(finished)
+            sync_tree(finished)
             move_folder(finished, out)
         except BaseException as error:
             name_file(partial, error)

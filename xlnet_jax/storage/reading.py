@@ -1,15 +1,19 @@
 """Read files that may be damaged, or made by a stranger: regular files of a fitting size, JSON of a known form, arrays
 whose header fits their file, and names that stay inside their folder.
 
-Every InputError names the file and what is wrong in it.
+Every InputError names the file and what is wrong in it. All JSON and all arrays of NumPy are decoded here, but for the
+file of --config (settings/config_file.py), whose room stands below this one.
 """
 
+import contextlib
 import json
 import os
 import stat
 import tokenize
+import zipfile
+from collections.abc import Iterator, Mapping
 from pathlib import PurePosixPath
-from typing import Annotated, Any, TypeVar, overload
+from typing import IO, Annotated, Any, TypeVar, overload
 
 import msgspec
 import numpy as np
@@ -30,9 +34,10 @@ Positive = Annotated[int, msgspec.Meta(gt=0, lt=2**31)]
 
 
 _BAD_HEADER = (
-    OSError, ValueError, KeyError, TypeError, SyntaxError, EOFError, RecursionError, MemoryError, tokenize.TokenError,
+    OSError, ValueError, KeyError, TypeError, SyntaxError, EOFError, RecursionError, MemoryError, RuntimeError,
+    tokenize.TokenError, zipfile.BadZipFile,
 )  # fmt: skip
-"""Errors of NumPy, and of Python's parser, which reads the header of an .npy file"""
+"""Errors of NumPy, of Python's parser, which reads the header of an .npy file, and of zipfile"""
 
 
 def demand_regular(file: epath.PathLike) -> int:
@@ -91,6 +96,18 @@ def parse_json(content: bytes | str, where: str, form: Any = dict[str, Any], rem
         raise InputError(f"{where} is damaged: {reason}{remedy and '; ' + remedy}") from None
 
 
+def decode_json(content: bytes | str, where: str, wanted: str = "give JSON") -> Any:
+    """Return the value that JSON stands for, of any form and with numbers of any size: a line of a user's text, or the
+    message of another process of the run.
+
+    where: name of the content in messages. wanted: what to give instead. Raises InputError where it is not JSON.
+    """
+    try:
+        return json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{where} is not JSON ({error}); {wanted}") from None
+
+
 def demand_regular_files(folder: epath.PathLike) -> None:
     """Raise InputError where a pipe, a device or a link to nothing lies below a folder on a disk."""
     for root, _, names in os.walk(folder):
@@ -114,20 +131,45 @@ def read_array(file: epath.Path, kind: type[np.generic], rank: int) -> np.ndarra
     """Return the array in an .npy file. Raises InputError where it has another type of number or another rank, or where
     its shape does not fit the size of the file; nothing is unpickled."""
     size = demand_regular(file)
+    with _naming_damage(file), file.open("rb") as opened:
+        return _array_in(opened, size, kind, rank, str(file))
+
+
+def read_arrays(file: epath.Path, forms: Mapping[str, tuple[type[np.generic], int]]) -> dict[str, np.ndarray]:
+    """Return some arrays of an .npz file that is not compressed. forms: name of each, its type of number and rank.
+    Raises InputError as `read_array`, and where an array is missing."""
+    size = demand_regular(file)
+    found = {}
+    with _naming_damage(file), file.open("rb") as opened, zipfile.ZipFile(opened) as archive:
+        for name, (kind, rank) in forms.items():
+            member = archive.getinfo(f"{name}.npy")
+            if member.compress_type != zipfile.ZIP_STORED or member.file_size > size:
+                raise InputError(f"{file} is damaged: its array {name} is compressed, or larger than the file")
+            with archive.open(member) as array:
+                found[name] = _array_in(array, member.file_size, kind, rank, f"{file}: {name}")
+    return found
+
+
+@contextlib.contextmanager
+def _naming_damage(file: epath.Path) -> Iterator[None]:
     try:
-        with file.open("rb") as opened:
-            version = np.lib.format.read_magic(opened)
-            read_header = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
-            shape, columns_first, dtype = read_header[version](opened)
-            if dtype != np.dtype(kind) or len(shape) != rank or columns_first:
-                raise InputError(f"{file} is damaged: it holds {dtype} of shape {str(shape)[:80]}")
-            if (there := size - opened.tell()) != (wanted := dtype.itemsize * int(np.prod(shape, dtype=object))):
-                raise InputError(f"{file} is damaged: its header announces {wanted:,} bytes, and {there:,} follow")
-            return np.frombuffer(opened.read(), dtype).reshape(shape)
+        yield
     except InputError:
         raise
     except _BAD_HEADER as error:
         raise InputError(f"{file} is damaged: {' '.join(str(error).split())[:200]}") from None
+
+
+def _array_in(opened: IO[bytes], size: int, kind: type[np.generic], rank: int, where: str) -> np.ndarray:
+    """Return the array of an open .npy file with this number of bytes."""
+    version = np.lib.format.read_magic(opened)
+    read_header = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+    shape, columns_first, dtype = read_header[version](opened)
+    if dtype != np.dtype(kind) or len(shape) != rank or columns_first:
+        raise InputError(f"{where} is damaged: it holds {dtype} of shape {str(shape)[:80]}")
+    if (there := size - opened.tell()) != (wanted := dtype.itemsize * int(np.prod(shape, dtype=object))):
+        raise InputError(f"{where} is damaged: its header announces {wanted:,} bytes, and {there:,} follow")
+    return np.frombuffer(opened.read(), dtype).reshape(shape)
 
 
 def _size_in_bucket(file: epath.Path) -> int:

@@ -5,7 +5,6 @@ record in it.
 """
 
 import glob
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -16,7 +15,8 @@ from data_pipelines import remote
 from data_pipelines.readers import numbered_lines, read_text, whole
 from data_pipelines.remote import is_remote
 from data_pipelines.sources import TFDS, DatasetSlice, find, matching
-from xlnet_jax.errors import InputError
+from xlnet_jax.errors import InputError, shown
+from xlnet_jax.storage.reading import decode_json
 
 _KINDS = {str: "text", list: "list", dict: "object", int: "number", bool: "true or false"}
 _SHOWN = 60  # characters of a wrong value, in a message
@@ -50,7 +50,7 @@ def records(values: Sequence[Any], where: str) -> Iterator[Record]:
 def checked(value: Any, kind: type[V], where: str) -> V:
     """Return the value. Raises InputError where it is of another kind, or a text that UTF-8 cannot hold."""
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-        raise InputError(f"{where} is no {_KINDS[kind]}, but {json.dumps(value)[:_SHOWN]}")
+        raise InputError(f"{where} is no {_KINDS[kind]}, but {shown(value, _SHOWN)}")
     if isinstance(value, str):
         whole(value, where)
     return value
@@ -86,7 +86,7 @@ def lines(path: str) -> Iterator[tuple[int, str]]:
 
 def json_file(path: str) -> Any:
     """Return the value of a JSON file."""
-    return _parsed(read_text(path), path, "mend the file, or fetch it again")
+    return decode_json(read_text(path), path, "mend the file, or fetch it again")
 
 
 def json_lines(path: str, name: str = "") -> Iterator[tuple[int, Record]]:
@@ -94,14 +94,7 @@ def json_lines(path: str, name: str = "") -> Iterator[tuple[int, Record]]:
     path."""
     for number, line in lines(path):
         where = f"{name or path}: line {number}"
-        value = _parsed(line, where, wanted := "an example is one JSON object on one line")
+        value = decode_json(line, where, wanted := "an example is one JSON object on one line")
         if not isinstance(value, dict):
             raise InputError(f"{where} is no JSON object; {wanted}")
         yield number, Record(value, where)
-
-
-def _parsed(text: str, where: str, wanted: str) -> Any:
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{where} is not JSON ({error}); {wanted}") from None

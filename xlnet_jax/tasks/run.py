@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from rich.console import Console
 
 from xlnet_jax.errors import InputError
-from xlnet_jax.storage.files import in_bucket
 from xlnet_jax.storage.folders import sync_tree
 from xlnet_jax.tasks.batches import TrainingBatches
 from xlnet_jax.tasks.config import FinetuneConfig, folder_of
@@ -116,8 +115,7 @@ def _train(prepared: Prepared, workdir: Workdir, process: Process) -> tuple[Resu
     result = Result(run.config.task, f"checkpoints/{step}", step, chosen_by, found.metrics, found.files)
     if process.hosts.first:
         has_curves = _draw_curves(run, result)
-        if not in_bucket(workdir.folder):
-            sync_tree(workdir.folder)  # results.json says that all of it is there
+        sync_tree(workdir.folder)  # results.json says that all of it is there
         write_result(workdir.folder, result)
         _report(result, workdir, has_curves, found.picture, process.console)
     return result, 0

@@ -1,6 +1,7 @@
 """Start a run from the checkpoint that the setting `init` names."""
 
 import dataclasses
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -49,7 +50,7 @@ def begin_from(init: str, config: R, there: R | None, defaults: ModelConfig) -> 
     """
     if in_bucket(init):
         raise InputError(f"`init` {init}: weights are read from a disk; copy them there first (gcloud storage cp -r)")
-    origin = _origin(init, there.init if there else None)
+    origin = _origin(init, config.workdir, there)
     config = dataclasses.replace(config, init=origin)
     if there and there.init == origin:
         return _with_network_of(config, there.model, defaults), None
@@ -57,15 +58,30 @@ def begin_from(init: str, config: R, there: R | None, defaults: ModelConfig) -> 
     return _with_network_of(config, start.model, defaults), start
 
 
-def _origin(init: str, there: str | None) -> str:
+def _origin(init: str, workdir: str | None, there: RunConfig | None) -> str:
     """Return what identifies the weights: an absolute path, so that another spelling of it is not another run; of a
-    model on the Hugging Face Hub OWNER/NAME@COMMIT, with the commit of the run that resumes where `init` names none."""
-    path = str(Path(init).expanduser().absolute())
-    if path == there or not formats.is_remote(init):
-        return path
-    if there and hub.is_same(init, there):
-        return there
+    model on the Hugging Face Hub OWNER/NAME@COMMIT, with the commit of the run that resumes where `init` names none.
+
+    there: settings of the run that resumes in `workdir`. Where both folders were moved together, the path is still the
+    one from before."""
+    path = Path(init).expanduser().absolute()
+    before, workdir_before = (there.init, there.workdir) if there else (None, None)
+    if str(path) == before or not formats.is_remote(init):
+        return before if before and _moved_with_its_run(path, workdir, before, workdir_before) else str(path)
+    if before and hub.is_same(init, before):
+        return before
     return str(hub.find(init, ()))
+
+
+def _moved_with_its_run(path: Path, workdir: str | None, before: str, workdir_before: str | None) -> bool:
+    """Return True where weights lie beside the workdir, as they did when the run began, and are gone from there, as
+    after a move of the folder that holds both."""
+    if not (workdir and workdir_before) or in_bucket(workdir) or os.path.exists(before):
+        return False
+    beside = Path(workdir).expanduser().absolute().parent == path.parent and Path(before).name == path.name
+    # The workdir may have been named relative to a folder that is not known, and since then moved: only the name of the
+    # folder around both can be compared.
+    return beside and Path(workdir_before).parent.name in ("", Path(before).parent.name)
 
 
 def tokenizer_of(start: Pretrained, config: RunConfig) -> Tokenizer:

@@ -21,7 +21,7 @@ from xlnet_jax.api.tokenizers import Show, Train
 from xlnet_jax.errors import CRASH, InputError
 from xlnet_jax.objectives import command_line
 from xlnet_jax.objectives.presets import PRESETS, demo, large
-from xlnet_jax.settings import cli
+from xlnet_jax.settings import cli, config_file
 from xlnet_jax.settings.config import Config
 from xlnet_jax.settings.fields import flatten
 from xlnet_jax.settings.plain import to_dict
@@ -162,6 +162,17 @@ def test_a_file_gives_what_a_command_demands_and_flags_replace_that_too(written)
         command.parse(EmbedSettings, written('{"checkpoint": "runs/mine", "text": "a"}'), None)
 
 
+def test_a_file_of_settings_is_read_once(written, monkeypatch):
+    """A file that another process rewrites meanwhile gives the settings of one moment."""
+    read, paths = config_file._read, []
+    monkeypatch.setattr(config_file, "_read", lambda path: paths.append(path) or read(path))
+    config = parse(
+        *written('{"preset": "small", "objective": "mlm", "data": {"batch_size": 4}}'), "--data.seq-len", "64"
+    )
+    assert (config.preset, config.objective, config.data.batch_size) == ("small", "mlm", 4)
+    assert paths == ["run.json"]
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
@@ -183,6 +194,8 @@ def test_a_file_gives_what_a_command_demands_and_flags_replace_that_too(written)
         ('{"data": {"is_next": true}}', "--data.pair-loss next has taken its place"),
         ('{"steps": 3', "--config run.json is not JSON: "),
         ("[1]", "--config run.json holds no settings"),
+        ('{"steps": [' + '{"a":' * 500 + "1" + "}" * 500 + "]}", "run.json: steps "),
+        ('{"a":' * 960 + "1" + "}" * 960, "run.json"),
     ],
 )
 def test_a_mistake_in_a_file_is_one_line_that_names_it(written, content, message):

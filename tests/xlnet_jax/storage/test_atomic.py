@@ -10,7 +10,7 @@ from etils import epath
 
 from xlnet_jax.errors import InputError
 from xlnet_jax.storage.files import complete_file, disk_errors_as_os_error, write_durably
-from xlnet_jax.storage.folders import complete_folder, drop_leftovers, resumable_folder
+from xlnet_jax.storage.folders import complete_folder, drop_leftovers, resumable_folder, sync_tree
 from xlnet_jax.storage.lock import lock_descriptor
 
 
@@ -52,6 +52,14 @@ def test_a_file_whose_writer_fails_keeps_its_old_content(home):
     write_durably(home / "a.json", b"new")
     assert (home / "a.json").read_bytes() == b"new"
     assert names(home) == ["a.json"]
+
+
+def test_a_tree_is_synced_on_a_disk_alone(home, monkeypatch):
+    write_durably(home / "a.json", b"a")
+    synced = []
+    monkeypatch.setattr("xlnet_jax.storage.folders.sync", lambda path: synced.append(path.name))
+    sync_tree(home)
+    assert synced == ([] if str(home).startswith("gs://") else ["a.json", home.name])
 
 
 def test_what_a_killed_process_left_beside_a_complete_folder_is_dropped(tmp_path):

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from dataclasses import dataclass
 from typing import Literal
 
@@ -12,11 +13,13 @@ from etils import epath
 from xlnet_jax.errors import InputError
 from xlnet_jax.storage.reading import (
     Count,
+    decode_json,
     demand_regular,
     demand_regular_files,
     inside,
     parse_json,
     read_array,
+    read_arrays,
     read_document,
     read_json,
 )
@@ -149,3 +152,51 @@ def test_no_object_is_unpickled(tmp_path):
 def test_numbers_that_json_lacks_are_read_where_the_form_allows_them(tmp_path):
     (tmp_path / "results.json").write_text(json.dumps({"metrics": {"pearson": float("nan")}}))
     assert np.isnan(read_json(tmp_path / "results.json")["metrics"]["pearson"])
+
+
+FORMS = {"ids": (np.int32, 1), "continues": (np.bool_, 0)}
+
+
+def test_some_arrays_of_an_archive_are_read(tmp_path):
+    np.savez(tmp_path / "part.npz", ids=np.arange(3, dtype=np.int32), continues=np.array(True), other=np.zeros(2))
+    found = read_arrays(epath.Path(tmp_path / "part.npz"), FORMS)
+    assert {name: array.tolist() for name, array in found.items()} == {"ids": [0, 1, 2], "continues": True}
+
+
+@pytest.mark.parametrize(
+    ("arrays", "reason"),
+    [
+        ({"ids": np.zeros(3, np.int32)}, "no item named 'continues.npy' in the archive"),
+        ({"ids": np.zeros(3)}, "ids is damaged: it holds float64 of shape"),
+        ({"ids": np.zeros((3, 1), np.int32)}, "ids is damaged: it holds int32 of shape"),
+        ({"ids": np.array([{}], object)}, "ids is damaged: it holds object of shape"),
+    ],
+)
+def test_an_archive_of_other_arrays_is_refused(tmp_path, arrays, reason):
+    np.savez(tmp_path / "part.npz", **arrays)
+    with pytest.raises(InputError, match=re.escape(reason)):
+        read_arrays(epath.Path(tmp_path / "part.npz"), FORMS)
+
+
+def test_a_damaged_archive_is_refused_before_it_expands(tmp_path):
+    file = epath.Path(tmp_path / "part.npz")
+    np.savez_compressed(file, ids=np.zeros(10**7, np.int32), continues=np.array(True))
+    with pytest.raises(InputError, match="its array ids is compressed, or larger than the file"):
+        read_arrays(file, FORMS)
+    np.savez(file, ids=np.zeros(9, np.int32), continues=np.array(True))
+    content = bytearray(file.read_bytes())
+    content[content.index(b"\0" * 36)] = 1
+    file.write_bytes(content)
+    with pytest.raises(InputError, match=r"part\.npz is damaged: Bad CRC-32"):
+        read_arrays(file, FORMS)
+    file.write_bytes(content[:100])
+    with pytest.raises(InputError, match=r"part\.npz is damaged: File is not a zip file"):
+        read_arrays(file, FORMS)
+
+
+def test_json_of_any_form_is_decoded():
+    assert decode_json("[1" + "0" * 30 + ", NaN]", "x")[0] == 10**30
+    with pytest.raises(InputError, match=r"line 3 is not JSON \(Expecting value.*\); give an object"):
+        decode_json("", "line 3", "give an object")
+    with pytest.raises(InputError, match="line 3 is not JSON"):
+        decode_json("[" * 10**5, "line 3")

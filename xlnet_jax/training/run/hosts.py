@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from xlnet_jax.errors import InputError, exit_code, first_line
+from xlnet_jax.storage.reading import decode_json
 from xlnet_jax.training.run import coordination
 from xlnet_jax.training.run.presence import Ended, Presence, Roll
 
@@ -54,9 +55,9 @@ class Team(Hosts):
         key = f"xlnet_jax/{next(self._numbers)} {name}"
         coordination.put(f"{key}/{self.process_id}", json.dumps(value))
         if self.first:  # the others read one value each, not one of every process
-            values = [json.loads(coordination.get(f"{key}/{p}")) for p in range(self._count)]
+            values = [decode_json(coordination.get(f"{key}/{p}"), f"{key} of {p}") for p in range(self._count)]
             coordination.put(f"{key}/all", json.dumps(values))
-        return list(json.loads(coordination.get(f"{key}/all")))
+        return list(decode_json(coordination.get(f"{key}/all"), key))
 
 
 @contextmanager

@@ -25,6 +25,7 @@ from xlnet_jax.errors import RESTART, InputError
 from xlnet_jax.settings.config import DistributedConfig
 from xlnet_jax.storage.files import in_bucket
 from xlnet_jax.storage.lock import Lock
+from xlnet_jax.storage.reading import decode_json
 from xlnet_jax.training.run.presence import STATE, Beat, Presence, Roll, read, seconds_between_beats, write
 from xlnet_jax.training.run.workdir import Workdir
 
@@ -75,7 +76,7 @@ def attended(
         "process_id": int(place.process_id or 0),
         "num_processes": place.num_processes,
         "host": socket.gethostname(),
-        "settings": json.loads(json.dumps(settings)),
+        "settings": decode_json(json.dumps(settings), "settings"),  # lists in place of tuples, as the others read them
     }
     with contextlib.ExitStack() as stack:
         if place.process_id == 0:

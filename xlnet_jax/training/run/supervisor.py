@@ -20,6 +20,7 @@ from typing import Any
 from xlnet_jax.errors import INTERRUPTED, RESTART
 from xlnet_jax.settings.config import DistributedConfig
 from xlnet_jax.storage.import_path import environment_of_command
+from xlnet_jax.storage.reading import decode_json
 from xlnet_jax.training.run.listening import listening_of
 from xlnet_jax.training.run.presence import Ended, Note, Roll
 from xlnet_jax.training.run.roll_call import Attendance, attended
@@ -70,7 +71,7 @@ def given_roll() -> tuple[Roll, str | None] | None:
     """
     if VARIABLE not in os.environ:
         return None
-    given = json.loads(os.environ.pop(VARIABLE))
+    given = decode_json(os.environ.pop(VARIABLE), VARIABLE)
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != given["parent"]:  # it ended before that

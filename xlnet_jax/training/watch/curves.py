@@ -18,9 +18,9 @@ def draw_curves(records: list[dict[str, Any]], unigram_nats: float, path: epath.
     figure = Figure(figsize=(8, 4.5), dpi=120, layout="constrained")
     axes = figure.add_subplot()
     train, held_out = (
-        np.array([(r["step"], r["loss"]) for r in records if r["split"] == split and math.isfinite(r["loss"])]).reshape(
-            -1, 2
-        )
+        np.array(
+            [(r["step"], r["loss"]) for r in records if r["split"] == split and math.isfinite(r.get("loss", math.nan))]
+        ).reshape(-1, 2)
         for split in ("train", "validation")
     )
     if len(train):
