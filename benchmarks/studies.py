@@ -78,18 +78,19 @@ def read(folder: Path) -> dict[str, Record]:
 
 
 def rows_of(workdir: Path, split: str) -> list[Record]:
-    """Return the rows of one kind in the metrics of a run, of all its seeds if it has several."""
-    rows = [
-        json.loads(line) for file in sorted(workdir.glob("**/metrics.jsonl")) for line in file.read_text().splitlines()
-    ]
+    """Return the rows of one kind in the metrics of a run."""
+    rows = (json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines())
     return [row for row in rows if row["split"] == split]
 
 
 def time_of(workdir: Path) -> Record:
-    """Return the seconds that a run took by its own account, and its goodput. On one processor nobody else has used,
-    they are CPU seconds. The pause before a restart does not count, nor the start of the new process."""
-    last = rows_of(workdir, "time")[-1]
-    return {"seconds": round(last["wall"] - last["restarts"], 1), "goodput": round(last["goodput"], 4)}
+    """Return the seconds that the runs below a workdir took by their own account, and the share of them in steps.
+
+    They are CPU seconds where nobody else used the processor. The pauses before restarts do not count.
+    """
+    ends = [rows_of(file.parent, "time")[-1] for file in sorted(workdir.glob("**/metrics.jsonl"))]
+    seconds = sum(end["wall"] - end["restarts"] for end in ends)
+    return {"seconds": round(seconds, 1), "goodput": round(sum(end["updates"] for end in ends) / seconds, 4)}
 
 
 def shown(command: list[str], workdir: Path, **folders: str) -> str:

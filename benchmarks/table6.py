@@ -1,0 +1,157 @@
+"""Table 6 of the paper at a small scale: seven contenders that spend equal FLOPs, by five seeds, with their intervals.
+
+    python -m benchmarks.table6 CORPUS DATA [--only 'plm-*'] [--jobs 2]
+    python -m benchmarks.table6 --report
+
+CORPUS is a folder of data_pipelines.prepare. DATA has glue/SST-2 and glue/STS-B as GLUE publishes them, and squad with
+train.json and dev.json. Each job is xlnet_jax.compare with one contender and one seed; benchmarks/studies.py says how
+jobs are stopped, resumed and recorded. Seeds are paired: seed n draws the same blocks of text and the same order of examples
+for every contender.
+"""
+
+import argparse
+import fnmatch
+import itertools
+import json
+import statistics
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+from scipy import stats
+
+from benchmarks import studies
+from benchmarks.studies import MEASURED, Job, Record, Study
+
+NAME = "table6"
+BASELINE = "plm"
+CONTENDERS = (
+    BASELINE, "plm-no-memory", "plm-no-spans", "plm-no-bidirectional", "dae-transformer-xl", "bert", "clm",
+)  # fmt: skip
+SEEDS = range(5)
+FLOPS = 6e13
+NETWORK = """--preset demo --model.num-layers 4 --model.d-model 160 --model.num-heads 5 --model.d-head 32
+    --model.d-ff 640 --model.init-std 0.0716 --optimizer.learning-rate 4e-3 --optimizer.matrix-rate 0.4
+    --eval.every-steps 1000 --eval.max-windows 2048 --checkpoint.every-steps 500""".split()
+TASKS = {"sst-2": ("glue/SST-2", "accuracy"), "sts-b": ("glue/STS-B", "average"), "squad": ("squad", "f1")}
+"""name -> folder in DATA, metric"""
+FINETUNE = """model.dropout=0.1 model.attention-dropout=0.1 optimizer.learning-rate=5e-4
+    sst-2.data.batch-size=32 sst-2.steps=600 sst-2.data.seq-len=48 sst-2.selection.every-steps=600
+    sts-b.data.batch-size=32 sts-b.steps=600 sts-b.data.seq-len=64 sts-b.selection.every-steps=600
+    squad.data.batch-size=16 squad.steps=500 squad.data.seq-len=192 squad.data.buckets=192 squad.qa.max-query-len=32
+    squad.optimizer.layer-decay=1 squad.selection.every-steps=500""".split()
+POWER, CONFIDENCE = 0.8, 0.95
+DRAWS = 10_000
+
+
+# ---- running ---------------------------------------------------------------------------------------------------------
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("corpus", nargs="?")
+    parser.add_argument("data", nargs="?", type=Path)
+    parser.add_argument("--only", default="*", help="pattern of the names of contenders")
+    parser.add_argument("--jobs", type=int, default=1, help="runs at a time, each on a processor of its own")
+    parser.add_argument("--workdir", type=Path, default=Path("runs/table6"))
+    parser.add_argument("--report", action="store_true", help="print the tables of what has been measured, and end")
+    given = parser.parse_args()
+    if not given.report:
+        if given.data is None:
+            parser.error("give CORPUS and DATA, or --report")
+        Study(NAME, given.workdir, given.jobs).run(
+            _job(contender, seed, given.corpus, given.data)
+            for seed, contender in itertools.product(SEEDS, CONTENDERS)
+            if fnmatch.fnmatch(contender, given.only)
+        )
+    report(studies.read(MEASURED / NAME))
+
+
+def command(contender: str, seed: int, corpus: str, data: Path, workdir: Path) -> list[str]:
+    """Return module and arguments of one contender with one seed."""
+    return [
+        "xlnet_jax.compare", "--objectives", contender, "--seeds", str(seed), "--equal", "operations",
+        "--budget", f"{FLOPS:g}", *NETWORK, "--corpus", corpus,
+        "--tasks", *(f"{task}={data / folder}" for task, (folder, _) in TASKS.items()),
+        "--finetune", *FINETUNE, "--workdir", str(workdir),
+    ]  # fmt: skip
+
+
+def _job(contender: str, seed: int, corpus: str, data: Path) -> Job:
+    words = partial(command, contender, seed, corpus, data)
+
+    def record(workdir: Path) -> Record:
+        return {
+            "command": studies.shown(words(workdir), workdir, CORPUS=corpus, DATA=str(data)),
+            "results": json.loads((workdir / "results.json").read_text()),
+            **studies.time_of(workdir),
+        }
+
+    return Job(f"{contender}-seed-{seed}", words, record)
+
+
+# ---- the tables ------------------------------------------------------------------------------------------------------
+
+
+def report(measured: dict[str, Record]) -> None:
+    """Print scores by contender, and differences to the baseline with their intervals."""
+    for task, (_, metric) in TASKS.items():
+        scores = {contender: list(_scores(measured, contender, task)) for contender in CONTENDERS}
+        complete = {contender: found for contender, found in scores.items() if len(found) == len(SEEDS)}
+        if BASELINE not in complete:
+            continue
+        print(f"\n{task}, {metric}\n")
+        print(f"| contender | mean | difference to {BASELINE} | {CONFIDENCE:.0%} interval | could have been seen |")
+        print("|---|---|---|---|---|")
+        for contender, found in complete.items():
+            mean = f"{statistics.mean(found):.2f} ± {statistics.stdev(found):.2f}"
+            if contender == BASELINE:
+                print(f"| {contender} | {mean} | | | |")
+                continue
+            differences = np.subtract(found, complete[BASELINE])
+            low, high = interval(differences)
+            print(
+                f"| {contender} | {mean} | {differences.mean():+.2f} | {low:+.2f} to {high:+.2f} | "
+                f"{smallest_detectable(differences):.2f} |"
+            )
+    print(f"\n{sum(run['seconds'] for run in measured.values()) / 3600:.1f} CPU hours")
+
+
+def _scores(measured: dict[str, Record], contender: str, task: str) -> Iterator[float]:
+    for seed in SEEDS:
+        if run := measured.get(f"{contender}-seed-{seed}"):
+            score = run["results"]["contenders"][contender][task]["seeds"][str(seed)]
+            yield score * (1 if task == "squad" else 100)
+
+
+def interval(differences: Sequence[float] | np.ndarray) -> tuple[float, float]:
+    """Return the bootstrap interval of the mean of paired differences: quantiles of the means of pairs drawn with
+    replacement (Efron & Tibshirani 1993, section 13.3)."""
+    drawn = np.random.default_rng(0).choice(differences, (DRAWS, len(differences)))
+    low, high = np.quantile(drawn.mean(1), [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
+    return float(low), float(high)
+
+
+def smallest_detectable(differences: Sequence[float] | np.ndarray) -> float:
+    """Return the smallest true difference that a paired t-test with as many seeds and the deviation of these
+    differences finds with a probability of POWER, at a level of 1 - CONFIDENCE."""
+    count = len(differences)
+    error = statistics.stdev(map(float, differences)) / count**0.5
+    critical = stats.t.ppf((1 + CONFIDENCE) / 2, count - 1)
+
+    def power(difference: float) -> float:
+        shift = difference / error
+        return float(stats.nct.sf(critical, count - 1, shift) + stats.nct.cdf(-critical, count - 1, shift))
+
+    if not error:
+        return 0.0
+    low, high = 0.0, 20 * error
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (low, middle) if power(middle) >= POWER else (middle, high)
+    return high
+
+
+if __name__ == "__main__":
+    main()

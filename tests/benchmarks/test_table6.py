@@ -1,0 +1,29 @@
+"""Intervals of paired differences, and the smallest difference that a design could have seen."""
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from benchmarks.table6 import CONFIDENCE, POWER, interval, smallest_detectable
+
+
+def test_the_interval_holds_the_mean_and_shrinks_with_the_number_of_pairs():
+    draw = np.random.default_rng(1)
+    widths = []
+    for pairs in (5, 80):
+        differences = draw.normal(1.0, 0.5, pairs)
+        low, high = interval(differences)
+        assert low < differences.mean() < high
+        widths.append(high - low)
+    # 1.96 standard errors on either side, by the deviation of these pairs.
+    assert widths[1] == pytest.approx(2 * 1.96 * differences.std() / 80**0.5, rel=0.05)
+    assert widths[1] < widths[0] / 2
+
+
+def test_the_smallest_detectable_difference_is_found_as_often_as_promised():
+    differences = np.array([0.3, -0.2, 0.5, 0.1, -0.4])
+    difference = smallest_detectable(differences)
+    drawn = np.random.default_rng(2).normal(difference, differences.std(ddof=1), (20_000, 5))
+    found = stats.ttest_1samp(drawn, 0, axis=1).pvalue < 1 - CONFIDENCE
+    assert found.mean() == pytest.approx(POWER, abs=0.01)
+    assert smallest_detectable([0.5, 0.5]) == 0
