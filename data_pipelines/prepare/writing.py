@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -59,8 +60,9 @@ def write_corpus(
         if split == "train":
             counts += sum(np.array(w.counts, np.int64) for of_source in written for w in of_source)
     tokenizer.save(folder / TOKENIZER_FOLDER)
-    with (folder / COUNTS_FILE).open("wb") as file:
-        np.save(file, counts)
+    array = io.BytesIO()  # into an open file NumPy writes by a copy of its descriptor, and ignores errors of its close
+    np.save(array, counts)
+    (folder / COUNTS_FILE).write_bytes(array.getvalue())
     write_tfds_metadata(folder, record, splits)
     described = dict(made_from), len(counts), record, _entropy(counts), names, weights, splits
     Manifest(*described, origins=origins or {}).save(folder)

@@ -24,6 +24,7 @@ from tests.faults import shim
 from tests.faults.children import Children
 from tests.faults.circumstances import circumstances, killed_at_random, lacking_mounts
 from tests.faults.commands import COMMANDS, make_inputs
+from tests.faults.memory_groups import lacking_groups
 from tests.faults.power import LOSSES, Left, left_after, moments
 from tests.faults.trials import ACTS, Undisturbed, Verdict, try_fault, try_power_loss, undisturbed
 
@@ -112,7 +113,7 @@ def _power_losses(sound: Undisturbed, wanted: str) -> Iterable[Trial]:
 
 
 def _circumstances(sound: Undisturbed, wanted: str, kills: int) -> Iterable[Trial]:
-    if reason := lacking_mounts():
+    for reason in filter(None, (lacking_mounts(), lacking_groups())):
         print(f"skipped: {reason}")
     for name, circumstance in circumstances().items():
         for _ in range(kills if circumstance is killed_at_random else 1):

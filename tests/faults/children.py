@@ -27,8 +27,10 @@ class Fault:
     """FAULTS_CLOCK"""
     limits: dict[str, int] = field(default_factory=dict)
     """of the process: name in the module `resource` -> value"""
-    seconds: float = 120.0
-    """after which the run is killed"""
+    group: str = ""
+    """memory group (memory_groups.py) that the process begins in; "" = that of its parent"""
+    seconds: float = 600.0
+    """after which the run is killed: it hangs"""
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,8 @@ class Outcome:
     """number of calls that the fault's kind and glob matched"""
     seconds: float
     stopped: int
+    left: bool
+    """True where other processes of its group were there seconds after its end"""
 
     @property
     def is_one_line(self) -> bool:
@@ -100,11 +104,11 @@ class Children:
         environment |= {"FAULTS_CLOCK": fault.clock} if fault.clock else {}
         answer = self._ask(
             command=command, folder=str(folder), out=str(out), error=str(error), environment=environment,
-            limits=fault.limits, seconds=fault.seconds,
+            limits=fault.limits, group=fault.group, seconds=fault.seconds,
         )  # fmt: skip
         (reached,) = struct.unpack_from("<Q", self._shared.read_bytes())
         texts = out.read_text(errors="replace"), error.read_text(errors="replace")
-        return Outcome(answer["code"], *texts, reached, answer["seconds"], answer["stopped"])
+        return Outcome(answer["code"], *texts, reached, answer["seconds"], answer["stopped"], answer["left"])
 
     def _ask(self, **request: Any) -> dict[str, Any]:
         assert self._server.stdin

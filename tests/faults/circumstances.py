@@ -10,12 +10,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from tests.faults.children import Children, Fault
+from tests.faults.memory_groups import lacking_groups, memory_group, most_used
 from tests.faults.trials import Undisturbed, Verdict, judge_again, judge_disturbed
 
 Circumstance = Callable[[Undisturbed, Path, Children], Verdict]
 DAY = 86_400
 GIB = 1 << 30
 LIVES = 20  # kills at random of one run before it may end
+SHARES_OF_MEMORY = (0.5, 0.8, 1.5)  # of what a sound run uses at once
 SMALL_DISKS = ("64k", "256k", "512k")
 
 
@@ -38,8 +40,10 @@ def killed_at_random(sound: Undisturbed, scratch: Path, children: Children) -> V
         ended = children.run(sound.command.words(sound.given), folder, Fault(seconds=draw.uniform(0.1, 5)))
         if ended.code == 0:
             break
-        if ended.code != -9:
-            return Verdict("WRONG", f"exit code {ended.code}: {ended.error}")
+        if ended.is_one_line and ended.code == 2:  # as where a complete result is there already
+            break
+        if ended.code != -9 or ended.left:
+            return Verdict("WRONG", f"exit code {ended.code}, left over: {ended.left}: {ended.error}")
         kills += 1
     verdict = judge_again(sound, folder, children)
     return verdict._replace(detail=f"{kills} kills {verdict.detail}")
@@ -73,16 +77,37 @@ def on_a_read_only_disk(sound: Undisturbed, scratch: Path, children: Children) -
         return judge_again(sound, folder, children)
 
 
+def in_little_memory(sound: Undisturbed, scratch: Path, children: Children) -> Verdict:
+    """Run a command where the kernel gives it shares of the memory that it needs, then again with all of it."""
+    words, ends, free = sound.command.words(sound.given), [], scratch / "free"
+    free.mkdir(parents=True)
+    with memory_group() as group:
+        children.run(words, free, Fault(group=str(group)))
+        needed = most_used(group)
+    for share in SHARES_OF_MEMORY:
+        folder = _folder(scratch / f"{share:.0%}")
+        with memory_group(int(share * needed)) as group:
+            ended = children.run(words, folder, Fault(group=str(group)))
+        ends.append(f"exit code {ended.code} in {share:.0%} of {needed >> 20} MiB {ended.error}".strip())
+        if ended.left or (ended.code and share > 1) or not (ended.code in (0, -9) or ended.is_one_line):
+            return Verdict("WRONG", f"{ends}, processes left over: {ended.left}")
+        if (verdict := judge_again(sound, folder, children)).kind == "WRONG":
+            return verdict._replace(detail=f"{ends}, {verdict.detail}")
+    return Verdict("same bits", ", ".join(ends))
+
+
 def circumstances() -> dict[str, Circumstance]:
     """Return the circumstances that can be made here, by name."""
     found = {
         "clock set back a day": under(Fault(clock=f"1.5:{-DAY}")),
         "clock set forward a year": under(Fault(clock=f"1.5:{365 * DAY}")),
-        "disk slow by 5 ms a call": under(Fault("delay:5000", seconds=300)),
+        "disk slow by 5 ms a call": under(Fault("delay:5000", seconds=1200)),
         "3 GiB of address space": under(Fault(limits={"RLIMIT_AS": 3 * GIB})),
         "files of at most 20 kB": under(Fault(limits={"RLIMIT_FSIZE": 20_000})),
         "killed at random": killed_at_random,
     }
+    if not lacking_groups():
+        found["little memory"] = in_little_memory
     if lacking_mounts():
         return found
     small = {f"disk of {size}": on_a_small_disk(size) for size in SMALL_DISKS}

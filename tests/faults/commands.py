@@ -112,6 +112,10 @@ def _prepare(given: Path) -> list[str]:
     return ["data_pipelines.prepare.__main__", *words, "--block-len", "64", "--out", "corpus"]
 
 
+def _prepare_in_processes(given: Path) -> list[str]:
+    return ["tests.faults.in_processes", *_prepare(given)[1:]]
+
+
 def _convert(given: Path) -> list[str]:
     return ["xlnet_jax.convert", str(given / "run"), "hf", "--to", "hf"]
 
@@ -147,6 +151,7 @@ COMMANDS = {
         Command("train", _train, _trained),
         Command("finetune", _finetune, _finetuned),
         Command("prepare", _prepare, _files_alone),
+        Command("prepare in processes", _prepare_in_processes, _files_alone),
         Command("convert", _convert, _files_alone),
         Command("compare", _compare, _compared),
     )

@@ -76,10 +76,6 @@ def _apply(call: Call, tree: Tree, opened: dict[int, _File]) -> None:
         if call.inode in opened:
             del opened[call.inode].written[call.offset :]
     elif call.kind == "sync":
-        if call.inode in opened and path not in tree:  # renamed past the shim, as by Rust
-            for name in [name for name, file in tree.items() if file is opened[call.inode]]:
-                del tree[name]
-            tree[path] = opened[call.inode]
         for file in opened.values() if call.offset else [opened[call.inode]] if call.inode in opened else []:
             file.synced = bytes(file.written)
     elif call.kind == "mkdir":

@@ -14,16 +14,18 @@ import signal
 import sys
 import time
 import warnings
+from pathlib import Path
 from typing import Any
 
 PRELOADED = (
     "xlnet_jax.train", "xlnet_jax.finetune", "xlnet_jax.compare", "xlnet_jax.convert",
-    "data_pipelines.prepare.__main__",
+    "data_pipelines.prepare.__main__", "tests.faults.in_processes",
     "xlnet_jax.training.pretrain", "xlnet_jax.training.loop", "xlnet_jax.tasks.run", "xlnet_jax.comparison.run",
     "xlnet_jax.checkpoints.formats", "xlnet_jax.objectives.command_line", "data_pipelines.prepare", "tensorstore",
     "matplotlib.pyplot", "tensorflow",
 )  # fmt: skip
 STOPPED_FOR = 1.0  # seconds between SIGSTOP and SIGCONT
+PATIENCE = 20.0  # seconds in which the workers of a process that has ended must end
 
 
 def serve() -> None:
@@ -54,6 +56,8 @@ def _become(request: dict[str, Any]) -> None:
     for stream, name in ((1, "out"), (2, "error")):
         os.dup2(os.open(request[name], os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644), stream)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    if request["group"]:
+        Path(request["group"], "cgroup.procs").write_text(str(os.getpid()))
     os.environ.update(request["environment"])
     for name, value in request["limits"].items():
         resource.setrlimit(getattr(resource, name), (value, value))
@@ -79,9 +83,20 @@ def _watch(child: int, request: dict[str, Any]) -> dict[str, Any]:
         if seconds > request["seconds"]:
             os.killpg(child, signal.SIGKILL)
         time.sleep(0.005)
+    left = _left(child)
+    return {"code": os.waitstatus_to_exitcode(status), "seconds": seconds, "stopped": stopped, "left": left}
+
+
+def _left(group: int) -> bool:
+    """Wait for the other processes of a group; kill those that do not end by themselves, and return True."""
+    end = time.monotonic() + PATIENCE
     with contextlib.suppress(ProcessLookupError):
-        os.killpg(child, signal.SIGKILL)  # its workers
-    return {"code": os.waitstatus_to_exitcode(status), "seconds": seconds, "stopped": stopped}
+        while time.monotonic() < end:
+            os.killpg(group, 0)
+            time.sleep(0.02)
+        os.killpg(group, signal.SIGKILL)
+        return True
+    return False
 
 
 if __name__ == "__main__":

@@ -6,15 +6,19 @@
  *   FAULTS_FOLDER  folder to look at; unset = nothing is done
  *   FAULTS_LOG     file to which a record of each call is appended (struct record, two paths, data)
  *   FAULTS_SHARED  file of 16 bytes that all processes count in
- *   FAULTS_ACT     kill-before, kill-after, kill-within (half of a write), stop, errno:N (this call alone),
+ *   FAULTS_ACT     kill-before, kill-after, kill-within (half of a write), kill-alone (before the call, this process
+ *                  and not its group), stop, errno:N (this call alone),
  *                  full:N (this call and all later ones that need room; of a disk
- *                  that has become read-only, EROFS, all later ones), delay:MICROSECONDS (every call)
- *   FAULTS_KIND    kind of the calls to act on: open write rename link unlink rmdir mkdir sync truncate close
+ *                  that has become read-only, EROFS, all later ones), delay:MICROSECONDS (every call),
+ *                  lost:N (of a sync or a close: half of the file is gone, as where a file server takes what was
+ *                  written only then, and refuses it)
+ *   FAULTS_KIND    kind of the calls to act on: open write rename link unlink rmdir mkdir sync truncate close read
+ *                  (read: a file is opened to be read)
  *   FAULTS_GLOB    pattern of their paths, relative to the folder
  *   FAULTS_COUNT   number of the call to act on, from 1
  *   FAULTS_CLOCK   "SECONDS:JUMP": from SECONDS after the start the wall clock is JUMP seconds off
  *
- * Writes by mmap, by system calls without libc (as Rust renames the file of safetensors) and inside of stdio other than
+ * Writes by mmap, by system calls without libc and inside of stdio other than
  * fopen, fwrite and fclose are not seen.
  */
 #define _GNU_SOURCE
@@ -37,11 +41,11 @@
 #include <time.h>
 #include <unistd.h>
 
-enum kind { OPEN, WRITE, RENAME, LINK, UNLINK, RMDIR, MKDIR, SYNC, TRUNCATE, CLOSE, KINDS };
+enum kind { OPEN, WRITE, RENAME, LINK, UNLINK, RMDIR, MKDIR, SYNC, TRUNCATE, CLOSE, READ, KINDS };
 static const char *const NAMES[KINDS] = {
-    "open", "write", "rename", "link", "unlink", "rmdir", "mkdir", "sync", "truncate", "close"};
-static const int NEEDS_ROOM[KINDS] = {1, 1, 1, 1, 0, 0, 1, 1, 1, 0};
-enum act { NOTHING, KILL_BEFORE, KILL_AFTER, KILL_WITHIN, STOP, FAIL, FULL, DELAY };
+    "open", "write", "rename", "link", "unlink", "rmdir", "mkdir", "sync", "truncate", "close", "read"};
+static const int NEEDS_ROOM[KINDS] = {1, 1, 1, 1, 0, 0, 1, 1, 1, 0, 0};
+enum act { NOTHING, KILL_BEFORE, KILL_AFTER, KILL_WITHIN, KILL_ALONE, STOP, FAIL, FULL, LOSE, DELAY };
 
 struct record {
     uint32_t size; /* of the whole record with paths and data */
@@ -96,9 +100,11 @@ void faults_begin(void) {
         self.act = !strcmp(act, "kill-before")  ? KILL_BEFORE
                    : !strcmp(act, "kill-after") ? KILL_AFTER
                    : !strcmp(act, "kill-within") ? KILL_WITHIN
+                   : !strcmp(act, "kill-alone")  ? KILL_ALONE
                    : !strcmp(act, "stop")        ? STOP
                    : !strncmp(act, "errno:", 6)  ? FAIL
                    : !strncmp(act, "full:", 5)   ? FULL
+                   : !strncmp(act, "lost:", 5)   ? LOSE
                    : !strncmp(act, "delay:", 6)  ? DELAY
                                                  : NOTHING;
         const char *number = strchr(act, ':');
@@ -167,20 +173,30 @@ struct call {
     const char *path, *other;
 };
 
+static void lose_half(const char *path) {
+    static int (*real)(const char *, off_t);
+    if (!real) real = (int (*)(const char *, off_t))dlsym(RTLD_NEXT, "truncate");
+    struct stat found;
+    if (!stat(path, &found) && S_ISREG(found.st_mode) && real(path, found.st_size / 2)) abort();
+}
+
 /* Count a call; return the errno with which it must fail, or 0. */
 static int before(struct call *call) {
     if (self.act == DELAY) {
         usleep(self.delay);
         return 0;
     }
-    if (self.shared && self.shared[1] && (NEEDS_ROOM[call->kind] || (self.error == EROFS && call->kind != CLOSE))) return self.error;
+    int changes = call->kind != CLOSE && call->kind != READ;
+    if (self.shared && self.shared[1] && (NEEDS_ROOM[call->kind] || (self.error == EROFS && changes))) return self.error;
     if (self.act == NOTHING || self.kind != call->kind || fnmatch(self.glob, relative(call->path), 0)) return 0;
     uint64_t number = self.shared ? __atomic_add_fetch(&self.shared[0], 1, __ATOMIC_SEQ_CST) : 0;
     if (number != self.count) return 0;
     call->acts = 1;
     switch (self.act) {
     case KILL_BEFORE: kill(0, SIGKILL); pause(); return 0;
+    case KILL_ALONE: kill(getpid(), SIGKILL); pause(); return 0;
     case STOP: kill(0, SIGSTOP); return 0;
+    case LOSE: lose_half(call->path); return self.error;
     case FULL: self.shared[1] = 1; return self.error;
     case FAIL: return self.error;
     default: return 0;
@@ -241,9 +257,8 @@ static uint64_t inode_of(int descriptor) {
             va_end(list); \
         } \
         char whole[PATH_MAX]; \
-        if (!(flags & (O_WRONLY | O_RDWR | O_CREAT)) || !below(directory, path, whole)) \
-            return real(arguments path, flags, mode); \
-        struct call call = {.kind = OPEN, .path = whole}; \
+        if (!below(directory, path, whole)) return real(arguments path, flags, mode); \
+        struct call call = {.kind = flags & (O_WRONLY | O_RDWR | O_CREAT) ? OPEN : READ, .path = whole}; \
         int descriptor = -1; \
         return AROUND(call, descriptor = real(arguments path, flags, mode), flags, inode_of(descriptor), NULL, 0); \
     }
@@ -296,8 +311,10 @@ int fclose(FILE *stream) {
     char whole[PATH_MAX];
     if (!descriptor_below(fileno(stream), whole)) return real_fclose(stream);
     struct call call = {.kind = CLOSE, .path = whole};
+    uint64_t inode = inode_of(fileno(stream));
+    fflush(stream); /* before what is lost */
     int error = before(&call), result = real_fclose(stream);
-    after(&call, error, 0, 0, NULL, 0);
+    after(&call, error, 0, inode, NULL, 0);
     if (error) errno = error;
     return error ? EOF : result;
 }
@@ -409,8 +426,9 @@ int close(int descriptor) {
     if (flags < 0 || (flags & O_ACCMODE) == O_RDONLY || !descriptor_below(descriptor, whole))
         return real_close(descriptor);
     struct call call = {.kind = CLOSE, .path = whole};
+    uint64_t inode = inode_of(descriptor);
     int error = before(&call), result = real_close(descriptor);
-    after(&call, error, 0, 0, NULL, 0);
+    after(&call, error, 0, inode, NULL, 0);
     if (error) errno = error;
     return error ? -1 : result;
 }

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-KINDS = ("open", "write", "rename", "link", "unlink", "rmdir", "mkdir", "sync", "truncate", "close")
+KINDS = ("open", "write", "rename", "link", "unlink", "rmdir", "mkdir", "sync", "truncate", "close", "read")
 SOURCE = Path(__file__).with_suffix(".c")
 _HEAD = struct.Struct("<IIiIqQII")  # struct record of shim.c
 _VARIES = re.compile(r"[0-9a-f]{16,}|[0-9]+|(?<=\.tmp)[A-Za-z0-9]{6}")

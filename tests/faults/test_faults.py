@@ -8,7 +8,9 @@ import pytest
 
 from tests.faults import shim
 from tests.faults.children import Children
+from tests.faults.circumstances import in_little_memory
 from tests.faults.commands import COMMANDS, make_inputs
+from tests.faults.memory_groups import lacking_groups
 from tests.faults.power import LOSSES, left_after
 from tests.faults.trials import ACTS, points_of, try_fault, try_power_loss, undisturbed
 
@@ -43,6 +45,7 @@ def sound(scratch, children, given):
     return {
         "train": undisturbed(COMMANDS["train"], given, scratch, children, times=1),
         "prepare": undisturbed(COMMANDS["prepare"], given, scratch, children, times=1),
+        "prepare in processes": undisturbed(COMMANDS["prepare in processes"], given, scratch, children, times=1),
     }
 
 
@@ -72,6 +75,8 @@ def test_the_calls_of_a_run_are_seen(sound):
         ("train", "I/O error", "sync", f"{SAVED}/ARRAYS.orbax-checkpoint-tmp/d/*"),
         ("prepare", "killed after", "rename", "corpus"),
         ("prepare", "I/O error", "write", ".corpus.partial/finished/.corpus-train.array_record-*-of-*.partial"),
+        ("prepare", "refused late", "close", ".corpus.partial/finished/unigram_counts.npy"),
+        ("prepare in processes", "killed alone", "write", ".corpus.partial/work/encoded-*/.*.npz*.partial"),
     ],
 )
 def test_the_same_command_goes_on_after_a_fault(sound, scratch, children, command, name, kind, pattern):
@@ -113,6 +118,21 @@ def test_what_was_not_synced_is_lost_with_the_power():
     assert names == {"a": b"12"}
     everything = [*calls, call("sync", "d/b", inode=2), call("sync", "a", inode=1)]
     assert all(left_after(everything, loss) == {"a": b"123456", "d": None, "d/b": b"1234"} for loss in LOSSES)
+
+
+def test_a_file_server_takes_what_was_written_at_a_sync_or_a_close():
+    calls = [call("write", "a", inode=1, data=b"12"), call("sync", "a", inode=1), call("close", "a", inode=1)]
+    calls += [call("open", "a", inode=1), call("write", "a", inode=1, data=b"3"), call("close", "a", inode=1)]
+    flushing = {point.kind: point.flushing for point in points_of(tuple(calls))}
+    assert flushing == {"write": 0, "open": 0, "sync": 1, "close": 2}
+
+
+@pytest.mark.slow
+def test_a_command_goes_on_where_the_kernel_killed_it_for_its_memory(sound, scratch, children):
+    if reason := lacking_groups():
+        pytest.skip(reason)
+    verdict = in_little_memory(sound["prepare"], scratch / "little-memory", children)
+    assert verdict.kind == "same bits", verdict
 
 
 def test_calls_at_files_that_differ_in_numbers_are_one_point():

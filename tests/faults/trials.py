@@ -11,15 +11,19 @@ from tests.faults.commands import Command, Result
 from tests.faults.power import Left, restore, unseen
 from tests.faults.shim import Call, calls
 
-ENOSPC, EIO, EROFS = 28, 5, 30
+ENOSPC, EIO, EROFS, ESTALE, EDQUOT = 28, 5, 30, 116, 122
 ROOM = ("open", "write", "rename", "link", "mkdir", "sync", "truncate")
 ACTS = {
     "killed before": "kill-before",
     "killed after": "kill-after",
     "killed within": "kill-within",
+    "killed alone": "kill-alone",
     "disk full": f"full:{ENOSPC}",
     "read-only": f"full:{EROFS}",
     "I/O error": f"errno:{EIO}",
+    "stale": f"errno:{ESTALE}",
+    "refused late": f"lost:{EDQUOT}",
+    "lost late": f"lost:{EIO}",
     "stopped": "stop",
 }
 """name of a fault at a point -> what shim.c does there"""
@@ -34,21 +38,30 @@ class Point(NamedTuple):
     """of the path seen first"""
     count: int
     """number of calls that the glob matched in an undisturbed run"""
+    flushing: int = 0
+    """number of the first of these calls by which a file server takes what was written: of a sync or a close after a
+    write; 0 = there is none"""
 
     def fault(self, act: str) -> Fault | None:
         """Return the fault at this point; None where the act has no place there. The first call fails, or is killed
         before it; the last one is killed after it."""
+        changes = self.kind not in ("close", "read")
         possible = {
-            "kill-before": self.kind != "close",
-            "kill-after": self.kind != "close",
+            "kill-before": changes,
+            "kill-after": changes,
             "kill-within": self.kind == "write",
+            "kill-alone": changes,
             f"full:{ENOSPC}": self.kind in ROOM,
-            f"full:{EROFS}": self.kind != "close",
+            f"full:{EROFS}": changes,
+            f"errno:{ESTALE}": self.kind != "close",
+            f"lost:{EDQUOT}": self.flushing,
+            f"lost:{EIO}": self.flushing,
             "stop": self.kind in ("rename", "sync", "unlink"),
         }
         if not possible.get(act, True):
             return None
-        return Fault(act, self.kind, self.glob, self.count if act in ("kill-after", "kill-within") else 1)
+        last, late = act in ("kill-after", "kill-within"), act.startswith("lost:")
+        return Fault(act, self.kind, self.glob, self.count if last else self.flushing if late else 1)
 
 
 @dataclass(frozen=True)
@@ -89,12 +102,27 @@ def undisturbed(command: Command, given: Path, scratch: Path, children: Children
 
 def points_of(made: tuple[Call, ...]) -> Iterator[Point]:
     """Yield the distinct points of the calls that succeeded."""
-    first = {}
+    first: dict[tuple[str, str], str] = {}
     for call in made:
         if not call.error:
             first.setdefault((call.kind, call.pattern), call.glob)
+    flushes = _flushes(made)
     for (kind, pattern), glob in first.items():
-        yield Point(kind, pattern, glob, sum(call.kind == kind and call.glob == glob for call in made))
+        alike = [flushes[n] for n, call in enumerate(made) if call.kind == kind and call.glob == glob]
+        yield Point(kind, pattern, glob, len(alike), alike.index(True) + 1 if any(alike) else 0)
+
+
+def _flushes(made: tuple[Call, ...]) -> list[bool]:
+    """Say of each call whether it is a sync or a close of a file that was written since the one before."""
+    found: list[bool] = []
+    written: set[int] = set()
+    for call in made:
+        if call.kind == "write":
+            written.add(call.inode)
+        found.append(call.kind in ("sync", "close") and call.inode in written)
+        if found[-1]:
+            written.remove(call.inode)
+    return found
 
 
 def try_fault(sound: Undisturbed, fault: Fault, scratch: Path, children: Children) -> Verdict:
@@ -104,6 +132,8 @@ def try_fault(sound: Undisturbed, fault: Fault, scratch: Path, children: Childre
     words = sound.command.words(sound.given)
     first = children.run(words, folder, fault)
     verdict = judge_disturbed(first, fault) or judge_again(sound, folder, children)
+    if verdict.kind == "one line" and first.code == 0:
+        verdict = Verdict("WRONG", f"disturbed: exit code 0 without its result; again: {verdict.detail}")
     if verdict.kind != "WRONG":
         shutil.rmtree(scratch)
     return verdict
@@ -124,6 +154,10 @@ def judge_disturbed(ended: Outcome, fault: Fault) -> Verdict | None:
     """Return a verdict where the disturbed run itself ended wrongly, or was not disturbed."""
     if fault.kind and ended.reached < fault.count:
         return Verdict("not reached" if ended.code == 0 else "WRONG", _shown(ended))
+    if ended.left:
+        return Verdict("WRONG", f"processes are left over: {_shown(ended)}")
+    if fault.act == "kill-alone" and ended.is_one_line:  # of a process that works for another
+        return None
     if fault.act.startswith("kill"):
         return None if ended.code == -9 else Verdict("WRONG", f"not killed: {_shown(ended)}")
     if ended.code == 0 or ended.is_one_line:

@@ -23,7 +23,7 @@ from data_pipelines.tokenizer import MODEL_FILE, Settings, Tokenizer, read_setti
 from data_pipelines.tokenizer.foreign import NEW, TOKENIZER_JSON, WORDPIECES, ForeignPieces, model_in
 from data_pipelines.tokenizer.foreign import SETTINGS as FOREIGN_SETTINGS
 from xlnet_jax.errors import InputError
-from xlnet_jax.interop import hf_bert, hf_xlnet
+from xlnet_jax.interop import hf_bert, hf_xlnet, safetensors_file
 from xlnet_jax.interop.contents import Contents, Found
 from xlnet_jax.interop.weights import flatten, left_behind, nest, to_theirs
 from xlnet_jax.storage.reading import demand_regular, read_json
@@ -69,7 +69,7 @@ def write(pretrained: Contents, folder: Path) -> list[str]:
         p = _as_dealt_there(p, p.tokenizer.foreign)
     config, table = family.to_config(p), family.weights(p)
     tensors = to_theirs(p.params, table)
-    safetensors.numpy.save_file(tensors, folder / SAFETENSORS, metadata={"format": "pt"})
+    safetensors_file.write(tensors, folder / SAFETENSORS)
     (folder / CONFIG).write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
     notes = [*family.notes_of(p), *left_behind(p.params, table)]
     return notes + (_write_tokenizer(p.tokenizer, folder, family.TOKENIZER) if p.tokenizer else [])
