@@ -9,17 +9,21 @@ import jax
 from xlnet_jax.costs.chips import chip_of
 
 _CGROUPS, _OWN_CGROUP, _MEMINFO = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup"), Path("/proc/meminfo")
+OF_PROCESS = 5 << 28
+"""Bytes that Python, jax, its compiler and the input pipeline take beside the step of a small network, measured; a
+constant, so that the same settings on the same machine end in the same choice"""
 
 
 def available_on(device: jax.Device) -> int | None:
     """Return the bytes that programs can have on a device of this process; None where nothing says.
 
-    A GPU says its share of XLA_PYTHON_CLIENT_MEM_FRACTION. The devices of a CPU share the memory of the machine. Of a
+    A GPU says its share of XLA_PYTHON_CLIENT_MEM_FRACTION. The devices of a CPU share the memory of the machine with
+    the process itself: where both together exceed the limit of a container, the kernel kills it without a word. Of a
     TPU it is the whole memory: its compiler refuses by itself what exceeds the part that programs can have.
     """
     if device.platform == "cpu":
         whole = of_machine()
-        return whole and whole // device.client.local_device_count()
+        return whole and max(whole - OF_PROCESS, whole // 8) // device.client.local_device_count()
     try:
         stats = device.memory_stats() or {}
     except jax.errors.JaxRuntimeError:  # a backend may know of none

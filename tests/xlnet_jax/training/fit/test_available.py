@@ -51,8 +51,18 @@ def test_a_process_has_no_more_than_ulimit_says(machine):
 
 
 def test_this_machine_divides_its_memory_among_its_devices():
-    assert available.available_on(jax.devices()[0]) == available.of_machine() // jax.local_device_count()
+    left = available.of_machine() - available.OF_PROCESS
+    assert available.available_on(jax.devices()[0]) == left // jax.local_device_count()
     assert available.of_machine() > GIB
+
+
+def test_the_process_itself_has_a_part_of_a_containers_memory(machine):
+    def left(gib):
+        machine(8, own="0::/\n", memory_dot_max=int(gib * GIB))
+        return available.available_on(jax.devices()[0]) * jax.local_device_count() / GIB
+
+    assert left(4) == 2.75
+    assert left(1) == 0.125  # a tiny network still runs
 
 
 def test_an_accelerator_has_what_its_driver_says_or_its_data_sheet():
