@@ -21,6 +21,8 @@ from xlnet_jax.settings.typed import typed
 T = TypeVar("T")
 
 FLAG = "--config"
+MOST_BYTES = 1 << 20
+"""of a file of settings, whose names and values take some ten thousand"""
 HELP = f"{FLAG} FILE: settings from a JSON file, such as config.json of a run; flags replace them"
 
 
@@ -106,6 +108,8 @@ def _read(path: str) -> dict[str, Any]:
     file = epath.Path(path).expanduser()
     if os.path.exists(file) and not (os.path.isfile(file) or os.path.isdir(file)):
         raise InputError(f"{FLAG} {path} is a pipe or a device: save the settings in a file")
+    if os.path.isfile(file) and os.path.getsize(file) > MOST_BYTES:
+        raise InputError(f"{FLAG} {path} has {os.path.getsize(file):,} bytes: settings are a few thousand")
     try:
         content = json.loads(file.read_text(), object_pairs_hook=_Object)
         given = list(_flat(content)) if isinstance(content, _Object) else None

@@ -212,9 +212,15 @@ def test_a_mistake_in_a_file_is_one_line_that_names_it(written, content, message
         (["--config", "."], "--config . is a folder: name a file, as config.json"),
         (["--config"], "--config names no file"),
         (["--config", "--steps", "3"], "--config names no file"),
+        (
+            ["--config", "endless.json"],
+            "--config endless.json has 1,099,511,627,776 bytes: settings are a few thousand",
+        ),
     ],
 )
 def test_a_file_that_cannot_be_read_is_named(tmp_path, monkeypatch, argv, message):
+    with open(tmp_path / "endless.json", "wb") as file:
+        file.truncate(2**40)  # takes no room on the disk
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InputError) as mistake:
         parse(*argv)
