@@ -6,10 +6,10 @@ scaling_law.json beside this file holds the law; `python -m benchmarks.fit_scali
 from __future__ import annotations
 
 import functools
-import math
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 from etils import epath
 
 from xlnet_jax.settings.config import Config, ModelConfig
@@ -87,11 +87,11 @@ def predict(config: Config) -> Prediction | None:
         return None
     parameters = layer_parameters(config.model)
     tokens = config.steps * config.data.batch_size * config.data.seq_len
-    spread = sorted(law.loss(parameters, tokens) for law in fit.refits)
-    outside = (1 - INTERVAL) / 2 * (len(spread) - 1)
+    spread = [law.loss(parameters, tokens) for law in fit.refits]
+    low, high = np.quantile(spread, [(1 - INTERVAL) / 2, (1 + INTERVAL) / 2])
     return Prediction(
-        fit.law.loss(parameters, tokens), spread[math.floor(outside)], spread[math.ceil(len(spread) - 1 - outside)],
-        parameters, parameters / fit.parameters[1], tokens / fit.tokens[1],
+        fit.law.loss(parameters, tokens), float(low), float(high), parameters, parameters / fit.parameters[1],
+        tokens / fit.tokens[1],
     )  # fmt: skip
 
 
