@@ -10,6 +10,7 @@ heeds a result that lists its own token.
 """
 
 import contextlib
+import errno
 import json
 import re
 import socket
@@ -36,6 +37,7 @@ _ANSWER = re.compile(r"(\d{1,9})-[0-9a-f]{32}\.json")
 _SECONDS_TO_APPEAR = 60.0
 """time after which a host sees what another has written: NFS keeps an older look for a while"""
 _BEATS = 4
+_TRIES = 20
 
 Answer = dict[str, Any]
 
@@ -99,7 +101,7 @@ class _Caller:
         self._call.unlink(missing_ok=True)
         for earlier in here.iterdir():
             if _START.fullmatch(earlier.name):
-                earlier.rmtree(missing_ok=True)
+                _remove(earlier)
         self._start = uuid.uuid4().hex
         self._folder = here / self._start
         self._answers: dict[str, Answer] = {}  # by file
@@ -272,6 +274,18 @@ class _Answerer:
             f"{host} is not the folder that process 0 has by this name: all hosts need one folder that they share "
             "(NFS, Filestore, gs://BUCKET/FOLDER), as `workdir`"
         )
+
+
+def _remove(earlier: epath.Path) -> None:
+    """Remove the folder of an earlier start. A process that has read its call a moment ago may still write its answer
+    there; what is left then confuses nobody."""
+    for _ in range(_TRIES):
+        try:
+            return earlier.rmtree(missing_ok=True)
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.ENOENT):
+                raise
+        time.sleep(0.05)
 
 
 def _alone(here: epath.Path) -> Lock:

@@ -1,11 +1,14 @@
 """Hosts meet in the workdir before jax connects them: one line names who is missing, one too many or different."""
 
+import contextlib
 import json
 import socket
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from etils import epath
 
 from xlnet_jax.errors import InputError
 from xlnet_jax.settings.config import DistributedConfig
@@ -192,6 +195,27 @@ def test_files_of_earlier_starts_confuse_nobody(tmp_path):
         f"process 1 on {HERE} was not called in {tmp_path / 'alone'} within 1 s (distributed.initialization-timeout): "
         "process 0 on host-a has begun without it, or did not start again"
     )
+
+
+def test_an_earlier_start_is_removed_although_a_process_still_answers_it(tmp_path):
+    folder = tmp_path / ("1" * 32)
+    folder.mkdir()
+    begun = threading.Event()
+
+    def answer():
+        until = time.monotonic() + 0.4
+        with contextlib.suppress(OSError):  # the folder is gone
+            while time.monotonic() < until:
+                (folder / "answer.partial").write_text("{}")
+                (folder / "answer.partial").rename(folder / "answer.json")
+                begun.set()
+
+    with ThreadPoolExecutor(1) as thread:
+        answering = thread.submit(answer)
+        assert begun.wait(10)
+        roll_call._remove(epath.Path(folder))
+        answering.result()
+    assert not folder.exists()
 
 
 def test_a_process_that_waited_for_an_earlier_start_answers_the_next(tmp_path):
