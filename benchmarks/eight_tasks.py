@@ -136,9 +136,7 @@ def main() -> None:
     parser.add_argument("data", nargs="?", type=Path)
     parser.add_argument("--english", default="runs/novels", help="pretrained network of the English tasks")
     parser.add_argument("--chinese", default="runs/zh", help="pretrained network of the Chinese tasks")
-    parser.add_argument("--only", default="*", help="pattern of the names of tasks")
-    parser.add_argument("--jobs", type=int, default=1, help="runs at a time, each on a processor of its own")
-    parser.add_argument("--workdir", type=Path, default=Path("runs/eight-tasks"))
+    studies.add_arguments(parser, NAME)
     parser.add_argument("--report", action="store_true", help="print the table of what has been measured, and end")
     given = parser.parse_args()
     if not given.report:

@@ -2,10 +2,10 @@
 
     python -m benchmarks.fit_scaling
 
-Reads benchmarks/measured/scaling; writes xlnet_jax/planning/scaling_law.json, which `python -m xlnet_jax.plan` reads,
-and docs/results_scaling.png; prints the tables of docs/results.md. As appendix D.2 of the paper: the Huber loss (delta
-0.001) of the logarithm of the loss, minimised by L-BFGS from a grid of starts. The intervals are those of refits to
-runs drawn with replacement. The largest run is not fitted.
+Reads benchmarks/measured/scaling; writes scaling_law.json, which xlnet_jax/planning/scaling_law.py reads, and
+docs/results_scaling.png; prints tables of the runs, the law and its prediction. As appendix D.2 of the paper: the Huber
+loss (delta 0.001) of the logarithm of the loss, minimised by L-BFGS from a grid of starts. The intervals are those of
+refits to runs drawn with replacement. The largest run is not fitted.
 """
 
 import dataclasses

@@ -2,8 +2,13 @@
 
     python -m benchmarks.scaling CORPUS [--only 'isoflop*'] [--jobs 2] [--workdir runs/scaling]
 
-CORPUS is a folder of data_pipelines.prepare (docs/results.md has the commands). Each run is the ordinary train command,
-and benchmarks/studies.py says how runs are stopped, resumed and recorded.
+CORPUS is a folder of data_pipelines.prepare. That of the recorded runs was made of novels, speeches and a part of C4 by
+
+    python -m data_pipelines.tokenizer train --source novels.txt speeches.txt --vocab-size 8000 --out tokenizer
+    python -m data_pipelines.prepare --source novels.txt speeches.txt C4 --weights 0.84 0.08 0.08 \\
+        --tokenizer tokenizer --block-len 1152 --validation-fraction 0.03 --out CORPUS
+
+Each run is the ordinary train command; benchmarks/studies.py says how runs are stopped, resumed and recorded.
 
 The runs, in their order:
 
@@ -156,9 +161,7 @@ def kept_rule(measured: dict[str, Record]) -> str | None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("corpus", help="folder of data_pipelines.prepare")
-    parser.add_argument("--only", default="*", help="pattern of the names of runs")
-    parser.add_argument("--jobs", type=int, default=1, help="runs at a time, each on a processor of its own")
-    parser.add_argument("--workdir", type=Path, default=Path("runs/scaling"))
+    studies.add_arguments(parser, NAME)
     given = parser.parse_args()
     vocab_size = json.loads((Path(given.corpus) / "manifest.json").read_text())["vocab_size"]
     study = Study(NAME, given.workdir, given.jobs)

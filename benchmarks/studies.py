@@ -4,6 +4,7 @@ A run whose file is there is not run again, and a run that was stopped goes on w
 days and machines. The files, benchmarks/measured/STUDY/RUN.json, belong to the repository; workdirs do not.
 """
 
+import argparse
 import json
 import os
 import subprocess
@@ -70,6 +71,13 @@ class Study:
         self.folder.mkdir(parents=True, exist_ok=True)
         (self.folder / f"{job.name}.json").write_text(json.dumps(job.record(workdir)) + "\n")
         print(f"{job.name} took {time.monotonic() - began:.0f} s", flush=True)
+
+
+def add_arguments(parser: argparse.ArgumentParser, study: str) -> None:
+    """Add what every study is asked: which runs, how many at a time, and where."""
+    parser.add_argument("--only", default="*", help="pattern of what is run")
+    parser.add_argument("--jobs", type=int, default=1, help="runs at a time, each on a processor of its own")
+    parser.add_argument("--workdir", type=Path, default=Path("runs", study.replace("_", "-")))
 
 
 def read(folder: Path) -> dict[str, Record]:

@@ -52,9 +52,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("corpus", nargs="?")
     parser.add_argument("data", nargs="?", type=Path)
-    parser.add_argument("--only", default="*", help="pattern of the names of contenders")
-    parser.add_argument("--jobs", type=int, default=1, help="runs at a time, each on a processor of its own")
-    parser.add_argument("--workdir", type=Path, default=Path("runs/table6"))
+    studies.add_arguments(parser, NAME)
     parser.add_argument("--report", action="store_true", help="print the tables of what has been measured, and end")
     given = parser.parse_args()
     if not given.report:

@@ -1,6 +1,6 @@
 """Prediction of a run's held-out loss from its size and its tokens, by a law that was fitted to small runs.
 
-scaling_law.json beside this file holds the law; `python -m benchmarks.fit_scaling` writes it (docs/results.md).
+scaling_law.json beside this file holds the law; `python -m benchmarks.fit_scaling` writes it from measured runs.
 """
 
 from __future__ import annotations
