@@ -192,10 +192,17 @@ def ends(command):
     return found
 
 
+def target_of(link):
+    """Return what a link leads to, or None if it is gone: a running process closes files at any moment."""
+    try:
+        return os.readlink(link)
+    except FileNotFoundError:
+        return None
+
+
 def listening(*pids):
     """Return (address, port) of what these processes listen on, as /proc/net/tcp has them."""
-    links = [link for pid in pids for link in Path(f"/proc/{pid}/fd").iterdir()]
-    sockets = {os.readlink(link) for link in links if link.is_symlink()}
+    sockets = {target for pid in pids for link in Path(f"/proc/{pid}/fd").iterdir() if (target := target_of(link))}
     rows = [row.split() for name in ("tcp", "tcp6") for row in Path(f"/proc/net/{name}").read_text().splitlines()[1:]]
     local = [row[1].split(":") for row in rows if row[3] == "0A" and f"socket:[{row[9]}]" in sockets]
     return sorted((address, int(port, 16)) for address, port in local)
