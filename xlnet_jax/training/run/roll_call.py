@@ -281,10 +281,12 @@ def _remove(earlier: epath.Path) -> None:
     there; what is left then confuses nobody."""
     for _ in range(_TRIES):
         try:
-            return earlier.rmtree(missing_ok=True)
+            earlier.rmtree(missing_ok=True)  # ends silently, too, where a file within was renamed meanwhile
         except OSError as error:
             if error.errno not in (errno.ENOTEMPTY, errno.ENOENT):
                 raise
+        if not earlier.exists():
+            return
         time.sleep(0.05)
 
 
