@@ -44,7 +44,9 @@ def _first_BD(hidden_BLD: jnp.ndarray, counted_BL: jnp.ndarray) -> jnp.ndarray:
 
 
 def _mean_BD(hidden_BLD: jnp.ndarray, counted_BL: jnp.ndarray) -> jnp.ndarray:
-    return hidden_BLD.mean(1, where=counted_BL[:, :, None])
+    """Return the mean, which is 0 for a row of nothing but padding: NaN times a weight of 0 is NaN."""
+    sum_BD = hidden_BLD.sum(1, jnp.float32, where=counted_BL[:, :, None])
+    return (sum_BD / jnp.maximum(counted_BL.sum(1, keepdims=True), 1)).astype(hidden_BLD.dtype)
 
 
 _POOLS = {"last": _last_BD, "first": _first_BD, "mean": _mean_BD}

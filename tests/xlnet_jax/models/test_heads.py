@@ -150,6 +150,28 @@ def test_padding_on_either_side_of_any_length_changes_nothing(summary, positions
         jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=5e-6), gradients, gradients_alone)
 
 
+@pytest.mark.parametrize("summary", ["last", "first", "mean", "attn"])
+def test_a_row_of_nothing_but_padding_adds_nothing_to_any_gradient(summary):
+    head = HeadConfig("classification", 3, summary)
+    params, model = random_params(TINY, head), XLNetForSequence(TINY, head)
+    ids, mask = (np.array(x) for x in padded(np.arange(18, dtype=np.int32).reshape(2, 9), 0, 0))
+    mask[1] = 0
+
+    def gradients(ids, mask):
+        weights_B = mask.any(1)  # as the last batch of an epoch has them
+
+        def total(params):
+            scores_BC = model.apply({"params": params}, text_inputs(ids, mask, jnp.zeros_like(ids)), mask)
+            return (weights_B * scores_BC.sum(1)).sum()
+
+        return jax.grad(total)(params)
+
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=5e-6),
+        gradients(ids, mask), gradients(ids[:1], mask[:1]),
+    )  # fmt: skip
+
+
 def test_under_paper2019_the_mean_reads_padding_as_the_original_does():
     head = HeadConfig("classification", 3, "mean")
     params = random_params(TINY, head)
