@@ -154,8 +154,8 @@ class FinetuneConfig(RunConfig):
     task of GLUE such as sst-2, imdb, yelp-2, yelp-5, squad, squad2, cmrc2018, drcd, race, dream, multiple_choice, ner,
     token_classification or ranking"""
     init: str = ""
-    """checkpoint to start from, with its tokenizer: this project's, the 2019 code's or Hugging Face's, or the name of a
-    model on the Hugging Face Hub, as xlnet/xlnet-base-cased"""
+    """checkpoint to start from, with its tokenizer: this project's, the 2019 code's or Hugging Face's, tiny, which
+    comes with the package, or the name of a model on the Hugging Face Hub, as xlnet/xlnet-base-cased"""
     train: tuple[str, ...] = operational(())
     """training examples: files, globs or tfds:NAME"""
     eval: tuple[str, ...] = operational(())

@@ -22,6 +22,9 @@ from xlnet_jax.training import sharding
 from xlnet_jax.training.initial import InitialWeights, begin_from, tokenizer_of
 from xlnet_jax.training.run.workdir import Workdir
 
+WIDE = 512
+"""width of the networks that the learning rates of the papers are for"""
+
 
 @dataclass(frozen=True)
 class Split:
@@ -76,8 +79,10 @@ def prepare(config: FinetuneConfig, workdirs: Sequence[Workdir], console: Consol
         config = replace(config, objective=source.objective)
     validate_finetuning(config)
     tokenizer = tokenizer_of(start, config) if start else Tokenizer.load(workdirs[0].tokenizer)
-    if config.reinitialize:
-        config = _with_init_std_of(start or own, config)
+    if source:
+        config = _with_init_std_of(source, config)
+    if note := _note_on_small_networks(config):
+        console.print(note)
     # ---- examples ---------------------------------------------------------------------------------------------------
     task = make_task(config)
     train = task.read(config.train, True)
@@ -132,10 +137,21 @@ def weights_of(start: Pretrained, head: HeadConfig, abstract_params: Any) -> tup
     return nest(taken), sorted({path.partition("/")[0] for path in wanted.keys() - taken.keys()})
 
 
-def _with_init_std_of(source: Pretrained | FinetuneConfig | None, config: FinetuneConfig) -> FinetuneConfig:
-    """Draw weights with the standard deviation they had before pretraining, unless the settings name one: a narrow
-    network learns little from the default, and the comparison with pretraining would be unfair."""
-    assert source
+def _note_on_small_networks(config: FinetuneConfig) -> str | None:
+    """Return what to try where the learning rate is the paper's, with which a narrow network hardly learns."""
+    rate, width = config.optimizer.learning_rate, config.model.d_model
+    if width >= WIDE or rate != DEFAULTS[config.task]().optimizer.learning_rate:
+        return None
+    return (
+        f"note        the learning rate of {rate:g} is for networks of {WIDE} and more; this one is {width} wide: try "
+        "--optimizer.learning-rate 1e-3 --model.dropout 0 --model.attention-dropout 0 (docs/finetune.md)"
+    )
+
+
+def _with_init_std_of(source: Pretrained | FinetuneConfig, config: FinetuneConfig) -> FinetuneConfig:
+    """Draw the head, or all weights afresh, with the standard deviation that the network's weights had before
+    pretraining, unless the settings name one: from the default, which suits wide networks, a narrow one learns little.
+    """
     if config.model.init_std != DEFAULTS[config.task]().model.init_std:
         return config
     return replace(config, model=replace(config.model, init_std=source.model.init_std))

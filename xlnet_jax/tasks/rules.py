@@ -16,7 +16,7 @@ def validate_finetuning(config: FinetuneConfig) -> None:
 
 def _contradictions(config: FinetuneConfig) -> Iterator[str]:
     if not config.init:
-        yield "`init` is missing: name the checkpoint to start from, as runs/austen-demo"
+        yield "`init` is missing: name the checkpoint to start from, as runs/mine or tiny, which comes with the package"
     if not (config.train or config.eval or config.predict):
         yield "nothing to do: give `train` to learn from, or `eval` or `predict` for a finetuned `init`"
     yield from run_contradictions(config)

@@ -224,6 +224,15 @@ def test_a_run_ends_early_when_nothing_gets_better(pretrained, table, tmp_path, 
     assert f"xlnet_jax.load('{tmp_path / 'run'}').predict([...])" in out
 
 
+def test_a_narrow_network_is_told_that_the_rate_is_for_wide_ones(pretrained, table, tmp_path, capsys):
+    argv = f"--task classification --init {pretrained} --train {table} --data.batch-size 8 --data.seq-len 32 --steps 1"
+    told = []
+    for name, rate in (("a", []), ("b", ["--optimizer.learning-rate", "1e-3"])):
+        assert finetune.main([*argv.split(), *rate, "--workdir", str(tmp_path / name)]) == 0
+        told.append("is for networks of 512 and more; this one is" in " ".join(capsys.readouterr().out.split()))
+    assert told == [True, False]
+
+
 def test_epochs_stand_for_steps_and_warmup_keeps_its_share(pretrained, table, tmp_path):
     argv = f"--task sts-b --init {pretrained} --train {tmp_path / 'x.tsv'} --data.batch-size 8 --data.seq-len 16"
     (tmp_path / "x.tsv").write_text("sentence1\tsentence2\tscore\n" + "a walk\tthe days\t1.5\n" * 20)
@@ -317,9 +326,10 @@ def test_hosts_with_other_examples_are_refused(pretrained, table, tmp_path, monk
         finetune.main(words(pretrained, table, tmp_path / "run"))
 
 
-def test_weights_are_drawn_afresh_as_large_as_they_were_before_pretraining(pretrained, table, tmp_path, monkeypatch):
+def test_what_is_drawn_is_as_large_as_the_weights_were_before_pretraining(pretrained, table, tmp_path, monkeypatch):
+    """Heads are drawn, and with --reinitialize all weights."""
     stops_before_training(monkeypatch)
-    for more, scale in (("--reinitialize",), 0.1), (("--reinitialize", "--model.init-std", "0.05"), 0.05), ((), 0.02):
+    for more, scale in (((), 0.1), (("--reinitialize",), 0.1), (("--model.init-std", "0.05"), 0.05)):
         argv = words(pretrained, table, tmp_path / "run")
         i = argv.index("--model.init-std")
         argv[i : i + 2] = more
