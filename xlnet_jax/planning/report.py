@@ -11,6 +11,7 @@ from xlnet_jax.costs.chips import GIB
 from xlnet_jax.planning import gpus
 from xlnet_jax.planning.breakdown import Cost
 from xlnet_jax.planning.estimate import Plan
+from xlnet_jax.planning.scaling_law import INTERVAL, predict
 from xlnet_jax.settings.config import Config
 
 PROVES = (
@@ -36,9 +37,27 @@ def show(plan: Plan, utilization: float, console: Console) -> None:
     if plan.work:
         _collectives(plan, console)
         _time(plan, utilization, console)
+    console.print(f"{predicted_loss(c)}\n")
     console.print(PROVES)
     if not plan.chip.clock:
         console.print(GPUS_LACK)
+
+
+def predicted_loss(config: Config) -> str:
+    """Return what the scaling law says of a run's held-out loss, and whether the run is larger than those behind it."""
+    if (found := predict(config)) is None:
+        return "held-out loss: not predicted, because the scaling law is one of plm and the XLNet network"
+    told = (
+        f"held-out loss after {config.steps:,} steps: {found.loss:.2f} nats a target; {found.low:.2f} to "
+        f"{found.high:.2f} in {INTERVAL:.0%} of the law's refits; on English text in {found.vocab_size:,} pieces "
+        "(docs/results.md)"
+    )
+    if not found.is_extrapolated:
+        return told
+    return (
+        f"{told}\nEXTRAPOLATED: the run has {found.times_parameters:,.3g} times the parameters and "
+        f"{found.times_tokens:,.3g} times the tokens of the largest runs behind the law"
+    )
 
 
 def compare(plans: Sequence[Plan], utilization: float, title: str, console: Console) -> None:

@@ -42,6 +42,8 @@ class Fit:
     """Law, the refits that say how sure it is, and the runs that it was fitted to."""
 
     objective: str
+    vocab_size: int
+    """pieces of the runs' tokenizer; with more of them, a target is harder"""
     law: Law
     refits: tuple[Law, ...]
     """laws fitted to runs drawn from the same runs with replacement"""
@@ -65,6 +67,8 @@ class Prediction:
     """parameters as a multiple of the most that the law was fitted to"""
     times_tokens: float
     """tokens as a multiple of the most that the law was fitted to"""
+    vocab_size: int
+    """pieces of the tokenizer whose targets the loss is of"""
 
     @property
     def is_extrapolated(self) -> bool:
@@ -91,7 +95,7 @@ def predict(config: Config) -> Prediction | None:
     low, high = np.quantile(spread, [(1 - INTERVAL) / 2, (1 + INTERVAL) / 2])
     return Prediction(
         fit.law.loss(parameters, tokens), float(low), float(high), parameters, parameters / fit.parameters[1],
-        tokens / fit.tokens[1],
+        tokens / fit.tokens[1], fit.vocab_size,
     )  # fmt: skip
 
 

@@ -9,6 +9,7 @@ from tests.xlnet_jax.random_models import SMALL
 from xlnet_jax.interop.weights import abstract_params
 from xlnet_jax.objectives.presets import PRESETS, demo, with_objective
 from xlnet_jax.planning import scaling_law
+from xlnet_jax.planning.report import predicted_loss
 from xlnet_jax.planning.scaling_law import Fit, Law, layer_parameters, predict
 
 LAW = Law(E=2.0, A=40.0, alpha=0.3, B=400.0, beta=0.3)
@@ -20,7 +21,7 @@ def fitted(monkeypatch):
     """Return a function that puts a law in the place of the package's: of runs up to these sizes."""
 
     def put(parameters, tokens):
-        fit = Fit("plm", LAW, REFITS, (1e5, parameters), (1e6, tokens))
+        fit = Fit("plm", 8_000, LAW, REFITS, (1e5, parameters), (1e6, tokens))
         monkeypatch.setattr(scaling_law, "fitted", lambda: fit)
 
     return put
@@ -59,3 +60,32 @@ def test_a_run_beyond_those_of_the_law_is_extrapolated(fitted, parameters, token
 def test_the_law_is_of_one_objective_and_network(fitted, config):
     fitted(1e12, 1e15)
     assert predict(config) is None
+
+
+def test_a_plan_tells_the_loss_and_its_uncertainty(fitted):
+    fitted(parameters=1e12, tokens=1e15)
+    found = predict(demo())
+    assert predicted_loss(demo()) == (
+        f"held-out loss after 1,000 steps: {found.loss:.2f} nats a target; {found.low:.2f} to {found.high:.2f} in 90% "
+        "of the law's refits; on English text in 8,000 pieces (docs/results.md)"
+    )
+
+
+def test_a_plan_warns_of_extrapolation(fitted):
+    fitted(parameters=212_992, tokens=1e15)  # half the parameters of demo
+    _, warning = predicted_loss(demo()).splitlines()
+    assert warning == (
+        "EXTRAPOLATED: the run has 2 times the parameters and 2.05e-09 times the tokens of the largest runs behind the "
+        "law"
+    )
+
+
+def test_a_plan_of_another_objective_predicts_no_loss():
+    assert predicted_loss(with_objective(demo(), "clm")) == (
+        "held-out loss: not predicted, because the scaling law is one of plm and the XLNet network"
+    )
+
+
+def test_the_law_of_the_package_reads_and_predicts():
+    """Runs ended between the loss of word frequencies and that of a 5-gram model, or below."""
+    assert 2 < predict(demo()).loss < 6.5
