@@ -31,7 +31,7 @@ from data_pipelines.tokenizer.settings import Settings, TokenLevel, read_setting
 from data_pipelines.tokenizer.symbols import SPACE, SPECIAL_PIECES, UNK
 from data_pipelines.tokenizer.training import train_model
 from xlnet_jax.errors import InputError
-from xlnet_jax.storage import hub
+from xlnet_jax.storage import bundled, hub
 from xlnet_jax.storage.folders import complete_folder
 from xlnet_jax.storage.reading import read_document, read_json
 
@@ -74,12 +74,13 @@ class Tokenizer:
     def load(cls, path: epath.PathLike, otherwise: Callable[[], Settings] = Settings) -> Tokenizer:
         """Read a tokenizer folder, or a .model file and the tokenizer_settings.json beside it; or a tokenizer of
         Hugging Face, such as BERT's, from its tokenizer.json or vocab.txt. A str that is no path here may name a model
-        of the Hugging Face Hub (xlnet_jax/storage/hub.py), whose tokenizer is fetched.
+        that comes with the package (xlnet_jax/storage/bundled.py) or, whose tokenizer is fetched, one of the Hugging
+        Face Hub (xlnet_jax/storage/hub.py).
 
         otherwise: makes the settings of a .model file without settings; by default those of the original's English
         models. Raises InputError if files are missing, damaged, or not XLNet's kind of vocabulary.
         """
-        path = epath.Path(_fetched(path) if hub.is_remote(path) else path).expanduser()
+        path = epath.Path(_folder_of_model(path)).expanduser()
         if path.is_dir() and not (path / MODEL_FILE).exists() and (foreign := model_in(path)):
             return cls(foreign, FOREIGN_SETTINGS, str(path))
         if path.name == TOKENIZER_JSON and path.exists():
@@ -291,7 +292,13 @@ def _settings_in(file: epath.Path) -> Settings:
     return read_settings(read_json(file, Any, "delete it for the defaults"), str(file))
 
 
-def _fetched(name: epath.PathLike) -> epath.PathLike:
+def _folder_of_model(name: epath.PathLike) -> epath.PathLike:
+    """Return the folder of a model that comes with the package or is on the Hub, whose tokenizer is fetched; any other
+    path as it is."""
+    if bundled.is_bundled(name):
+        return bundled.folder(str(name))
+    if not hub.is_remote(name):
+        return name
     model = hub.find(str(name), FOLDER_FILES)
     if not {MODEL_FILE, TOKENIZER_JSON, WORDPIECES} & set(model.files):
         raise InputError(

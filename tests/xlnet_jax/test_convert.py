@@ -1,7 +1,11 @@
 """The convert command: its output and its errors."""
 
+import json
 from importlib import import_module
 
+import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import xlnet_jax
@@ -33,6 +37,14 @@ def test_the_command_names_formats_and_what_stays_behind(tmp_path, capsys):
         (["{hf}"], "Missing from python -m xlnet_jax.convert: TARGET"),
         (["{hf}", "{hf}"], "exists: name a folder that does not"),
         (["{native}", "{new}"], "is a native checkpoint already: give --to hf or --to tf1"),
+        (
+            ["{native}", "{new}", "--to", "tf1", "--dtype", "bfloat16"],
+            "--dtype bfloat16 is a type of the files of --to hf",
+        ),
+        (
+            ["{native}", "{new}", "--to", "stablehlo", "--dtype", "bfloat16"],
+            "--dtype bfloat16 is a type of the files of --to hf",
+        ),
         (["{hf}", "{new}", "--to", "onnx"], "onnx"),
         (["{hf}", "{new}", "--parshal"], "unknown setting --parshal: did you mean --partial?"),
         (["{hf}", "{new}", "more"], "more stands alone"),
@@ -49,6 +61,24 @@ def test_a_mistake_of_the_command_is_one_line(tmp_path, argv, message):
     assert message in str(mistake.value)
     assert "\n" not in str(mistake.value)
     assert not places["new"].exists()
+
+
+def test_bfloat16_halves_the_file_and_keeps_rounded_weights(tmp_path):
+    model = random_model()
+    xlnet_jax.save(model, tmp_path / "run")
+    for dtype in ("float32", "bfloat16"):
+        converted(str(tmp_path / "run"), str(tmp_path / dtype), "--to", "hf", "--dtype", dtype)
+        assert json.loads((tmp_path / dtype / "config.json").read_text())["dtype"] == dtype
+    sizes = [(tmp_path / dtype / "model.safetensors").stat().st_size for dtype in ("float32", "bfloat16")]
+    weights = sum(weight.nbytes for weight in jax.tree.leaves(model.params))
+    assert sizes[0] - sizes[1] == pytest.approx(weights / 2, rel=0.01)
+    loaded = xlnet_jax.load(tmp_path / "bfloat16")
+    assert "weights in bfloat16, kept as float32" in loaded.notes
+    jax.tree.map(
+        lambda ours, theirs: np.testing.assert_array_equal(np.asarray(ours, jnp.bfloat16).astype(np.float32), theirs),
+        model.params,
+        loaded.params,
+    )
 
 
 def test_a_full_disk_leaves_no_half_written_target(tmp_path, monkeypatch):

@@ -17,7 +17,7 @@ class AttentionSettings:
     """Attention weights of a text by layer and head, as a page for a browser (.html) or a picture (.png)."""
 
     checkpoint: CheckpointArgument
-    """checkpoint with a tokenizer, in any format, or a name on the Hugging Face Hub"""
+    """checkpoint with a tokenizer, in any format, tiny, or a name on the Hugging Face Hub"""
     text: str
     """text to look at, of at most 128 pieces"""
     targets: tuple[str, ...] = ()

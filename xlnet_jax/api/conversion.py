@@ -1,7 +1,7 @@
 """Checkpoints from one format to another."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -26,6 +26,8 @@ class ConvertSettings:
     """folder to write"""
     to: Literal["native", "hf", "tf1", "stablehlo"] | None = None
     """format to write; None = native; stablehlo = the forward pass of a finetuned model, for jax alone (`export`)"""
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """type of the weights in the files of `to` hf; bfloat16 halves these, and rounds to 8 bits"""
     seq_len: int | None = setting(None, at_least(1))
     """stablehlo: tokens of a row; None = as in finetuning"""
     push: str | None = None
@@ -55,6 +57,10 @@ def convert(settings: ConvertSettings) -> Conversion:
 
     Raises InputError for what cannot be converted or uploaded.
     """
+    import jax
+    import jax.numpy as jnp
+    import numpy as np
+
     from xlnet_jax.api.model_card import write_card
     from xlnet_jax.checkpoints.formats import demand_new, load, located, recognise, save
     from xlnet_jax.storage import hub
@@ -62,6 +68,8 @@ def convert(settings: ConvertSettings) -> Conversion:
     check_bounds(settings)
     target = Path(settings.target)
     demand_new(target)  # reading may take minutes
+    if settings.dtype != "float32" and settings.to != "hf":
+        raise InputError(f"`dtype` {settings.dtype} is a type of the files of `to` hf: others hold float32")
     if settings.push is not None:
         if settings.to != "hf":
             raise InputError(f"`push` {settings.push}: a folder of Hugging Face is uploaded: give `to` hf")
@@ -75,6 +83,8 @@ def convert(settings: ConvertSettings) -> Conversion:
     if source_format == "native" and settings.to is None:
         raise InputError(f"{settings.source} is a native checkpoint already: give `to` hf or `to` tf1")
     loaded = load(source, partial=settings.partial, activation=settings.activation)
+    if settings.dtype == "bfloat16":
+        loaded = replace(loaded, params=jax.tree.map(lambda weight: np.asarray(weight, jnp.bfloat16), loaded.params))
     target_format = settings.to or "native"
 
     def add_card(folder: Path, notes: Sequence[str]) -> None:

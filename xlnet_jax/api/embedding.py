@@ -18,8 +18,8 @@ class EmbedSettings(TextSourceSettings):
     """One vector for each text, in the order of the texts."""
 
     checkpoint: CheckpointArgument
-    """checkpoint with a tokenizer, in any format and with any head, the folder of a run, or a name on the Hugging Face
-    Hub"""
+    """checkpoint with a tokenizer, in any format and with any head, the folder of a run, tiny, or a name on the Hugging
+    Face Hub"""
     text: tuple[str, ...]
     """files, globs, folders, URLs, tfds:NAME or hf:NAME"""
     out: str

@@ -34,7 +34,7 @@ class EvaluateSettings(TextSourceSettings):
     """The held-out loss on a text; with --score or --score-text, the log-likelihood of sentences (xlnet_jax.score)."""
 
     checkpoint: CheckpointArgument
-    """checkpoint with a tokenizer, in any format, the folder of a run, or a name on the Hugging Face Hub"""
+    """checkpoint with a tokenizer, in any format, the folder of a run, tiny, or a name on the Hugging Face Hub"""
     text: tuple[str, ...] = ()
     """text to measure the loss on: files, globs, folders, URLs, tfds:NAME, hf:NAME, or a folder that
     data_pipelines.prepare made, for its validation split; none = the run's own held-out text"""
@@ -169,13 +169,20 @@ def _config(
     pretrained: Pretrained,
     run: Run | None,
 ) -> Config:
-    """Return the settings of the run, or the paper's, with the changes that are asked for."""
+    """Return the settings of the run, or the paper's, with the changes that are asked for.
+
+    The original's windows are twice as long as the part that becomes memory (512 and 256); so are those of a checkpoint
+    that tells nothing but that part, as Hugging Face's `reuse_len` does.
+    """
     from data_pipelines import windows
     from xlnet_jax.objectives.presets import with_objective
     from xlnet_jax.training.heldout.evaluation import trained_mem_len
 
     objective = settings.objective or (run.config.objective if run else pretrained.objective)
-    base = with_objective(run.config if run else Config(data=DataConfig(batch_size=BATCH_SIZE)), objective)
+    papers = DataConfig(batch_size=BATCH_SIZE)
+    if pretrained.reuse_len:
+        papers = windows.resized(papers, 2 * pretrained.reuse_len)
+    base = with_objective(run.config if run else Config(data=papers), objective)
     mem_len = trained_mem_len(pretrained, run)
     data = windows_of(base.data)
     if data.seq_len != base.data.seq_len:

@@ -14,7 +14,7 @@ class FactorizeSettings:
     """The paper's example (section 2.6), or your own."""
 
     checkpoint: CheckpointArgument
-    """checkpoint with a tokenizer, in any format, or a name on the Hugging Face Hub"""
+    """checkpoint with a tokenizer, in any format, tiny, or a name on the Hugging Face Hub"""
     text: str = "New York is a city"
     """text whose words are known, except the targets"""
     targets: str = "New York"

@@ -22,7 +22,7 @@ class GenerateSettings:
     """Text drawn from prompts."""
 
     checkpoint: CheckpointArgument
-    """checkpoint with a tokenizer, in any format, or a name on the Hugging Face Hub"""
+    """checkpoint with a tokenizer, in any format, tiny, or a name on the Hugging Face Hub"""
     prompt: tuple[str, ...] = ()
     """texts to continue, or to fill in where they have gaps (___); an empty one begins a document"""
     prompt_file: str | None = None

@@ -25,7 +25,7 @@ class ScoreSettings(TextSourceSettings):
     """The log-likelihood of each sentence, in nats."""
 
     checkpoint: CheckpointArgument
-    """checkpoint with a tokenizer, in any format, the folder of a run, or a name on the Hugging Face Hub"""
+    """checkpoint with a tokenizer, in any format, the folder of a run, tiny, or a name on the Hugging Face Hub"""
     texts: tuple[str, ...] = ()
     """files of sentences, one a line, or JSON Lines or Parquet; also globs, folders, URLs, tfds:NAME or hf:NAME"""
     sentences: tuple[str, ...] = setting((), ANY_TEXT)

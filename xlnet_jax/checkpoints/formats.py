@@ -23,7 +23,7 @@ from xlnet_jax.errors import InputError
 from xlnet_jax.interop import hf_files, hf_repository, tf1_files
 from xlnet_jax.interop.contents import Found
 from xlnet_jax.settings.rules import validate_network
-from xlnet_jax.storage import hub
+from xlnet_jax.storage import bundled, hub
 from xlnet_jax.storage.files import demand_space, disk_errors_as_os_error
 from xlnet_jax.storage.folders import complete_folder
 
@@ -55,9 +55,11 @@ _FORMATS: dict[Format, _Format] = {
 def located(path: str | Path) -> Path:
     """Return the folder or prefix of a checkpoint on this machine; a model of the Hugging Face Hub is fetched.
 
-    A str that is no path here may be a model's name (storage/hub.py); a Path never is. Raises InputError where a model
-    cannot be fetched.
+    A str that is no path here may be a model's name (storage/bundled.py, storage/hub.py); a Path never is. Raises
+    InputError where a model cannot be fetched.
     """
+    if bundled.is_bundled(path):
+        return bundled.folder(str(path))
     return hf_repository.fetch(str(path)) if is_remote(path) else Path(path)
 
 
@@ -75,8 +77,9 @@ def recognise(source: Path) -> Format:
     if source.is_dir():
         raise InputError(f"no checkpoint in {source}: looked for {', '.join(form.files for form in _FORMATS.values())}")
     raise InputError(
-        f"{source}: no such folder, nor the prefix of a TensorFlow 1 checkpoint, nor the name of a model on the "
-        f"Hugging Face Hub (OWNER/NAME, or a short one such as xlnet-base-cased)"
+        f"{source}: no such folder, nor the prefix of a TensorFlow 1 checkpoint, nor {bundled.NAMES[0]}, which comes "
+        f"with this package, nor the name of a model on the Hugging Face Hub (OWNER/NAME, or a short one such as "
+        f"xlnet-base-cased)"
         f"{_folder_like(source) or hub.suggestion(source.name)}"
     )
 
@@ -91,8 +94,8 @@ def _folder_like(source: Path) -> str:
 def load(path: str | Path, *, partial: bool = False, activation: Activation | None = None) -> Pretrained:
     """Load a checkpoint of this project, of the 2019 code, or of Hugging Face. Arrays stay on the host.
 
-    path: folder, prefix of a TensorFlow 1 checkpoint, or name of a model on the Hugging Face Hub, as
-    "xlnet/xlnet-base-cased", "xlnet-base-cased" or "owner/name@revision"; a path that exists wins.
+    path: folder, prefix of a TensorFlow 1 checkpoint, "tiny", which comes with the package, or name of a model on the
+    Hugging Face Hub, as "xlnet/xlnet-base-cased", "xlnet-base-cased" or "owner/name@revision"; a path that exists wins.
     partial: take the parameters that fit where some are missing, unknown or of another shape; `notes` names these.
     activation: in place of the one in the configuration. Raises InputError on files that are damaged, contradict each
     other, or hold what this project does not have.

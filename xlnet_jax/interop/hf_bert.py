@@ -289,7 +289,6 @@ def to_config(pretrained: Contents) -> dict[str, Any]:
         **({"embedding_size": config.embedding_width or config.d_model} if names.body in _NARROW else {}),
         "hidden_act": ACTIVATIONS[config.activation],
         "pad_token_id": config.position_offset - 1 if config.position_offset else _pad_id(pretrained.tokenizer),
-        "dtype": "float32",
         "tie_word_embeddings": True,
         **of_head(head),
     }

@@ -70,6 +70,7 @@ def write(pretrained: Contents, folder: Path) -> list[str]:
     config, table = family.to_config(p), family.weights(p)
     tensors = to_theirs(p.params, table)
     safetensors_file.write(tensors, folder / SAFETENSORS)
+    config["dtype"] = p.params["backbone"]["word_embedding"].dtype.name
     (folder / CONFIG).write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
     notes = [*family.notes_of(p), *left_behind(p.params, table)]
     return notes + (_write_tokenizer(p.tokenizer, folder, family.TOKENIZER) if p.tokenizer else [])
@@ -120,7 +121,7 @@ def _as_dealt_there(pretrained: Contents, foreign: ForeignPieces) -> Contents:
     known = foreign.theirs != NEW
     for path in _BY_PIECE:
         if path in flat:
-            rows = np.zeros((foreign.their_size, *flat[path].shape[1:]), np.float32)
+            rows = np.zeros((foreign.their_size, *flat[path].shape[1:]), flat[path].dtype)
             rows[foreign.theirs[known]] = np.asarray(flat[path])[known]
             flat[path] = rows
     model = dataclasses.replace(pretrained.model, vocab_size=foreign.their_size)

@@ -243,7 +243,6 @@ def to_config(pretrained: Contents) -> dict[str, Any]:
         "bos_token_id": 1,
         "eos_token_id": 2,
         "pad_token_id": 5,
-        "dtype": "float32",
         "tie_word_embeddings": True,
     }
     if head is None:

@@ -345,8 +345,9 @@ class RunConfig:
     """Settings of every training: base of pretraining's `Config`, and of `FinetuneConfig` in tasks/config.py."""
 
     init: str | None = setting(None, "blocks")
-    """checkpoint to start from: this project's, the 2019 code's or Hugging Face's, or the name of a model on the
-    Hugging Face Hub, as xlnet/xlnet-base-cased; it brings the sizes of the network and its tokenizer along"""
+    """checkpoint to start from: this project's, the 2019 code's or Hugging Face's, tiny, which comes with the package,
+    or the name of a model on the Hugging Face Hub, as xlnet/xlnet-base-cased; it brings the sizes of the network and
+    its tokenizer along"""
     tokenizer: str | None = operational(None, "blocks")
     """SentencePiece model with XLNet's special symbols, a tokenizer's folder, or the name of a model on the
     Hugging Face Hub; None = train one on the corpus"""

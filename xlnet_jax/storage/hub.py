@@ -15,6 +15,7 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from xlnet_jax.errors import FULL, REFUSED, InputError
+from xlnet_jax.storage import bundled
 
 SHORT_NAMES = {
     "xlnet-base-cased": "xlnet/xlnet-base-cased",
@@ -102,8 +103,9 @@ def is_same(name: str, model: str) -> bool:
 
 
 def suggestion(word: str) -> str:
-    """Return "; did you mean NAME?" for a word much like a short name, else nothing."""
-    near = get_close_matches(word, SHORT_NAMES, 1, 0.8)
+    """Return "; did you mean NAME?" for a word much like a short name, or the name of a model that comes with the
+    package; else nothing."""
+    near = get_close_matches(word, (*SHORT_NAMES, *bundled.NAMES), 1, 0.8)
     return f"; did you mean {near[0]}?" if near else ""
 
 

@@ -15,7 +15,7 @@ from xlnet_jax.errors import InputError
 from xlnet_jax.interop.weights import flatten, nest, size
 from xlnet_jax.objectives.build import objective_of
 from xlnet_jax.settings.config import FIXED_BY_WEIGHTS, Config, ModelConfig, RunConfig
-from xlnet_jax.storage import hub
+from xlnet_jax.storage import bundled, hub
 from xlnet_jax.storage.files import in_bucket
 from xlnet_jax.training.sharding import unboxed
 
@@ -60,12 +60,15 @@ def begin_from(init: str, config: R, there: R | None, defaults: ModelConfig) -> 
 
 def _origin(init: str, workdir: str | None, there: RunConfig | None) -> str:
     """Return what identifies the weights: an absolute path, so that another spelling of it is not another run; of a
-    model on the Hugging Face Hub OWNER/NAME@COMMIT, with the commit of the run that resumes where `init` names none.
+    model on the Hugging Face Hub OWNER/NAME@COMMIT, with the commit of the run that resumes where `init` names none; of
+    a model that comes with the package its name.
 
     there: settings of the run that resumes in `workdir`. Where both folders were moved together, the path is still the
     one from before."""
     path = Path(init).expanduser().absolute()
     before, workdir_before = (there.init, there.workdir) if there else (None, None)
+    if str(path) != before and bundled.is_bundled(init):
+        return init
     if str(path) == before or not formats.is_remote(init):
         return before if before and _moved_with_its_run(path, workdir, before, workdir_before) else str(path)
     if before and hub.is_same(init, before):

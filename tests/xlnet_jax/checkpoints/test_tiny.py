@@ -1,0 +1,107 @@
+"""The model that comes with the package: its files, its held-out loss, and its name wherever a checkpoint is named."""
+
+import re
+from dataclasses import replace
+
+import jax
+import numpy as np
+import pytest
+
+import xlnet_jax
+from data_pipelines import sources
+from data_pipelines.tokenizer import Tokenizer
+from xlnet_jax.errors import InputError
+from xlnet_jax.objectives.presets import demo
+from xlnet_jax.storage import bundled
+from xlnet_jax.tasks.defaults import DEFAULTS
+from xlnet_jax.training.initial import begin_from
+
+FOLDER = bundled.folder("tiny")
+CARD = (FOLDER / "README.md").read_text()
+_, NOVEL = sources.embedded()
+
+
+@pytest.fixture(scope="module")
+def tiny():
+    return xlnet_jax.load("tiny")
+
+
+def test_it_is_small_enough_to_come_along(tiny):
+    assert sum(weight.size for weight in jax.tree.leaves(tiny.params)) < 7_000_000
+    assert sum(file.stat().st_size for file in FOLDER.iterdir()) < 16e6
+    assert '"dtype": "bfloat16"' in (FOLDER / "config.json").read_text()
+
+
+def test_the_card_tells_its_size_texts_and_licence(tiny):
+    assert f"{sum(weight.size for weight in jax.tree.leaves(tiny.params)):,} parameters" in CARD
+    assert f"{tiny.model.num_layers} layers x {tiny.model.d_model}" in CARD
+    for word in ("license: apache-2.0", "English novels from before 1900", "speeches of presidents", "benchmarks.tiny"):
+        assert word in CARD
+
+
+def test_its_loss_on_a_novel_that_it_has_not_seen_is_that_of_its_card(tiny):
+    loss, unigram, _ = map(float, re.search(r"\| Northanger Abbey \| (\S+) \| (\S+) \| (\S+) \|", CARD).groups())
+    measured = xlnet_jax.evaluate("tiny", text=NOVEL).measured
+    assert measured.loss == pytest.approx(loss, abs=2e-3)
+    assert measured.unigram == pytest.approx(unigram, abs=2e-3)
+    assert loss < unigram - 1.8
+    # Northanger Abbey again, in windows of another length than it was trained with.
+    longer = xlnet_jax.evaluate("tiny", text=NOVEL, data={"seq_len": 256}, max_windows=64).measured
+    assert longer.loss < unigram - 1.8
+
+
+def test_an_evaluation_has_the_windows_that_it_was_trained_with():
+    found = xlnet_jax.evaluate("tiny", text=NOVEL, max_windows=8)
+    assert (found.config.data.seq_len, found.config.data.reuse_len, found.config.model.mem_len) == (128, 64, 64)
+
+
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [
+        ("She opened the letter and read it with tears in her eyes.", "eyes"),
+        ("The carriage stopped at the door of the house.", "door"),
+    ],
+)
+def test_it_fills_gaps_with_words_that_fit(text, word, tiny):
+    (gap,) = xlnet_jax.fill_in(tiny, text, [word], likeliest=1)
+    assert gap.likeliest[0][0].strip("▁") == word
+
+
+def test_a_path_of_that_name_wins(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "tiny").mkdir()
+    with pytest.raises(InputError, match="no checkpoint in tiny"):
+        xlnet_jax.load("tiny")
+
+
+def test_a_name_much_like_it_is_told_so(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match=r"nor tiny, which comes with this package.*; did you mean tiny"):
+        xlnet_jax.load("tinny")
+
+
+def test_its_tokenizer_goes_by_its_name(tiny):
+    assert Tokenizer.load("tiny").encode_lines(["Mr. Darcy, 1,000 of them."])[0].tolist() == (
+        tiny.tokenizer.encode_lines(["Mr. Darcy, 1,000 of them."])[0].tolist()
+    )
+
+
+@pytest.mark.parametrize("start", [demo(), DEFAULTS["cola"]()], ids=["train", "finetune"])
+def test_a_run_records_the_name(start, tmp_path):
+    """A path would be one of this machine, and of this installation."""
+    config, loaded = begin_from("tiny", replace(start, workdir=str(tmp_path)), None, start.model)
+    assert config.init == "tiny"
+    assert config.model.d_model == loaded.model.d_model
+    again, not_read = begin_from("tiny", replace(start, workdir=str(tmp_path)), config, start.model)
+    assert (again.init, not_read) == ("tiny", None)
+
+
+def test_transformers_reads_it(tiny):
+    transformers = pytest.importorskip("transformers", reason="needs transformers: pip install -e '.[bench]'")
+    torch = pytest.importorskip("torch", reason="needs torch: pip install -e '.[bench]'")
+    theirs = transformers.XLNetModel.from_pretrained(FOLDER, dtype=torch.float32).eval()
+    ids, mask, segments = tiny.encode(["It is a truth universally acknowledged."])
+    with torch.no_grad():
+        given = (torch.tensor(ids), torch.tensor(mask), torch.tensor(segments))
+        expected = theirs(given[0], attention_mask=given[1], token_type_ids=given[2]).last_hidden_state.numpy()
+    np.testing.assert_allclose(tiny.hidden_states(ids, mask, segments), expected, atol=2e-5)
