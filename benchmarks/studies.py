@@ -10,7 +10,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,6 +38,8 @@ class Study:
     def __init__(self, name: str, workdirs: Path, processors: int = 1):
         """processors: number of runs at a time, each on a processor of its own."""
         self.folder, self._workdirs = MEASURED / name, workdirs
+        # Runs of a study compile the same programs, which on CPUs are kept nowhere else.
+        self._compiled_once = {"JAX_COMPILATION_CACHE_DIR": str(workdirs.absolute() / "programs")}
         self._processors: Queue[int] = Queue()
         self._jobs_at_a_time = processors
         for processor in sorted(os.sched_getaffinity(0))[:processors]:
@@ -62,7 +64,8 @@ class Study:
             with (workdir / "output.txt").open("a") as output:
                 code = subprocess.run(
                     [sys.executable, "-m", *job.command(workdir)],
-                    stdout=output, stderr=output, preexec_fn=lambda: os.sched_setaffinity(0, {processor}), check=False,
+                    env=self._compiled_once | os.environ, stdout=output, stderr=output,
+                    preexec_fn=lambda: os.sched_setaffinity(0, {processor}), check=False,
                 ).returncode  # fmt: skip
         finally:
             self._processors.put(processor)
@@ -83,6 +86,13 @@ def add_arguments(parser: argparse.ArgumentParser, study: str) -> None:
 def read(folder: Path) -> dict[str, Record]:
     """Return the records of a study, by the name of the run."""
     return {path.stem: json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))}
+
+
+def keep_table(name: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print a table, and keep it in benchmarks/measured/NAME.json."""
+    for cells in (head, ["---"] * len(head), *rows):
+        print(f"| {' | '.join(cells)} |")
+    (MEASURED / f"{name}.json").write_text(json.dumps({"head": head, "rows": rows}, indent=1) + "\n")
 
 
 def rows_of(workdir: Path, split: str) -> list[Record]:
