@@ -14,7 +14,6 @@ Prints the mean log-likelihood of a span in nats, and differences with 95 % boot
 """
 
 import argparse
-import json
 import math
 import re
 from collections import Counter
@@ -28,7 +27,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from benchmarks.studies import MEASURED
+from benchmarks.studies import keep_table
 from data_pipelines.tokenizer import MASK, Tokenizer
 from xlnet_jax import load
 from xlnet_jax.checkpoints.pretrained import Pretrained
@@ -126,7 +125,8 @@ def any_pairs(words: Sequence[str], draw: np.random.Generator) -> Iterator[Span]
 def queries_of(tokenizer: Tokenizer, document: str, spans: Sequence[Span]) -> Iterator[tuple[Span, Query]]:
     """Yield each span with its pieces and their context; those near an end of the document are left out."""
     (ids,) = tokenizer.encode_lines([document])
-    starts = np.append(np.flatnonzero(tokenizer.is_word_start[ids]), len(ids))
+    begins_word = [tokenizer.pieces[piece].startswith("▁") for piece in ids]  # punctuation belongs to its word
+    starts = np.append(np.flatnonzero(begins_word), len(ids))
     if len(starts) != len(document.split()) + 1:
         return  # a word that begins inside a piece
     for span in spans:
@@ -213,17 +213,13 @@ def _sums(scores: Sequence[np.ndarray]) -> np.ndarray:
 def _report(kinds: np.ndarray, pieces: np.ndarray, scores: dict[str, np.ndarray]) -> None:
     ordered, *others = scores
     head = ("spans", "number", "pieces", *scores, *(f"{ordered} - {other}" for other in others))
-    print(f"| {' | '.join(head)} |\n{'|---' * len(head)}|")
     rows = []
     for kind in dict.fromkeys(kinds.tolist()):
         chosen = kinds == kind
         means = [f"{of_all[chosen].mean():.2f}" for of_all in scores.values()]
         gains = [_with_interval((scores[ordered] - scores[other])[chosen]) for other in others]
-        row = (kind, f"{chosen.sum():,}", f"{pieces[chosen].mean():.1f}", *means, *gains)
-        rows.append(row)
-        print(f"| {' | '.join(row)} |")
-    MEASURED.mkdir(parents=True, exist_ok=True)
-    (MEASURED / "dependent_targets.json").write_text(json.dumps({"head": head, "rows": rows}, indent=1) + "\n")
+        rows.append((kind, f"{chosen.sum():,}", f"{pieces[chosen].mean():.1f}", *means, *gains))
+    keep_table("dependent_targets", head, rows)
 
 
 def _with_interval(gains: np.ndarray) -> str:

@@ -5,13 +5,15 @@ import numpy as np
 
 from benchmarks.dependent_targets import (
     CONTEXT,
+    Span,
     associated_pairs,
     collocations,
     masked_log_likelihoods,
     names,
     numbers,
+    queries_of,
 )
-from data_pipelines.tokenizer import MASK
+from data_pipelines.tokenizer import MASK, Tokenizer
 from tests.xlnet_jax.random_models import random_model
 from xlnet_jax.inference.query_stream import Query
 from xlnet_jax.models.heads import build_model
@@ -41,6 +43,20 @@ def test_collocations_are_associated_in_the_training_text():
     assert ("the", "word1") not in found
     words = "He saw the drawing room and a room".split()
     assert spans(collocations(words, found), words) == ["drawing room"]
+
+
+def test_the_pieces_of_a_span_spell_its_words():
+    """Words bring their punctuation along."""
+    tokenizer, words = (
+        Tokenizer.load("tiny"),
+        ['"Oh,', "yes;", "Mr.", "Tilney's", "(dear)", "sister,", "said", "she."] * 20,
+    )
+    asked = [Span("name", begin, begin + 2) for begin in range(len(words) - 1)]
+    found = list(queries_of(tokenizer, " ".join(words), asked))
+    assert len(found) > 40
+    for span, query in found:
+        spelled = "".join(tokenizer.pieces[piece] for piece in query.ids_L[query.positions_P])
+        assert spelled.replace("▁", " ").split() == words[span.begin : span.end]
 
 
 def test_masked_pieces_are_predicted_as_by_one_text_without_padding():

@@ -1,11 +1,14 @@
 """Examples that are set aside for tuning, and the rate that is kept."""
 
 import json
+from pathlib import Path
 
 import pytest
 
-from benchmarks import eight_tasks
-from benchmarks.eight_tasks import RATES, TASKS, best_rate
+from benchmarks import eight_tasks, studies
+from benchmarks.eight_tasks import NAME, RATES, SEEDS, TASKS, TUNING_SEED, best_rate
+
+MEASURED = studies.read(studies.MEASURED / NAME)
 
 ROWS = [f"row {number}" for number in range(25)]
 CONTENTS = {
@@ -32,11 +35,33 @@ def test_every_example_is_in_one_part(split):
 
 def test_each_start_keeps_its_own_best_rate():
     task = TASKS[0]
-    scores = {"random": (0.3, 0.5, 0.4), "pretrained": (0.6, 0.5, 0.4)}
+    scores = {"random": (0.3, 0.5), "pretrained": (0.6, 0.5)}
     measured = {
-        f"{task.name}-{start}-tune-{rate:g}": {"score": score}
+        f"{task.name}-{start}-tune-{rate:g}": {"scores": [score]}
         for start, of_start in scores.items()
         for rate, score in zip(RATES, of_start, strict=True)
     }
     assert best_rate(task, "random", measured) == RATES[1]
     assert best_rate(task, "pretrained", measured) == RATES[0]
+
+
+@pytest.mark.parametrize("name", MEASURED)
+def test_a_record_has_the_command_of_its_task(name, tmp_path):
+    """A record is a measurement of what the benchmark would run today."""
+    task = next(task for task in TASKS if name.startswith(f"{task.name}-"))
+    start, _, tuned = name.removeprefix(f"{task.name}-").partition("-tune-")
+    files = [Path("DATA", task.train), Path("DATA", task.dev)]
+    if tuned:
+        files = [Path("SPLIT", task.name, f"{part}{Path(task.train).suffix}") for part in ("learn", "aside")]
+    init, seeds = task.network.upper(), [TUNING_SEED] if tuned else SEEDS
+    command = task.command(start, MEASURED[name]["rate"], seeds, tuple(files), init, tmp_path)
+    assert studies.shown(command, tmp_path) == MEASURED[name]["command"]
+    assert len(MEASURED[name]["scores"]) == len(seeds)
+
+
+def test_a_phrase_of_a_sentence_that_is_set_aside_is_not_learned():
+    sentence = "a long sentence whose many words all stand apart from those of others number {}"
+    rows = [f"{sentence.format(n)} \t1\n" for n in range(100, 141)] + ["of others number 140 \t0\n", "new \t1\n"]
+    learned, aside = eight_tasks.split_phrases("sentence\tlabel\n" + "".join(rows))
+    assert aside == "sentence\tlabel\n" + rows[0] + rows[40]
+    assert learned == "sentence\tlabel\n" + "".join(rows[1:40]) + rows[42]

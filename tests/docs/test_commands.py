@@ -37,13 +37,14 @@ NOT_RUN = {
     r"--preset long\b": "has windows of thousands of tokens; tests/xlnet_jax/objectives/test_long.py has shorter ones",
     r"evaluate runs/austen-demo$": "needs the corpus of the run; tests/xlnet_jax/test_evaluate.py has one",
     r"--push\b": "uploads; tests/xlnet_jax/checkpoints/test_hub.py has a server for that",
-    r"\bbenchmarks/": "measures for minutes",
+    r"\bbenchmarks[/.]": "measures for minutes",
     r"\b(TASK|SOURCE|TARGET)\b": "is a form to fill in",
     r"-m pytest": "is a test",
     r"data/(glue|squad)": "trains for hours",
 }
 SUBSTITUTES = {
     "tfds:c4/en": "my.txt",
+    "speeches.txt c4 ": "speeches.txt my.txt ",
     "--seeds 0 1 2": "--seeds 0",
     "--objectives plm,mlm,clm": "--objectives clm",
     "--objectives plm,clm,prefix": "--objectives prefix",
@@ -79,6 +80,7 @@ _TEXTS = (
     "held_out.txt",
     "other.txt",
     "novels.txt",
+    "speeches.txt",
     "northanger.txt",
     "handbook.txt",
     "wiki.train.txt",

@@ -86,6 +86,10 @@ def test_the_examples_of_the_model_print_what_they_say(demo_run):
     assert_prints_what_it_says("model.md")
 
 
+def test_the_examples_of_the_results_print_what_they_say():
+    assert_prints_what_it_says("results.md", at_least=8)
+
+
 def test_the_examples_beside_transformers_agree_with_it(demo_run):
     """Ours are doctests. Theirs are the other blocks, in the order of the page; they are run where PyTorch is."""
     for name in ("train.csv", "dev.csv"):

@@ -1,0 +1,102 @@
+"""Pretrain the English network of benchmarks/eight_tasks.py: `tiny`, which goes on with the text of the tasks.
+
+    python -m benchmarks.english NOVELS DATA [--workdir runs/en]
+
+Of the tasks, in DATA, the network reads the text of the training files, without the labels; no part that is evaluated
+is read. NOVELS is a text of English novels, so that what they taught is not forgotten. In the other half of its windows
+everything is said twice (benchmarks/twice.py), so that it learns to look words up.
+"""
+
+import argparse
+import csv
+import json
+import random
+import subprocess
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.twice import sentences_twice, words_twice
+
+WEIGHTS = {"tasks": 0.35, "novels": 0.15, "sentences_twice": 0.25, "words_twice": 0.25}
+"""share of the windows that each text has"""
+SETTINGS = """--preset demo --init tiny --steps 3500 --data.num-predict 32 --optimizer.learning-rate 0.003
+    --optimizer.matrix-rate 0.5 --optimizer.warmup-steps 200 --eval.every-steps 500 --eval.max-windows 512
+    --log.every-steps 100 --checkpoint.every-steps 500 --checkpoint.keep 2""".split()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("novels", type=Path)
+    parser.add_argument("data", type=Path)
+    parser.add_argument("--workdir", type=Path, default=Path("runs/en"))
+    given = parser.parse_args()
+    texts, corpus = (given.workdir.with_name(f"{given.workdir.name}-{part}") for part in ("texts", "corpus"))
+    if not corpus.exists():
+        texts.mkdir(parents=True, exist_ok=True)
+        for name, documents in documents_of(texts_of(given.data)).items():
+            (texts / f"{name}.txt").write_text("\n\n".join(documents) + "\n")
+        sources = [given.novels if name == "novels" else texts / f"{name}.txt" for name in WEIGHTS]
+        _run("data_pipelines.prepare", "--source", *sources, "--weights", *WEIGHTS.values(),
+             "--tokenizer", "tiny", "--block-len", 1152, "--validation-fraction", 0.02, "--out", corpus)  # fmt: skip
+    _run("xlnet_jax.train", *SETTINGS, "--corpus", corpus, "--workdir", given.workdir)
+
+
+def _run(module: str, *arguments: object) -> None:
+    subprocess.run([sys.executable, "-m", module, *map(str, arguments)], check=True)
+
+
+# ---- the tasks' text -------------------------------------------------------------------------------------------------
+
+
+def texts_of(data: Path) -> list[list[str]]:
+    """Return documents of the training files of all tasks, each a list of sentences or passages."""
+
+    def columns(path: str, *numbers: int, header: bool = True) -> list[str]:
+        with (data / path).open(newline="") as file:
+            rows = list(csv.reader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
+        return [row[number] for row in rows[header:] for number in numbers]
+
+    def read(path: str) -> Any:
+        return json.loads((data / path).read_text())
+
+    paragraphs = (paragraph for article in read("squad/train.json")["data"] for paragraph in article["paragraphs"])
+    return [
+        *_grouped(whole(columns("glue/SST-2/train.tsv", 0)), 20),
+        *_grouped(columns("glue/CoLA/train.tsv", 3, header=False), 20),
+        *_grouped(columns("glue/STS-B/train.tsv", 7, 8), 40),
+        *_grouped(columns("glue/RTE/train.tsv", 1, 2), 16),
+        *_grouped([paragraph["context"] for paragraph in paragraphs], 6),
+        *_grouped([" ".join(turns) for turns, *_ in read("dream/train.json")], 6),
+    ]
+
+
+def whole(phrases: Iterable[str], at_least: int = 10) -> list[str]:
+    """Return the rows of SST-2 of so many words that are not phrases of others, the longest first."""
+    found: list[str] = []
+    text = ""
+    for phrase in sorted({phrase.strip() for phrase in phrases}, key=lambda phrase: (-len(phrase), phrase)):
+        if len(phrase.split()) >= at_least and phrase not in text:
+            found.append(phrase)
+            text += f"\n{phrase}"
+    return found
+
+
+def _grouped(lines: Sequence[str], number: int) -> list[list[str]]:
+    return [list(lines[begin : begin + number]) for begin in range(0, len(lines), number)]
+
+
+def documents_of(texts: list[list[str]]) -> dict[str, list[str]]:
+    """Return the documents of each text but the novels."""
+    lines = [line for text in texts for line in text]
+    draw = random.Random(0)
+    return {
+        "tasks": ["\n".join(text) for text in draw.sample(texts, len(texts))],
+        "sentences_twice": sentences_twice(lines, draw),
+        "words_twice": words_twice("\n".join(lines), draw),
+    }
+
+
+if __name__ == "__main__":
+    main()

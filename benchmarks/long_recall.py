@@ -1,0 +1,192 @@
+"""Recall over long distances, with and without memory: values that a text tells once, asked for windows later.
+
+    python -m benchmarks.long_recall [--only 'memory-512-*'] [--jobs 2]
+    python -m benchmarks.long_recall --report
+
+The text is made up: each document gives every key a value, and mentions "key value" again and again among words that
+mean nothing, at distances from a quarter of a window to ten windows. A network can predict a value that was told
+before if it reads so far back. Each run is the ordinary train command with another length of memory; all else is equal.
+Then each network reads, window by window, a text that tells a needle once and asks for its value DISTANCES later. The
+table has the share of values that are recalled; a guess has one in VALUES.
+"""
+
+import argparse
+import fnmatch
+import itertools
+import statistics
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from benchmarks import studies
+from benchmarks.studies import MEASURED, Job, Record, Study
+from xlnet_jax import load
+from xlnet_jax.checkpoints.pretrained import Pretrained
+from xlnet_jax.inference.query_stream import CONTEXT
+from xlnet_jax.models.heads import build_model
+from xlnet_jax.models.inputs import compact_inputs
+from xlnet_jax.models.masks import memory_in_use_BM
+from xlnet_jax.settings.config import ModelConfig
+
+NAME = "long_recall"
+WINDOW, REUSED = 64, 32
+"""tokens of a window, and of its first part, which becomes memory"""
+MEMORIES = (0, 64, 256, 512)
+SEEDS = range(3)
+DISTANCES = (0.5, 1, 2, 4, 8)
+"""windows between needle and question"""
+KEYS, VALUES, FILLERS = 56, 32, 64
+WORDS_BETWEEN = 2
+"""words that mean nothing, behind each pair"""
+DOCUMENTS, PAIRS = 400, 1_500
+"""number of documents, and of pairs in each"""
+NEEDLES = 512
+SETTINGS = f"""--preset demo --steps 4000 --data.token-level word --model.vocab-size 200 --data.normalization none
+    --model.num-layers 3 --model.d-model 96 --model.num-heads 3 --model.d-head 32 --model.d-ff 384
+    --model.init-std 0.0924 --data.seq-len {WINDOW} --data.reuse-len {REUSED} --data.perm-size {REUSED}
+    --data.num-predict 16 --data.no-bidirectional --data.windows-per-block 32 --optimizer.learning-rate 3e-3
+    --optimizer.warmup-steps 400 --eval.every-steps 1000 --eval.max-windows 512 --log.every-steps 100
+    --checkpoint.every-steps 1000 --checkpoint.keep 1""".split()
+
+
+# ---- the text --------------------------------------------------------------------------------------------------------
+
+
+def document(draw: np.random.Generator, pairs: int, left_out: int | None = None) -> list[str]:
+    """Return words: pairs of a key and its value, each followed by WORDS_BETWEEN others.
+
+    The distance to the last mention of a key is drawn from a quarter of a window to ten windows, evenly on a
+    logarithmic scale. left_out: key that is never mentioned.
+    """
+    value_of = draw.integers(VALUES, size=KEYS)
+    words: list[str] = []
+    nearest, farthest = np.log(WINDOW / 4), np.log(10 * WINDOW)
+    last = -np.exp(draw.uniform(nearest, farthest, size=KEYS))  # as if the document had begun before
+    for wanted in draw.uniform(nearest, farthest, size=pairs):
+        misses = np.abs(np.log(len(words) - last) - wanted)
+        if left_out is not None:
+            misses[left_out] = np.inf
+        key = int(misses.argmin())
+        last[key] = len(words)
+        words += [f"k{key}", f"v{value_of[key]}", *(f"w{word}" for word in draw.integers(FILLERS, size=WORDS_BETWEEN))]
+    return words
+
+
+def needle_text(draw: np.random.Generator, distance: int, length: int) -> tuple[list[str], str]:
+    """Return a text whose last word but one is a key that was told once, `distance` words before, and the value that
+    was told. The last word is that value."""
+    key, value = int(draw.integers(KEYS)), f"v{draw.integers(VALUES)}"
+    words = document(draw, length // (2 + WORDS_BETWEEN) + 1, left_out=key)[:length]
+    for begin in (length - 2, length - 2 - distance):
+        words[begin : begin + 2] = [f"k{key}", value]
+    return words, value
+
+
+# ---- reading window by window ----------------------------------------------------------------------------------------
+
+
+def recalled(pretrained: Pretrained, distance: int) -> float:
+    """Return the share of needles whose value is the likeliest, after their texts were read window by window."""
+    tokenizer = pretrained.tokenizer
+    assert tokenizer
+    draw, windows = np.random.default_rng(distance), (max(DISTANCES) + 2) * WINDOW // REUSED
+    length = (int(windows) - 1) * REUSED + WINDOW
+    texts = [needle_text(draw, distance, length) for _ in range(NEEDLES)]
+    ids_BT = np.stack(tokenizer.encode_lines([" ".join(words) for words, _ in texts]))
+    assert ids_BT.shape == (NEEDLES, length), "a word is one piece"
+    values_V = np.array([tokenizer.encode_lines([f"v{n}"])[0][0] for n in range(VALUES)])
+    mems_ZBMD = jnp.zeros((pretrained.model.num_layers, NEEDLES, pretrained.model.mem_len, pretrained.model.d_model))
+    logits_BV = None
+    for number in range(int(windows)):
+        begin, filled = number * REUSED, jnp.full(NEEDLES, number * REUSED)
+        ids_BL = jnp.asarray(ids_BT[:, begin : begin + WINDOW])
+        logits_BV, mems_ZBMD = _read(pretrained.model, pretrained.params, ids_BL, mems_ZBMD, filled)
+    assert logits_BV is not None
+    return float((values_V[np.asarray(logits_BV)[:, values_V].argmax(-1)] == ids_BT[:, -1]).mean())
+
+
+@partial(jax.jit, static_argnums=0)
+def _read(
+    config: ModelConfig, params: Any, ids_BL: jax.Array, mems_ZBMD: jax.Array, filled_B: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """Return the logits of the last piece of a window, which sees all others, [B, V], and the memory of the next
+    window."""
+    rank_BL = jnp.full_like(ids_BL, CONTEXT).at[:, -1].set(0)
+    memory_BM = memory_in_use_BM(jnp.minimum(filled_B, config.mem_len), config.mem_len)
+    at_BP = jnp.full((len(ids_BL), 1), WINDOW - 1)
+    reversed_B = jnp.zeros(len(ids_BL), bool)
+    inputs = compact_inputs(ids_BL, jnp.zeros_like(ids_BL), rank_BL, at_BP, reversed_B, memory_BM)
+    network = cast(Any, build_model(config, None))
+    logits_BPV, outputs = network.apply({"params": params}, inputs, mems_ZBMD, reuse_len=REUSED)
+    return logits_BPV[:, 0], outputs.new_mems_ZBMD
+
+
+# ---- running ---------------------------------------------------------------------------------------------------------
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    studies.add_arguments(parser, NAME)
+    parser.add_argument("--report", action="store_true", help="print the table of what has been measured, and end")
+    given = parser.parse_args()
+    if not given.report:
+        text = given.workdir / "needles.txt"
+        if not text.exists():
+            write_text(text)
+        jobs = (_job(memory, seed, text) for seed, memory in itertools.product(SEEDS, MEMORIES))
+        Study(NAME, given.workdir, given.jobs).run(job for job in jobs if fnmatch.fnmatch(job.name, given.only))
+    report(studies.read(MEASURED / NAME))
+
+
+def write_text(file: Path) -> None:
+    draw = np.random.default_rng(0)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    documents = (" ".join(document(draw, PAIRS)) for _ in range(DOCUMENTS))
+    file.write_text("\n\n".join(documents) + "\n")
+
+
+def _job(memory: int, seed: int, text: Path) -> Job:
+    def command(workdir: Path) -> list[str]:
+        own = ("--model.mem-len", str(memory), "--seed", str(seed), "--corpus", str(text), "--workdir", str(workdir))
+        return ["xlnet_jax.train", *SETTINGS, *own]
+
+    def record(workdir: Path) -> Record:
+        pretrained = load(workdir)
+        return {
+            "command": studies.shown(command(workdir), workdir, NEEDLES=str(text)),
+            "memory": memory,
+            "seed": seed,
+            "recalled": {str(windows): recalled(pretrained, int(windows * WINDOW)) for windows in DISTANCES},
+            "loss": studies.rows_of(workdir, "validation")[-1]["loss"],
+            **studies.time_of(workdir),
+        }
+
+    return Job(f"memory-{memory}-seed-{seed}", command, record)
+
+
+def report(measured: dict[str, Record]) -> None:
+    """Print the share of needles that are recalled, by memory and distance."""
+    head = ("memory, in windows", *(f"{distance:g} windows" for distance in DISTANCES), "held-out loss", "seeds")
+    print(f"| {' | '.join(head)} |\n{'|---' * len(head)}|")
+    for memory in MEMORIES:
+        runs = [run for run in measured.values() if run["memory"] == memory]
+        if not runs:
+            continue
+        shares = [list(_shares(runs, distance)) for distance in DISTANCES]
+        cells = [f"{statistics.mean(found):.0%} ({min(found):.0%} to {max(found):.0%})" for found in shares]
+        loss = f"{statistics.mean(run['loss'] for run in runs):.3f}"
+        print(f"| {' | '.join((f'{memory / WINDOW:g}', *cells, loss, str(len(runs))))} |")
+    print(f"\n{sum(run['seconds'] for run in measured.values()) / 3600:.1f} CPU hours")
+
+
+def _shares(runs: list[Record], distance: float) -> Iterator[float]:
+    return (run["recalled"][str(distance)] for run in runs)
+
+
+if __name__ == "__main__":
+    main()
