@@ -3,17 +3,26 @@
     python -m benchmarks.table6 CORPUS DATA [--only 'plm-*'] [--jobs 2]
     python -m benchmarks.table6 --report
 
-CORPUS is a folder of data_pipelines.prepare. DATA has glue/SST-2 and glue/CoLA as GLUE publishes them. Each job is
-xlnet_jax.compare with one contender and one seed; benchmarks/studies.py says how jobs are stopped, resumed and
-recorded. Seeds are paired: seed n draws the same blocks of text and the same order of examples for every contender.
+CORPUS is a folder of data_pipelines.prepare. That of the recorded runs was made of the text and the tokenizer of
+benchmarks/chinese.py, a character a piece, by
+
+    python -m data_pipelines.prepare --source runs/zh-text.txt --tokenizer runs/zh/tokenizer --block-len 1152 \\
+        --validation-fraction 0.02 --out CORPUS
+
+DATA has chnsenticorp (train.tsv, dev.tsv). Each contender is finetuned on its first EXAMPLES reviews: with all of them,
+a network of this size learns most of what pretraining has taught from the labels. Each job is xlnet_jax.compare with
+one contender and one seed; benchmarks/studies.py says how jobs are stopped, resumed and recorded. Seeds are paired:
+seed n draws the same blocks of text and the same order of examples for every contender. Random weights of the same
+sizes, finetuned alike, show what pretraining is worth.
 """
 
 import argparse
 import fnmatch
 import itertools
 import json
+import shutil
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -28,16 +37,20 @@ BASELINE = "plm"
 CONTENDERS = (
     BASELINE, "plm-no-memory", "plm-no-spans", "plm-no-bidirectional", "dae-transformer-xl", "bert", "clm",
 )  # fmt: skip
+RANDOM = "random weights"
 SEEDS = range(5)
-FLOPS = 4e12
+FLOPS = 1.5e13
 NETWORK = """--preset demo --model.num-layers 2 --model.d-model 96 --model.num-heads 3 --model.d-head 32
-    --model.d-ff 384 --model.init-std 0.0924 --optimizer.learning-rate 4e-3 --optimizer.matrix-rate 0.6667
-    --optimizer.warmup-steps 100 --eval.every-steps 1000 --eval.max-windows 512 --checkpoint.every-steps 500""".split()
-TASKS = {"sst-2": ("glue/SST-2", "accuracy"), "cola": ("glue/CoLA", "mcc")}
-"""name -> folder in DATA, metric"""
-FINETUNE = """model.dropout=0 model.attention-dropout=0 optimizer.learning-rate=1e-3 head.summary=mean
-    data.batch-size=32 steps=500 selection.every-steps=500
-    sst-2.data.seq-len=48 cola.data.seq-len=32""".split()
+    --model.d-ff 384 --model.init-std 0.0924 --data.num-predict 32 --optimizer.learning-rate 4e-3
+    --optimizer.matrix-rate 0.6667 --optimizer.warmup-steps 100 --eval.every-steps 1000 --eval.max-windows 512
+    --checkpoint.every-steps 1000""".split()
+FOLDER, EXAMPLES = "chnsenticorp", 2_000
+TASK, METRIC = "classification", "accuracy"
+FINETUNE = {
+    "columns.text": "text_a", "columns.label": "label", "head.summary": "mean", "model.dropout": "0",
+    "model.attention-dropout": "0", "optimizer.learning-rate": "1e-3", "data.batch-size": "16", "data.seq-len": "128",
+    "steps": "250", "selection.every-steps": "250",
+}  # fmt: skip
 POWER, CONFIDENCE = 0.8, 0.95
 DRAWS = 10_000
 
@@ -55,35 +68,70 @@ def main() -> None:
     if not given.report:
         if given.data is None:
             parser.error("give CORPUS and DATA, or --report")
-        Study(NAME, given.workdir, given.jobs).run(
-            _job(contender, seed, given.corpus, given.data)
+        study, examples = Study(NAME, given.workdir, given.jobs), few_examples(given.data, given.workdir / "data")
+        study.run(
+            _job(contender, seed, given.corpus, examples)
             for seed, contender in itertools.product(SEEDS, CONTENDERS)
             if fnmatch.fnmatch(contender, given.only)
         )
+        study.run([random_weights(given.workdir, examples)])
     report(studies.read(MEASURED / NAME))
 
 
-def command(contender: str, seed: int, corpus: str, data: Path, workdir: Path) -> list[str]:
+def few_examples(data: Path, folder: Path) -> Path:
+    """Return a folder with the first of the examples to learn from, and with all that are held out."""
+    folder.mkdir(parents=True, exist_ok=True)
+    header, *rows = (data / FOLDER / "train.tsv").read_text().splitlines(keepends=True)
+    (folder / "train.tsv").write_text(header + "".join(rows[:EXAMPLES]))
+    shutil.copy(data / FOLDER / "dev.tsv", folder)
+    return folder
+
+
+def command(contender: str, seed: int, corpus: str, examples: Path, workdir: Path) -> list[str]:
     """Return module and arguments of one contender with one seed."""
     return [
         "xlnet_jax.compare", "--objectives", contender, "--seeds", str(seed), "--equal", "operations",
-        "--budget", f"{FLOPS:g}", *NETWORK, "--corpus", corpus,
-        "--tasks", *(f"{task}={data / folder}" for task, (folder, _) in TASKS.items()),
-        "--finetune", *FINETUNE, "--workdir", str(workdir),
+        "--budget", f"{FLOPS:g}", *NETWORK, "--corpus", corpus, "--tasks", f"{TASK}={examples}",
+        "--finetune", *(f"{name}={value}" for name, value in FINETUNE.items()), "--workdir", str(workdir),
     ]  # fmt: skip
 
 
-def _job(contender: str, seed: int, corpus: str, data: Path) -> Job:
-    words = partial(command, contender, seed, corpus, data)
+def _job(contender: str, seed: int, corpus: str, examples: Path) -> Job:
+    words = partial(command, contender, seed, corpus, examples)
 
     def record(workdir: Path) -> Record:
+        results = json.loads((workdir / "results.json").read_text())["contenders"][contender]
         return {
-            "command": studies.shown(words(workdir), workdir, CORPUS=corpus, DATA=str(data)),
-            "results": json.loads((workdir / "results.json").read_text()),
+            "command": studies.shown(words(workdir), workdir, CORPUS=corpus, EXAMPLES=str(examples)),
+            "scores": {str(seed): results[TASK]["seeds"][str(seed)]},
+            "results": results,
             **studies.time_of(workdir),
         }
 
     return Job(f"{contender}-seed-{seed}", words, record)
+
+
+def random_weights(workdirs: Path, examples: Path) -> Job:
+    """Return the finetuning of random weights, as large as the baseline's."""
+    init = next((workdirs / f"{BASELINE}-seed-{SEEDS[0]}").glob("**/pretrained"))
+
+    def words(workdir: Path) -> list[str]:
+        settings = (word for name, value in FINETUNE.items() for word in (f"--{name}", value))
+        return [
+            "xlnet_jax.finetune", "--task", TASK, "--init", str(init), "--reinitialize", *settings,
+            "--seeds", *map(str, SEEDS), "--train", str(examples / "train.tsv"), "--eval", str(examples / "dev.tsv"),
+            "--workdir", str(workdir),
+        ]  # fmt: skip
+
+    def record(workdir: Path) -> Record:
+        seeds = json.loads((workdir / "results.json").read_text())["seeds"]
+        return {
+            "command": studies.shown(words(workdir), workdir, PLM=str(init), EXAMPLES=str(examples)),
+            "scores": {seed: of_seed["metrics"][METRIC] for seed, of_seed in seeds.items()},
+            **studies.time_of(workdir),
+        }
+
+    return Job(RANDOM.replace(" ", "-"), words, record)
 
 
 # ---- the tables ------------------------------------------------------------------------------------------------------
@@ -91,33 +139,33 @@ def _job(contender: str, seed: int, corpus: str, data: Path) -> Job:
 
 def report(measured: dict[str, Record]) -> None:
     """Print scores by contender, and differences to the baseline with their intervals."""
-    for task, (_, metric) in TASKS.items():
-        scores = {contender: list(_scores(measured, contender, task)) for contender in CONTENDERS}
-        complete = {contender: found for contender, found in scores.items() if len(found) == len(SEEDS)}
-        if BASELINE not in complete:
+    scores = {contender: scores_of(measured, contender) for contender in (*CONTENDERS, RANDOM)}
+    if len(scores[BASELINE]) < len(SEEDS):
+        return
+    print(f"| contender | steps | {METRIC} | difference to {BASELINE} | {CONFIDENCE:.0%} interval | could be seen |")
+    print("|---|---|---|---|---|---|")
+    for contender, found in scores.items():
+        if len(found) < len(SEEDS):
             continue
-        print(f"\n{task}, {metric}\n")
-        print(f"| contender | mean | difference to {BASELINE} | {CONFIDENCE:.0%} interval | could have been seen |")
-        print("|---|---|---|---|---|")
-        for contender, found in complete.items():
-            mean = f"{statistics.mean(found):.2f} ± {statistics.stdev(found):.2f}"
-            if contender == BASELINE:
-                print(f"| {contender} | {mean} | | | |")
-                continue
-            differences = np.subtract(found, complete[BASELINE])
+        steps = measured[f"{contender}-seed-{SEEDS[0]}"]["results"]["steps"] if contender != RANDOM else 0
+        cells = [contender, f"{steps:,}", f"{statistics.mean(found):.2f} ± {statistics.stdev(found):.2f}"]
+        if contender == BASELINE:
+            cells += ["", "", ""]
+        else:
+            differences = np.subtract(found, scores[BASELINE])
             low, high = interval(differences)
-            print(
-                f"| {contender} | {mean} | {differences.mean():+.2f} | {low:+.2f} to {high:+.2f} | "
-                f"{smallest_detectable(differences):.2f} |"
-            )
+            cells += [
+                f"{differences.mean():+.2f}", f"{low:+.2f} to {high:+.2f}", f"{smallest_detectable(differences):.2f}",
+            ]  # fmt: skip
+        print(f"| {' | '.join(cells)} |")
     print(f"\n{sum(run['seconds'] for run in measured.values()) / 3600:.1f} CPU hours")
 
 
-def _scores(measured: dict[str, Record], contender: str, task: str) -> Iterator[float]:
-    for seed in SEEDS:
-        if run := measured.get(f"{contender}-seed-{seed}"):
-            score = run["results"]["contenders"][contender][task]["seeds"][str(seed)]
-            yield 100 * score
+def scores_of(measured: dict[str, Record], contender: str) -> list[float]:
+    """Return the scores of a contender's seeds that have been measured, in percent."""
+    runs = [run for name, run in measured.items() if name.partition("-seed-")[0] == contender.replace(" ", "-")]
+    by_seed = {int(seed): 100 * score for run in runs for seed, score in run["scores"].items()}
+    return [by_seed[seed] for seed in sorted(by_seed)]
 
 
 def interval(differences: Sequence[float] | np.ndarray) -> tuple[float, float]:

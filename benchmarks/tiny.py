@@ -2,49 +2,104 @@
 
     python -m benchmarks.tiny novels.txt speeches.txt [--workdir runs/tiny]
 
-Runs the ordinary commands for a tokenizer, a corpus, pretraining (about 90 minutes on one CPU core), conversion to
-bfloat16 in the form of Hugging Face, and held-out losses; then writes the model card with them. A stage whose output is
-there is not run again, so that a stopped run goes on.
+Runs the ordinary commands for a tokenizer, corpora, three stages of pretraining (about 90 minutes on one CPU core),
+conversion to bfloat16 in the form of Hugging Face, and held-out losses; then writes the model card with them. What is
+there is not made again, so that a stopped run goes on.
+
+In the second stage half of the windows say everything twice (benchmarks/twice.py), so that the network learns to look
+words up in its context; running text alone does not teach it that in this time. In the third it reads running text
+again, and says little twice.
 """
 
 import argparse
 import json
+import random
+import re
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from benchmarks import studies
+from benchmarks.twice import sentences_twice, words_twice
 from xlnet_jax.storage import bundled
 
 NAME = "tiny"
 VOCAB_SIZE = 8_000
-STEPS = 10_000
-SETTINGS = f"""--preset demo --steps {STEPS} --model.num-layers 4 --model.d-model 128 --model.num-heads 4
-    --model.d-head 32 --model.d-ff 512 --model.init-std 0.08 --data.num-predict 32 --optimizer.learning-rate 0.003
-    --optimizer.matrix-rate 0.5 --optimizer.warmup-steps 500 --eval.every-steps 2500 --eval.max-windows 1024
-    --log.every-steps 250 --checkpoint.every-steps 2500 --checkpoint.every-minutes 5 --checkpoint.keep 2""".split()
-"""The demo's network is as wide and half as deep. The rate falls with the width as in benchmarks/scaling.py"""
+
+
+class Stage(NamedTuple):
+    """Part of the pretraining; each goes on with the weights of the one before."""
+
+    name: str
+    steps: int
+    warmup: int
+    weights: Mapping[str, float]
+    """share of the windows that each text has; none for shares by length"""
+
+    def settings(self, start: list[str]) -> list[str]:
+        """Return what the stage sets on the train command. start: settings of the network, or --init."""
+        steps = ["--steps", str(self.steps), "--optimizer.warmup-steps", str(self.warmup)]
+        return [*SETTINGS, *start, *steps]
+
+
+STAGES = (
+    Stage("first", 10_000, 500, {}),
+    Stage("twice", 5_000, 200, {"novels": 0.47, "speeches": 0.03, "sentences_twice": 0.2, "words_twice": 0.3}),
+    Stage("running", 5_000, 200, {"novels": 0.8, "speeches": 0.05, "sentences_twice": 0.05, "words_twice": 0.1}),
+)
+SETTINGS = """--preset demo --data.num-predict 32 --optimizer.learning-rate 0.003 --optimizer.matrix-rate 0.5
+    --eval.every-steps 2500 --eval.max-windows 1024 --log.every-steps 250 --checkpoint.every-steps 2500
+    --checkpoint.every-minutes 5 --checkpoint.keep 2""".split()
+"""The rate falls with the width as in benchmarks/scaling.py"""
+NETWORK = """--model.num-layers 4 --model.d-model 128 --model.num-heads 4 --model.d-head 32 --model.d-ff 512
+    --model.init-std 0.08""".split()
+"""The demo's network is as wide and half as deep"""
+LINES = 60_000
+"""of the novels, as many for each kind of text that says everything twice"""
 AUSTEN = "data_pipelines/corpora/austen/validation.txt"
 """Northanger Abbey, of which the training text has nothing; its author is not among those of the novels"""
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("novels")
-    parser.add_argument("speeches")
+    parser.add_argument("novels", type=Path)
+    parser.add_argument("speeches", type=Path)
     parser.add_argument("--workdir", type=Path, default=Path("runs", NAME))
     given = parser.parse_args()
-    work, out, texts = given.workdir, bundled.folder(NAME), (given.novels, given.speeches)
-    tokenizer, corpus, run = work / "tokenizer", work / "corpus", work / "run"
-    _make(tokenizer, "data_pipelines.tokenizer", "train", "--source", *texts, "--vocab-size", VOCAB_SIZE,
+    work, out = given.workdir, bundled.folder(NAME)
+    tokenizer = work / "tokenizer"
+    sources = {"novels": given.novels, "speeches": given.speeches}
+    _make(tokenizer, "data_pipelines.tokenizer", "train", "--source", *sources.values(), "--vocab-size", VOCAB_SIZE,
           "--out", tokenizer)  # fmt: skip
-    _make(corpus, "data_pipelines.prepare", "--source", *texts, "--tokenizer", tokenizer, "--block-len", 1152,
-          "--validation-fraction", 0.02, "--out", corpus)  # fmt: skip
-    _run("xlnet_jax.train", *SETTINGS, "--corpus", corpus, "--workdir", run)
-    _make(out, "xlnet_jax.convert", run, out, "--to", "hf", "--dtype", "bfloat16")
-    losses = {name: _loss(out, text, work / f"{name}.json") for name, text in (("own", corpus), ("austen", AUSTEN))}
-    (out / "README.md").write_text(card(losses, studies.time_of(run)))
+    for kind, documents in said_twice(given.novels.read_text(), given.speeches.read_text()).items():
+        sources[kind] = work / f"{kind}.txt"
+        sources[kind].write_text("\n\n".join(documents) + "\n")
+    start = NETWORK
+    for stage in STAGES:
+        corpus, texts = work / f"{stage.name}-corpus", [*(stage.weights or ("novels", "speeches"))]
+        shares = ["--weights", *stage.weights.values()] if stage.weights else []
+        _make(corpus, "data_pipelines.prepare", "--source", *(sources[text] for text in texts), *shares,
+              "--tokenizer", tokenizer, "--block-len", 1152, "--validation-fraction", 0.02,
+              "--out", corpus)  # fmt: skip
+        _run("xlnet_jax.train", *stage.settings(start), "--corpus", corpus, "--workdir", work / stage.name)
+        start = ["--init", str(work / stage.name)]
+    _make(out, "xlnet_jax.convert", work / STAGES[-1].name, out, "--to", "hf", "--dtype", "bfloat16")
+    own = work / f"{STAGES[0].name}-corpus"
+    losses = {name: _loss(out, text, work / f"{name}.json") for name, text in (("own", own), ("austen", AUSTEN))}
+    (out / "README.md").write_text(card(losses, studies.time_of(work)))
+
+
+def said_twice(novels: str, speeches: str) -> dict[str, list[str]]:
+    """Return the documents that say everything twice: sentences of the novels, and words of both texts."""
+    draw = random.Random(0)
+    lines = [line for line in novels.split("\n") if line]
+    sentences = [part for line in draw.sample(lines, LINES) for part in re.split(r"(?<=[.!?])\s+", line)]
+    return {
+        "sentences_twice": sentences_twice(sentences, 4_000, draw),
+        "words_twice": words_twice("\n".join(draw.sample(lines, LINES)) + speeches, 5_000, draw, at_least=5),
+    }
 
 
 def _run(module: str, *arguments: object) -> None:
@@ -68,6 +123,7 @@ def card(losses: dict[str, dict[str, Any]], time: studies.Record) -> str:
         f"{losses[name]['bits_per_character']:.3f} |"
         for name, text in (("own", "2% of the documents of these texts, held out"), ("austen", "Northanger Abbey"))
     ]
+    steps = [f"{stage.steps:,}" for stage in STAGES]
     return f"""---
 language: en
 license: apache-2.0
@@ -94,9 +150,10 @@ The licence of weights and tokenizer is that of the package, Apache-2.0.
 
 ## Training
 
-`python -m benchmarks.tiny novels.txt speeches.txt`: permutation language modelling, {STEPS:,} steps of 16 windows of
-128 tokens with a memory of 64 and 32 targets each, {time["seconds"] / 60:.0f} minutes on one CPU core. All settings
-stand in benchmarks/tiny.py.
+`python -m benchmarks.tiny novels.txt speeches.txt`: permutation language modelling in windows of 128 tokens, 16 a step,
+with a memory of 64 and 32 targets each. {steps[0]} steps on the texts, {steps[1]} on the texts and, in half of the
+windows, on their sentences and words said twice, from which the network learns to look words up, and {steps[2]} mostly
+on the texts again: {time["seconds"] / 60:.0f} minutes on one CPU core. All settings stand in benchmarks/tiny.py.
 
 ## Held-out loss
 

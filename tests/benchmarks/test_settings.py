@@ -1,5 +1,6 @@
 """Commands of studies, some of which run for hours: all their settings exist and agree with each other."""
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -11,10 +12,17 @@ from xlnet_jax.comparison import request
 from xlnet_jax.finetune import main as finetune
 from xlnet_jax.objectives import command_line
 
+PRETRAININGS = {
+    "chinese": chinese.SETTINGS,
+    "english": english.SETTINGS,
+    "long_recall": long_recall.SETTINGS,
+    **{f"tiny, {stage.name}": stage.settings(tiny.NETWORK) for stage in tiny.STAGES},
+}
 
-@pytest.mark.parametrize("study", [chinese, english, long_recall, tiny], ids=lambda study: study.__name__)
-def test_of_pretraining(study):
-    config = command_line.parse_config([*study.SETTINGS, "--corpus", "corpus", "--workdir", "run"], "train", "")
+
+@pytest.mark.parametrize("name", PRETRAININGS)
+def test_of_pretraining(name):
+    config = command_line.parse_config([*PRETRAININGS[name], "--corpus", "corpus", "--workdir", "run"], "train", "")
     assert config.corpus == ("corpus",)
 
 
@@ -27,12 +35,39 @@ def test_of_finetuning(task, start, tmp_path, monkeypatch):
     assert (config.reinitialize, config.seeds) == (start == "random", (0, 1))
 
 
+@pytest.fixture
+def reviews(tmp_path):
+    """Return the folder of the reviews that contenders learn from."""
+    folder = tmp_path / table6.FOLDER
+    folder.mkdir()
+    for part in ("train", "dev"):
+        (folder / f"{part}.tsv").write_text("label\ttext_a\n" + "1\t好\n" * 3_000)
+    return table6.few_examples(tmp_path, tmp_path / "few")
+
+
 @pytest.mark.parametrize("contender", table6.CONTENDERS)
-def test_of_a_comparison(contender, tmp_path):
-    for folder, _ in table6.TASKS.values():
-        (tmp_path / folder).mkdir(parents=True)
-        for part in ("train", "dev"):
-            (tmp_path / folder / f"{part}.tsv").write_text("")
-    _, *words = table6.command(contender, 0, "corpus", tmp_path, tmp_path / "run")
-    asked = request.parse(words, "")
-    assert set(request.finetuning(asked)) == set(table6.TASKS)
+def test_of_a_comparison(contender, reviews, tmp_path):
+    _, *words = table6.command(contender, 0, "corpus", reviews, tmp_path / "run")
+    (finetuning,) = request.finetuning(request.parse(words, "")).values()
+    assert (finetuning.steps, finetuning.columns.text) == (250, "text_a")
+
+
+def test_random_weights_are_finetuned_as_contenders_are(reviews, tmp_path, monkeypatch):
+    monkeypatch.setattr(runs, "start", lambda config, *_: config)
+    (tmp_path / "plm-seed-0" / "plm" / "seed-0" / "pretrained").mkdir(parents=True)
+    _, *words = table6.random_weights(tmp_path, reviews).command(tmp_path / "run")
+    config = finetune(words)
+    _, *words = table6.command("plm", 0, "corpus", reviews, tmp_path / "run")
+    (contenders,) = request.finetuning(request.parse(words, "")).values()
+    assert config.reinitialize
+    assert config.seeds == tuple(table6.SEEDS)
+    own = {"init", "reinitialize", "seeds", "workdir", "train", "eval"}
+    for field in dataclasses.fields(config):
+        if field.name not in own:
+            assert getattr(config, field.name) == getattr(contenders, field.name), field.name
+
+
+def test_contenders_learn_from_few_examples_and_are_measured_on_all(reviews):
+    lines = {part: (reviews / f"{part}.tsv").read_text().splitlines() for part in ("train", "dev")}
+    assert [len(lines[part]) for part in ("train", "dev")] == [table6.EXAMPLES + 1, 3_001]
+    assert lines["train"][0] == "label\ttext_a"

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from benchmarks.table6 import CONFIDENCE, POWER, interval, smallest_detectable
+from benchmarks.table6 import CONFIDENCE, POWER, interval, scores_of, smallest_detectable
 
 
 def test_the_interval_holds_the_mean_and_shrinks_with_the_number_of_pairs():
@@ -27,3 +27,14 @@ def test_the_smallest_detectable_difference_is_found_as_often_as_promised():
     found = stats.ttest_1samp(drawn, 0, axis=1).pvalue < 1 - CONFIDENCE
     assert found.mean() == pytest.approx(POWER, abs=0.01)
     assert smallest_detectable([0.5, 0.5]) == 0
+
+
+def test_scores_are_those_of_one_contender_in_the_order_of_its_seeds():
+    measured = {
+        "plm-seed-10": {"scores": {"10": 0.7}},
+        "plm-seed-2": {"scores": {"2": 0.6}},
+        "plm-no-memory-seed-2": {"scores": {"2": 0.1}},
+        "random-weights": {"scores": {"1": 0.2, "0": 0.3}},
+    }
+    assert scores_of(measured, "plm") == pytest.approx([60, 70])
+    assert scores_of(measured, "random weights") == pytest.approx([30, 20])
