@@ -10,20 +10,20 @@ benchmarks/chinese.py, a character a piece, by
         --validation-fraction 0.02 --out CORPUS
 
 DATA has chnsenticorp (train.tsv, dev.tsv). Each contender is finetuned on its first EXAMPLES reviews: with all of them,
-a network of this size learns most of what pretraining has taught from the labels. Each job is xlnet_jax.compare with
-one contender and one seed; benchmarks/studies.py says how jobs are stopped, resumed and recorded. Seeds are paired:
-seed n draws the same blocks of text and the same order of examples for every contender. Random weights of the same
-sizes, finetuned alike, show what pretraining is worth.
+a network of this size learns most of what pretraining has taught from the labels.
+
+A contender with one seed is pretrained by xlnet_jax.compare and finetuned with FINETUNINGS seeds, whose mean is its
+score: finetuning scatters more than pretraining. benchmarks/studies.py says how these jobs are stopped, resumed and
+recorded. Seeds are paired: seed n draws the same blocks of text, and its finetunings the same order of examples, for
+every contender. Random weights of the same sizes, finetuned alike, show what pretraining is worth.
 """
 
 import argparse
 import fnmatch
-import itertools
 import json
 import shutil
 import statistics
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -38,19 +38,19 @@ CONTENDERS = (
     BASELINE, "plm-no-memory", "plm-no-spans", "plm-no-bidirectional", "dae-transformer-xl", "bert", "clm",
 )  # fmt: skip
 RANDOM = "random weights"
+TUNED = "-finetuned"
+"""end of the names of finetunings"""
 SEEDS = range(5)
-FLOPS = 1.5e13
+FLOPS = 2.2e13
 NETWORK = """--preset demo --model.num-layers 2 --model.d-model 96 --model.num-heads 3 --model.d-head 32
     --model.d-ff 384 --model.init-std 0.0924 --data.num-predict 32 --optimizer.learning-rate 4e-3
     --optimizer.matrix-rate 0.6667 --optimizer.warmup-steps 100 --eval.every-steps 1000 --eval.max-windows 512
     --checkpoint.every-steps 1000""".split()
 FOLDER, EXAMPLES = "chnsenticorp", 2_000
-TASK, METRIC = "classification", "accuracy"
-FINETUNE = {
-    "columns.text": "text_a", "columns.label": "label", "head.summary": "mean", "model.dropout": "0",
-    "model.attention-dropout": "0", "optimizer.learning-rate": "1e-3", "data.batch-size": "16", "data.seq-len": "128",
-    "steps": "250", "selection.every-steps": "250",
-}  # fmt: skip
+TASK, METRIC, FINETUNINGS = "classification", "accuracy", 4
+FINETUNE = """--columns.text text_a --columns.label label --head.summary mean --model.dropout 0
+    --model.attention-dropout 0 --optimizer.learning-rate 1e-3 --data.batch-size 16 --data.seq-len 128 --steps 250
+    --selection.every-steps 250 --log.every-steps 50""".split()
 POWER, CONFIDENCE = 0.8, 0.95
 DRAWS = 10_000
 
@@ -69,12 +69,10 @@ def main() -> None:
         if given.data is None:
             parser.error("give CORPUS and DATA, or --report")
         study, examples = Study(NAME, given.workdir, given.jobs), few_examples(given.data, given.workdir / "data")
-        study.run(
-            _job(contender, seed, given.corpus, examples)
-            for seed, contender in itertools.product(SEEDS, CONTENDERS)
-            if fnmatch.fnmatch(contender, given.only)
-        )
-        study.run([random_weights(given.workdir, examples)])
+        chosen = [contender for contender in (*CONTENDERS, RANDOM) if fnmatch.fnmatch(contender, given.only)]
+        for seed in SEEDS:
+            study.run(pretraining(name, seed, given.corpus) for name in chosen if name != RANDOM)
+            study.run(finetuning(name, seed, given.workdir, examples) for name in chosen)
     report(studies.read(MEASURED / NAME))
 
 
@@ -87,51 +85,55 @@ def few_examples(data: Path, folder: Path) -> Path:
     return folder
 
 
-def command(contender: str, seed: int, corpus: str, examples: Path, workdir: Path) -> list[str]:
-    """Return module and arguments of one contender with one seed."""
-    return [
-        "xlnet_jax.compare", "--objectives", contender, "--seeds", str(seed), "--equal", "operations",
-        "--budget", f"{FLOPS:g}", *NETWORK, "--corpus", corpus, "--tasks", f"{TASK}={examples}",
-        "--finetune", *(f"{name}={value}" for name, value in FINETUNE.items()), "--workdir", str(workdir),
-    ]  # fmt: skip
+def pretraining(contender: str, seed: int, corpus: str) -> Job:
+    """Return the pretraining of one contender with one seed."""
 
-
-def _job(contender: str, seed: int, corpus: str, examples: Path) -> Job:
-    words = partial(command, contender, seed, corpus, examples)
+    def command(workdir: Path) -> list[str]:
+        return [
+            "xlnet_jax.compare", "--objectives", contender, "--seeds", str(seed), "--equal", "operations",
+            "--budget", f"{FLOPS:g}", *NETWORK, "--corpus", corpus, "--workdir", str(workdir),
+        ]  # fmt: skip
 
     def record(workdir: Path) -> Record:
         results = json.loads((workdir / "results.json").read_text())["contenders"][contender]
         return {
-            "command": studies.shown(words(workdir), workdir, CORPUS=corpus, EXAMPLES=str(examples)),
-            "scores": {str(seed): results[TASK]["seeds"][str(seed)]},
-            "results": results,
+            "command": studies.shown(command(workdir), workdir, CORPUS=corpus),
+            "steps": results["updates"],
+            "tokens": results["tokens"],
+            "loss": results["held_out_loss"]["mean"],
             **studies.time_of(workdir),
         }
 
-    return Job(f"{contender}-seed-{seed}", words, record)
+    return Job(_name(contender, seed), command, record)
 
 
-def random_weights(workdirs: Path, examples: Path) -> Job:
-    """Return the finetuning of random weights, as large as the baseline's."""
-    init = next((workdirs / f"{BASELINE}-seed-{SEEDS[0]}").glob("**/pretrained"))
+def finetuning(contender: str, seed: int, workdirs: Path, examples: Path) -> Job:
+    """Return the finetunings of what one contender has learned with one seed, or of random weights as large as the
+    baseline's."""
+    pretrained = workdirs / _name(BASELINE if contender == RANDOM else contender, seed)
+    seeds = range(FINETUNINGS * seed, FINETUNINGS * (seed + 1))
 
-    def words(workdir: Path) -> list[str]:
-        settings = (word for name, value in FINETUNE.items() for word in (f"--{name}", value))
+    def command(workdir: Path) -> list[str]:
+        (init,) = pretrained.glob("*/seed-*/pretrained")
         return [
-            "xlnet_jax.finetune", "--task", TASK, "--init", str(init), "--reinitialize", *settings,
-            "--seeds", *map(str, SEEDS), "--train", str(examples / "train.tsv"), "--eval", str(examples / "dev.tsv"),
-            "--workdir", str(workdir),
+            "xlnet_jax.finetune", "--task", TASK, "--init", str(init),
+            *(["--reinitialize"] if contender == RANDOM else []), *FINETUNE, "--seeds", *map(str, seeds),
+            "--train", str(examples / "train.tsv"), "--eval", str(examples / "dev.tsv"), "--workdir", str(workdir),
         ]  # fmt: skip
 
     def record(workdir: Path) -> Record:
-        seeds = json.loads((workdir / "results.json").read_text())["seeds"]
+        found = json.loads((workdir / "results.json").read_text())["seeds"]
         return {
-            "command": studies.shown(words(workdir), workdir, PLM=str(init), EXAMPLES=str(examples)),
-            "scores": {seed: of_seed["metrics"][METRIC] for seed, of_seed in seeds.items()},
+            "command": studies.shown(command(workdir), workdir, PRETRAINED=str(pretrained), EXAMPLES=str(examples)),
+            "scores": [of_seed["metrics"][METRIC] for of_seed in found.values()],
             **studies.time_of(workdir),
         }
 
-    return Job(RANDOM.replace(" ", "-"), words, record)
+    return Job(f"{_name(contender, seed)}{TUNED}", command, record)
+
+
+def _name(contender: str, seed: int) -> str:
+    return f"{contender.replace(' ', '-')}-seed-{seed}"
 
 
 # ---- the tables ------------------------------------------------------------------------------------------------------
@@ -142,12 +144,12 @@ def report(measured: dict[str, Record]) -> None:
     scores = {contender: scores_of(measured, contender) for contender in (*CONTENDERS, RANDOM)}
     if len(scores[BASELINE]) < len(SEEDS):
         return
-    print(f"| contender | steps | {METRIC} | difference to {BASELINE} | {CONFIDENCE:.0%} interval | could be seen |")
-    print("|---|---|---|---|---|---|")
+    head = ("contender", "steps", METRIC, f"difference to {BASELINE}", f"{CONFIDENCE:.0%} interval", "could be seen")
+    print(f"| {' | '.join(head)} |\n{'|---' * len(head)}|")
     for contender, found in scores.items():
         if len(found) < len(SEEDS):
             continue
-        steps = measured[f"{contender}-seed-{SEEDS[0]}"]["results"]["steps"] if contender != RANDOM else 0
+        steps = measured[_name(contender, SEEDS[0])]["steps"] if contender != RANDOM else 0
         cells = [contender, f"{steps:,}", f"{statistics.mean(found):.2f} ± {statistics.stdev(found):.2f}"]
         if contender == BASELINE:
             cells += ["", "", ""]
@@ -162,10 +164,10 @@ def report(measured: dict[str, Record]) -> None:
 
 
 def scores_of(measured: dict[str, Record], contender: str) -> list[float]:
-    """Return the scores of a contender's seeds that have been measured, in percent."""
-    runs = [run for name, run in measured.items() if name.partition("-seed-")[0] == contender.replace(" ", "-")]
-    by_seed = {int(seed): 100 * score for run in runs for seed, score in run["scores"].items()}
-    return [by_seed[seed] for seed in sorted(by_seed)]
+    """Return the score of each of a contender's seeds that have been measured, in percent: the mean of its
+    finetunings."""
+    names = (f"{_name(contender, seed)}{TUNED}" for seed in SEEDS)
+    return [100 * statistics.mean(measured[name]["scores"]) for name in names if name in measured]
 
 
 def interval(differences: Sequence[float] | np.ndarray) -> tuple[float, float]:

@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 
 from benchmarks import long_recall
-from benchmarks.long_recall import DISTANCES, REUSED, WINDOW, document, needle_text, recalled
+from benchmarks.long_recall import DISTANCES, KEYS, RECENT, REUSED, VALUES, WINDOW, document, needle_text, recalled
 from data_pipelines.tokenizer import Tokenizer
 from tests.xlnet_jax.random_models import SMALL, random_model
 
 
 @pytest.fixture(scope="module")
 def tokenizer():
-    words = [f"{kind}{n}" for kind, many in (("k", 56), ("v", 32), ("w", 64)) for n in range(many)]
+    words = [f"{kind}{n}" for kind, many in (("k", KEYS), ("v", VALUES)) for n in range(many)]
     return Tokenizer.train([" ".join(words)], 200, "none", token_level="word")
 
 
@@ -33,10 +33,16 @@ def test_a_key_keeps_its_value_in_a_document():
 
 
 def test_keys_come_again_at_distances_of_a_quarter_to_ten_windows():
-    places = mentions(document(np.random.default_rng(0), 2000)).values()
+    places = mentions(document(np.random.default_rng(0), 6000)).values()
     distances = np.concatenate([np.diff([place for place, _ in of_key]) for of_key in places])
     for low, high in ((0.25, 0.75), (0.75, 1.5), (1.5, 3), (3, 6), (6, 10)):
         assert ((distances >= low * WINDOW) & (distances < high * WINDOW)).sum() > 50
+
+
+def test_most_keys_were_mentioned_a_few_pairs_ago():
+    keys = document(np.random.default_rng(0), 4000)[::2]
+    recent = sum(key in set(keys[max(n - 2 * RECENT, 0) : n]) for n, key in enumerate(keys))
+    assert recent / len(keys) > 0.7
 
 
 @pytest.mark.parametrize("distance", [int(windows * WINDOW) for windows in DISTANCES])

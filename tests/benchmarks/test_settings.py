@@ -46,25 +46,21 @@ def reviews(tmp_path):
 
 
 @pytest.mark.parametrize("contender", table6.CONTENDERS)
-def test_of_a_comparison(contender, reviews, tmp_path):
-    _, *words = table6.command(contender, 0, "corpus", reviews, tmp_path / "run")
-    (finetuning,) = request.finetuning(request.parse(words, "")).values()
-    assert (finetuning.steps, finetuning.columns.text) == (250, "text_a")
+def test_of_a_contender(contender, tmp_path):
+    _, *words = table6.pretraining(contender, 3, "corpus").command(tmp_path)
+    asked = request.parse(words, "")
+    assert (asked.objectives, asked.seeds) == ((contender,), (3,))
 
 
 def test_random_weights_are_finetuned_as_contenders_are(reviews, tmp_path, monkeypatch):
     monkeypatch.setattr(runs, "start", lambda config, *_: config)
-    (tmp_path / "plm-seed-0" / "plm" / "seed-0" / "pretrained").mkdir(parents=True)
-    _, *words = table6.random_weights(tmp_path, reviews).command(tmp_path / "run")
-    config = finetune(words)
-    _, *words = table6.command("plm", 0, "corpus", reviews, tmp_path / "run")
-    (contenders,) = request.finetuning(request.parse(words, "")).values()
-    assert config.reinitialize
-    assert config.seeds == tuple(table6.SEEDS)
-    own = {"init", "reinitialize", "seeds", "workdir", "train", "eval"}
-    for field in dataclasses.fields(config):
-        if field.name not in own:
-            assert getattr(config, field.name) == getattr(contenders, field.name), field.name
+    (tmp_path / "plm-seed-1" / "plm" / "seed-1" / "pretrained").mkdir(parents=True)
+    trained, drawn = (
+        finetune(table6.finetuning(contender, 1, tmp_path, reviews).command(tmp_path / "run")[1:])
+        for contender in ("plm", table6.RANDOM)
+    )
+    assert drawn == dataclasses.replace(trained, reinitialize=True)
+    assert len(trained.seeds) == table6.FINETUNINGS
 
 
 def test_contenders_learn_from_few_examples_and_are_measured_on_all(reviews):

@@ -29,12 +29,13 @@ def test_the_smallest_detectable_difference_is_found_as_often_as_promised():
     assert smallest_detectable([0.5, 0.5]) == 0
 
 
-def test_scores_are_those_of_one_contender_in_the_order_of_its_seeds():
+def test_the_score_of_a_seed_is_the_mean_of_its_finetunings():
     measured = {
-        "plm-seed-10": {"scores": {"10": 0.7}},
-        "plm-seed-2": {"scores": {"2": 0.6}},
-        "plm-no-memory-seed-2": {"scores": {"2": 0.1}},
-        "random-weights": {"scores": {"1": 0.2, "0": 0.3}},
+        "plm-seed-1-finetuned": {"scores": [0.7, 0.8]},
+        "plm-seed-0-finetuned": {"scores": [0.6, 0.6]},
+        "plm-seed-2": {"steps": 3},
+        "plm-no-memory-seed-0-finetuned": {"scores": [0.1, 0.1]},
+        "random-weights-seed-0-finetuned": {"scores": [0.2, 0.3]},
     }
-    assert scores_of(measured, "plm") == pytest.approx([60, 70])
-    assert scores_of(measured, "random weights") == pytest.approx([30, 20])
+    assert scores_of(measured, "plm") == pytest.approx([60, 75])
+    assert scores_of(measured, "random weights") == pytest.approx([25])
