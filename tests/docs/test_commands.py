@@ -45,6 +45,7 @@ NOT_RUN = {
 SUBSTITUTES = {
     "tfds:c4/en": "my.txt",
     "speeches.txt c4 ": "speeches.txt my.txt ",
+    "runs/tiny/first": "tiny",
     "--seeds 0 1 2": "--seeds 0",
     "--objectives plm,mlm,clm": "--objectives clm",
     "--objectives plm,clm,prefix": "--objectives prefix",
