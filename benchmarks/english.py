@@ -1,6 +1,8 @@
 """Pretrain the English network of benchmarks/eight_tasks.py: `tiny`, which goes on with the text of the tasks.
 
-    python -m benchmarks.english NOVELS DATA [--workdir runs/en]
+    python -m benchmarks.english NOVELS DATA [--init runs/tiny/mostly] [--workdir runs/en]
+
+The recorded network begins where the last stage but one of benchmarks/tiny.py has ended.
 
 Of the tasks, in DATA, the network reads the text of the training files, without the labels; no part that is evaluated
 is read. NOVELS is a text of English novels, so that what they taught is not forgotten. In a third of the windows the
@@ -23,7 +25,7 @@ WEIGHTS = {"tasks": 0.5, "novels": 0.15, "sentences_twice": 0.2, "words_twice": 
 """share of the windows that each text has"""
 DOCUMENTS = 2_500
 """of each kind of text that says everything twice"""
-SETTINGS = """--preset demo --init tiny --steps 3500 --data.num-predict 32 --optimizer.learning-rate 0.003
+SETTINGS = """--preset demo --steps 3500 --data.num-predict 32 --optimizer.learning-rate 0.003
     --optimizer.matrix-rate 0.5 --optimizer.warmup-steps 200 --eval.every-steps 500 --eval.max-windows 512
     --log.every-steps 100 --checkpoint.every-steps 500 --checkpoint.keep 2""".split()
 
@@ -32,6 +34,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("novels", type=Path)
     parser.add_argument("data", type=Path)
+    parser.add_argument("--init", default="tiny")
     parser.add_argument("--workdir", type=Path, default=Path("runs/en"))
     given = parser.parse_args()
     texts, corpus = (given.workdir.with_name(f"{given.workdir.name}-{part}") for part in ("texts", "corpus"))
@@ -42,7 +45,7 @@ def main() -> None:
         sources = [given.novels if name == "novels" else texts / f"{name}.txt" for name in WEIGHTS]
         _run("data_pipelines.prepare", "--source", *sources, "--weights", *WEIGHTS.values(),
              "--tokenizer", "tiny", "--block-len", 1152, "--validation-fraction", 0.02, "--out", corpus)  # fmt: skip
-    _run("xlnet_jax.train", *SETTINGS, "--corpus", corpus, "--workdir", given.workdir)
+    _run("xlnet_jax.train", *SETTINGS, "--init", given.init, "--corpus", corpus, "--workdir", given.workdir)
 
 
 def _run(module: str, *arguments: object) -> None:

@@ -20,9 +20,11 @@ every contender. Random weights of the same sizes, finetuned alike, show what pr
 
 import argparse
 import fnmatch
+import itertools
 import json
 import shutil
 import statistics
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -70,9 +72,10 @@ def main() -> None:
             parser.error("give CORPUS and DATA, or --report")
         study, examples = Study(NAME, given.workdir, given.jobs), few_examples(given.data, given.workdir / "data")
         chosen = [contender for contender in (*CONTENDERS, RANDOM) if fnmatch.fnmatch(contender, given.only)]
-        for seed in SEEDS:
-            study.run(pretraining(name, seed, given.corpus) for name in chosen if name != RANDOM)
-            study.run(finetuning(name, seed, given.workdir, examples) for name in chosen)
+        for seed, first in itertools.product(SEEDS, range(0, len(chosen), given.jobs)):
+            names = chosen[first : first + given.jobs]
+            study.run(pretraining(name, seed, given.corpus) for name in names if name != RANDOM)
+            study.run(finetuning(name, seed, given.workdir, examples) for name in names)
     report(studies.read(MEASURED / NAME))
 
 
@@ -114,7 +117,8 @@ def finetuning(contender: str, seed: int, workdirs: Path, examples: Path) -> Job
     seeds = range(FINETUNINGS * seed, FINETUNINGS * (seed + 1))
 
     def command(workdir: Path) -> list[str]:
-        (init,) = pretrained.glob("*/seed-*/pretrained")
+        if not (init := next(pretrained.glob("*/seed-*/pretrained"), None)):
+            sys.exit(f"{pretrained} is gone: remove {MEASURED / NAME / pretrained.name}.json, to pretrain it again")
         return [
             "xlnet_jax.finetune", "--task", TASK, "--init", str(init),
             *(["--reinitialize"] if contender == RANDOM else []), *FINETUNE, "--seeds", *map(str, seeds),

@@ -63,6 +63,13 @@ def test_random_weights_are_finetuned_as_contenders_are(reviews, tmp_path, monke
     assert len(trained.seeds) == table6.FINETUNINGS
 
 
+def test_a_pretrained_network_that_is_gone_is_named(reviews, tmp_path):
+    with pytest.raises(
+        SystemExit, match=r"bert-seed-1 is gone: remove .*table6/bert-seed-1.json, to pre"
+    ):
+        table6.finetuning("bert", 1, tmp_path, reviews).command(tmp_path / "run")
+
+
 def test_contenders_learn_from_few_examples_and_are_measured_on_all(reviews):
     lines = {part: (reviews / f"{part}.tsv").read_text().splitlines() for part in ("train", "dev")}
     assert [len(lines[part]) for part in ("train", "dev")] == [table6.EXAMPLES + 1, 3_001]
