@@ -1,21 +1,23 @@
 """Recall over long distances, with and without memory: values that a text tells once, asked for windows later.
 
-    python -m benchmarks.long_recall [--only 'memory-512-*'] [--jobs 2]
+    python -m benchmarks.long_recall [--only seed-0] [--jobs 2]
     python -m benchmarks.long_recall --report
 
-The text is made up: each document gives every key a value, and mentions "key value" again and again. Most mentions are
-of a key that was mentioned a few pairs ago, from which a network learns to look keys up; the others are at distances
-from a quarter of a window to ten windows. A network can predict a value that was told before if it reads so far back.
-Each run is the ordinary train command with another length of memory; all else is equal. Then each network reads, window
-by window, a text that tells a needle once and asks for its value DISTANCES later. The table has the share of values
-that are recalled; a guess has one in VALUES.
+The texts are made up: a document gives every key a value, and mentions "key value" again and again. A network can
+predict a value that was told before if it reads so far back. Each seed is trained twice by the ordinary command: first
+on documents of NEAR_KEYS keys, which come again within a window, so that it learns to look keys up; then, with one
+length of memory or another and all else equal, on documents of all keys, which come again after a quarter of a window
+to ten windows. From these alone, networks of this size learn no lookup within 4,000 steps.
+
+Then each network reads, window by window, a text that tells a needle once and asks for its value DISTANCES later. The
+table has the share of values that are recalled; a guess has one in VALUES.
 """
 
 import argparse
 import fnmatch
 import itertools
 import statistics
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -42,24 +44,33 @@ SEEDS = range(3)
 DISTANCES = (0.5, 1, 2, 4, 8)
 """windows between needle and question"""
 KEYS, VALUES = 56, 32
-RECENT, SHARE_RECENT = 8, 0.75
-"""number of keys that were mentioned last, and the share of pairs that mention one of them again. Without these, at
-distances of a quarter of a window and more alone, networks of this size learn no lookup within 4,000 steps"""
+NEAR_KEYS = 16
+RECENT, SHARE_RECENT = 8, 0.5
+"""keys that were mentioned last, and the share of pairs that mention one of them again: the others can rest longer"""
 DOCUMENTS, PAIRS = 400, 1_500
 """number of documents, and of pairs in each"""
 NEEDLES = 512
-SETTINGS = f"""--preset demo --steps 3000 --data.token-level word --model.vocab-size 200 --data.normalization none
-    --model.num-layers 3 --model.d-model 96 --model.num-heads 3 --model.d-head 32 --model.d-ff 384
-    --model.init-std 0.0924 --data.seq-len {WINDOW} --data.reuse-len {REUSED} --data.perm-size {REUSED}
+NEAR = "near"
+"""name of the first training, with a memory of a window"""
+STEPS = {"near": 3000, "far": 2000}
+NETWORK = """--data.token-level word --model.vocab-size 200 --data.normalization none --model.num-layers 3
+    --model.d-model 96 --model.num-heads 3 --model.d-head 32 --model.d-ff 384 --model.init-std 0.0924""".split()
+SETTINGS = f"""--preset demo --data.seq-len {WINDOW} --data.reuse-len {REUSED} --data.perm-size {REUSED}
     --data.num-predict 16 --data.no-bidirectional --data.windows-per-block 32 --optimizer.learning-rate 3e-3
-    --optimizer.warmup-steps 400 --eval.every-steps 1000 --eval.max-windows 512 --log.every-steps 100
+    --optimizer.warmup-steps 200 --eval.every-steps 1000 --eval.max-windows 512 --log.every-steps 100
     --checkpoint.every-steps 1000 --checkpoint.keep 1""".split()
 
 
 # ---- the text --------------------------------------------------------------------------------------------------------
 
 
-def document(draw: np.random.Generator, pairs: int, left_out: int | None = None) -> list[str]:
+def near_document(draw: np.random.Generator, pairs: int) -> list[str]:
+    """Return words: pairs of a key and its value, of NEAR_KEYS keys in a random order."""
+    value_of, keys = draw.integers(VALUES, size=KEYS), draw.choice(KEYS, NEAR_KEYS, replace=False)
+    return [word for key in draw.choice(keys, pairs) for word in (f"k{key}", f"v{value_of[key]}")]
+
+
+def far_document(draw: np.random.Generator, pairs: int, left_out: int | None = None) -> list[str]:
     """Return words: pairs of a key and its value.
 
     A share of SHARE_RECENT of the pairs mention one of the RECENT keys of the last pairs. Of the others, the distance
@@ -71,9 +82,8 @@ def document(draw: np.random.Generator, pairs: int, left_out: int | None = None)
     nearest, farthest = np.log(WINDOW / 4), np.log(10 * WINDOW)
     last = -np.exp(draw.uniform(nearest, farthest, size=KEYS))  # as if the document had begun before
     may_be_said = np.arange(KEYS) != left_out
-    for wanted, is_recent in zip(
-        draw.uniform(nearest, farthest, size=pairs), draw.random(pairs) < SHARE_RECENT, strict=True
-    ):
+    recent = draw.random(pairs) < SHARE_RECENT
+    for wanted, is_recent in zip(draw.uniform(nearest, farthest, size=pairs), recent, strict=True):
         if is_recent:
             key = int(draw.choice(np.argsort(np.where(may_be_said, -last, np.inf))[:RECENT]))
         else:
@@ -87,7 +97,7 @@ def needle_text(draw: np.random.Generator, distance: int, length: int) -> tuple[
     """Return a text whose last word but one is a key that was told once, `distance` words before, and the value that
     was told. The last word is that value."""
     key, value = int(draw.integers(KEYS)), f"v{draw.integers(VALUES)}"
-    words = document(draw, length // 2, left_out=key)
+    words = far_document(draw, length // 2, left_out=key)
     for begin in (length - 2, length - 2 - distance):
         words[begin : begin + 2] = [f"k{key}", value]
     return words, value
@@ -141,38 +151,54 @@ def main() -> None:
     parser.add_argument("--report", action="store_true", help="print the table of what has been measured, and end")
     given = parser.parse_args()
     if not given.report:
-        text = given.workdir / "needles.txt"
-        if not text.exists():
-            write_text(text)
-        jobs = (_job(memory, seed, text) for seed, memory in itertools.product(SEEDS, MEMORIES))
-        Study(NAME, given.workdir, given.jobs).run(job for job in jobs if fnmatch.fnmatch(job.name, given.only))
+        texts = {name: given.workdir / f"{name}.txt" for name in STEPS}
+        for name, make in ((NEAR, near_document), ("far", far_document)):
+            if not texts[name].exists():
+                write_text(texts[name], make)
+        study = Study(NAME, given.workdir, given.jobs)
+        chosen = [seed for seed in SEEDS if fnmatch.fnmatch(f"seed-{seed}", given.only)]
+        study.run(near(seed, texts[NEAR]) for seed in chosen)
+        study.run(far(m, seed, texts, given.workdir) for seed, m in itertools.product(chosen, MEMORIES))
     report(studies.read(MEASURED / NAME))
 
 
-def write_text(file: Path) -> None:
+def write_text(file: Path, make: Callable[[np.random.Generator, int], list[str]]) -> None:
     draw = np.random.default_rng(0)
     file.parent.mkdir(parents=True, exist_ok=True)
-    documents = (" ".join(document(draw, PAIRS)) for _ in range(DOCUMENTS))
-    file.write_text("\n\n".join(documents) + "\n")
+    file.write_text("\n\n".join(" ".join(make(draw, PAIRS)) for _ in range(DOCUMENTS)) + "\n")
 
 
-def _job(memory: int, seed: int, text: Path) -> Job:
+def near(seed: int, text: Path) -> Job:
+    """Return the training in which keys come again within a window."""
+    return _job(f"{NEAR}-seed-{seed}", WINDOW, seed, text, NETWORK)
+
+
+def far(memory: int, seed: int, texts: dict[str, Path], workdirs: Path) -> Job:
+    """Return the training that goes on with keys that come again after windows."""
+    start = ["--init", str(workdirs / f"{NEAR}-seed-{seed}")]
+    return _job(f"memory-{memory}-seed-{seed}", memory, seed, texts["far"], start)
+
+
+def _job(name: str, memory: int, seed: int, text: Path, start: list[str]) -> Job:
     def command(workdir: Path) -> list[str]:
-        own = ("--model.mem-len", str(memory), "--seed", str(seed), "--corpus", str(text), "--workdir", str(workdir))
-        return ["xlnet_jax.train", *SETTINGS, *own]
+        own = {"steps": STEPS[text.stem], "model.mem-len": memory, "seed": seed, "corpus": text, "workdir": workdir}
+        words = (word for setting, value in own.items() for word in (f"--{setting}", str(value)))
+        return ["xlnet_jax.train", *SETTINGS, *start, *words]
 
     def record(workdir: Path) -> Record:
-        pretrained = load(workdir)
+        pretrained, folders = load(workdir), {"TEXT": str(text)}
+        if start[0] == "--init":
+            folders["NEAR"] = start[1]
         return {
-            "command": studies.shown(command(workdir), workdir, NEEDLES=str(text)),
+            "command": studies.shown(command(workdir), workdir, **folders),
             "memory": memory,
-            "seed": seed,
+            "text": text.stem,
             "recalled": {str(windows): recalled(pretrained, int(windows * WINDOW)) for windows in DISTANCES},
             "loss": studies.rows_of(workdir, "validation")[-1]["loss"],
             **studies.time_of(workdir),
         }
 
-    return Job(f"memory-{memory}-seed-{seed}", command, record)
+    return Job(name, command, record)
 
 
 def report(measured: dict[str, Record]) -> None:
@@ -180,7 +206,7 @@ def report(measured: dict[str, Record]) -> None:
     head = ("memory, in windows", *(f"{distance:g} windows" for distance in DISTANCES), "held-out loss", "seeds")
     print(f"| {' | '.join(head)} |\n{'|---' * len(head)}|")
     for memory in MEMORIES:
-        runs = [run for run in measured.values() if run["memory"] == memory]
+        runs = [run for run in measured.values() if (run["text"], run["memory"]) == ("far", memory)]
         if not runs:
             continue
         shares = [list(_shares(runs, distance)) for distance in DISTANCES]

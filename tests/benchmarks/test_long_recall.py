@@ -7,9 +7,21 @@ import numpy as np
 import pytest
 
 from benchmarks import long_recall
-from benchmarks.long_recall import DISTANCES, KEYS, RECENT, REUSED, VALUES, WINDOW, document, needle_text, recalled
+from benchmarks.long_recall import (
+    DISTANCES,
+    KEYS,
+    NEAR_KEYS,
+    REUSED,
+    VALUES,
+    WINDOW,
+    far_document,
+    near_document,
+    needle_text,
+    recalled,
+)
 from data_pipelines.tokenizer import Tokenizer
 from tests.xlnet_jax.random_models import SMALL, random_model
+from xlnet_jax.objectives import command_line
 
 
 @pytest.fixture(scope="module")
@@ -27,22 +39,29 @@ def mentions(words):
     return found
 
 
-def test_a_key_keeps_its_value_in_a_document():
-    for places in mentions(document(np.random.default_rng(0), 500)).values():
+@pytest.mark.parametrize("make", [near_document, far_document])
+def test_a_key_keeps_its_value_in_a_document(make):
+    for places in mentions(make(np.random.default_rng(0), 500)).values():
         assert len({value for _, value in places}) == 1
 
 
+def test_near_keys_come_again_within_a_window():
+    """Other documents have others of all keys."""
+    draw, of_all = np.random.default_rng(0), set()
+    for _ in range(20):
+        places = mentions(near_document(draw, 1000))
+        assert len(places) == NEAR_KEYS
+        of_all |= set(places)
+        distances = np.concatenate([np.diff([place for place, _ in of_key]) for of_key in places.values()])
+        assert np.mean(distances < WINDOW) > 0.8
+    assert len(of_all) == KEYS
+
+
 def test_keys_come_again_at_distances_of_a_quarter_to_ten_windows():
-    places = mentions(document(np.random.default_rng(0), 6000)).values()
+    places = mentions(far_document(np.random.default_rng(0), 6000)).values()
     distances = np.concatenate([np.diff([place for place, _ in of_key]) for of_key in places])
     for low, high in ((0.25, 0.75), (0.75, 1.5), (1.5, 3), (3, 6), (6, 10)):
         assert ((distances >= low * WINDOW) & (distances < high * WINDOW)).sum() > 50
-
-
-def test_most_keys_were_mentioned_a_few_pairs_ago():
-    keys = document(np.random.default_rng(0), 4000)[::2]
-    recent = sum(key in set(keys[max(n - 2 * RECENT, 0) : n]) for n, key in enumerate(keys))
-    assert recent / len(keys) > 0.7
 
 
 @pytest.mark.parametrize("distance", [int(windows * WINDOW) for windows in DISTANCES])
@@ -71,3 +90,11 @@ def test_a_random_network_guesses(tokenizer, monkeypatch):
     monkeypatch.setattr(long_recall, "NEEDLES", 64)
     network = random_model(replace(SMALL, vocab_size=tokenizer.vocab_size, mem_len=64), tokenizer=tokenizer)
     assert recalled(network, WINDOW) < 0.2
+
+
+def test_the_second_training_begins_with_what_the_first_has_learned(tmp_path):
+    texts = {name: tmp_path / f"{name}.txt" for name in long_recall.STEPS}
+    for memory in long_recall.MEMORIES:
+        command = long_recall.far(memory, 2, texts, tmp_path).command(tmp_path / "run")
+        config = command_line.parse_config(command[1:], "train", "")
+        assert (config.init, config.model.mem_len, config.seed) == (str(tmp_path / "near-seed-2"), memory, 2)

@@ -15,7 +15,7 @@ from xlnet_jax.objectives import command_line
 PRETRAININGS = {
     "chinese": chinese.SETTINGS,
     "english": english.SETTINGS,
-    "long_recall": long_recall.SETTINGS,
+    "long_recall": [*long_recall.SETTINGS, *long_recall.NETWORK],
     **{f"tiny, {stage.name}": stage.settings(tiny.NETWORK) for stage in tiny.STAGES},
 }
 
@@ -64,9 +64,7 @@ def test_random_weights_are_finetuned_as_contenders_are(reviews, tmp_path, monke
 
 
 def test_a_pretrained_network_that_is_gone_is_named(reviews, tmp_path):
-    with pytest.raises(
-        SystemExit, match=r"bert-seed-1 is gone: remove .*table6/bert-seed-1.json, to pre"
-    ):
+    with pytest.raises(SystemExit, match=r"bert-seed-1 is gone: remove .*table6/bert-seed-1.json, to pre"):
         table6.finetuning("bert", 1, tmp_path, reviews).command(tmp_path / "run")
 
 
