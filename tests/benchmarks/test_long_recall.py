@@ -10,7 +10,6 @@ from benchmarks import long_recall
 from benchmarks.long_recall import (
     DISTANCES,
     KEYS,
-    NEAR_KEYS,
     REUSED,
     VALUES,
     WINDOW,
@@ -27,7 +26,7 @@ from xlnet_jax.objectives import command_line
 @pytest.fixture(scope="module")
 def tokenizer():
     words = [f"{kind}{n}" for kind, many in (("k", KEYS), ("v", VALUES)) for n in range(many)]
-    return Tokenizer.train([" ".join(words)], 200, "none", token_level="word")
+    return Tokenizer.train([" ".join(words)], 100, "none", token_level="word")
 
 
 def mentions(words):
@@ -46,19 +45,14 @@ def test_a_key_keeps_its_value_in_a_document(make):
 
 
 def test_near_keys_come_again_within_a_window():
-    """Other documents have others of all keys."""
-    draw, of_all = np.random.default_rng(0), set()
-    for _ in range(20):
-        places = mentions(near_document(draw, 1000))
-        assert len(places) == NEAR_KEYS
-        of_all |= set(places)
-        distances = np.concatenate([np.diff([place for place, _ in of_key]) for of_key in places.values()])
-        assert np.mean(distances < WINDOW) > 0.8
-    assert len(of_all) == KEYS
+    places = mentions(near_document(np.random.default_rng(0), 2000))
+    assert len(places) == KEYS
+    distances = np.concatenate([np.diff([place for place, _ in of_key]) for of_key in places.values()])
+    assert np.mean(distances < WINDOW) > 0.8
 
 
 def test_keys_come_again_at_distances_of_a_quarter_to_ten_windows():
-    places = mentions(far_document(np.random.default_rng(0), 6000)).values()
+    places = mentions(far_document(np.random.default_rng(0), 12_000)).values()
     distances = np.concatenate([np.diff([place for place, _ in of_key]) for of_key in places])
     for low, high in ((0.25, 0.75), (0.75, 1.5), (1.5, 3), (3, 6), (6, 10)):
         assert ((distances >= low * WINDOW) & (distances < high * WINDOW)).sum() > 50
