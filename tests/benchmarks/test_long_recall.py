@@ -7,72 +7,66 @@ import numpy as np
 import pytest
 
 from benchmarks import long_recall
-from benchmarks.long_recall import (
-    DISTANCES,
-    KEYS,
-    REUSED,
-    VALUES,
-    WINDOW,
-    far_document,
-    near_document,
-    needle_text,
-    recalled,
-)
+from benchmarks.long_recall import DISTANCES, KEYS, RECENT, REUSED, VALUES, WINDOW, document, needle, recalled, words_of
 from data_pipelines.tokenizer import Tokenizer
 from tests.xlnet_jax.random_models import SMALL, random_model
-from xlnet_jax.objectives import command_line
 
 
 @pytest.fixture(scope="module")
 def tokenizer():
-    words = [f"{kind}{n}" for kind, many in (("k", KEYS), ("v", VALUES)) for n in range(many)]
-    return Tokenizer.train([" ".join(words)], 100, "none", token_level="word")
+    return Tokenizer.load("tiny")
 
 
-def mentions(words):
-    """Return places and values of each key."""
-    found = {}
-    for place, word in enumerate(words):
-        if word.startswith("k"):
-            found.setdefault(word, []).append((place, words[place + 1]))
-    return found
+def places_of(keys):
+    """Return the places of each key, in words."""
+    return [2 * np.flatnonzero(keys == key) for key in range(KEYS)]
 
 
-@pytest.mark.parametrize("make", [near_document, far_document])
-def test_a_key_keeps_its_value_in_a_document(make):
-    for places in mentions(make(np.random.default_rng(0), 500)).values():
-        assert len({value for _, value in places}) == 1
+def test_a_word_is_a_piece_and_either_a_key_or_a_value(tokenizer):
+    keys, values = words_of(tokenizer)
+    assert (len(keys), len(values), len({*keys, *values})) == (KEYS, VALUES, KEYS + VALUES)
+    assert all(len(pieces) == 1 for pieces in tokenizer.encode_lines([*keys, *values]))
 
 
-def test_near_keys_come_again_within_a_window():
-    places = mentions(near_document(np.random.default_rng(0), 2000))
-    assert len(places) == KEYS
-    distances = np.concatenate([np.diff([place for place, _ in of_key]) for of_key in places.values()])
-    assert np.mean(distances < WINDOW) > 0.8
+def test_the_text_is_read_piece_by_piece(tokenizer, tmp_path, monkeypatch):
+    monkeypatch.setattr(long_recall, "DOCUMENTS", 2)
+    long_recall.write_text(tmp_path / "text.txt")
+    documents = (tmp_path / "text.txt").read_text().strip().split("\n\n")
+    assert [len(ids) for ids in tokenizer.encode_lines(documents)] == [2 * long_recall.PAIRS] * 2
+
+
+def test_a_key_keeps_its_value_in_a_document():
+    keys, values = document(np.random.default_rng(0), 500)
+    assert all(len({*values[keys == key]}) == 1 for key in {*keys})
 
 
 def test_keys_come_again_at_distances_of_a_quarter_to_ten_windows():
-    places = mentions(far_document(np.random.default_rng(0), 12_000)).values()
-    distances = np.concatenate([np.diff([place for place, _ in of_key]) for of_key in places])
+    keys, _ = document(np.random.default_rng(0), 12_000)
+    distances = np.concatenate([np.diff(places) for places in places_of(keys)])
     for low, high in ((0.25, 0.75), (0.75, 1.5), (1.5, 3), (3, 6), (6, 10)):
         assert ((distances >= low * WINDOW) & (distances < high * WINDOW)).sum() > 50
 
 
+def test_half_of_the_keys_were_mentioned_a_few_pairs_ago():
+    keys, _ = document(np.random.default_rng(0), 4000)
+    recent = np.mean([key in {*keys[max(n - 2 * RECENT, 0) : n]} for n, key in enumerate(keys)])
+    assert 0.5 < recent < 0.8
+
+
 @pytest.mark.parametrize("distance", [int(windows * WINDOW) for windows in DISTANCES])
 def test_a_needle_is_told_once_and_asked_for_at_its_distance(distance):
-    words, value = needle_text(np.random.default_rng(1), distance, 640)
-    assert len(words) == 640
-    assert words[-1] == value
-    assert [place for place, _ in mentions(words)[words[-2]]] == [640 - 2 - distance, 640 - 2]
-    assert words[-1 - distance] == value
+    keys, values = needle(np.random.default_rng(1), distance, 640)
+    assert 2 * len(keys) == 640
+    assert [*places_of(keys)[keys[-1]]] == [640 - 2 - distance, 640 - 2]
+    assert values[-1 - distance // 2] == values[-1]
 
 
 @pytest.mark.parametrize(("memory", "sees"), [(0, False), (4 * WINDOW, True)])
-def test_a_needle_two_windows_back_is_seen_through_memory_alone(memory, sees, tokenizer):
-    network = random_model(replace(SMALL, vocab_size=tokenizer.vocab_size, mem_len=memory), tokenizer=tokenizer)
-    ids_BT = np.random.default_rng(0).integers(10, tokenizer.vocab_size, (2, 6 * REUSED + WINDOW))
+def test_a_needle_two_windows_back_is_seen_through_memory_alone(memory, sees):
+    network = random_model(replace(SMALL, vocab_size=100, mem_len=memory))
+    ids_BT = np.random.default_rng(0).integers(10, 100, (2, 6 * REUSED + WINDOW))
     ids_BT[1] = ids_BT[0]
-    ids_BT[1, -1 - 2 * WINDOW] += 1  # the needle
+    ids_BT[1, -1 - 2 * WINDOW] -= 1  # the needle
     mems = jnp.zeros((network.model.num_layers, 2, memory, network.model.d_model))
     for number in range(7):
         window = jnp.asarray(ids_BT[:, number * REUSED : number * REUSED + WINDOW])
@@ -84,11 +78,3 @@ def test_a_random_network_guesses(tokenizer, monkeypatch):
     monkeypatch.setattr(long_recall, "NEEDLES", 64)
     network = random_model(replace(SMALL, vocab_size=tokenizer.vocab_size, mem_len=64), tokenizer=tokenizer)
     assert recalled(network, WINDOW) < 0.2
-
-
-def test_the_second_training_begins_with_what_the_first_has_learned(tmp_path):
-    texts = {name: tmp_path / f"{name}.txt" for name in long_recall.STEPS}
-    for memory in long_recall.MEMORIES:
-        command = long_recall.far(memory, 2, texts, tmp_path).command(tmp_path / "run")
-        config = command_line.parse_config(command[1:], "train", "")
-        assert (config.init, config.model.mem_len, config.seed) == (str(tmp_path / "near-seed-2"), memory, 2)

@@ -15,7 +15,7 @@ from xlnet_jax.objectives import command_line
 PRETRAININGS = {
     "chinese": chinese.SETTINGS,
     "english": english.SETTINGS,
-    "long_recall": [*long_recall.SETTINGS, *long_recall.NETWORK],
+    "long_recall": long_recall.SETTINGS,
     **{f"tiny, {stage.name}": stage.settings(tiny.NETWORK) for stage in tiny.STAGES},
 }
 
