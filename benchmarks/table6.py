@@ -9,11 +9,11 @@ benchmarks/chinese.py, a character a piece, by
     python -m data_pipelines.prepare --source runs/zh-text.txt --tokenizer runs/zh/tokenizer --block-len 1152 \\
         --validation-fraction 0.02 --out CORPUS
 
-DATA has chnsenticorp (train.tsv, dev.tsv). Each contender is finetuned on its first EXAMPLES reviews: with all of them,
-a network of this size learns most of what pretraining has taught from the labels.
+DATA has chnsenticorp (train.tsv, dev.tsv). Each contender is finetuned on its first EXAMPLES reviews, with which minutes
+of pretraining show.
 
 A contender with one seed is pretrained by xlnet_jax.compare and finetuned with FINETUNINGS seeds, whose mean is its
-score: finetuning scatters more than pretraining. benchmarks/studies.py says how these jobs are stopped, resumed and
+score, so that the scatter of finetuning hides less. benchmarks/studies.py says how these jobs are stopped, resumed and
 recorded. Seeds are paired: seed n draws the same blocks of text, and its finetunings the same order of examples, for
 every contender. Random weights of the same sizes, finetuned alike, show what pretraining is worth.
 """

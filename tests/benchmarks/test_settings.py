@@ -12,11 +12,13 @@ from xlnet_jax.comparison import request
 from xlnet_jax.finetune import main as finetune
 from xlnet_jax.objectives import command_line
 
+GOES_ON = ["--init", "tiny"]
+"""excludes settings that come with weights"""
 PRETRAININGS = {
     "chinese": chinese.SETTINGS,
-    "english": english.SETTINGS,
+    "english": [*english.SETTINGS, *GOES_ON],
     "long_recall": long_recall.SETTINGS,
-    **{f"tiny, {stage.name}": stage.settings(tiny.NETWORK) for stage in tiny.STAGES},
+    **{f"tiny, {n}": stage.settings(GOES_ON if n else tiny.NETWORK) for n, stage in enumerate(tiny.STAGES)},
 }
 
 
