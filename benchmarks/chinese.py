@@ -8,10 +8,10 @@ evaluated is read. A character is a piece: the labels of people_daily_ner are th
 
 import argparse
 import csv
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
+
+from benchmarks.studies import run_module
 
 TASKS = ("chnsenticorp/train.tsv", "people_daily_ner/train.txt")
 SETTINGS = """--preset demo --steps 4000 --data.token-level character --model.vocab-size 6000 --model.num-layers 2
@@ -32,8 +32,7 @@ def main() -> None:
     reviews, sentences = ((given.data / name).read_text() for name in TASKS)
     documents = [given.handbook.read_text().strip(), *reviews_of(reviews), *paragraphs_of(sentences)]
     text.write_text("\n\n".join(documents) + "\n")
-    places = ["--corpus", str(text), "--workdir", str(given.workdir)]
-    subprocess.run([sys.executable, "-m", "xlnet_jax.train", *SETTINGS, *places], check=True)
+    run_module("xlnet_jax.train", *SETTINGS, "--corpus", text, "--workdir", given.workdir)
 
 
 def reviews_of(table: str) -> Iterator[str]:

@@ -226,8 +226,7 @@ def _job(
 
 def report(measured: dict[str, Record], metrics: bool) -> None:
     """Print a row for each task whose seeds have all been measured; metrics: and the means of every metric."""
-    head = ("task", "metric", "from random weights", "pretrained", "difference", "apart", "CPU minutes")
-    print(f"| {' | '.join(head)} |\n{'|---' * len(head)}|")
+    rows = []
     for task in TASKS:
         if not all(f"{task.name}-{start}" in measured for start in STARTS):
             continue
@@ -239,9 +238,10 @@ def report(measured: dict[str, Record], metrics: bool) -> None:
         difference = mean["pretrained"] - mean["random"]
         apart = "yes" if difference > sum(deviation.values()) else "no"
         cells = [f"{mean[start]:.1f} ± {deviation[start]:.1f}" for start in STARTS]
-        print(
-            f"| {task.name} | {task.metric} | {cells[0]} | {cells[1]} | {difference:+.1f} | {apart} | {minutes:.0f} |"
-        )
+        rows.append((task.name, task.metric, *cells, f"{difference:+.1f}", apart, f"{minutes:.0f}"))
+    studies.print_table(
+        ("task", "metric", "from random weights", "pretrained", "difference", "apart", "CPU minutes"), rows
+    )
     for run in (f"{task.name}-{start}" for task in TASKS for start in STARTS if metrics):
         if run in measured:
             means = (f"{metric} {value:.3f}" for metric, value in measured[run]["metrics"].items())

@@ -13,12 +13,11 @@ import argparse
 import csv
 import json
 import random
-import subprocess
-import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.studies import run_module
 from benchmarks.twice import sentences_twice, words_twice
 
 WEIGHTS = {"tasks": 0.5, "novels": 0.15, "sentences_twice": 0.2, "words_twice": 0.15}
@@ -43,13 +42,9 @@ def main() -> None:
         for name, documents in documents_of(texts_of(given.data)).items():
             (texts / f"{name}.txt").write_text("\n\n".join(documents) + "\n")
         sources = [given.novels if name == "novels" else texts / f"{name}.txt" for name in WEIGHTS]
-        _run("data_pipelines.prepare", "--source", *sources, "--weights", *WEIGHTS.values(),
+        run_module("data_pipelines.prepare", "--source", *sources, "--weights", *WEIGHTS.values(),
              "--tokenizer", "tiny", "--block-len", 1152, "--validation-fraction", 0.02, "--out", corpus)  # fmt: skip
-    _run("xlnet_jax.train", *SETTINGS, "--init", given.init, "--corpus", corpus, "--workdir", given.workdir)
-
-
-def _run(module: str, *arguments: object) -> None:
-    subprocess.run([sys.executable, "-m", module, *map(str, arguments)], check=True)
+    run_module("xlnet_jax.train", *SETTINGS, "--init", given.init, "--corpus", corpus, "--workdir", given.workdir)
 
 
 # ---- the tasks' text -------------------------------------------------------------------------------------------------

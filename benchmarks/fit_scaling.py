@@ -12,7 +12,7 @@ refits to runs drawn with replacement. The deeper networks and the largest run a
 import dataclasses
 import itertools
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -121,7 +121,7 @@ def refitted(sizes: np.ndarray, tokens: np.ndarray, losses: np.ndarray, best: np
 
 def _print_rates(measured: dict[str, Record]) -> None:
     runs = [run for name, run in measured.items() if name.startswith(("tune", "transfer"))]
-    _print_table(
+    studies.print_table(
         ("network", "rule", "learning rate at a width of 64", "steps", "held-out loss"),
         (
             (f"{r['layers']} x {r['width']}", r["rule"], f"{r['rate']:g}", f"{r['steps']:,}", f"{r['loss']:.3f}")
@@ -133,7 +133,7 @@ def _print_rates(measured: dict[str, Record]) -> None:
 
 def _print_runs(measured: dict[str, Record], law: Law) -> None:
     runs = [run for name, run in measured.items() if name.startswith(("isoflop", "deeper", "largest"))]
-    _print_table(
+    studies.print_table(
         ("run", "network", "parameters", "tokens", "steps", "held-out loss", "by the law", "CPU minutes", "goodput"),
         (
             (
@@ -153,18 +153,12 @@ def _print_runs(measured: dict[str, Record], law: Law) -> None:
     print(f"\n{sum(run['seconds'] for run in measured.values()) / 3600:.1f} CPU hours over all {len(measured)} runs")
 
 
-def _print_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    print(f"\n| {' | '.join(head)} |\n{'|---' * len(head)}|")
-    for row in rows:
-        print(f"| {' | '.join(row)} |")
-
-
 def _print_law(law: Law, refits: Sequence[Law]) -> None:
     rows = []
     for name in (field.name for field in dataclasses.fields(Law)):
         low, high = np.quantile([getattr(other, name) for other in refits], [(1 - INTERVAL) / 2, (1 + INTERVAL) / 2])
         rows.append((name, f"{getattr(law, name):.4g}", f"{low:.4g} to {high:.4g}"))
-    _print_table(("", "fitted", f"{INTERVAL:.0%} of {len(refits)} refits"), rows)
+    studies.print_table(("", "fitted", f"{INTERVAL:.0%} of {len(refits)} refits"), rows)
 
 
 def _print_largest(run: Record, law: Law, refits: Sequence[Law]) -> None:

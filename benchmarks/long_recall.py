@@ -186,8 +186,7 @@ def job(memory: int, seed: int, text: Path) -> Job:
 
 def report(measured: dict[str, Record]) -> None:
     """Print the share of needles that are recalled, by memory and distance."""
-    head = ("memory, in windows", *(f"{distance:g} windows" for distance in DISTANCES), "held-out loss", "seeds")
-    print(f"| {' | '.join(head)} |\n{'|---' * len(head)}|")
+    rows = []
     for memory in MEMORIES:
         runs = [run for run in measured.values() if run["memory"] == memory]
         if not runs:
@@ -195,7 +194,9 @@ def report(measured: dict[str, Record]) -> None:
         shares = [list(_shares(runs, distance)) for distance in DISTANCES]
         cells = [f"{statistics.mean(found):.0%} ({min(found):.0%} to {max(found):.0%})" for found in shares]
         loss = f"{statistics.mean(run['loss'] for run in runs):.3f}"
-        print(f"| {' | '.join((f'{memory / WINDOW:g}', *cells, loss, str(len(runs))))} |")
+        rows.append((f"{memory / WINDOW:g}", *cells, loss, str(len(runs))))
+    head = ("memory, in windows", *(f"{distance:g} windows" for distance in DISTANCES), "held-out loss", "seeds")
+    studies.print_table(head, rows)
     print(f"\n{sum(run['seconds'] for run in measured.values()) / 3600:.1f} CPU hours")
 
 

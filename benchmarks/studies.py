@@ -88,10 +88,21 @@ def read(folder: Path) -> dict[str, Record]:
     return {path.stem: json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))}
 
 
+def run_module(module: str, *arguments: object) -> None:
+    """Run a command outside of a study. Raises CalledProcessError where it fails."""
+    subprocess.run([sys.executable, "-m", module, *map(str, arguments)], check=True)
+
+
+def print_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Print a table in Markdown, behind a blank line."""
+    print(f"\n| {' | '.join(head)} |\n{'|---' * len(head)}|")
+    for cells in rows:
+        print(f"| {' | '.join(cells)} |")
+
+
 def keep_table(name: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Print a table, and keep it in benchmarks/measured/NAME.json."""
-    for cells in (head, ["---"] * len(head), *rows):
-        print(f"| {' | '.join(cells)} |")
+    print_table(head, rows)
     (MEASURED / f"{name}.json").write_text(json.dumps({"head": head, "rows": rows}, indent=1) + "\n")
 
 

@@ -9,8 +9,8 @@ benchmarks/chinese.py, a character a piece, by
     python -m data_pipelines.prepare --source runs/zh-text.txt --tokenizer runs/zh/tokenizer --block-len 1152 \\
         --validation-fraction 0.02 --out CORPUS
 
-DATA has chnsenticorp (train.tsv, dev.tsv). Each contender is finetuned on its first EXAMPLES reviews, with which minutes
-of pretraining show.
+DATA has chnsenticorp (train.tsv, dev.tsv). Each contender is finetuned on its first EXAMPLES reviews, with which
+minutes of pretraining show.
 
 A contender with one seed is pretrained by xlnet_jax.compare and finetuned with FINETUNINGS seeds, whose mean is its
 score, so that the scatter of finetuning hides less. benchmarks/studies.py says how these jobs are stopped, resumed and
@@ -148,8 +148,7 @@ def report(measured: dict[str, Record]) -> None:
     scores = {contender: scores_of(measured, contender) for contender in (*CONTENDERS, RANDOM)}
     if len(scores[BASELINE]) < len(SEEDS):
         return
-    head = ("contender", "steps", METRIC, f"difference to {BASELINE}", f"{CONFIDENCE:.0%} interval", "could be seen")
-    print(f"| {' | '.join(head)} |\n{'|---' * len(head)}|")
+    rows = []
     for contender, found in scores.items():
         if len(found) < len(SEEDS):
             continue
@@ -163,7 +162,9 @@ def report(measured: dict[str, Record]) -> None:
             cells += [
                 f"{differences.mean():+.2f}", f"{low:+.2f} to {high:+.2f}", f"{smallest_detectable(differences):.2f}",
             ]  # fmt: skip
-        print(f"| {' | '.join(cells)} |")
+        rows.append(cells)
+    head = ("contender", "steps", METRIC, f"difference to {BASELINE}", f"{CONFIDENCE:.0%} interval", "could be seen")
+    studies.print_table(head, rows)
     print(f"\n{sum(run['seconds'] for run in measured.values()) / 3600:.1f} CPU hours")
 
 

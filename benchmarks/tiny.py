@@ -15,13 +15,12 @@ import argparse
 import json
 import random
 import re
-import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmarks import studies
+from benchmarks.studies import run_module
 from benchmarks.twice import sentences_twice, words_twice
 from xlnet_jax.storage import bundled
 
@@ -85,7 +84,7 @@ def main() -> None:
         _make(corpus, "data_pipelines.prepare", "--source", *(sources[text] for text in texts), *shares,
               "--tokenizer", tokenizer, "--block-len", 1152, "--validation-fraction", 0.02,
               "--out", corpus)  # fmt: skip
-        _run("xlnet_jax.train", *stage.settings(start), "--corpus", corpus, "--workdir", work / stage.name)
+        run_module("xlnet_jax.train", *stage.settings(start), "--corpus", corpus, "--workdir", work / stage.name)
         start = ["--init", str(work / stage.name)]
     _make(out, "xlnet_jax.convert", work / STAGES[-1].name, out, "--to", "hf", "--dtype", "bfloat16")
     measured = work / "austen.json"
@@ -104,13 +103,9 @@ def said_twice(novels: str, speeches: str) -> dict[str, list[str]]:
     }
 
 
-def _run(module: str, *arguments: object) -> None:
-    subprocess.run([sys.executable, "-m", module, *map(str, arguments)], check=True)
-
-
 def _make(output: Path, module: str, *arguments: object) -> None:
     if not output.exists():
-        _run(module, *arguments)
+        run_module(module, *arguments)
 
 
 def card(austen: dict[str, Any], seconds: float) -> str:

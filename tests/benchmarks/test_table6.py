@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from benchmarks.table6 import CONFIDENCE, POWER, interval, scores_of, smallest_detectable
+from benchmarks.table6 import CONFIDENCE, CONTENDERS, POWER, interval, report, scores_of, smallest_detectable
 
 
 def test_the_interval_holds_the_mean_and_shrinks_with_the_number_of_pairs():
@@ -39,3 +39,18 @@ def test_the_score_of_a_seed_is_the_mean_of_its_finetunings():
     }
     assert scores_of(measured, "plm") == pytest.approx([60, 75])
     assert scores_of(measured, "random weights") == pytest.approx([25])
+
+
+def test_the_table_compares_all_with_the_baseline(capsys):
+    measured = {}
+    for number, contender in enumerate((*CONTENDERS, "random-weights")):
+        for seed in range(5):
+            measured[f"{contender}-seed-{seed}"] = {"steps": 1000 + number, "seconds": 3600}
+            scores = [0.8 - 0.01 * number + 0.001 * seed * (number % 2 + 1)] * 4
+            measured[f"{contender}-seed-{seed}-finetuned"] = {"scores": scores, "seconds": 0}
+    report(measured)
+    lines = capsys.readouterr().out.strip().splitlines()
+    assert [line.split(" | ")[0] for line in lines[2:10]] == [f"| {name}" for name in (*CONTENDERS, "random weights")]
+    assert lines[2] == "| plm | 1,000 | 80.20 ± 0.16 |  |  |  |"
+    assert lines[3].startswith("| plm-no-memory | 1,001 | 79.40 ± 0.32 | -0.80 | -0.")
+    assert lines[-1] == "40.0 CPU hours"
