@@ -51,9 +51,19 @@ class Study:
 
     def run(self, jobs: Iterable[Job]) -> None:
         """Run the jobs that have not been measured."""
+        self.run_chains([job] for job in jobs)
+
+    def run_chains(self, chains: Iterable[Iterable[Job]]) -> None:
+        """Run the jobs that have not been measured, those of a chain one after another."""
         there = self.measured()
+
+        def run_chain(chain: Iterable[Job]) -> None:
+            for job in chain:
+                if job.name not in there:
+                    self._run(job)
+
         with ThreadPoolExecutor(self._jobs_at_a_time) as pool:
-            list(pool.map(self._run, [job for job in jobs if job.name not in there]))
+            list(pool.map(run_chain, chains))
 
     def _run(self, job: Job) -> None:
         workdir, began = self._workdirs / job.name, time.monotonic()

@@ -71,11 +71,13 @@ def main() -> None:
         if given.data is None:
             parser.error("give CORPUS and DATA, or --report")
         study, examples = Study(NAME, given.workdir, given.jobs), few_examples(given.data, given.workdir / "data")
-        chosen = [contender for contender in (*CONTENDERS, RANDOM) if fnmatch.fnmatch(contender, given.only)]
-        for seed, first in itertools.product(SEEDS, range(0, len(chosen), given.jobs)):
-            names = chosen[first : first + given.jobs]
-            study.run(pretraining(name, seed, given.corpus) for name in names if name != RANDOM)
-            study.run(finetuning(name, seed, given.workdir, examples) for name in names)
+        study.run_chains(
+            [
+                pretraining(contender, seed, given.corpus),
+                *(finetuning(of, seed, given.workdir, examples) for of in _finetuned(contender)),
+            ]
+            for seed, contender in itertools.product(SEEDS, fnmatch.filter(CONTENDERS, given.only))
+        )
     report(studies.read(MEASURED / NAME))
 
 
@@ -134,6 +136,12 @@ def finetuning(contender: str, seed: int, workdirs: Path, examples: Path) -> Job
         }
 
     return Job(f"{_name(contender, seed)}{TUNED}", command, record)
+
+
+def _finetuned(contender: str) -> tuple[str, ...]:
+    """Return what is finetuned after a contender's pretraining: itself, and random weights as large as the
+    baseline's."""
+    return (contender, RANDOM) if contender == BASELINE else (contender,)
 
 
 def _name(contender: str, seed: int) -> str:

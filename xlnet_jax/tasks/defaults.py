@@ -15,6 +15,22 @@ _HEADS: dict[str, Literal["regression", "multilabel"]] = {
 }
 
 
+WIDE = 768
+"""width of the narrowest network that the learning rates of the papers are for"""
+_TUNED_RATE, _TUNED_WIDTH = 1e-3, 128
+
+
+def learning_rate_of(task: str, width: int) -> float:
+    """Return the learning rate that a task starts from: its own, or one for the width of a narrow network, which from
+    the task's learns next to nothing.
+
+    Networks of 128 and 192 learn best from 1e-3 (docs/results.md); above, the rate falls as one over the width, as muP
+    (Yang et al. 2022, table 3) has it.
+    """
+    own = DEFAULTS[task]().optimizer.learning_rate
+    return own if width >= WIDE else max(own, _TUNED_RATE * min(_TUNED_WIDTH / width, 1))
+
+
 def _settings(
     task: str, seq_len: int, batch_size: int, learning_rate: float, steps: int, warmup: int
 ) -> FinetuneConfig:

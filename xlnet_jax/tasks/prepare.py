@@ -14,16 +14,13 @@ from xlnet_jax.interop.weights import flatten, nest
 from xlnet_jax.settings.config import HeadConfig
 from xlnet_jax.tasks.base import Task
 from xlnet_jax.tasks.config import FinetuneConfig
-from xlnet_jax.tasks.defaults import DEFAULTS
+from xlnet_jax.tasks.defaults import DEFAULTS, WIDE, learning_rate_of
 from xlnet_jax.tasks.families import make_task
 from xlnet_jax.tasks.features import Features
 from xlnet_jax.tasks.rules import validate_finetuning
 from xlnet_jax.training import sharding
 from xlnet_jax.training.initial import InitialWeights, begin_from, tokenizer_of
 from xlnet_jax.training.run.workdir import Workdir
-
-WIDE = 512
-"""width of the networks that the learning rates of the papers are for"""
 
 
 @dataclass(frozen=True)
@@ -81,8 +78,7 @@ def prepare(config: FinetuneConfig, workdirs: Sequence[Workdir], console: Consol
     tokenizer = tokenizer_of(start, config) if start else Tokenizer.load(workdirs[0].tokenizer)
     if source:
         config = _with_init_std_of(source, config)
-    if note := _note_on_small_networks(config):
-        console.print(note)
+    config = _with_rate_for_width(config, there, console)
     # ---- examples ---------------------------------------------------------------------------------------------------
     task = make_task(config)
     train = task.read(config.train, True)
@@ -137,15 +133,21 @@ def weights_of(start: Pretrained, head: HeadConfig, abstract_params: Any) -> tup
     return nest(taken), sorted({path.partition("/")[0] for path in wanted.keys() - taken.keys()})
 
 
-def _note_on_small_networks(config: FinetuneConfig) -> str | None:
-    """Return what to try where the learning rate is the paper's, with which a narrow network hardly learns."""
-    rate, width = config.optimizer.learning_rate, config.model.d_model
-    if width >= WIDE or rate != DEFAULTS[config.task]().optimizer.learning_rate:
-        return None
-    return (
-        f"note        the learning rate of {rate:g} is for networks of {WIDE} and more; this one is {width} wide: try "
-        "--optimizer.learning-rate 1e-3 --model.dropout 0 --model.attention-dropout 0 (docs/finetune.md)"
+def _with_rate_for_width(
+    config: FinetuneConfig, there: Sequence[FinetuneConfig | None], console: Console
+) -> FinetuneConfig:
+    """Turn the learning rate of the task into that for the width of the network, and say so. A rate that is not the
+    task's stays, and so does the rate of runs that are there.
+    """
+    own = DEFAULTS[config.task]().optimizer.learning_rate
+    rate, width = learning_rate_of(config.task, config.model.d_model), config.model.d_model
+    begun = {run.optimizer.learning_rate for run in there if run}
+    if own in begun or config.optimizer.learning_rate != own or rate == own:
+        return config
+    console.print(
+        f"rate        {rate:g}, since the network is {width} wide: {own:g}, the task's, is for {WIDE} and more"
     )
+    return replace(config, optimizer=replace(config.optimizer, learning_rate=rate))
 
 
 def _with_init_std_of(source: Pretrained | FinetuneConfig, config: FinetuneConfig) -> FinetuneConfig:

@@ -206,7 +206,7 @@ def _report(run: Pretraining, step: int, console: Console) -> None:
     model = next(file for file in workdir.tokenizer.iterdir() if file.name in (MODEL_FILE, TOKENIZER_JSON))
     folder = str(workdir.folder)
     following = {
-        "finetune": finetuning_of(config, folder),
+        "finetune": finetuning_of(folder),
         "convert": conversion_of(config, Tokenizer.load(workdir.tokenizer), folder),
         "longer": command_of(replace(config, steps=4 * config.steps, workdir=f"{folder}-longer")),
         "larger": command_of(replace(bigger, **text, tokenizer=str(workdir.tokenizer))),

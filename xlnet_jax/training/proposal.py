@@ -45,20 +45,10 @@ def command_of(config: Config) -> str:
     return shlex.join(words)
 
 
-PAPERS_LAYERS = 12
-"""layers of the smallest network that the default settings of finetuning are for (paper, Table 8)"""
-
-
-def finetuning_of(config: Config, folder: str) -> str:
-    """Return the command that finetunes the model of a run in `folder` for a table of the user.
-
-    It names a learning rate for small networks, which learn next to nothing from the paper's.
-    """
+def finetuning_of(folder: str) -> str:
+    """Return the command that finetunes the model of a run in `folder` for a table of the user."""
     words = ["python", "-m", "xlnet_jax.finetune", "--task", "classification", "--init", folder]
-    words += ["--train", "mine.csv", "--eval", "dev.csv"]
-    if config.model.num_layers < PAPERS_LAYERS:
-        words += ["--optimizer.learning-rate", "3e-4"]
-    return shlex.join(words)
+    return shlex.join([*words, "--train", "mine.csv", "--eval", "dev.csv"])
 
 
 def conversion_of(config: Config, tokenizer: Tokenizer, folder: str) -> str | None:

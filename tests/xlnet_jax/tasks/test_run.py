@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import shutil
 import signal
 import socket
 from dataclasses import replace
@@ -17,6 +18,7 @@ from tests.xlnet_jax.training.run.test_hosts import Two
 from xlnet_jax.errors import RESTART, InputError
 from xlnet_jax.interop.weights import flatten
 from xlnet_jax.settings.plain import from_dict, identity_difference
+from xlnet_jax.tasks import defaults
 from xlnet_jax.tasks.agreement import Confusion
 from xlnet_jax.tasks.classification.task import TextTask
 from xlnet_jax.tasks.config import FinetuneConfig, QuestionAnsweringConfig, RankingConfig
@@ -224,13 +226,38 @@ def test_a_run_ends_early_when_nothing_gets_better(pretrained, table, tmp_path, 
     assert f"xlnet_jax.load('{tmp_path / 'run'}').predict([...])" in out
 
 
-def test_a_narrow_network_is_told_that_the_rate_is_for_wide_ones(pretrained, table, tmp_path, capsys):
+def test_a_narrow_network_starts_from_a_rate_for_its_width(pretrained, table, tmp_path, capsys):
     argv = f"--task classification --init {pretrained} --train {table} --data.batch-size 8 --data.seq-len 32 --steps 1"
-    told = []
-    for name, rate in (("a", []), ("b", ["--optimizer.learning-rate", "1e-3"])):
-        assert finetune.main([*argv.split(), *rate, "--workdir", str(tmp_path / name)]) == 0
-        told.append("is for networks of 512 and more; this one is" in " ".join(capsys.readouterr().out.split()))
-    assert told == [True, False]
+    begun = []
+    for name, given in (("a", []), ("b", ["--optimizer.learning-rate", "5e-4"])):
+        assert finetune.main([*argv.split(), *given, "--workdir", str(tmp_path / name)]) == 0
+        rate = json.loads((tmp_path / name / "config.json").read_text())["optimizer"]["learning_rate"]
+        told = "rate 0.001, since the network is" in " ".join(capsys.readouterr().out.split())
+        begun.append((rate, told))
+    assert begun == [(1e-3, True), (5e-4, False)]
+
+
+def test_a_run_that_began_with_the_rate_of_the_task_keeps_it(pretrained, table, tmp_path, monkeypatch, capsys):
+    """Until the width counted, all runs began so."""
+    seeds = ["--seeds", "0", "1"]
+    argv = f"--task classification --init {pretrained} --train {table} --data.batch-size 8 --data.seq-len 32 --steps 1"
+    argv = [*argv.split(), "--workdir", str(tmp_path)]
+    with monkeypatch.context() as yesterday:
+        yesterday.setattr(defaults, "WIDE", 0)
+        assert finetune.main([*argv, *seeds]) == 0
+    shutil.rmtree(tmp_path / "seed-1")
+    assert finetune.main([*argv, *seeds]) == 0
+    settings = [json.loads((tmp_path / f"seed-{seed}" / "config.json").read_text()) for seed in (0, 1)]
+    assert [each["optimizer"]["learning_rate"] for each in settings] == [2e-5, 2e-5]
+    assert "since the network is" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("task", "width", "rate"),
+    [("sts-b", 64, 1e-3), ("sts-b", 128, 1e-3), ("sts-b", 256, 5e-4), ("sts-b", 768, 5e-5), ("yelp-5", 1024, 1e-5)],
+)
+def test_the_rate_falls_with_the_width_down_to_that_of_the_task(task, width, rate):
+    assert defaults.learning_rate_of(task, width) == rate
 
 
 def test_epochs_stand_for_steps_and_warmup_keeps_its_share(pretrained, table, tmp_path):

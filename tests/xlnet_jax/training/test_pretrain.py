@@ -284,14 +284,13 @@ def test_a_proposed_command_gives_no_setting_that_would_change_nothing():
     assert command_line.parse_config(words[3:], "train", "").data.batch_size == 8
 
 
-def test_the_finetuning_that_is_proposed_is_one_and_suits_the_size():
-    for preset, rate in (("demo", 3e-4), ("base", 2e-5)):
-        words = shlex.split(finetuning_of(PRESETS[preset](), "runs/mine"))
-        assert words[:3] == ["python", "-m", "xlnet_jax.finetune"]
-        start = cli.named_default(words[3:], "--task", DEFAULTS, "")
-        config = cli.parse(FinetuneConfig, words[3:], "finetune", "", start)
-        validate_finetuning(config)
-        assert (config.init, config.optimizer.learning_rate) == ("runs/mine", rate)
+def test_the_finetuning_that_is_proposed_is_one():
+    words = shlex.split(finetuning_of("runs/mine"))
+    assert words[:3] == ["python", "-m", "xlnet_jax.finetune"]
+    start = cli.named_default(words[3:], "--task", DEFAULTS, "")
+    config = cli.parse(FinetuneConfig, words[3:], "finetune", "", start)
+    validate_finetuning(config)
+    assert config.init == "runs/mine"
 
 
 @pytest.mark.parametrize("preset", ["demo", "bert-base", "roberta-base", "albert-base", "vanilla"])
