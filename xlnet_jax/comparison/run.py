@@ -31,6 +31,7 @@ from xlnet_jax.errors import InputError
 from xlnet_jax.settings.config import Config
 from xlnet_jax.storage.reading import read_json
 from xlnet_jax.tasks.config import FinetuneConfig
+from xlnet_jax.tasks.defaults import has_rate_of_task
 from xlnet_jax.tasks.families import make_task, with_files
 from xlnet_jax.tasks.results import seed_folder
 from xlnet_jax.tasks.run import finetune
@@ -114,6 +115,7 @@ def _prepare(request: CompareConfig, console: Console) -> _Prepared:
                 source_of(config, corpus, tokenizer, split)
         except InputError as mistake:
             raise InputError(f"{name}: {mistake}") from None
+    tasks = {task: _with_rate_as_begun(task, settings, workdir) for task, settings in tasks.items()}
     return _Prepared(workdir, contenders, tasks, corpus, tokenizer)
 
 
@@ -146,6 +148,13 @@ def _run(name: str, seed: int, prepared: _Prepared, console: Console) -> int:
         if exit_code:
             return exit_code
     return 0
+
+
+def _with_rate_as_begun(task: str, settings: FinetuneConfig, workdir: Workdir) -> FinetuneConfig:
+    """Keep the task's learning rate where other runs have it, so that all contenders and seeds have one rate."""
+    there = (Workdir(folder) for folder in workdir.folder.glob(f"*/{seed_folder('*')}/{task}"))
+    begun = (run for each in there if (run := each.resumes(FinetuneConfig)))
+    return replace(settings, rate_for_width=False) if any(map(has_rate_of_task, begun)) else settings
 
 
 def _is_pretrained(folder: epath.Path, steps: int) -> bool:

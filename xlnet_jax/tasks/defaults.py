@@ -31,6 +31,11 @@ def learning_rate_of(task: str, width: int) -> float:
     return own if width >= WIDE else max(own, _TUNED_RATE * min(_TUNED_WIDTH / width, 1))
 
 
+def has_rate_of_task(config: FinetuneConfig) -> bool:
+    """Return whether a run has the learning rate of its task, which suits wide networks."""
+    return config.optimizer.learning_rate == DEFAULTS[config.task]().optimizer.learning_rate
+
+
 def _settings(
     task: str, seq_len: int, batch_size: int, learning_rate: float, steps: int, warmup: int
 ) -> FinetuneConfig:

@@ -14,7 +14,7 @@ from xlnet_jax.interop.weights import flatten, nest
 from xlnet_jax.settings.config import HeadConfig
 from xlnet_jax.tasks.base import Task
 from xlnet_jax.tasks.config import FinetuneConfig
-from xlnet_jax.tasks.defaults import DEFAULTS, WIDE, learning_rate_of
+from xlnet_jax.tasks.defaults import DEFAULTS, WIDE, has_rate_of_task, learning_rate_of
 from xlnet_jax.tasks.families import make_task
 from xlnet_jax.tasks.features import Features
 from xlnet_jax.tasks.rules import validate_finetuning
@@ -78,7 +78,8 @@ def prepare(config: FinetuneConfig, workdirs: Sequence[Workdir], console: Consol
     tokenizer = tokenizer_of(start, config) if start else Tokenizer.load(workdirs[0].tokenizer)
     if source:
         config = _with_init_std_of(source, config)
-    config = _with_rate_for_width(config, there, console)
+    if config.rate_for_width and not any(run and has_rate_of_task(run) for run in there):
+        config = _with_rate_for_width(config, console)
     # ---- examples ---------------------------------------------------------------------------------------------------
     task = make_task(config)
     train = task.read(config.train, True)
@@ -133,19 +134,15 @@ def weights_of(start: Pretrained, head: HeadConfig, abstract_params: Any) -> tup
     return nest(taken), sorted({path.partition("/")[0] for path in wanted.keys() - taken.keys()})
 
 
-def _with_rate_for_width(
-    config: FinetuneConfig, there: Sequence[FinetuneConfig | None], console: Console
-) -> FinetuneConfig:
-    """Turn the learning rate of the task into that for the width of the network, and say so. A rate that is not the
-    task's stays, and so does the rate of runs that are there.
-    """
-    own = DEFAULTS[config.task]().optimizer.learning_rate
-    rate, width = learning_rate_of(config.task, config.model.d_model), config.model.d_model
-    begun = {run.optimizer.learning_rate for run in there if run}
-    if own in begun or config.optimizer.learning_rate != own or rate == own:
+def _with_rate_for_width(config: FinetuneConfig, console: Console) -> FinetuneConfig:
+    """Turn the learning rate of the task into that for the width of the network, and say so."""
+    own, width = config.optimizer.learning_rate, config.model.d_model
+    rate = learning_rate_of(config.task, width)
+    if not has_rate_of_task(config) or rate == own:
         return config
     console.print(
-        f"rate        {rate:g}, since the network is {width} wide: {own:g}, the task's, is for {WIDE} and more"
+        f"rate        {rate:g}, since the network is {width} wide: {own:g}, the task's, is for {WIDE} and more; "
+        "--no-rate-for-width keeps it"
     )
     return replace(config, optimizer=replace(config.optimizer, learning_rate=rate))
 

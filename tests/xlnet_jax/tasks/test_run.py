@@ -229,12 +229,12 @@ def test_a_run_ends_early_when_nothing_gets_better(pretrained, table, tmp_path, 
 def test_a_narrow_network_starts_from_a_rate_for_its_width(pretrained, table, tmp_path, capsys):
     argv = f"--task classification --init {pretrained} --train {table} --data.batch-size 8 --data.seq-len 32 --steps 1"
     begun = []
-    for name, given in (("a", []), ("b", ["--optimizer.learning-rate", "5e-4"])):
+    for name, given in (("a", []), ("b", ["--optimizer.learning-rate", "5e-4"]), ("c", ["--no-rate-for-width"])):
         assert finetune.main([*argv.split(), *given, "--workdir", str(tmp_path / name)]) == 0
         rate = json.loads((tmp_path / name / "config.json").read_text())["optimizer"]["learning_rate"]
         told = "rate 0.001, since the network is" in " ".join(capsys.readouterr().out.split())
         begun.append((rate, told))
-    assert begun == [(1e-3, True), (5e-4, False)]
+    assert begun == [(1e-3, True), (5e-4, False), (2e-5, False)]
 
 
 def test_a_run_that_began_with_the_rate_of_the_task_keeps_it(pretrained, table, tmp_path, monkeypatch, capsys):
