@@ -152,7 +152,7 @@ def _name(contender: str, seed: int) -> str:
 
 
 def report(measured: dict[str, Record]) -> None:
-    """Print scores by contender, and differences to the baseline with their intervals."""
+    """Print losses and scores by contender, and differences to the baseline with their intervals."""
     scores = {contender: scores_of(measured, contender) for contender in (*CONTENDERS, RANDOM)}
     if len(scores[BASELINE]) < len(SEEDS):
         return
@@ -160,8 +160,8 @@ def report(measured: dict[str, Record]) -> None:
     for contender, found in scores.items():
         if len(found) < len(SEEDS):
             continue
-        steps = measured[_name(contender, SEEDS[0])]["steps"] if contender != RANDOM else 0
-        cells = [contender, f"{steps:,}", f"{statistics.mean(found):.2f} ± {statistics.stdev(found):.2f}"]
+        pretrained = [measured[_name(contender, seed)] for seed in SEEDS if contender != RANDOM]
+        cells = [contender, *_learned(pretrained), f"{statistics.mean(found):.2f} ± {statistics.stdev(found):.2f}"]
         if contender == BASELINE:
             cells += ["", "", ""]
         else:
@@ -171,9 +171,24 @@ def report(measured: dict[str, Record]) -> None:
                 f"{differences.mean():+.2f}", f"{low:+.2f} to {high:+.2f}", f"{smallest_detectable(differences):.2f}",
             ]  # fmt: skip
         rows.append(cells)
-    head = ("contender", "steps", METRIC, f"difference to {BASELINE}", f"{CONFIDENCE:.0%} interval", "could be seen")
+    head = (
+        "contender",
+        "steps",
+        "held-out loss",
+        METRIC,
+        f"difference to {BASELINE}",
+        f"{CONFIDENCE:.0%} interval",
+        "could be seen",
+    )
     studies.print_table(head, rows)
     print(f"\n{sum(run['seconds'] for run in measured.values()) / 3600:.1f} CPU hours")
+
+
+def _learned(pretrained: Sequence[Record]) -> tuple[str, str]:
+    """Return the steps of pretraining, and the mean of their held-out losses."""
+    if not pretrained:
+        return "0", ""
+    return f"{pretrained[0]['steps']:,}", f"{statistics.mean(run['loss'] for run in pretrained):.3f}"
 
 
 def scores_of(measured: dict[str, Record], contender: str) -> list[float]:

@@ -45,12 +45,12 @@ def test_the_table_compares_all_with_the_baseline(capsys):
     measured = {}
     for number, contender in enumerate((*CONTENDERS, "random-weights")):
         for seed in range(5):
-            measured[f"{contender}-seed-{seed}"] = {"steps": 1000 + number, "seconds": 3600}
+            measured[f"{contender}-seed-{seed}"] = {"steps": 1000 + number, "loss": 3 + seed, "seconds": 3600}
             scores = [0.8 - 0.01 * number + 0.001 * seed * (number % 2 + 1)] * 4
             measured[f"{contender}-seed-{seed}-finetuned"] = {"scores": scores, "seconds": 0}
     report(measured)
     lines = capsys.readouterr().out.strip().splitlines()
     assert [line.split(" | ")[0] for line in lines[2:10]] == [f"| {name}" for name in (*CONTENDERS, "random weights")]
-    assert lines[2] == "| plm | 1,000 | 80.20 ± 0.16 |  |  |  |"
-    assert lines[3].startswith("| plm-no-memory | 1,001 | 79.40 ± 0.32 | -0.80 | -0.")
+    assert lines[2] == "| plm | 1,000 | 5.000 | 80.20 ± 0.16 |  |  |  |"
+    assert lines[3].startswith("| plm-no-memory | 1,001 | 5.000 | 79.40 ± 0.32 | -0.80 | -0.")
     assert lines[-1] == "40.0 CPU hours"

@@ -56,6 +56,7 @@ SUBSTITUTES = {
     "--optimizer.accumulate 8": "--optimizer.accumulate 1",  # of eight devices each takes a row
     "runs/sst-2 ": "runs/finetuned ",  # a later command of the page makes it, or another page does
     "runs/zh --train people": "runs/novels --train people",
+    "runs/zh-text.txt --tokenizer runs/zh": "zh.txt --tokenizer runs/novels",
     "--layer 1 --head 1": "--layer 0 --head 0",
 }
 """What is not here or takes minutes, and what is run instead."""
