@@ -33,7 +33,8 @@ def learning_rate_of(task: str, width: int) -> float:
 
 def has_rate_of_task(config: FinetuneConfig) -> bool:
     """Return whether a run has the learning rate of its task, which suits wide networks."""
-    return config.optimizer.learning_rate == DEFAULTS[config.task]().optimizer.learning_rate
+    start = DEFAULTS.get(config.task)  # settings in a file may name a task that is not known here
+    return start is not None and config.optimizer.learning_rate == start().optimizer.learning_rate
 
 
 def _settings(

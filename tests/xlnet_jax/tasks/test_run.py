@@ -260,6 +260,16 @@ def test_the_rate_falls_with_the_width_down_to_that_of_the_task(task, width, rat
     assert defaults.learning_rate_of(task, width) == rate
 
 
+def test_a_workdir_of_an_unknown_task_is_refused(pretrained, table, tmp_path):
+    run = tmp_path / "run"
+    more = ["--steps", "1", "--selection.every-steps", "1"]
+    assert finetune.main(words(pretrained, table, run, *more)) == 0
+    settings = json.loads((run / "config.json").read_text())
+    (run / "config.json").write_text(json.dumps(settings | {"task": "divination"}))
+    with pytest.raises(InputError, match=r"holds another run \(task: 'divination' there"):
+        finetune.main(words(pretrained, table, run, *more))
+
+
 def test_epochs_stand_for_steps_and_warmup_keeps_its_share(pretrained, table, tmp_path):
     argv = f"--task sts-b --init {pretrained} --train {tmp_path / 'x.tsv'} --data.batch-size 8 --data.seq-len 16"
     (tmp_path / "x.tsv").write_text("sentence1\tsentence2\tscore\n" + "a walk\tthe days\t1.5\n" * 20)
