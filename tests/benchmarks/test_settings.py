@@ -1,11 +1,12 @@
 """Commands of studies, some of which run for hours: all their settings exist and agree with each other."""
 
+import argparse
 import dataclasses
 from pathlib import Path
 
 import pytest
 
-from benchmarks import chinese, english, long_recall, table6, tiny
+from benchmarks import chinese, english, long_recall, narrow_start, table6, tiny
 from benchmarks.eight_tasks import STARTS, TASKS
 from xlnet_jax.api import runs
 from xlnet_jax.comparison import request
@@ -35,6 +36,22 @@ def test_of_finetuning(task, start, tmp_path, monkeypatch):
     _, *words = task.command(start, 1e-3, [0, 1], (Path("train"), Path("dev")), "tiny", tmp_path)
     config = finetune(words)
     assert (config.reinitialize, config.seeds) == (start == "random", (0, 1))
+
+
+@pytest.mark.parametrize("start", narrow_start.STARTS)
+@pytest.mark.parametrize("name", narrow_start.NAMES)
+def test_of_a_narrow_start(start, name, tmp_path, monkeypatch):
+    """Each start takes its part of what the last has by default."""
+    monkeypatch.setattr(runs, "start", lambda config, *_: config)
+    monkeypatch.setattr(narrow_start, "parts_of", lambda *_: (Path("learn"), Path("aside")))
+    (task,) = (task for task in TASKS if task.name == name)
+    given = argparse.Namespace(data=Path("data"), workdir=tmp_path)
+    _, *words = narrow_start.job(task, start, given).command(tmp_path)
+    config = finetune(words)
+    assert config.narrow_start == (start == "all")
+    assert (config.optimizer.learning_rate == 1e-3) == ("rate" in start)
+    assert (config.model.dropout == config.model.attention_dropout == 0) == ("dropout" in start)
+    assert (config.head.summary == "mean") == ("summary" in start)
 
 
 @pytest.fixture

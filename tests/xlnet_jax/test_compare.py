@@ -134,19 +134,19 @@ def test_a_stopped_run_ends_the_comparison_with_its_exit_code(compared, folder, 
     assert ran == [f"{workdir}/clm/seed-0/sst-2"]
 
 
-def test_finetunings_keep_the_rate_of_the_task_where_others_began_with_it(compared, folder, tmp_path, monkeypatch):
-    """Until the width of the network counted, all began so."""
-    for_width = []
-    monkeypatch.setattr(run, "finetune", lambda config: for_width.append(config.rate_for_width) or RESTART)
+def test_finetunings_begin_as_those_of_other_contenders_did(compared, folder, tmp_path, monkeypatch):
+    """Earlier versions began all from the settings of the task, and did not know the setting that says it."""
+    began = []
+    monkeypatch.setattr(run, "finetune", lambda config: began.append(config.narrow_start) or RESTART)
     workdir = shutil.copytree(compared, tmp_path / "again")
     (workdir / "clm/seed-1/sst-2/results.json").unlink()
+    assert compare.main(words(folder, workdir)) == RESTART
     config = workdir / "clm/seed-0/sst-2/config.json"
     settings = json.loads(config.read_text())
-    for rate in (2e-5, 0.02):
-        settings["optimizer"]["learning_rate"] = rate
-        config.write_text(json.dumps(settings))
-        assert compare.main(words(folder, workdir)) == RESTART
-    assert for_width == [False, True]
+    del settings["narrow_start"]
+    config.write_text(json.dumps(settings))
+    assert compare.main(words(folder, workdir)) == RESTART
+    assert began == [True, False]
 
 
 def test_a_run_that_was_killed_before_it_drew_its_curves_is_ended(compared, folder, tmp_path, ran):

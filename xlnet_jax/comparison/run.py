@@ -31,8 +31,8 @@ from xlnet_jax.errors import InputError
 from xlnet_jax.settings.config import Config
 from xlnet_jax.storage.reading import read_json
 from xlnet_jax.tasks.config import FinetuneConfig
-from xlnet_jax.tasks.defaults import has_rate_of_task
 from xlnet_jax.tasks.families import make_task, with_files
+from xlnet_jax.tasks.narrow import all_began_narrow
 from xlnet_jax.tasks.results import seed_folder
 from xlnet_jax.tasks.run import finetune
 from xlnet_jax.training import sharding
@@ -115,7 +115,7 @@ def _prepare(request: CompareConfig, console: Console) -> _Prepared:
                 source_of(config, corpus, tokenizer, split)
         except InputError as mistake:
             raise InputError(f"{name}: {mistake}") from None
-    tasks = {task: _with_rate_as_begun(task, settings, workdir) for task, settings in tasks.items()}
+    tasks = {task: _as_others_began(task, settings, workdir) for task, settings in tasks.items()}
     return _Prepared(workdir, contenders, tasks, corpus, tokenizer)
 
 
@@ -150,11 +150,10 @@ def _run(name: str, seed: int, prepared: _Prepared, console: Console) -> int:
     return 0
 
 
-def _with_rate_as_begun(task: str, settings: FinetuneConfig, workdir: Workdir) -> FinetuneConfig:
-    """Keep the task's learning rate where other runs have it, so that all contenders and seeds have one rate."""
-    there = (Workdir(folder) for folder in workdir.folder.glob(f"*/{seed_folder('*')}/{task}"))
-    begun = (run for each in there if (run := each.resumes(FinetuneConfig)))
-    return replace(settings, rate_for_width=False) if any(map(has_rate_of_task, begun)) else settings
+def _as_others_began(task: str, settings: FinetuneConfig, workdir: Workdir) -> FinetuneConfig:
+    """Begin without `narrow_start` where other contenders and seeds did, so that all have the same settings."""
+    others = (Workdir(folder) for folder in workdir.folder.glob(f"*/{seed_folder('*')}/{task}"))
+    return replace(settings, narrow_start=settings.narrow_start and all_began_narrow(others))
 
 
 def _is_pretrained(folder: epath.Path, steps: int) -> bool:

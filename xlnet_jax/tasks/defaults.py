@@ -15,29 +15,6 @@ _HEADS: dict[str, Literal["regression", "multilabel"]] = {
 }
 
 
-WIDE = 768
-"""width of the narrowest network that the learning rates of the papers are for"""
-_TUNED_RATE, _TUNED_WIDTH = 1e-3, 128
-
-
-def learning_rate_of(task: str, width: int) -> float:
-    """Return the learning rate that a task starts from: its own, or one for the width of a narrow network, which from
-    the task's learns next to nothing.
-
-    Pretrained networks of 128 and 192 learn as well or better from 1e-3 than from 3e-4 on all tasks of
-    benchmarks/measured/eight_tasks; above, the rate falls as one over the width, as muP (Yang et al. 2022, table 3) has
-    it.
-    """
-    own = DEFAULTS[task]().optimizer.learning_rate
-    return own if width >= WIDE else max(own, _TUNED_RATE * min(_TUNED_WIDTH / width, 1))
-
-
-def has_rate_of_task(config: FinetuneConfig) -> bool:
-    """Return whether a run has the learning rate of its task, which suits wide networks."""
-    start = DEFAULTS.get(config.task)  # settings in a file may name a task that is not known here
-    return start is not None and config.optimizer.learning_rate == start().optimizer.learning_rate
-
-
 def _settings(
     task: str, seq_len: int, batch_size: int, learning_rate: float, steps: int, warmup: int
 ) -> FinetuneConfig:

@@ -14,9 +14,10 @@ from xlnet_jax.interop.weights import flatten, nest
 from xlnet_jax.settings.config import HeadConfig
 from xlnet_jax.tasks.base import Task
 from xlnet_jax.tasks.config import FinetuneConfig
-from xlnet_jax.tasks.defaults import DEFAULTS, WIDE, has_rate_of_task, learning_rate_of
+from xlnet_jax.tasks.defaults import DEFAULTS
 from xlnet_jax.tasks.families import make_task
 from xlnet_jax.tasks.features import Features
+from xlnet_jax.tasks.narrow import WIDE, all_began_narrow, narrow_start
 from xlnet_jax.tasks.rules import validate_finetuning
 from xlnet_jax.training import sharding
 from xlnet_jax.training.initial import InitialWeights, begin_from, tokenizer_of
@@ -78,8 +79,9 @@ def prepare(config: FinetuneConfig, workdirs: Sequence[Workdir], console: Consol
     tokenizer = tokenizer_of(start, config) if start else Tokenizer.load(workdirs[0].tokenizer)
     if source:
         config = _with_init_std_of(source, config)
-    if config.rate_for_width and not any(run and has_rate_of_task(run) for run in there):
-        config = _with_rate_for_width(config, console)
+        config = replace(config, narrow_start=config.narrow_start and all_began_narrow(workdirs))
+        if config.narrow_start:
+            config = _begun_narrow(config, source, console)
     # ---- examples ---------------------------------------------------------------------------------------------------
     task = make_task(config)
     train = task.read(config.train, True)
@@ -134,17 +136,14 @@ def weights_of(start: Pretrained, head: HeadConfig, abstract_params: Any) -> tup
     return nest(taken), sorted({path.partition("/")[0] for path in wanted.keys() - taken.keys()})
 
 
-def _with_rate_for_width(config: FinetuneConfig, console: Console) -> FinetuneConfig:
-    """Turn the learning rate of the task into that for the width of the network, and say so."""
-    own, width = config.optimizer.learning_rate, config.model.d_model
-    rate = learning_rate_of(config.task, width)
-    if not has_rate_of_task(config) or rate == own:
-        return config
-    console.print(
-        f"rate        {rate:g}, since the network is {width} wide: {own:g}, the task's, is for {WIDE} and more; "
-        "--no-rate-for-width keeps it"
-    )
-    return replace(config, optimizer=replace(config.optimizer, learning_rate=rate))
+def _begun_narrow(config: FinetuneConfig, source: Pretrained | FinetuneConfig, console: Console) -> FinetuneConfig:
+    config, changed = narrow_start(config, source)
+    if changed:
+        console.print(
+            f"narrow      {changed}; the task's settings, in parentheses, are for networks of {WIDE} and more, this "
+            f"one is {config.model.d_model} wide: --no-narrow-start keeps them"
+        )
+    return config
 
 
 def _with_init_std_of(source: Pretrained | FinetuneConfig, config: FinetuneConfig) -> FinetuneConfig:

@@ -3,7 +3,6 @@
 import csv
 import json
 import os
-import shutil
 import signal
 import socket
 from dataclasses import replace
@@ -18,7 +17,6 @@ from tests.xlnet_jax.training.run.test_hosts import Two
 from xlnet_jax.errors import RESTART, InputError
 from xlnet_jax.interop.weights import flatten
 from xlnet_jax.settings.plain import from_dict, identity_difference
-from xlnet_jax.tasks import defaults
 from xlnet_jax.tasks.agreement import Confusion
 from xlnet_jax.tasks.classification.task import TextTask
 from xlnet_jax.tasks.config import FinetuneConfig, QuestionAnsweringConfig, RankingConfig
@@ -224,40 +222,6 @@ def test_a_run_ends_early_when_nothing_gets_better(pretrained, table, tmp_path, 
     assert "drawn afresh: logits, summary" in out
     assert f"xlnet_jax.finetune --task classification --init {tmp_path / 'run'} --predict FILES" in out
     assert f"xlnet_jax.load('{tmp_path / 'run'}').predict([...])" in out
-
-
-def test_a_narrow_network_starts_from_a_rate_for_its_width(pretrained, table, tmp_path, capsys):
-    argv = f"--task classification --init {pretrained} --train {table} --data.batch-size 8 --data.seq-len 32 --steps 1"
-    begun = []
-    for name, given in (("a", []), ("b", ["--optimizer.learning-rate", "5e-4"]), ("c", ["--no-rate-for-width"])):
-        assert finetune.main([*argv.split(), *given, "--workdir", str(tmp_path / name)]) == 0
-        rate = json.loads((tmp_path / name / "config.json").read_text())["optimizer"]["learning_rate"]
-        told = "rate 0.001, since the network is" in " ".join(capsys.readouterr().out.split())
-        begun.append((rate, told))
-    assert begun == [(1e-3, True), (5e-4, False), (2e-5, False)]
-
-
-def test_a_run_that_began_with_the_rate_of_the_task_keeps_it(pretrained, table, tmp_path, monkeypatch, capsys):
-    """Until the width counted, all runs began so."""
-    seeds = ["--seeds", "0", "1"]
-    argv = f"--task classification --init {pretrained} --train {table} --data.batch-size 8 --data.seq-len 32 --steps 1"
-    argv = [*argv.split(), "--workdir", str(tmp_path)]
-    with monkeypatch.context() as yesterday:
-        yesterday.setattr(defaults, "WIDE", 0)
-        assert finetune.main([*argv, *seeds]) == 0
-    shutil.rmtree(tmp_path / "seed-1")
-    assert finetune.main([*argv, *seeds]) == 0
-    settings = [json.loads((tmp_path / f"seed-{seed}" / "config.json").read_text()) for seed in (0, 1)]
-    assert [each["optimizer"]["learning_rate"] for each in settings] == [2e-5, 2e-5]
-    assert "since the network is" not in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-    ("task", "width", "rate"),
-    [("sts-b", 64, 1e-3), ("sts-b", 128, 1e-3), ("sts-b", 256, 5e-4), ("sts-b", 768, 5e-5), ("yelp-5", 1024, 1e-5)],
-)
-def test_the_rate_falls_with_the_width_down_to_that_of_the_task(task, width, rate):
-    assert defaults.learning_rate_of(task, width) == rate
 
 
 def test_a_workdir_of_an_unknown_task_is_refused(pretrained, table, tmp_path):

@@ -56,7 +56,7 @@ class Ranking:
 
     def head(self, train: Sequence[RankedQuery]) -> HeadConfig:
         """Return a head with one number, the score."""
-        return HeadConfig("regression")
+        return self._config.head
 
     def features(
         self, examples: Sequence[RankedQuery], tokenizer: Tokenizer, head: HeadConfig, training: bool, epoch: int = 0

@@ -90,6 +90,13 @@ def pairs(features, examples):
     ]
 
 
+def test_the_head_is_that_of_the_settings(collection):
+    files = collection()._config.ranking
+    head = HeadConfig("regression", summary="mean", use_projection=False)
+    task = Ranking(FinetuneConfig(task="ranking", head=head, ranking=files))
+    assert task.head([]) == head
+
+
 def test_a_text_is_document_then_query_and_the_document_gives_way(collection, given):
     task = collection(seq_len=12)
     examples = task.read(given("001 0 wing0 1\n003 0 slab3 1\n"), labelled=True)

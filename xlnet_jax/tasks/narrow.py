@@ -1,0 +1,80 @@
+"""Settings from which a network narrower than those of the papers is finetuned: theirs teach it next to nothing.
+
+benchmarks/narrow_start.py measures what each of them is worth.
+"""
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+from xlnet_jax.checkpoints.pretrained import Pretrained
+from xlnet_jax.settings.fields import differences
+from xlnet_jax.storage.reading import read_json
+from xlnet_jax.tasks.config import FinetuneConfig
+from xlnet_jax.tasks.defaults import DEFAULTS
+from xlnet_jax.training.run.workdir import Workdir
+
+WIDE = 768
+"""width of the narrowest network that the settings of the papers are for"""
+_TUNED_RATE, _TUNED_WIDTH = 1e-3, 128
+_SUMMARIZING = ("classification", "regression", "multilabel", "multiple_choice")
+"""heads that read a summary of the text"""
+
+
+def narrow_start(config: FinetuneConfig, source: Pretrained | FinetuneConfig) -> tuple[FinetuneConfig, str]:
+    """Return the settings with those for a narrow network in place of the task's, and what has changed, for the user.
+
+    A setting that differs from the task's was given by the user, and stays. source: the checkpoint that the run starts
+    from, or the settings of the run that it resumes.
+
+    - The learning rate is `learning_rate_of` the width.
+    - Dropout is that of pretraining: most small networks learn without, and the task's 0.1 holds them back.
+    - The summary is that of the head which the checkpoint has, or else the mean of all hidden states: XLNet's
+      pretraining asks nothing of <cls>, and a small network learns to gather a text there from many examples only.
+      BERT's pretraining reads <cls>, so its networks keep the summary of the task.
+    """
+    if config.model.d_model >= WIDE:
+        return config, ""
+    own = DEFAULTS[config.task]()
+
+    def unless_given(section: str, **values: Any) -> Any:
+        given, tasks = getattr(config, section), getattr(own, section)
+        taken = {name: value for name, value in values.items() if getattr(given, name) == getattr(tasks, name)}
+        return replace(given, **taken)
+
+    dropout = {"dropout": source.model.dropout, "attention_dropout": source.model.attention_dropout}
+    begun = replace(
+        config,
+        optimizer=unless_given("optimizer", learning_rate=learning_rate_of(config.task, config.model.d_model)),
+        model=unless_given("model", **dropout),
+        head=unless_given("head", summary=_summary(config, source)),
+    )
+    changed = ", ".join(f"{s.name} {_shown(s.value)} ({_shown(old)})" for s, old in differences(begun, config))
+    return begun, changed
+
+
+def learning_rate_of(task: str, width: int) -> float:
+    """Return the learning rate that a task starts from: its own, or one for the width of a narrow network.
+
+    Pretrained networks of 128 and 192 learn as well or better from 1e-3 than from 3e-4 on all tasks of
+    benchmarks/measured/eight_tasks; above, the rate falls as one over the width, as muP (Yang et al. 2022, table 3) has
+    it.
+    """
+    own = DEFAULTS[task]().optimizer.learning_rate
+    return own if width >= WIDE else max(own, _TUNED_RATE * min(_TUNED_WIDTH / width, 1))
+
+
+def all_began_narrow(workdirs: Iterable[Workdir]) -> bool:
+    """Return whether no run in these workdirs began without `narrow_start`, as all did in earlier versions."""
+    begun = (read_json(workdir.config) for workdir in workdirs if workdir.resumes(FinetuneConfig))
+    return all(settings.get("narrow_start", False) for settings in begun)
+
+
+def _summary(config: FinetuneConfig, source: Pretrained | FinetuneConfig) -> str:
+    if config.head.task not in _SUMMARIZING or config.model.network != "xlnet":
+        return config.head.summary
+    return source.head.summary if source.head and source.head.task in _SUMMARIZING else "mean"
+
+
+def _shown(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
