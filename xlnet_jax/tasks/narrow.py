@@ -28,7 +28,7 @@ def narrow_start(config: FinetuneConfig, source: Pretrained | FinetuneConfig) ->
     from, or the settings of the run that it resumes.
 
     - The learning rate is `learning_rate_of` the width.
-    - Dropout is that of pretraining: most small networks learn without, and the task's 0.1 holds them back.
+    - Dropout is that of pretraining: the task's 0.1 holds a network back that has learned without.
     - The summary is that of the head which the checkpoint has, or else the mean of all hidden states: XLNet's
       pretraining asks nothing of <cls>, and a small network learns to gather a text there from many examples only.
       BERT's pretraining reads <cls>, so its networks keep the summary of the task.
