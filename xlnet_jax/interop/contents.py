@@ -70,3 +70,10 @@ def check_sizes(config: ModelConfig, sizes: Mapping[str, Any], where: str) -> No
     ]
     if wrong:
         raise InputError(f"{where} contradicts its weights: {', '.join(wrong)}")
+
+
+def notes_on_padding(head: HeadConfig | None, there: str) -> list[str]:
+    """Return a note where a network of another project, `there`, reads padding into the summary of a text."""
+    if not head or not head.reads_summary or head.summary not in ("first", "mean"):
+        return []
+    return [f"summary {head.summary}: {there} counts padding as text; give it texts of one length at a time, unpadded"]

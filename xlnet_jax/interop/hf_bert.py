@@ -299,10 +299,9 @@ def _pad_id(tokenizer: Tokenizer | None) -> int:
 
 
 def _demand_theirs(head: HeadConfig, model_type: str) -> None:
-    is_of_texts = head.task in ("classification", "regression", "multilabel", "multiple_choice")
-    if head.task == "question_answering" or (is_of_texts and not DIALECTS[model_type].sequence):
+    if head.task == "question_answering" or (head.reads_summary and not DIALECTS[model_type].sequence):
         raise InputError(f"Hugging Face's {model_type} cannot hold this head for {head.task}: native can")
-    if is_of_texts and not (head.summary in ("first", "last") and head.use_projection):
+    if head.reads_summary and not (head.summary in ("first", "last") and head.use_projection):
         raise InputError(
             f"Hugging Face's {model_type} reads its first token, through a projection; this head has summary "
             f"{head.summary}{'' if head.use_projection else ' without one'}: native can hold it"

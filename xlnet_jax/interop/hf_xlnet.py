@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from xlnet_jax.errors import InputError
-from xlnet_jax.interop.contents import Contents, Found, check_sizes
+from xlnet_jax.interop.contents import Contents, Found, check_sizes, notes_on_padding
 from xlnet_jax.interop.hf_settings import (
     ACTIVATIONS,
     SPAN_SCOPE,
@@ -222,11 +222,7 @@ def to_config(pretrained: Contents) -> dict[str, Any]:
     config, head = pretrained.model, pretrained.head
     refuse_beyond_xlnet(config, "Hugging Face's XLNet")
     demand_head_width(config)
-    if (
-        head
-        and head.summary == "attn"
-        and head.task in ("classification", "regression", "multilabel", "multiple_choice")
-    ):
+    if head and head.reads_summary and head.summary == "attn":
         raise InputError("Hugging Face cannot hold a summary of type attn: it has none; `to` tf1 or native can")
     theirs: dict[str, Any] = {
         "bi_data": False,
@@ -261,7 +257,7 @@ def to_config(pretrained: Contents) -> dict[str, Any]:
 
 def notes_of(pretrained: Contents) -> list[str]:
     """Return notes on settings that transformers ignores or lacks."""
-    model, notes = pretrained.model, []
+    model, notes = pretrained.model, notes_on_padding(pretrained.head, "transformers")
     if model.profile != "default":
         notes.append("the profile paper2019 is not written: transformers attends to whatever memory it is given")
     if model.attention_dropout != model.dropout:

@@ -11,7 +11,7 @@ import numpy as np
 from data_pipelines.tokenizer import MODEL_FILE, SETTINGS_FILE, Settings, Tokenizer
 from xlnet_jax.errors import InputError
 from xlnet_jax.interop import tf1
-from xlnet_jax.interop.contents import Contents, Found, check_sizes
+from xlnet_jax.interop.contents import Contents, Found, check_sizes, notes_on_padding
 from xlnet_jax.interop.weights import left_behind, to_theirs
 from xlnet_jax.settings.config import ModelConfig
 from xlnet_jax.storage.quiet_tensorflow import tensorflow
@@ -46,7 +46,7 @@ def read(source: Path) -> Found:
     notes.append("mem_len, clamp_len, dropout and the like are flags of the original: the defaults of ModelConfig")
     logits = [v for name, v in variables.items() if name.endswith("/logit/kernel") and v.ndim == 2]
     head = tf1.head_of(variables, logits[0].shape[-1] if logits else None)
-    if head and head.task != "question_answering" and head.summary == "last":
+    if head and head.reads_summary and head.summary == "last":
         notes.append("which token the summary takes is not in the checkpoint: the last, the original's default")
     tokenizer = _tokenizer(prefix.parent)
     if tokenizer is None:
@@ -78,10 +78,10 @@ def write(pretrained: Contents, folder: Path) -> list[str]:
     flags = [f"--mem_len={m.mem_len}", f"--clamp_len={m.clamp_len}", f"--same_length={m.same_length}"]
     if p.reuse_len:
         flags.append(f"--reuse_len={p.reuse_len}")
-    if p.head and p.head.task in ("classification", "regression", "multiple_choice"):
+    if p.head and p.head.reads_summary:
         flags += [f"--summary_type={p.head.summary}", f"--use_summ_proj={p.head.use_projection}"]
     notes = [f"{CONFIG} holds sizes alone; the original takes the rest as flags: {' '.join(flags)}"]
-    notes += left_behind(p.params, table)
+    notes += [*notes_on_padding(p.head, "the original"), *left_behind(p.params, table)]
     if p.head and p.head.labels:
         notes.append(f"the names of the labels are not written: {', '.join(p.head.labels)}")
     if m.attn_type == "uni":

@@ -130,6 +130,11 @@ class HeadConfig:
     scope: str = ""
     """name of the last layer in the source checkpoint, as classification_mnli; kept to convert it back"""
 
+    @property
+    def reads_summary(self) -> bool:
+        """True where the head scores a text by its summary."""
+        return self.task not in ("question_answering", "token_classification")
+
 
 @dataclass(frozen=True)
 class BatchConfig:

@@ -17,8 +17,6 @@ from xlnet_jax.training.run.workdir import Workdir
 WIDE = 768
 """width of the narrowest network that the settings of the papers are for"""
 _TUNED_RATE, _TUNED_WIDTH = 1e-3, 128
-_SUMMARIZING = ("classification", "regression", "multilabel", "multiple_choice")
-"""heads that read a summary of the text"""
 
 
 def narrow_start(config: FinetuneConfig, source: Pretrained | FinetuneConfig) -> tuple[FinetuneConfig, str]:
@@ -71,9 +69,9 @@ def all_began_narrow(workdirs: Iterable[Workdir]) -> bool:
 
 
 def _summary(config: FinetuneConfig, source: Pretrained | FinetuneConfig) -> str:
-    if config.head.task not in _SUMMARIZING or config.model.network != "xlnet":
+    if not config.head.reads_summary or config.model.network != "xlnet":
         return config.head.summary
-    return source.head.summary if source.head and source.head.task in _SUMMARIZING else "mean"
+    return source.head.summary if source.head and source.head.reads_summary else "mean"
 
 
 def _shown(value: Any) -> str:

@@ -14,6 +14,7 @@ from tests.xlnet_jax.random_models import HEADS, SMALL, random_model
 from xlnet_jax.interop.hf_files import ACCENTS_DROPPED, TOKENIZER_DIFFERENCES
 from xlnet_jax.models.inputs import dense_inputs, text_inputs
 from xlnet_jax.models.xlnet import XLNetLM
+from xlnet_jax.settings.config import HeadConfig
 
 torch = pytest.importorskip("torch", reason="needs the extra [bench]: pip install -e '.[bench]'")
 transformers = pytest.importorskip("transformers", reason="needs the extra [bench]: pip install -e '.[bench]'")
@@ -120,6 +121,26 @@ def test_heads_give_the_same_scores_both_ways(tmp_path, name):
     back = xlnet_jax.load(tmp_path / "theirs")
     assert back.head.task == ours.head.task
     np.testing.assert_array_equal(our_scores(back, ids, segments), our_scores(ours, ids, segments))
+
+
+@pytest.mark.parametrize("summary", ["last", "first", "mean"])
+def test_a_summary_that_counts_padding_there_is_noted(tmp_path, summary):
+    """Without padding the scores are the same."""
+    ids = np.random.default_rng(0).integers(9, 40, (1, 8)).astype(np.int32)
+    segments, pad = np.zeros((1, 8), np.int32), 5
+    ours = random_model(head=HeadConfig("classification", 3, summary))
+    notes = xlnet_jax.save(ours, tmp_path / "hf", "hf")
+    theirs = loaded_by_transformers(tmp_path / "hf", CLASSES["classification"])
+    scores = our_scores(ours, ids, segments)
+    np.testing.assert_allclose(scores, their_scores(theirs, "", ids, segments), rtol=0, atol=LOGITS)
+    padded, mask = np.pad(ids, ((0, 0), (3, 0)), constant_values=pad), np.pad(np.ones_like(ids), ((0, 0), (3, 0)))
+    with torch.no_grad():
+        there = theirs(
+            as_torch(padded), attention_mask=as_torch(mask), token_type_ids=as_torch(np.zeros_like(padded))
+        ).logits.numpy()
+    counts_padding = not np.allclose(there, scores, rtol=0, atol=LOGITS)
+    noted = [note for note in notes if note.startswith(f"summary {summary}: transformers counts padding")]
+    assert counts_padding == (len(noted) == 1) == (summary != "last")
 
 
 def test_question_answering_gives_the_same_start_beam_there(tmp_path):
