@@ -18,7 +18,7 @@ from benchmarks.eight_tasks import TASKS, Task, parts_of
 from benchmarks.studies import MEASURED, Job, Record, Study
 
 NAME = "narrow_start"
-NAMES = ("sts-b", "rte", "cola", "sst-2")
+NAMES = ("sts-b", "rte", "cola", "sst-2", "squad")
 SEEDS = range(3)
 _RATE, _DROPOUT, _SUMMARY = (
     ("--optimizer.learning-rate", "1e-3"),

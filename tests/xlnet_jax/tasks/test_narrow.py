@@ -125,6 +125,17 @@ def test_the_summary_of_a_narrow_start(change, summary):
 
 
 @pytest.mark.parametrize(
+    ("task", "dropout"), [("rte", 0.0), ("sts-b", 0.0), ("dream", 0.0), ("ranking", 0.0), ("ner", 0.1), ("squad", 0.1)]
+)
+def test_tasks_that_read_each_token_keep_their_dropout(task, dropout):
+    own = DEFAULTS[task]()
+    config = replace(own, model=replace(own.model, d_model=64))
+    begun, _ = narrow.narrow_start(config, Pretrained(ModelConfig(dropout=0.0, attention_dropout=0.0), {}, "plm"))
+    assert (begun.model.dropout, begun.model.attention_dropout) == (dropout, dropout)
+    assert begun.optimizer.learning_rate == 1e-3
+
+
+@pytest.mark.parametrize(
     ("task", "width", "rate"),
     [("sts-b", 64, 1e-3), ("sts-b", 128, 1e-3), ("sts-b", 256, 5e-4), ("sts-b", 768, 5e-5), ("yelp-5", 1024, 1e-5)],
 )
