@@ -171,8 +171,8 @@ class FinetuneConfig(RunConfig):
     what pretraining is worth"""
     narrow_start: bool = operational(True)  # identity compares the settings that it comes to
     """begin a network narrower than 768, which learns next to nothing from the settings of the task, with a learning
-    rate for its width; where a text is scored as a whole, also with the dropout of pretraining and, for XLNet, with the
-    mean of all hidden states as summary; a setting that differs from the task's stays"""
+    rate for its width, the dropout of pretraining (but for labels of words) and, for XLNet, the mean of all hidden
+    states as summary; a setting that differs from the task's stays"""
     steps: int = setting(10_000, at_least(1))
     """number of training steps"""
     epochs: float | None = operational(None, above(0))  # identity compares the steps that they come to

@@ -26,11 +26,11 @@ def narrow_start(config: FinetuneConfig, source: Pretrained | FinetuneConfig) ->
     from, or the settings of the run that it resumes.
 
     - The learning rate is `learning_rate_of` the width.
-    - Where the head reads a summary of the text, that is the one of the head which the checkpoint has, or else the mean
-      of all hidden states: XLNet's pretraining asks nothing of <cls>, and a small network learns to gather a text there
-      from many examples only. BERT's pretraining reads <cls>, so its networks keep the summary of the task.
-    - There dropout is that of pretraining, too: the task's 0.1 holds a network back that has learned without, but for
-      heads that read each token.
+    - Dropout is that of pretraining: the task's 0.1 holds a network back that has learned without. Labels of words keep
+      the task's: their few sentences are read many times over.
+    - The summary, for heads that read one, is that of the head which the checkpoint has, or else the mean of all hidden
+      states: XLNet's pretraining asks nothing of <cls>, and a small network learns to gather a text there from many
+      examples only. BERT's pretraining reads <cls>, so its networks keep the summary of the task.
     """
     if config.model.d_model >= WIDE:
         return config, ""
@@ -42,14 +42,14 @@ def narrow_start(config: FinetuneConfig, source: Pretrained | FinetuneConfig) ->
         return replace(given, **taken)
 
     rate = learning_rate_of(config.task, config.model.d_model)
-    begun = replace(config, optimizer=unless_given("optimizer", learning_rate=rate))
-    if config.head.reads_summary:
+    begun = replace(
+        config,
+        optimizer=unless_given("optimizer", learning_rate=rate),
+        head=unless_given("head", summary=_summary(config, source)),
+    )
+    if config.head.task != "token_classification":
         dropout = {name: getattr(source.model, name) for name in ("dropout", "attention_dropout")}
-        begun = replace(
-            begun,
-            model=unless_given("model", **dropout),
-            head=unless_given("head", summary=_summary(config, source)),
-        )
+        begun = replace(begun, model=unless_given("model", **dropout))
     changed = ", ".join(f"{s.name} {_shown(s.value)} ({_shown(old)})" for s, old in differences(begun, config))
     return begun, changed
 
@@ -72,7 +72,7 @@ def all_began_narrow(workdirs: Iterable[Workdir]) -> bool:
 
 
 def _summary(config: FinetuneConfig, source: Pretrained | FinetuneConfig) -> str:
-    if config.model.network != "xlnet":
+    if not config.head.reads_summary or config.model.network != "xlnet":
         return config.head.summary
     return source.head.summary if source.head and source.head.reads_summary else "mean"
 
