@@ -137,16 +137,23 @@ def test_a_stopped_run_ends_the_comparison_with_its_exit_code(compared, folder, 
 def test_finetunings_begin_as_those_of_other_contenders_did(compared, folder, tmp_path, monkeypatch):
     """Earlier versions began all from the settings of the task, and did not know the setting that says it."""
     began = []
-    monkeypatch.setattr(run, "finetune", lambda config: began.append(config.narrow_start) or RESTART)
+
+    def stop(config):
+        began.append((config.rate_for_width, config.narrow_start))
+        return RESTART
+
+    monkeypatch.setattr(run, "finetune", stop)
     workdir = shutil.copytree(compared, tmp_path / "again")
     (workdir / "clm/seed-1/sst-2/results.json").unlink()
     assert compare.main(words(folder, workdir)) == RESTART
     config = workdir / "clm/seed-0/sst-2/config.json"
     settings = json.loads(config.read_text())
     del settings["narrow_start"]
-    config.write_text(json.dumps(settings))
-    assert compare.main(words(folder, workdir)) == RESTART
-    assert began == [True, False]
+    for rate in (0.02, 2e-5):
+        settings["optimizer"]["learning_rate"] = rate
+        config.write_text(json.dumps(settings))
+        assert compare.main(words(folder, workdir)) == RESTART
+    assert began == [(True, True), (True, False), (False, False)]
 
 
 def test_a_run_that_was_killed_before_it_drew_its_curves_is_ended(compared, folder, tmp_path, ran):

@@ -32,7 +32,7 @@ from xlnet_jax.settings.config import Config
 from xlnet_jax.storage.reading import read_json
 from xlnet_jax.tasks.config import FinetuneConfig
 from xlnet_jax.tasks.families import make_task, with_files
-from xlnet_jax.tasks.narrow import all_began_narrow
+from xlnet_jax.tasks.narrow import as_begun
 from xlnet_jax.tasks.results import seed_folder
 from xlnet_jax.tasks.run import finetune
 from xlnet_jax.training import sharding
@@ -151,9 +151,9 @@ def _run(name: str, seed: int, prepared: _Prepared, console: Console) -> int:
 
 
 def _as_others_began(task: str, settings: FinetuneConfig, workdir: Workdir) -> FinetuneConfig:
-    """Begin without `narrow_start` where other contenders and seeds did, so that all have the same settings."""
+    """Return the settings with which other contenders and seeds began, in this version or an earlier one."""
     others = (Workdir(folder) for folder in workdir.folder.glob(f"*/{seed_folder('*')}/{task}"))
-    return replace(settings, narrow_start=settings.narrow_start and all_began_narrow(others))
+    return as_begun(settings, others)
 
 
 def _is_pretrained(folder: epath.Path, steps: int) -> bool:

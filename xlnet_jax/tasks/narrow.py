@@ -20,7 +20,8 @@ _TUNED_RATE, _TUNED_WIDTH = 1e-3, 128
 
 
 def narrow_start(config: FinetuneConfig, source: Pretrained | FinetuneConfig) -> tuple[FinetuneConfig, str]:
-    """Return the settings with those for a narrow network in place of the task's, and what has changed, for the user.
+    """Return the settings with those for a narrow network in place of the task's, as far as `rate_for_width` and
+    `narrow_start` ask for it, and what has changed, for the user.
 
     A setting that differs from the task's was given by the user, and stays. source: the checkpoint that the run starts
     from, or the settings of the run that it resumes.
@@ -41,13 +42,13 @@ def narrow_start(config: FinetuneConfig, source: Pretrained | FinetuneConfig) ->
         taken = {name: value for name, value in values.items() if getattr(given, name) == getattr(tasks, name)}
         return replace(given, **taken)
 
-    rate = learning_rate_of(config.task, config.model.d_model)
-    begun = replace(
-        config,
-        optimizer=unless_given("optimizer", learning_rate=rate),
-        head=unless_given("head", summary=_summary(config, source)),
-    )
-    if config.head.task != "token_classification":
+    begun = config
+    if config.rate_for_width:
+        rate = learning_rate_of(config.task, config.model.d_model)
+        begun = replace(begun, optimizer=unless_given("optimizer", learning_rate=rate))
+    if config.narrow_start:
+        begun = replace(begun, head=unless_given("head", summary=_summary(config, source)))
+    if config.narrow_start and config.head.task != "token_classification":
         dropout = {name: getattr(source.model, name) for name in ("dropout", "attention_dropout")}
         begun = replace(begun, model=unless_given("model", **dropout))
     changed = ", ".join(f"{s.name} {_shown(s.value)} ({_shown(old)})" for s, old in differences(begun, config))
@@ -65,10 +66,20 @@ def learning_rate_of(task: str, width: int) -> float:
     return own if width >= WIDE else max(own, _TUNED_RATE * min(_TUNED_WIDTH / width, 1))
 
 
-def all_began_narrow(workdirs: Iterable[Workdir]) -> bool:
-    """Return whether no run in these workdirs began without `narrow_start`, as all did in earlier versions."""
-    begun = (read_json(workdir.config) for workdir in workdirs if workdir.resumes(FinetuneConfig))
-    return all(settings.get("narrow_start", False) for settings in begun)
+def as_begun(config: FinetuneConfig, workdirs: Iterable[Workdir]) -> FinetuneConfig:
+    """Return the settings without `rate_for_width` or `narrow_start` where a run in these workdirs began without, as
+    all did in earlier versions."""
+    there = [workdir for workdir in workdirs if workdir.resumes(FinetuneConfig)]
+    return replace(
+        config,
+        rate_for_width=config.rate_for_width and not any(_has_rate_of_task(w.settings(FinetuneConfig)) for w in there),
+        narrow_start=config.narrow_start and all(read_json(w.config).get("narrow_start", False) for w in there),
+    )
+
+
+def _has_rate_of_task(config: FinetuneConfig) -> bool:
+    start = DEFAULTS.get(config.task)  # settings in a file may name a task that is not known here
+    return start is not None and config.optimizer.learning_rate == start().optimizer.learning_rate
 
 
 def _summary(config: FinetuneConfig, source: Pretrained | FinetuneConfig) -> str:

@@ -17,7 +17,7 @@ from xlnet_jax.tasks.config import FinetuneConfig
 from xlnet_jax.tasks.defaults import DEFAULTS
 from xlnet_jax.tasks.families import make_task
 from xlnet_jax.tasks.features import Features
-from xlnet_jax.tasks.narrow import WIDE, all_began_narrow, narrow_start
+from xlnet_jax.tasks.narrow import WIDE, as_begun, narrow_start
 from xlnet_jax.tasks.rules import validate_finetuning
 from xlnet_jax.training import sharding
 from xlnet_jax.training.initial import InitialWeights, begin_from, tokenizer_of
@@ -79,9 +79,7 @@ def prepare(config: FinetuneConfig, workdirs: Sequence[Workdir], console: Consol
     tokenizer = tokenizer_of(start, config) if start else Tokenizer.load(workdirs[0].tokenizer)
     if source:
         config = _with_init_std_of(source, config)
-        config = replace(config, narrow_start=config.narrow_start and all_began_narrow(workdirs))
-        if config.narrow_start:
-            config = _begun_narrow(config, source, console)
+        config = _begun_narrow(as_begun(config, workdirs), source, console)
     # ---- examples ---------------------------------------------------------------------------------------------------
     task = make_task(config)
     train = task.read(config.train, True)
@@ -141,7 +139,7 @@ def _begun_narrow(config: FinetuneConfig, source: Pretrained | FinetuneConfig, c
     if changed:
         console.print(
             f"narrow      {changed}; the task's settings, in parentheses, are for networks of {WIDE} and more, this "
-            f"one is {config.model.d_model} wide: --no-narrow-start keeps them"
+            f"one is {config.model.d_model} wide: --no-rate-for-width and --no-narrow-start keep them"
         )
     return config
 

@@ -19,6 +19,7 @@ finetune = import_module("xlnet_jax.finetune")
 TASKS_OWN = {
     "optimizer.learning-rate": 2e-5, "model.dropout": 0.1, "model.attention-dropout": 0.1, "head.summary": "last"
 }  # fmt: skip
+GIVEN = ["--optimizer.learning-rate", "5e-4"]
 
 
 def words(init, table, steps=1):
@@ -50,7 +51,8 @@ def test_a_narrow_network_starts_from_settings_that_suit_it(without_dropout, tab
     for name, given in (
         ("nothing", []),
         ("two", ["--optimizer.learning-rate", "5e-4", "--head.summary", "attn"]),
-        ("all", ["--no-narrow-start"]),
+        ("rate", ["--no-rate-for-width"]),
+        ("others", ["--no-narrow-start"]),
     ):
         assert finetune.main([*words(without_dropout, table), *given, "--workdir", str(tmp_path / name)]) == 0
         told = [line for line in capsys.readouterr().out.splitlines() if line.startswith("narrow")]
@@ -59,36 +61,37 @@ def test_a_narrow_network_starts_from_settings_that_suit_it(without_dropout, tab
     rate, summary = "optimizer.learning-rate 0.001 (2e-05)", "head.summary mean (last)"
     ending = (
         "; the task's settings, in parentheses, are for networks of 768 and more, this one is 16 wide: "
-        "--no-narrow-start keeps them"
+        "--no-rate-for-width and --no-narrow-start keep them"
     )
     assert begun == {
         "nothing": ([1e-3, 0, 0, "mean"], [f"narrow      {dropout}, {rate}, {summary}{ending}"]),
         "two": ([5e-4, 0, 0, "attn"], [f"narrow      {dropout}{ending}"]),
-        "all": ([*TASKS_OWN.values()], []),
+        "rate": ([2e-5, 0, 0, "mean"], [f"narrow      {dropout}, {summary}{ending}"]),
+        "others": ([1e-3, 0.1, 0.1, "last"], [f"narrow      {rate}{ending}"]),
     }
 
 
-def test_a_run_that_began_from_the_settings_of_the_task_keeps_them(without_dropout, table, tmp_path, capsys):
-    """Earlier versions began all runs so, and did not know the setting that says it."""
-    argv = [
-        *words(without_dropout, table),
-        "--optimizer.learning-rate",
-        "5e-4",
-        "--seeds",
-        "0",
-        "1",
-        "--workdir",
-        str(tmp_path),
-    ]
-    assert finetune.main([*argv, "--no-narrow-start"]) == 0
+@pytest.mark.parametrize(
+    ("began", "again"),
+    [
+        (["--no-rate-for-width", "--no-narrow-start"], [2e-5, 0.1, 0.1, "last"]),
+        (["--no-narrow-start"], [1e-3, 0.1, 0.1, "last"]),
+        (["--no-narrow-start", *GIVEN], [5e-4, 0.1, 0.1, "last"]),
+    ],
+    ids=["first", "with a rate for the width", "with a rate that is given"],
+)
+def test_a_run_of_an_earlier_version_goes_on_as_it_began(without_dropout, table, tmp_path, began, again):
+    """Earlier versions knew neither setting, or the first alone."""
+    argv = [*words(without_dropout, table), "--seeds", "0", "1", "--workdir", str(tmp_path)]
+    assert finetune.main([*argv, *began]) == 0
     shutil.rmtree(tmp_path / "seed-1")
     yesterdays = json.loads((tmp_path / "seed-0" / "config.json").read_text())
-    del yesterdays["narrow_start"]
+    del yesterdays["narrow_start"], yesterdays["rate_for_width"]
     (tmp_path / "seed-0" / "config.json").write_text(json.dumps(yesterdays))
+    argv += GIVEN if GIVEN[0] in began else []
     for _ in range(2):  # the first writes the settings anew
         assert finetune.main(argv) == 0
-        assert [begun_with(tmp_path / f"seed-{seed}") for seed in (0, 1)] == [[5e-4, 0.1, 0.1, "last"]] * 2
-        assert "narrow" not in capsys.readouterr().out
+        assert [begun_with(tmp_path / f"seed-{seed}") for seed in (0, 1)] == [again] * 2
 
 
 def test_a_run_from_a_narrow_start_resumes_without_its_source(without_dropout, table, tmp_path, capsys):
