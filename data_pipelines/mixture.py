@@ -6,16 +6,17 @@ requested shares. A source's k-th slot reads the k-th block of that source's own
 is read once before any is read again. A source with fewer blocks than its share of a batch repeats blocks inside it.
 """
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
-from data_pipelines.stateless import choice
-from xlnet_jax.storage.quiet_tensorflow import tensorflow
+from data_pipelines.stateless import Purpose, choice, smallest_first, uniforms
 
 SHARE_UNIT = 2**24  # shares are whole multiples of 1 / SHARE_UNIT, and slots stay below 2**63 / SHARE_UNIT
-INDEX_SHUFFLE_SEED = 498247692  # TensorFlow's index_shuffle puts this number before the two of a seed
+LISTED_BLOCKS = 4096  # blocks of a source up to which orders are listed
+ROUNDS = 8  # of the Feistel network; with 2 or 3, tests/data_pipelines/test_mixture.py finds that it is no shuffle
 
 
 @dataclass(frozen=True)
@@ -33,9 +34,13 @@ class Mixture:
     def own_blocks(self, slots: np.ndarray) -> np.ndarray:
         """Return the block that each slot reads. slots: int [n]. Returns int64 [n]."""
         pool, place = self._deal(slots)
-        first, size, _ = self._pools[:, pool]
-        epoch, place = np.divmod(place, size)
-        return first + _shuffled(place, size, self.seed, epoch * self._pools.shape[1] + pool)
+        blocks = np.empty_like(place)
+        for i in np.unique(pool):
+            first, size, _ = self._pools[:, i].tolist()
+            mine = pool == i
+            epoch, place_in_epoch = np.divmod(place[mine], size)
+            blocks[mine] = first + shuffle(epoch, place_in_epoch, size, self.seed, int(i))
+        return blocks
 
     def partners(self, blocks: np.ndarray, uniform: np.ndarray) -> np.ndarray:
         """Return for each block another block of its source, or itself if the source has one block.
@@ -75,9 +80,27 @@ class Mixture:
         return pool, place
 
 
-def _shuffled(places: np.ndarray, sizes: np.ndarray, seed: int, key: np.ndarray) -> np.ndarray:
-    """Return the image of each place under the shuffle (seed, key) of 0 ... size - 1, without listing all blocks."""
-    # The raw op, as tf.random.experimental.index_shuffle pads a matrix of seeds on the wrong side.
-    seeds = np.stack([np.full_like(key, INDEX_SHUFFLE_SEED), np.full_like(key, seed), key], axis=1)
-    shuffle = tensorflow().raw_ops.RandomIndexShuffle
-    return shuffle(index=places, seed=seeds, max_index=sizes - 1, rounds=4).numpy()
+def shuffle(epochs: np.ndarray, places: np.ndarray, size: int, seed: int, pool: int) -> np.ndarray:
+    """Return the block, of 0 ... size - 1, at each place of each epoch. epochs, places: int [n]. Returns int64 [n].
+
+    An epoch reads the blocks in a random order of its own. Short orders are listed, by sorting random numbers. Longer
+    ones are computed by a Feistel network on the two digits of the place in base ceil(sqrt(size)); its round functions
+    are tables of random digits. A number above the last block goes through the network again (cycle walking; Black and
+    Rogaway, "Ciphers with arbitrary finite domains", 2002).
+    """
+    epoch, which = np.unique(epochs, return_inverse=True)
+    if size <= LISTED_BLOCKS:
+        return smallest_first(uniforms(seed, Purpose.EPOCH, pool, epoch, size))[which, places]
+    side = math.isqrt(size - 1) + 1
+    tables = choice(uniforms(seed, Purpose.EPOCH, pool, epoch, ROUNDS * side), side).ravel()
+    found = places.astype(np.int64)
+    outside = np.arange(len(found))  # numbers that are not blocks yet
+    while len(outside):
+        left, right = np.divmod(found[outside], side)
+        table = which[outside] * (ROUNDS * side)
+        for _ in range(ROUNDS):
+            left, right = right, (left + tables[table + right]) % side
+            table += side
+        found[outside] = left * side + right
+        outside = outside[found[outside] >= size]
+    return found

@@ -29,6 +29,7 @@ class Purpose(IntEnum):
     REPLACEMENTS = 11
     SAMPLES = 12
     PREFIX = 13
+    EPOCH = 14
 
 
 def uniforms(seed: int, purpose: Purpose, step: int, rows: Sequence[int] | np.ndarray, width: int) -> np.ndarray:
