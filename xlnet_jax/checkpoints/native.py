@@ -2,10 +2,11 @@
 optimizer.
 
 params/ by Orbax · config/metadata, JSON with `model` and, in all but the oldest, `objective` · tokenizer/ ·
-checksums.json
+checksums.json · thresholds.json, tuned on the evaluation of a finetuning run
 """
 
 import dataclasses
+import json
 import logging
 import math
 import warnings
@@ -20,12 +21,19 @@ from etils import epath
 from data_pipelines.tokenizer import Tokenizer
 from xlnet_jax.checkpoints.pretrained import Pretrained, check_params, check_tokenizer
 from xlnet_jax.errors import InputError
-from xlnet_jax.interop.contents import guessed_objective
+from xlnet_jax.interop.contents import (
+    LABEL_THRESHOLD,
+    NULL_THRESHOLD,
+    Thresholds,
+    guessed_objective,
+    read_thresholds,
+)
 from xlnet_jax.objectives.registry import objective_named
 from xlnet_jax.settings.config import Config, HeadConfig, ModelConfig
 from xlnet_jax.settings.plain import from_dict, over
 from xlnet_jax.settings.rules import validate_network
 from xlnet_jax.storage.checksums import find_damage, write_checksums
+from xlnet_jax.storage.files import write_durably
 from xlnet_jax.storage.reading import Count, demand_regular_files, inside, read_json
 
 # Orbax warns of metadata that only a folder of many steps has.
@@ -33,6 +41,7 @@ logging.getLogger("absl").setLevel(logging.CRITICAL)
 
 _DENSEST = 1000  # numbers in a byte: arrays of zeros are compressed
 PARAMS, CONFIG, TOKENIZER, RESULTS = "params", Path("config") / "metadata", "tokenizer", "results.json"
+THRESHOLDS = "thresholds.json"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,6 +58,16 @@ class _Data:
 
 
 @dataclasses.dataclass(frozen=True)
+class _Questions:
+    null_threshold: float | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class _Multilabel:
+    threshold: float | None = None
+
+
+@dataclasses.dataclass(frozen=True)
 class _Settings:
     """Content of config/metadata that every reader of a checkpoint needs."""
 
@@ -56,6 +75,9 @@ class _Settings:
     objective: str | None = None
     head: dict[str, Any] | None = None
     data: _Data = _Data()
+    task: str | None = None  # this and the next two: of a finetuning run
+    qa: _Questions = _Questions()
+    multilabel: _Multilabel = _Multilabel()
     hugging_face: dict[str, Any] = dataclasses.field(default_factory=dict)
 
 
@@ -106,7 +128,8 @@ def read(folder: Path) -> Pretrained:
     objective = settings.objective or guessed_objective(model, params)
     objective_named(objective, f"{folder / CONFIG}: objective")
     reuse_len = settings.data.reuse_len
-    loaded = Pretrained(model, params, objective, head, tokenizer, reuse_len, settings.hugging_face, notes)
+    thresholds = _thresholds(folder, settings)
+    loaded = Pretrained(model, params, objective, head, tokenizer, reuse_len, settings.hugging_face, notes, thresholds)
     check_params(loaded, str(folder))
     return loaded
 
@@ -137,8 +160,27 @@ def write(pretrained: Pretrained, folder: Path) -> list[str]:
     inner.rmdir()
     if p.tokenizer:
         p.tokenizer.save(folder / TOKENIZER)
+    if p.thresholds:
+        write_thresholds(epath.Path(folder), p.thresholds)
     write_checksums(folder)
     return []
+
+
+def write_thresholds(folder: epath.Path, thresholds: Thresholds) -> None:
+    """Write thresholds.json into the folder of a checkpoint."""
+    write_durably(folder / THRESHOLDS, (json.dumps(dict(thresholds), indent=2) + "\n").encode())
+
+
+def _thresholds(folder: Path, settings: _Settings) -> Thresholds:
+    """Return the thresholds that finetuning was told, and those that it tuned."""
+    told: dict[str, float | None] = {}
+    if settings.task == "squad2":
+        told = {NULL_THRESHOLD: settings.qa.null_threshold}
+    elif settings.task == "multilabel":
+        told = {LABEL_THRESHOLD: settings.multilabel.threshold}
+    file = folder / THRESHOLDS
+    tuned = read_thresholds(read_json(file), str(file)) if file.exists() else {}
+    return {**read_thresholds(told, str(folder / CONFIG)), **tuned}
 
 
 def _params(folder: Path) -> dict[str, Any]:

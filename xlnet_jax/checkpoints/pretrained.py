@@ -111,7 +111,10 @@ def assemble(found: Found, where: str, partial: bool) -> Pretrained:
             params, _ = to_ours(found.variables, found.table, shapes, _drawn(found))
             notes.append("what is missing or of another shape was drawn afresh")
     objective = guessed_objective(found.model, params)
-    loaded = Pretrained(found.model, params, objective, found.head, found.tokenizer, found.reuse_len, found.extra)
+    loaded = Pretrained(
+        found.model, params, objective, found.head, found.tokenizer, found.reuse_len, found.extra,
+        thresholds=found.thresholds,
+    )  # fmt: skip
     has_query_stream = "mask_embedding" in params.get("backbone", {})
     if loaded.head is None and loaded.model.positions == "relative" and not has_query_stream:
         notes.append("no mask embedding: there is no query stream, as of a network that has learned masked pieces")

@@ -1,5 +1,6 @@
 """Contents of a checkpoint: as a reader finds them, under the names of its format, and under ours."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,6 +12,11 @@ from xlnet_jax.errors import InputError
 from xlnet_jax.interop.weights import Weight
 from xlnet_jax.objectives.registry import objective_named
 from xlnet_jax.settings.config import HeadConfig, ModelConfig
+
+NULL_THRESHOLD, LABEL_THRESHOLD = "qa.null_threshold", "multilabel.threshold"
+Thresholds = Mapping[str, float | None]
+"""Settings of finetuning that turn scores into predictions, by name: LABEL_THRESHOLD, and NULL_THRESHOLD where a
+question may be unanswerable (None = no value was tuned)"""
 
 
 @dataclass(frozen=True)
@@ -25,6 +31,7 @@ class Contents:
     reuse_len: int | None = None  # positions that became memory in pretraining; None = unknown
     extra: Mapping[str, Any] = field(default_factory=dict)  # Hugging Face's settings that only a conversion back needs
     notes: tuple[str, ...] = field(default=(), compare=False)  # what was dropped or assumed while reading
+    thresholds: Thresholds = field(default_factory=dict)
 
     @property
     def reads_left_to_right(self) -> bool:
@@ -59,6 +66,25 @@ class Found:
     reuse_len: int | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    thresholds: Thresholds = field(default_factory=dict)
+
+
+def read_thresholds(content: Any, where: str) -> Thresholds:
+    """Return the thresholds in a JSON object. Raises InputError, naming `where`, on anything else."""
+    if not isinstance(content, dict) or not content.keys() <= {NULL_THRESHOLD, LABEL_THRESHOLD}:
+        raise InputError(f"{where} {content!r:.100} is no object of thresholds: {NULL_THRESHOLD}, {LABEL_THRESHOLD}")
+    for name, value in content.items():
+        is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+        if not (is_number or (value is None and name == NULL_THRESHOLD)):
+            raise InputError(f"{where}: {name} {value!r:.100} is no number")
+        if name == LABEL_THRESHOLD and not 0 < value < 1:
+            raise InputError(f"{where}: {name} {value} is no probability between 0 and 1")
+    return content
+
+
+def describe_thresholds(thresholds: Thresholds) -> str:
+    """Return e.g. 'qa.null_threshold -1.25', or "" where there are no values."""
+    return ", ".join(f"{name} {value:.6g}" for name, value in thresholds.items() if value is not None)
 
 
 def check_sizes(config: ModelConfig, sizes: Mapping[str, Any], where: str) -> None:

@@ -22,9 +22,12 @@ from xlnet_jax.interop.hf_settings import (
     dense,
     labels_of,
     norm,
+    notes_on_thresholds,
     of_head,
+    of_thresholds,
     sequence_task,
     tagging_head,
+    thresholds_of,
     validated,
 )
 from xlnet_jax.interop.weights import Layout, Weight
@@ -156,7 +159,7 @@ def read(theirs: Mapping[str, Any], tensors: dict[str, np.ndarray], folder: Path
     if head and head.task == "regression" and not theirs.get("architectures"):
         notes.append("config.json names no architecture: one score a text is taken for regression")
     extra = {name: value for name, value in theirs.items() if name not in _OURS}
-    return Found(config, head, table, variables, None, None, extra, tuple(notes))
+    return Found(config, head, table, variables, None, None, extra, tuple(notes), thresholds_of(theirs, where))
 
 
 def _in_todays_names(tensors: Mapping[str, np.ndarray], names: Dialect) -> dict[str, np.ndarray]:
@@ -291,6 +294,7 @@ def to_config(pretrained: Contents) -> dict[str, Any]:
         "pad_token_id": config.position_offset - 1 if config.position_offset else _pad_id(pretrained.tokenizer),
         "tie_word_embeddings": True,
         **of_head(head),
+        **of_thresholds(pretrained.thresholds),
     }
 
 
@@ -311,6 +315,7 @@ def _demand_theirs(head: HeadConfig, model_type: str) -> None:
 def notes_of(pretrained: Contents) -> list[str]:
     """Return notes on the padding that transformers needs."""
     notes = ["texts are <cls> A <sep> B <sep> there, and places counted from the first column: pad on the right"]
+    notes += notes_on_thresholds(pretrained.thresholds)
     if pretrained.model.position_offset:
         notes += [
             f"places are counted there by what is not token {pretrained.model.position_offset - 1}: pad with that"

@@ -4,6 +4,13 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal, TypeVar
 
 from xlnet_jax.errors import InputError
+from xlnet_jax.interop.contents import (
+    LABEL_THRESHOLD,
+    NULL_THRESHOLD,
+    Thresholds,
+    describe_thresholds,
+    read_thresholds,
+)
 from xlnet_jax.interop.weights import SAME, TRANSPOSED, Weight
 from xlnet_jax.settings.config import HeadConfig, ModelConfig
 from xlnet_jax.settings.rules import validate_network
@@ -11,11 +18,12 @@ from xlnet_jax.settings.rules import validate_network
 SPAN_SCOPE, TAG_SCOPE = "qa_outputs", "classifier"  # last layers of the simple question answering, and of tagging
 ACTIVATIONS = {"gelu": "gelu_new", "gelu_erf": "gelu", "relu": "relu"}  # ours -> theirs
 _ACTIVATIONS_BACK = {theirs: ours for ours, theirs in ACTIVATIONS.items()} | {"gelu_pytorch_tanh": "gelu"}
+OURS = "xlnet_jax"  # key of what transformers has no name for
 MULTILABEL = "multi_label_classification"  # problem_type
 # What every `to_config` writes; the rest of a config.json is kept for the way back.
 WRITTEN = {
     "architectures", "model_type", "bos_token_id", "eos_token_id", "pad_token_id", "dtype", "torch_dtype",
-    "tie_word_embeddings", "id2label", "label2id", "tf1_scope", "transformers_version",
+    "tie_word_embeddings", OURS, "id2label", "label2id", "tf1_scope", "transformers_version",
 }  # fmt: skip
 R = TypeVar("R")
 
@@ -95,6 +103,29 @@ def of_head(head: HeadConfig | None) -> dict[str, Any]:
         theirs["id2label"] = dict(enumerate(names))
         theirs["label2id"] = {name: i for i, name in enumerate(names)}
     return theirs
+
+
+def thresholds_of(theirs: Mapping[str, Any], where: str) -> Thresholds:
+    """Return the thresholds in a config.json. Raises InputError where they are none."""
+    return read_thresholds(theirs[OURS], f"{where}: {OURS}") if OURS in theirs else {}
+
+
+def of_thresholds(thresholds: Thresholds) -> dict[str, Any]:
+    """Return the thresholds as settings in config.json, which transformers keeps and does not apply."""
+    return {OURS: dict(thresholds)} if thresholds else {}
+
+
+def notes_on_thresholds(thresholds: Thresholds) -> list[str]:
+    """Return a note on thresholds that transformers does not apply."""
+    rules = {
+        NULL_THRESHOLD: "a question is unanswerable where the largest cls_logits of its windows exceeds it",
+        LABEL_THRESHOLD: "a text has the labels with that probability or a higher one",
+    }
+    return [
+        f"{describe_thresholds({name: value})} is in config.json, and transformers does not apply it: {rules[name]}"
+        for name, value in thresholds.items()
+        if value is not None
+    ]
 
 
 def demand_head_width(config: ModelConfig) -> None:

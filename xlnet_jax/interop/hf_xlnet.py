@@ -20,9 +20,12 @@ from xlnet_jax.interop.hf_settings import (
     dense,
     labels_of,
     norm,
+    notes_on_thresholds,
     of_head,
+    of_thresholds,
     sequence_task,
     tagging_head,
+    thresholds_of,
     validated,
 )
 from xlnet_jax.interop.weights import SAME, TRANSPOSED, TWO_LEADING_ONES, Layout, Weight, refuse_beyond_xlnet
@@ -192,7 +195,9 @@ def read(theirs: Mapping[str, Any], tensors: dict[str, np.ndarray], folder: Path
         config = dataclasses.replace(config, untie_r=True)
         notes.append("config.json says untie_r false, but the r biases differ from layer to layer: kept untied")
     extra = {name: value for name, value in theirs.items() if name not in _OURS}
-    return Found(config, head, _table(config, head), tensors, None, reuse_len, extra, tuple(notes))
+    return Found(
+        config, head, _table(config, head), tensors, None, reuse_len, extra, tuple(notes), thresholds_of(theirs, where)
+    )
 
 
 def _alike_in_all_layers(tensors: Mapping[str, np.ndarray]) -> bool:
@@ -245,7 +250,7 @@ def to_config(pretrained: Contents) -> dict[str, Any]:
         return theirs
     if head.scope == SPAN_SCOPE:
         theirs["architectures"] = ["XLNetForQuestionAnsweringSimple"]
-    theirs |= of_head(head)
+    theirs |= of_head(head) | of_thresholds(pretrained.thresholds)
     if head.task == "regression":
         theirs.setdefault("problem_type", "regression")
     return theirs | {
@@ -258,6 +263,7 @@ def to_config(pretrained: Contents) -> dict[str, Any]:
 def notes_of(pretrained: Contents) -> list[str]:
     """Return notes on settings that transformers ignores or lacks."""
     model, notes = pretrained.model, notes_on_padding(pretrained.head, "transformers")
+    notes += notes_on_thresholds(pretrained.thresholds)
     if model.profile != "default":
         notes.append("the profile paper2019 is not written: transformers attends to whatever memory it is given")
     if model.attention_dropout != model.dropout:

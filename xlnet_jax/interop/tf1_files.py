@@ -11,7 +11,7 @@ import numpy as np
 from data_pipelines.tokenizer import MODEL_FILE, SETTINGS_FILE, Settings, Tokenizer
 from xlnet_jax.errors import InputError
 from xlnet_jax.interop import tf1
-from xlnet_jax.interop.contents import Contents, Found, check_sizes, notes_on_padding
+from xlnet_jax.interop.contents import Contents, Found, check_sizes, describe_thresholds, notes_on_padding
 from xlnet_jax.interop.weights import left_behind, to_theirs
 from xlnet_jax.settings.config import ModelConfig
 from xlnet_jax.storage.quiet_tensorflow import tensorflow
@@ -84,6 +84,8 @@ def write(pretrained: Contents, folder: Path) -> list[str]:
     notes += [*notes_on_padding(p.head, "the original"), *left_behind(p.params, table)]
     if p.head and p.head.labels:
         notes.append(f"the names of the labels are not written: {', '.join(p.head.labels)}")
+    if thresholds := describe_thresholds(p.thresholds):
+        notes.append(f"the thresholds of its predictions are not written: {thresholds}")
     if m.attn_type == "uni":
         notes.append("attn_type uni is an argument of the original's modeling.transformer_xl, and no flag")
     if p.tokenizer is None:

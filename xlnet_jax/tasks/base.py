@@ -121,6 +121,16 @@ class PredictingTask(Task[E], Protocol[E]):
 
 
 @runtime_checkable
+class TuningTask(Task[E], Protocol[E]):
+    """Task that chooses a threshold of its predictions by the examples that it evaluates."""
+
+    @property
+    def tuned(self) -> Mapping[str, float]:
+        """Thresholds that the last evaluation chose, by the name of their setting; none where settings give them."""
+        ...
+
+
+@runtime_checkable
 class ComparingTask(Task[E], Protocol[E]):
     """Task whose predictions are drawn beside the true labels at the end of a run."""
 

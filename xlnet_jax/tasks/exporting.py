@@ -71,6 +71,7 @@ def export(model: Model, path: str | Path, *, seq_len: int | None = None) -> Pat
         "task": config.task,
         "head": head.task,
         "labels": head.labels,
+        **({"threshold": config.multilabel.threshold} if head.task == "multilabel" else {}),
         "inputs": {name: ["batch", length] for name in INPUTS},
         "outputs": {name: list(map(str, array.shape)) for name, array in outputs.items()},
         "platforms": PLATFORMS,

@@ -14,6 +14,7 @@ import numpy as np
 from xlnet_jax.checkpoints import formats, native
 from xlnet_jax.checkpoints.pretrained import Pretrained, on_device
 from xlnet_jax.errors import InputError
+from xlnet_jax.interop.contents import NULL_THRESHOLD, Thresholds
 from xlnet_jax.models.heads import build_model
 from xlnet_jax.settings.plain import from_dict
 from xlnet_jax.storage.reading import read_json
@@ -72,8 +73,9 @@ class Model(Pretrained):
         """Return the settings of the finetuning with this network and head; those of the task where there are none."""
         if self.head is None:
             raise InputError("this checkpoint has vocabulary scores and no head: finetune it for a task first")
-        task = TASK_OF_HEAD.get(self.head.task, self.head.task)
+        task = "squad2" if NULL_THRESHOLD in self.thresholds else TASK_OF_HEAD.get(self.head.task, self.head.task)
         config = replace(self.finetuning or DEFAULTS[task](), head=self.head)
+        config = with_thresholds(config, self.thresholds)
         if config.task == RANKING:
             config = replace(config, task=self.head.task)
         mem_len = config.model.mem_len if config.data.long_texts == "memory" else 0
@@ -82,6 +84,17 @@ class Model(Pretrained):
         )
         model = replace(self.model, mem_len=mem_len, same_length=self.model.same_length and mem_len > 0)
         return replace(config, model=model, data=data)
+
+
+def with_thresholds(config: FinetuneConfig, thresholds: Thresholds) -> FinetuneConfig:
+    """Return the settings with the thresholds of a checkpoint in place of those that nobody set."""
+    usual = DEFAULTS[config.task]()
+    for name, value in thresholds.items():
+        group, field = name.split(".")
+        ours = getattr(config, group)
+        if value is not None and getattr(ours, field) == getattr(getattr(usual, group), field):
+            config = replace(config, **{group: replace(ours, **{field: value})})
+    return config
 
 
 @functools.lru_cache(8)

@@ -11,14 +11,16 @@ from rich.console import Console
 from xlnet_jax.checkpoints import native
 from xlnet_jax.checkpoints.pretrained import Pretrained
 from xlnet_jax.errors import InputError
+from xlnet_jax.interop.contents import describe_thresholds
 from xlnet_jax.settings.config import HeadConfig
 from xlnet_jax.settings.plain import from_dict
 from xlnet_jax.storage.files import write_durably
 from xlnet_jax.storage.reading import read_json
-from xlnet_jax.tasks.base import ComparingTask, Task
+from xlnet_jax.tasks.base import ComparingTask, Task, TuningTask
 from xlnet_jax.tasks.config import FinetuneConfig, folder_of
 from xlnet_jax.tasks.defaults import DEFAULTS
 from xlnet_jax.tasks.families import is_of_one_family, make_task
+from xlnet_jax.tasks.model import with_thresholds
 from xlnet_jax.tasks.objective import Supervised
 from xlnet_jax.tasks.prepare import Split, read_splits, weights_of
 from xlnet_jax.tasks.rules import validate_finetuning
@@ -43,6 +45,7 @@ def predict(config: FinetuneConfig, process: Process) -> int:
     validate_finetuning(config)
     assert start is not None
     config = _as_it_was_finetuned(replace(config, head=_demand_head(start, config)), process.console)
+    config = _with_thresholds_of(start, config, process.console)
     task = make_task(config)
     splits = read_splits(config, task, tokenizer_of(start, config))
     program = Program.of(config, Supervised(config, config.head, task))
@@ -66,6 +69,8 @@ class Predicted(NamedTuple):
     """files of predictions"""
     picture: str | None
     """picture of the predictions of "eval" beside their labels; None = there is none"""
+    tuned: Mapping[str, float]
+    """thresholds that were chosen by "eval" """
 
 
 def predict_splits(
@@ -78,12 +83,14 @@ def predict_splits(
 ) -> Predicted:
     """Write the predictions of all splits, and the metrics and the picture of "eval"."""
     metrics: dict[str, float] = {}
+    tuned: Mapping[str, float] = {}
     files, picture = [], None
     for name, split in splits.items():
         outputs = predictor.outputs(params, split.features)
         assert outputs is not None
         if name == "eval":
             metrics = task.metrics(split.examples, split.features, outputs)
+            tuned = task.tuned if isinstance(task, TuningTask) else {}
         if process.hosts.first:
             folder = workdir.folder / PREDICTIONS / name
             folder.mkdir(parents=True, exist_ok=True)
@@ -92,7 +99,7 @@ def predict_splits(
             if name == "eval":
                 write_durably(folder / METRICS, (json.dumps(metrics, indent=2) + "\n").encode())
                 picture = _draw(task, split, outputs, workdir)
-    return Predicted(metrics, tuple(files), picture)
+    return Predicted(metrics, tuple(files), picture, tuned)
 
 
 def _draw(task: Task[Any], split: Split, outputs: Mapping[str, Any], workdir: Workdir) -> str | None:
@@ -131,6 +138,13 @@ def _as_it_was_finetuned(config: FinetuneConfig, console: Console) -> FinetuneCo
     if changed:
         console.print(f"settings    as the checkpoint was finetuned for {there.task}: {', '.join(changed)}")
     return taken
+
+
+def _with_thresholds_of(start: Pretrained, config: FinetuneConfig, console: Console) -> FinetuneConfig:
+    decided = with_thresholds(config, start.thresholds)
+    if decided != config:
+        console.print(f"thresholds  of the checkpoint: {describe_thresholds(start.thresholds)}")
+    return decided
 
 
 def _demand_head(start: Pretrained, config: FinetuneConfig) -> HeadConfig:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from rich.console import Console
 
+from xlnet_jax.checkpoints.native import write_thresholds
 from xlnet_jax.errors import InputError
 from xlnet_jax.storage.folders import sync_tree
 from xlnet_jax.tasks.batches import TrainingBatches
@@ -115,6 +116,8 @@ def _train(prepared: Prepared, workdir: Workdir, process: Process) -> tuple[Resu
     result = Result(run.config.task, f"checkpoints/{step}", step, chosen_by, found.metrics, found.files)
     if process.hosts.first:
         has_curves = _draw_curves(run, result)
+        if found.tuned:
+            write_thresholds(workdir.folder / result.checkpoint, found.tuned)
         sync_tree(workdir.folder)  # results.json says that all of it is there
         write_result(workdir.folder, result)
         _report(result, workdir, has_curves, found.picture, process.console)

@@ -47,6 +47,14 @@ class Answers:
         """Return the likeliest answers, "" where the null odds exceed the threshold."""
         return {id: "" if self.null_odds[id] > threshold else text for id, text in self.texts.items()}
 
+    def amid(self, threshold: float) -> float:
+        """Return a threshold that gives the same answers and lies halfway to the next larger null odds: a question
+        whose odds are the threshold itself would change with their last digit."""
+        odds = [odd for odd in self.null_odds.values() if odd < NO_WINDOW]
+        if threshold not in odds:
+            return threshold
+        return (threshold + min((odd for odd in odds if odd > threshold), default=threshold + 2)) / 2
+
 
 def candidates(
     context: str,

@@ -19,6 +19,7 @@ from etils import epath
 from data_pipelines.tokenizer import CLS, SEP, Tokenizer, normalize
 from xlnet_jax.dims import CLS_SEGMENT
 from xlnet_jax.errors import InputError
+from xlnet_jax.interop.contents import NULL_THRESHOLD
 from xlnet_jax.models.inputs import text_inputs
 from xlnet_jax.models.question_answering import SpanBeam, SpanLogProbs, XLNetForQuestionAnswering
 from xlnet_jax.objectives.base import BatchDropout, DeviceBatch, apply
@@ -64,13 +65,18 @@ class QuestionAnswering:
         self._kind = config.task
         self._unanswerable = config.task == "squad2"
         self.metric = "best_f1" if self._unanswerable else "f1"
-        self._found_threshold = 0.0
+        self._tuned: float | None = None
         room = self._seq_len - self._qa.max_query_len - SPECIALS
         if room < 1:
             raise InputError(
                 f"data.seq-len {self._seq_len} has no room for a text beside a question of qa.max-query-len "
                 f"{self._qa.max_query_len}: raise the one or lower the other"
             )
+
+    @property
+    def tuned(self) -> dict[str, float]:
+        """The null threshold that the last evaluation chose, if it chose one."""
+        return {} if self._tuned is None else {NULL_THRESHOLD: self._tuned}
 
     def read(self, paths: Sequence[str], labelled: bool) -> list[Question]:
         """Read questions, as `files.read_questions`."""
@@ -203,7 +209,7 @@ class QuestionAnswering:
 
         A prediction of SQuAD 2.0 is empty where its odds exceed qa.null_threshold. Without that setting the threshold
         is the one with the best F1 on these examples if they are labelled, else on the examples that were evaluated
-        last (0 if none were).
+        last (0 if none were); between two null odds it is their mean (`Answers.amid`).
         """
         answers = self._answers(examples, features, outputs)
         return write_answers(folder, answers, self._predictions(examples, answers), self._unanswerable)
@@ -240,8 +246,9 @@ class QuestionAnswering:
             return answers.above(self._qa.null_threshold)
         if all(question.answers or question.is_impossible for question in examples):
             f1 = raw_scores(examples, answers.texts).f1
-            _, self._found_threshold = best_threshold(examples, answers.texts, f1, answers.null_odds)
-        return answers.above(self._found_threshold)
+            _, threshold = best_threshold(examples, answers.texts, f1, answers.null_odds)
+            self._tuned = answers.amid(threshold)
+        return answers.above(self._tuned or 0.0)
 
 
 @dataclass(frozen=True)
