@@ -1,6 +1,6 @@
 """Network with its weights and its tokenizer: the contents of a checkpoint of any format."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeVar, cast
 
@@ -44,11 +44,12 @@ class Pretrained(Contents):
             return BertDetector(self.model)
         return build_model(self.model, self.head)
 
-    def encode(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def encode(self, texts: Iterable[str]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return (input_ids, attention_mask, segment_ids), int32 [B, L]: text <sep> <cls>, padded on the left as in the
         original. Raises InputError where the checkpoint has no tokenizer."""
         if self.tokenizer is None:
             raise InputError("this checkpoint has no tokenizer: put its spiece.model beside it")
+        texts = texts if isinstance(texts, str) else list(texts)
         if isinstance(texts, str) or not texts:
             raise InputError("encode takes a list of at least one text")
         rows = [[*ids, SEP, CLS] for ids in self.tokenizer.encode_lines(texts)]

@@ -1,7 +1,7 @@
 """Attention weights of every layer and head on texts, of the content stream and, for given targets, of the query stream
 (paper, section 2.3)."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple, cast
 
@@ -42,7 +42,7 @@ class AttentionWeights(NamedTuple):
 
 def attention_weights(
     pretrained: Pretrained,
-    texts: Sequence[str],
+    texts: Iterable[str],
     targets: Sequence[Sequence[int]] | None = None,
     *,
     specials: bool = True,
@@ -58,6 +58,7 @@ def attention_weights(
     the network has learned; and where targets are given, for a position that is not in the text or occurs twice, and
     for a checkpoint without a query stream.
     """
+    texts = texts if isinstance(texts, str) else list(texts)
     if isinstance(texts, str) or not texts:
         raise InputError("`texts` is a list of at least one text")
     tokenizer = pretrained.tokenizer if targets is None else scoring_tokenizer(pretrained)

@@ -5,7 +5,7 @@ segments of seq_len, each with the memory of the segments before it (Transformer
 tokens of all segments.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any, Literal, NamedTuple, cast
 
@@ -38,7 +38,7 @@ class Segment(NamedTuple):
 
 def embed_texts(
     pretrained: Pretrained,
-    texts: Sequence[str],
+    texts: Iterable[str],
     pooling: Pooling = "mean",
     *,
     layer: int = -1,
@@ -130,11 +130,11 @@ def _first_layers(pretrained: Pretrained, layer: int, mem_len: int | None) -> tu
 
 
 def _encoded(
-    pretrained: Pretrained, texts: Sequence[str], specials: bool, names: Sequence[str] | None
+    pretrained: Pretrained, texts: Iterable[str], specials: bool, names: Sequence[str] | None
 ) -> list[np.ndarray]:
     if pretrained.tokenizer is None:
         raise InputError("the checkpoint has no tokenizer: put its spiece.model beside it, or give `tokenizer`")
-    rows = pretrained.tokenizer.encode_lines(texts)
+    rows, names = pretrained.tokenizer.encode_lines(texts), None if names is None else list(names)
     for i, ids in enumerate(rows):
         if not len(ids):
             raise InputError(f"{names[i] if names else f'text {i}'}: the tokenizer leaves nothing of it")

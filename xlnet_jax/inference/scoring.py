@@ -7,7 +7,7 @@ A text is read as its pieces, without <sep> and <cls>. In pretraining a target s
 pieces of an order see almost nothing, unless there is a context, which all pieces see.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -59,7 +59,7 @@ class TextScore(NamedTuple):
 
 def score_texts(
     pretrained: Pretrained,
-    texts: Sequence[str],
+    texts: Iterable[str],
     orders: str | Sequence[str] = LEFT_TO_RIGHT,
     *,
     context: str = "",
@@ -80,6 +80,7 @@ def score_texts(
     without pieces, or longer than max_len; for a checkpoint without a tokenizer or vocabulary scores, or trained on
     masked pieces.
     """
+    texts = list(texts)
     orders = [orders] if isinstance(orders, str) else list(orders)
     check_orders(orders)
     tokenizer = _tokenizer(pretrained, orders)

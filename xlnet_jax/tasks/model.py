@@ -2,7 +2,7 @@
 
 import contextlib
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -39,7 +39,7 @@ class Model(Pretrained):
     """settings of the finetuning that made the checkpoint; None = unknown, or it was not finetuned"""
 
     def predict(
-        self, inputs: Sequence[Any], *, batch_size: int | None = None, seq_len: int | None = None
+        self, inputs: Iterable[Any], *, batch_size: int | None = None, seq_len: int | None = None
     ) -> list[Prediction]:
         """Return the prediction of a finetuned model for each input, in their order. It runs on one device.
 
@@ -53,8 +53,11 @@ class Model(Pretrained):
         Raises InputError where the checkpoint has no head or no tokenizer, and names the first input that has another
         form.
         """
-        if isinstance(inputs, str | Mapping) or not isinstance(inputs, Sequence):
+        if isinstance(inputs, str | Mapping) or not isinstance(inputs, Iterable):
             raise InputError("`inputs` is a list of inputs; put a single one into a list")
+        if hasattr(inputs, "columns"):
+            raise InputError("`inputs` is a table: give one column of it, or a list of its rows in the form of the task")
+        inputs = list(inputs)
         config = self.settings(batch_size=batch_size, seq_len=seq_len)
         if self.tokenizer is None:
             raise InputError("this checkpoint has no tokenizer: put its spiece.model beside it")
@@ -125,7 +128,7 @@ def load(path: str | Path, *, partial: bool = False, activation: formats.Activat
     return Model(**of_loaded, finetuning=_finetuning(Path(path)))
 
 
-def predict(model: Model | str, inputs: Sequence[Any], *, batch_size: int | None = None) -> list[Prediction]:
+def predict(model: Model | str, inputs: Iterable[Any], *, batch_size: int | None = None) -> list[Prediction]:
     """Return the prediction of a finetuned model for each input: `Model.predict`, which has the forms of inputs.
 
     model: loaded, or its folder.

@@ -1,0 +1,86 @@
+"""Texts may come in whatever can be iterated over; results are in that order."""
+
+import numpy as np
+import pytest
+
+import xlnet_jax
+from tests.xlnet_jax.random_models import random_model
+from xlnet_jax.errors import InputError
+from xlnet_jax.settings.config import HeadConfig
+from xlnet_jax.tasks.model import Model
+
+TEXTS = ["She opened the letter.", "He was gone", "Rain fell on the old house by the sea", "The naïve café"]
+
+
+class Series:
+    """As a Series of pandas whose rows were shuffled: iterated over by row, indexed by label, and neither true nor
+    false."""
+
+    def __init__(self, texts):
+        self._texts, self._labels = list(texts), list(range(len(texts)))[::-1]
+
+    def __iter__(self):
+        return iter(self._texts)
+
+    def __len__(self):
+        return len(self._texts)
+
+    def __getitem__(self, label):
+        return self._texts[self._labels.index(label)]
+
+    def __bool__(self):
+        raise ValueError("The truth value of a Series is ambiguous")
+
+
+def shuffled_series(texts):
+    pandas = pytest.importorskip("pandas", reason="needs pandas: pip install pandas")
+    return pandas.Series(texts[::-1])[::-1]
+
+
+KINDS = {
+    "series": Series, "pandas": shuffled_series, "array": np.array, "objects": lambda t: np.array(t, object),
+    "tuple": tuple, "generator": iter, "keys": lambda t: dict.fromkeys(t).keys(),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def tiny():
+    return xlnet_jax.load("tiny")
+
+
+@pytest.fixture(scope="module")
+def classifier(tiny):
+    head = HeadConfig("classification", 3, "mean")
+    return Model(tiny.model, random_model(tiny.model, head).params, tiny.objective, head, tiny.tokenizer)
+
+
+CALLS = {
+    "encode_lines": lambda model, texts: [row.tolist() for row in model.tokenizer.encode_lines(texts)],
+    "encode_pieces": lambda model, texts: model.tokenizer.encode_pieces(texts),
+    "encode": lambda model, texts: [array.tolist() for array in model.encode(texts)],
+    "embed_texts": lambda model, texts: xlnet_jax.embed_texts(model, texts).tolist(),
+    "score_texts": lambda model, texts: [s.log_probs_OP.tolist() for s in xlnet_jax.score_texts(model, texts)],
+    "attention_weights": lambda model, texts: xlnet_jax.attention_weights(model, texts).pieces,
+    "generate": lambda model, texts: [t.text for t in xlnet_jax.generate(model, texts, max_new_tokens=1)],
+}
+
+
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_results_are_in_the_order_of_the_texts(tiny, kind, call):
+    assert CALLS[call](tiny, KINDS[kind](TEXTS)) == CALLS[call](tiny, TEXTS)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_predictions_are_in_the_order_of_the_inputs(classifier, kind):
+    expected = classifier.predict(TEXTS, seq_len=16)
+    assert classifier.predict(KINDS[kind](TEXTS), seq_len=16) == expected
+    assert xlnet_jax.predict(classifier, KINDS[kind](TEXTS)) == xlnet_jax.predict(classifier, TEXTS)
+
+
+def test_a_table_is_no_list_of_inputs(classifier):
+    class Table(list):
+        columns = ("text",)
+
+    with pytest.raises(InputError, match="`inputs` is a table: give one column of it"):
+        classifier.predict(Table(["text"]))
