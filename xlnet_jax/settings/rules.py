@@ -4,7 +4,7 @@ stand at their fields."""
 from collections.abc import Iterator
 from itertools import chain
 
-from xlnet_jax.dims import WINDOW_SPECIALS
+from xlnet_jax.dims import CLS_SEGMENT, WINDOW_SPECIALS
 from xlnet_jax.errors import InputError
 from xlnet_jax.settings.bounds import out_of_bounds
 from xlnet_jax.settings.config import (
@@ -81,6 +81,11 @@ def _profile(config: RunConfig) -> Iterator[str]:
 def _model(model: ModelConfig) -> Iterator[str]:
     if model.network == "bert" and model.positions != "learned":
         yield f"model.network bert with model.positions {model.positions}: BERT's encoder has learned positions only"
+    if model.network == "bert" and model.num_segments > CLS_SEGMENT:
+        yield (
+            f"model.num-segments {model.num_segments} (type_vocab_size of Hugging Face): a text has two segments, A and "
+            f"B, and segment {CLS_SEGMENT} is <cls>, which counts as A; {CLS_SEGMENT} at most"
+        )
     if model.network != "bert" and model.num_segments not in (0, 2):
         yield (
             f"model.num-segments {model.num_segments} with model.positions {model.positions}: a key has the segment "

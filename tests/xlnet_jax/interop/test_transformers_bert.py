@@ -73,6 +73,30 @@ def our_outputs(loaded):
     return jax.jit(loaded.network.apply)({"params": loaded.params}, text_inputs(IDS, MASK, SEGMENTS), *extra)
 
 
+@pytest.mark.parametrize("types", [1, 2])
+def test_a_text_with_cls_has_the_logits_of_their_segments(tmp_path, types):
+    """Theirs reads <cls> A <sep> B <sep>, ours the same tokens with <cls>, of segment 2, at the end."""
+    network = theirs("BertForMaskedLM", type_vocab_size=types)
+    network.save_pretrained(tmp_path / "theirs")
+    loaded = xlnet_jax.load(tmp_path / "theirs")
+    segments = np.append(SEGMENTS[0, :-1], 2).astype(np.int32)
+    ours = loaded.network.apply({"params": loaded.params}, text_inputs(IDS[:1], None, segments[None]))[0]
+    there = np.roll(np.minimum(np.where(segments == 2, 0, segments), types - 1), 1)
+    with torch.no_grad():
+        expected = network(
+            torch.as_tensor(np.roll(IDS[:1], 1, 1)).long(), token_type_ids=torch.as_tensor(there)[None].long()
+        ).logits
+    np.testing.assert_allclose(np.roll(ours, 1, 1), expected, rtol=0, atol=LOGITS)
+
+
+@pytest.mark.parametrize("types", [3, 4])
+@pytest.mark.parametrize("name", ["BertForMaskedLM", "RobertaForMaskedLM", "AlbertForMaskedLM", "ElectraForMaskedLM"])
+def test_a_network_of_more_segments_than_a_text_has_is_refused(tmp_path, name, types):
+    theirs(name, type_vocab_size=types).save_pretrained(tmp_path / "theirs")
+    with pytest.raises(InputError, match=rf"num-segments {types} \(type_vocab_size .* a text has two segments"):
+        xlnet_jax.load(tmp_path / "theirs")
+
+
 def written_back(loaded, name, folder):
     """Their network of what we write."""
     xlnet_jax.save(loaded, folder, "hf")
