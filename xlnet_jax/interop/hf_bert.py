@@ -247,7 +247,7 @@ def _head_config(
     return tagging_head(theirs, shapes, TAG_SCOPE, where) if f"{TAG_SCOPE}.weight" in shapes else None
 
 
-_OURS = WRITTEN | set(_SIZES.values()) | _NOT_OURS.keys() | {"hidden_act", "embedding_size"}
+_OURS = WRITTEN | set(_SIZES.values()) | {"hidden_act", "embedding_size"}
 _ARCHITECTURES = {
     "classification": "SequenceClassification",
     "regression": "SequenceClassification",
@@ -282,16 +282,17 @@ def to_config(pretrained: Contents) -> dict[str, Any]:
         _demand_theirs(head, model_type)
         kind = "QuestionAnswering" if head.scope == SPAN_SCOPE else _ARCHITECTURES[head.task]
     regression = {"problem_type": "regression"} if head and head.task == "regression" else {}
+    offset = config.position_offset
     return {
         **regression,
+        "pad_token_id": _pad_id(pretrained.tokenizer),
         **pretrained.extra,
         "architectures": [f"{names.classes}For{kind}"],
         "model_type": model_type,
         **{name: getattr(config, ours) for ours, name in _SIZES.items()},
-        **_NOT_OURS,
         **({"embedding_size": config.embedding_width or config.d_model} if names.body in _NARROW else {}),
         "hidden_act": ACTIVATIONS[config.activation],
-        "pad_token_id": config.position_offset - 1 if config.position_offset else _pad_id(pretrained.tokenizer),
+        **({"pad_token_id": offset - 1} if offset else {}),  # which is not counted as a place
         "tie_word_embeddings": True,
         **of_head(head),
         **of_thresholds(pretrained.thresholds),

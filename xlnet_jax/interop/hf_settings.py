@@ -20,10 +20,10 @@ ACTIVATIONS = {"gelu": "gelu_new", "gelu_erf": "gelu", "relu": "relu"}  # ours -
 _ACTIVATIONS_BACK = {theirs: ours for ours, theirs in ACTIVATIONS.items()} | {"gelu_pytorch_tanh": "gelu"}
 OURS = "xlnet_jax"  # key of what transformers has no name for
 MULTILABEL = "multi_label_classification"  # problem_type
-# What every `to_config` writes; the rest of a config.json is kept for the way back.
+# What every `to_config` makes anew; the rest of a config.json is kept for the way back.
 WRITTEN = {
-    "architectures", "model_type", "bos_token_id", "eos_token_id", "pad_token_id", "dtype", "torch_dtype",
-    "tie_word_embeddings", OURS, "id2label", "label2id", "tf1_scope", "transformers_version",
+    "architectures", "model_type", "dtype", "torch_dtype", "tie_word_embeddings", OURS, "tf1_scope",
+    "transformers_version",
 }  # fmt: skip
 R = TypeVar("R")
 

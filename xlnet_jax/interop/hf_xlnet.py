@@ -209,8 +209,7 @@ def _alike_in_all_layers(tensors: Mapping[str, np.ndarray]) -> bool:
 
 
 _OURS = WRITTEN | {
-    *_SIZES.values(), "d_head", "ff_activation", "dropout", "mem_len", "reuse_len", "summary_type", "summary_use_proj",
-    "summary_activation",
+    *_SIZES.values(), "d_head", "ff_activation", "dropout", "mem_len", "reuse_len",
 }  # fmt: skip
 _ARCHITECTURES = {
     "classification": "XLNetForSequenceClassification",
@@ -232,6 +231,9 @@ def to_config(pretrained: Contents) -> dict[str, Any]:
     theirs: dict[str, Any] = {
         "bi_data": False,
         "summary_last_dropout": config.dropout,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+        "pad_token_id": 5,
         **pretrained.extra,
         "architectures": ["XLNetLMHeadModel" if head is None else _ARCHITECTURES[head.task]],
         "model_type": "xlnet",
@@ -241,9 +243,6 @@ def to_config(pretrained: Contents) -> dict[str, Any]:
         "dropout": config.dropout,
         "mem_len": config.mem_len or None,
         "reuse_len": pretrained.reuse_len,
-        "bos_token_id": 1,
-        "eos_token_id": 2,
-        "pad_token_id": 5,
         "tie_word_embeddings": True,
     }
     if head is None:
@@ -253,6 +252,8 @@ def to_config(pretrained: Contents) -> dict[str, Any]:
     theirs |= of_head(head) | of_thresholds(pretrained.thresholds)
     if head.task == "regression":
         theirs.setdefault("problem_type", "regression")
+    if not head.reads_summary:
+        return theirs
     return theirs | {
         "summary_type": head.summary,
         "summary_use_proj": head.use_projection,
