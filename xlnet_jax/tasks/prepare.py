@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 from rich.console import Console
 
 from data_pipelines.tokenizer import Tokenizer
@@ -113,8 +114,8 @@ def read_splits(config: FinetuneConfig, task: Task[Any], tokenizer: Tokenizer) -
 def weights_of(start: Pretrained, head: HeadConfig, abstract_params: Any) -> tuple[dict[str, Any], list[str]]:
     """Return the checkpoint's parameters that the network takes over, and the names of the parts that it lacks.
 
-    A head is taken over where it is for the same task and labels. Without one, a summary of <cls> starts from the
-    pooler that pretraining read pairs with.
+    A head is taken over where it is for the same task and labels, which may come in another order. Without one, a
+    summary of <cls> starts from the pooler that pretraining read pairs with.
     """
     wanted, given = flatten(abstract_params), flatten(start.params)
     pooler = {
@@ -123,15 +124,27 @@ def weights_of(start: Pretrained, head: HeadConfig, abstract_params: Any) -> tup
         if path.startswith("pair_head/pooler/") and head.summary in ("first", "last")
     }
     given |= pooler
-    same_head = start.head is not None and (start.head.task, start.head.labels) == (head.task, head.labels)
+    columns = _columns_of(head, start.head)
+    if columns is not None:
+        given |= {path: np.asarray(given[path])[..., columns] for path in _BY_LABEL if path in given and head.labels}
     taken = {
         path: given[path]
         for path in wanted
         if path in given
-        and (path.startswith("backbone/") or same_head or path in pooler)
+        and (path.startswith("backbone/") or columns is not None or path in pooler)
         and given[path].shape == wanted[path].shape
     }
     return nest(taken), sorted({path.partition("/")[0] for path in wanted.keys() - taken.keys()})
+
+
+_BY_LABEL = ("logits/kernel", "logits/bias")  # whose last axis is the labels
+
+
+def _columns_of(head: HeadConfig, there: HeadConfig | None) -> list[int] | None:
+    """Return the place in another head of each label; None where that head is for another task or other labels."""
+    if there is None or there.task != head.task or sorted(there.labels) != sorted(head.labels):
+        return None
+    return [there.labels.index(label) for label in head.labels]
 
 
 def _begun_narrow(config: FinetuneConfig, source: Pretrained | FinetuneConfig, console: Console) -> FinetuneConfig:
