@@ -35,7 +35,7 @@ from data_pipelines.verification import Verification
 from xlnet_jax.errors import InputError
 from xlnet_jax.storage.reading import Count, Positive, demand_regular, inside, read_array, read_json
 
-FORMAT = 2
+FORMAT = 3
 MANIFEST_FILE, COUNTS_FILE, TOKENIZER_FOLDER = "manifest.json", "unigram_counts.npy", "tokenizer"
 AGAIN = "delete the folder and prepare the corpus again"
 

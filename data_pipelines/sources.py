@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import glob
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import PurePosixPath
@@ -50,8 +50,9 @@ def find(
 
     The end of a file's name says how it is read: .jsonl, .ndjson and .json as an object a line, .parquet as a table,
     anything else as text; .gz, .xz, .zst or .bz2 may follow. A folder stands for its .txt, JSON and Parquet files at
-    any depth or, if it has none, for all its files, without hidden ones. A folder that TFDS prepared stands for its
-    dataset. Files and folders may lie on disk, in gs://, s3:// or hf://, and files on the web (https://).
+    any depth or, if it has none, for all its files, without hidden ones. Links are followed, and each file is read
+    once. A folder that TFDS prepared stands for its dataset. Files and folders may lie on disk, in gs://, s3:// or
+    hf://, and files on the web (https://).
     `hf:NAME/CONFIG:SPLIT` is a dataset of the Hugging Face Hub (`hub_text.find`).
 
     text_field: field with the text of a document in JSON, Parquet, TFDS and on the Hub. tfds_data_dir: folder of
@@ -85,6 +86,23 @@ def describe(name: str) -> str:
     while (end := os.path.splitext(stem)[1]) in (*COMPRESSED, *JSON_LINES, PARQUET, ".txt") and end != stem:
         stem = stem.removesuffix(end)
     return stem or "corpus"
+
+
+def demand_distinct(train: Sequence[Source], validation: Sequence[Source] = ()) -> None:
+    """Raise InputError where two sources share a file, whatever links lead to it, or a slice of a dataset."""
+    seen: dict[Hashable, Source] = {}
+    for number, source in enumerate((*train, *validation)):
+        held_out = number >= len(train)
+        for unit in source.units:
+            other = seen.setdefault(unit if isinstance(unit, DatasetSlice) else _place(unit.path), source)
+            if other is source:
+                continue
+            if other.given == source.given:
+                what = f"text {source.given} is {'both training and validation text' if held_out else 'given twice'}"
+            else:
+                path = f"{unit.folder} {unit.split}" if isinstance(unit, DatasetSlice) else unit.path
+                what = f"{'validation ' * held_out}text {source.given}: {path} is in text {other.given} too"
+            raise InputError(f"{what}; leave it out of one of the two")
 
 
 def read_lines(sources: Sequence[Source], errors: Errors) -> Iterator[str]:
@@ -175,18 +193,51 @@ def _prepared_by_tfds(name: str) -> epath.Path | None:
 
 
 def _walk(folder: epath.Path) -> Iterator[tuple[epath.Path, list[str]]]:
-    """Yield the folders at any depth and their files, without hidden ones and without corpora that `prepare` made."""
+    """Yield the folders at any depth and their files, without hidden ones and without corpora that `prepare` made.
+
+    Links to folders are followed, once each.
+    """
 
     def refuse(error: OSError) -> None:
         raise InputError(f"text {error.filename}: the folder cannot be read ({error.strerror})") from None
 
     corpora: list[epath.Path] = []
-    for root, _, files in folder.walk(on_error=refuse):
-        if root != folder and MANIFEST_FILE in files and DATASET_INFO in files:
-            corpora.append(root)
-        hidden = any(part.startswith(".") for part in root.relative_to(folder).parts)
-        if not hidden and not any(root.is_relative_to(corpus) for corpus in corpora):
-            yield root, [file for file in files if not file.startswith(".")]
+    tops, seen = [folder], set[str]()
+    while tops:  # folders first, then what links lead to, so that a file has the shortest path
+        links: list[epath.Path] = []
+        for top in tops:
+            for root, folders, files in top.walk(on_error=refuse):
+                if _place(root) in seen:
+                    folders.clear()
+                    continue
+                seen.add(_place(root))
+                if root != folder and MANIFEST_FILE in files and DATASET_INFO in files:
+                    corpora.append(root)
+                hidden = any(part.startswith(".") for part in root.relative_to(folder).parts)
+                if not hidden and not any(root.is_relative_to(corpus) for corpus in corpora):
+                    links += [root / name for name in sorted(folders) if os.path.islink(root / name)]
+                    yield root, [file for file in files if not file.startswith(".")]
+        tops = [link for link in links if not link.name.startswith(".") and _place(link) not in seen]
+
+
+def _place(path: epath.PathLike) -> str:
+    """Return the one path of a file or folder on a disk, whatever links lead to it; a URL as it is."""
+    return str(path) if "://" in str(path) else os.path.realpath(path)
+
+
+def _once(name: str, files: Iterable[epath.Path]) -> list[epath.Path]:
+    """Return each file by its shortest path, sorted, and print how many paths were left out."""
+    given = sorted(files, key=lambda file: (len(str(file)), str(file)))
+    once: dict[str, epath.Path] = {}
+    for file in given:
+        once.setdefault(_place(file), file)
+    kept = set(once.values())
+    if left_out := [file for file in given if file not in kept]:
+        tell(
+            f"text {name}: {len(left_out):,} of its {len(given):,} paths are links to files that are read already, "
+            f"such as {left_out[0]}; each file is read once"
+        )
+    return sorted(kept)
 
 
 def _expand(name: str) -> list[epath.Path]:
@@ -214,7 +265,7 @@ def _expand(name: str) -> list[epath.Path]:
     for file in texts or found:
         if "://" not in str(file):
             _demand_readable(file)
-    return texts or found
+    return _once(name, texts or found)
 
 
 def _is_text(file: epath.PathLike) -> bool:
@@ -245,12 +296,10 @@ def _demand_readable(file: epath.Path) -> None:
 
 
 def matching(pattern: epath.Path) -> list[epath.Path]:
-    """Return the files that a glob stands for, sorted; `**` descends, on disk."""
+    """Return the files that a glob stands for, each by one path, sorted; `**` descends, on disk."""
     if "://" not in str(pattern):
-        # One path a file: links can lead to a file by several paths, and ** through a folder into itself.
-        found = sorted(glob.glob(str(pattern), recursive=True), key=lambda file: (len(file), file), reverse=True)
-        files = {os.path.realpath(file): file for file in found}
-        return sorted(epath.Path(file) for place, file in files.items() if not os.path.isdir(place))
+        found = (file for file in glob.glob(str(pattern), recursive=True) if not os.path.isdir(os.path.realpath(file)))
+        return _once(str(pattern), map(epath.Path, found))
     if "**" in pattern.parts:
         raise InputError(f"text {pattern}: ** descends on disk only; name the folder, which stands for all its files")
     base = pattern

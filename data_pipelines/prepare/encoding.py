@@ -9,6 +9,7 @@ import numpy as np
 from etils import epath
 
 from data_pipelines.corpus import Start
+from data_pipelines.prepare.holdout import line_hashes
 from data_pipelines.prepare.parts import Part
 from data_pipelines.tokenizer import EOD, Tokenizer
 from xlnet_jax.errors import InputError
@@ -20,6 +21,7 @@ _FORMS: dict[str, tuple[type[np.generic], int]] = {
     "tokens": (np.int32, 1),
     "starts": (np.uint8, 1),
     "document_tokens": (np.int64, 1),
+    "document_hashes": (np.uint64, 1),
     "line_starts": (np.int64, 1),
     "continues": (np.bool_, 0),
 }
@@ -33,6 +35,7 @@ class EncodedPart:
     tokens: np.ndarray  # int32 [E]
     starts: np.ndarray  # uint8 [E], `Start`
     document_tokens: np.ndarray  # int64 [documents], length of each; 0 = empty after normalisation
+    document_hashes: np.ndarray  # uint64 [documents], sum of `holdout.line_hashes` of its lines with tokens
     line_starts: np.ndarray  # int64 [lines], index of the first token of each line with text
     continues: np.ndarray  # bool [], as in `Part`
 
@@ -49,12 +52,21 @@ def load(file: str, *names: str) -> tuple[np.ndarray, ...]:
         found = read_arrays(path, {name: _FORMS[name] for name in names})
     except InputError as damage:
         raise InputError(f"{damage}; {REMEDY}") from None
-    most = demand_regular(path)  # no number in it counts more than its bytes, but the ids of pieces
+    most = demand_regular(path)  # no number in it counts more than its bytes
     if any(
-        array.min(initial=0) < 0 or (name != "tokens" and array.max(initial=0) > most) for name, array in found.items()
+        array.min(initial=0) < 0 or (name not in ("tokens", "document_hashes") and array.max(initial=0) > most)
+        for name, array in found.items()
     ):
         raise InputError(f"{file} is damaged: it holds numbers out of range; {REMEDY}")
     return tuple(found[name] for name in names)
+
+
+def documents_in(file: str) -> tuple[np.ndarray, np.ndarray, bool]:
+    """Read (tokens, hashes, continues) of the documents of a saved part, as `holdout.places_of` takes them."""
+    tokens, hashes, continues = load(file, "document_tokens", "document_hashes", "continues")
+    if len(tokens) != len(hashes):
+        raise InputError(f"{file} is damaged: its arrays do not agree; {REMEDY}")
+    return tokens, hashes, bool(continues)
 
 
 def encode(part: Part, tokenizer: Tokenizer, threads: int = 1) -> EncodedPart:
@@ -80,11 +92,14 @@ def encode(part: Part, tokenizer: Tokenizer, threads: int = 1) -> EncodedPart:
     is_line = np.zeros(len(keep), bool)
     is_line[(line_end - lengths)[has_text]] = True
     has_lines = np.bincount(document[has_text], minlength=documents) > 0
+    hashes = np.zeros(documents, np.uint64)
+    np.add.at(hashes, document[has_text], line_hashes([line for line, has in zip(lines, has_text, strict=True) if has]))
     keep[line_end] = is_end & (has_lines[document] | (document == before))
     return EncodedPart(
         tokens=tokens[keep],
         starts=starts[keep],
         document_tokens=np.bincount(document, lengths + keep[line_end], documents).astype(np.int64),
+        document_hashes=hashes,
         line_starts=np.flatnonzero(is_line[keep]),
         continues=np.array(part.continues),
     )

@@ -1,43 +1,100 @@
-"""Choose the held-out text of a source, by a rule that depends only on a token's position in the source."""
+"""Choose the held-out documents of a text by their content: equal documents are on the same side, wherever they are.
+
+A document has a hash, the sum of the hashes of its lines, so it does not depend on where parts cut it. Lines that
+differ only in case, accents, spaces or punctuation have the same hash: normalisation may make their tokens equal.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import hashlib
+import re
+import unicodedata
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+_NO_LETTER = re.compile(r"[\W_]+")
+_NO_ASCII_LETTER = bytes(code for code in range(128) if not chr(code).isalnum())
+
+
+def line_hashes(lines: Sequence[str]) -> np.ndarray:
+    """Return a hash of the letters and digits of each line, uint64 [lines]; of a line without any, of the line."""
+    digests = (hashlib.blake2b(_letters(line) or line.encode(), digest_size=8).digest() for line in lines)
+    return np.frombuffer(b"".join(digests), "<u8").astype(np.uint64)
+
+
+def _letters(line: str) -> bytes:
+    if line.isascii():
+        return line.lower().encode().translate(None, _NO_ASCII_LETTER)
+    return _NO_LETTER.sub("", unicodedata.normalize("NFKD", line).lower()).encode()
+
 
 @dataclass(frozen=True)
 class Place:
-    """Position of an encoded part in its source, and the lengths of its documents."""
+    """An encoded part in its source, and its documents."""
 
     file: str
-    first_document: int
     first_token: int
-    document_tokens: np.ndarray  # int64 [documents], length of each
+    document_tokens: np.ndarray  # int64 [documents], tokens of each in this part
+    document_hashes: np.ndarray  # uint64 [documents], of whole documents
+    continues: bool  # the first document began in the part before
 
     @property
     def tokens(self) -> int:
         return int(self.document_tokens.sum())
 
 
+def places_of(parts: Iterable[tuple[str, np.ndarray, np.ndarray, bool]]) -> tuple[Place, ...]:
+    """Return the places of consecutive parts: (file, tokens of the documents, hashes of their lines, continues)."""
+    places: list[Place] = []
+    first_token = 0
+    for file, tokens, hashes, continues in parts:
+        places.append(Place(file, first_token, tokens, hashes.copy(), continues))
+        first_token += places[-1].tokens
+    shared: list[tuple[np.ndarray, int]] = []  # stretches of one document, as (hashes of a part, index)
+    for place in places:
+        last = len(place.document_tokens) - 1
+        if place.continues:
+            shared.append((place.document_hashes, 0))
+        if last >= place.continues:
+            _add_up(shared)
+            shared = [(place.document_hashes, last)]
+    _add_up(shared)
+    return tuple(places)
+
+
+def _add_up(shared: list[tuple[np.ndarray, int]]) -> None:
+    whole = sum(int(hashes[index]) for hashes, index in shared) % 2**64
+    for hashes, index in shared:
+        hashes[index] = whole
+
+
 @dataclass(frozen=True)
 class ByDocument:
-    """Hold out the documents whose hash is below the threshold, about that share of them; 0 = none, 1 = all."""
+    """Hold out the documents whose hash is in the lowest share of all hashes (0 = none, 1 = all), and those of `also`,
+    but none of `never`."""
 
-    threshold: float
+    share: float
+    also: tuple[int, ...] = ()
+    never: tuple[int, ...] = ()
 
     def count(self, place: Place) -> int:
         """Count the held-out tokens of the part."""
-        return int(place.document_tokens[self._documents(place)].sum())
+        return int(place.document_tokens[self.holds_out(place.document_hashes)].sum())
 
     def mask(self, place: Place) -> np.ndarray:
         """Return which tokens of the part are held out, bool [E]."""
-        return np.repeat(self._documents(place), place.document_tokens)
+        return np.repeat(self.holds_out(place.document_hashes), place.document_tokens)
 
-    def _documents(self, place: Place) -> np.ndarray:
-        return hash_of(place.first_document, len(place.document_tokens)) < self.threshold
+    def holds_out(self, hashes: np.ndarray) -> np.ndarray:
+        """Return which documents are held out, bool [documents]. hashes: uint64 [documents]."""
+        chosen = (hashes >> np.uint64(11)) * 2.0**-53 < self.share
+        if self.also:
+            chosen |= np.isin(hashes, np.array(self.also, np.uint64))
+        if self.never:
+            chosen &= ~np.isin(hashes, np.array(self.never, np.uint64))
+        return chosen
 
 
 @dataclass(frozen=True)
@@ -57,60 +114,92 @@ Rule = ByDocument | LastTokens
 NONE, ALL = ByDocument(0.0), ByDocument(1.0)
 
 
-def choose(places: Iterable[Place], total: int, fraction: float, block_len: int) -> Rule:
-    """Choose the rule for a text of `total` tokens, at least two blocks.
+@dataclass(frozen=True)
+class Documents:
+    """Whole documents of a source, in order, without empty ones."""
 
-    Hold out about `fraction` of the documents if they are at least a block and at most half of the text; else as few
-    documents as make a block; else the last blocks.
+    hashes: np.ndarray  # uint64 [documents]
+    tokens: np.ndarray  # int64 [documents]
+
+    @classmethod
+    def of(cls, places: Sequence[Place]) -> Documents:
+        begins = [np.arange(len(place.document_tokens)) >= place.continues for place in places]
+        is_begin = np.concatenate([np.zeros(0, bool), *begins])
+        every = np.concatenate([np.zeros(0, np.int64), *(place.document_tokens for place in places)])
+        hashes = np.concatenate([np.zeros(0, np.uint64), *(place.document_hashes for place in places)])[is_begin]
+        first = np.flatnonzero(is_begin)
+        tokens = np.add.reduceat(every, first) if len(first) else every
+        return cls(hashes[tokens > 0], tokens[tokens > 0])
+
+    @property
+    def total(self) -> int:
+        return int(self.tokens.sum())
+
+    def different(self) -> Documents:
+        """Return each different document once, by ascending hash, with the tokens of all that are equal to it."""
+        hashes, index = np.unique(self.hashes, return_inverse=True)
+        tokens = np.zeros(len(hashes), np.int64)
+        np.add.at(tokens, index, self.tokens)
+        return Documents(hashes, tokens)
+
+
+def choose(texts: Sequence[Documents], fraction: float, block_len: int) -> list[Rule]:
+    """Choose the rule for each source of a text; each has at least two blocks.
+
+    Hold out about `fraction` of the documents. A source that gives less than a block that way also gives the documents
+    with the next hashes; one that gives much more than its share keeps the documents that are too long. One rule serves
+    all sources, so that equal documents are on the same side. Hold out the last blocks of a source where no whole
+    documents fit.
     """
-    fair = range(block_len, total // 2 + 1)  # acceptable numbers of held-out tokens
-    by_share, lowest = ByDocument(fraction), _LowestDocuments(block_len)
-    held_out = 0
-    for place in places:
-        held_out += by_share.count(place)
-        lowest.add(place)
-    if held_out in fair:
-        return by_share
-    if lowest.tokens in fair:
-        return ByDocument(lowest.threshold)
+    rule = ByDocument(fraction)
+    for text in texts:
+        if not _is_fair(text, rule, block_len):
+            rule = _adapt(rule, text, block_len)
+    return [
+        rule if _is_fair(text, rule, block_len) else LastTokens(_first_of_last(text.total, fraction, block_len))
+        for text in texts
+    ]
+
+
+def _is_fair(text: Documents, rule: ByDocument, block_len: int) -> bool:
+    held_out = int(text.tokens[rule.holds_out(text.hashes)].sum())
+    return block_len <= held_out <= _most(text.total, rule.share, block_len)
+
+
+def _most(total: int, fraction: float, block_len: int) -> int:
+    """Return the largest number of tokens to hold out: half of what is not the asked share stays, and a block."""
+    return min(total - block_len, round(total * (1 + fraction) / 2))
+
+
+def _first_of_last(total: int, fraction: float, block_len: int) -> int:
     blocks = total // block_len
-    return LastTokens((blocks - min(max(1, round(fraction * blocks)), blocks - 1)) * block_len)
+    return (blocks - min(max(1, round(fraction * blocks)), blocks - 1)) * block_len
 
 
-class _LowestDocuments:
-    """The documents with the lowest hashes, as few as together hold `needed` tokens: held out of a small text."""
-
-    def __init__(self, needed: int):
-        self._needed = needed
-        self._document = np.zeros(0, np.int64)
-        self._tokens = np.zeros(0, np.int64)
-
-    def add(self, place: Place) -> None:
-        document = np.concatenate([self._document, place.first_document + np.arange(len(place.document_tokens))])
-        # A document may continue from the part before. A dropped one never returns: lower hashes suffice already.
-        document, index = np.unique(document, return_inverse=True)
-        tokens = np.bincount(index, np.concatenate([self._tokens, place.document_tokens])).astype(np.int64)
-        order = np.argsort(_hash(document))
-        few = order[: np.searchsorted(np.cumsum(tokens[order]), self._needed) + 1]
-        self._document, self._tokens = document[few], tokens[few]
-
-    @property
-    def tokens(self) -> int:
-        return int(self._tokens.sum())
-
-    @property
-    def threshold(self) -> float:
-        return float(np.nextafter(_hash(self._document).max(), 1))
+def _adapt(rule: ByDocument, text: Documents, block_len: int) -> ByDocument:
+    """Return the rule with exceptions that suit this text: the fewest documents, by ascending hash."""
+    also, never = set(rule.also), set(rule.never)
+    room, held_out = _most(text.total, rule.share, block_len), 0
+    different = text.different()
+    chosen = rule.holds_out(different.hashes).tolist()
+    for hash_, tokens, is_chosen in zip(different.hashes.tolist(), different.tokens.tolist(), chosen, strict=True):
+        if held_out >= block_len and not is_chosen:
+            continue
+        if held_out + tokens <= room and hash_ not in never:
+            held_out += tokens
+            if not is_chosen:
+                also.add(hash_)
+        elif is_chosen and hash_ not in also:
+            never.add(hash_)
+    return ByDocument(rule.share, tuple(sorted(also)), tuple(sorted(never)))
 
 
-def hash_of(first: int, count: int) -> np.ndarray:
-    """Return the hashes of `count` documents from number `first` on: float64 [count] in [0, 1)."""
-    return _hash(first + np.arange(count))
-
-
-def _hash(index: np.ndarray) -> np.ndarray:
-    """Return the output function of splitmix64 (Steele, Lea, Flood 2014) of int64 of any shape, scaled to [0, 1)."""
-    x = (index.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return ((x ^ (x >> np.uint64(31))) >> np.uint64(11)) * 2.0**-53
+def count_cut_copies(texts: Sequence[Documents], rules: Sequence[Rule]) -> int:
+    """Count the documents with a held-out end by `LastTokens` that are equal to another document of the text."""
+    every, times = np.unique(np.concatenate([text.hashes for text in texts]), return_counts=True)
+    copied = 0
+    for text, rule in zip(texts, rules, strict=True):
+        if isinstance(rule, LastTokens):
+            ends = text.hashes[np.cumsum(text.tokens) > rule.first]
+            copied += int(np.count_nonzero(times[np.searchsorted(every, ends)] > 1))
+    return copied

@@ -1,26 +1,31 @@
 """Turn text into a prepared corpus (`data_pipelines.corpus` describes it) in two passes, on one machine or many.
 
-1. Encode the parts of the text, each into a file of its own (`parts`, `encoding`).
-2. Choose the held-out text and the contents of each shard from the sizes of documents (`holdout`, `layout`), and cut
-   the shards from the encoded parts (`shards`, `writing`).
+1. Encode the parts of the text, each into a file of its own (`parts`, `encoding`). Then list the documents of all
+   parts of a group in one file.
+2. Choose the held-out text and the contents of each shard from these lists (`holdout`, `layout`), and cut the shards
+   from the encoded parts (`shards`, `writing`).
 
 Both passes reuse the files that an interrupted run left in the folder beside `out`.
 """
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import numpy as np
 from etils import epath
 
 from data_pipelines import sources
 from data_pipelines.corpus import Corpus, Manifest, SplitName, is_corpus
-from data_pipelines.prepare.encoding import encode
-from data_pipelines.prepare.holdout import ALL, NONE, Rule, choose
+from data_pipelines.notes import tell
+from data_pipelines.prepare.encoding import documents_in, encode
+from data_pipelines.prepare.holdout import ALL, NONE, Documents, Rule, choose, count_cut_copies, places_of
 from data_pipelines.prepare.layout import Content, Contents, EncodedSource, count
 from data_pipelines.prepare.origins import fingerprints, origins
 from data_pipelines.prepare.parts import Group, Part, cut_parts, fingerprint_of, groups_of
@@ -32,7 +37,7 @@ from data_pipelines.tokenizer import Tokenizer
 from xlnet_jax.errors import InputError
 from xlnet_jax.storage.files import demand_place
 from xlnet_jax.storage.folders import drop_leftovers, resumable_folder
-from xlnet_jax.storage.reading import read_json
+from xlnet_jax.storage.reading import read_arrays, read_json
 
 # Keys of Manifest.made_from, and the words of the error for a corpus that differs in them.
 MADE_FROM = {
@@ -60,14 +65,14 @@ def prepare(
 ) -> Corpus:
     """Write the corpus folder `out`, complete or not at all; open it if it was made from the same text and settings.
 
-    validation: text of the validation split; None = hold out about `validation_fraction` of the documents of each
-    source of `train`, or its last blocks where it can spare no document. block_len: tokens in a block. errors: as in
-    `sources.read_lines`. weights: share of the rows that read each source of `train`; empty = by size. runner: None =
-    the cores of this machine.
+    validation: text of the validation split; None = hold out about `validation_fraction` of the documents of `train`,
+    by their content (`holdout`). block_len: tokens in a block. errors: as in `sources.read_lines`. weights: share of
+    the rows that read each source of `train`; empty = by size. runner: None = the cores of this machine.
 
-    Raises InputError if text is missing, too short or not text, or if `out` was made from something else, and OSError
-    if `out` cannot be written. The next call reuses the parts that were encoded by then.
+    Raises InputError if text is missing, too short, not text or given twice, or if `out` was made from something else,
+    and OSError if `out` cannot be written. The next call reuses the parts that were encoded by then.
     """
+    sources.demand_distinct(train, validation or ())
     out = epath.Path(out).expanduser()
     made_from: dict[str, Any] = {
         "validation_fraction": None if validation else validation_fraction,
@@ -86,7 +91,30 @@ def prepare(
     with resumable_folder(out) as (folder, work):
         job = Job(folder, work, tokenizer, block_len, errors, runner or LocalRunner())
         encoded = job.encode({"train": train, "validation": validation or ()})
+        _demand_other_text(encoded["train"], encoded["validation"])
         job.write(encoded, validation_fraction, tuple(weights), made_from)
+    return Corpus(out)
+
+
+def prepare_to_measure(
+    text: Sequence[Source], tokenizer: Tokenizer, out: epath.PathLike, *, block_len: int, errors: Errors = "strict"
+) -> Corpus:
+    """Write a corpus folder whose splits both hold this text, to measure a model on all of it.
+
+    Arguments and errors as `prepare`.
+    """
+    out = epath.Path(out).expanduser()
+    demand_place(out)
+    made_from: dict[str, Any] = {
+        "validation_fraction": None,
+        "weights": [],
+        "tokenizer": tokenizer.sha256,
+        "block_len": block_len,
+    }
+    with resumable_folder(out) as (folder, work):
+        job = Job(folder, work, tokenizer, block_len, errors, LocalRunner())
+        encoded = job.encode({"train": (), "validation": text})["validation"]
+        job.write({"train": encoded, "validation": encoded}, 0.0, (), made_from)
     return Corpus(out)
 
 
@@ -111,6 +139,34 @@ class Encoded(EncodedSource):
 
     given: Source
     fingerprint: str
+
+    @property
+    def documents(self) -> Documents:
+        return Documents.of(self.places)
+
+
+def _demand_other_text(train: Sequence[Encoded], validation: Sequence[Encoded]) -> None:
+    """Raise InputError where two sources hold the same text, or the training text holds all of a validation text.
+
+    Print how many documents of a validation text the training text holds.
+    """
+    seen: dict[str, Encoded] = {}
+    for source in (*train, *validation):
+        other = seen.setdefault(source.fingerprint, source)
+        if other is not source and source.tokens:
+            raise InputError(
+                f"text {source.given.given} is the same text as {other.given.given}; leave one of the two out"
+            )
+    if not validation:
+        return
+    hashes = np.concatenate([source.documents.hashes for source in train])
+    for source in validation:
+        documents = source.documents.hashes
+        if copies := int(np.isin(documents, hashes).sum()):
+            name, all_of_it = f"validation text {source.given.given}", len(documents)
+            if copies == all_of_it:
+                raise InputError(f"{name}: the training text holds all of its documents; give text that it lacks")
+            tell(f"{name}: the training text holds {copies:,} of its {all_of_it:,} documents")
 
 
 @dataclass(frozen=True)
@@ -138,13 +194,13 @@ class Job:
             partial(_unfinished_parts, encoded=str(encoded), lists=str(lists)),
             partial(_encode_part, encoded=str(encoded), tokenizer=self.tokenizer),
         )
-        parts: list[list[str]] = [[] for _ in order]
+        self.runner.run(groups, _itself, partial(_list_documents, encoded=str(encoded), lists=str(lists)))
+        listed: list[list[_Listed]] = [[] for _ in order]
         for group in groups:
-            file = _list_of(group, str(lists))  # missing for a group without text
-            parts[group.source] += read_json(file, list[str]) if file.exists() else []
+            listed[group.source] += _read_list(group, str(encoded), str(lists))
         results = [
-            Encoded(tuple(str(_file_of(part, str(encoded))) for part in own), source, fingerprint_of(iter(own)))
-            for source, own in zip(order, parts, strict=True)
+            Encoded(places_of(part.documents for part in own), source, fingerprint_of(part.name for part in own))
+            for source, own in zip(order, listed, strict=True)
         ]
         cut = len(text["validation"])
         return {"train": results[cut:], "validation": results[:cut]}
@@ -200,7 +256,14 @@ class Job:
                     f"text {source.given.given} has {total} tokens, but one block needs {self.block_len} for training "
                     f"and {self.block_len} for validation: {REMEDY}"
                 )
-            rule = choose(source.places(), total, fraction, self.block_len)
+        texts = [source.documents for source in encoded]
+        rules = choose(texts, fraction, self.block_len)
+        if copies := count_cut_copies(texts, rules):
+            tell(
+                f"{copies:,} of the held-out documents are in the training text too, as it has too few different ones; "
+                "give a validation text of its own"
+            )
+        for source, rule in zip(encoded, rules, strict=True):
             for split, given in contents.items():
                 given.append(Content(source, rule, count(source, rule, split)))
         return contents
@@ -221,9 +284,59 @@ def _encode_part(part: Part, encoded: str, tokenizer: Tokenizer) -> None:
     encode(part, tokenizer).save(_file_of(part.sha256, encoded))
 
 
+def _itself(group: Group) -> Sequence[Group]:
+    return (group,)
+
+
+def _list_documents(group: Group, encoded: str, lists: str) -> None:
+    """Write what the encoded parts of a group say of their documents into one file, as later steps read them often."""
+    if not (names := _parts_of(group, lists)):
+        return
+    with ThreadPoolExecutor() as pool:
+        parts = list(pool.map(lambda name: documents_in(str(_file_of(name, encoded))), names))
+    tokens, hashes, continues = zip(*parts, strict=True)
+    content = io.BytesIO()
+    np.savez(
+        content,
+        documents=np.array([len(of_part) for of_part in tokens], np.int64),
+        document_tokens=np.concatenate(tokens),
+        document_hashes=np.concatenate(hashes),
+        continues=np.array(continues, bool),
+    )
+    _list_of(group, lists, ".npz").write_bytes(content.getvalue())
+
+
+@dataclass(frozen=True)
+class _Listed:
+    name: str  # SHA-256 of the part
+    documents: tuple[str, np.ndarray, np.ndarray, bool]  # as `places_of` takes them
+
+
+def _read_list(group: Group, encoded: str, lists: str) -> list[_Listed]:
+    """Read the lists of a group that this call wrote."""
+    if not (names := _parts_of(group, lists)):
+        return []
+    forms: dict[str, tuple[type[np.generic], int]] = {
+        "documents": (np.int64, 1), "document_tokens": (np.int64, 1), "document_hashes": (np.uint64, 1),
+        "continues": (np.bool_, 1),
+    }  # fmt: skip
+    found = read_arrays(_list_of(group, lists, ".npz"), forms)
+    ends = np.cumsum(found["documents"])[:-1]
+    tokens, hashes = (np.split(found[name], ends) for name in ("document_tokens", "document_hashes"))
+    return [
+        _Listed(name, (str(_file_of(name, encoded)), *of_part))
+        for name, *of_part in zip(names, tokens, hashes, found["continues"].tolist(), strict=True)
+    ]
+
+
+def _parts_of(group: Group, lists: str) -> list[str]:
+    file = _list_of(group, lists)  # missing for a group without text
+    return read_json(file, list[str]) if file.exists() else []
+
+
 def _file_of(part: str, encoded: str) -> epath.Path:
     return epath.Path(encoded) / f"{part}.npz"
 
 
-def _list_of(group: Group, lists: str) -> epath.Path:
-    return epath.Path(lists) / f"{group.source:04d}-{group.index:06d}.json"
+def _list_of(group: Group, lists: str, end: str = ".json") -> epath.Path:
+    return epath.Path(lists) / f"{group.source:04d}-{group.index:06d}{end}"

@@ -1,4 +1,4 @@
-"""Plan the shards: assign tokens to them from the sizes of documents alone, before any block is cut.
+"""Plan the shards: assign tokens to them from the sizes and hashes of documents alone, before any block is cut.
 
 Each source of a split is cut into blocks by itself, and the tokens after its last full block are dropped. Shards take
 the blocks in order.
@@ -6,13 +6,11 @@ the blocks in order.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
 from data_pipelines.corpus import SplitName
-from data_pipelines.prepare.encoding import load
 from data_pipelines.prepare.holdout import Place, Rule
 from data_pipelines.prepare.shards import Stretch
 
@@ -21,23 +19,13 @@ MIN_SHARD_BYTES, MAX_SHARD_BYTES, SHARDS = 2**23, 2**27, 64  # before compressio
 
 @dataclass(frozen=True)
 class EncodedSource:
-    """Files of the encoded parts of a source, in order."""
+    """Encoded parts of a source, in order."""
 
-    files: tuple[str, ...]
-
-    def places(self) -> Iterator[Place]:
-        """Yield the position of each part; one at a time is in memory."""
-        documents = tokens = 0
-        for file in self.files:
-            document_tokens, continues = load(file, "document_tokens", "continues")
-            documents -= bool(continues)
-            yield Place(file, documents, tokens, document_tokens)
-            documents += len(document_tokens)
-            tokens += int(document_tokens.sum())
+    places: tuple[Place, ...]
 
     @property
     def tokens(self) -> int:
-        return sum(place.tokens for place in self.places())
+        return sum(place.tokens for place in self.places)
 
 
 @dataclass(frozen=True)
@@ -57,12 +45,13 @@ class ShardPlan:
     """Contents of a shard; see `shards.ShardJob`."""
 
     stretches: tuple[Stretch, ...]
+    rule: Rule
     blocks: int
 
 
 def count(source: EncodedSource, rule: Rule, split: SplitName) -> int:
     """Count the tokens that a source gives to a split."""
-    return sum(_given(place, rule, split) for place in source.places())
+    return sum(_given(place, rule, split) for place in source.places)
 
 
 def shards_of(content: Content, split: SplitName, block_len: int, blocks_per_shard: int) -> list[ShardPlan]:
@@ -72,27 +61,21 @@ def shards_of(content: Content, split: SplitName, block_len: int, blocks_per_sha
     edges = [*(begins * block_len).tolist(), content.tokens]
     stretches: list[list[Stretch]] = [[] for _ in begins]
     place_begin = 0
-    for place in content.source.places():
+    for place in content.source.places:
         place_end = place_begin + _given(place, rule, split)
         first = max(0, int(np.searchsorted(edges, place_begin, side="right")) - 1)
         for shard in range(first, len(begins)):
             begin, end = max(place_begin, edges[shard]), min(place_end, edges[shard + 1])
             if begin < end:
+                ends = int(place.document_hashes[0]), int(place.document_hashes[-1])
                 stretches[shard].append(
-                    Stretch(
-                        place.file,
-                        place.first_document,
-                        place.first_token,
-                        rule,
-                        begin - place_begin,
-                        end - place_begin,
-                    )
+                    Stretch(place.file, place.first_token, *ends, begin - place_begin, end - place_begin)
                 )
             if edges[shard + 1] >= place_end:
                 break
         place_begin = place_end
     return [
-        ShardPlan(tuple(s), min(blocks_per_shard, blocks - int(first)))
+        ShardPlan(tuple(s), rule, min(blocks_per_shard, blocks - int(first)))
         for s, first in zip(stretches, begins, strict=True)
     ]
 

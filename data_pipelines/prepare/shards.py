@@ -24,12 +24,12 @@ WRITER_OPTIONS = "group_size:1,zstd:1"  # one block a group, so that random acce
 
 @dataclass(frozen=True)
 class Stretch:
-    """Tokens [begin, end) of those that a part gives to a split. file, first_document, first_token: as in `Place`."""
+    """Tokens [begin, end) of those that a part gives to a split. file, first_token: as in `Place`."""
 
     file: str
-    first_document: int
     first_token: int
-    rule: Rule
+    first_hash: int  # of the part's first document, the whole of it
+    last_hash: int
     begin: int
     end: int
 
@@ -42,6 +42,7 @@ class ShardJob:
     name: str
     split: SplitName
     stretches: tuple[Stretch, ...]
+    rule: Rule
     blocks: int
     vocab_size: int
     record: Record
@@ -50,7 +51,7 @@ class ShardJob:
     @property
     def key(self) -> str:
         """SHA-256 in hex: jobs with the same key write the same bytes."""
-        identity = (self.name, self.split, self.stretches, self.blocks, self.vocab_size, self.record)
+        identity = (self.name, self.split, self.stretches, self.rule, self.blocks, self.vocab_size, self.record)
         return hashlib.sha256(repr(identity).encode()).hexdigest()
 
 
@@ -140,12 +141,17 @@ def _records(job: ShardJob, counted: _Counted) -> Iterator[np.ndarray]:
 def _read(stretch: Stretch, job: ShardJob) -> tuple[np.ndarray, np.ndarray, int]:
     """Return (tokens, starts, number of lines) of a stretch."""
     file = stretch.file
-    tokens, starts, line_starts, documents = load(file, "tokens", "starts", "line_starts", "document_tokens")
+    tokens, starts, line_starts, documents, hashes, continues = load(
+        file, "tokens", "starts", "line_starts", "document_tokens", "document_hashes", "continues"
+    )
     ends = len(starts), int(documents.sum()), max(len(tokens), line_starts.max(initial=-1) + 1)
-    if tokens.max(initial=-1) >= job.vocab_size or any(end != len(tokens) for end in ends):
+    differs = any(end != len(tokens) for end in ends) or not 0 < len(documents) == len(hashes)
+    if tokens.max(initial=-1) >= job.vocab_size or differs:
         raise InputError(f"{file} is damaged: its arrays do not agree; {REMEDY}")
-    place = Place(file, stretch.first_document, stretch.first_token, documents)
-    wanted = stretch.rule.mask(place) == (job.split == "validation")
+    hashes = hashes.copy()
+    hashes[[0, -1]] = stretch.first_hash, stretch.last_hash
+    place = Place(file, stretch.first_token, documents, hashes, bool(continues))
+    wanted = job.rule.mask(place) == (job.split == "validation")
     where = np.flatnonzero(wanted)[stretch.begin : stretch.end]
     is_line = np.zeros(len(tokens), bool)
     is_line[line_starts] = True

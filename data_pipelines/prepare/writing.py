@@ -41,7 +41,9 @@ def write_corpus(
         shard_names = _shard_names(split, sum(map(len, plans)))
         return [
             [
-                ShardJob(str(folder), next(shard_names), split, p.stretches, p.blocks, len(counts), record, template)
+                ShardJob(
+                    str(folder), next(shard_names), split, p.stretches, p.rule, p.blocks, len(counts), record, template
+                )
                 for p in of_source
             ]
             for of_source in plans

@@ -18,7 +18,8 @@ import numpy as np
 from etils import epath
 
 from data_pipelines.corpus import Corpus, Start
-from data_pipelines.prepare.encoding import EncodedPart
+from data_pipelines.prepare.encoding import EncodedPart, documents_in
+from data_pipelines.prepare.holdout import line_hashes, places_of
 from data_pipelines.prepare.job import Encoded, Job, demand_corpus, open_same
 from data_pipelines.prepare.runners import LocalRunner
 from data_pipelines.sources import Source, describe
@@ -98,7 +99,8 @@ def prepare_records(
             parts.append(work / f"records-{number:05d}.npz")
             _encode(_row_texts(file, batches, layout), tokenizer, str(file)).save(parts[-1])
         source = Source(describe(str(folder)), str(folder), ())
-        encoded = Encoded(tuple(map(str, parts)), source, _digest(files))
+        places = places_of((str(part), *documents_in(str(part))) for part in parts)
+        encoded = Encoded(places, source, _digest(files))
         job = Job(finished, work, tokenizer, block_len, "strict", LocalRunner())
         job.write({"train": [encoded], "validation": []}, validation_fraction, (), made_from)
     return Corpus(out)
@@ -168,10 +170,12 @@ def _encode(rows: Sequence[np.ndarray], tokenizer: Tokenizer, where: str) -> Enc
     starts[1:][tokens[:-1] == EOD] = Start.DOCUMENT
     starts[0] = Start.DOCUMENT
     documents = np.flatnonzero(starts == Start.DOCUMENT)
+    texts = [tokenizer.decode(document) for document in np.split(tokens, documents[1:])]
     return EncodedPart(
         tokens=tokens,
         starts=starts,
         document_tokens=np.diff(documents, append=len(tokens)),
+        document_hashes=line_hashes(texts),
         line_starts=np.zeros(0, np.int64),  # records do not store lines
         continues=np.array(False),
     )

@@ -1,6 +1,7 @@
 """Text and corpora in the cloud: all access goes through one path layer, which here stores files in a folder."""
 
 import contextlib
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -64,6 +65,33 @@ def test_a_corpus_is_prepared_from_a_bucket_into_a_bucket(bucket, tmp_path):
         np.testing.assert_array_equal(ours, theirs)
     assert cloud.tokenizer.sha256 == tokenizer.sha256
     assert [p.name for p in (bucket / "corpora").iterdir() if any(p.iterdir())] == ["novel"]
+
+
+def test_each_part_is_read_once_for_its_documents_and_once_for_each_shard(bucket, monkeypatch):
+    monkeypatch.setattr("data_pipelines.prepare.parts.PART_CHARS", 3_000)
+    monkeypatch.setattr("data_pipelines.prepare.parts.GROUP_BYTES", 30_000)
+    monkeypatch.setattr("data_pipelines.readers.CHUNK_BYTES", 1_000)
+    put_text(bucket / "text", ("a.txt",))
+    put_text(bucket / "more", ("b.txt", "c.txt"))
+    found = sources.find(["gs://bucket/more/c.txt", "gs://bucket/text"])
+    tokenizer = Tokenizer.train(sources.read_lines(found, "strict"), 500, "auto")
+    open_, opens = Bucket.open, Counter()
+
+    def counted(self, path, mode):
+        opens[str(path).rpartition("/")[2]] += mode.startswith("r") and ".c.partial/work/" in str(path)
+        return open_(self, path, mode)
+
+    monkeypatch.setattr(Bucket, "open", counted)
+    options = {"block_len": BLOCK_LEN, "validation_fraction": 0.2, "runner": LocalRunner(1)}
+    corpus = prepare(found, None, tokenizer, "gs://bucket/c", **options)
+    assert [len(split.shards) for split in corpus.manifest.splits.values()] == [2, 2]  # one a source
+    lists, parts = (
+        {n: k for n, k in opens.items() if k and (n.count("-") == 1) == is_list} for is_list in (True, False)
+    )
+    assert len(parts) > 20
+    assert set(parts.values()) <= {2, 3}  # for its documents, and for the shard of each split that has text of it
+    assert sum(kind.endswith(".npz") for kind in lists) == 2
+    assert {name: times for name, times in lists.items() if name.endswith(".npz") and times > 1} == {}
 
 
 def test_the_manifest_comes_last_so_that_half_a_copy_is_no_corpus(bucket, monkeypatch):

@@ -12,8 +12,8 @@ from etils import epath
 
 from data_pipelines.corpus import Corpus, Start
 from data_pipelines.prepare import layout
-from data_pipelines.prepare.encoding import EncodedPart
-from data_pipelines.prepare.holdout import LastTokens
+from data_pipelines.prepare.encoding import EncodedPart, documents_in
+from data_pipelines.prepare.holdout import LastTokens, places_of
 from data_pipelines.prepare.layout import Content, EncodedSource
 from data_pipelines.prepare.runners import LocalRunner
 from data_pipelines.prepare.writing import write_corpus
@@ -56,8 +56,11 @@ def write(folder, text, vocab_size=VOCAB_SIZE, part=333, blocks_per_shard=8):
         sizes = np.diff(first, prepend=0) if continues or first[0] else np.diff(first)
         lines = np.flatnonzero(here > 0)
         files.append(str(parts / f"{begin:06}.npz"))
-        EncodedPart(tokens[begin : begin + part], here, sizes, lines, np.array(continues)).save(epath.Path(files[-1]))
-    source, rule = EncodedSource(tuple(files)), LastTokens(51 * BLOCK_LEN)
+        hashes = np.zeros(len(sizes), np.uint64)
+        encoded = EncodedPart(tokens[begin : begin + part], here, sizes, hashes, lines, np.array(continues))
+        encoded.save(epath.Path(files[-1]))
+    source = EncodedSource(places_of((file, *documents_in(file)) for file in files))
+    rule = LastTokens(51 * BLOCK_LEN)
     contents = {split: [Content(source, rule, layout.count(source, rule, split))] for split in ("train", "validation")}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("data_pipelines.prepare.writing.blocks_per_shard", lambda *_: blocks_per_shard)
@@ -144,7 +147,7 @@ def test_a_folder_that_is_no_corpus_is_refused(tmp_path):
         Corpus(tmp_path)
 
 
-@pytest.mark.parametrize("content", ["", "{", "[]", "{}", '{"format": 2}', '{"format": 2, "record": {}, "splits": []}'])
+@pytest.mark.parametrize("content", ["", "{", "[]", "{}", '{"format": 3}', '{"format": 3, "record": {}, "splits": []}'])
 def test_a_damaged_manifest_is_named(tmp_path, text, content):
     folder = write(tmp_path / "c", text).folder
     (folder / "manifest.json").write_text(content)
@@ -156,7 +159,7 @@ def test_a_corpus_of_another_format_is_refused(tmp_path, text):
     folder = write(tmp_path / "c", text).folder
     manifest = json.loads((folder / "manifest.json").read_text())
     (folder / "manifest.json").write_text(json.dumps({**manifest, "format": 99}))
-    with pytest.raises(InputError, match="its format is 99, and this version reads 2; delete the folder"):
+    with pytest.raises(InputError, match="its format is 99, and this version reads 3; delete the folder"):
         Corpus(folder)
 
 

@@ -82,6 +82,46 @@ def test_files_of_other_kinds_in_a_folder_are_told_of_once(tmp_path, capsys):
     )
 
 
+def test_links_of_a_folder_are_followed_once_and_the_others_told_of(text, tmp_path, capsys):
+    outside = text("o", "outside/deep/o.txt")
+    folder = tmp_path / "folder"
+    inside = [text("a", "folder/a.txt"), text("b", "folder/sub/b.txt")]
+    links = {
+        "to-file.txt": inside[0], "to-sub": folder / "sub", "to-itself": folder, "sub/up": "..", "z": outside.parent,
+        "to-outside": outside.parent.parent, ".hidden": tmp_path / "secret", "sub/o-again.txt": outside,
+    }  # fmt: skip
+    text("no", "secret/s.txt")
+    for name, target in links.items():
+        (folder / name).symlink_to(target)
+    (outside.parent / "back").symlink_to(folder)
+    assert files_of(folder) == [
+        str(path) for path in (folder / "a.txt", folder / "sub" / "b.txt", folder / "sub" / "o-again.txt")
+    ]
+    assert capsys.readouterr().err == (
+        f"note: text {folder}: 2 of its 5 paths are links to files that are read already, such as "
+        f"{folder}/to-file.txt; each file is read once\n"
+    )
+
+
+def test_links_of_a_glob_are_followed_once_and_the_others_told_of(text, tmp_path, capsys):
+    wanted = text("a", "a.txt")
+    (tmp_path / "link.txt").symlink_to("a.txt")
+    assert files_of(tmp_path / "*.txt") == [str(wanted)]
+    assert capsys.readouterr().err == (
+        f"note: text {tmp_path}/*.txt: 1 of its 2 paths are links to files that are read already, such as "
+        f"{tmp_path}/link.txt; each file is read once\n"
+    )
+
+
+def test_a_link_to_another_folder_of_texts_gives_its_files(text, tmp_path):
+    text("b", "elsewhere/b.txt")
+    wanted = [text("a", "folder/a.txt"), tmp_path / "folder" / "link" / "b.txt"]
+    (tmp_path / "folder" / "link").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "itself").symlink_to("folder")
+    assert files_of(tmp_path / "folder") == [str(path) for path in wanted]
+    assert files_of(tmp_path / "itself") == [str(path).replace("/folder/", "/itself/") for path in wanted]
+
+
 def test_a_folder_without_text_files_stands_for_all_its_files(text, tmp_path):
     wanted = [text("a", "part-0"), text("b", "part-1")]
     assert files_of(tmp_path) == [str(p) for p in wanted]

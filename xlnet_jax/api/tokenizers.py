@@ -106,6 +106,7 @@ def train_tokenizer(settings: Train) -> dict[str, str]:
     """Train a tokenizer and write its folder; return what was read and made. Raises InputError."""
     settings.check()
     text = settings.find(settings.source)
+    sources.demand_distinct(text)
     drawn = sample(sources.read_lines(text, settings.corpus_errors), settings.sample_megabytes * MEGABYTE)
     tokenizer = Tokenizer.train(
         drawn.lines,

@@ -39,13 +39,15 @@ class Text:
         if prepared:
             return cls(name, Corpus(prepared[0]), [], None)
         if not names:
-            train, held_out = sources.embedded()
-            names, validation = (train,), validation or (held_out,)
+            novels = sources.embedded()
+            names, validation = novels[:1], validation or novels[1:]
 
         def find(names: tuple[str, ...], split: str) -> list[Source]:
             return sources.find(names, config.text_field, config.tfds_data_dir, split)
 
-        return cls(name, None, find(names, "train"), find(validation, "validation") if validation else None)
+        train, held_out = find(names, "train"), find(validation, "validation") if validation else None
+        sources.demand_distinct(train, held_out or ())
+        return cls(name, None, train, held_out)
 
     def demanded_tokenizer(self, config: Config, of_weights: Tokenizer | None) -> Tokenizer | None:
         """Return the tokenizer that the run must use: that of its initial weights, of the setting `tokenizer`, or of a

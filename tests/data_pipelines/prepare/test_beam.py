@@ -55,10 +55,10 @@ def test_a_mistake_in_the_text_comes_out_of_the_pipeline(run, tmp_path):
 def test_a_runner_that_beam_does_not_know_is_named(run):
     pytest.importorskip("apache_beam", reason="the extra [beam] is not installed")
     with pytest.raises(InputError, match=r"`runner` Foo: Unexpected pipeline runner: FooRunner\. Valid values are"):
-        run([NOVEL, NOVEL], "beam", BeamRunner("Foo"))
+        run(sources.embedded(), "beam", BeamRunner("Foo"))
 
 
 def test_without_beam_the_extra_is_named(run, monkeypatch):
     monkeypatch.setitem(sys.modules, "apache_beam", None)
     with pytest.raises(InputError, match=r"`runner` needs Apache Beam: pip install 'xlnet_jax\[beam\]'"):
-        run([NOVEL, NOVEL], "beam", BeamRunner("Dataflow"))
+        run(sources.embedded(), "beam", BeamRunner("Dataflow"))

@@ -45,11 +45,12 @@ def left(call, tmp_path):
         ({"line_starts": np.array([10**4])}, "numbers out of range|do not agree"),
         ({"document_tokens": np.array([2**62])}, "numbers out of range"),
         ({"document_tokens": np.array([-1])}, "numbers out of range"),
+        ({"document_hashes": np.zeros(1, np.uint64)}, "its arrays do not agree"),
     ],
 )
 def test_a_damaged_part_is_refused_with_what_to_do_and_made_anew(call, left, change, reason):
     (part,) = left.glob("work/encoded-*/*.npz")
-    names = ("tokens", "starts", "document_tokens", "line_starts", "continues")
+    names = ("tokens", "starts", "document_tokens", "document_hashes", "line_starts", "continues")
     arrays = dict(zip(names, load(str(part), *names), strict=True))
     np.savez(part, **(arrays | change))
     for report in left.glob("finished/*.json"):

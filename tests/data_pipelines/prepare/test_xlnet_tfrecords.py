@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from data_pipelines.corpus import Start
-from data_pipelines.prepare.holdout import hash_of
+from data_pipelines.prepare.holdout import line_hashes
 from data_pipelines.prepare.xlnet_tfrecords import prepare_records
 from data_pipelines.tokenizer import CLS, EOD, EOP, SEP, Tokenizer
 from xlnet_jax.errors import InputError
@@ -76,7 +76,7 @@ def write_folder(folder, tokenizer, backwards):
     return np.concatenate([text[:, :kept].ravel() for text in texts])
 
 
-def assert_holds(corpus, text):
+def assert_holds(corpus, text, tokenizer):
     """Assert that the corpus holds the documents in order, with those of the lowest hashes in the validation split."""
     documents = np.split(text, np.flatnonzero(text == EOD) + 1)
     documents = documents if len(documents[-1]) else documents[:-1]
@@ -89,7 +89,8 @@ def assert_holds(corpus, text):
         np.testing.assert_array_equal(joined, text[: len(joined)])
         return
     held_out = np.zeros(len(documents), bool)
-    held_out[np.argsort(hash_of(0, len(documents)))[: corpus.manifest.splits["validation"].documents]] = True
+    hashes = line_hashes([tokenizer.decode(document) for document in documents])
+    held_out[np.argsort(hashes)[: corpus.manifest.splits["validation"].documents]] = True
     for split, wanted in (("train", ~held_out), ("validation", held_out)):
         expected = np.concatenate([d for d, w in zip(documents, wanted, strict=True) if w])
         tokens, starts = (a.ravel() for a in corpus.read(split, np.arange(corpus.num_blocks(split))))
@@ -104,7 +105,7 @@ def assert_holds(corpus, text):
 def test_a_corpus_has_the_text_of_the_forward_rows_of_the_first_pass(tmp_path, tokenizer, backwards):
     text = write_folder(tmp_path / "records", tokenizer, backwards)
     corpus = prepare_records(tmp_path / "records", tokenizer, tmp_path / "c", block_len=16, validation_fraction=0.2)
-    assert_holds(corpus, text)
+    assert_holds(corpus, text, tokenizer)
 
 
 def test_the_originals_records_give_the_text_they_were_made_from(reference, tmp_path):
@@ -115,7 +116,7 @@ def test_the_originals_records_give_the_text_they_were_made_from(reference, tmp_
     corpus = prepare_records(folder, tokenizer, tmp_path / "c", block_len=32, validation_fraction=0.1)
     row_len, forward_rows = len(stream) // 4, (0, 1, 4, 5)
     kept = [32 * 30 + int((windows[-1, row, 32:] == SEP).argmax()) for row in forward_rows]
-    assert_holds(corpus, np.concatenate([stream[i * row_len :][:size] for i, size in enumerate(kept)]))
+    assert_holds(corpus, np.concatenate([stream[i * row_len :][:size] for i, size in enumerate(kept)]), tokenizer)
 
 
 def test_it_is_opened_where_it_is_there_and_refused_where_the_records_are_others(tmp_path, tokenizer):

@@ -13,7 +13,7 @@ import numpy as np
 
 from data_pipelines import windows
 from data_pipelines.corpus import Corpus, is_corpus
-from data_pipelines.prepare import prepare
+from data_pipelines.prepare import prepare_to_measure
 from data_pipelines.readers import Errors
 from data_pipelines.sources import Source
 from data_pipelines.tokenizer import Tokenizer
@@ -72,10 +72,9 @@ def corpus_of(text: Sequence[Source], tokenizer: Tokenizer, config: Config, erro
     """Prepare this text as the held-out part of a corpus, which is deleted afterwards; the unigram counts are of the
     same text."""
     with tempfile.TemporaryDirectory() as folder:
-        yield prepare(
-            text, text, tokenizer, Path(folder) / "corpus", block_len=windows.block_len(config.data),
-            validation_fraction=config.data.validation_fraction, errors=errors,
-        )  # fmt: skip
+        yield prepare_to_measure(
+            text, tokenizer, Path(folder) / "corpus", block_len=windows.block_len(config.data), errors=errors
+        )
 
 
 def evaluate(

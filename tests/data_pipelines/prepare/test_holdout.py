@@ -1,0 +1,290 @@
+"""Text is held out by its content: equal documents are on one side, wherever they are in a text that grows."""
+
+import itertools
+import random
+import shutil
+from unittest import mock
+
+import numpy as np
+import pytest
+
+from data_pipelines import sources
+from data_pipelines.corpus import Start
+from data_pipelines.prepare import prepare
+from data_pipelines.prepare.holdout import ByDocument, Documents, LastTokens, choose, line_hashes
+from data_pipelines.prepare.runners import LocalRunner
+from data_pipelines.tokenizer import Tokenizer
+from xlnet_jax.errors import InputError
+
+BLOCK_LEN = 32
+WORDS = "the sea was calm and they went out to see a hill by the road where nobody had been for many years".split()
+
+
+def made_up(number, lines):
+    """A document that no other number has."""
+    draw = random.Random(number)
+    return "\n".join(" ".join(draw.choices(WORDS, k=9)) for _ in range(lines))
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return Tokenizer.train((line for i in range(300) for line in made_up(i, 3).split("\n")), 50, "english")
+
+
+@pytest.fixture
+def sides(tmp_path, tokenizer, capsys):
+    """Prepare files of documents, and return {document: splits with the whole of it in their blocks}."""
+
+    def sides(*files, fraction=0.1, processes=1, expect=""):
+        folder = tmp_path / "work"
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+        for number, documents in enumerate(files):
+            (folder / f"{number}.txt").write_text("\n\n".join(documents))
+        found = sources.find([str(folder / f"{number}.txt") for number in range(len(files))])
+        corpus = prepare(
+            found, None, tokenizer, folder / "corpus", block_len=BLOCK_LEN, validation_fraction=fraction,
+            runner=LocalRunner(processes),
+        )  # fmt: skip
+        assert capsys.readouterr().err == expect
+        every = {document: as_tokens(document, tokenizer) for documents in files for document in documents}
+        texts = {split: ends_of_documents(corpus, split) for split in ("train", "validation")}
+        return {name: {s for s, text in texts.items() if tokens in text} for name, tokens in every.items()}
+
+    return sides
+
+
+def as_tokens(document, tokenizer):
+    return tuple(np.concatenate(tokenizer.encode_lines(document.split("\n"))).tolist())
+
+
+def ends_of_documents(corpus, split):
+    """Return the documents of a split that lie in its blocks whole, as tuples of tokens without <eod>."""
+    found, tokens, starts = set(), [], []
+    blocks = iter(np.cumsum([0, *corpus.manifest.splits[split].source_blocks]).tolist())
+    begin = next(blocks)
+    for end in blocks:  # of each source
+        tokens, starts = corpus.read(split, np.arange(begin, end))
+        begins = np.flatnonzero(starts.ravel() == Start.DOCUMENT)
+        for first, last in itertools.pairwise(begins):
+            found.add(tuple(tokens.ravel()[first : last - 1].tolist()))
+        begin = end
+    return found
+
+
+def test_equal_documents_are_on_one_side_for_any_order_parts_and_workers(sides, monkeypatch):
+    documents = [made_up(i, 30 if i % 8 == 0 else 1 + i % 5) for i in range(240)]
+    known, seen = {}, set()
+    for trial in range(4):
+        draw = random.Random(trial)
+        text = documents + draw.sample(documents, 80)
+        draw.shuffle(text)
+        cut = draw.randrange(100, 220)
+        monkeypatch.setattr("data_pipelines.prepare.parts.PART_CHARS", (300, 2**22, 2_000, 300)[trial])
+        monkeypatch.setattr("data_pipelines.prepare.parts.GROUP_BYTES", draw.choice([1, 2**26]))
+        monkeypatch.setattr("data_pipelines.readers.CHUNK_BYTES", (50, 2**20, 500, 100)[trial])
+        files = [text] if trial % 2 else [text[:cut], text[cut:]]
+        found = sides(*files, fraction=0.2, processes=1 + (trial == 2))
+        for document, splits in found.items():
+            assert len(splits) <= 1, "trained on and held out"
+            assert splits <= known.setdefault(document, splits) or not known[document]
+            known[document] |= splits
+            seen |= splits
+        left_over = sum(not splits for splits in found.values())
+        assert left_over <= 2 * len(files), "documents are cut"
+    assert all(len(splits) == 1 for splits in known.values())
+    assert 23 < sum(splits == {"validation"} for splits in known.values()) < 73  # 48 +- 4 standard deviations
+    assert seen == {"train", "validation"}
+
+
+def test_a_document_in_front_and_text_that_grows_move_no_other_document(sides):
+    documents = [made_up(i, 3) for i in range(300)]
+    before = sides(documents)
+    for grown in (
+        ["A new one.", *documents],
+        documents + [made_up(i, 3) for i in range(300, 900)],
+        documents[100:] + documents[:100],
+    ):
+        after = sides(grown)
+        moved = [d for d in documents if before[d] and after[d] and before[d] != after[d]]
+        assert not moved
+        assert sum(after[d] == {"validation"} for d in documents) > 10
+
+
+def test_a_document_in_two_sources_is_on_one_side_even_where_one_source_is_small(sides):
+    # So small a source holds out documents that the share alone would not.
+    small = [made_up(i, 3) for i in range(8)]
+    for large in ([made_up(i, 3) for i in range(100, 500)], [made_up(i, 3) for i in range(500, 900)]):
+        for files in ((small, small + large), (small + large, small)):
+            found = sides(*files, fraction=0.01)
+            assert all(len(splits) <= 1 for splits in found.values())
+            assert any(found[document] == {"validation"} for document in small)
+
+
+def test_a_long_document_that_stands_twice_is_trained_on_and_another_held_out(sides):
+    for long in (made_up(number, 20) for number in range(4)):
+        short = made_up(9, 12)
+        assert sides([long, short, long, "An end.", "The end."])[short] == {"validation"}
+
+
+def test_of_equal_documents_alone_the_end_is_held_out_and_the_user_is_told(sides):
+    sides(
+        [made_up(1, 20)] * 3,
+        expect="note: 1 of the held-out documents are in the training text too, as it has too few different ones; give "
+        "a validation text of its own\n",
+    )
+
+
+def test_a_single_document_is_cut_and_nobody_is_told_of_a_copy(sides):
+    sides([made_up(1, 90)])
+
+
+def test_a_document_is_known_by_its_letters_and_digits():
+    same = line_hashes(["Ein Café, 1 Mal", "ein  cafe 1 mal!", "EIN\u00a0CAFE\u0301 1 MAL"])
+    assert len(set(same.tolist())) == 1
+    others = ["Ein Café, 2 Mal", "春天来了", "春天來了", "…", "!", "한국", "한굴"]
+    assert len({*line_hashes(others).tolist(), int(same[0])}) == len(others) + 1
+    assert line_hashes([]).shape == (0,)
+    assert line_hashes(["a"]).tolist() == [3405396810240292928]  # the same on every machine, for ever
+
+
+def test_hashes_are_spread_evenly():
+    shares = [
+        ByDocument(share).holds_out(line_hashes([f"document {i}" for i in range(20_000)])).mean()
+        for share in (0, 0.01, 0.05, 0.5, 1)
+    ]
+    assert shares == pytest.approx([0, 0.01, 0.05, 0.5, 1], abs=0.01)
+    assert (shares[0], shares[-1]) == (0, 1)
+
+
+def test_every_source_gives_a_block_and_keeps_one_and_whole_documents_are_preferred():
+    rng = np.random.default_rng(0)
+    cut, adapted = 0, 0
+    for _ in range(2000):
+        texts = []
+        while len(texts) < rng.integers(1, 4):
+            size = int(rng.integers(1, 12))
+            hashes = rng.choice(np.arange(1, 12, dtype=np.uint64) * np.uint64(2**60), size)
+            tokens = rng.choice([1, 5, 30, 200], 12)[(hashes >> np.uint64(60)).astype(int)]  # equal ones are as long
+            if tokens.sum() >= 20:
+                texts.append(Documents(hashes, tokens))
+        fraction = float(rng.choice([0.05, 0.3]))
+        rules = choose(texts, fraction, 10)
+        whole = [rule for rule in rules if isinstance(rule, ByDocument)]
+        assert len(set(whole)) <= 1
+        for text, rule in zip(texts, rules, strict=True):
+            if isinstance(rule, ByDocument):
+                held_out = int(text.tokens[rule.holds_out(text.hashes)].sum())
+                adapted += rule != ByDocument(fraction)
+            else:
+                held_out = text.total - rule.first
+                cut += 1
+                if len(texts) == 1:  # no document fits, or too few of them for a block
+                    sizes = text.different().tokens
+                    assert sizes[sizes <= text.total // 2 - 10].sum() < 10
+            assert 10 <= held_out <= text.total - 10
+    assert cut > 100
+    assert adapted > 100
+
+
+def test_another_document_never_moves_one_from_training_to_the_held_out_ones_of_a_small_text():
+    rng = np.random.default_rng(1)
+    for _ in range(300):
+        hashes = rng.integers(2**60, 2**64, 40, np.uint64)
+        text = Documents(hashes, rng.integers(3, 9, 40))
+        held = None
+        for size in range(12, 40):
+            (rule,) = choose([Documents(text.hashes[:size], text.tokens[:size])], 0.01, 10)
+            assert isinstance(rule, ByDocument)
+            now = rule.holds_out(hashes[:size])
+            assert held is None or not (now[: len(held)] & ~held).any()
+            held = now
+
+
+# ---- given twice ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def texts(tmp_path, monkeypatch, capsys):
+    """Folder to work in, with a text, a link to it, a copy with other line ends, and another text."""
+    monkeypatch.chdir(tmp_path)
+    text = "\n\n".join(made_up(i, 3) for i in range(60)) + "\n"
+    (tmp_path / "a.txt").write_text(text)
+    (tmp_path / "link.txt").symlink_to("a.txt")
+    (tmp_path / "copy.txt").write_text(text.replace("\n", "\r\n"), newline="")
+    (tmp_path / "b.txt").write_text("\n\n".join(made_up(i, 3) for i in range(100, 160)))
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "inside.txt").symlink_to("../a.txt")
+    return tmp_path
+
+
+def given(tokenizer, train, validation=()):
+    found = sources.find(train), sources.find(validation) or None
+    return prepare(*found, tokenizer, "corpus", block_len=BLOCK_LEN, validation_fraction=0.1, runner=LocalRunner(1))
+
+
+@pytest.mark.parametrize(
+    ("train", "validation", "message"),
+    [
+        (["a.txt", "a.txt"], [], r"text a\.txt is given twice; leave it out of one of the two"),
+        (["a.txt", "link.txt"], [], r"text link\.txt: link\.txt is in text a\.txt too; leave it out"),
+        (["a.txt", "./a.txt"], [], r"text \./a\.txt: a\.txt is in text a\.txt too; leave it out"),
+        (["folder", "b.txt", "a.txt"], [], r"text a\.txt: a\.txt is in text folder too; leave it out"),
+        (["a.txt", "b.txt", "copy.txt"], [], r"text copy\.txt is the same text as a\.txt; leave one of the two out"),
+        (["a.txt"], ["a.txt"], r"text a\.txt is both training and validation text; leave it out of one of the two"),
+        (["b.txt", "folder"], ["a.txt"], r"validation text a\.txt: a\.txt is in text folder too; leave it out"),
+        (["a.txt"], ["copy.txt"], r"text copy\.txt is the same text as a\.txt; leave one of the two out"),
+    ],
+)
+def test_text_that_is_given_twice_is_refused(texts, tokenizer, train, validation, message):
+    with pytest.raises(InputError, match=message):
+        given(tokenizer, train, validation)
+    assert not (texts / "corpus").exists()
+
+
+def test_text_that_is_given_twice_is_refused_before_work_begins(texts):
+    from data_pipelines.tokenizer import __main__ as tokenizer
+    from xlnet_jax import compare, train
+
+    for main, words, message in (
+        (tokenizer.main, "train --source a.txt link.txt --out t", "link.txt is in text a.txt too"),
+        (train.main, "--corpus a.txt a.txt", "text a.txt is given twice"),
+        (
+            train.main,
+            "--corpus a.txt --validation folder",
+            "validation text folder: folder/inside.txt is in text a.txt",
+        ),
+        (
+            compare.main,
+            "--corpus a.txt --validation a.txt --budget 1e8",
+            "text a.txt is both training and validation text",
+        ),
+    ):
+        with (
+            mock.patch("data_pipelines.sources.read_lines", side_effect=AssertionError),
+            pytest.raises(InputError) as e,
+        ):
+            main(words.split())
+        assert message in str(e.value)
+        assert not (texts / "runs").exists() or not any((texts / "runs").rglob("*tokenizer*"))
+
+
+def test_copies_of_training_text_in_a_validation_text_are_counted(texts, tokenizer, capsys):
+    copied = (texts / "a.txt").read_text().split("\n\n")[:3]
+    (texts / "v.txt").write_text("\n\n".join([*copied, *(made_up(i, 3) for i in range(200, 210))]))
+    given(tokenizer, ["a.txt", "b.txt"], ["v.txt"])
+    assert capsys.readouterr().err == "note: validation text v.txt: the training text holds 3 of its 13 documents\n"
+    (texts / "v.txt").write_text("\n\n".join(reversed(copied)))
+    shutil.rmtree(texts / "corpus")
+    with pytest.raises(InputError, match=r"validation text v\.txt: the training text holds all of its documents; give"):
+        given(tokenizer, ["a.txt", "b.txt"], ["v.txt"])
+
+
+def test_documents_that_stand_once_are_not_told_of(texts, tokenizer, capsys):
+    given(tokenizer, ["a.txt"], ["b.txt"])
+    assert capsys.readouterr().err == ""
+
+
+def test_the_last_blocks_are_held_out_where_no_document_fits():
+    (rule,) = choose([Documents(np.array([7], np.uint64), np.array([1000]))], 0.05, 100)
+    assert rule == LastTokens(900)
