@@ -1,4 +1,4 @@
-"""Fixtures of several test files: reference numbers beside the checkout, a bucket, processes that start quickly."""
+"""Fixtures of several test files: the original's numbers, data of others, a bucket, processes that start quickly."""
 
 import os
 from pathlib import Path
@@ -10,7 +10,7 @@ from etils.epath import backend, gpath
 from data_pipelines import corpus
 from tests.bucket import Bucket
 
-SHARED = Path(__file__).parents[2] / "shared"
+DATA_OF_OTHERS = Path(__file__).parents[2] / "shared"
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -24,11 +24,22 @@ def commands_without_torch():
 
 @pytest.fixture(scope="session")
 def reference() -> Path:
-    """Folder of numbers obtained by running the original code; absent in a user's checkout."""
-    folder = SHARED / "reference"
-    if not folder.is_dir():
-        pytest.skip(f"the original's reference numbers are not here ({folder})")
-    return folder
+    """Return the folder of numbers obtained by running the original code."""
+    return Path(__file__).parent / "reference"
+
+
+@pytest.fixture(scope="session")
+def published():
+    """Return a function that turns a name into the path of a file or folder that others published. It skips the test
+    where the checkout has no such data beside it."""
+
+    def path_of(name: str) -> Path:
+        path = DATA_OF_OTHERS / name
+        if not path.exists():
+            pytest.skip(f"{path} is not here")
+        return path
+
+    return path_of
 
 
 @pytest.fixture

@@ -10,7 +10,6 @@ from etils import epath
 
 from data_pipelines import sources
 from data_pipelines.tokenizer import CLS, SEP, Tokenizer
-from tests.conftest import SHARED
 from tests.xlnet_jax.random_models import random_params
 from tests.xlnet_jax.tasks.task_runs import outputs_and_loss, tiny, trained
 from xlnet_jax.errors import InputError
@@ -128,10 +127,8 @@ def test_dream_is_read_with_its_turns_as_one_text(tmp_path):
     assert (question.id, question.answer, question.level) == ("4-7-0", 1, None)
 
 
-def test_dream_as_published_is_read():
-    path = SHARED / "finetune" / "dream" / "dev.json"
-    if not path.is_file():
-        pytest.skip(f"DREAM is not here ({path})")
+def test_dream_as_published_is_read(published):
+    path = published("finetune/dream/dev.json")
     task = MultipleChoice(dream())
     found = task.read([str(path)], labelled=True)
     assert len(found) == 628

@@ -329,10 +329,8 @@ def test_each_task_has_its_official_scores(tokenizer, questions, name, metric, s
     assert ("null_odds.json" in names) == (name == "squad2")
 
 
-def test_published_cmrc_is_converted(reference, tokenizer):
-    path = reference.parent / "finetune" / "cmrc2018" / "cmrc2018_trial.json"
-    if not path.exists():
-        pytest.skip(f"no {path}")
+def test_published_cmrc_is_converted(published, tokenizer):
+    path = published("finetune/cmrc2018/cmrc2018_trial.json")
     found = read_questions([str(path)], True, False)[:40]
     chinese = Tokenizer.train(sorted({q.context for q in found}), 1_200, "auto")
     features = task("cmrc2018", seq_len=128).features(found, chinese, HEAD, True)

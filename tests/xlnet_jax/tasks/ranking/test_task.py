@@ -12,7 +12,6 @@ import pytest
 from etils import epath
 
 from data_pipelines.tokenizer import CLS, SEP
-from tests.conftest import SHARED
 from tests.xlnet_jax.random_models import SMALL, random_params
 from xlnet_jax.errors import InputError
 from xlnet_jax.models.heads import build_model
@@ -188,10 +187,8 @@ def test_cranfield_counts_its_queries_by_their_order_and_never_ranks_the_source(
         assert not [q for q, documents in found if {"1": "wing2", "2": "slab1"}[q] in documents]
 
 
-def test_the_published_cranfield_is_read_so_that_judgements_fit_their_queries():
-    folder = SHARED / "finetune" / "cranfield"
-    if not folder.is_dir():
-        pytest.skip(f"the collection is not here ({folder})")
+def test_the_published_cranfield_is_read_so_that_judgements_fit_their_queries(published):
+    folder = published("finetune/cranfield")
     files = RankingConfig(documents=(str(folder / "docs.txt"),), queries=(str(folder / "queries.txt"),))
     task = Ranking(FinetuneConfig(task="ranking", ranking=dataclasses.replace(files, judgements="cranfield")))
     examples = task.read([str(folder / "qrels.txt")], labelled=True)

@@ -8,7 +8,6 @@ from etils import epath
 
 from data_pipelines import sources
 from data_pipelines.tokenizer import CLS, SEP, Tokenizer
-from tests.conftest import SHARED
 from tests.xlnet_jax.tasks.task_runs import outputs_and_loss, tiny, trained
 from xlnet_jax.errors import InputError
 from xlnet_jax.models.heads import build_model
@@ -86,10 +85,8 @@ def test_without_labels_a_column_of_words_is_enough(tmp_path):
     assert (first.words, first.labels, second.words) == (("Miss", "Bennet"), None, ("saw",))
 
 
-def test_chinese_characters_as_published_are_read():
-    path = SHARED / "finetune" / "people_daily_ner" / "dev.txt"
-    if not path.is_file():
-        pytest.skip(f"the annotated People's Daily is not here ({path})")
+def test_chinese_characters_as_published_are_read(published):
+    path = published("finetune/people_daily_ner/dev.txt")
     task = task_with()
     sentences = task.read([str(path)], labelled=True)
     assert (len(sentences), sum(len(sentence.words) for sentence in sentences)) == (500, 20342)
