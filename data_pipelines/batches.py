@@ -3,8 +3,9 @@
 A *visit* is one reading of one block by one row: steps_per_block steps long, forwards or backwards, its memory carried
 from window to window. Blocks, directions and partners come from (seed, visit, row), cuts and targets from
 (seed, step, row), so resuming costs nothing and no host needs another's rows. With data.masking static all but the
-blocks come from (seed, block, window of the block): a text is the same at every visit. From a corpus to batches on a
-mesh:
+blocks come from (seed, block, window of the block): a text is the same at every visit. Held-out text is read in
+order, each block once, and drawn as with static masks: its windows depend neither on the batch size nor on the run's
+seed and weights. From a corpus to batches on a mesh:
 
     source = BatchSource(
         Corpus(folder), "train", tokenizer.is_word_start, config.data, config.model.mem_len, seed, plm.FILLING
@@ -28,7 +29,7 @@ from data_pipelines.corpus import Corpus, SplitName, Start
 from data_pipelines.documents import documents_of, first_tokens
 from data_pipelines.mixture import Mixture
 from data_pipelines.objectives.base import Cut, Filling
-from data_pipelines.objectives.fields import batch_spec, shape_of
+from data_pipelines.objectives.fields import HELD_OUT, Field, batch_spec, shape_of
 from data_pipelines.stateless import Purpose, uniforms
 from data_pipelines.tokenizer import CLS, SEP
 from xlnet_jax.dims import Batch
@@ -37,6 +38,7 @@ from xlnet_jax.settings.config import DataConfig
 from xlnet_jax.storage.quiet_tensorflow import tensorflow
 
 Rows = Sequence[int] | np.ndarray  # numbers of rows in the global batch, ascending
+HELD_OUT_SEED = 2**31 - 1  # every run has the same held-out windows and targets
 
 
 @dataclass(frozen=True)
@@ -54,15 +56,20 @@ class Visit:
 
 @dataclass(frozen=True)
 class BatchSource:
-    """Batches of one split of a corpus. `batch_size` rows a batch; `mem_len` as in ModelConfig."""
+    """Batches of one split of a corpus. `batch_size` rows a batch; `mem_len` as in ModelConfig.
+
+    Held-out batches have `row_weights`: in the last ones rows can lack a block, and weigh nothing. `max_windows`: most
+    windows of held-out text, in whole batches, None = all; the blocks that are left out are spread evenly over it.
+    """
 
     corpus: Corpus
     split: SplitName
     is_word_start: np.ndarray  # bool [V]
     data: DataConfig
     mem_len: int
-    seed: int
+    seed: int  # of training
     filling: Filling
+    max_windows: int | None = None
 
     def __post_init__(self) -> None:
         if self.steps_per_block < 1:
@@ -74,7 +81,6 @@ class BatchSource:
         if self.split == "train":
             self._check_sources()
         blocks = self.corpus.num_blocks(self.split)
-        # A held-out text may be small: then several rows of a batch read one block.
         if self.split == "train" and blocks < self.data.batch_size:
             raise InputError(
                 f"corpus {self.corpus.folder}: {blocks} training blocks of {self.corpus.block_len} tokens are fewer "
@@ -103,17 +109,43 @@ class BatchSource:
 
     @cached_property
     def steps_per_epoch(self) -> int:
-        """Number of steps that read as many blocks as the split has (without weights: each block once); at least one
-        visit."""
-        visits = max(1, self.corpus.num_blocks(self.split) // self.data.batch_size)
-        return visits * self.steps_per_block
+        """Number of steps that read as many blocks as the split has (without weights: each block once); of held-out
+        text, number of steps that read it once, or `max_windows` of it."""
+        blocks, rows = self.corpus.num_blocks(self.split), self.data.batch_size
+        if not self.is_held_out:
+            return blocks // rows * self.steps_per_block
+        steps = -(-blocks // rows) * self.steps_per_block
+        return steps if self.max_windows is None else min(steps, -(-self.max_windows // rows))
+
+    @property
+    def is_held_out(self) -> bool:
+        return self.split == "validation"
+
+    @cached_property
+    def _visits(self) -> int:
+        """Number of visits in an epoch; the last one may be cut short by `max_windows`."""
+        return -(-self.steps_per_epoch // self.steps_per_block)
+
+    @cached_property
+    def _blocks_read(self) -> int:
+        return min(self.corpus.num_blocks(self.split), self._visits * self.data.batch_size)
+
+    @property
+    def windows_read(self) -> int:
+        """Number of windows in an epoch of held-out text; rows without a block have none."""
+        rows_of_last_visit = self._blocks_read - (self._visits - 1) * self.data.batch_size
+        left_out = self._visits * self.steps_per_block - self.steps_per_epoch
+        return self._blocks_read * self.steps_per_block - left_out * rows_of_last_visit
 
     @cached_property
     def _mixture(self) -> Mixture:
-        blocks = self.corpus.manifest.splits[self.split].source_blocks
-        weights = self.data.weights or self.corpus.manifest.weights
-        # Held-out text given by --validation may have other sources.
-        return Mixture(blocks, weights if len(weights) == len(blocks) else (), self.seed)
+        manifest = self.corpus.manifest
+        weights = () if self.is_held_out else self.data.weights or manifest.weights
+        return Mixture(manifest.splits[self.split].source_blocks, weights, self.seed)
+
+    @property
+    def _fields(self) -> dict[str, Field]:
+        return batch_spec(self.filling.fields, self.data) | (HELD_OUT if self.is_held_out else {})
 
     @property
     def _has_partners(self) -> bool:
@@ -135,21 +167,21 @@ class BatchSource:
 
     def assign(self, visit: int, rows: Rows) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return (block, partner block, whether it is read backwards) of each row."""
-        own = self._mixture.own_blocks(visit * self.data.batch_size + np.asarray(rows))
-        if self.data.masking == "static":
-            draw = uniforms(self.seed, Purpose.VISIT, 0, own, 2)
+        if self.is_held_out:
+            # A row without a block reads some block again, with weight 0.
+            own = self._place(visit, rows) % self._blocks_read
+            own = own * self.corpus.num_blocks(self.split) // self._blocks_read
         else:
-            draw = uniforms(self.seed, Purpose.VISIT, visit, rows, 2)
+            own = self._mixture.own_blocks(visit * self.data.batch_size + np.asarray(rows))
+        draw = self._uniforms(Purpose.VISIT, 2, (0, own), (visit, rows))
         return own, self._mixture.partners(own, draw[:, 1]), (draw[:, 0] < 0.5) & self.data.bidirectional
 
     def batch(self, visit: Visit, step: int, rows: Rows) -> Batch:
         """Return the rows of batch `step` from the blocks of their visit, compact or dense as data.emit says."""
-        data, index = self.data, step % self.steps_per_block
+        data, (visit_number, index) = self.data, divmod(step, self.steps_per_block)
 
         def draw(purpose: Purpose, width: int) -> np.ndarray:
-            if data.masking == "static":  # the draw depends on the text, not on the visit
-                return uniforms(self.seed, purpose, index, visit.blocks, width)
-            return uniforms(self.seed, purpose, step, rows, width)
+            return self._uniforms(purpose, width, (index, visit.blocks), (step, rows))
 
         begin = index * windows.advance(data)
         if data.window == "pairs":
@@ -169,7 +201,24 @@ class BatchSource:
             filled["is_next"] = window.is_next
         if documents is not None:
             filled["document_start"] = documents.start
+        if self.is_held_out:
+            has_block = self._place(visit_number, rows) < self._blocks_read
+            filled["row_weights"] = has_block.astype(np.float32)
+            filled["target_weights"] = filled["target_weights"] * filled["row_weights"][:, None]
         return permutation.to_dense(filled) if data.emit == "dense" else filled
+
+    def _place(self, visit: int, rows: Rows) -> np.ndarray:
+        """Return the places of rows in held-out text, which begins again after an epoch: int [B]."""
+        return visit % self._visits * self.data.batch_size + np.asarray(rows)
+
+    def _uniforms(
+        self, purpose: Purpose, width: int, by_text: tuple[int, np.ndarray], by_time: tuple[int, Rows]
+    ) -> np.ndarray:
+        """Draw [B, width] from (window, blocks) where a text is the same at every visit, else from (visit or step,
+        rows)."""
+        seed = HELD_OUT_SEED if self.is_held_out else self.seed
+        counter, numbers = by_text if self.is_held_out or self.data.masking == "static" else by_time
+        return uniforms(seed, purpose, counter, numbers, width)
 
     def batch_at(self, step: int, rows: Rows | None = None) -> Batch:
         """Return batch `step`, as the iterator yields it there."""
@@ -194,7 +243,7 @@ class BatchSource:
         per_block, block_len = self.steps_per_block, self.corpus.block_len
         spec = {
             name: tf.TensorSpec(shape_of(field, len(rows), self.data), field.dtype)
-            for name, field in batch_spec(self.filling.fields, self.data).items()
+            for name, field in self._fields.items()
         }
         visit_fields = [tf.int32, tf.bool, tf.int32, tf.bool, tf.bool, tf.int64, tf.int32]
         own, partners = [len(rows), block_len], [len(rows) * self._has_partners, block_len]

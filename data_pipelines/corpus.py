@@ -30,7 +30,7 @@ from array_record.python.array_record_data_source import ArrayRecordDataSource
 from etils import epath
 
 from data_pipelines.remote import is_remote
-from data_pipelines.tokenizer import Tokenizer
+from data_pipelines.tokenizer import UNK, Tokenizer
 from data_pipelines.verification import Verification
 from xlnet_jax.errors import InputError
 from xlnet_jax.storage.reading import Count, Positive, demand_regular, inside, read_array, read_json
@@ -200,6 +200,11 @@ class Corpus:
         if len(counts) != self.manifest.vocab_size or counts.min() < 0:
             raise InputError(f"corpus {self.folder}: {COUNTS_FILE} is not of this vocabulary; {AGAIN}")
         return counts
+
+    @property
+    def unknown_share(self) -> float:
+        """Share of `<unk>` in the tokens of the training text. Raises InputError as `unigram_counts` does."""
+        return float(self.unigram_counts[UNK] / max(self.unigram_counts.sum(), 1))
 
     @cached_property
     def tokenizer(self) -> Tokenizer:

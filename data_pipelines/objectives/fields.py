@@ -38,6 +38,8 @@ DOCUMENTS = {
     ),
 }
 """Fields of a batch with data.pack, filled by `BatchSource`."""
+HELD_OUT = {"row_weights": Field("B", "float32", "1.0, or 0.0 in a row that has no block; in held-out batches")}
+"""Fields of a batch of held-out text, filled by `BatchSource`."""
 DENSE = {
     "perm_mask": Field("BLL", "bool", "True = the row may not attend to the key; with `data.emit dense`"),
     "target_mapping": Field("BPL", "float32", "one-hot position of each target; with `data.emit dense`"),

@@ -272,13 +272,6 @@ def test_the_dense_form_is_the_compact_one_spelt_out(source):
     assert batch["target_mapping"].shape == (12, 11, 64)
 
 
-def test_a_held_out_text_of_one_block_fills_a_batch(source):
-    one = dataclasses.replace(source, split="validation", corpus=source_blocks(source.corpus, 1))
-    np.testing.assert_array_equal(one.read_visit(0, range(12)).is_reversed, source.read_visit(0, range(12)).is_reversed)
-    assert (one.assign(0, range(12))[0] == 0).all()
-    assert one.batch_at(0)["input_ids"].shape == (12, 64)
-
-
 def test_training_on_fewer_blocks_than_rows_is_refused(source):
     few = source_blocks(source.corpus, 5, 6)
     with pytest.raises(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from data_pipelines.windows import steps_per_block
 from xlnet_jax.objectives.registry import objective_named
 
 if TYPE_CHECKING:
@@ -17,12 +18,16 @@ def report(evaluation: Evaluation) -> str:
     found, manifest = evaluation.measured, evaluation.manifest
     c, m, split = evaluation.config.data, evaluation.config.model, manifest.splits["validation"]
     dropped = f", {split.dropped_tokens:,} behind the last left out" if split.dropped_tokens else ""
+    windows = split.blocks * steps_per_block(manifest.record.block_len, c)
+    left_out = f"; max-windows leaves {windows - found.windows:,} out" if windows > found.windows else ""
+    unknown, pieces = found.content.unknown, found.content.pieces
     side = f"{abs(found.unigram - found.loss):.4f} {'below' if found.loss < found.unigram else 'above'}"
     lines = [
         f"checkpoint  {evaluation.checkpoint}: {m.num_layers} layers x {m.d_model}, {m.dtype}",
         f"text        {evaluation.text}: {split.blocks:,} blocks of {manifest.record.block_len:,} tokens{dropped}",
-        f"windows     {found.windows:,} of {c.seq_len} tokens, {c.batch_size} a batch, memory {m.mem_len}",
+        f"windows     {found.windows:,} of {c.seq_len} tokens, {c.batch_size} a batch, memory {m.mem_len}{left_out}",
         f"targets     {found.targets:,} pieces",
+        f"unknown     {unknown / max(pieces, 1):.2%} of the pieces: {unknown:,} of {pieces:,} are <unk>",
         f"loss        {found.loss:.4f} nats a piece, {side} the unigram line",
         f"unigram     {found.unigram:.4f} nats a piece, by the frequencies of {evaluation.known}",
         *_units(found),
@@ -56,6 +61,6 @@ def _units(found: Measured) -> Iterator[str]:
     )
     if found.is_likelihood:
         yield (
-            f"counted     {content.pieces:,} pieces ({content.unknown:,} unknown) and {content.documents:,} ends of "
+            f"counted     {content.pieces:,} pieces and {content.documents:,} ends of "
             f"documents: {content.characters:,} characters, {content.bytes:,} bytes, {content.words:,} words"
         )

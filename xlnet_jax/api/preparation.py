@@ -125,5 +125,6 @@ def report(corpus: Corpus, seconds: float | None) -> Iterator[str]:
     width = max(9, *map(len, manifest.sources))
     for source, weight, blocks in zip(manifest.sources, weights, train.source_blocks, strict=True):
         yield f"  {source:{width}} {blocks:,} training blocks, {weight:.1%} of the rows"
+    yield f"unknown     {corpus.unknown_share:.2%} of the training tokens are <unk>"
     yield f"unigram     {manifest.unigram_entropy:.3f} nats, the entropy of the training tokens"
     yield f"next        python -m xlnet_jax.train --corpus {corpus.folder}"

@@ -108,6 +108,7 @@ def _prepare(request: CompareConfig, console: Console) -> _Prepared:
     longest = max((contender(common) for contender in CONTENDERS.values()), key=lambda c: windows.block_len(c.data))
     corpus = text.find_corpus(longest, tokenizer, workdir)
     console.print(f"tokenizer   {tokenizer.vocab_size:,} pieces\ncorpus      {corpus.folder}, of all contenders")
+    console.print(f"unknown     {corpus.unknown_share:.2%} of the training text are <unk>")
     for name, config in contenders.items():
         sharding.make_mesh(config)
         try:

@@ -51,6 +51,11 @@ class Objective(Protocol):
         ...
 
 
+def sum_over_rows(values_B: jax.Array, batch: DeviceBatch) -> jax.Array:
+    """Return the sum of what each row has; rows of held-out batches that have no block add nothing."""
+    return (values_B * batch["row_weights"]).sum() if "row_weights" in batch else values_B.sum()
+
+
 def apply(model: nn.Module, params: Any, dropout: BatchDropout | None, *arguments: Any, **settings: Any) -> Any:
     """Apply a network to its arguments; dropout None = none.
 

@@ -15,7 +15,7 @@ from xlnet_jax.models.heads import build_model
 from xlnet_jax.models.inputs import Inputs, compact_inputs, dense_inputs
 from xlnet_jax.models.masks import memory_in_use_BM
 from xlnet_jax.models.pairs import PairHead
-from xlnet_jax.objectives.base import BatchDropout, DeviceBatch, Scored, apply
+from xlnet_jax.objectives.base import BatchDropout, DeviceBatch, Scored, apply, sum_over_rows
 from xlnet_jax.objectives.registry import objective_named
 from xlnet_jax.settings.config import Config
 
@@ -67,8 +67,10 @@ class LanguageModel:
             logits_B2 = cast(Any, PairHead(c.model).apply({"params": params["pair_head"]}, outputs.content_BLD))
             # 0 = B continues A, 1 = it does not, as in BERT.
             labels_B = (~batch["is_next"]).astype(jnp.int32)
-            row_losses["pair_loss"] = cross_entropy_BP(logits_B2[:, None], labels_B[:, None]).sum()
-            row_measures["pair_accuracy"] = (logits_B2.argmax(-1) == labels_B).astype(jnp.float32).sum()
+            loss_B = cross_entropy_BP(logits_B2[:, None], labels_B[:, None])[:, 0]
+            is_right_B = (logits_B2.argmax(-1) == labels_B).astype(jnp.float32)
+            row_losses["pair_loss"] = sum_over_rows(loss_B, batch)
+            row_measures["pair_accuracy"] = sum_over_rows(is_right_B, batch)
         loss_sum = (loss_BP * weights_BP).sum()
         return Scored(loss_sum, weights_BP.sum(), outputs.new_mems_ZBMD, row_losses, row_measures)
 

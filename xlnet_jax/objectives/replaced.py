@@ -11,7 +11,7 @@ import optax
 from xlnet_jax.models.bert import BertLM
 from xlnet_jax.models.detector import BertDetector
 from xlnet_jax.models.inputs import text_inputs
-from xlnet_jax.objectives.base import BatchDropout, DeviceBatch, Scored, apply
+from xlnet_jax.objectives.base import BatchDropout, DeviceBatch, Scored, apply, sum_over_rows
 from xlnet_jax.objectives.language_model import LanguageModel, cross_entropy_BP, inputs_of
 from xlnet_jax.settings.config import Config, ModelConfig
 
@@ -71,12 +71,12 @@ class ReplacedTokenDetection:
         scores_BL, outputs = apply(
             BertDetector(c.model), params, of_network, inputs._replace(input_ids_BL=read_BL), mems_ZBMD
         )
-        loss = optax.sigmoid_binary_cross_entropy(scores_BL, is_replaced_BL).mean(1).sum()
+        loss = sum_over_rows(optax.sigmoid_binary_cross_entropy(scores_BL, is_replaced_BL).mean(1), batch)
         is_right_BL = (scores_BL > 0) == (is_replaced_BL > 0)
         measures = {
             "detection_loss": loss,
-            "detection_accuracy": is_right_BL.astype(jnp.float32).mean(1).sum(),
-            "replaced_share": is_replaced_BL.mean(1).sum(),
+            "detection_accuracy": sum_over_rows(is_right_BL.astype(jnp.float32).mean(1), batch),
+            "replaced_share": sum_over_rows(is_replaced_BL.mean(1), batch),
         }
         weighted = {"weighted_detection_loss": c.rtd.detection_weight * loss}
         return Scored(loss_sum, weights_BP.sum(), outputs.new_mems_ZBMD, weighted, measures)

@@ -28,8 +28,8 @@ from xlnet_jax.training.attention import chosen, settled
 from xlnet_jax.training.fit.fit import fitted
 from xlnet_jax.training.fit.need import AbstractStep, batch_of_windows
 from xlnet_jax.training.folder import folder_of
-from xlnet_jax.training.heldout.heldout import HeldOutLoss, held_out_batches, relative_to_unigram
-from xlnet_jax.training.heldout.unigram import unigram_line
+from xlnet_jax.training.heldout.heldout import HeldOutLoss, held_out_source, relative_to_unigram
+from xlnet_jax.training.heldout.unigram import unigram_line, unknown_share
 from xlnet_jax.training.initial import InitialWeights, begin_from, params_of, tokenizer_of
 from xlnet_jax.training.program import Program
 from xlnet_jax.training.proposal import command_of, conversion_of, defaults_of, finetuning_of
@@ -179,7 +179,8 @@ def _build(prepared: _Prepared, process: Process) -> Pretraining:
         config.seed,
         objective_named(config.objective).filling,
     )
-    held_out = held_out_batches(corpus, tokenizer, config, program.rows)
+    held_out_text = held_out_source(corpus, tokenizer, config)
+    held_out = list(held_out_text.iterate(0, held_out_text.steps_per_epoch, program.rows))
     unigram_nats = unigram_line(corpus.unigram_counts, held_out, program.put)
     eval_step = make_eval_step(program.objective, program.plan, program.mesh, config.optimizer.accumulate)
     evaluation = HeldOutLoss(
@@ -189,6 +190,14 @@ def _build(prepared: _Prepared, process: Process) -> Pretraining:
         config, prepared.workdir, program, batches, evaluation, weights, fit, reference={"unigram": unigram_nats}
     )
     console.print(run.describe(f"{config.data.batch_size:,} rows of {config.data.seq_len} tokens"))
+    there = corpus.num_blocks("validation") * held_out_text.steps_per_block
+    if (read := held_out_text.windows_read) < there:
+        console.print(
+            f"held out    {read:,} of {there:,} windows, in blocks at even distances: eval.max-windows "
+            f"{config.eval.max_windows:,}"
+        )
+    unknown = f"{unknown_share(config.model.vocab_size, held_out, program.put):.2%} of the held-out targets are <unk>"
+    console.print(f"unknown     {corpus.unknown_share:.2%} of the training text and {unknown}")
     console.print(f"unigram     {unigram_nats:.3f} nats: the held-out loss of a model that knows only word frequencies")
     return run
 

@@ -13,6 +13,7 @@ import pytest
 import xlnet_jax
 from data_pipelines.tokenizer import EOD, SPECIAL_PIECES, UNK
 from data_pipelines.tokenizer.pieces import PieceTables
+from data_pipelines.windows import steps_per_block
 from tests.xlnet_jax.training.tiny_run import arguments, assert_same, state_of
 from xlnet_jax import InputError, train
 from xlnet_jax.api import evaluation_report
@@ -112,7 +113,8 @@ def test_a_causal_loss_is_told_in_the_units_of_the_literature(causal, causal_bat
     out = capsys.readouterr().out
     assert f"{found['perplexity']:,.2f} a piece, {found['word_perplexity']:,.2f} a word" in out
     assert f"{found['bits_per_character']:.4f} a character, {found['bits_per_byte']:.4f} a byte" in out
-    assert f"({found['unknown']:,} unknown) and 0 ends of documents: {len(text):,} characters" in out
+    assert f"counted     {len(ids):,} pieces and 0 ends of documents: {len(text):,} characters" in out
+    assert f"unknown     0.00% of the pieces: 0 of {len(ids):,} are <unk>" in out
 
 
 def test_an_end_of_a_document_counts_as_a_word_of_one_character():
@@ -310,6 +312,28 @@ def test_a_network_that_has_learned_from_replaced_tokens_goes_on_elsewhere(detec
     words += ["--data.batch-size", "8", "--data.seq-len", "16", "--workdir", tmp_path / "finetuned"]
     assert finetune.main([str(word) for word in words]) == 0
     assert xlnet_jax.load(tmp_path / "finetuned").model.positions == "learned"
+
+
+# ---- rows without a block -------------------------------------------------------------------------------------------
+
+
+def test_no_measure_of_held_out_text_depends_on_the_batch_size(causal, prefixed, masked, detecting):
+    """The blocks fill whole batches of no size here, and the largest batch not once."""
+    for folder in (causal.folder, prefixed, masked, detecting.folder):
+        corpus = Run.of(folder).corpus()
+        blocks = corpus.num_blocks("validation")
+        assert 8 < blocks < 64
+        assert blocks % 8
+        first, *others = (
+            xlnet_jax.evaluate(folder, data={"batch_size": size}, max_windows=10**6).measured for size in (8, 16, 64)
+        )
+        assert first.windows == blocks * steps_per_block(corpus.block_len, Run.of(folder).config.data)
+        for other in others:
+            assert (other.content, other.targets, other.windows) == (first.content, first.targets, first.windows)
+            assert other.unigram == pytest.approx(first.unigram, rel=1e-6)
+            assert other.loss == pytest.approx(first.loss, rel=1e-5)
+            assert other.besides == pytest.approx(first.besides, rel=1e-5)
+    assert {"detection_loss", "detection_accuracy", "replaced_share"} <= first.besides.keys()
 
 
 # ---- under the other commands ---------------------------------------------------------------------------------------

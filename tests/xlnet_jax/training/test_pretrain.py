@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shlex
 import shutil
 from dataclasses import replace
@@ -11,7 +12,8 @@ import pytest
 
 import xlnet_jax
 from data_pipelines import sources
-from data_pipelines.tokenizer import Tokenizer
+from data_pipelines.corpus import Corpus
+from data_pipelines.tokenizer import UNK, Tokenizer
 from tests.xlnet_jax.random_models import random_params
 from tests.xlnet_jax.training.tiny_run import arguments, assert_same, records_of, state_of
 from xlnet_jax import train
@@ -87,6 +89,18 @@ def test_the_closing_lines_say_where_everything_is_and_what_comes_next(straight,
         assert line in out
     assert "the unigram line" in out
     assert "unigram     " in out
+
+
+def test_the_start_says_what_of_the_text_is_unknown_and_what_is_left_out(straight, text, capsys):
+    train.main(arguments(text, straight))
+    out = capsys.readouterr().out
+    corpus = Corpus(straight / "corpus")
+    share = corpus.unigram_counts[UNK] / corpus.unigram_counts.sum()
+    assert re.search(
+        rf"unknown     {share:.2%} of the training text and 0\.\d\d% of the held-out targets are <unk>", out
+    )
+    there = 4 * corpus.num_blocks("validation")
+    assert f"held out    32 of {there} windows, in blocks at even distances: eval.max-windows 32" in out
 
 
 def test_dense_batches_give_the_same_losses(straight, text, tmp_path):

@@ -119,7 +119,7 @@ def evaluate(
         numbers["loss"],
         int(sum(batch["target_weights"].sum() for batch in batches)),
         unigram,
-        int(sum((batch["target_weights"] > 0).any(1).sum() for batch in batches)),
+        int(sum(batch["row_weights"].sum() for batch in batches)),
         content_of(batches, tokenizer, config.objective),
         {name: number for name, number in numbers.items() if name != "loss"},
     )

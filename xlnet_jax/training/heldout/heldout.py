@@ -1,6 +1,6 @@
 """Pretraining loss on held-out text, with memory carried from batch to batch."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,8 +19,6 @@ from xlnet_jax.training.run.interrupt import Interrupt, Wish
 from xlnet_jax.training.state import TrainState
 from xlnet_jax.training.step import EvalStep
 from xlnet_jax.training.training_run import Numbers
-
-VALIDATION_SEED = 2**31 - 1  # gives every run the same held-out targets
 
 
 @dataclass(frozen=True)
@@ -53,13 +51,14 @@ class HeldOutLoss:
             if is_stopped():
                 return None
             jax.block_until_ready(sums)  # stay one batch ahead of the device: a stop waits for no more
-            scored = self.step(params, self.put(batch), mems_ZBMD)
+            on_mesh = self.put(batch)
+            scored = self.step(params, on_mesh, mems_ZBMD)
             mems_ZBMD = scored.new_mems_ZBMD
-            of_batch = scored.loss_sum, scored.weight_sum, {**scored.row_losses, **scored.row_measures}
+            of_rows = {**scored.row_losses, **scored.row_measures}
+            of_batch = scored.loss_sum, scored.weight_sum, of_rows, on_mesh["row_weights"].sum()
             sums = of_batch if sums is None else jax.tree.map(jnp.add, sums, of_batch)
-        loss_sum, weight_sum, row_sums = sums
-        rows = len(self.batches) * scored.new_mems_ZBMD.shape[1]
-        return {"loss": float(loss_sum / weight_sum)} | {name: float(s) / rows for name, s in row_sums.items()}
+        loss_sum, weight_sum, of_rows, rows = sums
+        return {"loss": float(loss_sum / weight_sum)} | {name: float(s / rows) for name, s in of_rows.items()}
 
     def describe(self, numbers: Numbers) -> str:
         """Return the numbers as printed: 'loss 5.608, 0.512 below the unigram line 6.120', then '; pairs 0.650, 61.2%
@@ -73,36 +72,20 @@ class HeldOutLoss:
         return f"loss {numbers['loss']:.3f}, {relative_to_unigram(numbers['loss'], self.unigram_nats)}{besides}"
 
 
+def held_out_source(corpus: Corpus, tokenizer: Tokenizer, config: Config) -> BatchSource:
+    """Return the source of held-out batches: every block once, or those that eval.max_windows admits."""
+    return BatchSource(
+        corpus, "validation", tokenizer.is_word_start, config.data, config.model.mem_len, config.seed,
+        objective_named(config.objective).filling, config.eval.max_windows,
+    )  # fmt: skip
+
+
 def held_out_batches(
     corpus: Corpus, tokenizer: Tokenizer, config: Config, rows: Sequence[int] | np.ndarray | None = None
 ) -> list[Batch]:
-    """Return the batches of an evaluation, `rows` of each (None = all). Where the loss is a likelihood, every block is
-    read once; otherwise whole batches of blocks are, or, where there are fewer, some blocks twice."""
-    data, mem_len, objective = config.data, config.model.mem_len, objective_named(config.objective)
-    source = BatchSource(
-        corpus, "validation", tokenizer.is_word_start, data, mem_len, VALIDATION_SEED, objective.filling
-    )
-    once = objective.loss == "likelihood"
-    visits = -(-corpus.num_blocks("validation") // data.batch_size)
-    steps = visits * source.steps_per_block if once else source.steps_per_epoch
-    batches = list(source.iterate(0, min(steps, -(-config.eval.max_windows // data.batch_size)), rows))
-    return list(_read_once(batches, source, rows)) if once else batches
-
-
-def _read_once(
-    batches: Iterable[Batch], source: BatchSource, rows: Sequence[int] | np.ndarray | None
-) -> Iterator[Batch]:
-    """Yield the batches with weight 0 in rows that read a block again."""
-    all_rows = np.arange(source.data.batch_size)
-    own, known = all_rows if rows is None else np.asarray(rows), np.zeros(source.corpus.num_blocks(source.split), bool)
-    for step, batch in enumerate(batches):
-        if step % source.steps_per_block == 0:
-            blocks = source.assign(step // source.steps_per_block, all_rows)[0]
-            is_first = np.zeros(len(blocks), bool)
-            is_first[np.unique(blocks, return_index=True)[1]] = True
-            is_first &= ~known[blocks]
-            known[blocks] = True
-        yield batch | {"target_weights": batch["target_weights"] * is_first[own, None]}
+    """Return the batches of an evaluation, `rows` of each (None = all)."""
+    source = held_out_source(corpus, tokenizer, config)
+    return list(source.iterate(0, source.steps_per_epoch, rows))
 
 
 def relative_to_unigram(loss: float, unigram_nats: float) -> str:

@@ -108,9 +108,9 @@ def content_of(batches: Iterable[Batch], tokenizer: Tokenizer, objective: str) -
 
 
 def _text_ids(batch: Batch) -> np.ndarray:
-    """Return the pieces of the windows, with the original pieces at masked targets."""
+    """Return the pieces of the windows of held-out text, with the original pieces at masked targets."""
     ids = batch["input_ids"].copy()
     if "target_positions" in batch:
         row, slot = np.nonzero(batch["target_weights"])
         ids[row, batch["target_positions"][row, slot]] = batch["target_ids"][row, slot]
-    return ids
+    return ids[batch["row_weights"] > 0]

@@ -83,6 +83,35 @@ def test_a_text_gives_what_it_gives_as_the_held_out_part_of_a_corpus(straight, t
     assert theirs["unigram"] < as_text["unigram"]  # which knows the frequencies of this very text
 
 
+def test_a_text_shorter_than_a_batch_is_read_once(straight, text, tmp_path):
+    short = tmp_path / "short.txt"
+    short.write_text("\n".join(text.read_text().splitlines()[:8]))
+    found = xlnet_jax.evaluate(straight, text=str(short), data={"batch_size": 64})
+    blocks = found.manifest.splits["validation"].blocks
+    assert 0 < blocks < 8
+    assert found.measured.windows == 4 * blocks
+    assert found.measured.content.pieces <= found.manifest.splits["validation"].tokens * 32 / 16  # windows overlap
+
+
+def test_what_max_windows_leaves_out_is_said(straight, tmp_path, capsys):
+    found = measured(tmp_path, straight, "--max-windows", "8")
+    total = 4 * Run.of(straight).corpus().num_blocks("validation")
+    assert f"memory 16; max-windows leaves {total - found['windows']:,} out" in capsys.readouterr().out
+    found = measured(tmp_path, straight, "--max-windows", "1000")
+    assert found["windows"] == total
+    assert "max-windows" not in capsys.readouterr().out
+
+
+def test_the_share_of_unknown_pieces_is_printed(straight, text, tmp_path, capsys):
+    strange = tmp_path / "strange.txt"
+    strange.write_text("\n".join(f"{line} \u4e16\u754c \u4e16\u754c" for line in text.read_text().splitlines()[:120]))
+    found = measured(tmp_path, straight, "--text", strange)
+    assert found["unknown"] > 100
+    share = found["unknown"] / found["pieces"]
+    told = f"unknown     {share:.2%} of the pieces: {found['unknown']:,} of {found['pieces']:,} are <unk>"
+    assert told in capsys.readouterr().out
+
+
 def test_memory_is_that_of_the_run_or_the_papers(straight):
     loaded = xlnet_jax.load(straight)
     without = replace(loaded, model=replace(loaded.model, mem_len=0))  # as of a run, and as Hugging Face leaves it open
