@@ -6,7 +6,7 @@ implementation makes masks, segment comparisons and dropout masks itself.
 
 import functools
 from collections.abc import Callable
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import jax.numpy as jnp
 
@@ -71,7 +71,42 @@ class AttentionInputs(NamedTuple):
     dropout: AttentionDropout | None = None
 
 
+class Numbers(NamedTuple):
+    """Arguments of a call that have gradients; None where the call has no such term."""
+
+    query_BNTH: Any
+    key_BNKH: Any
+    value_BNKH: Any
+    biases_3NH: Any
+    position_2NRH: Any
+    segment_2NH: Any
+
+
 Implementation: TypeAlias = Callable[[AttentionInputs], jnp.ndarray]
+
+
+def numbers_of(inputs: AttentionInputs) -> Numbers:
+    """Return the arguments of a call that have gradients."""
+    positions, segments = inputs.positions, inputs.segments
+    return Numbers(
+        *inputs[:3],
+        inputs.biases_3NH,
+        None if positions is None else positions.key_2NRH,
+        None if segments is None else segments.key_2NH,
+    )
+
+
+def with_numbers(inputs: AttentionInputs, numbers: Numbers) -> AttentionInputs:
+    """Return a call with other numbers."""
+    positions, segments = inputs.positions, inputs.segments
+    return inputs._replace(
+        query_BNTH=numbers.query_BNTH,
+        key_BNKH=numbers.key_BNKH,
+        value_BNKH=numbers.value_BNKH,
+        biases_3NH=numbers.biases_3NH,
+        positions=None if positions is None else positions._replace(key_2NRH=numbers.position_2NRH),
+        segments=None if segments is None else segments._replace(key_2NH=numbers.segment_2NH),
+    )
 
 
 def unsupported(inputs: AttentionInputs, widest: int) -> str | None:

@@ -86,9 +86,8 @@ def _own_rows_BNTH(inputs: AttentionInputs, implementation: Implementation, axes
     """Return the attention output of this device's content rows, then of its query rows. axes: those of the mesh that
     divide the sequence."""
     count, part = jax.lax.axis_size(axes), jax.lax.axis_index(axes)
-    rows, positions = inputs.query_BNTH.shape[2], inputs.positions
-    targets = 0 if positions is None else positions.query_BP.shape[1] // count
-    content = rows - targets
+    targets = 0 if inputs.positions is None else inputs.positions.query_BP.shape[1] // count
+    content = inputs.query_BNTH.shape[2] - targets
     memory = count * (inputs.key_BNKH.shape[2] - content)
 
     def of_all(own_BNKH: jnp.ndarray) -> jnp.ndarray:
@@ -96,6 +95,19 @@ def _own_rows_BNTH(inputs: AttentionInputs, implementation: Implementation, axes
         return jnp.concatenate(parts.apart(in_parts_BNKH, memory, count, axis=2), axis=2) if memory else in_parts_BNKH
 
     inputs = inputs._replace(key_BNKH=of_all(inputs.key_BNKH), value_BNKH=of_all(inputs.value_BNKH))
+    return rows_of_part_BNTH(inputs, implementation, part, count)
+
+
+def rows_of_part_BNTH(
+    inputs: AttentionInputs, implementation: Implementation, part: jnp.ndarray, count: int
+) -> jnp.ndarray:
+    """Return the attention output of one part's content rows, then of its query rows, by a call for each.
+
+    inputs: queries of this part of `count`; everything else is of the whole window.
+    """
+    positions = inputs.positions
+    targets = 0 if positions is None else positions.query_BP.shape[1] // count
+    content = inputs.query_BNTH.shape[2] - targets
     content_BNLH, query_BNPH = jnp.split(inputs.query_BNTH, [content], axis=2)
     of_content = _of_rows(inputs, content_BNLH, part * content)
     if positions is None:

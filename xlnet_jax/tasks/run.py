@@ -27,6 +27,7 @@ from xlnet_jax.tasks.selection import Predictor, Selection, describe
 from xlnet_jax.training.attention import settled
 from xlnet_jax.training.fit.fit import fitted
 from xlnet_jax.training.fit.need import AbstractStep, batch_like
+from xlnet_jax.training.kernel_check import Texts
 from xlnet_jax.training.program import Program
 from xlnet_jax.training.run.checkpoint import Checkpoints
 from xlnet_jax.training.run.compile_cache import programs_kept_in
@@ -145,7 +146,8 @@ def _demand_same_examples(sha256_of_hosts: Sequence[str]) -> None:
 def _build(prepared: Prepared, workdir: Workdir, process: Process) -> tuple[Predictor, Finetuning]:
     config, console = prepared.config, process.console
     # ---- batches, objective and state -------------------------------------------------------------------------------
-    attention = settled(config, str(workdir.folder), process).model.attention
+    texts = Texts(config.data.seq_len, config.model.mem_len if config.data.long_texts == "memory" else 0)
+    attention = settled(config, str(workdir.folder), process, texts).model.attention
     batches = TrainingBatches(prepared.training_features, config.data, config.seed)
     longest = batches.longest
 

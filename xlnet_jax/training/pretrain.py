@@ -31,6 +31,7 @@ from xlnet_jax.training.folder import folder_of
 from xlnet_jax.training.heldout.heldout import HeldOutLoss, held_out_source, relative_to_unigram
 from xlnet_jax.training.heldout.unigram import unigram_line, unknown_share
 from xlnet_jax.training.initial import InitialWeights, begin_from, params_of, tokenizer_of
+from xlnet_jax.training.kernel_check import Windows
 from xlnet_jax.training.program import Program
 from xlnet_jax.training.proposal import command_of, conversion_of, defaults_of, finetuning_of
 from xlnet_jax.training.run.checkpoint import Checkpoints
@@ -158,18 +159,7 @@ def _begin(config: Config, workdir: Workdir) -> tuple[Config, Pretrained | None]
 
 def _build(prepared: _Prepared, process: Process) -> Pretraining:
     config, corpus, tokenizer, console = prepared.config, prepared.corpus, prepared.tokenizer, process.console
-    # ---- objective and state ----------------------------------------------------------------------------------------
-    attention = settled(config, str(prepared.workdir.folder), process).model.attention
-
-    def step_of(config: Config) -> AbstractStep:
-        computed = replace(config, model=replace(config.model, attention=attention))
-        program = Program.of(computed, objective_of(computed))
-        return AbstractStep(program, batch_of_windows(config, program.mesh))
-
-    fit = fitted(config, step_of, prepared.workdir, process)
-    config, program = fit.config, fit.program
-    weights = InitialWeights.of(config.init, *params_of(prepared.start, config)) if prepared.start else None
-    # ---- batches ----------------------------------------------------------------------------------------------------
+    # ---- batches, objective and state -------------------------------------------------------------------------------
     batches = BatchSource(
         corpus,
         "train",
@@ -179,6 +169,18 @@ def _build(prepared: _Prepared, process: Process) -> Pretraining:
         config.seed,
         objective_named(config.objective).filling,
     )
+    windows = Windows(config, batches)
+    attention = settled(config, str(prepared.workdir.folder), process, windows).model.attention
+
+    def step_of(config: Config) -> AbstractStep:
+        computed = replace(config, model=replace(config.model, attention=attention))
+        program = Program.of(computed, objective_of(computed))
+        return AbstractStep(program, batch_of_windows(config, program.mesh))
+
+    fit = fitted(config, step_of, prepared.workdir, process)
+    config, program = fit.config, fit.program
+    weights = InitialWeights.of(config.init, *params_of(prepared.start, config)) if prepared.start else None
+    # ---- evaluation -------------------------------------------------------------------------------------------------
     held_out_text = held_out_source(corpus, tokenizer, config)
     held_out = list(held_out_text.iterate(0, held_out_text.steps_per_epoch, program.rows))
     unigram_nats = unigram_line(corpus.unigram_counts, held_out, program.put)

@@ -1,14 +1,24 @@
 """Attention calls with random inputs, and comparisons of a kernel's values and gradients with kernels/plain.py."""
 
 import dataclasses
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from xlnet_jax.kernels import plain
-from xlnet_jax.kernels.arguments import AttentionInputs, Positions, Ranks, Segments, Span, Visibility
+from xlnet_jax.kernels.arguments import (
+    AttentionInputs,
+    Numbers,
+    Positions,
+    Ranks,
+    Segments,
+    Span,
+    Visibility,
+    numbers_of,
+    with_numbers,
+)
 from xlnet_jax.kernels.dropout import AttentionDropout, attention_seed_BN
 from xlnet_jax.models.masks import HIGHEST, LOWEST
 
@@ -46,17 +56,6 @@ CASES = {
         heads=3, width=32, targets=0, memory=0, positions=False, segments=False, biases=False, rate=0.5
     ),
 }
-
-
-class Numbers(NamedTuple):
-    """Inputs that have gradients."""
-
-    query_BNTH: jnp.ndarray
-    key_BNKH: jnp.ndarray
-    value_BNKH: jnp.ndarray
-    biases_3NH: jnp.ndarray | None
-    position_2NRH: jnp.ndarray | None
-    segment_2NH: jnp.ndarray | None
 
 
 def inputs_of(case: Case, seed: int = 0) -> AttentionInputs:
@@ -98,28 +97,6 @@ def inputs_of(case: Case, seed: int = 0) -> AttentionInputs:
         positions,
         segments,
         dropout,
-    )
-
-
-def numbers_of(inputs: AttentionInputs) -> Numbers:
-    positions, segments = inputs.positions, inputs.segments
-    return Numbers(
-        *inputs[:3],
-        inputs.biases_3NH,
-        None if positions is None else positions.key_2NRH,
-        None if segments is None else segments.key_2NH,
-    )
-
-
-def with_numbers(inputs: AttentionInputs, numbers: Numbers) -> AttentionInputs:
-    positions, segments = inputs.positions, inputs.segments
-    return inputs._replace(
-        query_BNTH=numbers.query_BNTH,
-        key_BNKH=numbers.key_BNKH,
-        value_BNKH=numbers.value_BNKH,
-        biases_3NH=numbers.biases_3NH,
-        positions=None if positions is None else positions._replace(key_2NRH=numbers.position_2NRH),
-        segments=None if segments is None else segments._replace(key_2NH=numbers.segment_2NH),
     )
 
 

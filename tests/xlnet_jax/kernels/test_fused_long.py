@@ -9,17 +9,17 @@ import numpy as np
 import pytest
 from jax.experimental.pallas import tpu as pltpu
 
-from tests.xlnet_jax.kernels.attention_cases import (
-    Case,
-    compare,
-    error,
-    inputs_of,
+from tests.xlnet_jax.kernels.attention_cases import Case, compare, error, inputs_of, pulled_back
+from xlnet_jax.kernels import plain
+from xlnet_jax.kernels.arguments import (
+    AttentionInputs,
+    Positions,
+    Ranks,
+    Visibility,
     numbers_of,
-    pulled_back,
+    visible_BTK,
     with_numbers,
 )
-from xlnet_jax.kernels import plain
-from xlnet_jax.kernels.arguments import AttentionInputs, Positions, Ranks, Visibility, visible_BTK
 from xlnet_jax.kernels.fused import call as fused
 from xlnet_jax.kernels.fused.operands import sizes_of
 from xlnet_jax.kernels.fused.tiles import GENERATIONS

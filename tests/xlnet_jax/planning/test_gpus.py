@@ -67,7 +67,8 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from tests.xlnet_jax.kernels.attention_cases import Case, inputs_of, numbers_of, with_numbers
+from tests.xlnet_jax.kernels.attention_cases import Case, inputs_of
+from xlnet_jax.kernels.arguments import numbers_of, with_numbers
 from xlnet_jax.kernels.triton import call as triton
 from xlnet_jax.planning.topologies import find_topology
 

@@ -16,11 +16,14 @@ from data_pipelines.tokenizer import Tokenizer
 from tests.xlnet_jax.training.run.test_hosts import Two
 from xlnet_jax.errors import RESTART, InputError
 from xlnet_jax.interop.weights import flatten
+from xlnet_jax.kernels.fused.call import interpreted
 from xlnet_jax.settings.plain import from_dict, identity_difference
 from xlnet_jax.tasks.agreement import Confusion
 from xlnet_jax.tasks.classification.task import TextTask
 from xlnet_jax.tasks.config import FinetuneConfig, QuestionAnsweringConfig, RankingConfig
 from xlnet_jax.tasks.selection import Selection
+from xlnet_jax.training import attention
+from xlnet_jax.training.kernel_check import Texts
 from xlnet_jax.training.run.hosts import Hosts
 from xlnet_jax.training.watch.metrics import read_records
 from xlnet_jax.training.watch.progress import ProgressView
@@ -357,3 +360,12 @@ def test_results_of_a_run_are_overwritten_by_no_other(straight, pretrained, tabl
     with pytest.raises(InputError, match="holds a run, with results of its own: give predictions another --workdir"):
         finetune.main(argv.split())
     assert (straight / "results.json").read_text() == before
+
+
+def test_finetuning_compares_kernels_on_its_own_texts(pretrained, table, tmp_path, monkeypatch, capsys):
+    samples = []
+    monkeypatch.setattr(attention, "difference", lambda _, sample, __: samples.append(sample) or (1.0, "output"))
+    with interpreted():
+        finetune.main(words(pretrained, table, tmp_path / "run", "--steps", "1"))
+    assert samples == [Texts(seq_len=32, mem_len=0)]
+    assert "attention   plain: on this device the output by the fused kernel" in capsys.readouterr().out

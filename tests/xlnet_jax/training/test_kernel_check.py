@@ -1,0 +1,193 @@
+"""The comparison of the fused kernel with plain attention before a run: the call that it makes, and what it finds."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests.xlnet_jax.random_models import BERT, SMALL
+from tests.xlnet_jax.tiny_text import batches_of
+from tests.xlnet_jax.training.test_golden import RUNS
+from tests.xlnet_jax.training.tiny import CONFIG
+from xlnet_jax.kernels import plain
+from xlnet_jax.kernels.arguments import numbers_of, visible_BTK, with_numbers
+from xlnet_jax.kernels.fused.call import interpreted
+from xlnet_jax.kernels.fused.tiles import GENERATIONS
+from xlnet_jax.kernels.triton import call as triton
+from xlnet_jax.models import attention as table
+from xlnet_jax.objectives.build import objective_of
+from xlnet_jax.training import kernel_check, sharding
+from xlnet_jax.training.attention import TOLERANCE
+from xlnet_jax.training.kernel_check import Texts, Windows, call_of, difference
+
+
+def changed(config, data=None, **model):
+    """Return the settings with some of the data and of the network replaced."""
+    model, data = dataclasses.replace(config.model, **model), dataclasses.replace(config.data, **data or {})
+    return dataclasses.replace(config, model=model, data=data)
+
+
+PLM = changed(CONFIG, {"windows_per_block": 4}, num_layers=1)
+CALLS = {
+    "plm": PLM,
+    "same length": changed(PLM, {"num_predict": None}, attn_type="uni", same_length=True, mem_len=4, untie_r=False),
+    **{name: RUNS[name] for name in ("plm, packed", "clm, packed", "dae + transformer-xl", "bert", "electra")},
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_the_compared_call_is_that_of_the_runs_layers(name, monkeypatch):
+    config = changed(CALLS[name], {"batch_size": 2}, attention="fused", num_layers=1)
+    windows, objective, made = Windows(config, batches_of(config)), objective_of(config), []
+
+    def record(inputs):
+        jax.debug.callback(made.append, inputs)
+        return plain.attention_BNTH(inputs)
+
+    monkeypatch.setitem(table.IMPLEMENTATIONS, "fused", record)
+    ours, mems = call_of(windows(), config.model), jnp.zeros(objective.mems.shape, objective.mems.dtype)
+
+    def score(batch):
+        return objective.score(sharding.unboxed(objective.init(jax.random.key(0))), batch, mems, None)
+
+    jax.block_until_ready(jax.jit(score)(windows.batch()))
+    jax.effects_barrier()
+    theirs = made[-1]  # of electra's two networks, the one that is kept
+
+    def assert_same_form(a, b):
+        assert (a.shape, a.dtype) == (b.shape, b.dtype)
+
+    jax.tree.map(assert_same_form, numbers_of(ours), numbers_of(theirs))
+    np.testing.assert_array_equal(visible_BTK(ours.visibility), visible_BTK(theirs.visibility))
+    for a, b in ((ours.positions, theirs.positions), (ours.segments, theirs.segments)):
+        jax.tree.map(np.testing.assert_array_equal, a and a[1:], b and b[1:])
+
+
+# ---- right kernels ---------------------------------------------------------------------------------------------------
+
+LONGER = changed(
+    PLM, {"seq_len": 144, "reuse_len": 72, "perm_size": 72, "num_predict": 24}, mem_len=40, d_head=64, num_heads=2
+)
+RIGHT = {
+    "plm": LONGER,
+    "plm, packed": changed(LONGER, {"window": "sentences", "pack": True}),
+    "clm": changed(RUNS["clm"], {"seq_len": 144, "reuse_len": 144}, mem_len=130, d_head=32, attention_dropout=0.1),
+    "bert": changed(RUNS["bert"], {"seq_len": 70}, max_positions=70, d_head=64),
+    "wide heads": changed(PLM, d_head=128, attention_dropout=0.3),
+}
+on_both = pytest.mark.parametrize("interpreted_kernel", [interpreted, triton.interpreted], ids=["TPU", "GPU"])
+
+
+@on_both
+@pytest.mark.parametrize(("name", "dtype"), [("plm", "float32"), *((name, "bfloat16") for name in RIGHT)])
+def test_a_right_kernel_differs_by_less_than_half_of_what_is_allowed(interpreted_kernel, name, dtype):
+    config = changed(RIGHT[name], dtype=dtype)
+    with interpreted_kernel():
+        share, _ = difference(config.model, Windows(config, batches_of(config)), 1)
+    assert 0 < share < (1e-3 if dtype == "float32" else TOLERANCE[dtype] / 2)
+
+
+@on_both
+@pytest.mark.parametrize("model", [SMALL, BERT], ids=["xlnet", "bert"])
+def test_texts_of_finetuning_are_compared_with_padding_and_memory(interpreted_kernel, model):
+    with interpreted_kernel():
+        share, _ = difference(dataclasses.replace(model, d_head=64, num_heads=2), Texts(24, model.mem_len), 1)
+    assert 0 < share < 1e-3
+
+
+@on_both
+def test_devices_that_share_a_window_are_compared_in_their_parts(interpreted_kernel):
+    with interpreted_kernel():
+        share, _ = difference(LONGER.model, Windows(LONGER, batches_of(LONGER)), 4)
+    assert 0 < share < 1e-3
+
+
+def test_a_window_that_does_not_fit_the_chip_is_compared_in_its_blocks(monkeypatch):
+    blocks = {"reach": 256, "row_block": 128, "key_block": 128}
+    monkeypatch.setitem(GENERATIONS, "small", GENERATIONS["v5e"]._replace(**blocks))
+    # So many scores are too many for plain attention at once, and for both examples in one call.
+    monkeypatch.setattr(kernel_check, "SCORES", 10_000)
+    monkeypatch.setattr(kernel_check, "TOGETHER", 10_000)
+    with interpreted("small"):
+        share, _ = difference(LONGER.model, Windows(LONGER, batches_of(LONGER)), 1)
+    assert 0 < share < 1e-3
+
+
+# ---- faults ----------------------------------------------------------------------------------------------------------
+
+
+def with_fault(name, where, factor):
+    """Return plain attention, of whose output or gradients one is multiplied by a factor in one place."""
+
+    def faulty(numbers):
+        return numbers._replace(**{name: getattr(numbers, name).at[where].multiply(factor)})
+
+    def attention_BNTH(inputs):
+        def output(numbers):
+            return plain.attention_BNTH(with_numbers(inputs, numbers))
+
+        def forward(numbers):
+            read, pull = jax.vjp(output, numbers)
+            return (read.at[where].multiply(factor) if name == "output" else read), pull
+
+        def backward(pull, grad_BNTH):
+            (grads,) = pull(grad_BNTH)
+            return (grads if name == "output" else faulty(grads),)
+
+        attend = jax.custom_vjp(output)
+        attend.defvjp(forward, backward)
+        return attend(numbers_of(inputs))
+
+    return attention_BNTH
+
+
+SMALL_WINDOW = changed(
+    PLM, {"seq_len": 32, "reuse_len": 16, "perm_size": 16, "num_predict": 8}, mem_len=16, num_heads=1, dtype="bfloat16"
+)
+WHOLE = {
+    "output": ("output", np.s_[:]),
+    "queries": ("query_BNTH", np.s_[:]),
+    "keys": ("key_BNKH", np.s_[:]),
+    "values": ("value_BNKH", np.s_[:]),
+    "r_w": ("biases_3NH", np.s_[0]),
+    "r_r": ("biases_3NH", np.s_[1]),
+    "r_s": ("biases_3NH", np.s_[2]),
+    "position keys": ("position_2NRH", np.s_[:]),
+    "segment keys": ("segment_2NH", np.s_[:]),
+}
+IN_ONE_PLACE = {
+    "output of the query stream": ("output", np.s_[:, :, 32:]),
+    "queries of the query stream": ("query_BNTH", np.s_[:, :, 32:]),
+    "queries of one row": ("query_BNTH", np.s_[:, :, 21]),
+    "keys of memory": ("key_BNKH", np.s_[:, :, :16]),
+    "values of the last keys": ("value_BNKH", np.s_[:, :, -4:]),
+    "keys of what reads backwards": ("key_BNKH", np.s_[1]),
+    "position keys of sines": ("position_2NRH", np.s_[0]),
+    "position keys of one tile": ("position_2NRH", np.s_[:, :, 40:48]),
+}
+FACTORS = {"zero": 0.0, "half": 0.5, "negated": -1.0}
+
+
+def found_with_fault(name, where, factor, monkeypatch):
+    monkeypatch.setitem(table.IMPLEMENTATIONS, "fused", with_fault(name, where, factor))
+    return difference(SMALL_WINDOW.model, Windows(SMALL_WINDOW, batches_of(SMALL_WINDOW)), 1)
+
+
+@pytest.mark.parametrize("factor", FACTORS.values(), ids=FACTORS)
+@pytest.mark.parametrize("place", WHOLE)
+def test_a_fault_in_the_output_or_in_any_gradient_is_found_and_named(place, factor, monkeypatch):
+    share, name = found_with_fault(*WHOLE[place], factor, monkeypatch)
+    assert share > TOLERANCE["bfloat16"]
+    what = "biases" if place.startswith("r_") else place
+    assert name == ("output" if place == "output" else f"gradient of the {what}")
+
+
+@pytest.mark.parametrize("place", IN_ONE_PLACE)
+def test_a_fault_in_one_place_is_found(place, monkeypatch):
+    assert found_with_fault(*IN_ONE_PLACE[place], 0.5, monkeypatch)[0] > TOLERANCE["bfloat16"]
+
+
+def test_what_is_not_finite_is_infinitely_far(monkeypatch):
+    assert found_with_fault("key_BNKH", np.s_[0, 0, 3, 3], jnp.nan, monkeypatch)[0] == np.inf

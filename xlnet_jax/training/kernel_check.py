@@ -1,0 +1,270 @@
+"""Comparison of the fused attention kernel with plain attention, on this process's first device, before a run uses it.
+
+One attention call with random numbers, of the lengths, masks, segments, directions, dropout, type and head width of the
+run, and in the parts of a window that the run gives one device: so the kernel cuts it into the same tiles and blocks as
+in the run. Its output and its gradients by queries, keys, values, position keys, biases and segment keys are each
+compared with those of plain attention in float32, block by block.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from typing import Any, TypeAlias
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from data_pipelines.batches import BatchSource
+from xlnet_jax.kernels import over_mesh, parts, plain
+from xlnet_jax.kernels.arguments import (
+    AttentionInputs,
+    Implementation,
+    Positions,
+    Segments,
+    Visibility,
+    numbers_of,
+    with_numbers,
+)
+from xlnet_jax.kernels.dropout import AttentionDropout, attention_seed_BN
+from xlnet_jax.models.attention import attention_BNTH
+from xlnet_jax.models.inputs import Inputs, text_inputs
+from xlnet_jax.models.masks import causal_span, within
+from xlnet_jax.objectives.base import DeviceBatch
+from xlnet_jax.objectives.language_model import inputs_of
+from xlnet_jax.settings.config import Config, ModelConfig
+
+Sample: TypeAlias = Callable[[], Inputs]
+"""Function that returns two examples as the run has them."""
+
+BLOCK = 16
+"""Consecutive rows, keys or distances of one head that are compared together, by the root of the mean square: a few
+wrong rows stand out, and rounding averages out."""
+
+SMALLEST = 0.01
+"""Blocks smaller than this share of the whole array's root mean square are compared with that share: the gradient by
+a key that hardly any row sees is rounding alone."""
+
+SCORES = 2**25
+"""Scores that plain attention computes at a time: those of a long window would not fit in memory."""
+TOGETHER = 2**28
+"""Scores up to which both examples are compared in one call; above, in one call each."""
+
+QUERIES, BIASES = "gradient of the queries", "gradient of the biases"
+
+
+@dataclass(frozen=True, eq=False)
+class Windows:
+    """Sample of pretraining: the last windows of two blocks, where memory is full. The second one has half of its
+    memory, and reads backwards where some windows do."""
+
+    config: Config
+    batches: BatchSource
+
+    def __call__(self) -> Inputs:
+        """Return them; ranks, segments and documents are those of a batch of the run."""
+        return inputs_of(self.batch(), self.config)[0]
+
+    def batch(self) -> DeviceBatch:
+        """Return the batch that they are read from."""
+        mem_len = self.config.model.mem_len
+        windows = self.batches.batch_at(self.batches.steps_per_block - 1, range(2))
+        windows["is_reversed"] = np.array([False, self.config.data.bidirectional])
+        windows["mem_filled"] = np.array([mem_len, mem_len // 2], np.int32)
+        return {name: jnp.asarray(array) for name, array in windows.items()}
+
+
+@dataclass(frozen=True)
+class Texts:
+    """Sample of finetuning: texts of two segments in which every token sees every other; the second one is padded."""
+
+    seq_len: int
+    mem_len: int
+
+    def __call__(self) -> Inputs:
+        """Return them; memory is in use."""
+        at_BL = jnp.broadcast_to(jnp.arange(self.seq_len)[None], (2, self.seq_len))
+        is_real_BL = at_BL >= jnp.array([[0], [self.seq_len // 4]])
+        in_second_BL = (at_BL > self.seq_len // 2).astype(jnp.int32)
+        return text_inputs(jnp.zeros_like(at_BL), is_real_BL.astype(jnp.int32), in_second_BL, self.mem_len)
+
+
+@lru_cache(maxsize=2)  # runs of finetuning differ in their seed alone
+def difference(model: ModelConfig, sample: Sample, num_parts: int) -> tuple[float, str]:
+    """Return how far the fused kernel is from plain attention at most, as a share of the size of what differs, and the
+    name of what differs.
+
+    model: with the heads of one device; num_parts: devices that share a window (kernels/parts.py).
+    """
+    found: dict[str, float] = {}
+    with jax.default_device(jax.local_devices()[0]):
+        examples = sample()
+        scores_of_row = model.num_heads * (2 * examples.input_ids_BL.shape[1] + examples.memory_BM.shape[1])
+        shares = partial(_shares, rate=model.attention_dropout, num_parts=num_parts)
+        compare = jax.jit(partial(shares, rows_at_once=max(1, SCORES // scores_of_row)))
+        for some in _divided(examples, scores_of_row):
+            inputs = call_of(some, model)
+            seed_BN = attention_seed_BN(jax.random.key(7), some.example_B, model.num_heads)
+            grad_BNTH = _normal(8, inputs.query_BNTH.shape, inputs.query_BNTH.dtype)
+            for name, share in jax.device_get(compare(inputs, seed_BN, grad_BNTH)).items():
+                found[name] = max(float(share), found.get(name, 0.0))
+    worst = max(found, key=lambda name: found[name])
+    return found[worst], worst
+
+
+def _divided(examples: Inputs, scores_of_row: int) -> list[Inputs]:
+    """Return the examples of each call: all, or one, where the scores of all are too many."""
+    rows = examples.input_ids_BL.shape[1]
+    if examples.target_positions_BP is not None:
+        rows += examples.target_positions_BP.shape[1]
+    batch = len(examples.input_ids_BL)
+    if batch * rows * scores_of_row <= TOGETHER:
+        return [examples]
+    return [jax.tree.map(lambda x, i=i: x[i : i + 1], examples) for i in range(batch)]
+
+
+def call_of(inputs: Inputs, model: ModelConfig) -> AttentionInputs:
+    """Return the attention call of a layer on these inputs, with random numbers."""
+    (batch, length), mem_len = inputs.input_ids_BL.shape, inputs.memory_BM.shape[1]
+    query_BP = inputs.target_positions_BP
+    if query_BP is None:
+        query_BP = jnp.zeros((batch, 0), jnp.int32)
+    content_BL = jnp.broadcast_to(jnp.arange(length)[None], (batch, length))
+    row_BT = jnp.concatenate([content_BL, query_BP], axis=1)
+    key_BK = jnp.broadcast_to(jnp.arange(-mem_len, length)[None], (batch, mem_len + length))
+    heads, dtype = (model.num_heads, model.d_head), jnp.dtype(model.dtype)
+
+    visibility = inputs.visibility
+    if model.attn_type == "uni":
+        visibility = within(visibility, causal_span(row_BT, key_BK, mem_len if model.same_length else None))
+    positions = segments = biases_3NH = None
+    if model.positions == "relative":
+        biases_3NH = 0.5 * _normal(3, (3, *heads))
+        table = (2, model.num_heads, mem_len + 2 * length, model.d_head)
+        positions = Positions(0.5 * _normal(4, table), inputs.is_reversed_B, query_BP, key_BK)
+    if model.network == "xlnet" and model.num_segments and inputs.segment_ids_BL is not None:
+        row_segment_BT = jnp.take_along_axis(inputs.segment_ids_BL, row_BT, axis=1)
+        key_segment_BK = jnp.pad(inputs.segment_ids_BL, ((0, 0), (mem_len, 0)))
+        segments = Segments(0.5 * _normal(5, (2, *heads), dtype), row_segment_BT, key_segment_BK)
+    # Scores of all terms have a standard deviation of about 1: a row with one key of weight 1 would have no gradients.
+    query, key, value = (
+        _normal(i, (batch, model.num_heads, size, model.d_head), dtype)
+        for i, size in enumerate((row_BT.shape[1], key_BK.shape[1], key_BK.shape[1]))
+    )
+    return AttentionInputs(query, 0.5 * key, value, visibility, biases_3NH, positions, segments)
+
+
+def _normal(seed: int, shape: tuple[int, ...], dtype: jnp.dtype = jnp.float32) -> jnp.ndarray:
+    return jax.random.normal(jax.random.key(seed), shape, dtype)
+
+
+# ---- both implementations --------------------------------------------------------------------------------------------
+
+
+def _shares(
+    inputs: AttentionInputs,
+    seed_BN: jnp.ndarray,
+    grad_BNTH: jnp.ndarray,
+    *,
+    rate: float,
+    num_parts: int,
+    rows_at_once: int,
+) -> dict[str, jnp.ndarray]:
+    """Return, by name, how far output and gradients of the fused kernel are from those of plain attention."""
+    if rate:
+        inputs = inputs._replace(dropout=AttentionDropout(rate, seed_BN))
+    fused = partial(attention_BNTH, implementation="fused")
+    ours = _pulled_back(partial(_in_parts_BNTH, implementation=fused, count=num_parts), inputs, grad_BNTH)
+    in_float32 = with_numbers(inputs, jax.tree.map(lambda x: x.astype(jnp.float32), numbers_of(inputs)))
+    with jax.default_matmul_precision("highest"):
+        plain_BNTH = partial(_plain_BNTH, rows_at_once=rows_at_once)
+        reference = _pulled_back(plain_BNTH, in_float32, grad_BNTH.astype(jnp.float32))
+    least = {name: SMALLEST**2 * _squares_of_blocks(x).mean() for name, x in reference.items()}
+    # A bias sums the gradients of all queries. Where that sum is small by chance, rounding is left.
+    least[BIASES] = jnp.square(reference[QUERIES]).sum() / (16 * inputs.query_BNTH.shape[1])
+    return {name: _share(ours[name], x, least[name]) for name, x in reference.items()}
+
+
+def _pulled_back(
+    implementation: Implementation, inputs: AttentionInputs, grad_BNTH: jnp.ndarray
+) -> dict[str, jnp.ndarray]:
+    """Return the output of a call, and its gradients, by name, each float [.., N, rows, H]."""
+    read_BNTH, pull = jax.vjp(lambda numbers: implementation(with_numbers(inputs, numbers)), numbers_of(inputs))
+    query, key, value, biases_3NH, position_2NRH, segment_2NH = pull(grad_BNTH)[0]
+    found = {
+        "output": read_BNTH,
+        QUERIES: query,
+        "gradient of the keys": key,
+        "gradient of the values": value,
+        BIASES: None if biases_3NH is None else biases_3NH[:, :, None],
+        "gradient of the position keys": position_2NRH,
+        "gradient of the segment keys": None if segment_2NH is None else segment_2NH[:, :, None],
+    }
+    return {name: array for name, array in found.items() if array is not None}
+
+
+def _in_parts_BNTH(inputs: AttentionInputs, implementation: Implementation, count: int) -> jnp.ndarray:
+    """Return the attention output of every row, by the calls of devices that share a window, one after the other."""
+    if count == 1:
+        return implementation(inputs)
+    query_BNTH, positions = inputs.query_BNTH, inputs.positions
+    targets = 0 if positions is None else positions.query_BP.shape[1]
+    content = query_BNTH.shape[2] - targets
+    in_parts_BNTH = parts.joined(query_BNTH[:, :, :content], query_BNTH[:, :, content:], count, axis=2)
+    by_part = jnp.stack(jnp.split(in_parts_BNTH, count, axis=2))
+
+    def read_BNTH(part_and_query: tuple[jnp.ndarray, jnp.ndarray]) -> jnp.ndarray:
+        part, own_BNTH = part_and_query
+        return over_mesh.rows_of_part_BNTH(inputs._replace(query_BNTH=own_BNTH), implementation, part, count)
+
+    read = _side_by_side_BNTH(jax.lax.map(read_BNTH, (jnp.arange(count), by_part)))
+    return jnp.concatenate(parts.apart(read, content, count, axis=2), axis=2)
+
+
+def _plain_BNTH(inputs: AttentionInputs, rows_at_once: int) -> jnp.ndarray:
+    """Return the attention output of every row by plain attention, some rows after the others."""
+    (ranks, span, _), positions, segments = inputs.visibility, inputs.positions, inputs.segments
+    rows = inputs.query_BNTH.shape[2]
+    if positions is not None:
+        content_BL = jnp.arange(rows - positions.query_BP.shape[1])[None]
+        content_BL = jnp.broadcast_to(content_BL, (len(positions.query_BP), content_BL.shape[1]))
+        positions = positions._replace(query_BP=jnp.concatenate([content_BL, positions.query_BP], axis=1))
+
+    def read_BNTH(row_T: jnp.ndarray) -> jnp.ndarray:
+        def of(term: Any, *names: str) -> Any:
+            return term and term._replace(**{name: getattr(term, name)[:, row_T] for name in names})
+
+        return plain.attention_BNTH(
+            inputs._replace(
+                query_BNTH=inputs.query_BNTH[:, :, row_T],
+                visibility=Visibility(of(ranks, "row_BT"), of(span, "first_BT", "last_BT")),
+                positions=of(positions, "query_BP"),  # all as query rows, which may stand anywhere
+                segments=of(segments, "row_BT"),
+                dropout=inputs.dropout and inputs.dropout._replace(row_T=row_T),
+            )
+        )
+
+    count = -(-rows // rows_at_once)
+    # The last call computes the last row several times.
+    row_CT = jnp.minimum(jnp.arange(count * -(-rows // count)), rows - 1).reshape(count, -1)
+    return _side_by_side_BNTH(jax.lax.map(jax.checkpoint(read_BNTH), row_CT))[:, :, :rows]
+
+
+def _side_by_side_BNTH(by_call: jnp.ndarray) -> jnp.ndarray:
+    """Return the rows of several calls, whose number is the first axis, in order."""
+    calls, batch, heads, rows, width = by_call.shape
+    return jnp.moveaxis(by_call, 0, 2).reshape(batch, heads, calls * rows, width)
+
+
+def _share(ours: jnp.ndarray, reference: jnp.ndarray, least: jnp.ndarray) -> jnp.ndarray:
+    """Return the largest difference of a block as a share of its size, both as root mean squares; infinite where
+    something is not finite. least: squared size of a block, if it is smaller."""
+    difference, size = (_squares_of_blocks(x) for x in (ours.astype(jnp.float32) - reference, reference))
+    share = jnp.sqrt(difference / jnp.maximum(jnp.maximum(size, least), jnp.finfo(jnp.float32).tiny)).max()
+    return jnp.where(jnp.isfinite(share), share, jnp.inf)
+
+
+def _squares_of_blocks(x_NTH: jnp.ndarray) -> jnp.ndarray:
+    *lead, rows, _ = x_NTH.shape
+    squares = jnp.pad(jnp.square(x_NTH).sum(-1), [(0, 0)] * len(lead) + [(0, -rows % BLOCK)])
+    return squares.reshape(*lead, -1, BLOCK).sum(-1)
