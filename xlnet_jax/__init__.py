@@ -5,14 +5,14 @@ TensorFlow. Several are also names of commands: `xlnet_jax.evaluate` is the func
 runs the module.
 """
 
-import sys
-from importlib import import_module
-from types import ModuleType
-from typing import Any
-
 from xlnet_jax.storage.import_path import leave_current_folder
 
-leave_current_folder()
+leave_current_folder()  # before any other import
+
+import sys  # noqa: E402
+from importlib import import_module  # noqa: E402
+from types import ModuleType  # noqa: E402
+from typing import Any  # noqa: E402
 
 __version__ = "0.2.0.dev0"
 """Version of the package; setup.cfg reads it here."""

@@ -23,6 +23,7 @@ from xlnet_jax.errors import (
     is_out_of_memory,
 )
 from xlnet_jax.settings import cli
+from xlnet_jax.storage.import_path import keep_children_out
 from xlnet_jax.storage.quiet_tensorflow import keep_tensorflow_quiet
 
 T = TypeVar("T")
@@ -59,6 +60,7 @@ def run(main: Main, to_save_memory: str = "close other programs, or take a machi
     anything else with UNREAD.
     """
     sys.unraisablehook = _report
+    keep_children_out()
     keep_tensorflow_quiet()  # paths in the cloud load it, in worker processes too
     code: int | str | None
     try:

@@ -1,30 +1,139 @@
-"""A module in the current folder is imported by no command of an installed package."""
+"""No command imports a module of the current folder, and no process that it starts does."""
 
 import os
+import re
+import shutil
 import subprocess
 import sys
+from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[3]
-SHADOW = "open('ran', 'a').write(__name__ + ' ')\nraise ImportError(__name__)\n"
+OURS = ("xlnet_jax", "data_pipelines")
+SHADOW = "open({marker!r}, 'a').write(__name__ + ' ')\nraise ImportError(__name__)\n"
+COMMANDS = (
+    "--version",
+    "tokenizer train --source texts --out tokenizer --vocab-size 300",
+    "prepare --source texts --tokenizer tokenizer --out corpus --block-len 78 --validation-fraction 0.2",
+    "inspect corpus --out window.png",
+    "train --corpus corpus --workdir run --steps 1 --eval.max-windows 1 --model.num-layers 1 --model.d-model 16 "
+    "--model.num-heads 1 --model.d-head 16 --model.d-ff 32 --model.mem-len 16 --data.batch-size 8 --data.seq-len 32 "
+    "--data.reuse-len 16 --data.perm-size 16 --data.num-predict 4 --data.windows-per-block 4",
+)
+"""In this order: `prepare` starts processes that import it anew, `inspect` draws, `train` starts itself again"""
 
 
-@pytest.mark.parametrize("command", ["-m xlnet_jax --version", "-m data_pipelines.tokenizer --help"])
-def test_a_command_imports_nothing_from_the_current_folder(tmp_path, command):
-    for name in ("tyro", "numpy", "difflib", "rich", "msgspec", "my_module"):
-        (tmp_path / f"{name}.py").write_text(SHADOW)
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    environment.pop("PYTHONSAFEPATH", None)
-    ended = subprocess.run([sys.executable, *command.split()], cwd=tmp_path, env=environment, capture_output=True)
-    assert ended.returncode == 0, ended.stderr.decode()
-    assert not (tmp_path / "ran").exists()
+def environment() -> dict[str, str]:
+    """Return the environment of a user who has installed this checkout."""
+    variables = os.environ | {"PYTHONPATH": str(ROOT)}
+    for name in ("PYTHONSAFEPATH", "GLIBC_TUNABLES"):
+        variables.pop(name, None)
+    return variables
+
+
+def plant(folder: Path, names: set[str]) -> Path:
+    """Put modules of these names into a folder with texts; return the file in which each writes that it was run."""
+    texts = folder / "texts"
+    texts.mkdir(parents=True)
+    novel = (ROOT / "data_pipelines/corpora/austen/train.txt").read_text().splitlines(keepends=True)
+    (texts / "a.txt").write_text("".join(novel[:500]))
+    (texts / "b.txt").write_text("".join(novel[500:1000]))
+    ran = folder.parent / "ran"
+    for name in names:
+        shadow = SHADOW.format(marker=str(ran))
+        (folder / f"{name}.py").write_text(shadow)
+        if name in OURS:
+            (folder / name).mkdir()
+            (folder / name / "__init__.py").write_text(shadow)
+    return ran
+
+
+def every_name() -> set[str]:
+    """Return the names of all modules of Python, of all that is installed, and of this project."""
+    return {name for name in {*sys.stdlib_module_names, *packages_distributions(), *OURS} if name.isidentifier()}
+
+
+def loaded_by_python_itself(folder: Path) -> set[str]:
+    """Return the modules that `python -m` loads before a module that is asked for."""
+    folder.mkdir()
+    (folder / "asked_for.py").write_text("import sys\nprint(*sys.modules)")
+    asked = [sys.executable, "-m", "asked_for"]
+    printed = subprocess.run(asked, cwd=folder, env=environment(), capture_output=True, text=True, check=True)
+    return {name.partition(".")[0] for name in printed.stdout.split()}
+
+
+def console_program(folder: Path) -> Path:
+    """Write the program that pip makes for the entry point of setup.cfg."""
+    folder.mkdir()
+    program = folder / "xlnet-jax"
+    program.write_text(f"#!{sys.executable}\nimport sys\nfrom xlnet_jax.__main__ import console\nsys.exit(console())\n")
+    program.chmod(0o755)
+    return program
+
+
+def test_the_console_program_imports_nothing_from_the_current_folder(tmp_path):
+    program, ran = console_program(tmp_path / "bin"), plant(tmp_path / "here", every_name())
+    for command in COMMANDS:
+        ended = subprocess.run(
+            [program, *command.split()], cwd=tmp_path / "here", env=environment(), capture_output=True, text=True
+        )
+        assert ended.returncode == 0, f"{command}: {ended.stderr}"
+        assert not ran.exists(), f"{command} ran {ran.read_text()}"
+
+
+def test_python_m_imports_nothing_from_the_current_folder_but_what_python_itself_looks_for(tmp_path):
+    """Python searches the current folder for the named package, and for the modules by which it finds a package."""
+    names = every_name() - loaded_by_python_itself(tmp_path / "empty") - set(OURS)
+    assert {"queue", "typing", "numpy", "tyro"} <= names
+    ran = plant(tmp_path / "here", names)
+    for command in COMMANDS:
+        words = [sys.executable, "-m", "xlnet_jax", *command.split()]
+        ended = subprocess.run(words, cwd=tmp_path / "here", env=environment(), capture_output=True, text=True)
+        assert ended.returncode == 0, f"{command}: {ended.stderr}"
+        assert not ran.exists(), f"{command} ran {ran.read_text()}"
+
+
+def test_python_p_m_imports_nothing_from_the_current_folder(tmp_path):
+    ran = plant(tmp_path / "here", every_name())
+    for command in COMMANDS[:3]:
+        words = [sys.executable, "-P", "-m", "xlnet_jax", *command.split()]
+        ended = subprocess.run(words, cwd=tmp_path / "here", env=environment(), capture_output=True, text=True)
+        assert ended.returncode == 0, f"{command}: {ended.stderr}"
+        assert not ran.exists(), f"{command} ran {ran.read_text()}"
+
+
+@pytest.mark.parametrize("package", OURS)
+def test_a_module_of_a_package_is_guarded_as_the_list_of_commands_is(tmp_path, package):
+    ran = plant(tmp_path / "here", {"tyro", "numpy", "typing", "difflib"})
+    module = {"xlnet_jax": "xlnet_jax.plan", "data_pipelines": "data_pipelines.tokenizer"}[package]
+    words = [sys.executable, "-m", module, "--help"]
+    ended = subprocess.run(words, cwd=tmp_path / "here", env=environment(), capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr
+    assert not ran.exists()
 
 
 def test_a_program_that_imports_the_package_keeps_its_folder(tmp_path):
     (tmp_path / "mine.py").write_text("print('imported')")
     program = "import xlnet_jax, data_pipelines, mine"
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    ended = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, env=environment, capture_output=True)
+    ended = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, env=environment(), capture_output=True)
     assert ended.stdout == b"imported\n", ended.stderr.decode()
+
+
+def test_a_checkout_that_is_not_installed_is_found_by_its_commands_and_by_their_children(tmp_path):
+    """The copy says another version than any that is installed."""
+    for package in OURS:
+        shutil.copytree(ROOT / package, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__"))
+    init = tmp_path / "xlnet_jax/__init__.py"
+    init.write_text(re.sub('__version__ = ".*"', '__version__ = "of the copy"', init.read_text()))
+    (tmp_path / "xlnet_jax/child.py").write_text(
+        "import subprocess, sys\nsubprocess.run([sys.executable, '-m', 'xlnet_jax', '--version'], check=True)"
+    )
+    variables = environment()
+    variables.pop("PYTHONPATH")
+    for words in (["xlnet_jax", "--version"], ["xlnet_jax.child"]):
+        ended = subprocess.run(
+            [sys.executable, "-m", *words], cwd=tmp_path, env=variables, capture_output=True, text=True
+        )
+        assert ended.stdout == "xlnet_jax of the copy\n", ended.stderr

@@ -19,7 +19,6 @@ from typing import Any
 
 from xlnet_jax.errors import INTERRUPTED, RESTART
 from xlnet_jax.settings.config import DistributedConfig
-from xlnet_jax.storage.import_path import environment_of_command
 from xlnet_jax.storage.reading import decode_json
 from xlnet_jax.training.run.listening import listening_of
 from xlnet_jax.training.run.presence import Ended, Note, Roll
@@ -53,8 +52,7 @@ def supervise(
         given = {"roll": attendance.roll.as_json(), "bind": bind, "parent": os.getpid()}
         words = [sys.executable, *subprocess._args_from_interpreter_flags(), "-m", *command]  # type: ignore[attr-defined]
         with _forwarding() as forwarding:
-            environment = os.environ | environment_of_command() | {VARIABLE: json.dumps(given)}
-            child = subprocess.Popen(words, env=environment)
+            child = subprocess.Popen(words, env=os.environ | {VARIABLE: json.dumps(given)})
             forwarding.to(child)
             watch = _Watch(attendance, child)
             try:
