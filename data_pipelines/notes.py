@@ -3,8 +3,10 @@
 import functools
 import sys
 
+from xlnet_jax.printing import printable, without_secrets
+
 
 @functools.cache
 def tell(note: str) -> None:
     """Print a note; the second time that a process has the same one to tell, print nothing."""
-    print(f"note: {note}", file=sys.stderr)
+    print("note:", printable(without_secrets(" ".join(note.split()))), file=sys.stderr)

@@ -51,14 +51,6 @@ def file_name(path: str) -> str:
     return path.rstrip("/").rpartition("/")[2]
 
 
-def without_secrets(url: str) -> str:
-    """Return a URL without what may give access, the query and the password of a web address: it is kept in files."""
-    if not on_web(url):
-        return url
-    parts = urlsplit(url)
-    return parts._replace(query="", fragment="", netloc=parts.netloc.rpartition("@")[2]).geturl()
-
-
 def find(name: str) -> list[RemoteFile]:
     """Return the files that a URL stands for, sorted: a file, those below a folder at any depth, or those that match a
     glob (`**` descends). A web address stands for one file.

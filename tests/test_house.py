@@ -26,7 +26,8 @@ FLOORS = (
     ("data_pipelines",),
     ("xlnet_jax.costs", "xlnet_jax.storage"),
     ("xlnet_jax.settings",),
-    ("xlnet_jax.errors", "xlnet_jax.dims"),
+    ("xlnet_jax.errors",),
+    ("xlnet_jax.printing", "xlnet_jax.dims"),
 )
 DECODERS = {
     "json": ("load", "loads", "JSONDecoder"),
@@ -46,7 +47,7 @@ READERS = {
     "xlnet_jax/interop/hf_files.py": {"safetensors", "torch"},
 }
 """Modules that decode what may be damaged or hostile, and the libraries that they may do it by"""
-NOT_COMMANDS = ("__init__", "dims", "errors")
+NOT_COMMANDS = ("__init__", "dims", "errors", "printing")
 LONGEST_COMMAND = 60  # lines
 DYNAMIC = ("import_module", "__import__")
 RIDDLES = ("Of", "The same", "What", "Those", "That", "It", "Its", "How", "As", "By")

@@ -1,4 +1,4 @@
-"""Mistakes that a user can mend, and the exit codes of every command. Imports nothing of this project.
+"""Mistakes that a user can mend, and the exit codes of every command.
 
 0 done · 1 a crash · 2 a mistake that the user can mend · 130 stopped by Ctrl-C · 141 stopped because the reader of the
 output, such as head, is gone · 143 stopped by SIGTERM, SIGUSR1 or the platform, or because a host or the network is
@@ -12,16 +12,21 @@ import re
 import signal
 from typing import Any
 
+from xlnet_jax.printing import without_secrets
+
 
 class InputError(ValueError):
     """Mistake that a user can mend: one line that says what was wrong, where, and what to do.
 
     Library code names an argument or a setting in backticks, as Python spells it: "`max_len` 0 must be at least 1". A
     command prints the name as its flag, --max-len (`api.command.naming_flags`). Library code spells a flag itself only
-    where the message proposes a whole command to run.
+    where the message proposes a whole command to run. URLs lose what may give access (`printing.without_secrets`).
     """
 
     exit_code = 2
+
+    def __init__(self, *message: object) -> None:
+        super().__init__(*map(without_secrets, message))
 
 
 class OutOfMemory(InputError):

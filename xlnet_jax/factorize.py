@@ -11,8 +11,9 @@ def main(argv: Sequence[str]) -> int:
     """Print the table; return the exit code."""
     settings = command.parse(FactorizeSettings, argv, __doc__)
     found = factorize_text(settings)
-    from rich.console import Console
     from rich.table import Table
+
+    from xlnet_jax.printing import Console
 
     title = f"log p of {settings.targets} in: {settings.text}"
     table = Table("", "independent (BERT)", "dependent (XLNet)", title=title)

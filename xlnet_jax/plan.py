@@ -20,11 +20,10 @@ def main(argv: Sequence[str]) -> int:
     check(request)
     os.environ.update(ENVIRONMENT)
     # Import jax after the environment is set: it reads the environment once.
-    from rich.console import Console
-
     from xlnet_jax.planning import report
     from xlnet_jax.planning.estimate import make_plan
     from xlnet_jax.planning.search import search
+    from xlnet_jax.printing import Console
 
     width = None if sys.stdout.isatty() else REDIRECTED_WIDTH
     console = Console(soft_wrap=True, highlight=False, markup=False, width=width)

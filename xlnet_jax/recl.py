@@ -12,8 +12,9 @@ def main(argv: Sequence[str]) -> int:
     settings = command.parse(ReclSettings, argv, __doc__)
     with command.progress() as show:
         found = recl(settings, lambda length: show(f"context of {length} of {settings.longest}"))
-    from rich.console import Console
     from rich.table import Table
+
+    from xlnet_jax.printing import Console
 
     step = settings.step
     print(

@@ -20,9 +20,8 @@ def main(argv: Sequence[str]) -> int:
         return command.parse(InspectSettings, argv, __doc__, replace(settings, data=data)).data
 
     found = inspect_window(settings, windows_of)
-    from rich.console import Console
-
     from data_pipelines.inspect.window_text import describe
+    from xlnet_jax.printing import Console, printing_colours
 
     corpus, config, origin = found.corpus, found.config, command.flags_for(found.origin)
     console = Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else COLUMNS)
@@ -33,7 +32,7 @@ def main(argv: Sequence[str]) -> int:
         console.print(f"picture     {found.picture}")
         for part in describe(found.view):
             console.print(part)
-    with command.printing():
+    with command.printing(), printing_colours():
         print("\n".join(line.rstrip() for line in printed.get().splitlines()))
     return 0
 

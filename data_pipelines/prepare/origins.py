@@ -9,8 +9,8 @@ from data_pipelines import hub_text
 from data_pipelines.corpus import Manifest, SplitName
 from data_pipelines.prepare.parts import fingerprint
 from data_pipelines.readers import Errors
-from data_pipelines.remote import without_secrets
 from data_pipelines.sources import Source
+from xlnet_jax.printing import without_secrets
 
 Origin = dict[str, Any]
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from data_pipelines import download, remote, sources
+from data_pipelines import download, sources
 from data_pipelines.corpus import Corpus
 from data_pipelines.network_failures import Unreachable
 from data_pipelines.opening import zstd
@@ -213,11 +213,6 @@ def test_an_unknown_scheme_names_those_that_there_are():
 )
 def test_sources_have_short_names(name, short):
     assert sources.describe(name) == short
-
-
-def test_what_gives_access_is_not_recorded():
-    assert remote.without_secrets("https://me:word@host:1/a.txt?X-Signature=1#x") == "https://host:1/a.txt"
-    assert remote.without_secrets("s3://bucket/a?b") == "s3://bucket/a?b"
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ from xlnet_jax.errors import (
     first_line,
     is_out_of_memory,
 )
+from xlnet_jax.printing import Console, print_safely, without_secrets
 from xlnet_jax.settings import cli
 from xlnet_jax.storage.import_path import keep_children_out
 from xlnet_jax.storage.quiet_tensorflow import keep_tensorflow_quiet
@@ -60,6 +61,7 @@ def run(main: Main, to_save_memory: str = "close other programs, or take a machi
     anything else with UNREAD.
     """
     sys.unraisablehook = _report
+    print_safely()
     keep_children_out()
     keep_tensorflow_quiet()  # paths in the cloud load it, in worker processes too
     code: int | str | None
@@ -147,8 +149,6 @@ def progress(shown: bool = True) -> Iterator[Callable[[str], None]]:
     if not shown:
         yield lambda line: None
         return
-    from rich.console import Console
-
     with Console(stderr=True).status("reading") as status:
         yield status.update
 
@@ -176,7 +176,7 @@ def _nobody_reads() -> bool:
 
 
 def _fail(message: str, code: int = USER_ERROR) -> int:
-    line = " ".join(message.split())
+    line = " ".join(without_secrets(message).split())
     cut = line if len(line) <= LONGEST_LINE else f"{line[: LONGEST_LINE // 2]} … {line[-LONGEST_LINE // 2 :]}"
     print("error: " + cut, file=sys.stderr)
     return code

@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from xlnet_jax.errors import InputError
+from xlnet_jax.printing import without_secrets
 from xlnet_jax.settings.config import Config, DistributedConfig, RunConfig
 from xlnet_jax.settings.fields import flatten
 from xlnet_jax.settings.keywords import with_keywords
@@ -36,7 +37,7 @@ def start(
     names = runtime.host_names(config, place) if place else []
     config = replace(config, distributed=DistributedConfig())
     if place:
-        settings = {name: value for name, value, _ in flatten(config)}
+        settings = {name: without_secrets(value) for name, value, _ in flatten(config)}
         return supervisor.supervise(place, folder_of(config), settings, names, command)
     from xlnet_jax.training.run.hosts import joined
 

@@ -14,7 +14,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from etils import epath
-from rich.console import Console
 
 from data_pipelines import windows
 from data_pipelines.corpus import Corpus, SplitName
@@ -28,6 +27,7 @@ from xlnet_jax.comparison.report import Comparison, Outcome, source_of, write_re
 from xlnet_jax.comparison.request import CompareConfig
 from xlnet_jax.costs.address_space import demand_address_space
 from xlnet_jax.errors import InputError
+from xlnet_jax.printing import Console
 from xlnet_jax.settings.config import Config
 from xlnet_jax.storage.reading import read_json
 from xlnet_jax.tasks.config import FinetuneConfig

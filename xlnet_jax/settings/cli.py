@@ -11,6 +11,7 @@ from typing import Any, TypeVar, cast, get_args, get_origin, get_type_hints
 import tyro
 
 from xlnet_jax.errors import InputError
+from xlnet_jax.printing import printing_colours
 from xlnet_jax.settings import config_file
 from xlnet_jax.settings.config import FIXED_BY_WEIGHTS, Config
 from xlnet_jax.settings.config_file import CommandLine
@@ -42,7 +43,7 @@ def parse(
     description = f"{description}\n\n{config_file.HELP}"
     start: dict[str, Any] = {} if default is None else {"default": default}
     try:
-        with contextlib.redirect_stderr(mistakes):
+        with contextlib.redirect_stderr(mistakes), printing_colours():
             parsed, unknown = tyro.cli(
                 kind, prog=prog, description=description, args=words, return_unknown_args=True, **start
             )

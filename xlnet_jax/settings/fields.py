@@ -9,6 +9,8 @@ import difflib
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Literal, NamedTuple
 
+from xlnet_jax.printing import without_secrets
+
 Mark = Literal["operational", "weights", "text", "blocks"]
 """operational: may change when a run resumes. weights: fixed by the weights of a checkpoint. text: says which text is
 read. blocks: decides into which tokens and blocks that text is cut."""
@@ -79,9 +81,10 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
 
 
 def differences(ours: Any, theirs: Any) -> Iterator[tuple[Setting, Any]]:
-    """Yield (our setting, their value) wherever two trees of one kind differ."""
+    """Yield (our setting, their value) wherever two trees of one kind differ. URLs are the same where only what gives
+    access differs."""
     for our, their in zip(flatten(ours), flatten(theirs), strict=True):
-        if our.value != their.value:
+        if our.value != their.value and without_secrets(our.value) != without_secrets(their.value):
             yield our, their.value
 
 

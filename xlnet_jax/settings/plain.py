@@ -4,6 +4,7 @@ import dataclasses
 from typing import Any, TypeVar, cast, get_type_hints
 
 from xlnet_jax.errors import InputError, shown
+from xlnet_jax.printing import without_secrets
 from xlnet_jax.settings.config import RunConfig
 from xlnet_jax.settings.fields import differences
 from xlnet_jax.settings.typed import typed
@@ -16,10 +17,11 @@ GONE = {"data.is-next": "data.pair-loss next"}
 
 
 def to_dict(config: Any) -> dict[str, Any]:
-    """Return the settings as nested plain types: the content of config.json."""
+    """Return the settings as nested plain types, URLs without what may give access: the content of config.json."""
 
     def plain(items: list[tuple[str, Any]]) -> dict[str, Any]:
-        return {name: list(value) if isinstance(value, tuple) else value for name, value in items}
+        public = ((name, without_secrets(value)) for name, value in items)
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in public}
 
     return dataclasses.asdict(config, dict_factory=plain)
 

@@ -15,6 +15,7 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from xlnet_jax.errors import FULL, REFUSED, InputError
+from xlnet_jax.printing import printing_bars
 from xlnet_jax.storage import bundled
 
 SHORT_NAMES = {
@@ -64,7 +65,11 @@ class Model:
         missing = [file for file in files if not (self.folder / file).exists()]
         if not missing:
             return
-        with _in_one_line(self.name, self.commit, "the download broke off"), _bars(sys.stderr.isatty()):
+        with (
+            _in_one_line(self.name, self.commit, "the download broke off"),
+            _bars(sys.stderr.isatty()),
+            printing_bars(),
+        ):
             snapshot_download(self.name, revision=self.commit, allow_patterns=missing)
 
     def contents(self) -> str:

@@ -15,6 +15,7 @@ from pathlib import Path
 from etils import epath
 
 from xlnet_jax.errors import USER_ERROR, InputError
+from xlnet_jax.printing import printable
 from xlnet_jax.storage.files import in_bucket
 
 NAME = ".lock"
@@ -125,7 +126,7 @@ class _Object:
                 there = self._read()
                 if there and self._id not in there:  # another process took the lock, as this one was silent
                     # End at once: two runs that write into one folder ruin it for both.
-                    os.write(2, f"error: {_in_use(self._folder, there)}\n".encode())
+                    os.write(2, printable(f"error: {_in_use(self._folder, there)}\n").encode())
                     os._exit(USER_ERROR)
                 self._beat(number)
             except Exception:  # the network may fail for a while; a waiting process allows for that

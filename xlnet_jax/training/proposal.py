@@ -9,6 +9,7 @@ from xlnet_jax.interop.contents import Contents
 from xlnet_jax.objectives.following import following
 from xlnet_jax.objectives.presets import PRESETS, with_objective
 from xlnet_jax.objectives.rules import unread
+from xlnet_jax.printing import without_secrets
 from xlnet_jax.settings.config import Config
 from xlnet_jax.settings.fields import differences
 
@@ -32,7 +33,7 @@ def command_of(config: Config) -> str:
     if config.objective != PRESETS[config.preset]().objective:
         words += ["--objective", config.objective]
     for setting, _ in differences(config, usual):
-        name, value = setting.name, setting.value
+        name, value = setting.name, without_secrets(setting.value)
         # Weights bring their network along, and a tokenizer its vocabulary.
         brought = (config.init and setting.has("weights")) or (name == "model.vocab-size" and config.tokenizer)
         if name in left_out or brought:

@@ -4,9 +4,9 @@ import time
 from dataclasses import dataclass
 
 import jax
-from rich.console import Console
 
 from xlnet_jax.costs.address_space import demand_address_space
+from xlnet_jax.printing import Console
 from xlnet_jax.settings.config import RunConfig
 from xlnet_jax.training.run.hosts import Hosts
 from xlnet_jax.training.watch.wandb import demand_wandb

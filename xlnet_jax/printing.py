@@ -1,0 +1,128 @@
+"""What is printed and stored: no character that a terminal obeys, and no secret of a URL. Imports nothing of this
+project.
+
+File names, texts, labels and error messages may be of strangers. Every command prints through `Printable` streams, and
+rich through `Console`.
+"""
+
+import contextlib
+import os
+import re
+import sys
+from collections.abc import Iterable, Iterator
+from typing import Any, TextIO, TypeVar
+
+import rich.console
+from rich.segment import Segment
+
+T = TypeVar("T")
+
+_OBEYED = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufff9-\ufffb\ud800-\udfff]"
+)
+"""Control characters but tab and newline, marks of direction and of lines, and halves of surrogate pairs. Not joiners:
+some languages need them."""
+_COLOUR = re.compile(r"(\x1b\[[\d;]*m)")
+_SCHEME = re.compile(r"(?i)([a-z0-9+.-]{1,16}://)")
+_URLS = re.compile(_SCHEME.pattern + r"\S+")
+_END = "\"'<>:;,.)]}"
+"""what may follow a URL in a sentence"""
+_SECRET = re.compile(r"(?i)[?&;][^=&\s]*(sig|token|key|secret|passw|credential|auth)[^=&\s]*=")
+
+
+def printable(text: str) -> str:
+    """Return a text with each character that a terminal obeys as \\u001b, in the form of JSON."""
+    return _OBEYED.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+def without_secrets(value: T) -> T:
+    """Return a text without what may give access in its URLs, or a list or tuple of such values; all else as it is.
+
+    A web address (https://) loses user, password, query and fragment; any other URL a password with its user, and a
+    query with a name like token or signature.
+    """
+    if isinstance(value, str):
+        return _URLS.sub(_public, value) if "://" in value else value  # type: ignore[return-value]
+    if isinstance(value, list | tuple):
+        return type(value)(map(without_secrets, value))
+    return value
+
+
+def _public(found: re.Match[str]) -> str:
+    """Return one URL, or several without a space between them, without secrets."""
+    _, *parts = _SCHEME.split(found[0])
+    public = ""
+    for scheme, rest in zip(parts[::2], parts[1::2], strict=True):
+        on_web = scheme.lower() in ("http://", "https://")
+        account, at, _ = rest.partition("/")[0].rpartition("@")
+        if at and (on_web or ":" in account):
+            rest = rest[len(account) + 1 :]
+        public += scheme + rest
+        query = re.search("[?#]", rest)
+        if query and (on_web or _SECRET.search(rest)):
+            end = found[0][len(found[0].rstrip(_END)) :]
+            return public[: len(public) - len(rest) + query.start()] + end
+    return public
+
+
+class Printable:
+    """Output stream that writes what is printable, whatever it is given, in the characters that its encoding has."""
+
+    def __init__(self, raw: TextIO, colours: bool = False) -> None:
+        """colours: let those of a terminal through, for text that holds nothing of strangers but settings."""
+        self._raw, self._colours = raw, colours
+
+    @property
+    def rich_proxied_file(self) -> TextIO:
+        """The stream itself, for `Console`, which escapes what it is given and then adds colours and movements."""
+        return self._raw
+
+    def write(self, text: str) -> int:
+        parts = _COLOUR.split(text) if self._colours else [text]
+        self._raw.write("".join(part if i % 2 else printable(part) for i, part in enumerate(parts)))
+        return len(text)
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        self.write("".join(lines))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._raw, name)
+
+
+class Console(rich.console.Console):
+    """Console of rich on which text is printable; rich's own colours and movements are not escaped."""
+
+    def render(self, *given: Any, **options: Any) -> Iterator[Segment]:
+        for segment in super().render(*given, **options):
+            yield segment if segment.control else Segment(printable(segment.text), segment.style)
+
+
+def print_safely() -> None:
+    """Make the standard streams of this process `Printable`, in any encoding; a closed one becomes /dev/null."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:  # else the next file that is opened would take its number, and get what is printed
+            os.open(os.devnull, os.O_RDWR)
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name) or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
+        if isinstance(stream, Printable):
+            continue
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
+        setattr(sys, name, Printable(stream))
+
+
+@contextlib.contextmanager
+def printing_colours() -> Iterator[None]:
+    """Let the colours of a terminal through to the standard output while the body prints."""
+    raw = getattr(sys.stdout, "rich_proxied_file", sys.stdout)
+    with contextlib.redirect_stdout(Printable(raw, colours=True)):
+        yield
+
+
+@contextlib.contextmanager
+def printing_bars() -> Iterator[None]:
+    """Let a library draw its progress bars on the standard error while the body works."""
+    with contextlib.redirect_stderr(getattr(sys.stderr, "rich_proxied_file", sys.stderr)):
+        yield
