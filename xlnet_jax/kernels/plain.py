@@ -70,8 +70,12 @@ def scaled_queries(inputs: AttentionInputs) -> tuple[jnp.ndarray, jnp.ndarray, j
     scale = 1.0 / query_BNTH.shape[-1] ** 0.5
     if biases_3NH is None:
         return query_BNTH * scale, query_BNTH * scale, query_BNTH * scale
-    r_w, r_r, r_s = (bias_NH[None, :, None].astype(query_BNTH.dtype) for bias_NH in biases_3NH)
-    return (query_BNTH + r_w) * scale, (query_BNTH + r_r) * scale, (query_BNTH + r_s) * scale
+    # In float32, and so is the gradient of a bias, a sum over all rows: in bfloat16 it would stop growing.
+    query_BNTH, dtype = query_BNTH.astype(jnp.float32), query_BNTH.dtype
+    with_r_w, with_r_r, with_r_s = (
+        ((query_BNTH + bias_NH[None, :, None]) * scale).astype(dtype) for bias_NH in biases_3NH
+    )
+    return with_r_w, with_r_r, with_r_s
 
 
 def segment_scores_BNT(query_BNTH: jnp.ndarray, segments: Segments) -> jnp.ndarray:

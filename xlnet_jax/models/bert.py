@@ -9,8 +9,6 @@ ALBERT (Lan et al. 2020, section 3.1) has narrower embeddings, projected to the 
 parameters for all layers.
 """
 
-from typing import Any
-
 import flax.linen as nn
 import jax.numpy as jnp
 
@@ -20,17 +18,19 @@ from xlnet_jax.kernels.arguments import AttentionInputs, Visibility
 from xlnet_jax.models.inputs import Inputs
 from xlnet_jax.models.layers import (
     ACTIVATIONS,
+    Dense,
     Dropout,
     FeedForward,
     Norm,
     Outputs,
+    add_to_rows,
     attended_BNTH,
-    partitioned_dense,
+    look_up,
     partitioned_param,
+    partitioned_zeros,
     rows_at_BPD,
     stacked,
     tied_logits_BPV,
-    tied_table_VD,
 )
 from xlnet_jax.settings.config import ModelConfig
 
@@ -45,9 +45,8 @@ class HeadProjection(nn.Module):
         c = self.config
         shape, axes = (c.d_model, c.num_heads, c.d_head), ("embed", "heads", "head_dim")
         kernel_DNH = partitioned_param(self, "kernel", shape, axes, c.init_std).astype(c.dtype)
-        zeros = nn.with_logical_partitioning(nn.initializers.zeros, axes[1:])
-        bias_NH: Any = self.param("bias", zeros, shape[1:], jnp.float32)
-        return jnp.einsum("BLD,DNH->BNLH", rows_BLD, kernel_DNH) + bias_NH[None, :, None].astype(c.dtype)
+        bias_NH = partitioned_zeros(self, "bias", shape[1:], axes[1:])
+        return add_to_rows(jnp.einsum("BLD,DNH->BNLH", rows_BLD, kernel_DNH), bias_NH[None, :, None])
 
 
 class BertAttention(nn.Module):
@@ -64,7 +63,7 @@ class BertAttention(nn.Module):
         inputs = AttentionInputs(query_BNLH, key_BNLH, value_BNLH, visibility)
         read_BNLH = attended_BNTH(self, rate, inputs, example_B, c.attention)
         joined = jnp.swapaxes(read_BNLH, 1, 2).reshape(*rows_BLD.shape[:2], c.num_heads * c.d_head)
-        out_BLD = partitioned_dense(c, "o", c.d_model, ("heads", "embed"))(joined)
+        out_BLD = Dense(c, c.d_model, ("heads", "embed"), name="o")(joined)
         return Norm(c, name="norm")(rows_BLD + Dropout(c.dropout, self.train)(out_BLD, example_B))
 
 
@@ -109,7 +108,7 @@ class BertEncoder(nn.Module):
         rows_BLD = Norm(c, name="embedding_norm")(self._embed(inputs))
         rows_BLD = Dropout(c.dropout, train)(rows_BLD, inputs.example_B)
         if c.embedding_width:
-            rows_BLD = partitioned_dense(c, "embedding_projection", c.d_model, (None, "embed"))(rows_BLD)
+            rows_BLD = Dense(c, c.d_model, (None, "embed"), name="embedding_projection")(rows_BLD)
         rows_BLD = nn.with_logical_constraint(rows_BLD, ("batch", "length", "width"))
         layers = stacked(BertLayer, c, in_axes=nn.broadcast)(c, train, name="layers")
         rows_BLD, _ = layers(rows_BLD, inputs.visibility, inputs.example_B)
@@ -117,21 +116,17 @@ class BertEncoder(nn.Module):
 
     def _embed(self, inputs: Inputs) -> jnp.ndarray:
         c, width = self.config, self.config.embedding_width or self.config.d_model
-        rows_BLD = self.table_VD()[inputs.input_ids_BL]
+        rows_BLD = look_up(self.word_embedding, inputs.input_ids_BL, c)
         places_AD = partitioned_param(self, "position_embedding", (c.max_positions, width), (None, "embed"), c.init_std)
-        rows_BLD += places_AD.astype(c.dtype)[places_BL(inputs) + c.position_offset]
+        rows_BLD += look_up(places_AD, places_BL(inputs) + c.position_offset, c)
         if c.num_segments:
             shape = (c.num_segments, width)
             segment_embedding = partitioned_param(self, "segment_embedding", shape, (None, "embed"), c.init_std)
             segment_ids_BL = jnp.zeros_like(inputs.input_ids_BL)
             if inputs.segment_ids_BL is not None:
                 segment_ids_BL = jnp.where(inputs.segment_ids_BL < c.num_segments, inputs.segment_ids_BL, 0)
-            rows_BLD += segment_embedding.astype(c.dtype)[segment_ids_BL]
+            rows_BLD += look_up(segment_embedding, segment_ids_BL, c)
         return rows_BLD
-
-    def table_VD(self) -> jnp.ndarray:
-        """Return the embedding of pieces in the compute type."""
-        return tied_table_VD(self.word_embedding, self.config)
 
 
 def places_BL(inputs: Inputs) -> jnp.ndarray:
@@ -166,8 +161,7 @@ class BertLM(nn.Module):
     def setup(self) -> None:
         self.backbone = BertEncoder(self.config)
         self.transform = Transform(self.config)
-        zeros = nn.with_logical_partitioning(nn.initializers.zeros, ("vocab",))
-        self.output_bias: Any = self.param("output_bias", zeros, (self.config.vocab_size,), jnp.float32)
+        self.output_bias = partitioned_zeros(self, "output_bias", (self.config.vocab_size,), ("vocab",))
 
     def __call__(
         self,
@@ -183,7 +177,7 @@ class BertLM(nn.Module):
         hidden = outputs.content_BLD
         if at_BP is not None:
             hidden = rows_at_BPD(hidden, at_BP)
-        return tied_logits_BPV(self.transform(hidden), self.backbone.table_VD(), self.output_bias), outputs
+        return tied_logits_BPV(self.transform(hidden), self.backbone.word_embedding, self.output_bias), outputs
 
 
 class Transform(nn.Module):
@@ -194,5 +188,5 @@ class Transform(nn.Module):
     @nn.compact
     def __call__(self, hidden_BPD: jnp.ndarray) -> jnp.ndarray:
         c = self.config
-        dense = partitioned_dense(c, "dense", c.embedding_width or c.d_model, ("embed", None))
+        dense = Dense(c, c.embedding_width or c.d_model, ("embed", None), name="dense")
         return Norm(c, name="norm")(ACTIVATIONS[c.activation](dense(hidden_BPD)))

@@ -54,7 +54,7 @@ def prepare(config: ModelConfig, params: dict[str, Any], context: int, ahead: bo
         )
 
     def as_computed(path: Any, weight: Any) -> jax.Array:
-        is_float32 = any("norm" in str(key) or "output_bias" in str(key) for key in path)
+        is_float32 = any("norm" in str(key) or "bias" in str(key) for key in path)
         return jnp.asarray(weight, jnp.float32 if is_float32 else config.dtype)
 
     params = jax.tree_util.tree_map_with_path(as_computed, params)

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 
 from xlnet_jax.models.bert import BertEncoder
 from xlnet_jax.models.inputs import Inputs
-from xlnet_jax.models.layers import ACTIVATIONS, Outputs, partitioned_dense
+from xlnet_jax.models.layers import ACTIVATIONS, Dense, Outputs
 from xlnet_jax.settings.config import ModelConfig
 
 
@@ -34,6 +34,6 @@ class Detector(nn.Module):
     @nn.compact
     def __call__(self, content_BLD: jnp.ndarray) -> jnp.ndarray:
         c = self.config
-        dense_BLD = partitioned_dense(c, "dense", c.d_model, ("embed", None))(content_BLD)
-        scores_BL1 = partitioned_dense(c, "logits", 1, ("embed", None))(ACTIVATIONS[c.activation](dense_BLD))
+        dense_BLD = Dense(c, c.d_model, ("embed", None), name="dense")(content_BLD)
+        scores_BL1 = Dense(c, 1, ("embed", None), name="logits")(ACTIVATIONS[c.activation](dense_BLD))
         return scores_BL1[:, :, 0].astype(jnp.float32)

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from xlnet_jax.models.bert import places_BL
 from xlnet_jax.models.encoder import build_encoder, build_lm
 from xlnet_jax.models.inputs import Inputs, dense_inputs, text_inputs
-from xlnet_jax.models.layers import partitioned_dense
+from xlnet_jax.models.layers import Dense
 from xlnet_jax.models.question_answering import XLNetForQuestionAnswering
 from xlnet_jax.models.summary import SequenceSummary
 from xlnet_jax.models.xlnet import XLNetLM
@@ -51,7 +51,7 @@ class XLNetForSequence(nn.Module):
         )
         has_labels = head.task in ("classification", "multilabel")
         outputs = head.num_labels if has_labels else 1
-        scores_BC = partitioned_dense(self.config, "logits", outputs, ("embed", None))(summary_BD).astype(jnp.float32)
+        scores_BC = Dense(self.config, outputs, ("embed", None), name="logits")(summary_BD).astype(jnp.float32)
         if has_labels:
             return scores_BC
         return scores_BC[:, 0] if head.task == "regression" else scores_BC.reshape(-1, head.num_labels)
@@ -67,7 +67,7 @@ class XLNetForTokens(nn.Module):
     def __call__(self, inputs: Inputs, *, train: bool = False) -> jnp.ndarray:
         """Return float32 scores [B, L, labels]."""
         hidden_BLD = build_encoder(self.config, "backbone")(inputs, train=train).content_BLD
-        dense = partitioned_dense(self.config, "logits", self.head.num_labels, ("embed", None))
+        dense = Dense(self.config, self.head.num_labels, ("embed", None), name="logits")
         return dense(hidden_BLD).astype(jnp.float32)
 
 

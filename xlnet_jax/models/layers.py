@@ -36,23 +36,42 @@ def partitioned_param(
     return module.param(name, nn.with_logical_partitioning(nn.initializers.normal(std), axes), shape, jnp.float32)
 
 
-def partitioned_dense(
-    config: ModelConfig, name: str | None, features: int, axes: tuple[str | None, str | None], use_bias: bool = True
-) -> nn.Dense:
-    """Create a dense layer whose kernel has these logical axes; name: None in `setup`, where the attribute names it."""
-    return nn.Dense(
-        features,
-        use_bias=use_bias,
-        dtype=jnp.dtype(config.dtype),
-        kernel_init=nn.with_logical_partitioning(nn.initializers.normal(config.init_std), axes),
-        bias_init=nn.with_logical_partitioning(nn.initializers.zeros, axes[1:]),
-        name=name,
-    )
+def partitioned_zeros(module: nn.Module, name: str, shape: tuple[int, ...], axes: tuple[str | None, ...]) -> Any:
+    """Create a float32 parameter of zeros, with a logical name for each of its axes."""
+    return module.param(name, nn.with_logical_partitioning(nn.initializers.zeros, axes), shape, jnp.float32)
 
 
-def tied_table_VD(embedding_VD: Any, config: ModelConfig) -> jnp.ndarray:
-    """Return the embedding of pieces in the compute type, for looking up and for scoring."""
-    return nn.with_logical_constraint(embedding_VD.astype(config.dtype), ("vocab", "width"))
+# The gradient of a parameter that many tokens read is a sum over them. A sum in bfloat16 stops growing after a few
+# hundred terms, so such a parameter stays float32 up to where a token reads it: look_up, add_to_rows.
+
+
+def look_up(table_VD: Any, ids: jnp.ndarray, config: ModelConfig) -> jnp.ndarray:
+    """Return the rows of a float32 table at any ids, int32, in the compute type."""
+    return table_VD[ids].astype(config.dtype)
+
+
+def add_to_rows(rows: jnp.ndarray, parameter: Any) -> jnp.ndarray:
+    """Return rows plus a float32 parameter that all of them read, in the type of the rows."""
+    return (rows.astype(jnp.float32) + parameter).astype(rows.dtype)
+
+
+class Dense(nn.Module):
+    """W x + b, with a kernel of these logical axes."""
+
+    config: ModelConfig
+    features: int
+    axes: tuple[str | None, str | None]
+    use_bias: bool = True
+
+    @nn.compact
+    def __call__(self, x: jnp.ndarray) -> jnp.ndarray:
+        c, shape = self.config, (x.shape[-1], self.features)
+        kernel = partitioned_param(self, "kernel", shape, self.axes, c.init_std).astype(c.dtype)
+        product = jnp.dot(x.astype(c.dtype), kernel)
+        if not self.use_bias:
+            return product
+        bias = partitioned_zeros(self, "bias", shape[1:], self.axes[1:])
+        return add_to_rows(product, jnp.expand_dims(bias, range(x.ndim - 1)))
 
 
 def rows_at_BPD(hidden_BLD: jnp.ndarray, at_BP: jnp.ndarray) -> jnp.ndarray:
@@ -62,8 +81,9 @@ def rows_at_BPD(hidden_BLD: jnp.ndarray, at_BP: jnp.ndarray) -> jnp.ndarray:
 
 
 @jax.named_scope("vocabulary")
-def tied_logits_BPV(hidden_BPD: jnp.ndarray, table_VD: jnp.ndarray, bias_V: jnp.ndarray) -> jnp.ndarray:
+def tied_logits_BPV(hidden_BPD: jnp.ndarray, embedding_VD: Any, bias_V: jnp.ndarray) -> jnp.ndarray:
     """Return float32 logits of all pieces, scored by the embedding itself."""
+    table_VD = nn.with_logical_constraint(embedding_VD.astype(hidden_BPD.dtype), ("vocab", "width"))
     return einsum_float32("BPD,VD->BPV", hidden_BPD, table_VD) + bias_V[None, None]
 
 
@@ -139,10 +159,10 @@ class FeedForward(nn.Module):
         """row_T: int32, numbers of the rows for dropout; None = in order."""
         c = self.config
         norm, is_pre = Norm(c, name="norm"), c.norm == "pre"
-        inner = partitioned_dense(c, "inner", c.d_ff, ("embed", "mlp"))
+        inner = Dense(c, c.d_ff, ("embed", "mlp"), name="inner")
         inner_BTF = ACTIVATIONS[c.activation](inner(norm(rows_BTD) if is_pre else rows_BTD))
         inner_BTF = Dropout(self.inner_dropout, self.train)(inner_BTF, example_B, row_T)
-        out_BTD = partitioned_dense(c, "outer", c.d_model, ("mlp", "embed"))(inner_BTF)
+        out_BTD = Dense(c, c.d_model, ("mlp", "embed"), name="outer")(inner_BTF)
         rows_BTD = rows_BTD + Dropout(c.dropout, self.train)(out_BTD, example_B, row_T)
         return rows_BTD if is_pre else norm(rows_BTD)
 

@@ -3,7 +3,7 @@
 import flax.linen as nn
 import jax.numpy as jnp
 
-from xlnet_jax.models.layers import partitioned_dense
+from xlnet_jax.models.layers import Dense
 from xlnet_jax.settings.config import ModelConfig
 
 
@@ -15,7 +15,5 @@ class PairHead(nn.Module):
     @nn.compact
     def __call__(self, content_BLD: jnp.ndarray) -> jnp.ndarray:
         """Return float32 logits [B, 2]: [0] for B continues A (data.pair_loss order: stands after A), [1] for not."""
-        pooled_BD = nn.tanh(
-            partitioned_dense(self.config, "pooler", self.config.d_model, ("embed", None))(content_BLD[:, -1])
-        )
-        return partitioned_dense(self.config, "logits", 2, ("embed", None))(pooled_BD).astype(jnp.float32)
+        pooled_BD = nn.tanh(Dense(self.config, self.config.d_model, ("embed", None), name="pooler")(content_BLD[:, -1]))
+        return Dense(self.config, 2, ("embed", None), name="logits")(pooled_BD).astype(jnp.float32)

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from xlnet_jax.kernels.numerics import MASKED
 from xlnet_jax.models.encoder import build_encoder
 from xlnet_jax.models.inputs import Inputs
-from xlnet_jax.models.layers import Dropout, Norm, partitioned_dense
+from xlnet_jax.models.layers import Dense, Dropout, Norm
 from xlnet_jax.settings.config import ModelConfig
 
 
@@ -43,12 +43,12 @@ class XLNetForQuestionAnswering(nn.Module):
     def setup(self) -> None:
         c = self.config
         self.backbone = build_encoder(c)
-        self.start = partitioned_dense(c, None, 1, ("embed", None))
-        self.end_inner = partitioned_dense(c, None, c.d_model, ("embed", None))
+        self.start = Dense(c, 1, ("embed", None))
+        self.end_inner = Dense(c, c.d_model, ("embed", None))
         self.end_norm = Norm(c)
-        self.end_outer = partitioned_dense(c, None, 1, ("embed", None))
-        self.answer_inner = partitioned_dense(c, None, c.d_model, ("embed", None))
-        self.answer_outer = partitioned_dense(c, None, 1, ("embed", None), use_bias=False)
+        self.end_outer = Dense(c, 1, ("embed", None))
+        self.answer_inner = Dense(c, c.d_model, ("embed", None))
+        self.answer_outer = Dense(c, 1, ("embed", None), use_bias=False)
         self.drop = Dropout(c.dropout, train=True)
 
     def __call__(
@@ -86,7 +86,8 @@ class XLNetForQuestionAnswering(nn.Module):
     def _end_BIL(self, hidden_BLD: jnp.ndarray, start_BID: jnp.ndarray, excluded_BL: jnp.ndarray) -> jnp.ndarray:
         batch, length, width = hidden_BLD.shape
         shape = (batch, start_BID.shape[1], length, width)
-        both = [jnp.broadcast_to(hidden_BLD[:, None], shape), jnp.broadcast_to(start_BID[:, :, None], shape)]
+        start_BILD = jnp.broadcast_to(start_BID.astype(jnp.float32)[:, :, None], shape).astype(hidden_BLD.dtype)
+        both = [jnp.broadcast_to(hidden_BLD[:, None], shape), start_BILD]
         inner_BILD = self.end_norm(jnp.tanh(self.end_inner(jnp.concatenate(both, axis=-1))))
         return _log_probs(self.end_outer(inner_BILD)[..., 0], excluded_BL[:, None])
 

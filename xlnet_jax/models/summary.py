@@ -5,7 +5,7 @@ import jax
 import jax.numpy as jnp
 
 from xlnet_jax.kernels.numerics import MASKED
-from xlnet_jax.models.layers import Dropout, Norm, partitioned_dense, partitioned_param
+from xlnet_jax.models.layers import Dense, Dropout, Norm, partitioned_param
 from xlnet_jax.settings.config import HeadConfig, ModelConfig
 
 
@@ -30,7 +30,7 @@ class SequenceSummary(nn.Module):
             counted_BL = jnp.ones_like(real_BL) if c.profile == "paper2019" else real_BL
             summary_BD = _POOLS[kind](hidden_BLD, counted_BL)
         if self.head.use_projection:
-            summary_BD = jnp.tanh(partitioned_dense(c, "projection", c.d_model, ("embed", None))(summary_BD))
+            summary_BD = jnp.tanh(Dense(c, c.d_model, ("embed", None), name="projection")(summary_BD))
         return Dropout(c.dropout, self.train)(summary_BD, example_B)
 
 

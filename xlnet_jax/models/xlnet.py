@@ -21,11 +21,12 @@ from xlnet_jax.models.layers import (
     Norm,
     Outputs,
     attended_BNTH,
+    look_up,
     partitioned_param,
+    partitioned_zeros,
     rows_at_BPD,
     stacked,
     tied_logits_BPV,
-    tied_table_VD,
 )
 from xlnet_jax.models.masks import causal_span, within
 from xlnet_jax.models.positions import distances_R, position_keys_2NRH, signals_2RY, signals_BLD
@@ -281,7 +282,9 @@ class Backbone(nn.Module):
 
     def _embed(self, inputs: Inputs) -> jnp.ndarray:
         c = self.config
-        rows_BTD = nn.with_logical_constraint(self.table_VD()[inputs.input_ids_BL], ("batch", "length", "width"))
+        rows_BTD = nn.with_logical_constraint(
+            look_up(self.word_embedding, inputs.input_ids_BL, c), ("batch", "length", "width")
+        )
         if c.positions == "sinusoidal":
             # Reading backwards flips the sign of places, as it does of distances.
             signs_B1 = jnp.where(inputs.is_reversed_B, -1, 1)[:, None]
@@ -290,19 +293,14 @@ class Backbone(nn.Module):
             return rows_BTD
         if c.positions != "relative":
             raise InputError(f"model.positions {c.positions}: a query stream needs relative ones")
-        mask_embedding_D = partitioned_param(self, "mask_embedding", (c.d_model,), ("embed",), c.init_std).astype(
-            c.dtype
-        )
-        query_BPD = jnp.broadcast_to(mask_embedding_D[None, None], (*inputs.target_positions_BP.shape, c.d_model))
+        mask_embedding_D = partitioned_param(self, "mask_embedding", (c.d_model,), ("embed",), c.init_std)
+        shape = (*inputs.target_positions_BP.shape, c.d_model)
+        query_BPD = jnp.broadcast_to(mask_embedding_D[None, None], shape).astype(c.dtype)
         if inputs.predicted_BP is not None:
             own_BPD = jnp.take_along_axis(rows_BTD, inputs.target_positions_BP[:, :, None], axis=1)
             query_BPD = jnp.where(inputs.predicted_BP[:, :, None], query_BPD, own_BPD)
         rows_BTD = parts.joined(rows_BTD, query_BPD, parts.number())
         return nn.with_logical_constraint(rows_BTD, ("batch", "length", "width"))
-
-    def table_VD(self) -> jnp.ndarray:
-        """Return the embedding of pieces in the compute type."""
-        return tied_table_VD(self.word_embedding, self.config)
 
 
 class XLNetLM(nn.Module):
@@ -313,8 +311,7 @@ class XLNetLM(nn.Module):
 
     def setup(self) -> None:
         self.backbone = Backbone(self.config)
-        zeros = nn.with_logical_partitioning(nn.initializers.zeros, ("vocab",))
-        self.output_bias: Any = self.param("output_bias", zeros, (self.config.vocab_size,), jnp.float32)
+        self.output_bias = partitioned_zeros(self, "output_bias", (self.config.vocab_size,), ("vocab",))
 
     def __call__(
         self,
@@ -333,7 +330,7 @@ class XLNetLM(nn.Module):
         hidden = outputs.content_BLD if outputs.query_BPD is None else outputs.query_BPD
         if at_BP is not None:
             hidden = rows_at_BPD(hidden, at_BP)
-        return tied_logits_BPV(hidden, self.backbone.table_VD(), self.output_bias), outputs
+        return tied_logits_BPV(hidden, self.backbone.word_embedding, self.output_bias), outputs
 
 
 def with_signals(embedded_BLD: jnp.ndarray, places_BL: jnp.ndarray) -> jnp.ndarray:
