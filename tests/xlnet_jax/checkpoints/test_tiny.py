@@ -53,6 +53,7 @@ def test_its_loss_on_a_novel_that_it_has_not_seen_is_that_of_its_card(tiny):
 
 def test_an_evaluation_has_the_windows_that_it_was_trained_with():
     found = xlnet_jax.evaluate("tiny", text=NOVEL, max_windows=8)
+    assert found.known == "this text itself"
     assert (found.config.data.seq_len, found.config.data.reuse_len, found.config.model.mem_len) == (128, 64, 64)
 
 
