@@ -24,12 +24,14 @@ from data_pipelines.objectives import clm, plm, prefix
 from data_pipelines.permutation import to_dense
 from data_pipelines.prepare import prepare
 from data_pipelines.tokenizer import CLS, SEP, Tokenizer
+from xlnet_jax.api.inspection import InspectSettings, inspect_window
 from xlnet_jax.errors import InputError
 from xlnet_jax.kernels.arguments import visible_BTK
 from xlnet_jax.models.masks import memory_in_use_BM, rank_visibility
 from xlnet_jax.objectives.registry import objective_named
-from xlnet_jax.settings.config import Config, DataConfig, ModelConfig
+from xlnet_jax.settings.config import Config, DataConfig, EvalConfig, ModelConfig
 from xlnet_jax.settings.plain import to_dict
+from xlnet_jax.training.heldout.heldout import held_out_batches
 
 DATA = DataConfig(batch_size=12, seq_len=64, reuse_len=32, perm_size=16, num_predict=11, windows_per_block=4)
 MEM_LEN = 48
@@ -412,3 +414,20 @@ def test_a_font_is_chosen_for_what_the_default_lacks(monkeypatch):
     assert glyphs.font_families(["Ω"]) == [glyphs.DEFAULT]
     assert glyphs.drawable("a天", [glyphs.DEFAULT, "CJK"])
     assert not glyphs.drawable("天", [glyphs.DEFAULT])
+
+
+def test_held_out_windows_are_those_that_an_evaluation_measures(folder, tokenizer, tmp_path):
+    """Whatever the seed and the cap of the run."""
+    run = tmp_path / "run"
+    shutil.copytree(folder, run / "corpus")
+    shutil.copytree(folder / "tokenizer", run / "tokenizer")
+    config = Config(
+        data=DATA, model=ModelConfig(mem_len=MEM_LEN, vocab_size=600), seed=9, eval=EvalConfig(max_windows=24)
+    )
+    (run / "config.json").write_text(json.dumps(to_dict(config)))
+    batches = held_out_batches(Corpus(folder), tokenizer, config)
+    assert len(batches) == 2
+    settings = InspectSettings(str(run), split="validation", step=1, row=3, out=str(tmp_path / "window.png"))
+    found = inspect_window(settings).view
+    np.testing.assert_array_equal(found.input_ids, batches[1]["input_ids"][3])
+    np.testing.assert_array_equal(found.perm_rank, batches[1]["perm_rank"][3])

@@ -98,7 +98,7 @@ def inspect_window(
 
     source = BatchSource(
         place.corpus, settings.split, tokenizer.is_word_start, config.data, config.model.mem_len, config.seed,
-        objective_named(config.objective).filling,
+        objective_named(config.objective).filling, config.eval.max_windows,
     )  # fmt: skip
     view = view_window(source, tokenizer, settings.step, settings.row)
     title = f"{place.corpus.folder}, {settings.split}, seed {config.seed}"
