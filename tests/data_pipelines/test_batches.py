@@ -32,6 +32,7 @@ FORMS = {
     "mlm, ALBERT": BERT | {"targets": "spans", "pair_loss": "order"},
     "mlm, words": BERT | {"targets": "words", "num_predict": None},
     "mlm with memory": {"objective": "mlm"},
+    "rtd": BERT | {"objective": "rtd"},
     "clm": TRANSFORMER_XL,
     "clm without memory": TRANSFORMER_XL | {"reuse_len": 0},
     "plm, packed": {"window": "sentences", "pack": True},

@@ -1,0 +1,191 @@
+"""Batches that were recorded, of every form: any change of what is drawn shows here, and the tests below say what is
+wrong with it.
+
+Update the table (`python -m tests.data_pipelines.test_golden_batches`) only for a change that is meant to alter what a
+run reads or is asked, and say so in the commit: a run that goes on over such a change reads other batches.
+"""
+
+import dataclasses
+import hashlib
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from data_pipelines import windows
+from data_pipelines.batches import BatchSource
+from data_pipelines.objectives import base, plm
+from data_pipelines.stateless import Purpose, uniforms
+from tests.data_pipelines.conftest import DATA, MEM_LEN
+from tests.data_pipelines.test_batches import FORMS, every_form, formed
+from tests.xlnet_jax.tiny_text import TinyCorpus
+
+TABLE = Path(__file__).with_name("golden_batches.json")
+VOCAB_SIZE, SOURCES = 600, (10, 2, 20)
+SEEDS = (5, 2**40 + 3)
+STEPS = (0, 1, 6, 10**6 + 1)
+
+
+def source_of(seed=SEEDS[0], split="train", form=None, **data):
+    """Return batches of random tokens from three sources, which no tokenizer and no file can change."""
+    corpus = TinyCorpus(VOCAB_SIZE, windows.block_len(DATA))
+    of_sources = SimpleNamespace(source_blocks=SOURCES)
+    corpus.manifest = SimpleNamespace(
+        sources=("a", "b", "c"), weights=(), splits={"train": of_sources, "validation": of_sources}
+    )
+    is_word_start = np.arange(VOCAB_SIZE) % 2 == 0
+    source = BatchSource(corpus, split, is_word_start, DATA, MEM_LEN, seed, plm.FILLING)
+    return formed(source, **(form or {}), **data)
+
+
+def digests(form):
+    """Return the beginning of the SHA-256 of each array of a form, over several seeds and steps, and held-out text."""
+    sources = [source_of(seed, form=form) for seed in SEEDS]
+    sources += [source_of(form=form, weights=(0.5, 0.1, 0.4)), source_of(split="validation", form=form)]
+    hashes = {}
+    for source in sources:
+        for step in STEPS:
+            for name, array in source.batch_at(step).items():
+                plain = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
+                hashes.setdefault(name, hashlib.sha256()).update(plain.tobytes())
+    return {name: of_array.hexdigest()[:16] for name, of_array in hashes.items()}
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_batches_are_those_that_were_recorded(name):
+    assert digests(FORMS[name]) == json.loads(TABLE.read_text())[name]
+
+
+def test_a_row_is_the_one_that_was_recorded():
+    batch = source_of(seq_len=16, reuse_len=8, perm_size=8, num_predict=4).batch_at(7)
+    assert {name: array[1].tolist() for name, array in batch.items()} == ROW
+
+
+# ---- what a batch is drawn from -------------------------------------------------------------------------------------
+
+
+def test_step_purpose_and_seed_have_places_of_their_own_in_the_counter():
+    """A number is word (row * words + i) of Philox with the key (seed, purpose) and the counter (_, 0, step, 0)."""
+    for seed, step, row in ((7, 3, 5), (2**64 - 1, 2**40, 2**33)):
+        key = np.array([seed, Purpose.CUTS], np.uint64)
+        counter = np.array([2 * row, 0, step, 0], np.uint64)  # 7 words take two counters
+        words = np.random.Philox(key=key, counter=counter).random_raw(7) >> np.uint64(11)
+        np.testing.assert_array_equal(uniforms(seed, Purpose.CUTS, step, [row], 7)[0], words * 2.0**-53)
+
+
+def test_every_bit_of_seed_and_step_changes_every_number():
+    drawn = [uniforms(1, Purpose.CUTS, 1, range(4), 4).tobytes()]
+    drawn += [uniforms(1 ^ 1 << bit, Purpose.CUTS, 1, range(4), 4).tobytes() for bit in range(64)]
+    drawn += [uniforms(1, Purpose.CUTS, 1 ^ 1 << bit, range(4), 4).tobytes() for bit in range(63)]
+    assert len(set(drawn)) == len(drawn)
+
+
+def test_seeds_that_agree_in_their_last_bits_read_other_batches():
+    first = source_of(seed=3)
+    for seed in (3 + 16, 3 + 256, 3 + 2**32, 3 + 2**63):
+        other = source_of(seed=seed)
+        assert (first.assign(0, range(12))[0] != other.assign(0, range(12))[0]).any()
+        ours, theirs = first.batch_at(0), other.batch_at(0)
+        for name in ("input_ids", "perm_rank", "target_positions"):
+            assert (ours[name] != theirs[name]).any()
+
+
+@every_form
+def test_no_part_of_a_batch_is_drawn_from_the_numbers_of_another(form):
+    source, drawn = source_of(form=form), []
+
+    def fill(cut):
+        def draw(purpose, width):
+            drawn.append(purpose)
+            return cut.draw(purpose, width)
+
+        return source.filling.fill(dataclasses.replace(cut, draw=draw))
+
+    watched = dataclasses.replace(source, filling=dataclasses.replace(source.filling, fill=fill))
+    assert isinstance(watched.filling, base.Filling)
+    watched.batch_at(0)
+    assert len(set(drawn)) == len(drawn)
+    assert not {Purpose.VISIT, Purpose.CUTS, Purpose.EPOCH} & set(drawn)
+
+
+# ---- the two parts of a window --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("targets", ["spans", "words", "pieces"])
+def test_targets_of_the_reused_part_say_nothing_of_those_of_the_new_one(targets):
+    """Two parts of 32 tokens with 16 targets in all: they share no more places than draws of their own would."""
+    source, half = source_of(targets=targets, num_predict=16), DATA.reuse_len
+    shared = expected = 0.0
+    for step in range(60):
+        batch = source.batch_at(step)
+        is_target = np.zeros((DATA.batch_size, DATA.seq_len), bool)
+        row, slot = np.nonzero(batch["target_weights"])
+        is_target[row, batch["target_positions"][row, slot]] = True
+        reused, new = is_target[:, :half], is_target[:, half:]
+        shared += (reused & new).sum()
+        # The same, with the rows' new parts exchanged.
+        expected += np.mean([(reused & np.roll(new, k, axis=0)).sum() for k in range(1, DATA.batch_size)])
+    assert abs(shared / expected - 1) < 0.15
+
+
+def test_the_order_of_the_reused_part_says_nothing_of_that_of_the_new_one():
+    """With every text token a target, pairs of tokens stand in the same order in both parts as often as not."""
+    source, half = source_of(targets="pieces", num_predict=58, perm_size=32), DATA.reuse_len
+    agree = []
+    for step in range(8):
+        batch = source.batch_at(step)
+        rank = batch["perm_rank"]
+        is_ranked = np.zeros(rank.shape, bool)
+        row, slot = np.nonzero(batch["target_weights"])
+        is_ranked[row, batch["target_positions"][row, slot]] = True
+        both = is_ranked[:, :half] & is_ranked[:, half:]
+        for reused, new, here in zip(rank[:, :half], rank[:, half:], both, strict=True):
+            agree.append((np.diff(reused[here]) > 0) == (np.diff(new[here]) > 0))
+    agree = np.concatenate(agree)
+    assert len(agree) > 1_500
+    assert abs(agree.mean() - 0.5) < 0.06
+
+
+def test_a_random_b_is_read_in_the_direction_of_its_row():
+    """And may be cut where that text may be cut."""
+    source, rows = source_of(), range(DATA.batch_size)
+    directions, found = set(), 0
+    for visit in range(4):
+        _, partner, is_reversed = source.assign(visit, rows)
+        tokens, starts = source.corpus.read("train", partner)
+        read = source.read_visit(visit, rows)
+        for row in rows:
+            text, cuts = tokens[row], np.flatnonzero(starts[row, 1:]) + 1
+            if is_reversed[row]:
+                text, cuts = text[::-1], np.sort(len(text) - cuts)
+            np.testing.assert_array_equal(read.partner_tokens[row], text)
+            np.testing.assert_array_equal(np.flatnonzero(read.partner_cuts[row, 1:]) + 1, cuts)
+        # In the windows themselves: B's tokens are a stretch of the partner, forwards or backwards as the row.
+        batch = dataclasses.replace(source, data=dataclasses.replace(source.data, pair_loss="next")).batch_at(
+            visit * source.steps_per_block
+        )
+        for row in np.flatnonzero(~batch["is_next"]):
+            b = batch["input_ids"][row][batch["segment_ids"][row] == 1][:-1]
+            text = tokens[row][::-1] if is_reversed[row] else tokens[row]
+            assert (np.lib.stride_tricks.sliding_window_view(text, len(b)) == b).all(1).any()
+            found += len(b) > 1
+            directions.add(bool(is_reversed[row]))
+    assert directions == {True, False}
+    assert found > 10
+
+
+ROW = {
+    "input_ids": [79, 115, 241, 173, 342, 47, 56, 544, 195, 429, 319, 4, 62, 230, 4, 3],
+    "segment_ids": [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 2],
+    "perm_rank": [7, -1, -1, -1, -1, -1, 4, -1, 8, 8, 8, 16, 8, 14, 13, 12],
+    "target_positions": [0, 6, 13, 15],
+    "target_ids": [79, 56, 230, 0],
+    "target_weights": [1.0, 1.0, 1.0, 0.0],
+    "is_reversed": True,
+    "mem_filled": 48,
+}
+
+if __name__ == "__main__":
+    TABLE.write_text(json.dumps({name: digests(form) for name, form in FORMS.items()}, indent=1) + "\n")
