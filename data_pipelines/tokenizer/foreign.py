@@ -33,6 +33,7 @@ _NAMES = {
     PAD: ("[PAD]", "<pad>"),
     MASK: ("[MASK]", "<mask>"),
 }
+_WHAT = {UNK: "unk_token", CLS: "cls_token", SEP: "sep_token", PAD: "pad_token", MASK: "mask_token"}
 _MISSING = (EOD, EOP, BOS, EOS)  # first those that occur in texts, as unused pieces may not suffice
 _UNUSED = re.compile(r"\[unused\d+\]|madeupword\d+")
 _SPARSEST = 2**20  # ids that a small vocabulary may leave free
@@ -97,11 +98,19 @@ class ForeignPieces:
         self._ours = np.full(self.their_size, UNK, np.int32)
         self._ours[self.theirs[self.theirs != NEW]] = np.flatnonzero(self.theirs != NEW)
         name_of = dict(zip(ids, names, strict=True))
+        self.special_names = {what: name_of[self.theirs[i]] for i, what in _WHAT.items()}
+        """Their names of the special pieces, as tokenizer_config.json has them."""
         self._pieces = [*SPECIAL_PIECES, *(self._text(name_of[i]) for i in self.theirs[len(SPECIAL_PIECES) :].tolist())]
 
     @cached_property
     def _ids(self) -> dict[str, int]:
         return {piece: i for i, piece in reversed(list(enumerate(self._pieces)))}
+
+    @property
+    def is_lowercase(self) -> bool | None:
+        """True if BERT's normalisation lowercases text; None = it has another normalisation."""
+        kind = self._kind.get("normalizer") or {}
+        return bool(kind.get("lowercase")) if kind.get("type") == "BertNormalizer" else None
 
     def get_piece_size(self) -> int:
         return len(self._pieces)

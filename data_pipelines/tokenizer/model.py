@@ -27,7 +27,7 @@ from data_pipelines.tokenizer.foreign import (
 from data_pipelines.tokenizer.normalization import Normalization
 from data_pipelines.tokenizer.pieces import PieceTables
 from data_pipelines.tokenizer.sampling import SAMPLE_BYTES, sample
-from data_pipelines.tokenizer.settings import Settings, TokenLevel, read_settings
+from data_pipelines.tokenizer.settings import Settings, TokenLevel, read_settings, settings_of_hugging_face
 from data_pipelines.tokenizer.symbols import SPACE, SPECIAL_PIECES, UNK
 from data_pipelines.tokenizer.training import train_model
 from xlnet_jax.errors import InputError
@@ -72,8 +72,9 @@ class Tokenizer:
 
     @classmethod
     def load(cls, path: epath.PathLike, otherwise: Callable[[], Settings] = Settings) -> Tokenizer:
-        """Read a tokenizer folder, or a .model file and the tokenizer_settings.json beside it; or a tokenizer of
-        Hugging Face, such as BERT's, from its tokenizer.json or vocab.txt. A str that is no path here may name a model
+        """Read a tokenizer folder, or a .model file and the settings beside it: our tokenizer_settings.json, or the
+        tokenizer_config.json of Hugging Face; or a tokenizer of Hugging Face without a .model file, such as BERT's,
+        from its tokenizer.json or vocab.txt. A str that is no path here may name a model
         that comes with the package (xlnet_jax/storage/bundled.py) or, whose tokenizer is fetched, one of the Hugging
         Face Hub (xlnet_jax/storage/hub.py).
 
@@ -90,9 +91,7 @@ class Tokenizer:
             raise InputError(
                 f"tokenizer {path}: no such file; give a SentencePiece model or a folder with {MODEL_FILE}"
             )
-        settings_file = file.with_name(SETTINGS_FILE)
-        settings = _settings_in(settings_file) if settings_file.exists() else otherwise()
-        return cls(read_model(file), settings, str(file))
+        return cls(read_model(file), _settings_beside(file) or otherwise(), str(file))
 
     @classmethod
     def train(
@@ -185,7 +184,7 @@ class Tokenizer:
         ids = np.concatenate([np.zeros(0, np.int32), *encoded])
         if len(parts) > len(lines):
             lengths = np.add.reduceat(lengths, np.cumsum(part_counts) - part_counts)
-        if self.settings.split_digit_commas and (splits := self._ends_in_digit_comma[ids]).any():
+        if self.settings.split_digit_commas and (splits := self.ends_in_digit_comma[ids]).any():
             return self._split_digit_commas(ids, lengths, np.flatnonzero(splits))
         return ids, lengths
 
@@ -232,13 +231,13 @@ class Tokenizer:
         segmentations of a word agree in likelihood to three digits: the single-precision sums of a long line cannot
         tell them apart.
         """
-        if max(map(len, lines), default=0) <= LONG_LINE or not self._words_are_independent:
+        if max(map(len, lines), default=0) <= LONG_LINE or not self.words_are_independent:
             return lines, np.ones(len(lines), np.int64)
         parts = [_cut_at_spaces(line) for line in lines]
         return [part for line in parts for part in line], np.array([len(line) for line in parts])
 
     @cached_property
-    def _words_are_independent(self) -> bool:
+    def words_are_independent(self) -> bool:
         """True if each word is encoded by itself: if no piece of the vocabulary spans a space."""
         if self.settings.token_level != "piece":
             return True
@@ -246,14 +245,15 @@ class Tokenizer:
         return words[0] == words[1] + words[2] and not any(SPACE in piece[1:] for piece in self.pieces)
 
     @cached_property
-    def _ends_in_digit_comma(self) -> np.ndarray:
+    def ends_in_digit_comma(self) -> np.ndarray:
+        """Pieces such as '1,', which `Settings.split_digit_commas` splits again: bool [V]."""
         return np.array([len(p) > 1 and p[-1] == "," and p[-2].isdigit() for p in self.pieces])
 
     @cached_property
     def _digits(self) -> dict[int, list[int]]:
         """Ids of the text before the comma, for each piece that ends in a digit and a comma."""
         found = {}
-        for i in np.flatnonzero(self._ends_in_digit_comma):
+        for i in np.flatnonzero(self.ends_in_digit_comma):
             piece = self.pieces[i]
             digits = self._processor.encode(piece[:-1].replace(SPACE, ""), out_type=str)
             if not piece.startswith(SPACE) and digits[0].startswith(SPACE):
@@ -290,8 +290,11 @@ def read_model(file: epath.Path) -> bytes:
         raise InputError(f"tokenizer {error}") from None
 
 
-def _settings_in(file: epath.Path) -> Settings:
-    return read_settings(read_json(file, Any, "delete it for the defaults"), str(file))
+def _settings_beside(model: epath.Path) -> Settings | None:
+    ours, theirs = model.with_name(SETTINGS_FILE), model.with_name(TOKENIZER_CONFIG)
+    if ours.exists():
+        return read_settings(read_json(ours, Any, "delete it for the defaults"), str(ours))
+    return settings_of_hugging_face(read_json(theirs), str(theirs)) if theirs.exists() else None
 
 
 def _folder_of_model(name: epath.PathLike) -> epath.PathLike:

@@ -72,6 +72,21 @@ class Settings:
         return {k: v for k, v in dataclasses.asdict(self).items() if k not in options or v != options[k]}
 
 
+OURS = "xlnet_jax"  # key in the tokenizer_config.json that we write
+
+
+def settings_of_hugging_face(theirs: dict[str, Any], where: str) -> Settings:
+    """Return the settings of a SentencePiece model in a folder of Hugging Face, by its tokenizer_config.json. Raises
+    InputError as `read_settings`."""
+    if OURS in theirs:
+        return read_settings(theirs[OURS], where)
+    return Settings(
+        lower=bool(theirs.get("do_lower_case", False)),
+        keep_accents=bool(theirs.get("keep_accents", False)),
+        remove_space=bool(theirs.get("remove_space", True)),
+    )
+
+
 def read_settings(content: Any, where: str) -> Settings:
     """Read settings from a JSON object. Raises InputError, naming `where`, if it holds anything else."""
     try:

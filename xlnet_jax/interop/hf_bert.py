@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from data_pipelines.tokenizer import PAD, Tokenizer
+from data_pipelines.tokenizer.symbols import SPECIAL_PIECES
 from xlnet_jax.errors import InputError
 from xlnet_jax.interop.contents import Contents, Found, check_sizes
 from xlnet_jax.interop.hf_dialects import DIALECTS, Dialect
@@ -32,8 +33,6 @@ from xlnet_jax.interop.hf_settings import (
 )
 from xlnet_jax.interop.weights import Layout, Weight
 from xlnet_jax.settings.config import HeadConfig, ModelConfig
-
-TOKENIZER = {"padding_side": "right"}  # BERT there counts places from the first column
 
 
 _SIZES = {  # ours -> theirs
@@ -63,6 +62,20 @@ def _dialect(config: ModelConfig, detects: bool) -> str:
     if config.embedding_width or detects:
         return "electra"
     return "roberta" if config.position_offset else "bert"
+
+
+def tokenizer_settings(config: ModelConfig) -> dict[str, Any]:
+    """Return what tokenizer_config.json says of the network."""
+    # Places count from the first column there, or from the first token that is not the one before the offset.
+    pad = {"pad_token": SPECIAL_PIECES[config.position_offset - 1]} if config.position_offset else {}
+    return {"padding_side": "right", "model_input_names": ["input_ids", "token_type_ids", "attention_mask"], **pad}
+
+
+def around(config: ModelConfig) -> dict[str, tuple[tuple[str, int], ...]]:
+    """Return the special pieces around one text and two, and the segment of each part."""
+    b = min(1, config.num_segments - 1)
+    single = (("<cls>", 0), ("A", 0), ("<sep>", 0))
+    return {"single": single, "pair": (*single, ("B", b), ("<sep>", b))}
 
 
 def weights(pretrained: Contents) -> list[Weight]:

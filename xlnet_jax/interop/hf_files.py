@@ -19,12 +19,15 @@ import safetensors
 import safetensors.numpy
 from etils import epath
 
-from data_pipelines.tokenizer import MODEL_FILE, Settings, Tokenizer, read_settings
+from data_pipelines.tokenizer import MODEL_FILE, Tokenizer
 from data_pipelines.tokenizer.foreign import NEW, TOKENIZER_JSON, WORDPIECES, ForeignPieces, model_in
 from data_pipelines.tokenizer.foreign import SETTINGS as FOREIGN_SETTINGS
+from data_pipelines.tokenizer.settings import OURS
+from data_pipelines.tokenizer.symbols import BOS, CLS, EOS, MASK, PAD, SEP, SPECIAL_PIECES, UNK
 from xlnet_jax.errors import InputError
 from xlnet_jax.interop import hf_bert, hf_xlnet, safetensors_file
 from xlnet_jax.interop.contents import Contents, Found
+from xlnet_jax.interop.hf_tokenizer import DIFFERENCES, DIGIT_COMMAS, NO_JSON, tokenizer_json
 from xlnet_jax.interop.weights import flatten, left_behind, nest, to_theirs
 from xlnet_jax.storage.reading import demand_regular, read_json
 
@@ -73,7 +76,7 @@ def write(pretrained: Contents, folder: Path) -> list[str]:
     config["dtype"] = p.params["backbone"]["word_embedding"].dtype.name
     (folder / CONFIG).write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
     notes = [*family.notes_of(p), *left_behind(p.params, table)]
-    return notes + (_write_tokenizer(p.tokenizer, folder, family.TOKENIZER) if p.tokenizer else [])
+    return notes + _write_tokenizer(p, folder, family)
 
 
 def can_hold(pretrained: Contents) -> bool:
@@ -200,38 +203,20 @@ def _load_torch(file: Path) -> dict[str, np.ndarray]:
         raise InputError(f"{file} is damaged or truncated, or no dictionary of tensors: {reason}") from None
 
 
-_OUR_SETTINGS = "xlnet_jax"  # key in tokenizer_config.json: the way back keeps every setting
-TOKENIZER_DIFFERENCES = (
-    "the tokenizer of transformers gives our ids but for four things: it leaves pieces such as '1,' whole where "
-    'tokenizer_settings split digits from commas; it cuts <eop> and . ( ) " - – £ € off first, so that the space mark '
-    "before or behind them may stand elsewhere; <sep>, <cls> and the like in a text become the special piece; and "
-    "control characters such as form feed vanish where ours see white space"
-)
-
-ACCENTS_DROPPED = (
-    "transformers 5 drops accents whatever keep_accents in tokenizer_config.json says: a text with them gets other ids"
-)
+_AS_TOKENIZER_JSON = "PreTrainedTokenizerFast"  # transformers' classes by the names of networks have rules of their own
+_SPECIAL = {"unk": UNK, "bos": BOS, "eos": EOS, "cls": CLS, "sep": SEP, "pad": PAD, "mask": MASK}
 
 
 def _tokenizer(folder: Path) -> tuple[Tokenizer | None, list[str]]:
     file = folder / MODEL_FILE
     if not file.exists():
         return None, [f"no {MODEL_FILE}: the tokenizer does not come along"]
-    theirs = read_json(folder / TOKENIZER_CONFIG) if (folder / TOKENIZER_CONFIG).exists() else {}
-    if _OUR_SETTINGS in theirs:
-        settings = read_settings(theirs[_OUR_SETTINGS], str(folder / TOKENIZER_CONFIG))
-    else:
-        settings = Settings(
-            lower=bool(theirs.get("do_lower_case", False)),
-            keep_accents=bool(theirs.get("keep_accents", False)),
-            remove_space=bool(theirs.get("remove_space", True)),
-        )
-    return Tokenizer.load(file, lambda: settings), []
+    return Tokenizer.load(file), []
 
 
 def _tokenizer_of_any_kind(folder: Path) -> tuple[Tokenizer | None, list[str]]:
     config = folder / TOKENIZER_CONFIG
-    if config.exists() and _OUR_SETTINGS in read_json(config):
+    if config.exists() and OURS in read_json(config):
         return _tokenizer(folder)
     if not any((folder / name).exists() for name in (TOKENIZER_JSON, WORDPIECES)):
         return None, [f"no {MODEL_FILE}, {TOKENIZER_JSON} or {WORDPIECES}: the tokenizer does not come along"]
@@ -242,20 +227,38 @@ def _tokenizer_of_any_kind(folder: Path) -> tuple[Tokenizer | None, list[str]]:
     return Tokenizer(model, FOREIGN_SETTINGS, str(folder)), []
 
 
-def _write_tokenizer(tokenizer: Tokenizer, folder: Path, of_family: Mapping[str, Any]) -> list[str]:
+def _write_tokenizer(pretrained: Contents, folder: Path, family: Any) -> list[str]:
+    tokenizer = pretrained.tokenizer
+    if tokenizer is None:
+        return []
     if tokenizer.foreign:
         (folder / TOKENIZER_JSON).write_bytes(tokenizer.model)
+        theirs = {"tokenizer_class": _AS_TOKENIZER_JSON, **tokenizer.foreign.special_names}
+        if tokenizer.foreign.is_lowercase is not None:
+            theirs["do_lower_case"] = tokenizer.foreign.is_lowercase
+        _write_json(folder / TOKENIZER_CONFIG, theirs)
         lost = (tokenizer.foreign.theirs == NEW).sum()
         return [f"ids are dealt as they were there, without {lost} special pieces of ours"] if lost else []
     (folder / MODEL_FILE).write_bytes(tokenizer.model)
     settings = tokenizer.settings
+    of_library = tokenizer_json(tokenizer, **family.around(pretrained.model))
+    if of_library:
+        _write_json(folder / TOKENIZER_JSON, of_library)
     theirs = {
-        "tokenizer_class": "XLNetTokenizer",
+        "tokenizer_class": _AS_TOKENIZER_JSON if of_library else "XLNetTokenizer",
         "do_lower_case": settings.lower,
         "remove_space": settings.remove_space,
         "keep_accents": settings.keep_accents or settings.normalization != "english",
-        **of_family,
-        _OUR_SETTINGS: dataclasses.asdict(settings),
+        "clean_up_tokenization_spaces": False,
+        **{f"{name}_token": SPECIAL_PIECES[i] for name, i in _SPECIAL.items()},
+        **family.tokenizer_settings(pretrained.model),
+        OURS: dataclasses.asdict(settings),
     }
-    (folder / TOKENIZER_CONFIG).write_text(json.dumps(theirs, indent=2) + "\n")
-    return [TOKENIZER_DIFFERENCES, *([ACCENTS_DROPPED] if theirs["keep_accents"] else [])]
+    _write_json(folder / TOKENIZER_CONFIG, theirs)
+    if not of_library:
+        return [NO_JSON]
+    return [DIFFERENCES + (DIGIT_COMMAS if settings.split_digit_commas and any(tokenizer.ends_in_digit_comma) else "")]
+
+
+def _write_json(file: Path, content: Mapping[str, Any]) -> None:
+    file.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -32,8 +32,6 @@ from xlnet_jax.interop.weights import SAME, TRANSPOSED, TWO_LEADING_ONES, Layout
 from xlnet_jax.settings.config import HeadConfig, ModelConfig
 
 BODY = "transformer"
-# Without these names transformers 5 leaves out token_type_ids, and <cls> is not in the segment it was trained with.
-TOKENIZER = {"padding_side": "left", "model_input_names": ["input_ids", "token_type_ids", "attention_mask"]}
 TIED = "lm_loss.weight"  # the embedding once more, in some files
 
 _LAYER: dict[str, tuple[str, Layout]] = {  # our path in a layer -> name under layer.<i>, layout
@@ -96,6 +94,20 @@ def _top(head: HeadConfig | None) -> Iterator[Weight]:
         if head.use_projection:
             yield from dense("sequence_summary.summary", "summary/projection")
         yield from dense("logits_proj", "logits")
+
+
+def tokenizer_settings(config: ModelConfig) -> dict[str, Any]:
+    """Return what tokenizer_config.json says of the network."""
+    # Without these names transformers 5 leaves out token_type_ids, and <cls> is not in the segment it was trained with.
+    return {"padding_side": "left", "model_input_names": ["input_ids", "token_type_ids", "attention_mask"]}
+
+
+def around(config: ModelConfig) -> dict[str, tuple[tuple[str, int], ...]]:
+    """Return the special pieces around one text and two, and the segment of each part."""
+    return {
+        "single": (("A", 0), ("<sep>", 0), ("<cls>", 2)),
+        "pair": (("A", 0), ("<sep>", 0), ("B", 1), ("<sep>", 1), ("<cls>", 2)),
+    }
 
 
 def sizes_of(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int]:

@@ -56,7 +56,9 @@ class Model(Pretrained):
         if isinstance(inputs, str | Mapping) or not isinstance(inputs, Iterable):
             raise InputError("`inputs` is a list of inputs; put a single one into a list")
         if hasattr(inputs, "columns"):
-            raise InputError("`inputs` is a table: give one column of it, or a list of its rows in the form of the task")
+            raise InputError(
+                "`inputs` is a table: give one column of it, or a list of its rows in the form of the task"
+            )
         inputs = list(inputs)
         config = self.settings(batch_size=batch_size, seq_len=seq_len)
         if self.tokenizer is None:

@@ -1,6 +1,7 @@
 """BERT and RoBERTa with their own tokenizers: read, and written back."""
 
 import dataclasses
+import json
 
 import jax.numpy as jnp
 import numpy as np
@@ -27,10 +28,10 @@ KINDS = {
 }
 
 
-def published(folder, kind, more_rows=0):
+def published(folder, kind, more_rows=0, size=None):
     """A network as it is published: random weights beside the tokenizer that is in this folder already."""
     config, network = KINDS[kind]
-    size = transformers.PreTrainedTokenizerFast(tokenizer_file=str(folder / "tokenizer.json")).vocab_size
+    size = size or transformers.PreTrainedTokenizerFast(tokenizer_file=str(folder / "tokenizer.json")).vocab_size
     torch.manual_seed(0)
     model = network(config(vocab_size=size + more_rows, **SIZES)).eval()
     for parameter in model.parameters():
@@ -75,6 +76,34 @@ def test_what_is_written_is_what_was_read(model, tmp_path):
     assert (tmp_path / "hf" / "tokenizer.json").read_bytes() == (folder / "tokenizer.json").read_bytes()
     for name in ("vocab_size", "pad_token_id"):
         assert getattr(again.config, name) == getattr(theirs.config, name)
+
+
+def test_autotokenizer_gives_the_same_ids_before_and_after(model, lines, tmp_path):  # noqa: F811
+    """Also where transformers' class of that network would normalise by rules of its own."""
+    folder, _ = model
+    xlnet_jax.save(xlnet_jax.load(folder), tmp_path / "hf", "hf")
+    before = transformers.PreTrainedTokenizerFast(tokenizer_file=str(folder / "tokenizer.json"))
+    after = transformers.AutoTokenizer.from_pretrained(tmp_path / "hf")
+    texts = [*lines, "Emma Woodhouse, handsome", "naïve CAFÉ", "[MASK] <mask>"]
+    assert len(texts) > 100
+    assert after(texts)["input_ids"] == before(texts)["input_ids"]
+    assert after.mask_token in ("[MASK]", "<mask>")
+    assert after(texts[:2], padding=True)["attention_mask"]
+
+
+@pytest.mark.parametrize("lower", [True, False])
+def test_a_vocabulary_of_bert_keeps_its_case_there(bert, tmp_path, lower):  # noqa: F811
+    vocabulary = transformers.PreTrainedTokenizerFast(tokenizer_file=str(bert / "tokenizer.json")).get_vocab()
+    pieces = sorted(vocabulary, key=vocabulary.get)
+    published(tmp_path, "bert", size=len(pieces))
+    (tmp_path / "vocab.txt").write_text("\n".join(pieces) + "\n")
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"do_lower_case": lower}))
+    before = transformers.BertTokenizer.from_pretrained(tmp_path, do_lower_case=lower)
+    xlnet_jax.save(xlnet_jax.load(tmp_path), tmp_path / "hf", "hf")
+    for kind in (transformers.AutoTokenizer, transformers.BertTokenizer):
+        after = kind.from_pretrained(tmp_path / "hf")
+        for text in ("Emma Woodhouse was Sitting", "THE house", "naïve"):
+            assert after(text)["input_ids"] == before(text)["input_ids"]
 
 
 def test_a_native_copy_keeps_the_tokenizer(model, tmp_path):

@@ -1,7 +1,6 @@
 """Against Hugging Face itself: what we write it loads, what it writes we load, and both give the same numbers."""
 
 import dataclasses
-import json
 import pickle
 import warnings
 
@@ -9,9 +8,7 @@ import numpy as np
 import pytest
 
 import xlnet_jax
-from data_pipelines.tokenizer import Settings, Tokenizer
 from tests.xlnet_jax.random_models import HEADS, SMALL, random_model
-from xlnet_jax.interop.hf_files import ACCENTS_DROPPED, TOKENIZER_DIFFERENCES
 from xlnet_jax.models.inputs import dense_inputs, text_inputs
 from xlnet_jax.models.xlnet import XLNetLM
 from xlnet_jax.settings.config import HeadConfig
@@ -199,41 +196,3 @@ def test_a_truncated_torch_file_ends_in_one_line(tmp_path):
     (tmp_path / "pytorch_model.bin").write_bytes(content[:-1000])
     with pytest.raises(xlnet_jax.InputError, match="damaged or truncated"):
         xlnet_jax.load(tmp_path)
-
-
-@pytest.mark.parametrize("lower", [False, True], ids=["cased", "uncased"])
-def test_the_tokenizer_gives_our_ids_there_but_for_the_named_differences(reference, tmp_path, lower):
-    spiece = (reference / "data" / "spiece.model").read_bytes()
-    tokenizer = Tokenizer(spiece, Settings(lower=lower))
-    model = random_model(dataclasses.replace(SMALL, vocab_size=800), tokenizer=tokenizer)
-    notes = xlnet_jax.save(model, tmp_path / "hf", "hf")
-    assert TOKENIZER_DIFFERENCES in notes
-    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "hf")
-    known = json.loads((reference / "data" / "hf_tokenizer_diffs.json").read_text())["mismatches"]
-    differing = {x["text"] for x in known}
-    goldens = json.loads((reference / "data" / "prepro_goldens.json").read_text())
-    texts = [x["text"] for x in goldens["strings"]]
-    compared = 0
-    for text in texts:
-        ids = tokenizer.encode_lines([text])[0].tolist()
-        if text not in differing:
-            assert theirs(text, add_special_tokens=False)["input_ids"] == ids, text
-            compared += 1
-    assert compared > 100
-    back = xlnet_jax.load(tmp_path / "hf")
-    assert back.tokenizer.sha256 == tokenizer.sha256
-    ids, mask, segments = back.encode(["The list of names"])
-    by_theirs = theirs("The list of names")
-    assert ids[0].tolist() == by_theirs["input_ids"]
-    assert segments[0].tolist() == by_theirs["token_type_ids"]
-    assert mask.all()
-
-
-@pytest.mark.parametrize("settings", [Settings("nfkc"), Settings(keep_accents=True)], ids=str)
-def test_that_transformers_drops_accents_is_said(reference, tmp_path, settings):
-    tokenizer = Tokenizer((reference / "data" / "spiece.model").read_bytes(), settings)
-    model = random_model(dataclasses.replace(SMALL, vocab_size=800), tokenizer=tokenizer)
-    assert ACCENTS_DROPPED in xlnet_jax.save(model, tmp_path / "hf", "hf")
-    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "hf")
-    ids = {text: theirs(text, add_special_tokens=False)["input_ids"] for text in ("café", "cafe")}
-    assert ids["café"] == ids["cafe"] != tokenizer.encode_lines(["café"])[0].tolist()

@@ -54,7 +54,9 @@ def test_a_head_of_another_kind_is_drawn_afresh():
     assert drawn == ["logits", "summary"]
 
 
-@pytest.mark.parametrize("head", [HeadConfig("regression"), HeadConfig("classification", 4), HeadConfig("question_answering")])
+@pytest.mark.parametrize(
+    "head", [HeadConfig("regression"), HeadConfig("classification", 4), HeadConfig("question_answering")]
+)
 def test_a_head_without_names_is_taken_over_as_it_is(head):
     start = random_model(SMALL, head)
     params, drawn = taken_over(start, head)

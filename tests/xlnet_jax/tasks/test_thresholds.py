@@ -104,7 +104,9 @@ def test_a_converted_checkpoint_keeps_the_threshold(run, asked, tmp_path, to):
 
 def test_a_format_without_a_place_for_the_threshold_says_so(run, tmp_path):
     notes = xlnet_jax.save(xlnet_jax.load(run.checkpoint), tmp_path / "tf1", "tf1")
-    assert any(note.startswith("the thresholds of its predictions are not written: qa.null_threshold") for note in notes)
+    assert any(
+        note.startswith("the thresholds of its predictions are not written: qa.null_threshold") for note in notes
+    )
 
 
 def test_questions_may_be_unanswerable_where_no_threshold_was_tuned(pretrained, run, asked, tmp_path):

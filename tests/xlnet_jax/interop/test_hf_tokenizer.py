@@ -1,0 +1,192 @@
+"""AutoTokenizer of transformers gives our ids in the folders that we write."""
+
+import dataclasses
+import io
+import json
+import lzma
+import re
+
+import numpy as np
+import pytest
+import sentencepiece
+
+import xlnet_jax
+from data_pipelines import sources
+from data_pipelines.tokenizer import Settings, Tokenizer
+from tests.conftest import SHARED
+from tests.xlnet_jax.random_models import BERT, ROBERTA, SMALL, random_model
+from xlnet_jax.interop.hf_tokenizer import DIFFERENCES, DIGIT_COMMAS, NO_JSON
+
+transformers = pytest.importorskip("transformers", reason="needs the extra [bench]: pip install -e '.[bench]'")
+
+AUSTEN = [line for line in sources.read_lines(sources.find(sources.embedded()), "strict") if line]
+CHINESE = [
+    "贝内特先生是个古怪的人，他一方面喜欢插科打诨，爱挖苦人。", "她的脑子很容易捉摸：她是个智力贫乏、见识不多的女人。",
+    "人们普遍认为，有钱的单身汉总要娶位太太。", "“这个地方１２３年来，真是……”他说：“ＡＢＣ。”",
+]  # fmt: skip
+ODD = [
+    "", " ", "  two  spaces \t and tabs\u3000wide ", "``quotes'' and \"others\"", "naïve café, Ångström und Straße",
+    "e\u0301 ½\u0327 A\u030a ﬁ ① Ⅻ ｶﾞ", "한국어 각 ㅎㅏㄴ", "กำลัง ຳ हिन्दी", "1,234,567.89 - 5–6 (£7) €8 $9,", "zero\u200bwidth",
+    "İstanbul ΑΣ", "<eop> a<eop>b", "日本語のテキスト。", "emoji 😀 👩\u200d👩\u200d👧", "...---...", "a" * 500,
+]  # fmt: skip
+SPECIAL = re.compile("<(unk|s|/s|cls|sep|pad|mask|eod)>")
+
+
+def trained(normalization, level="piece", size=1000, lower=False):
+    return Tokenizer.train(
+        AUSTEN[:400] + CHINESE * 20 + ODD[2:9] * 3, size, normalization, token_level=level, lower=lower
+    )
+
+
+TOKENIZERS = {
+    "tiny": lambda: Tokenizer.load("tiny"),
+    "english": lambda: trained("english"),
+    "uncased": lambda: trained("english", lower=True),
+    "nfkc": lambda: trained("nfkc"),
+    "none": lambda: trained("none"),
+    "accents": lambda: Tokenizer(trained("nfkc").model, Settings(keep_accents=True)),
+    "spaces": lambda: Tokenizer(trained("english").model, Settings(remove_space=False)),
+    "words": lambda: trained("english", "word"),
+    "characters": lambda: trained("nfkc", "character"),
+    "bytes": lambda: trained("none", "byte"),
+}
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    """Writes a folder with this tokenizer, and returns it with the notes."""
+
+    def written(tokenizer, config=SMALL):
+        folder = tmp_path_factory.mktemp("hf") / "hf"
+        model = random_model(dataclasses.replace(config, vocab_size=tokenizer.vocab_size), tokenizer=tokenizer)
+        return folder, xlnet_jax.save(model, folder, "hf")
+
+    return written
+
+
+def compared(tokenizer, theirs, lines):
+    """Return (line, our ids, theirs) of the lines whose ids differ."""
+    there = theirs(lines, add_special_tokens=False)["input_ids"]
+    rows = zip(lines, tokenizer.encode_lines(lines), there, strict=True)
+    return [(line, ours.tolist(), of_line) for line, ours, of_line in rows if ours.tolist() != of_line]
+
+
+@pytest.mark.parametrize("kind", TOKENIZERS)
+def test_thousands_of_lines_have_our_ids_and_our_text_there(written, kind):
+    tokenizer = TOKENIZERS[kind]()
+    folder, notes = written(tokenizer)
+    theirs = transformers.AutoTokenizer.from_pretrained(folder)
+    lines = [*AUSTEN, *CHINESE, *ODD]
+    assert len(lines) > 7000
+    assert not compared(tokenizer, theirs, lines)
+    assert any(note.startswith(DIFFERENCES) for note in notes)
+    known = [ids.tolist() for ids in tokenizer.encode_lines(lines[::7]) if 0 not in ids]
+    assert [theirs.decode(ids) for ids in known] == [tokenizer.decode(np.array(ids, int)) for ids in known]
+
+
+@pytest.mark.parametrize("kind", ["tiny", "nfkc", "characters"])
+def test_special_pieces_segments_and_padding_are_ours(written, kind):
+    tokenizer = TOKENIZERS[kind]()
+    folder, _ = written(tokenizer)
+    theirs, ours = transformers.AutoTokenizer.from_pretrained(folder), xlnet_jax.load(folder)
+    texts = ["The list of names", "A much longer list of many names"]
+    ids, mask, segments = ours.encode(texts)
+    there = theirs(texts, padding=True)
+    assert there["input_ids"] == ids.tolist()
+    assert there["attention_mask"] == mask.tolist()
+    assert there["token_type_ids"] == segments.tolist()
+    a, b = (ids.tolist() for ids in tokenizer.encode_lines(["one", "two"]))
+    pair = theirs("one", "two")
+    assert pair["input_ids"] == [*a, 4, *b, 4, 3]
+    assert pair["token_type_ids"] == [0] * (len(a) + 1) + [1] * (len(b) + 1) + [2]
+    assert theirs.decode(pair["input_ids"], skip_special_tokens=True) == "one two"
+    assert [theirs.mask_token_id, theirs.pad_token_id, theirs.unk_token_id] == [6, 5, 0]
+    assert theirs("a <mask>", add_special_tokens=False)["input_ids"][-1] == 6
+
+
+@pytest.mark.parametrize(("config", "b", "pad"), [(BERT, 1, 5), (ROBERTA, 0, 1)])
+def test_bert_reads_cls_first_there_and_pads_on_the_right(written, config, b, pad):
+    tokenizer = TOKENIZERS["english"]()
+    folder, _ = written(tokenizer, config)
+    theirs = transformers.AutoTokenizer.from_pretrained(folder)
+    assert not compared(tokenizer, theirs, AUSTEN[:1000])
+    one, two = (ids.tolist() for ids in tokenizer.encode_lines(["one", "two"]))
+    there = theirs(["one", "one"], ["two", "two two"], padding=True)
+    assert there["input_ids"][0] == [3, *one, 4, *two, 4] + [pad] * len(two)
+    assert there["token_type_ids"][1] == [0] * (len(one) + 2) + [b] * (2 * len(two) + 1)
+    network = transformers.AutoModel.from_pretrained(folder)
+    network(**theirs(["one", "one"], ["two", "two two"], padding=True, return_tensors="pt"))
+    assert network.config.pad_token_id == theirs.pad_token_id == pad
+
+
+@pytest.mark.parametrize("kind", ["uncased", "nfkc", "none", "accents", "spaces", "bytes"])
+def test_a_folder_with_both_forms_is_read_by_its_sentencepiece_model(written, kind):
+    tokenizer = TOKENIZERS[kind]()
+    folder, _ = written(tokenizer)
+    assert (folder / "tokenizer.json").exists()
+    for again in (xlnet_jax.load(folder).tokenizer, Tokenizer.load(folder), Tokenizer.load(folder / "spiece.model")):
+        assert again.foreign is None
+        assert again.sha256 == tokenizer.sha256
+
+
+def test_special_pieces_in_a_text_are_special_there_as_the_note_says(written):
+    tokenizer = TOKENIZERS["english"]()
+    theirs = transformers.AutoTokenizer.from_pretrained(written(tokenizer)[0])
+    for text in ("a <sep> b", "<unk>", "<s>"):
+        assert compared(tokenizer, theirs, [text])
+
+
+def test_a_model_that_tokenizer_json_cannot_hold_is_noted(written):
+    lines, model = iter(AUSTEN[:300]), io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=lines, model_writer=model, vocab_size=300, model_type="bpe", minloglevel=2,
+        control_symbols=["<cls>", "<sep>", "<pad>", "<mask>", "<eod>"], user_defined_symbols=["<eop>"],
+    )  # fmt: skip
+    folder, notes = written(Tokenizer(model.getvalue(), Settings()))
+    assert NO_JSON in notes
+    assert not (folder / "tokenizer.json").exists()
+
+
+# ---- the originals', and other texts --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("lower", [False, True], ids=["cased", "uncased"])
+def test_the_strings_of_the_original_have_our_ids_there(reference, written, lower):
+    tokenizer = Tokenizer((reference / "data" / "spiece.model").read_bytes(), Settings(lower=lower))
+    theirs = transformers.AutoTokenizer.from_pretrained(written(tokenizer)[0])
+    goldens = json.loads((reference / "data" / "prepro_goldens.json").read_text())["strings"]
+    texts = [x["text"] for x in goldens if not SPECIAL.search(x["text"])]
+    assert len(texts) > 200
+    assert not compared(tokenizer, theirs, texts)
+
+
+def corpus(name):
+    file = SHARED / "corpora" / name
+    if not file.exists():
+        pytest.skip(f"the text is not here ({file})")
+    text = lzma.open(file, "rt").read(4_000_000) if name.endswith(".xz") else file.read_text()
+    return [line for line in text.splitlines() if line.strip() and not SPECIAL.search(line)]
+
+
+def log_likelihoods(tokenizer, *rows):
+    processor = sentencepiece.SentencePieceProcessor(model_proto=tokenizer.model)
+    return [sum(map(processor.GetScore, row)) for row in rows]
+
+
+@pytest.mark.parametrize("name", ["us_presidents.docs.txt", "novels_pre1900.docs.txt.xz", "handbook.zh-CN.docs.txt"])
+@pytest.mark.parametrize("kind", ["released", "tiny"])
+def test_other_texts_have_our_ids_there_but_for_what_the_note_says(written, kind, name):
+    model = SHARED / "tokenizers" / "xlnet_cased.spiece.model"
+    if kind == "released" and not model.exists():
+        pytest.skip(f"the released tokenizer is not here ({model})")
+    tokenizer = Tokenizer.load(model) if kind == "released" else Tokenizer.load("tiny")
+    lines = corpus(name)
+    folder, notes = written(tokenizer)
+    theirs = transformers.AutoTokenizer.from_pretrained(folder)
+    differing = compared(tokenizer, theirs, lines)
+    assert len(differing) <= len(lines) / 1000
+    for line, ours, there in differing:
+        if not re.search(r"\d,", line):
+            before, after = log_likelihoods(tokenizer, ours, there)
+            assert after == pytest.approx(before, rel=1e-5), line
+    assert any(DIGIT_COMMAS in note for note in notes) == (kind == "released")
