@@ -25,7 +25,7 @@ _RATE, _DROPOUT, _SUMMARY = (
     ("--model.dropout", "0", "--model.attention-dropout", "0"),
     ("--head.summary", "mean"),
 )
-_TASKS_OWN = ("--no-rate-for-width", "--no-narrow-start")
+_TASKS_OWN = ("--no-narrow-start",)
 STARTS: dict[str, tuple[str, ...]] = {
     "own": _TASKS_OWN,
     "rate": _TASKS_OWN + _RATE,

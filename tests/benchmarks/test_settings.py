@@ -48,7 +48,7 @@ def test_of_a_narrow_start(start, name, tmp_path, monkeypatch):
     given = argparse.Namespace(data=Path("data"), workdir=tmp_path)
     _, *words = narrow_start.job(task, start, given).command(tmp_path)
     config = finetune(words)
-    assert config.rate_for_width == config.narrow_start == (start == "all")
+    assert config.narrow_start == (start == "all")
     assert (config.optimizer.learning_rate == 1e-3) == ("rate" in start)
     assert (config.model.dropout == config.model.attention_dropout == 0) == ("dropout" in start)
     assert (config.head.summary == "mean") == ("summary" in start)

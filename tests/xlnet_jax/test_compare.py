@@ -134,28 +134,6 @@ def test_a_stopped_run_ends_the_comparison_with_its_exit_code(compared, folder, 
     assert ran == [f"{workdir}/clm/seed-0/sst-2"]
 
 
-def test_finetunings_begin_as_those_of_other_contenders_did(compared, folder, tmp_path, monkeypatch):
-    """Earlier versions began all from the settings of the task, and did not know the setting that says it."""
-    began = []
-
-    def stop(config):
-        began.append((config.rate_for_width, config.narrow_start))
-        return RESTART
-
-    monkeypatch.setattr(run, "finetune", stop)
-    workdir = shutil.copytree(compared, tmp_path / "again")
-    (workdir / "clm/seed-1/sst-2/results.json").unlink()
-    assert compare.main(words(folder, workdir)) == RESTART
-    config = workdir / "clm/seed-0/sst-2/config.json"
-    settings = json.loads(config.read_text())
-    del settings["narrow_start"]
-    for rate in (0.02, 2e-5):
-        settings["optimizer"]["learning_rate"] = rate
-        config.write_text(json.dumps(settings))
-        assert compare.main(words(folder, workdir)) == RESTART
-    assert began == [(True, True), (True, False), (False, False)]
-
-
 def test_a_run_that_was_killed_before_it_drew_its_curves_is_ended(compared, folder, tmp_path, ran):
     workdir = shutil.copytree(compared, tmp_path / "again")
     (workdir / "clm/seed-0/pretrained/curves.png").unlink()
@@ -200,7 +178,6 @@ def test_contenders_and_seeds_can_be_added(compared, folder, tmp_path, ran):
         ),
         (["--model.d-ff", "32"], "model.d-ff: 16 there, 32 here"),
         (["--finetune", "steps=5"], "finetune sst-2.steps: 4 there, 5 here"),
-        (["--finetune", "epochs=2"], "finetune sst-2.epochs: None there, 2.0 here"),
     ],
 )
 def test_another_setting_in_the_same_folder_is_refused_by_name(
@@ -210,6 +187,12 @@ def test_another_setting_in_the_same_folder_is_refused_by_name(
     with pytest.raises(InputError, match="holds another comparison") as refused:
         compare.main(words(folder, tmp_path, *more))
     assert difference in str(refused.value)
+    assert ran == []
+
+
+def test_epochs_beside_steps_are_refused(compared, folder, tmp_path, ran):
+    with pytest.raises(InputError, match="--finetune sst-2: --epochs 2 and --steps 4 both say how long to train"):
+        compare.main(words(folder, tmp_path, "--finetune", "epochs=2"))
     assert ran == []
 
 

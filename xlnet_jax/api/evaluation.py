@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from xlnet_jax.training.heldout.evaluation import Run
     from xlnet_jax.training.heldout.units import Measured
 
+RUNS_OWN = DataConfig()
+"""stands for the windows of the run, or the paper's, where a caller gives none"""
 BATCH_SIZE = 8  # rows, for a checkpoint that no run of ours wrote
 
 
@@ -72,7 +74,7 @@ class EvaluateSettings(TextSourceSettings):
     """field that holds the id of a sentence in JSON and Parquet; it is written beside the scores"""
     dtype: Literal["float32", "bfloat16"] | None = None
     """compute type; None = the checkpoint's for a loss, float32 for scores"""
-    data: DataConfig = field(default_factory=DataConfig)
+    data: DataConfig = RUNS_OWN
     """windows of a loss; the defaults are the run's, or the paper's; the other lengths follow --data.seq-len"""
     mesh: MeshConfig = field(default_factory=MeshConfig)
 
@@ -123,7 +125,7 @@ def evaluate(checkpoint: str | Path | EvaluateSettings, **settings: Any) -> Eval
     if asked.scoring():
         raise InputError("`score` and `score_text` are of the command: score_texts scores sentences in Python")
     of_windows = settings.get("data", {})
-    if start.data == DataConfig() and isinstance(of_windows, Mapping):
+    if start.data is RUNS_OWN and isinstance(of_windows, Mapping):
         return measured_loss(asked, lambda data: with_keywords(data, of_windows))
     return measured_loss(asked)
 
@@ -136,8 +138,8 @@ def measured_loss(
     """Measure the held-out loss of a checkpoint on a text, and write its numbers to `out`.
 
     windows_of: return the windows to measure on, given those of the run or of the paper; None = settings.data where
-    it is not the default, else the windows that are given. on_batch: called before each batch with its number, from 1,
-    and the number of batches. Raises InputError for settings, a text or a checkpoint that cannot work.
+    it was given, else those of the run or of the paper. on_batch: called before each batch with its number, from 1, and
+    the number of batches. Raises InputError for settings, a text or a checkpoint that cannot work.
     """
     settings.check()
     from xlnet_jax.checkpoints.formats import load_with_tokenizer
@@ -149,7 +151,7 @@ def measured_loss(
     run = Run.of(settings.checkpoint)
     pretrained = load_with_tokenizer(settings.checkpoint, settings.tokenizer)
     vocabulary_tokenizer(pretrained)
-    windows_of = windows_of or (lambda data: data if settings.data == DataConfig() else settings.data)
+    windows_of = windows_of or (lambda data: data if settings.data is RUNS_OWN else settings.data)
     config = _config(settings, windows_of, pretrained, run)
     if settings.dtype:
         pretrained = replace(pretrained, model=replace(pretrained.model, dtype=settings.dtype))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from data_pipelines.inspect.window_view import WindowView
 
 MAX_STEP = 2**31
+RUNS_OWN = DataConfig()
+"""stands for the windows of the run, or those that fit the corpus, where a caller gives none"""
 
 
 @dataclass(frozen=True)
@@ -52,7 +54,7 @@ class InspectSettings:
     """position of the window that the picture enlarges; None = the end of the reused part"""
     out: str = "window.png"
     """file for the picture"""
-    data: DataConfig = field(default_factory=DataConfig)
+    data: DataConfig = RUNS_OWN
     """windows; where --data.seq-len is given alone, the lengths inside the window follow it"""
 
 
@@ -84,12 +86,12 @@ def inspect_window(
     """Draw the picture of a window, and return what the command prints about it.
 
     windows_of: return the windows to look at, given those of the run or of the corpus; None = settings.data where it
-    is not the default, else the windows that are given. Raises InputError for settings that cannot work.
+    was given, else those of the run or of the corpus. Raises InputError for settings that cannot work.
     """
     out = _picture_path(settings.out)
     place = _find(Path(settings.corpus), settings.tokenizer)
     tokenizer = _tokenizer(place)
-    windows_of = windows_of or (lambda data: data if settings.data == DataConfig() else settings.data)
+    windows_of = windows_of or (lambda data: data if settings.data is RUNS_OWN else settings.data)
     config, origin = _config(settings, windows_of, place)
     _check_place(settings, config)
     from data_pipelines.batches import BatchSource

@@ -52,13 +52,13 @@ def preset(name: str = "demo", **settings: Any) -> Config:
     """Return the settings of a preset with some of them replaced, for `pretrain` or a training loop of one's own.
 
     settings: fields of Config by name, sections as dictionaries: corpus="my.txt", steps=200, data={"batch_size": 8}.
-    Raises InputError on a preset or a setting that does not exist, and on a value out of its bounds.
+    As with the flags of `train`, the parts of a window follow data.seq_len where they are not given, and `objective`
+    says where other settings start from. Raises InputError on a preset or a setting that does not exist, on a value out
+    of its bounds, and on a setting that changes nothing.
     """
-    from xlnet_jax.objectives.presets import PRESETS
+    from xlnet_jax.objectives.command_line import preset
 
-    if name not in PRESETS:
-        raise InputError(f"`preset` {name} must be one of {', '.join(PRESETS)}")
-    return with_keywords(PRESETS[name](), settings)
+    return preset(name, settings)
 
 
 class Finetuned(NamedTuple):
@@ -82,8 +82,9 @@ def finetune(config: "FinetuneConfig | None" = None, **settings: Any) -> Finetun
 
     The same call resumes a run that was interrupted, and returns the result of a finished one.
 
-    config: settings to start from; None = those of the `task`. settings: fields of FinetuneConfig by name, sections as
-    dictionaries: task="sst-2", init="runs/mine", train="glue/SST-2", steps=200, optimizer={"learning_rate": 1e-4}.
+    config: all settings; each counts as given, but for those of the network that its weights bring. None = those of the
+    `task`. settings: fields of FinetuneConfig by name, sections as dictionaries: task="sst-2", init="runs/mine",
+    train="glue/SST-2", steps=200, optimizer={"learning_rate": 1e-4}.
 
     Raises InputError where settings contradict each other, the weights or the workdir, or a file of examples cannot be
     read; KeyboardInterrupt where a signal stopped the run, its state saved.
@@ -94,6 +95,11 @@ def finetune(config: "FinetuneConfig | None" = None, **settings: Any) -> Finetun
 
     if config is None:
         config = DEFAULTS[_known_task(settings.get("task", FinetuneConfig().task))]()
+    else:
+        given = {setting.name for setting in flatten(config) if not setting.has("weights")}
+        if settings.get("epochs", config.epochs) is not None:
+            given.remove("steps")  # which the epochs replace
+        config = replace(config, given=frozenset(given))
     config = with_keywords(config, settings)
     if not config.train:
         raise InputError("`train` is missing: give examples to learn from; `predict` asks a finetuned checkpoint")

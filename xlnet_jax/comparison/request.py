@@ -76,7 +76,7 @@ def finetuning(request: CompareConfig) -> dict[str, FinetuneConfig]:
         except InputError as mistake:
             raise InputError(f"--finetune: {mistake}") from None
         for name in _OURS:
-            if getattr(config, name) != getattr(start, name):
+            if name in config.given:
                 raise InputError(f"--finetune {name}: a comparison sets it by itself; leave it out")
         train, held_out = _files(task, folder, ("train",)), _files(task, folder, ("dev", "validation", "valid", "val"))
         config = replace(config, train=train, eval=held_out, tpu=request.tpu)

@@ -32,7 +32,6 @@ from xlnet_jax.settings.config import Config
 from xlnet_jax.storage.reading import read_json
 from xlnet_jax.tasks.config import FinetuneConfig
 from xlnet_jax.tasks.families import make_task, with_files
-from xlnet_jax.tasks.narrow import as_begun
 from xlnet_jax.tasks.results import seed_folder
 from xlnet_jax.tasks.run import finetune
 from xlnet_jax.training import sharding
@@ -116,7 +115,6 @@ def _prepare(request: CompareConfig, console: Console) -> _Prepared:
                 source_of(config, corpus, tokenizer, split)
         except InputError as mistake:
             raise InputError(f"{name}: {mistake}") from None
-    tasks = {task: _as_others_began(task, settings, workdir) for task, settings in tasks.items()}
     return _Prepared(workdir, contenders, tasks, corpus, tokenizer)
 
 
@@ -149,12 +147,6 @@ def _run(name: str, seed: int, prepared: _Prepared, console: Console) -> int:
         if exit_code:
             return exit_code
     return 0
-
-
-def _as_others_began(task: str, settings: FinetuneConfig, workdir: Workdir) -> FinetuneConfig:
-    """Return the settings with which other contenders and seeds began, in this version or an earlier one."""
-    others = (Workdir(folder) for folder in workdir.folder.glob(f"*/{seed_folder('*')}/{task}"))
-    return as_begun(settings, others)
 
 
 def _is_pretrained(folder: epath.Path, steps: int) -> bool:

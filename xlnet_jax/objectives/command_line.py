@@ -1,9 +1,10 @@
-"""Settings of a pretraining run from a command line: its --preset, its --objective, and the settings beside them."""
+"""Settings of a pretraining run, from a command line or from keywords of Python: its preset, its objective, and the
+settings beside them."""
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from xlnet_jax.errors import InputError
 from xlnet_jax.objectives.following import following
@@ -13,8 +14,10 @@ from xlnet_jax.objectives.rules import unread, validate
 from xlnet_jax.settings import cli
 from xlnet_jax.settings.config import Config, ModelConfig
 from xlnet_jax.settings.config_file import CommandLine
+from xlnet_jax.settings.keywords import names_of, with_keywords
 
 C = TypeVar("C", bound=Config)
+T = TypeVar("T")
 
 
 def parse_config(argv: Sequence[str], prog: str, description: str) -> Config:
@@ -25,10 +28,7 @@ def parse_config(argv: Sequence[str], prog: str, description: str) -> Config:
     """
     line = CommandLine.of(argv)
     config = parse_config_as(Config, line, prog, description)
-    named = cli.named(line)
-    for name, why in unread(config):
-        if f"--{name}" in named:
-            raise InputError(f"{name} changes nothing: {why}; leave it out")
+    refuse_unread(config, cli.chosen(line))
     return config
 
 
@@ -42,16 +42,53 @@ def parse_config_as(kind: type[C], argv: Sequence[str], prog: str, description: 
     line = CommandLine.of(argv)
     start, origin = (kind(**vars(_start(each))) for each in (line, line.of_file_alone))
     config = cli.parse(kind, line, prog, about, start, origin)
-    named = cli.named(line)
-    if "--data.seq-len" in named:
-        file = line.file
-        config = following(config, file.over(start, origin) if file and file.is_of_a_run else start, named)
-    if "--model.network" not in named:
-        config = replace(config, model=replace(config.model, network=None))  # resolved by the positions
+    if line.file and line.file.is_of_a_run:
+        start, _ = line.file.over(start, origin)
+    config = completed(config, start, cli.chosen(line))
     if config.init:
         cli.refuse_fixed(line)
     validate(config)
     return config
+
+
+def preset(name: str, settings: Mapping[str, Any]) -> Config:
+    """Return the settings of a preset with some of them replaced, as `train` reads them from its flags: the objective
+    and the network that are given say where others start from, and the parts of a window follow its length.
+
+    settings: keywords of Python (settings/keywords.py). Raises InputError on a preset, an objective or a setting that
+    does not exist, on a value out of its bounds, and on a setting that changes nothing beside the others.
+    """
+    start, model = _named(PRESETS, "preset", name)(), settings.get("model")
+    start = with_objective(start, settings.get("objective", start.objective))
+    network = model.get("network") if isinstance(model, Mapping) else None
+    if network is not None:
+        start = replace(start, model=_named(_networks(start.model), "model.network", network)())
+    given = names_of(settings)
+    config = completed(with_keywords(start, settings), start, given)
+    refuse_unread(config, given)
+    return config
+
+
+def completed(config: C, start: Config, given: Collection[str]) -> C:
+    """Return settings with those that follow from the ones that were given. start: where they started from."""
+    if "data.seq-len" in given:
+        config = following(config, start, given)
+    if "model.network" not in given:
+        config = replace(config, model=replace(config.model, network=None))  # resolved by the positions
+    return config
+
+
+def refuse_unread(config: Config, given: Collection[str]) -> None:
+    """Raise InputError on a setting that was given and changes nothing beside the others."""
+    for name, why in unread(config):
+        if name in given:
+            raise InputError(f"{name} changes nothing: {why}; leave it out")
+
+
+def _named(known: Mapping[str, T], setting: str, name: str) -> T:
+    if name not in known:
+        raise InputError(f"`{setting}` {name} must be one of {', '.join(known)}")
+    return known[name]
 
 
 def _start(line: CommandLine) -> Config:

@@ -1,4 +1,4 @@
-"""Lengths of a window's parts that follow data.seq_len where nobody names them: a preset's values suit its own windows
+"""Lengths of a window's parts that follow data.seq_len where nobody gives them: a preset's values suit its own windows
 only. With 19 targets, for example, 15 % of 128 tokens are masked, but 30 % of 64."""
 
 from collections.abc import Collection
@@ -14,32 +14,17 @@ C = TypeVar("C", bound=Config)
 LENGTHS = ("reuse_len", "perm_size", "num_predict")
 
 
-def following(config: C, start: Config, named: Collection[str]) -> C:
-    """Return the settings with the lengths that were not named in proportion to seq_len, as they are in `start`.
+def following(config: C, start: Config, given: Collection[str]) -> C:
+    """Return the settings with the lengths that were not given in proportion to seq_len, as they are in `start`.
 
-    named: flags on the command line, as `--data.reuse-len`.
+    given: dotted names of settings, as `data.reuse-len`.
     """
     scaled = _scaled(start, max(config.data.seq_len, 1))
-    unnamed = [name for name in LENGTHS if f"--data.{name.replace('_', '-')}" not in named]
-    data = replace(config.data, **{name: getattr(scaled, name) for name in unnamed})
-    if "perm_size" in unnamed and not _divides(data.perm_size, data) and _divides(start.data.perm_size, data):
-        data = replace(data, perm_size=start.data.perm_size)  # beside a reuse_len that was named
+    follow = [name for name in LENGTHS if f"data.{name.replace('_', '-')}" not in given]
+    data = replace(config.data, **{name: getattr(scaled, name) for name in follow})
+    if "perm_size" in follow and not _divides(data.perm_size, data) and _divides(start.data.perm_size, data):
+        data = replace(data, perm_size=start.data.perm_size)  # beside a reuse_len that was given
     return replace(config, data=data)
-
-
-def as_begun(config: C, begun: DataConfig, start: Config) -> C:
-    """Return the settings with the lengths of the run that resumes, where that run was begun by version 0.1, in which
-    they did not follow seq_len.
-
-    begun: settings of the run. start: those of its preset and objective.
-    """
-    data = config.data
-    if data.seq_len != begun.seq_len:
-        return config
-    scaled = _scaled(start, data.seq_len)
-    kept = {name: getattr(start.data, name) for name in LENGTHS if getattr(data, name) == getattr(scaled, name)}
-    kept = {name: value for name, value in kept.items() if getattr(begun, name) == value}
-    return replace(config, data=replace(data, **kept))
 
 
 def _scaled(start: Config, seq_len: int) -> DataConfig:

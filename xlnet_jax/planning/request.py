@@ -42,6 +42,9 @@ def check(request: PlanConfig) -> None:
         raise InputError(f"`batch_per_device` {min(request.batch_per_device)} must be at least 1")
     if request.batch_per_device and request.batch is not None:
         raise InputError("`batch_per_device` replaces `batch`: leave one of them out")
+    for name in ("batch", "batch_per_device"):
+        if getattr(request, name) and "data.batch-size" in request.given:
+            raise InputError(f"`{name}` replaces `data.batch_size`: leave one of them out")
     if request.search and len(request.batch_per_device) > 1:
         raise InputError("`search` wants one `batch_per_device`")
     for name in ("init", "tokenizer"):

@@ -15,7 +15,7 @@ from numbers import Integral, Real
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from xlnet_jax.errors import InputError
-from xlnet_jax.settings.fields import Bound, bounds_of
+from xlnet_jax.settings.fields import Bound, bounds_of, fields_of
 
 FINITE = Bound(math.isfinite, "must be a finite number")
 COUNTABLE = Bound(lambda value: abs(value) < 2**31, "must be below 2^31")
@@ -56,7 +56,7 @@ def out_of_bounds(config: Any, prefix: str = "") -> Iterator[str]:
     prefix: the dotted name of `config` itself, with a dot at its end.
     """
     hints = get_type_hints(type(config))
-    for field in dataclasses.fields(config):
+    for field in fields_of(config):
         value, dotted = getattr(config, field.name), prefix + field.name.replace("_", "-")
         name = dotted if prefix else f"`{field.name}`"
         if dataclasses.is_dataclass(value):

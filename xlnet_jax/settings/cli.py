@@ -13,13 +13,12 @@ import tyro
 from xlnet_jax.errors import InputError
 from xlnet_jax.printing import printing_colours
 from xlnet_jax.settings import config_file
-from xlnet_jax.settings.config import FIXED_BY_WEIGHTS, Config
+from xlnet_jax.settings.config import FIXED_BY_WEIGHTS, RunConfig
 from xlnet_jax.settings.config_file import CommandLine
 from xlnet_jax.settings.fields import flatten, nearest
 from xlnet_jax.settings.plain import GONE
 
 T = TypeVar("T")
-C = TypeVar("C", bound=Config)
 
 
 def parse(
@@ -30,15 +29,18 @@ def parse(
     default: T | None = None,
     origin: T | None = None,
 ) -> T:
-    """Return a dataclass read from a command line. Raises InputError on a mistake; prints and exits on --help.
+    """Return a dataclass read from a command line; of a run, `given` has the names of the settings that the words and
+    the file of --config give. Raises InputError on a mistake; prints and exits on --help.
 
     default: settings to start from; None = the defaults of `kind`. origin: settings that a run's file of --config
     started from (`ConfigFile.over`).
     """
     mistakes = io.StringIO()
     line = CommandLine.of(argv)
+    given = line.flags
     if line.file:
-        default = line.file.over(_undecided(kind, line) if default is None else default, origin)
+        default, of_file = line.file.over(_undecided(kind, line) if default is None else default, origin)
+        given |= of_file
     words = _gathered(line, kind)
     description = f"{description}\n\n{config_file.HELP}"
     start: dict[str, Any] = {} if default is None else {"default": default}
@@ -53,7 +55,7 @@ def parse(
         raise InputError(_first_sentence(mistakes.getvalue())) from None
     if unknown:
         raise InputError(_unknown_setting(unknown[0], parsed))
-    return parsed
+    return cast(T, dataclasses.replace(parsed, given=given)) if isinstance(parsed, RunConfig) else parsed
 
 
 def named_default(argv: Sequence[str], flag: str, defaults: Mapping[str, Callable[[], T]], otherwise: str) -> T:
@@ -80,21 +82,18 @@ def named_default(argv: Sequence[str], flag: str, defaults: Mapping[str, Callabl
 
 def refuse_fixed(argv: Sequence[str]) -> None:
     """Raise InputError on a setting of the network beside --init: the weights fix it."""
-    given = named(argv)
+    given = chosen(argv)
     for name in FIXED_BY_WEIGHTS:
-        if (flag := f"--model.{name.replace('_', '-')}") in given:
-            raise InputError(f"{flag} comes with the weights of --init: leave it out")
+        if (setting := f"model.{name.replace('_', '-')}") in given:
+            raise InputError(f"--{setting} comes with the weights of --init: leave it out")
 
 
-def named(argv: Sequence[str]) -> set[str]:
-    """Return the flags on a command line, spelled as --help spells them; --data.no-bidirectional counts without no-.
-
-    Settings of a --config file count where somebody chose them: those of a run's file do not.
-    """
+def chosen(argv: Sequence[str]) -> frozenset[str]:
+    """Return the names of the settings that somebody chose for this command: by a flag, or in a --config file written
+    by hand. The file of a run gives every setting, and chooses none."""
     line = CommandLine.of(argv)
-    chosen = line.file.values if line.file and not line.file.is_of_a_run else ()
-    words = [*line, *(f"--{name}" for name in chosen)]
-    return {word.partition("=")[0].replace("_", "-").replace(".no-", ".") for word in words}
+    values = line.file.values if line.file and not line.file.is_of_a_run else ()
+    return line.flags.union(name.replace("_", "-") for name in values)
 
 
 def _unknown_setting(word: str, parsed: Any) -> str:

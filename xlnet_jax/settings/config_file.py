@@ -14,12 +14,20 @@ from etils import epath
 
 from xlnet_jax.errors import InputError, shown
 from xlnet_jax.settings.config import ModelConfig
-from xlnet_jax.settings.fields import flatten, nearest
+from xlnet_jax.settings.fields import fields_of, flatten, nearest
 from xlnet_jax.settings.plain import is_gone
 from xlnet_jax.settings.typed import typed
 
 T = TypeVar("T")
 
+REPLACED = {
+    "steps": {"epochs"},
+    "epochs": {"steps"},
+    "batch": {"data.batch-size", "batch-per-device"},
+    "batch-per-device": {"data.batch-size", "batch"},
+    "tokenizer": {"model.vocab-size"},
+}
+"""Flags that say in another way what these settings of a file say, and replace them."""
 FLAG = "--config"
 MOST_BYTES = 1 << 20
 """of a file of settings, whose names and values take some ten thousand"""
@@ -42,11 +50,11 @@ class ConfigFile(NamedTuple):
         named = sum(name.startswith("model.") for name in self.values)
         return 2 * named > len(dataclasses.fields(ModelConfig))
 
-    def over(self, start: T, origin: T | None = None) -> T:
-        """Return settings with those of the file in place of their own.
+    def over(self, start: T, origin: T | None = None) -> tuple[T, frozenset[str]]:
+        """Return settings with those of the file in place of their own, and the dotted names of those.
 
         origin: settings that a run's file itself started from, by its preset, objective or task; where `start` is of
-        another name, only what the run had changed is taken over. Raises InputError on an unknown name, with the
+        another name, only what differs from `origin` is taken over. Raises InputError on an unknown name, with the
         nearest, and on a value of another type.
         """
         known = dict(_hints(start))
@@ -57,10 +65,10 @@ class ConfigFile(NamedTuple):
                 hint = f"did you mean {near}?" if near else "--help lists those of this command"
                 raise InputError(f"{self.path}: unknown setting {name}: {hint}")
         values = {name: self._typed(name, value, known[name]) for name, value in given.items()}
-        if origin is not None and self.is_of_a_run:
+        if origin is not None and origin != start and self.is_of_a_run:
             usual = {setting.name.replace("-", "_"): setting.value for setting in flatten(origin)}
             values = {name: value for name, value in values.items() if value != usual[name]}
-        return _replaced(start, values)
+        return _replaced(start, values), frozenset(name.replace("_", "-") for name in values)
 
     def _typed(self, name: str, value: Any, hint: Any) -> Any:
         try:
@@ -82,7 +90,20 @@ class CommandLine(list[str]):
         if isinstance(argv, cls):
             return argv
         path, words = _split(argv)
-        return cls(words, None if path is None else ConfigFile(path, _read(path)))
+        line = cls(words, None)
+        if path is not None:
+            values = _read(path)
+            replaced = {name for flag in line.flags for name in REPLACED.get(flag, ())}
+            kept = {name: value for name, value in values.items() if name.replace("_", "-") not in replaced}
+            line.file = ConfigFile(path, kept)
+        return line
+
+    @property
+    def flags(self) -> frozenset[str]:
+        """Dotted names of the settings that its words give, spelled as --help spells them."""
+        words = (word.partition("=")[0] for word in self if word.startswith("--"))
+        names = (word.removeprefix("--").replace("_", "-") for word in words)
+        return frozenset(name.removeprefix("no-").replace(".no-", ".") for name in names)
 
     @property
     def of_file_alone(self) -> "CommandLine":
@@ -143,7 +164,7 @@ def _flat(values: _Object, prefix: str = "") -> Iterator[tuple[str, Any]]:
 def _hints(settings: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Yield the dotted name and the type of every setting."""
     hints = get_type_hints(type(settings))
-    for field in dataclasses.fields(settings):
+    for field in fields_of(settings):
         name, value = prefix + field.name, getattr(settings, field.name)
         if dataclasses.is_dataclass(value):
             yield from _hints(value, f"{name}.")

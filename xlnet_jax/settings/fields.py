@@ -61,9 +61,14 @@ def marked(kind: type, *marks: Mark) -> tuple[str, ...]:
     return tuple(f.name for f in dataclasses.fields(kind) if _has(f, *marks))
 
 
+def fields_of(settings: Any) -> tuple[dataclasses.Field[Any], ...]:
+    """Return the fields of a dataclass that are settings: all but `given`, which lists the settings that were given."""
+    return tuple(field for field in dataclasses.fields(settings) if field.name != "given")
+
+
 def flatten(config: Any, prefix: str = "") -> Iterator[Setting]:
     """Yield every setting of a tree of dataclasses."""
-    for field in dataclasses.fields(config):
+    for field in fields_of(config):
         value, name = getattr(config, field.name), prefix + field.name.replace("_", "-")
         if dataclasses.is_dataclass(value):
             yield from flatten(value, f"{name}.")
@@ -86,6 +91,15 @@ def differences(ours: Any, theirs: Any) -> Iterator[tuple[Setting, Any]]:
     for our, their in zip(flatten(ours), flatten(theirs), strict=True):
         if our.value != their.value and without_secrets(our.value) != without_secrets(their.value):
             yield our, their.value
+
+
+def given_in(config: Any, start: Any) -> frozenset[str]:
+    """Return the dotted names of the settings that somebody gave.
+
+    A flag, a key of a --config file and a keyword of Python are on record in `config.given`, whatever their values. In
+    settings that were changed by other means, those that differ from `start` were given.
+    """
+    return config.given | {setting.name for setting, _ in differences(config, start)}
 
 
 def _has(field: dataclasses.Field[Any], *marks: Mark) -> bool:

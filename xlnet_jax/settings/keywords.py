@@ -9,6 +9,8 @@ from typing import Any, TypeVar, get_type_hints
 
 from xlnet_jax.errors import InputError
 from xlnet_jax.settings.bounds import check_bounds
+from xlnet_jax.settings.config import RunConfig
+from xlnet_jax.settings.fields import flatten
 
 T = TypeVar("T")
 
@@ -22,11 +24,29 @@ def with_keywords(start: T, given: Mapping[str, Any]) -> T:
     """
     changed = _changed(start, given, "")
     check_bounds(changed)
+    if isinstance(changed, RunConfig):
+        changed = dataclasses.replace(changed, given=changed.given | names_of(given))
     return changed
+
+
+def names_of(given: Mapping[str, Any]) -> frozenset[str]:
+    """Return the dotted names of the settings that keywords give, spelled as flags are; a whole section gives all of
+    its own."""
+    names: set[str] = set()
+    for name, value in given.items():
+        dotted = name.replace("_", "-")
+        if dataclasses.is_dataclass(value):
+            names.update(setting.name for setting in flatten(value, f"{dotted}."))
+        elif isinstance(value, Mapping):
+            names.update(f"{dotted}.{inner}" for inner in names_of(value))
+        else:
+            names.add(dotted)
+    return frozenset(names)
 
 
 def _changed(start: Any, given: Mapping[str, Any], where: str) -> Any:
     hints, values = get_type_hints(type(start)), {}
+    hints.pop("given", None)
     for name, value in given.items():
         if name not in hints:
             near = difflib.get_close_matches(name, hints, 1)

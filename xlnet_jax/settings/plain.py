@@ -6,7 +6,7 @@ from typing import Any, TypeVar, cast, get_type_hints
 from xlnet_jax.errors import InputError, shown
 from xlnet_jax.printing import without_secrets
 from xlnet_jax.settings.config import RunConfig
-from xlnet_jax.settings.fields import differences
+from xlnet_jax.settings.fields import differences, fields_of
 from xlnet_jax.settings.typed import typed
 
 T = TypeVar("T")
@@ -20,7 +20,7 @@ def to_dict(config: Any) -> dict[str, Any]:
     """Return the settings as nested plain types, URLs without what may give access: the content of config.json."""
 
     def plain(items: list[tuple[str, Any]]) -> dict[str, Any]:
-        public = ((name, without_secrets(value)) for name, value in items)
+        public = ((name, without_secrets(value)) for name, value in items if name != "given")
         return {name: list(value) if isinstance(value, tuple) else value for name, value in public}
 
     return dataclasses.asdict(config, dict_factory=plain)
@@ -40,11 +40,12 @@ def over(default: T, values: Any, where: str) -> T:
 
     Raises InputError as `from_dict`.
     """
-    known = get_type_hints(type(default))
+    hints = get_type_hints(type(default))
+    known = {field.name: hints[field.name] for field in fields_of(default)}
     if not isinstance(values, dict):
         raise InputError(f"{where}: {shown(values)} stands where its settings belong")
     values = {name: value for name, value in values.items() if not is_gone(f"{where}.{name}", value)}
-    if unknown := sorted(values.keys() - known):
+    if unknown := sorted(values.keys() - known.keys()):
         raise InputError(f"{where}: unknown setting {', '.join(unknown)}; known are {', '.join(sorted(known))}")
     read: dict[str, Any] = {}
     for name, value in values.items():

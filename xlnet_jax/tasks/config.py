@@ -169,12 +169,9 @@ class FinetuneConfig(RunConfig):
     reinitialize: bool = False
     """draw all weights afresh and take only sizes, tokenizer and model.init-std from --init: the baseline that shows
     what pretraining is worth"""
-    rate_for_width: bool = operational(True)  # identity compares the learning rate that it comes to
-    """raise the task's learning rate for a network narrower than 768, which learns next to nothing from it; a rate that
-    differs from the task's stays"""
     narrow_start: bool = operational(True)  # identity compares the settings that it comes to
-    """begin such a network with the dropout of its pretraining (but for labels of words) and, for XLNet, the mean of
-    all hidden states as summary; a setting that differs from the task's stays"""
+    """for a network narrower than 768, in place of what is not given: a learning rate for its width, the dropout of its
+    pretraining (but for labels of words) and, for XLNet, the mean of all hidden states as summary"""
     steps: int = setting(10_000, at_least(1))
     """number of training steps"""
     epochs: float | None = operational(None, above(0))  # identity compares the steps that they come to

@@ -3,16 +3,13 @@
 benchmarks/narrow_start.py measures what each of them is worth.
 """
 
-from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
 from xlnet_jax.checkpoints.pretrained import Pretrained
-from xlnet_jax.settings.fields import differences
-from xlnet_jax.storage.reading import read_json
+from xlnet_jax.settings.fields import differences, given_in
 from xlnet_jax.tasks.config import FinetuneConfig
 from xlnet_jax.tasks.defaults import DEFAULTS
-from xlnet_jax.training.run.workdir import Workdir
 
 WIDE = 768
 """width of the narrowest network that the settings of the papers are for"""
@@ -20,11 +17,10 @@ _TUNED_RATE, _TUNED_WIDTH = 1e-3, 128
 
 
 def narrow_start(config: FinetuneConfig, source: Pretrained | FinetuneConfig) -> tuple[FinetuneConfig, str]:
-    """Return the settings with those for a narrow network in place of the task's, as far as `rate_for_width` and
-    `narrow_start` ask for it, and what has changed, for the user.
+    """Return the settings with those for a narrow network in place of the task's, where `narrow_start` asks for it, and
+    what has changed, for the user. A setting that was given stays.
 
-    A setting that differs from the task's was given by the user, and stays. source: the checkpoint that the run starts
-    from, or the settings of the run that it resumes.
+    source: the checkpoint that the run starts from, or the settings of the run that it resumes.
 
     - The learning rate is `learning_rate_of` the width.
     - Dropout is that of pretraining: the task's 0.1 holds a network back that has learned without. Labels of words keep
@@ -33,24 +29,18 @@ def narrow_start(config: FinetuneConfig, source: Pretrained | FinetuneConfig) ->
       states: XLNet's pretraining asks nothing of <cls>, and a small network learns to gather a text there from many
       examples only. BERT's pretraining reads <cls>, so its networks keep the summary of the task.
     """
-    if config.model.d_model >= WIDE:
+    if config.model.d_model >= WIDE or not config.narrow_start:
         return config, ""
-    own = DEFAULTS[config.task]()
-
-    def unless_given(section: str, **values: Any) -> Any:
-        given, tasks = getattr(config, section), getattr(own, section)
-        taken = {name: value for name, value in values.items() if getattr(given, name) == getattr(tasks, name)}
-        return replace(given, **taken)
-
-    begun = config
-    if config.rate_for_width:
-        rate = learning_rate_of(config.task, config.model.d_model)
-        begun = replace(begun, optimizer=unless_given("optimizer", learning_rate=rate))
-    if config.narrow_start:
-        begun = replace(begun, head=unless_given("head", summary=_summary(config, source)))
-    if config.narrow_start and config.head.task != "token_classification":
-        dropout = {name: getattr(source.model, name) for name in ("dropout", "attention_dropout")}
-        begun = replace(begun, model=unless_given("model", **dropout))
+    values: dict[str, dict[str, Any]] = {
+        "optimizer": {"learning_rate": learning_rate_of(config.task, config.model.d_model)},
+        "head": {"summary": _summary(config, source)},
+    }
+    if config.head.task != "token_classification":
+        values["model"] = {name: getattr(source.model, name) for name in ("dropout", "attention_dropout")}
+    given, begun = given_in(config, DEFAULTS[config.task]()), config
+    for section, of_section in values.items():
+        free = {name: v for name, v in of_section.items() if f"{section}.{name.replace('_', '-')}" not in given}
+        begun = replace(begun, **{section: replace(getattr(begun, section), **free)})
     changed = ", ".join(f"{s.name} {_shown(s.value)} ({_shown(old)})" for s, old in differences(begun, config))
     return begun, changed
 
@@ -64,22 +54,6 @@ def learning_rate_of(task: str, width: int) -> float:
     """
     own = DEFAULTS[task]().optimizer.learning_rate
     return own if width >= WIDE else max(own, _TUNED_RATE * min(_TUNED_WIDTH / width, 1))
-
-
-def as_begun(config: FinetuneConfig, workdirs: Iterable[Workdir]) -> FinetuneConfig:
-    """Return the settings without `rate_for_width` or `narrow_start` where a run in these workdirs began without, as
-    all did in earlier versions."""
-    there = [workdir for workdir in workdirs if workdir.resumes(FinetuneConfig)]
-    return replace(
-        config,
-        rate_for_width=config.rate_for_width and not any(_has_rate_of_task(w.settings(FinetuneConfig)) for w in there),
-        narrow_start=config.narrow_start and all(read_json(w.config).get("narrow_start", False) for w in there),
-    )
-
-
-def _has_rate_of_task(config: FinetuneConfig) -> bool:
-    start = DEFAULTS.get(config.task)  # settings in a file may name a task that is not known here
-    return start is not None and config.optimizer.learning_rate == start().optimizer.learning_rate
 
 
 def _summary(config: FinetuneConfig, source: Pretrained | FinetuneConfig) -> str:

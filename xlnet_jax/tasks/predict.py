@@ -13,6 +13,7 @@ from xlnet_jax.checkpoints.pretrained import Pretrained
 from xlnet_jax.errors import InputError
 from xlnet_jax.interop.contents import describe_thresholds
 from xlnet_jax.settings.config import HeadConfig
+from xlnet_jax.settings.fields import given_in
 from xlnet_jax.settings.plain import from_dict
 from xlnet_jax.storage.files import write_durably
 from xlnet_jax.storage.reading import read_json
@@ -41,7 +42,7 @@ def predict(config: FinetuneConfig, process: Process) -> int:
     """
     workdir = Workdir(folder_of(config))
     demand_no_run(workdir, "give predictions another `workdir`")
-    config, start = begin_from(config.init, config, None, DEFAULTS[config.task]().model)
+    config, start = begin_from(config.init, config, None, DEFAULTS[config.task]())
     validate_finetuning(config)
     assert start is not None
     config = _as_it_was_finetuned(replace(config, head=_demand_head(start, config)), process.console)
@@ -117,7 +118,7 @@ def demand_no_run(workdir: Workdir, hint: str) -> None:
 
 
 def _as_it_was_finetuned(config: FinetuneConfig, console: Console) -> FinetuneConfig:
-    """Take settings that nobody set from the finetuning that made the checkpoint, where it was for a task of the same
+    """Take settings that nobody gave from the finetuning that made the checkpoint, where it was for a task of the same
     family, and print them: texts are then read and cut as they were there."""
     folder = native.find(Path(config.init)) if Path(config.init).is_dir() else None
     settings = read_json(folder / native.CONFIG) if folder else {}
@@ -126,13 +127,17 @@ def _as_it_was_finetuned(config: FinetuneConfig, console: Console) -> FinetuneCo
     there, usual = from_dict(FinetuneConfig, settings), DEFAULTS[config.task]()
     if not is_of_one_family(there, config):
         return config
-    taken, changed = config, []
+    taken, changed, given = config, [], given_in(config, usual)
     for name in ("data", "multilabel", "qa", "choice", *(["columns"] if there.task == config.task else [])):
-        ours, theirs, default = (vars(getattr(c, name)) for c in (config, there, usual))
-        unset = {key: theirs[key] for key, value in ours.items() if value == default[key] != theirs[key]}
+        ours, theirs = (vars(getattr(c, name)) for c in (config, there))
+        unset = {
+            key: theirs[key]
+            for key, value in ours.items()
+            if value != theirs[key] and f"{name}.{key.replace('_', '-')}" not in given
+        }
         taken = replace(taken, **{name: replace(getattr(config, name), **unset)})
         changed += [f"{name}.{key.replace('_', '-')} {value}" for key, value in unset.items()]
-    if config.model.mem_len == usual.model.mem_len != there.model.mem_len:
+    if config.model.mem_len != there.model.mem_len and "model.mem-len" not in given:
         taken = replace(taken, model=replace(config.model, mem_len=there.model.mem_len))
         changed += [f"model.mem-len {there.model.mem_len}"]
     if changed:

@@ -13,12 +13,13 @@ from data_pipelines.tokenizer import Tokenizer
 from xlnet_jax.checkpoints.pretrained import Pretrained
 from xlnet_jax.interop.weights import flatten, nest
 from xlnet_jax.settings.config import HeadConfig
+from xlnet_jax.settings.fields import given_in
 from xlnet_jax.tasks.base import Task
 from xlnet_jax.tasks.config import FinetuneConfig
 from xlnet_jax.tasks.defaults import DEFAULTS
 from xlnet_jax.tasks.families import make_task
 from xlnet_jax.tasks.features import Features
-from xlnet_jax.tasks.narrow import WIDE, as_begun, narrow_start
+from xlnet_jax.tasks.narrow import narrow_start
 from xlnet_jax.tasks.rules import validate_finetuning
 from xlnet_jax.training import sharding
 from xlnet_jax.training.initial import InitialWeights, begin_from, tokenizer_of
@@ -47,6 +48,8 @@ class Prepared:
     """"eval" and "predict", where the settings name their files"""
     training_features: Callable[[int], Features]
     """features of the training examples in an epoch"""
+    narrow: str = ""
+    """settings for a narrow network that took the place of the task's"""
 
     @functools.cached_property
     def sha256(self) -> str:
@@ -71,16 +74,16 @@ def prepare(config: FinetuneConfig, workdirs: Sequence[Workdir], console: Consol
     # ---- weights ----------------------------------------------------------------------------------------------------
     there = [workdir.resumes(FinetuneConfig) for workdir in workdirs]
     own = there[0] if all(there) else None
-    config, start = begin_from(config.init, config, own, DEFAULTS[config.task]().model)
+    config, start = begin_from(config.init, config, own, DEFAULTS[config.task]())
     if not config.model.mem_len:  # with same_length a row sees only as far back as the memory is long
         config = replace(config, model=replace(config.model, same_length=False))
     if source := start or own:
         config = replace(config, objective=source.objective)
     validate_finetuning(config)
     tokenizer = tokenizer_of(start, config) if start else Tokenizer.load(workdirs[0].tokenizer)
+    narrow = ""
     if source:
-        config = _with_init_std_of(source, config)
-        config = _begun_narrow(as_begun(config, workdirs), source, console)
+        config, narrow = narrow_start(_with_init_std_of(source, config), source)
     # ---- examples ---------------------------------------------------------------------------------------------------
     task = make_task(config)
     train = task.read(config.train, True)
@@ -98,7 +101,7 @@ def prepare(config: FinetuneConfig, workdirs: Sequence[Workdir], console: Consol
     sharding.make_mesh(config)  # refuse a mesh that does not fit before a workdir is claimed
     read = [f"{len(train):,} to learn from", *(f"{len(s.examples):,} to {name}" for name, s in splits.items())]
     console.print(f"examples    {', '.join(read)}")
-    return Prepared(config, task, start, tokenizer, train, splits, training_features)
+    return Prepared(config, task, start, tokenizer, train, splits, training_features, narrow)
 
 
 def read_splits(config: FinetuneConfig, task: Task[Any], tokenizer: Tokenizer) -> dict[str, Split]:
@@ -147,32 +150,21 @@ def _columns_of(head: HeadConfig, there: HeadConfig | None) -> list[int] | None:
     return [there.labels.index(label) for label in head.labels]
 
 
-def _begun_narrow(config: FinetuneConfig, source: Pretrained | FinetuneConfig, console: Console) -> FinetuneConfig:
-    config, changed = narrow_start(config, source)
-    if changed:
-        console.print(
-            f"narrow      {changed}; the task's settings, in parentheses, are for networks of {WIDE} and more, this "
-            f"one is {config.model.d_model} wide: --no-rate-for-width and --no-narrow-start keep them"
-        )
-    return config
-
-
 def _with_init_std_of(source: Pretrained | FinetuneConfig, config: FinetuneConfig) -> FinetuneConfig:
     """Draw the head, or all weights afresh, with the standard deviation that the network's weights had before
     pretraining, unless the settings name one: from the default, which suits wide networks, a narrow one learns little.
     """
-    if config.model.init_std != DEFAULTS[config.task]().model.init_std:
+    if "model.init-std" in given_in(config, DEFAULTS[config.task]()):
         return config
     return replace(config, model=replace(config.model, init_std=source.model.init_std))
 
 
 def _with_steps(config: FinetuneConfig, items: int) -> FinetuneConfig:
-    """Turn `epochs` into steps; a warmup that nobody set keeps its share of the steps."""
-    default = DEFAULTS[config.task]()
-    steps = config.steps
+    """Turn `epochs` into steps; a warmup that nobody gave keeps its share of the steps."""
+    usual = DEFAULTS[config.task]()
+    steps, optimizer = config.steps, config.optimizer
     if config.epochs is not None:
         steps = max(round(config.epochs * -(-items // config.data.batch_size)), 1)
-    optimizer = config.optimizer
-    if steps != default.steps and optimizer.warmup_steps == default.optimizer.warmup_steps:
-        optimizer = replace(optimizer, warmup_steps=round(optimizer.warmup_steps * steps / default.steps))
-    return replace(config, steps=steps, optimizer=optimizer)
+    if "optimizer.warmup-steps" not in given_in(config, usual):
+        optimizer = replace(optimizer, warmup_steps=round(optimizer.warmup_steps * steps / usual.steps))
+    return replace(config, steps=steps, epochs=None, optimizer=optimizer)

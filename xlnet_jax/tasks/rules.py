@@ -23,6 +23,8 @@ def _contradictions(config: FinetuneConfig) -> Iterator[str]:
     if config.mesh.context > 1:
         yield f"mesh.context {config.mesh.context}: only the windows of pretraining are divided; leave it at 1"
     yield from absolute_positions(config.model, config.data.seq_len)
+    if config.epochs is not None and "steps" in config.given:
+        yield f"`epochs` {config.epochs:g} and `steps` {config.steps} both say how long to train: leave one of them out"
     if config.reinitialize and not config.train:
         yield "`reinitialize` draws all weights afresh: give `train` to learn some"
     if config.seed and config.seed not in config.seeds:  # a run writes its own seed into config.json

@@ -145,6 +145,8 @@ def _demand_same_examples(sha256_of_hosts: Sequence[str]) -> None:
 
 def _build(prepared: Prepared, workdir: Workdir, process: Process) -> tuple[Predictor, Finetuning]:
     config, console = prepared.config, process.console
+    if prepared.narrow:
+        console.print(f"narrow      {prepared.narrow}; --no-narrow-start keeps the values in parentheses")
     # ---- batches, objective and state -------------------------------------------------------------------------------
     texts = Texts(config.data.seq_len, config.model.mem_len if config.data.long_texts == "memory" else 0)
     attention = settled(config, str(workdir.folder), process, texts).model.attention

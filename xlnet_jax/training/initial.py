@@ -15,6 +15,7 @@ from xlnet_jax.errors import InputError
 from xlnet_jax.interop.weights import flatten, nest, size
 from xlnet_jax.objectives.build import objective_of
 from xlnet_jax.settings.config import FIXED_BY_WEIGHTS, Config, ModelConfig, RunConfig
+from xlnet_jax.settings.fields import given_in
 from xlnet_jax.storage import bundled, hub
 from xlnet_jax.storage.files import in_bucket
 from xlnet_jax.training.sharding import unboxed
@@ -39,23 +40,23 @@ class InitialWeights:
         return cls(params, f"weights of {shown}" + (f"; drawn afresh: {', '.join(drawn)}" if drawn else ""))
 
 
-def begin_from(init: str, config: R, there: R | None, defaults: ModelConfig) -> tuple[R, Pretrained | None]:
+def begin_from(init: str, config: R, there: R | None, usual: R) -> tuple[R, Pretrained | None]:
     """Return the settings with the network of the checkpoint `init`, and the checkpoint.
 
     init: a path, or the name of a model on the Hugging Face Hub, which the settings hold with its commit.
     there: settings of the run that resumes in the workdir. If it started from the same `init`, its weights are in its
     own checkpoints: the source is not read again and may be gone, and None is returned in its place.
-    defaults: the network's settings where nobody set them.
-    Raises InputError where a setting of the network was changed to another value than the weights have.
+    usual: the settings where nobody gave any.
+    Raises InputError where a setting of the network was given with another value than the weights have.
     """
     if in_bucket(init):
         raise InputError(f"`init` {init}: weights are read from a disk; copy them there first (gcloud storage cp -r)")
     origin = _origin(init, config.workdir, there)
     config = dataclasses.replace(config, init=origin)
     if there and there.init == origin:
-        return _with_network_of(config, there.model, defaults), None
+        return _with_network_of(config, there.model, usual), None
     start = formats.load(origin)
-    return _with_network_of(config, start.model, defaults), start
+    return _with_network_of(config, start.model, usual), start
 
 
 def _origin(init: str, workdir: str | None, there: RunConfig | None) -> str:
@@ -129,10 +130,11 @@ def params_of(start: Pretrained, config: Config) -> tuple[dict[str, Any], list[s
     return nest({path: given[path] for path in wanted if path in given}), sorted(wanted.keys() - given.keys())
 
 
-def _with_network_of(config: R, model: ModelConfig, defaults: ModelConfig) -> R:
+def _with_network_of(config: R, model: ModelConfig, usual: R) -> R:
+    given = given_in(config, usual)
     for name in FIXED_BY_WEIGHTS:
-        asked, has = getattr(config.model, name), getattr(model, name)
-        if asked not in (has, getattr(defaults, name)):
-            raise InputError(f"model.{name.replace('_', '-')} {asked}: the weights of `init` {config.init} have {has}")
+        asked, has, dotted = getattr(config.model, name), getattr(model, name), f"model.{name.replace('_', '-')}"
+        if asked != has and dotted in given:
+            raise InputError(f"{dotted} {asked}: the weights of `init` {config.init} have {has}")
     taken = {name: getattr(model, name) for name in FIXED_BY_WEIGHTS}
     return dataclasses.replace(config, model=dataclasses.replace(config.model, **taken))

@@ -16,7 +16,6 @@ from data_pipelines.tokenizer import MODEL_FILE, TOKENIZER_JSON, Tokenizer
 from xlnet_jax.checkpoints.pretrained import Pretrained
 from xlnet_jax.errors import InputError
 from xlnet_jax.objectives.build import objective_of
-from xlnet_jax.objectives.following import as_begun
 from xlnet_jax.objectives.presets import PRESETS, with_objective
 from xlnet_jax.objectives.registry import objective_named
 from xlnet_jax.objectives.rules import validate
@@ -149,12 +148,9 @@ def _prepare(config: Config, console: Console) -> _Prepared:
 
 
 def _begin(config: Config, workdir: Workdir) -> tuple[Config, Pretrained | None]:
-    begun, start = workdir.resumes(Config), defaults_of(config)
-    if begun:
-        config = as_begun(config, begun.data, start)
     if not config.init:
         return config, None
-    return begin_from(config.init, config, begun, start.model)
+    return begin_from(config.init, config, workdir.resumes(Config), defaults_of(config))
 
 
 def _build(prepared: _Prepared, process: Process) -> Pretraining:

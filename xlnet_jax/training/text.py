@@ -67,6 +67,12 @@ class Text:
                 f"data.token-level {level}: the tokenizer of {origin} is there already, and of level "
                 f"{given.settings.token_level}; leave one of the two out"
             )
+        size, is_given = config.model.vocab_size, "model.vocab-size" in config.given
+        if given and not of_weights and is_given and size != given.vocab_size:
+            raise InputError(
+                f"model.vocab-size {size}: the tokenizer of {origin} has {given.vocab_size:,} pieces; leave it out, or "
+                f"give {given.vocab_size}"
+            )
         return given
 
     def counted_tokenizer(self, config: Config, workdir: Workdir) -> Tokenizer | None:

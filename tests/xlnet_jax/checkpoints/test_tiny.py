@@ -101,10 +101,10 @@ def test_its_tokenizer_goes_by_its_name(tiny):
 @pytest.mark.parametrize("start", [demo(), DEFAULTS["cola"]()], ids=["train", "finetune"])
 def test_a_run_records_the_name(start, tmp_path):
     """A path would be one of this machine, and of this installation."""
-    config, loaded = begin_from("tiny", replace(start, workdir=str(tmp_path)), None, start.model)
+    config, loaded = begin_from("tiny", replace(start, workdir=str(tmp_path)), None, start)
     assert config.init == "tiny"
     assert config.model.d_model == loaded.model.d_model
-    again, not_read = begin_from("tiny", replace(start, workdir=str(tmp_path)), config, start.model)
+    again, not_read = begin_from("tiny", replace(start, workdir=str(tmp_path)), config, start)
     assert (again.init, not_read) == ("tiny", None)
 
 

@@ -266,7 +266,7 @@ def small_windows(config):
 def test_pretraining_starts_from_all_of_their_weights(bert_folder, pair_loss):
     start = small_windows(with_objective(demo(), "mlm"))
     start = dataclasses.replace(start, data=dataclasses.replace(start.data, pair_loss=pair_loss))
-    config, loaded = begin_from(str(bert_folder), start, None, start.model)
+    config, loaded = begin_from(str(bert_folder), start, None, start)
     validate(config)
     assert config.model == dataclasses.replace(loaded.model, init_std=0.08, dropout=0.0, attention_dropout=0.0)
     params, lacking = params_of(loaded, config)
@@ -276,14 +276,14 @@ def test_pretraining_starts_from_all_of_their_weights(bert_folder, pair_loss):
 
 
 def test_bert_learns_no_permutations(bert_folder):
-    config, _ = begin_from(str(bert_folder), small_windows(demo()), None, demo().model)
+    config, _ = begin_from(str(bert_folder), small_windows(demo()), None, demo())
     with pytest.raises(InputError, match=r"--objective plm with model\.positions learned: that is BERT's encoder"):
         validate(config)
 
 
 def test_finetuning_takes_their_network(bert_folder):
     defaults = DEFAULTS["classification"]()
-    config, loaded = begin_from(str(bert_folder), defaults, None, defaults.model)
+    config, loaded = begin_from(str(bert_folder), defaults, None, defaults)
     assert config.model.positions == "learned"
     assert loaded.model.mem_len == config.model.mem_len == 0
 

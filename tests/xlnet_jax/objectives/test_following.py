@@ -1,14 +1,15 @@
-"""The lengths of a window's parts follow data.seq_len where nobody names them."""
+"""The lengths of a window's parts follow data.seq_len where nobody gives them."""
 
 import json
 from dataclasses import replace
 
 import pytest
 
+import xlnet_jax
 from data_pipelines.windows import resized
+from xlnet_jax.errors import InputError
 from xlnet_jax.objectives.command_line import parse_config
-from xlnet_jax.objectives.following import as_begun
-from xlnet_jax.objectives.presets import PRESETS, long
+from xlnet_jax.objectives.presets import long
 from xlnet_jax.settings.plain import to_dict
 from xlnet_jax.training.proposal import command_of, defaults_of
 
@@ -49,15 +50,6 @@ def test_a_file_of_settings_counts_where_it_was_written_by_hand(tmp_path):
     assert parsed("--config", str(of_run)).data.num_predict == run.data.num_predict == 19
 
 
-def test_a_run_that_began_with_other_lengths_goes_on_with_them():
-    start, today = PRESETS["demo"](), parsed("--data.seq-len", "256")
-    begun = replace(start.data, seq_len=256)
-    assert (today.data.num_predict, as_begun(today, begun, start).data) == (44, begun)
-    named = replace(today, data=replace(today.data, num_predict=30))
-    assert as_begun(named, begun, start).data.num_predict == 30
-    assert as_begun(today, today.data, start) == today
-
-
 @pytest.mark.parametrize("lengths", [{}, {"num_predict": 22, "reuse_len": 64, "perm_size": 64}, {"num_predict": 30}])
 def test_the_command_of_settings_gives_them_back(lengths):
     config = parsed("--data.seq-len", "256", *(w for n, v in lengths.items() for w in (f"--data.{n}", str(v))))
@@ -65,3 +57,22 @@ def test_the_command_of_settings_gives_them_back(lengths):
     assert parsed(*words) == config
     assert len(words) == 2 + 2 + 2 * len(lengths)
     assert defaults_of(config).data.seq_len == 128
+
+
+def test_keywords_of_python_mean_what_the_flags_of_train_mean():
+    for words, keywords in (
+        (["--data.seq-len", "256"], {"data": {"seq_len": 256}}),
+        (["--data.seq-len", "256", "--data.reuse-len", "64"], {"data": {"seq_len": 256, "reuse_len": 64}}),
+        (["--objective", "mlm", "--data.seq-len", "64"], {"objective": "mlm", "data": {"seq_len": 64}}),
+        (
+            ["--objective", "mlm", "--model.network", "bert", "--data.no-bidirectional"],
+            {"objective": "mlm", "model": {"network": "bert"}, "data": {"bidirectional": False}},
+        ),
+    ):
+        ours = xlnet_jax.preset("demo", **keywords)
+        assert ours == parsed("--preset", "demo", *words)
+        assert ours.given == parsed(*words).given
+    with pytest.raises(InputError, match=r"data\.mask-share changes nothing: --objective plm replaces no piece"):
+        xlnet_jax.preset("demo", data={"mask_share": 0.5})
+    with pytest.raises(InputError, match=r"`model\.network` burt must be one of xlnet, bert"):
+        xlnet_jax.preset("demo", model={"network": "burt"})

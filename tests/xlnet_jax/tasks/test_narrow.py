@@ -1,4 +1,4 @@
-"""The settings from which a narrow network is finetuned, and those with which a run began."""
+"""The settings from which a narrow network is finetuned, and what counts as given."""
 
 import json
 import shutil
@@ -6,20 +6,27 @@ from dataclasses import replace
 from importlib import import_module
 
 import pytest
+from rich.console import Console
 
 import xlnet_jax
 from tests.xlnet_jax.random_models import random_model
 from xlnet_jax.checkpoints.pretrained import Pretrained
+from xlnet_jax.errors import InputError
+from xlnet_jax.settings import cli
 from xlnet_jax.settings.config import HeadConfig, ModelConfig
+from xlnet_jax.settings.keywords import with_keywords
+from xlnet_jax.settings.plain import to_dict
 from xlnet_jax.tasks import narrow
+from xlnet_jax.tasks.config import FinetuneConfig
 from xlnet_jax.tasks.defaults import DEFAULTS
+from xlnet_jax.tasks.prepare import prepare
+from xlnet_jax.training.run.workdir import Workdir
 
 finetune = import_module("xlnet_jax.finetune")
 
 TASKS_OWN = {
     "optimizer.learning-rate": 2e-5, "model.dropout": 0.1, "model.attention-dropout": 0.1, "head.summary": "last"
 }  # fmt: skip
-GIVEN = ["--optimizer.learning-rate", "5e-4"]
 
 
 def words(init, table, steps=1):
@@ -39,59 +46,97 @@ def without_dropout(tokenizer, tmp_path_factory):
     """The folder of a network of a width of 16 that was pretrained without dropout."""
     model = ModelConfig(
         vocab_size=tokenizer.vocab_size, num_layers=1, d_model=16, num_heads=2, d_head=8, d_ff=32, mem_len=0,
-        dropout=0.0, attention_dropout=0.0,
+        dropout=0.0, attention_dropout=0.0, init_std=0.05,
     )  # fmt: skip
     folder = tmp_path_factory.mktemp("without-dropout") / "checkpoint"
     xlnet_jax.save(random_model(model, None, tokenizer), folder)
     return folder
 
 
-def test_a_narrow_network_starts_from_settings_that_suit_it(without_dropout, table, tmp_path, capsys):
-    begun = {}
-    for name, given in (
-        ("nothing", []),
-        ("two", ["--optimizer.learning-rate", "5e-4", "--head.summary", "attn"]),
-        ("rate", ["--no-rate-for-width"]),
-        ("others", ["--no-narrow-start"]),
-    ):
-        assert finetune.main([*words(without_dropout, table), *given, "--workdir", str(tmp_path / name)]) == 0
-        told = [line for line in capsys.readouterr().out.splitlines() if line.startswith("narrow")]
-        begun[name] = (begun_with(tmp_path / name), told)
-    dropout = "model.dropout 0 (0.1), model.attention-dropout 0 (0.1)"
-    rate, summary = "optimizer.learning-rate 0.001 (2e-05)", "head.summary mean (last)"
-    ending = (
-        "; the task's settings, in parentheses, are for networks of 768 and more, this one is 16 wide: "
-        "--no-rate-for-width and --no-narrow-start keep them"
-    )
-    assert begun == {
-        "nothing": ([1e-3, 0, 0, "mean"], [f"narrow      {dropout}, {rate}, {summary}{ending}"]),
-        "two": ([5e-4, 0, 0, "attn"], [f"narrow      {dropout}{ending}"]),
-        "rate": ([2e-5, 0, 0, "mean"], [f"narrow      {dropout}, {summary}{ending}"]),
-        "others": ([1e-3, 0.1, 0.1, "last"], [f"narrow      {rate}{ending}"]),
-    }
+SAME_AS_THE_TASKS = ["--optimizer.learning-rate", "2e-5", "--model.dropout", "0.1", "--head.summary", "last"]
+DROPOUT = "model.dropout 0 (0.1), model.attention-dropout 0 (0.1)"
+RATE, SUMMARY = "optimizer.learning-rate 0.001 (2e-05)", "head.summary mean (last)"
 
 
 @pytest.mark.parametrize(
-    ("began", "again"),
+    ("given", "begun", "changed"),
     [
-        (["--no-rate-for-width", "--no-narrow-start"], [2e-5, 0.1, 0.1, "last"]),
-        (["--no-narrow-start"], [1e-3, 0.1, 0.1, "last"]),
-        (["--no-narrow-start", *GIVEN], [5e-4, 0.1, 0.1, "last"]),
+        ([], [1e-3, 0, 0, "mean"], [DROPOUT, RATE, SUMMARY]),
+        (["--optimizer.learning-rate", "5e-4", "--head.summary", "attn"], [5e-4, 0, 0, "attn"], [DROPOUT]),
+        (SAME_AS_THE_TASKS, [2e-5, 0.1, 0, "last"], ["model.attention-dropout 0 (0.1)"]),
+        (["--no-narrow-start"], [2e-5, 0.1, 0.1, "last"], []),
     ],
-    ids=["first", "with a rate for the width", "with a rate that is given"],
+    ids=["nothing", "other values", "the task's values", "no narrow start"],
 )
-def test_a_run_of_an_earlier_version_goes_on_as_it_began(without_dropout, table, tmp_path, began, again):
-    """Earlier versions knew neither setting, or the first alone."""
-    argv = [*words(without_dropout, table), "--seeds", "0", "1", "--workdir", str(tmp_path)]
-    assert finetune.main([*argv, *began]) == 0
-    shutil.rmtree(tmp_path / "seed-1")
-    yesterdays = json.loads((tmp_path / "seed-0" / "config.json").read_text())
-    del yesterdays["narrow_start"], yesterdays["rate_for_width"]
-    (tmp_path / "seed-0" / "config.json").write_text(json.dumps(yesterdays))
-    argv += GIVEN if GIVEN[0] in began else []
-    for _ in range(2):  # the first writes the settings anew
+def test_a_narrow_network_starts_from_what_suits_it_where_nothing_is_given(
+    without_dropout, table, tmp_path, capsys, given, begun, changed
+):
+    """Values that are given count, those of the task too."""
+    argv = [*words(without_dropout, table), "--workdir", str(tmp_path / "run")]
+    assert finetune.main([*argv, *given]) == 0
+    assert begun_with(tmp_path / "run") == begun
+    printed = [line for line in capsys.readouterr().out.splitlines() if line.startswith("narrow")]
+    ending = "; --no-narrow-start keeps the values in parentheses"
+    assert printed == [f"narrow      {', '.join(changed)}{ending}"] * bool(changed)
+
+
+def test_given_means_the_same_for_flags_files_and_python(without_dropout, table, tmp_path):
+    """The learning rate, the warmup and the deviation of the weights are those of the task, and given all the same."""
+    values = {"optimizer": {"learning_rate": 2e-5, "warmup_steps": 120}, "model": {"init_std": 0.02}}
+    flags = "--optimizer.learning-rate 2e-5 --optimizer.warmup-steps 120 --model.init-std 0.02".split()
+    (tmp_path / "hand.json").write_text(json.dumps(values))
+    steps = {"steps": 130}  # 120 of 1,200 would become 13
+    shared = {"init": str(without_dropout), "train": str(table), "data": {"batch_size": 8, "seq_len": 32}} | steps
+
+    def resolved(config):
+        prepared = prepare(config, [Workdir(tmp_path / "none")], Console(quiet=True)).config
+        return prepared.optimizer.learning_rate, prepared.optimizer.warmup_steps, prepared.model.init_std
+
+    def parsed(*argv):
+        return cli.parse(
+            FinetuneConfig, [*words(without_dropout, table, 130), *argv], "", "", DEFAULTS["classification"]()
+        )
+
+    asked = {
+        "nothing": parsed(),
+        "flags": parsed(*flags),
+        "hand": parsed("--config", str(tmp_path / "hand.json")),
+        "keywords": with_keywords(DEFAULTS["classification"](), shared | values),
+    }
+    of_run = prepare(asked["flags"], [Workdir(tmp_path / "none")], Console(quiet=True)).config
+    (tmp_path / "config.json").write_text(json.dumps(to_dict(of_run)))
+    asked["config.json"] = parsed("--config", str(tmp_path / "config.json"))
+    as_given = (2e-5, 120, 0.02)
+    assert {name: resolved(config) for name, config in asked.items()} == {
+        "nothing": (1e-3, 13, 0.05),
+    } | dict.fromkeys(("flags", "hand", "keywords", "config.json"), as_given)
+
+
+def test_settings_that_are_handed_to_finetune_whole_are_all_given(without_dropout, table, tmp_path):
+    own = DEFAULTS["classification"]()
+    config = replace(own, data=replace(own.data, batch_size=8, seq_len=32))
+    shared = {"init": str(without_dropout), "train": str(table), "steps": 1}
+    xlnet_jax.finetune(config, **shared, workdir=tmp_path / "whole")
+    xlnet_jax.finetune(**shared, data={"batch_size": 8, "seq_len": 32}, workdir=tmp_path / "keywords")
+    assert begun_with(tmp_path / "whole") == [2e-5, 0.1, 0.1, "last"]
+    assert begun_with(tmp_path / "keywords") == [1e-3, 0, 0, "mean"]
+
+
+def test_a_learning_rate_that_is_given_outlives_a_resume(without_dropout, table, tmp_path):
+    more = "--optimizer.learning-rate 2e-5 --optimizer.decay-steps 4 --optimizer.warmup-steps 1".split()
+    for steps in (2, 4):
+        argv = [*words(without_dropout, table, steps), *more, "--workdir", str(tmp_path / "run")]
         assert finetune.main(argv) == 0
-        assert [begun_with(tmp_path / f"seed-{seed}") for seed in (0, 1)] == [again] * 2
+        assert begun_with(tmp_path / "run")[0] == 2e-5
+
+
+def test_checks_that_cost_nothing_come_before_the_line_about_a_narrow_network(without_dropout, table, tmp_path, capsys):
+    argv = [*words(without_dropout, table), "--workdir", str(tmp_path / "run")]
+    with pytest.raises(InputError, match="no such file"):
+        finetune.main([*argv, "--eval", str(tmp_path / "none.tsv")])
+    with pytest.raises(InputError, match="mesh"):
+        finetune.main([*argv, "--mesh.tensor", "3"])
+    assert "narrow" not in capsys.readouterr().out
 
 
 def test_a_run_from_a_narrow_start_resumes_without_its_source(without_dropout, table, tmp_path, capsys):

@@ -148,6 +148,18 @@ def test_a_task_of_the_same_family_reads_texts_as_the_checkpoint_was_finetuned(
     )
 
 
+def test_settings_that_are_given_stay_where_the_checkpoint_was_finetuned_with_others(
+    straight, table, tmp_path, monkeypatch
+):
+    """A batch of 32 and 128 tokens are also what the task starts from."""
+    argv = f"--init {straight} --predict {table} --workdir {tmp_path / 'out'}".split()
+    argv += ["--data.seq-len", "128", "--data.batch-size", "32"]
+    seen = []
+    monkeypatch.setattr("xlnet_jax.tasks.predict.read_splits", lambda config, *_: seen.append(config) or {})
+    finetune.main(argv)
+    assert (seen[0].data.seq_len, seen[0].data.batch_size, seen[0].data.buckets) == (128, 32, (32,))
+
+
 def test_predictions_into_what_is_no_folder_are_refused(straight, table):
     with pytest.raises(InputError, match=r"workdir .* cannot be made a folder: File exists"):
         finetune.main(["--init", str(straight), "--predict", str(table), "--workdir", str(table)])

@@ -66,7 +66,7 @@ def test_what_contradicts_the_weights_is_refused(straight, text, tmp_path, refer
         run_from(straight, text, tmp_path / "a", "--model.num-layers", "2")
     network = dataclasses.replace(demo().model, mem_len=16, num_layers=5)
     with pytest.raises(InputError, match=r"model\.num-layers 5: the weights of `init` .* have 1"):
-        begin_from(str(straight), dataclasses.replace(demo(), model=network), None, demo().model)
+        begin_from(str(straight), dataclasses.replace(demo(), model=network), None, demo())
     other = reference / "data" / "spiece.model"
     with pytest.raises(InputError, match=r"spiece\.model does not belong to the weights"):
         run_from(straight, text, tmp_path / "b", "--tokenizer", str(other))
@@ -121,11 +121,11 @@ def test_weights_that_moved_with_their_run_are_those_it_started_from(
     config = dataclasses.replace(demo(), workdir=str(tmp_path / "now/c/task"))
     init = str(tmp_path / "now" / weights_now)
     if is_the_run:
-        found, start = begin_from(init, config, there, demo().model)
+        found, start = begin_from(init, config, there, demo())
         assert (found.init, start) == (there.init, None)
     else:
         with pytest.raises(InputError, match="no such folder"):  # reads the weights
-            begin_from(init, config, there, demo().model)
+            begin_from(init, config, there, demo())
 
 
 def test_what_is_proposed_to_run_longer_can_be_given():

@@ -294,7 +294,7 @@ def test_a_network_that_has_learned_from_replaced_tokens_goes_on_elsewhere(detec
 
     def start(init, **rtd):
         config = replace(with_objective(demo(), "rtd"), rtd=ReplacedConfig(**rtd))
-        config, given = begin_from(str(init), config, None, config.model)
+        config, given = begin_from(str(init), config, None, config)
         return params_of(given, config)
 
     assert start(detecting.folder)[1] == []
@@ -382,7 +382,7 @@ def test_a_checkpoint_goes_into_the_formats_that_can_hold_it(causal, masked, tmp
 def test_a_run_starts_from_another_objective_where_the_network_allows_it(causal, masked):
     def start(init, objective):
         config = with_objective(demo(), objective)
-        config, there = begin_from(str(init), config, None, config.model)
+        config, there = begin_from(str(init), config, None, config)
         validate(config)
         return params_of(there, config)
 

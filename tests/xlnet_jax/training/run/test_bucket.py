@@ -81,7 +81,7 @@ def test_a_path_in_a_bucket_never_becomes_one_on_a_disk():
     with pytest.raises(
         InputError, match=r"`init` gs://bucket/run: weights are read from a disk; copy them there first"
     ):
-        begin_from(FOLDER, Config(), None, Config().model)
+        begin_from(FOLDER, Config(), None, Config())
 
 
 def test_a_missing_library_is_one_line_before_any_work(bucket, monkeypatch):

@@ -1,0 +1,129 @@
+"""A setting that was given counts, whatever its value: nothing that a command derives takes its place."""
+
+import json
+from dataclasses import replace
+from importlib import import_module
+
+import pytest
+
+import xlnet_jax
+from xlnet_jax.api import inspection
+from xlnet_jax.api.evaluation import RUNS_OWN, EvaluateSettings
+from xlnet_jax.comparison import request
+from xlnet_jax.errors import InputError
+from xlnet_jax.objectives import command_line
+from xlnet_jax.planning.request import PlanConfig, check
+from xlnet_jax.settings import cli
+from xlnet_jax.settings.config import Config, DataConfig, OptimizerConfig
+from xlnet_jax.settings.fields import given_in
+from xlnet_jax.settings.keywords import with_keywords
+from xlnet_jax.settings.plain import from_dict, to_dict
+from xlnet_jax.tasks.config import FinetuneConfig
+from xlnet_jax.tasks.rules import validate_finetuning
+from xlnet_jax.training.initial import begin_from
+
+
+def parsed(kind, *words):
+    return cli.parse(kind, words, "command", "", None if kind is FinetuneConfig else kind())
+
+
+def test_flags_keywords_and_files_are_given_even_where_they_change_nothing(tmp_path):
+    names = {"tpu", "steps", "optimizer.learning-rate", "data.bidirectional"}
+    words = "--no-tpu --steps 500000 --optimizer.learning_rate=4e-4 --data.bidirectional".split()
+    (tmp_path / "few.json").write_text(
+        '{"tpu": false, "steps": 500000, "optimizer": {"learning_rate": 4e-4}, "data.bidirectional": true}'
+    )
+    keywords = {"tpu": False, "steps": 500_000, "optimizer": {"learning_rate": 4e-4}, "data": {"bidirectional": True}}
+    for config in (
+        parsed(Config, *words),
+        parsed(Config, "--config", str(tmp_path / "few.json")),
+        with_keywords(Config(), keywords),
+    ):
+        assert config == Config()
+        assert config.given == given_in(config, Config()) == names
+    assert parsed(Config, "--data.no-bidirectional").given == {"data.bidirectional"}
+    whole = with_keywords(Config(), {"optimizer": OptimizerConfig()})
+    assert {name.partition(".")[0] for name in whole.given} == {"optimizer"}
+
+
+def test_settings_that_were_changed_by_other_means_are_given_where_they_differ():
+    assert given_in(replace(Config(), steps=3), Config()) == {"steps"}
+
+
+def test_every_setting_in_the_file_of_a_run_is_given_and_the_list_is_not_written(tmp_path):
+    run = parsed(Config, "--steps", "3")
+    assert "given" not in to_dict(run)
+    (tmp_path / "config.json").write_text(json.dumps(to_dict(run)))
+    again = parsed(Config, "--config", str(tmp_path / "config.json"))
+    assert again == run
+    assert {"steps", "model.init-std", "log.wandb"} <= again.given
+    with pytest.raises(InputError, match="unknown setting given"):
+        from_dict(Config, {"given": []})
+    with pytest.raises(InputError, match="there is no setting `given`"):
+        with_keywords(Config(), {"given": {"steps"}})
+    with pytest.raises(InputError, match="unknown setting --given"):
+        parsed(Config, "--given", "steps")
+
+
+def test_steps_beside_epochs_are_refused_and_a_flag_replaces_those_of_a_file(tmp_path):
+    shared = ["--init", "tiny", "--train", "a.tsv"]
+    with pytest.raises(InputError, match="`epochs` 2 and `steps` 10000 both say how long to train: leave one of them"):
+        validate_finetuning(parsed(FinetuneConfig, *shared, "--steps", "10000", "--epochs", "2"))
+    for value, flag, other in (({"steps": 7}, "--epochs", "steps"), ({"epochs": 3}, "--steps", "epochs")):
+        (tmp_path / "file.json").write_text(json.dumps(value))
+        config = parsed(FinetuneConfig, *shared, "--config", str(tmp_path / "file.json"), flag, "2")
+        validate_finetuning(config)
+        assert getattr(config, other) == getattr(FinetuneConfig(), other)
+
+
+def test_a_batch_that_a_plan_would_not_use_is_refused(tmp_path):
+    topology = ["--topology", "v5e-1"]
+    for flag in ("--batch", "--batch-per-device"):
+        name = flag.removeprefix("--").replace("-", "_")
+        with pytest.raises(InputError, match=f"`{name}` replaces `data.batch_size`: leave one of them out"):
+            check(parsed(PlanConfig, *topology, flag, "8", "--data.batch-size", "8192"))
+        (tmp_path / "config.json").write_text(json.dumps(to_dict(Config())))
+        check(parsed(PlanConfig, *topology, flag, "8", "--config", str(tmp_path / "config.json")))
+
+
+def test_a_network_that_is_given_is_not_replaced_by_that_of_the_weights():
+    usual = xlnet_jax.preset("demo")
+    assert begin_from("tiny", usual, None, usual)[0].model.num_layers == 4
+    asked = xlnet_jax.preset("demo", model={"num_layers": usual.model.num_layers})
+    assert asked == usual
+    with pytest.raises(InputError, match=r"model.num-layers 2: the weights of `init` tiny have 4"):
+        begin_from("tiny", asked, None, usual)
+
+
+def test_a_comparison_refuses_what_it_sets_itself_whatever_the_value(tmp_path):
+    (tmp_path / "train.tsv").write_text("sentence\tlabel\na\t1\n")
+    (tmp_path / "dev.tsv").write_text("sentence\tlabel\na\t1\n")
+    words = ["--budget", "1e9", "--tasks", f"sst-2={tmp_path}", "--finetune", "seeds=0"]
+    with pytest.raises(InputError, match="--finetune seeds: a comparison sets it by itself; leave it out"):
+        request.parse(words, "")
+
+
+def test_windows_that_are_given_are_measured_and_drawn_where_they_are_the_defaults(monkeypatch):
+    asked = []
+    evaluation = import_module("xlnet_jax.api.evaluation")
+    monkeypatch.setattr(
+        evaluation, "measured_loss", lambda settings, windows_of=None: asked.append((settings, windows_of))
+    )
+    evaluation.evaluate(EvaluateSettings("x", data=DataConfig()))
+    evaluation.evaluate("x", data=DataConfig())
+    assert [(settings.data is not RUNS_OWN, windows_of) for settings, windows_of in asked] == [(True, None)] * 2
+    evaluation.evaluate("x", data={"seq_len": 512})
+    assert asked[-1][1](DataConfig(seq_len=64)).seq_len == 512
+    assert inspection.InspectSettings("x").data is inspection.RUNS_OWN
+
+
+def test_the_vocabulary_that_is_given_is_that_of_the_tokenizer(tmp_path):
+    tokenizer = xlnet_jax.load("tiny").tokenizer
+    tokenizer.save(tmp_path / "tokenizer")
+    text = import_module("xlnet_jax.training.text").Text.of(Config())
+    start = command_line.parse_config(["--tokenizer", str(tmp_path / "tokenizer")], "train", "")
+    assert text.demanded_tokenizer(start, None).sha256 == tokenizer.sha256
+    words = ["--tokenizer", str(tmp_path / "tokenizer"), "--model.vocab-size", "4000"]
+    size = tokenizer.vocab_size
+    with pytest.raises(InputError, match=rf"model.vocab-size 4000: the tokenizer of .* has {size:,} pieces; leave it"):
+        text.demanded_tokenizer(command_line.parse_config(words, "train", ""), None)
