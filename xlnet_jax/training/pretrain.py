@@ -16,11 +16,9 @@ from data_pipelines.tokenizer import MODEL_FILE, TOKENIZER_JSON, Tokenizer
 from xlnet_jax.checkpoints.pretrained import Pretrained
 from xlnet_jax.errors import InputError
 from xlnet_jax.objectives.build import objective_of
-from xlnet_jax.objectives.presets import PRESETS, with_objective
 from xlnet_jax.objectives.registry import objective_named
 from xlnet_jax.objectives.rules import validate
 from xlnet_jax.settings.config import Config
-from xlnet_jax.settings.fields import marked
 from xlnet_jax.settings.plain import from_dict, to_dict
 from xlnet_jax.training import sharding
 from xlnet_jax.training.attention import chosen, settled
@@ -32,7 +30,15 @@ from xlnet_jax.training.heldout.unigram import unigram_line, unknown_share
 from xlnet_jax.training.initial import InitialWeights, begin_from, params_of, tokenizer_of
 from xlnet_jax.training.kernel_check import Windows
 from xlnet_jax.training.program import Program
-from xlnet_jax.training.proposal import command_of, conversion_of, defaults_of, finetuning_of
+from xlnet_jax.training.proposal import (
+    command_for_other_text,
+    command_of,
+    conversion_of,
+    defaults_of,
+    finetuning_of,
+    larger,
+    longer,
+)
 from xlnet_jax.training.run.checkpoint import Checkpoints
 from xlnet_jax.training.run.compile_cache import programs_kept_in
 from xlnet_jax.training.run.hosts import ALONE, Hosts
@@ -206,18 +212,14 @@ def _report(run: Pretraining, step: int, console: Console) -> None:
     records = list(read_records(workdir.metrics))
     draw_curves(records, unigram_nats, workdir.curves, objective_named(config.objective))
     loss = [r["loss"] for r in records if r["split"] == "validation"][-1]
-    text: Any = {name: getattr(config, name) for name in marked(Config, "text")}
-    larger = {"demo": "small", "small": "base", "base": "large"}.get(config.preset, config.preset)
-    bigger = with_objective(PRESETS[larger](), config.objective)
-    other = "" if config.objective == Config().objective else f"--objective {config.objective} "
     model = next(file for file in workdir.tokenizer.iterdir() if file.name in (MODEL_FILE, TOKENIZER_JSON))
     folder = str(workdir.folder)
     following = {
         "finetune": finetuning_of(folder),
         "convert": conversion_of(config, Tokenizer.load(workdir.tokenizer), folder),
-        "longer": command_of(replace(config, steps=4 * config.steps, workdir=f"{folder}-longer")),
-        "larger": command_of(replace(bigger, **text, tokenizer=str(workdir.tokenizer))),
-        "your text": f"python -m xlnet_jax.train {other}--corpus my.txt",
+        "longer": command_of(longer(config, folder)),
+        "larger": command_of(bigger) if (bigger := larger(config, str(workdir.tokenizer))) else None,
+        "your text": command_for_other_text(config),
         "settings": "python -m xlnet_jax.train --help",
     }
     console.print(

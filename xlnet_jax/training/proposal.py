@@ -2,6 +2,7 @@
 
 import shlex
 from dataclasses import replace
+from typing import Any
 
 from data_pipelines.tokenizer import Tokenizer
 from xlnet_jax.interop import hf_files
@@ -11,7 +12,15 @@ from xlnet_jax.objectives.presets import PRESETS, with_objective
 from xlnet_jax.objectives.rules import unread
 from xlnet_jax.printing import without_secrets
 from xlnet_jax.settings.config import Config
-from xlnet_jax.settings.fields import differences
+from xlnet_jax.settings.fields import differences, marked
+
+LARGER = {
+    "demo": "small",
+    "small": "base",
+    "base": "large",
+    "transformer-xl-wt103": "transformer-xl-wt103-large",
+}
+"""The preset with which a run of a preset goes on to a larger network."""
 
 
 def defaults_of(config: Config) -> Config:
@@ -44,6 +53,32 @@ def command_of(config: Config) -> str:
         else:
             words += [f"--{name}", *map(str, value if isinstance(value, tuple) else (value,))]
     return shlex.join(words)
+
+
+def longer(config: Config, folder: str) -> Config:
+    """Return the settings of a run of four times as many steps. A schedule that would end before them ends with them:
+    after its end nothing is learned."""
+    steps, optimizer = 4 * config.steps, config.optimizer
+    if optimizer.decay_steps is not None and optimizer.decay_steps < steps:
+        optimizer = replace(optimizer, decay_steps=None)
+    return replace(config, steps=steps, optimizer=optimizer, workdir=f"{folder.rstrip('/')}-longer")
+
+
+def larger(config: Config, tokenizer: str) -> Config | None:
+    """Return the settings of the next larger preset for the same text; None where there is none."""
+    if config.preset not in LARGER:
+        return None
+    start = defaults_of(replace(config, preset=LARGER[config.preset]))
+    text: Any = {name: getattr(config, name) for name in marked(Config, "text")}
+    return replace(start, **text, tokenizer=tokenizer)
+
+
+def command_for_other_text(config: Config) -> str:
+    """Return the command that trains from the run's preset and objective on a text of the user."""
+    words = ["python", "-m", "xlnet_jax.train"]
+    words += ["--preset", config.preset] if config.preset != Config().preset else []
+    words += ["--objective", config.objective] if config.objective != PRESETS[config.preset]().objective else []
+    return shlex.join([*words, "--corpus", "my.txt"])
 
 
 def finetuning_of(folder: str) -> str:

@@ -130,6 +130,20 @@ def test_a_learning_rate_that_is_given_outlives_a_resume(without_dropout, table,
         assert begun_with(tmp_path / "run")[0] == 2e-5
 
 
+def test_fewer_steps_than_a_checkpoint_has_are_refused(without_dropout, table, tmp_path):
+    more = ["--optimizer.decay-steps", "4", "--optimizer.warmup-steps", "1", "--workdir", str(tmp_path / "run")]
+    assert finetune.main([*words(without_dropout, table, steps=2), *more]) == 0
+    with pytest.raises(
+        InputError, match=r"--steps 1: workdir .*run holds a checkpoint after 2 steps: give --steps 2 or"
+    ):
+        finetune.main([*words(without_dropout, table, steps=1), *more])
+    with pytest.raises(InputError, match=r"`steps` 1: workdir .* holds a checkpoint after 2 steps"):
+        xlnet_jax.finetune(
+            init=str(without_dropout), train=str(table), steps=1, workdir=tmp_path / "run",
+            data={"batch_size": 8, "seq_len": 32}, optimizer={"decay_steps": 4, "warmup_steps": 1},
+        )  # fmt: skip
+
+
 def test_checks_that_cost_nothing_come_before_the_line_about_a_narrow_network(without_dropout, table, tmp_path, capsys):
     argv = [*words(without_dropout, table), "--workdir", str(tmp_path / "run")]
     with pytest.raises(InputError, match="no such file"):

@@ -27,7 +27,16 @@ from xlnet_jax.tasks.defaults import DEFAULTS
 from xlnet_jax.tasks.rules import validate_finetuning
 from xlnet_jax.training.folder import folder_of
 from xlnet_jax.training.loop import Loop
-from xlnet_jax.training.proposal import command_of, conversion_of, finetuning_of
+from xlnet_jax.training.optimizer import learning_rate
+from xlnet_jax.training.proposal import (
+    LARGER,
+    command_for_other_text,
+    command_of,
+    conversion_of,
+    finetuning_of,
+    larger,
+    longer,
+)
 from xlnet_jax.training.run.workdir import Workdir
 
 
@@ -296,6 +305,58 @@ def test_a_proposed_command_gives_no_setting_that_would_change_nothing():
     words = shlex.split(command_of(config))
     assert words[3:] == ["--preset", "demo", "--objective", "clm", "--data.batch-size", "8"]
     assert command_line.parse_config(words[3:], "train", "").data.batch_size == 8
+
+
+def parsed_back(command):
+    words = shlex.split(command)
+    assert words[:3] == ["python", "-m", "xlnet_jax.train"]
+    return command_line.parse_config(words[3:], "train", "")
+
+
+@pytest.mark.parametrize(("decay", "kept"), [(None, None), (12, None), (47, None), (48, 48), (1_000, 1_000)])
+def test_a_longer_run_learns_until_its_last_step(decay, kept):
+    """After the schedule's end the learning rate is 0."""
+    config = replace(demo(), steps=12, corpus=("my text.txt",), optimizer=replace(demo().optimizer, warmup_steps=2))
+    config = replace(config, optimizer=replace(config.optimizer, decay_steps=decay))
+    proposed = parsed_back(command_of(longer(config, "runs/it's mine")))
+    assert (proposed.steps, proposed.optimizer.decay_steps) == (48, kept)
+    assert (proposed.workdir, proposed.corpus) == ("runs/it's mine-longer", ("my text.txt",))
+    rates = learning_rate(proposed.optimizer, proposed.steps)
+    assert float(rates(47)) > 0
+
+
+def test_a_larger_run_is_of_a_larger_network_for_the_same_text():
+    for preset, next_one in LARGER.items():
+        config = replace(PRESETS[preset](), corpus=("my text.txt",), text_field="body")
+        proposed = parsed_back(command_of(larger(config, "runs/it's mine/tokenizer")))
+        assert (proposed.preset, proposed.corpus, proposed.text_field) == (next_one, ("my text.txt",), "body")
+        assert proposed.tokenizer == "runs/it's mine/tokenizer"
+        sizes = [c.model.num_layers * c.model.d_model for c in (config, proposed)]
+        assert sizes[0] < sizes[1]
+    assert all(larger(PRESETS[preset](), "t") is None for preset in PRESETS.keys() - LARGER.keys())
+
+
+def test_the_command_for_another_text_keeps_preset_and_objective():
+    for config in (demo(), with_objective(demo(), "clm"), PRESETS["bert-base"](), PRESETS["vanilla"]()):
+        assert parsed_back(command_for_other_text(config)) == replace(config, corpus=("my.txt",))
+    assert command_for_other_text(demo()) == "python -m xlnet_jax.train --corpus my.txt"
+
+
+def test_fewer_steps_than_a_checkpoint_has_are_refused(text, tmp_path, capsys):
+    schedule = ["--optimizer.decay-steps", "12"]
+    argv = arguments(text, tmp_path / "run", *schedule, "--steps", "4")
+    assert train.main(argv) == 0
+    left = (tmp_path / "run" / "config.json").read_text()
+    message = (
+        rf"--steps 3: workdir {tmp_path}/run holds a checkpoint after 4 steps: give --steps 4 or more, or another --w"
+    )
+    with pytest.raises(InputError, match=message):
+        train.main([*argv, "--steps", "3"])
+    config = command_line.parse_config([*argv, "--steps", "3"], "train", "")
+    with pytest.raises(InputError, match=r"`steps` 3: workdir .* holds a checkpoint after 4 steps"):
+        xlnet_jax.pretrain(config)
+    assert (tmp_path / "run" / "config.json").read_text() == left
+    assert "resumed" not in capsys.readouterr().out
 
 
 def test_the_finetuning_that_is_proposed_is_one():

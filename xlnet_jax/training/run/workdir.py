@@ -67,12 +67,18 @@ class Workdir:
     def claim(self, config: RunConfig) -> None:
         """Lock the folder for this process and write the settings.
 
-        Raises InputError with the identity settings in which the run that is here differs, or with the process that
-        runs it. A run without a checkpoint may change: what was made for other settings is deleted.
+        Raises InputError with the identity settings in which the run that is here differs, with its newest step where
+        `steps` are fewer, or with the process that runs it. A run without a checkpoint may change: what was made for
+        other settings is deleted.
         """
         self.lock()
         if self.config.exists() and self.has_checkpoints:
             self._refuse(identity_difference(config, self.settings(type(config))))
+            if (done := self.newest_step or 0) > config.steps:
+                raise InputError(
+                    f"`steps` {config.steps}: workdir {self.folder} holds a checkpoint after {done} steps: give "
+                    f"`steps` {done} or more, or another `workdir`"
+                )
         elif isinstance(config, Config) and self.config.exists() and not _has_text_of(config, self.settings(Config)):
             for made_for_other_settings in (self.tokenizer, self.corpus):
                 made_for_other_settings.rmtree(missing_ok=True)
