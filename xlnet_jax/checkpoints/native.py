@@ -7,7 +7,6 @@ checksums.json · thresholds.json, tuned on the evaluation of a finetuning run
 
 import dataclasses
 import json
-import logging
 import math
 import warnings
 from pathlib import Path
@@ -34,10 +33,10 @@ from xlnet_jax.settings.plain import from_dict, over
 from xlnet_jax.settings.rules import validate_network
 from xlnet_jax.storage.checksums import find_damage, write_checksums
 from xlnet_jax.storage.files import write_durably
+from xlnet_jax.storage.quiet_orbax import keep_orbax_quiet
 from xlnet_jax.storage.reading import Count, demand_regular_files, inside, read_json
 
-# Orbax warns of metadata that only a folder of many steps has.
-logging.getLogger("absl").setLevel(logging.CRITICAL)
+keep_orbax_quiet()
 
 _DENSEST = 1000  # numbers in a byte: arrays of zeros are compressed
 PARAMS, CONFIG, TOKENIZER, RESULTS = "params", Path("config") / "metadata", "tokenizer", "results.json"

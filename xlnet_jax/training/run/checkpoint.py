@@ -10,7 +10,6 @@ Arrays are restored to the shardings of the run that reads them, whatever mesh w
 """
 
 import itertools
-import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -30,13 +29,13 @@ from xlnet_jax.settings.plain import from_dict, identity_difference, to_dict
 from xlnet_jax.storage.checksums import find_damage, write_checksums
 from xlnet_jax.storage.files import absolute, demand_space, disk_errors_as_os_error, in_bucket, sync
 from xlnet_jax.storage.folders import move_folder, sync_tree
+from xlnet_jax.storage.quiet_orbax import keep_orbax_quiet
 from xlnet_jax.storage.reading import read_json
 from xlnet_jax.training import sharding
 from xlnet_jax.training.run.hosts import ALONE, Hosts
 from xlnet_jax.training.state import Guard, StatePlan, TrainState, empty_mems_ZBMD
 
-# Orbax logs all its work, and logs the errors that it raises as well.
-logging.getLogger("absl").setLevel(logging.CRITICAL)
+keep_orbax_quiet()
 
 
 class _FolderHandler(ocp.CheckpointHandler):

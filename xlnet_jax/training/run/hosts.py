@@ -25,6 +25,8 @@ class Hosts:
     process_id = 0
     seconds_between_signals = 0.0
     """time within which a second signal is the first one again, which came on two ways"""
+    is_command = False
+    """True where the process does nothing but this run, as that of a command: a second signal then ends it at once"""
 
     @property
     def first(self) -> bool:
@@ -42,9 +44,16 @@ class Hosts:
 ALONE = Hosts()
 
 
+class Command(Hosts):
+    """The process of a command that runs alone."""
+
+    is_command = True
+
+
 class Team(Hosts):
     """One of several processes, connected by jax."""
 
+    is_command = True
     seconds_between_signals = 1.0  # the launcher may signal this process and its parent, which passes the signal on
 
     def __init__(self, process_id: int, count: int) -> None:
@@ -68,7 +77,7 @@ def joined(roll: Roll | None, bind: str | None = None) -> Iterator[Hosts]:
     work fails because another process is gone; the error of the body otherwise, which the others are told.
     """
     if roll is None:
-        yield ALONE
+        yield Command()
         return
     presence = Presence(roll)
     try:

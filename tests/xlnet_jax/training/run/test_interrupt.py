@@ -31,17 +31,35 @@ def test_a_signal_is_noted_and_decides_the_exit_code(signum, code, capfd):
     assert signal.getsignal(signum) is before
 
 
-def test_a_second_signal_ends_the_process():
+def test_a_second_signal_ends_the_process_of_a_command():
     script = """
 import signal
 from xlnet_jax.training.run.interrupt import stop_after_step
-with stop_after_step():
+with stop_after_step(is_command=True):
     signal.raise_signal(signal.SIGTERM)
     signal.raise_signal(signal.SIGTERM)
 print("alive")"""
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert done.returncode == 143
     assert "alive" not in done.stdout
+
+
+def test_a_second_signal_elsewhere_goes_to_the_handler_that_was_there_before():
+    with stop_after_step() as interrupt:
+        signal.raise_signal(signal.SIGINT)
+        assert interrupt.poll() is Wish.STOP
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    seen, before = [], signal.signal(signal.SIGTERM, lambda signum, _: seen.append(signum))
+    try:
+        with stop_after_step() as interrupt:
+            signal.raise_signal(signal.SIGTERM)
+            assert (interrupt.poll(), seen) == (Wish.STOP, [])
+            signal.raise_signal(signal.SIGTERM)
+            assert seen == [signal.SIGTERM]
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def test_a_stop_is_stronger_than_a_save():
