@@ -1,6 +1,7 @@
 """Model card of a folder for Hugging Face: README.md, with the header that the Hub reads."""
 
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -35,13 +36,14 @@ def write_card(pretrained: "Pretrained", source: Path, folder: Path, name: str, 
     trained = _training(run) if run else ["How the weights were trained is not stored with them."]
     parts = [
         _header(architecture, config["model_type"], run),
-        f"# {name.rpartition('/')[2]}",
+        f"# {_plain(name.rpartition('/')[2])}",
         f"{_network(pretrained, architecture)}, made with xlnet_jax: pretraining XLNet and its relatives in JAX.",
         "## Training",
         *trained,
         "## Loading",
         _loading(architecture, name, pretrained.tokenizer is not None),
         *(["In transformers:", "\n".join(f"- {_escaped(note)}" for note in notes)] if notes else []),
+        *(["## Scoring", _SCORING] if _can_score(pretrained, architecture) else []),
     ]
     (folder / FILE).write_text("\n\n".join(parts) + "\n")
 
@@ -67,7 +69,7 @@ def _network(pretrained: "Pretrained", architecture: str) -> str:
     model, head = pretrained.model, pretrained.head
     size = sum(weight.size for weight in jax.tree.leaves(pretrained.params))
     does = f"with a head for {head.task}" if head else "a language model"
-    labels = f" ({', '.join(head.labels)})" if head and head.labels else ""
+    labels = f" ({', '.join(map(_plain, head.labels))})" if head and head.labels else ""
     return (
         f"{architecture} of {model.num_layers} layers x {model.d_model}, {size:,} parameters, {does}{labels}, "
         f"{model.vocab_size:,} pieces"
@@ -175,24 +177,65 @@ def _origin(init: str | None) -> str:
     """Return the name of a model on the Hub, or the last part of a path: the folders of a machine are its owner's."""
     from xlnet_jax.storage import hub
 
-    return init if init and hub.is_name(init) else Path(init or "").name
+    return init if init and hub.is_name(init) else _plain(Path(init or "").name)
 
 
 def _escaped(note: str) -> str:
     return note.replace("<", r"\<")  # a page would take <sep> for a tag
 
 
+def _plain(text: str) -> str:
+    """Return the words of a stranger as Markdown that shows them and does nothing else."""
+    printable = "".join(c if c.isprintable() else " " for c in text)
+    return re.sub(r"[\\`*_{}\[\]<>#+!|~$&:]|(?<=www)\.", r"\\\g<0>", printable, flags=re.IGNORECASE)
+
+
 def _names(places: Sequence[str]) -> str:
     from data_pipelines.sources import describe
 
-    return ", ".join(map(describe, places))
+    return ", ".join(_plain(describe(place)) for place in places)
+
+
+_SCORING = """\
+XLNet predicts a piece from its query stream, which `perm_mask` and `target_mapping` ask. Without them every piece sees
+itself and all later ones, so that a harness that takes this model for a causal one (`AutoModelForCausalLM`) prints
+numbers that mean nothing: they are worse than those of equally likely pieces. From left to right:
+
+```python
+import torch
+
+
+def log_likelihoods(text):
+    \"\"\"Return the log-probability of each piece given those before it, in nats.\"\"\"
+    ids = torch.tensor([tokenizer(text, add_special_tokens=False)["input_ids"]])
+    ones = torch.ones(1, ids.shape[1], ids.shape[1], dtype=model.dtype)
+    one, empty = ones[:, :1, :1], torch.zeros(1, 1, model.config.d_model, dtype=model.dtype)
+    with torch.no_grad():
+        # perm_mask: 1 = may not see; here itself and what comes later
+        logits = model(ids, perm_mask=ones.triu(), target_mapping=torch.diag_embed(ones[:, 0])).logits
+        # The first piece sees nothing but an empty memory; without it, it would see the mean of all pieces.
+        memory = [empty] * model.config.n_layer
+        logits[:, :1] = model(ids[:, :1], perm_mask=one, target_mapping=one, mems=memory).logits
+    return logits.float().log_softmax(-1).gather(2, ids[:, :, None])[0, :, 0]
+```
+
+In xlnet_jax: `xlnet_jax.score_texts(model, [text])`."""
+
+
+def _can_score(pretrained: "Pretrained", architecture: str) -> bool:
+    """Return whether the pieces of a text can be asked for in the order of the text."""
+    from xlnet_jax.objectives.registry import objective_named
+
+    is_any = objective_named(pretrained.objective).order == "any" and pretrained.model.attn_type == "bi"
+    return architecture == "XLNetLMHeadModel" and is_any and pretrained.tokenizer is not None
 
 
 def _loading(architecture: str, name: str, has_tokenizer: bool) -> str:
-    theirs = [f"model = {architecture}.from_pretrained({name!r})".replace("'", '"')]
-    ours = [f'model = xlnet_jax.load("{name}")']
+    quoted = json.dumps(name)
+    theirs = [f"model = {architecture}.from_pretrained({quoted})"]
+    ours = [f"model = xlnet_jax.load({quoted})"]
     if has_tokenizer:
-        theirs.append(f'tokenizer = AutoTokenizer.from_pretrained("{name}")')
+        theirs.append(f"tokenizer = AutoTokenizer.from_pretrained({quoted})")
         ours.append('hidden = model.hidden_states(*model.encode(["A text."]))  # [texts, tokens, width]')
     classes = ", ".join(sorted([architecture, *(["AutoTokenizer"] if has_tokenizer else [])]))
     return "\n".join(

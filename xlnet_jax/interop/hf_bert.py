@@ -34,7 +34,6 @@ from xlnet_jax.interop.hf_settings import (
 from xlnet_jax.interop.weights import Layout, Weight
 from xlnet_jax.settings.config import HeadConfig, ModelConfig
 
-
 _SIZES = {  # ours -> theirs
     "vocab_size": "vocab_size", "num_layers": "num_hidden_layers", "d_model": "hidden_size",
     "num_heads": "num_attention_heads", "d_ff": "intermediate_size", "max_positions": "max_position_embeddings",

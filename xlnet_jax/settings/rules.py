@@ -83,8 +83,8 @@ def _model(model: ModelConfig) -> Iterator[str]:
         yield f"model.network bert with model.positions {model.positions}: BERT's encoder has learned positions only"
     if model.network == "bert" and model.num_segments > CLS_SEGMENT:
         yield (
-            f"model.num-segments {model.num_segments} (type_vocab_size of Hugging Face): a text has two segments, A and "
-            f"B, and segment {CLS_SEGMENT} is <cls>, which counts as A; {CLS_SEGMENT} at most"
+            f"model.num-segments {model.num_segments} (type_vocab_size of Hugging Face): a text has two segments, A "
+            f"and B, and segment {CLS_SEGMENT} is <cls>, which counts as A; {CLS_SEGMENT} at most"
         )
     if model.network != "bert" and model.num_segments not in (0, 2):
         yield (

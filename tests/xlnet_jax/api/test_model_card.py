@@ -3,8 +3,10 @@
 import json
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
+import xlnet_jax
 from tests.xlnet_jax.random_models import BERT, HEADS, SMALL, random_model
 from xlnet_jax.api.model_card import FILE, write_card
 from xlnet_jax.checkpoints.native import CONFIG
@@ -94,3 +96,46 @@ def test_a_checkpoint_outside_its_workdir_has_no_loss(tmp_path):
     card = card_of(random_model(), tmp_path / "mine", tmp_path / "hf")
     assert "| steps | 300 |" in card
     assert "held-out loss" not in card
+
+
+def test_labels_and_names_are_shown_as_they_are_and_are_no_markdown(tmp_path):
+    labels = ("[x](http://evil)", "<img src=x>", "a|b", "`c`", "__d__\n# e", "www.evil.com")
+    head = replace(HEADS["classification"], num_labels=len(labels), labels=labels)
+    settings = replace(FINETUNING, train=("/data/<b>_x_.tsv",), init="/runs/[y](z)")
+    card = card_of(random_model(head=head), run(tmp_path / "run", settings), tmp_path / "hf")
+    shown = r"\[x\](http\://evil), \<img src=x\>, a\|b, \`c\`, \_\_d\_\_ \# e, www\.evil.com"
+    assert f"({shown})" in card
+    for row in (r"| training examples | \<b\>\_x\_.tsv |", r"| started from | \[y\](z) |"):
+        assert row in card
+    markdown = pytest.importorskip("markdown_it", reason="needs markdown-it-py, which comes with rich")
+    page = markdown.MarkdownIt("gfm-like", {"linkify": False, "html": True}).render(card.split("---", 2)[2])
+    for tag in ("<a ", "<img", "<b>", "<em>", "<strong>", "<h1>e"):
+        assert tag not in page
+    assert "[x](http://evil), &lt;img src=x&gt;, a|b, `c`, __d__ # e, www.evil.com" in page
+
+
+def test_the_code_of_the_card_scores_as_we_do_and_a_causal_harness_does_worse_than_chance(tmp_path, monkeypatch):
+    torch = pytest.importorskip("torch", reason="needs the extra [bench]: pip install -e '.[bench]'")
+    pytest.importorskip("transformers", reason="needs the extra [bench]: pip install -e '.[bench]'")
+    monkeypatch.chdir(tmp_path)
+    xlnet_jax.convert(xlnet_jax.ConvertSettings("tiny", "converted", "hf"))
+    card = (tmp_path / "converted" / FILE).read_text()
+    there, ours, scoring = (block.split("```")[0] for block in card.split("```python\n")[1:])
+    scope = {}
+    exec(there + scoring, scope)
+    scope["model"].eval()
+    texts = ["She opened the letter and", "It was a dark night.", "No"]
+    scores = xlnet_jax.score_texts(xlnet_jax.load("tiny"), texts)
+    for text, score in zip(texts, scores, strict=True):
+        found = scope["log_likelihoods"](text)
+        np.testing.assert_allclose(found.numpy(), score.log_probs_OP[0], rtol=0, atol=1e-5)
+    exec(ours, {})
+    ids = torch.tensor([scope["tokenizer"](texts[0], add_special_tokens=False)["input_ids"]])
+    with torch.no_grad():
+        as_causal = scope["model"](ids).logits[0, :-1].log_softmax(-1).gather(1, ids[0, 1:, None]).mean()
+    assert as_causal < -np.log(scope["model"].config.vocab_size) < scores[0].log_probs_OP.mean()
+
+
+@pytest.mark.parametrize("config", [SMALL, BERT])
+def test_a_card_without_a_tokenizer_or_a_query_stream_shows_no_scoring(tmp_path, config):
+    assert "## Scoring" not in card_of(random_model(config), tmp_path, tmp_path / "hf")
