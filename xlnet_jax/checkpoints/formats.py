@@ -24,7 +24,7 @@ from xlnet_jax.interop import hf_files, hf_repository, tf1_files
 from xlnet_jax.interop.contents import Found
 from xlnet_jax.settings.rules import validate_network
 from xlnet_jax.storage import bundled, hub
-from xlnet_jax.storage.files import demand_space, disk_errors_as_os_error
+from xlnet_jax.storage.files import demand_on_disk, demand_space, disk_errors_as_os_error
 from xlnet_jax.storage.folders import complete_folder
 
 _NOT_A_PLACE = (errno.EEXIST, errno.ENOTDIR, errno.ENOENT, errno.ENAMETOOLONG, errno.EINVAL)
@@ -158,6 +158,7 @@ def save(
 
 
 def demand_new(target: Path) -> None:
-    """Raise InputError where a file or folder of this name exists."""
+    """Raise InputError where a file or folder of this name exists, and for a URL."""
+    demand_on_disk(target)
     if os.path.lexists(target):
         raise InputError(f"{target} exists: name a folder that does not")

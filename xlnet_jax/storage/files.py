@@ -11,10 +11,26 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from etils import epath
+from etils.epath import register
 
 from xlnet_jax.errors import FAILING, FULL, REFUSED, InputError
 
 SMALL_FILES = 1 << 20  # bytes that a checkpoint takes beside its arrays: tokenizer, settings, metadata
+
+_LOST_SLASH = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
+
+
+class _Schemes(dict[str, type[epath.Path]]):
+    """Schemes of `epath.Path`, which raises KeyError for one that it does not have."""
+
+    def __missing__(self, scheme: str) -> type[epath.Path]:
+        raise InputError(
+            f"{scheme} names no place for this: files lie on a disk or in a bucket of Google Cloud (gs://)"
+        )
+
+
+# Of those that etils knows, TensorFlow reads gs:// alone.
+register._URI_PREFIXES_TO_CLS = _Schemes({"gs://": register._URI_PREFIXES_TO_CLS["gs://"]})
 
 
 def in_bucket(path: epath.PathLike) -> bool:
@@ -132,11 +148,16 @@ def _disk_error(message: str) -> int | None:
     return errno.ENOSPC if full else None
 
 
+def demand_on_disk(out: epath.PathLike) -> None:
+    """Raise InputError for a URL, also as a Path of pathlib, which keeps one of its two slashes."""
+    if in_bucket(out) or _LOST_SLASH.match(str(out)):
+        raise InputError(f"{out}: results are written to a disk; copy them from there")
+
+
 def demand_new_file(out: epath.PathLike, overwrite: bool = False) -> None:
     """Raise InputError where a file cannot be made on a disk, or exists and `overwrite` is False."""
     path = Path(out)
-    if in_bucket(out):
-        raise InputError(f"{out}: results are written to a disk; copy them from there")
+    demand_on_disk(out)
     if path.is_dir():
         raise InputError(f"{out} is a folder; give the name of a file in it")
     if os.path.lexists(path) and not overwrite:
@@ -147,7 +168,10 @@ def demand_new_file(out: epath.PathLike, overwrite: bool = False) -> None:
 
 def demand_place(out: epath.Path) -> None:
     """Raise InputError where no folder can be made, before the work that fills it."""
-    if in_bucket(out) or out.exists():
+    if in_bucket(out):
+        return
+    demand_on_disk(out)
+    if out.exists():
         return
     if not str(out).isprintable():
         raise InputError(f"{str(out)!r}: name a folder with letters and signs that can be printed")
