@@ -4,11 +4,8 @@ import os
 from pathlib import Path
 
 import pytest
-from array_record.python.array_record_data_source import ArrayRecordDataSource
-from etils.epath import backend, gpath
 
-from data_pipelines import corpus
-from tests.bucket import Bucket
+from tests.bucket import Bucket, serving
 
 DATA_OF_OTHERS = Path(__file__).parents[2] / "shared"
 
@@ -43,15 +40,17 @@ def published():
 
 
 @pytest.fixture
-def bucket(tmp_path, monkeypatch):
-    """Return the folder that gs://bucket stands for."""
-    cloud = Bucket(tmp_path / "cloud")
-    monkeypatch.setattr(gpath, "_is_zonal_gcs_bucket", lambda bucket: False)
-    monkeypatch.setattr(backend, "tf_backend", cloud)
-    monkeypatch.setattr(gpath, "_GCS_BACKENDS", frozenset({cloud}))
-    # The library that reads shards knows gs:// by itself.
-    monkeypatch.setattr(
-        corpus, "ArrayRecordDataSource", lambda names: ArrayRecordDataSource([cloud.here(n) for n in names])
-    )
-    (cloud.folder / "bucket").mkdir(parents=True)
+def cloud(tmp_path, monkeypatch):
+    """Return the server that gs:// leads to, with the empty bucket gs://bucket."""
+    server = Bucket(tmp_path / "cloud")
+    (server.folder / "bucket").mkdir(parents=True)
+    with serving(server) as environment:
+        for name, value in environment.items():
+            monkeypatch.setenv(name, value)
+        yield server
+
+
+@pytest.fixture
+def bucket(cloud):
+    """Return the folder with the objects of gs://bucket."""
     return cloud.folder / "bucket"

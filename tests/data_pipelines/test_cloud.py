@@ -1,17 +1,18 @@
-"""Text and corpora in the cloud: all access goes through one path layer, which here stores files in a folder."""
+"""Text and corpora in the cloud, read and written by the libraries that do so in production."""
 
-import contextlib
+import re
 from collections import Counter
 
 import numpy as np
 import pytest
+from etils import epath
 
 from data_pipelines import sources
 from data_pipelines.corpus import Corpus
+from data_pipelines.prepare import __main__ as prepare_command
 from data_pipelines.prepare import prepare
 from data_pipelines.prepare.runners import LocalRunner
 from data_pipelines.tokenizer import Tokenizer
-from tests.bucket import Bucket
 from xlnet_jax.errors import InputError
 
 BLOCK_LEN = 64
@@ -75,13 +76,14 @@ def test_each_part_is_read_once_for_its_documents_and_once_for_each_shard(bucket
     put_text(bucket / "more", ("b.txt", "c.txt"))
     found = sources.find(["gs://bucket/more/c.txt", "gs://bucket/text"])
     tokenizer = Tokenizer.train(sources.read_lines(found, "strict"), 500, "auto")
-    open_, opens = Bucket.open, Counter()
+    backend = type(epath.Path("gs://bucket")._backend)
+    open_, opens = backend.open, Counter()
 
     def counted(self, path, mode):
         opens[str(path).rpartition("/")[2]] += mode.startswith("r") and ".c.partial/work/" in str(path)
         return open_(self, path, mode)
 
-    monkeypatch.setattr(Bucket, "open", counted)
+    monkeypatch.setattr(backend, "open", counted)
     options = {"block_len": BLOCK_LEN, "validation_fraction": 0.2, "runner": LocalRunner(1)}
     corpus = prepare(found, None, tokenizer, "gs://bucket/c", **options)
     assert [len(split.shards) for split in corpus.manifest.splits.values()] == [2, 2]  # one a source
@@ -94,21 +96,29 @@ def test_each_part_is_read_once_for_its_documents_and_once_for_each_shard(bucket
     assert {name: times for name, times in lists.items() if name.endswith(".npz") and times > 1} == {}
 
 
-def test_the_manifest_comes_last_so_that_half_a_copy_is_no_corpus(bucket, monkeypatch):
+def test_the_manifest_comes_last_so_that_half_a_copy_is_no_corpus(cloud, bucket):
     put_text(bucket / "text")
     found = sources.find(["gs://bucket/text"])
     tokenizer = Tokenizer.train(sources.read_lines(found, "strict"), 500, "auto")
-    copy, copied = Bucket.copy, []
-
-    def counted(self, path, dst, overwrite):
-        copied.append(str(dst))
-        copy(self, path, dst, overwrite)
-
-    monkeypatch.setattr(Bucket, "copy", counted)
     options = {"block_len": BLOCK_LEN, "validation_fraction": 0.2, "runner": LocalRunner(1)}
     prepare(found, None, tokenizer, "gs://bucket/c", **options)
-    published = [name for name in copied if name.startswith("gs://bucket/c/")]
-    assert published[-1] == "gs://bucket/c/manifest.json"
+    published = [name for name in cloud.made if name.startswith("bucket/c/")]
+    assert published[-1] == "bucket/c/manifest.json"
     assert len(published) > 5
-    with contextlib.suppress(FileNotFoundError):
-        assert not any((bucket / ".c.partial").rglob("*.npz"))
+    assert not any(bucket.rglob("*.npz"))
+
+
+def test_a_corpus_in_a_bucket_is_checked(bucket, capsys):
+    put_text(bucket / "text")
+    found = sources.find(["gs://bucket/text"])
+    tokenizer = Tokenizer.train(sources.read_lines(found, "strict"), 500, "auto")
+    options = {"block_len": BLOCK_LEN, "validation_fraction": 0.2, "runner": LocalRunner(1)}
+    prepare(found, None, tokenizer, "gs://bucket/c", **options)
+    assert prepare_command.main(["--check", "gs://bucket/c"]) == 0
+    assert re.fullmatch(
+        r"corpus      gs://bucket/c, 2 shards, [\d,]+ bytes, as they were written\n", capsys.readouterr().out
+    )
+    shard = min((bucket / "c").glob("corpus-train*"))
+    shard.write_bytes(shard.read_bytes()[:-1] + b"?")
+    with pytest.raises(InputError, match=rf"gs://bucket/c: the shard {shard.name} was altered, its sha256 is"):
+        prepare_command.main(["--check=gs://bucket/c"])

@@ -193,16 +193,29 @@ def altered(corpus, folder, change):
     return Corpus(folder)
 
 
-def test_a_shard_in_the_place_of_another_of_its_size_is_refused(corpus, tmp_path):
+def test_a_shard_in_the_place_of_another_of_its_size_is_found_by_check(corpus, tmp_path):
     first, second, *_ = (shard.name for shard in corpus.manifest.splits["train"].shards)
     folder = tmp_path / "c"
     shutil.copytree(corpus.folder, folder)
     shutil.copy(folder / first, folder / second)
     assert (folder / second).stat().st_size == (corpus.folder / second).stat().length
-    swapped = Corpus(folder)
-    swapped.read("train", np.arange(8))
-    with pytest.raises(InputError, match=f"the shard {second} was altered, its sha256 is"):
-        swapped.read("train", np.arange(9))
+    with pytest.raises(
+        InputError, match=rf"the shard {second} was altered, its sha256 is \w{{64}} and not \w{{64}}; delete the folder"
+    ):
+        Corpus(folder).check()
+
+
+def test_a_flipped_bit_of_a_shard_is_found_when_its_blocks_are_read(corpus, tmp_path):
+    folder = tmp_path / "c"
+    shutil.copytree(corpus.folder, folder)
+    shard = folder / corpus.manifest.splits["train"].shards[1].name
+    content = bytearray(shard.read_bytes())
+    content[len(content) // 2] ^= 1
+    shard.write_bytes(content)
+    damaged = Corpus(folder)
+    damaged.read("train", np.arange(8))
+    with pytest.raises(InputError, match=f"the shard {shard.name} was altered, its sha256 is"):
+        damaged.read("train", np.arange(8, 16))
 
 
 def test_tokens_outside_the_vocabulary_that_the_manifest_names_are_refused(corpus, tmp_path):
