@@ -12,8 +12,9 @@ from xlnet_jax.interop.weights import flatten
 from xlnet_jax.models.bert import BertLM
 from xlnet_jax.models.detector import BertDetector
 from xlnet_jax.models.inputs import text_inputs
+from xlnet_jax.objectives.base import BatchDropout
 from xlnet_jax.objectives.presets import with_objective
-from xlnet_jax.objectives.replaced import SHARED, ReplacedTokenDetection, sampled_BP
+from xlnet_jax.objectives.replaced import SHARED, ReplacedTokenDetection, _of_both, sampled_BP
 from xlnet_jax.objectives.rules import validate
 from xlnet_jax.settings.config import Config, DataConfig, ModelConfig, ReplacedConfig
 from xlnet_jax.training import sharding
@@ -66,6 +67,13 @@ def test_the_generators_layers_learn_nothing_from_the_discriminator_nor_it_from_
     for path, gradient in of_generator.items():
         is_its_own = path.startswith(("generator/", *(f"backbone/{name}" for name in SHARED)))
         assert (np.abs(gradient).max() > 0) == is_its_own, path
+
+
+def test_the_two_networks_drop_by_masks_of_their_own():
+    key = jax.random.key(0)
+    both = _of_both(BatchDropout(key, jnp.arange(ROWS)))
+    bits = {tuple(np.asarray(jax.random.key_data(k)).tolist()) for k in (key, *(dropout.key for dropout in both))}
+    assert len(bits) == 3
 
 
 def test_what_embeds_tokens_is_learned_from_both(gradients):

@@ -1,13 +1,17 @@
 """The optimizer: its schedule, its clipping, and the parameters without weight decay."""
 
 import dataclasses
+import functools
 
 import jax
 import numpy as np
 import optax
 import pytest
 
-from xlnet_jax.settings.config import OptimizerConfig
+from tests.xlnet_jax.training.tiny import NO_DROPOUT
+from xlnet_jax.interop.weights import flatten
+from xlnet_jax.models.heads import init_params
+from xlnet_jax.settings.config import HeadConfig, OptimizerConfig
 from xlnet_jax.training.optimizer import (
     decayed,
     learning_rate,
@@ -15,6 +19,7 @@ from xlnet_jax.training.optimizer import (
     rounded_at_random,
     stored_as_bfloat16,
 )
+from xlnet_jax.training.sharding import unboxed
 
 CONFIG = OptimizerConfig(learning_rate=1.0, warmup_steps=10)
 
@@ -28,9 +33,11 @@ def test_the_rate_rises_from_zero_and_decays_to_the_end(schedule, expected):
     np.testing.assert_allclose([rate(t) for t in (0, 5, 10, 20, 30, 99)], expected, atol=1e-6)
 
 
-def test_the_rate_ends_at_its_floor_and_at_its_own_length():
-    config = dataclasses.replace(CONFIG, min_lr_ratio=0.1, decay_steps=20)
-    np.testing.assert_allclose(learning_rate(config, steps=500)(20), 0.1, rtol=1e-6)
+@pytest.mark.parametrize("schedule", ["linear", "cosine"])
+def test_the_rate_ends_at_its_floor_and_at_its_own_length(schedule):
+    config = dataclasses.replace(CONFIG, schedule=schedule, min_lr_ratio=0.1, decay_steps=20)
+    rate = learning_rate(config, steps=500)
+    np.testing.assert_allclose([rate(t) for t in (10, 15, 20, 99)], [1, 0.55, 0.1, 0.1], rtol=1e-6)
 
 
 def params():
@@ -50,6 +57,38 @@ def test_weight_decay_leaves_biases_and_normalisation_alone():
     np.testing.assert_allclose(updates["kernel"], -0.1, rtol=1e-6)
     assert not np.any(updates["bias"])
     assert not np.any(updates["norm"]["scale"])
+
+
+@pytest.mark.parametrize("positions", ["relative", "learned"])
+def test_all_matrices_and_embeddings_of_a_network_decay_and_nothing_else(positions):
+    model = dataclasses.replace(NO_DROPOUT.model, positions=positions, network=None)
+    names = {True: set(), False: set()}
+    for head in (None, HeadConfig("classification", 3, summary="attn"), HeadConfig("question_answering")):
+        shapes = unboxed(jax.eval_shape(functools.partial(init_params, model, head), jax.random.key(0)))
+        for path, is_decayed in flatten(decayed(shapes)).items():
+            names[is_decayed].add(path.rpartition("/")[2])
+    matrices = {"kernel", "word_embedding", "segment_embedding", *"qkvo"}
+    own = {"r", "mask_embedding"} if positions == "relative" else {"position_embedding"}
+    vectors = {"scale", "bias", "output_bias", "query"} | ({"biases"} if positions == "relative" else set())
+    assert names == {True: matrices | own, False: vectors}
+
+
+@pytest.mark.parametrize("weight_decay", [0.0, 0.1])
+def test_the_2019_optimizer_stores_its_moments_as_it_is_told(weight_decay):
+    config = dataclasses.replace(CONFIG, profile="paper2019", weight_decay=weight_decay, state_dtype="bfloat16")
+    state = make_optimizer(config, steps=10).init(params())
+    moments = [optax.tree_utils.tree_get(state, name) for name in ("mu", "nu")]
+    assert {str(moment.dtype) for moment in jax.tree.leaves(moments)} == {"bfloat16"}
+
+
+def test_the_2019_optimizer_scales_no_layers_where_it_does_not_clip():
+    """model_utils.py, get_train_op: the scale stands in the branch that clips."""
+    updates = []
+    for layer_decay in (1.0, 0.5):
+        config = dataclasses.replace(CONFIG, profile="paper2019", clip_norm=0.0, warmup_steps=0)
+        tx = make_optimizer(dataclasses.replace(config, layer_decay=layer_decay), steps=10)
+        updates.append(tx.update(network(), tx.init(network()), network())[0])
+    jax.tree.map(np.testing.assert_array_equal, *updates)
 
 
 def test_the_gradient_is_clipped_by_its_global_norm():

@@ -73,10 +73,6 @@ def test_losses_of_a_tiny_run():
     np.testing.assert_allclose(trained(NO_DROPOUT)[0], GOLDEN, rtol=0, atol=1e-4)
 
 
-def test_dropout_differs_from_step_to_step_and_is_off_without_a_rate():
-    assert trained(CONFIG)[0][0] != trained(NO_DROPOUT)[0][0]
-
-
 def test_bfloat16_follows_float32():
     config = dataclasses.replace(NO_DROPOUT, model=dataclasses.replace(NO_DROPOUT.model, dtype="bfloat16"))
     losses, params = train(config, devices=1)
@@ -121,10 +117,26 @@ class Run:
         self.state, metrics = self._step(self.state, self.put(batch))
         return {name: float(value) for name, value in metrics.items()}
 
-    def pretend(self, step, norm_mean):
-        """Pretend that so many steps were done, with gradients of this norm."""
-        step, norm_mean = jax.device_put((np.int32(step), np.float32(norm_mean)), self.plan.shardings.step)
-        self.state = self.state.replace(step=step, guard=self.state.guard.replace(norm_mean=norm_mean))
+    def pretend(self, step, norm_mean, skipped=0):
+        """Pretend that so many steps were done, some of them skipped, with gradients of this norm."""
+        numbers = np.int32(step), np.float32(norm_mean), np.int32(skipped)
+        step, norm_mean, skipped = jax.device_put(numbers, self.plan.shardings.step)
+        guard = self.state.guard.replace(norm_mean=norm_mean, skipped=skipped)
+        self.state = self.state.replace(step=step, guard=guard)
+
+    @property
+    def norm_mean(self):
+        return float(self.state.guard.norm_mean)
+
+
+@pytest.mark.parametrize(("hidden", "attention"), [(0.0, 0.0), (0.1, 0.0), (0.0, 0.1)])
+def test_dropout_of_either_kind_differs_from_step_to_step_and_is_off_without_a_rate(hidden, attention):
+    """The learning rate of the first step is 0, so that two steps on one batch differ in their masks alone."""
+    model = dataclasses.replace(CONFIG.model, dropout=hidden, attention_dropout=attention)
+    run = Run(dataclasses.replace(CONFIG, model=model))
+    first, second = (run.update(batch_at(0)) for _ in range(2))
+    assert first["learning_rate"] == 0
+    assert (first["loss"] == second["loss"]) == (hidden == attention == 0)
 
 
 @pytest.fixture(scope="module")
@@ -163,6 +175,37 @@ def test_a_spike_of_the_gradient_is_skipped_once_its_mean_is_known(guarded):
     assert metrics["skipped_in_a_row"] == 1
     guarded.pretend(step=60, norm_mean=metrics["gradient_norm"] / 2)
     assert guarded.update(batch_at(4))["skipped_in_a_row"] == 0
+
+
+def test_spikes_do_not_enter_the_mean_that_they_are_measured_by(guarded):
+    guarded.pretend(step=60, norm_mean=1e-6)
+    rows = [guarded.update(batch_at(t)) for t in range(3)]
+    assert [row["skipped"] for row in rows] == [1, 2, 3]
+    assert guarded.norm_mean == np.float32(1e-6)
+
+
+def test_skipped_steps_do_not_count_towards_the_trust_in_the_mean(guarded):
+    guarded.pretend(step=60, norm_mean=1e-6, skipped=11)
+    assert guarded.update(batch_at(5))["skipped"] == 11  # 49 steps were made
+    guarded.pretend(step=61, norm_mean=1e-6, skipped=11)
+    assert guarded.update(batch_at(5))["skipped"] == 12
+
+
+def test_the_mean_of_the_norm_is_that_of_the_steps_made_and_then_a_running_mean(guarded):
+    guarded.pretend(step=0, norm_mean=0.0)
+    poisoned = batch_at(2)
+    poisoned["target_weights"][0, 0] = np.nan
+    batches = [batch_at(0), batch_at(1), poisoned, batch_at(3)]
+    norms = [guarded.update(batch)["gradient_norm"] for batch in batches]
+    np.testing.assert_allclose(guarded.norm_mean, np.mean([norms[0], norms[1], norms[3]]), rtol=1e-5)
+    guarded.pretend(step=1000, norm_mean=2.0)
+    norm = guarded.update(batch_at(4))["gradient_norm"]
+    np.testing.assert_allclose(guarded.norm_mean, 2 + 0.01 * (norm - 2), rtol=1e-5)
+
+
+def test_a_skipped_step_leaves_the_schedule_where_it_was(guarded):
+    guarded.pretend(step=11, norm_mean=1.0, skipped=10)
+    assert guarded.update(batch_at(0))["learning_rate"] == np.float32(NO_DROPOUT.optimizer.learning_rate / 2)
 
 
 GOLDEN = [4.475844, 4.168459, 4.284723, 4.370868, 4.272408, 4.163970]
