@@ -272,19 +272,29 @@ def test_a_search_ends_when_its_time_is_over():
     assert re.fullmatch(r"1e-09 minutes are over with \d+ settings left to try: --search-minutes gives it more", over)
 
 
-def test_a_search_lists_the_shortest_step_by_bounds_and_estimate_first(monkeypatch):
-    # By its bound alone, the policy that recomputes nothing would come first.
-    costs = {"full": (500, 0), "attention": (460, 0), "dots": (100, 470), "none": (90, 1_500)}
+@pytest.mark.parametrize(
+    ("of_none", "order"),
+    [
+        # By its bound alone, the policy that recomputes nothing would come first.
+        ((90, 1_500, True), ["dots", "attention", "full", "none"]),
+        ((90, 0, True), ["none", "dots", "attention", "full"]),
+        ((90, 0, False), ["dots", "attention", "full", "none"]),
+    ],
+    ids=["slow", "fast", "does not fit"],
+)
+def test_a_search_lists_what_fits_and_the_shortest_step_by_bounds_and_estimate_first(of_none, order, monkeypatch):
+    costs = {"full": (500, 0, True), "attention": (460, 0, True), "dots": (100, 470, True), "none": of_none}
 
     def planned(config, *_):
-        gigabytes, megacycles = costs[config.model.remat]
-        return plan_of(config, memory=gigabytes * 10**9, cycles=megacycles * 10**6)
+        gigabytes, megacycles, fits = costs[config.model.remat]
+        return plan_of(config, memory=gigabytes * 10**9, cycles=megacycles * 10**6, fits=fits)
 
     monkeypatch.setattr("xlnet_jax.planning.search._plan_until", planned)
     found = search(large(), "v3:16x32", 1024, 1.0, lambda _: None)
-    assert [plan.config.model.remat for plan in found if not plan.config.mesh.fsdp > 1] == [
-        "dots", "attention", "full", "none",
-    ]  # fmt: skip
+    one_by_one = [plan for plan in found if plan.config.mesh.fsdp == plan.config.optimizer.accumulate == 1]
+    assert [plan.config.model.remat for plan in one_by_one] == order
+    fitting = [plan.fits for plan in found]
+    assert fitting == sorted(fitting, reverse=True)
 
 
 def be_killed(*_):
