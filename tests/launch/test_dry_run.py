@@ -54,6 +54,36 @@ def test_a_dry_run_prints_the_very_commands_of_a_run_and_runs_none(stand_ins: St
     assert commands
 
 
+# Every setting with a value that nothing else has.
+OF_TPU_VMS, OF_JOBSETS, OF_XPK = (
+    "--name n7 --project p7 --zone z7",
+    "--name n7 --namespace m7",
+    "--name n7 --cluster c7",
+)
+SETTINGS = [
+    f"launch/tpu_vm.sh create {OF_TPU_VMS} --type v6e-16 --slices 77 --runtime r7 --service-account s7",
+    f"launch/tpu_vm.sh follow {OF_TPU_VMS} --worker w7",
+    f"launch/tpu_vm.sh resume {OF_TPU_VMS} --type v5p-8 --poll 77 {TRAIN}",
+    f"launch/gke/jobset.sh create {OF_JOBSETS} --image i7 --accelerator tpu-v6e-slice --topology 14x22 "
+    f"--chips-per-host 11 --max-restarts 77 --grace 88 --service-account s7 {TRAIN}",
+    f"launch/gke/jobset.sh follow {OF_JOBSETS}",
+    f"launch/gke/jobset.sh delete {OF_JOBSETS}",
+    f"launch/gke/xpk.sh create {OF_XPK} --project p7 --zone z7 --image i7 --type v6e-16 --slices 77 --priority high "
+    f"--max-restarts 88 --grace 99 {TRAIN} --mesh.dcn-data=77",
+    f"launch/gke/xpk.sh delete {OF_XPK} --project p7 --zone z7",
+    "launch/dataflow.sh --name n7 --project p7 --region r7 --temp gs://t7 --machine-type m7 --max-workers 77 "
+    "--image i7 -- --out gs://mine/corpus",
+]
+
+
+@pytest.mark.parametrize("line", SETTINGS)
+def test_every_setting_reaches_a_command(stand_ins: StandIns, line: str) -> None:
+    given = line.partition(" -- ")[0]
+    text = stand_ins.run(dry(line)).stdout.replace("--mesh.dcn-data=77", "")
+    for name, value in re.findall(r"--(\S+) (\S+)", given):
+        assert re.search(rf"(?<!\w){value}(?!\w)", text), name
+
+
 @pytest.mark.parametrize(
     ("line", "message"),
     [

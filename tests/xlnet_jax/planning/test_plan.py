@@ -136,6 +136,12 @@ def test_utilisation_follows_each_time_of_a_step():
     assert plan.mfu["arithmetic"] == pytest.approx(plan.flops / (plan.flops + plan.recomputed))
 
 
+def test_a_device_must_hold_state_temporaries_and_program_at_once():
+    plan = dataclasses.replace(plan_of(), state={"parameters": 5, "optimizer": 10}, temporaries=100, program=1_000)
+    assert plan.peak == 1_115
+    assert [dataclasses.replace(plan, available=there).fits for there in (1_114, 1_115)] == [False, True]
+
+
 def test_a_plan_that_was_not_compiled_has_no_estimate():
     plan = dataclasses.replace(plan_of(), work=None)
     assert set(plan.seconds) == set(plan.mfu) == {"arithmetic"}
@@ -156,6 +162,7 @@ def test_the_report_tells_bounds_from_the_estimate_and_the_lowest_utilisation_fi
     by_bounds = "at most 18.6% by memory traffic, at most 74.7% by arithmetic"
     assert f"utilisation (MFU) 11.3% by the compiler's estimate, {by_bounds}" in text
     assert "at 40% utilisation 1.650 s a step, which is the compiler's estimate: 2,542,002 tokens/s" in text
+    assert "schedule 500,000 steps: 9.5 days, 117,333 chip-hours" in text
 
 
 def test_the_report_says_which_times_are_a_floor():

@@ -93,6 +93,31 @@ ENTRY %main (own.3: f32[8]) -> f32[64] {
 """  # noqa: E501
 
 
+BRANCHES = """HloModule jit_step, is_scheduled=true
+
+%skip (same: f32[64]) -> f32[64] {
+  ROOT %same = f32[64]{0:T(256)} parameter(0)
+}
+
+%update (old: f32[64]) -> f32[64] {
+  %old = f32[64]{0:T(256)} parameter(0)
+  ROOT %new = f32[64]{0:T(256)} negate(%old)
+}
+
+ENTRY %main (is_finite: pred[], state: f32[64]) -> f32[64] {
+  %is_finite = pred[]{:T(1024)} parameter(0)
+  %state = f32[64]{0:T(256)} parameter(1)
+  ROOT %next = f32[64]{0:T(256)} conditional(%is_finite, %state, %state), BOTH
+}
+"""
+
+
+@pytest.mark.parametrize("branches", ["%skip, %update", "%update, %skip"])
+def test_of_the_branches_of_a_step_the_one_that_does_the_work_counts(branches):
+    program = parse(BRANCHES.replace("BOTH", f"branch_computations={{{branches}}}"))
+    assert memory_bytes(program) == 2 * 4 * 64
+
+
 def test_an_exchange_beside_other_work_counts_once():
     assert collectives(parse(CHAIN), 8) == [Collective("all-gather", 1, 4 * 64, 8)]
 
@@ -102,6 +127,17 @@ def test_exchanges_count_as_often_as_their_loop_turns():
         Collective("all-reduce", 24, 2 * LAYER, 4),
         Collective("reduce-scatter", 1, 4 * 64, 8),
     ]
+
+
+def test_a_reduce_scatter_counts_the_whole_that_it_reads():
+    program = """HloModule jit_step, is_scheduled=true
+
+ENTRY %main (whole: f32[64]) -> f32[8] {
+  %whole = f32[64]{0:T(256)} parameter(0)
+  ROOT %part = f32[8]{0:T(256)} reduce-scatter(%whole), replica_groups=[2,8]<=[16], dimensions={0}, to_apply=%sum
+}
+"""
+    assert collectives(parse(program), 16) == [Collective("reduce-scatter", 1, 4 * 64, 8)]
 
 
 def test_a_ring_sends_what_no_exchange_can_do_without():
