@@ -75,7 +75,16 @@ def test_a_table_has_a_row_a_sentence_with_its_id(folder, tmp_path, capsys):
     assert [int(row["pieces"]) for row in rows] == [len(line["pieces"]) for line in lines]
     assert f"3 texts, {sum(len(line['pieces']) for line in lines)} pieces" in summary
     assert f"{sum(line['log_likelihood'] for line in lines):.3f} nats in all" in summary
+    assert "a piece, 0.00% of the pieces unknown" in summary
     assert not list(tmp_path.glob(".*"))
+
+
+def test_the_summary_of_scores_says_what_share_is_unknown(folder, tmp_path, capsys):
+    out = tmp_path / "scores.jsonl"
+    assert run(folder, "--score-text", f"{TEXTS[0]} \u4e16 {TEXTS[0]} \u754c", "--out", out) == 0
+    pieces = json.loads(out.read_text())["pieces"]
+    assert pieces.count("<unk>") == 2
+    assert f"{2 / len(pieces):.2%} of the pieces unknown" in capsys.readouterr().out
 
 
 def test_a_terminal_for_messages_gets_no_scores(folder):

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import IO, Any, Literal, NamedTuple
 
 from data_pipelines.texts import TextRecord
-from xlnet_jax.checkpoints.pretrained import Pretrained, on_device
+from data_pipelines.tokenizer import UNK
+from xlnet_jax.checkpoints.pretrained import Pretrained, on_device, vocabulary_tokenizer
 from xlnet_jax.errors import InputError
 from xlnet_jax.inference.lengths import chunks
 from xlnet_jax.inference.scoring import MAX_LEN, PSEUDO, TextScore, score_texts
@@ -21,6 +22,7 @@ class Totals(NamedTuple):
     texts: int
     pieces: int
     log_likelihood: float  # nats
+    unknown: int  # pieces that the vocabulary does not have
 
 
 def write_scores(
@@ -42,7 +44,8 @@ def write_scores(
     number of texts so far. Raises InputError where there is no text, or one cannot be scored.
     """
     pretrained = on_device(pretrained, dtype)
-    done = pieces = 0
+    done = pieces = unknown = 0
+    unknown_piece = vocabulary_tokenizer(pretrained).pieces[UNK]
     log_likelihood = 0.0
     write = (_table if form == "tsv" else _lines)(file, orders)
     for records in chunks(texts, TEXTS_AT_ONCE):
@@ -52,11 +55,12 @@ def write_scores(
         )  # fmt: skip
         for record, score in zip(records, scores, strict=True):
             write(record, score)
+            unknown += score.pieces.count(unknown_piece)
             pieces, log_likelihood = pieces + len(score.pieces), log_likelihood + score.log_likelihood
         on_scored(done := done + len(records))
     if not done:
         raise InputError("there is no text to score")
-    return Totals(done, pieces, log_likelihood)
+    return Totals(done, pieces, log_likelihood, unknown)
 
 
 Write = Callable[[TextRecord, TextScore], Any]
