@@ -6,6 +6,7 @@ A name stands for *units*: files or slices of a dataset. `readers` or `tfds_text
 from __future__ import annotations
 
 import glob
+import itertools
 import os
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -29,6 +30,7 @@ COMPRESSED = tuple(OPENERS)
 JSON_LINES = (".jsonl", ".ndjson", ".json")
 PARQUET = ".parquet"
 DOCUMENT_END = ""
+SAMPLED_FILES = 100
 
 Unit = TextFile | JsonLinesFile | ParquetFile | DatasetSlice
 
@@ -127,6 +129,15 @@ def read_lines(sources: Sequence[Source], errors: Errors) -> Iterator[str]:
                 yield DOCUMENT_END
     if not any_text:
         raise no_text(sources)
+
+
+def sample_lines(sources: Sequence[Source], errors: Errors, count: int) -> Iterator[str]:
+    """Yield at most `count` lines, from the beginnings of up to SAMPLED_FILES files or slices all over the sources."""
+    units = [unit for source in sources for unit in source.units]
+    chosen = units[:: -(-len(units) // SAMPLED_FILES) or 1]
+    for unit in chosen:
+        lines = (line for chunk in unit.chunks(errors) for line in map(str.strip, chunk.split("\n")) if line)
+        yield from itertools.islice(lines, -(-count // len(chosen)))
 
 
 def no_text(sources: Sequence[Source]) -> InputError:

@@ -1,4 +1,4 @@
-"""Read texts one by one, each with its place and its id, for commands that write one result a text."""
+"""Read texts one by one, each with its place and its id, for commands that write one result a text; survey a text."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import numpy as np
 
 from data_pipelines.notes import tell
 from data_pipelines.readers import Errors, JsonLinesFile, ParquetFile, TextFile, decoded, field_of, without_surrogates
-from data_pipelines.sources import DOCUMENT_END, Source, Unit
-from data_pipelines.tokenizer import EOD, Tokenizer
+from data_pipelines.sources import DOCUMENT_END, Source, Unit, sample_lines
+from data_pipelines.tokenizer import EOD, SAMPLE_LINES, Survey, Tokenizer
 from xlnet_jax.errors import InputError
 
 LINES = 64  # lines tokenized at once
@@ -96,6 +96,11 @@ def _by_document(lines: Iterable[str], name: str) -> Iterator[TextRecord]:
             document = []
     if document:
         yield TextRecord(" ".join(document), f"{name} {begin}")
+
+
+def survey(sources: Sequence[Source], errors: Errors) -> Survey:
+    """Return what decides the normalisation of a text. Raises InputError on bytes that are not text."""
+    return Survey.of(sample_lines(sources, errors, SAMPLE_LINES))
 
 
 def first_pieces(lines: Iterator[str], tokenizer: Tokenizer, count: int) -> np.ndarray:

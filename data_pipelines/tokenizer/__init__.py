@@ -7,9 +7,9 @@ a tokenizer.json instead.
 
 from data_pipelines.tokenizer.foreign import TOKENIZER_JSON
 from data_pipelines.tokenizer.model import MODEL_FILE, SETTINGS_FILE, Tokenizer, read_model
-from data_pipelines.tokenizer.normalization import Normalization, guess_normalization, normalize
+from data_pipelines.tokenizer.normalization import Normalization, Survey, guess_normalization, normalize
 from data_pipelines.tokenizer.sampling import SAMPLE_BYTES
-from data_pipelines.tokenizer.settings import Settings, TokenLevel, read_settings
+from data_pipelines.tokenizer.settings import SAMPLE_LINES, Settings, TokenLevel, read_settings
 from data_pipelines.tokenizer.symbols import BOS, CLS, EOD, EOP, EOS, MASK, PAD, SEP, SPECIAL_PIECES, UNK
 
 __all__ = [
@@ -22,6 +22,7 @@ __all__ = [
     "MODEL_FILE",
     "PAD",
     "SAMPLE_BYTES",
+    "SAMPLE_LINES",
     "SEP",
     "SETTINGS_FILE",
     "SPECIAL_PIECES",
@@ -29,6 +30,7 @@ __all__ = [
     "UNK",
     "Normalization",
     "Settings",
+    "Survey",
     "TokenLevel",
     "Tokenizer",
     "guess_normalization",

@@ -2,15 +2,32 @@
 
 from __future__ import annotations
 
+import re
 import unicodedata
+from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
 Normalization = Literal["english", "nfkc", "none"]
 
-ENGLISH_SHARE = 0.99  # minimum share of ASCII letters in English
+# benchmarks/normalization.py prints the shares of texts in many languages that these limits divide.
+STRETCH = 30  # words that are judged together
+FUNCTION_WORDS = 0.08  # minimum share of English function words in a stretch of English
+ENGLISH = 0.85  # minimum share of an English text, in letters, that is in stretches of English
+ACCENTS = 0.0005  # maximum share of letters with accents in an English text
+FEW_ACCENTS = 3  # so many may be in any English text, however short
+OTHER_SCRIPTS = 0.0001  # maximum share of letters of other scripts in an English text
+SHOWN = 5  # letters that a description lists
+
+WORD = re.compile(r"[^\W\d_]+")
+# Frequent English words that are rare in other languages, unlike in, is, was, for, on.
+ENGLISH_WORDS = frozenset(
+    "the of and to that with this it his but not are from have they which you all she there would their been has when "
+    "who will by be".split()
+)
 SPACE_CODE = ord(" ")  # all other white space of ASCII has a lower code
 FEW = 64  # up to so many characters, replacing each is quicker than normalising the text
 
@@ -58,14 +75,106 @@ def normalize_lines(
 
 
 def guess_normalization(lines: Iterable[str]) -> Normalization:
-    """Return english if at least 99 % of the letters are ASCII, none if most are Thai or Lao, else nfkc.
+    """Return english if the text is English with few accents and hardly a letter of another script, none if most
+    letters are Thai or Lao, else nfkc.
 
-    Dropping marks ruins most other scripts. NFKC splits the vowels ำ and ຳ, and no decoding joins them again.
+    Dropping marks ruins most other languages. NFKC splits the vowels ำ and ຳ, and no decoding joins them again.
     """
-    letters = [c for line in lines for c in line if c.isalpha()]
-    if sum(map(str.isascii, letters)) >= ENGLISH_SHARE * len(letters):
-        return "english"
-    return "none" if sum("\u0e00" <= c <= "\u0eff" for c in letters) > len(letters) / 2 else "nfkc"
+    return Survey.of(lines).normalization
+
+
+@dataclass(frozen=True)
+class Survey:
+    """Counts of a text that decide its normalisation."""
+
+    lines: int
+    words: int
+    letters: int
+    english: int
+    """letters in stretches of STRETCH words of which FUNCTION_WORDS are frequent English words"""
+    beyond_ascii: Counter[str]
+    """letters and combining marks that are not ASCII"""
+
+    @classmethod
+    def of(cls, lines: Iterable[str]) -> Survey:
+        number = words = letters = english = 0
+        beyond_ascii: Counter[str] = Counter()
+        stretch: list[str] = []
+
+        def is_english() -> bool:
+            return sum(word in ENGLISH_WORDS for word in stretch) >= FUNCTION_WORDS * len(stretch)
+
+        for line in lines:
+            number += 1
+            stretch += WORD.findall(line.lower())
+            if not line.isascii():
+                beyond_ascii.update(c for c in line if not c.isascii() and _is_letter(c))
+            if len(stretch) >= STRETCH:
+                size = sum(map(len, stretch))
+                words, letters, english = words + len(stretch), letters + size, english + is_english() * size
+                stretch.clear()
+        size = sum(map(len, stretch))
+        return cls(number, words + len(stretch), letters + size, english + is_english() * size, beyond_ascii)
+
+    @property
+    def accents(self) -> int:
+        """Number of Latin letters with accents that English rules drop and NFKC keeps."""
+        return sum(
+            n for c, n in self.beyond_ascii.items() if _is_latin(c) and normalize(c, "english") != normalize(c, "nfkc")
+        )
+
+    @property
+    def other_scripts(self) -> int:
+        """Number of letters of other scripts than Latin."""
+        return sum(n for c, n in self.beyond_ascii.items() if not _is_latin(c))
+
+    @property
+    def normalization(self) -> Normalization:
+        """Normalisation that suits the text."""
+        if not self._not_english():
+            return "english"
+        thai = sum(n for c, n in self.beyond_ascii.items() if "\u0e00" <= c <= "\u0eff")
+        return "none" if thai > self.letters / 2 else "nfkc"
+
+    def describe(self) -> str:
+        """Return the normalisation that suits the text, and its reason."""
+        return f"normalization {self.normalization}, {self.reason}"
+
+    @property
+    def reason(self) -> str:
+        """Why this normalisation was chosen, and how many letters it changes."""
+        kind = self.normalization
+        reasons = {
+            "english": "the text is English",
+            "none": "most letters are Thai or Lao",
+            "nfkc": self._not_english(),
+        }
+        changed = Counter({c: n for c, n in self.beyond_ascii.items() if normalize(c, kind) != c})
+        shown = ", ".join(f"{c} {n:,}" for c, n in changed.most_common(SHOWN) if c.isalpha())
+        which = f" ({shown}{', …' * (len(changed) > SHOWN)})" if shown else ""
+        number = f"{changed.total():,}" if changed else "none"
+        return f"as {reasons[kind]}; it changes {number} of {self.letters:,} letters{which} in {self.lines:,} lines"
+
+    def _not_english(self) -> str:
+        """Return what shows that the text is not English, "" if nothing does."""
+        if not self.letters or (self.words < STRETCH and not self.beyond_ascii):  # too little to tell or to lose
+            return ""
+        if self.english < ENGLISH * self.letters:
+            return f"{1 - self.english / self.letters:.0%} of it is not English"
+        if self.other_scripts > OTHER_SCRIPTS * self.letters:
+            return f"{self.other_scripts / self.letters:.2%} of its letters are not Latin"
+        if self.accents > max(FEW_ACCENTS, ACCENTS * self.letters):
+            return f"{self.accents / self.letters:.2%} of its letters have accents"
+        return ""
+
+
+def _is_letter(character: str) -> bool:
+    return character.isalpha() or unicodedata.category(character).startswith("M")
+
+
+def _is_latin(character: str) -> bool:
+    named = unicodedata.name(character, "").startswith(("LATIN ", "COMBINING ", "MODIFIER LETTER "))
+    return named or character < "\u0100"  # as the signs º and µ
 
 
 def _without_extra_space(lines: list[str]) -> str:

@@ -41,12 +41,18 @@ class Settings:
         lower: bool = False,
         token_level: TokenLevel = "piece",
     ) -> Settings:
-        """Return settings for a text. normalization: auto = guess from the first lines; for bytes, none, and white
-        space stays. The digit rule is on for English pieces only."""
+        """Return settings for a text. normalization: auto = guess from SAMPLE_LINES lines; for bytes, none, and white
+        space stays. The digit rule is on for English pieces only.
+
+        lines: of a list, lines from all over it are read; of another iterable, the first.
+        """
         if normalization != "auto":
             kind = normalization
+        elif token_level == "byte":
+            kind = "none"
         else:
-            kind = "none" if token_level == "byte" else guess_normalization(itertools.islice(lines, SAMPLE_LINES))
+            step = -(-len(lines) // SAMPLE_LINES) or 1 if isinstance(lines, list) else 1
+            kind = guess_normalization(itertools.islice(lines, 0, SAMPLE_LINES * step, step))
         return cls(
             kind,
             split_digit_commas=kind == "english" and token_level == "piece",

@@ -14,7 +14,6 @@ from data_pipelines.tokenizer import (
     UNK,
     Settings,
     Tokenizer,
-    guess_normalization,
     normalize,
 )
 from xlnet_jax.errors import InputError
@@ -248,13 +247,6 @@ def test_without_normalisation_sentencepiece_does_not_normalise_either():
     tokenizer = Tokenizer.train(["\uff21\uff22 \uff23\u2460 e\u0301"] * 5, 25, "none")
     (ids,) = tokenizer.encode_lines(["\uff21\uff22 \uff23\u2460 e\u0301"])
     assert tokenizer.decode(ids) == "\uff21\uff22 \uff23\u2460 e\u0301"
-
-
-def test_english_is_told_from_other_languages_by_its_letters(novels):
-    assert guess_normalization(novels) == "english"
-    assert guess_normalization([*novels[:5], "na\u00efve caf\u00e9"]) == "english"
-    assert guess_normalization(CHINESE) == "nfkc"
-    assert guess_normalization(["Les \u00e9l\u00e8ves ont \u00e9t\u00e9 re\u00e7us \u00e0 No\u00ebl."]) == "nfkc"
 
 
 # ---- words and sentences --------------------------------------------------------------------------------------------

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 from etils import epath
 
-from data_pipelines import sources, windows
+from data_pipelines import texts, windows
 from data_pipelines.corpus import Corpus
+from data_pipelines.notes import tell
 from data_pipelines.prepare import prepare
 from data_pipelines.prepare.beam_runner import BeamRunner
 from data_pipelines.prepare.runners import LocalRunner, Runner
@@ -85,12 +86,16 @@ def prepare_corpus(settings: PrepareSettings, on_written: Callable[[int], None] 
         )
 
     train = settings.find(settings.source)
+
+    def suited() -> Settings:
+        survey = texts.survey(train, settings.corpus_errors)
+        tell(survey.describe())
+        return Settings.suited_to((), survey.normalization)
+
     return prepare(
         train,
         settings.find(settings.validation, "validation") if settings.validation else None,
-        Tokenizer.load(
-            settings.tokenizer, lambda: Settings.suited_to(sources.read_lines(train, settings.corpus_errors), "auto")
-        ),
+        Tokenizer.load(settings.tokenizer, suited),
         settings.out,
         block_len=settings.block_len,
         validation_fraction=settings.validation_fraction,

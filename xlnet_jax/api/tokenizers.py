@@ -14,7 +14,7 @@ import numpy as np
 import tyro
 from etils import epath
 
-from data_pipelines import sources
+from data_pipelines import sources, texts
 from data_pipelines.tokenizer.model import Tokenizer
 from data_pipelines.tokenizer.normalization import Normalization
 from data_pipelines.tokenizer.sampling import SAMPLE_BYTES, sample
@@ -63,7 +63,7 @@ class Train(TextSourceSettings):
     token_level: TokenLevel = "piece"
     """what text is cut into: pieces of words, words between spaces, characters, or bytes"""
     normalization: Normalization | Literal["auto"] = "auto"
-    """how text is normalised first; auto = english where the letters are ASCII, none for bytes, else nfkc"""
+    """how text is normalised first; auto = english for English with few accents, none for Thai and Lao, else nfkc"""
     lower: bool = False
     """lowercase all text, as in the original's uncased models"""
     sample_megabytes: int = setting(SAMPLE_BYTES // MEGABYTE, at_least(1))
@@ -107,11 +107,16 @@ def train_tokenizer(settings: Train) -> dict[str, str]:
     settings.check()
     text = settings.find(settings.source)
     sources.demand_distinct(text)
+    normalization: Normalization | Literal["auto"] = settings.normalization
+    survey = None
+    if normalization == "auto" and settings.token_level != "byte":
+        survey = texts.survey(text, settings.corpus_errors)
+        normalization = survey.normalization
     drawn = sample(sources.read_lines(text, settings.corpus_errors), settings.sample_megabytes * MEGABYTE)
     tokenizer = Tokenizer.train(
         drawn.lines,
         settings.vocab_size,
-        settings.normalization,
+        normalization,
         token_level=settings.token_level,
         lower=settings.lower,
         sample_bytes=settings.sample_megabytes * MEGABYTE,
@@ -121,6 +126,7 @@ def train_tokenizer(settings: Train) -> dict[str, str]:
     return {
         "text": f"{share} of {drawn.seen_lines:,} lines",
         "normalization": _normalization(tokenizer),
+        **({"chosen": survey.reason} if survey else {}),
         "tokenizer": f"{tokenizer.vocab_size:,} {NAME[settings.token_level]} in {settings.out}",
     }
 

@@ -198,7 +198,7 @@ class DataConfig(BatchConfig):
     """share of the text that is held out, by document, unless --validation names other text"""
     normalization: Literal["auto", "english", "nfkc", "none"] = setting("auto", "blocks")
     """text normalisation, stored with the tokenizer; an existing tokenizer keeps its own. english = the original's
-    (NFKD, marks removed); auto = english for text in plain Latin letters, else nfkc"""
+    (NFKD, marks removed); auto = english for English text with few accents, none for Thai and Lao, else nfkc"""
     token_level: Literal["piece", "word", "character", "byte"] = setting("piece", "blocks")
     """units of a tokenizer trained on the corpus: pieces, the most frequent words, characters, or bytes"""
     profile: Literal["default", "tf2"] = "default"

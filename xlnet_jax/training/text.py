@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
-from data_pipelines import sources, windows
+from data_pipelines import sources, texts, windows
 from data_pipelines.corpus import Corpus, is_corpus
+from data_pipelines.notes import tell
 from data_pipelines.prepare import prepare
 from data_pipelines.sources import Source
-from data_pipelines.tokenizer import Settings, Tokenizer
+from data_pipelines.tokenizer import Normalization, Settings, Tokenizer
 from xlnet_jax.errors import InputError
 from xlnet_jax.settings.config import Config
 from xlnet_jax.storage.folders import drop_leftovers
@@ -88,16 +90,23 @@ class Text:
             return None
 
         def suited() -> Settings:
-            lines = sources.read_lines(self.train, config.corpus_errors)
-            return Settings.suited_to(lines, config.data.normalization)
+            return Settings.suited_to((), self._normalization(config))
 
         return Tokenizer.load(config.tokenizer, Settings if self.prepared else suited)
+
+    def _normalization(self, config: Config) -> Normalization | Literal["auto"]:
+        """Return the normalisation of the settings; for auto that which suits the text, which is printed."""
+        if config.data.normalization != "auto" or config.data.token_level == "byte":
+            return config.data.normalization
+        survey = texts.survey(self.train, config.corpus_errors)
+        tell(survey.describe())
+        return survey.normalization
 
     def _train_tokenizer(self, config: Config) -> Tokenizer:
         lines = sources.read_lines(self.train, config.corpus_errors)
         size, level = config.model.vocab_size, config.data.token_level
         try:
-            return Tokenizer.train(lines, size, config.data.normalization, token_level=level)
+            return Tokenizer.train(lines, size, self._normalization(config), token_level=level)
         except InputError as error:
             raise InputError(str(error).replace("`vocab_size`", "`model.vocab_size`")) from None
 
