@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import logging
+import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -133,9 +134,10 @@ def _builder(dataset: str, data_dir: str | None) -> Any:
                 return _opened(info.parent)
     known = tfds.list_builders(with_community_datasets=False)
     if (name := dataset.partition("/")[0].partition(":")[0]) in known:
+        command = shlex.join(["tfds", "build", dataset, "--data_dir", str(place)])
         raise InputError(
-            f"tfds:{dataset} is not prepared in {place}: prepare it with `tfds build {dataset} --data_dir {place}`, or "
-            "name the folder where it is by `tfds_data_dir`"
+            f"tfds:{dataset} is not prepared in {place}: prepare it with `{command}`, or name the folder where it "
+            "is by `tfds_data_dir`"
         )
     near = difflib.get_close_matches(name, known, 1)
     hint = f"did you mean tfds:{near[0]}?" if near else "tfds.list_builders() names those it knows"

@@ -6,6 +6,7 @@ import json
 import lzma
 import os
 import re
+import shlex
 import shutil
 
 import numpy as np
@@ -16,6 +17,7 @@ import pytest
 from data_pipelines import sources
 from data_pipelines.corpus import Corpus
 from data_pipelines.opening import zstd
+from data_pipelines.prepare import __main__
 from data_pipelines.prepare.encoding import encode
 from data_pipelines.tokenizer import Tokenizer
 from xlnet_jax.settings import cli
@@ -240,6 +242,14 @@ def test_documents_shorter_than_a_block_are_put_together_and_too_few_of_them_ref
     assert "--block-len" in message
     (place / "few.txt").write_text("\n\n".join(line[:30] for line in text.split("\n")))
     assert run("--source", "few.txt") == (0, "")
+
+
+def test_the_next_command_can_be_pasted_into_a_shell(place, capsys):
+    words = ["--tokenizer", "tokenizer", "--block-len", "64", "--source", "good.txt", "--out", "it's $HOME; my corpus"]
+    assert __main__.main(words) == 0
+    (line,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith("next"))
+    command = ["python", "-m", "xlnet_jax.train", "--corpus", "it's $HOME; my corpus"]
+    assert shlex.split(line) == ["next", *command]
 
 
 # ---- TFDS -----------------------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -132,4 +133,4 @@ def report(corpus: Corpus, seconds: float | None) -> Iterator[str]:
         yield f"  {source:{width}} {blocks:,} training blocks, {weight:.1%} of the rows"
     yield f"unknown     {corpus.unknown_share:.2%} of the training tokens are <unk>"
     yield f"unigram     {manifest.unigram_entropy:.3f} nats, the entropy of the training tokens"
-    yield f"next        python -m xlnet_jax.train --corpus {corpus.folder}"
+    yield f"next        {shlex.join(['python', '-m', 'xlnet_jax.train', '--corpus', str(corpus.folder)])}"
