@@ -31,6 +31,8 @@ T = TypeVar("T")
 Main = Callable[[Sequence[str]], int]
 CheckpointArgument = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="CHECKPOINT")]
 LONGEST_LINE = 1200  # characters of a message: a file may hold a name of any length
+_JAX_VARIABLE = re.compile(r"for JAX flag (jax_\w+)|for environment '(JAX_\w+)|known backends.*(JAX_PLATFORMS)")
+"""Variable that an error of jax's settings is about"""
 _ARGUMENT = re.compile(r"`([a-z]\w*(?:\.[a-z]\w*)*)`")
 
 
@@ -89,6 +91,8 @@ def run(main: Main, to_save_memory: str = "close other programs, or take a machi
                 f"the disk of {where} fails: {error.strerror}; what was saved before is intact, and the same command "
                 "goes on from there once the disk works"
             )
+        elif code == CRASH and _is_folder_gone():
+            code = _fail("the current folder was deleted or moved: change into one that is there, as by `cd`")
         elif code == CRASH:
             raise
         else:
@@ -97,6 +101,9 @@ def run(main: Main, to_save_memory: str = "close other programs, or take a machi
         sys.stderr.flush()
         os._exit(code)
     except Exception as error:
+        if found := _JAX_VARIABLE.search(str(error)):
+            name = next(filter(None, found.groups())).upper()
+            sys.exit(_fail(f"{name} in the environment: {first_line(error)}; give a right value, or unset it"))
         if "gs://" not in str(error):
             raise
         hint = "check the name, the network, and `gcloud auth application-default login`"
@@ -171,6 +178,14 @@ def _nobody_reads() -> bool:
     except BrokenPipeError:
         # Python flushes at exit, and would report the closed pipe once more.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return True
+    return False
+
+
+def _is_folder_gone() -> bool:
+    try:
+        os.getcwd()
+    except FileNotFoundError:
         return True
     return False
 

@@ -4,6 +4,7 @@ import contextlib
 import errno
 import ipaddress
 import os
+import re
 import socket
 import time
 from collections.abc import Iterator
@@ -33,7 +34,9 @@ class Listening(NamedTuple):
 
 def listening_of(place: DistributedConfig) -> Listening:
     """Return where the coordinator listens, in process 0. Raises InputError where the port is taken."""
-    if os.environ.get(VARIABLE):
+    if bind := os.environ.get(VARIABLE):
+        if not re.fullmatch(r"\S+:\d{1,5}", bind):
+            raise InputError(f"{VARIABLE} {bind} in the environment must be HOST:PORT, as 0.0.0.0:8476")
         return Listening(None)
     host, port = address_of(place)
     found = sorted(_addresses(host), key=lambda ip: ip.version)

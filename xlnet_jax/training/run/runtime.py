@@ -6,8 +6,10 @@ import subprocess
 import sys
 import urllib.request
 from dataclasses import replace
+from http.client import HTTPException
+from typing import Any
 
-from xlnet_jax.errors import InputError
+from xlnet_jax.errors import InputError, first_line
 from xlnet_jax.settings.config import DistributedConfig, RunConfig
 from xlnet_jax.settings.rules import validate_distributed
 
@@ -16,6 +18,8 @@ _PLACE = {
     "num_processes": ("JAX_NUM_PROCESSES", int),
     "process_id": ("JAX_PROCESS_ID", int),
 }
+_LONGEST_METADATA = 1 << 20
+"""bytes"""
 
 
 def place_of(config: RunConfig) -> DistributedConfig | None:
@@ -29,7 +33,7 @@ def place_of(config: RunConfig) -> DistributedConfig | None:
     if given.coordinator_address is None:
         if config.tpu and worker_count() > 1:
             given = _detected(given, None)
-        elif not config.tpu and "SLURM_STEP_NODELIST" in os.environ and int(os.environ.get("SLURM_NTASKS") or 1) > 1:
+        elif not config.tpu and "SLURM_STEP_NODELIST" in os.environ and _whole_number("SLURM_NTASKS", 1) > 1:
             given = _detected(given, "slurm")
     return given if (given.num_processes or 1) > 1 else None
 
@@ -53,12 +57,19 @@ def host_names(config: RunConfig, place: DistributedConfig) -> list[str]:
 
 def _with_environment(given: DistributedConfig) -> DistributedConfig:
     for field, (name, kind) in _PLACE.items():
-        if getattr(given, field) is None and (value := os.environ.get(name)):
-            try:
-                given = replace(given, **{field: kind(value)})
-            except ValueError:
-                raise InputError(f"{name} {value} in the environment must be a whole number") from None
+        if getattr(given, field) is None and os.environ.get(name):
+            value: Any = _whole_number(name) if kind is int else os.environ[name]
+            given = replace(given, **{field: value})
     return given
+
+
+def _whole_number(name: str, otherwise: int = 0) -> int:
+    """Return the number in a variable of the environment. Raises InputError where it holds anything else."""
+    value = os.environ.get(name)
+    try:
+        return int(value) if value else otherwise
+    except ValueError:
+        raise InputError(f"{name} {value} in the environment must be a whole number") from None
 
 
 def _detected(given: DistributedConfig, method: str | None) -> DistributedConfig:
@@ -68,8 +79,9 @@ def _detected(given: DistributedConfig, method: str | None) -> DistributedConfig
         address, count, process, _ = ClusterEnv.auto_detect_unset_distributed_params(
             None, None, None, None, method, given.initialization_timeout
         )
-    except (RuntimeError, OSError) as error:  # process 0 cannot be resolved, or no metadata server answers
-        raise InputError(f"the hosts of this run cannot be learned from the platform: {error}") from None
+    except (RuntimeError, OSError, ValueError, LookupError) as error:
+        # Process 0 cannot be resolved, no metadata server answers, or a variable of Slurm is missing or no number.
+        raise InputError(f"the hosts of this run cannot be learned from the platform: {first_line(error)}") from None
     if address is None:
         raise InputError(
             f"`tpu`: {worker_count()} workers are named here, and nothing says which of them this is: give "
@@ -115,7 +127,7 @@ def _slice_count() -> int:
     if name not in os.environ:
         found = re.search(rf"^{name}: *'?(\d+)", metadata("instance/attributes/tpu-env"), re.MULTILINE)
         return int(found[1]) if found else 1
-    return int(os.environ[name] or 1)
+    return _whole_number(name, 1)
 
 
 def _worker_names() -> list[str]:
@@ -125,14 +137,14 @@ def _worker_names() -> list[str]:
 
 
 def metadata(name: str) -> str:
-    """Return this value of the Google Cloud metadata server; an empty string elsewhere."""
+    """Return this value of the Google Cloud metadata server; an empty string elsewhere, and where its answer is cut."""
     server = os.environ.get("GCE_METADATA_HOST", "metadata.google.internal")
     url = f"http://{server}/computeMetadata/v1/{name}"
     request = urllib.request.Request(url, headers={"Metadata-Flavor": "Google"})
     try:
         with urllib.request.urlopen(request, timeout=2) as answer:
-            return answer.read().decode()
-    except OSError:
+            return answer.read(_LONGEST_METADATA).decode()
+    except (OSError, HTTPException, ValueError):
         return ""
 
 

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
-from xlnet_jax.errors import INTERRUPTED, RESTART
+from xlnet_jax.errors import INTERRUPTED, RESTART, InputError
 from xlnet_jax.settings.config import DistributedConfig
 from xlnet_jax.storage.reading import decode_json
 from xlnet_jax.training.run.listening import listening_of
@@ -69,12 +69,16 @@ def given_roll() -> tuple[Roll, str | None] | None:
     """
     if VARIABLE not in os.environ:
         return None
-    given = decode_json(os.environ.pop(VARIABLE), VARIABLE)
+    given = decode_json(os.environ.pop(VARIABLE), VARIABLE, "unset it: a run sets it for its own child")
+    try:
+        roll, bind, parent = Roll.from_json(given["roll"]), given["bind"], int(given["parent"])
+    except (LookupError, TypeError, ValueError, AttributeError):
+        raise InputError(f"{VARIABLE} is not what a run gives its own child: unset it") from None
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != given["parent"]:  # it ended before that
+    if os.getppid() != parent:  # it ended before that
         os._exit(RESTART)
-    return Roll.from_json(given["roll"]), given["bind"]
+    return roll, bind
 
 
 class _Forwarding:

@@ -69,22 +69,32 @@ def test_a_stop_is_stronger_than_a_save():
     assert interrupt.poll(save=True) is Wish.STOP
 
 
+class Metadata(http.server.BaseHTTPRequestHandler):
+    """Metadata server whose answers are `said`, and cut short after the first `cut` bytes of each body."""
+
+    said: dict[str, bytes]
+    cut: int | None = None
+
+    def do_GET(self):
+        body = self.said[self.path.removeprefix("/computeMetadata/v1/")]
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body[: self.cut])
+
+    def log_message(self, *_):
+        """Log nothing."""
+
+
+@pytest.mark.parametrize("cut", [None, 0, 2])
 @pytest.mark.parametrize(
     ("name", "words"),
     [("instance/preempted", b"TRUE"), ("instance/maintenance-event", b"TERMINATE_ON_HOST_MAINTENANCE")],
 )
-def test_the_notice_of_the_platform_stops_a_run_to_be_started_again(monkeypatch, name, words):
+def test_the_notice_of_the_platform_stops_a_run_to_be_started_again(monkeypatch, name, words, cut):
     said = {"instance/preempted": b"FALSE", "instance/maintenance-event": b"NONE"}
 
-    class Metadata(http.server.BaseHTTPRequestHandler):
-        def do_GET(self):
-            self.send_response(200)
-            self.end_headers()
-            self.wfile.write(said[self.path.removeprefix("/computeMetadata/v1/")])
-
-        def log_message(self, *_):
-            """Log nothing."""
-
+    Metadata.said, Metadata.cut = said, cut
     monkeypatch.setattr(module, "SECONDS_BETWEEN_QUESTIONS", 0.05)
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Metadata) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -92,7 +102,7 @@ def test_the_notice_of_the_platform_stops_a_run_to_be_started_again(monkeypatch,
         with stop_after_step() as interrupt:
             time.sleep(0.3)
             assert interrupt.poll() is Wish.GO_ON
-            said[name] = words
+            said[name], Metadata.cut = words, None
             deadline = time.monotonic() + 30
             while interrupt.poll() is not Wish.STOP:
                 assert time.monotonic() < deadline

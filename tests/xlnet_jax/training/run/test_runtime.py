@@ -4,7 +4,7 @@ import pytest
 
 from xlnet_jax.errors import InputError
 from xlnet_jax.settings.config import Config, DistributedConfig
-from xlnet_jax.training.run import runtime
+from xlnet_jax.training.run import listening, runtime, supervisor
 
 NAMES = (
     "JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID", "TPU_WORKER_HOSTNAMES", "TPU_WORKER_ID",
@@ -75,10 +75,40 @@ def test_half_a_place_is_refused(environment, given, line):
         runtime.place_of(Config(distributed=given))
 
 
-def test_an_environment_that_is_no_number_is_refused(environment):
-    environment(JAX_NUM_PROCESSES="two")
-    with pytest.raises(InputError, match="JAX_NUM_PROCESSES two in the environment must be a whole number"):
+@pytest.mark.parametrize(
+    ("variables", "line"),
+    [
+        ({"JAX_NUM_PROCESSES": "two"}, "JAX_NUM_PROCESSES two in the environment must be a whole number"),
+        ({"JAX_PROCESS_ID": "1.5"}, "JAX_PROCESS_ID 1.5 in the environment must be a whole number"),
+        (SLURM | {"SLURM_NTASKS": "abc"}, "SLURM_NTASKS abc in the environment must be a whole number"),
+        (SLURM | {"SLURM_PROCID": "abc"}, "cannot be learned from the platform: invalid literal for int"),
+        (SLURM | {"SLURM_JOB_ID": "x"}, "cannot be learned from the platform: invalid literal for int"),
+        ({"JAX_COORDINATOR_ADDRESS": "abc", "JAX_NUM_PROCESSES": "2", "JAX_PROCESS_ID": "0"}, "must be HOST:PORT"),
+    ],
+)
+def test_an_environment_that_cannot_be_read_is_refused(environment, variables, line):
+    environment(**variables)
+    with pytest.raises(InputError, match=line):
         runtime.place_of(Config())
+
+
+def test_a_number_of_slices_that_is_no_number_is_refused(environment):
+    environment(MEGASCALE_NUM_SLICES="abc")
+    with pytest.raises(InputError, match="MEGASCALE_NUM_SLICES abc in the environment must be a whole number"):
+        runtime.place_of(Config(tpu=True))
+
+
+def test_an_address_to_listen_on_is_checked_before_jax_gets_it(monkeypatch):
+    monkeypatch.setenv(listening.VARIABLE, "rubbish")
+    with pytest.raises(InputError, match="JAX_COORDINATOR_BIND_ADDRESS rubbish in the environment must be HOST:PORT"):
+        listening.listening_of(GIVEN)
+
+
+@pytest.mark.parametrize("value", ["abc", "{}", "[]", "1", '{"roll": {"place": 1}, "bind": 1, "parent": 1}'])
+def test_a_roll_that_no_run_has_given_is_refused(monkeypatch, value):
+    monkeypatch.setenv(supervisor.VARIABLE, value)
+    with pytest.raises(InputError, match=r"XLNET_JAX_ROLL is not .*unset it"):
+        supervisor.given_roll()
 
 
 def test_slurm_names_a_place_and_the_hosts(environment, monkeypatch, tmp_path):

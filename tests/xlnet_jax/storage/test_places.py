@@ -1,0 +1,91 @@
+"""A scheme:// that names no place, a deleted folder and variables that cannot be read end in one line."""
+
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+from etils import epath
+
+from xlnet_jax.errors import InputError
+from xlnet_jax.storage.files import demand_new_file, demand_place
+
+COMMANDS = (
+    "train --workdir {}",
+    "train --tokenizer {} --workdir run",
+    "train --config {}",
+    "finetune --init tiny --workdir {} --train a.csv",
+    "prepare --source a.txt --tokenizer {} --out c",
+    "prepare --source a.txt --tokenizer tiny --out {}",
+    "prepare --from-xlnet-tfrecords {} --tokenizer tiny --out c",
+    "prepare --tfds-data-dir {} --source tfds:mine --tokenizer tiny --out c",
+    "convert tiny {}",
+    "convert {} out",
+    "inspect {}",
+    "score tiny --texts a.txt --out {}.tsv",
+    "tokenizer show {}",
+    "tokenizer train --source a.txt --out {} --vocab-size 300",
+    "tokenizer encode {} a",
+    "plan --config {}",
+)
+
+
+def run(words, folder, **variables):
+    return subprocess.run(
+        [sys.executable, "-m", "xlnet_jax", *words],
+        cwd=folder,
+        env=os.environ | variables,
+        capture_output=True,
+        text=True,
+    )
+
+
+@pytest.mark.parametrize("scheme", ["foo", "s3x", "s3", "az", "hf", "https", "file", ""])
+def test_a_scheme_that_is_no_place_is_refused_wherever_a_path_is_made(scheme):
+    for part in (f"{scheme}://x", f"{scheme}://x/y"):
+        with pytest.raises(InputError, match=r"names no place for this: files lie on a disk or in a bucket"):
+            epath.Path(part)
+    assert str(epath.Path("gs://bucket/x")) == "gs://bucket/x"
+
+
+@pytest.mark.parametrize("out", ["foo:/x/y", "gs:/x", "s3x:/y"])
+def test_a_url_that_has_lost_a_slash_is_not_made_a_folder(out):
+    for demand in (demand_place, demand_new_file):
+        with pytest.raises(InputError, match="results are written to a disk"):
+            demand(epath.Path(out))
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_command_ends_in_one_line_and_makes_nothing(tmp_path, command):
+    (tmp_path / "a.txt").write_text("A line.\n")
+    (tmp_path / "a.csv").write_text("text,label\na,1\n")
+    ended = run(command.format("s3x://b/x").split(), tmp_path)
+    assert (ended.returncode, ended.stderr.count("\n"), ended.stderr[:7]) == (2, 1, "error: "), ended.stderr
+    assert sorted(os.listdir(tmp_path)) == ["a.csv", "a.txt"]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("JAX_ENABLE_X64", "abc"), ("JAX_NUM_CPU_DEVICES", "abc"), ("JAX_PLATFORMS", "rubbish")]
+)
+def test_a_variable_of_jax_that_cannot_be_read_ends_in_one_line(tmp_path, name, value):
+    ended = run(["score", "tiny", "--sentences", "a"], tmp_path, **{name: value})
+    assert ended.returncode == 2, ended.stderr
+    assert ended.stderr.startswith(f"error: {name} in the environment: ")
+    assert ended.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "command", ["--version", "tokenizer train --source {} --out o --vocab-size 300", "convert tiny o"]
+)
+def test_a_deleted_current_folder_ends_in_one_line_or_is_not_needed(tmp_path, command):
+    text, gone = tmp_path / "a.txt", tmp_path / "gone"
+    text.write_text("A line.\n")
+    gone.mkdir()
+    words = [sys.executable, "-m", "xlnet_jax", *command.format(text).split()]
+    script = 'rmdir "$PWD" && exec "$@"'
+    ended = subprocess.run(["sh", "-c", script, "sh", *words], cwd=gone, capture_output=True, text=True)
+    assert ended.returncode == (0 if command == "--version" else 2), ended.stderr
+    assert command == "--version" or ended.stderr.startswith("error: ")
+    assert ended.stderr.count("\n") <= 1
+    shutil.rmtree(gone, ignore_errors=True)
