@@ -74,6 +74,14 @@ def test_what_counts_updates_keeps_its_share():
     assert config.eval.every_steps == 75
 
 
+def test_rounding_leaves_a_step_between_warmup_and_the_end_of_the_decay_and_one_between_evaluations():
+    common = demo()
+    common = dataclasses.replace(common, optimizer=dataclasses.replace(common.optimizer, decay_steps=101))
+    few, one = (within_budget("plm", common, steps * step_tokens(common), "tokens") for steps in (50, 1))
+    assert (few.optimizer.warmup_steps, few.optimizer.decay_steps) == (5, 6)
+    assert (one.steps, one.eval.every_steps) == (1, 1)
+
+
 def test_a_budget_below_one_update_is_refused_with_what_one_costs():
     with pytest.raises(InputError, match=r"--budget 2047 is less than one update of plm, which takes 2,048 tokens"):
         within_budget("plm", demo(), 2047, "tokens")
