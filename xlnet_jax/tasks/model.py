@@ -14,6 +14,7 @@ import numpy as np
 from xlnet_jax.checkpoints import formats, native
 from xlnet_jax.checkpoints.pretrained import Pretrained, on_device
 from xlnet_jax.errors import InputError
+from xlnet_jax.inference.lengths import FEW_TOKENS, power_of_two
 from xlnet_jax.interop.contents import NULL_THRESHOLD, Thresholds
 from xlnet_jax.models.heads import build_model
 from xlnet_jax.settings.plain import from_dict
@@ -68,7 +69,9 @@ class Model(Pretrained):
         if not examples:
             return []
         features = task.features(examples, self.tokenizer, config.head, training=False)
-        data = replace(config.data, batch_size=min(config.data.batch_size, len(features)))
+        # Few shapes, as a program is compiled for each: a number of rows that does not fill a batch is rounded up.
+        fitting = max(power_of_two(len(features)), FEW_TOKENS // config.data.seq_len)
+        data = replace(config.data, batch_size=min(config.data.batch_size, fitting))
         params, run = on_device(self).params, _compiled(config)
         batches = in_order_of_length(features, data, np.arange(data.batch_size))
         outputs = in_order([(items, run(params, batch)) for items, batch in batches], len(features))

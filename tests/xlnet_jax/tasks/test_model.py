@@ -14,7 +14,7 @@ from xlnet_jax import InputError
 from xlnet_jax.api import runs
 from xlnet_jax.models.inputs import text_inputs
 from xlnet_jax.settings.config import HeadConfig
-from xlnet_jax.tasks.model import Model
+from xlnet_jax.tasks.model import Model, _compiled
 
 
 def finetuned(pretrained, table, workdir, **changes):
@@ -69,6 +69,19 @@ def test_a_prediction_does_not_depend_on_the_others(model, result):
     assert together[1].probabilities == pytest.approx(alone.probabilities, rel=1e-6)
     assert together[2].probabilities != pytest.approx(alone.probabilities, rel=1e-5)
     assert model.predict([]) == []
+
+
+def test_predictions_compile_for_few_numbers_of_inputs_and_do_not_depend_on_them(model):
+    """Rows are rounded up to powers of two, as far as a batch goes."""
+    texts, longest = [(GOOD[0] if i % 3 else BAD[0]) for i in range(20)], {"batch_size": 32, "seq_len": 64}
+    alone = {text: model.predict([text], **longest)[0] for text in (GOOD[0], BAD[0])}
+    run = _compiled(model.settings(**longest))
+    run.clear_cache()
+    for count in range(1, 21):
+        for text, found in zip(texts, model.predict(texts[:count], **longest), strict=False):
+            assert found.value == alone[text].value
+            assert found.probabilities == pytest.approx(alone[text].probabilities, abs=1e-5)
+    assert run._cache_size() == 5  # 2, 4, 8, 16 and 32 rows, of one length
 
 
 def test_every_family_predicts_for_values_of_python(pretrained):
