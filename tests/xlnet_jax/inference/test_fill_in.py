@@ -5,10 +5,11 @@ import dataclasses
 import numpy as np
 import pytest
 
+import xlnet_jax
 from data_pipelines.tokenizer import Settings, Tokenizer
 from tests.xlnet_jax.random_models import HEADS, SMALL, random_model
 from xlnet_jax import InputError
-from xlnet_jax.inference.factorization import factorize
+from xlnet_jax.inference.factorization import factorize, find_words
 from xlnet_jax.inference.fill_in import fill_in
 
 TEXT = "The list of names is new"
@@ -58,3 +59,63 @@ def test_words_outside_the_text_and_checkpoints_without_scores_are_refused(model
         fill_in(random_model(head=HEADS["regression"]), TEXT, ["new"])
     with pytest.raises(InputError, match="has no tokenizer"):
         fill_in(random_model(), TEXT, ["new"])
+
+
+AROUND = (
+    '"{}" she said', "({}) she said", "[{}]", "{{{}}}", "‘{}’", "“{}”, he said", "«{}»", "¿{}?", "—{}—", "a/{}/b",
+    "he said:{}.", "*{}*", "'{}'", "…{}…", "-{}-", "<{}>",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("text", AROUND)
+@pytest.mark.parametrize("words", ["names", "list of names", "Rain"])
+def test_a_word_can_be_hidden_between_punctuation_of_all_kinds(words, text):
+    """Pieces of a word after a quote are not those after a space."""
+    tokenizer = xlnet_jax.load("tiny").tokenizer
+    ids_L = tokenizer.encode_lines([text.format(words)])[0]
+    found = find_words(tokenizer, ids_L, words)
+    hidden = "".join(tokenizer.pieces[i] for i in ids_L[found]).lstrip("▁")
+    assert hidden == "".join(tokenizer.encode_pieces([words])[0]).lstrip("▁")
+    assert found.tolist() == list(range(found[0], found[-1] + 1))
+
+
+def test_words_are_found_where_they_stand_first_and_by_themselves():
+    tokenizer = xlnet_jax.load("tiny").tokenizer
+
+    def found(text, words):
+        ids_L = tokenizer.encode_lines([text])[0]
+        positions = find_words(tokenizer, ids_L, words)
+        before = "".join(tokenizer.pieces[i] for i in ids_L[: positions[0]])
+        return len(before.replace("▁", " ").lstrip()), "".join(tokenizer.pieces[i] for i in ids_L[positions])
+
+    assert found('the "city" and the city', "city") == (5, "city")
+    assert found("walking with a walk", "walk") == (len("walking with a"), "▁walk")
+    assert found("she walks", "walk")[1] == "▁walk"
+    with pytest.raises(InputError, match="'art' is no whole piece or pieces of the text, which reads: ▁a"):
+        found("a part of it", "art")
+    with pytest.raises(InputError, match="'' is no whole piece"):
+        found("a part of it", "")
+
+
+@pytest.mark.parametrize("level", ["byte", "character", "word"])
+def test_words_are_found_in_units_of_all_levels(level):
+    tokenizer = Tokenizer.train(["a lovely walk ( part é art )"] * 20, 300, "none", token_level=level)
+    ids_L = tokenizer.encode_lines(["a part ( é art ) é walk"])[0]
+    for words in ("é", "art", "walk", "é art"):
+        found = find_words(tokenizer, ids_L, words)
+        assert tokenizer.decode(ids_L[found]).strip() == words
+
+
+def test_words_of_a_script_without_spaces_are_found_inside_a_line():
+    tokenizer = Tokenizer.train(["上海是一个城市", "北京也是一个城市"] * 20, 28, "none")
+    ids_L = tokenizer.encode_lines(["上海是一个城市"])[0]
+    assert "".join(tokenizer.pieces[i] for i in ids_L[find_words(tokenizer, ids_L, "城市")]) == "城市"
+
+
+@pytest.mark.parametrize("text", ['She said "___" to him', "(___)", "“___” [___]", "he said:___."])
+def test_a_gap_between_punctuation_is_filled_without_a_space(text):
+    (drawn,) = xlnet_jax.generate("tiny", text, temperature=0.0)
+    parts = text.split("___")
+    assert drawn.text.startswith(parts[0])
+    assert drawn.text.endswith(parts[-1])
+    assert drawn.text[len(parts[0])] not in " _"
