@@ -31,6 +31,7 @@ from data_pipelines.tokenizer.settings import Settings, TokenLevel, read_setting
 from data_pipelines.tokenizer.symbols import SPACE, SPECIAL_PIECES, UNK
 from data_pipelines.tokenizer.training import train_model
 from xlnet_jax.errors import InputError
+from xlnet_jax.settings.typed import list_of_texts
 from xlnet_jax.storage import bundled, hub
 from xlnet_jax.storage.folders import complete_folder
 from xlnet_jax.storage.reading import read_document, read_json
@@ -167,13 +168,13 @@ class Tokenizer:
         """Return where sentences begin, bool [E], in a line of ids, int [E]; see `PieceTables.sentence_starts`."""
         return self.tables.sentence_starts(ids)
 
-    def encode_flat(self, lines: Iterable[str], threads: int | None = None) -> tuple[np.ndarray, np.ndarray]:
+    def encode_flat(self, lines: str | Iterable[str], threads: int | None = None) -> tuple[np.ndarray, np.ndarray]:
         """Normalise and encode lines. Returns the ids of all lines end to end, int32 [E], and the number of ids of each
         line, int64 [lines].
 
         threads: threads of SentencePiece; None = one a core.
         """
-        lines = list(lines)  # a Series of pandas counts by its labels
+        lines = list_of_texts(lines, "lines")  # a Series of pandas counts by its labels
         parts, part_counts = self._in_parts(self.settings.normalize(lines))
         encoded = self._processor.encode(parts, num_threads=threads or os.cpu_count() or 1, out_type="numpy")
         if self.settings.token_level in UNITS:
@@ -188,14 +189,14 @@ class Tokenizer:
             return self._split_digit_commas(ids, lengths, np.flatnonzero(splits))
         return ids, lengths
 
-    def encode_lines(self, lines: Iterable[str], threads: int | None = None) -> list[np.ndarray]:
+    def encode_lines(self, lines: str | Iterable[str], threads: int | None = None) -> list[np.ndarray]:
         """Return the ids of each line, int32 [E] each. Like `encode_flat`, but one array a line."""
         ids, lengths = self.encode_flat(lines, threads)
         return np.split(ids, np.cumsum(lengths)[:-1]) if len(lengths) else []
 
-    def encode_pieces(self, lines: Iterable[str]) -> list[list[str]]:
+    def encode_pieces(self, lines: str | Iterable[str]) -> list[list[str]]:
         """Return the text of each id of `encode_lines`, with ▁ for a space, and unknown characters for <unk>."""
-        lines = list(lines)
+        lines = list_of_texts(lines, "lines")
         pieces = [[self.pieces[i] for i in ids.tolist()] for ids in self.encode_lines(lines)]
         for line, of_line in zip(lines, pieces, strict=True):
             places = [k for k, piece in enumerate(of_line) if piece == SPECIAL_PIECES[UNK]]

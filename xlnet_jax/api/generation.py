@@ -2,13 +2,14 @@
 
 import errno
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from xlnet_jax.api.command import CheckpointArgument
 from xlnet_jax.errors import InputError
 from xlnet_jax.settings.keywords import with_keywords
+from xlnet_jax.settings.typed import list_of_texts
 from xlnet_jax.storage.reading import read_document
 
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ class GenerateSettings:
         return " ".join(_read(self.prefix_file, "prefix_file").split())
 
 
-def generate(model: "Pretrained | str", prompts: str | Sequence[str], **settings: Any) -> "list[GeneratedText]":
+def generate(model: "Pretrained | str", prompts: str | Iterable[str], **settings: Any) -> "list[GeneratedText]":
     """Return texts drawn from prompts: num_samples for each, in their order.
 
     model: a loaded checkpoint, or its folder. prompts: texts to continue, or to fill in where they have gaps (___).
@@ -82,7 +83,7 @@ def generate(model: "Pretrained | str", prompts: str | Sequence[str], **settings
     InputError for settings, prompts or a checkpoint that cannot work.
     """
     wanted = with_keywords(GenerateSettings(model if isinstance(model, str) else "loaded"), settings)
-    given = (prompts,) if isinstance(prompts, str) else tuple(prompts)
+    given = tuple(list_of_texts(prompts, "prompts"))
     return list(drawn_texts(replace(wanted, prompt=given), None if isinstance(model, str) else model))
 
 

@@ -29,6 +29,7 @@ from xlnet_jax.models.heads import build_model
 from xlnet_jax.models.inputs import Inputs, text_inputs
 from xlnet_jax.settings.config import ModelConfig
 from xlnet_jax.settings.rules import validate_network
+from xlnet_jax.settings.typed import list_of_texts
 
 P = TypeVar("P", bound="Pretrained")
 
@@ -44,14 +45,13 @@ class Pretrained(Contents):
             return BertDetector(self.model)
         return build_model(self.model, self.head)
 
-    def encode(self, texts: Iterable[str]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def encode(self, texts: str | Iterable[str]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return (input_ids, attention_mask, segment_ids), int32 [B, L]: text <sep> <cls>, padded on the left as in the
         original. Raises InputError where the checkpoint has no tokenizer."""
         if self.tokenizer is None:
             raise InputError("this checkpoint has no tokenizer: put its spiece.model beside it")
-        texts = texts if isinstance(texts, str) else list(texts)
-        if isinstance(texts, str) or not texts:
-            raise InputError("encode takes a list of at least one text")
+        if not (texts := list_of_texts(texts)):
+            raise InputError("`texts` is a list of at least one text")
         rows = [[*ids, SEP, CLS] for ids in self.tokenizer.encode_lines(texts)]
         length = max(map(len, rows))
         ids_BL = np.array([[PAD] * (length - len(row)) + row for row in rows], np.int32)

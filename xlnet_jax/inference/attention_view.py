@@ -1,6 +1,6 @@
 """Attention weights of one text, as its pictures show them: its pieces, those predicted, and the weights."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
@@ -10,6 +10,7 @@ from xlnet_jax.errors import InputError
 from xlnet_jax.inference.attention_weights import attention_weights
 from xlnet_jax.inference.factorization import find_words
 from xlnet_jax.inference.query_stream import scoring_tokenizer
+from xlnet_jax.settings.typed import list_of_texts
 
 MOST_PIECES = 128  # a page of XLNet-Large, 24 x 16 heads, has 17 MB then
 
@@ -27,7 +28,7 @@ class AttentionView(NamedTuple):
     """[layers, heads, targets, keys]; None = nothing is predicted"""
 
 
-def view_attention(pretrained: Pretrained, text: str, targets: Sequence[str] = ()) -> AttentionView:
+def view_attention(pretrained: Pretrained, text: str, targets: str | Iterable[str] = ()) -> AttentionView:
     """Return the attention weights of a text.
 
     targets: words of the text to predict, in the order of prediction, each seeing those before it; several pieces of
@@ -35,6 +36,7 @@ def view_attention(pretrained: Pretrained, text: str, targets: Sequence[str] = (
 
     Raises InputError where the text has more than MOST_PIECES pieces, and as `attention_weights` and `find_words` do.
     """
+    targets = list_of_texts(targets, "targets")
     tokenizer = scoring_tokenizer(pretrained) if targets else pretrained.tokenizer
     if tokenizer is None:
         raise InputError("the checkpoint has no tokenizer: put its spiece.model beside it")

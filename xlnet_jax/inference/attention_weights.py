@@ -19,6 +19,7 @@ from xlnet_jax.models.encoder import build_encoder
 from xlnet_jax.models.inputs import Inputs, text_inputs
 from xlnet_jax.models.layers import ATTENTION_WEIGHTS
 from xlnet_jax.settings.config import ModelConfig
+from xlnet_jax.settings.typed import list_of_texts
 
 
 class AttentionWeights(NamedTuple):
@@ -42,7 +43,7 @@ class AttentionWeights(NamedTuple):
 
 def attention_weights(
     pretrained: Pretrained,
-    texts: Iterable[str],
+    texts: str | Iterable[str],
     targets: Sequence[Sequence[int]] | None = None,
     *,
     specials: bool = True,
@@ -58,8 +59,7 @@ def attention_weights(
     the network has learned; and where targets are given, for a position that is not in the text or occurs twice, and
     for a checkpoint without a query stream.
     """
-    texts = texts if isinstance(texts, str) else list(texts)
-    if isinstance(texts, str) or not texts:
+    if not (texts := list_of_texts(texts)):
         raise InputError("`texts` is a list of at least one text")
     tokenizer = pretrained.tokenizer if targets is None else scoring_tokenizer(pretrained)
     if tokenizer is None:

@@ -22,6 +22,7 @@ from xlnet_jax.models.encoder import build_encoder
 from xlnet_jax.models.inputs import compact_inputs
 from xlnet_jax.models.masks import memory_in_use_BM
 from xlnet_jax.settings.config import ModelConfig
+from xlnet_jax.settings.typed import list_of_texts
 
 Pooling = Literal["mean", "last", "first", "cls"]
 SEQ_LEN = 512  # tokens, as in the released models (paper, section 3.1)
@@ -38,7 +39,7 @@ class Segment(NamedTuple):
 
 def embed_texts(
     pretrained: Pretrained,
-    texts: Iterable[str],
+    texts: str | Iterable[str],
     pooling: Pooling = "mean",
     *,
     layer: int = -1,
@@ -130,11 +131,11 @@ def _first_layers(pretrained: Pretrained, layer: int, mem_len: int | None) -> tu
 
 
 def _encoded(
-    pretrained: Pretrained, texts: Iterable[str], specials: bool, names: Sequence[str] | None
+    pretrained: Pretrained, texts: str | Iterable[str], specials: bool, names: Sequence[str] | None
 ) -> list[np.ndarray]:
     if pretrained.tokenizer is None:
         raise InputError("the checkpoint has no tokenizer: put its spiece.model beside it, or give `tokenizer`")
-    rows, names = pretrained.tokenizer.encode_lines(texts), None if names is None else list(names)
+    rows, names = pretrained.tokenizer.encode_lines(list_of_texts(texts)), None if names is None else list(names)
     for i, ids in enumerate(rows):
         if not len(ids):
             raise InputError(f"{names[i] if names else f'text {i}'}: the tokenizer leaves nothing of it")

@@ -1,6 +1,6 @@
 """Likeliest pieces in place of hidden words: the query stream predicts at their positions (paper, section 2.3)."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
@@ -8,6 +8,7 @@ import numpy as np
 from xlnet_jax.checkpoints.pretrained import Pretrained
 from xlnet_jax.inference.factorization import find_words
 from xlnet_jax.inference.query_stream import Query, log_probs_PV, scoring_tokenizer
+from xlnet_jax.settings.typed import list_of_texts
 
 
 class Gap(NamedTuple):
@@ -19,7 +20,7 @@ class Gap(NamedTuple):
     likeliest: list[tuple[str, float]]  # most likely first
 
 
-def fill_in(pretrained: Pretrained, text: str, hidden: Sequence[str], likeliest: int = 5) -> list[Gap]:
+def fill_in(pretrained: Pretrained, text: str, hidden: str | Iterable[str], likeliest: int = 5) -> list[Gap]:
     """Return a Gap for each hidden piece of a text, in the order of the text. All hidden pieces are predicted from the
     pieces that are not hidden.
 
@@ -29,7 +30,9 @@ def fill_in(pretrained: Pretrained, text: str, hidden: Sequence[str], likeliest:
     """
     tokenizer = scoring_tokenizer(pretrained)
     ids_L = tokenizer.encode_lines([text])[0]
-    positions_P = np.unique([i for words in hidden for i in find_words(tokenizer, ids_L, words)]).astype(np.int32)
+    positions_P = np.unique(
+        [i for words in list_of_texts(hidden, "hidden") for i in find_words(tokenizer, ids_L, words)]
+    ).astype(np.int32)
     if not len(positions_P):
         return []
     probs_PV = np.exp(log_probs_PV(pretrained, Query(ids_L, positions_P, np.zeros_like(positions_P))))

@@ -7,7 +7,7 @@ the others, so that its earlier draws may see later ones.
 
 import dataclasses
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -23,6 +23,7 @@ from xlnet_jax.inference.blanks import Blanks, allowed_XV
 from xlnet_jax.inference.query_stream import scoring_tokenizer
 from xlnet_jax.models.decoding import Cache, Decoder, advance, prefill, prepare
 from xlnet_jax.settings.config import ModelConfig
+from xlnet_jax.settings.typed import list_of_texts
 
 CHUNK = 32  # pieces drawn on the device before the host looks at them
 SHORTEST = 32  # lengths of given texts are rounded up to powers of two, at least this
@@ -85,7 +86,7 @@ class Generator:
         pretrained: Pretrained,
         sampling: Sampling,
         context: int | None = None,
-        stops: Sequence[str] = (),
+        stops: str | Iterable[str] = (),
     ) -> None:
         """Prepare the network. context: newest positions that a piece sees (None: `default_context`).
 
@@ -104,7 +105,7 @@ class Generator:
         self._params = pretrained.params
         self._decoders: dict[bool, Decoder] = {}
         self._allowed_XV = jnp.asarray(allowed_XV(self.tokenizer))
-        self._stops_V = _stops_V(self.tokenizer, stops)
+        self._stops_V = _stops_V(self.tokenizer, list_of_texts(stops, "stops"))
 
     def draw(self, texts: Sequence[Blanks], key: jax.Array, first: int = 0) -> Iterator[list[Drawn]]:
         """Yield the pieces drawn so far for each text, again after every CHUNK pieces; the last time all are done.

@@ -18,6 +18,7 @@ from xlnet_jax.checkpoints.pretrained import Pretrained, vocabulary_tokenizer
 from xlnet_jax.errors import InputError
 from xlnet_jax.inference import left_to_right
 from xlnet_jax.inference.query_stream import Query, log_likelihoods, scoring_tokenizer
+from xlnet_jax.settings.typed import list_of_texts
 
 LEFT_TO_RIGHT, RIGHT_TO_LEFT, RANDOM, PSEUDO = "left-to-right", "right-to-left", "random:", "pseudo"
 MAX_LEN = 512  # pieces, as in the released models (paper, section 3.1)
@@ -59,7 +60,7 @@ class TextScore(NamedTuple):
 
 def score_texts(
     pretrained: Pretrained,
-    texts: Iterable[str],
+    texts: str | Iterable[str],
     orders: str | Sequence[str] = LEFT_TO_RIGHT,
     *,
     context: str = "",
@@ -80,8 +81,7 @@ def score_texts(
     without pieces, or longer than max_len; for a checkpoint without a tokenizer or vocabulary scores, or trained on
     masked pieces.
     """
-    texts = list(texts)
-    orders = [orders] if isinstance(orders, str) else list(orders)
+    texts, orders = list_of_texts(texts), list_of_texts(orders, "orders")
     check_orders(orders)
     tokenizer = _tokenizer(pretrained, orders)
     context_ids, *encoded = tokenizer.encode_lines([context, *texts])

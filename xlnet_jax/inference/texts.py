@@ -1,6 +1,6 @@
 """Texts drawn from prompts: each prompt goes on to the right, or has its gaps (___) filled."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import jax
@@ -8,6 +8,7 @@ import numpy as np
 
 from xlnet_jax.inference.blanks import GAP, Blanks, check_request, continuation, fill, infilling
 from xlnet_jax.inference.generation import Drawn, Generator
+from xlnet_jax.settings.typed import list_of_texts
 
 
 class GeneratedText(NamedTuple):
@@ -22,7 +23,7 @@ class GeneratedText(NamedTuple):
 
 def generate_texts(
     generator: Generator,
-    prompts: Sequence[str],
+    prompts: str | Iterable[str],
     *,
     prefix: str = "",
     gap_pieces: Sequence[int] = (),
@@ -40,6 +41,7 @@ def generate_texts(
     Raises InputError for numbers out of range, and for prompts that do not fit the generator (`demand_room`).
     """
     check_request(gap_pieces, max_new_tokens, num_samples, batch_size, seed)
+    prompts = list_of_texts(prompts, "prompts")
     texts = [_blanks(generator, prompt, prefix, gap_pieces, max_new_tokens) for prompt in prompts]
     rows = [(prompt, text) for prompt, text in zip(prompts, texts, strict=True) for _ in range(num_samples)]
     for first in range(0, len(rows), batch_size):

@@ -6,6 +6,10 @@ import pytest
 import xlnet_jax
 from tests.xlnet_jax.random_models import random_model
 from xlnet_jax.errors import InputError
+from xlnet_jax.inference.attention_view import view_attention
+from xlnet_jax.inference.fill_in import fill_in
+from xlnet_jax.inference.generation import Generator, Sampling
+from xlnet_jax.inference.texts import generate_texts
 from xlnet_jax.settings.config import HeadConfig
 from xlnet_jax.tasks.model import Model
 
@@ -84,3 +88,33 @@ def test_a_table_is_no_list_of_inputs(classifier):
 
     with pytest.raises(InputError, match="`inputs` is a table: give one column of it"):
         classifier.predict(Table(["text"]))
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_a_single_text_is_a_list_of_one(tiny, call):
+    assert CALLS[call](tiny, TEXTS[0]) == CALLS[call](tiny, [TEXTS[0]])
+
+
+def test_single_words_and_pieces_are_lists_of_one(tiny):
+    assert fill_in(tiny, TEXTS[0], "letter") == fill_in(tiny, TEXTS[0], ["letter"])
+    ours, theirs = (view_attention(tiny, TEXTS[0], targets) for targets in ("letter", ["letter"]))
+    assert ours.targets == theirs.targets != []
+    generator = Generator(tiny, Sampling(temperature=0), stops="the")
+    texts = [list(generate_texts(generator, prompts, max_new_tokens=3)) for prompts in ("He was", ["He was"])]
+    assert [text.text for text in texts[0]] == [text.text for text in texts[1]]
+
+
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize(
+    ("texts", "message"),
+    [
+        (["fine", 3.5], "number 1, from 0, is no text, but 3.5"),
+        ([["a", "pair"]], 'number 0, from 0, is no text, but \\["a", "pair"\\]'),
+        ({"text": "a"}, "is a list of texts, and not"),
+        (b"bytes", "is a list of texts, and not"),
+        (7, "is a list of texts, and not 7"),
+    ],
+)
+def test_what_is_no_list_of_texts_is_refused_in_a_line(tiny, call, texts, message):
+    with pytest.raises(InputError, match=message):
+        CALLS[call](tiny, texts)
