@@ -160,6 +160,7 @@ def _kinds() -> Iterator[Kind]:
     yield Kind("native: config", f"{convert} in/native {to}", "native", "native/config/metadata", "json", **native)
     yield Kind("native: Orbax's JSON", f"{convert} in/native {to}", "native", "native/params/_*", "json", **native)
     yield Kind("native: Orbax's arrays", f"{convert} in/native {to}", "native", "native/params/**/*", **native)
+    yield Kind("native: thresholds", f"{convert} in/native {to}", "native", "native/thresholds.json", "json", **native)
     yield Kind("checksums.json", f"{convert} in/native {to}", "native", "native/checksums.json", "json")
     yield Kind("results.json", f"{convert} in/tuned {to}", "tuned", "tuned/results.json", "json")
     # ---- runs ----

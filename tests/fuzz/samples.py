@@ -9,6 +9,7 @@ import lzma
 import shutil
 import tempfile
 from collections.abc import Collection
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -231,7 +232,7 @@ def _checkpoints(folder: Path, tokenizer: Any) -> None:
     from xlnet_jax.settings.config import HeadConfig, ModelConfig
 
     config = ModelConfig(**NETWORK, vocab_size=tokenizer.vocab_size, mem_len=8, dropout=0.0, attention_dropout=0.0)
-    model = random_model(config, None, tokenizer)
+    model = replace(random_model(config, None, tokenizer), thresholds={"qa.null_threshold": -1.25})
     for form in ("native", "hf", "tf1"):
         xlnet_jax.save(model, folder / form, form)
     shutil.copytree(folder / "hf", folder / "hf-shards")

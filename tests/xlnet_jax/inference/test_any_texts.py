@@ -17,7 +17,7 @@ TEXTS = ["She opened the letter.", "He was gone", "Rain fell on the old house by
 
 
 class Series:
-    """As a Series of pandas whose rows were shuffled: iterated over by row, indexed by label, and neither true nor
+    """Stand-in for a Series of pandas with shuffled rows: iterated over by row, indexed by label, neither true nor
     false."""
 
     def __init__(self, texts):
