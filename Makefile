@@ -10,7 +10,7 @@ ARGS ?=
 MINUTES ?= 10
 SEED ?= 0
 
-.PHONY: train test fuzz faults lint format docs docs-serve package gpu-plans slurm clean
+.PHONY: train test constraints fuzz faults lint format docs docs-serve package gpu-plans slurm clean
 .DELETE_ON_ERROR:
 
 train: $(STAMP)-base  ## pretrain on the embedded novels; ARGS="--steps 3000" passes settings on
@@ -27,6 +27,12 @@ lint: $(STAMP)-lint  ## formatting, lint and types
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/shellcheck --external-sources --check-sourced launch/*.sh launch/*.sbatch launch/gke/*.sh
+
+constraints: $(STAMP)-base  ## write the newest versions of all packages into constraints.txt; ARGS="--upgrade-package jax" just some
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv==0.13.9
+	echo transformers | $(BIN)/python -m uv pip compile --quiet --universal --python-version 3.11 --strip-extras --no-annotate \
+		$(addprefix --extra ,tpu gpu gcs hub s3 https hf notebook test docs package lint) \
+		--custom-compile-command "make constraints" --output-file constraints.txt $(or $(ARGS),--upgrade) setup.py -
 
 format: $(STAMP)-lint
 	$(BIN)/ruff format .

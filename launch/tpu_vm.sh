@@ -71,7 +71,7 @@ install() {
 }
 
 copy() {
-    tpus tpu-vm scp "$wheel" launch/tpu_worker.sh "$1:" --worker=all
+    tpus tpu-vm scp "$wheel" launch/tpu_worker.sh constraints.txt "$1:" --worker=all
 }
 
 train() {
@@ -132,9 +132,9 @@ look() {
             if $dry_run; then units=${rehearsed_units[looks]}; fi
             case $units in
                 unknown) seen=waiting ;; # a machine may be shutting down
-                *'xlnet exited'*) seen='done' ;;
                 *'xlnet dead'* | *'xlnet failed 143'*) seen=idle ;;
                 *'xlnet failed'*) seen=failed ;;
+                *'xlnet exited'*) case ${units//xlnet exited/} in *xlnet*) seen=running ;; *) seen='done' ;; esac ;;
                 *) seen=running ;;
             esac
             ;;

@@ -31,6 +31,7 @@ EOF
 
 image() {
     make_wheel
+    run cp constraints.txt dist/
     run docker build --platform=linux/amd64 --file=launch/gke/Dockerfile --build-arg=WHEEL="${wheel##*/}" \
         --tag="$image" dist
     run docker push "$image"

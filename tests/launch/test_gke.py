@@ -127,14 +127,15 @@ def test_what_is_applied_is_what_the_dry_run_showed(stand_ins: StandIns) -> None
 
 
 def test_the_image_holds_the_wheel_that_was_made(stand_ins: StandIns) -> None:
-    *_, wheel, build, _ = printed(stand_ins.run("launch/gke/jobset.sh image --dry-run --image i").stdout)
+    *_, wheel, constraints, build, _ = printed(stand_ins.run("launch/gke/jobset.sh image --dry-run --image i").stdout)
     (argument,) = (word.removeprefix("--build-arg=") for word in build if word.startswith("--build-arg"))
     name, _, file = argument.partition("=")
     assert f"--wheel-dir={build[-1]}" in wheel  # the context of the build
+    assert constraints == ["cp", "constraints.txt", f"{build[-1]}/"]
     assert file.startswith("xlnet_jax-")
     assert file.endswith(".whl")
     (dockerfile,) = (word.removeprefix("--file=") for word in build if word.startswith("--file="))
-    assert f"ARG {name}\nCOPY ${{{name}}} /tmp/\n" in (ROOT / dockerfile).read_text()
+    assert f"ARG {name}\nCOPY ${{{name}}} constraints.txt /tmp/\n" in (ROOT / dockerfile).read_text()
 
 
 def test_xpk_restarts_on_the_codes_that_the_manifest_restarts_on(stand_ins: StandIns) -> None:

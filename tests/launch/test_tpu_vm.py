@@ -1,5 +1,6 @@
 """Cloud TPU VMs: requests for slices, commands on workers, and the actions of resume in each state."""
 
+import re
 import shutil
 
 import pytest
@@ -61,6 +62,18 @@ def deeds(stand_ins: StandIns) -> list[str]:
             ["ACTIVE: xlnet failed 143", "ACTIVE: xlnet exited 0"],
             ["install", "train", "pause"],
         ),  # stopped, with its state saved
+        (
+            ["ACTIVE: xlnet exited 0, xlnet running 0", "ACTIVE: xlnet exited 0, xlnet exited 0"],
+            ["pause"],
+        ),  # one is the first to end
+        (
+            ["ACTIVE: xlnet exited 0, xlnet failed 143", "ACTIVE: xlnet exited 0, xlnet exited 0"],
+            ["install", "train", "pause"],
+        ),
+        (
+            ["ACTIVE: xlnet dead 0, xlnet exited 0", "ACTIVE: xlnet exited 0, xlnet exited 0"],
+            ["install", "train", "pause"],
+        ),
         (["ACTIVE: xlnet auto-restart 143", "ACTIVE: xlnet exited 0"], ["pause"]),  # systemd is at it
         (
             ["ACTIVE: lost", "broken", "SUSPENDED", "ACTIVE: xlnet exited 0"],
@@ -83,6 +96,14 @@ def test_resume_does_what_is_missing_until_the_run_is_done(
     [
         (
             ["ACTIVE: xlnet running 0", "ACTIVE: xlnet failed 2"],
+            "training failed: launch/tpu_vm.sh follow --worker all says why",
+        ),
+        (
+            ["ACTIVE: xlnet exited 0, xlnet failed 1"],
+            "training failed: launch/tpu_vm.sh follow --worker all says why",
+        ),
+        (
+            ["ACTIVE: xlnet failed 2, xlnet exited 0"],
             "training failed: launch/tpu_vm.sh follow --worker all says why",
         ),
         (["FAILED"], "the queued resource failed: gcloud compute tpus queued-resources describe says why"),
@@ -160,11 +181,9 @@ def on_worker(stand_ins: StandIns, line: str, state: str) -> str:
     """Run on this machine, as a worker in this state, the commands that the line runs on all workers."""
     shutil.copy(ROOT / "launch/tpu_worker.sh", stand_ins.folder)
     stand_ins.answer("systemctl", f"echo {state}")
-    stand_ins.answer("curl", "echo true")
     stand_ins.answer("sudo", '"$@"')
-    (stand_ins.folder / ".local/bin").mkdir(parents=True)
-    shutil.copy(stand_ins.folder / "bin/git", stand_ins.folder / ".local/bin/uv")
-    (stand_ins.folder / "bin/sh").symlink_to("bash")
+    (stand_ins.folder / "uv/bin").mkdir(parents=True)
+    shutil.copy(stand_ins.folder / "bin/git", stand_ins.folder / "uv/bin/uv")
     (ssh,) = (words for words in printed(stand_ins.run(line).stdout) if "ssh" in words)
     (command,) = (word.partition("=")[2] for word in ssh if word.startswith("--command="))
     (stand_ins.folder / "command").write_text(command)
@@ -203,7 +222,24 @@ def test_a_worker_installs_the_wheel_that_was_copied(stand_ins: StandIns) -> Non
     on_worker(stand_ins, line, "dead")
     *_, uv = (call for call in stand_ins.calls() if call[0] == "uv")
     wheel = copy[copy.index("scp") + 1]
+    assert "constraints.txt" in copy
+    assert uv[uv.index("--constraint") + 1] == "constraints.txt"
     assert uv[-1] == f"xlnet_jax[tpu,gcs] @ file://{stand_ins.folder}/{wheel.removeprefix('dist/')}"
+
+
+def test_a_worker_fetches_nothing_without_a_version_and_a_checksum(stand_ins: StandIns) -> None:
+    on_worker(stand_ins, "launch/tpu_vm.sh install --zone a --dry-run", "dead")
+    assert {call[0] for call in stand_ins.calls()} == {"systemctl", "python3", "uv"}
+    (pip,) = (call for call in stand_ins.calls() if call[0] == "python3")
+    assert "--require-hashes" in pip
+    asked = (stand_ins.folder / pip[pip.index("--requirement") + 1]).read_text()
+    assert re.fullmatch(r"uv==[0-9.]+ --hash=sha256:[0-9a-f]{64}\n", asked)
+
+
+def test_a_worker_that_was_done_trains_again_beside_one_that_was_not(stand_ins: StandIns) -> None:
+    on_worker(stand_ins, TRAIN, "exited")
+    calls = [call[:3] for call in stand_ins.calls() if call[0].startswith("systemd") or call[0] == "systemctl"]
+    assert calls.index(["systemctl", "stop", "xlnet"]) < calls.index(["systemd-run", "--unit=xlnet", calls[-1][2]])
 
 
 @pytest.mark.parametrize("line", [TRAIN, "launch/tpu_vm.sh install --zone a --dry-run"])
