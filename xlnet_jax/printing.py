@@ -1,4 +1,4 @@
-"""What is printed and stored: no character that a terminal obeys, and no secret of a URL. Imports nothing of this
+"""Escape what a terminal obeys and hide the secrets of URLs in all that is printed or stored. Imports nothing of this
 project.
 
 File names, texts, labels and error messages may be of strangers. Every command prints through `Printable` streams, and

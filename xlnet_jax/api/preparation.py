@@ -70,6 +70,14 @@ class PrepareSettings(TextSourceSettings):
             raise InputError("`beam_options` are for a runner of Beam: name it with `runner`")
 
 
+@dataclass(frozen=True)
+class CheckSettings:
+    """Corpus to check."""
+
+    check: str
+    """folder that this command wrote, on disk or in the cloud (gs://)"""
+
+
 def prepare_corpus(settings: PrepareSettings, on_written: Callable[[int], None] = lambda files: None) -> Corpus:
     """Prepare a corpus, or find the one that the same settings made before.
 
@@ -110,6 +118,16 @@ def _runner(settings: PrepareSettings, on_written: Callable[[int], None]) -> Run
     if settings.runner == "local":
         return LocalRunner(on_progress=on_written)
     return BeamRunner(settings.runner, tuple(f"--{option}" for option in settings.beam_options))
+
+
+def check_corpus(settings: CheckSettings) -> str:
+    """Compare every shard with its checksum in the manifest, and return what the command prints. Raises InputError for
+    the first shard that differs."""
+    corpus = Corpus(settings.check)
+    corpus.check()
+    shards = [shard for split in corpus.manifest.splits.values() for shard in split.shards]
+    size = sum(shard.num_bytes for shard in shards)
+    return f"corpus      {corpus.folder}, {len(shards):,} shards, {size:,} bytes, as they were written"
 
 
 def report(corpus: Corpus, seconds: float | None) -> Iterator[str]:
