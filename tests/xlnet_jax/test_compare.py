@@ -6,12 +6,15 @@ import shutil
 import numpy as np
 import pytest
 
-from data_pipelines import sources
+from data_pipelines import sources, windows
+from data_pipelines.corpus import Corpus
 from tests.xlnet_jax.training.tiny_run import TINY
 from xlnet_jax import compare
 from xlnet_jax.comparison import run
 from xlnet_jax.comparison.report import Statistic
 from xlnet_jax.errors import RESTART, InputError
+from xlnet_jax.settings.config import Config
+from xlnet_jax.settings.plain import from_dict
 from xlnet_jax.training.watch.metrics import read_records
 
 # Without dropout, the programs of a seed are those of another, and are compiled once.
@@ -93,6 +96,8 @@ def test_results_are_those_of_the_runs(compared):
 def test_seeds_differ_and_text_and_tokenizer_do_not(compared):
     found = results(compared)["contenders"]
     assert all(len(set(numbers["held_out_loss"]["seeds"].values())) == 2 for numbers in found.values())
+    for file in compared.glob("*/seed-*/*/config.json"):  # of pretraining and of finetuning
+        assert json.loads(file.read_text())["seed"] == int(file.parts[-3].removeprefix("seed-"))
     texts = {file.read_text() for file in compared.glob("*/seed-*/pretrained/text.json")}
     models = {file.read_bytes() for file in compared.glob("*/seed-*/pretrained/tokenizer/spiece.model")}
     assert (len(texts), len(models)) == (1, 1)
@@ -106,7 +111,11 @@ def test_the_table_says_what_was_spent_and_learned(compared):
         "held-out loss | pair loss | sst-2, accuracy",
     )
     assert head == f"| contender | {spent} | {learned} |"
+    corpus = Corpus(compared / "corpus")
     for row, (name, numbers) in zip(rows, found.items(), strict=True):
+        data = from_dict(Config, json.loads((compared / name / "seed-0/pretrained/config.json").read_text())).data
+        batches_of_all_blocks = corpus.num_blocks("train") // 8 * windows.steps_per_block(corpus.block_len, data)
+        assert numbers["passes"] == STEPS / batches_of_all_blocks
         of_seeds = [f"{n['mean']:.3f} ± {n['deviation']:.3f}" if (n := numbers.get(key)) else "" for key in NUMBERS]
         spent = [f"{numbers['parameters']:,}", "6", "1,536", f"{numbers['operations']:.3g}", f"{numbers['passes']:.2g}"]
         assert row == f"| {' | '.join([name, *spent, *of_seeds])} |"
