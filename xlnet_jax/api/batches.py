@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
@@ -12,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def batch_source(
-    corpus: Corpus | str, tokenizer: Tokenizer, config: Config, split: Literal["train", "validation"] = "train"
+    corpus: Corpus | str | Path, tokenizer: Tokenizer, config: Config, split: Literal["train", "validation"] = "train"
 ) -> BatchSource:
     """Return the batches that the objective of these settings draws from a corpus, as pretraining does.
 
@@ -24,6 +25,6 @@ def batch_source(
     from data_pipelines.corpus import Corpus
     from xlnet_jax.objectives.registry import objective_named
 
-    opened = Corpus(corpus) if isinstance(corpus, str) else corpus
+    opened = Corpus(corpus) if isinstance(corpus, str | Path) else corpus
     filling = objective_named(config.objective).filling
     return BatchSource(opened, split, tokenizer.is_word_start, config.data, config.model.mem_len, config.seed, filling)

@@ -11,6 +11,7 @@ from xlnet_jax.api.text_source import TextSourceSettings
 from xlnet_jax.errors import InputError
 from xlnet_jax.settings.bounds import at_least, check_bounds
 from xlnet_jax.settings.fields import setting
+from xlnet_jax.settings.keywords import with_plain_paths
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,7 @@ def embed_files(settings: EmbedSettings, on_embedded: Callable[[int], None] = la
     on_embedded: called with the number of texts so far. Raises InputError for settings, texts or a checkpoint that
     cannot work; no file is left then.
     """
+    settings = with_plain_paths(settings)
     settings.check()
     from data_pipelines import texts
     from xlnet_jax.checkpoints.formats import load_with_tokenizer

@@ -16,7 +16,7 @@ from xlnet_jax.errors import InputError
 from xlnet_jax.settings.bounds import ANY_TEXT, at_least, check_bounds
 from xlnet_jax.settings.config import Config, DataConfig, EvalConfig, MeshConfig
 from xlnet_jax.settings.fields import setting
-from xlnet_jax.settings.keywords import with_keywords
+from xlnet_jax.settings.keywords import with_keywords, with_plain_paths
 
 if TYPE_CHECKING:
     import numpy as np
@@ -141,6 +141,7 @@ def measured_loss(
     it was given, else those of the run or of the paper. on_batch: called before each batch with its number, from 1, and
     the number of batches. Raises InputError for settings, a text or a checkpoint that cannot work.
     """
+    settings = with_plain_paths(settings)
     settings.check()
     from xlnet_jax.checkpoints.formats import load_with_tokenizer
     from xlnet_jax.checkpoints.pretrained import vocabulary_tokenizer

@@ -4,6 +4,7 @@ import errno
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from xlnet_jax.api.command import CheckpointArgument
@@ -75,16 +76,17 @@ class GenerateSettings:
         return " ".join(_read(self.prefix_file, "prefix_file").split())
 
 
-def generate(model: "Pretrained | str", prompts: str | Iterable[str], **settings: Any) -> "list[GeneratedText]":
+def generate(model: "Pretrained | str | Path", prompts: str | Iterable[str], **settings: Any) -> "list[GeneratedText]":
     """Return texts drawn from prompts: num_samples for each, in their order.
 
     model: a loaded checkpoint, or its folder. prompts: texts to continue, or to fill in where they have gaps (___).
     settings: fields of GenerateSettings by name, such as max_new_tokens=50, temperature=0.8 or gap_pieces=(2,). Raises
     InputError for settings, prompts or a checkpoint that cannot work.
     """
-    wanted = with_keywords(GenerateSettings(model if isinstance(model, str) else "loaded"), settings)
+    folder = str(model) if isinstance(model, str | Path) else None
+    wanted = with_keywords(GenerateSettings(folder or "loaded"), settings)
     given = tuple(list_of_texts(prompts, "prompts"))
-    return list(drawn_texts(replace(wanted, prompt=given), None if isinstance(model, str) else model))
+    return list(drawn_texts(replace(wanted, prompt=given), None if isinstance(model, str | Path) else model))
 
 
 def drawn_texts(settings: GenerateSettings, loaded: "Pretrained | None" = None) -> "Iterator[GeneratedText]":

@@ -2,13 +2,17 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+from etils import epath
 
 from xlnet_jax.errors import InputError
 from xlnet_jax.printing import without_secrets
 from xlnet_jax.settings.config import Config, DistributedConfig, RunConfig
 from xlnet_jax.settings.fields import flatten
 from xlnet_jax.settings.keywords import with_keywords
+from xlnet_jax.storage.files import write_durably
 from xlnet_jax.training.run import runtime, supervisor
 
 if TYPE_CHECKING:
@@ -16,6 +20,7 @@ if TYPE_CHECKING:
     from xlnet_jax.training.run.hosts import Hosts
 
 C = TypeVar("C", bound=RunConfig)
+ROLES = ("train", "eval", "predict")
 
 
 def start(
@@ -84,14 +89,17 @@ def finetune(config: "FinetuneConfig | None" = None, **settings: Any) -> Finetun
 
     config: all settings; each counts as given, but for those of the network that its weights bring. None = those of the
     `task`. settings: fields of FinetuneConfig by name, sections as dictionaries: task="sst-2", init="runs/mine",
-    train="glue/SST-2", steps=200, optimizer={"learning_rate": 1e-4}.
+    train="glue/SST-2", steps=200, optimizer={"learning_rate": 1e-4}. train, eval and predict name files, or are rows: a
+    list of dictionaries or a table of pandas (tasks/rows.py), written to WORKDIR/examples.
 
     Raises InputError where settings contradict each other, the weights or the workdir, or a file of examples cannot be
     read; KeyboardInterrupt where a signal stopped the run, its state saved.
     """
     from xlnet_jax.tasks.config import FinetuneConfig, folder_of
     from xlnet_jax.tasks.defaults import DEFAULTS
+    from xlnet_jax.tasks.rows import file_of, rows_of
     from xlnet_jax.tasks.rules import validate_finetuning
+    from xlnet_jax.training.run.workdir import Workdir
 
     if config is None:
         config = DEFAULTS[_known_task(settings.get("task", FinetuneConfig().task))]()
@@ -100,11 +108,20 @@ def finetune(config: "FinetuneConfig | None" = None, **settings: Any) -> Finetun
         if settings.get("epochs", config.epochs) is not None:
             given.remove("steps")  # which the epochs replace
         config = replace(config, given=frozenset(given))
-    config = with_keywords(config, settings)
+    rows = {role: table for role in ROLES if (table := rows_of(settings.get(role))) is not None}
+    config = with_keywords(config, settings | dict.fromkeys(rows, "rows"))
+    examples = {role: file_of(table, role, config) for role, table in rows.items()}
+    folder = epath.Path(folder_of(config)) / "examples"
+    config = with_keywords(config, {role: str(folder / name) for role, (name, _) in examples.items()})
     if not config.train:
         raise InputError("`train` is missing: give examples to learn from; `predict` asks a finetuned checkpoint")
     validate_finetuning(config)
     workdir = folder_of(config)
+    if examples:
+        Workdir(workdir).make()
+        folder.mkdir(exist_ok=True)
+    for name, content in examples.values():
+        write_durably(folder / name, content)
     from xlnet_jax.tasks.run import finetune
 
     if finetune(replace(config, workdir=workdir)):
@@ -116,7 +133,10 @@ def finetune(config: "FinetuneConfig | None" = None, **settings: Any) -> Finetun
 
 
 def predict_files(
-    checkpoint: str, examples: Sequence[str], task: str = "classification", workdir: str | None = None
+    checkpoint: str | Path,
+    examples: str | Path | Sequence[str | Path],
+    task: str = "classification",
+    workdir: str | Path | None = None,
 ) -> int:
     """Write what a finetuned checkpoint predicts for examples without labels; return the exit code.
 
@@ -126,7 +146,8 @@ def predict_files(
     from xlnet_jax.tasks.defaults import DEFAULTS
     from xlnet_jax.tasks.run import finetune
 
-    return finetune(replace(DEFAULTS[_known_task(task)](), init=checkpoint, predict=tuple(examples), workdir=workdir))
+    given = {"init": checkpoint, "predict": examples, "workdir": workdir}
+    return finetune(with_keywords(DEFAULTS[_known_task(task)](), given))
 
 
 def _known_task(task: str) -> str:

@@ -14,6 +14,7 @@ from xlnet_jax.api.text_source import TextSourceSettings
 from xlnet_jax.errors import InputError
 from xlnet_jax.settings.bounds import ANY_TEXT, at_least, check_bounds
 from xlnet_jax.settings.fields import setting
+from xlnet_jax.settings.keywords import with_plain_paths
 
 if TYPE_CHECKING:
     from data_pipelines.texts import TextRecord
@@ -72,6 +73,7 @@ def score_files(settings: ScoreSettings, on_scored: Callable[[int], None] = lamb
     on_scored: called with the number of sentences so far. Raises InputError for settings, texts or a checkpoint that
     cannot work; no file is left then.
     """
+    settings = with_plain_paths(settings)
     settings.check()
     from xlnet_jax.checkpoints.formats import load_with_tokenizer
     from xlnet_jax.checkpoints.pretrained import vocabulary_tokenizer

@@ -5,7 +5,7 @@ import dataclasses
 import difflib
 from collections.abc import Mapping
 from pathlib import PurePath
-from typing import Any, TypeVar, get_type_hints
+from typing import Any, TypeVar, cast, get_type_hints
 
 from xlnet_jax.errors import InputError
 from xlnet_jax.settings.bounds import check_bounds
@@ -22,11 +22,25 @@ def with_keywords(start: T, given: Mapping[str, Any]) -> T:
     Raises InputError on a field that does not exist, with the nearest name, and on a value of another type or out of
     its bounds.
     """
-    changed = _changed(start, given, "")
+    changed = _changed(with_plain_paths(start), given, "")
     check_bounds(changed)
     if isinstance(changed, RunConfig):
         changed = dataclasses.replace(changed, given=changed.given | names_of(given))
     return changed
+
+
+def with_plain_paths(settings: T) -> T:
+    """Return settings with text in place of paths, as they are compared and stored."""
+    changed: dict[str, Any] = {}
+    for field in dataclasses.fields(cast(Any, settings)):
+        value = getattr(settings, field.name)
+        if dataclasses.is_dataclass(value):
+            plain: Any = with_plain_paths(value)
+        else:
+            plain = tuple(map(_plain, value)) if isinstance(value, tuple) else _plain(value)
+        if plain != value:
+            changed[field.name] = plain
+    return dataclasses.replace(cast(Any, settings), **changed) if changed else settings
 
 
 def names_of(given: Mapping[str, Any]) -> frozenset[str]:

@@ -24,6 +24,7 @@ from xlnet_jax.tasks.batches import in_order_of_length
 from xlnet_jax.tasks.config import FinetuneConfig
 from xlnet_jax.tasks.defaults import DEFAULTS
 from xlnet_jax.tasks.families import task_of_head
+from xlnet_jax.tasks.rows import rows_of
 from xlnet_jax.tasks.selection import in_order
 
 TASK_OF_HEAD = {"question_answering": "squad"}
@@ -47,7 +48,8 @@ class Model(Pretrained):
         inputs: for classification and regression a text, or a pair of texts; for ranking a pair of document and query,
         whose score is that of one passage, the document's beginning; for labels of words a list of words; for question
         answering {"question": …, "context": …}; for multiple choice {"context": …, "question": …, "options":
-        […]}. batch_size: inputs (or windows of them) that the network reads at once. seq_len: longest input, in tokens.
+        […]}. Rows of a table of pandas or dictionaries are taken too, with the columns of the finetuning, or words.
+        batch_size: inputs (or windows of them) that the network reads at once. seq_len: longest input, in tokens.
         None = both as in finetuning; a checkpoint that does not know takes the task's defaults. Predictions depend on
         neither batch_size nor the other inputs.
 
@@ -56,11 +58,12 @@ class Model(Pretrained):
         """
         if isinstance(inputs, str | Mapping) or not isinstance(inputs, Iterable):
             raise InputError("`inputs` is a list of inputs; put a single one into a list")
-        if hasattr(inputs, "columns"):
+        rows = rows_of(inputs)
+        if rows is None and hasattr(inputs, "columns"):
             raise InputError(
                 "`inputs` is a table: give one column of it, or a list of its rows in the form of the task"
             )
-        inputs = list(inputs)
+        inputs = list(inputs) if rows is None else rows
         config = self.settings(batch_size=batch_size, seq_len=seq_len)
         if self.tokenizer is None:
             raise InputError("this checkpoint has no tokenizer: put its spiece.model beside it")
@@ -133,12 +136,12 @@ def load(path: str | Path, *, partial: bool = False, activation: formats.Activat
     return Model(**of_loaded, finetuning=_finetuning(Path(path)))
 
 
-def predict(model: Model | str, inputs: Iterable[Any], *, batch_size: int | None = None) -> list[Prediction]:
+def predict(model: Model | str | Path, inputs: Iterable[Any], *, batch_size: int | None = None) -> list[Prediction]:
     """Return the prediction of a finetuned model for each input: `Model.predict`, which has the forms of inputs.
 
     model: loaded, or its folder.
     """
-    return (load(model) if isinstance(model, str) else model).predict(inputs, batch_size=batch_size)
+    return (model if isinstance(model, Model) else load(model)).predict(inputs, batch_size=batch_size)
 
 
 def _make_jax_arrays(tree: dict[str, Any]) -> None:

@@ -19,6 +19,7 @@ from xlnet_jax.objectives.build import objective_of
 from xlnet_jax.objectives.registry import objective_named
 from xlnet_jax.objectives.rules import validate
 from xlnet_jax.settings.config import Config
+from xlnet_jax.settings.keywords import with_plain_paths
 from xlnet_jax.settings.plain import from_dict, to_dict
 from xlnet_jax.training import sharding
 from xlnet_jax.training.attention import chosen, settled
@@ -60,6 +61,7 @@ def pretrain(config: Config, hosts: Hosts = ALONE) -> int:
     Called without `hosts` it trains in this process alone. The command passes them; its parent process says which host
     was lost where jax ends this one. Raises InputError where settings contradict each other, the text or the workdir.
     """
+    config = with_plain_paths(config)
     process = Process.begin(config, hosts)
     prepared = _prepare(config, process.console) if hosts.first else None
     told = hosts.gather("prepared", prepared.told() if prepared else None)[0]

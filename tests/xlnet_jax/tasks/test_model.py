@@ -1,6 +1,7 @@
 """A finetuned checkpoint predicts in Python what its command writes, for every family of tasks."""
 
 import csv
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -84,6 +85,59 @@ def test_predictions_compile_for_few_numbers_of_inputs_and_do_not_depend_on_them
     assert run._cache_size() == 5  # 2, 4, 8, 16 and 32 rows, of one length
 
 
+class Table(list):
+    """Rows, given as a table of pandas gives them."""
+
+    columns = ("text", "label")
+
+    def to_dict(self, orient):
+        assert orient == "records"
+        return list(self)
+
+
+@pytest.mark.parametrize("kind", [list, tuple, Table, "pandas"])
+def test_rows_of_python_train_as_the_file_of_them_does(kind, pretrained, table, result, model, tmp_path):
+    if kind == "pandas":
+        kind = pytest.importorskip("pandas", reason="needs pandas: pip install pandas").DataFrame
+    with open(table, newline="") as file:
+        rows = list(csv.DictReader(file, delimiter="\t"))
+    for _ in range(2):  # the second goes on with the first's run
+        done = finetuned(pretrained, kind(rows), tmp_path / "run", eval=kind(rows), predict=kind(rows))
+        assert done.metrics == result.metrics
+    assert len(list((tmp_path / "run" / "examples").iterdir())) == 3
+    unlabelled = kind([{"text": row["text"]} for row in rows])
+    assert model.predict(unlabelled) == model.predict([row["text"] for row in rows])
+
+
+def test_rows_of_words_and_of_questions_train_too(pretrained, tmp_path):
+    words = [{"words": ["She", "went", "to", "Bath"], "labels": ["O", "O", "O", "B-LOC"]}] * 2
+    asked = {"question": "Who?", "context": "It was Emma.", "answers": {"text": ["Emma"], "answer_start": [7]}}
+    choice = {"context": "It rained.", "question": "Was it dry?", "options": ["yes", "no"], "answer": 1}
+    for task, rows in (("ner", words), ("squad", [asked] * 2), ("multiple_choice", [choice] * 2)):
+        more = {"seq_len": 160, "batch_size": 8}
+        done = finetuned(pretrained, rows, tmp_path / task, eval=rows, task=task, data=more)
+        assert done.metrics
+        given = [{"words": row["words"]} for row in rows] if task == "ner" else rows
+        assert len(xlnet_jax.load(done.checkpoint).predict(given)) == 2
+
+
+@pytest.mark.parametrize(
+    ("task", "rows", "message"),
+    [
+        ("ner", [{"words": ["a", "b"], "labels": ["O"]}], "`train`: row 0 has 2 words and 1 labels: give each word"),
+        ("ner", [{"words": ["a b\nc"], "labels": ["O"]}], "`train`: row 0: words is a list of words, and"),
+        ("squad", [{"question": "Who?"}], "`train`: row 0 has no 'context', only 'question'"),
+        ("squad", [{"question": "Who?", "context": "a", "answers": "a"}], 'row 0: answers are .*, and not "a"'),
+        ("race", [{"article": "a"}], "`train` holds rows, and `task` race reads files of its own form: name those"),
+        ("classification", [{"text": "a", "label": object()}], "is neither text, a number nor a list"),
+    ],
+)
+def test_rows_of_another_form_are_refused_before_anything_is_written(pretrained, tmp_path, task, rows, message):
+    with pytest.raises(InputError, match=message):
+        finetuned(pretrained, rows, tmp_path / "run", eval=(), task=task)
+    assert not (tmp_path / "run").exists()
+
+
 def test_every_family_predicts_for_values_of_python(pretrained):
     (number,) = of_head(pretrained, HeadConfig("regression")).predict([("a lovely walk", "a dreadful rain")])
     assert isinstance(number.value, float)
@@ -149,3 +203,21 @@ def test_a_stopped_run_is_no_result(pretrained, table, tmp_path, monkeypatch):
     monkeypatch.setattr("xlnet_jax.tasks.run.finetune", lambda config: 143)
     with pytest.raises(KeyboardInterrupt, match="the same call goes on"):
         runs.finetune(init=str(pretrained), train=str(table), workdir=str(tmp_path / "run"))
+
+
+def test_paths_may_be_text_or_paths(pretrained, table, result, model, tmp_path):
+    text = [GOOD[0]]
+    folder = Path(result.checkpoint)
+    assert xlnet_jax.predict(folder, text) == xlnet_jax.predict(str(folder), text) == model.predict(text)
+    files = (table, str(table), [table])
+    assert [runs.predict_files(folder, names, workdir=tmp_path / str(n)) for n, names in enumerate(files)] == [0] * 3
+    drawn = [
+        xlnet_jax.generate(start, "A walk", max_new_tokens=2)[0].text for start in (Path(pretrained), str(pretrained))
+    ]
+    assert drawn[0] == drawn[1]
+    (tmp_path / "lines.txt").write_text("A lovely walk\n")
+    for kind in (str, Path):
+        settings = xlnet_jax.EmbedSettings(
+            kind(pretrained), (kind(tmp_path / "lines.txt"),), kind(tmp_path / f"{kind.__name__}.npy"), seq_len=16
+        )
+        assert xlnet_jax.embed_files(settings) == (1, 16)

@@ -164,6 +164,9 @@ class TextTask:
         examples = []
         for number, given in enumerate(inputs):
             where = f"input {number}"
+            if isinstance(given, Mapping):
+                examples.append(TextExample(str(number), *self._texts(Row(where, dict(given))), None, where))
+                continue
             texts = (given,) if isinstance(given, str) else tuple(given) if isinstance(given, list | tuple) else ()
             if len(texts) not in (1, 2) or not all(isinstance(text, str) for text in texts):
                 raise InputError(f"{where} is neither a text nor a pair of texts, but {given!r:.60}")

@@ -74,6 +74,7 @@ class TokenClassification:
         sentences = []
         for number, words in enumerate(inputs):
             where = f"input {number}"
+            words = words.get("words") if isinstance(words, Mapping) else words
             if not isinstance(words, list | tuple) or not all(isinstance(word, str) for word in words):
                 raise InputError(f"{where} is no list of words, but {words!r:.60}")
             if not words or not all(word.strip() for word in words):
