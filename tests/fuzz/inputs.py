@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.fuzz.binary_forms import mutate, protobuf
-from tests.fuzz.mutations import words
+from tests.fuzz.mutations import environment, words
 from tests.fuzz.samples import COMPARED, RUN
 from tests.fuzz.settings import flags_of
 
 COMMAND_LINE = "command line"
 SMALL_WINDOWS = "--data.batch-size 2 --data.reuse-len 8 --data.perm-size 8 --data.num-predict 4"
+ENVIRONMENT = "environment"  # form that damages variables and no file
 WHOLE = "whole"  # form of a file that `agrees` alone makes anew
 
 
@@ -51,6 +52,8 @@ class Kind:
 
     def damage(self, folder: Path, rng: random.Random) -> tuple[list[str], str]:
         """Damage one file of the samples, or the command line. Return the command line, and what was done."""
+        if self.form == ENVIRONMENT:
+            return self.words(), environment(rng)
         if not self.damaged:
             found = words(self.words(), flags_of(self.module), rng)
             return found, "command line: " + " ".join(map(repr, found))[:500]
@@ -265,6 +268,8 @@ def _kinds() -> Iterator[Kind]:
     for name, (command, samples, _) in lines.items():
         yield Kind(f"{COMMAND_LINE}: {name}", command, samples, "", needs=needs.get(name, ""))
     yield Kind(f"{COMMAND_LINE}: any", f"xlnet_jax {inspect.removeprefix('data_pipelines.')}", "corpus", "")
+    # ---- the environment ----
+    yield Kind("environment: train", lines["train"][0], lines["train"][1], "", ENVIRONMENT)
     # ---- notebooks ----
     cell = "tests.fuzz.cells"
     yield Kind("notebook: picture", f"{cell} picture", "run", "run/metrics.jsonl", "json lines")

@@ -233,7 +233,22 @@ WORDS = (
     "9223372036854775808", "-9223372036854775809", "18446744073709551616", "1" + "0" * 30, "9" * 5000, "nan", "inf",
     "-inf", "-1", "0", "", " ", "1e400", "0x10", "1_0", "१", "\udcff", "\ud83d", "x", "--", "-", "True", "None", "null",
     "a\nb", "x" * 70_000, "/dev/zero", "[", "--help-me", "--config", "--seed=", "²",
+    "foo://x", "foo:///x/y", "://", "x:/y", "az://b/x", "\x1b[2J\u202e", "\x1b]0;x\x07.json",
 )  # fmt: skip
+VARIABLES = (
+    "JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID", "JAX_COORDINATOR_BIND_ADDRESS", "SLURM_NTASKS",
+    "SLURM_STEP_NODELIST", "SLURM_PROCID", "SLURM_LOCALID", "MEGASCALE_NUM_SLICES", "XLNET_JAX_ROLL",
+)  # fmt: skip
+"""Variables that a command reads when it runs; the parent has imported jax, which read its own. Without SLURM_JOB_ID no
+combination names a run of several hosts, for whom the example would wait."""
+
+
+def environment(rng: random.Random) -> str:
+    """Set some variables of this process to anything that they can hold; return what was done."""
+    given = {name: rng.choice(WORDS) for name in rng.sample(VARIABLES, rng.choice((1, 2, 3, 5)))}
+    given = {name: value for name, value in given.items() if "\udcff" != value != "\ud83d"}
+    os.environ.update(given)
+    return f"environment: {given}"[:500]
 
 
 def words(given: list[str], flags: list[str], rng: random.Random) -> list[str]:

@@ -17,6 +17,7 @@ from typing import Any
 from tests.fuzz import child
 from tests.fuzz.inputs import Kind
 from tests.fuzz.mutations import EVIL, SECRET
+from xlnet_jax.printing import printable
 
 IDLE_SECONDS = 8  # without work, after which a command hangs
 WALL_SECONDS = 240
@@ -142,6 +143,8 @@ def _problems(status: int, usage: resource.struct_rusage, late: str | None, said
         found.append(f"{len(lines)} lines where one is due: {' / '.join(lines)[:300]}")
     if "Traceback" in said and not found:
         found.append(f"a traceback: {_place(lines)}")
+    if (safe := printable(said)) != said:
+        found.append(f"prints what a terminal obeys: {safe[:300]}")
     resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     if (more := (usage.ru_maxrss - resident) << 10) > MORE_RESIDENT:
         found.append(f"takes {more >> 20:,} MiB of memory")
