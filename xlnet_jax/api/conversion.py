@@ -10,6 +10,7 @@ import tyro
 from xlnet_jax.errors import InputError
 from xlnet_jax.settings.bounds import at_least, check_bounds
 from xlnet_jax.settings.fields import setting
+from xlnet_jax.settings.keywords import with_plain_paths
 
 if TYPE_CHECKING:
     from xlnet_jax.checkpoints.pretrained import Pretrained
@@ -65,6 +66,7 @@ def convert(settings: ConvertSettings) -> Conversion:
     from xlnet_jax.checkpoints.formats import demand_new, load, located, recognise, save
     from xlnet_jax.storage import hub
 
+    settings = with_plain_paths(settings)
     check_bounds(settings)
     target = Path(settings.target)
     demand_new(target)  # reading may take minutes

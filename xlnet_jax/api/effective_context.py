@@ -11,6 +11,7 @@ from xlnet_jax.api.text_source import TextSourceSettings
 from xlnet_jax.errors import InputError
 from xlnet_jax.settings.bounds import at_least, check_bounds
 from xlnet_jax.settings.fields import setting
+from xlnet_jax.settings.keywords import with_plain_paths
 
 if TYPE_CHECKING:
     import numpy as np
@@ -76,6 +77,7 @@ def recl(settings: ReclSettings, on_length: Callable[[int], None] = lambda lengt
     on_length: called with each context length before it is tried. Raises InputError for settings, a text or
     checkpoints that cannot work, or that cannot be compared.
     """
+    settings = with_plain_paths(settings)
     settings.check()
     import numpy as np
 

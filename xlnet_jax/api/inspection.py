@@ -17,6 +17,7 @@ from xlnet_jax.objectives.presets import PRESETS, with_objective
 from xlnet_jax.objectives.registry import objective_named
 from xlnet_jax.objectives.rules import validate
 from xlnet_jax.settings.config import Config, DataConfig
+from xlnet_jax.settings.keywords import with_plain_paths
 from xlnet_jax.settings.plain import from_dict
 from xlnet_jax.storage.reading import read_json
 
@@ -88,6 +89,7 @@ def inspect_window(
     windows_of: return the windows to look at, given those of the run or of the corpus; None = settings.data where it
     was given, else those of the run or of the corpus. Raises InputError for settings that cannot work.
     """
+    settings = with_plain_paths(settings)
     out = _picture_path(settings.out)
     place = _find(Path(settings.corpus), settings.tokenizer)
     tokenizer = _tokenizer(place)

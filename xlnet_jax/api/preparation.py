@@ -21,6 +21,7 @@ from xlnet_jax.errors import InputError
 from xlnet_jax.settings.bounds import at_least, between, check_bounds
 from xlnet_jax.settings.config import DataConfig
 from xlnet_jax.settings.fields import setting
+from xlnet_jax.settings.keywords import with_plain_paths
 from xlnet_jax.storage.files import demand_place
 
 
@@ -84,6 +85,7 @@ def prepare_corpus(settings: PrepareSettings, on_written: Callable[[int], None] 
     on_written: called with the number of files written so far, by the local runner. Raises InputError for settings or
     text that cannot work.
     """
+    settings = with_plain_paths(settings)
     settings.check()
     if settings.from_xlnet_tfrecords:
         return prepare_records(
