@@ -78,7 +78,8 @@ class Bucket:
         """Return what the API says of an object."""
         return {
             "kind": "storage#object", "name": name, "bucket": bucket,
-            "size": str(len(self.content(bucket, name) or b"")), "generation": str(self.generation(bucket, name)), "metageneration": "1",
+            "size": str(len(self.content(bucket, name) or b"")), "generation": str(self.generation(bucket, name)),
+            "metageneration": "1",
             "updated": "2026-01-01T00:00:00.000Z", "timeCreated": "2026-01-01T00:00:00.000Z",
         }  # fmt: skip
 
@@ -239,13 +240,19 @@ class _Handler(BaseHTTPRequestHandler):
         """Print nothing."""
 
 
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, request, client_address):
+        """Print nothing: clients end without a word to their open connections."""
+
+
 @contextlib.contextmanager
 def serving(bucket: Bucket) -> Iterator[dict[str, str]]:
     """Serve on a free port of this machine while the body works. Yield the environment that leads libraries to it."""
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     tls.load_cert_chain(CERTIFICATE)
-    with ThreadingHTTPServer(("127.0.0.1", 0), _Handler) as server:
-        server.daemon_threads = True
+    with _Server(("127.0.0.1", 0), _Handler) as server:
         server.bucket, server.tls = bucket, tls
         address = f"http://127.0.0.1:{server.server_port}"
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)

@@ -1,5 +1,8 @@
 """Text and corpora in the cloud, read and written by the libraries that do so in production."""
 
+import bz2
+import gzip
+import lzma
 import re
 from collections import Counter
 
@@ -13,6 +16,8 @@ from data_pipelines.prepare import __main__ as prepare_command
 from data_pipelines.prepare import prepare
 from data_pipelines.prepare.runners import LocalRunner
 from data_pipelines.tokenizer import Tokenizer
+from data_pipelines.tokenizer import __main__ as tokenizer_command
+from xlnet_jax.api.inspection import InspectSettings, inspect_window
 from xlnet_jax.errors import InputError
 
 BLOCK_LEN = 64
@@ -122,3 +127,34 @@ def test_a_corpus_in_a_bucket_is_checked(bucket, capsys):
     shard.write_bytes(shard.read_bytes()[:-1] + b"?")
     with pytest.raises(InputError, match=rf"gs://bucket/c: the shard {shard.name} was altered, its sha256 is"):
         prepare_command.main(["--check=gs://bucket/c"])
+
+
+def test_a_tokenizer_is_trained_from_a_bucket_into_a_bucket(bucket, tmp_path, monkeypatch):
+    put_text(bucket / "text")
+    monkeypatch.chdir(tmp_path)
+    words = ["train", "--source", "gs://bucket/text", "--out", "gs://bucket/t", "--vocab-size", "300"]
+    assert tokenizer_command.main(words) == 0
+    assert Tokenizer.load("gs://bucket/t").vocab_size == 300
+    assert not (tmp_path / "gs:").exists()
+    with pytest.raises(InputError, match=r"--out gs://bucket/t exists: name a folder that does not"):
+        tokenizer_command.main(words)
+
+
+@pytest.mark.parametrize("end", [".gz", ".xz", ".bz2", ".zst"])
+def test_compressed_text_in_a_bucket_is_read(bucket, end):
+    import backports.zstd as zstd
+
+    compress = {".gz": gzip.compress, ".xz": lzma.compress, ".bz2": bz2.compress, ".zst": zstd.compress}[end]
+    (bucket / f"a.txt{end}").write_bytes(compress(b"A line.\nAnother.\n"))
+    found = sources.find([f"gs://bucket/a.txt{end}"])
+    assert [line for line in sources.read_lines(found, "strict") if line][:2] == ["A line.", "Another."]
+
+
+def test_a_window_of_a_corpus_in_a_bucket_is_inspected(bucket, tmp_path):
+    put_text(bucket / "text")
+    found = sources.find(["gs://bucket/text"])
+    tokenizer = Tokenizer.train(sources.read_lines(found, "strict"), 500, "auto")
+    options = {"block_len": BLOCK_LEN, "validation_fraction": 0.2, "runner": LocalRunner(1)}
+    prepare(found, None, tokenizer, "gs://bucket/c", **options)
+    settings = InspectSettings("gs://bucket/c", out=str(tmp_path / "w.png"))
+    assert str(inspect_window(settings).corpus.folder) == "gs://bucket/c"

@@ -68,8 +68,7 @@ def convert(settings: ConvertSettings) -> Conversion:
 
     settings = with_plain_paths(settings)
     check_bounds(settings)
-    target = Path(settings.target)
-    demand_new(target)  # reading may take minutes
+    target = demand_new(settings.target)  # reading may take minutes
     if settings.dtype != "float32" and settings.to != "hf":
         raise InputError(f"`dtype` {settings.dtype} is a type of the files of `to` hf: others hold float32")
     if settings.push is not None:

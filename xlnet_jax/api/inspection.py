@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import tyro
+from etils import epath
 
 from data_pipelines import windows
 from data_pipelines.corpus import MANIFEST_FILE, Corpus, SplitName, is_corpus
@@ -75,9 +76,9 @@ class Inspection:
 class _Place:
     """A prepared corpus, alone or in the workdir of a run."""
 
-    folder: Path
+    folder: epath.Path
     corpus: Corpus
-    tokenizer: str | Path
+    tokenizer: epath.PathLike
     run: Config | None
 
 
@@ -91,7 +92,7 @@ def inspect_window(
     """
     settings = with_plain_paths(settings)
     out = _picture_path(settings.out)
-    place = _find(Path(settings.corpus), settings.tokenizer)
+    place = _find(epath.Path(settings.corpus), settings.tokenizer)
     tokenizer = _tokenizer(place)
     windows_of = windows_of or (lambda data: data if settings.data is RUNS_OWN else settings.data)
     config, origin = _config(settings, windows_of, place)
@@ -110,7 +111,7 @@ def inspect_window(
     return Inspection(view, place.corpus, config, origin, tokenizer.vocab_size, out)
 
 
-def _find(folder: Path, tokenizer: str | None) -> _Place:
+def _find(folder: epath.Path, tokenizer: str | None) -> _Place:
     run, corpus = None, folder
     if not (folder / MANIFEST_FILE).is_file() and (folder / "config.json").is_file():
         corpus = folder / "corpus"
@@ -119,7 +120,7 @@ def _find(folder: Path, tokenizer: str | None) -> _Place:
         except (ValueError, TypeError, AttributeError) as error:
             raise InputError(f"{folder / 'config.json'} is not the settings of a run: {error}") from None
         # A corpus that was prepared before the run lies elsewhere.
-        corpus = next((Path(name) for name in run.corpus if is_corpus(name)), corpus)
+        corpus = next((epath.Path(name) for name in run.corpus if is_corpus(name)), corpus)
     if not (corpus / MANIFEST_FILE).is_file():
         raise InputError(
             f"corpus {folder}: neither a prepared corpus nor the workdir of a run: there is no "

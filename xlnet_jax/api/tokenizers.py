@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import itertools
-import os
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, Literal
 
 import numpy as np
@@ -55,8 +53,8 @@ class Train(TextSourceSettings):
 
     source: tuple[str, ...]
     """files, globs, folders, URLs, tfds:NAME or hf:NAME"""
-    out: Path
-    """folder to write"""
+    out: str
+    """folder to write, on disk or in the cloud (gs://)"""
     vocab_size: int = setting(32_000, at_least(1))
     """pieces in the vocabulary, special ones included; for words and characters the largest number of them; bytes are
     256 and the special ones"""
@@ -71,9 +69,10 @@ class Train(TextSourceSettings):
 
     def check(self) -> None:
         """Raise InputError for what cannot work, before anything is read."""
-        if os.path.lexists(self.out):
-            raise InputError(f"`out` {self.out} exists: name a folder that does not")
-        demand_place(epath.Path(self.out))
+        out = epath.Path(self.out)
+        if out.exists():
+            raise InputError(f"`out` {out} exists: name a folder that does not")
+        demand_place(out)
         if not self.source:
             raise InputError("`source` names no text: give files, globs, folders, URLs, tfds:NAME or hf:NAME")
         check_bounds(self)

@@ -24,7 +24,12 @@ from xlnet_jax.interop import hf_files, hf_repository, tf1_files
 from xlnet_jax.interop.contents import Found
 from xlnet_jax.settings.rules import validate_network
 from xlnet_jax.storage import bundled, hub
-from xlnet_jax.storage.files import demand_on_disk, demand_space, disk_errors_as_os_error
+from xlnet_jax.storage.files import (
+    demand_on_disk,
+    demand_space,
+    demand_weights_on_disk,
+    disk_errors_as_os_error,
+)
 from xlnet_jax.storage.folders import complete_folder
 
 _NOT_A_PLACE = (errno.EEXIST, errno.ENOTDIR, errno.ENOENT, errno.ENAMETOOLONG, errno.EINVAL)
@@ -56,8 +61,9 @@ def located(path: str | Path) -> Path:
     """Return the folder or prefix of a checkpoint on this machine; a model of the Hugging Face Hub is fetched.
 
     A str that is no path here may be a model's name (storage/bundled.py, storage/hub.py); a Path never is. Raises
-    InputError where a model cannot be fetched.
+    InputError where a model cannot be fetched, and for a path in a bucket.
     """
+    demand_weights_on_disk(path)
     if bundled.is_bundled(path):
         return bundled.folder(str(path))
     return hf_repository.fetch(str(path)) if is_remote(path) else Path(path)
@@ -137,10 +143,9 @@ def save(
     add: writes more files into the folder before it gets its name, given the folder and the notes.
     Raises InputError where the format cannot hold the network, or the folder exists.
     """
-    target = Path(path)
     if to not in _FORMATS:
         raise InputError(f"format {to} is none of {', '.join(_FORMATS)}")
-    demand_new(target)
+    target = demand_new(path)
     validate_network(pretrained.model, pretrained.head, "the network")
     check_params(pretrained, "the network")
     pretrained = dataclasses.replace(pretrained, params=jax.tree.map(np.asarray, pretrained.params))
@@ -157,8 +162,9 @@ def save(
         raise InputError(f"{target} cannot be made a folder: {error.strerror}") from None
 
 
-def demand_new(target: Path) -> None:
-    """Raise InputError where a file or folder of this name exists, and for a URL."""
+def demand_new(target: str | Path) -> Path:
+    """Return the path of a folder to write. Raises InputError where something has this name, and for a URL."""
     demand_on_disk(target)
     if os.path.lexists(target):
         raise InputError(f"{target} exists: name a folder that does not")
+    return Path(target)

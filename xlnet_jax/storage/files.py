@@ -5,6 +5,7 @@ import errno
 import importlib
 import os
 import re
+import shlex
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -37,6 +38,21 @@ def in_bucket(path: epath.PathLike) -> bool:
     """Return True for a path such as gs://bucket/folder. A bucket has objects and no folders: an object appears whole,
     cannot be appended to, and is renamed by a copy."""
     return "://" in str(path)
+
+
+def demand_weights_on_disk(path: epath.PathLike, argument: str = "") -> None:
+    """Raise InputError for weights behind a URL. argument: how messages call the path, with a space behind it."""
+    if in_bucket(path) or _LOST_SLASH.match(str(path)):
+        copy = "copy them there first (gcloud storage cp -r)"
+        raise InputError(f"{argument}{path}: weights are read from a disk; {copy}")
+
+
+def name_on_disk(folder: str) -> tuple[str, str | None]:
+    """Return the name under which commands read the weights in a folder, and the command that copies the folder there;
+    None for a folder on a disk."""
+    if not in_bucket(folder):
+        return folder, None
+    return folder.rstrip("/").rpartition("/")[2], shlex.join(["gcloud", "storage", "cp", "-r", folder, "."])
 
 
 def demand_bucket_library() -> None:

@@ -174,6 +174,9 @@ def _array_in(opened: IO[bytes], size: int, kind: type[np.generic], rank: int, w
 
 def _size_in_bucket(file: epath.Path) -> int:
     try:
-        return int(file.stat().length)
+        found = file.stat()
     except FileNotFoundError:
         raise InputError(f"{file} is missing") from None
+    if found.is_directory:
+        raise InputError(f"{file} is a folder and no file")
+    return int(found.length)

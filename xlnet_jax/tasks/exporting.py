@@ -43,8 +43,7 @@ def export(model: Model, path: str | Path, *, seq_len: int | None = None) -> Pat
     Raises InputError for other heads, whose answers need more than a forward pass, for a checkpoint without a head, for
     rows that are longer than the network has places, and where the folder exists.
     """
-    target = Path(path)
-    demand_new(target)
+    target = demand_new(path)
     config = model.settings(seq_len=seq_len)
     head = config.head
     if head.task not in (*OF_TEXTS, OF_WORDS):

@@ -13,6 +13,7 @@ from rich.console import Console
 
 from xlnet_jax.checkpoints.native import write_thresholds
 from xlnet_jax.errors import InputError
+from xlnet_jax.storage.files import name_on_disk
 from xlnet_jax.storage.folders import sync_tree
 from xlnet_jax.tasks.batches import TrainingBatches
 from xlnet_jax.tasks.config import FinetuneConfig, folder_of
@@ -190,11 +191,10 @@ def _report(result: Result, workdir: Workdir, has_curves: bool, picture: str | N
     pictures = f"  curves       {workdir.curves}\n" if has_curves else ""
     pictures += f"  {picture.removesuffix('.png'):12} {workdir.folder / picture}\n" if picture else ""
     files = "".join(f"  predictions  {workdir.folder / file}\n" for file in result.predictions)
-    folder = str(workdir.folder)
-    command = shlex.join(["python", "-m", "xlnet_jax.finetune", "--task", result.task, "--init", folder])
-    following = (
-        f"\nnext\n  predict      {command} --predict FILES\n  in Python    xlnet_jax.load({folder!r}).predict([...])"
-    )
+    there, copy = name_on_disk(str(workdir.folder))
+    command = shlex.join(["python", "-m", "xlnet_jax.finetune", "--task", result.task, "--init", there])
+    following = "\nnext\n" + (f"  copy         {copy}\n" if copy else "")
+    following += f"  predict      {command} --predict FILES\n  in Python    xlnet_jax.load({there!r}).predict([...])"
     console.print(
         f"{score}\n"
         f"  checkpoint   {workdir.folder / result.checkpoint}{how}\n"

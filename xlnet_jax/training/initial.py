@@ -17,7 +17,7 @@ from xlnet_jax.objectives.build import objective_of
 from xlnet_jax.settings.config import FIXED_BY_WEIGHTS, Config, ModelConfig, RunConfig
 from xlnet_jax.settings.fields import given_in
 from xlnet_jax.storage import bundled, hub
-from xlnet_jax.storage.files import in_bucket
+from xlnet_jax.storage.files import demand_weights_on_disk, in_bucket
 from xlnet_jax.training.sharding import unboxed
 
 R = TypeVar("R", bound=RunConfig)
@@ -49,8 +49,7 @@ def begin_from(init: str, config: R, there: R | None, usual: R) -> tuple[R, Pret
     usual: the settings where nobody gave any.
     Raises InputError where a setting of the network was given with another value than the weights have.
     """
-    if in_bucket(init):
-        raise InputError(f"`init` {init}: weights are read from a disk; copy them there first (gcloud storage cp -r)")
+    demand_weights_on_disk(init, "`init` ")
     origin = _origin(init, config.workdir, there)
     config = dataclasses.replace(config, init=origin)
     if there and there.init == origin:

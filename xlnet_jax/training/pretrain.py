@@ -21,6 +21,7 @@ from xlnet_jax.objectives.rules import validate
 from xlnet_jax.settings.config import Config
 from xlnet_jax.settings.keywords import with_plain_paths
 from xlnet_jax.settings.plain import from_dict, to_dict
+from xlnet_jax.storage.files import name_on_disk
 from xlnet_jax.training import sharding
 from xlnet_jax.training.attention import chosen, settled
 from xlnet_jax.training.fit.fit import fitted
@@ -216,9 +217,11 @@ def _report(run: Pretraining, step: int, console: Console) -> None:
     loss = [r["loss"] for r in records if r["split"] == "validation"][-1]
     model = next(file for file in workdir.tokenizer.iterdir() if file.name in (MODEL_FILE, TOKENIZER_JSON))
     folder = str(workdir.folder)
+    there, copy = name_on_disk(folder)
     following = {
-        "finetune": finetuning_of(folder),
-        "convert": conversion_of(config, Tokenizer.load(workdir.tokenizer), folder),
+        "copy": copy,
+        "finetune": finetuning_of(there),
+        "convert": conversion_of(config, Tokenizer.load(workdir.tokenizer), there),
         "longer": command_of(longer(config, folder)),
         "larger": command_of(bigger) if (bigger := larger(config, str(workdir.tokenizer))) else None,
         "your text": command_for_other_text(config),

@@ -1,17 +1,23 @@
 """Run with its workdir in a bucket, which has no locks, no appending and no renaming."""
 
 import os
+import shutil
 import socket
+import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
 from etils import epath
 
+import xlnet_jax
+from data_pipelines import sources
 from xlnet_jax.errors import InputError
 from xlnet_jax.settings.config import Config
 from xlnet_jax.storage import files, folders, lock
+from xlnet_jax.storage.files import name_on_disk
 from xlnet_jax.storage.lock import Lock
 from xlnet_jax.training.initial import begin_from
 from xlnet_jax.training.run import workdir as workdir_module
@@ -82,6 +88,15 @@ def test_a_path_in_a_bucket_never_becomes_one_on_a_disk():
         InputError, match=r"`init` gs://bucket/run: weights are read from a disk; copy them there first"
     ):
         begin_from(FOLDER, Config(), None, Config())
+
+
+def test_weights_are_neither_read_from_a_bucket_nor_written_to_one(tmp_path):
+    with pytest.raises(InputError, match=r"^gs://bucket/run: weights are read from a disk; copy them there first"):
+        xlnet_jax.load("gs://bucket/run")
+    with pytest.raises(InputError, match=r"^gs://bucket/hf: results are written to a disk; copy them from there"):
+        xlnet_jax.save(xlnet_jax.load("tiny"), "gs://bucket/hf", "hf")
+    assert name_on_disk("gs://bucket/my run/") == ("my run", "gcloud storage cp -r 'gs://bucket/my run/' .")
+    assert name_on_disk("runs/one") == ("runs/one", None)
 
 
 def test_a_missing_library_is_one_line_before_any_work(bucket, monkeypatch):
@@ -183,3 +198,37 @@ def test_of_two_that_begin_together_one_is_refused(bucket, quick, monkeypatch):
     monkeypatch.setattr(lock._Object, "_beat", overtaken)
     with pytest.raises(InputError, match="in use by process 17 on elsewhere"):
         Lock(epath.Path(FOLDER))
+
+
+def test_a_run_in_a_bucket_goes_on_where_it_stopped(bucket, tmp_path):
+    """Run the whole way: the text, the corpus and the workdir are in the bucket, and Orbax writes to it."""
+    pytest.importorskip("google.cloud.storage")
+    (bucket / "text.txt").write_text(Path(sources.embedded()[1]).read_text()[:60_000])
+
+    def run(module, words):
+        done = subprocess.run(
+            [sys.executable, "-m", module, *words.split()], capture_output=True, text=True, timeout=300, cwd=tmp_path
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    run("data_pipelines.tokenizer", "train --source gs://bucket/text.txt --out gs://bucket/t --vocab-size 300")
+    corpus = "--source gs://bucket/text.txt --tokenizer gs://bucket/t --out gs://bucket/corpus --block-len 78"
+    run("data_pipelines.prepare", corpus)
+    train = (
+        "--corpus gs://bucket/corpus --workdir gs://bucket/run --optimizer.decay-steps 4 --optimizer.warmup-steps 1 "
+        "--model.num-layers 1 --model.d-model 16 --model.num-heads 1 --model.d-head 16 --model.d-ff 32 "
+        "--model.mem-len 16 --data.batch-size 8 --data.seq-len 32 --data.reuse-len 16 --data.perm-size 16 "
+        "--data.num-predict 4 --data.windows-per-block 4 --eval.max-windows 4 --log.every-steps 1"
+    )
+    run("xlnet_jax.train", f"{train} --steps 2")
+    printed = run("xlnet_jax.train", f"{train} --steps 4")
+    assert "gcloud storage cp -r gs://bucket/run ." in printed
+    assert (bucket / "run/checkpoints/4/commit_success.txt").exists()
+    records = list(read_records(Workdir(FOLDER).metrics))
+    assert [r["step"] for r in records if r["split"] == "train"] == [1, 2, 3, 4]
+    assert not (tmp_path / "gs:").exists()
+    shutil.copytree(bucket / "run", tmp_path / "run")  # as gcloud does
+    assert "loss" in run("xlnet_jax.evaluate", "run --max-windows 4")
+    run("xlnet_jax.convert", "run run-hf --to hf")
+    assert xlnet_jax.load(str(tmp_path / "run-hf")).model.d_model == 16
