@@ -1,8 +1,10 @@
 """Damage files of binary forms by their structure: compressed text, arrays, messages, records, tables."""
 
+import base64
 import bz2
 import gzip
 import io
+import json
 import lzma
 import os
 import random
@@ -253,6 +255,52 @@ def parquet(content: bytes, rng: random.Random) -> bytes:
     return into.getvalue()
 
 
+def charsmap(content: bytes, rng: random.Random) -> bytes:
+    """Damage the table of a Precompiled normalizer, and little else of the tokenizer around it."""
+    if rng.random() < 0.2:
+        return json_text(content, rng)
+    tokenizer = json.loads(content)
+    table = bytearray(base64.b64decode(tokenizer["normalizer"]["precompiled_charsmap"]))
+    size = int.from_bytes(table[:4], "little")
+    kind = rng.randrange(4)
+    if kind == 0:
+        table[:4] = struct.pack("<I", rng.choice((0, 4, 1024, size // 2, size - 4, size + 4, 2**31, 2**32 - 1)))
+    elif kind == 1:
+        table = bytearray(raw(bytes(table), rng))
+    for _ in range(rng.choice((0, 1, 30, 1000)) if kind > 1 else 0):
+        at = 4 + 4 * rng.randrange(size // 4)
+        unit = rng.choice((0, 2**32 - 1, rng.getrandbits(32), struct.unpack_from("<I", table, at)[0] ^ 256))
+        struct.pack_into("<I", table, at, unit)
+    tokenizer["normalizer"]["precompiled_charsmap"] = base64.b64encode(table).decode()
+    return json.dumps(tokenizer).encode()
+
+
+def torch_file(content: bytes, rng: random.Random) -> bytes:
+    """Let tensors of PyTorch be views of far more numbers than the file has, compress them, or damage its bytes."""
+    import torch
+
+    if rng.random() < 0.4:
+        return raw(content, rng)
+    tensors = torch.load(io.BytesIO(content), weights_only=True)
+    name, into = rng.choice(sorted(tensors)), io.BytesIO()
+    kind = rng.randrange(4)
+    if kind == 0:
+        tensors[name] = tensors[name].flatten()[:1].expand(rng.choice((10**7, 10**9, 10**12)))
+    elif kind == 1:
+        shared = torch.zeros(1000)
+        tensors |= {f"{name}.{i}": shared for i in range(rng.choice((3, 5000)))}
+    elif kind == 2:
+        tensors[name] = tensors[name].to_sparse()
+    torch.save(tensors, into)
+    if kind < 3:
+        return into.getvalue()
+    packed = io.BytesIO()
+    with zipfile.ZipFile(into) as given, zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as written:
+        for member in given.namelist():
+            written.writestr(member, given.read(member) + bytes(rng.choice((0, ZEROS))))
+    return packed.getvalue()
+
+
 FORMS: dict[str, Callable[[bytes, random.Random], bytes]] = {
     "bytes": raw,
     "json": json_text,
@@ -264,6 +312,8 @@ FORMS: dict[str, Callable[[bytes, random.Random], bytes]] = {
     "protobuf": protobuf,
     "records": records,
     "parquet": parquet,
+    "charsmap": charsmap,
+    "torch": torch_file,
     "gz": compressed(gzip.decompress, gzip.compress),
     "xz": compressed(lzma.decompress, lzma.compress),
     "zst": compressed(zstd.decompress, zstd.compress),

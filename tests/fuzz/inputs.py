@@ -126,6 +126,8 @@ def _kinds() -> Iterator[Kind]:
         name = f"tokenizer.json ({folder})"
         words = f"data_pipelines.tokenizer encode in/{folder} --file in/few.txt"
         yield Kind(name, words, f"{folder} few.txt", f"{folder}/tokenizer.json", "json")
+    words = "data_pipelines.tokenizer encode in/unigram --file in/few.txt"
+    yield Kind("Precompiled normalizer", words, "unigram few.txt", "unigram/tokenizer.json", "charsmap")
     words = "data_pipelines.tokenizer encode in/bert --file in/few.txt"
     yield Kind("vocab.txt", words, "bert few.txt", "bert/vocab.txt", "text")
     yield Kind("tokenizer_config.json", words, "bert few.txt", "bert/tokenizer_config.json", "json")
@@ -153,7 +155,7 @@ def _kinds() -> Iterator[Kind]:
     yield Kind("Hugging Face: tokenizer_config", f"{convert} in/hf {to}", "hf", "hf/tokenizer_config.json", "json")
     yield Kind("model.safetensors", f"{convert} in/hf {to}", "hf", "hf/model.safetensors", "safetensors")
     yield Kind("safetensors index", f"{convert} in/hf-shards {to}", "hf-shards", "hf-shards/*.index.json", "json")
-    yield Kind("pytorch_model.bin", f"{convert} in/torch {to}", "torch", "torch/pytorch_model.bin")
+    yield Kind("pytorch_model.bin", f"{convert} in/torch {to}", "torch", "torch/pytorch_model.bin", "torch")
     yield Kind("BERT: config.json", f"{convert} in/hf-bert {to}", "hf-bert", "hf-bert/config.json", "json")
     yield Kind("BERT: tokenizer", f"{convert} in/hf-bert {to}", "hf-bert", "hf-bert/tokenizer*.json", "json")
     yield Kind("TF1: xlnet_config.json", f"{convert} in/tf1 {to}", "tf1", "tf1/xlnet_config.json", "json")
@@ -164,6 +166,8 @@ def _kinds() -> Iterator[Kind]:
     yield Kind("native: Orbax's JSON", f"{convert} in/native {to}", "native", "native/params/_*", "json", **native)
     yield Kind("native: Orbax's arrays", f"{convert} in/native {to}", "native", "native/params/**/*", **native)
     yield Kind("native: thresholds", f"{convert} in/native {to}", "native", "native/thresholds.json", "json", **native)
+    files = "native-zarr/params/*/.zarray native-zarr/params/_*"
+    yield Kind("native: zarr", f"{convert} in/native-zarr {to}", "native-zarr", files, "json")
     yield Kind("checksums.json", f"{convert} in/native {to}", "native", "native/checksums.json", "json")
     yield Kind("results.json", f"{convert} in/tuned {to}", "tuned", "tuned/results.json", "json")
     # ---- runs ----

@@ -3,6 +3,7 @@
 import bz2
 import contextlib
 import gzip
+import io
 import itertools
 import json
 import lzma
@@ -114,6 +115,25 @@ def _foreign_tokenizers(folder: Path, tokenizers: Any) -> None:
     names = ["<s>", "<pad>", "</s>", "<unk>", "madeupword0000", "<mask>"]
     made.train_from_iterator(lines(), vocab_size=270, special_tokens=names, show_progress=False)
     made.save(str(folder / "bytes" / "tokenizer.json"))
+    (folder / "unigram").mkdir()
+    scored = [(piece, 0.0) for piece in names] + [(letter, -3.0) for letter in f"▁{letters}"] + [("sea", -4.0)]
+    made = tokenizers.Tokenizer(tokenizers.models.Unigram(scored, unk_id=names.index("<unk>")))
+    made.normalizer = tokenizers.normalizers.Precompiled(_charsmap())
+    made.pre_tokenizer = tokenizers.pre_tokenizers.Metaspace()
+    made.save(str(folder / "unigram" / "tokenizer.json"))
+
+
+def _charsmap() -> bytes:
+    """Return the table of SentencePiece's default normalizer."""
+    import sentencepiece
+    from sentencepiece import sentencepiece_model_pb2
+
+    into, model = io.BytesIO(), sentencepiece_model_pb2.ModelProto()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(lines()), model_writer=into, vocab_size=40, hard_vocab_limit=False, minloglevel=2
+    )
+    model.ParseFromString(into.getvalue())
+    return bytes(model.normalizer_spec.precompiled_charsmap)
 
 
 def _corpus(folder: Path, tokenizer: Any) -> None:
@@ -235,6 +255,7 @@ def _checkpoints(folder: Path, tokenizer: Any) -> None:
     model = replace(random_model(config, None, tokenizer), thresholds={"qa.null_threshold": -1.25})
     for form in ("native", "hf", "tf1"):
         xlnet_jax.save(model, folder / form, form)
+    _as_zarr(folder / "native", folder / "native-zarr")
     shutil.copytree(folder / "hf", folder / "hf-shards")
     whole = folder / "hf-shards" / "model.safetensors"
     tensors = safetensors.numpy.load_file(whole)
@@ -265,6 +286,15 @@ def _checkpoints(folder: Path, tokenizer: Any) -> None:
         xlnet_jax.save(
             random_model(ModelConfig(**NETWORK, vocab_size=VOCABULARY, mem_len=0), head, tokenizer), folder / name
         )
+
+
+def _as_zarr(source: Path, folder: Path) -> None:
+    """Write a checkpoint with a folder for each array, as Orbax does when asked, in place of one database."""
+    import orbax.checkpoint as ocp
+
+    shutil.copytree(source, folder, ignore=shutil.ignore_patterns("params", "checksums.json"))
+    arrays = ocp.PyTreeCheckpointer().restore((source / "params").absolute())
+    ocp.PyTreeCheckpointer(use_ocdbt=False).save((folder / "params").absolute(), arrays)
 
 
 def optional(library: str) -> Any:

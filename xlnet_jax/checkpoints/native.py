@@ -209,6 +209,13 @@ def _demand_fitting(tree: Any, folder: Path) -> None:
     there = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
     if wanted > _DENSEST * there:
         raise InputError(f"{folder} is damaged: its arrays have {wanted:,} numbers, and its files {there:,} bytes")
+    for leaf in jax.tree.leaves(tree):
+        for chunk in (leaf.storage.chunk_shape, leaf.storage.write_shape) if leaf.storage else ():
+            if math.prod(chunk or ()) > max(math.prod(leaf.shape), 1):  # the reader takes memory for a whole chunk
+                raise InputError(
+                    f"{folder} is damaged: {leaf.name} is cut into chunks of {math.prod(chunk):,} numbers, and has "
+                    f"{math.prod(leaf.shape):,}"
+                )
 
 
 def _head(settings: dict[str, Any] | None) -> HeadConfig | None:

@@ -8,6 +8,7 @@ embedding accordingly, and writing undoes it.
 import dataclasses
 import json
 import warnings
+import zipfile
 from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
@@ -29,7 +30,7 @@ from xlnet_jax.interop import hf_bert, hf_xlnet, safetensors_file
 from xlnet_jax.interop.contents import Contents, Found
 from xlnet_jax.interop.hf_tokenizer import DIFFERENCES, DIGIT_COMMAS, NO_JSON, tokenizer_json
 from xlnet_jax.interop.weights import flatten, left_behind, nest, to_theirs
-from xlnet_jax.storage.reading import demand_regular, read_json
+from xlnet_jax.storage.reading import demand_regular, demand_stored, read_json
 
 CONFIG, TOKENIZER_CONFIG = "config.json", "tokenizer_config.json"
 SAFETENSORS, TORCH = "model.safetensors", "pytorch_model.bin"
@@ -188,16 +189,28 @@ def torch_for(file: str) -> Any:
     return torch
 
 
+_MOST_SHARED = 8
+"""Largest size of the tensors of a file of PyTorch over its own: tied weights stand in it once"""
+
+
 def _load_torch(file: Path) -> dict[str, np.ndarray]:
     torch = torch_for(str(file))
-    demand_regular(file)
+    size = demand_regular(file)
     try:
+        if zipfile.is_zipfile(file):
+            with zipfile.ZipFile(file) as archive:
+                demand_stored(archive.infolist(), size, str(file))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about files that are refused anyway
             tensors = torch.load(file, map_location="cpu", weights_only=True)
         if isinstance(tensors, dict) and isinstance(tensors.get("state_dict"), dict):
             tensors = tensors["state_dict"]
+        announced = sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
+        if announced > _MOST_SHARED * size:  # by views, which share the numbers of others
+            raise InputError(f"{file} is damaged: its tensors have {announced:,} bytes, and the file {size:,}")
         return {str(name): tensor.detach().float().numpy() for name, tensor in tensors.items()}
+    except InputError:
+        raise
     except Exception as error:  # zip, pickle, end-of-file and type errors, of as many types
         reason = str(error).partition("\n")[0] or type(error).__name__
         raise InputError(f"{file} is damaged or truncated, or no dictionary of tensors: {reason}") from None

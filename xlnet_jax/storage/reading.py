@@ -11,7 +11,7 @@ import os
 import stat
 import tokenize
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import IO, Annotated, Any, TypeVar, overload
 
@@ -143,11 +143,18 @@ def read_arrays(file: epath.Path, forms: Mapping[str, tuple[type[np.generic], in
     with _naming_damage(file), file.open("rb") as opened, zipfile.ZipFile(opened) as archive:
         for name, (kind, rank) in forms.items():
             member = archive.getinfo(f"{name}.npy")
-            if member.compress_type != zipfile.ZIP_STORED or member.file_size > size:
-                raise InputError(f"{file} is damaged: its array {name} is compressed, or larger than the file")
+            demand_stored([member], size, str(file))
             with archive.open(member) as array:
                 found[name] = _array_in(array, member.file_size, kind, rank, f"{file}: {name}")
     return found
+
+
+def demand_stored(members: Sequence[zipfile.ZipInfo], size: int, where: str) -> None:
+    """Raise InputError where a member of a ZIP file is compressed, or larger than the file, which has `size` bytes."""
+    for member in members:
+        if member.compress_type != zipfile.ZIP_STORED or member.file_size > size:
+            name = member.filename.removesuffix(".npy")
+            raise InputError(f"{where} is damaged: its array {name} is compressed, or larger than the file")
 
 
 @contextlib.contextmanager

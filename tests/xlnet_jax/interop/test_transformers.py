@@ -1,8 +1,10 @@
 """Against Hugging Face itself: what we write it loads, what it writes we load, and both give the same numbers."""
 
 import dataclasses
+import io
 import pickle
 import warnings
+import zipfile
 
 import numpy as np
 import pytest
@@ -195,4 +197,26 @@ def test_a_truncated_torch_file_ends_in_one_line(tmp_path):
     content = (tmp_path / "pytorch_model.bin").read_bytes()
     (tmp_path / "pytorch_model.bin").write_bytes(content[:-1000])
     with pytest.raises(xlnet_jax.InputError, match="damaged or truncated"):
+        xlnet_jax.load(tmp_path)
+
+
+@pytest.mark.parametrize("announces", ["views", "names", "compression"])
+def test_a_torch_file_that_announces_far_more_than_it_has_is_refused(tmp_path, announces):
+    theirs = transformers.XLNetLMHeadModel(transformers.XLNetConfig(vocab_size=40, d_model=24, n_layer=1, n_head=4))
+    theirs.config.save_pretrained(tmp_path)
+    tensors, file = dict(theirs.state_dict()), tmp_path / "pytorch_model.bin"
+    if announces == "views":
+        tensors["lm_loss.bias"] = torch.zeros(1).expand(10**12)
+    elif announces == "names":
+        one = torch.zeros(10**6)
+        tensors |= {f"more.{i}": one for i in range(1000)}
+    torch.save(tensors, file)
+    message = r"its tensors have [\d,]+ bytes"
+    if announces == "compression":
+        given = zipfile.ZipFile(io.BytesIO(file.read_bytes()))
+        with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as packed:
+            for name in given.namelist():
+                packed.writestr(name, given.read(name))
+        message = "is compressed, or larger than the file"
+    with pytest.raises(xlnet_jax.InputError, match=rf"pytorch_model\.bin is damaged: .*{message}"):
         xlnet_jax.load(tmp_path)
