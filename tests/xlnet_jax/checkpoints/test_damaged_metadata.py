@@ -37,6 +37,9 @@ def test_chunks_that_are_larger_than_their_array_are_refused(tmp_path):
     xlnet_jax.load(tmp_path / "native")
     file = next((tmp_path / "native" / "params").glob("*/.zarray"))
     form = json.loads(file.read_text())
+    file.write_text("[" * 100_000)
+    with pytest.raises(InputError, match=r"\.zarray is damaged: "):
+        xlnet_jax.load(tmp_path / "native")
     file.write_text(json.dumps(form | {"chunks": [10**9] * len(form["chunks"])}))
     with pytest.raises(InputError, match=r"is cut into chunks of 1,000,000,[\d,]+ numbers, and has"):
         xlnet_jax.load(tmp_path / "native")
