@@ -22,6 +22,7 @@ from xlnet_jax.api.text_source import TextSourceSettings
 from xlnet_jax.errors import InputError
 from xlnet_jax.settings.bounds import at_least, check_bounds
 from xlnet_jax.settings.fields import setting
+from xlnet_jax.settings.keywords import with_plain_paths
 from xlnet_jax.storage.files import demand_place
 
 MEGABYTE = 10**6
@@ -103,6 +104,7 @@ class Encode:
 
 def train_tokenizer(settings: Train) -> dict[str, str]:
     """Train a tokenizer and write its folder; return what was read and made. Raises InputError."""
+    settings = with_plain_paths(settings)
     settings.check()
     text = settings.find(settings.source)
     sources.demand_distinct(text)
