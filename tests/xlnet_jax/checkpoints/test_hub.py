@@ -18,7 +18,7 @@ from xlnet_jax.storage import hub as names
 pytest.importorskip("huggingface_hub", reason="needs huggingface_hub: pip install -e '.[hub]'")
 
 BASE, OTHER = "xlnet/xlnet-base-cased", "me/other"
-NEEDED = ["config.json", "model.safetensors", "spiece.model", "tokenizer_config.json"]
+NEEDED = ["config.json", "model.safetensors", "spiece.model", "tokenizer.json", "tokenizer_config.json"]
 USELESS = ("tf_model.h5", "flax_model.msgpack", "rust_model.ot", "onnx/model.onnx", "pytorch_model.bin")
 
 
@@ -143,7 +143,7 @@ def test_a_tokenizer_is_fetched_without_weights(hub, client, xlnet):
     hub.add("me/tokenizer", xlnet[1])
     loaded = "__import__('data_pipelines.tokenizer').tokenizer.Tokenizer.load('me/tokenizer')"
     assert client(f"{loaded}.vocab_size") == str(xlnet[0].tokenizer.vocab_size)
-    assert hub.fetched() == [".gitattributes", "spiece.model", "tokenizer_config.json"]
+    assert hub.fetched() == [".gitattributes", "spiece.model", "tokenizer.json", "tokenizer_config.json"]
 
 
 def test_what_cannot_be_read_is_refused_before_weights_are_fetched(hub, client, tmp_path):
