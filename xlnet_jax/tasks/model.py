@@ -58,6 +58,7 @@ class Model(Pretrained):
         """
         if isinstance(inputs, str | Mapping) or not isinstance(inputs, Iterable):
             raise InputError("`inputs` is a list of inputs; put a single one into a list")
+        inputs = inputs if hasattr(inputs, "columns") else list(inputs)  # a generator is read once
         rows = rows_of(inputs)
         if rows is None and hasattr(inputs, "columns"):
             raise InputError(
