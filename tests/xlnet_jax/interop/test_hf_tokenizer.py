@@ -13,7 +13,6 @@ import sentencepiece
 import xlnet_jax
 from data_pipelines import sources
 from data_pipelines.tokenizer import Settings, Tokenizer
-from tests.conftest import SHARED
 from tests.xlnet_jax.random_models import BERT, ROBERTA, SMALL, random_model
 from xlnet_jax.interop.hf_tokenizer import DIFFERENCES, DIGIT_COMMAS, NO_JSON
 
@@ -161,11 +160,8 @@ def test_the_strings_of_the_original_have_our_ids_there(reference, written, lowe
     assert not compared(tokenizer, theirs, texts)
 
 
-def corpus(name):
-    file = SHARED / "corpora" / name
-    if not file.exists():
-        pytest.skip(f"the text is not here ({file})")
-    with lzma.open(file, "rt") if name.endswith(".xz") else file.open() as opened:
+def corpus(file):
+    with lzma.open(file, "rt") if file.suffix == ".xz" else file.open() as opened:
         text = opened.read(4_000_000)
     return [line for line in text.splitlines() if line.strip() and not SPECIAL.search(line)]
 
@@ -177,12 +173,9 @@ def log_likelihoods(tokenizer, *rows):
 
 @pytest.mark.parametrize("name", ["us_presidents.docs.txt", "novels_pre1900.docs.txt.xz", "handbook.zh-CN.docs.txt"])
 @pytest.mark.parametrize("kind", ["released", "tiny"])
-def test_other_texts_have_our_ids_there_but_for_what_the_note_says(written, kind, name):
-    model = SHARED / "tokenizers" / "xlnet_cased.spiece.model"
-    if kind == "released" and not model.exists():
-        pytest.skip(f"the released tokenizer is not here ({model})")
-    tokenizer = Tokenizer.load(model) if kind == "released" else Tokenizer.load("tiny")
-    lines = corpus(name)
+def test_other_texts_have_our_ids_there_but_for_what_the_note_says(published, written, kind, name):
+    model = published("tokenizers/xlnet_cased.spiece.model") if kind == "released" else "tiny"
+    tokenizer, lines = Tokenizer.load(model), corpus(published(f"corpora/{name}"))
     folder, notes = written(tokenizer)
     theirs = transformers.AutoTokenizer.from_pretrained(folder)
     differing = compared(tokenizer, theirs, lines)
