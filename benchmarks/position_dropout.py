@@ -1,4 +1,4 @@
-"""What one dropout mask of the positions for all examples costs, where the 2019 code draws one for each.
+"""Measure one dropout mask of the positions for all examples against one for each, as the 2019 code draws them.
 
     python -m benchmarks.position_dropout [--rows 32] [--draws 32]
 
