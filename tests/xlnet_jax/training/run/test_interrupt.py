@@ -69,14 +69,20 @@ def test_a_stop_is_stronger_than_a_save():
     assert interrupt.poll(save=True) is Wish.STOP
 
 
+GARBAGE = -1
+
+
 class Metadata(http.server.BaseHTTPRequestHandler):
-    """Metadata server whose answers are `said`, and cut short after the first `cut` bytes of each body."""
+    """Metadata server whose answers are `said`, and cut short after the first `cut` bytes of each body, or no HTTP."""
 
     said: dict[str, bytes]
     cut: int | None = None
 
     def do_GET(self):
         body = self.said[self.path.removeprefix("/computeMetadata/v1/")]
+        if self.cut == GARBAGE:
+            self.wfile.write(b"\0\xff\r\n\r\n")
+            return
         self.send_response(200)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
@@ -86,7 +92,7 @@ class Metadata(http.server.BaseHTTPRequestHandler):
         """Log nothing."""
 
 
-@pytest.mark.parametrize("cut", [None, 0, 2])
+@pytest.mark.parametrize("cut", [None, 0, 2, GARBAGE])
 @pytest.mark.parametrize(
     ("name", "words"),
     [("instance/preempted", b"TRUE"), ("instance/maintenance-event", b"TERMINATE_ON_HOST_MAINTENANCE")],
