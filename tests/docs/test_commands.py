@@ -18,6 +18,7 @@ import pytest
 
 import xlnet_jax
 from data_pipelines import sources
+from data_pipelines.corpus import is_corpus
 from data_pipelines.tokenizer import Tokenizer
 from tests.docs.pages import PAGES, ROOT, commands_on
 from tests.xlnet_jax.random_models import random_params
@@ -162,11 +163,12 @@ def files(tmp_path_factory):
     folder = tmp_path_factory.mktemp("files")
     novels = Path(sources.embedded()[0]).read_text().splitlines()[:2000]
     text, sentences = "\n".join(novels), "\n".join(SENTENCES)
-    texts = dict.fromkeys(_TEXTS, text) | {"northanger.txt": "\n".join(novels[:200])}
+    texts = {name: f"{text}\n\nThe end of {name}.\n" for name in _TEXTS}  # the same text is not taken twice
+    texts["northanger.txt"] = "\n".join(novels[:200])
     _write(folder, texts | dict.fromkeys(_SENTENCES, sentences) | _TABLES)
     for name in ("news/a.txt.gz", "more/b.txt.gz"):
         (folder / name).parent.mkdir()
-        (folder / name).write_bytes(gzip.compress(text.encode()))
+        (folder / name).write_bytes(gzip.compress(f"{text}\n\nThe end of {name}.\n".encode()))
     tokenizer = Tokenizer.train(novels, VOCABULARY, "english")
     (folder / "my.model").write_bytes(tokenizer.model)
     text_file, model_file = str(folder / "my.txt"), str(folder / "my.model")
@@ -211,7 +213,8 @@ def _exit_code(command):
         argv += ["--workdir", f"runs/{len(list(Path('runs').iterdir()))}"]
     if module == "xlnet_jax.train" and "--init" not in argv:
         argv += shlex.split(NETWORK)
-        argv += [] if "--tokenizer" in argv else ["--model.vocab-size", str(VOCABULARY)]
+        brings_tokenizer = "--tokenizer" in argv or any(is_corpus(word) for word in argv)
+        argv += [] if brings_tokenizer else ["--model.vocab-size", str(VOCABULARY)]
     if module == "data_pipelines.tokenizer" and "--vocab-size" in argv:
         argv += ["--vocab-size", str(VOCABULARY)]
     try:
