@@ -19,6 +19,15 @@ def commands_without_torch():
         yield
 
 
+@pytest.fixture(autouse=True)
+def current_folder_searched_as_before():
+    """Undo what a command that a test runs in this process says to the processes that it starts."""
+    before = os.environ.get("PYTHONSAFEPATH")
+    yield
+    if before is None:
+        os.environ.pop("PYTHONSAFEPATH", None)
+
+
 @pytest.fixture(scope="session")
 def reference() -> Path:
     """Return the folder of numbers obtained by running the original code."""

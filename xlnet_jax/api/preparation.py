@@ -10,7 +10,6 @@ from etils import epath
 
 from data_pipelines import texts, windows
 from data_pipelines.corpus import Corpus
-from data_pipelines.notes import tell
 from data_pipelines.prepare import prepare
 from data_pipelines.prepare.beam_runner import BeamRunner
 from data_pipelines.prepare.runners import LocalRunner, Runner
@@ -100,7 +99,7 @@ def prepare_corpus(settings: PrepareSettings, on_written: Callable[[int], None] 
 
     def suited() -> Settings:
         survey = texts.survey(train, settings.corpus_errors)
-        tell(survey.describe())
+        print(f"chosen      {survey.describe()}")
         return Settings.suited_to((), survey.normalization)
 
     return prepare(

@@ -7,7 +7,6 @@ from typing import Literal
 
 from data_pipelines import sources, texts, windows
 from data_pipelines.corpus import Corpus, is_corpus
-from data_pipelines.notes import tell
 from data_pipelines.prepare import prepare
 from data_pipelines.sources import Source
 from data_pipelines.tokenizer import Normalization, Settings, Tokenizer
@@ -99,7 +98,7 @@ class Text:
         if config.data.normalization != "auto" or config.data.token_level == "byte":
             return config.data.normalization
         survey = texts.survey(self.train, config.corpus_errors)
-        tell(survey.describe())
+        print(f"chosen      {survey.describe()}")
         return survey.normalization
 
     def _train_tokenizer(self, config: Config) -> Tokenizer:

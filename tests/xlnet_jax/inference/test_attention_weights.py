@@ -105,7 +105,7 @@ def test_every_network_shows_its_weights(tokenizer):
 
 def test_texts_and_targets_that_do_not_fit_are_refused(model):
     for texts, targets, message in (
-        ("The list", None, "a list of at least one text"),
+        ([], None, "a list of at least one text"),
         ([" "], None, "text 0: the tokenizer leaves nothing of it"),
         (TEXTS, [[0]], "`targets` has 1 lists of positions, and there are 2 texts"),
         (TEXTS, [[0], [7]], "`targets` of text 1: there is no position 7; it has 3 pieces"),

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from data_pipelines.objectives.fields import DENSE, DOCUMENTS, PAIRS, ROWS, batch_spec, shape_of
+from data_pipelines.objectives.fields import DENSE, DOCUMENTS, HELD_OUT, PAIRS, ROWS, batch_spec, shape_of
 from tests.xlnet_jax.tiny_text import batches_of
 from tests.xlnet_jax.training.tiny import CONFIG
 from xlnet_jax.errors import InputError
@@ -53,7 +53,7 @@ def test_the_table_of_arrays_in_the_docs_is_that_of_the_objectives():
         fields |= record.filling.fields
     rows = [
         f"| `{name}` | [{', '.join(field.shape)}] | {field.dtype} | {field.meaning} |"
-        for name, field in (fields | ROWS | PAIRS | DOCUMENTS | DENSE).items()
+        for name, field in (fields | ROWS | PAIRS | DOCUMENTS | HELD_OUT | DENSE).items()
     ]
     assert (
         "\n".join(["| array | shape | dtype | meaning |", "|---|---|---|---|", *rows, ""])

@@ -253,7 +253,11 @@ def test_another_tokenizer_is_refused(straight, text, tmp_path):
 def test_a_given_tokenizer_decides_the_vocabulary(text, tmp_path):
     Tokenizer.train(sources.read_lines(sources.find([str(text)]), "strict"), 300, "english").save(tmp_path / "mine")
     model = tmp_path / "mine" / "spiece.model"
-    assert train.main(arguments(text, tmp_path / "run", "--steps", "2", "--tokenizer", str(model))) == 0
+    words = arguments(text, tmp_path / "run", "--steps", "2", "--tokenizer", str(model))
+    with pytest.raises(InputError, match=r"model.vocab-size 400: the tokenizer of .* has 300 pieces; leave it out"):
+        train.main(words)
+    size = words.index("--model.vocab-size")
+    assert train.main(words[:size] + words[size + 2 :]) == 0
     assert json.loads((tmp_path / "run" / "config.json").read_text())["model"]["vocab_size"] == 300
 
 
