@@ -109,7 +109,7 @@ class _Handler(BaseHTTPRequestHandler):
     disable_nagle_algorithm = True  # else each answer waits 40 ms for the client's acknowledgement of its headers
 
     def do_CONNECT(self):
-        """Be the proxy and the server behind it, under Google's name."""
+        """Accept the client's tunnel, then answer as the server that it asked for."""
         self.send_response(200, "Connection established")
         self.end_headers()
         self.connection = self.server.tls.wrap_socket(self.connection, server_side=True)

@@ -75,7 +75,7 @@ class Tokenizer:
     def load(cls, path: epath.PathLike, otherwise: Callable[[], Settings] = Settings) -> Tokenizer:
         """Read a tokenizer folder, or a .model file and the settings beside it: our tokenizer_settings.json, or the
         tokenizer_config.json of Hugging Face; or a tokenizer of Hugging Face without a .model file, such as BERT's,
-        from its tokenizer.json or vocab.txt. A str that is no path here may name a model
+        from its tokenizer.json or vocab.txt. A str that is not a path on this machine may name a model
         that comes with the package (xlnet_jax/storage/bundled.py) or, whose tokenizer is fetched, one of the Hugging
         Face Hub (xlnet_jax/storage/hub.py).
 

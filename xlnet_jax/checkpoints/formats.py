@@ -60,8 +60,8 @@ _FORMATS: dict[Format, _Format] = {
 def located(path: str | Path) -> Path:
     """Return the folder or prefix of a checkpoint on this machine; a model of the Hugging Face Hub is fetched.
 
-    A str that is no path here may be a model's name (storage/bundled.py, storage/hub.py); a Path never is. Raises
-    InputError where a model cannot be fetched, and for a path in a bucket.
+    A str that is not a path on this machine may be a model's name (storage/bundled.py, storage/hub.py); a Path is
+    always a path. Raises InputError where a model cannot be fetched, and for a path in a bucket.
     """
     demand_weights_on_disk(path)
     if bundled.is_bundled(path):

@@ -40,11 +40,17 @@ def in_bucket(path: epath.PathLike) -> bool:
     return "://" in str(path)
 
 
+def _is_url(path: epath.PathLike) -> bool:
+    """Return True for a URL, also one that a Path of pathlib has read, which keeps one of its two slashes."""
+    return in_bucket(path) or _LOST_SLASH.match(str(path)) is not None
+
+
 def demand_weights_on_disk(path: epath.PathLike, argument: str = "") -> None:
     """Raise InputError for weights behind a URL. argument: how messages call the path, with a space behind it."""
-    if in_bucket(path) or _LOST_SLASH.match(str(path)):
-        copy = "copy them there first (gcloud storage cp -r)"
-        raise InputError(f"{argument}{path}: weights are read from a disk; {copy}")
+    if _is_url(path):
+        raise InputError(
+            f"{argument}{path}: weights are read from a disk; copy them there first (gcloud storage cp -r)"
+        )
 
 
 def name_on_disk(folder: str) -> tuple[str, str | None]:
@@ -165,8 +171,8 @@ def _disk_error(message: str) -> int | None:
 
 
 def demand_on_disk(out: epath.PathLike) -> None:
-    """Raise InputError for a URL, also as a Path of pathlib, which keeps one of its two slashes."""
-    if in_bucket(out) or _LOST_SLASH.match(str(out)):
+    """Raise InputError for a URL."""
+    if _is_url(out):
         raise InputError(f"{out}: results are written to a disk; copy them from there")
 
 

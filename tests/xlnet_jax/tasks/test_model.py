@@ -101,7 +101,7 @@ def test_rows_of_python_train_as_the_file_of_them_does(kind, pretrained, table, 
         kind = pytest.importorskip("pandas", reason="needs pandas: pip install pandas").DataFrame
     with open(table, newline="") as file:
         rows = list(csv.DictReader(file, delimiter="\t"))
-    for _ in range(2):  # the second goes on with the first's run
+    for _ in range(2):  # the second call resumes the run of the first
         done = finetuned(pretrained, kind(rows), tmp_path / "run", eval=kind(rows), predict=kind(rows))
         assert done.metrics == result.metrics
     assert len(list((tmp_path / "run" / "examples").iterdir())) == 3

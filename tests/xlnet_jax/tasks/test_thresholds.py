@@ -1,4 +1,4 @@
-"""A threshold that finetuning chose, or was told, holds wherever its checkpoint goes."""
+"""Checkpoints keep the decision threshold that finetuning tuned or was given, through conversion too."""
 
 import json
 from dataclasses import replace

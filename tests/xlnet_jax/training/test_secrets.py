@@ -1,4 +1,4 @@
-"""A text behind a URL with a password or a signature: the run stores neither, and goes on with others."""
+"""Runs store neither the password nor the signature of a URL, and resume with new ones."""
 
 import pytest
 
