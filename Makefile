@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/stamp
 # What the set-up depends on: it runs again when one of these changes.
-PACKAGING := setup.cfg setup.py pyproject.toml
+PACKAGING := setup.cfg pyproject.toml
 ARGS ?=
 # Of `make fuzz`.
 MINUTES ?= 10
@@ -32,7 +32,7 @@ constraints: $(STAMP)-base  ## write the newest versions of all packages into co
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv==0.13.9
 	echo transformers | $(BIN)/python -m uv pip compile --quiet --universal --python-version 3.11 --strip-extras --no-annotate \
 		$(addprefix --extra ,tpu gpu gcs hub s3 https hf notebook test docs package lint) \
-		--custom-compile-command "make constraints" --output-file constraints.txt $(or $(ARGS),--upgrade) setup.py -
+		--custom-compile-command "make constraints" --output-file constraints.txt $(or $(ARGS),--upgrade) setup.cfg -
 
 format: $(STAMP)-lint
 	$(BIN)/ruff format .

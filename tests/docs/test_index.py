@@ -7,12 +7,15 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
+REPOSITORY = re.compile(r"https://github.com/xlnet-jax/xlnet_jax/(?:blob|raw)/main/")
 PAGES = [*sorted(ROOT.glob("*.md")), ROOT / "launch/README.md", *sorted(DOCS.glob("*.md"))]
 
 
 def links(page: Path) -> list[str]:
-    """Return the targets of a page's links to other files, without anchors."""
+    """Return the targets of a page's links to other files, without anchors. README's are whole addresses."""
     targets = re.findall(r"\]\(([^)\s]+)\)", page.read_text())
+    if page == ROOT / "README.md":
+        targets = [REPOSITORY.sub("", target) for target in targets]
     return [target.partition("#")[0] for target in targets if not target.startswith(("http", "#"))]
 
 
