@@ -2,11 +2,10 @@
 
 import json
 import os
-import struct
 import subprocess
 import sys
 import threading
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +22,6 @@ class Fault:
     kind: str = ""
     glob: str = "*"
     count: int = 1
-    clock: str = ""
-    """FAULTS_CLOCK"""
-    limits: dict[str, int] = field(default_factory=dict)
-    """of the process: name in the module `resource` -> value"""
-    group: str = ""
-    """memory group (memory_groups.py) that the process begins in; "" = that of its parent"""
-    seconds: float = 600.0
-    """after which the run is killed: it hangs"""
 
 
 @dataclass(frozen=True)
@@ -40,11 +31,8 @@ class Outcome:
     code: int
     out: str
     error: str
-    """the standard error, without the signal's own note"""
     reached: int
     """number of calls that the fault's kind and glob matched"""
-    seconds: float
-    stopped: int
     left: bool
     """True where other processes of its group were there seconds after its end"""
 
@@ -53,16 +41,18 @@ class Outcome:
         """True where it ended as a mistake does that the user can mend, or for launchers to start again."""
         return self.code in (1, 2, 143) and self.error.startswith("error: ") and self.error.count("\n") == 1
 
+    def __str__(self) -> str:
+        return f"exit code {self.code}, left over: {self.left}: {self.error[-3000:] or self.out[-300:]}"
+
 
 class Children:
     """Server that runs one command after the other, on one processor. Use as a context manager."""
 
     def __init__(self, library: Path, folder: Path, programs: Path, number: int = 0):
         """library: the compiled shim. folder: for outputs and logs. programs: compiled programs, shared and kept."""
-        self._folder, self._lock = folder, threading.Lock()
+        self._folder, self._number, self._lock = folder, number, threading.Lock()
         self.log, self._shared = folder / f"log-{number}", folder / f"shared-{number}"
         processors = sorted(os.sched_getaffinity(0))
-        processor = processors[number % len(processors)]
         environment = {name: value for name, value in os.environ.items() if not name.startswith("FAULTS_")} | {
             "LD_PRELOAD": str(library),
             "JAX_PLATFORMS": "cpu",
@@ -75,11 +65,10 @@ class Children:
             "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]),
         }
         self._server = subprocess.Popen(
-            [sys.executable, "-m", "tests.faults.server", str(processor)],
+            [sys.executable, "-m", "tests.faults.server", str(processors[number % len(processors)])],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment, cwd=ROOT,
             stderr=(folder / f"server-{number}").open("w"),
         )  # fmt: skip
-        self._number = number
 
     def __enter__(self) -> "Children":
         return self
@@ -89,26 +78,27 @@ class Children:
         self._server.stdin.close()
         self._server.wait(60)
 
-    def run(self, command: list[str], folder: Path, fault: Fault | None = None, record: bool = False) -> Outcome:
-        """Run a command, module and arguments, in a folder; look at the calls below it.
-
-        record: write them to `log`.
-        """
+    def run(self, command: list[str], folder: Path, fault: Fault | None = None) -> Outcome:
+        """Run a command, module and arguments, in a folder; write the calls below it to `log`."""
         fault = fault or Fault()
         out, error = (self._folder / f"{name}-{self._number}" for name in ("out", "error"))
         self._shared.write_bytes(bytes(16))
-        self.log.unlink(missing_ok=True)
-        environment = {"FAULTS_FOLDER": str(folder), "FAULTS_SHARED": str(self._shared), "FAULTS_GLOB": fault.glob}
-        environment |= {"FAULTS_ACT": fault.act, "FAULTS_KIND": fault.kind, "FAULTS_COUNT": str(fault.count)}
-        environment |= {"FAULTS_LOG": str(self.log)} if record else {}
-        environment |= {"FAULTS_CLOCK": fault.clock} if fault.clock else {}
+        self.log.write_text("")
+        environment = {
+            "FAULTS_FOLDER": str(folder),
+            "FAULTS_LOG": str(self.log),
+            "FAULTS_SHARED": str(self._shared),
+            "FAULTS_ACT": fault.act,
+            "FAULTS_KIND": fault.kind,
+            "FAULTS_GLOB": fault.glob,
+            "FAULTS_COUNT": str(fault.count),
+        }
         answer = self._ask(
-            command=command, folder=str(folder), out=str(out), error=str(error), environment=environment,
-            limits=fault.limits, group=fault.group, seconds=fault.seconds,
+            command=command, folder=str(folder), out=str(out), error=str(error), environment=environment
         )  # fmt: skip
-        (reached,) = struct.unpack_from("<Q", self._shared.read_bytes())
+        reached = int.from_bytes(self._shared.read_bytes()[:8], sys.byteorder)
         texts = out.read_text(errors="replace"), error.read_text(errors="replace")
-        return Outcome(answer["code"], *texts, reached, answer["seconds"], answer["stopped"], answer["left"])
+        return Outcome(answer["code"], *texts, reached, answer["left"])
 
     def _ask(self, **request: Any) -> dict[str, Any]:
         assert self._server.stdin

@@ -109,11 +109,7 @@ def _finetuned(folder: Path) -> Result:
 
 def _prepare(given: Path) -> list[str]:
     words = ("--source", str(given / "novel.txt"), "--tokenizer", str(given / "run" / "tokenizer"))
-    return ["data_pipelines.prepare.__main__", *words, "--block-len", "64", "--out", "corpus"]
-
-
-def _prepare_in_processes(given: Path) -> list[str]:
-    return ["tests.faults.in_processes", *_prepare(given)[1:]]
+    return ["data_pipelines.prepare", *words, "--block-len", "64", "--out", "corpus"]
 
 
 def _convert(given: Path) -> list[str]:
@@ -124,35 +120,12 @@ def _files_alone(folder: Path) -> Result:
     return {"names": _names(folder), "files": _hashes(folder, "**/*")}
 
 
-def _compare(given: Path) -> list[str]:
-    finetune = " ".join(FINETUNE[:-4]).replace("--", "").split()
-    settings = [f"{name}={value}" for name, value in zip(finetune[::2], finetune[1::2], strict=True)]
-    return [
-        "xlnet_jax.compare", *TRAIN, "--objectives", "clm", "--budget", str(4 * 8 * 32), "--seeds", "0",
-        "--corpus", str(given / "novel.txt"), "--tasks", f"sst-2={given}", "--finetune", *settings, "--workdir", "run",
-    ]  # fmt: skip
-
-
-def _compared(folder: Path) -> Result:
-    run = folder / "run"
-    pretrained, finetuned = run / "clm" / "seed-0" / "pretrained", run / "clm" / "seed-0" / "sst-2"
-    return {
-        "names": _names(folder),
-        "run": [*_names(run), *_names(pretrained), *_names(finetuned)],
-        "checkpoints": _names(pretrained / "checkpoints"),
-        "records": records_of(pretrained),
-        "files": _hashes(run, "config.json", "tokenizer/*", "corpus/**/*", "results.json", "table.md"),
-    }
-
-
 COMMANDS = {
     command.name: command
     for command in (
         Command("train", _train, _trained),
         Command("finetune", _finetune, _finetuned),
         Command("prepare", _prepare, _files_alone),
-        Command("prepare in processes", _prepare_in_processes, _files_alone),
         Command("convert", _convert, _files_alone),
-        Command("compare", _compare, _compared),
     )
 }
