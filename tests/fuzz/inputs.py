@@ -146,10 +146,6 @@ def _kinds() -> Iterator[Kind]:
     for file in ("dataset_info", "features"):
         yield Kind(f"TFDS: {file}.json", f"{prepare} --source in/tfds", "tokenizer tfds", f"tfds/{file}.json", "json")
     yield Kind("TFDS: shard", f"{prepare} --source in/tfds", "tokenizer tfds", "tfds/*.tfrecord*", "records")
-    original = f"{prepare} --from-xlnet-tfrecords in/records"
-    yield Kind("original: corpus_info.json", original, "tokenizer records", "records/corpus_info.json", "json")
-    yield Kind("original: record_info", original, "tokenizer records", "records/record_info*", "json")
-    yield Kind("original: TFRecords", original, "tokenizer records", "records/*.tfrecords", "records")
     # ---- checkpoints ----
     yield Kind("Hugging Face: config.json", f"{convert} in/hf {to}", "hf", "hf/config.json", "json")
     yield Kind("Hugging Face: tokenizer_config", f"{convert} in/hf {to}", "hf", "hf/tokenizer_config.json", "json")

@@ -16,11 +16,8 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-import numpy as np
-
 from tests.fuzz.settings import SETTINGS, kinds_of, written
 
-SEQ_LEN, REUSE_LEN, BATCHES = 16, 8, 6  # of the original's records
 BLOCK_LEN, VOCABULARY = 48, 50
 WORDS = "the sea was calm at last and nobody knew why she smiled at him on a fine day"
 NETWORK = {"num_layers": 1, "d_model": 8, "num_heads": 2, "d_head": 4, "d_ff": 8}
@@ -53,7 +50,6 @@ def make(folder: Path, names: Collection[str]) -> None:
     tokenizer = _tokenizers(folder)
     _corpus(folder, tokenizer)
     _dataset(folder / "tfds")
-    _records(folder / "records", tokenizer)
     _examples(folder)
     _checkpoints(folder, tokenizer)
     _runs(folder)
@@ -168,33 +164,6 @@ def _dataset(folder: Path) -> None:
     tfds.folder_dataset.write_metadata(
         data_dir=folder, features=features, split_infos=[split], filename_template=template, check_data=False
     )
-
-
-def _records(folder: Path, tokenizer: Any) -> None:
-    """Write what the original's data_utils.py writes: windows of 4 rows."""
-    from xlnet_jax.storage.quiet_tensorflow import tensorflow
-
-    tf = tensorflow()
-    folder.mkdir()
-    rng = np.random.default_rng(0)
-    texts = rng.integers(9, tokenizer.vocab_size, (4, (BATCHES + 1) * REUSE_LEN + SEQ_LEN))
-    texts[rng.random(texts.shape) < 0.05] = 7  # <eod>
-    name = f"train-0-0.bsz-4.seqlen-{SEQ_LEN}.reuse-{REUSE_LEN}.uni.fnp-4"
-    with tf.io.TFRecordWriter(str(folder / f"{name}.tfrecords")) as writer:
-        for begin in range(0, BATCHES * REUSE_LEN, REUSE_LEN):
-            for row in texts:
-                window = [*row[begin : begin + REUSE_LEN + 3], 4, 9, 10, 4, 3]  # A <sep> B <sep> <cls>
-                values = tf.train.Feature(int64_list=tf.train.Int64List(value=window))
-                example = tf.train.Example(features=tf.train.Features(feature={"input": values}))
-                writer.write(example.SerializeToString())
-    info = {"filenames": [f"{name}.tfrecords"], "num_batch": BATCHES}
-    (folder / f"record_info-{name}.json").write_text(json.dumps(info))
-    layout = {
-        "vocab_size": tokenizer.vocab_size, "bsz_per_host": 4, "num_core_per_host": 1, "seq_len": SEQ_LEN,
-        "reuse_len": REUSE_LEN, "uncased": False, "bi_data": False, "mask_alpha": 6, "mask_beta": 1,
-        "num_predict": 4, "use_eod": True, "sp_path": "spiece.model", "input_glob": "text.txt",
-    }  # fmt: skip
-    (folder / "corpus_info.json").write_text(json.dumps(layout))
 
 
 # ---- examples of tasks ----------------------------------------------------------------------------------------------

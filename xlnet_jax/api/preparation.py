@@ -13,7 +13,6 @@ from data_pipelines.corpus import Corpus
 from data_pipelines.prepare import prepare
 from data_pipelines.prepare.beam_runner import BeamRunner
 from data_pipelines.prepare.runners import LocalRunner, Runner
-from data_pipelines.prepare.xlnet_tfrecords import prepare_records
 from data_pipelines.tokenizer import Settings, Tokenizer
 from xlnet_jax.api.text_source import TextSourceSettings
 from xlnet_jax.errors import InputError
@@ -35,8 +34,6 @@ class PrepareSettings(TextSourceSettings):
     normalisation that suits the text, or a model of the Hugging Face Hub by name, as xlnet-base-cased"""
     source: tuple[str, ...] = ()
     """files, globs, folders, URLs, tfds:NAME or hf:NAME"""
-    from_xlnet_tfrecords: str | None = None
-    """folder that the original's data_utils.py wrote, in place of --source"""
     weights: tuple[float, ...] = ()
     """share of the training rows that reads each source; they sum to 1; none = by the sizes of the sources"""
     validation: tuple[str, ...] = ()
@@ -53,11 +50,7 @@ class PrepareSettings(TextSourceSettings):
 
     def check(self) -> None:
         """Raise InputError for what cannot work, before anything is read."""
-        if self.from_xlnet_tfrecords and (self.source or self.validation or self.weights or self.runner != "local"):
-            raise InputError(
-                "`from_xlnet_tfrecords` brings all its text: leave `source`, `validation`, `weights` and `runner` out"
-            )
-        if not (self.source or self.from_xlnet_tfrecords):
+        if not self.source:
             raise InputError("`source` names no text: give files, globs, folders, URLs, tfds:NAME or hf:NAME")
         if self.weights and len(self.weights) != len(self.source):
             raise InputError(f"`weights` has {len(self.weights)} numbers, and `source` names {len(self.source)} texts")
@@ -86,15 +79,6 @@ def prepare_corpus(settings: PrepareSettings, on_written: Callable[[int], None] 
     """
     settings = with_plain_paths(settings)
     settings.check()
-    if settings.from_xlnet_tfrecords:
-        return prepare_records(
-            settings.from_xlnet_tfrecords,
-            Tokenizer.load(settings.tokenizer),
-            settings.out,
-            block_len=settings.block_len,
-            validation_fraction=settings.validation_fraction,
-        )
-
     train = settings.find(settings.source)
 
     def suited() -> Settings:

@@ -18,7 +18,6 @@ COMMANDS = (
     "finetune --init tiny --workdir {} --train a.csv",
     "prepare --source a.txt --tokenizer {} --out c",
     "prepare --source a.txt --tokenizer tiny --out {}",
-    "prepare --from-xlnet-tfrecords {} --tokenizer tiny --out c",
     "prepare --tfds-data-dir {} --source tfds:mine --tokenizer tiny --out c",
     "convert tiny {}",
     "convert {} out",
