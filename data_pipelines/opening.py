@@ -16,8 +16,7 @@ from typing import IO, Any
 
 from etils import epath
 
-from data_pipelines.download import Download, by_ranges
-from data_pipelines.remote import file_name, is_remote
+from data_pipelines.remote import Unreachable, file_name, is_remote, open_file
 from xlnet_jax.errors import InputError
 from xlnet_jax.storage.reading import demand_regular
 
@@ -86,7 +85,7 @@ def opened(path: str) -> Iterator[IO[bytes]]:
 
 def _raw(path: str) -> Any:
     if is_remote(path):
-        return Download(path)
+        return open_file(path, in_order=True)
     _demand_no_pipe(path)
     return epath.Path(path).open("rb")
 
@@ -106,15 +105,30 @@ def seekable(path: str) -> Iterator[Any]:
     if "://" not in path:
         _demand_no_pipe(path)
         yield path
-    elif is_remote(path) and (file := by_ranges(path)):
-        with file:
-            yield file
-    else:
-        with tempfile.TemporaryFile() as copy:
-            with _raw(path) as raw:
-                shutil.copyfileobj(raw, copy, COPIED_BYTES)
-            copy.seek(0)
-            yield copy
+        return
+    if is_remote(path):
+        with open_file(path, in_order=False) as file:
+            if _gives_ranges(file):
+                yield file
+                return
+    with tempfile.TemporaryFile() as copy:
+        with _raw(path) as raw:
+            shutil.copyfileobj(raw, copy, COPIED_BYTES)
+        copy.seek(0)
+        yield copy
+
+
+def _gives_ranges(file: Any) -> bool:
+    """Return whether any part of a remote file can be read by itself; some web servers send whole files only."""
+    try:
+        file.seek(-1, os.SEEK_END)
+        file.read(1)
+        file.seek(0)
+    except Unreachable:
+        raise
+    except ValueError:  # InputError too
+        return False
+    return True
 
 
 def gone(path: str) -> InputError:

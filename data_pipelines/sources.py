@@ -5,9 +5,11 @@ A name stands for *units*: files or slices of a dataset. `readers` or `tfds_text
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import itertools
 import os
+import re
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib import resources
@@ -17,11 +19,10 @@ from etils import epath
 
 from data_pipelines import hub_text, remote
 from data_pipelines.corpus import MANIFEST_FILE
-from data_pipelines.network_failures import failure
 from data_pipelines.notes import tell
 from data_pipelines.opening import OPENERS
 from data_pipelines.readers import Errors, JsonLinesFile, ParquetFile, TextFile
-from data_pipelines.remote import RemoteFile, file_name, is_remote, on_web
+from data_pipelines.remote import RemoteFile, file_name, in_one_line, is_remote, on_web
 from data_pipelines.tfds_text import DATASET_INFO, DatasetSlice, open_dataset
 from xlnet_jax.errors import InputError
 
@@ -78,8 +79,8 @@ def describe(name: str) -> str:
         name = name.removeprefix(TFDS)
         if not os.path.isabs(name):
             return "-".join(name.partition("[")[0].replace(":", "/").split("/"))
-    if hub_text.is_dataset(name):
-        return hub_text.describe(name)
+    if _is_hub_dataset(name):
+        return re.sub(r"@[^/]*", "", name.removeprefix(hub_text.HUB).partition(":")[0]).strip("/").replace("/", "-")
     if on_web(name):
         stem = file_name(name)
     else:
@@ -155,17 +156,13 @@ def _source(name: str, text_field: str, tfds_data_dir: str | None, split: str) -
         raise InputError(
             "a text has an empty name; give a file, a glob in quotes, a folder, a URL, tfds:NAME or hf:NAME"
         )
-    try:
+    with in_one_line(name) if "://" in name else contextlib.nullcontext():
         return _found(name, text_field, tfds_data_dir, split)
-    except Exception as error:
-        if "://" not in name or isinstance(error, InputError):
-            raise
-        raise failure(name, error) from None  # the libraries of the clouds raise exceptions of many types
 
 
 def _found(name: str, text_field: str, tfds_data_dir: str | None, split: str) -> Source:
-    if hub_text.is_dataset(name) or is_remote(name):
-        files = tuple(hub_text.find(name, split) if hub_text.is_dataset(name) else _remote_files(name))
+    if _is_hub_dataset(name) or is_remote(name):
+        files = tuple(hub_text.find(name, split) if _is_hub_dataset(name) else _remote_files(name))
         return Source(describe(name), name, tuple(_reader(file.url, text_field) for file in files), files)
     if name.startswith(TFDS) or (folder := _prepared_by_tfds(name)):
         dataset = name.removeprefix(TFDS) if name.startswith(TFDS) else str(folder)
@@ -173,6 +170,11 @@ def _found(name: str, text_field: str, tfds_data_dir: str | None, split: str) ->
     else:
         units = tuple(_reader(str(path), text_field) for path in _expand(name))
     return Source(describe(name), name, units)
+
+
+def _is_hub_dataset(name: str) -> bool:
+    """Return True for hf:NAME, and False for the URL of a file or folder, hf://datasets/…"""
+    return name.startswith(hub_text.HUB) and not name.startswith(hub_text.FILES)
 
 
 def _reader(path: str, text_field: str) -> Unit:
@@ -285,7 +287,7 @@ def _is_text(file: epath.PathLike) -> bool:
 
 def _remote_files(name: str) -> list[RemoteFile]:
     """Return the files behind a URL, sorted, as `_expand` does of a folder on disk."""
-    url = hub_text.pinned(name) if name.startswith(hub_text.FILES) else name
+    url = hub_text.pin(name) if name.startswith(hub_text.FILES) else name
     found = [file for file in remote.find(url) if not file_name(file.url).startswith(".")]
     if {MANIFEST_FILE, DATASET_INFO} & {file_name(file.url) for file in found}:
         raise InputError(

@@ -31,6 +31,7 @@ class Web:
     cuts: list[int] = field(default_factory=list)  # bytes after which each of the next responses to GET breaks off
     ranges: bool = True
     asked: list[tuple[str, str, str]] = field(default_factory=list)  # method, path with query, range
+    token: str = ""  # of the last request
     url: str = ""
 
     def answer(self, path: str, query: dict[str, list[str]]) -> Answer:
@@ -105,6 +106,7 @@ class Hub(Web):
 
     datasets: dict[str, Dataset] = field(default_factory=dict)
     moved: dict[str, str] = field(default_factory=dict)
+    private: dict[str, str] = field(default_factory=dict)  # the token that a dataset needs
 
     def answer(self, path, query):
         """See `Web.answer`."""
@@ -119,8 +121,10 @@ class Hub(Web):
         if not found:
             return Answer(404)
         name = self.moved.get(found["id"], found["id"])
-        if name not in self.datasets:
-            return Answer(404, b"{}", {"X-Error-Code": "RepoNotFound"})
+        if name not in self.datasets or self.token != self.private.get(name, self.token):
+            return Answer(
+                401, b"{}", {"X-Error-Code": "RepoNotFound"}
+            )  # whoever has no token does not learn what exists
         dataset, revision = self.datasets[name], unquote(found["rev"] or "main")
         if (tree := dataset.tree(revision)) is None:
             return Answer(404, b"{}", {"X-Error-Code": "RevisionNotFound"})
@@ -161,6 +165,7 @@ class _Handler(BaseHTTPRequestHandler):
         web: Web = self.server.web
         parts = urlsplit(self.path)
         web.asked.append((self.command, self.path, self.headers.get("Range", "")))
+        web.token = self.headers.get("Authorization", "").removeprefix("Bearer ")
         given = web.answer(parts.path if "/resolve/" not in parts.path else unquote(parts.path), parse_qs(parts.query))
         body, headers, status = given.body, dict(given.headers), given.status
         if (

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from data_pipelines import hub_text
 from data_pipelines.corpus import Manifest, SplitName
 from data_pipelines.prepare.parts import fingerprint
 from data_pipelines.readers import Errors
@@ -41,9 +41,10 @@ def fingerprints(split: SplitName, text: Sequence[Source], errors: Errors, made:
 def _origin(source: Source) -> Origin | None:
     if not source.remote:
         return None
+    commit = re.match(r"hf://[^@]+@([^/]+)/", source.remote[0].url)
     return {
         "name": without_secrets(source.given),
-        "commit": hub_text.commit_of(source.remote[0]),
+        "commit": commit and commit[1],
         "files": [[without_secrets(file.url), file.size, file.version] for file in source.remote],
     }
 

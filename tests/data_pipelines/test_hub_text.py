@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from data_pipelines import hub_text, sources
-from data_pipelines.hub_layout import choose, configurations
+from data_pipelines import sources
+from data_pipelines.hub_text import divide
 from data_pipelines.prepare import prepare
 from data_pipelines.prepare.runners import LocalRunner
 from data_pipelines.tokenizer import Tokenizer
@@ -92,6 +92,14 @@ def test_a_dataset_is_read_by_its_name(hub, name, texts):
     assert texts_of(name) == texts
 
 
+def test_a_private_dataset_is_read_with_a_token(hub, monkeypatch):
+    hub.private["me/story"] = "hf_mine"
+    with pytest.raises(InputError, match=r"not there, or you may not read it .* set HF_TOKEN"):
+        texts_of("hf:me/story")
+    monkeypatch.setenv("HF_TOKEN", "hf_mine")
+    assert texts_of("hf:me/story") == STORY
+
+
 def test_a_split_that_is_not_named_is_the_one_that_is_read_for(hub):
     assert texts_of("hf:me/story", "test") == OTHER
 
@@ -102,7 +110,7 @@ def test_every_file_is_at_one_commit(hub):
     found = [sources.find([name]) for name in ("hf:me/story", "hf://datasets/me/story/data/train*")]
     dataset.revisions["main"] = shards("train", OTHER)
     for (source,) in found:
-        assert {hub_text.commit_of(file) for file in source.remote} == {old}
+        assert all(f"@{old}/" in file.url for file in source.remote)
     for read in (found[0], sources.find([f"hf:me/story@{old}"])):
         assert [line for line in sources.read_lines(read, "strict") if line] == STORY
     assert texts_of("hf:me/story") == OTHER
@@ -113,16 +121,16 @@ def test_every_file_is_at_one_commit(hub):
     [
         (
             "hf:me/none",
-            "the Hub shows you no dataset me/none and no dataset me; check the name",
+            r"not there, or you may not read it \(HTTP 401\): log in with `hf auth login`, or set HF_TOKEN",
         ),
-        ("hf:", "an empty name cannot be a dataset; give hf:NAME, hf:NAME/CONFIG or hf:NAME/CONFIG:SPLIT"),
+        ("hf:", "it cannot be read"),
         ("hf:wikitext", "several configurations; name one of old, new-v1, as hf:Salesforce/wikitext/CONFIG"),
         ("hf:wikitext/none", "no configuration none; name one of old, new-v1, as hf:Salesforce/wikitext/CONFIG"),
         ("hf:me/story:none", "its configuration default has no split none; name one of test, train"),
-        ("hf:me/script:test", "in Parquet in part only, .* name the split partial-test"),
+        ("hf:me/script:test", "has no split test; name one of partial-test, train,"),
         ("hf:me/zip", "no Parquet files are in this dataset, and the Hub made none of it"),
-        ("hf:me/story@none", "this dataset has no commit, branch or tag none"),
-        ("hf://datasets/me/none/a.txt", "you may not read it or does not exist"),
+        ("hf:me/story@none", r"no such file, commit or branch \(HTTP 404\)"),
+        ("hf://datasets/me/none/a.txt", "not there, or you may not read it"),
         ("hf://datasets/me/story/none.txt", "no such file or folder"),
     ],
 )
@@ -191,8 +199,8 @@ SHARD = "data/own.name-00000-of-00001-ab.parquet"
     ("paths", "card", "found"),
     [
         (["a.parquet", "b/c.parquet"], [], {"default": {"train": ["a.parquet", "b/c.parquet"]}}),
-        (["dev.parquet", "t/x.parquet"], [], {"default": {"validation": ["dev.parquet"]}}),
-        ([SHARD, "train.parquet"], [], {"default": {"own.name": [SHARD]}}),
+        (["dev.parquet", "t/x.parquet"], [], {"default": {"validation": ["dev.parquet"], "train": ["t/x.parquet"]}}),
+        ([SHARD, "README.md"], [], {"default": {"own.name": [SHARD]}}),
         (["de/test/0000.parquet"], [], {"de": {"test": ["de/test/0000.parquet"]}}),
         (["a.csv"], [], {}),
         (DEEP, [{"config_name": "c", "data_files": "a/*.parquet"}], {"c": {"train": ["a/x.parquet"]}}),
@@ -202,16 +210,12 @@ SHARD = "data/own.name-00000-of-00001-ab.parquet"
     ],
 )  # fmt: skip
 def test_files_are_divided_as_the_hub_divides_them(paths, card, found):
-    assert configurations(paths, card) == found
+    assert divide(paths, card) == found
 
 
-def test_a_configuration_that_is_not_named_is_the_marked_the_default_or_the_only_one():
-    one = {"train": ["a.parquet"]}
-    assert choose({"a": one, "b": one}, [{"config_name": "b", "default": True}], None) == "b"
-    assert choose({"a": one, "default": one}, [], None) == "default"
-    assert choose({"a": one}, [], None) == "a"
-    assert choose({"a": one, "b": one}, [], None) is None
-    assert choose({"a": one}, [], "b") is None
+def test_a_configuration_that_is_not_named_is_the_one_that_the_card_marks(hub):
+    hub.datasets["Salesforce/wikitext"].configs[1]["default"] = True
+    assert texts_of("hf:wikitext") == STORY
 
 
 def test_a_command_reads_the_hub_that_the_environment_names(hub, tmp_path):
