@@ -23,7 +23,7 @@ FLOORS = (
     ("xlnet_jax.objectives",),
     ("xlnet_jax.models",),
     ("xlnet_jax.kernels",),
-    ("data_pipelines",),
+    ("data_pipelines", "xlnet_jax.plots"),
     ("xlnet_jax.costs", "xlnet_jax.storage"),
     ("xlnet_jax.settings",),
     ("xlnet_jax.errors",),

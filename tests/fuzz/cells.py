@@ -10,7 +10,7 @@ from etils import epath
 import xlnet_jax
 from data_pipelines import sources
 from tests.fuzz.samples import NETWORK
-from xlnet_jax.training.watch.curves import draw_curves
+from xlnet_jax.plots.curves import draw_curves
 from xlnet_jax.training.watch.metrics import read_records
 
 LAYOUT = {"batch_size": 2, "seq_len": 16, "reuse_len": 8, "perm_size": 8, "num_predict": 4, "windows_per_block": 4}
@@ -20,7 +20,7 @@ def _picture() -> None:
     """Draw the curves of a run so far."""
     records = list(read_records(epath.Path("in/run/metrics.jsonl")))
     unigram = next((record["unigram"] for record in records if "unigram" in record), math.nan)
-    draw_curves(records, unigram, epath.Path("out/live.png"))
+    draw_curves(records, unigram, epath.Path("out/live.png"), "plm", "a title")
 
 
 def _fill_in() -> None:

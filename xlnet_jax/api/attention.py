@@ -58,6 +58,7 @@ def draw_attention(
     demand_new_file(path, overwrite=True)
     from xlnet_jax.checkpoints.formats import load_with_tokenizer
     from xlnet_jax.inference.attention_view import view_attention
+    from xlnet_jax.plots.attention import attention_page, draw_attention_png
 
     name = model if isinstance(model, str) else "a loaded checkpoint"
     pretrained = load_with_tokenizer(model, tokenizer) if isinstance(model, str) else model
@@ -66,13 +67,9 @@ def draw_attention(
         if number is not None and not 0 <= number < count:
             raise InputError(f"`{what}` {number}: the network has {count}, counted from 0 to {count - 1}")
     layer = network.num_layers - 1 if layer is None else layer
-    view = view_attention(pretrained, text, (targets,) if isinstance(targets, str) else tuple(targets))
+    found = view_attention(pretrained, text, (targets,) if isinstance(targets, str) else tuple(targets))
     if kind == ".png":
-        from xlnet_jax.inference.attention_picture import draw_attention_png
-
-        draw_attention_png(view, text, name, layer, head, path)
+        draw_attention_png(found, text, name, layer, head, path)
     else:
-        from xlnet_jax.inference.attention_page import attention_page
-
-        write_durably(path, attention_page(view, text, name, layer, head).encode())
+        write_durably(path, attention_page(found, text, name, layer, head).encode())
     return path

@@ -20,6 +20,7 @@ from xlnet_jax.objectives.rules import validate
 from xlnet_jax.settings.config import Config, DataConfig
 from xlnet_jax.settings.keywords import with_plain_paths
 from xlnet_jax.settings.plain import from_dict
+from xlnet_jax.storage.files import demand_new_file
 from xlnet_jax.storage.reading import read_json
 
 if TYPE_CHECKING:
@@ -98,16 +99,19 @@ def inspect_window(
     config, origin = _config(settings, windows_of, place)
     _check_place(settings, config)
     from data_pipelines.batches import BatchSource
-    from data_pipelines.inspect.window_picture import draw_window
     from data_pipelines.inspect.window_view import view_window
+    from xlnet_jax.plots.window import Window, draw_window
 
     source = BatchSource(
         place.corpus, settings.split, tokenizer.is_word_start, config.data, config.model.mem_len, config.seed,
         objective_named(config.objective).filling, config.eval.max_windows,
     )  # fmt: skip
     view = view_window(source, tokenizer, settings.step, settings.row)
-    title = f"{place.corpus.folder}, {settings.split}, seed {config.seed}"
-    draw_window(view, title, view.reuse_len if settings.around is None else settings.around, out)
+    direction = "read backwards" if view.is_reversed else "read forwards"
+    rows = f"step {settings.step}, row {settings.row}, {direction}"
+    title = f"{place.corpus.folder}, {settings.split}, seed {config.seed}, {rows}"
+    around = view.reuse_len if settings.around is None else settings.around
+    draw_window(Window(**view.for_picture()), title, around, out)
     return Inspection(view, place.corpus, config, origin, tokenizer.vocab_size, out)
 
 
@@ -218,8 +222,5 @@ def _picture_path(name: str) -> Path:
     path = Path(name)
     if path.suffix.lower() != ".png":
         raise InputError(f"out {name}: the picture is a PNG; give a name that ends in .png")
-    if path.is_dir():
-        raise InputError(f"out {name} is a folder; give the name of a file in it")
-    if not path.parent.is_dir():
-        raise InputError(f"out {name}: there is no folder {path.parent}; make it, or give another name")
+    demand_new_file(path, overwrite=True)
     return path

@@ -13,10 +13,11 @@ from data_pipelines.batches import BatchSource
 from data_pipelines.corpus import Corpus, SplitName
 from data_pipelines.tokenizer import Tokenizer
 from xlnet_jax.checkpoints.native import RESULTS
-from xlnet_jax.comparison.budget import Equal, step_tokens
+from xlnet_jax.comparison.budget import COST, Equal, step_tokens
 from xlnet_jax.objectives.build import objective_of
 from xlnet_jax.objectives.flops import step_flops
 from xlnet_jax.objectives.registry import objective_named
+from xlnet_jax.plots.comparison import draw_comparison
 from xlnet_jax.settings.config import Config
 from xlnet_jax.storage.files import write_durably
 
@@ -102,6 +103,20 @@ def source_of(config: Config, corpus: Corpus, tokenizer: Tokenizer, split: Split
         config.seed,
         objective_named(config.objective).filling,
     )
+
+
+def draw_picture(comparison: Comparison, path: epath.Path) -> None:
+    """Write a PNG of the held-out losses, over the cost so far, and of the scores of each task."""
+    losses = {}
+    for name, config in comparison.contenders.items():
+        cost = COST[comparison.equal](config)
+        outcomes = comparison.outcomes[name].values()
+        losses[name] = [[(step * cost, loss) for step, loss in outcome.held_out] for outcome in outcomes]
+    tasks = {
+        task: {name: [o.scores[task] for o in outcomes.values()] for name, outcomes in comparison.outcomes.items()}
+        for task in comparison.metrics
+    }
+    draw_comparison(losses, comparison.equal, tasks, comparison.metrics, path)
 
 
 def write_report(comparison: Comparison, folder: epath.Path) -> str:

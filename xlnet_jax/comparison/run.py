@@ -22,8 +22,7 @@ from xlnet_jax.checkpoints.native import RESULTS, Results
 from xlnet_jax.comparison import request as asked
 from xlnet_jax.comparison.budget import within_budget
 from xlnet_jax.comparison.contenders import CONTENDERS
-from xlnet_jax.comparison.picture import draw
-from xlnet_jax.comparison.report import Comparison, Outcome, source_of, write_report
+from xlnet_jax.comparison.report import Comparison, Outcome, draw_picture, source_of, write_report
 from xlnet_jax.comparison.request import CompareConfig
 from xlnet_jax.costs.address_space import demand_address_space
 from xlnet_jax.errors import InputError
@@ -76,7 +75,7 @@ def compare(request: CompareConfig) -> int:
     )  # fmt: skip
     folder = prepared.workdir.folder
     console.print(f"\n{write_report(comparison, folder)}")
-    draw(comparison, folder / "comparison.png")
+    draw_picture(comparison, folder / "comparison.png")
     console.print("".join(f"\n  {folder / name}" for name in ("table.md", "comparison.png", RESULTS)).lstrip("\n"))
     return 0
 

@@ -1,34 +1,19 @@
 """Attention weights of one text, as its pictures show them: its pieces, those predicted, and the weights."""
 
 from collections.abc import Iterable
-from typing import NamedTuple
-
-import numpy as np
 
 from xlnet_jax.checkpoints.pretrained import Pretrained
 from xlnet_jax.errors import InputError
 from xlnet_jax.inference.attention_weights import attention_weights
 from xlnet_jax.inference.factorization import find_words
 from xlnet_jax.inference.query_stream import scoring_tokenizer
+from xlnet_jax.plots.attention import TextAttention
 from xlnet_jax.settings.typed import list_of_texts
 
 MOST_PIECES = 128  # a page of XLNet-Large, 24 x 16 heads, has 17 MB then
 
 
-class AttentionView(NamedTuple):
-    """Attention weights of one text, float32 in [0, 1], as in `attention_weights`."""
-
-    pieces: list[str]
-    """pieces of the text, with <sep> and <cls> behind them"""
-    targets: list[int]
-    """positions of the predicted pieces, in the order of prediction"""
-    content_ZNLK: np.ndarray
-    """[layers, heads, pieces, keys]"""
-    query_ZNPK: np.ndarray | None
-    """[layers, heads, targets, keys]; None = nothing is predicted"""
-
-
-def view_attention(pretrained: Pretrained, text: str, targets: str | Iterable[str] = ()) -> AttentionView:
+def view_attention(pretrained: Pretrained, text: str, targets: str | Iterable[str] = ()) -> TextAttention:
     """Return the attention weights of a text.
 
     targets: words of the text to predict, in the order of prediction, each seeing those before it; several pieces of
@@ -46,4 +31,4 @@ def view_attention(pretrained: Pretrained, text: str, targets: str | Iterable[st
     positions = [int(i) for words in targets for i in find_words(tokenizer, ids_L, words)]
     found = attention_weights(pretrained, [text], [positions] if positions else None)
     query_ZNPK = None if found.query_ZBNPK is None else found.query_ZBNPK[:, 0]
-    return AttentionView(found.pieces[0], found.targets[0], found.content_ZBNLK[:, 0], query_ZNPK)
+    return TextAttention(found.pieces[0], found.targets[0], found.content_ZBNLK[:, 0], query_ZNPK)

@@ -13,8 +13,8 @@ from etils import epath
 
 from data_pipelines.tokenizer import Tokenizer
 from xlnet_jax.objectives.base import BatchDropout, DeviceBatch
+from xlnet_jax.plots.confusion import Confusion, Scatter
 from xlnet_jax.settings.config import HeadConfig
-from xlnet_jax.tasks.agreement import Confusion, Scatter
 from xlnet_jax.tasks.features import Features
 
 E = TypeVar("E")

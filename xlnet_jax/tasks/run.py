@@ -13,12 +13,12 @@ from rich.console import Console
 
 from xlnet_jax.checkpoints.native import write_thresholds
 from xlnet_jax.errors import InputError
+from xlnet_jax.plots.curves import draw_learning_curves
 from xlnet_jax.storage.files import name_on_disk
 from xlnet_jax.storage.folders import sync_tree
 from xlnet_jax.tasks.batches import TrainingBatches
 from xlnet_jax.tasks.config import FinetuneConfig, folder_of
 from xlnet_jax.tasks.families import with_files
-from xlnet_jax.tasks.learning_curves import draw_learning_curves
 from xlnet_jax.tasks.model import RANKING
 from xlnet_jax.tasks.objective import Supervised
 from xlnet_jax.tasks.predict import demand_no_run, predict, predict_splits

@@ -18,6 +18,7 @@ from xlnet_jax.errors import InputError
 from xlnet_jax.objectives.build import objective_of
 from xlnet_jax.objectives.registry import objective_named
 from xlnet_jax.objectives.rules import validate
+from xlnet_jax.plots.curves import draw_curves
 from xlnet_jax.settings.config import Config
 from xlnet_jax.settings.keywords import with_plain_paths
 from xlnet_jax.settings.plain import from_dict, to_dict
@@ -50,7 +51,6 @@ from xlnet_jax.training.step import make_eval_step
 from xlnet_jax.training.text import Text
 from xlnet_jax.training.train import train
 from xlnet_jax.training.training_run import Numbers, TrainingRun
-from xlnet_jax.training.watch.curves import draw_curves
 from xlnet_jax.training.watch.metrics import read_records
 from xlnet_jax.training.watch.speed import speed
 
@@ -213,7 +213,8 @@ def _report(run: Pretraining, step: int, console: Console) -> None:
     """Draw the curves, print where everything is, and propose what to run next."""
     config, workdir, unigram_nats = run.config, run.workdir, run.evaluation.unigram_nats
     records = list(read_records(workdir.metrics))
-    draw_curves(records, unigram_nats, workdir.curves, objective_named(config.objective))
+    objective = objective_named(config.objective)
+    draw_curves(records, unigram_nats, workdir.curves, objective.name, objective.title)
     loss = [r["loss"] for r in records if r["split"] == "validation"][-1]
     model = next(file for file in workdir.tokenizer.iterdir() if file.name in (MODEL_FILE, TOKENIZER_JSON))
     folder = str(workdir.folder)

@@ -16,8 +16,8 @@ import xlnet_jax
 from data_pipelines.tokenizer import Settings, Tokenizer
 from tests.xlnet_jax.random_models import BERT, CAUSAL, SMALL, random_model
 from xlnet_jax.errors import InputError
-from xlnet_jax.inference.attention_page import UNIT, attention_page
-from xlnet_jax.inference.attention_view import MOST_PIECES, AttentionView, view_attention
+from xlnet_jax.inference.attention_view import MOST_PIECES, view_attention
+from xlnet_jax.plots.attention import UNIT, TextAttention, attention_page
 
 command = import_module("xlnet_jax.attention")
 TEXT = "The list of names is new"
@@ -145,5 +145,5 @@ def test_mistakes_are_named(checkpoint, tmp_path, monkeypatch, more, line):
 
 def test_the_longest_text_on_a_large_network_stays_below_twenty_megabytes():
     weights = np.zeros((24, 16, MOST_PIECES + 2, MOST_PIECES + 2), np.float32)
-    page = attention_page(AttentionView(["a"] * (MOST_PIECES + 2), [], weights, None), "a", "large", 0, 0)
+    page = attention_page(TextAttention(["a"] * (MOST_PIECES + 2), [], weights, None), "a", "large", 0, 0)
     assert len(page) < 20e6

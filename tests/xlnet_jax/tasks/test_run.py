@@ -17,8 +17,8 @@ from tests.xlnet_jax.training.run.test_hosts import Two
 from xlnet_jax.errors import RESTART, InputError
 from xlnet_jax.interop.weights import flatten
 from xlnet_jax.kernels.fused.call import interpreted
+from xlnet_jax.plots.confusion import Confusion
 from xlnet_jax.settings.plain import from_dict, identity_difference
-from xlnet_jax.tasks.agreement import Confusion
 from xlnet_jax.tasks.classification.task import TextTask
 from xlnet_jax.tasks.config import FinetuneConfig, QuestionAnsweringConfig, RankingConfig
 from xlnet_jax.tasks.selection import Selection

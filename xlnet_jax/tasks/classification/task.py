@@ -18,8 +18,8 @@ from data_pipelines.tokenizer import Tokenizer
 from xlnet_jax.errors import InputError
 from xlnet_jax.models.inputs import text_windows
 from xlnet_jax.objectives.base import BatchDropout, DeviceBatch, apply
+from xlnet_jax.plots.confusion import Confusion, Scatter
 from xlnet_jax.settings.config import HeadConfig
-from xlnet_jax.tasks.agreement import Confusion, Scatter
 from xlnet_jax.tasks.base import Loss, Prediction
 from xlnet_jax.tasks.classification.glue import PUBLISHED, SPLITS, STEMS, similarity, write_submission
 from xlnet_jax.tasks.classification.scores import classification_scores, regression_scores
@@ -281,7 +281,7 @@ class TextTask:
         true = self._targets([examples[i] for i in features.examples])
         if self._published.kind == "regression":
             return Scatter(true, outputs["scores"])
-        return Confusion.of(self._labels, true, outputs["log_probs"].argmax(-1), "examples")
+        return Confusion.count(self._labels, true, outputs["log_probs"].argmax(-1), "examples")
 
     def write(
         self, folder: epath.Path, examples: Sequence[TextExample], features: Features, outputs: Mapping[str, np.ndarray]

@@ -16,8 +16,8 @@ from data_pipelines.tokenizer import Tokenizer
 from xlnet_jax.errors import InputError
 from xlnet_jax.models.inputs import text_inputs
 from xlnet_jax.objectives.base import BatchDropout, DeviceBatch, apply
+from xlnet_jax.plots.confusion import Confusion
 from xlnet_jax.settings.config import HeadConfig
-from xlnet_jax.tasks.agreement import Confusion
 from xlnet_jax.tasks.base import Loss, Prediction
 from xlnet_jax.tasks.config import FinetuneConfig
 from xlnet_jax.tasks.encoding import encode_text
@@ -153,7 +153,7 @@ class TokenClassification:
         true, predicted = ([name(label) for sentence in side for label in sentence] for side in both)
         labels = sorted({*map(name, self._names)}, key=lambda label: (label == OUTSIDE, label))
         numbers = {label: i for i, label in enumerate(labels)}
-        return Confusion.of(labels, [numbers[x] for x in true], [numbers[x] for x in predicted], "words")
+        return Confusion.count(labels, [numbers[x] for x in true], [numbers[x] for x in predicted], "words")
 
     def write(
         self, folder: epath.Path, examples: Sequence[Sentence], features: Features, outputs: Mapping[str, np.ndarray]

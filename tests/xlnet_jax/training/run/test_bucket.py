@@ -15,6 +15,7 @@ from etils import epath
 import xlnet_jax
 from data_pipelines import sources
 from xlnet_jax.errors import InputError
+from xlnet_jax.plots.curves import draw_curves
 from xlnet_jax.settings.config import Config
 from xlnet_jax.storage import files, folders, lock
 from xlnet_jax.storage.files import name_on_disk
@@ -22,7 +23,6 @@ from xlnet_jax.storage.lock import Lock
 from xlnet_jax.training.initial import begin_from
 from xlnet_jax.training.run import workdir as workdir_module
 from xlnet_jax.training.run.workdir import Workdir
-from xlnet_jax.training.watch.curves import draw_curves
 from xlnet_jax.training.watch.metrics import MetricsWriter, read_records
 
 FOLDER = "gs://bucket/run"
@@ -70,7 +70,7 @@ def test_records_and_curves_are_in_the_bucket_when_they_are_flushed(bucket):
         writer.write({"step": 3, **record})
     records = list(read_records(workdir.metrics))
     assert [r["step"] for r in records] == [1, 3]
-    draw_curves(records, 3.0, workdir.curves)
+    draw_curves(records, 3.0, workdir.curves, "plm", "a title")
     assert (bucket / "run" / "curves.png").read_bytes().startswith(b"\x89PNG")
 
 

@@ -1,4 +1,4 @@
-"""Predictions beside the true labels: a confusion matrix, or predicted against true numbers; their pictures."""
+"""Predictions beside the true labels: a confusion matrix, or predicted against true numbers; and their pictures."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,13 +8,11 @@ import numpy as np
 from etils import epath
 from numpy.typing import ArrayLike
 
-from data_pipelines.inspect.glyphs import drawn, font_families
-from xlnet_jax.storage.pictures import write_png
+from xlnet_jax.plots.style import DPI, Lettering, write_png
 
 MOST_LABELS = 16  # of a matrix that is legible; of more, the most frequent confusions are listed
 LISTED = 20  # confusions
 LONGEST = 24  # characters of a label
-DPI = 110
 COLOUR = "#08306b"
 
 
@@ -30,24 +28,22 @@ class Confusion:
     file = "confusion.png"
 
     @classmethod
-    def of(cls, labels: Sequence[str], true: ArrayLike, predicted: ArrayLike, unit: str) -> "Confusion":
+    def count(cls, labels: Sequence[str], true: ArrayLike, predicted: ArrayLike, unit: str) -> "Confusion":
         """Count pairs of label numbers."""
         counts = np.zeros((len(labels), len(labels)), int)
         np.add.at(counts, (np.asarray(true, int), np.asarray(predicted, int)), 1)
         return cls(tuple(labels), counts, unit)
 
-    def draw(self, path: epath.Path, title: str) -> None:
+    def draw(self, path: epath.PathLike, title: str) -> None:
         """Write a PNG: the matrix with counts and shares of each true label, or of many labels the most frequent
         confusions."""
-        import matplotlib as mpl
-
-        families = font_families([*self.labels, title])
-        names = [drawn(label, families, f"label {i}", LONGEST) for i, label in enumerate(self.labels)]
+        fonts = Lettering([*self.labels, title])
+        names = [fonts.legible(label, f"label {i}", LONGEST) for i, label in enumerate(self.labels)]
         right, total = int(np.trace(self.counts)), int(self.counts.sum())
-        headline = f"{drawn(title, families, 'predictions', 80)}\n{right:,} of {total:,} {self.unit} right"
-        with mpl.rc_context({"text.parse_math": False, "font.family": families, "font.size": 9}):
+        with fonts.in_use(9):
             figure = self._matrix(names) if len(names) <= MOST_LABELS else self._list(names)
-            figure.suptitle(headline, fontsize=11)
+            first = fonts.legible(title, "predictions", 80)
+            figure.suptitle(f"{first}\n{right:,} of {total:,} {self.unit} right", fontsize=11)
             write_png(figure, path)
 
     def shares(self) -> np.ndarray:
@@ -65,9 +61,9 @@ class Confusion:
         from matplotlib.colors import LinearSegmentedColormap
         from matplotlib.figure import Figure
 
-        count, shares = len(names), self.shares()
+        count, shares, longest = len(names), self.shares(), max(map(len, names))
         side = max(0.62 * count, 2.0)
-        letters = 0.085 * max(map(len, names))
+        letters = 0.085 * longest
         figure = Figure(figsize=(max(side + letters + 1.9, 4.6), side + letters + 1.4), dpi=DPI, layout="constrained")
         axes = figure.add_subplot()
         colours = LinearSegmentedColormap.from_list("", ["white", COLOUR])
@@ -75,7 +71,7 @@ class Confusion:
         for (i, j), share in np.ndenumerate(shares):
             text = f"{self.counts[i, j]:,}\n{share:.0%}" if self.counts[i, j] else "0"
             axes.text(j, i, text, ha="center", va="center", fontsize=8, color="white" if share > 0.5 else "#222222")
-        axes.set_xticks(range(count), names, rotation=0 if max(map(len, names)) <= 6 else 90)
+        axes.set_xticks(range(count), names, rotation=0 if longest <= 6 else 90)
         axes.set_yticks(range(count), names)
         axes.tick_params(length=0)
         axes.set(xlabel="predicted", ylabel="true")
@@ -112,24 +108,23 @@ class Scatter:
     """float [examples]"""
     file = "predicted.png"
 
-    def draw(self, path: epath.Path, title: str) -> None:
+    def draw(self, path: epath.PathLike, title: str) -> None:
         """Write a PNG: a point an example, and the line of right predictions."""
-        import matplotlib as mpl
         from matplotlib.figure import Figure
 
         finite = np.isfinite(self.true) & np.isfinite(self.predicted)
-        families = font_families([title])
-        with mpl.rc_context({"text.parse_math": False, "font.family": families, "font.size": 9}):
+        fonts = Lettering([title])
+        with fonts.in_use(9):
             figure = Figure(figsize=(5.4, 5), dpi=DPI, layout="constrained")
             axes = figure.add_subplot()
             alpha = float(np.clip(200 / max(len(self.true), 1), 0.15, 0.7))
             axes.scatter(self.true[finite], self.predicted[finite], s=14, color=COLOUR, alpha=alpha, linewidths=0)
             if finite.any():
-                ends = [float(both) for both in (self.true[finite].min(), self.true[finite].max())]
+                ends = [float(end) for end in (self.true[finite].min(), self.true[finite].max())]
                 axes.plot(ends, ends, ls="--", color="gray", label="predicted = true")
                 axes.legend()
             axes.set(xlabel="true", ylabel="predicted")
             axes.grid(alpha=0.3)
-            title = drawn(title, families, "predictions", 80)
-            figure.suptitle(f"{title}\n{len(self.true):,} examples, a point each", fontsize=11)
+            first = fonts.legible(title, "predictions", 80)
+            figure.suptitle(f"{first}\n{len(self.true):,} examples, a point each", fontsize=11)
             write_png(figure, path)

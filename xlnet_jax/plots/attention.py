@@ -1,0 +1,178 @@
+"""Attention weights of one text: a page for a browser, to choose layer, head and row in, and a picture of one head and
+of all heads."""
+
+import base64
+import json
+from importlib import resources
+from typing import Any, NamedTuple
+
+import numpy as np
+from etils import epath
+
+from xlnet_jax.plots.style import DPI, Lettering, write_png
+
+UNIT = 65535  # weights are whole numbers of 1 / 65535 in the page; 0 = not seen
+CONTENT_COLOUR, QUERY_COLOUR, UNSEEN_COLOUR = "#08306b", "#a63603", "#dcd7c9"  # as in attention.html
+CELL_INCHES = 0.24
+SMALLEST_INCHES = 4.2  # of a matrix
+THUMBNAIL_INCHES = (0.5, 1.6)
+TICKS = (0, 0.01, 0.05, 0.25, 0.5, 1)
+
+
+class TextAttention(NamedTuple):
+    """Attention weights of one text, float32 in [0, 1]; 0 = the row may not see the key."""
+
+    pieces: list[str]
+    """pieces of the text, with <sep> and <cls> after them"""
+    targets: list[int]
+    """positions of the predicted pieces, in the order of prediction"""
+    content_ZNLK: np.ndarray
+    """[layers, heads, pieces, keys]"""
+    query_ZNPK: np.ndarray | None
+    """[layers, heads, targets, keys]; None = nothing is predicted"""
+
+
+def attention_page(found: TextAttention, text: str, origin: str, layer: int, head: int | None) -> str:
+    """Return one HTML file that loads nothing. origin: name of the model. layer, head: shown first, from 0; head None =
+    the mean of all."""
+    layers, heads = found.content_ZNLK.shape[:2]
+    data = {
+        "text": text,
+        "origin": origin,
+        "pieces": found.pieces,
+        "targets": found.targets,
+        "layers": layers,
+        "heads": heads,
+        "layer": layer,
+        "head": heads if head is None else head,
+        "content": _encode(found.content_ZNLK),
+        "query": None if found.query_ZNPK is None else _encode(found.query_ZNPK),
+    }
+    # No text can end the element that holds the data, or begin another.
+    escaped = json.dumps(data, ensure_ascii=False).replace("<", "\\u003c")
+    template = resources.files(__package__).joinpath("attention.html").read_text(encoding="utf-8")
+    return template.replace("{{data}}", escaped)
+
+
+def _encode(weights: np.ndarray) -> str:
+    units = np.where(weights > 0, np.maximum(np.round(weights * UNIT), 1), 0)
+    return base64.b64encode(units.astype("<u2").tobytes()).decode()
+
+
+def draw_attention_png(
+    found: TextAttention, text: str, origin: str, layer: int, head: int | None, path: epath.PathLike
+) -> None:
+    """Write a PNG. origin: name of the model. layer, head: drawn with their pieces; head None = the mean of all."""
+    from matplotlib.figure import Figure
+
+    (layers, heads), length = found.content_ZNLK.shape[:2], len(found.pieces)
+    matrix = max(length * CELL_INCHES, SMALLEST_INCHES)
+    thumbnail = min(max(matrix / heads, THUMBNAIL_INCHES[0]), THUMBNAIL_INCHES[1])
+    streams = _streams(found)
+    rows = sum(len(positions) for _, positions, _, _ in streams) + len(streams) - 1
+    width, all_width, all_height = (
+        len(streams) * (matrix + 1.6),
+        thumbnail * heads + 0.6,
+        thumbnail * layers * rows / length + 0.8,
+    )
+    beside = len(streams) == 1  # all heads stand beside one matrix, and below two
+    size = (
+        (width + all_width, max(matrix + 2.2, all_height + 1.2))
+        if beside
+        else (max(width, all_width), matrix + 2.2 + all_height)
+    )
+    fonts = Lettering([*found.pieces, text])
+    with fonts.in_use(9):
+        figure = Figure(figsize=size, dpi=DPI, layout="constrained")
+        parts: Any = (
+            figure.subfigures(1, 2, width_ratios=[width, all_width])
+            if beside
+            else figure.subfigures(2, 1, height_ratios=[matrix + 1.4, all_height])
+        )
+        shown = fonts.legible(text, "text", 90)
+        figure.suptitle(f"Attention of “{shown}”\n{origin}: {layers} layers x {heads} heads", fontsize=11)
+        shown_head = "the mean of all heads" if head is None else f"head {head}"
+        parts[0].suptitle(f"layer {layer}, {shown_head}", fontsize=10, fontweight="bold")
+        _draw_head(parts[0], found, layer, head, fonts)
+        _draw_all(parts[1], found, layer, head)
+        write_png(figure, path)
+
+
+def _streams(found: TextAttention) -> list[tuple[str, list[int], np.ndarray, str]]:
+    """Return (title, position of each row, weights, colour) of each stream."""
+    positions = list(range(len(found.pieces)))
+    content = "content stream: a row knows its piece", positions, found.content_ZNLK, CONTENT_COLOUR
+    if found.query_ZNPK is None:
+        return [content]
+    return [content, ("query stream: a row predicts its piece", found.targets, found.query_ZNPK, QUERY_COLOUR)]
+
+
+def _draw_head(panel: Any, found: TextAttention, layer: int, head: int | None, fonts: Lettering) -> None:
+    from matplotlib.cm import ScalarMappable
+
+    labels = [fonts.legible(piece, f"piece {i}") for i, piece in enumerate(found.pieces)]
+    for place, position in enumerate(found.targets):
+        labels[position] = f"{place + 1}·{labels[position]}"
+    streams = _streams(found)
+    several: Any = panel.subplots(1, len(streams), squeeze=False, sharex=True)[0]
+    for axes, (title, rows, weights, colour) in zip(several, streams, strict=True):
+        shown_RK = weights[layer].mean(0) if head is None else weights[layer, head]
+        axes.imshow(np.ma.masked_equal(shown_RK, 0), **_scale(colour), aspect="equal", interpolation="nearest")
+        axes.set_title(title, loc="left", color=colour, fontsize=9)
+        axes.set_xticks(range(len(labels)), labels, rotation=90)
+        axes.set_yticks(range(len(rows)), [labels[i] for i in rows])
+        axes.tick_params(length=0)
+        axes.set(xlabel="looks at (grey: may not be seen)", ylabel="a piece", anchor="NW")
+        for ticks, positions in ((axes.get_xticklabels(), range(len(labels))), (axes.get_yticklabels(), rows)):
+            for tick, position in zip(ticks, positions, strict=True):
+                if position in found.targets:
+                    tick.set(color=QUERY_COLOUR, fontweight="bold")
+        bar = axes.figure.colorbar(
+            ScalarMappable(**_scale(colour)), ax=axes, ticks=TICKS, shrink=0.6, anchor=(0, 1), panchor=False
+        )
+        bar.ax.set_yticklabels([f"{tick:.0%}" for tick in TICKS])
+        bar.set_label("attention weight", fontsize=8)
+
+
+def _draw_all(panel: Any, found: TextAttention, layer: int, head: int | None) -> None:
+    """Draw each head as one small picture, the query stream below the content stream."""
+    from matplotlib.cm import ScalarMappable
+    from matplotlib.patches import Rectangle
+
+    layers, heads = found.content_ZNLK.shape[:2]
+    below = "" if found.query_ZNPK is None else ", the query stream below the content stream"
+    panel.suptitle(f"all heads{below}", fontsize=10, fontweight="bold")
+    streams = [(weights, ScalarMappable(**_scale(colour))) for _, _, weights, colour in _streams(found)]
+    high = sum(weights.shape[2] for weights, _ in streams) + len(streams) - 1
+    wide, gap = len(found.pieces), 1 + len(found.pieces) // 12
+    mosaic = np.zeros((layers * (high + gap) - gap, heads * (wide + gap) - gap, 4))
+    axes: Any = panel.subplots()
+    for z in range(layers):
+        for n in range(heads):
+            y, x = z * (high + gap), n * (wide + gap)
+            top = y
+            for weights, colours in streams:
+                rows = weights.shape[2]
+                picture = colours.to_rgba(np.ma.masked_equal(weights[z, n], 0))
+                mosaic[top : top + rows, x : x + wide] = picture
+                top += rows + 1
+            is_shown = z == layer and head in (None, n)
+            frame: dict[str, Any] = (
+                {"ec": "#222222", "lw": 2, "zorder": 3} if is_shown else {"ec": "#bbbbbb", "lw": 0.5}
+            )
+            axes.add_patch(Rectangle((x - 0.5, y - 0.5), wide, high, fill=False, **frame))
+    axes.imshow(mosaic, interpolation="nearest")
+    axes.set(xlim=(-1, mosaic.shape[1]), ylim=(mosaic.shape[0], -1), anchor="N")
+    middles = np.arange(heads) * (wide + gap) + (wide - 1) / 2, np.arange(layers) * (high + gap) + (high - 1) / 2
+    axes.set_xticks(middles[0], [f"head {n}" if heads <= 6 else str(n) for n in range(heads)])
+    axes.set_yticks(middles[1], [f"layer {z}" for z in range(layers)])
+    axes.tick_params(length=0, labeltop=True, labelbottom=False, labelsize=8)
+    axes.spines[:].set_visible(False)
+
+
+def _scale(colour: str) -> dict[str, Any]:
+    """Return the scale of all matrices: from white to the colour, by the square root of the weight."""
+    from matplotlib.colors import LinearSegmentedColormap, PowerNorm
+
+    colours = LinearSegmentedColormap.from_list("", ["white", colour])
+    return {"norm": PowerNorm(0.5, 0, 1), "cmap": colours.with_extremes(bad=UNSEEN_COLOUR)}

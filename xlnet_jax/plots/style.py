@@ -1,0 +1,70 @@
+"""Fonts that can draw a text, the style of pictures with such texts, and PNG files, on a disk or in a bucket."""
+
+import contextlib
+import io
+from collections.abc import Iterable, Iterator
+from functools import cache
+from typing import Any
+
+from etils import epath
+
+from xlnet_jax.storage.files import write_durably
+
+DEFAULT = "DejaVu Sans"  # comes with matplotlib
+BOXES = "Last Resort"  # comes with matplotlib too; draws every character as a box that names its script
+DPI = 110
+
+
+class Lettering:
+    """Fonts of a picture: the default one and, if it lacks characters of the texts, the font that has most of them."""
+
+    def __init__(self, texts: Iterable[str]) -> None:
+        """Choose the fonts. texts: those that the picture shows."""
+        from matplotlib import font_manager
+
+        self.families = [DEFAULT]
+        self._files = [str(font_manager.findfont(DEFAULT))]
+        if missing := set("".join(texts)) - _characters(self._files[0]):
+            best = max(_other_fonts(), key=lambda font: len(missing & _characters(font[1])), default=("", ""))
+            if missing & _characters(best[1]):
+                self.families.append(best[0])
+                self._files.append(best[1])
+
+    def legible(self, text: str, otherwise: str, longest: int = 14) -> str:
+        """Return the text if these fonts have its characters, else `otherwise`, cut to `longest` characters."""
+        if not all(any(char in _characters(file) for file in self._files) for char in text):
+            text = otherwise
+        return text if len(text) <= longest else text[: longest - 1] + "…"
+
+    @contextlib.contextmanager
+    def in_use(self, size: float) -> Iterator[None]:
+        """Draw with these fonts; size: in points. Pieces such as $ and \\ are drawn as they are, not as mathematics."""
+        import matplotlib as mpl
+
+        with mpl.rc_context({"text.parse_math": False, "font.family": self.families, "font.size": size}):
+            yield
+
+
+def write_png(figure: Any, path: epath.PathLike) -> None:
+    """Write a figure of matplotlib, whole or not at all."""
+    picture = io.BytesIO()
+    figure.savefig(picture, format="png")
+    write_durably(path, picture.getvalue())
+
+
+def _other_fonts() -> list[tuple[str, str]]:
+    """Return (family, file) of every regular font other than the default."""
+    from matplotlib import font_manager
+
+    fonts = {f.name: f.fname for f in font_manager.fontManager.ttflist if f.style == "normal" and f.weight == 400}
+    return [(name, file) for name, file in fonts.items() if name != DEFAULT and not name.startswith(BOXES)]
+
+
+@cache
+def _characters(file: str) -> frozenset[str]:
+    from matplotlib.ft2font import FT2Font
+
+    try:
+        return frozenset(map(chr, FT2Font(file).get_charmap()))
+    except (OSError, RuntimeError):
+        return frozenset()

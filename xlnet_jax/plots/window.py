@@ -1,0 +1,284 @@
+"""Picture of a window: the keys that each row may see and, if the query stream predicts, the rows of both streams and
+the positions that the target mapping gives to those of the query stream.
+
+The matrices stand one above the other over the same columns. A short window is drawn with its tokens on the axes; a
+long one whole, and beside it enlarged around a position.
+"""
+
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any
+
+import numpy as np
+from etils import epath
+
+from xlnet_jax.plots.style import DPI, Lettering, write_png
+
+LEGIBLE = 40  # tokens on an axis
+LARGEST = 2048  # tokens of a whole window that get a row and a column each; of a longer one some are left out
+LETTERING = 4  # rows that are too few for a name beside them
+CELL_INCHES = 0.17
+
+
+class Cell(IntEnum):
+    """Meanings of a cell of the picture."""
+
+    HIDDEN = 0
+    SEEN = 1
+    SEEN_TARGET = 2
+    ITSELF = 3
+    UNUSED = 4
+    MAPPED = 5
+
+
+# Okabe and Ito's colours: told apart by colour-blind readers, and by their lightness on paper.
+COLOURS = {
+    Cell.HIDDEN: ("#f2f2f2", "may not see"),
+    Cell.SEEN: ("#8ecae6", "may see"),
+    Cell.SEEN_TARGET: ("#e69f00", "may see: a target"),
+    Cell.ITSELF: ("#003f5c", "itself: a content row knows what it reads"),
+    Cell.UNUSED: ("#bdbdbd", "memory that holds nothing yet"),
+    Cell.MAPPED: ("#000000", "target mapping: 1"),
+}
+TARGET_COLOUR, TEXT_COLOUR = "#a84300", "#222222"
+
+HOW_TO_READ = (
+    "How to read it. A row asks; the coloured cells of its line are what it may see: tokens of the window, and the "
+    "memory of the text before it. "
+)
+
+
+@dataclass(frozen=True)
+class Window:
+    """One window of a batch. Dimensions as in dims.py: L tokens, K = M + L keys, P targets."""
+
+    pieces: Sequence[str]  # L, as they are read
+    ids: np.ndarray  # int [L], shown for pieces that no font can draw
+    parts: Sequence[tuple[str, int, int]]  # (name, begin, end) of each part of the window
+    targets: np.ndarray  # int [P], positions, ascending
+    predicted: Mapping[int, str]  # piece predicted at each target
+    places: Mapping[int, int]  # place of each target in the order of prediction, from 1
+    mem_len: int
+    mem_filled: int
+    two_streams: bool  # the query stream predicts the targets
+    predicts_next: bool  # a row predicts the token after its own, so that no token is hidden
+    content_sees: Callable[[np.ndarray, np.ndarray], np.ndarray]  # bool [rows, keys] of int positions, int keys
+    query_sees: Callable[[np.ndarray, np.ndarray], np.ndarray]
+    caption: str  # what the picture shows of this objective
+
+
+@dataclass(frozen=True)
+class Axis:
+    """Columns and rows that a picture shows. `keys[i]` is the key of column i, an index of [0, K)."""
+
+    keys: np.ndarray  # int [columns]
+    rows: np.ndarray  # int [rows], positions of the content rows
+    targets: np.ndarray  # int [query rows], positions of the shown targets
+    memory: int  # number of memory columns; they come first
+    step: int = 1  # positions from one row to the next
+
+    def row(self, position: float) -> float:
+        """Return the place of a position among the rows."""
+        return (position - int(self.rows[0])) / self.step
+
+    def column(self, position: float) -> float:
+        """Return the place of a position among the columns."""
+        return self.memory + self.row(position)
+
+
+def draw_window(window: Window, origin: str, around: int, path: epath.PathLike) -> None:
+    """Write a PNG. origin: where the window comes from. around: the position at which a window of more than LEGIBLE
+    tokens is enlarged."""
+    from matplotlib.figure import Figure
+
+    length, is_long = len(window.pieces), len(window.pieces) > LEGIBLE
+    begin = min(max(around - LEGIBLE // 2, 0), max(length - LEGIBLE, 0))
+    stretch = range(begin, min(begin + LEGIBLE, length))
+    close = _close_axis(window, stretch)
+    height = CELL_INCHES * (len(close.rows) + 2 * len(close.targets) * window.two_streams) + 5.4
+    width = max(CELL_INCHES * len(close.keys) + 2.6, 7.5)
+    fonts = Lettering(window.pieces)
+    with fonts.in_use(8):
+        figure = Figure(figsize=((1 + is_long) * width, height), dpi=DPI, layout="constrained")
+        panels: Any = figure.subfigures(1, 1 + is_long, wspace=0.03, squeeze=False)[0]
+        if is_long:
+            _draw_whole(panels[0], window, stretch)
+            panels[-1].suptitle(f"Enlarged: positions {stretch[0]} to {stretch[-1]}", fontsize=11)
+        _draw_close(panels[-1], window, close, fonts)
+        figure.suptitle(f"Who sees whom in one window of {length} tokens\n{origin}", fontsize=12)
+        _draw_legend(figure, window)
+        write_png(figure, path)
+
+
+def _close_axis(window: Window, stretch: range) -> Axis:
+    # One column for the empty part of the memory and one for the filled part: all slots of a part look the same.
+    memory = []
+    if window.mem_filled < window.mem_len:
+        memory.append(window.mem_len - window.mem_filled - 1)
+    if window.mem_filled:
+        memory.append(window.mem_len - 1)
+    inside = np.array(stretch)
+    targets = window.targets[(window.targets >= stretch.start) & (window.targets < stretch.stop)]
+    return Axis(np.concatenate([memory, window.mem_len + inside]).astype(int), inside, targets, len(memory))
+
+
+def _whole_axis(window: Window) -> Axis:
+    step = -(-len(window.pieces) // LARGEST)
+    positions, memory = np.arange(0, len(window.pieces), step), np.arange(0, window.mem_len, step)
+    return Axis(np.concatenate([memory, window.mem_len + positions]), positions, window.targets, len(memory), step)
+
+
+def _matrices(window: Window, axis: Axis) -> list[np.ndarray]:
+    """Return the cells of the content stream and, if the query stream predicts, those of the query stream and of the
+    target mapping: each uint8 [rows, columns]."""
+    is_target = np.isin(axis.keys - window.mem_len, window.targets) & (not window.predicts_next)
+    unused = axis.keys < window.mem_len - window.mem_filled
+
+    def cells(sees: np.ndarray) -> np.ndarray:
+        seen = np.where(is_target, Cell.SEEN_TARGET, Cell.SEEN)
+        return np.where(unused, Cell.UNUSED, np.where(sees, seen, Cell.HIDDEN)).astype(np.uint8)
+
+    content = cells(window.content_sees(axis.rows, axis.keys))
+    content[axis.keys == window.mem_len + axis.rows[:, None]] = Cell.ITSELF
+    if not window.two_streams:
+        return [content]
+    is_mapped = axis.keys == window.mem_len + axis.targets[:, None]
+    mapping = np.where(is_mapped, Cell.MAPPED, Cell.HIDDEN).astype(np.uint8)
+    return [content, cells(window.query_sees(axis.targets, axis.keys)), mapping]
+
+
+def _draw_panels(panel: Any, window: Window, axis: Axis, letter_height: float) -> list[Any]:
+    from matplotlib.colors import ListedColormap
+
+    colours = ListedColormap([COLOURS[cell][0] for cell in Cell])
+    matrices = _matrices(window, axis)
+    heights = [max(len(m), letter_height) for m in matrices]
+    plots = list(panel.subplots(len(matrices), 1, sharex=True, height_ratios=heights, squeeze=False)[:, 0])
+    names = ("content stream", "query stream", "target mapping")
+    shapes = ("asks: a row a token", "asks: a row a target", "a row a target")
+    for axes, matrix, name, shape in zip(plots, matrices, names, shapes, strict=False):
+        if len(matrix):
+            axes.imshow(matrix, cmap=colours, vmin=0, vmax=len(Cell) - 1, aspect="auto", interpolation="nearest")
+        else:
+            axes.text(0.5, 0.5, "no targets here", ha="center", va="center", transform=axes.transAxes)
+        axes.set_title(name, loc="left", fontsize=10, fontweight="bold")
+        if len(matrix) > LETTERING:
+            axes.set_ylabel(shape, color=TEXT_COLOUR)
+        axes.tick_params(length=0)
+        if name == "target mapping" and axis.memory:
+            axes.axvspan(-0.5, axis.memory - 0.5, color="white", zorder=2)
+    if len(axis.targets) and len(plots) > 1:
+        columns = [axis.column(position) for position in axis.targets.tolist()]
+        size, width = (26, 1.2) if len(axis.rows) <= LEGIBLE else (5, 0.7)
+        plots[1].scatter(columns, range(len(columns)), marker="x", s=size, color=TARGET_COLOUR, linewidths=width)
+    _separate_parts(plots, window, axis)
+    return plots
+
+
+def _separate_parts(plots: Sequence[Any], window: Window, axis: Axis) -> None:
+    """Draw lines between the parts of the window."""
+    starts = [begin for _, begin, _ in window.parts if axis.rows[0] < begin <= axis.rows[-1]]
+    for axes in plots:
+        for begin in starts:
+            axes.axvline(axis.column(begin) - 0.5, color=TEXT_COLOUR, lw=0.8)
+            row = axis.row(begin) if axes is plots[0] else np.searchsorted(axis.targets, begin)
+            axes.axhline(row - 0.5, color=TEXT_COLOUR, lw=0.8)
+        if axis.memory:
+            axes.axvline(axis.memory - 0.5, color=TEXT_COLOUR, lw=1.6)
+
+
+def _shown_parts(window: Window, axis: Axis) -> list[tuple[str, float, int]]:
+    """Return (name, middle in rows, rows) of the shown parts of the window, without those of one special token."""
+    shown = []
+    for name, begin, end in window.parts:
+        begin, end = max(begin, int(axis.rows[0])), min(end, int(axis.rows[-1]) + axis.step)
+        if name in ("reused", "A", "B", "text") and begin < end:
+            shown.append((name, axis.row((begin + end - 1) / 2), end - begin))
+    return shown
+
+
+def _draw_whole(panel: Any, window: Window, stretch: range) -> None:
+    from matplotlib.patches import Rectangle
+
+    axis = _whole_axis(window)
+    plots = _draw_panels(panel, window, axis, len(axis.rows) / 8)
+    names = [(name, middle + axis.memory) for name, middle, _ in _shown_parts(window, axis)]
+    for name, x in [("memory", (axis.memory - 1) / 2), *names] if axis.memory else names:
+        above = -0.5 - len(axis.rows) / 100
+        plots[0].text(x, above, name, ha="center", va="bottom", fontweight="bold", color=TEXT_COLOUR)
+    plots[0].set_title("content stream", loc="left", fontsize=10, fontweight="bold", pad=18)
+    step = 2 ** max(0, (window.mem_len + len(window.pieces)).bit_length() - 5)
+    tokens = np.arange(0, len(window.pieces), step)
+    plots[-1].set_xticks([axis.column(t) for t in tokens], [str(t) for t in tokens])
+    plots[-1].set_xlabel("position in the window")
+    plots[0].set_yticks([axis.row(t) for t in tokens], [str(t) for t in tokens])
+    for axes in plots[1:]:
+        axes.set_yticks([])
+    corner, size = (axis.column(stretch.start) - 0.5, axis.row(stretch.start) - 0.5), len(stretch) / axis.step
+    plots[0].add_patch(Rectangle(corner, size, size, fill=False, ec=TARGET_COLOUR, lw=2, zorder=5))
+    shown = "The whole window" if axis.step == 1 else f"The whole window, one token of {axis.step}"
+    panel.suptitle(f"{shown} (the frame is enlarged beside it)", fontsize=11)
+
+
+def _draw_close(panel: Any, window: Window, axis: Axis, fonts: Lettering) -> None:
+    plots = _draw_panels(panel, window, axis, 2)
+    positions, targets = axis.rows.tolist(), axis.targets.tolist()
+    labels = {}
+    for position in positions:
+        label = fonts.legible(window.pieces[position], f"id {window.ids[position]}")
+        if window.two_streams and position in window.places:
+            label = f"{window.places[position]}·{label}"
+        labels[position] = label
+    columns = ["memory: empty" if key < window.mem_len - window.mem_filled else "memory: filled"
+               for key in axis.keys[: axis.memory].tolist()] + list(labels.values())  # fmt: skip
+    plots[0].xaxis.set_tick_params(labeltop=True, labelbottom=False, labelrotation=90)
+    if window.two_streams:
+        plots[-1].xaxis.set_tick_params(labelbottom=True)
+    else:
+        for position in set(positions) & set(window.predicted):
+            labels[position] += f" → {fonts.legible(window.predicted[position], '?')}"
+    plots[-1].set_xticks(range(len(columns)), columns, rotation=90)
+    for axes, rows in zip(plots, (positions, targets, targets), strict=False):
+        axes.set_yticks(range(len(rows)), [labels[position] for position in rows])
+        axes.set_xticks(np.arange(len(columns)) - 0.5, minor=True)
+        axes.set_yticks(np.arange(len(rows)) - 0.5, minor=True)
+        axes.grid(which="minor", color="white", lw=0.6)
+        axes.tick_params(which="minor", length=0)
+        _mark_targets(axes.get_yticklabels(), rows, window)
+    for axes in {plots[0], plots[-1]}:
+        _mark_targets(axes.get_xticklabels()[axis.memory :], positions, window)
+    for name, middle, rows in _shown_parts(window, axis):
+        name = f"part {name}" if rows >= 3 and len(name) == 1 else name
+        plots[0].text(len(axis.keys), middle, name, rotation=270, ha="center", va="center", fontweight="bold")
+
+
+def _mark_targets(labels: Sequence[Any], positions: Sequence[int], window: Window) -> None:
+    for label, position in zip(labels, positions, strict=True):
+        if position in window.places and not window.predicts_next:
+            label.set(color=TARGET_COLOUR, fontweight="bold")
+
+
+def _draw_legend(figure: Any, window: Window) -> None:
+    from matplotlib.patches import Patch
+
+    left_out = {Cell.UNUSED} if window.mem_filled == window.mem_len else set()
+    left_out |= {Cell.SEEN_TARGET} if window.predicts_next else set()
+    left_out |= set() if window.two_streams else {Cell.MAPPED}
+    patches = [
+        Patch(facecolor=colour, edgecolor="#888888", label=text)
+        for cell, (colour, text) in COLOURS.items()
+        if cell not in left_out
+    ]
+    width = int(figure.get_figwidth() * 15)
+    figure.legend(
+        handles=patches,
+        loc="outside lower center",
+        ncols=3 if width > 180 else 2,
+        frameon=False,
+        fontsize=9,
+        title="\n".join(textwrap.wrap(HOW_TO_READ + window.caption, width)),
+        title_fontproperties={"size": 9},
+        alignment="left",
+    )
