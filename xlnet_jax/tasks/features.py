@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -11,6 +11,7 @@ from data_pipelines.tokenizer import PAD
 from xlnet_jax.dims import Batch
 from xlnet_jax.tasks.config import TaskDataConfig
 
+Outputs = dict[str, np.ndarray]
 FILL = {"input_ids": PAD, "excluded": 1}  # of padding; all else is 0
 NO_ITEM = -1
 
@@ -82,6 +83,17 @@ def collate(
     weights = np.asarray(batch.get("target_weights", np.ones(len(rows))), np.float32)
     batch["target_weights"] = weights * _column(real, weights.ndim)
     return batch
+
+
+def in_order(parts: Sequence[tuple[np.ndarray, dict[str, Any]]], count: int) -> Outputs:
+    """Return the outputs of batches, each with its items (`in_order_of_length`), as [count, …] in their order."""
+    outputs: Outputs = {}
+    for items, of_batch in parts:
+        real = items != NO_ITEM
+        for name, array in of_batch.items():
+            values = np.asarray(array)
+            outputs.setdefault(name, np.empty((count, *values.shape[1:]), values.dtype))[items[real]] = values[real]
+    return outputs
 
 
 def _column(of_row: np.ndarray, ndim: int) -> np.ndarray:

@@ -1,11 +1,13 @@
 """Checkpoint in Python: its network, its weights as jax arrays, and the predictions of its task."""
 
+from __future__ import annotations
+
 import contextlib
 import functools
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -14,18 +16,14 @@ import numpy as np
 from xlnet_jax.checkpoints import formats, native
 from xlnet_jax.checkpoints.pretrained import Pretrained, on_device
 from xlnet_jax.errors import InputError
-from xlnet_jax.inference.lengths import FEW_TOKENS, power_of_two
 from xlnet_jax.interop.contents import NULL_THRESHOLD, Thresholds
 from xlnet_jax.models.heads import build_model
 from xlnet_jax.settings.plain import from_dict
 from xlnet_jax.storage.reading import read_json
-from xlnet_jax.tasks.base import Prediction
-from xlnet_jax.tasks.batches import in_order_of_length
-from xlnet_jax.tasks.config import FinetuneConfig
-from xlnet_jax.tasks.defaults import DEFAULTS
-from xlnet_jax.tasks.families import task_of_head
-from xlnet_jax.tasks.rows import rows_of
-from xlnet_jax.tasks.selection import in_order
+
+if TYPE_CHECKING:
+    from xlnet_jax.tasks.base import Prediction
+    from xlnet_jax.tasks.config import FinetuneConfig
 
 TASK_OF_HEAD = {"question_answering": "squad"}
 """Task whose settings read texts for a head, where no finetuning run of this project made it and the head's own name is
@@ -56,6 +54,12 @@ class Model(Pretrained):
         Raises InputError where the checkpoint has no head or no tokenizer, and names the first input that has another
         form.
         """
+        from xlnet_jax.inference.lengths import FEW_TOKENS, power_of_two
+        from xlnet_jax.tasks.batches import in_order_of_length
+        from xlnet_jax.tasks.families import task_of_head
+        from xlnet_jax.tasks.features import in_order
+        from xlnet_jax.tasks.rows import rows_of
+
         if isinstance(inputs, str | Mapping) or not isinstance(inputs, Iterable):
             raise InputError("`inputs` is a list of inputs; put a single one into a list")
         inputs = inputs if hasattr(inputs, "columns") else list(inputs)  # a generator is read once
@@ -83,6 +87,8 @@ class Model(Pretrained):
 
     def settings(self, *, batch_size: int | None = None, seq_len: int | None = None) -> FinetuneConfig:
         """Return the settings of the finetuning with this network and head; those of the task where there are none."""
+        from xlnet_jax.tasks.defaults import DEFAULTS
+
         if self.head is None:
             raise InputError("this checkpoint has vocabulary scores and no head: finetune it for a task first")
         task = "squad2" if NULL_THRESHOLD in self.thresholds else TASK_OF_HEAD.get(self.head.task, self.head.task)
@@ -100,6 +106,8 @@ class Model(Pretrained):
 
 def with_thresholds(config: FinetuneConfig, thresholds: Thresholds) -> FinetuneConfig:
     """Return the settings with the thresholds of a checkpoint in place of those that nobody set."""
+    from xlnet_jax.tasks.defaults import DEFAULTS
+
     usual = DEFAULTS[config.task]()
     for name, value in thresholds.items():
         group, field = name.split(".")
@@ -112,6 +120,8 @@ def with_thresholds(config: FinetuneConfig, thresholds: Thresholds) -> FinetuneC
 @functools.lru_cache(8)
 def _compiled(config: FinetuneConfig) -> Callable[[Any, Any], dict[str, jax.Array]]:
     """Return the jitted prediction of a task, traced once for each shape of a batch."""
+    from xlnet_jax.tasks.families import task_of_head
+
     return jax.jit(functools.partial(task_of_head(config).predict, build_model(config.model, config.head)))
 
 
@@ -157,6 +167,10 @@ def _make_jax_arrays(tree: dict[str, Any]) -> None:
 def _finetuning(path: Path) -> FinetuneConfig | None:
     folder = native.find(path) if path.is_dir() else None
     settings = read_json(folder / native.CONFIG) if folder else {}
-    with contextlib.suppress(InputError):  # settings of a version that had others: the weights are good all the same
-        return from_dict(FinetuneConfig, settings) if "task" in settings else None
+    if "task" not in settings:
+        return None
+    from xlnet_jax.tasks.config import FinetuneConfig
+
+    with contextlib.suppress(InputError):  # settings that were edited: the weights are good all the same
+        return from_dict(FinetuneConfig, settings)
     return None

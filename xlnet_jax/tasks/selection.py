@@ -11,7 +11,7 @@ from xlnet_jax.errors import InputError
 from xlnet_jax.objectives.base import DeviceBatch
 from xlnet_jax.tasks.batches import in_order_of_length
 from xlnet_jax.tasks.config import FinetuneConfig
-from xlnet_jax.tasks.features import NO_ITEM, Features
+from xlnet_jax.tasks.features import Features, Outputs, in_order
 from xlnet_jax.tasks.objective import Supervised
 from xlnet_jax.tasks.results import or_lowest
 from xlnet_jax.training import sharding
@@ -19,8 +19,6 @@ from xlnet_jax.training.program import Program
 from xlnet_jax.training.run.interrupt import Interrupt, Wish
 from xlnet_jax.training.state import TrainState
 from xlnet_jax.training.training_run import Numbers
-
-Outputs = dict[str, np.ndarray]
 
 
 class Predictor:
@@ -53,17 +51,6 @@ class Predictor:
                 jax.block_until_ready(parts[-1][1])  # stay at most one batch ahead of the devices
             parts.append((items, self._predict(params, self._put(batch))))
         return in_order(parts, len(features))
-
-
-def in_order(parts: Sequence[tuple[np.ndarray, dict[str, jax.Array]]], count: int) -> Outputs:
-    """Return the outputs of batches, each with its items (`in_order_of_length`), as [count, …] in their order."""
-    outputs: Outputs = {}
-    for items, of_batch in parts:
-        real = items != NO_ITEM
-        for name, array in of_batch.items():
-            values = np.asarray(array)
-            outputs.setdefault(name, np.empty((count, *values.shape[1:]), values.dtype))[items[real]] = values[real]
-    return outputs
 
 
 @dataclass
