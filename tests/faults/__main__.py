@@ -6,16 +6,13 @@ the bits of the sound run, or in one line that says what to do.
 """
 
 import argparse
-import contextlib
 import fnmatch
-import queue
 import random
 import shutil
 import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
@@ -40,7 +37,6 @@ def main() -> int:
     parser.add_argument("--commands", nargs="*", default=list(COMMANDS), choices=list(COMMANDS))
     parser.add_argument("--faults", nargs="*", default=list(ACTS), choices=list(ACTS))
     parser.add_argument("--points", default="*", help="pattern of 'KIND PATH'")
-    parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--every", type=int, default=1, help="take every n-th trial only")
     parser.add_argument("--scratch", help="folder of the runs; those that went wrong stay there")
     asked = parser.parse_args()
@@ -48,21 +44,17 @@ def main() -> int:
         print(f"skipped: {reason}")
         return 0
     scratch = Path(tempfile.mkdtemp(prefix="faults-", dir=asked.scratch))
-    with contextlib.ExitStack() as stack:
-        library, given = shim.build(scratch), scratch / "given"
-        given.mkdir()
-        servers = [
-            stack.enter_context(Children(library, scratch, scratch / "programs", number))
-            for number in range(asked.jobs)
-        ]
-        make_inputs(given, servers[0])
+    given = scratch / "given"
+    given.mkdir()
+    with Children(shim.build(scratch), scratch, scratch / "programs") as children:
+        make_inputs(given, children)
         trials: list[Trial] = []
         for name in asked.commands:
-            sound = run_undisturbed(COMMANDS[name], given, scratch, servers[0])
+            sound = run_undisturbed(COMMANDS[name], given, scratch, children)
             print(f"{name}: {len(sound.calls)} calls, {len(sound.points)} points", flush=True)
             trials += [trial for trial in trials_of(sound, asked.faults) if fnmatch.fnmatch(trial.place, asked.points)]
         random.Random(0).shuffle(trials)  # a part of them is one of every kind
-        counts = run_trials(trials[:: asked.every], scratch, servers)
+        counts = run_trials(trials[:: asked.every], scratch, children)
     print(table(counts))
     wrong = sum(number for (*_, kind), number in counts.items() if kind == "WRONG")
     print(f"{sum(counts.values())} trials, {wrong} wrong" + (f"; see {scratch}" if wrong else ""))
@@ -79,29 +71,19 @@ def trials_of(sound: SoundRun, names: list[str]) -> Iterator[Trial]:
                 yield Trial(sound, name, f"{point.kind} {point.pattern}", fault)
 
 
-def run_trials(trials: list[Trial], scratch: Path, servers: list[Children]) -> Counter[tuple[str, str, str]]:
-    """Run trials, one on each server at a time; count (command, fault, kind of verdict)."""
+def run_trials(trials: list[Trial], scratch: Path, children: Children) -> Counter[tuple[str, str, str]]:
+    """Run trials; count (command, fault, kind of verdict)."""
     counts: Counter[tuple[str, str, str]] = Counter()
-    free: queue.Queue[Children] = queue.Queue()
-    for children in servers:
-        free.put(children)
-
-    def one(number: int, trial: Trial) -> None:
-        children, command = free.get(), trial.sound.command.name
+    for number, (sound, name, place, fault) in enumerate(trials, 1):
         try:
-            verdict = try_fault(trial.sound, trial.fault, scratch / f"trial-{number}", children)
+            verdict = try_fault(sound, fault, scratch / f"trial-{number}", children)
         except Exception as error:  # of the judge itself: a result that cannot be read
             verdict = Verdict("WRONG", f"{type(error).__name__}: {error}")
-        finally:
-            free.put(children)
-        counts[command, trial.name, verdict.kind] += 1
+        counts[sound.command.name, name, verdict.kind] += 1
         if verdict.kind != "same bits":
-            print(f"{number} {command} {trial.name} at {trial.place}: {verdict.kind}: {verdict.detail.rstrip()}")
-        if sum(counts.values()) % 25 == 0:
-            print(f"{sum(counts.values())} of {len(trials)}", flush=True)
-
-    with ThreadPoolExecutor(len(servers)) as pool:
-        list(pool.map(one, range(len(trials)), trials))
+            print(f"{number} {sound.command.name} {name} at {place}: {verdict.kind}: {verdict.detail.rstrip()}")
+        if number % 25 == 0:
+            print(f"{number} of {len(trials)}", flush=True)
     return counts
 
 

@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-import threading
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -48,11 +47,9 @@ class Outcome:
 class Children:
     """Server that runs one command after the other, on one processor. Use as a context manager."""
 
-    def __init__(self, library: Path, folder: Path, programs: Path, number: int = 0):
+    def __init__(self, library: Path, folder: Path, programs: Path):
         """library: the compiled shim. folder: for outputs and logs. programs: compiled programs, shared and kept."""
-        self._folder, self._number, self._lock = folder, number, threading.Lock()
-        self.log, self._shared = folder / f"log-{number}", folder / f"shared-{number}"
-        processors = sorted(os.sched_getaffinity(0))
+        self._folder, self.log, self._shared = folder, folder / "log", folder / "shared"
         environment = {name: value for name, value in os.environ.items() if not name.startswith("FAULTS_")} | {
             "LD_PRELOAD": str(library),
             "JAX_PLATFORMS": "cpu",
@@ -65,9 +62,9 @@ class Children:
             "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]),
         }
         self._server = subprocess.Popen(
-            [sys.executable, "-m", "tests.faults.server", str(processors[number % len(processors)])],
+            [sys.executable, "-m", "tests.faults.server"],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment, cwd=ROOT,
-            stderr=(folder / f"server-{number}").open("w"),
+            stderr=(folder / "server").open("w"),
         )  # fmt: skip
 
     def __enter__(self) -> "Children":
@@ -81,7 +78,7 @@ class Children:
     def run(self, command: list[str], folder: Path, fault: Fault | None = None) -> Outcome:
         """Run a command, module and arguments, in a folder; write the calls below it to `log`."""
         fault = fault or Fault()
-        out, error = (self._folder / f"{name}-{self._number}" for name in ("out", "error"))
+        out, error = (self._folder / name for name in ("out", "error"))
         self._shared.write_bytes(bytes(16))
         self.log.write_text("")
         environment = {
@@ -103,8 +100,6 @@ class Children:
     def _ask(self, **request: Any) -> dict[str, Any]:
         assert self._server.stdin
         assert self._server.stdout
-        with self._lock:
-            print(json.dumps(request), file=self._server.stdin, flush=True)
-            while (answer := self._server.stdout.readline()) == "{}\n":  # it has imported everything
-                pass
+        print(json.dumps(request), file=self._server.stdin, flush=True)
+        answer = self._server.stdout.readline()
         return json.loads(answer)

@@ -2,7 +2,6 @@
 
 import hashlib
 import itertools
-import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +23,6 @@ FINETUNE = (
     "--steps 4 --optimizer.warmup-steps 1 --optimizer.learning-rate 0.02 --data.batch-size 8 --data.seq-len 16 "
     "--data.buckets 16 --selection.every-steps 2 --checkpoint.every-steps 2 --checkpoint.keep 1"
 ).split()
-_restoring = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -76,12 +74,11 @@ def _hashes(folder: Path, *globs: str) -> dict[str, str]:
 
 
 def _state(checkpoint: Path) -> dict[str, Any]:
-    with _restoring:
-        items = {
-            item: ocp.StandardCheckpointer().restore(checkpoint.absolute() / item)
-            for item in ("params", "optimizer", "guard", "mems")
-            if (checkpoint / item).exists()
-        }
+    items = {
+        item: ocp.StandardCheckpointer().restore(checkpoint.absolute() / item)
+        for item in ("params", "optimizer", "guard", "mems")
+        if (checkpoint / item).exists()
+    }
     leaves = jax.tree_util.tree_leaves_with_path(items)
     return {jax.tree_util.keystr(path): leaf.tobytes().hex() for path, leaf in leaves}
 

@@ -27,14 +27,13 @@ PATIENCE = 20.0  # seconds in which the workers of a process that has ended must
 
 def serve() -> None:
     """Answer requests until the standard input ends. One processor: the work of a run is not spread over processes."""
-    os.sched_setaffinity(0, {int(sys.argv[1])})
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     warnings.filterwarnings("ignore", "os.fork", RuntimeWarning)
     for module in PRELOADED:
         importlib.import_module(module)
     gc.freeze()
     gc.disable()  # children live for seconds
     answers = os.fdopen(os.dup(1), "w")
-    print("{}", file=answers, flush=True)
     for line in sys.stdin:
         request = json.loads(line)
         child = os.fork()

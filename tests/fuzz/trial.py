@@ -1,30 +1,47 @@
-"""Try examples, each in a forked child (child.py), and judge them: a command ends in time and in its memory, with exit
-code 0, or with 2 and one line; it opens, runs and writes nothing outside of what it was told."""
+"""Try examples, each in a forked child, and judge them.
 
+A command ends in time and in its memory, with exit code 0, or with 2 and one line; it opens, runs and writes nothing
+outside of what it was told.
+
+The parent has imported everything and has no jax backend, so that a fork is a fresh command at once.
+"""
+
+import hashlib
 import json
 import os
 import random
 import resource
+import runpy
 import shutil
 import signal
-import struct
+import sys
+import sysconfig
 import time
-from ctypes import CDLL, get_errno
+import traceback
+import warnings
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.fuzz import child
 from tests.fuzz.inputs import Kind
 from tests.fuzz.mutations import EVIL, SECRET
 from xlnet_jax.printing import printable
 
-IDLE_SECONDS = 8  # without work, after which a command hangs
-WALL_SECONDS = 240
+ROOT = Path(__file__).parents[2]
+SECONDS = 240  # after which a command does not end
+CPU_SECONDS = 60
+MORE_MEMORY = 6 << 30  # bytes of address space that a command may take besides that of its parent
 MORE_RESIDENT = 2 << 30  # bytes of memory that a command may use besides that of its parent
-FAULT = 120
 NOTES = ("note: ", "in/")  # begin lines about what was read before
-_IN_OPEN = 0x20
+READABLE = (
+    str(ROOT), sys.prefix, sys.base_prefix, *filter(None, sys.path), *sysconfig.get_paths().values(), "/proc", "/sys",
+    "/dev", "/lib", "/usr", "/etc",
+)  # fmt: skip
+WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+STARTS = ("subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.fork", "pty.spawn")
+CONNECTS = ("socket.connect", "socket.bind", "socket.getaddrinfo", "socket.gethostbyname", "socket.sendto")
+Damage = Callable[[Path], tuple[list[str], str]]
 
 
 @dataclass(frozen=True)
@@ -32,7 +49,6 @@ class Outcome:
     """End of one example."""
 
     done: str
-    words: list[str]
     code: int
     seconds: float
     problems: list[str]
@@ -41,146 +57,156 @@ class Outcome:
 
 
 class Trials:
-    """Examples of one seed, over samples in a folder. `work` is a folder of its own for the files of each example."""
+    """Examples of one seed, over samples in a folder. `work` is a folder for the files of an example."""
 
     def __init__(self, samples: Path, work: Path, seed: int):
         self._samples, self._work, self._seed = samples, work, seed
 
     def sound(self, kind: Kind) -> Outcome:
         """Run the command of a kind on its samples as they are."""
-        return self._run(kind, lambda box: (kind.words(), "nothing"))
+        return self._run(kind, lambda folder: (kind.command.split()[1:], "nothing"))
 
     def example(self, kind: Kind, number: int) -> Outcome:
         """Run an example; the same seed, kind and number make the same one."""
         rng = random.Random(f"{self._seed} {kind.name} {number}")
-        return self._run(kind, lambda box: kind.damage(box / "in", rng))
+        return self._run(kind, lambda folder: kind.damage(folder, rng))
 
-    def _run(self, kind: Kind, damage: Any) -> Outcome:
+    def _run(self, kind: Kind, damage: Damage) -> Outcome:
         box = self._work / "box"
         shutil.rmtree(box, ignore_errors=True)
-        child.furnish(box, self._samples, kind.samples)
-        watch = _Watch(box)
-        writable = ("out", *(f"in/{name}" for name in kind.writes.split()))
-        anywhere = not kind.damaged  # a damaged command line may name another place, where nothing is yet
-        report, stdout, stderr = (self._work / name for name in ("report", "stdout", "stderr"))
+        _furnish(box, self._samples, kind.samples)
+        report, stderr = self._work / "report", self._work / "stderr"
         begin = time.monotonic()
         pid = os.fork()
         if pid == 0:
-            try:
-                told = os.open(report, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-                for number, file in ((0, "/dev/null"), (1, stdout), (2, stderr)):
-                    os.dup2(os.open(file, os.O_RDWR | os.O_CREAT | os.O_TRUNC * (number > 0)), number)
-                child.run(box, lambda: (kind.module, *damage(box)), writable, anywhere, told)
-            finally:
-                os._exit(FAULT)  # never on in the copy of what this process was doing
-        status, usage, late = _wait(pid)
+            _become(box, kind, damage, report, stderr)
+        status, usage, ended = _wait(pid)
         lines = [json.loads(line) for line in report.read_text().splitlines()]
-        said = stderr.read_text(errors="replace")
-        if not lines or os.waitstatus_to_exitcode(status) == FAULT:
-            raise RuntimeError(f"the fuzzer itself failed at {kind.name}:\n{said}")
-        problems = _problems(status, usage, late, said)
+        printed = stderr.read_text(errors="replace")
+        if not lines:
+            raise RuntimeError(f"the fuzzer itself failed at {kind.name}:\n{printed}")
+        code = os.waitstatus_to_exitcode(status)
+        problems = _problems(code, usage, ended, printed)
         problems += sorted({line["offence"].replace(str(box), "BOX") for line in lines[1:]})
-        problems += [f"opens {name}" for name in watch.opened()]
-        after = child.census(box, writable)
-        before = lines[0]["before"]
-        places = before.keys() if anywhere else before.keys() | after.keys()
-        changed = sorted(name for name in places if before.get(name) != after.get(name))
-        problems += [f"changes {name}" for name in changed if name not in ("in", "out", "tmp")]
-        seconds = time.monotonic() - begin
-        return Outcome(lines[0]["done"], lines[0]["words"], os.waitstatus_to_exitcode(status), seconds, problems, said)
+        before, after = lines[0]["before"], _digests(box, kind.writes)
+        problems += [f"changes {name}" for name in before if before[name] != after.get(name)]
+        return Outcome(lines[0]["done"], code, time.monotonic() - begin, problems, printed)
 
 
-def _wait(pid: int) -> tuple[int, Any, str | None]:
-    """Wait for a child, and kill it where it hangs or takes too long. Return its status, what it used, and why it was
-    killed."""
-    begin = idle_since = time.monotonic()
-    worked, late, pause = 0, None, 0.005
+def _furnish(box: Path, samples: Path, names: str) -> None:
+    """Make the current folder of an example: in/ with its samples, out/, a hostile module, and a secret beside it."""
+    for folder in ("in", "out", "tmp"):
+        (box / folder).mkdir(parents=True)
+    for name in names.split():
+        if (samples / name).is_dir():
+            shutil.copytree(samples / name, box / "in" / name)
+        else:
+            shutil.copy(samples / name, box / "in" / name)
+    (box / SECRET).write_text("the secret\n")
+    (box / f"{EVIL}.py").write_text("open('ran', 'w')\nclass F: pass\n")
+
+
+def _digests(box: Path, writes: str) -> dict[str, str]:
+    """Return a digest of each file of the samples but those that the command may change."""
+    files = (path for path in (box / "in").rglob("*") if path.is_file() and not path.is_symlink())
+    names = {str(path.relative_to(box)): path for path in files}
+    may_change = f"in/{writes or '-'}/"
+    return {n: hashlib.sha1(p.read_bytes()).hexdigest() for n, p in names.items() if not n.startswith(may_change)}
+
+
+def _become(box: Path, kind: Kind, damage: Damage, report: Path, stderr: Path) -> None:
+    """Damage the samples, run the command, and end this process with its exit code."""
+    code = 120  # of a fault of the fuzzer itself
+    try:
+        os.setsid()
+        os.chdir(box)
+        lines = os.open(report, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        for number, file in ((0, "/dev/null"), (1, "/dev/null"), (2, stderr)):
+            os.dup2(os.open(file, os.O_RDWR | os.O_CREAT | os.O_TRUNC * (number == 2)), number)
+        sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115 - pytest has put others into their place
+        sys.stderr = open(2, "w", errors="backslashreplace", buffering=1, closefd=False)  # noqa: SIM115
+        words, done = damage(box / "in")
+
+        def tell(**what: Any) -> None:
+            os.write(lines, json.dumps(what).encode() + b"\n")
+
+        tell(done=done, before=_digests(box, kind.writes))
+        pages = int(Path("/proc/self/statm").read_text().split()[0])
+        space = pages * os.sysconf("SC_PAGE_SIZE") + MORE_MEMORY
+        resource.setrlimit(resource.RLIMIT_AS, (space, space))
+        resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS))
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        os.environ["TMPDIR"] = str(box / "tmp")
+        sys.path[:0] = [str(box)]  # the worst that a command could do
+        sys.argv = [kind.module, *words]
+        warnings.filterwarnings("ignore", ".*found in sys.modules", RuntimeWarning)  # the parent has imported it
+        # A damaged command line may name another place to write to.
+        writable = [box / "out", box / "tmp", box / "in" / (kind.writes or "-")] if kind.damaged else [box]
+        sys.addaudithook(_audit(box, tuple(map(str, writable)), lambda offence: tell(offence=offence)))
+        code = 1  # from here on, an exception is the command's
+        runpy.run_module(kind.module, run_name="__main__", alter_sys=True)
+        code = 0
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else 0 if end.code is None else 1
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def _audit(box: Path, writable: tuple[str, ...], tell: Callable[[str], None]) -> Callable[[str, tuple[Any, ...]], None]:
+    """Return a hook that reports code from the box, files opened outside, programs started, and connections."""
+    cache = os.environ.get("JAX_COMPILATION_CACHE_DIR", "/nowhere")
+    may_write = (*writable, cache, "/dev/null", "/dev/tty", "/dev/shm", "/proc/self")
+    may_read = (*READABLE, str(box), cache, os.environ["HOME"])
+
+    def is_below(path: str, folders: tuple[str, ...]) -> bool:
+        return any(path == folder or path.startswith(folder + os.sep) for folder in folders)
+
+    def hook(event: str, arguments: tuple[Any, ...]) -> None:
+        if event == "open" and isinstance(arguments[0], str | bytes):
+            where, flags = os.path.abspath(os.fsdecode(arguments[0])), arguments[2]
+            if isinstance(flags, int) and flags & WRITES and not is_below(where, may_write):
+                tell(f"opens {where} for writing")
+            elif os.path.basename(where) in (SECRET, f"{EVIL}.py") or not is_below(where, may_read):
+                tell(f"opens {where}")
+        elif event == "exec":
+            file = getattr(arguments[0], "co_filename", "")
+            if not file.startswith("<") and is_below(os.path.abspath(file), (str(box),)):
+                tell(f"runs code of {file}")
+        elif event in STARTS:
+            tell(f"starts a program: {str(arguments)[:200]}")
+        elif event in CONNECTS and not str(arguments[1:]).startswith("('/"):
+            tell(f"{event} {str(arguments[1:])[:200]}")
+
+    return hook
+
+
+def _wait(pid: int) -> tuple[int, resource.struct_rusage, bool]:
+    """Wait for a child. Return its status, what it used, and False where it had to be killed: it does not end."""
+    begin = time.monotonic()
     while True:
         ended, status, usage = os.wait4(pid, os.WNOHANG)
         if ended:
-            _kill(pid)  # what it left running
-            return status, usage, late
-        now = time.monotonic()
-        work, state = _work_of(pid)
-        if work != worked or state == "R":
-            worked, idle_since = work, now
-        if late is None and (now - idle_since > IDLE_SECONDS or now - begin > WALL_SECONDS):
-            late = "hangs" if now - idle_since > IDLE_SECONDS else "does not end"
-            _kill(pid)
-        time.sleep(pause)
-        pause = min(pause * 1.5, 0.05)
+            return status, usage, time.monotonic() - begin < SECONDS
+        if time.monotonic() - begin > SECONDS:
+            os.killpg(pid, signal.SIGKILL)
+        time.sleep(0.01)
 
 
-def _kill(pid: int) -> None:
-    for kill in (os.killpg, os.kill):
-        try:
-            kill(pid, signal.SIGKILL)
-        except (ProcessLookupError, PermissionError):
-            continue
-
-
-def _work_of(pid: int) -> tuple[int, str]:
-    """Return the clock ticks that a process has worked, and its state."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return 0, "R"
-    return int(fields[11]) + int(fields[12]), fields[0]
-
-
-def _problems(status: int, usage: resource.struct_rusage, late: str | None, said: str) -> list[str]:
-    code, lines = os.waitstatus_to_exitcode(status), [line for line in said.splitlines() if line.strip()]
-    if late:
-        return [late]
-    if code in (-signal.SIGXCPU, -signal.SIGKILL):
+def _problems(code: int, usage: resource.struct_rusage, ended: bool, printed: str) -> list[str]:
+    if not ended or code in (-signal.SIGXCPU, -signal.SIGKILL):
         return ["does not end"]
+    lines = [line for line in printed.splitlines() if line.strip() and not line.startswith(NOTES)]
     if code not in (0, 2):
-        last = lines[-1][:300] if lines else ""
-        return [f"exit code {code}: {_place(lines)}{last}"]
+        return [f"exit code {code}: {lines[-1][:300] if lines else ''}"]
     found = []
-    lines = [line for line in lines if not line.startswith(NOTES)]
     if code == 2 and (len(lines) != 1 or not lines[0].startswith("error: ")):
         found.append(f"{len(lines)} lines where one is due: {' / '.join(lines)[:300]}")
-    if "Traceback" in said and not found:
-        found.append(f"a traceback: {_place(lines)}")
-    if (safe := printable(said)) != said:
+    if (safe := printable(printed)) != printed:
         found.append(f"prints what a terminal obeys: {safe[:300]}")
     resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     if (more := (usage.ru_maxrss - resident) << 10) > MORE_RESIDENT:
         found.append(f"takes {more >> 20:,} MiB of memory")
     return found
-
-
-def _place(lines: list[str]) -> str:
-    """Return the innermost line of this project in a traceback."""
-    own = [line.strip() for line in lines if line.lstrip().startswith("File ") and str(child.ROOT) in line]
-    own = [line for line in own if "/tests/" not in line]
-    return own[-1].replace(str(child.ROOT) + "/", "") + ": " if own else ""
-
-
-class _Watch:
-    """Notice of who opens the secrets and the hostile modules, by libraries that no audit hook sees too (inotify)."""
-
-    def __init__(self, box: Path):
-        self._descriptor = CDLL(None, use_errno=True).inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
-        self._names = {}
-        for file in (box / SECRET, box / "in" / SECRET, box / f"{EVIL}.py", box / "dataset" / f"{EVIL}.py"):
-            watched = CDLL(None, use_errno=True).inotify_add_watch(self._descriptor, os.fsencode(file), _IN_OPEN)
-            if watched < 0:
-                raise OSError(get_errno(), "inotify")
-            self._names[watched] = file.name
-
-    def opened(self) -> list[str]:
-        """Return the names of files that were opened, and end the watch."""
-        try:
-            events = os.read(self._descriptor, 1 << 16)
-        except BlockingIOError:
-            events = b""
-        finally:
-            os.close(self._descriptor)
-        found, at = set(), 0
-        while at < len(events):
-            watched, _, _, length = struct.unpack_from("iIII", events, at)
-            found.add(self._names.get(watched, "?"))
-            at += 16 + length
-        return sorted(found)
