@@ -8,12 +8,12 @@ from xlnet_jax.objectives.build import objective_of
 from xlnet_jax.settings.config import Config
 from xlnet_jax.training import sharding
 from xlnet_jax.training.attention import chosen
-from xlnet_jax.training.fit.need import AbstractStep, batch_of_windows
-from xlnet_jax.training.program import Program
+from xlnet_jax.training.program import AbstractBatch, Program, batch_of_windows
 
 
-def abstract_step(config: Config, devices: Sequence[Any]) -> AbstractStep:
-    """Return the step that `train` would run on these devices, with the attention implementation that it would choose.
+def abstract_step(config: Config, devices: Sequence[Any]) -> tuple[Program[Any], AbstractBatch]:
+    """Return the program that `train` would run on these devices, with the attention implementation that it would
+    choose, and the shapes of its batch.
 
     Raises InputError where the mesh does not divide the devices, the network or the batch, and where the settings ask
     for an attention kernel that does not exist for them.
@@ -21,4 +21,4 @@ def abstract_step(config: Config, devices: Sequence[Any]) -> AbstractStep:
     model, _ = chosen(config, sharding.make_mesh(config, devices))
     config = replace(config, model=model)
     program = Program.of(config, objective_of(config), devices)
-    return AbstractStep(program, batch_of_windows(config, program.mesh))
+    return program, batch_of_windows(config, program.mesh)

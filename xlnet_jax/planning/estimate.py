@@ -14,7 +14,7 @@ from xlnet_jax.planning.parts import Part
 from xlnet_jax.planning.topologies import Topology
 from xlnet_jax.planning.traffic import Collective, collectives
 from xlnet_jax.settings.config import Config
-from xlnet_jax.training.fit.need import DoesNotFit, Need, compile_step, compiled_need, input_bytes
+from xlnet_jax.training.need import DoesNotFit, Need, compile_step, compiled_need, input_bytes
 
 
 @dataclass(frozen=True)
@@ -112,14 +112,14 @@ class Plan:
 
 def make_plan(config: Config, topology: Topology) -> Plan:
     """Compile the step for the topology. Raises InputError where the mesh does not divide its devices."""
-    abstract = abstract_step(config, topology.devices)
-    config = cast(Config, abstract.program.config)
-    inputs = input_bytes(abstract)
+    program, batch = abstract_step(config, topology.devices)
+    config = cast(Config, program.config)
+    inputs = input_bytes(program, batch)
     need = Need(inputs, None)
     work, seconds = None, 0.0
     if need.known < topology.available:
         try:
-            compiled, seconds = compile_step(abstract)
+            compiled, seconds = compile_step(program, batch)
         except DoesNotFit as refused:
             # Without a number in the compiler's answer, say at least what it refuses.
             need = Need(inputs, refused.needed or topology.available)
@@ -128,7 +128,7 @@ def make_plan(config: Config, topology: Topology) -> Plan:
             parsed = hlo.parse(compiled.as_text())
             devices = len(topology.devices)
             work = Work(cost_by_part(parsed, topology.chip), tuple(collectives(parsed, devices)))
-    mesh = dict(abstract.program.mesh.shape)
+    mesh = dict(program.mesh.shape)
     return Plan(
         config, topology.name, topology.chip, topology.chips, len(topology.devices), mesh, need.inputs,
         need.temporaries or 0, need.program, topology.available, work, seconds,

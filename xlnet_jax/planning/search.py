@@ -8,12 +8,15 @@ import multiprocessing
 import time
 from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
+from typing import Literal
 
 from xlnet_jax.errors import InputError
 from xlnet_jax.planning.estimate import Plan, make_plan
 from xlnet_jax.planning.topologies import find_topology
 from xlnet_jax.settings.config import Config
-from xlnet_jax.training.fit.lighter import LIGHTEST_FIRST
+
+LIGHTEST_FIRST: tuple[Literal["none", "dots", "attention", "full"], ...] = ("none", "dots", "attention", "full")
+"""Remat policies, from the one that recomputes nothing and keeps the most in memory."""
 
 
 def search(config: Config, topology: str, devices: int, minutes: float, tell: Callable[[str], None]) -> list[Plan]:

@@ -369,8 +369,8 @@ class RunConfig:
     tpu: bool = operational(False)
     """stop unless there is a TPU"""
     auto_fit: bool = operational(False)
-    """where a step needs more memory than a device has, take the first of more remat, micro-batches and fsdp that fits,
-    tried by compiling; the global batch stays as it is"""
+    """where a step needs more memory than a device has, use the remat, micro-batches and fsdp that should fit; the
+    global batch stays as it is"""
     profile: str | None = operational(None)
     """steps to trace into WORKDIR/tensorboard, as 10:15 (from 10 up to, not including, 15); None = none"""
     model: ModelConfig = ModelConfig()

@@ -14,7 +14,7 @@ from etils import epath
 
 from xlnet_jax.errors import InputError, shown
 from xlnet_jax.settings.config import ModelConfig
-from xlnet_jax.settings.fields import fields_of, flatten, nearest
+from xlnet_jax.settings.fields import fields_of, flatten, nearest, with_values
 from xlnet_jax.settings.plain import is_gone
 from xlnet_jax.settings.typed import typed
 
@@ -68,7 +68,7 @@ class ConfigFile(NamedTuple):
         if origin is not None and origin != start and self.is_of_a_run:
             usual = {setting.name.replace("-", "_"): setting.value for setting in flatten(origin)}
             values = {name: value for name, value in values.items() if value != usual[name]}
-        return _replaced(start, values), frozenset(name.replace("_", "-") for name in values)
+        return with_values(start, values), frozenset(name.replace("_", "-") for name in values)
 
     def _typed(self, name: str, value: Any, hint: Any) -> Any:
         try:
@@ -170,14 +170,3 @@ def _hints(settings: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
             yield from _hints(value, f"{name}.")
         else:
             yield name, hints[field.name]
-
-
-def _replaced(settings: T, values: dict[str, Any], prefix: str = "") -> T:
-    changed: dict[str, Any] = {}
-    for field in dataclasses.fields(settings):  # type: ignore[arg-type]
-        name, value = prefix + field.name, getattr(settings, field.name)
-        if dataclasses.is_dataclass(value):
-            changed[field.name] = _replaced(value, values, f"{name}.")
-        elif name in values:
-            changed[field.name] = values[name]
-    return dataclasses.replace(settings, **changed)  # type: ignore[type-var]

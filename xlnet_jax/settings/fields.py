@@ -6,11 +6,12 @@ a new field is listed where it is written, and nowhere else.
 
 import dataclasses
 import difflib
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Literal, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Literal, NamedTuple, TypeVar, cast
 
 from xlnet_jax.printing import without_secrets
 
+T = TypeVar("T")
 Mark = Literal["operational", "weights", "text", "blocks"]
 """operational: may change when a run resumes. weights: fixed by the weights of a checkpoint. text: says which text is
 read. blocks: decides into which tokens and blocks that text is cut."""
@@ -74,6 +75,16 @@ def flatten(config: Any, prefix: str = "") -> Iterator[Setting]:
             yield from flatten(value, f"{name}.")
         else:
             yield Setting(name, value, field)
+
+
+def with_values(config: T, values: Mapping[str, Any]) -> T:
+    """Return settings with these values, by dotted names in Python's spelling, as `data.batch_size`."""
+    inner: dict[str, dict[str, Any]] = {}
+    for name, value in values.items():
+        first, _, rest = name.partition(".")
+        inner.setdefault(first, {})[rest] = value
+    changed = {name: v[""] if "" in v else with_values(getattr(config, name), v) for name, v in inner.items()}
+    return dataclasses.replace(cast(Any, config), **changed)
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:

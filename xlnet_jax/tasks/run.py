@@ -26,10 +26,9 @@ from xlnet_jax.tasks.prepare import Prepared, prepare
 from xlnet_jax.tasks.results import Result, seed_folder, summarize, write_result
 from xlnet_jax.tasks.selection import Predictor, Selection, describe
 from xlnet_jax.training.attention import settled
-from xlnet_jax.training.fit.fit import fitted
-from xlnet_jax.training.fit.need import AbstractStep, batch_like
+from xlnet_jax.training.fit import Memory, cap_memory, keep_fit
 from xlnet_jax.training.kernel_check import Texts
-from xlnet_jax.training.program import Program
+from xlnet_jax.training.program import AbstractBatch, Program, batch_like
 from xlnet_jax.training.run.checkpoint import Checkpoints
 from xlnet_jax.training.run.compile_cache import programs_kept_in
 from xlnet_jax.training.run.hosts import ALONE, Hosts
@@ -94,6 +93,7 @@ class Finetuning(TrainingRun):
 
 def _train(prepared: Prepared, workdir: Workdir, process: Process) -> tuple[Result | None, int]:
     """Return the result, or None and the exit code of a stop."""
+    prepared = replace(prepared, config=keep_fit(prepared.config, workdir.resumes(FinetuneConfig)))
     _claim(prepared, workdir, process.hosts)
     predictor, run = _build(prepared, workdir, process)
     data, selection = {"examples_sha256": prepared.sha256}, run.evaluation
@@ -154,20 +154,23 @@ def _build(prepared: Prepared, workdir: Workdir, process: Process) -> tuple[Pred
     batches = TrainingBatches(prepared.training_features, config.data, config.seed)
     longest = batches.longest
 
-    def step_of(config: FinetuneConfig) -> AbstractStep:
+    def build(config: FinetuneConfig) -> tuple[Program[Supervised], AbstractBatch]:
         computed = replace(config, model=replace(config.model, attention=attention))
         program = Program.of(computed, Supervised(computed, computed.head, prepared.task))
-        return AbstractStep(program, batch_like(longest, config.data.batch_size, program.mesh))
+        return program, batch_like(longest, config.data.batch_size, program.mesh)
 
-    fit = fitted(config, step_of, workdir, process)
-    config, program = fit.config, fit.program
+    config = cap_memory(config, build, workdir, process)
+    program, batch = build(config)
+    memory = Memory.of(program, batch, config, workdir, process)
+    if not memory.fits:
+        raise memory.refusal(workdir)
     weights = prepared.weights(program.plan.abstract.params)
     # ---- evaluation -------------------------------------------------------------------------------------------------
     predictor, selection = Predictor(program), None
     if held_out := prepared.splits.get("eval"):
         metric = config.selection.metric or prepared.task.metric
         selection = Selection(config, predictor, prepared.task, held_out.examples, held_out.features, metric)
-    run = Finetuning(config, workdir, program, batches, selection, weights, fit, reference={})
+    run = Finetuning(config, workdir, program, batches, selection, weights, memory, reference={})
     console.print(run.describe(f"{config.data.batch_size:,} examples of up to {config.data.seq_len} tokens"))
     epochs = config.steps / batches.steps_per_epoch
     console.print(f"steps       {config.steps:,}, {epochs:,.1f} epochs of {batches.steps_per_epoch:,}")

@@ -25,14 +25,13 @@ from xlnet_jax.settings.plain import from_dict, to_dict
 from xlnet_jax.storage.files import name_on_disk
 from xlnet_jax.training import sharding
 from xlnet_jax.training.attention import chosen, settled
-from xlnet_jax.training.fit.fit import fitted
-from xlnet_jax.training.fit.need import AbstractStep, batch_of_windows
+from xlnet_jax.training.fit import Memory, cap_memory, keep_fit
 from xlnet_jax.training.folder import folder_of
 from xlnet_jax.training.heldout.heldout import HeldOutLoss, held_out_source, relative_to_unigram
 from xlnet_jax.training.heldout.unigram import unigram_line, unknown_share
 from xlnet_jax.training.initial import InitialWeights, begin_from, params_of, tokenizer_of
 from xlnet_jax.training.kernel_check import Windows
-from xlnet_jax.training.program import Program
+from xlnet_jax.training.program import AbstractBatch, Program, batch_of_windows
 from xlnet_jax.training.proposal import (
     command_for_other_text,
     command_of,
@@ -157,9 +156,11 @@ def _prepare(config: Config, console: Console) -> _Prepared:
 
 
 def _begin(config: Config, workdir: Workdir) -> tuple[Config, Pretrained | None]:
+    before = workdir.resumes(Config)
+    config = keep_fit(config, before)
     if not config.init:
         return config, None
-    return begin_from(config.init, config, workdir.resumes(Config), defaults_of(config))
+    return begin_from(config.init, config, before, defaults_of(config))
 
 
 def _build(prepared: _Prepared, process: Process) -> Pretraining:
@@ -177,13 +178,16 @@ def _build(prepared: _Prepared, process: Process) -> Pretraining:
     windows = Windows(config, batches)
     attention = settled(config, str(prepared.workdir.folder), process, windows).model.attention
 
-    def step_of(config: Config) -> AbstractStep:
+    def build(config: Config) -> tuple[Program[Any], AbstractBatch]:
         computed = replace(config, model=replace(config.model, attention=attention))
         program = Program.of(computed, objective_of(computed))
-        return AbstractStep(program, batch_of_windows(config, program.mesh))
+        return program, batch_of_windows(config, program.mesh)
 
-    fit = fitted(config, step_of, prepared.workdir, process)
-    config, program = fit.config, fit.program
+    config = cap_memory(config, build, prepared.workdir, process)
+    program, batch = build(config)
+    memory = Memory.of(program, batch, config, prepared.workdir, process)
+    if not memory.fits:
+        raise memory.refusal(prepared.workdir)
     weights = InitialWeights.of(config.init, *params_of(prepared.start, config)) if prepared.start else None
     # ---- evaluation -------------------------------------------------------------------------------------------------
     held_out_text = held_out_source(corpus, tokenizer, config)
@@ -194,7 +198,7 @@ def _build(prepared: _Prepared, process: Process) -> Pretraining:
         eval_step, held_out, program.empty_mems_ZBMD, program.put, unigram_nats, config.eval.every_steps
     )
     run = Pretraining(
-        config, prepared.workdir, program, batches, evaluation, weights, fit, reference={"unigram": unigram_nats}
+        config, prepared.workdir, program, batches, evaluation, weights, memory, reference={"unigram": unigram_nats}
     )
     console.print(run.describe(f"{config.data.batch_size:,} rows of {config.data.seq_len} tokens"))
     there = corpus.num_blocks("validation") * held_out_text.steps_per_block

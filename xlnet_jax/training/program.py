@@ -6,19 +6,23 @@ from functools import cached_property
 from typing import Any, Generic, TypeVar
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 from jax.sharding import Mesh
 
+from data_pipelines.objectives.fields import batch_spec, shape_of
 from xlnet_jax.dims import Batch
 from xlnet_jax.objectives.base import DeviceBatch, Objective
-from xlnet_jax.settings.config import RunConfig
+from xlnet_jax.objectives.registry import objective_named
+from xlnet_jax.settings.config import Config, RunConfig
 from xlnet_jax.training import sharding
 from xlnet_jax.training.optimizer import make_optimizer
 from xlnet_jax.training.state import StatePlan, TrainState, empty_mems_ZBMD, init_state, plan_state, with_params
 from xlnet_jax.training.step import TrainStep, make_train_step
 
 O = TypeVar("O", bound=Objective)
+AbstractBatch = dict[str, jax.ShapeDtypeStruct]
 
 
 @dataclass(frozen=True)
@@ -61,3 +65,24 @@ class Program(Generic[O]):
     def empty_mems_ZBMD(self) -> jax.Array:
         """Return the memory of rows that begin a block."""
         return empty_mems_ZBMD(self.plan)
+
+
+def batch_of_windows(config: Config, mesh: Mesh) -> AbstractBatch:
+    """Return the shapes, types and shardings of a batch of pretraining."""
+    data, over_batch = config.data, sharding.over_batch(mesh)
+    spec = batch_spec(objective_named(config.objective).filling.fields, data)
+    return {
+        name: jax.ShapeDtypeStruct(shape_of(field, data.batch_size, data), jnp.dtype(field.dtype), sharding=over_batch)
+        for name, field in spec.items()
+    }
+
+
+def batch_like(rows: Batch, batch_size: int, mesh: Mesh) -> AbstractBatch:
+    """Return the shapes, types and shardings of a global batch whose rows are like these."""
+    over_batch = sharding.over_batch(mesh)
+    return {
+        name: jax.ShapeDtypeStruct(
+            (batch_size, *a.shape[1:]), jax.dtypes.canonicalize_dtype(a.dtype), sharding=over_batch
+        )
+        for name, a in rows.items()
+    }

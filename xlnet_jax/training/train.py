@@ -24,7 +24,7 @@ def train(run: TrainingRun, checkpoints: Checkpoints, process: Process) -> tuple
         run.workdir.demand_in_place()
         if not is_out_of_memory(error):
             raise
-        raise run.fit.refusal(error) from None
+        raise run.memory.refusal(run.workdir, error) from None
 
 
 def _train(run: TrainingRun, checkpoints: Checkpoints, process: Process) -> tuple[int, int]:

@@ -11,7 +11,7 @@ import numpy as np
 from xlnet_jax.dims import Batch
 from xlnet_jax.settings.config import RunConfig
 from xlnet_jax.training import sharding
-from xlnet_jax.training.fit.fit import Fit
+from xlnet_jax.training.fit import Memory
 from xlnet_jax.training.initial import InitialWeights
 from xlnet_jax.training.program import Program
 from xlnet_jax.training.run.interrupt import Interrupt
@@ -71,8 +71,8 @@ class TrainingRun(ABC):
     evaluation: Evaluation | None
     weights: InitialWeights | None
     """None = all weights are drawn at random"""
-    fit: Fit[Any]
-    """what a step needs of the devices"""
+    memory: Memory
+    """that a step needs, and that the devices have"""
     reference: Numbers
     """numbers to show and record beside every loss"""
 

@@ -14,7 +14,7 @@ from xlnet_jax.objectives.base import BatchDropout
 from xlnet_jax.objectives.build import objective_of
 from xlnet_jax.objectives.flops import multiply_adds, recomputed_flops, step_flops
 from xlnet_jax.objectives.presets import large
-from xlnet_jax.training.fit.need import batch_of_windows
+from xlnet_jax.training.program import batch_of_windows
 from xlnet_jax.training.sharding import make_mesh, unboxed
 
 COUNTED = multiply_adds(CONFIG)

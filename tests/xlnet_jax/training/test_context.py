@@ -18,7 +18,7 @@ from xlnet_jax.objectives.build import objective_of
 from xlnet_jax.planning.compiler import abstract_step
 from xlnet_jax.settings.config import MeshConfig, ReplacedConfig
 from xlnet_jax.training import sharding
-from xlnet_jax.training.fit.need import compile_step
+from xlnet_jax.training.need import compile_step
 from xlnet_jax.training.state import init_state, plan_state
 from xlnet_jax.training.step import make_train_step
 
@@ -128,7 +128,7 @@ def test_hidden_states_stay_where_they_are():
     config = changed(PLM, {"mem_len": 400, "remat": "full"}, {**lengths, "batch_size": 2})
     config = Setting(8, MeshConfig(fsdp=2, context=4)).of(config)
     moved = set()
-    for line in compile_step(abstract_step(config, jax.devices()))[0].as_text().splitlines():
+    for line in compile_step(*abstract_step(config, jax.devices()))[0].as_text().splitlines():
         if found := COLLECTIVE.search(line):
             arrays = re.findall(r"f32\[([\d,]+)\]", line[: found.start()])
             sizes = [tuple(int(size) for size in array.split(",")) for array in arrays]

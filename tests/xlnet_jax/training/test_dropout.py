@@ -25,7 +25,7 @@ from xlnet_jax.tasks.defaults import race
 from xlnet_jax.tasks.multiple_choice.task import MultipleChoice
 from xlnet_jax.tasks.objective import Supervised
 from xlnet_jax.training import sharding
-from xlnet_jax.training.fit.need import compile_step
+from xlnet_jax.training.need import compile_step
 from xlnet_jax.training.optimizer import make_optimizer
 from xlnet_jax.training.state import init_state, plan_state
 from xlnet_jax.training.step import make_train_step
@@ -202,7 +202,7 @@ def test_dropout_moves_nothing_between_devices(heads, accumulate):
     def collectives(config):
         config = Setting(8, TWO_WAYS, accumulate).of(config)
         config = dataclasses.replace(config, model=dataclasses.replace(config.model, num_heads=heads))
-        return Counter(COLLECTIVE.findall(compile_step(abstract_step(config, jax.devices()))[0].as_text()))
+        return Counter(COLLECTIVE.findall(compile_step(*abstract_step(config, jax.devices()))[0].as_text()))
 
     without = collectives(NO_DROPOUT)
     assert without["all-reduce"] > 0

@@ -7,7 +7,7 @@ checkpoints/STEP/  the state of training          text.json       fingerprints o
 compiled/          programs, for a restart        wandb-id        id of the run at Weights & Biases
 results.json       of a finished finetuning run   predictions/    of a finished finetuning run
 confusion.png      of its labels                  predicted.png   of its numbers
-fit.json           the choice of auto_fit         out-of-memory.txt  the backend's error, in full
+out-of-memory.txt  the backend's error, in full
 
 On a disk or in a bucket (gs://bucket/folder).
 """
@@ -45,7 +45,6 @@ class Workdir:
         self.curves = folder / "curves.png"
         self.compiled = folder / "compiled"
         self.wandb_id = folder / "wandb-id"
-        self.fit = folder / "fit.json"
         self.out_of_memory = folder / "out-of-memory.txt"
         self._lock: Lock | None = None
 

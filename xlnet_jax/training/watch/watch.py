@@ -30,7 +30,7 @@ def watching(run: TrainingRun, start: int, process: Process) -> Iterator[Watch]:
     config, workdir, first = run.config, run.workdir, process.hosts.first
     view = ProgressView(start, config.steps, run.reference, process.console)
     with view, _writer(run, start, first) as writer:
-        times = WallTime(read_records(workdir.metrics), start, process.began, run.fit.seconds)
+        times = WallTime(read_records(workdir.metrics), start, process.began, run.memory.seconds)
         traced = traced_steps(config.profile if first else None)
         yield Watch(writer, view, times, Tracer(traced, start, writer.events_folder, workdir.tensorboard, view.say))
 

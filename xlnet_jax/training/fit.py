@@ -1,0 +1,232 @@
+"""Does the step of a run fit its devices? It is compiled before the first step, which does not compile it again.
+
+Where the step needs more memory than a device has, the run ends in one line: the need by kind, and settings that should
+fit, worked out from that need. With `auto_fit` the run takes those settings.
+"""
+
+import contextlib
+import os
+import re
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from operator import attrgetter
+from pathlib import Path
+from typing import Any, TypeVar
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh
+
+from xlnet_jax.costs.chips import chip_of
+from xlnet_jax.errors import InputError, OutOfMemory, first_line
+from xlnet_jax.settings.config import RunConfig
+from xlnet_jax.settings.fields import with_values
+from xlnet_jax.storage.files import write_durably
+from xlnet_jax.training import sharding
+from xlnet_jax.training.need import DoesNotFit, Need, compile_step, compiled_need, input_bytes, size_unit
+from xlnet_jax.training.program import AbstractBatch, Program
+from xlnet_jax.training.run.process import Process
+from xlnet_jax.training.run.workdir import Workdir
+
+C = TypeVar("C", bound=RunConfig)
+
+PROPOSED = ("model.remat", "optimizer.accumulate", "mesh.fsdp")
+HELD_BY_PROCESS = 5 << 28
+"""Bytes that Python, jax, its compiler and the input pipeline need besides the step of a small network, measured; a
+constant, so that the same settings on the same machine lead to the same choice"""
+SPARE = 0.9
+"""Share of the available memory that a proposal may fill, as it is an estimate"""
+_ON_CHIP = re.compile(r"memory space [vcs]mem|scoped vmem|shared memory", re.IGNORECASE)
+_CGROUPS, _OWN_CGROUPS = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
+
+
+def memory_of(device: jax.Device) -> int | None:
+    """Return the bytes that programs can use on a device of this process; None where they are not known.
+
+    A GPU reports its share by XLA_PYTHON_CLIENT_MEM_FRACTION. The devices of a CPU share the memory of the machine with
+    the process itself. Of a TPU it is the whole memory: its compiler refuses what exceeds the part that programs get.
+    """
+    if device.platform == "cpu":
+        whole = memory_of_machine()
+        return whole and max(whole - HELD_BY_PROCESS, whole // 8) // device.client.local_device_count()
+    try:
+        stats = device.memory_stats() or {}
+    except jax.errors.JaxRuntimeError:  # some backends have none
+        stats = {}
+    chip = chip_of(device.device_kind)
+    by_data_sheet = chip.memory // chip.devices if chip else None
+    by_driver: int | None = stats.get("bytes_limit")
+    return by_data_sheet or by_driver if device.platform == "tpu" else by_driver or by_data_sheet
+
+
+def memory_of_machine() -> int | None:
+    """Return the bytes of memory that this process may use: those of the machine, of its container (control groups of
+    either version) or of `ulimit -v`, whichever is least; None where the system does not report them."""
+    try:
+        limits = [_physical(), *_ulimit()]
+    except (ImportError, AttributeError, ValueError, OSError):  # Windows
+        return None
+    for kinds, group in re.findall(r"^\d+:([^:]*):/?(.*)$", _read(_OWN_CGROUPS), re.MULTILINE):
+        top, name = (_CGROUPS / kinds, "memory.limit_in_bytes") if kinds else (_CGROUPS, "memory.max")
+        # Inside a container its own group is at the top, whatever the path says.
+        for folder in (top / group, *(top / group).parents):
+            if folder.is_relative_to(top) and (limit := _read(folder / name).strip()).isdecimal():
+                limits.append(int(limit))
+    return min(limits)
+
+
+def _physical() -> int:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def _ulimit() -> list[int]:
+    import resource
+
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    return [] if limit == resource.RLIM_INFINITY else [limit]
+
+
+def _read(file: Path) -> str:
+    try:
+        return file.read_text()
+    except OSError:
+        return ""
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Memory that the step of a run needs, and that a device has; the same on all processes."""
+
+    config: RunConfig
+    mesh: Mesh
+    need: Need
+    available: int | None
+    """bytes, the least of all processes' devices; None = not known"""
+    fits: bool
+    """on the devices of all processes"""
+    seconds: float
+    """spent on compiling"""
+
+    @classmethod
+    def of(
+        cls, program: Program[Any], batch: AbstractBatch, config: RunConfig, workdir: Workdir, process: Process
+    ) -> "Memory":
+        """Compile the step of a run, unless the run is finished, or the inputs alone exceed what is available."""
+        gather, need, seconds = process.hosts.gather, Need(input_bytes(program, batch), None), 0.0
+        if gather("newest step", workdir.newest_step)[0] == config.steps:
+            return cls(config, program.mesh, need, None, True, seconds)
+        known = [size for size in gather("memory of devices", memory_of(jax.local_devices()[0])) if size]
+        available = min(known, default=None)
+        if available is None or need.known <= available:
+            try:
+                compiled, seconds = compile_step(program, batch)
+                need = compiled_need(compiled, need.inputs)
+            except DoesNotFit as refused:
+                need = Need(need.inputs, refused.needed, refused=str(refused))
+        fits = all(gather("steps that fit", need.fits(available)))
+        return cls(config, program.mesh, need, available, fits, seconds)
+
+    def in_words(self) -> str:
+        """Return the need, and what there is for it."""
+        device, has = jax.local_devices()[0].device_kind, ""
+        if self.available is not None:
+            scale, unit = size_unit(self.available)
+            has = f", and {device} has {self.available / scale:.2f} {unit} for it"
+        return f"a step needs {self.need.in_words()} on each device{has}"
+
+    def propose(self) -> dict[str, str | int]:
+        """Return settings that need less memory, the cheapest that should fit; none where no such settings should.
+
+        First full remat, then also more micro-batches, down to one row on each device; then the same with parameters
+        and optimizer state divided over more devices. The global batch stays as it is. Full remat keeps the inputs of
+        the layers, and the activations of one layer at a time. Activations shrink in proportion to the rows of a
+        micro-batch. Gradients are as large as the parameters, and micro-batches add them up in a second set.
+        """
+        config, inputs = self.config, self.need.inputs
+        most = self.need.known if self.fits or self.available is None else self.available
+        accumulate, layers = config.optimizer.accumulate, config.model.num_layers
+        rows = config.data.batch_size // (sharding.batch_shards(self.mesh) * accumulate)
+        state, gradients = inputs["parameters"] + inputs["optimizer"], inputs["parameters"]
+        activations = kept = max((self.need.temporaries or 0) - gradients, 0)
+        if config.model.remat != "full":
+            of_layers = layers * rows * config.data.seq_len * config.model.d_model
+            kept = min(activations, of_layers * jnp.dtype(config.model.dtype).itemsize + activations // layers)
+        for fsdp in _divisors(self.mesh.shape["data"] // config.mesh.dcn_data):
+            for parts in _divisors(rows) if config.model.d_model % (config.mesh.fsdp * fsdp) == 0 else ():
+                sets = 2 if accumulate * parts > 1 else 1
+                divided = (state + sets * gradients) // fsdp + kept // parts
+                values: Any = zip(PROPOSED, ("full", accumulate * parts, config.mesh.fsdp * fsdp), strict=True)
+                changed = {name: value for name, value in values if value != attrgetter(name)(config)}
+                if changed and divided + sum(inputs.values()) - state + self.need.program <= SPARE * most:
+                    return changed
+        return {}
+
+    def refusal(self, workdir: Workdir, error: Exception | None = None) -> OutOfMemory:
+        """Return the error of a step that does not fit, or that ran out of memory by this `error` although it fits. The
+        backend's own words are kept in the workdir."""
+        on_cpu, words = jax.local_devices()[0].platform == "cpu", self.need.refused
+        if _ON_CHIP.search(words):
+            advice = "A kernel needs more memory than there is on the chip: give `model.attention` plain"
+        elif error and not on_cpu and not isinstance(error, jax.errors.JaxRuntimeError):
+            advice = "The memory that ran out is the machine's, not its devices': close other programs, or take more"
+        elif values := self.propose():
+            advice = f"{_in_words(values)} should fit, with the same batch"
+            advice += "" if self.config.auto_fit else "; `auto_fit` applies that"
+        else:
+            advice = (
+                "Neither `model.remat` full nor `optimizer.accumulate` or `mesh.fsdp` makes it fit: take devices with "
+                "more memory, a smaller batch, or a smaller network or window"
+            )
+        happened = "out of memory"
+        if error:
+            words = "".join(traceback.format_exception(error))
+            happened += f" while it ran ({first_line(error)})"
+        kept = ""
+        if words:
+            file, process = workdir.out_of_memory, jax.process_index()
+            file = file.with_name(f"{file.stem}-{process}{file.suffix}") if process else file
+            write_durably(file, words.encode())
+            kept = f". The backend's own words are in {file}"
+        return OutOfMemory(f"{happened}: {self.in_words()}. {advice}{kept}")
+
+
+def keep_fit(config: C, before: C | None) -> C:
+    """Return the settings of a run that resumes, with what `auto_fit` chose at its start, where these devices allow it:
+    the run then computes the same numbers. before: its config.json; None = it starts."""
+    if config.auto_fit and before and before.auto_fit:
+        kept = with_values(config, {name: attrgetter(name)(before) for name in PROPOSED if name not in config.given})
+        with contextlib.suppress(InputError):  # of a mesh, on another number of devices
+            sharding.make_mesh(kept)
+            return kept
+    return config
+
+
+def cap_memory(
+    config: C, build: Callable[[C], tuple[Program[Any], AbstractBatch]], workdir: Workdir, process: Process
+) -> C:
+    """Return these settings, or with `auto_fit` those that `Memory.propose` has where the step of a new run does not
+    fit. build: make the program of settings, and the shapes of its largest batch."""
+    if not config.auto_fit or process.hosts.gather("checkpoints", workdir.has_checkpoints)[0]:
+        return config
+    memory = Memory.of(*build(config), config, workdir, process)
+    if memory.fits or not (values := memory.propose()):
+        return config
+    process.console.print(f"auto-fit    {_in_words(values).replace('`', '')}: as asked, {memory.in_words()}")
+    config = with_values(config, values)
+    if process.hosts.first:
+        workdir.write_settings(config)
+    return config
+
+
+def _in_words(values: dict[str, str | int]) -> str:
+    return " and ".join(f"`{name}` {value}" for name, value in values.items())
+
+
+def _divisors(number: int) -> list[int]:
+    """Return divisors of a number, each at least twice the one before, from 1 to the number itself."""
+    found = [1]
+    for divisor in range(2, number + 1):
+        if number % divisor == 0 and divisor >= 2 * found[-1] and (divisor == number or 2 * divisor <= number):
+            found.append(divisor)
+    return found
