@@ -19,7 +19,7 @@ import numpy as np
 
 import xlnet_jax
 from data_pipelines import sources, texts
-from xlnet_jax.api import command
+from xlnet_jax import __main__ as command
 from xlnet_jax.checkpoints.pretrained import Pretrained, on_device, vocabulary_tokenizer
 from xlnet_jax.errors import InputError
 from xlnet_jax.inference.left_to_right import by_window, with_memory

@@ -14,6 +14,7 @@ from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import PurePosixPath
+from typing import Literal
 
 from etils import epath
 
@@ -44,6 +45,25 @@ class Source:
     given: str  # as the user wrote it
     units: tuple[Unit, ...]  # in reading order
     remote: tuple[RemoteFile, ...] = ()  # what its server says of each unit, of a text behind a URL
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextSourceSettings:
+    """Settings of every command that reads text: how named texts are read."""
+
+    text_field: str = "text"
+    """field that holds the text in JSON, Parquet, TFDS and on the Hub"""
+    tfds_data_dir: str | None = None
+    """folder of prepared TFDS datasets; None = TFDS's default"""
+    corpus_errors: Literal["strict", "replace"] = "strict"
+    """bytes that are not UTF-8: stop and say where, or read U+FFFD"""
+
+    def find(self, names: Sequence[str], split: str = "train") -> list[Source]:
+        """Return the sources that files, globs, folders, URLs, tfds:NAME or hf:NAME stand for; `split`: of a dataset.
+
+        Raises InputError where a name stands for nothing.
+        """
+        return find(names, self.text_field, self.tfds_data_dir, split)
 
 
 def find(

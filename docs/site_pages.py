@@ -10,12 +10,14 @@ from collections.abc import Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
 from posixpath import normpath
-from typing import get_type_hints
+from typing import get_args, get_type_hints
 
 import griffe
 from mkdocs.structure.files import File
 
-from xlnet_jax.api import PUBLIC
+from xlnet_jax import PUBLIC
+from xlnet_jax.__main__ import COMMANDS
+from xlnet_jax.settings.fields import fields_of
 
 ROOT = Path(__file__).resolve().parents[1]
 FROM_OUTSIDE = {
@@ -27,7 +29,7 @@ FROM_OUTSIDE = {
 """Pages of the repository that the site shows too, by the name that each has there."""
 _LINK = re.compile(r"(\]\()([^)\s#]+)([^)\s]*\))")
 _PUBLIC_NAME = re.compile(r"^::: (\w+)$", re.MULTILINE)
-_TABLE = re.compile(r"^::: settings (of|added by) ([\w.]+)\.(\w+)$", re.MULTILINE)
+_TABLE = re.compile(r"^::: settings (of|added by) (\w+)$", re.MULTILINE)
 
 
 def on_files(files, config):
@@ -58,7 +60,7 @@ def on_page_markdown(markdown, page, config, files):
             return link[1] + path.removeprefix("docs/") + link[3]
         return link[1] + of_the_repository + path + link[3]
 
-    markdown = _TABLE.sub(lambda line: _settings_table(line[1], line[2], line[3]), _LINK.sub(site_link, markdown))
+    markdown = _TABLE.sub(lambda line: _settings_table(line[1], line[2]), _LINK.sub(site_link, markdown))
     return _PUBLIC_NAME.sub(lambda line: _reference(line[1]), markdown)
 
 
@@ -68,13 +70,16 @@ def _reference(name: str) -> str:
     return f"::: {PUBLIC[name]}.{name}\n    options:\n      heading: {name}\n      toc_label: {name}{members}\n"
 
 
-def _settings_table(which: str, module: str, name: str) -> str:
-    """Return a table of the settings of a dataclass, those of the dataclasses in it with dotted names.
+def _settings_table(which: str, command: str) -> str:
+    """Return a table of the settings of a command, those of the dataclasses in it with dotted names; of several
+    dataclasses, those of the first.
 
-    which: "of" = all its fields; "added by" = without inherited ones.
+    which: "of" = all its settings; "added by" = without inherited ones.
     """
+    module, _, name = COMMANDS[command].settings.partition(":")
     kind = getattr(import_module(module), name)
-    fields = [f for f in dataclasses.fields(kind) if which == "of" or f.name in vars(kind)["__annotations__"]]
+    kind = next(iter(get_args(kind)), kind)
+    fields = [f for f in fields_of(kind) if which == "of" or f.name in vars(kind)["__annotations__"]]
     rows = (f"| `--{flag}` | {default} | {_cell(about)} |\n" for flag, default, about in _settings(kind, fields))
     return "| setting | default | |\n|---|---|---|\n" + "".join(rows)
 
@@ -85,7 +90,7 @@ def _settings(kind: type, fields: Sequence[dataclasses.Field], prefix: str = "")
     for field in fields:
         flag = prefix + field.name.replace("_", "-")
         if dataclasses.is_dataclass(hints[field.name]):
-            yield from _settings(hints[field.name], dataclasses.fields(hints[field.name]), f"{flag}.")
+            yield from _settings(hints[field.name], fields_of(hints[field.name]), f"{flag}.")
         else:
             yield flag, _default(field), _about(kind, field.name)
 

@@ -1,12 +1,14 @@
-"""Imports run down the house only, the top of the package holds commands alone (picture: CONTRIBUTING.md), and an
-objective is known by its record, not by its name."""
+"""Imports run down the house only, every command is a line of one table (picture: CONTRIBUTING.md), and an objective is
+known by its record, not by its name."""
 
 import ast
 import re
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import NamedTuple
 
+from xlnet_jax.__main__ import COMMANDS
 from xlnet_jax.objectives.registry import OBJECTIVES
 
 ROOT = Path(__file__).parents[1]
@@ -47,8 +49,8 @@ READERS = {
     "xlnet_jax/interop/hf_files.py": {"safetensors", "torch"},
 }
 """Modules that decode what may be damaged or hostile, and the libraries that they may do it by"""
-NOT_COMMANDS = ("__init__", "dims", "errors", "printing")
-LONGEST_COMMAND = 60  # lines
+NOT_COMMANDS = ("__init__", "__main__", "dims", "errors", "printing")
+LONGEST_COMMAND = 8  # lines
 DYNAMIC = ("import_module", "__import__")
 RIDDLES = ("Of", "The same", "What", "Those", "That", "It", "Its", "How", "As", "By")
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
@@ -121,25 +123,23 @@ def test_imports_run_down_only():
     assert not up, "imports that do not run down:\n" + "\n".join(up)
 
 
-def commands() -> list[Path]:
-    """Every module that `python -m` runs."""
-    top = {path for path in (ROOT / "xlnet_jax").glob("*.py") if path.stem not in NOT_COMMANDS}
-    return sorted(
-        top | {path for package in ("xlnet_jax", "data_pipelines") for path in ROOT.glob(f"{package}/**/__main__.py")}
-    )
-
-
-def test_a_command_is_short_and_says_what_it_is():
-    """A command parses, builds and calls: its work can be called without a command line."""
-    assert len(commands()) >= 14
-    for file in commands():
-        module = ".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__main__")
-        tree = ast.parse(file.read_text())
-        assert len(file.read_text().splitlines()) <= LONGEST_COMMAND, file
-        assert (ast.get_docstring(tree) or "").startswith(f"python -m {module}: "), f"{file}: its docstring is its help"
-        (main,) = (node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == "main")
-        assert [ast.unparse(d) for d in main.decorator_list] == ["command.naming_flags"], f"{file}: errors name flags"
-        assert not any(isinstance(node, ast.ClassDef) for node in tree.body), f"{file}: settings stand beside the work"
+def test_every_command_is_a_line_of_the_table_and_its_module_only_names_it():
+    """The work of a command is a function of its settings, which needs no command line; both are in the same room."""
+    of_packages = set(ROOT.glob("data_pipelines/*/__main__.py"))
+    of_top = {path for path in (ROOT / "xlnet_jax").glob("*.py") if path.stem not in NOT_COMMANDS}
+    files = {path: ".".join(path.relative_to(ROOT).with_suffix("").parts) for path in of_packages | of_top}
+    modules = {path: name.removesuffix(".__main__") for path, name in files.items()}
+    assert sorted(modules.values()) == sorted(command.module for command in COMMANDS.values())
+    assert [name for name, command in COMMANDS.items() if command.module.rpartition(".")[2] != name] == []
+    for file, module in modules.items():
+        name = module.rpartition(".")[2]
+        assert (ast.get_docstring(ast.parse(file.read_text())) or "").startswith(f"python -m {module}"), file
+        assert f'COMMANDS["{name}"].run()' in file.read_text()
+        assert len(file.read_text().splitlines()) <= LONGEST_COMMAND, f"{file}: its work belongs into a room"
+    for command in COMMANDS.values():
+        for what in filter(None, (command.settings, command.function, command.parser)):
+            module, _, name = what.partition(":")
+            assert hasattr(import_module(module), name), what
 
 
 def compared_strings(tree: ast.AST) -> Iterator[ast.Constant]:

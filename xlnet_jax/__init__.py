@@ -1,8 +1,7 @@
 """XLNet pretraining in JAX: permutation language modelling, two-stream attention, Transformer-XL memory.
 
-Public names are those of `xlnet_jax.api`, resolved when they are used: importing this package loads neither jax nor
-TensorFlow. Several are also names of commands: `xlnet_jax.evaluate` is the function, and `python -m xlnet_jax.evaluate`
-runs the module.
+Public names are resolved when they are used: importing this package loads neither jax nor TensorFlow. Several are also
+names of commands: `xlnet_jax.evaluate` is the function, and `python -m xlnet_jax.evaluate` runs the module.
 """
 
 from xlnet_jax.storage.import_path import leave_current_folder
@@ -16,24 +15,76 @@ from typing import Any  # noqa: E402
 
 __version__ = "0.2.0.dev0"
 """Version of the package; setup.cfg reads it here."""
+PUBLIC = {
+    "AttentionSettings": "xlnet_jax.api.attention",
+    "Config": "xlnet_jax.settings.config",
+    "ConvertSettings": "xlnet_jax.api.conversion",
+    "DataConfig": "xlnet_jax.settings.config",
+    "EmbedSettings": "xlnet_jax.api.embedding",
+    "EvaluateSettings": "xlnet_jax.api.evaluation",
+    "FinetuneConfig": "xlnet_jax.tasks.config",
+    "GenerateSettings": "xlnet_jax.api.generation",
+    "Generator": "xlnet_jax.inference.generation",
+    "InputError": "xlnet_jax.errors",
+    "InspectSettings": "xlnet_jax.api.inspection",
+    "Model": "xlnet_jax.tasks.model",
+    "ModelConfig": "xlnet_jax.settings.config",
+    "Prediction": "xlnet_jax.tasks.base",
+    "PrepareSettings": "xlnet_jax.api.preparation",
+    "Pretrained": "xlnet_jax.checkpoints.pretrained",
+    "ReclSettings": "xlnet_jax.api.effective_context",
+    "Sampling": "xlnet_jax.inference.generation",
+    "ScoreSettings": "xlnet_jax.api.scores",
+    "XLNetLM": "xlnet_jax.models.xlnet",
+    "attention_weights": "xlnet_jax.inference.attention_weights",
+    "batch_source": "xlnet_jax.api.batches",
+    "convert": "xlnet_jax.api.conversion",
+    "draw_attention": "xlnet_jax.api.attention",
+    "embed_files": "xlnet_jax.api.embedding",
+    "embed_texts": "xlnet_jax.inference.embedding",
+    "empty_memory": "xlnet_jax.objectives.language_model",
+    "evaluate": "xlnet_jax.api.evaluation",
+    "export": "xlnet_jax.tasks.exporting",
+    "factorize": "xlnet_jax.inference.factorization",
+    "fill_in": "xlnet_jax.inference.fill_in",
+    "finetune": "xlnet_jax.api.runs",
+    "generate": "xlnet_jax.api.generation",
+    "generate_texts": "xlnet_jax.inference.texts",
+    "grow": "xlnet_jax.api.generation",
+    "grow_text": "xlnet_jax.inference.texts",
+    "initial_params": "xlnet_jax.interop.weights",
+    "inputs_of": "xlnet_jax.objectives.language_model",
+    "inspect_window": "xlnet_jax.api.inspection",
+    "load": "xlnet_jax.tasks.model",
+    "on_device": "xlnet_jax.checkpoints.pretrained",
+    "predict": "xlnet_jax.tasks.model",
+    "predict_files": "xlnet_jax.api.runs",
+    "prepare_corpus": "xlnet_jax.api.preparation",
+    "preset": "xlnet_jax.api.runs",
+    "pretrain": "xlnet_jax.training.pretrain",
+    "recl": "xlnet_jax.api.effective_context",
+    "save": "xlnet_jax.checkpoints.formats",
+    "score_files": "xlnet_jax.api.scores",
+    "score_texts": "xlnet_jax.inference.scoring",
+}
+"""Public names, and the module of each"""
 
 
 def __getattr__(name: str) -> Any:
-    api = import_module("xlnet_jax.api")
-    if name in api.PUBLIC:
-        return getattr(api, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}; it has {', '.join(api.PUBLIC)}")
+    if name in PUBLIC:
+        return getattr(import_module(PUBLIC[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}; it has {', '.join(PUBLIC)}")
 
 
 def __dir__() -> list[str]:
-    return list(import_module("xlnet_jax.api").PUBLIC)
+    return list(PUBLIC)
 
 
 class _Package(ModuleType):
     """Package whose public functions win over command modules of the same names, which an import would set here."""
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if not (isinstance(value, ModuleType) and name in import_module("xlnet_jax.api").PUBLIC):
+        if not (isinstance(value, ModuleType) and name in PUBLIC):
             super().__setattr__(name, value)
 
 

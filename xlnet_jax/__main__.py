@@ -1,58 +1,334 @@
 """python -m xlnet_jax: the commands, each with what it does; python -m xlnet_jax COMMAND … runs one of them.
 
-`xlnet-jax` is the same program, installed with the package.
+`xlnet-jax` is the same program, installed with the package. A command is a line of COMMANDS: it reads its settings and
+calls a function of the room that does the work. A mistake that the user can mend ends in one line and exit code 2
+(errors.py lists the codes).
 """
 
-import ast
+import contextlib
 import difflib
-import runpy
+import os
+import re
 import sys
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
 
 from xlnet_jax import __version__
-from xlnet_jax.api import command
-from xlnet_jax.errors import InputError
+from xlnet_jax.errors import (
+    CRASH,
+    FAILING,
+    INTERRUPTED,
+    UNREAD,
+    USER_ERROR,
+    InputError,
+    OutOfMemory,
+    exit_code,
+    first_line,
+    flags_for,
+    is_out_of_memory,
+)
+from xlnet_jax.printing import is_reader_gone, print_safely, without_secrets
+from xlnet_jax.storage.import_path import keep_children_out
+from xlnet_jax.storage.quiet_tensorflow import keep_tensorflow_quiet
 
-ROOT = Path(__file__).resolve().parents[1]
+Main = Callable[[Sequence[str]], int]
+LONGEST_LINE = 1200  # characters of a message: a file may hold a name of any length
+_JAX_VARIABLE = re.compile(r"for JAX flag (jax_\w+)|for environment '(JAX_\w+)|known backends.*(JAX_PLATFORMS)")
+"""Variable that an error of jax's settings is about"""
 
 
-def commands() -> dict[str, tuple[str, str]]:
-    """Return (module, line about it) of each command by its name, read from the docstrings: nothing is imported."""
-    found = {}
-    for file in (*sorted(ROOT.glob("data_pipelines/*/__main__.py")), *sorted(ROOT.glob("xlnet_jax/*.py"))):
-        module, _, about = (ast.get_docstring(ast.parse(file.read_text())) or "").partition(": ")
-        if module.startswith("python -m ") and file != Path(__file__).resolve():
-            module = module.removeprefix("python -m ")
-            found[module.rpartition(".")[2]] = module, " ".join(about.split())
-    return found
+@dataclass(frozen=True)
+class Command:
+    """A command: its settings, and the function that does its work. Modules are imported when they are needed: --help
+    and mistakes on the command line load neither jax nor TensorFlow."""
+
+    module: str
+    """module that `python -m` runs"""
+    about: str
+    """line that says what it does, in the list of commands and in --help"""
+    settings: str
+    """dataclass of its settings as module:Class, or a union of several, of which the first word chooses one"""
+    function: str
+    """function as module:function, which takes the settings, prints, and returns an exit code, or None for 0"""
+    to_save_memory: str = "close other programs, or take a machine with more"
+    """what to do where a device or the machine runs out of memory"""
+    parser: str | None = None
+    """function as module:function that reads the settings from (argv, prog, description); None = flags on the defaults
+    of the dataclass"""
+    has_huge_pages: bool = False
+    """restart with huge pages (`runtime.start_with_huge_pages`)"""
+
+    def parse(self, argv: Sequence[str]) -> Any:
+        """Return the settings. Raises InputError on words that cannot be read; prints and exits on --help."""
+        prog = f"python -m {self.module}"
+        description = f"{prog}: {self.about}"
+        if self.parser:
+            return _load(self.parser)(argv, prog, description)
+        from xlnet_jax.settings import cli
+
+        return cli.parse(_load(self.settings), argv, prog, description)
+
+    def main(self, argv: Sequence[str]) -> int:
+        """Do the work and print; return the exit code. InputErrors name flags (--max-len), not arguments of the
+        library."""
+        try:
+            settings = self.parse(argv)
+            return _load(self.function)(settings) or 0
+        except InputError as mistake:
+            mistake.args = (flags_for(str(mistake)),)
+            raise
+
+    def run(self) -> None:
+        """Run the command with the words of this process and exit."""
+        if self.has_huge_pages:
+            from xlnet_jax.training.run import runtime
+
+            runtime.start_with_huge_pages()
+        run(self.main, self.to_save_memory)
 
 
-@command.naming_flags
+COMMANDS = {
+    "inspect": Command(
+        "data_pipelines.inspect",
+        "one window of a corpus, as text and as a picture of which rows see which keys.",
+        settings="xlnet_jax.api.inspection:InspectSettings",
+        function="xlnet_jax.api.inspection:print_window",
+    ),
+    "prepare": Command(
+        "data_pipelines.prepare",
+        "text into a corpus of token blocks, once for all training runs; --check compares one with its checksums.",
+        settings="xlnet_jax.api.preparation:PrepareSettings",
+        function="xlnet_jax.api.commands:prepare",
+        parser="xlnet_jax.api.commands:parse_preparation",
+    ),
+    "tokenizer": Command(
+        "data_pipelines.tokenizer",
+        "train a tokenizer, describe one, or encode text with it.",
+        settings="xlnet_jax.api.tokenizers:TokenizerSettings",
+        function="xlnet_jax.api.tokenizers:print_tokenizer",
+    ),
+    "attention": Command(
+        "xlnet_jax.attention",
+        "where each piece of a text looks, by layer and head, as a page or a picture.",
+        settings="xlnet_jax.api.attention:AttentionSettings",
+        function="xlnet_jax.api.commands:attention",
+    ),
+    "compare": Command(
+        "xlnet_jax.compare",
+        "objectives and their ablations under equal conditions, as in the paper's Table 6.",
+        settings="xlnet_jax.comparison.request:CompareConfig",
+        function="xlnet_jax.comparison.run:compare",
+        to_save_memory="give a smaller --data.batch-size",
+        parser="xlnet_jax.comparison.request:parse",
+        has_huge_pages=True,
+    ),
+    "convert": Command(
+        "xlnet_jax.convert",
+        "checkpoints from and to the formats of the 2019 code, Hugging Face and this project; finetuned models to "
+        "StableHLO.",
+        settings="xlnet_jax.api.conversion:ConvertSettings",
+        function="xlnet_jax.api.commands:convert",
+    ),
+    "embed": Command(
+        "xlnet_jax.embed",
+        "vectors of sentences or documents, as .npy or Parquet.",
+        settings="xlnet_jax.api.embedding:EmbedSettings",
+        function="xlnet_jax.api.commands:embed",
+        to_save_memory="give a smaller --batch-tokens",
+    ),
+    "evaluate": Command(
+        "xlnet_jax.evaluate",
+        "the held-out loss and perplexity of a checkpoint on any text.",
+        settings="xlnet_jax.api.evaluation:EvaluateSettings",
+        function="xlnet_jax.api.evaluation:print_evaluation",
+        to_save_memory="give a smaller --data.batch-size, or --max-len",
+    ),
+    "factorize": Command(
+        "xlnet_jax.factorize",
+        "words predicted together against words predicted each by itself.",
+        settings="xlnet_jax.api.factorizations:FactorizeSettings",
+        function="xlnet_jax.api.commands:factorize",
+    ),
+    "finetune": Command(
+        "xlnet_jax.finetune",
+        "from a pretrained checkpoint to a task: classification, question answering, tagging, multiple choice, "
+        "ranking.",
+        settings="xlnet_jax.tasks.config:FinetuneConfig",
+        function="xlnet_jax.api.runs:run_finetuning",
+        to_save_memory="give a smaller --data.batch-size, or --model.remat full",
+        parser="xlnet_jax.api.runs:parse_finetuning",
+        has_huge_pages=True,
+    ),
+    "generate": Command(
+        "xlnet_jax.generate",
+        "text that continues a prompt, or that fills its gaps (___).",
+        settings="xlnet_jax.api.generation:GenerateSettings",
+        function="xlnet_jax.api.commands:generate",
+        to_save_memory="give a smaller --batch-size, or a shorter prompt",
+    ),
+    "plan": Command(
+        "xlnet_jax.plan",
+        "does a run fit TPUs or GPUs, and how long would it take? None of them is needed.",
+        settings="xlnet_jax.planning.request:PlanConfig",
+        function="xlnet_jax.planning.request:print_plans",
+        parser="xlnet_jax.planning.request:parse",
+    ),
+    "recl": Command(
+        "xlnet_jax.recl",
+        "relative effective context length: how far back causal checkpoints gain by reading.",
+        settings="xlnet_jax.api.effective_context:ReclSettings",
+        function="xlnet_jax.api.commands:recl",
+        to_save_memory="give a smaller --batch-tokens",
+    ),
+    "score": Command(
+        "xlnet_jax.score",
+        "the log-likelihood of sentences, under one or several orders of their pieces.",
+        settings="xlnet_jax.api.scores:ScoreSettings",
+        function="xlnet_jax.api.scores:print_scores",
+        to_save_memory="give a smaller --max-len",
+    ),
+    "train": Command(
+        "xlnet_jax.train",
+        "from a text file to a pretrained XLNet.",
+        settings="xlnet_jax.settings.config:Config",
+        function="xlnet_jax.api.runs:run_pretraining",
+        to_save_memory="give a smaller --data.batch-size, or --model.remat full",
+        parser="xlnet_jax.objectives.command_line:parse_config",
+        has_huge_pages=True,
+    ),
+}
+"""All commands, by name"""
+
+
 def main(argv: Sequence[str]) -> int:
     """List the commands, or run the one that the first word names; return the exit code."""
-    known = commands()
     name, *rest = argv or ["--help"]
     if name in ("-h", "--help"):
         print("xlnet-jax COMMAND, python -m xlnet_jax COMMAND or python -m MODULE; each has --help; also --version\n")
-        for name, (module, about) in known.items():
-            print(f"  {name:10} {module:26} {about}")
+        for name, command in COMMANDS.items():
+            print(f"  {name:10} {command.module:26} {command.about}")
         return 0
     if name == "--version":
         print(f"xlnet_jax {__version__}")
         return 0
-    if name not in known:
-        near = difflib.get_close_matches(name, known, 1)
-        hint = f"did you mean {near[0]}?" if near else f"there is {', '.join(known)}"
+    if name not in COMMANDS:
+        near = difflib.get_close_matches(name, COMMANDS, 1)
+        hint = f"did you mean {near[0]}?" if near else f"there is {', '.join(COMMANDS)}"
         raise InputError(f"no command is called {name}: {hint}")
     sys.argv[1:] = rest
-    runpy.run_module(known[name][0], run_name="__main__", alter_sys=True)  # ends this process
+    COMMANDS[name].run()  # ends this process
     return 0
 
 
 def console() -> None:
     """Run the program `xlnet-jax` and exit."""
-    command.run(main)
+    run(main)
+
+
+def run(main: Main, to_save_memory: str = Command.to_save_memory) -> None:
+    """Call `main` with the words of this process and exit. A mistake of the user ends in one line and exit code 2,
+    never in a stack trace.
+
+    to_save_memory: what to do where a device or the machine runs out of memory, as "give a smaller --batch-size".
+    Where the reader of the output is gone, as in `… | head`, the command ends without a word: --help with exit code 0,
+    anything else with UNREAD.
+    """
+    sys.unraisablehook = _report
+    print_safely()
+    keep_children_out()
+    keep_tensorflow_quiet()  # paths in the cloud load it, in worker processes too
+    code: int | str | None
+    try:
+        try:
+            with _advise_on_memory(to_save_memory):
+                code = main(_words())
+        except SystemExit as stop:  # --help
+            code = stop.code
+        sys.stdout.flush()
+    except BrokenPipeError:
+        if not is_reader_gone():  # the pipe or socket of something else
+            raise
+        code = 0 if {"-h", "--help"}.intersection(sys.argv) else UNREAD
+    except InputError as mistake:
+        code = _fail(str(mistake), exit_code(mistake))
+    except KeyboardInterrupt:
+        print("stopped at once; the same command goes on from what was saved last", file=sys.stderr)
+        code = INTERRUPTED
+    except OSError as error:
+        code = exit_code(error)
+        where = error.filename or "the workdir"
+        if error.errno in FAILING:
+            _fail(
+                f"the disk of {where} fails: {error.strerror}; what was saved before is intact, and the same command "
+                "goes on from there once the disk works"
+            )
+        elif code == CRASH and _is_folder_gone():
+            code = _fail("the current folder was deleted or moved: change into one that is there, as by `cd`")
+        elif code == CRASH:
+            raise
+        else:
+            _fail(f"cannot write {where}: {error.strerror}; what was saved before is intact")
+        # Exit at once: open writers would report the same error again while the interpreter shuts down.
+        sys.stderr.flush()
+        os._exit(code)
+    except Exception as error:
+        if found := _JAX_VARIABLE.search(str(error)):
+            name = next(filter(None, found.groups())).upper()
+            sys.exit(_fail(f"{name} in the environment: {first_line(error)}; give a right value, or unset it"))
+        if "gs://" not in str(error):
+            raise
+        hint = "check the name, the network, and `gcloud auth application-default login`"
+        code = _fail(f"{error}: {hint}", exit_code(error))
+    sys.exit(code)
+
+
+def _load(name: str) -> Any:
+    """Return what module:name stands for."""
+    module, _, attribute = name.partition(":")
+    return getattr(import_module(module), attribute)
+
+
+def _words() -> list[str]:
+    """Return the command line. Raises InputError where a word is no text: files and terminals could not hold it."""
+    for number, word in enumerate(sys.argv[1:], 1):
+        if not word.isprintable() and any("\ud800" <= character <= "\udfff" for character in word):
+            raise InputError(f"word {number} of the command line, {word[:100]!a}, is not UTF-8: rename what it names")
+    return sys.argv[1:]
+
+
+def _report(unraisable: "sys.UnraisableHookArgs") -> None:
+    """Print an error that no caller can catch. The threads of TensorStore that answer after a failed save are left out:
+    the asyncio loop that asked is closed, and the save itself has raised its reason."""
+    if str(unraisable.exc_value) != "Event loop is closed":
+        sys.__unraisablehook__(unraisable)
+
+
+@contextlib.contextmanager
+def _advise_on_memory(advice: str) -> Iterator[None]:
+    """Raise OutOfMemory, with the backend's own words and the advice, where the body runs out of memory."""
+    try:
+        yield
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+        raise OutOfMemory(f"out of memory ({first_line(error)}): {advice}") from None
+
+
+def _is_folder_gone() -> bool:
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        return True
+    return False
+
+
+def _fail(message: str, code: int = USER_ERROR) -> int:
+    line = " ".join(without_secrets(message).split())
+    cut = line if len(line) <= LONGEST_LINE else f"{line[: LONGEST_LINE // 2]} … {line[-LONGEST_LINE // 2 :]}"
+    print("error: " + cut, file=sys.stderr)
+    return code
 
 
 if __name__ == "__main__":

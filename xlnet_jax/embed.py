@@ -1,20 +1,8 @@
-"""python -m xlnet_jax.embed: vectors of sentences or documents, as .npy or Parquet."""
+"""python -m xlnet_jax.embed: a command of xlnet_jax/__main__.py."""
 
-from collections.abc import Sequence
+from xlnet_jax.__main__ import COMMANDS
 
-from xlnet_jax.api import command
-from xlnet_jax.api.embedding import EmbedSettings, embed_files
-
-
-@command.naming_flags
-def main(argv: Sequence[str]) -> int:
-    """Write the vectors; return the exit code."""
-    settings = command.parse(EmbedSettings, argv, __doc__)
-    with command.progress() as show:
-        count, width = embed_files(settings, lambda done: show(f"{done:,} texts"))
-    print(f"{settings.out}: {count:,} x {width:,}, {settings.pooling} of layer {settings.layer}")
-    return 0
-
+main = COMMANDS["embed"].main
 
 if __name__ == "__main__":
-    command.run(main, "give a smaller --batch-tokens")
+    COMMANDS["embed"].run()

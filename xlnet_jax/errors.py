@@ -19,7 +19,7 @@ class InputError(ValueError):
     """Mistake that a user can mend: one line that says what was wrong, where, and what to do.
 
     Library code names an argument or a setting in backticks, as Python spells it: "`max_len` 0 must be at least 1". A
-    command prints the name as its flag, --max-len (`api.command.naming_flags`). Library code spells a flag itself only
+    command prints the name as its flag, --max-len (`flags_for`). Library code spells a flag itself only
     where the message proposes a whole command to run. URLs lose what may give access (`printing.without_secrets`).
     """
 
@@ -44,6 +44,7 @@ FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 FAILING = (errno.EIO, errno.ESTALE, errno.EREMOTEIO)
 """Errors of a disk or of a file server itself, which may pass: launchers start the command again"""
 REFUSED = (errno.EROFS, errno.EACCES, errno.EPERM, errno.ENAMETOOLONG)
+_ARGUMENT = re.compile(r"`([a-z]\w*(?:\.[a-z]\w*)*)`")
 _MEMORY = re.compile(r"RESOURCE_EXHAUSTED|out of memory|OUT_OF_MEMORY", re.IGNORECASE)
 _REFUSED_BY_BUCKET = re.compile(r"\b40[134]\b|permission|unauthenticated|not.?found", re.IGNORECASE)
 
@@ -58,6 +59,11 @@ def is_out_of_memory(error: BaseException) -> bool:
         return True
     types = {kind.__name__ for kind in type(error).__mro__}
     return bool(types & {"JaxRuntimeError", "XlaRuntimeError"} and _MEMORY.search(str(error)))
+
+
+def flags_for(text: str) -> str:
+    """Replace each `argument` in a text of the library by its flag."""
+    return _ARGUMENT.sub(lambda name: "--" + name[1].replace("_", "-"), text)
 
 
 def first_line(error: BaseException) -> str:

@@ -9,7 +9,7 @@ import contextlib
 import os
 import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TextIO, TypeVar
 
 import rich.console
@@ -126,3 +126,38 @@ def printing_bars() -> Iterator[None]:
     """Let a library draw its progress bars on the standard error while the body works."""
     with contextlib.redirect_stderr(getattr(sys.stderr, "rich_proxied_file", sys.stderr)):
         yield
+
+
+@contextlib.contextmanager
+def progress(shown: bool = True) -> Iterator[Callable[[str], None]]:
+    """Yield a function that shows a line on the terminal while the body works, and nothing where there is no terminal.
+
+    Print to the standard output only after the body, or without progress: rich would print it to the terminal.
+    """
+    if not shown:
+        yield lambda line: None
+        return
+    with Console(stderr=True).status("reading") as status:
+        yield status.update
+
+
+@contextlib.contextmanager
+def printing_until_unread() -> Iterator[None]:
+    """Print to the standard output until its reader, such as head, has seen enough: no error then."""
+    try:
+        yield
+        sys.stdout.flush()
+    except BrokenPipeError:
+        if not is_reader_gone():
+            raise
+
+
+def is_reader_gone() -> bool:
+    """Say whether the reader of the standard output is gone; what is printed from now on is then thrown away."""
+    try:
+        os.write(sys.stdout.fileno(), b"\n")  # a flush may have nothing left to write
+    except BrokenPipeError:
+        # Python flushes at exit, and would report the closed pipe once more.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return True
+    return False

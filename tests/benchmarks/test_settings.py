@@ -67,7 +67,7 @@ def reviews(tmp_path):
 @pytest.mark.parametrize("contender", table6.CONTENDERS)
 def test_of_a_contender(contender, tmp_path):
     _, *words = table6.pretraining(contender, 3, "corpus").command(tmp_path)
-    asked = request.parse(words, "")
+    asked = request.parse(words, "compare", "")
     assert (asked.objectives, asked.seeds) == ((contender,), (3,))
 
 

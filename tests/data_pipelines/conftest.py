@@ -10,7 +10,7 @@ from data_pipelines.batches import BatchSource
 from data_pipelines.objectives import plm
 from data_pipelines.prepare import __main__, prepare
 from data_pipelines.tokenizer import Tokenizer
-from xlnet_jax.api import command
+from xlnet_jax import __main__ as command
 from xlnet_jax.settings.config import DataConfig
 
 DATA = DataConfig(batch_size=12, seq_len=64, reuse_len=32, perm_size=16, num_predict=11, windows_per_block=4)

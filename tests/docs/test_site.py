@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from xlnet_jax.api import PUBLIC
+from xlnet_jax import PUBLIC
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"

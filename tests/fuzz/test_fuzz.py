@@ -10,7 +10,7 @@ import pytest
 
 from tests.fuzz.inputs import COMMAND_LINE, KINDS, Kind
 from tests.fuzz.trial import READABLE, Trials
-from xlnet_jax.__main__ import commands
+from xlnet_jax.__main__ import COMMANDS
 
 ROOT = Path(__file__).parents[2]
 FAULTS = {
@@ -58,4 +58,4 @@ def test_the_fuzzer_notices_every_fault(fault, tmp_path, monkeypatch):
 
 def test_every_command_is_tried_with_a_damaged_command_line():
     tried = {kind.module for name, kind in KINDS.items() if name.startswith(COMMAND_LINE)}
-    assert {module for module, _ in commands().values()} <= tried
+    assert {command.module for command in COMMANDS.values()} <= tried

@@ -10,7 +10,7 @@ import pytest
 
 import xlnet_jax
 from tests.xlnet_jax.random_models import random_model
-from xlnet_jax.api import command
+from xlnet_jax import __main__ as command
 from xlnet_jax.errors import InputError
 
 convert = import_module("xlnet_jax.convert")

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from xlnet_jax.api.command import CheckpointArgument
-from xlnet_jax.api.scores import ScoreSettings
-from xlnet_jax.api.text_source import TextSourceSettings
+from data_pipelines.sources import TextSourceSettings
+from xlnet_jax.api.scores import ScoreSettings, print_scores
 from xlnet_jax.errors import InputError
+from xlnet_jax.printing import printing_until_unread, progress
 from xlnet_jax.settings.bounds import ANY_TEXT, at_least, check_bounds
 from xlnet_jax.settings.config import Config, DataConfig, EvalConfig, MeshConfig
-from xlnet_jax.settings.fields import setting
-from xlnet_jax.settings.keywords import with_keywords, with_plain_paths
+from xlnet_jax.settings.fields import CheckpointArgument, Given, give, given_in, setting
+from xlnet_jax.settings.keywords import with_keywords
 
 if TYPE_CHECKING:
     import numpy as np
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from xlnet_jax.training.heldout.evaluation import Run
     from xlnet_jax.training.heldout.units import Measured
 
-RUNS_OWN = DataConfig()
-"""stands for the windows of the run, or the paper's, where a caller gives none"""
 BATCH_SIZE = 8  # rows, for a checkpoint that no run of ours wrote
 
 
@@ -74,9 +72,10 @@ class EvaluateSettings(TextSourceSettings):
     """field that holds the id of a sentence in JSON and Parquet; it is written beside the scores"""
     dtype: Literal["float32", "bfloat16"] | None = None
     """compute type; None = the checkpoint's for a loss, float32 for scores"""
-    data: DataConfig = RUNS_OWN
+    data: DataConfig = field(default_factory=DataConfig)
     """windows of a loss; the defaults are the run's, or the paper's; the other lengths follow --data.seq-len"""
     mesh: MeshConfig = field(default_factory=MeshConfig)
+    given: Given = field(default=frozenset(), compare=False, repr=False)
 
     def check(self) -> None:
         """Raise InputError for what cannot work, before anything is read."""
@@ -112,66 +111,61 @@ class Evaluation:
     known: str  # text whose frequencies the unigram line knows
 
 
-def evaluate(checkpoint: str | Path | EvaluateSettings, **settings: Any) -> Evaluation:
-    """Measure the held-out loss of a checkpoint on a text; `measured` has it in all units.
+def evaluate(
+    checkpoint: str | Path | EvaluateSettings,
+    on_batch: Callable[[int, int], None] = lambda number, batches: None,
+    **settings: Any,
+) -> Evaluation:
+    """Measure the held-out loss of a checkpoint on a text, and write its numbers to `out`; `measured` has it in all
+    units.
 
-    checkpoint: its folder, or settings to start from. settings: fields of EvaluateSettings by name, such as
-    text="other.txt" (none = the run's own held-out text), max_windows=64, or data={"seq_len": 256}, which changes the
-    windows of the run. Raises InputError for settings, a text or a checkpoint that cannot work; `score_texts` scores
-    sentences.
+    checkpoint: its folder, or settings to start from. on_batch: called before each batch with its number, from 1, and
+    the number of batches. settings: fields of EvaluateSettings by name, such as text="other.txt" (none = the run's own
+    held-out text), max_windows=64, or data={"seq_len": 256}, which changes the windows of the run. Raises InputError
+    for settings, a text or a checkpoint that cannot work; `score_texts` scores sentences.
     """
     start = checkpoint if isinstance(checkpoint, EvaluateSettings) else EvaluateSettings(str(checkpoint))
     asked = with_keywords(start, settings)
+    asked.check()
     if asked.scoring():
         raise InputError("`score` and `score_text` are of the command: score_texts scores sentences in Python")
-    of_windows = settings.get("data", {})
-    if start.data is RUNS_OWN and isinstance(of_windows, Mapping):
-        return measured_loss(asked, lambda data: with_keywords(data, of_windows))
-    return measured_loss(asked)
-
-
-def measured_loss(
-    settings: EvaluateSettings,
-    windows_of: Callable[[DataConfig], DataConfig] | None = None,
-    on_batch: Callable[[int, int], None] = lambda number, batches: None,
-) -> Evaluation:
-    """Measure the held-out loss of a checkpoint on a text, and write its numbers to `out`.
-
-    windows_of: return the windows to measure on, given those of the run or of the paper; None = settings.data where
-    it was given, else those of the run or of the paper. on_batch: called before each batch with its number, from 1, and
-    the number of batches. Raises InputError for settings, a text or a checkpoint that cannot work.
-    """
-    settings = with_plain_paths(settings)
-    settings.check()
     from xlnet_jax.checkpoints.formats import load_with_tokenizer
     from xlnet_jax.checkpoints.pretrained import vocabulary_tokenizer
     from xlnet_jax.training.heldout.evaluation import Run
     from xlnet_jax.training.heldout.evaluation import evaluate as measure
     from xlnet_jax.training.text import demand_memory
 
-    run = Run.of(settings.checkpoint)
-    pretrained = load_with_tokenizer(settings.checkpoint, settings.tokenizer)
+    run = Run.of(asked.checkpoint)
+    pretrained = load_with_tokenizer(asked.checkpoint, asked.tokenizer)
     vocabulary_tokenizer(pretrained)
-    windows_of = windows_of or (lambda data: data if settings.data is RUNS_OWN else settings.data)
-    config = _config(settings, windows_of, pretrained, run)
-    if settings.dtype:
-        pretrained = replace(pretrained, model=replace(pretrained.model, dtype=settings.dtype))
-    with _corpus(settings, config, pretrained, run) as (corpus, name):
-        if settings.mem_len is not None:
+    config = _config(asked, pretrained, run)
+    if asked.dtype:
+        pretrained = replace(pretrained, model=replace(pretrained.model, dtype=asked.dtype))
+    with _corpus(asked, config, pretrained, run) as (corpus, name):
+        if asked.mem_len is not None:
             demand_memory(corpus, config)
         counts_V, known = _known(corpus, run)
         measured = measure(pretrained, corpus, config, counts_V, on_batch)
-    if settings.out:
-        _save(measured, Path(settings.out))
-    return Evaluation(measured, config, settings.checkpoint, name, corpus.manifest, known)
+    if asked.out:
+        _save(measured, Path(asked.out))
+    return Evaluation(measured, config, asked.checkpoint, name, corpus.manifest, known)
 
 
-def _config(
-    settings: EvaluateSettings,
-    windows_of: Callable[[DataConfig], DataConfig],
-    pretrained: Pretrained,
-    run: Run | None,
-) -> Config:
+def print_evaluation(settings: EvaluateSettings) -> None:
+    """Print the loss, or the scores of sentences. Raises InputError as `evaluate` does."""
+    settings.check()
+    if scoring := settings.scoring():
+        print_scores(scoring)
+        return
+    from xlnet_jax.api.evaluation_report import report
+
+    with progress() as show:
+        found = evaluate(settings, lambda number, batches: show(f"batch {number:,} of {batches:,}"))
+    with printing_until_unread():
+        print(report(found))
+
+
+def _config(settings: EvaluateSettings, pretrained: Pretrained, run: Run | None) -> Config:
     """Return the settings of the run, or the paper's, with the changes that are asked for.
 
     The original's windows are twice as long as the part that becomes memory (512 and 256); so are those of a checkpoint
@@ -187,11 +181,12 @@ def _config(
         papers = windows.resized(papers, 2 * pretrained.reuse_len)
     base = with_objective(run.config if run else Config(data=papers), objective)
     mem_len = trained_mem_len(pretrained, run)
-    data = windows_of(base.data)
+    given = given_in(settings, EvaluateSettings(settings.checkpoint))
+    data = give(base.data, settings.data, given, "data.")
     if data.seq_len != base.data.seq_len:
         resized = windows.resized(base.data, max(data.seq_len, 1))
         mem_len = mem_len * resized.seq_len // base.data.seq_len
-        data = windows_of(resized)
+        data = give(resized, settings.data, given, "data.")
     usual = EvalConfig() if settings.text else base.eval  # a run measures a few windows of its own text at a time
     carried = data.reuse_len * (data.windows_per_block - 1)
     model = replace(pretrained.model, mem_len=min(mem_len, carried) if settings.mem_len is None else settings.mem_len)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+import sys
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,11 +13,13 @@ from etils import epath
 from data_pipelines import windows
 from data_pipelines.corpus import MANIFEST_FILE, Corpus, SplitName, is_corpus
 from data_pipelines.tokenizer import Tokenizer
-from xlnet_jax.errors import InputError
+from xlnet_jax.errors import InputError, flags_for
 from xlnet_jax.objectives.presets import PRESETS, with_objective
 from xlnet_jax.objectives.registry import objective_named
 from xlnet_jax.objectives.rules import validate
+from xlnet_jax.printing import Console, printing_colours, printing_until_unread
 from xlnet_jax.settings.config import Config, DataConfig
+from xlnet_jax.settings.fields import Given, give, given_in
 from xlnet_jax.settings.keywords import with_plain_paths
 from xlnet_jax.settings.plain import from_dict
 from xlnet_jax.storage.files import demand_new_file
@@ -27,8 +29,8 @@ if TYPE_CHECKING:
     from data_pipelines.inspect.window_view import WindowView
 
 MAX_STEP = 2**31
-RUNS_OWN = DataConfig()
-"""stands for the windows of the run, or those that fit the corpus, where a caller gives none"""
+COLUMNS = 120
+"""width of what is printed where there is no terminal"""
 
 
 @dataclass(frozen=True)
@@ -57,8 +59,9 @@ class InspectSettings:
     """position of the window that the picture enlarges; None = the end of the reused part"""
     out: str = "window.png"
     """file for the picture"""
-    data: DataConfig = RUNS_OWN
+    data: DataConfig = field(default_factory=DataConfig)
     """windows; where --data.seq-len is given alone, the lengths inside the window follow it"""
+    given: Given = field(default=frozenset(), compare=False, repr=False)
 
 
 @dataclass(frozen=True)
@@ -83,20 +86,17 @@ class _Place:
     run: Config | None
 
 
-def inspect_window(
-    settings: InspectSettings, windows_of: Callable[[DataConfig], DataConfig] | None = None
-) -> Inspection:
+def inspect_window(settings: InspectSettings) -> Inspection:
     """Draw the picture of a window, and return what the command prints about it.
 
-    windows_of: return the windows to look at, given those of the run or of the corpus; None = settings.data where it
-    was given, else those of the run or of the corpus. Raises InputError for settings that cannot work.
+    Settings of `data` that are given, or that differ from their defaults, change the windows of the run, or those that
+    fit the corpus. Raises InputError for settings that cannot work.
     """
     settings = with_plain_paths(settings)
     out = _picture_path(settings.out)
     place = _find(epath.Path(settings.corpus), settings.tokenizer)
     tokenizer = _tokenizer(place)
-    windows_of = windows_of or (lambda data: data if settings.data is RUNS_OWN else settings.data)
-    config, origin = _config(settings, windows_of, place)
+    config, origin = _config(settings, place)
     _check_place(settings, config)
     from data_pipelines.batches import BatchSource
     from data_pipelines.inspect.window_view import view_window
@@ -113,6 +113,26 @@ def inspect_window(
     around = view.reuse_len if settings.around is None else settings.around
     draw_window(Window(**view.for_picture()), title, around, out)
     return Inspection(view, place.corpus, config, origin, tokenizer.vocab_size, out)
+
+
+def print_window(settings: InspectSettings) -> None:
+    """Draw the picture of a window, and print the window. Raises InputError as `inspect_window` does."""
+    found = inspect_window(settings)
+    from data_pipelines.inspect.window_text import describe
+
+    corpus, config = found.corpus, found.config
+    console = Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else COLUMNS)
+    blocks = f"{corpus.num_blocks(settings.split):,} blocks of {corpus.block_len:,} tokens"
+    with console.capture() as printed:
+        console.print(f"corpus      {corpus.folder}: {settings.split}, {blocks}; {found.pieces:,} pieces")
+        console.print(
+            f"settings    {flags_for(found.origin)}; seed {config.seed}, {config.data.batch_size:,} rows a batch"
+        )
+        console.print(f"picture     {found.picture}")
+        for part in describe(found.view):
+            console.print(part)
+    with printing_until_unread(), printing_colours():
+        print("\n".join(line.rstrip() for line in printed.get().splitlines()))
 
 
 def _find(folder: epath.Path, tokenizer: str | None) -> _Place:
@@ -147,16 +167,15 @@ def _tokenizer(place: _Place) -> Tokenizer:
     return tokenizer
 
 
-def _config(
-    settings: InspectSettings, windows_of: Callable[[DataConfig], DataConfig], place: _Place
-) -> tuple[Config, str]:
+def _config(settings: InspectSettings, place: _Place) -> tuple[Config, str]:
     """Return the settings, and where they come from."""
     base, origin = _base(settings.preset, settings.objective, place)
-    data = windows_of(base.data)
+    given = given_in(settings, InspectSettings(settings.corpus))
+    data = give(base.data, settings.data, given, "data.")
     if data.seq_len != base.data.seq_len:
         base = _resized(base, max(data.seq_len, 1), place.corpus.block_len)
         origin += f", with windows of {data.seq_len} tokens"
-        data = windows_of(base.data)
+        data = give(base.data, settings.data, given, "data.")
     if data != base.data:
         origin += ", changed by `data`"
     config = replace(

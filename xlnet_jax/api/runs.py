@@ -1,5 +1,6 @@
 """Training runs: one process or one among several, finetuning from Python, and predictions for files."""
 
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -9,7 +10,9 @@ from etils import epath
 
 from xlnet_jax.errors import InputError
 from xlnet_jax.printing import without_secrets
+from xlnet_jax.settings import cli
 from xlnet_jax.settings.config import Config, DistributedConfig, RunConfig
+from xlnet_jax.settings.config_file import CommandLine
 from xlnet_jax.settings.fields import flatten
 from xlnet_jax.settings.keywords import with_keywords
 from xlnet_jax.storage.files import write_durably
@@ -21,6 +24,49 @@ if TYPE_CHECKING:
 
 C = TypeVar("C", bound=RunConfig)
 ROLES = ("train", "eval", "predict")
+
+
+def run_pretraining(config: Config) -> int:
+    """Pretrain as the command does; return the exit code."""
+    from xlnet_jax.training.folder import folder_of
+
+    return start(config, _load_pretrain, folder_of, ("xlnet_jax.train", *sys.argv[1:]))
+
+
+def parse_finetuning(argv: Sequence[str], prog: str, description: str) -> "FinetuneConfig":
+    """Return the settings of finetuning from a command line, starting from those of its --task. Raises InputError on
+    words that cannot be read, and on settings that contradict each other; prints and exits on --help."""
+    from xlnet_jax.tasks.config import FinetuneConfig
+    from xlnet_jax.tasks.defaults import DEFAULTS
+    from xlnet_jax.tasks.rules import validate_finetuning
+
+    line = CommandLine.of(argv)
+    default, origin = (
+        cli.named_default(each, "--task", DEFAULTS, "classification") for each in (line, line.of_file_alone)
+    )
+    config = cli.parse(FinetuneConfig, line, prog, description, default, origin)
+    cli.refuse_fixed(line)
+    validate_finetuning(config)
+    return config
+
+
+def run_finetuning(config: "FinetuneConfig") -> int:
+    """Finetune, evaluate and predict as the command does; return the exit code."""
+    from xlnet_jax.tasks.config import folder_of
+
+    return start(config, _load_finetune, folder_of, ("xlnet_jax.finetune", *sys.argv[1:]))
+
+
+def _load_pretrain() -> "Callable[[Config, Hosts], int]":
+    from xlnet_jax.training.pretrain import pretrain
+
+    return pretrain
+
+
+def _load_finetune() -> "Callable[[FinetuneConfig, Hosts], int]":
+    from xlnet_jax.tasks.run import finetune
+
+    return finetune
 
 
 def start(

@@ -13,13 +13,14 @@ import tyro
 from etils import epath
 
 from data_pipelines import sources, texts
+from data_pipelines.sources import TextSourceSettings
 from data_pipelines.tokenizer.model import Tokenizer
 from data_pipelines.tokenizer.normalization import Normalization
 from data_pipelines.tokenizer.sampling import SAMPLE_BYTES, sample
 from data_pipelines.tokenizer.settings import TokenLevel
 from data_pipelines.tokenizer.symbols import SPECIAL_PIECES
-from xlnet_jax.api.text_source import TextSourceSettings
 from xlnet_jax.errors import InputError
+from xlnet_jax.printing import printing_until_unread
 from xlnet_jax.settings.bounds import at_least, check_bounds
 from xlnet_jax.settings.fields import setting
 from xlnet_jax.settings.keywords import with_plain_paths
@@ -100,6 +101,22 @@ class Encode:
     """one line; None = --file, or standard input"""
     file: str | None = None
     """a file, a glob in quotes, a folder, a URL, tfds:NAME or hf:NAME, in place of TEXT; blank lines are left out"""
+
+
+TokenizerSettings = Train | Show | Encode
+
+
+def print_tokenizer(settings: TokenizerSettings) -> None:
+    """Train a tokenizer, describe one, or encode text, and print what comes out. Raises InputError."""
+    with printing_until_unread():
+        if isinstance(settings, Encode):
+            for line in encode(settings):
+                print(line)
+            return
+        fields = train_tokenizer(settings) if isinstance(settings, Train) else describe_tokenizer(settings)
+        width = max(map(len, fields)) + 2
+        for name, value in fields.items():
+            print(f"{name:{width}}{value}")
 
 
 def train_tokenizer(settings: Train) -> dict[str, str]:

@@ -16,6 +16,7 @@ from xlnet_jax.settings.plain import identity_difference
 from xlnet_jax.tasks.config import FinetuneConfig
 from xlnet_jax.tasks.defaults import DEFAULTS
 from xlnet_jax.tasks.rules import validate_finetuning
+from xlnet_jax.training.run import runtime
 
 _OURS = ("task", "init", "train", "eval", "predict", "workdir", "tokenizer", "seeds", "seed", "tpu", "reinitialize")
 """Settings of finetuning that the comparison sets itself."""
@@ -44,14 +45,16 @@ class CompareConfig(Config):
     """settings of finetuning, as steps=300 for all tasks or cola.steps=300 for one; else they are each task's own"""
 
 
-def parse(argv: Sequence[str], description: str) -> CompareConfig:
+def parse(argv: Sequence[str], prog: str, description: str) -> CompareConfig:
     """Return the comparison that a command line asks for. Raises InputError where it cannot be run."""
-    request = command_line.parse_config_as(CompareConfig, argv, "python -m xlnet_jax.compare", description)
+    request = command_line.parse_config_as(CompareConfig, argv, prog, description)
     names = [name for word in request.objectives for name in word.split(",") if name]
     request = replace(request, objectives=tuple(names))
     for broken in _contradictions(request):
         raise InputError(broken)
     finetuning(request)
+    if runtime.place_of(request):
+        raise InputError("compare runs on one host: give each host contenders of its own, and its own `workdir`")
     return request
 
 

@@ -35,6 +35,7 @@ from xlnet_jax.tasks.results import seed_folder
 from xlnet_jax.tasks.run import finetune
 from xlnet_jax.training import sharding
 from xlnet_jax.training.pretrain import pretrain
+from xlnet_jax.training.run import runtime
 from xlnet_jax.training.run.workdir import Workdir
 from xlnet_jax.training.text import Text
 from xlnet_jax.training.watch.metrics import read_records
@@ -60,6 +61,8 @@ class _Prepared:
 def compare(request: CompareConfig) -> int:
     """Run a comparison. Return 0 with the table and the picture written, or the exit code of a run that was stopped
     with its state saved: the same command goes on from there."""
+    if request.tpu:
+        runtime.demand_tpu()
     demand_address_space()
     console = Console(soft_wrap=True, highlight=False, markup=False)
     _contenders(request)  # refuse a budget that is too small before hours go into a text

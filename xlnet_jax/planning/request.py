@@ -1,13 +1,22 @@
 """Settings of the planner: those of a run, and the topologies to plan for. Imports no jax."""
 
 import dataclasses
+import os
+import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from xlnet_jax.errors import InputError
+from xlnet_jax.objectives import command_line
 from xlnet_jax.objectives.rules import validate
+from xlnet_jax.planning.topologies import ENVIRONMENT, find_topology
+from xlnet_jax.printing import Console
 from xlnet_jax.settings.bounds import above, at_least, between
 from xlnet_jax.settings.config import Config
 from xlnet_jax.settings.fields import operational
+
+DOES_NOT_FIT = 1
+REDIRECTED_WIDTH = 132
 
 
 @dataclass(frozen=True)
@@ -30,6 +39,45 @@ class PlanConfig(Config):
     """try remat policies, accumulation and meshes, and list those that fit by the time of a step"""
     search_minutes: float = operational(10.0, above(0))
     """time limit of a search, which then lists what it has found"""
+
+
+def parse(argv: Sequence[str], prog: str, description: str) -> PlanConfig:
+    """Return the plan that a command line asks for. Raises InputError where none can be made; prints and exits on
+    --help."""
+    request = command_line.parse_config_as(PlanConfig, argv, prog, description)
+    check(request)
+    return request
+
+
+def print_plans(request: PlanConfig) -> int:
+    """Compile the training step for each topology and print the plan; return 1 where a topology does not fit."""
+    os.environ.update(ENVIRONMENT)
+    # Import jax after the environment is set: it reads the environment once.
+    from xlnet_jax.planning import report
+    from xlnet_jax.planning.estimate import make_plan
+    from xlnet_jax.planning.search import search
+
+    width = None if sys.stdout.isatty() else REDIRECTED_WIDTH
+    console = Console(soft_wrap=True, highlight=False, markup=False, width=width)
+    topologies = [find_topology(name, request.mesh.dcn_data) for name in request.topology]
+    runs = [(run, topology) for topology in topologies for run in run_configs(request, len(topology.devices))]
+    if request.search:
+        devices = len(topologies[0].devices)
+        plans = search(runs[0][0], request.topology[0], devices, request.search_minutes, console.print)
+        if plans:
+            report.compare(plans, request.utilization, f"tried on {topologies[0].name}", console)
+        plans = [plan for plan in plans if plan.fits][:1]
+        for plan in plans:
+            console.print(f"\n{report.flags(plan.config)}")
+    else:
+        plans = [make_plan(run, topology) for run, topology in runs]
+        if len(plans) > 1:
+            report.compare(plans, request.utilization, f"{request.preset}, the step of each topology", console)
+    for plan in plans if len(plans) == 1 else ():
+        report.show(plan, request.utilization, console)
+    for plan in plans if request.breakdown else ():
+        report.show_parts(plan, console)
+    return 0 if plans and all(plan.fits for plan in plans) else DOES_NOT_FIT
 
 
 def check(request: PlanConfig) -> None:

@@ -13,7 +13,7 @@ import tyro
 from xlnet_jax.errors import InputError
 from xlnet_jax.printing import printing_colours
 from xlnet_jax.settings import config_file
-from xlnet_jax.settings.config import FIXED_BY_WEIGHTS, RunConfig
+from xlnet_jax.settings.config import FIXED_BY_WEIGHTS
 from xlnet_jax.settings.config_file import CommandLine
 from xlnet_jax.settings.fields import flatten, nearest
 from xlnet_jax.settings.plain import GONE
@@ -29,8 +29,8 @@ def parse(
     default: T | None = None,
     origin: T | None = None,
 ) -> T:
-    """Return a dataclass read from a command line; of a run, `given` has the names of the settings that the words and
-    the file of --config give. Raises InputError on a mistake; prints and exits on --help.
+    """Return a dataclass read from a command line; its `given`, if it has one, has the names of the settings that the
+    words and the file of --config give. Raises InputError on a mistake; prints and exits on --help.
 
     default: settings to start from; None = the defaults of `kind`. origin: settings that a run's file of --config
     started from (`ConfigFile.over`).
@@ -55,7 +55,7 @@ def parse(
         raise InputError(_first_sentence(mistakes.getvalue())) from None
     if unknown:
         raise InputError(_unknown_setting(unknown[0], parsed))
-    return cast(T, dataclasses.replace(parsed, given=given)) if isinstance(parsed, RunConfig) else parsed
+    return cast(T, dataclasses.replace(cast(Any, parsed), given=given)) if hasattr(parsed, "given") else parsed
 
 
 def named_default(argv: Sequence[str], flag: str, defaults: Mapping[str, Callable[[], T]], otherwise: str) -> T:

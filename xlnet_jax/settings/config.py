@@ -7,12 +7,10 @@ A setting is *identity* (it decides what a run computes: two runs that differ in
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Literal
-
-import tyro
+from typing import Literal
 
 from xlnet_jax.settings.bounds import ANY_TEXT, above, at_least, between
-from xlnet_jax.settings.fields import Bound, marked, operational, setting
+from xlnet_jax.settings.fields import Bound, Given, marked, operational, setting
 
 
 def _is_host_and_port(address: str) -> bool:
@@ -380,9 +378,7 @@ class RunConfig:
     distributed: DistributedConfig = DistributedConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
     log: LogConfig = LogConfig()
-    given: Annotated[frozenset[str], tyro.conf.Fixed, tyro.conf.Suppress] = field(
-        default=frozenset(), compare=False, repr=False
-    )
+    given: Given = field(default=frozenset(), compare=False, repr=False)
     """dotted names of the settings that the user gave (fields.py: `given_in`); not a setting itself"""
 
 

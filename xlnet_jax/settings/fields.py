@@ -6,12 +6,18 @@ a new field is listed where it is written, and nowhere else.
 
 import dataclasses
 import difflib
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Literal, NamedTuple, TypeVar, cast
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar, cast
+
+import tyro
 
 from xlnet_jax.printing import without_secrets
 
 T = TypeVar("T")
+
+CheckpointArgument = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="CHECKPOINT")]
+Given = Annotated[frozenset[str], tyro.conf.Fixed, tyro.conf.Suppress]
+"""Type of the field `given` of settings: the dotted names of those that the user gave. It is not a setting itself."""
 Mark = Literal["operational", "weights", "text", "blocks"]
 """operational: may change when a run resumes. weights: fixed by the weights of a checkpoint. text: says which text is
 read. blocks: decides into which tokens and blocks that text is cut."""
@@ -111,6 +117,13 @@ def given_in(config: Any, start: Any) -> frozenset[str]:
     settings that were changed by other means, those that differ from `start` were given.
     """
     return config.given | {setting.name for setting, _ in differences(config, start)}
+
+
+def give(start: T, settings: T, given: Collection[str], prefix: str = "") -> T:
+    """Return `start` with the values that `settings` has for what was given. given: dotted names; prefix: of the fields
+    of `start` among them, as `data.`."""
+    names = (field.name for field in fields_of(start) if prefix + field.name.replace("_", "-") in given)
+    return dataclasses.replace(cast(Any, start), **{name: getattr(settings, name) for name in names})
 
 
 def _has(field: dataclasses.Field[Any], *marks: Mark) -> bool:

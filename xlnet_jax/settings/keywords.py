@@ -9,7 +9,6 @@ from typing import Any, TypeVar, cast, get_type_hints
 
 from xlnet_jax.errors import InputError
 from xlnet_jax.settings.bounds import check_bounds
-from xlnet_jax.settings.config import RunConfig
 from xlnet_jax.settings.fields import flatten
 
 T = TypeVar("T")
@@ -24,7 +23,7 @@ def with_keywords(start: T, given: Mapping[str, Any]) -> T:
     """
     changed = _changed(with_plain_paths(start), given, "")
     check_bounds(changed)
-    if isinstance(changed, RunConfig):
+    if hasattr(changed, "given"):
         changed = dataclasses.replace(changed, given=changed.given | names_of(given))
     return changed
 

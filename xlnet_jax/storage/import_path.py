@@ -34,7 +34,7 @@ def leave_current_folder() -> None:
 
 def keep_children_out() -> None:
     """Keep Python processes that this one starts from searching the current folder, unless it is the checkout in which
-    this package was found. Every command calls this (`api.command.run`)."""
+    this package was found. Every command calls this (`xlnet_jax.__main__.run`)."""
     if _current_folder() != _ROOT:
         os.environ["PYTHONSAFEPATH"] = "1"
 

@@ -15,7 +15,7 @@ IN_SMALL_PARTS = """
 import os, time
 from data_pipelines import readers
 from data_pipelines.prepare import __main__, job, parts, runners
-from xlnet_jax.api import command
+from xlnet_jax import __main__ as command
 
 def cut_until_held(group):
     for number, part in enumerate(parts.cut_parts(group)):

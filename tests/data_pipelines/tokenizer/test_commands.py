@@ -11,7 +11,7 @@ import pytest
 
 from data_pipelines import sources
 from data_pipelines.tokenizer import Settings, Tokenizer, __main__
-from xlnet_jax.api import command
+from xlnet_jax import __main__ as command
 
 TRAIN = sources.embedded()[0]
 

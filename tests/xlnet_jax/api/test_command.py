@@ -8,9 +8,7 @@ import sys
 import pytest
 
 import xlnet_jax
-from xlnet_jax import __main__ as listing
-from xlnet_jax import api
-from xlnet_jax.api import command
+from xlnet_jax import __main__ as command
 from xlnet_jax.errors import UNREAD, InputError
 
 
@@ -18,30 +16,35 @@ class Special(InputError):
     exit_code = 3
 
 
-def test_names_of_arguments_become_flags_and_the_error_stays_what_it_was():
-    @command.naming_flags
-    def main(argv):
-        raise Special("`max_len` 0 and `data.seq_len` 8, `git log` and 'max_len' in text.txt")
+def refuse(settings):
+    raise Special("`max_len` 0 and `data.seq_len` 8, `git log` and 'max_len' in text.txt")
 
+
+def test_names_of_arguments_become_flags_and_the_error_stays_what_it_was():
+    refused = command.Command("a", "b", f"{__name__}:Settings", f"{__name__}:refuse", parser=f"{__name__}:parsed")
     with pytest.raises(Special) as mistake:
-        main([])
+        refused.main([])
     assert str(mistake.value) == "--max-len 0 and --data.seq-len 8, `git log` and 'max_len' in text.txt"
     assert mistake.value.exit_code == 3
 
 
-MODULES = [module for module, _ in listing.commands().values()]
+def parsed(argv, prog, description):
+    return argv
+
+
+MODULES = [each.module for each in command.COMMANDS.values()]
 
 
 def test_the_list_has_every_command_and_runs_the_one_it_is_given(capsys):
     assert {"data_pipelines.prepare", "xlnet_jax.train", "xlnet_jax.score"} < set(MODULES)
-    assert listing.main([]) == 0
+    assert command.main([]) == 0
     lines = capsys.readouterr().out.splitlines()
-    for name, (module, about) in listing.commands().items():
-        assert any(line.split()[:2] == [name, module] and line.endswith(about) for line in lines)
-    assert listing.main(["--version"]) == 0
+    for name, each in command.COMMANDS.items():
+        assert any(line.split()[:2] == [name, each.module] and line.endswith(each.about) for line in lines)
+    assert command.main(["--version"]) == 0
     assert capsys.readouterr().out == f"xlnet_jax {xlnet_jax.__version__}\n"
     with pytest.raises(InputError, match=r"no command is called scor: did you mean score\?"):
-        listing.main(["scor"])
+        command.main(["scor"])
     words = [sys.executable, "-m", "xlnet_jax", "score", "nowhere", "--sentences", "One."]
     ended = subprocess.run(words, capture_output=True, text=True, check=False)
     assert ended.returncode == 2
@@ -86,7 +89,7 @@ def test_a_command_whose_reader_is_gone_ends_without_a_word(does, code):
     """--help is told to have succeeded; work that ends early is not."""
     script = f"""
 import sys
-from xlnet_jax.api import command
+from xlnet_jax import __main__ as command
 def main(_): {does}
 command.run(main)"""
     words = [sys.executable, "-c", script, *(["--help"] if code == 0 else [])]
@@ -107,20 +110,19 @@ def test_the_broken_pipe_of_something_else_keeps_its_trace(capfd):
 
 
 def test_every_public_name_is_a_function_though_a_command_has_its_name():
-    for name, module in api.PUBLIC.items():
-        assert getattr(api, name) is getattr(importlib.import_module(module), name)
+    for name, module in xlnet_jax.PUBLIC.items():
+        assert getattr(xlnet_jax, name) is getattr(importlib.import_module(module), name)
     yesterday = {"Config", "InputError", "ModelConfig", "XLNetLM", "embed_texts", "load", "pretrain", "save"}
     assert yesterday | {"score_texts", "generate_texts"} <= set(dir(xlnet_jax))
-    assert xlnet_jax.load is api.load
     for module in MODULES:
         package, _, name = module.rpartition(".")
         if package == "xlnet_jax":
             command_module = importlib.import_module(module)
             assert inspect.ismodule(command_module)
             assert command_module.main
-            public = getattr(api, name) if name in api.PUBLIC else command_module
+            public = getattr(xlnet_jax, name) if name in xlnet_jax.PUBLIC else command_module
             assert getattr(xlnet_jax, name) is public
     assert {"finetune", "predict", "generate", "fill_in", "evaluate"} <= set(dir(xlnet_jax))
-    assert xlnet_jax.evaluate.__module__ == "xlnet_jax.api.evaluation"
+    assert xlnet_jax.evaluate.__module__ == xlnet_jax.PUBLIC["evaluate"]
     with pytest.raises(AttributeError, match="has no attribute 'lode'; it has AttentionSettings"):
         xlnet_jax.lode  # noqa: B018

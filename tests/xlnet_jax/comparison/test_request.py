@@ -25,7 +25,7 @@ def examples(tmp_path):
 
 
 def parsed(command, **names):
-    return asked.parse([word.format(**names) for word in command.split()], "")
+    return asked.parse([word.format(**names) for word in command.split()], "compare", "")
 
 
 def test_contenders_are_separated_by_commas_or_spaces():
@@ -99,4 +99,4 @@ def test_the_page_names_every_contender_and_its_commands_are_some(examples, monk
     commands = re.findall(r"^python -m xlnet_jax\.compare (.*)$", page.replace("\\\n", " "), re.MULTILINE)
     assert commands
     for command in commands:
-        asked.parse(shlex.split(command), "")
+        asked.parse(shlex.split(command), "compare", "")

@@ -12,7 +12,7 @@ LIMITED = """
 import resource, sys
 from importlib import import_module
 module, *sys.argv[1:] = sys.argv[1:]
-command = import_module("xlnet_jax.api.command")
+command = import_module("xlnet_jax.__main__")
 main = import_module(module).main
 resource.setrlimit(resource.RLIMIT_AS, ({limit}, {limit}))
 command.run(main)

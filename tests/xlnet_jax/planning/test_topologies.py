@@ -54,8 +54,8 @@ def test_a_slice_that_there_is_not_is_refused_with_those_that_there_are(name):
     ],
 )
 def test_a_mistake_is_one_line_before_anything_is_compiled(argv, message, capsys):
+    from xlnet_jax import __main__ as command
     from xlnet_jax import plan
-    from xlnet_jax.api import command
 
     with pytest.raises(InputError) as mistake:
         plan.main(argv.split())

@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 from jax.errors import JaxRuntimeError
 
-from xlnet_jax.api import command, runs
+from xlnet_jax import __main__ as command
+from xlnet_jax.api import runs
 from xlnet_jax.api.embedding import EmbedSettings
 from xlnet_jax.api.tokenizers import Show, Train
 from xlnet_jax.errors import CRASH, InputError
@@ -153,13 +154,13 @@ def test_the_file_of_a_finetuning_run_starts_the_run_anew(written, task, monkeyp
 
 def test_a_file_gives_what_a_command_demands_and_flags_replace_that_too(written):
     file = written('{"checkpoint": "runs/mine", "text": ["a", "b"], "out": "v.npy", "layer": 3}')
-    read = command.parse(EmbedSettings, file, None)
+    read = cli.parse(EmbedSettings, file, "", "")
     assert read == EmbedSettings(checkpoint="runs/mine", text=("a", "b"), out="v.npy", layer=3)
-    assert command.parse(EmbedSettings, ["runs/other", *file], None) == replace(read, checkpoint="runs/other")
-    trained = command.parse(Train | Show, ["train", *written('{"source": "a", "out": "t"}')], None)
+    assert cli.parse(EmbedSettings, ["runs/other", *file], "", "") == replace(read, checkpoint="runs/other")
+    trained = cli.parse(Train | Show, ["train", *written('{"source": "a", "out": "t"}')], "", "")
     assert trained == Train(source=("a",), out="t")
     with pytest.raises(InputError, match="--out"):
-        command.parse(EmbedSettings, written('{"checkpoint": "runs/mine", "text": "a"}'), None)
+        cli.parse(EmbedSettings, written('{"checkpoint": "runs/mine", "text": "a"}'), "", "")
 
 
 def test_a_file_of_settings_is_read_once(written, monkeypatch):
@@ -299,7 +300,7 @@ def test_what_a_user_can_mend_and_a_network_ends_in_one_line(capsys, error, code
 def test_what_cannot_be_written_ends_in_one_line_and_nothing_after_it(error, line):
     script = f"""
 import atexit
-from xlnet_jax.api import command
+from xlnet_jax import __main__ as command
 atexit.register(lambda: print("noise", file=__import__("sys").stderr))
 def main(_): raise {error}
 command.run(main)"""
@@ -311,7 +312,7 @@ command.run(main)"""
 
 def test_a_disk_that_fails_is_one_line_and_launchers_start_the_command_again():
     script = """
-from xlnet_jax.api import command
+from xlnet_jax import __main__ as command
 def main(_): raise OSError(5, 'Input/output error', 'runs/x')
 command.run(main)"""
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
@@ -346,7 +347,7 @@ def test_an_answer_to_a_closed_loop_is_no_news_and_other_errors_of_threads_are(c
 def test_memory_that_really_runs_out_ends_in_one_line_that_says_what_to_lower(allocate):
     script = f"""
 import jax, numpy
-from xlnet_jax.api import command
+from xlnet_jax import __main__ as command
 command.run(lambda _: float({allocate}.sum()), "give a smaller --batch-tokens")"""
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert done.returncode == 2

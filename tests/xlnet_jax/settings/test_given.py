@@ -7,15 +7,14 @@ from importlib import import_module
 import pytest
 
 import xlnet_jax
-from xlnet_jax.api import inspection
-from xlnet_jax.api.evaluation import RUNS_OWN, EvaluateSettings
+from xlnet_jax.api.evaluation import EvaluateSettings
 from xlnet_jax.comparison import request
 from xlnet_jax.errors import InputError
 from xlnet_jax.objectives import command_line
 from xlnet_jax.planning.request import PlanConfig, check
 from xlnet_jax.settings import cli
 from xlnet_jax.settings.config import Config, DataConfig, OptimizerConfig
-from xlnet_jax.settings.fields import given_in
+from xlnet_jax.settings.fields import give, given_in
 from xlnet_jax.settings.keywords import with_keywords
 from xlnet_jax.settings.plain import from_dict, to_dict
 from xlnet_jax.tasks.config import FinetuneConfig
@@ -100,21 +99,20 @@ def test_a_comparison_refuses_what_it_sets_itself_whatever_the_value(tmp_path):
     (tmp_path / "dev.tsv").write_text("sentence\tlabel\na\t1\n")
     words = ["--budget", "1e9", "--tasks", f"sst-2={tmp_path}", "--finetune", "seeds=0"]
     with pytest.raises(InputError, match="--finetune seeds: a comparison sets it by itself; leave it out"):
-        request.parse(words, "")
+        request.parse(words, "compare", "")
 
 
-def test_windows_that_are_given_are_measured_and_drawn_where_they_are_the_defaults(monkeypatch):
-    asked = []
-    evaluation = import_module("xlnet_jax.api.evaluation")
-    monkeypatch.setattr(
-        evaluation, "measured_loss", lambda settings, windows_of=None: asked.append((settings, windows_of))
-    )
-    evaluation.evaluate(EvaluateSettings("x", data=DataConfig()))
-    evaluation.evaluate("x", data=DataConfig())
-    assert [(settings.data is not RUNS_OWN, windows_of) for settings, windows_of in asked] == [(True, None)] * 2
-    evaluation.evaluate("x", data={"seq_len": 512})
-    assert asked[-1][1](DataConfig(seq_len=64)).seq_len == 512
-    assert inspection.InspectSettings("x").data is inspection.RUNS_OWN
+def test_windows_that_are_given_change_those_of_a_run_where_they_are_the_defaults_too():
+    own = DataConfig(seq_len=64, batch_size=2)
+    for data, expected in (
+        ({"seq_len": 512}, replace(own, seq_len=512)),
+        (DataConfig(), DataConfig()),
+        ({}, own),
+    ):
+        asked = with_keywords(EvaluateSettings("x"), {"data": data})
+        assert give(own, asked.data, given_in(asked, EvaluateSettings("x")), "data.") == expected
+    read = cli.parse(EvaluateSettings, ["x", "--data.seq-len", "512"], "", "")
+    assert give(own, read.data, read.given, "data.") == replace(own, seq_len=512)
 
 
 def test_the_vocabulary_that_is_given_is_that_of_the_tokenizer(tmp_path):

@@ -68,7 +68,10 @@ def console_program(folder: Path) -> Path:
     """Write the program that pip makes for the entry point of setup.cfg."""
     folder.mkdir()
     program = folder / "xlnet-jax"
-    program.write_text(f"#!{sys.executable}\nimport sys\nfrom xlnet_jax.__main__ import console\nsys.exit(console())\n")
+    program.write_text(  # as pip writes it
+        f"#!{sys.executable}\nimport sys\nfrom xlnet_jax.__main__ import console\n"
+        "if __name__ == '__main__':\n    sys.exit(console())\n"
+    )
     program.chmod(0o755)
     return program
 

@@ -12,7 +12,7 @@ from data_pipelines import sources
 from data_pipelines.prepare import prepare
 from data_pipelines.tokenizer import EOD, SEP
 from tests.xlnet_jax.training.tiny_run import records_of
-from xlnet_jax import InputError, api
+from xlnet_jax import EvaluateSettings, InputError
 from xlnet_jax.training.heldout.evaluation import Run, trained_mem_len
 from xlnet_jax.training.heldout.heldout import held_out_batches
 
@@ -152,7 +152,7 @@ def test_python_code_measures_without_a_command_line(straight):
     assert found.config.data == run.config.data
     assert found.measured.windows == 8
     doubled = replace(run.config.data, batch_size=2 * run.config.data.batch_size)
-    found = api.evaluate(api.EvaluateSettings(str(straight), max_windows=16, data=doubled))
+    found = xlnet_jax.evaluate(EvaluateSettings(str(straight), max_windows=16, data=doubled))
     assert found.config.data == doubled
     found = xlnet_jax.evaluate(straight, max_windows=16, data={"batch_size": doubled.batch_size})
     assert found.config.data == doubled

@@ -28,7 +28,7 @@ exec(sys.argv[1 + roll.process_id])
 """
 PARENT = """
 import sys
-from xlnet_jax.api import command
+from xlnet_jax import __main__ as command
 from xlnet_jax.settings.config import DistributedConfig
 from xlnet_jax.training.run import presence, roll_call, supervisor
 from xlnet_jax.training.run.supervisor import supervise
