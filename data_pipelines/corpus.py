@@ -32,9 +32,16 @@ from etils import epath
 from data_pipelines.remote import is_remote
 from data_pipelines.tokenizer import UNK, Tokenizer
 from xlnet_jax.errors import InputError
-from xlnet_jax.storage.reading import Count, Positive, demand_regular, inside, read_array, read_json
+from xlnet_jax.storage.reading import (
+    Count,
+    Positive,
+    demand_regular,
+    inside,
+    read_array,
+    read_versioned,
+    write_versioned,
+)
 
-FORMAT = 3
 MANIFEST_FILE, COUNTS_FILE, TOKENIZER_FOLDER = "manifest.json", "unigram_counts.npy", "tokenizer"
 AGAIN = "delete the folder and prepare the corpus again"
 
@@ -105,11 +112,6 @@ class Split:
 
 
 @dataclass(frozen=True)
-class _Format:
-    format: int
-
-
-@dataclass(frozen=True)
 class Manifest:
     """Description of a corpus: the text and settings it was made from, and the files it consists of."""
 
@@ -120,7 +122,6 @@ class Manifest:
     sources: tuple[str, ...]  # names of the training sources
     weights: tuple[float, ...]  # share of the rows that read each source; empty = by number of blocks
     splits: dict[SplitName, Split]
-    format: int = FORMAT
     origins: dict[str, Any] = dataclasses.field(default_factory=dict, compare=False)
     """where text behind URLs came from (`prepare.origins`); empty for text on disk"""
 
@@ -130,16 +131,14 @@ class Manifest:
         return hashlib.sha256(json.dumps(self.made_from, sort_keys=True).encode()).hexdigest()
 
     def save(self, folder: epath.Path) -> None:
-        (folder / MANIFEST_FILE).write_text(json.dumps(dataclasses.asdict(self), indent=2) + "\n")
+        write_versioned(folder / MANIFEST_FILE, "corpus", dataclasses.asdict(self))
 
     @classmethod
     def load(cls, folder: epath.Path) -> Manifest:
         file = folder / MANIFEST_FILE
         if not file.exists():
             raise InputError(f"corpus {folder}: not a prepared corpus, it has no {MANIFEST_FILE}")
-        if (found := read_json(file, _Format, AGAIN).format) != FORMAT:
-            raise InputError(f"corpus {folder}: its format is {found}, and this version reads {FORMAT}; {AGAIN}")
-        manifest = read_json(file, cls, AGAIN)
+        manifest = read_versioned(file, "corpus", cls, AGAIN)
         if contradiction := manifest._contradiction():
             raise InputError(f"{file} is damaged: {contradiction}; {AGAIN}")
         return manifest

@@ -26,8 +26,9 @@ FLOORS = (
     ("xlnet_jax.models",),
     ("xlnet_jax.kernels",),
     ("data_pipelines", "xlnet_jax.plots"),
-    ("xlnet_jax.costs", "xlnet_jax.storage"),
+    ("xlnet_jax.costs",),
     ("xlnet_jax.settings",),
+    ("xlnet_jax.storage",),
     ("xlnet_jax.errors",),
     ("xlnet_jax.printing", "xlnet_jax.dims"),
 )
@@ -45,7 +46,7 @@ DECODERS = {
 """What turns the content of a file into values, by its library; () = anything in it"""
 READERS = {
     "xlnet_jax/storage/reading.py": {"json"},
-    "xlnet_jax/settings/config_file.py": {"json"},  # stands below storage
+    "xlnet_jax/settings/config_file.py": {"json"},  # keeps names that stand twice
     "xlnet_jax/interop/hf_files.py": {"safetensors", "torch"},
 }
 """Modules that decode what may be damaged or hostile, and the libraries that they may do it by"""

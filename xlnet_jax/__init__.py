@@ -13,7 +13,7 @@ from importlib import import_module  # noqa: E402
 from types import ModuleType  # noqa: E402
 from typing import Any  # noqa: E402
 
-__version__ = "0.2.0.dev0"
+__version__ = "0.1.0.dev0"
 """Version of the package; setup.cfg reads it here."""
 PUBLIC = {
     "AttentionSettings": "xlnet_jax.api.attention",

@@ -15,6 +15,7 @@ from data_pipelines.tokenizer import EOD, Tokenizer
 from xlnet_jax.errors import InputError
 from xlnet_jax.storage.files import complete_file
 from xlnet_jax.storage.reading import demand_regular, read_arrays
+from xlnet_jax.storage.versions import KEY, with_version, without_version
 
 REMEDY = "delete it, and give the same command again"  # for a damaged file that an interrupted run left
 _FORMS: dict[str, tuple[type[np.generic], int]] = {
@@ -24,6 +25,7 @@ _FORMS: dict[str, tuple[type[np.generic], int]] = {
     "document_hashes": (np.uint64, 1),
     "line_starts": (np.int64, 1),
     "continues": (np.bool_, 0),
+    KEY: (np.int64, 0),
 }
 """Type of number and rank of each field of a part"""
 
@@ -42,16 +44,18 @@ class EncodedPart:
     def save(self, file: epath.Path) -> None:
         """Write the part, whole or not at all. Two processes may save the same part, if a text holds it twice."""
         with complete_file(file, writer=uuid.uuid4().hex) as partial, partial.open("wb") as opened:
-            np.savez(opened, **vars(self))
+            np.savez(opened, **with_version("parts", vars(self)))
 
 
 def load(file: str, *names: str) -> tuple[np.ndarray, ...]:
-    """Read the named fields of a saved part, and no others. Raises InputError where the file is damaged."""
+    """Read the named fields of a saved part, and no others. Raises InputError where the file is damaged, or of another
+    version."""
     path = epath.Path(file)
     try:
-        found = read_arrays(path, {name: _FORMS[name] for name in names})
+        found = read_arrays(path, {name: _FORMS[name] for name in (*names, KEY)})
     except InputError as damage:
         raise InputError(f"{damage}; {REMEDY}") from None
+    without_version("parts", {KEY: int(found.pop(KEY))}, file, REMEDY)
     most = demand_regular(path)  # no number in it counts more than its bytes
     if any(
         array.min(initial=0) < 0 or (name not in ("tokens", "document_hashes") and array.max(initial=0) > most)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -16,8 +15,8 @@ from data_pipelines.corpus import Record, Shard, SplitName, Start
 from data_pipelines.prepare.encoding import REMEDY, load
 from data_pipelines.prepare.holdout import Place, Rule
 from xlnet_jax.errors import InputError
-from xlnet_jax.storage.files import complete_file, disk_errors_as_os_error, write_durably
-from xlnet_jax.storage.reading import Count, read_json
+from xlnet_jax.storage.files import complete_file, disk_errors_as_os_error
+from xlnet_jax.storage.reading import Count, read_versioned, write_versioned
 
 WRITER_OPTIONS = "group_size:1,zstd:1"  # one block a group, so that random access reads one block
 
@@ -67,13 +66,13 @@ class Written:
     counts: tuple[Count, ...]  # [V], occurrences of each piece
 
     def save(self, file: epath.Path) -> None:
-        write_durably(file, json.dumps(dataclasses.asdict(self)).encode())
+        write_versioned(file, "parts", dataclasses.asdict(self))
 
     @classmethod
     def load(cls, job: ShardJob) -> Written:
         """Read the report of a job. Raises InputError where it is damaged."""
         file = report_of(job)
-        found = read_json(file, cls, REMEDY)
+        found = read_versioned(file, "parts", cls, REMEDY)
         if found.key == job.key and (len(found.counts), found.shard.name) != (job.vocab_size, job.name):
             raise InputError(f"{file} is damaged: it describes another shard; {REMEDY}")
         return found

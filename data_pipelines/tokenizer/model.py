@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
 import os
@@ -124,7 +123,7 @@ class Tokenizer:
                 (partial / TOKENIZER_JSON).write_bytes(self.model)
                 return
             (partial / MODEL_FILE).write_bytes(self.model)
-            (partial / SETTINGS_FILE).write_text(json.dumps(dataclasses.asdict(self.settings), indent=2) + "\n")
+            (partial / SETTINGS_FILE).write_text(json.dumps(self.settings.to_json(), indent=2) + "\n")
 
     @cached_property
     def sha256(self) -> str:

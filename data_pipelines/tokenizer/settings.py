@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from data_pipelines.tokenizer.normalization import Normalization, guess_normalization, normalize_lines
 from xlnet_jax.errors import InputError
+from xlnet_jax.storage.versions import with_version, without_version
 
 TokenLevel = Literal["piece", "word", "character", "byte"]
 
@@ -71,9 +72,13 @@ class Settings:
             remove_space=self.remove_space,
         )
 
+    def to_json(self) -> dict[str, Any]:
+        """Return the content of tokenizer_settings.json."""
+        return with_version("tokenizer", dataclasses.asdict(self))
+
     def identity(self) -> dict[str, Any]:
         """Return the settings that enter the hash of a tokenizer: options only where they differ from their defaults,
-        so that a new option does not change the hash of old tokenizers."""
+        so that a new option does not change the hash of other tokenizers."""
         options = {f.name: f.default for f in dataclasses.fields(self)[2:]}
         return {k: v for k, v in dataclasses.asdict(self).items() if k not in options or v != options[k]}
 
@@ -94,23 +99,26 @@ def settings_of_hugging_face(theirs: dict[str, Any], where: str) -> Settings:
 
 
 def read_settings(content: Any, where: str) -> Settings:
-    """Read settings from a JSON object. Raises InputError, naming `where`, if it holds anything else."""
+    """Read settings from the JSON object of `Settings.to_json`. Raises InputError, naming `where`, if it holds anything
+    else."""
+    where = f"tokenizer settings {where}"
+    values = without_version("tokenizer", content, where, "delete it for the defaults")
     try:
-        settings = Settings(**content)
+        settings = Settings(**values)
     except TypeError as error:
-        raise InputError(f"tokenizer settings {where}: not readable ({error}); delete it for the defaults") from None
+        raise InputError(f"{where}: not readable ({error}); delete it for the defaults") from None
     for name, kinds in (
         ("normalization", typing.get_args(Normalization)),
         ("token_level", typing.get_args(TokenLevel)),
     ):
         if (value := getattr(settings, name)) not in kinds:
-            raise InputError(f"tokenizer settings {where}: {name} {value!r} is none of {', '.join(kinds)}")
+            raise InputError(f"{where}: {name} {value!r} is none of {', '.join(kinds)}")
     for field in dataclasses.fields(Settings):
         if isinstance(field.default, bool) and not isinstance(getattr(settings, field.name), bool):
-            raise InputError(f"tokenizer settings {where}: {field.name} is neither true nor false")
+            raise InputError(f"{where}: {field.name} is neither true nor false")
     if settings.keep_accents and settings.normalization != "english":
         raise InputError(
-            f"tokenizer settings {where}: keep_accents belongs to normalization english, and "
-            f"{settings.normalization} keeps them anyway; leave it out"
+            f"{where}: keep_accents belongs to normalization english, and {settings.normalization} keeps them anyway; "
+            "leave it out"
         )
     return settings

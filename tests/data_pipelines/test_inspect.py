@@ -31,6 +31,7 @@ from xlnet_jax.objectives.registry import objective_named
 from xlnet_jax.plots import window as plot
 from xlnet_jax.settings.config import Config, DataConfig, EvalConfig, ModelConfig
 from xlnet_jax.settings.plain import to_dict
+from xlnet_jax.storage.versions import with_version
 from xlnet_jax.training.heldout.heldout import held_out_batches
 
 DATA = DataConfig(batch_size=12, seq_len=64, reuse_len=32, perm_size=16, num_predict=11, windows_per_block=4)
@@ -291,7 +292,7 @@ def test_a_workdir_brings_its_settings(folder, tokenizer, tmp_path, show):
     shutil.copytree(folder, run / "corpus", ignore=shutil.ignore_patterns("tokenizer"))
     tokenizer.save(run / "tokenizer")
     config = Config(data=DATA, model=ModelConfig(mem_len=MEM_LEN), seed=5)
-    (run / "config.json").write_text(json.dumps(to_dict(config)))
+    (run / "config.json").write_text(json.dumps(with_version("run", to_dict(config))))
     ours = show(run, "--step", 2, "--row", 3)
     theirs = printed_window(folder, show, 3)
     assert f"of the run {run}; seed 5, 12 rows a batch" in " ".join(ours.split())  # a long path is broken into lines
@@ -302,7 +303,7 @@ def test_a_workdir_brings_its_objective_and_another_can_be_asked_for(folder, tok
     tokenizer.save(tmp_path / "run" / "tokenizer")
     data = dataclasses.replace(DATA, reuse_len=0, bidirectional=False)
     config = Config(objective="mlm", data=data, model=ModelConfig(mem_len=0), corpus=(str(folder),))
-    (tmp_path / "run" / "config.json").write_text(json.dumps(to_dict(config)))
+    (tmp_path / "run" / "config.json").write_text(json.dumps(with_version("run", to_dict(config))))
     masked = show(tmp_path / "run")
     assert "objective   mlm" in masked
     assert "64 tokens: 61 of A and B + 3 special" in masked
@@ -312,7 +313,7 @@ def test_a_workdir_brings_its_objective_and_another_can_be_asked_for(folder, tok
 def test_a_workdir_finds_the_corpus_that_was_prepared_before_it(folder, tokenizer, tmp_path, show):
     tokenizer.save(tmp_path / "run" / "tokenizer")
     config = Config(data=DATA, model=ModelConfig(mem_len=MEM_LEN), seed=5, corpus=(str(folder),))
-    (tmp_path / "run" / "config.json").write_text(json.dumps(to_dict(config)))
+    (tmp_path / "run" / "config.json").write_text(json.dumps(with_version("run", to_dict(config))))
     assert f"of the run {tmp_path / 'run'}; seed 5, 12 rows a batch" in " ".join(show(tmp_path / "run").split())
 
 
@@ -414,7 +415,7 @@ def test_held_out_windows_are_those_that_an_evaluation_measures(folder, tokenize
     config = Config(
         data=DATA, model=ModelConfig(mem_len=MEM_LEN, vocab_size=600), seed=9, eval=EvalConfig(max_windows=24)
     )
-    (run / "config.json").write_text(json.dumps(to_dict(config)))
+    (run / "config.json").write_text(json.dumps(with_version("run", to_dict(config))))
     batches = held_out_batches(Corpus(folder), tokenizer, config)
     assert len(batches) == 2
     settings = InspectSettings(str(run), split="validation", step=1, row=3, out=str(tmp_path / "window.png"))

@@ -256,4 +256,4 @@ def test_a_run_keeps_where_its_text_came_from_beside_its_fingerprints(tmp_path):
     workdir.claim_text({"train": ["abc"]}, {"train": [{"name": "hf:me/story", "commit": "0123"}]})
     assert json.loads(workdir.text.read_text())["origins"]["train"][0]["commit"] == "0123"
     workdir.claim_text({"train": ["abc"]}, {})
-    assert json.loads(workdir.text.read_text()) == {"train": ["abc"]}
+    assert json.loads(workdir.text.read_text()) == {"format_version": 1, "train": ["abc"]}

@@ -156,10 +156,10 @@ def test_a_model_that_is_not_there_is_named(tmp_path):
     [
         "{",
         "[]",
-        '{"upper": true}',
-        '{"lower": 1}',
-        '{"normalization": "nfkc", "keep_accents": true}',
-        '{"normalization": "nfd"}',
+        '{"format_version": 1, "upper": true}',
+        '{"format_version": 1, "lower": 1}',
+        '{"format_version": 1, "normalization": "nfkc", "keep_accents": true}',
+        '{"format_version": 1, "normalization": "nfd"}',
     ],
 )
 def test_settings_that_cannot_be_read_are_refused(english, tmp_path, content):

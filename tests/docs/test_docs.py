@@ -28,6 +28,7 @@ from xlnet_jax.settings.config import Config, ModelConfig
 from xlnet_jax.settings.fields import flatten
 from xlnet_jax.settings.plain import to_dict
 from xlnet_jax.storage.hub import SHORT_NAMES
+from xlnet_jax.storage.versions import with_version
 from xlnet_jax.tasks.config import FinetuneConfig
 from xlnet_jax.tasks.defaults import DEFAULTS
 from xlnet_jax.tasks.rules import validate_finetuning
@@ -63,7 +64,7 @@ def untrained_run(tmp_path_factory):
         train, validation, tokenizer, workdir / "corpus",
         block_len=windows.block_len(config.data), validation_fraction=0.05,
     )  # fmt: skip
-    (workdir / "config.json").write_text(json.dumps(to_dict(config)))
+    (workdir / "config.json").write_text(json.dumps(with_version("run", to_dict(config))))
     return root
 
 

@@ -14,7 +14,7 @@ from xlnet_jax.comparison import run
 from xlnet_jax.comparison.report import Statistic
 from xlnet_jax.errors import RESTART, InputError
 from xlnet_jax.settings.config import Config
-from xlnet_jax.settings.plain import from_dict
+from xlnet_jax.training.run.workdir import Workdir
 from xlnet_jax.training.watch.metrics import read_records
 
 # Without dropout, the programs of a seed are those of another, and are compiled once.
@@ -113,7 +113,7 @@ def test_the_table_says_what_was_spent_and_learned(compared):
     assert head == f"| contender | {spent} | {learned} |"
     corpus = Corpus(compared / "corpus")
     for row, (name, numbers) in zip(rows, found.items(), strict=True):
-        data = from_dict(Config, json.loads((compared / name / "seed-0/pretrained/config.json").read_text())).data
+        data = Workdir(compared / name / "seed-0/pretrained").settings(Config).data
         batches_of_all_blocks = corpus.num_blocks("train") // 8 * windows.steps_per_block(corpus.block_len, data)
         assert numbers["passes"] == STEPS / batches_of_all_blocks
         of_seeds = [f"{n['mean']:.3f} ± {n['deviation']:.3f}" if (n := numbers.get(key)) else "" for key in NUMBERS]
@@ -150,10 +150,10 @@ def test_a_run_that_was_killed_before_it_drew_its_curves_is_ended(compared, fold
     assert ran == [f"{workdir}/clm/seed-0/pretrained"]
 
 
-@pytest.mark.parametrize("content", ['{"metrics": []}', '{"metrics": {"accuracy": "1"}}', '{"metrics": {}}'])
-def test_damaged_results_of_a_run_are_refused_with_what_to_do(compared, folder, tmp_path, ran, content):
+@pytest.mark.parametrize("metrics", [[], {"accuracy": "1"}, {}])
+def test_damaged_results_of_a_run_are_refused_with_what_to_do(compared, folder, tmp_path, ran, metrics):
     workdir = shutil.copytree(compared, tmp_path / "again")
-    (workdir / "clm/seed-0/sst-2/results.json").write_text(content)
+    (workdir / "clm/seed-0/sst-2/results.json").write_text(json.dumps({"format_version": 1, "metrics": metrics}))
     with pytest.raises(InputError, match=r"sst-2/results.json is damaged: .*; delete it, and the same command"):
         compare.main(words(folder, workdir))
     assert not ran

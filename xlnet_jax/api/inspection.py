@@ -23,7 +23,7 @@ from xlnet_jax.settings.fields import Given, give, given_in
 from xlnet_jax.settings.keywords import with_plain_paths
 from xlnet_jax.settings.plain import from_dict
 from xlnet_jax.storage.files import demand_new_file
-from xlnet_jax.storage.reading import read_json
+from xlnet_jax.storage.reading import read_versioned
 
 if TYPE_CHECKING:
     from data_pipelines.inspect.window_view import WindowView
@@ -140,7 +140,7 @@ def _find(folder: epath.Path, tokenizer: str | None) -> _Place:
     if not (folder / MANIFEST_FILE).is_file() and (folder / "config.json").is_file():
         corpus = folder / "corpus"
         try:
-            run = from_dict(Config, read_json(folder / "config.json"))
+            run = from_dict(Config, read_versioned(folder / "config.json", "run"))
         except (ValueError, TypeError, AttributeError) as error:
             raise InputError(f"{folder / 'config.json'} is not the settings of a run: {error}") from None
         # A corpus that was prepared before the run lies elsewhere.

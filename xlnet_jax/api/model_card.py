@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from xlnet_jax.storage.reading import read_json
+from xlnet_jax.storage.reading import read_json, read_versioned
 
 if TYPE_CHECKING:
     from xlnet_jax.checkpoints.pretrained import Pretrained
@@ -87,7 +87,7 @@ def _run_of(source: Path) -> _Run | None:
     from xlnet_jax.checkpoints import native
 
     found = native.find(source.absolute()) if source.is_dir() else None
-    settings = read_json(found / native.CONFIG) if found else {}
+    settings = native.read_settings(found) if found else {}
     if found is None or not {"preset", "task"} & settings.keys():
         return None
     at_home = found.parent.name == "checkpoints" and found.name.isdecimal()
@@ -129,7 +129,7 @@ def _finetuning(run: _Run) -> tuple[list[tuple[str, str]], dict[str, Any], str]:
 
     config = from_dict(FinetuneConfig, run.settings)
     results = run.workdir / RESULTS if run.workdir else None
-    metrics = read_json(results, Results).metrics if results and results.is_file() else {}
+    metrics = read_versioned(results, "results", Results).metrics if results and results.is_file() else {}
     rows = [
         ("task", config.task),
         ("started from", "random weights" if config.reinitialize else _origin(config.init)),

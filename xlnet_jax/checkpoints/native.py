@@ -1,12 +1,11 @@
 """Checkpoints of this project: those of training (training/run/checkpoint.py), and those of conversion, which hold no
 optimizer.
 
-params/ by Orbax · config/metadata, JSON with `model` and, in all but the oldest, `objective` · tokenizer/ ·
+params/ by Orbax · config/metadata, JSON with the version of the format, `model` and `objective` · tokenizer/ ·
 checksums.json · thresholds.json, tuned on the evaluation of a finetuning run
 """
 
 import dataclasses
-import json
 import math
 import warnings
 from pathlib import Path
@@ -24,7 +23,6 @@ from xlnet_jax.interop.contents import (
     LABEL_THRESHOLD,
     NULL_THRESHOLD,
     Thresholds,
-    guessed_objective,
     read_thresholds,
 )
 from xlnet_jax.objectives.registry import objective_named
@@ -32,9 +30,16 @@ from xlnet_jax.settings.config import Config, HeadConfig, ModelConfig
 from xlnet_jax.settings.plain import from_dict, over
 from xlnet_jax.settings.rules import validate_network
 from xlnet_jax.storage.checksums import find_damage, write_checksums
-from xlnet_jax.storage.files import write_durably
 from xlnet_jax.storage.quiet_orbax import keep_orbax_quiet
-from xlnet_jax.storage.reading import Count, demand_regular_files, inside, read_json
+from xlnet_jax.storage.reading import (
+    Count,
+    demand_regular_files,
+    inside,
+    read_json,
+    read_versioned,
+    write_versioned,
+)
+from xlnet_jax.storage.versions import with_version
 
 keep_orbax_quiet()
 
@@ -71,7 +76,7 @@ class _Settings:
     """Content of config/metadata that every reader of a checkpoint needs."""
 
     model: dict[str, Any]
-    objective: str | None = None
+    objective: str
     head: dict[str, Any] | None = None
     data: _Data = _Data()
     task: str | None = None  # this and the next two: of a finetuning run
@@ -85,7 +90,7 @@ def find(folder: Path) -> Path | None:
     or in this folder, else the folder itself; None where none of these is a checkpoint. Raises InputError where
     results.json is damaged or names a place outside of the folder."""
     results = folder / RESULTS
-    if results.is_file() and (name := read_json(results, Results).checkpoint):
+    if results.is_file() and (name := read_versioned(results, "results", Results).checkpoint):
         chosen = Path(inside(epath.Path(folder), name, str(results)))
         if chosen.is_dir():
             return chosen
@@ -114,7 +119,7 @@ def read(folder: Path) -> Pretrained:
     demand_regular_files(folder)
     if damage := find_damage(folder, {PARAMS, CONFIG.parts[0], TOKENIZER}):
         raise InputError(f"{folder} is damaged: {damage}")
-    settings = read_json(folder / CONFIG, _Settings)
+    settings = read_versioned(folder / CONFIG, "checkpoint", _Settings)
     try:
         model, head = from_dict(ModelConfig, settings.model), _head(settings.head)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -124,8 +129,7 @@ def read(folder: Path) -> Pretrained:
     check_tokenizer(tokenizer, model, str(folder))
     notes = () if tokenizer else (f"no {TOKENIZER}/: there is no tokenizer",)
     params = _params(folder / PARAMS)
-    objective = settings.objective or guessed_objective(model, params)
-    objective_named(objective, f"{folder / CONFIG}: objective")
+    objective = objective_named(settings.objective, f"{folder / CONFIG}: objective").name
     reuse_len = settings.data.reuse_len
     thresholds = _thresholds(folder, settings)
     loaded = Pretrained(model, params, objective, head, tokenizer, reuse_len, settings.hugging_face, notes, thresholds)
@@ -135,8 +139,14 @@ def read(folder: Path) -> Pretrained:
 
 def run_config(folder: Path) -> Config | None:
     """Return the settings of the pretraining run that wrote this checkpoint; None for any other checkpoint."""
-    settings = read_json(folder / CONFIG)
+    settings = read_settings(folder)
     return from_dict(Config, settings) if "preset" in settings else None
+
+
+def read_settings(folder: Path) -> dict[str, Any]:
+    """Return the settings in the checkpoint of this folder, as nested dictionaries. Raises InputError where they cannot
+    be read."""
+    return read_versioned(folder / CONFIG, "checkpoint")
 
 
 def write(pretrained: Pretrained, folder: Path) -> list[str]:
@@ -150,7 +160,9 @@ def write(pretrained: Pretrained, folder: Path) -> list[str]:
         "hugging_face": dict(p.extra),
     }
     checkpointer = ocp.Checkpointer(ocp.CompositeCheckpointHandler(PARAMS, "config"))
-    items = ocp.args.Composite(params=ocp.args.StandardSave(p.params), config=ocp.args.JsonSave(settings))
+    items = ocp.args.Composite(
+        params=ocp.args.StandardSave(p.params), config=ocp.args.JsonSave(with_version("checkpoint", settings))
+    )
     inner = folder.absolute() / "written"  # Orbax's own temporary folder stands beside what it writes
     checkpointer.save(inner, args=items)
     checkpointer.close()
@@ -160,14 +172,14 @@ def write(pretrained: Pretrained, folder: Path) -> list[str]:
     if p.tokenizer:
         p.tokenizer.save(folder / TOKENIZER)
     if p.thresholds:
-        write_thresholds(epath.Path(folder), p.thresholds)
+        write_thresholds(folder, p.thresholds)
     write_checksums(folder)
     return []
 
 
-def write_thresholds(folder: epath.Path, thresholds: Thresholds) -> None:
+def write_thresholds(folder: epath.PathLike, thresholds: Thresholds) -> None:
     """Write thresholds.json into the folder of a checkpoint."""
-    write_durably(folder / THRESHOLDS, (json.dumps(dict(thresholds), indent=2) + "\n").encode())
+    write_versioned(epath.Path(folder) / THRESHOLDS, "thresholds", thresholds)
 
 
 def _thresholds(folder: Path, settings: _Settings) -> Thresholds:
@@ -178,7 +190,7 @@ def _thresholds(folder: Path, settings: _Settings) -> Thresholds:
     elif settings.task == "multilabel":
         told = {LABEL_THRESHOLD: settings.multilabel.threshold}
     file = folder / THRESHOLDS
-    tuned = read_thresholds(read_json(file), str(file)) if file.exists() else {}
+    tuned = read_thresholds(read_versioned(file, "thresholds"), str(file)) if file.exists() else {}
     return {**read_thresholds(told, str(folder / CONFIG)), **tuned}
 
 

@@ -1,6 +1,5 @@
 """Results of a comparison: the numbers of each contender over its seeds, as results.json and as a table."""
 
-import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -20,6 +19,7 @@ from xlnet_jax.objectives.registry import objective_named
 from xlnet_jax.plots.comparison import draw_comparison
 from xlnet_jax.settings.config import Config
 from xlnet_jax.storage.files import write_durably
+from xlnet_jax.storage.reading import write_versioned
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,7 @@ def write_report(comparison: Comparison, folder: epath.Path) -> str:
             for name in comparison.contenders
         },
     }
-    write_durably(folder / RESULTS, (json.dumps(results, indent=2) + "\n").encode())
+    write_versioned(folder / RESULTS, "comparison", results)
     text = table(comparison)
     write_durably(folder / "table.md", text.encode())
     return text

@@ -28,7 +28,7 @@ from xlnet_jax.costs.address_space import demand_address_space
 from xlnet_jax.errors import InputError
 from xlnet_jax.printing import Console
 from xlnet_jax.settings.config import Config
-from xlnet_jax.storage.reading import read_json
+from xlnet_jax.storage.reading import read_versioned
 from xlnet_jax.tasks.config import FinetuneConfig
 from xlnet_jax.tasks.families import make_task, with_files
 from xlnet_jax.tasks.results import seed_folder
@@ -164,7 +164,8 @@ def _outcome(name: str, seed: int, prepared: _Prepared) -> Outcome:
     scores = {}
     for task, config in prepared.tasks.items():
         file, metric = prepared.folder(name, seed, task) / RESULTS, _metric(config)
-        metrics = read_json(file, Results, again := "delete it, and the same command measures again").metrics
+        again = "delete it, and the same command measures again"
+        metrics = read_versioned(file, "results", Results, again).metrics
         if metric not in metrics:
             raise InputError(f"{file} is damaged: it has no {metric}; {again}")
         scores[task] = math.nan if (score := metrics[metric]) is None else score

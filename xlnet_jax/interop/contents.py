@@ -45,8 +45,8 @@ class Contents:
 
 
 def guessed_objective(model: ModelConfig, params: Mapping[str, Any]) -> str:
-    """Return the objective that weights were trained by, as they show: for checkpoints that do not name it, which are
-    those of other projects and of earlier versions of this one."""
+    """Return the objective that weights were trained by, as they show: the checkpoints of other projects do not name
+    it."""
     if model.is_causal:
         return "clm"
     if "detector" in params:

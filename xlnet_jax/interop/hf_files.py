@@ -265,7 +265,7 @@ def _write_tokenizer(pretrained: Contents, folder: Path, family: Any) -> list[st
         "clean_up_tokenization_spaces": False,
         **{f"{name}_token": SPECIAL_PIECES[i] for name, i in _SPECIAL.items()},
         **family.tokenizer_settings(pretrained.model),
-        OURS: dataclasses.asdict(settings),
+        OURS: settings.to_json(),
     }
     _write_json(folder / TOKENIZER_CONFIG, theirs)
     if not of_library:

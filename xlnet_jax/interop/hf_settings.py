@@ -14,6 +14,7 @@ from xlnet_jax.interop.contents import (
 from xlnet_jax.interop.weights import SAME, TRANSPOSED, Weight
 from xlnet_jax.settings.config import HeadConfig, ModelConfig
 from xlnet_jax.settings.rules import validate_network
+from xlnet_jax.storage.versions import with_version, without_version
 
 SPAN_SCOPE, TAG_SCOPE = "qa_outputs", "classifier"  # last layers of the simple question answering, and of tagging
 ACTIVATIONS = {"gelu": "gelu_new", "gelu_erf": "gelu", "relu": "relu"}  # ours -> theirs
@@ -107,12 +108,15 @@ def of_head(head: HeadConfig | None) -> dict[str, Any]:
 
 def thresholds_of(theirs: Mapping[str, Any], where: str) -> Thresholds:
     """Return the thresholds in a config.json. Raises InputError where they are none."""
-    return read_thresholds(theirs[OURS], f"{where}: {OURS}") if OURS in theirs else {}
+    if OURS not in theirs:
+        return {}
+    where = f"{where}: {OURS}"
+    return read_thresholds(without_version("thresholds", theirs[OURS], where), where)
 
 
 def of_thresholds(thresholds: Thresholds) -> dict[str, Any]:
     """Return the thresholds as settings in config.json, which transformers keeps and does not apply."""
-    return {OURS: dict(thresholds)} if thresholds else {}
+    return {OURS: with_version("thresholds", thresholds)} if thresholds else {}
 
 
 def notes_on_thresholds(thresholds: Thresholds) -> list[str]:

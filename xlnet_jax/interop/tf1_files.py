@@ -92,7 +92,7 @@ def write(pretrained: Contents, folder: Path) -> list[str]:
         return notes
     (folder / MODEL_FILE).write_bytes(p.tokenizer.model)
     if p.tokenizer.settings != Settings():
-        content = json.dumps(vars(p.tokenizer.settings), indent=2) + "\n"
+        content = json.dumps(p.tokenizer.settings.to_json(), indent=2) + "\n"
         (folder / SETTINGS_FILE).write_text(content)
         notes.append(f"the original normalises all text as English; these weights learned from {SETTINGS_FILE}'s rules")
     return notes

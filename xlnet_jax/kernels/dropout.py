@@ -11,10 +11,6 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-MASKS = "lowbias32"
-"""Name of these masks in checkpoints: a run that resumes is told where its checkpoint has another. Give a new name
-whenever the bits of a mask change."""
-
 # Odd, so that a product with them is a bijection of the 32-bit numbers.
 ROW_STRIDE, COLUMN_STRIDE, EXAMPLE_STRIDE, PAIR_STRIDE = 0x9E3779B9, 0x85EBCA6B, 0xC2B2AE35, 0x27D4EB2F
 

@@ -74,7 +74,7 @@ def completed(config: C, start: Config, given: Collection[str]) -> C:
     if "data.seq-len" in given:
         config = following(config, start, given)
     if "model.network" not in given:
-        config = replace(config, model=replace(config.model, network=None))  # resolved by the positions
+        config = replace(config, model=replace(config.model, network="xlnet"))  # learned positions imply bert
     return config
 
 

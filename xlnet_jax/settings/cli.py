@@ -16,7 +16,6 @@ from xlnet_jax.settings import config_file
 from xlnet_jax.settings.config import FIXED_BY_WEIGHTS
 from xlnet_jax.settings.config_file import CommandLine
 from xlnet_jax.settings.fields import flatten, nearest
-from xlnet_jax.settings.plain import GONE
 
 T = TypeVar("T")
 
@@ -102,8 +101,6 @@ def _unknown_setting(word: str, parsed: Any) -> str:
         hint = f": did you mean --{takes_it} {word}?" if takes_it else ", and nothing takes it"
         return f"{word} stands alone{hint}"
     name = word.partition("=")[0]
-    if instead := GONE.get(name.removeprefix("--").replace("_", "-").replace(".no-", ".")):
-        return f"{name} is gone: --{instead} has taken its place"
     near = nearest(name.removeprefix("--"), (setting for setting, _, _ in flatten(parsed)))
     hint = f"did you mean --{near}?" if near else "--help lists them all"
     return f"unknown setting {name}: {hint}"

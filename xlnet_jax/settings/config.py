@@ -26,9 +26,8 @@ EVEN = Bound(lambda value: value % 2 == 0, "must be even: half of a position's s
 class ModelConfig:
     """The network (paper, section 2)."""
 
-    network: Literal["xlnet", "bert"] | None = setting(None, "weights")
-    """architecture: xlnet (models/xlnet.py), or bert, which has learned positions (models/bert.py); None = bert with
-    learned positions, xlnet with others"""
+    network: Literal["xlnet", "bert"] = setting("xlnet", "weights")
+    """architecture: xlnet (models/xlnet.py), or bert (models/bert.py); learned positions imply bert"""
     vocab_size: int = setting(32_000, at_least(1), "weights", "blocks")
     """pieces in the vocabulary; the tokenizer given with --tokenizer overrides this"""
     num_layers: int = setting(24, at_least(1), "weights")
@@ -90,9 +89,9 @@ class ModelConfig:
     zeros; sequence summaries read padding"""
 
     def __post_init__(self) -> None:
-        """Resolve the network from the positions, as settings without a network mean it."""
-        if self.network is None or self.positions == "learned":
-            object.__setattr__(self, "network", "bert" if self.positions == "learned" else "xlnet")
+        """Learned positions imply BERT's network."""
+        if self.positions == "learned":
+            object.__setattr__(self, "network", "bert")
 
     @property
     def num_places(self) -> int:

@@ -15,8 +15,8 @@ from etils import epath
 from xlnet_jax.errors import InputError, shown
 from xlnet_jax.settings.config import ModelConfig
 from xlnet_jax.settings.fields import fields_of, flatten, nearest, with_values
-from xlnet_jax.settings.plain import is_gone
 from xlnet_jax.settings.typed import typed
+from xlnet_jax.storage import versions
 
 T = TypeVar("T")
 
@@ -58,13 +58,12 @@ class ConfigFile(NamedTuple):
         nearest, and on a value of another type.
         """
         known = dict(_hints(start))
-        given = {name: value for name, value in self.values.items() if not is_gone(name, value)}
-        for name in given:
+        for name in self.values:
             if name not in known:
                 near = nearest(name, known)
                 hint = f"did you mean {near}?" if near else "--help lists those of this command"
                 raise InputError(f"{self.path}: unknown setting {name}: {hint}")
-        values = {name: self._typed(name, value, known[name]) for name, value in given.items()}
+        values = {name: self._typed(name, value, known[name]) for name, value in self.values.items()}
         if origin is not None and origin != start and self.is_of_a_run:
             usual = {setting.name.replace("-", "_"): setting.value for setting in flatten(origin)}
             values = {name: value for name, value in values.items() if value != usual[name]}
@@ -149,7 +148,7 @@ def _read(path: str) -> dict[str, Any]:
         if name in values:
             raise InputError(f"{path}: {name} is given twice")
         values[name] = value
-    return values
+    return versions.without_version("run", values, path) if versions.KEY in values else values
 
 
 def _flat(values: _Object, prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -12,9 +12,6 @@ from xlnet_jax.settings.typed import typed
 T = TypeVar("T")
 R = TypeVar("R", bound=RunConfig)
 
-GONE = {"data.is-next": "data.pair-loss next"}
-"""Settings of earlier versions, and their replacements."""
-
 
 def to_dict(config: Any) -> dict[str, Any]:
     """Return the settings as nested plain types, URLs without what may give access: the content of config.json."""
@@ -44,7 +41,6 @@ def over(default: T, values: Any, where: str) -> T:
     known = {field.name: hints[field.name] for field in fields_of(default)}
     if not isinstance(values, dict):
         raise InputError(f"{where}: {shown(values)} stands where its settings belong")
-    values = {name: value for name, value in values.items() if not is_gone(f"{where}.{name}", value)}
     if unknown := sorted(values.keys() - known.keys()):
         raise InputError(f"{where}: unknown setting {', '.join(unknown)}; known are {', '.join(sorted(known))}")
     read: dict[str, Any] = {}
@@ -57,13 +53,6 @@ def over(default: T, values: Any, where: str) -> T:
         except TypeError as wanted:
             raise InputError(f"{where}.{name} {shown(value)}: it must be {wanted}") from None
     return dataclasses.replace(cast(Any, default), **read)
-
-
-def is_gone(name: str, value: Any) -> bool:
-    """Say whether this is a setting of an earlier version, which was off. Raises InputError where it was on."""
-    if (instead := GONE.get(name.removeprefix("config.").replace("_", "-"))) and value:
-        raise InputError(f"{name} {value} is of an earlier version: --{instead} has taken its place, in a new run")
-    return bool(instead)
 
 
 def identity_difference(ours: R, theirs: R) -> list[str]:

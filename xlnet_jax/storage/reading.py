@@ -20,7 +20,8 @@ import numpy as np
 from etils import epath
 
 from xlnet_jax.errors import InputError
-from xlnet_jax.storage.files import in_bucket
+from xlnet_jax.storage.files import in_bucket, write_durably
+from xlnet_jax.storage.versions import Format, with_version, without_version
 
 T = TypeVar("T")
 
@@ -87,10 +88,39 @@ def read_json(file: epath.PathLike, form: Any = dict[str, Any], remedy: str = ""
 
 def parse_json(content: bytes | str, where: str, form: Any = dict[str, Any], remedy: str = "") -> Any:
     """Return the value that JSON stands for, as `read_json`. where: name of the content in messages."""
-    try:
+    with _naming_wrong_json(where, remedy):
         value = json.loads(content)
         msgspec.json.encode(value)  # refuses half a surrogate pair, and numbers of more than 64 bits
         return msgspec.convert(value, form)
+
+
+@overload
+def read_versioned(file: epath.PathLike, name: Format) -> dict[str, Any]: ...
+
+
+@overload
+def read_versioned(file: epath.PathLike, name: Format, form: type[T], remedy: str = "") -> T: ...
+
+
+def read_versioned(file: epath.PathLike, name: Format, form: Any = dict[str, Any], remedy: str = "") -> Any:
+    """Return the content of a JSON file in this format of ours, without its version. Arguments and errors as
+    `read_json`, and InputError for a file without a version or of another one."""
+    content = without_version(name, read_json(file, dict[str, Any], remedy), str(file), remedy)
+    with _naming_wrong_json(str(file), remedy):
+        return msgspec.convert(content, form)
+
+
+def write_versioned(file: epath.PathLike, name: Format, content: Mapping[str, Any]) -> None:
+    """Write a JSON file in this format of ours, with its version, whole or not at all."""
+    write_durably(file, (json.dumps(with_version(name, content), indent=2) + "\n").encode())
+
+
+@contextlib.contextmanager
+def _naming_wrong_json(where: str, remedy: str) -> Iterator[None]:
+    try:
+        yield
+    except InputError:
+        raise
     except (ValueError, OverflowError, RecursionError) as error:
         reason = " ".join(str(error).replace("`", "").split())[:200]
         raise InputError(f"{where} is damaged: {reason}{remedy and '; ' + remedy}") from None

@@ -2,11 +2,10 @@
 
 model.stablehlo   function of (weights, input_ids, attention_mask, segment_ids), for any batch size
 weights.npz       its first argument: array by name
-export.json       task, labels, shapes of inputs and outputs
+export.json       version of the format, task, labels, shapes of inputs and outputs
 tokenizer/        tokenizer of the texts
 """
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from xlnet_jax.models.heads import build_model
 from xlnet_jax.models.inputs import text_inputs
 from xlnet_jax.storage.files import demand_space, disk_errors_as_os_error
 from xlnet_jax.storage.folders import complete_folder
+from xlnet_jax.storage.reading import write_versioned
 from xlnet_jax.tasks.families import task_of_head
 from xlnet_jax.tasks.model import Model
 
@@ -81,7 +81,7 @@ def export(model: Model, path: str | Path, *, seq_len: int | None = None) -> Pat
         demand_space(folder, sum(array.nbytes for array in weights.values()))
         (folder / PROGRAM).write_bytes(exported.serialize())
         np.savez(folder / WEIGHTS, **weights)
-        (folder / ABOUT).write_text(json.dumps(about, indent=2) + "\n")
+        write_versioned(folder / ABOUT, "export", about)
         if model.tokenizer:
             model.tokenizer.save(folder / TOKENIZER)
     return target

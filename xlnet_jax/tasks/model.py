@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
@@ -19,7 +18,6 @@ from xlnet_jax.errors import InputError
 from xlnet_jax.interop.contents import NULL_THRESHOLD, Thresholds
 from xlnet_jax.models.heads import build_model
 from xlnet_jax.settings.plain import from_dict
-from xlnet_jax.storage.reading import read_json
 
 if TYPE_CHECKING:
     from xlnet_jax.tasks.base import Prediction
@@ -166,11 +164,9 @@ def _make_jax_arrays(tree: dict[str, Any]) -> None:
 
 def _finetuning(path: Path) -> FinetuneConfig | None:
     folder = native.find(path) if path.is_dir() else None
-    settings = read_json(folder / native.CONFIG) if folder else {}
+    settings = native.read_settings(folder) if folder else {}
     if "task" not in settings:
         return None
     from xlnet_jax.tasks.config import FinetuneConfig
 
-    with contextlib.suppress(InputError):  # settings that were edited: the weights are good all the same
-        return from_dict(FinetuneConfig, settings)
-    return None
+    return from_dict(FinetuneConfig, settings)

@@ -16,7 +16,6 @@ from xlnet_jax.settings.config import HeadConfig
 from xlnet_jax.settings.fields import given_in
 from xlnet_jax.settings.plain import from_dict
 from xlnet_jax.storage.files import write_durably
-from xlnet_jax.storage.reading import read_json
 from xlnet_jax.tasks.base import ComparingTask, Task, TuningTask
 from xlnet_jax.tasks.config import FinetuneConfig, folder_of
 from xlnet_jax.tasks.defaults import DEFAULTS
@@ -121,7 +120,7 @@ def _as_it_was_finetuned(config: FinetuneConfig, console: Console) -> FinetuneCo
     """Take settings that nobody gave from the finetuning that made the checkpoint, where it was for a task of the same
     family, and print them: texts are then read and cut as they were there."""
     folder = native.find(Path(config.init)) if Path(config.init).is_dir() else None
-    settings = read_json(folder / native.CONFIG) if folder else {}
+    settings = native.read_settings(folder) if folder else {}
     if settings.get("task") not in DEFAULTS:
         return config
     there, usual = from_dict(FinetuneConfig, settings), DEFAULTS[config.task]()

@@ -1,6 +1,5 @@
 """Results of a finetuning run: results.json, which names the best checkpoint, and the table of several seeds."""
 
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -12,8 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from xlnet_jax.checkpoints.native import RESULTS
-from xlnet_jax.storage.files import write_durably
-from xlnet_jax.storage.reading import read_json
+from xlnet_jax.storage.reading import read_versioned, write_versioned
 
 
 @dataclass(frozen=True)
@@ -64,7 +62,7 @@ def read_results(workdir: str) -> Result:
     """Return the result in results.json of a finished run, its paths with the workdir before them; of several seeds the
     best one's checkpoint and predictions, and the mean of the metrics. Raises InputError where there is none."""
     folder = epath.Path(workdir)
-    found = read_json(folder / RESULTS)
+    found = read_versioned(folder / RESULTS, "results")
     best, metrics, own = found, found.get("metrics", {}), folder
     if seeds := found.get("seeds"):
         seed = found["checkpoint"].partition("/")[0].removeprefix(seed_folder(""))
@@ -84,4 +82,4 @@ def seed_folder(seed: int | str) -> str:
 
 
 def _write(workdir: epath.Path, values: dict[str, Any]) -> None:
-    write_durably(workdir / RESULTS, (json.dumps(values, indent=2) + "\n").encode())
+    write_versioned(workdir / RESULTS, "results", values)

@@ -11,6 +11,7 @@ from data_pipelines.prepare import prepare
 from data_pipelines.prepare.encoding import load
 from data_pipelines.tokenizer import Tokenizer
 from xlnet_jax.errors import InputError
+from xlnet_jax.storage.versions import with_version
 
 LINES = [f"{name} saw {other}." for name in ("Anna", "Ben", "Clara") for other in ("the sea", "a hill", "nobody")] * 9
 
@@ -46,13 +47,14 @@ def left(call, tmp_path):
         ({"document_tokens": np.array([2**62])}, "numbers out of range"),
         ({"document_tokens": np.array([-1])}, "numbers out of range"),
         ({"document_hashes": np.zeros(1, np.uint64)}, "its arrays do not agree"),
+        ({"format_version": 2}, "format_version 2: this xlnet_jax reads version 1 of parts files"),
     ],
 )
 def test_a_damaged_part_is_refused_with_what_to_do_and_made_anew(call, left, change, reason):
     (part,) = left.glob("work/encoded-*/*.npz")
     names = ("tokens", "starts", "document_tokens", "document_hashes", "line_starts", "continues")
     arrays = dict(zip(names, load(str(part), *names), strict=True))
-    np.savez(part, **(arrays | change))
+    np.savez(part, **(with_version("parts", arrays) | change))
     for report in left.glob("finished/*.json"):
         report.unlink()
     with pytest.raises(InputError, match=rf"npz.* ({reason}).*; delete it, and give the same command again"):

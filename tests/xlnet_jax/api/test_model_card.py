@@ -13,6 +13,7 @@ from xlnet_jax.checkpoints.native import CONFIG
 from xlnet_jax.interop import hf_files
 from xlnet_jax.objectives.presets import demo
 from xlnet_jax.settings.plain import to_dict
+from xlnet_jax.storage.versions import with_version
 from xlnet_jax.tasks.defaults import DEFAULTS
 
 PRETRAINING = replace(
@@ -26,9 +27,9 @@ def run(folder, settings, step=200):
     checkpoint = folder / "checkpoints" / str(step)
     (checkpoint / "params").mkdir(parents=True)
     (checkpoint / CONFIG).parent.mkdir()
-    (checkpoint / CONFIG).write_text(json.dumps(to_dict(settings)))
+    (checkpoint / CONFIG).write_text(json.dumps(with_version("checkpoint", to_dict(settings))))
     losses = [{"step": at, "split": "validation", "loss": 9 - at / 100, "unigram": 6.12} for at in (100, 200, 300)]
-    (folder / "metrics.jsonl").write_text("\n".join(map(json.dumps, losses)))
+    (folder / "metrics.jsonl").write_text("\n".join(map(json.dumps, [with_version("metrics", {}), *losses])))
     return folder
 
 
@@ -70,7 +71,7 @@ def test_the_card_of_a_run_has_its_text_its_settings_and_the_loss_of_its_step(tm
 def test_the_card_of_a_finetuned_model_has_its_task_and_its_scores(tmp_path):
     folder = run(tmp_path / "run", FINETUNING)
     results = {"checkpoint": "checkpoints/200", "metrics": {"accuracy": 0.9166}}
-    (folder / "results.json").write_text(json.dumps(results))
+    (folder / "results.json").write_text(json.dumps(with_version("results", results)))
     model = random_model(head=replace(HEADS["classification"], summary="last"))
     card = card_of(model, folder, tmp_path / "hf")
     assert header_of(card)["pipeline_tag"] == "text-classification"

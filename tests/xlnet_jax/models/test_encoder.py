@@ -1,4 +1,4 @@
-"""Which network the settings name: said, or implied by the positions as before there was a setting for it."""
+"""The network that the settings name, or that their positions imply."""
 
 import dataclasses
 
@@ -11,24 +11,12 @@ from xlnet_jax.models.xlnet import Backbone
 from xlnet_jax.objectives.command_line import parse_config
 from xlnet_jax.objectives.presets import PRESETS
 from xlnet_jax.objectives.rules import validate
-from xlnet_jax.settings.config import Config, ModelConfig
-from xlnet_jax.settings.plain import from_dict, identity_difference, to_dict
 
 MASKED = ["--objective", "mlm", "--model.mem-len", "0", "--data.reuse-len", "0"]
 
 
 def model_of(*words):
     return parse_config(list(words), "train", "").model
-
-
-@pytest.mark.parametrize("name", PRESETS)
-def test_settings_of_a_time_without_networks_are_those_of_the_same_run(name):
-    here = PRESETS[name]()
-    written = to_dict(here)
-    assert written["model"].pop("network") == ("bert" if here.model.positions == "learned" else "xlnet")
-    there = from_dict(Config, written)
-    assert identity_difference(here, there) == []
-    assert ModelConfig(**written["model"]) == here.model
 
 
 @pytest.mark.parametrize(

@@ -70,8 +70,6 @@ def test_a_preset_is_where_the_other_settings_start():
         (["--learning-rate", "3"], "unknown setting --learning-rate: did you mean --optimizer.learning-rate?"),
         (["--batch-size=3"], "unknown setting --batch-size: did you mean --data.batch-size?"),
         (["my.txt"], "my.txt stands alone: did you mean --corpus my.txt?"),
-        (["--data.is-next"], "--data.is-next is gone: --data.pair-loss next has taken its place"),
-        (["--data.no-is_next"], "--data.no-is_next is gone: --data.pair-loss next has taken its place"),
         (["--objective", "mml"], "--objective mml: there is plm, mlm, clm, rtd, prefix: did you mean mlm?"),
         (["--model.norm", "mid"], "mid"),
         (["--model.positions", "rotary"], "rotary"),

@@ -89,15 +89,6 @@ def test_a_value_of_another_type_in_a_file_is_named(change, message):
         from_dict(Config, change)
 
 
-def test_a_setting_of_an_earlier_version_is_read_where_it_asked_for_nothing():
-    values = to_dict(demo())
-    values["data"]["is_next"] = False
-    assert from_dict(Config, values) == demo()
-    values["data"]["is_next"] = True
-    with pytest.raises(InputError, match=r"config\.data\.is_next True is of an earlier .*: --data\.pair-loss next has"):
-        from_dict(Config, values)
-
-
 def test_only_identity_settings_tell_runs_apart():
     here = demo()
     moved = dataclasses.replace(here, workdir="elsewhere", mesh=dataclasses.replace(here.mesh, data=4))

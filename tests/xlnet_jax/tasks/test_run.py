@@ -18,13 +18,14 @@ from xlnet_jax.errors import RESTART, InputError
 from xlnet_jax.interop.weights import flatten
 from xlnet_jax.kernels.fused.call import interpreted
 from xlnet_jax.plots.confusion import Confusion
-from xlnet_jax.settings.plain import from_dict, identity_difference
+from xlnet_jax.settings.plain import identity_difference
 from xlnet_jax.tasks.classification.task import TextTask
 from xlnet_jax.tasks.config import FinetuneConfig, QuestionAnsweringConfig, RankingConfig
 from xlnet_jax.tasks.selection import Selection
 from xlnet_jax.training import attention
 from xlnet_jax.training.kernel_check import Texts
 from xlnet_jax.training.run.hosts import Hosts
+from xlnet_jax.training.run.workdir import Workdir
 from xlnet_jax.training.watch.metrics import read_records
 from xlnet_jax.training.watch.progress import ProgressView
 
@@ -139,7 +140,7 @@ def test_a_task_of_the_same_family_reads_texts_as_the_checkpoint_was_finetuned(
     seen = []
     monkeypatch.setattr("xlnet_jax.tasks.predict.read_splits", lambda config, *_: seen.append(config) or {})
     finetune.main(argv)
-    there = from_dict(FinetuneConfig, json.loads((straight / "config.json").read_text()))
+    there = Workdir(straight).settings(FinetuneConfig)
     assert (seen[0].data, seen[0].columns.text, seen[0].task) == (there.data, "sentence", "sst-2")
     printed = " ".join(capsys.readouterr().out.split())
     assert (
@@ -317,7 +318,7 @@ def test_another_run_in_the_workdir_is_refused_and_left_alone(straight, pretrain
 
 def test_a_workdir_of_pretraining_is_refused(pretrained, table, tmp_path):
     (tmp_path / "checkpoints" / "1").mkdir(parents=True)
-    (tmp_path / "config.json").write_text('{"corpus": ["novels"], "steps": 1}')
+    (tmp_path / "config.json").write_text('{"format_version": 1, "corpus": ["novels"], "steps": 1}')
     with pytest.raises(
         InputError, match=r"config\.json is not the settings of a run of this kind \(.*corpus\): give another"
     ):

@@ -194,7 +194,7 @@ def test_a_workdir_that_is_a_file_is_refused(text, tmp_path):
             train.main(arguments(text, workdir))
 
 
-@pytest.mark.parametrize("content", [b"\xff\xfe\x00", b'17\n[1,2]\n{"a":1}\n', b""])
+@pytest.mark.parametrize("content", [b'{"format_version": 1}\n17\n[1,2]\n{"a":1}\n\xff\xfe\x00', b""])
 def test_a_damaged_metrics_file_is_no_obstacle(straight, text, content, capsys):
     whole = (straight / "metrics.jsonl").read_bytes()
     (straight / "metrics.jsonl").write_bytes(content)

@@ -1,9 +1,8 @@
 """Checkpoints by Orbax: written in the background, atomic, each complete in itself.
 
-checkpoints/<step>/ holds params, optimizer, guard, config (the resolved settings), tokenizer, data (the fingerprint of
-the corpus) and dropout (the name of the masks). mems are there only where rows are inside their blocks, and only in the
-newest checkpoint, because memory is large; at the first step of a block it is empty. Finetuning, conversion and
-generation never read it.
+checkpoints/<step>/ holds params, optimizer, guard, config (the resolved settings), tokenizer and data (the fingerprint
+of the corpus). mems are there only where rows are inside their blocks, and only in the newest checkpoint, because
+memory is large; at the first step of a block it is empty. Finetuning, conversion and generation never read it.
 
 All processes of a run make the same calls. Each writes the arrays of its own devices, and process 0 everything else.
 Arrays are restored to the shardings of the run that reads them, whatever mesh wrote them.
@@ -22,8 +21,8 @@ import numpy as np
 import orbax.checkpoint as ocp
 from etils import epath
 
+from xlnet_jax.checkpoints import native
 from xlnet_jax.errors import InputError
-from xlnet_jax.kernels.dropout import MASKS
 from xlnet_jax.settings.config import RunConfig
 from xlnet_jax.settings.plain import from_dict, identity_difference, to_dict
 from xlnet_jax.storage.checksums import find_damage, write_checksums
@@ -31,6 +30,7 @@ from xlnet_jax.storage.files import absolute, demand_space, disk_errors_as_os_er
 from xlnet_jax.storage.folders import move_folder, sync_tree
 from xlnet_jax.storage.quiet_orbax import keep_orbax_quiet
 from xlnet_jax.storage.reading import read_json
+from xlnet_jax.storage.versions import with_version
 from xlnet_jax.training import sharding
 from xlnet_jax.training.run.hosts import ALONE, Hosts
 from xlnet_jax.training.state import Guard, StatePlan, TrainState, empty_mems_ZBMD
@@ -163,10 +163,9 @@ class Checkpoints:
             "params": ocp.args.StandardSave(state.params),
             "optimizer": ocp.args.StandardSave(state.opt_state),
             "guard": ocp.args.StandardSave(vars(state.guard)),
-            "config": ocp.args.JsonSave(to_dict(self._config)),
+            "config": ocp.args.JsonSave(with_version("checkpoint", to_dict(self._config))),
             "tokenizer": _FolderSave(self._tokenizer_folder),
             "data": ocp.args.JsonSave(self._data),
-            "dropout": ocp.args.JsonSave({"masks": MASKS}),
         }
         arrays = [state.params, state.opt_state]
         if self._has_memory(step):
@@ -235,10 +234,8 @@ class Checkpoints:
         items: dict[str, Any] = {
             "params": ocp.args.StandardRestore(abstract.params),
             "optimizer": ocp.args.StandardRestore(abstract.opt_state),
+            "guard": ocp.args.StandardRestore(vars(abstract.guard)),
         }
-        has_guard = (self.path(step) / "guard").exists()  # earlier versions wrote none
-        if has_guard:
-            items["guard"] = ocp.args.StandardRestore(vars(abstract.guard))
         has_memory = (self.path(step) / "mems").exists()
         if has_memory:
             items["mems"] = ocp.args.StandardRestore({"mems_ZBMD": abstract.mems_ZBMD})
@@ -246,24 +243,16 @@ class Checkpoints:
         mems_ZBMD = restored["mems"]["mems_ZBMD"] if has_memory else empty_mems_ZBMD(plan)
         everywhere = abstract.step.sharding
         step_array, mems_begin = sharding.from_host((np.array(step, np.int32),) * 2, (everywhere,) * 2)
-        if has_guard:
-            guard = Guard(**restored["guard"])
-        else:
-            guard = jax.tree.map(lambda a: sharding.from_host(np.zeros(a.shape, a.dtype), a.sharding), abstract.guard)
+        guard = Guard(**restored["guard"])
         if self._has_memory(step) and not has_memory:
             guard = replace(guard, mems_begin=mems_begin)
             say(f"checkpoint {step} has lost its memory to a newer one: rows go on without until their next block")
-        if self._has_other_masks(step):
-            say(
-                f"this run began with other dropout masks: from step {step} on they are made by a hash of place and "
-                "step; same rate, other bits"
-            )
         return TrainState(step_array, restored["params"], restored["optimizer"], mems_ZBMD, guard)
 
     def _damage(self, step: int) -> str | None:
         """Return the damage that process 0 finds, in all processes: they must choose the same step. A bucket checks its
         objects itself."""
-        items = {"params", "optimizer", "guard", "config", "data", "dropout"}
+        items = {"params", "optimizer", "guard", "config", "data"}
         if (self.path(step) / "mems").exists():
             items.add("mems")
         look = self._hosts.first and not in_bucket(self.folder)
@@ -271,21 +260,14 @@ class Checkpoints:
         damage: str | None = self._hosts.gather(f"damage of checkpoint {step}", found)[0]
         return damage
 
-    def _has_other_masks(self, step: int) -> bool:
-        model, masks = self._config.model, self.path(step) / "dropout" / "metadata"  # earlier versions wrote none
-        if step >= self._config.steps or not (model.dropout or model.attention_dropout):
-            return False
-        return not masks.exists() or read_json(masks) != {"masks": MASKS}
-
     def _demand_same_run(self, checkpoint: epath.Path) -> None:
-        there = from_dict(type(self._config), read_json(checkpoint / "config" / "metadata"))
+        there = from_dict(type(self._config), native.read_settings(checkpoint))
         if difference := identity_difference(self._config, there):
             raise InputError(
                 f"checkpoint {checkpoint} is of another model or run ({'; '.join(difference)}): give its settings, or "
                 "another `workdir`"
             )
-        data = checkpoint / "data" / "metadata"  # earlier versions wrote none
-        if data.exists() and (found := read_json(data)) != self._data:
+        if (found := read_json(checkpoint / "data" / "metadata")) != self._data:
             theirs, ours = (", ".join(f"{k} {str(v)[:12]}" for k, v in d.items()) for d in (found, self._data))
             raise InputError(
                 f"checkpoint {checkpoint} is of another text ({theirs} there, {ours} here): give its text, or another "

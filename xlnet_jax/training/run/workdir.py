@@ -13,7 +13,6 @@ On a disk or in a bucket (gs://bucket/folder).
 """
 
 import contextlib
-import json
 from collections.abc import Iterator
 from typing import Any, TypeVar
 
@@ -23,9 +22,9 @@ from xlnet_jax.errors import InputError
 from xlnet_jax.settings.config import Config, RunConfig
 from xlnet_jax.settings.fields import differences
 from xlnet_jax.settings.plain import from_dict, identity_difference, to_dict
-from xlnet_jax.storage.files import demand_bucket_library, in_bucket, write_durably
+from xlnet_jax.storage.files import demand_bucket_library, in_bucket
 from xlnet_jax.storage.lock import Lock
-from xlnet_jax.storage.reading import read_json
+from xlnet_jax.storage.reading import read_versioned, write_versioned
 
 R = TypeVar("R", bound=RunConfig)
 
@@ -85,7 +84,7 @@ class Workdir:
 
     def write_settings(self, config: RunConfig) -> None:
         """Write config.json."""
-        write_durably(self.config, _as_json(to_dict(config)))
+        write_versioned(self.config, "run", to_dict(config))
 
     def claim_text(self, made_from: dict[str, Any], origins: dict[str, Any]) -> None:
         """Claim the workdir for a text, by its fingerprints (`Manifest.made_from`), which outlive the corpus folder.
@@ -94,12 +93,12 @@ class Workdir:
 
         Raises InputError where the run that is here has learned from another text.
         """
-        there = read_json(self.text) if self.text.exists() else made_from
+        there = read_versioned(self.text, "run") if self.text.exists() else made_from
         if self.has_checkpoints:
             self._refuse(
                 [f"its {name.replace('_', ' ')} is another" for name in made_from if there.get(name) != made_from[name]]
             )
-        write_durably(self.text, _as_json(made_from | ({"origins": origins} if origins else {})))
+        write_versioned(self.text, "run", made_from | ({"origins": origins} if origins else {}))
 
     def _refuse(self, difference: list[str]) -> None:
         if difference:
@@ -159,7 +158,7 @@ class Workdir:
     def settings(self, kind: type[R]) -> R:
         """Read config.json. Raises InputError where it does not hold settings of this kind."""
         try:
-            return from_dict(kind, read_json(self.config))
+            return from_dict(kind, read_versioned(self.config, "run"))
         except (ValueError, TypeError, AttributeError) as error:
             reason = str(error).partition(";")[0]
             raise InputError(
@@ -170,10 +169,6 @@ class Workdir:
 def _has_text_of(ours: Config, theirs: Config) -> bool:
     """Return True if both settings give the same tokenizer and the same blocks."""
     return not any(setting.has("text", "blocks") for setting, _ in differences(ours, theirs))
-
-
-def _as_json(values: dict[str, Any]) -> bytes:
-    return json.dumps(values, indent=2).encode()
 
 
 def _is_complete(checkpoint: epath.Path) -> bool:

@@ -13,9 +13,12 @@ from tensorboardX import SummaryWriter
 from xlnet_jax.errors import InputError
 from xlnet_jax.storage.files import Spool, write_durably
 from xlnet_jax.storage.reading import demand_regular, parse_json
+from xlnet_jax.storage.versions import with_version, without_version
 from xlnet_jax.training.watch.wandb import WandbRun
 
 Record = dict[str, float | int | str]
+_FIRST: Record = {"step": 0, "split": "format"}
+"""First record of the file, beside its version"""
 
 
 class MetricsWriter:
@@ -30,7 +33,7 @@ class MetricsWriter:
         kept = [r for r in read_records(path) if r["step"] <= resume_step]
         self._spool = Spool(path.parent)
         lines = self._spool.folder / path.name
-        write_durably(lines, "".join(map(_line, kept)).encode())
+        write_durably(lines, "".join(map(_line, (with_version("metrics", _FIRST), *kept))).encode())
         self._lines = lines.open("a", buffering=1)
         self.events_folder = self._spool.folder / events_folder.name  # on this machine
         # TensorBoard hides the events that an interrupted run wrote after its last checkpoint: they are written again.
@@ -76,14 +79,19 @@ def _line(record: Record) -> str:
 
 
 def read_records(path: epath.Path) -> Iterator[dict[str, Any]]:
-    """Yield the records of a metrics.jsonl, with NaN for null.
+    """Yield the records of a metrics.jsonl after the first, which has the version, with NaN for null.
 
-    Skip damaged lines, such as a last one cut off by a crash.
+    Skip damaged lines, such as a last one cut off by a crash. Raises InputError where the version is missing or not the
+    one that is read here.
     """
     if not path.exists():
         return
     demand_regular(path)
-    for line in path.read_bytes().decode(errors="replace").splitlines():
+    lines = path.read_bytes().decode(errors="replace").splitlines()
+    if lines:
+        where, remedy = f"{path}, line 1", "delete the file: the run goes on without its earlier records"
+        without_version("metrics", parse_json(lines[0], where, dict[str, Any], remedy), where, remedy)
+    for line in lines[1:]:
         try:
             record = parse_json(line, str(path), dict[str, int | float | str | None])
         except InputError:

@@ -10,9 +10,8 @@ import jax
 import numpy as np
 import pytest
 
-from tests.xlnet_jax.training.tiny import CONFIG, NO_DROPOUT, batch_at
+from tests.xlnet_jax.training.tiny import CONFIG, batch_at
 from xlnet_jax.errors import InputError
-from xlnet_jax.kernels.dropout import MASKS
 from xlnet_jax.objectives.language_model import LanguageModel
 from xlnet_jax.settings.config import CheckpointConfig, MeshConfig
 from xlnet_jax.settings.plain import to_dict
@@ -133,58 +132,14 @@ def test_a_checkpoint_that_lost_its_memory_is_better_than_none(run):
     run.train(state, 6, 8)
 
 
-def test_a_checkpoint_of_an_earlier_version_has_no_guard(run):
-    with run.open() as checkpoints:
-        saved = run.train(run.fresh(), 0, 4, checkpoints, save_at=[4])
-        checkpoints.wait()
-        shutil.rmtree(checkpoints.path(4) / "guard")
-        (checkpoints.path(4) / "checksums.json").unlink()
-    with run.open() as checkpoints:
-        state = run.restore(checkpoints)
-    assert_same(state.params, saved.params)
-    assert not any(jax.device_get(jax.tree.leaves(state.guard)))
-    run.train(state, 4, 5)
-
-
-@pytest.mark.parametrize("mark", ["of this version", "of another", "none"])
-def test_a_run_that_began_with_other_dropout_masks_is_told_so(run, mark):
-    with run.open() as checkpoints:
-        checkpoints.save(run.fresh(), 4)
-        checkpoints.wait()
-        written = checkpoints.path(4) / "dropout" / "metadata"
-        (checkpoints.path(4) / "checksums.json").unlink()
-    if mark == "of another":
-        written.write_text('{"masks": "other"}')
-    elif mark == "none":
-        shutil.rmtree(written.parent)
-
-    with run.open() as checkpoints:
-        run.restore(checkpoints, said := [])
-
-    line = "this run began with other dropout masks: from step 4 on they are made by a hash of place and step"
-    assert [s.partition(";")[0] for s in said] == ([] if mark == "of this version" else [line])
-
-
-def test_without_dropout_nothing_is_said_of_its_masks(run):
-    with run.open_as(NO_DROPOUT) as checkpoints:
-        checkpoints.save(run.fresh(), 4)
-        checkpoints.wait()
-        (checkpoints.path(4) / "checksums.json").unlink()
-        shutil.rmtree(checkpoints.path(4) / "dropout")
-    with run.open_as(NO_DROPOUT) as checkpoints:
-        run.restore(checkpoints, said := [])
-    assert said == []
-
-
 def test_a_checkpoint_holds_all_that_its_users_need(run):
     with run.open() as checkpoints:
         run.train(run.fresh(), 0, 4, checkpoints, save_at=[4])
         checkpoints.wait()
         folder = checkpoints.path(4)
     assert (folder / "tokenizer" / "spiece.model").read_bytes() == b"pieces"
-    assert json.loads((folder / "config" / "metadata").read_text()) == to_dict(CONFIG)
+    assert json.loads((folder / "config" / "metadata").read_text()) == {"format_version": 1, **to_dict(CONFIG)}
     assert json.loads((folder / "data" / "metadata").read_text()) == {"manifest_sha256": "abc"}
-    assert json.loads((folder / "dropout" / "metadata").read_text()) == {"masks": MASKS}
     assert (folder / "params").is_dir()
 
 

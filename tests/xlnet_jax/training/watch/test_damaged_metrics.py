@@ -28,7 +28,7 @@ SOUND = {"step": 3, "split": "train", "loss": 1.5, "gradient_norm": None}
 )
 def test_a_damaged_line_is_passed_over(tmp_path, line):
     file = epath.Path(tmp_path / "metrics.jsonl")
-    file.write_text(f"{line}\n{json.dumps(SOUND)}\n")
+    file.write_text(f'{{"format_version": 1}}\n{line}\n{json.dumps(SOUND)}\n')
     (record,) = read_records(file)
     assert record["step"] == 3
     assert record["loss"] == 1.5

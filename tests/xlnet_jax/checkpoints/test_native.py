@@ -1,0 +1,106 @@
+"""Checkpoints of this project: which one of a folder is read, and what is refused in one line."""
+
+import dataclasses
+import json
+import shutil
+import subprocess
+import sys
+
+import orbax.checkpoint as ocp
+import pytest
+
+import xlnet_jax
+from tests.xlnet_jax.random_models import random_model
+from xlnet_jax.checkpoints import native
+from xlnet_jax.errors import InputError
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    """A checkpoint without checksums, so that nothing but the readers finds damage."""
+    folder = tmp_path_factory.mktemp("native") / "saved"
+    xlnet_jax.save(dataclasses.replace(random_model(), objective="prefix"), folder)
+    (folder / "checksums.json").unlink()
+    return folder
+
+
+@pytest.fixture
+def folder(saved, tmp_path):
+    return shutil.copytree(saved, tmp_path / "checkpoint")
+
+
+def change(file, **changes):
+    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
+
+
+def test_a_checkpoint_keeps_the_name_of_its_objective(saved):
+    assert xlnet_jax.load(saved).objective == "prefix"
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"objective": 7}, r"Expected str, got int - at \$\.objective"),
+        ({"objective": "pln"}, r"metadata: objective pln: there is plm, .*: did you mean plm\?"),
+        ({"data": {"reuse_len": -1}}, r"at \$\.data\.reuse_len"),
+        ({"data": []}, r"at \$\.data"),
+        ({"model": None}, r"at \$\.model"),
+        ({"head": [1]}, r"at \$\.head"),
+        ({"format_version": 2}, "metadata has format_version 2: this xlnet_jax reads version 1 of checkpoint files"),
+    ],
+)
+def test_settings_of_a_checkpoint_have_their_types(folder, changes, message):
+    change(folder / native.CONFIG, **changes)
+    with pytest.raises(InputError, match=message):
+        native.read(folder)
+
+
+def test_results_choose_the_checkpoint(tmp_path):
+    for step in (1, 2):
+        (tmp_path / "checkpoints" / str(step) / "params").mkdir(parents=True)
+    assert native.find(tmp_path) == tmp_path / "checkpoints" / "2"
+    results = {"format_version": 1, "checkpoint": "checkpoints/1", "metrics": {"f1": None}}
+    (tmp_path / "results.json").write_text(json.dumps(results))
+    assert native.find(tmp_path) == tmp_path / "checkpoints" / "1"
+
+
+@pytest.mark.parametrize(
+    ("results", "message"),
+    [
+        ({"checkpoint": "../other"}, "which is no file of"),
+        ({"checkpoint": "/etc"}, "which is no file of"),
+        ({"checkpoint": ["checkpoints/1"]}, "is damaged: Expected"),
+        ({"metrics": {"accuracy": [0.5]}}, "is damaged: Expected"),
+    ],
+)
+def test_damaged_results_are_refused(tmp_path, results, message):
+    (tmp_path / "results.json").write_text(json.dumps({"format_version": 1} | results))
+    with pytest.raises(InputError, match=message):
+        native.find(tmp_path)
+
+
+def test_an_array_of_an_unknown_kind_ends_in_one_line_without_warnings_of_orbax(folder, tmp_path):
+    file = folder / "params" / "_METADATA"
+    content = json.loads(file.read_text())
+    next(iter(content["tree_metadata"].values()))["value_metadata"]["value_type"] = "x" * 70_000
+    file.write_text(json.dumps(content))
+    command = [sys.executable, "-m", "xlnet_jax.convert", str(folder), str(tmp_path / "hf"), "--to", "hf"]
+    ended = subprocess.run(command, capture_output=True, text=True)
+    assert ended.returncode == 2
+    (line,) = ended.stderr.splitlines()
+    assert line.startswith(f"error: {folder / 'params'} cannot be read: ")
+
+
+def test_chunks_that_are_larger_than_their_array_are_refused(folder):
+    arrays = ocp.PyTreeCheckpointer().restore(folder / "params")
+    shutil.rmtree(folder / "params")
+    ocp.PyTreeCheckpointer(use_ocdbt=False).save(folder / "params", arrays)
+    xlnet_jax.load(folder)
+    file = next((folder / "params").glob("*/.zarray"))
+    form = json.loads(file.read_text())
+    file.write_text("[" * 100_000)
+    with pytest.raises(InputError, match=r"\.zarray is damaged: "):
+        xlnet_jax.load(folder)
+    file.write_text(json.dumps(form | {"chunks": [10**9] * len(form["chunks"])}))
+    with pytest.raises(InputError, match=r"is cut into chunks of 1,000,000,[\d,]+ numbers, and has"):
+        xlnet_jax.load(folder)
