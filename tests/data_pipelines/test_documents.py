@@ -17,8 +17,7 @@ from data_pipelines.inspect.window_view import view_window
 from data_pipelines.objectives import clm, mlm, plm
 from data_pipelines.tokenizer import CLS, EOD, SEP, Tokenizer
 from tests.data_pipelines.conftest import MEM_LEN, prepared
-from xlnet_jax.kernels.arguments import visible_BTK
-from xlnet_jax.models.masks import document_span, memory_in_use_BM, rank_visibility, within
+from xlnet_jax.models.masks import document_bounds, memory_in_use_BM, rank_relations
 from xlnet_jax.settings.config import DataConfig
 
 DATA = DataConfig(
@@ -161,8 +160,8 @@ def test_the_view_of_a_window_sees_what_the_model_sees(source, name):
         batch = {name: values[row : row + 1] for name, values in source.batch_at(step).items()}
         memory = memory_in_use_BM(batch["mem_filled"], source.mem_len)
         targets = view.targets[None] if name.startswith("plm") else None
-        span = document_span(batch["document_start"], targets, source.mem_len)
-        expected = visible_BTK(within(rank_visibility(batch["perm_rank"], targets, memory), span))[0]
+        relations = rank_relations(batch["perm_rank"], targets, memory)
+        expected = relations.within(*document_bounds(batch["document_start"], targets)).visible_BTK()[0]
         content = view.content_sees(np.arange(source.data.seq_len))
         np.testing.assert_array_equal(content, expected[: len(content)])
         if targets is not None:

@@ -25,8 +25,7 @@ from data_pipelines.prepare import prepare
 from data_pipelines.tokenizer import CLS, SEP, Tokenizer
 from xlnet_jax.api.inspection import InspectSettings, inspect_window
 from xlnet_jax.errors import InputError
-from xlnet_jax.kernels.arguments import visible_BTK
-from xlnet_jax.models.masks import memory_in_use_BM, rank_visibility
+from xlnet_jax.models.masks import memory_in_use_BM, rank_relations
 from xlnet_jax.objectives.registry import objective_named
 from xlnet_jax.plots import window as plot
 from xlnet_jax.settings.config import Config, DataConfig, EvalConfig, ModelConfig
@@ -84,7 +83,7 @@ def test_the_view_sees_what_the_model_sees(source, tokenizer, step):
     for row in range(DATA.batch_size):
         view = view_window(source, tokenizer, step, row)
         memory = memory_in_use_BM(np.array([view.mem_filled]), MEM_LEN)
-        expected = visible_BTK(rank_visibility(view.perm_rank[None], view.targets[None], memory))[0]
+        expected = rank_relations(view.perm_rank[None], view.targets[None], memory).visible_BTK()[0]
         np.testing.assert_array_equal(
             np.concatenate([view.content_sees(PLACES), view.query_sees(view.targets)]), expected
         )
@@ -115,7 +114,7 @@ def test_the_view_of_another_objective_sees_what_its_content_stream_sees(other, 
         for row in range(3):
             view = view_window(other, tokenizer, step, row)
             memory = memory_in_use_BM(np.array([view.mem_filled]), view.mem_len)
-            expected = visible_BTK(rank_visibility(view.perm_rank[None], None, memory))[0]
+            expected = rank_relations(view.perm_rank[None], None, memory).visible_BTK()[0]
             np.testing.assert_array_equal(view.content_sees(PLACES), expected)
             np.testing.assert_array_equal(view.prediction_sees, expected[view.targets])
             assert [p.end for p in view.parts] == [*(p.begin for p in view.parts[1:]), DATA.seq_len]

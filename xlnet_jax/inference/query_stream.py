@@ -16,9 +16,9 @@ from data_pipelines.tokenizer import PAD, Tokenizer
 from xlnet_jax.checkpoints.pretrained import Pretrained, vocabulary_tokenizer
 from xlnet_jax.errors import InputError
 from xlnet_jax.inference.lengths import batches_by_length, padded, padded_length
-from xlnet_jax.kernels.arguments import Span, Visibility
+from xlnet_jax.kernels.arguments import Relations
 from xlnet_jax.models.inputs import Inputs, compact_inputs
-from xlnet_jax.models.masks import HIGHEST, within
+from xlnet_jax.models.masks import HIGHEST
 from xlnet_jax.models.xlnet import XLNetLM
 from xlnet_jax.objectives.language_model import cross_entropy_BP
 from xlnet_jax.objectives.registry import objective_named
@@ -120,7 +120,7 @@ def query_inputs(
         attention_mask_BL=jnp.asarray(batch.real_BL),
         attend_empty_memory=True,
     )
-    inputs = inputs._replace(visibility=_memory_for_rows_that_see_nothing(inputs.visibility))
+    inputs = inputs._replace(relations=_memory_for_rows_that_see_nothing(inputs.relations))
     return inputs, jnp.zeros((config.num_layers, rows, 1, config.d_model))
 
 
@@ -130,14 +130,11 @@ def _logits_BPV(config: ModelConfig, params: Any, batch: QueryBatch) -> jax.Arra
     return logits_BPV
 
 
-def _memory_for_rows_that_see_nothing(visibility: Visibility) -> Visibility:
+def _memory_for_rows_that_see_nothing(relations: Relations) -> Relations:
     # The one memory slot, at position -1, is empty and read as zeros.
-    ranks = visibility.ranks
-    assert ranks
-    sees_nothing_BT = ranks.row_BT < ranks.key_BK[:, 1:].min(1, keepdims=True)
+    sees_nothing_BT = relations.row_rank_BT < relations.key_rank_BK[:, 1:].min(1, keepdims=True)
     first_BT = jnp.where(sees_nothing_BT, -1, 0)
-    key_BK = jnp.broadcast_to(jnp.arange(-1, ranks.key_BK.shape[1] - 1)[None], ranks.key_BK.shape)
-    return within(visibility, Span(first_BT, jnp.full_like(first_BT, HIGHEST), key_BK))
+    return relations.within(first_BT, jnp.full_like(first_BT, HIGHEST))
 
 
 def _run_all(config: ModelConfig, params: Any, batch: QueryBatch) -> jax.Array:

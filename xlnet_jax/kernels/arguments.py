@@ -13,100 +13,98 @@ import jax.numpy as jnp
 from xlnet_jax.kernels.dropout import AttentionDropout
 
 
-class Ranks(NamedTuple):
-    """Condition: a row sees a key whose rank is not above its own (models/masks.py)."""
+class Relations(NamedTuple):
+    """Relations of rows to keys: which keys a row sees, which are of its own segment, and how far away they are.
 
-    row_BT: jnp.ndarray  # int32
-    key_BK: jnp.ndarray  # int32
+    A row sees a key if every condition holds that is given here: the key's rank is not above that of the row
+    (models/masks.py), the key's position lies within the bounds of the row, and the mask allows it. At least one
+    condition is given. All layers of a network share these vectors.
 
-
-class Span(NamedTuple):
-    """Condition: a row sees a key whose position lies between two bounds of the row, both included."""
-
-    first_BT: jnp.ndarray  # int32
-    last_BT: jnp.ndarray  # int32
-    key_BK: jnp.ndarray  # int32, position of each key
-
-
-class Visibility(NamedTuple):
-    """Which keys each row may attend to: those that satisfy every condition given here. At least one is given."""
-
-    ranks: Ranks | None = None
-    span: Span | None = None
-    mask_BTK: jnp.ndarray | None = None  # bool, True = may attend
-
-
-class Positions(NamedTuple):
-    """Relative positions of rows and keys, and the position keys r of Transformer-XL (section 3.3).
-
-    Column j of the position keys belongs to the distance K - j from a row back to a key, for j from 0 to R - 1. In a
-    window the keys stand in order, at -M to L - 1 with L = R - K. Content rows, if there are any, stand in order from 0
-    on; the last P rows, the query rows, stand anywhere from 0 to L - 1.
+    In a window the keys are in order, at -M to L - 1. Content rows, if there are any, are in order from 0 on; the last
+    P rows, the query rows, are at any positions from 0 to L - 1.
     """
 
-    key_2NRH: jnp.ndarray  # float32; sine and cosine part, whose sum is read forwards; backwards the sines are negated
-    is_reversed_B: jnp.ndarray | None  # bool, which rows of the batch read backwards; None = none of them
-    query_BP: jnp.ndarray  # int32, positions of the query rows
-    key_BK: jnp.ndarray  # int32
+    row_rank_BT: Any = None  # int32
+    key_rank_BK: Any = None  # int32
+    row_first_BT: Any = None  # int32, lowest position that the row sees
+    row_last_BT: Any = None  # int32, highest position that the row sees
+    key_position_BK: Any = None  # int32, memory below 0
+    mask_BTK: Any = None  # bool, True = may attend
+    row_segment_BT: Any = None  # int32; None = no segment encodings
+    key_segment_BK: Any = None  # int32
+    query_position_BP: Any = None  # int32; None = no query rows
+    is_reversed_B: Any = None  # bool, which examples read backwards; None = none of them
 
+    @property
+    def num_targets(self) -> int:
+        """Number of query rows, P."""
+        return 0 if self.query_position_BP is None else self.query_position_BP.shape[1]
 
-class Segments(NamedTuple):
-    """Segments of rows and keys, and the keys of relative segment encodings (XLNet, section 2.5)."""
+    def visible_BTK(self) -> jnp.ndarray:
+        """Return bool [B, T, K]: True where a row may attend to a key."""
+        conditions = []
+        if self.row_rank_BT is not None:
+            conditions.append(self.key_rank_BK[:, None, :] <= self.row_rank_BT[:, :, None])
+        if self.row_first_BT is not None:
+            key_B1K = self.key_position_BK[:, None, :]
+            conditions.append((self.row_first_BT[:, :, None] <= key_B1K) & (key_B1K <= self.row_last_BT[:, :, None]))
+        if self.mask_BTK is not None:
+            conditions.append(self.mask_BTK)
+        return functools.reduce(jnp.logical_and, conditions)
 
-    key_2NH: jnp.ndarray  # float; [0] for a key of the row's own segment, [1] for a key of another segment
-    row_BT: jnp.ndarray  # int32
-    key_BK: jnp.ndarray  # int32
+    def within(self, first_BT: jnp.ndarray, last_BT: jnp.ndarray) -> "Relations":
+        """Return these relations where rows see no key outside these bounds either. int32, positions, both included."""
+        if self.row_first_BT is not None:
+            first_BT = jnp.maximum(self.row_first_BT, first_BT)
+            last_BT = jnp.minimum(self.row_last_BT, last_BT)
+        return self._replace(row_first_BT=first_BT, row_last_BT=last_BT)
+
+    def of_rows(self, take: Callable[[jnp.ndarray], jnp.ndarray]) -> "Relations":
+        """Return the relations of some rows; query positions are kept. take: picks rows of an array [B, T, …]."""
+        by_row = {name: x for name, x in self._asdict().items() if "T" in name.rpartition("_")[2] and x is not None}
+        return self._replace(**{name: take(x) for name, x in by_row.items()})
 
 
 class AttentionInputs(NamedTuple):
-    """Arguments of one attention call; a term that is None does not contribute to the scores."""
+    """Arguments of one attention call; a term that is None does not contribute to the scores.
 
-    query_BNTH: jnp.ndarray
-    key_BNKH: jnp.ndarray
-    value_BNKH: jnp.ndarray
-    visibility: Visibility
-    biases_3NH: jnp.ndarray | None = None  # float32: r_w, r_r and r_s
-    positions: Positions | None = None
-    segments: Segments | None = None
-    dropout: AttentionDropout | None = None
-
-
-class Numbers(NamedTuple):
-    """Arguments of a call that have gradients; None where the call has no such term."""
+    Column j of the position keys (r of Transformer-XL, section 3.3) belongs to the distance K - j from a row back to a
+    key, for j from 0 to R - 1, with R = K + L.
+    """
 
     query_BNTH: Any
     key_BNKH: Any
     value_BNKH: Any
-    biases_3NH: Any
-    position_2NRH: Any
-    segment_2NH: Any
+    relations: Relations
+    biases_3NH: Any = None  # float32: r_w, r_r and r_s
+    position_key_2NRH: Any = None  # float32; sine and cosine part: their sum is read forwards, cosine - sine backwards
+    segment_key_2NH: Any = None  # float; [0] for a key of the row's own segment, [1] for a key of another one
+    dropout: AttentionDropout | None = None
 
+    @property
+    def num_places(self) -> int:
+        """Number of positions that rows may be at, L; without relative positions the number of rows."""
+        if self.position_key_2NRH is None:
+            return self.query_BNTH.shape[2]
+        return self.position_key_2NRH.shape[2] - self.key_BNKH.shape[2]
+
+    def dropout_numbers(self) -> tuple[jnp.ndarray, jnp.ndarray]:
+        """Return the numbers of rows [B, T] and of keys [B, K] that the dropout masks follow from, int32."""
+        assert self.dropout is not None
+        (batch, _, rows, _), keys = self.query_BNTH.shape, self.key_BNKH.shape[2]
+        row_T, key_K = self.dropout.number_axes(rows, keys)
+        return jnp.broadcast_to(row_T[None], (batch, rows)), jnp.broadcast_to(key_K[None], (batch, keys))
+
+
+NUMBERS = ("query_BNTH", "key_BNKH", "value_BNKH", "biases_3NH", "position_key_2NRH", "segment_key_2NH")
+"""Arguments of a call that have gradients."""
 
 Implementation: TypeAlias = Callable[[AttentionInputs], jnp.ndarray]
 
 
-def numbers_of(inputs: AttentionInputs) -> Numbers:
-    """Return the arguments of a call that have gradients."""
-    positions, segments = inputs.positions, inputs.segments
-    return Numbers(
-        *inputs[:3],
-        inputs.biases_3NH,
-        None if positions is None else positions.key_2NRH,
-        None if segments is None else segments.key_2NH,
-    )
-
-
-def with_numbers(inputs: AttentionInputs, numbers: Numbers) -> AttentionInputs:
-    """Return a call with other numbers."""
-    positions, segments = inputs.positions, inputs.segments
-    return inputs._replace(
-        query_BNTH=numbers.query_BNTH,
-        key_BNKH=numbers.key_BNKH,
-        value_BNKH=numbers.value_BNKH,
-        biases_3NH=numbers.biases_3NH,
-        positions=None if positions is None else positions._replace(key_2NRH=numbers.position_2NRH),
-        segments=None if segments is None else segments._replace(key_2NH=numbers.segment_2NH),
-    )
+def numbers_of(inputs: AttentionInputs) -> dict[str, Any]:
+    """Return the arguments of a call that have gradients, by name, without those that are None."""
+    return {name: x for name in NUMBERS if (x := getattr(inputs, name)) is not None}
 
 
 def unsupported(inputs: AttentionInputs, widest: int) -> str | None:
@@ -114,23 +112,10 @@ def unsupported(inputs: AttentionInputs, widest: int) -> str | None:
 
     widest: number of lanes that the width of a head must divide.
     """
-    if inputs.visibility.mask_BTK is not None:
+    if inputs.relations.mask_BTK is not None:
         return "the mask is dense, and the kernel computes visibility from ranks and spans"
     if widest % inputs.query_BNTH.shape[-1]:
         return f"heads are {inputs.query_BNTH.shape[-1]} wide, and the kernel wants a width that divides {widest}"
     if inputs.query_BNTH.dtype not in (jnp.bfloat16, jnp.float32):
         return f"queries are {inputs.query_BNTH.dtype}, and the kernel computes bfloat16 and float32"
     return None
-
-
-def visible_BTK(visibility: Visibility) -> jnp.ndarray:
-    """Return bool [B, T, K]: True where a row may attend to a key."""
-    conditions = []
-    if (ranks := visibility.ranks) is not None:
-        conditions.append(ranks.key_BK[:, None, :] <= ranks.row_BT[:, :, None])
-    if (span := visibility.span) is not None:
-        key_B1K = span.key_BK[:, None, :]
-        conditions.append((span.first_BT[:, :, None] <= key_B1K) & (key_B1K <= span.last_BT[:, :, None]))
-    if visibility.mask_BTK is not None:
-        conditions.append(visibility.mask_BTK)
-    return functools.reduce(jnp.logical_and, conditions)

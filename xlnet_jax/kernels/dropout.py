@@ -27,7 +27,7 @@ class AttentionDropout(NamedTuple):
     row_T: jnp.ndarray | None = None  # int32, numbers of the rows in the whole call, where these are some of them
     key_K: jnp.ndarray | None = None  # int32, numbers of the keys
 
-    def numbered(self, num_rows: int, num_keys: int) -> tuple[jnp.ndarray, jnp.ndarray]:
+    def number_axes(self, num_rows: int, num_keys: int) -> tuple[jnp.ndarray, jnp.ndarray]:
         """Return the numbers of rows and keys, int32 [T] and [K]: in order from 0 where they are not given."""
         row_T = jnp.arange(num_rows) if self.row_T is None else self.row_T
         return row_T, jnp.arange(num_keys) if self.key_K is None else self.key_K
@@ -98,7 +98,7 @@ def attention_mask_BNTK(dropout: AttentionDropout, num_rows: int, num_keys: int)
     Each head hashes the words that it shares with its neighbour by itself: XLA fuses the hash into what reads the mask,
     and words that two heads read would be written to memory first.
     """
-    row_T, column_K = dropout.numbered(num_rows, num_keys)
+    row_T, column_K = dropout.number_axes(num_rows, num_keys)
     row_seed_BNT = row_seed(dropout.seed_BN[:, :, None], row_T[None, None])
     word_BNTK = hash_words(row_seed_BNT[..., None], column_K[None, None, None])
     shift_BN = (dropout.seed_BN & 1) * 16

@@ -1,11 +1,19 @@
-"""The fused kernel of the devices that a program is traced for: those of fused/ for TPUs, those of triton/ for GPUs."""
+"""The attention call of every network: plain, or by the fused kernel of the devices that a program is traced for.
+
+An implementation is a function of `AttentionInputs`, and a line of the table.
+"""
 
 from types import ModuleType
 
+import jax
 import jax.numpy as jnp
 
-from xlnet_jax.kernels.arguments import AttentionInputs
+from xlnet_jax.kernels import plain
+from xlnet_jax.kernels.arguments import AttentionInputs, Implementation
+from xlnet_jax.kernels.devices import GPU, interpretation, platform
 from xlnet_jax.kernels.fused import call as for_tpus
+from xlnet_jax.kernels.over_mesh import divide_attention_BNTH
+from xlnet_jax.kernels.parts import count_parts
 from xlnet_jax.kernels.triton import call as for_gpus
 
 
@@ -14,10 +22,36 @@ def supports(inputs: AttentionInputs) -> str | None:
     return _kernel().supports(inputs)
 
 
-def attention_BNTH(inputs: AttentionInputs) -> jnp.ndarray:
-    """Return the attention output of every row by the kernel of the device; without one, by plain attention."""
-    return _kernel().attention_BNTH(inputs)
+def fused_attention_BNTH(inputs: AttentionInputs) -> jnp.ndarray:
+    """Return the attention output of every row in the type of the values, by the kernel of the device; softmax in
+    float32.
+
+    Under a mesh each device computes its own examples and heads. Where `supports` gives a reason, plain computes it.
+    """
+    if supports(inputs) is not None:
+        return plain.attention_BNTH(inputs)
+    return divide_attention_BNTH(inputs, _kernel().attention_BNTH)
 
 
 def _kernel() -> ModuleType:
-    return for_gpus if for_gpus.is_for_this_device() else for_tpus
+    here = interpretation()
+    return for_gpus if (platform() if here is None else here.device) == GPU else for_tpus
+
+
+IMPLEMENTATIONS: dict[str, Implementation] = {
+    "plain": plain.attention_BNTH,
+    "fused": fused_attention_BNTH,
+    "auto": fused_attention_BNTH,
+}
+"""Name -> function; all compute the numbers of kernels/plain.py. Where the fused kernel of the device cannot compute a
+call, as one with a dense mask, the plain implementation does."""
+
+
+@jax.named_scope("attention_scores")
+def attention_BNTH(inputs: AttentionInputs, implementation: str = "auto") -> jnp.ndarray:
+    """Return the attention output of every row, in the type of the values.
+
+    Where a mesh divides the sequence, rows and keys are in parts (kernels/parts.py), and each device computes its own.
+    """
+    compute = IMPLEMENTATIONS[implementation]
+    return compute(inputs) if count_parts() == 1 else divide_attention_BNTH(inputs, compute)

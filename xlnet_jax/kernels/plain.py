@@ -1,39 +1,53 @@
-"""Relative attention of both streams in plain XLA: the reference for every fused kernel (XLNet, sections 2.3 and 2.4;
-Transformer-XL, section 3.3).
+"""Relative attention of both streams in plain XLA: the reference for every fused kernel (XLNet, section 2.3;
+Transformer-XL, section 3.3; `rel_attn_core` of modeling.py). models/attention.py has the equations around it.
 
-    score  = (q + r_w) k  +  shift((q + r_r) r)  +  [(q + r_s) s_same or (q + r_s) s_other]     each / sqrt(H)
-    output = dropout(softmax(score, masked)) v
+    AC     = (q + r_w) k
+    BD     = shift((q + r_r) r)
+    EF     = (q + r_s) s_same   or, where row and key are of two segments,   (q + r_s) s_other
+    output = dropout(softmax((AC + BD + EF) / sqrt(H), masked)) v
 
 Both streams share keys and values, so their rows run together: T = L content rows, then P query rows at the target
-positions. They differ in what they may see and in the relative shift. Without the second and third term this is the
-attention of a network that adds positions to its embeddings.
+positions. They differ in what they may see and in the relative shift. Without BD and EF this is the attention of a
+network that adds positions to its embeddings.
 """
 
 from collections.abc import Callable
+from typing import TypeAlias
 
 import jax
 import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 
-from xlnet_jax.kernels.arguments import AttentionInputs, Positions, Segments, visible_BTK
+from xlnet_jax.kernels.arguments import AttentionInputs
 from xlnet_jax.kernels.dropout import attention_mask_BNTK
 from xlnet_jax.kernels.numerics import MASKED, einsum_float32
 
+PositionScores: TypeAlias = Callable[[jnp.ndarray, AttentionInputs], jnp.ndarray]
+"""Function that returns BD, float32 [B, N, T, K], from (q + r_r) / sqrt(H) and the arguments of the call."""
 
-def attention_BNTH(inputs: AttentionInputs) -> jnp.ndarray:
+
+@jax.named_scope("position_scores")
+def shifted_BNTK(query_BNTH: jnp.ndarray, inputs: AttentionInputs) -> jnp.ndarray:
+    """Return BD of a window (`PositionScores`): products by distance, shifted to the keys."""
+    key_BNRH, num_keys = directed_key_BNRH(inputs), inputs.key_BNKH.shape[2]
+    content = query_BNTH.shape[2] - inputs.relations.num_targets
+    scores = []
+    if content:
+        by_distance_BNLR = einsum_float32("BNTH,BNRH->BNTR", query_BNTH[:, :, :content], key_BNRH)
+        scores.append(shift_content_BNLK(by_distance_BNLR, num_keys))
+    if inputs.relations.num_targets:
+        by_distance_BNPR = einsum_float32("BNTH,BNRH->BNTR", query_BNTH[:, :, content:], key_BNRH)
+        scores.append(shift_query_BNPK(by_distance_BNPR, inputs.relations.query_position_BP, num_keys))
+    with jax.named_scope("relative_shift"):
+        return scores[0] if len(scores) == 1 else jnp.concatenate(scores, axis=2)
+
+
+def attention_BNTH(inputs: AttentionInputs, position_scores: PositionScores = shifted_BNTK) -> jnp.ndarray:
     """Return the attention output of every row in the type of the values; softmax in float32.
 
     Holds scores and dropout mask as arrays of [B, N, T, K].
     """
-    return attention_by_scores_BNTH(inputs, _shifted_scores_BNTK)
-
-
-def attention_by_scores_BNTH(
-    inputs: AttentionInputs, position_scores_BNTK: Callable[[jnp.ndarray, Positions, int], jnp.ndarray]
-) -> jnp.ndarray:
-    """Return the attention output with the position scores that a function computes from scaled queries [B, N, T, H],
-    positions and the number of keys."""
-    scores_BNTK = _scores_BNTK(inputs, position_scores_BNTK)
+    scores_BNTK = _scores_BNTK(inputs, position_scores)
     if (dropout := inputs.dropout) is None:
         return attend_BNTH(scores_BNTK, inputs.value_BNKH, None)
     dropout_mask_BNTK = attention_mask_BNTK(dropout, *scores_BNTK.shape[2:])
@@ -43,24 +57,22 @@ def attention_by_scores_BNTH(
 def weights_BNTK(inputs: AttentionInputs) -> jnp.ndarray:
     """Return the attention weights of every row before dropout, float32: at least 0, and 0 on keys that the row may not
     see; each row sums to 1. A row that sees no key has equal weights."""
-    return jax.nn.softmax(_scores_BNTK(inputs, _shifted_scores_BNTK))
+    return jax.nn.softmax(_scores_BNTK(inputs, shifted_BNTK))
 
 
-def _scores_BNTK(
-    inputs: AttentionInputs, position_scores_BNTK: Callable[[jnp.ndarray, Positions, int], jnp.ndarray]
-) -> jnp.ndarray:
-    """Return float32 scores, masked."""
-    key_BNKH = inputs.key_BNKH
+def _scores_BNTK(inputs: AttentionInputs, position_scores: PositionScores) -> jnp.ndarray:
+    """Return (AC + BD + EF) / sqrt(H), masked, float32."""
+    relations = inputs.relations
     with_r_w, with_r_r, with_r_s = scaled_queries(inputs)
-    scores_BNTK = einsum_float32("BNTH,BNKH->BNTK", with_r_w, key_BNKH)
-    if inputs.positions is not None:
-        scores_BNTK += position_scores_BNTK(with_r_r, inputs.positions, key_BNKH.shape[2])
-    if (segments := inputs.segments) is not None:
-        segment_BNT = segment_scores_BNT(with_r_s, segments)
-        is_other_BTK = (segments.row_BT[:, :, None] != segments.key_BK[:, None, :]).astype(jnp.float32)
-        scores_BNTK += segment_BNT[..., None] * is_other_BTK[:, None]
+    scores_BNTK = einsum_float32("BNTH,BNKH->BNTK", with_r_w, inputs.key_BNKH)  # AC
+    if inputs.position_key_2NRH is not None:
+        scores_BNTK += position_scores(with_r_r, inputs)  # BD
+    if inputs.segment_key_2NH is not None:
+        other_BNT = segment_scores_BNT(with_r_s, inputs.segment_key_2NH)
+        is_other_BTK = relations.row_segment_BT[:, :, None] != relations.key_segment_BK[:, None, :]
+        scores_BNTK += other_BNT[..., None] * is_other_BTK.astype(jnp.float32)[:, None]  # EF
     # Added, not selected: a row that sees no key has a uniform softmax, with the gradient of one.
-    bias_BTK = jnp.where(visible_BTK(inputs.visibility), 0.0, MASKED)
+    bias_BTK = jnp.where(relations.visible_BTK(), 0.0, MASKED)
     return scores_BNTK + bias_BTK[:, None]
 
 
@@ -78,12 +90,12 @@ def scaled_queries(inputs: AttentionInputs) -> tuple[jnp.ndarray, jnp.ndarray, j
     return with_r_w, with_r_r, with_r_s
 
 
-def segment_scores_BNT(query_BNTH: jnp.ndarray, segments: Segments) -> jnp.ndarray:
-    """Return float32 [B, N, T]: the score that a row's keys of another segment have more than those of its own.
+def segment_scores_BNT(query_BNTH: jnp.ndarray, segment_key_2NH: jnp.ndarray) -> jnp.ndarray:
+    """Return float32 [B, N, T]: EF of the keys of another segment minus EF of those of the row's own.
 
     Softmax ignores what all keys of a row share: only the difference of the two segment scores counts.
     """
-    return einsum_float32("BNTH,NH->BNT", query_BNTH, segments.key_2NH[1] - segments.key_2NH[0])
+    return einsum_float32("BNTH,NH->BNT", query_BNTH, segment_key_2NH[1] - segment_key_2NH[0])
 
 
 @jax.custom_vjp
@@ -128,30 +140,16 @@ def _dropped(weights_BNTK: jnp.ndarray, dropout_mask_BNTK: jnp.ndarray | None) -
     return weights_BNTK if dropout_mask_BNTK is None else jnp.where(dropout_mask_BNTK, weights_BNTK, 0)
 
 
-@jax.named_scope("position_scores")
-def _shifted_scores_BNTK(query_BNTH: jnp.ndarray, positions: Positions, num_keys: int) -> jnp.ndarray:
-    key_BNRH = directed_key_BNRH(positions, query_BNTH)
-    content = query_BNTH.shape[2] - positions.query_BP.shape[1]
-    scores = []
-    if content:
-        by_distance_BNLR = einsum_float32("BNTH,BNRH->BNTR", query_BNTH[:, :, :content], key_BNRH)
-        scores.append(shift_content_BNLK(by_distance_BNLR, num_keys))
-    if positions.query_BP.shape[1]:
-        by_distance_BNPR = einsum_float32("BNTH,BNRH->BNTR", query_BNTH[:, :, content:], key_BNRH)
-        scores.append(shift_query_BNPK(by_distance_BNPR, positions.query_BP, num_keys))
-    with jax.named_scope("relative_shift"):
-        return scores[0] if len(scores) == 1 else jnp.concatenate(scores, axis=2)
-
-
-def directed_key_BNRH(positions: Positions, query_BNTH: jnp.ndarray) -> jnp.ndarray:
-    """Return the position keys of the direction in which each row of the batch reads, in the type of the queries."""
-    if positions.is_reversed_B is None:
-        forwards_NRH = positions.key_2NRH.sum(0).astype(query_BNTH.dtype)
-        return jnp.broadcast_to(forwards_NRH[None], (query_BNTH.shape[0], *forwards_NRH.shape))
+def directed_key_BNRH(inputs: AttentionInputs) -> jnp.ndarray:
+    """Return the position keys of the direction in which each example reads, in the type of the queries."""
+    key_2NRH, dtype = inputs.position_key_2NRH, inputs.query_BNTH.dtype
+    if (is_reversed_B := inputs.relations.is_reversed_B) is None:
+        forwards_NRH = key_2NRH.sum(0).astype(dtype)
+        return jnp.broadcast_to(forwards_NRH[None], (len(inputs.query_BNTH), *forwards_NRH.shape))
     # An einsum with the signs, because its backward pass is faster than that of a selection.
-    signs_B = jnp.where(positions.is_reversed_B, -1.0, 1.0)
+    signs_B = jnp.where(is_reversed_B, -1.0, 1.0)
     direction_B2 = jnp.stack([signs_B, jnp.ones_like(signs_B)], axis=-1)
-    return jnp.einsum("Bi,iNRH->BNRH", direction_B2, positions.key_2NRH).astype(query_BNTH.dtype)
+    return jnp.einsum("Bi,iNRH->BNRH", direction_B2, key_2NRH).astype(dtype)
 
 
 @jax.named_scope("relative_shift")

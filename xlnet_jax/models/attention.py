@@ -1,29 +1,113 @@
-"""The attention call of every network, and the table of its implementations.
+"""Two-stream relative attention (XLNet, section 2.3; Transformer-XL, section 3.3; `two_stream_rel_attn` and
+`rel_multihead_attn` of modeling.py).
 
-An implementation is a function of `AttentionInputs` in a file of `kernels/`, and a line of the table.
+h is the content stream at all L positions, g the query stream at the P target positions, m the memory, and z the
+factorization order:
+
+    g[z_t] <- Attention(Q = g[z_t], KV = h[z_<t])        predicts: does not see its own token
+    h[z_t] <- Attention(Q = h[z_t], KV = h[z_<=t])       is read by the others: sees its own token
+
+Both streams have the same weights, keys and values, so their rows x = [h; g] run together, and nothing but the masks
+tells them apart (models/masks.py). With the context c = [m; h], and s the sines and cosines of relative distances:
+
+    q = x W_q       k = c W_k       v = c W_v       r = s W_r
+    AC = (q + r_w_bias) k                        content
+    BD = (q + r_r_bias) r                        position: key j of row i takes the r of the distance i - j
+    EF = (q + r_s_bias) s_same or s_other        segments: whether row and key are of the same one
+    x <- norm(x + dropout(softmax((AC + BD + EF) / sqrt(H), masked)) v W_o)
+
+With config.norm "pre" rows and context are normalised before they are projected, and the sum is not. kernels/plain.py
+computes AC, BD and EF; the fused kernels compute the same numbers.
 """
 
-import jax
+import flax.linen as nn
 import jax.numpy as jnp
 
-from xlnet_jax.kernels import few_rows, for_device, over_mesh, parts, plain
-from xlnet_jax.kernels.arguments import AttentionInputs, Implementation
-
-IMPLEMENTATIONS: dict[str, Implementation] = {
-    "plain": plain.attention_BNTH,
-    "few_rows": few_rows.attention_BNTH,
-    "fused": for_device.attention_BNTH,
-    "auto": for_device.attention_BNTH,
-}
-"""Name -> function; all compute the numbers of kernels/plain.py. Where the fused kernel of the device cannot compute a
-call, as one with a dense mask, the plain implementation does."""
+from xlnet_jax.kernels import plain
+from xlnet_jax.kernels.arguments import AttentionInputs, Relations
+from xlnet_jax.kernels.dropout import AttentionDropout, attention_seed_BN
+from xlnet_jax.kernels.for_device import attention_BNTH
+from xlnet_jax.models.layers import ATTENTION_WEIGHTS, Dropout, Norm, partitioned_param
+from xlnet_jax.models.positions import position_keys_2NRH
+from xlnet_jax.settings.config import ModelConfig
 
 
-@jax.named_scope("attention_scores")
-def attention_BNTH(inputs: AttentionInputs, implementation: str = "auto") -> jnp.ndarray:
-    """Return the attention output of every row, in the type of the values.
+class Attention(nn.Module):
+    """Attention of the rows to a context, with residual and normalisation: the equations above, line by line.
 
-    Where a mesh divides the sequence, rows and keys lie in parts (kernels/parts.py), and each device computes its own.
+    The keys and values of the context are sown into the collection "keys_values", where that is mutable.
     """
-    compute = IMPLEMENTATIONS[implementation]
-    return compute(inputs) if parts.number() == 1 else over_mesh.attention_BNTH(inputs, compute)
+
+    config: ModelConfig
+    train: bool
+
+    @nn.compact
+    def __call__(
+        self,
+        rows_BTD: jnp.ndarray,
+        context_BKD: jnp.ndarray,
+        relations: Relations,
+        example_B: jnp.ndarray,
+        signals_2RY: jnp.ndarray | None = None,
+        tied_biases_3NH: jnp.ndarray | None = None,
+        row_T: jnp.ndarray | None = None,
+    ) -> jnp.ndarray:
+        """Return the rows [B, T, D] after attention.
+
+        rows: content, then query rows; context: memory, then content; example: int32, place of each example in the
+        global batch; signals: of relative distances (`signals_2RY`), None = no relative positions; tied_biases: r_w,
+        r_r and r_s of all layers, None = the layer has its own; row: int32, numbers of the rows for dropout, None = in
+        order.
+        """
+        c = self.config
+        norm, is_pre = Norm(c, name="norm"), c.norm == "pre"
+        # In this order: initial weights depend on it.
+        q_DNH, k_DNH, v_DNH = (self._projection_DNH(name) for name in "qkv")
+        position_key_2NRH = segment_key_2NH = None
+        if signals_2RY is not None:
+            # Gather the weights where the mesh divides them. XLA would divide the sum over D and add up the keys.
+            r_DNH = nn.with_logical_constraint(self._projection_DNH("r"), ("width", "heads", "head_dim"))
+            position_key_2NRH = position_keys_2NRH(signals_2RY, r_DNH)
+        o_DNH = self._projection_DNH("o")
+        heads_shape, heads_axes = (c.num_heads, c.d_head), (None, "heads", "head_dim")
+        if relations.row_segment_BT is not None:
+            segment_key_2NH = partitioned_param(self, "segment_embedding", (2, *heads_shape), heads_axes, c.init_std)
+            segment_key_2NH = segment_key_2NH.astype(c.dtype)
+        biases_3NH = tied_biases_3NH
+        if biases_3NH is None and c.positions == "relative":
+            biases_3NH = partitioned_param(self, "biases", (3, *heads_shape), heads_axes, c.init_std)
+
+        asking_BTD, context_BKD = (norm(rows_BTD), norm(context_BKD)) if is_pre else (rows_BTD, context_BKD)
+        key_BNKH, value_BNKH = (jnp.einsum("BTD,DNH->BNTH", context_BKD, w) for w in (k_DNH, v_DNH))
+        self.sow("keys_values", "key_BNKH", key_BNKH)
+        self.sow("keys_values", "value_BNKH", value_BNKH)
+        query_BNTH = jnp.einsum("BTD,DNH->BNTH", asking_BTD, q_DNH)
+        inputs = AttentionInputs(
+            query_BNTH, key_BNKH, value_BNKH, relations, biases_3NH, position_key_2NRH, segment_key_2NH
+        )
+        rate = c.attention_dropout if self.train else 0.0
+        read_BNTH = attend_with_dropout_BNTH(self, rate, inputs, example_B, c.attention)
+        out_BTD = jnp.einsum("BNTH,DNH->BTD", read_BNTH, o_DNH)
+        rows_BTD = rows_BTD + Dropout(c.dropout, self.train)(out_BTD, example_B, row_T)
+        return rows_BTD if is_pre else norm(rows_BTD)
+
+    def _projection_DNH(self, name: str) -> jnp.ndarray:
+        c = self.config
+        shape, axes = (c.d_model, c.num_heads, c.d_head), ("embed", "heads", "head_dim")
+        return partitioned_param(self, name, shape, axes, c.init_std).astype(c.dtype)
+
+
+def attend_with_dropout_BNTH(
+    module: nn.Module, rate: float, inputs: AttentionInputs, example_B: jnp.ndarray, implementation: str
+) -> jnp.ndarray:
+    """Return the attention output with this dropout rate on its probabilities, by the module's rng "dropout".
+
+    example_B: int32, place of each example in the global batch. The attention weights of the plain implementation are
+    sown into the collection "attention_weights", where that is mutable.
+    """
+    if module.is_mutable_collection(ATTENTION_WEIGHTS) and not module.is_initializing():
+        module.sow(ATTENTION_WEIGHTS, "weights_BNTK", plain.weights_BNTK(inputs))
+    if rate:
+        seed_BN = attention_seed_BN(module.make_rng("dropout"), example_B, inputs.query_BNTH.shape[1])
+        inputs = inputs._replace(dropout=AttentionDropout(rate, seed_BN))
+    return attention_BNTH(inputs, implementation)

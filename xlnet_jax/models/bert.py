@@ -14,7 +14,8 @@ import jax.numpy as jnp
 
 from xlnet_jax.dims import CLS_SEGMENT
 from xlnet_jax.errors import InputError
-from xlnet_jax.kernels.arguments import AttentionInputs, Visibility
+from xlnet_jax.kernels.arguments import AttentionInputs, Relations
+from xlnet_jax.models.attention import attend_with_dropout_BNTH
 from xlnet_jax.models.inputs import Inputs
 from xlnet_jax.models.layers import (
     ACTIVATIONS,
@@ -24,7 +25,6 @@ from xlnet_jax.models.layers import (
     Norm,
     Outputs,
     add_to_rows,
-    attended_BNTH,
     look_up,
     partitioned_param,
     partitioned_zeros,
@@ -56,12 +56,12 @@ class BertAttention(nn.Module):
     train: bool
 
     @nn.compact
-    def __call__(self, rows_BLD: jnp.ndarray, visibility: Visibility, example_B: jnp.ndarray) -> jnp.ndarray:
+    def __call__(self, rows_BLD: jnp.ndarray, relations: Relations, example_B: jnp.ndarray) -> jnp.ndarray:
         c = self.config
         query_BNLH, key_BNLH, value_BNLH = (HeadProjection(c, name=name)(rows_BLD) for name in "qkv")
         rate = c.attention_dropout if self.train else 0.0
-        inputs = AttentionInputs(query_BNLH, key_BNLH, value_BNLH, visibility)
-        read_BNLH = attended_BNTH(self, rate, inputs, example_B, c.attention)
+        inputs = AttentionInputs(query_BNLH, key_BNLH, value_BNLH, relations)
+        read_BNLH = attend_with_dropout_BNTH(self, rate, inputs, example_B, c.attention)
         joined = jnp.swapaxes(read_BNLH, 1, 2).reshape(*rows_BLD.shape[:2], c.num_heads * c.d_head)
         out_BLD = Dense(c, c.d_model, ("heads", "embed"), name="o")(joined)
         return Norm(c, name="norm")(rows_BLD + Dropout(c.dropout, self.train)(out_BLD, example_B))
@@ -74,11 +74,9 @@ class BertLayer(nn.Module):
     train: bool
 
     @nn.compact
-    def __call__(
-        self, rows_BLD: jnp.ndarray, visibility: Visibility, example_B: jnp.ndarray
-    ) -> tuple[jnp.ndarray, None]:
+    def __call__(self, rows_BLD: jnp.ndarray, relations: Relations, example_B: jnp.ndarray) -> tuple[jnp.ndarray, None]:
         c = self.config
-        rows_BLD = BertAttention(c, self.train, name="attention")(rows_BLD, visibility, example_B)
+        rows_BLD = BertAttention(c, self.train, name="attention")(rows_BLD, relations, example_B)
         rows_BLD = FeedForward(c, 0.0, self.train, name="feed_forward")(rows_BLD, example_B)
         self.sow("intermediates", "rows_BTD", rows_BLD)
         return rows_BLD, None
@@ -111,7 +109,7 @@ class BertEncoder(nn.Module):
             rows_BLD = Dense(c, c.d_model, (None, "embed"), name="embedding_projection")(rows_BLD)
         rows_BLD = nn.with_logical_constraint(rows_BLD, ("batch", "length", "width"))
         layers = stacked(BertLayer, c, in_axes=nn.broadcast)(c, train, name="layers")
-        rows_BLD, _ = layers(rows_BLD, inputs.visibility, inputs.example_B)
+        rows_BLD, _ = layers(rows_BLD, inputs.relations, inputs.example_B)
         return Outputs(rows_BLD, None, jnp.zeros((c.num_layers, batch, 0, c.d_model), c.dtype))
 
     def _embed(self, inputs: Inputs) -> jnp.ndarray:

@@ -15,13 +15,14 @@ import jax
 import jax.numpy as jnp
 
 from xlnet_jax.errors import InputError
-from xlnet_jax.kernels.arguments import Ranks, Visibility
+from xlnet_jax.kernels import plain
+from xlnet_jax.kernels.arguments import AttentionInputs, Relations
 from xlnet_jax.kernels.numerics import einsum_float32
 from xlnet_jax.models.inputs import compact_inputs
-from xlnet_jax.models.layers import Norm
-from xlnet_jax.models.masks import HIGHEST, LOWEST, causal_span, within
+from xlnet_jax.models.layers import FeedForward, Norm
+from xlnet_jax.models.masks import HIGHEST, LOWEST, causal_bounds
 from xlnet_jax.models.positions import distances_R, position_keys_2NRH, signals_2RY
-from xlnet_jax.models.xlnet import Layer, LayerCache, Shared, XLNetLM, with_signals
+from xlnet_jax.models.xlnet import XLNetLM, add_signals
 from xlnet_jax.settings.config import ModelConfig
 
 
@@ -120,37 +121,85 @@ def advance(
     slot_B = position_B % slots
     held_BK = cache.position_BK.at[jnp.arange(batch), slot_B].set(position_B)
     backbone = decoder.params["backbone"]
-    rows_BTD, query_position_B1 = backbone["word_embedding"][token_B][:, None], None
+    rows_BTD, row_position_BT = backbone["word_embedding"][token_B][:, None], position_B[:, None]
     if config.positions == "sinusoidal":
-        rows_BTD = with_signals(rows_BTD, position_B[:, None])
+        rows_BTD = add_signals(rows_BTD, row_position_BT)
     if not config.is_causal:
-        query_position_B1 = target_B[:, None]
+        row_position_BT = jnp.concatenate([row_position_BT, target_B[:, None]], axis=1)
         mask_embedding_B1D = jnp.broadcast_to(backbone["mask_embedding"][None, None], rows_BTD.shape)
         rows_BTD = jnp.concatenate([rows_BTD, mask_embedding_B1D], axis=1)
-    key_rank_BK = jnp.where(held_BK == LOWEST, HIGHEST, LOWEST)
-    shared = Shared(
-        Visibility(Ranks(jnp.zeros(rows_BTD.shape[:2], jnp.int32), key_rank_BK)),
-        jnp.arange(batch),
-        position_B[:, None],
-        query_position_B1,
-        held_BK,
-        is_reversed_B=None,
-        tied_biases_3NH=backbone.get("biases"),
+    relations = Relations(
+        row_rank_BT=jnp.zeros(rows_BTD.shape[:2], jnp.int32),
+        key_rank_BK=jnp.where(held_BK == LOWEST, HIGHEST, LOWEST),
+        key_position_BK=held_BK,
+        query_position_BP=row_position_BT,
     )
     if config.attn_type == "uni":
-        span = causal_span(shared.row_position_BT, held_BK, slots - 1 if config.same_length else None)
-        shared = shared._replace(visibility=within(shared.visibility, span))
-
-    layer = Layer(config, reuse_len=0, train=False, implementation="few_rows")
-    caches = []
-    for params, position_key_2NRH, key_GKH, value_GKH in zip(
+        relations = relations.within(*causal_bounds(row_position_BT, slots - 1 if config.same_length else None))
+    keys, values = [], []
+    for weights, position_key_1NRH, key_GKH, value_GKH in zip(
         decoder.layers, decoder.position_keys, cache.keys, cache.values, strict=True
     ):
-        past = LayerCache(key_GKH, value_GKH, slot_B, position_key_2NRH)
-        rows_BTD, new = cast(Any, layer.apply({"params": params}, rows_BTD, past, shared))
-        caches.append(new)
+        biases_3NH = backbone.get("biases", weights["attention"].get("biases"))
+        inputs = AttentionInputs(None, key_GKH, value_GKH, relations, biases_3NH, position_key_1NRH)
+        rows_BTD, key_GKH, value_GKH = _advance_layer(config, weights, rows_BTD, inputs, slot_B)
+        keys.append(key_GKH)
+        values.append(value_GKH)
     if config.norm == "pre":
         rows_BTD = cast(Any, Norm(config).apply({"params": backbone["norm"]}, rows_BTD))
     logits_B1V = einsum_float32("BTD,VD->BTV", rows_BTD[:, -1:], backbone["word_embedding"])
-    new_cache = Cache(tuple(c.key_GKH for c in caches), tuple(c.value_GKH for c in caches), held_BK)
+    new_cache = Cache(tuple(keys), tuple(values), held_BK)
     return new_cache, logits_B1V[:, 0] + decoder.params["output_bias"][None]
+
+
+def _advance_layer(
+    config: ModelConfig, weights: dict[str, Any], rows_BTD: jnp.ndarray, inputs: AttentionInputs, slot_B: jnp.ndarray
+) -> tuple[jnp.ndarray, jnp.ndarray, jnp.ndarray]:
+    """Return the rows after a layer (`xlnet.Layer`), and its keys and values with those of the content row in their
+    slot. inputs: the attention call, with the keys and values of the cache and without queries."""
+    attention, is_pre = weights["attention"], config.norm == "pre"
+
+    def norm(rows_BTD: jnp.ndarray) -> jnp.ndarray:
+        return cast(Any, Norm(config).apply({"params": attention["norm"]}, rows_BTD))
+
+    asking_BTD = norm(rows_BTD) if is_pre else rows_BTD
+    key_GKH, value_GKH = (
+        _put(cached_GKH, _project_BNTH(asking_BTD[:, :1], attention[name]), slot_B)
+        for cached_GKH, name in ((inputs.key_BNKH, "k"), (inputs.value_BNKH, "v"))
+    )
+    in_heads = (len(rows_BTD), config.num_heads, -1, config.d_head)
+    inputs = inputs._replace(
+        query_BNTH=_project_BNTH(asking_BTD, attention["q"]),
+        key_BNKH=key_GKH.reshape(in_heads),
+        value_BNKH=value_GKH.reshape(in_heads),
+    )
+    read_BNTH = plain.attention_BNTH(inputs, _gathered_BNTK)
+    joined = jnp.swapaxes(read_BNTH, 1, 2).reshape(*rows_BTD.shape[:2], -1)
+    rows_BTD = rows_BTD + joined @ attention["o"].reshape(config.d_model, -1).T
+    rows_BTD = rows_BTD if is_pre else norm(rows_BTD)
+    feed_forward = cast(Any, FeedForward(config, config.dropout, train=False).apply)
+    return feed_forward({"params": weights["feed_forward"]}, rows_BTD, jnp.arange(len(rows_BTD))), key_GKH, value_GKH
+
+
+def _project_BNTH(rows_BTD: jnp.ndarray, kernel_DNH: jnp.ndarray) -> jnp.ndarray:
+    # There are fewer rows than weights: transpose the rows, where XLA would transpose the weights.
+    return jnp.swapaxes(jnp.einsum("BTD,DNH->BTNH", rows_BTD, kernel_DNH), 1, 2)
+
+
+def _put(cached_GKH: jnp.ndarray, new_BN1H: jnp.ndarray, slot_B: jnp.ndarray) -> jnp.ndarray:
+    # One example after the other: a scatter of all at once would copy the cache.
+    batch, heads = new_BN1H.shape[:2]
+    for i in range(batch):
+        cached_GKH = jax.lax.dynamic_update_slice(cached_GKH, new_BN1H[i], (i * heads, slot_B[i], 0))
+    return cached_GKH
+
+
+def _gathered_BNTK(query_BNTH: jnp.ndarray, inputs: AttentionInputs) -> jnp.ndarray:
+    """Return BD of rows and keys in any order (`plain.PositionScores`): few enough to gather each by its distance."""
+    relations, num_keys, key_2NRH = inputs.relations, inputs.key_BNKH.shape[2], inputs.position_key_2NRH
+    distance_BPK = relations.query_position_BP[:, :, None] - relations.key_position_BK[:, None, :]
+    # Empty slots of a cache are outside the table; they are masked.
+    column_BPK = jnp.clip(num_keys - distance_BPK, 0, key_2NRH.shape[2] - 1)
+    key_NRH = key_2NRH.sum(0).astype(query_BNTH.dtype)
+    by_distance_BNTR = einsum_float32("BNTH,NRH->BNTR", query_BNTH, key_NRH)
+    return jnp.take_along_axis(by_distance_BNTR, column_BPK[:, None], axis=-1)

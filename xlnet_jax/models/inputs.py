@@ -5,8 +5,8 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 
-from xlnet_jax.kernels.arguments import Visibility
-from xlnet_jax.models.masks import document_span, mask_visibility, rank_visibility, within
+from xlnet_jax.kernels.arguments import Relations
+from xlnet_jax.models.masks import document_bounds, mask_relations, rank_relations
 
 
 class Inputs(NamedTuple):
@@ -14,7 +14,7 @@ class Inputs(NamedTuple):
 
     input_ids_BL: jnp.ndarray  # int32
     segment_ids_BL: jnp.ndarray | None  # int32; None = no segment encodings
-    visibility: Visibility  # of T rows and K keys (models/masks.py)
+    relations: Relations  # which of the K keys each of the T rows sees (models/masks.py)
     is_reversed_B: jnp.ndarray  # bool
     target_positions_BP: jnp.ndarray | None  # int32; None = no query stream
     memory_BM: jnp.ndarray  # bool, memory slots in use; the others are read as zeros
@@ -42,16 +42,15 @@ def compact_inputs(
     attend_empty_memory: let rows attend to unused slots too, as zeros.
     """
     attended_BM = jnp.ones_like(memory_BM) if attend_empty_memory else memory_BM
-    visibility = rank_visibility(perm_rank_BL, target_positions_BP, attended_BM, attention_mask_BL)
+    relations = rank_relations(perm_rank_BL, target_positions_BP, attended_BM, attention_mask_BL)
     positions_BL = _positions_BL(input_ids_BL.shape, attention_mask_BL)
     if document_start_BL is not None:
-        own_document = document_span(document_start_BL, target_positions_BP, memory_BM.shape[1])
-        visibility = within(visibility, own_document)
+        relations = relations.within(*document_bounds(document_start_BL, target_positions_BP))
         positions_BL = positions_BL - jnp.take_along_axis(positions_BL, jnp.maximum(document_start_BL, 0), axis=1)
     return Inputs(
         input_ids_BL,
         segment_ids_BL,
-        visibility,
+        relations,
         is_reversed_B,
         target_positions_BP,
         memory_BM,
@@ -102,7 +101,7 @@ def dense_inputs(
     return Inputs(
         input_ids_BL,
         segment_ids_BL,
-        mask_visibility(allowed_BLL, positions_BP, attended_BM),
+        mask_relations(allowed_BLL, positions_BP, attended_BM),
         jnp.zeros(batch, bool) if is_reversed_B is None else is_reversed_B,
         positions_BP,
         memory_BM,

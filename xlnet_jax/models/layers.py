@@ -10,11 +10,8 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from xlnet_jax.kernels import plain
-from xlnet_jax.kernels.arguments import AttentionInputs
-from xlnet_jax.kernels.dropout import AttentionDropout, attention_seed_BN, hidden_mask_BTD
+from xlnet_jax.kernels.dropout import hidden_mask_BTD
 from xlnet_jax.kernels.numerics import einsum_float32
-from xlnet_jax.models.attention import attention_BNTH
 from xlnet_jax.settings.config import ModelConfig
 
 ATTENTION_WEIGHTS = "attention_weights"
@@ -119,22 +116,6 @@ class Dropout(nn.Module):
         rows, width = math.prod(x.shape[1:-1]), x.shape[-1]
         mask_BTD = hidden_mask_BTD(self.make_rng("dropout"), example_B, self.rate, rows, width, row_T)
         return jnp.where(mask_BTD.reshape(x.shape), x / (1.0 - self.rate), 0)
-
-
-def attended_BNTH(
-    module: nn.Module, rate: float, inputs: AttentionInputs, example_B: jnp.ndarray, implementation: str
-) -> jnp.ndarray:
-    """Return the attention output with this dropout rate on its probabilities, by the module's rng "dropout".
-
-    example_B: int32, place of each example in the global batch. The attention weights of the plain implementation are
-    sown into the collection "attention_weights", where that is mutable.
-    """
-    if module.is_mutable_collection(ATTENTION_WEIGHTS) and not module.is_initializing():
-        module.sow(ATTENTION_WEIGHTS, "weights_BNTK", plain.weights_BNTK(inputs))
-    if rate:
-        seed_BN = attention_seed_BN(module.make_rng("dropout"), example_B, inputs.query_BNTH.shape[1])
-        inputs = inputs._replace(dropout=AttentionDropout(rate, seed_BN))
-    return attention_BNTH(inputs, implementation)
 
 
 ACTIVATIONS: dict[str, Callable[[jnp.ndarray], jnp.ndarray]] = {

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from xlnet_jax.errors import InputError
-from xlnet_jax.kernels.arguments import AttentionInputs, Positions, Visibility
+from xlnet_jax.kernels.arguments import AttentionInputs, Relations
 from xlnet_jax.kernels.for_device import supports
 from xlnet_jax.objectives.registry import objective_named
 from xlnet_jax.settings.config import Config, DataConfig, ModelConfig, RunConfig
@@ -36,14 +36,9 @@ def _shapes(config: RunConfig) -> Any:
         return jax.ShapeDtypeStruct(shape, jnp.dtype(dtype))
 
     is_dense = isinstance(config.data, DataConfig) and config.data.emit == "dense"
-    visibility = Visibility(mask_BTK=of(1, rows, keys, dtype="bool") if is_dense else None)
-    heads = (1, model.num_heads)
-    positions = None
-    if model.positions == "relative":
-        table = of(2, model.num_heads, rows + keys, model.d_head, dtype="float32")
-        positions = Positions(table, None, of(1, 0, dtype="int32"), of(1, keys, dtype="int32"))
-    query, key, value = (of(*heads, length, model.d_head) for length in (rows, keys, keys))
-    return AttentionInputs(query, key, value, visibility, positions=positions)
+    relations = Relations(mask_BTK=of(1, rows, keys, dtype="bool") if is_dense else None)
+    query, key, value = (of(1, model.num_heads, length, model.d_head) for length in (rows, keys, keys))
+    return AttentionInputs(query, key, value, relations)
 
 
 def chosen(config: RunConfig, mesh: Mesh) -> tuple[ModelConfig, str]:

@@ -9,27 +9,21 @@ compared with those of plain attention in float32, block by block.
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from data_pipelines.batches import BatchSource
-from xlnet_jax.kernels import over_mesh, parts, plain
-from xlnet_jax.kernels.arguments import (
-    AttentionInputs,
-    Implementation,
-    Positions,
-    Segments,
-    Visibility,
-    numbers_of,
-    with_numbers,
-)
+from xlnet_jax.kernels import plain
+from xlnet_jax.kernels.arguments import AttentionInputs, Implementation, numbers_of
 from xlnet_jax.kernels.dropout import AttentionDropout, attention_seed_BN
-from xlnet_jax.models.attention import attention_BNTH
+from xlnet_jax.kernels.for_device import attention_BNTH
+from xlnet_jax.kernels.over_mesh import rows_of_part_BNTH
+from xlnet_jax.kernels.parts import join_parts, split_parts
 from xlnet_jax.models.inputs import Inputs, text_inputs
-from xlnet_jax.models.masks import causal_span, within
+from xlnet_jax.models.xlnet import relate
 from xlnet_jax.objectives.base import DeviceBatch
 from xlnet_jax.objectives.language_model import inputs_of
 from xlnet_jax.settings.config import Config, ModelConfig
@@ -51,6 +45,14 @@ TOGETHER = 2**28
 """Scores up to which both examples are compared in one call; above, in one call each."""
 
 QUERIES, BIASES = "gradient of the queries", "gradient of the biases"
+WORDS = {
+    "query_BNTH": QUERIES,
+    "key_BNKH": "gradient of the keys",
+    "value_BNKH": "gradient of the values",
+    "biases_3NH": BIASES,
+    "position_key_2NRH": "gradient of the position keys",
+    "segment_key_2NH": "gradient of the segment keys",
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,32 +128,20 @@ def _divided(examples: Inputs, scores_of_row: int) -> list[Inputs]:
 def call_of(inputs: Inputs, model: ModelConfig) -> AttentionInputs:
     """Return the attention call of a layer on these inputs, with random numbers."""
     (batch, length), mem_len = inputs.input_ids_BL.shape, inputs.memory_BM.shape[1]
-    query_BP = inputs.target_positions_BP
-    if query_BP is None:
-        query_BP = jnp.zeros((batch, 0), jnp.int32)
-    content_BL = jnp.broadcast_to(jnp.arange(length)[None], (batch, length))
-    row_BT = jnp.concatenate([content_BL, query_BP], axis=1)
-    key_BK = jnp.broadcast_to(jnp.arange(-mem_len, length)[None], (batch, mem_len + length))
     heads, dtype = (model.num_heads, model.d_head), jnp.dtype(model.dtype)
-
-    visibility = inputs.visibility
-    if model.attn_type == "uni":
-        visibility = within(visibility, causal_span(row_BT, key_BK, mem_len if model.same_length else None))
-    positions = segments = biases_3NH = None
+    relations = inputs.relations if model.network == "bert" else relate(inputs, mem_len, model)
+    biases_3NH = position_key_2NRH = segment_key_2NH = None
     if model.positions == "relative":
         biases_3NH = 0.5 * _normal(3, (3, *heads))
-        table = (2, model.num_heads, mem_len + 2 * length, model.d_head)
-        positions = Positions(0.5 * _normal(4, table), inputs.is_reversed_B, query_BP, key_BK)
-    if model.network == "xlnet" and model.num_segments and inputs.segment_ids_BL is not None:
-        row_segment_BT = jnp.take_along_axis(inputs.segment_ids_BL, row_BT, axis=1)
-        key_segment_BK = jnp.pad(inputs.segment_ids_BL, ((0, 0), (mem_len, 0)))
-        segments = Segments(0.5 * _normal(5, (2, *heads), dtype), row_segment_BT, key_segment_BK)
+        position_key_2NRH = 0.5 * _normal(4, (2, model.num_heads, mem_len + 2 * length, model.d_head))
+    if relations.row_segment_BT is not None:
+        segment_key_2NH = 0.5 * _normal(5, (2, *heads), dtype)
     # Scores of all terms have a standard deviation of about 1: a row with one key of weight 1 would have no gradients.
     query, key, value = (
         _normal(i, (batch, model.num_heads, size, model.d_head), dtype)
-        for i, size in enumerate((row_BT.shape[1], key_BK.shape[1], key_BK.shape[1]))
+        for i, size in enumerate((length + relations.num_targets, mem_len + length, mem_len + length))
     )
-    return AttentionInputs(query, 0.5 * key, value, visibility, biases_3NH, positions, segments)
+    return AttentionInputs(query, 0.5 * key, value, relations, biases_3NH, position_key_2NRH, segment_key_2NH)
 
 
 def _normal(seed: int, shape: tuple[int, ...], dtype: jnp.dtype = jnp.float32) -> jnp.ndarray:
@@ -175,7 +165,8 @@ def _shares(
         inputs = inputs._replace(dropout=AttentionDropout(rate, seed_BN))
     fused = partial(attention_BNTH, implementation="fused")
     ours = _pulled_back(partial(_in_parts_BNTH, implementation=fused, count=num_parts), inputs, grad_BNTH)
-    in_float32 = with_numbers(inputs, jax.tree.map(lambda x: x.astype(jnp.float32), numbers_of(inputs)))
+    numbers = jax.tree.map(lambda x: x.astype(jnp.float32), numbers_of(inputs))
+    in_float32 = inputs._replace(**numbers)
     with jax.default_matmul_precision("highest"):
         plain_BNTH = partial(_plain_BNTH, rows_at_once=rows_at_once)
         reference = _pulled_back(plain_BNTH, in_float32, grad_BNTH.astype(jnp.float32))
@@ -189,57 +180,53 @@ def _pulled_back(
     implementation: Implementation, inputs: AttentionInputs, grad_BNTH: jnp.ndarray
 ) -> dict[str, jnp.ndarray]:
     """Return the output of a call, and its gradients, by name, each float [.., N, rows, H]."""
-    read_BNTH, pull = jax.vjp(lambda numbers: implementation(with_numbers(inputs, numbers)), numbers_of(inputs))
-    query, key, value, biases_3NH, position_2NRH, segment_2NH = pull(grad_BNTH)[0]
-    found = {
-        "output": read_BNTH,
-        QUERIES: query,
-        "gradient of the keys": key,
-        "gradient of the values": value,
-        BIASES: None if biases_3NH is None else biases_3NH[:, :, None],
-        "gradient of the position keys": position_2NRH,
-        "gradient of the segment keys": None if segment_2NH is None else segment_2NH[:, :, None],
-    }
-    return {name: array for name, array in found.items() if array is not None}
+    read_BNTH, pull = jax.vjp(lambda numbers: implementation(inputs._replace(**numbers)), numbers_of(inputs))
+    (gradients,) = pull(grad_BNTH)
+    for name in ("biases_3NH", "segment_key_2NH"):
+        if name in gradients:
+            gradients[name] = gradients[name][:, :, None]
+    return {"output": read_BNTH} | {WORDS[name]: gradient for name, gradient in gradients.items()}
 
 
 def _in_parts_BNTH(inputs: AttentionInputs, implementation: Implementation, count: int) -> jnp.ndarray:
     """Return the attention output of every row, by the calls of devices that share a window, one after the other."""
     if count == 1:
         return implementation(inputs)
-    query_BNTH, positions = inputs.query_BNTH, inputs.positions
-    targets = 0 if positions is None else positions.query_BP.shape[1]
-    content = query_BNTH.shape[2] - targets
-    in_parts_BNTH = parts.joined(query_BNTH[:, :, :content], query_BNTH[:, :, content:], count, axis=2)
+    query_BNTH = inputs.query_BNTH
+    content = query_BNTH.shape[2] - inputs.relations.num_targets
+    in_parts_BNTH = join_parts(query_BNTH[:, :, :content], query_BNTH[:, :, content:], count, axis=2)
     by_part = jnp.stack(jnp.split(in_parts_BNTH, count, axis=2))
 
     def read_BNTH(part_and_query: tuple[jnp.ndarray, jnp.ndarray]) -> jnp.ndarray:
         part, own_BNTH = part_and_query
-        return over_mesh.rows_of_part_BNTH(inputs._replace(query_BNTH=own_BNTH), implementation, part, count)
+        return rows_of_part_BNTH(inputs._replace(query_BNTH=own_BNTH), implementation, part, count)
 
     read = _side_by_side_BNTH(jax.lax.map(read_BNTH, (jnp.arange(count), by_part)))
-    return jnp.concatenate(parts.apart(read, content, count, axis=2), axis=2)
+    return jnp.concatenate(split_parts(read, content, count, axis=2), axis=2)
 
 
 def _plain_BNTH(inputs: AttentionInputs, rows_at_once: int) -> jnp.ndarray:
     """Return the attention output of every row by plain attention, some rows after the others."""
-    (ranks, span, _), positions, segments = inputs.visibility, inputs.positions, inputs.segments
-    rows = inputs.query_BNTH.shape[2]
-    if positions is not None:
-        content_BL = jnp.arange(rows - positions.query_BP.shape[1])[None]
-        content_BL = jnp.broadcast_to(content_BL, (len(positions.query_BP), content_BL.shape[1]))
-        positions = positions._replace(query_BP=jnp.concatenate([content_BL, positions.query_BP], axis=1))
+    relations, rows = inputs.relations, inputs.query_BNTH.shape[2]
+    if inputs.position_key_2NRH is not None:
+        # All as query rows, which may be anywhere.
+        batch, content = len(inputs.query_BNTH), rows - relations.num_targets
+        position_BT = jnp.broadcast_to(jnp.arange(content)[None], (batch, content))
+        if relations.query_position_BP is not None:
+            position_BT = jnp.concatenate([position_BT, relations.query_position_BP], axis=1)
+        relations = relations._replace(query_position_BP=position_BT)
 
     def read_BNTH(row_T: jnp.ndarray) -> jnp.ndarray:
-        def of(term: Any, *names: str) -> Any:
-            return term and term._replace(**{name: getattr(term, name)[:, row_T] for name in names})
+        def take(x_BT: jnp.ndarray) -> jnp.ndarray:
+            return x_BT[:, row_T]
 
+        some = relations.of_rows(take)
+        if some.query_position_BP is not None:
+            some = some._replace(query_position_BP=take(some.query_position_BP))
         return plain.attention_BNTH(
             inputs._replace(
                 query_BNTH=inputs.query_BNTH[:, :, row_T],
-                visibility=Visibility(of(ranks, "row_BT"), of(span, "first_BT", "last_BT")),
-                positions=of(positions, "query_BP"),  # all as query rows, which may stand anywhere
-                segments=of(segments, "row_BT"),
+                relations=some,
                 dropout=inputs.dropout and inputs.dropout._replace(row_T=row_T),
             )
         )

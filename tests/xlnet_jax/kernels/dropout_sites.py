@@ -4,9 +4,10 @@ import flax.linen as nn
 import jax.numpy as jnp
 
 from tests.xlnet_jax.random_models import SMALL
-from xlnet_jax.kernels.arguments import AttentionInputs, Visibility
+from xlnet_jax.kernels.arguments import AttentionInputs, Relations
+from xlnet_jax.models.attention import attend_with_dropout_BNTH
 from xlnet_jax.models.inputs import Inputs
-from xlnet_jax.models.layers import Dropout, attended_BNTH, stacked
+from xlnet_jax.models.layers import Dropout, stacked
 
 RATE = 0.1
 HEADS, ROWS, WIDTH = 4, 48, 64
@@ -22,14 +23,14 @@ class Layer(nn.Module):
         # Equal scores, and values that are the rows of a unit matrix: element k of an output is the mask of key k.
         zeros_BNTH = jnp.zeros((batch, HEADS, rows, width))
         value_BNKH = jnp.broadcast_to(jnp.eye(width)[None, None], (batch, HEADS, width, width))
-        everything = Visibility(mask_BTK=jnp.ones((batch, rows, width), bool))
+        everything = Relations(mask_BTK=jnp.ones((batch, rows, width), bool))
         # Not keys of zeros: jaxlib 0.10 on the CPU now and then computes NaN where both factors of a fused product are
         # broadcasts of one number.
         inputs = AttentionInputs(zeros_BNTH, value_BNKH, value_BNKH, everything)
         masks = {}
         for site in "ab":
             masks[f"hidden {site}"] = Dropout(RATE, train=True)(rows_BTD, example_B) > 0
-            masks[f"attention {site}"] = attended_BNTH(self, RATE, inputs, example_B, "plain") > 0
+            masks[f"attention {site}"] = attend_with_dropout_BNTH(self, RATE, inputs, example_B, "plain") > 0
         return rows_BTD, masks
 
 

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from tests.xlnet_jax.random_models import BERT, SMALL
+from xlnet_jax.kernels import for_device
 from xlnet_jax.kernels.numerics import MASKED
 from xlnet_jax.kernels.plain import attend_BNTH
-from xlnet_jax.models import attention
 from xlnet_jax.models.encoder import build_encoder
 from xlnet_jax.models.inputs import compact_inputs
 
@@ -82,7 +82,7 @@ def training_program(config):
 
 def mean_of_values(inputs):
     """An implementation that computes nothing of the size of the scores."""
-    position = 0.0 if inputs.positions is None else inputs.positions.key_2NRH.mean()
+    position = 0.0 if inputs.position_key_2NRH is None else inputs.position_key_2NRH.mean()
     return inputs.query_BNTH + inputs.value_BNKH.mean(2, keepdims=True) + inputs.key_BNKH.mean() + position
 
 
@@ -90,5 +90,5 @@ def mean_of_values(inputs):
 def test_nothing_of_the_size_of_a_mask_is_made_outside_the_attention_implementation(name, monkeypatch):
     mask_size = BATCH * LENGTH * (LENGTH + SEAMS[name].mem_len)
     assert largest_array(training_program(SEAMS[name])) > mask_size
-    monkeypatch.setitem(attention.IMPLEMENTATIONS, "auto", mean_of_values)
+    monkeypatch.setitem(for_device.IMPLEMENTATIONS, "auto", mean_of_values)
     assert largest_array(training_program(SEAMS[name])) < mask_size / 2

@@ -12,8 +12,7 @@ import pytest
 from tests.xlnet_jax.tiny_text import batches_of
 from tests.xlnet_jax.training.test_golden import RUNS
 from xlnet_jax.interop.weights import flatten
-from xlnet_jax.kernels.fused import call as tpu
-from xlnet_jax.kernels.triton import call as gpu
+from xlnet_jax.kernels.devices import interpret_kernels
 from xlnet_jax.models.encoder import build_lm
 from xlnet_jax.models.heads import build_model, init_params
 from xlnet_jax.models.inputs import compact_inputs, text_inputs
@@ -106,14 +105,13 @@ def assert_no_sums_in_bfloat16(loss, params):
     assert list(sums_in_bfloat16(jax.make_jaxpr(jax.grad(loss))(params).jaxpr)) == []
 
 
-KERNELS = {"plain": contextlib.nullcontext, "tpu": tpu.interpreted, "gpu": gpu.interpreted}
-CASES = [*((name, "plain") for name in RUNS), ("plm, packed", "tpu"), ("plm, packed", "gpu")]
+CASES = [*((name, None) for name in RUNS), ("plm, packed", "v5e"), ("plm, packed", "gpu")]
 
 
-@pytest.mark.parametrize(("name", "kernel"), CASES)
-def test_no_gradient_of_an_objective_is_summed_in_bfloat16(name, kernel):
+@pytest.mark.parametrize(("name", "device"), CASES)
+def test_no_gradient_of_an_objective_is_summed_in_bfloat16(name, device):
     config = RUNS[name]
-    attention = "plain" if kernel == "plain" else "fused"
+    attention = "fused" if device else "plain"
     model = dataclasses.replace(in_bfloat16(config.model), dropout=0.1, attention_dropout=0.1, attention=attention)
     config = dataclasses.replace(config, model=model)
     objective, batch = objective_of(config), batches_of(config).batch_at(0)
@@ -124,7 +122,7 @@ def test_no_gradient_of_an_objective_is_summed_in_bfloat16(name, kernel):
         scored = objective.score(params, batch, mems, dropout)
         return scored.loss_sum + sum(scored.row_losses.values())
 
-    with KERNELS[kernel]():
+    with interpret_kernels(device) if device else contextlib.nullcontext():
         assert_no_sums_in_bfloat16(loss, sharding.unboxed(jax.eval_shape(objective.init, jax.random.key(0))))
 
 

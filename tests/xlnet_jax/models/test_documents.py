@@ -10,8 +10,7 @@ import pytest
 
 from data_pipelines.documents import Documents
 from tests.xlnet_jax.random_models import strong_params
-from xlnet_jax.kernels.arguments import visible_BTK
-from xlnet_jax.kernels.fused import call as fused
+from xlnet_jax.kernels.devices import interpret_kernels
 from xlnet_jax.models.encoder import build_encoder
 from xlnet_jax.models.inputs import compact_inputs
 from xlnet_jax.settings.config import ModelConfig
@@ -31,7 +30,7 @@ networks = pytest.mark.parametrize("model", [BOTH_STREAMS, CAUSAL], ids=["both s
 
 def on(attention):
     """Trace for the devices that this implementation is for."""
-    return fused.interpreted() if attention == "fused" else contextlib.nullcontext()
+    return interpret_kernels() if attention == "fused" else contextlib.nullcontext()
 
 
 def windows(model, starts_BL=STARTS, seed=0):
@@ -101,7 +100,7 @@ def test_no_row_depends_on_a_token_or_on_memory_of_another_document(model, atten
     with on(attention):
         depends_BTK = np.stack([size_BK(of_row) for of_row in np.eye(own_BTK.shape[1], dtype=np.float32)], axis=1) > 0
     assert not (depends_BTK & ~own_BTK).any()
-    sees_BTK = np.asarray(visible_BTK(inputs.visibility)) & own_BTK
+    sees_BTK = np.asarray(inputs.relations.visible_BTK()) & own_BTK
     if model.attn_type == "uni":
         back_BTK = places_BT(window)[..., None] - np.arange(-MEMORY, LENGTH)
         sees_BTK &= (back_BTK >= 0) & (back_BTK <= MEMORY)

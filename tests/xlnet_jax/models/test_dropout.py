@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 
 from tests.xlnet_jax.training.tiny import CONFIG, batch_at
-from xlnet_jax.kernels.arguments import AttentionInputs, Visibility
+from xlnet_jax.kernels.arguments import AttentionInputs, Relations
 from xlnet_jax.kernels.dropout import threshold
+from xlnet_jax.models.attention import attend_with_dropout_BNTH
 from xlnet_jax.models.heads import build_model, init_params
 from xlnet_jax.models.inputs import text_inputs
-from xlnet_jax.models.layers import Dropout, attended_BNTH
+from xlnet_jax.models.layers import Dropout
 from xlnet_jax.objectives.base import BatchDropout
 from xlnet_jax.objectives.language_model import LanguageModel
 from xlnet_jax.settings.config import Config, HeadConfig
@@ -55,13 +56,13 @@ def test_attention_weights_that_are_kept_are_scaled_up(rate):
     """Equal scores and values that are the rows of a unit matrix: each output is a row of weights."""
     query_BNTH = jnp.zeros((2, 2, 8, 8))
     key_BNKH = jnp.broadcast_to(jnp.eye(8)[None, None], (2, 2, 8, 8))
-    everything = Visibility(mask_BTK=jnp.ones((2, 8, 8), bool))
+    everything = Relations(mask_BTK=jnp.ones((2, 8, 8), bool))
 
     class Attention(nn.Module):
         @nn.compact
         def __call__(self):
             inputs = AttentionInputs(query_BNTH, key_BNKH, key_BNKH, everything)
-            return attended_BNTH(self, rate, inputs, jnp.arange(2), "plain")
+            return attend_with_dropout_BNTH(self, rate, inputs, jnp.arange(2), "plain")
 
     weights = Attention().apply({}, rngs={"dropout": jax.random.key(0)})
     np.testing.assert_allclose(np.unique(weights), [0, 1 / 8 / (1 - rate)], rtol=1e-6)

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from data_pipelines.permutation import perm_rank, permuted_places, target_slots, to_dense
-from xlnet_jax.kernels.arguments import Visibility
 from xlnet_jax.models.inputs import Inputs
 from xlnet_jax.models.xlnet import Backbone, XLNetLM
 from xlnet_jax.objectives.language_model import LanguageModel, inputs_of
@@ -186,9 +185,8 @@ def test_no_gradient_flows_into_the_memory_that_is_passed_on(params):
 def test_inputs_without_a_query_stream_give_the_content_stream_alone(params):
     batch = window_batch(mem_filled=0)
     full = inputs_of(batch, CONFIG)[0]
-    ranks = full.visibility.ranks
-    content = Visibility(ranks._replace(row_BT=ranks.row_BT[:, : DATA.seq_len]))
-    alone = full._replace(target_positions_BP=None, visibility=content)
+    content = full.relations.of_rows(lambda x_BT: x_BT[:, : DATA.seq_len])
+    alone = full._replace(target_positions_BP=None, relations=content)
     assert isinstance(alone, Inputs)
     model, mems = Backbone(MODEL), random_mems(batch)
     both, content = (

@@ -8,9 +8,7 @@ import numpy as np
 import pytest
 
 from tests.xlnet_jax.reference_cases import HIDDEN, LOSS, Case, assert_close, assert_gradients
-from xlnet_jax.kernels.arguments import Ranks, Visibility, visible_BTK
-from xlnet_jax.kernels.fused import call as fused
-from xlnet_jax.kernels.triton import call as triton
+from xlnet_jax.kernels.devices import interpret_kernels
 from xlnet_jax.models.inputs import dense_inputs, text_inputs
 from xlnet_jax.models.masks import HIGHEST
 from xlnet_jax.models.xlnet import XLNetLM
@@ -63,11 +61,12 @@ def inputs_of(case, mems_ZBMD):
 def by_ranks(inputs):
     """Return inputs with ranks in place of the mask: a row's rank is the number of keys that it sees, a key's rank
     the lowest of the rows that see it."""
-    mask_BTK = inputs.visibility.mask_BTK
+    mask_BTK = inputs.relations.mask_BTK
     row_BT = mask_BTK.sum(-1, dtype=jnp.int32)
-    visibility = Visibility(Ranks(row_BT, jnp.where(mask_BTK, row_BT[:, :, None], HIGHEST).min(1)))
-    np.testing.assert_array_equal(visible_BTK(visibility), mask_BTK)
-    return inputs._replace(visibility=visibility)
+    key_BK = jnp.where(mask_BTK, row_BT[:, :, None], HIGHEST).min(1)
+    relations = inputs.relations._replace(row_rank_BT=row_BT, key_rank_BK=key_BK, mask_BTK=None)
+    np.testing.assert_array_equal(relations.visible_BTK(), mask_BTK)
+    return inputs._replace(relations=relations)
 
 
 def loss_and_outputs(params, case, inputs):
@@ -91,11 +90,11 @@ def test_the_network_gives_the_originals_numbers(reference, name):
     assert_originals_numbers(case, inputs_of(case, case.mems("inputs/mems")))
 
 
-@pytest.mark.parametrize("kernel", [fused, triton], ids=["TPU", "GPU"])
+@pytest.mark.parametrize("device", ["v5e", "gpu"])
 @pytest.mark.parametrize("name", [name for name in CASES if name not in NOT_RANKS])
-def test_the_network_with_fused_attention_gives_the_originals_numbers(reference, name, kernel):
+def test_the_network_with_fused_attention_gives_the_originals_numbers(reference, name, device):
     case = Case(reference / "model", name)
-    with kernel.interpreted():
+    with interpret_kernels(device):
         assert_originals_numbers(case, by_ranks(inputs_of(case, case.mems("inputs/mems"))))
 
 
@@ -124,15 +123,15 @@ def assert_originals_numbers(case, inputs):
     assert_gradients(grads, case.gradients)
 
 
-@pytest.mark.parametrize("kernel", [None, fused, triton], ids=["plain", "TPU", "GPU"])
+@pytest.mark.parametrize("device", [None, "v5e", "gpu"])
 @pytest.mark.parametrize("name", [c for c in CASES if c.startswith("c")])
-def test_ranks_give_the_originals_finetuning_numbers_on_real_tokens(reference, name, kernel):
+def test_ranks_give_the_originals_finetuning_numbers_on_real_tokens(reference, name, device):
     """Without perm_mask all ranks are equal; what the rows of padding hold means nothing."""
     case = Case(reference / "model", name)
     ids, mems, padding = case.first("inputs/inp_k"), case.mems("inputs/mems"), case.first("inputs/input_mask")
     mask = jnp.ones_like(ids) if padding is None else 1 - padding
     inputs = text_inputs(ids, mask, case.first("inputs/seg_id"), mem_len=0 if mems is None else mems.shape[2])
-    with kernel.interpreted() if kernel else nullcontext():
+    with interpret_kernels(device) if device else nullcontext():
         logits, _ = jax.jit(XLNetLM(case.config).apply)({"params": case.params}, inputs, mems)
     real = np.asarray(mask) == 1
     assert_close(logits[real], case.hidden("outputs/logits")[real], HIDDEN)

@@ -16,7 +16,7 @@ from data_pipelines.tokenizer import Tokenizer
 from tests.xlnet_jax.training.run.test_hosts import Two
 from xlnet_jax.errors import RESTART, InputError
 from xlnet_jax.interop.weights import flatten
-from xlnet_jax.kernels.fused.call import interpreted
+from xlnet_jax.kernels.devices import interpret_kernels
 from xlnet_jax.plots.confusion import Confusion
 from xlnet_jax.settings.plain import identity_difference
 from xlnet_jax.tasks.classification.task import TextTask
@@ -378,7 +378,7 @@ def test_results_of_a_run_are_overwritten_by_no_other(straight, pretrained, tabl
 def test_finetuning_compares_kernels_on_its_own_texts(pretrained, table, tmp_path, monkeypatch, capsys):
     samples = []
     monkeypatch.setattr(attention, "difference", lambda _, sample, __: samples.append(sample) or (1.0, "output"))
-    with interpreted():
+    with interpret_kernels():
         finetune.main(words(pretrained, table, tmp_path / "run", "--steps", "1"))
     assert samples == [Texts(seq_len=32, mem_len=0)]
     assert "attention   plain: on this device the output by the fused kernel" in capsys.readouterr().out

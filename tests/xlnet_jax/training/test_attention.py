@@ -16,10 +16,9 @@ from tests.xlnet_jax.training.tiny import CONFIG
 from tests.xlnet_jax.training.tiny_run import arguments
 from xlnet_jax import train
 from xlnet_jax.errors import InputError
+from xlnet_jax.kernels import for_device as table
 from xlnet_jax.kernels import plain
-from xlnet_jax.kernels.fused.call import interpreted
-from xlnet_jax.kernels.triton import call as triton
-from xlnet_jax.models import attention as table
+from xlnet_jax.kernels.devices import interpret_kernels
 from xlnet_jax.settings.config import MeshConfig
 from xlnet_jax.training import attention, sharding
 from xlnet_jax.training.attention import chosen, settled
@@ -51,13 +50,13 @@ def test_without_a_kernel_for_the_device_attention_is_plain(name):
     assert words == ("plain" if name == "plain" else "plain: the device is cpu, and there is no kernel for it")
 
 
-on_both = pytest.mark.parametrize("interpreted_kernel", [interpreted, triton.interpreted], ids=["TPU", "GPU"])
+on_both = pytest.mark.parametrize("device", ["v5e", "gpu"])
 
 
 @on_both
 @pytest.mark.parametrize("name", ["auto", "fused"])
-def test_where_there_is_a_kernel_attention_is_fused(interpreted_kernel, name):
-    with interpreted_kernel():
+def test_where_there_is_a_kernel_attention_is_fused(device, name):
+    with interpret_kernels(device):
         model, words = chosen(with_attention(CONFIG, name), one_device())
     assert (model.attention, words) == ("fused", "fused")
 
@@ -77,7 +76,7 @@ DENSE = dataclasses.replace(CONFIG.data, emit="dense")
     ids=["heads", "dense"],
 )
 def test_a_run_that_the_kernel_cannot_compute_is_plain_or_refused_where_the_kernel_is_asked_for(config, reason):
-    with interpreted():
+    with interpret_kernels():
         assert chosen(with_attention(config, "auto"), one_device())[1] == f"plain: {reason}"
         with pytest.raises(InputError, match=f"^model.attention fused: {reason}; auto would take plain$"):
             chosen(with_attention(config, "fused"), one_device())
@@ -96,7 +95,7 @@ def untouched():
 def test_a_kernel_that_computes_something_else_on_this_device_is_not_used(monkeypatch):
     monkeypatch.setitem(table.IMPLEMENTATIONS, "fused", lambda inputs: 1.1 * plain.attention_BNTH(inputs))
     config, alone = with_attention(CONFIG, "auto", num_heads=1), process()
-    with interpreted():
+    with interpret_kernels():
         assert settled(config, "run", alone, Texts(16, 0)).model.attention == "plain"
     words = "attention   plain: on this device the .* by the fused kernel is off by 10% of its size\n"
     assert re.fullmatch(words, printed(alone))
@@ -106,7 +105,7 @@ def test_a_kernel_that_is_wrong_on_another_host_is_not_used(monkeypatch):
     monkeypatch.setattr(attention, "difference", lambda *_: (1e-3, "output"))
     alone = process()
     other = dataclasses.replace(alone, hosts=OneIsWrong())
-    with interpreted():
+    with interpret_kernels():
         assert settled(CONFIG, "run", other, Texts(16, 0)).model.attention == "plain"
     assert printed(alone).endswith("the gradient of the keys by the fused kernel is off by 50% of its size\n")
 
@@ -130,7 +129,7 @@ def test_every_network_is_compared_with_the_heads_and_parts_of_one_device(config
     monkeypatch.setattr(
         attention, "difference", lambda model, _, parts: asked.append((model, parts)) or (0.0, "output")
     )
-    with interpreted():
+    with interpret_kernels():
         settled(config, "run", process(), Texts(16, 0))
     assert [(model.num_heads, parts) for model, parts in asked] == compared
     assert len({model.d_model for model, _ in asked}) == len(asked)
@@ -141,7 +140,7 @@ def test_a_run_says_which_attention_it_uses(monkeypatch):
     assert settled(with_attention(CONFIG, "plain"), "run", alone, untouched).model.attention == "plain"
     assert printed(alone) == "attention   plain\n"
     monkeypatch.setattr(attention, "difference", lambda *_: (1e-3, "output"))
-    with interpreted():
+    with interpret_kernels():
         assert settled(CONFIG, "run", alone, Texts(16, 0)).model.attention == "fused"
     assert printed(alone).splitlines()[1:] == ["attention   fused"]
 
@@ -149,7 +148,7 @@ def test_a_run_says_which_attention_it_uses(monkeypatch):
 def test_pretraining_compares_kernels_on_its_own_windows(text, tmp_path, monkeypatch, capsys):
     samples = []
     monkeypatch.setattr(attention, "difference", lambda _, sample, __: samples.append(sample()) or (1.0, "output"))
-    with interpreted():
+    with interpret_kernels():
         assert train.main(arguments(text, tmp_path / "run", "--steps", "1")) == 0
     assert "attention   plain: on this device the output by the fused kernel" in capsys.readouterr().out
     (windows,) = samples
@@ -162,7 +161,7 @@ def test_pretraining_compares_kernels_on_its_own_windows(text, tmp_path, monkeyp
 @pytest.mark.slow
 def test_twenty_steps_with_the_kernel_lose_what_they_lose_without():
     plain = train_tiny(with_attention(CONFIG, "plain"), devices=1, steps=20)[0]
-    with interpreted():
+    with interpret_kernels():
         fused = train_tiny(with_attention(CONFIG, "fused"), devices=1, steps=20)[0]
     np.testing.assert_allclose(fused, plain, rtol=0, atol=1e-5)
     assert fused != plain

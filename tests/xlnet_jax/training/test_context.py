@@ -13,7 +13,7 @@ from tests.xlnet_jax.tiny_text import batches_of
 from tests.xlnet_jax.training.test_dropout import COLLECTIVE, Setting
 from tests.xlnet_jax.training.test_golden import RUNS
 from tests.xlnet_jax.training.tiny import CONFIG
-from xlnet_jax.kernels.fused.call import interpreted
+from xlnet_jax.kernels.devices import interpret_kernels
 from xlnet_jax.objectives.build import objective_of
 from xlnet_jax.planning.compiler import abstract_step
 from xlnet_jax.settings.config import MeshConfig, ReplacedConfig
@@ -103,7 +103,7 @@ def test_devices_that_divide_a_window_train_as_one_device(name, setting):
 
 def test_the_fused_kernel_computes_the_rows_of_each_device():
     fused = changed(PLM, {"attention": "fused"})
-    with interpreted():
+    with interpret_kernels():
         assert_equal(trained(fused, Setting(8, OVER_FOUR)), on_one_device("plm"))
 
 

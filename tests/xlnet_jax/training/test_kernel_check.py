@@ -11,12 +11,11 @@ from tests.xlnet_jax.random_models import BERT, SMALL
 from tests.xlnet_jax.tiny_text import batches_of
 from tests.xlnet_jax.training.test_golden import RUNS
 from tests.xlnet_jax.training.tiny import CONFIG
+from xlnet_jax.kernels import for_device as table
 from xlnet_jax.kernels import plain
-from xlnet_jax.kernels.arguments import numbers_of, visible_BTK, with_numbers
-from xlnet_jax.kernels.fused.call import interpreted
+from xlnet_jax.kernels.arguments import numbers_of
+from xlnet_jax.kernels.devices import interpret_kernels
 from xlnet_jax.kernels.fused.tiles import GENERATIONS
-from xlnet_jax.kernels.triton import call as triton
-from xlnet_jax.models import attention as table
 from xlnet_jax.objectives.build import objective_of
 from xlnet_jax.training import kernel_check, sharding
 from xlnet_jax.training.attention import TOLERANCE
@@ -60,9 +59,7 @@ def test_the_compared_call_is_that_of_the_runs_layers(name, monkeypatch):
         assert (a.shape, a.dtype) == (b.shape, b.dtype)
 
     jax.tree.map(assert_same_form, numbers_of(ours), numbers_of(theirs))
-    np.testing.assert_array_equal(visible_BTK(ours.visibility), visible_BTK(theirs.visibility))
-    for a, b in ((ours.positions, theirs.positions), (ours.segments, theirs.segments)):
-        jax.tree.map(np.testing.assert_array_equal, a and a[1:], b and b[1:])
+    jax.tree.map(np.testing.assert_array_equal, ours.relations, theirs.relations)
 
 
 # ---- right kernels ---------------------------------------------------------------------------------------------------
@@ -77,29 +74,29 @@ RIGHT = {
     "bert": changed(RUNS["bert"], {"seq_len": 70}, max_positions=70, d_head=64),
     "wide heads": changed(PLM, d_head=128, attention_dropout=0.3),
 }
-on_both = pytest.mark.parametrize("interpreted_kernel", [interpreted, triton.interpreted], ids=["TPU", "GPU"])
+on_both = pytest.mark.parametrize("device", ["v5e", "gpu"])
 
 
 @on_both
 @pytest.mark.parametrize(("name", "dtype"), [("plm", "float32"), *((name, "bfloat16") for name in RIGHT)])
-def test_a_right_kernel_differs_by_less_than_half_of_what_is_allowed(interpreted_kernel, name, dtype):
+def test_a_right_kernel_differs_by_less_than_half_of_what_is_allowed(device, name, dtype):
     config = changed(RIGHT[name], dtype=dtype)
-    with interpreted_kernel():
+    with interpret_kernels(device):
         share, _ = difference(config.model, Windows(config, batches_of(config)), 1)
     assert 0 < share < (1e-3 if dtype == "float32" else TOLERANCE[dtype] / 2)
 
 
 @on_both
 @pytest.mark.parametrize("model", [SMALL, BERT], ids=["xlnet", "bert"])
-def test_texts_of_finetuning_are_compared_with_padding_and_memory(interpreted_kernel, model):
-    with interpreted_kernel():
+def test_texts_of_finetuning_are_compared_with_padding_and_memory(device, model):
+    with interpret_kernels(device):
         share, _ = difference(dataclasses.replace(model, d_head=64, num_heads=2), Texts(24, model.mem_len), 1)
     assert 0 < share < 1e-3
 
 
 @on_both
-def test_devices_that_share_a_window_are_compared_in_their_parts(interpreted_kernel):
-    with interpreted_kernel():
+def test_devices_that_share_a_window_are_compared_in_their_parts(device):
+    with interpret_kernels(device):
         share, _ = difference(LONGER.model, Windows(LONGER, batches_of(LONGER)), 4)
     assert 0 < share < 1e-3
 
@@ -110,7 +107,7 @@ def test_a_window_that_does_not_fit_the_chip_is_compared_in_its_blocks(monkeypat
     # So many scores are too many for plain attention at once, and for both examples in one call.
     monkeypatch.setattr(kernel_check, "SCORES", 10_000)
     monkeypatch.setattr(kernel_check, "TOGETHER", 10_000)
-    with interpreted("small"):
+    with interpret_kernels("small"):
         share, _ = difference(LONGER.model, Windows(LONGER, batches_of(LONGER)), 1)
     assert 0 < share < 1e-3
 
@@ -122,11 +119,11 @@ def with_fault(name, where, factor):
     """Return plain attention, of whose output or gradients one is multiplied by a factor in one place."""
 
     def faulty(numbers):
-        return numbers._replace(**{name: getattr(numbers, name).at[where].multiply(factor)})
+        return numbers | {name: numbers[name].at[where].multiply(factor)}
 
     def attention_BNTH(inputs):
         def output(numbers):
-            return plain.attention_BNTH(with_numbers(inputs, numbers))
+            return plain.attention_BNTH(inputs._replace(**numbers))
 
         def forward(numbers):
             read, pull = jax.vjp(output, numbers)
@@ -154,8 +151,8 @@ WHOLE = {
     "r_w": ("biases_3NH", np.s_[0]),
     "r_r": ("biases_3NH", np.s_[1]),
     "r_s": ("biases_3NH", np.s_[2]),
-    "position keys": ("position_2NRH", np.s_[:]),
-    "segment keys": ("segment_2NH", np.s_[:]),
+    "position keys": ("position_key_2NRH", np.s_[:]),
+    "segment keys": ("segment_key_2NH", np.s_[:]),
 }
 IN_ONE_PLACE = {
     "output of the query stream": ("output", np.s_[:, :, 32:]),
@@ -164,8 +161,8 @@ IN_ONE_PLACE = {
     "keys of memory": ("key_BNKH", np.s_[:, :, :16]),
     "values of the last keys": ("value_BNKH", np.s_[:, :, -4:]),
     "keys of what reads backwards": ("key_BNKH", np.s_[1]),
-    "position keys of sines": ("position_2NRH", np.s_[0]),
-    "position keys of one tile": ("position_2NRH", np.s_[:, :, 40:48]),
+    "position keys of sines": ("position_key_2NRH", np.s_[0]),
+    "position keys of one tile": ("position_key_2NRH", np.s_[:, :, 40:48]),
 }
 FACTORS = {"zero": 0.0, "half": 0.5, "negated": -1.0}
 

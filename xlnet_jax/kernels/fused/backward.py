@@ -18,7 +18,16 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
-from xlnet_jax.kernels.fused import blocks
+from xlnet_jax.kernels.fused.blocks import (
+    compiler_params,
+    estimate_cost,
+    key_blocks,
+    operand_blocks,
+    position_blocks,
+    row_blocks,
+    softmax_blocks,
+    vector_blocks,
+)
 from xlnet_jax.kernels.fused.operands import Operands
 from xlnet_jax.kernels.fused.scores import (
     Scratch,
@@ -111,22 +120,22 @@ def backward(sizes: Sizes, operands: Operands, saved: Saved, interpret: Any) -> 
         like(operands.position_2RH, jnp.float32),
         like(operands.vectors_8H),
     )
-    position_2RH = None if operands.position_2RH is None else blocks.of_positions(sizes)
-    keys, rows = blocks.of_keys(sizes), blocks.of_rows(sizes)
+    position_2RH = None if operands.position_2RH is None else position_blocks(sizes)
+    keys, rows = key_blocks(sizes), row_blocks(sizes)
     sum_of_keys = pltpu.VMEM((sizes.padded_keys, sizes.width), jnp.float32)
     return pl.pallas_call(
         functools.partial(_kernel, sizes),
         grid=(sizes.num_groups, len(operands.query_BTH), sizes.tiles),
-        in_specs=[blocks.of_operands(sizes, operands), Saved(rows, blocks.of_softmax(sizes), rows)],
-        out_specs=Gradients(rows, keys, keys, position_2RH, blocks.of_vectors(sizes)),
+        in_specs=[operand_blocks(sizes, operands), Saved(rows, softmax_blocks(sizes), rows)],
+        out_specs=Gradients(rows, keys, keys, position_2RH, vector_blocks(sizes)),
         out_shape=shapes,
         scratch_shapes=(
             Sums(sum_of_keys, sum_of_keys),
             scratch_shapes(sizes),
             _work_shapes(sizes, sizes.product_type(operands.query_BTH.dtype)),
         ),
-        compiler_params=blocks.compiler_params(sizes),
-        cost_estimate=blocks.cost(sizes, operands, (saved, shapes), products=8),
+        compiler_params=compiler_params(sizes),
+        cost_estimate=estimate_cost(sizes, operands, (saved, shapes), products=8),
         interpret=interpret,
         name="fused_attention_backward",
     )(operands, saved)

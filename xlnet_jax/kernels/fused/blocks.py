@@ -14,41 +14,41 @@ from xlnet_jax.kernels.fused.operands import Operands
 from xlnet_jax.kernels.fused.tiles import ROWS, SUBLANES, Sizes
 
 
-def of_rows(sizes: Sizes) -> pl.BlockSpec:
+def row_blocks(sizes: Sizes) -> pl.BlockSpec:
     """Return the blocks of an array [B, T, N x H]."""
     return pl.BlockSpec((1, ROWS, sizes.width), lambda group, example, tile: (example, tile, group))
 
 
-def of_keys(sizes: Sizes) -> pl.BlockSpec:
+def key_blocks(sizes: Sizes) -> pl.BlockSpec:
     """Return the blocks of an array [B, K, N x H]."""
     return pl.BlockSpec((1, sizes.padded_keys, sizes.width), lambda group, example, tile: (example, 0, group))
 
 
-def of_positions(sizes: Sizes) -> pl.BlockSpec:
+def position_blocks(sizes: Sizes) -> pl.BlockSpec:
     """Return the blocks of an array [directions, R, N x H]. They change with the group only: one buffer will do."""
     shape = (sizes.num_directions, sizes.padded_distances, sizes.width)
     return pl.BlockSpec(shape, lambda group, example, tile: (0, 0, group), pipeline_mode=pl.Buffered(1))
 
 
-def of_vectors(sizes: Sizes) -> pl.BlockSpec:
+def vector_blocks(sizes: Sizes) -> pl.BlockSpec:
     """Return the blocks of an array [8, N x H]."""
     return pl.BlockSpec((SUBLANES, sizes.width), lambda group, example, tile: (0, group))
 
 
-def of_softmax(sizes: Sizes) -> pl.BlockSpec:
+def softmax_blocks(sizes: Sizes) -> pl.BlockSpec:
     """Return the blocks of the softmax statistics."""
     return pl.BlockSpec((1, sizes.softmax_rows, ROWS), lambda group, example, tile: (example, group, tile))
 
 
-def of_operands(sizes: Sizes, operands: Operands) -> Operands:
+def operand_blocks(sizes: Sizes, operands: Operands) -> Operands:
     """Return the blocks of all inputs."""
     scalars = pl.BlockSpec(memory_space=pltpu.SMEM)
     return Operands(
-        query_BTH=of_rows(sizes),
-        key_BKH=of_keys(sizes),
-        value_BKH=of_keys(sizes),
-        position_2RH=None if operands.position_2RH is None else of_positions(sizes),
-        vectors_8H=of_vectors(sizes),
+        query_BTH=row_blocks(sizes),
+        key_BKH=key_blocks(sizes),
+        value_BKH=key_blocks(sizes),
+        position_2RH=None if operands.position_2RH is None else position_blocks(sizes),
+        vectors_8H=vector_blocks(sizes),
         rows_B8T=pl.BlockSpec((1, SUBLANES, ROWS), lambda group, example, tile: (example, 0, tile)),
         keys_B8K=pl.BlockSpec((1, SUBLANES, sizes.padded_keys), lambda group, example, tile: (example, 0, 0)),
         is_reversed_B=None if operands.is_reversed_B is None else scalars,
@@ -64,7 +64,7 @@ def compiler_params(sizes: Sizes) -> Any:
     )
 
 
-def cost(sizes: Sizes, operands: Operands, others: Any, products: int) -> pl.CostEstimate:
+def estimate_cost(sizes: Sizes, operands: Operands, others: Any, products: int) -> pl.CostEstimate:
     """Return the FLOPs of a kernel and the bytes that it reads and writes, for the compiler's schedule and for plans.
 
     others: its further inputs and its outputs, arrays or their shapes; products: its products of rows and keys.

@@ -6,9 +6,6 @@ kernels/plain.py (XLNet, sections 2.3 to 2.5; Transformer-XL, section 3.3), forw
 """
 
 import functools
-from collections.abc import Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
 from typing import Any
 
 import jax
@@ -16,29 +13,13 @@ import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 
 from xlnet_jax.costs.chips import chip_of
-from xlnet_jax.kernels import over_mesh, plain
 from xlnet_jax.kernels.arguments import AttentionInputs, unsupported
-from xlnet_jax.kernels.devices import device_kind
+from xlnet_jax.kernels.devices import device_kind, interpretation
 from xlnet_jax.kernels.fused import long
 from xlnet_jax.kernels.fused.backward import Saved, backward
 from xlnet_jax.kernels.fused.forward import forward
-from xlnet_jax.kernels.fused.operands import Operands, heads_apart_BNTH, operands_of, real_rows, sizes_of
+from xlnet_jax.kernels.fused.operands import Operands, operands_of, sizes_of, split_heads_BNTH, unpad_rows
 from xlnet_jax.kernels.fused.tiles import GENERATIONS, LANES, Sizes
-
-_INTERPRETED: ContextVar[tuple[str, Any] | None] = ContextVar("interpreted", default=None)
-
-
-@contextmanager
-def interpreted(generation: str = "v5e", interpret: Any = True) -> Iterator[None]:
-    """Interpret the kernels of calls traced inside, as a generation of TPUs would compute them: tests without a TPU.
-
-    interpret: argument of `pallas_call`; True = quickly, `pltpu.InterpretParams` = with the memories of a TPU.
-    """
-    token = _INTERPRETED.set((generation, interpret))
-    try:
-        yield
-    finally:
-        _INTERPRETED.reset(token)
 
 
 def supports(inputs: AttentionInputs) -> str | None:
@@ -51,23 +32,14 @@ def supports(inputs: AttentionInputs) -> str | None:
 
 
 def attention_BNTH(inputs: AttentionInputs) -> jnp.ndarray:
-    """Return the attention output of every row in the type of the values; softmax in float32.
-
-    Under a mesh each device computes its own examples and heads. Where `supports` gives a reason, plain computes it.
-    """
-    if supports(inputs) is not None:
-        return plain.attention_BNTH(inputs)
-    return over_mesh.attention_BNTH(inputs, _on_one_device_BNTH)
-
-
-def _on_one_device_BNTH(inputs: AttentionInputs) -> jnp.ndarray:
+    """Return the attention output of every row in the type of the values, on one device; softmax in float32."""
     generation, interpret = GENERATIONS[_generation_name()], False
-    if (interpretation := _INTERPRETED.get()) is not None:
+    if (here := interpretation()) is not None:
         generation = generation._replace(unrolls=False)  # the interpreter compiles loops sooner
-        interpret = interpretation[1]
+        interpret = here.interpret
     sizes = sizes_of(inputs, generation)
     read_BTH = _attend(sizes, interpret, operands_of(inputs, sizes))
-    return heads_apart_BNTH(real_rows(read_BTH, sizes), sizes)
+    return split_heads_BNTH(unpad_rows(read_BTH, sizes), sizes)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
@@ -98,7 +70,7 @@ _attend.defvjp(_forward, _backward)
 
 def _generation_name() -> str:
     """Return the name of the generation of TPUs that a program is traced for; empty for other devices."""
-    if (interpretation := _INTERPRETED.get()) is not None:
-        return interpretation[0]
+    if (here := interpretation()) is not None:
+        return here.device
     chip = chip_of(device_kind())
     return "" if chip is None else chip.name

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
-from xlnet_jax.kernels.fused import blocks
+from xlnet_jax.kernels.fused.blocks import compiler_params, estimate_cost, operand_blocks, row_blocks, softmax_blocks
 from xlnet_jax.kernels.fused.operands import Operands
 from xlnet_jax.kernels.fused.scores import (
     Scratch,
@@ -52,12 +52,12 @@ def forward(sizes: Sizes, operands: Operands, interpret: Any) -> tuple[jnp.ndarr
     return pl.pallas_call(
         functools.partial(_kernel, sizes),
         grid=(sizes.num_groups, batch, sizes.tiles),
-        in_specs=[blocks.of_operands(sizes, operands)],
-        out_specs=(blocks.of_rows(sizes), blocks.of_softmax(sizes)),
+        in_specs=[operand_blocks(sizes, operands)],
+        out_specs=(row_blocks(sizes), softmax_blocks(sizes)),
         out_shape=(jax.ShapeDtypeStruct(query_BTH.shape, query_BTH.dtype), softmax_BST),
         scratch_shapes=(scratch_shapes(sizes), weights),
-        compiler_params=blocks.compiler_params(sizes),
-        cost_estimate=blocks.cost(sizes, operands, (query_BTH, softmax_BST), products=3),
+        compiler_params=compiler_params(sizes),
+        cost_estimate=estimate_cost(sizes, operands, (query_BTH, softmax_BST), products=3),
         interpret=interpret,
         name="fused_attention_forward",
     )(operands)

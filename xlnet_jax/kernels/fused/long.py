@@ -35,7 +35,7 @@ from xlnet_jax.kernels.fused.tiles import (
     ROWS,
     Sizes,
 )
-from xlnet_jax.kernels.numerics import MASKED
+from xlnet_jax.kernels.numerics import MASKED, pad
 
 LEAST = jnp.iinfo(jnp.int32).min
 
@@ -65,23 +65,23 @@ def forward(sizes: Sizes, operands: Operands, interpret: Any) -> tuple[jnp.ndarr
     if sizes.num_content:
 
         def attend_content(_: None, number: jnp.ndarray) -> tuple[None, Joined]:
-            rows = _content(sizes, operands, number)
-            return None, _attend(sizes, rows, operands, _nothing(sizes, rows), interpret)
+            rows = _content_rows(sizes, operands, number)
+            return None, _attend(sizes, rows, operands, _empty(sizes, rows), interpret)
 
         _, blocks = jax.lax.scan(attend_content, None, jnp.arange(_row_blocks(sizes.padded_content, sizes)))
-        parts.append(Joined(_side_by_side(blocks.read_BTH, 1), *(_side_by_side(x, 2) for x in blocks[1:])))
+        parts.append(Joined(_concatenate(blocks.read_BTH, 1), *(_concatenate(x, 2) for x in blocks[1:])))
     if sizes.num_targets:
 
         def attend_query(joined: Joined, number: jnp.ndarray) -> tuple[Joined, None]:
-            rows = _query(sizes, operands, number)
+            rows = _query_rows(sizes, operands, number)
             return _attend(sizes, rows, operands, joined, interpret), None
 
-        start = _nothing(sizes, _query(sizes, operands, jnp.int32(0)))
+        start = _empty(sizes, _query_rows(sizes, operands, jnp.int32(0)))
         joined, _ = jax.lax.scan(attend_query, start, jnp.arange(_row_blocks(sizes.padded_places, sizes)))
         parts.append(joined)
     read_BTH = jnp.concatenate([part.read_BTH for part in parts], axis=1).astype(operands.query_BTH.dtype)
     softmax_BST = jnp.concatenate([_softmax_BST(sizes, part) for part in parts], axis=2)
-    return read_BTH, _padded_to(softmax_BST, 2, sizes.padded_rows)
+    return read_BTH, pad(softmax_BST, 2, sizes.padded_rows - softmax_BST.shape[2])
 
 
 def backward(sizes: Sizes, operands: Operands, saved: Saved, interpret: Any) -> Gradients:
@@ -97,7 +97,7 @@ def backward(sizes: Sizes, operands: Operands, saved: Saved, interpret: Any) -> 
     if sizes.num_content:
 
         def content(sums: Gradients, number: jnp.ndarray) -> tuple[Gradients, jnp.ndarray]:
-            rows = _content(sizes, operands, number)
+            rows = _content_rows(sizes, operands, number)
             start, length = number * sizes.row_block, sizes.row_block
             here = Saved(
                 _slice(saved.read_BTH, 1, start, length),
@@ -109,12 +109,12 @@ def backward(sizes: Sizes, operands: Operands, saved: Saved, interpret: Any) -> 
             return sums._replace(query_BTH=None), sums.query_BTH.astype(rows.query_BTH.dtype)
 
         sums, blocks = jax.lax.scan(content, sums, jnp.arange(_row_blocks(sizes.padded_content, sizes)))
-        queries.append(_side_by_side(blocks, 1))
+        queries.append(_concatenate(blocks, 1))
     if sizes.num_targets:
 
         def query(sums: Gradients, number: jnp.ndarray) -> tuple[Gradients, None]:
-            rows = _query(sizes, operands, number)
-            of_queries = Saved(*(_query_part(sizes, x, axis) for x, axis in zip(saved, (1, 2, 1), strict=True)))
+            rows = _query_rows(sizes, operands, number)
+            of_queries = Saved(*(_slice_queries(sizes, x, axis) for x, axis in zip(saved, (1, 2, 1), strict=True)))
             return _differentiate(sizes, rows, operands, of_queries, sums, interpret), None
 
         sums = sums._replace(query_BTH=jnp.zeros(operands.query_BTH[:, sizes.padded_content :].shape, jnp.float32))
@@ -146,7 +146,7 @@ def _part(sizes: Sizes, num_content: int, num_targets: int) -> Sizes:
     )
 
 
-def _content(sizes: Sizes, operands: Operands, number: jnp.ndarray) -> Rows:
+def _content_rows(sizes: Sizes, operands: Operands, number: jnp.ndarray) -> Rows:
     start, length = number * sizes.row_block, sizes.row_block
     is_real_T = jnp.arange(length) + start < sizes.num_content
     return Rows(
@@ -159,7 +159,7 @@ def _content(sizes: Sizes, operands: Operands, number: jnp.ndarray) -> Rows:
     )
 
 
-def _query(sizes: Sizes, operands: Operands, number: jnp.ndarray) -> Rows:
+def _query_rows(sizes: Sizes, operands: Operands, number: jnp.ndarray) -> Rows:
     integers_B8T = operands.rows_B8T[:, :, sizes.padded_content :]
     place_BT = integers_B8T[:, ROW_POSITION] - number * sizes.row_block
     is_target_T = jnp.arange(place_BT.shape[1]) < sizes.num_targets
@@ -177,7 +177,7 @@ def _query(sizes: Sizes, operands: Operands, number: jnp.ndarray) -> Rows:
     )
 
 
-def _query_part(sizes: Sizes, x: jnp.ndarray, axis: int) -> jnp.ndarray:
+def _slice_queries(sizes: Sizes, x: jnp.ndarray, axis: int) -> jnp.ndarray:
     return jax.lax.slice_in_dim(x, sizes.padded_content, x.shape[axis], axis=axis)
 
 
@@ -234,7 +234,7 @@ def _is_seen_J(sizes: Sizes, rows: Rows, operands: Operands) -> jnp.ndarray:
     return is_seen_BJ.any(0)
 
 
-def _see_nothing(rows: Rows, maximum_BNT: jnp.ndarray) -> jnp.ndarray:
+def _any_sees_nothing(rows: Rows, maximum_BNT: jnp.ndarray) -> jnp.ndarray:
     """Return whether a row has seen no key. Its softmax is uniform over all keys, so no block may be skipped."""
     return (rows.is_here_BT[:, None] & (maximum_BNT <= MASKED / 2)).any()
 
@@ -242,7 +242,7 @@ def _see_nothing(rows: Rows, maximum_BNT: jnp.ndarray) -> jnp.ndarray:
 # ---- forward ---------------------------------------------------------------------------------------------------------
 
 
-def _nothing(sizes: Sizes, rows: Rows) -> Joined:
+def _empty(sizes: Sizes, rows: Rows) -> Joined:
     batch, length, _ = rows.query_BTH.shape
     statistic_BNT = jnp.zeros((batch, sizes.num_groups * sizes.heads_in_group, length))
     return Joined(jnp.zeros(rows.query_BTH.shape, jnp.float32), statistic_BNT - jnp.inf, statistic_BNT)
@@ -264,7 +264,7 @@ def _attend(sizes: Sizes, rows: Rows, operands: Operands, start: Joined, interpr
         is_first, _, joined = state
         wanted_J = jnp.where(is_first, is_seen_J, ~is_seen_J)
         joined = jax.lax.fori_loop(0, len(is_seen_J), lambda block, joined: step(joined, block, wanted_J), joined)
-        return jnp.zeros_like(is_first), is_first & _see_nothing(rows, joined.maximum_BNT), joined
+        return jnp.zeros_like(is_first), is_first & _any_sees_nothing(rows, joined.maximum_BNT), joined
 
     # A second sweep, over the blocks that no row sees, for rows that have seen nothing.
     return jax.lax.while_loop(lambda state: state[1], sweep, (jnp.array(True), jnp.array(True), start))[2]
@@ -299,13 +299,14 @@ def _softmax_BST(sizes: Sizes, joined: Joined) -> jnp.ndarray:
     """Return maxima and sums as the kernels keep them: the inverse of `_statistics_BNT`."""
     both = jnp.stack([joined.maximum_BNT, joined.sum_BNT], axis=2)
     by_group = both.reshape(len(both), sizes.num_groups, 2 * sizes.heads_in_group, -1)
-    return _padded_to(by_group, 2, sizes.softmax_rows).reshape(len(both), -1, by_group.shape[-1])
+    padded = pad(by_group, 2, sizes.softmax_rows - by_group.shape[2])
+    return padded.reshape(len(both), -1, by_group.shape[-1])
 
 
 def _by_lane_BTH(sizes: Sizes, x_BNT: jnp.ndarray) -> jnp.ndarray:
     """Return a number of each head at each of its lanes."""
     x_BTGN = jnp.moveaxis(x_BNT, 1, 2).reshape(len(x_BNT), -1, sizes.num_groups, sizes.heads_in_group)
-    x_BTGN = _padded_to(x_BTGN, 3, sizes.group)
+    x_BTGN = pad(x_BTGN, 3, sizes.group - sizes.heads_in_group)
     return jnp.repeat(x_BTGN.reshape(*x_BTGN.shape[:2], -1), sizes.head_width, axis=2)
 
 
@@ -318,13 +319,13 @@ def _differentiate(
     """Return the sums with the gradients of these rows and all blocks of keys."""
     length = rows.query_BTH.shape[1]
     maximum_BNT, _ = _statistics_BNT(sizes, saved.softmax_BST, length)
-    is_wanted_J = _is_seen_J(sizes, rows, operands) | _see_nothing(rows, maximum_BNT)
+    is_wanted_J = _is_seen_J(sizes, rows, operands) | _any_sees_nothing(rows, maximum_BNT)
     is_here_BT1 = rows.is_here_BT[:, :, None]
     # Rows elsewhere have no gradient, and weights of 0 whatever their scores are.
-    is_here_B1T = _padded_to(rows.is_here_BT[:, None], 2, saved.softmax_BST.shape[2])
+    is_here_BT = pad(rows.is_here_BT, 1, saved.softmax_BST.shape[2] - rows.is_here_BT.shape[1])
     saved = Saved(
         saved.read_BTH,
-        jnp.where(is_here_B1T, saved.softmax_BST, -MASKED),
+        jnp.where(is_here_BT[:, None], saved.softmax_BST, -MASKED),
         jnp.where(is_here_BT1, saved.grad_BTH, 0),
     )
 
@@ -339,12 +340,12 @@ def _differentiate(
         first = block * sizes.key_block
         position_2RH = sums.position_2RH
         if position_2RH is not None:
-            position_2RH = _added(position_2RH, found.position_2RH, _first_distance(sizes, rows, block))
+            position_2RH = _add_at(position_2RH, found.position_2RH, _first_distance(sizes, rows, block))
         return Gradients(
             # Tiles without a row here are not written.
             sums.query_BTH + jnp.where(is_here_BT1, found.query_BTH, 0),
-            _added(sums.key_BKH, found.key_BKH, first),
-            _added(sums.value_BKH, found.value_BKH, first),
+            _add_at(sums.key_BKH, found.key_BKH, first),
+            _add_at(sums.value_BKH, found.value_BKH, first),
             position_2RH,
             sums.vectors_8H + found.vectors_8H,
         ), None
@@ -352,7 +353,7 @@ def _differentiate(
     return jax.lax.scan(step, sums, jnp.arange(_key_blocks(sizes)))[0]
 
 
-def _added(sum_BKH: jnp.ndarray, x_BKH: jnp.ndarray, start: jnp.ndarray) -> jnp.ndarray:
+def _add_at(sum_BKH: jnp.ndarray, x_BKH: jnp.ndarray, start: jnp.ndarray) -> jnp.ndarray:
     there_BKH = _slice(sum_BKH, 1, start, x_BKH.shape[1])
     return jax.lax.dynamic_update_slice_in_dim(sum_BKH, there_BKH + x_BKH, start, axis=1)
 
@@ -361,11 +362,7 @@ def _slice(x: jnp.ndarray, axis: int, start: jnp.ndarray, length: int) -> jnp.nd
     return jax.lax.dynamic_slice_in_dim(x, start, length, axis=axis)
 
 
-def _side_by_side(blocks: jnp.ndarray, axis: int) -> jnp.ndarray:
+def _concatenate(blocks: jnp.ndarray, axis: int) -> jnp.ndarray:
     """Return blocks, whose number is the first axis, joined along another axis of theirs."""
     moved = jnp.moveaxis(blocks, 0, axis)
     return moved.reshape(*moved.shape[:axis], -1, *moved.shape[axis + 2 :])
-
-
-def _padded_to(x: jnp.ndarray, axis: int, size: int) -> jnp.ndarray:
-    return jnp.pad(x, [(0, size - x.shape[axis]) if i == axis else (0, 0) for i in range(x.ndim)])

@@ -12,6 +12,8 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 
+from xlnet_jax.kernels.numerics import round_up
+
 LANES = 128
 """Numbers in a row of a TPU register."""
 
@@ -129,15 +131,15 @@ class Sizes:
 
     @property
     def padded_content(self) -> int:
-        return padded(self.num_content, self.row_block)
+        return round_up(self.num_content, self.row_block)
 
     @property
     def padded_places(self) -> int:
-        return padded(self.num_places, self.row_block)
+        return round_up(self.num_places, self.row_block)
 
     @property
     def padded_keys(self) -> int:
-        return padded(self.num_keys, self.key_block)
+        return round_up(self.num_keys, self.key_block)
 
     @property
     def padded_distances(self) -> int:
@@ -165,7 +167,7 @@ class Sizes:
     @property
     def query_rows(self) -> int:
         """Number of rows of a tile of query rows that are computed: not all of them, where targets are few."""
-        return min(ROWS, padded(self.num_targets, 16))
+        return min(ROWS, round_up(self.num_targets, 16))
 
     @property
     def tiles(self) -> int:
@@ -178,7 +180,7 @@ class Sizes:
     @property
     def softmax_rows(self) -> int:
         """Number of rows of a group's softmax statistics: maximum and sum of each head."""
-        return padded(2 * self.heads_in_group, SUBLANES)
+        return round_up(2 * self.heads_in_group, SUBLANES)
 
     @property
     def scale(self) -> float:
@@ -187,8 +189,3 @@ class Sizes:
     def product_type(self, operand: jnp.dtype) -> jnp.dtype:
         """Return the type that operands are multiplied in."""
         return operand if self.generation.multiplies_bfloat16 else jnp.dtype(jnp.float32)
-
-
-def padded(size: int, multiple: int) -> int:
-    """Return the next multiple of a size."""
-    return -(-size // multiple) * multiple

@@ -6,17 +6,14 @@ and their gradient: XLA multiplies queries by position keys, and in the kernels 
 """
 
 import functools
-from collections.abc import Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
 
 import jax
 import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 
-from xlnet_jax.kernels import over_mesh, plain
 from xlnet_jax.kernels.arguments import AttentionInputs, unsupported
-from xlnet_jax.kernels.devices import device_kind, platform
+from xlnet_jax.kernels.devices import GPU, device_kind, interpretation, platform
+from xlnet_jax.kernels.numerics import pad
 from xlnet_jax.kernels.triton.backward import Saved, backward
 from xlnet_jax.kernels.triton.forward import forward
 from xlnet_jax.kernels.triton.operands import Vectors, operands_of, sizes_of, vectors_of
@@ -28,29 +25,12 @@ OLDEST = 8.0  # compute capability: bfloat16 products
 # RTX 50. The backward kernel of a float32 head wider than 64 wants 113.
 SMALL_SHARED_MEMORY = ("8.6", "8.9", "12.0", "12.1")
 
-_IS_INTERPRETED: ContextVar[bool] = ContextVar("is_interpreted", default=False)
-
-
-@contextmanager
-def interpreted() -> Iterator[None]:
-    """Interpret the kernels of calls traced inside, as a GPU would compute them: tests without a GPU."""
-    token = _IS_INTERPRETED.set(True)
-    try:
-        yield
-    finally:
-        _IS_INTERPRETED.reset(token)
-
-
-def is_for_this_device() -> bool:
-    """Return whether programs are traced for a GPU, or as if for one."""
-    return _IS_INTERPRETED.get() or platform() == "gpu"
-
 
 def supports(inputs: AttentionInputs) -> str | None:
     """Return why the kernels cannot compute these inputs, in a clause; None where they can."""
     if (reason := unsupported(inputs, WIDEST)) is not None:
         return reason
-    if not is_for_this_device():
+    if platform() != GPU and interpretation() is None:
         return f"the device is {device_kind()}, and there is no kernel for it"
     if not (capability := _compute_capability())[0].isdigit() or float(capability) < OLDEST:
         return f"the device has compute capability {capability}, and the kernel wants {OLDEST}"
@@ -62,18 +42,9 @@ def supports(inputs: AttentionInputs) -> str | None:
 
 
 def attention_BNTH(inputs: AttentionInputs) -> jnp.ndarray:
-    """Return the attention output of every row in the type of the values; softmax in float32.
-
-    Under a mesh each device computes its own examples and heads. Where `supports` gives a reason, plain computes it.
-    """
-    if supports(inputs) is not None:
-        return plain.attention_BNTH(inputs)
-    return over_mesh.attention_BNTH(inputs, _on_one_device_BNTH)
-
-
-def _on_one_device_BNTH(inputs: AttentionInputs) -> jnp.ndarray:
+    """Return the attention output of every row in the type of the values, on one device; softmax in float32."""
     sizes = sizes_of(inputs)
-    return _attend(sizes, _IS_INTERPRETED.get(), inputs._replace(dropout=None), vectors_of(sizes, inputs))
+    return _attend(sizes, interpretation() is not None, inputs._replace(dropout=None), vectors_of(sizes, inputs))
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
@@ -94,8 +65,8 @@ def _backward(sizes: Sizes, interpret: bool, saved: tuple, grad_BNTH: jnp.ndarra
     # Position scores by distance are multiplied again rather than kept.
     operands, pull = jax.vjp(functools.partial(operands_of, sizes), inputs)
     mean_BNT = (read_BNTH.astype(jnp.float32) * grad_BNTH.astype(jnp.float32)).sum(-1)
-    padded_grad = jnp.pad(grad_BNTH, ((0, 0), (0, 0), (0, sizes.more_rows), (0, sizes.more_width)))
-    padded_mean = jnp.pad(mean_BNT, ((0, 0), (0, 0), (0, sizes.more_rows)))
+    padded_grad = pad(pad(grad_BNTH, 2, sizes.more_rows), 3, sizes.more_width)
+    padded_mean = pad(mean_BNT, 2, sizes.more_rows)
     gradients = backward(sizes, operands, vectors, Saved(padded_grad, padded_mean, *softmax), interpret)
     return (*pull(gradients), None)
 

@@ -6,7 +6,8 @@ import jax
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
 
-from xlnet_jax.kernels.arguments import AttentionInputs, Positions
+from xlnet_jax.kernels.arguments import AttentionInputs
+from xlnet_jax.kernels.numerics import pad
 from xlnet_jax.kernels.plain import directed_key_BNRH, scaled_queries, segment_scores_BNT
 from xlnet_jax.kernels.triton.tiles import Sizes
 
@@ -38,18 +39,17 @@ class Vectors(NamedTuple):
     row_segment_BT: Any = None
     key_segment_BK: Any = None
     row_position_BT: Any = None
-    row_number_BT: Any = None  # `AttentionDropout.numbered`
+    row_number_BT: Any = None  # `AttentionInputs.dropout_numbers`
     key_number_BK: Any = None
     seed_BN: Any = None  # uint32
 
 
 def sizes_of(inputs: AttentionInputs) -> Sizes:
     """Return the sizes of a call."""
-    num_keys, positions = inputs.key_BNKH.shape[2], inputs.positions
     return Sizes(
-        num_places=0 if positions is None else positions.key_2NRH.shape[2] - num_keys,
+        num_places=0 if inputs.position_key_2NRH is None else inputs.num_places,
         num_rows=inputs.query_BNTH.shape[2],
-        num_keys=num_keys,
+        num_keys=inputs.key_BNKH.shape[2],
         head_width=inputs.query_BNTH.shape[3],
         dropout_rate=0.0 if inputs.dropout is None else inputs.dropout.rate,
     )
@@ -57,23 +57,18 @@ def sizes_of(inputs: AttentionInputs) -> Sizes:
 
 def operands_of(sizes: Sizes, inputs: AttentionInputs) -> Operands:
     """Return the numbers of a call; XLA differentiates them by the arguments."""
-    with_r_w, with_r_r, with_r_s = (
-        jnp.pad(query_BNTH, ((0, 0), (0, 0), (0, sizes.more_rows), (0, 0))) for query_BNTH in scaled_queries(inputs)
-    )
-    widened = ((0, 0), (0, 0), (0, 0), (0, sizes.more_width))
-    padded_keys = ((0, 0), (0, 0), (0, sizes.more_keys), (0, sizes.more_width))
+    with_r_w, with_r_r, with_r_s = (pad(query_BNTH, 2, sizes.more_rows) for query_BNTH in scaled_queries(inputs))
     by_distance_BNTR = other_BNT = None
-    if inputs.positions is not None:
-        key_BNRH = directed_key_BNRH(inputs.positions, with_r_r)
-        key_BNRH = jnp.pad(key_BNRH, ((0, 0), (0, 0), (0, sizes.more_distances), (0, 0)))
+    if inputs.position_key_2NRH is not None:
+        key_BNRH = pad(directed_key_BNRH(inputs), 2, sizes.more_distances)
         with jax.named_scope("position_scores"):
             by_distance_BNTR = jnp.einsum("BNTH,BNRH->BNTR", with_r_r, key_BNRH)
-    if inputs.segments is not None:
-        other_BNT = segment_scores_BNT(with_r_s, inputs.segments)
+    if inputs.segment_key_2NH is not None:
+        other_BNT = segment_scores_BNT(with_r_s, inputs.segment_key_2NH)
     return Operands(
-        jnp.pad(with_r_w, widened),
-        jnp.pad(inputs.key_BNKH, padded_keys),
-        jnp.pad(inputs.value_BNKH, padded_keys),
+        pad(with_r_w, 3, sizes.more_width),
+        pad(pad(inputs.key_BNKH, 2, sizes.more_keys), 3, sizes.more_width),
+        pad(pad(inputs.value_BNKH, 2, sizes.more_keys), 3, sizes.more_width),
         by_distance_BNTR,
         other_BNT,
     )
@@ -81,34 +76,22 @@ def operands_of(sizes: Sizes, inputs: AttentionInputs) -> Operands:
 
 def vectors_of(sizes: Sizes, inputs: AttentionInputs) -> Vectors:
     """Return the integers of a call."""
-    ranks, span, _ = inputs.visibility
-    vectors: dict[str, jnp.ndarray] = {}
-    if ranks is not None:
-        vectors |= {"row_rank_BT": ranks.row_BT, "key_rank_BK": ranks.key_BK}
-    if span is not None:
-        vectors |= {"row_first_BT": span.first_BT, "row_last_BT": span.last_BT, "key_position_BK": span.key_BK}
-    if (segments := inputs.segments) is not None:
-        vectors |= {"row_segment_BT": segments.row_BT, "key_segment_BK": segments.key_BK}
-    if inputs.positions is not None:
+    vectors = {name: vector for name, vector in inputs.relations._asdict().items() if name in Vectors._fields}
+    if inputs.position_key_2NRH is not None:
         # A row reads where its position says: one outside of the window would read another array.
-        position_BT = _positions_BT(sizes, inputs.positions)
-        vectors["row_position_BT"] = jnp.clip(position_BT, 0, sizes.num_places - 1)
+        vectors["row_position_BT"] = jnp.clip(_positions_BT(inputs), 0, sizes.num_places - 1)
     if inputs.dropout is not None:
-        row_T, key_K = inputs.dropout.numbered(sizes.num_rows, sizes.num_keys)
-        vectors |= {"row_number_BT": _of_all(inputs, row_T), "key_number_BK": _of_all(inputs, key_K)}
+        vectors["row_number_BT"], vectors["key_number_BK"] = inputs.dropout_numbers()
     more = {"T": sizes.more_rows, "K": sizes.more_keys}
-    padded = {name: jnp.pad(vector, ((0, 0), (0, more[name[-1]]))) for name, vector in vectors.items()}
+    padded = {name: pad(vector, 1, more[name[-1]]) for name, vector in vectors.items() if vector is not None}
     return Vectors(**padded, seed_BN=None if inputs.dropout is None else inputs.dropout.seed_BN)
 
 
-def _positions_BT(sizes: Sizes, positions: Positions) -> jnp.ndarray:
-    batch, targets = positions.query_BP.shape
-    content_L = jnp.arange(sizes.num_rows - targets)
-    return jnp.concatenate([jnp.broadcast_to(content_L[None], (batch, len(content_L))), positions.query_BP], axis=1)
-
-
-def _of_all(inputs: AttentionInputs, x_T: jnp.ndarray) -> jnp.ndarray:
-    return jnp.broadcast_to(x_T[None], (len(inputs.query_BNTH), len(x_T)))
+def _positions_BT(inputs: AttentionInputs) -> jnp.ndarray:
+    (batch, _, rows, _), query_BP = inputs.query_BNTH.shape, inputs.relations.query_position_BP
+    content_L = jnp.arange(rows - inputs.relations.num_targets)
+    content_BL = jnp.broadcast_to(content_L[None], (batch, len(content_L)))
+    return content_BL if query_BP is None else jnp.concatenate([content_BL, query_BP], axis=1)
 
 
 def blocks(arrays: Any) -> Any:
