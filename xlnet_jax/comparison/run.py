@@ -32,7 +32,7 @@ from xlnet_jax.storage.reading import read_versioned
 from xlnet_jax.tasks.config import FinetuneConfig
 from xlnet_jax.tasks.families import make_task, with_files
 from xlnet_jax.tasks.results import seed_folder
-from xlnet_jax.tasks.run import finetune
+from xlnet_jax.tasks.run import run as finetune
 from xlnet_jax.training import sharding
 from xlnet_jax.training.pretrain import pretrain
 from xlnet_jax.training.run import runtime
@@ -145,7 +145,7 @@ def _run(name: str, seed: int, prepared: _Prepared, console: Console) -> int:
         if (folder / RESULTS).exists():
             continue
         console.print(f"\n---- {name}, seed {seed}: {task}")
-        exit_code = finetune(replace(settings, init=str(pretrained), workdir=str(folder), seeds=(seed,)))
+        _, exit_code = finetune(replace(settings, init=str(pretrained), workdir=str(folder), seeds=(seed,)))
         if exit_code:
             return exit_code
     return 0

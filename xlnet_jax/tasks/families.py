@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 from xlnet_jax.tasks.config import FinetuneConfig
 
 if TYPE_CHECKING:
-    from xlnet_jax.tasks.base import PredictingTask, Task
+    from xlnet_jax.tasks.base import Task
 
 _OF_HEAD = {
-    "classification": "classification.task:TextTask",
-    "regression": "classification.task:TextTask",
-    "multilabel": "classification.multilabel:Multilabel",
+    "classification": "classification.task:Classification",
+    "regression": "classification.task:Regression",
+    "multilabel": "classification.task:Multilabel",
     "question_answering": "question_answering.task:QuestionAnswering",
     "multiple_choice": "multiple_choice.task:MultipleChoice",
     "token_classification": "token_classification.task:TokenClassification",
@@ -30,12 +30,12 @@ def with_files(config: FinetuneConfig) -> FinetuneConfig:
     return with_files_of_roles(config)
 
 
-def make_task(config: FinetuneConfig) -> "Task[Any]":
+def make_task(config: FinetuneConfig) -> "Task[Any, Any]":
     """Return the task that the settings name. Raises InputError where they contradict it."""
     return _family(_name(config))(config)
 
 
-def task_of_head(config: FinetuneConfig) -> "PredictingTask[Any]":
+def task_of_head(config: FinetuneConfig) -> "Task[Any, Any]":
     """Return the task of the head, which predicts for values of Python code. Raises InputError as `make_task`."""
     return _family(_OF_HEAD[config.head.task])(config)
 

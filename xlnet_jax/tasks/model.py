@@ -56,7 +56,7 @@ class Model(Pretrained):
         from xlnet_jax.tasks.batches import in_order_of_length
         from xlnet_jax.tasks.families import task_of_head
         from xlnet_jax.tasks.features import in_order
-        from xlnet_jax.tasks.rows import rows_of
+        from xlnet_jax.tasks.readers import rows_of
 
         if isinstance(inputs, str | Mapping) or not isinstance(inputs, Iterable):
             raise InputError("`inputs` is a list of inputs; put a single one into a list")
@@ -81,7 +81,7 @@ class Model(Pretrained):
         params, run = on_device(self).params, _compiled(config)
         batches = in_order_of_length(features, data, np.arange(data.batch_size))
         outputs = in_order([(items, run(params, batch)) for items, batch in batches], len(features))
-        return task.predictions(examples, features, outputs)
+        return task.predictions(examples, task.answers(examples, features, outputs))
 
     def settings(self, *, batch_size: int | None = None, seq_len: int | None = None) -> FinetuneConfig:
         """Return the settings of the finetuning with this network and head; those of the task where there are none."""
@@ -100,6 +100,11 @@ class Model(Pretrained):
         )
         model = replace(self.model, mem_len=mem_len, same_length=self.model.same_length and mem_len > 0)
         return replace(config, model=model, data=data)
+
+
+def predict(checkpoint: str | Path, inputs: Iterable[Any]) -> list[Prediction]:
+    """Return the predictions of a finetuned checkpoint, a folder, for inputs: `Model.predict` of `load`."""
+    return load(checkpoint).predict(inputs)
 
 
 def with_thresholds(config: FinetuneConfig, thresholds: Thresholds) -> FinetuneConfig:
@@ -143,14 +148,6 @@ def load(path: str | Path, *, partial: bool = False, activation: formats.Activat
         _make_jax_arrays(loaded.params)
     of_loaded = {field.name: getattr(loaded, field.name) for field in fields(loaded)}
     return Model(**of_loaded, finetuning=_finetuning(Path(path)))
-
-
-def predict(model: Model | str | Path, inputs: Iterable[Any], *, batch_size: int | None = None) -> list[Prediction]:
-    """Return the prediction of a finetuned model for each input: `Model.predict`, which has the forms of inputs.
-
-    model: loaded, or its folder.
-    """
-    return (model if isinstance(model, Model) else load(model)).predict(inputs, batch_size=batch_size)
 
 
 def _make_jax_arrays(tree: dict[str, Any]) -> None:

@@ -20,7 +20,7 @@ class Supervised:
 
     config: FinetuneConfig
     head: HeadConfig
-    task: Task[Any]
+    task: Task[Any, Any]
 
     @property
     def model(self) -> nn.Module:

@@ -16,13 +16,14 @@ from xlnet_jax.settings.config import HeadConfig
 from xlnet_jax.settings.fields import given_in
 from xlnet_jax.settings.plain import from_dict
 from xlnet_jax.storage.files import write_durably
-from xlnet_jax.tasks.base import ComparingTask, Task, TuningTask
+from xlnet_jax.tasks.base import Task
 from xlnet_jax.tasks.config import FinetuneConfig, folder_of
 from xlnet_jax.tasks.defaults import DEFAULTS
 from xlnet_jax.tasks.families import is_of_one_family, make_task
 from xlnet_jax.tasks.model import with_thresholds
 from xlnet_jax.tasks.objective import Supervised
 from xlnet_jax.tasks.prepare import Split, read_splits, weights_of
+from xlnet_jax.tasks.results import Result
 from xlnet_jax.tasks.rules import validate_finetuning
 from xlnet_jax.tasks.selection import Predictor, describe
 from xlnet_jax.training import sharding
@@ -34,8 +35,8 @@ from xlnet_jax.training.run.workdir import Workdir
 PREDICTIONS, METRICS = "predictions", "metrics.json"
 
 
-def predict(config: FinetuneConfig, process: Process) -> int:
-    """Write the predictions and scores of the checkpoint config.init; return 0.
+def predict(config: FinetuneConfig, process: Process) -> Result:
+    """Write the predictions and scores of the checkpoint config.init.
 
     Raises InputError where the checkpoint has no head for the task, or the workdir holds a training run.
     """
@@ -57,7 +58,8 @@ def predict(config: FinetuneConfig, process: Process) -> int:
         process.console.print(f"eval        {describe(found.metrics)}")
     files = (*found.files, *filter(None, [found.picture]))
     process.console.print("".join(f"  {workdir.folder / file}\n" for file in files).rstrip())
-    return 0
+    written = tuple(str(workdir.folder / file) for file in found.files)
+    return Result(str(workdir.folder), config.task, config.init, 0, "", found.metrics, written)
 
 
 class Predicted(NamedTuple):
@@ -74,7 +76,7 @@ class Predicted(NamedTuple):
 
 
 def predict_splits(
-    task: Task[Any],
+    task: Task[Any, Any],
     splits: Mapping[str, Split],
     predictor: Predictor,
     params: Any,
@@ -88,26 +90,19 @@ def predict_splits(
     for name, split in splits.items():
         outputs = predictor.outputs(params, split.features)
         assert outputs is not None
+        answers = task.answers(split.examples, split.features, outputs)
         if name == "eval":
-            metrics = task.metrics(split.examples, split.features, outputs)
-            tuned = task.tuned if isinstance(task, TuningTask) else {}
+            metrics, tuned = task.metrics(split.examples, answers), task.tuned
         if process.hosts.first:
             folder = workdir.folder / PREDICTIONS / name
             folder.mkdir(parents=True, exist_ok=True)
-            written = task.write(folder, split.examples, split.features, outputs)
-            files += [f"{PREDICTIONS}/{name}/{file}" for file in written]
+            files += [f"{PREDICTIONS}/{name}/{file}" for file in task.write(folder, split.examples, answers)]
             if name == "eval":
                 write_durably(folder / METRICS, (json.dumps(metrics, indent=2) + "\n").encode())
-                picture = _draw(task, split, outputs, workdir)
+                if found := task.compare(split.examples, answers):
+                    picture, title = found.file, f"{workdir.folder.name}: predictions for the examples of eval"
+                    found.draw(workdir.folder / picture, title)
     return Predicted(metrics, tuple(files), picture, tuned)
-
-
-def _draw(task: Task[Any], split: Split, outputs: Mapping[str, Any], workdir: Workdir) -> str | None:
-    """Draw the predictions beside the labels; return the name of the picture, None where there is nothing to show."""
-    if not isinstance(task, ComparingTask) or (found := task.compare(split.examples, split.features, outputs)) is None:
-        return None
-    found.draw(workdir.folder / found.file, f"{workdir.folder.name}: predictions for the examples of eval")
-    return found.file
 
 
 def demand_no_run(workdir: Workdir, hint: str) -> None:

@@ -39,7 +39,7 @@ class Prepared:
     """Everything that the runs of all seeds share."""
 
     config: FinetuneConfig
-    task: Task[Any]
+    task: Task[Any, Any]
     start: Pretrained | None
     """None where all seeds resume from checkpoints of their own"""
     tokenizer: Tokenizer
@@ -104,7 +104,7 @@ def prepare(config: FinetuneConfig, workdirs: Sequence[Workdir], console: Consol
     return Prepared(config, task, start, tokenizer, train, splits, training_features, narrow)
 
 
-def read_splits(config: FinetuneConfig, task: Task[Any], tokenizer: Tokenizer) -> dict[str, Split]:
+def read_splits(config: FinetuneConfig, task: Task[Any, Any], tokenizer: Tokenizer) -> dict[str, Split]:
     """Read the examples to evaluate and to predict, where the settings name files of them."""
     splits = {}
     for name, paths, labelled in (("eval", config.eval, True), ("predict", config.predict, False)):

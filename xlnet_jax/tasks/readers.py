@@ -1,11 +1,12 @@
-"""Files of examples, found and read in one way by all tasks, from a disk or a bucket.
+"""Rows of examples, found and read in one way by all tasks: files on a disk or in a bucket, and values of Python.
 
 A file whose name ends in .gz, .zst, .xz or .bz2 is decompressed. Every InputError names the file, and the line or the
 record in it.
 """
 
 import glob
-from collections.abc import Iterator, Sequence
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -25,10 +26,15 @@ V = TypeVar("V")
 
 @dataclass(frozen=True)
 class Record:
-    """A JSON object, and its place: file, and line or path of records."""
+    """Row of a table or a JSON object, and its place: file, and line or path of records."""
 
-    content: dict[str, Any]
+    content: Mapping[str, Any]
+    """values by name; by number of the column, from 0, where a table has no header"""
     where: str
+    header: str = ""
+    """place of the line that names the columns, for messages; "" = there is none"""
+    id: str = ""
+    """id where the content has none; "" = its number in the run"""
 
     def get(self, key: str, kind: type[V]) -> V:
         """Return the value of a key. Raises InputError where there is none, or one of another kind."""
@@ -98,3 +104,35 @@ def json_lines(path: str, name: str = "") -> Iterator[tuple[int, Record]]:
         if not isinstance(value, dict):
             raise InputError(f"{where} is no JSON object; {wanted}")
         yield number, Record(value, where)
+
+
+def rows_of(value: Any) -> list[dict[str, Any]] | None:
+    """Return the rows of a list of dictionaries or a table of pandas, with lists and numbers of Python in place of
+    NumPy's and None in place of NaN, which a table has where nothing is; None of anything else, as paths."""
+    if hasattr(value, "columns") and hasattr(value, "to_dict"):
+        found = list(value.to_dict("records"))
+    else:
+        is_list = isinstance(value, Iterable) and not isinstance(value, str | bytes | Mapping)
+        found = list(value) if is_list else []
+        if not found or not all(isinstance(row, Mapping) for row in found):
+            return None
+    return [{str(name): _plain(of_row) for name, of_row in row.items()} for row in found]
+
+
+def json_lines_of(rows: Iterable[Mapping[str, Any]]) -> bytes:
+    """Return rows as the JSON lines that `json_lines` reads. Raises InputError on a value that JSON cannot hold."""
+
+    def refuse(value: Any) -> Any:
+        raise InputError(f"{value!r:.60} is neither text, a number nor a list: no file of examples can hold it")
+
+    return "".join(f"{json.dumps(row, default=refuse)}\n" for row in rows).encode()
+
+
+def _plain(value: Any) -> Any:
+    if hasattr(value, "tolist"):
+        value = value.tolist()
+    if isinstance(value, Mapping):
+        return {str(name): _plain(inner) for name, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(inner) for inner in value]
+    return None if isinstance(value, float) and value != value else value

@@ -39,8 +39,9 @@ from xlnet_jax.training.training_run import Numbers, TrainingRun
 from xlnet_jax.training.watch.metrics import read_records
 
 
-def finetune(config: FinetuneConfig, hosts: Hosts = ALONE) -> int:
-    """Finetune, evaluate and predict. Return 0, or the exit code of a run that was stopped with its state saved.
+def run(config: FinetuneConfig, hosts: Hosts = ALONE) -> tuple[Result | None, int]:
+    """Finetune, evaluate and predict. Return the result and exit code 0; (None, exit code) of a run that was stopped
+    with its state saved.
 
     Of several processes, process 0 alone writes everything but the checkpoints. Raises InputError where settings
     contradict each other, the weights or the workdir, or a file of examples cannot be read.
@@ -48,7 +49,7 @@ def finetune(config: FinetuneConfig, hosts: Hosts = ALONE) -> int:
     process = Process.begin(config, hosts)
     config = with_files(config)
     if not config.train:
-        return predict(config, process)
+        return predict(config, process), 0
     top, seeds = Workdir(folder_of(config)), config.seeds
     if len(seeds) > 1:
         demand_no_run(top, "give several seeds a `workdir` of their own")
@@ -65,12 +66,12 @@ def finetune(config: FinetuneConfig, hosts: Hosts = ALONE) -> int:
         with closing(workdir), programs_kept_in(str(workdir.compiled)):
             result, exit_code = _train(of_seed, workdir, process)
         if result is None:
-            return exit_code
+            return None, exit_code
         results[seed] = result
         process = replace(process, began=time.time())
     if len(seeds) > 1 and hosts.first:
-        summarize(top.folder, results, process.console)
-    return 0
+        result = summarize(top.folder, results, process.console)
+    return result, 0
 
 
 @dataclass(frozen=True)
@@ -115,11 +116,14 @@ def _train(prepared: Prepared, workdir: Workdir, process: Process) -> tuple[Resu
     # ---- scores and predictions of the best checkpoint ---------------------------------------------------------------
     found = predict_splits(prepared.task, prepared.splits, predictor, params, workdir, process)
     chosen_by = selection.metric if selection and best is not None else ""
-    result = Result(run.config.task, f"checkpoints/{step}", step, chosen_by, found.metrics, found.files)
+    here = workdir.folder
+    files = tuple(str(here / file) for file in found.files)
+    checkpoint = here / "checkpoints" / str(step)
+    result = Result(str(here), run.config.task, str(checkpoint), step, chosen_by, found.metrics, files)
     if process.hosts.first:
         has_curves = _draw_curves(run, result)
         if found.tuned:
-            write_thresholds(workdir.folder / result.checkpoint, found.tuned)
+            write_thresholds(checkpoint, found.tuned)
         sync_tree(workdir.folder)  # results.json says that all of it is there
         write_result(workdir.folder, result)
         _report(result, workdir, has_curves, found.picture, process.console)
@@ -193,14 +197,14 @@ def _report(result: Result, workdir: Workdir, has_curves: bool, picture: str | N
     score = f"\n{describe(result.metrics)}" if result.metrics else ""
     pictures = f"  curves       {workdir.curves}\n" if has_curves else ""
     pictures += f"  {picture.removesuffix('.png'):12} {workdir.folder / picture}\n" if picture else ""
-    files = "".join(f"  predictions  {workdir.folder / file}\n" for file in result.predictions)
+    files = "".join(f"  predictions  {file}\n" for file in result.predictions)
     there, copy = name_on_disk(str(workdir.folder))
     command = shlex.join(["python", "-m", "xlnet_jax.finetune", "--task", result.task, "--init", there])
     following = "\nnext\n" + (f"  copy         {copy}\n" if copy else "")
     following += f"  predict      {command} --predict FILES\n  in Python    xlnet_jax.load({there!r}).predict([...])"
     console.print(
         f"{score}\n"
-        f"  checkpoint   {workdir.folder / result.checkpoint}{how}\n"
+        f"  checkpoint   {result.checkpoint}{how}\n"
         f"{pictures}"
         f"{files}"
         f"  results      {workdir.folder / 'results.json'}\n"

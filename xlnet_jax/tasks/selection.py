@@ -80,7 +80,7 @@ class Selection:
         outputs = self.predictor.outputs(state.params, self.features, interrupt)
         if outputs is None:
             return None
-        numbers = self.task.metrics(self.examples, self.features, outputs)
+        numbers = self.task.metrics(self.examples, self.task.answers(self.examples, self.features, outputs))
         if self.metric not in numbers:
             raise InputError(f"selection.metric {self.metric}: the task has {', '.join(numbers)}")
         self.history = [row for row in self.history if row[0] < step] + [(step, numbers[self.metric])]

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from etils import epath
 
 from tests.xlnet_jax.random_models import random_params
 from xlnet_jax.models.heads import build_model
@@ -65,3 +66,11 @@ def trained(task, config, head, features, steps, rate=1e-2):
         params, state, loss = update(params, state, key)
         losses.append(float(loss))
     return params, losses
+
+
+def metrics(task, examples, features, outputs):
+    return task.metrics(examples, task.answers(examples, features, outputs))
+
+
+def write(task, folder, examples, features, outputs):
+    return task.write(epath.Path(folder), examples, task.answers(examples, features, outputs))

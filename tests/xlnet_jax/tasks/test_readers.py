@@ -8,19 +8,17 @@ import lzma
 import pytest
 
 from xlnet_jax.errors import InputError
-from xlnet_jax.tasks.config import ColumnsConfig
-from xlnet_jax.tasks.multiple_choice.questions import read_questions as read_choices
-from xlnet_jax.tasks.question_answering.files import read_questions as read_spans
+from xlnet_jax.tasks.defaults import DEFAULTS
+from xlnet_jax.tasks.families import make_task
 from xlnet_jax.tasks.ranking.collection import read_collection
 from xlnet_jax.tasks.readers import Record, files, json_file
-from xlnet_jax.tasks.token_classification.conll import read_conll
 
 SQUAD = {"data": [{"paragraphs": [{"context": "Tea.", "qas": [{"id": "a", "question": "?"}]}]}]}
 RACE = {"article": "Tea.", "questions": ["?"], "options": [["a", "b"]], "id": "a"}
 READ = {
-    "squad": (json.dumps(SQUAD), lambda names: read_spans(names, False, True)),
-    "race": (json.dumps(RACE), lambda names: read_choices(names, False, "race", ColumnsConfig())),
-    "conll": ("Tea O\n", lambda names: read_conll(names, True)),
+    "squad": (json.dumps(SQUAD), lambda names: make_task(DEFAULTS["squad2"]()).read(names, False)),
+    "race": (json.dumps(RACE), lambda names: make_task(DEFAULTS["race"]()).read(names, False)),
+    "ner": ("Tea O\n", lambda names: make_task(DEFAULTS["ner"]()).read(names, True)),
     "ranking": ("1\tTea\n", lambda names: read_collection(names, "documents")),
 }
 

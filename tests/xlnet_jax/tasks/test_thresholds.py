@@ -13,7 +13,7 @@ from xlnet_jax.checkpoints.native import THRESHOLDS
 from xlnet_jax.interop.contents import LABEL_THRESHOLD, NULL_THRESHOLD
 from xlnet_jax.tasks.defaults import DEFAULTS
 from xlnet_jax.tasks.question_answering.answers import Answers, Candidate
-from xlnet_jax.tasks.run import finetune as finetuning
+from xlnet_jax.tasks.run import run as run_finetuning
 
 CONTEXTS = [
     f"{who} {how} {what}"
@@ -75,7 +75,7 @@ def test_python_answers_as_the_run_that_tuned_the_threshold(run, asked):
 
 def test_the_command_answers_as_the_run_that_tuned_the_threshold(run, tmp_path, capfd):
     again = squad(tmp_path / "again.json")
-    assert xlnet_jax.predict_files(run.workdir, [again], "squad2", str(tmp_path / "out")) == 0
+    xlnet_jax.finetune(task="squad2", init=run.workdir, predict=again, workdir=tmp_path / "out")
     assert written(tmp_path / "out", "predictions.json", "predict") == written(run.workdir, "predictions.json")
     assert "thresholds  of the checkpoint: qa.null_threshold" in capfd.readouterr().out
 
@@ -85,7 +85,7 @@ def test_a_threshold_that_is_given_wins(run, tmp_path):
         DEFAULTS["squad2"](), init=run.workdir, predict=(squad(tmp_path / "again.json"),),
         workdir=str(tmp_path / "out"), qa=replace(DEFAULTS["squad2"]().qa, null_threshold=1e5),
     )  # fmt: skip
-    assert finetuning(told) == 0
+    assert run_finetuning(told)[1] == 0
     assert all(written(tmp_path / "out", "predictions.json", "predict").values())
 
 

@@ -5,7 +5,6 @@ import csv
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 from etils import epath
 
@@ -30,7 +29,6 @@ class Published:
     label: tuple[str, ...] = ("label",)
     id: tuple[str, ...] = ()
     """of files without labels; where there is none, examples are numbered"""
-    kind: Literal["classification", "regression", "multilabel"] = "classification"
     labels: tuple[str, ...] = ()
     """in the original's order; none = those of the training examples"""
     numbered: tuple[str, ...] = ()
@@ -91,8 +89,8 @@ _YELP = Published(
 )
 PUBLISHED: dict[str, Published] = {
     "classification": Published(),
-    "regression": Published(kind="regression", metrics=("pearson",)),
-    "multilabel": Published(kind="multilabel", metrics=("micro_f1",)),
+    "regression": Published(metrics=("pearson",)),
+    "multilabel": Published(metrics=("micro_f1",)),
     "cola": Published(
         ("sentence", "3"), (), ("label", "1"), _ID, labels=_BINARY, metrics=("mcc",), submission="CoLA", headless=True
     ),
@@ -106,7 +104,7 @@ PUBLISHED: dict[str, Published] = {
         metrics=("accuracy", "f1"), submission="QQP", flawed=True,
     ),
     "sts-b": Published(
-        ("sentence1",), ("sentence2",), ("score", "label"), _ID, "regression",
+        ("sentence1",), ("sentence2",), ("score", "label"), _ID,
         metrics=("pearson", "spearman"), submission="STS-B",
     ),
     "mnli": _MNLI,

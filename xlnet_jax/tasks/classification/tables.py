@@ -5,7 +5,7 @@ import re
 import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from etils import epath
 
@@ -14,7 +14,7 @@ from data_pipelines.remote import is_remote
 from data_pipelines.sources import JSON_LINES, PARQUET, TFDS, kind_of
 from data_pipelines.tfds_text import dataset_rows
 from xlnet_jax.errors import InputError
-from xlnet_jax.tasks.readers import files, json_lines
+from xlnet_jax.tasks.readers import Record, files, json_lines
 
 Role = Literal["train", "eval", "predict"]
 Groups = tuple[tuple[str, ...], ...]
@@ -23,14 +23,6 @@ TABLES = (".tsv", ".csv", ".txt", *JSON_LINES, PARQUET)
 SHARD = re.compile(r"-\d+-of-\d+$")  # as Hugging Face and TFDS divide a table
 SEPARATORS = (";", "\t", ",", "|")  # of columns, in messages
 SHOWN = 12  # columns, in a message
-
-
-class Row(NamedTuple):
-    """Values of one row of a table."""
-
-    where: str  # file and line, for messages
-    fields: dict[str, Any]  # by the names of the columns, or their numbers from 0 where a file has no header
-    header: str = ""  # place of the line that names the columns, for messages
 
 
 @dataclass(frozen=True)
@@ -49,7 +41,7 @@ class Form:
     """where TFDS datasets are prepared; None = TFDS's default"""
 
 
-def read_table(name: str, form: Form) -> Iterator[Row]:
+def read_table(name: str, form: Form) -> Iterator[Record]:
     """Yield the rows of a file, a glob (its files in order), a folder of texts, a URL, or tfds:NAME[SPLIT].
 
     The end of a file's name says how it is read: .jsonl and .json with an object a line, .parquet, .csv with quotes;
@@ -58,7 +50,7 @@ def read_table(name: str, form: Form) -> Iterator[Row]:
     """
     if name.startswith(TFDS):
         rows = dataset_rows(name.removeprefix(TFDS), form.tfds_data_dir, form.class_names)
-        yield from (Row(f"{name}: example {i}", fields) for i, fields in enumerate(rows, start=1))
+        yield from (Record(fields, f"{name}: example {i}") for i, fields in enumerate(rows, start=1))
         return
     if not is_remote(name) and epath.Path(name).expanduser().is_dir():
         yield from _texts_of_folders(name, form)
@@ -95,12 +87,12 @@ def _of_role(name: str, stems: Groups, splits: Sequence[str]) -> list[str]:
     raise InputError(f"{name}: this folder has no table named {wanted} ({', '.join(_ENDS)}): name a file")
 
 
-def _tsv(path: str, form: Form) -> Iterator[Row]:
+def _tsv(path: str, form: Form) -> Iterator[Record]:
     records = ((number, line.split("\t")) for number, line in numbered_lines(path) if line)
     return _with_columns(records, path, form)
 
 
-def _csv(path: str, form: Form) -> Iterator[Row]:
+def _csv(path: str, form: Form) -> Iterator[Record]:
     csv.field_size_limit(sys.maxsize)  # a text may be a book
     return _with_columns(_csv_records(path), path, form)
 
@@ -119,7 +111,7 @@ def _csv_records(path: str) -> Iterator[tuple[int, list[str]]]:
             yield begin, fields
 
 
-def _with_columns(records: Iterator[tuple[int, list[str]]], path: str, form: Form) -> Iterator[Row]:
+def _with_columns(records: Iterator[tuple[int, list[str]]], path: str, form: Form) -> Iterator[Record]:
     columns: list[str] = []
     incomplete, header = 0, ""
     for number, fields in records:
@@ -140,47 +132,47 @@ def _with_columns(records: Iterator[tuple[int, list[str]]], path: str, form: For
                 f"{path}: line {number} has {len(fields)} fields, and the first line has {len(columns)}; mend the line"
             )
         else:
-            yield Row(f"{path}: line {number}", dict(zip(columns, fields, strict=True)), header)
+            yield Record(dict(zip(columns, fields, strict=True)), f"{path}: line {number}", header)
     if incomplete:
         print(f"{path}: {incomplete} incomplete lines left out", file=sys.stderr)
 
 
-def _json_lines(path: str, form: Form) -> Iterator[Row]:
-    return (Row(record.where, record.content) for _, record in json_lines(path))
+def _json_lines(path: str, form: Form) -> Iterator[Record]:
+    return (record for _, record in json_lines(path))
 
 
-def _parquet(path: str, form: Form) -> Iterator[Row]:
+def _parquet(path: str, form: Form) -> Iterator[Record]:
     for number, fields in enumerate(parquet_rows(path), start=1):
-        yield Row(f"{path}: row {number}", fields)
+        yield Record(fields, f"{path}: row {number}")
 
 
-def _texts_of_folders(path: str, form: Form) -> Iterator[Row]:
+def _texts_of_folders(path: str, form: Form) -> Iterator[Record]:
     folders = [epath.Path(path).expanduser() / label for label in form.folders]
     if not any(folder.is_dir() for folder in folders):
         raise InputError(f"{path}: a folder; name a table in it ({', '.join(_ENDS)})")
     for folder in folders:
         for file in sorted(folder.iterdir()):
             text = "\n".join(line for _, line in numbered_lines(str(file)))
-            yield Row(str(file), {"text": text, "label": folder.name})
+            yield Record({"text": text, "label": folder.name}, str(file))
 
 
-_READERS: dict[str, Callable[[str, Form], Iterator[Row]]] = {
+_READERS: dict[str, Callable[[str, Form], Iterator[Record]]] = {
     ".csv": _csv,
     PARQUET: _parquet,
     **dict.fromkeys(JSON_LINES, _json_lines),
 }
 
 
-def field(row: Row, names: Sequence[str], setting: str) -> Any:
+def field(row: Record, names: Sequence[str], setting: str) -> Any:
     """Return the value in the first of these columns that exists; None where the row holds nothing there.
 
     setting: in `columns`, names another column. Raises InputError, with the columns that exist, where none of these
     does.
     """
     for name in names:
-        if name in row.fields:
-            return row.fields[name]
-    there = list(row.fields)
+        if name in row.content:
+            return row.content[name]
+    there = list(row.content)
     shown = ", ".join(map(str, there[:SHOWN])) + (f" and {len(there) - SHOWN} more" if len(there) > SHOWN else "")
     wanted, instead = " or ".join(names), f"name it by `columns.{setting}`"
     if not row.header:
@@ -196,10 +188,10 @@ def field(row: Row, names: Sequence[str], setting: str) -> Any:
     )
 
 
-def text_field(row: Row, names: Sequence[str], setting: str) -> str:
+def text_field(row: Record, names: Sequence[str], setting: str) -> str:
     """Return a text as `field` does. Raises InputError where it is empty, or another type of value."""
     value = field(row, names, setting)
-    column = next(name for name in names if name in row.fields)
+    column = next(name for name in names if name in row.content)
     if value is None or (isinstance(value, str) and not value.strip()):
         raise InputError(f"{row.where}: its {column} is empty; fill it, or leave the line out")
     if not isinstance(value, str):

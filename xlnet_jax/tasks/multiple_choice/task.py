@@ -1,8 +1,11 @@
-"""Multiple choice: which option answers a question about a text (`run_race.py`)."""
+"""Multiple choice: which option answers a question about a text (`run_race.py`). RACE and DREAM in their published
+forms, and JSON lines."""
 
+import dataclasses
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+import string
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import flax.linen as nn
@@ -11,31 +14,54 @@ import jax.numpy as jnp
 import numpy as np
 from etils import epath
 
+from data_pipelines.readers import whole
 from data_pipelines.tokenizer import Tokenizer
 from xlnet_jax.errors import InputError
 from xlnet_jax.kernels.numerics import MASKED
 from xlnet_jax.models.inputs import text_inputs
 from xlnet_jax.objectives.base import BatchDropout, DeviceBatch, apply
 from xlnet_jax.settings.config import HeadConfig
-from xlnet_jax.tasks.base import Loss, Prediction
+from xlnet_jax.tasks.base import Loss, Prediction, Task
 from xlnet_jax.tasks.config import ColumnsConfig, FinetuneConfig
 from xlnet_jax.tasks.encoding import encode_text
-from xlnet_jax.tasks.features import Features
+from xlnet_jax.tasks.features import Features, Outputs
 from xlnet_jax.tasks.losses import classification_loss_B
-from xlnet_jax.tasks.multiple_choice.questions import LEVELS, Question, letter, read_questions, unlabelled_question
+from xlnet_jax.tasks.readers import Record, checked, json_file, json_lines
 
-SPECIALS = 3  # <sep> behind the text, <sep> and <cls> behind the question
+SPECIALS = 3  # <sep> after the text, <sep> and <cls> after the question
 PREDICTIONS = "predictions.jsonl"
+LEVELS = ("middle", "high")
+GAP = "_"
+LETTERS = string.ascii_uppercase
 
 
-class MultipleChoice:
+@dataclass(frozen=True)
+class Question:
+    """Question about a text, with its options."""
+
+    id: str
+    context: str
+    question: str
+    options: tuple[str, ...]
+    answer: int | None  # which option is right, from 0
+    where: str = dataclasses.field(repr=False)  # file and record, for messages
+    level: str | None = None  # RACE: middle or high (school)
+
+    def asked(self, option: int) -> str:
+        """Return the question with an option, in place of its gaps or after the question (`get_examples` of
+        run_race.py)."""
+        text = self.options[option]
+        return self.question.replace(GAP, text) if GAP in self.question else f"{self.question} {text}"
+
+
+class MultipleChoice(Task[Question, list[Prediction]]):
     """Questions with options in the form that the task names: race, dream, or else JSON lines."""
 
     metric = "accuracy"
-    draws_anew = False
+    noun = "questions"
 
     def __init__(self, config: FinetuneConfig):
-        self._form, self._columns, self._head = config.task, config.columns, config.head
+        super().__init__(config)
         self._seq_len, self._max_qa_len = config.data.seq_len, config.choice.max_qa_len
         if config.task in ("race", "dream") and config.columns != ColumnsConfig():
             raise InputError(
@@ -47,17 +73,37 @@ class MultipleChoice:
                 f"{self._max_qa_len} tokens and {SPECIALS} special ones; raise the first or lower the second"
             )
 
-    def read(self, paths: Sequence[str], labelled: bool) -> list[Question]:
-        """Read questions, as `questions.read_questions`."""
-        return read_questions(paths, labelled, self._form, self._columns)
+    # ---- rows to examples -------------------------------------------------------------------------------------------
 
-    def examples_of(self, inputs: Sequence[Any]) -> list[Question]:
-        """Return the questions, as `questions.unlabelled_question` reads each."""
-        return [unlabelled_question(given, number) for number, given in enumerate(inputs)]
+    def records(self, path: str) -> Iterator[Record]:
+        """Yield a row for each question: context, question, options, and answer where the file has one."""
+        if path.endswith(".jsonl") or self.config.task not in ("race", "dream"):
+            for line, record in json_lines(path):
+                yield dataclasses.replace(record, id=f"{epath.Path(path).name}-{line}")
+        else:
+            yield from (_race if self.config.task == "race" else _dream)(path)
+
+    def example(self, record: Record, number: int, labelled: bool) -> Question:
+        """Return the question of a row, whose answer is the text, the letter or the number of an option."""
+        columns, where = self.config.columns, record.where
+        name = str(record.content.get(columns.id or "id", record.id or number))
+        context, question = record.get(columns.text or "context", str), record.get(columns.text_pair or "question", str)
+        options = tuple(checked(option, str, f"{where}, an option") for option in record.get("options", list))
+        if not context.strip():
+            raise InputError(f"{where}: the text that it asks about is empty")
+        if not 2 <= len(options) <= len(LETTERS):
+            raise InputError(f"{where} has {len(options)} options; from 2 to {len(LETTERS)} can be chosen from")
+        if sum(not option.strip() for option in options) > 1:
+            raise InputError(f"{where}: more than one option is empty, so that they cannot be told apart")
+        right = _number_of(record.get(columns.label or "answer", object), options, where) if labelled else None
+        level = record.content.get("level")
+        return Question(whole(name, f"{where}: its id"), context, question, options, right, where, level)
+
+    # ---- examples to features and outputs ---------------------------------------------------------------------------
 
     def head(self, train: Sequence[Question]) -> HeadConfig:
         """Return a head for as many options as the longest list in the training examples."""
-        return replace(self._head, num_labels=max(len(question.options) for question in train))
+        return dataclasses.replace(self.config.head, num_labels=max(len(question.options) for question in train))
 
     def features(
         self, examples: Sequence[Question], tokenizer: Tokenizer, head: HeadConfig, training: bool, epoch: int = 0
@@ -74,8 +120,8 @@ class MultipleChoice:
                     f"{question.where} has {len(question.options)} options, and those that were learned from have "
                     f"{most} at most"
                 )
-        contexts = _encoded([question.context for question in examples], tokenizer)
-        asked = _encoded([q.asked(i) for q in examples for i in range(len(q.options))], tokenizer)
+        contexts = _encode([question.context for question in examples], tokenizer)
+        asked = _encode([q.asked(i) for q in examples for i in range(len(q.options))], tokenizer)
         texts: list[tuple[np.ndarray, np.ndarray]] = []
         for question in examples:
             context = contexts[question.context]
@@ -101,43 +147,38 @@ class MultipleChoice:
         """Return probabilities, float32 [B, C] over the options; 0 where a question has fewer."""
         return {"probabilities": jax.nn.softmax(_scores_BC(model, params, batch, None), axis=-1)}
 
-    def metrics(
-        self, examples: Sequence[Question], features: Features, outputs: Mapping[str, np.ndarray]
-    ) -> dict[str, float]:
+    # ---- answers ----------------------------------------------------------------------------------------------------
+
+    def answers(self, examples: Sequence[Question], features: Features, outputs: Outputs) -> list[Prediction]:
+        """Return the likeliest option with the probability of each."""
+        return [
+            Prediction(question.options[row.argmax()], dict(zip(question.options, row.tolist(), strict=False)))
+            for question, row in zip(examples, outputs["probabilities"], strict=True)
+        ]
+
+    def metrics(self, examples: Sequence[Question], answers: list[Prediction]) -> dict[str, float]:
         """Return accuracy, and the accuracy of each level of RACE, as fractions of 1."""
-        right = outputs["probabilities"].argmax(-1) == np.array([question.answer for question in examples])
+        rows = zip(examples, answers, strict=True)
+        right = np.array([question.options.index(str(answer.value)) == question.answer for question, answer in rows])
         found = {"accuracy": float(right.mean())}
         for level in LEVELS:
             if (of_level := np.array([question.level == level for question in examples])).any():
                 found[f"accuracy_{level}"] = float(right[of_level].mean())
         return found
 
-    def write(
-        self, folder: epath.Path, examples: Sequence[Question], features: Features, outputs: Mapping[str, np.ndarray]
-    ) -> list[str]:
+    def write(self, folder: epath.Path, examples: Sequence[Question], answers: list[Prediction]) -> list[str]:
         """Write predictions.jsonl: for each question its id, the letter and text of its answer, and the probability of
         each option."""
         with (folder / PREDICTIONS).open("w") as file:
-            for question, probabilities in zip(examples, outputs["probabilities"], strict=True):
-                best = int(probabilities.argmax())
-                shown = [round(float(p), 6) for p in probabilities[: len(question.options)]]
+            for question, (text, probabilities) in zip(examples, answers, strict=True):
                 row = {
                     "id": question.id,
-                    "answer": letter(best),
-                    "text": question.options[best],
-                    "probabilities": shown,
+                    "answer": LETTERS[question.options.index(str(text))],
+                    "text": text,
+                    "probabilities": [round(probabilities[option], 6) for option in question.options],
                 }
                 file.write(json.dumps(row, ensure_ascii=False) + "\n")
         return [PREDICTIONS]
-
-    def predictions(
-        self, examples: Sequence[Question], features: Features, outputs: Mapping[str, np.ndarray]
-    ) -> list[Prediction]:
-        """Return the likeliest option with the probability of each."""
-        return [
-            Prediction(question.options[row.argmax()], dict(zip(question.options, row.tolist(), strict=False)))
-            for question, row in zip(examples, outputs["probabilities"], strict=True)
-        ]
 
 
 def encode_option(
@@ -154,7 +195,52 @@ def encode_option(
     return encode_text(context[: seq_len - SPECIALS - len(question)], question, None)
 
 
-def _encoded(texts: Sequence[str], tokenizer: Tokenizer) -> dict[str, np.ndarray]:
+def _race(path: str) -> Iterator[Record]:
+    record = Record(checked(json_file(path), dict, path), path)
+    school, file = epath.Path(path).parent.name, epath.Path(path).name
+    name = str(record.content.get("id", f"{school}/{file}"))
+    article, questions, options = record.get("article", str), record.get("questions", list), record.get("options", list)
+    answers = record.get("answers", list) if "answers" in record.content else [None] * len(questions)
+    if not len(questions) == len(options) == len(answers):
+        raise InputError(
+            f"{path}: {len(questions)} questions, {len(options)} lists of options and {len(answers)} answers; each "
+            "question needs one of both"
+        )
+    level = next((level for level in LEVELS if school == level or name.startswith(level)), None)
+    for i, (question, of_question, answer) in enumerate(zip(questions, options, answers, strict=True)):
+        row = {"id": f"{name}-{i}", "context": article, "question": question, "options": of_question, "level": level}
+        yield Record(row | ({} if answer is None else {"answer": answer}), f"{path}: question {i + 1}")
+
+
+def _dream(path: str) -> Iterator[Record]:
+    for number, dialogue in enumerate(checked(json_file(path), list, path), 1):
+        where = f"{path}: dialogue {number}"
+        if not (isinstance(dialogue, list) and len(dialogue) == 3 and isinstance(dialogue[2], str)):
+            raise InputError(f"{where} is not of DREAM's form: [[turn, …], [{{question, choice, answer}}, …], id]")
+        turns, questions, name = dialogue
+        spoken = " ".join(checked(turn, str, f"{where}, turn") for turn in checked(turns, list, f"{where}, turns"))
+        for i, asked in enumerate(checked(questions, list, f"{where}, questions")):
+            at = f"{where} ({name}), question {i + 1}"
+            record = Record(checked(asked, dict, at), at)
+            options = record.get("choice", list)
+            yield Record({**record.content, "id": f"{name}-{i}", "context": spoken, "options": options}, at)
+
+
+def _number_of(answer: Any, options: tuple[str, ...], where: str) -> int:
+    if answer in options:
+        return options.index(answer)
+    letters = LETTERS[: len(options)]
+    if isinstance(answer, str) and len(answer) == 1 and answer in letters:
+        return letters.index(answer)
+    if isinstance(answer, int) and not isinstance(answer, bool) and 0 <= answer < len(options):
+        return answer
+    raise InputError(
+        f"{where}: the answer {answer!r:.60} is none of its {len(options)} options, nor a letter from A to "
+        f"{letters[-1]}, nor a number from 0 to {len(options) - 1}"
+    )
+
+
+def _encode(texts: Sequence[str], tokenizer: Tokenizer) -> dict[str, np.ndarray]:
     distinct = list(dict.fromkeys(texts))
     return dict(zip(distinct, tokenizer.encode_lines(distinct), strict=True))
 

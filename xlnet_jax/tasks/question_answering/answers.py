@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 
 import numpy as np
 from etils import epath
@@ -37,6 +37,7 @@ class Answers:
 
     n_best: Mapping[str, Sequence[Candidate]]  # the likeliest first, at least one
     null_odds: Mapping[str, float]  # the higher, the less it can be answered: logits of its most confident window
+    predicted: Mapping[str, str] = field(default_factory=dict)  # answers given; "" = unanswerable
 
     @property
     def texts(self) -> dict[str, str]:
@@ -102,10 +103,10 @@ def _spans(window: Window, beam: Mapping[str, np.ndarray], max_answer_len: int) 
     )
 
 
-def write_answers(folder: epath.Path, answers: Answers, predictions: Mapping[str, str], with_odds: bool) -> list[str]:
+def write_answers(folder: epath.Path, answers: Answers, with_odds: bool) -> list[str]:
     """Write the files of the original. Return their names."""
     n_best = {id: [asdict(candidate) for candidate in found] for id, found in answers.n_best.items()}
-    files: dict[str, Mapping[str, object]] = {PREDICTIONS_FILE: predictions, N_BEST_FILE: n_best}
+    files: dict[str, Mapping[str, object]] = {PREDICTIONS_FILE: answers.predicted, N_BEST_FILE: n_best}
     if with_odds:
         files[NULL_ODDS_FILE] = answers.null_odds
     for name, content in files.items():

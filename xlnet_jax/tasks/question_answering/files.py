@@ -1,15 +1,15 @@
-"""Read questions about texts from the JSON of SQuAD 1.1 and 2.0 (also DRCD and CMRC 2018), and from CMRC 2018's own
-form."""
+"""Questions about texts: rows of them from the JSON of SQuAD 1.1 and 2.0 (also DRCD and CMRC 2018) and from CMRC 2018's
+own form, and the question of a row."""
 
 import re
 import sys
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from data_pipelines.notes import tell
+from data_pipelines.readers import whole
 from xlnet_jax.errors import InputError
-from xlnet_jax.tasks.readers import Record, checked, files, json_file, records
+from xlnet_jax.tasks.readers import Record, checked, json_file, records
 
 NOWHERE = -1
 
@@ -27,6 +27,7 @@ class Question:
     context: str
     answers: tuple[Answer, ...]  # none where it is unanswerable, or where answers are not known
     is_impossible: bool = False
+    where: str = field(default="", repr=False)  # file and record, for messages
 
     @property
     def answer(self) -> Answer | None:
@@ -34,112 +35,66 @@ class Question:
         return next((a for a in self.answers if a.start != NOWHERE), None)
 
 
-def read_questions(paths: Sequence[str], labelled: bool, unanswerable: bool) -> list[Question]:
-    """Read the questions of files, globs and folders.
+def read_rows(path: str) -> Iterator[Record]:
+    """Yield a row for each question of a file: id, question, context, answers and is_impossible, where it has them.
 
-    labelled: every question has an answer, or is unanswerable; otherwise answers are not read. Answers that do not
-    stand at their answer_start move to the nearest place where they occur, and one line on stderr counts them. Raises
-    InputError, with file and record, on what cannot be read.
+    Raises InputError, with file and record, on what cannot be read.
     """
-    questions: list[Question] = []
-    places: dict[str, str] = {}
-    for path in files(paths, "questions"):
-        found = list(_questions_in(path, labelled, unanswerable))
-        for question in found:
-            if question.id in places:
-                raise InputError(f"{path}: the id {question.id!r} is there twice, first in {places[question.id]}")
-            places[question.id] = path
-        mended = [_mended(question) for question in found]
-        _report(path, found, mended)
-        questions += mended
-    if not questions:
-        raise InputError(f"{', '.join(paths)}: there is no question in it")
-    return questions
-
-
-def unlabelled_question(given: Any, number: int) -> Question:
-    """Return the question of {"question": …, "context": …}. Raises InputError on another form, or an empty text."""
-    record = Record(checked(given, dict, f"input {number}"), f"input {number}")
-    question = Question(str(number), record.get("question", str), record.get("context", str), ())
-    for what, text in (("text", question.context), ("question", question.question)):
-        if not text.strip():
-            raise InputError(f"input {number}: its {what} is empty")
-    return question
-
-
-def _questions_in(path: str, labelled: bool, unanswerable: bool) -> Iterator[Question]:
     content = json_file(path)
     if isinstance(content, dict) and "data" in content:
-        found = _squad(Record(content, path), labelled)
-    elif isinstance(content, list):
-        found = _cmrc(path, content, labelled)
-    else:
-        raise InputError(f"{path}: neither SQuAD's form (an object with 'data') nor CMRC 2018's (a list of texts)")
-    for question, where in found:
-        if not question.context.strip():
-            raise InputError(f"{where}: its text is empty")
-        if question.is_impossible and not unanswerable:
-            raise InputError(f"{where} is unanswerable: `task` squad2 learns that, or leave it out")
-        if question.is_impossible and question.answers:
-            raise InputError(f"{where} is unanswerable and has an answer: one of them is wrong")
-        if labelled and not question.answers and not question.is_impossible:
-            raise InputError(f"{where} has no answer, and is_impossible is not true: give it one of them")
-        yield question
+        return _squad(Record(content, path))
+    if isinstance(content, list):
+        return _cmrc(path, content)
+    raise InputError(f"{path}: neither SQuAD's form (an object with 'data') nor CMRC 2018's (a list of texts)")
 
 
-def _squad(top: Record, labelled: bool) -> Iterator[tuple[Question, str]]:
-    for article in top.records("data", "article"):
-        for paragraph in article.records("paragraphs", "paragraph"):
-            context = paragraph.get("context", str)
-            for record in paragraph.records("qas", "question"):
-                id = record.get("id", str)
-                named = replace(record, where=f"{record.where} ({id})")
-                question = Question(id, named.get("question", str), context, ())
-                if labelled:
-                    records = named.records("answers", "answer") if "answers" in named.content else ()
-                    answers = (_answer(r.get("text", str), r.get("answer_start", int), r.where) for r in records)
-                    is_impossible = "is_impossible" in named.content and named.get("is_impossible", bool)
-                    question = replace(question, answers=tuple(answers), is_impossible=is_impossible)
-                yield question, named.where
+def question_of(row: Record, number: int, labelled: bool, unanswerable: bool) -> Question:
+    """Return the question of a row.
+
+    Its answers are SQuAD's list of objects, the Hub's object of lists {"text": […], "answer_start": […]}, where none
+    means that it is unanswerable, or CMRC's list of texts, each of which counts where it occurs first.
+
+    labelled: the question has an answer, or is unanswerable; otherwise answers are not read. unanswerable: the task has
+    such questions. Raises InputError on a row of another form.
+    """
+    where, context, question = row.where, row.get("context", str), row.get("question", str)
+    if not context.strip():
+        raise InputError(f"{where}: its text is empty")
+    name = whole(str(row.content.get("id", number)), f"{where}: its id")
+    if not labelled:
+        return Question(name, question, context, (), where=where)
+    given, is_impossible = row.content.get("answers", ()), False
+    if isinstance(given, Mapping):
+        texts, starts = (Record(given, f"{where}: 'answers'").get(key, list) for key in ("text", "answer_start"))
+        given = [{"text": text, "answer_start": start} for text, start in zip(texts, starts, strict=False)]
+        is_impossible = not given
+    elif given:
+        given = checked(given, list, f"{where}: 'answers'")
+    if "is_impossible" in row.content:
+        is_impossible = row.get("is_impossible", bool)
+    answers = []
+    for i, each in enumerate(given):
+        at = f"{where}, answer {i}"
+        if isinstance(each, str):
+            answers.append(Answer(checked(each, str, at), context.find(each)))
+        else:
+            answer = Record(checked(each, dict, at), at)
+            answers.append(Answer(answer.get("text", str), answer.get("answer_start", int)))
+        if not answers[-1].text:
+            raise InputError(f"{at}: the text of the answer is empty")
+    if is_impossible and not unanswerable:
+        raise InputError(f"{where} is unanswerable: `task` squad2 learns that, or leave it out")
+    if is_impossible and answers:
+        raise InputError(f"{where} is unanswerable and has an answer: one of them is wrong")
+    if not answers and not is_impossible:
+        raise InputError(f"{where} has no answer, and is_impossible is not true: give it one of them")
+    return Question(name, question, context, tuple(answers), is_impossible, where)
 
 
-def _cmrc(path: str, texts: Sequence[Any], labelled: bool) -> Iterator[tuple[Question, str]]:
-    for text in records(texts, f"{path}, text"):
-        context = text.get("context_text", str)
-        for record in text.records("qas", "question"):
-            id = record.get("query_id", str)
-            where = f"{record.where} ({id})"
-            given = record.get("answers", list) if labelled and "answers" in record.content else []
-            answers = [checked(answer, str, f"{where}: an answer") for answer in given]
-            # CMRC names no place: take the first, as the published conversion to SQuAD's form does.
-            placed = tuple(_answer(a, context.find(a), where) for a in answers)
-            yield Question(id, record.get("query_text", str), context, placed), where
-
-
-def _answer(text: str, start: int, where: str) -> Answer:
-    if not text:
-        raise InputError(f"{where}: the text of the answer is empty")
-    return Answer(text, start)
-
-
-def _mended(question: Question) -> Question:
-    if all(_is_there(a, question.context) for a in question.answers):
-        return question
-    return replace(question, answers=tuple(_moved(a, question.context) for a in question.answers))
-
-
-def _is_there(answer: Answer, context: str) -> bool:
-    return answer.start >= 0 and context.startswith(answer.text, answer.start)
-
-
-def _moved(answer: Answer, context: str) -> Answer:
-    if _is_there(answer, context):
-        return answer
-    found = [m.start() for m in re.finditer(f"(?={re.escape(answer.text)})", context)]
-    return replace(answer, start=min(found, key=lambda start: abs(start - answer.start), default=NOWHERE))
-
-
-def _report(path: str, found: Sequence[Question], mended: Sequence[Question]) -> None:
+def mend_answers(path: str, found: Sequence[Question]) -> list[Question]:
+    """Move answers that are not at their answer_start to the nearest place where they occur, and count them in a line
+    on stderr."""
+    mended = [replace(q, answers=tuple(_moved(a, q.context) for a in q.answers)) for q in found]
     before, after = ([answer for question in some for answer in question.answers] for some in (found, mended))
     moved = sum(old != new for old, new in zip(before, after, strict=True) if new.start != NOWHERE)
     nowhere = [m.id for m in mended if m.answers and m.answer is None]
@@ -152,3 +107,29 @@ def _report(path: str, found: Sequence[Question], mended: Sequence[Question]) ->
             + (f" ({', '.join(nowhere[:3])}{', …' if len(nowhere) > 3 else ''})" if nowhere else ""),
             file=sys.stderr,
         )
+    return mended
+
+
+def _squad(top: Record) -> Iterator[Record]:
+    for article in top.records("data", "article"):
+        for paragraph in article.records("paragraphs", "paragraph"):
+            context = paragraph.get("context", str)
+            for question in paragraph.records("qas", "question"):
+                where = f"{question.where} ({question.get('id', str)})"
+                yield Record({**question.content, "context": context}, where)
+
+
+def _cmrc(path: str, texts: list[object]) -> Iterator[Record]:
+    for text in records(texts, f"{path}, text"):
+        context = text.get("context_text", str)
+        for asked in text.records("qas", "question"):
+            name = asked.get("query_id", str)
+            row = {**asked.content, "id": name, "question": asked.get("query_text", str), "context": context}
+            yield Record(row, f"{asked.where} ({name})")
+
+
+def _moved(answer: Answer, context: str) -> Answer:
+    if answer.start >= 0 and context.startswith(answer.text, answer.start):
+        return answer
+    found = [m.start() for m in re.finditer(f"(?={re.escape(answer.text)})", context)]
+    return replace(answer, start=min(found, key=lambda start: abs(start - answer.start), default=NOWHERE))

@@ -5,9 +5,10 @@ the whole answer as unanswerable; the prediction is the likeliest span of all wi
 """
 
 import itertools
+import math
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import flax.linen as nn
@@ -24,15 +25,16 @@ from xlnet_jax.models.inputs import text_inputs
 from xlnet_jax.models.question_answering import SpanBeam, SpanLogProbs, XLNetForQuestionAnswering
 from xlnet_jax.objectives.base import BatchDropout, DeviceBatch, apply
 from xlnet_jax.settings.config import HeadConfig
-from xlnet_jax.tasks.base import Loss, Prediction
+from xlnet_jax.tasks.base import Loss, Prediction, Task
 from xlnet_jax.tasks.config import FinetuneConfig
-from xlnet_jax.tasks.features import Features
+from xlnet_jax.tasks.features import Features, Outputs
 from xlnet_jax.tasks.losses import span_loss_B
 from xlnet_jax.tasks.question_answering.alignment import Aligner, Alignment
 from xlnet_jax.tasks.question_answering.answers import NO_SPAN, NO_WINDOW, Answers, Window, candidates, write_answers
 from xlnet_jax.tasks.question_answering.cmrc_scores import cmrc_scores
-from xlnet_jax.tasks.question_answering.files import Question, read_questions, unlabelled_question
+from xlnet_jax.tasks.question_answering.files import Question, mend_answers, question_of, read_rows
 from xlnet_jax.tasks.question_answering.squad_scores import best_threshold, raw_scores, squad1_scores, squad2_scores
+from xlnet_jax.tasks.readers import Record
 
 HEAD = HeadConfig("question_answering")
 SPECIALS = 3  # <sep>, <sep> and <cls>
@@ -55,14 +57,14 @@ class _Document:
     alignment: Alignment
 
 
-class QuestionAnswering:
+class QuestionAnswering(Task[Question, Answers]):
     """Tasks squad, squad2, cmrc2018 and drcd, which differ in their metrics; only squad2 has unanswerable questions."""
 
-    draws_anew = False
+    noun = "questions"
 
     def __init__(self, config: FinetuneConfig):
+        super().__init__(config)
         self._qa, self._seq_len = config.qa, config.data.seq_len
-        self._kind = config.task
         self._unanswerable = config.task == "squad2"
         self.metric = "best_f1" if self._unanswerable else "f1"
         self._tuned: float | None = None
@@ -78,13 +80,28 @@ class QuestionAnswering:
         """The null threshold that the last evaluation chose, if it chose one."""
         return {} if self._tuned is None else {NULL_THRESHOLD: self._tuned}
 
-    def read(self, paths: Sequence[str], labelled: bool) -> list[Question]:
-        """Read questions, as `files.read_questions`."""
-        return read_questions(paths, labelled, self._unanswerable)
+    # ---- rows to examples -------------------------------------------------------------------------------------------
 
-    def examples_of(self, inputs: Sequence[Any]) -> list[Question]:
-        """Return the questions, as `files.unlabelled_question` reads each."""
-        return [unlabelled_question(given, number) for number, given in enumerate(inputs)]
+    def records(self, path: str) -> Iterator[Record]:
+        """Yield the rows of a file of SQuAD or CMRC, or of JSON lines."""
+        return super().records(path) if path.endswith(".jsonl") else read_rows(path)
+
+    def examples_in(self, path: str, first: int, labelled: bool) -> Iterator[Question]:
+        """Yield the questions of a file, their answers where they occur in the text (`files.mend_answers`)."""
+        yield from mend_answers(path, list(super().examples_in(path, first, labelled)))
+
+    def example(self, record: Record, number: int, labelled: bool) -> Question:
+        """Return the question of a row, as `files.question_of`."""
+        return question_of(record, number, labelled, self._unanswerable)
+
+    def example_of(self, value: Any, where: str, number: int, labelled: bool) -> Question:
+        """Return the question of {"question": …, "context": …}, neither of which is empty."""
+        found = super().example_of(value, where, number, labelled)
+        if not found.question.strip():
+            raise InputError(f"{where}: its question is empty")
+        return found
+
+    # ---- examples to features and outputs ---------------------------------------------------------------------------
 
     def head(self, train: Sequence[Question]) -> HeadConfig:
         """Return a head for start, end and answerability."""
@@ -192,40 +209,15 @@ class QuestionAnswering:
             "unanswerable": unanswerable_B,
         }
 
-    def metrics(
-        self, examples: Sequence[Question], features: Features, outputs: Mapping[str, np.ndarray]
-    ) -> dict[str, float]:
-        """Return the official metrics, in per cent, of the predictions that `write` writes."""
-        answers = self._answers(examples, features, outputs)
-        predictions = self._predictions(examples, answers)
-        if self._unanswerable:
-            return squad2_scores(examples, predictions, answers.null_odds)
-        return (squad1_scores if self._kind == "squad" else cmrc_scores)(examples, predictions)
+    # ---- answers ----------------------------------------------------------------------------------------------------
 
-    def write(
-        self, folder: epath.Path, examples: Sequence[Question], features: Features, outputs: Mapping[str, np.ndarray]
-    ) -> list[str]:
-        """Write predictions.json, nbest_predictions.json and, for SQuAD 2.0, null_odds.json.
+    def answers(self, examples: Sequence[Question], features: Features, outputs: Outputs) -> Answers:
+        """Return the n best answers to each question and the one that is given.
 
-        A prediction of SQuAD 2.0 is empty where its odds exceed qa.null_threshold. Without that setting the threshold
-        is the one with the best F1 on these examples if they are labelled, else on the examples that were evaluated
-        last (0 if none were); between two null odds it is their mean (`Answers.amid`).
+        An answer of SQuAD 2.0 is empty where its odds exceed qa.null_threshold. Without that setting the threshold is
+        the one with the best F1 on these examples if they are labelled, else on the examples that were evaluated last
+        (0 if none were); between two null odds it is their mean (`Answers.amid`).
         """
-        answers = self._answers(examples, features, outputs)
-        return write_answers(folder, answers, self._predictions(examples, answers), self._unanswerable)
-
-    def predictions(
-        self, examples: Sequence[Question], features: Features, outputs: Mapping[str, np.ndarray]
-    ) -> list[Prediction]:
-        """Return the likeliest answer and the probabilities of the n best among themselves; of SQuAD 2.0 "" where the
-        odds exceed qa.null_threshold (None = 0)."""
-        answers = self._answers(examples, features, outputs)
-        texts = self._predictions(examples, answers)
-        return [
-            Prediction(texts[q.id], {found.text: found.probability for found in answers.n_best[q.id]}) for q in examples
-        ]
-
-    def _answers(self, examples: Sequence[Question], features: Features, outputs: Mapping[str, np.ndarray]) -> Answers:
         windows = cast(SpanFeatures, features).windows
         items_of: list[list[int]] = [[] for _ in examples]
         for item, example in enumerate(features.examples.tolist()):
@@ -237,18 +229,36 @@ class QuestionAnswering:
                 question.context, [windows[i] for i in items], beams, self._qa.n_best, self._qa.max_answer_len
             )
             null_odds[question.id] = min([NO_WINDOW, *(float(beam["unanswerable"]) for beam in beams)])
-        return Answers(n_best, null_odds)
+        found = Answers(n_best, null_odds)
+        return replace(found, predicted=found.above(self._threshold(examples, found)))
 
-    def _predictions(self, examples: Sequence[Question], answers: Answers) -> dict[str, str]:
+    def _threshold(self, examples: Sequence[Question], answers: Answers) -> float:
         if not self._unanswerable:
-            return answers.texts
+            return math.inf
         if self._qa.null_threshold is not None:
-            return answers.above(self._qa.null_threshold)
+            return self._qa.null_threshold
         if all(question.answers or question.is_impossible for question in examples):
             f1 = raw_scores(examples, answers.texts).f1
             _, threshold = best_threshold(examples, answers.texts, f1, answers.null_odds)
             self._tuned = answers.amid(threshold)
-        return answers.above(self._tuned or 0.0)
+        return self._tuned or 0.0
+
+    def metrics(self, examples: Sequence[Question], answers: Answers) -> dict[str, float]:
+        """Return the official metrics, in per cent."""
+        if self._unanswerable:
+            return squad2_scores(examples, answers.predicted, answers.null_odds)
+        return (squad1_scores if self.config.task == "squad" else cmrc_scores)(examples, answers.predicted)
+
+    def write(self, folder: epath.Path, examples: Sequence[Question], answers: Answers) -> list[str]:
+        """Write predictions.json, nbest_predictions.json and, for SQuAD 2.0, null_odds.json."""
+        return write_answers(folder, answers, self._unanswerable)
+
+    def predictions(self, examples: Sequence[Question], answers: Answers) -> list[Prediction]:
+        """Return the answers that are given and the probabilities of the n best among themselves."""
+        return [
+            Prediction(answers.predicted[q.id], {found.text: found.probability for found in answers.n_best[q.id]})
+            for q in examples
+        ]
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ original has passages before their questions (`run_squad.py`, `run_race.py`).
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
@@ -20,31 +20,42 @@ from xlnet_jax.errors import InputError
 from xlnet_jax.models.inputs import text_inputs
 from xlnet_jax.objectives.base import BatchDropout, DeviceBatch, apply
 from xlnet_jax.settings.config import HeadConfig
-from xlnet_jax.tasks.base import Loss
+from xlnet_jax.tasks.base import Loss, Task
 from xlnet_jax.tasks.config import FinetuneConfig
-from xlnet_jax.tasks.features import Features
+from xlnet_jax.tasks.features import Features, Outputs
 from xlnet_jax.tasks.losses import pairwise_loss_B, pointwise_loss_B, softmax_loss_B
 from xlnet_jax.tasks.ranking.draws import Draws
 from xlnet_jax.tasks.ranking.pairs import PairTokens, Passages
 from xlnet_jax.tasks.ranking.queries import Collection, RankedQuery
 from xlnet_jax.tasks.ranking.scores import RankingScores
 from xlnet_jax.tasks.ranking.trec import Run, write_run
+from xlnet_jax.tasks.readers import Record
 
 RUN_FILE = "run.trec"
 LOSSES_B = {"pairwise": pairwise_loss_B, "softmax": softmax_loss_B, "pointwise": pointwise_loss_B}
 SPECIALS = 3  # document <sep> query <sep> <cls>
 
 
-class Ranking:
+class Ranking(Task[RankedQuery, Run]):
     """Ranking of documents for a query. Examples are queries. A training item is a group of documents, the first of
-    them relevant; an evaluation item is a document, or a passage of one."""
+    them relevant; an evaluation item is a document, or a passage of one. Answers are a run."""
 
     draws_anew = True
+    reads_rows = False
 
     def __init__(self, config: FinetuneConfig):
-        _validate(config)
-        self._config, self._settings = config, config.ranking
+        super().__init__(config)
         r = config.ranking
+        if config.data.seq_len <= r.max_query_len + SPECIALS:
+            raise InputError(
+                f"`data.seq_len` {config.data.seq_len} leaves nothing for a document beside a query of "
+                f"{r.max_query_len} tokens: raise it, or lower `ranking.max_query_len`"
+            )
+        if config.data.long_texts != "tail":
+            raise InputError(
+                f"`data.long_texts` {config.data.long_texts}: ranking reads long documents by `ranking.max_passages`"
+            )
+        self._settings = r
         self._collection = Collection(r)
         self._scores = RankingScores(r.cutoff, r.gain, r.relevant_from, r.max_grade)
         self.metric = self._scores.main
@@ -54,16 +65,16 @@ class Ranking:
         """Read the queries of qrels (labelled), or else of runs or files of queries. Errors as `Collection`."""
         return self._collection.judged(paths) if labelled else self._collection.unjudged(paths)
 
-    def head(self, train: Sequence[RankedQuery]) -> HeadConfig:
-        """Return a head with one number, the score."""
-        return self._config.head
+    def example(self, record: Record, number: int, labelled: bool) -> RankedQuery:
+        """Refuse a row: queries and documents come from files of their own."""
+        raise NotImplementedError
 
     def features(
         self, examples: Sequence[RankedQuery], tokenizer: Tokenizer, head: HeadConfig, training: bool, epoch: int = 0
     ) -> Features:
         """Return, for training, a group of C documents for each relevant one, with one passage each; otherwise one item
         a passage of the documents to rank. value: document, int32 [items, C], its place in the collection."""
-        drawn = self._draws.groups(examples, self._config.seed, epoch) if training else self._draws.to_rank(examples)
+        drawn = self._draws.groups(examples, self.config.seed, epoch) if training else self._draws.to_rank(examples)
         queries, documents = drawn.queries, drawn.documents
         used, places = np.unique(documents, return_inverse=True)
         passages, places = self._passages(used.tolist(), tokenizer), places.reshape(documents.shape)
@@ -77,7 +88,7 @@ class Ranking:
         ]
         group = pieces.shape[1]
         pairs = np.stack([pieces.ravel(), queries.repeat(group)], axis=1)
-        limit = self._config.data.seq_len
+        limit = self.config.data.seq_len
         return Features(
             tokens={
                 name: PairTokens(passages.pieces, query_tokens, pairs, limit, part)
@@ -97,21 +108,23 @@ class Ranking:
         """Return score, float32 [B]."""
         return {"score": _scores(model, params, batch, None)}
 
-    def metrics(
-        self, examples: Sequence[RankedQuery], features: Features, outputs: Mapping[str, np.ndarray]
-    ) -> dict[str, float]:
-        """Return NDCG@k, ERR@k, MAP, MRR and P@k, 0 to 1 (`RankingScores`)."""
-        return self._scores.mean({e.id: e.judged.grades for e in examples}, self._run(examples, features, outputs))
+    def answers(self, examples: Sequence[RankedQuery], features: Features, outputs: Outputs) -> Run:
+        """Return the score of each document, that of its best passage (Dai & Callan 2019)."""
+        names = list(self._collection.documents)
+        run: Run = {e.id: {} for e in examples}
+        documents = features.values["document"][:, 0]
+        for query, document, score in zip(features.examples, documents, outputs["score"], strict=True):
+            scores, name = run[examples[query].id], names[document]
+            scores[name] = max(float(score), scores.get(name, -math.inf))
+        return run
 
-    def write(
-        self,
-        folder: epath.Path,
-        examples: Sequence[RankedQuery],
-        features: Features,
-        outputs: Mapping[str, np.ndarray],
-    ) -> list[str]:
+    def metrics(self, examples: Sequence[RankedQuery], answers: Run) -> dict[str, float]:
+        """Return NDCG@k, ERR@k, MAP, MRR and P@k, 0 to 1 (`RankingScores`)."""
+        return self._scores.mean({e.id: e.judged.grades for e in examples}, answers)
+
+    def write(self, folder: epath.Path, examples: Sequence[RankedQuery], answers: Run) -> list[str]:
         """Write run.trec, the ranking as a TREC run."""
-        write_run(folder / RUN_FILE, self._run(examples, features, outputs))
+        write_run(folder / RUN_FILE, answers)
         return [RUN_FILE]
 
     @cached_property
@@ -122,20 +135,8 @@ class Ranking:
         new = [document for document in documents if document not in self._tokens]
         texts = list(self._collection.documents.values())
         self._tokens |= zip(new, tokenizer.encode_lines([texts[document] for document in new]), strict=True)
-        length = self._config.data.seq_len - self._settings.max_query_len - SPECIALS
+        length = self.config.data.seq_len - self._settings.max_query_len - SPECIALS
         return Passages.cut([self._tokens[document] for document in documents], length, self._settings.max_passages)
-
-    def _run(
-        self, examples: Sequence[RankedQuery], features: Features, outputs: Mapping[str, np.ndarray]
-    ) -> dict[str, dict[str, float]]:
-        names = list(self._collection.documents)
-        run: Run = {e.id: {} for e in examples}
-        documents = features.values["document"][:, 0]
-        for query, document, score in zip(features.examples, documents, outputs["score"], strict=True):
-            scores, name = run[examples[query].id], names[document]
-            # The score of a document is that of its best passage (Dai & Callan 2019).
-            scores[name] = max(float(score), scores.get(name, -math.inf))
-        return run
 
 
 def _scores(model: nn.Module, params: Any, batch: DeviceBatch, dropout: BatchDropout | None) -> jax.Array:
@@ -143,16 +144,3 @@ def _scores(model: nn.Module, params: Any, batch: DeviceBatch, dropout: BatchDro
         batch[name].reshape(-1, batch[name].shape[-1]) for name in ("input_ids", "attention_mask", "segment_ids")
     )
     return apply(model, params, dropout, text_inputs(ids, mask, segments), mask)
-
-
-def _validate(config: FinetuneConfig) -> None:
-    r = config.ranking
-    if config.data.seq_len <= r.max_query_len + SPECIALS:
-        raise InputError(
-            f"`data.seq_len` {config.data.seq_len} leaves nothing for a document beside a query of "
-            f"{r.max_query_len} tokens: raise it, or lower `ranking.max_query_len`"
-        )
-    if config.data.long_texts != "tail":
-        raise InputError(
-            f"`data.long_texts` {config.data.long_texts}: ranking reads long documents by `ranking.max_passages`"
-        )

@@ -1,12 +1,11 @@
-"""Read sentences in CoNLL form: a word a line with its columns, a blank line behind each sentence."""
+"""Read sentences in CoNLL form: a word a line with its columns, a blank line after each sentence."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from data_pipelines.readers import numbered_lines
 from xlnet_jax.errors import InputError
-from xlnet_jax.tasks.readers import files
 
 DOCUMENT_START = "-DOCSTART-"
 WORD, LABEL = 0, -1  # columns, where the settings name none
@@ -20,45 +19,33 @@ class Sentence:
     labels: tuple[str, ...] | None
     # A run knows what it learns from by its words and labels, wherever they lie.
     rows: tuple[str, ...] = field(repr=False)
-    """the lines as they stand in the file"""
-    path: str = field(repr=False)
-    numbers: tuple[int, ...] = field(repr=False)
+    """the lines as they are in the file"""
+    place: str = field(repr=False)
+    """file, or row"""
+    numbers: tuple[int, ...] = field(default=(), repr=False)
     """lines of the file, from 1"""
 
     def where(self, word: int) -> str:
         """Return the file and line of a word, for messages."""
-        return f"{self.path}: line {self.numbers[word]}"
+        return f"{self.place}: line {self.numbers[word]}" if self.numbers else f"{self.place}, word {word}"
 
 
-def read_conll(names: Sequence[str], labelled: bool, word: int = WORD, label: int = LABEL) -> list[Sentence]:
-    """Read the sentences of files, globs and folders.
+def read_conll(path: str, word: int, label: int | None) -> Iterator[Sentence]:
+    """Yield the sentences of a file.
 
-    word, label: columns from 0, or from the end, -1 the last. A tab separates columns where the first line of a file
-    has one, else spaces or tabs do. Raises InputError, with file and line, on a line with another number of columns,
-    and on a file without sentences.
+    word, label: columns from 0, or from the end, -1 the last; label None = it is not read. A tab separates columns
+    where the first line of a file has one, else spaces or tabs do. Raises InputError, with file and line, on a line
+    with another number of columns.
     """
-    sentences: list[Sentence] = []
-    for path in files(names, "sentences"):
-        found = list(_sentences(path, word, label if labelled else None))
-        if not found:
-            raise InputError(f"{path}: no sentences are in it; CoNLL form is a word a line, with its label behind it")
-        sentences += found
-    return sentences
-
-
-def divider(row: str) -> str:
-    """Return the separator between the columns of a line."""
-    return "\t" if "\t" in row else " "
-
-
-def _sentences(path: str, word: int, label: int | None) -> Iterator[Sentence]:
     rows: list[tuple[int, str, list[str]]] = []
     width, by_tab = 0, False
     for number, line in [*numbered_lines(path), (0, "")]:
         fields = line.split("\t") if by_tab and line.strip(" \t") else re.split("[ \t]+", line.strip(" \t"))
         if fields == [""] or fields[0] == DOCUMENT_START:
             if rows:
-                yield _sentence(path, rows, word, label)
+                numbers, lines, of_lines = zip(*rows, strict=True)
+                labels = None if label is None else tuple(f[label] for f in of_lines)
+                yield Sentence(tuple(f[word] for f in of_lines), labels, lines, path, numbers)
                 rows = []
             continue
         if not width:
@@ -86,9 +73,3 @@ def _demand_columns(where: str, width: int, word: int, label: int | None) -> Non
 
 def _fields(count: int) -> str:
     return "1 field" if count == 1 else f"{count} fields"
-
-
-def _sentence(path: str, rows: list[tuple[int, str, list[str]]], word: int, label: int | None) -> Sentence:
-    numbers, lines, fields = zip(*rows, strict=True)
-    labels = None if label is None else tuple(f[label] for f in fields)
-    return Sentence(tuple(f[word] for f in fields), labels, lines, path, numbers)

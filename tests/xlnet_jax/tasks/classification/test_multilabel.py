@@ -9,12 +9,12 @@ import pytest
 import xlnet_jax
 from tests.xlnet_jax.random_models import random_model
 from tests.xlnet_jax.tasks.conftest import BAD, GOOD
-from tests.xlnet_jax.tasks.task_runs import outputs_and_loss, tiny, trained
+from tests.xlnet_jax.tasks.task_runs import metrics, outputs_and_loss, tiny, trained, write
 from xlnet_jax import InputError
 from xlnet_jax.models.heads import build_model
 from xlnet_jax.settings.config import HeadConfig
-from xlnet_jax.tasks.classification.multilabel import Multilabel
 from xlnet_jax.tasks.classification.scores import multilabel_scores
+from xlnet_jax.tasks.classification.task import Multilabel
 from xlnet_jax.tasks.defaults import DEFAULTS
 from xlnet_jax.tasks.model import Model
 
@@ -75,10 +75,10 @@ def test_it_learns_labels_that_stand_together(learned, tmp_path, tokenizer):
     outputs, loss = outputs_and_loss(task, model, params, features, 4, 24, "left")
     assert losses[0] == pytest.approx(np.log(2), abs=0.4)  # nats a label
     assert loss < 0.2
-    assert task.metrics(examples, features, outputs) == {"micro_f1": 1.0, "macro_f1": 1.0, "accuracy": 1.0}
-    found = task.predictions(examples, features, outputs)
+    assert metrics(task, examples, features, outputs) == {"micro_f1": 1.0, "macro_f1": 1.0, "accuracy": 1.0}
+    found = task.answers(examples, features, outputs)
     assert [p.value for p in found] == [tuple(labels) for labels in LABELS.values()]
-    assert task.write(tmp_path, examples, features, outputs) == ["predictions.tsv"]
+    assert write(task, tmp_path, examples, features, outputs) == ["predictions.tsv"]
     first, row, *_ = (tmp_path / "predictions.tsv").read_text().splitlines()
     assert first == "id\tlabels\tp(bad)\tp(good)\tp(short)"
     assert row.split("\t")[:2] == ["0", "good,short"]

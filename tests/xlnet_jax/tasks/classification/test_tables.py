@@ -63,7 +63,7 @@ def dataset(folder, rows, splits=("train",)):
 
 
 def rows_of(name, form=PLAIN):
-    return [row.fields for row in read_table(str(name), form)]
+    return [dict(row.content) for row in read_table(str(name), form)]
 
 
 def test_every_form_of_a_table_gives_the_same_rows(tmp_path):

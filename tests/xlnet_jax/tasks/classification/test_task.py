@@ -9,18 +9,20 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from etils import epath
 
 from data_pipelines import sources
 from data_pipelines.tokenizer import CLS, SEP, Tokenizer
 from data_pipelines.tokenizer.settings import Settings
 from tests.xlnet_jax.random_models import SMALL, random_params
+from tests.xlnet_jax.tasks.task_runs import metrics, write
 from xlnet_jax.errors import InputError
 from xlnet_jax.models.heads import build_model
 from xlnet_jax.objectives.base import BatchDropout
 from xlnet_jax.settings.config import HeadConfig
-from xlnet_jax.tasks.classification.task import TextExample, TextTask
-from xlnet_jax.tasks.config import ColumnsConfig, FinetuneConfig, SelectionConfig, TaskDataConfig
+from xlnet_jax.tasks.classification.task import TextExample
+from xlnet_jax.tasks.config import ColumnsConfig, SelectionConfig, TaskDataConfig
+from xlnet_jax.tasks.defaults import DEFAULTS
+from xlnet_jax.tasks.families import make_task
 from xlnet_jax.tasks.features import NO_ITEM, bucket_lengths, collate
 
 ANY = ColumnsConfig()
@@ -30,9 +32,9 @@ SEQ_LEN = 8
 
 def task(name="classification", model=SMALL, columns=ANY, metric=None, **data):
     settings = {"seq_len": SEQ_LEN, "max_windows": 3, **data}
-    return TextTask(
-        FinetuneConfig(
-            task=name,
+    return make_task(
+        dataclasses.replace(
+            DEFAULTS[name](),
             model=model,
             columns=columns,
             data=TaskDataConfig(**settings),
@@ -123,7 +125,7 @@ def test_a_result_depends_on_its_text_alone(tokenizer, setting):
         (values,) = predict(params, collate(features, items, length, side)).values()
         return np.asarray(values)
 
-    buckets = bucket_lengths(ours._config.data)
+    buckets = bucket_lengths(ours.config.data)
     smallest = [next(b for b in buckets if b >= length) for length in features.lengths]
     assert smallest == [4, 16, 24]
     alone = np.concatenate([outputs([i], length, "left") for i, length in enumerate(smallest)])
@@ -210,7 +212,7 @@ def test_a_few_updates_learn_a_few_texts(tokenizer, setting):
     for key in jax.random.split(jax.random.key(0), 200):
         params, state = update(params, state, key)
     predicted = jax.jit(lambda params: ours.predict(network, params, batch))(params)
-    found = ours.metrics(examples, features, jax.tree.map(np.asarray, predicted))
+    found = metrics(ours, examples, features, jax.tree.map(np.asarray, predicted))
     assert found[ours.metric] > 0.98
 
 
@@ -315,7 +317,7 @@ def test_predictions_have_an_id_a_label_and_the_probability_of_each(tmp_path, to
     features = ours.features(examples, tokenizer, head, training=False)
     assert not features.values
     outputs = {"log_probs": np.log([[0.25, 0.75], [0.875, 0.125]])}
-    assert ours.write(epath.Path(tmp_path), examples, features, outputs) == ["predictions.tsv"]
+    assert write(ours, tmp_path, examples, features, outputs) == ["predictions.tsv"]
     with (tmp_path / "predictions.tsv").open() as file:
         assert list(csv.reader(file, delimiter="\t")) == [
             ["id", "label", "p(no)", "p(yes)"], ["x 1", "yes", "0.25", "0.75"], ["7", "no", "0.875", "0.125"],
@@ -326,5 +328,5 @@ def test_predicted_numbers_have_an_id_and_a_score(tmp_path, tokenizer):
     ours = task("regression")
     examples = [example("a"), example("b", line=3)]
     features = ours.features(examples, tokenizer, ours.head([]), training=False)
-    ours.write(epath.Path(tmp_path), examples, features, {"scores": np.array([-1.5, 2.0])})
+    write(ours, tmp_path, examples, features, {"scores": np.array([-1.5, 2.0])})
     assert (tmp_path / "predictions.tsv").read_text() == "id\tscore\n2\t-1.5\n3\t2\n"

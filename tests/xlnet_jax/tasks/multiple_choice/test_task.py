@@ -6,19 +6,17 @@ import re
 
 import numpy as np
 import pytest
-from etils import epath
 
 from data_pipelines import sources
 from data_pipelines.tokenizer import CLS, SEP, Tokenizer
 from tests.xlnet_jax.random_models import random_params
-from tests.xlnet_jax.tasks.task_runs import outputs_and_loss, tiny, trained
+from tests.xlnet_jax.tasks.task_runs import metrics, outputs_and_loss, tiny, trained, write
 from xlnet_jax.errors import InputError
 from xlnet_jax.models.heads import build_model
 from xlnet_jax.settings.config import HeadConfig
 from xlnet_jax.tasks.config import ColumnsConfig
 from xlnet_jax.tasks.defaults import dream, race
-from xlnet_jax.tasks.multiple_choice.questions import Question
-from xlnet_jax.tasks.multiple_choice.task import MultipleChoice, encode_option
+from xlnet_jax.tasks.multiple_choice.task import MultipleChoice, Question, encode_option
 
 MIDDLE = {
     "id": "middle7.txt",
@@ -167,7 +165,7 @@ GOOD = {"context": "c", "question": "q", "options": ["x", "y"], "answer": "A"}
         ({**GOOD, "context": " "}, "line 2: the text that it asks about is empty"),
         ({"question": "q", "options": ["x", "y"]}, "line 2 has no 'context', only 'question', 'options'"),
         (["c", "q"], "line 2 is no JSON object; an example is one JSON object on one line"),
-        ({**GOOD, "id": "b.jsonl-1"}, r"line 2: the id b.jsonl-1 is there already \(.*line 1\)"),
+        ({**GOOD, "id": "b.jsonl-1"}, r"line 2: its id b.jsonl-1 is also that of .*line 1;"),
     ],
 )
 def test_what_cannot_be_read_ends_in_a_line_with_its_place(tmp_path, row, message):
@@ -182,7 +180,7 @@ def test_what_cannot_be_read_ends_in_a_line_with_its_place(tmp_path, row, messag
     [
         ("race", "{", "a.txt is not JSON"),
         ("race", json.dumps({**HIGH, "answers": []}), "1 questions, 1 lists of options and 0 answers"),
-        ("race", json.dumps({**HIGH, "questions": [], "options": [], "answers": []}), "no questions are in it"),
+        ("race", json.dumps({**HIGH, "questions": [], "options": [], "answers": []}), "there are no questions in it"),
         ("dream", "{}", "a.txt is no list, but {}"),
         ("dream", json.dumps([DIALOGUE[:2]]), "a.txt: dialogue 1 is not of DREAM's form"),
         (
@@ -190,7 +188,7 @@ def test_what_cannot_be_read_ends_in_a_line_with_its_place(tmp_path, row, messag
             json.dumps([[["x"], [{"question": "q", "choice": ["a", "b"]}], "7"]]),
             r"\(7\), question 1 has no 'answer'",
         ),
-        ("multiple_choice", "", "no questions are in it"),
+        ("multiple_choice", "", "there are no questions in it"),
     ],
 )
 def test_files_of_another_form_are_refused(tmp_path, task, content, message):
@@ -272,10 +270,10 @@ def test_learning_drives_the_loss_down(questions, tokenizer):
 def test_accuracy_is_counted_by_level_and_predictions_name_the_answers(questions, tokenizer, tmp_path):
     task, _, features = features_of(questions, tokenizer)
     outputs = {"probabilities": np.array([[0.7, 0.1, 0.1, 0.1], [0.1, 0.2, 0.7, 0.0], [0.4, 0.6, 0.0, 0.0]])}
-    assert task.metrics(questions, features, outputs) == pytest.approx(
+    assert metrics(task, questions, features, outputs) == pytest.approx(
         {"accuracy": 2 / 3, "accuracy_middle": 1.0, "accuracy_high": 0.5}
     )
-    assert task.write(epath.Path(tmp_path), questions, features, outputs) == ["predictions.jsonl"]
+    assert write(task, tmp_path, questions, features, outputs) == ["predictions.jsonl"]
     rows = [json.loads(line) for line in (tmp_path / "predictions.jsonl").read_text().splitlines()]
     assert rows[1] == {"id": "q2", "answer": "C", "text": "an old and very angry man", "probabilities": [0.1, 0.2, 0.7]}
     assert [(row["id"], row["answer"]) for row in rows] == [("q1", "A"), ("q2", "C"), ("q3", "B")]

@@ -5,9 +5,15 @@ import json
 import pytest
 
 from xlnet_jax.errors import InputError
-from xlnet_jax.tasks.question_answering.files import NOWHERE, read_questions, unlabelled_question
+from xlnet_jax.tasks.defaults import DEFAULTS
+from xlnet_jax.tasks.families import make_task
+from xlnet_jax.tasks.question_answering.files import NOWHERE
 
 CONTEXT = "The tea was cold. The tea of Bath was warm."
+
+
+def task(unanswerable=True):
+    return make_task(DEFAULTS["squad2" if unanswerable else "squad"]())
 
 
 def squad(*questions, context=CONTEXT):
@@ -28,7 +34,7 @@ def read(tmp_path):
     def read(content, labelled=True, unanswerable=True, encoding="utf-8"):
         path = tmp_path / "data.json"
         path.write_text(content if isinstance(content, str) else json.dumps(content), encoding=encoding)
-        return read_questions([str(path)], labelled, unanswerable)
+        return task(unanswerable).read([str(path)], labelled)
 
     return read
 
@@ -71,7 +77,7 @@ def test_answers_are_moved_to_the_nearest_place_where_they_occur_and_counted(rea
 
 def test_cmrc_as_published_is_mended(published, capsys):
     path = published("finetune/cmrc2018/cmrc2018_trial.json")
-    found = read_questions([str(path)], True, False)
+    found = task(False).read([str(path)], True)
     assert len(found) == 1002
     assert all(q.context.startswith(a.text, a.start) for q in found for a in q.answers)
     told = capsys.readouterr().err
@@ -84,8 +90,8 @@ def test_an_empty_question_of_python_code_is_refused(what):
     given = {"context": "A text.", "question": "What?"} | {"text": {"context": " "}, "question": {"question": "\n"}}[
         what
     ]
-    with pytest.raises(InputError, match=f"input 3: its {what} is empty"):
-        unlabelled_question(given, 3)
+    with pytest.raises(InputError, match=f"row 0: its {what} is empty"):
+        task().examples_of([given], where="row")
 
 
 def test_unlabelled_files_may_say_what_they_like_of_answers(read):
@@ -99,7 +105,7 @@ def test_unlabelled_files_may_say_what_they_like_of_answers(read):
     [
         ("[", "is not JSON"),
         ({"questions": []}, "neither SQuAD's form"),
-        ({"data": []}, "there is no question in it"),
+        ({"data": []}, "there are no questions in it"),
         ({"data": {}}, "'data' is no list, but {}"),
         ({"data": ["x"]}, 'article 0 is no object, but "x"'),
         ({"data": [{"title": "t"}]}, "article 0 has no 'paragraphs', only 'title'"),
@@ -113,11 +119,14 @@ def test_unlabelled_files_may_say_what_they_like_of_answers(read):
         (squad(asked("a", ("", 4))), "(a), answer 0: the text of the answer is empty"),
         (squad(asked("a", ("tea", 4), is_impossible=True)), "(a) is unanswerable and has an answer"),
         (squad(asked("a", ("tea", 4), is_impossible="no")), "(a): 'is_impossible' is no true or false"),
-        (squad(asked("a", ("tea", 4)), asked("a", ("tea", 4))), "the id 'a' is there twice"),
+        (squad(asked("a", ("tea", 4)), asked("a", ("tea", 4))), "its id a is also that of"),
         (squad(asked("a", ("tea", 4)), context=" \n"), "question 0 (a): its text is empty"),
         (squad(asked("a", ("tea", 4)), context="tea \ud83d"), "paragraph 0: 'context' holds half a character"),
         ([{"qas": []}], "text 0 has no 'context_text', only 'qas'"),
-        ([{"context_text": "x", "qas": [{"query_id": "a", "answers": [1]}]}], "(a): an answer is no text, but 1"),
+        (
+            [{"context_text": "x", "qas": [{"query_id": "a", "query_text": "?", "answers": [1]}]}],
+            "(a), answer 0 is no object, but 1",
+        ),
     ],
 )
 def test_what_cannot_be_read_is_named(read, content, said):

@@ -9,18 +9,18 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from etils import epath
 
 from data_pipelines import sources
 from data_pipelines.tokenizer import CLS, SEP, Tokenizer
 from tests.xlnet_jax.random_models import SMALL, random_params
+from tests.xlnet_jax.tasks.task_runs import metrics, write
 from xlnet_jax.errors import InputError
 from xlnet_jax.models.heads import build_model
 from xlnet_jax.tasks.config import QuestionAnsweringConfig, TaskDataConfig
 from xlnet_jax.tasks.defaults import DEFAULTS
 from xlnet_jax.tasks.features import NO_ITEM, collate
 from xlnet_jax.tasks.question_answering.answers import Window, candidates
-from xlnet_jax.tasks.question_answering.files import Answer, Question, read_questions
+from xlnet_jax.tasks.question_answering.files import Answer, Question
 from xlnet_jax.tasks.question_answering.squad_scores import best_threshold, raw_scores
 from xlnet_jax.tasks.question_answering.task import HEAD, NO_PLACE, QuestionAnswering, widest_contexts, windows_over
 
@@ -86,7 +86,7 @@ def test_predictions_and_their_best_thresholds_are_the_originals(reference, conv
         "end_index": np.array([r["end_top_index"] for r in results]).reshape(shape),
         "unanswerable": np.array([r["cls_logits"] for r in results]),
     }
-    names = ours.write(epath.Path(tmp_path), questions, features[False], outputs)
+    names = write(ours, tmp_path, questions, features[False], outputs)
     assert names == ["predictions.json", "nbest_predictions.json", "null_odds.json"]
     predictions, n_best, null_odds = (json.loads((tmp_path / name).read_text(encoding="utf-8")) for name in names)
     assert null_odds == theirs["null_odds"]
@@ -102,11 +102,11 @@ def test_predictions_and_their_best_thresholds_are_the_originals(reference, conv
         assert found == (evaluation[f"best_{name}"], evaluation[f"best_{name}_thresh"])
     above = {id for id, odds in null_odds.items() if odds > evaluation["best_f1_thresh"]}
     assert predictions == {id: "" if id in above else text for id, text in theirs["predictions"].items()}
-    metrics = ours.metrics(questions, features[False], outputs)
-    assert {name: metrics[name] for name in evaluation if name in metrics} == {
-        name: value for name, value in evaluation.items() if name in metrics
+    scores_found = metrics(ours, questions, features[False], outputs)
+    assert {name: scores_found[name] for name in evaluation if name in scores_found} == {
+        name: value for name, value in evaluation.items() if name in scores_found
     }
-    assert metrics["exact"] == evaluation["best_exact"]
+    assert scores_found["exact"] == evaluation["best_exact"]
 
 
 @pytest.mark.parametrize(("tokens", "room", "stride"), [(10, 4, 2), (10, 4, 9), (4, 4, 1), (11, 5, 3), (1, 9, 1)])
@@ -208,7 +208,7 @@ def test_a_beam_wider_than_the_text_is_filled_up(tokenizer, questions, network):
     text_tokens = len(features.windows[0].starts_E)
     found = sorted(outputs["start_index"][0].tolist())
     assert found == [NO_PLACE] * (89 - text_tokens) + [*range(text_tokens), length - 1]
-    assert ours.metrics(questions[:1], features, outputs)["total"] == 1
+    assert metrics(ours, questions[:1], features, outputs)["total"] == 1
 
 
 def test_a_few_updates_teach_the_answers(tokenizer, questions, network, tmp_path):
@@ -235,10 +235,10 @@ def test_a_few_updates_teach_the_answers(tokenizer, questions, network, tmp_path
         losses.append(float(loss))
     assert losses[-1] < 0.1 * losses[0]
     outputs = jax.tree.map(np.asarray, jitted(ours.predict, model)(params, batch))
-    metrics = ours.metrics(questions, features, outputs)
-    assert metrics["best_f1"] == metrics["f1"] == 100.0
+    scores_found = metrics(ours, questions, features, outputs)
+    assert scores_found["best_f1"] == scores_found["f1"] == 100.0
     unlabelled = [dataclasses.replace(q, answers=(), is_impossible=False) for q in questions]
-    ours.write(epath.Path(tmp_path), unlabelled, features, outputs)
+    write(ours, tmp_path, unlabelled, features, outputs)
     predictions = json.loads((tmp_path / "predictions.json").read_text())
     assert predictions == {q.id: q.answers[0].text if q.answers else "" for q in questions}
 
@@ -324,14 +324,14 @@ def test_each_task_has_its_official_scores(tokenizer, questions, name, metric, s
     features = ours.features(questions[:2], tokenizer, HEAD, False)
     one = {name: value[None] for name, value in beam((0, 0, -1)).items()}
     outputs = {name: np.repeat(value, 2, axis=0) for name, value in one.items()} | {"unanswerable": np.zeros(2)}
-    assert scores <= ours.metrics(questions[:2], features, outputs).keys()
-    names = ours.write(epath.Path(tmp_path), questions[:2], features, outputs)
+    assert scores <= metrics(ours, questions[:2], features, outputs).keys()
+    names = write(ours, tmp_path, questions[:2], features, outputs)
     assert ("null_odds.json" in names) == (name == "squad2")
 
 
 def test_published_cmrc_is_converted(published, tokenizer):
     path = published("finetune/cmrc2018/cmrc2018_trial.json")
-    found = read_questions([str(path)], True, False)[:40]
+    found = task("cmrc2018").read([str(path)], True)[:40]
     chinese = Tokenizer.train(sorted({q.context for q in found}), 1_200, "auto")
     features = task("cmrc2018", seq_len=128).features(found, chinese, HEAD, True)
     shown = set()

@@ -9,10 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from etils import epath
 
 from data_pipelines.tokenizer import CLS, SEP
 from tests.xlnet_jax.random_models import SMALL, random_params
+from tests.xlnet_jax.tasks.task_runs import metrics, write
 from xlnet_jax.errors import InputError
 from xlnet_jax.models.heads import build_model
 from xlnet_jax.objectives.base import BatchDropout
@@ -90,7 +90,7 @@ def pairs(features, examples):
 
 
 def test_the_head_is_that_of_the_settings(collection):
-    files = collection()._config.ranking
+    files = collection().config.ranking
     head = HeadConfig("regression", summary="mean", use_projection=False)
     task = Ranking(FinetuneConfig(task="ranking", head=head, ranking=files))
     assert task.head([]) == head
@@ -216,7 +216,7 @@ def test_a_run_or_queries_are_ranked_and_written_as_a_run(collection, given, tmp
         features = task.features(examples, Words(), HEAD, training=False)
         assert len(features) == count
         scores = np.random.default_rng(0).normal(size=count).astype(np.float32)
-        (name,) = task.write(epath.Path(tmp_path), examples, features, {"score": scores})
+        (name,) = write(task, tmp_path, examples, features, {"score": scores})
         written = read_run([str(tmp_path / name)])
         expected = [(q, d, s) for (q, (d,)), s in zip(pairs(features, examples), scores, strict=True)]
         assert sorted((q, d, np.float32(s)) for q, of in written.items() for d, s in of.items()) == sorted(expected)
@@ -232,9 +232,9 @@ def test_a_document_in_passages_has_the_score_of_its_best(collection, given):
     assert [*first[:4], *second[:2]] == whole.tolist()
     labelled = [dataclasses.replace(examples[0], judged=type(examples[0].judged)({"wing3": 1}))]
     outputs = {"score": np.array([-2.0, 0.5, 0.1, 0.4], np.float32)}
-    assert task.metrics(labelled, features, outputs)["mrr"] == 1.0
+    assert metrics(task, labelled, features, outputs)["mrr"] == 1.0
     outputs = {"score": np.array([-2.0, 0.3, 0.1, 0.4], np.float32)}
-    assert task.metrics(labelled, features, outputs)["mrr"] == 0.5
+    assert metrics(task, labelled, features, outputs)["mrr"] == 0.5
     groups = [
         task.features(task.read(given("001 0 wing3 1\n", "qrels"), True), Words(), HEAD, True, e) for e in range(9)
     ]
@@ -292,13 +292,13 @@ def test_a_few_steps_put_what_is_relevant_first(collection, given):
     evaluated = task.features(examples, Words(), HEAD, training=False)
     batch = collate(evaluated, np.arange(len(evaluated)), 20, "left")
     predict = jax.jit(task.predict, static_argnums=0)
-    before = task.metrics(examples, evaluated, predict(model, params, batch))
+    before = metrics(task, examples, evaluated, predict(model, params, batch))
     state, losses = optimizer.init(params), []
     for epoch in range(60):
         groups = collate(task.features(examples, Words(), HEAD, True, epoch), np.arange(12), 20, "left")
         params, state, value = update(params, state, groups, jax.random.key(epoch))
         losses.append(float(value))
-    after = task.metrics(examples, evaluated, predict(model, params, batch))
+    after = metrics(task, examples, evaluated, predict(model, params, batch))
     assert losses[-1] < 0.1 * losses[0]
     assert before[task.metric] < 0.9 < after[task.metric]
 
@@ -340,7 +340,7 @@ def test_unknown_ids_are_left_out_when_asked_for_but_stay_judged(collection, giv
     examples = task.read(given("001 0 elsewhere 4\n001 0 wing0 1\n9 0 wing0 1\n"), labelled=True)
     features = task.features(examples, Words(), HEAD, training=False)
     assert pairs(features, examples) == [("001", ["wing0"])]
-    assert task.metrics(examples, features, {"score": np.ones(1)})["map"] == 0.5
+    assert metrics(task, examples, features, {"score": np.ones(1)})["map"] == 0.5
     said = capsys.readouterr().err
     assert "1 of 2 queries are unknown, '9' the first" in said
     assert "1 of 2 documents are unknown, 'elsewhere' the first" in said
@@ -350,7 +350,7 @@ def test_queries_without_candidates_are_counted_and_nothing_to_rank_is_a_mistake
     task = collection(candidates=tuple(given("001 Q0 wing0 1 1 t\n", "run")))
     examples = task.read(given("001 0 wing0 1\n002 0 shock0 1\n"), labelled=True)
     features = task.features(examples, Words(), HEAD, training=False)
-    assert task.metrics(examples, features, {"score": np.ones(1)})["map"] == 0.5
+    assert metrics(task, examples, features, {"score": np.ones(1)})["map"] == 0.5
     assert "1 of 2 queries have no candidates, '002' the first" in capsys.readouterr().err
     with pytest.raises(InputError, match="no query has a document to be ranked"):
         task.features(examples[1:], Words(), HEAD, training=False)

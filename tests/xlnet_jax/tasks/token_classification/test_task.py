@@ -4,11 +4,10 @@ import dataclasses
 
 import numpy as np
 import pytest
-from etils import epath
 
 from data_pipelines import sources
 from data_pipelines.tokenizer import CLS, SEP, Tokenizer
-from tests.xlnet_jax.tasks.task_runs import outputs_and_loss, tiny, trained
+from tests.xlnet_jax.tasks.task_runs import metrics, outputs_and_loss, tiny, trained, write
 from xlnet_jax.errors import InputError
 from xlnet_jax.models.heads import build_model
 from xlnet_jax.tasks.config import ColumnsConfig
@@ -103,8 +102,8 @@ def test_chinese_characters_as_published_are_read(published):
         ("a O\nb\0 O\n", "line 2 has a zero byte, .* convert the file"),
         ("a\nb\n", "line 1 has a word alone; a label must stand behind it"),
         ("a O\nb NN\n", "line 2: 'NN' is no tag of an entity, .* `task` token_classification"),
-        ("", "a.conll: no sentences are in it"),
-        ("\n-DOCSTART- O\n\n", "a.conll: no sentences are in it"),
+        ("", "a.conll: there are no sentences in it"),
+        ("\n-DOCSTART- O\n\n", "a.conll: there are no sentences in it"),
     ],
 )
 def test_what_cannot_be_read_ends_in_a_line_with_its_place(tmp_path, text, message):
@@ -174,9 +173,9 @@ def learned(tokenizer, tmp_path_factory):
 def test_learning_drives_the_loss_down_and_finds_the_entities(learned, tmp_path):
     sentences, task, features, losses, (outputs, _), _ = learned
     assert losses[-1] < 0.05 < losses[0]
-    scores = task.metrics(sentences, features, outputs)
+    scores = metrics(task, sentences, features, outputs)
     assert scores == dict.fromkeys(["accuracy", "f1", "precision", "recall", "strict_f1", "f1_LOC", "f1_PER"], 1.0)
-    assert task.write(epath.Path(tmp_path), sentences, features, outputs) == ["predictions.txt", "entities.tsv"]
+    assert write(task, tmp_path, sentences, features, outputs) == ["predictions.txt", "entities.tsv"]
     rows = (tmp_path / "predictions.txt").read_text().split("\n")
     expected = CONLL_2003.split("\n")[2:]
     assert rows == [f"{row} {row.split()[-1]}" if row else row for row in expected] + [""]
@@ -217,7 +216,7 @@ def test_scores_count_entities_and_words(sentences, tokenizer):
     task = task_with()
     head, features = features_of(task, sentences, tokenizer)
     labels = ["O", "B-PER", "O", "B-LOC", "O", "I-PER", "I-PER", "O", "O", "O", "O", "O", "O", "O"]
-    scores = task.metrics(sentences, features, outputs_of(task, head, features, labels))
+    scores = metrics(task, sentences, features, outputs_of(task, head, features, labels))
     # 4 true, 3 predicted and all right; strictly one of them begins without B.
     of_entities = {"f1": 6 / 7, "precision": 1, "recall": 3 / 4, "strict_f1": 2 / 3, "f1_LOC": 2 / 3, "f1_PER": 1}
     assert scores == pytest.approx({"accuracy": 6 / 7} | of_entities)
@@ -229,9 +228,9 @@ def test_labels_that_are_no_tags_have_accuracy_alone(tmp_path, tokenizer):
     sentences = read(tmp_path, "she PRP\nran VBD\n\nhe PRP\n", task)
     head, features = features_of(task, sentences, tokenizer)
     outputs = outputs_of(task, head, features, ["PRP", "PRP", "PRP"])
-    assert task.metrics(sentences, features, outputs) == {"accuracy": 2 / 3}
+    assert metrics(task, sentences, features, outputs) == {"accuracy": 2 / 3}
     assert task.metric == "accuracy"
-    assert task.write(epath.Path(tmp_path), sentences, features, outputs) == ["predictions.txt"]
+    assert write(task, tmp_path, sentences, features, outputs) == ["predictions.txt"]
 
 
 @pytest.mark.parametrize(
@@ -243,7 +242,5 @@ def test_unlabelled_words_are_written_with_their_labels(sentences, tokenizer, tm
     words = read(tmp_path, text, task, labelled=False)
     features = task.features(words, tokenizer, head, training=False)
     assert "labels" not in features.values
-    assert task.write(epath.Path(tmp_path), words, features, outputs_of(task, head, features, ["O", "O"])) == [
-        "predictions.txt"
-    ]
+    assert write(task, tmp_path, words, features, outputs_of(task, head, features, ["O", "O"])) == ["predictions.txt"]
     assert (tmp_path / "predictions.txt").read_text() == expected
