@@ -1,163 +1,82 @@
 """Start of the settings of each task: the paper's Table 8 (appendix A.3), or the task's own source."""
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Literal
 
 from xlnet_jax.settings.config import HeadConfig, OptimizerConfig
 from xlnet_jax.tasks.config import FinetuneConfig, QuestionAnsweringConfig, TaskDataConfig
 
-_HEADS: dict[str, Literal["regression", "multilabel"]] = {
-    "sts-b": "regression",
-    "regression": "regression",
-    "multilabel": "multilabel",
-}
 
+@dataclass(frozen=True)
+class _Start:
+    """Settings that differ from task to task."""
 
-def _settings(
-    task: str, seq_len: int, batch_size: int, learning_rate: float, steps: int, warmup: int
-) -> FinetuneConfig:
-    return FinetuneConfig(
-        task=task,
-        steps=steps,
-        head=HeadConfig(_HEADS.get(task, "classification")),
-        data=TaskDataConfig(batch_size=batch_size, seq_len=seq_len),
-        optimizer=OptimizerConfig(learning_rate=learning_rate, warmup_steps=warmup),
-    )
+    head: HeadConfig
+    seq_len: int
+    batch_size: int
+    learning_rate: float
+    steps: int
+    warmup: int
+    layer_decay: float = 1.0
+    max_answer_len: int = QuestionAnsweringConfig().max_answer_len
 
-
-def _large(task: str) -> FinetuneConfig:
-    """Return the settings of MNLI in Table 8 (appendix A.3), for tasks of its size."""
-    return _settings(task, 128, 128, 2e-5, 10_000, 1_000)
-
-
-def _small(task: str) -> FinetuneConfig:
-    """Return the settings of STS-B in the original's README, with the learning rate of MNLI, for tasks of its size."""
-    return _settings(task, 128, 32, 2e-5, 1_200, 120)
-
-
-def _yelp(task: str) -> FinetuneConfig:
-    """Return the settings of Yelp in Table 8 (appendix A.3)."""
-    return _settings(task, 512, 128, 1e-5, 10_000, 1_000)
-
-
-def _sts_b(task: str) -> FinetuneConfig:
-    """Return the settings of the original's README."""
-    return _settings(task, 128, 32, 5e-5, 1_200, 120)
-
-
-def _imdb(task: str) -> FinetuneConfig:
-    """Return the settings of the original's README."""
-    return _settings(task, 512, 32, 2e-5, 4_000, 500)
-
-
-_SETTINGS: dict[str, Callable[[str], FinetuneConfig]] = {
-    **dict.fromkeys(("mnli", "ax", "qqp", "qnli", "sst-2"), _large),
-    **dict.fromkeys(("cola", "mrpc", "rte", "wnli", "classification", "regression", "multilabel"), _small),
-    "sts-b": _sts_b,
-    "imdb": _imdb,
-    "yelp-2": _yelp,
-    "yelp-5": _yelp,
-}
-
-
-def squad() -> FinetuneConfig:
-    """Return the settings of the paper's Table 8, with warmup and layer-wise decay of the original's run_squad.py."""
-    return FinetuneConfig(
-        task="squad",
-        steps=8_000,
-        head=HeadConfig("question_answering"),
-        data=TaskDataConfig(batch_size=48, seq_len=512),
-        optimizer=OptimizerConfig(learning_rate=3e-5, warmup_steps=1_000, layer_decay=0.75),
-    )
-
-
-def squad2() -> FinetuneConfig:
-    """Return the settings of `squad`."""
-    return replace(squad(), task="squad2")
-
-
-def cmrc2018() -> FinetuneConfig:
-    """Return the settings of the Chinese XLNet (github.com/ymcui/Chinese-XLNet, fine-tuning details)."""
-    return FinetuneConfig(
-        task="cmrc2018",
-        steps=2_400,
-        head=HeadConfig("question_answering"),
-        data=TaskDataConfig(batch_size=16, seq_len=512),
-        qa=QuestionAnsweringConfig(max_answer_len=40),
-        optimizer=OptimizerConfig(learning_rate=3e-5, warmup_steps=240, layer_decay=0.75),
-    )
-
-
-def drcd() -> FinetuneConfig:
-    """Return the settings of the Chinese XLNet (github.com/ymcui/Chinese-XLNet, fine-tuning details)."""
-    return replace(
-        cmrc2018(),
-        task="drcd",
-        steps=3_600,
-        qa=QuestionAnsweringConfig(max_answer_len=30),
-        optimizer=replace(cmrc2018().optimizer, warmup_steps=360),
-    )
-
-
-def race() -> FinetuneConfig:
-    """Return the settings of RACE (paper, Table 8)."""
-    return FinetuneConfig(
-        task="race",
-        steps=12_000,
-        head=HeadConfig("multiple_choice"),
-        data=TaskDataConfig(batch_size=32, seq_len=512),
-        optimizer=OptimizerConfig(learning_rate=2e-5, warmup_steps=1_000),
-    )
-
-
-def dream() -> FinetuneConfig:
-    """Return the settings of `race` with fewer steps: DREAM, which the paper lacks, has 6,116 training questions."""
-    return FinetuneConfig(
-        task="dream",
-        steps=2_000,
-        head=HeadConfig("multiple_choice"),
-        data=TaskDataConfig(batch_size=32, seq_len=512),
-        optimizer=OptimizerConfig(learning_rate=2e-5, warmup_steps=200),
-    )
-
-
-def multiple_choice() -> FinetuneConfig:
-    """Return the settings of `dream`, for the user's own questions with options."""
-    return replace(dream(), task="multiple_choice")
-
-
-def ner() -> FinetuneConfig:
-    """Return settings for named entities, which the paper lacks: of the values that BERT's paper searched (appendix
-    A.3), the larger learning rate and the smaller batch."""
-    return FinetuneConfig(
-        task="ner",
-        steps=2_000,
-        head=HeadConfig("token_classification"),
-        data=TaskDataConfig(batch_size=16, seq_len=256),
-        optimizer=OptimizerConfig(learning_rate=5e-5, warmup_steps=200),
-    )
-
-
-def token_classification() -> FinetuneConfig:
-    """Return the settings of `ner`, for the user's own labels of words."""
-    return replace(ner(), task="token_classification")
-
-
-def ranking() -> FinetuneConfig:
-    """Return the paper's settings for RACE (Table 8), where texts also come in groups: it finetunes for no ranking."""
-    return FinetuneConfig(
-        task="ranking", steps=12_000, head=HeadConfig("regression"), data=TaskDataConfig(batch_size=32, seq_len=512)
-    )
-
-
-DEFAULTS: dict[str, Callable[[], FinetuneConfig]] = {
-    **{task: partial(settings, task) for task, settings in _SETTINGS.items()},
-    **{
-        f.__name__: f
-        for f in (
-            squad, squad2, cmrc2018, drcd, race, dream, multiple_choice, ner, token_classification, ranking,
+    def config(self, task: str) -> FinetuneConfig:
+        """Return all settings of a task."""
+        return FinetuneConfig(
+            task=task,
+            steps=self.steps,
+            head=self.head,
+            data=TaskDataConfig(batch_size=self.batch_size, seq_len=self.seq_len),
+            qa=QuestionAnsweringConfig(max_answer_len=self.max_answer_len),
+            optimizer=OptimizerConfig(
+                learning_rate=self.learning_rate, warmup_steps=self.warmup, layer_decay=self.layer_decay
+            ),
         )
-    },
-}  # fmt: skip
+
+
+_LABEL, _NUMBER, _LABELS = HeadConfig("classification"), HeadConfig("regression"), HeadConfig("multilabel")
+_SPAN, _OPTION, _WORDS = (
+    HeadConfig("question_answering"), HeadConfig("multiple_choice"), HeadConfig("token_classification")
+)  # fmt: skip
+
+# Table 8: MNLI, also for tasks of its size, and Yelp; SQuAD, with warmup and layer-wise decay of run_squad.py; RACE.
+_MNLI = _Start(_LABEL, 128, 128, 2e-5, 10_000, 1_000)
+_YELP = _Start(_LABEL, 512, 128, 1e-5, 10_000, 1_000)
+_SQUAD = _Start(_SPAN, 512, 48, 3e-5, 8_000, 1_000, 0.75)
+_RACE = _Start(_OPTION, 512, 32, 2e-5, 12_000, 1_000)
+# The original's README: STS-B and IMDB.
+_STS_B = _Start(_NUMBER, 128, 32, 5e-5, 1_200, 120)
+_IMDB = _Start(_LABEL, 512, 32, 2e-5, 4_000, 500)
+# STS-B with the learning rate of MNLI, for tasks of its size.
+_SMALL = replace(_STS_B, head=_LABEL, learning_rate=2e-5)
+# The Chinese XLNet (github.com/ymcui/Chinese-XLNet, fine-tuning details).
+_CMRC = _Start(_SPAN, 512, 16, 3e-5, 2_400, 240, 0.75, max_answer_len=40)
+_DRCD = replace(_CMRC, steps=3_600, warmup=360, max_answer_len=30)
+# RACE with fewer steps: DREAM, which the paper lacks, has 6,116 training questions.
+_DREAM = replace(_RACE, steps=2_000, warmup=200)
+# Named entities, which the paper lacks: of the values that BERT's paper searched (appendix A.3), the larger learning
+# rate and the smaller batch.
+_NER = _Start(_WORDS, 256, 16, 5e-5, 2_000, 200)
+# The paper finetunes for no ranking: RACE, where texts also come in groups.
+_RANKING = replace(_RACE, head=_NUMBER)
+
+_STARTS = {
+    **dict.fromkeys(("mnli", "ax", "qqp", "qnli", "sst-2"), _MNLI),
+    **dict.fromkeys(("cola", "mrpc", "rte", "wnli", "classification"), _SMALL),
+    "regression": replace(_SMALL, head=_NUMBER),
+    "multilabel": replace(_SMALL, head=_LABELS),
+    "sts-b": _STS_B,
+    "imdb": _IMDB,
+    **dict.fromkeys(("yelp-2", "yelp-5"), _YELP),
+    **dict.fromkeys(("squad", "squad2"), _SQUAD),
+    "cmrc2018": _CMRC,
+    "drcd": _DRCD,
+    "race": _RACE,
+    **dict.fromkeys(("dream", "multiple_choice"), _DREAM),
+    **dict.fromkeys(("ner", "token_classification"), _NER),
+    "ranking": _RANKING,
+}
+DEFAULTS: dict[str, Callable[[], FinetuneConfig]] = {
+    task: partial(start.config, task) for task, start in _STARTS.items()
+}

@@ -147,7 +147,7 @@ def load(path: str | Path, *, partial: bool = False, activation: formats.Activat
     with jax.default_device(device):
         _make_jax_arrays(loaded.params)
     of_loaded = {field.name: getattr(loaded, field.name) for field in fields(loaded)}
-    return Model(**of_loaded, finetuning=_finetuning(Path(path)))
+    return Model(**of_loaded, finetuning=finetuning_of(Path(path)))
 
 
 def _make_jax_arrays(tree: dict[str, Any]) -> None:
@@ -159,7 +159,8 @@ def _make_jax_arrays(tree: dict[str, Any]) -> None:
             tree[name] = jnp.asarray(value).block_until_ready()
 
 
-def _finetuning(path: Path) -> FinetuneConfig | None:
+def finetuning_of(path: Path) -> FinetuneConfig | None:
+    """Return the settings of the finetuning that made a checkpoint of this project; None where there was none."""
     folder = native.find(path) if path.is_dir() else None
     settings = native.read_settings(folder) if folder else {}
     if "task" not in settings:

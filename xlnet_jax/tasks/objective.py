@@ -9,7 +9,6 @@ import jax.numpy as jnp
 
 from xlnet_jax.models.heads import build_model, init_params
 from xlnet_jax.objectives.base import BatchDropout, DeviceBatch, Scored
-from xlnet_jax.settings.config import HeadConfig
 from xlnet_jax.tasks.base import Task
 from xlnet_jax.tasks.config import FinetuneConfig
 
@@ -19,13 +18,12 @@ class Supervised:
     """Objective of a task. Rows carry no memory from batch to batch, because examples are independent."""
 
     config: FinetuneConfig
-    head: HeadConfig
     task: Task[Any, Any]
 
     @property
     def model(self) -> nn.Module:
         """Network with the head of the task."""
-        return build_model(self.config.model, self.head)
+        return build_model(self.config.model, self.config.head)
 
     @property
     def mems(self) -> jax.ShapeDtypeStruct:
@@ -34,7 +32,7 @@ class Supervised:
 
     def init(self, key: jax.Array) -> Any:
         """Draw the parameters of network and head at random."""
-        return init_params(self.config.model, self.head, key)
+        return init_params(self.config.model, self.config.head, key)
 
     def with_memory_of(self, batch: DeviceBatch, steps: jax.Array) -> DeviceBatch:
         """Return the batch: rows have no memory."""

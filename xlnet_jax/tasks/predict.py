@@ -8,19 +8,15 @@ from typing import Any, NamedTuple
 
 from rich.console import Console
 
-from xlnet_jax.checkpoints import native
-from xlnet_jax.checkpoints.pretrained import Pretrained
 from xlnet_jax.errors import InputError
 from xlnet_jax.interop.contents import describe_thresholds
-from xlnet_jax.settings.config import HeadConfig
 from xlnet_jax.settings.fields import given_in
-from xlnet_jax.settings.plain import from_dict
 from xlnet_jax.storage.files import write_durably
 from xlnet_jax.tasks.base import Task
 from xlnet_jax.tasks.config import FinetuneConfig, folder_of
 from xlnet_jax.tasks.defaults import DEFAULTS
 from xlnet_jax.tasks.families import is_of_one_family, make_task
-from xlnet_jax.tasks.model import with_thresholds
+from xlnet_jax.tasks.model import finetuning_of, with_thresholds
 from xlnet_jax.tasks.objective import Supervised
 from xlnet_jax.tasks.prepare import Split, read_splits, weights_of
 from xlnet_jax.tasks.results import Result
@@ -45,11 +41,20 @@ def predict(config: FinetuneConfig, process: Process) -> Result:
     config, start = begin_from(config.init, config, None, DEFAULTS[config.task]())
     validate_finetuning(config)
     assert start is not None
-    config = _as_it_was_finetuned(replace(config, head=_demand_head(start, config)), process.console)
-    config = _with_thresholds_of(start, config, process.console)
+    wanted = config.head.task
+    if start.head is None or start.head.task != wanted:
+        has = "vocabulary scores" if start.head is None else f"a head for {start.head.task}"
+        raise InputError(
+            f"`init` {config.init} has {has}, and `task` {config.task} needs a head for {wanted}: give `train` to "
+            "finetune it, or a checkpoint that was"
+        )
+    unset = _as_it_was_finetuned(replace(config, head=start.head), process.console)
+    config = with_thresholds(unset, start.thresholds)
+    if config != unset:
+        process.console.print(f"thresholds  of the checkpoint: {describe_thresholds(start.thresholds)}")
     task = make_task(config)
     splits = read_splits(config, task, tokenizer_of(start, config))
-    program = Program.of(config, Supervised(config, config.head, task))
+    program = Program.of(config, Supervised(config, task))
     params, _ = weights_of(start, config.head, program.plan.abstract.params)
     workdir.make()
     params = sharding.from_host(params, program.plan.shardings.params)
@@ -114,14 +119,10 @@ def demand_no_run(workdir: Workdir, hint: str) -> None:
 def _as_it_was_finetuned(config: FinetuneConfig, console: Console) -> FinetuneConfig:
     """Take settings that nobody gave from the finetuning that made the checkpoint, where it was for a task of the same
     family, and print them: texts are then read and cut as they were there."""
-    folder = native.find(Path(config.init)) if Path(config.init).is_dir() else None
-    settings = native.read_settings(folder) if folder else {}
-    if settings.get("task") not in DEFAULTS:
+    there = finetuning_of(Path(config.init))
+    if there is None or not is_of_one_family(there, config):
         return config
-    there, usual = from_dict(FinetuneConfig, settings), DEFAULTS[config.task]()
-    if not is_of_one_family(there, config):
-        return config
-    taken, changed, given = config, [], given_in(config, usual)
+    taken, changed, given = config, [], given_in(config, DEFAULTS[config.task]())
     for name in ("data", "multilabel", "qa", "choice", *(["columns"] if there.task == config.task else [])):
         ours, theirs = (vars(getattr(c, name)) for c in (config, there))
         unset = {
@@ -137,21 +138,3 @@ def _as_it_was_finetuned(config: FinetuneConfig, console: Console) -> FinetuneCo
     if changed:
         console.print(f"settings    as the checkpoint was finetuned for {there.task}: {', '.join(changed)}")
     return taken
-
-
-def _with_thresholds_of(start: Pretrained, config: FinetuneConfig, console: Console) -> FinetuneConfig:
-    decided = with_thresholds(config, start.thresholds)
-    if decided != config:
-        console.print(f"thresholds  of the checkpoint: {describe_thresholds(start.thresholds)}")
-    return decided
-
-
-def _demand_head(start: Pretrained, config: FinetuneConfig) -> HeadConfig:
-    wanted = config.head.task
-    if start.head is None or start.head.task != wanted:
-        has = "vocabulary scores" if start.head is None else f"a head for {start.head.task}"
-        raise InputError(
-            f"`init` {config.init} has {has}, and `task` {config.task} needs a head for {wanted}: give `train` to "
-            "finetune it, or a checkpoint that was"
-        )
-    return start.head

@@ -160,7 +160,7 @@ def _build(prepared: Prepared, workdir: Workdir, process: Process) -> tuple[Pred
 
     def build(config: FinetuneConfig) -> tuple[Program[Supervised], AbstractBatch]:
         computed = replace(config, model=replace(config.model, attention=attention))
-        program = Program.of(computed, Supervised(computed, computed.head, prepared.task))
+        program = Program.of(computed, Supervised(computed, prepared.task))
         return program, batch_like(longest, config.data.batch_size, program.mesh)
 
     config = cap_memory(config, build, workdir, process)

@@ -48,7 +48,7 @@ def our_losses(task, start, batches, optimizer):
         data=TaskDataConfig(batch_size=ROWS, seq_len=LENGTH),
     )  # fmt: skip
     mesh = sharding.make_mesh(config, jax.devices()[:1])
-    objective, tx = Supervised(config, HEADS[task], make_task(config)), make_optimizer(optimizer, STEPS)
+    objective, tx = Supervised(config, make_task(config)), make_optimizer(optimizer, STEPS)
     plan = plan_state(objective, tx, mesh)
     params = {**start.params, "backbone": {k: v for k, v in start.params["backbone"].items() if k != "mask_embedding"}}
     state = with_params(init_state(0, objective, tx, plan), params, plan)

@@ -21,7 +21,7 @@ from xlnet_jax.objectives.base import Scored, apply
 from xlnet_jax.objectives.build import objective_of
 from xlnet_jax.planning.compiler import abstract_step
 from xlnet_jax.settings.config import HeadConfig, MeshConfig
-from xlnet_jax.tasks.defaults import race
+from xlnet_jax.tasks.defaults import DEFAULTS
 from xlnet_jax.tasks.multiple_choice.task import MultipleChoice
 from xlnet_jax.tasks.objective import Supervised
 from xlnet_jax.training import sharding
@@ -154,13 +154,13 @@ def pretraining(name):
 def choice_of_options():
     """Return the settings, objective and batches of multiple choice: every example is four rows of input."""
     config = dataclasses.replace(
-        race(),
+        DEFAULTS["race"](),
         seed=1,
         steps=STEPS,
         model=dataclasses.replace(CONFIG.model, mem_len=0),
         head=HeadConfig("multiple_choice", 4),
-        data=dataclasses.replace(race().data, batch_size=8, seq_len=24),
-        choice=dataclasses.replace(race().choice, max_qa_len=8),
+        data=dataclasses.replace(DEFAULTS["race"]().data, batch_size=8, seq_len=24),
+        choice=dataclasses.replace(DEFAULTS["race"]().choice, max_qa_len=8),
         optimizer=CONFIG.optimizer,
     )
     rng = np.random.default_rng(0)
@@ -171,7 +171,7 @@ def choice_of_options():
         weights = {"target_weights": np.ones(8, np.float32)}
         return {"input_ids": ids, "attention_mask": ids * 0 + 1, "segment_ids": ids * 0} | values | weights
 
-    objective = Supervised(config, config.head, MultipleChoice(config))
+    objective = Supervised(config, MultipleChoice(config))
     return config, objective, [batch() for _ in range(STEPS)]
 
 

@@ -15,7 +15,7 @@ from xlnet_jax.errors import InputError
 from xlnet_jax.models.heads import build_model
 from xlnet_jax.settings.config import HeadConfig
 from xlnet_jax.tasks.config import ColumnsConfig
-from xlnet_jax.tasks.defaults import dream, race
+from xlnet_jax.tasks.defaults import DEFAULTS
 from xlnet_jax.tasks.multiple_choice.task import MultipleChoice, Question, encode_option
 
 MIDDLE = {
@@ -55,7 +55,7 @@ def school(tmp_path):
 
 
 def configured(task="multiple_choice", **columns):
-    config = race()
+    config = DEFAULTS["race"]()
     data = dataclasses.replace(config.data, seq_len=48)
     choice = dataclasses.replace(config.choice, max_qa_len=24)
     return dataclasses.replace(config, task=task, data=data, choice=choice, columns=ColumnsConfig(**columns))
@@ -127,7 +127,7 @@ def test_dream_is_read_with_its_turns_as_one_text(tmp_path):
 
 def test_dream_as_published_is_read(published):
     path = published("finetune/dream/dev.json")
-    task = MultipleChoice(dream())
+    task = MultipleChoice(DEFAULTS["dream"]())
     found = task.read([str(path)], labelled=True)
     assert len(found) == 628
     assert task.head(found).num_labels == 3
@@ -203,7 +203,7 @@ def test_names_of_fields_are_refused_where_the_form_has_its_own():
 
 
 def test_settings_without_room_for_a_text_are_refused():
-    config = dataclasses.replace(race(), data=dataclasses.replace(race().data, seq_len=128))
+    config = dataclasses.replace(DEFAULTS["race"](), data=dataclasses.replace(DEFAULTS["race"]().data, seq_len=128))
     with pytest.raises(
         InputError, match=r"data\.seq-len 128 leaves no room beside a question of choice\.max-qa-len 128"
     ):
@@ -286,7 +286,7 @@ def test_a_question_that_is_too_long_keeps_its_end_and_the_text_its_beginning():
 
 
 def test_the_defaults_are_those_of_the_papers_table():
-    config = race()
+    config = DEFAULTS["race"]()
     optimizer, data = config.optimizer, config.data
     assert (config.steps, data.batch_size, data.seq_len, config.choice.max_qa_len) == (12_000, 32, 512, 128)
     assert (optimizer.learning_rate, optimizer.layer_decay, optimizer.weight_decay, optimizer.eps) == (

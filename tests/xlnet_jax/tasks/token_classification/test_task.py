@@ -11,7 +11,7 @@ from tests.xlnet_jax.tasks.task_runs import metrics, outputs_and_loss, tiny, tra
 from xlnet_jax.errors import InputError
 from xlnet_jax.models.heads import build_model
 from xlnet_jax.tasks.config import ColumnsConfig
-from xlnet_jax.tasks.defaults import ner
+from xlnet_jax.tasks.defaults import DEFAULTS
 from xlnet_jax.tasks.features import NO_ITEM, collate
 from xlnet_jax.tasks.token_classification.task import TokenClassification
 
@@ -42,7 +42,7 @@ def tokenizer():
 
 
 def task_with(task="ner", seq_len=64, **columns):
-    config = ner()
+    config = DEFAULTS["ner"]()
     data = dataclasses.replace(config.data, seq_len=seq_len)
     return TokenClassification(dataclasses.replace(config, task=task, data=data, columns=ColumnsConfig(**columns)))
 
