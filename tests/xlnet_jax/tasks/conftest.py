@@ -3,6 +3,7 @@
 import pytest
 
 import xlnet_jax
+from data_pipelines import sources
 from data_pipelines.tokenizer import Tokenizer
 from tests.xlnet_jax.random_models import random_model
 from xlnet_jax.settings.config import ModelConfig
@@ -35,3 +36,10 @@ def table(tmp_path_factory):
     path = tmp_path_factory.mktemp("table") / "table.tsv"
     path.write_text("\n".join(["label\ttext", *rows]) + "\n")
     return path
+
+
+@pytest.fixture(scope="session")
+def english():
+    """A tokenizer of 300 pieces, learned from the novels that come with the package."""
+    lines = [line for line in sources.read_lines(sources.find(sources.embedded()[:1]), "strict") if line]
+    return Tokenizer.train(lines[:300], 300, "english")

@@ -161,11 +161,6 @@ def test_settings_that_are_given_stay_where_the_checkpoint_was_finetuned_with_ot
     assert (seen[0].data.seq_len, seen[0].data.batch_size, seen[0].data.buckets) == (128, 32, (32,))
 
 
-def test_predictions_into_what_is_no_folder_are_refused(straight, table):
-    with pytest.raises(InputError, match=r"workdir .* cannot be made a folder: File exists"):
-        finetune.main(["--init", str(straight), "--predict", str(table), "--workdir", str(table)])
-
-
 def test_padding_side_buckets_and_devices_change_no_prediction(straight, table, tmp_path):
     argv = f"--task classification --init {straight} --predict {table} --data.seq-len 32 --data.batch-size 8"
     other = "--data.padding-side right --data.buckets 16 24 --mesh.fsdp 2 --mesh.tensor 2"
@@ -238,16 +233,6 @@ def test_a_run_ends_early_when_nothing_gets_better(pretrained, table, tmp_path, 
     assert "drawn afresh: logits, summary" in out
     assert f"xlnet_jax.finetune --task classification --init {tmp_path / 'run'} --predict FILES" in out
     assert f"xlnet_jax.load('{tmp_path / 'run'}').predict([...])" in out
-
-
-def test_a_workdir_of_an_unknown_task_is_refused(pretrained, table, tmp_path):
-    run = tmp_path / "run"
-    more = ["--steps", "1", "--selection.every-steps", "1"]
-    assert finetune.main(words(pretrained, table, run, *more)) == 0
-    settings = json.loads((run / "config.json").read_text())
-    (run / "config.json").write_text(json.dumps(settings | {"task": "divination"}))
-    with pytest.raises(InputError, match=r"holds another run \(task: 'divination' there"):
-        finetune.main(words(pretrained, table, run, *more))
 
 
 def test_epochs_stand_for_steps_and_warmup_keeps_its_share(pretrained, table, tmp_path):

@@ -73,18 +73,6 @@ def test_what_cannot_be_read_is_named_by_file_and_line(tmp_path, text, said):
     assert f"documents {path}" in str(error.value)
 
 
-def test_a_glob_or_folder_is_its_files_in_order_and_a_file_that_is_missing_is_named(tmp_path):
-    for name, text in (("b.tsv", "2\tb\n"), ("a.tsv", "1\ta\n"), ("c.txt", "3\tc\n")):
-        written(tmp_path, name, text)
-    assert list(read_collection([f"{tmp_path}/*.tsv", f"{tmp_path}/c.txt"], "documents")) == ["1", "2", "3"]
-    for missing in ("d.tsv", "*.csv"):
-        with pytest.raises(InputError, match=r"queries .*: no such file; give a file, a folder, or a glob"):
-            read_collection([f"{tmp_path}/{missing}"], "queries")
-    (tmp_path / "b.tsv").unlink()
-    (tmp_path / "a.tsv").rename(tmp_path / "a.txt")
-    assert list(read_collection([str(tmp_path)], "queries")) == ["1", "3"]
-
-
 def test_documents_in_the_cloud_are_read(bucket):
     written(bucket, "docs.tsv", "1\ta\n2\tb\n")
     assert read_collection(["gs://bucket/docs.tsv"], "documents") == {"1": "a", "2": "b"}

@@ -3,17 +3,10 @@
 import numpy as np
 import pytest
 
-from data_pipelines import sources
 from data_pipelines.tokenizer import UNK, Tokenizer
 from xlnet_jax.tasks.token_classification.words import Pieces, encode_words, spaces_before, windows
 
 CHINESE = ["春天来了，山上的花都开了。", "火车慢慢地离开了车站。北京站到了。", "我们都抬起头来看天上的月亮。"] * 5
-
-
-@pytest.fixture(scope="module")
-def english():
-    lines = [line for line in sources.read_lines(sources.find(sources.embedded()[:1]), "strict") if line]
-    return Tokenizer.train(lines[:300], 300, "english")
 
 
 @pytest.fixture(scope="module")

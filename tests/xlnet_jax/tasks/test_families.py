@@ -1,0 +1,123 @@
+"""Every family of tasks on a tiny network, from rows to predictions: results depend on an example alone, and a few
+updates teach a few examples."""
+
+import json
+from dataclasses import replace
+
+import pytest
+from etils import epath
+
+from tests.xlnet_jax.random_models import random_params
+from tests.xlnet_jax.tasks.conftest import BAD, GOOD
+from tests.xlnet_jax.tasks.task_runs import outputs_and_loss, tiny, trained
+from xlnet_jax.models.heads import build_model
+from xlnet_jax.tasks.defaults import DEFAULTS
+from xlnet_jax.tasks.families import make_task
+
+EMMA, ANNE = "Emma had tea.", "Anne walked far and saw the sea in Lyme, of all places."
+TEXTS = [(text, i) for i, texts in enumerate((GOOD[:3], BAD[:2])) for text in texts]
+
+
+def asked(question, context, *answers):
+    found = {"text": [*answers], "answer_start": [context.index(answer) for answer in answers]}
+    return {"question": question, "context": context, "answers": found}
+
+
+ROWS = {
+    "classification": [{"text": text, "label": ("good", "bad")[i]} for text, i in TEXTS],
+    "regression": [{"text": text, "label": 2.5 * i - 1} for text, i in TEXTS],
+    "multilabel": [{"text": text, "label": (["good", "short"], ["bad"])[i]} for text, i in TEXTS]
+    + [{"text": "it", "label": []}],
+    "squad2": [
+        asked("What of Emma?", EMMA, "Emma"), asked("What of tea?", EMMA, "tea"), asked("What of sea?", ANNE, "sea"),
+        asked("What of Anne?", ANNE, "Anne"), asked("Who is Darcy?", EMMA),
+    ],
+    "multiple_choice": [
+        {"context": "The old man came.", "question": "Who?", "options": ["the old man", "a king", "a dog"],
+         "answer": 0},
+        {"context": "A dog came.", "question": "Who?", "options": ["a king", "a dog"], "answer": 1},
+        {"context": "No one came, and all were glad of it.", "question": "Who?", "options": ["a dog", "none"],
+         "answer": 1},
+    ],
+    "ner": [
+        {"words": "Miss Bennet saw London .".split(), "labels": "O B-PER O B-LOC O".split()},
+        {"words": "Kitty Bennet coughed and coughed and went to Longbourn".split(),
+         "labels": "B-PER I-PER O O O O O O B-LOC".split()},
+    ],
+}  # fmt: skip
+FILES = {
+    "squad2": ["predictions.json", "nbest_predictions.json", "null_odds.json"],
+    "multiple_choice": ["predictions.jsonl"],
+    "ner": ["predictions.txt", "entities.tsv"],
+}
+
+
+class Family:
+    """A task, its examples and their features, of which some have several windows."""
+
+    def __init__(self, name, tokenizer):
+        config = DEFAULTS[name]()
+        data = replace(config.data, seq_len=24 if name == "ner" else 48)
+        qa, choice = replace(config.qa, doc_stride=8, max_query_len=14), replace(config.choice, max_qa_len=24)
+        self.task = make_task(replace(config, data=data, qa=qa, choice=choice))
+        self.examples = self.task.examples_of(ROWS[name], labelled=True)
+        self.head = self.task.head(self.examples)
+        self.features = self.task.features(self.examples, tokenizer, self.head, training=True)
+        self.network = tiny(tokenizer.vocab_size)
+
+    def judge(self, params, rows, length, side):
+        """Return answers and the mean loss."""
+        model = build_model(self.network, self.head)
+        outputs, loss = outputs_and_loss(self.task, model, params, self.features, rows, length, side)
+        return self.task.answers(self.examples, self.features, outputs), loss
+
+
+@pytest.fixture(scope="module", params=ROWS)
+def family(request, english):
+    return Family(request.param, english)
+
+
+def test_answers_and_loss_depend_on_no_padding_bucket_or_neighbour(family):
+    """The last batch is partly padding, and may begin with a long item whose positions mean nothing in it."""
+    params, longest = random_params(family.network, family.head), int(family.features.lengths.max())
+    of_ways = [
+        family.judge(params, rows, longest + more, side) for rows, more, side in ((1, 0, "left"), (4, 8, "right"))
+    ]
+    (ours, loss), (theirs, other) = of_ways
+    assert loss == pytest.approx(other, abs=1e-5)
+    pairs = zip(*(family.task.predictions(family.examples, answers) for answers in (ours, theirs)), strict=True)
+    for one, two in pairs:
+        assert one.value == (pytest.approx(two.value, abs=1e-5) if isinstance(one.value, float) else two.value)
+        assert one.probabilities == pytest.approx(two.probabilities, abs=1e-5)
+
+
+def test_a_few_updates_teach_a_few_examples(family, tmp_path):
+    name = family.task.config.task
+    params, losses = trained(family.task, family.network, family.head, family.features, 120)
+    assert losses[-1] < 0.1 * losses[0]
+    answers, _ = family.judge(params, 4, int(family.features.lengths.max()), "left")
+    assert family.task.metrics(family.examples, answers)[family.task.metric] > (98 if name == "squad2" else 0.98)
+    names = family.task.write(epath.Path(tmp_path), family.examples, answers)
+    assert names == FILES.get(name, ["predictions.tsv"])
+    values = [prediction.value for prediction in family.task.predictions(family.examples, answers)]
+    rows = ROWS[name]
+    if name == "squad2":
+        assert values == ["".join(row["answers"]["text"]) for row in rows]
+        assert json.loads((tmp_path / names[0]).read_text()) == {str(i): value for i, value in enumerate(values)}
+    elif name == "multiple_choice":
+        assert values == [row["options"][row["answer"]] for row in rows]
+    elif name == "regression":
+        assert values == pytest.approx([row["label"] for row in rows], abs=0.3)
+    else:
+        labels = [row["labels" if name == "ner" else "label"] for row in rows]
+        assert values == [tuple(label) if isinstance(label, list) else label for label in labels]
+
+
+@pytest.mark.parametrize("name", ["ner", "squad2", "multiple_choice", "classification"])
+def test_a_file_of_rows_is_read_as_the_rows_themselves(name, tmp_path):
+    config = DEFAULTS[name]()
+    path = tmp_path / "rows.jsonl"
+    path.write_text("".join(json.dumps({"id": f"{i}"} | row) + "\n" for i, row in enumerate(ROWS[name])))
+    task = make_task(config)
+    for labelled in (True, False):
+        assert repr(task.read([str(path)], labelled)) == repr(task.examples_of(ROWS[name], labelled))
