@@ -22,7 +22,7 @@ from xlnet_jax.plots.confusion import Confusion, Scatter
 from xlnet_jax.settings.config import HeadConfig
 from xlnet_jax.tasks.config import FinetuneConfig
 from xlnet_jax.tasks.features import Features, Outputs
-from xlnet_jax.tasks.readers import Record, checked, files, json_lines
+from xlnet_jax.tasks.readers import Record, demand_kind, files, json_lines
 
 E = TypeVar("E")  # example
 A = TypeVar("A")  # answers to all examples
@@ -75,7 +75,7 @@ class Task(ABC, Generic[E, A]):
         self.config = config
 
     @property
-    def tuned(self) -> Mapping[str, float]:
+    def tuned_thresholds(self) -> Mapping[str, float]:
         """Thresholds that the last evaluation chose, by the name of their setting."""
         return {}
 
@@ -127,7 +127,7 @@ class Task(ABC, Generic[E, A]):
 
     def example_of(self, value: Any, where: str, number: int, labelled: bool) -> E:
         """Return the example of a value of Python code."""
-        return self.example(Record(checked(value, dict, where), where), number, labelled)
+        return self.example(Record(demand_kind(value, dict, where), where), number, labelled)
 
     @abstractmethod
     def example(self, record: Record, number: int, labelled: bool) -> E:

@@ -33,7 +33,7 @@ class TrainingBatches:
     @property
     def longest(self) -> Batch:
         """Row of the longest batch of the first epoch."""
-        _, row = next(in_order_of_length(self.features_of(0), self.data, np.arange(1)))
+        _, row = next(batch_by_length(self.features_of(0), self.data, np.arange(1)))
         return row
 
     def iterate(self, start: int, stop: int, rows: np.ndarray) -> Iterator[Batch]:
@@ -54,9 +54,7 @@ class TrainingBatches:
         return features, rng.permutation(_cut(by_length, self.data.batch_size))
 
 
-def in_order_of_length(
-    features: Features, data: TaskDataConfig, rows: np.ndarray
-) -> Iterator[tuple[np.ndarray, Batch]]:
+def batch_by_length(features: Features, data: TaskDataConfig, rows: np.ndarray) -> Iterator[tuple[np.ndarray, Batch]]:
     """Yield all items once: their numbers [B], NO_ITEM for padding, and their batch.
 
     The longest come first, so that too little memory shows at once.

@@ -15,14 +15,14 @@ def encode_text(ids_a: np.ndarray, ids_b: np.ndarray | None, limit: int | None) 
     """
     parts = [ids_a] if ids_b is None else [ids_a, ids_b]
     if limit is not None:
-        kept = shortened([len(p) for p in parts], limit - len(parts) - 1)
+        kept = shorten([len(p) for p in parts], limit - len(parts) - 1)
         parts = [p[:n] for p, n in zip(parts, kept, strict=True)]
     ids = np.concatenate([*(np.append(p, SEP) for p in parts), [CLS]])
     segments = np.repeat([*range(len(parts)), CLS_SEGMENT], [*(len(p) + 1 for p in parts), 1])
     return ids.astype(np.int32), segments.astype(np.int32)
 
 
-def shortened(lengths: list[int], limit: int) -> list[int]:
+def shorten(lengths: list[int], limit: int) -> list[int]:
     """Return lengths of one or two texts with a sum of `limit` at most: the longer text is cut first, the second of
     equal ones."""
     if len(lengths) == 1:

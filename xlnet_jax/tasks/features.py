@@ -85,8 +85,8 @@ def collate(
     return batch
 
 
-def in_order(parts: Sequence[tuple[np.ndarray, dict[str, Any]]], count: int) -> Outputs:
-    """Return the outputs of batches, each with its items (`in_order_of_length`), as [count, …] in their order."""
+def restore_order(parts: Sequence[tuple[np.ndarray, dict[str, Any]]], count: int) -> Outputs:
+    """Return the outputs of batches, each with its items (`batch_by_length`), as [count, …] in their order."""
     outputs: Outputs = {}
     for items, of_batch in parts:
         real = items != NO_ITEM

@@ -53,9 +53,9 @@ class Model(Pretrained):
         form.
         """
         from xlnet_jax.inference.lengths import FEW_TOKENS, power_of_two
-        from xlnet_jax.tasks.batches import in_order_of_length
+        from xlnet_jax.tasks.batches import batch_by_length
         from xlnet_jax.tasks.families import task_of_head
-        from xlnet_jax.tasks.features import in_order
+        from xlnet_jax.tasks.features import restore_order
         from xlnet_jax.tasks.readers import rows_of
 
         if isinstance(inputs, str | Mapping) or not isinstance(inputs, Iterable):
@@ -79,8 +79,8 @@ class Model(Pretrained):
         fitting = max(power_of_two(len(features)), FEW_TOKENS // config.data.seq_len)
         data = replace(config.data, batch_size=min(config.data.batch_size, fitting))
         params, run = on_device(self).params, _compiled(config)
-        batches = in_order_of_length(features, data, np.arange(data.batch_size))
-        outputs = in_order([(items, run(params, batch)) for items, batch in batches], len(features))
+        batches = batch_by_length(features, data, np.arange(data.batch_size))
+        outputs = restore_order([(items, run(params, batch)) for items, batch in batches], len(features))
         return task.predictions(examples, task.answers(examples, features, outputs))
 
     def settings(self, *, batch_size: int | None = None, seq_len: int | None = None) -> FinetuneConfig:

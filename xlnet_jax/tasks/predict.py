@@ -48,7 +48,7 @@ def predict(config: FinetuneConfig, process: Process) -> Result:
             f"`init` {config.init} has {has}, and `task` {config.task} needs a head for {wanted}: give `train` to "
             "finetune it, or a checkpoint that was"
         )
-    unset = _as_it_was_finetuned(replace(config, head=start.head), process.console)
+    unset = _take_settings_of_checkpoint(replace(config, head=start.head), process.console)
     config = with_thresholds(unset, start.thresholds)
     if config != unset:
         process.console.print(f"thresholds  of the checkpoint: {describe_thresholds(start.thresholds)}")
@@ -76,7 +76,7 @@ class Predicted(NamedTuple):
     """files of predictions"""
     picture: str | None
     """picture of the predictions of "eval" beside their labels; None = there is none"""
-    tuned: Mapping[str, float]
+    thresholds: Mapping[str, float]
     """thresholds that were chosen by "eval" """
 
 
@@ -90,14 +90,14 @@ def predict_splits(
 ) -> Predicted:
     """Write the predictions of all splits, and the metrics and the picture of "eval"."""
     metrics: dict[str, float] = {}
-    tuned: Mapping[str, float] = {}
+    thresholds: Mapping[str, float] = {}
     files, picture = [], None
     for name, split in splits.items():
         outputs = predictor.outputs(params, split.features)
         assert outputs is not None
         answers = task.answers(split.examples, split.features, outputs)
         if name == "eval":
-            metrics, tuned = task.metrics(split.examples, answers), task.tuned
+            metrics, thresholds = task.metrics(split.examples, answers), task.tuned_thresholds
         if process.hosts.first:
             folder = workdir.folder / PREDICTIONS / name
             folder.mkdir(parents=True, exist_ok=True)
@@ -107,7 +107,7 @@ def predict_splits(
                 if found := task.compare(split.examples, answers):
                     picture, title = found.file, f"{workdir.folder.name}: predictions for the examples of eval"
                     found.draw(workdir.folder / picture, title)
-    return Predicted(metrics, tuple(files), picture, tuned)
+    return Predicted(metrics, tuple(files), picture, thresholds)
 
 
 def demand_no_run(workdir: Workdir, hint: str) -> None:
@@ -116,7 +116,7 @@ def demand_no_run(workdir: Workdir, hint: str) -> None:
         raise InputError(f"workdir {workdir.folder} holds a run, with results of its own: {hint}")
 
 
-def _as_it_was_finetuned(config: FinetuneConfig, console: Console) -> FinetuneConfig:
+def _take_settings_of_checkpoint(config: FinetuneConfig, console: Console) -> FinetuneConfig:
     """Take settings that nobody gave from the finetuning that made the checkpoint, where it was for a task of the same
     family, and print them: texts are then read and cut as they were there."""
     there = finetuning_of(Path(config.init))

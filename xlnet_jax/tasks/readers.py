@@ -40,7 +40,7 @@ class Record:
         """Return the value of a key. Raises InputError where there is none, or one of another kind."""
         if key not in self.content:
             raise InputError(f"{self.where} has no {key!r}, only {', '.join(map(repr, self.content)) or 'nothing'}")
-        return checked(self.content[key], kind, f"{self.where}: {key!r}")
+        return demand_kind(self.content[key], kind, f"{self.where}: {key!r}")
 
     def records(self, key: str, name: str) -> Iterator["Record"]:
         """Yield the objects in the list of a key; their place is `name` and their number from 0."""
@@ -50,10 +50,10 @@ class Record:
 def records(values: Sequence[Any], where: str) -> Iterator[Record]:
     """Yield the objects of a list, each with its number from 0 behind `where`."""
     for number, value in enumerate(values):
-        yield Record(checked(value, dict, f"{where} {number}"), f"{where} {number}")
+        yield Record(demand_kind(value, dict, f"{where} {number}"), f"{where} {number}")
 
 
-def checked(value: Any, kind: type[V], where: str) -> V:
+def demand_kind(value: Any, kind: type[V], where: str) -> V:
     """Return the value. Raises InputError where it is of another kind, or a text that UTF-8 cannot hold."""
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
         raise InputError(f"{where} is no {_KINDS[kind]}, but {shown(value, _SHOWN)}")

@@ -12,6 +12,7 @@ from rich.table import Table
 
 from xlnet_jax.checkpoints.native import RESULTS
 from xlnet_jax.storage.reading import write_versioned
+from xlnet_jax.tasks.selection import or_lowest
 
 
 @dataclass(frozen=True)
@@ -64,11 +65,6 @@ def summarize(workdir: epath.Path, by_seed: Mapping[int, Result], console: Conso
         },
     )
     return replace(best, workdir=str(workdir), metrics=mean)
-
-
-def or_lowest(value: float) -> float:
-    """Return a metric as a sort key: NaN is below all numbers."""
-    return -math.inf if math.isnan(value) else value
 
 
 def seed_folder(seed: int | str) -> str:

@@ -122,8 +122,8 @@ def _train(prepared: Prepared, workdir: Workdir, process: Process) -> tuple[Resu
     result = Result(str(here), run.config.task, str(checkpoint), step, chosen_by, found.metrics, files)
     if process.hosts.first:
         has_curves = _draw_curves(run, result)
-        if found.tuned:
-            write_thresholds(checkpoint, found.tuned)
+        if found.thresholds:
+            write_thresholds(checkpoint, found.thresholds)
         sync_tree(workdir.folder)  # results.json says that all of it is there
         write_result(workdir.folder, result)
         _report(result, workdir, has_curves, found.picture, process.console)

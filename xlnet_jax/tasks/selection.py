@@ -1,5 +1,6 @@
 """Evaluate while finetuning: compute the task's metrics, choose the best checkpoint by one of them, stop early."""
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -9,11 +10,10 @@ import numpy as np
 
 from xlnet_jax.errors import InputError
 from xlnet_jax.objectives.base import DeviceBatch
-from xlnet_jax.tasks.batches import in_order_of_length
+from xlnet_jax.tasks.batches import batch_by_length
 from xlnet_jax.tasks.config import FinetuneConfig
-from xlnet_jax.tasks.features import Features, Outputs, in_order
+from xlnet_jax.tasks.features import Features, Outputs, restore_order
 from xlnet_jax.tasks.objective import Supervised
-from xlnet_jax.tasks.results import or_lowest
 from xlnet_jax.training import sharding
 from xlnet_jax.training.program import Program
 from xlnet_jax.training.run.interrupt import Interrupt, Wish
@@ -44,13 +44,13 @@ class Predictor:
     def outputs(self, params: Any, features: Features, interrupt: Interrupt | None = None) -> Outputs | None:
         """Return the task's outputs as [items, …] in the order of the features; None where a stop cut this short."""
         parts: list[tuple[np.ndarray, dict[str, jax.Array]]] = []
-        for items, batch in in_order_of_length(features, self._data, self._rows):
+        for items, batch in batch_by_length(features, self._data, self._rows):
             if interrupt and interrupt.poll() is Wish.STOP:
                 return None
             if parts:
                 jax.block_until_ready(parts[-1][1])  # stay at most one batch ahead of the devices
             parts.append((items, self._predict(params, self._put(batch))))
-        return in_order(parts, len(features))
+        return restore_order(parts, len(features))
 
 
 @dataclass
@@ -113,3 +113,8 @@ class Selection:
 def describe(numbers: Numbers) -> str:
     """Return e.g. 'accuracy 0.912, f1 0.905'."""
     return ", ".join(f"{name} {value:.4g}" for name, value in numbers.items())
+
+
+def or_lowest(value: float) -> float:
+    """Return a metric as a sort key: NaN is below all numbers."""
+    return -math.inf if math.isnan(value) else value

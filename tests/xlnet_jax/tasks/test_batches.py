@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from xlnet_jax.tasks.batches import TrainingBatches, in_order_of_length
+from xlnet_jax.tasks.batches import TrainingBatches, batch_by_length
 from xlnet_jax.tasks.config import TaskDataConfig
 from xlnet_jax.tasks.features import NO_ITEM, Features
 
@@ -60,7 +60,7 @@ def test_texts_of_about_equal_length_share_a_batch(features):
 
 
 def test_predicting_reads_every_item_once_the_longest_first(features):
-    found = list(in_order_of_length(features, DATA, ALL))
+    found = list(batch_by_length(features, DATA, ALL))
     items = np.concatenate([items for items, _ in found])
     assert sorted(items[items != NO_ITEM]) == list(range(1003))
     lengths = [batch["input_ids"].shape[1] for _, batch in found]

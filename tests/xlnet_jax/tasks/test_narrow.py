@@ -15,9 +15,9 @@ from xlnet_jax.errors import InputError
 from xlnet_jax.settings import cli
 from xlnet_jax.settings.config import HeadConfig, ModelConfig
 from xlnet_jax.settings.plain import from_dict, to_dict
-from xlnet_jax.tasks import narrow
 from xlnet_jax.tasks.config import FinetuneConfig
 from xlnet_jax.tasks.defaults import DEFAULTS
+from xlnet_jax.tasks.narrow import learning_rate_of, narrow_start
 from xlnet_jax.tasks.prepare import prepare
 from xlnet_jax.training.run.workdir import Workdir
 
@@ -159,7 +159,7 @@ def test_the_summary_of_a_narrow_start(change, summary):
     network = ModelConfig(**{"d_model": 64, "dropout": 0.0} | change)
     own = DEFAULTS[task]()
     config = replace(own, model=replace(own.model, d_model=network.d_model, network=network.network))
-    begun, _ = narrow.narrow_start(config, Pretrained(network, {}, None, head=head))
+    begun, _ = narrow_start(config, Pretrained(network, {}, None, head=head))
     assert begun.head == replace(config.head, summary=summary)
 
 
@@ -169,7 +169,7 @@ def test_the_summary_of_a_narrow_start(change, summary):
 def test_dropout_is_that_of_pretraining_but_for_labels_of_words(task, dropout):
     own = DEFAULTS[task]()
     config = replace(own, model=replace(own.model, d_model=64))
-    begun, _ = narrow.narrow_start(config, Pretrained(ModelConfig(dropout=0.0, attention_dropout=0.0), {}, "plm"))
+    begun, _ = narrow_start(config, Pretrained(ModelConfig(dropout=0.0, attention_dropout=0.0), {}, "plm"))
     assert (begun.model.dropout, begun.model.attention_dropout) == (dropout, dropout)
     assert begun.optimizer.learning_rate == 1e-3
 
@@ -179,4 +179,4 @@ def test_dropout_is_that_of_pretraining_but_for_labels_of_words(task, dropout):
     [("sts-b", 64, 1e-3), ("sts-b", 128, 1e-3), ("sts-b", 256, 5e-4), ("sts-b", 768, 5e-5), ("yelp-5", 1024, 1e-5)],
 )
 def test_the_rate_falls_with_the_width_down_to_that_of_the_task(task, width, rate):
-    assert narrow.learning_rate_of(task, width) == rate
+    assert learning_rate_of(task, width) == rate

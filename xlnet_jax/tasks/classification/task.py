@@ -22,11 +22,11 @@ from xlnet_jax.objectives.base import BatchDropout, DeviceBatch, apply
 from xlnet_jax.plots.confusion import Confusion, Scatter
 from xlnet_jax.settings.config import HeadConfig
 from xlnet_jax.tasks.base import Loss, Prediction, Task
-from xlnet_jax.tasks.classification.glue import PUBLISHED, SPLITS, STEMS, similarity, write_submission
+from xlnet_jax.tasks.classification.glue import SPLITS, STEMS, published_task, similarity, write_submission
 from xlnet_jax.tasks.classification.scores import classification_scores, multilabel_scores, regression_scores
 from xlnet_jax.tasks.classification.tables import Form, Role, field, files_of_role, read_table, text_field
 from xlnet_jax.tasks.config import FinetuneConfig
-from xlnet_jax.tasks.encoding import encode_text, head_and_tail, shortened
+from xlnet_jax.tasks.encoding import encode_text, head_and_tail, shorten
 from xlnet_jax.tasks.features import Features, Outputs
 from xlnet_jax.tasks.losses import classification_loss_B, multilabel_loss_B, regression_loss_B
 from xlnet_jax.tasks.readers import Record
@@ -56,7 +56,7 @@ class TextExample:
 
 def with_files_of_roles(config: FinetuneConfig) -> FinetuneConfig:
     """Replace folders and TFDS datasets in `train`, `eval` and `predict` by their files, or splits, of these roles."""
-    published = PUBLISHED[config.task]
+    published = published_task(config.task)
     stems, splits = STEMS | published.stems, SPLITS | published.splits
 
     def found(role: Role) -> tuple[str, ...]:
@@ -75,7 +75,7 @@ class TextTask(Task[TextExample, list[Prediction]]):
 
     def __init__(self, config: FinetuneConfig):
         super().__init__(config)
-        published = PUBLISHED[config.task]
+        published = published_task(config.task)
         given: dict[str, Any] = {
             k: (v,) for k in ("text", "text_pair", "label") if (v := getattr(config.columns, k)) is not None
         }
@@ -184,7 +184,7 @@ class TextTask(Task[TextExample, list[Prediction]]):
     def _encode(self, texts: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
         data = self.config.data
         limit = data.seq_len * (data.max_windows if data.long_texts == "memory" else 1)
-        lengths = shortened([len(t) for t in texts], limit - len(texts) - 1)
+        lengths = shorten([len(t) for t in texts], limit - len(texts) - 1)
         a, *b = (KEPT[data.long_texts](t, n) for t, n in zip(texts, lengths, strict=True))
         return encode_text(a, b[0] if b else None, None)
 

@@ -26,7 +26,7 @@ from xlnet_jax.tasks.config import ColumnsConfig, FinetuneConfig
 from xlnet_jax.tasks.encoding import encode_text
 from xlnet_jax.tasks.features import Features, Outputs
 from xlnet_jax.tasks.losses import classification_loss_B
-from xlnet_jax.tasks.readers import Record, checked, json_file, json_lines
+from xlnet_jax.tasks.readers import Record, demand_kind, json_file, json_lines
 
 SPECIALS = 3  # <sep> after the text, <sep> and <cls> after the question
 PREDICTIONS = "predictions.jsonl"
@@ -88,7 +88,7 @@ class MultipleChoice(Task[Question, list[Prediction]]):
         columns, where = self.config.columns, record.where
         name = str(record.content.get(columns.id or "id", record.id or number))
         context, question = record.get(columns.text or "context", str), record.get(columns.text_pair or "question", str)
-        options = tuple(checked(option, str, f"{where}, an option") for option in record.get("options", list))
+        options = tuple(demand_kind(option, str, f"{where}, an option") for option in record.get("options", list))
         if not context.strip():
             raise InputError(f"{where}: the text that it asks about is empty")
         if not 2 <= len(options) <= len(LETTERS):
@@ -196,7 +196,7 @@ def encode_option(
 
 
 def _race(path: str) -> Iterator[Record]:
-    record = Record(checked(json_file(path), dict, path), path)
+    record = Record(demand_kind(json_file(path), dict, path), path)
     school, file = epath.Path(path).parent.name, epath.Path(path).name
     name = str(record.content.get("id", f"{school}/{file}"))
     article, questions, options = record.get("article", str), record.get("questions", list), record.get("options", list)
@@ -213,15 +213,17 @@ def _race(path: str) -> Iterator[Record]:
 
 
 def _dream(path: str) -> Iterator[Record]:
-    for number, dialogue in enumerate(checked(json_file(path), list, path), 1):
+    for number, dialogue in enumerate(demand_kind(json_file(path), list, path), 1):
         where = f"{path}: dialogue {number}"
         if not (isinstance(dialogue, list) and len(dialogue) == 3 and isinstance(dialogue[2], str)):
             raise InputError(f"{where} is not of DREAM's form: [[turn, …], [{{question, choice, answer}}, …], id]")
         turns, questions, name = dialogue
-        spoken = " ".join(checked(turn, str, f"{where}, turn") for turn in checked(turns, list, f"{where}, turns"))
-        for i, asked in enumerate(checked(questions, list, f"{where}, questions")):
+        spoken = " ".join(
+            demand_kind(turn, str, f"{where}, turn") for turn in demand_kind(turns, list, f"{where}, turns")
+        )
+        for i, asked in enumerate(demand_kind(questions, list, f"{where}, questions")):
             at = f"{where} ({name}), question {i + 1}"
-            record = Record(checked(asked, dict, at), at)
+            record = Record(demand_kind(asked, dict, at), at)
             options = record.get("choice", list)
             yield Record({**record.content, "id": f"{name}-{i}", "context": spoken, "options": options}, at)
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from data_pipelines.notes import tell
 from data_pipelines.readers import whole
 from xlnet_jax.errors import InputError
-from xlnet_jax.tasks.readers import Record, checked, json_file, records
+from xlnet_jax.tasks.readers import Record, demand_kind, json_file, records
 
 NOWHERE = -1
 
@@ -69,16 +69,16 @@ def question_of(row: Record, number: int, labelled: bool, unanswerable: bool) ->
         given = [{"text": text, "answer_start": start} for text, start in zip(texts, starts, strict=False)]
         is_impossible = not given
     elif given:
-        given = checked(given, list, f"{where}: 'answers'")
+        given = demand_kind(given, list, f"{where}: 'answers'")
     if "is_impossible" in row.content:
         is_impossible = row.get("is_impossible", bool)
     answers = []
     for i, each in enumerate(given):
         at = f"{where}, answer {i}"
         if isinstance(each, str):
-            answers.append(Answer(checked(each, str, at), context.find(each)))
+            answers.append(Answer(demand_kind(each, str, at), context.find(each)))
         else:
-            answer = Record(checked(each, dict, at), at)
+            answer = Record(demand_kind(each, dict, at), at)
             answers.append(Answer(answer.get("text", str), answer.get("answer_start", int)))
         if not answers[-1].text:
             raise InputError(f"{at}: the text of the answer is empty")

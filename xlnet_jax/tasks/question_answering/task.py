@@ -76,7 +76,7 @@ class QuestionAnswering(Task[Question, Answers]):
             )
 
     @property
-    def tuned(self) -> dict[str, float]:
+    def tuned_thresholds(self) -> dict[str, float]:
         """The null threshold that the last evaluation chose, if it chose one."""
         return {} if self._tuned is None else {NULL_THRESHOLD: self._tuned}
 

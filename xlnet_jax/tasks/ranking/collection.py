@@ -16,7 +16,7 @@ SMART_ID = re.compile(r"\.I\s+(\S+)\s*")
 SMART_FIELD = re.compile(r"\.([A-Z])\s*")
 FORMS = "SMART (.I ID, .T, .W), JSON lines (id, title, text) or TSV (ID<tab>TEXT)"
 
-Record = tuple[int, str, str, str]  # line, id, title, text
+_Text = tuple[int, str, str, str]  # line, id, title, text
 
 
 def read_collection(paths: Sequence[str], what: str) -> dict[str, str]:
@@ -40,7 +40,7 @@ def read_collection(paths: Sequence[str], what: str) -> dict[str, str]:
     return texts
 
 
-def _records(path: str, what: str) -> Iterator[Record]:
+def _records(path: str, what: str) -> Iterator[_Text]:
     _, first = next(lines(path), (0, ""))
     if SMART_ID.fullmatch(first):
         return _smart(path)
@@ -51,7 +51,7 @@ def _records(path: str, what: str) -> Iterator[Record]:
     raise InputError(f"{what} {path}: {'nothing is in it' if not first else 'its form is unknown'}; give {FORMS}")
 
 
-def _smart(path: str) -> Iterator[Record]:
+def _smart(path: str) -> Iterator[_Text]:
     line, name, field = 0, "", ""
     parts: dict[str, list[str]] = {}
     for number, text in lines(path):
@@ -66,7 +66,7 @@ def _smart(path: str) -> Iterator[Record]:
     yield line, name, " ".join(parts.get("T", ())), " ".join(parts.get("W", ()))
 
 
-def _json_lines(path: str, what: str) -> Iterator[Record]:
+def _json_lines(path: str, what: str) -> Iterator[_Text]:
     for number, record in json_lines(path, f"{what} {path}"):
         values = record.content
         name = next((values[key] for key in IDS if key in values), None)
@@ -77,7 +77,7 @@ def _json_lines(path: str, what: str) -> Iterator[Record]:
         yield number, str(name), str(values.get("title") or ""), values["text"]
 
 
-def _tsv(path: str, what: str) -> Iterator[Record]:
+def _tsv(path: str, what: str) -> Iterator[_Text]:
     for number, line in lines(path):
         fields = line.split("\t")
         if not 2 <= len(fields) <= 4:

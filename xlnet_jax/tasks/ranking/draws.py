@@ -49,7 +49,7 @@ class Draws:
         for_near, for_far, left = np.split(uniform, [count, count + far], axis=1)
         documents = np.zeros(left.shape, np.int64)
         for row, (q, document) in enumerate(items):
-            others = [near[q][i] for i in shuffled(for_near[row], len(near[q]))]
+            others = [near[q][i] for i in first_of_shuffle(for_near[row], len(near[q]))]
             others += self._any(for_far[row], never[q].union(others), count - len(others))
             if len(others) < count:
                 raise InputError(
@@ -89,11 +89,11 @@ class Draws:
     def _any(self, uniform: np.ndarray, banned: set[int], count: int) -> list[int]:
         if count <= 0:
             return []
-        order = (self._with_text[i] for i in shuffled(uniform, len(self._with_text)))
+        order = (self._with_text[i] for i in first_of_shuffle(uniform, len(self._with_text)))
         return [place for place in order if place not in banned][:count]
 
 
-def shuffled(uniform: np.ndarray, size: int) -> list[int]:
+def first_of_shuffle(uniform: np.ndarray, size: int) -> list[int]:
     """Return the first `len(uniform)` places of a random order of 0 … size - 1, by uniforms in [0, 1) (Fisher and
     Yates, without an array of all places)."""
     steps = np.arange(min(len(uniform), size))

@@ -9,7 +9,7 @@ from data_pipelines.notes import tell
 from xlnet_jax.errors import InputError
 from xlnet_jax.tasks.config import RankingConfig
 from xlnet_jax.tasks.ranking.collection import read_collection
-from xlnet_jax.tasks.ranking.trec import Judgements, Run, is_run, ranked, read_qrels, read_run
+from xlnet_jax.tasks.ranking.trec import Judgements, Run, best_first, is_run, read_qrels, read_run
 from xlnet_jax.tasks.readers import files
 
 
@@ -104,7 +104,7 @@ class Collection:
         return tuple(d for d in self._candidates.get(query, ()) if d not in judged.left_out)
 
     def _best(self, run: Run, where: str) -> dict[str, tuple[str, ...]]:
-        best = {query: ranked(scores)[: self._settings.depth] for query, scores in run.items()}
+        best = {query: best_first(scores)[: self._settings.depth] for query, scores in run.items()}
         known = set(self._known((d for found in best.values() for d in found), self.documents, "documents", where))
         return {query: tuple(d for d in found if d in known) for query, found in best.items()}
 

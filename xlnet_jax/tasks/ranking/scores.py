@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Literal
 
-from xlnet_jax.tasks.ranking.trec import ranked
+from xlnet_jax.tasks.ranking.trec import best_first
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class RankingScores:
         A query without a relevant document counts as 0 in the metrics of trec_eval (MAP, MRR, P@k, NDCG@k of linear
         gain) and is left out of those of gdeval (ERR@k, NDCG@k of exponential gain).
         """
-        of_queries = [self.of_query(judged, ranked(run.get(query, {}))) for query, judged in grades.items()]
+        of_queries = [self.of_query(judged, best_first(run.get(query, {}))) for query, judged in grades.items()]
         counted = {name: [s[name] for s in of_queries if not math.isnan(s[name])] for name in self.of_query({}, ())}
         return {name: fmean(values) if values else 0.0 for name, values in counted.items()}
 

@@ -92,7 +92,7 @@ def read_run(paths: Sequence[str]) -> Run:
     return run
 
 
-def ranked(scores: Mapping[str, float]) -> list[str]:
+def best_first(scores: Mapping[str, float]) -> list[str]:
     """Return documents, best first; of equal scores the greater id comes first, as in trec_eval and gdeval."""
     return sorted(scores, key=lambda document: (scores[document], document), reverse=True)
 
@@ -101,7 +101,7 @@ def write_run(path: epath.Path, run: Mapping[str, Mapping[str, float]], tag: str
     """Write a run, with the digits that tell float32 numbers apart."""
     with path.open("w") as file:
         for query, scores in run.items():
-            for rank, document in enumerate(ranked(scores), 1):
+            for rank, document in enumerate(best_first(scores), 1):
                 file.write(f"{query} Q0 {document} {rank} {scores[document]:.9g} {tag}\n")
 
 

@@ -21,7 +21,7 @@ from xlnet_jax.tasks.base import Loss, Prediction, Task
 from xlnet_jax.tasks.config import FinetuneConfig
 from xlnet_jax.tasks.encoding import encode_text
 from xlnet_jax.tasks.features import Features, Outputs
-from xlnet_jax.tasks.readers import Record, checked
+from xlnet_jax.tasks.readers import Record, demand_kind
 from xlnet_jax.tasks.token_classification.conll import LABEL, WORD, Sentence, read_conll
 from xlnet_jax.tasks.token_classification.entities import (
     OUTSIDE,
@@ -198,7 +198,9 @@ class TokenClassification(Task[Sentence, list[Prediction]]):
 
 
 def _words(record: Record, name: str) -> tuple[str, ...]:
-    found = tuple(checked(word, str, f"{record.where}, {name} {i}") for i, word in enumerate(record.get(name, list)))
+    found = tuple(
+        demand_kind(word, str, f"{record.where}, {name} {i}") for i, word in enumerate(record.get(name, list))
+    )
     for word in found:
         if not word.strip() or len(word.splitlines()) > 1 or "\t" in word:
             raise InputError(f"{record.where}: {name} are a list of words, and {shown(word)} is not a word")

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from xlnet_jax.tasks.ranking.scores import RankingScores
-from xlnet_jax.tasks.ranking.trec import ranked
+from xlnet_jax.tasks.ranking.trec import best_first
 
 # Ties, judgements below 0, a judged document that is not ranked, one ranked that is not judged; query 3 has nothing
 # relevant, query 4 no ranking.
@@ -28,7 +28,7 @@ TREC_EVAL = {  # by the lowest relevant grade (-l): MAP, reciprocal rank, P_5, n
 def test_ndcg_and_err_are_those_of_gdeval():
     scores = RankingScores(cutoff=5)
     for query, expected in GDEVAL.items():
-        found = scores.of_query(GRADES[query], ranked(RUN[query]))
+        found = scores.of_query(GRADES[query], best_first(RUN[query]))
         np.testing.assert_allclose([found["ndcg@5"], found["err@5"]], expected, rtol=0, atol=5e-6)
 
 
@@ -36,7 +36,7 @@ def test_ndcg_and_err_are_those_of_gdeval():
 def test_map_mrr_precision_and_linear_ndcg_are_those_of_trec_eval(relevant_from):
     scores = RankingScores(5, "linear", relevant_from)
     for query, expected in {**TREC_EVAL[relevant_from], "3": (0, 0, 0, 0)}.items():
-        found = scores.of_query(GRADES[query], ranked(RUN[query]))
+        found = scores.of_query(GRADES[query], best_first(RUN[query]))
         np.testing.assert_allclose([found[name] for name in ("map", "mrr", "p@5", "ndcg@5")], expected, rtol=1e-12)
 
 

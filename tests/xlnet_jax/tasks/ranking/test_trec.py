@@ -5,7 +5,7 @@ import pytest
 from etils import epath
 
 from xlnet_jax.errors import InputError
-from xlnet_jax.tasks.ranking.trec import Judgements, is_run, ranked, read_qrels, read_run, write_run
+from xlnet_jax.tasks.ranking.trec import Judgements, best_first, is_run, read_qrels, read_run, write_run
 
 
 def written(folder, text):
@@ -71,7 +71,7 @@ def test_a_run_is_told_from_queries(tmp_path):
 
 
 def test_equal_scores_rank_by_the_greater_id():
-    assert ranked({"a": 0.5, "b10": 0.5, "b9": 0.5, "z": 0.1, "c": 2.0}) == ["c", "b9", "b10", "a", "z"]
+    assert best_first({"a": 0.5, "b10": 0.5, "b9": 0.5, "z": 0.1, "c": 2.0}) == ["c", "b9", "b10", "a", "z"]
 
 
 def test_a_written_run_is_read_as_it_was_to_the_last_bit(tmp_path):
