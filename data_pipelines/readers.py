@@ -8,10 +8,11 @@ document, and its text has lines.
 from __future__ import annotations
 
 import codecs
+import contextlib
 import itertools
 import re
 import reprlib
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -24,6 +25,8 @@ MAX_LINE_BYTES = 2**24
 PARQUET_ROWS = 16  # documents read at once, as each may hold megabytes
 ROWS = 256  # examples read at once
 SHOWN_NAMES = 8  # fields or columns that a message lists
+
+OR_REPLACE = ", or read it with `corpus_errors` replace"
 
 Errors = Literal["strict", "replace"]
 
@@ -49,11 +52,8 @@ class JsonLinesFile:
 
     def chunks(self, errors: Errors) -> Iterator[str]:
         """Yield chunks of lines. Raises InputError, with file and line, on a line that is no such object."""
-        return canonical(self._documents(errors), self.path, errors)
-
-    def _documents(self, errors: Errors) -> Iterator[str | None]:
-        for where, values in self.objects(errors):
-            yield self.text_of(values, where)
+        documents = (self.text_of(values, where) for where, values in self.objects(errors))
+        return canonical(documents, self.path, errors)
 
     def objects(self, errors: Errors) -> Iterator[tuple[str, dict[str, Any]]]:
         """Yield (file and line for messages, fields) of every line that is not blank."""
@@ -63,7 +63,10 @@ class JsonLinesFile:
                 number += 1
                 if not line.isspace() and line:
                     where = f"text {self.path}: line {number}"
-                    yield where, _fields(line, where)
+                    values = decode_json(line, where, wanted := "a document is one JSON object on one line")
+                    if not isinstance(values, dict):
+                        raise InputError(f"{where} is not a JSON object; {wanted}")
+                    yield where, values
 
     def text_of(self, values: dict[str, Any], where: str) -> str | None:
         """Return the text field of an object. Raises InputError if it is missing or holds no text."""
@@ -78,13 +81,6 @@ def field_of(values: dict[str, Any], name: str, where: str, name_it: str) -> Any
     if name not in values:
         raise InputError(f"{where} has no field {name!r}, only {_some_of(values)}: name {name_it}")
     return values[name]
-
-
-def _fields(line: str, where: str) -> dict[str, Any]:
-    values = decode_json(line, where, wanted := "a document is one JSON object on one line")
-    if not isinstance(values, dict):
-        raise InputError(f"{where} is not a JSON object; {wanted}")
-    return values
 
 
 @dataclass(frozen=True)
@@ -102,42 +98,55 @@ class ParquetFile:
     def rows(self, id_field: str | None = None) -> Iterator[tuple[Any, ...]]:
         """Yield (text as bytes or None, id) of every row, or (text,) without an id_field."""
         import pyarrow as pa
-        import pyarrow.parquet as pq
 
-        try:
-            with seekable(self.path) as there, pq.ParquetFile(there, buffer_size=CHUNK_BYTES, pre_buffer=False) as file:
-                as_bytes = self._text_as_bytes(file.schema_arrow)
-                if id_field is not None:
-                    self._demand_column(file.schema_arrow, id_field, "the one with the ids by `id_field`")
-                columns = [self.text_field] if id_field is None else [self.text_field, id_field]
-                for batch in file.iter_batches(batch_size=PARQUET_ROWS, columns=list(dict.fromkeys(columns))):
-                    texts = batch.column(self.text_field).cast(as_bytes)
-                    others = [batch.column(name).to_pylist() for name in columns[1:]]
-                    yield from zip(texts.to_pylist(), *others, strict=True)
-        except FileNotFoundError:
-            raise gone(self.path) from None
-        except (pa.ArrowException, OSError) as error:
-            why = " ".join(str(error).split())
-            raise InputError(f"text {self.path}: damaged, or not a Parquet file ({why})") from None
+        with _open_parquet(self.path) as file:
+            schema = file.schema_arrow
+            columns = {self.text_field: "text_field", **({id_field: "id_field"} if id_field is not None else {})}
+            for name, setting in columns.items():
+                if name not in schema.names:
+                    what = "the one with the " + ("text" if setting == "text_field" else "ids")
+                    raise InputError(
+                        f"text {self.path}: it has no column {name!r}, only {_some_of(schema.names)}: name {what} by "
+                        f"`{setting}`"
+                    )
+                _refuse_twins([n for n in schema.names if n == name], self.path)
+            # Text is read as bytes: a column of strings may hold bytes that are not UTF-8.
+            kind = schema.field(self.text_field).type
+            as_bytes = {pa.string(): pa.binary(), pa.large_string(): pa.large_binary()}.get(kind, kind)
+            if as_bytes not in (pa.binary(), pa.large_binary()):
+                raise InputError(f"text {self.path}: its column {self.text_field!r} is not text but {kind}")
+            for batch in file.iter_batches(batch_size=PARQUET_ROWS, columns=list(columns)):
+                texts = batch.column(self.text_field).cast(as_bytes)
+                others = [] if id_field is None else [batch.column(id_field).to_pylist()]
+                yield from zip(texts.to_pylist(), *others, strict=True)
 
-    def _text_as_bytes(self, schema: Any) -> Any:
-        """Return the type that reads the text as bytes: a column of strings may hold bytes that are not UTF-8."""
-        import pyarrow as pa
 
-        self._demand_column(schema, self.text_field, "the one with the text by `text_field`")
-        kind = schema.field(self.text_field).type
-        as_bytes = {pa.string(): pa.binary(), pa.large_string(): pa.large_binary()}.get(kind, kind)
-        if as_bytes not in (pa.binary(), pa.large_binary()):
-            raise InputError(f"text {self.path}: its column {self.text_field!r} is not text but {kind}")
-        return as_bytes
+def parquet_rows(path: str) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a Parquet file as {column: value}. Raises InputError if the file is damaged."""
+    with _open_parquet(path) as file:
+        _refuse_twins(file.schema_arrow.names, path)
+        for batch in file.iter_batches(batch_size=ROWS):
+            yield from batch.to_pylist()
 
-    def _demand_column(self, schema: Any, name: str, name_it: str) -> None:
-        if name not in schema.names:
-            raise InputError(
-                f"text {self.path}: it has no column {name!r}, only {_some_of(schema.names)}: name {name_it}"
-            )
-        if (times := schema.names.count(name)) > 1:
-            raise InputError(f"text {self.path}: {times} of its columns are called {name!r}; rename all but one")
+
+@contextlib.contextmanager
+def _open_parquet(path: str) -> Iterator[Any]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        with seekable(path) as there, pq.ParquetFile(there, buffer_size=CHUNK_BYTES, pre_buffer=False) as file:
+            yield file
+    except FileNotFoundError:
+        raise gone(path) from None
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        why = " ".join(str(error).split())
+        raise InputError(f"text {path}: damaged, or not a Parquet file ({why})") from None
+
+
+def _refuse_twins(columns: Sequence[str], path: str) -> None:
+    if twice := next((name for name in columns if columns.count(name) > 1), None):
+        raise InputError(f"text {path}: {columns.count(twice)} of its columns are called {twice!r}; rename all but one")
 
 
 def decoded(documents: Iterable[bytes | None], where: str, errors: Errors) -> Iterator[str]:
@@ -159,7 +168,7 @@ def canonical(documents: Iterable[str | None], where: str, errors: Errors) -> It
     for document in documents:
         text = re.sub(r"\n\s*\n", "\n", (document or "").replace("\r\n", "\n").strip())
         if not text.isascii():
-            text = without_surrogates(text, where, errors)
+            text = whole(text, f"text {where}: a document", errors, OR_REPLACE)
         if text:
             parts.append(text)
             size += len(text)
@@ -170,30 +179,19 @@ def canonical(documents: Iterable[str | None], where: str, errors: Errors) -> It
         yield "\n\n".join(parts) + "\n\n"
 
 
-def without_surrogates(text: str, where: str, errors: Errors) -> str:
+def whole(text: str, where: str, errors: Errors = "strict", instead: str = "") -> str:
     r"""Return the text, or raise InputError or replace ("replace") where it has half a character.
 
-    JSON can escape a lone surrogate (\ud83d), which UTF-8 cannot encode.
+    JSON can escape a lone surrogate (\ud83d), which UTF-8 cannot encode. where: for the message. instead: what to do
+    other than to mend it.
     """
     try:
         text.encode()
     except UnicodeEncodeError as error:
         if errors == "strict":
-            raise InputError(
-                f"text {where}: a document holds half a character, \\u{ord(text[error.start]):04x}; mend it, or read "
-                "it with `corpus_errors` replace"
-            ) from None
-        text = text.encode(errors="replace").decode()
-    return text
-
-
-def whole(text: str, what: str) -> str:
-    r"""Return the text unchanged. Raises InputError if it holds half a character (\ud83d), which JSON can escape but
-    UTF-8 cannot encode."""
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise InputError(f"{what} holds half a character, \\u{ord(text[error.start]):04x}; mend it") from None
+            half = f"\\u{ord(text[error.start]):04x}"
+            raise InputError(f"{where} holds half a character, {half}; mend it{instead}") from None
+        return text.encode(errors="replace").decode()
     return text
 
 
@@ -272,25 +270,6 @@ def read_text(path: str) -> str:
         return content.removeprefix(codecs.BOM_UTF8).decode()
     except UnicodeDecodeError as error:
         raise InputError(f"text {path}: byte {error.start} is not UTF-8; convert the file") from None
-
-
-def parquet_rows(path: str) -> Iterator[dict[str, Any]]:
-    """Yield the rows of a Parquet file as {column: value}. Raises InputError if the file is damaged."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    try:
-        with seekable(path) as there, pq.ParquetFile(there, buffer_size=CHUNK_BYTES, pre_buffer=False) as file:
-            names = file.schema_arrow.names
-            if twice := next((name for name in names if names.count(name) > 1), None):
-                raise InputError(
-                    f"text {path}: {names.count(twice)} of its columns are called {twice!r}; rename all but one"
-                )
-            for batch in file.iter_batches(batch_size=ROWS):
-                yield from batch.to_pylist()
-    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-        why = " ".join(str(error).split())
-        raise InputError(f"text {path}: damaged, or not a Parquet file ({why})") from None
 
 
 def _some_of(names: Collection[str]) -> str:

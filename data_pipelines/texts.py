@@ -9,7 +9,16 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from data_pipelines.notes import tell
-from data_pipelines.readers import Errors, JsonLinesFile, ParquetFile, TextFile, decoded, field_of, without_surrogates
+from data_pipelines.readers import (
+    OR_REPLACE,
+    Errors,
+    JsonLinesFile,
+    ParquetFile,
+    TextFile,
+    decoded,
+    field_of,
+    whole,
+)
 from data_pipelines.sources import DOCUMENT_END, Source, Unit, sample_lines
 from data_pipelines.tokenizer import EOD, SAMPLE_LINES, Survey, Tokenizer
 from xlnet_jax.errors import InputError
@@ -49,7 +58,8 @@ def read_texts(
 def _texts(part: Unit, unit: TextUnit, id_field: str | None, errors: Errors) -> Iterator[TextRecord]:
     if isinstance(part, JsonLinesFile):
         for where, values in part.objects(errors):
-            text = without_surrogates((part.text_of(values, where) or "").strip(), where.removeprefix("text "), errors)
+            text = (part.text_of(values, where) or "").strip()
+            text = whole(text, f"{where}: a document", errors, OR_REPLACE)
             yield TextRecord(text, where, _checked(_json_id(values, id_field, where), where))
     elif isinstance(part, ParquetFile):
         for number, (encoded, *ids) in enumerate(part.rows(id_field), start=1):

@@ -46,14 +46,17 @@ def check_metadata(folder: epath.Path) -> None:
         demand_regular_files(folder)
     info_file, features_file = folder / DATASET_INFO, folder / FEATURES
     info, features = read_json(info_file, _Info, _AGAIN), read_json(features_file, dict[str, Any], _AGAIN)
-    for name in _classes(features):
-        if not _OWN_CLASSES.fullmatch(name):
-            raise InputError(
-                f"text {features_file}: it names the class {name[:100]!r}, and only classes of tensorflow_datasets are "
-                "read: code in a dataset does not run here"
-            )
-    for name in _names(features):
-        inside(folder, name, str(features_file))
+    for found in _objects(features):
+        for key in _CLASS_KEYS:
+            name = str(found.get(key, ""))
+            if key in found and (key != "type" or "content" in found) and not _OWN_CLASSES.fullmatch(name):
+                raise InputError(
+                    f"text {features_file}: it names the class {name[:100]!r}, and only classes of tensorflow_datasets "
+                    "are read: code in a dataset does not run here"
+                )
+        names = found.get("features")
+        for name in names if isinstance(names, dict) else ():  # TFDS makes file names of them
+            inside(folder, name, str(features_file))
     examples = 0
     for split in info.splits:
         templates = [_PLACEHOLDERS.sub("x", t) for t in (split.filepathTemplate, split.filepath_template) if t]
@@ -61,43 +64,28 @@ def check_metadata(folder: epath.Path) -> None:
             raise InputError(f"text {info_file}: its template of file names is none of TFDS's ({wrong[0][:100]!r})")
         for name in (*templates, info.name or "x", split.name):
             inside(folder, name, str(info_file))
-        examples += sum(_length(length, info_file) for length in (*split.shardLengths, *split.shard_lengths))
-    if not in_bucket(folder) and examples > (there := _bytes_below(folder)):
-        raise InputError(f"text {info_file}: it announces {examples:,} examples, and its files have {there:,} bytes")
+        for length in (*split.shardLengths, *split.shard_lengths):
+            if not re.fullmatch(r"\d{1,18}", str(length)):
+                raise InputError(f"text {info_file}: a shard of {str(length)[:40]} examples; {_AGAIN}")
+            examples += int(length)
+    if not in_bucket(folder):
+        there = sum(os.path.getsize(os.path.join(root, name)) for root, _, names in os.walk(folder) for name in names)
+        if examples > there:
+            raise InputError(
+                f"text {info_file}: it announces {examples:,} examples, and its files have {there:,} bytes"
+            )
 
 
-def _classes(value: Any) -> Iterator[str]:
-    """Yield the names of classes anywhere in features.json, in JSON that stands in a text too."""
+def _objects(value: Any) -> Iterator[dict[str, Any]]:
+    """Yield every JSON object anywhere in features.json, in JSON that is in a text too."""
     if isinstance(value, str) and value.lstrip()[:1] in ("{", "["):
         try:
             value = decode_json(value, FEATURES)
         except InputError:
             return
     if isinstance(value, dict):
-        for key in _CLASS_KEYS:
-            if key in value and (key != "type" or "content" in value):
-                yield str(value[key])
+        yield value
         value = list(value.values())
     if isinstance(value, list):
         for each in value:
-            yield from _classes(each)
-
-
-def _names(value: Any) -> Iterator[str]:
-    """Yield the names of the features, which TFDS makes file names of."""
-    if isinstance(value, dict):
-        features = value.get("features")
-        if isinstance(features, dict):
-            yield from features
-        for each in value.values():
-            yield from _names(each)
-
-
-def _length(length: int | str, file: epath.Path) -> int:
-    if re.fullmatch(r"\d{1,18}", str(length)):
-        return int(length)
-    raise InputError(f"text {file}: a shard of {str(length)[:40]} examples; {_AGAIN}")
-
-
-def _bytes_below(folder: epath.Path) -> int:
-    return sum(os.path.getsize(os.path.join(root, name)) for root, _, names in os.walk(folder) for name in names)
+            yield from _objects(each)

@@ -32,11 +32,8 @@ class DatasetSlice:
     def chunks(self, errors: Errors) -> Iterator[str]:
         """Yield chunks of lines, as `readers` do. Raises InputError if a shard cannot be read."""
         where = f"{self.folder} {self.split}"
-        return canonical(decoded(self._documents(), where, errors), where, errors)
-
-    def _documents(self) -> Iterator[bytes]:
-        for (text,) in _examples(_opened(epath.Path(self.folder)), self.split, [self.text_field]):
-            yield text
+        examples = _examples(_opened(epath.Path(self.folder)), self.split, [self.text_field])
+        return canonical(decoded((text for (text,) in examples), where, errors), where, errors)
 
 
 def open_dataset(name: str, data_dir: str | None, split: str, text_field: str) -> tuple[DatasetSlice, ...]:

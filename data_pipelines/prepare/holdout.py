@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import re
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -31,46 +31,6 @@ def _letters(line: str) -> bytes:
 
 
 @dataclass(frozen=True)
-class Place:
-    """An encoded part in its source, and its documents."""
-
-    file: str
-    first_token: int
-    document_tokens: np.ndarray  # int64 [documents], tokens of each in this part
-    document_hashes: np.ndarray  # uint64 [documents], of whole documents
-    continues: bool  # the first document began in the part before
-
-    @property
-    def tokens(self) -> int:
-        return int(self.document_tokens.sum())
-
-
-def places_of(parts: Iterable[tuple[str, np.ndarray, np.ndarray, bool]]) -> tuple[Place, ...]:
-    """Return the places of consecutive parts: (file, tokens of the documents, hashes of their lines, continues)."""
-    places: list[Place] = []
-    first_token = 0
-    for file, tokens, hashes, continues in parts:
-        places.append(Place(file, first_token, tokens, hashes.copy(), continues))
-        first_token += places[-1].tokens
-    shared: list[tuple[np.ndarray, int]] = []  # stretches of one document, as (hashes of a part, index)
-    for place in places:
-        last = len(place.document_tokens) - 1
-        if place.continues:
-            shared.append((place.document_hashes, 0))
-        if last >= place.continues:
-            _add_up(shared)
-            shared = [(place.document_hashes, last)]
-    _add_up(shared)
-    return tuple(places)
-
-
-def _add_up(shared: list[tuple[np.ndarray, int]]) -> None:
-    whole = sum(int(hashes[index]) for hashes, index in shared) % 2**64
-    for hashes, index in shared:
-        hashes[index] = whole
-
-
-@dataclass(frozen=True)
 class ByDocument:
     """Hold out the documents whose hash is in the lowest share of all hashes (0 = none, 1 = all), and those of `also`,
     but none of `never`."""
@@ -78,14 +38,6 @@ class ByDocument:
     share: float
     also: tuple[int, ...] = ()
     never: tuple[int, ...] = ()
-
-    def count(self, place: Place) -> int:
-        """Count the held-out tokens of the part."""
-        return int(place.document_tokens[self.holds_out(place.document_hashes)].sum())
-
-    def mask(self, place: Place) -> np.ndarray:
-        """Return which tokens of the part are held out, bool [E]."""
-        return np.repeat(self.holds_out(place.document_hashes), place.document_tokens)
 
     def holds_out(self, hashes: np.ndarray) -> np.ndarray:
         """Return which documents are held out, bool [documents]. hashes: uint64 [documents]."""
@@ -103,12 +55,6 @@ class LastTokens:
 
     first: int
 
-    def count(self, place: Place) -> int:
-        return int(np.clip(place.first_token + place.tokens - self.first, 0, place.tokens))
-
-    def mask(self, place: Place) -> np.ndarray:
-        return np.arange(place.tokens) >= place.tokens - self.count(place)
-
 
 Rule = ByDocument | LastTokens
 NONE, ALL = ByDocument(0.0), ByDocument(1.0)
@@ -120,16 +66,6 @@ class Documents:
 
     hashes: np.ndarray  # uint64 [documents]
     tokens: np.ndarray  # int64 [documents]
-
-    @classmethod
-    def of(cls, places: Sequence[Place]) -> Documents:
-        begins = [np.arange(len(place.document_tokens)) >= place.continues for place in places]
-        is_begin = np.concatenate([np.zeros(0, bool), *begins])
-        every = np.concatenate([np.zeros(0, np.int64), *(place.document_tokens for place in places)])
-        hashes = np.concatenate([np.zeros(0, np.uint64), *(place.document_hashes for place in places)])[is_begin]
-        first = np.flatnonzero(is_begin)
-        tokens = np.add.reduceat(every, first) if len(first) else every
-        return cls(hashes[tokens > 0], tokens[tokens > 0])
 
     @property
     def total(self) -> int:
@@ -155,10 +91,12 @@ def choose(texts: Sequence[Documents], fraction: float, block_len: int) -> list[
     for text in texts:
         if not _is_fair(text, rule, block_len):
             rule = _adapt(rule, text, block_len)
-    return [
-        rule if _is_fair(text, rule, block_len) else LastTokens(_first_of_last(text.total, fraction, block_len))
-        for text in texts
-    ]
+    rules: list[Rule] = []
+    for text in texts:
+        blocks = text.total // block_len
+        kept = blocks - min(max(1, round(fraction * blocks)), blocks - 1)
+        rules.append(rule if _is_fair(text, rule, block_len) else LastTokens(kept * block_len))
+    return rules
 
 
 def _is_fair(text: Documents, rule: ByDocument, block_len: int) -> bool:
@@ -169,11 +107,6 @@ def _is_fair(text: Documents, rule: ByDocument, block_len: int) -> bool:
 def _most(total: int, fraction: float, block_len: int) -> int:
     """Return the largest number of tokens to hold out: half of what is not the asked share stays, and a block."""
     return min(total - block_len, round(total * (1 + fraction) / 2))
-
-
-def _first_of_last(total: int, fraction: float, block_len: int) -> int:
-    blocks = total // block_len
-    return (blocks - min(max(1, round(fraction * blocks)), blocks - 1)) * block_len
 
 
 def _adapt(rule: ByDocument, text: Documents, block_len: int) -> ByDocument:

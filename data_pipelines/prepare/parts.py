@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -128,7 +128,7 @@ def fingerprint(source: Source, errors: Errors) -> str:
     return fingerprint_of(part.sha256 for group in groups_of([source], errors) for part in cut_parts(group))
 
 
-def fingerprint_of(parts: Iterator[str]) -> str:
+def fingerprint_of(parts: Iterable[str]) -> str:
     """Return the fingerprint of a source from the hashes of its parts, in order."""
     whole = hashlib.sha256()
     for part in parts:

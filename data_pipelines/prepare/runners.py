@@ -1,7 +1,8 @@
-"""Run preparation on the cores of this machine; `beam_runner` runs it as an Apache Beam pipeline."""
+"""Run preparation on the cores of this machine, or as an Apache Beam pipeline on Dataflow, Spark or Flink."""
 
 from __future__ import annotations
 
+import logging
 import multiprocessing
 import os
 import signal
@@ -11,19 +12,21 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, as_
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from itertools import chain, islice
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 from xlnet_jax.errors import InputError
 
-Seed = TypeVar("Seed")
-Item = TypeVar("Item")
+
+def itself(seed: Any) -> Iterator[Any]:
+    """Yield the seed, where each is an item."""
+    yield seed
 
 
 class Runner(Protocol):
     """A way to run work that leaves its results in files."""
 
     def run(
-        self, seeds: Sequence[Seed], expand: Callable[[Seed], Iterable[Item]], work: Callable[[Item], None]
+        self, seeds: Sequence[Any], work: Callable[[Any], None], expand: Callable[[Any], Iterable[Any]] = itself
     ) -> None:
         """Call work(item) for each item of expand(seed) of each seed, in any order and perhaps more than once.
 
@@ -40,7 +43,7 @@ class LocalRunner:
     on_progress: Callable[[int], None] = lambda done: None  # called with the number of finished items
 
     def run(
-        self, seeds: Sequence[Seed], expand: Callable[[Seed], Iterable[Item]], work: Callable[[Item], None]
+        self, seeds: Sequence[Any], work: Callable[[Any], None], expand: Callable[[Any], Iterable[Any]] = itself
     ) -> None:
         """See `Runner`."""
         rest = (item for seed in seeds for item in expand(seed))
@@ -51,6 +54,45 @@ class LocalRunner:
         finished = map(work, items) if alone else _work_in_pool(items, work, processes)
         for done, _ in enumerate(finished, 1):
             self.on_progress(done)
+
+
+@dataclass(frozen=True)
+class BeamRunner:
+    """A runner of Apache Beam, with one pipeline for each call of `run`. Workers share the folder of the corpus: on
+    several machines it must be in the cloud, or on a disk that all of them mount."""
+
+    runner: str  # 'Direct', 'Dataflow', 'Spark', 'Flink', or any other name that Beam knows
+    options: tuple[str, ...] = ()  # in the form of Beam's own command line
+
+    def run(
+        self, seeds: Sequence[Any], work: Callable[[Any], None], expand: Callable[[Any], Iterable[Any]] = itself
+    ) -> None:
+        """See `Runner`."""
+        try:
+            import apache_beam as beam
+            from apache_beam.options.pipeline_options import PipelineOptions
+        except ImportError:
+            raise InputError(
+                "`runner` needs Apache Beam: pip install 'xlnet_jax[beam]', or leave `runner` out"
+            ) from None
+        name = self.runner if self.runner.endswith("Runner") else f"{self.runner}Runner"
+        options = PipelineOptions([f"--runner={name}", *self.options])
+        if name == "DirectRunner":  # its workers log an exception that this call raises anyway
+            logging.getLogger("apache_beam").setLevel(logging.CRITICAL)
+        try:
+            with beam.Pipeline(options=options) as pipeline:
+                (
+                    pipeline
+                    | "seeds" >> beam.Create(list(seeds))
+                    | "spread seeds" >> beam.Reshuffle()
+                    | "expand" >> beam.FlatMap(expand)
+                    | "spread items" >> beam.Reshuffle()
+                    | "work" >> beam.Map(work)
+                )
+        except (ValueError, RuntimeError) as error:
+            if isinstance(error, InputError) or "[while running" in str(error):  # raised by our functions
+                raise
+            raise InputError(f"`runner` {self.runner}: {str(error).splitlines()[0]}") from error
 
 
 def _cores() -> int:

@@ -1,10 +1,16 @@
-"""Write the shards of a corpus, each from the encoded parts that hold its blocks."""
+"""Plan the shards of a corpus from the sizes and hashes of documents alone, and write each from the encoded parts that
+hold its blocks: the second pass of preparation.
+
+Each source of a split is cut into blocks by itself, and the tokens after its last full block are dropped. Shards take
+the blocks in order.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections.abc import Iterator
+import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,25 +18,67 @@ from array_record.python.array_record_module import ArrayRecordWriter
 from etils import epath
 
 from data_pipelines.corpus import Record, Shard, SplitName, Start
-from data_pipelines.prepare.encoding import REMEDY, load
-from data_pipelines.prepare.holdout import Place, Rule
+from data_pipelines.prepare.encoding import REMEDY, EncodedSource, load
+from data_pipelines.prepare.holdout import LastTokens, Rule
 from xlnet_jax.errors import InputError
 from xlnet_jax.storage.files import complete_file, disk_errors_as_os_error
 from xlnet_jax.storage.reading import Count, read_versioned, write_versioned
 
+MIN_SHARD_BYTES, MAX_SHARD_BYTES, SHARDS = 2**23, 2**27, 64  # before compression
 WRITER_OPTIONS = "group_size:1,zstd:1"  # one block a group, so that random access reads one block
 
 
 @dataclass(frozen=True)
 class Stretch:
-    """Tokens [begin, end) of those that a part gives to a split. file, first_token: as in `Place`."""
+    """Tokens of a part that a shard takes."""
 
     file: str
-    first_token: int
-    first_hash: int  # of the part's first document, the whole of it
-    last_hash: int
+    ranges: np.ndarray  # int64 [ranges, 2], begin and end of each range in the part
+
+
+@dataclass(frozen=True)
+class Content:
+    """Text that a source gives to a split: the tokens [begin, end) of those in its `kept` pieces."""
+
+    source: EncodedSource
+    kept: np.ndarray  # bool [pieces]
     begin: int
     end: int
+
+    @classmethod
+    def of(cls, source: EncodedSource, rule: Rule, split: SplitName) -> Content:
+        """Return what the rule for held-out text leaves to a split."""
+        held_out = split == "validation"
+        if isinstance(rule, LastTokens):
+            ends = (rule.first, source.tokens) if held_out else (0, rule.first)
+            return cls(source, np.ones(len(source.part), bool), *ends)
+        kept = rule.holds_out(source.hashes)[source.document] == held_out
+        return cls(source, kept, 0, int(source.piece_tokens[kept].sum()))
+
+    @property
+    def tokens(self) -> int:
+        return self.end - self.begin
+
+    def cut(self, sizes: Sequence[int]) -> list[tuple[Stretch, ...]]:
+        """Cut the text into consecutive stretches of these numbers of tokens."""
+        source = self.source
+        before = np.cumsum(source.piece_tokens) - source.piece_tokens  # tokens of the source before each piece
+        index = np.flatnonzero(self.kept & (source.piece_tokens > 0))
+        part, tokens = source.part[index], source.piece_tokens[index]
+        begin = before[index] - before[np.searchsorted(source.part, part)]  # of each kept piece, in its part
+        end = np.cumsum(tokens)  # of each kept piece, among all of them
+        found = []
+        for low, high in itertools.pairwise(itertools.accumulate(sizes, initial=self.begin)):
+            here = slice(np.searchsorted(end, low, "right"), np.searchsorted(end - tokens, high, "left"))
+            first = begin[here] + np.maximum(low - (end - tokens)[here], 0)
+            last = begin[here] + np.minimum(high - (end - tokens)[here], tokens[here])
+            parts = part[here]
+            new = np.append(True, (first[1:] != last[:-1]) | (parts[1:] != parts[:-1]))  # does not go on a range
+            ranges = np.stack([first[new], last[np.append(new[1:], True)]], axis=1)
+            edges = np.flatnonzero(np.diff(parts[new], prepend=-1))
+            files = (source.files[number] for number in parts[new][edges])
+            found.append(tuple(map(Stretch, files, np.split(ranges, edges[1:]))))
+        return found
 
 
 @dataclass(frozen=True)
@@ -39,9 +87,7 @@ class ShardJob:
 
     folder: str
     name: str
-    split: SplitName
     stretches: tuple[Stretch, ...]
-    rule: Rule
     blocks: int
     vocab_size: int
     record: Record
@@ -50,8 +96,45 @@ class ShardJob:
     @property
     def key(self) -> str:
         """SHA-256 in hex: jobs with the same key write the same bytes."""
-        identity = (self.name, self.split, self.stretches, self.rule, self.blocks, self.vocab_size, self.record)
-        return hashlib.sha256(repr(identity).encode()).hexdigest()
+        identity = self.name, self.blocks, self.vocab_size, self.record
+        whole = hashlib.sha256(repr(identity).encode())
+        for stretch in self.stretches:
+            whole.update(stretch.file.encode() + stretch.ranges.tobytes())
+        return whole.hexdigest()
+
+    @property
+    def report(self) -> epath.Path:
+        """The file with the report of the shard."""
+        return epath.Path(self.folder) / f"{self.name}.json"
+
+
+def plan_shards(
+    folder: epath.Path, split: SplitName, contents: Sequence[Content], record: Record, template: bytes, vocab_size: int
+) -> list[list[ShardJob]]:
+    """Plan the shards of a split, of each source. The last one of a source also reads the tokens that are dropped."""
+    split_bytes = sum(content.tokens for content in contents) // record.block_len * record.num_bytes
+    per_shard = blocks_per_shard(split_bytes, record.num_bytes)
+    plans: list[list[tuple[int, tuple[Stretch, ...]]]] = []
+    for content in contents:
+        blocks, rest = divmod(content.tokens, record.block_len)
+        in_shards = [min(per_shard, blocks - begin) for begin in range(0, blocks, per_shard)]
+        sizes = [number * record.block_len for number in in_shards]
+        sizes[-1] += rest
+        plans.append(list(zip(in_shards, content.cut(sizes), strict=True)))
+    number = sum(map(len, plans))
+    names = (f"corpus-{split}.array_record-{i:05d}-of-{number:05d}" for i in range(number))
+    return [
+        [
+            ShardJob(str(folder), next(names), stretches, blocks, vocab_size, record, template)
+            for blocks, stretches in of_source
+        ]
+        for of_source in plans
+    ]
+
+
+def blocks_per_shard(split_bytes: int, record_bytes: int) -> int:
+    """Return the number of blocks in a shard, so that a split has about SHARDS shards of a sensible size."""
+    return max(1, int(np.clip(split_bytes // SHARDS, MIN_SHARD_BYTES, MAX_SHARD_BYTES)) // record_bytes)
 
 
 @dataclass(frozen=True)
@@ -65,93 +148,58 @@ class Written:
     tokens: Count
     counts: tuple[Count, ...]  # [V], occurrences of each piece
 
-    def save(self, file: epath.Path) -> None:
-        write_versioned(file, "parts", dataclasses.asdict(self))
-
     @classmethod
     def load(cls, job: ShardJob) -> Written:
         """Read the report of a job. Raises InputError where it is damaged."""
-        file = report_of(job)
-        found = read_versioned(file, "parts", cls, REMEDY)
+        found = read_versioned(job.report, "parts", cls, REMEDY)
         if found.key == job.key and (len(found.counts), found.shard.name) != (job.vocab_size, job.name):
-            raise InputError(f"{file} is damaged: it describes another shard; {REMEDY}")
+            raise InputError(f"{job.report} is damaged: it describes another shard; {REMEDY}")
         return found
 
 
-def report_of(job: ShardJob) -> epath.Path:
-    """Return the file of the job's report."""
-    return epath.Path(job.folder) / f"{job.name}.json"
-
-
-def write(job: ShardJob) -> None:
+def write_shard(job: ShardJob) -> None:
     """Write the shard and its report, unless an interrupted run wrote them. One part at a time is in memory."""
-    report = report_of(job)
-    if report.exists() and Written.load(job).key == job.key:
+    if job.report.exists() and Written.load(job).key == job.key:
         return
-    counted = _Counted(np.zeros(job.vocab_size, np.int64))
+    block_len, left = job.record.block_len, job.blocks
+    counts = np.zeros(job.vocab_size, np.int64)
+    documents = lines = 0
+    tokens, starts = np.zeros(0, np.int32), np.zeros(0, np.uint8)  # less than a block
     with complete_file(epath.Path(job.folder) / job.name) as here:
         with disk_errors_as_os_error(here):
             writer = ArrayRecordWriter(str(here), WRITER_OPTIONS)
             try:
-                for record in _records(job, counted):
-                    writer.write(record.tobytes())
+                for stretch in job.stretches:
+                    more_tokens, more_starts, is_line = _read(stretch, job.vocab_size)
+                    counts += np.bincount(more_tokens, minlength=job.vocab_size)
+                    documents += int(np.count_nonzero(more_starts == Start.DOCUMENT))
+                    lines += int(np.count_nonzero(is_line))
+                    tokens, starts = np.concatenate([tokens, more_tokens]), np.concatenate([starts, more_starts])
+                    blocks = min(len(tokens) // block_len, left)
+                    full = blocks * block_len
+                    raw = np.tile(np.frombuffer(job.template, np.uint8), (blocks, 1))
+                    records = raw.view(job.record.dtype)[:, 0]
+                    records["tokens"] = tokens[:full].reshape(blocks, block_len)
+                    records["starts"] = starts[:full].reshape(blocks, block_len)
+                    for record in raw:
+                        writer.write(record.tobytes())
+                    tokens, starts, left = tokens[full:], starts[full:], left - blocks
             finally:
                 writer.close()
         with here.open("rb") as opened:
             digest = hashlib.file_digest(opened, "sha256").hexdigest()
         shard = Shard(job.name, job.blocks, here.stat().st_size, digest)
-    Written(job.key, shard, counted.documents, counted.lines, counted.tokens, tuple(counted.pieces.tolist())).save(
-        report
-    )
+    written = Written(job.key, shard, documents, lines, int(counts.sum()), tuple(counts.tolist()))
+    write_versioned(job.report, "parts", dataclasses.asdict(written))
 
 
-@dataclass
-class _Counted:
-    """Counts of the text that was read for a shard."""
-
-    pieces: np.ndarray  # int64 [V]
-    documents: int = 0
-    lines: int = 0
-    tokens: int = 0
-
-
-def _records(job: ShardJob, counted: _Counted) -> Iterator[np.ndarray]:
-    """Yield the serialized blocks of a shard, uint8 [bytes] each."""
-    template = np.frombuffer(job.template, np.uint8)
-    block_len, left = job.record.block_len, job.blocks
-    tokens, starts = np.zeros(0, np.int32), np.zeros(0, np.uint8)  # less than a block
-    for stretch in job.stretches:
-        more_tokens, more_starts, lines = _read(stretch, job)
-        counted.pieces += np.bincount(more_tokens, minlength=job.vocab_size)
-        counted.documents += int(np.count_nonzero(more_starts == Start.DOCUMENT))
-        counted.lines += lines
-        counted.tokens += len(more_tokens)
-        tokens, starts = np.concatenate([tokens, more_tokens]), np.concatenate([starts, more_starts])
-        blocks = min(len(tokens) // block_len, left)
-        full = blocks * block_len
-        raw = np.tile(template, (blocks, 1))
-        records = raw.view(job.record.dtype)[:, 0]
-        records["tokens"] = tokens[:full].reshape(blocks, block_len)
-        records["starts"] = starts[:full].reshape(blocks, block_len)
-        yield from raw
-        tokens, starts, left = tokens[full:], starts[full:], left - blocks
-
-
-def _read(stretch: Stretch, job: ShardJob) -> tuple[np.ndarray, np.ndarray, int]:
-    """Return (tokens, starts, number of lines) of a stretch."""
-    file = stretch.file
-    tokens, starts, line_starts, documents, hashes, continues = load(
-        file, "tokens", "starts", "line_starts", "document_tokens", "document_hashes", "continues"
-    )
-    ends = len(starts), int(documents.sum()), max(len(tokens), line_starts.max(initial=-1) + 1)
-    differs = any(end != len(tokens) for end in ends) or not 0 < len(documents) == len(hashes)
-    if tokens.max(initial=-1) >= job.vocab_size or differs:
-        raise InputError(f"{file} is damaged: its arrays do not agree; {REMEDY}")
-    hashes = hashes.copy()
-    hashes[[0, -1]] = stretch.first_hash, stretch.last_hash
-    place = Place(file, stretch.first_token, documents, hashes, bool(continues))
-    wanted = job.rule.mask(place) == (job.split == "validation")
-    where = np.flatnonzero(wanted)[stretch.begin : stretch.end]
+def _read(stretch: Stretch, vocab_size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return (tokens, starts, which tokens begin a line) of a stretch."""
+    tokens, starts, line_starts = load(stretch.file, "tokens", "starts", "line_starts")
+    ends = len(starts), max(len(tokens), line_starts.max(initial=-1) + 1, stretch.ranges[-1, 1])
+    if tokens.max(initial=-1) >= vocab_size or any(end != len(tokens) for end in ends):
+        raise InputError(f"{stretch.file} is damaged: its arrays do not agree; {REMEDY}")
     is_line = np.zeros(len(tokens), bool)
     is_line[line_starts] = True
-    return tokens[where], starts[where], int(np.count_nonzero(is_line[where]))
+    wanted = np.concatenate([np.arange(begin, end) for begin, end in stretch.ranges])
+    return tokens[wanted], starts[wanted], is_line[wanted]

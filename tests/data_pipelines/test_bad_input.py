@@ -373,7 +373,7 @@ def test_a_text_that_is_mended_is_gone_on_with(run, place, monkeypatch, text):
     (place / "texts" / "b.txt").write_text("good")
     seen = []
     monkeypatch.setattr(
-        "data_pipelines.prepare.job.encode", lambda part, *rest: seen.append(part.sha256) or encode(part, *rest)
+        "data_pipelines.prepare.encoding.encode", lambda part, *rest: seen.append(part.sha256) or encode(part, *rest)
     )
     assert run("--source", "texts") == (0, "")
     assert not {f"{part}.npz" for part in seen} & set(kept)

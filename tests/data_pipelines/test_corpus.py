@@ -11,12 +11,12 @@ from array_record.python.array_record_module import ArrayRecordWriter
 from etils import epath
 
 from data_pipelines.corpus import Corpus, Start
-from data_pipelines.prepare import layout
-from data_pipelines.prepare.encoding import EncodedPart, documents_in
-from data_pipelines.prepare.holdout import LastTokens, places_of
-from data_pipelines.prepare.layout import Content, EncodedSource
+from data_pipelines.prepare.encoding import EncodedPart, join_parts
+from data_pipelines.prepare.holdout import LastTokens
 from data_pipelines.prepare.runners import LocalRunner
+from data_pipelines.prepare.shards import Content
 from data_pipelines.prepare.writing import write_corpus
+from data_pipelines.sources import Source
 from xlnet_jax.errors import InputError
 
 BLOCK_LEN, VOCAB_SIZE = 50, 300
@@ -59,13 +59,12 @@ def write(folder, text, vocab_size=VOCAB_SIZE, part=333, blocks_per_shard=8):
         hashes = np.zeros(len(sizes), np.uint64)
         encoded = EncodedPart(tokens[begin : begin + part], here, sizes, hashes, lines, np.array(continues))
         encoded.save(epath.Path(files[-1]))
-    source = EncodedSource(places_of((file, *documents_in(file)) for file in files))
+    source = join_parts(Source("random", "random", ()), (), files)
     rule = LastTokens(51 * BLOCK_LEN)
-    contents = {split: [Content(source, rule, layout.count(source, rule, split))] for split in ("train", "validation")}
+    contents = {split: [Content.of(source, rule, split)] for split in ("train", "validation")}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("data_pipelines.prepare.writing.blocks_per_shard", lambda *_: blocks_per_shard)
-        vocabulary = Vocabulary(vocab_size)
-        write_corpus(folder, contents, vocabulary, BLOCK_LEN, ("random",), (), {"text": "random"}, LocalRunner(1))
+        patch.setattr("data_pipelines.prepare.shards.blocks_per_shard", lambda *_: blocks_per_shard)
+        write_corpus(folder, contents, Vocabulary(vocab_size), BLOCK_LEN, (), {"text": "random"}, {}, LocalRunner(1))
     return Corpus(folder)
 
 

@@ -11,8 +11,7 @@ from etils import epath
 from data_pipelines import texts, windows
 from data_pipelines.corpus import Corpus
 from data_pipelines.prepare import prepare
-from data_pipelines.prepare.beam_runner import BeamRunner
-from data_pipelines.prepare.runners import LocalRunner, Runner
+from data_pipelines.prepare.runners import BeamRunner, LocalRunner, Runner
 from data_pipelines.tokenizer import Settings, Tokenizer
 from xlnet_jax.api.text_source import TextSourceSettings
 from xlnet_jax.errors import InputError

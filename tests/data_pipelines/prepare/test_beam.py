@@ -6,7 +6,7 @@ import pytest
 
 from data_pipelines import sources
 from data_pipelines.prepare import parts, prepare
-from data_pipelines.prepare.beam_runner import BeamRunner
+from data_pipelines.prepare.runners import BeamRunner
 from data_pipelines.tokenizer import Tokenizer
 from xlnet_jax.errors import InputError
 

@@ -268,7 +268,9 @@ def test_a_text_that_is_bad_midway_leaves_no_corpus_and_what_was_encoded_is_kept
 
     bad.write_bytes(good)
     encoded = []
-    monkeypatch.setattr("data_pipelines.prepare.job.encode", lambda part, _: encoded.append(part) or encode(part, _))
+    monkeypatch.setattr(
+        "data_pipelines.prepare.encoding.encode", lambda part, _: encoded.append(part) or encode(part, _)
+    )
     monkeypatch.setattr("data_pipelines.prepare.job.LocalRunner", lambda: LocalRunner(1))
     mended = run(bad)
     assert len(encoded) <= 2

@@ -14,7 +14,7 @@ from data_pipelines import sources
 IN_SMALL_PARTS = """
 import os, time
 from data_pipelines import readers
-from data_pipelines.prepare import __main__, job, parts, runners
+from data_pipelines.prepare import __main__, encoding, parts, runners
 from xlnet_jax import __main__ as command
 
 def cut_until_held(group):
@@ -23,7 +23,7 @@ def cut_until_held(group):
             time.sleep(0.01)
         yield part
 
-job.cut_parts = cut_until_held
+encoding.cut_parts = cut_until_held
 runners._cores = lambda: 2  # workers on a machine of one core too
 readers.CHUNK_BYTES, parts.PART_CHARS = 4_000, 8_000
 command.run(__main__.main)
