@@ -107,7 +107,7 @@ def numbers_of(inputs: AttentionInputs) -> dict[str, Any]:
     return {name: x for name in NUMBERS if (x := getattr(inputs, name)) is not None}
 
 
-def unsupported(inputs: AttentionInputs, widest: int) -> str | None:
+def find_obstacle(inputs: AttentionInputs, widest: int) -> str | None:
     """Return why no fused kernel computes these arguments on any device, in a clause; None where one may.
 
     widest: number of lanes that the width of a head must divide.

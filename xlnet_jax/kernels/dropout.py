@@ -33,7 +33,7 @@ class AttentionDropout(NamedTuple):
         return row_T, jnp.arange(num_keys) if self.key_K is None else self.key_K
 
 
-def hashed(x: jnp.ndarray) -> jnp.ndarray:
+def lowbias32(x: jnp.ndarray) -> jnp.ndarray:
     """Return lowbias32 of uint32 numbers: a bijection in which each input bit changes about half of the output bits."""
     x = (x ^ (x >> 16)) * jnp.uint32(0x7FEB352D)
     x = (x ^ (x >> 15)) * jnp.uint32(0x846CA68B)
@@ -42,12 +42,12 @@ def hashed(x: jnp.ndarray) -> jnp.ndarray:
 
 def row_seed(seed: jnp.ndarray, row: jnp.ndarray) -> jnp.ndarray:
     """Return the uint32 seed of a row; the lowest bit of `seed` is not read. Shapes broadcast."""
-    return hashed((seed | jnp.uint32(1)) + row.astype(jnp.uint32) * jnp.uint32(ROW_STRIDE))
+    return lowbias32((seed | jnp.uint32(1)) + row.astype(jnp.uint32) * jnp.uint32(ROW_STRIDE))
 
 
 def hash_words(row_seed: jnp.ndarray, column: jnp.ndarray) -> jnp.ndarray:
     """Return a uint32 word of random bits for each element: its row's seed, and its column. Shapes broadcast."""
-    return hashed(row_seed + column.astype(jnp.uint32) * jnp.uint32(COLUMN_STRIDE))
+    return lowbias32(row_seed + column.astype(jnp.uint32) * jnp.uint32(COLUMN_STRIDE))
 
 
 def threshold(rate: float) -> int:
@@ -81,14 +81,14 @@ def attention_seed_BN(key: jax.Array, example_B: jnp.ndarray, num_heads: int) ->
     key: of the layer and step; example_B: int32, place of each example in the global batch.
     """
     head_N = jnp.arange(num_heads, dtype=jnp.uint32)
-    pair_seed_BN = hashed(example_seed_B(key, example_B)[:, None] + (head_N >> 1)[None] * jnp.uint32(PAIR_STRIDE))
+    pair_seed_BN = lowbias32(example_seed_B(key, example_B)[:, None] + (head_N >> 1)[None] * jnp.uint32(PAIR_STRIDE))
     return (pair_seed_BN & ~jnp.uint32(1)) | (head_N & 1)[None]
 
 
 def example_seed_B(key: jax.Array, example_B: jnp.ndarray) -> jnp.ndarray:
     """Return a uint32 seed for each example."""
     first, second = jax.random.bits(key, (2,), jnp.uint32)
-    return hashed(hashed(first + example_B.astype(jnp.uint32) * jnp.uint32(EXAMPLE_STRIDE)) ^ second)
+    return lowbias32(lowbias32(first + example_B.astype(jnp.uint32) * jnp.uint32(EXAMPLE_STRIDE)) ^ second)
 
 
 @jax.named_scope("attention_dropout")

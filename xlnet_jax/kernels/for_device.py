@@ -17,18 +17,18 @@ from xlnet_jax.kernels.parts import count_parts
 from xlnet_jax.kernels.triton import call as for_gpus
 
 
-def supports(inputs: AttentionInputs) -> str | None:
+def why_not_fused(inputs: AttentionInputs) -> str | None:
     """Return why no kernel can compute these inputs on the device, in a clause; None where one can."""
-    return _kernel().supports(inputs)
+    return _kernel().why_unsupported(inputs)
 
 
 def fused_attention_BNTH(inputs: AttentionInputs) -> jnp.ndarray:
     """Return the attention output of every row in the type of the values, by the kernel of the device; softmax in
     float32.
 
-    Under a mesh each device computes its own examples and heads. Where `supports` gives a reason, plain computes it.
+    Under a mesh each device computes its own examples and heads. Where there is no kernel, plain computes it.
     """
-    if supports(inputs) is not None:
+    if why_not_fused(inputs) is not None:
         return plain.attention_BNTH(inputs)
     return divide_attention_BNTH(inputs, _kernel().attention_BNTH)
 

@@ -27,9 +27,9 @@ PositionScores: TypeAlias = Callable[[jnp.ndarray, AttentionInputs], jnp.ndarray
 
 
 @jax.named_scope("position_scores")
-def shifted_BNTK(query_BNTH: jnp.ndarray, inputs: AttentionInputs) -> jnp.ndarray:
+def shift_scores_BNTK(query_BNTH: jnp.ndarray, inputs: AttentionInputs) -> jnp.ndarray:
     """Return BD of a window (`PositionScores`): products by distance, shifted to the keys."""
-    key_BNRH, num_keys = directed_key_BNRH(inputs), inputs.key_BNKH.shape[2]
+    key_BNRH, num_keys = direct_keys_BNRH(inputs), inputs.key_BNKH.shape[2]
     content = query_BNTH.shape[2] - inputs.relations.num_targets
     scores = []
     if content:
@@ -42,7 +42,7 @@ def shifted_BNTK(query_BNTH: jnp.ndarray, inputs: AttentionInputs) -> jnp.ndarra
         return scores[0] if len(scores) == 1 else jnp.concatenate(scores, axis=2)
 
 
-def attention_BNTH(inputs: AttentionInputs, position_scores: PositionScores = shifted_BNTK) -> jnp.ndarray:
+def attention_BNTH(inputs: AttentionInputs, position_scores: PositionScores = shift_scores_BNTK) -> jnp.ndarray:
     """Return the attention output of every row in the type of the values; softmax in float32.
 
     Holds scores and dropout mask as arrays of [B, N, T, K].
@@ -57,13 +57,13 @@ def attention_BNTH(inputs: AttentionInputs, position_scores: PositionScores = sh
 def weights_BNTK(inputs: AttentionInputs) -> jnp.ndarray:
     """Return the attention weights of every row before dropout, float32: at least 0, and 0 on keys that the row may not
     see; each row sums to 1. A row that sees no key has equal weights."""
-    return jax.nn.softmax(_scores_BNTK(inputs, shifted_BNTK))
+    return jax.nn.softmax(_scores_BNTK(inputs, shift_scores_BNTK))
 
 
 def _scores_BNTK(inputs: AttentionInputs, position_scores: PositionScores) -> jnp.ndarray:
     """Return (AC + BD + EF) / sqrt(H), masked, float32."""
     relations = inputs.relations
-    with_r_w, with_r_r, with_r_s = scaled_queries(inputs)
+    with_r_w, with_r_r, with_r_s = bias_queries(inputs)
     scores_BNTK = einsum_float32("BNTH,BNKH->BNTK", with_r_w, inputs.key_BNKH)  # AC
     if inputs.position_key_2NRH is not None:
         scores_BNTK += position_scores(with_r_r, inputs)  # BD
@@ -76,7 +76,7 @@ def _scores_BNTK(inputs: AttentionInputs, position_scores: PositionScores) -> jn
     return scores_BNTK + bias_BTK[:, None]
 
 
-def scaled_queries(inputs: AttentionInputs) -> tuple[jnp.ndarray, jnp.ndarray, jnp.ndarray]:
+def bias_queries(inputs: AttentionInputs) -> tuple[jnp.ndarray, jnp.ndarray, jnp.ndarray]:
     """Return the queries with each of the biases r_w, r_r and r_s, divided by sqrt(H); each [B, N, T, H]."""
     query_BNTH, biases_3NH = inputs.query_BNTH, inputs.biases_3NH
     scale = 1.0 / query_BNTH.shape[-1] ** 0.5
@@ -116,7 +116,7 @@ def _attend_forward(
     weights_BNTK = jnp.exp(scores_BNTK - scores_BNTK.max(-1, keepdims=True))
     scale_BNT1 = 1.0 / weights_BNTK.sum(-1, keepdims=True)
     weights_BNTK = weights_BNTK.astype(value_BNKH.dtype)
-    read_BNTH = scale_BNT1 * einsum_float32("BNTK,BNKH->BNTH", _dropped(weights_BNTK, dropout_mask_BNTK), value_BNKH)
+    read_BNTH = scale_BNT1 * einsum_float32("BNTK,BNKH->BNTH", _drop(weights_BNTK, dropout_mask_BNTK), value_BNKH)
     # Name the array that is both returned and saved for backward: otherwise a remat policy that saves it recomputes it.
     read_BNTH = checkpoint_name(read_BNTH.astype(value_BNKH.dtype), "read_BNTH")
     return read_BNTH, (weights_BNTK, scale_BNT1, value_BNKH, dropout_mask_BNTK, read_BNTH)
@@ -128,19 +128,19 @@ def _attend_backward(saved: tuple, grad_BNTH: jnp.ndarray) -> tuple:
     # The sum of probability x gradient over the keys of a row equals that of output x gradient over its features.
     mean_BNT1 = (scaled_BNTH * read_BNTH).sum(-1, keepdims=True)
     scaled_BNTH = scaled_BNTH.astype(value_BNKH.dtype)
-    grad_weights_BNTK = _dropped(einsum_float32("BNTH,BNKH->BNTK", scaled_BNTH, value_BNKH), dropout_mask_BNTK)
-    grad_value_BNKH = einsum_float32("BNTK,BNTH->BNKH", _dropped(weights_BNTK, dropout_mask_BNTK), scaled_BNTH)
+    grad_weights_BNTK = _drop(einsum_float32("BNTH,BNKH->BNTK", scaled_BNTH, value_BNKH), dropout_mask_BNTK)
+    grad_value_BNKH = einsum_float32("BNTK,BNTH->BNKH", _drop(weights_BNTK, dropout_mask_BNTK), scaled_BNTH)
     return weights_BNTK * (grad_weights_BNTK - mean_BNT1), grad_value_BNKH.astype(value_BNKH.dtype), None
 
 
 attend_BNTH.defvjp(_attend_forward, _attend_backward)
 
 
-def _dropped(weights_BNTK: jnp.ndarray, dropout_mask_BNTK: jnp.ndarray | None) -> jnp.ndarray:
+def _drop(weights_BNTK: jnp.ndarray, dropout_mask_BNTK: jnp.ndarray | None) -> jnp.ndarray:
     return weights_BNTK if dropout_mask_BNTK is None else jnp.where(dropout_mask_BNTK, weights_BNTK, 0)
 
 
-def directed_key_BNRH(inputs: AttentionInputs) -> jnp.ndarray:
+def direct_keys_BNRH(inputs: AttentionInputs) -> jnp.ndarray:
     """Return the position keys of the direction in which each example reads, in the type of the queries."""
     key_2NRH, dtype = inputs.position_key_2NRH, inputs.query_BNTH.dtype
     if (is_reversed_B := inputs.relations.is_reversed_B) is None:

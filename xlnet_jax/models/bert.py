@@ -28,8 +28,8 @@ from xlnet_jax.models.layers import (
     look_up,
     partitioned_param,
     partitioned_zeros,
-    rows_at_BPD,
-    stacked,
+    scan_layers,
+    take_rows_BPD,
     tied_logits_BPV,
 )
 from xlnet_jax.settings.config import ModelConfig
@@ -108,7 +108,7 @@ class BertEncoder(nn.Module):
         if c.embedding_width:
             rows_BLD = Dense(c, c.d_model, (None, "embed"), name="embedding_projection")(rows_BLD)
         rows_BLD = nn.with_logical_constraint(rows_BLD, ("batch", "length", "width"))
-        layers = stacked(BertLayer, c, in_axes=nn.broadcast)(c, train, name="layers")
+        layers = scan_layers(BertLayer, c, in_axes=nn.broadcast)(c, train, name="layers")
         rows_BLD, _ = layers(rows_BLD, inputs.relations, inputs.example_B)
         return Outputs(rows_BLD, None, jnp.zeros((c.num_layers, batch, 0, c.d_model), c.dtype))
 
@@ -174,7 +174,7 @@ class BertLM(nn.Module):
         outputs = self.backbone(inputs, mems_ZBMD, reuse_len=reuse_len, train=train)
         hidden = outputs.content_BLD
         if at_BP is not None:
-            hidden = rows_at_BPD(hidden, at_BP)
+            hidden = take_rows_BPD(hidden, at_BP)
         return tied_logits_BPV(self.transform(hidden), self.backbone.word_embedding, self.output_bias), outputs
 
 

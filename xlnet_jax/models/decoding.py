@@ -173,7 +173,7 @@ def _advance_layer(
         key_BNKH=key_GKH.reshape(in_heads),
         value_BNKH=value_GKH.reshape(in_heads),
     )
-    read_BNTH = plain.attention_BNTH(inputs, _gathered_BNTK)
+    read_BNTH = plain.attention_BNTH(inputs, _gather_scores_BNTK)
     joined = jnp.swapaxes(read_BNTH, 1, 2).reshape(*rows_BTD.shape[:2], -1)
     rows_BTD = rows_BTD + joined @ attention["o"].reshape(config.d_model, -1).T
     rows_BTD = rows_BTD if is_pre else norm(rows_BTD)
@@ -194,7 +194,7 @@ def _put(cached_GKH: jnp.ndarray, new_BN1H: jnp.ndarray, slot_B: jnp.ndarray) ->
     return cached_GKH
 
 
-def _gathered_BNTK(query_BNTH: jnp.ndarray, inputs: AttentionInputs) -> jnp.ndarray:
+def _gather_scores_BNTK(query_BNTH: jnp.ndarray, inputs: AttentionInputs) -> jnp.ndarray:
     """Return BD of rows and keys in any order (`plain.PositionScores`): few enough to gather each by its distance."""
     relations, num_keys, key_2NRH = inputs.relations, inputs.key_BNKH.shape[2], inputs.position_key_2NRH
     distance_BPK = relations.query_position_BP[:, :, None] - relations.key_position_BK[:, None, :]

@@ -71,7 +71,7 @@ class Dense(nn.Module):
         return add_to_rows(product, jnp.expand_dims(bias, range(x.ndim - 1)))
 
 
-def rows_at_BPD(hidden_BLD: jnp.ndarray, at_BP: jnp.ndarray) -> jnp.ndarray:
+def take_rows_BPD(hidden_BLD: jnp.ndarray, at_BP: jnp.ndarray) -> jnp.ndarray:
     """Return the rows at these positions, int32."""
     hidden_BPD = jnp.take_along_axis(hidden_BLD, at_BP[:, :, None], axis=1)
     return nn.with_logical_constraint(hidden_BPD, ("batch", "length", "width"))
@@ -157,7 +157,7 @@ _REMAT_POLICIES = {
 }
 
 
-def stacked(layer: Any, config: ModelConfig, in_axes: Any) -> Any:
+def scan_layers(layer: Any, config: ModelConfig, in_axes: Any) -> Any:
     """Return the class of config.num_layers such layers under one scan, rematerialised as config.remat says; with
     config.share_layers one set of parameters, without an axis of layers, serves all of them.
 

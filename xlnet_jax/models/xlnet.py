@@ -22,8 +22,8 @@ from xlnet_jax.models.layers import (
     look_up,
     partitioned_param,
     partitioned_zeros,
-    rows_at_BPD,
-    stacked,
+    scan_layers,
+    take_rows_BPD,
     tied_logits_BPV,
 )
 from xlnet_jax.models.masks import causal_bounds
@@ -109,7 +109,7 @@ class Backbone(nn.Module):
             # One mask for all examples: sines and cosines stand in the place of two of them.
             signals = drop(signals, jnp.arange(2))
         reused = min(length, length if reuse_len is None else reuse_len)
-        layers = stacked(Layer, c, in_axes=(0, *[nn.broadcast] * 5))(c, reused, train, parts, name="layers")
+        layers = scan_layers(Layer, c, in_axes=(0, *[nn.broadcast] * 5))(c, reused, train, parts, name="layers")
         rows_BTD, new_mems_ZBMD = layers(
             rows_BTD, mems_ZBMD, relations, inputs.example_B, signals, self.tied_biases, row_T
         )
@@ -168,7 +168,7 @@ class XLNetLM(nn.Module):
         outputs = self.backbone(inputs, mems_ZBMD, reuse_len=reuse_len, train=train)
         hidden = outputs.content_BLD if outputs.query_BPD is None else outputs.query_BPD
         if at_BP is not None:
-            hidden = rows_at_BPD(hidden, at_BP)
+            hidden = take_rows_BPD(hidden, at_BP)
         return tied_logits_BPV(hidden, self.backbone.word_embedding, self.output_bias), outputs
 
 

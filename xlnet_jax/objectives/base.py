@@ -42,7 +42,7 @@ class Objective(Protocol):
         """Return parameters, boxed with the logical names of their axes."""
         ...
 
-    def with_memory_of(self, batch: DeviceBatch, steps: jax.Array) -> DeviceBatch:
+    def cap_memory(self, batch: DeviceBatch, steps: jax.Array) -> DeviceBatch:
         """Return the batch with a memory of no more than the last `steps` batches, int32: earlier ones were skipped."""
         ...
 

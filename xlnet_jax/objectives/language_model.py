@@ -47,7 +47,7 @@ class LanguageModel:
         pair_head = PairHead(m).init(jax.random.fold_in(key, 1), jnp.zeros((1, 1, m.d_model)))["params"]
         return {**params, "pair_head": pair_head}
 
-    def with_memory_of(self, batch: DeviceBatch, steps: jax.Array) -> DeviceBatch:
+    def cap_memory(self, batch: DeviceBatch, steps: jax.Array) -> DeviceBatch:
         """Return the batch with mem_filled capped at what the last `steps` batches have written."""
         # Count no more windows than fill the memory: int32 would overflow after some million steps.
         windows = jnp.minimum(steps, self.config.model.mem_len)

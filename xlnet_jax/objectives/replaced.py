@@ -46,7 +46,7 @@ class ReplacedTokenDetection:
         own = {name: tree for name, tree in generator["backbone"].items() if name not in SHARED}
         return {**network, "generator": {**generator, "backbone": own}}
 
-    def with_memory_of(self, batch: DeviceBatch, steps: jax.Array) -> DeviceBatch:
+    def cap_memory(self, batch: DeviceBatch, steps: jax.Array) -> DeviceBatch:
         """Return the batch as it is: there is no memory."""
         return batch
 
@@ -55,7 +55,7 @@ class ReplacedTokenDetection:
         token, averaged in each row. Samples depend on the row's noise_seed alone, and pass no gradient back (section
         2)."""
         c = self.config
-        of_generator, of_network = _of_both(dropout)
+        of_generator, of_network = _split_dropout(dropout)
         inputs, _ = inputs_of(batch, c)
         positions_BP = batch["target_positions"]
         logits_BPV, _ = apply(
@@ -66,7 +66,7 @@ class ReplacedTokenDetection:
 
         is_target_BP = weights_BP > 0
         original_BL = _put(batch["input_ids"], positions_BP, is_target_BP, batch["target_ids"])
-        read_BL = _put(original_BL, positions_BP, is_target_BP, sampled_BP(logits_BPV, batch["noise_seed"]))
+        read_BL = _put(original_BL, positions_BP, is_target_BP, sample_BP(logits_BPV, batch["noise_seed"]))
         is_replaced_BL = (read_BL != original_BL).astype(jnp.float32)
         scores_BL, outputs = apply(
             BertDetector(c.model), params, of_network, inputs._replace(input_ids_BL=read_BL), mems_ZBMD
@@ -87,7 +87,7 @@ class ReplacedTokenDetection:
         return {**own, "backbone": {**own["backbone"], **shared}}
 
 
-def _of_both(dropout: BatchDropout | None) -> tuple[BatchDropout | None, BatchDropout | None]:
+def _split_dropout(dropout: BatchDropout | None) -> tuple[BatchDropout | None, BatchDropout | None]:
     """Return dropout of the generator and of the network, each by a key of its own."""
     if dropout is None:
         return None, None
@@ -95,7 +95,7 @@ def _of_both(dropout: BatchDropout | None) -> tuple[BatchDropout | None, BatchDr
     return dropout._replace(key=of_generator), dropout._replace(key=of_network)
 
 
-def sampled_BP(logits_BPV: jax.Array, noise_seed_B: jax.Array) -> jax.Array:
+def sample_BP(logits_BPV: jax.Array, noise_seed_B: jax.Array) -> jax.Array:
     """Return pieces drawn from the generator, int32; a row's pieces do not depend on the other rows of its batch."""
 
     def of_row(logits_PV: jax.Array, seed: jax.Array) -> jax.Array:

@@ -34,7 +34,7 @@ class Supervised:
         """Draw the parameters of network and head at random."""
         return init_params(self.config.model, self.config.head, key)
 
-    def with_memory_of(self, batch: DeviceBatch, steps: jax.Array) -> DeviceBatch:
+    def cap_memory(self, batch: DeviceBatch, steps: jax.Array) -> DeviceBatch:
         """Return the batch: rows have no memory."""
         return batch
 

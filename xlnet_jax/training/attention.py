@@ -9,7 +9,7 @@ from jax.sharding import Mesh
 
 from xlnet_jax.errors import InputError
 from xlnet_jax.kernels.arguments import AttentionInputs, Relations
-from xlnet_jax.kernels.for_device import supports
+from xlnet_jax.kernels.for_device import why_not_fused
 from xlnet_jax.objectives.registry import objective_named
 from xlnet_jax.settings.config import Config, DataConfig, ModelConfig, RunConfig
 from xlnet_jax.training import sharding
@@ -24,11 +24,11 @@ operands to bfloat16, so float32 has the accuracy of bfloat16 operands."""
 def unsupported(config: RunConfig, mesh: Mesh) -> str | None:
     """Return why there is no fused kernel for this run on the devices of a mesh, in a clause; None = there is."""
     with sharding.axes_of(mesh):
-        return supports(_shapes(config))
+        return why_not_fused(_shapes(config))
 
 
 def _shapes(config: RunConfig) -> Any:
-    """Return the arguments of the run's attention calls, as far as `supports` reads them: shapes in place of arrays."""
+    """Return the arguments of the run's attention calls, as far as `why_not_fused` reads them: shapes, not arrays."""
     model, rows = config.model, config.data.seq_len
     keys = rows + model.mem_len
 

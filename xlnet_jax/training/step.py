@@ -39,7 +39,7 @@ def make_train_step(
 
     def train_step(state: TrainState, batch: DeviceBatch) -> tuple[TrainState, Metrics]:
         dropout = _dropout(config.seed, state.step, batch) if has_dropout else None
-        batch = objective.with_memory_of(batch, state.step - state.guard.mems_begin)
+        batch = objective.cap_memory(batch, state.step - state.guard.mems_begin)
         with sharding.axes_of(mesh):
             measured, grads, new_mems_ZBMD = gradients(state.params, batch, state.mems_ZBMD, dropout)
         norm = optax.global_norm(grads)

@@ -12,7 +12,7 @@ from xlnet_jax.kernels import plain
 from xlnet_jax.kernels.arguments import AttentionInputs, Relations, numbers_of
 from xlnet_jax.kernels.devices import interpret_kernels
 from xlnet_jax.kernels.dropout import AttentionDropout, attention_seed_BN
-from xlnet_jax.kernels.for_device import fused_attention_BNTH, supports
+from xlnet_jax.kernels.for_device import fused_attention_BNTH, why_not_fused
 from xlnet_jax.models.masks import HIGHEST, LOWEST
 from xlnet_jax.settings.config import MeshConfig, RunConfig
 from xlnet_jax.training import sharding
@@ -128,7 +128,7 @@ def compare(device: str, case: Case, value_bound: float, gradient_bound: float, 
     inputs = inputs_of(case)
     grad_BNTH = jax.random.normal(jax.random.key(2), inputs.query_BNTH.shape, case.dtype)
     with interpret_kernels(device, interpret):
-        assert supports(inputs) is None
+        assert why_not_fused(inputs) is None
         ours = pulled_back(fused_attention_BNTH, inputs)(grad_BNTH)
     assert_equal(ours, pulled_back(plain.attention_BNTH, inputs)(grad_BNTH), value_bound, gradient_bound)
 

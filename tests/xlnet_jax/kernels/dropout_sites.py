@@ -7,7 +7,7 @@ from tests.xlnet_jax.random_models import SMALL
 from xlnet_jax.kernels.arguments import AttentionInputs, Relations
 from xlnet_jax.models.attention import attend_with_dropout_BNTH
 from xlnet_jax.models.inputs import Inputs
-from xlnet_jax.models.layers import Dropout, stacked
+from xlnet_jax.models.layers import Dropout, scan_layers
 
 RATE = 0.1
 HEADS, ROWS, WIDTH = 4, 48, 64
@@ -44,6 +44,6 @@ class Sites(nn.Module):
     def __call__(self, inputs: Inputs, *, train: bool):
         ones_BTD = jnp.ones((len(inputs.input_ids_BL), self.rows, self.width))
         embedded = Dropout(RATE, train)(ones_BTD, inputs.example_B) > 0
-        layers = stacked(Layer, SMALL, in_axes=nn.broadcast)(name="layers")
+        layers = scan_layers(Layer, SMALL, in_axes=nn.broadcast)(name="layers")
         _, masks = layers(ones_BTD, inputs.example_B)
         return {"embedded": embedded} | {site: jnp.swapaxes(mask, 0, 1) for site, mask in masks.items()}

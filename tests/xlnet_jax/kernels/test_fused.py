@@ -22,7 +22,7 @@ from tests.xlnet_jax.random_models import SMALL
 from xlnet_jax.kernels import plain
 from xlnet_jax.kernels.arguments import Relations
 from xlnet_jax.kernels.devices import interpret_kernels
-from xlnet_jax.kernels.for_device import fused_attention_BNTH, supports
+from xlnet_jax.kernels.for_device import fused_attention_BNTH, why_not_fused
 from xlnet_jax.models.inputs import compact_inputs
 from xlnet_jax.models.xlnet import Backbone
 
@@ -102,11 +102,11 @@ def test_what_a_kernel_does_not_support_has_a_reason_and_plain_computes_it(devic
     inputs = inputs_of(Case(segments=False))
     mask_BTK, query_BP = inputs.relations.visible_BTK(), inputs.relations.query_position_BP
     dense = inputs._replace(relations=Relations(mask_BTK=mask_BTK, query_position_BP=query_BP))
-    assert supports(inputs) == "the device is cpu, and there is no kernel for it"
+    assert why_not_fused(inputs) == "the device is cpu, and there is no kernel for it"
     with interpret_kernels(device):
-        assert supports(dense) == "the mask is dense, and the kernel computes visibility from ranks and spans"
+        assert why_not_fused(dense) == "the mask is dense, and the kernel computes visibility from ranks and spans"
         narrow = inputs_of(Case(width=24, segments=False))
-        assert supports(narrow) == "heads are 24 wide, and the kernel wants a width that divides 128"
+        assert why_not_fused(narrow) == "heads are 24 wide, and the kernel wants a width that divides 128"
         np.testing.assert_array_equal(fused_attention_BNTH(dense), plain.attention_BNTH(dense))
     np.testing.assert_array_equal(fused_attention_BNTH(inputs), plain.attention_BNTH(inputs))
 
@@ -128,5 +128,5 @@ def test_a_gpu_that_lacks_bfloat16_products_or_shared_memory_is_not_supported(
 ):
     monkeypatch.setattr(jax, "local_devices", lambda: [SimpleNamespace(compute_capability=capability)])
     with interpret_kernels("gpu"):
-        reason = supports(inputs_of(Case(width=width, segments=False, dtype=dtype)))
+        reason = why_not_fused(inputs_of(Case(width=width, segments=False, dtype=dtype)))
     assert reason == (lacks and f"the device has compute capability {capability}{lacks}")

@@ -14,7 +14,7 @@ from xlnet_jax.models.detector import BertDetector
 from xlnet_jax.models.inputs import text_inputs
 from xlnet_jax.objectives.base import BatchDropout
 from xlnet_jax.objectives.presets import with_objective
-from xlnet_jax.objectives.replaced import SHARED, ReplacedTokenDetection, _of_both, sampled_BP
+from xlnet_jax.objectives.replaced import SHARED, ReplacedTokenDetection, _split_dropout, sample_BP
 from xlnet_jax.objectives.rules import validate
 from xlnet_jax.settings.config import Config, DataConfig, ModelConfig, ReplacedConfig
 from xlnet_jax.training import sharding
@@ -71,7 +71,7 @@ def test_the_generators_layers_learn_nothing_from_the_discriminator_nor_it_from_
 
 def test_the_two_networks_drop_by_masks_of_their_own():
     key = jax.random.key(0)
-    both = _of_both(BatchDropout(key, jnp.arange(ROWS)))
+    both = _split_dropout(BatchDropout(key, jnp.arange(ROWS)))
     bits = {tuple(np.asarray(jax.random.key_data(k)).tolist()) for k in (key, *(dropout.key for dropout in both))}
     assert len(bits) == 3
 
@@ -95,7 +95,7 @@ def by_hand(params, batch):
     logits, _ = jax.jit(BertLM(CONFIG.rtd.generator_of(CONFIG.model)).apply)(
         given, masked, at_BP=batch["target_positions"]
     )
-    samples = np.asarray(sampled_BP(logits, batch["noise_seed"]))
+    samples = np.asarray(sample_BP(logits, batch["noise_seed"]))
     original, read = batch["input_ids"].copy(), batch["input_ids"].copy()
     for row, slot in zip(*np.nonzero(batch["target_weights"]), strict=True):
         place = batch["target_positions"][row, slot]
@@ -157,8 +157,8 @@ def test_samples_of_a_row_are_the_same_in_whatever_batch_it_stands():
     rng = np.random.default_rng(0)
     logits, seeds = jnp.asarray(rng.normal(size=(64, 50, 4)), jnp.float32), np.arange(64, dtype=np.int32)
     logits = logits.at[:].set(logits[0, 0])
-    whole = sampled_BP(logits, seeds)
-    np.testing.assert_array_equal(whole[3:5], sampled_BP(logits[3:5], seeds[3:5]))
+    whole = sample_BP(logits, seeds)
+    np.testing.assert_array_equal(whole[3:5], sample_BP(logits[3:5], seeds[3:5]))
     assert (np.asarray(whole[0]) != whole[1]).any()
     shares = np.bincount(np.asarray(whole).ravel(), minlength=4) / whole.size
     np.testing.assert_allclose(shares, jax.nn.softmax(logits[0, 0]), atol=0.03)  # 3200 draws

@@ -21,7 +21,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from tests.xlnet_jax.kernels.attention_cases import Case, inputs_of, pulled_back
-from xlnet_jax.kernels.for_device import fused_attention_BNTH, supports
+from xlnet_jax.kernels.for_device import fused_attention_BNTH, why_not_fused
 from xlnet_jax.planning.topologies import find_topology
 
 mesh = Mesh(np.array(find_topology(sys.argv[1]).devices[:1]), ("data",))
@@ -32,7 +32,7 @@ grad = jax.ShapeDtypeStruct(inputs.query_BNTH.shape, "bfloat16", sharding=NamedS
 
 def program(grad_BNTH):
     with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
-        assert supports(inputs) is None
+        assert why_not_fused(inputs) is None
         return pulled_back(fused_attention_BNTH, inputs)(grad_BNTH)
 
 

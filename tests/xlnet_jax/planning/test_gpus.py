@@ -69,7 +69,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from tests.xlnet_jax.kernels.attention_cases import Case, inputs_of
 from xlnet_jax.kernels.arguments import numbers_of
-from xlnet_jax.kernels.for_device import fused_attention_BNTH, supports
+from xlnet_jax.kernels.for_device import fused_attention_BNTH, why_not_fused
 from xlnet_jax.planning.topologies import find_topology
 
 kind, width, dtype = sys.argv[1:]
@@ -80,7 +80,7 @@ inputs = inputs_of(Case(length=512, targets=85, memory=384, width=int(width), ra
 def program(numbers, seed_BN, grad_BNTH):
     with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
         drawn = inputs._replace(dropout=inputs.dropout._replace(seed_BN=seed_BN))
-        assert supports(drawn) is None
+        assert why_not_fused(drawn) is None
         read_BNTH, pull = jax.vjp(lambda n: fused_attention_BNTH(drawn._replace(**n)), numbers)
         return read_BNTH, pull(grad_BNTH)
 

@@ -89,7 +89,7 @@ class MasksAsGradients:
             for site, mask in masks.items()
         }
 
-    def with_memory_of(self, batch, steps):
+    def cap_memory(self, batch, steps):
         return batch
 
     def score(self, params: Any, batch, mems_ZBMD, dropout):

@@ -34,23 +34,23 @@ from xlnet_jax.kernels.fused.scores import (
     Strip,
     Tile,
     direction_of,
-    dropped_TK,
+    drop_TK,
     for_each_strip,
+    head_scratch,
     in_head_1H,
     is_busy,
     multiply_queries,
-    of_heads,
     product,
+    read_real_TH,
     read_rows,
     read_window_RH,
-    real_TH,
     scores_TK,
     scratch_shapes,
     tiles_here,
     window_of,
     window_width,
 )
-from xlnet_jax.kernels.fused.shift import unshifted_TR
+from xlnet_jax.kernels.fused.shift import unshift_TR
 from xlnet_jax.kernels.fused.tiles import OTHER_SEGMENT, ROWS, SUBLANES, Sizes
 
 
@@ -98,12 +98,12 @@ def _work_shapes(sizes: Sizes, operand: Any) -> Work:
     is_narrow = operand != jnp.float32
     return Work(
         pltpu.VMEM((ROWS, sizes.softmax_rows), jnp.float32),
-        of_heads(sizes, 1, jnp.float32),
-        of_heads(sizes, sizes.padded_keys, jnp.float32),
-        of_heads(sizes, sizes.padded_keys, operand, is_narrow),
-        of_heads(sizes, sizes.padded_keys, operand, is_narrow),
-        of_heads(sizes, sizes.window, operand, is_narrow and sizes.num_directions > 0),
-        of_heads(sizes, 1, jnp.float32, sizes.has_segments),
+        head_scratch(sizes, 1, jnp.float32),
+        head_scratch(sizes, sizes.padded_keys, jnp.float32),
+        head_scratch(sizes, sizes.padded_keys, operand, is_narrow),
+        head_scratch(sizes, sizes.padded_keys, operand, is_narrow),
+        head_scratch(sizes, sizes.window, operand, is_narrow and sizes.num_directions > 0),
+        head_scratch(sizes, 1, jnp.float32, sizes.has_segments),
     )
 
 
@@ -187,7 +187,7 @@ def _tile(
     operand, here = rows.with_r_w_TH.dtype, slice(0, tile.rows)
     key_KH, value_KH = refs.key_BKH[0].astype(operand), refs.value_BKH[0].astype(operand)
     direction, window = direction_of(tile, refs), window_of(sizes, tile)
-    read_TH, grad_TH = real_TH(sizes, tile, saved.read_BTH), real_TH(sizes, tile, saved.grad_BTH)
+    read_TH, grad_TH = read_real_TH(sizes, tile, saved.read_BTH), read_real_TH(sizes, tile, saved.grad_BTH)
     # Gradients of the queries with each bias.
     with_r_w_TH = with_r_r_TH = with_r_s_TH = jnp.zeros((tile.rows, sizes.width), jnp.float32)
     for first in range(0, sizes.heads_in_group, sizes.heads_at_once):
@@ -229,12 +229,12 @@ def _differentiate(
     for i, head in enumerate(range(first, first + sizes.heads_at_once)):
         here, operand = strip.here, work.grad[i].dtype
         weights_TK = jnp.exp(scores_TK(sizes, tile, strip, scratch, i) - work.softmax_TS[here, 2 * head : 2 * head + 1])
-        wanted_TK = dropped_TK(sizes, tile, strip, refs, head, work.wanted[i][here])
+        wanted_TK = drop_TK(sizes, tile, strip, refs, head, work.wanted[i][here])
         grad_TK = weights_TK * (wanted_TK - work.mean[i][here])
-        work.dropped[i][here] = dropped_TK(sizes, tile, strip, refs, head, weights_TK).astype(operand)
+        work.dropped[i][here] = drop_TK(sizes, tile, strip, refs, head, weights_TK).astype(operand)
         work.grad[i][here] = grad_TK.astype(operand)
         if strip.is_other_TK is not None:
             work.other[i][here] = jnp.where(strip.is_other_TK, grad_TK, 0.0).sum(1, keepdims=True)
         if strip.shift is not None:
             width = window_width(sizes, tile)
-            work.by_distance[i][here, :width] = unshifted_TR(grad_TK, strip.shift, width).astype(operand)
+            work.by_distance[i][here, :width] = unshift_TR(grad_TK, strip.shift, width).astype(operand)

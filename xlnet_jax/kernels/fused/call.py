@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 
 from xlnet_jax.costs.chips import chip_of
-from xlnet_jax.kernels.arguments import AttentionInputs, unsupported
+from xlnet_jax.kernels.arguments import AttentionInputs, find_obstacle
 from xlnet_jax.kernels.devices import device_kind, interpretation
 from xlnet_jax.kernels.fused import long
 from xlnet_jax.kernels.fused.backward import Saved, backward
@@ -22,9 +22,9 @@ from xlnet_jax.kernels.fused.operands import Operands, operands_of, sizes_of, sp
 from xlnet_jax.kernels.fused.tiles import GENERATIONS, LANES, Sizes
 
 
-def supports(inputs: AttentionInputs) -> str | None:
+def why_unsupported(inputs: AttentionInputs) -> str | None:
     """Return why the kernel cannot compute these inputs, in a clause; None where it can."""
-    if (reason := unsupported(inputs, LANES)) is not None:
+    if (reason := find_obstacle(inputs, LANES)) is not None:
         return reason
     if _generation_name() not in GENERATIONS:
         return f"the device is {device_kind()}, and there is no kernel for it"

@@ -17,12 +17,12 @@ from xlnet_jax.kernels.fused.scores import (
     Scratch,
     Strip,
     Tile,
-    dropped_TK,
+    drop_TK,
     for_each_strip,
+    head_scratch,
     in_head_1H,
     is_busy,
     multiply_queries,
-    of_heads,
     product,
     read_rows,
     read_window_RH,
@@ -46,7 +46,7 @@ def forward(sizes: Sizes, operands: Operands, interpret: Any) -> tuple[jnp.ndarr
     softmax_BST = jax.ShapeDtypeStruct((batch, sizes.num_groups * sizes.softmax_rows, sizes.padded_rows), jnp.float32)
     operand = sizes.product_type(query_BTH.dtype)
     weights = Weights(
-        of_heads(sizes, sizes.padded_keys, operand, operand != jnp.float32),
+        head_scratch(sizes, sizes.padded_keys, operand, operand != jnp.float32),
         pltpu.VMEM((ROWS, sizes.softmax_rows), jnp.float32),
     )
     return pl.pallas_call(
@@ -108,5 +108,5 @@ def _softmax(
         weights_TK = jnp.exp(score_TK - maximum_T1)
         weights.softmax_TS[strip.here, 2 * head : 2 * head + 1] = maximum_T1
         weights.softmax_TS[strip.here, 2 * head + 1 : 2 * head + 2] = weights_TK.sum(1, keepdims=True)
-        dropped_ = dropped_TK(sizes, tile, strip, refs, head, weights_TK)
+        dropped_ = drop_TK(sizes, tile, strip, refs, head, weights_TK)
         weights.dropped[i][strip.here] = dropped_.astype(weights.dropped[i].dtype)

@@ -19,9 +19,9 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from xlnet_jax.kernels.fused import backward as short_backward
-from xlnet_jax.kernels.fused import forward as short_forward
 from xlnet_jax.kernels.fused.backward import Gradients, Saved
+from xlnet_jax.kernels.fused.backward import backward as differentiate_block
+from xlnet_jax.kernels.fused.forward import forward as attend_block
 from xlnet_jax.kernels.fused.operands import NEVER, Operands
 from xlnet_jax.kernels.fused.tiles import (
     KEY_NUMBER,
@@ -255,7 +255,7 @@ def _attend(sizes: Sizes, rows: Rows, operands: Operands, start: Joined, interpr
     def step(joined: Joined, block: jnp.ndarray, is_wanted_J: jnp.ndarray) -> Joined:
         def attend() -> Joined:
             here = _operands(sizes, rows, operands, block)
-            read_BTH, softmax_BST = short_forward.forward(rows.sizes, here, interpret)
+            read_BTH, softmax_BST = attend_block(rows.sizes, here, interpret)
             return _join(sizes, rows, joined, read_BTH, *_statistics_BNT(sizes, softmax_BST, read_BTH.shape[1]))
 
         return jax.lax.cond(is_wanted_J[block], attend, lambda: joined)
@@ -333,7 +333,7 @@ def _differentiate(
         here = _operands(sizes, rows, operands, block)
 
         def differentiate() -> Gradients:
-            return short_backward.backward(rows.sizes, here, saved, interpret)
+            return differentiate_block(rows.sizes, here, saved, interpret)
 
         nothing = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(differentiate))
         found = jax.lax.cond(is_wanted_J[block], differentiate, lambda: nothing)

@@ -67,7 +67,7 @@ def sizes_of(inputs: AttentionInputs, generation: Generation) -> Sizes:
         dropout_rate=0.0 if inputs.dropout is None else inputs.dropout.rate,
         generation=generation,
     )
-    return sizes if sizes.fits else sizes.divided()
+    return sizes if sizes.fits else sizes.divide_into_blocks()
 
 
 def operands_of(inputs: AttentionInputs, sizes: Sizes) -> Operands:

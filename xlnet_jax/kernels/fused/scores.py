@@ -18,7 +18,7 @@ from jax.experimental.pallas import tpu as pltpu
 
 from xlnet_jax.kernels.dropout import hash_words, row_seed, threshold
 from xlnet_jax.kernels.fused.operands import NEVER, Operands
-from xlnet_jax.kernels.fused.shift import Shift, rotate_by_gather, rotate_by_steps, shifted_TK
+from xlnet_jax.kernels.fused.shift import Shift, rotate_by_gather, rotate_by_steps, shift_TK
 from xlnet_jax.kernels.fused.tiles import (
     KEY_NUMBER,
     KEY_POSITION,
@@ -84,13 +84,13 @@ def scratch_shapes(sizes: Sizes) -> Scratch:
     """Return the scratch memory of a tile."""
     return Scratch(
         pltpu.VMEM((ROWS, SUBLANES), jnp.int32),
-        of_heads(sizes, sizes.padded_keys, jnp.float32),
-        of_heads(sizes, sizes.window, jnp.float32, sizes.num_directions > 0),
-        of_heads(sizes, 1, jnp.float32, sizes.has_segments),
+        head_scratch(sizes, sizes.padded_keys, jnp.float32),
+        head_scratch(sizes, sizes.window, jnp.float32, sizes.num_directions > 0),
+        head_scratch(sizes, 1, jnp.float32, sizes.has_segments),
     )
 
 
-def of_heads(sizes: Sizes, width: int, dtype: Any, is_used: bool = True) -> tuple[Any, ...]:
+def head_scratch(sizes: Sizes, width: int, dtype: Any, is_used: bool = True) -> tuple[Any, ...]:
     """Return scratch memory [T, width] for each of the heads that are computed together; none where it is not used."""
     return (pltpu.VMEM((ROWS, width), dtype),) * (sizes.heads_at_once if is_used else 0)
 
@@ -108,7 +108,7 @@ class Rows(NamedTuple):
 
 def read_rows(sizes: Sizes, tile: Tile, refs: Operands) -> Rows:
     """Read the queries of a tile."""
-    query_TH = real_TH(sizes, tile, refs.query_BTH)
+    query_TH = read_real_TH(sizes, tile, refs.query_BTH)
     with_r_w_TH, with_r_r_TH, with_r_s_TH = (
         (query_TH + refs.vectors_8H[row : row + 1]) * sizes.scale for row in (R_W, R_R, R_S)
     )
@@ -116,7 +116,7 @@ def read_rows(sizes: Sizes, tile: Tile, refs: Operands) -> Rows:
     return Rows(with_r_w_TH.astype(operand), with_r_r_TH.astype(operand), with_r_s_TH)
 
 
-def real_TH(sizes: Sizes, tile: Tile, rows_BTH: Any) -> jnp.ndarray:
+def read_real_TH(sizes: Sizes, tile: Tile, rows_BTH: Any) -> jnp.ndarray:
     """Read the rows of a tile as float32, zero past the last one: there the memory holds anything."""
     rows_TH = rows_BTH[0, : tile.rows].astype(jnp.float32)
     if not tile.is_query:
@@ -247,7 +247,7 @@ def scores_TK(sizes: Sizes, tile: Tile, strip: Strip, scratch: Scratch, i: int) 
     score_TK = scratch.content[i][strip.here]
     if strip.shift is not None:
         by_distance_TR = scratch.by_distance[i][strip.here, : window_width(sizes, tile)]
-        score_TK += shifted_TK(by_distance_TR, strip.shift, sizes.padded_keys)
+        score_TK += shift_TK(by_distance_TR, strip.shift, sizes.padded_keys)
     if strip.is_other_TK is not None:
         score_TK += jnp.where(strip.is_other_TK, scratch.segment[i][strip.here], 0.0)
     # A score in float32 vanishes beside MASKED, so this is a sum: the gradient does not stop at hidden keys.
@@ -268,7 +268,7 @@ def _word_TK(sizes: Sizes, tile: Tile, row_T8: jnp.ndarray, refs: Operands, head
     return hash_words(row_seed(_seed(sizes, tile, refs, head), row_T1), key_1K)
 
 
-def dropped_TK(sizes: Sizes, tile: Tile, strip: Strip, refs: Operands, head: int, x_TK: jnp.ndarray) -> jnp.ndarray:
+def drop_TK(sizes: Sizes, tile: Tile, strip: Strip, refs: Operands, head: int, x_TK: jnp.ndarray) -> jnp.ndarray:
     """Return x with zeros where the dropout mask of a head drops it (`dropout.attention_mask_BNTK`)."""
     if strip.word_TK is None:
         return x_TK

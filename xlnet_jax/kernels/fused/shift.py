@@ -38,7 +38,7 @@ class Shift(NamedTuple):
         return Shift(self.turn_T1[start:stop], skip_T1, self.rotate)
 
 
-def shifted_TK(by_distance_TR: jnp.ndarray, shift: Shift, num_keys: int) -> jnp.ndarray:
+def shift_TK(by_distance_TR: jnp.ndarray, shift: Shift, num_keys: int) -> jnp.ndarray:
     """Return the scores by key of scores by distance."""
     rotated = [shift.rotate(block, shift.turn_T1) for block in _blocks(by_distance_TR)]
     stays_T = _lanes(rotated[0]) >= shift.turn_T1
@@ -55,8 +55,8 @@ def shifted_TK(by_distance_TR: jnp.ndarray, shift: Shift, num_keys: int) -> jnp.
     return jnp.concatenate(joined[:wanted], axis=1)
 
 
-def unshifted_TR(grad_TK: jnp.ndarray, shift: Shift, num_distances: int) -> jnp.ndarray:
-    """Return the transpose of `shifted_TK`: the gradient by distance of a gradient by key."""
+def unshift_TR(grad_TK: jnp.ndarray, shift: Shift, num_distances: int) -> jnp.ndarray:
+    """Return the transpose of `shift_TK`: the gradient by distance of a gradient by key."""
     joined = _blocks(grad_TK)
     zero, count = jnp.zeros_like(joined[0]), num_distances // LANES - 1
     if shift.skip_T1 is not None:

@@ -99,7 +99,7 @@ class Sizes:
         """True where keys and position keys fit on the chip together."""
         return self.padded_keys + self.padded_distances <= self.generation.reach
 
-    def divided(self) -> "Sizes":
+    def divide_into_blocks(self) -> "Sizes":
         """Return the sizes of a window that does not fit: padded to whole blocks."""
         row_block = min(self.generation.row_block, self.padded_places)
         return replace(self, row_block=row_block, key_block=self.generation.key_block)

@@ -22,7 +22,7 @@ from xlnet_jax.kernels.triton.operands import Operands, Vectors, blocks
 from xlnet_jax.kernels.triton.scores import (
     Tile,
     distance_index,
-    dropped_TK,
+    drop_TK,
     is_other_TK,
     other_distance_index,
     scores_TK,
@@ -116,8 +116,8 @@ def _of_keys(sizes: Sizes, refs: Operands, vectors: Vectors, saved: Saved, *outp
         key_grad_KH, value_grad_KH = so_far
         tile = Tile(number * ROWS, key)
         query_TH, out_TH = refs.query_BNTH[tile.rows], saved.grad_BNTH[tile.rows]
-        dropped_TK, grad_TK = _probabilities_and_gradients(sizes, refs, vectors, saved, tile, query_TH, key_KH)
-        value_grad_KH += plgpu.dot(dropped_TK.astype(out_TH.dtype), out_TH, trans_a=True)
+        drop_TK, grad_TK = _probabilities_and_gradients(sizes, refs, vectors, saved, tile, query_TH, key_KH)
+        value_grad_KH += plgpu.dot(drop_TK.astype(out_TH.dtype), out_TH, trans_a=True)
         key_grad_KH += plgpu.dot(grad_TK.astype(query_TH.dtype), query_TH, trans_a=True)
         return key_grad_KH, value_grad_KH
 
@@ -141,7 +141,7 @@ def _probabilities_and_gradients(
     score_TK = scores_TK(sizes, refs, vectors, query_TH, key_KH, tile)
     probability_TK = jnp.exp(score_TK - saved.maximum_BNT[rows][:, None]) / saved.sum_BNT[rows][:, None]
     wanted_TK = plgpu.dot(saved.grad_BNTH[rows], refs.value_BNKH[tile.keys], trans_b=True)
-    dropped, wanted_TK = (dropped_TK(sizes, vectors, tile, x_TK / sizes.keep) for x_TK in (probability_TK, wanted_TK))
+    dropped, wanted_TK = (drop_TK(sizes, vectors, tile, x_TK / sizes.keep) for x_TK in (probability_TK, wanted_TK))
     return dropped, probability_TK * (wanted_TK - saved.mean_BNT[rows][:, None])
 
 

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 
-from xlnet_jax.kernels.arguments import AttentionInputs, unsupported
+from xlnet_jax.kernels.arguments import AttentionInputs, find_obstacle
 from xlnet_jax.kernels.devices import GPU, device_kind, interpretation, platform
 from xlnet_jax.kernels.numerics import pad
 from xlnet_jax.kernels.triton.backward import Saved, backward
@@ -26,9 +26,9 @@ OLDEST = 8.0  # compute capability: bfloat16 products
 SMALL_SHARED_MEMORY = ("8.6", "8.9", "12.0", "12.1")
 
 
-def supports(inputs: AttentionInputs) -> str | None:
+def why_unsupported(inputs: AttentionInputs) -> str | None:
     """Return why the kernels cannot compute these inputs, in a clause; None where they can."""
-    if (reason := unsupported(inputs, WIDEST)) is not None:
+    if (reason := find_obstacle(inputs, WIDEST)) is not None:
         return reason
     if platform() != GPU and interpretation() is None:
         return f"the device is {device_kind()}, and there is no kernel for it"

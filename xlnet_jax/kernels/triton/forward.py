@@ -10,7 +10,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plgpu
 
 from xlnet_jax.kernels.triton.operands import Operands, Vectors, blocks
-from xlnet_jax.kernels.triton.scores import Tile, dropped_TK, scores_TK
+from xlnet_jax.kernels.triton.scores import Tile, drop_TK, scores_TK
 from xlnet_jax.kernels.triton.tiles import KEYS, ROWS, Sizes, compiler_params
 
 
@@ -55,7 +55,7 @@ def _kernel(sizes: Sizes, refs: Operands, vectors: Vectors, *outputs: Any) -> No
         weights_TK = jnp.exp(score_TK - higher_T[:, None])
         shrink_T = jnp.exp(maximum_T - higher_T)
         value_KH = refs.value_BNKH[tile.keys]
-        dropped = dropped_TK(sizes, vectors, tile, weights_TK).astype(value_KH.dtype)
+        dropped = drop_TK(sizes, vectors, tile, weights_TK).astype(value_KH.dtype)
         read_TH = read_TH * shrink_T[:, None] + plgpu.dot(dropped, value_KH)
         return read_TH, higher_T, sum_T * shrink_T + weights_TK.sum(1)
 

@@ -8,7 +8,7 @@ from jax.experimental import pallas as pl
 
 from xlnet_jax.kernels.arguments import AttentionInputs
 from xlnet_jax.kernels.numerics import pad
-from xlnet_jax.kernels.plain import directed_key_BNRH, scaled_queries, segment_scores_BNT
+from xlnet_jax.kernels.plain import bias_queries, direct_keys_BNRH, segment_scores_BNT
 from xlnet_jax.kernels.triton.tiles import Sizes
 
 
@@ -57,10 +57,10 @@ def sizes_of(inputs: AttentionInputs) -> Sizes:
 
 def operands_of(sizes: Sizes, inputs: AttentionInputs) -> Operands:
     """Return the numbers of a call; XLA differentiates them by the arguments."""
-    with_r_w, with_r_r, with_r_s = (pad(query_BNTH, 2, sizes.more_rows) for query_BNTH in scaled_queries(inputs))
+    with_r_w, with_r_r, with_r_s = (pad(query_BNTH, 2, sizes.more_rows) for query_BNTH in bias_queries(inputs))
     by_distance_BNTR = other_BNT = None
     if inputs.position_key_2NRH is not None:
-        key_BNRH = pad(directed_key_BNRH(inputs), 2, sizes.more_distances)
+        key_BNRH = pad(direct_keys_BNRH(inputs), 2, sizes.more_distances)
         with jax.named_scope("position_scores"):
             by_distance_BNTR = jnp.einsum("BNTH,BNRH->BNTR", with_r_r, key_BNRH)
     if inputs.segment_key_2NH is not None:

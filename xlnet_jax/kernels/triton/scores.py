@@ -72,7 +72,7 @@ def is_other_TK(vectors: Vectors, tile: Tile) -> jnp.ndarray:
     return vectors.row_segment_BT[tile.rows][:, None] != vectors.key_segment_BK[tile.keys][None]
 
 
-def dropped_TK(sizes: Sizes, vectors: Vectors, tile: Tile, x_TK: jnp.ndarray) -> jnp.ndarray:
+def drop_TK(sizes: Sizes, vectors: Vectors, tile: Tile, x_TK: jnp.ndarray) -> jnp.ndarray:
     """Return x with zeros where the dropout mask drops it (`dropout.attention_mask_BNTK`)."""
     if vectors.seed_BN is None:
         return x_TK
