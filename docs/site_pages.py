@@ -43,11 +43,12 @@ def on_page_markdown(markdown, page, config, files):
     """Point links to the site's own pages or to the repository, and expand the lines of the reference pages."""
     place = Path({name: source for source, name in FROM_OUTSIDE.items()}.get(page.file.src_uri, "docs/any.md")).parent
     of_the_repository = f"{config.repo_url}/blob/main/"
+    images_of_the_repository = f"{config.repo_url}/raw/main/"
 
     def site_link(link: re.Match) -> str:
         target = link[2]
-        if target.startswith(of_the_repository):
-            path = target.removeprefix(of_the_repository)
+        if target.startswith((of_the_repository, images_of_the_repository)):
+            path = target.removeprefix(of_the_repository).removeprefix(images_of_the_repository)
         elif "://" in target:
             return link[0]
         else:

@@ -141,9 +141,9 @@ COMMANDS = {
     "evaluate": Command(
         "xlnet_jax.evaluate",
         "the held-out loss and perplexity of a checkpoint on any text.",
-        settings="xlnet_jax.api.evaluation:EvaluateSettings",
-        function="xlnet_jax.api.evaluation:print_evaluation",
-        to_save_memory="give a smaller --data.batch-size, or --max-len",
+        settings="xlnet_jax.training.evaluate:EvaluateSettings",
+        function="xlnet_jax.training.evaluate:print_evaluation",
+        to_save_memory="give a smaller --data.batch-size",
     ),
     "factorize": Command(
         "xlnet_jax.factorize",

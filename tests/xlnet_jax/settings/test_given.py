@@ -7,7 +7,6 @@ from importlib import import_module
 import pytest
 
 import xlnet_jax
-from xlnet_jax.api.evaluation import EvaluateSettings
 from xlnet_jax.comparison import request
 from xlnet_jax.errors import InputError
 from xlnet_jax.objectives import command_line
@@ -19,6 +18,7 @@ from xlnet_jax.settings.keywords import with_keywords
 from xlnet_jax.settings.plain import from_dict, to_dict
 from xlnet_jax.tasks.config import FinetuneConfig
 from xlnet_jax.tasks.rules import validate_finetuning
+from xlnet_jax.training.evaluate import EvaluateSettings
 from xlnet_jax.training.initial import begin_from
 
 

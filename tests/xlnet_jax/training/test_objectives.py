@@ -16,13 +16,13 @@ from data_pipelines.tokenizer.pieces import PieceTables
 from data_pipelines.windows import steps_per_block
 from tests.xlnet_jax.training.tiny_run import arguments, assert_same, state_of
 from xlnet_jax import InputError, train
-from xlnet_jax.api import evaluation_report
 from xlnet_jax.inference import left_to_right
 from xlnet_jax.inference.fill_in import fill_in
 from xlnet_jax.interop.weights import flatten
 from xlnet_jax.objectives.presets import demo, with_objective
 from xlnet_jax.objectives.rules import validate
 from xlnet_jax.settings.config import ReplacedConfig
+from xlnet_jax.training.evaluate import _units
 from xlnet_jax.training.heldout.evaluation import Run
 from xlnet_jax.training.heldout.heldout import held_out_batches
 from xlnet_jax.training.heldout.units import Content, Measured, content_of
@@ -138,7 +138,7 @@ def test_text_without_spaces_has_no_perplexity_of_words():
     content = Content(pieces=3000, characters=3000, bytes=9000, words=1, unknown=0, documents=1)
     told = Measured("clm", math.log(2), 3001, 0.0, 1, content, {})
     assert told.numbers()["word_perplexity"] is None
-    assert "a word" not in next(evaluation_report._units(told))
+    assert "a word" not in next(_units(told))
 
 
 def test_a_causal_checkpoint_is_evaluated_with_another_memory_than_in_training(causal, tmp_path, capsys):

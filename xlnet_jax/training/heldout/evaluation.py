@@ -77,7 +77,7 @@ def corpus_of(text: Sequence[Source], tokenizer: Tokenizer, config: Config, erro
         )
 
 
-def evaluate(
+def measure_loss(
     pretrained: Pretrained,
     corpus: Corpus,
     config: Config,

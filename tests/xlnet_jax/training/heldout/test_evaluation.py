@@ -130,7 +130,6 @@ def test_what_cannot_be_measured_is_said_in_one_line(straight, text, tmp_path):
     for arguments, said in (
         (("--text", "nowhere.txt"), r"text nowhere\.txt: no such file or folder"),
         (("--text", straight / "corpus", text), r"is a prepared corpus: it stands alone"),
-        (("--text", text, "--score-text", "x"), r"each ask for something else"),
         (("--out", tmp_path / "x.txt"), r"x\.txt: give a name that ends in \.json"),
         (("--max-windows", "0"), r"--max-windows 0 must be at least 1"),
         (("--data.windows-per-block", "2", "--mem-len", "64"), r"model\.mem-len 64 can never be filled"),
@@ -156,7 +155,5 @@ def test_python_code_measures_without_a_command_line(straight):
     assert found.config.data == doubled
     found = xlnet_jax.evaluate(straight, max_windows=16, data={"batch_size": doubled.batch_size})
     assert found.config.data == doubled
-    with pytest.raises(InputError, match="score_texts scores sentences in Python"):
-        xlnet_jax.evaluate(straight, score_text="It is.")
     with pytest.raises(InputError, match="no setting `max_window`: did you mean max_windows"):
         xlnet_jax.evaluate(straight, max_window=8)

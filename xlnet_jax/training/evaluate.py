@@ -1,22 +1,24 @@
-"""The held-out loss of a checkpoint on any text."""
+"""Measure the held-out loss of a checkpoint on any text (`measure_loss`), and print it."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from data_pipelines.sources import TextSourceSettings
-from xlnet_jax.api.scores import ScoreSettings, print_scores
+from data_pipelines.windows import resized, steps_per_block
 from xlnet_jax.errors import InputError
+from xlnet_jax.objectives.registry import objective_named
 from xlnet_jax.printing import printing_until_unread, progress
-from xlnet_jax.settings.bounds import ANY_TEXT, at_least, check_bounds
+from xlnet_jax.settings.bounds import at_least, check_bounds
 from xlnet_jax.settings.config import Config, DataConfig, EvalConfig, MeshConfig
 from xlnet_jax.settings.fields import CheckpointArgument, Given, give, given_in, setting
 from xlnet_jax.settings.keywords import with_keywords
+from xlnet_jax.storage.files import complete_file, demand_new_file
 
 if TYPE_CHECKING:
     import numpy as np
@@ -31,7 +33,7 @@ BATCH_SIZE = 8  # rows, for a checkpoint that no run of ours wrote
 
 @dataclass(frozen=True)
 class EvaluateSettings(TextSourceSettings):
-    """The held-out loss on a text; with --score or --score-text, the log-likelihood of sentences (xlnet_jax.score)."""
+    """The held-out loss on a text."""
 
     checkpoint: CheckpointArgument
     """checkpoint with a tokenizer, in any format, the folder of a run, tiny, or a name on the Hugging Face Hub"""
@@ -48,55 +50,26 @@ class EvaluateSettings(TextSourceSettings):
     """largest relative distance in a loss, larger ones count as this one; None = as in training"""
     same_length: bool = False
     """clm: every row of a loss sees as many positions as the memory is long, also where training did not do so"""
-    score: str | None = None
-    """file of sentences to score, one a line, or JSON Lines or Parquet"""
-    score_text: tuple[str, ...] = setting((), ANY_TEXT)
-    """sentences to score"""
-    orders: tuple[str, ...] = ("left-to-right",)
-    """factorization orders of the scores, averaged where there are several: left-to-right, right-to-left, random:N, or
-    positions of pieces as "2 0 1"; or pseudo: each piece given all others"""
-    seed: int = 0
-    """seed of the random orders"""
-    context: str = ""
-    """text before each sentence that all its pieces see; it is not scored"""
-    max_len: int | None = setting(None, at_least(1))
-    """most pieces in a sentence, with its context; None = the length of the run's windows, or 512"""
     out: str | None = None
-    """file for the scores, .jsonl with the scores of each piece or .tsv with a row for each sentence; None = print JSON
-    Lines. For a loss: a .json file with the printed numbers"""
+    """.json file for the printed numbers; None = print them only"""
     overwrite: bool = False
     """replace an existing file"""
     tokenizer: str | None = None
     """SentencePiece model, for a checkpoint without one"""
-    id_field: str | None = None
-    """field that holds the id of a sentence in JSON and Parquet; it is written beside the scores"""
     dtype: Literal["float32", "bfloat16"] | None = None
-    """compute type; None = the checkpoint's for a loss, float32 for scores"""
+    """compute type; None = the checkpoint's"""
     data: DataConfig = field(default_factory=DataConfig)
-    """windows of a loss; the defaults are the run's, or the paper's; the other lengths follow --data.seq-len"""
+    """windows; the defaults are the run's, or the paper's; the other lengths follow --data.seq-len"""
     mesh: MeshConfig = field(default_factory=MeshConfig)
     given: Given = field(default=frozenset(), compare=False, repr=False)
 
     def check(self) -> None:
         """Raise InputError for what cannot work, before anything is read."""
-        from xlnet_jax.storage.files import demand_new_file
-
-        if bool(self.text) + bool(self.score) + bool(self.score_text) > 1:
-            raise InputError("`text`, `score` and `score_text` each ask for something else: give one of them")
         check_bounds(self)
-        if self.out and not self.scoring():
+        if self.out:
             if Path(self.out).suffix != ".json":
                 raise InputError(f"`out` {self.out}: give a name that ends in .json")
             demand_new_file(self.out, self.overwrite)
-
-    def scoring(self) -> ScoreSettings | None:
-        """Return the settings of the scores that are asked for; None where a loss is."""
-        if not (self.score or self.score_text):
-            return None
-        both = {f.name for f in fields(self)} & {f.name for f in fields(ScoreSettings)}
-        own = {"texts": (self.score,) if self.score else (), "sentences": self.score_text}
-        shared = {name: getattr(self, name) for name in both}
-        return ScoreSettings(**shared | own | {"dtype": self.dtype or "float32"})
 
 
 @dataclass(frozen=True)
@@ -122,17 +95,14 @@ def evaluate(
     checkpoint: its folder, or settings to start from. on_batch: called before each batch with its number, from 1, and
     the number of batches. settings: fields of EvaluateSettings by name, such as text="other.txt" (none = the run's own
     held-out text), max_windows=64, or data={"seq_len": 256}, which changes the windows of the run. Raises InputError
-    for settings, a text or a checkpoint that cannot work; `score_texts` scores sentences.
+    for settings, a text or a checkpoint that cannot work.
     """
     start = checkpoint if isinstance(checkpoint, EvaluateSettings) else EvaluateSettings(str(checkpoint))
     asked = with_keywords(start, settings)
     asked.check()
-    if asked.scoring():
-        raise InputError("`score` and `score_text` are of the command: score_texts scores sentences in Python")
     from xlnet_jax.checkpoints.formats import load_with_tokenizer
     from xlnet_jax.checkpoints.pretrained import vocabulary_tokenizer
-    from xlnet_jax.training.heldout.evaluation import Run
-    from xlnet_jax.training.heldout.evaluation import evaluate as measure
+    from xlnet_jax.training.heldout.evaluation import Run, measure_loss
     from xlnet_jax.training.text import demand_memory
 
     run = Run.of(asked.checkpoint)
@@ -145,24 +115,19 @@ def evaluate(
         if asked.mem_len is not None:
             demand_memory(corpus, config)
         counts_V, known = _known(corpus, run)
-        measured = measure(pretrained, corpus, config, counts_V, on_batch)
+        measured = measure_loss(pretrained, corpus, config, counts_V, on_batch)
     if asked.out:
-        _save(measured, Path(asked.out))
+        with complete_file(Path(asked.out)) as partial:
+            partial.write_text(json.dumps(measured.numbers(), indent=2) + "\n")
     return Evaluation(measured, config, asked.checkpoint, name, corpus.manifest, known)
 
 
 def print_evaluation(settings: EvaluateSettings) -> None:
-    """Print the loss, or the scores of sentences. Raises InputError as `evaluate` does."""
-    settings.check()
-    if scoring := settings.scoring():
-        print_scores(scoring)
-        return
-    from xlnet_jax.api.evaluation_report import report
-
+    """Print the loss of a checkpoint, in all its units. Raises InputError as `evaluate` does."""
     with progress() as show:
         found = evaluate(settings, lambda number, batches: show(f"batch {number:,} of {batches:,}"))
     with printing_until_unread():
-        print(report(found))
+        print(_report(found))
 
 
 def _config(settings: EvaluateSettings, pretrained: Pretrained, run: Run | None) -> Config:
@@ -171,22 +136,21 @@ def _config(settings: EvaluateSettings, pretrained: Pretrained, run: Run | None)
     The original's windows are twice as long as the part that becomes memory (512 and 256); so are those of a checkpoint
     that tells nothing but that part, as Hugging Face's `reuse_len` does.
     """
-    from data_pipelines import windows
     from xlnet_jax.objectives.presets import with_objective
     from xlnet_jax.training.heldout.evaluation import trained_mem_len
 
     objective = settings.objective or (run.config.objective if run else pretrained.objective)
     papers = DataConfig(batch_size=BATCH_SIZE)
     if pretrained.reuse_len:
-        papers = windows.resized(papers, 2 * pretrained.reuse_len)
+        papers = resized(papers, 2 * pretrained.reuse_len)
     base = with_objective(run.config if run else Config(data=papers), objective)
     mem_len = trained_mem_len(pretrained, run)
     given = given_in(settings, EvaluateSettings(settings.checkpoint))
     data = give(base.data, settings.data, given, "data.")
     if data.seq_len != base.data.seq_len:
-        resized = windows.resized(base.data, max(data.seq_len, 1))
-        mem_len = mem_len * resized.seq_len // base.data.seq_len
-        data = give(resized, settings.data, given, "data.")
+        scaled = resized(base.data, max(data.seq_len, 1))
+        mem_len = mem_len * scaled.seq_len // base.data.seq_len
+        data = give(scaled, settings.data, given, "data.")
     usual = EvalConfig() if settings.text else base.eval  # a run measures a few windows of its own text at a time
     carried = data.reuse_len * (data.windows_per_block - 1)
     model = replace(pretrained.model, mem_len=min(mem_len, carried) if settings.mem_len is None else settings.mem_len)
@@ -238,8 +202,54 @@ def _known(corpus: Corpus, run: Run | None) -> tuple[np.ndarray, str]:
     return corpus.unigram_counts, "this text itself" if alone else "the corpus' training text"
 
 
-def _save(measured: Measured, out: Path) -> None:
-    from xlnet_jax.storage.files import complete_file
+def _report(evaluation: Evaluation) -> str:
+    """Return the loss with its settings, its text, the unigram line, and its other units."""
+    found, manifest = evaluation.measured, evaluation.manifest
+    c, m, split = evaluation.config.data, evaluation.config.model, manifest.splits["validation"]
+    dropped = f", {split.dropped_tokens:,} after the last left out" if split.dropped_tokens else ""
+    windows = split.blocks * steps_per_block(manifest.record.block_len, c)
+    left_out = f"; max-windows leaves {windows - found.windows:,} out" if windows > found.windows else ""
+    unknown, pieces = found.content.unknown, found.content.pieces
+    side = f"{abs(found.unigram - found.loss):.4f} {'below' if found.loss < found.unigram else 'above'}"
+    lines = [
+        f"checkpoint  {evaluation.checkpoint}: {m.num_layers} layers x {m.d_model}, {m.dtype}",
+        f"text        {evaluation.text}: {split.blocks:,} blocks of {manifest.record.block_len:,} tokens{dropped}",
+        f"windows     {found.windows:,} of {c.seq_len} tokens, {c.batch_size} a batch, memory {m.mem_len}{left_out}",
+        f"targets     {found.targets:,} pieces",
+        f"unknown     {unknown / max(pieces, 1):.2%} of the pieces: {unknown:,} of {pieces:,} are <unk>",
+        f"loss        {found.loss:.4f} nats a piece, {side} the unigram line",
+        f"unigram     {found.unigram:.4f} nats a piece, by the frequencies of {evaluation.known}",
+        *_units(found),
+    ]
+    others = found.besides
+    if "pair_loss" in others:
+        lines += [f"pairs       {others['pair_loss']:.4f} nats, {others['pair_accuracy']:.2%} right"]
+    if "detection_loss" in others:
+        lines += [
+            f"detection   {others['detection_loss']:.4f} nats a token, {others['detection_accuracy']:.2%} right, where "
+            f"{others['replaced_share']:.2%} are replaced: the loss above is the generator's"
+        ]
+    return "\n".join(lines)
 
-    with complete_file(out) as partial:
-        partial.write_text(json.dumps(measured.numbers(), indent=2) + "\n")
+
+def _units(found: Measured) -> Iterator[str]:
+    """Yield the loss in the units that it has a meaning in."""
+    if objective_named(found.objective).loss == "pseudo":
+        yield f"pseudo      perplexity {found.perplexity:,.2f} a masked piece: no likelihood of the text follows"
+        return
+    of_words = ""
+    if found.is_likelihood and found.word_perplexity is not None:
+        of_words = f", {found.word_perplexity:,.2f} a word"
+    of_bytes = f", {found.bits_per('bytes'):.4f} a byte" if found.is_likelihood else ""
+    content = found.content
+    per_piece, per_word = content.characters / content.pieces, content.pieces / max(content.words, 1)
+    yield f"perplexity  {found.perplexity:,.2f} a piece{of_words}"
+    yield (
+        f"bits        {found.bits_per_piece:.4f} a piece, {found.bits_per('characters'):.4f} a character{of_bytes}, "
+        f"{found.bits_per('words'):.4f} a word, at {per_piece:.2f} characters a piece and {per_word:.2f} pieces a word"
+    )
+    if found.is_likelihood:
+        yield (
+            f"counted     {content.pieces:,} pieces and {content.documents:,} ends of "
+            f"documents: {content.characters:,} characters, {content.bytes:,} bytes, {content.words:,} words"
+        )

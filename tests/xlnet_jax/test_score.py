@@ -1,4 +1,4 @@
-"""Scores of sentences by the commands score and evaluate: input, output and errors."""
+"""Scores of sentences by the command score: input, output and errors."""
 
 import csv
 import dataclasses
@@ -8,7 +8,6 @@ import os
 import pty
 import subprocess
 import sys
-from importlib import import_module
 
 import pytest
 
@@ -18,8 +17,6 @@ from tests.xlnet_jax.random_models import HEADS, SMALL, random_model
 from xlnet_jax import InputError, score
 from xlnet_jax.inference import score_files
 from xlnet_jax.inference.scoring import score_texts
-
-evaluate = import_module("xlnet_jax.evaluate")
 
 TEXTS = ["The list of names is new", "The names are old.", "new"]
 ORDERS = ["left-to-right", "random:2"]
@@ -44,12 +41,12 @@ def folder(model, tmp_path_factory):
 
 
 def run(folder, *arguments):
-    return evaluate.main([str(folder / "hf"), *map(str, arguments)])
+    return score.main([str(folder / "hf"), *map(str, arguments)])
 
 
 def test_a_file_is_scored_line_by_line_in_its_order(model, folder, capsys, monkeypatch):
     monkeypatch.setattr(score_files, "TEXTS_AT_ONCE", 2)  # as a large file is, in chunks
-    assert run(folder, "--score", folder / "texts.txt", "--orders", *ORDERS) == 0
+    assert run(folder, "--texts", folder / "texts.txt", "--orders", *ORDERS) == 0
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     for line, expected in zip(lines, score_texts(model, TEXTS, ORDERS), strict=True):
         assert line["pieces"] == expected.pieces
@@ -64,9 +61,9 @@ def test_a_file_is_scored_line_by_line_in_its_order(model, folder, capsys, monke
 def test_a_table_has_a_row_a_sentence_with_its_id(folder, tmp_path, capsys):
     out = tmp_path / "scores.tsv"
     fields = ("--text-field", "s", "--id-field", "n")
-    assert run(folder, "--score", folder / "texts.jsonl", *fields, "--out", out) == 0
+    assert run(folder, "--texts", folder / "texts.jsonl", *fields, "--out", out) == 0
     summary = capsys.readouterr().out
-    run(folder, "--score", folder / "texts.txt")
+    run(folder, "--texts", folder / "texts.txt")
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     rows = list(csv.DictReader(io.StringIO(out.read_text()), dialect="excel-tab"))
     assert [row["id"] for row in rows] == ["id0", "id1", "id2"]
@@ -81,7 +78,7 @@ def test_a_table_has_a_row_a_sentence_with_its_id(folder, tmp_path, capsys):
 
 def test_the_summary_of_scores_says_what_share_is_unknown(folder, tmp_path, capsys):
     out = tmp_path / "scores.jsonl"
-    assert run(folder, "--score-text", f"{TEXTS[0]} \u4e16 {TEXTS[0]} \u754c", "--out", out) == 0
+    assert run(folder, "--sentences", f"{TEXTS[0]} \u4e16 {TEXTS[0]} \u754c", "--out", out) == 0
     pieces = json.loads(out.read_text())["pieces"]
     assert pieces.count("<unk>") == 2
     assert f"{2 / len(pieces):.2%} of the pieces unknown" in capsys.readouterr().out
@@ -90,7 +87,7 @@ def test_the_summary_of_scores_says_what_share_is_unknown(folder, tmp_path, caps
 def test_a_terminal_for_messages_gets_no_scores(folder):
     """While progress shows on a terminal, rich would redirect the standard output to it."""
     main, terminal = pty.openpty()
-    words = [sys.executable, "-m", "xlnet_jax.evaluate", str(folder / "hf"), "--score-text", TEXTS[0]]
+    words = [sys.executable, "-m", "xlnet_jax.score", str(folder / "hf"), "--sentences", TEXTS[0]]
     printed = subprocess.run(words, stdout=subprocess.PIPE, stderr=terminal, text=True, timeout=120, check=True).stdout
     os.close(terminal)
     os.close(main)
@@ -98,7 +95,7 @@ def test_a_terminal_for_messages_gets_no_scores(folder):
 
 
 def test_sentences_of_the_command_line_are_scored_too(model, folder, capsys):
-    assert run(folder, "--score-text", TEXTS[0], TEXTS[2], "--orders", "pseudo") == 0
+    assert run(folder, "--sentences", TEXTS[0], TEXTS[2], "--orders", "pseudo") == 0
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     scores = score_texts(model, [TEXTS[0], TEXTS[2]], "pseudo")
     assert [line["pseudo_log_likelihood"] for line in lines] == pytest.approx(
@@ -107,30 +104,18 @@ def test_sentences_of_the_command_line_are_scored_too(model, folder, capsys):
     assert "log_likelihood" not in lines[0]
 
 
-def test_score_prints_what_evaluate_prints(folder, tmp_path, capsys):
-    options = ("--orders", *ORDERS, "--seed", "3", "--context", "The names.", "--max-len", "40")
-    for ours, theirs in (
-        (("--texts", folder / "texts.txt"), ("--score", folder / "texts.txt")),
-        (("--sentences", *TEXTS), ("--score-text", *TEXTS)),
-    ):
-        assert run(folder, *theirs, *options) == 0
-        expected = capsys.readouterr().out
-        assert score.main([str(folder / "hf"), *map(str, ours), *options]) == 0
-        assert capsys.readouterr().out == expected
-    texts = ["--texts", str(folder / "texts.txt"), "--out", str(tmp_path / "scores.tsv")]
-    assert score.main([str(folder / "hf"), *texts]) == 0
-    assert "3 texts, " in capsys.readouterr().out
+def test_files_or_sentences_are_scored(folder):
     for words in ([], ["--texts", "a.txt", "--sentences", "b"]):
         with pytest.raises(InputError, match="give either --texts, the names of files, or --sentences"):
-            score.main([str(folder / "hf"), *words])
+            run(folder, *words)
 
 
 def test_a_tokenizer_can_be_given_to_weights_without_one(folder, reference, tmp_path, capsys):
-    words = ["--score-text", TEXTS[0]]
+    words = ["--sentences", TEXTS[0]]
     with pytest.raises(InputError, match="the checkpoint has no tokenizer"):
-        evaluate.main([str(folder / "bare"), *words])
+        score.main([str(folder / "bare"), *words])
     given = ["--tokenizer", str(reference / "data" / "spiece.model")]
-    assert evaluate.main([str(folder / "bare"), *words, *given]) == 0
+    assert score.main([str(folder / "bare"), *words, *given]) == 0
     theirs = capsys.readouterr().out
     run(folder, *words)
     assert capsys.readouterr().out == theirs
@@ -141,32 +126,32 @@ def test_a_mistake_is_one_line_that_names_it(folder, tmp_path):
     gap.write_text('{"text": "One."}\n{"text": ""}\n')
     wrong.write_text("there\n")
     for arguments, said in (
-        (("--score", gap), r"gap\.jsonl: line 2 is empty"),
-        (("--score", folder / "texts.txt", "--max-len", "5"), r"texts\.txt: line 1: 6 pieces, and 5 at most: split it"),
-        (("--score", folder / "texts.txt", "--orders", "0 1"), r"2 positions, and there are 6 .*texts\.txt: line 1"),
-        (("--score", folder / "texts.txt", "--orders", "0 0"), r"--orders '0 0' must have each of 0 to 1 once"),
-        (("--score", folder / "texts.jsonl", "--text-field", "x"), r"line 1 has no field 'x', only 's', 'n': name"),
+        (("--texts", gap), r"gap\.jsonl: line 2 is empty"),
+        (("--texts", folder / "texts.txt", "--max-len", "5"), r"texts\.txt: line 1: 6 pieces, and 5 at most: split it"),
+        (("--texts", folder / "texts.txt", "--orders", "0 1"), r"2 positions, and there are 6 .*texts\.txt: line 1"),
+        (("--texts", folder / "texts.txt", "--orders", "0 0"), r"--orders '0 0' must have each of 0 to 1 once"),
+        (("--texts", folder / "texts.jsonl", "--text-field", "x"), r"line 1 has no field 'x', only 's', 'n': name"),
         (
-            ("--score", folder / "texts.jsonl", "--text-field", "s", "--id-field", "x"),
+            ("--texts", folder / "texts.jsonl", "--text-field", "s", "--id-field", "x"),
             r"the one with the ids by --id-f",
         ),
-        (("--score", folder / "texts.txt", "--id-field", "x"), r"only JSON Lines and Parquet have fields"),
-        (("--score-text", ""), r"sentence 1: the tokenizer leaves nothing"),
-        (("--score-text", "x", "--out", wrong), r"scores\.tsv exists: name a file that does not, or give --overwrite"),
-        (("--score-text", "x", "--out", "scores.txt"), r"give a name that ends in \.jsonl or \.tsv"),
-        (("--score-text", "x", "--out", tmp_path / "no" / "a.tsv"), r"there is no folder .*no; make it"),
+        (("--texts", folder / "texts.txt", "--id-field", "x"), r"only JSON Lines and Parquet have fields"),
+        (("--sentences", ""), r"sentence 1: the tokenizer leaves nothing"),
+        (("--sentences", "x", "--out", wrong), r"scores\.tsv exists: name a file that does not, or give --overwrite"),
+        (("--sentences", "x", "--out", "scores.txt"), r"give a name that ends in \.jsonl or \.tsv"),
+        (("--sentences", "x", "--out", tmp_path / "no" / "a.tsv"), r"there is no folder .*no; make it"),
     ):
         with pytest.raises(InputError, match=said):
             run(folder, *arguments)
     assert wrong.read_text() == "there\n"
     xlnet_jax.save(random_model(head=HEADS["regression"]), tmp_path / "head", "hf")
     with pytest.raises(InputError, match="has a head for regression, and no vocabulary scores"):
-        evaluate.main([str(tmp_path / "head"), "--score-text", "x"])
+        score.main([str(tmp_path / "head"), "--sentences", "x"])
 
 
 def test_a_mistake_in_the_middle_leaves_no_file(folder, tmp_path):
     texts = tmp_path / "texts.jsonl"
     texts.write_text("".join(f'{{"text": "{text}"}}\n' for text in ("One.", "Two.", "")))
     with pytest.raises(InputError, match="line 3 is empty"):
-        run(folder, "--score", texts, "--out", tmp_path / "scores.jsonl")
+        run(folder, "--texts", texts, "--out", tmp_path / "scores.jsonl")
     assert [file.name for file in tmp_path.iterdir()] == ["texts.jsonl"]
