@@ -61,12 +61,18 @@ def test_a_job_that_is_cancelled_saves_and_is_not_queued_again(stand_ins: StandI
     assert REQUEUE not in stand_ins.calls()
 
 
-@pytest.mark.parametrize("code", [0, 1, 2, 130, 143])
-def test_only_a_run_that_saved_and_stopped_is_queued_again(stand_ins: StandIns, code: int) -> None:
+@pytest.mark.parametrize("code", [0, 1, 2, 130, 134, 137, 143])
+def test_only_a_run_that_stopped_or_lost_a_process_is_queued_again(stand_ins: StandIns, code: int) -> None:
     stand_ins.answer("scontrol", "echo JobState=RUNNING Reason=None")
     stand_ins.answer("srun", f"exit {code}")
-    assert stand_ins.run("launch/slurm.sbatch srun", **JOB).returncode == code
-    assert (REQUEUE in stand_ins.calls()) == (code == 143)
+    for settings, again in (
+        ({}, code == 143),
+        ({"SLURM_JOB_NUM_NODES": "2"}, code in (134, 137, 143)),
+        ({"SLURM_JOB_NUM_NODES": "2", "SLURM_RESTART_COUNT": "100"}, code == 143),
+    ):
+        (stand_ins.folder / "calls").unlink(missing_ok=True)
+        assert stand_ins.run("launch/slurm.sbatch srun", **JOB | settings).returncode == code
+        assert (REQUEUE in stand_ins.calls()) == again
 
 
 def test_the_one_process_of_a_node_has_all_its_cores(stand_ins: StandIns) -> None:

@@ -5,7 +5,6 @@ As in pretraining, the same command resumes after any interruption.
 
 import shlex
 import time
-from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 
@@ -14,6 +13,7 @@ from rich.console import Console
 from xlnet_jax.checkpoints.native import write_thresholds
 from xlnet_jax.errors import InputError
 from xlnet_jax.plots.curves import draw_learning_curves
+from xlnet_jax.settings.config import DistributedConfig
 from xlnet_jax.storage.files import name_on_disk
 from xlnet_jax.storage.folders import sync_tree
 from xlnet_jax.tasks.batches import TrainingBatches
@@ -31,7 +31,7 @@ from xlnet_jax.training.kernel_check import Texts
 from xlnet_jax.training.program import AbstractBatch, Program, batch_like
 from xlnet_jax.training.run.checkpoint import Checkpoints
 from xlnet_jax.training.run.compile_cache import programs_kept_in
-from xlnet_jax.training.run.hosts import ALONE, Hosts
+from xlnet_jax.training.run.hosts import Hosts, connect
 from xlnet_jax.training.run.process import Process
 from xlnet_jax.training.run.workdir import Workdir
 from xlnet_jax.training.train import train
@@ -39,14 +39,20 @@ from xlnet_jax.training.training_run import Numbers, TrainingRun
 from xlnet_jax.training.watch.metrics import read_records
 
 
-def run(config: FinetuneConfig, hosts: Hosts = ALONE) -> tuple[Result | None, int]:
+def run(config: FinetuneConfig, *, is_command: bool = False) -> tuple[Result | None, int]:
     """Finetune, evaluate and predict. Return the result and exit code 0; (None, exit code) of a run that was stopped
     with its state saved.
 
-    Of several processes, process 0 alone writes everything but the checkpoints. Raises InputError where settings
-    contradict each other, the weights or the workdir, or a file of examples cannot be read.
+    The run is in this process, or in one process on each host as in `pretrain`; is_command: likewise. Raises InputError
+    where settings contradict each other, the weights or the workdir, or a file of examples cannot be read.
     """
-    process = Process.begin(config, hosts)
+    with connect(config) as hosts:
+        config = replace(config, distributed=DistributedConfig())
+        return _run(config, Process.begin(config, hosts, is_command))
+
+
+def _run(config: FinetuneConfig, process: Process) -> tuple[Result | None, int]:
+    """Finetune, evaluate and predict. Process 0 alone writes everything but the checkpoints."""
     config = with_files(config)
     if not config.train:
         return predict(config, process), 0
@@ -69,7 +75,7 @@ def run(config: FinetuneConfig, hosts: Hosts = ALONE) -> tuple[Result | None, in
             return None, exit_code
         results[seed] = result
         process = replace(process, began=time.time())
-    if len(seeds) > 1 and hosts.first:
+    if len(seeds) > 1 and process.hosts.first:
         result = summarize(top.folder, results, process.console)
     return result, 0
 
@@ -137,15 +143,8 @@ def _claim(prepared: Prepared, workdir: Workdir, hosts: Hosts) -> None:
         if not workdir.has_checkpoints:  # an attempt with other weights may have left its tokenizer
             workdir.tokenizer.rmtree(missing_ok=True)
             prepared.tokenizer.save(workdir.tokenizer)
-    _demand_same_examples(hosts.gather(f"claimed {workdir.folder}", prepared.sha256))
-
-
-def _demand_same_examples(sha256_of_hosts: Sequence[str]) -> None:
-    first, *others = sha256_of_hosts
-    if differing := [i for i, sha256 in enumerate(others, 1) if sha256 != first]:
-        raise InputError(
-            f"`train` has other examples at process {differing[0]} than at process 0: give all hosts the same files"
-        )
+    hosts.demand_same("other examples in `train`", {"SHA-256": prepared.sha256})
+    workdir.demand_shared()
 
 
 def _build(prepared: Prepared, workdir: Workdir, process: Process) -> tuple[Predictor, Finetuning]:

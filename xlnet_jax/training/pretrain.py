@@ -5,7 +5,6 @@ Each stage is written atomically and found again, so the same command resumes af
 
 from contextlib import closing
 from dataclasses import dataclass, replace
-from socket import gethostname
 from typing import Any
 
 from rich.console import Console
@@ -14,12 +13,11 @@ from data_pipelines.batches import BatchSource
 from data_pipelines.corpus import Corpus
 from data_pipelines.tokenizer import MODEL_FILE, TOKENIZER_JSON, Tokenizer
 from xlnet_jax.checkpoints.pretrained import Pretrained
-from xlnet_jax.errors import InputError
 from xlnet_jax.objectives.build import objective_of
 from xlnet_jax.objectives.registry import objective_named
 from xlnet_jax.objectives.rules import validate
 from xlnet_jax.plots.curves import draw_curves
-from xlnet_jax.settings.config import Config
+from xlnet_jax.settings.config import Config, DistributedConfig
 from xlnet_jax.settings.keywords import with_plain_paths
 from xlnet_jax.settings.plain import from_dict, to_dict
 from xlnet_jax.storage.files import name_on_disk
@@ -43,7 +41,7 @@ from xlnet_jax.training.proposal import (
 )
 from xlnet_jax.training.run.checkpoint import Checkpoints
 from xlnet_jax.training.run.compile_cache import programs_kept_in
-from xlnet_jax.training.run.hosts import ALONE, Hosts
+from xlnet_jax.training.run.hosts import connect
 from xlnet_jax.training.run.process import Process
 from xlnet_jax.training.run.workdir import Workdir
 from xlnet_jax.training.step import make_eval_step
@@ -54,18 +52,26 @@ from xlnet_jax.training.watch.metrics import read_records
 from xlnet_jax.training.watch.speed import speed
 
 
-def pretrain(config: Config, hosts: Hosts = ALONE) -> int:
+def pretrain(config: Config, *, is_command: bool = False) -> int:
     """Train to config.steps. Return 0, or the exit code of a run that was stopped with its state saved.
 
-    Of several processes, process 0 prepares what the others read, and writes everything but the checkpoints alone.
-    Called without `hosts` it trains in this process alone. The command passes them; its parent process says which host
-    was lost where jax ends this one. Raises InputError where settings contradict each other, the text or the workdir.
+    The run is in this process, or in one process on each host where config.distributed, the environment or the platform
+    says so (hosts.connect). is_command: the process does nothing but this run, and a second signal ends it at once.
+    Raises InputError where settings contradict each other, the text or the workdir.
     """
     config = with_plain_paths(config)
-    process = Process.begin(config, hosts)
+    with connect(config) as hosts:
+        config = replace(config, distributed=DistributedConfig())
+        return _run(config, Process.begin(config, hosts, is_command))
+
+
+def _run(config: Config, process: Process) -> int:
+    """Train. Process 0 prepares what the others read, and writes everything but the checkpoints alone."""
+    hosts = process.hosts
     prepared = _prepare(config, process.console) if hosts.first else None
     told = hosts.gather("prepared", prepared.told() if prepared else None)[0]
     prepared = prepared or _Prepared.find(told)
+    hosts.demand_same("another corpus", {"SHA-256 of its manifest": prepared.corpus.manifest.sha256})
     with closing(prepared.workdir), programs_kept_in(str(prepared.workdir.compiled)):
         run = _build(prepared, process)
         data = {"manifest_sha256": prepared.corpus.manifest.sha256}
@@ -95,15 +101,14 @@ class _Prepared:
             "config": to_dict(self.config),
             "workdir": str(self.workdir.folder),
             "corpus": str(self.corpus.folder),
-            "made_from": self.corpus.manifest.made_from,
         }
 
     @classmethod
     def find(cls, told: dict[str, Any]) -> "_Prepared":
-        """Read what process 0 has told of. Raises InputError where its corpus is not the one found here."""
-        config, workdir, corpus = from_dict(Config, told["config"]), Workdir(told["workdir"]), Corpus(told["corpus"])
-        if corpus.manifest.made_from != told["made_from"]:
-            raise InputError(f"corpus {corpus.folder} is another one on {gethostname()} than on the host of process 0")
+        """Read what process 0 has told of."""
+        config, workdir = from_dict(Config, told["config"]), Workdir(told["workdir"])
+        workdir.demand_shared()
+        corpus = Corpus(told["corpus"])
         config, start = _begin(config, workdir)
         return cls(config, start, corpus, Tokenizer.load(workdir.tokenizer), workdir)
 

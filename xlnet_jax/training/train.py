@@ -29,7 +29,7 @@ def train(run: TrainingRun, checkpoints: Checkpoints, process: Process) -> tuple
 
 def _train(run: TrainingRun, checkpoints: Checkpoints, process: Process) -> tuple[int, int]:
     say = process.console.print
-    with stop_after_step(process.hosts.seconds_between_signals, process.hosts.is_command) as interrupt:
+    with stop_after_step(process.is_command) as interrupt:
         state = checkpoints.restore(run.program.plan, say)
         if state is None:
             if run.weights:

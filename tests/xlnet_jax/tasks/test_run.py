@@ -319,12 +319,18 @@ def test_the_runs_of_several_seeds_are_not_mixed_with_one(pretrained, table, tmp
 
 def stops_before_training(monkeypatch):
     """Pretend that another host has other examples."""
-    monkeypatch.setattr(Hosts, "gather", lambda hosts, name, value: [value, "another"])
+
+    def differ(hosts, what, values):
+        raise InputError(f"process 1 on host-b has {what} than process 0 ({', '.join(values)})")
+
+    monkeypatch.setattr(Hosts, "demand_same", differ)
 
 
 def test_hosts_with_other_examples_are_refused(pretrained, table, tmp_path, monkeypatch):
     stops_before_training(monkeypatch)
-    with pytest.raises(InputError, match="--train has other examples at process 1 than at process 0"):
+    with pytest.raises(
+        InputError, match=r"process 1 on host-b has other examples in --train than process 0 \(SHA-256\)"
+    ):
         finetune.main(words(pretrained, table, tmp_path / "run"))
 
 

@@ -1,32 +1,51 @@
-"""The processes of a run, one on each host: values that they exchange, and the end of one when another is lost."""
+"""The processes of a run, one on each host. jax connects them, and ends the others when one is lost.
 
-import atexit
-import contextlib
+Values go through the key-value store of jax's coordinator, which runs in process 0: unlike collectives it needs no
+devices, and takes values of any length. jax has no public functions for it; these are the same in jax 0.10 to 0.12.
+"""
+
 import itertools
 import json
 import os
+import re
+import socket
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from typing import Any
 
-from xlnet_jax.errors import InputError, exit_code, first_line
-from xlnet_jax.storage.reading import decode_json
-from xlnet_jax.training.run import coordination
-from xlnet_jax.training.run.presence import Ended, Presence, Roll
+import jax
+from jax._src.distributed import global_state
 
-_SECONDS_TO_LEAVE = 10.0
+from xlnet_jax.errors import CRASH, INTERRUPTED, RESTART, USER_ERROR, InputError, exit_code, first_line
+from xlnet_jax.printing import without_secrets
+from xlnet_jax.settings.config import RunConfig
+from xlnet_jax.settings.fields import flatten
+from xlnet_jax.storage.reading import decode_json
+from xlnet_jax.training.run.runtime import initialize_jax, place_of
+
+_SECONDS = 2.0
+"""time between two looks at whether another process has ended the run"""
+_BROKEN = re.compile(r"UNAVAILABLE|gloo|nccl|(closed|reset) by peer", re.IGNORECASE)
+_runs = itertools.count()
+
+
+class RunEnded(InputError):
+    """Another process has ended the run. code: exit code of that process; never that of a run that is done."""
+
+    def __init__(self, why: str, code: Any) -> None:
+        self.exit_code = code if code in (CRASH, USER_ERROR, INTERRUPTED) else RESTART
+        super().__init__(why)
 
 
 class Hosts:
-    """Processes of a run: here, this one alone."""
+    """Processes of a run: those that jax has connected, or this one alone."""
 
-    process_id = 0
-    seconds_between_signals = 0.0
-    """time within which a second signal is the first one again, which came on two ways"""
-    is_command = False
-    """True where the process does nothing but this run, as that of a command: a second signal then ends it at once"""
+    def __init__(self) -> None:
+        self.process_id = global_state.process_id
+        self._client: Any = global_state.client
+        self._run, self._numbers = f"xlnet_jax/{next(_runs)}", itertools.count()
 
     @property
     def first(self) -> bool:
@@ -38,92 +57,87 @@ class Hosts:
 
         All processes call this in the same order.
         """
-        return [value]
+        if self._client is None:
+            return [value]
+        key = f"{self._run}/{next(self._numbers)} {name}"
+        self._client.key_value_set(f"{key}/{self.process_id}", json.dumps(value))
+        if self.first:  # the others read one value each, not one of every process
+            values = [self._get(f"{key}/{process}") for process in range(global_state.num_processes)]
+            self._client.key_value_set(f"{key}/all", json.dumps(values))
+        return list(self._get(f"{key}/all"))
+
+    def demand_same(self, what: str, values: Mapping[str, Any]) -> None:
+        """Raise InputError in all processes if one has other values (plain JSON) than process 0; it names the process
+        and the difference. what: as "other settings"."""
+        own = decode_json(json.dumps(values), what)  # lists in place of tuples
+        first = self.gather(what, own if self.first else None)[0]
+        keys = [key for key in sorted(first | own) if first.get(key) != own.get(key)]
+        difference = "; ".join(f"{key}: {first.get(key)!r} at process 0, {own.get(key)!r} there" for key in keys)
+        for process, (host, found) in enumerate(self.gather(what, [socket.gethostname(), difference])):
+            if found:
+                raise InputError(f"process {process} on {host} has {what} than process 0 ({found})")
+
+    def announce_end(self, error: BaseException) -> None:
+        """Tell the other processes why this one ends."""
+        why = str(error).partition("\n")[0] if isinstance(error, InputError) else first_line(error)
+        why = f"process {self.process_id} on {socket.gethostname()} ended: {why}"
+        with suppress(RuntimeError):  # the coordinator is gone
+            self._client.key_value_set(f"{self._run}/end/{self.process_id}", json.dumps([why, exit_code(error)]))
+
+    def watch(self, over: threading.Event) -> None:
+        """End this process if another one has ended the run and the main thread waits for the devices in vain."""
+        with suppress(RuntimeError):  # the coordinator is gone: jax ends this process
+            while not over.wait(_SECONDS):
+                if (end := self._end()) and not over.wait(2 * _SECONDS):  # time for the main thread to end by itself
+                    print(f"error: {end}", file=sys.stderr, flush=True)
+                    jax.distributed.shutdown()
+                    os._exit(end.exit_code)
+
+    def _get(self, key: str) -> Any:
+        while True:
+            try:
+                return decode_json(self._client.blocking_key_value_get(key, int(1000 * _SECONDS)), key)
+            except RuntimeError as error:
+                if not str(error).startswith("DEADLINE_EXCEEDED"):
+                    raise
+            if end := self._end():
+                raise end
+
+    def _end(self) -> RunEnded | None:
+        announced = self._client.key_value_dir_get(f"{self._run}/end/")
+        return RunEnded(*decode_json(announced[0][1], announced[0][0])) if announced else None
 
 
 ALONE = Hosts()
 
 
-class Command(Hosts):
-    """The process of a command that runs alone."""
-
-    is_command = True
-
-
-class Team(Hosts):
-    """One of several processes, connected by jax."""
-
-    is_command = True
-    seconds_between_signals = 1.0  # the launcher may signal this process and its parent, which passes the signal on
-
-    def __init__(self, process_id: int, count: int) -> None:
-        self.process_id = process_id
-        self._count, self._numbers = count, itertools.count()
-
-    def gather(self, name: str, value: Any) -> list[Any]:
-        key = f"xlnet_jax/{next(self._numbers)} {name}"
-        coordination.put(f"{key}/{self.process_id}", json.dumps(value))
-        if self.first:  # the others read one value each, not one of every process
-            values = [decode_json(coordination.get(f"{key}/{p}"), f"{key} of {p}") for p in range(self._count)]
-            coordination.put(f"{key}/all", json.dumps(values))
-        return list(decode_json(coordination.get(f"{key}/all"), key))
-
-
 @contextmanager
-def joined(roll: Roll | None, bind: str | None = None) -> Iterator[Hosts]:
-    """Connect the processes of a roll by jax.distributed; call this before anything asks for a device.
+def connect(config: RunConfig) -> Iterator[Hosts]:
+    """Connect the processes of a run, before anything asks for a device; leave when all processes do.
 
-    roll: processes that have arrived, None = this one alone. bind: as of `coordination.connect`. Raises Ended where the
-    work fails because another process is gone; the error of the body otherwise, which the others are told.
+    Where jax.distributed is initialized already, its processes make the run. Raises InputError if the place of this
+    process is not known or the settings of a process differ, RunEnded if another process ended the run. If a process
+    is lost, jax ends this one (SIGABRT).
     """
-    if roll is None:
-        yield Command()
-        return
-    presence = Presence(roll)
+    if not jax.distributed.is_initialized():
+        if not (place := place_of(config)):
+            yield ALONE
+            return
+        initialize_jax(place)
+    hosts, over = Hosts(), threading.Event()
+    threading.Thread(target=hosts.watch, args=(over,), daemon=True).start()
     try:
-        coordination.connect(roll.place, bind)
-        if roll.process_id == 0:
-            presence.tell_connected()
-        team = Team(roll.process_id, len(roll.files))
-        yield team
-        team.gather("done", None)
-        if team.first:
-            presence.tell_over()
-        team.gather("over", None)
+        settings = {s.name: without_secrets(s.value) for s in flatten(config) if not s.name.startswith("distributed.")}
+        hosts.demand_same("other settings", settings)
+        yield hosts
+        hosts.gather("done", None)
     except BaseException as error:
-        told = _end_of(error, presence)
-        _leave_at_exit(exit_code(told), presence)
-        if told is error:
-            raise
-        raise told from None
-
-
-def _end_of(error: BaseException, presence: Presence) -> BaseException:
-    """Return why this process ends, after telling the others."""
-    own = isinstance(error, InputError | OSError | KeyboardInterrupt)
-    # Anything else may be a collective that failed because another process is gone.
-    if not own and (note := presence.explain(aborted=False)):
-        error = Ended(note.why, note.code)
-        presence.tell_end(note.why, note.code)
-    else:
-        name = presence.roll.name(presence.roll.process_id)
-        why = str(error).partition("\n")[0] if isinstance(error, InputError) else first_line(error)
-        presence.tell_end(f"{name} ended: {why}", exit_code(error))
-    return error
-
-
-def _leave_at_exit(code: int, presence: Presence) -> None:
-    """Let this process end without waiting for the others, as jax's own handler at exit would."""
-
-    def leave() -> None:
-        if presence.roll.process_id == 0:
-            presence.await_others(_SECONDS_TO_LEAVE)
-        with contextlib.suppress(Exception):
-            sys.stdout.flush()
-        os._exit(code)
-
-    atexit.register(leave)  # later than jax, so it runs first
-    # Threads that save must not keep the process alive.
-    watchdog = threading.Timer(3 * _SECONDS_TO_LEAVE, leave)
-    watchdog.daemon = True
-    watchdog.start()
+        over.set()
+        if isinstance(error, RuntimeError) and _BROKEN.search(str(error)):
+            error = RunEnded(f"the connection to another process broke: {first_line(error)}", RESTART)
+            print(f"{error}; jax ends this process and names the lost one", file=sys.stderr, flush=True)
+        hosts.announce_end(error)
+        jax.distributed.shutdown()  # while all answer: then each can exit with its own code
+        raise error from None
+    finally:
+        over.set()

@@ -8,7 +8,6 @@ import functools
 import os
 import signal
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import IntEnum
@@ -71,15 +70,13 @@ class Interrupt:
 
 
 @contextmanager
-def stop_after_step(seconds_between_signals: float = 0.0, is_command: bool = False) -> Iterator[Interrupt]:
+def stop_after_step(is_command: bool = False) -> Iterator[Interrupt]:
     """Note the first signal or notice. A second signal ends the process of a command at once; in any other process it
     goes to the handler that was there before, which raises KeyboardInterrupt on Ctrl-C.
 
     Only the main thread can handle signals: elsewhere they are left to it, and only a notice stops the run.
-
-    seconds_between_signals: time within which a second signal is the first one again, which came on two ways.
     """
-    interrupt, over, noted = Interrupt(), threading.Event(), 0.0
+    interrupt, over = Interrupt(), threading.Event()
     handled = _SIGNALS if threading.current_thread() is threading.main_thread() else ()
     before = {s: signal.getsignal(s) for s in handled}
 
@@ -89,9 +86,6 @@ def stop_after_step(seconds_between_signals: float = 0.0, is_command: bool = Fal
 
     def ask(signum: int, _: FrameType | None) -> None:
         # Write and exit through os: buffered streams and saving threads may be in any state when a signal arrives.
-        nonlocal noted
-        if interrupt.reason and time.monotonic() < noted + seconds_between_signals:
-            return
         if interrupt.reason and is_command:
             os.write(2, b"stopped at once; the same command goes on from what was saved last\n")
             os._exit(INTERRUPTED if signum == signal.SIGINT else RESTART)
@@ -99,7 +93,7 @@ def stop_after_step(seconds_between_signals: float = 0.0, is_command: bool = Fal
             restore()
             signal.raise_signal(signum)
             return
-        interrupt.reason, noted = signal.Signals(signum).name, time.monotonic()
+        interrupt.reason = signal.Signals(signum).name
         os.write(2, b"finishing this step and saving; once more stops at once\n")
 
     for s in before:

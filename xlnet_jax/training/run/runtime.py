@@ -1,8 +1,10 @@
 """Find out about this machine: its place among the hosts of a run, whether it has a TPU; set up its memory pages."""
 
+import contextlib
+import errno
 import os
 import re
-import subprocess
+import socket
 import sys
 import urllib.request
 from dataclasses import replace
@@ -38,21 +40,66 @@ def place_of(config: RunConfig) -> DistributedConfig | None:
     return given if (given.num_processes or 1) > 1 else None
 
 
-def address_of(place: DistributedConfig) -> tuple[str, int]:
-    """Return host and port of process 0."""
-    host, _, port = str(place.coordinator_address).rpartition(":")
-    return host.strip("[]"), int(port)
+def initialize_jax(place: DistributedConfig) -> None:
+    """Connect this process to the others. jax ends it (SIGABRT) where one does not come in time, or is lost later.
+
+    Raises InputError where process 0 cannot listen, or something has asked for a device before.
+    """
+    import jax
+
+    address, seconds = str(place.coordinator_address), place.initialization_timeout
+    print(
+        f"hosts       process {place.process_id} on {socket.gethostname()} waits {seconds} s for {place.num_processes} "
+        f"processes at {address}; if one does not come, jax ends this one (SIGABRT)",
+        file=sys.stderr,
+        flush=True,
+    )
+    jax.config.update("jax_enable_preemption_service", False)  # its handler of SIGTERM would replace ours
+    try:
+        jax.distributed.initialize(
+            address,
+            place.num_processes,
+            place.process_id,
+            cluster_detection_method="deactivate",  # the launcher decides which devices a process sees
+            initialization_timeout=seconds,
+            heartbeat_timeout_seconds=place.heartbeat_timeout_seconds,
+            coordinator_bind_address=bind_address(address) if place.process_id == 0 else None,
+        )
+    except RuntimeError as error:
+        raise InputError(f"jax cannot connect the processes at {address}: {first_line(error)}") from None
 
 
-def host_names(config: RunConfig, place: DistributedConfig) -> list[str]:
-    """Return the host of each process, where the platform names them before they arrive; else an empty list."""
-    if config.tpu:
-        names = _worker_names()
-    else:
-        nodes = os.environ.get("SLURM_STEP_NODELIST")
-        names = _expanded(nodes) if nodes else []
-    # With several processes on a host, or several slices, a name does not tell the process.
-    return names if len(names) == place.num_processes else []
+def bind_address(coordinator_address: str) -> str | None:
+    """Return HOST:PORT on which process 0 listens: the coordinator's address where it is one of this host. None where
+    it is not, or where JAX_COORDINATOR_BIND_ADDRESS is set, which jax reads: then jax decides.
+
+    Raises InputError where another program has the port: gRPC would share it.
+    """
+    if bind := os.environ.get("JAX_COORDINATOR_BIND_ADDRESS"):
+        if not re.fullmatch(r"\S+:\d{1,5}", bind):
+            raise InputError(
+                f"JAX_COORDINATOR_BIND_ADDRESS {bind} in the environment must be HOST:PORT, as 0.0.0.0:8476"
+            )
+        return None
+    host, _, port = coordinator_address.rpartition(":")
+    own = []
+    with contextlib.suppress(OSError, UnicodeError):  # no such name
+        for family, kind, _, _, address in socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM):
+            try:
+                with socket.socket(family, kind) as probe:
+                    # A port that an earlier process has left may still be known to the kernel.
+                    probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                    probe.bind(address)
+                own.append(str(address[0]))
+            except OSError as error:
+                if error.errno in (errno.EADDRINUSE, errno.EACCES):
+                    raise InputError(
+                        f"`distributed.coordinator_address` {coordinator_address}: process 0 cannot listen there "
+                        f"({error.strerror}): give a port that is free on its host"
+                    ) from None
+    # Debian keeps a host's own name as 127.0.1.1, where no other host reaches it.
+    is_unreachable = host != "localhost" and not host.startswith("127.") and any(ip.startswith("127.") for ip in own)
+    return coordinator_address if own and not is_unreachable else None
 
 
 def _with_environment(given: DistributedConfig) -> DistributedConfig:
@@ -88,15 +135,6 @@ def _detected(given: DistributedConfig, method: str | None) -> DistributedConfig
             "`distributed.coordinator_address`, `distributed.num_processes` and `distributed.process_id`"
         )
     return replace(given, coordinator_address=address, num_processes=count, process_id=process)
-
-
-def _expanded(nodes: str) -> list[str]:
-    """Expand node[1-3] to three names; return none where scontrol cannot be run."""
-    try:
-        command = ["scontrol", "show", "hostnames", nodes]
-        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.split()
-    except (OSError, subprocess.SubprocessError):
-        return []
 
 
 def demand_tpu() -> None:

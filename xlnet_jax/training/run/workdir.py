@@ -13,6 +13,8 @@ On a disk or in a bucket (gs://bucket/folder).
 """
 
 import contextlib
+import socket
+import time
 from collections.abc import Iterator
 from typing import Any, TypeVar
 
@@ -27,6 +29,8 @@ from xlnet_jax.storage.lock import Lock
 from xlnet_jax.storage.reading import read_versioned, write_versioned
 
 R = TypeVar("R", bound=RunConfig)
+_SECONDS_TO_APPEAR = 60.0
+"""time after which a host sees what another has written: NFS keeps an older look for a while"""
 
 
 class Workdir:
@@ -132,6 +136,20 @@ class Workdir:
                 f"workdir {self.folder} was moved or deleted while the run went on: give the same command its new "
                 "place, and it goes on from the last checkpoint there"
             )
+
+    def demand_shared(self) -> None:
+        """Raise InputError where this is not the folder that process 0 has claimed. Call it in another process, later.
+
+        It waits, as a network file system may show a new file late.
+        """
+        until = time.monotonic() + _SECONDS_TO_APPEAR
+        while not self.config.exists():
+            if time.monotonic() > until:
+                raise InputError(
+                    f"{self.folder} on {socket.gethostname()} is not the folder that process 0 has by this name: give "
+                    "all hosts one `workdir` that they share (NFS, Filestore, gs://BUCKET/FOLDER)"
+                )
+            time.sleep(1)
 
     def close(self) -> None:
         """Release the lock, where this process holds it."""

@@ -1,7 +1,8 @@
-"""Several processes make one run: they compute what one would, stop together, and end when another is lost; strangers
-who reach the port change nothing."""
+"""Several processes make one run: they compute what one would, stop together, and end when one is lost or differs;
+strangers who reach the port change nothing."""
 
 import contextlib
+import functools
 import os
 import re
 import signal
@@ -17,105 +18,132 @@ import pytest
 
 from tests.xlnet_jax.training.tiny_run import arguments, records_of
 from xlnet_jax import train
-from xlnet_jax.training.run import coordination
-from xlnet_jax.training.run.hosts import ALONE, Team
+from xlnet_jax.errors import CRASH, RESTART, InputError
+from xlnet_jax.training.run import hosts as module
+from xlnet_jax.training.run.hosts import ALONE, Hosts, RunEnded
 
 HERE = socket.gethostname()
 ROOT = Path(__file__).parents[4]
 
 
+class Store:
+    """Key-value store of jax's coordinator, for hosts that are threads here."""
+
+    def __init__(self):
+        self.values, self.changed = {}, threading.Condition()
+
+    def key_value_set(self, key, value):
+        with self.changed:
+            assert key not in self.values
+            self.values[key] = value
+            self.changed.notify_all()
+
+    def blocking_key_value_get(self, key, milliseconds):
+        with self.changed:
+            if not self.changed.wait_for(lambda: key in self.values, milliseconds / 1000):
+                raise RuntimeError("DEADLINE_EXCEEDED: as jax says it")
+            return self.values[key]
+
+    def key_value_dir_get(self, folder):
+        return [item for item in self.values.items() if item[0].startswith(folder)]
+
+
 @pytest.fixture
-def port():
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return server.getsockname()[1]
+def team(monkeypatch):
+    """Return three hosts that share a store, and a function that lets each of them talk in a thread of its own."""
+    monkeypatch.setattr(module.global_state, "num_processes", 3)
+    monkeypatch.setattr(module, "_SECONDS", 0.05)
+    store, made = Store(), [Hosts() for _ in range(3)]
+    for process_id, hosts in enumerate(made):
+        hosts.process_id, hosts._client, hosts._run = process_id, store, "run"
+
+    def each(talk):
+        def ended(hosts):
+            try:
+                return talk(hosts)
+            except InputError as error:
+                return error
+
+        with ThreadPoolExecutor(3) as threads:
+            return list(threads.map(ended, made))
+
+    return each
 
 
-def test_each_process_hears_what_all_say_in_their_order(monkeypatch):
-    store, stored = {}, threading.Condition()
-
-    def put(key, value):
-        with stored:
-            assert key not in store
-            store[key] = value
-            stored.notify_all()
-
-    def get(key):
-        with stored:
-            assert stored.wait_for(lambda: key in store, 30)
-            return store[key]
-
-    monkeypatch.setattr(coordination, "put", put)
-    monkeypatch.setattr(coordination, "get", get)
-
-    def talk(process_id):
-        team = Team(process_id, 3)
-        return [team.gather("what", n * process_id) for n in (10, 20)]
-
-    with ThreadPoolExecutor(3) as threads:
-        assert list(threads.map(talk, range(3))) == [[[0, 10, 20], [0, 20, 40]]] * 3
+def test_each_process_hears_what_all_say_in_their_order(team):
+    said = team(lambda hosts: [hosts.gather("what", n * hosts.process_id) for n in (10, 20)])
+    assert said == [[[0, 10, 20], [0, 20, 40]]] * 3
     assert ALONE.gather("what", 10) == [10]
 
 
-STORE = """
-import sys
-from xlnet_jax.settings.config import DistributedConfig
-from xlnet_jax.training.run import coordination
-address, process = sys.argv[1], int(sys.argv[2])
-coordination.connect(DistributedConfig(address, 2, process, 60, 30), address)
-coordination.put(f"own/{process}", "x" * 5_000_000 + str(process))
-assert coordination.get(f"own/{1 - process}").endswith(f"x{1 - process}")
-try:
-    coordination.get("nobody stores this", 0.5)
-except TimeoutError as late:
-    print(late)
-try:
-    coordination.put(f"own/{process}", "again")
-except RuntimeError:
-    print("taken")
-coordination.put(f"end/{process}", "")
-coordination.get(f"end/{1 - process}", 30)
+def test_all_processes_name_the_one_that_differs_and_the_difference(team):
+    def talk(hosts):
+        hosts.demand_same("other settings", {"seed": 7 if hosts.process_id == 2 else 0, "betas": (1, 2)})
+
+    line = f"process 2 on {HERE} has other settings than process 0 (seed: 0 at process 0, 7 there)"
+    assert [(type(error), str(error)) for error in team(talk)] == [(InputError, line)] * 3
+    assert team(lambda hosts: hosts.demand_same("other settings", {"betas": (1, 2)})) == [None] * 3
+
+
+@pytest.mark.parametrize(
+    ("error", "line", "code"),
+    [
+        (InputError("`corpus` absent.txt is missing"), "`corpus` absent.txt is missing", 2),
+        (TypeError("a mistake of ours\nin two lines"), "a mistake of ours", CRASH),
+        (SystemExit(), "SystemExit", CRASH),
+    ],
+)
+def test_who_waits_for_a_process_that_ends_ends_with_its_reason_and_code(team, error, line, code):
+    def talk(hosts):
+        if hosts.process_id == 1:
+            return hosts.announce_end(error)
+        return hosts.gather("what", None)
+
+    first, _, last = team(talk)
+    assert str(first) == str(last) == f"process 1 on {HERE} ended: {line}"
+    assert first.exit_code == last.exit_code == code
+
+
+@pytest.mark.parametrize("code", [0, 1000, "0", None])
+def test_no_announcement_makes_a_run_look_done(code):
+    assert RunEnded("a stranger says so", code).exit_code == RESTART
+
+
+IN_PYTHON = """
+import sys, xlnet_jax
+from xlnet_jax.objectives.command_line import parse_config
+if __name__ == "__main__":
+    sys.exit(xlnet_jax.pretrain(parse_config(sys.argv[1:], "train", "")))
 """
 
 
-def test_values_go_through_the_store_of_jax_with_time_limits(port):
-    """They may be larger than a message of gRPC usually is."""
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", STORE, f"127.0.0.1:{port}", str(process)],
-            env=os.environ | {"JAX_PLATFORMS": "cpu"},
-            stdout=subprocess.PIPE,
-            text=True,
-            cwd=ROOT,
-        )
-        for process in range(2)
-    ]
-    for process in processes:
-        out, _ = process.communicate(timeout=120)
-        assert (process.returncode, out) == (0, "no process has stored nobody stores this\ntaken\n")
+class Processes:
+    """Run the command in several processes that share eight simulated devices; they are killed after a time limit.
 
-
-class Two:
-    """Run the command in two processes of four simulated devices each; they are killed after a time limit."""
+    present: the processes that are started. own: arguments of process 1 alone. in_python: process 1 calls `pretrain`.
+    """
 
     SECONDS = 400
 
-    def __init__(self, port, *arguments, command="xlnet_jax.train"):
-        flags = {
-            "XLA_FLAGS": f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count=4",
-            "JAX_PLATFORMS": "cpu",
-        }
-        place = {"JAX_COORDINATOR_ADDRESS": f"localhost:{port}", "JAX_NUM_PROCESSES": "2"}
-        self.processes = [
-            subprocess.Popen(
-                [sys.executable, "-m", command, *arguments],
-                env=os.environ | flags | place | {"JAX_PROCESS_ID": str(process)},
-                cwd=ROOT,
-                stdout=subprocess.PIPE if process == 0 else subprocess.DEVNULL,  # Gloo speaks of every connection
-                stderr=subprocess.PIPE,
-                text=True,
+    def __init__(
+        self, count, port, *arguments, command="xlnet_jax.train", present=None, own=(), in_python=False, devices=8
+    ):
+        flags = f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count={devices // count}"
+        place = {"JAX_COORDINATOR_ADDRESS": f"localhost:{port}", "JAX_NUM_PROCESSES": str(count)}
+        environment = os.environ | place | {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}
+        self.processes = []
+        for process in range(count if present is None else present):
+            program = ["-c", IN_PYTHON] if in_python and process == 1 else ["-m", command]
+            self.processes.append(
+                subprocess.Popen(
+                    [sys.executable, *program, *arguments, *(own if process == 1 else ())],
+                    env=environment | {"JAX_PROCESS_ID": str(process)},
+                    cwd=ROOT,
+                    stdout=subprocess.PIPE if process == 0 else subprocess.DEVNULL,  # Gloo prints each connection
+                    stderr=subprocess.PIPE,
+                    text=True,
+                )
             )
-            for process in range(2)
-        ]
         self.limit = threading.Timer(self.SECONDS, lambda: [process.kill() for process in self.processes])
         self.limit.start()
 
@@ -123,24 +151,25 @@ class Two:
         """Read what process 0 prints, up to a line with these words."""
         assert any(words in line for line in self.processes[0].stdout)
 
-    def signal(self, process, signum, after=None):
+    def signal(self, process, signum, after):
         """Send a signal once process 0 has printed a line with these words."""
-        if after is not None:
-            self.await_line(after)
+        self.await_line(after)
         self.processes[process].send_signal(signum)
-
-    def child(self, process):
-        """Return the number of the process that trains."""
-        pid = self.processes[process].pid
-        (child,) = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-        return int(child)
 
     def end(self):
         """Return (exit codes, stderr of each)."""
-        with ThreadPoolExecutor(2) as threads:
+        with ThreadPoolExecutor(len(self.processes)) as threads:
             errors = [err for _, err in threads.map(lambda p: p.communicate(), self.processes)]
         self.limit.cancel()
         return [p.returncode for p in self.processes], errors
+
+
+Two = functools.partial(Processes, 2)
+
+
+def free_port():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return server.getsockname()[1]
 
 
 @pytest.fixture(scope="module")
@@ -158,81 +187,55 @@ def workdir_of(arguments):
     return arguments[arguments.index("--workdir") + 1]
 
 
-AGAIN = "the same command on all hosts goes on from the last checkpoint"
-
-
 @pytest.fixture(scope="module")
 def ends(command):
-    """Return the ends of a run of two processes: a host is lost, then both start again and one is asked to stop, while
-    a stranger holds connections to the port open, and sends garbage."""
-
-    def begin():
-        with socket.create_server(("127.0.0.1", 0)) as server:
-            port = server.getsockname()[1]
-        return port, Two(port, *command("two"))
-
-    _, running = begin()
-    running.await_line("step 12/40")
-    orphan = running.child(1)
-    running.signal(1, signal.SIGKILL)
-    found = {"killed": running.end(), "orphan": orphan}
-    port, running = begin()
+    """Return the ends of a run of two processes: a host is lost, then both start again, one of them from Python, and
+    this one is asked to stop, while a stranger holds connections to the port open, and sends garbage."""
+    running = Two(free_port(), *command("two"))
+    running.signal(1, signal.SIGKILL, after="step 12/40")
+    found, port = {"killed": running.end()}, free_port()
+    running = Two(port, *command("two"), in_python=True)
     with contextlib.ExitStack() as held:
         running.await_line("devices")
         for garbage in (b"", b"GET / HTTP/1.1\r\n\r\n", b'{"process_id": 1}\n', os.urandom(4096)) * 25:
             line = held.enter_context(socket.create_connection(("localhost", port), timeout=10))
             with contextlib.suppress(OSError):
                 line.sendall(garbage)
-        found["port"] = port
-        found["children"] = listening(*map(running.child, range(2)))
-        found["parents"] = listening(*(process.pid for process in running.processes))
+        found["addresses"] = addresses_of(port)
         running.signal(1, signal.SIGTERM, "step 22/40")
-        os.kill(running.child(1), signal.SIGTERM)  # as a launcher that signals each process of a job
         found["stopped"] = running.end()
     return found
 
 
-def target_of(link):
-    """Return what a link leads to, or None if it is gone: a running process closes files at any moment."""
-    try:
-        return os.readlink(link)
-    except FileNotFoundError:
-        return None
-
-
-def listening(*pids):
-    """Return (address, port) of what these processes listen on, as /proc/net/tcp has them."""
-    sockets = {target for pid in pids for link in Path(f"/proc/{pid}/fd").iterdir() if (target := target_of(link))}
+def addresses_of(port):
+    """Return the addresses at which this machine listens on a port, as /proc/net/tcp has them."""
     rows = [row.split() for name in ("tcp", "tcp6") for row in Path(f"/proc/net/{name}").read_text().splitlines()[1:]]
-    local = [row[1].split(":") for row in rows if row[3] == "0A" and f"socket:[{row[9]}]" in sockets]
-    return sorted((address, int(port, 16)) for address, port in local)
+    return {row[1].split(":")[0] for row in rows if row[3] == "0A" and int(row[1].split(":")[1], 16) == port}
 
 
 @pytest.mark.slow
-def test_a_host_that_is_killed_is_named_by_the_others_which_end(ends):
+def test_the_others_end_when_a_host_is_killed_and_jax_names_it(ends):
     codes, errors = ends["killed"]
-    assert codes == [143, -signal.SIGKILL]
-    assert errors[0].splitlines()[-1] == f"error: process 1 on {HERE} was lost; {AGAIN}"
-    assert "Traceback" not in errors[0]
-    with pytest.raises(ProcessLookupError):  # its child died with it
-        os.kill(ends["orphan"], 0)
+    assert codes == [-signal.SIGABRT, -signal.SIGKILL]
+    assert re.search(r"tasks are unhealthy \(stopped sending heartbeats\):\n1\n", errors[0])
 
 
 @pytest.mark.slow
 def test_a_stop_that_one_host_is_asked_for_is_made_by_all(ends):
-    """The stranger changes nothing, and a signal that comes on two ways is one."""
+    """The stranger changes nothing, and `pretrain` stops as the command does."""
     codes, errors = ends["stopped"]
     assert codes == [143, 143]
     assert errors[1].count("finishing this step and saving") == 1
-    assert "stopped at once" not in errors[1]
-    assert "lost" not in "".join(errors)
+    line = f"hosts       process 0 on {HERE} waits 300 s for 2 processes at localhost:"
+    assert errors[0].startswith(line)
+    assert "; if one does not come, jax ends this one (SIGABRT)\n" in errors[0]
 
 
 @pytest.mark.slow
 def test_the_coordinator_listens_on_the_address_that_was_given(ends):
-    (address,) = [address for address, port in ends["children"] if port == ends["port"]]
-    assert address.endswith("0100007F")  # 127.0.0.1, or the same as IPv6 has it
-    assert ends["parents"] == []
+    assert ends["addresses"]
+    loopback = ("0100007F", "0" * 24 + "01000000")  # 127.0.0.1 and ::1
+    assert all(address.endswith(loopback) for address in ends["addresses"])
 
 
 @pytest.mark.slow
@@ -251,9 +254,26 @@ def test_two_processes_killed_and_stopped_and_then_one_lose_what_one_does(ends, 
 
 
 @pytest.mark.slow
-def test_a_mistake_that_process_0_finds_ends_the_others_with_its_line(command, port, tmp_path):
-    absent = tmp_path / "absent.txt"
-    codes, errors = Two(port, *command("none"), "--corpus", str(absent)).end()
+def test_four_processes_end_with_one_line_where_one_has_other_settings(command):
+    codes, errors = Processes(4, free_port(), *command("differs"), own=("--seed", "7")).end()
+    assert codes == [2] * 4
+    line = f"error: process 1 on {HERE} has other settings than process 0 (seed: 0 at process 0, 7 there)"
+    assert [error.splitlines()[-1] for error in errors] == [line] * 4
+
+
+@pytest.mark.slow
+def test_a_mistake_that_process_0_finds_ends_the_others_with_its_line(command, tmp_path):
+    codes, errors = Two(free_port(), *command("none"), "--corpus", str(tmp_path / "absent.txt")).end()
     assert codes == [2, 2]
     (found,) = re.findall("error: (.*absent.txt.*)", errors[0])
     assert errors[1].splitlines()[-1] == f"error: process 0 on {HERE} ended: {found}"
+
+
+@pytest.mark.slow
+def test_jax_ends_a_process_that_waits_in_vain(command):
+    (code,), (error,) = Two(
+        free_port(), *command("alone"), "--distributed.initialization-timeout", "2", present=1
+    ).end()
+    assert code == -signal.SIGABRT
+    assert error.startswith(f"hosts       process 0 on {HERE} waits 2 s for 2 processes at localhost:")
+    assert "DEADLINE_EXCEEDED" in error

@@ -1,10 +1,12 @@
 """A process learns its place among the hosts of a run from settings, environment or platform."""
 
+import socket
+
 import pytest
 
 from xlnet_jax.errors import InputError
 from xlnet_jax.settings.config import Config, DistributedConfig
-from xlnet_jax.training.run import listening, runtime, supervisor
+from xlnet_jax.training.run import runtime
 
 NAMES = (
     "JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID", "TPU_WORKER_HOSTNAMES", "TPU_WORKER_ID",
@@ -50,8 +52,6 @@ def test_settings_and_environment_name_a_place(environment):
     assert runtime.place_of(Config()) == GIVEN
     own = runtime.place_of(Config(distributed=DistributedConfig(process_id=3)))
     assert own == DistributedConfig("10.0.0.1:8476", 4, 3)
-    assert runtime.address_of(GIVEN) == ("10.0.0.1", 8476)
-    assert runtime.address_of(DistributedConfig("[::1]:8476")) == ("::1", 8476)
 
 
 @pytest.mark.parametrize(
@@ -98,39 +98,46 @@ def test_a_number_of_slices_that_is_no_number_is_refused(environment):
         runtime.place_of(Config(tpu=True))
 
 
-def test_an_address_to_listen_on_is_checked_before_jax_gets_it(monkeypatch):
-    monkeypatch.setenv(listening.VARIABLE, "rubbish")
+@pytest.mark.parametrize(
+    ("host", "addresses", "listens"),
+    [
+        ("localhost", ["::1", "127.0.0.1"], True),
+        ("host-a", ["127.0.0.1"], False),  # as Debian keeps a host's own name: nobody else would reach it
+        ("host-b", ["192.0.2.1"], False),  # of another machine: a router translates it
+        ("host-c", [], False),
+    ],
+)
+def test_process_0_listens_on_the_given_address_where_it_is_one_of_its_own(monkeypatch, host, addresses, listens):
+    monkeypatch.delenv("JAX_COORDINATOR_BIND_ADDRESS", raising=False)
+    found = [(socket.AF_INET6 if ":" in ip else socket.AF_INET, socket.SOCK_STREAM, 0, "", (ip, 0)) for ip in addresses]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
+    assert runtime.bind_address(f"{host}:8476") == (f"{host}:8476" if listens else None)
+    monkeypatch.setenv("JAX_COORDINATOR_BIND_ADDRESS", "0.0.0.0:8476")  # jax reads it
+    assert runtime.bind_address(f"{host}:8476") is None
+    monkeypatch.setenv("JAX_COORDINATOR_BIND_ADDRESS", "rubbish")
     with pytest.raises(InputError, match="JAX_COORDINATOR_BIND_ADDRESS rubbish in the environment must be HOST:PORT"):
-        listening.listening_of(GIVEN)
+        runtime.bind_address(f"{host}:8476")
 
 
-@pytest.mark.parametrize("value", ["abc", "{}", "[]", "1", '{"roll": {"place": 1}, "bind": 1, "parent": 1}'])
-def test_a_roll_that_no_run_has_given_is_refused(monkeypatch, value):
-    monkeypatch.setenv(supervisor.VARIABLE, value)
-    with pytest.raises(InputError, match=r"XLNET_JAX_ROLL is not .*unset it"):
-        supervisor.given_roll()
+def test_a_port_that_another_program_has_is_refused():
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        address = f"127.0.0.1:{other.getsockname()[1]}"
+        with pytest.raises(InputError, match=f"{address}: process 0 cannot listen there .Address already in use"):
+            runtime.bind_address(address)
 
 
-def test_slurm_names_a_place_and_the_hosts(environment, monkeypatch, tmp_path):
+def test_slurm_names_a_place(environment):
     environment(**SLURM)
     place = runtime.place_of(Config())
     assert (place.num_processes, place.process_id) == (2, 1)
     assert place.coordinator_address.startswith("node3:")
-    scontrol = tmp_path / "scontrol"
-    scontrol.write_text('#!/bin/sh\ntest "$*" = "show hostnames node[3-4]" && printf "node3\\nnode4\\n"\n')
-    scontrol.chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    assert runtime.host_names(Config(), place) == ["node3", "node4"]
-    monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
-    assert runtime.host_names(Config(), place) == []
 
 
-def test_a_tpu_names_a_place_and_the_hosts(environment, monkeypatch):
+def test_a_tpu_names_a_place(environment, monkeypatch):
     monkeypatch.setattr("jax._src.clusters.cloud_tpu_cluster.running_in_cloud_tpu_vm", True)
     environment(**GKE, **ONE_SLICE)
     place = runtime.place_of(Config(tpu=True))
     assert (place.coordinator_address, place.num_processes, place.process_id) == ("localhost:8482", 2, 1)
-    assert runtime.host_names(Config(tpu=True), place) == ["localhost", "worker-1"]
     # In a run that asks for no TPU, as on its host's CPU, the platform's hosts are none of its own.
     assert runtime.place_of(Config()) is None
 
@@ -141,7 +148,6 @@ def test_several_slices_count_their_hosts_one_after_the_other(environment, monke
     environment(**GKE, **slices)
     place = runtime.place_of(Config(tpu=True))
     assert (place.coordinator_address, place.num_processes, place.process_id) == ("localhost:8482", 6, 5)
-    assert runtime.host_names(Config(tpu=True), place) == []
 
 
 def test_workers_of_whom_none_is_this_one_are_refused(environment):
