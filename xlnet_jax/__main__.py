@@ -93,8 +93,8 @@ COMMANDS = {
     "inspect": Command(
         "data_pipelines.inspect",
         "one window of a corpus, as text and as a picture of which rows see which keys.",
-        settings="xlnet_jax.api.inspection:InspectSettings",
-        function="xlnet_jax.api.inspection:print_window",
+        settings="xlnet_jax.objectives.inspect:InspectSettings",
+        function="xlnet_jax.objectives.inspect:print_window",
     ),
     "prepare": Command(
         "data_pipelines.prepare",
@@ -106,8 +106,8 @@ COMMANDS = {
     "tokenizer": Command(
         "data_pipelines.tokenizer",
         "train a tokenizer, describe one, or encode text with it.",
-        settings="xlnet_jax.api.tokenizers:TokenizerSettings",
-        function="xlnet_jax.api.tokenizers:print_tokenizer",
+        settings="data_pipelines.tokenizer.commands:TokenizerSettings",
+        function="data_pipelines.tokenizer.commands:print_tokenizer",
     ),
     "attention": Command(
         "xlnet_jax.attention",

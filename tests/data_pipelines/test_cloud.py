@@ -17,8 +17,8 @@ from data_pipelines.prepare import prepare
 from data_pipelines.prepare.runners import LocalRunner
 from data_pipelines.tokenizer import Tokenizer
 from data_pipelines.tokenizer import __main__ as tokenizer_command
-from xlnet_jax.api.inspection import InspectSettings, inspect_window
 from xlnet_jax.errors import InputError
+from xlnet_jax.objectives.inspect import InspectSettings, inspect_window
 
 BLOCK_LEN = 64
 

@@ -23,9 +23,9 @@ from data_pipelines.objectives import clm, plm, prefix
 from data_pipelines.permutation import to_dense
 from data_pipelines.prepare import prepare
 from data_pipelines.tokenizer import CLS, SEP, Tokenizer
-from xlnet_jax.api.inspection import InspectSettings, inspect_window
 from xlnet_jax.errors import InputError
 from xlnet_jax.models.masks import memory_in_use_BM, rank_relations
+from xlnet_jax.objectives.inspect import InspectSettings, inspect_window
 from xlnet_jax.objectives.registry import objective_named
 from xlnet_jax.plots import window as plot
 from xlnet_jax.settings.config import Config, DataConfig, EvalConfig, ModelConfig
@@ -330,11 +330,11 @@ def test_a_length_alone_takes_the_others_along(folder, show):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--row", "12"], "row 12: a batch has the rows 0 to 11; --data.batch-size gives more"),
-        (["--row", "-1"], "row -1: a batch has the rows 0 to 11"),
-        (["--step", "-1"], "step -1 must be in [0, 2^31)"),
+        (["--row", "12"], "--row 12: a batch has the rows 0 to 11; --data.batch-size gives more"),
+        (["--row", "-1"], "--row -1 must be at least 0"),
+        (["--step", "-1"], "--step -1 must be at least 0"),
         (["--seed", "-1"], "seed -1 must be at least 0"),
-        (["--around", "64"], "around 64: a window has the positions 0 to 63"),
+        (["--around", "64"], "--around 64: a window has the positions 0 to 63"),
         (["--split", "test"], "invalid choice 'test'"),
         (["--preset", "huge"], "--preset huge: there is demo, small, base, long, large, large_v1"),
         (["--data.perm-size", "5"], "data.perm-size 5 must divide both parts of the window"),
@@ -358,7 +358,7 @@ def test_a_window_longer_than_the_blocks_is_refused(folder):
     ("out", "message"),
     [
         ("missing/window.png", "missing/window.png: there is no folder missing; make it"),
-        ("window.jpg", "out window.jpg: the picture is a PNG; give a name that ends in .png"),
+        ("window.jpg", "--out window.jpg: the picture is a PNG; give a name that ends in .png"),
         ("folder.png", "folder.png is a folder"),
     ],
 )
@@ -386,7 +386,7 @@ def test_a_corpus_without_a_tokenizer_asks_for_it(folder, tmp_path):
 def test_another_tokenizer_is_refused(folder, tokenizer, tmp_path):
     other = Tokenizer(tokenizer.model, dataclasses.replace(tokenizer.settings, normalization="none"))
     other.save(tmp_path / "other")
-    with pytest.raises(InputError, match="was made with another; give that one by --tokenizer"):
+    with pytest.raises(InputError, match="was made with another tokenizer than"):
         inspect.main([str(folder), "--tokenizer", str(tmp_path / "other")])
 
 

@@ -8,14 +8,13 @@ import jax
 import numpy as np
 from etils import epath
 
-from data_pipelines.batches import BatchSource
-from data_pipelines.corpus import Corpus, SplitName
+from data_pipelines.corpus import Corpus
 from data_pipelines.tokenizer import Tokenizer
 from xlnet_jax.checkpoints.native import RESULTS
 from xlnet_jax.comparison.budget import COST, Equal, step_tokens
+from xlnet_jax.objectives.batches import batch_source
 from xlnet_jax.objectives.build import objective_of
 from xlnet_jax.objectives.flops import step_flops
-from xlnet_jax.objectives.registry import objective_named
 from xlnet_jax.plots.comparison import draw_comparison
 from xlnet_jax.settings.config import Config
 from xlnet_jax.storage.files import write_durably
@@ -82,7 +81,7 @@ class Comparison:
         over the text."""
         config = self.contenders[name]
         shapes = jax.eval_shape(lambda: objective_of(config).init(jax.random.key(0)))
-        per_pass = source_of(config, self.corpus, self.tokenizer, "train").steps_per_epoch
+        per_pass = batch_source(self.corpus, self.tokenizer, config).steps_per_epoch
         return {
             "parameters": sum(math.prod(a.shape) for a in jax.tree.leaves(shapes)),
             "updates": config.steps,
@@ -90,19 +89,6 @@ class Comparison:
             "operations": config.steps * step_flops(config),
             "passes": config.steps / per_pass,
         }
-
-
-def source_of(config: Config, corpus: Corpus, tokenizer: Tokenizer, split: SplitName) -> BatchSource:
-    """Return the batches that a contender reads. Raises InputError where the corpus does not hold its windows."""
-    return BatchSource(
-        corpus,
-        split,
-        tokenizer.is_word_start,
-        config.data,
-        config.model.mem_len,
-        config.seed,
-        objective_named(config.objective).filling,
-    )
 
 
 def draw_picture(comparison: Comparison, path: epath.Path) -> None:

@@ -22,10 +22,11 @@ from xlnet_jax.checkpoints.native import RESULTS, Results
 from xlnet_jax.comparison import request as asked
 from xlnet_jax.comparison.budget import within_budget
 from xlnet_jax.comparison.contenders import CONTENDERS
-from xlnet_jax.comparison.report import Comparison, Outcome, draw_picture, source_of, write_report
+from xlnet_jax.comparison.report import Comparison, Outcome, draw_picture, write_report
 from xlnet_jax.comparison.request import CompareConfig
 from xlnet_jax.costs.address_space import demand_address_space
 from xlnet_jax.errors import InputError
+from xlnet_jax.objectives.batches import batch_source
 from xlnet_jax.printing import Console
 from xlnet_jax.settings.config import Config
 from xlnet_jax.storage.reading import read_versioned
@@ -114,7 +115,7 @@ def _prepare(request: CompareConfig, console: Console) -> _Prepared:
         sharding.make_mesh(config)
         try:
             for split in SPLITS:
-                source_of(config, corpus, tokenizer, split)
+                batch_source(corpus, tokenizer, config, split)  # raises InputError where windows do not fit
         except InputError as mistake:
             raise InputError(f"{name}: {mistake}") from None
     return _Prepared(workdir, contenders, tasks, corpus, tokenizer)

@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
+from data_pipelines.tokenizer.commands import Train, train_tokenizer
 from xlnet_jax.api.conversion import ConvertSettings, convert
-from xlnet_jax.api.inspection import InspectSettings, inspect_window
 from xlnet_jax.api.preparation import PrepareSettings, prepare_corpus
-from xlnet_jax.api.tokenizers import Train, train_tokenizer
+from xlnet_jax.objectives.inspect import InspectSettings, inspect_window
 from xlnet_jax.settings.config import DataConfig
 
 

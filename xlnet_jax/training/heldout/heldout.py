@@ -13,7 +13,7 @@ from data_pipelines.corpus import Corpus
 from data_pipelines.tokenizer import Tokenizer
 from xlnet_jax.dims import Batch
 from xlnet_jax.objectives.base import DeviceBatch
-from xlnet_jax.objectives.registry import objective_named
+from xlnet_jax.objectives.batches import batch_source
 from xlnet_jax.settings.config import Config
 from xlnet_jax.training.run.interrupt import Interrupt, Wish
 from xlnet_jax.training.state import TrainState
@@ -74,10 +74,7 @@ class HeldOutLoss:
 
 def held_out_source(corpus: Corpus, tokenizer: Tokenizer, config: Config) -> BatchSource:
     """Return the source of held-out batches: every block once, or those that eval.max_windows admits."""
-    return BatchSource(
-        corpus, "validation", tokenizer.is_word_start, config.data, config.model.mem_len, config.seed,
-        objective_named(config.objective).filling, config.eval.max_windows,
-    )  # fmt: skip
+    return batch_source(corpus, tokenizer, config, "validation", config.eval.max_windows)
 
 
 def held_out_batches(
