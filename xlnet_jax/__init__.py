@@ -18,7 +18,7 @@ __version__ = "0.1.0.dev0"
 PUBLIC = {
     "AttentionSettings": "xlnet_jax.api.attention",
     "Config": "xlnet_jax.settings.config",
-    "ConvertSettings": "xlnet_jax.api.conversion",
+    "ConvertSettings": "xlnet_jax.tasks.convert",
     "DataConfig": "xlnet_jax.settings.config",
     "EmbedSettings": "xlnet_jax.api.embedding",
     "EvaluateSettings": "xlnet_jax.training.evaluate",
@@ -38,7 +38,7 @@ PUBLIC = {
     "XLNetLM": "xlnet_jax.models.xlnet",
     "attention_weights": "xlnet_jax.inference.attention_weights",
     "batch_source": "xlnet_jax.objectives.batches",
-    "convert": "xlnet_jax.api.conversion",
+    "convert": "xlnet_jax.tasks.convert",
     "draw_attention": "xlnet_jax.api.attention",
     "embed_files": "xlnet_jax.api.embedding",
     "embed_texts": "xlnet_jax.inference.embedding",

@@ -128,8 +128,8 @@ COMMANDS = {
         "xlnet_jax.convert",
         "checkpoints from and to the formats of the 2019 code, Hugging Face and this project; finetuned models to "
         "StableHLO.",
-        settings="xlnet_jax.api.conversion:ConvertSettings",
-        function="xlnet_jax.api.commands:convert",
+        settings="xlnet_jax.tasks.convert:ConvertSettings",
+        function="xlnet_jax.tasks.convert:print_conversion",
     ),
     "embed": Command(
         "xlnet_jax.embed",

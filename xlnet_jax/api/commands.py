@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from etils import epath
 
 from xlnet_jax.api.attention import AttentionSettings, draw_attention
-from xlnet_jax.api.conversion import ConvertSettings
 from xlnet_jax.api.effective_context import ReclSettings
 from xlnet_jax.api.embedding import EmbedSettings, embed_files
 from xlnet_jax.api.factorizations import FactorizeSettings, factorize_text
@@ -26,20 +25,6 @@ def attention(settings: AttentionSettings) -> None:
     )  # fmt: skip
     about = "page, which any browser opens" if path.suffix.lower() == ".html" else "picture"
     print(f"{path}  {about}, {path.stat().st_size / 1000:,.0f} kB")
-
-
-def convert(settings: ConvertSettings) -> None:
-    """Convert a checkpoint, and print what became of it."""
-    from xlnet_jax.api import conversion
-
-    made = conversion.convert(settings)
-    head, model = made.checkpoint.head, made.checkpoint.model
-    print(f"{settings.source} ({made.source_format}) -> {settings.target} ({made.target_format})")
-    print(f"  {head.task if head else 'language model'}, {model.num_layers} layers of {model.d_model}")
-    for note in made.notes:
-        print(f"  note: {note}")
-    if made.address:
-        print(f"  uploaded to {made.address}")
 
 
 def embed(settings: EmbedSettings) -> None:

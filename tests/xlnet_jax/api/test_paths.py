@@ -3,10 +3,10 @@
 from pathlib import Path
 
 from data_pipelines.tokenizer.commands import Train, train_tokenizer
-from xlnet_jax.api.conversion import ConvertSettings, convert
 from xlnet_jax.api.preparation import PrepareSettings, prepare_corpus
 from xlnet_jax.objectives.inspect import InspectSettings, inspect_window
 from xlnet_jax.settings.config import DataConfig
+from xlnet_jax.tasks.convert import ConvertSettings, convert
 
 
 def test_paths_work_from_a_text_to_a_converted_checkpoint(tmp_path):

@@ -8,13 +8,13 @@ import pytest
 
 import xlnet_jax
 from tests.xlnet_jax.random_models import BERT, HEADS, SMALL, random_model
-from xlnet_jax.api.model_card import FILE, write_card
 from xlnet_jax.checkpoints.native import CONFIG
 from xlnet_jax.interop import hf_files
 from xlnet_jax.objectives.presets import demo
 from xlnet_jax.settings.plain import to_dict
 from xlnet_jax.storage.versions import with_version
 from xlnet_jax.tasks.defaults import DEFAULTS
+from xlnet_jax.tasks.model_card import FILE, write_card
 
 PRETRAINING = replace(
     demo(), corpus=("/home/me/news/*.txt.gz", "tfds:c4/en"), init=f"xlnet/xlnet-base-cased@{'a' * 40}", steps=300

@@ -4,12 +4,24 @@ import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
+import jax
+from etils import epath
+
+from data_pipelines.sources import describe
+from xlnet_jax.checkpoints import native
+from xlnet_jax.checkpoints.pretrained import Pretrained
+from xlnet_jax.objectives.registry import objective_named
+from xlnet_jax.settings.config import Config
+from xlnet_jax.settings.fields import differences
+from xlnet_jax.settings.plain import from_dict
+from xlnet_jax.storage import hub
 from xlnet_jax.storage.reading import read_json, read_versioned
-
-if TYPE_CHECKING:
-    from xlnet_jax.checkpoints.pretrained import Pretrained
+from xlnet_jax.tasks.config import FinetuneConfig
+from xlnet_jax.tasks.defaults import DEFAULTS
+from xlnet_jax.training.proposal import defaults_of
+from xlnet_jax.training.watch.metrics import read_records
 
 FILE = "README.md"
 _PIPELINES = {  # by the end of the class in transformers; the Hub's names of what a model does
@@ -21,59 +33,35 @@ _PIPELINES = {  # by the end of the class in transformers; the Hub's names of wh
     "ForQuestionAnsweringSimple": "question-answering",
     "ForMultipleChoice": "multiple-choice",
 }
-_PLACES = ("init", "corpus", "validation", "train", "eval", "predict")  # names of files, which a card tells in words
+_PLACES = ("init", "corpus", "validation", "train", "eval", "predict")  # names of files: a card has them in words
 
 
-def write_card(pretrained: "Pretrained", source: Path, folder: Path, name: str, notes: Sequence[str] = ()) -> None:
+def write_card(pretrained: Pretrained, source: Path, folder: Path, name: str, notes: Sequence[str] = ()) -> None:
     """Write the card of a checkpoint into its Hugging Face folder.
 
-    source: checkpoint that was converted; if it is a run's, the card has its text, settings and held-out numbers.
-    folder: holds config.json already. name: model or folder that the card tells to load. notes: what transformers does
-    otherwise. The licence and the language of the weights are not known here: the header leaves them out.
+    source: checkpoint that was converted; if a run wrote it, the card has its text, settings and held-out numbers.
+    folder: holds config.json already. name: model or folder to load in the card's examples. notes: what transformers
+    does otherwise. The licence and the language of the weights are not known here: the header leaves them out.
     """
     config = read_json(folder / "config.json")
     (architecture,), run = config["architectures"], _run_of(source)
-    trained = _training(run) if run else ["How the weights were trained is not stored with them."]
     parts = [
         _header(architecture, config["model_type"], run),
         f"# {_plain(name.rpartition('/')[2])}",
         f"{_network(pretrained, architecture)}, made with xlnet_jax: pretraining XLNet and its relatives in JAX.",
         "## Training",
-        *trained,
+        *(_training(run) if run else ["How the weights were trained is not stored with them."]),
         "## Loading",
         _loading(architecture, name, pretrained.tokenizer is not None),
-        *(["In transformers:", "\n".join(f"- {_escaped(note)}" for note in notes)] if notes else []),
-        *(["## Scoring", _SCORING] if _can_score(pretrained, architecture) else []),
     ]
+    if notes:
+        lines = (f"- {note.replace('<', chr(92) + '<')}" for note in notes)  # a page would take <sep> for a tag
+        parts += ["In transformers:", "\n".join(lines)]
+    # Only such a network can be asked for the pieces of a text in their order.
+    reads_any_order = objective_named(pretrained.objective).order == "any" and pretrained.model.attn_type == "bi"
+    if architecture == "XLNetLMHeadModel" and reads_any_order and pretrained.tokenizer:
+        parts += ["## Scoring", _SCORING]
     (folder / FILE).write_text("\n\n".join(parts) + "\n")
-
-
-def _header(architecture: str, model_type: str, run: "_Run | None") -> str:
-    from xlnet_jax.storage import hub
-
-    pipeline = next((tag for end, tag in _PIPELINES.items() if architecture.endswith(end)), None)
-    init = str(run.settings.get("init") or "") if run else ""
-    lines = [
-        "library_name: transformers",
-        *([f"pipeline_tag: {pipeline}"] if pipeline else []),
-        *([f"base_model: {init.partition('@')[0]}"] if hub.is_name(init) else []),
-        "tags:",
-        *(f"- {tag}" for tag in dict.fromkeys((model_type, "xlnet_jax"))),
-    ]
-    return "\n".join(("---", *lines, "---"))
-
-
-def _network(pretrained: "Pretrained", architecture: str) -> str:
-    import jax
-
-    model, head = pretrained.model, pretrained.head
-    size = sum(weight.size for weight in jax.tree.leaves(pretrained.params))
-    does = f"with a head for {head.task}" if head else "a language model"
-    labels = f" ({', '.join(map(_plain, head.labels))})" if head and head.labels else ""
-    return (
-        f"{architecture} of {model.num_layers} layers x {model.d_model}, {size:,} parameters, {does}{labels}, "
-        f"{model.vocab_size:,} pieces"
-    )
 
 
 class _Run(NamedTuple):
@@ -84,32 +72,56 @@ class _Run(NamedTuple):
 
 def _run_of(source: Path) -> _Run | None:
     """Return the run that wrote the checkpoint; None for a checkpoint that no run wrote."""
-    from xlnet_jax.checkpoints import native
-
     found = native.find(source.absolute()) if source.is_dir() else None
     settings = native.read_settings(found) if found else {}
     if found is None or not {"preset", "task"} & settings.keys():
         return None
-    at_home = found.parent.name == "checkpoints" and found.name.isdecimal()
-    return _Run(settings, found.parents[1], int(found.name)) if at_home else _Run(settings, None, None)
+    in_workdir = found.parent.name == "checkpoints" and found.name.isdecimal()
+    return _Run(settings, found.parents[1], int(found.name)) if in_workdir else _Run(settings, None, None)
+
+
+def _header(architecture: str, model_type: str, run: _Run | None) -> str:
+    lines = ["---", "library_name: transformers"]
+    lines += [f"pipeline_tag: {tag}" for end, tag in _PIPELINES.items() if architecture.endswith(end)]
+    init = str(run.settings.get("init") or "") if run else ""
+    if hub.is_name(init):
+        lines.append(f"base_model: {init.partition('@')[0]}")
+    return "\n".join((*lines, "tags:", f"- {model_type}", "- xlnet_jax", "---"))
+
+
+def _network(pretrained: Pretrained, architecture: str) -> str:
+    model, head = pretrained.model, pretrained.head
+    size = sum(weight.size for weight in jax.tree.leaves(pretrained.params))
+    purpose = f"with a head for {head.task}" if head else "a language model"
+    labels = f" ({', '.join(map(_plain, head.labels))})" if head and head.labels else ""
+    return (
+        f"{architecture} of {model.num_layers} layers x {model.d_model}, {size:,} parameters, {purpose}{labels}, "
+        f"{model.vocab_size:,} pieces"
+    )
 
 
 def _training(run: _Run) -> list[str]:
     """Return the paragraphs that say how the weights were trained."""
-    rows, changed, defaults = _finetuning(run) if "task" in run.settings else _pretraining(run)
+    config: Config | FinetuneConfig
+    start: Config | FinetuneConfig
+    if "task" in run.settings:
+        config = from_dict(FinetuneConfig, run.settings)
+        rows, start, name = _finetuning(run, config), DEFAULTS[config.task](), f"the task {config.task}"
+    else:
+        config = from_dict(Config, run.settings)
+        rows, start, name = _pretraining(run, config), defaults_of(config), f"the preset {config.preset}"
+    changed = {
+        setting.name: setting.value
+        for setting, _ in differences(config, start)
+        if not setting.has("operational") and setting.name not in _PLACES
+    }
     table = "\n".join(("| | |", "|---|---|", *(f"| {label} | {text} |" for label, text in rows if text)))
-    settings = f"Settings that differ from those of {defaults}:"
+    settings = f"Settings that differ from those of {name}:"
     return [table, settings, f"```json\n{json.dumps(changed, indent=2)}\n```"]
 
 
-def _pretraining(run: _Run) -> tuple[list[tuple[str, str]], dict[str, Any], str]:
-    from xlnet_jax.objectives.registry import objective_named
-    from xlnet_jax.settings.config import Config
-    from xlnet_jax.settings.plain import from_dict
-    from xlnet_jax.training.proposal import defaults_of
-
-    config = from_dict(Config, run.settings)
-    rows = [
+def _pretraining(run: _Run, config: Config) -> list[tuple[str, str]]:
+    return [
         ("objective", f"{config.objective}: {objective_named(config.objective).summary}"),
         ("started from", _origin(config.init)),
         ("text", _names(config.corpus) or "novels of Jane Austen, which come with xlnet_jax"),
@@ -118,19 +130,12 @@ def _pretraining(run: _Run) -> tuple[list[tuple[str, str]], dict[str, Any], str]
         ("a step", f"{config.data.batch_size:,} rows of {config.data.seq_len:,} tokens"),
         ("held-out loss", _held_out_loss(run)),
     ]
-    return rows, _changed(config, defaults_of(config)), f"the preset {config.preset}"
 
 
-def _finetuning(run: _Run) -> tuple[list[tuple[str, str]], dict[str, Any], str]:
-    from xlnet_jax.checkpoints.native import RESULTS, Results
-    from xlnet_jax.settings.plain import from_dict
-    from xlnet_jax.tasks.config import FinetuneConfig
-    from xlnet_jax.tasks.defaults import DEFAULTS
-
-    config = from_dict(FinetuneConfig, run.settings)
-    results = run.workdir / RESULTS if run.workdir else None
-    metrics = read_versioned(results, "results", Results).metrics if results and results.is_file() else {}
-    rows = [
+def _finetuning(run: _Run, config: FinetuneConfig) -> list[tuple[str, str]]:
+    results = run.workdir / native.RESULTS if run.workdir else None
+    metrics = read_versioned(results, "results", native.Results).metrics if results and results.is_file() else {}
+    return [
         ("task", config.task),
         ("started from", "random weights" if config.reinitialize else _origin(config.init)),
         ("pretrained by", "" if config.reinitialize else config.objective),
@@ -140,7 +145,6 @@ def _finetuning(run: _Run) -> tuple[list[tuple[str, str]], dict[str, Any], str]:
         ("a step", f"{config.data.batch_size:,} examples"),
         *((f"held-out {name}", f"{value:.4g}") for name, value in metrics.items() if value is not None),
     ]
-    return rows, _changed(config, DEFAULTS[config.task]()), f"the task {config.task}"
 
 
 def _steps(run: _Run, steps: int) -> str:
@@ -148,10 +152,6 @@ def _steps(run: _Run, steps: int) -> str:
 
 
 def _held_out_loss(run: _Run) -> str:
-    from etils import epath
-
-    from xlnet_jax.training.watch.metrics import read_records
-
     if run.workdir is None or run.step is None:
         return ""
     records = read_records(epath.Path(run.workdir / "metrics.jsonl"))
@@ -163,25 +163,9 @@ def _held_out_loss(run: _Run) -> str:
     return f"{last['loss']:.3f} nats at step {last['step']:,}{unigram}"
 
 
-def _changed(config: Any, defaults: Any) -> dict[str, Any]:
-    from xlnet_jax.settings.fields import differences
-
-    return {
-        setting.name: setting.value
-        for setting, _ in differences(config, defaults)
-        if not setting.has("operational") and setting.name not in _PLACES
-    }
-
-
 def _origin(init: str | None) -> str:
     """Return the name of a model on the Hub, or the last part of a path: the folders of a machine are its owner's."""
-    from xlnet_jax.storage import hub
-
     return init if init and hub.is_name(init) else _plain(Path(init or "").name)
-
-
-def _escaped(note: str) -> str:
-    return note.replace("<", r"\<")  # a page would take <sep> for a tag
 
 
 def _plain(text: str) -> str:
@@ -191,8 +175,6 @@ def _plain(text: str) -> str:
 
 
 def _names(places: Sequence[str]) -> str:
-    from data_pipelines.sources import describe
-
     return ", ".join(_plain(describe(place)) for place in places)
 
 
@@ -222,34 +204,22 @@ def log_likelihoods(text):
 In xlnet_jax: `xlnet_jax.score_texts(model, [text])`."""
 
 
-def _can_score(pretrained: "Pretrained", architecture: str) -> bool:
-    """Return whether the pieces of a text can be asked for in the order of the text."""
-    from xlnet_jax.objectives.registry import objective_named
-
-    is_any = objective_named(pretrained.objective).order == "any" and pretrained.model.attn_type == "bi"
-    return architecture == "XLNetLMHeadModel" and is_any and pretrained.tokenizer is not None
-
-
 def _loading(architecture: str, name: str, has_tokenizer: bool) -> str:
     quoted = json.dumps(name)
-    theirs = [f"model = {architecture}.from_pretrained({quoted})"]
-    ours = [f"model = xlnet_jax.load({quoted})"]
+    classes, theirs, ours = architecture, "", ""
     if has_tokenizer:
-        theirs.append(f"tokenizer = AutoTokenizer.from_pretrained({quoted})")
-        ours.append('hidden = model.hidden_states(*model.encode(["A text."]))  # [texts, tokens, width]')
-    classes = ", ".join(sorted([architecture, *(["AutoTokenizer"] if has_tokenizer else [])]))
-    return "\n".join(
-        (
-            "```python",
-            f"from transformers import {classes}",
-            "",
-            *theirs,
-            "```",
-            "",
-            "```python",
-            "import xlnet_jax  # pip install 'xlnet_jax[hub]'",
-            "",
-            *ours,
-            "```",
-        )
-    )
+        classes = ", ".join(sorted((architecture, "AutoTokenizer")))
+        theirs = f"tokenizer = AutoTokenizer.from_pretrained({quoted})\n"
+        ours = 'hidden = model.hidden_states(*model.encode(["A text."]))  # [texts, tokens, width]\n'
+    return f"""\
+```python
+from transformers import {classes}
+
+model = {architecture}.from_pretrained({quoted})
+{theirs}```
+
+```python
+import xlnet_jax  # pip install 'xlnet_jax[hub]'
+
+model = xlnet_jax.load({quoted})
+{ours}```"""

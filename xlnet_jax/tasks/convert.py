@@ -62,9 +62,9 @@ def convert(settings: ConvertSettings) -> Conversion:
     import jax.numpy as jnp
     import numpy as np
 
-    from xlnet_jax.api.model_card import write_card
     from xlnet_jax.checkpoints.formats import demand_new, load, located, recognise, save
     from xlnet_jax.storage import hub
+    from xlnet_jax.tasks.model_card import write_card
 
     settings = with_plain_paths(settings)
     check_bounds(settings)
@@ -104,3 +104,15 @@ def _exported(settings: ConvertSettings, source_format: Literal["native", "hf", 
     model = load(settings.source, partial=settings.partial, activation=settings.activation)
     export(model, settings.target, seq_len=settings.seq_len)
     return Conversion(model, source_format, "stablehlo", model.notes, None)
+
+
+def print_conversion(settings: ConvertSettings) -> None:
+    """Convert a checkpoint, and print what became of it."""
+    made = convert(settings)
+    head, model = made.checkpoint.head, made.checkpoint.model
+    print(f"{settings.source} ({made.source_format}) -> {settings.target} ({made.target_format})")
+    print(f"  {head.task if head else 'language model'}, {model.num_layers} layers of {model.d_model}")
+    for note in made.notes:
+        print(f"  note: {note}")
+    if made.address:
+        print(f"  uploaded to {made.address}")
