@@ -19,11 +19,11 @@ import numpy as np
 
 from benchmarks.studies import keep_table
 from xlnet_jax import load
+from xlnet_jax.checkpoints.run import Run
 from xlnet_jax.dims import Batch
 from xlnet_jax.models.heads import build_model
 from xlnet_jax.objectives.language_model import cross_entropy_BP, empty_memory, inputs_of
 from xlnet_jax.settings.config import Config
-from xlnet_jax.training.heldout.evaluation import Run
 from xlnet_jax.training.heldout.heldout import held_out_batches
 
 PARTS = 8

@@ -25,7 +25,8 @@ import xlnet_jax
 from data_pipelines.tokenizer import EOD, SPECIAL_PIECES
 from xlnet_jax.checkpoints.pretrained import Pretrained
 from xlnet_jax.inference.blanks import Blanks, Kind
-from xlnet_jax.inference.generation import CHUNK, Generator, Sampling
+from xlnet_jax.inference.generate import GenerateSettings
+from xlnet_jax.inference.sampler import CHUNK, Sampler
 from xlnet_jax.interop.weights import initial_params
 from xlnet_jax.objectives.presets import PRESETS
 from xlnet_jax.settings.config import ModelConfig
@@ -49,12 +50,13 @@ def our_draws(model: Pretrained, ids: np.ndarray, context: int) -> Callable[[int
     pieces = [*SPECIAL_PIECES, *map(str, range(model.model.vocab_size - len(SPECIAL_PIECES)))]
     tables = SimpleNamespace(has_space=np.zeros(len(pieces), bool))
     tokenizer = cast(Any, SimpleNamespace(pieces=pieces, vocab_size=len(pieces), tables=tables))
-    generator = Generator(dataclasses.replace(model, tokenizer=tokenizer), Sampling(temperature=0), context)
+    settings = GenerateSettings("random", temperature=0.0, context=context)
+    sampler = Sampler(dataclasses.replace(model, tokenizer=tokenizer), settings)
 
     def draws(new: int) -> Iterator[int]:
         targets = np.arange(len(ids), len(ids) + new, dtype=np.int32)
         text = Blanks(ids, targets, np.full(new, Kind.OPEN), ("", ""), np.zeros(new, np.int32))
-        for (drawn,) in generator.draw([text], jax.random.key(0)):
+        for (drawn,) in sampler.draw([text], jax.random.key(0)):
             yield len(drawn.ids_P)
 
     return draws

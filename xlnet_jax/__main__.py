@@ -112,8 +112,8 @@ COMMANDS = {
     "attention": Command(
         "xlnet_jax.attention",
         "where each piece of a text looks, by layer and head, as a page or a picture.",
-        settings="xlnet_jax.api.attention:AttentionSettings",
-        function="xlnet_jax.api.commands:attention",
+        settings="xlnet_jax.inference.attention:AttentionSettings",
+        function="xlnet_jax.inference.attention:print_attention",
     ),
     "compare": Command(
         "xlnet_jax.compare",
@@ -134,8 +134,8 @@ COMMANDS = {
     "embed": Command(
         "xlnet_jax.embed",
         "vectors of sentences or documents, as .npy or Parquet.",
-        settings="xlnet_jax.api.embedding:EmbedSettings",
-        function="xlnet_jax.api.commands:embed",
+        settings="xlnet_jax.inference.embed:EmbedSettings",
+        function="xlnet_jax.inference.embed:print_embedding",
         to_save_memory="give a smaller --batch-tokens",
     ),
     "evaluate": Command(
@@ -148,8 +148,8 @@ COMMANDS = {
     "factorize": Command(
         "xlnet_jax.factorize",
         "words predicted together against words predicted each by itself.",
-        settings="xlnet_jax.api.factorizations:FactorizeSettings",
-        function="xlnet_jax.api.commands:factorize",
+        settings="xlnet_jax.inference.factorize:FactorizeSettings",
+        function="xlnet_jax.inference.factorize:print_factorizations",
     ),
     "finetune": Command(
         "xlnet_jax.finetune",
@@ -164,8 +164,8 @@ COMMANDS = {
     "generate": Command(
         "xlnet_jax.generate",
         "text that continues a prompt, or that fills its gaps (___).",
-        settings="xlnet_jax.api.generation:GenerateSettings",
-        function="xlnet_jax.api.commands:generate",
+        settings="xlnet_jax.inference.generate:GenerateSettings",
+        function="xlnet_jax.inference.generate:print_texts",
         to_save_memory="give a smaller --batch-size, or a shorter prompt",
     ),
     "plan": Command(
@@ -178,15 +178,15 @@ COMMANDS = {
     "recl": Command(
         "xlnet_jax.recl",
         "relative effective context length: how far back causal checkpoints gain by reading.",
-        settings="xlnet_jax.api.effective_context:ReclSettings",
-        function="xlnet_jax.api.commands:recl",
+        settings="xlnet_jax.inference.recl:ReclSettings",
+        function="xlnet_jax.inference.recl:print_recl",
         to_save_memory="give a smaller --batch-tokens",
     ),
     "score": Command(
         "xlnet_jax.score",
         "the log-likelihood of sentences, under one or several orders of their pieces.",
-        settings="xlnet_jax.api.scores:ScoreSettings",
-        function="xlnet_jax.api.scores:print_scores",
+        settings="xlnet_jax.inference.score:ScoreSettings",
+        function="xlnet_jax.inference.score:print_scores",
         to_save_memory="give a smaller --max-len",
     ),
     "train": Command(

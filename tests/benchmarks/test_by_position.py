@@ -7,7 +7,7 @@ from benchmarks.by_position import measured
 from data_pipelines import sources
 from tests.xlnet_jax.training.tiny_run import arguments, records_of
 from xlnet_jax import train
-from xlnet_jax.training.heldout.evaluation import Run
+from xlnet_jax.checkpoints.run import Run
 
 
 def test_losses_of_all_positions_are_the_loss_of_the_run(tmp_path):

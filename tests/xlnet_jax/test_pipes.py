@@ -9,8 +9,8 @@ from etils import epath
 
 from data_pipelines import opening
 from data_pipelines.tokenizer import Tokenizer
-from xlnet_jax.api import generation
 from xlnet_jax.errors import InputError
+from xlnet_jax.inference.generate import GenerateSettings
 from xlnet_jax.settings import config_file
 from xlnet_jax.tasks import readers
 from xlnet_jax.tasks.classification.tables import Form, read_table
@@ -25,7 +25,7 @@ READERS = {
     "tokenizer.json": Tokenizer.load,
     "spiece.model": Tokenizer.load,
     "metrics.jsonl": lambda path: list(read_records(epath.Path(path))),
-    "prompts.txt": lambda path: generation.GenerateSettings("x", prompt_file=path).prompts(),
+    "prompts.txt": lambda path: GenerateSettings("x", prompt_file=path).prompts(),
     "settings.json": lambda path: config_file.CommandLine.of(["--config", path]),
 }
 

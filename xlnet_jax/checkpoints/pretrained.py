@@ -27,6 +27,7 @@ from xlnet_jax.models.detector import BertDetector
 from xlnet_jax.models.encoder import build_encoder
 from xlnet_jax.models.heads import build_model
 from xlnet_jax.models.inputs import Inputs, text_inputs
+from xlnet_jax.objectives.registry import objective_named
 from xlnet_jax.settings.config import ModelConfig
 from xlnet_jax.settings.rules import validate_network
 from xlnet_jax.settings.typed import list_of_texts
@@ -76,6 +77,24 @@ def vocabulary_tokenizer(pretrained: Pretrained) -> Tokenizer:
     if pretrained.tokenizer is None:
         raise InputError("the checkpoint has no tokenizer: put its spiece.model beside it, or give `tokenizer`")
     return pretrained.tokenizer
+
+
+def scoring_tokenizer(pretrained: Pretrained) -> Tokenizer:
+    """Return the tokenizer of a checkpoint that predicts pieces in any order.
+
+    Raises InputError where there is no tokenizer, no vocabulary scores or no query stream, and where rows see earlier
+    positions only.
+    """
+    tokenizer = vocabulary_tokenizer(pretrained)
+    if pretrained.model.attn_type == "uni":
+        raise InputError("the checkpoint reads in one direction (attn-type uni), and cannot be asked in other orders")
+    objective = objective_named(pretrained.objective)
+    if objective.order != "any":
+        raise InputError(
+            f"the checkpoint has learned {objective.learns} ({objective.name}), each by itself, and cannot be "
+            "asked in an order: it has no query stream"
+        )
+    return tokenizer
 
 
 def on_device(pretrained: P, dtype: Literal["float32", "bfloat16"] = "float32") -> P:

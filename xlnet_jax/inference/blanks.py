@@ -12,7 +12,6 @@ from data_pipelines.tokenizer.symbols import SPACE
 from xlnet_jax.errors import InputError
 
 GAP = re.compile("_{3,}")
-MOST = 1_000_000  # pieces, texts: arrays of all of them are made
 
 
 class Kind(IntEnum):
@@ -39,16 +38,13 @@ class Blanks(NamedTuple):
         return bool(len(self.kinds_P)) and self.kinds_P[0] == Kind.OPEN
 
 
-def check_request(gap_pieces: Sequence[int], max_new_tokens: int, num_samples: int, batch_size: int, seed: int) -> None:
-    """Raise InputError for numbers out of range."""
-    counts = {"max_new_tokens": max_new_tokens, "num_samples": num_samples, "batch_size": batch_size}
-    for name, count in (*counts.items(), *(("gap_pieces", pieces) for pieces in gap_pieces)):
-        if count < 1:
-            raise InputError(f"`{name}` {count} must be at least 1")
-        if count > MOST:
-            raise InputError(f"`{name}` {count} must be at most {MOST:,}")
-    if not 0 <= seed < 2**32:
-        raise InputError(f"`seed` {seed} must be from 0 to 2^32 - 1")
+def read_prompt(
+    tokenizer: Tokenizer, prompt: str, prefix: str, gap_pieces: Sequence[int], max_new_tokens: int
+) -> Blanks:
+    """Return a prompt to fill in, if it has gaps or a number of pieces is given for them, or else to continue."""
+    if gap_pieces or GAP.search(prompt):
+        return infilling(tokenizer, prompt, prefix, gap_pieces or (1,))
+    return continuation(tokenizer, prompt, prefix, max_new_tokens)
 
 
 def continuation(tokenizer: Tokenizer, prompt: str, prefix: str, pieces: int) -> Blanks:

@@ -12,16 +12,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from data_pipelines.tokenizer import PAD, Tokenizer
-from xlnet_jax.checkpoints.pretrained import Pretrained, vocabulary_tokenizer
-from xlnet_jax.errors import InputError
+from data_pipelines.tokenizer import PAD
+from xlnet_jax.checkpoints.pretrained import Pretrained
 from xlnet_jax.inference.lengths import batches_by_length, padded, padded_length
 from xlnet_jax.kernels.arguments import Relations
 from xlnet_jax.models.inputs import Inputs, compact_inputs
 from xlnet_jax.models.masks import HIGHEST
 from xlnet_jax.models.xlnet import XLNetLM
 from xlnet_jax.objectives.language_model import cross_entropy_BP
-from xlnet_jax.objectives.registry import objective_named
 from xlnet_jax.settings.config import ModelConfig
 
 CONTEXT = -1  # rank of the pieces that are given: below every hidden piece
@@ -43,24 +41,6 @@ class QueryBatch(NamedTuple):
     rank_BL: np.ndarray  # int32
     positions_BP: np.ndarray  # int32
     target_ids_BP: np.ndarray  # int32, the pieces at these positions
-
-
-def scoring_tokenizer(pretrained: Pretrained) -> Tokenizer:
-    """Return the tokenizer of a checkpoint that predicts pieces in any order.
-
-    Raises InputError where there is no tokenizer, no vocabulary scores or no query stream, and where rows see earlier
-    positions only.
-    """
-    tokenizer = vocabulary_tokenizer(pretrained)
-    if pretrained.model.attn_type == "uni":
-        raise InputError("the checkpoint reads in one direction (attn-type uni), and cannot be asked in other orders")
-    objective = objective_named(pretrained.objective)
-    if objective.order != "any":
-        raise InputError(
-            f"the checkpoint has learned {objective.learns} ({objective.name}), each by itself, and cannot be "
-            "asked in an order: it has no query stream"
-        )
-    return tokenizer
 
 
 def log_probs_PV(pretrained: Pretrained, query: Query) -> np.ndarray:

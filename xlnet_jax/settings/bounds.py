@@ -68,16 +68,17 @@ def out_of_bounds(config: Any, prefix: str = "") -> Iterator[str]:
 
 
 def _broken(value: Any, field: dataclasses.Field[Any]) -> Iterator[str]:
+    bounds = bounds_of(field)
     for element in value if isinstance(value, tuple) else (value,):
         if element is not None:
-            for bound in (*_implied(element, field), *bounds_of(field)):
+            for bound in (*_implied(element, field, bounds), *bounds):
                 if not bound.holds(element):
                     yield f"{element} {bound.text}".lstrip()
 
 
-def _implied(value: Any, field: dataclasses.Field[Any]) -> Iterator[Bound]:
+def _implied(value: Any, field: dataclasses.Field[Any], bounds: tuple[Bound, ...]) -> Iterator[Bound]:
     if isinstance(value, str):
-        if field.default != "" and ANY_TEXT not in bounds_of(field):
+        if field.default != "" and ANY_TEXT not in bounds:
             yield NOT_EMPTY
     elif isinstance(value, Integral):
         yield COUNTABLE

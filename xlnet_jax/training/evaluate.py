@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from data_pipelines.corpus import Corpus, Manifest
     from xlnet_jax.checkpoints.pretrained import Pretrained
-    from xlnet_jax.training.heldout.evaluation import Run
+    from xlnet_jax.checkpoints.run import Run
     from xlnet_jax.training.heldout.units import Measured
 
 BATCH_SIZE = 8  # rows, for a checkpoint that no run of ours wrote
@@ -102,7 +102,8 @@ def evaluate(
     asked.check()
     from xlnet_jax.checkpoints.formats import load_with_tokenizer
     from xlnet_jax.checkpoints.pretrained import vocabulary_tokenizer
-    from xlnet_jax.training.heldout.evaluation import Run, measure_loss
+    from xlnet_jax.checkpoints.run import Run
+    from xlnet_jax.training.heldout.evaluation import measure_loss
     from xlnet_jax.training.text import demand_memory
 
     run = Run.of(asked.checkpoint)
@@ -136,8 +137,8 @@ def _config(settings: EvaluateSettings, pretrained: Pretrained, run: Run | None)
     The original's windows are twice as long as the part that becomes memory (512 and 256); so are those of a checkpoint
     that tells nothing but that part, as Hugging Face's `reuse_len` does.
     """
+    from xlnet_jax.checkpoints.run import trained_mem_len
     from xlnet_jax.objectives.presets import with_objective
-    from xlnet_jax.training.heldout.evaluation import trained_mem_len
 
     objective = settings.objective or (run.config.objective if run else pretrained.objective)
     papers = DataConfig(batch_size=BATCH_SIZE)

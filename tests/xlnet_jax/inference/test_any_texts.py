@@ -6,11 +6,10 @@ import pytest
 import xlnet_jax
 from tests.xlnet_jax.random_models import random_model
 from xlnet_jax.errors import InputError
-from xlnet_jax.inference.attention_view import view_attention
-from xlnet_jax.inference.fill_in import fill_in
-from xlnet_jax.inference.generation import Generator, Sampling
-from xlnet_jax.inference.texts import generate_texts
+from xlnet_jax.inference.attention import view_attention
+from xlnet_jax.inference.factorize import fill_in
 from xlnet_jax.settings.config import HeadConfig
+from xlnet_jax.settings.typed import list_of_texts
 from xlnet_jax.tasks.model import Model
 
 TEXTS = ["She opened the letter.", "He was gone", "Rain fell on the old house by the sea", "The naïve café"]
@@ -69,10 +68,17 @@ CALLS = {
 }
 
 
-@pytest.mark.parametrize("call", CALLS)
 @pytest.mark.parametrize("kind", KINDS)
-def test_results_are_in_the_order_of_the_texts(tiny, kind, call):
-    assert CALLS[call](tiny, KINDS[kind](TEXTS)) == CALLS[call](tiny, TEXTS)
+def test_all_that_can_be_iterated_over_is_a_list_of_texts(kind):
+    assert list_of_texts(KINDS[kind](TEXTS)) == TEXTS
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_results_are_in_the_order_of_the_texts(tiny, call):
+    assert CALLS[call](tiny, Series(TEXTS)) == CALLS[call](tiny, TEXTS)
+    assert CALLS[call](tiny, TEXTS[0]) == CALLS[call](tiny, [TEXTS[0]])
+    with pytest.raises(InputError, match="number 1, from 0, is no text, but 3"):
+        CALLS[call](tiny, ["fine", 3.5])
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -89,31 +95,15 @@ def test_a_table_is_no_list_of_inputs(classifier):
         classifier.predict(Table(["text"]))
 
 
-@pytest.mark.parametrize("call", CALLS)
-def test_a_single_text_is_a_list_of_one(tiny, call):
-    assert CALLS[call](tiny, TEXTS[0]) == CALLS[call](tiny, [TEXTS[0]])
-
-
 def test_single_words_and_pieces_are_lists_of_one(tiny):
     assert fill_in(tiny, TEXTS[0], "letter") == fill_in(tiny, TEXTS[0], ["letter"])
     ours, theirs = (view_attention(tiny, TEXTS[0], targets) for targets in ("letter", ["letter"]))
     assert ours.targets == theirs.targets != []
-    generator = Generator(tiny, Sampling(temperature=0), stops="the")
-    texts = [list(generate_texts(generator, prompts, max_new_tokens=3)) for prompts in ("He was", ["He was"])]
-    assert [text.text for text in texts[0]] == [text.text for text in texts[1]]
 
 
-@pytest.mark.parametrize("call", CALLS)
-@pytest.mark.parametrize(
-    ("texts", "message"),
-    [
-        (["fine", 3.5], "number 1, from 0, is no text, but 3.5"),
-        ([["a", "pair"]], 'number 0, from 0, is no text, but \\["a", "pair"\\]'),
-        ({"text": "a"}, "is a list of texts, and not"),
-        (b"bytes", "is a list of texts, and not"),
-        (7, "is a list of texts, and not 7"),
-    ],
-)
-def test_what_is_no_list_of_texts_is_refused_in_a_line(tiny, call, texts, message):
-    with pytest.raises(InputError, match=message):
-        CALLS[call](tiny, texts)
+@pytest.mark.parametrize("texts", [{"text": "a"}, b"bytes", 7])
+def test_what_is_no_list_of_texts_is_refused_in_a_line(texts):
+    with pytest.raises(InputError, match="`texts` is a list of texts, and not"):
+        list_of_texts(texts)
+    with pytest.raises(InputError, match='number 0, from 0, is no text, but \\["a", "pair"\\]'):
+        list_of_texts([["a", "pair"]])

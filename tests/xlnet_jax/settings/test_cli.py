@@ -18,8 +18,8 @@ from jax.errors import JaxRuntimeError
 from data_pipelines.tokenizer.commands import Show, Train
 from xlnet_jax import __main__ as command
 from xlnet_jax.api import runs
-from xlnet_jax.api.embedding import EmbedSettings
 from xlnet_jax.errors import CRASH, InputError
+from xlnet_jax.inference.embed import EmbedSettings
 from xlnet_jax.objectives import command_line
 from xlnet_jax.objectives.presets import PRESETS, demo, large
 from xlnet_jax.settings import cli, config_file

@@ -16,14 +16,14 @@ from data_pipelines.tokenizer.pieces import PieceTables
 from data_pipelines.windows import steps_per_block
 from tests.xlnet_jax.training.tiny_run import arguments, assert_same, state_of
 from xlnet_jax import InputError, train
+from xlnet_jax.checkpoints.run import Run
 from xlnet_jax.inference import left_to_right
-from xlnet_jax.inference.fill_in import fill_in
+from xlnet_jax.inference.factorize import fill_in
 from xlnet_jax.interop.weights import flatten
 from xlnet_jax.objectives.presets import demo, with_objective
 from xlnet_jax.objectives.rules import validate
 from xlnet_jax.settings.config import ReplacedConfig
 from xlnet_jax.training.evaluate import _units
-from xlnet_jax.training.heldout.evaluation import Run
 from xlnet_jax.training.heldout.heldout import held_out_batches
 from xlnet_jax.training.heldout.units import Content, Measured, content_of
 from xlnet_jax.training.initial import begin_from, params_of

@@ -5,25 +5,24 @@ import contextlib
 import itertools
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from data_pipelines import windows
-from data_pipelines.corpus import Corpus, is_corpus
+from data_pipelines.corpus import Corpus
 from data_pipelines.prepare import prepare_to_measure
 from data_pipelines.readers import Errors
 from data_pipelines.sources import Source
 from data_pipelines.tokenizer import Tokenizer
-from xlnet_jax.checkpoints import native
 from xlnet_jax.checkpoints.pretrained import Pretrained, vocabulary_tokenizer
 from xlnet_jax.errors import InputError
 from xlnet_jax.interop.weights import flatten, nest, size
 from xlnet_jax.objectives.build import objective_of
 from xlnet_jax.objectives.rules import validate
-from xlnet_jax.settings.config import Config, ModelConfig
+from xlnet_jax.settings.config import Config
 from xlnet_jax.training import sharding
 from xlnet_jax.training.heldout.heldout import HeldOutLoss, held_out_batches
 from xlnet_jax.training.heldout.unigram import unigram_line
@@ -31,37 +30,6 @@ from xlnet_jax.training.heldout.units import Measured, content_of
 from xlnet_jax.training.optimizer import make_optimizer
 from xlnet_jax.training.state import StatePlan, empty_mems_ZBMD, plan_state
 from xlnet_jax.training.step import make_eval_step
-
-
-@dataclass(frozen=True)
-class Run:
-    """Pretraining run that a checkpoint belongs to."""
-
-    folder: Path
-    config: Config
-
-    @classmethod
-    def of(cls, checkpoint: str | Path) -> "Run | None":
-        """Return the run of a checkpoint; None for a converted one or one of another project."""
-        source = Path(checkpoint)
-        found = native.find(source) if source.is_dir() else None
-        config = native.run_config(found) if found else None
-        return cls(found.parent.parent, config) if found and config else None
-
-    def corpus(self) -> Corpus | None:
-        """Return the text that the run learns from, with its held-out part; None where it is gone."""
-        beside = self.folder / "corpus"
-        there = next((name for name in (beside, *(self.config.corpus or ())) if is_corpus(name)), None)
-        return Corpus(there) if there else None
-
-
-def trained_mem_len(pretrained: Pretrained, run: Run | None) -> int:
-    """Return the positions of memory that the weights were trained with; the paper's where the checkpoint does not say,
-    as most of Hugging Face's, and its positions have room for memory."""
-    if pretrained.model.positions != "relative":
-        return 0
-    return pretrained.model.mem_len if run else pretrained.model.mem_len or ModelConfig().mem_len
-
 
 AT_EVALUATION = ("mem_len", "clamp_len", "same_length")
 """Settings of the network that an evaluation may change: they decide what a row sees, not its parameters."""

@@ -7,8 +7,7 @@ the others, so that its earlier draws may see later ones.
 
 import dataclasses
 import functools
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import jax
@@ -17,37 +16,16 @@ import numpy as np
 
 from data_pipelines.tokenizer import EOD, PAD, Tokenizer
 from data_pipelines.tokenizer.symbols import SPACE
-from xlnet_jax.checkpoints.pretrained import Pretrained, vocabulary_tokenizer
+from xlnet_jax.checkpoints.pretrained import Pretrained, scoring_tokenizer, vocabulary_tokenizer
 from xlnet_jax.errors import InputError
 from xlnet_jax.inference.blanks import Blanks, allowed_XV
-from xlnet_jax.inference.query_stream import scoring_tokenizer
+from xlnet_jax.inference.generate import GenerateSettings
 from xlnet_jax.models.decoding import Cache, Decoder, advance, prefill, prepare
 from xlnet_jax.settings.config import ModelConfig
-from xlnet_jax.settings.typed import list_of_texts
 
 CHUNK = 32  # pieces drawn on the device before the host looks at them
 SHORTEST = 32  # lengths of given texts are rounded up to powers of two, at least this
 DEFAULT_CONTEXT = 512
-
-
-@dataclass(frozen=True)
-class Sampling:
-    """Choice of a piece: temperature, top_k, top_p in Hugging Face's order (Holtzman et al. 2020, section 3.1)."""
-
-    temperature: float = 1.0
-    """divides the logits; 0 = always the likeliest piece"""
-    top_k: int = 0
-    """choose among this many of the likeliest pieces; 0 = all"""
-    top_p: float = 0.9
-    """choose among the likeliest pieces whose probabilities add up to this; 1 = all"""
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.temperature < float("inf"):
-            raise InputError(f"`temperature` {self.temperature} must be a number from 0 up; 0 = the likeliest piece")
-        if self.top_k < 0:
-            raise InputError(f"`top_k` {self.top_k} must be at least 0; 0 = all pieces")
-        if not 0 < self.top_p <= 1:
-            raise InputError(f"`top_p` {self.top_p} must be in (0, 1]; 1 = all pieces")
 
 
 class Drawn(NamedTuple):
@@ -59,6 +37,16 @@ class Drawn(NamedTuple):
     )  # float32, nats, at temperature 1 over all pieces; the last is of <eod> where it ended the text
     is_done: bool  # True where no more pieces follow
     is_stopped: bool  # True where <eod> or another piece that stops was drawn, at the last target or before
+
+
+class _Static(NamedTuple):
+    """Settings that a program is compiled for."""
+
+    config: ModelConfig
+    context: int
+    temperature: float
+    top_k: int
+    top_p: float
 
 
 class _Rules(NamedTuple):
@@ -77,35 +65,24 @@ class _State(NamedTuple):
     done_B: jnp.ndarray
 
 
-class Generator:
-    """A checkpoint made ready to generate. Raises InputError for a checkpoint without a tokenizer or vocabulary scores,
-    and for one that predicts neither in any order nor from left to right."""
+class Sampler:
+    """A checkpoint made ready to draw pieces. Raises InputError for a checkpoint without a tokenizer or vocabulary
+    scores, and for one that predicts neither in any order nor from left to right."""
 
-    def __init__(
-        self,
-        pretrained: Pretrained,
-        sampling: Sampling,
-        context: int | None = None,
-        stops: str | Iterable[str] = (),
-    ) -> None:
-        """Prepare the network. context: newest positions that a piece sees (None: `default_context`).
-
-        stops: pieces that end a text besides <eod>.
-        """
+    def __init__(self, pretrained: Pretrained, settings: GenerateSettings) -> None:
+        """Prepare the network. settings: those of the choice of a piece, `context` and `stop` count."""
         self.tokenizer = (vocabulary_tokenizer if pretrained.reads_left_to_right else scoring_tokenizer)(pretrained)
-        self.context = default_context(pretrained) if context is None else context
-        if self.context < 2:
-            raise InputError(f"`context` {self.context} has no room for a prompt: give at least 2 positions")
-        self._sampling = sampling
+        self.context = default_context(pretrained) if settings.context is None else settings.context
         # A CPU computes in float32, and would convert bfloat16 weights in each pass.
         dtype = "float32" if jax.default_backend() == "cpu" else pretrained.model.dtype
         # Rows of a prompt see all of it, or, where pieces are drawn from left to right, the pieces before them.
         attn_type = "uni" if pretrained.reads_left_to_right else pretrained.model.attn_type
         self._config = dataclasses.replace(pretrained.model, dtype=dtype, attn_type=attn_type)
+        self._static = _Static(self._config, self.context, settings.temperature, settings.top_k, settings.top_p)
         self._params = pretrained.params
         self._decoders: dict[bool, Decoder] = {}
         self._allowed_XV = jnp.asarray(allowed_XV(self.tokenizer))
-        self._stops_V = _stops_V(self.tokenizer, list_of_texts(stops, "stops"))
+        self._stops_V = _stops_V(self.tokenizer, settings.stop)
 
     def draw(self, texts: Sequence[Blanks], key: jax.Array, first: int = 0) -> Iterator[list[Drawn]]:
         """Yield the pieces drawn so far for each text, again after every CHUNK pieces; the last time all are done.
@@ -116,7 +93,9 @@ class Generator:
         for text in texts:
             self.demand_room(text)
         batch, ahead = len(texts), any((text.targets_P < len(text.ids_L)).any() for text in texts)
-        decoder = self._decoder(ahead)
+        if ahead not in self._decoders:
+            self._decoders = {ahead: prepare(self._config, self._params, self.context, ahead)}
+        decoder = self._decoders[ahead]
         steps = 1 + -(-(max(len(text.targets_P) for text in texts) - 1) // CHUNK) * CHUNK
         targets_BP = _stack([text.targets_P for text in texts], steps)
         kinds_BP = _stack([text.kinds_P for text in texts], steps)
@@ -129,18 +108,18 @@ class Generator:
         length = _rounded(1 + max(max(len(text.ids_L), text.targets_P[0]) for text in texts))
         ids_BL = _stack([text.ids_L for text in texts], length, PAD)
         known_BL = _stack([np.isin(np.arange(len(t.ids_L)), t.targets_P, invert=True) for t in texts], length, False)
-        settings = self._config, self._sampling
         state, token_B, score_B = _begin(
-            *settings, self.context, decoder, ids_BL, known_BL, targets_BP[:, 0], kinds_BP[:, 0], rules
+            self._static, decoder, ids_BL, known_BL, targets_BP[:, 0], kinds_BP[:, 0], rules
         )
         tokens, scores = [np.asarray(token_B)[:, None]], [np.asarray(score_B)[:, None]]
         for start in range(0, steps, CHUNK):
-            yield [self._drawn(*row) for row in zip(*_joined(tokens, scores), np.asarray(state.done_B), strict=True)]
+            so_far = np.concatenate(tokens, axis=1), np.concatenate(scores, axis=1), np.asarray(state.done_B)
+            yield [self._drawn(*row) for row in zip(*so_far, strict=True)]
             if np.asarray(state.done_B).all():
                 return
             span = slice(start, start + CHUNK + 1)
             state, tokens_BP, scores_BP = _go_on(
-                *settings, decoder, state, targets_BP[:, span], kinds_BP[:, span], rules
+                self._static, decoder, state, targets_BP[:, span], kinds_BP[:, span], rules
             )
             tokens.append(np.asarray(tokens_BP))
             scores.append(np.asarray(scores_BP))
@@ -174,11 +153,6 @@ class Generator:
         last = ids_P[count - 1]
         return Drawn(ids_P[: count - (last == EOD)], log_probs_P[:count], bool(is_done), bool(self._stops_V[last]))
 
-    def _decoder(self, ahead: bool) -> Decoder:
-        if ahead not in self._decoders:
-            self._decoders = {ahead: prepare(self._config, self._params, self.context, ahead)}
-        return self._decoders[ahead]
-
 
 def default_context(pretrained: Pretrained) -> int:
     """Return the positions that rows saw in pretraining, window and memory; 512 where unknown. The window is twice the
@@ -188,11 +162,9 @@ def default_context(pretrained: Pretrained) -> int:
     return (1 if pretrained.reads_left_to_right else 2) * pretrained.reuse_len + pretrained.model.mem_len
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1, 2))
+@functools.partial(jax.jit, static_argnums=0)
 def _begin(
-    config: ModelConfig,
-    sampling: Sampling,
-    context: int,
+    static: _Static,
     decoder: Decoder,
     ids_BL: jnp.ndarray,
     known_BL: jnp.ndarray,
@@ -201,15 +173,14 @@ def _begin(
     rules: _Rules,
 ) -> tuple[_State, jnp.ndarray, jnp.ndarray]:
     """Read the given tokens and draw the first piece; return (state, pieces [B], their log-probabilities [B])."""
-    cache, logits_BV = prefill(config, decoder, ids_BL, known_BL, target_B, context)
+    cache, logits_BV = prefill(static.config, decoder, ids_BL, known_BL, target_B, static.context)
     state = _State(cache, jnp.int32(0), jnp.zeros_like(target_B), jnp.zeros(target_B.shape, bool))
-    return _choose(sampling, state, logits_BV, kind_B, rules)
+    return _choose(static, state, logits_BV, kind_B, rules)
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1), donate_argnums=3)
+@functools.partial(jax.jit, static_argnums=0, donate_argnums=2)
 def _go_on(
-    config: ModelConfig,
-    sampling: Sampling,
+    static: _Static,
     decoder: Decoder,
     state: _State,
     targets_BP: jnp.ndarray,
@@ -228,8 +199,10 @@ def _go_on(
 
     def one_more(carry: tuple) -> tuple:
         s, state, tokens_BP, scores_BP = carry
-        cache, logits_BV = advance(config, decoder, state.cache, state.token_B, targets_BP[:, s], targets_BP[:, s + 1])
-        state, token_B, score_B = _choose(sampling, state._replace(cache=cache), logits_BV, kinds_BP[:, s + 1], rules)
+        cache, logits_BV = advance(
+            static.config, decoder, state.cache, state.token_B, targets_BP[:, s], targets_BP[:, s + 1]
+        )
+        state, token_B, score_B = _choose(static, state._replace(cache=cache), logits_BV, kinds_BP[:, s + 1], rules)
         return s + 1, state, tokens_BP.at[:, s].set(token_B), scores_BP.at[:, s].set(score_B)
 
     nothing = jnp.full((batch, CHUNK), PAD, jnp.int32), jnp.zeros((batch, CHUNK), jnp.float32)
@@ -237,11 +210,11 @@ def _go_on(
 
 
 def _choose(
-    sampling: Sampling, state: _State, logits_BV: jnp.ndarray, kind_B: jnp.ndarray, rules: _Rules
+    static: _Static, state: _State, logits_BV: jnp.ndarray, kind_B: jnp.ndarray, rules: _Rules
 ) -> tuple[_State, jnp.ndarray, jnp.ndarray]:
     keys_B = jax.vmap(jax.random.fold_in, (0, None))(rules.keys_B, state.step)
     allowed_BV = jnp.where(rules.allowed_XV[kind_B], logits_BV, -jnp.inf)
-    token_B = jax.vmap(functools.partial(choose, sampling))(allowed_BV, keys_B)
+    token_B = jax.vmap(functools.partial(choose, static.temperature, static.top_k, static.top_p))(allowed_BV, keys_B)
     score_B = jnp.take_along_axis(jax.nn.log_softmax(logits_BV), token_B[:, None], axis=1)[:, 0]
     step = state.step + 1
     done_B = state.done_B | rules.stops_V[token_B] | (step >= rules.counts_B)
@@ -249,17 +222,18 @@ def _choose(
     return _State(state.cache, step, token_B, done_B), drawn_B, score_B
 
 
-def choose(sampling: Sampling, logits_V: jnp.ndarray, key: jax.Array) -> jnp.ndarray:
-    """Return the id of a piece, int32; pieces with a logit of minus infinity are never chosen."""
-    if sampling.temperature == 0:
+def choose(temperature: float, top_k: int, top_p: float, logits_V: jnp.ndarray, key: jax.Array) -> jnp.ndarray:
+    """Return the id of a piece, int32, by temperature, top_k and top_p in Hugging Face's order (Holtzman et al. 2020,
+    section 3.1). Pieces with a logit of minus infinity are never chosen."""
+    if temperature == 0:
         return logits_V.argmax().astype(jnp.int32)
-    scaled_V = logits_V / sampling.temperature
-    if not sampling.top_k and sampling.top_p == 1:
+    scaled_V = logits_V / temperature
+    if not top_k and top_p == 1:
         return jax.random.categorical(key, scaled_V).astype(jnp.int32)
-    best_Q, ids_Q = jax.lax.top_k(scaled_V, min(sampling.top_k or len(scaled_V), len(scaled_V)))
+    best_Q, ids_Q = jax.lax.top_k(scaled_V, min(top_k or len(scaled_V), len(scaled_V)))
     probs_Q = jax.nn.softmax(best_Q)
     # The likeliest piece always stays: the sum before it is 0, and top_p is above 0.
-    best_Q = jnp.where(jnp.cumsum(probs_Q) - probs_Q < sampling.top_p, best_Q, -jnp.inf)
+    best_Q = jnp.where(jnp.cumsum(probs_Q) - probs_Q < top_p, best_Q, -jnp.inf)
     return ids_Q[jax.random.categorical(key, best_Q)]
 
 
@@ -271,10 +245,6 @@ def _stops_V(tokenizer: Tokenizer, stops: Sequence[str]) -> np.ndarray:
             raise InputError(f"{stop!r} is not in the vocabulary, and cannot end a text")
         stops_V |= found_V
     return stops_V
-
-
-def _joined(*of_chunks: list[np.ndarray]) -> list[np.ndarray]:
-    return [np.concatenate(chunks, axis=1) for chunks in of_chunks]
 
 
 def _stack(rows: Sequence[np.ndarray], length: int, value: int = 0) -> np.ndarray:

@@ -3,6 +3,7 @@
 import dataclasses
 import gzip
 import json
+from importlib import import_module
 
 import jax
 import jax.numpy as jnp
@@ -12,23 +13,19 @@ import pyarrow.parquet as pq
 import pytest
 
 import xlnet_jax
-from data_pipelines.tokenizer import Settings, Tokenizer
-from tests.xlnet_jax.random_models import HEADS, SMALL, random_model
-from xlnet_jax import InputError, embed
-from xlnet_jax.inference import embedding_files, lengths
-from xlnet_jax.inference.embedding import embed_texts
+from tests.xlnet_jax.random_models import HEADS, random_model
+from xlnet_jax import InputError
+from xlnet_jax.inference import embed as embedding
+from xlnet_jax.inference import lengths
+from xlnet_jax.inference.embed import embed_texts
 from xlnet_jax.models.inputs import text_inputs
 from xlnet_jax.models.xlnet import Backbone
+
+command = import_module("xlnet_jax.embed")
 
 LONG = "The list of names is new, and the names of the list are old. " * 2
 TEXTS = [LONG, "The list of names is new", "new", "The names are old."]
 SAME = 1e-5
-
-
-@pytest.fixture(scope="module")
-def model(reference):
-    tokenizer = Tokenizer((reference / "data" / "spiece.model").read_bytes(), Settings())
-    return random_model(dataclasses.replace(SMALL, vocab_size=800), tokenizer=tokenizer)
 
 
 @pytest.fixture(scope="module")
@@ -64,6 +61,8 @@ def test_vectors_are_pooled_from_the_real_tokens_whatever_the_padding_and_the_ne
 
 def test_vectors_depend_neither_on_the_bucket_nor_on_the_batch(model, monkeypatch):
     together = embed_texts(model, TEXTS)
+    normalized = embed_texts(model, TEXTS, normalize=True)
+    np.testing.assert_allclose(normalized * np.linalg.norm(together, axis=1, keepdims=True), together, atol=SAME)
     np.testing.assert_allclose(embed_texts(model, TEXTS, batch_tokens=1), together, atol=SAME)
     np.testing.assert_allclose(embed_texts(model, TEXTS[::-1]), together[::-1], atol=SAME)
     monkeypatch.setattr(lengths, "SHORTEST", 64)
@@ -77,13 +76,6 @@ def test_a_layer_is_named_from_either_end(model):
     by_layer = sown["intermediates"]["layers"]["rows_BTD"][0].mean(2)
     for layer, place in ((1, 0), (-3, 0), (3, 2), (-1, 2)):
         np.testing.assert_allclose(embed_texts(model, TEXTS[1:2], layer=layer), by_layer[place], atol=SAME)
-
-
-def test_normalized_vectors_have_length_one(model):
-    vectors = embed_texts(model, TEXTS, normalize=True)
-    np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-6)
-    plain = embed_texts(model, TEXTS)
-    np.testing.assert_allclose(vectors * np.linalg.norm(plain, axis=1, keepdims=True), plain, atol=SAME)
 
 
 def segment_by_segment(model, text, seq_len, mem_len):
@@ -117,17 +109,10 @@ def test_without_special_tokens_the_last_token_is_the_last_piece(model):
     )
 
 
-def test_rows_of_the_same_length_see_a_text_that_is_read_whole(model):
-    """same_length would show each row mem_len positions, here none: it is turned off."""
-    whole = dataclasses.replace(model, model=dataclasses.replace(model.model, attn_type="uni"))
-    same = dataclasses.replace(whole, model=dataclasses.replace(whole.model, same_length=True))
-    np.testing.assert_array_equal(embed_texts(whole, TEXTS), embed_texts(same, TEXTS))
-
-
 def test_lines_come_out_as_rows_in_their_order(model, folder, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(embedding_files, "CHARS_AT_ONCE", 2048)  # as a large file is, in chunks
+    monkeypatch.setattr(embedding, "CHARS_AT_ONCE", 2048)  # as a large file is, in chunks
     out = tmp_path / "vectors.npy"
-    assert embed.main([str(folder / "hf"), "--text", str(folder / "texts.txt"), "--out", str(out)]) == 0
+    assert command.main([str(folder / "hf"), "--text", str(folder / "texts.txt"), "--out", str(out)]) == 0
     found = np.load(out, mmap_mode="r")
     assert found.dtype == np.float32
     np.testing.assert_allclose(found, embed_texts(model, TEXTS), atol=SAME)
@@ -152,7 +137,7 @@ def test_documents_come_with_their_ids(model, folder, tmp_path, capsys):
         (tmp_path / "a.parquet", ("--id-field", "number"), [7, 3]),
     ):
         out = tmp_path / "out.parquet"
-        assert embed.main([str(folder / "hf"), "--text", str(text), "--out", str(out), "--overwrite", *more]) == 0
+        assert command.main([str(folder / "hf"), "--text", str(text), "--out", str(out), "--overwrite", *more]) == 0
         table = pq.read_table(out)
         assert table["id"].to_pylist() == ids
         np.testing.assert_allclose(np.array(table["embedding"].to_pylist(), np.float32), expected, atol=SAME)
@@ -162,26 +147,22 @@ def test_documents_come_with_their_ids(model, folder, tmp_path, capsys):
 def test_a_mistake_is_one_line_and_leaves_no_file(model, folder, tmp_path):
     gap, ids = tmp_path / "gap.jsonl", tmp_path / "ids.jsonl"
     gap.write_text('{"text": "One."}\n{"text": " "}\n')
-    ids.write_text('{"text": "a", "id": 1}\n{"text": "b", "id": "two"}\n{"text": " ", "id": 3}\n')
-    out, lines = tmp_path / "x.npy", folder / "texts.txt"
+    ids.write_text('{"text": "a", "id": 1}\n{"text": "b", "id": "two"}\n')
+    out, table, lines = tmp_path / "x.npy", tmp_path / "x.parquet", folder / "texts.txt"
     for text, made, more, said in (
-        (gap, out, (), r"gap\.jsonl: line 2 is empty: leave it out"),
-        (lines, tmp_path / "x.csv", (), r"give a name that ends in \.npy or \.parquet"),
-        (lines, gap.with_suffix(".npy"), ("--id-field", "x"), r"a \.npy file has no place for ids"),
-        (lines, out, ("--layer", "4"), r"--layer 4: the checkpoint has the layers 1 to 3, or -1 to -3"),
-        (lines, out, ("--layer", "0"), r"--layer 0: the checkpoint has the layers 1 to 3"),
-        (lines, out, ("--pooling", "cls", "--no-specials"), r"--pooling cls reads <cls>, and without --specials"),
-        (lines, out, ("--seq-len", "-1"), r"--seq-len -1 must be at least 1"),
-        (lines, out, ("--seq-len", "0"), r"--seq-len 0 must be at least 1"),
-        (lines, out, ("--batch-tokens", "0"), r"--batch-tokens 0 must be at least 1"),
-        (ids, tmp_path / "x.parquet", ("--id-field", "id"), r"ids\.jsonl: line 3 is empty"),
-        (ids, tmp_path / "x.parquet", ("--text-field", "body"), r"line 1 has no field 'body', only 'text', 'id'"),
+        (gap, out, "", r"gap\.jsonl: line 2 is empty: leave it out"),
+        (lines, tmp_path / "x.csv", "", r"give a name that ends in \.npy or \.parquet"),
+        (lines, out, "--id-field x", r"a \.npy file has no place for ids"),
+        (lines, out, "--layer 4", r"--layer 4: the checkpoint has the layers 1 to 3, or -1 to -3"),
+        (lines, out, "--layer 0", r"--layer 0: the checkpoint has the layers 1 to 3"),
+        (lines, out, "--pooling cls --no-specials", r"--pooling cls reads <cls>, and without --specials"),
+        (lines, out, "--seq-len 0", r"--seq-len 0 must be at least 1"),
+        (lines, out, "--batch-tokens 0", r"--batch-tokens 0 must be at least 1"),
+        (ids, table, "--text-field body", r"line 1 has no field 'body', only 'text', 'id'"),
+        (ids, table, "--id-field id", "--id-field: some ids are text and some are whole numbers"),
     ):
         with pytest.raises(InputError, match=said):
-            embed.main([str(folder / "hf"), "--text", str(text), "--out", str(made), *more])
-    ids.write_text('{"text": "a", "id": 1}\n{"text": "b", "id": "two"}\n')
-    with pytest.raises(InputError, match="--id-field: some ids are text and some are whole numbers"):
-        embed.main([str(folder / "hf"), "--text", str(ids), "--out", str(tmp_path / "x.parquet"), "--id-field", "id"])
+            command.main([str(folder / "hf"), "--text", str(text), "--out", str(made), *more.split()])
     assert sorted(file.name for file in tmp_path.iterdir()) == ["gap.jsonl", "ids.jsonl"]
     with pytest.raises(InputError, match="text 0: the tokenizer leaves nothing of it"):
         embed_texts(model, ["\u0301"])

@@ -1,4 +1,4 @@
-"""The command for relative effective context lengths: its output and its errors."""
+"""Relative effective context lengths, from losses made by hand and by the command."""
 
 import dataclasses
 import itertools
@@ -15,10 +15,60 @@ from data_pipelines.tokenizer import EOD, Tokenizer
 from tests.xlnet_jax.random_models import CAUSAL, SMALL, random_model
 from xlnet_jax.checkpoints.pretrained import Pretrained, on_device
 from xlnet_jax.errors import InputError
-from xlnet_jax.inference.effective_context import effective_context_lengths
 from xlnet_jax.inference.left_to_right import by_window
+from xlnet_jax.inference.recl import Recl, effective_context_lengths, gains
 
-recl = import_module("xlnet_jax.recl")
+command = import_module("xlnet_jax.recl")
+
+# One token in ten is hard, and gains by a longer context: e^-2, then e^-0.05 in perplexity, then nothing.
+HARD = {10: 5.0, 20: 3.0, 30: 2.95, 40: 2.95}
+
+
+def one_hard_token(length):
+    return np.array([[2.0] * 9 + [HARD[length]]])
+
+
+def test_lengths_end_where_the_next_step_gains_too_little():
+    found = effective_context_lengths(one_hard_token, [10, 20, 30, 40], [1.0, 0.1])
+    # Over all tokens the second step gains 1 - e^-0.005, over the hardest tenth 1 - e^-0.05.
+    assert found == {1.0: [Recl(20, False)], 0.1: [Recl(30, False)]}
+    assert gains(one_hard_token(10), one_hard_token(20), 1.0) == pytest.approx([1 - np.exp(-0.2)])
+    assert gains(one_hard_token(20), one_hard_token(30), 0.1) == pytest.approx([1 - np.exp(-0.05)])
+    coarse = effective_context_lengths(one_hard_token, [10, 20, 30, 40], [0.1], threshold=0.1)
+    assert coarse == {0.1: [Recl(20, False)]}
+
+
+def test_a_model_that_still_gains_at_the_longest_context_gets_a_bound():
+    assert effective_context_lengths(one_hard_token, [10, 20, 30], [0.1]) == {0.1: [Recl(30, True)]}
+
+
+def test_a_model_that_is_weak_with_a_short_context_gains_nothing_by_it():
+    """The weak model improves with every step, but never beyond the other model's shortest context."""
+    weak = {10: 4.0, 20: 3.0, 30: 2.5, 40: 2.0}
+
+    def losses(length):
+        return np.array([[2.0, 2.0], [weak[length], weak[length]]])
+
+    found = effective_context_lengths(losses, [10, 20, 30, 40], [1.0])
+    assert found == {1.0: [Recl(10, False), Recl(10, False)]}
+    alone = effective_context_lengths(lambda length: losses(length)[1:], [10, 20, 30, 40], [1.0])
+    assert alone == {1.0: [Recl(40, True)]}
+
+
+def test_a_token_that_a_longer_context_makes_worse_counts_as_it_was():
+    assert gains(np.array([[3.0, 3.0]]), np.array([[2.0, 9.0]]), 1.0) == pytest.approx([1 - np.exp(-0.5)])
+
+
+def test_no_longer_context_is_asked_for_than_one_that_some_model_gains_by():
+    asked = []
+
+    def losses(length):
+        asked.append(length)
+        return one_hard_token(length)
+
+    effective_context_lengths(losses, [10, 20, 30, 40], [1.0])
+    assert asked == [10, 20, 30]
+
 
 STEP, LONGEST, TOKENS = 4, 12, 20
 
@@ -55,7 +105,7 @@ def settings(folder, text="text.txt"):
 def test_the_table_has_the_lengths_of_each_checkpoint_of_the_group(folder, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "300")
     names = [str(folder / name) for name in ("one", "two")]
-    assert recl.main([*names, *settings(folder)]) == 0
+    assert command.main([*names, *settings(folder)]) == 0
     printed = capsys.readouterr().out
     models: list[Pretrained] = [on_device(xlnet_jax.load(name)) for name in names]
     documents = [["It is a truth universally acknowledged.", "He said so."], ["Emma was handsome."]] * 9
@@ -78,11 +128,11 @@ def test_runs_are_measured_on_the_text_that_the_first_one_holds_out(folder, tmp_
     text = sources.find([str(folder / "text.txt")])
     corpus = prepare_to_measure(text, tokenizer, tmp_path / "c", block_len=40)
     run = SimpleNamespace(folder="runs/mine", corpus=lambda: corpus)
-    monkeypatch.setattr("xlnet_jax.training.heldout.evaluation.Run.of", lambda name: run)
+    monkeypatch.setattr("xlnet_jax.checkpoints.run.Run.of", lambda name: run)
     words = settings(folder)[2:]
     tables = []
     for text_of_run in ([], ["--text", str(folder / "text.txt")]):
-        assert recl.main([str(folder / "one"), *words, *text_of_run]) == 0
+        assert command.main([str(folder / "one"), *words, *text_of_run]) == 0
         tables.append(capsys.readouterr().out.split("\n", 1))
     assert tables[0][0].startswith("20 pieces of the held-out text of runs/mine, with 4, 8, … 12 before each")
     assert tables[0][1] == tables[1][1]
@@ -94,8 +144,8 @@ def test_runs_are_measured_on_the_text_that_the_first_one_holds_out(folder, tmp_
         ([], "there is no checkpoint: name one or several that were trained with the objective clm"),
         (["{}/one", "--step", "0"], "--step 0 must be at least 1"),
         (["{}/one", "--step", "16", "--longest", "31"], "--longest 31 must be at least twice --step 16"),
-        (["{}/one", "--shares", "2"], "--shares 2: give shares of the tokens in (0, 1]"),
-        (["{}/one", "--threshold", "0"], "--threshold 0 must be between 0 and 1"),
+        (["{}/one", "--shares", "2"], "--shares 2.0 must be in (0, 1]"),
+        (["{}/one", "--threshold", "0"], "--threshold 0.0 must be in (0, 1)"),
         (["{}/one", "{}/permuted"], "permuted: the checkpoint has learned to predict pieces in permuted orders (plm)"),
         (["{}/one", "{}/foreign"], "foreign has another tokenizer than"),
         (["{}/bare"], "bare: the checkpoint has no tokenizer"),
@@ -103,13 +153,10 @@ def test_runs_are_measured_on_the_text_that_the_first_one_holds_out(folder, tmp_
             ["{}/one", "--text", "{}/short.txt"],
             "pieces are too few for a context of 256: give more, or lower --longest",
         ),
-        (["{}/one", "--text", "{}/none.txt"], "none.txt: no such file or folder"),
-        (["{}/one", "--share", "1"], "unknown setting --share: did you mean --shares?"),
-        (["{}/none"], "no such folder"),
     ],
 )
 def test_a_mistake_of_the_command_is_one_line(folder, argv, said):
     with pytest.raises(InputError) as mistake:
-        recl.main([word.format(folder) for word in argv])
+        command.main([word.format(folder) for word in argv])
     assert said in str(mistake.value)
     assert "\n" not in str(mistake.value)

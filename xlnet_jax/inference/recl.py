@@ -1,24 +1,39 @@
-"""Relative effective context lengths of causal checkpoints that are compared with each other."""
+"""Relative effective context length, RECL: the longest context that a model gains by, relative to a group of models
+(Dai et al. 2019, section 4.3 and appendix C).
+
+The loss of model i on token t, given the c pieces before it, is l_i(c, t) = -log p_i(x_t | x_{t-c} … x_{t-1}). Then
+
+    b(c, t)    = min over i of l_i(c, t)                   best loss of the group with the short context
+    T(c)       = the share r of the tokens with the largest b(c, t)
+    f_i(c, c') = mean over T(c) of min(b(c, t), l_i(c', t))
+    g_i(c, c') = (exp f_i(c, c) - exp f_i(c, c')) / exp f_i(c, c)
+
+and the RECL of model i is the first c, in rising order, from which the next length c' gains g_i(c, c') less than a
+threshold of 0.01 in perplexity. All models must improve on the same baseline, so that a model that is weak with a short
+context gains nothing by its weakness. The paper's lengths are multiples of one length.
+"""
 
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
+import numpy as np
 import tyro
 
-from xlnet_jax.api.text_source import TextSourceSettings
+from data_pipelines.sources import TextSourceSettings
 from xlnet_jax.errors import InputError
-from xlnet_jax.settings.bounds import at_least, check_bounds
+from xlnet_jax.printing import Console, progress
+from xlnet_jax.settings.bounds import at_least, between, check_bounds
 from xlnet_jax.settings.fields import setting
 from xlnet_jax.settings.keywords import with_plain_paths
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from data_pipelines.corpus import Corpus
     from xlnet_jax.checkpoints.pretrained import Pretrained
-    from xlnet_jax.inference.effective_context import Recl
+
+THRESHOLD = 0.01
 
 
 @dataclass(frozen=True)
@@ -37,9 +52,9 @@ class ReclSettings(TextSourceSettings):
     """longest context, in pieces"""
     tokens: int = setting(1000, at_least(1))
     """pieces to predict: the first of the text that have the longest context before them"""
-    shares: tuple[float, ...] = (1.0, 0.5, 0.1)
+    shares: tuple[float, ...] = setting((1.0, 0.5, 0.1), between(0, 1, "(]"))
     """shares of these pieces that count, the hardest first (the paper's r)"""
-    threshold: float = 0.01
+    threshold: float = setting(THRESHOLD, between(0, 1, "()"))
     """relative gain in perplexity below which a longer context counts as useless"""
     batch_tokens: int = setting(4096, at_least(1))
     """tokens that the network reads at once; the lengths do not depend on it"""
@@ -53,20 +68,26 @@ class ReclSettings(TextSourceSettings):
 
     def check(self) -> None:
         """Raise InputError for what cannot work, before anything is read."""
-        from xlnet_jax.inference import effective_context
-
         if not self.checkpoints:
             raise InputError("there is no checkpoint: name one or several that were trained with the objective clm")
         check_bounds(self)
         if len(self.lengths) < 2:
             raise InputError(f"`longest` {self.longest} must be at least twice `step` {self.step}")
-        effective_context.check(self.lengths, self.shares, self.threshold)
+        if not self.shares:
+            raise InputError("`shares` is empty: give shares of the pieces in (0, 1], as 1 0.1")
+
+
+class Recl(NamedTuple):
+    """Relative effective context length of one model."""
+
+    length: int
+    is_bound: bool  # even the last step gained enough: the length is at least this
 
 
 class EffectiveContext(NamedTuple):
     """Lengths of a group of checkpoints, and the text that they were measured on."""
 
-    by_share: "dict[float, list[Recl]]"  # by the share of the pieces that counts, in the order of the checkpoints
+    by_share: dict[float, list[Recl]]  # by the share of the pieces that counts, in the order of the checkpoints
     text: str
     tokens: int  # pieces that were predicted
 
@@ -79,13 +100,10 @@ def recl(settings: ReclSettings, on_length: Callable[[int], None] = lambda lengt
     """
     settings = with_plain_paths(settings)
     settings.check()
-    import numpy as np
-
     from data_pipelines import sources, texts
     from xlnet_jax.checkpoints.pretrained import vocabulary_tokenizer
-    from xlnet_jax.inference.effective_context import effective_context_lengths
+    from xlnet_jax.checkpoints.run import Run
     from xlnet_jax.inference.left_to_right import by_window
-    from xlnet_jax.training.heldout.evaluation import Run
 
     models = _models(settings.checkpoints, settings.tokenizer)
     length = settings.longest + settings.tokens
@@ -105,7 +123,7 @@ def recl(settings: ReclSettings, on_length: Callable[[int], None] = lambda lengt
     targets_P = np.arange(settings.longest, len(ids_L))
     losses_P = functools.partial(by_window, targets_P=targets_P, batch_tokens=settings.batch_tokens)
 
-    def losses_UP(length: int) -> "np.ndarray":
+    def losses_UP(length: int) -> np.ndarray:
         on_length(length)
         return -np.stack([losses_P(model, ids_L, length) for model in models])
 
@@ -113,10 +131,25 @@ def recl(settings: ReclSettings, on_length: Callable[[int], None] = lambda lengt
     return EffectiveContext(by_share, name, len(targets_P))
 
 
-def _held_out(corpus: "Corpus", length: int) -> "np.ndarray":
-    """Return the first pieces that a run holds out, at most `length`: int32 [L]."""
-    import numpy as np
+def print_recl(settings: ReclSettings) -> None:
+    """Measure the lengths, and print them as a table."""
+    with progress() as show:
+        found = recl(settings, lambda length: show(f"context of {length} of {settings.longest}"))
+    from rich.table import Table
 
+    step = settings.step
+    print(
+        f"{found.tokens:,} pieces of {found.text}, with {step}, {2 * step}, … {settings.lengths[-1]} before each: the "
+        f"context from which {step} more gain less than {settings.threshold:g}"
+    )
+    table = Table("RECL, in pieces", *(f"r = {share:g}" for share in found.by_share))
+    for name, *lengths in zip(settings.checkpoints, *found.by_share.values(), strict=True):
+        table.add_row(name, *(f"{'>= ' if is_bound else ''}{length}" for length, is_bound in lengths))
+    Console().print(table)
+
+
+def _held_out(corpus: "Corpus", length: int) -> np.ndarray:
+    """Return the first pieces that a run holds out, at most `length`: int32 [L]."""
     blocks = min(-(-length // corpus.block_len), corpus.num_blocks("validation"))
     return corpus.read("validation", np.arange(blocks))[0].reshape(-1)[:length]
 
@@ -139,3 +172,36 @@ def _models(checkpoints: Sequence[str], tokenizer: str | None) -> "list[Pretrain
                 f"{name} has another tokenizer than {checkpoints[0]}: losses of different pieces do not compare"
             )
     return [on_device(model) for model in models]
+
+
+def gains(short_UP: np.ndarray, long_UP: np.ndarray, share: float) -> np.ndarray:
+    """Return g of each model, float64 [U]. short, long: losses l_i(c, t) and l_i(c', t), nats; share: r."""
+    base_P = short_UP.min(axis=0).astype(np.float64)
+    hardest = np.argsort(-base_P, kind="stable")[: max(round(share * len(base_P)), 1)]
+    relative_U = np.minimum(base_P, long_UP)[:, hardest].mean(axis=1)
+    return 1 - np.exp(relative_U - base_P[hardest].mean())
+
+
+def effective_context_lengths(
+    losses_UP: Callable[[int], np.ndarray],
+    lengths: Sequence[int],
+    shares: Sequence[float],
+    threshold: float = THRESHOLD,
+) -> dict[float, list[Recl]]:
+    """Return the RECL of each model, by the share of the tokens that counts.
+
+    losses_UP: function from a context length c to the losses l_i(c, t), nats; called at most once for each length, and
+    not for lengths above the one from which no model gains. lengths: at least two, rising. shares: in (0, 1].
+    """
+    found: dict[float, dict[int, Recl]] = {share: {} for share in shares}
+    short_UP = losses_UP(lengths[0])
+    models = range(len(short_UP))
+    for short, long in pairwise(lengths):
+        long_UP = losses_UP(long)
+        for share, decided in found.items():
+            gain_U = gains(short_UP, long_UP, share)
+            decided |= {i: Recl(short, False) for i in models if i not in decided and gain_U[i] < threshold}
+        if all(len(decided) == len(models) for decided in found.values()):
+            break
+        short_UP = long_UP
+    return {share: [decided.get(i, Recl(lengths[-1], True)) for i in models] for share, decided in found.items()}

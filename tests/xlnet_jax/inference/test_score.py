@@ -1,31 +1,38 @@
-"""Scores of texts are log-likelihoods under an order, and do not depend on the other texts."""
+"""Scores of texts are log-likelihoods under an order, and do not depend on the other texts; the command writes
+them."""
 
+import csv
 import dataclasses
+import io
 import itertools
+import json
+import os
+import pty
+import subprocess
+import sys
+from importlib import import_module
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from data_pipelines.tokenizer import EOD, Settings, Tokenizer
-from tests.xlnet_jax.random_models import CAUSAL, HEADS, SMALL, random_model
+import xlnet_jax
+from data_pipelines.tokenizer import EOD
+from tests.xlnet_jax.random_models import HEADS, SMALL, random_model
 from xlnet_jax import InputError
 from xlnet_jax.inference import lengths
-from xlnet_jax.inference.factorization import factorize
+from xlnet_jax.inference import score as scoring
+from xlnet_jax.inference.factorize import factorize
 from xlnet_jax.inference.query_stream import Query, log_likelihoods, log_probs_PV
-from xlnet_jax.inference.scoring import score_texts
+from xlnet_jax.inference.score import score_texts
 from xlnet_jax.models.inputs import dense_inputs, text_inputs
 from xlnet_jax.models.xlnet import XLNetLM
 
+command = import_module("xlnet_jax.score")
+
 TEXT = "The list of names is new"
 LONGER = "The list of names is new, and the names of the list are old. " * 2
-
-
-@pytest.fixture(scope="module")
-def model(reference):
-    tokenizer = Tokenizer((reference / "data" / "spiece.model").read_bytes(), Settings())
-    return random_model(dataclasses.replace(SMALL, vocab_size=800), tokenizer=tokenizer)
 
 
 def one_by_one(model, ids, order):
@@ -141,8 +148,7 @@ def test_all_pieces_see_a_context_that_is_not_scored(model):
     assert abs(told.log_likelihood - alone.log_likelihood) > 1e-2
 
 
-def test_a_causal_model_scores_from_left_to_right_behind_the_end_of_another_text(model):
-    causal = random_model(dataclasses.replace(CAUSAL, vocab_size=800), tokenizer=model.tokenizer)
+def test_a_causal_model_scores_from_left_to_right_after_the_end_of_another_text(model, causal):
     run = jax.jit(lambda params, ids_1L: causal.network.apply({"params": params}, text_inputs(ids_1L))[0][0])
     told, alone = (score_texts(causal, ["is new", TEXT], context=text) for text in ("The list of names", ""))
     for scores, context in ((told, "The list of names"), (alone, "")):
@@ -155,9 +161,8 @@ def test_a_causal_model_scores_from_left_to_right_behind_the_end_of_another_text
             assert score.log_likelihood == pytest.approx(score.log_probs_OP.sum(), abs=1e-4)
     # The same text split into context and target has the same log-probabilities.
     assert alone[1].log_probs_OP[0, 4:] == pytest.approx(told[0].log_probs_OP[0], abs=1e-5)
-    for orders in ("right-to-left", "random:2", "pseudo", ["left-to-right", "random:2"]):
-        with pytest.raises(InputError, match=r"reads from left to right \(clm\), .*: left-to-right is the only order"):
-            score_texts(causal, [TEXT], orders)
+    with pytest.raises(InputError, match=r"reads from left to right \(clm\), .*: left-to-right is the only order"):
+        score_texts(causal, [TEXT], "pseudo")
 
 
 @pytest.mark.parametrize(
@@ -176,20 +181,113 @@ def test_an_order_that_does_not_fit_is_named(model, orders, said):
         score_texts(model, [TEXT], orders)
 
 
-def test_mistakes_are_named(model):
-    with pytest.raises(InputError, match=r"b.txt: line 2: 6 pieces, and 5 at most: split it, or raise `max_len`"):
-        score_texts(model, ["new", TEXT], names=["b.txt: line 1", "b.txt: line 2"], max_len=5)
-    with pytest.raises(InputError, match="text 1: the tokenizer leaves nothing of it"):
-        score_texts(model, ["new", " "])
-    with pytest.raises(InputError, match="has a head for regression, and no vocabulary scores"):
-        score_texts(random_model(head=HEADS["regression"]), [TEXT])
-    with pytest.raises(InputError, match="has no tokenizer"):
-        score_texts(random_model(), [TEXT])
+def test_texts_and_checkpoints_that_cannot_be_scored_are_named(model):
     uni = dataclasses.replace(model, model=dataclasses.replace(model.model, attn_type="uni"))
-    with pytest.raises(InputError, match="reads in one direction"):
-        score_texts(uni, [TEXT])
     masked = {"backbone": {n: p for n, p in model.params["backbone"].items() if n != "mask_embedding"}}
-    with pytest.raises(
-        InputError, match=r"has learned masked pieces \(mlm\), each by itself, and cannot be asked in an"
+    masked = dataclasses.replace(model, params=model.params | masked, objective="mlm")
+    for network, texts, said in (
+        (model, ["new", " "], "text 1: the tokenizer leaves nothing of it"),
+        (random_model(head=HEADS["regression"]), [TEXT], "has a head for regression, and no vocabulary scores"),
+        (random_model(), [TEXT], "has no tokenizer"),
+        (uni, [TEXT], "reads in one direction"),
+        (masked, [TEXT], r"has learned masked pieces \(mlm\), each by itself, and cannot be asked in an"),
     ):
-        score_texts(dataclasses.replace(model, params=model.params | masked, objective="mlm"), [TEXT])
+        with pytest.raises(InputError, match=said):
+            score_texts(network, texts)
+
+
+TEXTS = [TEXT, "The names are old.", "new"]
+ORDERS = ["left-to-right", "random:2"]
+
+
+@pytest.fixture(scope="module")
+def folder(model, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("score")
+    xlnet_jax.save(model, folder / "hf", "hf")
+    (folder / "texts.txt").write_text("\n".join(TEXTS) + "\n")
+    lines = (json.dumps({"s": text, "n": f"id{i}"}) + "\n" for i, text in enumerate(TEXTS))
+    (folder / "texts.jsonl").write_text("".join(lines))
+    return folder
+
+
+def score(folder, *words):
+    return command.main([str(folder / "hf"), *map(str, words)])
+
+
+def test_a_file_is_scored_line_by_line_in_its_order(model, folder, capsys, monkeypatch):
+    monkeypatch.setattr(scoring, "TEXTS_AT_ONCE", 2)  # as a large file is, in chunks
+    assert score(folder, "--texts", folder / "texts.txt", "--orders", *ORDERS) == 0
+    printed = capsys.readouterr().out
+    lines = [json.loads(line) for line in printed.splitlines()]
+    for line, expected in zip(lines, score_texts(model, TEXTS, ORDERS), strict=True):
+        assert line["pieces"] == expected.pieces
+        assert line["log_probs"] == pytest.approx(expected.log_probs_P.tolist(), abs=2e-5)
+        assert line["log_likelihood"] == pytest.approx(expected.log_likelihood, abs=1e-4)
+        assert line["log_likelihoods"] == pytest.approx(expected.log_likelihoods_O.tolist(), abs=1e-4)
+        assert line["log_mean_likelihood"] == pytest.approx(expected.log_mean_likelihood, abs=1e-4)
+        assert line["perplexity"] == pytest.approx(expected.perplexity, rel=1e-4)
+    assert [line["text"] for line in lines] == TEXTS
+    assert score(folder, "--sentences", *TEXTS, "--orders", *ORDERS) == 0
+    assert capsys.readouterr().out == printed
+
+
+def test_a_table_has_a_row_a_sentence_with_its_id(model, folder, tmp_path, capsys):
+    out = tmp_path / "scores.tsv"
+    fields = ("--text-field", "s", "--id-field", "n")
+    assert score(folder, "--texts", folder / "texts.jsonl", *fields, "--out", out) == 0
+    summary, scores = capsys.readouterr().out, score_texts(model, TEXTS)
+    rows = list(csv.DictReader(io.StringIO(out.read_text()), dialect="excel-tab"))
+    assert [row["id"] for row in rows] == ["id0", "id1", "id2"]
+    assert [row["text"] for row in rows] == TEXTS
+    likelihoods = [found.log_likelihood for found in scores]
+    assert [float(row["log_likelihood"]) for row in rows] == pytest.approx(likelihoods, abs=1e-4)
+    assert [int(row["pieces"]) for row in rows] == [len(found.pieces) for found in scores]
+    assert f"3 texts, {sum(len(found.pieces) for found in scores)} pieces" in summary
+    assert f"{sum(likelihoods):.2f}" in summary
+    assert "a piece, 0.00% of the pieces unknown" in summary
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_the_summary_of_scores_says_what_share_is_unknown(folder, tmp_path, capsys):
+    out = tmp_path / "scores.jsonl"
+    assert score(folder, "--sentences", f"{TEXT} \u4e16 {TEXT} \u754c", "--orders", "pseudo", "--out", out) == 0
+    found = json.loads(out.read_text())
+    assert found["pieces"].count("<unk>") == 2
+    assert "pseudo_log_likelihood" in found
+    assert "log_likelihood" not in found
+    assert f"{2 / len(found['pieces']):.2%} of the pieces unknown" in capsys.readouterr().out
+
+
+def test_a_terminal_for_messages_gets_no_scores(folder):
+    """While progress shows on a terminal, rich would redirect the standard output to it."""
+    main, terminal = pty.openpty()
+    words = [sys.executable, "-m", "xlnet_jax.score", str(folder / "hf"), "--sentences", TEXT]
+    printed = subprocess.run(words, stdout=subprocess.PIPE, stderr=terminal, text=True, timeout=120, check=True).stdout
+    os.close(terminal)
+    os.close(main)
+    assert json.loads(printed)["text"] == TEXT
+
+
+def test_a_mistake_is_one_line_that_names_it_and_leaves_no_file(folder, tmp_path):
+    gap, there = tmp_path / "gap.jsonl", tmp_path / "scores.tsv"
+    gap.write_text("".join(f'{{"text": "{text}"}}\n' for text in ("One.", "Two.", "")))
+    there.write_text("there\n")
+    texts, lines = ("--texts", folder / "texts.txt"), ("--texts", folder / "texts.jsonl")
+    for words, said in (
+        ((), "give either --texts, the names of files, or --sentences"),
+        ((*texts, "--sentences", "b"), "give either --texts, the names of files, or --sentences"),
+        (("--texts", gap, "--out", tmp_path / "new.jsonl"), r"gap\.jsonl: line 3 is empty"),
+        ((*texts, "--max-len", "5"), r"texts\.txt: line 1: 6 pieces, and 5 at most: split it, or raise --max-len"),
+        ((*texts, "--orders", "0 1"), r"2 positions, and there are 6 .*texts\.txt: line 1"),
+        ((*lines, "--text-field", "x"), r"line 1 has no field 'x', only 's', 'n': name"),
+        ((*lines, "--text-field", "s", "--id-field", "x"), r"the one with the ids by --id-f"),
+        ((*texts, "--id-field", "x"), r"only JSON Lines and Parquet have fields"),
+        (("--sentences", ""), r"sentence 1: the tokenizer leaves nothing"),
+        (("--sentences", "x", "--out", there), r"scores\.tsv exists: name a file that does not, or give --overwrite"),
+        (("--sentences", "x", "--out", "scores.txt"), r"give a name that ends in \.jsonl or \.tsv"),
+        (("--sentences", "x", "--out", tmp_path / "no" / "a.tsv"), r"there is no folder .*no; make it"),
+    ):
+        with pytest.raises(InputError, match=said):
+            score(folder, *words)
+    assert there.read_text() == "there\n"
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["gap.jsonl", "scores.tsv"]

@@ -1,0 +1,156 @@
+"""Hidden words are predicted from what they may see: together or each by itself, with the likeliest pieces in their
+place."""
+
+from importlib import import_module
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import xlnet_jax
+from data_pipelines.tokenizer import Tokenizer
+from tests.xlnet_jax.random_models import HEADS, random_model
+from xlnet_jax import InputError
+from xlnet_jax.inference.factorize import factorize, fill_in, find_words
+from xlnet_jax.models.inputs import dense_inputs
+from xlnet_jax.models.xlnet import XLNetLM
+
+command = import_module("xlnet_jax.factorize")
+
+TEXT, TARGETS = "The list of names is new", "of names"
+
+
+def masked_log_probs(model, seen):
+    """Return log-probabilities from dense masks: `seen[p]` are the targets that target p may see."""
+    ids = model.tokenizer.encode_lines([TEXT])[0]
+    targets = model.tokenizer.encode_lines([TARGETS])[0]
+    start = ids.tolist().index(targets[0])
+    perm_mask = np.ones((1, len(ids), len(ids)), np.float32)
+    context = [i for i in range(len(ids)) if not start <= i < start + len(targets)]
+    perm_mask[:, :, context] = 0
+    for p, others in enumerate(seen(len(targets))):
+        perm_mask[0, start + p, [start + o for o in others]] = 0
+    mapping = np.eye(len(ids), dtype=np.float32)[None, start : start + len(targets)]
+    inputs = dense_inputs(
+        jnp.asarray(ids)[None],
+        segment_ids_BL=jnp.zeros((1, len(ids)), jnp.int32),
+        perm_mask_BLL=jnp.asarray(perm_mask),
+        target_mapping_BPL=jnp.asarray(mapping),
+    )
+    logits, _ = XLNetLM(model.model).apply({"params": model.params}, inputs)
+    return np.asarray(jax.nn.log_softmax(logits[0]))[np.arange(len(targets)), targets]
+
+
+def test_independent_targets_see_the_context_and_dependent_ones_those_before_too(model):
+    found = factorize(model, TEXT, TARGETS)
+    assert len(found.pieces) >= 2
+    np.testing.assert_allclose(found.independent_P, masked_log_probs(model, lambda n: [[]] * n), atol=2e-5)
+    np.testing.assert_allclose(
+        found.dependent_P, masked_log_probs(model, lambda n: [range(p) for p in range(n)]), atol=2e-5
+    )
+    assert found.independent_P[0] == pytest.approx(found.dependent_P[0], abs=1e-5)
+    assert abs(found.independent_P[1] - found.dependent_P[1]) > 1e-3
+
+
+def test_the_command_prints_both_sums(model, tmp_path, capsys):
+    xlnet_jax.save(model, tmp_path / "hf", "hf")
+    assert command.main([str(tmp_path / "hf"), "--text", TEXT, "--targets", TARGETS]) == 0
+    out = capsys.readouterr().out
+    found = factorize(model, TEXT, TARGETS)
+    assert f"{found.independent_P.sum():.3f}" in out
+    assert f"{found.dependent_P.sum():.3f}" in out
+
+
+def test_the_probability_of_a_hidden_piece_is_that_of_independent_targets(model):
+    gaps = fill_in(model, TEXT, ["of names"])
+    alone = factorize(model, TEXT, "of names")
+    assert [gap.piece for gap in gaps] == alone.pieces
+    np.testing.assert_allclose(np.log([gap.probability for gap in gaps]), alone.independent_P, atol=1e-5)
+
+
+def test_gaps_come_in_the_order_of_the_text_with_the_likeliest_pieces_first(model):
+    gaps = fill_in(model, TEXT, ["new", "The", "new"], likeliest=800)
+    assert [gap.position for gap in gaps] == sorted({gap.position for gap in gaps})
+    assert gaps[0].piece == "▁The"
+    assert len(gaps) == 1 + len(model.tokenizer.encode_lines(["new"])[0])
+    for gap in gaps:
+        probabilities = [p for _, p in gap.likeliest]
+        assert probabilities == sorted(probabilities, reverse=True)
+        assert sum(probabilities) == pytest.approx(1, rel=1e-4)
+        assert dict(gap.likeliest)[gap.piece] == gap.probability
+
+
+def test_no_gap_sees_what_is_hidden(model):
+    """Two hidden words of one piece each change places: every probability stays at its position."""
+    ours = fill_in(model, TEXT, ["list", "names"], likeliest=800)
+    theirs = fill_in(model, "The names of list is new", ["list", "names"], likeliest=800)
+    assert [gap.piece for gap in ours] == [gap.piece for gap in theirs][::-1] == ["▁list", "▁names"]
+    for one, other in zip(ours, theirs, strict=True):
+        assert dict(one.likeliest) == pytest.approx(dict(other.likeliest), rel=1e-4)
+    seen = fill_in(model, "The names of list is new", ["list"], likeliest=800)
+    assert dict(seen[0].likeliest) != pytest.approx(dict(ours[1].likeliest), rel=1e-2)
+
+
+def test_words_outside_the_text_and_checkpoints_without_scores_are_refused(model):
+    assert fill_in(model, TEXT, []) == []
+    for find in (factorize, fill_in):
+        with pytest.raises(InputError, match="'York' is no whole piece or pieces of the text, which reads: ▁The"):
+            find(model, TEXT, "York")
+        with pytest.raises(InputError, match="has a head for regression, and no vocabulary scores"):
+            find(random_model(head=HEADS["regression"]), TEXT, TARGETS)
+        with pytest.raises(InputError, match="has no tokenizer"):
+            find(random_model(), TEXT, TARGETS)
+
+
+AROUND = (
+    '"{}" she said', "({}) she said", "[{}]", "{{{}}}", "‘{}’", "“{}”, he said", "«{}»", "¿{}?", "—{}—", "a/{}/b",
+    "he said:{}.", "*{}*", "'{}'", "…{}…", "-{}-", "<{}>",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def english():
+    return xlnet_jax.load("tiny").tokenizer
+
+
+@pytest.mark.parametrize("words", ["names", "list of names", "Rain"])
+def test_a_word_can_be_hidden_between_punctuation_of_all_kinds(english, words):
+    """Pieces of a word after a quote are not those after a space."""
+    for text in AROUND:
+        ids_L = english.encode_lines([text.format(words)])[0]
+        found = find_words(english, ids_L, words)
+        hidden = "".join(english.pieces[i] for i in ids_L[found]).lstrip("▁")
+        assert hidden == "".join(english.encode_pieces([words])[0]).lstrip("▁"), text
+        assert found.tolist() == list(range(found[0], found[-1] + 1)), text
+
+
+def test_words_are_found_where_they_stand_first_and_by_themselves(english):
+    def found(text, words):
+        ids_L = english.encode_lines([text])[0]
+        positions = find_words(english, ids_L, words)
+        before = "".join(english.pieces[i] for i in ids_L[: positions[0]])
+        return len(before.replace("▁", " ").lstrip()), "".join(english.pieces[i] for i in ids_L[positions])
+
+    assert found('the "city" and the city', "city") == (5, "city")
+    assert found("walking with a walk", "walk") == (len("walking with a"), "▁walk")
+    assert found("she walks", "walk")[1] == "▁walk"
+    with pytest.raises(InputError, match="'art' is no whole piece or pieces of the text, which reads: ▁a"):
+        found("a part of it", "art")
+    with pytest.raises(InputError, match="'' is no whole piece"):
+        found("a part of it", "")
+
+
+@pytest.mark.parametrize("level", ["byte", "character", "word"])
+def test_words_are_found_in_units_of_all_levels(level):
+    tokenizer = Tokenizer.train(["a lovely walk ( part é art )"] * 20, 300, "none", token_level=level)
+    ids_L = tokenizer.encode_lines(["a part ( é art ) é walk"])[0]
+    for words in ("é", "art", "walk", "é art"):
+        found = find_words(tokenizer, ids_L, words)
+        assert tokenizer.decode(ids_L[found]).strip() == words
+
+
+def test_words_of_a_script_without_spaces_are_found_inside_a_line():
+    tokenizer = Tokenizer.train(["上海是一个城市", "北京也是一个城市"] * 20, 28, "none")
+    ids_L = tokenizer.encode_lines(["上海是一个城市"])[0]
+    assert "".join(tokenizer.pieces[i] for i in ids_L[find_words(tokenizer, ids_L, "城市")]) == "城市"

@@ -1,0 +1,332 @@
+"""Draws are the pieces that the ordinary network would draw, within the limits of the settings; the command prints
+them."""
+
+import dataclasses
+import itertools
+import json
+import re
+import subprocess
+import sys
+from importlib import import_module
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import xlnet_jax
+from data_pipelines import sources
+from data_pipelines.tokenizer import EOD, PAD, Tokenizer
+from data_pipelines.tokenizer.symbols import SPACE
+from tests.xlnet_jax.random_models import CAUSAL, HEADS, SMALL, random_model
+from xlnet_jax import InputError
+from xlnet_jax.inference import sampler as sampling
+from xlnet_jax.inference.blanks import Kind, allowed_XV, continuation, fill, infilling
+from xlnet_jax.inference.generate import GenerateSettings
+from xlnet_jax.inference.query_stream import Query, log_probs_PV
+from xlnet_jax.inference.sampler import Sampler, choose
+from xlnet_jax.models.inputs import text_inputs
+
+command = import_module("xlnet_jax.generate")
+
+TEXT = "It is a truth"
+CONTEXT = 24
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    with open(sources.embedded()[0]) as novels:
+        return Tokenizer.train([line.strip() for line in itertools.islice(novels, 300)], 300, "english")
+
+
+@pytest.fixture(scope="module")
+def model(tokenizer):
+    return make_attentive(dataclasses.replace(SMALL, vocab_size=300, num_layers=2), tokenizer)
+
+
+@pytest.fixture(scope="module")
+def causal(tokenizer):
+    return make_attentive(dataclasses.replace(CAUSAL, vocab_size=300), tokenizer)
+
+
+def make_attentive(config, tokenizer):
+    model = random_model(config, tokenizer=tokenizer)
+    # The tokens read must decide the draws, not the terms that all positions share.
+    backbone, layers = model.params["backbone"], model.params["backbone"]["layers"]
+    for name in "qkvro":
+        layers["attention"][name] *= 3
+    for block in layers.values():
+        block["norm"]["LayerNorm_0"]["bias"] *= 0
+    layers["feed_forward"]["outer"]["bias"] *= 0
+    backbone["word_embedding"] *= 3
+    backbone["mask_embedding"] *= 0.1
+    model.params["output_bias"] *= 0
+    model.params["output_bias"][EOD] = -1e3
+    return model
+
+
+def make_sampler(model, **settings):
+    return Sampler(model, GenerateSettings("loaded", **{"context": CONTEXT, "temperature": 0.0, **settings}))
+
+
+@pytest.fixture(scope="module")
+def greedy(model):
+    return make_sampler(model)
+
+
+@pytest.fixture(scope="module")
+def sampler(model):
+    return make_sampler(model, temperature=1.5, top_k=50, top_p=0.95)
+
+
+def draw(sampler, texts, seed=0, first=0):
+    *_, last = sampler.draw(texts, jax.random.key(seed), first)
+    assert all(row.is_done for row in last)
+    return last
+
+
+def draw_by_ordinary_network(model, text, allowed):
+    """Draw greedily, computing everything again for each piece; return (ids, log-probabilities)."""
+    size = max(len(text.ids_L), text.targets_P.max() + 1)
+    ids = np.pad(text.ids_L, (0, size - len(text.ids_L)), constant_values=PAD)
+    found, scores = [], []
+    for t, target in enumerate(text.targets_P):
+        # Query all targets: those not drawn yet must be hidden.
+        log_probs = log_probs_PV(model, Query(ids, text.targets_P, np.arange(len(text.targets_P))))[t]
+        ids[target] = np.where(allowed[text.kinds_P[t]], log_probs, -np.inf).argmax()
+        found.append(ids[target])
+        scores.append(log_probs[ids[target]])
+    return np.array(found), np.array(scores)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda tokenizer: continuation(tokenizer, TEXT, "", 10),
+        lambda tokenizer: infilling(tokenizer, "The ___ of the sea, un___.", "", [2, 3]),
+    ],
+    ids=["continuation", "gaps"],
+)
+def test_greedy_pieces_are_those_of_the_ordinary_network(model, greedy, make):
+    text = make(model.tokenizer)
+    (row,) = draw(greedy, [text])
+    ids, scores = draw_by_ordinary_network(model, text, np.asarray(greedy._allowed_XV))
+    np.testing.assert_array_equal(row.ids_P, ids)
+    np.testing.assert_allclose(row.log_probs_P, scores, atol=2e-5)
+    assert len(set(row.ids_P.tolist())) > 1
+
+
+def test_a_causal_model_goes_on_as_the_ordinary_network_would(causal):
+    text = continuation(causal.tokenizer, TEXT, "that a", 10)
+    (row,) = draw(make_sampler(causal), [text])
+    length, size = len(text.ids_L), len(text.ids_L) + 10
+    ids = np.pad(text.ids_L, (0, 10), constant_values=PAD)
+    run = jax.jit(lambda params, ids_1L: causal.network.apply({"params": params}, text_inputs(ids_1L))[0][0])
+    for t, position in enumerate(range(length, size)):
+        log_probs = np.asarray(jax.nn.log_softmax(run(causal.params, ids[None])[position - 1]))
+        ids[position] = row.ids_P[t]
+        assert log_probs[ids[position]] == pytest.approx(row.log_probs_P[t], abs=1e-5)
+        assert log_probs.argmax() == row.ids_P[t]
+    assert len(set(row.ids_P.tolist())) > 1
+
+
+def test_one_program_serves_any_number_of_pieces(model, greedy):
+    """Also beyond the context: the last call draws ten times as many pieces as the first."""
+    counts = []
+    for pieces in (2, 33, 100, 20):
+        (row,) = draw(greedy, [continuation(model.tokenizer, TEXT, "", pieces)])
+        assert len(row.ids_P) == pieces
+        counts.append((sampling._begin._cache_size(), sampling._go_on._cache_size()))
+    assert len(set(counts[1:])) == 1
+
+
+def test_a_draw_depends_on_its_seed_and_number_and_on_no_other_text(model, sampler):
+    one = continuation(model.tokenizer, TEXT, "", 8)
+    other = continuation(model.tokenizer, "acknowledged, that", "", 40)
+    together = draw(sampler, [one, other])
+    alone = [draw(sampler, [text], first=i)[0] for i, text in enumerate([one, other])]
+    for a, b in zip(together, alone, strict=True):
+        np.testing.assert_array_equal(a.ids_P, b.ids_P)
+    assert len(together[0].ids_P) <= 8 < len(together[1].ids_P)
+    assert draw(sampler, [one], seed=1)[0].ids_P.tolist() != alone[0].ids_P.tolist()
+
+
+def test_a_text_ends_at_a_stop(model, greedy):
+    bias = np.zeros(300, np.float32)
+    bias[EOD] = 1e3
+    text = continuation(model.tokenizer, TEXT, "", 9)
+    (row,) = draw(make_sampler(dataclasses.replace(model, params=model.params | {"output_bias": bias})), [text])
+    assert row.is_stopped
+    assert not len(row.ids_P)
+    assert row.log_probs_P == pytest.approx([0], abs=1e-3)
+
+    (free,) = draw(greedy, [text])
+    stop = model.tokenizer.pieces[free.ids_P[2]].removeprefix(SPACE)
+    (row,) = draw(make_sampler(model, stop=(stop,)), [text])
+    assert row.is_stopped
+    assert row.ids_P.tolist() == free.ids_P[: len(row.ids_P)].tolist()
+    assert model.tokenizer.pieces[row.ids_P[-1]].removeprefix(SPACE) == stop
+    with pytest.raises(InputError, match="'Zebedee' is not in the vocabulary"):
+        make_sampler(model, stop=("Zebedee",))
+
+
+def test_limits_leave_the_likeliest_pieces_in_their_proportions():
+    probs = np.array([0.4, 0.3, 0.2, 0.1])
+    logits, keys = jnp.log(probs), jax.random.split(jax.random.key(0), 4000)
+
+    def shares(temperature=1.0, top_k=0, top_p=1.0):
+        pieces = jax.jit(jax.vmap(lambda key: choose(temperature, top_k, top_p, logits, key)))(keys)
+        return np.bincount(pieces, minlength=4) / len(keys)
+
+    noise = 5 * np.sqrt(0.25 / len(keys))
+    np.testing.assert_allclose(shares(), probs, atol=noise)
+    np.testing.assert_allclose(shares(top_k=2), [4 / 7, 3 / 7, 0, 0], atol=noise)
+    np.testing.assert_allclose(shares(top_p=0.75), [4 / 9, 3 / 9, 2 / 9, 0], atol=noise)
+    np.testing.assert_allclose(shares(top_k=3, top_p=0.5), [4 / 7, 3 / 7, 0, 0], atol=noise)
+    np.testing.assert_allclose(shares(temperature=0.5), probs**2 / (probs**2).sum(), atol=noise)
+    assert shares(temperature=0.0)[0] == shares(top_p=1e-9)[0] == shares(top_k=1)[0] == 1
+
+
+def test_gaps_keep_the_text_around_them(model, sampler):
+    tokenizer = model.tokenizer
+    text = infilling(tokenizer, "The ___ of the sea, un___; he said ___", "", [1, 2, 1])
+    given = text.ids_L[~np.isin(np.arange(len(text.ids_L)), text.targets_P)]
+    assert tokenizer.decode(given) == "The of the sea, un; he said"
+    (row,) = draw(sampler, [text])
+    starts = [tokenizer.pieces[i].startswith(SPACE) for i in row.ids_P]
+    assert (starts[0], starts[1], starts[3]) == (True, False, True)
+    filled = fill(tokenizer, text, row.ids_P)
+    assert re.fullmatch(r"The .+ of the sea, un.+; he said .+", filled)
+    assert "_" not in filled
+    for prompt in ('She said "___" to him', "“___” [___]", "he said:___."):
+        text = infilling(tokenizer, prompt, "", [1])
+        assert fill(tokenizer, text, draw(sampler, [text])[0].ids_P)[len(prompt.split("___")[0])] not in " _"
+
+
+@pytest.mark.parametrize("level", ["character", "byte"])
+def test_a_gap_between_words_begins_with_a_space_and_what_follows_a_gap_can_be_glued_to_it(level):
+    tokenizer = Tokenizer.train(["It was a cat, asking a question."] * 9, 100, "none", token_level=level)
+    ask, cat, a = tokenizer.encode_lines(["ask", "cat", "a"])
+    assert fill(tokenizer, continuation(tokenizer, "It was a ", "", 4), cat) == "It was a cat"
+    blanks = infilling(tokenizer, "It ___ing a ___.", "", [4, 4])
+    assert blanks.kinds_P[[0, 4]].tolist() == [Kind.WORD, Kind.WORD]
+    assert fill(tokenizer, blanks, np.concatenate([ask, cat])) == "It asking a cat."
+    full = blanks.ids_L.copy()
+    full[blanks.targets_P] = np.concatenate([ask, cat])
+    np.testing.assert_array_equal(full, tokenizer.encode_lines(["It asking a cat."])[0])
+    assert np.flatnonzero(allowed_XV(tokenizer)[Kind.WORD]).tolist() == [a[0]]
+
+
+def test_a_prefix_is_read_and_not_printed(model, greedy):
+    tokenizer = model.tokenizer
+    plain, after = (continuation(tokenizer, TEXT, prefix, 3) for prefix in ("", "that a single man"))
+    assert after.ids_L.tolist() == [*tokenizer.encode_lines(["that a single man"])[0], EOD, *plain.ids_L]
+    rows = [draw(greedy, [text])[0] for text in (plain, after)]
+    assert abs(rows[0].log_probs_P[0] - rows[1].log_probs_P[0]) > 1e-4
+    assert fill(tokenizer, after, rows[1].ids_P).startswith(TEXT)
+    assert continuation(tokenizer, "", "", 3).ids_L.tolist() == [EOD]
+
+
+def test_a_checkpoint_of_another_objective_names_what_it_cannot_generate(model, causal):
+    masked = {"backbone": {n: p for n, p in model.params["backbone"].items() if n != "mask_embedding"}}
+    with pytest.raises(InputError, match=r"has learned masked pieces \(mlm\)"):
+        make_sampler(dataclasses.replace(model, params=model.params | masked, objective="mlm"))
+    places = dataclasses.replace(causal, model=dataclasses.replace(causal.model, positions="sinusoidal"))
+    sampler = make_sampler(places)
+    sampler.demand_room(continuation(model.tokenizer, TEXT, "", 2))
+    with pytest.raises(
+        InputError, match=r"comes to \d+ pieces .* which a checkpoint with sinusoidal positions cannot leave"
+    ):
+        sampler.demand_room(continuation(model.tokenizer, TEXT, "", CONTEXT))
+
+
+def test_the_context_is_that_of_pretraining_where_it_is_known(model, causal):
+    assert sampling.default_context(causal) == 4 + 5
+    assert sampling.default_context(model) == 2 * 4 + 5
+    assert sampling.default_context(dataclasses.replace(model, reuse_len=None)) == 512
+
+
+@pytest.fixture(scope="module")
+def checkpoint(model, causal, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("generate")
+    xlnet_jax.save(model, folder / "lm")
+    xlnet_jax.save(random_model(model.model, HEADS["classification"], model.tokenizer), folder / "classifier")
+    xlnet_jax.save(causal, folder / "causal")
+    return folder / "lm"
+
+
+def printed(capsys, *argv):
+    assert command.main([*map(str, argv), "--context", str(CONTEXT)]) == 0
+    return capsys.readouterr().out
+
+
+def test_every_prompt_has_its_samples_as_text_and_as_json(checkpoint, tmp_path, capsys):
+    (tmp_path / "prompts.txt").write_text("\ufeffEmma was handsome,\n\nThe ___ of the house\n")
+    args = [checkpoint, "--prompt", TEXT, "--prompt-file", tmp_path / "prompts.txt", "--num-samples", 2]
+    args += ["--max-new-tokens", 4]
+    records = [json.loads(line) for line in printed(capsys, *args, "--json").splitlines()]
+    prompts = [TEXT, "Emma was handsome,", "The ___ of the house"]
+    assert [r["prompt"] for r in records] == [prompt for prompt in prompts for _ in range(2)]
+    for record in records[:4]:
+        assert record["text"].startswith(record["prompt"])
+        assert record["ended"] or len(record["pieces"]) == 4
+        assert all(p <= 0 for p in record["log_probs"])
+    assert records[0]["text"] != records[1]["text"]
+    assert all(len(r["pieces"]) == 1 and r["text"].endswith(" of the house") for r in records[4:])
+    assert printed(capsys, *args) == "\n---\n".join(r["text"] for r in records) + "\n"
+
+
+def test_one_text_is_printed_as_it_is_drawn_and_is_the_text_of_python(checkpoint, model, capsys):
+    settings = {"context": CONTEXT, "seed": 3, "max_new_tokens": 70}
+    parts = []
+    (text,) = xlnet_jax.generate(model, "It is", on_part=parts.append, **settings)
+    assert len(parts) > 1
+    assert "".join(parts) == text.text
+    shown = printed(capsys, checkpoint, "--prompt", "It is", "--seed", 3, "--max-new-tokens", 70)
+    assert shown == text.text + "\n"
+    with pytest.raises(InputError, match="`on_part` shows one text"):
+        xlnet_jax.generate(model, ["It is", "He"], on_part=parts.append)
+
+
+def test_a_checkpoint_without_a_tokenizer_takes_one(checkpoint, tmp_path, capsys):
+    bare, args = tmp_path / "bare", ["--prompt", "It is", "--max-new-tokens", 2]
+    xlnet_jax.save(dataclasses.replace(xlnet_jax.load(checkpoint), tokenizer=None), bare)
+    with pytest.raises(InputError, match=r"the checkpoint has no tokenizer: .* or give --tokenizer"):
+        printed(capsys, bare, *args)
+    assert printed(capsys, bare, *args, "--tokenizer", checkpoint / "tokenizer") == printed(capsys, checkpoint, *args)
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        ("{lm}", "there is no prompt: give --prompt or --prompt-file; an empty --prompt begins"),
+        ("{lm} --prompt a --temperature -1", "--temperature -1.0 must be at least 0 (the likeliest piece)"),
+        ("{lm} --prompt a --temperature nan", "--temperature nan must be a finite number"),
+        ("{lm} --prompt a --top-p 0", "--top-p 0.0 must be in (0, 1]"),
+        ("{lm} --prompt a --gap-pieces 2", "no gap in 'a': write ___"),
+        ("{lm} --prompt ___ --gap-pieces 1 2", "2 numbers of pieces for the 1 gaps"),
+        ("{lm} --prompt ___ --gap-pieces 0", "--gap-pieces 0 must be in [1, 1000000]"),
+        ("{lm} --prompt a --max-new-tokens 0", "--max-new-tokens 0 must be in [1, 1000000]"),
+        (f"{{lm}} --prompt {'a' * 300} --context 20", "more than the context of 20: shorten it"),
+        ("{lm} --prompt a --context 1", "--context 1 must be at least 2"),
+        ("{lm} --prompt a --seed -1", "--seed -1 must be at least 0"),
+        ("{lm} --prompt a --prefix b --prefix-file c", "leave one out"),
+        ("{lm} --prompt a --topp 1", "unknown setting --topp: did you mean --top-p?"),
+        ("{classifier} --prompt a", "has a head for classification, and no vocabulary scores"),
+        ("{lm}/nothing --prompt a", "no such folder"),
+        ("{causal} --prompt ___", "has gaps, and the checkpoint reads from left to right"),
+    ],
+)
+def test_a_mistake_of_the_command_is_one_line(checkpoint, argv, message):
+    places = {name: checkpoint.parent / name for name in ("lm", "classifier", "causal")}
+    with pytest.raises(InputError) as mistake:
+        command.main(argv.format(**places).split())
+    assert message in str(mistake.value)
+    assert "\n" not in str(mistake.value)
+
+
+def test_the_command_line_exits_with_two_before_anything_is_loaded(checkpoint):
+    argv = [sys.executable, "-m", "xlnet_jax.generate", str(checkpoint), "--prompt-file", "missing.txt"]
+    ended = subprocess.run(argv, capture_output=True, text=True, check=False)
+    assert ended.returncode == 2
+    assert ended.stderr == "error: --prompt-file missing.txt cannot be read: No such file or directory\n"

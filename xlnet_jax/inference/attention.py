@@ -1,0 +1,205 @@
+"""Attention weights of every layer and head on texts, of the content stream and, for given targets, of the query stream
+(paper, section 2.3); and their pictures."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from data_pipelines.tokenizer import CLS, PAD, SEP
+from xlnet_jax.dims import CLS_SEGMENT
+from xlnet_jax.errors import InputError
+from xlnet_jax.inference.factorize import find_words
+from xlnet_jax.inference.lengths import padded
+from xlnet_jax.plots.attention import TextAttention, attention_page, draw_attention_png
+from xlnet_jax.settings.fields import CheckpointArgument
+from xlnet_jax.settings.typed import list_of_texts
+from xlnet_jax.storage.files import demand_new_file, write_durably
+
+if TYPE_CHECKING:
+    from data_pipelines.tokenizer import Tokenizer
+    from xlnet_jax.checkpoints.pretrained import Pretrained
+
+MOST_PIECES = 128  # a page of XLNet-Large, 24 x 16 heads, has 17 MB then
+
+
+@dataclass(frozen=True)
+class AttentionSettings:
+    """Attention weights of a text by layer and head, as a page for a browser (.html) or a picture (.png)."""
+
+    checkpoint: CheckpointArgument
+    """checkpoint with a tokenizer, in any format, tiny, or a name on the Hugging Face Hub"""
+    text: str
+    """text to look at, of at most 128 pieces"""
+    targets: tuple[str, ...] = ()
+    """words of the text to predict, in the order of prediction, such as "New York", or York New: adds the query stream,
+    in which they do not see themselves; none = every piece sees every other"""
+    out: str = "attention.html"
+    """file to write: .html, where layers, heads and rows are chosen, or .png; an older one is replaced"""
+    layer: int | None = None
+    """layer to show large, or first, from 0; None = the last"""
+    head: int | None = None
+    """head to show large, or first, from 0; None = the mean of all"""
+    tokenizer: str | None = None
+    """SentencePiece model, for a checkpoint without one"""
+
+
+def draw_attention(
+    model: "Pretrained | str",
+    text: str,
+    targets: str | Sequence[str] = (),
+    out: str | Path = "attention.html",
+    *,
+    layer: int | None = None,
+    head: int | None = None,
+    tokenizer: str | None = None,
+) -> Path:
+    """Write a page (.html) or a picture (.png) of the attention weights of a text, by layer and head; return its path.
+
+    model: a loaded checkpoint, or its folder or name. The other arguments are fields of AttentionSettings. Weights are
+    those of `attention_weights`; the page has them to 1 / 65535. Raises InputError for a text of more than 128 pieces,
+    words that are not whole pieces of it, a layer or head that the network lacks, and a file that cannot be written.
+    """
+    path = Path(out)
+    kind = path.suffix.lower()
+    if kind not in (".html", ".png"):
+        raise InputError(f"`out` {out} must end in .html, a page for a browser, or .png, a picture")
+    demand_new_file(path, overwrite=True)
+    from xlnet_jax.checkpoints.formats import load_with_tokenizer
+
+    name = model if isinstance(model, str) else "a loaded checkpoint"
+    pretrained = load_with_tokenizer(model, tokenizer) if isinstance(model, str) else model
+    network = pretrained.model
+    for what, number, count in (("layer", layer, network.num_layers), ("head", head, network.num_heads)):
+        if number is not None and not 0 <= number < count:
+            raise InputError(f"`{what}` {number}: the network has {count}, counted from 0 to {count - 1}")
+    layer = network.num_layers - 1 if layer is None else layer
+    found = view_attention(pretrained, text, targets)
+    if kind == ".png":
+        draw_attention_png(found, text, name, layer, head, path)
+    else:
+        write_durably(path, attention_page(found, text, name, layer, head).encode())
+    return path
+
+
+def print_attention(settings: AttentionSettings) -> None:
+    """Write the file and print its name."""
+    path = draw_attention(
+        settings.checkpoint, settings.text, settings.targets, settings.out, layer=settings.layer, head=settings.head,
+        tokenizer=settings.tokenizer,
+    )  # fmt: skip
+    about = "page, which any browser opens" if path.suffix.lower() == ".html" else "picture"
+    print(f"{path}  {about}, {path.stat().st_size / 1000:,.0f} kB")
+
+
+def view_attention(pretrained: "Pretrained", text: str, targets: str | Iterable[str] = ()) -> TextAttention:
+    """Return the attention weights of a text.
+
+    targets: words of the text to predict, in the order of prediction, each seeing those before it; several pieces of
+    one are predicted from left to right. Empty = the content stream alone.
+
+    Raises InputError where the text has more than MOST_PIECES pieces, and as `attention_weights` and `find_words` do.
+    """
+    targets = list_of_texts(targets, "targets")
+    tokenizer = _tokenizer(pretrained, with_targets=bool(targets))
+    ids_L = tokenizer.encode_lines([text])[0]
+    if len(ids_L) > MOST_PIECES:
+        raise InputError(f"`text` has {len(ids_L):,} pieces, and a picture shows at most {MOST_PIECES}: shorten it")
+    positions = [int(i) for words in targets for i in find_words(tokenizer, ids_L, words)]
+    found = attention_weights(pretrained, [text], [positions] if positions else None)
+    query_ZNPK = None if found.query_ZBNPK is None else found.query_ZBNPK[:, 0]
+    return TextAttention(found.pieces[0], found.targets[0], found.content_ZBNLK[:, 0], query_ZNPK)
+
+
+class AttentionWeights(NamedTuple):
+    """Attention weights on a batch of texts, float32 in [0, 1]. K = L: the keys are the pieces of the text.
+
+    A row sums to 1 over the keys that it may see, and is 0 on all others. Padding, on the right of shorter texts, has
+    zeros as rows and as keys. So has a row that sees no piece at all, as that of the first target of a text whose
+    pieces are all targets: it reads zeros.
+    """
+
+    pieces: list[list[str]]
+    """pieces of each text, in its order, with <sep> and <cls> after them"""
+    targets: list[list[int]]
+    """positions of the predicted pieces of each text, in the order of prediction: row p of the query stream predicts
+    targets[b][p]"""
+    content_ZBNLK: np.ndarray
+    """[layers, texts, heads, rows, keys]; row i is piece i"""
+    query_ZBNPK: np.ndarray | None
+    """[layers, texts, heads, targets, keys]; None = no targets were given"""
+
+
+def attention_weights(
+    pretrained: "Pretrained",
+    texts: str | Iterable[str],
+    targets: Sequence[Sequence[int]] | None = None,
+    *,
+    specials: bool = True,
+) -> AttentionWeights:
+    """Return the attention weights of all layers and heads on texts, read as one batch by plain attention.
+
+    targets: for each text the positions of the pieces to predict, in the order of prediction; a target sees the pieces
+    that are not targets and those predicted before it, and its query row does not see itself. None = the content stream
+    alone, in which every piece sees every other (in a causal model, those before it). specials: put <sep> <cls> after
+    each text, as finetuning does.
+
+    Raises InputError where the checkpoint has no tokenizer; for a text without pieces, or longer than the places that
+    the network has learned; and where targets are given, for a position that is not in the text or occurs twice, and
+    for a checkpoint without a query stream.
+    """
+    from xlnet_jax.inference.encoder import content_weights, two_stream_weights
+    from xlnet_jax.inference.query_stream import Query, padded_queries
+
+    if not (texts := list_of_texts(texts)):
+        raise InputError("`texts` is a list of at least one text")
+    tokenizer = _tokenizer(pretrained, with_targets=targets is not None)
+    after = [SEP, CLS] if specials else []
+    rows = [np.array([*ids, *after], np.int32) for ids in tokenizer.encode_lines(texts)]
+    if empty := [i for i, row in enumerate(rows) if len(row) == len(after)]:
+        raise InputError(f"text {empty[0]}: the tokenizer leaves nothing of it")
+    lengths = [len(row) for row in rows]
+    ids_BL = padded(rows, len(rows), max(lengths), PAD)
+    real_BL = padded([np.ones_like(row) for row in rows], len(rows), max(lengths), 0)
+    segments_BL = np.where(ids_BL == CLS, CLS_SEGMENT, 0).astype(np.int32)
+    ordered = [[] for _ in rows] if targets is None else _check_targets(targets, lengths, len(after))
+    model, params = replace(pretrained.model, dtype="float32", same_length=False), pretrained.params["backbone"]
+    if targets is None:
+        weights_ZBNTK = content_weights(model, params, ids_BL, real_BL, segments_BL)
+    else:
+        queries = [Query(row, np.array(own, int), np.arange(len(own))) for row, own in zip(rows, ordered, strict=True)]
+        batch = padded_queries(queries, len(rows), max(lengths), max(1, *map(len, ordered)))
+        weights_ZBNTK = two_stream_weights(model, params, batch, segments_BL)
+    is_target_BP = padded([np.ones(len(own)) for own in ordered], len(rows), weights_ZBNTK.shape[3] - max(lengths), 0)
+    is_row_BT = np.concatenate([real_BL, is_target_BP], axis=1)
+    content_ZBNLK, query_ZBNPK = np.split(
+        np.where(is_row_BT[None, :, None, :, None], weights_ZBNTK, np.float32(0)), [max(lengths)], axis=3
+    )
+    pieces = [[tokenizer.pieces[i] for i in row] for row in rows]
+    return AttentionWeights(pieces, ordered, content_ZBNLK, None if targets is None else query_ZBNPK)
+
+
+def _tokenizer(pretrained: "Pretrained", with_targets: bool) -> "Tokenizer":
+    from xlnet_jax.checkpoints.pretrained import scoring_tokenizer
+
+    tokenizer = scoring_tokenizer(pretrained) if with_targets else pretrained.tokenizer
+    if tokenizer is None:
+        raise InputError("the checkpoint has no tokenizer: put its spiece.model beside it")
+    return tokenizer
+
+
+def _check_targets(targets: Sequence[Sequence[int]], lengths: Sequence[int], specials: int) -> list[list[int]]:
+    if len(targets) != len(lengths):
+        raise InputError(f"`targets` has {len(targets)} lists of positions, and there are {len(lengths)} texts")
+    ordered = [[int(position) for position in own] for own in targets]
+    for number, (own, length) in enumerate(zip(ordered, lengths, strict=True)):
+        if outside := [i for i in own if not 0 <= i < length - specials]:
+            raise InputError(
+                f"`targets` of text {number}: there is no position {outside[0]}; it has {length - specials} pieces, "
+                "counted from 0"
+            )
+        if len(set(own)) < len(own):
+            raise InputError(f"`targets` of text {number}: each position stands once, in the order of prediction")
+    return ordered

@@ -1,0 +1,299 @@
+"""One vector for a text, from the hidden states of the content stream, where every token sees every other.
+
+The network reads a text as its pieces, <sep> and <cls>, as in finetuning. A longer text than seq_len is read in
+segments of seq_len, each with the memory of the segments before it (Transformer-XL, section 3.2); a mean is over the
+tokens of all segments.
+"""
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from data_pipelines.sources import TextSourceSettings
+from data_pipelines.tokenizer import CLS, PAD, SEP
+from xlnet_jax.errors import InputError
+from xlnet_jax.inference.lengths import batches_by_length, chunks, padded, power_of_two
+from xlnet_jax.printing import progress
+from xlnet_jax.settings.bounds import at_least, check_bounds
+from xlnet_jax.settings.config import ModelConfig
+from xlnet_jax.settings.fields import CheckpointArgument, setting
+from xlnet_jax.settings.keywords import with_plain_paths
+from xlnet_jax.settings.typed import list_of_texts
+from xlnet_jax.storage.files import complete_file, demand_new_file
+
+if TYPE_CHECKING:
+    from data_pipelines.texts import Id
+    from xlnet_jax.checkpoints.pretrained import Pretrained
+
+Pooling = Literal["mean", "last", "first", "cls"]
+SEQ_LEN = 512  # tokens, as in the released models (paper, section 3.1)
+BATCH_TOKENS = 8192
+CHARS_AT_ONCE, CHARS_OF_A_VECTOR = 2**22, 2**10  # a chunk of a file holds 4,096 texts at the most
+
+
+@dataclass(frozen=True)
+class EmbedSettings(TextSourceSettings):
+    """One vector for each text, in the order of the texts."""
+
+    checkpoint: CheckpointArgument
+    """checkpoint with a tokenizer, in any format and with any head, the folder of a run, tiny, or a name on the Hugging
+    Face Hub"""
+    text: tuple[str, ...]
+    """files, globs, folders, URLs, tfds:NAME or hf:NAME"""
+    out: str
+    """file to write: .npy, float32 [texts, width], or .parquet, with the columns id and embedding"""
+    unit: Literal["line", "document"] = "line"
+    """what counts as one text in a text file: a line, or the lines up to a blank one; an object of JSON Lines and a row
+    of Parquet are always one text"""
+    pooling: Pooling = "mean"
+    """mean of the tokens of a text, its last or its first token, or <cls>, which comes last; padding never counts"""
+    layer: int = -1
+    """layer whose hidden states are read: 1 to the number of layers, or -1, -2, … from the last"""
+    normalize: bool = False
+    """scale each vector to length 1"""
+    specials: bool = True
+    """read <sep> and <cls> after a text; without them its last token is its last piece"""
+    seq_len: int | None = None
+    """longest segment, in tokens; a longer text is read in several segments; None = the length of the run's windows, or
+    512"""
+    mem_len: int | None = None
+    """positions of earlier segments that a segment sees; None = as in training, or the paper's 384; 0 = none"""
+    batch_tokens: int = setting(BATCH_TOKENS, at_least(1))
+    """tokens that the network reads at once; the vectors do not depend on it"""
+    overwrite: bool = False
+    """replace an existing file"""
+    tokenizer: str | None = None
+    """SentencePiece model, for a checkpoint without one"""
+    id_field: str | None = None
+    """field that holds the id in JSON and Parquet; None = number the texts from 0"""
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """compute type; the vectors are always float32"""
+
+    def check(self) -> None:
+        """Raise InputError for what cannot work, before anything is read."""
+        if Path(self.out).suffix not in (".npy", ".parquet"):
+            raise InputError(f"`out` {self.out}: give a name that ends in .npy or .parquet")
+        if self.id_field is not None and self.out.endswith(".npy"):
+            raise InputError("`id_field`: a .npy file has no place for ids; let `out` end in .parquet")
+        check_bounds(self)
+        demand_new_file(self.out, self.overwrite)
+
+
+def embed_files(settings: EmbedSettings, on_embedded: Callable[[int], None] = lambda count: None) -> tuple[int, int]:
+    """Write the vectors of all texts as they are read; return their number and their width.
+
+    on_embedded: called with the number of texts so far. Raises InputError for settings, texts or a checkpoint that
+    cannot work; no file is left then.
+    """
+    settings = with_plain_paths(settings)
+    settings.check()
+    from data_pipelines.texts import read_texts
+    from xlnet_jax.checkpoints.formats import load_with_tokenizer
+    from xlnet_jax.checkpoints.pretrained import on_device
+    from xlnet_jax.checkpoints.run import Run, trained_mem_len
+
+    found = settings.find(settings.text)
+    run = Run.of(settings.checkpoint)
+    pretrained = load_with_tokenizer(settings.checkpoint, settings.tokenizer)
+    window_len = run.config.data.seq_len if run else SEQ_LEN
+    embed = functools.partial(
+        embed_texts,
+        on_device(pretrained, settings.dtype),
+        pooling=settings.pooling,
+        layer=settings.layer,
+        normalize=settings.normalize,
+        specials=settings.specials,
+        seq_len=window_len if settings.seq_len is None else settings.seq_len,
+        mem_len=trained_mem_len(pretrained, run) if settings.mem_len is None else settings.mem_len,
+        batch_tokens=settings.batch_tokens,
+    )
+    texts = read_texts(found, settings.unit, settings.id_field, settings.corpus_errors)
+    writer = _write_parquet if settings.out.endswith(".parquet") else _write_npy
+    done = width = 0
+    with complete_file(settings.out) as partial, writer(partial) as append:
+        for records in chunks(texts, CHARS_AT_ONCE, lambda r: len(r.text) + CHARS_OF_A_VECTOR):
+            vectors_BD = embed([r.text for r in records], names=[r.where for r in records])
+            append([done + i if r.id is None else r.id for i, r in enumerate(records)], vectors_BD)
+            done, width = done + len(vectors_BD), vectors_BD.shape[1]
+            on_embedded(done)
+        if not done:
+            raise InputError("there is no text to embed")
+    return done, width
+
+
+def print_embedding(settings: EmbedSettings) -> None:
+    """Write the vectors, and print how many they are."""
+    with progress() as show:
+        count, width = embed_files(settings, lambda done: show(f"{done:,} texts"))
+    print(f"{settings.out}: {count:,} x {width:,}, {settings.pooling} of layer {settings.layer}")
+
+
+def embed_texts(
+    pretrained: "Pretrained",
+    texts: str | Iterable[str],
+    pooling: Pooling = "mean",
+    *,
+    layer: int = -1,
+    normalize: bool = False,
+    specials: bool = True,
+    seq_len: int = SEQ_LEN,
+    mem_len: int | None = None,
+    batch_tokens: int = BATCH_TOKENS,
+    names: Sequence[str] | None = None,
+) -> np.ndarray:
+    """Return the vectors of texts, float32 [texts, D], in their order. A vector does not depend on the other texts.
+
+    pooling: mean of the tokens of a text, its last token, its first token, or <cls>, which comes last. layer: 1 to
+    num_layers, or -1 to -num_layers from the last. normalize: scale vectors to length 1. specials: read <sep> and <cls>
+    after a text; without them the last token is the last piece, and there is no cls. seq_len: longest segment, in
+    tokens; learned positions may make it shorter. mem_len: positions of earlier segments that a segment sees; None = as
+    the checkpoint says, 0 = none, and the only choice without relative positions. batch_tokens: tokens that the network
+    reads at once; the vectors do not depend on it. names: names of the texts in errors.
+
+    The head of a finetuned checkpoint is not used. Raises InputError for settings out of range, for texts without
+    pieces, and for a checkpoint without a tokenizer.
+    """
+    import jax.numpy as jnp
+
+    from xlnet_jax.inference.encoder import Segment, pool
+
+    if pooling not in ("mean", "last", "first", "cls"):
+        raise InputError(f"`pooling` {pooling} must be mean, last, first or cls")
+    if pooling == "cls" and not specials:
+        raise InputError("`pooling` cls reads <cls>, and without `specials` there is no <cls>: take last")
+    if seq_len < 1:
+        raise InputError(f"`seq_len` {seq_len} must be at least 1")
+    model, backbone = _first_layers(pretrained, layer, mem_len)
+    alone = replace(model, mem_len=0, same_length=False)  # same_length: rows see mem_len positions, here none
+    if model.network == "bert":
+        seq_len = min(seq_len, model.num_places)
+    rows = _encode(pretrained, texts, specials, names)
+    lengths = [len(row) for row in rows]
+    vectors_BD = np.zeros((len(rows), model.d_model), np.float32)
+
+    def segment(indices: Sequence[int], begin: int, length: int, count: int) -> Segment:
+        parts = [rows[i][begin : begin + length] for i in indices]
+        weights = [_weights(lengths[i], pooling)[begin : begin + length] for i in indices]
+        return Segment(
+            padded(parts, count, length, PAD),
+            padded([np.ones_like(part) for part in parts], count, length, 0),
+            padded(weights, count, length, 0, np.float32),
+        )
+
+    short = [i for i, length in enumerate(lengths) if length <= seq_len]
+    for places, count, length in batches_by_length([lengths[i] for i in short], batch_tokens, seq_len):
+        indices = [short[place] for place in places]
+        pooled_BD, _ = pool(alone, backbone, segment(indices, 0, length, count), None, None)
+        vectors_BD[indices] = pooled_BD[: len(indices)]
+
+    long = sorted((i for i in range(len(rows)) if lengths[i] > seq_len), key=lambda i: lengths[i])
+    count = max(1, min(batch_tokens // seq_len, power_of_two(len(long))))
+    for indices in chunks(long, count):
+        mems_ZBMD = jnp.zeros((model.num_layers, count, model.mem_len, model.d_model), model.dtype)
+        for begin in range(0, lengths[indices[-1]], seq_len):
+            filled_B = jnp.full(count, min(begin, model.mem_len), jnp.int32)
+            part = segment(indices, begin, seq_len, count)
+            pooled_BD, mems_ZBMD = pool(model, backbone, part, mems_ZBMD, filled_B)
+            vectors_BD[indices] += pooled_BD[: len(indices)]
+    if normalize:
+        vectors_BD /= np.maximum(np.linalg.norm(vectors_BD, axis=1, keepdims=True), np.finfo(np.float32).tiny)
+    return vectors_BD
+
+
+def _first_layers(pretrained: "Pretrained", layer: int, mem_len: int | None) -> tuple[ModelConfig, Any]:
+    """Return the settings and the parameters of the network up to a layer."""
+    import jax
+
+    model, backbone = pretrained.model, pretrained.params["backbone"]
+    depth = layer if layer > 0 else model.num_layers + 1 + layer
+    if not 1 <= depth <= model.num_layers:
+        n = model.num_layers
+        raise InputError(f"`layer` {layer}: the checkpoint has the layers 1 to {n}, or -1 to -{n} from the last")
+    if mem_len is not None and mem_len < 0:
+        raise InputError(f"`mem_len` {mem_len} must be at least 0")
+    if mem_len and model.positions != "relative":
+        raise InputError(
+            f"`mem_len` {mem_len}: the checkpoint has {model.positions} positions, which number the tokens of a "
+            "segment and none before it; leave it out"
+        )
+    mem_len = model.mem_len if mem_len is None else mem_len
+    model = replace(model, num_layers=depth, mem_len=mem_len, same_length=model.same_length and mem_len > 0)
+    if depth == pretrained.model.num_layers or model.share_layers:
+        return model, backbone
+    return model, {**backbone, "layers": jax.tree.map(lambda by_layer: by_layer[:depth], backbone["layers"])}
+
+
+def _encode(
+    pretrained: "Pretrained", texts: str | Iterable[str], specials: bool, names: Sequence[str] | None
+) -> list[np.ndarray]:
+    if pretrained.tokenizer is None:
+        raise InputError("the checkpoint has no tokenizer: put its spiece.model beside it, or give `tokenizer`")
+    rows, names = pretrained.tokenizer.encode_lines(list_of_texts(texts)), None if names is None else list(names)
+    for i, ids in enumerate(rows):
+        if not len(ids):
+            raise InputError(f"{names[i] if names else f'text {i}'}: the tokenizer leaves nothing of it")
+    return [np.append(ids, (SEP, CLS)).astype(np.int32) for ids in rows] if specials else rows
+
+
+def _weights(length: int, pooling: Pooling) -> np.ndarray:
+    """Return float32 [length]: every pooling is a weighted sum over the tokens of all segments."""
+    if pooling == "mean":
+        return np.full(length, 1 / length, np.float32)
+    weights = np.zeros(length, np.float32)
+    weights[0 if pooling == "first" else -1] = 1
+    return weights
+
+
+Append = Callable[["Sequence[Id]", np.ndarray], Any]
+
+
+@contextlib.contextmanager
+def _write_npy(path: Path) -> Iterator[Append]:
+    # NumPy leaves room in the header for the number of rows to grow.
+    shape = (0, 0)
+    with path.open("wb") as file:
+
+        def write_header() -> None:
+            file.seek(0)
+            np.lib.format.write_array_header_1_0(file, {"descr": "<f4", "fortran_order": False, "shape": shape})
+
+        def append(ids: "Sequence[Id]", vectors_BD: np.ndarray) -> None:
+            nonlocal shape
+            if not shape[0]:
+                shape = (0, vectors_BD.shape[1])
+                write_header()
+            shape = (shape[0] + len(vectors_BD), shape[1])
+            file.write(vectors_BD.astype("<f4").tobytes())
+
+        yield append
+        write_header()
+
+
+@contextlib.contextmanager
+def _write_parquet(path: Path) -> Iterator[Append]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    with contextlib.ExitStack() as stack:
+        writer: pq.ParquetWriter | None = None
+        kinds: set[type] = set()
+
+        def append(ids: "Sequence[Id]", vectors_BD: np.ndarray) -> None:
+            nonlocal writer
+            kinds.update(map(type, ids))
+            if len(kinds) > 1:
+                raise InputError(
+                    "`id_field`: some ids are text and some are whole numbers, and a column holds one type"
+                )
+            vectors = pa.FixedSizeListArray.from_arrays(pa.array(vectors_BD.ravel()), vectors_BD.shape[1])
+            table = pa.table({"id": pa.array(ids), "embedding": vectors})
+            if writer is None:
+                writer = stack.enter_context(pq.ParquetWriter(path, table.schema))
+            writer.write_table(table)
+
+        yield append

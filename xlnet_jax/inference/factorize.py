@@ -1,0 +1,153 @@
+"""Words of a text predicted jointly, or each by itself (paper, section 2.6: New York is a city).
+
+BERT predicts masked words independently of each other: log p(New | is a city) + log p(York | is a city). XLNet predicts
+them in an order, each seeing those before: log p(New | is a city) + log p(York | New, is a city).
+"""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from data_pipelines.tokenizer import Tokenizer
+from data_pipelines.tokenizer.symbols import SPACE
+from xlnet_jax.errors import InputError
+from xlnet_jax.settings.fields import CheckpointArgument
+from xlnet_jax.settings.typed import list_of_texts
+
+if TYPE_CHECKING:
+    from xlnet_jax.checkpoints.pretrained import Pretrained
+
+_BYTE = re.compile("<0x[0-9A-F]{2}>")
+
+
+@dataclass(frozen=True)
+class FactorizeSettings:
+    """The paper's example (section 2.6), or your own."""
+
+    checkpoint: CheckpointArgument
+    """checkpoint with a tokenizer, in any format, tiny, or a name on the Hugging Face Hub"""
+    text: str = "New York is a city"
+    """text whose words are known, except the targets"""
+    targets: str = "New York"
+    """words of the text to predict"""
+
+
+class Factorizations(NamedTuple):
+    """Log-probabilities of the target pieces, float32 [P], nats, in the order of the text."""
+
+    pieces: list[str]
+    independent_P: np.ndarray
+    dependent_P: np.ndarray
+
+
+def factorize(pretrained: "Pretrained", text: str, targets: str) -> Factorizations:
+    """Return both factorizations of the words `targets` of a text. Raises InputError where they are not whole pieces of
+    the text, or where the checkpoint has no vocabulary scores."""
+    from xlnet_jax.checkpoints.pretrained import scoring_tokenizer
+    from xlnet_jax.inference.query_stream import Query, log_likelihoods
+
+    tokenizer = scoring_tokenizer(pretrained)
+    ids_L = tokenizer.encode_lines([text])[0]
+    positions_P = find_words(tokenizer, ids_L, targets)
+    places_P = np.arange(len(positions_P))
+    queries = [Query(ids_L, positions_P, rank_P) for rank_P in (np.zeros_like(places_P), places_P)]
+    independent_P, dependent_P = log_likelihoods(pretrained, queries, len(queries) * len(ids_L))
+    return Factorizations([tokenizer.pieces[i] for i in ids_L[positions_P]], independent_P, dependent_P)
+
+
+def print_factorizations(settings: FactorizeSettings) -> None:
+    """Print a table of both factorizations."""
+    from rich.table import Table
+
+    from xlnet_jax.checkpoints.formats import load
+    from xlnet_jax.printing import Console
+
+    found = factorize(load(settings.checkpoint), settings.text, settings.targets)
+    title = f"log p of {settings.targets} in: {settings.text}"
+    table = Table("", "independent (BERT)", "dependent (XLNet)", title=title)
+    for piece, alone, given in zip(found.pieces, found.independent_P, found.dependent_P, strict=True):
+        table.add_row(piece, f"{alone:.3f}", f"{given:.3f}")
+    table.add_section()
+    table.add_row("together", f"{found.independent_P.sum():.3f}", f"{found.dependent_P.sum():.3f}")
+    Console().print(table)
+
+
+class Gap(NamedTuple):
+    """One hidden piece, and the likeliest pieces in its place. Probabilities are in [0, 1]."""
+
+    position: int  # in the text, in pieces
+    piece: str
+    probability: float
+    likeliest: list[tuple[str, float]]  # most likely first
+
+
+def fill_in(pretrained: "Pretrained", text: str, hidden: str | Iterable[str], likeliest: int = 5) -> list[Gap]:
+    """Return a Gap for each hidden piece of a text, in the order of the text. All hidden pieces are predicted from the
+    pieces that are not hidden.
+
+    hidden: words of the text, one or several together, each hidden at its first occurrence. likeliest: pieces to return
+    for each gap. Raises InputError where `hidden` is not whole pieces of the text, or where the checkpoint has no
+    tokenizer or no vocabulary scores.
+    """
+    from xlnet_jax.checkpoints.pretrained import scoring_tokenizer
+    from xlnet_jax.inference.query_stream import Query, log_probs_PV
+
+    tokenizer = scoring_tokenizer(pretrained)
+    ids_L = tokenizer.encode_lines([text])[0]
+    positions_P = np.unique(
+        [i for words in list_of_texts(hidden, "hidden") for i in find_words(tokenizer, ids_L, words)]
+    ).astype(np.int32)
+    if not len(positions_P):
+        return []
+    probs_PV = np.exp(log_probs_PV(pretrained, Query(ids_L, positions_P, np.zeros_like(positions_P))))
+    best_PQ = np.argsort(-probs_PV, axis=1, kind="stable")[:, :likeliest]
+    return [
+        Gap(
+            int(position),
+            tokenizer.pieces[ids_L[position]],
+            float(probs_V[ids_L[position]]),
+            [(tokenizer.pieces[i], float(probs_V[i])) for i in best_Q],
+        )
+        for position, probs_V, best_Q in zip(positions_P, probs_PV, best_PQ, strict=True)
+    ]
+
+
+def find_words(tokenizer: Tokenizer, ids_L: np.ndarray, words: str) -> np.ndarray:
+    """Return the positions [P] of the first occurrence of these words in a text, whatever is before and after them: a
+    space, a quote, a bracket; where they occur at the beginnings of longer words alone, that counts. Raises InputError
+    where they are not whole pieces of the text.
+
+    The same word has other pieces after a space (▁city) than after a quote (c ity), so characters are compared.
+    """
+    pieces = [_characters(tokenizer, i) for i in ids_L.tolist()]
+    wanted = "".join(_characters(tokenizer, i) for i in tokenizer.encode_lines([words])[0].tolist()).lstrip(SPACE)
+    text, begins, ends = "", {}, {}
+    for position, piece in enumerate(pieces):
+        begins[len(text) + len(piece) - len(piece.lstrip(SPACE))] = position
+        text += piece
+        ends[len(text)] = position + 1
+    for is_whole in (True, False):
+        for at in re.finditer(f"(?={re.escape(wanted)})", text) if wanted else ():
+            begin, end = at.start(), at.start() + len(wanted)
+            fits = begin in begins and end in ends and not _in_a_word(text, begin)
+            if fits and not (is_whole and _in_a_word(text, end)):
+                return np.arange(begins[begin], ends[end])
+    raise InputError(f"{words!r} is no whole piece or pieces of the text, which reads: {' '.join(pieces)}")
+
+
+def _characters(tokenizer: Tokenizer, piece: int) -> str:
+    """Return a piece as text, with ▁ for a space; of a byte a character of the same number."""
+    name = tokenizer.pieces[piece]
+    if tokenizer.settings.token_level != "byte" or not _BYTE.fullmatch(name):
+        return name
+    return chr(int(name[3:5], 16)).replace(" ", SPACE)
+
+
+def _in_a_word(text: str, place: int) -> bool:
+    """Return True where characters of one word are on both sides of a place. From U+2E80 on, as in Chinese, scripts
+    have no spaces between words."""
+    beside = text[place - 1 : place + 1]
+    return 0 < place < len(text) and all(c.isalnum() and c < "\u2e80" for c in beside)

@@ -1,0 +1,175 @@
+"""Texts drawn from prompts: each prompt goes on to the right, or has its gaps (___) filled."""
+
+import dataclasses
+import errno
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from xlnet_jax.errors import InputError
+from xlnet_jax.settings.bounds import ANY_TEXT, at_least, between, check_bounds
+from xlnet_jax.settings.fields import CheckpointArgument, setting
+from xlnet_jax.settings.keywords import with_keywords
+from xlnet_jax.settings.typed import list_of_texts
+from xlnet_jax.storage.reading import read_document
+
+if TYPE_CHECKING:
+    from xlnet_jax.checkpoints.pretrained import Pretrained
+
+COUNT = between(1, 1_000_000)  # of pieces and texts: arrays of all of them are made
+
+
+@dataclass(frozen=True)
+class GenerateSettings:
+    """Text drawn from prompts."""
+
+    checkpoint: CheckpointArgument
+    """checkpoint with a tokenizer, in any format, tiny, or a name on the Hugging Face Hub"""
+    prompt: tuple[str, ...] = setting((), ANY_TEXT)
+    """texts to continue, or to fill in where they have gaps (___); an empty one begins a document"""
+    prompt_file: str | None = None
+    """file with one prompt a line; blank lines are left out"""
+    prefix: str = ""
+    """document that the model reads before each prompt, and that is not printed: it helps short prompts"""
+    prefix_file: str | None = None
+    """file with that document"""
+    gap_pieces: tuple[int, ...] = setting((), COUNT)
+    """pieces in a gap: one number for all, or one for each gap of a prompt; none = 1"""
+    max_new_tokens: int = setting(100, COUNT)
+    """most pieces after a prompt without gaps"""
+    num_samples: int = setting(1, COUNT)
+    """texts for each prompt"""
+    temperature: float = setting(1.0, at_least(0, "the likeliest piece"))
+    """divides the logits; 0 = always the likeliest piece"""
+    top_k: int = setting(0, at_least(0, "all pieces"))
+    """choose among this many of the likeliest pieces; 0 = all"""
+    top_p: float = setting(0.9, between(0, 1, "(]"))
+    """choose among the likeliest pieces whose probabilities add up to this; 1 = all"""
+    stop: tuple[str, ...] = ()
+    """pieces that end a text besides <eod>, such as '.'; they are printed"""
+    context: int | None = setting(None, at_least(2))
+    """newest positions that a piece sees; None = window and memory of pretraining, 512 where they are unknown"""
+    batch_size: int = setting(8, COUNT)
+    """texts that are generated together; the draws do not depend on it"""
+    seed: int = setting(0, at_least(0))
+    """seed of the draws"""
+    tokenizer: str | None = None
+    """SentencePiece model, for a checkpoint without one"""
+    json: bool = False
+    """print a JSON object for each text: prompt, text, pieces, log_probs (nats) and whether it came to its end"""
+
+    def prompts(self) -> list[str]:
+        """Return all prompts. Raises InputError where there are none, or a file cannot be read."""
+        prompts = list(self.prompt)
+        if self.prompt_file is not None:
+            prompts += [line for line in _read(self.prompt_file, "prompt_file").splitlines() if line.strip()]
+        if not prompts:
+            raise InputError("there is no prompt: give `prompt` or `prompt_file`; an empty `prompt` begins a document")
+        return prompts
+
+    def document(self) -> str:
+        """Return the document before each prompt. Raises InputError where it is given twice, or cannot be read."""
+        if self.prefix_file is None:
+            return self.prefix
+        if self.prefix:
+            raise InputError("`prefix` and `prefix_file` give the same document: leave one out")
+        return " ".join(_read(self.prefix_file, "prefix_file").split())
+
+
+class GeneratedText(NamedTuple):
+    """One text drawn from a prompt."""
+
+    prompt: str
+    text: str  # whole, with the prompt
+    pieces: list[str]  # drawn, without <eod>
+    log_probs: np.ndarray  # float32 [pieces, and <eod> where it was drawn], nats, of the model itself
+    ended: bool  # by <eod> or another piece that stops, not by the number of pieces
+
+
+def generate(
+    model: "Pretrained | str | Path",
+    prompts: str | Iterable[str],
+    *,
+    on_part: Callable[[str], Any] | None = None,
+    **settings: Any,
+) -> list[GeneratedText]:
+    """Return texts drawn from prompts: num_samples for each, in their order.
+
+    model: a loaded checkpoint, or its folder. prompts: texts to continue, or to fill in where they have gaps (___).
+    on_part: called with each part of the text as it is drawn, where one text is drawn; a text with gaps comes whole.
+    settings: fields of GenerateSettings by name, such as max_new_tokens=50, temperature=0.8 or gap_pieces=(2,). Raises
+    InputError for settings, prompts or a checkpoint that cannot work.
+    """
+    loaded = None if isinstance(model, str | Path) else model
+    wanted = with_keywords(GenerateSettings("loaded" if loaded else str(model)), settings)
+    wanted = dataclasses.replace(wanted, prompt=tuple(list_of_texts(prompts, "prompts")))
+    return list(draw_texts(wanted, loaded, on_part))
+
+
+def draw_texts(
+    settings: GenerateSettings, loaded: "Pretrained | None" = None, on_part: Callable[[str], Any] | None = None
+) -> Iterator[GeneratedText]:
+    """Yield num_samples texts for each prompt, as batches of them are done.
+
+    loaded: the checkpoint; None = read it. on_part, errors: as of `generate`.
+    """
+    prompts, prefix = settings.prompts(), settings.document()
+    if on_part and len(prompts) * settings.num_samples > 1:
+        raise InputError("`on_part` shows one text as it is drawn: give one prompt, and `num_samples` 1")
+    import jax
+
+    from xlnet_jax.checkpoints.formats import load_with_tokenizer
+    from xlnet_jax.inference.blanks import fill, read_prompt
+    from xlnet_jax.inference.sampler import Sampler
+
+    sampler = Sampler(loaded or load_with_tokenizer(settings.checkpoint, settings.tokenizer), settings)
+    tokenizer, rows = sampler.tokenizer, []
+    for prompt in prompts:
+        text = read_prompt(tokenizer, prompt, prefix, settings.gap_pieces, settings.max_new_tokens)
+        sampler.demand_room(text)
+        rows += [(prompt, text)] * settings.num_samples
+    key = jax.random.key(settings.seed)
+    for first in range(0, len(rows), settings.batch_size):
+        batch, shown = rows[first : first + settings.batch_size], 0
+        for drawn in sampler.draw([text for _, text in batch], key, first):
+            if on_part and (drawn[0].is_done or batch[0][1].is_open):
+                whole = fill(tokenizer, batch[0][1], drawn[0].ids_P)
+                on_part(whole[shown:])
+                shown = len(whole)
+        for (prompt, text), row in zip(batch, drawn, strict=True):
+            pieces = [tokenizer.pieces[i] for i in row.ids_P]
+            whole = fill(tokenizer, text, row.ids_P)
+            yield GeneratedText(prompt, whole, pieces, row.log_probs_P, row.is_stopped)
+
+
+def print_texts(settings: GenerateSettings) -> None:
+    """Print the texts; a single one as it is drawn."""
+    check_bounds(settings)
+    settings = dataclasses.replace(settings, prompt=tuple(settings.prompts()), prompt_file=None)
+    is_single = len(settings.prompt) == settings.num_samples == 1 and not settings.json
+    on_part = partial(print, end="", flush=True) if is_single else None
+    for i, text in enumerate(draw_texts(settings, on_part=on_part)):
+        if is_single:
+            print()
+        elif settings.json:
+            record = text._asdict() | {"log_probs": [round(float(p), 4) for p in text.log_probs]}
+            print(json.dumps(record, ensure_ascii=False), flush=True)
+        else:
+            print(f"---\n{text.text}" if i else text.text, flush=True)
+
+
+def _read(name: str, argument: str) -> str:
+    if not os.path.exists(name):
+        raise InputError(f"`{argument}` {name} cannot be read: {os.strerror(errno.ENOENT)}")
+    try:
+        return read_document(name).decode("utf-8-sig")
+    except InputError as error:
+        raise InputError(f"`{argument}` {error}") from None
+    except UnicodeDecodeError:
+        raise InputError(f"`{argument}` {name} is not UTF-8") from None

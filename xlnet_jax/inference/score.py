@@ -1,0 +1,352 @@
+"""Log-likelihoods of texts: log p(x) = sum over t of log p(x_z(t) | x_z(<t)) for a factorization order z.
+
+The query stream predicts each piece from the pieces before it in the order (paper, section 2.2). A causal model has one
+order, from left to right: its content stream predicts, and reads <eod> before the first piece.
+
+A text is read as its pieces, without <sep> and <cls>. In pretraining a target sees most of its window; here the first
+pieces of an order see almost nothing, unless there is a context, which all pieces see.
+"""
+
+import contextlib
+import csv
+import itertools
+import json
+import math
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, Literal, NamedTuple
+
+import numpy as np
+
+from data_pipelines.sources import TextSourceSettings
+from xlnet_jax.errors import InputError
+from xlnet_jax.printing import printing_until_unread, progress
+from xlnet_jax.settings.bounds import ANY_TEXT, at_least, check_bounds
+from xlnet_jax.settings.fields import CheckpointArgument, setting
+from xlnet_jax.settings.keywords import with_plain_paths
+from xlnet_jax.settings.typed import list_of_texts
+from xlnet_jax.storage.files import complete_file, demand_new_file
+
+if TYPE_CHECKING:
+    from data_pipelines.texts import TextRecord
+    from xlnet_jax.checkpoints.pretrained import Pretrained
+    from xlnet_jax.inference.query_stream import Query
+
+LEFT_TO_RIGHT, RIGHT_TO_LEFT, RANDOM, PSEUDO = "left-to-right", "right-to-left", "random:", "pseudo"
+MAX_LEN = 512  # pieces, as in the released models (paper, section 3.1)
+BATCH_TOKENS = 4096
+TEXTS_AT_ONCE = 512  # of files
+DIGITS = 6
+
+
+@dataclass(frozen=True)
+class ScoreSettings(TextSourceSettings):
+    """The log-likelihood of each sentence, in nats."""
+
+    checkpoint: CheckpointArgument
+    """checkpoint with a tokenizer, in any format, the folder of a run, tiny, or a name on the Hugging Face Hub"""
+    texts: tuple[str, ...] = ()
+    """files of sentences, one a line, or JSON Lines or Parquet; also globs, folders, URLs, tfds:NAME or hf:NAME"""
+    sentences: tuple[str, ...] = setting((), ANY_TEXT)
+    """sentences to score, in place of files"""
+    orders: tuple[str, ...] = (LEFT_TO_RIGHT,)
+    """factorization orders, averaged where there are several: left-to-right, right-to-left, random:N, or positions of
+    pieces as "2 0 1"; or pseudo: each piece given all others"""
+    seed: int = 0
+    """seed of the random orders"""
+    context: str = ""
+    """text before each sentence that all its pieces see; it is not scored"""
+    max_len: int | None = setting(None, at_least(1))
+    """most pieces in a sentence, with its context; None = the length of the run's windows, or 512"""
+    out: str | None = None
+    """file to write, .jsonl with the scores of each piece or .tsv with a row for each sentence; None = print JSON
+    Lines"""
+    overwrite: bool = False
+    """replace an existing file"""
+    tokenizer: str | None = None
+    """SentencePiece model, for a checkpoint without one"""
+    id_field: str | None = None
+    """field that holds the id of a sentence in JSON and Parquet; it is written beside the scores"""
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """compute type"""
+
+    def check(self) -> None:
+        """Raise InputError for what cannot work, before anything is read."""
+        if bool(self.texts) == bool(self.sentences):
+            raise InputError("give either `texts`, the names of files, or `sentences`")
+        check_bounds(self)
+        check_orders(self.orders)
+        if self.out:
+            if Path(self.out).suffix not in (".jsonl", ".tsv"):
+                raise InputError(f"`out` {self.out}: give a name that ends in .jsonl or .tsv")
+            demand_new_file(self.out, self.overwrite)
+
+
+class Totals(NamedTuple):
+    """Totals over all texts."""
+
+    texts: int
+    pieces: int
+    log_likelihood: float  # nats
+    unknown: int  # pieces that the vocabulary does not have
+
+
+class TextScore(NamedTuple):
+    """Scores of a text, in nats. With `pseudo` every piece sees all others: the sum is a pseudo-log-likelihood, and
+    exp(sum) is no probability of a text."""
+
+    pieces: list[str]
+    log_probs_OP: np.ndarray  # float32 [orders, pieces], pieces in the order of the text
+
+    @property
+    def log_likelihoods_O(self) -> np.ndarray:
+        """Log-likelihood of the text under each order, float64 [orders]."""
+        return self.log_probs_OP.sum(axis=1, dtype=np.float64)
+
+    @property
+    def log_likelihood(self) -> float:
+        """Mean log-likelihood over the orders; pretraining maximises its expectation over all orders."""
+        return float(self.log_likelihoods_O.mean())
+
+    @property
+    def log_mean_likelihood(self) -> float:
+        """Log of the mean of p(text) over the orders: log p(text) where the order is picked at random."""
+        return float(np.logaddexp.reduce(self.log_likelihoods_O) - np.log(len(self.log_likelihoods_O)))
+
+    @property
+    def log_probs_P(self) -> np.ndarray:
+        """Mean log-probability of each piece over the orders, float64 [pieces]; the sum is log_likelihood."""
+        return self.log_probs_OP.mean(axis=0, dtype=np.float64)
+
+    @property
+    def perplexity(self) -> float:
+        """Perplexity per piece."""
+        return float(np.exp(-self.log_likelihood / len(self.pieces)))
+
+
+def score_files(settings: ScoreSettings, on_scored: Callable[[int], None] = lambda count: None) -> Totals:
+    """Write or print the scores of all sentences (`score_texts`) as they are read; return their totals.
+
+    on_scored: called with the number of sentences so far. Raises InputError for settings, texts or a checkpoint that
+    cannot work; no file is left then.
+    """
+    settings = with_plain_paths(settings)
+    settings.check()
+    from data_pipelines.texts import TextRecord, read_texts
+    from data_pipelines.tokenizer import UNK
+    from xlnet_jax.checkpoints.formats import load_with_tokenizer
+    from xlnet_jax.checkpoints.pretrained import on_device, vocabulary_tokenizer
+    from xlnet_jax.checkpoints.run import Run
+    from xlnet_jax.inference.lengths import chunks
+
+    run = Run.of(settings.checkpoint)
+    pretrained = load_with_tokenizer(settings.checkpoint, settings.tokenizer)
+    unknown_piece = vocabulary_tokenizer(pretrained).pieces[UNK]
+    max_len = settings.max_len or (run.config.data.seq_len if run else MAX_LEN)
+    if settings.texts:
+        texts = read_texts(settings.find(settings.texts), "line", settings.id_field, settings.corpus_errors)
+    else:
+        texts = (TextRecord(text, f"sentence {i}") for i, text in enumerate(settings.sentences, start=1))
+    pretrained = on_device(pretrained, settings.dtype)
+    total = Totals(0, 0, 0.0, 0)
+    with _open(settings.out) as file:
+        write = (_write_table if (settings.out or "").endswith(".tsv") else _write_lines)(file, settings.orders)
+        for records in chunks(texts, TEXTS_AT_ONCE):
+            scores = score_texts(
+                pretrained, [r.text for r in records], settings.orders, context=settings.context, seed=settings.seed,
+                max_len=max_len, names=[r.where for r in records],
+            )  # fmt: skip
+            for record, score in zip(records, scores, strict=True):
+                write(record, score)
+                total = Totals(
+                    total.texts + 1,
+                    total.pieces + len(score.pieces),
+                    total.log_likelihood + score.log_likelihood,
+                    total.unknown + score.pieces.count(unknown_piece),
+                )
+            on_scored(total.texts)
+        if not total.texts:
+            raise InputError("there is no text to score")
+    return total
+
+
+def print_scores(settings: ScoreSettings) -> None:
+    """Write the scores and print their totals, or print the scores."""
+    with progress(shown=settings.out is not None) as show:
+        total = score_files(settings, lambda done: show(f"{done:,} scored"))
+    if settings.out:
+        perplexity = math.exp(-total.log_likelihood / total.pieces)
+        print(
+            f"{settings.out}: {total.texts:,} texts, {total.pieces:,} pieces, {total.log_likelihood:,.3f} nats in all, "
+            f"perplexity {perplexity:,.2f} a piece, {total.unknown / total.pieces:.2%} of the pieces unknown"
+        )
+
+
+def score_texts(
+    pretrained: "Pretrained",
+    texts: str | Iterable[str],
+    orders: str | Sequence[str] = LEFT_TO_RIGHT,
+    *,
+    context: str = "",
+    seed: int = 0,
+    max_len: int = MAX_LEN,
+    batch_tokens: int = BATCH_TOKENS,
+    names: Sequence[str] | None = None,
+) -> list[TextScore]:
+    """Return the scores of each text, in the order of the texts.
+
+    orders: one or several of `left-to-right`, `right-to-left`, `random:N` (N orders, drawn from the seed and the length
+    of the text alone), and a permutation of the positions of the pieces, counted from 0, as "2 0 1"; or `pseudo` by
+    itself. context: text before each of the texts that all pieces see. max_len: most pieces in a text with its context.
+    batch_tokens: tokens that the network reads at once; the scores do not depend on it. names: names of the texts in
+    errors.
+
+    Raises InputError for orders that do not exist, do not fit a text, or that a causal model does not have; for texts
+    without pieces, or longer than max_len; for a checkpoint without a tokenizer or vocabulary scores, or trained on
+    masked pieces.
+    """
+    from data_pipelines.tokenizer import EOD
+    from xlnet_jax.checkpoints.pretrained import scoring_tokenizer, vocabulary_tokenizer
+    from xlnet_jax.inference import left_to_right, query_stream
+
+    texts, orders = list_of_texts(texts), list_of_texts(orders, "orders")
+    check_orders(orders)
+    is_causal = pretrained.reads_left_to_right
+    if is_causal and orders != [LEFT_TO_RIGHT]:
+        raise InputError(
+            f"`orders` {' '.join(orders)}: the checkpoint reads from left to right ({pretrained.objective}), and no "
+            f"piece sees a later one: {LEFT_TO_RIGHT} is the only order that it can score"
+        )
+    tokenizer = (vocabulary_tokenizer if is_causal else scoring_tokenizer)(pretrained)
+    context_ids, *encoded = tokenizer.encode_lines([context, *texts])
+    pieces = [[tokenizer.pieces[i] for i in ids_L] for ids_L in encoded]
+    names = names or [f"text {i}" for i in range(len(texts))]
+    for name, ids_L in zip(names, encoded, strict=True):
+        _check_length(len(ids_L), len(context_ids), max_len, name)
+    if is_causal:
+        rows = [np.concatenate([[EOD], context_ids, ids_L]) for ids_L in encoded]
+        found = left_to_right.log_likelihoods(pretrained, rows, batch_tokens)
+        scores_OP = [row_L[None, len(context_ids) :] for row_L in found]
+    else:
+        reads = [f"{name}, which reads: {' '.join(own)}" for name, own in zip(names, pieces, strict=True)]
+        queries = [_queries(context_ids, ids, orders, seed, where) for ids, where in zip(encoded, reads, strict=True)]
+        together = iter(query_stream.log_likelihoods(pretrained, [q for own in queries for q in own], batch_tokens))
+        each = [[next(together) for _ in own] for own in queries]
+        scores_OP = [np.concatenate(rows)[None] if orders == [PSEUDO] else np.stack(rows) for rows in each]
+    return [TextScore(own, score_OP) for own, score_OP in zip(pieces, scores_OP, strict=True)]
+
+
+def check_orders(orders: Sequence[str]) -> None:
+    """Raise InputError for orders that do not exist, or that fit no text."""
+    if not orders:
+        raise InputError("`orders` names no order: give left-to-right, for example")
+    if PSEUDO in orders and len(orders) > 1:
+        raise InputError(f"`orders` {' '.join(orders)}: {PSEUDO} is no order, and stands by itself")
+    for order in orders:
+        if order in (LEFT_TO_RIGHT, RIGHT_TO_LEFT, PSEUDO):
+            continue
+        number = order.removeprefix(RANDOM)
+        if order.startswith(RANDOM):
+            if not (number.isdecimal() and int(number)):
+                raise InputError(f"`orders` {order}: give a number, as in random:8")
+        elif not all(word.isdecimal() for word in order.split()) or not order.split():
+            raise InputError(
+                f"`orders` {order!r}: give {LEFT_TO_RIGHT}, {RIGHT_TO_LEFT}, {RANDOM}N, {PSEUDO}, or the positions of "
+                'the pieces, as "2 0 1"'
+            )
+        elif sorted(positions := [int(word) for word in order.split()]) != list(range(len(positions))):
+            raise InputError(f"`orders` {order!r} must have each of 0 to {len(positions) - 1} once")
+
+
+def _check_length(length: int, given: int, max_len: int, name: str) -> None:
+    if not length:
+        raise InputError(f"{name}: the tokenizer leaves nothing of it")
+    if given + length > max_len:
+        with_context = " with the context" if given else ""
+        raise InputError(
+            f"{name}: {given + length} pieces{with_context}, and {max_len} at most: split it, or raise `max_len`"
+        )
+
+
+def _queries(context_ids: np.ndarray, ids_L: np.ndarray, orders: Sequence[str], seed: int, name: str) -> "list[Query]":
+    from xlnet_jax.inference.query_stream import Query
+
+    row_L = np.concatenate([context_ids, ids_L])
+    places_P = np.arange(len(ids_L))
+    positions_P = len(context_ids) + places_P
+    if PSEUDO in orders:
+        # One query for each piece: with several targets, content rows that see a piece would pass it on to its own row.
+        return [Query(row_L, positions_P[i : i + 1], places_P[:1]) for i in places_P]
+    return [
+        Query(row_L, positions_P, np.argsort(order_P))
+        for order in orders
+        for order_P in _permutations(order, len(ids_L), seed, name)
+    ]
+
+
+def _permutations(order: str, length: int, seed: int, name: str) -> list[np.ndarray]:
+    """Return arrays of positions in the order of prediction; argsort of one gives the rank of each position."""
+    from data_pipelines.stateless import Purpose, smallest_first, uniforms
+
+    if order == LEFT_TO_RIGHT:
+        return [np.arange(length)]
+    if order == RIGHT_TO_LEFT:
+        return [np.arange(length)[::-1]]
+    if order.startswith(RANDOM):
+        draws = range(int(order.removeprefix(RANDOM)))
+        drawn = [uniforms(seed, Purpose.SCORING_ORDER, draw, [length], length) for draw in draws]
+        return [smallest_first(uniform)[0] for uniform in drawn]
+    positions = np.array([int(word) for word in order.split()])
+    if len(positions) != length:
+        raise InputError(f"`orders` {order!r} has {len(positions)} positions, and there are {length} pieces in {name}")
+    return [positions]
+
+
+@contextlib.contextmanager
+def _open(out: str | None) -> Iterator[IO[str]]:
+    if out is None:
+        with printing_until_unread():
+            yield sys.stdout
+        return
+    with complete_file(out) as partial, partial.open("w", encoding="utf-8", newline="") as file:
+        yield file
+
+
+Write = Callable[["TextRecord", TextScore], Any]
+
+
+def _likelihood_name(orders: Sequence[str]) -> str:
+    return "pseudo_log_likelihood" if PSEUDO in orders else "log_likelihood"
+
+
+def _write_lines(file: IO[str], orders: Sequence[str]) -> Write:
+    def write(record: "TextRecord", score: TextScore) -> None:
+        values: dict[str, Any] = {} if record.id is None else {"id": record.id}
+        values |= {
+            "text": record.text,
+            _likelihood_name(orders): round(score.log_likelihood, DIGITS),
+            "perplexity": round(score.perplexity, DIGITS),
+        }
+        if len(score.log_likelihoods_O) > 1:
+            values["log_mean_likelihood"] = round(score.log_mean_likelihood, DIGITS)
+            values["log_likelihoods"] = score.log_likelihoods_O.round(DIGITS).tolist()
+        values |= {"pieces": score.pieces, "log_probs": score.log_probs_P.round(DIGITS).tolist()}
+        print(json.dumps(values, ensure_ascii=False), file=file)
+
+    return write
+
+
+def _write_table(file: IO[str], orders: Sequence[str]) -> Write:
+    table = csv.writer(file, dialect="excel-tab", lineterminator="\n")
+    table.writerow(["id", _likelihood_name(orders), "pieces", "perplexity", "text"])
+    numbers = itertools.count()
+
+    def write(record: "TextRecord", score: TextScore) -> None:
+        number = next(numbers)
+        name = number if record.id is None else record.id
+        likelihood, perplexity = (round(x, DIGITS) for x in (score.log_likelihood, score.perplexity))
+        table.writerow([name, likelihood, len(score.pieces), perplexity, record.text])
+
+    return write
