@@ -99,9 +99,9 @@ COMMANDS = {
     "prepare": Command(
         "data_pipelines.prepare",
         "text into a corpus of token blocks, once for all training runs; --check compares one with its checksums.",
-        settings="xlnet_jax.api.preparation:PrepareSettings",
-        function="xlnet_jax.api.commands:prepare",
-        parser="xlnet_jax.api.commands:parse_preparation",
+        settings="data_pipelines.prepare.commands:PrepareSettings",
+        function="data_pipelines.prepare.commands:print_corpus",
+        parser="data_pipelines.prepare.commands:parse_preparation",
     ),
     "tokenizer": Command(
         "data_pipelines.tokenizer",

@@ -334,7 +334,7 @@ def test_a_corpus_of_another_text_tokenizer_or_version_is_not_touched(run, place
     assert {file.name: file.stat().st_mtime_ns for file in (place / "corpus").iterdir()} == written
     manifest = json.loads((place / "corpus" / "manifest.json").read_text())
     for change, message in (
-        ({"format": 1}, "its format is 1, and this version reads 3; delete the folder and prepare the corpus again"),
+        ({"format_version": 9}, "format_version 9: this xlnet_jax reads version 1 of corpus files; delete the folder"),
         (
             {"splits": 3},
             "manifest.json is damaged: Expected object, got int - at $.splits; delete the folder and prepare",

@@ -19,10 +19,10 @@ import pytest
 import xlnet_jax
 from data_pipelines import sources
 from data_pipelines.corpus import is_corpus
+from data_pipelines.prepare.commands import PrepareSettings, prepare_corpus
 from data_pipelines.tokenizer import Tokenizer
 from tests.docs.pages import PAGES, ROOT, commands_on
 from tests.xlnet_jax.random_models import random_params
-from xlnet_jax.api.preparation import PrepareSettings, prepare_corpus
 from xlnet_jax.checkpoints.pretrained import Pretrained
 from xlnet_jax.errors import InputError
 from xlnet_jax.settings.config import HeadConfig, ModelConfig

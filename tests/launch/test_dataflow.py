@@ -3,8 +3,8 @@
 import pytest
 
 import xlnet_jax
+from data_pipelines.prepare.commands import PrepareSettings
 from tests.launch.conftest import StandIns, printed
-from xlnet_jax.api.preparation import PrepareSettings
 from xlnet_jax.settings import cli
 
 VERSION = xlnet_jax.__version__

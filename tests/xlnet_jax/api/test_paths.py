@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
+from data_pipelines.prepare.commands import PrepareSettings, prepare_corpus
 from data_pipelines.tokenizer.commands import Train, train_tokenizer
-from xlnet_jax.api.preparation import PrepareSettings, prepare_corpus
 from xlnet_jax.objectives.inspect import InspectSettings, inspect_window
 from xlnet_jax.settings.config import DataConfig
 from xlnet_jax.tasks.convert import ConvertSettings, convert

@@ -1,20 +1,23 @@
-"""Text into a corpus of token blocks."""
+"""Settings to prepare a corpus from Python and by `python -m data_pipelines.prepare`, and what the command prints."""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from etils import epath
 
 from data_pipelines import texts, windows
 from data_pipelines.corpus import Corpus
-from data_pipelines.prepare import prepare
+from data_pipelines.prepare.job import prepare
 from data_pipelines.prepare.runners import BeamRunner, LocalRunner, Runner
+from data_pipelines.sources import TextSourceSettings
 from data_pipelines.tokenizer import Settings, Tokenizer
-from xlnet_jax.api.text_source import TextSourceSettings
 from xlnet_jax.errors import InputError
+from xlnet_jax.printing import progress
+from xlnet_jax.settings import cli
 from xlnet_jax.settings.bounds import at_least, between, check_bounds
 from xlnet_jax.settings.config import DataConfig
 from xlnet_jax.settings.fields import setting
@@ -80,51 +83,59 @@ def prepare_corpus(settings: PrepareSettings, on_written: Callable[[int], None] 
     settings.check()
     train = settings.find(settings.source)
 
-    def suited() -> Settings:
+    def choose_settings() -> Settings:
         survey = texts.survey(train, settings.corpus_errors)
         print(f"chosen      {survey.describe()}")
         return Settings.suited_to((), survey.normalization)
 
+    runner: Runner = LocalRunner(on_progress=on_written)
+    if settings.runner != "local":
+        runner = BeamRunner(settings.runner, tuple(f"--{option}" for option in settings.beam_options))
     return prepare(
         train,
         settings.find(settings.validation, "validation") if settings.validation else None,
-        Tokenizer.load(settings.tokenizer, suited),
+        Tokenizer.load(settings.tokenizer, choose_settings),
         settings.out,
         block_len=settings.block_len,
         validation_fraction=settings.validation_fraction,
         errors=settings.corpus_errors,
         weights=settings.weights,
-        runner=_runner(settings, on_written),
+        runner=runner,
     )
 
 
-def _runner(settings: PrepareSettings, on_written: Callable[[int], None]) -> Runner:
-    if settings.runner == "local":
-        return LocalRunner(on_progress=on_written)
-    return BeamRunner(settings.runner, tuple(f"--{option}" for option in settings.beam_options))
+def parse_preparation(argv: Sequence[str], prog: str, description: str) -> PrepareSettings | CheckSettings:
+    """Return the settings of `prepare`, or of `prepare --check`. Raises InputError; prints and exits on --help."""
+    if any(word.partition("=")[0] == "--check" for word in argv):
+        about = "python -m data_pipelines.prepare: compare every shard of a corpus with the checksums of its manifest."
+        return cli.parse(CheckSettings, argv, prog, about)
+    return cli.parse(PrepareSettings, argv, prog, description)
 
 
-def check_corpus(settings: CheckSettings) -> str:
-    """Compare every shard with its checksum in the manifest, and return what the command prints. Raises InputError for
-    the first shard that differs."""
-    corpus = Corpus(settings.check)
-    corpus.check()
-    shards = [shard for split in corpus.manifest.splits.values() for shard in split.shards]
-    size = sum(shard.num_bytes for shard in shards)
-    return f"corpus      {corpus.folder}, {len(shards):,} shards, {size:,} bytes, as they were written"
-
-
-def report(corpus: Corpus, seconds: float | None) -> Iterator[str]:
-    """Yield lines about a corpus. seconds: the time it took to prepare; None = it was there."""
+def print_corpus(settings: PrepareSettings | CheckSettings) -> None:
+    """Prepare a corpus and describe it, or compare every shard of one with its checksum. Raises InputError for the
+    first shard that differs."""
+    if isinstance(settings, CheckSettings):
+        corpus = Corpus(settings.check)
+        corpus.check()
+        shards = [shard for split in corpus.manifest.splits.values() for shard in split.shards]
+        size = sum(shard.num_bytes for shard in shards)
+        print(f"corpus      {corpus.folder}, {len(shards):,} shards, {size:,} bytes, as they were written")
+        return
+    begin = time.monotonic()
+    was_there = epath.Path(settings.out).expanduser().exists()
+    with progress() as show:
+        corpus = prepare_corpus(settings, lambda done: show(f"{done:,} files written"))
+    seconds = time.monotonic() - begin
     manifest = corpus.manifest
     tokens = sum(split.tokens for split in manifest.splits.values())
-    took = "was there" if seconds is None else f"{seconds:.1f} s, {tokens / seconds:,.0f} tokens/s"
-    yield f"corpus      {corpus.folder}, {took}"
+    took = "was there" if was_there else f"{seconds:.1f} s, {tokens / seconds:,.0f} tokens/s"
+    print(f"corpus      {corpus.folder}, {took}")
     normalization = corpus.tokenizer.settings.normalization
-    yield f"tokenizer   {corpus.tokenizer.vocab_size:,} pieces, normalization {normalization}"
+    print(f"tokenizer   {corpus.tokenizer.vocab_size:,} pieces, normalization {normalization}")
     for split_name, split in manifest.splits.items():
         dropped = f", {split.dropped_tokens:,} behind the last block dropped" if split.dropped_tokens else ""
-        yield (
+        print(
             f"{split_name:11} {split.blocks:,} blocks of {corpus.block_len:,} from {split.documents:,} documents, "
             f"{split.tokens:,} tokens{dropped}"
         )
@@ -132,7 +143,7 @@ def report(corpus: Corpus, seconds: float | None) -> Iterator[str]:
     weights = manifest.weights or tuple(blocks / train.blocks for blocks in train.source_blocks)
     width = max(9, *map(len, manifest.sources))
     for source, weight, blocks in zip(manifest.sources, weights, train.source_blocks, strict=True):
-        yield f"  {source:{width}} {blocks:,} training blocks, {weight:.1%} of the rows"
-    yield f"unknown     {corpus.unknown_share:.2%} of the training tokens are <unk>"
-    yield f"unigram     {manifest.unigram_entropy:.3f} nats, the entropy of the training tokens"
-    yield f"next        {shlex.join(['python', '-m', 'xlnet_jax.train', '--corpus', str(corpus.folder)])}"
+        print(f"  {source:{width}} {blocks:,} training blocks, {weight:.1%} of the rows")
+    print(f"unknown     {corpus.unknown_share:.2%} of the training tokens are <unk>")
+    print(f"unigram     {manifest.unigram_entropy:.3f} nats, the entropy of the training tokens")
+    print(f"next        {shlex.join(['python', '-m', 'xlnet_jax.train', '--corpus', str(corpus.folder)])}")
