@@ -23,7 +23,7 @@ from xlnet_jax.models.inputs import text_inputs
 from xlnet_jax.storage.files import demand_space, disk_errors_as_os_error
 from xlnet_jax.storage.folders import complete_folder
 from xlnet_jax.storage.reading import write_versioned
-from xlnet_jax.tasks.families import task_of_head
+from xlnet_jax.tasks.families import make_task
 from xlnet_jax.tasks.model import Model
 
 PLATFORMS = ("cpu", "cuda", "tpu")
@@ -50,7 +50,7 @@ def export(model: Model, path: str | Path, *, seq_len: int | None = None) -> Pat
         raise InputError(f"a head for {head.task} cannot be exported: {', '.join((*OF_TEXTS, OF_WORDS))} can")
     length = config.data.seq_len
     config = replace(config, model=replace(config.model, attention="plain", remat="none"))
-    task, network = task_of_head(config), build_model(config.model, head)
+    task, network = make_task(config), build_model(config.model, head)
 
     def forward(
         weights: dict[str, Any], ids_BL: jax.Array, mask_BL: jax.Array, segments_BL: jax.Array

@@ -35,11 +35,6 @@ def make_task(config: FinetuneConfig) -> "Task[Any, Any]":
     return _family(_name(config))(config)
 
 
-def task_of_head(config: FinetuneConfig) -> "Task[Any, Any]":
-    """Return the task of the head, which predicts for values of Python code. Raises InputError as `make_task`."""
-    return _family(_OF_HEAD[config.head.task])(config)
-
-
 def is_of_one_family(a: FinetuneConfig, b: FinetuneConfig) -> bool:
     """Return whether the tasks of two settings read and cut their texts by the same code."""
     return _name(a) == _name(b)

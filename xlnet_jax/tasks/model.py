@@ -54,7 +54,7 @@ class Model(Pretrained):
         """
         from xlnet_jax.inference.lengths import FEW_TOKENS, power_of_two
         from xlnet_jax.tasks.batches import batch_by_length
-        from xlnet_jax.tasks.families import task_of_head
+        from xlnet_jax.tasks.families import make_task
         from xlnet_jax.tasks.features import restore_order
         from xlnet_jax.tasks.readers import rows_of
 
@@ -70,7 +70,7 @@ class Model(Pretrained):
         config = self.settings(batch_size=batch_size, seq_len=seq_len)
         if self.tokenizer is None:
             raise InputError("this checkpoint has no tokenizer: put its spiece.model beside it")
-        task = task_of_head(config)
+        task = make_task(config)
         examples = task.examples_of(inputs)
         if not examples:
             return []
@@ -123,9 +123,9 @@ def with_thresholds(config: FinetuneConfig, thresholds: Thresholds) -> FinetuneC
 @functools.lru_cache(8)
 def _compiled(config: FinetuneConfig) -> Callable[[Any, Any], dict[str, jax.Array]]:
     """Return the jitted prediction of a task, traced once for each shape of a batch."""
-    from xlnet_jax.tasks.families import task_of_head
+    from xlnet_jax.tasks.families import make_task
 
-    return jax.jit(functools.partial(task_of_head(config).predict, build_model(config.model, config.head)))
+    return jax.jit(functools.partial(make_task(config).predict, build_model(config.model, config.head)))
 
 
 def load(path: str | Path, *, partial: bool = False, activation: formats.Activation | None = None) -> Model:

@@ -1,6 +1,6 @@
 """A tiny network on the batches of a task."""
 
-import functools
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -24,23 +24,28 @@ def tiny(vocab_size):
 
 def outputs_and_loss(task, model, params, features, rows, length, side):
     """Return the outputs for all items, in batches of `rows` of which the last is padded, and the mean loss."""
+    return (function(task, model, params, features, rows, length, side) for function in (outputs_of, loss_of))
 
-    params = jax.tree.map(jnp.asarray, params)
 
-    @jax.jit
-    def run(batch):
-        return task.predict(model, params, batch), task.score(model, params, batch, None)
-
-    items = np.arange(len(features))
-    found, losses = [], []
-    for begin in range(0, len(items), rows):
-        chosen = np.full(rows, NO_ITEM)
-        chosen[: len(items[begin : begin + rows])] = items[begin : begin + rows]
-        outputs, loss = run(collate(features, chosen, length, side))
+def outputs_of(task, model, params, features, rows, length, side):
+    found = []
+    for chosen, outputs in of_batches(partial(task.predict, model), params, features, rows, length, side):
         found.append({name: np.asarray(array)[chosen != NO_ITEM] for name, array in outputs.items()})
-        losses.append(loss)
-    total, weight = (sum(float(part) for part in parts) for parts in zip(*losses, strict=True))
-    return {name: np.concatenate([f[name] for f in found]) for name in found[0]}, total / weight
+    return {name: np.concatenate([f[name] for f in found]) for name in found[0]}
+
+
+def loss_of(task, model, params, features, rows, length, side):
+    score = partial(task.score, model, dropout=None)
+    losses = [loss for _, loss in of_batches(score, params, features, rows, length, side)]
+    return float(sum(loss.loss_sum for loss in losses) / sum(loss.weight_sum for loss in losses))
+
+
+def of_batches(function, params, features, rows, length, side):
+    """Yield the items of each batch and what a function of (params, batch) says of it."""
+    run, params = jax.jit(function), jax.tree.map(jnp.asarray, params)
+    items = np.arange(len(features))
+    for chosen in np.pad(items, (0, -len(items) % rows), constant_values=NO_ITEM).reshape(-1, rows):
+        yield chosen, run(params, collate(features, chosen, length, side))
 
 
 def trained(task, config, head, features, steps, rate=1e-2):
@@ -55,7 +60,7 @@ def trained(task, config, head, features, steps, rate=1e-2):
         loss = task.score(model, params, batch, dropout)
         return loss.loss_sum / loss.weight_sum
 
-    @functools.partial(jax.jit, donate_argnums=(0, 1))
+    @partial(jax.jit, donate_argnums=(0, 1))
     def update(params, state, key):
         loss, gradients = jax.value_and_grad(mean)(params, key)
         updates, state = optimizer.update(gradients, state, params)

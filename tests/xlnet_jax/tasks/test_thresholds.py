@@ -120,17 +120,18 @@ def test_questions_may_be_unanswerable_where_no_threshold_was_tuned(pretrained, 
     assert [not p.value for p in again.predict(asked, seq_len=96)] == [odd > 0 for odd in odds.values()]
 
 
-@pytest.mark.parametrize("to", ["native", "hf"])
-def test_a_converted_multilabel_model_keeps_its_threshold(pretrained, table, tmp_path, to):
+def test_a_converted_multilabel_model_keeps_its_threshold(pretrained, table, tmp_path):
     result = xlnet_jax.finetune(
         init=str(pretrained), task="multilabel", train=str(table), workdir=str(tmp_path / "run"), steps=1,
         data={"seq_len": 16, "batch_size": 8}, multilabel={"threshold": 0.501},
     )  # fmt: skip
     model = xlnet_jax.load(result.checkpoint)
     assert model.thresholds == {LABEL_THRESHOLD: 0.501}
-    xlnet_jax.save(model, tmp_path / "there", to)
-    again = xlnet_jax.load(tmp_path / "there")
-    for one in (model, again):
+    models = [model]
+    for to in ("native", "hf"):
+        xlnet_jax.save(model, tmp_path / to, to)
+        models.append(xlnet_jax.load(tmp_path / to))
+    for one in models:
         for value, probabilities in one.predict(GOOD):
             assert value == tuple(name for name, p in probabilities.items() if p >= 0.501)
 

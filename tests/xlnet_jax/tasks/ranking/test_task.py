@@ -4,21 +4,16 @@ import dataclasses
 import json
 import re
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 
 from data_pipelines.tokenizer import CLS, SEP
 from tests.xlnet_jax.random_models import SMALL, random_params
-from tests.xlnet_jax.tasks.task_runs import metrics, write
+from tests.xlnet_jax.tasks.task_runs import loss_of, metrics, outputs_of, trained, write
 from xlnet_jax.errors import InputError
 from xlnet_jax.models.heads import build_model
-from xlnet_jax.objectives.base import BatchDropout
 from xlnet_jax.settings.config import HeadConfig
 from xlnet_jax.tasks.config import FinetuneConfig, RankingConfig
-from xlnet_jax.tasks.features import NO_ITEM, collate
 from xlnet_jax.tasks.ranking.collection import read_collection
 from xlnet_jax.tasks.ranking.task import LOSSES_B, Ranking
 from xlnet_jax.tasks.ranking.trec import read_run
@@ -87,13 +82,6 @@ def pairs(features, examples):
         (examples[q].id, [names[d] for d in documents])
         for q, documents in zip(features.examples, features.values["document"], strict=True)
     ]
-
-
-def test_the_head_is_that_of_the_settings(collection):
-    files = collection().config.ranking
-    head = HeadConfig("regression", summary="mean", use_projection=False)
-    task = Ranking(FinetuneConfig(task="ranking", head=head, ranking=files))
-    assert task.head([]) == head
 
 
 def test_a_text_is_document_then_query_and_the_document_gives_way(collection, given):
@@ -241,6 +229,34 @@ def test_a_document_in_passages_has_the_score_of_its_best(collection, given):
     assert {len(g.tokens["input_ids"][0]) for g in groups} == {len(first), len(second)}
 
 
+def test_scores_and_losses_depend_on_no_padding_bucket_or_neighbour(collection, given):
+    task = collection(seq_len=20)
+    examples = task.read(given(QRELS), labelled=True)
+    model, params = build_model(MODEL, HEAD), random_params(MODEL, HEAD)
+    groups, documents = (task.features(examples, Words(), HEAD, training) for training in (True, False))
+    ways = ((1, 16, "left"), (3, 20, "right"))
+    losses = [loss_of(task, model, params, groups, *way) for way in ways]
+    scores = [outputs_of(task, model, params, documents, *way)["score"] for way in ways]
+    assert losses[0] == pytest.approx(losses[1], abs=1e-5)
+    np.testing.assert_allclose(scores[0], scores[1], rtol=0, atol=1e-5)
+
+
+def test_a_few_steps_put_what_is_relevant_first(collection, given):
+    qrels = "".join(f"{q} 0 {topic}{i} 1\n" for q, topic in zip(QUERIES, TOPICS, strict=True) for i in range(4))
+    task = collection(seq_len=20, others=8, cutoff=4)
+    examples = task.read(given(qrels), labelled=True)
+    groups, evaluated = (task.features(examples, Words(), HEAD, training) for training in (True, False))
+    model = build_model(MODEL, HEAD)
+
+    def ndcg(params):
+        outputs = outputs_of(task, model, params, evaluated, len(evaluated), 20, "left")
+        return metrics(task, examples, evaluated, outputs)[task.metric]
+
+    params, losses = trained(task, MODEL, HEAD, groups, 60, 3e-3)
+    assert losses[-1] < 0.1 * losses[0]
+    assert ndcg(random_params(MODEL, HEAD)) < 0.9 < ndcg(params)
+
+
 @pytest.mark.parametrize("loss", LOSSES_B)
 def test_losses_are_their_formulas(loss):
     scores = np.random.default_rng(0).normal(size=(3, 4))
@@ -251,56 +267,6 @@ def test_losses_are_their_formulas(loss):
         "pointwise": (np.log(1 + np.exp(-best[:, 0])) + np.log(1 + np.exp(others)).sum(1)) / 4,
     }[loss]
     np.testing.assert_allclose(LOSSES_B[loss](scores.astype(np.float32)), expected, rtol=1e-5)
-
-
-def test_scores_and_losses_depend_on_no_padding_bucket_or_neighbour(collection, given):
-    task = collection(seq_len=20)
-    examples = task.read(given(QRELS), labelled=True)
-    model, params = build_model(MODEL, HEAD), random_params(MODEL, HEAD)
-    groups = task.features(examples, Words(), HEAD, training=True)
-    alone = task.features(examples, Words(), HEAD, training=False)
-    score, predict = (jax.jit(f, static_argnums=0) for f in (task.score, task.predict))
-    losses, outputs = [], []
-    for length, side, neighbours in ((16, "left", [1]), (20, "right", [2, NO_ITEM])):
-        batches = [collate(groups, [item, *neighbours], length, side) for item in (0, NO_ITEM)]
-        both, others = (score(model, params, batch, None) for batch in batches)
-        losses.append(both.loss_sum - others.loss_sum)
-        assert both.weight_sum - others.weight_sum == 1
-        outputs.append(predict(model, params, collate(alone, [3, *neighbours], length, side))["score"][0])
-    np.testing.assert_allclose(losses[0], losses[1], rtol=0, atol=1e-5)
-    np.testing.assert_allclose(outputs[0], outputs[1], rtol=0, atol=1e-5)
-
-
-def test_a_few_steps_put_what_is_relevant_first(collection, given):
-    qrels = "".join(f"{q} 0 {topic}{i} 1\n" for q, topic in zip(QUERIES, TOPICS, strict=True) for i in range(4))
-    task = collection(seq_len=20, others=8, cutoff=4)
-    examples = task.read(given(qrels), labelled=True)
-    model, params = build_model(MODEL, HEAD), random_params(MODEL, HEAD)
-    optimizer = optax.adam(3e-3)
-
-    def loss(params, batch, key):
-        dropout = BatchDropout(key, jnp.arange(len(batch["target_weights"])))
-        found = task.score(model, params, batch, dropout)
-        return found.loss_sum / found.weight_sum
-
-    @jax.jit
-    def update(params, state, batch, key):
-        value, gradient = jax.value_and_grad(loss)(params, batch, key)
-        change, state = optimizer.update(gradient, state)
-        return optax.apply_updates(params, change), state, value
-
-    evaluated = task.features(examples, Words(), HEAD, training=False)
-    batch = collate(evaluated, np.arange(len(evaluated)), 20, "left")
-    predict = jax.jit(task.predict, static_argnums=0)
-    before = metrics(task, examples, evaluated, predict(model, params, batch))
-    state, losses = optimizer.init(params), []
-    for epoch in range(60):
-        groups = collate(task.features(examples, Words(), HEAD, True, epoch), np.arange(12), 20, "left")
-        params, state, value = update(params, state, groups, jax.random.key(epoch))
-        losses.append(float(value))
-    after = metrics(task, examples, evaluated, predict(model, params, batch))
-    assert losses[-1] < 0.1 * losses[0]
-    assert before[task.metric] < 0.9 < after[task.metric]
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,11 @@ import pytest
 from data_pipelines.tokenizer import CLS, SEP
 from tests.xlnet_jax.tasks.task_runs import metrics, write
 from xlnet_jax.errors import InputError
+from xlnet_jax.tasks.base import Prediction
 from xlnet_jax.tasks.config import ColumnsConfig
 from xlnet_jax.tasks.defaults import DEFAULTS
 from xlnet_jax.tasks.features import NO_ITEM, collate
+from xlnet_jax.tasks.token_classification.conll import Sentence
 from xlnet_jax.tasks.token_classification.task import TokenClassification
 
 CONLL_2003 = """-DOCSTART- -X- -X- O
@@ -199,3 +201,12 @@ def test_unlabelled_words_are_written_with_their_labels(sentences, english, tmp_
     assert "labels" not in features.values
     assert write(task, tmp_path, words, features, outputs_of(task, head, features, ["O", "O"])) == ["predictions.txt"]
     assert (tmp_path / "predictions.txt").read_text() == expected
+
+
+def test_words_are_compared_by_the_type_of_their_entity(monkeypatch):
+    task = task_with()
+    monkeypatch.setattr(task, "_names", ("B-PER", "I-PER", "O", "S-LOC"))
+    sentence = Sentence(tuple("abcd"), ("B-PER", "I-PER", "O", "S-LOC"), ("",) * 4, "")
+    found = task.compare([sentence], [Prediction(("I-PER", "O", "O", "B-PER"), {})])
+    assert found.labels == ("LOC", "PER", "O")
+    assert found.counts.tolist() == [[0, 1, 0], [0, 1, 1], [0, 0, 1]]
