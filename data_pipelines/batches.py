@@ -28,7 +28,7 @@ from data_pipelines import permutation, windows
 from data_pipelines.corpus import Corpus, SplitName, Start
 from data_pipelines.documents import documents_of, first_tokens
 from data_pipelines.mixture import Mixture
-from data_pipelines.objectives.base import Cut, Filling
+from data_pipelines.objectives.base import Filling, Windows
 from data_pipelines.objectives.fields import HELD_OUT, Field, batch_spec, shape_of
 from data_pipelines.stateless import Purpose, uniforms
 from data_pipelines.tokenizer import CLS, SEP
@@ -39,19 +39,6 @@ from xlnet_jax.storage.quiet_tensorflow import tensorflow
 
 Rows = Sequence[int] | np.ndarray  # numbers of rows in the global batch, ascending
 HELD_OUT_SEED = 2**31 - 1  # every run has the same held-out windows and targets
-
-
-@dataclass(frozen=True)
-class Visit:
-    """Blocks that some rows read, each in its row's reading order."""
-
-    tokens: np.ndarray  # int32 [B, S]
-    cuts: np.ndarray  # bool [B, S], parts A and B may be separated before this token
-    partner_tokens: np.ndarray  # int32 [B, S], source of a random B; no rows where windows have no B
-    partner_cuts: np.ndarray  # bool [B, S]
-    is_reversed: np.ndarray  # bool [B]
-    blocks: np.ndarray  # int64 [B], numbers of the blocks
-    documents: np.ndarray  # int32 [B, S], index of the first token of each token's document; no rows without data.pack
 
 
 @dataclass(frozen=True)
@@ -152,8 +139,14 @@ class BatchSource:
         """Whether windows have a B that may come from another block."""
         return self.data.window == "pairs"
 
-    def read_visit(self, visit: int, rows: Rows) -> Visit:
-        """Read the blocks of `rows` (numbers in the global batch, ascending) in one visit, by one read."""
+    def read_visit(self, visit: int, rows: Rows) -> Batch:
+        """Read the blocks of `rows` (numbers in the global batch, ascending) in one visit, by one read.
+
+        Each block is in its row's reading order. tokens: int32 [B, S]. cuts: bool [B, S], parts A and B may be
+        separated before this token. partner_tokens, partner_cuts: those of the source of a random B; no rows where
+        windows have no B. is_reversed: bool [B]. blocks: int64 [B], numbers of the blocks. documents: int32 [B, S],
+        index of the first token of each token's document; no rows without data.pack.
+        """
         own, partner, is_reversed = self.assign(visit, rows)
         blocks = np.concatenate([own, partner]) if self._has_partners else own
         tokens, starts = self.corpus.read(self.split, blocks)
@@ -163,7 +156,29 @@ class BatchSource:
         starts = np.where(flip, np.roll(starts[:, ::-1], 1, axis=1), starts)
         cuts, n = starts > 0, len(rows)
         documents = first_tokens(starts[: n * self.data.pack] == Start.DOCUMENT)
-        return Visit(tokens[:n], cuts[:n], tokens[n:], cuts[n:], is_reversed, own, documents)
+        return {
+            "tokens": tokens[:n],
+            "cuts": cuts[:n],
+            "partner_tokens": tokens[n:],
+            "partner_cuts": cuts[n:],
+            "is_reversed": is_reversed,
+            "blocks": own,
+            "documents": documents,
+        }
+
+    def _visit_spec(self, rows: int) -> dict[str, tuple[str, list[int]]]:
+        """Return (dtype, shape) of the arrays of a visit."""
+        block_len = self.corpus.block_len
+        own, partners = [rows, block_len], [rows * self._has_partners, block_len]
+        return {
+            "tokens": ("int32", own),
+            "cuts": ("bool", own),
+            "partner_tokens": ("int32", partners),
+            "partner_cuts": ("bool", partners),
+            "is_reversed": ("bool", [rows]),
+            "blocks": ("int64", [rows]),
+            "documents": ("int32", [rows * self.data.pack, block_len]),
+        }
 
     def assign(self, visit: int, rows: Rows) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return (block, partner block, whether it is read backwards) of each row."""
@@ -176,31 +191,29 @@ class BatchSource:
         draw = self._uniforms(Purpose.VISIT, 2, (0, own), (visit, rows))
         return own, self._mixture.partners(own, draw[:, 1]), (draw[:, 0] < 0.5) & self.data.bidirectional
 
-    def batch(self, visit: Visit, step: int, rows: Rows) -> Batch:
+    def batch(self, visit: Batch, step: int, rows: Rows) -> Batch:
         """Return the rows of batch `step` from the blocks of their visit, compact or dense as data.emit says."""
         data, (visit_number, index) = self.data, divmod(step, self.steps_per_block)
 
         def draw(purpose: Purpose, width: int) -> np.ndarray:
-            return self._uniforms(purpose, width, (index, visit.blocks), (step, rows))
+            return self._uniforms(purpose, width, (index, visit["blocks"]), (step, rows))
 
         begin = index * windows.advance(data)
         if data.window == "pairs":
-            window = windows.cut_windows(
-                visit.tokens, visit.cuts, visit.partner_tokens, visit.partner_cuts, begin,
-                draw(Purpose.CUTS, windows.DRAWS), data, SEP, CLS,
-            )  # fmt: skip
+            blocks = (visit[name] for name in ("tokens", "cuts", "partner_tokens", "partner_cuts"))
+            arrays = windows.cut_windows(*blocks, begin, draw(Purpose.CUTS, windows.DRAWS), data, SEP, CLS)
         else:
-            window = windows.cut_text(visit.tokens, begin, data, SEP, CLS)
-        documents = documents_of(visit.documents, begin, data) if data.pack else None
-        cut = Cut(window, self.is_word_start, visit.is_reversed, draw, data, self.mem_len > 0, documents)
-        filled = self.filling.fill(cut) | {
-            "is_reversed": visit.is_reversed,
-            "mem_filled": np.full(len(rows), min(self.mem_len, index * data.reuse_len), np.int32),
-        }
+            arrays = windows.cut_text(visit["tokens"], begin, data, SEP, CLS)
+        arrays["is_reversed"] = visit["is_reversed"]
+        if data.pack:
+            arrays |= documents_of(visit["documents"], begin, data)
+        filled = self.filling.fill(Windows(arrays, self.is_word_start, draw, data, self.mem_len > 0))
+        filled["is_reversed"] = arrays["is_reversed"]
+        filled["mem_filled"] = np.full(len(rows), min(self.mem_len, index * data.reuse_len), np.int32)
         if data.pair_loss != "none":
-            filled["is_next"] = window.is_next
-        if documents is not None:
-            filled["document_start"] = documents.start
+            filled["is_next"] = arrays["is_next"]
+        if data.pack:
+            filled["document_start"] = arrays["document_start"]
         if self.is_held_out:
             has_block = self._place(visit_number, rows) < self._blocks_read
             filled["row_weights"] = has_block.astype(np.float32)
@@ -240,15 +253,11 @@ class BatchSource:
     def _dataset(self, start: int, stop: int, rows: Rows, mistakes: list[InputError]) -> Any:
         """Build the dataset; tf.data turns an InputError into an error of its own, so `mistakes` collects them."""
         tf = tensorflow()
-        per_block, block_len = self.steps_per_block, self.corpus.block_len
+        per_block, visit_spec = self.steps_per_block, self._visit_spec(len(rows))
         spec = {
             name: tf.TensorSpec(shape_of(field, len(rows), self.data), field.dtype)
             for name, field in self._fields.items()
         }
-        visit_fields = [tf.int32, tf.bool, tf.int32, tf.bool, tf.bool, tf.int64, tf.int32]
-        own, partners = [len(rows), block_len], [len(rows) * self._has_partners, block_len]
-        documents = [len(rows) * self.data.pack, block_len]
-        visit_shapes = [own, own, partners, partners, [len(rows)], [len(rows)], documents]
 
         def read(visit: np.ndarray) -> list[np.ndarray]:
             try:
@@ -256,26 +265,19 @@ class BatchSource:
             except InputError as mistake:
                 mistakes.append(mistake)
                 raise
-            return [
-                blocks.tokens,
-                blocks.cuts,
-                blocks.partner_tokens,
-                blocks.partner_cuts,
-                blocks.is_reversed,
-                blocks.blocks,
-                blocks.documents,
-            ]
+            return [blocks[name] for name in visit_spec]
 
         def cut(step: np.ndarray, *blocks: np.ndarray) -> list[np.ndarray]:
-            batch = self.batch(Visit(*blocks), int(step), rows)
+            batch = self.batch(dict(zip(visit_spec, blocks, strict=True)), int(step), rows)
             return [batch[name] for name in spec]
 
         # Autograph has nothing to convert here, and would write its version of these functions to the temporary folder.
         plain = tf.autograph.experimental.do_not_convert
 
         def read_op(visit: Any) -> tuple[Any, ...]:
-            tensors = tf.numpy_function(read, [visit], visit_fields, stateful=False)
-            return visit, *(tf.ensure_shape(t, shape) for t, shape in zip(tensors, visit_shapes, strict=True))
+            tensors = tf.numpy_function(read, [visit], [dtype for dtype, _ in visit_spec.values()], stateful=False)
+            shapes = (shape for _, shape in visit_spec.values())
+            return visit, *(tf.ensure_shape(t, shape) for t, shape in zip(tensors, shapes, strict=True))
 
         def cut_op(step: Any, blocks: list[Any]) -> dict[str, Any]:
             tensors = tf.numpy_function(cut, [step, *blocks], [s.dtype for s in spec.values()], stateful=False)

@@ -7,12 +7,12 @@ always the text after A, and half of the time the two are swapped. A + B always 
 full.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from data_pipelines.stateless import choice
-from xlnet_jax.dims import CLS_SEGMENT, WINDOW_SPECIALS
+from xlnet_jax.dims import CLS_SEGMENT, WINDOW_SPECIALS, Batch
 from xlnet_jax.settings.config import DataConfig
 
 DRAWS = 3  # uniforms that `cut_windows` uses for each row
@@ -61,19 +61,9 @@ def resized(data: DataConfig, seq_len: int) -> DataConfig:
     )
 
 
-@dataclass(frozen=True)
-class Windows:
-    """A batch of windows, without targets and orders."""
-
-    input_ids: np.ndarray  # int32 [B, L]
-    segment_ids: np.ndarray  # int32 [B, L]
-    is_next: np.ndarray  # bool [B], part B continues part A, and comes after it
-    next_ids: np.ndarray  # int32 [B], token of the block after the text of the window; 0 where the window has a B
-
-
-def cut_text(tokens: np.ndarray, begin: int, data: DataConfig, sep_id: int, cls_id: int) -> Windows:
+def cut_text(tokens: np.ndarray, begin: int, data: DataConfig, sep_id: int, cls_id: int) -> Batch:
     """Cut windows of the reused part and the text after it, and end them with <sep> and <cls> if data.window is
-    sentences.
+    sentences. Returns arrays as `cut_windows` does.
 
     tokens: int [B, S], in each row's reading order. begin: index of the reused part's first token. `is_next` of the
     result is False everywhere.
@@ -86,7 +76,12 @@ def cut_text(tokens: np.ndarray, begin: int, data: DataConfig, sep_id: int, cls_
     if data.window == "sentences":
         input_ids[:, -2], input_ids[:, -1] = sep_id, cls_id
         segment_ids[:, -1] = CLS_SEGMENT
-    return Windows(input_ids, segment_ids, np.zeros(batch, bool), tokens[:, begin + text].astype(np.int32))
+    return {
+        "input_ids": input_ids,
+        "segment_ids": segment_ids,
+        "is_next": np.zeros(batch, bool),
+        "next_ids": tokens[:, begin + text].astype(np.int32),
+    }
 
 
 def cut_windows(
@@ -99,8 +94,11 @@ def cut_windows(
     data: DataConfig,
     sep_id: int,
     cls_id: int,
-) -> Windows:
-    """Cut windows of the reused part, A and B.
+) -> Batch:
+    """Cut windows of the reused part, A and B, without targets and orders. Returns
+
+    input_ids, segment_ids: int32 [B, L]. is_next: bool [B], part B continues part A, and comes after it. next_ids:
+    int32 [B], token of the block after the text of the window; 0 where the window has a B.
 
     tokens: int [B, S], in each row's reading order. cuts: bool [B, S], True where the text may be cut before the token.
     partner_tokens, partner_cuts: as tokens and cuts, for the block that a random B is cut from. begin: index of the
@@ -133,7 +131,8 @@ def cut_windows(
     reused = tokens[:, begin:a_begin]
     input_ids = np.concatenate([reused, new_part], axis=1).astype(np.int32)
     segment_ids = np.concatenate([np.zeros_like(reused, np.int32), segment], axis=1)
-    return Windows(input_ids, segment_ids, is_next, np.zeros(batch, np.int32))
+    next_ids = np.zeros(batch, np.int32)
+    return {"input_ids": input_ids, "segment_ids": segment_ids, "is_next": is_next, "next_ids": next_ids}
 
 
 Split = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]

@@ -6,10 +6,8 @@ from typing import Literal
 
 import numpy as np
 
-from data_pipelines.documents import Documents
 from data_pipelines.objectives.fields import Field
 from data_pipelines.stateless import Purpose
-from data_pipelines.windows import Windows
 from xlnet_jax.dims import Batch
 from xlnet_jax.settings.config import DataConfig
 
@@ -18,16 +16,14 @@ Draw = Callable[[Purpose, int], np.ndarray]
 
 
 @dataclass(frozen=True)
-class Cut:
+class Windows:
     """Windows before anything is masked, and what else a batch is made from."""
 
-    windows: Windows
+    arrays: Batch  # as `cut_windows` returns them, is_reversed and, with data.pack, those of `documents_of`
     is_word_start: np.ndarray  # bool [V]
-    is_reversed: np.ndarray  # bool [B]
     draw: Draw
     data: DataConfig
     has_memory: bool
-    documents: Documents | None  # None = the window is one text
 
 
 @dataclass(frozen=True)
@@ -35,7 +31,7 @@ class Filling:
     """Conversion of windows into batches of one objective, and its explanation for `data_pipelines.inspect`."""
 
     objective: str
-    fill: Callable[[Cut], Batch]
+    fill: Callable[[Windows], Batch]
     """return the arrays that `fields` names"""
     fields: Mapping[str, Field]
     """arrays that `fill` returns, in compact form"""

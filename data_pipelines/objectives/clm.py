@@ -3,25 +3,26 @@ section 3)."""
 
 import numpy as np
 
-from data_pipelines.objectives.base import Cut, Filling
+from data_pipelines.objectives.base import Filling, Windows
 from data_pipelines.objectives.fields import TARGETS, TOKENS
 from xlnet_jax.dims import Batch
 
 
-def fill(cut: Cut) -> Batch:
+def fill(windows: Windows) -> Batch:
     """Return input_ids, perm_rank and the targets; there are no segments. The first token of a document is no target
     where documents do not see each other."""
-    ids = cut.windows.input_ids
-    positions = np.broadcast_to(np.arange(cut.data.seq_len, dtype=np.int32), ids.shape)
+    ids = windows.arrays["input_ids"]
+    positions = np.broadcast_to(np.arange(windows.data.seq_len, dtype=np.int32), ids.shape)
     weights = np.ones(positions.shape, np.float32)
-    if (documents := cut.documents) is not None:
-        following = np.concatenate([documents.start[:, 1:], documents.next_start[:, None]], axis=1)
-        weights = (following == documents.start).astype(np.float32)
+    if windows.data.pack:
+        start_BL, next_B = windows.arrays["document_start"], windows.arrays["next_document_start"]
+        following = np.concatenate([start_BL[:, 1:], next_B[:, None]], axis=1)
+        weights = (following == start_BL).astype(np.float32)
     return {
         "input_ids": ids,
         "perm_rank": positions,
         "target_positions": positions,
-        "target_ids": np.concatenate([ids[:, 1:], cut.windows.next_ids[:, None]], axis=1),
+        "target_ids": np.concatenate([ids[:, 1:], windows.arrays["next_ids"][:, None]], axis=1),
         "target_weights": weights,
     }
 

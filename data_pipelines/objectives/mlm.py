@@ -4,7 +4,7 @@ section 3.1 and appendix A.1)."""
 import numpy as np
 
 from data_pipelines import permutation
-from data_pipelines.objectives.base import Cut, Draw, Filling
+from data_pipelines.objectives.base import Draw, Filling, Windows
 from data_pipelines.objectives.fields import SEGMENTS, TARGETS, TOKENS
 from data_pipelines.stateless import Purpose, choice
 from data_pipelines.targets import draw_targets
@@ -13,17 +13,19 @@ from xlnet_jax.dims import Batch
 from xlnet_jax.settings.config import DataConfig
 
 
-def fill(cut: Cut) -> Batch:
+def fill(windows: Windows) -> Batch:
     """Return input_ids, segment_ids, perm_rank and the targets. Targets are text alone: an unknown piece can be one, as
     in BERT, but none of the other special symbols."""
-    ids, data = cut.windows.input_ids, cut.data
-    is_target = draw_targets(cut.is_word_start[ids], is_text(ids), cut.is_reversed, cut.draw, data)
+    ids, data = windows.arrays["input_ids"], windows.data
+    is_target = draw_targets(
+        windows.is_word_start[ids], is_text(ids), windows.arrays["is_reversed"], windows.draw, data
+    )
     # With memory the reused part, which becomes memory, must not see targets of the next window (models/masks.py).
-    rank = np.arange(data.seq_len, dtype=np.int32) >= data.reuse_len if cut.has_memory else np.zeros(data.seq_len)
-    read = np.where(is_target, _replacements(ids, len(cut.is_word_start), cut.draw, data), ids)
+    rank = np.arange(data.seq_len, dtype=np.int32) >= data.reuse_len if windows.has_memory else np.zeros(data.seq_len)
+    read = np.where(is_target, _replacements(ids, len(windows.is_word_start), windows.draw, data), ids)
     return {
         "input_ids": read.astype(np.int32),
-        "segment_ids": cut.windows.segment_ids,
+        "segment_ids": windows.arrays["segment_ids"],
         "perm_rank": np.broadcast_to(rank.astype(np.int32), ids.shape),
         **permutation.target_slots(is_target, ids, data.num_predict),
     }

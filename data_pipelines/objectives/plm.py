@@ -4,7 +4,8 @@ sections 2.2 and 2.3)."""
 import numpy as np
 
 from data_pipelines import permutation
-from data_pipelines.objectives.base import Cut, Filling
+from data_pipelines.documents import lowest_of_document
+from data_pipelines.objectives.base import Filling, Windows
 from data_pipelines.objectives.fields import SEGMENTS, TARGETS, TOKENS
 from data_pipelines.stateless import Purpose
 from data_pipelines.targets import draw_targets
@@ -12,17 +13,17 @@ from data_pipelines.tokenizer import CLS, SEP
 from xlnet_jax.dims import Batch
 
 
-def fill(cut: Cut) -> Batch:
+def fill(windows: Windows) -> Batch:
     """Return input_ids, segment_ids, perm_rank and the targets; input_ids hold the targets themselves.
 
     Where documents do not see each other, the first target of a document in which it would see no token at all is no
     target, but context of the others.
     """
-    ids, data, draw = cut.windows.input_ids, cut.data, cut.draw
+    ids, data, draw = windows.arrays["input_ids"], windows.data, windows.draw
     functional = (ids == SEP) | (ids == CLS)
     # Spans can fall on <sep> and <cls>, and are dropped there: their slots become padding, as in the original.
     candidates = np.ones_like(functional) if data.targets == "spans" else ~functional
-    drawn = draw_targets(cut.is_word_start[ids], candidates, cut.is_reversed, draw, data)
+    drawn = draw_targets(windows.is_word_start[ids], candidates, windows.arrays["is_reversed"], draw, data)
     reuse = data.reuse_len
     places = (
         permutation.permuted_places(reuse, data.perm_size, draw(Purpose.ORDER_REUSED, data.perm_size)),
@@ -34,12 +35,12 @@ def fill(cut: Cut) -> Batch:
         return permutation.perm_rank(hidden, *places, data)
 
     rank = ranks()
-    if cut.documents is not None and (blind := drawn & cut.documents.lowest(rank)).any():
+    if data.pack and (blind := drawn & lowest_of_document(windows.arrays["document_start"], rank)).any():
         drawn &= ~blind
         rank = ranks()
     return {
         "input_ids": ids,
-        "segment_ids": cut.windows.segment_ids,
+        "segment_ids": windows.arrays["segment_ids"],
         "perm_rank": rank,
         **permutation.target_slots(drawn & ~functional, ids, data.num_predict),
     }

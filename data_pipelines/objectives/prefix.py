@@ -4,22 +4,22 @@ et al. 2020, section 3.2.1)."""
 
 import numpy as np
 
-from data_pipelines.objectives.base import Cut, Filling
+from data_pipelines.objectives.base import Filling, Windows
 from data_pipelines.objectives.fields import TARGETS, TOKENS
 from data_pipelines.stateless import Purpose, choice
 from xlnet_jax.dims import Batch
 
 
-def fill(cut: Cut) -> Batch:
+def fill(windows: Windows) -> Batch:
     """Return input_ids, perm_rank and the targets. A row's prefix has 1 to L - 1 tokens, each length as likely."""
-    ids, length = cut.windows.input_ids, cut.data.seq_len
+    ids, length = windows.arrays["input_ids"], windows.data.seq_len
     positions = np.broadcast_to(np.arange(length, dtype=np.int32), ids.shape)
-    last_of_prefix = choice(cut.draw(Purpose.PREFIX, 1), length - 1)  # int64 [B, 1]
+    last_of_prefix = choice(windows.draw(Purpose.PREFIX, 1), length - 1)  # int64 [B, 1]
     return {
         "input_ids": ids,
         "perm_rank": np.maximum(positions - last_of_prefix, 0).astype(np.int32),
         "target_positions": positions,
-        "target_ids": np.concatenate([ids[:, 1:], cut.windows.next_ids[:, None]], axis=1),
+        "target_ids": np.concatenate([ids[:, 1:], windows.arrays["next_ids"][:, None]], axis=1),
         "target_weights": (positions >= last_of_prefix).astype(np.float32),
     }
 

@@ -4,15 +4,15 @@ draws (Clark et al. 2020, section 2)."""
 import numpy as np
 
 from data_pipelines.objectives import mlm
-from data_pipelines.objectives.base import Cut, Filling
+from data_pipelines.objectives.base import Filling, Windows
 from data_pipelines.objectives.fields import Field
 from data_pipelines.stateless import Purpose, choice
 from xlnet_jax.dims import Batch
 
 
-def fill(cut: Cut) -> Batch:
+def fill(windows: Windows) -> Batch:
     """Return what `mlm.fill` returns, and noise_seed."""
-    return mlm.fill(cut) | {"noise_seed": choice(cut.draw(Purpose.SAMPLES, 1)[:, 0], 2**31).astype(np.int32)}
+    return mlm.fill(windows) | {"noise_seed": choice(windows.draw(Purpose.SAMPLES, 1)[:, 0], 2**31).astype(np.int32)}
 
 
 FILLING = Filling(

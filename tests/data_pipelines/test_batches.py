@@ -145,7 +145,7 @@ def test_within_a_visit_each_row_reads_on_where_it_stood(source, form, advance, 
         batch = source.batch_at(2 * source.steps_per_block + index)
         begin = index * advance
         np.testing.assert_array_equal(
-            text_of(batch, source.filling.objective)[:, :text], visit.tokens[:, begin : begin + text]
+            text_of(batch, source.filling.objective)[:, :text], visit["tokens"][:, begin : begin + text]
         )
         assert (batch["mem_filled"] == min(MEM_LEN, index * source.data.reuse_len)).all()
 
@@ -189,11 +189,11 @@ def test_a_reversed_row_reads_its_block_backwards(source):
     assert 0 < is_reversed.sum() < DATA.batch_size
     for row in range(DATA.batch_size):
         text = tokens[row, ::-1] if is_reversed[row] else tokens[row]
-        np.testing.assert_array_equal(visit.tokens[row], text)
+        np.testing.assert_array_equal(visit["tokens"][row], text)
         # A cut lies between two tokens: the same two from either side.
         cuts = np.flatnonzero(starts[row, 1:]) + 1
         cuts = np.sort(len(text) - cuts) if is_reversed[row] else cuts
-        np.testing.assert_array_equal(np.flatnonzero(visit.cuts[row, 1:]) + 1, cuts)
+        np.testing.assert_array_equal(np.flatnonzero(visit["cuts"][row, 1:]) + 1, cuts)
 
 
 @pytest.mark.parametrize("emit", ["compact", "dense"])
@@ -209,7 +209,7 @@ def test_whether_b_continues_a_rides_along_where_it_is_asked_for(source, emit):
     for row, ids in enumerate(batch["input_ids"]):
         b = ids[batch["segment_ids"][row] == 1][:-1]  # but for its <sep>
         own, other = (
-            np.lib.stride_tricks.sliding_window_view(v[row], len(b)) for v in (visit.tokens, visit.partner_tokens)
+            np.lib.stride_tricks.sliding_window_view(v[row], len(b)) for v in (visit["tokens"], visit["partner_tokens"])
         )
         assert (own == b).all(1).any() == is_next[row]
         assert (other == b).all(1).any() != is_next[row]

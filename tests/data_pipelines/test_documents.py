@@ -11,7 +11,7 @@ from rich.console import Console
 from data_pipelines import sources
 from data_pipelines.batches import BatchSource
 from data_pipelines.corpus import Start
-from data_pipelines.documents import Documents
+from data_pipelines.documents import lowest_of_document
 from data_pipelines.inspect.window_text import describe
 from data_pipelines.inspect.window_view import view_window
 from data_pipelines.objectives import clm, mlm, plm
@@ -148,7 +148,7 @@ def test_the_lowest_rank_of_each_document_is_found():
     start = np.array([[-3, -3, 2, 2, 2, 5], [0, 1, 1, 1, 1, 1]], np.int32)
     rank = np.array([[4, -1, 7, 3, 5, 0], [9, 2, 2, 4, 6, 3]], np.int32)
     expected = [[False, True, False, True, False, True], [True, True, True, False, False, False]]
-    np.testing.assert_array_equal(Documents(start, np.zeros(2, np.int32)).lowest(rank), expected)
+    np.testing.assert_array_equal(lowest_of_document(start, rank), expected)
 
 
 @pytest.mark.parametrize("name", ["plm", "plm, sentences", "clm"])

@@ -96,12 +96,12 @@ def test_seeds_that_agree_in_their_last_bits_read_other_batches():
 def test_no_part_of_a_batch_is_drawn_from_the_numbers_of_another(form):
     source, drawn = source_of(form=form), []
 
-    def fill(cut):
+    def fill(windows):
         def draw(purpose, width):
             drawn.append(purpose)
-            return cut.draw(purpose, width)
+            return windows.draw(purpose, width)
 
-        return source.filling.fill(dataclasses.replace(cut, draw=draw))
+        return source.filling.fill(dataclasses.replace(windows, draw=draw))
 
     watched = dataclasses.replace(source, filling=dataclasses.replace(source.filling, fill=fill))
     assert isinstance(watched.filling, base.Filling)
@@ -160,8 +160,8 @@ def test_a_random_b_is_read_in_the_direction_of_its_row():
             text, cuts = tokens[row], np.flatnonzero(starts[row, 1:]) + 1
             if is_reversed[row]:
                 text, cuts = text[::-1], np.sort(len(text) - cuts)
-            np.testing.assert_array_equal(read.partner_tokens[row], text)
-            np.testing.assert_array_equal(np.flatnonzero(read.partner_cuts[row, 1:]) + 1, cuts)
+            np.testing.assert_array_equal(read["partner_tokens"][row], text)
+            np.testing.assert_array_equal(np.flatnonzero(read["partner_cuts"][row, 1:]) + 1, cuts)
         # In the windows themselves: B's tokens are a stretch of the partner, forwards or backwards as the row.
         batch = dataclasses.replace(source, data=dataclasses.replace(source.data, pair_loss="next")).batch_at(
             visit * source.steps_per_block

@@ -176,7 +176,7 @@ def test_a_continuation_is_told_from_a_random_b(source, tokenizer):
     for row in range(DATA.batch_size):
         view = view_window(source, tokenizer, 1, row)
         visit = source.read_visit(0, range(row, row + 1))
-        own, other = (" ".join(map(str, tokens[0])) for tokens in (visit.tokens, visit.partner_tokens))
+        own, other = (" ".join(map(str, tokens[0])) for tokens in (visit["tokens"], visit["partner_tokens"]))
         b = " ".join(map(str, view.input_ids[view.parts[3].begin : view.parts[3].end]))
         assert b in (own if view.is_next else other)
         seen.add(view.is_next)

@@ -34,7 +34,7 @@ def cut(begin=8, rows=64, seed=0, sentence=0.1, data=DATA):
 def test_a_window_is_reused_part_a_sep_b_sep_cls():
     tokens, _, partner, window = cut()
     for b in range(64):
-        ids, segments = window.input_ids[b], window.segment_ids[b]
+        ids, segments = window["input_ids"][b], window["segment_ids"][b]
         np.testing.assert_array_equal(ids[:8], tokens[b, 8:16])
         assert ids[-2:].tolist() == [SEP, CLS]
         assert segments[-1] == 2
@@ -44,15 +44,15 @@ def test_a_window_is_reused_part_a_sep_b_sep_cls():
         assert (segments[first_sep + 1 : -1] == 1).all()
         assert len(a) + len(b_part) == text_len(DATA)
         np.testing.assert_array_equal(a, tokens[b, 16 : 16 + len(a)])
-        source = tokens[b] if window.is_next[b] else partner[b]
+        source = tokens[b] if window["is_next"][b] else partner[b]
         assert any((source[i : i + len(b_part)] == b_part).all() for i in range(len(source)))
 
 
 def test_b_follows_a_at_a_cut_point_in_half_of_the_rows():
     tokens, cuts, _, window = cut(rows=4000, sentence=0.3)
-    assert 0.45 < window.is_next.mean() < 0.55
-    for b in np.flatnonzero(window.is_next)[:200]:
-        ids = window.input_ids[b]
+    assert 0.45 < window["is_next"].mean() < 0.55
+    for b in np.flatnonzero(window["is_next"])[:200]:
+        ids = window["input_ids"][b]
         first_sep = np.flatnonzero(ids == SEP)[0]
         following = np.flatnonzero((tokens[b, 16:] == ids[first_sep + 1]) & cuts[b, 16:])
         assert following.size  # B begins where a sentence does
@@ -65,16 +65,16 @@ def test_in_order_or_not_a_and_b_are_one_stretch_of_text_cut_once(sentence):
     total = text_len(data)
     lengths = np.zeros(total + 1, int)
     for b in range(2000):
-        ids = window.input_ids[b]
+        ids = window["input_ids"][b]
         first_sep = np.flatnonzero(ids == SEP)[0]
         a, b_part = ids[8:first_sep], ids[first_sep + 1 : -2]
-        first, second = (a, b_part) if window.is_next[b] else (b_part, a)
+        first, second = (a, b_part) if window["is_next"][b] else (b_part, a)
         np.testing.assert_array_equal(np.concatenate([first, second]), tokens[b, 16 : 16 + total])
         assert cuts[b, 16 + len(first)] or not cuts[b, 17 : 16 + total].any()
-        assert (window.segment_ids[b, 8 : first_sep + 1] == 0).all()
+        assert (window["segment_ids"][b, 8 : first_sep + 1] == 0).all()
         lengths[len(a)] += 1
     assert lengths[0] == lengths[total] == 0
-    assert abs(window.is_next.mean() - 0.5) < 5 * 0.5 / np.sqrt(2000)
+    assert abs(window["is_next"].mean() - 0.5) < 5 * 0.5 / np.sqrt(2000)
 
 
 def test_sentences_are_text_without_a_gap_then_sep_and_cls_also_over_the_ends_of_documents():
@@ -84,15 +84,15 @@ def test_sentences_are_text_without_a_gap_then_sep_and_cls_also_over_the_ends_of
         tokens[:, 20] = EOD
         assert steps_per_block(block_len(data), data) == data.windows_per_block
         window = cut_text(tokens, 8, data, SEP, CLS)
-        np.testing.assert_array_equal(window.input_ids[:, :30], tokens[:, 8:38])
-        assert (window.input_ids[:, 30:] == [SEP, CLS]).all()
-        assert (window.segment_ids == np.append(np.zeros(31), 2)).all()
+        np.testing.assert_array_equal(window["input_ids"][:, :30], tokens[:, 8:38])
+        assert (window["input_ids"][:, 30:] == [SEP, CLS]).all()
+        assert (window["segment_ids"] == np.append(np.zeros(31), 2)).all()
 
 
 def test_text_without_a_cut_point_still_fills_the_window():
     _, _, _, window = cut(sentence=0.0)
-    assert not window.is_next.any()
-    assert ((window.input_ids == SEP).sum(1) == 2).all()
+    assert not window["is_next"].any()
+    assert ((window["input_ids"] == SEP).sum(1) == 2).all()
 
 
 def test_a_block_is_used_to_its_last_token():
@@ -117,10 +117,10 @@ def test_cuts_are_distributed_as_the_originals(reference, total):
     own, partner = (cuts[b[:, None] + np.arange(size)] for b in begins)
     none = np.zeros((rows, size), np.int64)
     window = cut_windows(none, own, none, partner, 0, rng.random((rows, DRAWS)), data, SEP, CLS)
-    a_len = (window.input_ids[:, 8:] == SEP).argmax(1)
+    a_len = (window["input_ids"][:, 8:] == SEP).argmax(1)
     for label in (0, 1):
-        ours = np.bincount(a_len[window.is_next == label], minlength=total + 1)
+        ours = np.bincount(a_len[window["is_next"] == label], minlength=total + 1)
         theirs = stats[f"tot{total}/stats/a_len_hist_label{label}"]
         assert same_distribution(ours, theirs) > FALSE_ALARM
     calls = [stats[f"tot{total}/stats/a_len_hist_label{label}"].sum() for label in (0, 1)]
-    assert same_distribution(np.bincount(window.is_next, minlength=2), calls) > FALSE_ALARM
+    assert same_distribution(np.bincount(window["is_next"], minlength=2), calls) > FALSE_ALARM

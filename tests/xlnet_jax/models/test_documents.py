@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from data_pipelines.documents import Documents
+from data_pipelines.documents import lowest_of_document
 from tests.xlnet_jax.random_models import strong_params
 from xlnet_jax.kernels.devices import interpret_kernels
 from xlnet_jax.models.encoder import build_encoder
@@ -38,7 +38,7 @@ def windows(model, starts_BL=STARTS, seed=0):
     a token of their document."""
     rng, rows = np.random.default_rng(seed), len(starts_BL)
     rank_BL = np.stack([rng.permutation(LENGTH) for _ in range(rows)]) * (model.attn_type == "bi")
-    can_be_BL = ~Documents(starts_BL, starts_BL[:, 0]).lowest(rank_BL)
+    can_be_BL = ~lowest_of_document(starts_BL, rank_BL)
     targets_BP = None
     if model.attn_type == "bi":
         targets_BP = np.stack([np.sort(rng.choice(np.flatnonzero(row), 4, replace=False)) for row in can_be_BL])
