@@ -200,8 +200,10 @@ class BatchSource:
 
         begin = index * windows.advance(data)
         if data.window == "pairs":
-            blocks = (visit[name] for name in ("tokens", "cuts", "partner_tokens", "partner_cuts"))
-            arrays = windows.cut_windows(*blocks, begin, draw(Purpose.CUTS, windows.DRAWS), data, SEP, CLS)
+            arrays = windows.cut_windows(
+                visit["tokens"], visit["cuts"], visit["partner_tokens"], visit["partner_cuts"], begin,
+                draw(Purpose.CUTS, windows.DRAWS), data, SEP, CLS,
+            )  # fmt: skip
         else:
             arrays = windows.cut_text(visit["tokens"], begin, data, SEP, CLS)
         arrays["is_reversed"] = visit["is_reversed"]
