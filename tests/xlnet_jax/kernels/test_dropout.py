@@ -102,11 +102,6 @@ def test_every_row_column_example_and_head_drops_the_rate(mask, rate):
         assert np.abs(dropped.mean(others) - rate).max() < DEVIATIONS * deviation, f"along axes {kept}"
 
 
-def test_a_rate_of_0_keeps_all():
-    assert hidden_mask(rate=0.0).all()
-    assert attention_mask(rate=0.0).all()
-
-
 # ---- independence ----------------------------------------------------------------------------------------------------
 
 
@@ -126,11 +121,6 @@ def test_neighbours_along_each_axis_are_uncorrelated(mask, distance):
         if distance < size:
             # At distance 1, heads are the two halves of a word, or of two words.
             assert_uncorrelated(found.take(range(size - distance), axis), found.take(range(distance, size), axis))
-
-
-def test_the_two_halves_of_a_word_are_uncorrelated():
-    found = attention_mask()
-    assert_uncorrelated(found[:, 0::2], found[:, 1::2])
 
 
 def test_diagonals_are_uncorrelated():

@@ -43,8 +43,7 @@ BATCH, LENGTH, TARGETS, MEMORY = 2, 61, 13, 30
 NARROW = dataclasses.replace(SMALL, num_layers=2, num_heads=2, d_head=2, d_model=4, d_ff=4, mem_len=MEMORY, dropout=0.1)
 SEAMS = {
     "two streams": NARROW,
-    "remat": dataclasses.replace(NARROW, remat="full"),
-    "same length": dataclasses.replace(NARROW, attn_type="uni", same_length=True),
+    "same length": dataclasses.replace(NARROW, attn_type="uni", same_length=True, remat="full"),
     "sinusoidal": dataclasses.replace(NARROW, positions="sinusoidal"),
     "bert": dataclasses.replace(
         BERT, num_layers=2, num_heads=2, d_head=2, d_model=4, d_ff=4, max_positions=LENGTH, attention_dropout=0.1

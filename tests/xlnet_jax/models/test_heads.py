@@ -9,7 +9,7 @@ import pytest
 
 from tests.xlnet_jax.random_models import random_params
 from tests.xlnet_jax.reference_cases import HIDDEN, LOSS, Case, assert_close, assert_gradients
-from xlnet_jax.models.heads import XLNetForSequence, build_model
+from xlnet_jax.models.heads import XLNetForSequence
 from xlnet_jax.models.inputs import dense_inputs, text_inputs
 from xlnet_jax.models.question_answering import XLNetForQuestionAnswering
 from xlnet_jax.settings.config import HeadConfig, ModelConfig
@@ -183,12 +183,3 @@ def test_under_paper2019_the_mean_reads_padding_as_the_original_does():
         for profile in ("default", "paper2019")
     )
     assert np.abs(default - theirs).max() > 1e-3
-
-
-def test_tokens_are_scored_one_by_one():
-    head = HeadConfig("token_classification", 5)
-    ids, mask = padded(np.arange(9, 15, dtype=np.int32)[None], 2, 1)
-    scores = build_model(TINY, head).apply(
-        {"params": random_params(TINY, head)}, text_inputs(ids, mask, jnp.zeros_like(ids))
-    )
-    assert scores.shape == (1, 9, 5)

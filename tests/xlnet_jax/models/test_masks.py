@@ -115,6 +115,7 @@ def test_content_stream_sees_its_own_token(influence):
     assert (content[:, np.arange(DATA.seq_len), np.arange(DATA.seq_len)] > 0.0).all()
 
 
+@jax.jit
 def loss_and_mems(params, batch, mems):
     scored = LanguageModel(CONFIG).score(params, batch, mems, None)
     return scored.loss_sum, scored.new_mems_ZBMD
@@ -123,16 +124,16 @@ def loss_and_mems(params, batch, mems):
 def test_compact_and_dense_form_give_the_same_loss(params):
     batch = window_batch()
     mems = random_mems(batch)
-    compact, dense = (jax.jit(loss_and_mems)(params, form, mems) for form in (batch, to_dense(batch)))
+    compact, dense = (loss_and_mems(params, form, mems) for form in (batch, to_dense(batch)))
     np.testing.assert_allclose(compact[0], dense[0], rtol=1e-6)
     np.testing.assert_array_equal(compact[1], dense[1])
 
 
 def test_unused_memory_may_hold_anything(params):
     batch = window_batch(mem_filled=0)
-    clean = jax.jit(loss_and_mems)(params, batch, jnp.zeros_like(random_mems(batch)))
+    clean = loss_and_mems(params, batch, jnp.zeros_like(random_mems(batch)))
     for dirt in (jnp.nan, jnp.inf, 1e30):
-        dirty = jax.jit(loss_and_mems)(params, batch, jnp.full_like(random_mems(batch), dirt))
+        dirty = loss_and_mems(params, batch, jnp.full_like(random_mems(batch), dirt))
         np.testing.assert_array_equal(clean[0], dirty[0])
 
 
@@ -154,7 +155,7 @@ def test_under_paper2019_empty_memory_is_attended_to_as_zeros(params):
 def test_new_memory_is_the_reused_part_behind_the_old(params):
     batch = window_batch(mem_filled=MODEL.mem_len)
     mems = random_mems(batch)
-    _, new_mems = jax.jit(loss_and_mems)(params, batch, mems)
+    _, new_mems = loss_and_mems(params, batch, mems)
     np.testing.assert_array_equal(new_mems[:, :, : MODEL.mem_len - 8], mems[:, :, 8:])
     embedded = params["backbone"]["word_embedding"][batch["input_ids"][:, :8]]
     np.testing.assert_array_equal(new_mems[0, :, MODEL.mem_len - 8 :], embedded)
@@ -169,7 +170,7 @@ def test_reading_backwards_negates_every_distance(params):
     mirrored["target_positions"] = DATA.seq_len - 1 - batch["target_positions"]
     mirrored["is_reversed"] = ~batch["is_reversed"]
     mems = jnp.zeros_like(random_mems(batch))
-    here, there = (jax.jit(loss_and_mems)(params, form, mems)[0] for form in (batch, mirrored))
+    here, there = (loss_and_mems(params, form, mems)[0] for form in (batch, mirrored))
     np.testing.assert_allclose(here, there, rtol=1e-6)
 
 

@@ -118,9 +118,3 @@ def test_without_relative_positions_there_is_no_query_stream():
     ids = jnp.ones((1, 4), jnp.int32)
     with pytest.raises(InputError, match=r"model\.positions sinusoidal: a query stream needs relative ones"):
         XLNetLM(config).apply({"params": random_params(config, None)}, dense_inputs(ids, predicted_BL=ids))
-
-
-def test_sinusoidal_layers_have_no_parameters_of_distances():
-    of = {name: random_params(c, None)["backbone"]["layers"]["attention"].keys() for name, c in NETWORKS.items()}
-    assert of["pre"] == {"q", "k", "v", "r", "o", "biases", "norm"}
-    assert of["sinusoidal"] == {"q", "k", "v", "o", "norm"}
