@@ -143,7 +143,7 @@ def _claim(prepared: Prepared, workdir: Workdir, hosts: Hosts) -> None:
         if not workdir.has_checkpoints:  # an attempt with other weights may have left its tokenizer
             workdir.tokenizer.rmtree(missing_ok=True)
             prepared.tokenizer.save(workdir.tokenizer)
-    hosts.demand_same("other examples in `train`", {"SHA-256": prepared.sha256})
+    hosts.demand_same("other examples in `train`", {"SHA-256": prepared.sha256[:12]})
     workdir.demand_shared()
 
 

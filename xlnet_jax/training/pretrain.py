@@ -71,7 +71,7 @@ def _run(config: Config, process: Process) -> int:
     prepared = _prepare(config, process.console) if hosts.first else None
     told = hosts.gather("prepared", prepared.told() if prepared else None)[0]
     prepared = prepared or _Prepared.find(told)
-    hosts.demand_same("another corpus", {"SHA-256 of its manifest": prepared.corpus.manifest.sha256})
+    hosts.demand_same("another corpus", {"SHA-256 of its manifest": prepared.corpus.manifest.sha256[:12]})
     with closing(prepared.workdir), programs_kept_in(str(prepared.workdir.compiled)):
         run = _build(prepared, process)
         data = {"manifest_sha256": prepared.corpus.manifest.sha256}
