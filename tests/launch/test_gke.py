@@ -50,13 +50,8 @@ def test_the_manifest_follows_the_schema_of_jobset_and_kubernetes(stand_ins: Sta
     read = JobsetV1alpha2JobSet.from_dict(ours)
     assert read is not None
     assert_known(ours, read.to_dict())
-
-
-def test_the_schema_would_catch_a_field_of_another_name(stand_ins: StandIns) -> None:
-    ours = manifest(stand_ins, "--accelerator tpu-v6e-slice --topology 16x16")
+    assert ("cloud.google.com/gke-spot" in pod(ours)["nodeSelector"]) == bool(spot)
     pod(ours)["terminationGraceSeconds"] = 3
-    read = JobsetV1alpha2JobSet.from_dict(ours)
-    assert read is not None
     with pytest.raises(AssertionError, match=r"the schema has no .*terminationGraceSeconds"):
         assert_known(ours, read.to_dict())
 
@@ -64,13 +59,10 @@ def test_the_schema_would_catch_a_field_of_another_name(stand_ins: StandIns) -> 
 @pytest.mark.parametrize(
     ("accelerator", "topology", "hosts", "chips"),
     [
-        ("tpu-v3-slice", "16x32", 128, 4),
         ("tpu-v4-podslice", "8x8x8", 128, 4),
         ("tpu-v5-lite-podslice", "1x1", 1, 1),
         ("tpu-v5-lite-podslice", "2x4 --chips-per-host 8", 1, 8),
-        ("tpu-v5-lite-podslice", "16x16", 64, 4),
         ("tpu-v5p-slice", "2x2x2", 2, 4),
-        ("tpu-v6e-slice", "16x16", 64, 4),
         ("tpu7x", "4x4x4", 16, 4),
     ],
 )
@@ -89,11 +81,6 @@ def test_a_slice_has_a_pod_on_every_host_with_all_its_chips(
     }
     exclusive = {"alpha.jobset.sigs.k8s.io/exclusive-topology": "cloud.google.com/gke-nodepool"}
     assert ours["metadata"]["annotations"] == exclusive
-
-
-def test_spot_nodes_are_selected_where_asked_for(stand_ins: StandIns) -> None:
-    ours = manifest(stand_ins, "--accelerator tpu-v6e-slice --topology 4x4 --spot")
-    assert pod(ours)["nodeSelector"]["cloud.google.com/gke-spot"] == "true"
 
 
 def test_a_mistake_fails_the_run_and_anything_else_restarts_it(stand_ins: StandIns) -> None:
@@ -115,15 +102,6 @@ def test_settings_reach_the_container_as_they_were_given(stand_ins: StandIns) ->
     ours = manifest(stand_ins, "--accelerator tpu-v6e-slice --topology 4x4", train)
     expected = ["--workdir", "gs://m/run", "--corpus", r'a "b" \c $HOME `d` ${name}', "--log.wandb", "it's: #1", ""]
     assert pod(ours)["containers"][0]["args"] == expected
-
-
-def test_what_is_applied_is_what_the_dry_run_showed(stand_ins: StandIns) -> None:
-    settings = "--accelerator tpu-v6e-slice --topology 4x4 --name applied"
-    expected = manifest(stand_ins, settings)
-    stand_ins.answer("kubectl", 'cp "${3#--filename=}" "$HOME/applied.yaml"')
-    said = stand_ins.run(f"{CREATE.replace('--dry-run ', '')} {settings} {TRAIN}")
-    assert said.returncode == 0, said.stderr
-    assert yaml.safe_load((stand_ins.folder / "applied.yaml").read_text()) == expected
 
 
 def test_the_image_holds_the_wheel_that_was_made(stand_ins: StandIns) -> None:

@@ -181,10 +181,11 @@ def test_a_preempted_run_saves_waits_for_its_turn_and_goes_on(cluster: Cluster) 
     assert "step 200/200" in again
 
 
-# A step that saves and stops when it is told to; started again it is done.
+# A step that saves and stops when it is told to, or loses a process and is aborted; started again it is done.
 STEP = """#!/usr/bin/env bash
 echo "node $SLURM_NODEID: $SLURM_CPUS_PER_TASK cores, GPUs $CUDA_VISIBLE_DEVICES"
 [ -e {done} ] && exit 0
+[ "${{1-}}" = lost ] && sleep 2 && touch {done} && kill -$([ $SLURM_NODEID = 1 ] && echo KILL || echo ABRT) $$
 trap 'echo saved; touch {done}; exit 143' TERM
 while :; do sleep 0.1; done
 """
@@ -201,28 +202,32 @@ def step(cluster: Cluster) -> Iterator[tuple[Path, Path]]:
     done.unlink()
 
 
-def submit_step(cluster: Cluster, step: tuple[Path, Path], *options: str) -> str:
+def submit_step(cluster: Cluster, step: tuple[Path, Path], options: str, argument: str = "") -> str:
     """Submit a job of this step; return its number when its tasks run."""
     script, log = step
-    command = ["sbatch", *options, f"--output={log}", "launch/slurm.sbatch", "srun", "--wait=120", str(script)]
-    job = cluster.submit(*command)
+    words = f"sbatch {options} --output={log} launch/slurm.sbatch srun --wait=120 {script} {argument}"
+    job = cluster.submit(*words.split())
     until(lambda: log.exists() and log.read_text().count("cores") == 2, lambda: cluster.state(job))
     return job
 
 
-def test_a_job_that_is_queued_again_by_hand_saves_and_goes_on(cluster: Cluster, step: tuple[Path, Path]) -> None:
-    job = submit_step(cluster, step, "--nodes=2", "--gpus-per-node=2")
-    cluster.run("scontrol", "requeue", job)
-    until(lambda: cluster.state(job) == "COMPLETED", step[1].read_text)
+@pytest.mark.parametrize("argument", ["", "lost"])
+def test_a_job_that_is_queued_again_or_loses_a_process_goes_on(
+    cluster: Cluster, step: tuple[Path, Path], argument: str
+) -> None:
+    job = submit_step(cluster, step, "--nodes=2 --gpus-per-node=2", argument)
+    if not argument:
+        cluster.run("scontrol", "requeue", job)
+    until(lambda: cluster.state(job) in ("COMPLETED", "FAILED"), step[1].read_text)
     assert cluster.restarts(job) == 1
     ran = sorted(line for line in step[1].read_text().splitlines() if line.startswith(("node", "saved")))
-    assert ran == [f"node {n}: 2 cores, GPUs 0,1" for n in (0, 0, 1, 1)] + ["saved", "saved"]
+    assert ran == [f"node {n}: 2 cores, GPUs 0,1" for n in (0, 0, 1, 1)] + ([] if argument else ["saved", "saved"])
 
 
 def test_processes_of_a_node_share_its_cores_and_a_cancelled_job_saves_and_ends(
     cluster: Cluster, step: tuple[Path, Path]
 ) -> None:
-    job = submit_step(cluster, step, "--nodes=1", "--ntasks-per-node=2", "--gpus-per-task=1")
+    job = submit_step(cluster, step, "--nodes=1 --ntasks-per-node=2 --gpus-per-task=1")
     cluster.run("scancel", job)
     until(lambda: cluster.state(job) == "CANCELLED", step[1].read_text)
     until(lambda: step[1].read_text().count("saved") == 2, step[1].read_text)

@@ -46,111 +46,86 @@ def deeds(stand_ins: StandIns) -> list[str]:
 @pytest.mark.parametrize(
     ("looks", "done"),
     [
-        (["ACTIVE: xlnet exited 0"], []),
-        (["ACTIVE: xlnet running 0, xlnet running 0", "ACTIVE: xlnet exited 0, xlnet exited 0"], ["pause"]),
+        ("ACTIVE: xlnet exited 0", ""),
+        ("ACTIVE: xlnet running 0, xlnet running 0 | ACTIVE: xlnet exited 0, xlnet exited 0", "pause"),
         (
-            ["", "WAITING_FOR_RESOURCES", "ACTIVE: xlnet dead 0", "ACTIVE: xlnet exited 0"],
-            ["create", "pause", "pause", "install", "train", "pause"],
+            " | WAITING_FOR_RESOURCES | ACTIVE: xlnet dead 0 | ACTIVE: xlnet exited 0",
+            "create pause pause install train pause",
         ),
-        (["SUSPENDED", "ACTIVE: xlnet exited 0"], ["delete", "create", "pause"]),
-        (["SUSPENDING", "SUSPENDED", "ACTIVE: xlnet exited 0"], ["pause", "delete", "create", "pause"]),
-        (
-            ["ACTIVE: xlnet running 0, xlnet dead 0", "ACTIVE: xlnet exited 0"],
-            ["install", "train", "pause"],
-        ),  # one machine was replaced
-        (
-            ["ACTIVE: xlnet failed 143", "ACTIVE: xlnet exited 0"],
-            ["install", "train", "pause"],
-        ),  # stopped, with its state saved
-        (
-            ["ACTIVE: xlnet exited 0, xlnet running 0", "ACTIVE: xlnet exited 0, xlnet exited 0"],
-            ["pause"],
-        ),  # one is the first to end
-        (
-            ["ACTIVE: xlnet exited 0, xlnet failed 143", "ACTIVE: xlnet exited 0, xlnet exited 0"],
-            ["install", "train", "pause"],
-        ),
-        (
-            ["ACTIVE: xlnet dead 0, xlnet exited 0", "ACTIVE: xlnet exited 0, xlnet exited 0"],
-            ["install", "train", "pause"],
-        ),
-        (["ACTIVE: xlnet auto-restart 143", "ACTIVE: xlnet exited 0"], ["pause"]),  # systemd is at it
-        (
-            ["ACTIVE: lost", "broken", "SUSPENDED", "ACTIVE: xlnet exited 0"],
-            ["pause", "pause", "delete", "create", "pause"],
-        ),
+        ("SUSPENDING | SUSPENDED | ACTIVE: xlnet exited 0", "pause delete create pause"),
+        # One machine was replaced; all have stopped, with their state saved; one has.
+        ("ACTIVE: xlnet running 0, xlnet dead 0 | ACTIVE: xlnet exited 0", "install train pause"),
+        ("ACTIVE: xlnet failed 143 | ACTIVE: xlnet exited 0", "install train pause"),
+        ("ACTIVE: xlnet exited 0, xlnet failed 143 | ACTIVE: xlnet exited 0, xlnet exited 0", "install train pause"),
+        # One is the first to end; systemd starts a worker again by itself.
+        ("ACTIVE: xlnet exited 0, xlnet running 0 | ACTIVE: xlnet exited 0, xlnet exited 0", "pause"),
+        ("ACTIVE: xlnet auto-restart 6 | ACTIVE: xlnet exited 0", "pause"),
+        ("ACTIVE: lost | broken | SUSPENDED | ACTIVE: xlnet exited 0", "pause pause delete create pause"),
     ],
 )
-def test_resume_does_what_is_missing_until_the_run_is_done(
-    stand_ins: StandIns, looks: list[str], done: list[str]
-) -> None:
-    see(stand_ins, *looks)
+def test_resume_does_what_is_missing_until_the_run_is_done(stand_ins: StandIns, looks: str, done: str) -> None:
+    see(stand_ins, *looks.split(" | "))
     said = stand_ins.run(RESUME)
     assert said.returncode == 0, said.stderr
-    assert deeds(stand_ins) == done
+    assert deeds(stand_ins) == done.split()
     assert said.stdout.endswith("the run is done: launch/tpu_vm.sh delete gives the slices back\n")
+
+
+FAILED = "training failed: launch/tpu_vm.sh follow --worker all says why"
 
 
 @pytest.mark.parametrize(
     ("looks", "message"),
     [
-        (
-            ["ACTIVE: xlnet running 0", "ACTIVE: xlnet failed 2"],
-            "training failed: launch/tpu_vm.sh follow --worker all says why",
-        ),
-        (
-            ["ACTIVE: xlnet exited 0, xlnet failed 1"],
-            "training failed: launch/tpu_vm.sh follow --worker all says why",
-        ),
-        (
-            ["ACTIVE: xlnet failed 2, xlnet exited 0"],
-            "training failed: launch/tpu_vm.sh follow --worker all says why",
-        ),
-        (["FAILED"], "the queued resource failed: gcloud compute tpus queued-resources describe says why"),
-        (["WAITING_FOR_RESOURCES", ""], "the queued resource was deleted: the same command requests a new one"),
-        (["broken"], "gcloud cannot list the queued resources: it says why above"),
+        ("ACTIVE: xlnet running 0 | ACTIVE: xlnet failed 2", FAILED),
+        ("ACTIVE: xlnet exited 0, xlnet failed 1", FAILED),
+        ("FAILED", "the queued resource failed: gcloud compute tpus queued-resources describe says why"),
+        ("WAITING_FOR_RESOURCES | ", "the queued resource was deleted: the same command requests a new one"),
+        ("broken", "gcloud cannot list the queued resources: it says why above"),
     ],
 )
-def test_resume_stops_where_trying_again_would_not_help(stand_ins: StandIns, looks: list[str], message: str) -> None:
-    see(stand_ins, *looks)
+def test_resume_stops_where_trying_again_would_not_help(stand_ins: StandIns, looks: str, message: str) -> None:
+    see(stand_ins, *looks.split(" | "))
     said = stand_ins.run(RESUME)
     assert (said.returncode, said.stderr) == (2, f"error: {message}\n")
     assert set(deeds(stand_ins)) <= {"pause"}
 
 
-def test_slices_are_asked_for_until_they_are_granted_again(stand_ins: StandIns) -> None:
-    see(stand_ins, "SUSPENDED", "", "WAITING_FOR_RESOURCES", "ACTIVE: xlnet exited 0")
-    gcloud = stand_ins.folder / "bin/gcloud"
-    gcloud.write_text(gcloud.read_text() + "[[ $* != *'resources create'* || $(cat \"$HOME/look\") != 1 ]]\n")
-    said = stand_ins.run(RESUME)
-    assert (said.returncode, said.stderr) == (0, "could not request the slices again: will try again\n")
-    assert deeds(stand_ins) == ["delete", "create", "pause", "create", "pause", "pause"]
-
-
-def test_a_preemption_while_installing_is_met_by_looking_again(stand_ins: StandIns) -> None:
-    see(stand_ins, "ACTIVE: xlnet dead 0", "SUSPENDED", "ACTIVE: xlnet exited 0")
-    gcloud = stand_ins.folder / "bin/gcloud"
-    gcloud.write_text(gcloud.read_text() + "[[ $* != *'worker.sh install'* ]]\n")
-    said = stand_ins.run(RESUME)
-    assert (said.returncode, said.stderr) == (0, "lost a worker while starting: will try again\n")
-    assert deeds(stand_ins) == ["install", "pause", "delete", "create", "pause"]
-
-
 @pytest.mark.parametrize(
-    ("kind", "software"),
+    ("looks", "refused", "line", "done"),
     [
-        ("v2-8", "tpu-ubuntu2204-base"),
-        ("v3-1024", "tpu-ubuntu2204-base"),
-        ("v4-128", "tpu-ubuntu2204-base"),
-        ("v5litepod-16", "v2-alpha-tpuv5-lite"),
-        ("v5p-128", "v2-alpha-tpuv5"),
-        ("v6e-256", "v2-alpha-tpuv6e"),
+        (
+            "SUSPENDED |  | WAITING_FOR_RESOURCES | ACTIVE: xlnet exited 0",
+            "$* != *'resources create'* || $(cat \"$HOME/look\") != 1",
+            "could not request the slices again: will try again\n",
+            "delete create pause create pause pause",
+        ),
+        (
+            "ACTIVE: xlnet dead 0 | SUSPENDED | ACTIVE: xlnet exited 0",
+            "$* != *'worker.sh install'*",
+            "lost a worker while starting: will try again\n",
+            "install pause delete create pause",
+        ),
     ],
 )
-def test_each_generation_gets_its_software(stand_ins: StandIns, kind: str, software: str) -> None:
+def test_resume_tries_again_where_google_cloud_refuses_or_preempts(
+    stand_ins: StandIns, looks: str, refused: str, line: str, done: str
+) -> None:
+    see(stand_ins, *looks.split(" | "))
+    gcloud = stand_ins.folder / "bin/gcloud"
+    gcloud.write_text(f"{gcloud.read_text()}[[ {refused} ]]\n")
+    said = stand_ins.run(RESUME)
+    assert (said.returncode, said.stderr) == (0, line)
+    assert deeds(stand_ins) == done.split()
+
+
+def test_each_generation_gets_its_software(stand_ins: StandIns) -> None:
     """Check the table of cloud.google.com/tpu/docs/runtimes, for JAX."""
-    (create,) = printed(stand_ins.run(f"launch/tpu_vm.sh create --zone a --type {kind} --dry-run").stdout)
-    assert f"--runtime-version={software}" in create
+    older = dict.fromkeys(("v2-8", "v3-1024", "v4-128"), "tpu-ubuntu2204-base")
+    newer = {"v5litepod-16": "v2-alpha-tpuv5-lite", "v5p-128": "v2-alpha-tpuv5", "v6e-256": "v2-alpha-tpuv6e"}
+    for kind, software in (older | newer).items():
+        (create,) = printed(stand_ins.run(f"launch/tpu_vm.sh create --zone a --type {kind} --dry-run").stdout)
+        assert f"--runtime-version={software}" in create
 
 
 def test_one_slice_is_a_node_and_several_are_numbered_nodes(stand_ins: StandIns) -> None:
@@ -198,25 +173,18 @@ TRAIN = (
 )
 
 
-@pytest.mark.parametrize("state", ["dead", "failed"])
-def test_settings_reach_training_as_they_were_given(stand_ins: StandIns, state: str) -> None:
-    on_worker(stand_ins, TRAIN, state)
+def test_settings_reach_training_which_restarts_on_all_but_success_and_mistakes(stand_ins: StandIns) -> None:
+    on_worker(stand_ins, TRAIN, "dead")
     (unit,) = (call for call in stand_ins.calls() if call[0] == "systemd-run")
     # systemd reads $$ as a dollar sign.
     settings = ["--workdir", "gs://mine/run", "--corpus", 'gs://m/my "$$HOME" text', "--log.wandb", "it's", ""]
     assert unit[unit.index("--tpu") + 1 :] == settings
     assert unit[unit.index("--tpu") - 3] == f"{stand_ins.folder}/xlnet/bin/python"
+    restarts = {"--property=Restart=on-failure", "--property=RestartPreventExitStatus=2", "--remain-after-exit"}
+    assert restarts <= set(unit)
 
 
-def test_training_restarts_on_all_but_success_and_mistakes(stand_ins: StandIns) -> None:
-    on_worker(stand_ins, TRAIN, "dead")
-    (unit,) = (call for call in stand_ins.calls() if call[0] == "systemd-run")
-    assert {"--property=Restart=on-failure", "--property=RestartPreventExitStatus=2", "--remain-after-exit"} <= set(
-        unit
-    )
-
-
-def test_a_worker_installs_the_wheel_that_was_copied(stand_ins: StandIns) -> None:
+def test_a_worker_installs_the_wheel_that_was_copied_and_pinned_packages(stand_ins: StandIns) -> None:
     line = "launch/tpu_vm.sh install --zone a --dry-run"
     (copy,) = (words for words in printed(stand_ins.run(line).stdout) if "scp" in words)
     on_worker(stand_ins, line, "dead")
@@ -225,10 +193,7 @@ def test_a_worker_installs_the_wheel_that_was_copied(stand_ins: StandIns) -> Non
     assert "constraints.txt" in copy
     assert uv[uv.index("--constraint") + 1] == "constraints.txt"
     assert uv[-1] == f"xlnet_jax[tpu,gcs] @ file://{stand_ins.folder}/{wheel.removeprefix('dist/')}"
-
-
-def test_a_worker_fetches_nothing_without_a_version_and_a_checksum(stand_ins: StandIns) -> None:
-    on_worker(stand_ins, "launch/tpu_vm.sh install --zone a --dry-run", "dead")
+    # It fetches nothing else without a version and a checksum.
     assert {call[0] for call in stand_ins.calls()} == {"systemctl", "python3", "uv"}
     (pip,) = (call for call in stand_ins.calls() if call[0] == "python3")
     assert "--require-hashes" in pip
