@@ -9,18 +9,14 @@ import re
 import shlex
 import shutil
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from data_pipelines import sources
-from data_pipelines.corpus import Corpus
 from data_pipelines.opening import zstd
 from data_pipelines.prepare import __main__
 from data_pipelines.prepare.encoding import encode
-from data_pipelines.tokenizer import Tokenizer
-from xlnet_jax.settings import cli
 
 COMPRESS = {"gz": gzip.compress, "xz": lzma.compress, "zst": zstd.compress, "bz2": bz2.compress}
 
@@ -39,9 +35,6 @@ def refused(run, place):
         return err
 
     return refused
-
-
-# ---- files ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("end", COMPRESS)
@@ -81,21 +74,14 @@ def test_streams_behind_each_other_are_one_text_and_none_of_them_is_passed_over(
         (b"\n \r\n\t\n" * 1000, "there is no text in it"),
         (b"good\n" + "caf\xe9".encode("latin-1"), r"byte 8 is not UTF-8 \(0xe9\); convert the file, or read it with"),
         ("two bytes".encode("utf-16-le"), "byte 1 is zero, so this is UTF-16 or binary, and not UTF-8 text"),
-        (b"\x7fELF\x02\x01\x01\0\0", "byte 7 is zero, so this is UTF-16 or binary, and not UTF-8 text"),
         (b"a " * 2**24, "the line at byte 0 is longer than 16 MB; a line is a sentence or a paragraph: break it up"),
         ("\u0301\u0302\n".encode(), "there is no text in it"),
     ],
-    ids=["empty", "blank", "latin-1", "utf-16", "binary", "huge line", "nothing after normalisation"],
+    ids=["empty", "blank", "latin-1", "utf-16", "huge line", "nothing after normalisation"],
 )
 def test_text_that_is_none_is_named(refused, place, content, message):
     (place / "bad.txt").write_bytes(content)
     assert re.search(rf"text bad\.txt: {message}", refused("--source", "bad.txt", keeps=content[:1] == b"\xcc"))
-
-
-@pytest.mark.parametrize("content", ["", "{}", '{"text": "a"}', "{" * 30, "[]", "\0", "{}\n\n{}"])
-def test_short_files_of_json_are_refused(refused, place, content):
-    (place / "bad.jsonl").write_text(content)
-    assert "bad.jsonl" in refused("--source", "bad.jsonl", keeps='"a"' in content)
 
 
 @pytest.mark.parametrize(
@@ -104,13 +90,11 @@ def test_short_files_of_json_are_refused(refused, place, content):
         ("3", "line 3 is not a JSON object; a document is one JSON object on one line"),
         ('{"text": "a"', "line 3 is not JSON"),
         ('{"body": "a"}', "line 3 has no field 'text', only 'body': name the one with the text by --text-field"),
-        ("{}", "line 3 has no field 'text', only none at all"),
         (
             json.dumps(dict.fromkeys(map(str, range(99)))),
             "line 3 has no field 'text', only '0', '1', '2', '3', '4', '5', '6', '7' and 91 more: name",
         ),
         ('{"text": {"a": 1}}', "line 3: its field 'text' is not text but {'a': 1}"),
-        (json.dumps({"text": ["a" * 99] * 99}), "line 3: its field 'text' is not text but ['aaaaa"),
         ('{"text": ' + "[" * 10**5, "line 3 is not JSON"),
         ('{"text": "a\\ud800"}', "a document holds half a character, \\ud800; mend it, or read it with"),
     ],
@@ -121,13 +105,7 @@ def test_a_json_line_that_is_no_document_is_named(refused, place, text, line, me
     assert f"text bad.jsonl: {message}" in refused("--source", "bad.jsonl")
 
 
-def test_a_json_document_may_be_empty_or_null(run, place, text):
-    rows = [{"text": text}, {"text": None}, {"text": ""}, {"text": " \n\n"}, {"text": text[:2000]}]
-    (place / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    assert run("--source", "a.jsonl") == (0, "")
-
-
-def test_a_table_that_is_damaged_or_holds_no_text_is_named(refused, place, text):
+def test_a_table_that_is_damaged_or_holds_no_text_is_named(refused, run, place, text):
     def write(**columns):
         pq.write_table(pa.table(columns), "bad.parquet")
         return (place / "bad.parquet").read_bytes()
@@ -141,19 +119,13 @@ def test_a_table_that_is_damaged_or_holds_no_text_is_named(refused, place, text)
     assert "bad.parquet: its column 'text' is not text but int64" in refused("--source", "bad.parquet")
     write(text=pa.array([], pa.string()))
     assert "bad.parquet: there is no text in it" in refused("--source", "bad.parquet")
+    write(text=pa.array([b"caf\xe9", text.encode(), None], pa.binary()))
+    assert "bad.parquet: a document is not UTF-8 (0xe9); read it with" in refused("--source", "bad.parquet")
+    assert run("--source", "bad.parquet", "--corpus-errors", "replace", out="read") == (0, "")
     whole = write(text=[text] * 3)
     for content in (b"", b"PAR1", whole[:-20] + b"x" * 12 + whole[-8:], whole[: len(whole) // 2]):
         (place / "bad.parquet").write_bytes(content)
         assert "bad.parquet: damaged, or not a Parquet file" in refused("--source", "bad.parquet")
-
-
-def test_text_of_a_table_that_is_not_utf8_is_refused_or_replaced(refused, run, place, text):
-    pq.write_table(pa.table({"text": pa.array([b"caf\xe9", text.encode(), None], pa.binary())}), "bytes.parquet")
-    assert "bytes.parquet: a document is not UTF-8 (0xe9); read it with" in refused("--source", "bytes.parquet")
-    assert run("--source", "bytes.parquet", "--corpus-errors", "replace") == (0, "")
-
-
-# ---- places ---------------------------------------------------------------------------------------------------------
 
 
 def test_what_is_no_file_is_refused_and_never_waited_for(refused, place):
@@ -162,14 +134,6 @@ def test_what_is_no_file_is_refused_and_never_waited_for(refused, place):
     assert "text pipe.txt: a pipe or a device" in refused("--source", "pipe.txt")
     assert "text link.txt: a link to a file that is not there" in refused("--source", "link*")
     assert "--source is empty: leave it out, or name something" in refused("--source", "")
-
-
-def test_links_in_a_circle_give_each_file_once(place):
-    (place / "texts").mkdir()
-    (place / "texts" / "again").symlink_to(".")
-    shutil.copy("good.txt", "texts")
-    (source,) = sources.find(["texts/**"])
-    assert [unit.path for unit in source.units] == ["texts/good.txt"]
 
 
 def test_a_folder_that_cannot_be_read_is_not_passed_over(refused, place, monkeypatch):
@@ -205,25 +169,14 @@ def test_a_place_that_cannot_be_made_is_found_before_the_text_is_read(refused, p
         assert message in refused("--source", "good.txt", out=out)
 
 
-def test_a_home_folder_is_understood(run, place, monkeypatch):
-    monkeypatch.setenv("HOME", str(place))
-    assert run("--source", "good.txt", out="~/at-home") == (0, "")
-    assert (place / "at-home" / "manifest.json").exists()
-
-
-# ---- settings -------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
         ("--source good.txt --weights 0.5 0.5", "--weights has 2 numbers, and --source names 1 texts"),
         ("--source good.txt good.txt --weights 0.5 0.6", "they must be above 0 and sum to 1, not 1.1"),
         ("--source good.txt good.txt --weights nan nan", "they must be above 0 and sum to 1, not nan"),
-        ("--source good.txt good.txt --weights inf 1", "they must be above 0 and sum to 1, not inf"),
         ("--source good.txt good.txt --weights -0.5 1.5", "they must be above 0 and sum to 1"),
         ("--source good.txt --validation-fraction 1", "--validation-fraction 1.0 must be in (0, 1)"),
-        ("--source good.txt --validation-fraction nan", "--validation-fraction nan must be a finite number"),
         ("--source good.txt --block-len 0", "--block-len 0 must be at least 8"),
         ("--source good.txt --tokenizer none", "tokenizer none: no such file"),
         ("--source good.txt --validation none", "text none: no such file or folder; give a text file"),
@@ -234,25 +187,12 @@ def test_settings_that_cannot_work_are_refused_before_anything_is_read(refused, 
     assert message in refused(*argv.split())
 
 
-def test_documents_shorter_than_a_block_are_put_together_and_too_few_of_them_refused(run, refused, place, text):
-    line = text.split("\n")[3][:30]
-    (place / "few.txt").write_text(f"{line}\n\n" * 3)
-    message = refused("--source", "few.txt", keeps=True)
-    assert re.search(r"text few\.txt has \d+ tokens, but one block needs 64 for training and 64 for val", message)
-    assert "--block-len" in message
-    (place / "few.txt").write_text("\n\n".join(line[:30] for line in text.split("\n")))
-    assert run("--source", "few.txt") == (0, "")
-
-
 def test_the_next_command_can_be_pasted_into_a_shell(place, capsys):
     words = ["--tokenizer", "tokenizer", "--block-len", "64", "--source", "good.txt", "--out", "it's $HOME; my corpus"]
     assert __main__.main(words) == 0
     (line,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith("next"))
     command = ["python", "-m", "xlnet_jax.train", "--corpus", "it's $HOME; my corpus"]
     assert shlex.split(line) == ["next", *command]
-
-
-# ---- TFDS -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -315,47 +255,22 @@ def test_a_dataset_that_is_damaged_is_named(refused, run, dataset):
     assert run("--source", "data") == (0, "")
 
 
-# ---- what changed since ---------------------------------------------------------------------------------------------
-
-
-def test_a_corpus_of_another_text_tokenizer_or_version_is_not_touched(run, place, text, trained):
+def test_a_corpus_of_another_text_or_version_is_not_touched(run, place, text):
     assert run("--source", "good.txt") == (0, "")
     written = {file.name: file.stat().st_mtime_ns for file in (place / "corpus").iterdir()}
+    assert run("--source", "good.txt") == (0, "")
     (place / "good.txt").write_text(text + "One line more.\n")
     code, err = run("--source", "good.txt")
-    assert code == 2
-    assert "corpus corpus: its training text differs; give another --out or --workdir" in err
-    (place / "good.txt").write_text(text)
-    shutil.rmtree("tokenizer")
-    Tokenizer.train(text.split("\n"), 310, "english").save(place / "tokenizer")
-    code, err = run("--source", "good.txt")
-    assert code == 2
-    assert "its tokenizer differs; give another --out" in err
+    assert (code, "corpus corpus: its training text differs; give another --out or --workdir" in err) == (2, True)
     assert {file.name: file.stat().st_mtime_ns for file in (place / "corpus").iterdir()} == written
     manifest = json.loads((place / "corpus" / "manifest.json").read_text())
     for change, message in (
         ({"format_version": 9}, "format_version 9: this xlnet_jax reads version 1 of corpus files; delete the folder"),
-        (
-            {"splits": 3},
-            "manifest.json is damaged: Expected object, got int - at $.splits; delete the folder and prepare",
-        ),
-        ({"record": {}}, "manifest.json is damaged"),
+        ({"splits": 3}, "manifest.json is damaged: Expected object, got int - at $.splits; delete the folder and"),
     ):
         (place / "corpus" / "manifest.json").write_text(json.dumps({**manifest, **change}))
         code, err = run("--source", "good.txt")
-        assert (code, err.count("\n")) == (2, 1)
-        assert message in err
-
-
-def test_a_shard_that_was_altered_is_named_with_its_checksum(run, place):
-    assert run("--source", "good.txt") == (0, "")
-    corpus = Corpus(place / "corpus")
-    (shard,) = corpus.manifest.splits["train"].shards
-    content = bytearray((place / "corpus" / shard.name).read_bytes())
-    content[100:400] = bytes(300)
-    (place / "corpus" / shard.name).write_bytes(content)
-    with pytest.raises(cli.InputError, match=rf"{shard.name} was altered, its sha256 is \w+ and not {shard.sha256}"):
-        Corpus(place / "corpus").read("train", np.arange(corpus.num_blocks("train")))
+        assert (code, err.count("\n"), message in err) == (2, 1, True)
 
 
 def test_a_text_that_is_mended_is_gone_on_with(run, place, monkeypatch, text):

@@ -2,9 +2,6 @@
 
 import io
 import json
-import os
-import subprocess
-import sys
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -16,7 +13,7 @@ from data_pipelines.prepare import prepare
 from data_pipelines.prepare.runners import LocalRunner
 from data_pipelines.tokenizer import Tokenizer
 from tests.web import Dataset, Hub, serving
-from xlnet_jax.errors import RESTART, InputError, exit_code
+from xlnet_jax.errors import InputError, exit_code
 
 STORY = [
     f"It was dusk on day {n}, and nobody in the house had yet spoken of the letter, or of {n * n} ships."
@@ -100,10 +97,6 @@ def test_a_private_dataset_is_read_with_a_token(hub, monkeypatch):
     assert texts_of("hf:me/story") == STORY
 
 
-def test_a_split_that_is_not_named_is_the_one_that_is_read_for(hub):
-    assert texts_of("hf:me/story", "test") == OTHER
-
-
 def test_every_file_is_at_one_commit(hub):
     dataset = hub.datasets["me/story"]
     old = dataset.commit("main")
@@ -139,18 +132,6 @@ def test_what_the_hub_does_not_have_is_told_in_one_line(hub, name, message):
         sources.find([name])
     assert exit_code(error.value) == 2
     assert "\n" not in str(error.value)
-
-
-def test_a_field_that_is_not_there_is_named_with_those_that_are(hub):
-    with pytest.raises(InputError, match="no column 'body', only 'text', 'label': name the one with the text"):
-        texts_of("hf:me/story", field="body")
-
-
-def test_a_hub_that_cannot_answer_is_asked_again_later(hub):
-    hub.status["/api/datasets/me/story"] = 503
-    with pytest.raises(InputError, match="the server cannot answer now") as error:
-        sources.find(["hf:me/story"])
-    assert exit_code(error.value) == RESTART
 
 
 def corpus_of(name, out, tokenizer):
@@ -211,23 +192,3 @@ SHARD = "data/own.name-00000-of-00001-ab.parquet"
 )  # fmt: skip
 def test_files_are_divided_as_the_hub_divides_them(paths, card, found):
     assert divide(paths, card) == found
-
-
-def test_a_configuration_that_is_not_named_is_the_one_that_the_card_marks(hub):
-    hub.datasets["Salesforce/wikitext"].configs[1]["default"] = True
-    assert texts_of("hf:wikitext") == STORY
-
-
-def test_a_command_reads_the_hub_that_the_environment_names(hub, tmp_path):
-    environment = {**os.environ, "HF_ENDPOINT": hub.url, "HF_HUB_DISABLE_XET": "1", "HF_HOME": str(tmp_path / "hf")}
-    command = "data_pipelines.tokenizer train --source hf:me/story --vocab-size 120 --out tokenizer"
-    done = subprocess.run(
-        [sys.executable, "-m", *command.split()],
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert "all of 300 lines" in done.stdout

@@ -25,41 +25,6 @@ def text(tmp_path):
     return write
 
 
-def test_a_blank_line_ends_a_document_and_so_does_the_end_of_a_file(text):
-    first, second = text("one\ntwo\n \t\n\nthree"), text("four\n\n", "b.txt")
-    assert lines_of(first, second) == ["one", "two", "", "three", "", "four", ""]
-
-
-def test_windows_line_ends_and_a_byte_order_mark_are_not_text(text):
-    assert lines_of(text(b"\xef\xbb\xbfone\r\n\r\ntwo\r\n")) == ["one", "", "two", ""]
-
-
-def test_a_file_that_is_not_utf8_is_named_with_the_offset_of_the_byte(text):
-    path = text(b"\xef\xbb\xbfna\xc3\xafve\ncaf\xe9 au lait\n")
-    with pytest.raises(InputError) as error:
-        lines_of(path)
-    assert f"{path}: byte 13 is not UTF-8 (0xe9)" in str(error.value)
-    assert "`corpus_errors` replace" in str(error.value)
-
-
-def test_a_file_cut_inside_a_character_is_named_with_the_offset_of_the_byte(text):
-    path = text("first\nçà".encode()[:-1])
-    with pytest.raises(InputError, match="byte 8 is not UTF-8"):
-        lines_of(path)
-
-
-def test_bytes_that_are_not_utf8_become_the_replacement_character_where_that_is_asked_for(text):
-    assert lines_of(text(b"caf\xe9 noir\n"), errors="replace") == ["caf\ufffd noir", ""]
-
-
-@pytest.mark.parametrize("content", ["", "\n\r\n \n\u3000\n", b"\xef\xbb\xbf"])
-def test_a_text_without_any_text_is_refused(text, content):
-    path = text(content)
-    with pytest.raises(InputError, match="there is no text in it") as error:
-        lines_of(path)
-    assert str(path) in str(error.value)
-
-
 def test_an_empty_file_among_others_is_passed_over(text):
     paths = [text(""), text("one\n", "b.txt")]
     assert lines_of(*paths) == ["one", ""]
@@ -139,12 +104,6 @@ def test_a_file_whose_name_looks_like_a_glob_is_that_file(text):
     assert files_of(path) == [str(p) for p in [path]]
 
 
-def test_a_home_folder_is_understood(text, tmp_path, monkeypatch):
-    path = text("a")
-    monkeypatch.setenv("HOME", str(tmp_path))
-    assert files_of("~/a.txt") == [str(p) for p in [path]]
-
-
 def test_a_source_that_is_not_there_is_named(tmp_path):
     with pytest.raises(InputError, match=r"nowhere\.txt: no such file or folder"):
         files_of(tmp_path / "nowhere.txt")
@@ -164,24 +123,3 @@ def test_a_fingerprint_depends_on_contents_and_their_order_but_not_on_names(text
     assert print_of(a, b) == print_of(copy, b)
     assert print_of(a, b) != print_of(b, a)
     assert print_of(a, b) != print_of(joined)
-
-
-@pytest.mark.parametrize(
-    ("name", "short"),
-    [
-        ("texts/news.txt", "news"),
-        ("texts/news.jsonl.zst", "news"),
-        ("texts/part-*.parquet", "texts"),
-        ("texts/2020/", "2020"),
-        ("tfds:c4/en", "c4-en"),
-        ("tfds:wikipedia/20230601.en[train[:10%]]", "wikipedia-20230601.en"),
-        ("gs://bucket/books/*.txt.gz", "books"),
-    ],
-)
-def test_a_source_has_a_short_name(name, short):
-    assert sources.describe(name) == short
-
-
-def test_the_novels_come_with_the_package():
-    train, validation = ([next(sources.read_lines(sources.find([name]), "strict"))] for name in sources.embedded())
-    assert (train, validation) == (["PRIDE AND PREJUDICE"], ["NORTHANGER ABBEY"])

@@ -41,7 +41,6 @@ NESTED = {"featuresDict": {"features": {"text": {"pythonClassName": "dataset.evi
         {**FEATURES, "pythonClassName": "dataset.evil.F"},
         {**FEATURES, **NESTED},
         {"python_class_name": "dataset.evil.F"},
-        LEGACY,
         {**FEATURES, "jsonFeature": {"json": json.dumps(LEGACY)}},
         {"type": "tensorflow_datasets.core.features.Text", "content": json.dumps({"feature": [LEGACY]})},
         {**FEATURES, "pythonClassName": "os.system"},
@@ -65,7 +64,6 @@ def test_code_that_a_dataset_names_is_not_imported(tmp_path, monkeypatch, featur
     ("changed", "message"),
     [
         ({"filepathTemplate": "../{SPLIT}"}, "which is no file of"),
-        ({"filepathTemplate": "/etc/passwd"}, "which is no file of"),
         ({"filepathTemplate": "{SPLIT.__class__}"}, "none of TFDS's"),
         ({"filepathTemplate": "{0}"}, "none of TFDS's"),
         ({"filepath_template": "gs://bucket/{SPLIT}"}, "which is no file of"),
@@ -73,7 +71,6 @@ def test_code_that_a_dataset_names_is_not_imported(tmp_path, monkeypatch, featur
         ({"shardLengths": ["9223372036854775807"]}, "a shard of 9223372036854775807 examples"),
         ({"shardLengths": ["1000000000000"]}, "announces 1,000,000,000,000 examples, and its files have"),
         ({"shardLengths": ["-1"]}, "a shard of -1 examples"),
-        ({"shardLengths": [2.5]}, "is damaged: Expected int | str, got float"),
         ({"shardLengths": "2"}, "is damaged: Expected array"),
     ],
 )
