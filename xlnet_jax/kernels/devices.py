@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-GPU = "gpu"
+CPU, GPU = "cpu", "gpu"
 
 
 class Interpretation(NamedTuple):

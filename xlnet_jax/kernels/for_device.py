@@ -10,16 +10,17 @@ import jax.numpy as jnp
 
 from xlnet_jax.kernels import plain
 from xlnet_jax.kernels.arguments import AttentionInputs, Implementation
-from xlnet_jax.kernels.devices import GPU, interpretation, platform
-from xlnet_jax.kernels.fused import call as for_tpus
+from xlnet_jax.kernels.devices import CPU, GPU, device_kind, interpretation, platform
 from xlnet_jax.kernels.over_mesh import divide_attention_BNTH
 from xlnet_jax.kernels.parts import count_parts
-from xlnet_jax.kernels.triton import call as for_gpus
 
 
 def why_not_fused(inputs: AttentionInputs) -> str | None:
     """Return why no kernel can compute these inputs on the device, in a clause; None where one can."""
-    return _kernel().why_unsupported(inputs)
+    kernel = _kernel()
+    if kernel is None:
+        return f"the device is {device_kind()}, and there is no kernel for it"
+    return kernel.why_unsupported(inputs)
 
 
 def fused_attention_BNTH(inputs: AttentionInputs) -> jnp.ndarray:
@@ -28,14 +29,25 @@ def fused_attention_BNTH(inputs: AttentionInputs) -> jnp.ndarray:
 
     Under a mesh each device computes its own examples and heads. Where there is no kernel, plain computes it.
     """
-    if why_not_fused(inputs) is not None:
+    kernel = _kernel()
+    if kernel is None or kernel.why_unsupported(inputs) is not None:
         return plain.attention_BNTH(inputs)
-    return divide_attention_BNTH(inputs, _kernel().attention_BNTH)
+    return divide_attention_BNTH(inputs, kernel.attention_BNTH)
 
 
-def _kernel() -> ModuleType:
+def _kernel() -> ModuleType | None:
+    """Return the module of the device's kernel, imported when it is needed; None for a CPU."""
     here = interpretation()
-    return for_gpus if (platform() if here is None else here.device) == GPU else for_tpus
+    device = platform() if here is None else here.device
+    if device == CPU:
+        return None
+    if device == GPU:
+        from xlnet_jax.kernels.triton import call as for_gpus
+
+        return for_gpus
+    from xlnet_jax.kernels.fused import call as for_tpus
+
+    return for_tpus
 
 
 IMPLEMENTATIONS: dict[str, Implementation] = {

@@ -15,7 +15,7 @@ from numbers import Integral, Real
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from xlnet_jax.errors import InputError
-from xlnet_jax.settings.fields import Bound, bounds_of, fields_of
+from xlnet_jax.settings.fields import Bound, fields_of
 
 FINITE = Bound(math.isfinite, "must be a finite number")
 COUNTABLE = Bound(lambda value: abs(value) < 2**31, "must be below 2^31")
@@ -41,6 +41,11 @@ def between(low: float, high: float, ends: Literal["[]", "[)", "(]", "()"] = "[]
         return low <= value <= high and (value != low or ends[0] == "[") and (value != high or ends[1] == "]")
 
     return Bound(holds, f"must be in {ends[0]}{low}, {high}{ends[1]}")
+
+
+def bounds_of(field: dataclasses.Field[Any]) -> tuple[Bound, ...]:
+    """Return the bounds that a field was given."""
+    return field.metadata.get("bounds", ())
 
 
 def check_bounds(config: Any) -> None:

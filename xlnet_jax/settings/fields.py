@@ -58,11 +58,6 @@ def operational(default: Any, *says: Bound | Mark) -> Any:
     return setting(default, *says, "operational")
 
 
-def bounds_of(field: dataclasses.Field[Any]) -> tuple[Bound, ...]:
-    """Return the bounds that a field was given."""
-    return field.metadata.get("bounds", ())
-
-
 def marked(kind: type, *marks: Mark) -> tuple[str, ...]:
     """Return the names of the fields of a dataclass that have one of these marks."""
     return tuple(f.name for f in dataclasses.fields(kind) if _has(f, *marks))

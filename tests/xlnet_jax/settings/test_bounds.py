@@ -8,9 +8,9 @@ import pytest
 
 from xlnet_jax.errors import InputError
 from xlnet_jax.planning.request import PlanConfig
-from xlnet_jax.settings.bounds import ANY_TEXT, above, at_least, between, check_bounds, out_of_bounds
+from xlnet_jax.settings.bounds import ANY_TEXT, above, at_least, between, bounds_of, check_bounds, out_of_bounds
 from xlnet_jax.settings.config import Config, ModelConfig
-from xlnet_jax.settings.fields import bounds_of, differences, flatten, marked, operational, setting
+from xlnet_jax.settings.fields import differences, flatten, marked, operational, setting
 from xlnet_jax.tasks.config import FinetuneConfig
 
 KINDS = {"pretraining": Config, "finetuning": FinetuneConfig, "planning": PlanConfig}
