@@ -7,8 +7,10 @@ import sys
 import unicodedata
 
 import pytest
+from rich.table import Table
 
 from data_pipelines.notes import tell
+from xlnet_jax.__main__ import COMMANDS, main, run
 from xlnet_jax.errors import InputError
 from xlnet_jax.printing import Console, Printable, printable, without_secrets
 
@@ -62,8 +64,6 @@ def test_what_a_terminal_obeys_is_escaped_and_all_letters_are_printed():
 
 @pytest.mark.parametrize("terminal", [True, False])
 def test_a_table_holds_colours_of_ours_and_no_escapes_of_strangers(terminal):
-    from rich.table import Table
-
     out = io.StringIO()
     console = Console(file=out, force_terminal=terminal, width=200, color_system="standard" if terminal else None)
     table = Table(EVIL, title=EVIL)
@@ -72,10 +72,8 @@ def test_a_table_holds_colours_of_ours_and_no_escapes_of_strangers(terminal):
     console.print(EVIL, style="bold")
     ours = out.getvalue()
     assert ("\x1b[1m" in ours) == terminal
-    assert "\x1b[2J" not in ours
-    assert "\x1b]" not in ours
-    assert "\u202e" not in ours
     assert "owned" in ours
+    assert not any(obeyed in ours for obeyed in ("\x1b[2J", "\x1b]", "\u202e"))
 
 
 def test_a_note_is_one_line_without_secrets(capsys):
@@ -93,54 +91,47 @@ def test_colours_of_help_pass_and_nothing_else():
 
 
 @pytest.mark.parametrize(
-    "command",
+    "words",
     [
         ["prepare", "--source", f"{EVIL}.txt", "--tokenizer", "tokenizer", "--out", "corpus"],
-        ["train", "--workdir", f"{EVIL}\x1b[31m", "--init", f"{EVIL}"],
         ["tokenizer", "train", "--source", f"{EVIL}.json", "--out", "out", "--vocab-size", "300"],
         ["convert", EVIL, "out"],
         [EVIL],
         ["train", f"--{EVIL}", "1"],
         ["train", "--config", "hostile.json", "--help"],
-        ["tokenizer", "train", "--config", "hostile.json", "--help"],
     ],
 )
-def test_a_command_prints_nothing_of_strangers_that_a_terminal_obeys(tmp_path, command):
-    command = [word.replace("\0", "") for word in command]
-    (tmp_path / f"{EVIL}.json".replace("/", "")).write_text('{"text": 1}\n')
-    (tmp_path / "hostile.json").write_text('{"corpus": ["\\u001b[2J\\u202e"], "source": ["\\u001b[2J\\u202e"]}')
-    ended = subprocess.run(
-        [sys.executable, "-m", "xlnet_jax", *command], cwd=tmp_path, capture_output=True, text=True, errors="replace"
-    )
-    assert ended.returncode in (0, 2), ended.stderr
-    assert "Traceback" not in ended.stderr
-    assert ended.stdout + ended.stderr
-    assert not harm(ended.stdout + ended.stderr)
+def test_a_command_prints_nothing_of_strangers_that_a_terminal_obeys(tmp_path, monkeypatch, capsys, words):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / f"{EVIL}.json").write_text('{"text": 1}\n')
+    (tmp_path / "hostile.json").write_text('{"corpus": ["\\u001b[2J\\u202e"]}')
+    monkeypatch.setattr(sys, "argv", words if words[0] in COMMANDS else ["xlnet-jax", *words])
+    with pytest.raises(SystemExit) as stop:
+        run(COMMANDS[words[0]].main if words[0] in COMMANDS else main)
+    assert stop.value.code in (0, 2)
+    printed = "".join(capsys.readouterr())
+    assert printed
+    assert not harm(printed)
 
 
-def command(words, folder, **options):
+def run_in_shell(words, folder, **options):
     return subprocess.run(
         ["/bin/sh", "-c", f'exec "$0" -m xlnet_jax {words}', sys.executable],
         cwd=folder, capture_output=True, text=True, **options,
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("words", ["tokenizer --help", "--help", "--version", "plan --help"])
-@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&-", "<&- >&- 2>&-"])
-def test_a_closed_stream_is_nobody_who_reads(tmp_path, words, closed):
-    ended = command(f"{words} {closed}", tmp_path)
+@pytest.mark.parametrize("words", ["tokenizer --help >&-", "--help 2>&-", "--version <&-", "--version <&- >&- 2>&-"])
+def test_a_closed_stream_is_nobody_who_reads(tmp_path, words):
+    ended = run_in_shell(words, tmp_path)
     assert (ended.returncode, ended.stderr) == (0, "")
 
 
 def test_a_mistake_ends_with_its_code_where_nobody_reads_it(tmp_path):
-    assert command("convert missing out >&- 2>&-", tmp_path).returncode == 2
+    assert run_in_shell("convrt missing out >&- 2>&-", tmp_path).returncode == 2
 
 
-@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "ascii:strict"])
-def test_an_encoding_without_a_letter_prints_it_as_an_escape(tmp_path, encoding):
-    (tmp_path / "中 é.txt").write_text("a b\n")
-    environment = os.environ | {"PYTHONIOENCODING": encoding}
-    ended = command('prepare --source "中 é.txt" --tokenizer missing --out corpus', tmp_path, env=environment)
-    assert ended.returncode == 2, ended.stderr
-    ended = command("plan --help", tmp_path, env=environment)
-    assert (ended.returncode, ended.stderr) == (0, "")
+def test_an_encoding_without_a_letter_prints_it_as_an_escape(tmp_path):
+    ended = run_in_shell('"中 é"', tmp_path, env=os.environ | {"PYTHONIOENCODING": "ascii:strict"})
+    assert ended.returncode == 2
+    assert ended.stderr.startswith("error: no command is called \\u4e2d \\xe9: ")
