@@ -156,9 +156,9 @@ COMMANDS = {
         "from a pretrained checkpoint to a task: classification, question answering, tagging, multiple choice, "
         "ranking.",
         settings="xlnet_jax.tasks.config:FinetuneConfig",
-        function="xlnet_jax.api.runs:run_finetuning",
+        function="xlnet_jax.tasks.run:run_finetuning",
         to_save_memory="give a smaller --data.batch-size, or --model.remat full",
-        parser="xlnet_jax.api.runs:parse_finetuning",
+        parser="xlnet_jax.tasks.rules:parse_finetuning",
         has_huge_pages=True,
     ),
     "generate": Command(
@@ -193,7 +193,7 @@ COMMANDS = {
         "xlnet_jax.train",
         "from a text file to a pretrained XLNet.",
         settings="xlnet_jax.settings.config:Config",
-        function="xlnet_jax.api.runs:run_pretraining",
+        function="xlnet_jax.training.pretrain:run_pretraining",
         to_save_memory="give a smaller --data.batch-size, or --model.remat full",
         parser="xlnet_jax.objectives.command_line:parse_config",
         has_huge_pages=True,

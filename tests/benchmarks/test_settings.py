@@ -8,11 +8,11 @@ import pytest
 
 from benchmarks import chinese, english, long_recall, narrow_start, table6, tiny
 from benchmarks.eight_tasks import STARTS, TASKS
-from xlnet_jax.api import runs
+from xlnet_jax.__main__ import COMMANDS
 from xlnet_jax.comparison import request
-from xlnet_jax.finetune import main as finetune
 from xlnet_jax.objectives import command_line
 
+finetune = COMMANDS["finetune"].parse
 GOES_ON = ["--init", "tiny"]
 """excludes settings that come with weights"""
 PRETRAININGS = {
@@ -32,7 +32,6 @@ def test_of_pretraining(name):
 @pytest.mark.parametrize("start", STARTS)
 @pytest.mark.parametrize("task", TASKS, ids=lambda task: task.name)
 def test_of_finetuning(task, start, tmp_path, monkeypatch):
-    monkeypatch.setattr(runs, "start", lambda config, *_: config)
     _, *words = task.command(start, 1e-3, [0, 1], (Path("train"), Path("dev")), "tiny", tmp_path)
     config = finetune(words)
     assert (config.reinitialize, config.seeds) == (start == "random", (0, 1))
@@ -42,7 +41,6 @@ def test_of_finetuning(task, start, tmp_path, monkeypatch):
 @pytest.mark.parametrize("name", narrow_start.NAMES)
 def test_of_a_narrow_start(start, name, tmp_path, monkeypatch):
     """Each start takes its part of what the last has by default."""
-    monkeypatch.setattr(runs, "start", lambda config, *_: config)
     monkeypatch.setattr(narrow_start, "parts_of", lambda *_: (Path("learn"), Path("aside")))
     (task,) = (task for task in TASKS if task.name == name)
     given = argparse.Namespace(data=Path("data"), workdir=tmp_path)
@@ -72,7 +70,6 @@ def test_of_a_contender(contender, tmp_path):
 
 
 def test_random_weights_are_finetuned_as_contenders_are(reviews, tmp_path, monkeypatch):
-    monkeypatch.setattr(runs, "start", lambda config, *_: config)
     (tmp_path / "plm-seed-1" / "plm" / "seed-1" / "pretrained").mkdir(parents=True)
     trained, drawn = (
         finetune(table6.finetuning(contender, 1, tmp_path, reviews).command(tmp_path / "run")[1:])

@@ -51,12 +51,13 @@ def parse_config_as(kind: type[C], argv: Sequence[str], prog: str, description: 
     return config
 
 
-def preset(name: str, settings: Mapping[str, Any]) -> Config:
-    """Return the settings of a preset with some of them replaced, as `train` reads them from its flags: the objective
-    and the network that are given say where others start from, and the parts of a window follow its length.
+def preset(name: str = "demo", **settings: Any) -> Config:
+    """Return the settings of a preset with some of them replaced, for `pretrain` or a training loop of one's own.
 
-    settings: keywords of Python (settings/keywords.py). Raises InputError on a preset, an objective or a setting that
-    does not exist, on a value out of its bounds, and on a setting that changes nothing beside the others.
+    settings: fields of Config by name, sections as dictionaries: corpus="my.txt", steps=200, data={"batch_size": 8}.
+    As with the flags of `train`, the objective and the network that are given say where other settings start from, and
+    the parts of a window follow data.seq_len where they are not given. Raises InputError on a preset, an objective or a
+    setting that does not exist, on a value out of its bounds, and on a setting that changes nothing.
     """
     start, model = _named(PRESETS, "preset", name)(), settings.get("model")
     start = with_objective(start, settings.get("objective", start.objective))

@@ -1,11 +1,26 @@
-"""Relations between the settings of a finetuning run, checked before any work starts."""
+"""Settings of a finetuning run from a command line, and the relations between them, checked before any work starts."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from xlnet_jax.errors import InputError
+from xlnet_jax.settings import cli
+from xlnet_jax.settings.config_file import CommandLine
 from xlnet_jax.settings.rules import absolute_positions, run_contradictions
 from xlnet_jax.tasks.config import FinetuneConfig
 from xlnet_jax.tasks.defaults import DEFAULTS
+
+
+def parse_finetuning(argv: Sequence[str], prog: str, description: str) -> FinetuneConfig:
+    """Return the settings of finetuning from a command line, starting from those of its --task. Raises InputError on
+    words that cannot be read, and on settings that contradict each other; prints and exits on --help."""
+    line = CommandLine.of(argv)
+    default, origin = (
+        cli.named_default(each, "--task", DEFAULTS, "classification") for each in (line, line.of_file_alone)
+    )
+    config = cli.parse(FinetuneConfig, line, prog, description, default, origin)
+    cli.refuse_fixed(line)
+    validate_finetuning(config)
+    return config
 
 
 def validate_finetuning(config: FinetuneConfig) -> None:

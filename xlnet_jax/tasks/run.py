@@ -51,6 +51,11 @@ def run(config: FinetuneConfig, *, is_command: bool = False) -> tuple[Result | N
         return _run(config, Process.begin(config, hosts, is_command))
 
 
+def run_finetuning(config: FinetuneConfig) -> int:
+    """Finetune, evaluate and predict as the command does; return the exit code."""
+    return run(config, is_command=True)[1]
+
+
 def _run(config: FinetuneConfig, process: Process) -> tuple[Result | None, int]:
     """Finetune, evaluate and predict. Process 0 alone writes everything but the checkpoints."""
     config = with_files(config)

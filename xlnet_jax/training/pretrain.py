@@ -65,6 +65,11 @@ def pretrain(config: Config, *, is_command: bool = False) -> int:
         return _run(config, Process.begin(config, hosts, is_command))
 
 
+def run_pretraining(config: Config) -> int:
+    """Pretrain as the command does; return the exit code."""
+    return pretrain(config, is_command=True)
+
+
 def _run(config: Config, process: Process) -> int:
     """Train. Process 0 prepares what the others read, and writes everything but the checkpoints alone."""
     hosts = process.hosts

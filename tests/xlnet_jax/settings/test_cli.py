@@ -9,7 +9,6 @@ import subprocess
 import sys
 import threading
 from dataclasses import replace
-from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -17,7 +16,6 @@ from jax.errors import JaxRuntimeError
 
 from data_pipelines.tokenizer.commands import Show, Train
 from xlnet_jax import __main__ as command
-from xlnet_jax.api import runs
 from xlnet_jax.errors import CRASH, InputError
 from xlnet_jax.inference.embed import EmbedSettings
 from xlnet_jax.objectives import command_line
@@ -141,13 +139,11 @@ def test_only_what_a_run_changed_is_taken_over_to_another_objective_or_preset(wr
 
 
 @pytest.mark.parametrize("task", ["sst-2", "squad", "ranking"])
-def test_the_file_of_a_finetuning_run_starts_the_run_anew(written, task, monkeypatch):
+def test_the_file_of_a_finetuning_run_starts_the_run_anew(written, task):
     run = replace(DEFAULTS[task](), init="runs/mine", train=("a.tsv",), seeds=(2, 3), seed=3, objective="mlm")
-    started = []
-    monkeypatch.setattr(runs, "start", lambda config, *_: started.append(config) or 0)
-    import_module("xlnet_jax.finetune").main(written(run))
-    import_module("xlnet_jax.finetune").main([*written(run), "--epochs", "2"])
-    assert started == [run, replace(run, epochs=2.0)]
+    finetune = command.COMMANDS["finetune"].parse
+    assert finetune(written(run)) == run
+    assert finetune([*written(run), "--epochs", "2"]) == replace(run, epochs=2.0)
 
 
 def test_a_file_gives_what_a_command_demands_and_flags_replace_that_too(written):
@@ -190,7 +186,6 @@ def test_a_file_of_settings_is_read_once(written, monkeypatch):
         ('{"steps": 0}', "`steps` 0 must be at least 1"),
         ('{"data": {"mask_share": 0.5}}', "data.mask-share changes nothing: --objective plm replaces no piece"),
         ('{"init": "x", "model": {"num_layers": 3}}', "--model.num-layers comes with the weights of --init"),
-        ('{"data": {"is_next": true}}', "--data.pair-loss next has taken its place"),
         ('{"steps": 3', "--config run.json is not JSON: "),
         ("[1]", "--config run.json holds no settings"),
         ('{"steps": [' + '{"a":' * 500 + "1" + "}" * 500 + "]}", "run.json: steps "),

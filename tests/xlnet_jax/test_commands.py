@@ -1,0 +1,138 @@
+"""Commands: how they are listed and started, how quickly they answer, and how the library's errors reach the user."""
+
+import importlib
+import inspect
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import xlnet_jax
+from data_pipelines.tokenizer.commands import Train, train_tokenizer
+from xlnet_jax.__main__ import COMMANDS, Command, main, run
+from xlnet_jax.errors import UNREAD, InputError
+
+
+class Special(InputError):
+    exit_code = 3
+
+
+def read(argv, prog, description):
+    return argv
+
+
+def refuse(settings):
+    raise Special("`max_len` 0 and `data.seq_len` 8, `git log` and 'max_len' in text.txt")
+
+
+def test_names_of_arguments_become_flags_and_the_error_stays_what_it_was():
+    refused = Command("a", "b", f"{__name__}:Settings", f"{__name__}:refuse", parser=f"{__name__}:read")
+    with pytest.raises(Special, match=r"^--max-len 0 and --data.seq-len 8, `git log` and 'max_len' in text.txt$"):
+        refused.main([])
+
+
+def test_the_list_has_every_command_and_runs_the_one_it_is_given(capsys, monkeypatch):
+    assert main([]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    for name, command in COMMANDS.items():
+        assert any(line.split()[:2] == [name, command.module] and line.endswith(command.about) for line in lines)
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"xlnet_jax {xlnet_jax.__version__}\n"
+    with pytest.raises(InputError, match=r"no command is called scor: did you mean score\?"):
+        main(["scor"])
+    monkeypatch.setattr(sys, "argv", ["xlnet-jax", "score", "nowhere", "--sentences", "One."])
+    with pytest.raises(SystemExit) as stop:
+        run(main)
+    assert stop.value.code == 2
+    assert capsys.readouterr().err.startswith("error: nowhere: no such folder")
+
+
+def test_a_command_line_that_is_not_utf_8_is_refused_in_one_line(capsys, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["generate", "nowhere", "--prompt", b"caf\xe9".decode(errors="surrogateescape")])
+    with pytest.raises(SystemExit) as stop:
+        run(COMMANDS["generate"].main)
+    assert stop.value.code == 2
+    assert capsys.readouterr().err == (
+        "error: word 3 of the command line, 'caf\\udce9', is not UTF-8: rename what it names\n"
+    )
+
+
+def test_help_and_mistakes_on_the_command_line_load_neither_jax_nor_tensorflow():
+    """Importing those takes seconds, whichever command it is."""
+    script = """
+import contextlib, io, sys
+from xlnet_jax.__main__ import COMMANDS
+from xlnet_jax.errors import InputError
+for name, command in COMMANDS.items():
+    with contextlib.redirect_stdout(io.StringIO()) as shown, contextlib.suppress(SystemExit):
+        command.main(["--help"])
+    assert f"python -m {command.module}: " in shown.getvalue(), name
+    try:
+        command.main(["--qqqq"])
+    except InputError as mistake:
+        assert "\\n" not in str(mistake)
+    else:
+        raise AssertionError(name)
+    loaded = {"jax", "flax", "tensorflow", "apache_beam", "matplotlib"} & set(sys.modules)
+    assert not loaded, (name, loaded)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(("does", "code"), [("sys.exit(print('x' * 10**6))", 0), ("print('x' * 10**6)", UNREAD)])
+def test_a_command_whose_reader_is_gone_ends_without_a_word(does, code):
+    """--help is told to have succeeded; work that ends early is not."""
+    script = f"""
+import sys
+from xlnet_jax.__main__ import run
+def main(_): {does}
+run(main)"""
+    words = [sys.executable, "-c", script, *(["--help"] if code == 0 else [])]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as started:
+        started.stdout.close()
+        assert started.stderr.read() == b""
+        assert started.wait(60) == code
+
+
+def test_the_broken_pipe_of_something_else_keeps_its_trace(capfd):
+    def main(_):
+        raise BrokenPipeError
+
+    with pytest.raises(BrokenPipeError):
+        run(main)
+
+
+def test_every_public_name_is_a_function_though_a_command_has_its_name():
+    modules = {
+        name: importlib.import_module(f"xlnet_jax.{name}") for name in COMMANDS if (ROOT / f"{name}.py").exists()
+    }
+    assert {"evaluate", "finetune", "generate"} <= modules.keys() & xlnet_jax.PUBLIC.keys()
+    assert all(inspect.ismodule(module) and module.main for module in modules.values())
+    for name, module in xlnet_jax.PUBLIC.items():
+        assert getattr(xlnet_jax, name) is getattr(importlib.import_module(module), name)
+    assert dir(xlnet_jax) == sorted(xlnet_jax.PUBLIC)
+    with pytest.raises(AttributeError, match="has no attribute 'lode'; it has AttentionSettings"):
+        xlnet_jax.lode  # noqa: B018
+
+
+ROOT = Path(xlnet_jax.__file__).parent
+
+
+def test_settings_take_paths_as_text(tmp_path):
+    text = tmp_path / "text.txt"
+    text.write_text("".join(f"She walked {i} miles to Bath, and back again on day {i * 7}.\n\n" for i in range(300)))
+    train_tokenizer(Train(source=(text,), out=tmp_path / "tokenizer", vocab_size=200))
+    corpus = xlnet_jax.prepare_corpus(
+        xlnet_jax.PrepareSettings(
+            source=(text,), tokenizer=tmp_path / "tokenizer", out=tmp_path / "corpus", block_len=64
+        )
+    )
+    assert corpus.num_blocks("train") > 1
+    data = {"seq_len": 32, "reuse_len": 16, "perm_size": 16, "num_predict": 5, "batch_size": 2, "windows_per_block": 2}
+    windows = xlnet_jax.DataConfig(**data)
+    xlnet_jax.inspect_window(xlnet_jax.InspectSettings(tmp_path / "corpus", out=tmp_path / "window.png", data=windows))
+    assert (tmp_path / "window.png").exists()
+    xlnet_jax.convert(xlnet_jax.ConvertSettings(Path("tiny"), tmp_path / "tiny-hf", to="hf"))
+    assert (tmp_path / "tiny-hf" / "config.json").exists()
