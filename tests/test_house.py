@@ -16,7 +16,6 @@ ROOT = Path(__file__).parents[1]
 # From the top down. Rooms on one floor do not import each other.
 FLOORS = (
     ("commands",),
-    ("xlnet_jax.api",),
     ("xlnet_jax.comparison",),
     ("xlnet_jax.planning", "xlnet_jax.tasks"),
     ("xlnet_jax.inference", "xlnet_jax.training"),
@@ -125,7 +124,7 @@ def test_imports_run_down_only():
 
 
 def test_every_command_is_a_line_of_the_table_and_its_module_only_names_it():
-    """The work of a command is a function of its settings, which needs no command line; both are in the same room."""
+    """The work of a command is a function of its settings, which needs no command line."""
     of_packages = set(ROOT.glob("data_pipelines/*/__main__.py"))
     of_top = {path for path in (ROOT / "xlnet_jax").glob("*.py") if path.stem not in NOT_COMMANDS}
     files = {path: ".".join(path.relative_to(ROOT).with_suffix("").parts) for path in of_packages | of_top}
