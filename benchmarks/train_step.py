@@ -79,7 +79,7 @@ def our_step(dropout: float) -> Callable[[], float]:
     plan = plan_state(objective, tx, mesh)
     state = init_state(config.seed, objective, tx, plan)
     mems = np.random.default_rng(1).normal(size=(LAYERS, ROWS, MEMORY, WIDTH)).astype(np.float32)
-    state = dataclasses.replace(state, mems_ZBMD=jax.device_put(mems, plan.shardings.mems_ZBMD))
+    state = dataclasses.replace(state, mems_ZBMD=jax.device_put(mems, plan.mems_ZBMD.sharding))
     train_step = make_train_step(config, objective, tx, plan, mesh)
     batch = sharding.batch_to_mesh(mesh, ROWS)(windows())
 

@@ -11,7 +11,8 @@ from xlnet_jax.comparison.contenders import CONTENDERS
 from xlnet_jax.errors import InputError
 from xlnet_jax.objectives import command_line
 from xlnet_jax.settings import cli
-from xlnet_jax.settings.config import Config, operational
+from xlnet_jax.settings.config import Config
+from xlnet_jax.settings.fields import operational, setting
 from xlnet_jax.settings.plain import identity_difference
 from xlnet_jax.tasks.config import FinetuneConfig
 from xlnet_jax.tasks.defaults import DEFAULTS
@@ -29,19 +30,19 @@ class CompareConfig(Config):
     that count steps (optimizer.warmup-steps, optimizer.decay-steps, eval.every-steps) refer to a run of `steps`, and
     keep their share of each contender's steps."""
 
-    objectives: tuple[str, ...] = operational(("plm", "mlm", "clm"))
+    objectives: tuple[str, ...] = operational(("plm", "mlm", "clm"), "common")
     """contenders, separated by commas or spaces: any --objective, or bert, dae-transformer-xl, plm-k7, plm-no-memory,
     plm-no-spans, plm-no-bidirectional, plm-next, vanilla, electra"""
-    budget: float = 0.0
+    budget: float = setting(0.0, "common")
     """cost of each pretraining, in the unit of --equal; each contender gets as many steps as fit"""
-    equal: Literal["tokens", "operations"] = "tokens"
+    equal: Literal["tokens", "operations"] = setting("tokens", "common")
     """unit in which all pretrainings cost the same: tokens in the windows that are read, or FLOPs of the einsums"""
-    seeds: tuple[int, ...] = operational((0,))
+    seeds: tuple[int, ...] = operational((0,), "common")
     """seeds; each is one pretraining of each contender and one finetuning of it on each task"""
-    tasks: tuple[str, ...] = operational(())
+    tasks: tuple[str, ...] = operational((), "common")
     """tasks that every pretrained network is finetuned on, as NAME=FOLDER, such as sst-2=glue/SST-2; the folder has the
     files to learn from and to be measured on by their published names, or train and dev"""
-    finetune: tuple[str, ...] = operational(())  # identity compares the resulting settings of each task
+    finetune: tuple[str, ...] = operational((), "common")  # identity compares the resulting settings of each task
     """settings of finetuning, as steps=300 for all tasks or cola.steps=300 for one; else they are each task's own"""
 
 
@@ -135,7 +136,7 @@ def _contradictions(request: CompareConfig) -> Iterable[str]:
     for flag, instead in (
         ("seed", "--seeds are those of the runs"),
         ("init", "every contender begins with weights of its own"),
-        ("profile", "profile one contender's run, by the settings that its config.json holds"),
+        ("trace_steps", "trace one contender's run, by the settings that its config.json holds"),
     ):
         if getattr(request, flag):
             yield f"--{flag} {getattr(request, flag)}: {instead}"

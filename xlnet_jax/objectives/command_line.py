@@ -18,6 +18,7 @@ from xlnet_jax.settings.keywords import names_of, with_keywords
 
 C = TypeVar("C", bound=Config)
 T = TypeVar("T")
+EXAMPLE = "  python -m xlnet_jax.train --corpus my.txt --preset small --workdir runs/mine"
 
 
 def parse_config(argv: Sequence[str], prog: str, description: str) -> Config:
@@ -27,8 +28,8 @@ def parse_config(argv: Sequence[str], prog: str, description: str) -> Config:
     prints and exits on --help.
     """
     line = CommandLine.of(argv)
-    config = parse_config_as(Config, line, prog, description)
-    refuse_unread(config, cli.chosen(line))
+    config = parse_config_as(Config, line, prog, f"{description}\n\n{EXAMPLE}")
+    refuse_unread(config, line.chosen)
     return config
 
 
@@ -44,9 +45,7 @@ def parse_config_as(kind: type[C], argv: Sequence[str], prog: str, description: 
     config = cli.parse(kind, line, prog, about, start, origin)
     if line.file and line.file.is_of_a_run:
         start, _ = line.file.over(start, origin)
-    config = completed(config, start, cli.chosen(line))
-    if config.init:
-        cli.refuse_fixed(line)
+    config = completed(config, start, line.chosen)
     validate(config)
     return config
 

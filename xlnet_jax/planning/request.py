@@ -23,21 +23,21 @@ REDIRECTED_WIDTH = 132
 class PlanConfig(Config):
     """Settings of a pretraining run, and the topologies to plan it for."""
 
-    topology: tuple[str, ...] = operational(())
+    topology: tuple[str, ...] = operational((), "common")
     """TPU slices, as v3:16x32 (chips along each axis), v3-1024 or v5e-1, or GPUs, as h100-8; several = a line for each;
     with mesh.dcn-data 2, two such slices"""
-    batch: int | None = operational(None, at_least(1))
+    batch: int | None = operational(None, at_least(1), "common")
     """rows of the global batch: data.batch-size by a shorter name"""
-    batch_per_device: tuple[int, ...] = operational((), at_least(1))
+    batch_per_device: tuple[int, ...] = operational((), at_least(1), "common")
     """rows for each device along the batch, in place of `batch`, to compare topologies of several sizes; several = a
     line for each"""
-    utilization: float = operational(0.4, between(0, 1, "(]"))
+    utilization: float = operational(0.4, between(0, 1, "(]"), "common")
     """share of the peak FLOPs per second at which the model is assumed to run"""
-    breakdown: bool = operational(False)
+    breakdown: bool = operational(False, "common")
     """print memory traffic and cycles of a step by part of the model"""
-    search: bool = operational(False)
+    search: bool = operational(False, "common")
     """try remat policies, accumulation and meshes, and list those that fit by the time of a step"""
-    search_minutes: float = operational(10.0, above(0))
+    search_minutes: float = operational(10.0, above(0), "common")
     """time limit of a search, which then lists what it has found"""
 
 

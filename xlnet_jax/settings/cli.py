@@ -6,18 +6,18 @@ import difflib
 import io
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, TypeVar, cast, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, TypeVar, cast, get_args, get_origin, get_type_hints
 
 import tyro
 
 from xlnet_jax.errors import InputError
 from xlnet_jax.printing import printing_colours
 from xlnet_jax.settings import config_file
-from xlnet_jax.settings.config import FIXED_BY_WEIGHTS
 from xlnet_jax.settings.config_file import CommandLine
-from xlnet_jax.settings.fields import flatten, nearest
+from xlnet_jax.settings.fields import Mark, docstrings_of, fields_of, flatten, is_marked, marked, nearest
 
 T = TypeVar("T")
+HELP_ALL = "--help-all"
 
 
 def parse(
@@ -36,6 +36,10 @@ def parse(
     """
     mistakes = io.StringIO()
     line = CommandLine.of(argv)
+    if HELP_ALL in line:
+        line = CommandLine(["--help"], line.file)
+    elif not {"-h", "--help"}.isdisjoint(line) and dataclasses.is_dataclass(kind) and marked(kind, "common"):
+        _show_common(kind() if default is None else default, prog, description)
     given = line.flags
     if line.file:
         default, of_file = line.file.over(_undecided(kind, line) if default is None else default, origin)
@@ -55,6 +59,35 @@ def parse(
     if unknown:
         raise InputError(_unknown_setting(unknown[0], parsed))
     return cast(T, dataclasses.replace(cast(Any, parsed), given=given)) if hasattr(parsed, "given") else parsed
+
+
+def _show_common(settings: Any, prog: str, description: str) -> None:
+    """Print the common settings of a command as its help, and exit."""
+    common = _common_of(settings, ("weights",) if getattr(settings, "init", None) == "" else ())
+    count = sum(1 for _ in flatten(settings))
+    description = f"{description}\n\n{HELP_ALL} lists all {count} settings. {config_file.HELP}"
+    with printing_colours():
+        tyro.cli(type(common), prog=prog, description=description, args=["--help"], default=common)
+
+
+def _common_of(settings: Any, left_out: tuple[Mark, ...]) -> Any:
+    """Return the common settings alone, in a dataclass made for them, its own before inherited ones; None = there are
+    none. left_out: marks of settings that the command does not need, as those of a network that comes with weights."""
+    kind = type(settings)
+    shown: dict[str, tuple[Any, Any]] = {}
+    hints, about = get_type_hints(kind), docstrings_of(kind)
+    for field in sorted(fields_of(settings), key=lambda field: field.name not in vars(kind)["__annotations__"]):
+        value, hint = getattr(settings, field.name), hints[field.name]
+        if dataclasses.is_dataclass(value):
+            if (value := _common_of(value, left_out)) is not None:
+                shown[field.name] = type(value), value
+        elif is_marked(field, "common") and not is_marked(field, *left_out):
+            shown[field.name] = Annotated[hint, tyro.conf.arg(help=about[field.name])], value
+    if not shown:
+        return None
+    common = dataclasses.make_dataclass(kind.__name__, [(name, hint) for name, (hint, _) in shown.items()])
+    common.__doc__ = kind.__doc__
+    return common(**{name: value for name, (_, value) in shown.items()})
 
 
 def named_default(argv: Sequence[str], flag: str, defaults: Mapping[str, Callable[[], T]], otherwise: str) -> T:
@@ -79,22 +112,6 @@ def named_default(argv: Sequence[str], flag: str, defaults: Mapping[str, Callabl
     return defaults[name]()
 
 
-def refuse_fixed(argv: Sequence[str]) -> None:
-    """Raise InputError on a setting of the network beside --init: the weights fix it."""
-    given = chosen(argv)
-    for name in FIXED_BY_WEIGHTS:
-        if (setting := f"model.{name.replace('_', '-')}") in given:
-            raise InputError(f"--{setting} comes with the weights of --init: leave it out")
-
-
-def chosen(argv: Sequence[str]) -> frozenset[str]:
-    """Return the names of the settings that somebody chose for this command: by a flag, or in a --config file written
-    by hand. The file of a run gives every setting, and chooses none."""
-    line = CommandLine.of(argv)
-    values = line.file.values if line.file and not line.file.is_of_a_run else ()
-    return line.flags.union(name.replace("_", "-") for name in values)
-
-
 def _unknown_setting(word: str, parsed: Any) -> str:
     if not word.startswith("-"):
         takes_it = next((name for name in ("corpus", "train") if hasattr(parsed, name)), None)
@@ -102,7 +119,7 @@ def _unknown_setting(word: str, parsed: Any) -> str:
         return f"{word} stands alone{hint}"
     name = word.partition("=")[0]
     near = nearest(name.removeprefix("--"), (setting for setting, _, _ in flatten(parsed)))
-    hint = f"did you mean --{near}?" if near else "--help lists them all"
+    hint = f"did you mean --{near}?" if near else f"{HELP_ALL} lists them all"
     return f"unknown setting {name}: {hint}"
 
 

@@ -28,11 +28,11 @@ class ModelConfig:
 
     network: Literal["xlnet", "bert"] = setting("xlnet", "weights")
     """architecture: xlnet (models/xlnet.py), or bert (models/bert.py); learned positions imply bert"""
-    vocab_size: int = setting(32_000, at_least(1), "weights", "blocks")
+    vocab_size: int = setting(32_000, at_least(1), "weights", "blocks", "common")
     """pieces in the vocabulary; the tokenizer given with --tokenizer overrides this"""
-    num_layers: int = setting(24, at_least(1), "weights")
+    num_layers: int = setting(24, at_least(1), "weights", "common")
     """transformer layers"""
-    d_model: int = setting(1024, at_least(1), EVEN, "weights")
+    d_model: int = setting(1024, at_least(1), EVEN, "weights", "common")
     """width of the hidden states"""
     num_heads: int = setting(16, at_least(1), "weights")
     """attention heads"""
@@ -40,7 +40,7 @@ class ModelConfig:
     """width of one head; num_heads x d_head may differ from d_model"""
     d_ff: int = setting(4096, at_least(1), "weights")
     """inner width of the feed-forward layers"""
-    mem_len: int = setting(384, at_least(0, "0 = no memory"))
+    mem_len: int = setting(384, at_least(0, "0 = no memory"), "common")
     """hidden states of earlier windows that a row can attend to, in positions; 0 = no memory"""
     activation: Literal["gelu", "gelu_erf", "relu"] = setting("gelu", "weights")
     """feed-forward activation; gelu = the tanh approximation, as in the original; gelu_erf = exact"""
@@ -76,9 +76,9 @@ class ModelConfig:
     """standard deviation of the normal initialiser"""
     layer_norm_eps: float = setting(1e-12, at_least(0), "weights")
     """epsilon of layer normalisation"""
-    dtype: Literal["float32", "bfloat16"] = "float32"
+    dtype: Literal["float32", "bfloat16"] = setting("float32", "common")
     """type of computation; parameters, softmax, normalisation and loss are always float32"""
-    remat: Literal["none", "full", "dots", "attention"] = operational("none")
+    remat: Literal["none", "full", "dots", "attention"] = operational("none", "common")
     """activations that the backward pass recomputes: none, those of every layer (full), all but outputs of matrix
     products (dots), or all but the inputs of attention"""
     attention: Literal["auto", "plain", "fused"] = operational("auto")
@@ -139,9 +139,9 @@ class HeadConfig:
 class BatchConfig:
     """Batches of any training."""
 
-    batch_size: int = setting(8192, at_least(1))
+    batch_size: int = setting(8192, at_least(1), "common")
     """rows of the global batch, over all devices and hosts"""
-    seq_len: int = setting(512, at_least(1), "blocks")
+    seq_len: int = setting(512, at_least(1), "blocks", "common")
     """length of a window, in tokens"""
 
 
@@ -236,9 +236,9 @@ class ReplacedConfig:
 class OptimizerConfig:
     """AdamW with linear warmup and decay (paper, appendix A.2)."""
 
-    learning_rate: float = setting(4e-4, above(0))
+    learning_rate: float = setting(4e-4, above(0), "common")
     """peak learning rate, per step"""
-    warmup_steps: int = setting(40_000, at_least(0))
+    warmup_steps: int = setting(40_000, at_least(0), "common")
     """steps over which the learning rate rises from 0"""
     schedule: Literal["linear", "cosine", "constant"] = "linear"
     """course of the learning rate after warmup"""
@@ -256,7 +256,7 @@ class OptimizerConfig:
     """decoupled weight decay, per unit of learning rate; biases and normalisation are exempt"""
     clip_norm: float = setting(1.0, at_least(0))
     """largest global norm of the gradient; 0 = no clipping"""
-    accumulate: int = operational(1, at_least(1))
+    accumulate: int = operational(1, at_least(1), "common")
     """micro-batches that a step computes one after the other, to save memory; loss and dropout masks are those of the
     whole batch"""
     state_dtype: Literal["float32", "bfloat16"] = "float32"
@@ -282,7 +282,7 @@ class MeshConfig:
 
     data: int = operational(-1, at_least(1).or_value(-1, "all devices that are left"))
     """devices along the batch, in a slice; -1 = all that are left"""
-    fsdp: int = operational(1, at_least(1))
+    fsdp: int = operational(1, at_least(1), "common")
     """devices along the batch that also divide parameters and optimizer state among them"""
     tensor: int = operational(1, at_least(1))
     """devices that divide heads, feed-forward width and vocabulary among them; must divide model.num-heads"""
@@ -314,7 +314,7 @@ class DistributedConfig:
 class CheckpointConfig:
     """When the state of training is saved."""
 
-    every_steps: int = operational(1000, at_least(1))
+    every_steps: int = operational(1000, at_least(1), "common")
     """steps between checkpoints; rounded up to a multiple of data.windows_per_block, where no memory is carried over"""
     every_minutes: float = operational(0.0, at_least(0))
     """minutes between additional checkpoints; these may lie inside a block and then hold its memory; 0 = none"""
@@ -328,7 +328,7 @@ class CheckpointConfig:
 class EvalConfig:
     """Loss on held-out text."""
 
-    every_steps: int = operational(1000, at_least(1))
+    every_steps: int = operational(1000, at_least(1), "common")
     """steps between evaluations; the run always ends with one"""
     max_windows: int = setting(16_384, at_least(1))
     """maximum number of windows of one evaluation, in whole batches; a smaller validation text is read once"""
@@ -340,7 +340,7 @@ class LogConfig:
 
     every_steps: int = operational(100, at_least(1))
     """steps between rows of metrics.jsonl, TensorBoard points and, without a terminal, printed lines"""
-    wandb: str | None = operational(None)
+    wandb: str | None = operational(None, "common")
     """project of Weights & Biases that receives the same numbers (pip install 'xlnet_jax[wandb]'); None = none"""
 
 
@@ -348,27 +348,27 @@ class LogConfig:
 class RunConfig:
     """Settings of every training: base of pretraining's `Config`, and of `FinetuneConfig` in tasks/config.py."""
 
-    init: str | None = setting(None, "blocks")
+    init: str | None = setting(None, "blocks", "common")
     """checkpoint to start from: this project's, the 2019 code's or Hugging Face's, tiny, which comes with the package,
     or the name of a model on the Hugging Face Hub, as xlnet/xlnet-base-cased; it brings the sizes of the network and
     its tokenizer along"""
-    tokenizer: str | None = operational(None, "blocks")
+    tokenizer: str | None = operational(None, "blocks", "common")
     """SentencePiece model with XLNet's special symbols, a tokenizer's folder, or the name of a model on the
     Hugging Face Hub; None = train one on the corpus"""
-    workdir: str | None = operational(None)
+    workdir: str | None = operational(None, "common")
     """folder of the run; None = runs/CORPUS-PRESET, and -OBJECTIVE where that is not the preset's"""
     tfds_data_dir: str | None = operational(None, "text")
     """folder where TFDS datasets are prepared; None = TFDS's default"""
-    steps: int = setting(500_000, at_least(1))
+    steps: int = setting(500_000, at_least(1), "common")
     """number of training steps"""
-    seed: int = setting(0, at_least(0))
+    seed: int = setting(0, at_least(0), "common")
     """seed of parameters, dropout and data"""
     tpu: bool = operational(False)
     """stop unless there is a TPU"""
-    auto_fit: bool = operational(False)
+    auto_fit: bool = operational(False, "common")
     """where a step needs more memory than a device has, use the remat, micro-batches and fsdp that should fit; the
     global batch stays as it is"""
-    profile: str | None = operational(None)
+    trace_steps: str | None = operational(None)
     """steps to trace into WORKDIR/tensorboard, as 10:15 (from 10 up to, not including, 15); None = none"""
     model: ModelConfig = ModelConfig()
     data: BatchConfig = BatchConfig()
@@ -385,16 +385,16 @@ class RunConfig:
 class Config(RunConfig):
     """One pretraining run."""
 
-    preset: str = operational("demo")
-    """starting point of all other settings: demo, small, base, long, large, large_v1, bert-base, roberta-base,
-    albert-base, electra-small, transformer-xl-wt103, transformer-xl-wt103-large or vanilla"""
-    objective: str = "plm"
-    """training objective, by its name (--help lists them); also changes where other settings start from"""
-    corpus: tuple[str, ...] = operational((), "text")
+    corpus: tuple[str, ...] = operational((), "text", "common")
     """training text: files, globs, folders, URLs, tfds:NAME, hf:NAME, or one folder made by data_pipelines.prepare;
     none = the novels that come with the package"""
-    validation: tuple[str, ...] = operational((), "text")
+    validation: tuple[str, ...] = operational((), "text", "common")
     """held-out text in the same forms; none = a part of the corpus, by document"""
+    preset: str = operational("demo", "common")
+    """starting point of all other settings: demo, small, base, long, large, large_v1, bert-base, roberta-base,
+    albert-base, electra-small, transformer-xl-wt103, transformer-xl-wt103-large or vanilla"""
+    objective: str = setting("plm", "common")
+    """training objective, by its name (--help lists them); also changes where other settings start from"""
     text_field: str = operational("text", "text")
     """field that holds the text of a document in JSON, Parquet, TFDS and on the Hub"""
     corpus_errors: Literal["strict", "replace"] = setting("strict", "text")

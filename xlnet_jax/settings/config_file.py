@@ -61,7 +61,7 @@ class ConfigFile(NamedTuple):
         for name in self.values:
             if name not in known:
                 near = nearest(name, known)
-                hint = f"did you mean {near}?" if near else "--help lists those of this command"
+                hint = f"did you mean {near}?" if near else "--help-all lists those of this command"
                 raise InputError(f"{self.path}: unknown setting {name}: {hint}")
         values = {name: self._typed(name, value, known[name]) for name, value in self.values.items()}
         if origin is not None and origin != start and self.is_of_a_run:
@@ -103,6 +103,13 @@ class CommandLine(list[str]):
         words = (word.partition("=")[0] for word in self if word.startswith("--"))
         names = (word.removeprefix("--").replace("_", "-") for word in words)
         return frozenset(name.removeprefix("no-").replace(".no-", ".") for name in names)
+
+    @property
+    def chosen(self) -> frozenset[str]:
+        """Dotted names of the settings that somebody chose for this command, by a flag or in a file written by hand.
+        The file of a run gives every setting, and chooses none."""
+        values = self.file.values if self.file and not self.file.is_of_a_run else ()
+        return self.flags.union(name.replace("_", "-") for name in values)
 
     @property
     def of_file_alone(self) -> "CommandLine":

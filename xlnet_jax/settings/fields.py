@@ -4,8 +4,11 @@ A field with neither is written as in any dataclass. Lists of settings by their 
 a new field is listed where it is written, and nowhere else.
 """
 
+import ast
 import dataclasses
 import difflib
+import inspect
+import itertools
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar, cast
 
@@ -18,9 +21,9 @@ T = TypeVar("T")
 CheckpointArgument = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="CHECKPOINT")]
 Given = Annotated[frozenset[str], tyro.conf.Fixed, tyro.conf.Suppress]
 """Type of the field `given` of settings: the dotted names of those that the user gave. It is not a setting itself."""
-Mark = Literal["operational", "weights", "text", "blocks"]
+Mark = Literal["operational", "weights", "text", "blocks", "common"]
 """operational: may change when a run resumes. weights: fixed by the weights of a checkpoint. text: says which text is
-read. blocks: decides into which tokens and blocks that text is cut."""
+read. blocks: decides into which tokens and blocks that text is cut. common: shown by --help; --help-all shows all."""
 
 
 class Bound(NamedTuple):
@@ -43,7 +46,7 @@ class Setting(NamedTuple):
 
     def has(self, *marks: Mark) -> bool:
         """Say whether the field has one of these marks."""
-        return _has(self.field, *marks)
+        return is_marked(self.field, *marks)
 
 
 def setting(default: Any, *says: Bound | Mark) -> Any:
@@ -60,7 +63,7 @@ def operational(default: Any, *says: Bound | Mark) -> Any:
 
 def marked(kind: type, *marks: Mark) -> tuple[str, ...]:
     """Return the names of the fields of a dataclass that have one of these marks."""
-    return tuple(f.name for f in dataclasses.fields(kind) if _has(f, *marks))
+    return tuple(f.name for f in dataclasses.fields(kind) if is_marked(f, *marks))
 
 
 def fields_of(settings: Any) -> tuple[dataclasses.Field[Any], ...]:
@@ -121,5 +124,17 @@ def give(start: T, settings: T, given: Collection[str], prefix: str = "") -> T:
     return dataclasses.replace(cast(Any, start), **{name: getattr(settings, name) for name in names})
 
 
-def _has(field: dataclasses.Field[Any], *marks: Mark) -> bool:
+def docstrings_of(kind: type) -> dict[str, str]:
+    """Return the docstring below each field of a dataclass, inherited ones included."""
+    found: dict[str, str] = {}
+    for base in filter(dataclasses.is_dataclass, reversed(kind.__mro__)):
+        (definition,) = ast.parse(inspect.getsource(base)).body
+        for field, below in itertools.pairwise(cast(ast.ClassDef, definition).body):
+            if isinstance(field, ast.AnnAssign) and isinstance(below, ast.Expr):
+                found[ast.unparse(field.target)] = " ".join(ast.literal_eval(below.value).split())
+    return found
+
+
+def is_marked(field: dataclasses.Field[Any], *marks: Mark) -> bool:
+    """Return True if a field has one of these marks."""
     return not field.metadata.get("marks", frozenset()).isdisjoint(marks)

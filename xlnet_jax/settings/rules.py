@@ -57,25 +57,25 @@ def run_contradictions(config: RunConfig) -> Iterator[str]:
     if config.model.share_layers and config.optimizer.layer_decay < 1:
         yield "optimizer.layer-decay with model.share-layers: shared parameters belong to no one layer; leave it at 1"
     yield from _distributed(config.distributed)
-    yield from _profile(config)
+    yield from _trace_steps(config)
 
 
-def traced_steps(profile: str | None) -> range:
-    """Return the steps that `profile` names: range(10, 15) for 10:15. Raises ValueError where it is no such range."""
-    if profile is None:
+def traced_steps(steps: str | None) -> range:
+    """Return the steps of `trace_steps`: range(10, 15) for 10:15. Raises ValueError where it is no such range."""
+    if steps is None:
         return range(0)
-    begin, _, end = profile.partition(":")
+    begin, _, end = steps.partition(":")
     return range(int(begin), int(end))
 
 
-def _profile(config: RunConfig) -> Iterator[str]:
+def _trace_steps(config: RunConfig) -> Iterator[str]:
     try:
-        traced = traced_steps(config.profile)
+        traced = traced_steps(config.trace_steps)
     except ValueError:
-        yield f"profile {config.profile} is not a range of steps: give the first and the end, as 10:15"
+        yield f"`trace_steps` {config.trace_steps} is not a range of steps: give the first and the end, as 10:15"
         return
-    if config.profile and not 0 <= traced.start < traced.stop <= config.steps:
-        yield f"profile {config.profile} must be two numbers that rise, from 0 to the {config.steps} steps of the run"
+    if config.trace_steps and not 0 <= traced.start < traced.stop <= config.steps:
+        yield f"`trace_steps` {config.trace_steps} must be two rising numbers, from 0 to the run's {config.steps} steps"
 
 
 def _model(model: ModelConfig) -> Iterator[str]:

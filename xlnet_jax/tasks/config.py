@@ -22,11 +22,11 @@ from xlnet_jax.settings.fields import operational, setting
 class ColumnsConfig:
     """Columns of a table: names, or numbers from 0 where a file has no header. None = the task's own."""
 
-    text: str | None = None
+    text: str | None = setting(None, "common")
     """the text, or the first of two"""
-    text_pair: str | None = None
+    text_pair: str | None = setting(None, "common")
     """the second text; None = examples have one text"""
-    label: str | None = None
+    label: str | None = setting(None, "common")
     """the label, or the number to predict (regression)"""
     id: str | None = None
     """name of an example; None = its number, from 0, or the index column of GLUE's test files"""
@@ -40,15 +40,15 @@ class ColumnsConfig:
 class TaskDataConfig(BatchConfig):
     """Batches of examples, padded to a few lengths."""
 
-    batch_size: int = setting(32, at_least(1))
+    batch_size: int = setting(32, at_least(1), "common")
     """examples of the global batch, over all devices and hosts; for question answering, windows of documents"""
-    seq_len: int = setting(128, at_least(1))
+    seq_len: int = setting(128, at_least(1), "common")
     """longest text with its special tokens, in tokens"""
     buckets: tuple[int, ...] = operational((), at_least(1))
     """lengths that batches are padded to, in tokens; none = an eighth, a quarter, half and all of seq_len"""
     padding_side: Literal["left", "right"] = operational("left")
     """side of the padding; left as in the original; the results do not depend on it"""
-    long_texts: Literal["tail", "head_tail", "memory"] = "tail"
+    long_texts: Literal["tail", "head_tail", "memory"] = setting("tail", "common")
     """treatment of a text that is too long: tail = cut its end; head_tail = cut its middle; memory = read its windows
     of seq_len one after the other, the last with the memory of those before (model.mem-len), gradients stopped"""
     max_windows: int = setting(4, at_least(1))
@@ -137,9 +137,9 @@ class RankingConfig:
 class SelectionConfig:
     """Choice of the checkpoint that is the result."""
 
-    every_steps: int = operational(500, at_least(1))
+    every_steps: int = operational(500, at_least(1), "common")
     """steps between evaluations; the run always ends with one"""
-    metric: str | None = operational(None)
+    metric: str | None = operational(None, "common")
     """metric that chooses the best checkpoint; None = the task's own"""
     patience: int = operational(0, at_least(0))
     """consecutive evaluations without a better value that end the run; 0 = run to the last step"""
@@ -149,22 +149,22 @@ class SelectionConfig:
 class FinetuneConfig(RunConfig):
     """One finetuning run: from a pretrained checkpoint to a task."""
 
-    task: str = "classification"
+    task: str = setting("classification", "common")
     """task to finetune for; also the starting point of all other settings: classification, regression, multilabel, a
     task of GLUE such as sst-2, imdb, yelp-2, yelp-5, squad, squad2, cmrc2018, drcd, race, dream, multiple_choice, ner,
     token_classification or ranking"""
-    init: str = ""
+    init: str = setting("", "common")
     """checkpoint to start from, with its tokenizer: this project's, the 2019 code's or Hugging Face's, tiny, which
     comes with the package, or the name of a model on the Hugging Face Hub, as xlnet/xlnet-base-cased"""
-    train: tuple[str, ...] = operational(())
+    train: tuple[str, ...] = operational((), "common")
     """training examples: files, globs or tfds:NAME"""
-    eval: tuple[str, ...] = operational(())
+    eval: tuple[str, ...] = operational((), "common")
     """labelled examples that choose the best checkpoint; none = the last checkpoint is the result"""
-    predict: tuple[str, ...] = operational(())
+    predict: tuple[str, ...] = operational((), "common")
     """examples without labels: predictions are written for them at the end"""
-    workdir: str | None = operational(None)
+    workdir: str | None = operational(None, "common")
     """folder of the run; None = runs/TASK, or runs/TASK-predictions without --train"""
-    tokenizer: str | None = operational(None)
+    tokenizer: str | None = operational(None, "common")
     """SentencePiece model, where --init came without one"""
     reinitialize: bool = False
     """draw all weights afresh and take only sizes, tokenizer and model.init-std from --init: the baseline that shows
@@ -172,11 +172,11 @@ class FinetuneConfig(RunConfig):
     narrow_start: bool = operational(True)  # identity compares the settings that it comes to
     """for a network narrower than 768, in place of what is not given: a learning rate for its width, the dropout of its
     pretraining (but for labels of words) and, for XLNet, the mean of all hidden states as summary"""
-    steps: int = setting(10_000, at_least(1))
+    steps: int = setting(10_000, at_least(1), "common")
     """number of training steps"""
-    epochs: float | None = operational(None, above(0))  # identity compares the steps that they come to
+    epochs: float | None = operational(None, above(0), "common")  # identity compares the steps that they come to
     """passes over the examples; replaces steps"""
-    seeds: tuple[int, ...] = operational((0,), at_least(0))  # identity compares the seed of each run
+    seeds: tuple[int, ...] = operational((0,), at_least(0), "common")  # identity compares the seed of each run
     """seeds of the head, dropout and the order of examples; several = one run each, then mean and deviation"""
     seed: int = setting(0, at_least(0))
     """seed of one run, set from --seeds"""

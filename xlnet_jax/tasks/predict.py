@@ -55,9 +55,9 @@ def predict(config: FinetuneConfig, process: Process) -> Result:
     task = make_task(config)
     splits = read_splits(config, task, tokenizer_of(start, config))
     program = Program.of(config, Supervised(config, task))
-    params, _ = weights_of(start, config.head, program.plan.abstract.params)
+    params, _ = weights_of(start, config.head, program.plan.params)
     workdir.make()
-    params = sharding.from_host(params, program.plan.shardings.params)
+    params = sharding.from_host(params, sharding.shardings_of(program.plan.params))
     found = predict_splits(task, splits, Predictor(program), params, workdir, process)
     if found.metrics:
         process.console.print(f"eval        {describe(found.metrics)}")

@@ -9,6 +9,8 @@ from xlnet_jax.settings.rules import absolute_positions, run_contradictions
 from xlnet_jax.tasks.config import FinetuneConfig
 from xlnet_jax.tasks.defaults import DEFAULTS
 
+EXAMPLE = "  python -m xlnet_jax.finetune --task classification --init runs/mine --train mine.csv --eval dev.csv"
+
 
 def parse_finetuning(argv: Sequence[str], prog: str, description: str) -> FinetuneConfig:
     """Return the settings of finetuning from a command line, starting from those of its --task. Raises InputError on
@@ -17,8 +19,7 @@ def parse_finetuning(argv: Sequence[str], prog: str, description: str) -> Finetu
     default, origin = (
         cli.named_default(each, "--task", DEFAULTS, "classification") for each in (line, line.of_file_alone)
     )
-    config = cli.parse(FinetuneConfig, line, prog, description, default, origin)
-    cli.refuse_fixed(line)
+    config = cli.parse(FinetuneConfig, line, prog, f"{description}\n\n{EXAMPLE}", default, origin)
     validate_finetuning(config)
     return config
 

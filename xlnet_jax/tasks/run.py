@@ -6,7 +6,7 @@ As in pretraining, the same command resumes after any interruption.
 import shlex
 import time
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from rich.console import Console
 
@@ -14,6 +14,7 @@ from xlnet_jax.checkpoints.native import write_thresholds
 from xlnet_jax.errors import InputError
 from xlnet_jax.plots.curves import draw_learning_curves
 from xlnet_jax.settings.config import DistributedConfig
+from xlnet_jax.settings.fields import with_values
 from xlnet_jax.storage.files import name_on_disk
 from xlnet_jax.storage.folders import sync_tree
 from xlnet_jax.tasks.batches import TrainingBatches
@@ -25,17 +26,17 @@ from xlnet_jax.tasks.predict import demand_no_run, predict, predict_splits
 from xlnet_jax.tasks.prepare import Prepared, prepare
 from xlnet_jax.tasks.results import Result, seed_folder, summarize, write_result
 from xlnet_jax.tasks.selection import Predictor, Selection, describe
-from xlnet_jax.training.attention import settled
+from xlnet_jax.training.attention import check_attention
 from xlnet_jax.training.fit import Memory, cap_memory, keep_fit
 from xlnet_jax.training.kernel_check import Texts
+from xlnet_jax.training.loop import train
 from xlnet_jax.training.program import AbstractBatch, Program, batch_like
 from xlnet_jax.training.run.checkpoint import Checkpoints
 from xlnet_jax.training.run.compile_cache import programs_kept_in
 from xlnet_jax.training.run.hosts import Hosts, connect
 from xlnet_jax.training.run.process import Process
 from xlnet_jax.training.run.workdir import Workdir
-from xlnet_jax.training.train import train
-from xlnet_jax.training.training_run import Numbers, TrainingRun
+from xlnet_jax.training.training_run import Numbers, Run
 from xlnet_jax.training.watch.metrics import read_records
 
 
@@ -85,30 +86,12 @@ def _run(config: FinetuneConfig, process: Process) -> tuple[Result | None, int]:
     return result, 0
 
 
-@dataclass(frozen=True)
-class Finetuning(TrainingRun):
-    """Training on labelled examples, measured by the metrics of their task."""
-
-    config: FinetuneConfig
-    program: Program[Supervised]
-    batches: TrainingBatches
-    evaluation: Selection | None
-
-    def rates(self, seconds: float) -> Numbers:
-        """Return seconds_per_step and examples_per_second."""
-        return {"seconds_per_step": seconds, "examples_per_second": self.config.data.batch_size / seconds}
-
-    def locate(self, batch: int) -> str:
-        """Return seed and number of a batch."""
-        return f"(seed {self.config.seed}, batch {batch})"
-
-
 def _train(prepared: Prepared, workdir: Workdir, process: Process) -> tuple[Result | None, int]:
     """Return the result, or None and the exit code of a stop."""
     prepared = replace(prepared, config=keep_fit(prepared.config, workdir.resumes(FinetuneConfig)))
     _claim(prepared, workdir, process.hosts)
-    predictor, run = _build(prepared, workdir, process)
-    data, selection = {"examples_sha256": prepared.sha256}, run.evaluation
+    predictor, selection, run = _build(prepared, workdir, process)
+    data = {"examples_sha256": prepared.sha256}
 
     def best_step() -> int | None:
         return selection.best_step if selection else None
@@ -123,16 +106,16 @@ def _train(prepared: Prepared, workdir: Workdir, process: Process) -> tuple[Resu
         if best is not None and not checkpoints.has(best):  # a skipped step leaves no checkpoint
             best = None
         step = done if best is None else best
-        params = checkpoints.restore_params(step, run.program.plan.abstract.params)
+        params = checkpoints.restore_params(step, run.program.plan.params)
     # ---- scores and predictions of the best checkpoint ---------------------------------------------------------------
     found = predict_splits(prepared.task, prepared.splits, predictor, params, workdir, process)
     chosen_by = selection.metric if selection and best is not None else ""
     here = workdir.folder
     files = tuple(str(here / file) for file in found.files)
     checkpoint = here / "checkpoints" / str(step)
-    result = Result(str(here), run.config.task, str(checkpoint), step, chosen_by, found.metrics, files)
+    result = Result(str(here), prepared.config.task, str(checkpoint), step, chosen_by, found.metrics, files)
     if process.hosts.first:
-        has_curves = _draw_curves(run, result)
+        has_curves = _draw_curves(run, prepared.config, selection.metric if selection else "", result)
         if found.thresholds:
             write_thresholds(checkpoint, found.thresholds)
         sync_tree(workdir.folder)  # results.json says that all of it is there
@@ -152,18 +135,18 @@ def _claim(prepared: Prepared, workdir: Workdir, hosts: Hosts) -> None:
     workdir.demand_shared()
 
 
-def _build(prepared: Prepared, workdir: Workdir, process: Process) -> tuple[Predictor, Finetuning]:
+def _build(prepared: Prepared, workdir: Workdir, process: Process) -> tuple[Predictor, Selection | None, Run]:
     config, console = prepared.config, process.console
     if prepared.narrow:
         console.print(f"narrow      {prepared.narrow}; --no-narrow-start keeps the values in parentheses")
     # ---- batches, objective and state -------------------------------------------------------------------------------
     texts = Texts(config.data.seq_len, config.model.mem_len if config.data.long_texts == "memory" else 0)
-    attention = settled(config, str(workdir.folder), process, texts).model.attention
+    attention = check_attention(config, process, texts)
     batches = TrainingBatches(prepared.training_features, config.data, config.seed)
     longest = batches.longest
 
     def build(config: FinetuneConfig) -> tuple[Program[Supervised], AbstractBatch]:
-        computed = replace(config, model=replace(config.model, attention=attention))
+        computed = with_values(config, {"model.attention": attention})
         program = Program.of(computed, Supervised(computed, prepared.task))
         return program, batch_like(longest, config.data.batch_size, program.mesh)
 
@@ -172,26 +155,32 @@ def _build(prepared: Prepared, workdir: Workdir, process: Process) -> tuple[Pred
     memory = Memory.of(program, batch, config, workdir, process)
     if not memory.fits:
         raise memory.refusal(workdir)
-    weights = prepared.weights(program.plan.abstract.params)
+    weights = prepared.weights(program.plan.params)
     # ---- evaluation -------------------------------------------------------------------------------------------------
     predictor, selection = Predictor(program), None
     if held_out := prepared.splits.get("eval"):
         metric = config.selection.metric or prepared.task.metric
         selection = Selection(config, predictor, prepared.task, held_out.examples, held_out.features, metric)
-    run = Finetuning(config, workdir, program, batches, selection, weights, memory, reference={})
+
+    def rates(seconds: float) -> Numbers:
+        return {"seconds_per_step": seconds, "examples_per_second": config.data.batch_size / seconds}
+
+    def locate(batch: int) -> str:
+        return f"(seed {config.seed}, batch {batch})"
+
+    run = Run(config, workdir, program, batches, selection, weights, memory, rates, locate)
     console.print(run.describe(f"{config.data.batch_size:,} examples of up to {config.data.seq_len} tokens"))
     epochs = config.steps / batches.steps_per_epoch
     console.print(f"steps       {config.steps:,}, {epochs:,.1f} epochs of {batches.steps_per_epoch:,}")
-    return predictor, run
+    return predictor, selection, run
 
 
-def _draw_curves(run: Finetuning, result: Result) -> bool:
+def _draw_curves(run: Run, config: FinetuneConfig, metric: str, result: Result) -> bool:
     """Draw the learning curves; return False where there is nothing to show."""
-    metric = run.evaluation.metric if run.evaluation else ""
     chosen = result.step if result.metric else None
-    of_numbers = run.config.head.task == "regression" and run.config.task != "ranking"
+    of_numbers = config.head.task == "regression" and config.task != "ranking"
     unit = "squared error" if of_numbers else "nats"
-    title = f"{run.workdir.folder.name}: finetuning for {run.config.task}"
+    title = f"{run.workdir.folder.name}: finetuning for {config.task}"
     return draw_learning_curves(read_records(run.workdir.metrics), metric, chosen, unit, run.workdir.curves, title)
 
 

@@ -37,7 +37,7 @@ class Predictor:
 
         self._predict = jax.jit(
             predict,
-            in_shardings=(program.plan.shardings.params, sharding.over_batch(mesh)),
+            in_shardings=(sharding.shardings_of(program.plan.params), sharding.over_batch(mesh)),
             out_shardings=sharding.replicated(mesh),
         )
 

@@ -1,7 +1,7 @@
 """The attention implementation of a run: chosen for its devices, and compared with the plain one before it is used."""
 
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -41,50 +41,45 @@ def _shapes(config: RunConfig) -> Any:
     return AttentionInputs(query, key, value, relations)
 
 
-def chosen(config: RunConfig, mesh: Mesh) -> tuple[ModelConfig, str]:
-    """Return the network with its attention implementation, plain or fused, and the choice in words.
+def choose_attention(config: RunConfig, mesh: Mesh) -> tuple[str, str]:
+    """Return the attention implementation of a run, plain or fused, and the choice in words.
 
     Raises InputError where the settings ask for the fused kernel and there is none.
     """
-    model = config.model
-    if model.attention == "plain":
-        return model, "plain"
+    if config.model.attention == "plain":
+        return "plain", "plain"
     reason = unsupported(config, mesh)
     if reason is None:
-        return replace(model, attention="fused"), "fused"
-    if model.attention == "fused":
+        return "fused", "fused"
+    if config.model.attention == "fused":
         raise InputError(f"model.attention fused: {reason}; auto would take plain")
-    return replace(model, attention="plain"), f"plain: {reason}"
+    return "plain", f"plain: {reason}"
 
 
-C = TypeVar("C", bound=RunConfig)
+def check_attention(config: RunConfig, process: Process, sample: Sample) -> str:
+    """Return the attention implementation that this run uses, and print it: the fused kernel only where it computes
+    what plain attention does on the devices of every process (`difference`).
 
-
-def settled(config: C, name: str, process: Process, sample: Sample) -> C:
-    """Return the settings with the attention implementation that this run will use, and print which.
-
-    All processes use the fused kernel, or none: `difference` must be small on the devices of each. name: of the run,
-    for the exchange between processes; sample: examples of the run. Raises InputError as `chosen` does, and where the
-    mesh does not fit.
+    sample: examples of the run. Raises InputError as `choose_attention` does, and where the mesh does not fit.
     """
     mesh = sharding.make_mesh(config)
-    model, words = chosen(config, mesh)
-    if model.attention == "fused":
-        networks = _networks_of_one_device(replace(config, model=model), mesh)
+    attention, words = choose_attention(config, mesh)
+    if attention == "fused":
+        networks = _networks_of_one_device(config, mesh)
         here = max(difference(network, sample, mesh.shape["context"]) for network in networks)
-        worst, what = max(process.hosts.gather(f"attention of {name}", here))
-        if worst > TOLERANCE[model.dtype]:
-            model = replace(model, attention="plain")
+        worst, what = max(process.hosts.gather("attention", here))
+        if worst > TOLERANCE[config.model.dtype]:
+            attention = "plain"
             words = f"plain: on this device the {what} by the fused kernel is off by {worst:.0%} of its size"
     process.console.print(f"attention   {words}")
-    return replace(config, model=model)
+    return attention
 
 
 def _networks_of_one_device(config: RunConfig, mesh: Mesh) -> list[ModelConfig]:
     """Return the networks of a run with the heads that one device computes."""
-    networks = [config.model]
+    networks = [replace(config.model, attention="fused")]
     if isinstance(config, Config) and objective_named(config.objective).judges_tokens:
-        networks.append(config.rtd.generator_of(config.model))
+        networks.append(config.rtd.generator_of(networks[0]))
     devices = mesh.shape["tensor"]
     return [
         replace(network, num_heads=network.num_heads // (1 if network.num_heads % devices else devices))

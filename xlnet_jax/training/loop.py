@@ -1,4 +1,4 @@
-"""The train loop. For each step, in this order:
+"""Train a run from its newest checkpoint to its end. For each step, in this order:
 
 1. Dispatch step k to the devices.
 2. Read the metrics of step k - 1, which the devices have finished meanwhile: the host does not wait for step k. It
@@ -13,20 +13,87 @@
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 
 from xlnet_jax.dims import Batch
-from xlnet_jax.errors import InputError
+from xlnet_jax.errors import InputError, is_out_of_memory
 from xlnet_jax.objectives.base import DeviceBatch
+from xlnet_jax.settings.rules import traced_steps
 from xlnet_jax.training.run.checkpoint import Checkpoints
-from xlnet_jax.training.run.interrupt import Interrupt, Wish
+from xlnet_jax.training.run.interrupt import Interrupt, Wish, stop_after_step
+from xlnet_jax.training.run.process import Process
 from xlnet_jax.training.state import TrainState
 from xlnet_jax.training.step import Metrics
-from xlnet_jax.training.training_run import TrainingRun
-from xlnet_jax.training.watch.metrics import Record
-from xlnet_jax.training.watch.watch import Watch
+from xlnet_jax.training.training_run import Run
+from xlnet_jax.training.watch.goodput import WallTime
+from xlnet_jax.training.watch.metrics import MetricsWriter, Record, SilentWriter, read_records
+from xlnet_jax.training.watch.profile import Tracer
+from xlnet_jax.training.watch.progress import ProgressView
+from xlnet_jax.training.watch.wandb import WandbRun
+
+
+def train(run: Run, checkpoints: Checkpoints, process: Process) -> tuple[int, int]:
+    """Train until the end or a stop. Return the number of steps done, and the exit code: 0, or that of a stop.
+
+    Raises OutOfMemory where a device or this machine has too little memory after all, and InputError where the workdir
+    was moved.
+    """
+    try:
+        return _train(run, checkpoints, process)
+    except Exception as error:
+        run.workdir.demand_in_place()
+        if not is_out_of_memory(error):
+            raise
+        raise run.memory.refusal(run.workdir, error) from None
+
+
+def _train(run: Run, checkpoints: Checkpoints, process: Process) -> tuple[int, int]:
+    say, hosts = process.console.print, process.hosts
+    with stop_after_step(process.is_command) as interrupt:
+        state = checkpoints.restore(run.program.plan, say)
+        if state is None:
+            if run.weights:
+                say(f"init        {run.weights.origin}")
+            state = run.program.init_state(run.weights.params if run.weights else {})
+        start = int(state.step)
+        if start:
+            say(f"resumed     at step {start} of {run.config.steps}")
+        # Process 0 owns metrics.jsonl: others may read it while it is being rewritten, and all must decide the same.
+        records = list(read_records(run.workdir.metrics)) if hosts.first else []
+        evaluations = hosts.gather("evaluations", [r for r in records if r["split"] == "validation"])[0]
+        if run.evaluation:
+            run.evaluation.recall(evaluations, start)
+        with _open_loop(run, checkpoints, interrupt, process, start, records) as loop:
+            done, stopped = loop.train(state, start, any(r["step"] == start for r in evaluations))
+            checkpoints.wait()
+    if stopped:
+        say(f"stopped by {interrupt} with step {done} saved; the same command goes on from there")
+    return done, interrupt.exit_code if stopped else 0
+
+
+@contextmanager
+def _open_loop(
+    run: Run,
+    checkpoints: Checkpoints,
+    interrupt: Interrupt,
+    process: Process,
+    start: int,
+    records: list[dict[str, Any]],
+) -> Iterator["Loop"]:
+    """Open the outputs of a run that goes on at step `start`; only process 0 writes and traces."""
+    config, workdir, first = run.config, run.workdir, process.hosts.first
+    view = ProgressView(start, config.steps, run.reference, process.console)
+    wandb_run = WandbRun(config.log.wandb, config, workdir.wandb_id) if first and config.log.wandb else None
+    writer = MetricsWriter(workdir.metrics, workdir.tensorboard, start, wandb_run) if first else SilentWriter()
+    with view, writer:
+        times = WallTime(records, start, process.began, run.memory.seconds)
+        traced = traced_steps(config.trace_steps if first else None)
+        tracer = Tracer(traced, start, writer.events_folder, workdir.tensorboard, view.say)
+        yield Loop(run, checkpoints, interrupt, writer, view, times, tracer)
 
 
 @dataclass(frozen=True)
@@ -47,40 +114,43 @@ class Reading:
 class Loop:
     """One start of a run, from the state it resumes to its end or a stop."""
 
-    run: TrainingRun
+    run: Run
     checkpoints: Checkpoints
     interrupt: Interrupt
-    watch: Watch
+    writer: MetricsWriter
+    view: ProgressView
+    times: WallTime
+    tracer: Tracer
 
     def train(self, state: TrainState, start: int, evaluated: bool) -> tuple[int, bool]:
         """Train from step `start` on. evaluated: the evaluation due at `start` is recorded already.
 
         Return the number of steps done, and True where a stop left something to do.
         """
-        run, watch = self.run, self.watch
+        run = self.run
         if start and self._evaluation_due(start) and not evaluated and not self._evaluate(state, start):
             return start, True
         if start == run.config.steps or (run.evaluation and run.evaluation.is_enough):
             return start, False
         batches = run.batches.iterate(start, run.config.steps, run.program.rows)
-        watch.writer.write(watch.times.record(start))
-        with watch.tracer, ThreadPoolExecutor(1) as reader:
+        self.writer.write(self.times.record(start))
+        with self.tracer, ThreadPoolExecutor(1) as reader:
             done, stopped = self._train(state, start, batches, reader)
-        watch.writer.write(watch.times.record(done))
-        watch.view.say(watch.times.summary())
+        self.writer.write(self.times.record(done))
+        self.view.say(self.times.summary())
         return done, stopped
 
     def _train(
         self, state: TrainState, done: int, batches: Iterator[Batch], reader: ThreadPoolExecutor
     ) -> tuple[int, bool]:
-        run, watch, start = self.run, self.watch, done
+        run, start = self.run, done
         pending: Future[Reading] | None = None
         owed = False  # is a save that was due waiting for a step that is not skipped?
         while done < run.config.steps:
             self.checkpoints.check()
             batch = self._next(batches, pending)
-            with watch.times.lost_to("profile"):
-                watch.tracer.at(done, state)
+            with self.times.lost_to("trace"):
+                self.tracer.at(done, state)
             dispatched = time.perf_counter()
             with jax.profiler.StepTraceAnnotation("train", step_num=done):
                 state, metrics = run.program.train_step(state, batch)
@@ -90,9 +160,9 @@ class Loop:
                 self._account(before.result())
             if done == start + 1:
                 pending.result()
-                watch.times.lose("compilation", time.perf_counter() - dispatched)
-                watch.times.mark(done)
-            watch.view.advance(done)
+                self.times.lose("compilation", time.perf_counter() - dispatched)
+                self.times.mark(done)
+            self.view.advance(done)
             last = done == run.config.steps
             wish = self.interrupt.poll(save=self.checkpoints.overdue)
             stop = wish is Wish.STOP
@@ -107,9 +177,9 @@ class Loop:
                     last = last or run.evaluation.is_enough
                 owed = due and reading.numbers["skipped_in_a_row"] > 0
                 if (due and not owed) or stop or last:
-                    watch.writer.write(watch.times.record(done))
-                    watch.writer.flush()
-                    with watch.times.lost_to("checkpoints"):
+                    self.writer.write(self.times.record(done))
+                    self.writer.flush()
+                    with self.times.lost_to("checkpoints"):
                         run.workdir.demand_in_place()
                         self.checkpoints.save(state, done)
             if stop or last:
@@ -125,16 +195,16 @@ class Loop:
         asked = time.perf_counter()
         batch = self.run.program.put(next(batches))
         if pending is None:
-            self.watch.times.lose("input", time.perf_counter() - asked)
+            self.times.lose("input", time.perf_counter() - asked)
         elif pending.done():
-            self.watch.times.lose("input", time.perf_counter() - max(asked, pending.result().finished))
+            self.times.lose("input", time.perf_counter() - max(asked, pending.result().finished))
         return batch
 
     def _account(self, reading: Reading) -> None:
         """Record a step, where due, and report it if it was skipped."""
         step, numbers = reading.step, reading.numbers
         if numbers["skipped_in_a_row"]:
-            self.watch.view.say(
+            self.view.say(
                 f"step {step} was skipped: loss {numbers['loss']:.4g}, gradient norm {numbers['gradient_norm']:.4g} "
                 f"(batch {step - 1}); {numbers['skipped_in_a_row']:.0f} in a row, {numbers['skipped']:.0f} in all"
             )
@@ -143,14 +213,13 @@ class Loop:
             self._log(step, numbers)
 
     def _log(self, step: int, numbers: dict[str, float]) -> None:
-        watch = self.watch
-        seconds = watch.times.seconds_per_step(step)
+        seconds = self.times.seconds_per_step(step)
         if seconds:
             numbers = {**numbers, **self.run.rates(seconds)}
         record: Record = {"step": step, "split": "train", **numbers, **self.run.reference}
-        watch.writer.write(record)
-        watch.writer.write(watch.times.record(step))
-        watch.view.show(step, numbers)
+        self.writer.write(record)
+        self.writer.write(self.times.record(step))
+        self.view.show(step, numbers)
 
     def _demand_progress(self, reading: Reading) -> None:
         """Raise InputError after optimizer.max_skipped skipped steps in a row: training has diverged."""
@@ -172,12 +241,12 @@ class Loop:
 
     def _evaluate(self, state: TrainState, step: int) -> bool:
         """Record the metrics of held-out examples after `step` steps. False where a stop cut the evaluation short."""
-        evaluation, watch = self.run.evaluation, self.watch
+        evaluation = self.run.evaluation
         assert evaluation
-        with watch.times.lost_to("evaluation"):
+        with self.times.lost_to("evaluation"):
             numbers = evaluation.run(state, step, self.interrupt)
         if numbers is None:
             return False
-        watch.writer.write({"step": step, "split": "validation", **numbers, **self.run.reference})
-        watch.view.say(f"held out at step {step}: {evaluation.describe(numbers)}")
+        self.writer.write({"step": step, "split": "validation", **numbers, **self.run.reference})
+        self.view.say(f"held out at step {step}: {evaluation.describe(numbers)}")
         return True

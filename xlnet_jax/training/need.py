@@ -58,7 +58,7 @@ def size_unit(size: int) -> tuple[int, str]:
 
 def input_bytes(program: Program[Any], batch: AbstractBatch) -> dict[str, int]:
     """Return the bytes of a step's inputs on each device, by kind; nothing is compiled."""
-    state = program.plan.abstract
+    state = program.plan
     kinds = {"parameters": state.params, "optimizer": state.opt_state, "memory of text": state.mems_ZBMD}
     return {kind: sharding.bytes_on_device(tree) for kind, tree in (kinds | {"batch": batch}).items()}
 
@@ -71,7 +71,7 @@ def compile_step(program: Program[Any], batch: AbstractBatch) -> tuple[Any, floa
     start = time.perf_counter()
     jitted: Any = program.train_step
     try:
-        compiled = jitted.lower(program.plan.abstract, batch).compile()
+        compiled = jitted.lower(program.plan, batch).compile()
     except Exception as error:
         raise _refusal_of_compiler(error) from None
     return compiled, time.perf_counter() - start

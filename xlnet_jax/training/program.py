@@ -14,11 +14,13 @@ from jax.sharding import Mesh
 from data_pipelines.objectives.fields import batch_spec, shape_of
 from xlnet_jax.dims import Batch
 from xlnet_jax.objectives.base import DeviceBatch, Objective
+from xlnet_jax.objectives.build import objective_of
 from xlnet_jax.objectives.registry import objective_named
 from xlnet_jax.settings.config import Config, RunConfig
+from xlnet_jax.settings.fields import with_values
 from xlnet_jax.training import sharding
 from xlnet_jax.training.optimizer import make_optimizer
-from xlnet_jax.training.state import StatePlan, TrainState, empty_mems_ZBMD, init_state, plan_state, with_params
+from xlnet_jax.training.state import TrainState, empty_mems_ZBMD, init_state, plan_state, with_params
 from xlnet_jax.training.step import TrainStep, make_train_step
 
 O = TypeVar("O", bound=Objective)
@@ -33,7 +35,8 @@ class Program(Generic[O]):
     objective: O
     tx: optax.GradientTransformation
     mesh: Mesh
-    plan: StatePlan
+    plan: TrainState
+    """shapes, types and shardings of the state"""
     train_step: TrainStep
 
     @classmethod
@@ -60,11 +63,21 @@ class Program(Generic[O]):
     def init_state(self, params: dict[str, Any]) -> TrainState:
         """Return the state before the first step: `params` (nested host arrays), and what they lack drawn at random."""
         state = init_state(self.config.seed, self.objective, self.tx, self.plan)
-        return with_params(state, params, self.plan) if params else state
+        return with_params(state, params) if params else state
 
     def empty_mems_ZBMD(self) -> jax.Array:
         """Return the memory of rows that begin a block."""
-        return empty_mems_ZBMD(self.plan)
+        return empty_mems_ZBMD(self.plan.mems_ZBMD)
+
+
+def pretraining_program(
+    config: Config, attention: str, devices: Sequence[jax.Device] | None = None
+) -> tuple[Program[Any], AbstractBatch]:
+    """Return the program of a pretraining run that computes attention by this implementation, and its batch. devices
+    and errors: as of `Program.of`."""
+    config = with_values(config, {"model.attention": attention})
+    program = Program.of(config, objective_of(config), devices)
+    return program, batch_of_windows(config, program.mesh)
 
 
 def batch_of_windows(config: Config, mesh: Mesh) -> AbstractBatch:

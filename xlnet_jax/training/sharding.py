@@ -157,6 +157,11 @@ def unboxed(tree: Any) -> Any:
     return meta.unbox(tree)
 
 
+def shardings_of(tree: Any) -> Any:
+    """Return the shardings of a tree of arrays, or of shapes that have shardings."""
+    return jax.tree.map(lambda array: array.sharding, tree)
+
+
 def bytes_on_device(abstract: Any) -> int:
     """Return the bytes that one device holds of arrays, or of shapes with shardings."""
     return sum(math.prod(a.sharding.shard_shape(a.shape)) * a.dtype.itemsize for a in jax.tree.leaves(abstract))

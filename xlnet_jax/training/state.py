@@ -1,7 +1,6 @@
 """State of training, created on the devices that hold it."""
 
 import dataclasses
-from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -36,17 +35,8 @@ class TrainState:
     guard: Guard
 
 
-@dataclass(frozen=True)
-class StatePlan:
-    """Shapes, types and shardings of a TrainState, before any of it exists."""
-
-    abstract: TrainState  # jax.ShapeDtypeStruct with shardings; checkpoints are restored to it
-    shardings: TrainState
-
-
-def empty_mems_ZBMD(plan: StatePlan) -> jax.Array:
-    """Return empty memory: the state of all rows at the first step of a block."""
-    mems = plan.abstract.mems_ZBMD
+def empty_mems_ZBMD(mems: Any) -> jax.Array:
+    """Return empty memory of this shape and sharding: the state of all rows at the first step of a block."""
     return jax.jit(lambda: jnp.zeros(mems.shape, mems.dtype), out_shardings=mems.sharding)()
 
 
@@ -57,23 +47,23 @@ def _create(seed: int, objective: Objective, tx: optax.GradientTransformation) -
     return TrainState(zero, params, tx.init(params), mems, Guard(jnp.zeros(()), zero, zero, zero))
 
 
-def plan_state(objective: Objective, tx: optax.GradientTransformation, mesh: Mesh) -> StatePlan:
-    """Return shapes from `eval_shape` and shardings from the table of sharding.py; nothing is computed."""
+def plan_state(objective: Objective, tx: optax.GradientTransformation, mesh: Mesh) -> TrainState:
+    """Return the shapes, types and shardings of a state (jax.ShapeDtypeStruct), before any of it exists: shapes by
+    `eval_shape`, shardings by the table of sharding.py. Checkpoints are restored to it."""
     boxed = jax.eval_shape(lambda: _create(0, objective, tx))
     shardings = sharding.of_boxed(boxed, mesh).replace(mems_ZBMD=sharding.over_memory(mesh))
-    abstract = jax.tree.map(
+    return jax.tree.map(
         lambda a, s: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=s), sharding.unboxed(boxed), shardings
     )
-    return StatePlan(abstract, shardings)
 
 
-def init_state(seed: int, objective: Objective, tx: optax.GradientTransformation, plan: StatePlan) -> TrainState:
+def init_state(seed: int, objective: Objective, tx: optax.GradientTransformation, plan: TrainState) -> TrainState:
     """Return the state before the first step. Each shard is made on the device that holds it, without a host copy."""
-    return jax.jit(lambda: sharding.unboxed(_create(seed, objective, tx)), out_shardings=plan.shardings)()
+    return jax.jit(lambda: sharding.unboxed(_create(seed, objective, tx)), out_shardings=sharding.shardings_of(plan))()
 
 
-def with_params(state: TrainState, params: Any, plan: StatePlan) -> TrainState:
+def with_params(state: TrainState, params: Any) -> TrainState:
     """Return the state with its parameters replaced by `params` (nested host arrays), as far as these have them."""
-    shardings = flatten(plan.shardings.params)
-    given = {path: sharding.from_host(a, shardings[path]) for path, a in flatten(params).items()}
-    return dataclasses.replace(state, params=nest(flatten(state.params) | given))
+    drawn = flatten(state.params)
+    given = {path: sharding.from_host(a, drawn[path].sharding) for path, a in flatten(params).items()}
+    return dataclasses.replace(state, params=nest(drawn | given))

@@ -13,7 +13,7 @@ from xlnet_jax.objectives.base import BatchDropout, DeviceBatch, Objective, Scor
 from xlnet_jax.settings.config import RunConfig
 from xlnet_jax.training import sharding
 from xlnet_jax.training.optimizer import learning_rate
-from xlnet_jax.training.state import Guard, StatePlan, TrainState
+from xlnet_jax.training.state import Guard, TrainState
 
 Metrics = dict[str, jax.Array]
 TrainStep = Callable[[TrainState, DeviceBatch], tuple[TrainState, Metrics]]
@@ -25,7 +25,7 @@ NORM_DECAY, NORM_TRUSTED_AFTER = 0.99, 50
 
 
 def make_train_step(
-    config: RunConfig, objective: Objective, tx: optax.GradientTransformation, plan: StatePlan, mesh: Mesh
+    config: RunConfig, objective: Objective, tx: optax.GradientTransformation, plan: TrainState, mesh: Mesh
 ) -> TrainStep:
     """Return the train step: state, batch -> state, metrics. The state passed in is donated: do not read it again.
 
@@ -55,17 +55,18 @@ def make_train_step(
             "skipped_in_a_row": guard.skipped_in_a_row,
         }
 
-        def chosen(new: Any, old: Any) -> Any:
+        def keep_good(new: Any, old: Any) -> Any:
             return jax.tree.map(lambda n, o: jnp.where(good, n, o), new, old)
 
-        params = chosen(optax.apply_updates(state.params, updates), state.params)
+        params = keep_good(optax.apply_updates(state.params, updates), state.params)
         mems_ZBMD = jnp.where(good, new_mems_ZBMD, 0)
-        return TrainState(state.step + 1, params, chosen(opt_state, state.opt_state), mems_ZBMD, guard), metrics
+        return TrainState(state.step + 1, params, keep_good(opt_state, state.opt_state), mems_ZBMD, guard), metrics
 
+    shardings = sharding.shardings_of(plan)
     return jax.jit(
         train_step,
-        in_shardings=(plan.shardings, sharding.over_batch(mesh)),
-        out_shardings=(plan.shardings, sharding.replicated(mesh)),
+        in_shardings=(shardings, sharding.over_batch(mesh)),
+        out_shardings=(shardings, sharding.replicated(mesh)),
         donate_argnums=0,
     )
 
@@ -184,7 +185,7 @@ def _with_part(split: jax.Array, part: jax.Array, i: jax.Array, axis: int) -> ja
     return jax.lax.dynamic_update_index_in_dim(split, part.reshape(shape), i, axis + 1)
 
 
-def make_eval_step(objective: Objective, plan: StatePlan, mesh: Mesh, count: int = 1) -> EvalStep:
+def make_eval_step(objective: Objective, plan: TrainState, mesh: Mesh, count: int = 1) -> EvalStep:
     """Return the evaluation step: params, batch, memory -> sums over the batch and the next memory; no dropout.
 
     count: micro-batches that it computes one after the other.
@@ -199,9 +200,9 @@ def make_eval_step(objective: Objective, plan: StatePlan, mesh: Mesh, count: int
             scored, new_mems_ZBMD = _summed(of_rows, batch, mems_ZBMD, count, mesh)
         return scored._replace(new_mems_ZBMD=new_mems_ZBMD)
 
-    everywhere, mems = sharding.replicated(mesh), plan.shardings.mems_ZBMD
+    everywhere, mems = sharding.replicated(mesh), plan.mems_ZBMD.sharding
     return jax.jit(
         eval_step,
-        in_shardings=(plan.shardings.params, sharding.over_batch(mesh), mems),
+        in_shardings=(sharding.shardings_of(plan.params), sharding.over_batch(mesh), mems),
         out_shardings=Scored(*cast(Any, (everywhere, everywhere, mems, everywhere, everywhere))),
     )

@@ -1,8 +1,7 @@
-"""A training run as the loop sees it, whether it pretrains or finetunes."""
+"""A training run, of pretraining or of finetuning."""
 
-from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import jax
@@ -61,8 +60,8 @@ class Evaluation(Protocol):
 
 
 @dataclass(frozen=True)
-class TrainingRun(ABC):
-    """Settings, program, data and starting weights of one run. Pretraining and finetuning each have a subclass."""
+class Run:
+    """Settings, program, data and starting weights of one run."""
 
     config: RunConfig
     workdir: Workdir
@@ -73,21 +72,17 @@ class TrainingRun(ABC):
     """None = all weights are drawn at random"""
     memory: Memory
     """that a step needs, and that the devices have"""
-    reference: Numbers
+    rates: Callable[[float], Numbers]
+    """returns the speed of a step that took these seconds, with seconds_per_step among it"""
+    locate: Callable[[int], str]
+    """says how to look at the batch of this number"""
+    reference: Numbers = field(default_factory=dict)
     """numbers to show and record beside every loss"""
-
-    @abstractmethod
-    def rates(self, seconds: float) -> Numbers:
-        """Return the speed of a step that took `seconds`, with seconds_per_step among it."""
-
-    @abstractmethod
-    def locate(self, batch: int) -> str:
-        """Say how to look at batch number `batch`."""
 
     def describe(self, batch: str) -> str:
         """Return the sizes of the run, a line each. batch: the global batch in words, as '16 rows of 128 tokens'."""
         config, program = self.config, self.program
-        model, mesh, abstract = config.model, program.mesh, program.plan.abstract
+        model, mesh, abstract = config.model, program.mesh, program.plan
         size = sum(a.size for a in jax.tree.leaves(abstract.params))
         shape = " x ".join(f"{axis} {n}" for axis, n in mesh.shape.items() if n > 1 or axis != "context")
         in_parts = f" in {config.optimizer.accumulate} parts" if config.optimizer.accumulate > 1 else ""

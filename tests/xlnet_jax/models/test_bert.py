@@ -97,7 +97,7 @@ def test_heads_feed_forward_and_vocabulary_are_divided_among_devices():
     config = dataclasses.replace(config, mesh=dataclasses.replace(config.mesh, tensor=2, fsdp=2))
     mesh = sharding.make_mesh(config, jax.devices())
     plan = plan_state(LanguageModel(config), make_optimizer(config.optimizer, config.steps), mesh)
-    backbone = plan.shardings.params["backbone"]
+    backbone = sharding.shardings_of(plan.params["backbone"])
     specs = {name: backbone["layers"]["attention"][name]["kernel"].spec for name in "qo"}
     assert specs["q"] == P(None, "fsdp", "tensor", None)
     assert specs["o"] == P(None, "tensor", "fsdp")

@@ -71,7 +71,7 @@ def test_a_preset_is_where_the_other_settings_start():
         (["--objective", "mml"], "--objective mml: there is plm, mlm, clm, rtd, prefix: did you mean mlm?"),
         (["--model.norm", "mid"], "mid"),
         (["--model.positions", "rotary"], "rotary"),
-        (["--qqqqqq"], "unknown setting --qqqqqq: --help lists them all"),
+        (["--qqqqqq"], "unknown setting --qqqqqq: --help-all lists them all"),
         (["--preset", "huge"], "--preset huge: there is demo, small, base, long, large, large_v1"),
         (["--steps", "many"], "--steps: invalid literal for int() with base 10: 'many'"),
         (["--steps"], "Missing value for argument '--steps'"),
@@ -173,7 +173,7 @@ def test_a_file_of_settings_is_read_once(written, monkeypatch):
     [
         ('{"model": {"num_leyers": 3}}', "run.json: unknown setting model.num_leyers: did you mean model.num_layers?"),
         ('{"learning-rate": 3}', "run.json: unknown setting learning_rate: did you mean optimizer.learning_rate?"),
-        ('{"qqqqqq": 3}', "run.json: unknown setting qqqqqq: --help lists those of this command"),
+        ('{"qqqqqq": 3}', "run.json: unknown setting qqqqqq: --help-all lists those of this command"),
         ('{"steps": "many"}', 'run.json: steps "many": give a whole number'),
         ('{"steps": true}', "run.json: steps true: give a whole number"),
         ('{"tpu": 1}', "run.json: tpu 1: give true or false"),
@@ -185,7 +185,6 @@ def test_a_file_of_settings_is_read_once(written, monkeypatch):
         ('{"preset": "huge"}', "run.json: preset huge: there is demo"),
         ('{"steps": 0}', "`steps` 0 must be at least 1"),
         ('{"data": {"mask_share": 0.5}}', "data.mask-share changes nothing: --objective plm replaces no piece"),
-        ('{"init": "x", "model": {"num_layers": 3}}', "--model.num-layers comes with the weights of --init"),
         ('{"steps": 3', "--config run.json is not JSON: "),
         ("[1]", "--config run.json holds no settings"),
         ('{"steps": [' + '{"a":' * 500 + "1" + "}" * 500 + "]}", "run.json: steps "),
@@ -364,13 +363,26 @@ def test_other_errors_keep_their_trace(error):
     assert raised.value is error
 
 
-def test_help_lists_every_setting(capsys):
+def test_help_all_lists_every_setting(capsys):
     with pytest.raises(SystemExit) as stop:
-        parse("--help")
+        parse("--help-all")
     assert stop.value.code == 0
     text = capsys.readouterr().out
     assert all(f"--{name}" in text for name, _, _ in flatten(Config()))
     assert "--config FILE" in text
+
+
+def test_help_shows_the_settings_that_people_use_with_an_example_and_the_text_first(capsys):
+    with pytest.raises(SystemExit) as stop:
+        parse("--preset", "large", "--help")
+    assert stop.value.code == 0
+    text = capsys.readouterr().out
+    shown = re.findall(r"^\W+ --([\w.-]+)", text, re.MULTILINE)
+    assert shown[0] == "corpus"
+    assert len(shown) <= 26
+    assert "--help-all lists all" in text
+    assert "(default: 8192)" in text  # of the preset
+    assert text.index("train --corpus my.txt") < text.index("--corpus [")
 
 
 def test_demanding_a_tpu_where_there_is_none_is_refused(monkeypatch):

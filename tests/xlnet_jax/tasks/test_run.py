@@ -251,7 +251,7 @@ def test_epochs_stand_for_steps_and_warmup_keeps_its_share(pretrained, table, tm
         ("--init", r"--init is missing: name the checkpoint to start from"),
         ("--task sst2", r"--task sst2: there is mnli, .*sst-2"),
         ("--head.task regression", r"head\.task regression comes with --task classification: leave it out"),
-        ("--model.num-layers 3", r"--model\.num-layers comes with the weights of --init: leave it out"),
+        ("--model.num-layers 3", r"model\.num-layers 3: the weights of --init .* have \d"),
         ("--selection.metric bleu", r"selection\.metric bleu: classification has accuracy"),
         ("--model.mem-len -1", r"model\.mem-len -1 must be at least 0"),
         ("--seeds 1 1", r"seeds 1 1: give one or more, each once"),

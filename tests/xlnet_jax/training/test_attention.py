@@ -21,7 +21,7 @@ from xlnet_jax.kernels import plain
 from xlnet_jax.kernels.devices import interpret_kernels
 from xlnet_jax.settings.config import MeshConfig
 from xlnet_jax.training import attention, sharding
-from xlnet_jax.training.attention import chosen, settled
+from xlnet_jax.training.attention import check_attention, choose_attention
 from xlnet_jax.training.kernel_check import Texts
 from xlnet_jax.training.run.hosts import ALONE, Hosts
 from xlnet_jax.training.run.process import Process
@@ -45,8 +45,8 @@ def printed(process):
 
 @pytest.mark.parametrize("name", ["auto", "plain"])
 def test_without_a_kernel_for_the_device_attention_is_plain(name):
-    model, words = chosen(with_attention(CONFIG, name), one_device())
-    assert model.attention == "plain"
+    implementation, words = choose_attention(with_attention(CONFIG, name), one_device())
+    assert implementation == "plain"
     assert words == ("plain" if name == "plain" else "plain: the device is cpu, and there is no kernel for it")
 
 
@@ -57,8 +57,8 @@ on_both = pytest.mark.parametrize("device", ["v5e", "gpu"])
 @pytest.mark.parametrize("name", ["auto", "fused"])
 def test_where_there_is_a_kernel_attention_is_fused(device, name):
     with interpret_kernels(device):
-        model, words = chosen(with_attention(CONFIG, name), one_device())
-    assert (model.attention, words) == ("fused", "fused")
+        implementation, words = choose_attention(with_attention(CONFIG, name), one_device())
+    assert (implementation, words) == ("fused", "fused")
 
 
 DENSE = dataclasses.replace(CONFIG.data, emit="dense")
@@ -77,15 +77,15 @@ DENSE = dataclasses.replace(CONFIG.data, emit="dense")
 )
 def test_a_run_that_the_kernel_cannot_compute_is_plain_or_refused_where_the_kernel_is_asked_for(config, reason):
     with interpret_kernels():
-        assert chosen(with_attention(config, "auto"), one_device())[1] == f"plain: {reason}"
+        assert choose_attention(with_attention(config, "auto"), one_device())[1] == f"plain: {reason}"
         with pytest.raises(InputError, match=f"^model.attention fused: {reason}; auto would take plain$"):
-            chosen(with_attention(config, "fused"), one_device())
+            choose_attention(with_attention(config, "fused"), one_device())
 
 
 def test_the_kernel_is_refused_on_other_devices():
     expected = "model.attention fused: the device is cpu, and there is no kernel for it; auto would take plain"
     with pytest.raises(InputError, match=expected):
-        chosen(with_attention(CONFIG, "fused"), one_device())
+        choose_attention(with_attention(CONFIG, "fused"), one_device())
 
 
 def untouched():
@@ -96,7 +96,7 @@ def test_a_kernel_that_computes_something_else_on_this_device_is_not_used(monkey
     monkeypatch.setitem(table.IMPLEMENTATIONS, "fused", lambda inputs: 1.1 * plain.attention_BNTH(inputs))
     config, alone = with_attention(CONFIG, "auto", num_heads=1), process()
     with interpret_kernels():
-        assert settled(config, "run", alone, Texts(16, 0)).model.attention == "plain"
+        assert check_attention(config, alone, Texts(16, 0)) == "plain"
     words = "attention   plain: on this device the .* by the fused kernel is off by 10% of its size\n"
     assert re.fullmatch(words, printed(alone))
 
@@ -106,7 +106,7 @@ def test_a_kernel_that_is_wrong_on_another_host_is_not_used(monkeypatch):
     alone = process()
     other = dataclasses.replace(alone, hosts=OneIsWrong())
     with interpret_kernels():
-        assert settled(CONFIG, "run", other, Texts(16, 0)).model.attention == "plain"
+        assert check_attention(CONFIG, other, Texts(16, 0)) == "plain"
     assert printed(alone).endswith("the gradient of the keys by the fused kernel is off by 50% of its size\n")
 
 
@@ -130,18 +130,18 @@ def test_every_network_is_compared_with_the_heads_and_parts_of_one_device(config
         attention, "difference", lambda model, _, parts: asked.append((model, parts)) or (0.0, "output")
     )
     with interpret_kernels():
-        settled(config, "run", process(), Texts(16, 0))
+        check_attention(config, process(), Texts(16, 0))
     assert [(model.num_heads, parts) for model, parts in asked] == compared
     assert len({model.d_model for model, _ in asked}) == len(asked)
 
 
 def test_a_run_says_which_attention_it_uses(monkeypatch):
     alone = process()
-    assert settled(with_attention(CONFIG, "plain"), "run", alone, untouched).model.attention == "plain"
+    assert check_attention(with_attention(CONFIG, "plain"), alone, untouched) == "plain"
     assert printed(alone) == "attention   plain\n"
     monkeypatch.setattr(attention, "difference", lambda *_: (1e-3, "output"))
     with interpret_kernels():
-        assert settled(CONFIG, "run", alone, Texts(16, 0)).model.attention == "fused"
+        assert check_attention(CONFIG, alone, Texts(16, 0)) == "fused"
     assert printed(alone).splitlines()[1:] == ["attention   fused"]
 
 

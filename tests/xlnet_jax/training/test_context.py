@@ -110,7 +110,7 @@ def test_the_fused_kernel_computes_the_rows_of_each_device():
 def test_parameters_and_memory_are_divided_too():
     config = Setting(8, MeshConfig(fsdp=2, context=4)).of(PLM)
     plan = plan_state(objective_of(config), optax.sgd(0.5), sharding.make_mesh(config))
-    query, mems = plan.abstract.params["backbone"]["layers"]["attention"]["q"], plan.abstract.mems_ZBMD
+    query, mems = plan.params["backbone"]["layers"]["attention"]["q"], plan.mems_ZBMD
     assert query.sharding.shard_shape(query.shape) == (2, 16 // 8, 2, 8)
     assert mems.sharding.shard_shape(mems.shape) == (2, 8 // 2, 8 // 4, 16)
 
@@ -118,7 +118,7 @@ def test_parameters_and_memory_are_divided_too():
 def test_a_width_that_fsdp_and_context_do_not_divide_is_divided_by_fsdp():
     config = changed(Setting(8, MeshConfig(fsdp=2, context=4)).of(PLM), {"d_model": 20})
     plan = plan_state(objective_of(config), optax.sgd(0.5), sharding.make_mesh(config))
-    assert plan.shardings.params["backbone"]["word_embedding"].spec == jax.P(None, "fsdp")
+    assert plan.params["backbone"]["word_embedding"].sharding.spec == jax.P(None, "fsdp")
 
 
 def test_hidden_states_stay_where_they_are():

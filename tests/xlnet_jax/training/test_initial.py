@@ -62,7 +62,7 @@ def test_a_finetuned_checkpoint_keeps_its_body_and_says_what_is_drawn_afresh(str
 
 
 def test_what_contradicts_the_weights_is_refused(straight, text, tmp_path, reference):
-    with pytest.raises(InputError, match=r"--model\.num-layers comes with the weights of --init: leave it out"):
+    with pytest.raises(InputError, match=r"model\.num-layers 2: the weights of --init .* have 1"):
         run_from(straight, text, tmp_path / "a", "--model.num-layers", "2")
     network = dataclasses.replace(demo().model, mem_len=16, num_layers=5)
     with pytest.raises(InputError, match=r"model\.num-layers 5: the weights of `init` .* have 1"):

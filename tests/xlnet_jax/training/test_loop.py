@@ -1,6 +1,7 @@
 """The order of a step, the account of lost time, and skipped steps: over stand-in devices."""
 
 import dataclasses
+import functools
 import math
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,12 +12,13 @@ from tests.xlnet_jax.training.tiny import CONFIG
 from xlnet_jax.errors import InputError
 from xlnet_jax.training import loop
 from xlnet_jax.training.loop import Loop
-from xlnet_jax.training.pretrain import Pretraining
+from xlnet_jax.training.pretrain import locate_window
 from xlnet_jax.training.run.interrupt import Interrupt
+from xlnet_jax.training.training_run import Run
 from xlnet_jax.training.watch import goodput
 from xlnet_jax.training.watch.goodput import WallTime
 from xlnet_jax.training.watch.profile import Tracer
-from xlnet_jax.training.watch.watch import Watch
+from xlnet_jax.training.watch.speed import speed
 
 STEP_SECONDS = 10.0  # that the devices take
 
@@ -136,23 +138,25 @@ def run(clock, monkeypatch):
             run=lambda *_: {"loss": lasts(7.0, "evaluate")}, describe=str, every_steps=evaluate,
             is_worth_saving=False, is_enough=False,
         )  # fmt: skip
-        training = Pretraining(
+        training = Run(
             config,
             SimpleNamespace(folder="runs/x", demand_in_place=lambda: None),
             SimpleNamespace(train_step=devices.update, put=lambda batch: batch, rows=range(8)),
-            SimpleNamespace(iterate=lambda start, stop, rows: batches(), steps_per_block=4),
+            SimpleNamespace(iterate=lambda start, stop, rows: batches()),
             evaluation,
             weights=None,
-            fit=SimpleNamespace(),
+            memory=SimpleNamespace(),
+            rates=functools.partial(speed, config),
+            locate=functools.partial(locate_window, config, "runs/x", 4),
             reference={"unigram": 5.0},
         )
-        watch = Watch(
+        outputs = (
             SimpleNamespace(write=written.append, flush=lambda: None),
             SimpleNamespace(say=said.append, show=lambda *_: None, advance=lambda _: None),
             times,
             Tracer(range(0), 0, Path(), Path(), said.append),
         )
-        Loop(training, checkpoints, Interrupt(), watch).train(None, 0, evaluated=False)
+        Loop(training, checkpoints, Interrupt(), *outputs).train(None, 0, evaluated=False)
         return what
 
     return run

@@ -70,7 +70,7 @@ def test_a_vocabulary_that_the_mesh_does_not_divide_stays_whole():
     config = dataclasses.replace(config, model=dataclasses.replace(config.model, vocab_size=61))
     objective, tx = LanguageModel(config), make_optimizer(config.optimizer, config.steps)
     plan = plan_state(objective, tx, sharding.make_mesh(config))
-    assert plan.shardings.params["backbone"]["word_embedding"].spec == PartitionSpec(None, "fsdp")
+    assert plan.params["backbone"]["word_embedding"].sharding.spec == PartitionSpec(None, "fsdp")
 
 
 @pytest.mark.parametrize(

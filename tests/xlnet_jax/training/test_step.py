@@ -120,7 +120,7 @@ class Run:
     def pretend(self, step, norm_mean, skipped=0):
         """Pretend that so many steps were done, some of them skipped, with gradients of this norm."""
         numbers = np.int32(step), np.float32(norm_mean), np.int32(skipped)
-        step, norm_mean, skipped = jax.device_put(numbers, self.plan.shardings.step)
+        step, norm_mean, skipped = jax.device_put(numbers, self.plan.step.sharding)
         guard = self.state.guard.replace(norm_mean=norm_mean, skipped=skipped)
         self.state = self.state.replace(step=step, guard=guard)
 

@@ -28,7 +28,7 @@ from xlnet_jax.training.heldout.heldout import HeldOutLoss, held_out_batches
 from xlnet_jax.training.heldout.unigram import unigram_line
 from xlnet_jax.training.heldout.units import Measured, content_of
 from xlnet_jax.training.optimizer import make_optimizer
-from xlnet_jax.training.state import StatePlan, empty_mems_ZBMD, plan_state
+from xlnet_jax.training.state import empty_mems_ZBMD, plan_state
 from xlnet_jax.training.step import make_eval_step
 
 AT_EVALUATION = ("mem_len", "clamp_len", "same_length")
@@ -71,7 +71,7 @@ def measure_loss(
     objective = objective_of(config)
     plan = plan_state(objective, make_optimizer(config.optimizer, config.steps), mesh)
     held_out = HeldOutLoss(
-        make_eval_step(objective, plan, mesh), batches, lambda: empty_mems_ZBMD(plan), put, unigram,
+        make_eval_step(objective, plan, mesh), batches, lambda: empty_mems_ZBMD(plan.mems_ZBMD), put, unigram,
         config.eval.every_steps,
     )  # fmt: skip
     counted = itertools.count(1)
@@ -80,7 +80,7 @@ def measure_loss(
         on_batch(next(counted), len(batches))
         return False
 
-    numbers = held_out.measure(_laid_out(pretrained.params, plan), is_stopped)
+    numbers = held_out.measure(_laid_out(pretrained.params, plan.params), is_stopped)
     assert numbers is not None
     return Measured(
         config.objective,
@@ -93,10 +93,10 @@ def measure_loss(
     )
 
 
-def _laid_out(params: dict[str, Any], plan: StatePlan) -> Any:
+def _laid_out(params: dict[str, Any], abstract_params: Any) -> Any:
     """Return the parameters that this objective needs, on the devices. Raises InputError where one is missing or of
     another size."""
-    wanted, given = flatten(plan.abstract.params), flatten(params)
+    wanted, given = flatten(abstract_params), flatten(params)
     if missing := sorted(wanted.keys() - given.keys()):
         raise InputError(
             f"the checkpoint has no {', '.join(missing)}: it was trained by another objective, or without "
@@ -108,4 +108,4 @@ def _laid_out(params: dict[str, Any], plan: StatePlan) -> Any:
                 f"the checkpoint's {path} is {size(given[path].shape)}, and not {size(shape.shape)}: of what "
                 "else than the run that trained it, the size of a generator is not known"
             )
-    return sharding.from_host(nest({path: given[path] for path in wanted}), plan.shardings.params)
+    return sharding.from_host(nest({path: given[path] for path in wanted}), sharding.shardings_of(abstract_params))

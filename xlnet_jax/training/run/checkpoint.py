@@ -33,7 +33,7 @@ from xlnet_jax.storage.reading import read_json
 from xlnet_jax.storage.versions import with_version
 from xlnet_jax.training import sharding
 from xlnet_jax.training.run.hosts import ALONE, Hosts
-from xlnet_jax.training.state import Guard, StatePlan, TrainState, empty_mems_ZBMD
+from xlnet_jax.training.state import Guard, TrainState, empty_mems_ZBMD
 
 keep_orbax_quiet()
 
@@ -191,7 +191,7 @@ class Checkpoints:
         self._saving = False
         self._drop_old_memory()
 
-    def restore(self, plan: StatePlan, say: Callable[[str], None]) -> TrainState | None:
+    def restore(self, plan: TrainState, say: Callable[[str], None]) -> TrainState | None:
         """Return the newest state that can be read, laid out by `plan`; None where there is no checkpoint.
 
         A checkpoint that cannot be read is moved to broken-checkpoints/ and reported, and the one before it is taken.
@@ -229,8 +229,7 @@ class Checkpoints:
         item = ocp.args.StandardRestore(abstract_params)
         return self._manager.restore(step, args=ocp.args.Composite(params=item))["params"]
 
-    def _restore_step(self, step: int, plan: StatePlan, say: Callable[[str], None]) -> TrainState:
-        abstract = plan.abstract
+    def _restore_step(self, step: int, abstract: TrainState, say: Callable[[str], None]) -> TrainState:
         items: dict[str, Any] = {
             "params": ocp.args.StandardRestore(abstract.params),
             "optimizer": ocp.args.StandardRestore(abstract.opt_state),
@@ -240,7 +239,7 @@ class Checkpoints:
         if has_memory:
             items["mems"] = ocp.args.StandardRestore({"mems_ZBMD": abstract.mems_ZBMD})
         restored = self._manager.restore(step, args=ocp.args.Composite(**items))
-        mems_ZBMD = restored["mems"]["mems_ZBMD"] if has_memory else empty_mems_ZBMD(plan)
+        mems_ZBMD = restored["mems"]["mems_ZBMD"] if has_memory else empty_mems_ZBMD(abstract.mems_ZBMD)
         everywhere = abstract.step.sharding
         step_array, mems_begin = sharding.from_host((np.array(step, np.int32),) * 2, (everywhere,) * 2)
         guard = Guard(**restored["guard"])

@@ -11,7 +11,7 @@ from typing import Any
 
 from xlnet_jax.training.watch.metrics import Record
 
-LOSSES = ("start", "restarts", "compilation", "input", "evaluation", "checkpoints", "profile")
+LOSSES = ("start", "restarts", "compilation", "input", "evaluation", "checkpoints", "trace")
 """Causes of lost time. start: everything before the first step. restarts: from the resumed checkpoint until the new
 process trains. input: waiting for a batch while the devices are idle. checkpoints: the part of a save that blocks."""
 

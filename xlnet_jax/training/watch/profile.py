@@ -19,7 +19,7 @@ class Tracer:
         self._steps, self._folder, self._published, self._say = steps, folder, published, say
         self._active = False
         if steps and steps.stop <= start:
-            say(f"profile: the run is at step {start}, past the last step to trace ({steps.stop}): nothing is traced")
+            say(f"trace: the run is at step {start}, past the last step to trace ({steps.stop}): nothing is traced")
 
     def at(self, done: int, running: Any) -> None:
         """Start or stop the trace, where due after `done` steps; wait for the arrays `running` first, so that it holds
@@ -36,7 +36,7 @@ class Tracer:
         self._active = False
         jax.profiler.stop_trace()
         self._say(
-            f"profile: a trace is in {self._published}; to look at it: pip install xprof tensorboard; "
+            f"trace: written to {self._published}; to look at it: pip install xprof tensorboard; "
             f"tensorboard --logdir {self._published}"
         )
 

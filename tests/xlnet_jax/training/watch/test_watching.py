@@ -62,7 +62,7 @@ def watched(text, tmp_path_factory):
         patch.setitem(sys.modules, "wandb", run.wandb)
         patch.setattr(compile_cache, "PLATFORMS", ("cpu",))
         patch.setattr(BatchSource, "batch", poisoned(BatchSource.batch))
-        assert train.main([*words, "--steps", "4", "--profile", "2:4", "--log.wandb", "novels"]) == 0
+        assert train.main([*words, "--steps", "4", "--trace-steps", "2:4", "--log.wandb", "novels"]) == 0
         run.programs.append({p.name for p in (run.workdir / "compiled").iterdir()})
         with pytest.raises(InputError) as stopped:
             train.main([*words, "--steps", "12", "--optimizer.max-skipped", "3", "--log.wandb", "novels"])
@@ -96,7 +96,7 @@ def test_a_run_past_the_steps_to_trace_says_that_it_traces_nothing(tmp_path):
     with Tracer(range(2, 4), 4, tmp_path, tmp_path, said.append) as tracer:
         for done in range(4, 8):
             tracer.at(done, None)
-    assert said == ["profile: the run is at step 4, past the last step to trace (4): nothing is traced"]
+    assert said == ["trace: the run is at step 4, past the last step to trace (4): nothing is traced"]
     assert not list(tmp_path.iterdir())
 
 
@@ -183,5 +183,5 @@ def test_utilisation_is_the_share_of_the_peak_that_the_model_needs(monkeypatch):
 
 @pytest.mark.parametrize("profile", ["15:10", "10:10", "10", "a:b", "10:15:20", "-1:4", ":5", "990:1001"])
 def test_a_range_of_steps_that_is_none_is_refused(profile):
-    with pytest.raises(InputError, match=rf"profile {profile} (is not a range of steps|must be two numbers that rise)"):
-        command_line.parse_config([f"--profile={profile}"], "train", "")
+    with pytest.raises(InputError, match=rf"`trace_steps` {profile} (is not a range|must be two rising)"):
+        command_line.parse_config([f"--trace-steps={profile}"], "train", "")
