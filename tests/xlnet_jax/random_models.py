@@ -6,7 +6,7 @@ import jax
 import numpy as np
 
 from xlnet_jax.checkpoints.pretrained import Pretrained
-from xlnet_jax.interop.contents import guessed_objective
+from xlnet_jax.interop.contents import guess_objective
 from xlnet_jax.interop.weights import abstract_params, nest
 from xlnet_jax.settings.config import HeadConfig, ModelConfig
 
@@ -48,4 +48,4 @@ def strong_params(config, head=None):
 def random_model(config=SMALL, head=None, tokenizer=None):
     reuse_len = 4 if config.mem_len else None
     params = random_params(config, head)
-    return Pretrained(config, params, guessed_objective(config, params), head, tokenizer, reuse_len=reuse_len)
+    return Pretrained(config, params, guess_objective(config, params), head, tokenizer, reuse_len=reuse_len)

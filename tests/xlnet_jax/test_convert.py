@@ -84,7 +84,7 @@ def test_a_full_disk_leaves_no_half_written_target(tmp_path, monkeypatch):
     def no_space(*_, **__):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("xlnet_jax.interop.safetensors_file.write", no_space)
+    monkeypatch.setattr("safetensors.numpy.save", no_space)
     with pytest.raises(OSError, match="No space"):
         xlnet_jax.save(random_model(), tmp_path / "hf", "hf")
     assert not list(tmp_path.iterdir())

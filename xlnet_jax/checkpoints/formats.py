@@ -20,7 +20,7 @@ from xlnet_jax.checkpoints import native
 from xlnet_jax.checkpoints.pretrained import Pretrained, assemble, check_given, check_params
 from xlnet_jax.costs.address_space import demand_address_space
 from xlnet_jax.errors import InputError
-from xlnet_jax.interop import hf_files, hf_repository, tf1_files
+from xlnet_jax.interop import hf_files, tf1_files
 from xlnet_jax.interop.contents import Found
 from xlnet_jax.settings.rules import validate_network
 from xlnet_jax.storage import bundled, hub
@@ -66,7 +66,7 @@ def located(path: str | Path) -> Path:
     demand_weights_on_disk(path)
     if bundled.is_bundled(path):
         return bundled.folder(str(path))
-    return hf_repository.fetch(str(path)) if is_remote(path) else Path(path)
+    return hf_files.fetch(str(path)) if is_remote(path) else Path(path)
 
 
 def is_remote(path: str | Path) -> bool:

@@ -33,8 +33,10 @@ from xlnet_jax.storage.checksums import find_damage, write_checksums
 from xlnet_jax.storage.quiet_orbax import keep_orbax_quiet
 from xlnet_jax.storage.reading import (
     Count,
+    demand_fitting,
     demand_regular_files,
     inside,
+    naming_damage,
     read_json,
     read_versioned,
     write_versioned,
@@ -121,7 +123,8 @@ def read(folder: Path) -> Pretrained:
         raise InputError(f"{folder} is damaged: {damage}")
     settings = read_versioned(folder / CONFIG, "checkpoint", _Settings)
     try:
-        model, head = from_dict(ModelConfig, settings.model), _head(settings.head)
+        model = from_dict(ModelConfig, settings.model)
+        head = over(HeadConfig("classification"), settings.head, "config.head") if settings.head else None
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise InputError(f"{folder / CONFIG} is not the settings of a checkpoint: {error}") from None
     validate_network(model, head, str(folder / CONFIG))
@@ -195,43 +198,22 @@ def _thresholds(folder: Path, settings: _Settings) -> Thresholds:
 
 
 def _params(folder: Path) -> dict[str, Any]:
-    with warnings.catch_warnings():
-        # Orbax leaves its own work unfinished where a file is damaged.
-        warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)
-        return _restored(folder)
-
-
-def _restored(folder: Path) -> dict[str, Any]:
     for name in (".zarray", "zarr.json"):  # TensorStore's parser overflows its stack where JSON nests too deeply
         for file in folder.rglob(name):
             read_json(file)
-    # As NumPy arrays: no device is asked for memory.
     checkpointer = ocp.PyTreeCheckpointer()
-    try:
+    with warnings.catch_warnings(), naming_damage(folder):
+        # Orbax leaves its own work unfinished where a file is damaged.
+        warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)
         tree = checkpointer.metadata(folder.absolute()).item_metadata.tree
-        _demand_fitting(tree, folder)
+        announced = sum(map(_most_numbers, jax.tree.leaves(tree)))
+        demand_fitting(announced // _DENSEST, demand_regular_files(folder), folder)
+        # As NumPy arrays: no device is asked for memory.
         as_numpy = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), tree)
         return checkpointer.restore(folder.absolute(), restore_args=as_numpy)
-    except InputError:
-        raise
-    except Exception as error:  # whatever is wrong with a file surfaces as any of half a dozen types
-        raise InputError(f"{folder} cannot be read: {str(error).partition(chr(10))[0][:200]}") from None
 
 
-def _demand_fitting(tree: Any, folder: Path) -> None:
-    """Raise InputError where the arrays that the metadata announce cannot be in the files, before memory is taken."""
-    wanted = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(tree))
-    there = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
-    if wanted > _DENSEST * there:
-        raise InputError(f"{folder} is damaged: its arrays have {wanted:,} numbers, and its files {there:,} bytes")
-    for leaf in jax.tree.leaves(tree):
-        for chunk in (leaf.storage.chunk_shape, leaf.storage.write_shape) if leaf.storage else ():
-            if math.prod(chunk or ()) > max(math.prod(leaf.shape), 1):  # the reader takes memory for a whole chunk
-                raise InputError(
-                    f"{folder} is damaged: {leaf.name} is cut into chunks of {math.prod(chunk):,} numbers, and has "
-                    f"{math.prod(leaf.shape):,}"
-                )
-
-
-def _head(settings: dict[str, Any] | None) -> HeadConfig | None:
-    return over(HeadConfig("classification"), settings, "config.head") if settings else None
+def _most_numbers(leaf: Any) -> int:
+    """Return how many numbers the reader of an array takes memory for: a whole chunk, where that is larger."""
+    chunks = (leaf.storage.chunk_shape, leaf.storage.write_shape) if leaf.storage else ()
+    return max(math.prod(shape or ()) for shape in (leaf.shape, *chunks))

@@ -1,18 +1,16 @@
-"""Network with its weights and its tokenizer: the contents of a checkpoint of any format."""
+"""Build and check a `Pretrained`: its network, its parameters and its tokenizer must fit one another."""
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
-from typing import Any, Literal, TypeVar, cast
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Literal, TypeVar
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from data_pipelines.tokenizer import CLS, PAD, SEP, Tokenizer
-from xlnet_jax.dims import CLS_SEGMENT
+from data_pipelines.tokenizer import Tokenizer
 from xlnet_jax.errors import InputError
-from xlnet_jax.interop.contents import Contents, Found, guessed_objective
+from xlnet_jax.interop.contents import Found, Pretrained, guess_objective
 from xlnet_jax.interop.weights import (
     GENERATOR,
     Mismatch,
@@ -23,50 +21,11 @@ from xlnet_jax.interop.weights import (
     size,
     to_ours,
 )
-from xlnet_jax.models.detector import BertDetector
-from xlnet_jax.models.encoder import build_encoder
-from xlnet_jax.models.heads import build_model
-from xlnet_jax.models.inputs import Inputs, text_inputs
 from xlnet_jax.objectives.registry import objective_named
 from xlnet_jax.settings.config import ModelConfig
 from xlnet_jax.settings.rules import validate_network
-from xlnet_jax.settings.typed import list_of_texts
 
-P = TypeVar("P", bound="Pretrained")
-
-
-@dataclass(frozen=True)
-class Pretrained(Contents):
-    """Network with its weights: `network.apply({"params": params}, …)`."""
-
-    @property
-    def network(self) -> nn.Module:
-        """The linen module of these weights; for a pair of generator and detector, the detector."""
-        if self.judges_tokens:
-            return BertDetector(self.model)
-        return build_model(self.model, self.head)
-
-    def encode(self, texts: str | Iterable[str]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return (input_ids, attention_mask, segment_ids), int32 [B, L]: text <sep> <cls>, padded on the left as in the
-        original. Raises InputError where the checkpoint has no tokenizer."""
-        if self.tokenizer is None:
-            raise InputError("this checkpoint has no tokenizer: put its spiece.model beside it")
-        if not (texts := list_of_texts(texts)):
-            raise InputError("`texts` is a list of at least one text")
-        rows = [[*ids, SEP, CLS] for ids in self.tokenizer.encode_lines(texts)]
-        length = max(map(len, rows))
-        ids_BL = np.array([[PAD] * (length - len(row)) + row for row in rows], np.int32)
-        mask_BL = np.array([[0] * (length - len(row)) + [1] * len(row) for row in rows], np.int32)
-        return ids_BL, mask_BL, np.where(ids_BL == CLS, CLS_SEGMENT, 0).astype(np.int32)
-
-    def hidden_states(
-        self, input_ids_BL: np.ndarray, attention_mask_BL: np.ndarray, segment_ids_BL: np.ndarray | None = None
-    ) -> jax.Array:
-        """Return the hidden states of the last layer, [B, L, D]; every token sees every other, and the rows of padding
-        are undefined."""
-        segments = None if segment_ids_BL is None else jnp.asarray(segment_ids_BL)
-        inputs = text_inputs(jnp.asarray(input_ids_BL), jnp.asarray(attention_mask_BL), segments)
-        return _hidden_states_BLD(self.model, self.params["backbone"], inputs)
+P = TypeVar("P", bound=Pretrained)
 
 
 def vocabulary_tokenizer(pretrained: Pretrained) -> Tokenizer:
@@ -105,13 +64,6 @@ def on_device(pretrained: P, dtype: Literal["float32", "bfloat16"] = "float32") 
     return replace(pretrained, model=model, params=jax.device_put(pretrained.params, device))
 
 
-def _run_encoder(config: ModelConfig, backbone_params: Any, inputs: Inputs) -> jax.Array:
-    return cast(Any, build_encoder(config).apply({"params": backbone_params}, inputs)).content_BLD
-
-
-_hidden_states_BLD = jax.jit(_run_encoder, static_argnums=0)
-
-
 def assemble(found: Found, where: str, partial: bool) -> Pretrained:
     """Build the network of these variables.
 
@@ -130,7 +82,7 @@ def assemble(found: Found, where: str, partial: bool) -> Pretrained:
         if mismatch.missing or mismatch.misshapen:
             params, _ = to_ours(found.variables, found.table, shapes, _drawn(found))
             notes.append("what is missing or of another shape was drawn afresh")
-    objective = guessed_objective(found.model, params)
+    objective = guess_objective(found.model, params)
     loaded = Pretrained(
         found.model, params, objective, found.head, found.tokenizer, found.reuse_len, found.extra,
         thresholds=found.thresholds,

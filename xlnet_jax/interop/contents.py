@@ -1,17 +1,26 @@
 """Contents of a checkpoint: as a reader finds them, under the names of its format, and under ours."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
 import numpy as np
 
-from data_pipelines.tokenizer import Tokenizer
+from data_pipelines.tokenizer import CLS, PAD, SEP, Tokenizer
+from xlnet_jax.dims import CLS_SEGMENT
 from xlnet_jax.errors import InputError
 from xlnet_jax.interop.weights import Weight
+from xlnet_jax.models.detector import BertDetector
+from xlnet_jax.models.encoder import build_encoder
+from xlnet_jax.models.heads import build_model
+from xlnet_jax.models.inputs import Inputs, text_inputs
 from xlnet_jax.objectives.registry import objective_named
 from xlnet_jax.settings.config import HeadConfig, ModelConfig
+from xlnet_jax.settings.typed import list_of_texts
 
 NULL_THRESHOLD, LABEL_THRESHOLD = "qa.null_threshold", "multilabel.threshold"
 Thresholds = Mapping[str, float | None]
@@ -20,8 +29,11 @@ question may be unanswerable (None = no value was tuned)"""
 
 
 @dataclass(frozen=True)
-class Contents:
-    """Contents of a checkpoint of any format. `params`: nested dicts of float32 NumPy arrays, under our names."""
+class Pretrained:
+    """Network with its weights and its tokenizer: the contents of a checkpoint of any format.
+
+    `params`: nested dicts of arrays, float32, under our names, for `network.apply({"params": params}, …)`.
+    """
 
     model: ModelConfig
     params: dict[str, Any]
@@ -43,8 +55,44 @@ class Contents:
         """True where the network judges tokens by a detector (models/detector.py) and predicts no pieces."""
         return self.head is None and objective_named(self.objective).judges_tokens
 
+    @property
+    def network(self) -> nn.Module:
+        """The linen module of these weights; for a pair of generator and detector, the detector."""
+        if self.judges_tokens:
+            return BertDetector(self.model)
+        return build_model(self.model, self.head)
 
-def guessed_objective(model: ModelConfig, params: Mapping[str, Any]) -> str:
+    def encode(self, texts: str | Iterable[str]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return (input_ids, attention_mask, segment_ids), int32 [B, L]: text <sep> <cls>, padded on the left as in the
+        original. Raises InputError where the checkpoint has no tokenizer."""
+        if self.tokenizer is None:
+            raise InputError("this checkpoint has no tokenizer: put its spiece.model beside it")
+        if not (texts := list_of_texts(texts)):
+            raise InputError("`texts` is a list of at least one text")
+        rows = [[*ids, SEP, CLS] for ids in self.tokenizer.encode_lines(texts)]
+        length = max(map(len, rows))
+        ids_BL = np.array([[PAD] * (length - len(row)) + row for row in rows], np.int32)
+        mask_BL = np.array([[0] * (length - len(row)) + [1] * len(row) for row in rows], np.int32)
+        return ids_BL, mask_BL, np.where(ids_BL == CLS, CLS_SEGMENT, 0).astype(np.int32)
+
+    def hidden_states(
+        self, input_ids_BL: np.ndarray, attention_mask_BL: np.ndarray, segment_ids_BL: np.ndarray | None = None
+    ) -> jax.Array:
+        """Return the hidden states of the last layer, [B, L, D]; every token sees every other, and the rows of padding
+        are undefined."""
+        segments = None if segment_ids_BL is None else jnp.asarray(segment_ids_BL)
+        inputs = text_inputs(jnp.asarray(input_ids_BL), jnp.asarray(attention_mask_BL), segments)
+        return _hidden_states_BLD(self.model, self.params["backbone"], inputs)
+
+
+def _run_encoder(config: ModelConfig, backbone_params: Any, inputs: Inputs) -> jax.Array:
+    return cast(Any, build_encoder(config).apply({"params": backbone_params}, inputs)).content_BLD
+
+
+_hidden_states_BLD = jax.jit(_run_encoder, static_argnums=0)
+
+
+def guess_objective(model: ModelConfig, params: Mapping[str, Any]) -> str:
     """Return the objective that weights were trained by, as they show: the checkpoints of other projects do not name
     it."""
     if model.is_causal:

@@ -10,7 +10,7 @@ import numpy as np
 from data_pipelines.tokenizer import PAD, Tokenizer
 from data_pipelines.tokenizer.symbols import SPECIAL_PIECES
 from xlnet_jax.errors import InputError
-from xlnet_jax.interop.contents import Contents, Found, check_sizes
+from xlnet_jax.interop.contents import Found, Pretrained, check_sizes
 from xlnet_jax.interop.hf_dialects import DIALECTS, Dialect
 from xlnet_jax.interop.hf_settings import (
     ACTIVATIONS,
@@ -77,7 +77,7 @@ def around(config: ModelConfig) -> dict[str, tuple[tuple[str, int], ...]]:
     return {"single": single, "pair": (*single, ("B", b), ("<sep>", b))}
 
 
-def weights(pretrained: Contents) -> list[Weight]:
+def weights(pretrained: Pretrained) -> list[Weight]:
     """Return the table of a network: one entry a tensor."""
     detects = pretrained.judges_tokens
     names = DIALECTS[_dialect(pretrained.model, detects)]
@@ -269,7 +269,7 @@ _ARCHITECTURES = {
 }
 
 
-def to_config(pretrained: Contents) -> dict[str, Any]:
+def to_config(pretrained: Pretrained) -> dict[str, Any]:
     """Return the config.json of a network. Raises InputError on what Hugging Face cannot hold."""
     config, head, detects = pretrained.model, pretrained.head, pretrained.judges_tokens
     model_type = _dialect(config, detects)
@@ -325,7 +325,7 @@ def _demand_theirs(head: HeadConfig, model_type: str) -> None:
         )
 
 
-def notes_of(pretrained: Contents) -> list[str]:
+def notes_of(pretrained: Pretrained) -> list[str]:
     """Return notes on the padding that transformers needs."""
     notes = ["texts are <cls> A <sep> B <sep> there, and places counted from the first column: pad on the right"]
     notes += notes_on_thresholds(pretrained.thresholds)

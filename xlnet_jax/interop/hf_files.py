@@ -23,23 +23,45 @@ from etils import epath
 from data_pipelines.tokenizer import MODEL_FILE, Tokenizer
 from data_pipelines.tokenizer.foreign import NEW, TOKENIZER_JSON, WORDPIECES, ForeignPieces, model_in
 from data_pipelines.tokenizer.foreign import SETTINGS as FOREIGN_SETTINGS
+from data_pipelines.tokenizer.model import FOLDER_FILES
 from data_pipelines.tokenizer.settings import OURS
 from data_pipelines.tokenizer.symbols import BOS, CLS, EOS, MASK, PAD, SEP, SPECIAL_PIECES, UNK
 from xlnet_jax.errors import InputError
-from xlnet_jax.interop import hf_bert, hf_xlnet, safetensors_file
-from xlnet_jax.interop.contents import Contents, Found
+from xlnet_jax.interop import hf_bert, hf_xlnet
+from xlnet_jax.interop.contents import Found, Pretrained
 from xlnet_jax.interop.hf_tokenizer import DIFFERENCES, DIGIT_COMMAS, NO_JSON, tokenizer_json
 from xlnet_jax.interop.weights import flatten, left_behind, nest, to_theirs
-from xlnet_jax.storage.reading import demand_regular, demand_stored, read_json
+from xlnet_jax.storage import hub
+from xlnet_jax.storage.reading import demand_fitting, demand_regular, demand_stored, naming_damage, read_json
 
 CONFIG, TOKENIZER_CONFIG = "config.json", "tokenizer_config.json"
 SAFETENSORS, TORCH = "model.safetensors", "pytorch_model.bin"
 INDEX = ".index.json"
+_WEIGHTS = (SAFETENSORS, SAFETENSORS + INDEX, TORCH, TORCH + INDEX)  # the first that is there is read
 
 
 def recognised(folder: Path) -> bool:
     """Return True for a folder with weights of transformers, by their file names."""
     return any((folder / (name + end)).exists() for name in (SAFETENSORS, TORCH) for end in ("", INDEX))
+
+
+def fetch(name: str) -> Path:
+    """Fetch the files of a model that `read` reads, and return their folder.
+
+    The small files come first: what cannot be read is refused before its weights are fetched. Raises InputError for a
+    name that neither the Hub nor the cache knows, and for a repository without weights of a known kind.
+    """
+    model = hub.find(name, (CONFIG, *FOLDER_FILES, *(file for file in _WEIGHTS if file.endswith(INDEX))))
+    weights = next((file for file in _WEIGHTS if file in model.files), None)
+    if weights is None or CONFIG not in model.files:
+        looked_for = f"{SAFETENSORS} or {TORCH}" if weights is None else CONFIG
+        raise InputError(f"{model} is no checkpoint that can be read: looked for {looked_for}; {model.contents()}")
+    read_config(model.folder)
+    if weights.startswith(TORCH):
+        _torch_for(f"{model}: {weights}")
+    is_index = weights.endswith(INDEX)
+    model.fetch(sorted(set(_weight_map(model.folder / weights).values())) if is_index else [weights])
+    return model.folder
 
 
 def read(folder: Path) -> Found:
@@ -63,7 +85,7 @@ def read_config(folder: Path) -> dict[str, Any]:
     return theirs
 
 
-def write(pretrained: Contents, folder: Path) -> list[str]:
+def write(pretrained: Pretrained, folder: Path) -> list[str]:
     """Write a Hugging Face folder into an empty folder. Return notes on what it does not hold.
 
     Raises InputError on what Hugging Face cannot hold.
@@ -73,14 +95,15 @@ def write(pretrained: Contents, folder: Path) -> list[str]:
         p = _as_dealt_there(p, p.tokenizer.foreign)
     config, table = family.to_config(p), family.weights(p)
     tensors = to_theirs(p.params, table)
-    safetensors_file.write(tensors, folder / SAFETENSORS)
+    # Through Python's own file: a disk may refuse data only when the file is closed, and the library does not look.
+    (folder / SAFETENSORS).write_bytes(safetensors.numpy.save(tensors, {"format": "pt"}))
     config["dtype"] = p.params["backbone"]["word_embedding"].dtype.name
     (folder / CONFIG).write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
     notes = [*family.notes_of(p), *left_behind(p.params, table)]
     return notes + _write_tokenizer(p, folder, family)
 
 
-def can_hold(pretrained: Contents) -> bool:
+def can_hold(pretrained: Pretrained) -> bool:
     """Return True if `write` can write a network with these settings; its parameters are not read."""
     try:
         _family_of(pretrained).to_config(pretrained)
@@ -89,7 +112,7 @@ def can_hold(pretrained: Contents) -> bool:
     return True
 
 
-def _family_of(pretrained: Contents) -> Any:
+def _family_of(pretrained: Pretrained) -> Any:
     """Return the module that knows the network. Raises InputError where its tokenizer has no place there."""
     if pretrained.model.network == "bert":
         return hf_bert
@@ -120,7 +143,7 @@ def _dealt_anew(found: Found, foreign: ForeignPieces, folder: Path) -> Found:
     return dataclasses.replace(found, model=model, variables=variables, notes=(*found.notes, note))
 
 
-def _as_dealt_there(pretrained: Contents, foreign: ForeignPieces) -> Contents:
+def _as_dealt_there(pretrained: Pretrained, foreign: ForeignPieces) -> Pretrained:
     flat = flatten(pretrained.params)
     known = foreign.theirs != NEW
     for path in _BY_PIECE:
@@ -156,11 +179,6 @@ def _shards(folder: Path, index: Path, load: Callable[[Path], dict[str, np.ndarr
     return tensors
 
 
-def shards_in(index: Path) -> list[str]:
-    """Return the names of the files that an index of shards names. Raises InputError where it is none."""
-    return sorted(set(_weight_map(index).values()))
-
-
 def _weight_map(index: Path) -> dict[str, str]:
     weight_map = read_json(index).get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
@@ -172,15 +190,11 @@ def _weight_map(index: Path) -> dict[str, str]:
 
 def _load_safetensors(file: Path) -> dict[str, np.ndarray]:
     demand_regular(file)
-    try:
+    with naming_damage(file):  # also of a type that NumPy does not know, as float8
         return safetensors.numpy.load_file(file)
-    except (safetensors.SafetensorError, OSError) as error:
-        raise InputError(f"{file} is damaged or truncated: {error}") from None
-    except (AttributeError, TypeError) as error:  # of a type that NumPy does not know, as float8
-        raise InputError(f"{file} has a type of numbers that cannot be read: {error}") from None
 
 
-def torch_for(file: str) -> Any:
+def _torch_for(file: str) -> Any:
     """Return the module that reads a file of PyTorch. Raises InputError where it is not installed."""
     try:
         import torch
@@ -194,26 +208,19 @@ _MOST_SHARED = 8
 
 
 def _load_torch(file: Path) -> dict[str, np.ndarray]:
-    torch = torch_for(str(file))
-    size = demand_regular(file)
-    try:
+    torch, size = _torch_for(str(file)), demand_regular(file)
+    with naming_damage(file), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about files that are refused anyway
         if zipfile.is_zipfile(file):
             with zipfile.ZipFile(file) as archive:
                 demand_stored(archive.infolist(), size, str(file))
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about files that are refused anyway
-            tensors = torch.load(file, map_location="cpu", weights_only=True)
+        tensors = torch.load(file, map_location="cpu", weights_only=True)
         if isinstance(tensors, dict) and isinstance(tensors.get("state_dict"), dict):
             tensors = tensors["state_dict"]
+        # By views, which share the numbers of others.
         announced = sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
-        if announced > _MOST_SHARED * size:  # by views, which share the numbers of others
-            raise InputError(f"{file} is damaged: its tensors have {announced:,} bytes, and the file {size:,}")
+        demand_fitting(announced // _MOST_SHARED, size, file)
         return {str(name): tensor.detach().float().numpy() for name, tensor in tensors.items()}
-    except InputError:
-        raise
-    except Exception as error:  # zip, pickle, end-of-file and type errors, of as many types
-        reason = str(error).partition("\n")[0] or type(error).__name__
-        raise InputError(f"{file} is damaged or truncated, or no dictionary of tensors: {reason}") from None
 
 
 _AS_TOKENIZER_JSON = "PreTrainedTokenizerFast"  # transformers' classes by the names of networks have rules of their own
@@ -240,7 +247,7 @@ def _tokenizer_of_any_kind(folder: Path) -> tuple[Tokenizer | None, list[str]]:
     return Tokenizer(model, FOREIGN_SETTINGS, str(folder)), []
 
 
-def _write_tokenizer(pretrained: Contents, folder: Path, family: Any) -> list[str]:
+def _write_tokenizer(pretrained: Pretrained, folder: Path, family: Any) -> list[str]:
     tokenizer = pretrained.tokenizer
     if tokenizer is None:
         return []

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from xlnet_jax.errors import InputError
-from xlnet_jax.interop.contents import Contents, Found, check_sizes, notes_on_padding
+from xlnet_jax.interop.contents import Found, Pretrained, check_sizes, notes_on_padding
 from xlnet_jax.interop.hf_settings import (
     ACTIVATIONS,
     SPAN_SCOPE,
@@ -55,7 +55,7 @@ _SIZES = {  # ours -> theirs
 }  # fmt: skip
 
 
-def weights(pretrained: Contents) -> list[Weight]:
+def weights(pretrained: Pretrained) -> list[Weight]:
     """Return the table of a network: one entry a tensor. Hugging Face has r biases in every layer, tied or not."""
     return _table(pretrained.model, pretrained.head)
 
@@ -233,7 +233,7 @@ _ARCHITECTURES = {
 }
 
 
-def to_config(pretrained: Contents) -> dict[str, Any]:
+def to_config(pretrained: Pretrained) -> dict[str, Any]:
     """Return the config.json of a network. Raises InputError on what Hugging Face cannot hold."""
     config, head = pretrained.model, pretrained.head
     refuse_beyond_xlnet(config, "Hugging Face's XLNet")
@@ -273,7 +273,7 @@ def to_config(pretrained: Contents) -> dict[str, Any]:
     }
 
 
-def notes_of(pretrained: Contents) -> list[str]:
+def notes_of(pretrained: Pretrained) -> list[str]:
     """Return notes on settings that transformers ignores or lacks."""
     model, notes = pretrained.model, notes_on_padding(pretrained.head, "transformers")
     notes += notes_on_thresholds(pretrained.thresholds)

@@ -11,11 +11,11 @@ import numpy as np
 from data_pipelines.tokenizer import MODEL_FILE, SETTINGS_FILE, Settings, Tokenizer
 from xlnet_jax.errors import InputError
 from xlnet_jax.interop import tf1
-from xlnet_jax.interop.contents import Contents, Found, check_sizes, describe_thresholds, notes_on_padding
+from xlnet_jax.interop.contents import Found, Pretrained, check_sizes, describe_thresholds, notes_on_padding
 from xlnet_jax.interop.weights import left_behind, to_theirs
 from xlnet_jax.settings.config import ModelConfig
 from xlnet_jax.storage.quiet_tensorflow import tensorflow
-from xlnet_jax.storage.reading import demand_regular, read_json
+from xlnet_jax.storage.reading import demand_fitting, demand_regular, naming_damage, read_json
 
 CONFIG, RELEASE = "xlnet_config.json", "xlnet_model.ckpt"
 CONFIGS = (CONFIG, "config.json")  # of a release, and of what the original's training writes
@@ -48,13 +48,13 @@ def read(source: Path) -> Found:
     head = tf1.head_of(variables, logits[0].shape[-1] if logits else None)
     if head and head.reads_summary and head.summary == "last":
         notes.append("which token the summary takes is not in the checkpoint: the last, the original's default")
-    tokenizer = _tokenizer(prefix.parent)
+    tokenizer = Tokenizer.load(prefix.parent) if (prefix.parent / MODEL_FILE).exists() else None
     if tokenizer is None:
         notes.append(f"no {MODEL_FILE}: the tokenizer does not come along")
     return Found(config, head, tf1.weights(config, head), variables, tokenizer, None, {}, tuple(notes))
 
 
-def write(pretrained: Contents, folder: Path) -> list[str]:
+def write(pretrained: Pretrained, folder: Path) -> list[str]:
     """Write a checkpoint of the 2019 code into an empty folder. Return notes on what it does not hold.
 
     Raises InputError on a network that the original does not have.
@@ -115,20 +115,15 @@ def _newest(folder: Path) -> Path:
 def _variables(prefix: Path) -> tuple[dict[str, np.ndarray], int]:
     tf = tensorflow()
     there = sum(demand_regular(file) for file in prefix.parent.glob(f"{prefix.name}.*"))
-    try:
+    with naming_damage(prefix):
         reader = tf.train.load_checkpoint(str(prefix))
         shapes, dtypes = reader.get_variable_to_shape_map(), reader.get_variable_to_dtype_map()
-        if (wanted := sum(math.prod(shape) * dtypes[name].size for name, shape in shapes.items())) > there:
-            raise InputError(f"{prefix} is damaged: its variables take {wanted:,} bytes, and its files have {there:,}")
+        demand_fitting(sum(math.prod(shape) * dtypes[name].size for name, shape in shapes.items()), there, prefix)
         names = sorted(shapes)
         if "_CHECKPOINTABLE_OBJECT_GRAPH" in names:
             raise InputError(f"{prefix} is a checkpoint of TensorFlow 2 objects, not of the 2019 code")
         variables = {n: np.asarray(reader.get_tensor(n)) for n in names if not _OPTIMIZER.search(n)}
-    except InputError:
-        raise
-    except (tf.errors.OpError, RuntimeError, ValueError, IndexError) as error:
-        raise InputError(f"{prefix} is damaged, truncated or incomplete: {str(error).splitlines()[0]}") from None
-    return variables, len(names) - len(variables)
+        return variables, len(names) - len(variables)
 
 
 def _config(folder: Path, shapes: dict[str, tuple[int, ...]]) -> tuple[ModelConfig, list[str]]:
@@ -141,7 +136,3 @@ def _config(folder: Path, shapes: dict[str, tuple[int, ...]]) -> tuple[ModelConf
     if missing := tf1.SIZES.keys() - sizes.keys():
         raise InputError(f"{folder}: no {CONFIG}, and the weights do not tell {', '.join(sorted(missing))}")
     return ModelConfig(**sizes), [f"no {CONFIG}: sizes are those of the weights, the activation is taken to be gelu"]
-
-
-def _tokenizer(folder: Path) -> Tokenizer | None:
-    return Tokenizer.load(folder) if (folder / MODEL_FILE).exists() else None

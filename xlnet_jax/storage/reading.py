@@ -9,7 +9,6 @@ import contextlib
 import json
 import os
 import stat
-import tokenize
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import PurePosixPath
@@ -34,11 +33,25 @@ Positive = Annotated[int, msgspec.Meta(gt=0, lt=2**31)]
 """Size of one thing, such as a vocabulary, in a form of `read_json`"""
 
 
-_BAD_HEADER = (
-    OSError, ValueError, KeyError, TypeError, SyntaxError, EOFError, RecursionError, MemoryError, RuntimeError,
-    tokenize.TokenError, zipfile.BadZipFile,
-)  # fmt: skip
-"""Errors of NumPy, of Python's parser, which reads the header of an .npy file, and of zipfile"""
+@contextlib.contextmanager
+def naming_damage(where: object, remedy: str = "") -> Iterator[None]:
+    """Turn whatever a library raises on a file that is damaged or hostile into one InputError.
+
+    where: the file, or a name of the content. remedy: what to do about it. InputErrors pass.
+    """
+    try:
+        yield
+    except InputError:
+        raise
+    except Exception as error:  # each library has half a dozen types
+        reason = " ".join(str(error).replace("`", "").split())[:200] or type(error).__name__
+        raise InputError(f"{where} is damaged: {reason}{remedy and '; ' + remedy}") from None
+
+
+def demand_fitting(announced: int, there: int, where: object) -> None:
+    """Raise InputError where a file announces more bytes than it can hold, before memory is taken for them."""
+    if announced > there:
+        raise InputError(f"{where} is damaged: it announces {announced:,} bytes, and has {there:,}")
 
 
 def demand_regular(file: epath.PathLike) -> int:
@@ -88,7 +101,7 @@ def read_json(file: epath.PathLike, form: Any = dict[str, Any], remedy: str = ""
 
 def parse_json(content: bytes | str, where: str, form: Any = dict[str, Any], remedy: str = "") -> Any:
     """Return the value that JSON stands for, as `read_json`. where: name of the content in messages."""
-    with _naming_wrong_json(where, remedy):
+    with naming_damage(where, remedy):
         value = json.loads(content)
         msgspec.json.encode(value)  # refuses half a surrogate pair, and numbers of more than 64 bits
         return msgspec.convert(value, form)
@@ -106,24 +119,13 @@ def read_versioned(file: epath.PathLike, name: Format, form: Any = dict[str, Any
     """Return the content of a JSON file in this format of ours, without its version. Arguments and errors as
     `read_json`, and InputError for a file without a version or of another one."""
     content = without_version(name, read_json(file, dict[str, Any], remedy), str(file), remedy)
-    with _naming_wrong_json(str(file), remedy):
+    with naming_damage(file, remedy):
         return msgspec.convert(content, form)
 
 
 def write_versioned(file: epath.PathLike, name: Format, content: Mapping[str, Any]) -> None:
     """Write a JSON file in this format of ours, with its version, whole or not at all."""
     write_durably(file, (json.dumps(with_version(name, content), indent=2) + "\n").encode())
-
-
-@contextlib.contextmanager
-def _naming_wrong_json(where: str, remedy: str) -> Iterator[None]:
-    try:
-        yield
-    except InputError:
-        raise
-    except (ValueError, OverflowError, RecursionError) as error:
-        reason = " ".join(str(error).replace("`", "").split())[:200]
-        raise InputError(f"{where} is damaged: {reason}{remedy and '; ' + remedy}") from None
 
 
 def decode_json(content: bytes | str, where: str, wanted: str = "give JSON") -> Any:
@@ -138,11 +140,10 @@ def decode_json(content: bytes | str, where: str, wanted: str = "give JSON") -> 
         raise InputError(f"{where} is not JSON ({error}); {wanted}") from None
 
 
-def demand_regular_files(folder: epath.PathLike) -> None:
-    """Raise InputError where a pipe, a device or a link to nothing lies below a folder on a disk."""
-    for root, _, names in os.walk(folder):
-        for name in names:
-            demand_regular(os.path.join(root, name))
+def demand_regular_files(folder: epath.PathLike) -> int:
+    """Return the size in bytes of all files below a folder on a disk. Raises InputError where one of them is a pipe, a
+    device or a link to nothing."""
+    return sum(demand_regular(os.path.join(root, name)) for root, _, names in os.walk(folder) for name in names)
 
 
 def inside(folder: epath.Path, name: str, where: str) -> epath.Path:
@@ -161,7 +162,7 @@ def read_array(file: epath.Path, kind: type[np.generic], rank: int) -> np.ndarra
     """Return the array in an .npy file. Raises InputError where it has another type of number or another rank, or where
     its shape does not fit the size of the file; nothing is unpickled."""
     size = demand_regular(file)
-    with _naming_damage(file), file.open("rb") as opened:
+    with naming_damage(file), file.open("rb") as opened:
         return _array_in(opened, size, kind, rank, str(file))
 
 
@@ -170,7 +171,7 @@ def read_arrays(file: epath.Path, forms: Mapping[str, tuple[type[np.generic], in
     Raises InputError as `read_array`, and where an array is missing."""
     size = demand_regular(file)
     found = {}
-    with _naming_damage(file), file.open("rb") as opened, zipfile.ZipFile(opened) as archive:
+    with naming_damage(file), file.open("rb") as opened, zipfile.ZipFile(opened) as archive:
         for name, (kind, rank) in forms.items():
             member = archive.getinfo(f"{name}.npy")
             demand_stored([member], size, str(file))
@@ -185,16 +186,6 @@ def demand_stored(members: Sequence[zipfile.ZipInfo], size: int, where: str) -> 
         if member.compress_type != zipfile.ZIP_STORED or member.file_size > size:
             name = member.filename.removesuffix(".npy")
             raise InputError(f"{where} is damaged: its array {name} is compressed, or larger than the file")
-
-
-@contextlib.contextmanager
-def _naming_damage(file: epath.Path) -> Iterator[None]:
-    try:
-        yield
-    except InputError:
-        raise
-    except _BAD_HEADER as error:
-        raise InputError(f"{file} is damaged: {' '.join(str(error).split())[:200]}") from None
 
 
 def _array_in(opened: IO[bytes], size: int, kind: type[np.generic], rank: int, where: str) -> np.ndarray:

@@ -6,7 +6,7 @@ from typing import Any
 
 from data_pipelines.tokenizer import Tokenizer
 from xlnet_jax.interop import hf_files
-from xlnet_jax.interop.contents import Contents
+from xlnet_jax.interop.contents import Pretrained
 from xlnet_jax.objectives.following import following
 from xlnet_jax.objectives.presets import PRESETS, with_objective
 from xlnet_jax.objectives.rules import unread
@@ -89,7 +89,7 @@ def finetuning_of(folder: str) -> str:
 
 def conversion_of(config: Config, tokenizer: Tokenizer, folder: str) -> str | None:
     """Return the command that makes a folder of Hugging Face of a run's model; None where that cannot hold it."""
-    if not hf_files.can_hold(Contents(config.model, {}, config.objective, tokenizer=tokenizer)):
+    if not hf_files.can_hold(Pretrained(config.model, {}, config.objective, tokenizer=tokenizer)):
         return None
     name = folder.rstrip("/").rpartition("/")[2]
     return shlex.join(["python", "-m", "xlnet_jax.convert", folder, f"{name}-hf", "--to", "hf"])

@@ -105,32 +105,6 @@ def test_a_loaded_checkpoint_gives_the_originals_logits_and_memory(reference, so
     np.testing.assert_allclose(hidden[padding == 0], theirs[padding == 0], rtol=0, atol=2e-5)
 
 
-def test_chinese_xlnet_is_24_layers_of_768(tmp_path):
-    """The Chinese releases are deep and narrow: nothing may assume the English sizes."""
-    config = dataclasses.replace(SMALL, num_layers=24, d_model=48, num_heads=12, d_head=4)
-    model = random_model(config)
-    for fmt in ("tf1", "hf"):
-        xlnet_jax.save(model, tmp_path / fmt, fmt)
-        assert_same(xlnet_jax.load(tmp_path / fmt), model)
-
-
-def test_sharded_safetensors_are_read_by_their_index(tmp_path):
-    model = random_model()
-    xlnet_jax.save(model, tmp_path / "hf", "hf")
-    tensors = safetensors.numpy.load_file(tmp_path / "hf" / "model.safetensors")
-    (tmp_path / "hf" / "model.safetensors").unlink()
-    names = sorted(tensors)
-    shards = {"model-1.safetensors": names[::2], "model-2.safetensors": names[1::2]}
-    for file, part in shards.items():
-        safetensors.numpy.save_file({n: tensors[n] for n in part}, tmp_path / "hf" / file)
-    weight_map = {n: file for file, part in shards.items() for n in part}
-    (tmp_path / "hf" / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
-    assert_same(xlnet_jax.load(tmp_path / "hf"), model)
-    (tmp_path / "hf" / "model-2.safetensors").unlink()
-    with pytest.raises(InputError, match=r"model-2\.safetensors is missing"):
-        xlnet_jax.load(tmp_path / "hf")
-
-
 def edit_hf(folder, change):
     file = folder / "model.safetensors"
     tensors = dict(safetensors.numpy.load_file(file))
@@ -196,9 +170,6 @@ def test_hugging_faces_gelu_is_the_exact_one_unless_told_otherwise(hf_folder, tm
     with pytest.raises(InputError, match="the original cannot hold activation gelu_erf"):
         xlnet_jax.save(loaded, tmp_path / "tf", "tf1")
     assert xlnet_jax.load(hf_folder, activation="gelu").model.activation == "gelu"
-    edit_config(hf_folder, ff_activation="silu")
-    with pytest.raises(InputError, match=r"ff_activation silu is none of"):
-        xlnet_jax.load(hf_folder)
 
 
 def test_an_output_embedding_of_its_own_is_refused(hf_folder):
@@ -207,76 +178,34 @@ def test_an_output_embedding_of_its_own_is_refused(hf_folder):
         xlnet_jax.load(hf_folder)
 
 
-def test_tied_biases_that_differ_from_layer_to_layer_stay_untied(hf_folder):
-    edit_config(hf_folder, untie_r=False)
-    loaded = xlnet_jax.load(hf_folder)
-    assert loaded.model.untie_r
-    assert any("differ from layer to layer" in note for note in loaded.notes)
-    assert_same(loaded, random_model())
-
-
-def test_heads_wider_or_narrower_than_the_model_cannot_go_to_hugging_face(tmp_path):
-    model = random_model(dataclasses.replace(SMALL, d_head=5))
-    with pytest.raises(InputError, match=r"cannot hold num_heads 4 x d_head 5 beside d_model 24"):
-        xlnet_jax.save(model, tmp_path / "hf", "hf")
-    xlnet_jax.save(model, tmp_path / "tf", "tf1")
-    assert_same(xlnet_jax.load(tmp_path / "tf"), model)
-
-
-def test_damaged_and_truncated_files_end_in_one_line(hf_folder, tf_folder, tmp_path):
-    xlnet_jax.save(random_model(), tmp_path / "native")
-    victims = [
-        (hf_folder, hf_folder / "model.safetensors", "damaged or truncated"),
-        (tf_folder, tf_folder / "xlnet_model.ckpt.data-00000-of-00001", "is damaged: its variables take"),
-        (tf_folder, tf_folder / "xlnet_model.ckpt.index", "damaged, truncated"),
-        (tmp_path / "native", next((tmp_path / "native" / "params").rglob("d/*")), "is damaged"),
-    ]
-    for folder, file, message in victims:
-        content = file.read_bytes()
-        file.write_bytes(content[: len(content) // 2])
-        with pytest.raises(InputError, match=message):
-            xlnet_jax.load(folder)
-        file.write_bytes(content)
-        xlnet_jax.load(folder)
-    (tf_folder / "xlnet_config.json").write_text("{")
-    with pytest.raises(InputError, match=r"xlnet_config\.json is damaged"):
-        xlnet_jax.load(tf_folder)
-
-
 def test_a_folder_without_a_checkpoint_says_what_was_looked_for(tmp_path):
     (tmp_path / "readme.txt").write_text("nothing")
     with pytest.raises(InputError, match=r"no checkpoint in .*looked for params/ .*\*\.index .*model\.safetensors"):
         xlnet_jax.load(tmp_path)
     with pytest.raises(InputError, match=r"no such folder.*base-cased\)$"):
         xlnet_jax.load(tmp_path / "nowhere")
-
-
-def test_a_misspelt_folder_is_told_the_one_beside_it(tmp_path):
     (tmp_path / "austen-demo").mkdir()
     with pytest.raises(InputError, match=rf"no such folder.*; did you mean {tmp_path / 'austen-demo'}\?$"):
         xlnet_jax.load(tmp_path / "austen-dmo")
 
 
-def test_a_target_that_exists_is_left_alone(tmp_path):
-    target = tmp_path / "mine"
-    target.mkdir()
-    (target / "thesis.txt").write_text("years of work")
-    with pytest.raises(InputError, match="exists"):
-        xlnet_jax.save(random_model(), target, "hf")
-    assert (target / "thesis.txt").read_text() == "years of work"
+@pytest.mark.parametrize(
+    ("fmt", "file"),
+    [("hf", "model.safetensors"), ("tf1", "*.data-00000-of-00001"), ("tf1", "*.index"), ("native", "params/**/d/*")],
+)
+def test_a_truncated_file_ends_in_one_line(tmp_path, fmt, file):
+    xlnet_jax.save(random_model(), tmp_path / "x", fmt)
+    victim = next((tmp_path / "x").glob(file))
+    victim.write_bytes(victim.read_bytes()[: victim.stat().st_size // 2])
+    with pytest.raises(InputError, match="is damaged: ") as refused:
+        xlnet_jax.load(tmp_path / "x")
+    assert "\n" not in str(refused.value)
 
 
 def test_a_tokenizer_of_another_vocabulary_is_refused(hf_folder, reference):
     shutil.copy(reference / "data" / "spiece.model", hf_folder)
     with pytest.raises(InputError, match=r"tokenizer has 800 pieces and its weights 40: they do not belong together"):
         xlnet_jax.load(hf_folder)
-
-
-def test_half_precision_weights_are_kept_as_float32(hf_folder):
-    edit_hf(hf_folder, lambda t: t.update({k: v.astype(np.float16) for k, v in t.items()}))
-    loaded = xlnet_jax.load(hf_folder)
-    assert any("float16, kept as float32" in note for note in loaded.notes)
-    assert loaded.params["output_bias"].dtype == np.float32
 
 
 @pytest.mark.parametrize(
@@ -290,6 +219,7 @@ def test_half_precision_weights_are_kept_as_float32(hf_folder):
         ({"dropout": -1.0}, r"dropout -1\.0 must be in"),
         ({"mem_len": -3}, "mem-len -3"),
         ({"ff_activation": []}, "not what it should be"),
+        ({"ff_activation": "silu"}, "ff_activation silu is none of"),
         ({"id2label": {"a": "x"}}, "not what it should be"),
         ({"reuse_len": "all"}, "reuse_len 'all'"),
     ],
@@ -298,24 +228,6 @@ def test_settings_of_the_wrong_kind_end_in_one_line(hf_folder, changes, message)
     edit_config(hf_folder, **changes)
     with pytest.raises(InputError, match=message):
         xlnet_jax.load(hf_folder)
-
-
-def test_labels_must_be_as_many_as_the_weights_have(tmp_path):
-    xlnet_jax.save(random_model(head=HEADS["classification"]), tmp_path / "hf", "hf")
-    edit_config(tmp_path / "hf", id2label={"0": "a"})
-    with pytest.raises(InputError, match="id2label names 1 labels, and the weights have 3"):
-        xlnet_jax.load(tmp_path / "hf")
-
-
-def test_settings_of_transformers_alone_come_back(hf_folder, tmp_path):
-    extra = {"bi_data": True, "start_n_top": 3, "use_mems_train": True, "problem_type": "multi_label_classification"}
-    edit_config(hf_folder, **extra)
-    loaded = xlnet_jax.load(hf_folder)
-    assert any("bi_data" in note for note in loaded.notes)
-    xlnet_jax.save(loaded, tmp_path / "native")
-    xlnet_jax.save(xlnet_jax.load(tmp_path / "native"), tmp_path / "back", "hf")
-    back = json.loads((tmp_path / "back" / "config.json").read_text())
-    assert {name: back[name] for name in extra} == extra
 
 
 def test_an_index_is_believed_or_refused(hf_folder):
@@ -349,15 +261,17 @@ def test_what_contradicts_itself_is_not_written(tmp_path):
 
 
 def test_a_place_that_cannot_be_a_folder_is_refused(tmp_path):
-    (tmp_path / "file").write_text("")
+    (tmp_path / "file").write_text("years of work")
     (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
     for target, message in (
+        (tmp_path / "file", "exists"),
         (tmp_path / "file" / "x", "cannot be made a folder"),
         (tmp_path / "dangling", "exists"),
         (tmp_path / ("x" * 250), "cannot be made a folder"),
     ):
         with pytest.raises(InputError, match=message):
             xlnet_jax.save(random_model(), target)
+    assert (tmp_path / "file").read_text() == "years of work"
 
 
 @pytest.mark.parametrize("fmt", ["native", "hf", "tf1"])
@@ -366,11 +280,3 @@ def test_a_full_disk_is_an_os_error_that_leaves_nothing(tmp_path, monkeypatch, f
     with pytest.raises(OSError, match="No space left"):
         xlnet_jax.save(random_model(), tmp_path / "x", fmt)
     assert not list(tmp_path.iterdir())
-
-
-def test_a_checkpoint_of_tensorflow_2_objects_is_told_apart(tmp_path):
-    import tensorflow as tf
-
-    tf.train.Checkpoint(v=tf.Variable([1.0])).write(str(tmp_path / "model.ckpt"))
-    with pytest.raises(InputError, match="checkpoint of TensorFlow 2 objects"):
-        xlnet_jax.load(tmp_path)

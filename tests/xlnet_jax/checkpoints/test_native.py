@@ -88,7 +88,7 @@ def test_an_array_of_an_unknown_kind_ends_in_one_line_without_warnings_of_orbax(
     ended = subprocess.run(command, capture_output=True, text=True)
     assert ended.returncode == 2
     (line,) = ended.stderr.splitlines()
-    assert line.startswith(f"error: {folder / 'params'} cannot be read: ")
+    assert line.startswith(f"error: {folder / 'params'} is damaged: ")
 
 
 def test_chunks_that_are_larger_than_their_array_are_refused(folder):
@@ -102,5 +102,5 @@ def test_chunks_that_are_larger_than_their_array_are_refused(folder):
     with pytest.raises(InputError, match=r"\.zarray is damaged: "):
         xlnet_jax.load(folder)
     file.write_text(json.dumps(form | {"chunks": [10**9] * len(form["chunks"])}))
-    with pytest.raises(InputError, match=r"is cut into chunks of 1,000,000,[\d,]+ numbers, and has"):
+    with pytest.raises(InputError, match=r"params is damaged: it announces 1,000,[\d,]+ bytes, and has"):
         xlnet_jax.load(folder)

@@ -9,7 +9,6 @@ import pytest
 
 import xlnet_jax
 from data_pipelines import sources
-from data_pipelines.tokenizer import Tokenizer
 from xlnet_jax.errors import InputError
 from xlnet_jax.inference.query_stream import Query, log_likelihoods
 from xlnet_jax.objectives.presets import demo
@@ -51,12 +50,6 @@ def test_its_loss_on_a_novel_that_it_has_not_seen_is_that_of_its_card(tiny):
     assert longer.loss < unigram - 1.8
 
 
-def test_an_evaluation_has_the_windows_that_it_was_trained_with():
-    found = xlnet_jax.evaluate("tiny", text=NOVEL, max_windows=8)
-    assert found.known == "this text itself"
-    assert (found.config.data.seq_len, found.config.data.reuse_len, found.config.model.mem_len) == (128, 64, 64)
-
-
 @pytest.mark.parametrize(
     ("text", "word"),
     [
@@ -84,18 +77,8 @@ def test_a_path_of_that_name_wins(tmp_path, monkeypatch):
     (tmp_path / "tiny").mkdir()
     with pytest.raises(InputError, match="no checkpoint in tiny"):
         xlnet_jax.load("tiny")
-
-
-def test_a_name_much_like_it_is_told_so(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
     with pytest.raises(InputError, match=r"nor tiny, which comes with this package.*; did you mean tiny"):
         xlnet_jax.load("tinny")
-
-
-def test_its_tokenizer_goes_by_its_name(tiny):
-    assert Tokenizer.load("tiny").encode_lines(["Mr. Darcy, 1,000 of them."])[0].tolist() == (
-        tiny.tokenizer.encode_lines(["Mr. Darcy, 1,000 of them."])[0].tolist()
-    )
 
 
 @pytest.mark.parametrize("start", [demo(), DEFAULTS["cola"]()], ids=["train", "finetune"])

@@ -33,16 +33,12 @@ def saved(reference, tmp_path):
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
 def test_every_setting_goes_there_and_comes_back(saved, settings):
     folder, theirs = saved(settings)
-    assert theirs["do_lower_case"] == settings.lower
-    assert theirs["remove_space"] == settings.remove_space
+    again = xlnet_jax.load(folder).tokenizer
+    assert again.foreign is None  # read by its SentencePiece model, not by its tokenizer.json
+    assert again.settings == settings
     assert theirs["keep_accents"] == (settings.keep_accents or settings.normalization == "nfkc")
-    assert xlnet_jax.load(folder).tokenizer.settings == settings
-
-
-@pytest.mark.parametrize("settings", SETTINGS[:3], ids=str)
-def test_a_tokenizer_of_theirs_keeps_its_settings(saved, settings):
-    folder, theirs = saved(settings)
-    del theirs["xlnet_jax"]
+    if theirs.pop("xlnet_jax")["normalization"] == "nfkc":  # which theirs has no word for
+        return
     (folder / "tokenizer_config.json").write_text(json.dumps(theirs))
     assert xlnet_jax.load(folder).tokenizer.settings == settings
 

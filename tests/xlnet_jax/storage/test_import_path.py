@@ -76,45 +76,21 @@ def console_program(folder: Path) -> Path:
     return program
 
 
-def test_the_console_program_imports_nothing_from_the_current_folder(tmp_path):
-    program, ran = console_program(tmp_path / "bin"), plant(tmp_path / "here", every_name())
-    for command in COMMANDS:
-        ended = subprocess.run(
-            [program, *command.split()], cwd=tmp_path / "here", env=environment(), capture_output=True, text=True
-        )
-        assert ended.returncode == 0, f"{command}: {ended.stderr}"
-        assert not ran.exists(), f"{command} ran {ran.read_text()}"
-
-
-def test_python_m_imports_nothing_from_the_current_folder_but_what_python_itself_looks_for(tmp_path):
-    """Python searches the current folder for the named package, and for the modules by which it finds a package."""
-    names = every_name() - loaded_by_python_itself(tmp_path / "empty") - set(OURS)
+@pytest.mark.parametrize("start", ["the console program", "-P -m xlnet_jax", "-m xlnet_jax"])
+def test_a_command_imports_nothing_from_the_current_folder(tmp_path, start):
+    """By -m alone Python itself searches it for the named package, and for the modules by which it finds a package."""
+    names, program = every_name(), [sys.executable, *start.split()]
+    if start.startswith("-m"):
+        names -= loaded_by_python_itself(tmp_path / "empty") | set(OURS)
+    elif not start.startswith("-P"):
+        program = [str(console_program(tmp_path / "bin"))]
     assert {"queue", "typing", "numpy", "tyro"} <= names
     ran = plant(tmp_path / "here", names)
     for command in COMMANDS:
-        words = [sys.executable, "-m", "xlnet_jax", *command.split()]
+        words = [*program, *command.split()]
         ended = subprocess.run(words, cwd=tmp_path / "here", env=environment(), capture_output=True, text=True)
         assert ended.returncode == 0, f"{command}: {ended.stderr}"
         assert not ran.exists(), f"{command} ran {ran.read_text()}"
-
-
-def test_python_p_m_imports_nothing_from_the_current_folder(tmp_path):
-    ran = plant(tmp_path / "here", every_name())
-    for command in COMMANDS[:3]:
-        words = [sys.executable, "-P", "-m", "xlnet_jax", *command.split()]
-        ended = subprocess.run(words, cwd=tmp_path / "here", env=environment(), capture_output=True, text=True)
-        assert ended.returncode == 0, f"{command}: {ended.stderr}"
-        assert not ran.exists(), f"{command} ran {ran.read_text()}"
-
-
-@pytest.mark.parametrize("package", OURS)
-def test_a_module_of_a_package_is_guarded_as_the_list_of_commands_is(tmp_path, package):
-    ran = plant(tmp_path / "here", {"tyro", "numpy", "typing", "difflib"})
-    module = {"xlnet_jax": "xlnet_jax.plan", "data_pipelines": "data_pipelines.tokenizer"}[package]
-    words = [sys.executable, "-m", module, "--help"]
-    ended = subprocess.run(words, cwd=tmp_path / "here", env=environment(), capture_output=True, text=True)
-    assert ended.returncode == 0, ended.stderr
-    assert not ran.exists()
 
 
 def test_a_program_that_imports_the_package_keeps_its_folder(tmp_path):

@@ -13,20 +13,11 @@ from xlnet_jax.storage.files import demand_new_file, demand_place
 
 COMMANDS = (
     "train --workdir {}",
-    "train --tokenizer {} --workdir run",
     "train --config {}",
-    "finetune --init tiny --workdir {} --train a.csv",
-    "prepare --source a.txt --tokenizer {} --out c",
     "prepare --source a.txt --tokenizer tiny --out {}",
-    "prepare --tfds-data-dir {} --source tfds:mine --tokenizer tiny --out c",
-    "convert tiny {}",
     "convert {} out",
     "inspect {}",
-    "score tiny --texts a.txt --out {}.tsv",
     "tokenizer show {}",
-    "tokenizer train --source a.txt --out {} --vocab-size 300",
-    "tokenizer encode {} a",
-    "plan --config {}",
 )
 
 
@@ -40,7 +31,7 @@ def run(words, folder, **variables):
     )
 
 
-@pytest.mark.parametrize("scheme", ["foo", "s3x", "s3", "az", "hf", "https", "file", ""])
+@pytest.mark.parametrize("scheme", ["foo", "s3", ""])
 def test_a_scheme_that_is_no_place_is_refused_wherever_a_path_is_made(scheme):
     for part in (f"{scheme}://x", f"{scheme}://x/y"):
         with pytest.raises(InputError, match=r"names no place for this: files lie on a disk or in a bucket"):
@@ -64,24 +55,18 @@ def test_a_command_ends_in_one_line_and_makes_nothing(tmp_path, command):
     assert sorted(os.listdir(tmp_path)) == ["a.csv", "a.txt"]
 
 
-@pytest.mark.parametrize(
-    ("name", "value"), [("JAX_ENABLE_X64", "abc"), ("JAX_NUM_CPU_DEVICES", "abc"), ("JAX_PLATFORMS", "rubbish")]
-)
-def test_a_variable_of_jax_that_cannot_be_read_ends_in_one_line(tmp_path, name, value):
-    ended = run(["score", "tiny", "--sentences", "a"], tmp_path, **{name: value})
+def test_a_variable_of_jax_that_cannot_be_read_ends_in_one_line(tmp_path):
+    ended = run(["score", "tiny", "--sentences", "a"], tmp_path, JAX_PLATFORMS="rubbish")
     assert ended.returncode == 2, ended.stderr
-    assert ended.stderr.startswith(f"error: {name} in the environment: ")
+    assert ended.stderr.startswith("error: JAX_PLATFORMS in the environment: ")
     assert ended.stderr.count("\n") == 1
 
 
-@pytest.mark.parametrize(
-    "command", ["--version", "tokenizer train --source {} --out o --vocab-size 300", "convert tiny o"]
-)
+@pytest.mark.parametrize("command", ["--version", "convert tiny o"])
 def test_a_deleted_current_folder_ends_in_one_line_or_is_not_needed(tmp_path, command):
-    text, gone = tmp_path / "a.txt", tmp_path / "gone"
-    text.write_text("A line.\n")
+    gone = tmp_path / "gone"
     gone.mkdir()
-    words = [sys.executable, "-m", "xlnet_jax", *command.format(text).split()]
+    words = [sys.executable, "-m", "xlnet_jax", *command.split()]
     script = 'rmdir "$PWD" && exec "$@"'
     ended = subprocess.run(["sh", "-c", script, "sh", *words], cwd=gone, capture_output=True, text=True)
     assert ended.returncode == (0 if command == "--version" else 2), ended.stderr

@@ -1,6 +1,5 @@
 """Files that are damaged, or made by a stranger, are refused in one line before they take memory or time."""
 
-import json
 import os
 import re
 from dataclasses import dataclass
@@ -92,11 +91,8 @@ def test_a_document_of_a_known_form_becomes_its_dataclass(tmp_path):
         ('{"parts": [{"name": "x", "blocks": -1}]}', r"Expected int >= 0 - at \$.parts\[0\].blocks"),
         ('{"parts": [{"name": "x", "blocks": 4611686018427387904}]}', "blocks"),
         (f'{{"parts": [{{"name": "x", "blocks": {"9" * 5000}}}]}}', "digits"),
-        ('{"parts": [{"name": "x", "blocks": true}]}', "Expected int, got bool"),
-        ('{"parts": [{"name": "x", "blocks": 1, "kind": "c"}]}', "Invalid enum value 'c'"),
         ('{"parts": [{"name": "\\ud800", "blocks": 1}]}', "surrogate"),
         ('{"parts": [], "share": null}', r"got null - at \$.share"),
-        (b"\xff\xfe", "Expecting value"),
         (b'{"parts": "\xc3"}', "decode"),
     ],
 )
@@ -108,50 +104,21 @@ def test_anything_else_is_one_line(content, reason):
     assert "`" not in str(refused.value)  # a command would print it as a flag
 
 
-@pytest.mark.parametrize(
-    "name", ["", "/etc/passwd", "../secret", "a/../../b", "gs://b/x", "file:///etc/passwd", "a\0b", "a\\..\\b"]
-)
+@pytest.mark.parametrize("name", ["", "/etc/passwd", "a/../../b", "gs://b/x", "a\0b", "a\\..\\b"])
 def test_a_name_does_not_lead_out_of_its_folder(tmp_path, name):
     with pytest.raises(InputError, match=r"index names '.*', which is no file of"):
         inside(epath.Path(tmp_path), name, "index")
 
 
-def test_a_name_inside_is_its_path(tmp_path):
-    assert inside(epath.Path(tmp_path), "a/..b", "index") == epath.Path(tmp_path) / "a" / "..b"
-
-
-def test_an_array_is_read(tmp_path):
-    np.save(tmp_path / "x.npy", np.arange(5))
-    assert read_array(epath.Path(tmp_path) / "x.npy", np.int64, rank=1).tolist() == [0, 1, 2, 3, 4]
-
-
-@pytest.mark.parametrize("shape", ["(1000000000000,)", "(4,)", "(6,)", "(-1,)", "()", "(5, 1)", "(10**9,) * 9", "x()"])
+@pytest.mark.parametrize("shape", ["(1000000000000,)", "(4,)", "(-1,)", "(5, 1)", "x()", "(" * 500, "'"])
 def test_an_array_whose_header_does_not_fit_its_file_is_refused(tmp_path, shape):
     np.save(tmp_path / "x.npy", np.arange(5))
+    assert read_array(epath.Path(tmp_path) / "x.npy", np.int64, rank=1).tolist() == [0, 1, 2, 3, 4]
     header = f"{{'descr': '<i8', 'fortran_order': False, 'shape': {shape}, }}".ljust(117) + "\n"
     content = b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header.encode() + np.arange(5).tobytes()
     (tmp_path / "x.npy").write_bytes(content)
     with pytest.raises(InputError, match=r"x\.npy is damaged"):
         read_array(epath.Path(tmp_path) / "x.npy", np.int64, rank=1)
-
-
-@pytest.mark.parametrize("header", ["(" * 60, "(" * 500, "(" * 60_000, "{'descr': '<i8'", "'", "", "\0", "{" * 200])
-def test_an_array_whose_header_cannot_be_parsed_is_refused(tmp_path, header):
-    content = b"\x93NUMPY\x01\x00" + (len(header) + 1).to_bytes(2, "little") + header.encode() + b"\n" + bytes(40)
-    (tmp_path / "x.npy").write_bytes(content)
-    with pytest.raises(InputError, match=r"x\.npy is damaged"):
-        read_array(epath.Path(tmp_path) / "x.npy", np.int64, rank=1)
-
-
-def test_no_object_is_unpickled(tmp_path):
-    np.save(tmp_path / "x.npy", np.array([print], object), allow_pickle=True)
-    with pytest.raises(InputError, match=r"x\.npy is damaged: it holds object"):
-        read_array(epath.Path(tmp_path) / "x.npy", np.int64, rank=1)
-
-
-def test_numbers_that_json_lacks_are_read_where_the_form_allows_them(tmp_path):
-    (tmp_path / "results.json").write_text(json.dumps({"metrics": {"pearson": float("nan")}}))
-    assert np.isnan(read_json(tmp_path / "results.json")["metrics"]["pearson"])
 
 
 FORMS = {"ids": (np.int32, 1), "continues": (np.bool_, 0)}
