@@ -1,9 +1,9 @@
 """Mistakes that a user can mend, and the exit codes of every command.
 
 0 done · 1 a crash · 2 a mistake that the user can mend · 130 stopped by Ctrl-C · 141 stopped because the reader of the
-output, such as head, is gone · 143 stopped by SIGTERM, SIGUSR1 or the platform, or because a host or the network is
-gone. After 130 and 143 the state is saved, and the same command continues. Launchers start a command again after 1 and
-143, never after 2.
+output, such as head, is gone · 143 stopped by SIGTERM, SIGUSR1 or the platform, or because the network is gone · 134 on
+several hosts, aborted by jax because a host is gone. After 130 and 143 the state is saved, and the same command
+continues. Launchers start a command again after 1, 134 and 143, never after 2.
 """
 
 import errno
