@@ -20,7 +20,9 @@ from tests.xlnet_jax.training.tiny_run import arguments, records_of
 from xlnet_jax import train
 from xlnet_jax.errors import CRASH, RESTART, InputError
 from xlnet_jax.training.run import hosts as module
+from xlnet_jax.training.run import workdir
 from xlnet_jax.training.run.hosts import ALONE, Hosts, RunEnded
+from xlnet_jax.training.run.workdir import Workdir
 
 HERE = socket.gethostname()
 ROOT = Path(__file__).parents[4]
@@ -107,6 +109,14 @@ def test_who_waits_for_a_process_that_ends_ends_with_its_reason_and_code(team, e
 @pytest.mark.parametrize("code", [0, 1000, "0", None])
 def test_no_announcement_makes_a_run_look_done(code):
     assert RunEnded("a stranger says so", code).exit_code == RESTART
+
+
+def test_a_workdir_that_process_0_has_not_claimed_is_not_shared(tmp_path, monkeypatch):
+    monkeypatch.setattr(workdir, "_SECONDS_TO_APPEAR", -1)
+    with pytest.raises(InputError, match=f"{tmp_path} on {HERE} is not the folder that process 0 has by this name"):
+        Workdir(tmp_path).demand_shared()
+    (tmp_path / "config.json").touch()
+    Workdir(tmp_path).demand_shared()
 
 
 IN_PYTHON = """
