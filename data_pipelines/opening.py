@@ -65,7 +65,7 @@ OPENERS: dict[str, Callable[[Any], Any]] = {
 
 
 @contextlib.contextmanager
-def opened(path: str) -> Iterator[IO[bytes]]:
+def open_text(path: str) -> Iterator[IO[bytes]]:
     """Open a file, decompressing it by the end of its name. Raises InputError if it cannot be read to the end."""
     opener = next((opener for end, opener in OPENERS.items() if file_name(path).lower().endswith(end)), None)
     try:
@@ -76,7 +76,7 @@ def opened(path: str) -> Iterator[IO[bytes]]:
     except DAMAGED as error:
         raise InputError(f"text {path}: the compressed data is damaged ({error}); fetch it again") from None
     except FileNotFoundError:
-        raise gone(path) from None
+        raise missing_file(path) from None
     except OSError as error:
         if error.errno is None:  # bz2 raises OSError for damaged data
             raise InputError(f"text {path}: the compressed data is damaged ({error}); fetch it again") from None
@@ -131,7 +131,7 @@ def _gives_ranges(file: Any) -> bool:
     return True
 
 
-def gone(path: str) -> InputError:
+def missing_file(path: str) -> InputError:
     """Return the error for a file that was deleted after it was listed."""
     return InputError(
         f"text {path}: it was there when the text was listed, and is gone; bring it back, or leave it out"

@@ -16,7 +16,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from data_pipelines.opening import gone, opened, seekable
+from data_pipelines.opening import missing_file, open_text, seekable
 from xlnet_jax.errors import InputError
 from xlnet_jax.storage.reading import decode_json
 
@@ -52,35 +52,27 @@ class JsonLinesFile:
 
     def chunks(self, errors: Errors) -> Iterator[str]:
         """Yield chunks of lines. Raises InputError, with file and line, on a line that is no such object."""
-        documents = (self.text_of(values, where) for where, values in self.objects(errors))
-        return canonical(documents, self.path, errors)
+        return chunk_documents(text for _, text, _ in self.rows(errors))
 
-    def objects(self, errors: Errors) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Yield (file and line for messages, fields) of every line that is not blank."""
+    def rows(self, errors: Errors, id_field: str | None = None) -> Iterator[tuple[str, str, Any]]:
+        """Yield (file and line for messages, text, value of `id_field`) of every line that is not blank."""
         number = 0
         for lines, offset in _blocks_of_lines(self.path):
             for line in _decode(lines, offset, self.path, errors).split("\n")[:-1]:
                 number += 1
-                if not line.isspace() and line:
-                    where = f"text {self.path}: line {number}"
-                    values = decode_json(line, where, wanted := "a document is one JSON object on one line")
-                    if not isinstance(values, dict):
-                        raise InputError(f"{where} is not a JSON object; {wanted}")
-                    yield where, values
-
-    def text_of(self, values: dict[str, Any], where: str) -> str | None:
-        """Return the text field of an object. Raises InputError if it is missing or holds no text."""
-        text = field_of(values, self.text_field, where, "the one with the text by `text_field`")
-        if not isinstance(text, str | None):
-            raise InputError(f"{where}: its field {self.text_field!r} is not text but {reprlib.repr(text)}")
-        return text
-
-
-def field_of(values: dict[str, Any], name: str, where: str, name_it: str) -> Any:
-    """Return a field of a JSON object. Raises InputError, which tells the user to name `name_it`, if it is missing."""
-    if name not in values:
-        raise InputError(f"{where} has no field {name!r}, only {_some_of(values)}: name {name_it}")
-    return values[name]
+                if line.isspace() or not line:
+                    continue
+                where = f"text {self.path}: line {number}"
+                values = decode_json(line, where, wanted := "a document is one JSON object on one line")
+                if not isinstance(values, dict):
+                    raise InputError(f"{where} is not a JSON object; {wanted}")
+                for name, setting in _settings_of(self.text_field, id_field).items():
+                    if name not in values:
+                        raise InputError(f"{where} has no field {name!r}, only {_some_of(values)}: name {setting}")
+                text = values[self.text_field]
+                if not isinstance(text, str | None):
+                    raise InputError(f"{where}: its field {self.text_field!r} is not text but {reprlib.repr(text)}")
+                yield where, whole(text or "", f"{where}: a document", errors, OR_REPLACE), values.get(id_field)
 
 
 @dataclass(frozen=True)
@@ -92,33 +84,42 @@ class ParquetFile:
 
     def chunks(self, errors: Errors) -> Iterator[str]:
         """Yield chunks of lines. Raises InputError if the column is missing or the file is damaged."""
-        documents = (text for text, *_ in self.rows())
-        return canonical(decoded(documents, self.path, errors), self.path, errors)
+        return chunk_documents(text for _, text, _ in self.rows(errors))
 
-    def rows(self, id_field: str | None = None) -> Iterator[tuple[Any, ...]]:
-        """Yield (text as bytes or None, id) of every row, or (text,) without an id_field."""
+    def rows(self, errors: Errors, id_field: str | None = None) -> Iterator[tuple[str, str, Any]]:
+        """Yield (file and row for messages, text, value of `id_field`) of every row."""
         import pyarrow as pa
 
+        number = 0
         with _open_parquet(self.path) as file:
             schema = file.schema_arrow
-            columns = {self.text_field: "text_field", **({id_field: "id_field"} if id_field is not None else {})}
+            columns = _settings_of(self.text_field, id_field)
             for name, setting in columns.items():
                 if name not in schema.names:
-                    what = "the one with the " + ("text" if setting == "text_field" else "ids")
                     raise InputError(
-                        f"text {self.path}: it has no column {name!r}, only {_some_of(schema.names)}: name {what} by "
-                        f"`{setting}`"
+                        f"text {self.path}: it has no column {name!r}, only {_some_of(schema.names)}: name {setting}"
                     )
-                _refuse_twins([n for n in schema.names if n == name], self.path)
+            _refuse_twins([name for name in schema.names if name in columns], self.path)
             # Text is read as bytes: a column of strings may hold bytes that are not UTF-8.
             kind = schema.field(self.text_field).type
             as_bytes = {pa.string(): pa.binary(), pa.large_string(): pa.large_binary()}.get(kind, kind)
             if as_bytes not in (pa.binary(), pa.large_binary()):
                 raise InputError(f"text {self.path}: its column {self.text_field!r} is not text but {kind}")
             for batch in file.iter_batches(batch_size=PARQUET_ROWS, columns=list(columns)):
-                texts = batch.column(self.text_field).cast(as_bytes)
-                others = [] if id_field is None else [batch.column(id_field).to_pylist()]
-                yield from zip(texts.to_pylist(), *others, strict=True)
+                texts = batch.column(self.text_field).cast(as_bytes).to_pylist()
+                ids = [None] * len(texts) if id_field is None else batch.column(id_field).to_pylist()
+                for text, value in zip(texts, ids, strict=True):
+                    number += 1
+                    where = f"text {self.path}: row {number}"
+                    yield where, decode_document(text, where, errors), value
+
+
+def _settings_of(text_field: str, id_field: str | None) -> dict[str, str]:
+    """Return what names each field that is read, for messages."""
+    found = {text_field: "the one with the text by `text_field`"}
+    if id_field is not None:
+        found.setdefault(id_field, "the one with the ids by `id_field`")
+    return found
 
 
 def parquet_rows(path: str) -> Iterator[dict[str, Any]]:
@@ -138,7 +139,7 @@ def _open_parquet(path: str) -> Iterator[Any]:
         with seekable(path) as there, pq.ParquetFile(there, buffer_size=CHUNK_BYTES, pre_buffer=False) as file:
             yield file
     except FileNotFoundError:
-        raise gone(path) from None
+        raise missing_file(path) from None
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         why = " ".join(str(error).split())
         raise InputError(f"text {path}: damaged, or not a Parquet file ({why})") from None
@@ -149,27 +150,21 @@ def _refuse_twins(columns: Sequence[str], path: str) -> None:
         raise InputError(f"text {path}: {columns.count(twice)} of its columns are called {twice!r}; rename all but one")
 
 
-def decoded(documents: Iterable[bytes | None], where: str, errors: Errors) -> Iterator[str]:
-    """Decode documents from UTF-8. Raises InputError on other bytes if `errors` is strict."""
-    for document in documents:
-        try:
-            yield (document or b"").decode("utf-8", errors)
-        except UnicodeDecodeError as error:
-            raise InputError(
-                f"text {where}: a document is not UTF-8 (0x{error.object[error.start]:02x}); read it with "
-                "`corpus_errors` replace"
-            ) from None
+def decode_document(document: bytes | None, where: str, errors: Errors) -> str:
+    """Decode a document from UTF-8. Raises InputError on other bytes if `errors` is strict."""
+    try:
+        return (document or b"").decode("utf-8", errors)
+    except UnicodeDecodeError as error:
+        byte = f"0x{error.object[error.start]:02x}"
+        raise InputError(f"{where}: a document is not UTF-8 ({byte}); mend it{OR_REPLACE}") from None
 
 
-def canonical(documents: Iterable[str | None], where: str, errors: Errors) -> Iterator[str]:
+def chunk_documents(documents: Iterable[str]) -> Iterator[str]:
     """Turn documents into chunks of lines: drop the blank lines inside a document, and put one after it."""
     parts: list[str] = []
     size = 0
     for document in documents:
-        text = re.sub(r"\n\s*\n", "\n", (document or "").replace("\r\n", "\n").strip())
-        if not text.isascii():
-            text = whole(text, f"text {where}: a document", errors, OR_REPLACE)
-        if text:
+        if text := re.sub(r"\n\s*\n", "\n", document.replace("\r\n", "\n").strip()):
             parts.append(text)
             size += len(text)
         if size >= CHUNK_BYTES:
@@ -197,7 +192,7 @@ def whole(text: str, where: str, errors: Errors = "strict", instead: str = "") -
 
 def _blocks_of_lines(path: str) -> Iterator[tuple[bytes, int]]:
     """Yield (whole lines with newlines, their offset in the decompressed file), about CHUNK_BYTES at a time."""
-    with opened(path) as file:
+    with open_text(path) as file:
         head = file.read(CHUNK_BYTES)
         offset = len(codecs.BOM_UTF8) if head.startswith(codecs.BOM_UTF8) else 0
         rest = head[offset:]
@@ -264,7 +259,7 @@ def numbered_lines(path: str) -> Iterator[tuple[int, str]]:
 
 def read_text(path: str) -> str:
     """Return the text of a file of UTF-8, without a byte-order mark. Raises InputError, with file and byte."""
-    with opened(path) as file:
+    with open_text(path) as file:
         content = b"".join(iter(lambda: file.read(CHUNK_BYTES), b""))
     try:
         return content.removeprefix(codecs.BOM_UTF8).decode()

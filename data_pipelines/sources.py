@@ -176,20 +176,18 @@ def _source(name: str, text_field: str, tfds_data_dir: str | None, split: str) -
         raise InputError(
             "a text has an empty name; give a file, a glob in quotes, a folder, a URL, tfds:NAME or hf:NAME"
         )
+    listed: list[RemoteFile] = []
+    dataset = name.removeprefix(TFDS) if name.startswith(TFDS) else None
+    paths: list[str] = []
     with in_one_line(name) if "://" in name else contextlib.nullcontext():
-        return _found(name, text_field, tfds_data_dir, split)
-
-
-def _found(name: str, text_field: str, tfds_data_dir: str | None, split: str) -> Source:
-    if _is_hub_dataset(name) or is_remote(name):
-        files = tuple(hub_text.find(name, split) if _is_hub_dataset(name) else _remote_files(name))
-        return Source(describe(name), name, tuple(_reader(file.url, text_field) for file in files), files)
-    if name.startswith(TFDS) or (folder := _prepared_by_tfds(name)):
-        dataset = name.removeprefix(TFDS) if name.startswith(TFDS) else str(folder)
-        units: tuple[Unit, ...] = open_dataset(dataset, tfds_data_dir, split, text_field)
-    else:
-        units = tuple(_reader(str(path), text_field) for path in _expand(name))
-    return Source(describe(name), name, units)
+        if _is_hub_dataset(name) or is_remote(name):
+            listed = hub_text.find(name, split) if _is_hub_dataset(name) else _remote_files(name)
+            paths = [file.url for file in listed]
+        elif dataset is None:
+            dataset, paths = _local_files(name)
+        if dataset is not None:
+            return Source(describe(name), name, open_dataset(dataset, tfds_data_dir, split, text_field))
+    return Source(describe(name), name, tuple(_reader(path, text_field) for path in paths), tuple(listed))
 
 
 def _is_hub_dataset(name: str) -> bool:
@@ -210,19 +208,6 @@ def kind_of(path: epath.PathLike) -> str:
     for end in COMPRESSED:
         name = name.removesuffix(end)
     return os.path.splitext(name)[1]
-
-
-def _prepared_by_tfds(name: str) -> epath.Path | None:
-    """Return the folder of the one TFDS dataset inside a folder, at any depth, or None."""
-    folder = epath.Path(name).expanduser()
-    if glob.has_magic(name) or not folder.is_dir():
-        return None
-    found = sorted(root for root, files in _walk(folder) if DATASET_INFO in files)
-    if len(found) > 1:
-        raise InputError(
-            f"text {name}: it holds {len(found)} TFDS datasets, {found[0]} and {found[1]} among them: name one"
-        )
-    return found[0] if found else None
 
 
 def _walk(folder: epath.Path) -> Iterator[tuple[epath.Path, list[str]]]:
@@ -273,32 +258,42 @@ def _once(name: str, files: Iterable[epath.Path]) -> list[epath.Path]:
     return sorted(kept)
 
 
-def _expand(name: str) -> list[epath.Path]:
-    """Return the files that a file name, a glob or a folder stands for, sorted."""
+def _local_files(name: str) -> tuple[str | None, list[str]]:
+    """Return the folder of the one TFDS dataset inside a folder, at any depth, or None and the files that a file name,
+    a glob or a folder stands for, sorted."""
     path = epath.Path(name).expanduser()
+    texts: list[epath.Path] = []
     if path.is_dir():
-        found = sorted(root / file for root, files in _walk(path) for file in files)
-        texts = [p for p in found if _is_text(p)]
-        wanted = "the folder holds no files"
-        if texts and (others := [p for p in found if not _is_text(p)]):
+        folders = list(_walk(path))
+        if datasets := sorted(root for root, files in folders if DATASET_INFO in files):
+            if len(datasets) > 1:
+                raise InputError(
+                    f"text {name}: it holds {len(datasets)} TFDS datasets, {datasets[0]} and {datasets[1]} among them: "
+                    "name one"
+                )
+            return str(datasets[0]), []
+        found = sorted(root / file for root, files in folders for file in files)
+        texts = [file for file in found if _is_text(file)]
+        lack = "the folder holds no files"
+        if texts and (others := [file for file in found if not _is_text(file)]):
             tell(
                 f"text {name}: {len(others):,} of its {len(found):,} files are left out, such as {others[0].name}; a "
                 "glob in quotes names others"
             )
     elif path.exists():
-        texts = found = [path]
+        found = [path]
     else:
-        texts = found = matching(path) if glob.has_magic(name) else []
-        wanted = "no file matches" if glob.has_magic(name) else "no such file or folder"
+        found = match_glob(path) if glob.has_magic(name) else []
+        lack = "no file matches" if glob.has_magic(name) else "no such file or folder"
     if not found:
         raise InputError(
-            f"text {name}: {wanted}; give a text file, a glob in quotes, a folder of *.txt files, a URL, "
+            f"text {name}: {lack}; give a text file, a glob in quotes, a folder of *.txt files, a URL, "
             "tfds:NAME or hf:NAME"
         )
     for file in texts or found:
         if "://" not in str(file):
             _demand_readable(file)
-    return _once(name, texts or found)
+    return None, list(map(str, _once(name, texts or found)))
 
 
 def _is_text(file: epath.PathLike) -> bool:
@@ -328,7 +323,7 @@ def _demand_readable(file: epath.Path) -> None:
         raise InputError(f"text {file}: you may not read it; change its permissions, or give another")
 
 
-def matching(pattern: epath.Path) -> list[epath.Path]:
+def match_glob(pattern: epath.Path) -> list[epath.Path]:
     """Return the files that a glob stands for, each by one path, sorted; `**` descends, on disk."""
     if "://" not in str(pattern):
         found = (file for file in glob.glob(str(pattern), recursive=True) if not os.path.isdir(os.path.realpath(file)))

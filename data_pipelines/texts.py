@@ -9,16 +9,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from data_pipelines.notes import tell
-from data_pipelines.readers import (
-    OR_REPLACE,
-    Errors,
-    JsonLinesFile,
-    ParquetFile,
-    TextFile,
-    decoded,
-    field_of,
-    whole,
-)
+from data_pipelines.readers import Errors, JsonLinesFile, ParquetFile, TextFile
 from data_pipelines.sources import DOCUMENT_END, Source, Unit, sample_lines
 from data_pipelines.tokenizer import EOD, SAMPLE_LINES, Survey, Tokenizer
 from xlnet_jax.errors import InputError
@@ -56,16 +47,11 @@ def read_texts(
 
 
 def _texts(part: Unit, unit: TextUnit, id_field: str | None, errors: Errors) -> Iterator[TextRecord]:
-    if isinstance(part, JsonLinesFile):
-        for where, values in part.objects(errors):
-            text = (part.text_of(values, where) or "").strip()
-            text = whole(text, f"{where}: a document", errors, OR_REPLACE)
-            yield TextRecord(text, where, _checked(_json_id(values, id_field, where), where))
-    elif isinstance(part, ParquetFile):
-        for number, (encoded, *ids) in enumerate(part.rows(id_field), start=1):
-            where = f"text {part.path}: row {number}"
-            (text,) = decoded([encoded], where.removeprefix("text "), errors)
-            yield TextRecord(text.strip(), where, _checked(ids[0], where) if ids else None)
+    if isinstance(part, JsonLinesFile | ParquetFile):
+        for where, text, value in part.rows(errors, id_field):
+            if isinstance(value, bool) or not isinstance(value, Id | None):
+                raise InputError(f"{where}: its id {value!r} is neither a string nor a whole number")
+            yield TextRecord(text.strip(), where, value)
     elif id_field is not None:
         raise InputError(f"`id_field` {id_field}: only JSON Lines and Parquet have fields, and the text is neither")
     else:
@@ -73,16 +59,6 @@ def _texts(part: Unit, unit: TextUnit, id_field: str | None, errors: Errors) -> 
         name = f"text {getattr(part, 'path', 'of TFDS')}: line"
         as_lines = unit == "line" and isinstance(part, TextFile)
         yield from _by_line(lines, name) if as_lines else _by_document(lines, name)
-
-
-def _json_id(values: dict, id_field: str | None, where: str) -> object:
-    return None if id_field is None else field_of(values, id_field, where, "the one with the ids by `id_field`")
-
-
-def _checked(value: object, where: str) -> Id | None:
-    if isinstance(value, bool) or not isinstance(value, Id | None):
-        raise InputError(f"{where}: its id {value!r} is neither a string nor a whole number")
-    return value
 
 
 def _by_line(lines: Iterable[str], name: str) -> Iterator[TextRecord]:

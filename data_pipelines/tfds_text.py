@@ -12,7 +12,7 @@ from typing import Any
 
 from etils import epath
 
-from data_pipelines.readers import Errors, canonical, decoded
+from data_pipelines.readers import Errors, chunk_documents, decode_document
 from data_pipelines.tfds_metadata import DATASET_INFO, check_metadata
 from xlnet_jax.errors import InputError
 from xlnet_jax.storage.quiet_tensorflow import tensorflow
@@ -31,9 +31,9 @@ class DatasetSlice:
 
     def chunks(self, errors: Errors) -> Iterator[str]:
         """Yield chunks of lines, as `readers` do. Raises InputError if a shard cannot be read."""
-        where = f"{self.folder} {self.split}"
+        where = f"text {self.folder} {self.split}"
         examples = _examples(_opened(epath.Path(self.folder)), self.split, [self.text_field])
-        return canonical(decoded((text for (text,) in examples), where, errors), where, errors)
+        return chunk_documents(decode_document(text, where, errors) for (text,) in examples)
 
 
 def open_dataset(name: str, data_dir: str | None, split: str, text_field: str) -> tuple[DatasetSlice, ...]:

@@ -96,7 +96,7 @@ def test_text_that_is_none_is_named(refused, place, content, message):
         ),
         ('{"text": {"a": 1}}', "line 3: its field 'text' is not text but {'a': 1}"),
         ('{"text": ' + "[" * 10**5, "line 3 is not JSON"),
-        ('{"text": "a\\ud800"}', "a document holds half a character, \\ud800; mend it, or read it with"),
+        ('{"text": "a\\ud800"}', "line 3: a document holds half a character, \\ud800; mend it, or read it with"),
     ],
 )
 def test_a_json_line_that_is_no_document_is_named(refused, place, text, line, message):
@@ -120,7 +120,7 @@ def test_a_table_that_is_damaged_or_holds_no_text_is_named(refused, run, place, 
     write(text=pa.array([], pa.string()))
     assert "bad.parquet: there is no text in it" in refused("--source", "bad.parquet")
     write(text=pa.array([b"caf\xe9", text.encode(), None], pa.binary()))
-    assert "bad.parquet: a document is not UTF-8 (0xe9); read it with" in refused("--source", "bad.parquet")
+    assert "bad.parquet: row 1: a document is not UTF-8 (0xe9); mend it, or read it with" in refused("--source", "bad.parquet")
     assert run("--source", "bad.parquet", "--corpus-errors", "replace", out="read") == (0, "")
     whole = write(text=[text] * 3)
     for content in (b"", b"PAR1", whole[:-20] + b"x" * 12 + whole[-8:], whole[: len(whole) // 2]):

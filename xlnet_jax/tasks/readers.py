@@ -15,7 +15,7 @@ from etils import epath
 from data_pipelines import remote
 from data_pipelines.readers import numbered_lines, read_text, whole
 from data_pipelines.remote import is_remote
-from data_pipelines.sources import TFDS, DatasetSlice, find, matching
+from data_pipelines.sources import TFDS, DatasetSlice, find, match_glob
 from xlnet_jax.errors import InputError, shown
 from xlnet_jax.storage.reading import decode_json
 
@@ -77,7 +77,7 @@ def files(names: Sequence[str], what: str, wanted: str = "a file, a folder, or a
             units = [unit for source in find([name]) for unit in source.units]
             there = [unit.path for unit in units if not isinstance(unit, DatasetSlice)]
         else:
-            there = list(map(str, matching(path) if glob.has_magic(name) else [path] if path.exists() else []))
+            there = list(map(str, match_glob(path) if glob.has_magic(name) else [path] if path.exists() else []))
         if not there:
             reason = "a TFDS dataset" if name.startswith(TFDS) or path.is_dir() else "no such file"
             raise InputError(f"{what} {name}: {reason}; give {wanted}")
