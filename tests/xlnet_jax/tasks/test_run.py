@@ -25,7 +25,6 @@ from xlnet_jax.tasks.selection import Selection
 from xlnet_jax.training import attention
 from xlnet_jax.training.kernel_check import Texts
 from xlnet_jax.training.run.hosts import Hosts
-from xlnet_jax.training.run.workdir import Workdir
 from xlnet_jax.training.watch.metrics import read_records
 from xlnet_jax.training.watch.progress import ProgressView
 
@@ -77,14 +76,6 @@ def test_a_run_learns_and_leaves_checkpoint_scores_and_predictions(straight):
         assert (straight / name).read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_workdir_stands_for_its_best_checkpoint_with_its_head(straight):
-    result = json.loads((straight / "results.json").read_text())
-    loaded, best = xlnet_jax.load(straight), xlnet_jax.load(straight / result["checkpoint"])
-    assert loaded.head.task == "classification"
-    assert loaded.head.labels == ("bad", "good")
-    assert all(np.array_equal(a, flatten(best.params)[path]) for path, a in flatten(loaded.params).items())
-
-
 def test_a_run_that_is_stopped_goes_on_bit_for_bit(straight, pretrained, table, tmp_path, monkeypatch):
     advance = ProgressView.advance
 
@@ -132,33 +123,23 @@ def test_a_finetuned_checkpoint_predicts_without_training(straight, table, tmp_p
     assert confusion.counts.tolist() == [[pairs.count((t, p)) for p in confusion.labels] for t in confusion.labels]
 
 
-def test_a_task_of_the_same_family_reads_texts_as_the_checkpoint_was_finetuned(
-    straight, table, tmp_path, capsys, monkeypatch
+@pytest.mark.parametrize(
+    ("more", "seq_len", "batch_size", "printed"),
+    [
+        ("--task sst-2 --columns.text sentence", 32, 8, "data.batch-size 8, data.seq-len 32, data.buckets (32,)"),
+        ("--data.seq-len 128 --data.batch-size 32", 128, 32, "data.buckets (32,)"),  # also what the task starts from
+    ],
+)
+def test_texts_are_read_as_the_checkpoint_was_finetuned_where_nothing_is_given(
+    straight, table, tmp_path, capsys, monkeypatch, more, seq_len, batch_size, printed
 ):
-    argv = f"--task sst-2 --init {straight} --predict {table} --workdir {tmp_path / 'out'}".split()
-    argv += ["--columns.text", "sentence"]
     seen = []
     monkeypatch.setattr("xlnet_jax.tasks.predict.read_splits", lambda config, *_: seen.append(config) or {})
-    finetune.main(argv)
-    there = Workdir(straight).settings(FinetuneConfig)
-    assert (seen[0].data, seen[0].columns.text, seen[0].task) == (there.data, "sentence", "sst-2")
-    printed = " ".join(capsys.readouterr().out.split())
-    assert (
-        "settings as the checkpoint was finetuned for classification: data.batch-size 8, data.seq-len 32, "
-        "data.buckets (32,)" in printed
-    )
-
-
-def test_settings_that_are_given_stay_where_the_checkpoint_was_finetuned_with_others(
-    straight, table, tmp_path, monkeypatch
-):
-    """A batch of 32 and 128 tokens are also what the task starts from."""
-    argv = f"--init {straight} --predict {table} --workdir {tmp_path / 'out'}".split()
-    argv += ["--data.seq-len", "128", "--data.batch-size", "32"]
-    seen = []
-    monkeypatch.setattr("xlnet_jax.tasks.predict.read_splits", lambda config, *_: seen.append(config) or {})
-    finetune.main(argv)
-    assert (seen[0].data.seq_len, seen[0].data.batch_size, seen[0].data.buckets) == (128, 32, (32,))
+    finetune.main(f"--init {straight} --predict {table} --workdir {tmp_path / 'out'} {more}".split())
+    data = seen[0].data
+    assert (data.seq_len, data.batch_size, data.buckets) == (seq_len, batch_size, (32,))
+    lines = " ".join(capsys.readouterr().out.split())
+    assert f"settings as the checkpoint was finetuned for classification: {printed}" in lines
 
 
 def test_padding_side_buckets_and_devices_change_no_prediction(straight, table, tmp_path):
@@ -273,11 +254,6 @@ def test_mistakes_are_named_before_anything_is_learned(more, line, pretrained, t
     assert not (tmp_path / "run" / "checkpoints").exists()
 
 
-def test_weights_that_are_drawn_afresh_need_something_to_learn_from():
-    with pytest.raises(InputError, match="reinitialize draws all weights afresh: give --train"):
-        finetune.main("--init somewhere --predict some.tsv --reinitialize".split())
-
-
 def test_a_run_goes_on_with_more_seeds_and_other_ways_of_measuring():
     before = FinetuneConfig()
     after = replace(
@@ -294,76 +270,46 @@ def test_a_checkpoint_with_the_wrong_head_is_named_with_the_one_it_has(pretraine
         finetune.main(["--task", "ner", "--init", str(straight), "--predict", str(table)])
 
 
-def test_another_run_in_the_workdir_is_refused_and_left_alone(straight, pretrained, table):
+def test_workdirs_of_other_runs_are_refused_and_left_alone(straight, pretrained, table, tmp_path):
     before = (straight / "results.json").read_text()
-    with pytest.raises(InputError, match=r"holds another run \(optimizer\.learning-rate: 0\.02 there, 0\.1 here\)"):
-        finetune.main(words(pretrained, table, straight, "--optimizer.learning-rate", "0.1"))
+    (tmp_path / "pretrained" / "checkpoints" / "1").mkdir(parents=True)
+    (tmp_path / "pretrained" / "config.json").write_text('{"format_version": 1, "corpus": ["novels"], "steps": 1}')
+    (tmp_path / "seeds" / "seed-1").mkdir(parents=True)
+    (tmp_path / "seeds" / "seed-1" / "config.json").touch()
+    predicting = ["--init", str(straight), "--predict", str(table), "--workdir", str(straight)]
+    for argv, message in (
+        (words(pretrained, table, straight, "--optimizer.learning-rate", "0.1"),
+         r"holds another run \(optimizer\.learning-rate: 0\.02 there, 0\.1 here\)"),
+        (words(pretrained, table, straight, "--seeds", "0", "1"),
+         "holds a run, with results of its own: give several seeds a --workdir"),
+        (predicting, "holds a run, with results of its own: give predictions another --workdir"),
+        (words(pretrained, table, tmp_path / "pretrained"),
+         r"config\.json is not the settings of a run of this kind \(.*corpus\): give another"),
+        (words(pretrained, table, tmp_path / "seeds"), "holds the runs of several seeds: give one seed a --workdir of"),
+    ):  # fmt: skip
+        with pytest.raises(InputError, match=message):
+            finetune.main(argv)
     assert (straight / "results.json").read_text() == before
 
 
-def test_a_workdir_of_pretraining_is_refused(pretrained, table, tmp_path):
-    (tmp_path / "checkpoints" / "1").mkdir(parents=True)
-    (tmp_path / "config.json").write_text('{"format_version": 1, "corpus": ["novels"], "steps": 1}')
-    with pytest.raises(
-        InputError, match=r"config\.json is not the settings of a run of this kind \(.*corpus\): give another"
-    ):
-        finetune.main(words(pretrained, table, tmp_path))
-
-
-def test_the_runs_of_several_seeds_are_not_mixed_with_one(pretrained, table, tmp_path):
-    (tmp_path / "seed-1").mkdir()
-    (tmp_path / "seed-1" / "config.json").touch()
-    with pytest.raises(InputError, match="holds the runs of several seeds: give one seed a --workdir of its own"):
-        finetune.main(words(pretrained, table, tmp_path))
-
-
-def stops_before_training(monkeypatch):
-    """Pretend that another host has other examples."""
+def test_an_attempt_that_learned_nothing_leaves_no_tokenizer_behind_and_draws_as_before_pretraining(
+    pretrained, tokenizer, table, tmp_path, monkeypatch
+):
+    """Heads are drawn, and with --reinitialize all weights, as large as the weights were before pretraining."""
 
     def differ(hosts, what, values):
         raise InputError(f"process 1 on host-b has {what} than process 0 ({', '.join(values)})")
 
-    monkeypatch.setattr(Hosts, "demand_same", differ)
-
-
-def test_hosts_with_other_examples_are_refused(pretrained, table, tmp_path, monkeypatch):
-    stops_before_training(monkeypatch)
-    with pytest.raises(
-        InputError, match=r"process 1 on host-b has other examples in --train than process 0 \(SHA-256\)"
-    ):
-        finetune.main(words(pretrained, table, tmp_path / "run"))
-
-
-def test_what_is_drawn_is_as_large_as_the_weights_were_before_pretraining(pretrained, table, tmp_path, monkeypatch):
-    """Heads are drawn, and with --reinitialize all weights."""
-    stops_before_training(monkeypatch)
+    monkeypatch.setattr(Hosts, "demand_same", differ)  # another host has other examples
+    Tokenizer.train(["another text"] * 20, 27, "english").save(tmp_path / "run" / "tokenizer")
     for more, scale in (((), 0.1), (("--reinitialize",), 0.1), (("--model.init-std", "0.05"), 0.05)):
         argv = words(pretrained, table, tmp_path / "run")
         i = argv.index("--model.init-std")
         argv[i : i + 2] = more
-        with pytest.raises(InputError):
+        with pytest.raises(InputError, match="process 1 on host-b has other"):
             finetune.main(argv)
         assert json.loads((tmp_path / "run" / "config.json").read_text())["model"]["init_std"] == scale
-
-
-def test_the_tokenizer_of_an_attempt_that_learned_nothing_is_replaced(
-    pretrained, tokenizer, table, tmp_path, monkeypatch
-):
-    Tokenizer.train(["another text"] * 20, 27, "english").save(tmp_path / "run" / "tokenizer")
-    stops_before_training(monkeypatch)
-    with pytest.raises(InputError):
-        finetune.main(words(pretrained, table, tmp_path / "run"))
     assert Tokenizer.load(tmp_path / "run" / "tokenizer").sha256 == tokenizer.sha256
-
-
-def test_results_of_a_run_are_overwritten_by_no_other(straight, pretrained, table):
-    before = (straight / "results.json").read_text()
-    with pytest.raises(InputError, match="holds a run, with results of its own: give several seeds a --workdir"):
-        finetune.main(words(pretrained, table, straight, "--seeds", "0", "1"))
-    argv = f"--task classification --init {straight} --predict {table} --workdir {straight}"
-    with pytest.raises(InputError, match="holds a run, with results of its own: give predictions another --workdir"):
-        finetune.main(argv.split())
-    assert (straight / "results.json").read_text() == before
 
 
 def test_finetuning_compares_kernels_on_its_own_texts(pretrained, table, tmp_path, monkeypatch, capsys):
