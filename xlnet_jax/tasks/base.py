@@ -3,7 +3,7 @@
 rows (of a file, or values of Python) → examples → features → outputs of the network → answers → metrics, files and
 predictions
 
-A family of tasks is a folder whose task.py holds a subclass of `Task` that says what is its own on this path;
+A family of tasks is a folder whose task.py holds a subclass of `Task` that fills in its own parts of this path;
 `families.py` lists the families.
 """
 
@@ -107,8 +107,8 @@ class Task(ABC, Generic[E, A]):
     def examples_of(self, values: Sequence[Any], labelled: bool = False, where: str = "input") -> list[E]:
         """Return an example for each value of Python code: a row as a dictionary, or a form of the family.
 
-        where: what the values are called in messages. Raises InputError, with the number of the value, on one of
-        another form.
+        where: what the values are called in messages. Raises InputError, with the number of the value, on one
+        that has the wrong form.
         """
         return [self.example_of(value, f"{where} {i}", i, labelled) for i, value in enumerate(values)]
 
@@ -167,8 +167,7 @@ class Task(ABC, Generic[E, A]):
 
     @abstractmethod
     def answers(self, examples: Sequence[E], features: Features, outputs: Outputs) -> A:
-        """Return what the network's outputs say of the examples. outputs: [items, …] from `predict`, in the order of
-        the features."""
+        """Return the answers for the examples. outputs: [items, …] from `predict`, in the order of the features."""
 
     @abstractmethod
     def metrics(self, examples: Sequence[E], answers: A) -> dict[str, float]:

@@ -31,7 +31,7 @@ class ColumnsConfig:
     id: str | None = None
     """name of an example; None = its number, from 0, or the index column of GLUE's test files"""
     label_separator: str = ","
-    """multilabel: what stands between the labels of a text in one field; a list needs none"""
+    """multilabel: separator between the labels of a text in one field; a list needs none"""
     header: bool = True
     """the first line of TSV and CSV names the columns"""
 
@@ -168,7 +168,7 @@ class FinetuneConfig(RunConfig):
     """SentencePiece model, where --init came without one"""
     reinitialize: bool = False
     """draw all weights afresh and take only sizes, tokenizer and model.init-std from --init: the baseline that shows
-    what pretraining is worth"""
+    the gain from pretraining"""
     narrow_start: bool = operational(True)  # identity compares the settings that it comes to
     """for a network narrower than 768, in place of what is not given: a learning rate for its width, the dropout of its
     pretraining (but for labels of words) and, for XLNet, the mean of all hidden states as summary"""

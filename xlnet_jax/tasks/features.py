@@ -53,7 +53,7 @@ def bucket_lengths(data: TaskDataConfig) -> tuple[int, ...]:
 def collate(
     features: Features, items: Sequence[int] | np.ndarray, length: int, side: Literal["left", "right"]
 ) -> Batch:
-    """Pad items to `length` tokens; NO_ITEM stands for a row of padding, of weight 0.
+    """Pad items to `length` tokens; NO_ITEM is a row of padding, of weight 0.
 
     Returns tokens as [B, L] or, for several texts an item, [B, C, L], with attention_mask (1 = real token); values and
     positions as [B, …]; and target_weights, float32 [B] or [B, W].

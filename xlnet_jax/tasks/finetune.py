@@ -62,7 +62,7 @@ def finetune(config: FinetuneConfig | None = None, **settings: Any) -> Result:
 
 def _write_rows(config: FinetuneConfig, rows: dict[str, list[dict[str, Any]]]) -> dict[str, str]:
     """Write the rows of each role to a file, named after their hash, and return its path. Raises InputError before
-    anything is written where a row is no example of the task."""
+    anything is written where a row is not an example of the task."""
     task, folder = make_task(config), epath.Path(folder_of(config)) / "examples"
     contents = {}
     for role, of_role in rows.items():

@@ -46,7 +46,7 @@ class Model(Pretrained):
         answering {"question": …, "context": …}; for multiple choice {"context": …, "question": …, "options":
         […]}. Rows of a table of pandas or dictionaries are taken too, with the columns of the finetuning, or words.
         batch_size: inputs (or windows of them) that the network reads at once. seq_len: longest input, in tokens.
-        None = both as in finetuning; a checkpoint that does not know takes the task's defaults. Predictions depend on
+        None = both as in finetuning; without a record of it, the task's defaults. Predictions depend on
         neither batch_size nor the other inputs.
 
         Raises InputError where the checkpoint has no head or no tokenizer, and names the first input that has another

@@ -1,6 +1,6 @@
-"""Settings from which a network narrower than those of the papers is finetuned: theirs teach it next to nothing.
+"""Settings from which a network narrower than those of the papers is finetuned: with those it learns next to nothing.
 
-benchmarks/narrow_start.py measures what each of them is worth.
+benchmarks/narrow_start.py measures the gain from each of them.
 """
 
 from dataclasses import replace

@@ -19,7 +19,7 @@ from data_pipelines.sources import TFDS, DatasetSlice, find, match_glob
 from xlnet_jax.errors import InputError, shown
 from xlnet_jax.storage.reading import decode_json
 
-_KINDS = {str: "text", list: "list", dict: "object", int: "number", bool: "true or false"}
+_KINDS = {str: "text", list: "a list", dict: "an object", int: "a number", bool: "true or false"}
 _SHOWN = 60  # characters of a wrong value, in a message
 V = TypeVar("V")
 
@@ -48,7 +48,7 @@ class Record:
 
 
 def records(values: Sequence[Any], where: str) -> Iterator[Record]:
-    """Yield the objects of a list, each with its number from 0 behind `where`."""
+    """Yield the objects of a list, each with its number from 0 after `where`."""
     for number, value in enumerate(values):
         yield Record(demand_kind(value, dict, f"{where} {number}"), f"{where} {number}")
 
@@ -56,7 +56,7 @@ def records(values: Sequence[Any], where: str) -> Iterator[Record]:
 def demand_kind(value: Any, kind: type[V], where: str) -> V:
     """Return the value. Raises InputError where it is of another kind, or a text that UTF-8 cannot hold."""
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-        raise InputError(f"{where} is no {_KINDS[kind]}, but {shown(value, _SHOWN)}")
+        raise InputError(f"{where} is not {_KINDS[kind]}, but {shown(value, _SHOWN)}")
     if isinstance(value, str):
         whole(value, where)
     return value
@@ -102,7 +102,7 @@ def json_lines(path: str, name: str = "") -> Iterator[tuple[int, Record]]:
         where = f"{name or path}: line {number}"
         value = decode_json(line, where, wanted := "an example is one JSON object on one line")
         if not isinstance(value, dict):
-            raise InputError(f"{where} is no JSON object; {wanted}")
+            raise InputError(f"{where} is not a JSON object; {wanted}")
         yield number, Record(value, where)
 
 

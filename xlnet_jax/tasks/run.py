@@ -118,7 +118,7 @@ def _train(prepared: Prepared, workdir: Workdir, process: Process) -> tuple[Resu
         has_curves = _draw_curves(run, prepared.config, selection.metric if selection else "", result)
         if found.thresholds:
             write_thresholds(checkpoint, found.thresholds)
-        sync_tree(workdir.folder)  # results.json says that all of it is there
+        sync_tree(workdir.folder)  # once results.json exists, all of it does
         write_result(workdir.folder, result)
         _report(result, workdir, has_curves, found.picture, process.console)
     return result, 0

@@ -137,7 +137,11 @@ def test_every_family_takes_its_values_of_python(pretrained):
         ("ner", [{"words": ["a", "b"], "labels": ["O"]}], "`train`: row 0 has 2 words and 1 labels: give each word"),
         ("ner", [{"words": ["a b\nc"], "labels": ["O"]}], "`train`: row 0: words are a list of words, and"),
         ("squad", [{"question": "Who?"}], "`train`: row 0 has no 'context', only 'question'"),
-        ("squad", [{"question": "Who?", "context": "a", "answers": "a"}], "`train`: row 0: 'answers' is no list, but"),
+        (
+            "squad",
+            [{"question": "Who?", "context": "a", "answers": "a"}],
+            "`train`: row 0: 'answers' is not a list, but",
+        ),
         ("ranking", [{"text": "a"}], "`train` holds rows, and `task` ranking reads files of its own form: name those"),
         ("classification", [{"text": "a", "label": object()}], "is neither text, a number nor a list"),
     ],
@@ -156,7 +160,7 @@ def test_inputs_of_another_form_are_refused_by_their_number(model, pretrained):
         (model, ["fine", 3], "input 1 is neither a text nor a pair of texts, but 3"),
         (model, [("a", "b", "c")], "input 0 is neither a text nor a pair"),
         (model, [" "], "input 0: its text is empty"),
-        (tagger, ["a walk"], "input 0 is no object, but"),
+        (tagger, ["a walk"], "input 0 is not an object, but"),
         (asker, [{"question": "what"}], "input 0 has no 'context', only 'question'"),
         (xlnet_jax.load(pretrained), ["a"], "vocabulary scores and no head: finetune it for a task first"),
     ):

@@ -44,7 +44,7 @@ class Published:
     headless: bool = False
     """some of the published files have no header"""
     escaped: bool = False
-    """its texts hold line ends and quotes behind backslashes"""
+    """its texts escape line ends and quotes by backslashes"""
     flawed: bool = False
     """the published files have incomplete lines and empty texts"""
 

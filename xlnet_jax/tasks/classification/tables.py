@@ -44,7 +44,7 @@ class Form:
 def read_table(name: str, form: Form) -> Iterator[Record]:
     """Yield the rows of a file, a glob (its files in order), a folder of texts, a URL, or tfds:NAME[SPLIT].
 
-    The end of a file's name says how it is read: .jsonl and .json with an object a line, .parquet, .csv with quotes;
+    The end of a file's name gives its form: .jsonl and .json with an object a line, .parquet, .csv with quotes;
     any other file as TSV, where a quote is an ordinary character. Raises InputError, with file and line, on what cannot
     be read.
     """
@@ -120,7 +120,7 @@ def _with_columns(records: Iterator[tuple[int, list[str]]], path: str, form: For
             columns = fields if named else [str(i) for i in range(len(fields))]
             if len(set(columns)) < len(columns):
                 raise InputError(
-                    f"{path}: line {number} names two columns alike; if it is no header: `columns.no_header`"
+                    f"{path}: line {number} names two columns alike; if it is not a header: `columns.no_header`"
                 )
             if named:
                 header = f"{path}: line {number}"
@@ -179,7 +179,7 @@ def field(row: Record, names: Sequence[str], setting: str) -> Any:
         raise InputError(f"{row.where}: there is no column {wanted}, only {shown}: {instead}")
     if parted := next((f"{part!r}" for part in SEPARATORS if len(there) == 1 and part in there[0]), None):
         raise InputError(
-            f"{row.header}: its one column is {shown}: {parted} does not part columns here; a .csv file has commas "
+            f"{row.header}: its one column is {shown}: {parted} does not separate columns here; a .csv file has commas "
             "between them, a .tsv file tabs"
         )
     raise InputError(
@@ -195,5 +195,5 @@ def text_field(row: Record, names: Sequence[str], setting: str) -> str:
     if value is None or (isinstance(value, str) and not value.strip()):
         raise InputError(f"{row.where}: its {column} is empty; fill it, or leave the line out")
     if not isinstance(value, str):
-        raise InputError(f"{row.where}: its {column} is no text, but {value!r}")
+        raise InputError(f"{row.where}: its {column} is not text, but {value!r}")
     return whole(value, f"{row.where}: its {column}")

@@ -48,7 +48,7 @@ class TextExample:
     text: str
     text_pair: str | None
     label: Label | None
-    # A run knows what it learns from by its texts and labels, wherever they lie.
+    # The hash of the training examples counts texts and labels only, so that files may move.
     where: str = dataclasses.field(repr=False)
     """file and line, for messages"""
     part: str = ""  # m or mm of MNLI
@@ -66,7 +66,7 @@ def with_files_of_roles(config: FinetuneConfig) -> FinetuneConfig:
 
 
 class TextTask(Task[TextExample, list[Prediction]]):
-    """One text or two: a subclass says what their label is, what is learned of it and how it is scored."""
+    """Texts or pairs of texts with labels of some kind; a subclass a kind."""
 
     scores: ClassVar[tuple[str, ...]]
     """names of the metrics"""
@@ -233,7 +233,7 @@ class Classification(TextTask):
         if labels and type(value) is int:
             value = dict(enumerate(self._published.numbered or labels)).get(value, value)
         if isinstance(value, float) and not math.isfinite(value):
-            raise InputError(f"{row.where}: its label {value} is no finite number, and no name; give it one")
+            raise InputError(f"{row.where}: its label {value} is neither a finite number nor a name; give it one")
         if labels and str(value) not in labels:
             raise InputError(
                 f"{row.where}: the label {value} is none of {', '.join(labels)}, which {self.config.task} has"
@@ -302,10 +302,10 @@ class Regression(TextTask):
             number = float(value)
         except (TypeError, ValueError):
             raise InputError(
-                f"{row.where}: the label {value!r} is no number; `task` classification learns names"
+                f"{row.where}: the label {value!r} is not a number; `task` classification learns names"
             ) from None
         if not math.isfinite(number):
-            raise InputError(f"{row.where}: the label {value} is no finite number; mend it, or leave the line out")
+            raise InputError(f"{row.where}: the label {value} is not a finite number; mend it, or leave the line out")
         return number
 
     def head(self, train: Sequence[TextExample]) -> HeadConfig:

@@ -1,4 +1,4 @@
-"""Draw the documents that stand beside a query: groups for training, and the documents that evaluation ranks."""
+"""Draw documents for a query: groups for training, and the documents that evaluation ranks."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple

@@ -17,7 +17,7 @@ class Passages:
     """Documents cut into pieces."""
 
     pieces: list[np.ndarray]
-    """tokens, int32 [E], those of a document behind each other"""
+    """tokens, int32 [E], those of a document one after the other"""
     first: np.ndarray
     """int64 [documents]: its first piece"""
     count: np.ndarray

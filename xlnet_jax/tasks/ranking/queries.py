@@ -23,7 +23,7 @@ class RankedQuery:
     candidates: tuple[str, ...] | None
     """documents to be ranked; None = all that are judged, and others"""
     collection: str
-    """SHA-256 of the documents, which the ids stand for"""
+    """SHA-256 of the documents that the ids name"""
 
 
 class Collection:

@@ -41,7 +41,7 @@ Run = dict[str, dict[str, float]]  # query -> document -> score
 def read_qrels(paths: Sequence[str], form: JudgementsForm = "graded") -> dict[str, Judgements]:
     """Return judgements by query, in the order of the files.
 
-    cranfield: the codes 1 to 5 become the grades 4 to 0, and documents of code -1 are left out; an iteration may stand
+    cranfield: the codes 1 to 5 become the grades 4 to 0, and documents of code -1 are left out; an iteration may come
     between query and document. Raises InputError, with file and line, on what cannot be read.
     """
     found: dict[str, Judgements] = {}
@@ -58,7 +58,7 @@ def read_qrels(paths: Sequence[str], form: JudgementsForm = "graded") -> dict[st
             elif code in CRANFIELD_GRADES:
                 judged.grades[document] = CRANFIELD_GRADES[code]
             else:
-                raise InputError(f"{where}: {code} is no code of Cranfield's, which are 1 (best) to 5, and -1")
+                raise InputError(f"{where}: {code} is not a code of Cranfield, which are 1 (best) to 5, and -1")
     if not found:
         raise InputError(f"qrels {', '.join(paths)}: no judgement is in it; qrels have lines of {QRELS_FIELDS}")
     return found
@@ -88,7 +88,7 @@ def read_run(paths: Sequence[str]) -> Run:
             except ValueError:
                 of_query[document] = math.nan
             if math.isnan(of_query[document]):
-                raise InputError(f"{where}: the score {score!r} is no number")
+                raise InputError(f"{where}: the score {score!r} is not a number")
     return run
 
 
@@ -119,7 +119,7 @@ def _judgements(path: str, form: JudgementsForm) -> Iterator[tuple[int, str, str
         try:
             yield number, fields[0], fields[-2], int(fields[-1])
         except ValueError:
-            raise InputError(f"{where}: the judgement {fields[-1]!r} is no whole number") from None
+            raise InputError(f"{where}: the judgement {fields[-1]!r} is not a whole number") from None
 
 
 def _demand_form(where: str, fields: Sequence[str], form: JudgementsForm) -> None:

@@ -17,7 +17,7 @@ class Sentence:
 
     words: tuple[str, ...]
     labels: tuple[str, ...] | None
-    # A run knows what it learns from by its words and labels, wherever they lie.
+    # The hash of the training examples counts words and labels only, so that files may move.
     rows: tuple[str, ...] = field(repr=False)
     """the lines as they are in the file"""
     place: str = field(repr=False)
@@ -65,7 +65,7 @@ def read_conll(path: str, word: int, label: int | None) -> Iterator[Sentence]:
 
 def _demand_columns(where: str, width: int, word: int, label: int | None) -> None:
     if label == LABEL and width == 1:
-        raise InputError(f"{where} has a word alone; a label must stand behind it, except in `predict`")
+        raise InputError(f"{where} has only a word: put its label after it, except in `predict`")
     for name, column in (("text", word), ("label", label)):
         if column is not None and not -width <= column < width:
             raise InputError(f"{where} has {_fields(width)}, and `columns.{name}` is {column}; they count from 0")

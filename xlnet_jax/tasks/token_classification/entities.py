@@ -18,7 +18,7 @@ class Entity(NamedTuple):
 
     kind: str
     begin: int  # its first word
-    end: int  # the word behind its last
+    end: int  # the word after its last
 
 
 class Scores(NamedTuple):
@@ -32,7 +32,7 @@ class Scores(NamedTuple):
 
 
 def is_tag(label: str) -> bool:
-    """Return True where a label says where in an entity a word stands."""
+    """Return True where a label gives the place of a word in an entity."""
     return _TAG.fullmatch(label) is not None
 
 
@@ -42,7 +42,7 @@ def kind_of(tag: str) -> str:
 
 
 def entities(tags: Sequence[str]) -> list[Entity]:
-    """Return the entities of a sentence (`get_entities` of seqeval): one begins at B and S, behind O, E and S, and
+    """Return the entities of a sentence (`get_entities` of seqeval): one begins at B and S, after O, E and S, and
     where the type changes, whatever the tag. So all schemes are read alike, and every sequence of tags has a
     reading."""
     found: list[Entity] = []

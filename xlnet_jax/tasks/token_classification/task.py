@@ -35,7 +35,7 @@ from xlnet_jax.tasks.token_classification.entities import (
 )
 from xlnet_jax.tasks.token_classification.words import encode_words, windows
 
-SPECIALS = 2  # <sep> and <cls> behind a window
+SPECIALS = 2  # <sep> and <cls> after a window
 PREDICTIONS, REPORT = "predictions.txt", "entities.tsv"
 
 
@@ -90,7 +90,7 @@ class TokenClassification(Task[Sentence, list[Prediction]]):
         for i, label in enumerate(sentence.labels or ()):
             if self._of_entities and not is_tag(label):
                 raise InputError(
-                    f"{sentence.where(i)}: {label!r} is no tag of an entity, as O, B-PER and I-PER are; name the "
+                    f"{sentence.where(i)}: {label!r} is not a tag of an entity, such as O, B-PER or I-PER; name the "
                     "column by `columns.label`, or learn other labels by `task` token_classification"
                 )
         return sentence

@@ -1,6 +1,6 @@
 """Encode words that are given one by one as pieces of running text, and cut long sentences into windows.
 
-A word is encoded by itself, so that it has pieces of its own, but as it stands in a text: with ▁ behind a space and at
+A word is encoded by itself, so that it has pieces of its own, but as it appears in a text: with ▁ after a space and at
 the beginning, without ▁ in a script that has no spaces. So 北 京 never become ▁北 ▁京, pieces that Chinese text lacks.
 """
 
@@ -33,13 +33,13 @@ class Window(NamedTuple):
     begin: int
     end: int
     first_word: int
-    last_word: int  # the one behind
+    last_word: int  # the one after it
 
 
 def spaces_before(words: Sequence[str]) -> list[bool]:
-    """Return for each word whether a space stands before it in running text; the beginning of a text counts as a space.
+    """Return for each word whether running text has a space before it; the beginning of a text counts as a space.
 
-    No space stands beside a character of a script without spaces, nor, in a sentence with such characters, between two
+    There is none beside a character of a script without spaces, nor, in a sentence with such characters, between two
     single characters: the 1 9 9 8 of a text that was split into characters.
     """
     unspaced = any(map(_UNSPACED.search, words))
@@ -53,7 +53,7 @@ def spaces_before(words: Sequence[str]) -> list[bool]:
 
 def encode_words(sentences: Sequence[Sequence[str]], tokenizer: Tokenizer) -> list[Pieces]:
     """Return the pieces of each sentence. A word of which normalisation leaves nothing becomes <unk>; where the
-    tokenizer begins a word with a lone ▁, the piece behind it counts as the first."""
+    tokenizer begins a word with a lone ▁, the piece after it counts as the first."""
     spaced = [list(zip(words, spaces_before(words), strict=True)) for words in sentences]
     distinct = sorted({word for words in spaced for word in words})
     # A piece that is always one of its own, in front of a word, takes the ▁ that begins a text.

@@ -115,9 +115,9 @@ def test_a_table_without_header_has_numbers_for_columns(tmp_path):
         ("a.csv", 'text,label\n"a\n",1\nb\n', "a.csv: line 4 has 1 fields, and the first line has 2"),
         ("a.csv", 'text,label\n"a"b,1\n', "a.csv: line 2 is not CSV ("),
         ("a.csv", 'text,label\na,1\n"b', "a.csv: line 3 is not CSV (unexpected end of data)"),
-        ("a.tsv", "a\ta\n", "a.tsv: line 1 names two columns alike; if it is no header: `columns.no_header`"),
+        ("a.tsv", "a\ta\n", "a.tsv: line 1 names two columns alike; if it is not a header: `columns.no_header`"),
         ("a.jsonl", '{"text": 1}\n{"te', "a.jsonl: line 2 is not JSON ("),
-        ("a.jsonl", "[]", "a.jsonl: line 1 is no JSON object"),
+        ("a.jsonl", "[]", "a.jsonl: line 1 is not a JSON object"),
         ("a.tsv", b"text\nb\xffd\n", "a.tsv: line 2 is not UTF-8 (0xff); convert it, as by iconv"),
         ("a.tsv", "text\nbad\n".encode("utf-16-le"), "a.tsv: line 1 has a zero byte"),
         ("a.parquet", "text", "a.parquet: damaged, or not a Parquet file ("),
@@ -165,7 +165,7 @@ def test_columns_parted_by_another_character_are_told(tmp_path, name, line):
     (tmp_path / name).write_text(f"{line}\n{line}\n")
     row = next(read_table(str(tmp_path / name), Form()))
     with pytest.raises(
-        InputError, match=r"line 1: its one column is .* does not part columns here; a \.csv file has com"
+        InputError, match=r"line 1: its one column is .* does not separate columns here; a \.csv file has com"
     ):
         field(row, ("text",), "text")
 
@@ -175,7 +175,7 @@ def test_columns_parted_by_another_character_are_told(tmp_path, name, line):
     [
         ('" \\t"', "line 1: its text is empty; fill it, or leave the line out"),
         ("null", "line 1: its text is empty"),
-        ("7", "line 1: its text is no text, but 7"),
+        ("7", "line 1: its text is not text, but 7"),
         (r'"a \ud83d"', r"line 1: its text holds half a character, \ud83d; mend it"),
     ],
 )

@@ -158,7 +158,9 @@ def read(tmp_path, content, labelled=True, **settings):
 @pytest.mark.parametrize("label", ["NaN", "Infinity", "-Infinity"])
 def test_a_number_of_json_that_is_none_is_no_label(tmp_path, label):
     (tmp_path / "a.jsonl").write_text(f'{{"text": "a", "label": 1}}\n{{"text": "b", "label": {label}}}\n')
-    with pytest.raises(InputError, match=r"a\.jsonl: line 2: its label -?(nan|inf) is no finite number, and no name"):
+    with pytest.raises(
+        InputError, match=r"a\.jsonl: line 2: its label -?(nan|inf) is neither a finite number nor a name"
+    ):
         task().read([str(tmp_path / "a.jsonl")], True)
 
 
@@ -172,9 +174,9 @@ def test_a_number_of_json_that_is_none_is_no_label(tmp_path, label):
         ({"columns": PAIRS}, "text\ttext_pair\tlabel\na\t\t1\n", "a.tsv: line 2: its text_pair is empty"),
         ({}, "text\tlabel\na\t\n", "a.tsv: line 2: it has no label; training and evaluation need one"),
         ({}, "text\tlabel\n", "a.tsv: there are no examples in it"),
-        ({"name": "regression"}, "text\tlabel\na\tnan\n", "a.tsv: line 2: the label nan is no finite number; mend it"),
-        ({"name": "regression"}, "text\tlabel\na\t1\nb\t-inf\n", "a.tsv: line 3: the label -inf is no finite number"),
-        ({"name": "regression"}, "text\tlabel\na\tgood\n", "a.tsv: line 2: the label 'good' is no number"),
+        ({"name": "regression"}, "text\tlabel\na\tnan\n", "line 2: the label nan is not a finite number; mend it"),
+        ({"name": "regression"}, "text\tlabel\na\t1\nb\t-inf\n", "line 3: the label -inf is not a finite number"),
+        ({"name": "regression"}, "text\tlabel\na\tgood\n", "a.tsv: line 2: the label 'good' is not a number"),
         (
             {"columns": ColumnsConfig(id="n")}, "n\ttext\tlabel\n7\ta\t1\n8\tb\t1\n7\tc\t2\n",
             "a.tsv: line 4: its id 7 is also that of",

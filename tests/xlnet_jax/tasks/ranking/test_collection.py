@@ -56,7 +56,7 @@ def test_json_and_tsv_texts_are_those_of_beir_and_ms_marco(tmp_path):
         ("1\ta\n\n2 b\n", "line 3 has 1 fields between tabs"),
         ("a b\tx\ty\n", "line 1: the id 'a b' is empty or has spaces"),
         ('{"_id": "a", "text": "b"}\n{"_id": "b"}\n', "line 2 has no id or no text"),
-        ('{"_id": "a", "text": "b"}\n[1]\n', "line 2 is no JSON object"),
+        ('{"_id": "a", "text": "b"}\n[1]\n', "line 2 is not a JSON object"),
         ('{"_id": "a", "text": "b"}\n{"_id":\n', "line 2 is not JSON"),
         ('{"_id":' + "[" * 100_000 + "\n", "line 1 is not JSON"),
         (r'{"_id": "a", "text": "b \ud83d"}', r"line 1: the text holds half a character, \ud83d; mend it"),

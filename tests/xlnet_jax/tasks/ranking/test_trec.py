@@ -34,11 +34,11 @@ def test_the_best_code_of_cranfield_is_its_highest_grade_and_the_source_is_left_
         ("1 0 a 1\n1 0 b\n", "graded", "line 2 has 3 fields, and those before it 4"),
         ("1 a 3\n", "graded", "line 1 has 3 fields, as Cranfield's, whose 1 is the best: read them by `ranking.judg"),
         ("1 a\n", "graded", "line 1 has 2 fields; qrels have 4: query iteration document grade"),
-        ("1 0 a high\n", "graded", "line 1: the judgement 'high' is no whole number"),
+        ("1 0 a high\n", "graded", "line 1: the judgement 'high' is not a whole number"),
         ("1 0 a 1\n1 0 a 0\n", "graded", "line 2: document a is judged already for query 1"),
         ("", "graded", "no judgement is in it; qrels have lines of query iteration document grade"),
         ("1 a -1\n1 a 2\n", "cranfield", "line 2: document a is judged already for query 1"),
-        ("1 a 0\n", "cranfield", "line 1: 0 is no code of Cranfield's, which are 1 (best) to 5, and -1"),
+        ("1 a 0\n", "cranfield", "line 1: 0 is not a code of Cranfield, which are 1 (best) to 5, and -1"),
     ],
 )
 def test_a_line_that_is_no_judgement_is_named(tmp_path, text, form, said):
@@ -53,8 +53,8 @@ def test_a_line_that_is_no_judgement_is_named(tmp_path, text, form, said):
     [
         ("1 Q0 a 1 0.5 t\n1 Q0 b 2 0.4\n", "line 2 has 5 fields; a run has 6"),
         ("1 Q0 a 1 0.5 t\n1 Q0 a 2 0.4 t\n", "line 2: document a is there already for query 1"),
-        ("1 Q0 a 1 high t\n", "line 1: the score 'high' is no number"),
-        ("1 Q0 a 1 nan t\n", "line 1: the score 'nan' is no number"),
+        ("1 Q0 a 1 high t\n", "line 1: the score 'high' is not a number"),
+        ("1 Q0 a 1 nan t\n", "line 1: the score 'nan' is not a number"),
     ],
 )
 def test_a_line_that_is_no_ranking_is_named(tmp_path, text, said):
