@@ -126,7 +126,7 @@ def _place_words(
         context = units * data.mask_alpha // data.mask_beta
         before = choice(uniform[:, i], context)
         begin = next_start[row, np.minimum(cursor + before, length)]
-        end = _behind_words(begin, units, next_start, data.span_max)
+        end = _after_words(begin, units, next_start, data.span_max)
         # A span that would touch the end of the text, or words longer than the rest of the goal, are not placed and end
         # the search, as in the original.
         active &= (left > 0) & (end < length) & (end - begin <= left)
@@ -138,7 +138,7 @@ def _place_words(
     return begins, ends
 
 
-def _behind_words(begin: np.ndarray, words: np.ndarray, next_start: np.ndarray, span_max: int) -> np.ndarray:
+def _after_words(begin: np.ndarray, words: np.ndarray, next_start: np.ndarray, span_max: int) -> np.ndarray:
     """Return the end of `words` words that begin at `begin`, a word start; the length of the text where it has
     fewer."""
     row, length = np.arange(len(begin)), next_start.shape[1] - 1

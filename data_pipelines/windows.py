@@ -117,15 +117,15 @@ def cut_windows(
     own = in_a | is_next[:, None] | (data.pair_loss == "order")
     text = np.where(own, tokens[row, source], partner_tokens[row, source])
 
-    # The first <sep> stands between A and B, so everything after A moves by one.
+    # The first <sep> is between A and B, so everything after A moves by one.
     new_len = data.seq_len - data.reuse_len
     column = np.arange(new_len)
-    behind_a = column > a_len[:, None]
-    at = np.clip(column - behind_a, 0, total - 1)
+    after_a = column > a_len[:, None]
+    at = np.clip(column - after_a, 0, total - 1)
     new_part = text[row, at]
     new_part[column == a_len[:, None]] = sep_id
     new_part[:, -2], new_part[:, -1] = sep_id, cls_id
-    segment = behind_a.astype(np.int32)
+    segment = after_a.astype(np.int32)
     segment[:, -1] = CLS_SEGMENT
 
     reused = tokens[:, begin:a_begin]

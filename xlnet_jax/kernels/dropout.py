@@ -1,4 +1,4 @@
-"""Dropout masks by a counter hash: an element's bits follow from a seed and from where the element stands.
+"""Dropout masks by a counter hash: an element's bits follow from a seed and its row and column.
 
 Every implementation makes the same mask, whatever it holds at once, and so does every sharding and every division into
 micro-batches: the seed of an example follows from its place in the global batch. The hash is lowbias32 (Chris Wellons,

@@ -7,8 +7,8 @@ factorization order:
     g[z_t] <- Attention(Q = g[z_t], KV = h[z_<t])        predicts: does not see its own token
     h[z_t] <- Attention(Q = h[z_t], KV = h[z_<=t])       is read by the others: sees its own token
 
-Both streams have the same weights, keys and values, so their rows x = [h; g] run together, and nothing but the masks
-tells them apart (models/masks.py). With the context c = [m; h], and s the sines and cosines of relative distances:
+Both streams have the same weights, keys and values, so their rows x = [h; g] run together, and differ in nothing but
+the masks (models/masks.py). With the context c = [m; h], and s the sines and cosines of relative distances:
 
     q = x W_q       k = c W_k       v = c W_v       r = s W_r
     AC = (q + r_w_bias) k                        content

@@ -128,7 +128,7 @@ class BertEncoder(nn.Module):
 
 
 def places_BL(inputs: Inputs) -> jnp.ndarray:
-    """Return the place of each token in BERT's order, int32: <cls> first, although it stands after the text here.
+    """Return the place of each token in BERT's order, int32: <cls> first, although it comes after the text here.
 
     Order reaches this network through places alone, so it reads <cls> A <sep> B <sep>.
     """

@@ -2,7 +2,7 @@
 
 A pass has two rows an example: the content row of the token at `position`, whose key and value go into the cache, and
 the query row of `target`, the position to be predicted next, which sees them. In a causal network the content row
-predicts, and is alone: its target is the position after it. Position p lies in slot p mod K: as text grows to the right
+predicts, and is alone: its target is the position after it. Position p is in slot p mod K: as text grows to the right
 the newest K positions stay, with their keys and values as they were computed. So a row sees what it would see in a
 window of its own after a memory of K - 1 positions (Transformer-XL, section 3.2). Sinusoidal positions are places in
 one window: they make sense for K positions only.

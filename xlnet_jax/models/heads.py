@@ -45,7 +45,7 @@ class XLNetForSequence(nn.Module):
             mems_ZBMD = backbone(window, mems_ZBMD, train=train).new_mems_ZBMD
         hidden_BLD = backbone(inputs, mems_ZBMD, train=train).content_BLD
         if head.summary == "first" and self.config.network == "bert":
-            attention_mask_BL = attention_mask_BL * (places_BL(inputs) == 0)  # <cls>, wherever it stands
+            attention_mask_BL = attention_mask_BL * (places_BL(inputs) == 0)  # <cls>, wherever it is
         summary_BD = SequenceSummary(self.config, head, train, name="summary")(
             hidden_BLD, attention_mask_BL, inputs.example_B
         )

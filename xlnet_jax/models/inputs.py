@@ -37,9 +37,9 @@ def compact_inputs(
 ) -> Inputs:
     """Return inputs from ranks and positions, the compact form (data_pipelines/objectives/fields.py).
 
-    memory: bool, slots in use; attention_mask: 1 = real token, None = all are real; document_start: as `document_span`
-    takes it, no row sees another document, and places count from the start of each; None = the window is one text;
-    attend_empty_memory: let rows attend to unused slots too, as zeros.
+    memory: bool, slots in use; attention_mask: 1 = real token, None = all are real; document_start: as
+    `document_bounds` takes it, no row sees another document, and places count from the start of each; None = the window
+    is one text; attend_empty_memory: let rows attend to unused slots too, as zeros.
     """
     attended_BM = jnp.ones_like(memory_BM) if attend_empty_memory else memory_BM
     relations = rank_relations(perm_rank_BL, target_positions_BP, attended_BM, attention_mask_BL)
@@ -142,7 +142,7 @@ def text_windows(
 ) -> Iterator[Inputs]:
     """Yield a text as windows of window_len tokens, each to read with the memory of the mem_len positions before it.
 
-    Rows see the real tokens of that memory. L is a multiple of window_len, or smaller than it. Padding stands on the
+    Rows see the real tokens of that memory. L is a multiple of window_len, or smaller than it. Padding is on the
     left, and its amount changes nothing.
     """
     length = input_ids_BL.shape[1]

@@ -14,6 +14,6 @@ class PairHead(nn.Module):
 
     @nn.compact
     def __call__(self, content_BLD: jnp.ndarray) -> jnp.ndarray:
-        """Return float32 logits [B, 2]: [0] for B continues A (data.pair_loss order: stands after A), [1] for not."""
+        """Return float32 logits [B, 2]: [0] for B continues A (data.pair_loss order: comes after A), [1] for not."""
         pooled_BD = nn.tanh(Dense(self.config, self.config.d_model, ("embed", None), name="pooler")(content_BLD[:, -1]))
         return Dense(self.config, 2, ("embed", None), name="logits")(pooled_BD).astype(jnp.float32)

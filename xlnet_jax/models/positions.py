@@ -7,8 +7,8 @@ from xlnet_jax.kernels.numerics import einsum_float32
 
 
 def distances_R(num_queries: int, num_keys: int, clamp_len: int) -> jnp.ndarray:
-    """Return the distances from a row to a key, in positions, float32 [R = K + L]: from K (far behind) down to 1 - L
-    (ahead).
+    """Return the distances from a row to a key, in positions, float32 [R = K + L]: from K, long before the row, down to
+    1 - L, after it.
 
     float32 always: bfloat16 represents integers exactly only up to 256. `clamp_len` bounds them on both sides; -1 = no
     bound.

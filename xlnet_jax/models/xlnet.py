@@ -106,7 +106,7 @@ class Backbone(nn.Module):
         relations = relate(inputs, mem_len, c)
         if c.positions == "relative":
             signals = signals_2RY(distances_R(length, mem_len + length, c.clamp_len), c.d_model)
-            # One mask for all examples: sines and cosines stand in the place of two of them.
+            # One mask for all examples: sines and cosines take the places of two examples.
             signals = drop(signals, jnp.arange(2))
         reused = min(length, length if reuse_len is None else reuse_len)
         layers = scan_layers(Layer, c, in_axes=(0, *[nn.broadcast] * 5))(c, reused, train, parts, name="layers")

@@ -7,10 +7,10 @@ sums s of their softmax, are joined as (Milakov and Gimelshein 2018, section 3; 
 
 The backward kernel takes the joined m, s and o, so the gradients of blocks are summed and nothing else.
 
-The rows of a block stand at positions that follow each other, so with a block of keys they read a part of the position
-keys, as a short window would from its first column on. Query rows stand anywhere: each block of positions computes the
-tiles of query rows that have a row there, few where targets are in ascending order. A block of keys is skipped where no
-row of the block sees one of its keys.
+The rows of a block are at consecutive positions, so with a block of keys they read a part of the position keys, as a
+short window would from its first column on. Query rows are at any positions: each block of positions computes the tiles
+of query rows that have a row there, few where targets are in ascending order. A block of keys is skipped where no row
+of the block sees one of its keys.
 """
 
 from dataclasses import replace
@@ -41,13 +41,13 @@ LEAST = jnp.iinfo(jnp.int32).min
 
 
 class Rows(NamedTuple):
-    """A block of content rows, or the query rows that stand at a block of positions."""
+    """A block of content rows, or the query rows at a block of positions."""
 
     sizes: Sizes  # of its calls of the kernels
     number: jnp.ndarray  # of the block of positions
     query_BTH: jnp.ndarray
     integers_B8T: jnp.ndarray  # `Operands.rows_B8T`, filled up to whole tiles
-    is_here_BT: jnp.ndarray  # bool; False = padding, or a query row that stands elsewhere
+    is_here_BT: jnp.ndarray  # bool; False = padding, or a query row elsewhere
     busy_BQ: jnp.ndarray | None  # int32, which tiles of query rows have a row here
 
 

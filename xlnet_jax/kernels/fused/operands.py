@@ -34,7 +34,7 @@ NEVER = jnp.iinfo(jnp.int32).max
 class Operands(NamedTuple):
     """Inputs of the kernel: arrays outside of it, references to their blocks inside. None = no such term.
 
-    In their H the heads stand side by side.
+    Their H holds all heads, side by side.
     """
 
     query_BTH: Any
@@ -50,7 +50,7 @@ class Operands(NamedTuple):
 
 
 def sizes_of(inputs: AttentionInputs, generation: Generation) -> Sizes:
-    """Return the sizes of a call. Without query rows nothing tells the streams apart: all rows are content."""
+    """Return the sizes of a call. Without query rows all rows are content."""
     _, num_heads, num_rows, head_width = inputs.query_BNTH.shape
     relations, has_positions = inputs.relations, inputs.position_key_2NRH is not None
     sizes = Sizes(

@@ -7,8 +7,8 @@ registers of 128 lanes:
     scores[t, j] = by_distance[t, j + 128 (1 + skip_t) - turn_t]        0 <= turn_t < 128
 
 `turn` rotates the lanes of a register, each row by its own amount; the lanes that leave it come into the next one.
-`skip` selects registers. Content rows stand in order, so turn is the row's number in the tile, and none skips. Query
-rows stand anywhere.
+`skip` selects registers. Content rows are in order, so turn is the row's number in the tile, and none skips. Query
+rows are at any positions.
 """
 
 from collections.abc import Callable

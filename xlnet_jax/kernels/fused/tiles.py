@@ -74,7 +74,7 @@ class Sizes:
     num_content: int
     num_targets: int
     num_places: int
-    """positions that rows may stand at, L of `arguments.Positions`"""
+    """positions that rows may be at, L of `AttentionInputs.num_places`"""
     num_keys: int
     num_directions: int
     """tables of position keys: 0 = no relative positions, 2 = examples may read backwards"""
@@ -161,7 +161,7 @@ class Sizes:
 
     @property
     def busy_tiles(self) -> int:
-        """Number of tiles that a call computes, if targets stand in ascending order, evenly."""
+        """Number of tiles that a call computes, if targets are in ascending order, evenly spread."""
         return self.content_tiles + min(self.query_tiles, -(-self.query_tiles // self.position_blocks) + 1)
 
     @property

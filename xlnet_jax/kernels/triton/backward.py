@@ -146,7 +146,7 @@ def _probabilities_and_gradients(
 
 
 def _clear_other_distances(sizes: Sizes, vectors: Vectors, row: Any, by_distance_TR: Any) -> None:
-    """Write zeros at the distances before and behind those of the keys."""
+    """Write zeros at the distances before and after those of the keys."""
 
     def clear(number: Any, nothing: None) -> None:
         row_TK, column_TK = other_distance_index(sizes, vectors, Tile(row, number * KEYS))

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 
 from xlnet_jax.kernels.arguments import AttentionInputs, find_obstacle
-from xlnet_jax.kernels.devices import GPU, device_kind, interpretation, platform
+from xlnet_jax.kernels.devices import interpretation
 from xlnet_jax.kernels.numerics import pad
 from xlnet_jax.kernels.triton.backward import Saved, backward
 from xlnet_jax.kernels.triton.forward import forward
@@ -30,8 +30,6 @@ def why_unsupported(inputs: AttentionInputs) -> str | None:
     """Return why the kernels cannot compute these inputs, in a clause; None where they can."""
     if (reason := find_obstacle(inputs, WIDEST)) is not None:
         return reason
-    if platform() != GPU and interpretation() is None:
-        return f"the device is {device_kind()}, and there is no kernel for it"
     if not (capability := _compute_capability())[0].isdigit() or float(capability) < OLDEST:
         return f"the device has compute capability {capability}, and the kernel wants {OLDEST}"
     width, dtype = inputs.query_BNTH.shape[-1], inputs.query_BNTH.dtype

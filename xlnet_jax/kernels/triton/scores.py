@@ -49,13 +49,13 @@ def scores_TK(
 
 
 def distance_index(sizes: Sizes, vectors: Vectors, tile: Tile) -> tuple[jnp.ndarray, jnp.ndarray]:
-    """Return where the scores of a tile stand by distance: each row at an offset of its own."""
+    """Return the indices of a tile's scores by distance: each row has an offset of its own."""
     row_TK, start_T1 = _starts(sizes, vectors, tile)
     return row_TK, start_T1 + _numbers(tile.key, KEYS)[None]
 
 
 def other_distance_index(sizes: Sizes, vectors: Vectors, tile: Tile) -> tuple[jnp.ndarray, jnp.ndarray]:
-    """Return where the distances at which a row has no keys stand; here `key` numbers them."""
+    """Return the indices of the distances at which a row has no keys; here `key` numbers them."""
     row_TK, start_T1 = _starts(sizes, vectors, tile)
     number_1K = _numbers(tile.key, KEYS)[None]
     return row_TK, number_1K + jnp.where(number_1K < start_T1, 0, sizes.padded_keys)

@@ -21,7 +21,7 @@ class Sizes:
     """Sizes of one call, as the kernels see it on one device."""
 
     num_places: int
-    """positions that rows may stand at, L of `arguments.Positions`; without relative positions 0"""
+    """positions that rows may be at, L of `AttentionInputs.num_places`; without relative positions 0"""
     num_rows: int
     num_keys: int
     head_width: int
@@ -56,7 +56,7 @@ class Sizes:
 
     @property
     def more_distances(self) -> int:
-        """Number of distances behind those of the table: every row has some for all padded keys, and whole tiles of
+        """Number of distances after those of the table: every row has some for all padded keys, and whole tiles of
         others."""
         return self.more_keys + self.distance_tiles * KEYS - self.num_places
 
