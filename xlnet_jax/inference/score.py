@@ -9,7 +9,6 @@ pieces of an order see almost nothing, unless there is a context, which all piec
 
 import contextlib
 import csv
-import itertools
 import json
 import math
 import sys
@@ -150,16 +149,17 @@ def score_files(settings: ScoreSettings, on_scored: Callable[[int], None] = lamb
     else:
         texts = (TextRecord(text, f"sentence {i}") for i, text in enumerate(settings.sentences, start=1))
     pretrained = on_device(pretrained, settings.dtype)
+    as_table = (settings.out or "").endswith(".tsv")
+    likelihood = "pseudo_log_likelihood" if PSEUDO in settings.orders else "log_likelihood"
     total = Totals(0, 0, 0.0, 0)
     with _open(settings.out) as file:
-        write = (_write_table if (settings.out or "").endswith(".tsv") else _write_lines)(file, settings.orders)
         for records in chunks(texts, TEXTS_AT_ONCE):
             scores = score_texts(
                 pretrained, [r.text for r in records], settings.orders, context=settings.context, seed=settings.seed,
                 max_len=max_len, names=[r.where for r in records],
             )  # fmt: skip
             for record, score in zip(records, scores, strict=True):
-                write(record, score)
+                _write_record(file, as_table, total.texts, record, score, likelihood)
                 total = Totals(
                     total.texts + 1,
                     total.pieces + len(score.pieces),
@@ -245,19 +245,18 @@ def check_orders(orders: Sequence[str]) -> None:
     if PSEUDO in orders and len(orders) > 1:
         raise InputError(f"`orders` {' '.join(orders)}: {PSEUDO} is no order, and stands by itself")
     for order in orders:
-        if order in (LEFT_TO_RIGHT, RIGHT_TO_LEFT, PSEUDO):
-            continue
-        number = order.removeprefix(RANDOM)
+        words = order.split()
         if order.startswith(RANDOM):
-            if not (number.isdecimal() and int(number)):
+            if not (order.removeprefix(RANDOM).isdecimal() and int(order.removeprefix(RANDOM))):
                 raise InputError(f"`orders` {order}: give a number, as in random:8")
-        elif not all(word.isdecimal() for word in order.split()) or not order.split():
-            raise InputError(
-                f"`orders` {order!r}: give {LEFT_TO_RIGHT}, {RIGHT_TO_LEFT}, {RANDOM}N, {PSEUDO}, or the positions of "
-                'the pieces, as "2 0 1"'
-            )
-        elif sorted(positions := [int(word) for word in order.split()]) != list(range(len(positions))):
-            raise InputError(f"`orders` {order!r} must have each of 0 to {len(positions) - 1} once")
+        elif order not in (LEFT_TO_RIGHT, RIGHT_TO_LEFT, PSEUDO):
+            if not words or not all(word.isdecimal() for word in words):
+                raise InputError(
+                    f"`orders` {order!r}: give {LEFT_TO_RIGHT}, {RIGHT_TO_LEFT}, {RANDOM}N, {PSEUDO}, or the positions "
+                    'of the pieces, as "2 0 1"'
+                )
+            if sorted(map(int, words)) != list(range(len(words))):
+                raise InputError(f"`orders` {order!r} must have each of 0 to {len(words) - 1} once")
 
 
 def _check_length(length: int, given: int, max_len: int, name: str) -> None:
@@ -314,39 +313,23 @@ def _open(out: str | None) -> Iterator[IO[str]]:
         yield file
 
 
-Write = Callable[["TextRecord", TextScore], Any]
-
-
-def _likelihood_name(orders: Sequence[str]) -> str:
-    return "pseudo_log_likelihood" if PSEUDO in orders else "log_likelihood"
-
-
-def _write_lines(file: IO[str], orders: Sequence[str]) -> Write:
-    def write(record: "TextRecord", score: TextScore) -> None:
-        values: dict[str, Any] = {} if record.id is None else {"id": record.id}
-        values |= {
-            "text": record.text,
-            _likelihood_name(orders): round(score.log_likelihood, DIGITS),
-            "perplexity": round(score.perplexity, DIGITS),
-        }
-        if len(score.log_likelihoods_O) > 1:
-            values["log_mean_likelihood"] = round(score.log_mean_likelihood, DIGITS)
-            values["log_likelihoods"] = score.log_likelihoods_O.round(DIGITS).tolist()
-        values |= {"pieces": score.pieces, "log_probs": score.log_probs_P.round(DIGITS).tolist()}
-        print(json.dumps(values, ensure_ascii=False), file=file)
-
-    return write
-
-
-def _write_table(file: IO[str], orders: Sequence[str]) -> Write:
-    table = csv.writer(file, dialect="excel-tab", lineterminator="\n")
-    table.writerow(["id", _likelihood_name(orders), "pieces", "perplexity", "text"])
-    numbers = itertools.count()
-
-    def write(record: "TextRecord", score: TextScore) -> None:
-        number = next(numbers)
-        name = number if record.id is None else record.id
-        likelihood, perplexity = (round(x, DIGITS) for x in (score.log_likelihood, score.perplexity))
-        table.writerow([name, likelihood, len(score.pieces), perplexity, record.text])
-
-    return write
+def _write_record(
+    file: IO[str], as_table: bool, number: int, record: "TextRecord", score: TextScore, name: str
+) -> None:
+    """Write the scores of one text: a row of a table, under a heading before the first, or an object of JSON. name: of
+    the log-likelihood."""
+    likelihood, perplexity = round(score.log_likelihood, DIGITS), round(score.perplexity, DIGITS)
+    if as_table:
+        table = csv.writer(file, dialect="excel-tab", lineterminator="\n")
+        if number == 0:
+            table.writerow(["id", name, "pieces", "perplexity", "text"])
+        text_id = number if record.id is None else record.id
+        table.writerow([text_id, likelihood, len(score.pieces), perplexity, record.text])
+        return
+    values: dict[str, Any] = {} if record.id is None else {"id": record.id}
+    values |= {"text": record.text, name: likelihood, "perplexity": perplexity}
+    if len(score.log_likelihoods_O) > 1:
+        values["log_mean_likelihood"] = round(score.log_mean_likelihood, DIGITS)
+        values["log_likelihoods"] = score.log_likelihoods_O.round(DIGITS).tolist()
+    values |= {"pieces": score.pieces, "log_probs": score.log_probs_P.round(DIGITS).tolist()}
+    print(json.dumps(values, ensure_ascii=False), file=file)

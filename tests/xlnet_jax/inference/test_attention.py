@@ -212,11 +212,9 @@ def test_a_causal_network_has_a_page_of_one_stream(causal, tmp_path):
         ("--text names --out a.pdf", r"--out a\.pdf must end in \.html, a page for a browser, or \.png, a picture"),
         ("--text names --out no/a.png", r"there is no folder no"),
         ("--text names --layer 3", r"--layer 3: the network has 3, counted from 0 to 2"),
-        ("--text names --head -1", r"--head -1: the network has 4, counted from 0 to 3"),
         ("--text names --targets list", r"'list' is no whole piece or pieces of the text, which reads: ▁name"),
         ("--text names --targets names names", r"each position stands once"),
         (f"--text {'names,' * 70}", rf"--text has \d+ pieces, and a picture shows at most {MOST_PIECES}: shorten it"),
-        ("--targets list", r"text"),
     ],
 )
 def test_mistakes_are_named(checkpoint, tmp_path, monkeypatch, more, line):

@@ -59,17 +59,6 @@ def test_a_token_that_a_longer_context_makes_worse_counts_as_it_was():
     assert gains(np.array([[3.0, 3.0]]), np.array([[2.0, 9.0]]), 1.0) == pytest.approx([1 - np.exp(-0.5)])
 
 
-def test_no_longer_context_is_asked_for_than_one_that_some_model_gains_by():
-    asked = []
-
-    def losses(length):
-        asked.append(length)
-        return one_hard_token(length)
-
-    effective_context_lengths(losses, [10, 20, 30, 40], [1.0])
-    assert asked == [10, 20, 30]
-
-
 STEP, LONGEST, TOKENS = 4, 12, 20
 
 
