@@ -42,7 +42,7 @@ def demand_causal(pretrained: Pretrained) -> None:
         )
 
 
-def log_likelihoods(pretrained: Pretrained, texts: Sequence[np.ndarray], batch_tokens: int) -> list[np.ndarray]:
+def causal_log_likelihoods(pretrained: Pretrained, texts: Sequence[np.ndarray], batch_tokens: int) -> list[np.ndarray]:
     """Return log-probabilities for each text (int32 [L]): of its pieces after the first, given all pieces before them,
     float32 [L - 1], nats.
 

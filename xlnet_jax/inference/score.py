@@ -227,7 +227,7 @@ def score_texts(
         _check_length(len(ids_L), len(context_ids), max_len, name)
     if is_causal:
         rows = [np.concatenate([[EOD], context_ids, ids_L]) for ids_L in encoded]
-        found = left_to_right.log_likelihoods(pretrained, rows, batch_tokens)
+        found = left_to_right.causal_log_likelihoods(pretrained, rows, batch_tokens)
         scores_OP = [row_L[None, len(context_ids) :] for row_L in found]
     else:
         reads = [f"{name}, which reads: {' '.join(own)}" for name, own in zip(names, pieces, strict=True)]

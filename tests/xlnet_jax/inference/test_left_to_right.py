@@ -8,7 +8,7 @@ import pytest
 from tests.xlnet_jax.random_models import CAUSAL, HEADS, SMALL, random_model, strong_params
 from xlnet_jax import InputError
 from xlnet_jax.checkpoints.pretrained import Pretrained
-from xlnet_jax.inference.left_to_right import by_window, log_likelihoods, with_memory
+from xlnet_jax.inference.left_to_right import by_window, causal_log_likelihoods, with_memory
 
 LENGTH, ATTENTION = 60, 12  # attention length: of the memory, and of the window
 TEXT = np.random.default_rng(0).integers(9, 39, LENGTH).astype(np.int32)
@@ -41,7 +41,7 @@ def test_a_row_of_same_length_agrees_with_its_window_too(model, slid):
 
 
 def test_long_memory_and_long_windows_give_the_numbers_of_the_whole_text(model):
-    (whole,) = log_likelihoods(model, [TEXT], 4096)
+    (whole,) = causal_log_likelihoods(model, [TEXT], 4096)
     np.testing.assert_allclose(with_memory(model, TEXT, 7, LENGTH), whole, rtol=0, atol=1e-4)
     np.testing.assert_allclose(by_window(model, TEXT, LENGTH), whole, rtol=0, atol=1e-4)
 
@@ -57,7 +57,7 @@ def test_scores_depend_neither_on_the_batch_nor_on_other_targets(model, slid):
     few = np.array([50, 3, 12])
     np.testing.assert_allclose(by_window(model, TEXT, ATTENTION, few, batch_tokens=24), slid[few - 1], atol=1e-5)
     texts = [TEXT, TEXT[:9], TEXT[:2]]
-    whole, *beginnings = log_likelihoods(model, texts, batch_tokens=64)
+    whole, *beginnings = causal_log_likelihoods(model, texts, batch_tokens=64)
     assert whole.shape == (LENGTH - 1,)
     for beginning, length in zip(beginnings, (9, 2), strict=True):
         np.testing.assert_allclose(beginning, whole[: length - 1], atol=1e-5)
@@ -69,7 +69,10 @@ def test_checkpoints_that_are_not_causal_and_bad_lengths_are_refused(model):
     absolute = dataclasses.replace(model, model=dataclasses.replace(CAUSAL, positions="sinusoidal"))
     for run, said in (
         (lambda: by_window(random_model(), TEXT, 4), r"learned to predict pieces in permuted orders \(plm\)"),
-        (lambda: log_likelihoods(masked, [TEXT], 64), r"learned to predict masked pieces \(mlm\).*the objective clm"),
+        (
+            lambda: causal_log_likelihoods(masked, [TEXT], 64),
+            r"learned to predict masked pieces \(mlm\).*the objective clm",
+        ),
         (lambda: with_memory(random_model(head=HEADS["regression"]), TEXT, 4, 4), "has a head for regression"),
         (lambda: with_memory(absolute, TEXT, 4, 4), "`mem_len` 4: the checkpoint has sinusoidal positions"),
         (lambda: by_window(model, TEXT, 0), "`window_len` 0 must be at least 1"),

@@ -194,7 +194,7 @@ def test_a_prefix_checkpoint_predicts_from_left_to_right(prefixed):
     model = xlnet_jax.load(prefixed)
     assert (model.objective, model.model.attn_type) == ("prefix", "bi")
     ids = model.tokenizer.encode_lines(["She was very happy and said no more of it"])[0]
-    whole, part = left_to_right.log_likelihoods(model, [ids, ids[:5]], batch_tokens=256)
+    whole, part = left_to_right.causal_log_likelihoods(model, [ids, ids[:5]], batch_tokens=256)
     np.testing.assert_allclose(whole[:4], part, rtol=0, atol=1e-5)
     (score,) = xlnet_jax.score_texts(model, ["She was very happy"])
     assert np.isfinite(score.log_likelihood)
