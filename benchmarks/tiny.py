@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 from benchmarks import studies
 from benchmarks.studies import run_module
 from benchmarks.twice import sentences_twice, words_twice
-from xlnet_jax.storage import bundled
+from xlnet_jax.storage import hub
 
 NAME = "tiny"
 VOCAB_SIZE = 8_000
@@ -69,7 +69,7 @@ def main() -> None:
     parser.add_argument("speeches", type=Path)
     parser.add_argument("--workdir", type=Path, default=Path("runs", NAME))
     given = parser.parse_args()
-    work, out = given.workdir, bundled.folder(NAME)
+    work, out = given.workdir, hub.bundled_folder(NAME)
     tokenizer = work / "tokenizer"
     sources = {"novels": given.novels, "speeches": given.speeches}
     _make(tokenizer, "data_pipelines.tokenizer", "train", "--source", *sources.values(), "--vocab-size", VOCAB_SIZE,
@@ -163,8 +163,8 @@ hidden = model.hidden_states(*model.encode(["A text."]))  # [texts, tokens, 128]
 ```
 
 `XLNetLMHeadModel.from_pretrained(FOLDER)` of transformers reads it as well; its folder is
-`xlnet_jax.storage.bundled.folder("tiny")`. It knows the English of novels of the 19th century, with the views of their
-time, looks words up in its context, and knows little else.
+`xlnet_jax.storage.hub.bundled_folder("tiny")`. It knows the English of novels of the 19th century, with the views of
+their time, looks words up in its context, and knows little else.
 """
 
 

@@ -31,7 +31,7 @@ from data_pipelines.tokenizer.symbols import SPACE, SPECIAL_PIECES, UNK
 from data_pipelines.tokenizer.training import train_model
 from xlnet_jax.errors import InputError
 from xlnet_jax.settings.typed import list_of_texts
-from xlnet_jax.storage import bundled, hub
+from xlnet_jax.storage import hub
 from xlnet_jax.storage.folders import complete_folder
 from xlnet_jax.storage.reading import read_document, read_json
 
@@ -75,8 +75,7 @@ class Tokenizer:
         """Read a tokenizer folder, or a .model file and the settings beside it: our tokenizer_settings.json, or the
         tokenizer_config.json of Hugging Face; or a tokenizer of Hugging Face without a .model file, such as BERT's,
         from its tokenizer.json or vocab.txt. A str that is not a path on this machine may name a model
-        that comes with the package (xlnet_jax/storage/bundled.py) or, whose tokenizer is fetched, one of the Hugging
-        Face Hub (xlnet_jax/storage/hub.py).
+        that comes with the package, or one of the Hugging Face Hub, whose tokenizer is fetched (storage/hub.py).
 
         otherwise: makes the settings of a .model file without settings; by default those of the original's English
         models. Raises InputError if files are missing, damaged, or not XLNet's kind of vocabulary.
@@ -300,8 +299,8 @@ def _settings_beside(model: epath.Path) -> Settings | None:
 def _folder_of_model(name: epath.PathLike) -> epath.PathLike:
     """Return the folder of a model that comes with the package or is on the Hub, whose tokenizer is fetched; any other
     path as it is."""
-    if bundled.is_bundled(name):
-        return bundled.folder(str(name))
+    if hub.is_bundled(name):
+        return hub.bundled_folder(str(name))
     if not hub.is_remote(name):
         return name
     model = hub.find(str(name), FOLDER_FILES)

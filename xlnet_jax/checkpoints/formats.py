@@ -1,6 +1,6 @@
-"""Checkpoints of every format: recognised by their files, loaded as one `Pretrained`, and saved in any format.
+"""Checkpoints of every format: is_checkpoint by their files, loaded as one `Pretrained`, and saved in any format.
 
-A new format is two modules in interop/, one with its table of weights and one that reads and writes its files, and one
+A new format is a module in interop/, with its table of weights and functions that read and write its files, and one
 entry in `_FORMATS`.
 """
 
@@ -20,10 +20,10 @@ from xlnet_jax.checkpoints import native
 from xlnet_jax.checkpoints.pretrained import Pretrained, assemble, check_given, check_params
 from xlnet_jax.costs.address_space import demand_address_space
 from xlnet_jax.errors import InputError
-from xlnet_jax.interop import hf_files, tf1_files
+from xlnet_jax.interop import hf_files, tf1
 from xlnet_jax.interop.contents import Found
 from xlnet_jax.settings.rules import validate_network
-from xlnet_jax.storage import bundled, hub
+from xlnet_jax.storage import hub
 from xlnet_jax.storage.files import (
     demand_on_disk,
     demand_space,
@@ -38,18 +38,20 @@ Activation = Literal["gelu", "gelu_erf", "relu"]
 
 
 class _Format(NamedTuple):
-    files: str  # by which a folder of this format is recognised, for messages
-    recognised: Callable[[Path], bool]
+    files: str  # by which a folder of this format is is_checkpoint, for messages
+    is_checkpoint: Callable[[Path], bool]
     read: Callable[[Path], Pretrained | Found]
     write: Callable[[Pretrained, Path], list[str]]
 
 
 _FORMATS: dict[Format, _Format] = {
-    "native": _Format("params/ or checkpoints/ of this project", native.recognised, native.read_newest, native.write),
-    "tf1": _Format("*.index of TensorFlow 1", tf1_files.recognised, tf1_files.read, tf1_files.write),
+    "native": _Format(
+        "params/ or checkpoints/ of this project", native.is_checkpoint, native.read_newest, native.write
+    ),
+    "tf1": _Format("*.index of TensorFlow 1", tf1.is_checkpoint, tf1.read, tf1.write),
     "hf": _Format(
         f"{hf_files.SAFETENSORS} or {hf_files.TORCH} of Hugging Face",
-        hf_files.recognised,
+        hf_files.is_checkpoint,
         hf_files.read,
         hf_files.write,
     ),
@@ -57,33 +59,33 @@ _FORMATS: dict[Format, _Format] = {
 """In the order in which they are looked for."""
 
 
-def located(path: str | Path) -> Path:
+def locate(path: str | Path) -> Path:
     """Return the folder or prefix of a checkpoint on this machine; a model of the Hugging Face Hub is fetched.
 
-    A str that is not a path on this machine may be a model's name (storage/bundled.py, storage/hub.py); a Path is
+    A str that is not a path on this machine may be a model's name (storage/hub.py); a Path is
     always a path. Raises InputError where a model cannot be fetched, and for a path in a bucket.
     """
     demand_weights_on_disk(path)
-    if bundled.is_bundled(path):
-        return bundled.folder(str(path))
+    if hub.is_bundled(path):
+        return hub.bundled_folder(str(path))
     return hf_files.fetch(str(path)) if is_remote(path) else Path(path)
 
 
 def is_remote(path: str | Path) -> bool:
     """Return True for the name of a model on the Hugging Face Hub that is neither a path nor a prefix here."""
-    return hub.is_remote(path) and not tf1_files.recognised(Path(path))
+    return hub.is_remote(path) and not tf1.is_checkpoint(Path(path))
 
 
 def recognise(source: Path) -> Format:
     """Return the format of a folder, or of the prefix of a TensorFlow 1 checkpoint. Raises InputError, with what was
     looked for, where there is no checkpoint."""
     for name, form in _FORMATS.items():
-        if form.recognised(source):
+        if form.is_checkpoint(source):
             return name
     if source.is_dir():
         raise InputError(f"no checkpoint in {source}: looked for {', '.join(form.files for form in _FORMATS.values())}")
     raise InputError(
-        f"{source}: no such folder, nor the prefix of a TensorFlow 1 checkpoint, nor {bundled.NAMES[0]}, which comes "
+        f"{source}: no such folder, nor the prefix of a TensorFlow 1 checkpoint, nor {hub.BUNDLED[0]}, which comes "
         f"with this package, nor the name of a model on the Hugging Face Hub (OWNER/NAME, or a short one such as "
         f"xlnet-base-cased)"
         f"{_folder_like(source) or hub.suggestion(source.name)}"
@@ -107,7 +109,7 @@ def load(path: str | Path, *, partial: bool = False, activation: Activation | No
     other, or hold what this project does not have.
     """
     demand_address_space()
-    source = located(path)
+    source = locate(path)
     loaded = _FORMATS[recognise(source)].read(source)
     if isinstance(loaded, Found):
         loaded = assemble(loaded, str(source), partial)

@@ -103,7 +103,7 @@ def find(folder: Path) -> Path | None:
     return folder if (folder / PARAMS).is_dir() else None
 
 
-def recognised(source: Path) -> bool:
+def is_checkpoint(source: Path) -> bool:
     """Return True for a folder in which `find` finds a checkpoint."""
     return find(source) is not None
 

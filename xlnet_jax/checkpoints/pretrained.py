@@ -80,7 +80,7 @@ def assemble(found: Found, where: str, partial: bool) -> Pretrained:
             raise InputError(f"{where} is not whole: {mismatch}; xlnet_jax.convert --partial takes what fits")
         notes.append(f"does not fit: {mismatch}")
         if mismatch.missing or mismatch.misshapen:
-            params, _ = to_ours(found.variables, found.table, shapes, _drawn(found))
+            params, _ = to_ours(found.variables, found.table, shapes, _draw_params(found))
             notes.append("what is missing or of another shape was drawn afresh")
     objective = guess_objective(found.model, params)
     loaded = Pretrained(
@@ -93,7 +93,7 @@ def assemble(found: Found, where: str, partial: bool) -> Pretrained:
     return replace(loaded, notes=tuple(notes))
 
 
-def _drawn(found: Found) -> dict[str, np.ndarray]:
+def _draw_params(found: Found) -> dict[str, np.ndarray]:
     required = {w.path for w in found.table if w.required}
     return {k: v for k, v in flatten(initial_params(found.model, found.head)).items() if k in required}
 

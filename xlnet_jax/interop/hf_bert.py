@@ -2,6 +2,7 @@
 its relatives): one network under four sets of names."""
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,6 @@ from data_pipelines.tokenizer import PAD, Tokenizer
 from data_pipelines.tokenizer.symbols import SPECIAL_PIECES
 from xlnet_jax.errors import InputError
 from xlnet_jax.interop.contents import Found, Pretrained, check_sizes
-from xlnet_jax.interop.hf_dialects import DIALECTS, Dialect
 from xlnet_jax.interop.hf_settings import (
     ACTIVATIONS,
     SPAN_SCOPE,
@@ -21,18 +21,103 @@ from xlnet_jax.interop.hf_settings import (
     demand_head_width,
     demand_tied,
     dense,
+    head_settings,
     labels_of,
     norm,
     notes_on_thresholds,
-    of_head,
-    of_thresholds,
+    read_checked,
     sequence_task,
     tagging_head,
+    threshold_settings,
     thresholds_of,
-    validated,
 )
 from xlnet_jax.interop.weights import Layout, Weight
 from xlnet_jax.settings.config import HeadConfig, ModelConfig
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """Names of the parts of a network."""
+
+    body: str
+    classes: str  # prefix of its classes
+    transform: tuple[str, str]  # its dense layer and its normalisation
+    output_bias: str
+    copies: tuple[str, str]  # of the embedding and of the bias, in some files
+    pooler: str
+    pairs: str | None  # the scores of next sentence prediction, or of sentence order
+    sequence: tuple[str, str] | None  # projection and last layer of a head for texts; None: it is no such head
+    defaults: Mapping[str, Any] = field(default_factory=dict)  # of its settings, by our names, where not BERT's
+    projection: str | None = None  # of narrow embeddings
+    layer: str = "encoder.layer.{}"
+    heads: str = "attention.self"
+    layer_parts: tuple[str, ...] = (
+        "attention.output.dense", "attention.output.LayerNorm", "intermediate.dense", "output.dense",
+        "output.LayerNorm",
+    )  # fmt: skip
+    exact_gelu: bool = False  # whatever hidden_act says, its scores go through that
+
+
+DIALECTS = {
+    "bert": Dialect(
+        "bert",
+        "Bert",
+        ("cls.predictions.transform.dense", "cls.predictions.transform.LayerNorm"),
+        "cls.predictions.bias",
+        ("cls.predictions.decoder.weight", "cls.predictions.decoder.bias"),
+        "bert.pooler.dense",
+        "cls.seq_relationship",
+        ("bert.pooler.dense", "classifier"),
+    ),
+    "roberta": Dialect(
+        "roberta",
+        "Roberta",
+        ("lm_head.dense", "lm_head.layer_norm"),
+        "lm_head.bias",
+        ("lm_head.decoder.weight", "lm_head.decoder.bias"),
+        "roberta.pooler.dense",
+        None,
+        ("classifier.dense", "classifier.out_proj"),
+        exact_gelu=True,
+    ),
+    "albert": Dialect(
+        "albert",
+        "Albert",
+        ("predictions.dense", "predictions.LayerNorm"),
+        "predictions.bias",
+        ("predictions.decoder.weight", "predictions.decoder.bias"),
+        "albert.pooler",
+        "sop_classifier.classifier",
+        ("albert.pooler", "classifier"),
+        {
+            "vocab_size": 30_000,
+            "d_model": 4096,
+            "num_heads": 64,
+            "d_ff": 16_384,
+            "dropout": 0.0,
+            "attention_dropout": 0.0,
+            "embedding_width": 128,
+            "activation": "gelu_new",
+        },
+        "encoder.embedding_hidden_mapping_in",
+        "encoder.albert_layer_groups.0.albert_layers.0",
+        "attention",
+        ("attention.dense", "attention.LayerNorm", "ffn", "ffn_output", "full_layer_layer_norm"),
+    ),
+    "electra": Dialect(
+        "electra",
+        "Electra",
+        ("generator_predictions.dense", "generator_predictions.LayerNorm"),
+        "generator_lm_head.bias",
+        ("generator_lm_head.weight", ""),
+        "electra.pooler",
+        None,
+        None,
+        {"d_model": 256, "num_heads": 4, "d_ff": 1024, "embedding_width": 128},
+        "embeddings_project",
+        exact_gelu=True,
+    ),
+}
 
 _SIZES = {  # ours -> theirs
     "vocab_size": "vocab_size", "num_layers": "num_hidden_layers", "d_model": "hidden_size",
@@ -154,7 +239,7 @@ def read(theirs: Mapping[str, Any], tensors: dict[str, np.ndarray], folder: Path
     if "d_ff" not in sizes:
         raise InputError(f"{folder}: no layer of a {names.classes} is among its {len(tensors)} tensors")
     detects = f"{_DISCRIMINATOR}.dense.weight" in shapes
-    config, head = validated(
+    config, head = read_checked(
         theirs,
         lambda: (_model_config(theirs, names, detects, where), _head_config(theirs, shapes, names, where)),
         where,
@@ -306,8 +391,8 @@ def to_config(pretrained: Pretrained) -> dict[str, Any]:
         "hidden_act": ACTIVATIONS[config.activation],
         **({"pad_token_id": offset - 1} if offset else {}),  # which is not counted as a place
         "tie_word_embeddings": True,
-        **of_head(head),
-        **of_thresholds(pretrained.thresholds),
+        **head_settings(head),
+        **threshold_settings(pretrained.thresholds),
     }
 
 

@@ -40,7 +40,7 @@ INDEX = ".index.json"
 _WEIGHTS = (SAFETENSORS, SAFETENSORS + INDEX, TORCH, TORCH + INDEX)  # the first that is there is read
 
 
-def recognised(folder: Path) -> bool:
+def is_checkpoint(folder: Path) -> bool:
     """Return True for a folder with weights of transformers, by their file names."""
     return any((folder / (name + end)).exists() for name in (SAFETENSORS, TORCH) for end in ("", INDEX))
 
@@ -72,7 +72,7 @@ def read(folder: Path) -> Found:
     else:
         found, (tokenizer, notes) = hf_bert.read(theirs, _tensors(folder), folder), _tokenizer_of_any_kind(folder)
     found = dataclasses.replace(found, tokenizer=tokenizer, notes=(*found.notes, *notes))
-    return _dealt_anew(found, tokenizer.foreign, folder) if tokenizer and tokenizer.foreign else found
+    return _deal_ids(found, tokenizer.foreign, folder) if tokenizer and tokenizer.foreign else found
 
 
 def read_config(folder: Path) -> dict[str, Any]:
@@ -92,7 +92,7 @@ def write(pretrained: Pretrained, folder: Path) -> list[str]:
     """
     p, family = pretrained, _family_of(pretrained)
     if p.tokenizer and p.tokenizer.foreign:
-        p = _as_dealt_there(p, p.tokenizer.foreign)
+        p = _restore_ids(p, p.tokenizer.foreign)
     config, table = family.to_config(p), family.weights(p)
     tensors = to_theirs(p.params, table)
     # Through Python's own file: a disk may refuse data only when the file is closed, and the library does not look.
@@ -124,7 +124,7 @@ def _family_of(pretrained: Pretrained) -> Any:
 _BY_PIECE = ("backbone/word_embedding", "output_bias")  # whose rows are the pieces
 
 
-def _dealt_anew(found: Found, foreign: ForeignPieces, folder: Path) -> Found:
+def _deal_ids(found: Found, foreign: ForeignPieces, folder: Path) -> Found:
     if found.model.vocab_size != foreign.their_size:
         raise InputError(
             f"{folder}: its tokenizer has {foreign.their_size:,} pieces and its weights {found.model.vocab_size:,}: "
@@ -143,7 +143,7 @@ def _dealt_anew(found: Found, foreign: ForeignPieces, folder: Path) -> Found:
     return dataclasses.replace(found, model=model, variables=variables, notes=(*found.notes, note))
 
 
-def _as_dealt_there(pretrained: Pretrained, foreign: ForeignPieces) -> Pretrained:
+def _restore_ids(pretrained: Pretrained, foreign: ForeignPieces) -> Pretrained:
     flat = flatten(pretrained.params)
     known = foreign.theirs != NEW
     for path in _BY_PIECE:

@@ -43,7 +43,7 @@ def demand_tied(theirs: Mapping[str, Any], where: str) -> None:
         raise InputError(f"{where}: tie_word_embeddings false; the scores of our pieces are by the embedding itself")
 
 
-def validated(
+def read_checked(
     theirs: Mapping[str, Any], read: Callable[[], tuple[ModelConfig, HeadConfig | None]], where: str
 ) -> tuple[ModelConfig, HeadConfig | None]:
     """Return the settings that `read` makes of theirs. Raises InputError on a wrong type or value."""
@@ -89,7 +89,7 @@ def label_names(theirs: Mapping[str, Any]) -> tuple[str, ...]:
     return () if names == [f"LABEL_{i}" for i in range(len(names))] else tuple(names)
 
 
-def of_head(head: HeadConfig | None) -> dict[str, Any]:
+def head_settings(head: HeadConfig | None) -> dict[str, Any]:
     """Return the settings of a head in config.json: its label names, and the scope of its layer in a 2019
     checkpoint."""
     theirs: dict[str, Any] = {}
@@ -114,7 +114,7 @@ def thresholds_of(theirs: Mapping[str, Any], where: str) -> Thresholds:
     return read_thresholds(without_version("thresholds", theirs[OURS], where), where)
 
 
-def of_thresholds(thresholds: Thresholds) -> dict[str, Any]:
+def threshold_settings(thresholds: Thresholds) -> dict[str, Any]:
     """Return the thresholds as settings in config.json, which transformers keeps and does not apply."""
     return {OURS: with_version("thresholds", thresholds)} if thresholds else {}
 

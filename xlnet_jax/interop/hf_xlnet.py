@@ -18,15 +18,15 @@ from xlnet_jax.interop.hf_settings import (
     demand_head_width,
     demand_tied,
     dense,
+    head_settings,
     labels_of,
     norm,
     notes_on_thresholds,
-    of_head,
-    of_thresholds,
+    read_checked,
     sequence_task,
     tagging_head,
+    threshold_settings,
     thresholds_of,
-    validated,
 )
 from xlnet_jax.interop.weights import SAME, TRANSPOSED, TWO_LEADING_ONES, Layout, Weight, refuse_beyond_xlnet
 from xlnet_jax.settings.config import HeadConfig, ModelConfig
@@ -189,7 +189,9 @@ def read(theirs: Mapping[str, Any], tensors: dict[str, np.ndarray], folder: Path
     sizes = sizes_of(shapes)
     if "num_layers" not in sizes:
         raise InputError(f"{folder}: no layer of an XLNet is among its {len(tensors)} tensors")
-    config, head = validated(theirs, lambda: (model_config(theirs, where), head_config(theirs, shapes, where)), where)
+    config, head = read_checked(
+        theirs, lambda: (model_config(theirs, where), head_config(theirs, shapes, where)), where
+    )
     check_sizes(config, sizes, where)
     reuse_len = theirs.get("reuse_len") or None
     if not isinstance(reuse_len or 0, int):
@@ -261,7 +263,7 @@ def to_config(pretrained: Pretrained) -> dict[str, Any]:
         return theirs
     if head.scope == SPAN_SCOPE:
         theirs["architectures"] = ["XLNetForQuestionAnsweringSimple"]
-    theirs |= of_head(head) | of_thresholds(pretrained.thresholds)
+    theirs |= head_settings(head) | threshold_settings(pretrained.thresholds)
     if head.task == "regression":
         theirs.setdefault("problem_type", "regression")
     if not head.reads_summary:

@@ -16,7 +16,7 @@ from xlnet_jax.errors import InputError, shown
 from xlnet_jax.settings.config import ModelConfig
 from xlnet_jax.settings.fields import fields_of, flatten, nearest, with_values
 from xlnet_jax.settings.typed import typed
-from xlnet_jax.storage import versions
+from xlnet_jax.storage.versions import KEY, without_version
 
 T = TypeVar("T")
 
@@ -155,7 +155,7 @@ def _read(path: str) -> dict[str, Any]:
         if name in values:
             raise InputError(f"{path}: {name} is given twice")
         values[name] = value
-    return versions.without_version("run", values, path) if versions.KEY in values else values
+    return without_version("run", values, path) if KEY in values else values
 
 
 def _flat(values: _Object, prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import fcntl
 import importlib
 import os
 import re
@@ -119,6 +120,18 @@ def sync(path: epath.PathLike) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def lock_descriptor(descriptor: int) -> bool:
+    """Lock an open file or folder for this process, until it is closed or the process ends. Return False where another
+    process has it; a disk without locks gives it to every process."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        pass
+    return True
 
 
 def name_file(path: epath.PathLike, error: BaseException) -> None:

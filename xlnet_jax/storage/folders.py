@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from etils import epath
 
 from xlnet_jax.errors import InputError
-from xlnet_jax.storage.files import beside, in_bucket, name_file, sync
-from xlnet_jax.storage.lock import lock_descriptor
+from xlnet_jax.storage.files import beside, in_bucket, lock_descriptor, name_file, sync
 
 _LAST = "manifest.json"  # names the other files of its folder
 

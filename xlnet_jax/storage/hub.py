@@ -1,4 +1,4 @@
-"""Models of the Hugging Face Hub: their names, what is fetched of them, and what is uploaded.
+"""Models by name: those that come with the package, and those of the Hugging Face Hub, which are fetched and uploaded.
 
 A name is OWNER/NAME, or a short name of SHORT_NAMES; it may end in @ and a revision: a branch, a tag, a commit, or
 refs/pr/NUMBER. Files lie in the cache of huggingface_hub, and its variables hold: HF_HOME, HF_TOKEN, HF_ENDPOINT,
@@ -16,8 +16,9 @@ from pathlib import Path
 
 from xlnet_jax.errors import FULL, REFUSED, InputError
 from xlnet_jax.printing import printing_bars
-from xlnet_jax.storage import bundled
 
+BUNDLED = ("tiny",)
+"""Models that come with the package, each a folder of Hugging Face"""
 SHORT_NAMES = {
     "xlnet-base-cased": "xlnet/xlnet-base-cased",
     "xlnet-large-cased": "xlnet/xlnet-large-cased",
@@ -80,6 +81,17 @@ class Model:
         return f"{has} {', '.join(shown[:_SHOWN_FILES]) or 'nothing'}{more}"
 
 
+def is_bundled(source: object) -> bool:
+    """Return True for the name of a model that comes with the package. A path on this machine wins, as it does over the
+    names of models on the Hub."""
+    return isinstance(source, str) and source in BUNDLED and not os.path.lexists(source)
+
+
+def bundled_folder(name: str) -> Path:
+    """Return the folder of a model that comes with the package."""
+    return Path(__file__).parents[1] / "weights" / name
+
+
 def is_name(text: object) -> bool:
     """Return True for a str in the form of a model's name, and False for what looks like a path: ./x, /x, a/b/c, x/,
     runs/x, x/y.json. Nothing is looked up."""
@@ -110,7 +122,7 @@ def is_same(name: str, model: str) -> bool:
 def suggestion(word: str) -> str:
     """Return "; did you mean NAME?" for a word much like a short name, or the name of a model that comes with the
     package; else nothing."""
-    near = get_close_matches(word, (*SHORT_NAMES, *bundled.NAMES), 1, 0.8)
+    near = get_close_matches(word, (*SHORT_NAMES, *BUNDLED), 1, 0.8)
     return f"; did you mean {near[0]}?" if near else ""
 
 

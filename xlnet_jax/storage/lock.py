@@ -3,7 +3,6 @@ bucket."""
 
 import atexit
 import contextlib
-import fcntl
 import os
 import socket
 import sys
@@ -16,7 +15,7 @@ from etils import epath
 
 from xlnet_jax.errors import USER_ERROR, InputError
 from xlnet_jax.printing import printable
-from xlnet_jax.storage.files import in_bucket
+from xlnet_jax.storage.files import in_bucket, lock_descriptor
 
 NAME = ".lock"
 SECONDS_BETWEEN_BEATS = 10.0
@@ -64,18 +63,6 @@ class Lock:
         self._file.truncate(0)
         self._file.write(_owner())
         self._file.flush()
-
-
-def lock_descriptor(descriptor: int) -> bool:
-    """Lock an open file or folder for this process, until it is closed or the process ends. Return False where another
-    process has it; a disk without locks gives it to every process."""
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError:
-        pass
-    return True
 
 
 class _Object:

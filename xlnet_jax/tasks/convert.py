@@ -62,7 +62,7 @@ def convert(settings: ConvertSettings) -> Conversion:
     import jax.numpy as jnp
     import numpy as np
 
-    from xlnet_jax.checkpoints.formats import demand_new, load, located, recognise, save
+    from xlnet_jax.checkpoints.formats import demand_new, load, locate, recognise, save
     from xlnet_jax.storage import hub
     from xlnet_jax.tasks.model_card import write_card
 
@@ -75,7 +75,7 @@ def convert(settings: ConvertSettings) -> Conversion:
         if settings.to != "hf":
             raise InputError(f"`push` {settings.push}: a folder of Hugging Face is uploaded: give `to` hf")
         hub.demand_account(settings.push)
-    source = located(settings.source)
+    source = locate(settings.source)
     source_format = recognise(source)
     if settings.to == "stablehlo":
         return _exported(settings, source_format)

@@ -16,7 +16,7 @@ from xlnet_jax.interop.weights import flatten, nest, size
 from xlnet_jax.objectives.build import objective_of
 from xlnet_jax.settings.config import FIXED_BY_WEIGHTS, Config, ModelConfig, RunConfig
 from xlnet_jax.settings.fields import given_in
-from xlnet_jax.storage import bundled, hub
+from xlnet_jax.storage import hub
 from xlnet_jax.storage.files import demand_weights_on_disk, in_bucket
 from xlnet_jax.training.sharding import unboxed
 
@@ -67,7 +67,7 @@ def _origin(init: str, workdir: str | None, there: RunConfig | None) -> str:
     one from before."""
     path = Path(init).expanduser().absolute()
     before, workdir_before = (there.init, there.workdir) if there else (None, None)
-    if str(path) != before and bundled.is_bundled(init):
+    if str(path) != before and hub.is_bundled(init):
         return init
     if str(path) == before or not formats.is_remote(init):
         return before if before and _moved_with_its_run(path, workdir, before, workdir_before) else str(path)

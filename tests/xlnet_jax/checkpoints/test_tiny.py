@@ -12,11 +12,11 @@ from data_pipelines import sources
 from xlnet_jax.errors import InputError
 from xlnet_jax.inference.query_stream import Query, log_likelihoods
 from xlnet_jax.objectives.presets import demo
-from xlnet_jax.storage import bundled
+from xlnet_jax.storage import hub
 from xlnet_jax.tasks.defaults import DEFAULTS
 from xlnet_jax.training.initial import begin_from
 
-FOLDER = bundled.folder("tiny")
+FOLDER = hub.bundled_folder("tiny")
 CARD = (FOLDER / "README.md").read_text()
 _, NOVEL = sources.embedded()
 

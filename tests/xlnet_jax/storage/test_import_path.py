@@ -78,7 +78,7 @@ def console_program(folder: Path) -> Path:
 
 @pytest.mark.parametrize("start", ["the console program", "-P -m xlnet_jax", "-m xlnet_jax"])
 def test_a_command_imports_nothing_from_the_current_folder(tmp_path, start):
-    """By -m alone Python itself searches it for the named package, and for the modules by which it finds a package."""
+    """Python itself, by -m alone, searches it for the named package and for the modules by which it finds a package."""
     names, program = every_name(), [sys.executable, *start.split()]
     if start.startswith("-m"):
         names -= loaded_by_python_itself(tmp_path / "empty") | set(OURS)
