@@ -152,7 +152,6 @@ def test_what_transformers_writes_is_read(tmp_path, kind):
         ("pickle", ""),
         ("truncated", ""),
         ("views", r"it announces [\d,]+ bytes"),
-        ("names", r"it announces [\d,]+ bytes"),
         ("compression", "is compressed, or larger than the file"),
     ],
 )
@@ -162,9 +161,6 @@ def test_a_hostile_torch_file_is_refused_without_a_warning(tmp_path, kind, messa
     tensors, file = dict(theirs.state_dict()), tmp_path / "pytorch_model.bin"
     if kind == "views":
         tensors["lm_loss.bias"] = torch.zeros(1).expand(10**12)
-    elif kind == "names":
-        one = torch.zeros(10**6)
-        tensors |= {f"more.{i}": one for i in range(1000)}
     torch.save(tensors, file)
     if kind == "pickle":
         file.write_bytes(pickle.dumps(print, protocol=4))

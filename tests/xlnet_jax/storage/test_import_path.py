@@ -1,8 +1,6 @@
 """No command imports a module of the current folder, and no process that it starts does."""
 
 import os
-import re
-import shutil
 import subprocess
 import sys
 from importlib.metadata import packages_distributions
@@ -98,21 +96,3 @@ def test_a_program_that_imports_the_package_keeps_its_folder(tmp_path):
     program = "import xlnet_jax, data_pipelines, mine"
     ended = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, env=environment(), capture_output=True)
     assert ended.stdout == b"imported\n", ended.stderr.decode()
-
-
-def test_a_checkout_that_is_not_installed_is_found_by_its_commands_and_by_their_children(tmp_path):
-    """The copy says another version than any that is installed."""
-    for package in OURS:
-        shutil.copytree(ROOT / package, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__"))
-    init = tmp_path / "xlnet_jax/__init__.py"
-    init.write_text(re.sub('__version__ = ".*"', '__version__ = "of the copy"', init.read_text()))
-    (tmp_path / "xlnet_jax/child.py").write_text(
-        "import subprocess, sys\nsubprocess.run([sys.executable, '-m', 'xlnet_jax', '--version'], check=True)"
-    )
-    variables = environment()
-    variables.pop("PYTHONPATH")
-    for words in (["xlnet_jax", "--version"], ["xlnet_jax.child"]):
-        ended = subprocess.run(
-            [sys.executable, "-m", *words], cwd=tmp_path, env=variables, capture_output=True, text=True
-        )
-        assert ended.stdout == "xlnet_jax of the copy\n", ended.stderr

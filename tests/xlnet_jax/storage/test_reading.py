@@ -73,11 +73,6 @@ def test_a_document_has_a_limit(tmp_path):
         read_document(tmp_path / "large", 10)
 
 
-def test_a_document_of_a_known_form_becomes_its_dataclass(tmp_path):
-    (tmp_path / "form.json").write_text('{"parts": [{"name": "x", "blocks": 3, "more": []}], "share": 1}')
-    assert read_json(tmp_path / "form.json", Form) == Form((Part("x", 3),), 1.0)
-
-
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
@@ -96,7 +91,9 @@ def test_a_document_of_a_known_form_becomes_its_dataclass(tmp_path):
         (b'{"parts": "\xc3"}', "decode"),
     ],
 )
-def test_anything_else_is_one_line(content, reason):
+def test_a_document_of_another_form_is_refused_in_one_line(content, reason):
+    sound = '{"parts": [{"name": "x", "blocks": 3, "more": []}], "share": 1}'
+    assert parse_json(sound, "form.json", Form) == Form((Part("x", 3),), 1.0)
     with pytest.raises(InputError, match=rf"(?s)^form\.json is damaged: .*{reason}.*; mend it$") as refused:
         parse_json(content, "form.json", Form, "mend it")
     assert "\n" not in str(refused.value)
