@@ -186,15 +186,15 @@ def write_thresholds(folder: epath.PathLike, thresholds: Thresholds) -> None:
 
 
 def _thresholds(folder: Path, settings: _Settings) -> Thresholds:
-    """Return the thresholds that finetuning was told, and those that it tuned."""
-    told: dict[str, float | None] = {}
+    """Return the thresholds in the settings of finetuning; those that it tuned take their place."""
+    given: dict[str, float | None] = {}
     if settings.task == "squad2":
-        told = {NULL_THRESHOLD: settings.qa.null_threshold}
+        given = {NULL_THRESHOLD: settings.qa.null_threshold}
     elif settings.task == "multilabel":
-        told = {LABEL_THRESHOLD: settings.multilabel.threshold}
+        given = {LABEL_THRESHOLD: settings.multilabel.threshold}
     file = folder / THRESHOLDS
     tuned = read_thresholds(read_versioned(file, "thresholds"), str(file)) if file.exists() else {}
-    return {**read_thresholds(told, str(folder / CONFIG)), **tuned}
+    return {**read_thresholds(given, str(folder / CONFIG)), **tuned}
 
 
 def _params(folder: Path) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 whose header fits their file, and names that stay inside their folder.
 
 Every InputError names the file and what is wrong in it. All JSON and all arrays of NumPy are decoded here, but for the
-file of --config (settings/config_file.py), whose room stands below this one.
+file of --config (settings/config_file.py), which keeps names that stand twice.
 """
 
 import contextlib

@@ -17,8 +17,9 @@ from data_pipelines import sources
 from xlnet_jax.errors import InputError
 from xlnet_jax.plots.curves import draw_curves
 from xlnet_jax.settings.config import Config
-from xlnet_jax.storage import files, folders, lock
+from xlnet_jax.storage import files, lock
 from xlnet_jax.storage.files import name_on_disk
+from xlnet_jax.storage.folders import move_folder
 from xlnet_jax.storage.lock import Lock
 from xlnet_jax.training.initial import begin_from
 from xlnet_jax.training.run import workdir as workdir_module
@@ -77,7 +78,7 @@ def test_records_and_curves_are_in_the_bucket_when_they_are_flushed(bucket):
 def test_a_checkpoint_is_set_aside_object_by_object(bucket):
     for name in ("params/data", "checksums.json"):
         (epath.Path(FOLDER) / "checkpoints" / "4" / name).write_text(name)
-    folders.move_folder(epath.Path(FOLDER) / "checkpoints" / "4", epath.Path(FOLDER) / "broken-checkpoints" / "4")
+    move_folder(epath.Path(FOLDER) / "checkpoints" / "4", epath.Path(FOLDER) / "broken-checkpoints" / "4")
     assert (bucket / "run" / "broken-checkpoints" / "4" / "params" / "data").read_text() == "params/data"
     assert not (bucket / "run" / "checkpoints" / "4").exists()
 
