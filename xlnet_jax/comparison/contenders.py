@@ -20,7 +20,7 @@ def bert(common: Config) -> Config:
     config = MLM.start(common)
     return replace(
         config,
-        model=replace(config.model, network="bert", positions="learned"),
+        model=replace(config.model, positions="learned"),
         data=replace(config.data, pair_loss="next"),
     )
 

@@ -317,7 +317,6 @@ def _model_config(theirs: Mapping[str, Any], names: Dialect, detects: bool, wher
         d_head=given["d_model"] // given["num_heads"],
         activation=activation,
         mem_len=0,
-        network="bert",
         positions="learned",
         # RoBERTa counts from behind the place of its padding.
         position_offset=theirs.get("pad_token_id", 1) + 1 if names.body == "roberta" else 0,

@@ -2,8 +2,7 @@
 settings beside them."""
 
 import functools
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Sequence
 from typing import Any, TypeVar
 
 from xlnet_jax.errors import InputError
@@ -12,7 +11,7 @@ from xlnet_jax.objectives.presets import PRESETS, with_objective
 from xlnet_jax.objectives.registry import OBJECTIVES
 from xlnet_jax.objectives.rules import unread, validate
 from xlnet_jax.settings import cli
-from xlnet_jax.settings.config import Config, ModelConfig
+from xlnet_jax.settings.config import Config
 from xlnet_jax.settings.config_file import CommandLine
 from xlnet_jax.settings.keywords import names_of, with_keywords
 
@@ -45,7 +44,8 @@ def parse_config_as(kind: type[C], argv: Sequence[str], prog: str, description: 
     config = cli.parse(kind, line, prog, about, start, origin)
     if line.file and line.file.is_of_a_run:
         start, _ = line.file.over(start, origin)
-    config = completed(config, start, line.chosen)
+    if "data.seq-len" in line.chosen:
+        config = following(config, start, line.chosen)
     validate(config)
     return config
 
@@ -54,27 +54,19 @@ def preset(name: str = "demo", **settings: Any) -> Config:
     """Return the settings of a preset with some of them replaced, for `pretrain` or a training loop of one's own.
 
     settings: fields of Config by name, sections as dictionaries: corpus="my.txt", steps=200, data={"batch_size": 8}.
-    As with the flags of `train`, the objective and the network that are given say where other settings start from, and
-    the parts of a window follow data.seq_len where they are not given. Raises InputError on a preset, an objective or a
+    As with the flags of `train`, the objective that is given says where other settings start from, and the parts of a
+    window follow data.seq_len where they are not given. Raises InputError on a preset, an objective or a
     setting that does not exist, on a value out of its bounds, and on a setting that changes nothing.
     """
-    start, model = _named(PRESETS, "preset", name)(), settings.get("model")
+    if name not in PRESETS:
+        raise InputError(f"`preset` {name} must be one of {', '.join(PRESETS)}")
+    start = PRESETS[name]()
     start = with_objective(start, settings.get("objective", start.objective))
-    network = model.get("network") if isinstance(model, Mapping) else None
-    if network is not None:
-        start = replace(start, model=_named(_networks(start.model), "model.network", network)())
     given = names_of(settings)
-    config = completed(with_keywords(start, settings), start, given)
-    refuse_unread(config, given)
-    return config
-
-
-def completed(config: C, start: Config, given: Collection[str]) -> C:
-    """Return settings with those that follow from the ones that were given. start: where they started from."""
+    config = with_keywords(start, settings)
     if "data.seq-len" in given:
         config = following(config, start, given)
-    if "model.network" not in given:
-        config = replace(config, model=replace(config.model, network="xlnet"))  # learned positions imply bert
+    refuse_unread(config, given)
     return config
 
 
@@ -85,24 +77,8 @@ def refuse_unread(config: Config, given: Collection[str]) -> None:
             raise InputError(f"{name} changes nothing: {why}; leave it out")
 
 
-def _named(known: Mapping[str, T], setting: str, name: str) -> T:
-    if name not in known:
-        raise InputError(f"`{setting}` {name} must be one of {', '.join(known)}")
-    return known[name]
-
-
 def _start(line: CommandLine) -> Config:
-    """Return the settings that preset, objective and network start from."""
+    """Return the settings that preset and objective start from."""
     preset = cli.named_default(line, "--preset", PRESETS, "demo")
     objectives = {record.name: functools.partial(with_objective, preset, record.name) for record in OBJECTIVES}
-    start = cli.named_default(line, "--objective", objectives, preset.objective)
-    network = cli.named_default(line, "--model.network", _networks(start.model), str(start.model.network))
-    return replace(start, model=network)
-
-
-def _networks(model: ModelConfig) -> Mapping[str, Callable[[], ModelConfig]]:
-    own = "relative" if model.positions == "learned" else model.positions
-    return {
-        "xlnet": lambda: replace(model, network="xlnet", positions=own),
-        "bert": lambda: replace(model, network="bert", positions="learned"),
-    }
+    return cli.named_default(line, "--objective", objectives, preset.objective)

@@ -106,7 +106,7 @@ def bert_base() -> Config:
         MLM.start(base()),
         preset="bert-base",
         model=ModelConfig(
-            vocab_size=30_522, num_layers=12, d_model=768, num_heads=12, d_ff=3072, mem_len=0, network="bert",
+            vocab_size=30_522, num_layers=12, d_model=768, num_heads=12, d_ff=3072, mem_len=0,
             positions="learned",
             activation="gelu_erf", dtype="bfloat16",
         ),

@@ -19,7 +19,7 @@ def _start(config: Config) -> Config:
         masked,
         objective="rtd",
         # Only BERT's encoder has embeddings of another width than its layers', which both networks can share.
-        model=replace(masked.model, network="bert", positions="learned"),
+        model=replace(masked.model, positions="learned"),
         data=replace(masked.data, mask_share=1.0, random_share=0.0, pair_loss="none"),
     )
 

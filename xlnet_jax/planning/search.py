@@ -59,7 +59,7 @@ def candidates(config: Config, devices: int) -> Iterator[Config]:
                         config,
                         model=dataclasses.replace(config.model, remat=remat),
                         optimizer=dataclasses.replace(config.optimizer, accumulate=accumulate),
-                        mesh=dataclasses.replace(mesh, data=-1, fsdp=fsdp),
+                        mesh=dataclasses.replace(mesh, fsdp=fsdp),
                     )
 
 

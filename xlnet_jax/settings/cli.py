@@ -118,6 +118,8 @@ def _unknown_setting(word: str, parsed: Any) -> str:
         hint = f": did you mean --{takes_it} {word}?" if takes_it else ", and nothing takes it"
         return f"{word} stands alone{hint}"
     name = word.partition("=")[0]
+    if name.removeprefix("--").replace("_", "-").replace(".no-", ".") in {setting.name for setting in flatten(parsed)}:
+        return f"{name} has no flag: a preset or a checkpoint sets it; give it in a file of {config_file.FLAG}"
     near = nearest(name.removeprefix("--"), (setting for setting, _, _ in flatten(parsed)))
     hint = f"did you mean --{near}?" if near else f"{HELP_ALL} lists them all"
     return f"unknown setting {name}: {hint}"

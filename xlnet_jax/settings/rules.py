@@ -79,8 +79,6 @@ def _trace_steps(config: RunConfig) -> Iterator[str]:
 
 
 def _model(model: ModelConfig) -> Iterator[str]:
-    if model.network == "bert" and model.positions != "learned":
-        yield f"model.network bert with model.positions {model.positions}: BERT's encoder has learned positions only"
     if model.network == "bert" and model.num_segments > CLS_SEGMENT:
         yield (
             f"model.num-segments {model.num_segments} (type_vocab_size of Hugging Face): a text has two segments, A "

@@ -64,12 +64,7 @@ def _shape(mesh: MeshConfig, devices: int) -> tuple[int, int, int, int]:
     named = f"mesh.fsdp {mesh.fsdp}{context} x mesh.tensor {mesh.tensor} x mesh.dcn-data {mesh.dcn_data}"
     if devices % others:
         raise InputError(f"{named} = {others} does not divide the {devices} devices: {_divisors(devices)} would")
-    left = devices // others
-    if mesh.data not in (-1, left):
-        raise InputError(
-            f"mesh.data {mesh.data} does not use the {devices} devices that are here beside {named}: give {left} or -1"
-        )
-    return mesh.dcn_data * left, mesh.fsdp, mesh.context, mesh.tensor
+    return mesh.dcn_data * (devices // others), mesh.fsdp, mesh.context, mesh.tensor
 
 
 def _demand_divisible(config: RunConfig, shape: tuple[int, int, int, int]) -> None:

@@ -19,7 +19,7 @@ CAUSAL = {
     "data.bidirectional",
 }  # fmt: skip
 DIFFERS_IN = {
-    "bert": MASKED | {"model.network", "model.positions", "data.pair-loss"},
+    "bert": MASKED | {"model.positions", "data.pair-loss"},
     "mlm": MASKED,
     "dae-transformer-xl": {"objective", "data.num-predict", "data.targets"},
     "plm": set(),
@@ -31,8 +31,8 @@ DIFFERS_IN = {
     "clm": CAUSAL,
     "vanilla": CAUSAL | {"model.mem-len", "model.positions"},
     "prefix": CAUSAL - {"model.attn-type"} | {"model.mem-len"},
-    "rtd": MASKED | {"model.network", "model.positions", "data.mask-share", "data.random-share"},
-    "electra": MASKED | {"model.network", "model.positions", "data.mask-share", "data.random-share"},
+    "rtd": MASKED | {"model.positions", "data.mask-share", "data.random-share"},
+    "electra": MASKED | {"model.positions", "data.mask-share", "data.random-share"},
 }
 
 

@@ -19,7 +19,6 @@ from xlnet_jax.models.xlnet import Backbone
 from xlnet_jax.objectives.command_line import parse_config
 from xlnet_jax.objectives.language_model import LanguageModel
 from xlnet_jax.objectives.presets import PRESETS
-from xlnet_jax.objectives.rules import validate
 from xlnet_jax.settings.config import HeadConfig
 from xlnet_jax.training import sharding
 from xlnet_jax.training.optimizer import make_optimizer
@@ -109,21 +108,10 @@ def test_heads_feed_forward_and_vocabulary_are_divided_among_devices():
     ("words", "network", "positions"),
     [
         ("--objective mlm --model.mem-len 0 --data.reuse-len 0 --model.positions learned", "bert", "learned"),
-        ("--objective mlm --model.mem-len 0 --data.reuse-len 0 --model.network bert", "bert", "learned"),
         ("--preset bert-base --model.positions sinusoidal", "xlnet", "sinusoidal"),
-        ("--preset bert-base --model.network xlnet", "xlnet", "relative"),
     ],
 )
-def test_the_network_and_the_positions_imply_each_other_on_the_command_line(words, network, positions):
+def test_the_positions_imply_the_network(words, network, positions):
     model = parse_config(words.split(), "train", "").model
     assert (model.network, model.positions) == (network, positions)
     assert isinstance(build_encoder(model), BertEncoder if network == "bert" else Backbone)
-
-
-def test_positions_that_the_network_does_not_have_are_refused():
-    bert = PRESETS["bert-base"]()
-    contradictory = dataclasses.replace(bert, model=dataclasses.replace(bert.model, positions="relative"))
-    with pytest.raises(InputError, match=r"model\.network bert with model\.positions relative: BERT's encoder has"):
-        validate(contradictory)
-    with pytest.raises(InputError, match=r"--model\.network brt: there is xlnet, bert: did you mean bert\?"):
-        parse_config(["--model.network", "brt"], "train", "")

@@ -25,7 +25,7 @@ TINY = ModelConfig(
     vocab_size=60, num_layers=1, d_model=16, num_heads=2, d_head=8, d_ff=32, mem_len=0, init_std=0.2,
     dropout=0.0, attention_dropout=0.0, max_positions=64,
 )  # fmt: skip
-BERT = dataclasses.replace(TINY, positions="learned", network=None)
+BERT = dataclasses.replace(TINY, positions="learned")
 MASK_ID = 6
 
 

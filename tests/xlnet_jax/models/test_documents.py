@@ -137,7 +137,7 @@ def test_a_packed_document_has_the_hidden_states_that_it_has_alone(model, attent
 
 @pytest.mark.parametrize("positions", ["sinusoidal", "learned"])
 def test_places_that_are_added_to_embeddings_begin_anew_with_each_document(positions):
-    changes = {"positions": positions, "network": None, "mem_len": 0, "max_positions": LENGTH}
+    changes = {"positions": positions, "mem_len": 0, "max_positions": LENGTH}
     model = dataclasses.replace(BOTH_STREAMS, **changes)
     params = strong_params(model)["backbone"]
     window = windows(model) | {"target_positions_BP": None, "is_reversed_B": np.zeros(3, bool)}

@@ -29,7 +29,7 @@ WIDTH, INNER, HEADS = 16, 32, 2
 BERT = dataclasses.replace(
     CONFIG,
     objective="mlm",
-    model=dataclasses.replace(CONFIG.model, positions="learned", network=None, mem_len=0, max_positions=LENGTH),
+    model=dataclasses.replace(CONFIG.model, positions="learned", mem_len=0, max_positions=LENGTH),
 )
 CONFIGS = {"xlnet": CONFIG, "bert": BERT}
 

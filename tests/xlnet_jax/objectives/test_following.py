@@ -65,8 +65,8 @@ def test_keywords_of_python_mean_what_the_flags_of_train_mean():
         (["--data.seq-len", "256", "--data.reuse-len", "64"], {"data": {"seq_len": 256, "reuse_len": 64}}),
         (["--objective", "mlm", "--data.seq-len", "64"], {"objective": "mlm", "data": {"seq_len": 64}}),
         (
-            ["--objective", "mlm", "--model.network", "bert", "--data.no-bidirectional"],
-            {"objective": "mlm", "model": {"network": "bert"}, "data": {"bidirectional": False}},
+            ["--objective", "mlm", "--model.positions", "learned", "--data.no-bidirectional"],
+            {"objective": "mlm", "model": {"positions": "learned"}, "data": {"bidirectional": False}},
         ),
     ):
         ours = xlnet_jax.preset("demo", **keywords)
@@ -74,5 +74,3 @@ def test_keywords_of_python_mean_what_the_flags_of_train_mean():
         assert ours.given == parsed(*words).given
     with pytest.raises(InputError, match=r"data\.mask-share changes nothing: --objective plm replaces no piece"):
         xlnet_jax.preset("demo", data={"mask_share": 0.5})
-    with pytest.raises(InputError, match=r"`model\.network` burt must be one of xlnet, bert"):
-        xlnet_jax.preset("demo", model={"network": "burt"})

@@ -91,7 +91,7 @@ def test_a_value_of_another_type_in_a_file_is_named(change, message):
 
 def test_only_identity_settings_tell_runs_apart():
     here = demo()
-    moved = dataclasses.replace(here, workdir="elsewhere", mesh=dataclasses.replace(here.mesh, data=4))
+    moved = dataclasses.replace(here, workdir="elsewhere", mesh=dataclasses.replace(here.mesh, fsdp=4))
     assert identity_difference(here, moved) == []
     other = dataclasses.replace(here, seed=1)
     assert identity_difference(here, other) == ["seed: 1 there, 0 here"]

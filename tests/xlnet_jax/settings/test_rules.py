@@ -168,7 +168,7 @@ MEANINGLESS = [
     (
         "demo",
         "rtd",
-        {"model.positions": "relative", "model.network": "xlnet"},
+        {"model.positions": "relative"},
         "rtd with model.positions relative: its generator shares .* needs learned",
     ),
     ("demo", "rtd", {"data.pair_loss": "next"}, "rtd with data.pair-loss next: every token is judged, and no pair"),

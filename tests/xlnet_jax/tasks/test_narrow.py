@@ -147,7 +147,7 @@ def test_a_run_from_a_narrow_start_resumes_without_its_source_and_not_for_fewer_
         ({"task": "dream"}, "mean"),
         ({"task": "ranking"}, "mean"),
         ({"task": "ner"}, "last"),  # has no summary
-        ({"network": "bert"}, "last"),  # its pretraining reads <cls>
+        ({"positions": "learned"}, "last"),  # its pretraining reads <cls>
         ({"d_model": 768}, "last"),
         ({"head": HeadConfig("classification", 3, "attn")}, "attn"),
         ({"head": HeadConfig("question_answering")}, "mean"),
@@ -158,7 +158,7 @@ def test_the_summary_of_a_narrow_start(change, summary):
     task, head = change.pop("task", "rte"), change.pop("head", None)
     network = ModelConfig(**{"d_model": 64, "dropout": 0.0} | change)
     own = DEFAULTS[task]()
-    config = replace(own, model=replace(own.model, d_model=network.d_model, network=network.network))
+    config = replace(own, model=replace(own.model, d_model=network.d_model, positions=network.positions))
     begun, _ = narrow_start(config, Pretrained(network, {}, None, head=head))
     assert begun.head == replace(config.head, summary=summary)
 

@@ -61,7 +61,7 @@ def test_weight_decay_leaves_biases_and_normalisation_alone():
 
 @pytest.mark.parametrize("positions", ["relative", "learned"])
 def test_all_matrices_and_embeddings_of_a_network_decay_and_nothing_else(positions):
-    model = dataclasses.replace(NO_DROPOUT.model, positions=positions, network=None)
+    model = dataclasses.replace(NO_DROPOUT.model, positions=positions)
     names = {True: set(), False: set()}
     for head in (None, HeadConfig("classification", 3, summary="attn"), HeadConfig("question_answering")):
         shapes = unboxed(jax.eval_shape(functools.partial(init_params, model, head), jax.random.key(0)))

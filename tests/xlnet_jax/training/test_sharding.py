@@ -17,7 +17,7 @@ from xlnet_jax.training import sharding
 from xlnet_jax.training.optimizer import make_optimizer
 from xlnet_jax.training.state import init_state, plan_state
 
-MESHES = [MeshConfig(), MeshConfig(fsdp=4, tensor=2), MeshConfig(data=1, dcn_data=2, fsdp=2, tensor=2)]
+MESHES = [MeshConfig(), MeshConfig(fsdp=4, tensor=2), MeshConfig(dcn_data=2, fsdp=2, tensor=2)]
 
 
 def on(mesh, config=CONFIG, **data):
@@ -29,7 +29,7 @@ def on_one_device():
     return train(CONFIG, devices=1, steps=20)[0]
 
 
-@pytest.mark.parametrize("mesh", MESHES, ids=lambda m: f"{m.dcn_data}x{m.data}x{m.fsdp}x{m.tensor}")
+@pytest.mark.parametrize("mesh", MESHES, ids=lambda m: f"{m.dcn_data}x{m.fsdp}x{m.tensor}")
 def test_eight_devices_in_any_shape_give_the_losses_of_one(on_one_device, mesh):
     """Dropout included: its masks do not depend on how the batch is laid out."""
     np.testing.assert_allclose(train(on(mesh), steps=20)[0], on_one_device, rtol=0, atol=1e-5)
@@ -76,7 +76,6 @@ def test_a_vocabulary_that_the_mesh_does_not_divide_stays_whole():
 @pytest.mark.parametrize(
     ("mesh", "data", "said"),
     [
-        (MeshConfig(data=3), {}, r"mesh\.data 3 does not use the 8 devices that are here .*: give 8 or -1"),
         (MeshConfig(fsdp=3), {}, r"mesh\.fsdp 3 x .* = 3 does not divide the 8 devices: 1, 2, 4 or 8 would"),
         (MeshConfig(context=3), {}, r"x mesh\.context 3 x .* = 3 does not divide the 8 devices: 1, 2, 4 or 8 would"),
         (MeshConfig(context=4), {}, r"mesh\.context 4 does not divide data\.num-predict 6: 1, 2, 3 or 6 would"),
