@@ -234,3 +234,8 @@ def with_objective(config: Config, objective: str) -> Config:
     Raises InputError where there is no such objective.
     """
     return config if objective == config.objective else objective_named(objective).start(config)
+
+
+def defaults_of(config: Config) -> Config:
+    """Return the settings of the run's preset and objective, before anything was set by hand."""
+    return with_objective(PRESETS[config.preset](), config.objective)

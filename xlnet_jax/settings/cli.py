@@ -6,7 +6,7 @@ import difflib
 import io
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Annotated, Any, TypeVar, cast, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, cast, get_args, get_origin, get_type_hints
 
 import tyro
 
@@ -14,9 +14,8 @@ from xlnet_jax.errors import InputError
 from xlnet_jax.printing import printing_colours
 from xlnet_jax.settings import config_file
 from xlnet_jax.settings.config_file import CommandLine
-from xlnet_jax.settings.fields import Mark, docstrings_of, fields_of, flatten, is_marked, marked, nearest
+from xlnet_jax.settings.fields import Mark, T, docstrings_of, fields_of, flatten, is_marked, marked, nearest
 
-T = TypeVar("T")
 HELP_ALL = "--help-all"
 
 

@@ -8,17 +8,15 @@ import dataclasses
 import json
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NamedTuple, TypeVar, get_type_hints
+from typing import Any, NamedTuple, get_type_hints
 
 from etils import epath
 
 from xlnet_jax.errors import InputError, shown
 from xlnet_jax.settings.config import ModelConfig
-from xlnet_jax.settings.fields import fields_of, flatten, nearest, with_values
+from xlnet_jax.settings.fields import T, fields_of, flatten, nearest, with_values
 from xlnet_jax.settings.typed import typed
 from xlnet_jax.storage.versions import KEY, without_version
-
-T = TypeVar("T")
 
 REPLACED = {
     "steps": {"epochs"},

@@ -5,13 +5,11 @@ import dataclasses
 import difflib
 from collections.abc import Mapping
 from pathlib import PurePath
-from typing import Any, TypeVar, cast, get_type_hints
+from typing import Any, cast, get_type_hints
 
 from xlnet_jax.errors import InputError
 from xlnet_jax.settings.bounds import check_bounds
-from xlnet_jax.settings.fields import flatten
-
-T = TypeVar("T")
+from xlnet_jax.settings.fields import T, flatten
 
 
 def with_keywords(start: T, given: Mapping[str, Any]) -> T:

@@ -6,10 +6,9 @@ from typing import Any, TypeVar, cast, get_type_hints
 from xlnet_jax.errors import InputError, shown
 from xlnet_jax.printing import without_secrets
 from xlnet_jax.settings.config import RunConfig
-from xlnet_jax.settings.fields import differences, fields_of
+from xlnet_jax.settings.fields import T, differences, fields_of
 from xlnet_jax.settings.typed import typed
 
-T = TypeVar("T")
 R = TypeVar("R", bound=RunConfig)
 
 

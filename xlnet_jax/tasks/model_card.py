@@ -12,6 +12,7 @@ from etils import epath
 from data_pipelines.sources import describe
 from xlnet_jax.checkpoints import native
 from xlnet_jax.checkpoints.pretrained import Pretrained
+from xlnet_jax.objectives.presets import defaults_of
 from xlnet_jax.objectives.registry import objective_named
 from xlnet_jax.settings.config import Config
 from xlnet_jax.settings.fields import differences
@@ -20,7 +21,6 @@ from xlnet_jax.storage import hub
 from xlnet_jax.storage.reading import read_json, read_versioned
 from xlnet_jax.tasks.config import FinetuneConfig
 from xlnet_jax.tasks.defaults import DEFAULTS
-from xlnet_jax.training.proposal import defaults_of
 from xlnet_jax.training.watch.metrics import read_records
 
 FILE = "README.md"

@@ -8,7 +8,7 @@ from data_pipelines.tokenizer import Tokenizer
 from xlnet_jax.interop import hf_files
 from xlnet_jax.interop.contents import Pretrained
 from xlnet_jax.objectives.following import following
-from xlnet_jax.objectives.presets import PRESETS, with_objective
+from xlnet_jax.objectives.presets import PRESETS, defaults_of
 from xlnet_jax.objectives.rules import unread
 from xlnet_jax.printing import without_secrets
 from xlnet_jax.settings.config import Config
@@ -21,11 +21,6 @@ LARGER = {
     "transformer-xl-wt103": "transformer-xl-wt103-large",
 }
 """The preset with which a run of a preset goes on to a larger network."""
-
-
-def defaults_of(config: Config) -> Config:
-    """Return the settings of the run's preset and objective, before anything was set by hand."""
-    return with_objective(PRESETS[config.preset](), config.objective)
 
 
 def command_of(config: Config) -> str:

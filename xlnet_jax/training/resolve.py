@@ -10,6 +10,7 @@ from data_pipelines.batches import BatchSource
 from data_pipelines.corpus import Corpus
 from data_pipelines.tokenizer import Tokenizer
 from xlnet_jax.checkpoints.pretrained import Pretrained
+from xlnet_jax.objectives.presets import defaults_of
 from xlnet_jax.objectives.registry import objective_named
 from xlnet_jax.objectives.rules import validate
 from xlnet_jax.settings.config import Config
@@ -21,7 +22,6 @@ from xlnet_jax.training.fit import cap_memory, keep_fit
 from xlnet_jax.training.initial import begin_from, tokenizer_of
 from xlnet_jax.training.kernel_check import Windows
 from xlnet_jax.training.program import pretraining_program
-from xlnet_jax.training.proposal import defaults_of
 from xlnet_jax.training.run.process import Process
 from xlnet_jax.training.run.workdir import Workdir
 from xlnet_jax.training.text import Text

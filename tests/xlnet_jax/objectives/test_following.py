@@ -9,9 +9,9 @@ import xlnet_jax
 from data_pipelines.windows import resized
 from xlnet_jax.errors import InputError
 from xlnet_jax.objectives.command_line import parse_config
-from xlnet_jax.objectives.presets import long
+from xlnet_jax.objectives.presets import defaults_of, long
 from xlnet_jax.settings.plain import to_dict
-from xlnet_jax.training.proposal import command_of, defaults_of
+from xlnet_jax.training.proposal import command_of
 
 
 def parsed(*words):
