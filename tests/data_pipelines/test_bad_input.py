@@ -120,7 +120,9 @@ def test_a_table_that_is_damaged_or_holds_no_text_is_named(refused, run, place, 
     write(text=pa.array([], pa.string()))
     assert "bad.parquet: there is no text in it" in refused("--source", "bad.parquet")
     write(text=pa.array([b"caf\xe9", text.encode(), None], pa.binary()))
-    assert "bad.parquet: row 1: a document is not UTF-8 (0xe9); mend it, or read it with" in refused("--source", "bad.parquet")
+    assert "bad.parquet: row 1: a document is not UTF-8 (0xe9); mend it, or read it with" in refused(
+        "--source", "bad.parquet"
+    )
     assert run("--source", "bad.parquet", "--corpus-errors", "replace", out="read") == (0, "")
     whole = write(text=[text] * 3)
     for content in (b"", b"PAR1", whole[:-20] + b"x" * 12 + whole[-8:], whole[: len(whole) // 2]):
