@@ -16,6 +16,7 @@ from xlnet_jax import PUBLIC
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 BADGE = "https://colab.research.google.com/assets/colab-badge.svg"
+OF_JAX = {"tasks are unhealthy", "the leader task was preempted"}
 SETTINGS = yaml.safe_load((ROOT / "mkdocs.yml").read_text())
 
 
@@ -63,4 +64,4 @@ def test_the_messages_among_the_symptoms_are_printed_somewhere():
         for file in (ROOT / package).rglob("*.py")
     )
     assert len(messages) >= 5
-    assert [message for message in messages if message not in code] == []
+    assert [message for message in messages if message not in code and message not in OF_JAX] == []
