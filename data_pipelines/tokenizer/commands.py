@@ -1,4 +1,4 @@
-"""Tokenizers: trained on text, described, and applied to text. Each function returns or yields what is printed."""
+"""Train a tokenizer, describe one, or encode text with it: settings, and what the command prints."""
 
 from __future__ import annotations
 
@@ -69,16 +69,6 @@ class Train(TextSourceSettings):
     sample_megabytes: int = setting(SAMPLE_BYTES // MEGABYTE, at_least(1))
     """a larger text is sampled uniformly by lines; training takes up to 30 times this memory"""
 
-    def check(self) -> None:
-        """Raise InputError for what cannot work, before anything is read."""
-        out = epath.Path(self.out)
-        if out.exists():
-            raise InputError(f"`out` {out} exists: name a folder that does not")
-        demand_place(out)
-        if not self.source:
-            raise InputError("`source` names no text: give files, globs, folders, URLs, tfds:NAME or hf:NAME")
-        check_bounds(self)
-
 
 @dataclass(frozen=True)
 class Show:
@@ -122,7 +112,13 @@ def print_tokenizer(settings: TokenizerSettings) -> None:
 def train_tokenizer(settings: Train) -> dict[str, str]:
     """Train a tokenizer and write its folder; return what was read and made. Raises InputError."""
     settings = with_plain_paths(settings)
-    settings.check()
+    out = epath.Path(settings.out)
+    if out.exists():
+        raise InputError(f"`out` {out} exists: name a folder that does not")
+    demand_place(out)
+    if not settings.source:
+        raise InputError("`source` names no text: give files, globs, folders, URLs, tfds:NAME or hf:NAME")
+    check_bounds(settings)
     text = settings.find(settings.source)
     sources.demand_distinct(text)
     normalization: Normalization | Literal["auto"] = settings.normalization
@@ -130,15 +126,12 @@ def train_tokenizer(settings: Train) -> dict[str, str]:
     if normalization == "auto" and settings.token_level != "byte":
         survey = texts.survey(text, settings.corpus_errors)
         normalization = survey.normalization
-    drawn = sample(sources.read_lines(text, settings.corpus_errors), settings.sample_megabytes * MEGABYTE)
+    sample_bytes = settings.sample_megabytes * MEGABYTE
+    drawn = sample(sources.read_lines(text, settings.corpus_errors), sample_bytes)
     tokenizer = Tokenizer.train(
-        drawn.lines,
-        settings.vocab_size,
-        normalization,
-        token_level=settings.token_level,
-        lower=settings.lower,
-        sample_bytes=settings.sample_megabytes * MEGABYTE,
-    )
+        drawn.lines, settings.vocab_size, normalization, token_level=settings.token_level, lower=settings.lower,
+        sample_bytes=sample_bytes,
+    )  # fmt: skip
     tokenizer.save(settings.out)
     share = "all" if drawn.is_whole else f"a sample of {len(drawn.lines):,}"
     return {
@@ -179,20 +172,16 @@ def encode(settings: Encode) -> Iterator[str]:
 
 def _lines(settings: Encode) -> Iterator[str]:
     if settings.text is not None:
-        return iter([settings.text])
-    if settings.file is not None:
-        return filter(None, sources.read_lines(sources.find([settings.file]), "strict"))
-    return _standard_input()
-
-
-def _standard_input() -> Iterator[str]:
-    for number, line in enumerate(sys.stdin.buffer, 1):
-        try:
-            yield line.decode().removesuffix("\n")
-        except UnicodeDecodeError as error:
-            raise InputError(
-                f"standard input, line {number}: byte {error.start} is not UTF-8; convert the text first"
-            ) from None
+        yield settings.text
+    elif settings.file is not None:
+        yield from filter(None, sources.read_lines(sources.find([settings.file]), "strict"))
+    else:
+        for number, line in enumerate(sys.stdin.buffer, 1):
+            try:
+                yield line.decode().removesuffix("\n")
+            except UnicodeDecodeError as error:
+                place = f"standard input, line {number}: byte {error.start}"
+                raise InputError(f"{place} is not UTF-8; convert the text first") from None
 
 
 def _normalization(tokenizer: Tokenizer) -> str:

@@ -1,7 +1,6 @@
 """python -m data_pipelines.tokenizer: what the commands print, and how mistakes end."""
 
 import io
-import os
 import re
 import subprocess
 import sys
@@ -10,19 +9,21 @@ from types import SimpleNamespace
 import pytest
 
 from data_pipelines import sources
-from data_pipelines.tokenizer import Settings, Tokenizer, __main__
-from xlnet_jax import __main__ as command
+from data_pipelines.tokenizer import Settings, Tokenizer
+from xlnet_jax.__main__ import COMMANDS, run
 
 TRAIN = sources.embedded()[0]
+main = COMMANDS["tokenizer"].main
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """Text files and a tokenizer."""
     place = tmp_path_factory.mktemp("tokenizers")
-    lines = [line for line in sources.read_lines(sources.find(sources.embedded()[:1]), "strict") if line][:600]
+    lines = [line for line in sources.read_lines(sources.find([TRAIN]), "strict") if line][:600]
     (place / "one.txt").write_text("\n".join(lines[:300]) + "\n")
     (place / "two.txt").write_text("\n".join(lines[300:]) + "\n")
+    (place / "blank.txt").write_text(" \n\n")
     Tokenizer.train(lines, 500, "auto").save(place / "english")
     return place
 
@@ -34,7 +35,7 @@ def do(folder, monkeypatch, capsys):
 
     def do(*argv, stdin=b""):
         monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(stdin)))
-        assert __main__.main(argv) == 0
+        assert main(argv) == 0
         return capsys.readouterr().out
 
     return do
@@ -49,8 +50,6 @@ def test_train_makes_the_tokenizer_of_all_its_sources(do, folder):
         "tokenizer      500 pieces in made",
     ]
     assert Tokenizer.load(folder / "made").sha256 == Tokenizer.load(folder / "english").sha256
-    do("train", "--source", "*.txt", "--out", "globbed", "--vocab-size", "500")
-    assert Tokenizer.load(folder / "globbed").sha256 == Tokenizer.load(folder / "english").sha256
 
 
 def test_train_samples_a_text_larger_than_was_said(do, folder):
@@ -58,25 +57,19 @@ def test_train_samples_a_text_larger_than_was_said(do, folder):
     out = do("train", "--source", TRAIN, *args)
     drawn, seen = re.search(r"a sample of ([\d,]+) of ([\d,]+) lines", out).groups()
     assert 0.1 < int(drawn.replace(",", "")) / int(seen.replace(",", "")) < 0.9
-    lines = sources.read_lines(sources.find([str(TRAIN)]), "strict")
+    lines = sources.read_lines(sources.find([TRAIN]), "strict")
     expected = Tokenizer.train(lines, 500, "auto", sample_bytes=10**6)
     assert Tokenizer.load(folder / "sampled").sha256 == expected.sha256
 
 
-@pytest.mark.parametrize("normalization", ["english", "nfkc", "none"])
-def test_train_keeps_its_normalisation_with_the_tokenizer(do, folder, normalization):
-    name = f"of_{normalization}"
-    args = ("--source", "one.txt", "--out", name, "--vocab-size", "300", "--normalization", normalization, "--lower")
-    do("train", *args)
-    tokenizer = Tokenizer.load(folder / name)
+@pytest.mark.parametrize("normalization", ["english", "none"])
+def test_train_keeps_its_normalisation_and_reads_broken_bytes_where_it_may(do, folder, normalization):
+    (folder / "broken").write_bytes((folder / "one.txt").read_bytes() + b"\xff\n")
+    args = ("--vocab-size", "300", "--normalization", normalization, "--lower", "--corpus-errors", "replace")
+    do("train", "--source", "broken", "--out", f"of_{normalization}", *args)
+    tokenizer = Tokenizer.load(folder / f"of_{normalization}")
     assert tokenizer.settings == Settings(normalization, split_digit_commas=normalization == "english", lower=True)
     assert not any(c.isupper() for piece in tokenizer.pieces for c in piece)
-
-
-def test_train_reads_broken_bytes_where_it_may(do, folder):
-    (folder / "broken").write_bytes((folder / "one.txt").read_bytes() + b"\xff\n")
-    do("train", "--source", "broken", "--out", "mended", "--vocab-size", "300", "--corpus-errors", "replace")
-    assert (folder / "mended").is_dir()
 
 
 def test_show_says_what_a_tokenizer_is(do, folder):
@@ -92,14 +85,7 @@ def test_show_says_what_a_tokenizer_is(do, folder):
         "word starts": f"{starts} pieces ({starts / 500:.0%})",
         "sha256": f"{tokenizer.sha256} (model and settings)",
     }
-    assert do("show", "english/spiece.model") == do("show", "english")
-
-
-def test_show_names_every_rule(do, folder):
-    tokenizer = Tokenizer.load(folder / "english")
-    Tokenizer(tokenizer.model, Settings(lower=True, keep_accents=True)).save(folder / "ruled")
     Tokenizer(tokenizer.model, Settings("none", False, remove_space=False)).save(folder / "free")
-    assert "lowercase; no NFKD, accents stay; digits are split from a comma behind them" in do("show", "ruled")
     assert re.search(r"^rules +-$", do("show", "free"), re.MULTILINE)
 
 
@@ -115,20 +101,13 @@ def test_encode_prints_pieces_with_word_starts_then_ids_then_the_text_they_decod
 
 
 def test_encode_reads_a_line_of_text_for_each_of_its_lines(do, folder):
-    lines = (folder / "one.txt").read_text().splitlines()
-    alone = [do("encode", "english", line) for line in lines[:20]]
+    lines = (folder / "one.txt").read_text().splitlines()[:20]
+    alone = [do("encode", "english", line) for line in lines]
     assert do("encode", "english", "--file", "one.txt").splitlines(keepends=True)[:20] == alone
-    given = "\n\n".join(lines[:20]).encode()
-    from_stdin = do("encode", "english", stdin=given).splitlines(keepends=True)
+    from_stdin = do("encode", "english", stdin="\n\n".join(lines).encode()).splitlines(keepends=True)
     assert from_stdin[::2] == alone
     assert set(from_stdin[1::2]) == {"\t\t\n"}, "an empty line has no pieces"
-    many = do("encode", "english", stdin=b"a\n" * 2500)
-    assert many == do("encode", "english", "a") * 2500
-
-
-def as_process(folder, *argv, **options):
-    words = [sys.executable, "-m", "data_pipelines.tokenizer", *argv]
-    return subprocess.run(words, cwd=folder, capture_output=True, timeout=60, check=False, **options)
+    assert do("encode", "english", stdin=b"a\n" * 2500) == do("encode", "english", "a") * 2500
 
 
 MISTAKES = {
@@ -141,29 +120,21 @@ MISTAKES = {
     "train --source one.txt --out new --vocab-size 90000": "error: --vocab-size 90000 is too large for this text",
     "train --source one.txt --out new --vocab-size 1": "error: --vocab-size 1 is too small: 9 pieces are special",
     "train --source one.txt --out new --vocab-size 9": "error: --vocab-size 9 is too small for the characters",
-    "train --source one.txt --out new --vocab-size 0": "error: --vocab-size 0 must be at least 1",
     "train --source one.txt --out new --sample-megabytes 0": "error: --sample-megabytes 0 must be at least 1",
-    "train --source one.txt --out new --vocabsize 9": "unknown setting --vocabsize: did you mean --vocab-size?",
-    "train --source one.txt --out new --normalization nfd": "--normalization",
     "show none": "error: tokenizer none: no such file; give a SentencePiece model or a folder with spiece.model",
     "show one.txt": "error: tokenizer one.txt: not a SentencePiece model, or a damaged one",
-    "show": "TOKENIZER",
     "encode english text --file one.txt": "error: there is a text and --file: give one of them",
-    "encode english --file none.txt": "error: text none.txt: no such file or folder",
     "encode english two words": "error: words stands alone, and nothing takes it",
     "shw english": "error: Expected one of {train, show, encode}.",
-    "": "error: Expected one of {train, show, encode}.",
 }
 
 
 @pytest.mark.parametrize("argv", MISTAKES)
 def test_a_mistake_ends_in_one_line_and_leaves_nothing(folder, argv, monkeypatch, capsys):
-
-    (folder / "blank.txt").write_text(" \n\n")
     monkeypatch.chdir(folder)
     monkeypatch.setattr(sys, "argv", ["tokenizer", *argv.split()])
     with pytest.raises(SystemExit) as stop:
-        command.run(__main__.main)
+        run(main)
     out, err = capsys.readouterr()
     assert stop.value.code == 2
     assert MISTAKES[argv] in err
@@ -171,24 +142,17 @@ def test_a_mistake_ends_in_one_line_and_leaves_nothing(folder, argv, monkeypatch
     assert not (folder / "new").exists()
 
 
-def test_the_commands_work_as_processes(folder):
-    shown = as_process(folder, "show", "english")
-    assert (shown.returncode, shown.stderr) == (0, b"")
-    broken = as_process(folder, "encode", "english", input=b"good\n\xff\n")
-    assert broken.returncode == 2
-    assert broken.stderr == b"error: standard input, line 2: byte 0 is not UTF-8; convert the text first\n"
-
-
-@pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
-def test_a_mistake_is_one_sentence_in_any_terminal(folder, encoding):
-    mistaken = as_process(folder, "shw", "english", env={**os.environ, "PYTHONIOENCODING": encoding})
-    assert mistaken.returncode == 2
-    assert mistaken.stderr == b"error: Expected one of {train, show, encode}.\n"
-
-
-def test_a_reader_that_has_seen_enough_is_no_error(folder):
-    words = f"{sys.executable} -m data_pipelines.tokenizer encode english --file {TRAIN}"
-    pipe = f"{words} | head -n 1; echo ${{PIPESTATUS[0]}}"
-    result = subprocess.run(["bash", "-c", pipe], cwd=folder, capture_output=True, timeout=60, check=True, text=True)
-    assert result.stdout.splitlines()[-1] == "0"
-    assert result.stderr == ""
+def test_the_command_works_as_a_process_whose_reader_may_have_seen_enough(folder):
+    """In a terminal without UTF-8, tyro underlines the title of its message."""
+    words = f"{sys.executable} -m data_pipelines.tokenizer"
+    script = f"""
+        {words} encode english --file {TRAIN} | head -n 1; echo ${{PIPESTATUS[0]}}
+        echo -e 'good\\n\\xff' | {words} encode english; echo $?
+        PYTHONIOENCODING=ascii {words} shw; echo $?
+    """
+    done = subprocess.run(["bash", "-c", script], cwd=folder, capture_output=True, timeout=60, check=True, text=True)
+    assert [line for line in done.stdout.splitlines() if "\t" not in line] == ["0", "2", "2"]
+    assert done.stderr.splitlines() == [
+        "error: standard input, line 2: byte 0 is not UTF-8; convert the text first",
+        "error: Expected one of {train, show, encode}.",
+    ]
