@@ -21,7 +21,7 @@ def describe(view: WindowView) -> Iterator[RenderableType]:
     yield Text("\nTEXT", HEADING).append(f"  in the order in which the row reads it{view.filling.mark}", "not bold")
     yield _text(view, backwards=False)
     if view.is_reversed:
-        yield Text("\nTEXT", HEADING).append("  the same tokens in the order of the text, from behind", "not bold")
+        yield Text("\nTEXT", HEADING).append("  the same tokens in the order of the text", "not bold")
         yield _text(view, backwards=True)
     keys = f"how many of the {len(view.key_rank)} keys ({view.mem_len} of memory, {len(view.pieces)} tokens) each sees"
     if view.by_query_stream:
@@ -34,46 +34,41 @@ def describe(view: WindowView) -> Iterator[RenderableType]:
 
 
 def _facts(view: WindowView) -> Table:
-    window = view.step % view.steps_per_block
+    data, length, specials = view.data, len(view.pieces), WINDOW_SPECIALS[view.data.window]
+    of_text = "of A and B" if data.window == "pairs" else "of text"
+    parts = ((view.reuse_len, "reused"), (length - view.reuse_len - specials, of_text), (specials, "special"))
+    lengths = " + ".join(f"{count} {what}" for count, what in parts if count)
+    once = "; drawn once for all visits of the block" if data.masking == "static" else ""
     direction = "backwards, from the end of the block to its beginning" if view.is_reversed else "forwards"
-    memory = (
-        f"{view.mem_filled} of {view.mem_len} positions hold the tokens before the window" if view.mem_len else "none"
-    )
-    once = "; drawn once for all visits of the block" if view.data.masking == "static" else ""
-    pair = [("A, B", _pair(view))] if view.data.window == "pairs" else []
-    documents = [("documents", f"{view.num_documents}, which do not see each other")] if view.data.pack else []
-    return _facts_table(
-        ("objective", view.filling.objective),
-        ("batch", f"step {view.step:,}, row {view.row:,}"),
-        ("reads", f"block {view.block:,} {direction}"),
-        ("visit", f"{view.visit:,}, one reading of the block: this is window {window + 1} of {view.steps_per_block}"),
-        ("window", f"{_lengths(view)}{once}"),
-        ("memory", memory),
-        *pair,
-        *documents,
-        ("targets", _targets(view)),
-    )  # fmt: skip
-
-
-def _lengths(view: WindowView) -> str:
-    """Return the lengths of the parts: '64 tokens: 32 reused + 29 of A and B + 3 special'."""
-    length, specials = len(view.pieces), WINDOW_SPECIALS[view.data.window]
-    name = "A and B" if view.data.window == "pairs" else "text"
-    text = length - view.reuse_len - specials
-    parts = ((view.reuse_len, "reused"), (text, f"of {name}"), (specials, "special"))
-    return f"{length} tokens: {' + '.join(f'{count} {what}' for count, what in parts if count)}"
+    window = f"window {view.step % view.steps_per_block + 1} of {view.steps_per_block}"
+    filled = f"{view.mem_filled} of {view.mem_len} positions hold the tokens before the window"
+    facts = {
+        "objective": view.filling.objective,
+        "batch": f"step {view.step:,}, row {view.row:,}",
+        "reads": f"block {view.block:,} {direction}",
+        "visit": f"{view.step // view.steps_per_block:,}, one reading of the block: this is {window}",
+        "window": f"{length} tokens: {lengths}{once}",
+        "memory": filled if view.mem_len else "none",
+    }
+    if data.window == "pairs":
+        facts["A, B"] = _pair(view)
+    if data.pack:
+        facts["documents"] = f"{view.num_documents}, which do not see each other"
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style=HEADING, width=10)
+    for name, fact in (facts | {"targets": _targets(view)}).items():
+        table.add_row(name, Text(fact))
+    return table
 
 
 def _pair(view: WindowView) -> str:
     a, b = (next(part.end - part.begin for part in view.parts if part.name == name) for name in "AB")
     if view.data.pair_loss == "order":
         origin = "in order: B continues A" if view.is_next else "swapped: A continues B"
+    elif view.is_next:
+        origin = "B is the continuation of A"
     else:
-        origin = (
-            "B is the continuation of A"
-            if view.is_next
-            else f"B is a random piece of text, from block {view.partner:,}"
-        )
+        origin = f"B is a random piece of text, from block {view.partner:,}"
     return f"{a} + {b} tokens; {origin}"
 
 
@@ -96,14 +91,6 @@ def _targets(view: WindowView) -> str:
         kept = sum(piece == view.predicted[position] for piece, position in zip(read, view.predicted, strict=True))
         counted += f"; {masked} read as <mask>, {len(read) - masked - kept} as another piece, {kept} as they are"
     return counted
-
-
-def _facts_table(*facts: tuple[str, str]) -> Table:
-    table = Table.grid(padding=(0, 2))
-    table.add_column(style=HEADING, width=10)
-    for name, fact in facts:
-        table.add_row(name, Text(fact))
-    return table
 
 
 def _text(view: WindowView, backwards: bool) -> Table:
@@ -148,8 +135,8 @@ def _order(view: WindowView) -> Table:
         table.add_column(name, justify="right")
     for name in ("part", "piece", "read as") if replaces else ("part", "piece"):
         table.add_column(name)
-    behind = "A and B" if view.data.window == "pairs" else "text"
-    for name in ("sees: memory", "reused", behind, "targets", "<sep> <cls>", "in all"):
+    after_reused = "A and B" if view.data.window == "pairs" else "text"
+    for name in ("sees: memory", "reused", after_reused, "targets", "<sep> <cls>", "in all"):
         table.add_column(name, justify="right")
     part_of = {p: part.name for part in view.parts for p in range(part.begin, part.end)}
     tokens = view.prediction_sees[:, view.mem_len :]

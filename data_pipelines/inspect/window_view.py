@@ -67,12 +67,8 @@ class WindowView:
 
     @property
     def predicts_next(self) -> bool:
-        """True if a row predicts the token behind its own, so that no token of the window is hidden."""
+        """True if a row predicts the token after its own, so that no token of the window is hidden."""
         return self.filling.target == "next"
-
-    @property
-    def visit(self) -> int:
-        return self.step // self.steps_per_block
 
     @cached_property
     def parts(self) -> list[Part]:
@@ -80,7 +76,7 @@ class WindowView:
         length, reuse = len(self.pieces), self.reuse_len
         if self.data.window == "pairs":
             sep = int(np.flatnonzero(self.segment_ids == 0)[-1])
-            behind = [
+            after = [
                 Part("A", 0, reuse, sep),
                 Part("<sep>", 0, sep, sep + 1),
                 Part("B", 1, sep + 1, length - 2),
@@ -88,14 +84,14 @@ class WindowView:
                 Part("<cls>", 2, length - 1, length),
             ]
         elif self.data.window == "sentences":
-            behind = [
+            after = [
                 Part("text", 0, reuse, length - 2),
                 Part("<sep>", 0, length - 2, length - 1),
                 Part("<cls>", 2, length - 1, length),
             ]
         else:
-            behind = [Part("text", 0, reuse, length)]
-        return [part for part in (Part("reused", 0, 0, reuse), *behind) if part.begin < part.end]
+            after = [Part("text", 0, reuse, length)]
+        return [part for part in (Part("reused", 0, 0, reuse), *after) if part.begin < part.end]
 
     @cached_property
     def order(self) -> list[int]:
