@@ -51,7 +51,7 @@ def our_losses(task, start, batches, optimizer):
     objective, tx = Supervised(config, make_task(config)), make_optimizer(optimizer, STEPS)
     plan = plan_state(objective, tx, mesh)
     params = {**start.params, "backbone": {k: v for k, v in start.params["backbone"].items() if k != "mask_embedding"}}
-    state = with_params(init_state(0, objective, tx, plan), params, plan)
+    state = with_params(init_state(0, objective, tx, plan), params)
     step, losses = make_train_step(config, objective, tx, plan, mesh), []
     for batch in batches:
         state, metrics = step(state, sharding.batch_to_mesh(mesh, ROWS)(batch))

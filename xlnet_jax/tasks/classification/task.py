@@ -129,7 +129,11 @@ class TextTask(Task[TextExample, list[Prediction]]):
         if isinstance(value, Mapping):
             return super().example_of(value, where, number, labelled)
         texts = (value,) if isinstance(value, str) else value
-        if not isinstance(texts, list | tuple) or len(texts) not in (1, 2) or any(type(t) is not str for t in texts):
+        if (
+            not isinstance(texts, list | tuple)
+            or len(texts) not in (1, 2)
+            or not all(isinstance(t, str) for t in texts)
+        ):
             raise InputError(f"{where} is neither a text nor a pair of texts, but {value!r:.60}")
         row = Record(dict(zip(("text", "text_pair"), texts, strict=False)), where)
         text, *pair = (text_field(row, (name,), name) for name in row.content)
