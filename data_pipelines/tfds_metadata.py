@@ -3,7 +3,6 @@ that dataset_info.json names."""
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -42,8 +41,7 @@ class _Info:
 def check_metadata(folder: epath.Path) -> None:
     """Raise InputError where the metadata name a class that is not TFDS's own, a file outside the folder, or more
     examples than the files can hold, and where a pipe or a device is among the files."""
-    if not in_bucket(folder):
-        demand_regular_files(folder)
+    there = None if in_bucket(folder) else demand_regular_files(folder)
     info_file, features_file = folder / DATASET_INFO, folder / FEATURES
     info, features = read_json(info_file, _Info, _AGAIN), read_json(features_file, dict[str, Any], _AGAIN)
     for found in _objects(features):
@@ -68,12 +66,8 @@ def check_metadata(folder: epath.Path) -> None:
             if not re.fullmatch(r"\d{1,18}", str(length)):
                 raise InputError(f"text {info_file}: a shard of {str(length)[:40]} examples; {_AGAIN}")
             examples += int(length)
-    if not in_bucket(folder):
-        there = sum(os.path.getsize(os.path.join(root, name)) for root, _, names in os.walk(folder) for name in names)
-        if examples > there:
-            raise InputError(
-                f"text {info_file}: it announces {examples:,} examples, and its files have {there:,} bytes"
-            )
+    if there is not None and examples > there:
+        raise InputError(f"text {info_file}: it announces {examples:,} examples, and its files have {there:,} bytes")
 
 
 def _objects(value: Any) -> Iterator[dict[str, Any]]:
