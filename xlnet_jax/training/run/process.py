@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 import jax
 
-from xlnet_jax.costs.address_space import demand_address_space
 from xlnet_jax.printing import Console
 from xlnet_jax.settings.config import RunConfig
 from xlnet_jax.training.run.hosts import Hosts
@@ -29,10 +28,8 @@ class Process:
     def begin(cls, config: RunConfig, hosts: Hosts, is_command: bool = False) -> "Process":
         """Find the devices, together with all other processes.
 
-        Raises InputError if the settings ask for a TPU that is not there, for Weights & Biases without its package, or
-        if there is too little address space.
+        Raises InputError if the settings ask for a TPU that is not there, or for Weights & Biases without its package.
         """
-        demand_address_space()
         began = time.time()
         if config.log.wandb and hosts.first:
             demand_wandb(config.log.wandb)
