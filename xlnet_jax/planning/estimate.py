@@ -33,7 +33,7 @@ class Work:
 
 @dataclass(frozen=True)
 class Plan:
-    """Train step on a topology, as plain numbers that can be sent between processes."""
+    """Train step on a topology, in plain numbers."""
 
     config: Config
     topology: str

@@ -38,7 +38,7 @@ class PlanConfig(Config):
     search: bool = operational(False, "common")
     """try remat policies, accumulation and meshes, and list those that fit by the time of a step"""
     search_minutes: float = operational(10.0, above(0), "common")
-    """time limit of a search, which then lists what it has found"""
+    """time after which a search compiles nothing more, and lists what it has found"""
 
 
 def parse(argv: Sequence[str], prog: str, description: str) -> PlanConfig:
@@ -62,8 +62,7 @@ def print_plans(request: PlanConfig) -> int:
     topologies = [find_topology(name, request.mesh.dcn_data) for name in request.topology]
     runs = [(run, topology) for topology in topologies for run in run_configs(request, len(topology.devices))]
     if request.search:
-        devices = len(topologies[0].devices)
-        plans = search(runs[0][0], request.topology[0], devices, request.search_minutes, console.print)
+        plans = search(*runs[0], request.search_minutes, console.print)
         if plans:
             report.compare(plans, request.utilization, f"tried on {topologies[0].name}", console)
         plans = [plan for plan in plans if plan.fits][:1]

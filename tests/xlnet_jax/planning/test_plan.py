@@ -3,7 +3,6 @@
 import dataclasses
 import importlib.util
 import io
-import os
 import re
 import subprocess
 import sys
@@ -25,7 +24,8 @@ from xlnet_jax.planning.breakdown import Cost
 from xlnet_jax.planning.estimate import Plan, Work
 from xlnet_jax.planning.gpus import chip_of_kind
 from xlnet_jax.planning.request import PlanConfig, check, run_configs
-from xlnet_jax.planning.search import _is_settled, candidates, search
+from xlnet_jax.planning.search import follows_from, list_candidates, search
+from xlnet_jax.planning.topologies import Topology
 from xlnet_jax.planning.traffic import Collective
 from xlnet_jax.settings.config import MeshConfig
 from xlnet_jax.training import need
@@ -237,7 +237,7 @@ def test_batches_that_contradict_are_refused(settings, line):
 
 
 def test_every_candidate_divides_the_batch_and_what_fits_most_easily_comes_first():
-    found = list(candidates(large(), 1024))
+    found = list(list_candidates(large(), 1024))
     assert all(8192 % (1024 * c.optimizer.accumulate) == 0 for c in found)
     assert [(c.model.remat, c.optimizer.accumulate, c.mesh.fsdp) for c in found[:3]] == [
         ("full", 1, 1), ("attention", 1, 1), ("dots", 1, 1),
@@ -246,35 +246,34 @@ def test_every_candidate_divides_the_batch_and_what_fits_most_easily_comes_first
 
 def test_devices_that_share_a_window_need_one_row():
     data, mesh = dataclasses.replace(large().data, batch_size=1), MeshConfig(context=8)
-    found = list(candidates(dataclasses.replace(large(), data=data, mesh=mesh), 8))
+    found = list(list_candidates(dataclasses.replace(large(), data=data, mesh=mesh), 8))
     assert {(c.mesh.context, c.optimizer.accumulate, c.mesh.fsdp) for c in found} == {(8, 1, 1)}
     assert report.flags(found[0]).endswith(" --mesh.fsdp 1 --mesh.tensor 1 --mesh.context 8")
     runs = run_configs(PlanConfig(batch_per_device=(2, 6), mesh=mesh), 16)
     assert [run.data.batch_size for run in runs] == [4, 12]
 
 
-def test_a_search_leaves_out_what_it_knows():
-    def with_(remat, accumulate):
-        config = large()
-        return dataclasses.replace(
-            config,
-            model=dataclasses.replace(config.model, remat=remat),
-            optimizer=dataclasses.replace(config.optimizer, accumulate=accumulate),
-        )
-
-    fits, fails = plan_of(with_("dots", 2)), plan_of(with_("none", 2), fits=False)
-    assert _is_settled(with_("full", 4), [fits])
-    assert not _is_settled(with_("none", 4), [fits])
-    assert _is_settled(with_("none", 1), [fails])
-    assert not _is_settled(with_("full", 1), [fails])
+def with_(remat, accumulate):
+    config = large()
+    return dataclasses.replace(
+        config,
+        model=dataclasses.replace(config.model, remat=remat),
+        optimizer=dataclasses.replace(config.optimizer, accumulate=accumulate),
+    )
 
 
-def test_a_search_ends_when_its_time_is_over():
-    told = []
-    assert search(CONFIG, "v3:2x2", 8, 1e-9, told.append) == []
-    trying, over = told
-    assert trying == "trying remat full, accumulate 1"
-    assert re.fullmatch(r"1e-09 minutes are over with \d+ settings left to try: --search-minutes gives it more", over)
+@pytest.mark.parametrize(
+    ("fits", "candidate", "follows"),
+    [(True, ("full", 4), True), (True, ("none", 4), False), (False, ("none", 1), True), (False, ("full", 1), False)],
+)
+def test_a_search_leaves_out_what_follows_from_a_plan(fits, candidate, follows):
+    plan = plan_of(with_("dots" if fits else "none", 2), fits=fits)
+    assert follows_from([plan], with_(*candidate)) == follows
+
+
+def topology_of(devices):
+    """Return a topology without real devices, for which nothing can be compiled."""
+    return Topology("v3", next(chip for chip in CHIPS if chip.name == "v3"), devices // 2, (None,) * devices, 2**34)
 
 
 @pytest.mark.parametrize(
@@ -294,30 +293,24 @@ def test_a_search_lists_what_fits_and_the_shortest_step_by_bounds_and_estimate_f
         gigabytes, megacycles, fits = costs[config.model.remat]
         return plan_of(config, memory=gigabytes * 10**9, cycles=megacycles * 10**6, fits=fits)
 
-    monkeypatch.setattr("xlnet_jax.planning.search._plan_until", planned)
-    found = search(large(), "v3:16x32", 1024, 1.0, lambda _: None)
+    monkeypatch.setattr("xlnet_jax.planning.search.make_plan", planned)
+    found = search(large(), topology_of(1024), 1.0, lambda _: None)
     one_by_one = [plan for plan in found if plan.config.mesh.fsdp == plan.config.optimizer.accumulate == 1]
     assert [plan.config.model.remat for plan in one_by_one] == order
     fitting = [plan.fits for plan in found]
     assert fitting == sorted(fitting, reverse=True)
 
 
-def be_killed(*_):
-    os._exit(1)
-
-
-def test_a_search_whose_compiler_is_killed_ends_in_one_line(monkeypatch):
-    monkeypatch.setattr("xlnet_jax.planning.search._send_plan", be_killed)
-    with pytest.raises(
-        InputError, match=r"that compiled remat full, accumulate 1 was killed or crashed: compiling wants"
-    ):
-        search(CONFIG, "v3:2x2", 8, 1.0, print)
+def test_a_search_compiles_nothing_after_its_time():
+    lines = []
+    assert search(CONFIG, topology_of(8), -1, lines.append) == []
+    assert re.fullmatch(r"-1 minutes are over with \d+ settings left to try: --search-minutes gives it more", *lines)
 
 
 def test_a_search_for_a_batch_that_no_mesh_divides_is_refused():
     config = dataclasses.replace(CONFIG, data=dataclasses.replace(CONFIG.data, batch_size=9))
     with pytest.raises(InputError, match=r"data\.batch-size 9 cannot be divided over the 8 devices"):
-        search(config, "v3:2x2", 8, 1.0, print)
+        search(config, topology_of(8), 1.0, print)
 
 
 # ---- the compiler itself ---------------------------------------------------------------------------------------------
