@@ -24,6 +24,7 @@ from xlnet_jax.comparison.budget import within_budget
 from xlnet_jax.comparison.contenders import CONTENDERS
 from xlnet_jax.comparison.report import Comparison, Outcome, draw_picture, write_report
 from xlnet_jax.comparison.request import CompareConfig
+from xlnet_jax.costs.address_space import demand_address_space
 from xlnet_jax.errors import InputError
 from xlnet_jax.objectives.batches import batch_source
 from xlnet_jax.printing import Console
@@ -63,6 +64,7 @@ def compare(request: CompareConfig) -> int:
     with its state saved: the same command goes on from there."""
     if request.tpu:
         runtime.demand_tpu()
+    demand_address_space()
     console = Console(soft_wrap=True, highlight=False, markup=False)
     _contenders(request)  # refuse a budget that is too small before hours go into a text
     prepared = _prepare(request, console)

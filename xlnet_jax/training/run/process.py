@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import jax
 
+from xlnet_jax.costs.address_space import demand_address_space
 from xlnet_jax.printing import Console
 from xlnet_jax.settings.config import RunConfig
 from xlnet_jax.training.run.hosts import Hosts
@@ -28,8 +29,10 @@ class Process:
     def begin(cls, config: RunConfig, hosts: Hosts, is_command: bool = False) -> "Process":
         """Find the devices, together with all other processes.
 
-        Raises InputError if the settings ask for a TPU that is not there, or for Weights & Biases without its package.
+        Raises InputError if the settings ask for a TPU that is not there, for Weights & Biases without its package, or
+        if there is too little address space.
         """
+        demand_address_space()
         began = time.time()
         if config.log.wandb and hosts.first:
             demand_wandb(config.log.wandb)
