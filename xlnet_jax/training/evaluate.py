@@ -115,7 +115,7 @@ def evaluate(
     with _corpus(asked, config, pretrained, run) as (corpus, name):
         if asked.mem_len is not None:
             demand_memory(corpus, config)
-        counts_V, known = _known(corpus, run)
+        counts_V, known = _count_pieces(corpus, run)
         measured = measure_loss(pretrained, corpus, config, counts_V, on_batch)
     if asked.out:
         with complete_file(Path(asked.out)) as partial:
@@ -193,7 +193,7 @@ def _corpus(
         raise InputError("`text` names no text, and there is no corpus beside the checkpoint: give `text`")
 
 
-def _known(corpus: Corpus, run: Run | None) -> tuple[np.ndarray, str]:
+def _count_pieces(corpus: Corpus, run: Run | None) -> tuple[np.ndarray, str]:
     """Return how often each piece occurs in the text that the unigram line knows, and the name of that text."""
     with contextlib.suppress(InputError):  # a damaged corpus of the run does not prevent the loss on another text
         if run and (own := run.corpus()) and len(own.unigram_counts) == corpus.manifest.vocab_size:
