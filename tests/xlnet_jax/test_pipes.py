@@ -56,5 +56,8 @@ def test_a_link_to_itself_is_no_file(tmp_path, name):
 
 
 def test_a_file_that_was_deleted_has_a_message_of_its_own(tmp_path):
-    with pytest.raises(InputError, match="it was there when the text was listed"), opening.opened(str(tmp_path / "x")):
+    with (
+        pytest.raises(InputError, match="it was there when the text was listed"),
+        opening.open_text(str(tmp_path / "x")),
+    ):
         pass

@@ -14,7 +14,7 @@ from xlnet_jax.errors import InputError
 from xlnet_jax.printing import printing_colours
 from xlnet_jax.settings import config_file
 from xlnet_jax.settings.config_file import CommandLine
-from xlnet_jax.settings.fields import Mark, T, docstrings_of, fields_of, flatten, is_marked, marked, nearest
+from xlnet_jax.settings.fields import T, docstrings_of, fields_of, flatten, is_marked, marked, nearest
 
 HELP_ALL = "--help-all"
 
@@ -35,10 +35,10 @@ def parse(
     """
     mistakes = io.StringIO()
     line = CommandLine.of(argv)
+    if not {"-h", "--help", HELP_ALL}.isdisjoint(line) and dataclasses.is_dataclass(kind) and marked(kind, "common"):
+        _show_help(kind() if default is None else default, prog, description, shows_all=HELP_ALL in line)
     if HELP_ALL in line:
         line = CommandLine(["--help"], line.file)
-    elif not {"-h", "--help"}.isdisjoint(line) and dataclasses.is_dataclass(kind) and marked(kind, "common"):
-        _show_common(kind() if default is None else default, prog, description)
     given = line.flags
     if line.file:
         default, of_file = line.file.over(_undecided(kind, line) if default is None else default, origin)
@@ -60,33 +60,41 @@ def parse(
     return cast(T, dataclasses.replace(cast(Any, parsed), given=given)) if hasattr(parsed, "given") else parsed
 
 
-def _show_common(settings: Any, prog: str, description: str) -> None:
-    """Print the common settings of a command as its help, and exit."""
-    common = _common_of(settings, ("weights",) if getattr(settings, "init", None) == "" else ())
-    count = sum(1 for _ in flatten(settings))
-    description = f"{description}\n\n{HELP_ALL} lists all {count} settings. {config_file.HELP}"
+def _show_help(settings: Any, prog: str, description: str, shows_all: bool) -> None:
+    """Print the help of a command and exit: its common settings, or all but those that presets decide."""
+
+    def shows(field: dataclasses.Field[Any]) -> bool:
+        if shows_all:
+            return not is_marked(field, "preset")
+        # A command that cannot do without weights takes the sizes of its network from them.
+        return is_marked(field, "common") and not (
+            getattr(settings, "init", None) == "" and is_marked(field, "weights")
+        )
+
+    shown = _shown_of(settings, shows)
+    rest = "docs/settings.md lists what presets decide, too." if shows_all else f"{HELP_ALL} lists the others."
+    description += f"\n\n{rest} {config_file.HELP}"
     with printing_colours():
-        tyro.cli(type(common), prog=prog, description=description, args=["--help"], default=common)
+        tyro.cli(type(shown), prog=prog, description=description, args=["--help"], default=shown)
 
 
-def _common_of(settings: Any, left_out: tuple[Mark, ...]) -> Any:
-    """Return the common settings alone, in a dataclass made for them, its own before inherited ones; None = there are
-    none. left_out: marks of settings that the command does not need, as those of a network that comes with weights."""
+def _shown_of(settings: Any, shows: Callable[[dataclasses.Field[Any]], bool]) -> Any:
+    """Return the settings that are shown, in a dataclass made for them, its own before inherited ones; None = none."""
     kind = type(settings)
     shown: dict[str, tuple[Any, Any]] = {}
-    hints, about = get_type_hints(kind), docstrings_of(kind)
+    hints, about = get_type_hints(kind, include_extras=True), docstrings_of(kind)
     for field in sorted(fields_of(settings), key=lambda field: field.name not in vars(kind)["__annotations__"]):
         value, hint = getattr(settings, field.name), hints[field.name]
         if dataclasses.is_dataclass(value):
-            if (value := _common_of(value, left_out)) is not None:
+            if (value := _shown_of(value, shows)) is not None:
                 shown[field.name] = type(value), value
-        elif is_marked(field, "common") and not is_marked(field, *left_out):
-            shown[field.name] = Annotated[hint, tyro.conf.arg(help=about[field.name])], value
+        elif shows(field):
+            shown[field.name] = Annotated[hint, tyro.conf.arg(help=about.get(field.name, ""))], value
     if not shown:
         return None
-    common = dataclasses.make_dataclass(kind.__name__, [(name, hint) for name, (hint, _) in shown.items()])
-    common.__doc__ = kind.__doc__
-    return common(**{name: value for name, (_, value) in shown.items()})
+    made = dataclasses.make_dataclass(kind.__name__, [(name, hint) for name, (hint, _) in shown.items()])
+    made.__doc__ = kind.__doc__
+    return made(**{name: value for name, (_, value) in shown.items()})
 
 
 def named_default(argv: Sequence[str], flag: str, defaults: Mapping[str, Callable[[], T]], otherwise: str) -> T:
@@ -117,8 +125,6 @@ def _unknown_setting(word: str, parsed: Any) -> str:
         hint = f": did you mean --{takes_it} {word}?" if takes_it else ", and nothing takes it"
         return f"{word} stands alone{hint}"
     name = word.partition("=")[0]
-    if name.removeprefix("--").replace("_", "-").replace(".no-", ".") in {setting.name for setting in flatten(parsed)}:
-        return f"{name} has no flag: a preset or a checkpoint sets it; give it in a file of {config_file.FLAG}"
     near = nearest(name.removeprefix("--"), (setting for setting, _, _ in flatten(parsed)))
     hint = f"did you mean --{near}?" if near else f"{HELP_ALL} lists them all"
     return f"unknown setting {name}: {hint}"

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from xlnet_jax.settings.bounds import ANY_TEXT, above, at_least, between
-from xlnet_jax.settings.fields import Bound, Given, Preset, marked, operational, setting
+from xlnet_jax.settings.fields import Bound, Given, marked, operational, setting
 
 
 def _is_host_and_port(address: str) -> bool:
@@ -40,39 +40,39 @@ class ModelConfig:
     """inner width of the feed-forward layers"""
     mem_len: int = setting(384, at_least(0, "0 = no memory"), "common")
     """hidden states of earlier windows that a row can attend to, in positions; 0 = no memory"""
-    activation: Preset[Literal["gelu", "gelu_erf", "relu"]] = setting("gelu", "weights")
+    activation: Literal["gelu", "gelu_erf", "relu"] = setting("gelu", "weights", "preset")
     """feed-forward activation; gelu = the tanh approximation, as in the original; gelu_erf = exact"""
     dropout: float = setting(0.1, between(0, 1, "[)"))
     """dropout rate on embeddings, positions, and the outputs of attention and feed-forward"""
     attention_dropout: float = setting(0.1, between(0, 1, "[)"))
     """dropout rate on attention probabilities"""
-    untie_r: Preset[bool] = setting(True, "weights")
+    untie_r: bool = setting(True, "weights", "preset")
     """relative positions only: separate r_w, r_r and r_s biases in each layer"""
-    clamp_len: Preset[int] = setting(-1, at_least(1).or_value(-1, "no bound"), "weights")
+    clamp_len: int = setting(-1, at_least(1).or_value(-1, "no bound"), "weights", "preset")
     """longest relative distance that attention tells apart, in positions; -1 = no limit"""
     positions: Literal["relative", "sinusoidal", "learned"] = setting("relative", "weights")
     """position information: relative = distances in every layer (Transformer-XL); sinusoidal or learned = vectors added
     to the embeddings; learned positions are those of BERT's network"""
-    max_positions: Preset[int] = setting(512, at_least(1), "weights")
+    max_positions: int = setting(512, at_least(1), "weights", "preset")
     """learned positions only: number of position vectors"""
-    position_offset: Preset[int] = setting(0, at_least(0), "weights")
+    position_offset: int = setting(0, at_least(0), "weights", "preset")
     """learned positions only: position of the first token; 2 in RoBERTa"""
-    embedding_width: Preset[int | None] = setting(None, at_least(1), "weights")
+    embedding_width: int | None = setting(None, at_least(1), "weights", "preset")
     """learned positions only: width of the embeddings, projected to d_model (ALBERT); None = d_model"""
-    share_layers: Preset[bool] = setting(False, "weights")
+    share_layers: bool = setting(False, "weights", "preset")
     """learned positions only: one set of parameters for all layers (ALBERT)"""
-    num_segments: Preset[int] = setting(2, at_least(0), "weights")
+    num_segments: int = setting(2, at_least(0), "weights", "preset")
     """segments that the network distinguishes; 0 = none; with learned positions, the number of segment vectors (<cls>,
     segment 2 of a window, then counts as segment 0)"""
-    norm: Preset[Literal["post", "pre"]] = setting("post", "weights")
+    norm: Literal["post", "pre"] = setting("post", "weights", "preset")
     """layer normalisation after every residual sum (post), or before every sublayer and once at the end (pre)"""
-    attn_type: Preset[Literal["bi", "uni"]] = setting("bi", "weights")
+    attn_type: Literal["bi", "uni"] = setting("bi", "weights", "preset")
     """bi = the objective's mask alone decides what a row sees; uni = and no row sees a later position"""
-    same_length: Preset[bool] = setting(False, "weights")
+    same_length: bool = setting(False, "weights", "preset")
     """uni only: every row sees as many earlier positions as the memory holds, and no more"""
     init_std: float = setting(0.02, above(0))
     """standard deviation of the normal initialiser"""
-    layer_norm_eps: Preset[float] = setting(1e-12, at_least(0), "weights")
+    layer_norm_eps: float = setting(1e-12, at_least(0), "weights", "preset")
     """epsilon of layer normalisation"""
     dtype: Literal["float32", "bfloat16"] = setting("float32", "common")
     """type of computation; parameters, softmax, normalisation and loss are always float32"""
@@ -167,18 +167,18 @@ class DataConfig(BatchConfig):
     masking: Literal["dynamic", "static"] = "dynamic"
     """dynamic = draw windows, targets and their replacements anew at every visit of a text; static = once for all
     visits"""
-    mask_share: Preset[float] = setting(0.8, between(0, 1))
+    mask_share: float = setting(0.8, between(0, 1), "preset")
     """mlm and rtd only: share of the targets that the network (rtd: the generator) reads as <mask>"""
-    random_share: Preset[float] = setting(0.1, between(0, 1))
+    random_share: float = setting(0.1, between(0, 1), "preset")
     """mlm and rtd only: share of the targets replaced by a random piece; the remaining targets stay unchanged"""
     span_unit: Literal["piece", "word"] = "piece"
     """unit of the length of spans: pieces, as in the released models, or whole words"""
-    span_max: Preset[int] = setting(5, at_least(1))
+    span_max: int = setting(5, at_least(1), "preset")
     """longest span of targets, in units; length n is drawn with weight 1/n"""
     mask_alpha: int = setting(6, at_least(1))
     """a span of n units comes with n * mask_alpha / mask_beta tokens of context; so do words and pieces, on average,
     where num_predict is None"""
-    mask_beta: Preset[int] = setting(1, at_least(1))
+    mask_beta: int = setting(1, at_least(1), "preset")
     """see mask_alpha"""
     bidirectional: bool = True
     """read the text of half of the rows, in expectation, backwards"""
@@ -189,7 +189,7 @@ class DataConfig(BatchConfig):
     """shares of the rows that read each source of the corpus; must sum to 1; none = the corpus's own shares"""
     windows_per_block: int = setting(16, at_least(1), "blocks")
     """consecutive windows in one block of text, the unit of shuffling and of memory"""
-    validation_fraction: Preset[float] = setting(0.05, between(0, 1, "()"), "blocks")
+    validation_fraction: float = setting(0.05, between(0, 1, "()"), "blocks", "preset")
     """share of the text that is held out, by document, unless --validation names other text"""
     normalization: Literal["auto", "english", "nfkc", "none"] = setting("auto", "blocks")
     """text normalisation, stored with the tokenizer; an existing tokenizer keeps its own. english = the original's
@@ -214,7 +214,7 @@ class ReplacedConfig:
     generator_share: float = setting(0.25, between(0, 1, "(]"))
     """width, heads and feed-forward width of the generator as a share of the network's; the number of layers is the
     same"""
-    detection_weight: Preset[float] = setting(50.0, above(0))
+    detection_weight: float = setting(50.0, above(0), "preset")
     """weight of the detection loss, per token, relative to the generator's loss, per target"""
 
     def generator_of(self, model: ModelConfig) -> ModelConfig:
@@ -242,13 +242,13 @@ class OptimizerConfig:
     """course of the learning rate after warmup"""
     decay_steps: int | None = setting(None, at_least(1))
     """step at which the schedule ends; None = --steps (which then belongs to the run's identity)"""
-    min_lr_ratio: Preset[float] = setting(0.0, between(0, 1))
+    min_lr_ratio: float = setting(0.0, between(0, 1), "preset")
     """learning rate at the schedule's end, as a share of the peak"""
-    beta1: Preset[float] = setting(0.9, between(0, 1, "[)"))
+    beta1: float = setting(0.9, between(0, 1, "[)"), "preset")
     """decay of the first moment, per step"""
     beta2: float = setting(0.999, between(0, 1, "[)"))
     """decay of the second moment, per step"""
-    eps: Preset[float] = setting(1e-6, above(0))
+    eps: float = setting(1e-6, above(0), "preset")
     """Adam epsilon"""
     weight_decay: float = setting(0.01, at_least(0))
     """decoupled weight decay, per unit of learning rate; biases and normalisation are exempt"""
@@ -257,7 +257,7 @@ class OptimizerConfig:
     accumulate: int = operational(1, at_least(1), "common")
     """micro-batches that a step computes one after the other, to save memory; loss and dropout masks are those of the
     whole batch"""
-    state_dtype: Preset[Literal["float32", "bfloat16"]] = "float32"
+    state_dtype: Literal["float32", "bfloat16"] = setting("float32", "preset")
     """type of Adam's moments; bfloat16 halves their memory, with random rounding so that small changes are not lost"""
     spike_factor: float = setting(0.0, above(1).or_value(0, "no limit"))
     """skip a step whose gradient norm exceeds this many times its running mean; 0 = skip non-finite gradients only"""

@@ -21,11 +21,10 @@ T = TypeVar("T")
 CheckpointArgument = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="CHECKPOINT")]
 Given = Annotated[frozenset[str], tyro.conf.Fixed, tyro.conf.Suppress]
 """Type of the field `given` of settings: the dotted names of those that the user gave. It is not a setting itself."""
-Preset = Annotated[T, tyro.conf.Fixed, tyro.conf.Suppress]
-"""Type of a setting without a flag: presets, checkpoints, --config files and Python give it."""
-Mark = Literal["operational", "weights", "text", "blocks", "common"]
+Mark = Literal["operational", "weights", "text", "blocks", "common", "preset"]
 """operational: may change when a run resumes. weights: fixed by the weights of a checkpoint. text: says which text is
-read. blocks: decides into which tokens and blocks that text is cut. common: shown by --help; --help-all shows all."""
+read. blocks: decides into which tokens and blocks that text is cut. common: shown by --help. preset: decided by presets
+and checkpoints, and not shown by --help-all either."""
 
 
 class Bound(NamedTuple):

@@ -27,7 +27,7 @@ from xlnet_jax.tasks.prepare import Prepared, prepare
 from xlnet_jax.tasks.results import Result, seed_folder, summarize, write_result
 from xlnet_jax.tasks.selection import Predictor, Selection, describe
 from xlnet_jax.training.attention import check_attention
-from xlnet_jax.training.fit import Memory, cap_memory, keep_fit
+from xlnet_jax.training.fit import Memory, fit_memory, keep_fit
 from xlnet_jax.training.kernel_check import Texts
 from xlnet_jax.training.loop import train
 from xlnet_jax.training.program import AbstractBatch, Program, batch_like
@@ -150,7 +150,7 @@ def _build(prepared: Prepared, workdir: Workdir, process: Process) -> tuple[Pred
         program = Program.of(computed, Supervised(computed, prepared.task))
         return program, batch_like(longest, config.data.batch_size, program.mesh)
 
-    config = cap_memory(config, build, workdir, process)
+    config = fit_memory(config, build, workdir, process)
     program, batch = build(config)
     memory = Memory.of(program, batch, config, workdir, process)
     if not memory.fits:

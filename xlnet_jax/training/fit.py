@@ -202,7 +202,7 @@ def keep_fit(config: C, before: C | None) -> C:
     return config
 
 
-def cap_memory(
+def fit_memory(
     config: C, build: Callable[[C], tuple[Program[Any], AbstractBatch]], workdir: Workdir, process: Process
 ) -> C:
     """Return these settings, or with `auto_fit` those that `Memory.propose` has where the step of a new run does not

@@ -18,7 +18,7 @@ from xlnet_jax.settings.fields import with_values
 from xlnet_jax.settings.plain import from_dict, to_dict
 from xlnet_jax.training import sharding
 from xlnet_jax.training.attention import check_attention, choose_attention
-from xlnet_jax.training.fit import cap_memory, keep_fit
+from xlnet_jax.training.fit import fit_memory, keep_fit
 from xlnet_jax.training.initial import begin_from, tokenizer_of
 from xlnet_jax.training.kernel_check import Windows
 from xlnet_jax.training.program import pretraining_program
@@ -61,7 +61,7 @@ def resolve(config: Config, workdir: Workdir, process: Process) -> Resolved:
         objective_named(config.objective).filling,
     )  # fmt: skip
     attention = check_attention(config, process, Windows(config, batches))
-    config = cap_memory(config, functools.partial(pretraining_program, attention=attention), workdir, process)
+    config = fit_memory(config, functools.partial(pretraining_program, attention=attention), workdir, process)
     return Resolved(config, start, corpus, tokenizer, batches, attention)
 
 

@@ -103,7 +103,7 @@ def _gradients(count: int, objective: Objective, mesh: Mesh) -> Gradients:
     """Return a function: params, batch, memory, dropout -> measurements, gradient of the sum of all losses, next
     memory. It goes through `count` micro-batches. "loss" is the mean over targets, other measurements over rows."""
 
-    def of_part(
+    def micro_batch_grads(
         params: Any,
         part: DeviceBatch,
         mems_ZBMD: jax.Array,
@@ -121,49 +121,49 @@ def _gradients(count: int, objective: Objective, mesh: Mesh) -> Gradients:
         grads, (measured, new_mems_ZBMD) = jax.grad(share_of_loss, has_aux=True)(params)
         return measured, grads, new_mems_ZBMD
 
-    def of_batch(params: Any, batch: DeviceBatch, mems_ZBMD: jax.Array, dropout: BatchDropout | None) -> Any:
+    def batch_grads(params: Any, batch: DeviceBatch, mems_ZBMD: jax.Array, dropout: BatchDropout | None) -> Any:
         weights_BP = batch["target_weights"]
-        of_whole = jnp.maximum(weights_BP.sum(), 1.0), weights_BP.shape[0]
+        whole = jnp.maximum(weights_BP.sum(), 1.0), weights_BP.shape[0]
 
-        def of_rows(rows: Any, mems: jax.Array) -> tuple[Any, jax.Array]:
+        def run_rows(rows: Any, mems: jax.Array) -> tuple[Any, jax.Array]:
             part, example_B = rows
             part_dropout = None if dropout is None else dropout._replace(example_B=example_B)
-            measured, grads, new_mems_ZBMD = of_part(params, part, mems, part_dropout, *of_whole)
+            measured, grads, new_mems_ZBMD = micro_batch_grads(params, part, mems, part_dropout, *whole)
             return (measured, grads), new_mems_ZBMD
 
         rows = batch, None if dropout is None else dropout.example_B
-        (measured, grads), new_mems_ZBMD = _summed(of_rows, rows, mems_ZBMD, count, mesh)
+        (measured, grads), new_mems_ZBMD = _sum_micro_batches(run_rows, rows, mems_ZBMD, count, mesh)
         return measured, grads, new_mems_ZBMD
 
-    return of_batch
+    return batch_grads
 
 
-def _summed(
-    of_rows: Callable[[Any, jax.Array], tuple[Any, jax.Array]],
+def _sum_micro_batches(
+    run_rows: Callable[[Any, jax.Array], tuple[Any, jax.Array]],
     rows_B: Any,
     mems_ZBMD: jax.Array,
     count: int,
     mesh: Mesh,
 ) -> tuple[Any, jax.Array]:
-    """Return the sum over `count` micro-batches of what of_rows(rows, memory) gives for each, and the next memory.
+    """Return the sum over `count` micro-batches of what run_rows(rows, memory) gives for each, and the next memory.
 
     rows_B: arrays whose first axis is the batch.
     """
     if count == 1:
-        return of_rows(rows_B, mems_ZBMD)
+        return run_rows(rows_B, mems_ZBMD)
     split = functools.partial(_split, shards=sharding.batch_shards(mesh), parts=count)
     rows, mems = jax.tree.map(lambda array: split(array, 0), rows_B), split(mems_ZBMD, 1)
 
-    def of_part_number(i: Any, mems: jax.Array) -> tuple[Any, jax.Array]:
-        of_this, new_mems_ZBMD = of_rows(jax.tree.map(lambda array: _part(array, i, 0), rows), _part(mems, i, 1))
-        return of_this, _with_part(mems, new_mems_ZBMD, i, 1)
+    def run_micro_batch(i: Any, mems: jax.Array) -> tuple[Any, jax.Array]:
+        found, new_mems_ZBMD = run_rows(jax.tree.map(lambda array: _part(array, i, 0), rows), _part(mems, i, 1))
+        return found, _with_part(mems, new_mems_ZBMD, i, 1)
 
     def add_part(i: jax.Array, sums: Any) -> Any:
         so_far, mems = sums
-        of_this, mems = of_part_number(i, mems)
-        return jax.tree.map(jnp.add, so_far, of_this), mems
+        found, mems = run_micro_batch(i, mems)
+        return jax.tree.map(jnp.add, so_far, found), mems
 
-    shapes = jax.eval_shape(lambda: of_part_number(0, mems)[0])
+    shapes = jax.eval_shape(lambda: run_micro_batch(0, mems)[0])
     nothing = jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), shapes)
     sums, mems = jax.lax.fori_loop(0, count, add_part, (nothing, mems))
     return sums, mems.reshape(mems_ZBMD.shape)
@@ -192,12 +192,12 @@ def make_eval_step(objective: Objective, plan: TrainState, mesh: Mesh, count: in
     """
 
     def eval_step(params: Any, batch: DeviceBatch, mems_ZBMD: jax.Array) -> Scored:
-        def of_rows(part: DeviceBatch, mems: jax.Array) -> tuple[Scored, jax.Array]:
+        def run_rows(part: DeviceBatch, mems: jax.Array) -> tuple[Scored, jax.Array]:
             scored = objective.score(params, part, mems, None)
             return scored._replace(new_mems_ZBMD=jnp.zeros(())), scored.new_mems_ZBMD
 
         with sharding.axes_of(mesh):
-            scored, new_mems_ZBMD = _summed(of_rows, batch, mems_ZBMD, count, mesh)
+            scored, new_mems_ZBMD = _sum_micro_batches(run_rows, batch, mems_ZBMD, count, mesh)
         return scored._replace(new_mems_ZBMD=new_mems_ZBMD)
 
     everywhere, mems = sharding.replicated(mesh), plan.mems_ZBMD.sharding

@@ -102,7 +102,7 @@ def capped(monkeypatch, tmp_path):
         monkeypatch.setattr(fit, "memory_of", lambda device: kib * KIB)
         process = SimpleNamespace(hosts=hosts or Hosts(), console=Console(quiet=True))
         cap.workdir.make()
-        return fit.cap_memory(config, lambda config: built.append(config) or step_of(config), cap.workdir, process)
+        return fit.fit_memory(config, lambda config: built.append(config) or step_of(config), cap.workdir, process)
 
     cap.built, cap.workdir = built, Workdir(tmp_path / "run")
     return cap
