@@ -24,7 +24,7 @@ from xlnet_jax.dims import Batch
 from xlnet_jax.models.heads import build_model
 from xlnet_jax.objectives.language_model import cross_entropy_BP, empty_memory, inputs_of
 from xlnet_jax.settings.config import Config
-from xlnet_jax.training.heldout.heldout import held_out_batches
+from xlnet_jax.training.evaluation import held_out_batches
 
 PARTS = 8
 """of a window, a row of the table each"""

@@ -31,7 +31,7 @@ from benchmarks.studies import MEASURED, Job, Record, Study
 from data_pipelines.tokenizer import Tokenizer
 from xlnet_jax import load
 from xlnet_jax.checkpoints.pretrained import Pretrained
-from xlnet_jax.inference.query_stream import CONTEXT
+from xlnet_jax.inference.log_probs import CONTEXT
 from xlnet_jax.models.heads import build_model
 from xlnet_jax.models.inputs import compact_inputs
 from xlnet_jax.models.masks import memory_in_use_BM

@@ -22,7 +22,7 @@ from data_pipelines import sources, texts
 from xlnet_jax import __main__ as command
 from xlnet_jax.checkpoints.pretrained import Pretrained, on_device, vocabulary_tokenizer
 from xlnet_jax.errors import InputError
-from xlnet_jax.inference.left_to_right import by_window, with_memory
+from xlnet_jax.inference.log_probs import by_window, with_memory
 
 SAME = 1e-4
 HEAD = f"{'attention':>9}{'difference':>12}{'loss, nats a piece':>22}{'ms a piece':>22}{'ratio':>9}"

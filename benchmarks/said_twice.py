@@ -17,7 +17,7 @@ from benchmarks.studies import keep_table
 from data_pipelines import sources
 from xlnet_jax import load
 from xlnet_jax.checkpoints.pretrained import Pretrained
-from xlnet_jax.inference.query_stream import Query, log_likelihoods
+from xlnet_jax.inference.log_probs import Query, log_likelihoods
 
 LENGTH, PASSAGES = 24, 128
 HEAD = ("network", "text, first", "text, again", "random order, first", "random order, again")

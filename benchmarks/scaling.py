@@ -35,8 +35,8 @@ from pathlib import Path
 
 from benchmarks import studies
 from benchmarks.studies import Job, Record, Study
-from xlnet_jax.objectives.flops import step_flops
 from xlnet_jax.objectives.presets import PRESETS
+from xlnet_jax.objectives.registry import step_flops
 from xlnet_jax.settings.config import Config
 
 STEPS_AT_LEAST = 750

@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from xlnet_jax.objectives.flops import multiply_adds
+from xlnet_jax.objectives.registry import multiply_adds
 from xlnet_jax.settings.config import Config, DataConfig, ModelConfig
 
 ALLOCATOR = "glibc.malloc.hugetlb=1"  # what the train command starts itself with

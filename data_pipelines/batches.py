@@ -26,16 +26,16 @@ import numpy as np
 
 from data_pipelines import permutation, windows
 from data_pipelines.corpus import Corpus, SplitName, Start
-from data_pipelines.documents import documents_of, first_tokens
 from data_pipelines.mixture import Mixture
 from data_pipelines.objectives.base import Filling, Windows
 from data_pipelines.objectives.fields import HELD_OUT, Field, batch_spec, shape_of
 from data_pipelines.stateless import Purpose, uniforms
 from data_pipelines.tokenizer import CLS, SEP
+from data_pipelines.windows import documents_of, first_tokens
 from xlnet_jax.dims import Batch
 from xlnet_jax.errors import InputError
 from xlnet_jax.settings.config import DataConfig
-from xlnet_jax.storage.quiet_tensorflow import tensorflow
+from xlnet_jax.storage.quiet import tensorflow
 
 Rows = Sequence[int] | np.ndarray  # numbers of rows in the global batch, ascending
 HELD_OUT_SEED = 2**31 - 1  # every run has the same held-out windows and targets

@@ -20,12 +20,11 @@ from etils import epath
 
 from data_pipelines import hub_text, remote
 from data_pipelines.corpus import MANIFEST_FILE
-from data_pipelines.notes import tell
-from data_pipelines.opening import OPENERS
-from data_pipelines.readers import Errors, JsonLinesFile, ParquetFile, TextFile
+from data_pipelines.readers import OPENERS, Errors, JsonLinesFile, ParquetFile, TextFile
 from data_pipelines.remote import RemoteFile, file_name, in_one_line, is_remote, on_web
 from data_pipelines.tfds_text import DATASET_INFO, DatasetSlice, open_dataset
 from xlnet_jax.errors import InputError
+from xlnet_jax.printing import tell
 
 TFDS = "tfds:"
 COMPRESSED = tuple(OPENERS)

@@ -8,11 +8,11 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from data_pipelines.notes import tell
 from data_pipelines.readers import Errors, JsonLinesFile, ParquetFile, TextFile
 from data_pipelines.sources import DOCUMENT_END, Source, Unit, sample_lines
 from data_pipelines.tokenizer import EOD, SAMPLE_LINES, Survey, Tokenizer
 from xlnet_jax.errors import InputError
+from xlnet_jax.printing import tell
 
 LINES = 64  # lines tokenized at once
 TextUnit = Literal["line", "document"]

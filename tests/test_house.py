@@ -45,11 +45,11 @@ DECODERS = {
 """What turns the content of a file into values, by its library; () = anything in it"""
 READERS = {
     "xlnet_jax/storage/reading.py": {"json"},
-    "xlnet_jax/settings/config_file.py": {"json"},  # keeps names that stand twice
+    "xlnet_jax/settings/parser.py": {"json"},  # keeps names that stand twice
     "xlnet_jax/interop/hf_files.py": {"safetensors", "torch"},
 }
 """Modules that decode what may be damaged or hostile, and the libraries that they may do it by"""
-NOT_COMMANDS = ("__init__", "__main__", "dims", "errors", "printing")
+NOT_COMMANDS = ("__init__", "costs", "__main__", "dims", "errors", "printing")
 LONGEST_COMMAND = 8  # lines
 DYNAMIC = ("import_module", "__import__")
 RIDDLES = ("Of", "The same", "What", "Those", "That", "It", "Its", "How", "As", "By")

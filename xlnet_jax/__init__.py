@@ -28,7 +28,7 @@ PUBLIC = {
     "InspectSettings": "xlnet_jax.objectives.inspect",
     "Model": "xlnet_jax.tasks.model",
     "ModelConfig": "xlnet_jax.settings.config",
-    "Prediction": "xlnet_jax.tasks.base",
+    "Prediction": "xlnet_jax.tasks.task",
     "PrepareSettings": "data_pipelines.prepare.commands",
     "Pretrained": "xlnet_jax.checkpoints.pretrained",
     "ReclSettings": "xlnet_jax.inference.recl",

@@ -31,7 +31,7 @@ from xlnet_jax.errors import (
 )
 from xlnet_jax.printing import is_reader_gone, print_safely, without_secrets
 from xlnet_jax.storage.import_path import keep_children_out
-from xlnet_jax.storage.quiet_tensorflow import keep_tensorflow_quiet
+from xlnet_jax.storage.quiet import keep_tensorflow_quiet
 
 Main = Callable[[Sequence[str]], int]
 LONGEST_LINE = 1200  # characters of a message: a file may hold a name of any length
@@ -66,9 +66,9 @@ class Command:
         description = f"{prog}: {self.about}"
         if self.parser:
             return _load(self.parser)(argv, prog, description)
-        from xlnet_jax.settings import cli
+        from xlnet_jax.settings import parser
 
-        return cli.parse(_load(self.settings), argv, prog, description)
+        return parser.parse(_load(self.settings), argv, prog, description)
 
     def main(self, argv: Sequence[str]) -> int:
         """Do the work and print; return the exit code. InputErrors name flags (--max-len), not arguments of the
@@ -83,9 +83,9 @@ class Command:
     def run(self) -> None:
         """Run the command with the words of this process and exit."""
         if self.has_huge_pages:
-            from xlnet_jax.training.run import runtime
+            from xlnet_jax.training import machine
 
-            runtime.start_with_huge_pages()
+            machine.start_with_huge_pages()
         run(self.main, self.to_save_memory)
 
 
@@ -118,10 +118,10 @@ COMMANDS = {
     "compare": Command(
         "xlnet_jax.compare",
         "objectives and their ablations under equal conditions, as in the paper's Table 6.",
-        settings="xlnet_jax.comparison.request:CompareConfig",
+        settings="xlnet_jax.comparison.settings:CompareConfig",
         function="xlnet_jax.comparison.run:compare",
         to_save_memory="give a smaller --data.batch-size",
-        parser="xlnet_jax.comparison.request:parse",
+        parser="xlnet_jax.comparison.settings:parse",
         has_huge_pages=True,
     ),
     "convert": Command(
@@ -158,7 +158,7 @@ COMMANDS = {
         settings="xlnet_jax.tasks.config:FinetuneConfig",
         function="xlnet_jax.tasks.run:run_finetuning",
         to_save_memory="give a smaller --data.batch-size, or --model.remat full",
-        parser="xlnet_jax.tasks.rules:parse_finetuning",
+        parser="xlnet_jax.tasks.defaults:parse_finetuning",
         has_huge_pages=True,
     ),
     "generate": Command(
@@ -171,9 +171,9 @@ COMMANDS = {
     "plan": Command(
         "xlnet_jax.plan",
         "does a run fit TPUs or GPUs, and how long would it take? None of them is needed.",
-        settings="xlnet_jax.planning.request:PlanConfig",
-        function="xlnet_jax.planning.request:print_plans",
-        parser="xlnet_jax.planning.request:parse",
+        settings="xlnet_jax.planning.settings:PlanConfig",
+        function="xlnet_jax.planning.settings:print_plans",
+        parser="xlnet_jax.planning.settings:parse",
     ),
     "recl": Command(
         "xlnet_jax.recl",

@@ -6,6 +6,7 @@ rich through `Console`.
 """
 
 import contextlib
+import functools
 import os
 import re
 import sys
@@ -161,3 +162,9 @@ def is_reader_gone() -> bool:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return True
     return False
+
+
+@functools.cache
+def tell(note: str) -> None:
+    """Print a note; the second time that a process has the same one to tell, print nothing."""
+    print("note:", printable(without_secrets(" ".join(note.split()))), file=sys.stderr)

@@ -17,11 +17,11 @@ from data_pipelines.sources import TextSourceSettings
 from data_pipelines.tokenizer import Settings, Tokenizer
 from xlnet_jax.errors import InputError
 from xlnet_jax.printing import progress
-from xlnet_jax.settings import cli
+from xlnet_jax.settings import parser
 from xlnet_jax.settings.bounds import at_least, between, check_bounds
 from xlnet_jax.settings.config import DataConfig
 from xlnet_jax.settings.fields import setting
-from xlnet_jax.settings.keywords import with_plain_paths
+from xlnet_jax.settings.parser import with_plain_paths
 from xlnet_jax.storage.files import demand_place
 
 
@@ -108,8 +108,8 @@ def parse_preparation(argv: Sequence[str], prog: str, description: str) -> Prepa
     """Return the settings of `prepare`, or of `prepare --check`. Raises InputError; prints and exits on --help."""
     if any(word.partition("=")[0] == "--check" for word in argv):
         about = "python -m data_pipelines.prepare: compare every shard of a corpus with the checksums of its manifest."
-        return cli.parse(CheckSettings, argv, prog, about)
-    return cli.parse(PrepareSettings, argv, prog, description)
+        return parser.parse(CheckSettings, argv, prog, about)
+    return parser.parse(PrepareSettings, argv, prog, description)
 
 
 def print_corpus(settings: PrepareSettings | CheckSettings) -> None:

@@ -1,14 +1,10 @@
-"""Turn text into a prepared corpus (`data_pipelines.corpus` describes it) in two passes, on one machine or many.
-
-1. Encode the parts of the text, each into a file of its own (`parts`, `encoding`).
-2. Choose the held-out text and the contents of each shard from the documents of the parts (`holdout`, `shards`), and
-   cut the shards from the encoded parts (`writing`).
-
-Both passes reuse the files that an interrupted run left in the folder beside `out`.
+"""Turn text into a prepared corpus (`data_pipelines.corpus` describes it) in two passes, on one machine or many: encode
+its parts, then choose the held-out text and cut the shards.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -16,20 +12,64 @@ import numpy as np
 from etils import epath
 
 from data_pipelines import sources
-from data_pipelines.corpus import Corpus, SplitName, is_corpus
-from data_pipelines.notes import tell
+from data_pipelines.corpus import Corpus, Manifest, SplitName, is_corpus
 from data_pipelines.prepare.encoding import EncodedSource, Encoder
 from data_pipelines.prepare.holdout import ALL, NONE, Rule, choose, count_cut_copies
-from data_pipelines.prepare.origins import fingerprints, origins
+from data_pipelines.prepare.parts import fingerprint
 from data_pipelines.prepare.runners import LocalRunner, Runner
-from data_pipelines.prepare.shards import Content
-from data_pipelines.prepare.writing import write_corpus
+from data_pipelines.prepare.shards import Content, write_corpus
 from data_pipelines.readers import Errors
 from data_pipelines.sources import Source
 from data_pipelines.tokenizer import Tokenizer
 from xlnet_jax.errors import InputError
-from xlnet_jax.storage.files import demand_place
-from xlnet_jax.storage.folders import drop_leftovers, resumable_folder
+from xlnet_jax.printing import tell, without_secrets
+from xlnet_jax.storage.files import demand_place, drop_leftovers, resumable_folder
+
+Origin = dict[str, Any]
+
+
+def origins(text: Mapping[SplitName, Sequence[Source] | None]) -> dict[str, list[Origin | None]]:
+    """Return, for each split, where the text of each source came from, None for text on disk; {} if all of it is."""
+    found: dict[str, list[Origin | None]] = {
+        split: [_origin(source) for source in given or ()] for split, given in text.items()
+    }
+    return found if any(origin for of_split in found.values() for origin in of_split) else {}
+
+
+def fingerprints(split: SplitName, text: Sequence[Source], errors: Errors, made: Manifest) -> list[str]:
+    """Return the fingerprint of each source (`parts.fingerprint`): from the manifest of a corpus, if its record of the
+    files shows that it was made of this source, else by reading the text.
+
+    A dataset of the Hub that is named without a commit is the one at the commit of the record.
+    """
+    there = list(zip(made.origins.get(split) or (), made.made_from.get(split) or (), strict=False))
+    return [
+        there[number][1]
+        if number < len(there) and _is_the_same(_origin(source), there[number][0])
+        else fingerprint(source, errors)
+        for number, source in enumerate(text)
+    ]
+
+
+def _origin(source: Source) -> Origin | None:
+    if not source.remote:
+        return None
+    commit = re.match(r"hf://[^@]+@([^/]+)/", source.remote[0].url)
+    return {
+        "name": without_secrets(source.given),
+        "commit": commit and commit[1],
+        "files": [[without_secrets(file.url), file.size, file.version] for file in source.remote],
+    }
+
+
+def _is_the_same(origin: Origin | None, recorded: Origin | None) -> bool:
+    if origin is None or recorded is None:
+        return False
+    if recorded["commit"] and "@" not in recorded["name"] and origin["name"] == recorded["name"]:
+        return True
+    known = all(version for _, _, version in origin["files"])
+    return known and [file[1:] for file in origin["files"]] == [list(file[1:]) for file in recorded["files"]]
+
 
 # Keys of Manifest.made_from, and the words of the error for a corpus that differs in them.
 MADE_FROM = {

@@ -23,7 +23,7 @@ from xlnet_jax.errors import InputError
 from xlnet_jax.printing import printing_until_unread
 from xlnet_jax.settings.bounds import at_least, check_bounds
 from xlnet_jax.settings.fields import setting
-from xlnet_jax.settings.keywords import with_plain_paths
+from xlnet_jax.settings.parser import with_plain_paths
 from xlnet_jax.storage.files import demand_place
 
 MEGABYTE = 10**6

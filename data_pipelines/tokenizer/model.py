@@ -30,9 +30,9 @@ from data_pipelines.tokenizer.settings import Settings, TokenLevel, read_setting
 from data_pipelines.tokenizer.symbols import SPACE, SPECIAL_PIECES, UNK
 from data_pipelines.tokenizer.training import train_model
 from xlnet_jax.errors import InputError
-from xlnet_jax.settings.typed import list_of_texts
+from xlnet_jax.settings.files import list_of_texts
 from xlnet_jax.storage import hub
-from xlnet_jax.storage.folders import complete_folder
+from xlnet_jax.storage.files import complete_folder
 from xlnet_jax.storage.reading import read_document, read_json
 
 MODEL_FILE, SETTINGS_FILE = "spiece.model", "tokenizer_settings.json"

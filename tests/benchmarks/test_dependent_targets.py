@@ -15,7 +15,7 @@ from benchmarks.dependent_targets import (
 )
 from data_pipelines.tokenizer import MASK, Tokenizer
 from tests.xlnet_jax.random_models import random_model
-from xlnet_jax.inference.query_stream import Query
+from xlnet_jax.inference.log_probs import Query
 from xlnet_jax.models.heads import build_model
 from xlnet_jax.models.inputs import compact_inputs
 from xlnet_jax.settings.config import ModelConfig

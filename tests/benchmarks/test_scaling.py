@@ -4,9 +4,9 @@ import pytest
 
 from benchmarks import studies
 from benchmarks.scaling import SCALES, Run, budget_of, groups, transfers, tuning
-from xlnet_jax.objectives.flops import step_flops
-from xlnet_jax.settings.cli import parse
+from xlnet_jax.objectives.registry import step_flops
 from xlnet_jax.settings.config import Config
+from xlnet_jax.settings.parser import parse
 
 SMALL = SCALES["small"]
 MEASURED = studies.read(studies.MEASURED / SMALL.name)

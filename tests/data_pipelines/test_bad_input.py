@@ -14,9 +14,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from data_pipelines import sources
-from data_pipelines.opening import zstd
 from data_pipelines.prepare import __main__
 from data_pipelines.prepare.encoding import encode
+from data_pipelines.readers import zstd
 
 COMPRESS = {"gz": gzip.compress, "xz": lzma.compress, "zst": zstd.compress, "bz2": bz2.compress}
 
@@ -200,7 +200,7 @@ def test_the_next_command_can_be_pasted_into_a_shell(place, capsys):
 @pytest.fixture
 def dataset(place, text):
     """A prepared TFDS dataset, news/1.0.0."""
-    from xlnet_jax.storage.quiet_tensorflow import tensorflow
+    from xlnet_jax.storage.quiet import tensorflow
 
     tf = tensorflow()
     import tensorflow_datasets as tfds

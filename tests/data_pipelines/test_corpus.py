@@ -14,8 +14,7 @@ from data_pipelines.corpus import Corpus, Start
 from data_pipelines.prepare.encoding import EncodedPart, join_parts
 from data_pipelines.prepare.holdout import LastTokens
 from data_pipelines.prepare.runners import LocalRunner
-from data_pipelines.prepare.shards import Content
-from data_pipelines.prepare.writing import write_corpus
+from data_pipelines.prepare.shards import Content, write_corpus
 from data_pipelines.sources import Source
 from xlnet_jax.errors import InputError
 

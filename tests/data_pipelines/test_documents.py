@@ -11,11 +11,11 @@ from rich.console import Console
 from data_pipelines import sources
 from data_pipelines.batches import BatchSource
 from data_pipelines.corpus import Start
-from data_pipelines.documents import lowest_of_document
-from data_pipelines.inspect.window_text import describe
-from data_pipelines.inspect.window_view import view_window
+from data_pipelines.inspect.text import describe
+from data_pipelines.inspect.view import view_window
 from data_pipelines.objectives import clm, mlm, plm
 from data_pipelines.tokenizer import CLS, EOD, SEP, Tokenizer
+from data_pipelines.windows import lowest_of_document
 from tests.data_pipelines.conftest import MEM_LEN, prepared
 from xlnet_jax.models.masks import document_bounds, memory_in_use_BM, rank_relations
 from xlnet_jax.settings.config import DataConfig

@@ -15,8 +15,8 @@ from data_pipelines import sources, windows
 from data_pipelines.batches import BatchSource
 from data_pipelines.corpus import Corpus
 from data_pipelines.inspect import __main__ as inspect
-from data_pipelines.inspect.window_text import describe
-from data_pipelines.inspect.window_view import view_window
+from data_pipelines.inspect.text import describe
+from data_pipelines.inspect.view import view_window
 from data_pipelines.objectives import clm, plm, prefix
 from data_pipelines.permutation import to_dense
 from data_pipelines.prepare import prepare
@@ -27,9 +27,9 @@ from xlnet_jax.objectives.inspect import InspectSettings, inspect_window
 from xlnet_jax.objectives.registry import objective_named
 from xlnet_jax.plots import window as plot
 from xlnet_jax.settings.config import Config, DataConfig, EvalConfig, ModelConfig
-from xlnet_jax.settings.plain import to_dict
+from xlnet_jax.settings.files import to_dict
 from xlnet_jax.storage.versions import with_version
-from xlnet_jax.training.heldout.heldout import held_out_batches
+from xlnet_jax.training.evaluation import held_out_batches
 
 DATA = DataConfig(batch_size=12, seq_len=64, reuse_len=32, perm_size=16, num_predict=11, windows_per_block=4)
 MEM_LEN = 48

@@ -13,16 +13,16 @@ from fsspec.registry import _registry as registry
 
 from data_pipelines import remote, sources
 from data_pipelines.corpus import Corpus
-from data_pipelines.opening import zstd
 from data_pipelines.prepare import __main__ as prepare_command
+from data_pipelines.readers import zstd
 from data_pipelines.remote import Unreachable
 from data_pipelines.tokenizer import Tokenizer
 from tests.web import Buckets, Web, serving
 from xlnet_jax.errors import RESTART, InputError, exit_code
 from xlnet_jax.settings.config import Config
 from xlnet_jax.tasks.classification.tables import Form, read_table
-from xlnet_jax.training.run.workdir import Workdir
 from xlnet_jax.training.text import Text
+from xlnet_jax.training.workdir import Workdir
 
 LINES = [f"line {number} of the text" for number in range(2_000)]
 TEXT = "\n".join(LINES).encode()

@@ -7,8 +7,7 @@ import sys
 import pytest
 from etils import epath
 
-from data_pipelines.tfds_metadata import check_metadata
-from data_pipelines.tfds_text import open_dataset
+from data_pipelines.tfds_text import check_metadata, open_dataset
 from xlnet_jax.errors import InputError
 
 TEXT = {"pythonClassName": "tensorflow_datasets.core.features.text_feature.Text", "text": {}}

@@ -36,7 +36,7 @@ NOT_RUN = {
     r"--tpu\b": "needs a TPU",
     r"^nvidia-smi|^CUDA_VISIBLE_DEVICES|^python -c 'import jax": "needs a GPU",
     r"--preset long\b": "has windows of thousands of tokens; tests/xlnet_jax/objectives/test_long.py has shorter ones",
-    r"evaluate runs/austen-demo$": "needs the corpus of the run; tests/xlnet_jax/test_evaluate.py has one",
+    r"evaluate runs/austen-demo$": "needs the corpus of the run; tests/xlnet_jax/training/heldout has one",
     r"--push\b": "uploads; tests/xlnet_jax/checkpoints/test_hub.py has a server for that",
     r"\bbenchmarks[/.]": "measures for minutes",
     r"\b(TASK|SOURCE|TARGET)\b": "is a form to fill in",

@@ -23,15 +23,14 @@ from xlnet_jax.checkpoints.pretrained import Pretrained
 from xlnet_jax.comparison.contenders import CONTENDERS
 from xlnet_jax.objectives import command_line
 from xlnet_jax.objectives.presets import base, demo
-from xlnet_jax.settings import cli
+from xlnet_jax.settings import parser
 from xlnet_jax.settings.config import Config, ModelConfig
 from xlnet_jax.settings.fields import flatten
-from xlnet_jax.settings.plain import to_dict
+from xlnet_jax.settings.files import to_dict
 from xlnet_jax.storage.hub import SHORT_NAMES
 from xlnet_jax.storage.versions import with_version
 from xlnet_jax.tasks.config import FinetuneConfig
-from xlnet_jax.tasks.defaults import DEFAULTS
-from xlnet_jax.tasks.rules import validate_finetuning
+from xlnet_jax.tasks.defaults import DEFAULTS, validate_finetuning
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -225,5 +224,5 @@ def test_every_finetuning_command_of_the_pages_is_one():
     ]
     assert len(commands) >= 10
     for argv in commands:
-        start = cli.named_default(argv, "--task", DEFAULTS, "classification")
-        validate_finetuning(cli.parse(FinetuneConfig, argv, "finetune", "", start))
+        start = parser.named_default(argv, "--task", DEFAULTS, "classification")
+        validate_finetuning(parser.parse(FinetuneConfig, argv, "finetune", "", start))

@@ -82,7 +82,7 @@ def _try(options: argparse.Namespace, work: Path) -> int:
 
 def import_everything() -> None:
     """Import all that commands import, but start no jax backend: its threads would not live in a fork."""
-    from xlnet_jax.storage.quiet_tensorflow import tensorflow
+    from xlnet_jax.storage.quiet import tensorflow
 
     tensorflow()
     for library in ("tensorflow_datasets", "orbax.checkpoint", "pyarrow.parquet", "matplotlib.pyplot", "tensorboardX"):

@@ -85,7 +85,7 @@ def _write_corpora(folder: Path, tokenizer: Any) -> None:
 
     from data_pipelines import sources
     from data_pipelines.prepare import prepare
-    from xlnet_jax.storage.quiet_tensorflow import tensorflow
+    from xlnet_jax.storage.quiet import tensorflow
 
     text = sources.find([str(folder / "text.txt")])
     prepare(text, None, tokenizer, folder / "corpus", block_len=BLOCK_LEN, validation_fraction=0.2)

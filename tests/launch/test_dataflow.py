@@ -5,7 +5,7 @@ import pytest
 import xlnet_jax
 from data_pipelines.prepare.commands import PrepareSettings
 from tests.launch.conftest import StandIns, printed
-from xlnet_jax.settings import cli
+from xlnet_jax.settings import parser
 
 VERSION = xlnet_jax.__version__
 LINE = (
@@ -27,7 +27,7 @@ def test_prepare_is_told_the_runner_the_workers_and_the_package(
 ) -> None:
     prepare = printed(stand_ins.run(LINE.format(settings)).stdout)[-1]
     assert prepare[:3] == ["python3", "-m", "data_pipelines.prepare"]
-    asked = cli.parse(PrepareSettings, prepare[3:], "prepare", "")
+    asked = parser.parse(PrepareSettings, prepare[3:], "prepare", "")
     assert asked.runner == "Dataflow"
     machines = ["machine_type=n2-standard-8", "max_num_workers=100"]
     assert list(asked.beam_options) == [*OPTIONS, *machines, package, "no_use_public_ips"]
@@ -38,7 +38,7 @@ def test_prepare_is_told_the_runner_the_workers_and_the_package(
 def test_beam_knows_every_option(stand_ins: StandIns, settings: str, caplog: pytest.LogCaptureFixture) -> None:
     beam = pytest.importorskip("apache_beam.options.pipeline_options")
     prepare = printed(stand_ins.run(LINE.format(settings)).stdout)[-1]
-    options = cli.parse(PrepareSettings, prepare[3:], "prepare", "").beam_options
+    options = parser.parse(PrepareSettings, prepare[3:], "prepare", "").beam_options
     read = beam.PipelineOptions([f"--{option}" for option in options]).get_all_options(drop_default=True)
     assert len(read) == len(options)
     assert "unparseable" not in caplog.text

@@ -12,11 +12,11 @@ from data_pipelines.corpus import Corpus
 from tests.xlnet_jax.training.tiny_run import TINY
 from xlnet_jax import compare
 from xlnet_jax.comparison import run
-from xlnet_jax.comparison.report import Statistic
+from xlnet_jax.comparison.run import Statistic
 from xlnet_jax.errors import RESTART, InputError
 from xlnet_jax.settings.config import Config
-from xlnet_jax.training.run.workdir import Workdir
-from xlnet_jax.training.watch.metrics import read_records
+from xlnet_jax.training.metrics import read_records
+from xlnet_jax.training.workdir import Workdir
 
 # Without dropout, the programs of a seed are those of another, and are compiled once.
 FINETUNE = (

@@ -7,14 +7,14 @@ import re
 import pytest
 from etils import epath
 
-from data_pipelines import opening
+from data_pipelines import readers as text_readers
 from data_pipelines.tokenizer import Tokenizer
 from xlnet_jax.errors import InputError
 from xlnet_jax.inference.generate import GenerateSettings
-from xlnet_jax.settings import config_file
+from xlnet_jax.settings import parser
 from xlnet_jax.tasks import readers
 from xlnet_jax.tasks.classification.tables import Form, read_table
-from xlnet_jax.training.watch.metrics import read_records
+from xlnet_jax.training.metrics import read_records
 
 READERS = {
     "text.txt": lambda path: list(readers.lines(path)),
@@ -26,7 +26,7 @@ READERS = {
     "spiece.model": Tokenizer.load,
     "metrics.jsonl": lambda path: list(read_records(epath.Path(path))),
     "prompts.txt": lambda path: GenerateSettings("x", prompt_file=path).prompts(),
-    "settings.json": lambda path: config_file.CommandLine.of(["--config", path]),
+    "settings.json": lambda path: parser.CommandLine.of(["--config", path]),
 }
 
 
@@ -58,6 +58,6 @@ def test_a_link_to_itself_is_no_file(tmp_path, name):
 def test_a_file_that_was_deleted_has_a_message_of_its_own(tmp_path):
     with (
         pytest.raises(InputError, match="it was there when the text was listed"),
-        opening.open_text(str(tmp_path / "x")),
+        text_readers.open_text(str(tmp_path / "x")),
     ):
         pass

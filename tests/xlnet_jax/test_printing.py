@@ -9,10 +9,9 @@ import unicodedata
 import pytest
 from rich.table import Table
 
-from data_pipelines.notes import tell
 from xlnet_jax.__main__ import COMMANDS, main, run
 from xlnet_jax.errors import InputError
-from xlnet_jax.printing import Console, Printable, printable, without_secrets
+from xlnet_jax.printing import Console, Printable, printable, tell, without_secrets
 
 EVIL = "\x1b[2J\x1b]0;owned\x07\u202efdp\u2066\x9b31m\x08\rdone\x7f"
 

@@ -18,19 +18,19 @@ import numpy as np
 from data_pipelines.tokenizer import Tokenizer
 from xlnet_jax.checkpoints import native
 from xlnet_jax.checkpoints.pretrained import Pretrained, assemble, check_given, check_params
-from xlnet_jax.costs.address_space import demand_address_space
+from xlnet_jax.costs import demand_address_space
 from xlnet_jax.errors import InputError
 from xlnet_jax.interop import hf_files, tf1
 from xlnet_jax.interop.contents import Found
 from xlnet_jax.settings.rules import validate_network
 from xlnet_jax.storage import hub
 from xlnet_jax.storage.files import (
+    complete_folder,
     demand_on_disk,
     demand_space,
     demand_weights_on_disk,
     disk_errors_as_os_error,
 )
-from xlnet_jax.storage.folders import complete_folder
 
 _NOT_A_PLACE = (errno.EEXIST, errno.ENOTDIR, errno.ENOENT, errno.ENAMETOOLONG, errno.EINVAL)
 Format = Literal["native", "tf1", "hf"]

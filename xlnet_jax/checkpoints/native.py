@@ -1,4 +1,4 @@
-"""Checkpoints of this project: those of training (training/run/checkpoint.py), and those of conversion, which hold no
+"""Checkpoints of this project: those of training (training/checkpoint.py), and those of conversion, which hold no
 optimizer.
 
 params/ by Orbax · config/metadata, JSON with the version of the format, `model` and `objective` · tokenizer/ ·
@@ -27,18 +27,19 @@ from xlnet_jax.interop.contents import (
 )
 from xlnet_jax.objectives.registry import objective_named
 from xlnet_jax.settings.config import Config, HeadConfig, ModelConfig
-from xlnet_jax.settings.plain import from_dict, over
+from xlnet_jax.settings.files import from_dict, over
 from xlnet_jax.settings.rules import validate_network
-from xlnet_jax.storage.checksums import find_damage, write_checksums
-from xlnet_jax.storage.quiet_orbax import keep_orbax_quiet
+from xlnet_jax.storage.quiet import keep_orbax_quiet
 from xlnet_jax.storage.reading import (
     Count,
     demand_fitting,
     demand_regular_files,
+    find_damage,
     inside,
     naming_damage,
     read_json,
     read_versioned,
+    write_checksums,
     write_versioned,
 )
 from xlnet_jax.storage.versions import with_version

@@ -1,45 +1,187 @@
-"""Run of a comparison: all its runs, one after the other. Each continues where it was stopped, finished ones are
-skipped.
-
-WORKDIR/config.json                    settings              WORKDIR/tokenizer, corpus   shared by all contenders
-WORKDIR/CONTENDER/seed-N/pretrained    a pretraining run     WORKDIR/CONTENDER/seed-N/TASK   a finetuning run
-WORKDIR/results.json, table.md, comparison.png    results
-
-All runs share one process: jax starts once, and keeps the memory of an accelerator to itself. Runs do not affect each
+"""Run a comparison: all its runs, one after the other, then the numbers of each contender over its seeds, as
+results.json, a table and a picture. Each run continues where it was stopped, and finished ones are skipped.
+WORKDIR/config.json holds the settings; WORKDIR/tokenizer and WORKDIR/corpus are shared by all contenders;
+WORKDIR/CONTENDER/seed-N/pretrained is a pretraining run, and WORKDIR/CONTENDER/seed-N/TASK a finetuning run. All
+runs share one process: jax starts once, and keeps the memory of an accelerator to itself. Runs do not affect each
 other, as each has its own programs and lock.
 """
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 
+import jax
+import numpy as np
 from etils import epath
 
 from data_pipelines import windows
 from data_pipelines.corpus import Corpus, SplitName
 from data_pipelines.tokenizer import Tokenizer
 from xlnet_jax.checkpoints.native import RESULTS, Results
-from xlnet_jax.comparison import request as asked
-from xlnet_jax.comparison.budget import within_budget
-from xlnet_jax.comparison.contenders import CONTENDERS
-from xlnet_jax.comparison.report import Comparison, Outcome, draw_picture, write_report
-from xlnet_jax.comparison.request import CompareConfig
-from xlnet_jax.costs.address_space import demand_address_space
+from xlnet_jax.comparison import settings as asked
+from xlnet_jax.comparison.contenders import CONTENDERS, COST, Equal, step_tokens, within_budget
+from xlnet_jax.comparison.settings import CompareConfig
+from xlnet_jax.costs import demand_address_space
 from xlnet_jax.errors import InputError
 from xlnet_jax.objectives.batches import batch_source
+from xlnet_jax.objectives.registry import step_flops
+from xlnet_jax.objectives.traced import objective_of
+from xlnet_jax.plots.comparison import draw_comparison
 from xlnet_jax.printing import Console
 from xlnet_jax.settings.config import Config
-from xlnet_jax.storage.reading import read_versioned
+from xlnet_jax.storage.files import write_durably
+from xlnet_jax.storage.reading import read_versioned, write_versioned
 from xlnet_jax.tasks.config import FinetuneConfig
-from xlnet_jax.tasks.families import make_task, with_files
-from xlnet_jax.tasks.results import seed_folder
+from xlnet_jax.tasks.defaults import make_task, with_files
 from xlnet_jax.tasks.run import run as finetune
-from xlnet_jax.training import sharding
+from xlnet_jax.tasks.run import seed_folder
+from xlnet_jax.training import machine, sharding
+from xlnet_jax.training.metrics import read_records
 from xlnet_jax.training.pretrain import pretrain
-from xlnet_jax.training.run import runtime
-from xlnet_jax.training.run.workdir import Workdir
 from xlnet_jax.training.text import Text
-from xlnet_jax.training.watch.metrics import read_records
+from xlnet_jax.training.workdir import Workdir
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Results of one contender with one seed."""
+
+    held_out: Sequence[tuple[int, float]]
+    """(step, nats per target) of each evaluation, ascending"""
+    pair_loss: float | None
+    """held-out nats per window at the end; None without a pair loss"""
+    scores: Mapping[str, float]
+    """metric of each task on its held-out examples"""
+
+
+@dataclass(frozen=True)
+class Statistic:
+    """One number over several seeds."""
+
+    seeds: Mapping[int, float]
+    mean: float
+    deviation: float | None
+    """sample deviation; None with one seed"""
+
+    @classmethod
+    def of(cls, by_seed: Mapping[int, float]) -> "Statistic":
+        """Return the statistic of one seed or more."""
+        values = list(by_seed.values())
+        return cls(by_seed, float(np.mean(values)), float(np.std(values, ddof=1)) if len(values) > 1 else None)
+
+    def __str__(self) -> str:
+        return f"{self.mean:.3f}" + ("" if self.deviation is None else f" ± {self.deviation:.3f}")
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Contenders, what they were given, and their outcomes."""
+
+    budget: float
+    equal: Equal
+    seeds: Sequence[int]
+    contenders: Mapping[str, Config]
+    corpus: Corpus
+    tokenizer: Tokenizer
+    metrics: Mapping[str, str]
+    """name of each task's metric"""
+    outcomes: Mapping[str, Mapping[int, Outcome]]
+    """outcome of each contender and seed"""
+
+    def statistics(self, name: str) -> dict[str, Statistic]:
+        """Return the numbers of a contender: held_out_loss; pair_loss, where it has one; and one for each task."""
+        by_seed = self.outcomes[name]
+        found = {"held_out_loss": {s: outcome.held_out[-1][1] for s, outcome in by_seed.items()}}
+        if pairs := {s: o.pair_loss for s, o in by_seed.items() if o.pair_loss is not None}:
+            found["pair_loss"] = pairs
+        found |= {task: {s: outcome.scores[task] for s, outcome in by_seed.items()} for task in self.metrics}
+        return {name: Statistic.of(values) for name, values in found.items()}
+
+    def cost(self, name: str) -> dict[str, float]:
+        """Return the cost of one pretraining: parameters, steps (`updates`), tokens, FLOPs (`operations`), and passes
+        over the text."""
+        config = self.contenders[name]
+        shapes = jax.eval_shape(lambda: objective_of(config).init(jax.random.key(0)))
+        per_pass = batch_source(self.corpus, self.tokenizer, config).steps_per_epoch
+        return {
+            "parameters": sum(math.prod(a.shape) for a in jax.tree.leaves(shapes)),
+            "updates": config.steps,
+            "tokens": config.steps * step_tokens(config),
+            "operations": config.steps * step_flops(config),
+            "passes": config.steps / per_pass,
+        }
+
+
+def draw_picture(comparison: Comparison, path: epath.Path) -> None:
+    """Write a PNG of the held-out losses, over the cost so far, and of the scores of each task."""
+    losses = {}
+    for name, config in comparison.contenders.items():
+        cost = COST[comparison.equal](config)
+        outcomes = comparison.outcomes[name].values()
+        losses[name] = [[(step * cost, loss) for step, loss in outcome.held_out] for outcome in outcomes]
+    tasks = {
+        task: {name: [o.scores[task] for o in outcomes.values()] for name, outcomes in comparison.outcomes.items()}
+        for task in comparison.metrics
+    }
+    draw_comparison(losses, comparison.equal, tasks, comparison.metrics, path)
+
+
+def write_report(comparison: Comparison, folder: epath.Path) -> str:
+    """Write results.json and table.md; return the table."""
+    results = {
+        "budget": comparison.budget,
+        "equal": comparison.equal,
+        "seeds": list(comparison.seeds),
+        "metrics": dict(comparison.metrics),
+        "contenders": {
+            name: comparison.cost(name) | {key: asdict(s) for key, s in comparison.statistics(name).items()}
+            for name in comparison.contenders
+        },
+    }
+    write_versioned(folder / RESULTS, "comparison", results)
+    text = table(comparison)
+    write_durably(folder / "table.md", text.encode())
+    return text
+
+
+def table(comparison: Comparison) -> str:
+    """Return the table in Markdown, with notes on its numbers."""
+    head = ["contender", "parameters", "updates", "tokens", "operations", "passes", "held-out loss", "pair loss"]
+    has_pairs = any("pair_loss" in comparison.statistics(name) for name in comparison.contenders)
+    head = head if has_pairs else head[:-1]
+    rows = [[*head, *(f"{task}, {metric}" for task, metric in comparison.metrics.items())]]
+    rows.append(["---", *["---:"] * (len(rows[0]) - 1)])
+    for name in comparison.contenders:
+        cost, found = comparison.cost(name), comparison.statistics(name)
+        costs = [f"{cost[key]:,}" for key in ("parameters", "updates", "tokens")]
+        learned = ["held_out_loss", *(["pair_loss"] if has_pairs else []), *comparison.metrics]
+        rows.append(
+            [
+                name,
+                *costs,
+                f"{cost['operations']:.3g}",
+                f"{cost['passes']:.2g}",
+                *(_cell(found, key) for key in learned),
+            ]
+        )
+    return "".join(f"| {' | '.join(row)} |\n" for row in rows) + "\n" + "\n".join(_notes(comparison)) + "\n"
+
+
+def _cell(found: Mapping[str, Statistic], key: str) -> str:
+    return str(found[key]) if key in found else ""
+
+
+def _notes(comparison: Comparison) -> Iterable[str]:
+    seeds = list(map(str, comparison.seeds))
+    yield (
+        f"Budget: {comparison.budget:,.0f} {comparison.equal} each. "
+        + (f"Mean ± sample deviation over the seeds {', '.join(seeds)}." if seeds[1:] else f"One seed, {seeds[0]}.")
+    )
+    yield (
+        "Held-out loss is in nats per target of a contender's own objective: losses of different objectives do not "
+        "compare. Tasks do."
+    )
+
 
 PRETRAINED = "pretrained"
 SPLITS: tuple[SplitName, ...] = ("train", "validation")
@@ -63,7 +205,7 @@ def compare(request: CompareConfig) -> int:
     """Run a comparison. Return 0 with the table and the picture written, or the exit code of a run that was stopped
     with its state saved: the same command goes on from there."""
     if request.tpu:
-        runtime.demand_tpu()
+        machine.demand_tpu()
     demand_address_space()
     console = Console(soft_wrap=True, highlight=False, markup=False)
     _contenders(request)  # refuse a budget that is too small before hours go into a text

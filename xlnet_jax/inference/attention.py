@@ -15,7 +15,7 @@ from xlnet_jax.inference.factorize import find_words
 from xlnet_jax.inference.lengths import padded
 from xlnet_jax.plots.attention import TextAttention, attention_page, draw_attention_png
 from xlnet_jax.settings.fields import CheckpointArgument
-from xlnet_jax.settings.typed import list_of_texts
+from xlnet_jax.settings.files import list_of_texts
 from xlnet_jax.storage.files import demand_new_file, write_durably
 
 if TYPE_CHECKING:
@@ -151,7 +151,7 @@ def attention_weights(
     for a checkpoint without a query stream.
     """
     from xlnet_jax.inference.encoder import content_weights, two_stream_weights
-    from xlnet_jax.inference.query_stream import Query, padded_queries
+    from xlnet_jax.inference.log_probs import Query, padded_queries
 
     if not (texts := list_of_texts(texts)):
         raise InputError("`texts` is a list of at least one text")

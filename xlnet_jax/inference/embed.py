@@ -22,8 +22,8 @@ from xlnet_jax.printing import progress
 from xlnet_jax.settings.bounds import at_least, check_bounds
 from xlnet_jax.settings.config import ModelConfig
 from xlnet_jax.settings.fields import CheckpointArgument, setting
-from xlnet_jax.settings.keywords import with_plain_paths
-from xlnet_jax.settings.typed import list_of_texts
+from xlnet_jax.settings.files import list_of_texts
+from xlnet_jax.settings.parser import with_plain_paths
 from xlnet_jax.storage.files import complete_file, demand_new_file
 
 if TYPE_CHECKING:

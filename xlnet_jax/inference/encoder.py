@@ -9,8 +9,8 @@ import numpy as np
 
 from data_pipelines.tokenizer import CLS
 from xlnet_jax.dims import CLS_SEGMENT
-from xlnet_jax.inference.query_stream import QueryBatch, query_inputs
-from xlnet_jax.models.encoder import build_encoder
+from xlnet_jax.inference.log_probs import QueryBatch, query_inputs
+from xlnet_jax.models.heads import build_encoder
 from xlnet_jax.models.inputs import Inputs, compact_inputs, text_inputs
 from xlnet_jax.models.layers import ATTENTION_WEIGHTS
 from xlnet_jax.models.masks import memory_in_use_BM

@@ -15,7 +15,7 @@ from data_pipelines.tokenizer import Tokenizer
 from data_pipelines.tokenizer.symbols import SPACE
 from xlnet_jax.errors import InputError
 from xlnet_jax.settings.fields import CheckpointArgument
-from xlnet_jax.settings.typed import list_of_texts
+from xlnet_jax.settings.files import list_of_texts
 
 if TYPE_CHECKING:
     from xlnet_jax.checkpoints.pretrained import Pretrained
@@ -47,7 +47,7 @@ def factorize(pretrained: "Pretrained", text: str, targets: str) -> Factorizatio
     """Return both factorizations of the words `targets` of a text. Raises InputError where they are not whole pieces of
     the text, or where the checkpoint has no vocabulary scores."""
     from xlnet_jax.checkpoints.pretrained import scoring_tokenizer
-    from xlnet_jax.inference.query_stream import Query, log_likelihoods
+    from xlnet_jax.inference.log_probs import Query, log_likelihoods
 
     tokenizer = scoring_tokenizer(pretrained)
     ids_L = tokenizer.encode_lines([text])[0]
@@ -93,7 +93,7 @@ def fill_in(pretrained: "Pretrained", text: str, hidden: str | Iterable[str], li
     tokenizer or no vocabulary scores.
     """
     from xlnet_jax.checkpoints.pretrained import scoring_tokenizer
-    from xlnet_jax.inference.query_stream import Query, log_probs_PV
+    from xlnet_jax.inference.log_probs import Query, log_probs_PV
 
     tokenizer = scoring_tokenizer(pretrained)
     ids_L = tokenizer.encode_lines([text])[0]

@@ -15,8 +15,8 @@ import numpy as np
 from xlnet_jax.errors import InputError
 from xlnet_jax.settings.bounds import ANY_TEXT, at_least, between, check_bounds
 from xlnet_jax.settings.fields import CheckpointArgument, setting
-from xlnet_jax.settings.keywords import with_keywords
-from xlnet_jax.settings.typed import list_of_texts
+from xlnet_jax.settings.files import list_of_texts
+from xlnet_jax.settings.parser import with_keywords
 from xlnet_jax.storage.reading import read_document
 
 if TYPE_CHECKING:

@@ -27,7 +27,7 @@ from xlnet_jax.errors import InputError
 from xlnet_jax.printing import Console, progress
 from xlnet_jax.settings.bounds import at_least, between, check_bounds
 from xlnet_jax.settings.fields import setting
-from xlnet_jax.settings.keywords import with_plain_paths
+from xlnet_jax.settings.parser import with_plain_paths
 
 if TYPE_CHECKING:
     from data_pipelines.corpus import Corpus
@@ -103,7 +103,7 @@ def recl(settings: ReclSettings, on_length: Callable[[int], None] = lambda lengt
     from data_pipelines import sources, texts
     from xlnet_jax.checkpoints.pretrained import vocabulary_tokenizer
     from xlnet_jax.checkpoints.run import Run
-    from xlnet_jax.inference.left_to_right import by_window
+    from xlnet_jax.inference.log_probs import by_window
 
     models = _models(settings.checkpoints, settings.tokenizer)
     length = settings.longest + settings.tokens
@@ -158,7 +158,7 @@ def _models(checkpoints: Sequence[str], tokenizer: str | None) -> "list[Pretrain
     """Load checkpoints. Raises InputError where one is not causal, or has another tokenizer than the first."""
     from xlnet_jax.checkpoints.formats import load_with_tokenizer
     from xlnet_jax.checkpoints.pretrained import on_device, vocabulary_tokenizer
-    from xlnet_jax.inference.left_to_right import demand_causal
+    from xlnet_jax.inference.log_probs import demand_causal
 
     models = [load_with_tokenizer(name, tokenizer) for name in checkpoints]
     for name, model in zip(checkpoints, models, strict=True):

@@ -24,14 +24,14 @@ from xlnet_jax.errors import InputError
 from xlnet_jax.printing import printing_until_unread, progress
 from xlnet_jax.settings.bounds import ANY_TEXT, at_least, check_bounds
 from xlnet_jax.settings.fields import CheckpointArgument, setting
-from xlnet_jax.settings.keywords import with_plain_paths
-from xlnet_jax.settings.typed import list_of_texts
+from xlnet_jax.settings.files import list_of_texts
+from xlnet_jax.settings.parser import with_plain_paths
 from xlnet_jax.storage.files import complete_file, demand_new_file
 
 if TYPE_CHECKING:
     from data_pipelines.texts import TextRecord
     from xlnet_jax.checkpoints.pretrained import Pretrained
-    from xlnet_jax.inference.query_stream import Query
+    from xlnet_jax.inference.log_probs import Query
 
 LEFT_TO_RIGHT, RIGHT_TO_LEFT, RANDOM, PSEUDO = "left-to-right", "right-to-left", "random:", "pseudo"
 MAX_LEN = 512  # pieces, as in the released models (paper, section 3.1)
@@ -209,7 +209,7 @@ def score_texts(
     """
     from data_pipelines.tokenizer import EOD
     from xlnet_jax.checkpoints.pretrained import scoring_tokenizer, vocabulary_tokenizer
-    from xlnet_jax.inference import left_to_right, query_stream
+    from xlnet_jax.inference import log_probs
 
     texts, orders = list_of_texts(texts), list_of_texts(orders, "orders")
     check_orders(orders)
@@ -227,12 +227,12 @@ def score_texts(
         _check_length(len(ids_L), len(context_ids), max_len, name)
     if is_causal:
         rows = [np.concatenate([[EOD], context_ids, ids_L]) for ids_L in encoded]
-        found = left_to_right.causal_log_likelihoods(pretrained, rows, batch_tokens)
+        found = log_probs.causal_log_likelihoods(pretrained, rows, batch_tokens)
         scores_OP = [row_L[None, len(context_ids) :] for row_L in found]
     else:
         reads = [f"{name}, which reads: {' '.join(own)}" for name, own in zip(names, pieces, strict=True)]
         queries = [_queries(context_ids, ids, orders, seed, where) for ids, where in zip(encoded, reads, strict=True)]
-        together = iter(query_stream.log_likelihoods(pretrained, [q for own in queries for q in own], batch_tokens))
+        together = iter(log_probs.log_likelihoods(pretrained, [q for own in queries for q in own], batch_tokens))
         each = [[next(together) for _ in own] for own in queries]
         scores_OP = [np.concatenate(rows)[None] if orders == [PSEUDO] else np.stack(rows) for rows in each]
     return [TextScore(own, score_OP) for own, score_OP in zip(pieces, scores_OP, strict=True)]
@@ -270,7 +270,7 @@ def _check_length(length: int, given: int, max_len: int, name: str) -> None:
 
 
 def _queries(context_ids: np.ndarray, ids_L: np.ndarray, orders: Sequence[str], seed: int, name: str) -> "list[Query]":
-    from xlnet_jax.inference.query_stream import Query
+    from xlnet_jax.inference.log_probs import Query
 
     row_L = np.concatenate([context_ids, ids_L])
     places_P = np.arange(len(ids_L))

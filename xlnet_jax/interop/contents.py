@@ -14,13 +14,12 @@ from data_pipelines.tokenizer import CLS, PAD, SEP, Tokenizer
 from xlnet_jax.dims import CLS_SEGMENT
 from xlnet_jax.errors import InputError
 from xlnet_jax.interop.weights import Weight
-from xlnet_jax.models.detector import BertDetector
-from xlnet_jax.models.encoder import build_encoder
-from xlnet_jax.models.heads import build_model
+from xlnet_jax.models.bert import BertDetector
+from xlnet_jax.models.heads import build_encoder, build_model
 from xlnet_jax.models.inputs import Inputs, text_inputs
 from xlnet_jax.objectives.registry import objective_named
 from xlnet_jax.settings.config import HeadConfig, ModelConfig
-from xlnet_jax.settings.typed import list_of_texts
+from xlnet_jax.settings.files import list_of_texts
 
 NULL_THRESHOLD, LABEL_THRESHOLD = "qa.null_threshold", "multilabel.threshold"
 Thresholds = Mapping[str, float | None]
@@ -52,7 +51,7 @@ class Pretrained:
 
     @property
     def judges_tokens(self) -> bool:
-        """True where the network judges tokens by a detector (models/detector.py) and predicts no pieces."""
+        """True where the network judges tokens by a detector (models/bert.py) and predicts no pieces."""
         return self.head is None and objective_named(self.objective).judges_tokens
 
     @property

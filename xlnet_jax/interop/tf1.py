@@ -16,7 +16,7 @@ from xlnet_jax.errors import InputError
 from xlnet_jax.interop.contents import Found, Pretrained, check_sizes, describe_thresholds, notes_on_padding
 from xlnet_jax.interop.weights import TWO_LEADING_ONES, Weight, left_behind, refuse_beyond_xlnet, to_theirs
 from xlnet_jax.settings.config import HeadConfig, ModelConfig
-from xlnet_jax.storage.quiet_tensorflow import tensorflow
+from xlnet_jax.storage.quiet import tensorflow
 from xlnet_jax.storage.reading import demand_fitting, demand_regular, naming_damage, read_json
 
 CONFIG, RELEASE = "xlnet_config.json", "xlnet_model.ckpt"

@@ -12,10 +12,9 @@ import numpy as np
 from flax.core import meta
 
 from xlnet_jax.errors import InputError
-from xlnet_jax.models.detector import BertDetector
-from xlnet_jax.models.heads import init_params
+from xlnet_jax.models.bert import BertDetector
+from xlnet_jax.models.heads import PairHead, init_params
 from xlnet_jax.models.inputs import text_inputs
-from xlnet_jax.models.pairs import PairHead
 from xlnet_jax.settings.config import HeadConfig, ModelConfig
 
 GENERATOR = "generator"
@@ -79,7 +78,7 @@ def _initial_shapes(config: ModelConfig, head: HeadConfig | None) -> Mapping[str
 
 def optional_params(config: ModelConfig, head: HeadConfig | None) -> dict[str, jax.ShapeDtypeStruct]:
     """Return path -> shape of the parameters that a checkpoint may have or lack: the query stream, which only plm
-    trains, the pair head (models/pairs.py) of data.pair_loss, and ELECTRA's detector (models/detector.py)."""
+    trains, the pair head (models/heads.py) of data.pair_loss, and ELECTRA's detector (models/bert.py)."""
     return {**_query_stream(config), **({} if head else {**_pair_head(config), **_detector(config)})}
 
 

@@ -18,9 +18,8 @@ import jax
 import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 
-from xlnet_jax.kernels.arguments import AttentionInputs
+from xlnet_jax.kernels.arguments import MASKED, AttentionInputs, einsum_float32
 from xlnet_jax.kernels.dropout import attention_mask_BNTK
-from xlnet_jax.kernels.numerics import MASKED, einsum_float32
 
 PositionScores: TypeAlias = Callable[[jnp.ndarray, AttentionInputs], jnp.ndarray]
 """Function that returns BD, float32 [B, N, T, K], from (q + r_r) / sqrt(H) and the arguments of the call."""

@@ -188,3 +188,33 @@ class Transform(nn.Module):
         c = self.config
         dense = Dense(c, c.embedding_width or c.d_model, ("embed", None), name="dense")
         return Norm(c, name="norm")(ACTIVATIONS[c.activation](dense(hidden_BPD)))
+
+
+class BertDetector(nn.Module):
+    """Encoder and detector: which tokens were replaced."""
+
+    config: ModelConfig
+
+    def setup(self) -> None:
+        self.backbone = BertEncoder(self.config)
+        self.detector = Detector(self.config)
+
+    def __call__(
+        self, inputs: Inputs, mems_ZBMD: jnp.ndarray | None = None, *, train: bool = False
+    ) -> tuple[jnp.ndarray, Outputs]:
+        """Return (float32 logits [B, L] that a token was replaced, outputs of the encoder)."""
+        outputs = self.backbone(inputs, mems_ZBMD, train=train)
+        return self.detector(outputs.content_BLD), outputs
+
+
+class Detector(nn.Module):
+    """Score of each token: w act(W x + b) + c."""
+
+    config: ModelConfig
+
+    @nn.compact
+    def __call__(self, content_BLD: jnp.ndarray) -> jnp.ndarray:
+        c = self.config
+        dense_BLD = Dense(c, c.d_model, ("embed", None), name="dense")(content_BLD)
+        scores_BL1 = Dense(c, 1, ("embed", None), name="logits")(ACTIVATIONS[c.activation](dense_BLD))
+        return scores_BL1[:, :, 0].astype(jnp.float32)

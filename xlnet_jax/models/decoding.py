@@ -16,12 +16,11 @@ import jax.numpy as jnp
 
 from xlnet_jax.errors import InputError
 from xlnet_jax.kernels import plain
-from xlnet_jax.kernels.arguments import AttentionInputs, Relations
-from xlnet_jax.kernels.numerics import einsum_float32
+from xlnet_jax.kernels.arguments import AttentionInputs, Relations, einsum_float32
+from xlnet_jax.models.attention import distances_R, position_keys_2NRH, signals_2RY
 from xlnet_jax.models.inputs import compact_inputs
 from xlnet_jax.models.layers import FeedForward, Norm
 from xlnet_jax.models.masks import HIGHEST, LOWEST, causal_bounds
-from xlnet_jax.models.positions import distances_R, position_keys_2NRH, signals_2RY
 from xlnet_jax.models.xlnet import XLNetLM, add_signals
 from xlnet_jax.settings.config import ModelConfig
 

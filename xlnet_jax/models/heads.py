@@ -1,21 +1,210 @@
-"""Heads of finetuning: one label or number a text, one label a token, one of several texts (`function_builder.py`,
-`run_race.py`). Question answering is in question_answering.py."""
+"""Networks under and with a head: hidden states, vocabulary logits, and heads of finetuning (`function_builder.py`,
+`run_race.py`, `run_squad.py`): one label or number a text, one label a token, one of several texts, the answer to a
+question, a pair of texts.
+"""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from xlnet_jax.models.bert import places_BL
-from xlnet_jax.models.encoder import build_encoder, build_lm
+from xlnet_jax.kernels.arguments import MASKED
+from xlnet_jax.models.bert import BertEncoder, BertLM, places_BL
 from xlnet_jax.models.inputs import Inputs, dense_inputs, text_inputs
-from xlnet_jax.models.layers import Dense
-from xlnet_jax.models.question_answering import XLNetForQuestionAnswering
-from xlnet_jax.models.summary import SequenceSummary
-from xlnet_jax.models.xlnet import XLNetLM
+from xlnet_jax.models.layers import Dense, Dropout, Norm, partitioned_param
+from xlnet_jax.models.xlnet import Backbone, XLNetLM
 from xlnet_jax.settings.config import HeadConfig, ModelConfig
+
+
+def build_encoder(config: ModelConfig, name: str | None = None) -> Backbone | BertEncoder:
+    """Build the network that returns hidden states. name: module name inside a compact method; None in `setup`."""
+    return BertEncoder(config, name=name) if config.network == "bert" else Backbone(config, name=name)
+
+
+def build_lm(config: ModelConfig) -> XLNetLM | BertLM:
+    """Build the network that returns vocabulary logits and hidden states."""
+    return BertLM(config) if config.network == "bert" else XLNetLM(config)
+
+
+class SequenceSummary(nn.Module):
+    """The last, the first or the mean hidden state, or an attention pool; then, if asked, a tanh projection.
+
+    Last, first and mean count real tokens only; with the profile paper2019, all positions.
+    """
+
+    config: ModelConfig
+    head: HeadConfig
+    train: bool
+
+    @nn.compact
+    def __call__(self, hidden_BLD: jnp.ndarray, attention_mask_BL: jnp.ndarray, example_B: jnp.ndarray) -> jnp.ndarray:
+        """Return float [B, D]. attention_mask: 1 = real token; example_B: place of each example in the global batch."""
+        c, kind = self.config, self.head.summary
+        real_BL = attention_mask_BL.astype(bool)
+        if kind == "attn":
+            summary_BD = AttentionPool(c, self.train, name="attention")(hidden_BLD, real_BL, example_B)
+        else:
+            counted_BL = jnp.ones_like(real_BL) if c.profile == "paper2019" else real_BL
+            summary_BD = _POOLS[kind](hidden_BLD, counted_BL)
+        if self.head.use_projection:
+            summary_BD = jnp.tanh(Dense(c, c.d_model, ("embed", None), name="projection")(summary_BD))
+        return Dropout(c.dropout, self.train)(summary_BD, example_B)
+
+
+def _last_BD(hidden_BLD: jnp.ndarray, counted_BL: jnp.ndarray) -> jnp.ndarray:
+    index_B = counted_BL.shape[1] - 1 - counted_BL[:, ::-1].argmax(1)
+    return jnp.take_along_axis(hidden_BLD, index_B[:, None, None], axis=1)[:, 0]
+
+
+def _first_BD(hidden_BLD: jnp.ndarray, counted_BL: jnp.ndarray) -> jnp.ndarray:
+    return jnp.take_along_axis(hidden_BLD, counted_BL.argmax(1)[:, None, None], axis=1)[:, 0]
+
+
+def _mean_BD(hidden_BLD: jnp.ndarray, counted_BL: jnp.ndarray) -> jnp.ndarray:
+    """Return the mean, which is 0 for a row of nothing but padding: NaN times a weight of 0 is NaN."""
+    sum_BD = hidden_BLD.sum(1, jnp.float32, where=counted_BL[:, :, None])
+    return (sum_BD / jnp.maximum(counted_BL.sum(1, keepdims=True), 1)).astype(hidden_BLD.dtype)
+
+
+_POOLS = {"last": _last_BD, "first": _first_BD, "mean": _mean_BD}
+
+
+class AttentionPool(nn.Module):
+    """Pool by a learned query that attends to the real tokens (`multihead_attn` of modeling.py, without residual)."""
+
+    config: ModelConfig
+    train: bool
+
+    @nn.compact
+    def __call__(self, hidden_BLD: jnp.ndarray, real_BL: jnp.ndarray, example_B: jnp.ndarray) -> jnp.ndarray:
+        c = self.config
+        query_D = partitioned_param(self, "query", (c.d_model,), ("embed",), c.init_std).astype(c.dtype)
+        shape, axes = (c.d_model, c.num_heads, c.d_head), ("embed", "heads", "head_dim")
+        q_DNH, k_DNH, v_DNH, o_DNH = (
+            partitioned_param(self, name, shape, axes, c.init_std).astype(c.dtype) for name in "qkvo"
+        )
+        query_NH = jnp.einsum("D,DNH->NH", query_D, q_DNH)
+        key_BLNH, value_BLNH = (jnp.einsum("BLD,DNH->BLNH", hidden_BLD, w) for w in (k_DNH, v_DNH))
+        scores_BNL = jnp.einsum("NH,BLNH->BNL", query_NH, key_BLNH, preferred_element_type=jnp.float32)
+        scores_BNL = scores_BNL / c.d_head**0.5 + jnp.where(real_BL[:, None], 0.0, MASKED)
+        probs_BNL = jax.nn.softmax(scores_BNL, axis=-1).astype(c.dtype)
+        probs_BNL = Dropout(c.attention_dropout, self.train)(probs_BNL, example_B)
+        read_BNH = jnp.einsum("BNL,BLNH->BNH", probs_BNL, value_BLNH)
+        out_BD = jnp.einsum("BNH,DNH->BD", read_BNH, o_DNH)
+        out_BD = Dropout(c.dropout, self.train)(out_BD, example_B)
+        return Norm(c, name="norm")(out_BD)
+
+
+class PairHead(nn.Module):
+    """Logits from <cls>, the last token of a window."""
+
+    config: ModelConfig
+
+    @nn.compact
+    def __call__(self, content_BLD: jnp.ndarray) -> jnp.ndarray:
+        """Return float32 logits [B, 2]: [0] for B continues A (data.pair_loss order: comes after A), [1] for not."""
+        pooled_BD = nn.tanh(Dense(self.config, self.config.d_model, ("embed", None), name="pooler")(content_BLD[:, -1]))
+        return Dense(self.config, 2, ("embed", None), name="logits")(pooled_BD).astype(jnp.float32)
+
+
+class SpanLogProbs(NamedTuple):
+    """Outputs in training, where the end is conditioned on the true start."""
+
+    start_BL: jnp.ndarray  # float32
+    end_BL: jnp.ndarray  # float32
+    unanswerable_B: jnp.ndarray  # float32 logits
+
+
+class SpanBeam(NamedTuple):
+    """Outputs in prediction: the I likeliest starts, and for each start the J likeliest ends."""
+
+    start_log_probs_BI: jnp.ndarray
+    start_index_BI: jnp.ndarray  # int32
+    end_log_probs_BIJ: jnp.ndarray
+    end_index_BIJ: jnp.ndarray  # int32
+    unanswerable_B: jnp.ndarray  # float32 logits
+
+
+class XLNetForQuestionAnswering(nn.Module):
+    """Encoder with scores of starts and ends; `__call__` trains, `beam` predicts.
+
+    cls_index_B: position of <cls>; excluded_BL: 1 = can be neither start nor end (p_mask of the original).
+    """
+
+    config: ModelConfig
+
+    def setup(self) -> None:
+        c = self.config
+        self.backbone = build_encoder(c)
+        self.start = Dense(c, 1, ("embed", None))
+        self.end_inner = Dense(c, c.d_model, ("embed", None))
+        self.end_norm = Norm(c)
+        self.end_outer = Dense(c, 1, ("embed", None))
+        self.answer_inner = Dense(c, c.d_model, ("embed", None))
+        self.answer_outer = Dense(c, 1, ("embed", None), use_bias=False)
+        self.drop = Dropout(c.dropout, train=True)
+
+    def __call__(
+        self,
+        inputs: Inputs,
+        cls_index_B: jnp.ndarray,
+        excluded_BL: jnp.ndarray,
+        start_B: jnp.ndarray,
+        *,
+        train: bool = False,
+    ) -> SpanLogProbs:
+        """Return log-probabilities [B, L] of starts and ends. start_B: the true first position of the answer."""
+        hidden_BLD = self.backbone(inputs, train=train).content_BLD
+        start_BL = self._start_BL(hidden_BLD, excluded_BL)
+        end_BL = self._end_BIL(hidden_BLD, _states_BID(hidden_BLD, start_B[:, None]), excluded_BL)[:, 0]
+        example_B = inputs.example_B if train else None
+        return SpanLogProbs(start_BL, end_BL, self._unanswerable_B(hidden_BLD, start_BL, cls_index_B, example_B))
+
+    def beam(
+        self, inputs: Inputs, cls_index_B: jnp.ndarray, excluded_BL: jnp.ndarray, start_n_top: int, end_n_top: int
+    ) -> SpanBeam:
+        """Return the likeliest starts and ends. start_n_top: I, number of starts; end_n_top: J, number of ends of each
+        start."""
+        hidden_BLD = self.backbone(inputs, train=False).content_BLD
+        start_BL = self._start_BL(hidden_BLD, excluded_BL)
+        start_top_BI, start_index_BI = jax.lax.top_k(start_BL, start_n_top)
+        end_BIL = self._end_BIL(hidden_BLD, _states_BID(hidden_BLD, start_index_BI), excluded_BL)
+        end_top_BIJ, end_index_BIJ = jax.lax.top_k(end_BIL, end_n_top)
+        unanswerable_B = self._unanswerable_B(hidden_BLD, start_BL, cls_index_B, None)
+        return SpanBeam(start_top_BI, start_index_BI, end_top_BIJ, end_index_BIJ, unanswerable_B)
+
+    def _start_BL(self, hidden_BLD: jnp.ndarray, excluded_BL: jnp.ndarray) -> jnp.ndarray:
+        return _log_probs(self.start(hidden_BLD)[:, :, 0], excluded_BL)
+
+    def _end_BIL(self, hidden_BLD: jnp.ndarray, start_BID: jnp.ndarray, excluded_BL: jnp.ndarray) -> jnp.ndarray:
+        batch, length, width = hidden_BLD.shape
+        shape = (batch, start_BID.shape[1], length, width)
+        start_BILD = jnp.broadcast_to(start_BID.astype(jnp.float32)[:, :, None], shape).astype(hidden_BLD.dtype)
+        both = [jnp.broadcast_to(hidden_BLD[:, None], shape), start_BILD]
+        inner_BILD = self.end_norm(jnp.tanh(self.end_inner(jnp.concatenate(both, axis=-1))))
+        return _log_probs(self.end_outer(inner_BILD)[..., 0], excluded_BL[:, None])
+
+    def _unanswerable_B(
+        self, hidden_BLD: jnp.ndarray, start_BL: jnp.ndarray, cls_index_B: jnp.ndarray, example_B: jnp.ndarray | None
+    ) -> jnp.ndarray:
+        """example_B: places of the examples, for dropout; None = no dropout."""
+        expected_BD = jnp.einsum("BL,BLD->BD", jnp.exp(start_BL).astype(hidden_BLD.dtype), hidden_BLD)
+        cls_BD = _states_BID(hidden_BLD, cls_index_B[:, None])[:, 0]
+        inner_BD = jnp.tanh(self.answer_inner(jnp.concatenate([expected_BD, cls_BD], axis=-1)))
+        if example_B is not None:
+            inner_BD = self.drop(inner_BD, example_B)
+        return self.answer_outer(inner_BD)[:, 0].astype(jnp.float32)
+
+
+def _states_BID(hidden_BLD: jnp.ndarray, index_BI: jnp.ndarray) -> jnp.ndarray:
+    return jnp.take_along_axis(hidden_BLD, index_BI[:, :, None], axis=1)
+
+
+def _log_probs(logits: jnp.ndarray, excluded: jnp.ndarray) -> jnp.ndarray:
+    excluded = excluded.astype(jnp.float32)
+    return jax.nn.log_softmax(logits.astype(jnp.float32) * (1 - excluded) + MASKED * excluded, axis=-1)
 
 
 class XLNetForSequence(nn.Module):

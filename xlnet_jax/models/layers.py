@@ -10,8 +10,8 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from xlnet_jax.kernels.arguments import einsum_float32
 from xlnet_jax.kernels.dropout import hidden_mask_BTD
-from xlnet_jax.kernels.numerics import einsum_float32
 from xlnet_jax.settings.config import ModelConfig
 
 ATTENTION_WEIGHTS = "attention_weights"

@@ -11,8 +11,8 @@ import jax.numpy as jnp
 
 from xlnet_jax.errors import InputError
 from xlnet_jax.kernels.arguments import Relations
-from xlnet_jax.kernels.parts import count_parts, join_parts, split_parts
-from xlnet_jax.models.attention import Attention
+from xlnet_jax.kernels.mesh import count_parts, join_parts, split_parts
+from xlnet_jax.models.attention import Attention, distances_R, signals_2RY, signals_BLD
 from xlnet_jax.models.inputs import Inputs
 from xlnet_jax.models.layers import (
     Dropout,
@@ -27,7 +27,6 @@ from xlnet_jax.models.layers import (
     tied_logits_BPV,
 )
 from xlnet_jax.models.masks import causal_bounds
-from xlnet_jax.models.positions import distances_R, signals_2RY, signals_BLD
 from xlnet_jax.settings.config import ModelConfig
 
 
@@ -41,7 +40,7 @@ class Layer(nn.Module):
     config: ModelConfig
     reuse_len: int
     train: bool
-    parts: int  # that the devices of a mesh divide the sequence into (kernels/parts.py)
+    parts: int  # that the devices of a mesh divide the sequence into (kernels/mesh.py)
 
     @nn.compact
     def __call__(

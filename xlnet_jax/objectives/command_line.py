@@ -6,14 +6,12 @@ from collections.abc import Collection, Sequence
 from typing import Any, TypeVar
 
 from xlnet_jax.errors import InputError
-from xlnet_jax.objectives.following import following
-from xlnet_jax.objectives.presets import PRESETS, with_objective
+from xlnet_jax.objectives.presets import PRESETS, following, with_objective
 from xlnet_jax.objectives.registry import OBJECTIVES
 from xlnet_jax.objectives.rules import unread, validate
-from xlnet_jax.settings import cli
+from xlnet_jax.settings import parser
 from xlnet_jax.settings.config import Config
-from xlnet_jax.settings.config_file import CommandLine
-from xlnet_jax.settings.keywords import names_of, with_keywords
+from xlnet_jax.settings.parser import CommandLine, names_of, with_keywords
 
 C = TypeVar("C", bound=Config)
 T = TypeVar("T")
@@ -41,7 +39,7 @@ def parse_config_as(kind: type[C], argv: Sequence[str], prog: str, description: 
     about = f"{description}\n\nobjectives:\n{listed}"
     line = CommandLine.of(argv)
     start, origin = (kind(**vars(_start(each))) for each in (line, line.of_file_alone))
-    config = cli.parse(kind, line, prog, about, start, origin)
+    config = parser.parse(kind, line, prog, about, start, origin)
     if line.file and line.file.is_of_a_run:
         start, _ = line.file.over(start, origin)
     if "data.seq-len" in line.chosen:
@@ -79,6 +77,6 @@ def refuse_unread(config: Config, given: Collection[str]) -> None:
 
 def _start(line: CommandLine) -> Config:
     """Return the settings that preset and objective start from."""
-    preset = cli.named_default(line, "--preset", PRESETS, "demo")
+    preset = parser.named_default(line, "--preset", PRESETS, "demo")
     objectives = {record.name: functools.partial(with_objective, preset, record.name) for record in OBJECTIVES}
-    return cli.named_default(line, "--objective", objectives, preset.objective)
+    return parser.named_default(line, "--objective", objectives, preset.objective)

@@ -21,13 +21,13 @@ from xlnet_jax.printing import Console, printing_colours, printing_until_unread
 from xlnet_jax.settings.bounds import at_least, check_bounds
 from xlnet_jax.settings.config import Config, DataConfig
 from xlnet_jax.settings.fields import Given, give, given_in, setting
-from xlnet_jax.settings.keywords import with_plain_paths
-from xlnet_jax.settings.plain import from_dict
+from xlnet_jax.settings.files import from_dict
+from xlnet_jax.settings.parser import with_plain_paths
 from xlnet_jax.storage.files import demand_new_file
 from xlnet_jax.storage.reading import read_versioned
 
 if TYPE_CHECKING:
-    from data_pipelines.inspect.window_view import WindowView
+    from data_pipelines.inspect.view import WindowView
 
 CONFIG = "config.json"
 COLUMNS = 120
@@ -97,7 +97,7 @@ def inspect_window(settings: InspectSettings) -> Inspection:
     around = config.data.reuse_len if settings.around is None else settings.around
     if settings.around is not None and around >= config.data.seq_len:
         raise InputError(f"`around` {around}: a window has the positions 0 to {config.data.seq_len - 1}")
-    from data_pipelines.inspect.window_view import view_window
+    from data_pipelines.inspect.view import view_window
     from xlnet_jax.plots.window import Window, draw_window
 
     source = batch_source(corpus, tokenizer, config, settings.split, config.eval.max_windows)
@@ -113,7 +113,7 @@ def inspect_window(settings: InspectSettings) -> Inspection:
 def print_window(settings: InspectSettings) -> None:
     """Draw the picture of a window, and print the window. Raises InputError as `inspect_window` does."""
     found = inspect_window(settings)
-    from data_pipelines.inspect.window_text import describe
+    from data_pipelines.inspect.text import describe
 
     corpus, config = found.corpus, found.config
     console = Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else COLUMNS)

@@ -11,12 +11,11 @@ import jax
 import jax.numpy as jnp
 
 from data_pipelines.objectives.fields import batch_spec, shape_of
-from xlnet_jax.models.heads import build_model
+from xlnet_jax.models.heads import PairHead, build_model
 from xlnet_jax.models.inputs import Inputs, compact_inputs, dense_inputs
 from xlnet_jax.models.masks import memory_in_use_BM
-from xlnet_jax.models.pairs import PairHead
-from xlnet_jax.objectives.base import BatchDropout, DeviceBatch, Scored, apply, sum_over_rows
 from xlnet_jax.objectives.registry import objective_named
+from xlnet_jax.objectives.traced import BatchDropout, DeviceBatch, Scored, apply, sum_over_rows
 from xlnet_jax.settings.config import Config
 
 

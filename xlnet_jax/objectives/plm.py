@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from data_pipelines.objectives import plm
-from xlnet_jax.costs.flops import MultiplyAdds, network_multiply_adds
+from xlnet_jax.costs import MultiplyAdds, network_multiply_adds
 from xlnet_jax.objectives.record import Record
 from xlnet_jax.objectives.refusals import unread_replacements, unread_spans
 from xlnet_jax.settings.config import Config

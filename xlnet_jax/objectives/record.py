@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from data_pipelines.objectives.base import Filling
-from xlnet_jax.costs.flops import MultiplyAdds, network_multiply_adds
+from xlnet_jax.costs import MultiplyAdds, network_multiply_adds
 from xlnet_jax.settings.config import Config
 
 
@@ -54,4 +54,4 @@ class Record:
     multiply_adds: Callable[[Config], dict[str, MultiplyAdds]] = language_model_multiply_adds
     """return the multiply-adds of one step by part of the network"""
     judges_tokens: bool = False
-    """True if checkpoints hold a detector (models/detector.py), and pieces are predicted by a generator beside it"""
+    """True if checkpoints hold a detector (models/bert.py), and pieces are predicted by a generator beside it"""

@@ -8,11 +8,10 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from xlnet_jax.models.bert import BertLM
-from xlnet_jax.models.detector import BertDetector
+from xlnet_jax.models.bert import BertDetector, BertLM
 from xlnet_jax.models.inputs import text_inputs
-from xlnet_jax.objectives.base import BatchDropout, DeviceBatch, Scored, apply, sum_over_rows
 from xlnet_jax.objectives.language_model import LanguageModel, cross_entropy_BP, inputs_of
+from xlnet_jax.objectives.traced import BatchDropout, DeviceBatch, Scored, apply, sum_over_rows
 from xlnet_jax.settings.config import Config, ModelConfig
 
 SHARED = ("word_embedding", "position_embedding", "segment_embedding", "embedding_norm")

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from data_pipelines.objectives import rtd
-from xlnet_jax.costs.flops import PIECES, MultiplyAdds, network_multiply_adds, summed
+from xlnet_jax.costs import PIECES, MultiplyAdds, network_multiply_adds, summed
 from xlnet_jax.objectives.mlm import MLM
 from xlnet_jax.objectives.record import Record
 from xlnet_jax.objectives.refusals import nothing_masked, without_query_stream

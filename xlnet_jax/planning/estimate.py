@@ -1,20 +1,33 @@
-"""Estimate a run from its compiled step: memory of a device, collectives, lower bounds of the step time, and the
-compiler's estimate of it."""
+"""Compile the train step for devices that are not here, and estimate a run from it: memory of a device, collectives,
+lower bounds of the step time, and the compiler's estimate of it.
+"""
 
 import functools
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, cast
 
-from xlnet_jax.costs.chips import Chip
-from xlnet_jax.objectives.flops import recomputed_flops, step_flops
+from xlnet_jax.costs import Chip
+from xlnet_jax.objectives.registry import recomputed_flops, step_flops
 from xlnet_jax.planning import hlo
-from xlnet_jax.planning.breakdown import Cost, cost_by_part
-from xlnet_jax.planning.compiler import abstract_step
-from xlnet_jax.planning.parts import Part
+from xlnet_jax.planning.step_cost import Collective, Cost, Part, collectives, cost_by_part
 from xlnet_jax.planning.topologies import Topology
-from xlnet_jax.planning.traffic import Collective, collectives
 from xlnet_jax.settings.config import Config
-from xlnet_jax.training.need import DoesNotFit, Need, compile_step, compiled_need, input_bytes
+from xlnet_jax.training import sharding
+from xlnet_jax.training.attention import choose_attention
+from xlnet_jax.training.fit import DoesNotFit, Need, compile_step, compiled_need, input_bytes
+from xlnet_jax.training.step import AbstractBatch, Program, pretraining_program
+
+
+def abstract_step(config: Config, devices: Sequence[Any]) -> tuple[Program[Any], AbstractBatch]:
+    """Return the program that `train` would run on these devices, with the attention implementation that it would
+    choose, and the shapes of its batch.
+
+    Raises InputError where the mesh does not divide the devices, the network or the batch, and where the settings ask
+    for an attention kernel that does not exist for them.
+    """
+    attention, _ = choose_attention(config, sharding.make_mesh(config, devices))
+    return pretraining_program(config, attention, devices)
 
 
 @dataclass(frozen=True)

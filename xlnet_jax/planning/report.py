@@ -7,11 +7,11 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from xlnet_jax.costs.chips import GIB
-from xlnet_jax.planning import gpus
-from xlnet_jax.planning.breakdown import Cost
+from xlnet_jax.costs import GIB
+from xlnet_jax.planning import topologies
 from xlnet_jax.planning.estimate import Plan
 from xlnet_jax.planning.scaling_law import INTERVAL, predict
+from xlnet_jax.planning.step_cost import Cost
 from xlnet_jax.settings.config import Config
 
 PROVES = (
@@ -101,7 +101,10 @@ def _cards(plans: Sequence[Plan], console: Console) -> None:
     if not peaks or peaks[most] <= peaks[fewest]:
         return
     of_a_row = (peaks[most] - peaks[fewest]) / (most - fewest)
-    rows = {card: fewest + int((gpus.memory_for_programs(card) - peaks[fewest]) // of_a_row) for card in gpus.CARDS}
+    rows = {
+        card: fewest + int((topologies.memory_for_programs(card) - peaks[fewest]) // of_a_row)
+        for card in topologies.CARDS
+    }
     told = ", ".join(f"{card} GB {max(n, 0):,}" for card, n in rows.items())
     console.print(
         f"rows that a GPU like these can hold, by a line through {fewest:,} and {most:,} rows a device: {told}"
@@ -111,7 +114,12 @@ def _cards(plans: Sequence[Plan], console: Console) -> None:
 def _verdict(plan: Plan) -> str:
     needed, there = f"{_gib(plan.peak)} GiB a device", f"{_gib(plan.available)} GiB that programs can have"
     card = next(
-        (card for card in gpus.CARDS if not plan.chip.clock and plan.peak <= gpus.memory_for_programs(card)), None
+        (
+            card
+            for card in topologies.CARDS
+            if not plan.chip.clock and plan.peak <= topologies.memory_for_programs(card)
+        ),
+        None,
     )
     if plan.fits:
         return f"FITS: {needed} of the {there}" + (f"; GPUs of {card} GB could hold it" if card else "")

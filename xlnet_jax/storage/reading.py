@@ -1,8 +1,7 @@
-"""Read files that may be damaged, or made by a stranger: regular files of a fitting size, JSON of a known form, arrays
-whose header fits their file, and names that stay inside their folder.
-
-Every InputError names the file and what is wrong in it. All JSON and all arrays of NumPy are decoded here, but for the
-file of --config (settings/config_file.py), which keeps names that stand twice.
+"""Read files that may be damaged, or made by a stranger: regular files of a fitting size, JSON of a known form and
+version, arrays whose header fits their file, names that stay inside their folder, and the size and CRC-32 of every
+file of a checkpoint. Every InputError names the file and what is wrong in it. All JSON and all arrays of NumPy are
+decoded here, but for the file of --config (settings/parser.py), which keeps names that stand twice.
 """
 
 import contextlib
@@ -10,8 +9,9 @@ import json
 import os
 import stat
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import PurePosixPath
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path, PurePosixPath
 from typing import IO, Annotated, Any, TypeVar, overload
 
 import msgspec
@@ -208,3 +208,46 @@ def _size_in_bucket(file: epath.Path) -> int:
     if found.is_directory:
         raise InputError(f"{file} is a folder and no file")
     return int(found.length)
+
+
+NAME = "checksums.json"
+
+
+def write_checksums(folder: Path) -> None:
+    """Write checksums.json into a finished folder, with a record of every other file in it."""
+    files = sorted(p for p in folder.rglob("*") if p.is_file() and p.name != NAME)
+    record = {p.relative_to(folder).as_posix(): _checksum(p) for p in files}
+    write_durably(folder / NAME, json.dumps(record).encode())
+
+
+def find_damage(folder: Path, parts: Iterable[str]) -> str | None:
+    """Return one line on the first damaged file in these sub-folders, or None. A folder without checksums.json passes:
+    its process was killed between the end of the write and the record."""
+    record = folder / NAME
+    if not record.exists():
+        return None
+    try:
+        expected = read_json(record, dict[str, tuple[Count, Count]])
+    except InputError as damage:
+        return str(damage)
+    for name, (size, crc) in expected.items():
+        if name.partition("/")[0] not in parts:
+            continue
+        try:
+            file = Path(inside(epath.Path(folder), name, str(record)))
+            there = demand_regular(file)
+        except InputError as damage:
+            return str(damage)
+        if there != size:
+            return f"{name} has {there:,} bytes of {size:,}"
+        if _checksum(file)[1] != crc:
+            return f"{name} was altered"
+    return None
+
+
+def _checksum(file: Path) -> tuple[int, int]:
+    size, crc = 0, 0
+    with file.open("rb") as stream:
+        while chunk := stream.read(1 << 22):
+            size, crc = size + len(chunk), zlib.crc32(chunk, crc)
+    return size, crc

@@ -10,7 +10,7 @@ import tyro
 from xlnet_jax.errors import InputError
 from xlnet_jax.settings.bounds import at_least, check_bounds
 from xlnet_jax.settings.fields import setting
-from xlnet_jax.settings.keywords import with_plain_paths
+from xlnet_jax.settings.parser import with_plain_paths
 
 if TYPE_CHECKING:
     from xlnet_jax.checkpoints.pretrained import Pretrained

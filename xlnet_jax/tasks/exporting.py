@@ -20,10 +20,9 @@ from xlnet_jax.errors import InputError
 from xlnet_jax.interop.weights import flatten, nest
 from xlnet_jax.models.heads import build_model
 from xlnet_jax.models.inputs import text_inputs
-from xlnet_jax.storage.files import demand_space, disk_errors_as_os_error
-from xlnet_jax.storage.folders import complete_folder
+from xlnet_jax.storage.files import complete_folder, demand_space, disk_errors_as_os_error
 from xlnet_jax.storage.reading import write_versioned
-from xlnet_jax.tasks.families import make_task
+from xlnet_jax.tasks.defaults import make_task
 from xlnet_jax.tasks.model import Model
 
 PLATFORMS = ("cpu", "cuda", "tpu")

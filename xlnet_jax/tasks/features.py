@@ -1,14 +1,17 @@
-"""Features of examples, and batches of a few shapes from texts of different lengths."""
+"""Features of examples, and batches of a few shapes from texts of different lengths. Batch t is a pure function of
+(features, settings, seed, t): an epoch is a shuffle of all items, cut into pools of many batches; each pool is
+sorted by length, so that a batch has little padding, and the batches of the epoch are shuffled again.
+"""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, Literal
 
 import numpy as np
 
-from data_pipelines.tokenizer import PAD
-from xlnet_jax.dims import Batch
+from data_pipelines.tokenizer import CLS, PAD, SEP
+from xlnet_jax.dims import CLS_SEGMENT, Batch
 from xlnet_jax.tasks.config import TaskDataConfig
 
 Outputs = dict[str, np.ndarray]
@@ -98,3 +101,100 @@ def restore_order(parts: Sequence[tuple[np.ndarray, dict[str, Any]]], count: int
 
 def _column(of_row: np.ndarray, ndim: int) -> np.ndarray:
     return of_row.reshape(-1, *[1] * (ndim - 1))
+
+
+POOL = 50  # number of batches in a pool
+
+
+@dataclass(frozen=True)
+class TrainingBatches:
+    """Training batches of all epochs. features_of returns the features of an epoch, always equally many."""
+
+    features_of: Callable[[int], Features]
+    data: TaskDataConfig
+    seed: int
+
+    @cached_property
+    def steps_per_epoch(self) -> int:
+        """Number of batches in an epoch, whose last one may be partly padding."""
+        return -(-len(self.features_of(0)) // self.data.batch_size)
+
+    @property
+    def longest(self) -> Batch:
+        """Row of the longest batch of the first epoch."""
+        _, row = next(batch_by_length(self.features_of(0), self.data, np.arange(1)))
+        return row
+
+    def iterate(self, start: int, stop: int, rows: np.ndarray) -> Iterator[Batch]:
+        """Yield the batches start, …, stop - 1; rows: the rows of the global batch that this process builds."""
+        of_epoch = lru_cache(1)(self._epoch)
+        for step in range(start, stop):
+            epoch, place = divmod(step, self.steps_per_epoch)
+            features, items = of_epoch(epoch)
+            yield _collated(features, items[place], rows, self.data)
+
+    def _epoch(self, epoch: int) -> tuple[Features, np.ndarray]:
+        """Return the features of an epoch, and their items as [steps, B]."""
+        features, rng = self.features_of(epoch), np.random.default_rng([self.seed, epoch])
+        order, lengths = rng.permutation(len(features)), features.lengths
+        pool = POOL * self.data.batch_size
+        pools = [order[i : i + pool] for i in range(0, len(order), pool)]
+        by_length = np.concatenate([p[np.argsort(-lengths[p], kind="stable")] for p in pools])
+        return features, rng.permutation(_cut(by_length, self.data.batch_size))
+
+
+def batch_by_length(features: Features, data: TaskDataConfig, rows: np.ndarray) -> Iterator[tuple[np.ndarray, Batch]]:
+    """Yield all items once: their numbers [B], NO_ITEM for padding, and their batch.
+
+    The longest come first, so that too little memory shows at once.
+    """
+    for items in _cut(np.argsort(-features.lengths, kind="stable"), data.batch_size):
+        yield items, _collated(features, items, rows, data)
+
+
+def _collated(features: Features, items: np.ndarray, rows: np.ndarray, data: TaskDataConfig) -> Batch:
+    # The longest of the global batch: all processes must agree on the length.
+    longest = features.lengths[items[items != NO_ITEM]].max()
+    length = next(n for n in bucket_lengths(data) if n >= longest)
+    return collate(features, items[rows], length, data.padding_side)
+
+
+def _cut(items: np.ndarray, size: int) -> np.ndarray:
+    """Return items as [batches, size], padded at the end with NO_ITEM."""
+    return np.pad(items, (0, -len(items) % size), constant_values=NO_ITEM).reshape(-1, size)
+
+
+def encode_text(ids_a: np.ndarray, ids_b: np.ndarray | None, limit: int | None) -> tuple[np.ndarray, np.ndarray]:
+    """Return (input_ids, segment_ids), int32 [tokens].
+
+    limit: number of tokens at most; the longer of two texts loses tokens from its end until both fit, a single text is
+    cut at its end; None = no limit.
+    """
+    parts = [ids_a] if ids_b is None else [ids_a, ids_b]
+    if limit is not None:
+        kept = shorten([len(p) for p in parts], limit - len(parts) - 1)
+        parts = [p[:n] for p, n in zip(parts, kept, strict=True)]
+    ids = np.concatenate([*(np.append(p, SEP) for p in parts), [CLS]])
+    segments = np.repeat([*range(len(parts)), CLS_SEGMENT], [*(len(p) + 1 for p in parts), 1])
+    return ids.astype(np.int32), segments.astype(np.int32)
+
+
+def shorten(lengths: list[int], limit: int) -> list[int]:
+    """Return lengths of one or two texts with a sum of `limit` at most: the longer text is cut first, the second of
+    equal ones."""
+    if len(lengths) == 1:
+        return [min(lengths[0], limit)]
+    a, b = lengths
+    surplus = max(a + b - limit, 0)
+    uneven = min(surplus, abs(a - b))
+    a, b = (a - uneven, b) if a > b else (a, b - uneven)
+    rest = surplus - uneven
+    return [a - rest // 2, b - (rest - rest // 2)]
+
+
+def head_and_tail(ids: np.ndarray, limit: int, head_share: float = 0.25) -> np.ndarray:
+    """Return at most `limit` tokens of a text, from its beginning and its end (Sun et al. 2019, section 5.3.1)."""
+    if len(ids) <= limit:
+        return ids
+    head = round(limit * head_share)
+    return np.concatenate([ids[:head], ids[len(ids) - (limit - head) :]])

@@ -8,16 +8,13 @@ from etils import epath
 
 from xlnet_jax.errors import InputError
 from xlnet_jax.settings.fields import flatten
-from xlnet_jax.settings.keywords import with_keywords
+from xlnet_jax.settings.parser import with_keywords
 from xlnet_jax.storage.files import write_durably
 from xlnet_jax.tasks.config import FinetuneConfig, folder_of
-from xlnet_jax.tasks.defaults import DEFAULTS
-from xlnet_jax.tasks.families import make_task
+from xlnet_jax.tasks.defaults import DEFAULTS, make_task, validate_finetuning
 from xlnet_jax.tasks.readers import json_lines_of, rows_of
-from xlnet_jax.tasks.results import Result
-from xlnet_jax.tasks.rules import validate_finetuning
-from xlnet_jax.tasks.run import run
-from xlnet_jax.training.run.workdir import Workdir
+from xlnet_jax.tasks.run import Result, run
+from xlnet_jax.training.workdir import Workdir
 
 ROLES = ("train", "eval", "predict")
 

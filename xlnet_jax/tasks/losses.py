@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from xlnet_jax.models.question_answering import SpanLogProbs
+from xlnet_jax.models.heads import SpanLogProbs
 
 
 def classification_loss_B(logits_BC: jnp.ndarray, labels_B: jnp.ndarray) -> jnp.ndarray:

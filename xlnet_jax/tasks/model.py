@@ -17,11 +17,11 @@ from xlnet_jax.checkpoints.pretrained import Pretrained, on_device
 from xlnet_jax.errors import InputError
 from xlnet_jax.interop.contents import NULL_THRESHOLD, Thresholds
 from xlnet_jax.models.heads import build_model
-from xlnet_jax.settings.plain import from_dict
+from xlnet_jax.settings.files import from_dict
 
 if TYPE_CHECKING:
-    from xlnet_jax.tasks.base import Prediction
     from xlnet_jax.tasks.config import FinetuneConfig
+    from xlnet_jax.tasks.task import Prediction
 
 TASK_OF_HEAD = {"question_answering": "squad"}
 """Task whose settings read texts for a head, where no finetuning run of this project made it and the head's own name is
@@ -53,9 +53,8 @@ class Model(Pretrained):
         form.
         """
         from xlnet_jax.inference.lengths import FEW_TOKENS, power_of_two
-        from xlnet_jax.tasks.batches import batch_by_length
-        from xlnet_jax.tasks.families import make_task
-        from xlnet_jax.tasks.features import restore_order
+        from xlnet_jax.tasks.defaults import make_task
+        from xlnet_jax.tasks.features import batch_by_length, restore_order
         from xlnet_jax.tasks.readers import rows_of
 
         if isinstance(inputs, str | Mapping) or not isinstance(inputs, Iterable):
@@ -123,7 +122,7 @@ def with_thresholds(config: FinetuneConfig, thresholds: Thresholds) -> FinetuneC
 @functools.lru_cache(8)
 def _compiled(config: FinetuneConfig) -> Callable[[Any, Any], dict[str, jax.Array]]:
     """Return the jitted prediction of a task, traced once for each shape of a batch."""
-    from xlnet_jax.tasks.families import make_task
+    from xlnet_jax.tasks.defaults import make_task
 
     return jax.jit(functools.partial(make_task(config).predict, build_model(config.model, config.head)))
 

@@ -16,12 +16,12 @@ from xlnet_jax.objectives.presets import defaults_of
 from xlnet_jax.objectives.registry import objective_named
 from xlnet_jax.settings.config import Config
 from xlnet_jax.settings.fields import differences
-from xlnet_jax.settings.plain import from_dict
+from xlnet_jax.settings.files import from_dict
 from xlnet_jax.storage import hub
 from xlnet_jax.storage.reading import read_json, read_versioned
 from xlnet_jax.tasks.config import FinetuneConfig
 from xlnet_jax.tasks.defaults import DEFAULTS
-from xlnet_jax.training.watch.metrics import read_records
+from xlnet_jax.training.metrics import read_records
 
 FILE = "README.md"
 _PIPELINES = {  # by the end of the class in transformers; the Hub's names of what a model does

@@ -1,43 +1,234 @@
-"""A finetuning run: from a pretrained checkpoint and labelled examples to a model, its scores and its predictions.
-
-As in pretraining, the same command resumes after any interruption.
+"""A finetuning run: from a pretrained checkpoint and labelled examples to a model, its scores and its predictions; or
+predictions of a finetuned checkpoint alone. As in pretraining, the same command resumes after any interruption.
 """
 
+import json
+import math
 import shlex
 import time
+from collections.abc import Mapping
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
 
+import numpy as np
+from etils import epath
 from rich.console import Console
+from rich.table import Table
 
-from xlnet_jax.checkpoints.native import write_thresholds
+from xlnet_jax.checkpoints.native import RESULTS, write_thresholds
 from xlnet_jax.errors import InputError
+from xlnet_jax.interop.contents import describe_thresholds
 from xlnet_jax.plots.curves import draw_learning_curves
 from xlnet_jax.settings.config import DistributedConfig
-from xlnet_jax.settings.fields import with_values
-from xlnet_jax.storage.files import name_on_disk
-from xlnet_jax.storage.folders import sync_tree
-from xlnet_jax.tasks.batches import TrainingBatches
+from xlnet_jax.settings.fields import given_in, with_values
+from xlnet_jax.storage.files import name_on_disk, sync_tree, write_durably
+from xlnet_jax.storage.reading import write_versioned
 from xlnet_jax.tasks.config import FinetuneConfig, folder_of
-from xlnet_jax.tasks.families import with_files
-from xlnet_jax.tasks.model import RANKING
-from xlnet_jax.tasks.objective import Supervised
-from xlnet_jax.tasks.predict import demand_no_run, predict, predict_splits
-from xlnet_jax.tasks.prepare import Prepared, prepare
-from xlnet_jax.tasks.results import Result, seed_folder, summarize, write_result
-from xlnet_jax.tasks.selection import Predictor, Selection, describe
-from xlnet_jax.training.attention import check_attention
+from xlnet_jax.tasks.defaults import DEFAULTS, is_of_one_family, make_task, validate_finetuning, with_files
+from xlnet_jax.tasks.features import TrainingBatches
+from xlnet_jax.tasks.model import RANKING, finetuning_of, with_thresholds
+from xlnet_jax.tasks.prepare import Prepared, Split, prepare, read_splits, weights_of
+from xlnet_jax.tasks.selection import Predictor, Selection, Supervised, describe, or_lowest
+from xlnet_jax.tasks.task import Task
+from xlnet_jax.training import sharding
+from xlnet_jax.training.attention import Texts, check_attention
+from xlnet_jax.training.checkpoint import Checkpoints
+from xlnet_jax.training.compile_cache import programs_kept_in
 from xlnet_jax.training.fit import Memory, fit_memory, keep_fit
-from xlnet_jax.training.kernel_check import Texts
+from xlnet_jax.training.hosts import Hosts, Process, connect
+from xlnet_jax.training.initial import begin_from, tokenizer_of
 from xlnet_jax.training.loop import train
-from xlnet_jax.training.program import AbstractBatch, Program, batch_like
-from xlnet_jax.training.run.checkpoint import Checkpoints
-from xlnet_jax.training.run.compile_cache import programs_kept_in
-from xlnet_jax.training.run.hosts import Hosts, connect
-from xlnet_jax.training.run.process import Process
-from xlnet_jax.training.run.workdir import Workdir
-from xlnet_jax.training.training_run import Numbers, Run
-from xlnet_jax.training.watch.metrics import read_records
+from xlnet_jax.training.metrics import read_records
+from xlnet_jax.training.run import Numbers, Run
+from xlnet_jax.training.step import AbstractBatch, Program, batch_like
+from xlnet_jax.training.workdir import Workdir
+
+
+@dataclass(frozen=True)
+class Result:
+    """Result of a run, or of one seed of it."""
+
+    workdir: str
+    """folder of the run: checkpoints, results.json, metrics.jsonl, predictions/"""
+    task: str
+    checkpoint: str
+    """folder of the checkpoint that is the result, for `load`: the best one, or the last where nothing was evaluated;
+    of several seeds that of the best; of predictions alone the one that made them"""
+    step: int
+    metric: str
+    """metric by which it was chosen; "" where nothing was evaluated"""
+    metrics: Mapping[str, float]
+    """metrics of that checkpoint on the examples of `eval`; of several seeds their mean"""
+    predictions: tuple[str, ...]
+    """files of predictions"""
+
+
+def write_result(workdir: epath.Path, result: Result) -> None:
+    """Write results.json of a run with one seed."""
+    _write(workdir, _row(workdir, result))
+
+
+def summarize(workdir: epath.Path, by_seed: Mapping[int, Result], console: Console) -> Result:
+    """Print the metrics of each seed with their mean and sample standard deviation; write them to results.json, with
+    the checkpoint of the seed whose metric is the highest. Return that seed's result with the mean of the metrics."""
+    names = list(dict.fromkeys(name for result in by_seed.values() for name in result.metrics))
+    columns = {name: [r.metrics.get(name, float("nan")) for r in by_seed.values()] for name in names}
+    mean = {name: float(np.mean(values)) for name, values in columns.items()}
+    deviation = {name: float(np.std(values, ddof=1)) for name, values in columns.items()}
+    table = Table("seed", "step", *names)
+    for i, (seed, result) in enumerate(by_seed.items()):
+        table.add_row(str(seed), f"{result.step:,}", *(f"{columns[name][i]:.4g}" for name in names))
+    table.add_section()
+    table.add_row("mean", "", *(f"{mean[name]:.4g} ± {deviation[name]:.2g}" for name in names))
+    console.print(table)
+    best = max(by_seed.values(), key=lambda result: or_lowest(result.metrics.get(result.metric, math.nan)))
+    _write(
+        workdir,
+        {
+            "task": best.task,
+            "checkpoint": _relative(workdir, best.checkpoint),
+            "metric": best.metric,
+            "mean": mean,
+            "deviation": deviation,
+            "seeds": {str(seed): _row(epath.Path(r.workdir), r) for seed, r in by_seed.items()},
+        },
+    )
+    return replace(best, workdir=str(workdir), metrics=mean)
+
+
+def seed_folder(seed: int | str) -> str:
+    """Return the folder of one seed of a run with several; "*" matches all."""
+    return f"seed-{seed}"
+
+
+def _row(workdir: epath.Path, result: Result) -> dict[str, Any]:
+    """Return a result with paths relative to its workdir, which may move."""
+    row = asdict(result)
+    del row["workdir"]
+    paths = tuple(_relative(workdir, path) for path in result.predictions)
+    return row | {"checkpoint": _relative(workdir, result.checkpoint), "predictions": paths}
+
+
+def _relative(workdir: epath.Path, path: str) -> str:
+    return path.removeprefix(f"{workdir}/")
+
+
+def _write(workdir: epath.Path, values: dict[str, Any]) -> None:
+    write_versioned(workdir / RESULTS, "results", values)
+
+
+PREDICTIONS, METRICS = "predictions", "metrics.json"
+
+
+def predict(config: FinetuneConfig, process: Process) -> Result:
+    """Write the predictions and scores of the checkpoint config.init.
+
+    Raises InputError where the checkpoint has no head for the task, or the workdir holds a training run.
+    """
+    workdir = Workdir(folder_of(config))
+    demand_no_run(workdir, "give predictions another `workdir`")
+    config, start = begin_from(config.init, config, None, DEFAULTS[config.task]())
+    validate_finetuning(config)
+    assert start is not None
+    wanted = config.head.task
+    if start.head is None or start.head.task != wanted:
+        has = "vocabulary scores" if start.head is None else f"a head for {start.head.task}"
+        raise InputError(
+            f"`init` {config.init} has {has}, and `task` {config.task} needs a head for {wanted}: give `train` to "
+            "finetune it, or a checkpoint that was"
+        )
+    unset = _take_settings_of_checkpoint(replace(config, head=start.head), process.console)
+    config = with_thresholds(unset, start.thresholds)
+    if config != unset:
+        process.console.print(f"thresholds  of the checkpoint: {describe_thresholds(start.thresholds)}")
+    task = make_task(config)
+    splits = read_splits(config, task, tokenizer_of(start, config))
+    program = Program.of(config, Supervised(config, task))
+    params, _ = weights_of(start, config.head, program.plan.params)
+    workdir.make()
+    params = sharding.from_host(params, sharding.shardings_of(program.plan.params))
+    found = predict_splits(task, splits, Predictor(program), params, workdir, process)
+    if found.metrics:
+        process.console.print(f"eval        {describe(found.metrics)}")
+    files = (*found.files, *filter(None, [found.picture]))
+    process.console.print("".join(f"  {workdir.folder / file}\n" for file in files).rstrip())
+    written = tuple(str(workdir.folder / file) for file in found.files)
+    return Result(str(workdir.folder), config.task, config.init, 0, "", found.metrics, written)
+
+
+class Predicted(NamedTuple):
+    """Predictions on disk; paths are relative to the workdir."""
+
+    metrics: dict[str, float]
+    """metrics of the split "eval"; none without it"""
+    files: tuple[str, ...]
+    """files of predictions"""
+    picture: str | None
+    """picture of the predictions of "eval" beside their labels; None = there is none"""
+    thresholds: Mapping[str, float]
+    """thresholds that were chosen by "eval" """
+
+
+def predict_splits(
+    task: Task[Any, Any],
+    splits: Mapping[str, Split],
+    predictor: Predictor,
+    params: Any,
+    workdir: Workdir,
+    process: Process,
+) -> Predicted:
+    """Write the predictions of all splits, and the metrics and the picture of "eval"."""
+    metrics: dict[str, float] = {}
+    thresholds: Mapping[str, float] = {}
+    files, picture = [], None
+    for name, split in splits.items():
+        outputs = predictor.outputs(params, split.features)
+        assert outputs is not None
+        answers = task.answers(split.examples, split.features, outputs)
+        if name == "eval":
+            metrics, thresholds = task.metrics(split.examples, answers), task.tuned_thresholds
+        if process.hosts.first:
+            folder = workdir.folder / PREDICTIONS / name
+            folder.mkdir(parents=True, exist_ok=True)
+            files += [f"{PREDICTIONS}/{name}/{file}" for file in task.write(folder, split.examples, answers)]
+            if name == "eval":
+                write_durably(folder / METRICS, (json.dumps(metrics, indent=2) + "\n").encode())
+                if found := task.compare(split.examples, answers):
+                    picture, title = found.file, f"{workdir.folder.name}: predictions for the examples of eval"
+                    found.draw(workdir.folder / picture, title)
+    return Predicted(metrics, tuple(files), picture, thresholds)
+
+
+def demand_no_run(workdir: Workdir, hint: str) -> None:
+    """Raise InputError where a run in the workdir would lose its results and predictions."""
+    if workdir.has_checkpoints:
+        raise InputError(f"workdir {workdir.folder} holds a run, with results of its own: {hint}")
+
+
+def _take_settings_of_checkpoint(config: FinetuneConfig, console: Console) -> FinetuneConfig:
+    """Take settings that nobody gave from the finetuning that made the checkpoint, where it was for a task of the same
+    family, and print them: texts are then read and cut as they were there."""
+    there = finetuning_of(Path(config.init))
+    if there is None or not is_of_one_family(there, config):
+        return config
+    taken, changed, given = config, [], given_in(config, DEFAULTS[config.task]())
+    for name in ("data", "multilabel", "qa", "choice", *(["columns"] if there.task == config.task else [])):
+        ours, theirs = (vars(getattr(c, name)) for c in (config, there))
+        unset = {
+            key: theirs[key]
+            for key, value in ours.items()
+            if value != theirs[key] and f"{name}.{key.replace('_', '-')}" not in given
+        }
+        taken = replace(taken, **{name: replace(getattr(config, name), **unset)})
+        changed += [f"{name}.{key.replace('_', '-')} {value}" for key, value in unset.items()]
+    if config.model.mem_len != there.model.mem_len and "model.mem-len" not in given:
+        taken = replace(taken, model=replace(config.model, mem_len=there.model.mem_len))
+        changed += [f"model.mem-len {there.model.mem_len}"]
+    if changed:
+        console.print(f"settings    as the checkpoint was finetuned for {there.task}: {', '.join(changed)}")
+    return taken
 
 
 def run(config: FinetuneConfig, *, is_command: bool = False) -> tuple[Result | None, int]:

@@ -1,24 +1,59 @@
-"""Evaluate while finetuning: compute the task's metrics, choose the best checkpoint by one of them, stop early."""
+"""Train and evaluate while finetuning: the loss of a task as an objective, its metrics, the choice of the best
+checkpoint, and early stopping.
+"""
 
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import flax.linen as nn
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from xlnet_jax.errors import InputError
-from xlnet_jax.objectives.base import DeviceBatch
-from xlnet_jax.tasks.batches import batch_by_length
+from xlnet_jax.models.heads import build_model, init_params
+from xlnet_jax.objectives.traced import BatchDropout, DeviceBatch, Scored
 from xlnet_jax.tasks.config import FinetuneConfig
-from xlnet_jax.tasks.features import Features, Outputs, restore_order
-from xlnet_jax.tasks.objective import Supervised
+from xlnet_jax.tasks.features import Features, Outputs, batch_by_length, restore_order
+from xlnet_jax.tasks.task import Task
 from xlnet_jax.training import sharding
-from xlnet_jax.training.program import Program
-from xlnet_jax.training.run.interrupt import Interrupt, Wish
+from xlnet_jax.training.run import Numbers
 from xlnet_jax.training.state import TrainState
-from xlnet_jax.training.training_run import Numbers
+from xlnet_jax.training.step import Program
+from xlnet_jax.training.stop import Interrupt, Wish
+
+
+@dataclass(frozen=True)
+class Supervised:
+    """Objective of a task. Rows carry no memory from batch to batch, because examples are independent."""
+
+    config: FinetuneConfig
+    task: Task[Any, Any]
+
+    @property
+    def model(self) -> nn.Module:
+        """Network with the head of the task."""
+        return build_model(self.config.model, self.config.head)
+
+    @property
+    def mems(self) -> jax.ShapeDtypeStruct:
+        """Memory of size 0."""
+        return jax.ShapeDtypeStruct((0, self.config.data.batch_size, 0, 0), jnp.float32)
+
+    def init(self, key: jax.Array) -> Any:
+        """Draw the parameters of network and head at random."""
+        return init_params(self.config.model, self.config.head, key)
+
+    def cap_memory(self, batch: DeviceBatch, steps: jax.Array) -> DeviceBatch:
+        """Return the batch: rows have no memory."""
+        return batch
+
+    def score(self, params: Any, batch: DeviceBatch, mems_ZBMD: jax.Array, dropout: BatchDropout | None) -> Scored:
+        """Return the loss of the task."""
+        loss = self.task.score(self.model, params, batch, dropout)
+        return Scored(loss.loss_sum, loss.weight_sum, mems_ZBMD, {}, {})
 
 
 class Predictor:

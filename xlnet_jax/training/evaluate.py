@@ -17,7 +17,7 @@ from xlnet_jax.printing import printing_until_unread, progress
 from xlnet_jax.settings.bounds import at_least, check_bounds
 from xlnet_jax.settings.config import Config, DataConfig, EvalConfig, MeshConfig
 from xlnet_jax.settings.fields import CheckpointArgument, Given, give, given_in, setting
-from xlnet_jax.settings.keywords import with_keywords
+from xlnet_jax.settings.parser import with_keywords
 from xlnet_jax.storage.files import complete_file, demand_new_file
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from data_pipelines.corpus import Corpus, Manifest
     from xlnet_jax.checkpoints.pretrained import Pretrained
     from xlnet_jax.checkpoints.run import Run
-    from xlnet_jax.training.heldout.units import Measured
+    from xlnet_jax.training.evaluation import Measured
 
 BATCH_SIZE = 8  # rows, for a checkpoint that no run of ours wrote
 
@@ -103,7 +103,7 @@ def evaluate(
     from xlnet_jax.checkpoints.formats import load_with_tokenizer
     from xlnet_jax.checkpoints.pretrained import vocabulary_tokenizer
     from xlnet_jax.checkpoints.run import Run
-    from xlnet_jax.training.heldout.evaluation import measure_loss
+    from xlnet_jax.training.evaluation import measure_loss
     from xlnet_jax.training.text import demand_memory
 
     run = Run.of(asked.checkpoint)
@@ -175,7 +175,7 @@ def _corpus(
     """Yield the text as a corpus, and its name."""
     from data_pipelines import sources
     from data_pipelines.corpus import Corpus, is_corpus
-    from xlnet_jax.training.heldout.evaluation import corpus_of
+    from xlnet_jax.training.evaluation import corpus_of
 
     prepared = [name for name in settings.text if is_corpus(name)]
     if prepared and len(settings.text) > 1:

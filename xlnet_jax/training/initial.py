@@ -13,7 +13,7 @@ from xlnet_jax.checkpoints import formats
 from xlnet_jax.checkpoints.pretrained import Pretrained, check_given
 from xlnet_jax.errors import InputError
 from xlnet_jax.interop.weights import flatten, nest, size
-from xlnet_jax.objectives.build import objective_of
+from xlnet_jax.objectives.traced import objective_of
 from xlnet_jax.settings.config import FIXED_BY_WEIGHTS, Config, ModelConfig, RunConfig
 from xlnet_jax.settings.fields import given_in
 from xlnet_jax.storage import hub

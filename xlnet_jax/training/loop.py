@@ -21,19 +21,24 @@ import jax
 
 from xlnet_jax.dims import Batch
 from xlnet_jax.errors import InputError, is_out_of_memory
-from xlnet_jax.objectives.base import DeviceBatch
+from xlnet_jax.objectives.traced import DeviceBatch
 from xlnet_jax.settings.rules import traced_steps
-from xlnet_jax.training.run.checkpoint import Checkpoints
-from xlnet_jax.training.run.interrupt import Interrupt, Wish, stop_after_step
-from xlnet_jax.training.run.process import Process
+from xlnet_jax.training.checkpoint import Checkpoints
+from xlnet_jax.training.hosts import Process
+from xlnet_jax.training.metrics import (
+    MetricsWriter,
+    ProgressView,
+    Record,
+    SilentWriter,
+    Tracer,
+    WallTime,
+    WandbRun,
+    read_records,
+)
+from xlnet_jax.training.run import Run
 from xlnet_jax.training.state import TrainState
 from xlnet_jax.training.step import Metrics
-from xlnet_jax.training.training_run import Run
-from xlnet_jax.training.watch.goodput import WallTime
-from xlnet_jax.training.watch.metrics import MetricsWriter, Record, SilentWriter, read_records
-from xlnet_jax.training.watch.profile import Tracer
-from xlnet_jax.training.watch.progress import ProgressView
-from xlnet_jax.training.watch.wandb import WandbRun
+from xlnet_jax.training.stop import Interrupt, Wish, stop_after_step
 
 
 def train(run: Run, checkpoints: Checkpoints, process: Process) -> tuple[int, int]:

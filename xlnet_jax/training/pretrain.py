@@ -1,45 +1,115 @@
-"""A pretraining run, from text to curves.
-
-Each stage is written atomically and found again, so the same command resumes after any interruption.
+"""A pretraining run, from text to curves, and the commands that a finished run proposes. Each stage is written
+atomically and found again, so the same command resumes after any interruption.
 """
 
 import functools
+import shlex
 from contextlib import closing
+from dataclasses import replace
+from typing import Any
 
 from rich.console import Console
 
 from data_pipelines.tokenizer import MODEL_FILE, TOKENIZER_JSON, Tokenizer
+from xlnet_jax.interop import hf_files
+from xlnet_jax.interop.contents import Pretrained
+from xlnet_jax.objectives.presets import PRESETS, defaults_of, following
 from xlnet_jax.objectives.registry import objective_named
+from xlnet_jax.objectives.rules import unread
 from xlnet_jax.plots.curves import draw_curves
+from xlnet_jax.printing import without_secrets
 from xlnet_jax.settings.config import Config, DistributedConfig
-from xlnet_jax.settings.fields import with_values
-from xlnet_jax.settings.keywords import with_plain_paths
+from xlnet_jax.settings.fields import differences, marked, with_values
+from xlnet_jax.settings.parser import with_plain_paths
 from xlnet_jax.storage.files import name_on_disk
+from xlnet_jax.training.checkpoint import Checkpoints
+from xlnet_jax.training.compile_cache import programs_kept_in
+from xlnet_jax.training.evaluation import HeldOutLoss, held_out_source, relative_to_unigram, unigram_line, unknown_share
 from xlnet_jax.training.fit import Memory
-from xlnet_jax.training.folder import folder_of
-from xlnet_jax.training.heldout.heldout import HeldOutLoss, held_out_source, relative_to_unigram
-from xlnet_jax.training.heldout.unigram import unigram_line, unknown_share
+from xlnet_jax.training.hosts import Process, connect
 from xlnet_jax.training.initial import InitialWeights, params_of
 from xlnet_jax.training.loop import train
-from xlnet_jax.training.program import pretraining_program
-from xlnet_jax.training.proposal import (
-    command_for_other_text,
-    command_of,
-    conversion_of,
-    finetuning_of,
-    larger,
-    longer,
-)
+from xlnet_jax.training.metrics import read_records, speed
 from xlnet_jax.training.resolve import Resolved, resolve
-from xlnet_jax.training.run.checkpoint import Checkpoints
-from xlnet_jax.training.run.compile_cache import programs_kept_in
-from xlnet_jax.training.run.hosts import connect
-from xlnet_jax.training.run.process import Process
-from xlnet_jax.training.run.workdir import Workdir
-from xlnet_jax.training.step import make_eval_step
-from xlnet_jax.training.training_run import Run
-from xlnet_jax.training.watch.metrics import read_records
-from xlnet_jax.training.watch.speed import speed
+from xlnet_jax.training.run import Run
+from xlnet_jax.training.step import make_eval_step, pretraining_program
+from xlnet_jax.training.text import folder_of
+from xlnet_jax.training.workdir import Workdir
+
+LARGER = {
+    "demo": "small",
+    "small": "base",
+    "base": "large",
+    "transformer-xl-wt103": "transformer-xl-wt103-large",
+}
+"""The preset with which a run of a preset goes on to a larger network."""
+
+
+def command_of(config: Config) -> str:
+    """Return the command line of these settings: the preset, the objective, and what differs from them.
+
+    Settings that change nothing beside the others are left out, because `train` refuses them.
+    """
+    left_out, usual = {name for name, _ in unread(config)}, defaults_of(config)
+    if (seq_len := config.data.seq_len) != usual.data.seq_len:
+        asked = replace(usual, data=replace(usual.data, seq_len=seq_len))
+        lengths = following(asked, usual, ()).data
+        usual = replace(usual, data=replace(lengths, seq_len=usual.data.seq_len))
+    words = ["python", "-m", "xlnet_jax.train", "--preset", config.preset]
+    if config.objective != PRESETS[config.preset]().objective:
+        words += ["--objective", config.objective]
+    for setting, _ in differences(config, usual):
+        name, value = setting.name, without_secrets(setting.value)
+        # Weights bring their network along, and a tokenizer its vocabulary.
+        brought = (config.init and setting.has("weights")) or (name == "model.vocab-size" and config.tokenizer)
+        if name in left_out or brought:
+            continue
+        if isinstance(value, bool):
+            group, dot, last = name.rpartition(".")
+            words += [f"--{group}{dot}{'' if value else 'no-'}{last}"]
+        else:
+            words += [f"--{name}", *map(str, value if isinstance(value, tuple) else (value,))]
+    return shlex.join(words)
+
+
+def longer(config: Config, folder: str) -> Config:
+    """Return the settings of a run of four times as many steps. A schedule that would end before them ends with them:
+    after its end nothing is learned."""
+    steps, optimizer = 4 * config.steps, config.optimizer
+    if optimizer.decay_steps is not None and optimizer.decay_steps < steps:
+        optimizer = replace(optimizer, decay_steps=None)
+    return replace(config, steps=steps, optimizer=optimizer, workdir=f"{folder.rstrip('/')}-longer")
+
+
+def larger(config: Config, tokenizer: str) -> Config | None:
+    """Return the settings of the next larger preset for the same text; None where there is none."""
+    if config.preset not in LARGER:
+        return None
+    start = defaults_of(replace(config, preset=LARGER[config.preset]))
+    text: Any = {name: getattr(config, name) for name in marked(Config, "text")}
+    return replace(start, **text, tokenizer=tokenizer)
+
+
+def command_for_other_text(config: Config) -> str:
+    """Return the command that trains from the run's preset and objective on a text of the user."""
+    words = ["python", "-m", "xlnet_jax.train"]
+    words += ["--preset", config.preset] if config.preset != Config().preset else []
+    words += ["--objective", config.objective] if config.objective != PRESETS[config.preset]().objective else []
+    return shlex.join([*words, "--corpus", "my.txt"])
+
+
+def finetuning_of(folder: str) -> str:
+    """Return the command that finetunes the model of a run in `folder` for a table of the user."""
+    words = ["python", "-m", "xlnet_jax.finetune", "--task", "classification", "--init", folder]
+    return shlex.join([*words, "--train", "mine.csv", "--eval", "dev.csv"])
+
+
+def conversion_of(config: Config, tokenizer: Tokenizer, folder: str) -> str | None:
+    """Return the command that makes a folder of Hugging Face of a run's model; None where that cannot hold it."""
+    if not hf_files.can_hold(Pretrained(config.model, {}, config.objective, tokenizer=tokenizer)):
+        return None
+    name = folder.rstrip("/").rpartition("/")[2]
+    return shlex.join(["python", "-m", "xlnet_jax.convert", folder, f"{name}-hf", "--to", "hf"])
 
 
 def pretrain(config: Config, *, is_command: bool = False) -> int:

@@ -15,16 +15,15 @@ from xlnet_jax.objectives.registry import objective_named
 from xlnet_jax.objectives.rules import validate
 from xlnet_jax.settings.config import Config
 from xlnet_jax.settings.fields import with_values
-from xlnet_jax.settings.plain import from_dict, to_dict
+from xlnet_jax.settings.files import from_dict, to_dict
 from xlnet_jax.training import sharding
-from xlnet_jax.training.attention import check_attention, choose_attention
+from xlnet_jax.training.attention import Windows, check_attention, choose_attention
 from xlnet_jax.training.fit import fit_memory, keep_fit
+from xlnet_jax.training.hosts import Process
 from xlnet_jax.training.initial import begin_from, tokenizer_of
-from xlnet_jax.training.kernel_check import Windows
-from xlnet_jax.training.program import pretraining_program
-from xlnet_jax.training.run.process import Process
-from xlnet_jax.training.run.workdir import Workdir
+from xlnet_jax.training.step import pretraining_program
 from xlnet_jax.training.text import Text
+from xlnet_jax.training.workdir import Workdir
 
 
 @dataclass(frozen=True)

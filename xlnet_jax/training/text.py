@@ -1,4 +1,6 @@
-"""Text of a run: a prepared corpus, or text from which tokenizer and corpus are made in the workdir."""
+"""Text of a run, and the name of its folder: a prepared corpus, or text from which tokenizer and corpus are made in the
+workdir.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +13,23 @@ from data_pipelines.prepare import prepare
 from data_pipelines.sources import Source
 from data_pipelines.tokenizer import Normalization, Settings, Tokenizer
 from xlnet_jax.errors import InputError
+from xlnet_jax.objectives.presets import PRESETS
 from xlnet_jax.settings.config import Config
-from xlnet_jax.storage.folders import drop_leftovers
-from xlnet_jax.training.folder import name_of_text
-from xlnet_jax.training.run.workdir import Workdir
+from xlnet_jax.storage.files import drop_leftovers
+from xlnet_jax.training.workdir import Workdir
+
+
+def folder_of(config: Config) -> str:
+    """Return `workdir`, or a name made of text, preset and objective."""
+    if config.workdir:
+        return config.workdir
+    objective = "" if config.objective == PRESETS[config.preset]().objective else f"-{config.objective}"
+    return f"runs/{name_of_text(config)}-{config.preset}{objective}"
+
+
+def name_of_text(config: Config) -> str:
+    """Return a short name of the text, that can be part of a file name."""
+    return "+".join(map(sources.describe, config.corpus)) or "austen"
 
 
 @dataclass(frozen=True)

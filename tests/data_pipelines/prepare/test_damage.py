@@ -29,7 +29,7 @@ def call(tmp_path):
 def left(call, tmp_path):
     """Folder that a call left which was stopped when all shards were there."""
     with (
-        mock.patch("data_pipelines.prepare.writing.write_tfds_metadata", side_effect=KeyboardInterrupt),
+        mock.patch("data_pipelines.prepare.shards.write_tfds_metadata", side_effect=KeyboardInterrupt),
         pytest.raises(KeyboardInterrupt),
     ):
         call()

@@ -5,10 +5,10 @@ import unicodedata
 import pytest
 
 from data_pipelines import sources, texts
-from data_pipelines.notes import tell
 from data_pipelines.prepare import __main__ as prepare
 from data_pipelines.tokenizer import Survey, Tokenizer, guess_normalization, normalize
 from data_pipelines.tokenizer import __main__ as tokenizer
+from xlnet_jax.printing import tell
 from xlnet_jax.settings.config import Config
 from xlnet_jax.storage.files import write_durably
 

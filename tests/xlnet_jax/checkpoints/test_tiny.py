@@ -10,7 +10,7 @@ import pytest
 import xlnet_jax
 from data_pipelines import sources
 from xlnet_jax.errors import InputError
-from xlnet_jax.inference.query_stream import Query, log_likelihoods
+from xlnet_jax.inference.log_probs import Query, log_likelihoods
 from xlnet_jax.objectives.presets import demo
 from xlnet_jax.storage import hub
 from xlnet_jax.tasks.defaults import DEFAULTS

@@ -4,11 +4,10 @@ import dataclasses
 
 import pytest
 
-from xlnet_jax.comparison.budget import step_tokens, within_budget
-from xlnet_jax.comparison.contenders import CONTENDERS
+from xlnet_jax.comparison.contenders import CONTENDERS, step_tokens, within_budget
 from xlnet_jax.errors import InputError
-from xlnet_jax.objectives.flops import step_flops
 from xlnet_jax.objectives.presets import base, demo, large, small
+from xlnet_jax.objectives.registry import step_flops
 from xlnet_jax.settings.fields import flatten
 
 MASKED = {

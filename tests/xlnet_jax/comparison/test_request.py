@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from xlnet_jax import compare
-from xlnet_jax.comparison import request as asked
+from xlnet_jax.comparison import settings as asked
 from xlnet_jax.comparison.contenders import CONTENDERS
 from xlnet_jax.errors import InputError
 from xlnet_jax.settings.config import DistributedConfig
-from xlnet_jax.training.run import runtime
+from xlnet_jax.training import machine
 
 GOOD = "--objectives plm,clm --budget 1e6"
 
@@ -84,7 +84,7 @@ def test_what_cannot_be_compared_ends_in_one_line(command, line, examples):
 
 
 def test_several_hosts_are_refused(monkeypatch):
-    monkeypatch.setattr(runtime, "place_of", lambda config: DistributedConfig(num_processes=2))
+    monkeypatch.setattr(machine, "place_of", lambda config: DistributedConfig(num_processes=2))
     with pytest.raises(InputError, match="compare runs on one host: give each host contenders of its own"):
         compare.main(GOOD.split())
 

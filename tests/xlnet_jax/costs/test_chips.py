@@ -2,7 +2,7 @@
 
 import pytest
 
-from xlnet_jax.costs.chips import CHIPS, chip_of, peak_flops
+from xlnet_jax.costs import CHIPS, chip_of, peak_flops
 
 
 def test_a_device_of_a_chip_with_two_has_half_of_its_peak():

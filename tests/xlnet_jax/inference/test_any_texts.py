@@ -9,7 +9,7 @@ from xlnet_jax.errors import InputError
 from xlnet_jax.inference.attention import view_attention
 from xlnet_jax.inference.factorize import fill_in
 from xlnet_jax.settings.config import HeadConfig
-from xlnet_jax.settings.typed import list_of_texts
+from xlnet_jax.settings.files import list_of_texts
 from xlnet_jax.tasks.model import Model
 
 TEXTS = ["She opened the letter.", "He was gone", "Rain fell on the old house by the sea", "The naïve café"]

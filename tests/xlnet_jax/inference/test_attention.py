@@ -19,7 +19,7 @@ import xlnet_jax
 from tests.xlnet_jax.random_models import BERT, random_model
 from xlnet_jax import InputError
 from xlnet_jax.inference.attention import MOST_PIECES, attention_weights, view_attention
-from xlnet_jax.models.encoder import build_encoder
+from xlnet_jax.models.heads import build_encoder
 from xlnet_jax.models.inputs import text_inputs
 from xlnet_jax.plots.attention import UNIT, TextAttention, attention_page
 

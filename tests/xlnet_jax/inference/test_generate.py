@@ -23,7 +23,7 @@ from xlnet_jax import InputError
 from xlnet_jax.inference import sampler as sampling
 from xlnet_jax.inference.blanks import Kind, allowed_XV, continuation, fill, infilling
 from xlnet_jax.inference.generate import GenerateSettings
-from xlnet_jax.inference.query_stream import Query, log_probs_PV
+from xlnet_jax.inference.log_probs import Query, log_probs_PV
 from xlnet_jax.inference.sampler import Sampler, choose
 from xlnet_jax.models.inputs import text_inputs
 

@@ -8,7 +8,7 @@ import pytest
 from tests.xlnet_jax.random_models import CAUSAL, HEADS, SMALL, random_model, strong_params
 from xlnet_jax import InputError
 from xlnet_jax.checkpoints.pretrained import Pretrained
-from xlnet_jax.inference.left_to_right import by_window, causal_log_likelihoods, with_memory
+from xlnet_jax.inference.log_probs import by_window, causal_log_likelihoods, with_memory
 
 LENGTH, ATTENTION = 60, 12  # attention length: of the memory, and of the window
 TEXT = np.random.default_rng(0).integers(9, 39, LENGTH).astype(np.int32)

@@ -15,7 +15,7 @@ from data_pipelines.tokenizer import EOD, Tokenizer
 from tests.xlnet_jax.random_models import CAUSAL, SMALL, random_model
 from xlnet_jax.checkpoints.pretrained import Pretrained, on_device
 from xlnet_jax.errors import InputError
-from xlnet_jax.inference.left_to_right import by_window
+from xlnet_jax.inference.log_probs import by_window
 from xlnet_jax.inference.recl import Recl, effective_context_lengths, gains
 
 command = import_module("xlnet_jax.recl")

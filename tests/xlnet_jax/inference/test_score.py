@@ -24,7 +24,7 @@ from xlnet_jax import InputError
 from xlnet_jax.inference import lengths
 from xlnet_jax.inference import score as scoring
 from xlnet_jax.inference.factorize import factorize
-from xlnet_jax.inference.query_stream import Query, log_likelihoods, log_probs_PV
+from xlnet_jax.inference.log_probs import Query, log_likelihoods, log_probs_PV
 from xlnet_jax.inference.score import score_texts
 from xlnet_jax.models.inputs import dense_inputs, text_inputs
 from xlnet_jax.models.xlnet import XLNetLM

@@ -9,7 +9,7 @@ import pytest
 import xlnet_jax
 from tests.data_pipelines.tokenizer.test_foreign import bert, lines, roberta  # noqa: F401
 from xlnet_jax.models.inputs import text_inputs
-from xlnet_jax.tasks.encoding import encode_text
+from xlnet_jax.tasks.features import encode_text
 
 torch = pytest.importorskip("torch", reason="needs PyTorch and transformers: pip install -e '.[bench]'")
 transformers = pytest.importorskip("transformers", reason="needs transformers: pip install -e '.[bench]'")

@@ -12,8 +12,8 @@ import xlnet_jax
 from tests.xlnet_jax.random_models import BERT, HEADS, ROBERTA, random_model
 from xlnet_jax.errors import InputError
 from xlnet_jax.interop.weights import flatten
+from xlnet_jax.models.heads import PairHead
 from xlnet_jax.models.inputs import text_inputs
-from xlnet_jax.models.pairs import PairHead
 from xlnet_jax.objectives.presets import demo, with_objective
 from xlnet_jax.objectives.rules import validate
 from xlnet_jax.settings.config import HeadConfig

@@ -10,9 +10,9 @@ import numpy as np
 
 from xlnet_jax.kernels import plain
 from xlnet_jax.kernels.arguments import AttentionInputs, Relations, numbers_of
-from xlnet_jax.kernels.devices import interpret_kernels
 from xlnet_jax.kernels.dropout import AttentionDropout, attention_seed_BN
-from xlnet_jax.kernels.for_device import fused_attention_BNTH, why_not_fused
+from xlnet_jax.kernels.implementations import fused_attention_BNTH, why_not_fused
+from xlnet_jax.kernels.mesh import interpret_kernels
 from xlnet_jax.models.masks import HIGHEST, LOWEST
 from xlnet_jax.settings.config import MeshConfig, RunConfig
 from xlnet_jax.training import sharding

@@ -21,8 +21,8 @@ from tests.xlnet_jax.kernels.attention_cases import (
 from tests.xlnet_jax.random_models import SMALL
 from xlnet_jax.kernels import plain
 from xlnet_jax.kernels.arguments import Relations
-from xlnet_jax.kernels.devices import interpret_kernels
-from xlnet_jax.kernels.for_device import fused_attention_BNTH, why_not_fused
+from xlnet_jax.kernels.implementations import fused_attention_BNTH, why_not_fused
+from xlnet_jax.kernels.mesh import interpret_kernels
 from xlnet_jax.models.inputs import compact_inputs
 from xlnet_jax.models.xlnet import Backbone
 

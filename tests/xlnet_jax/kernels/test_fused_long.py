@@ -18,10 +18,10 @@ from tests.xlnet_jax.kernels.attention_cases import (
 )
 from xlnet_jax.kernels import plain
 from xlnet_jax.kernels.arguments import AttentionInputs
-from xlnet_jax.kernels.devices import interpret_kernels
-from xlnet_jax.kernels.for_device import fused_attention_BNTH
-from xlnet_jax.kernels.fused.operands import sizes_of
-from xlnet_jax.kernels.fused.tiles import GENERATIONS
+from xlnet_jax.kernels.implementations import fused_attention_BNTH
+from xlnet_jax.kernels.mesh import interpret_kernels
+from xlnet_jax.kernels.tpu.operands import sizes_of
+from xlnet_jax.kernels.tpu.tiles import GENERATIONS
 
 CASES = {
     "two streams with all terms": Case(length=300, targets=40, memory=90, rate=0.1),

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from tests.xlnet_jax.random_models import BERT, SMALL
-from xlnet_jax.kernels import for_device
-from xlnet_jax.kernels.numerics import MASKED
+from xlnet_jax.kernels import implementations
+from xlnet_jax.kernels.arguments import MASKED
 from xlnet_jax.kernels.plain import attend_BNTH
-from xlnet_jax.models.encoder import build_encoder
+from xlnet_jax.models.heads import build_encoder
 from xlnet_jax.models.inputs import compact_inputs
 
 
@@ -89,5 +89,5 @@ def mean_of_values(inputs):
 def test_nothing_of_the_size_of_a_mask_is_made_outside_the_attention_implementation(name, monkeypatch):
     mask_size = BATCH * LENGTH * (LENGTH + SEAMS[name].mem_len)
     assert largest_array(training_program(SEAMS[name])) > mask_size
-    monkeypatch.setitem(for_device.IMPLEMENTATIONS, "auto", mean_of_values)
+    monkeypatch.setitem(implementations.IMPLEMENTATIONS, "auto", mean_of_values)
     assert largest_array(training_program(SEAMS[name])) < mask_size / 2

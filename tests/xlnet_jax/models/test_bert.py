@@ -13,7 +13,7 @@ from tests.xlnet_jax.random_models import BERT, ROBERTA, random_params
 from xlnet_jax.errors import InputError
 from xlnet_jax.interop.weights import abstract_params, optional_params
 from xlnet_jax.models.bert import BertEncoder, BertLM
-from xlnet_jax.models.encoder import build_encoder
+from xlnet_jax.models.heads import build_encoder
 from xlnet_jax.models.inputs import compact_inputs, text_inputs
 from xlnet_jax.models.xlnet import Backbone
 from xlnet_jax.objectives.command_line import parse_config

@@ -12,12 +12,10 @@ import pytest
 from tests.xlnet_jax.tiny_text import batches_of
 from tests.xlnet_jax.training.test_golden import RUNS
 from xlnet_jax.interop.weights import flatten
-from xlnet_jax.kernels.devices import interpret_kernels
-from xlnet_jax.models.encoder import build_lm
-from xlnet_jax.models.heads import build_model, init_params
+from xlnet_jax.kernels.mesh import interpret_kernels
+from xlnet_jax.models.heads import build_lm, build_model, init_params
 from xlnet_jax.models.inputs import compact_inputs, text_inputs
-from xlnet_jax.objectives.base import BatchDropout
-from xlnet_jax.objectives.build import objective_of
+from xlnet_jax.objectives.traced import BatchDropout, objective_of
 from xlnet_jax.settings.config import HeadConfig, ModelConfig
 from xlnet_jax.training import sharding
 

@@ -8,10 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from data_pipelines.documents import lowest_of_document
+from data_pipelines.windows import lowest_of_document
 from tests.xlnet_jax.random_models import strong_params
-from xlnet_jax.kernels.devices import interpret_kernels
-from xlnet_jax.models.encoder import build_encoder
+from xlnet_jax.kernels.mesh import interpret_kernels
+from xlnet_jax.models.heads import build_encoder
 from xlnet_jax.models.inputs import compact_inputs
 from xlnet_jax.settings.config import ModelConfig
 

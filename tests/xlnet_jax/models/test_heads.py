@@ -9,9 +9,8 @@ import pytest
 
 from tests.xlnet_jax.random_models import random_params
 from tests.xlnet_jax.reference_cases import HIDDEN, LOSS, Case, assert_close, assert_gradients
-from xlnet_jax.models.heads import XLNetForSequence
+from xlnet_jax.models.heads import XLNetForQuestionAnswering, XLNetForSequence
 from xlnet_jax.models.inputs import dense_inputs, text_inputs
-from xlnet_jax.models.question_answering import XLNetForQuestionAnswering
 from xlnet_jax.settings.config import HeadConfig, ModelConfig
 from xlnet_jax.tasks.losses import classification_loss_B, regression_loss_B, span_loss_B
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.xlnet_jax.reference_cases import HIDDEN, LOSS, Case, assert_close, assert_gradients
-from xlnet_jax.kernels.devices import interpret_kernels
+from xlnet_jax.kernels.mesh import interpret_kernels
 from xlnet_jax.models.inputs import dense_inputs, text_inputs
 from xlnet_jax.models.masks import HIGHEST
 from xlnet_jax.models.xlnet import XLNetLM

@@ -10,8 +10,8 @@ from data_pipelines.windows import resized
 from xlnet_jax.errors import InputError
 from xlnet_jax.objectives.command_line import parse_config
 from xlnet_jax.objectives.presets import defaults_of, long
-from xlnet_jax.settings.plain import to_dict
-from xlnet_jax.training.proposal import command_of
+from xlnet_jax.settings.files import to_dict
+from xlnet_jax.training.pretrain import command_of
 
 
 def parsed(*words):

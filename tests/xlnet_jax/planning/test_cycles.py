@@ -7,10 +7,17 @@ import sys
 
 import pytest
 
-from xlnet_jax.costs.chips import CHIPS
-from xlnet_jax.planning.breakdown import Cost, cost_by_part
-from xlnet_jax.planning.cycles import KernelCycles, cycles_of_traffic, flops_a_cycle, kernel_cycles, kernel_name
+from xlnet_jax.costs import CHIPS
 from xlnet_jax.planning.hlo import parse
+from xlnet_jax.planning.step_cost import (
+    Cost,
+    KernelCycles,
+    cost_by_part,
+    cycles_of_traffic,
+    flops_a_cycle,
+    kernel_cycles,
+    kernel_name,
+)
 
 CHIP = {chip.name: chip for chip in CHIPS}
 # A chip of round numbers: a cycle moves 4 bytes of the memory, and has 1,000 FLOPs.

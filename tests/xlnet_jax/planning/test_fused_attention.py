@@ -21,7 +21,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from tests.xlnet_jax.kernels.attention_cases import Case, inputs_of, pulled_back
-from xlnet_jax.kernels.for_device import fused_attention_BNTH, why_not_fused
+from xlnet_jax.kernels.implementations import fused_attention_BNTH, why_not_fused
 from xlnet_jax.planning.topologies import find_topology
 
 mesh = Mesh(np.array(find_topology(sys.argv[1]).devices[:1]), ("data",))

@@ -10,10 +10,8 @@ import pytest
 
 from tests.xlnet_jax.planning.test_cycles import ROUND
 from tests.xlnet_jax.planning.test_traffic import PROGRAM
-from xlnet_jax.planning.breakdown import cost_by_part
 from xlnet_jax.planning.hlo import parse
-from xlnet_jax.planning.parts import Part, part_of, part_of_scopes
-from xlnet_jax.planning.traffic import memory_bytes
+from xlnet_jax.planning.step_cost import Part, cost_by_part, memory_bytes, part_of, part_of_scopes
 
 FORWARD = "jit(train_step)/jvp(XLNetLM)/backbone/while/body/closed_call/layers"
 BACKWARD = (

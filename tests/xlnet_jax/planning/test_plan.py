@@ -15,21 +15,19 @@ from rich.console import Console
 from tests.xlnet_jax.tiny_text import batches_of
 from tests.xlnet_jax.training.tiny import CONFIG, batch_at
 from xlnet_jax.comparison.contenders import CONTENDERS
-from xlnet_jax.costs.chips import CHIPS
+from xlnet_jax.costs import CHIPS
 from xlnet_jax.errors import InputError
 from xlnet_jax.objectives.language_model import LanguageModel
 from xlnet_jax.objectives.presets import large
-from xlnet_jax.planning import compiler, report
-from xlnet_jax.planning.breakdown import Cost
+from xlnet_jax.planning import estimate, report
 from xlnet_jax.planning.estimate import Plan, Work
-from xlnet_jax.planning.gpus import chip_of_kind
-from xlnet_jax.planning.request import PlanConfig, check, run_configs
 from xlnet_jax.planning.search import follows_from, list_candidates, search
-from xlnet_jax.planning.topologies import Topology
-from xlnet_jax.planning.traffic import Collective
+from xlnet_jax.planning.settings import PlanConfig, check, run_configs
+from xlnet_jax.planning.step_cost import Collective, Cost
+from xlnet_jax.planning.topologies import Topology, chip_of_kind
 from xlnet_jax.settings.config import MeshConfig
-from xlnet_jax.training import need
-from xlnet_jax.training.need import input_bytes
+from xlnet_jax.training import fit
+from xlnet_jax.training.fit import input_bytes
 from xlnet_jax.training.optimizer import make_optimizer
 from xlnet_jax.training.state import init_state
 
@@ -44,7 +42,7 @@ needs_compiler = pytest.mark.skipif(
 @pytest.mark.parametrize("emit", ["compact", "dense"])
 def test_the_planned_batch_is_the_one_that_the_pipeline_makes(emit):
     data = dataclasses.replace(CONFIG.data, emit=emit)
-    planned = compiler.abstract_step(dataclasses.replace(CONFIG, data=data), jax.devices())[1]
+    planned = estimate.abstract_step(dataclasses.replace(CONFIG, data=data), jax.devices())[1]
     made = batch_at(0, data)
     assert {k: (v.shape, v.dtype) for k, v in planned.items()} == {k: (v.shape, v.dtype) for k, v in made.items()}
 
@@ -52,20 +50,20 @@ def test_the_planned_batch_is_the_one_that_the_pipeline_makes(emit):
 @pytest.mark.parametrize("name", CONTENDERS)
 def test_the_planned_batch_is_that_of_the_objective(name):
     config = CONTENDERS[name](CONFIG)
-    planned, made = compiler.abstract_step(config, jax.devices())[1], batches_of(config).batch_at(0)
+    planned, made = estimate.abstract_step(config, jax.devices())[1], batches_of(config).batch_at(0)
     assert {k: (v.shape, v.dtype) for k, v in planned.items()} == {k: (v.shape, v.dtype) for k, v in made.items()}
 
 
 def test_the_planned_batch_says_where_documents_begin():
     config = dataclasses.replace(CONFIG, data=dataclasses.replace(CONFIG.data, window="text", pack=True))
-    planned, made = compiler.abstract_step(config, jax.devices())[1], batches_of(config).batch_at(0)
+    planned, made = estimate.abstract_step(config, jax.devices())[1], batches_of(config).batch_at(0)
     assert {k: (v.shape, v.dtype) for k, v in planned.items()} == {k: (v.shape, v.dtype) for k, v in made.items()}
     assert "document_start" in planned
 
 
 def test_planned_bytes_are_those_that_a_device_holds():
     config = dataclasses.replace(CONFIG, mesh=MeshConfig(fsdp=4))
-    program, batch = compiler.abstract_step(config, jax.devices())
+    program, batch = estimate.abstract_step(config, jax.devices())
     state = init_state(config.seed, LanguageModel(config), make_optimizer(config.optimizer, config.steps), program.plan)
     held = {
         kind: sum(a.addressable_shards[0].data.nbytes for a in jax.tree.leaves(tree))
@@ -85,14 +83,14 @@ def test_planned_bytes_are_those_that_a_device_holds():
     ],
 )
 def test_the_compilers_refusal_is_an_answer(message, gib):
-    refused = need._refusal_of_compiler(JaxRuntimeError(f"RESOURCE_EXHAUSTED: {message}"))
-    assert isinstance(refused, need.DoesNotFit)
+    refused = fit._refusal_of_compiler(JaxRuntimeError(f"RESOURCE_EXHAUSTED: {message}"))
+    assert isinstance(refused, fit.DoesNotFit)
     assert refused.needed / 2**30 == gib
 
 
 def test_another_error_of_the_compiler_stays_one():
     error = JaxRuntimeError("INTERNAL: 3 of 4 things")
-    assert need._refusal_of_compiler(error) is error
+    assert fit._refusal_of_compiler(error) is error
 
 
 # ---- bounds, and the order of a search -------------------------------------------------------------------------------

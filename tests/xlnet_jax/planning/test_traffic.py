@@ -3,7 +3,7 @@
 import pytest
 
 from xlnet_jax.planning.hlo import parse
-from xlnet_jax.planning.traffic import Collective, collectives, memory_bytes
+from xlnet_jax.planning.step_cost import Collective, collectives, memory_bytes
 
 PROGRAM = """\
 HloModule step, is_scheduled=true

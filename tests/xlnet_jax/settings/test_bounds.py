@@ -7,7 +7,7 @@ from typing import Literal, get_args, get_origin, get_type_hints
 import pytest
 
 from xlnet_jax.errors import InputError
-from xlnet_jax.planning.request import PlanConfig
+from xlnet_jax.planning.settings import PlanConfig
 from xlnet_jax.settings.bounds import ANY_TEXT, above, at_least, between, bounds_of, check_bounds, out_of_bounds
 from xlnet_jax.settings.config import Config, ModelConfig
 from xlnet_jax.settings.fields import differences, flatten, marked, operational, setting

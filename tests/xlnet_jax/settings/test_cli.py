@@ -20,13 +20,13 @@ from xlnet_jax.errors import CRASH, InputError
 from xlnet_jax.inference.embed import EmbedSettings
 from xlnet_jax.objectives import command_line
 from xlnet_jax.objectives.presets import PRESETS, demo, large
-from xlnet_jax.settings import cli, config_file
+from xlnet_jax.settings import parser
 from xlnet_jax.settings.config import Config
 from xlnet_jax.settings.fields import flatten
-from xlnet_jax.settings.plain import to_dict
+from xlnet_jax.settings.files import to_dict
 from xlnet_jax.tasks.config import FinetuneConfig
 from xlnet_jax.tasks.defaults import DEFAULTS
-from xlnet_jax.training.run import runtime
+from xlnet_jax.training import machine
 
 
 def parse(*argv):
@@ -88,7 +88,7 @@ def test_a_mistake_is_one_line_that_names_it(argv, message):
 
 def test_a_file_that_stands_alone_is_taken_for_training_examples():
     with pytest.raises(InputError, match=r"my\.csv stands alone: did you mean --train my\.csv\?"):
-        cli.parse(FinetuneConfig, ["my.csv"], "finetune", "")
+        parser.parse(FinetuneConfig, ["my.csv"], "finetune", "")
 
 
 @pytest.fixture
@@ -147,19 +147,19 @@ def test_the_file_of_a_finetuning_run_starts_the_run_anew(written, task):
 
 def test_a_file_gives_what_a_command_demands_and_flags_replace_that_too(written):
     file = written('{"checkpoint": "runs/mine", "text": ["a", "b"], "out": "v.npy", "layer": 3}')
-    read = cli.parse(EmbedSettings, file, "", "")
+    read = parser.parse(EmbedSettings, file, "", "")
     assert read == EmbedSettings(checkpoint="runs/mine", text=("a", "b"), out="v.npy", layer=3)
-    assert cli.parse(EmbedSettings, ["runs/other", *file], "", "") == replace(read, checkpoint="runs/other")
-    trained = cli.parse(Train | Show, ["train", *written('{"source": "a", "out": "t"}')], "", "")
+    assert parser.parse(EmbedSettings, ["runs/other", *file], "", "") == replace(read, checkpoint="runs/other")
+    trained = parser.parse(Train | Show, ["train", *written('{"source": "a", "out": "t"}')], "", "")
     assert trained == Train(source=("a",), out="t")
     with pytest.raises(InputError, match="--out"):
-        cli.parse(EmbedSettings, written('{"checkpoint": "runs/mine", "text": "a"}'), "", "")
+        parser.parse(EmbedSettings, written('{"checkpoint": "runs/mine", "text": "a"}'), "", "")
 
 
 def test_a_file_of_settings_is_read_once(written, monkeypatch):
     """A file that another process rewrites meanwhile gives the settings of one moment."""
-    read, paths = config_file._read, []
-    monkeypatch.setattr(config_file, "_read", lambda path: paths.append(path) or read(path))
+    read, paths = parser._read, []
+    monkeypatch.setattr(parser, "_read", lambda path: paths.append(path) or read(path))
     config = parse(
         *written('{"preset": "small", "objective": "mlm", "data": {"batch_size": 4}}'), "--data.seq-len", "64"
     )
@@ -391,7 +391,7 @@ def test_help_shows_the_settings_that_people_use_with_an_example_and_the_text_fi
 def test_demanding_a_tpu_where_there_is_none_is_refused(monkeypatch):
     monkeypatch.setenv("GCE_METADATA_HOST", "127.0.0.1:9")
     with pytest.raises(InputError, match=r"`tpu`: no TPU here, jax sees cpu only"):
-        runtime.demand_tpu()
+        machine.demand_tpu()
 
 
 @pytest.mark.parametrize(
@@ -409,7 +409,7 @@ def test_workers_are_those_that_the_platform_names(monkeypatch, environment, wor
     monkeypatch.setenv("GCE_METADATA_HOST", "127.0.0.1:9")  # nobody answers
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    assert runtime.worker_count() == workers
+    assert machine.worker_count() == workers
 
 
 def test_a_tpu_vm_asks_the_metadata_server_for_its_workers(monkeypatch):
@@ -433,11 +433,11 @@ def test_a_tpu_vm_asks_the_metadata_server_for_its_workers(monkeypatch):
         for name in ("TPU_WORKER_HOSTNAMES", "MEGASCALE_NUM_SLICES"):
             monkeypatch.delenv(name, raising=False)
         monkeypatch.setenv("GCE_METADATA_HOST", f"127.0.0.1:{server.server_port}")
-        assert runtime.worker_count() == 6
+        assert machine.worker_count() == 6
 
 
 def test_importing_the_package_loads_neither_jax_nor_tensorflow():
-    loaded = _modules_after("import xlnet_jax, xlnet_jax.settings.config, xlnet_jax.settings.cli, data_pipelines")
+    loaded = _modules_after("import xlnet_jax, xlnet_jax.settings.config, xlnet_jax.settings.parser, data_pipelines")
     assert not loaded & {"jax", "tensorflow", "flax"}
 
 

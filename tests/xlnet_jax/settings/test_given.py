@@ -7,23 +7,23 @@ from importlib import import_module
 import pytest
 
 import xlnet_jax
-from xlnet_jax.comparison import request
+from xlnet_jax.comparison import settings
 from xlnet_jax.errors import InputError
 from xlnet_jax.objectives import command_line
-from xlnet_jax.planning.request import PlanConfig, check
-from xlnet_jax.settings import cli
+from xlnet_jax.planning.settings import PlanConfig, check
+from xlnet_jax.settings import parser
 from xlnet_jax.settings.config import Config, DataConfig, OptimizerConfig
 from xlnet_jax.settings.fields import give, given_in
-from xlnet_jax.settings.keywords import with_keywords
-from xlnet_jax.settings.plain import from_dict, to_dict
+from xlnet_jax.settings.files import from_dict, to_dict
+from xlnet_jax.settings.parser import with_keywords
 from xlnet_jax.tasks.config import FinetuneConfig
-from xlnet_jax.tasks.rules import validate_finetuning
+from xlnet_jax.tasks.defaults import validate_finetuning
 from xlnet_jax.training.evaluate import EvaluateSettings
 from xlnet_jax.training.initial import begin_from
 
 
 def parsed(kind, *words):
-    return cli.parse(kind, words, "command", "", None if kind is FinetuneConfig else kind())
+    return parser.parse(kind, words, "command", "", None if kind is FinetuneConfig else kind())
 
 
 def test_flags_keywords_and_files_are_given_even_where_they_change_nothing(tmp_path):
@@ -99,7 +99,7 @@ def test_a_comparison_refuses_what_it_sets_itself_whatever_the_value(tmp_path):
     (tmp_path / "dev.tsv").write_text("sentence\tlabel\na\t1\n")
     words = ["--budget", "1e9", "--tasks", f"sst-2={tmp_path}", "--finetune", "seeds=0"]
     with pytest.raises(InputError, match="--finetune seeds: a comparison sets it by itself; leave it out"):
-        request.parse(words, "compare", "")
+        settings.parse(words, "compare", "")
 
 
 def test_windows_that_are_given_change_those_of_a_run_where_they_are_the_defaults_too():
@@ -111,7 +111,7 @@ def test_windows_that_are_given_change_those_of_a_run_where_they_are_the_default
     ):
         asked = with_keywords(EvaluateSettings("x"), {"data": data})
         assert give(own, asked.data, given_in(asked, EvaluateSettings("x")), "data.") == expected
-    read = cli.parse(EvaluateSettings, ["x", "--data.seq-len", "512"], "", "")
+    read = parser.parse(EvaluateSettings, ["x", "--data.seq-len", "512"], "", "")
     assert give(own, read.data, read.given, "data.") == replace(own, seq_len=512)
 
 

@@ -9,8 +9,15 @@ import pytest
 from etils import epath
 
 from xlnet_jax.errors import InputError
-from xlnet_jax.storage.files import complete_file, disk_errors_as_os_error, lock_descriptor, write_durably
-from xlnet_jax.storage.folders import complete_folder, drop_leftovers, resumable_folder
+from xlnet_jax.storage.files import (
+    complete_file,
+    complete_folder,
+    disk_errors_as_os_error,
+    drop_leftovers,
+    lock_descriptor,
+    resumable_folder,
+    write_durably,
+)
 
 
 @pytest.fixture(params=["disk", "gs"])

@@ -3,9 +3,8 @@
 import numpy as np
 import pytest
 
-from xlnet_jax.tasks.batches import TrainingBatches, batch_by_length
 from xlnet_jax.tasks.config import TaskDataConfig
-from xlnet_jax.tasks.features import NO_ITEM, Features
+from xlnet_jax.tasks.features import NO_ITEM, Features, TrainingBatches, batch_by_length
 
 DATA = TaskDataConfig(batch_size=8, seq_len=64)
 ALL = np.arange(DATA.batch_size)

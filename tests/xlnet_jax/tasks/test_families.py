@@ -11,8 +11,7 @@ from tests.xlnet_jax.random_models import random_params
 from tests.xlnet_jax.tasks.conftest import BAD, GOOD
 from tests.xlnet_jax.tasks.task_runs import outputs_and_loss, tiny, trained
 from xlnet_jax.models.heads import build_model
-from xlnet_jax.tasks.defaults import DEFAULTS
-from xlnet_jax.tasks.families import make_task
+from xlnet_jax.tasks.defaults import DEFAULTS, make_task
 
 EMMA, ANNE = "Emma had tea.", "Anne walked far and saw the sea in Lyme, of all places."
 TEXTS = [(text, i) for i, texts in enumerate((GOOD[:3], BAD[:2])) for text in texts]

@@ -12,14 +12,13 @@ import xlnet_jax
 from tests.xlnet_jax.random_models import random_model
 from xlnet_jax.checkpoints.pretrained import Pretrained
 from xlnet_jax.errors import InputError
-from xlnet_jax.settings import cli
+from xlnet_jax.settings import parser
 from xlnet_jax.settings.config import HeadConfig, ModelConfig
-from xlnet_jax.settings.plain import to_dict
+from xlnet_jax.settings.files import to_dict
 from xlnet_jax.tasks.config import FinetuneConfig
 from xlnet_jax.tasks.defaults import DEFAULTS
-from xlnet_jax.tasks.narrow import learning_rate_of, narrow_start
-from xlnet_jax.tasks.prepare import prepare
-from xlnet_jax.training.run.workdir import Workdir
+from xlnet_jax.tasks.prepare import learning_rate_of, narrow_start, prepare
+from xlnet_jax.training.workdir import Workdir
 
 finetune = import_module("xlnet_jax.finetune")
 
@@ -31,7 +30,7 @@ def words(init, table, steps=1):
 
 def parsed(init, table, *more, steps=1):
     argv = [*words(init, table, steps), *more]
-    return cli.parse(FinetuneConfig, argv, "", "", DEFAULTS["classification"]())
+    return parser.parse(FinetuneConfig, argv, "", "", DEFAULTS["classification"]())
 
 
 def prepared(config, tmp_path):

@@ -8,8 +8,7 @@ import lzma
 import pytest
 
 from xlnet_jax.errors import InputError
-from xlnet_jax.tasks.defaults import DEFAULTS
-from xlnet_jax.tasks.families import make_task
+from xlnet_jax.tasks.defaults import DEFAULTS, make_task
 from xlnet_jax.tasks.ranking.collection import read_collection
 from xlnet_jax.tasks.readers import Record, files, json_file
 

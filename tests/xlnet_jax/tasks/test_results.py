@@ -8,7 +8,7 @@ import pytest
 from etils import epath
 from rich.console import Console
 
-from xlnet_jax.tasks.results import Result, summarize
+from xlnet_jax.tasks.run import Result, summarize
 
 
 def summarized(folder, by_seed, console=None):

@@ -16,17 +16,16 @@ from data_pipelines.tokenizer import Tokenizer
 from tests.xlnet_jax.training.run.test_hosts import Two
 from xlnet_jax.errors import RESTART, InputError
 from xlnet_jax.interop.weights import flatten
-from xlnet_jax.kernels.devices import interpret_kernels
+from xlnet_jax.kernels.mesh import interpret_kernels
 from xlnet_jax.plots.confusion import Confusion
-from xlnet_jax.settings.plain import identity_difference
+from xlnet_jax.settings.files import identity_difference
 from xlnet_jax.tasks.classification.task import TextTask
 from xlnet_jax.tasks.config import FinetuneConfig, QuestionAnsweringConfig, RankingConfig
 from xlnet_jax.tasks.selection import Selection
 from xlnet_jax.training import attention
-from xlnet_jax.training.kernel_check import Texts
-from xlnet_jax.training.run.hosts import Hosts
-from xlnet_jax.training.watch.metrics import read_records
-from xlnet_jax.training.watch.progress import ProgressView
+from xlnet_jax.training.attention import Texts
+from xlnet_jax.training.hosts import Hosts
+from xlnet_jax.training.metrics import ProgressView, read_records
 
 finetune = import_module("xlnet_jax.finetune")
 
@@ -134,7 +133,7 @@ def test_texts_are_read_as_the_checkpoint_was_finetuned_where_nothing_is_given(
     straight, table, tmp_path, capsys, monkeypatch, more, seq_len, batch_size, printed
 ):
     seen = []
-    monkeypatch.setattr("xlnet_jax.tasks.predict.read_splits", lambda config, *_: seen.append(config) or {})
+    monkeypatch.setattr("xlnet_jax.tasks.run.read_splits", lambda config, *_: seen.append(config) or {})
     finetune.main(f"--init {straight} --predict {table} --workdir {tmp_path / 'out'} {more}".split())
     data = seen[0].data
     assert (data.seq_len, data.batch_size, data.buckets) == (seq_len, batch_size, (32,))

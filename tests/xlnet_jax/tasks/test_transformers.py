@@ -9,11 +9,10 @@ import pytest
 import xlnet_jax
 from tests.xlnet_jax.random_models import SMALL, random_model
 from xlnet_jax.settings.config import HeadConfig, OptimizerConfig
-from xlnet_jax.tasks.batches import TrainingBatches
 from xlnet_jax.tasks.config import FinetuneConfig, TaskDataConfig
-from xlnet_jax.tasks.families import make_task
-from xlnet_jax.tasks.features import Features
-from xlnet_jax.tasks.objective import Supervised
+from xlnet_jax.tasks.defaults import make_task
+from xlnet_jax.tasks.features import Features, TrainingBatches
+from xlnet_jax.tasks.selection import Supervised
 from xlnet_jax.training import sharding
 from xlnet_jax.training.optimizer import learning_rate, make_optimizer
 from xlnet_jax.training.state import init_state, plan_state, with_params

@@ -16,15 +16,13 @@ from tests.xlnet_jax.training.tiny import CONFIG
 from tests.xlnet_jax.training.tiny_run import arguments
 from xlnet_jax import train
 from xlnet_jax.errors import InputError
-from xlnet_jax.kernels import for_device as table
+from xlnet_jax.kernels import implementations as table
 from xlnet_jax.kernels import plain
-from xlnet_jax.kernels.devices import interpret_kernels
+from xlnet_jax.kernels.mesh import interpret_kernels
 from xlnet_jax.settings.config import MeshConfig
 from xlnet_jax.training import attention, sharding
-from xlnet_jax.training.attention import check_attention, choose_attention
-from xlnet_jax.training.kernel_check import Texts
-from xlnet_jax.training.run.hosts import ALONE, Hosts
-from xlnet_jax.training.run.process import Process
+from xlnet_jax.training.attention import Texts, check_attention, choose_attention
+from xlnet_jax.training.hosts import ALONE, Hosts, Process
 
 
 def with_attention(config, name, **model):

@@ -13,12 +13,12 @@ from tests.xlnet_jax.tiny_text import batches_of
 from tests.xlnet_jax.training.test_dropout import COLLECTIVE, Setting
 from tests.xlnet_jax.training.test_golden import RUNS
 from tests.xlnet_jax.training.tiny import CONFIG
-from xlnet_jax.kernels.devices import interpret_kernels
-from xlnet_jax.objectives.build import objective_of
-from xlnet_jax.planning.compiler import abstract_step
+from xlnet_jax.kernels.mesh import interpret_kernels
+from xlnet_jax.objectives.traced import objective_of
+from xlnet_jax.planning.estimate import abstract_step
 from xlnet_jax.settings.config import MeshConfig, ReplacedConfig
 from xlnet_jax.training import sharding
-from xlnet_jax.training.need import compile_step
+from xlnet_jax.training.fit import compile_step
 from xlnet_jax.training.state import init_state, plan_state
 from xlnet_jax.training.step import make_train_step
 

@@ -17,15 +17,14 @@ from tests.xlnet_jax.tiny_text import batches_of
 from tests.xlnet_jax.training.test_golden import RUNS
 from tests.xlnet_jax.training.tiny import CONFIG, NO_DROPOUT
 from xlnet_jax.models.inputs import text_inputs
-from xlnet_jax.objectives.base import Scored, apply
-from xlnet_jax.objectives.build import objective_of
-from xlnet_jax.planning.compiler import abstract_step
+from xlnet_jax.objectives.traced import Scored, apply, objective_of
+from xlnet_jax.planning.estimate import abstract_step
 from xlnet_jax.settings.config import HeadConfig, MeshConfig
 from xlnet_jax.tasks.defaults import DEFAULTS
 from xlnet_jax.tasks.multiple_choice.task import MultipleChoice
-from xlnet_jax.tasks.objective import Supervised
+from xlnet_jax.tasks.selection import Supervised
 from xlnet_jax.training import sharding
-from xlnet_jax.training.need import compile_step
+from xlnet_jax.training.fit import compile_step
 from xlnet_jax.training.optimizer import make_optimizer
 from xlnet_jax.training.state import init_state, plan_state
 from xlnet_jax.training.step import make_train_step

@@ -18,11 +18,11 @@ from tests.xlnet_jax.training.tiny_run import arguments, assert_same, records_of
 from xlnet_jax import train
 from xlnet_jax.errors import OutOfMemory, exit_code
 from xlnet_jax.settings.config import MeshConfig
-from xlnet_jax.training import fit, need, sharding
+from xlnet_jax.training import fit, sharding
+from xlnet_jax.training.hosts import Hosts
 from xlnet_jax.training.loop import Loop
-from xlnet_jax.training.run.hosts import Hosts
-from xlnet_jax.training.run.workdir import Workdir
 from xlnet_jax.training.state import TrainState
+from xlnet_jax.training.workdir import Workdir
 
 KIB, GIB = 2**10, 2**30
 RUN = dataclasses.replace(CONFIG, mesh=MeshConfig(), data=dataclasses.replace(CONFIG.data, batch_size=64))
@@ -138,12 +138,12 @@ def test_all_hosts_take_what_fits_the_smallest(capped):
 
 def test_the_compilers_refusal_is_read_and_kept(measured, tmp_path, monkeypatch):
     words = "RESOURCE_EXHAUSTED: Ran out of memory in memory space hbm. Used 17.5G of 15.5G hbm.\nTotal hbm usage"
-    error = need._refusal_of_compiler(JaxRuntimeError(words))
-    asked = need.Need(measured.need.inputs, error.needed, refused=str(error))
+    error = fit._refusal_of_compiler(JaxRuntimeError(words))
+    asked = fit.Need(measured.need.inputs, error.needed, refused=str(error))
     line = str(dataclasses.replace(measured, need=asked, available=10 * GIB, fits=False).refusal(Workdir(tmp_path)))
     assert re.search(r"activations and gradients 17\.50.*`model.remat` full should fit.*The backend's own words", line)
     assert (tmp_path / "out-of-memory.txt").read_text() == words
-    on_chip = need.Need({}, None, refused="Ran out of memory in memory space vmem while allocating on stack")
+    on_chip = fit.Need({}, None, refused="Ran out of memory in memory space vmem while allocating on stack")
     line = str(dataclasses.replace(measured, need=on_chip, fits=False).refusal(Workdir(tmp_path)))
     assert re.search("on the chip: give `model.attention` plain", line)
 
@@ -154,7 +154,7 @@ def test_the_compilers_refusal_is_read_and_kept(measured, tmp_path, monkeypatch)
 def test_a_run_that_was_fitted_learns_what_an_unlimited_one_learns_and_resumes(
     text, straight, tmp_path, monkeypatch, capsys
 ):
-    needs, real = [], need.compiled_need
+    needs, real = [], fit.compiled_need
 
     def compiled_need(compiled, inputs):
         needs.append(real(compiled, inputs))

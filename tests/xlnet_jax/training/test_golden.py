@@ -10,9 +10,9 @@ import pytest
 
 from tests.xlnet_jax.tiny_text import batches_of
 from tests.xlnet_jax.training.tiny import NO_DROPOUT
-from xlnet_jax.objectives.build import objective_of
 from xlnet_jax.objectives.presets import with_objective
 from xlnet_jax.objectives.rules import validate
+from xlnet_jax.objectives.traced import objective_of
 from xlnet_jax.settings.config import MeshConfig
 from xlnet_jax.training import sharding
 from xlnet_jax.training.optimizer import make_optimizer

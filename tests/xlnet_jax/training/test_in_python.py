@@ -59,7 +59,7 @@ def test_a_second_interrupt_is_the_callers(text, tmp_path):
     assert (tmp_path / "run" / "checkpoints" / "12" / "params").exists()
 
 
-@pytest.mark.parametrize("module", ["xlnet_jax.training.run.checkpoint", "xlnet_jax.checkpoints.native"])
+@pytest.mark.parametrize("module", ["xlnet_jax.training.checkpoint", "xlnet_jax.checkpoints.native"])
 def test_absls_log_keeps_the_messages_of_others_and_leaves_out_those_of_orbax(module):
     script = f"""
 import importlib

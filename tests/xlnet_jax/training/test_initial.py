@@ -15,7 +15,7 @@ from xlnet_jax.errors import InputError
 from xlnet_jax.interop.weights import flatten
 from xlnet_jax.objectives.presets import demo
 from xlnet_jax.training.initial import begin_from
-from xlnet_jax.training.proposal import command_of
+from xlnet_jax.training.pretrain import command_of
 
 STANDING = ("--optimizer.learning-rate", "1e-20")  # no step moves anything
 

@@ -11,15 +11,14 @@ from tests.xlnet_jax.random_models import BERT, SMALL
 from tests.xlnet_jax.tiny_text import batches_of
 from tests.xlnet_jax.training.test_golden import RUNS
 from tests.xlnet_jax.training.tiny import CONFIG
-from xlnet_jax.kernels import for_device as table
+from xlnet_jax.kernels import implementations as table
 from xlnet_jax.kernels import plain
 from xlnet_jax.kernels.arguments import numbers_of
-from xlnet_jax.kernels.devices import interpret_kernels
-from xlnet_jax.kernels.fused.tiles import GENERATIONS
-from xlnet_jax.objectives.build import objective_of
-from xlnet_jax.training import kernel_check, sharding
-from xlnet_jax.training.attention import TOLERANCE
-from xlnet_jax.training.kernel_check import Texts, Windows, call_of, difference
+from xlnet_jax.kernels.mesh import interpret_kernels
+from xlnet_jax.kernels.tpu.tiles import GENERATIONS
+from xlnet_jax.objectives.traced import objective_of
+from xlnet_jax.training import attention, sharding
+from xlnet_jax.training.attention import TOLERANCE, Texts, Windows, call_of, difference
 
 
 def changed(config, data=None, **model):
@@ -105,8 +104,8 @@ def test_a_window_that_does_not_fit_the_chip_is_compared_in_its_blocks(monkeypat
     blocks = {"reach": 256, "row_block": 128, "key_block": 128}
     monkeypatch.setitem(GENERATIONS, "small", GENERATIONS["v5e"]._replace(**blocks))
     # So many scores are too many for plain attention at once, and for both examples in one call.
-    monkeypatch.setattr(kernel_check, "SCORES", 10_000)
-    monkeypatch.setattr(kernel_check, "TOGETHER", 10_000)
+    monkeypatch.setattr(attention, "SCORES", 10_000)
+    monkeypatch.setattr(attention, "TOGETHER", 10_000)
     with interpret_kernels("small"):
         share, _ = difference(LONGER.model, Windows(LONGER, batches_of(LONGER)), 1)
     assert 0 < share < 1e-3

@@ -10,15 +10,12 @@ import pytest
 
 from tests.xlnet_jax.training.tiny import CONFIG
 from xlnet_jax.errors import InputError
-from xlnet_jax.training import loop
+from xlnet_jax.training import loop, metrics
 from xlnet_jax.training.loop import Loop
+from xlnet_jax.training.metrics import Tracer, WallTime, speed
 from xlnet_jax.training.pretrain import locate_window
-from xlnet_jax.training.run.interrupt import Interrupt
-from xlnet_jax.training.training_run import Run
-from xlnet_jax.training.watch import goodput
-from xlnet_jax.training.watch.goodput import WallTime
-from xlnet_jax.training.watch.profile import Tracer
-from xlnet_jax.training.watch.speed import speed
+from xlnet_jax.training.run import Run
+from xlnet_jax.training.stop import Interrupt
 
 STEP_SECONDS = 10.0  # that the devices take
 
@@ -87,7 +84,7 @@ class Devices:
 @pytest.fixture
 def clock(monkeypatch):
     clock = Clock()
-    for module in (loop, goodput):
+    for module in (loop, metrics):
         monkeypatch.setattr(module, "time", clock)
     return clock
 

@@ -17,17 +17,16 @@ from data_pipelines.windows import steps_per_block
 from tests.xlnet_jax.training.tiny_run import arguments, assert_same, state_of
 from xlnet_jax import InputError, train
 from xlnet_jax.checkpoints.run import Run
-from xlnet_jax.inference import left_to_right
+from xlnet_jax.inference import log_probs
 from xlnet_jax.inference.factorize import fill_in
 from xlnet_jax.interop.weights import flatten
 from xlnet_jax.objectives.presets import demo, with_objective
 from xlnet_jax.objectives.rules import validate
 from xlnet_jax.settings.config import ReplacedConfig
 from xlnet_jax.training.evaluate import _units
-from xlnet_jax.training.heldout.heldout import held_out_batches
-from xlnet_jax.training.heldout.units import Content, Measured, content_of
+from xlnet_jax.training.evaluation import Content, Measured, content_of, held_out_batches
 from xlnet_jax.training.initial import begin_from, params_of
-from xlnet_jax.training.watch.metrics import read_records
+from xlnet_jax.training.metrics import read_records
 
 convert = import_module("xlnet_jax.convert")
 evaluate = import_module("xlnet_jax.evaluate")
@@ -95,7 +94,7 @@ def test_the_rows_of_a_host_are_those_of_the_whole_evaluation(causal, causal_bat
 def test_a_causal_loss_is_that_of_reading_each_block_alone_in_segments(causal, tmp_path):
     found, model, run = measured(tmp_path, causal.folder), xlnet_jax.load(causal.folder), Run.of(causal.folder)
     tokens, _ = run.corpus().read("validation", np.arange(run.corpus().num_blocks("validation")))
-    log_probs = [left_to_right.with_memory(model, ids, segment_len=32, mem_len=16) for ids in tokens]
+    log_probs = [log_probs.with_memory(model, ids, segment_len=32, mem_len=16) for ids in tokens]
     assert found["loss"] == pytest.approx(-np.concatenate(log_probs).mean(), abs=1e-5)
 
 
@@ -194,7 +193,7 @@ def test_a_prefix_checkpoint_predicts_from_left_to_right(prefixed):
     model = xlnet_jax.load(prefixed)
     assert (model.objective, model.model.attn_type) == ("prefix", "bi")
     ids = model.tokenizer.encode_lines(["She was very happy and said no more of it"])[0]
-    whole, part = left_to_right.causal_log_likelihoods(model, [ids, ids[:5]], batch_tokens=256)
+    whole, part = log_probs.causal_log_likelihoods(model, [ids, ids[:5]], batch_tokens=256)
     np.testing.assert_allclose(whole[:4], part, rtol=0, atol=1e-5)
     (score,) = xlnet_jax.score_texts(model, ["She was very happy"])
     assert np.isfinite(score.log_likelihood)

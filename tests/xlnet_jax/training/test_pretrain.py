@@ -21,14 +21,12 @@ from xlnet_jax.checkpoints.pretrained import Pretrained
 from xlnet_jax.errors import InputError
 from xlnet_jax.objectives import command_line
 from xlnet_jax.objectives.presets import PRESETS, demo, with_objective
-from xlnet_jax.settings import cli
+from xlnet_jax.settings import parser
 from xlnet_jax.tasks.config import FinetuneConfig
-from xlnet_jax.tasks.defaults import DEFAULTS
-from xlnet_jax.tasks.rules import validate_finetuning
-from xlnet_jax.training.folder import folder_of
+from xlnet_jax.tasks.defaults import DEFAULTS, validate_finetuning
 from xlnet_jax.training.loop import Loop
 from xlnet_jax.training.optimizer import learning_rate
-from xlnet_jax.training.proposal import (
+from xlnet_jax.training.pretrain import (
     LARGER,
     command_for_other_text,
     command_of,
@@ -37,7 +35,8 @@ from xlnet_jax.training.proposal import (
     larger,
     longer,
 )
-from xlnet_jax.training.run.workdir import Workdir
+from xlnet_jax.training.text import folder_of
+from xlnet_jax.training.workdir import Workdir
 
 
 def test_a_run_leaves_all_that_it_promises(straight):
@@ -366,8 +365,8 @@ def test_fewer_steps_than_a_checkpoint_has_are_refused(text, tmp_path, capsys):
 def test_the_finetuning_that_is_proposed_is_one():
     words = shlex.split(finetuning_of("runs/mine"))
     assert words[:3] == ["python", "-m", "xlnet_jax.finetune"]
-    start = cli.named_default(words[3:], "--task", DEFAULTS, "")
-    config = cli.parse(FinetuneConfig, words[3:], "finetune", "", start)
+    start = parser.named_default(words[3:], "--task", DEFAULTS, "")
+    config = parser.parse(FinetuneConfig, words[3:], "finetune", "", start)
     validate_finetuning(config)
     assert config.init == "runs/mine"
 

@@ -14,8 +14,8 @@ from xlnet_jax import train
 from xlnet_jax.errors import InputError
 from xlnet_jax.objectives.presets import demo
 from xlnet_jax.settings.config import Config
-from xlnet_jax.training.run.workdir import Workdir
 from xlnet_jax.training.text import Text
+from xlnet_jax.training.workdir import Workdir
 
 
 @pytest.fixture(scope="module")

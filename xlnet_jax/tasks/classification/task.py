@@ -18,18 +18,25 @@ from data_pipelines.readers import whole
 from data_pipelines.tokenizer import Tokenizer
 from xlnet_jax.errors import InputError
 from xlnet_jax.models.inputs import text_windows
-from xlnet_jax.objectives.base import BatchDropout, DeviceBatch, apply
+from xlnet_jax.objectives.traced import BatchDropout, DeviceBatch, apply
 from xlnet_jax.plots.confusion import Confusion, Scatter
 from xlnet_jax.settings.config import HeadConfig
-from xlnet_jax.tasks.base import Loss, Prediction, Task
-from xlnet_jax.tasks.classification.glue import SPLITS, STEMS, published_task, similarity, write_submission
-from xlnet_jax.tasks.classification.scores import classification_scores, multilabel_scores, regression_scores
+from xlnet_jax.tasks.classification.glue import (
+    SPLITS,
+    STEMS,
+    classification_scores,
+    multilabel_scores,
+    published_task,
+    regression_scores,
+    similarity,
+    write_submission,
+)
 from xlnet_jax.tasks.classification.tables import Form, Role, field, files_of_role, read_table, text_field
 from xlnet_jax.tasks.config import FinetuneConfig
-from xlnet_jax.tasks.encoding import encode_text, head_and_tail, shorten
-from xlnet_jax.tasks.features import Features, Outputs
+from xlnet_jax.tasks.features import Features, Outputs, encode_text, head_and_tail, shorten
 from xlnet_jax.tasks.losses import classification_loss_B, multilabel_loss_B, regression_loss_B
 from xlnet_jax.tasks.readers import Record
+from xlnet_jax.tasks.task import Loss, Prediction, Task
 
 Label = str | float | tuple[str, ...]  # several: of multilabel
 PARTS = ("accuracy_m", "accuracy_mm")  # of MNLI

@@ -17,16 +17,15 @@ from etils import epath
 from data_pipelines.readers import whole
 from data_pipelines.tokenizer import Tokenizer
 from xlnet_jax.errors import InputError
-from xlnet_jax.kernels.numerics import MASKED
+from xlnet_jax.kernels.arguments import MASKED
 from xlnet_jax.models.inputs import text_inputs
-from xlnet_jax.objectives.base import BatchDropout, DeviceBatch, apply
+from xlnet_jax.objectives.traced import BatchDropout, DeviceBatch, apply
 from xlnet_jax.settings.config import HeadConfig
-from xlnet_jax.tasks.base import Loss, Prediction, Task
 from xlnet_jax.tasks.config import ColumnsConfig, FinetuneConfig
-from xlnet_jax.tasks.encoding import encode_text
-from xlnet_jax.tasks.features import Features, Outputs
+from xlnet_jax.tasks.features import Features, Outputs, encode_text
 from xlnet_jax.tasks.losses import classification_loss_B
 from xlnet_jax.tasks.readers import Record, demand_kind, json_file, json_lines
+from xlnet_jax.tasks.task import Loss, Prediction, Task
 
 SPECIALS = 3  # <sep> after the text, <sep> and <cls> after the question
 PREDICTIONS = "predictions.jsonl"

@@ -6,9 +6,9 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from data_pipelines.notes import tell
 from data_pipelines.readers import whole
 from xlnet_jax.errors import InputError
+from xlnet_jax.printing import tell
 from xlnet_jax.tasks.readers import Record, demand_kind, json_file, records
 
 NOWHERE = -1

@@ -21,20 +21,25 @@ from data_pipelines.tokenizer import CLS, SEP, Tokenizer, normalize
 from xlnet_jax.dims import CLS_SEGMENT
 from xlnet_jax.errors import InputError
 from xlnet_jax.interop.contents import NULL_THRESHOLD
+from xlnet_jax.models.heads import SpanBeam, SpanLogProbs, XLNetForQuestionAnswering
 from xlnet_jax.models.inputs import text_inputs
-from xlnet_jax.models.question_answering import SpanBeam, SpanLogProbs, XLNetForQuestionAnswering
-from xlnet_jax.objectives.base import BatchDropout, DeviceBatch, apply
+from xlnet_jax.objectives.traced import BatchDropout, DeviceBatch, apply
 from xlnet_jax.settings.config import HeadConfig
-from xlnet_jax.tasks.base import Loss, Prediction, Task
 from xlnet_jax.tasks.config import FinetuneConfig
 from xlnet_jax.tasks.features import Features, Outputs
 from xlnet_jax.tasks.losses import span_loss_B
 from xlnet_jax.tasks.question_answering.alignment import Aligner, Alignment
 from xlnet_jax.tasks.question_answering.answers import NO_SPAN, NO_WINDOW, Answers, Window, candidates, write_answers
-from xlnet_jax.tasks.question_answering.cmrc_scores import cmrc_scores
 from xlnet_jax.tasks.question_answering.files import Question, mend_answers, question_of, read_rows
-from xlnet_jax.tasks.question_answering.squad_scores import best_threshold, raw_scores, squad1_scores, squad2_scores
+from xlnet_jax.tasks.question_answering.scores import (
+    best_threshold,
+    cmrc_scores,
+    raw_scores,
+    squad1_scores,
+    squad2_scores,
+)
 from xlnet_jax.tasks.readers import Record
+from xlnet_jax.tasks.task import Loss, Prediction, Task
 
 HEAD = HeadConfig("question_answering")
 SPECIALS = 3  # <sep>, <sep> and <cls>

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Literal
 
-from xlnet_jax.tasks.ranking.trec import best_first
+from xlnet_jax.tasks.ranking.collection import best_first
 
 
 @dataclass(frozen=True)

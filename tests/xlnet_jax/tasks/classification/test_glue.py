@@ -11,8 +11,7 @@ from tests.xlnet_jax.tasks.task_runs import metrics, write
 from xlnet_jax.errors import InputError
 from xlnet_jax.tasks.classification.glue import PUBLISHED, published_task
 from xlnet_jax.tasks.classification.task import with_files_of_roles
-from xlnet_jax.tasks.defaults import DEFAULTS
-from xlnet_jax.tasks.families import make_task
+from xlnet_jax.tasks.defaults import DEFAULTS, make_task
 from xlnet_jax.tasks.features import Features
 
 # header of the published TSV (CoLA and Yelp have none), a line, its text, second text and label, and the same line as

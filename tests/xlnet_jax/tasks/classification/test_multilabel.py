@@ -12,7 +12,7 @@ from tests.xlnet_jax.tasks.conftest import BAD, GOOD
 from tests.xlnet_jax.tasks.task_runs import tiny
 from xlnet_jax import InputError
 from xlnet_jax.settings.config import HeadConfig
-from xlnet_jax.tasks.classification.scores import multilabel_scores
+from xlnet_jax.tasks.classification.glue import multilabel_scores
 from xlnet_jax.tasks.classification.task import Multilabel
 from xlnet_jax.tasks.defaults import DEFAULTS
 from xlnet_jax.tasks.model import Model

@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from xlnet_jax.tasks.classification.scores import classification_scores, regression_scores
+from xlnet_jax.tasks.classification.glue import classification_scores, regression_scores
 
 
 def counted(predicted, true, label):

@@ -33,7 +33,7 @@ def comma_separated(path, rows):
 
 def dataset(folder, rows, splits=("train",)):
     """A prepared TFDS dataset, reviews/1.0.0, whose labels are classes; those of the test split are unknown."""
-    from xlnet_jax.storage.quiet_tensorflow import tensorflow
+    from xlnet_jax.storage.quiet import tensorflow
 
     tf = tensorflow()
     import tensorflow_datasets as tfds

@@ -18,8 +18,7 @@ from xlnet_jax.models.heads import build_model
 from xlnet_jax.settings.config import HeadConfig
 from xlnet_jax.tasks.classification.task import TextExample
 from xlnet_jax.tasks.config import ColumnsConfig, SelectionConfig, TaskDataConfig
-from xlnet_jax.tasks.defaults import DEFAULTS
-from xlnet_jax.tasks.families import make_task
+from xlnet_jax.tasks.defaults import DEFAULTS, make_task
 from xlnet_jax.tasks.features import NO_ITEM, bucket_lengths, collate
 
 ANY = ColumnsConfig()

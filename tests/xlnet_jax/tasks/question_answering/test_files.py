@@ -5,8 +5,7 @@ import json
 import pytest
 
 from xlnet_jax.errors import InputError
-from xlnet_jax.tasks.defaults import DEFAULTS
-from xlnet_jax.tasks.families import make_task
+from xlnet_jax.tasks.defaults import DEFAULTS, make_task
 from xlnet_jax.tasks.question_answering.files import NOWHERE
 
 CONTEXT = "The tea was cold. The tea of Bath was warm."

@@ -4,14 +4,16 @@ import random
 
 import pytest
 
-from xlnet_jax.tasks.question_answering.cmrc_scores import cmrc_scores, segments, words
 from xlnet_jax.tasks.question_answering.files import Answer, Question
-from xlnet_jax.tasks.question_answering.squad_scores import (
+from xlnet_jax.tasks.question_answering.scores import (
     best_threshold,
+    cmrc_scores,
     f1_score,
     normalize_answer,
+    segments,
     squad1_scores,
     squad2_scores,
+    words,
 )
 
 

@@ -19,7 +19,7 @@ from xlnet_jax.tasks.defaults import DEFAULTS
 from xlnet_jax.tasks.features import NO_ITEM, collate
 from xlnet_jax.tasks.question_answering.answers import Window, candidates
 from xlnet_jax.tasks.question_answering.files import Answer, Question
-from xlnet_jax.tasks.question_answering.squad_scores import best_threshold, raw_scores
+from xlnet_jax.tasks.question_answering.scores import best_threshold, raw_scores
 from xlnet_jax.tasks.question_answering.task import HEAD, NO_PLACE, QuestionAnswering, widest_contexts, windows_over
 
 ENDS = {"start_n_top": 3, "end_n_top": 2}

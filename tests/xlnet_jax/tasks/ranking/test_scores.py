@@ -6,8 +6,8 @@ import math
 import numpy as np
 import pytest
 
+from xlnet_jax.tasks.ranking.collection import best_first
 from xlnet_jax.tasks.ranking.scores import RankingScores
-from xlnet_jax.tasks.ranking.trec import best_first
 
 # Ties, judgements below 0, a judged document that is not ranked, one ranked that is not judged; query 3 has nothing
 # relevant, query 4 no ranking.

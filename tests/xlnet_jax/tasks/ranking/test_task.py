@@ -14,9 +14,8 @@ from xlnet_jax.errors import InputError
 from xlnet_jax.models.heads import build_model
 from xlnet_jax.settings.config import HeadConfig
 from xlnet_jax.tasks.config import FinetuneConfig, RankingConfig
-from xlnet_jax.tasks.ranking.collection import read_collection
+from xlnet_jax.tasks.ranking.collection import read_collection, read_run
 from xlnet_jax.tasks.ranking.task import LOSSES_B, Ranking
-from xlnet_jax.tasks.ranking.trec import read_run
 
 NAMED_BY = {"documents": "queries", "queries": "documents"}  # the other
 HEAD = HeadConfig("regression")

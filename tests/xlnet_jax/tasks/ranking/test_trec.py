@@ -5,7 +5,7 @@ import pytest
 from etils import epath
 
 from xlnet_jax.errors import InputError
-from xlnet_jax.tasks.ranking.trec import Judgements, best_first, is_run, read_qrels, read_run, write_run
+from xlnet_jax.tasks.ranking.collection import Judgements, best_first, is_run, read_qrels, read_run, write_run
 
 
 def written(folder, text):

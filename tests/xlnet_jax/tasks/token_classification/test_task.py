@@ -8,12 +8,11 @@ import pytest
 from data_pipelines.tokenizer import CLS, SEP
 from tests.xlnet_jax.tasks.task_runs import metrics, write
 from xlnet_jax.errors import InputError
-from xlnet_jax.tasks.base import Prediction
 from xlnet_jax.tasks.config import ColumnsConfig
 from xlnet_jax.tasks.defaults import DEFAULTS
 from xlnet_jax.tasks.features import NO_ITEM, collate
-from xlnet_jax.tasks.token_classification.conll import Sentence
-from xlnet_jax.tasks.token_classification.task import TokenClassification
+from xlnet_jax.tasks.task import Prediction
+from xlnet_jax.tasks.token_classification.task import Sentence, TokenClassification
 
 CONLL_2003 = """-DOCSTART- -X- -X- O
 

@@ -14,7 +14,7 @@ from data_pipelines.tokenizer import EOD, SEP
 from tests.xlnet_jax.training.tiny_run import records_of
 from xlnet_jax import EvaluateSettings, InputError
 from xlnet_jax.checkpoints.run import Run, trained_mem_len
-from xlnet_jax.training.heldout.heldout import held_out_batches
+from xlnet_jax.training.evaluation import held_out_batches
 
 evaluate = import_module("xlnet_jax.evaluate")
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from data_pipelines.tokenizer import UNK
-from xlnet_jax.training.heldout.unigram import frequencies_V, unigram_line, unknown_share
+from xlnet_jax.training.evaluation import frequencies_V, unigram_line, unknown_share
 
 VOCAB_SIZE = 8_000
 ZIPF_V = 1 / np.arange(1, VOCAB_SIZE + 1)

@@ -18,13 +18,12 @@ from xlnet_jax.errors import InputError
 from xlnet_jax.plots.curves import draw_curves
 from xlnet_jax.settings.config import Config
 from xlnet_jax.storage import files, lock
-from xlnet_jax.storage.files import name_on_disk
-from xlnet_jax.storage.folders import move_folder
+from xlnet_jax.storage.files import move_folder, name_on_disk
 from xlnet_jax.storage.lock import Lock
+from xlnet_jax.training import workdir as workdir_module
 from xlnet_jax.training.initial import begin_from
-from xlnet_jax.training.run import workdir as workdir_module
-from xlnet_jax.training.run.workdir import Workdir
-from xlnet_jax.training.watch.metrics import MetricsWriter, read_records
+from xlnet_jax.training.metrics import MetricsWriter, read_records
+from xlnet_jax.training.workdir import Workdir
 
 FOLDER = "gs://bucket/run"
 

@@ -14,11 +14,10 @@ from tests.xlnet_jax.training.tiny import CONFIG, batch_at
 from xlnet_jax.errors import InputError
 from xlnet_jax.objectives.language_model import LanguageModel
 from xlnet_jax.settings.config import CheckpointConfig, MeshConfig
-from xlnet_jax.settings.plain import to_dict
-from xlnet_jax.training import sharding
+from xlnet_jax.settings.files import to_dict
+from xlnet_jax.training import checkpoint, sharding
+from xlnet_jax.training.checkpoint import Checkpoints
 from xlnet_jax.training.optimizer import make_optimizer
-from xlnet_jax.training.run import checkpoint
-from xlnet_jax.training.run.checkpoint import Checkpoints
 from xlnet_jax.training.state import init_state, plan_state
 from xlnet_jax.training.step import make_train_step
 

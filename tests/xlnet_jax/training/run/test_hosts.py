@@ -19,10 +19,10 @@ import pytest
 from tests.xlnet_jax.training.tiny_run import arguments, records_of
 from xlnet_jax import train
 from xlnet_jax.errors import CRASH, RESTART, InputError
-from xlnet_jax.training.run import hosts as module
-from xlnet_jax.training.run import workdir
-from xlnet_jax.training.run.hosts import ALONE, Hosts, RunEnded
-from xlnet_jax.training.run.workdir import Workdir
+from xlnet_jax.training import hosts as module
+from xlnet_jax.training import workdir
+from xlnet_jax.training.hosts import ALONE, Hosts, RunEnded
+from xlnet_jax.training.workdir import Workdir
 
 HERE = socket.gethostname()
 ROOT = Path(__file__).parents[4]

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from xlnet_jax.training.run import interrupt as module
-from xlnet_jax.training.run.interrupt import Interrupt, Wish, stop_after_step
+from xlnet_jax.training import stop as module
+from xlnet_jax.training.stop import Interrupt, Wish, stop_after_step
 
 
 @pytest.mark.parametrize(
@@ -34,7 +34,7 @@ def test_a_signal_is_noted_and_decides_the_exit_code(signum, code, capfd):
 def test_a_second_signal_ends_the_process_of_a_command():
     script = """
 import signal
-from xlnet_jax.training.run.interrupt import stop_after_step
+from xlnet_jax.training.stop import stop_after_step
 with stop_after_step(is_command=True):
     signal.raise_signal(signal.SIGTERM)
     signal.raise_signal(signal.SIGTERM)
@@ -129,7 +129,7 @@ POLLS = """
 import json, sys, jax
 jax.config.update("jax_cpu_collectives_implementation", "gloo")
 jax.distributed.initialize(sys.argv[1], 2, int(sys.argv[2]))
-from xlnet_jax.training.run.interrupt import Interrupt
+from xlnet_jax.training.stop import Interrupt
 interrupt, granted = Interrupt(), []
 for t in range(9):
     if (t, jax.process_index()) == (5, 1):

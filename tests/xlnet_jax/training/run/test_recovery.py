@@ -11,9 +11,8 @@ import pytest
 
 from tests.xlnet_jax.training.tiny_run import Process, arguments, assert_same, records_of, state_of
 from xlnet_jax import train
-from xlnet_jax.training import pretrain
-from xlnet_jax.training.run import checkpoint
-from xlnet_jax.training.watch.progress import ProgressView
+from xlnet_jax.training import checkpoint, pretrain
+from xlnet_jax.training.metrics import ProgressView
 
 
 @pytest.mark.slow

@@ -6,7 +6,7 @@ import pytest
 
 from xlnet_jax.errors import InputError
 from xlnet_jax.settings.config import Config, DistributedConfig
-from xlnet_jax.training.run import runtime
+from xlnet_jax.training import machine
 
 NAMES = (
     "JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID", "TPU_WORKER_HOSTNAMES", "TPU_WORKER_ID",
@@ -40,17 +40,17 @@ def environment(monkeypatch):
 
 
 def test_a_process_that_nothing_is_said_of_is_the_only_one(environment):
-    assert runtime.place_of(Config()) is None
+    assert machine.place_of(Config()) is None
     environment(SLURM_NTASKS="1", SLURM_STEP_NODELIST="node3")
-    assert runtime.place_of(Config()) is None
-    assert runtime.place_of(Config(distributed=DistributedConfig("localhost:8476", 1, 0))) is None
+    assert machine.place_of(Config()) is None
+    assert machine.place_of(Config(distributed=DistributedConfig("localhost:8476", 1, 0))) is None
 
 
 def test_settings_and_environment_name_a_place(environment):
-    assert runtime.place_of(Config(distributed=GIVEN)) == GIVEN
+    assert machine.place_of(Config(distributed=GIVEN)) == GIVEN
     environment(JAX_COORDINATOR_ADDRESS="10.0.0.1:8476", JAX_NUM_PROCESSES="4", JAX_PROCESS_ID="2")
-    assert runtime.place_of(Config()) == GIVEN
-    own = runtime.place_of(Config(distributed=DistributedConfig(process_id=3)))
+    assert machine.place_of(Config()) == GIVEN
+    own = machine.place_of(Config(distributed=DistributedConfig(process_id=3)))
     assert own == DistributedConfig("10.0.0.1:8476", 4, 3)
 
 
@@ -72,7 +72,7 @@ def test_settings_and_environment_name_a_place(environment):
 )
 def test_half_a_place_is_refused(environment, given, line):
     with pytest.raises(InputError, match=line):
-        runtime.place_of(Config(distributed=given))
+        machine.place_of(Config(distributed=given))
 
 
 @pytest.mark.parametrize(
@@ -89,13 +89,13 @@ def test_half_a_place_is_refused(environment, given, line):
 def test_an_environment_that_cannot_be_read_is_refused(environment, variables, line):
     environment(**variables)
     with pytest.raises(InputError, match=line):
-        runtime.place_of(Config())
+        machine.place_of(Config())
 
 
 def test_a_number_of_slices_that_is_no_number_is_refused(environment):
     environment(MEGASCALE_NUM_SLICES="abc")
     with pytest.raises(InputError, match="MEGASCALE_NUM_SLICES abc in the environment must be a whole number"):
-        runtime.place_of(Config(tpu=True))
+        machine.place_of(Config(tpu=True))
 
 
 @pytest.mark.parametrize(
@@ -111,24 +111,24 @@ def test_process_0_listens_on_the_given_address_where_it_is_one_of_its_own(monke
     monkeypatch.delenv("JAX_COORDINATOR_BIND_ADDRESS", raising=False)
     found = [(socket.AF_INET6 if ":" in ip else socket.AF_INET, socket.SOCK_STREAM, 0, "", (ip, 0)) for ip in addresses]
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
-    assert runtime.bind_address(f"{host}:8476") == (f"{host}:8476" if listens else None)
+    assert machine.bind_address(f"{host}:8476") == (f"{host}:8476" if listens else None)
     monkeypatch.setenv("JAX_COORDINATOR_BIND_ADDRESS", "0.0.0.0:8476")  # jax reads it
-    assert runtime.bind_address(f"{host}:8476") is None
+    assert machine.bind_address(f"{host}:8476") is None
     monkeypatch.setenv("JAX_COORDINATOR_BIND_ADDRESS", "rubbish")
     with pytest.raises(InputError, match="JAX_COORDINATOR_BIND_ADDRESS rubbish in the environment must be HOST:PORT"):
-        runtime.bind_address(f"{host}:8476")
+        machine.bind_address(f"{host}:8476")
 
 
 def test_a_port_that_another_program_has_is_refused():
     with socket.create_server(("127.0.0.1", 0)) as other:
         address = f"127.0.0.1:{other.getsockname()[1]}"
         with pytest.raises(InputError, match=f"{address}: process 0 cannot listen there .Address already in use"):
-            runtime.bind_address(address)
+            machine.bind_address(address)
 
 
 def test_slurm_names_a_place(environment):
     environment(**SLURM)
-    place = runtime.place_of(Config())
+    place = machine.place_of(Config())
     assert (place.num_processes, place.process_id) == (2, 1)
     assert place.coordinator_address.startswith("node3:")
 
@@ -136,21 +136,21 @@ def test_slurm_names_a_place(environment):
 def test_a_tpu_names_a_place(environment, monkeypatch):
     monkeypatch.setattr("jax._src.clusters.cloud_tpu_cluster.running_in_cloud_tpu_vm", True)
     environment(**GKE, **ONE_SLICE)
-    place = runtime.place_of(Config(tpu=True))
+    place = machine.place_of(Config(tpu=True))
     assert (place.coordinator_address, place.num_processes, place.process_id) == ("localhost:8482", 2, 1)
     # In a run that asks for no TPU, as on its host's CPU, the platform's hosts are none of its own.
-    assert runtime.place_of(Config()) is None
+    assert machine.place_of(Config()) is None
 
 
 def test_several_slices_count_their_hosts_one_after_the_other(environment, monkeypatch):
     monkeypatch.setattr("jax._src.clusters.cloud_tpu_cluster.running_in_cloud_tpu_vm", True)
     slices = {"MEGASCALE_NUM_SLICES": "3", "MEGASCALE_SLICE_ID": "2", "MEGASCALE_COORDINATOR_ADDRESS": "localhost:8080"}
     environment(**GKE, **slices)
-    place = runtime.place_of(Config(tpu=True))
+    place = machine.place_of(Config(tpu=True))
     assert (place.coordinator_address, place.num_processes, place.process_id) == ("localhost:8482", 6, 5)
 
 
 def test_workers_of_whom_none_is_this_one_are_refused(environment):
     environment(**GKE)
     with pytest.raises(InputError, match=r"`tpu`: 2 workers are named here, and nothing says which of them this is"):
-        runtime.place_of(Config(tpu=True))
+        machine.place_of(Config(tpu=True))

@@ -5,7 +5,7 @@ import json
 import pytest
 from etils import epath
 
-from xlnet_jax.training.watch.metrics import read_records
+from xlnet_jax.training.metrics import read_records
 
 SOUND = {"step": 3, "split": "train", "loss": 1.5, "gradient_norm": None}
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from xlnet_jax.training.watch import goodput
-from xlnet_jax.training.watch.goodput import WallTime
+from xlnet_jax.training import metrics
+from xlnet_jax.training.metrics import WallTime
 
 
 @pytest.fixture
@@ -20,7 +20,7 @@ def clock(monkeypatch):
             return 77 + self.now
 
     clock = Clock()
-    monkeypatch.setattr(goodput, "time", clock)
+    monkeypatch.setattr(metrics, "time", clock)
     return clock
 
 

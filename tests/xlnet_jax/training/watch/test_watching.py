@@ -19,10 +19,8 @@ from xlnet_jax import train
 from xlnet_jax.errors import InputError
 from xlnet_jax.objectives import command_line
 from xlnet_jax.settings.config import Config
-from xlnet_jax.training.run import compile_cache
-from xlnet_jax.training.watch import speed
-from xlnet_jax.training.watch.metrics import read_records
-from xlnet_jax.training.watch.profile import Tracer
+from xlnet_jax.training import compile_cache, metrics
+from xlnet_jax.training.metrics import Tracer, read_records
 
 POISONED = (5, 6, 9, 10, 11)  # batches whose weights are no numbers
 
@@ -145,7 +143,7 @@ def test_a_missing_wandb_is_one_line_before_anything_is_written(text, tmp_path, 
 
 
 def test_a_wandb_that_refuses_is_one_line(tmp_path, monkeypatch):
-    from xlnet_jax.training.watch.wandb import WandbRun
+    from xlnet_jax.training.metrics import WandbRun
 
     def refuse(**_):
         raise RuntimeError("api_key not configured\nTraceback of its own")
@@ -174,9 +172,9 @@ def test_the_batches_that_ended_a_run_can_be_looked_at_by_the_command_it_names(w
 
 def test_utilisation_is_the_share_of_the_peak_that_the_model_needs(monkeypatch):
     config = Config()
-    monkeypatch.setattr(speed, "peak_flops", lambda kind: 1e15)
-    monkeypatch.setattr(speed, "step_flops", lambda config: 4e15)
-    numbers = speed.speed(config, 2.0)
+    monkeypatch.setattr(metrics, "peak_flops", lambda kind: 1e15)
+    monkeypatch.setattr(metrics, "step_flops", lambda config: 4e15)
+    numbers = metrics.speed(config, 2.0)
     assert numbers["mfu"] == pytest.approx(4 / (2 * jax.device_count()))
     assert numbers["tokens_per_second"] == 8192 * 512 / 2
 

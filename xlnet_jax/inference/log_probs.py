@@ -1,0 +1,274 @@
+"""Log-probabilities of the pieces of a text: hidden pieces in any order, by the query stream (paper, section 2.3), and
+pieces after those before them, by a causal network. A row of the query stream sees the pieces that are not hidden,
+and the hidden pieces of lower rank. A row that sees nothing at all, such as the first of a text that is hidden
+completely, must read zero from the attention of every layer: with every score masked a softmax is uniform, and would
+show it all pieces, its own included. A causal network reads a text with memory, in whole segments, each with the
+hidden states of the mem_len positions before it, so that every token is read once (Transformer-XL: Dai et al. 2019,
+section 3.2); or with a window of its own for each token, of which only the last position predicts (Al-Rfou et al.
+2019; Dai et al. 2019, section 3.1). Both give the same numbers until a text is longer than the memory. After that
+they differ: a window forgets the tokens before it, while the hidden states in memory have seen them.
+"""
+
+import functools
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple, cast
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from data_pipelines.tokenizer import PAD
+from xlnet_jax.checkpoints.pretrained import Pretrained
+from xlnet_jax.errors import InputError
+from xlnet_jax.inference.lengths import batches_by_length, padded, padded_length
+from xlnet_jax.kernels.arguments import Relations
+from xlnet_jax.models.heads import build_model
+from xlnet_jax.models.inputs import Inputs, compact_inputs
+from xlnet_jax.models.masks import HIGHEST, memory_in_use_BM
+from xlnet_jax.models.xlnet import XLNetLM
+from xlnet_jax.objectives.language_model import cross_entropy_BP
+from xlnet_jax.objectives.registry import objective_named
+from xlnet_jax.settings.config import ModelConfig
+
+CONTEXT = -1  # rank of the pieces that are given: below every hidden piece
+
+
+class Query(NamedTuple):
+    """A text and its pieces to predict."""
+
+    ids_L: np.ndarray  # int32
+    positions_P: np.ndarray  # int
+    rank_P: np.ndarray  # int, from 0; pieces of equal rank do not see each other
+
+
+class QueryBatch(NamedTuple):
+    """Queries of one shape, padded; nothing sees padding."""
+
+    ids_BL: np.ndarray  # int32
+    real_BL: np.ndarray  # int32, 1 = real token
+    rank_BL: np.ndarray  # int32
+    positions_BP: np.ndarray  # int32
+    target_ids_BP: np.ndarray  # int32, the pieces at these positions
+
+
+def log_probs_PV(pretrained: Pretrained, query: Query) -> np.ndarray:
+    """Return the log-probability of every piece of the vocabulary at the positions of a query, float32 [P, V], nats."""
+    length, targets = padded_length(len(query.ids_L)), padded_length(len(query.positions_P))
+    batch = padded_queries([query], 1, length, targets)
+    return np.asarray(_log_probs_BPV(pretrained.model, pretrained.params, batch)[0, : len(query.positions_P)])
+
+
+def log_likelihoods(pretrained: Pretrained, queries: Sequence[Query], batch_tokens: int) -> list[np.ndarray]:
+    """Return the log-probabilities of the pieces at the positions of each query, float32 [P], nats.
+
+    batch_tokens: most tokens that the network reads at once. The result for a query depends neither on it nor on the
+    other queries.
+    """
+    found: list[np.ndarray] = [np.zeros(0, np.float32)] * len(queries)
+    alone = all(len(query.positions_P) == 1 for query in queries)
+    for indices, rows, length in batches_by_length([len(query.ids_L) for query in queries], batch_tokens):
+        batch = padded_queries([queries[i] for i in indices], rows, length, 1 if alone else length)
+        scores_BP = np.asarray(_log_likelihoods_BP(pretrained.model, pretrained.params, batch))
+        for i, scores_P in zip(indices, scores_BP, strict=False):
+            found[i] = scores_P[: len(queries[i].positions_P)]
+    return found
+
+
+def padded_queries(queries: Sequence[Query], rows: int, length: int, targets: int) -> QueryBatch:
+    """Return queries as one batch of this many rows, each of `length` tokens and `targets` query rows."""
+    ranks = []
+    for ids_L, positions_P, rank_P in queries:
+        rank_L = np.full(len(ids_L), CONTEXT)
+        rank_L[positions_P] = rank_P
+        ranks.append(rank_L)
+    return QueryBatch(
+        padded([q.ids_L for q in queries], rows, length, PAD),
+        padded([np.ones_like(q.ids_L) for q in queries], rows, length, 0),
+        padded(ranks, rows, length, CONTEXT),
+        padded([q.positions_P for q in queries], rows, targets, 0),
+        padded([q.ids_L[q.positions_P] for q in queries], rows, targets, 0),
+    )
+
+
+def query_inputs(
+    config: ModelConfig, batch: QueryBatch, segment_ids_BL: jnp.ndarray | None = None
+) -> tuple[Inputs, jax.Array]:
+    """Return (inputs of the network, memory of one slot), with keys K = 1 + L. segment_ids: None = segment 0.
+
+    A row that sees no piece reads the slot, whose values are zeros; no other row sees it.
+    """
+    rows = batch.ids_BL.shape[0]
+    inputs = compact_inputs(
+        jnp.asarray(batch.ids_BL),
+        jnp.zeros_like(batch.ids_BL) if segment_ids_BL is None else segment_ids_BL,
+        jnp.asarray(batch.rank_BL),
+        jnp.asarray(batch.positions_BP),
+        jnp.zeros(rows, bool),
+        jnp.zeros((rows, 1), bool),
+        attention_mask_BL=jnp.asarray(batch.real_BL),
+        attend_empty_memory=True,
+    )
+    inputs = inputs._replace(relations=_memory_for_rows_that_see_nothing(inputs.relations))
+    return inputs, jnp.zeros((config.num_layers, rows, 1, config.d_model))
+
+
+def _logits_BPV(config: ModelConfig, params: Any, batch: QueryBatch) -> jax.Array:
+    inputs, mems_ZBMD = query_inputs(config, batch)
+    logits_BPV, _ = cast(Any, XLNetLM(config).apply)({"params": params}, inputs, mems_ZBMD)
+    return logits_BPV
+
+
+def _memory_for_rows_that_see_nothing(relations: Relations) -> Relations:
+    # The one memory slot, at position -1, is empty and read as zeros.
+    sees_nothing_BT = relations.row_rank_BT < relations.key_rank_BK[:, 1:].min(1, keepdims=True)
+    first_BT = jnp.where(sees_nothing_BT, -1, 0)
+    return relations.within(first_BT, jnp.full_like(first_BT, HIGHEST))
+
+
+def _run_all(config: ModelConfig, params: Any, batch: QueryBatch) -> jax.Array:
+    return jax.nn.log_softmax(_logits_BPV(config, params, batch))
+
+
+def _run_own(config: ModelConfig, params: Any, batch: QueryBatch) -> jax.Array:
+    return -cross_entropy_BP(_logits_BPV(config, params, batch), jnp.asarray(batch.target_ids_BP))
+
+
+_log_probs_BPV = jax.jit(_run_all, static_argnums=0)
+_log_likelihoods_BP = jax.jit(_run_own, static_argnums=0)
+
+
+BATCH_TOKENS = 4096
+
+
+def demand_causal(pretrained: Pretrained) -> None:
+    """Raise InputError where the weights do not predict the next piece."""
+    if pretrained.head is not None:
+        raise InputError(f"the checkpoint has a head for {pretrained.head.task}, and no vocabulary scores")
+    objective = objective_named(pretrained.objective)
+    if objective.order != "left to right":
+        raise InputError(
+            f"the checkpoint has learned to predict {objective.learns} ({objective.name}), which see more than what is "
+            "before them: give one that was trained with the objective clm"
+        )
+
+
+def causal_log_likelihoods(pretrained: Pretrained, texts: Sequence[np.ndarray], batch_tokens: int) -> list[np.ndarray]:
+    """Return log-probabilities for each text (int32 [L]): of its pieces after the first, given all pieces before them,
+    float32 [L - 1], nats.
+
+    batch_tokens: most tokens that the network reads at once; the results do not depend on it. Raises InputError for a
+    checkpoint that is not causal.
+    """
+    demand_causal(pretrained)
+    config = _without_memory(pretrained.model)
+    found: list[np.ndarray] = [np.zeros(0, np.float32)] * len(texts)
+    for indices, rows, length in batches_by_length([len(ids_L) - 1 for ids_L in texts], batch_tokens):
+        ids_BL = padded([texts[i][:-1] for i in indices], rows, length, PAD)
+        next_BL = padded([texts[i][1:] for i in indices], rows, length, PAD)
+        mems_ZBMD = _empty_mems_ZBMD(config, rows)
+        scores_BL, _ = _segment(config, pretrained.params, ids_BL, next_BL, mems_ZBMD, 0)
+        for i, scores_L in zip(indices, np.asarray(scores_BL), strict=False):
+            found[i] = scores_L[: len(texts[i]) - 1]
+    return found
+
+
+def with_memory(pretrained: Pretrained, ids_L: np.ndarray, segment_len: int, mem_len: int) -> np.ndarray:
+    """Return the log-probabilities of a text's pieces after the first, read in segments with a memory of mem_len
+    positions: float32 [L - 1], nats. Both lengths may differ from training.
+
+    Raises InputError for a checkpoint that is not causal, or that cannot use memory.
+    """
+    demand_causal(pretrained)
+    _check_lengths(ids_L, "segment_len", segment_len)
+    if mem_len < 0:
+        raise InputError(f"`mem_len` {mem_len} must be at least 0")
+    if mem_len and pretrained.model.positions != "relative":
+        raise InputError(
+            f"`mem_len` {mem_len}: the checkpoint has {pretrained.model.positions} positions, which number the tokens "
+            "of a window and none before it; give 0"
+        )
+    config = replace(pretrained.model, mem_len=mem_len) if mem_len else _without_memory(pretrained.model)
+    mems_ZBMD = _empty_mems_ZBMD(config, 1)
+    scores = []
+    for begin in range(0, len(ids_L) - 1, segment_len):
+        ids_1L = padded([ids_L[begin : begin + segment_len]], 1, segment_len, PAD)
+        next_1L = padded([ids_L[begin + 1 : begin + 1 + segment_len]], 1, segment_len, PAD)
+        # Memory is full from mem_len on; a larger count of a long text would not fit int32.
+        filled = min(begin, mem_len)
+        scores_1L, mems_ZBMD = _segment(config, pretrained.params, ids_1L, next_1L, mems_ZBMD, filled)
+        scores.append(scores_1L)
+    return np.concatenate([np.asarray(scores_1L)[0] for scores_1L in scores])[: len(ids_L) - 1]
+
+
+def by_window(
+    pretrained: Pretrained,
+    ids_L: np.ndarray,
+    window_len: int,
+    targets_P: np.ndarray | None = None,
+    batch_tokens: int = BATCH_TOKENS,
+) -> np.ndarray:
+    """Return the log-probabilities of the pieces at targets_P (None = all after the first), float32 [P], nats. Each is
+    predicted by a forward pass over the window_len pieces before it, or over all where there are fewer.
+
+    batch_tokens: most tokens in windows that are read at once; the results do not depend on it. Raises InputError for a
+    checkpoint that is not causal.
+    """
+    demand_causal(pretrained)
+    _check_lengths(ids_L, "window_len", window_len)
+    config = _without_memory(pretrained.model)
+    targets_P = np.arange(1, len(ids_L)) if targets_P is None else targets_P
+    # Where fewer pieces stand before a target, later pieces fill the window: a causal row does not see them.
+    begins_P = np.maximum(targets_P - window_len, 0)
+    ids_L = np.pad(ids_L, (0, max(window_len - len(ids_L), 0)), constant_values=PAD)
+    rows, scores = max(batch_tokens // window_len, 1), []
+    for first in range(0, len(targets_P), rows):
+        batch = slice(first, first + rows)
+        missing = rows - len(targets_P[batch])
+        begins_B, targets_B = (np.pad(of_P[batch], (0, missing), mode="edge") for of_P in (begins_P, targets_P))
+        windows_BL = ids_L[begins_B[:, None] + np.arange(window_len)]
+        at_B1, next_B1 = (targets_B - 1 - begins_B)[:, None], ids_L[targets_B][:, None]
+        scores.append(_last(config, pretrained.params, windows_BL, at_B1, next_B1))
+    return np.concatenate([np.asarray(scores_B) for scores_B in scores])[: len(targets_P)]
+
+
+def _check_lengths(ids_L: np.ndarray, name: str, length: int) -> None:
+    if length < 1:
+        raise InputError(f"`{name}` {length} must be at least 1")
+    if len(ids_L) < 2:
+        raise InputError(f"a text of {len(ids_L)} pieces has nothing to predict: give at least 2 pieces")
+
+
+def _without_memory(config: ModelConfig) -> ModelConfig:
+    # same_length: rows would see mem_len positions, here none; without it they see the window.
+    return replace(config, mem_len=0, same_length=False)
+
+
+def _empty_mems_ZBMD(config: ModelConfig, batch: int) -> jax.Array:
+    return jnp.zeros((config.num_layers, batch, config.mem_len, config.d_model), config.dtype)
+
+
+def _inputs(config: ModelConfig, ids_BL: jnp.ndarray, filled: jax.Array | int) -> Inputs:
+    batch, length = ids_BL.shape
+    rank_BL = jnp.broadcast_to(jnp.arange(length, dtype=jnp.int32)[None], (batch, length))
+    memory_BM = memory_in_use_BM(jnp.full(batch, filled), config.mem_len)
+    return compact_inputs(ids_BL, None, rank_BL, None, jnp.zeros(batch, bool), memory_BM)
+
+
+@functools.partial(jax.jit, static_argnums=0, donate_argnums=4)
+def _segment(
+    config: ModelConfig, params: Any, ids_BL: jax.Array, next_BL: jax.Array, mems_ZBMD: jax.Array, filled: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """Return (log-probabilities of the next pieces, memory for the next segment)."""
+    logits_BLV, outputs = cast(Any, build_model(config, None)).apply(
+        {"params": params}, _inputs(config, ids_BL, filled), mems_ZBMD
+    )
+    return -cross_entropy_BP(logits_BLV, next_BL), outputs.new_mems_ZBMD
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _last(config: ModelConfig, params: Any, ids_BL: jax.Array, at_B1: jax.Array, next_B1: jax.Array) -> jax.Array:
+    logits_B1V, _ = cast(Any, build_model(config, None)).apply(
+        {"params": params}, _inputs(config, ids_BL, 0), _empty_mems_ZBMD(config, len(ids_BL)), at_BP=at_B1
+    )
+    return -cross_entropy_BP(logits_B1V, next_B1)[:, 0]

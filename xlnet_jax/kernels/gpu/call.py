@@ -1,0 +1,76 @@
+"""Fused relative attention for GPUs: the call and its gradient.
+
+Attention of kernels/plain.py (XLNet, sections 2.3 to 2.5; Transformer-XL, section 3.3) by Pallas-Triton, in tiles of
+rows and keys. Of arrays as large as the scores, only the position scores by distance go through the device's memory,
+and their gradient: XLA multiplies queries by position keys, and in the kernels each row reads at its own offset.
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
+
+from xlnet_jax.kernels.arguments import AttentionInputs, find_obstacle, pad
+from xlnet_jax.kernels.gpu.backward import Saved, backward
+from xlnet_jax.kernels.gpu.forward import forward
+from xlnet_jax.kernels.gpu.operands import Sizes, Vectors, operands_of, sizes_of, vectors_of
+from xlnet_jax.kernels.mesh import interpretation
+
+WIDEST = 128  # heads; wider ones do not leave enough registers for a tile's scores
+OLDEST = 8.0  # compute capability: bfloat16 products
+# Compute capabilities with 99 KiB of shared memory a block: those of A10, A40, RTX 30, L4, L40S, RTX 40 and
+# RTX 50. The backward kernel of a float32 head wider than 64 wants 113.
+SMALL_SHARED_MEMORY = ("8.6", "8.9", "12.0", "12.1")
+
+
+def why_unsupported(inputs: AttentionInputs) -> str | None:
+    """Return why the kernels cannot compute these inputs, in a clause; None where they can."""
+    if (reason := find_obstacle(inputs, WIDEST)) is not None:
+        return reason
+    if not (capability := _compute_capability())[0].isdigit() or float(capability) < OLDEST:
+        return f"the device has compute capability {capability}, and the kernel wants {OLDEST}"
+    width, dtype = inputs.query_BNTH.shape[-1], inputs.query_BNTH.dtype
+    if capability in SMALL_SHARED_MEMORY and width > 64 and dtype == jnp.float32:
+        has = f"the device has compute capability {capability}, with too little shared memory"
+        return f"{has} for heads of {width} in float32"
+    return None
+
+
+def attention_BNTH(inputs: AttentionInputs) -> jnp.ndarray:
+    """Return the attention output of every row in the type of the values, on one device; softmax in float32."""
+    sizes = sizes_of(inputs)
+    return _attend(sizes, interpretation() is not None, inputs._replace(dropout=None), vectors_of(sizes, inputs))
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+def _attend(sizes: Sizes, interpret: bool, inputs: AttentionInputs, vectors: Vectors) -> jnp.ndarray:
+    return _forward(sizes, interpret, inputs, vectors)[0]
+
+
+def _forward(sizes: Sizes, interpret: bool, inputs: AttentionInputs, vectors: Vectors) -> tuple[jnp.ndarray, tuple]:
+    read = forward(sizes, operands_of(sizes, inputs), vectors, interpret)
+    # Name the arrays that the backward pass needs: a remat policy that saves them runs the forward kernel once.
+    read_BNTH = checkpoint_name(read.read_BNTH[:, :, : sizes.num_rows, : sizes.head_width], "read_BNTH")
+    softmax = tuple(checkpoint_name(a, "softmax_BST") for a in (read.maximum_BNT, read.sum_BNT))
+    return read_BNTH, (inputs, vectors, read_BNTH, softmax)
+
+
+def _backward(sizes: Sizes, interpret: bool, saved: tuple, grad_BNTH: jnp.ndarray) -> tuple[AttentionInputs, None]:
+    inputs, vectors, read_BNTH, softmax = saved
+    # Position scores by distance are multiplied again rather than kept.
+    operands, pull = jax.vjp(functools.partial(operands_of, sizes), inputs)
+    mean_BNT = (read_BNTH.astype(jnp.float32) * grad_BNTH.astype(jnp.float32)).sum(-1)
+    padded_grad = pad(pad(grad_BNTH, 2, sizes.more_rows), 3, sizes.more_width)
+    padded_mean = pad(mean_BNT, 2, sizes.more_rows)
+    gradients = backward(sizes, operands, vectors, Saved(padded_grad, padded_mean, *softmax), interpret)
+    return (*pull(gradients), None)
+
+
+_attend.defvjp(_forward, _backward)
+
+
+def _compute_capability() -> str:
+    """Return the compute capability of this process's devices, as 9.0, or gfx942 for AMD's. Where they are no GPUs, the
+    program is for devices that are not here, and these can do it."""
+    return str(getattr(jax.local_devices()[0], "compute_capability", OLDEST))

@@ -1,0 +1,76 @@
+"""Fused relative attention for TPUs: the call, its layout and its gradient.
+
+Nothing of [T, K] is ever in the memory of the device: scores, masks, segment comparisons and dropout masks exist for a
+tile of rows on the chip. Both streams run through one kernel, content rows before query rows. It is the attention of
+kernels/plain.py (XLNet, sections 2.3 to 2.5; Transformer-XL, section 3.3), forward and backward.
+"""
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
+
+from xlnet_jax.costs import chip_of
+from xlnet_jax.kernels.arguments import AttentionInputs, find_obstacle
+from xlnet_jax.kernels.mesh import device_kind, interpretation
+from xlnet_jax.kernels.tpu import long
+from xlnet_jax.kernels.tpu.backward import Saved, backward
+from xlnet_jax.kernels.tpu.forward import forward
+from xlnet_jax.kernels.tpu.operands import Operands, operands_of, sizes_of, split_heads_BNTH, unpad_rows
+from xlnet_jax.kernels.tpu.tiles import GENERATIONS, LANES, Sizes
+
+
+def why_unsupported(inputs: AttentionInputs) -> str | None:
+    """Return why the kernel cannot compute these inputs, in a clause; None where it can."""
+    if (reason := find_obstacle(inputs, LANES)) is not None:
+        return reason
+    if _generation_name() not in GENERATIONS:
+        return f"the device is {device_kind()}, and there is no kernel for it"
+    return None
+
+
+def attention_BNTH(inputs: AttentionInputs) -> jnp.ndarray:
+    """Return the attention output of every row in the type of the values, on one device; softmax in float32."""
+    generation, interpret = GENERATIONS[_generation_name()], False
+    if (here := interpretation()) is not None:
+        generation = generation._replace(unrolls=False)  # the interpreter compiles loops sooner
+        interpret = here.interpret
+    sizes = sizes_of(inputs, generation)
+    read_BTH = _attend(sizes, interpret, operands_of(inputs, sizes))
+    return split_heads_BNTH(unpad_rows(read_BTH, sizes), sizes)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+def _attend(sizes: Sizes, interpret: Any, operands: Operands) -> jnp.ndarray:
+    return _forward(sizes, interpret, operands)[0]
+
+
+def _forward(sizes: Sizes, interpret: Any, operands: Operands) -> tuple[jnp.ndarray, tuple]:
+    # Position keys come in float32, so that their gradients leave in float32: every example adds to them.
+    if operands.position_2RH is not None:
+        operands = operands._replace(position_2RH=operands.position_2RH.astype(operands.query_BTH.dtype))
+    read_BTH, softmax_BST = (forward if sizes.fits else long.forward)(sizes, operands, interpret)
+    # Name the arrays that the backward pass needs: a remat policy that saves them runs the forward kernel once.
+    read_BTH = checkpoint_name(read_BTH, "read_BNTH")
+    softmax_BST = checkpoint_name(softmax_BST, "softmax_BST")
+    return read_BTH, (operands, read_BTH, softmax_BST)
+
+
+def _backward(sizes: Sizes, interpret: Any, saved: tuple, grad_BTH: jnp.ndarray) -> tuple[Operands]:
+    operands, read_BTH, softmax_BST = saved
+    differentiate = backward if sizes.fits else long.backward
+    gradients = differentiate(sizes, operands, Saved(read_BTH, softmax_BST, grad_BTH), interpret)
+    return (Operands(*gradients, rows_B8T=None, keys_B8K=None, is_reversed_B=None, seed_BN=None),)
+
+
+_attend.defvjp(_forward, _backward)
+
+
+def _generation_name() -> str:
+    """Return the name of the generation of TPUs that a program is traced for; empty for other devices."""
+    if (here := interpretation()) is not None:
+        return here.device
+    chip = chip_of(device_kind())
+    return "" if chip is None else chip.name

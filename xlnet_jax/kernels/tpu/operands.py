@@ -1,0 +1,249 @@
+"""Operands of the kernels for TPUs from the arguments of an attention call: joined heads, padded lengths, integers; and
+their blocks on the chip. The grid is (group of heads, example, tile of rows), the last running fastest: keys and
+values of a head stay on the chip for all rows of an example, position keys for the whole batch.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+
+from xlnet_jax.kernels.arguments import AttentionInputs, pad
+from xlnet_jax.kernels.tpu.tiles import (
+    KEY_NUMBER,
+    KEY_POSITION,
+    KEY_RANK,
+    KEY_SEGMENT,
+    OTHER_SEGMENT,
+    R_R,
+    R_S,
+    R_W,
+    ROW_FIRST,
+    ROW_LAST,
+    ROW_NUMBER,
+    ROW_POSITION,
+    ROW_RANK,
+    ROW_SEGMENT,
+    ROWS,
+    SUBLANES,
+    Generation,
+    Sizes,
+)
+
+NEVER = jnp.iinfo(jnp.int32).max
+"""Rank, position and number of padded keys: no row sees them."""
+
+
+class Operands(NamedTuple):
+    """Inputs of the kernel: arrays outside of it, references to their blocks inside. None = no such term.
+
+    Their H holds all heads, side by side.
+    """
+
+    query_BTH: Any
+    key_BKH: Any
+    value_BKH: Any
+    position_2RH: Any  # forwards, then backwards where examples may read backwards
+    vectors_8H: Any  # float32, rows R_W to OTHER_SEGMENT
+    rows_B8T: Any  # int32, rows ROW_RANK to ROW_NUMBER
+    keys_B8K: Any  # int32, rows KEY_RANK to KEY_NUMBER
+    is_reversed_B: Any  # int32
+    seed_BN: Any  # int32
+    busy_BQ: Any = None  # int32, which tiles of query rows to compute; None = all
+
+
+def sizes_of(inputs: AttentionInputs, generation: Generation) -> Sizes:
+    """Return the sizes of a call. Without query rows all rows are content."""
+    _, num_heads, num_rows, head_width = inputs.query_BNTH.shape
+    relations, has_positions = inputs.relations, inputs.position_key_2NRH is not None
+    sizes = Sizes(
+        num_heads=num_heads,
+        head_width=head_width,
+        num_content=num_rows - relations.num_targets,
+        num_targets=relations.num_targets,
+        num_places=inputs.num_places,
+        num_keys=inputs.key_BNKH.shape[2],
+        num_directions=0 if not has_positions else 1 if relations.is_reversed_B is None else 2,
+        has_ranks=relations.row_rank_BT is not None,
+        has_span=relations.row_first_BT is not None,
+        has_segments=inputs.segment_key_2NH is not None,
+        dropout_rate=0.0 if inputs.dropout is None else inputs.dropout.rate,
+        generation=generation,
+    )
+    return sizes if sizes.fits else sizes.divide_into_blocks()
+
+
+def operands_of(inputs: AttentionInputs, sizes: Sizes) -> Operands:
+    """Return the operands of a call."""
+    seed_BN = is_reversed_B = None
+    if inputs.dropout is not None:
+        seed_BN = jax.lax.bitcast_convert_type(inputs.dropout.seed_BN, jnp.int32)
+        seed_BN = pad(seed_BN, 1, sizes.num_groups * sizes.group - sizes.num_heads)
+    if sizes.num_directions == 2:
+        is_reversed_B = inputs.relations.is_reversed_B.astype(jnp.int32)
+    more_keys = sizes.padded_keys - sizes.num_keys
+    return Operands(
+        query_BTH=pad_rows(join_heads(inputs.query_BNTH, sizes), sizes),
+        key_BKH=pad(join_heads(inputs.key_BNKH, sizes), 1, more_keys),
+        value_BKH=pad(join_heads(inputs.value_BNKH, sizes), 1, more_keys),
+        position_2RH=_position_2RH(inputs, sizes),
+        vectors_8H=_vectors_8H(inputs, sizes),
+        rows_B8T=_rows_B8T(inputs, sizes),
+        keys_B8K=_keys_B8K(inputs, more_keys),
+        is_reversed_B=is_reversed_B,
+        seed_BN=seed_BN,
+    )
+
+
+def join_heads(x_BNTH: jnp.ndarray, sizes: Sizes) -> jnp.ndarray:
+    """Return heads side by side, [..., T, N x H]; zeros fill the last group."""
+    x_BTNH = jnp.swapaxes(x_BNTH, -3, -2)
+    joined = x_BTNH.reshape(*x_BTNH.shape[:-2], sizes.num_heads * sizes.head_width)
+    return pad(joined, -1, sizes.num_groups * sizes.width - joined.shape[-1])
+
+
+def split_heads_BNTH(joined_BTH: jnp.ndarray, sizes: Sizes) -> jnp.ndarray:
+    """Return heads on an axis of their own: the inverse of `join_heads`."""
+    apart = joined_BTH[..., : sizes.num_heads * sizes.head_width]
+    return jnp.swapaxes(apart.reshape(*apart.shape[:-1], sizes.num_heads, sizes.head_width), 1, 2)
+
+
+def pad_rows(x_BT: jnp.ndarray, sizes: Sizes) -> jnp.ndarray:
+    """Return rows where content rows fill their tiles. The last tile of query rows may reach past the end."""
+    missing = sizes.padded_content - sizes.num_content
+    if not missing:
+        return x_BT
+    content_BL, query_BP = x_BT[:, : sizes.num_content], x_BT[:, sizes.num_content :]
+    return jnp.concatenate([pad(content_BL, 1, missing), query_BP], axis=1)
+
+
+def unpad_rows(x_BT: jnp.ndarray, sizes: Sizes) -> jnp.ndarray:
+    """Return rows without those that `pad_rows` has added."""
+    if sizes.padded_content == sizes.num_content:
+        return x_BT
+    return jnp.concatenate([x_BT[:, : sizes.num_content], x_BT[:, sizes.padded_content :]], axis=1)
+
+
+def _position_2RH(inputs: AttentionInputs, sizes: Sizes) -> jnp.ndarray | None:
+    if inputs.position_key_2NRH is None:
+        return None
+    sine_NRH, cosine_NRH = inputs.position_key_2NRH
+    directions = [cosine_NRH + sine_NRH] + ([cosine_NRH - sine_NRH] if sizes.num_directions == 2 else [])
+    joined_2RH = join_heads(jnp.stack(directions), sizes)
+    # Places are padded at their end, which moves all distances by as much.
+    before, after = sizes.padded_places - sizes.num_places, sizes.padded_keys - sizes.num_keys
+    return pad(joined_2RH, 1, after, before)
+
+
+def _vectors_8H(inputs: AttentionInputs, sizes: Sizes) -> jnp.ndarray:
+    rows = {}
+    if inputs.biases_3NH is not None:
+        rows = dict(zip((R_W, R_R, R_S), inputs.biases_3NH, strict=True))
+    if inputs.segment_key_2NH is not None:
+        # Softmax ignores what all keys of a row share: only the difference of the two segment scores counts.
+        rows[OTHER_SEGMENT] = inputs.segment_key_2NH[1] - inputs.segment_key_2NH[0]
+    zeros_NH = jnp.zeros((sizes.num_heads, sizes.head_width))
+    vectors_8NH = jnp.stack([rows.get(row, zeros_NH).astype(jnp.float32) for row in range(SUBLANES)])
+    return join_heads(vectors_8NH[:, :, None], sizes)[:, 0]
+
+
+def _rows_B8T(inputs: AttentionInputs, sizes: Sizes) -> jnp.ndarray:
+    relations = inputs.relations
+    rows = {
+        ROW_RANK: relations.row_rank_BT,
+        ROW_FIRST: relations.row_first_BT,
+        ROW_LAST: relations.row_last_BT,
+        ROW_SEGMENT: relations.row_segment_BT,
+    }
+    if relations.query_position_BP is not None:
+        rows[ROW_POSITION] = pad(relations.query_position_BP, 1, 0, before=sizes.num_content)
+    if inputs.dropout is not None:
+        rows[ROW_NUMBER], _ = inputs.dropout_numbers()
+    integers_B8T = _stack_B8T(rows, len(inputs.query_BNTH), inputs.query_BNTH.shape[2])
+    integers_B8T = jnp.swapaxes(pad_rows(jnp.swapaxes(integers_B8T, 1, 2), sizes), 1, 2)
+    return pad(integers_B8T, 2, sizes.padded_rows - integers_B8T.shape[2])
+
+
+def _keys_B8K(inputs: AttentionInputs, more_keys: int) -> jnp.ndarray:
+    relations = inputs.relations
+    keys = {
+        KEY_RANK: relations.key_rank_BK,
+        KEY_POSITION: relations.key_position_BK,
+        KEY_SEGMENT: relations.key_segment_BK,
+    }
+    if inputs.dropout is not None:
+        _, keys[KEY_NUMBER] = inputs.dropout_numbers()
+    integers_B8K = _stack_B8T(keys, len(inputs.key_BNKH), inputs.key_BNKH.shape[2])
+    return pad(integers_B8K, 2, more_keys, value=NEVER)
+
+
+def _stack_B8T(rows: dict[int, jnp.ndarray | None], batch: int, length: int) -> jnp.ndarray:
+    """Return integers of rows or keys below one another; zeros where there are none."""
+    zeros_BT = jnp.zeros((batch, length), jnp.int32)
+    given = [rows.get(row) for row in range(SUBLANES)]
+    return jnp.stack([zeros_BT if row_BT is None else row_BT for row_BT in given], axis=1)
+
+
+def row_blocks(sizes: Sizes) -> pl.BlockSpec:
+    """Return the blocks of an array [B, T, N x H]."""
+    return pl.BlockSpec((1, ROWS, sizes.width), lambda group, example, tile: (example, tile, group))
+
+
+def key_blocks(sizes: Sizes) -> pl.BlockSpec:
+    """Return the blocks of an array [B, K, N x H]."""
+    return pl.BlockSpec((1, sizes.padded_keys, sizes.width), lambda group, example, tile: (example, 0, group))
+
+
+def position_blocks(sizes: Sizes) -> pl.BlockSpec:
+    """Return the blocks of an array [directions, R, N x H]. They change with the group only: one buffer will do."""
+    shape = (sizes.num_directions, sizes.padded_distances, sizes.width)
+    return pl.BlockSpec(shape, lambda group, example, tile: (0, 0, group), pipeline_mode=pl.Buffered(1))
+
+
+def vector_blocks(sizes: Sizes) -> pl.BlockSpec:
+    """Return the blocks of an array [8, N x H]."""
+    return pl.BlockSpec((SUBLANES, sizes.width), lambda group, example, tile: (0, group))
+
+
+def softmax_blocks(sizes: Sizes) -> pl.BlockSpec:
+    """Return the blocks of the softmax statistics."""
+    return pl.BlockSpec((1, sizes.softmax_rows, ROWS), lambda group, example, tile: (example, group, tile))
+
+
+def operand_blocks(sizes: Sizes, operands: Operands) -> Operands:
+    """Return the blocks of all inputs."""
+    scalars = pl.BlockSpec(memory_space=pltpu.SMEM)
+    return Operands(
+        query_BTH=row_blocks(sizes),
+        key_BKH=key_blocks(sizes),
+        value_BKH=key_blocks(sizes),
+        position_2RH=None if operands.position_2RH is None else position_blocks(sizes),
+        vectors_8H=vector_blocks(sizes),
+        rows_B8T=pl.BlockSpec((1, SUBLANES, ROWS), lambda group, example, tile: (example, 0, tile)),
+        keys_B8K=pl.BlockSpec((1, SUBLANES, sizes.padded_keys), lambda group, example, tile: (example, 0, 0)),
+        is_reversed_B=None if operands.is_reversed_B is None else scalars,
+        seed_BN=None if operands.seed_BN is None else scalars,
+        busy_BQ=None if operands.busy_BQ is None else scalars,
+    )
+
+
+def compiler_params(sizes: Sizes) -> Any:
+    """Return the settings of the compiler. Cores may share the groups; the sums over a batch need one core."""
+    return pltpu.CompilerParams(
+        dimension_semantics=("parallel", "arbitrary", "arbitrary"), vmem_limit_bytes=sizes.generation.vmem_bytes
+    )
+
+
+def estimate_cost(sizes: Sizes, operands: Operands, others: Any, products: int) -> pl.CostEstimate:
+    """Return the FLOPs of a kernel and the bytes that it reads and writes, for the compiler's schedule and for plans.
+
+    others: its further inputs and its outputs, arrays or their shapes; products: its products of rows and keys.
+    """
+    batch, elements = len(operands.query_BTH), sizes.busy_tiles * ROWS * sizes.padded_keys
+    return pl.CostEstimate(
+        flops=2 * products * batch * sizes.num_groups * sizes.group * elements * sizes.width,
+        bytes_accessed=sum(a.size * a.dtype.itemsize for a in jax.tree.leaves((operands, others))),
+        transcendentals=batch * sizes.num_heads * elements,
+    )

@@ -1,0 +1,279 @@
+"""Scores of a tile of rows with all keys: the part of the kernel that forward and backward pass share.
+
+    score = (q + r_w) k  +  shift((q + r_r) r)  +  [segments differ] (q + r_s) (s_other - s_same)     each / sqrt(H)
+
+The products run over all rows of a tile and over the lanes of a group of heads, where the lanes of other heads are zero
+in the queries. They are stored in scratch memory. Everything between the products runs in a loop over strips of a few
+rows, whose scores fit into registers.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+
+from xlnet_jax.kernels.arguments import MASKED
+from xlnet_jax.kernels.dropout import hash_words, row_seed, threshold
+from xlnet_jax.kernels.tpu.operands import NEVER, Operands
+from xlnet_jax.kernels.tpu.shift import Shift, rotate_by_gather, rotate_by_steps, shift_TK
+from xlnet_jax.kernels.tpu.tiles import (
+    KEY_NUMBER,
+    KEY_POSITION,
+    KEY_RANK,
+    KEY_SEGMENT,
+    LANES,
+    OTHER_SEGMENT,
+    R_R,
+    R_S,
+    R_W,
+    ROW_FIRST,
+    ROW_LAST,
+    ROW_NUMBER,
+    ROW_POSITION,
+    ROW_RANK,
+    ROW_SEGMENT,
+    ROWS,
+    SUBLANES,
+    Sizes,
+)
+
+STRIP = 16
+"""Rows of a strip: a register of bfloat16 has 16."""
+
+
+class Tile(NamedTuple):
+    """Place of the tile that a step of the grid computes. Content rows and query rows are two kinds of tiles."""
+
+    is_query: bool
+    rows: int  # rows that are computed
+    number: jnp.ndarray  # of the tile in its kind
+    example: jnp.ndarray
+    group: jnp.ndarray
+
+
+def tiles_here(sizes: Sizes) -> tuple[Tile, Tile]:
+    """Return this step of a grid (group of heads, example, tile) as a tile of content rows, and as one of query rows:
+    which of them it is, is known on the device only."""
+    group, example, number = (pl.program_id(axis) for axis in range(3))
+    content = Tile(False, ROWS, number, example, group)
+    return content, Tile(True, sizes.query_rows, number - sizes.content_tiles, example, group)
+
+
+def is_busy(query: Tile, refs: Operands) -> jnp.ndarray:
+    """Return whether this step computes a tile of query rows."""
+    if refs.busy_BQ is None:
+        return query.number >= 0
+    return (query.number >= 0) & (refs.busy_BQ[query.example, jnp.maximum(query.number, 0)] != 0)
+
+
+class Scratch(NamedTuple):
+    """References to what the strips of a tile read: integers of its rows, and products of the heads that are computed
+    together (`Sizes.heads_at_once`)."""
+
+    integers_T8: Any  # int32, columns ROW_RANK to ROW_NUMBER
+    content: tuple[Any, ...]  # a head each, float32 [T, K]: (q + r_w) k
+    by_distance: tuple[Any, ...]  # a head each, float32 [T, R]: (q + r_r) r; empty without relative positions
+    segment: tuple[Any, ...]  # a head each, float32 [T, 1]: (q + r_s) (s_other - s_same); empty without segments
+
+
+def scratch_shapes(sizes: Sizes) -> Scratch:
+    """Return the scratch memory of a tile."""
+    return Scratch(
+        pltpu.VMEM((ROWS, SUBLANES), jnp.int32),
+        head_scratch(sizes, sizes.padded_keys, jnp.float32),
+        head_scratch(sizes, sizes.window, jnp.float32, sizes.num_directions > 0),
+        head_scratch(sizes, 1, jnp.float32, sizes.has_segments),
+    )
+
+
+def head_scratch(sizes: Sizes, width: int, dtype: Any, is_used: bool = True) -> tuple[Any, ...]:
+    """Return scratch memory [T, width] for each of the heads that are computed together; none where it is not used."""
+    return (pltpu.VMEM((ROWS, width), dtype),) * (sizes.heads_at_once if is_used else 0)
+
+
+# ---- rows of a tile --------------------------------------------------------------------------------------------------
+
+
+class Rows(NamedTuple):
+    """Queries of a tile with each bias, scaled."""
+
+    with_r_w_TH: jnp.ndarray
+    with_r_r_TH: jnp.ndarray
+    with_r_s_TH: jnp.ndarray  # float32
+
+
+def read_rows(sizes: Sizes, tile: Tile, refs: Operands) -> Rows:
+    """Read the queries of a tile."""
+    query_TH = read_real_TH(sizes, tile, refs.query_BTH)
+    with_r_w_TH, with_r_r_TH, with_r_s_TH = (
+        (query_TH + refs.vectors_8H[row : row + 1]) * sizes.scale for row in (R_W, R_R, R_S)
+    )
+    operand = sizes.product_type(refs.query_BTH.dtype)
+    return Rows(with_r_w_TH.astype(operand), with_r_r_TH.astype(operand), with_r_s_TH)
+
+
+def read_real_TH(sizes: Sizes, tile: Tile, rows_BTH: Any) -> jnp.ndarray:
+    """Read the rows of a tile as float32, zero past the last one: there the memory holds anything."""
+    rows_TH = rows_BTH[0, : tile.rows].astype(jnp.float32)
+    if not tile.is_query:
+        return rows_TH
+    row_T1 = jax.lax.broadcasted_iota(jnp.int32, (tile.rows, 1), 0) + tile.number * ROWS
+    return jnp.where(row_T1 < sizes.num_targets, rows_TH, 0.0)
+
+
+def in_head_1H(sizes: Sizes, head: int) -> jnp.ndarray:
+    """Return bool [1, H]: True at the lanes of a head of the group."""
+    lane_1H = jax.lax.broadcasted_iota(jnp.int32, (1, sizes.width), 1)
+    return (lane_1H >= head * sizes.head_width) & (lane_1H < (head + 1) * sizes.head_width)
+
+
+def product(a: jnp.ndarray, b: jnp.ndarray, axis_a: int, axis_b: int) -> jnp.ndarray:
+    """Return the float32 product of two matrices, summed over these axes."""
+    return jax.lax.dot_general(a, b, (((axis_a,), (axis_b,)), ((), ())), preferred_element_type=jnp.float32)
+
+
+def window_width(sizes: Sizes, tile: Tile) -> int:
+    """Return the number of distances that a tile reads: a diagonal band for content rows, all for query rows."""
+    return sizes.padded_distances if tile.is_query else sizes.padded_keys + LANES
+
+
+def window_of(sizes: Sizes, tile: Tile) -> Any:
+    """Return the rows of the position keys that a tile reads."""
+    start = 0 if tile.is_query else pl.multiple_of(sizes.padded_places - (tile.number + 1) * ROWS, ROWS)
+    return pl.ds(start, window_width(sizes, tile))
+
+
+def read_window_RH(sizes: Sizes, tile: Tile, refs: Operands) -> jnp.ndarray | None:
+    """Read the position keys of a tile in the direction of its example; None without relative positions."""
+    if refs.position_2RH is None:
+        return None
+    window_RH = refs.position_2RH[direction_of(tile, refs), window_of(sizes, tile)]
+    return window_RH.astype(sizes.product_type(window_RH.dtype))
+
+
+def direction_of(tile: Tile, refs: Operands) -> Any:
+    """Return the index of the table of position keys that an example reads: 0 forwards, 1 backwards."""
+    return 0 if refs.is_reversed_B is None else refs.is_reversed_B[tile.example]
+
+
+def multiply_queries(
+    sizes: Sizes, tile: Tile, rows: Rows, refs: Operands, window_RH: jnp.ndarray | None, first: int, scratch: Scratch
+) -> None:
+    """Store the products of queries with keys, position keys and segment keys, of the heads from `first` on."""
+    key_KH, (with_r_w_TH, with_r_r_TH, with_r_s_TH) = refs.key_BKH[0], rows
+    key_KH, here = key_KH.astype(with_r_w_TH.dtype), slice(0, tile.rows)
+    for i in range(sizes.heads_at_once):
+        mask_1H = in_head_1H(sizes, first + i)
+        scratch.content[i][here] = product(jnp.where(mask_1H, with_r_w_TH, 0), key_KH, 1, 1)
+        if window_RH is not None:
+            by_distance_TR = product(jnp.where(mask_1H, with_r_r_TH, 0), window_RH, 1, 1)
+            scratch.by_distance[i][here, : len(window_RH)] = by_distance_TR
+        if sizes.has_segments:
+            other_1H = jnp.where(mask_1H, refs.vectors_8H[OTHER_SEGMENT : OTHER_SEGMENT + 1], 0.0)
+            scratch.segment[i][here] = (with_r_s_TH * other_1H).sum(1, keepdims=True)
+
+
+# ---- strips ----------------------------------------------------------------------------------------------------------
+
+
+class Strip(NamedTuple):
+    """Comparisons, shift and random words of a strip of rows, which its heads share."""
+
+    here: Any  # its rows in the tile
+    is_visible_TK: jnp.ndarray
+    is_other_TK: jnp.ndarray | None  # keys of another segment; None = no segments
+    hidden_1K: jnp.ndarray  # float32, score of keys that are not visible
+    shift: Shift | None
+    word_TK: jnp.ndarray | None  # uint32, random bits; None = no dropout
+
+
+def for_each_strip(
+    sizes: Sizes, tile: Tile, refs: Operands, first: int, scratch: Scratch, body: Callable[[Strip], None]
+) -> None:
+    """Loop over the strips of a tile, for the heads from `first` on."""
+
+    count = tile.rows // STRIP
+
+    @pl.loop(0, count, unroll=count if sizes.generation.unrolls else 1)
+    def strip(number: Any) -> None:
+        start = pl.multiple_of(number * STRIP, STRIP)
+        row_T8 = scratch.integers_T8[pl.ds(start, STRIP)]
+        row_T1 = jax.lax.broadcasted_iota(jnp.int32, (STRIP, 1), 0) + start
+        body(
+            Strip(
+                pl.ds(start, STRIP),
+                *_compared_TK(sizes, row_T8, refs.keys_B8K[0]),
+                _shift(sizes, tile, row_T1, row_T8),
+                _word_TK(sizes, tile, row_T8, refs, first),
+            )
+        )
+
+
+def _compared_TK(
+    sizes: Sizes, row_T8: jnp.ndarray, key_8K: jnp.ndarray
+) -> tuple[jnp.ndarray, jnp.ndarray | None, jnp.ndarray]:
+    """Return which keys the rows see, which are of another segment, and the score of hidden keys."""
+    conditions, is_other_TK = [], None
+    if sizes.has_ranks:
+        conditions.append(key_8K[KEY_RANK : KEY_RANK + 1] <= row_T8[:, ROW_RANK : ROW_RANK + 1])
+    if sizes.has_span:
+        position_1K = key_8K[KEY_POSITION : KEY_POSITION + 1]
+        conditions.append(position_1K >= row_T8[:, ROW_FIRST : ROW_FIRST + 1])
+        conditions.append(position_1K <= row_T8[:, ROW_LAST : ROW_LAST + 1])
+    if sizes.has_segments:
+        is_other_TK = key_8K[KEY_SEGMENT : KEY_SEGMENT + 1] != row_T8[:, ROW_SEGMENT : ROW_SEGMENT + 1]
+    # A row that sees no key has a uniform softmax over the keys that there are, not over padding.
+    hidden_1K = jnp.where(key_8K[KEY_NUMBER : KEY_NUMBER + 1] == NEVER, 2 * MASKED, MASKED)
+    return functools.reduce(jnp.logical_and, conditions), is_other_TK, hidden_1K
+
+
+def _shift(sizes: Sizes, tile: Tile, row_T1: jnp.ndarray, row_T8: jnp.ndarray) -> Shift | None:
+    """Return the shift of rows inside the window that `window_of` gives."""
+    if not sizes.num_directions:
+        return None
+    rotate = rotate_by_gather if sizes.generation.gathers_lanes else rotate_by_steps
+    if not tile.is_query:
+        return Shift(row_T1, None, rotate)
+    position_T1 = row_T8[:, ROW_POSITION : ROW_POSITION + 1]
+    return Shift(position_T1 & (LANES - 1), (sizes.padded_places - 1 - position_T1) >> 7, rotate)
+
+
+def scores_TK(sizes: Sizes, tile: Tile, strip: Strip, scratch: Scratch, i: int) -> jnp.ndarray:
+    """Return the masked scores of a strip of rows, of head i of those in the scratch memory."""
+    score_TK = scratch.content[i][strip.here]
+    if strip.shift is not None:
+        by_distance_TR = scratch.by_distance[i][strip.here, : window_width(sizes, tile)]
+        score_TK += shift_TK(by_distance_TR, strip.shift, sizes.padded_keys)
+    if strip.is_other_TK is not None:
+        score_TK += jnp.where(strip.is_other_TK, scratch.segment[i][strip.here], 0.0)
+    # A score in float32 vanishes beside MASKED, so this is a sum: the gradient does not stop at hidden keys.
+    return jnp.where(strip.is_visible_TK, score_TK, strip.hidden_1K)
+
+
+# ---- dropout ---------------------------------------------------------------------------------------------------------
+
+
+def _seed(sizes: Sizes, tile: Tile, refs: Operands, head: int) -> jnp.ndarray:
+    return refs.seed_BN[tile.example, tile.group * sizes.group + head].astype(jnp.uint32)
+
+
+def _word_TK(sizes: Sizes, tile: Tile, row_T8: jnp.ndarray, refs: Operands, head: int) -> jnp.ndarray | None:
+    if refs.seed_BN is None:
+        return None
+    row_T1, key_1K = row_T8[:, ROW_NUMBER : ROW_NUMBER + 1], refs.keys_B8K[0, KEY_NUMBER : KEY_NUMBER + 1]
+    return hash_words(row_seed(_seed(sizes, tile, refs, head), row_T1), key_1K)
+
+
+def drop_TK(sizes: Sizes, tile: Tile, strip: Strip, refs: Operands, head: int, x_TK: jnp.ndarray) -> jnp.ndarray:
+    """Return x with zeros where the dropout mask of a head drops it (`dropout.attention_mask_BNTK`)."""
+    if strip.word_TK is None:
+        return x_TK
+    if sizes.heads_at_once == 2:
+        half_TK = strip.word_TK >> 16 if head % 2 else strip.word_TK & jnp.uint32(0xFFFF)
+    else:
+        half_TK = (strip.word_TK >> ((_seed(sizes, tile, refs, head) & 1) * 16)) & jnp.uint32(0xFFFF)
+    return jnp.where(half_TK.astype(jnp.int32) >= threshold(sizes.dropout_rate), x_TK, 0)

@@ -1,0 +1,191 @@
+"""Sizes of the fused kernel: tiles of rows, groups of heads, padded lengths, and what a generation of TPUs can do.
+
+The kernel takes queries as [B, T, N x H], as the projection writes them, and cuts them into tiles: 128 rows of one
+example, and the heads that share 128 lanes. Content rows fill whole tiles, then come tiles of query rows.
+
+Inside the kernel the dimension letters count what is in a tile: T its rows, K the padded keys, R padded distances, and
+H the lanes of a group of heads.
+"""
+
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import jax.numpy as jnp
+
+from xlnet_jax.kernels.arguments import round_up
+
+LANES = 128
+"""Numbers in a row of a TPU register."""
+
+SUBLANES = 8
+"""Rows of a register of 32-bit numbers."""
+
+ROWS = LANES
+"""Rows of a tile. The relative shift between its first and its last row is below a register's width."""
+
+# Rows of the integer arrays `Operands.rows_B8T` and `Operands.keys_B8K`.
+ROW_RANK, ROW_FIRST, ROW_LAST, ROW_SEGMENT, ROW_POSITION, ROW_NUMBER = range(6)
+KEY_RANK, KEY_POSITION, KEY_SEGMENT, KEY_NUMBER = range(4)
+# Rows of `Operands.vectors_8H`: the biases, and the difference of the two segment keys.
+R_W, R_R, R_S, OTHER_SEGMENT = range(4)
+
+
+class Generation(NamedTuple):
+    """Properties of a generation of TPUs that the kernel depends on."""
+
+    vmem_bytes: int
+    """part of the on-chip memory that the kernel may take"""
+    reach: int
+    """largest number of padded keys and padded distances together that was compiled: all of them are on the chip"""
+    row_block: int
+    """content rows of a block of longer windows; its position keys are `row_block` + `key_block`"""
+    key_block: int
+    """keys of a block of longer windows"""
+    multiplies_bfloat16: bool = True
+    """otherwise operands are converted to float32 on the chip; the products round them to bfloat16 all the same"""
+    gathers_lanes: bool = True
+    """each row of a register can be permuted in its own way"""
+    unrolls: bool = True
+    """strips in straight-line code, so that products and arithmetic overlap, do not make too many values spill"""
+    pairs_heads: bool = True
+    """there is memory to compute two heads together, which share random words"""
+
+
+_EARLY = Generation(
+    16 * 2**20, 2304, 768, 768, multiplies_bfloat16=False, gathers_lanes=False, unrolls=False, pairs_heads=False
+)
+GENERATIONS = {
+    "v2": _EARLY,
+    "v3": _EARLY,
+    "v4": Generation(16 * 2**20, 2304, 768, 768),
+    "v5e": Generation(64 * 2**20, 8192, 4096, 2048),
+    "v5p": Generation(48 * 2**20, 8192, 4096, 2048),
+    "v6e": Generation(64 * 2**20, 8192, 4096, 2048),
+    "v7": Generation(48 * 2**20, 8192, 4096, 2048),
+}
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Sizes of one call, as the kernel sees it on one device, and the terms that its scores have."""
+
+    num_heads: int
+    head_width: int
+    num_content: int
+    num_targets: int
+    num_places: int
+    """positions that rows may be at, L of `AttentionInputs.num_places`"""
+    num_keys: int
+    num_directions: int
+    """tables of position keys: 0 = no relative positions, 2 = examples may read backwards"""
+    has_ranks: bool
+    has_span: bool
+    has_segments: bool
+    dropout_rate: float
+    generation: Generation
+    row_block: int = LANES
+    """content rows and places are padded to a multiple of this"""
+    key_block: int = LANES
+    """keys are padded to a multiple of this"""
+    position_blocks: int = 1
+    """blocks of positions that the query rows are divided over; a call computes those of one"""
+
+    def __post_init__(self) -> None:
+        assert self.row_block % LANES == 0, self.row_block
+        assert self.key_block % LANES == 0, self.key_block
+
+    @property
+    def fits(self) -> bool:
+        """True where keys and position keys fit on the chip together."""
+        return self.padded_keys + self.padded_distances <= self.generation.reach
+
+    def divide_into_blocks(self) -> "Sizes":
+        """Return the sizes of a window that does not fit: padded to whole blocks."""
+        row_block = min(self.generation.row_block, self.padded_places)
+        return replace(self, row_block=row_block, key_block=self.generation.key_block)
+
+    @property
+    def group(self) -> int:
+        """Number of heads that share the lanes of a tile."""
+        return max(1, LANES // self.head_width)
+
+    @property
+    def heads_in_group(self) -> int:
+        """Number of heads of a group that are computed: not all, where there are fewer."""
+        return min(self.group, self.num_heads)
+
+    @property
+    def width(self) -> int:
+        """Number of lanes of a group of heads."""
+        return self.group * self.head_width
+
+    @property
+    def num_groups(self) -> int:
+        return -(-self.num_heads // self.group)
+
+    @property
+    def heads_at_once(self) -> int:
+        """Number of heads computed together: two that share random words, where the numbers of heads let them."""
+        can_share = self.group % 2 == 0 and self.num_heads % 2 == 0
+        return 2 if can_share and self.generation.pairs_heads else 1
+
+    @property
+    def padded_content(self) -> int:
+        return round_up(self.num_content, self.row_block)
+
+    @property
+    def padded_places(self) -> int:
+        return round_up(self.num_places, self.row_block)
+
+    @property
+    def padded_keys(self) -> int:
+        return round_up(self.num_keys, self.key_block)
+
+    @property
+    def padded_distances(self) -> int:
+        """Number of rows of the padded table of position keys."""
+        return self.padded_places + self.padded_keys
+
+    @property
+    def window(self) -> int:
+        """Number of distances that a tile reads at most: query rows read all."""
+        return self.padded_distances if self.num_targets else self.padded_keys + LANES
+
+    @property
+    def content_tiles(self) -> int:
+        return self.padded_content // ROWS
+
+    @property
+    def query_tiles(self) -> int:
+        return -(-self.num_targets // ROWS)
+
+    @property
+    def busy_tiles(self) -> int:
+        """Number of tiles that a call computes, if targets are in ascending order, evenly spread."""
+        return self.content_tiles + min(self.query_tiles, -(-self.query_tiles // self.position_blocks) + 1)
+
+    @property
+    def query_rows(self) -> int:
+        """Number of rows of a tile of query rows that are computed: not all of them, where targets are few."""
+        return min(ROWS, round_up(self.num_targets, 16))
+
+    @property
+    def tiles(self) -> int:
+        return self.content_tiles + self.query_tiles
+
+    @property
+    def padded_rows(self) -> int:
+        return self.tiles * ROWS
+
+    @property
+    def softmax_rows(self) -> int:
+        """Number of rows of a group's softmax statistics: maximum and sum of each head."""
+        return round_up(2 * self.heads_in_group, SUBLANES)
+
+    @property
+    def scale(self) -> float:
+        return self.head_width**-0.5
+
+    def product_type(self, operand: jnp.dtype) -> jnp.dtype:
+        """Return the type that operands are multiplied in."""
+        return operand if self.generation.multiplies_bfloat16 else jnp.dtype(jnp.float32)

@@ -1,0 +1,396 @@
+"""Count what a compiled step costs, by part of the model: bytes between devices, bytes between a device and its memory,
+and cycles. Counts come from the scheduled program, so a loop counts once for each iteration. Cycles are the
+compiler's estimates, and for kernels, which the compiler does not estimate, those of their compiled instructions.
+Cycles are those of one device, as jax counts devices: a core, and half a chip, on v2, v3 and v7; both cores of a
+chip together ("megacore") on v4 and v5p; the chip's only core on v5e and v6e. An instruction counts for the part of
+the model whose scopes are in its metadata: the names of flax modules and of `jax.named_scope`.
+"""
+
+import math
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Literal, NamedTuple, TypeAlias
+
+from xlnet_jax.costs import Chip
+from xlnet_jax.planning.hlo import Computation, Instruction, Program, Shape
+
+COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute", "collective-broadcast")
+
+
+class Collective(NamedTuple):
+    """Collective operation of a step, with the number of times it runs."""
+
+    kind: str
+    times: int
+    bytes: int  # each time, on each device: the larger of input and output
+    group: int  # devices that take part together
+
+    @property
+    def sent(self) -> float:
+        """Bytes that a member of the group must send at least, over all times: those of a ring, which is optimal."""
+        share = (self.group - 1) / self.group
+        return self.times * self.bytes * {"all-reduce": 2 * share, "collective-permute": 1.0}.get(self.kind, share)
+
+
+def collectives(program: Program, devices: int) -> list[Collective]:
+    """Return the collectives of one step, in program order. devices: those of the mesh, for any without groups."""
+    found: list[Collective] = []
+    chains: set[tuple[str, str]] = set()
+    for _, instruction, times in program.runs():
+        for kind, inside in exchanges(program, instruction):
+            # A collective that runs beside other work stands in each fusion of a chain: its start, steps, which may
+            # lie in an inner loop, and its end.
+            if chain := re.search(r'chain_id="\d+"', inside.text):
+                if (same := (kind, chain[0])) in chains:
+                    continue
+                chains.add(same)
+            shapes = [shape.bytes for shape in inside.shapes]
+            # The result of an asynchronous collective holds its operands too.
+            size = max(shapes) if inside.opcode.endswith("-start") and kind != "all-reduce" else sum(shapes)
+            group = _group(inside.text, devices)
+            # The result of a reduce-scatter is a part of its input; a fusion around an all-reduce has the whole.
+            found.append(Collective(kind, times, size * group if inside.opcode == "reduce-scatter" else size, group))
+    return [c for c in found if c.group > 1]
+
+
+def exchanges(program: Program, instruction: Instruction) -> Iterator[tuple[str, Instruction]]:
+    """Yield the collective that an instruction is, or those inside a fusion."""
+    kind = instruction.opcode.removesuffix("-start")
+    if kind in COLLECTIVES:
+        yield kind, instruction
+    elif instruction.opcode == "fusion":
+        inner = program.fused(instruction)
+        for within in inner.instructions.values():
+            for kind, inside in exchanges(program, within):
+                yield ("reduce-scatter" if inner.name.startswith("%all-reduce-scatter") else kind), inside
+
+
+def _group(text: str, devices: int) -> int:
+    """Return the size of a group, from replica_groups written as lists, as [groups,size]<=[devices], or as axes."""
+    if "source_target_pairs" in text:
+        return 2
+    if listed := re.search(r"replica_groups=\{\{([\d,]+)\}", text):
+        return len(listed[1].split(","))
+    if counted := re.search(r"replica_groups=\[\d+,(\d+)\]", text):
+        return int(counted[1])
+    if axes := re.search(r"replica_groups=mesh\[([^\]]*)\][^{]*\{([^}]*)\}", text):
+        sizes = dict(re.findall(r"'([^']+)'=(\d+)", axes[1]))
+        return math.prod(int(sizes[axis]) for axis in re.findall(r"'([^']+)'", axes[2]))
+    return devices
+
+
+# ---- memory ----------------------------------------------------------------------------------------------------------
+
+# A reshape is not among these: the compiler writes those that keep the layout as `bitcast`, the others copy.
+_MOVES_NOTHING = (
+    "parameter", "constant", "get-tuple-element", "tuple", "bitcast", "while", "conditional", "call", "after-all",
+    "partition-id", "replica-id", "opt-barrier", "async-start", "async-update",
+)  # fmt: skip
+_COPIED_IN_BACKGROUND = ("copy-start", "slice-start")
+_SLICES = ("dynamic-slice", "slice", "gather")
+_FREE_CALLS = ("AllocateBuffer", "ConcatBitcast", "AssumeGatherIndicesInBound")
+KERNEL = "tpu_custom_call"
+"""target of the custom calls that are Pallas kernels"""
+
+
+def memory_bytes(program: Program) -> int:
+    """Return the bytes that a step reads from a device's memory and writes to it."""
+    return sum(
+        times * moved_bytes(program, computation, instruction) for computation, instruction, times in program.runs()
+    )
+
+
+def moved_bytes(program: Program, computation: Computation, instruction: Instruction) -> int:
+    """Return the bytes that one run of an instruction of a computation reads from memory and writes to it.
+
+    An instruction is assumed to read its operands and write its result once. Of a slice, and of a buffer that is
+    updated in place, only the part counts. Arrays that the compiler keeps in faster memory do not count. A kernel moves
+    the bytes that its author states, where it states any.
+    """
+    opcode = instruction.opcode
+    if opcode in _MOVES_NOTHING or opcode.endswith("-done") or instruction.call_target in _FREE_CALLS:
+        return 0
+    if opcode in _COPIED_IN_BACKGROUND:
+        return _copied(instruction)
+    if instruction.call_target == KERNEL and (stated := stated_cost(instruction)) and stated.bytes:
+        return stated.bytes
+    sizes = _written(program, computation, instruction)
+    written = sum(size for size, shape in zip(sizes, _results(instruction), strict=True) if shape.in_hbm)
+    return written + sum(
+        _read(program, computation, instruction, place)
+        for place, name in enumerate(instruction.operands)
+        if _in_hbm(computation, name)
+    )
+
+
+class StatedCost(NamedTuple):
+    """Cost of one call of a kernel, as its author states it (`cost_estimate` of pallas_call)."""
+
+    flops: int
+    bytes: int
+
+
+def stated_cost(call: Instruction) -> StatedCost | None:
+    """Return the cost that a custom call carries; None = it carries none."""
+    found = re.search(r'"cost_estimate":\{([^}]*)\}', call.text)
+    if not found:
+        return None
+    numbers = {name: int(number) for name, number in re.findall(r'"(\w+)":"(\d+)"', found[1])}
+    return StatedCost(numbers.get("flops", 0), numbers.get("bytes_accessed", 0))
+
+
+def _copied(instruction: Instruction) -> int:
+    """Return the bytes of an asynchronous copy: its result holds both its source and its destination."""
+    size = min(shape.bytes for shape in instruction.shapes[:2])
+    return sum(size for shape in instruction.shapes[:2] if shape.in_hbm)
+
+
+def _results(instruction: Instruction) -> tuple[Shape, ...]:
+    """Return the arrays that an instruction writes. An asynchronous collective lists its operands before them, and its
+    semaphores after them."""
+    count = len(instruction.operands)
+    if instruction.opcode.endswith("-start") and len(instruction.shapes) >= 2 * count:
+        return instruction.shapes[count : 2 * count]
+    return instruction.shapes
+
+
+def _in_hbm(computation: Computation, name: str) -> bool:
+    found = computation.instructions.get(name)
+    return found is not None and len(found.shapes) == 1 and found.shapes[0].in_hbm
+
+
+def _size(computation: Computation, name: str) -> int:
+    found = computation.instructions.get(name)
+    return sum(shape.bytes for shape in found.shapes) if found else 0
+
+
+def _read(program: Program, computation: Computation, reader: Instruction, place: int) -> int:
+    """Return the bytes that an instruction reads of one operand."""
+    name = reader.operands[place]
+    whole = _size(computation, name)
+    if reader.opcode in _SLICES and place == 0:
+        return min(whole, sum(shape.bytes for shape in reader.shapes))
+    if reader.opcode == "dynamic-update-slice" and place == 0:
+        return 0
+    if reader.opcode != "fusion":
+        return whole
+    inner = program.fused(reader)
+    return min(whole, _read_inside(program, inner, inner.parameters[place]))
+
+
+def _read_inside(program: Program, fused: Computation, name: str) -> int:
+    total = 0
+    for user in fused.users(name):
+        if user.opcode in ("bitcast", "reshape"):
+            total += _read_inside(program, fused, user.name)
+        else:
+            total += sum(_read(program, fused, user, i) for i, operand in enumerate(user.operands) if operand == name)
+    return total
+
+
+def _written(
+    program: Program, computation: Computation, instruction: Instruction, *, is_fused: bool = False
+) -> list[int]:
+    """Return the bytes written of each part of a result: of an update in place, the update alone."""
+    opcode, operands = instruction.opcode, [computation.instructions.get(name) for name in instruction.operands]
+    if opcode == "dynamic-update-slice" and not (is_fused and _is_made(computation, instruction.operands[0])):
+        return [_size(computation, instruction.operands[1])]
+    if opcode == "fusion":
+        inner = program.fused(instruction)
+        return _written(program, inner, inner.root, is_fused=True)
+    if opcode in ("tuple", "bitcast"):
+        parts = [sum(_written(program, computation, part, is_fused=is_fused)) for part in operands if part]
+        return parts if opcode == "tuple" else [sum(parts)]
+    return [shape.bytes for shape in _results(instruction)]
+
+
+def _is_made(fused: Computation, name: str) -> bool:
+    """Return True for an array that a fusion makes: where it updates a part of it, it writes all of it."""
+    found = fused.instructions[name]
+    while found.opcode == "bitcast":
+        found = fused.instructions[found.operands[0]]
+    return found.opcode != "parameter"
+
+
+MEASURED: Mapping[tuple[str, str], float] = {
+    ("fused_attention_forward", "v3"): 0.17,
+    ("fused_attention_backward", "v3"): 0.17,
+    ("fused_attention_forward", "v5e"): 0.46,
+    ("fused_attention_backward", "v5e"): 0.62,
+    ("fused_attention_forward", "v6e"): 0.13,
+    ("fused_attention_backward", "v6e"): 0.18,
+    ("fused_attention_forward", "v5p"): 0.46,
+    ("fused_attention_backward", "v5p"): 0.63,
+}
+"""(kernel name, chip) -> share of the chip's peak FLOPs at which the kernel runs, from the instruction bundles that the
+kernel compiler prints: stated FLOPs of a call / (bundles x FLOPs a cycle).
+
+At the sizes of XLNet-Large, a tile of content rows and one of query rows take, forward and then backward, 2,978, 2,736,
+5,584 and 6,270 bundles on v5e; 2,695, 2,493, 4,981 and 5,062 on v6e; 2,980, 2,756, 5,570 and 6,265 on v5p, whose two
+cores share the tiles. On v3 both kernels of all layers together take roughly 580 million bundles a step. A bundle is a
+cycle if nothing waits, so the share is what the kernel reaches at best."""
+
+
+class KernelCycles(NamedTuple):
+    """Cycles of one call of a Pallas kernel."""
+
+    number: int
+    is_floor: bool
+    """True = the cycles of its FLOPs at the chip's peak; the kernel takes at least so long"""
+
+
+def kernel_cycles(
+    call: Instruction, chip: Chip, measured: Mapping[tuple[str, str], float] = MEASURED
+) -> KernelCycles | None:
+    """Return the cycles of a call of a Pallas kernel; None = another instruction, or a kernel that states no FLOPs."""
+    stated = stated_cost(call) if call.call_target == KERNEL else None
+    if not stated or not stated.flops:
+        return None
+    share = measured.get((kernel_name(call), chip.name))
+    return KernelCycles(round(stated.flops / (flops_a_cycle(chip) * (share or 1.0))), share is None)
+
+
+def kernel_name(call: Instruction) -> str:
+    """Return the name that pallas_call was given: the last scope of the call but one."""
+    return call.op_name.removesuffix("/pallas_call").rpartition("/")[2]
+
+
+def flops_a_cycle(chip: Chip) -> float:
+    """Return the peak FLOPs of a device in one cycle."""
+    return chip.flops / chip.devices / chip.clock
+
+
+def cycles_of_traffic(size: int, chip: Chip) -> int:
+    """Return the cycles in which the memory of a chip moves this many bytes for one of its devices."""
+    return round(size / (chip.memory_bandwidth / chip.devices) * chip.clock)
+
+
+Part: TypeAlias = Literal[
+    "attention scores", "relative shift", "position product", "attention dropout", "hidden dropout", "projections",
+    "feed-forward", "vocabulary", "memory, embedding", "optimizer", "collectives", "copies", "rest",
+]  # fmt: skip
+
+PART_OF_SCOPE: dict[str, Part] = {
+    # xlnet_jax/models/attention.py: content and value products, softmax, masks and segments; a fused kernel.
+    "attention_scores": "attention scores",
+    # xlnet_jax/kernels/plain.py
+    "position_scores": "position product",
+    "relative_shift": "relative shift",
+    "attention_dropout": "attention dropout",
+    # Modules of xlnet_jax/models/layers.py and xlnet.py. What of them has no scope within: projections, residual, norm.
+    "Dropout": "hidden dropout",
+    "attention": "projections",
+    "feed_forward": "feed-forward",
+    "backbone": "memory, embedding",
+    # xlnet_jax/models/layers.py and xlnet_jax/objectives/language_model.py
+    "vocabulary": "vocabulary",
+    # Slices and updates of the arrays that the loop over layers reads and stacks.
+    "dynamic_index_in_dim": "copies",
+    "dynamic_update_index_in_dim": "copies",
+}
+"""Part by the innermost scope that is listed here"""
+
+_COPIES = ("copy", "copy-start", "slice-start")
+_PRODUCTS = ("dot", "convolution")
+_NO_WORK = ("parameter", "constant", "bitcast", "tuple", "get-tuple-element", "broadcast", "iota")
+
+
+def part_of(program: Program, instruction: Instruction) -> Part:
+    """Return the part that an instruction counts for.
+
+    A fusion counts for the part of its largest product; without a product, for the part whose instructions in it
+    compute the most bytes. The root of a fusion would not do: it is often only the last of many steps.
+    """
+    if any(exchanges(program, instruction)):
+        return "collectives"
+    if instruction.opcode in _COPIES:
+        return "copies"
+    if instruction.opcode != "fusion":
+        return part_of_scopes(instruction.op_name)
+    fused = [(i, part_of_scopes(i.op_name)) for i in _fused(program, instruction)]
+    for eligible in ([(i, part) for i, part in fused if i.opcode in _PRODUCTS], fused):
+        computed: Counter[Part] = Counter()
+        for inner, part in eligible:
+            if part != "rest":
+                computed[part] += sum(shape.bytes for shape in inner.shapes)
+        if computed:
+            return computed.most_common(1)[0][0]
+    return part_of_scopes(instruction.op_name)
+
+
+def part_of_scopes(op_name: str) -> Part:
+    """Return the part by the scopes of an instruction, outermost first, as "jit(train_step)/jvp(XLNetLM)/backbone"."""
+    scopes = op_name.split("/")
+    # Transformations stand around the name of a scope, as in transpose(jvp(vocabulary)); flax numbers its modules.
+    names = [re.sub(r"^(?:\w+\()*|\)*$|_\d+\)*$", "", scope) for scope in scopes]
+    for name in reversed(names):
+        if name in PART_OF_SCOPE:
+            return PART_OF_SCOPE[name]
+    # The step is the gradient of the loss, which `jvp` marks, and what is done with it.
+    return "optimizer" if names[0] == "train_step" and "jvp(" not in op_name else "rest"
+
+
+def _fused(program: Program, fusion: Instruction) -> Iterator[Instruction]:
+    """Yield the instructions of a fusion, and of fusions within it, that compute something."""
+    for inner in program.fused(fusion).instructions.values():
+        if inner.opcode == "fusion":
+            yield from _fused(program, inner)
+        elif inner.opcode not in _NO_WORK:
+            yield inner
+
+
+class Cost(NamedTuple):
+    """Cost of instructions in one step, on each device."""
+
+    bytes: int = 0
+    """between the cores and their memory"""
+    cycles: int = 0
+    """as the compiler estimates them"""
+    kernel_cycles: int = 0
+    """of Pallas kernels, which the compiler does not estimate"""
+    traffic_cycles: int = 0
+    """of other instructions without an estimate: their memory traffic at the peak bandwidth"""
+    kernels_at_least: int = 0
+    """cycles among kernel_cycles that are a floor"""
+
+    @property
+    def all_cycles(self) -> int:
+        """Cycles of all instructions."""
+        return self.cycles + self.kernel_cycles + self.traffic_cycles
+
+    def plus(self, other: "Cost", times: int = 1) -> "Cost":
+        """Return the sum of this cost and of another, which occurs several times."""
+        return Cost(*(a + times * b for a, b in zip(self, other, strict=True)))
+
+
+def cost_by_part(program: Program, chip: Chip) -> dict[Part, Cost]:
+    """Return the cost of a step by part of the model; every instruction counts for one part."""
+    parts: dict[Part, Cost] = {}
+    for computation, instruction, times in program.runs():
+        cost = cost_of(program, computation, instruction, chip)
+        if any(cost):
+            part = part_of(program, instruction)
+            parts[part] = parts.get(part, Cost()).plus(cost, times)
+    return parts
+
+
+def cost_of(program: Program, computation: Computation, instruction: Instruction, chip: Chip) -> Cost:
+    """Return the cost of one run of an instruction.
+
+    Asynchronous copies run beside other instructions, and collectives have a bound of their own (Plan.at_least), so
+    neither has cycles. All other instructions of a core run one after the other.
+    """
+    size = moved_bytes(program, computation, instruction)
+    if (cycles := instruction.estimated_cycles) is not None:
+        return Cost(size, cycles)
+    if instruction.opcode.endswith("-start") or any(exchanges(program, instruction)):
+        return Cost(size)
+    by_traffic = cycles_of_traffic(size, chip)
+    kernel = kernel_cycles(instruction, chip)
+    if kernel is None:
+        return Cost(size, traffic_cycles=by_traffic)
+    if not kernel.is_floor:
+        return Cost(size, kernel_cycles=kernel.number)
+    floor = max(kernel.number, by_traffic)
+    return Cost(size, kernel_cycles=floor, kernels_at_least=floor)

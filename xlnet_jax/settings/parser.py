@@ -1,0 +1,422 @@
+"""Read settings from a command line by their dotted names, from keywords of Python, and from a JSON file, such as the
+config.json of a run (`--config FILE` of every command). A mistake ends in one line. Names in a file are nested
+({"data": {"batch_size": 32}}) or dotted ({"data.batch-size": 32}), with dashes or underscores. Its settings replace
+those of a preset, an objective or a task, which the file may name; flags replace both.
+"""
+
+import contextlib
+import dataclasses
+import difflib
+import io
+import json
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import PurePath
+from typing import Annotated, Any, NamedTuple, cast, get_args, get_origin, get_type_hints
+
+import tyro
+from etils import epath
+
+from xlnet_jax.errors import InputError, shown
+from xlnet_jax.printing import printing_colours
+from xlnet_jax.settings.bounds import check_bounds
+from xlnet_jax.settings.config import ModelConfig
+from xlnet_jax.settings.fields import T, docstrings_of, fields_of, flatten, is_marked, marked, nearest, with_values
+from xlnet_jax.settings.files import typed
+from xlnet_jax.storage.versions import KEY, without_version
+
+REPLACED = {
+    "steps": {"epochs"},
+    "epochs": {"steps"},
+    "batch": {"data.batch-size", "batch-per-device"},
+    "batch-per-device": {"data.batch-size", "batch"},
+    "tokenizer": {"model.vocab-size"},
+}
+"""Flags that say in another way what these settings of a file say, and replace them."""
+FLAG = "--config"
+MOST_BYTES = 1 << 20
+"""of a file of settings, whose names and values take some ten thousand"""
+HELP = f"{FLAG} FILE: settings from a JSON file, such as config.json of a run; flags replace them"
+
+
+class _Object(list[tuple[str, Any]]):
+    """An object of JSON as it is written, where a name may stand twice."""
+
+
+class ConfigFile(NamedTuple):
+    """Settings that a file gives, by their dotted names in Python's spelling."""
+
+    path: str
+    values: dict[str, Any]
+
+    @property
+    def is_of_a_run(self) -> bool:
+        """True where the file names most settings of the network, as a run writes them, and not a few chosen ones."""
+        named = sum(name.startswith("model.") for name in self.values)
+        return 2 * named > len(dataclasses.fields(ModelConfig))
+
+    def over(self, start: T, origin: T | None = None) -> tuple[T, frozenset[str]]:
+        """Return settings with those of the file in place of their own, and the dotted names of those.
+
+        origin: settings that a run's file itself started from, by its preset, objective or task; where `start` is of
+        another name, only what differs from `origin` is taken over. Raises InputError on an unknown name, with the
+        nearest, and on a value of another type.
+        """
+        known = dict(_hints(start))
+        for name in self.values:
+            if name not in known:
+                near = nearest(name, known)
+                hint = f"did you mean {near}?" if near else "--help-all lists those of this command"
+                raise InputError(f"{self.path}: unknown setting {name}: {hint}")
+        values = {name: self._typed(name, value, known[name]) for name, value in self.values.items()}
+        if origin is not None and origin != start and self.is_of_a_run:
+            usual = {setting.name.replace("-", "_"): setting.value for setting in flatten(origin)}
+            values = {name: value for name, value in values.items() if value != usual[name]}
+        return with_values(start, values), frozenset(name.replace("_", "-") for name in values)
+
+    def _typed(self, name: str, value: Any, hint: Any) -> Any:
+        try:
+            return typed(value, hint)
+        except TypeError as wanted:
+            raise InputError(f"{self.path}: {name} {shown(value)}: give {wanted}") from None
+
+
+class CommandLine(list[str]):
+    """Words of a command line without --config, and the settings of its file, which is read once."""
+
+    def __init__(self, words: Iterable[str], file: ConfigFile | None):
+        super().__init__(words)
+        self.file = file
+
+    @classmethod
+    def of(cls, argv: Sequence[str]) -> "CommandLine":
+        """Return a command line with the file that it names last. Raises InputError where the file cannot be read."""
+        if isinstance(argv, cls):
+            return argv
+        path, words = _split(argv)
+        line = cls(words, None)
+        if path is not None:
+            values = _read(path)
+            replaced = {name for flag in line.flags for name in REPLACED.get(flag, ())}
+            kept = {name: value for name, value in values.items() if name.replace("_", "-") not in replaced}
+            line.file = ConfigFile(path, kept)
+        return line
+
+    @property
+    def flags(self) -> frozenset[str]:
+        """Dotted names of the settings that its words give, spelled as --help spells them."""
+        words = (word.partition("=")[0] for word in self if word.startswith("--"))
+        names = (word.removeprefix("--").replace("_", "-") for word in words)
+        return frozenset(name.removeprefix("no-").replace(".no-", ".") for name in names)
+
+    @property
+    def chosen(self) -> frozenset[str]:
+        """Dotted names of the settings that somebody chose for this command, by a flag or in a file written by hand.
+        The file of a run gives every setting, and chooses none."""
+        values = self.file.values if self.file and not self.file.is_of_a_run else ()
+        return self.flags.union(name.replace("_", "-") for name in values)
+
+    @property
+    def of_file_alone(self) -> "CommandLine":
+        """The command line that names the file only."""
+        return CommandLine((), self.file)
+
+
+def _split(argv: Sequence[str]) -> tuple[str | None, list[str]]:
+    path, others, words = None, [], iter(argv)
+    for word in words:
+        if word == FLAG:
+            path = next(words, "")
+        elif word.startswith(f"{FLAG}="):
+            path = word.partition("=")[2]
+        else:
+            others.append(word)
+        if path is not None and (not path or path.startswith("--")):
+            raise InputError(f"{FLAG} names no file")
+    return path, others
+
+
+def _read(path: str) -> dict[str, Any]:
+    file = epath.Path(path).expanduser()
+    if os.path.exists(file) and not (os.path.isfile(file) or os.path.isdir(file)):
+        raise InputError(f"{FLAG} {path} is a pipe or a device: save the settings in a file")
+    if os.path.isfile(file) and os.path.getsize(file) > MOST_BYTES:
+        raise InputError(f"{FLAG} {path} has {os.path.getsize(file):,} bytes: settings are a few thousand")
+    try:
+        content = json.loads(file.read_text(), object_pairs_hook=_Object)
+        given = list(_flat(content)) if isinstance(content, _Object) else None
+    except FileNotFoundError:
+        raise InputError(f"{FLAG} {path}: no such file") from None
+    except IsADirectoryError:
+        raise InputError(f"{FLAG} {path} is a folder: name a file, as {file / 'config.json'}") from None
+    except OSError as error:
+        raise InputError(f"{FLAG} {path} cannot be read: {error.strerror or error}") from None
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{FLAG} {path} is not JSON: {error}") from None
+    if given is None:
+        raise InputError(f'{FLAG} {path} holds no settings: they are written as {{"steps": 3000}}')
+    values: dict[str, Any] = {}
+    for name, value in given:
+        if name in values:
+            raise InputError(f"{path}: {name} is given twice")
+        values[name] = value
+    return without_version("run", values, path) if KEY in values else values
+
+
+def _flat(values: _Object, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in values:
+        name = prefix + key.replace("-", "_")
+        if isinstance(value, _Object):
+            yield from _flat(value, f"{name}.")
+        else:
+            yield name, value
+
+
+def _hints(settings: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the dotted name and the type of every setting."""
+    hints = get_type_hints(type(settings))
+    for field in fields_of(settings):
+        name, value = prefix + field.name, getattr(settings, field.name)
+        if dataclasses.is_dataclass(value):
+            yield from _hints(value, f"{name}.")
+        else:
+            yield name, hints[field.name]
+
+
+def with_keywords(start: T, given: Mapping[str, Any]) -> T:
+    """Return the settings with some fields replaced. A section takes another, or a dictionary of fields to replace; a
+    field of several values takes one value, or any list.
+
+    Raises InputError on a field that does not exist, with the nearest name, and on a value of another type or out of
+    its bounds.
+    """
+    changed = _changed(with_plain_paths(start), given, "")
+    check_bounds(changed)
+    if hasattr(changed, "given"):
+        changed = dataclasses.replace(changed, given=changed.given | names_of(given))
+    return changed
+
+
+def with_plain_paths(settings: T) -> T:
+    """Return settings with text in place of paths, as they are compared and stored."""
+    changed: dict[str, Any] = {}
+    for field in dataclasses.fields(cast(Any, settings)):
+        value = getattr(settings, field.name)
+        if dataclasses.is_dataclass(value):
+            plain: Any = with_plain_paths(value)
+        else:
+            plain = tuple(map(_plain, value)) if isinstance(value, tuple) else _plain(value)
+        if plain != value:
+            changed[field.name] = plain
+    return dataclasses.replace(cast(Any, settings), **changed) if changed else settings
+
+
+def names_of(given: Mapping[str, Any]) -> frozenset[str]:
+    """Return the dotted names of the settings that keywords give, spelled as flags are; a whole section gives all of
+    its own."""
+    names: set[str] = set()
+    for name, value in given.items():
+        dotted = name.replace("_", "-")
+        if dataclasses.is_dataclass(value):
+            names.update(setting.name for setting in flatten(value, f"{dotted}."))
+        elif isinstance(value, Mapping):
+            names.update(f"{dotted}.{inner}" for inner in names_of(value))
+        else:
+            names.add(dotted)
+    return frozenset(names)
+
+
+def _changed(start: Any, given: Mapping[str, Any], where: str) -> Any:
+    hints, values = get_type_hints(type(start)), {}
+    hints.pop("given", None)
+    for name, value in given.items():
+        if name not in hints:
+            near = difflib.get_close_matches(name, hints, 1)
+            hint = f"did you mean {near[0]}?" if near else f"there is {', '.join(hints)}"
+            raise InputError(f"there is no setting `{where}{name}`: {hint}")
+        there = getattr(start, name)
+        if dataclasses.is_dataclass(there) and isinstance(value, Mapping):
+            values[name] = _changed(there, value, f"{where}{name}.")
+        elif dataclasses.is_dataclass(there) and type(value) is not type(there):
+            raise InputError(f"`{where}{name}` is a section: give a dictionary of its settings")
+        elif isinstance(there, tuple):
+            several = value if isinstance(value, list | tuple) else [value]
+            values[name] = tuple(_plain(one) for one in several)
+        else:
+            values[name] = _plain(value)
+    return dataclasses.replace(start, **values)
+
+
+def _plain(value: Any) -> Any:
+    return str(value) if isinstance(value, PurePath) else value
+
+
+HELP_ALL = "--help-all"
+
+
+def parse(
+    kind: type[T],
+    argv: Sequence[str],
+    prog: str,
+    description: str,
+    default: T | None = None,
+    origin: T | None = None,
+) -> T:
+    """Return a dataclass read from a command line; its `given`, if it has one, has the names of the settings that the
+    words and the file of --config give. Raises InputError on a mistake; prints and exits on --help.
+
+    default: settings to start from; None = the defaults of `kind`. origin: settings that a run's file of --config
+    started from (`ConfigFile.over`).
+    """
+    mistakes = io.StringIO()
+    line = CommandLine.of(argv)
+    if not {"-h", "--help", HELP_ALL}.isdisjoint(line) and dataclasses.is_dataclass(kind) and marked(kind, "common"):
+        _show_help(kind() if default is None else default, prog, description, shows_all=HELP_ALL in line)
+    if HELP_ALL in line:
+        line = CommandLine(["--help"], line.file)
+    given = line.flags
+    if line.file:
+        default, of_file = line.file.over(_undecided(kind, line) if default is None else default, origin)
+        given |= of_file
+    words = _gathered(line, kind)
+    description = f"{description}\n\n{HELP}"
+    start: dict[str, Any] = {} if default is None else {"default": default}
+    try:
+        with contextlib.redirect_stderr(mistakes), printing_colours():
+            parsed, unknown = tyro.cli(
+                kind, prog=prog, description=description, args=words, return_unknown_args=True, **start
+            )
+    except SystemExit as stop:
+        if stop.code in (0, None):
+            raise
+        raise InputError(_first_sentence(mistakes.getvalue())) from None
+    if unknown:
+        raise InputError(_unknown_setting(unknown[0], parsed))
+    return cast(T, dataclasses.replace(cast(Any, parsed), given=given)) if hasattr(parsed, "given") else parsed
+
+
+def _show_help(settings: Any, prog: str, description: str, shows_all: bool) -> None:
+    """Print the help of a command and exit: its common settings, or all but those that presets decide."""
+
+    def shows(field: dataclasses.Field[Any]) -> bool:
+        if shows_all:
+            return not is_marked(field, "preset")
+        # A command that cannot do without weights takes the sizes of its network from them.
+        return is_marked(field, "common") and not (
+            getattr(settings, "init", None) == "" and is_marked(field, "weights")
+        )
+
+    shown = _shown_of(settings, shows)
+    rest = "docs/settings.md lists what presets decide, too." if shows_all else f"{HELP_ALL} lists the others."
+    description += f"\n\n{rest} {HELP}"
+    with printing_colours():
+        tyro.cli(type(shown), prog=prog, description=description, args=["--help"], default=shown)
+
+
+def _shown_of(settings: Any, shows: Callable[[dataclasses.Field[Any]], bool]) -> Any:
+    """Return the settings that are shown, in a dataclass made for them, its own before inherited ones; None = none."""
+    kind = type(settings)
+    shown: dict[str, tuple[Any, Any]] = {}
+    hints, about = get_type_hints(kind, include_extras=True), docstrings_of(kind)
+    for field in sorted(fields_of(settings), key=lambda field: field.name not in vars(kind)["__annotations__"]):
+        value, hint = getattr(settings, field.name), hints[field.name]
+        if dataclasses.is_dataclass(value):
+            if (value := _shown_of(value, shows)) is not None:
+                shown[field.name] = type(value), value
+        elif shows(field):
+            shown[field.name] = Annotated[hint, tyro.conf.arg(help=about.get(field.name, ""))], value
+    if not shown:
+        return None
+    made = dataclasses.make_dataclass(kind.__name__, [(name, hint) for name, (hint, _) in shown.items()])
+    made.__doc__ = kind.__doc__
+    return made(**{name: value for name, (_, value) in shown.items()})
+
+
+def named_default(argv: Sequence[str], flag: str, defaults: Mapping[str, Callable[[], T]], otherwise: str) -> T:
+    """Return the settings that this flag, or the file of --config, names, from which the other words start. Raises
+    InputError on an unknown name.
+
+    otherwise: the name where none is given.
+    """
+    line, setting = CommandLine.of(argv), flag.removeprefix("--").replace("-", "_")
+    name, given = otherwise, flag
+    if line.file and setting in line.file.values:
+        name, given = str(line.file.values[setting]), f"{line.file.path}: {setting}"
+    for i, word in enumerate(line):
+        if word == flag and i + 1 < len(line):
+            name, given = line[i + 1], flag
+        elif word.startswith(f"{flag}="):
+            name, given = word.partition("=")[2], flag
+    if name not in defaults:
+        near = difflib.get_close_matches(name, defaults, 1)
+        hint = f": did you mean {near[0]}?" if near else ""
+        raise InputError(f"{given} {name}: there is {', '.join(defaults)}{hint}")
+    return defaults[name]()
+
+
+def _unknown_setting(word: str, parsed: Any) -> str:
+    if not word.startswith("-"):
+        takes_it = next((name for name in ("corpus", "train") if hasattr(parsed, name)), None)
+        hint = f": did you mean --{takes_it} {word}?" if takes_it else ", and nothing takes it"
+        return f"{word} stands alone{hint}"
+    name = word.partition("=")[0]
+    near = nearest(name.removeprefix("--"), (setting for setting, _, _ in flatten(parsed)))
+    hint = f"did you mean --{near}?" if near else f"{HELP_ALL} lists them all"
+    return f"unknown setting {name}: {hint}"
+
+
+def _undecided(kind: type[T], argv: Sequence[str]) -> T:
+    """Return the defaults of a dataclass, with gaps for what a command line must give; of several, the one it names."""
+    for option in get_args(kind):
+        if argv and argv[0] == option.__name__.lower():
+            kind = option
+    if get_args(kind):
+        raise InputError(f"{FLAG}: name one of {', '.join(o.__name__.lower() for o in get_args(kind))} first")
+    required = (
+        field.name
+        for field in dataclasses.fields(cast(Any, kind))
+        if field.default is field.default_factory is dataclasses.MISSING
+    )
+    return kind(**dict.fromkeys(required, tyro.MISSING))
+
+
+def _gathered(argv: Sequence[str], kind: type) -> list[str]:
+    """Return `--corpus a b` for `--corpus a --corpus b`; of a setting with one value, the last word counts."""
+    several = set(_of_several_values(kind))
+    words: list[str] = []
+    groups = [words]
+    of_flag: dict[str, list[str]] = {}
+    for word in argv:
+        flag, equals, value = word.partition("=")
+        if flag in of_flag:
+            words = of_flag[flag]
+            words += [value] if equals else []
+        elif flag in several:
+            words = of_flag[flag] = [flag, value] if equals else [flag]
+            groups.append(words)
+        elif word.startswith("--"):
+            words = [word]
+            groups.append(words)
+        else:
+            words.append(word)
+    return [word for group in groups for word in group]
+
+
+def _of_several_values(kind: type, prefix: str = "--") -> Iterator[str]:
+    for name, hint in (pair for option in get_args(kind) or (kind,) for pair in get_type_hints(option).items()):
+        if dataclasses.is_dataclass(hint):
+            yield from _of_several_values(cast(type, hint), f"{prefix}{name}.")
+        elif get_origin(hint) is tuple:
+            yield prefix + name.replace("_", "-")
+
+
+def _first_sentence(box: str) -> str:
+    """Return tyro's message without its frame and its excerpt of the help."""
+    lines = [re.sub(r"[│╭╮╰╯]", "", line).strip() for line in box.splitlines()]
+    lines = [line for line in lines if line]
+    rules = [i for i, line in enumerate(lines) if set(line) <= set("─-")]
+    if 1 in rules and set(lines[1]) == {"-"}:  # where the output is not UTF-8, the title is underlined
+        lines, rules = lines[2:], [i - 2 for i in rules[1:]]
+    body = [line for line in lines[: min(rules, default=None)] if not line.startswith("─")]
+    return " ".join(body) or "the command line cannot be read"

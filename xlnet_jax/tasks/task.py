@@ -1,0 +1,187 @@
+"""Base of all finetuning tasks. One path leads from what users give to what they get:
+
+rows (of a file, or values of Python) → examples → features → outputs of the network → answers → metrics, files and
+predictions
+
+A family of tasks is a folder whose task.py holds a subclass of `Task` that fills in its own parts of this path;
+`families.py` lists the families.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Generic, NamedTuple, TypeVar
+
+import flax.linen as nn
+import jax
+from etils import epath
+
+from data_pipelines.tokenizer import Tokenizer
+from xlnet_jax.errors import InputError
+from xlnet_jax.objectives.traced import BatchDropout, DeviceBatch
+from xlnet_jax.plots.confusion import Confusion, Scatter
+from xlnet_jax.settings.config import HeadConfig
+from xlnet_jax.tasks.config import FinetuneConfig
+from xlnet_jax.tasks.features import Features, Outputs
+from xlnet_jax.tasks.readers import Record, demand_kind, files, json_lines
+
+E = TypeVar("E")  # example
+A = TypeVar("A")  # answers to all examples
+
+
+class Loss(NamedTuple):
+    """Loss of a batch as sums, so that the parts of a batch add up."""
+
+    loss_sum: jax.Array  # float32
+    weight_sum: jax.Array  # float32: number of examples, or of whatever the mean is over
+
+    @classmethod
+    def of(cls, each: jax.Array, batch: DeviceBatch) -> "Loss":
+        """Sum the losses of items, or of their words, by the weights of the batch.
+
+        each: float32 [B] or [B, W]; batch["target_weights"] has the same shape.
+        """
+        weights = batch["target_weights"]
+        return cls((each * weights).sum(), weights.sum())
+
+
+class Prediction(NamedTuple):
+    """Prediction for one input of a Python user."""
+
+    value: str | float | tuple[str, ...]
+    """label of a text or a pair; labels of a text (multilabel); number of a regression; label of each word; text of an
+    answer, "" where the question is taken as unanswerable; text of an option"""
+    probabilities: Mapping[str, float]
+    """probability of each label or option, or of the likeliest answers among themselves; none for numbers and words"""
+
+
+class Task(ABC, Generic[E, A]):
+    """Family of tasks, made with the settings of the run (InputError where they contradict each other).
+
+    E is its type of example, A that of its answers to a list of examples. jax traces `score` and `predict` alone: pure
+    functions of (params, batch), where `features.collate` made the batch. An item is one row of a batch; an example
+    may have several.
+    """
+
+    metric: str
+    """metric that chooses the best checkpoint where the settings name none; higher is better"""
+    draws_anew = False
+    """True where the training features differ from epoch to epoch, though not their number"""
+    reads_rows = True
+    """False where examples come from files of its own form alone"""
+    noun = "examples"
+    """name of its examples, for messages"""
+
+    def __init__(self, config: FinetuneConfig):
+        self.config = config
+
+    @property
+    def tuned_thresholds(self) -> Mapping[str, float]:
+        """Thresholds that the last evaluation chose, by the name of their setting."""
+        return {}
+
+    # ---- rows to examples -------------------------------------------------------------------------------------------
+
+    def read(self, paths: Sequence[str], labelled: bool) -> list[E]:
+        """Read the examples of files, in their order.
+
+        labelled: for training and evaluation, where every example needs a label; otherwise labels are not read. Raises
+        InputError, with file and line or record, on what cannot be read, on an empty file and on an id that occurs
+        twice.
+        """
+        examples: list[E] = []
+        places: dict[Any, str] = {}
+        for path in self.find(paths):
+            before = len(examples)
+            for example in self.examples_in(path, before, labelled):
+                examples.append(example)
+                key, where = self.identity(example)
+                if key is not None and key in places:
+                    raise InputError(
+                        f"{where}: its id {key[-1]} is also that of {places[key]}; an id must name one example"
+                    )
+                places[key] = where
+            if len(examples) == before:
+                raise InputError(f"{path}: there are no {self.noun} in it")
+        return examples
+
+    def examples_of(self, values: Sequence[Any], labelled: bool = False, where: str = "input") -> list[E]:
+        """Return an example for each value of Python code: a row as a dictionary, or a form of the family.
+
+        where: what the values are called in messages. Raises InputError, with the number of the value, on one
+        that has the wrong form.
+        """
+        return [self.example_of(value, f"{where} {i}", i, labelled) for i, value in enumerate(values)]
+
+    def find(self, paths: Sequence[str]) -> Sequence[str]:
+        """Return the files that the settings name. Raises InputError where there are none."""
+        return files(paths, self.noun)
+
+    def examples_in(self, path: str, first: int, labelled: bool) -> Iterator[E]:
+        """Yield the examples of a file. first: number of its first example in the run."""
+        for number, record in enumerate(self.records(path), first):
+            yield self.example(record, number, labelled)
+
+    def records(self, path: str) -> Iterator[Record]:
+        """Yield the rows of a file: JSON lines, unless the family has published forms."""
+        return (record for _, record in json_lines(path))
+
+    def example_of(self, value: Any, where: str, number: int, labelled: bool) -> E:
+        """Return the example of a value of Python code."""
+        return self.example(Record(demand_kind(value, dict, where), where), number, labelled)
+
+    @abstractmethod
+    def example(self, record: Record, number: int, labelled: bool) -> E:
+        """Return the example of a row. number: in the run, for a row without an id."""
+
+    def identity(self, example: Any) -> tuple[tuple[str, ...] | None, str]:
+        """Return (key, place): the key ends with the id of an example; None where examples have no ids."""
+        return (example.id,), example.where
+
+    # ---- examples to features and outputs ---------------------------------------------------------------------------
+
+    def head(self, train: Sequence[E]) -> HeadConfig:
+        """Return the head to put on the network, with the labels of the training examples."""
+        return self.config.head
+
+    @abstractmethod
+    def features(
+        self, examples: Sequence[E], tokenizer: Tokenizer, head: HeadConfig, training: bool, epoch: int = 0
+    ) -> Features:
+        """Turn examples into items of tokens, int32, and values.
+
+        training: add the values that `score` reads, such as labels. epoch: of training, for a task that draws anew.
+        Raises InputError where a label is not among those of the head.
+        """
+
+    @abstractmethod
+    def score(self, model: nn.Module, params: Any, batch: DeviceBatch, dropout: BatchDropout | None) -> Loss:
+        """Return the loss of a batch in nats (regression: squared error), over items of weight batch["target_weights"].
+        dropout None = none."""
+
+    @abstractmethod
+    def predict(self, model: nn.Module, params: Any, batch: DeviceBatch) -> dict[str, jax.Array]:
+        """Return arrays [B, …]. Their shapes do not depend on the length of the batch, nor their numbers on its
+        padding."""
+
+    # ---- outputs to answers, and what is made of them ---------------------------------------------------------------
+
+    @abstractmethod
+    def answers(self, examples: Sequence[E], features: Features, outputs: Outputs) -> A:
+        """Return the answers for the examples. outputs: [items, …] from `predict`, in the order of the features."""
+
+    @abstractmethod
+    def metrics(self, examples: Sequence[E], answers: A) -> dict[str, float]:
+        """Return the official metrics by name, as fractions of 1 unless the family says per cent."""
+
+    @abstractmethod
+    def write(self, folder: epath.Path, examples: Sequence[E], answers: A) -> list[str]:
+        """Write prediction files, in the official form of the task, into a folder that exists. Return their names."""
+
+    def predictions(self, examples: Sequence[E], answers: A) -> list[Prediction]:
+        """Return the prediction for each example, as `write` writes it."""
+        assert isinstance(answers, list)
+        return answers
+
+    def compare(self, examples: Sequence[E], answers: A) -> Confusion | Scatter | None:
+        """Return the answers beside the labels of the examples, for a picture; None where no picture shows them."""
+        return None

@@ -1,0 +1,321 @@
+"""Checkpoints by Orbax: written in the background, atomic, each complete in itself.
+
+checkpoints/<step>/ holds params, optimizer, guard, config (the resolved settings), tokenizer and data (the fingerprint
+of the corpus). mems are there only where rows are inside their blocks, and only in the newest checkpoint, because
+memory is large; at the first step of a block it is empty. Finetuning, conversion and generation never read it.
+
+All processes of a run make the same calls. Each writes the arrays of its own devices, and process 0 everything else.
+Arrays are restored to the shardings of the run that reads them, whatever mesh wrote them.
+"""
+
+import itertools
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import jax
+import numpy as np
+import orbax.checkpoint as ocp
+from etils import epath
+
+from xlnet_jax.checkpoints import native
+from xlnet_jax.errors import InputError
+from xlnet_jax.settings.config import RunConfig
+from xlnet_jax.settings.files import from_dict, identity_difference, to_dict
+from xlnet_jax.storage.files import (
+    absolute,
+    demand_space,
+    disk_errors_as_os_error,
+    in_bucket,
+    move_folder,
+    sync,
+    sync_tree,
+)
+from xlnet_jax.storage.quiet import keep_orbax_quiet
+from xlnet_jax.storage.reading import find_damage, read_json, write_checksums
+from xlnet_jax.storage.versions import with_version
+from xlnet_jax.training import sharding
+from xlnet_jax.training.hosts import ALONE, Hosts
+from xlnet_jax.training.state import Guard, TrainState, empty_mems_ZBMD
+
+keep_orbax_quiet()
+
+
+class _FolderHandler(ocp.CheckpointHandler):
+    """Checkpoint item that copies a folder of small files."""
+
+    def save(self, directory: Any, args: "_FolderSave") -> None:
+        if jax.process_index() == 0:
+            directory.mkdir(parents=True, exist_ok=True)
+            for file in args.source.iterdir():
+                file.copy(directory / file.name, overwrite=True)
+
+    def restore(self, directory: Any, args: Any = None) -> epath.Path:
+        return epath.Path(directory)
+
+
+@ocp.args.register_with_handler(_FolderHandler, for_save=True)
+@dataclass
+class _FolderSave(ocp.args.CheckpointArgs):
+    source: epath.Path
+
+
+@ocp.args.register_with_handler(_FolderHandler, for_restore=True)
+@dataclass
+class _FolderRestore(ocp.args.CheckpointArgs):
+    pass
+
+
+@dataclass(frozen=True)
+class _Preserved:
+    """Policy for Orbax: keep the newest checkpoints, those of every `period` steps (0 = none), and one chosen."""
+
+    newest: int
+    period: int
+    chosen: Callable[[], int | None]
+
+    def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> list[bool]:
+        chosen, count = self.chosen(), len(checkpoints)
+        return [
+            i >= count - self.newest or c.step == chosen or (self.period > 0 and c.step % self.period == 0)
+            for i, c in enumerate(checkpoints)
+        ]
+
+
+class Checkpoints:
+    """Checkpoints of one run. Use as a context manager: leaving it waits for the save in progress."""
+
+    def __init__(
+        self,
+        folder: epath.PathLike,
+        config: RunConfig,
+        tokenizer_folder: epath.PathLike,
+        steps_per_block: int,
+        data: dict[str, str],
+        chosen: Callable[[], int | None] = lambda: None,
+        hosts: Hosts = ALONE,
+    ):
+        """steps_per_block: number of steps after which memory is empty again; data: fingerprints of the training data;
+        chosen: returns a step whose checkpoint is kept however old it is, or None; hosts: processes that save it."""
+        self.folder = absolute(folder)
+        self._config = config
+        self._tokenizer_folder = epath.Path(tokenizer_folder)
+        self._steps_per_block = steps_per_block
+        self._hosts = hosts
+        self._data = data
+        self._set_aside = self.folder.parent / "broken-checkpoints"
+        self._every, self._kept = (
+            self._whole_blocks(n) for n in (config.checkpoint.every_steps, config.checkpoint.keep_every)
+        )
+        self._saving = False
+        self._saved_at = time.monotonic()
+        self._preserved = _Preserved(config.checkpoint.keep, self._kept, chosen)
+        options = ocp.CheckpointManagerOptions(
+            preservation_policy=self._preserved,
+            cleanup_tmp_directories=True,
+            # Made in the background, folders that a full disk refuses would be waited for in vain.
+            async_options=ocp.options.AsyncOptions(
+                post_finalization_callback=self._make_durable, create_directories_asynchronously=False
+            ),
+        )
+        self._manager = ocp.CheckpointManager(self.folder, options=options)
+
+    def __enter__(self) -> "Checkpoints":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        try:
+            with disk_errors_as_os_error(self.folder):
+                if kind is None:
+                    self._delete_remains()
+                self._manager.close()
+        except Exception:
+            if kind is None:  # else let the first error through, which says more
+                raise
+
+    def latest_up_to(self, step: int) -> int | None:
+        """Return the newest checkpoint of at most `step` steps; None where there is none."""
+        return max((saved for saved in self._manager.all_steps() if saved <= step), default=None)
+
+    def has(self, step: int) -> bool:
+        """Return True if this step has a checkpoint. All processes agree, even where the file system lags behind."""
+        return step in self._manager.all_steps()
+
+    def due(self, step: int) -> bool:
+        """Return True if the settings ask for a checkpoint of this step."""
+        return step % self._every == 0 or (self._kept > 0 and step % self._kept == 0)
+
+    @property
+    def overdue(self) -> bool:
+        """True if the last save is longer ago than the settings allow."""
+        minutes = self._config.checkpoint.every_minutes
+        return minutes > 0 and time.monotonic() - self._saved_at >= 60 * minutes
+
+    def path(self, step: int) -> epath.Path:
+        """Return the folder of the checkpoint of a step."""
+        return self.folder / str(step)
+
+    def save(self, state: TrainState, step: int) -> None:
+        """Start writing the checkpoint of `step`; return as soon as the state may change.
+
+        Raises OSError where the disk is full.
+        """
+        if step == self._manager.latest_step():
+            return
+        items: dict[str, Any] = {
+            "params": ocp.args.StandardSave(state.params),
+            "optimizer": ocp.args.StandardSave(state.opt_state),
+            "guard": ocp.args.StandardSave(vars(state.guard)),
+            "config": ocp.args.JsonSave(with_version("checkpoint", to_dict(self._config))),
+            "tokenizer": _FolderSave(self._tokenizer_folder),
+            "data": ocp.args.JsonSave(self._data),
+        }
+        arrays = [state.params, state.opt_state]
+        if self._has_memory(step):
+            items["mems"] = ocp.args.StandardSave({"mems_ZBMD": state.mems_ZBMD})
+            arrays.append(state.mems_ZBMD)
+        self.wait()
+        with disk_errors_as_os_error(self.folder):
+            demand_space(self.folder, sum(a.nbytes for a in jax.tree.leaves(arrays)))
+            self._manager.save(step, args=ocp.args.Composite(**items))
+        self._saving, self._saved_at = True, time.monotonic()
+
+    def check(self) -> None:
+        """Raise the error of a save that has failed meanwhile; do not wait for one in progress."""
+        if self._saving and not self._manager.is_saving_in_progress():
+            self.wait()
+
+    def wait(self) -> None:
+        """Wait until everything is on disk. Raises the error of a save that failed."""
+        with disk_errors_as_os_error(self.folder):
+            self._manager.wait_until_finished()
+            if self._saving and not in_bucket(self.folder):
+                sync(self.folder)
+        self._saving = False
+        self._drop_old_memory()
+
+    def restore(self, plan: TrainState, say: Callable[[str], None]) -> TrainState | None:
+        """Return the newest state that can be read, laid out by `plan`; None where there is no checkpoint.
+
+        A checkpoint that cannot be read is moved to broken-checkpoints/ and reported, and the one before it is taken.
+        Raises InputError where no checkpoint can be read, or one belongs to another model or corpus; then nothing is
+        moved. Several processes step back only from a checkpoint whose checksums are wrong: a file that one process
+        alone cannot read ends the run.
+        """
+        broken: dict[int, str] = {}
+        for step in sorted(self._manager.all_steps(), reverse=True):
+            reason = self._damage(step)
+            if reason is None:
+                try:
+                    self._demand_same_run(self.path(step))
+                    state = self._restore_step(step, plan, say)
+                    for newer, why in broken.items():
+                        say(f"checkpoint {newer} cannot be read and was moved to {self._move_aside(newer)}: {why}")
+                    return state
+                except InputError:
+                    raise
+                except Exception as error:  # a damaged file raises any of half a dozen types
+                    if jax.process_count() > 1:  # the others may have read it, and wait for this process
+                        raise
+                    reason = str(error).partition("\n")[0][:200]
+            broken[step] = reason
+        if broken:
+            reasons = "; ".join(f"{step}: {reason}" for step, reason in broken.items())
+            raise InputError(
+                f"no checkpoint in {self.folder} can be read ({reasons}): put one back from a copy, or give another "
+                "`workdir` to start again"
+            )
+        return None
+
+    def restore_params(self, step: int, abstract_params: Any) -> Any:
+        """Return the parameters of a checkpoint that exists, laid out as `abstract_params` says."""
+        item = ocp.args.StandardRestore(abstract_params)
+        return self._manager.restore(step, args=ocp.args.Composite(params=item))["params"]
+
+    def _restore_step(self, step: int, abstract: TrainState, say: Callable[[str], None]) -> TrainState:
+        items: dict[str, Any] = {
+            "params": ocp.args.StandardRestore(abstract.params),
+            "optimizer": ocp.args.StandardRestore(abstract.opt_state),
+            "guard": ocp.args.StandardRestore(vars(abstract.guard)),
+        }
+        has_memory = (self.path(step) / "mems").exists()
+        if has_memory:
+            items["mems"] = ocp.args.StandardRestore({"mems_ZBMD": abstract.mems_ZBMD})
+        restored = self._manager.restore(step, args=ocp.args.Composite(**items))
+        mems_ZBMD = restored["mems"]["mems_ZBMD"] if has_memory else empty_mems_ZBMD(abstract.mems_ZBMD)
+        everywhere = abstract.step.sharding
+        step_array, mems_begin = sharding.from_host((np.array(step, np.int32),) * 2, (everywhere,) * 2)
+        guard = Guard(**restored["guard"])
+        if self._has_memory(step) and not has_memory:
+            guard = replace(guard, mems_begin=mems_begin)
+            say(f"checkpoint {step} has lost its memory to a newer one: rows go on without until their next block")
+        return TrainState(step_array, restored["params"], restored["optimizer"], mems_ZBMD, guard)
+
+    def _damage(self, step: int) -> str | None:
+        """Return the damage that process 0 finds, in all processes: they must choose the same step. A bucket checks its
+        objects itself."""
+        items = {"params", "optimizer", "guard", "config", "data"}
+        if (self.path(step) / "mems").exists():
+            items.add("mems")
+        look = self._hosts.first and not in_bucket(self.folder)
+        found = find_damage(Path(self.path(step)), items) if look else None
+        damage: str | None = self._hosts.gather(f"damage of checkpoint {step}", found)[0]
+        return damage
+
+    def _demand_same_run(self, checkpoint: epath.Path) -> None:
+        there = from_dict(type(self._config), native.read_settings(checkpoint))
+        if difference := identity_difference(self._config, there):
+            raise InputError(
+                f"checkpoint {checkpoint} is of another model or run ({'; '.join(difference)}): give its settings, or "
+                "another `workdir`"
+            )
+        if (found := read_json(checkpoint / "data" / "metadata")) != self._data:
+            theirs, ours = (", ".join(f"{k} {str(v)[:12]}" for k, v in d.items()) for d in (found, self._data))
+            raise InputError(
+                f"checkpoint {checkpoint} is of another text ({theirs} there, {ours} here): give its text, or another "
+                "`workdir`"
+            )
+
+    def _make_durable(self) -> None:
+        """Write checksums, and make the files outlive a crash of the machine. Orbax calls this in process 0, when all
+        files are written and their folder is about to be renamed to its step: only then does it delete an older one."""
+        if not in_bucket(self.folder):
+            for unfinished in Path(self.folder).glob("*.orbax-checkpoint-tmp*"):
+                write_checksums(unfinished)
+                sync_tree(epath.Path(unfinished))
+
+    def _has_memory(self, step: int) -> bool:
+        """Return False at steps where all rows begin their blocks: memory is empty there."""
+        return self._config.model.mem_len > 0 and step % self._steps_per_block != 0
+
+    def _whole_blocks(self, steps: int) -> int:
+        """Round up to whole blocks, where no memory need be saved."""
+        return -(-steps // self._steps_per_block) * self._steps_per_block
+
+    def _drop_old_memory(self) -> None:
+        """Delete the memory of all checkpoints but the newest. Call it while nothing is being written: until the newest
+        is complete, the one before it must stay whole."""
+        if jax.process_index() == 0:
+            for step in filter(self._has_memory, sorted(self._manager.all_steps())[:-1]):
+                (self.path(step) / "mems").rmtree(missing_ok=True)
+
+    def _delete_remains(self) -> None:
+        """Delete what is left of old checkpoints whose deletion was cut short."""
+        self.wait()
+        there = [SimpleNamespace(step=step) for step in sorted(self._manager.all_steps())]
+        for checkpoint, kept in zip(there, self._preserved.should_preserve(there, context=None), strict=True):
+            if not kept:
+                self._manager.delete(checkpoint.step)
+
+    def _move_aside(self, step: int) -> epath.Path:
+        target = None
+        if self._hosts.first:
+            names = (f"{step}-{number}" if number > 1 else str(step) for number in itertools.count(1))
+            target = next(self._set_aside / name for name in names if not (self._set_aside / name).exists())
+            move_folder(self.path(step), target)
+        moved_to: str = self._hosts.gather(f"checkpoint {step} is set aside", target and str(target))[0]
+        self._manager.reload()
+        return epath.Path(moved_to)

@@ -1,0 +1,333 @@
+"""Held-out loss: of a run while it trains, and of any checkpoint on any text, measured with the same windows, masks,
+targets and carried memory; the units in which it is reported; and the unigram line, the loss of a model that knows
+word frequencies alone.
+"""
+
+import contextlib
+import itertools
+import math
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from data_pipelines import windows
+from data_pipelines.batches import BatchSource
+from data_pipelines.corpus import Corpus
+from data_pipelines.prepare import prepare_to_measure
+from data_pipelines.readers import Errors
+from data_pipelines.sources import Source
+from data_pipelines.tokenizer import CLS, EOD, EOP, SEP, UNK, Tokenizer
+from xlnet_jax.checkpoints.pretrained import Pretrained, vocabulary_tokenizer
+from xlnet_jax.dims import Batch
+from xlnet_jax.errors import InputError
+from xlnet_jax.interop.weights import flatten, nest, size
+from xlnet_jax.objectives.batches import batch_source
+from xlnet_jax.objectives.registry import objective_named
+from xlnet_jax.objectives.rules import validate
+from xlnet_jax.objectives.traced import DeviceBatch, objective_of
+from xlnet_jax.settings.config import Config
+from xlnet_jax.training import sharding
+from xlnet_jax.training.optimizer import make_optimizer
+from xlnet_jax.training.run import Numbers
+from xlnet_jax.training.state import TrainState, empty_mems_ZBMD, plan_state
+from xlnet_jax.training.step import EvalStep, make_eval_step
+from xlnet_jax.training.stop import Interrupt, Wish
+
+
+@dataclass(frozen=True)
+class Content:
+    """Counts of the text that pieces stand for, after the tokenizer's normalisation."""
+
+    pieces: int
+    characters: int  # spaces count, and an end of a line is read as a space; an unknown piece is one
+    bytes: int  # these characters in UTF-8
+    words: int  # pieces that begin with a space; at token level word, unknown pieces too
+    unknown: int  # pieces that the vocabulary does not have
+    documents: int  # ends of documents, not counted above
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Loss on some windows, and their text: the predicted text where the loss is a likelihood, otherwise the whole
+    windows.
+
+    In a likelihood an end of a document counts as a word and a character, as Transformer-XL's code counts `<eos>`.
+    """
+
+    objective: str
+    loss: float  # nats per target
+    targets: int
+    unigram: float  # nats per target of a model that knows the frequencies of pieces alone
+    windows: int
+    content: Content
+    besides: dict[str, float]  # other measures, by the names of `HeldOutLoss.measure`
+
+    @property
+    def perplexity(self) -> float:
+        """Perplexity per target."""
+        return math.exp(self.loss)
+
+    @property
+    def bits_per_piece(self) -> float:
+        return self.loss / math.log(2)
+
+    def bits_per(self, unit: str) -> float:
+        """Return bits per piece x pieces / units of the text. unit: characters, bytes or words."""
+        return self.bits_per_piece * self._pieces / max(self._count(unit), 1)
+
+    @property
+    def word_perplexity(self) -> float | None:
+        """exp(nats of the whole text / its words): comparable between vocabularies (Dai et al. 2019, table 1). None
+        where no float can hold it, as in scripts without spaces, whose lines are words."""
+        bits = self.bits_per("words")
+        return 2.0**bits if bits < sys.float_info.max_exp else None
+
+    def numbers(self) -> dict[str, Any]:
+        """Return every number by its name. Masked pieces are predicted together from the rest of the text, so no
+        likelihood of the text follows from their loss."""
+        plain = asdict(self)
+        found = {**plain.pop("content"), **plain.pop("besides"), **plain}
+        if objective_named(self.objective).loss == "pseudo":
+            return found | {"pseudo_perplexity": self.perplexity}
+        found |= {"perplexity": self.perplexity, "bits_per_piece": self.bits_per_piece}
+        found |= {f"bits_per_{unit[:-1]}": self.bits_per(unit) for unit in ("characters", "bytes", "words")}
+        return found | {"word_perplexity": self.word_perplexity} if self.is_likelihood else found
+
+    @property
+    def is_likelihood(self) -> bool:
+        """True if the loss is the likelihood of a text."""
+        return objective_named(self.objective).loss == "likelihood"
+
+    @property
+    def _pieces(self) -> int:
+        return self.targets if self.is_likelihood else self.content.pieces
+
+    def _count(self, unit: str) -> int:
+        ends = self.content.documents if self.is_likelihood else 0
+        return getattr(self.content, unit) + ends
+
+
+def content_of(batches: Iterable[Batch], tokenizer: Tokenizer, objective: str) -> Content:
+    """Count the text that these batches predict where the loss is a likelihood, otherwise the text in their windows,
+    without <sep> and <cls>."""
+    is_likelihood = objective_named(objective).loss == "likelihood"
+    counts_V = np.zeros(tokenizer.vocab_size, np.int64)
+    for batch in batches:
+        ids = batch["target_ids"][batch["target_weights"] > 0] if is_likelihood else _text_ids(batch)
+        counts_V += np.bincount(ids.ravel(), minlength=tokenizer.vocab_size)
+    documents = int(counts_V[[EOD, EOP]].sum())
+    counts_V[[SEP, CLS]] = 0
+    tables = tokenizer.tables
+    return Content(
+        int(counts_V.sum()) - (documents if is_likelihood else 0),
+        int(counts_V @ tables.characters),
+        int(counts_V @ tables.bytes),
+        int(counts_V @ tables.has_space),
+        int(counts_V[UNK]),
+        documents,
+    )
+
+
+def _text_ids(batch: Batch) -> np.ndarray:
+    """Return the pieces of the windows of held-out text, with the original pieces at masked targets."""
+    ids = batch["input_ids"].copy()
+    if "target_positions" in batch:
+        row, slot = np.nonzero(batch["target_weights"])
+        ids[row, batch["target_positions"][row, slot]] = batch["target_ids"][row, slot]
+    return ids[batch["row_weights"] > 0]
+
+
+Put = Callable[[Batch], dict[str, jax.Array]]
+
+
+def unigram_line(counts_V: np.ndarray, batches: Iterable[Batch], put: Put) -> float:
+    """Return the cross-entropy, in nats per target, of the batches' targets under the frequencies of a text."""
+    return _mean_over_targets(-np.log(frequencies_V(counts_V)), batches, put)
+
+
+def unknown_share(vocab_size: int, batches: Iterable[Batch], put: Put) -> float:
+    """Return the share of `<unk>` among the targets of the batches."""
+    return _mean_over_targets(np.arange(vocab_size) == UNK, batches, put)
+
+
+def frequencies_V(counts_V: np.ndarray) -> np.ndarray:
+    """Return the frequency of each piece, estimated from its count in a text (Witten and Bell 1991, method C).
+
+    A text of N tokens that has T of the V pieces gives (count + T / V) / (N + T): add-one smoothing where it has all
+    pieces, and little to the pieces that a short text does not have.
+    """
+    kinds = np.count_nonzero(counts_V)
+    return (counts_V + kinds / len(counts_V)) / (counts_V.sum() + kinds)
+
+
+def _mean_over_targets(values_V: np.ndarray, batches: Iterable[Batch], put: Put) -> float:
+    """Return the mean of a value of each target, over the batches on all hosts."""
+    values_on_device_V = jnp.asarray(values_V, jnp.float32)
+
+    @jax.jit
+    def sums(target_ids_BP: jax.Array, target_weights_BP: jax.Array) -> tuple[jax.Array, jax.Array]:
+        return (values_on_device_V[target_ids_BP] * target_weights_BP).sum(), target_weights_BP.sum()
+
+    total, targets = 0.0, 0.0
+    for batch in batches:
+        on_mesh = put({k: batch[k] for k in ("target_ids", "target_weights")})
+        batch_total, batch_targets = sums(on_mesh["target_ids"], on_mesh["target_weights"])
+        total, targets = total + float(batch_total), targets + float(batch_targets)
+    return total / max(targets, 1.0)
+
+
+@dataclass(frozen=True)
+class HeldOutLoss:
+    """`Evaluation` of pretraining: the same batches every time."""
+
+    step: EvalStep
+    batches: Sequence[Batch]
+    empty_mems: Callable[[], jax.Array]
+    put: Callable[[Batch], DeviceBatch]
+    unigram_nats: float
+    every_steps: int
+    is_worth_saving: bool = False
+    is_enough: bool = False
+
+    def recall(self, records: Iterable[dict[str, Any]], step: int) -> None:
+        """Do nothing: every evaluation is independent of earlier ones."""
+
+    def run(self, state: TrainState, step: int, interrupt: Interrupt) -> Numbers | None:
+        """Return what `measure` returns."""
+        return self.measure(state.params, lambda: interrupt.poll() is Wish.STOP)
+
+    def measure(self, params: Any, is_stopped: Callable[[], bool]) -> Numbers | None:
+        """Return loss, nats per target over all batches, and the other measures per row: pair_loss (nats) and
+        pair_accuracy (a share), or detection_loss (nats a token), detection_accuracy and replaced_share. Return None
+        where `is_stopped`, asked before each batch, says so."""
+        mems_ZBMD = self.empty_mems()
+        sums: Any = None
+        for batch in self.batches:
+            if is_stopped():
+                return None
+            jax.block_until_ready(sums)  # stay one batch ahead of the device: a stop waits for no more
+            on_mesh = self.put(batch)
+            scored = self.step(params, on_mesh, mems_ZBMD)
+            mems_ZBMD = scored.new_mems_ZBMD
+            of_rows = {**scored.row_losses, **scored.row_measures}
+            of_batch = scored.loss_sum, scored.weight_sum, of_rows, on_mesh["row_weights"].sum()
+            sums = of_batch if sums is None else jax.tree.map(jnp.add, sums, of_batch)
+        loss_sum, weight_sum, of_rows, rows = sums
+        return {"loss": float(loss_sum / weight_sum)} | {name: float(s / rows) for name, s in of_rows.items()}
+
+    def describe(self, numbers: Numbers) -> str:
+        """Return the numbers as printed: 'loss 5.608, 0.512 below the unigram line 6.120', then '; pairs 0.650, 61.2%
+        right' or '; detection 0.410, 87.1% right, 12.9% replaced' where there are such."""
+        besides = ""
+        if "pair_loss" in numbers:
+            besides = f"; pairs {numbers['pair_loss']:.3f}, {numbers['pair_accuracy']:.1%} right"
+        if "detection_loss" in numbers:
+            besides = f"; detection {numbers['detection_loss']:.3f}, {numbers['detection_accuracy']:.1%} right"
+            besides += f", {numbers['replaced_share']:.1%} replaced"
+        return f"loss {numbers['loss']:.3f}, {relative_to_unigram(numbers['loss'], self.unigram_nats)}{besides}"
+
+
+def held_out_source(corpus: Corpus, tokenizer: Tokenizer, config: Config) -> BatchSource:
+    """Return the source of held-out batches: every block once, or those that eval.max_windows admits."""
+    return batch_source(corpus, tokenizer, config, "validation", config.eval.max_windows)
+
+
+def held_out_batches(
+    corpus: Corpus, tokenizer: Tokenizer, config: Config, rows: Sequence[int] | np.ndarray | None = None
+) -> list[Batch]:
+    """Return the batches of an evaluation, `rows` of each (None = all)."""
+    source = held_out_source(corpus, tokenizer, config)
+    return list(source.iterate(0, source.steps_per_epoch, rows))
+
+
+def relative_to_unigram(loss: float, unigram_nats: float) -> str:
+    """Return '0.512 below the unigram line 6.120', or above it."""
+    side = "below" if loss < unigram_nats else "above"
+    return f"{abs(unigram_nats - loss):.3f} {side} the unigram line {unigram_nats:.3f}"
+
+
+AT_EVALUATION = ("mem_len", "clamp_len", "same_length")
+"""Settings of the network that an evaluation may change: they decide what a row sees, not its parameters."""
+
+
+@contextlib.contextmanager
+def corpus_of(text: Sequence[Source], tokenizer: Tokenizer, config: Config, errors: Errors) -> Iterator[Corpus]:
+    """Prepare this text as the held-out part of a corpus, which is deleted afterwards; the unigram counts are of the
+    same text."""
+    with tempfile.TemporaryDirectory() as folder:
+        yield prepare_to_measure(
+            text, tokenizer, Path(folder) / "corpus", block_len=windows.block_len(config.data), errors=errors
+        )
+
+
+def measure_loss(
+    pretrained: Pretrained,
+    corpus: Corpus,
+    config: Config,
+    unigram_counts: np.ndarray,
+    on_batch: Callable[[int, int], None] = lambda number, batches: None,
+) -> Measured:
+    """Return the loss of a checkpoint on the validation split of a corpus. config: read for its objective, data, eval
+    and mesh, and AT_EVALUATION of its network; unigram_counts: int64 [V], of the text that the unigram line knows.
+
+    on_batch: called before each batch with its number, from 1, and the number of batches. Raises InputError where the
+    settings contradict each other, or the corpus or the checkpoint does not fit.
+    """
+    tokenizer = vocabulary_tokenizer(pretrained)
+    corpus.demand(tokenizer, "the checkpoint's")
+    seen = {name: getattr(config.model, name) for name in AT_EVALUATION}
+    config = replace(config, model=replace(pretrained.model, **seen))
+    validate(config)
+    mesh = sharding.make_mesh(config)
+    put = sharding.batch_to_mesh(mesh, config.data.batch_size)
+    batches = held_out_batches(corpus, tokenizer, config)
+    unigram = unigram_line(unigram_counts, batches, put)
+
+    objective = objective_of(config)
+    plan = plan_state(objective, make_optimizer(config.optimizer, config.steps), mesh)
+    held_out = HeldOutLoss(
+        make_eval_step(objective, plan, mesh), batches, lambda: empty_mems_ZBMD(plan.mems_ZBMD), put, unigram,
+        config.eval.every_steps,
+    )  # fmt: skip
+    counted = itertools.count(1)
+
+    def is_stopped() -> bool:
+        on_batch(next(counted), len(batches))
+        return False
+
+    numbers = held_out.measure(_laid_out(pretrained.params, plan.params), is_stopped)
+    assert numbers is not None
+    return Measured(
+        config.objective,
+        numbers["loss"],
+        int(sum(batch["target_weights"].sum() for batch in batches)),
+        unigram,
+        int(sum(batch["row_weights"].sum() for batch in batches)),
+        content_of(batches, tokenizer, config.objective),
+        {name: number for name, number in numbers.items() if name != "loss"},
+    )
+
+
+def _laid_out(params: dict[str, Any], abstract_params: Any) -> Any:
+    """Return the parameters that this objective needs, on the devices. Raises InputError where one is missing or of
+    another size."""
+    wanted, given = flatten(abstract_params), flatten(params)
+    if missing := sorted(wanted.keys() - given.keys()):
+        raise InputError(
+            f"the checkpoint has no {', '.join(missing)}: it was trained by another objective, or without "
+            "data.pair-loss; measure what it has learned"
+        )
+    for path, shape in wanted.items():
+        if given[path].shape != shape.shape:
+            raise InputError(
+                f"the checkpoint's {path} is {size(given[path].shape)}, and not {size(shape.shape)}: of what "
+                "else than the run that trained it, the size of a generator is not known"
+            )
+    return sharding.from_host(nest({path: given[path] for path in wanted}), sharding.shardings_of(abstract_params))

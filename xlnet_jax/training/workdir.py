@@ -1,0 +1,194 @@
+"""The folder of a run. Each holds one run, which is recognised by its identity settings.
+
+config.json        the resolved settings         metrics.jsonl   losses and rates, one JSON object a line
+tokenizer/         spiece.model and its settings  tensorboard/    the same as events
+corpus/            token blocks                   curves.png      the picture, at the end
+checkpoints/STEP/  the state of training          text.json       fingerprints of the text
+compiled/          programs, for a restart        wandb-id        id of the run at Weights & Biases
+results.json       of a finished finetuning run   predictions/    of a finished finetuning run
+confusion.png      of its labels                  predicted.png   of its numbers
+out-of-memory.txt  the backend's error, in full
+
+On a disk or in a bucket (gs://bucket/folder).
+"""
+
+import contextlib
+import socket
+import time
+from collections.abc import Iterator
+from typing import Any, TypeVar
+
+from etils import epath
+
+from xlnet_jax.errors import InputError
+from xlnet_jax.settings.config import Config, RunConfig
+from xlnet_jax.settings.fields import differences
+from xlnet_jax.settings.files import from_dict, identity_difference, to_dict
+from xlnet_jax.storage.files import demand_bucket_library, in_bucket
+from xlnet_jax.storage.lock import Lock
+from xlnet_jax.storage.reading import read_versioned, write_versioned
+
+R = TypeVar("R", bound=RunConfig)
+_SECONDS_TO_APPEAR = 60.0
+"""time after which a host sees what another has written: NFS keeps an older look for a while"""
+
+
+class Workdir:
+    """Paths of a run. `claim` creates the folder, or refuses one that holds another run."""
+
+    def __init__(self, folder: epath.PathLike):
+        self.folder = folder = epath.Path(folder)
+        self.config = folder / "config.json"
+        self.text = folder / "text.json"
+        self.tokenizer = folder / "tokenizer"
+        self.corpus = folder / "corpus"
+        self.checkpoints = folder / "checkpoints"
+        self.metrics = folder / "metrics.jsonl"
+        self.tensorboard = folder / "tensorboard"
+        self.curves = folder / "curves.png"
+        self.compiled = folder / "compiled"
+        self.wandb_id = folder / "wandb-id"
+        self.out_of_memory = folder / "out-of-memory.txt"
+        self._lock: Lock | None = None
+
+    @property
+    def has_checkpoints(self) -> bool:
+        """True if a complete checkpoint is here, which another run could overwrite."""
+        return self.newest_step is not None
+
+    @property
+    def newest_step(self) -> int | None:
+        """Step of the newest complete checkpoint; None where there is none."""
+        there = self.checkpoints.iterdir() if self.checkpoints.is_dir() else ()
+        return max((int(p.name) for p in there if p.name.isdigit() and _is_complete(p)), default=None)
+
+    def resumes(self, kind: type[R]) -> R | None:
+        """Return the settings of the run that has a checkpoint here; None where there is none."""
+        return self.settings(kind) if self.has_checkpoints and self.config.exists() else None
+
+    def claim(self, config: RunConfig) -> None:
+        """Lock the folder for this process and write the settings.
+
+        Raises InputError with the identity settings in which the run that is here differs, with its newest step where
+        `steps` are fewer, or with the process that runs it. A run without a checkpoint may change: what was made for
+        other settings is deleted.
+        """
+        self.lock()
+        if self.config.exists() and self.has_checkpoints:
+            self._refuse(identity_difference(config, self.settings(type(config))))
+            if (done := self.newest_step or 0) > config.steps:
+                raise InputError(
+                    f"`steps` {config.steps}: workdir {self.folder} holds a checkpoint after {done} steps: give "
+                    f"`steps` {done} or more, or another `workdir`"
+                )
+        elif isinstance(config, Config) and self.config.exists() and not _has_text_of(config, self.settings(Config)):
+            for made_for_other_settings in (self.tokenizer, self.corpus):
+                made_for_other_settings.rmtree(missing_ok=True)
+        self.write_settings(config)
+
+    def write_settings(self, config: RunConfig) -> None:
+        """Write config.json."""
+        write_versioned(self.config, "run", to_dict(config))
+
+    def claim_text(self, made_from: dict[str, Any], origins: dict[str, Any]) -> None:
+        """Claim the workdir for a text, by its fingerprints (`Manifest.made_from`), which outlive the corpus folder.
+
+        origins: where text behind URLs came from (`Manifest.origins`), to be kept beside them.
+
+        Raises InputError where the run that is here has learned from another text.
+        """
+        there = read_versioned(self.text, "run") if self.text.exists() else made_from
+        if self.has_checkpoints:
+            self._refuse(
+                [f"its {name.replace('_', ' ')} is another" for name in made_from if there.get(name) != made_from[name]]
+            )
+        write_versioned(self.text, "run", made_from | ({"origins": origins} if origins else {}))
+
+    def _refuse(self, difference: list[str]) -> None:
+        if difference:
+            hint = "; steps may change only under an `optimizer.decay_steps` of their own"
+            raise InputError(
+                f"workdir {self.folder} holds another run ({'; '.join(difference)}): give its settings, or another "
+                f"`workdir`{hint if any(d.startswith('steps: ') for d in difference) else ''}"
+            )
+
+    def make(self) -> None:
+        """Create the folder, where it does not exist. Raises InputError where that is impossible."""
+        with self._named():
+            self.folder.mkdir(parents=True, exist_ok=True)
+
+    def lock(self) -> None:
+        """Create the folder, and lock it until `close`, or the end of the process.
+
+        Raises InputError with the process that holds the lock.
+        """
+        if in_bucket(self.folder):
+            demand_bucket_library()
+        self.make()
+        with self._named():
+            self._lock = Lock(self.folder)
+
+    def demand_in_place(self) -> None:
+        """Raise InputError where the folder was moved or deleted since this process locked it. Call it before writing
+        what would make a new folder in its place."""
+        if self._lock and not self._lock.is_in_place():
+            raise InputError(
+                f"workdir {self.folder} was moved or deleted while the run went on: give the same command its new "
+                "place, and it goes on from the last checkpoint there"
+            )
+
+    def demand_shared(self) -> None:
+        """Raise InputError where this is not the folder that process 0 has claimed. Call it in another process, later.
+
+        It waits, as a network file system may show a new file late.
+        """
+        until = time.monotonic() + _SECONDS_TO_APPEAR
+        while not self.config.exists():
+            if time.monotonic() > until:
+                raise InputError(
+                    f"{self.folder} on {socket.gethostname()} is not the folder that process 0 has by this name: give "
+                    "all hosts one `workdir` that they share (NFS, Filestore, gs://BUCKET/FOLDER)"
+                )
+            time.sleep(1)
+
+    def close(self) -> None:
+        """Release the lock, where this process holds it."""
+        if self._lock:
+            self._lock.release()
+
+    @contextlib.contextmanager
+    def _named(self) -> Iterator[None]:
+        try:
+            yield
+        except (FileExistsError, NotADirectoryError, FileNotFoundError) as error:
+            raise InputError(f"workdir {self.folder} cannot be made a folder: {error.strerror or error}") from None
+        except InputError:
+            raise
+        except Exception as error:  # any type of the library that accesses the bucket
+            if not in_bucket(self.folder):
+                raise
+            reason = str(error).partition("\n")[0][:200]
+            raise InputError(
+                f"workdir {self.folder} cannot be written ({reason}): check the name, and that your account may write "
+                "there (role Storage Object User, `gcloud auth application-default login`)"
+            ) from None
+
+    def settings(self, kind: type[R]) -> R:
+        """Read config.json. Raises InputError where it does not hold settings of this kind."""
+        try:
+            return from_dict(kind, read_versioned(self.config, "run"))
+        except (ValueError, TypeError, AttributeError) as error:
+            reason = str(error).partition(";")[0]
+            raise InputError(
+                f"{self.config} is not the settings of a run of this kind ({reason}): give another `workdir`"
+            ) from None
+
+
+def _has_text_of(ours: Config, theirs: Config) -> bool:
+    """Return True if both settings give the same tokenizer and the same blocks."""
+    return not any(setting.has("text", "blocks") for setting, _ in differences(ours, theirs))
+
+
+def _is_complete(checkpoint: epath.Path) -> bool:
+    """Return True if a checkpoint is complete: Orbax renames it on a disk, and marks it by a file in a bucket."""
+    return not in_bucket(checkpoint) or (checkpoint / "commit_success.txt").exists()
