@@ -121,7 +121,7 @@ COMMANDS = {
         settings="xlnet_jax.comparison.settings:CompareConfig",
         function="xlnet_jax.comparison.run:compare",
         to_save_memory="give a smaller --data.batch-size",
-        parser="xlnet_jax.comparison.settings:parse",
+        parser="xlnet_jax.comparison.settings:parse_comparison",
         has_huge_pages=True,
     ),
     "convert": Command(
@@ -173,7 +173,7 @@ COMMANDS = {
         "does a run fit TPUs or GPUs, and how long would it take? None of them is needed.",
         settings="xlnet_jax.planning.settings:PlanConfig",
         function="xlnet_jax.planning.settings:print_plans",
-        parser="xlnet_jax.planning.settings:parse",
+        parser="xlnet_jax.planning.settings:parse_plan",
     ),
     "recl": Command(
         "xlnet_jax.recl",

@@ -134,7 +134,7 @@ def network_multiply_adds(config: Config, query_rows: int) -> dict[str, Multiply
     return {part: count for part, count in counted.items() if count.forward}
 
 
-def summed(*networks: Mapping[str, MultiplyAdds]) -> dict[str, MultiplyAdds]:
+def add_counts(*networks: Mapping[str, MultiplyAdds]) -> dict[str, MultiplyAdds]:
     """Return the multiply-adds of several networks together, by part."""
     counts: dict[str, MultiplyAdds] = {}
     for part, count in (item for network in networks for item in network.items()):
@@ -143,12 +143,12 @@ def summed(*networks: Mapping[str, MultiplyAdds]) -> dict[str, MultiplyAdds]:
     return counts
 
 
-def total(parts: Mapping[str, MultiplyAdds]) -> int:
+def total_flops(parts: Mapping[str, MultiplyAdds]) -> int:
     """Return the FLOPs of all parts, forward and backward, two a multiply-add."""
     return 2 * sum(count.forward + count.backward for count in parts.values())
 
 
-def recomputed(parts: Mapping[str, MultiplyAdds], remat: str) -> int:
+def remat_flops(parts: Mapping[str, MultiplyAdds], remat: str) -> int:
     """Return the FLOPs that a remat policy adds."""
     return 2 * sum(count.forward for part, count in parts.items() if part in _RECOMPUTED[remat])
 

@@ -9,7 +9,7 @@ import pytest
 from benchmarks import chinese, english, long_recall, narrow_start, table6, tiny
 from benchmarks.eight_tasks import STARTS, TASKS
 from xlnet_jax.__main__ import COMMANDS
-from xlnet_jax.comparison import settings
+from xlnet_jax.comparison.settings import parse_comparison
 from xlnet_jax.objectives import command_line
 
 finetune = COMMANDS["finetune"].parse
@@ -65,7 +65,7 @@ def reviews(tmp_path):
 @pytest.mark.parametrize("contender", table6.CONTENDERS)
 def test_of_a_contender(contender, tmp_path):
     _, *words = table6.pretraining(contender, 3, "corpus").command(tmp_path)
-    asked = settings.parse(words, "compare", "")
+    asked = parse_comparison(words, "compare", "")
     assert (asked.objectives, asked.seeds) == ((contender,), (3,))
 
 

@@ -96,16 +96,16 @@ def step_tokens(config: Config) -> int:
     return config.data.batch_size * config.data.seq_len
 
 
-COST: dict[Equal, Callable[[Config], int]] = {"tokens": step_tokens, "operations": step_flops}
+STEP_COST: dict[Equal, Callable[[Config], int]] = {"tokens": step_tokens, "operations": step_flops}
 
 
-def within_budget(name: str, config: Config, budget: float, equal: Equal) -> Config:
+def fit_to_budget(name: str, config: Config, budget: float, equal: Equal) -> Config:
     """Return the settings of a contender with as many steps as the budget pays for; settings that count steps (warmup,
     decay, evaluation) keep their share of the run.
 
     Raises InputError where the budget is below one step, or the settings contradict each other.
     """
-    cost = COST[equal](config)
+    cost = STEP_COST[equal](config)
     steps = int(budget // cost)
     if steps < 1:
         raise InputError(f"--budget {budget:g} is less than one update of {name}, which takes {cost:,} {equal}")

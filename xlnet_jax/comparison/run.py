@@ -18,9 +18,8 @@ from data_pipelines import windows
 from data_pipelines.corpus import Corpus, SplitName
 from data_pipelines.tokenizer import Tokenizer
 from xlnet_jax.checkpoints.native import RESULTS, Results
-from xlnet_jax.comparison import settings as asked
-from xlnet_jax.comparison.contenders import CONTENDERS, COST, Equal, step_tokens, within_budget
-from xlnet_jax.comparison.settings import CompareConfig
+from xlnet_jax.comparison.contenders import CONTENDERS, STEP_COST, Equal, fit_to_budget, step_tokens
+from xlnet_jax.comparison.settings import CompareConfig, finetune_configs, list_differences, shared_config
 from xlnet_jax.costs import demand_address_space
 from xlnet_jax.errors import InputError
 from xlnet_jax.objectives.batches import batch_source
@@ -116,7 +115,7 @@ def draw_picture(comparison: Comparison, path: epath.Path) -> None:
     """Write a PNG of the held-out losses, over the cost so far, and of the scores of each task."""
     losses = {}
     for name, config in comparison.contenders.items():
-        cost = COST[comparison.equal](config)
+        cost = STEP_COST[comparison.equal](config)
         outcomes = comparison.outcomes[name].values()
         losses[name] = [[(step * cost, loss) for step, loss in outcome.held_out] for outcome in outcomes]
     tasks = {
@@ -139,12 +138,12 @@ def write_report(comparison: Comparison, folder: epath.Path) -> str:
         },
     }
     write_versioned(folder / RESULTS, "comparison", results)
-    text = table(comparison)
+    text = make_table(comparison)
     write_durably(folder / "table.md", text.encode())
     return text
 
 
-def table(comparison: Comparison) -> str:
+def make_table(comparison: Comparison) -> str:
     """Return the table in Markdown, with notes on its numbers."""
     head = ["contender", "parameters", "updates", "tokens", "operations", "passes", "held-out loss", "pair loss"]
     has_pairs = any("pair_loss" in comparison.statistics(name) for name in comparison.contenders)
@@ -161,14 +160,10 @@ def table(comparison: Comparison) -> str:
                 *costs,
                 f"{cost['operations']:.3g}",
                 f"{cost['passes']:.2g}",
-                *(_cell(found, key) for key in learned),
+                *(str(found.get(key, "")) for key in learned),
             ]
         )
     return "".join(f"| {' | '.join(row)} |\n" for row in rows) + "\n" + "\n".join(_notes(comparison)) + "\n"
-
-
-def _cell(found: Mapping[str, Statistic], key: str) -> str:
-    return str(found[key]) if key in found else ""
 
 
 def _notes(comparison: Comparison) -> Iterable[str]:
@@ -201,23 +196,23 @@ class _Prepared:
         return self.workdir.folder / contender / seed_folder(seed) / run
 
 
-def compare(request: CompareConfig) -> int:
+def compare(settings: CompareConfig) -> int:
     """Run a comparison. Return 0 with the table and the picture written, or the exit code of a run that was stopped
     with its state saved: the same command goes on from there."""
-    if request.tpu:
+    if settings.tpu:
         machine.demand_tpu()
     demand_address_space()
     console = Console(soft_wrap=True, highlight=False, markup=False)
-    _contenders(request)  # refuse a budget that is too small before hours go into a text
-    prepared = _prepare(request, console)
-    for seed in request.seeds:
+    _contenders(settings)  # refuse a budget that is too small before hours go into a text
+    prepared = _prepare(settings, console)
+    for seed in settings.seeds:
         for name in prepared.contenders:
             if exit_code := _run(name, seed, prepared, console):
                 return exit_code
     comparison = Comparison(
-        request.budget, request.equal, request.seeds, prepared.contenders, prepared.corpus, prepared.tokenizer,
+        settings.budget, settings.equal, settings.seeds, prepared.contenders, prepared.corpus, prepared.tokenizer,
         {task: _metric(config) for task, config in prepared.tasks.items()},
-        {name: {seed: _outcome(name, seed, prepared) for seed in request.seeds} for name in prepared.contenders},
+        {name: {seed: _outcome(name, seed, prepared) for seed in settings.seeds} for name in prepared.contenders},
     )  # fmt: skip
     folder = prepared.workdir.folder
     console.print(f"\n{write_report(comparison, folder)}")
@@ -226,28 +221,28 @@ def compare(request: CompareConfig) -> int:
     return 0
 
 
-def _contenders(request: CompareConfig, vocab_size: int | None = None) -> dict[str, Config]:
-    common = asked.common(request)
+def _contenders(settings: CompareConfig, vocab_size: int | None = None) -> dict[str, Config]:
+    common = shared_config(settings)
     if vocab_size is not None:
         common = replace(common, model=replace(common.model, vocab_size=vocab_size))
     return {
-        name: within_budget(name, CONTENDERS[name](common), request.budget, request.equal)
-        for name in request.objectives
+        name: fit_to_budget(name, CONTENDERS[name](common), settings.budget, settings.equal)
+        for name in settings.objectives
     }
 
 
-def _prepare(request: CompareConfig, console: Console) -> _Prepared:
+def _prepare(settings: CompareConfig, console: Console) -> _Prepared:
     """Prepare one tokenizer and one corpus for all, and refuse here what a later run would refuse."""
-    text, common = Text.of(request), asked.common(request)
-    tasks = {task: with_files(config) for task, config in asked.finetuning(request).items()}
-    for settings in tasks.values():
-        for examples in (settings.train, settings.eval):
-            make_task(settings).read(examples, True)
+    text, common = Text.of(settings), shared_config(settings)
+    tasks = {task: with_files(config) for task, config in finetune_configs(settings).items()}
+    for finetune_config in tasks.values():
+        for examples in (finetune_config.train, finetune_config.eval):
+            make_task(finetune_config).read(examples, True)
     given = text.demanded_tokenizer(common, None)
-    workdir = Workdir(request.workdir or f"runs/compare-{text.name}-{request.preset}")
-    _claim(workdir, request)
+    workdir = Workdir(settings.workdir or f"runs/compare-{text.name}-{settings.preset}")
+    _claim(workdir, settings)
     tokenizer = text.find_tokenizer(common, given, workdir)
-    contenders = _contenders(request, tokenizer.vocab_size)
+    contenders = _contenders(settings, tokenizer.vocab_size)
     # Blocks fit every contender there is, so that any of them can be added later.
     longest = max((contender(common) for contender in CONTENDERS.values()), key=lambda c: windows.block_len(c.data))
     corpus = text.find_corpus(longest, tokenizer, workdir)
@@ -263,15 +258,15 @@ def _prepare(request: CompareConfig, console: Console) -> _Prepared:
     return _Prepared(workdir, contenders, tasks, corpus, tokenizer)
 
 
-def _claim(workdir: Workdir, request: CompareConfig) -> None:
+def _claim(workdir: Workdir, settings: CompareConfig) -> None:
     workdir.lock()
-    difference = asked.difference(request, workdir.settings(CompareConfig)) if workdir.config.exists() else ()
+    difference = list_differences(settings, workdir.settings(CompareConfig)) if workdir.config.exists() else ()
     if difference:
         raise InputError(
             f"workdir {workdir.folder} holds another comparison ({'; '.join(difference)}): give its settings, or "
             "another --workdir"
         )
-    workdir.write_settings(request)
+    workdir.write_settings(settings)
 
 
 def _run(name: str, seed: int, prepared: _Prepared, console: Console) -> int:

@@ -45,44 +45,49 @@ class CompareConfig(Config):
     """settings of finetuning, as steps=300 for all tasks or cola.steps=300 for one; else they are each task's own"""
 
 
-def parse(argv: Sequence[str], prog: str, description: str) -> CompareConfig:
+def parse_comparison(argv: Sequence[str], prog: str, description: str) -> CompareConfig:
     """Return the comparison that a command line asks for. Raises InputError where it cannot be run."""
-    request = command_line.parse_config_as(CompareConfig, argv, prog, description)
-    names = [name for word in request.objectives for name in word.split(",") if name]
-    request = replace(request, objectives=tuple(names))
-    for broken in _contradictions(request):
+    settings = command_line.parse_config_as(CompareConfig, argv, prog, description)
+    names = [name for word in settings.objectives for name in word.split(",") if name]
+    settings = replace(settings, objectives=tuple(names))
+    for broken in _contradictions(settings):
         raise InputError(broken)
-    finetuning(request)
-    if machine.place_of(request):
+    finetune_configs(settings)
+    if machine.place_of(settings):
         raise InputError("compare runs on one host: give each host contenders of its own, and its own `workdir`")
-    return request
+    return settings
 
 
-def common(request: CompareConfig) -> Config:
+def shared_config(settings: CompareConfig) -> Config:
     """Return the settings of pretraining that all contenders share."""
-    return Config(**{f.name: getattr(request, f.name) for f in dataclasses.fields(Config)})
+    return Config(**{f.name: getattr(settings, f.name) for f in dataclasses.fields(Config)})
 
 
-def folders(request: CompareConfig) -> dict[str, str]:
+def task_folders(settings: CompareConfig) -> dict[str, str]:
     """Return the folder of each task's examples."""
-    return {task: folder for task, _, folder in (word.partition("=") for word in request.tasks)}
+    return {task: folder for task, _, folder in (word.partition("=") for word in settings.tasks)}
 
 
-def finetuning(request: CompareConfig) -> dict[str, FinetuneConfig]:
+def finetune_configs(settings: CompareConfig) -> dict[str, FinetuneConfig]:
     """Return the settings of each task, without the checkpoint that it starts from and the folder of its runs. Raises
     InputError where they contradict each other, or name no examples."""
     found = {}
-    for task, folder in folders(request).items():
+    for task, folder in task_folders(settings).items():
         start = DEFAULTS[task]()
         try:
-            config = parser.parse(FinetuneConfig, [f"--{word}" for word in _of_task(task, request)], "", "", start)
+            config = parser.parse(
+                FinetuneConfig, [f"--{word}" for word in _words_of_task(task, settings)], "", "", start
+            )
         except InputError as mistake:
             raise InputError(f"--finetune: {mistake}") from None
         for name in _OURS:
             if name in config.given:
                 raise InputError(f"--finetune {name}: a comparison sets it by itself; leave it out")
-        train, held_out = _files(task, folder, ("train",)), _files(task, folder, ("dev", "validation", "valid", "val"))
-        config = replace(config, train=train, eval=held_out, tpu=request.tpu)
+        train, held_out = (
+            _find_files(task, folder, ("train",)),
+            _find_files(task, folder, ("dev", "validation", "valid", "val")),
+        )
+        config = replace(config, train=train, eval=held_out, tpu=settings.tpu)
         try:
             validate_finetuning(replace(config, init=_LATER))
         except InputError as contradiction:
@@ -91,45 +96,45 @@ def finetuning(request: CompareConfig) -> dict[str, FinetuneConfig]:
     return found
 
 
-def difference(ours: CompareConfig, theirs: CompareConfig) -> list[str]:
+def list_differences(ours: CompareConfig, theirs: CompareConfig) -> list[str]:
     """Return 'name: their value -> our value' for each setting in which the runs of two comparisons differ. Contenders,
     seeds and tasks may differ: their runs have folders of their own."""
     found = identity_difference(ours, theirs)
-    of_ours, of_theirs = finetuning(ours), finetuning(theirs)
+    of_ours, of_theirs = finetune_configs(ours), finetune_configs(theirs)
     for task in of_ours.keys() & of_theirs.keys():
         here, there = of_ours[task], of_theirs[task]
         found += [f"finetune {task}.{setting}" for setting in identity_difference(here, there)]
         # A finetuning run compares the resulting steps and examples, but a finished run is not compared again.
         for name, new, old in (
-            (f"tasks {task}", folders(ours)[task], folders(theirs)[task]),
+            (f"tasks {task}", task_folders(ours)[task], task_folders(theirs)[task]),
             (f"finetune {task}.epochs", here.epochs, there.epochs),
         ):
             found += [f"{name}: {old} there, {new} here"] if new != old else []
     return found
 
 
-def _contradictions(request: CompareConfig) -> Iterable[str]:
-    if not request.budget > 0:
-        yield f"--budget {request.budget:g}: give the {request.equal} that each contender may cost, as 2e6"
-    yield from _unknown("--objectives", request.objectives, CONTENDERS)
-    yield from _unknown("--tasks", folders(request), DEFAULTS)
-    for task, folder in folders(request).items():
+def _contradictions(settings: CompareConfig) -> Iterable[str]:
+    if not settings.budget > 0:
+        yield f"--budget {settings.budget:g}: give the {settings.equal} that each contender may cost, as 2e6"
+    yield from _unknown("--objectives", settings.objectives, CONTENDERS)
+    yield from _unknown("--tasks", task_folders(settings), DEFAULTS)
+    for task, folder in task_folders(settings).items():
         if not folder:
             yield f"--tasks {task} has no data: name the folder of its examples, as {task}=FOLDER"
         if task == "ranking":
             yield "--tasks ranking: its documents, queries and judgements are no folder of examples; finetune ranks"
-    tasks = [word.partition("=")[0] for word in request.tasks]
-    if request.finetune and not tasks:
-        yield f"--finetune {' '.join(request.finetune)}: there is nothing to finetune on; name --tasks"
-    for flag, values in (("objectives", request.objectives), ("seeds", request.seeds), ("tasks", tasks)):
+    tasks = [word.partition("=")[0] for word in settings.tasks]
+    if settings.finetune and not tasks:
+        yield f"--finetune {' '.join(settings.finetune)}: there is nothing to finetune on; name --tasks"
+    for flag, values in (("objectives", settings.objectives), ("seeds", settings.seeds), ("tasks", tasks)):
         if len(set(values)) < len(values) or not (values or flag == "tasks"):
             yield f"--{flag} {' '.join(map(str, values))}: give one or more, each once"
-    for seed in request.seeds:
+    for seed in settings.seeds:
         if not 0 <= seed < 2**31:
             yield f"--seeds {seed} must be in [0, 2^31)"
-    if request.objective != Config().objective:
+    if settings.objective != Config().objective:
         yield (
-            f"--objective {request.objective}: compare starts from the settings of XLNet, as --preset demo, small, "
+            f"--objective {settings.objective}: compare starts from the settings of XLNet, as --preset demo, small, "
             "base or large have them, and --objectives names who is compared"
         )
     for flag, instead in (
@@ -137,8 +142,8 @@ def _contradictions(request: CompareConfig) -> Iterable[str]:
         ("init", "every contender begins with weights of its own"),
         ("trace_steps", "trace one contender's run, by the settings that its config.json holds"),
     ):
-        if getattr(request, flag):
-            yield f"--{flag} {getattr(request, flag)}: {instead}"
+        if getattr(settings, flag):
+            yield f"--{flag} {getattr(settings, flag)}: {instead}"
 
 
 def _unknown(flag: str, names: Iterable[str], known: Mapping[str, Any]) -> Iterable[str]:
@@ -149,14 +154,14 @@ def _unknown(flag: str, names: Iterable[str], known: Mapping[str, Any]) -> Itera
             yield f"{flag} {name}: {hint}"
 
 
-def _of_task(task: str, request: CompareConfig) -> list[str]:
+def _words_of_task(task: str, settings: CompareConfig) -> list[str]:
     """Return the words of --finetune for a task: first those for all tasks, then its own, which win."""
-    tasks = folders(request)
-    own = [word.removeprefix(f"{task}.") for word in request.finetune if word.startswith(f"{task}.")]
-    return [word for word in request.finetune if word.partition(".")[0] not in tasks] + own
+    tasks = task_folders(settings)
+    own = [word.removeprefix(f"{task}.") for word in settings.finetune if word.startswith(f"{task}.")]
+    return [word for word in settings.finetune if word.partition(".")[0] not in tasks] + own
 
 
-def _files(task: str, folder: str, stems: Sequence[str]) -> tuple[str, ...]:
+def _find_files(task: str, folder: str, stems: Sequence[str]) -> tuple[str, ...]:
     """Return the example files with these stems; the folder itself for tasks that find their own files in it."""
     if folder.startswith("tfds:"):
         return (folder,)

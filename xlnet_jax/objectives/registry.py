@@ -2,8 +2,7 @@
 
 import difflib
 
-from xlnet_jax import costs
-from xlnet_jax.costs import MultiplyAdds
+from xlnet_jax.costs import MultiplyAdds, remat_flops, total_flops
 from xlnet_jax.errors import InputError
 from xlnet_jax.objectives.clm import CLM
 from xlnet_jax.objectives.mlm import MLM
@@ -41,9 +40,9 @@ def multiply_adds(config: Config) -> dict[str, MultiplyAdds]:
 def step_flops(config: Config) -> int:
     """Return the FLOPs of one step, two a multiply-add: what the model demands, and what utilisation (MFU) is a share
     of. What remat computes again is not in it."""
-    return costs.total(multiply_adds(config))
+    return total_flops(multiply_adds(config))
 
 
 def recomputed_flops(config: Config) -> int:
     """Return the FLOPs that remat adds to a step: with `step_flops`, what the hardware does (HFU)."""
-    return costs.recomputed(multiply_adds(config), config.model.remat)
+    return remat_flops(multiply_adds(config), config.model.remat)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from data_pipelines.objectives import rtd
-from xlnet_jax.costs import PIECES, MultiplyAdds, network_multiply_adds, summed
+from xlnet_jax.costs import PIECES, MultiplyAdds, add_counts, network_multiply_adds
 from xlnet_jax.objectives.mlm import MLM
 from xlnet_jax.objectives.record import Record
 from xlnet_jax.objectives.refusals import nothing_masked, without_query_stream
@@ -46,7 +46,7 @@ def _multiply_adds(config: Config) -> dict[str, MultiplyAdds]:
     width = config.model.d_model
     detector = config.data.batch_size * config.data.seq_len * (width**2 + width)
     return {
-        **summed(
+        **add_counts(
             {part: count for part, count in network.items() if part not in PIECES},
             network_multiply_adds(generator, query_rows=0),
         ),

@@ -8,10 +8,10 @@ from rich.console import Console
 from rich.table import Table
 
 from xlnet_jax.costs import GIB
-from xlnet_jax.planning import topologies
 from xlnet_jax.planning.estimate import Plan
 from xlnet_jax.planning.scaling_law import INTERVAL, predict
 from xlnet_jax.planning.step_cost import Cost
+from xlnet_jax.planning.topologies import GPU_MEMORY_SIZES, memory_for_programs
 from xlnet_jax.settings.config import Config
 
 PROVES = (
@@ -30,8 +30,8 @@ def show(plan: Plan, utilization: float, console: Console) -> None:
     where = f"{plan.topology}: {_count(plan.chips, 'chip')}, {_count(plan.devices, 'device')} as {_mesh(plan)}"
     console.print(f"{where}, batch {c.data.batch_size:,} x {c.data.seq_len}")
     console.print(
-        f"{c.preset}, {c.objective}, {c.model.dtype}, {_settings(c)}, attention {c.model.attention}, "
-        f"{_compiled(plan)}\n\n{_verdict(plan)}\n"
+        f"{c.preset}, {c.objective}, {c.model.dtype}, remat {c.model.remat}, accumulate {c.optimizer.accumulate}, "
+        f"attention {c.model.attention}, {_compiled(plan)}\n\n{_verdict(plan)}\n"
     )
     _memory(plan, console)
     if plan.work:
@@ -47,15 +47,15 @@ def predicted_loss(config: Config) -> str:
     """Return what the scaling law says of a run's held-out loss, and whether the run is larger than those behind it."""
     if (found := predict(config)) is None:
         return "held-out loss: not predicted, because the scaling law is one of plm and the XLNet network"
-    told = (
+    loss = (
         f"held-out loss after {config.steps:,} steps: {found.loss:.2f} nats a target; {found.low:.2f} to "
         f"{found.high:.2f} in {INTERVAL:.0%} of the law's refits; on English text in {found.vocab_size:,} pieces "
         "(docs/results.md)"
     )
     if not found.is_extrapolated:
-        return told
+        return loss
     return (
-        f"{told}\nEXTRAPOLATED: the run has {found.times_parameters:,.3g} times the parameters and "
+        f"{loss}\nEXTRAPOLATED: the run has {found.times_parameters:,.3g} times the parameters and "
         f"{found.times_tokens:,.3g} times the tokens of the largest runs behind the law"
     )
 
@@ -101,25 +101,17 @@ def _cards(plans: Sequence[Plan], console: Console) -> None:
     if not peaks or peaks[most] <= peaks[fewest]:
         return
     of_a_row = (peaks[most] - peaks[fewest]) / (most - fewest)
-    rows = {
-        card: fewest + int((topologies.memory_for_programs(card) - peaks[fewest]) // of_a_row)
-        for card in topologies.CARDS
-    }
-    told = ", ".join(f"{card} GB {max(n, 0):,}" for card, n in rows.items())
+    rows = {card: fewest + int((memory_for_programs(card) - peaks[fewest]) // of_a_row) for card in GPU_MEMORY_SIZES}
+    listed = ", ".join(f"{card} GB {max(n, 0):,}" for card, n in rows.items())
     console.print(
-        f"rows that a GPU like these can hold, by a line through {fewest:,} and {most:,} rows a device: {told}"
+        f"rows that a GPU like these can hold, by a line through {fewest:,} and {most:,} rows a device: {listed}"
     )
 
 
 def _verdict(plan: Plan) -> str:
     needed, there = f"{_gib(plan.peak)} GiB a device", f"{_gib(plan.available)} GiB that programs can have"
     card = next(
-        (
-            card
-            for card in topologies.CARDS
-            if not plan.chip.clock and plan.peak <= topologies.memory_for_programs(card)
-        ),
-        None,
+        (card for card in GPU_MEMORY_SIZES if not plan.chip.clock and plan.peak <= memory_for_programs(card)), None
     )
     if plan.fits:
         return f"FITS: {needed} of the {there}" + (f"; GPUs of {card} GB could hold it" if card else "")
@@ -201,31 +193,29 @@ _NAMES = {
 def _utilisation(plan: Plan) -> str:
     """Return the utilisations, the lowest first. Those by a bound cannot be exceeded."""
     estimate_is_floor = plan.work is not None and plan.work.total.kernels_at_least > 0
-    told = [
+    shares = [
         f"{'' if name == 'cycles' and not estimate_is_floor else 'at most '}{share:.1%} by {_NAMES[name]}"
         for name, share in sorted(plan.mfu.items(), key=lambda item: item[1])
         if share <= 1  # more than the peak says that links limit nothing
     ]
-    return ", ".join(told)
-
-
-def _at_least(cost: Cost) -> str:
-    return "at least " if cost.kernels_at_least else ""
+    return ", ".join(shares)
 
 
 def _estimate(plan: Plan) -> str:
     if not plan.chip.clock:
         return "none"
-    return f"{_at_least(plan.work.total) if plan.work else ''}{_seconds(plan.compilers_estimate)}"
+    is_floor = plan.work is not None and plan.work.total.kernels_at_least > 0
+    return f"{'at least ' if is_floor else ''}{_seconds(plan.compilers_estimate)}"
 
 
 def _cycles(cost: Cost) -> str:
-    told = [f"{cost.cycles / 1e6:,.1f} million by the compiler"]
+    terms = [f"{cost.cycles / 1e6:,.1f} million by the compiler"]
     if cost.kernel_cycles:
-        told.append(f"{_at_least(cost)}{cost.kernel_cycles / 1e6:,.1f} in kernels")
+        at_least = "at least " if cost.kernels_at_least else ""
+        terms.append(f"{at_least}{cost.kernel_cycles / 1e6:,.1f} in kernels")
     if cost.traffic_cycles:
-        told.append(f"{cost.traffic_cycles / 1e6:,.1f} by the traffic of other instructions")
-    return " + ".join(told)
+        terms.append(f"{cost.traffic_cycles / 1e6:,.1f} by the traffic of other instructions")
+    return " + ".join(terms)
 
 
 def show_parts(plan: Plan, console: Console) -> None:
@@ -277,10 +267,6 @@ def _days(plan: Plan, seconds: float) -> float:
 
 def _mesh(plan: Plan) -> str:
     return " x ".join(f"{axis} {size}" for axis, size in plan.mesh.items() if size > 1) or "one"
-
-
-def _settings(config: Config) -> str:
-    return f"remat {config.model.remat}, accumulate {config.optimizer.accumulate}"
 
 
 def _count(number: int, name: str) -> str:

@@ -84,9 +84,9 @@ def layer_parameters(model: ModelConfig) -> int:
 
 
 def predict(config: Config) -> Prediction | None:
-    """Return the held-out loss that a run would end with, or None where the law does not tell: for another objective or
-    network than those of its runs."""
-    fit = fitted()
+    """Return the held-out loss that a run would end with, or None for another objective or network than those of the
+    law's runs."""
+    fit = read_fit()
     if config.objective != fit.objective or config.model.network != "xlnet":
         return None
     parameters = layer_parameters(config.model)
@@ -100,6 +100,6 @@ def predict(config: Config) -> Prediction | None:
 
 
 @functools.cache
-def fitted() -> Fit:
+def read_fit() -> Fit:
     """Return the law that comes with the package."""
     return read_json(epath.Path(FILE), Fit)

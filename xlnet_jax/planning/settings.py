@@ -41,15 +41,15 @@ class PlanConfig(Config):
     """time after which a search compiles nothing more, and lists what it has found"""
 
 
-def parse(argv: Sequence[str], prog: str, description: str) -> PlanConfig:
+def parse_plan(argv: Sequence[str], prog: str, description: str) -> PlanConfig:
     """Return the plan that a command line asks for. Raises InputError where none can be made; prints and exits on
     --help."""
-    request = command_line.parse_config_as(PlanConfig, argv, prog, description)
-    check(request)
-    return request
+    settings = command_line.parse_config_as(PlanConfig, argv, prog, description)
+    check_plan(settings)
+    return settings
 
 
-def print_plans(request: PlanConfig) -> int:
+def print_plans(settings: PlanConfig) -> int:
     """Compile the training step for each topology and print the plan; return 1 where a topology does not fit."""
     os.environ.update(ENVIRONMENT)
     # Import jax after the environment is set: it reads the environment once.
@@ -59,55 +59,55 @@ def print_plans(request: PlanConfig) -> int:
 
     width = None if sys.stdout.isatty() else REDIRECTED_WIDTH
     console = Console(soft_wrap=True, highlight=False, markup=False, width=width)
-    topologies = [find_topology(name, request.mesh.dcn_data) for name in request.topology]
-    runs = [(run, topology) for topology in topologies for run in run_configs(request, len(topology.devices))]
-    if request.search:
-        plans = search(*runs[0], request.search_minutes, console.print)
+    topologies = [find_topology(name, settings.mesh.dcn_data) for name in settings.topology]
+    runs = [(run, topology) for topology in topologies for run in list_runs(settings, len(topology.devices))]
+    if settings.search:
+        plans = search(*runs[0], settings.search_minutes, console.print)
         if plans:
-            report.compare(plans, request.utilization, f"tried on {topologies[0].name}", console)
+            report.compare(plans, settings.utilization, f"tried on {topologies[0].name}", console)
         plans = [plan for plan in plans if plan.fits][:1]
         for plan in plans:
             console.print(f"\n{report.flags(plan.config)}")
     else:
         plans = [make_plan(run, topology) for run, topology in runs]
         if len(plans) > 1:
-            report.compare(plans, request.utilization, f"{request.preset}, the step of each topology", console)
+            report.compare(plans, settings.utilization, f"{settings.preset}, the step of each topology", console)
     for plan in plans if len(plans) == 1 else ():
-        report.show(plan, request.utilization, console)
-    for plan in plans if request.breakdown else ():
+        report.show(plan, settings.utilization, console)
+    for plan in plans if settings.breakdown else ():
         report.show_parts(plan, console)
     return 0 if plans and all(plan.fits for plan in plans) else DOES_NOT_FIT
 
 
-def check(request: PlanConfig) -> None:
+def check_plan(settings: PlanConfig) -> None:
     """Raise InputError with the first setting that no plan can be made from."""
-    if not request.topology:
+    if not settings.topology:
         raise InputError("`topology` is missing: name a TPU slice, as v3:16x32, v5e-1 or v2-8, or GPUs, as h100-8")
-    if request.search and len(request.topology) > 1:
+    if settings.search and len(settings.topology) > 1:
         raise InputError("`search` wants one `topology`")
-    if any(rows < 1 for rows in request.batch_per_device):
-        raise InputError(f"`batch_per_device` {min(request.batch_per_device)} must be at least 1")
-    if request.batch_per_device and request.batch is not None:
+    if any(rows < 1 for rows in settings.batch_per_device):
+        raise InputError(f"`batch_per_device` {min(settings.batch_per_device)} must be at least 1")
+    if settings.batch_per_device and settings.batch is not None:
         raise InputError("`batch_per_device` replaces `batch`: leave one of them out")
     for name in ("batch", "batch_per_device"):
-        if getattr(request, name) and "data.batch-size" in request.given:
+        if getattr(settings, name) and "data.batch-size" in settings.given:
             raise InputError(f"`{name}` replaces `data.batch_size`: leave one of them out")
-    if request.search and len(request.batch_per_device) > 1:
+    if settings.search and len(settings.batch_per_device) > 1:
         raise InputError("`search` wants one `batch_per_device`")
     for name in ("init", "tokenizer"):
-        if getattr(request, name):
+        if getattr(settings, name):
             raise InputError(f"`{name}`: a plan reads no files; give the sizes by `preset` and `model` settings")
 
 
-def run_configs(request: PlanConfig, devices: int) -> list[Config]:
+def list_runs(settings: PlanConfig, devices: int) -> list[Config]:
     """Return the settings of the runs on this many devices, one for each of `batch_per_device`.
 
     Raises InputError where settings contradict each other.
     """
-    shared = request.mesh.tensor * request.mesh.context
-    given = request.data.batch_size if request.batch is None else request.batch
-    batches = [rows * devices // shared for rows in request.batch_per_device] or [given]
-    run = Config(**{f.name: getattr(request, f.name) for f in dataclasses.fields(Config)})
+    shared = settings.mesh.tensor * settings.mesh.context
+    given = settings.data.batch_size if settings.batch is None else settings.batch
+    batches = [rows * devices // shared for rows in settings.batch_per_device] or [given]
+    run = Config(**{f.name: getattr(settings, f.name) for f in dataclasses.fields(Config)})
     runs = [dataclasses.replace(run, data=dataclasses.replace(run.data, batch_size=rows)) for rows in batches]
     for run in runs:
         validate(run)

@@ -14,13 +14,13 @@ from typing import Any
 from xlnet_jax.costs import CHIPS, GIB, Chip
 from xlnet_jax.errors import InputError
 
-IN_A_HOST = 8
-PLUGINS = ("jax_cuda13_plugin", "jax_cuda12_plugin")
+GPUS_IN_A_HOST = 8
+CUDA_PLUGINS = ("jax_cuda13_plugin", "jax_cuda12_plugin")
 
-SHARE = 0.75
+GPU_MEMORY_SHARE = 0.75
 """share of a GPU's memory that jax takes, unless XLA_PYTHON_CLIENT_MEM_FRACTION says otherwise"""
 
-CARDS = (16, 24, 32, 40, 48, 80, 141)
+GPU_MEMORY_SIZES = (16, 24, 32, 40, 48, 80, 141)
 """GB of memory of common GPUs"""
 
 
@@ -58,7 +58,7 @@ GPUS = {
 }
 
 
-def parse(name: str) -> tuple[str, int] | None:
+def parse_gpus(name: str) -> tuple[str, int] | None:
     """Return the kind of GPU and the number of GPUs that a name such as h100-8 says; None = no name of GPUs.
 
     More than eight fill hosts of eight.
@@ -67,37 +67,37 @@ def parse(name: str) -> tuple[str, int] | None:
     if not match or match[1] not in GPUS:
         return None
     count = int(match[2])
-    return (match[1], count) if count and (count <= IN_A_HOST or count % IN_A_HOST == 0) else None
+    return (match[1], count) if count and (count <= GPUS_IN_A_HOST or count % GPUS_IN_A_HOST == 0) else None
 
 
-def chip_of_kind(kind: str) -> Chip:
+def chip_of_gpu(kind: str) -> Chip:
     """Return the data sheet of a kind of GPU."""
     return next(chip for chip in CHIPS if chip.name == GPUS[kind].chip)
 
 
 def memory_for_programs(card: int) -> float:
     """Return the bytes that programs can use of a GPU of `card` GB."""
-    return card * 10**9 * SHARE
+    return card * 10**9 * GPU_MEMORY_SHARE
 
 
-def devices(kind: str, count: int) -> tuple[Any, ...]:
+def find_gpus(kind: str, count: int) -> tuple[Any, ...]:
     """Return devices of GPUs that are not here. Raises InputError where jax's CUDA plugin is not installed."""
-    if not any(importlib.util.find_spec(name) for name in PLUGINS):
+    if not any(importlib.util.find_spec(name) for name in CUDA_PLUGINS):
         raise InputError(
             "the compiler for GPUs is not installed: pip install 'xlnet_jax[plan-gpu]' in an environment of its own"
         )
     from jax.experimental import topologies
 
-    hosts = -(-count // IN_A_HOST)
+    hosts = -(-count // GPUS_IN_A_HOST)
     described = topologies.get_topology_desc(
-        platform="cuda", target_config=description(kind), topology=f"1x{hosts}x{count // hosts}"
+        platform="cuda", target_config=describe_gpu(kind), topology=f"1x{hosts}x{count // hosts}"
     )
     return tuple(described.devices)
 
 
-def description(kind: str) -> str:
+def describe_gpu(kind: str) -> str:
     """Return XLA's description of a GPU, a GpuTargetConfigProto as text."""
-    gpu, chip = GPUS[kind], chip_of_kind(kind)
+    gpu, chip = GPUS[kind], chip_of_gpu(kind)
     major, minor = gpu.capability
     # The instructions of one architecture alone ("9.0a"), which products on Hopper use.
     extension = "ACCELERATED_FEATURES" if major >= 9 else "NONE"
@@ -193,9 +193,9 @@ def find_topology(name: str, slices: int = 1) -> Topology:
 
     Raises InputError where there are no such devices, or their compiler is not installed.
     """
-    if (found_gpus := parse(name)) is not None:
-        return _gpus(*found_gpus, slices)
-    generation, shape = _parse(name)
+    if (found_gpus := parse_gpus(name)) is not None:
+        return _find_gpu_topology(*found_gpus, slices)
+    generation, shape = parse_slice(name)
     if importlib.util.find_spec("libtpu") is None and "TPU_LIBRARY_PATH" not in os.environ:
         raise InputError(
             "the TPU compiler is not installed: pip install 'xlnet_jax[plan]' in an environment of its own"
@@ -213,7 +213,7 @@ def find_topology(name: str, slices: int = 1) -> Topology:
     except Exception as error:
         if "INVALID_ARGUMENT" not in str(error):
             raise
-        raise InputError(_unknown(name)) from None
+        raise InputError(_refusal(name)) from None
     chip = next(chip for chip in CHIPS if chip.name == generation)
     return Topology(
         f"{generation}:{'x'.join(map(str, shape))}",
@@ -224,34 +224,34 @@ def find_topology(name: str, slices: int = 1) -> Topology:
     )
 
 
-def _gpus(kind: str, count: int, slices: int) -> Topology:
+def _find_gpu_topology(kind: str, count: int, slices: int) -> Topology:
     if slices > 1:
         raise InputError(f"`mesh.dcn_data` {slices}: GPUs have no slices; name all of them, as {kind}-{slices * count}")
-    chip = chip_of_kind(kind)
-    return Topology(f"{kind}-{count}", chip, count, devices(kind, count), int(chip.memory * SHARE))
+    chip = chip_of_gpu(kind)
+    return Topology(f"{kind}-{count}", chip, count, find_gpus(kind, count), int(chip.memory * GPU_MEMORY_SHARE))
 
 
-def _parse(name: str) -> tuple[str, tuple[int, ...]]:
+def parse_slice(name: str) -> tuple[str, tuple[int, ...]]:
     """Return (generation, chips along each axis)."""
     match = re.fullmatch(r"([a-z0-9]+)(?::(\d+(?:x\d+)+)|-(\d+))", name.lower())
     generation = _ALIASES.get(match[1], match[1]) if match else ""
     if not match or generation not in GENERATIONS:
-        raise InputError(_unknown(name))
+        raise InputError(_refusal(name))
     known = [tuple(map(int, shape.split("x"))) for shape in GENERATIONS[generation].shapes]
     if match[3]:
         counted = [s for s in known if math.prod(s) * GENERATIONS[generation].cores == int(match[3])]
         if not counted:
-            raise InputError(_unknown(name))
+            raise InputError(_refusal(name))
         return generation, counted[0]
     shape = tuple(map(int, match[2].split("x")))
     if len(shape) != len(known[0]) or not 0 < math.prod(shape) <= math.prod(known[-1]):
-        raise InputError(_unknown(name))
+        raise InputError(_refusal(name))
     return generation, shape
 
 
-def _unknown(name: str) -> str:
+def _refusal(name: str) -> str:
     listed = "; ".join(f"{generation}:{' '.join(g.shapes)}" for generation, g in GENERATIONS.items())
     return (
         f"`topology` {name}: there is no such slice. By chips along each axis, as v3:16x32, or as they are sold, "
-        f"v3-1024: {listed}. GPUs, up to {IN_A_HOST} or multiples of them, as h100-8: {' '.join(GPUS)}"
+        f"v3-1024: {listed}. GPUs, up to {GPUS_IN_A_HOST} or multiples of them, as h100-8: {' '.join(GPUS)}"
     )

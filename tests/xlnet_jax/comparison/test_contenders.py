@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from xlnet_jax.comparison.contenders import CONTENDERS, step_tokens, within_budget
+from xlnet_jax.comparison.contenders import CONTENDERS, fit_to_budget, step_tokens
 from xlnet_jax.errors import InputError
 from xlnet_jax.objectives.presets import base, demo, large, small
 from xlnet_jax.objectives.registry import step_flops
@@ -39,7 +39,7 @@ DIFFERS_IN = {
 @pytest.mark.parametrize("name", CONTENDERS)
 def test_a_contender_differs_from_the_common_settings_in_what_it_is_named_for(name, preset):
     common = preset()
-    config = within_budget(name, CONTENDERS[name](common), common.steps * step_tokens(common), "tokens")
+    config = fit_to_budget(name, CONTENDERS[name](common), common.steps * step_tokens(common), "tokens")
     differing = {
         a for (a, ours, _), (_, theirs, _) in zip(flatten(config), flatten(common), strict=True) if ours != theirs
     }
@@ -53,7 +53,7 @@ def test_the_papers_k_of_seven_predicts_seventy_three_of_its_tokens():
 def test_equal_tokens_are_equal_updates():
     common = demo()
     steps = {
-        within_budget(n, contender(common), 500.9 * 16 * 128, "tokens").steps for n, contender in CONTENDERS.items()
+        fit_to_budget(n, contender(common), 500.9 * 16 * 128, "tokens").steps for n, contender in CONTENDERS.items()
     }
     assert steps == {500}
 
@@ -61,14 +61,14 @@ def test_equal_tokens_are_equal_updates():
 @pytest.mark.parametrize("name", CONTENDERS)
 def test_equal_operations_are_as_many_updates_as_fit_and_not_one_more(name):
     common, budget = demo(), 1e12
-    config = within_budget(name, CONTENDERS[name](common), budget, "operations")
+    config = fit_to_budget(name, CONTENDERS[name](common), budget, "operations")
     assert config.steps * step_flops(config) <= budget < (config.steps + 1) * step_flops(config)
 
 
 def test_what_counts_updates_keeps_its_share():
     common = demo()
     common = dataclasses.replace(common, optimizer=dataclasses.replace(common.optimizer, decay_steps=900))
-    config = within_budget("plm", common, 300 * step_tokens(common), "tokens")
+    config = fit_to_budget("plm", common, 300 * step_tokens(common), "tokens")
     assert (config.steps, config.optimizer.warmup_steps, config.optimizer.decay_steps) == (300, 30, 270)
     assert config.eval.every_steps == 75
 
@@ -76,17 +76,17 @@ def test_what_counts_updates_keeps_its_share():
 def test_rounding_leaves_a_step_between_warmup_and_the_end_of_the_decay_and_one_between_evaluations():
     common = demo()
     common = dataclasses.replace(common, optimizer=dataclasses.replace(common.optimizer, decay_steps=101))
-    few, one = (within_budget("plm", common, steps * step_tokens(common), "tokens") for steps in (50, 1))
+    few, one = (fit_to_budget("plm", common, steps * step_tokens(common), "tokens") for steps in (50, 1))
     assert (few.optimizer.warmup_steps, few.optimizer.decay_steps) == (5, 6)
     assert (one.steps, one.eval.every_steps) == (1, 1)
 
 
 def test_a_budget_below_one_update_is_refused_with_what_one_costs():
     with pytest.raises(InputError, match=r"--budget 2047 is less than one update of plm, which takes 2,048 tokens"):
-        within_budget("plm", demo(), 2047, "tokens")
+        fit_to_budget("plm", demo(), 2047, "tokens")
 
 
 def test_settings_that_a_contender_cannot_have_are_refused_by_its_name():
     common = dataclasses.replace(demo(), data=dataclasses.replace(demo().data, emit="dense"))
     with pytest.raises(InputError, match=r"^clm: --objective clm with data\.emit dense"):
-        within_budget("clm", CONTENDERS["clm"](common), 1e9, "tokens")
+        fit_to_budget("clm", CONTENDERS["clm"](common), 1e9, "tokens")

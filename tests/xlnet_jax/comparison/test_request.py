@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from xlnet_jax import compare
-from xlnet_jax.comparison import settings as asked
 from xlnet_jax.comparison.contenders import CONTENDERS
+from xlnet_jax.comparison.settings import finetune_configs, list_differences, parse_comparison
 from xlnet_jax.errors import InputError
 from xlnet_jax.settings.config import DistributedConfig
 from xlnet_jax.training import machine
@@ -25,7 +25,7 @@ def examples(tmp_path):
 
 
 def parsed(command, **names):
-    return asked.parse([word.format(**names) for word in command.split()], "compare", "")
+    return parse_comparison([word.format(**names) for word in command.split()], "compare", "")
 
 
 def test_contenders_are_separated_by_commas_or_spaces():
@@ -34,7 +34,7 @@ def test_contenders_are_separated_by_commas_or_spaces():
 
 def test_each_task_starts_from_its_own_settings_and_takes_those_of_all_and_its_own(examples):
     command = GOOD + " --tasks sst-2={x} cola={x} --finetune steps=300 cola.steps=50 cola.data.seq-len=16"
-    found = asked.finetuning(parsed(command, x=examples))
+    found = finetune_configs(parsed(command, x=examples))
     assert {task: c.steps for task, c in found.items()} == {"sst-2": 300, "cola": 50}
     assert {task: c.data.seq_len for task, c in found.items()} == {"sst-2": 128, "cola": 16}
     assert {task: c.optimizer.learning_rate for task, c in found.items()} == {"sst-2": 2e-5, "cola": 2e-5}
@@ -44,13 +44,13 @@ def test_each_task_starts_from_its_own_settings_and_takes_those_of_all_and_its_o
 def test_a_task_without_names_of_its_own_has_the_files_called_train_and_dev(tmp_path):
     for name in ("train.json", "dev.json", "test.json"):
         (tmp_path / name).touch()
-    config = asked.finetuning(parsed(GOOD + " --tasks squad={x}", x=tmp_path))["squad"]
+    config = finetune_configs(parsed(GOOD + " --tasks squad={x}", x=tmp_path))["squad"]
     assert (config.train, config.eval) == ((f"{tmp_path}/train.json",), (f"{tmp_path}/dev.json",))
 
 
 def test_a_task_whose_folder_moved_is_named(examples):
     ours, theirs = (parsed(GOOD + " --tasks sst-2={x}", x=folder) for folder in (examples, examples / "empty"))
-    assert asked.difference(ours, theirs) == [f"tasks sst-2: {examples}/empty there, {examples} here"]
+    assert list_differences(ours, theirs) == [f"tasks sst-2: {examples}/empty there, {examples} here"]
 
 
 @pytest.mark.parametrize(
@@ -99,4 +99,4 @@ def test_the_page_names_every_contender_and_its_commands_are_some(examples, monk
     commands = re.findall(r"^python -m xlnet_jax\.compare (.*)$", page.replace("\\\n", " "), re.MULTILINE)
     assert commands
     for command in commands:
-        asked.parse(shlex.split(command), "compare", "")
+        parse_comparison(shlex.split(command), "compare", "")

@@ -8,11 +8,18 @@ import sys
 import pytest
 
 from xlnet_jax.errors import InputError
-from xlnet_jax.planning import topologies
-from xlnet_jax.planning.topologies import ENVIRONMENT, find_topology
+from xlnet_jax.planning.topologies import (
+    CUDA_PLUGINS,
+    ENVIRONMENT,
+    GPUS,
+    chip_of_gpu,
+    describe_gpu,
+    find_topology,
+    parse_gpus,
+)
 
 has_compiler = pytest.mark.skipif(
-    not any(map(importlib.util.find_spec, topologies.PLUGINS)), reason="the compiler for GPUs: make gpu-plans"
+    not any(map(importlib.util.find_spec, CUDA_PLUGINS)), reason="the compiler for GPUs: make gpu-plans"
 )
 
 
@@ -31,7 +38,7 @@ has_compiler = pytest.mark.skipif(
     ],
 )
 def test_a_name_says_the_kind_and_the_number(name, expected):
-    assert topologies.parse(name) == expected
+    assert parse_gpus(name) == expected
 
 
 def test_gpus_that_cannot_be_had_are_refused_with_those_that_can():
@@ -46,15 +53,15 @@ def test_gpus_have_no_slices():
         find_topology("h100-8", 2)
 
 
-@pytest.mark.parametrize("kind", topologies.GPUS)
+@pytest.mark.parametrize("kind", GPUS)
 def test_devices_are_known_by_the_name_that_the_description_gives(kind):
-    chip = topologies.chip_of_kind(kind)
-    text = topologies.description(kind)
+    chip = chip_of_gpu(kind)
+    text = describe_gpu(kind)
     assert f'device_description_str: "{chip.device_kinds[0]}"' in text
     assert f"memory_bandwidth: {chip.memory_bandwidth:.0f}\n" in text
 
 
-@pytest.mark.skipif(any(map(importlib.util.find_spec, topologies.PLUGINS)), reason="the compiler is here")
+@pytest.mark.skipif(any(map(importlib.util.find_spec, CUDA_PLUGINS)), reason="the compiler is here")
 def test_without_the_compiler_a_plan_says_what_to_install():
     with pytest.raises(InputError, match=r"pip install 'xlnet_jax\[plan-gpu\]' in an environment of its own$"):
         find_topology("h200-1")

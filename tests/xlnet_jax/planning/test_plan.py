@@ -19,12 +19,12 @@ from xlnet_jax.costs import CHIPS
 from xlnet_jax.errors import InputError
 from xlnet_jax.objectives.language_model import LanguageModel
 from xlnet_jax.objectives.presets import large
-from xlnet_jax.planning import estimate, report
-from xlnet_jax.planning.estimate import Plan, Work
+from xlnet_jax.planning import report
+from xlnet_jax.planning.estimate import Plan, Work, abstract_step
 from xlnet_jax.planning.search import follows_from, list_candidates, search
-from xlnet_jax.planning.settings import PlanConfig, check, run_configs
+from xlnet_jax.planning.settings import PlanConfig, check_plan, list_runs
 from xlnet_jax.planning.step_cost import Collective, Cost
-from xlnet_jax.planning.topologies import Topology, chip_of_kind
+from xlnet_jax.planning.topologies import Topology, chip_of_gpu
 from xlnet_jax.settings.config import MeshConfig
 from xlnet_jax.training import fit
 from xlnet_jax.training.fit import input_bytes
@@ -42,7 +42,7 @@ needs_compiler = pytest.mark.skipif(
 @pytest.mark.parametrize("emit", ["compact", "dense"])
 def test_the_planned_batch_is_the_one_that_the_pipeline_makes(emit):
     data = dataclasses.replace(CONFIG.data, emit=emit)
-    planned = estimate.abstract_step(dataclasses.replace(CONFIG, data=data), jax.devices())[1]
+    planned = abstract_step(dataclasses.replace(CONFIG, data=data), jax.devices())[1]
     made = batch_at(0, data)
     assert {k: (v.shape, v.dtype) for k, v in planned.items()} == {k: (v.shape, v.dtype) for k, v in made.items()}
 
@@ -50,20 +50,20 @@ def test_the_planned_batch_is_the_one_that_the_pipeline_makes(emit):
 @pytest.mark.parametrize("name", CONTENDERS)
 def test_the_planned_batch_is_that_of_the_objective(name):
     config = CONTENDERS[name](CONFIG)
-    planned, made = estimate.abstract_step(config, jax.devices())[1], batches_of(config).batch_at(0)
+    planned, made = abstract_step(config, jax.devices())[1], batches_of(config).batch_at(0)
     assert {k: (v.shape, v.dtype) for k, v in planned.items()} == {k: (v.shape, v.dtype) for k, v in made.items()}
 
 
 def test_the_planned_batch_says_where_documents_begin():
     config = dataclasses.replace(CONFIG, data=dataclasses.replace(CONFIG.data, window="text", pack=True))
-    planned, made = estimate.abstract_step(config, jax.devices())[1], batches_of(config).batch_at(0)
+    planned, made = abstract_step(config, jax.devices())[1], batches_of(config).batch_at(0)
     assert {k: (v.shape, v.dtype) for k, v in planned.items()} == {k: (v.shape, v.dtype) for k, v in made.items()}
     assert "document_start" in planned
 
 
 def test_planned_bytes_are_those_that_a_device_holds():
     config = dataclasses.replace(CONFIG, mesh=MeshConfig(fsdp=4))
-    program, batch = estimate.abstract_step(config, jax.devices())
+    program, batch = abstract_step(config, jax.devices())
     state = init_state(config.seed, LanguageModel(config), make_optimizer(config.optimizer, config.steps), program.plan)
     held = {
         kind: sum(a.addressable_shards[0].data.nbytes for a in jax.tree.leaves(tree))
@@ -182,7 +182,7 @@ def test_the_breakdown_lists_the_parts_by_their_cycles_and_their_sum():
 
 
 def test_a_plan_for_gpus_has_bounds_alone_and_says_what_it_lacks():
-    plan = dataclasses.replace(plan_of(), topology="h200-8", chip=chip_of_kind("h200"), chips=8, devices=8)
+    plan = dataclasses.replace(plan_of(), topology="h200-8", chip=chip_of_gpu("h200"), chips=8, devices=8)
     assert set(plan.seconds) == {"arithmetic", "memory", "links"}
     text = printed(report.show, plan, 0.4)
     assert "GHz" not in text
@@ -202,7 +202,7 @@ def test_a_plan_for_gpus_has_bounds_alone_and_says_what_it_lacks():
 def test_plans_of_several_batches_tell_the_rows_that_gpus_of_each_size_can_hold():
     def of_rows(rows, gigabytes):
         config = dataclasses.replace(large(), data=dataclasses.replace(large().data, batch_size=2 * rows))
-        mesh, chip = {"data": 2, "fsdp": 1, "tensor": 1}, chip_of_kind("a6000")
+        mesh, chip = {"data": 2, "fsdp": 1, "tensor": 1}, chip_of_gpu("a6000")
         return dataclasses.replace(
             plan_of(config), topology="a6000-2", chip=chip, mesh=mesh, state={}, temporaries=gigabytes * 10**9
         )
@@ -216,7 +216,7 @@ def test_plans_of_several_batches_tell_the_rows_that_gpus_of_each_size_can_hold(
 
 
 def test_without_links_a_plan_counts_no_time_for_them():
-    plan = dataclasses.replace(plan_of(), chip=chip_of_kind("l4"))
+    plan = dataclasses.replace(plan_of(), chip=chip_of_gpu("l4"))
     assert plan.at_least["links"] == 0
     assert "links PCIe, whose time is not counted" in printed(report.show, plan, 0.4)
 
@@ -231,7 +231,7 @@ def test_without_links_a_plan_counts_no_time_for_them():
 )
 def test_batches_that_contradict_are_refused(settings, line):
     with pytest.raises(InputError, match=f"^{line}$"):
-        check(PlanConfig(topology=("h100-1",), **settings))
+        check_plan(PlanConfig(topology=("h100-1",), **settings))
 
 
 def test_every_candidate_divides_the_batch_and_what_fits_most_easily_comes_first():
@@ -247,7 +247,7 @@ def test_devices_that_share_a_window_need_one_row():
     found = list(list_candidates(dataclasses.replace(large(), data=data, mesh=mesh), 8))
     assert {(c.mesh.context, c.optimizer.accumulate, c.mesh.fsdp) for c in found} == {(8, 1, 1)}
     assert report.flags(found[0]).endswith(" --mesh.fsdp 1 --mesh.tensor 1 --mesh.context 8")
-    runs = run_configs(PlanConfig(batch_per_device=(2, 6), mesh=mesh), 16)
+    runs = list_runs(PlanConfig(batch_per_device=(2, 6), mesh=mesh), 16)
     assert [run.data.batch_size for run in runs] == [4, 12]
 
 

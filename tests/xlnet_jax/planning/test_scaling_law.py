@@ -17,12 +17,12 @@ REFITS = tuple(replace(LAW, E=2.0 + shift / 100) for shift in range(-50, 51))
 
 
 @pytest.fixture
-def fitted(monkeypatch):
+def put_law(monkeypatch):
     """Return a function that puts a law in the place of the package's: of runs up to these sizes."""
 
     def put(parameters, tokens):
         fit = Fit("plm", 8_000, LAW, REFITS, (1e5, parameters), (1e6, tokens))
-        monkeypatch.setattr(scaling_law, "fitted", lambda: fit)
+        monkeypatch.setattr(scaling_law, "read_fit", lambda: fit)
 
     return put
 
@@ -35,8 +35,8 @@ def test_parameters_are_the_matrices_of_layers(model):
     assert layer_parameters(model) == sum(matrices)
 
 
-def test_the_prediction_is_the_laws_with_the_middle_of_its_refits(fitted):
-    fitted(parameters=1e12, tokens=1e15)
+def test_the_prediction_is_the_laws_with_the_middle_of_its_refits(put_law):
+    put_law(parameters=1e12, tokens=1e15)
     config = demo()
     found = predict(config)
     tokens = config.steps * 16 * 128
@@ -47,8 +47,8 @@ def test_the_prediction_is_the_laws_with_the_middle_of_its_refits(fitted):
 
 
 @pytest.mark.parametrize(("parameters", "tokens"), [(1e5, 1e15), (1e12, 1e6)])
-def test_a_run_beyond_those_of_the_law_is_extrapolated(fitted, parameters, tokens):
-    fitted(parameters, tokens)
+def test_a_run_beyond_those_of_the_law_is_extrapolated(put_law, parameters, tokens):
+    put_law(parameters, tokens)
     found = predict(demo())
     assert found.is_extrapolated
     assert max(found.times_parameters, found.times_tokens) == pytest.approx(
@@ -57,13 +57,13 @@ def test_a_run_beyond_those_of_the_law_is_extrapolated(fitted, parameters, token
 
 
 @pytest.mark.parametrize("config", [with_objective(demo(), "clm"), PRESETS["bert-base"]()], ids=["clm", "bert"])
-def test_the_law_is_of_one_objective_and_network(fitted, config):
-    fitted(1e12, 1e15)
+def test_the_law_is_of_one_objective_and_network(put_law, config):
+    put_law(1e12, 1e15)
     assert predict(config) is None
 
 
-def test_a_plan_tells_the_loss_and_its_uncertainty(fitted):
-    fitted(parameters=1e12, tokens=1e15)
+def test_a_plan_tells_the_loss_and_its_uncertainty(put_law):
+    put_law(parameters=1e12, tokens=1e15)
     found = predict(demo())
     assert predicted_loss(demo()) == (
         f"held-out loss after 1,000 steps: {found.loss:.2f} nats a target; {found.low:.2f} to {found.high:.2f} in 90% "
@@ -71,8 +71,8 @@ def test_a_plan_tells_the_loss_and_its_uncertainty(fitted):
     )
 
 
-def test_a_plan_warns_of_extrapolation(fitted):
-    fitted(parameters=212_992, tokens=1e15)  # half the parameters of demo
+def test_a_plan_warns_of_extrapolation(put_law):
+    put_law(parameters=212_992, tokens=1e15)  # half the parameters of demo
     _, warning = predicted_loss(demo()).splitlines()
     assert warning == (
         "EXTRAPOLATED: the run has 2 times the parameters and 2.05e-09 times the tokens of the largest runs behind the "

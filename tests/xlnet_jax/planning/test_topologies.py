@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from xlnet_jax.errors import InputError
-from xlnet_jax.planning.topologies import GENERATIONS, _parse
+from xlnet_jax.planning.topologies import GENERATIONS, parse_slice
 
 
 @pytest.mark.parametrize(
@@ -25,13 +25,13 @@ from xlnet_jax.planning.topologies import GENERATIONS, _parse
     ],
 )
 def test_a_slice_has_the_chips_that_its_name_says(name, generation, shape):
-    assert _parse(name) == (generation, shape)
+    assert parse_slice(name) == (generation, shape)
 
 
 @pytest.mark.parametrize("name", ["v9:2x2", "v3", "v3-7", "v5e:32x32", "v5p:8x8", "v3:0x4", "a100-9", "l4-1", ""])
 def test_a_slice_that_there_is_not_is_refused_with_those_that_there_are(name):
     with pytest.raises(InputError) as mistake:
-        _parse(name)
+        parse_slice(name)
     line = str(mistake.value)
     assert line.startswith(f"`topology` {name}: there is no such slice")
     assert "\n" not in line

@@ -7,10 +7,10 @@ from importlib import import_module
 import pytest
 
 import xlnet_jax
-from xlnet_jax.comparison import settings
+from xlnet_jax.comparison.settings import parse_comparison
 from xlnet_jax.errors import InputError
 from xlnet_jax.objectives import command_line
-from xlnet_jax.planning.settings import PlanConfig, check
+from xlnet_jax.planning.settings import PlanConfig, check_plan
 from xlnet_jax.settings import parser
 from xlnet_jax.settings.config import Config, DataConfig, OptimizerConfig
 from xlnet_jax.settings.fields import give, given_in
@@ -80,9 +80,9 @@ def test_a_batch_that_a_plan_would_not_use_is_refused(tmp_path):
     for flag in ("--batch", "--batch-per-device"):
         name = flag.removeprefix("--").replace("-", "_")
         with pytest.raises(InputError, match=f"`{name}` replaces `data.batch_size`: leave one of them out"):
-            check(parsed(PlanConfig, *topology, flag, "8", "--data.batch-size", "8192"))
+            check_plan(parsed(PlanConfig, *topology, flag, "8", "--data.batch-size", "8192"))
         (tmp_path / "config.json").write_text(json.dumps(to_dict(Config())))
-        check(parsed(PlanConfig, *topology, flag, "8", "--config", str(tmp_path / "config.json")))
+        check_plan(parsed(PlanConfig, *topology, flag, "8", "--config", str(tmp_path / "config.json")))
 
 
 def test_a_network_that_is_given_is_not_replaced_by_that_of_the_weights():
@@ -99,7 +99,7 @@ def test_a_comparison_refuses_what_it_sets_itself_whatever_the_value(tmp_path):
     (tmp_path / "dev.tsv").write_text("sentence\tlabel\na\t1\n")
     words = ["--budget", "1e9", "--tasks", f"sst-2={tmp_path}", "--finetune", "seeds=0"]
     with pytest.raises(InputError, match="--finetune seeds: a comparison sets it by itself; leave it out"):
-        settings.parse(words, "compare", "")
+        parse_comparison(words, "compare", "")
 
 
 def test_windows_that_are_given_change_those_of_a_run_where_they_are_the_defaults_too():
