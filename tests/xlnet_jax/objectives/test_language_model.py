@@ -1,5 +1,6 @@
 """Tokens that each objective may see, proved by gradients of its loss on batches of the pipeline."""
 
+import functools
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -16,6 +17,8 @@ from xlnet_jax.objectives.presets import with_objective
 from xlnet_jax.objectives.rules import validate
 from xlnet_jax.settings.config import Config, DataConfig, ModelConfig
 from xlnet_jax.training import sharding
+
+pytestmark = pytest.mark.contract
 
 ROWS, LENGTH, MEMORY = 2, 8, 6
 PLM = Config(
@@ -62,32 +65,44 @@ class Influence(NamedTuple):
 def influence(config, step):
     """Return the tokens that the loss of each target of batch `step`, and the memory that it hands on, depend on."""
     validate(config)
-    batch, params, mems = batches_of(config).batch_at(step), drawn_params(config), random_mems(config)
-    # Each position gets an embedding of its own, at the end of the table, which no softmax knows: the gradient by token
-    # is the gradient by embedding row.
-    vocab_size, own = config.model.vocab_size, batch["input_ids"].size
-    table = params["backbone"]["word_embedding"]
-    own_rows = table[batch["input_ids"].reshape(-1)]
-    bias = jnp.concatenate([params["output_bias"], jnp.full(own, -1e9)])
-    own_ids = vocab_size + np.arange(own, dtype=np.int32).reshape(batch["input_ids"].shape)
-    wider = LanguageModel(replace(config, model=replace(config.model, vocab_size=vocab_size + own)))
-    direction = jax.random.normal(jax.random.key(3), mems.shape)
+    batch = batches_of(config).batch_at(step)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(jax.lax, "stop_gradient", lambda x: x)
+        by_rows, by_mems = gradients_of(config)(batch, random_mems(config))
+    of_tokens = np.abs(by_rows).sum(-1).reshape(-1, *batch["input_ids"].shape)
+    return Influence(batch, of_tokens[:-1], np.abs(by_mems).sum((1, 4))[:-1], of_tokens[-1])
 
-    def measure(own_rows, mems, of_targets_P, of_new_mems):
+
+@functools.cache
+def gradients_of(config):
+    """Return a compiled function of a batch and the memory: gradients by embedding row of each position, and by memory,
+    of the loss of each target and, last, of the new memory."""
+    params = drawn_params(config)
+    table = params["backbone"]["word_embedding"]
+
+    def measure(own_rows, mems, of_targets_P, of_new_mems, batch):
+        # Each position gets an embedding of its own, at the end of the table, which no softmax knows: the gradient by
+        # token is the gradient by embedding row.
+        vocab_size, own = config.model.vocab_size, batch["input_ids"].size
+        bias = jnp.concatenate([params["output_bias"], jnp.full(own, -1e9)])
+        own_ids = vocab_size + np.arange(own, dtype=np.int32).reshape(batch["input_ids"].shape)
+        wider = LanguageModel(replace(config, model=replace(config.model, vocab_size=vocab_size + own)))
+        direction = jax.random.normal(jax.random.key(3), mems.shape)
         backbone = {**params["backbone"], "word_embedding": jnp.concatenate([table, own_rows])}
         changed = {"input_ids": own_ids, "target_weights": of_targets_P * batch["target_weights"]}
         given = {**params, "backbone": backbone, "output_bias": bias}
         scored = wider.score(given, batch | changed, mems, None)
         return scored.loss_sum + of_new_mems * (scored.new_mems_ZBMD * direction).sum()
 
-    targets = batch["target_ids"].shape[1]
-    one_by_one = jnp.eye(targets + 1, targets)[:, None, :], jnp.arange(targets + 1) == targets
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(jax.lax, "stop_gradient", lambda x: x)
-        gradients = jax.jit(jax.vmap(jax.grad(measure, (0, 1)), (None, None, 0, 0)))
-        by_rows, by_mems = gradients(own_rows, mems, *one_by_one)
-    of_tokens = np.abs(by_rows).sum(-1).reshape(-1, *batch["input_ids"].shape)
-    return Influence(batch, of_tokens[:-1], np.abs(by_mems).sum((1, 4))[:-1], of_tokens[-1])
+    @jax.jit
+    def gradients(batch, mems):
+        targets = batch["target_ids"].shape[1]
+        one_by_one = jnp.eye(targets + 1, targets)[:, None, :], jnp.arange(targets + 1) == targets
+        own_rows = table[batch["input_ids"].reshape(-1)]
+        by_each = jax.vmap(jax.grad(measure, (0, 1)), (None, None, 0, 0, None))
+        return by_each(own_rows, mems, *one_by_one, batch)
+
+    return gradients
 
 
 # ---- clm ------------------------------------------------------------------------------------------------------------
