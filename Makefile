@@ -10,7 +10,7 @@ ARGS ?=
 MINUTES ?= 10
 SEED ?= 0
 
-.PHONY: train test constraints fuzz faults lint format docs docs-serve package gpu-plans slurm clean
+.PHONY: train test check constraints fuzz faults lint format docs docs-serve package gpu-plans slurm clean
 .DELETE_ON_ERROR:
 
 train: $(STAMP)-base  ## pretrain on the embedded novels; ARGS="--steps 3000" passes settings on
@@ -21,6 +21,9 @@ test: $(STAMP)-test  ## run the tests in two processes; ARGS="-k masks" passes o
 
 fuzz: $(STAMP)-test  ## damage inputs of every kind and try the commands on them; MINUTES=60 SEED=1, ARGS="--only shard"
 	$(BIN)/python -m tests.fuzz --minutes $(MINUTES) --seed $(SEED) $(ARGS)
+
+check: lint $(STAMP)-test  ## lint, types and the tests that hold masks, parity and resume: before a commit
+	$(BIN)/python -m pytest -n 2 -m contract $(ARGS)
 
 lint: $(STAMP)-lint  ## formatting, lint and types
 	$(BIN)/ruff format --check .

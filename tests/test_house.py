@@ -8,8 +8,12 @@ from importlib import import_module
 from pathlib import Path
 from typing import NamedTuple
 
+import pytest
+
 from xlnet_jax.__main__ import COMMANDS
 from xlnet_jax.objectives.registry import OBJECTIVES
+
+pytestmark = pytest.mark.contract
 
 ROOT = Path(__file__).parents[1]
 

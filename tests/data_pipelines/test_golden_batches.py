@@ -22,6 +22,8 @@ from tests.data_pipelines.conftest import DATA, MEM_LEN
 from tests.data_pipelines.test_batches import FORMS, every_form, formed
 from tests.xlnet_jax.tiny_text import TinyCorpus
 
+pytestmark = pytest.mark.contract
+
 TABLE = Path(__file__).with_name("golden_batches.json")
 VOCAB_SIZE, SOURCES = 600, (10, 2, 20)
 SEEDS = (5, 2**40 + 3)

@@ -13,6 +13,8 @@ from xlnet_jax.models.xlnet import Backbone, XLNetLM
 from xlnet_jax.objectives.language_model import LanguageModel, inputs_of
 from xlnet_jax.settings.config import Config, DataConfig, ModelConfig
 
+pytestmark = pytest.mark.contract
+
 DATA = DataConfig(batch_size=4, seq_len=16, reuse_len=8, perm_size=8, num_predict=6)
 MODEL = ModelConfig(
     vocab_size=40, num_layers=3, d_model=16, num_heads=2, d_head=6, d_ff=24, mem_len=10, dropout=0.0,

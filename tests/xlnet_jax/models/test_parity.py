@@ -14,6 +14,8 @@ from xlnet_jax.models.masks import HIGHEST
 from xlnet_jax.models.xlnet import XLNetLM
 from xlnet_jax.objectives.language_model import cross_entropy_BP
 
+pytestmark = pytest.mark.contract
+
 CASES = [
     "a1_twostream_tm_mems_bi",
     "a2_twostream_tm_nomems_bi",

@@ -68,6 +68,7 @@ def test_an_evaluation_in_micro_batches_has_the_sums_and_the_memory_of_the_whole
     jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6), parts, whole)
 
 
+@pytest.mark.contract
 def test_losses_of_a_tiny_run():
     """The golden table. Only a change that is meant to alter what a model learns may update it, and says so."""
     np.testing.assert_allclose(trained(NO_DROPOUT)[0], GOLDEN, rtol=0, atol=1e-4)

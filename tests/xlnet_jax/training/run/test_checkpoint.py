@@ -74,6 +74,7 @@ def assert_same(ours, theirs):
     jax.tree.map(np.testing.assert_array_equal, jax.device_get(ours), jax.device_get(theirs))
 
 
+@pytest.mark.contract
 @pytest.mark.parametrize("saved_at", [4, 6])
 def test_a_resumed_run_ends_with_the_bits_of_an_uninterrupted_one(run, saved_at):
     """Saved between blocks, without memory, and inside one, with it; the run goes on while it is being written."""
