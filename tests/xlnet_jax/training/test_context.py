@@ -81,8 +81,6 @@ OVER_TWO, OVER_FOUR = MeshConfig(context=2, fsdp=2, tensor=2), MeshConfig(contex
     ("name", "setting"),
     [
         ("plm", Setting(8, OVER_TWO)),
-        ("plm", Setting(8, MeshConfig(context=4), accumulate=2)),
-        ("plm", Setting(8, MeshConfig(context=8))),
         ("uni", Setting(8, OVER_FOUR)),
         ("dense", Setting(8, OVER_FOUR)),
         ("plm, packed", Setting(4, MeshConfig(context=2))),

@@ -42,9 +42,7 @@ def test_the_same_run_gives_the_same_bits():
     jax.tree.map(np.testing.assert_array_equal, params, params_again)
 
 
-@pytest.mark.parametrize(
-    "change", [{"num_predict": None}, {"emit": "dense"}, {"num_predict": None, "emit": "dense"}], ids=str
-)
+@pytest.mark.parametrize("change", [{"num_predict": None}, {"emit": "dense"}], ids=str)
 def test_the_form_of_a_batch_does_not_change_its_loss(change):
     """A slot for every position or for every target; masks spelt out or as ranks."""
     other = dataclasses.replace(NO_DROPOUT, data=dataclasses.replace(NO_DROPOUT.data, **change))
@@ -106,8 +104,8 @@ def test_moments_in_bfloat16_train_nearly_the_same():
 class Run:
     """Compiled step with its current state."""
 
-    def __init__(self, config):
-        self.mesh = sharding.make_mesh(config)
+    def __init__(self, config, devices=8):
+        self.mesh = sharding.make_mesh(config, jax.devices()[:devices])
         objective, tx = LanguageModel(config), make_optimizer(config.optimizer, config.steps)
         self.plan = plan_state(objective, tx, self.mesh)
         self.put = sharding.batch_to_mesh(self.mesh, config.data.batch_size)
@@ -134,7 +132,7 @@ class Run:
 def test_dropout_of_either_kind_differs_from_step_to_step_and_is_off_without_a_rate(hidden, attention):
     """The learning rate of the first step is 0, so that two steps on one batch differ in their masks alone."""
     model = dataclasses.replace(CONFIG.model, dropout=hidden, attention_dropout=attention)
-    run = Run(dataclasses.replace(CONFIG, model=model))
+    run = Run(dataclasses.replace(CONFIG, model=model), devices=1)
     first, second = (run.update(batch_at(0)) for _ in range(2))
     assert first["learning_rate"] == 0
     assert (first["loss"] == second["loss"]) == (hidden == attention == 0)
