@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -112,27 +113,44 @@ def test_no_row_depends_on_a_token_or_on_memory_of_another_document(model, atten
 @networks
 def test_a_packed_document_has_the_hidden_states_that_it_has_alone(model, attention):
     """The window before packs documents too; alone, memory holds the document's own tokens."""
-    model = dataclasses.replace(model, mem_len=LENGTH)
-    params = strong_params(model)["backbone"]
-    empty = jnp.zeros((model.num_layers, len(STARTS), LENGTH, model.d_model))
-    starts_before = np.array([[0] * 11 + [11] * 3, [0] * 5 + [5] * 9, [0] * 5 + [5] * 9])
-    before = windows(model, starts_before, seed=5) | {"memory_BM": np.zeros((3, LENGTH), bool)}
-    window = windows(model) | {"memory_BM": np.ones((3, LENGTH), bool)}
-    mems = outputs_of(model, params, before, empty, attention).new_mems_ZBMD
-    packed = outputs_of(model, params, window, mems, attention)
+    packing = Packing(model)
+    mems = outputs_of(packing.model, packing.params, packing.before, packing.empty, attention).new_mems_ZBMD
+    packed = outputs_of(packing.model, packing.params, packing.window, mems, attention)
+    targets_BP = packing.window["target_positions_BP"]
+    for row, places, expected in documents_alone(model):
+        np.testing.assert_allclose(packed.content_BLD[row, places], expected.content_BLD[0], rtol=0, atol=1e-5)
+        if expected.query_BPD is not None:
+            slots = np.isin(targets_BP[row], places)
+            np.testing.assert_allclose(packed.query_BPD[row, slots], expected.query_BPD[0], rtol=0, atol=1e-5)
+
+
+class Packing:
+    """A network, two windows of it that follow each other, and the memory before them."""
+
+    def __init__(self, model):
+        self.model = dataclasses.replace(model, mem_len=LENGTH)
+        self.params = strong_params(self.model)["backbone"]
+        self.empty = jnp.zeros((model.num_layers, len(STARTS), LENGTH, model.d_model))
+        starts_before = np.array([[0] * 11 + [11] * 3, [0] * 5 + [5] * 9, [0] * 5 + [5] * 9])
+        self.before = windows(self.model, starts_before, seed=5) | {"memory_BM": np.zeros((3, LENGTH), bool)}
+        self.window = windows(self.model) | {"memory_BM": np.ones((3, LENGTH), bool)}
+
+
+@functools.cache
+def documents_alone(model):
+    """Return the row, the places and the outputs of each document, read alone by plain attention."""
+    packing, found = Packing(model), []
+    model, params = packing.model, packing.params
     for row in range(len(STARTS)):
         for start in np.unique(STARTS[row]):
-            places, memory = np.flatnonzero(STARTS[row] == start), empty[:, row : row + 1]
+            places, memory = np.flatnonzero(STARTS[row] == start), packing.empty[:, row : row + 1]
             in_memory = max(-start, 0)
             if in_memory:
-                earlier = part(before, row, np.arange(LENGTH - in_memory, LENGTH))
+                earlier = part(packing.before, row, np.arange(LENGTH - in_memory, LENGTH))
                 memory = outputs_of(model, params, earlier, memory).new_mems_ZBMD
-            alone = part(window, row, places) | {"memory_BM": np.arange(LENGTH)[None] >= LENGTH - in_memory}
-            expected = outputs_of(model, params, alone, memory)
-            np.testing.assert_allclose(packed.content_BLD[row, places], expected.content_BLD[0], rtol=0, atol=1e-5)
-            if expected.query_BPD is not None:
-                slots = np.isin(window["target_positions_BP"][row], places)
-                np.testing.assert_allclose(packed.query_BPD[row, slots], expected.query_BPD[0], rtol=0, atol=1e-5)
+            alone = part(packing.window, row, places) | {"memory_BM": np.arange(LENGTH)[None] >= LENGTH - in_memory}
+            found.append((row, places, outputs_of(model, params, alone, memory)))
+    return found
 
 
 @pytest.mark.parametrize("positions", ["sinusoidal", "learned"])

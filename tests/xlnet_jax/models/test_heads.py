@@ -177,7 +177,7 @@ def test_under_paper2019_the_mean_reads_padding_as_the_original_does():
     params = random_params(TINY, head)
     ids, mask = padded(np.arange(9, 15, dtype=np.int32)[None], 4, 0)
     default, theirs = (
-        XLNetForSequence(dataclasses.replace(TINY, profile=profile), head).apply(
+        jax.jit(XLNetForSequence(dataclasses.replace(TINY, profile=profile), head).apply)(
             {"params": params}, text_inputs(ids, mask, jnp.zeros_like(ids)), mask
         )
         for profile in ("default", "paper2019")

@@ -76,9 +76,19 @@ RIGHT = {
 on_both = pytest.mark.parametrize("device", ["v5e", "gpu"])
 
 
-@on_both
-@pytest.mark.parametrize(("name", "dtype"), [("plm", "float32"), *((name, "bfloat16") for name in RIGHT)])
-def test_a_right_kernel_differs_by_less_than_half_of_what_is_allowed(device, name, dtype):
+@pytest.mark.parametrize(
+    ("name", "dtype", "device"),
+    [
+        ("plm", "float32", "v5e"),
+        ("plm", "float32", "gpu"),
+        ("plm", "bfloat16", "v5e"),
+        ("plm, packed", "bfloat16", "gpu"),
+        ("clm", "bfloat16", "v5e"),
+        ("bert", "bfloat16", "gpu"),
+        ("wide heads", "bfloat16", "v5e"),
+    ],
+)
+def test_a_right_kernel_differs_by_less_than_half_of_what_is_allowed(name, dtype, device):
     config = changed(RIGHT[name], dtype=dtype)
     with interpret_kernels(device):
         share, _ = difference(config.model, Windows(config, batches_of(config)), 1)
@@ -163,7 +173,6 @@ IN_ONE_PLACE = {
     "position keys of sines": ("position_key_2NRH", np.s_[0]),
     "position keys of one tile": ("position_key_2NRH", np.s_[:, :, 40:48]),
 }
-FACTORS = {"zero": 0.0, "half": 0.5, "negated": -1.0}
 
 
 def found_with_fault(name, where, factor, monkeypatch):
@@ -171,8 +180,9 @@ def found_with_fault(name, where, factor, monkeypatch):
     return difference(SMALL_WINDOW.model, Windows(SMALL_WINDOW, batches_of(SMALL_WINDOW)), 1)
 
 
-@pytest.mark.parametrize("factor", FACTORS.values(), ids=FACTORS)
-@pytest.mark.parametrize("place", WHOLE)
+@pytest.mark.parametrize(
+    ("place", "factor"), [*((place, 0.5) for place in WHOLE), ("output", 0.0), ("output", -1.0), ("keys", 0.0)]
+)
 def test_a_fault_in_the_output_or_in_any_gradient_is_found_and_named(place, factor, monkeypatch):
     share, name = found_with_fault(*WHOLE[place], factor, monkeypatch)
     assert share > TOLERANCE["bfloat16"]
