@@ -65,7 +65,7 @@ class Cluster:
             "PYTHON": sys.executable,
             "PYTHONPATH": str(ROOT),
             "JAX_PLATFORMS": "cpu",
-            "XLA_FLAGS": "",
+            "XLA_FLAGS": f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count=1",
         }
 
     def run(self, *words: str) -> str:
@@ -159,7 +159,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 def test_a_preempted_run_saves_waits_for_its_turn_and_goes_on(cluster: Cluster) -> None:
     text = cluster.folder / "text.txt"
     text.write_text("".join(f"Chapter {n} tells of a house by the sea, and of a wife.\n\n" for n in range(200)))
-    training = arguments(text, cluster.folder / "run", "--steps", "200", "--checkpoint.every-steps", "100")
+    often = "--steps 200 --checkpoint.every-steps 100 --eval.every-steps 200"
+    training = arguments(text, cluster.folder / "run", *often.split())
     training[training.index("--model.vocab-size") + 1] = "50"
     options = ["--nodes=2", "--gpus-per-node=2", "--time=60", f"--output={cluster.folder}/%x.log"]
     job = cluster.submit("launch/slurm.sh", *options, "--", *training)
