@@ -188,7 +188,7 @@ def command(text, tmp_path_factory):
     folder = tmp_path_factory.mktemp("hosts")
     often = (
         "--steps 40 --log.every-steps 1 --eval.every-steps 20 --eval.max-windows 16 --checkpoint.every-steps 8 "
-        "--distributed.heartbeat-timeout-seconds 20"
+        "--distributed.heartbeat-timeout-seconds 10"
     )
     return lambda workdir: arguments(text, folder / workdir, *often.split())
 
