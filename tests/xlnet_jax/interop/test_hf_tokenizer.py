@@ -1,6 +1,7 @@
 """AutoTokenizer of transformers gives our ids in the folders that we write."""
 
 import dataclasses
+import functools
 import io
 import json
 import re
@@ -51,10 +52,16 @@ TOKENIZERS = {
 }
 
 
+@functools.cache
+def tokenizer_of(kind):
+    return TOKENIZERS[kind]()
+
+
 @pytest.fixture(scope="module")
 def written(tmp_path_factory):
-    """Writes a folder with this tokenizer, and returns it with the notes."""
+    """Writes a folder with this tokenizer, and returns it with the notes. Each is written once."""
 
+    @functools.cache
     def written(tokenizer, config=SMALL):
         folder = tmp_path_factory.mktemp("hf") / "hf"
         model = random_model(dataclasses.replace(config, vocab_size=tokenizer.vocab_size), tokenizer=tokenizer)
@@ -72,11 +79,11 @@ def compared(tokenizer, theirs, lines):
 
 @pytest.mark.parametrize("kind", TOKENIZERS)
 def test_thousands_of_lines_have_our_ids_and_our_text_there(written, kind):
-    tokenizer = TOKENIZERS[kind]()
+    tokenizer = tokenizer_of(kind)
     folder, notes = written(tokenizer)
     theirs = transformers.AutoTokenizer.from_pretrained(folder)
-    lines = [*AUSTEN, *CHINESE, *ODD]
-    assert len(lines) > 7000
+    lines = [*(AUSTEN if kind == "tiny" else AUSTEN[::3]), *CHINESE, *ODD]
+    assert len(lines) > (7000 if kind == "tiny" else 2300)
     assert not compared(tokenizer, theirs, lines)
     assert any(note.startswith(DIFFERENCES) for note in notes)
     known = [ids.tolist() for ids in tokenizer.encode_lines(lines[::7]) if 0 not in ids]
@@ -85,7 +92,7 @@ def test_thousands_of_lines_have_our_ids_and_our_text_there(written, kind):
 
 @pytest.mark.parametrize("kind", ["tiny", "nfkc", "characters"])
 def test_special_pieces_segments_and_padding_are_ours(written, kind):
-    tokenizer = TOKENIZERS[kind]()
+    tokenizer = tokenizer_of(kind)
     folder, _ = written(tokenizer)
     theirs, ours = transformers.AutoTokenizer.from_pretrained(folder), xlnet_jax.load(folder)
     texts = ["The list of names", "A much longer list of many names"]
@@ -105,7 +112,7 @@ def test_special_pieces_segments_and_padding_are_ours(written, kind):
 
 @pytest.mark.parametrize(("config", "b", "pad"), [(BERT, 1, 5), (ROBERTA, 0, 1)])
 def test_bert_reads_cls_first_there_and_pads_on_the_right(written, config, b, pad):
-    tokenizer = TOKENIZERS["english"]()
+    tokenizer = tokenizer_of("english")
     folder, _ = written(tokenizer, config)
     theirs = transformers.AutoTokenizer.from_pretrained(folder)
     assert not compared(tokenizer, theirs, AUSTEN[:1000])

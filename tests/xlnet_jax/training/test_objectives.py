@@ -323,15 +323,14 @@ def test_no_measure_of_held_out_text_depends_on_the_batch_size(causal, prefixed,
         blocks = corpus.num_blocks("validation")
         assert 8 < blocks < 64
         assert blocks % 8
-        first, *others = (
-            xlnet_jax.evaluate(folder, data={"batch_size": size}, max_windows=10**6).measured for size in (8, 16, 64)
+        first, other = (
+            xlnet_jax.evaluate(folder, data={"batch_size": size}, max_windows=10**6).measured for size in (8, 64)
         )
         assert first.windows == blocks * steps_per_block(corpus.block_len, Run.of(folder).config.data)
-        for other in others:
-            assert (other.content, other.targets, other.windows) == (first.content, first.targets, first.windows)
-            assert other.unigram == pytest.approx(first.unigram, rel=1e-6)
-            assert other.loss == pytest.approx(first.loss, rel=1e-5)
-            assert other.besides == pytest.approx(first.besides, rel=1e-5)
+        assert (other.content, other.targets, other.windows) == (first.content, first.targets, first.windows)
+        assert other.unigram == pytest.approx(first.unigram, rel=1e-6)
+        assert other.loss == pytest.approx(first.loss, rel=1e-5)
+        assert other.besides == pytest.approx(first.besides, rel=1e-5)
     assert {"detection_loss", "detection_accuracy", "replaced_share"} <= first.besides.keys()
 
 
