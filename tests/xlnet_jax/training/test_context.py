@@ -47,13 +47,21 @@ CASES = {
 }
 
 
+@functools.cache
+def first_state(config):
+    """Return the state that one device draws, as arrays of the host. The golden runs draw theirs on a mesh."""
+    objective, tx = objective_of(config), optax.sgd(0.5)
+    plan = plan_state(objective, tx, sharding.make_mesh(config, jax.devices()[:1]))
+    return jax.device_get(init_state(config.seed, objective, tx, plan))
+
+
 def trained(config, setting):
     """Return the losses of some steps of gradient descent, and the parameters and the memory after them."""
-    config = setting.of(config)
+    first, config = first_state(config), setting.of(config)
     mesh = sharding.make_mesh(config, jax.devices()[: setting.devices])
     objective, tx = objective_of(config), optax.sgd(0.5)
     plan = plan_state(objective, tx, mesh)
-    state = init_state(config.seed, objective, tx, plan)
+    state = sharding.from_host(first, sharding.shardings_of(plan))
     step = make_train_step(config, objective, tx, plan, mesh)
     put = sharding.batch_to_mesh(mesh, config.data.batch_size)
     source, losses = batches_of(config), []
