@@ -157,7 +157,7 @@ def _become(box: Path, kind: Kind, damage: Damage, report: Path, stderr: Path) -
 
 def _audit(box: Path, writable: tuple[str, ...], tell: Callable[[str], None]) -> Callable[[str, tuple[Any, ...]], None]:
     """Return a hook that reports code from the box, files opened outside, programs started, and connections."""
-    cache = os.environ.get("JAX_COMPILATION_CACHE_DIR", "/nowhere")
+    cache = os.environ.get("JAX_COMPILATION_CACHE_DIR") or "/nowhere"
     may_write = (*writable, cache, "/dev/null", "/dev/tty", "/dev/shm", "/proc/self")
     may_read = (*READABLE, str(box), cache, os.environ["HOME"])
 

@@ -462,8 +462,8 @@ def test_the_command_starts_anew_with_huge_pages_and_keeps_its_arguments(given):
     """GLIBC_TUNABLES that a user has set stay."""
     script = """
 import os, sys
-from xlnet_jax.training.run import runtime
-runtime.start_with_huge_pages()
+from xlnet_jax.training import machine
+machine.start_with_huge_pages()
 print(os.environ["GLIBC_TUNABLES"], sys.argv[1:])"""
     environment = {k: v for k, v in os.environ.items() if k != "GLIBC_TUNABLES"}
     environment |= {"GLIBC_TUNABLES": given} if given else {}

@@ -94,8 +94,8 @@ def test_the_rows_of_a_host_are_those_of_the_whole_evaluation(causal, causal_bat
 def test_a_causal_loss_is_that_of_reading_each_block_alone_in_segments(causal, tmp_path):
     found, model, run = measured(tmp_path, causal.folder), xlnet_jax.load(causal.folder), Run.of(causal.folder)
     tokens, _ = run.corpus().read("validation", np.arange(run.corpus().num_blocks("validation")))
-    log_probs = [log_probs.with_memory(model, ids, segment_len=32, mem_len=16) for ids in tokens]
-    assert found["loss"] == pytest.approx(-np.concatenate(log_probs).mean(), abs=1e-5)
+    of_blocks = [log_probs.with_memory(model, ids, segment_len=32, mem_len=16) for ids in tokens]
+    assert found["loss"] == pytest.approx(-np.concatenate(of_blocks).mean(), abs=1e-5)
 
 
 def test_a_causal_loss_is_told_in_the_units_of_the_literature(causal, causal_batches, tmp_path, capsys):
