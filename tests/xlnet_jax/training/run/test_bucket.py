@@ -200,35 +200,27 @@ def test_of_two_that_begin_together_one_is_refused(bucket, quick, monkeypatch):
         Lock(epath.Path(FOLDER))
 
 
-def test_a_run_in_a_bucket_goes_on_where_it_stopped(bucket, tmp_path):
-    """Run the whole way: the text, the corpus and the workdir are in the bucket, and Orbax writes to it."""
+def test_a_run_in_a_bucket_goes_on_where_it_stopped(bucket, tmp_path, monkeypatch):
+    """Run the whole way: the text and the workdir, with the corpus in it, are in the bucket, and Orbax writes to it."""
     pytest.importorskip("google.cloud.storage")
     (bucket / "text.txt").write_text(Path(sources.embedded()[1]).read_text()[:60_000])
-
-    def run(module, words):
-        done = subprocess.run(
-            [sys.executable, "-m", module, *words.split()], capture_output=True, text=True, timeout=300, cwd=tmp_path
-        )
-        assert done.returncode == 0, done.stderr
-        return done.stdout
-
-    run("data_pipelines.tokenizer", "train --source gs://bucket/text.txt --out gs://bucket/t --vocab-size 300")
-    corpus = "--source gs://bucket/text.txt --tokenizer gs://bucket/t --out gs://bucket/corpus --block-len 78"
-    run("data_pipelines.prepare", corpus)
-    train = (
-        "--corpus gs://bucket/corpus --workdir gs://bucket/run --optimizer.decay-steps 4 --optimizer.warmup-steps 1 "
-        "--model.num-layers 1 --model.d-model 16 --model.num-heads 1 --model.d-head 16 --model.d-ff 32 "
-        "--model.mem-len 16 --data.batch-size 8 --data.seq-len 32 --data.reuse-len 16 --data.perm-size 16 "
-        "--data.num-predict 4 --data.windows-per-block 4 --eval.max-windows 4 --log.every-steps 1"
+    words = (
+        "--corpus gs://bucket/text.txt --workdir gs://bucket/run --optimizer.decay-steps 4 --optimizer.warmup-steps 1 "
+        "--model.vocab-size 300 --model.num-layers 1 --model.d-model 16 --model.num-heads 1 --model.d-head 16 "
+        "--model.d-ff 32 --model.mem-len 16 --data.batch-size 8 --data.seq-len 32 --data.reuse-len 16 "
+        "--data.perm-size 16 --data.num-predict 4 --data.windows-per-block 4 --eval.max-windows 4 --log.every-steps 1"
     )
-    run("xlnet_jax.train", f"{train} --steps 2")
-    printed = run("xlnet_jax.train", f"{train} --steps 4")
-    assert "gcloud storage cp -r gs://bucket/run ." in printed
+    command = [sys.executable, "-m", "xlnet_jax.train", *words.split(), "--steps"]
+    for steps in ("2", "4"):
+        done = subprocess.run([*command, steps], capture_output=True, text=True, timeout=300, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+    assert "gcloud storage cp -r gs://bucket/run ." in done.stdout
     assert (bucket / "run/checkpoints/4/commit_success.txt").exists()
     records = list(read_records(Workdir(FOLDER).metrics))
     assert [r["step"] for r in records if r["split"] == "train"] == [1, 2, 3, 4]
     assert not (tmp_path / "gs:").exists()
-    shutil.copytree(bucket / "run", tmp_path / "run")  # as gcloud does
-    assert "loss" in run("xlnet_jax.evaluate", "run --max-windows 4")
-    run("xlnet_jax.convert", "run run-hf --to hf")
-    assert xlnet_jax.load(str(tmp_path / "run-hf")).model.d_model == 16
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(bucket / "run", "run")  # as gcloud does
+    assert xlnet_jax.evaluate("run", max_windows=4).measured.loss > 0
+    xlnet_jax.save(xlnet_jax.load("run"), "run-hf", "hf")
+    assert xlnet_jax.load("run-hf").model.d_model == 16
