@@ -31,8 +31,8 @@ from xlnet_jax.printing import printable
 ROOT = Path(__file__).parents[2]
 SECONDS = 240  # after which a command does not end
 CPU_SECONDS = 60
-MORE_MEMORY = 6 << 30  # bytes of address space that a command may take besides that of its parent
-MORE_RESIDENT = 2 << 30  # bytes of memory that a command may use besides that of its parent
+MORE_MEMORY = 6 << 30  # bytes of address space that a command may take besides what it begins with
+MORE_RESIDENT = 2 << 30  # bytes of memory that a command may use besides what it begins with
 NOTES = ("note: ", "in/")  # begin lines about what was read before
 READABLE = (
     str(ROOT), sys.prefix, sys.base_prefix, *filter(None, sys.path), *sysconfig.get_paths().values(), "/proc", "/sys",
@@ -86,7 +86,7 @@ class Trials:
         if not lines:
             raise RuntimeError(f"the fuzzer itself failed at {kind.name}:\n{printed}")
         code = os.waitstatus_to_exitcode(status)
-        problems = _problems(code, usage, ended, printed)
+        problems = _problems(code, (usage.ru_maxrss << 10) - lines[0]["resident"], ended, printed)
         problems += sorted({line["offence"].replace(str(box), "BOX") for line in lines[1:]})
         before, after = lines[0]["before"], _digests(box, kind.writes)
         problems += [f"changes {name}" for name in before if before[name] != after.get(name)]
@@ -130,9 +130,9 @@ def _become(box: Path, kind: Kind, damage: Damage, report: Path, stderr: Path) -
         def tell(**what: Any) -> None:
             os.write(lines, json.dumps(what).encode() + b"\n")
 
-        tell(done=done, before=_digests(box, kind.writes))
-        pages = int(Path("/proc/self/statm").read_text().split()[0])
-        space = pages * os.sysconf("SC_PAGE_SIZE") + MORE_MEMORY
+        mapped, resident = (int(n) * os.sysconf("SC_PAGE_SIZE") for n in Path("/proc/self/statm").read_text().split()[:2])
+        tell(done=done, before=_digests(box, kind.writes), resident=resident)
+        space = mapped + MORE_MEMORY
         resource.setrlimit(resource.RLIMIT_AS, (space, space))
         resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -195,7 +195,7 @@ def _wait(pid: int) -> tuple[int, resource.struct_rusage, bool]:
         time.sleep(0.01)
 
 
-def _problems(code: int, usage: resource.struct_rusage, ended: bool, printed: str) -> list[str]:
+def _problems(code: int, more: int, ended: bool, printed: str) -> list[str]:
     if not ended or code in (-signal.SIGXCPU, -signal.SIGKILL):
         return ["does not end"]
     lines = [line for line in printed.splitlines() if line.strip() and not line.startswith(NOTES)]
@@ -206,7 +206,6 @@ def _problems(code: int, usage: resource.struct_rusage, ended: bool, printed: st
         found.append(f"{len(lines)} lines where one is due: {' / '.join(lines)[:300]}")
     if (safe := printable(printed)) != printed:
         found.append(f"prints what a terminal obeys: {safe[:300]}")
-    resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    if (more := (usage.ru_maxrss - resident) << 10) > MORE_RESIDENT:
+    if more > MORE_RESIDENT:
         found.append(f"takes {more >> 20:,} MiB of memory")
     return found
