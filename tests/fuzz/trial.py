@@ -130,7 +130,9 @@ def _become(box: Path, kind: Kind, damage: Damage, report: Path, stderr: Path) -
         def tell(**what: Any) -> None:
             os.write(lines, json.dumps(what).encode() + b"\n")
 
-        mapped, resident = (int(n) * os.sysconf("SC_PAGE_SIZE") for n in Path("/proc/self/statm").read_text().split()[:2])
+        mapped, resident = (
+            int(n) * os.sysconf("SC_PAGE_SIZE") for n in Path("/proc/self/statm").read_text().split()[:2]
+        )
         tell(done=done, before=_digests(box, kind.writes), resident=resident)
         space = mapped + MORE_MEMORY
         resource.setrlimit(resource.RLIMIT_AS, (space, space))
