@@ -19,7 +19,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache, partial
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -28,9 +29,8 @@ from data_pipelines import permutation, windows
 from data_pipelines.corpus import Corpus, SplitName, Start
 from data_pipelines.mixture import Mixture
 from data_pipelines.objectives.base import Filling, Windows
-from data_pipelines.objectives.fields import HELD_OUT, Field, batch_spec, shape_of
+from data_pipelines.objectives.fields import HELD_OUT, batch_spec
 from data_pipelines.stateless import Purpose, uniforms
-from data_pipelines.tokenizer import CLS, SEP
 from data_pipelines.windows import documents_of, first_tokens
 from xlnet_jax.dims import Batch
 from xlnet_jax.errors import InputError
@@ -131,10 +131,6 @@ class BatchSource:
         return Mixture(manifest.splits[self.split].source_blocks, weights, self.seed)
 
     @property
-    def _fields(self) -> dict[str, Field]:
-        return batch_spec(self.filling.fields, self.data) | (HELD_OUT if self.is_held_out else {})
-
-    @property
     def _has_partners(self) -> bool:
         """Whether windows have a B that may come from another block."""
         return self.data.window == "pairs"
@@ -166,20 +162,6 @@ class BatchSource:
             "documents": documents,
         }
 
-    def _visit_spec(self, rows: int) -> dict[str, tuple[str, list[int]]]:
-        """Return (dtype, shape) of the arrays of a visit."""
-        block_len = self.corpus.block_len
-        own, partners = [rows, block_len], [rows * self._has_partners, block_len]
-        return {
-            "tokens": ("int32", own),
-            "cuts": ("bool", own),
-            "partner_tokens": ("int32", partners),
-            "partner_cuts": ("bool", partners),
-            "is_reversed": ("bool", [rows]),
-            "blocks": ("int64", [rows]),
-            "documents": ("int32", [rows * self.data.pack, block_len]),
-        }
-
     def assign(self, visit: int, rows: Rows) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return (block, partner block, whether it is read backwards) of each row."""
         if self.is_held_out:
@@ -200,12 +182,9 @@ class BatchSource:
 
         begin = index * windows.advance(data)
         if data.window == "pairs":
-            arrays = windows.cut_windows(
-                visit["tokens"], visit["cuts"], visit["partner_tokens"], visit["partner_cuts"], begin,
-                draw(Purpose.CUTS, windows.DRAWS), data, SEP, CLS,
-            )  # fmt: skip
+            arrays = windows.cut_windows(visit, begin, draw(Purpose.CUTS, windows.DRAWS), data)
         else:
-            arrays = windows.cut_text(visit["tokens"], begin, data, SEP, CLS)
+            arrays = windows.cut_text(visit["tokens"], begin, data)
         arrays["is_reversed"] = visit["is_reversed"]
         if data.pack:
             arrays |= documents_of(visit["documents"], begin, data)
@@ -241,64 +220,34 @@ class BatchSource:
         return self.batch(self.read_visit(step // self.steps_per_block, rows), step, rows)
 
     def iterate(self, start: int, stop: int, rows: Rows | None = None) -> Iterator[Batch]:
-        """Return the batches start ... stop - 1, made ahead of time by tf.data. Starting late costs no more than
+        """Yield the batches start ... stop - 1, made ahead of time by tf.data. Starting late costs no more than
         starting at 0."""
-        mistakes: list[InputError] = []
-        rows = range(self.data.batch_size) if rows is None else rows
-        batches = self._dataset(start, stop, rows, mistakes).as_numpy_iterator()
-        return _or_mistake(batches, mistakes)
-
-    def dataset(self, start: int, stop: int, rows: Rows) -> Any:
-        """Return the batches start ... stop - 1 as a `tf.data.Dataset` of dicts of tensors."""
-        return self._dataset(start, stop, rows, [])
-
-    def _dataset(self, start: int, stop: int, rows: Rows, mistakes: list[InputError]) -> Any:
-        """Build the dataset; tf.data turns an InputError into an error of its own, so `mistakes` collects them."""
         tf = tensorflow()
-        per_block, visit_spec = self.steps_per_block, self._visit_spec(len(rows))
-        spec = {
-            name: tf.TensorSpec(shape_of(field, len(rows), self.data), field.dtype)
-            for name, field in self._fields.items()
-        }
+        rows = range(self.data.batch_size) if rows is None else rows
+        spec = batch_spec(self.filling.fields, self.data) | (HELD_OUT if self.is_held_out else {})
+        read_visit, reading = lru_cache(maxsize=2)(partial(self.read_visit, rows=rows)), Lock()
+        mistakes: list[InputError] = []  # tf.data turns them into errors of its own
 
-        def read(visit: np.ndarray) -> list[np.ndarray]:
+        def make(step: np.ndarray) -> list[np.ndarray]:
             try:
-                blocks = self.read_visit(int(visit), rows)
+                with reading:  # otherwise two threads could read one visit twice
+                    visit = read_visit(int(step) // self.steps_per_block)
+                batch = self.batch(visit, int(step), rows)
             except InputError as mistake:
                 mistakes.append(mistake)
                 raise
-            return [blocks[name] for name in visit_spec]
-
-        def cut(step: np.ndarray, *blocks: np.ndarray) -> list[np.ndarray]:
-            batch = self.batch(dict(zip(visit_spec, blocks, strict=True)), int(step), rows)
             return [batch[name] for name in spec]
 
-        # Autograph has nothing to convert here, and would write its version of these functions to the temporary folder.
-        plain = tf.autograph.experimental.do_not_convert
+        # Autograph has nothing to convert here, and would write its version of this function to the temporary folder.
+        @tf.autograph.experimental.do_not_convert
+        def make_op(step: Any) -> Any:
+            return tf.numpy_function(make, [step], [field.dtype for field in spec.values()], stateful=False)
 
-        def read_op(visit: Any) -> tuple[Any, ...]:
-            tensors = tf.numpy_function(read, [visit], [dtype for dtype, _ in visit_spec.values()], stateful=False)
-            shapes = (shape for _, shape in visit_spec.values())
-            return visit, *(tf.ensure_shape(t, shape) for t, shape in zip(tensors, shapes, strict=True))
-
-        def cut_op(step: Any, blocks: list[Any]) -> dict[str, Any]:
-            tensors = tf.numpy_function(cut, [step, *blocks], [s.dtype for s in spec.values()], stateful=False)
-            return {k: tf.ensure_shape(t, s.shape) for (k, s), t in zip(spec.items(), tensors, strict=True)}
-
-        def windows_of(visit: Any, *blocks: Any) -> Any:
-            first = tf.maximum(visit * per_block, start)
-            last = tf.minimum((visit + 1) * per_block, stop)
-            cut_here = plain(lambda step: cut_op(step, list(blocks)))
-            return tf.data.Dataset.range(first, last).map(cut_here, num_parallel_calls=2, deterministic=True)
-
-        visits = tf.data.Dataset.range(start // per_block, -(-stop // per_block))
-        return visits.map(plain(read_op)).prefetch(1).flat_map(plain(windows_of)).prefetch(4)
-
-
-def _or_mistake(batches: Iterator[Batch], mistakes: list[InputError]) -> Iterator[Batch]:
-    try:
-        yield from batches
-    except Exception:
-        if mistakes:
-            raise mistakes[0] from None
-        raise
+        batches = tf.data.Dataset.range(start, stop).map(make_op, num_parallel_calls=2, deterministic=True)
+        try:
+            for arrays in batches.prefetch(4).as_numpy_iterator():
+                yield dict(zip(spec, arrays, strict=True))
+        except Exception:
+            if mistakes:
+                raise mistakes[0] from None
+            raise

@@ -12,6 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from data_pipelines.stateless import choice
+from data_pipelines.tokenizer import CLS, SEP
 from xlnet_jax.dims import CLS_SEGMENT, WINDOW_SPECIALS, Batch
 from xlnet_jax.settings.config import DataConfig
 
@@ -61,7 +62,7 @@ def resized(data: DataConfig, seq_len: int) -> DataConfig:
     )
 
 
-def cut_text(tokens: np.ndarray, begin: int, data: DataConfig, sep_id: int, cls_id: int) -> Batch:
+def cut_text(tokens: np.ndarray, begin: int, data: DataConfig) -> Batch:
     """Cut windows of the reused part and the text after it, and end them with <sep> and <cls> if data.window is
     sentences. Returns arrays as `cut_windows` does.
 
@@ -74,7 +75,7 @@ def cut_text(tokens: np.ndarray, begin: int, data: DataConfig, sep_id: int, cls_
     text = data.reuse_len + text_len(data)
     input_ids[:, :text] = tokens[:, begin : begin + text]
     if data.window == "sentences":
-        input_ids[:, -2], input_ids[:, -1] = sep_id, cls_id
+        input_ids[:, -2], input_ids[:, -1] = SEP, CLS
         segment_ids[:, -1] = CLS_SEGMENT
     return {
         "input_ids": input_ids,
@@ -84,38 +85,28 @@ def cut_text(tokens: np.ndarray, begin: int, data: DataConfig, sep_id: int, cls_
     }
 
 
-def cut_windows(
-    tokens: np.ndarray,
-    cuts: np.ndarray,
-    partner_tokens: np.ndarray,
-    partner_cuts: np.ndarray,
-    begin: int,
-    uniform: np.ndarray,
-    data: DataConfig,
-    sep_id: int,
-    cls_id: int,
-) -> Batch:
+def cut_windows(visit: Batch, begin: int, uniform: np.ndarray, data: DataConfig) -> Batch:
     """Cut windows of the reused part, A and B, without targets and orders. Returns
 
     input_ids, segment_ids: int32 [B, L]. is_next: bool [B], part B continues part A, and comes after it. next_ids:
     int32 [B], token of the block after the text of the window; 0 where the window has a B.
 
-    tokens: int [B, S], in each row's reading order. cuts: bool [B, S], True where the text may be cut before the token.
-    partner_tokens, partner_cuts: as tokens and cuts, for the block that a random B is cut from. begin: index of the
-    reused part's first token. uniform: [B, DRAWS], in [0, 1).
+    visit: tokens, cuts, partner_tokens and partner_cuts of `BatchSource.read_visit`. begin: index of the reused part's
+    first token. uniform: [B, DRAWS], in [0, 1).
     """
+    tokens = visit["tokens"]
     batch, total = len(tokens), text_len(data)
     row = np.arange(batch)[:, None]
     a_begin = begin + data.reuse_len
     split = _split_in_any_order if data.pair_loss == "order" else _split
-    a_len, first_begin, b_begin, is_next = split(cuts, partner_cuts, a_begin, total, uniform)
+    a_len, first_begin, b_begin, is_next = split(visit["cuts"], visit["partner_cuts"], a_begin, total, uniform)
 
     # Index p of A + B: A's token while p < a_len, else B's, from this block or from the partner block.
     place = np.arange(total)
     in_a = place < a_len[:, None]
     source = place + np.where(in_a, first_begin[:, None], (b_begin - a_len)[:, None])
     own = in_a | is_next[:, None] | (data.pair_loss == "order")
-    text = np.where(own, tokens[row, source], partner_tokens[row, source])
+    text = np.where(own, tokens[row, source], visit["partner_tokens"][row, source])
 
     # The first <sep> is between A and B, so everything after A moves by one.
     new_len = data.seq_len - data.reuse_len
@@ -123,8 +114,8 @@ def cut_windows(
     after_a = column > a_len[:, None]
     at = np.clip(column - after_a, 0, total - 1)
     new_part = text[row, at]
-    new_part[column == a_len[:, None]] = sep_id
-    new_part[:, -2], new_part[:, -1] = sep_id, cls_id
+    new_part[column == a_len[:, None]] = SEP
+    new_part[:, -2], new_part[:, -1] = SEP, CLS
     segment = after_a.astype(np.int32)
     segment[:, -1] = CLS_SEGMENT
 

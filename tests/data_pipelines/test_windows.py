@@ -23,12 +23,8 @@ def cut(begin=8, rows=64, seed=0, sentence=0.1, data=DATA):
     tokens, cuts = random_blocks(rows, size, seed, sentence)
     partner, partner_cuts = random_blocks(rows, size, seed + 1, sentence)
     uniform = np.random.default_rng(seed + 2).random((rows, DRAWS))
-    return (
-        tokens,
-        cuts,
-        partner,
-        cut_windows(tokens, cuts, partner, partner_cuts, begin, uniform, data, SEP, CLS),
-    )
+    visit = {"tokens": tokens, "cuts": cuts, "partner_tokens": partner, "partner_cuts": partner_cuts}
+    return tokens, cuts, partner, cut_windows(visit, begin, uniform, data)
 
 
 def test_a_window_is_reused_part_a_sep_b_sep_cls():
@@ -83,7 +79,7 @@ def test_sentences_are_text_without_a_gap_then_sep_and_cls_also_over_the_ends_of
         tokens, _ = random_blocks(64, block_len(data))
         tokens[:, 20] = EOD
         assert steps_per_block(block_len(data), data) == data.windows_per_block
-        window = cut_text(tokens, 8, data, SEP, CLS)
+        window = cut_text(tokens, 8, data)
         np.testing.assert_array_equal(window["input_ids"][:, :30], tokens[:, 8:38])
         assert (window["input_ids"][:, 30:] == [SEP, CLS]).all()
         assert (window["segment_ids"] == np.append(np.zeros(31), 2)).all()
@@ -116,7 +112,8 @@ def test_cuts_are_distributed_as_the_originals(reference, total):
     begins = rng.integers(0, len(cuts) - size, (2, rows))
     own, partner = (cuts[b[:, None] + np.arange(size)] for b in begins)
     none = np.zeros((rows, size), np.int64)
-    window = cut_windows(none, own, none, partner, 0, rng.random((rows, DRAWS)), data, SEP, CLS)
+    visit = {"tokens": none, "cuts": own, "partner_tokens": none, "partner_cuts": partner}
+    window = cut_windows(visit, 0, rng.random((rows, DRAWS)), data)
     a_len = (window["input_ids"][:, 8:] == SEP).argmax(1)
     for label in (0, 1):
         ours = np.bincount(a_len[window["is_next"] == label], minlength=total + 1)
