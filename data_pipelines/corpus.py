@@ -31,12 +31,13 @@ from etils import epath
 
 from data_pipelines.remote import is_remote
 from data_pipelines.tokenizer import UNK, Tokenizer
-from xlnet_jax.errors import InputError
+from xlnet_jax.errors import InputError, first_line
 from xlnet_jax.storage.reading import (
     Count,
     Positive,
     demand_regular,
     inside,
+    naming_damage,
     read_array,
     read_versioned,
     write_versioned,
@@ -68,14 +69,8 @@ class Record:
     num_bytes: Positive
 
     @property
-    def dtype_end(self) -> int:
-        """Offset in bytes of the first byte behind the fields."""
-        width = np.dtype(self.token_dtype).itemsize
-        return max(self.tokens_at + width * self.block_len, self.starts_at + self.block_len)
-
-    @property
     def dtype(self) -> np.dtype[Any]:
-        """NumPy type of a record, with the fields tokens and starts."""
+        """NumPy type of a record, with the fields tokens and starts. Raises ValueError if it has no room for them."""
         block = (self.block_len,)
         return np.dtype(
             {
@@ -139,24 +134,19 @@ class Manifest:
         if not file.exists():
             raise InputError(f"corpus {folder}: not a prepared corpus, it has no {MANIFEST_FILE}")
         manifest = read_versioned(file, "corpus", cls, AGAIN)
-        if contradiction := manifest._contradiction():
-            raise InputError(f"{file} is damaged: {contradiction}; {AGAIN}")
+        with naming_damage(file, AGAIN):
+            _ = manifest.record.dtype
+            for name, split in manifest.splits.items():
+                if split.blocks != sum(shard.blocks for shard in split.shards):
+                    raise ValueError(f"the {name} split has {split.blocks:,} blocks, and its shards have others")
+            of_sources = (
+                manifest.sources,
+                manifest.splits["train"].source_blocks,
+                manifest.weights or manifest.sources,
+            )
+            if len(set(map(len, of_sources))) > 1 or "validation" not in manifest.splits:
+                raise ValueError("it does not describe the same sources everywhere, or has no validation split")
         return manifest
-
-    def _contradiction(self) -> str | None:
-        """Return what in this description cannot be, or None."""
-        if self.record.dtype_end > self.record.num_bytes:
-            return f"a record of {self.record.num_bytes:,} bytes does not hold {self.record.block_len:,} tokens"
-        if set(self.splits) != {"train", "validation"}:
-            return f"its splits are {', '.join(self.splits) or 'none'}"
-        for name, split in self.splits.items():
-            if split.blocks != sum(shard.blocks for shard in split.shards):
-                return f"the {name} split has {split.blocks:,} blocks, and its shards have others"
-            if len(split.source_blocks) != len(self.sources) and name == "train":
-                return f"it has blocks of {len(split.source_blocks)} sources, and names {len(self.sources)}"
-        if self.weights and len(self.weights) != len(self.sources):
-            return f"{len(self.sources)} sources have {len(self.weights)} weights"
-        return None
 
 
 def is_corpus(folder: epath.PathLike) -> bool:
@@ -189,12 +179,9 @@ class Corpus:
     def unigram_counts(self) -> np.ndarray:
         """Occurrences of each piece in the training text, dropped tokens included: int64 [V]. Raises InputError if the
         file is missing or damaged."""
-        try:
-            counts = read_array(self.folder / COUNTS_FILE, np.int64, rank=1)
-        except InputError as damage:
-            raise InputError(f"corpus {self.folder}: {COUNTS_FILE} is missing or damaged; {AGAIN} ({damage})") from None
+        counts = read_array(file := self.folder / COUNTS_FILE, np.int64, rank=1)
         if len(counts) != self.manifest.vocab_size or counts.min() < 0:
-            raise InputError(f"corpus {self.folder}: {COUNTS_FILE} is not of this vocabulary; {AGAIN}")
+            raise InputError(f"{file} is not of this vocabulary; {AGAIN}")
         return counts
 
     @property
@@ -210,18 +197,12 @@ class Corpus:
         return tokenizer
 
     def demand(self, tokenizer: Tokenizer, name: str) -> None:
-        """Raise InputError, which calls the tokenizer `name`, if it is not the one that made the tokens, or the
-        manifest says another size of its vocabulary."""
+        """Raise InputError, which calls the tokenizer `name`, if it is not the one that made the tokens."""
         if tokenizer.sha256 != (made := self.manifest.made_from.get("tokenizer")):
             raise InputError(
                 f"corpus {self.folder}: it was made with another tokenizer than {name} (sha256 "
                 f"{tokenizer.sha256[:12]}, and the corpus needs {str(made)[:12]}); bring that "
                 "tokenizer back, or prepare the text again"
-            )
-        if tokenizer.vocab_size != self.manifest.vocab_size:
-            raise InputError(
-                f"{self.folder / MANIFEST_FILE} is damaged: it says {self.manifest.vocab_size:,} pieces, and the "
-                f"tokenizer {name} has {tokenizer.vocab_size:,}; {AGAIN}"
             )
 
     def num_blocks(self, split: SplitName) -> int:
@@ -247,25 +228,16 @@ class Corpus:
         Returns tokens, int32 [n, block_len], and starts, uint8 [n, block_len] (`Start`). Raises InputError for a shard
         that ArrayRecord's checksums show to be damaged, and for records or tokens that the manifest rules out.
         """
-        dtype = self.manifest.record.dtype
         try:
             records = self._sources[split].__getitems__(indices.tolist())
-        except (RuntimeError, ValueError, IndexError, OSError) as error:
-            self._check_shards()
-            if isinstance(error, OSError):
-                raise
-            why = " ".join(str(error).split())[:200]
-            raise InputError(f"corpus {self.folder}: the {split} split cannot be read ({why}); {AGAIN}") from None
-        if any(len(record) != dtype.itemsize for record in records):
-            self._check_shards()
-            raise InputError(f"corpus {self.folder}: the {split} split holds records of another length; {AGAIN}")
-        blocks = np.frombuffer(b"".join(records), dtype)
-        if (largest := blocks["tokens"].max(initial=0)) >= self.manifest.vocab_size:
+            blocks = np.frombuffer(b"".join(records), self.manifest.record.dtype)
+            if (largest := blocks["tokens"].max(initial=0)) >= (pieces := self.manifest.vocab_size):
+                raise ValueError(f"it holds the token {largest:,}, of {pieces:,} pieces")
+        except (RuntimeError, ValueError, IndexError) as error:
             self._check_shards()
             raise InputError(
-                f"corpus {self.folder}: the {split} split holds the token {largest:,}, and its manifest says "
-                f"{self.manifest.vocab_size:,} pieces; {AGAIN}"
-            )
+                f"corpus {self.folder}: the {split} split cannot be read ({first_line(error)}); {AGAIN}"
+            ) from None
         return blocks["tokens"].astype(np.int32), np.ascontiguousarray(blocks["starts"])
 
 
