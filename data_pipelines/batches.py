@@ -28,8 +28,7 @@ import numpy as np
 from data_pipelines import permutation, windows
 from data_pipelines.corpus import Corpus, SplitName, Start
 from data_pipelines.mixture import Mixture
-from data_pipelines.objectives.base import Filling, Windows
-from data_pipelines.objectives.fields import HELD_OUT, batch_spec
+from data_pipelines.objectives.base import HELD_OUT, Filling, Windows, batch_spec
 from data_pipelines.stateless import Purpose, uniforms
 from data_pipelines.windows import documents_of, first_tokens
 from xlnet_jax.dims import Batch

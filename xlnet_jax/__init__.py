@@ -35,7 +35,7 @@ PUBLIC = {
     "ScoreSettings": "xlnet_jax.inference.score",
     "XLNetLM": "xlnet_jax.models.xlnet",
     "attention_weights": "xlnet_jax.inference.attention",
-    "batch_source": "xlnet_jax.objectives.batches",
+    "batch_source": "xlnet_jax.objectives.registry",
     "convert": "xlnet_jax.tasks.convert",
     "draw_attention": "xlnet_jax.inference.attention",
     "embed_files": "xlnet_jax.inference.embed",

@@ -3,8 +3,7 @@ section 3)."""
 
 import numpy as np
 
-from data_pipelines.objectives.base import Filling, Windows
-from data_pipelines.objectives.fields import TARGETS, TOKENS
+from data_pipelines.objectives.base import TARGETS, TOKENS, Filling, Windows
 from xlnet_jax.dims import Batch
 
 

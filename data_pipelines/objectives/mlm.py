@@ -4,8 +4,7 @@ section 3.1 and appendix A.1)."""
 import numpy as np
 
 from data_pipelines import permutation
-from data_pipelines.objectives.base import Draw, Filling, Windows
-from data_pipelines.objectives.fields import SEGMENTS, TARGETS, TOKENS
+from data_pipelines.objectives.base import SEGMENTS, TARGETS, TOKENS, Draw, Filling, Windows
 from data_pipelines.stateless import Purpose, choice
 from data_pipelines.targets import draw_targets
 from data_pipelines.tokenizer import MASK, SPECIAL_PIECES, UNK

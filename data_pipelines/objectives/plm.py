@@ -4,8 +4,7 @@ sections 2.2 and 2.3)."""
 import numpy as np
 
 from data_pipelines import permutation
-from data_pipelines.objectives.base import Filling, Windows
-from data_pipelines.objectives.fields import SEGMENTS, TARGETS, TOKENS
+from data_pipelines.objectives.base import SEGMENTS, TARGETS, TOKENS, Filling, Windows
 from data_pipelines.stateless import Purpose
 from data_pipelines.targets import draw_targets
 from data_pipelines.tokenizer import CLS, SEP

@@ -4,8 +4,7 @@ et al. 2020, section 3.2.1)."""
 
 import numpy as np
 
-from data_pipelines.objectives.base import Filling, Windows
-from data_pipelines.objectives.fields import TARGETS, TOKENS
+from data_pipelines.objectives.base import TARGETS, TOKENS, Filling, Windows
 from data_pipelines.stateless import Purpose, choice
 from xlnet_jax.dims import Batch
 

@@ -4,8 +4,7 @@ draws (Clark et al. 2020, section 2)."""
 import numpy as np
 
 from data_pipelines.objectives import mlm
-from data_pipelines.objectives.base import Filling, Windows
-from data_pipelines.objectives.fields import Field
+from data_pipelines.objectives.base import Field, Filling, Windows
 from data_pipelines.stateless import Purpose, choice
 from xlnet_jax.dims import Batch
 

@@ -325,7 +325,7 @@ def test_what_is_no_corpus_is_named(tmp_path):
     with pytest.raises(InputError, match="neither a prepared corpus nor the workdir of a run"):
         inspect.main([str(tmp_path)])
     (tmp_path / "config.json").write_text("[")
-    with pytest.raises(InputError, match="is not the settings of a run"):
+    with pytest.raises(InputError, match=r"config\.json is damaged"):
         inspect.main([str(tmp_path)])
 
 

@@ -12,9 +12,8 @@ from xlnet_jax.errors import InputError
 from xlnet_jax.objectives.clm import CLM
 from xlnet_jax.objectives.mlm import MLM
 from xlnet_jax.objectives.presets import with_objective
-from xlnet_jax.objectives.registry import OBJECTIVES, step_flops
+from xlnet_jax.objectives.registry import OBJECTIVES, step_flops, validate
 from xlnet_jax.objectives.rtd import RTD
-from xlnet_jax.objectives.rules import validate
 from xlnet_jax.settings.config import Config
 
 

@@ -22,8 +22,7 @@ from xlnet_jax.comparison.contenders import CONTENDERS, STEP_COST, Equal, fit_to
 from xlnet_jax.comparison.settings import CompareConfig, finetune_configs, list_differences, shared_config
 from xlnet_jax.costs import demand_address_space
 from xlnet_jax.errors import InputError
-from xlnet_jax.objectives.batches import batch_source
-from xlnet_jax.objectives.registry import step_flops
+from xlnet_jax.objectives.registry import batch_source, step_flops
 from xlnet_jax.objectives.traced import objective_of
 from xlnet_jax.plots.comparison import draw_comparison
 from xlnet_jax.printing import Console

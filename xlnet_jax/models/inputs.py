@@ -35,7 +35,7 @@ def compact_inputs(
     document_start_BL: jnp.ndarray | None = None,
     attend_empty_memory: bool = False,
 ) -> Inputs:
-    """Return inputs from ranks and positions, the compact form (data_pipelines/objectives/fields.py).
+    """Return inputs from ranks and positions, the compact form (data_pipelines/objectives/base.py).
 
     memory: bool, slots in use; attention_mask: 1 = real token, None = all are real; document_start: as
     `document_bounds` takes it, no row sees another document, and places count from the start of each; None = the window

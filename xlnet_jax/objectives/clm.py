@@ -5,7 +5,6 @@ from dataclasses import replace
 
 from data_pipelines.objectives import clm
 from xlnet_jax.objectives.record import Record
-from xlnet_jax.objectives.refusals import next_token, unread_replacements, unread_targets
 from xlnet_jax.settings.config import Config
 
 
@@ -19,15 +18,7 @@ def _start(config: Config) -> Config:
     )
 
 
-def _unread(config: Config) -> Iterator[tuple[str, str]]:
-    yield from unread_replacements("clm")
-    yield from unread_targets("clm")
-
-
 def _contradictions(config: Config) -> Iterator[str]:
-    if config.model.attn_type != "uni":
-        yield "--objective clm with model.attn-type bi: a row must not see what it predicts; it needs uni"
-    yield from next_token("clm", config)
     if config.data.masking == "static":
         yield "--objective clm with data.masking static: it masks nothing"
 
@@ -39,9 +30,9 @@ CLM = Record(
     learns="the next piece",
     filling=clm.FILLING,
     start=_start,
-    unread=_unread,
-    contradictions=_contradictions,
+    attn_type="uni",
     positions=("relative", "sinusoidal"),
     loss="likelihood",
     order="left to right",
+    contradictions=_contradictions,
 )

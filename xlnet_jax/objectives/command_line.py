@@ -7,8 +7,7 @@ from typing import Any, TypeVar
 
 from xlnet_jax.errors import InputError
 from xlnet_jax.objectives.presets import PRESETS, following, with_objective
-from xlnet_jax.objectives.registry import OBJECTIVES
-from xlnet_jax.objectives.rules import unread, validate
+from xlnet_jax.objectives.registry import OBJECTIVES, unread, validate
 from xlnet_jax.settings import parser
 from xlnet_jax.settings.config import Config
 from xlnet_jax.settings.parser import CommandLine, names_of, with_keywords
@@ -70,7 +69,7 @@ def preset(name: str = "demo", **settings: Any) -> Config:
 
 def refuse_unread(config: Config, given: Collection[str]) -> None:
     """Raise InputError on a setting that was given and changes nothing beside the others."""
-    for name, why in unread(config):
+    for name, why in unread(config).items():
         if name in given:
             raise InputError(f"{name} changes nothing: {why}; leave it out")
 

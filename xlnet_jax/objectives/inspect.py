@@ -14,9 +14,8 @@ from data_pipelines import windows
 from data_pipelines.corpus import MANIFEST_FILE, Corpus, SplitName, is_corpus
 from data_pipelines.tokenizer import Tokenizer
 from xlnet_jax.errors import InputError, flags_for
-from xlnet_jax.objectives.batches import batch_source
 from xlnet_jax.objectives.presets import PRESETS, with_objective
-from xlnet_jax.objectives.rules import validate
+from xlnet_jax.objectives.registry import batch_source, validate
 from xlnet_jax.printing import Console, printing_colours, printing_until_unread
 from xlnet_jax.settings.bounds import at_least, check_bounds
 from xlnet_jax.settings.config import Config, DataConfig
@@ -134,10 +133,7 @@ def _find(folder: epath.Path) -> tuple[Corpus, Config | None]:
     """Return the corpus in a folder, with the settings of the run whose workdir it is."""
     run, corpus = None, folder
     if not (folder / MANIFEST_FILE).is_file() and (folder / CONFIG).is_file():
-        try:
-            run = from_dict(Config, read_versioned(folder / CONFIG, "run"))
-        except (ValueError, TypeError, AttributeError) as error:
-            raise InputError(f"{folder / CONFIG} is not the settings of a run: {error}") from None
+        run = from_dict(Config, read_versioned(folder / CONFIG, "run"))
         # A corpus that was prepared before the run is in another folder.
         corpus = next((epath.Path(name) for name in run.corpus if is_corpus(name)), folder / "corpus")
     if not (corpus / MANIFEST_FILE).is_file():
@@ -162,62 +158,48 @@ def _tokenizer(settings: InspectSettings, corpus: Corpus) -> Tokenizer:
 
 def _config(settings: InspectSettings, corpus: Corpus, run: Config | None) -> tuple[Config, str]:
     """Return the settings, and where they come from."""
-    base, origin = _base(settings, corpus.block_len, run)
+    config, origin = _start(settings, corpus.block_len, run)
+    if settings.objective and settings.objective != config.objective:
+        config = with_objective(config, settings.objective)
+        origin += f", as {settings.objective}"
     given = given_in(settings, InspectSettings(settings.corpus))
-    data = give(base.data, settings.data, given, "data.")
-    if data.seq_len != base.data.seq_len:
-        base = _resize(base, max(data.seq_len, 1), corpus.block_len)
+    data = give(config.data, settings.data, given, "data.")
+    if data.seq_len != config.data.seq_len:
+        config = _resize(config, max(data.seq_len, 1))
         origin += f", with windows of {data.seq_len} tokens"
-        data = give(base.data, settings.data, given, "data.")
-    if data != base.data:
+        data = give(config.data, settings.data, given, "data.")
+    if data != config.data:
         origin += ", changed by `data`"
+    # Of the memory, no more than the windows of these blocks fill.
+    fitting = max(windows.steps_per_block(corpus.block_len, data), 1)
+    mem_len = min(config.model.mem_len, data.reuse_len * (fitting - 1))
     config = replace(
-        base,
-        data=data,
-        seed=base.seed if settings.seed is None else settings.seed,
-        model=replace(base.model, mem_len=base.model.mem_len if settings.mem_len is None else settings.mem_len),
+        config,
+        data=replace(data, windows_per_block=fitting),
+        seed=config.seed if settings.seed is None else settings.seed,
+        model=replace(config.model, mem_len=mem_len if settings.mem_len is None else settings.mem_len),
     )
     validate(config)
     return config, origin
 
 
-def _base(settings: InspectSettings, block_len: int, run: Config | None) -> tuple[Config, str]:
-    """Return the settings that those of `data` change, and where they come from."""
-
-    def start(preset: str) -> Config:
-        config = PRESETS[preset]()
-        return with_objective(config, settings.objective or config.objective)
-
+def _start(settings: InspectSettings, block_len: int, run: Config | None) -> tuple[Config, str]:
+    """Return the settings of the preset that is named, of the run, or of a preset that fits the blocks."""
     if settings.preset is not None:
         if settings.preset not in PRESETS:
             raise InputError(f"`preset` {settings.preset}: there is {', '.join(PRESETS)}")
-        return start(settings.preset), f"of the preset {settings.preset}"
+        return PRESETS[settings.preset](), f"of the preset {settings.preset}"
     if run:
-        origin = f"of the run {settings.corpus}"
-        if settings.objective in (None, run.objective):
-            return run, origin
-        changed = with_objective(run, settings.objective)
-        return _fill_blocks(changed, block_len), f"{origin}, as {settings.objective}"
+        return run, f"of the run {settings.corpus}"
     for name in ("demo", "small", "base"):
-        if windows.block_len(PRESETS[name]().data) == block_len:
-            return _fill_blocks(start(name), block_len), f"of the preset {name}, whose blocks are as long"
-    for seq_len in (512, 256, 128, 64, 32, 16):
-        config = _resize(start("demo"), seq_len, block_len)
-        if config.data.windows_per_block > 1:
-            break
-    return config, "fitted to the length of the blocks"
+        if windows.block_len((config := PRESETS[name]()).data) == block_len:
+            return config, f"of the preset {name}, whose blocks are as long"
+    # A block of twice as many tokens holds three windows.
+    fitting = [seq_len for seq_len in (512, 256, 128, 64, 32) if 2 * seq_len <= block_len]
+    return _resize(PRESETS["demo"](), fitting[0] if fitting else 16), "fitted to the length of the blocks"
 
 
-def _resize(config: Config, seq_len: int, block_len: int) -> Config:
+def _resize(config: Config, seq_len: int) -> Config:
     """Return the settings for windows of another length, in the paper's proportions."""
     mem_len = config.model.mem_len * seq_len // config.data.seq_len
-    config = replace(config, data=windows.resized(config.data, seq_len), model=replace(config.model, mem_len=mem_len))
-    return _fill_blocks(config, block_len)
-
-
-def _fill_blocks(config: Config, block_len: int) -> Config:
-    """Return the settings with as many windows as these blocks hold, and memory that they can fill."""
-    fitting = max(windows.steps_per_block(block_len, config.data), 1)
-    mem_len = min(config.model.mem_len, config.data.reuse_len * (fitting - 1))
-    data = replace(config.data, windows_per_block=fitting)
-    return replace(config, data=data, model=replace(config.model, mem_len=mem_len))
+    return replace(config, data=windows.resized(config.data, seq_len), model=replace(config.model, mem_len=mem_len))

@@ -10,7 +10,7 @@ from typing import Any, cast
 import jax
 import jax.numpy as jnp
 
-from data_pipelines.objectives.fields import batch_spec, shape_of
+from data_pipelines.objectives.base import batch_spec, shape_of
 from xlnet_jax.models.heads import PairHead, build_model
 from xlnet_jax.models.inputs import Inputs, compact_inputs, dense_inputs
 from xlnet_jax.models.masks import memory_in_use_BM

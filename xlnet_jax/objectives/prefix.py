@@ -10,7 +10,6 @@ from dataclasses import replace
 
 from data_pipelines.objectives import prefix
 from xlnet_jax.objectives.record import Record
-from xlnet_jax.objectives.refusals import next_token, unread_replacements, unread_targets
 from xlnet_jax.settings.config import Config
 
 
@@ -23,15 +22,7 @@ def _start(config: Config) -> Config:
     )
 
 
-def _unread(config: Config) -> Iterator[tuple[str, str]]:
-    yield from unread_replacements("prefix")
-    yield from unread_targets("prefix")
-
-
 def _contradictions(config: Config) -> Iterator[str]:
-    if config.model.attn_type != "bi":
-        yield "--objective prefix with model.attn-type uni: the prefix is read both ways; it needs bi"
-    yield from next_token("prefix", config)
     if config.data.pack:
         yield "--objective prefix with data.pack: a window has one prefix, and its other documents would have none"
     if config.data.seq_len < 2:
@@ -45,9 +36,9 @@ PREFIX = Record(
     learns="the pieces behind a prefix",
     filling=prefix.FILLING,
     start=_start,
-    unread=_unread,
-    contradictions=_contradictions,
+    attn_type="bi",
     positions=("relative", "sinusoidal"),
     loss="likelihood",
     order="left to right",
+    contradictions=_contradictions,
 )

@@ -11,13 +11,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from data_pipelines.objectives.base import Filling
-from xlnet_jax.costs import MultiplyAdds, network_multiply_adds
+from xlnet_jax.costs import MultiplyAdds
 from xlnet_jax.settings.config import Config
-
-
-def language_model_multiply_adds(config: Config) -> dict[str, MultiplyAdds]:
-    """Return the multiply-adds of one network whose content stream predicts."""
-    return network_multiply_adds(config, query_rows=0)
 
 
 @dataclass(frozen=True)
@@ -36,10 +31,8 @@ class Record:
     """how windows become batches, and which stream predicts"""
     start: Callable[[Config], Config]
     """return the settings for this objective from those of another; sizes and optimizer stay"""
-    unread: Callable[[Config], Iterator[tuple[str, str]]]
-    """yield (setting, why it changes nothing)"""
-    contradictions: Callable[[Config], Iterator[str]]
-    """yield the contradictions with other settings, one line each"""
+    attn_type: Literal["uni", "bi"]
+    """value of model.attn_type that it needs"""
     positions: tuple[str, ...]
     """values of model.positions that it can be learned with"""
     loss: Literal["likelihood", "targets", "pseudo"]
@@ -49,9 +42,11 @@ class Record:
     order: Literal["any", "left to right"] | None
     """order in which a checkpoint can be asked for pieces: any (scores, generation, gaps), left to right (scores and
     generation), or none"""
+    contradictions: Callable[[Config], Iterator[str]] = lambda config: iter(())
+    """yield the contradictions with other settings that do not follow from the fields above, one line each"""
     traced: str = "language_model.LanguageModel"
-    """module of this package, and the class in it, that computes the loss: loaded when a run begins (build.py)"""
-    multiply_adds: Callable[[Config], dict[str, MultiplyAdds]] = language_model_multiply_adds
-    """return the multiply-adds of one step by part of the network"""
+    """module of this package, and the class in it, that computes the loss: loaded when a run begins"""
+    multiply_adds: Callable[[Config], dict[str, MultiplyAdds]] | None = None
+    """return the multiply-adds of one step by part of the network; None = those of the one network of the settings"""
     judges_tokens: bool = False
     """True if checkpoints hold a detector (models/bert.py), and pieces are predicted by a generator beside it"""

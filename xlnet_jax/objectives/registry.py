@@ -1,8 +1,13 @@
-"""Every objective, a line each, and the FLOPs of one training step by it."""
+"""Every objective, a line each; what contradicts it; its batches, and the FLOPs of one training step by it."""
+
+from __future__ import annotations
 
 import difflib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-from xlnet_jax.costs import MultiplyAdds, remat_flops, total_flops
+from xlnet_jax.costs import MultiplyAdds, network_multiply_adds, remat_flops, total_flops
 from xlnet_jax.errors import InputError
 from xlnet_jax.objectives.clm import CLM
 from xlnet_jax.objectives.mlm import MLM
@@ -11,6 +16,17 @@ from xlnet_jax.objectives.prefix import PREFIX
 from xlnet_jax.objectives.record import Record
 from xlnet_jax.objectives.rtd import RTD
 from xlnet_jax.settings.config import Config
+from xlnet_jax.settings.rules import (
+    absolute_positions,
+    data_contradictions,
+    memory_contradictions,
+    run_contradictions,
+)
+
+if TYPE_CHECKING:
+    from data_pipelines.batches import BatchSource
+    from data_pipelines.corpus import Corpus, SplitName
+    from data_pipelines.tokenizer import Tokenizer
 
 OBJECTIVES: tuple[Record, ...] = (
     PLM,
@@ -32,9 +48,36 @@ def objective_named(name: str, where: str = "--objective") -> Record:
     return _BY_NAME[name]
 
 
+def batch_source(
+    corpus: Corpus | str | Path,
+    tokenizer: Tokenizer,
+    config: Config,
+    split: SplitName = "train",
+    max_windows: int | None = None,
+) -> BatchSource:
+    """Return the batches that the objective of these settings draws from a corpus, as pretraining does.
+
+    corpus: made by `prepare_corpus`, or its folder. max_windows: most windows of held-out text, in whole batches; None
+    = all. `iterate(start, stop)` yields batches made ahead of time, each a pure function of (corpus, settings, seed,
+    number): dicts of NumPy arrays (docs/data.md). Raises InputError where the corpus cannot be read, or its blocks are
+    too short for a window.
+    """
+    from data_pipelines.batches import BatchSource
+    from data_pipelines.corpus import Corpus
+
+    opened = Corpus(corpus) if isinstance(corpus, str | Path) else corpus
+    filling = objective_named(config.objective).filling
+    return BatchSource(
+        opened, split, tokenizer.is_word_start, config.data, config.model.mem_len, config.seed, filling, max_windows
+    )
+
+
 def multiply_adds(config: Config) -> dict[str, MultiplyAdds]:
     """Return the multiply-adds of one step by part of the network, over all layers and the global batch."""
-    return objective_named(config.objective).multiply_adds(config)
+    record = objective_named(config.objective)
+    if record.multiply_adds:
+        return record.multiply_adds(config)
+    return network_multiply_adds(config, config.data.num_slots if record.filling.stream == "query" else 0)
 
 
 def step_flops(config: Config) -> int:
@@ -46,3 +89,94 @@ def step_flops(config: Config) -> int:
 def recomputed_flops(config: Config) -> int:
     """Return the FLOPs that remat adds to a step: with `step_flops`, what the hardware does (HFU)."""
     return remat_flops(multiply_adds(config), config.model.remat)
+
+
+def validate(config: Config) -> None:
+    """Check the settings of a pretraining run. Raises InputError with the first contradiction."""
+    for contradictions in (
+        run_contradictions(config),
+        _network_contradictions(config),
+        _batch_contradictions(config),
+        objective_named(config.objective).contradictions(config),
+        data_contradictions(config.data),
+        memory_contradictions(config.model.mem_len, config.data),
+    ):
+        for broken in contradictions:
+            raise InputError(broken)
+
+
+def _network_contradictions(config: Config) -> Iterator[str]:
+    model, objective = config.model, objective_named(config.objective)
+    if model.positions not in objective.positions:
+        others = " or ".join(record.name for record in OBJECTIVES if model.positions in record.positions)
+        yield (
+            f"--objective {objective.name} with model.positions {model.positions}: give --objective {others}, or start "
+            f"from a preset with {' or '.join(objective.positions)} ones"
+        )
+    if model.network == "bert" and config.data.bidirectional:
+        yield "data.bidirectional with model.positions learned: places do not say which way a row reads; turn it off"
+    yield from absolute_positions(model, config.data.seq_len)
+    if model.attn_type != objective.attn_type:
+        why = {"uni": "a row must not see what it predicts", "bi": "rows must see what is on both sides"}
+        yield (
+            f"--objective {objective.name} with model.attn-type {model.attn_type}: {why[objective.attn_type]}; it "
+            f"needs {objective.attn_type}"
+        )
+    if model.same_length and model.attn_type == "bi":
+        yield "model.same-length with model.attn-type bi: only a row that looks back alone (uni) has a length to keep"
+    elif model.same_length and not model.mem_len:
+        yield "model.same-length with model.mem-len 0: every row would see itself alone; give it a memory"
+
+
+def _batch_contradictions(config: Config) -> Iterator[str]:
+    """Yield what contradicts the batches that the objective fills."""
+    data, filling = config.data, objective_named(config.objective).filling
+    name = f"--objective {config.objective}"
+    if data.pair_loss != "none" and data.window != "pairs":
+        yield f"data.pair-loss {data.pair_loss} with data.window {data.window}: there is no B; it needs pairs"
+    if filling.stream == "content" and data.emit == "dense":
+        yield f"{name} with data.emit dense: a target_mapping asks the query stream, which it has not; leave it compact"
+    if filling.stream == "content" and data.profile == "tf2":
+        yield f"{name} with data.profile tf2: it has no order in which <sep> and <cls> would come"
+    if filling.replaces and not data.mask_share + data.random_share:
+        yield "data.mask-share 0 with data.random-share 0: every target would be read as it is, and copied"
+    if filling.target == "next":
+        yield from _running_text_contradictions(config, name)
+
+
+def _running_text_contradictions(config: Config, name: str) -> Iterator[str]:
+    """Yield what contradicts the prediction of the next token of running text."""
+    data, segments = config.data, config.model.num_segments
+    if segments:
+        yield f"{name} with model.num-segments {segments}: its text has no A and B; it needs 0"
+    if data.bidirectional:
+        yield f"{name} with data.bidirectional: reversed rows would learn from right to left; turn it off"
+    if data.window != "text":
+        yield f"{name} with data.window {data.window}: text is read on and on, without A, B and <sep>"
+    if data.num_predict is not None:
+        yield f"{name} with data.num-predict {data.num_predict}: every position predicts; leave it None"
+    if 0 < data.reuse_len < data.seq_len:
+        yield (
+            f"{name} with data.reuse-len {data.reuse_len} in windows of {data.seq_len}: what lies behind it would be "
+            f"predicted twice; give {data.seq_len}, or 0 without memory"
+        )
+
+
+def unread(config: Config) -> dict[str, str]:
+    """Return the settings that change nothing beside the others, and why."""
+    model, targets, filling = config.model, config.data.targets, objective_named(config.objective).filling
+    name = f"--objective {config.objective}"
+    found: dict[str, str] = {}
+    if not filling.replaces:
+        found |= dict.fromkeys(("data.mask-share", "data.random-share"), f"{name} replaces no piece")
+    if filling.target == "next":
+        found["data.targets"] = f"{name} predicts every piece"
+    if filling.target == "next" or targets != "spans":
+        why = f"{name} draws none" if filling.target == "next" else f"data.targets {targets} has none"
+        found |= dict.fromkeys(("data.span-unit", "data.span-max"), f"it is of spans, and {why}")
+    if model.network != "bert":
+        why = f"it is of learned positions, and model.positions is {model.positions}"
+        found |= dict.fromkeys(("model.max-positions", "model.position-offset"), why)
+    if model.positions != "relative":
+        found["model.untie-r"] = f"it is of relative positions, and model.positions is {model.positions}"
+    return found

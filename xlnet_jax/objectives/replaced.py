@@ -1,7 +1,6 @@
 """Replaced token detection: a generator learns masked pieces and puts samples in the place of its targets, and the
 network learns which tokens are not the text's own (ELECTRA, Clark et al. 2020, section 2)."""
 
-from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -12,23 +11,15 @@ from xlnet_jax.models.bert import BertDetector, BertLM
 from xlnet_jax.models.inputs import text_inputs
 from xlnet_jax.objectives.language_model import LanguageModel, cross_entropy_BP, inputs_of
 from xlnet_jax.objectives.traced import BatchDropout, DeviceBatch, Scored, apply, sum_over_rows
-from xlnet_jax.settings.config import Config, ModelConfig
+from xlnet_jax.settings.config import ModelConfig
 
 SHARED = ("word_embedding", "position_embedding", "segment_embedding", "embedding_norm")
 """Arrays that the generator shares with the network (section 3.2; the paper's code shares the whole embedding)."""
 
 
-@dataclass(frozen=True)
-class ReplacedTokenDetection:
-    """Traced objective (`Objective`) of two networks. Parameters: backbone and detector, the network; generator, a
-    `BertLM` without the arrays that it shares with the network."""
-
-    config: Config
-
-    @property
-    def mems(self) -> jax.ShapeDtypeStruct:
-        """Memory of size 0."""
-        return LanguageModel(self.config).mems
+class ReplacedTokenDetection(LanguageModel):
+    """Traced objective (`Objective`) of two networks, without memory. Parameters: backbone and detector, the network;
+    generator, a `BertLM` without the arrays that it shares with the network."""
 
     @property
     def generator(self) -> ModelConfig:
@@ -44,10 +35,6 @@ class ReplacedTokenDetection:
         generator = BertLM(self.generator).init(of_generator, inputs)["params"]
         own = {name: tree for name, tree in generator["backbone"].items() if name not in SHARED}
         return {**network, "generator": {**generator, "backbone": own}}
-
-    def cap_memory(self, batch: DeviceBatch, steps: jax.Array) -> DeviceBatch:
-        """Return the batch as it is: there is no memory."""
-        return batch
 
     def score(self, params: Any, batch: DeviceBatch, mems_ZBMD: jax.Array, dropout: BatchDropout | None) -> Scored:
         """Return the sum of the generator's cross-entropy over its targets and, beside it, the network's over every

@@ -9,7 +9,6 @@ from data_pipelines.objectives import rtd
 from xlnet_jax.costs import PIECES, MultiplyAdds, add_counts, network_multiply_adds
 from xlnet_jax.objectives.mlm import MLM
 from xlnet_jax.objectives.record import Record
-from xlnet_jax.objectives.refusals import nothing_masked, without_query_stream
 from xlnet_jax.settings.config import Config
 
 
@@ -25,18 +24,11 @@ def _start(config: Config) -> Config:
 
 
 def _contradictions(config: Config) -> Iterator[str]:
-    model, data, rtd = config.model, config.data, config.rtd
-    yield from without_query_stream("rtd", data)
-    yield from nothing_masked(data)
-    if model.network != "bert":
-        yield (
-            f"--objective rtd with model.positions {model.positions}: its generator shares embeddings of another width "
-            "than its own, which BERT's encoder alone can have; it needs learned ones"
-        )
-    if data.pair_loss != "none":
-        yield f"--objective rtd with data.pair-loss {data.pair_loss}: every token is judged, and no pair; it needs none"
+    if (pair_loss := config.data.pair_loss) != "none":
+        yield f"--objective rtd with data.pair-loss {pair_loss}: every token is judged, and no pair; it needs none"
     if (width := config.rtd.generator_of(config.model).d_model) < 1:
-        yield f"rtd.generator-share {rtd.generator_share:g} of model.d-model {model.d_model} leaves a width of {width}"
+        share = f"rtd.generator-share {config.rtd.generator_share:g}"
+        yield f"{share} of model.d-model {config.model.d_model} leaves a width of {width}"
 
 
 def _multiply_adds(config: Config) -> dict[str, MultiplyAdds]:
@@ -61,11 +53,11 @@ RTD = Record(
     learns="which pieces are replaced",
     filling=rtd.FILLING,
     start=_start,
-    unread=MLM.unread,
-    contradictions=_contradictions,
+    attn_type="bi",
     positions=("learned",),
     loss="pseudo",
     order=None,
+    contradictions=_contradictions,
     traced="replaced.ReplacedTokenDetection",
     multiply_adds=_multiply_adds,
     judges_tokens=True,

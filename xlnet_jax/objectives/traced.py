@@ -68,24 +68,17 @@ def apply(model: nn.Module, params: Any, dropout: BatchDropout | None, *argument
     if dropout is None:
         return cast(Any, model.apply)({"params": params}, *arguments, train=False, **settings)
 
-    def placed(argument: Any) -> Any:
-        if not _is_inputs(argument):
+    def add_places(argument: Any) -> Any:
+        if not isinstance(argument, Inputs):
             return argument
-        return argument._replace(example_B=_places(dropout.example_B, len(argument.input_ids_BL)))
+        each, rest = divmod(len(argument.input_ids_BL), len(dropout.example_B))
+        assert not rest, f"rows of input for {len(dropout.example_B)} examples"
+        rows = (dropout.example_B[:, None] * each + jnp.arange(each)[None]).reshape(-1)
+        return argument._replace(example_B=rows)
 
-    arguments, settings = jax.tree.map(placed, (arguments, settings), is_leaf=_is_inputs)
+    arguments, settings = jax.tree.map(add_places, (arguments, settings), is_leaf=lambda leaf: isinstance(leaf, Inputs))
     rngs = {"dropout": dropout.key}
     return cast(Any, model.apply)({"params": params}, *arguments, train=True, rngs=rngs, **settings)
-
-
-def _is_inputs(argument: Any) -> bool:
-    return isinstance(argument, Inputs)
-
-
-def _places(example_B: jax.Array, rows: int) -> jax.Array:
-    each, rest = divmod(rows, len(example_B))
-    assert not rest, f"{rows} rows of input for {len(example_B)} examples"
-    return (example_B[:, None] * each + jnp.arange(each)[None]).reshape(rows)
 
 
 def objective_of(config: Config) -> Objective:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from xlnet_jax.errors import InputError
 from xlnet_jax.objectives import command_line
-from xlnet_jax.objectives.rules import validate
+from xlnet_jax.objectives.registry import validate
 from xlnet_jax.planning.topologies import ENVIRONMENT, find_topology
 from xlnet_jax.printing import Console
 from xlnet_jax.settings.bounds import above, at_least, between

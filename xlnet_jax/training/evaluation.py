@@ -28,9 +28,7 @@ from xlnet_jax.checkpoints.pretrained import Pretrained, vocabulary_tokenizer
 from xlnet_jax.dims import Batch
 from xlnet_jax.errors import InputError
 from xlnet_jax.interop.weights import flatten, nest, size
-from xlnet_jax.objectives.batches import batch_source
-from xlnet_jax.objectives.registry import objective_named
-from xlnet_jax.objectives.rules import validate
+from xlnet_jax.objectives.registry import batch_source, objective_named, validate
 from xlnet_jax.objectives.traced import DeviceBatch, objective_of
 from xlnet_jax.settings.config import Config
 from xlnet_jax.training import sharding

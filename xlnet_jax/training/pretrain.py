@@ -14,8 +14,7 @@ from data_pipelines.tokenizer import MODEL_FILE, TOKENIZER_JSON, Tokenizer
 from xlnet_jax.interop import hf_files
 from xlnet_jax.interop.contents import Pretrained
 from xlnet_jax.objectives.presets import PRESETS, defaults_of, following
-from xlnet_jax.objectives.registry import objective_named
-from xlnet_jax.objectives.rules import unread
+from xlnet_jax.objectives.registry import objective_named, unread
 from xlnet_jax.plots.curves import draw_curves
 from xlnet_jax.printing import without_secrets
 from xlnet_jax.settings.config import Config, DistributedConfig
@@ -50,7 +49,7 @@ def command_of(config: Config) -> str:
 
     Settings that change nothing beside the others are left out, because `train` refuses them.
     """
-    left_out, usual = {name for name, _ in unread(config)}, defaults_of(config)
+    left_out, usual = unread(config), defaults_of(config)
     if (seq_len := config.data.seq_len) != usual.data.seq_len:
         asked = replace(usual, data=replace(usual.data, seq_len=seq_len))
         lengths = following(asked, usual, ()).data

@@ -11,8 +11,7 @@ from data_pipelines.corpus import Corpus
 from data_pipelines.tokenizer import Tokenizer
 from xlnet_jax.checkpoints.pretrained import Pretrained
 from xlnet_jax.objectives.presets import defaults_of
-from xlnet_jax.objectives.registry import objective_named
-from xlnet_jax.objectives.rules import validate
+from xlnet_jax.objectives.registry import objective_named, validate
 from xlnet_jax.settings.config import Config
 from xlnet_jax.settings.fields import with_values
 from xlnet_jax.settings.files import from_dict, to_dict

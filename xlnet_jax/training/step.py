@@ -14,7 +14,7 @@ import numpy as np
 import optax
 from jax.sharding import Mesh
 
-from data_pipelines.objectives.fields import batch_spec, shape_of
+from data_pipelines.objectives.base import batch_spec, shape_of
 from xlnet_jax.dims import Batch
 from xlnet_jax.objectives.registry import objective_named
 from xlnet_jax.objectives.traced import BatchDropout, DeviceBatch, Objective, Scored, objective_of

@@ -15,7 +15,7 @@ from xlnet_jax.interop.weights import flatten
 from xlnet_jax.models.heads import PairHead
 from xlnet_jax.models.inputs import text_inputs
 from xlnet_jax.objectives.presets import demo, with_objective
-from xlnet_jax.objectives.rules import validate
+from xlnet_jax.objectives.registry import validate
 from xlnet_jax.settings.config import HeadConfig
 from xlnet_jax.training.initial import begin_from, params_of
 

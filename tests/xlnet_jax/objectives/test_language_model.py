@@ -14,7 +14,7 @@ from xlnet_jax.dims import Batch
 from xlnet_jax.models.xlnet import XLNetLM
 from xlnet_jax.objectives.language_model import LanguageModel, inputs_of
 from xlnet_jax.objectives.presets import with_objective
-from xlnet_jax.objectives.rules import validate
+from xlnet_jax.objectives.registry import validate
 from xlnet_jax.settings.config import Config, DataConfig, ModelConfig
 from xlnet_jax.training import sharding
 

@@ -7,7 +7,7 @@ import pytest
 
 from tests.xlnet_jax.tiny_text import batches_of
 from xlnet_jax.objectives.presets import base, long, with_objective
-from xlnet_jax.objectives.rules import validate
+from xlnet_jax.objectives.registry import validate
 
 SMALLER = replace(long(), data=replace(long().data, batch_size=2))
 

@@ -8,14 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from data_pipelines.objectives.fields import DENSE, DOCUMENTS, HELD_OUT, PAIRS, ROWS, batch_spec, shape_of
+from data_pipelines.objectives.base import DENSE, DOCUMENTS, HELD_OUT, PAIRS, ROWS, batch_spec, shape_of
 from tests.xlnet_jax.tiny_text import batches_of
 from tests.xlnet_jax.training.tiny import CONFIG
 from xlnet_jax.errors import InputError
 from xlnet_jax.objectives.command_line import parse_config
 from xlnet_jax.objectives.presets import demo, with_objective
-from xlnet_jax.objectives.registry import OBJECTIVES, objective_named
-from xlnet_jax.objectives.rules import validate
+from xlnet_jax.objectives.registry import OBJECTIVES, objective_named, validate
 
 ROOT = Path(__file__).parents[3]
 each = pytest.mark.parametrize("record", OBJECTIVES, ids=lambda record: record.name)

@@ -12,8 +12,8 @@ from xlnet_jax.interop.weights import flatten
 from xlnet_jax.models.bert import BertDetector, BertLM
 from xlnet_jax.models.inputs import text_inputs
 from xlnet_jax.objectives.presets import with_objective
+from xlnet_jax.objectives.registry import validate
 from xlnet_jax.objectives.replaced import SHARED, ReplacedTokenDetection, _split_dropout, sample_BP
-from xlnet_jax.objectives.rules import validate
 from xlnet_jax.objectives.traced import BatchDropout
 from xlnet_jax.settings.config import Config, DataConfig, ModelConfig, ReplacedConfig
 from xlnet_jax.training import sharding

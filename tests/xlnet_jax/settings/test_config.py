@@ -11,7 +11,7 @@ import pytest
 
 from xlnet_jax.errors import InputError
 from xlnet_jax.objectives.presets import PRESETS, demo, large
-from xlnet_jax.objectives.rules import validate
+from xlnet_jax.objectives.registry import validate
 from xlnet_jax.settings.config import Config
 from xlnet_jax.settings.files import from_dict, identity_difference, to_dict
 from xlnet_jax.tasks.config import FinetuneConfig

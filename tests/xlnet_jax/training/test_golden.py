@@ -11,7 +11,7 @@ import pytest
 from tests.xlnet_jax.tiny_text import batches_of
 from tests.xlnet_jax.training.tiny import NO_DROPOUT
 from xlnet_jax.objectives.presets import with_objective
-from xlnet_jax.objectives.rules import validate
+from xlnet_jax.objectives.registry import validate
 from xlnet_jax.objectives.traced import objective_of
 from xlnet_jax.settings.config import MeshConfig
 from xlnet_jax.training import sharding

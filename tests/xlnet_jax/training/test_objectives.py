@@ -21,7 +21,7 @@ from xlnet_jax.inference import log_probs
 from xlnet_jax.inference.factorize import fill_in
 from xlnet_jax.interop.weights import flatten
 from xlnet_jax.objectives.presets import demo, with_objective
-from xlnet_jax.objectives.rules import validate
+from xlnet_jax.objectives.registry import validate
 from xlnet_jax.settings.config import ReplacedConfig
 from xlnet_jax.training.evaluate import _units
 from xlnet_jax.training.evaluation import Content, Measured, content_of, held_out_batches
@@ -391,5 +391,5 @@ def test_a_run_starts_from_another_objective_where_the_network_allows_it(causal,
     assert start(causal.folder, "clm")[1] == []
     with pytest.raises(InputError, match=r"clm with model\.attn-type bi: a row must not see what it predicts"):
         start(masked, "clm")
-    with pytest.raises(InputError, match=r"mlm with model\.attn-type uni: a masked piece is read from both sides"):
+    with pytest.raises(InputError, match=r"mlm with model\.attn-type uni: rows must see what is on both sides"):
         start(causal.folder, "mlm")
