@@ -6,7 +6,7 @@ a tokenizer.json instead.
 """
 
 from data_pipelines.tokenizer.foreign import TOKENIZER_JSON
-from data_pipelines.tokenizer.model import MODEL_FILE, SETTINGS_FILE, Tokenizer, read_model
+from data_pipelines.tokenizer.model import MODEL_FILE, SETTINGS_FILE, Tokenizer
 from data_pipelines.tokenizer.normalization import Normalization, Survey, guess_normalization, normalize
 from data_pipelines.tokenizer.sampling import SAMPLE_BYTES
 from data_pipelines.tokenizer.settings import SAMPLE_LINES, Settings, TokenLevel, read_settings
@@ -35,6 +35,5 @@ __all__ = [
     "Tokenizer",
     "guess_normalization",
     "normalize",
-    "read_model",
     "read_settings",
 ]

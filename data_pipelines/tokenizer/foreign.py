@@ -7,13 +7,11 @@ special piece that the Hugging Face vocabulary lacks (such as <eod>) takes one o
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import json
 import os
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -44,11 +42,6 @@ _TRIAL = ("The sea was calm at last, and 12,345 nobody knew.", "aa  ünï ﬁ �
 """Texts of many kinds, which a tokenizer must encode before it is used: some settings make the library fail later"""
 
 
-@dataclass(frozen=True)
-class _Config:
-    do_lower_case: bool | None = True
-
-
 def model_in(folder: epath.Path) -> bytes | None:
     """Return the tokenizer of a folder in the form of a tokenizer.json, or None if the folder has none.
 
@@ -59,16 +52,11 @@ def model_in(folder: epath.Path) -> bytes | None:
     if not (folder / WORDPIECES).exists():
         return None
     config = folder / TOKENIZER_CONFIG
-    cased = config.exists() and read_json(config, _Config).do_lower_case is False
+    cased = config.exists() and read_json(config).get("do_lower_case") is False
     demand_regular(folder / WORDPIECES)
     wordpieces = _library(str(folder)).BertWordPieceTokenizer
-    try:
-        with _panics_named(str(folder / WORDPIECES)):
-            return str(wordpieces(str(folder / WORDPIECES), lowercase=not cased).to_str()).encode()
-    except Exception as error:  # the library raises no narrower type
-        raise InputError(
-            f"tokenizer {folder / WORDPIECES}: no vocabulary of BERT, or a damaged one ({error})"
-        ) from None
+    with _naming_faults(str(folder / WORDPIECES)):
+        return str(wordpieces(str(folder / WORDPIECES), lowercase=not cased).to_str()).encode()
 
 
 def is_foreign(model: bytes) -> bool:
@@ -85,19 +73,12 @@ class ForeignPieces:
         self._kind = parse_json(model, f"tokenizer {origin}")
         for switched_on in ("truncation", "padding"):  # set for one use of the tokenizer; here texts are read whole
             self._kind[switched_on] = None
-        for normalizer in _steps(self._kind.get("normalizer"), "normalizers"):
-            if normalizer.get("type") == "Precompiled" and not _is_charsmap(normalizer.get("precompiled_charsmap")):
-                raise InputError(f"tokenizer {origin} is damaged: its precompiled_charsmap is cut or altered")
         if isinstance(of_model := self._kind.get("model"), dict) and "dropout" in of_model:  # draws pieces at random
             of_model["dropout"] = None
-        try:
-            with _panics_named(origin), _no_stderr():
-                self._tokenizer = _library(origin).Tokenizer.from_str(json.dumps(self._kind))
-                self._tokenizer.encode_batch(_TRIAL, add_special_tokens=False)
-        except InputError:
-            raise
-        except Exception as error:  # the library raises no narrower type
-            raise InputError(f"tokenizer {origin}: not a {TOKENIZER_JSON}, or a damaged one ({error})") from None
+        library = _library(origin)
+        with _naming_faults(origin), _no_stderr():
+            self._tokenizer = library.Tokenizer.from_str(json.dumps(self._kind))
+            self._tokenizer.encode_batch(_TRIAL, add_special_tokens=False)
         self._tokenizer.encode_special_tokens = True  # <mask> in a text is text
         vocabulary = self._tokenizer.get_vocab(with_added_tokens=True)
         names = [name for name, _ in sorted(vocabulary.items(), key=lambda item: item[1])]
@@ -140,7 +121,7 @@ class ForeignPieces:
         """
         if isinstance(text, str):
             return self.encode([text], num_threads, out_type)[0]
-        with _panics_named(self._origin):
+        with _naming_faults(self._origin):
             encoded = self._tokenizer.encode_batch(list(text), add_special_tokens=False)
         ids = [self._ours[np.asarray(e.ids, np.int64)] for e in encoded]
         if out_type is not str:
@@ -152,7 +133,7 @@ class ForeignPieces:
 
     def decode(self, ids: list[int]) -> str:
         theirs = self.theirs[ids]
-        with _panics_named(self._origin):
+        with _naming_faults(self._origin):
             return str(self._tokenizer.decode(theirs[theirs != NEW].tolist(), skip_special_tokens=True))
 
     def _text(self, name: str) -> str:
@@ -167,12 +148,12 @@ class ForeignPieces:
 
 
 @contextlib.contextmanager
-def _panics_named(origin: str) -> Iterator[None]:
-    """Turn a panic of the library, which is no Exception, into InputError."""
+def _naming_faults(origin: str) -> Iterator[None]:
+    """Turn whatever the library raises into one InputError, panics of Rust included, which are no Exceptions."""
     try:
         yield
     except BaseException as error:
-        if type(error).__name__ != "PanicException":
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise
         raise InputError(f"tokenizer {origin}: the tokenizers library cannot use it ({first_line(error)})") from None
 
@@ -188,54 +169,6 @@ def _no_stderr() -> Iterator[None]:
         os.dup2(kept, 2)
         os.close(kept)
         os.close(nothing)
-
-
-def _steps(found: Any, inner: str) -> Iterator[dict[str, Any]]:
-    """Yield a step of the pipeline and those inside it."""
-    waiting = [found]
-    while waiting:
-        step = waiting.pop()
-        if isinstance(step, dict):
-            yield step
-            waiting += step[inner] if isinstance(step.get(inner), list) else []
-
-
-def _is_charsmap(encoded: Any) -> bool:
-    """Return whether this is a table of SentencePiece's normalizer whose every path stays inside it.
-
-    It is a trie as a double array (Aoe 1989), units of 32 bits, in front of the texts that its values point into. The
-    library takes the announced size on trust, and follows the units without looking at their bounds.
-    """
-    try:
-        content = base64.b64decode(encoded, validate=True)
-        size = int.from_bytes(content[:4], "little")
-        if size % 4 or not 1024 <= size <= len(content) - 4:
-            return False
-        texts = content[4 + size :]
-        texts.decode()
-    except (TypeError, ValueError):
-        return False
-    units = np.frombuffer(content, "<u4", size // 4, 4).astype(np.int64)
-    offset, label = units >> 10 << ((units & 512) >> 6), units & (1 << 31 | 255)
-    has_value, value = (units >> 8 & 1).astype(bool), units & (1 << 31) - 1
-    is_start = np.append((np.frombuffer(texts, np.uint8) & 0xC0) != 0x80, True)  # of a character
-    seen, waiting = np.zeros(len(units), bool), offset[:1]
-    while len(waiting):
-        if (waiting | 255).max() >= len(units):
-            return False
-        base, waiting = waiting[:4096], waiting[4096:]
-        base = np.unique(base[~seen[base]])
-        seen[base] = True
-        child = base[:, None] ^ np.arange(1, 256)
-        child = child[label[child] == np.arange(1, 256)]
-        below = child ^ offset[child]
-        if below.max(initial=0) >= len(units):
-            return False
-        ends = value[below[has_value[child]]]
-        if ends.max(initial=0) > len(texts) or not is_start[ends].all():
-            return False
-        waiting = np.concatenate([waiting, below])
-    return True
 
 
 def _of_bytes(kind: dict[str, Any]) -> bool:

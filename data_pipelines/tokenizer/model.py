@@ -40,6 +40,8 @@ FOLDER_FILES = (MODEL_FILE, SETTINGS_FILE, TOKENIZER_JSON, WORDPIECES, TOKENIZER
 """All files of a folder that `Tokenizer.load` may read."""
 UNITS = {"word": re.compile(f"{SPACE}[^{SPACE}]*"), "character": re.compile(".", re.DOTALL)}
 LONG_LINE = 2**16  # characters; longer lines are encoded in parts
+PART = re.compile(rf"(.{{1,{LONG_LINE}}}|[^ ]+)(?: |\Z)", re.DOTALL)
+"""A part of a long line, between spaces: as many characters as fit, or one longer word"""
 
 
 class Tokenizer:
@@ -60,12 +62,6 @@ class Tokenizer:
                     f"tokenizer {origin}: id {i} is {found}, and XLNet needs {expected} there; leave `tokenizer` out "
                     "of a training run, or make one that fits: python -m data_pipelines.tokenizer train"
                 )
-
-        if settings.token_level == "byte" and self.vocab_size != len(SPECIAL_PIECES) + 256:
-            raise InputError(
-                f"tokenizer {origin}: {SETTINGS_FILE} says token_level byte, and the model has {self.vocab_size} "
-                f"pieces, not {len(SPECIAL_PIECES) + 256}; the two do not belong together"
-            )
 
     def __reduce__(self) -> tuple[type[Tokenizer], tuple[bytes, Settings]]:
         return Tokenizer, (self.model, self.settings)
@@ -90,7 +86,7 @@ class Tokenizer:
             raise InputError(
                 f"tokenizer {path}: no such file; give a SentencePiece model or a folder with {MODEL_FILE}"
             )
-        return cls(read_model(file), _settings_beside(file) or otherwise(), str(file))
+        return cls(read_document(file), _settings_beside(file) or otherwise(), str(file))
 
     @classmethod
     def train(
@@ -232,7 +228,7 @@ class Tokenizer:
         """
         if max(map(len, lines), default=0) <= LONG_LINE or not self.words_are_independent:
             return lines, np.ones(len(lines), np.int64)
-        parts = [_cut_at_spaces(line) for line in lines]
+        parts = [PART.findall(line) if len(line) > LONG_LINE else [line] for line in lines]
         return [part for line in parts for part in line], np.array([len(line) for line in parts])
 
     @cached_property
@@ -281,14 +277,6 @@ def _sentencepiece(model: bytes, origin: str) -> sentencepiece.SentencePieceProc
     return processor
 
 
-def read_model(file: epath.Path) -> bytes:
-    """Return the content of a .model file. Raises InputError if it cannot be read."""
-    try:
-        return read_document(file)
-    except InputError as error:
-        raise InputError(f"tokenizer {error}") from None
-
-
 def _settings_beside(model: epath.Path) -> Settings | None:
     ours, theirs = model.with_name(SETTINGS_FILE), model.with_name(TOKENIZER_CONFIG)
     if ours.exists():
@@ -309,17 +297,3 @@ def _folder_of_model(name: epath.PathLike) -> epath.PathLike:
             f"tokenizer {model}: looked for {MODEL_FILE}, {TOKENIZER_JSON} or {WORDPIECES}; {model.contents()}"
         )
     return model.folder
-
-
-def _cut_at_spaces(line: str) -> list[str]:
-    """Cut a line at spaces, and drop them, into parts of at most LONG_LINE characters or of one longer word."""
-    parts, begin = [], 0
-    while len(line) - begin > LONG_LINE:
-        end = line.rfind(" ", begin + 1, begin + LONG_LINE + 1)
-        if end < 0:
-            end = line.find(" ", begin + LONG_LINE)
-        if end < 0:
-            break
-        parts.append(line[begin:end])
-        begin = end + 1
-    return [*parts, line[begin:]]

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import typing
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from data_pipelines.tokenizer.normalization import Normalization, guess_normalization, normalize_lines
-from xlnet_jax.errors import InputError
+import msgspec
+
+from data_pipelines.tokenizer.normalization import Normalization, guess_normalization, normalize
+from xlnet_jax.storage.reading import naming_damage
 from xlnet_jax.storage.versions import with_version, without_version
 
 TokenLevel = Literal["piece", "word", "character", "byte"]
@@ -64,13 +65,8 @@ class Settings:
 
     def normalize(self, lines: Sequence[str]) -> list[str]:
         """Normalise lines for SentencePiece."""
-        return normalize_lines(
-            lines,
-            self.normalization,
-            lower=self.lower,
-            keep_accents=self.keep_accents,
-            remove_space=self.remove_space,
-        )
+        options = {"lower": self.lower, "keep_accents": self.keep_accents, "remove_space": self.remove_space}
+        return [normalize(line, self.normalization, **options) for line in lines]
 
     def to_json(self) -> dict[str, Any]:
         """Return the content of tokenizer_settings.json."""
@@ -101,24 +97,7 @@ def settings_of_hugging_face(theirs: dict[str, Any], where: str) -> Settings:
 def read_settings(content: Any, where: str) -> Settings:
     """Read settings from the JSON object of `Settings.to_json`. Raises InputError, naming `where`, if it holds anything
     else."""
-    where = f"tokenizer settings {where}"
-    values = without_version("tokenizer", content, where, "delete it for the defaults")
-    try:
-        settings = Settings(**values)
-    except TypeError as error:
-        raise InputError(f"{where}: not readable ({error}); delete it for the defaults") from None
-    for name, kinds in (
-        ("normalization", typing.get_args(Normalization)),
-        ("token_level", typing.get_args(TokenLevel)),
-    ):
-        if (value := getattr(settings, name)) not in kinds:
-            raise InputError(f"{where}: {name} {value!r} is none of {', '.join(kinds)}")
-    for field in dataclasses.fields(Settings):
-        if isinstance(field.default, bool) and not isinstance(getattr(settings, field.name), bool):
-            raise InputError(f"{where}: {field.name} is neither true nor false")
-    if settings.keep_accents and settings.normalization != "english":
-        raise InputError(
-            f"{where}: keep_accents belongs to normalization english, and {settings.normalization} keeps them anyway; "
-            "leave it out"
-        )
-    return settings
+    where, remedy = f"tokenizer settings {where}", "delete it for the defaults"
+    values = without_version("tokenizer", content, where, remedy)
+    with naming_damage(where, remedy):
+        return msgspec.convert(dataclasses.asdict(Settings(**values)), Settings)

@@ -158,7 +158,6 @@ def test_a_model_that_is_not_there_is_named(tmp_path):
         "[]",
         '{"format_version": 1, "upper": true}',
         '{"format_version": 1, "lower": 1}',
-        '{"format_version": 1, "normalization": "nfkc", "keep_accents": true}',
         '{"format_version": 1, "normalization": "nfd"}',
     ],
 )

@@ -67,11 +67,6 @@ def test_a_vocabulary_that_holds_no_text_is_refused_with_the_reason():
             Tokenizer.train(LINES, 9, "english", token_level=level)
 
 
-def test_settings_of_bytes_beside_another_model_are_refused(words):
-    with pytest.raises(InputError, match="says token_level byte, and the model has 14 pieces, not 265"):
-        Tokenizer(words.model, BYTES.settings)
-
-
 TEXTS = st.text(st.one_of(st.characters(codec="utf-8"), st.sampled_from(" \t\n▁<0x>eop\u0301")), max_size=30)
 
 
