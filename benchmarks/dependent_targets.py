@@ -31,8 +31,7 @@ from benchmarks.studies import keep_table
 from data_pipelines.tokenizer import MASK, Tokenizer
 from xlnet_jax import load
 from xlnet_jax.checkpoints.pretrained import Pretrained
-from xlnet_jax.inference.lengths import padded
-from xlnet_jax.inference.log_probs import Query, log_likelihoods
+from xlnet_jax.inference.log_probs import Query, log_likelihoods, padded
 from xlnet_jax.models.heads import build_model
 from xlnet_jax.models.inputs import compact_inputs
 from xlnet_jax.objectives.language_model import cross_entropy_BP

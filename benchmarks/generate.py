@@ -24,8 +24,7 @@ import numpy as np
 import xlnet_jax
 from data_pipelines.tokenizer import EOD, SPECIAL_PIECES
 from xlnet_jax.checkpoints.pretrained import Pretrained
-from xlnet_jax.inference.blanks import Blanks, Kind
-from xlnet_jax.inference.generate import GenerateSettings
+from xlnet_jax.inference.generate import Blanks, GenerateSettings, Kind
 from xlnet_jax.inference.sampler import CHUNK, Sampler
 from xlnet_jax.interop.weights import initial_params
 from xlnet_jax.objectives.presets import PRESETS

@@ -1,19 +1,20 @@
 """Attention weights of every layer and head on texts, of the content stream and, for given targets, of the query stream
 (paper, section 2.3); and their pictures."""
 
-from collections.abc import Iterable, Sequence
+import functools
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 
-from data_pipelines.tokenizer import CLS, PAD, SEP
+from data_pipelines.tokenizer import CLS, SEP
 from xlnet_jax.dims import CLS_SEGMENT
 from xlnet_jax.errors import InputError
 from xlnet_jax.inference.factorize import find_words
-from xlnet_jax.inference.lengths import padded
 from xlnet_jax.plots.attention import TextAttention, attention_page, draw_attention_png
+from xlnet_jax.settings.config import ModelConfig
 from xlnet_jax.settings.fields import CheckpointArgument
 from xlnet_jax.settings.files import list_of_texts
 from xlnet_jax.storage.files import demand_new_file, write_durably
@@ -150,35 +151,61 @@ def attention_weights(
     the network has learned; and where targets are given, for a position that is not in the text or occurs twice, and
     for a checkpoint without a query stream.
     """
-    from xlnet_jax.inference.encoder import content_weights, two_stream_weights
-    from xlnet_jax.inference.log_probs import Query, padded_queries
+    from xlnet_jax.inference.log_probs import Query, padded, padded_queries
 
-    if not (texts := list_of_texts(texts)):
-        raise InputError("`texts` is a list of at least one text")
     tokenizer = _tokenizer(pretrained, with_targets=targets is not None)
     after = [SEP, CLS] if specials else []
-    rows = [np.array([*ids, *after], np.int32) for ids in tokenizer.encode_lines(texts)]
-    if empty := [i for i, row in enumerate(rows) if len(row) == len(after)]:
-        raise InputError(f"text {empty[0]}: the tokenizer leaves nothing of it")
+    rows = [np.array([*ids, *after], np.int32) for ids in tokenizer.encode_lines(list_of_texts(texts))]
     lengths = [len(row) for row in rows]
-    ids_BL = padded(rows, len(rows), max(lengths), PAD)
-    real_BL = padded([np.ones_like(row) for row in rows], len(rows), max(lengths), 0)
-    segments_BL = np.where(ids_BL == CLS, CLS_SEGMENT, 0).astype(np.int32)
-    ordered = [[] for _ in rows] if targets is None else _check_targets(targets, lengths, len(after))
+    if len(after) in lengths or not rows:
+        raise InputError("`texts` is a list of at least one text, and each must have pieces")
+    ordered = [[int(i) for i in own] for own in ([[]] * len(rows) if targets is None else targets)]
+    if len(ordered) != len(rows):
+        raise InputError(f"`targets` has {len(ordered)} lists of positions, and there are {len(rows)} texts")
+    for number, (own, length) in enumerate(zip(ordered, lengths, strict=True)):
+        if len(set(own)) < len(own) or not set(own) <= set(range(length - len(after))):
+            raise InputError(
+                f"`targets` of text {number}: give positions from 0 to {length - len(after) - 1}, each once, in the "
+                "order of prediction"
+            )
+    queries = [Query(row, np.array(own, int), np.arange(len(own))) for row, own in zip(rows, ordered, strict=True)]
+    batch = padded_queries(queries, len(rows), max(lengths), max(1, *map(len, ordered)))
     model, params = replace(pretrained.model, dtype="float32", same_length=False), pretrained.params["backbone"]
-    if targets is None:
-        weights_ZBNTK = content_weights(model, params, ids_BL, real_BL, segments_BL)
-    else:
-        queries = [Query(row, np.array(own, int), np.arange(len(own))) for row, own in zip(rows, ordered, strict=True)]
-        batch = padded_queries(queries, len(rows), max(lengths), max(1, *map(len, ordered)))
-        weights_ZBNTK = two_stream_weights(model, params, batch, segments_BL)
+    weights_ZBNTK = _program(model, targets is not None)(params, batch)
     is_target_BP = padded([np.ones(len(own)) for own in ordered], len(rows), weights_ZBNTK.shape[3] - max(lengths), 0)
-    is_row_BT = np.concatenate([real_BL, is_target_BP], axis=1)
+    is_row_BT = np.concatenate([batch.real_BL, is_target_BP], axis=1)
     content_ZBNLK, query_ZBNPK = np.split(
         np.where(is_row_BT[None, :, None, :, None], weights_ZBNTK, np.float32(0)), [max(lengths)], axis=3
     )
     pieces = [[tokenizer.pieces[i] for i in row] for row in rows]
     return AttentionWeights(pieces, ordered, content_ZBNLK, None if targets is None else query_ZBNPK)
+
+
+@functools.cache
+def _program(config: ModelConfig, with_targets: bool) -> Callable[..., Any]:
+    """Return the compiled function from (parameters, QueryBatch) to attention weights, [layers, B, N, T, L]: content
+    rows, then, with targets, query rows."""
+    import jax
+    import jax.numpy as jnp
+
+    from xlnet_jax.inference.log_probs import QueryBatch, query_inputs
+    from xlnet_jax.models.heads import build_encoder
+    from xlnet_jax.models.inputs import text_inputs
+    from xlnet_jax.models.layers import ATTENTION_WEIGHTS
+
+    @jax.jit
+    def weights_ZBNTK(backbone: Any, batch: QueryBatch) -> jax.Array:
+        segments_BL = jnp.where(batch.ids_BL == CLS, CLS_SEGMENT, 0)
+        if with_targets:
+            inputs: tuple[Any, ...] = query_inputs(config, batch, segments_BL)
+        else:
+            inputs = (text_inputs(jnp.asarray(batch.ids_BL), jnp.asarray(batch.real_BL), segments_BL),)
+        encoder = cast(Any, build_encoder(config))
+        _, sown = encoder.apply({"params": backbone}, *inputs, mutable=[ATTENTION_WEIGHTS])
+        (found_ZBNTK,) = jax.tree.leaves(sown[ATTENTION_WEIGHTS])
+        return found_ZBNTK[..., -batch.ids_BL.shape[1] :]  # without the memory of rows that see nothing
+
+    return weights_ZBNTK
 
 
 def _tokenizer(pretrained: "Pretrained", with_targets: bool) -> "Tokenizer":
@@ -188,18 +215,3 @@ def _tokenizer(pretrained: "Pretrained", with_targets: bool) -> "Tokenizer":
     if tokenizer is None:
         raise InputError("the checkpoint has no tokenizer: put its spiece.model beside it")
     return tokenizer
-
-
-def _check_targets(targets: Sequence[Sequence[int]], lengths: Sequence[int], specials: int) -> list[list[int]]:
-    if len(targets) != len(lengths):
-        raise InputError(f"`targets` has {len(targets)} lists of positions, and there are {len(lengths)} texts")
-    ordered = [[int(position) for position in own] for own in targets]
-    for number, (own, length) in enumerate(zip(ordered, lengths, strict=True)):
-        if outside := [i for i in own if not 0 <= i < length - specials]:
-            raise InputError(
-                f"`targets` of text {number}: there is no position {outside[0]}; it has {length - specials} pieces, "
-                "counted from 0"
-            )
-        if len(set(own)) < len(own):
-            raise InputError(f"`targets` of text {number}: each position stands once, in the order of prediction")
-    return ordered

@@ -7,17 +7,19 @@ tokens of all segments.
 
 import contextlib
 import functools
+import itertools
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
 
 from data_pipelines.sources import TextSourceSettings
 from data_pipelines.tokenizer import CLS, PAD, SEP
+from xlnet_jax.dims import CLS_SEGMENT
 from xlnet_jax.errors import InputError
-from xlnet_jax.inference.lengths import batches_by_length, chunks, padded, power_of_two
 from xlnet_jax.printing import progress
 from xlnet_jax.settings.bounds import at_least, check_bounds
 from xlnet_jax.settings.config import ModelConfig
@@ -33,7 +35,7 @@ if TYPE_CHECKING:
 Pooling = Literal["mean", "last", "first", "cls"]
 SEQ_LEN = 512  # tokens, as in the released models (paper, section 3.1)
 BATCH_TOKENS = 8192
-CHARS_AT_ONCE, CHARS_OF_A_VECTOR = 2**22, 2**10  # a chunk of a file holds 4,096 texts at the most
+TEXTS_AT_ONCE = 1024  # of files
 
 
 @dataclass(frozen=True)
@@ -84,11 +86,10 @@ class EmbedSettings(TextSourceSettings):
         demand_new_file(self.out, self.overwrite)
 
 
-def embed_files(settings: EmbedSettings, on_embedded: Callable[[int], None] = lambda count: None) -> tuple[int, int]:
+def embed_files(settings: EmbedSettings) -> tuple[int, int]:
     """Write the vectors of all texts as they are read; return their number and their width.
 
-    on_embedded: called with the number of texts so far. Raises InputError for settings, texts or a checkpoint that
-    cannot work; no file is left then.
+    Raises InputError for settings, texts or a checkpoint that cannot work; no file is left then.
     """
     settings = with_plain_paths(settings)
     settings.check()
@@ -115,12 +116,12 @@ def embed_files(settings: EmbedSettings, on_embedded: Callable[[int], None] = la
     texts = read_texts(found, settings.unit, settings.id_field, settings.corpus_errors)
     writer = _write_parquet if settings.out.endswith(".parquet") else _write_npy
     done = width = 0
-    with complete_file(settings.out) as partial, writer(partial) as append:
-        for records in chunks(texts, CHARS_AT_ONCE, lambda r: len(r.text) + CHARS_OF_A_VECTOR):
+    with progress() as show, complete_file(settings.out) as partial, writer(partial) as append:
+        while records := list(itertools.islice(texts, TEXTS_AT_ONCE)):
             vectors_BD = embed([r.text for r in records], names=[r.where for r in records])
             append([done + i if r.id is None else r.id for i, r in enumerate(records)], vectors_BD)
             done, width = done + len(vectors_BD), vectors_BD.shape[1]
-            on_embedded(done)
+            show(f"{done:,} texts")
         if not done:
             raise InputError("there is no text to embed")
     return done, width
@@ -128,8 +129,7 @@ def embed_files(settings: EmbedSettings, on_embedded: Callable[[int], None] = la
 
 def print_embedding(settings: EmbedSettings) -> None:
     """Write the vectors, and print how many they are."""
-    with progress() as show:
-        count, width = embed_files(settings, lambda done: show(f"{done:,} texts"))
+    count, width = embed_files(settings)
     print(f"{settings.out}: {count:,} x {width:,}, {settings.pooling} of layer {settings.layer}")
 
 
@@ -160,7 +160,7 @@ def embed_texts(
     """
     import jax.numpy as jnp
 
-    from xlnet_jax.inference.encoder import Segment, pool
+    from xlnet_jax.inference.log_probs import batches_by_length, padded, power_of_two
 
     if pooling not in ("mean", "last", "first", "cls"):
         raise InputError(f"`pooling` {pooling} must be mean, last, first or cls")
@@ -176,29 +176,26 @@ def embed_texts(
     lengths = [len(row) for row in rows]
     vectors_BD = np.zeros((len(rows), model.d_model), np.float32)
 
-    def segment(indices: Sequence[int], begin: int, length: int, count: int) -> Segment:
+    def segment(indices: Sequence[int], begin: int, length: int, count: int) -> tuple[np.ndarray, ...]:
         parts = [rows[i][begin : begin + length] for i in indices]
         weights = [_weights(lengths[i], pooling)[begin : begin + length] for i in indices]
-        return Segment(
-            padded(parts, count, length, PAD),
-            padded([np.ones_like(part) for part in parts], count, length, 0),
-            padded(weights, count, length, 0, np.float32),
-        )
+        real_BL = padded([np.ones_like(part) for part in parts], count, length, 0)
+        return padded(parts, count, length, PAD), real_BL, padded(weights, count, length, 0, np.float32)
 
     short = [i for i, length in enumerate(lengths) if length <= seq_len]
     for places, count, length in batches_by_length([lengths[i] for i in short], batch_tokens, seq_len):
         indices = [short[place] for place in places]
-        pooled_BD, _ = pool(alone, backbone, segment(indices, 0, length, count), None, None)
+        pooled_BD, _ = _program(alone)(backbone, *segment(indices, 0, length, count), None, 0)
         vectors_BD[indices] = pooled_BD[: len(indices)]
 
     long = sorted((i for i in range(len(rows)) if lengths[i] > seq_len), key=lambda i: lengths[i])
     count = max(1, min(batch_tokens // seq_len, power_of_two(len(long))))
-    for indices in chunks(long, count):
+    for first in range(0, len(long), count):
+        indices = long[first : first + count]
         mems_ZBMD = jnp.zeros((model.num_layers, count, model.mem_len, model.d_model), model.dtype)
         for begin in range(0, lengths[indices[-1]], seq_len):
-            filled_B = jnp.full(count, min(begin, model.mem_len), jnp.int32)
-            part = segment(indices, begin, seq_len, count)
-            pooled_BD, mems_ZBMD = pool(model, backbone, part, mems_ZBMD, filled_B)
+            part, filled = segment(indices, begin, seq_len, count), min(begin, model.mem_len)
+            pooled_BD, mems_ZBMD = _program(model)(backbone, *part, mems_ZBMD, filled)
             vectors_BD[indices] += pooled_BD[: len(indices)]
     if normalize:
         vectors_BD /= np.maximum(np.linalg.norm(vectors_BD, axis=1, keepdims=True), np.finfo(np.float32).tiny)
@@ -209,21 +206,15 @@ def _first_layers(pretrained: "Pretrained", layer: int, mem_len: int | None) -> 
     """Return the settings and the parameters of the network up to a layer."""
     import jax
 
+    from xlnet_jax.inference.log_probs import with_mem_len
+
     model, backbone = pretrained.model, pretrained.params["backbone"]
-    depth = layer if layer > 0 else model.num_layers + 1 + layer
-    if not 1 <= depth <= model.num_layers:
-        n = model.num_layers
+    n = model.num_layers
+    depth = layer if layer > 0 else n + 1 + layer
+    if not 1 <= depth <= n:
         raise InputError(f"`layer` {layer}: the checkpoint has the layers 1 to {n}, or -1 to -{n} from the last")
-    if mem_len is not None and mem_len < 0:
-        raise InputError(f"`mem_len` {mem_len} must be at least 0")
-    if mem_len and model.positions != "relative":
-        raise InputError(
-            f"`mem_len` {mem_len}: the checkpoint has {model.positions} positions, which number the tokens of a "
-            "segment and none before it; leave it out"
-        )
-    mem_len = model.mem_len if mem_len is None else mem_len
-    model = replace(model, num_layers=depth, mem_len=mem_len, same_length=model.same_length and mem_len > 0)
-    if depth == pretrained.model.num_layers or model.share_layers:
+    model = replace(with_mem_len(model, model.mem_len if mem_len is None else mem_len), num_layers=depth)
+    if depth == n or model.share_layers:
         return model, backbone
     return model, {**backbone, "layers": jax.tree.map(lambda by_layer: by_layer[:depth], backbone["layers"])}
 
@@ -233,7 +224,7 @@ def _encode(
 ) -> list[np.ndarray]:
     if pretrained.tokenizer is None:
         raise InputError("the checkpoint has no tokenizer: put its spiece.model beside it, or give `tokenizer`")
-    rows, names = pretrained.tokenizer.encode_lines(list_of_texts(texts)), None if names is None else list(names)
+    rows = pretrained.tokenizer.encode_lines(list_of_texts(texts))
     for i, ids in enumerate(rows):
         if not len(ids):
             raise InputError(f"{names[i] if names else f'text {i}'}: the tokenizer leaves nothing of it")
@@ -249,29 +240,57 @@ def _weights(length: int, pooling: Pooling) -> np.ndarray:
     return weights
 
 
+@functools.cache
+def _program(config: ModelConfig) -> Callable[..., tuple[Any, Any]]:
+    """Return the compiled pass over one segment of each of some texts."""
+    import jax
+    import jax.numpy as jnp
+
+    from xlnet_jax.models.heads import build_encoder
+    from xlnet_jax.models.inputs import compact_inputs
+    from xlnet_jax.models.masks import memory_in_use_BM
+
+    @jax.jit
+    def pool(
+        backbone: Any, ids_BL: jax.Array, real_BL: jax.Array, weights_BL: jax.Array, mems_ZBMD: Any, filled: int
+    ) -> tuple[jax.Array, jax.Array]:
+        """Return (sum of the hidden states of each text by their weights [B, D], memory for the next segment).
+
+        real: 1 = a token, 0 = padding, which no token sees. mems: memory of the segments before, [layers, B, M, D], of
+        which the newest `filled` positions are in use; None = none.
+        """
+        rows = len(ids_BL)
+        memory_BM = memory_in_use_BM(jnp.full(rows, filled), 0 if mems_ZBMD is None else config.mem_len)
+        segments_BL, rank_BL = jnp.where(ids_BL == CLS, CLS_SEGMENT, 0), jnp.zeros_like(ids_BL)
+        inputs = compact_inputs(
+            ids_BL, segments_BL, rank_BL, None, jnp.zeros(rows, bool), memory_BM, attention_mask_BL=real_BL
+        )
+        outputs = cast(Any, build_encoder(config).apply({"params": backbone}, inputs, mems_ZBMD))
+        hidden_BLD = outputs.content_BLD.astype(jnp.float32)
+        return jnp.einsum("BL,BLD->BD", weights_BL, hidden_BLD), outputs.new_mems_ZBMD
+
+    return pool
+
+
 Append = Callable[["Sequence[Id]", np.ndarray], Any]
 
 
 @contextlib.contextmanager
 def _write_npy(path: Path) -> Iterator[Append]:
-    # NumPy leaves room in the header for the number of rows to grow.
-    shape = (0, 0)
+    count = 0
     with path.open("wb") as file:
 
-        def write_header() -> None:
+        def append(ids: "Sequence[Id]", vectors_BD: np.ndarray) -> None:
+            # NumPy leaves room in the header for the number of rows to grow.
+            nonlocal count
+            count += len(vectors_BD)
+            shape = (count, vectors_BD.shape[1])
             file.seek(0)
             np.lib.format.write_array_header_1_0(file, {"descr": "<f4", "fortran_order": False, "shape": shape})
-
-        def append(ids: "Sequence[Id]", vectors_BD: np.ndarray) -> None:
-            nonlocal shape
-            if not shape[0]:
-                shape = (0, vectors_BD.shape[1])
-                write_header()
-            shape = (shape[0] + len(vectors_BD), shape[1])
+            file.seek(0, os.SEEK_END)
             file.write(vectors_BD.astype("<f4").tobytes())
 
         yield append
-        write_header()
 
 
 @contextlib.contextmanager
@@ -281,19 +300,15 @@ def _write_parquet(path: Path) -> Iterator[Append]:
 
     with contextlib.ExitStack() as stack:
         writer: pq.ParquetWriter | None = None
-        kinds: set[type] = set()
 
         def append(ids: "Sequence[Id]", vectors_BD: np.ndarray) -> None:
             nonlocal writer
-            kinds.update(map(type, ids))
-            if len(kinds) > 1:
-                raise InputError(
-                    "`id_field`: some ids are text and some are whole numbers, and a column holds one type"
-                )
             vectors = pa.FixedSizeListArray.from_arrays(pa.array(vectors_BD.ravel()), vectors_BD.shape[1])
-            table = pa.table({"id": pa.array(ids), "embedding": vectors})
-            if writer is None:
-                writer = stack.enter_context(pq.ParquetWriter(path, table.schema))
-            writer.write_table(table)
+            try:
+                table = pa.table({"id": pa.array(ids), "embedding": vectors})
+                writer = writer or stack.enter_context(pq.ParquetWriter(path, table.schema))
+                writer.write_table(table)
+            except (pa.ArrowException, ValueError):
+                raise InputError("`id_field`: ids are texts or whole numbers, and a column holds one type") from None
 
         yield append

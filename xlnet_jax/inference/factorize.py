@@ -104,15 +104,11 @@ def fill_in(pretrained: "Pretrained", text: str, hidden: str | Iterable[str], li
         return []
     probs_PV = np.exp(log_probs_PV(pretrained, Query(ids_L, positions_P, np.zeros_like(positions_P))))
     best_PQ = np.argsort(-probs_PV, axis=1, kind="stable")[:, :likeliest]
-    return [
-        Gap(
-            int(position),
-            tokenizer.pieces[ids_L[position]],
-            float(probs_V[ids_L[position]]),
-            [(tokenizer.pieces[i], float(probs_V[i])) for i in best_Q],
-        )
-        for position, probs_V, best_Q in zip(positions_P, probs_PV, best_PQ, strict=True)
-    ]
+    gaps = []
+    for position, probs_V, best_Q in zip(positions_P.tolist(), probs_PV, best_PQ, strict=True):
+        piece, best = ids_L[position], [(tokenizer.pieces[i], float(probs_V[i])) for i in best_Q]
+        gaps.append(Gap(position, tokenizer.pieces[piece], float(probs_V[piece]), best))
+    return gaps
 
 
 def find_words(tokenizer: Tokenizer, ids_L: np.ndarray, words: str) -> np.ndarray:

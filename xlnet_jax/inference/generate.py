@@ -1,28 +1,31 @@
 """Texts drawn from prompts: each prompt goes on to the right, or has its gaps (___) filled."""
 
 import dataclasses
-import errno
 import json
-import os
-from collections.abc import Callable, Iterable, Iterator
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from enum import IntEnum
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from data_pipelines.tokenizer import EOD, EOP, PAD, SPECIAL_PIECES, Tokenizer
+from data_pipelines.tokenizer.symbols import SPACE
 from xlnet_jax.errors import InputError
 from xlnet_jax.settings.bounds import ANY_TEXT, at_least, between, check_bounds
 from xlnet_jax.settings.fields import CheckpointArgument, setting
 from xlnet_jax.settings.files import list_of_texts
 from xlnet_jax.settings.parser import with_keywords
-from xlnet_jax.storage.reading import read_document
+from xlnet_jax.storage.reading import naming_damage, read_document
 
 if TYPE_CHECKING:
     from xlnet_jax.checkpoints.pretrained import Pretrained
 
 COUNT = between(1, 1_000_000)  # of pieces and texts: arrays of all of them are made
+GAP = re.compile("_{3,}")
 
 
 @dataclass(frozen=True)
@@ -68,7 +71,7 @@ class GenerateSettings:
         """Return all prompts. Raises InputError where there are none, or a file cannot be read."""
         prompts = list(self.prompt)
         if self.prompt_file is not None:
-            prompts += [line for line in _read(self.prompt_file, "prompt_file").splitlines() if line.strip()]
+            prompts += [line for line in _read(self.prompt_file).splitlines() if line.strip()]
         if not prompts:
             raise InputError("there is no prompt: give `prompt` or `prompt_file`; an empty `prompt` begins a document")
         return prompts
@@ -79,7 +82,12 @@ class GenerateSettings:
             return self.prefix
         if self.prefix:
             raise InputError("`prefix` and `prefix_file` give the same document: leave one out")
-        return " ".join(_read(self.prefix_file, "prefix_file").split())
+        return " ".join(_read(self.prefix_file).split())
+
+
+def _read(name: str) -> str:
+    with naming_damage(name):
+        return read_document(name).decode("utf-8-sig")
 
 
 class GeneratedText(NamedTuple):
@@ -112,42 +120,6 @@ def generate(
     return list(draw_texts(wanted, loaded, on_part))
 
 
-def draw_texts(
-    settings: GenerateSettings, loaded: "Pretrained | None" = None, on_part: Callable[[str], Any] | None = None
-) -> Iterator[GeneratedText]:
-    """Yield num_samples texts for each prompt, as batches of them are done.
-
-    loaded: the checkpoint; None = read it. on_part, errors: as of `generate`.
-    """
-    prompts, prefix = settings.prompts(), settings.document()
-    if on_part and len(prompts) * settings.num_samples > 1:
-        raise InputError("`on_part` shows one text as it is drawn: give one prompt, and `num_samples` 1")
-    import jax
-
-    from xlnet_jax.checkpoints.formats import load_with_tokenizer
-    from xlnet_jax.inference.blanks import fill, read_prompt
-    from xlnet_jax.inference.sampler import Sampler
-
-    sampler = Sampler(loaded or load_with_tokenizer(settings.checkpoint, settings.tokenizer), settings)
-    tokenizer, rows = sampler.tokenizer, []
-    for prompt in prompts:
-        text = read_prompt(tokenizer, prompt, prefix, settings.gap_pieces, settings.max_new_tokens)
-        sampler.demand_room(text)
-        rows += [(prompt, text)] * settings.num_samples
-    key = jax.random.key(settings.seed)
-    for first in range(0, len(rows), settings.batch_size):
-        batch, shown = rows[first : first + settings.batch_size], 0
-        for drawn in sampler.draw([text for _, text in batch], key, first):
-            if on_part and (drawn[0].is_done or batch[0][1].is_open):
-                whole = fill(tokenizer, batch[0][1], drawn[0].ids_P)
-                on_part(whole[shown:])
-                shown = len(whole)
-        for (prompt, text), row in zip(batch, drawn, strict=True):
-            pieces = [tokenizer.pieces[i] for i in row.ids_P]
-            whole = fill(tokenizer, text, row.ids_P)
-            yield GeneratedText(prompt, whole, pieces, row.log_probs_P, row.is_stopped)
-
-
 def print_texts(settings: GenerateSettings) -> None:
     """Print the texts; a single one as it is drawn."""
     check_bounds(settings)
@@ -164,12 +136,124 @@ def print_texts(settings: GenerateSettings) -> None:
             print(f"---\n{text.text}" if i else text.text, flush=True)
 
 
-def _read(name: str, argument: str) -> str:
-    if not os.path.exists(name):
-        raise InputError(f"`{argument}` {name} cannot be read: {os.strerror(errno.ENOENT)}")
-    try:
-        return read_document(name).decode("utf-8-sig")
-    except InputError as error:
-        raise InputError(f"`{argument}` {error}") from None
-    except UnicodeDecodeError:
-        raise InputError(f"`{argument}` {name} is not UTF-8") from None
+def draw_texts(
+    settings: GenerateSettings, loaded: "Pretrained | None" = None, on_part: Callable[[str], Any] | None = None
+) -> Iterator[GeneratedText]:
+    """Yield num_samples texts for each prompt, as batches of them are done.
+
+    loaded: the checkpoint; None = read it. on_part, errors: as of `generate`.
+    """
+    prompts, prefix = settings.prompts(), settings.document()
+    if on_part and len(prompts) * settings.num_samples > 1:
+        raise InputError("`on_part` shows one text as it is drawn: give one prompt, and `num_samples` 1")
+    import jax
+
+    from xlnet_jax.checkpoints.formats import load_with_tokenizer
+    from xlnet_jax.inference.sampler import Sampler
+
+    sampler = Sampler(loaded or load_with_tokenizer(settings.checkpoint, settings.tokenizer), settings)
+    tokenizer, rows = sampler.tokenizer, []
+    for prompt in prompts:
+        text = read_prompt(tokenizer, prompt, prefix, settings.gap_pieces, settings.max_new_tokens)
+        sampler.demand_room(text)
+        rows += [(prompt, text)] * settings.num_samples
+    key = jax.random.key(settings.seed)
+    for first in range(0, len(rows), settings.batch_size):
+        batch, shown = rows[first : first + settings.batch_size], 0
+        for drawn in sampler.draw([text for _, text in batch], key, first):
+            if on_part and (drawn[0].is_done or batch[0][1].kinds_P[0] == Kind.OPEN):
+                whole = fill(tokenizer, batch[0][1], drawn[0].ids_P)
+                on_part(whole[shown:])
+                shown = len(whole)
+        for (prompt, text), row in zip(batch, drawn, strict=True):
+            pieces = [tokenizer.pieces[i] for i in row.ids_P]
+            whole = fill(tokenizer, text, row.ids_P)
+            yield GeneratedText(prompt, whole, pieces, row.log_probs_P, row.is_stopped)
+
+
+class Kind(IntEnum):
+    """Class of pieces that may stand at a position."""
+
+    OPEN = 0  # any piece of text, <eod> or <eop>
+    WORD = 1  # pieces of text that begin with a space
+    GLUED = 2  # pieces of text that begin without a space
+    INNER = 3  # any piece of text
+
+
+class Blanks(NamedTuple):
+    """A text with positions to fill, at its end or in gaps inside."""
+
+    ids_L: np.ndarray  # int32, PAD at positions to fill
+    targets_P: np.ndarray  # int32, positions in the order of filling; positions from L on continue the text
+    kinds_P: np.ndarray  # int32, a Kind each
+    parts: Sequence[str]  # text around the gaps, one part more than there are gaps
+    gap_P: np.ndarray  # int32, the gap to which each target belongs
+
+
+def read_prompt(
+    tokenizer: Tokenizer, prompt: str, prefix: str = "", gap_pieces: Sequence[int] = (), max_new_tokens: int = 100
+) -> Blanks:
+    """Return a prompt to fill in from left to right, where it has gaps or a number of pieces is given for them, or else
+    to continue by max_new_tokens pieces.
+
+    prefix: document before it, ended by <eod>; an empty prompt without one begins after <eod>. gap_pieces: pieces in
+    each gap, or one number for all; none = 1. Raises InputError where the numbers are not those of the gaps.
+    """
+    ids: list[int] = [*tokenizer.encode_lines([prefix])[0].tolist(), EOD] if prefix.strip() else []
+    parts, targets, kinds = GAP.split(prompt), list[int](), list[int]()
+    gaps = len(parts) - 1
+    if not gaps and not gap_pieces:
+        ids = [*ids, *tokenizer.encode_lines([prompt.rstrip()])[0].tolist()] or [EOD]
+        parts, counts = [prompt.rstrip(), ""], [max_new_tokens]
+        targets, kinds = list(range(len(ids), len(ids) + max_new_tokens)), [Kind.OPEN] * max_new_tokens
+    elif not gaps or len(gap_pieces) not in (0, 1, gaps):
+        raise InputError(
+            f"`gap_pieces` has {len(gap_pieces)} numbers, and {prompt!r} has {gaps} gaps, written as ___: give one "
+            "number for all, or one for each"
+        )
+    else:
+        counts = list(gap_pieces) if len(gap_pieces) == gaps else list(gap_pieces or (1,)) * gaps
+        for i, part in enumerate(parts):
+            known = tokenizer.encode_lines([part.strip()])[0].tolist()  # the spaces at its ends belong to the gaps
+            ids += _glued(tokenizer, known) if i and part and not part[0].isspace() else known
+            if i < gaps:
+                begins_word = not ids or not part or part[-1].isspace()
+                targets += range(len(ids), len(ids) + counts[i])
+                kinds += [Kind.WORD if begins_word else Kind.GLUED] + [Kind.INNER] * (counts[i] - 1)
+                ids += [PAD] * counts[i]
+    gap_P = np.repeat(np.arange(len(counts), dtype=np.int32), counts)
+    return Blanks(np.array(ids, np.int32), np.array(targets, np.int32), np.array(kinds, np.int32), parts, gap_P)
+
+
+def _glued(tokenizer: Tokenizer, ids: list[int]) -> list[int]:
+    """Return the ids of a text without the space that SentencePiece puts before it."""
+    if tokenizer.settings.token_level == "byte":
+        return ids[1:]
+    first = tokenizer.pieces[ids[0]] if ids else ""
+    if not first.startswith(SPACE):
+        return ids
+    by_piece = {piece: i for i, piece in enumerate(tokenizer.pieces)}
+    rest = first.removeprefix(SPACE)
+    whole = [rest] if rest in by_piece else list(rest)
+    return [by_piece[piece] for piece in whole if piece in by_piece] + ids[1:]
+
+
+def fill(tokenizer: Tokenizer, blanks: Blanks, ids_P: np.ndarray) -> str:
+    """Return the text with these pieces in its gaps, as far as they go where they are fewer than the targets."""
+    text = blanks.parts[0]
+    for gap, part in enumerate(blanks.parts[1:]):
+        pieces = ids_P[blanks.gap_P[: len(ids_P)] == gap]
+        needs_space = len(pieces) and tokenizer.tables.has_space[pieces[0]]
+        paragraphs = np.split(pieces, np.flatnonzero(pieces == EOP))
+        filled = "\n".join(tokenizer.decode(paragraph) for paragraph in paragraphs).rstrip("\ufffd")
+        text += " " * bool(needs_space and text and not text[-1].isspace()) + filled + part
+    return text
+
+
+def allowed_XV(tokenizer: Tokenizer) -> np.ndarray:
+    """Return which pieces may be chosen, bool [Kind, V]. <eod> and <eop> are the only special pieces in a text."""
+    is_text_V = np.arange(tokenizer.vocab_size) >= len(SPECIAL_PIECES)
+    begins_word_V = tokenizer.tables.has_space
+    is_open_V = is_text_V.copy()
+    is_open_V[[EOD, EOP]] = True
+    return np.stack([is_open_V, is_text_V & begins_word_V, is_text_V & ~begins_word_V, is_text_V])

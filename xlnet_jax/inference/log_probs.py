@@ -1,16 +1,19 @@
 """Log-probabilities of the pieces of a text: hidden pieces in any order, by the query stream (paper, section 2.3), and
-pieces after those before them, by a causal network. A row of the query stream sees the pieces that are not hidden,
-and the hidden pieces of lower rank. A row that sees nothing at all, such as the first of a text that is hidden
-completely, must read zero from the attention of every layer: with every score masked a softmax is uniform, and would
-show it all pieces, its own included. A causal network reads a text with memory, in whole segments, each with the
-hidden states of the mem_len positions before it, so that every token is read once (Transformer-XL: Dai et al. 2019,
-section 3.2); or with a window of its own for each token, of which only the last position predicts (Al-Rfou et al.
-2019; Dai et al. 2019, section 3.1). Both give the same numbers until a text is longer than the memory. After that
-they differ: a window forgets the tokens before it, while the hidden states in memory have seen them.
+pieces after those before them, by a causal network; and batches of few shapes, as a program is compiled for each.
+
+A row of the query stream sees the pieces that are not hidden, and the hidden pieces of lower rank. A row that sees
+nothing at all, such as the first of a text that is hidden completely, must read zero from the attention of every layer:
+with every score masked a softmax is uniform, and would show it all pieces, its own included.
+
+A causal network reads a text with memory, in whole segments, each with the hidden states of the mem_len positions
+before it, so that every token is read once (Transformer-XL: Dai et al. 2019, section 3.2); or with a window of its own
+for each token, of which only the last position predicts (Al-Rfou et al. 2019; Dai et al. 2019, section 3.1). Both give
+the same numbers until a text is longer than the memory. After that they differ: a window forgets the tokens before it,
+while the hidden states in memory have seen them.
 """
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple, cast
 
@@ -21,8 +24,6 @@ import numpy as np
 from data_pipelines.tokenizer import PAD
 from xlnet_jax.checkpoints.pretrained import Pretrained
 from xlnet_jax.errors import InputError
-from xlnet_jax.inference.lengths import batches_by_length, padded, padded_length
-from xlnet_jax.kernels.arguments import Relations
 from xlnet_jax.models.heads import build_model
 from xlnet_jax.models.inputs import Inputs, compact_inputs
 from xlnet_jax.models.masks import HIGHEST, memory_in_use_BM
@@ -32,6 +33,54 @@ from xlnet_jax.objectives.registry import objective_named
 from xlnet_jax.settings.config import ModelConfig
 
 CONTEXT = -1  # rank of the pieces that are given: below every hidden piece
+SHORTEST = 16  # padded length
+FEW_TOKENS = 128  # a smaller batch takes no less time
+BATCH_TOKENS = 4096
+
+
+# ---- batches ---------------------------------------------------------------------------------------------------------
+
+
+def batches_by_length(
+    lengths: Sequence[int], batch_tokens: int, longest: int = 2**31
+) -> Iterator[tuple[list[int], int, int]]:
+    """Yield (indices of rows, number of rows in the batch, padded length), the shortest rows first.
+
+    Each row is in one batch, with rows of the same padded length. batch_tokens: most tokens in a batch, padding
+    included; a batch has at least one row. longest: largest padded length; no row is longer.
+    """
+    by_length: dict[int, list[int]] = {}
+    for i in np.argsort(np.asarray(lengths), kind="stable").tolist():
+        by_length.setdefault(min(padded_length(lengths[i]), longest), []).append(i)
+    for length, rows in by_length.items():
+        # Where the rows do not fill a batch, round their number up to a power of two: few shapes here too.
+        fitting = max(power_of_two(len(rows)), FEW_TOKENS // length)
+        size = max(1, min(batch_tokens // length, fitting))
+        for begin in range(0, len(rows), size):
+            yield rows[begin : begin + size], size, length
+
+
+def padded_length(length: int) -> int:
+    """Return the length that a row is padded to: the next power of two, at least SHORTEST."""
+    return max(SHORTEST, power_of_two(length))
+
+
+def power_of_two(n: int) -> int:
+    """Return the smallest power of two that is at least n."""
+    return 1 << (n - 1).bit_length()
+
+
+def padded(
+    rows: Sequence[np.ndarray], num_rows: int, length: int, fill: int, dtype: type[np.number] = np.int32
+) -> np.ndarray:
+    """Return [num_rows, length]: the rows, padded on the right with `fill`; missing rows are all `fill`."""
+    array = np.full((num_rows, length), fill, dtype)
+    for i, row in enumerate(rows):
+        array[i, : len(row)] = row
+    return array
+
+
+# ---- hidden pieces, by the query stream ------------------------------------------------------------------------------
 
 
 class Query(NamedTuple):
@@ -96,7 +145,7 @@ def query_inputs(
 ) -> tuple[Inputs, jax.Array]:
     """Return (inputs of the network, memory of one slot), with keys K = 1 + L. segment_ids: None = segment 0.
 
-    A row that sees no piece reads the slot, whose values are zeros; no other row sees it.
+    A row that sees no piece reads the slot, at position -1, whose values are zeros; no other row sees it.
     """
     rows = batch.ids_BL.shape[0]
     inputs = compact_inputs(
@@ -109,7 +158,10 @@ def query_inputs(
         attention_mask_BL=jnp.asarray(batch.real_BL),
         attend_empty_memory=True,
     )
-    inputs = inputs._replace(relations=_memory_for_rows_that_see_nothing(inputs.relations))
+    relations = inputs.relations
+    sees_nothing_BT = relations.row_rank_BT < relations.key_rank_BK[:, 1:].min(1, keepdims=True)
+    first_BT = jnp.where(sees_nothing_BT, -1, 0)
+    inputs = inputs._replace(relations=relations.within(first_BT, jnp.full_like(first_BT, HIGHEST)))
     return inputs, jnp.zeros((config.num_layers, rows, 1, config.d_model))
 
 
@@ -119,26 +171,17 @@ def _logits_BPV(config: ModelConfig, params: Any, batch: QueryBatch) -> jax.Arra
     return logits_BPV
 
 
-def _memory_for_rows_that_see_nothing(relations: Relations) -> Relations:
-    # The one memory slot, at position -1, is empty and read as zeros.
-    sees_nothing_BT = relations.row_rank_BT < relations.key_rank_BK[:, 1:].min(1, keepdims=True)
-    first_BT = jnp.where(sees_nothing_BT, -1, 0)
-    return relations.within(first_BT, jnp.full_like(first_BT, HIGHEST))
-
-
-def _run_all(config: ModelConfig, params: Any, batch: QueryBatch) -> jax.Array:
+@functools.partial(jax.jit, static_argnums=0)
+def _log_probs_BPV(config: ModelConfig, params: Any, batch: QueryBatch) -> jax.Array:
     return jax.nn.log_softmax(_logits_BPV(config, params, batch))
 
 
-def _run_own(config: ModelConfig, params: Any, batch: QueryBatch) -> jax.Array:
+@functools.partial(jax.jit, static_argnums=0)
+def _log_likelihoods_BP(config: ModelConfig, params: Any, batch: QueryBatch) -> jax.Array:
     return -cross_entropy_BP(_logits_BPV(config, params, batch), jnp.asarray(batch.target_ids_BP))
 
 
-_log_probs_BPV = jax.jit(_run_all, static_argnums=0)
-_log_likelihoods_BP = jax.jit(_run_own, static_argnums=0)
-
-
-BATCH_TOKENS = 4096
+# ---- next pieces, by a causal network --------------------------------------------------------------------------------
 
 
 def demand_causal(pretrained: Pretrained) -> None:
@@ -153,6 +196,20 @@ def demand_causal(pretrained: Pretrained) -> None:
         )
 
 
+def with_mem_len(config: ModelConfig, mem_len: int) -> ModelConfig:
+    """Return the settings of a network with this length of memory. Raises InputError where its positions have no room
+    for memory."""
+    if mem_len < 0:
+        raise InputError(f"`mem_len` {mem_len} must be at least 0")
+    if mem_len and config.positions != "relative":
+        raise InputError(
+            f"`mem_len` {mem_len}: the checkpoint has {config.positions} positions, which count from the start of the "
+            "window, and cannot describe memory: give 0"
+        )
+    # same_length: rows would see mem_len positions, here none; without it they see the window.
+    return replace(config, mem_len=mem_len, same_length=config.same_length and mem_len > 0)
+
+
 def causal_log_likelihoods(pretrained: Pretrained, texts: Sequence[np.ndarray], batch_tokens: int) -> list[np.ndarray]:
     """Return log-probabilities for each text (int32 [L]): of its pieces after the first, given all pieces before them,
     float32 [L - 1], nats.
@@ -161,7 +218,7 @@ def causal_log_likelihoods(pretrained: Pretrained, texts: Sequence[np.ndarray], 
     checkpoint that is not causal.
     """
     demand_causal(pretrained)
-    config = _without_memory(pretrained.model)
+    config = with_mem_len(pretrained.model, 0)
     found: list[np.ndarray] = [np.zeros(0, np.float32)] * len(texts)
     for indices, rows, length in batches_by_length([len(ids_L) - 1 for ids_L in texts], batch_tokens):
         ids_BL = padded([texts[i][:-1] for i in indices], rows, length, PAD)
@@ -180,15 +237,7 @@ def with_memory(pretrained: Pretrained, ids_L: np.ndarray, segment_len: int, mem
     Raises InputError for a checkpoint that is not causal, or that cannot use memory.
     """
     demand_causal(pretrained)
-    _check_lengths(ids_L, "segment_len", segment_len)
-    if mem_len < 0:
-        raise InputError(f"`mem_len` {mem_len} must be at least 0")
-    if mem_len and pretrained.model.positions != "relative":
-        raise InputError(
-            f"`mem_len` {mem_len}: the checkpoint has {pretrained.model.positions} positions, which number the tokens "
-            "of a window and none before it; give 0"
-        )
-    config = replace(pretrained.model, mem_len=mem_len) if mem_len else _without_memory(pretrained.model)
+    config = with_mem_len(pretrained.model, mem_len)
     mems_ZBMD = _empty_mems_ZBMD(config, 1)
     scores = []
     for begin in range(0, len(ids_L) - 1, segment_len):
@@ -198,7 +247,7 @@ def with_memory(pretrained: Pretrained, ids_L: np.ndarray, segment_len: int, mem
         filled = min(begin, mem_len)
         scores_1L, mems_ZBMD = _segment(config, pretrained.params, ids_1L, next_1L, mems_ZBMD, filled)
         scores.append(scores_1L)
-    return np.concatenate([np.asarray(scores_1L)[0] for scores_1L in scores])[: len(ids_L) - 1]
+    return np.concatenate(scores, axis=1)[0, : len(ids_L) - 1]
 
 
 def by_window(
@@ -215,8 +264,7 @@ def by_window(
     checkpoint that is not causal.
     """
     demand_causal(pretrained)
-    _check_lengths(ids_L, "window_len", window_len)
-    config = _without_memory(pretrained.model)
+    config = with_mem_len(pretrained.model, 0)
     targets_P = np.arange(1, len(ids_L)) if targets_P is None else targets_P
     # Where fewer pieces stand before a target, later pieces fill the window: a causal row does not see them.
     begins_P = np.maximum(targets_P - window_len, 0)
@@ -229,19 +277,7 @@ def by_window(
         windows_BL = ids_L[begins_B[:, None] + np.arange(window_len)]
         at_B1, next_B1 = (targets_B - 1 - begins_B)[:, None], ids_L[targets_B][:, None]
         scores.append(_last(config, pretrained.params, windows_BL, at_B1, next_B1))
-    return np.concatenate([np.asarray(scores_B) for scores_B in scores])[: len(targets_P)]
-
-
-def _check_lengths(ids_L: np.ndarray, name: str, length: int) -> None:
-    if length < 1:
-        raise InputError(f"`{name}` {length} must be at least 1")
-    if len(ids_L) < 2:
-        raise InputError(f"a text of {len(ids_L)} pieces has nothing to predict: give at least 2 pieces")
-
-
-def _without_memory(config: ModelConfig) -> ModelConfig:
-    # same_length: rows would see mem_len positions, here none; without it they see the window.
-    return replace(config, mem_len=0, same_length=False)
+    return np.concatenate(scores)[: len(targets_P)]
 
 
 def _empty_mems_ZBMD(config: ModelConfig, batch: int) -> jax.Array:

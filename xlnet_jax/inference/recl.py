@@ -13,7 +13,6 @@ threshold of 0.01 in perplexity. All models must improve on the same baseline, s
 context gains nothing by its weakness. The paper's lengths are multiples of one length.
 """
 
-import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -30,7 +29,6 @@ from xlnet_jax.settings.fields import setting
 from xlnet_jax.settings.parser import with_plain_paths
 
 if TYPE_CHECKING:
-    from data_pipelines.corpus import Corpus
     from xlnet_jax.checkpoints.pretrained import Pretrained
 
 THRESHOLD = 0.01
@@ -68,13 +66,11 @@ class ReclSettings(TextSourceSettings):
 
     def check(self) -> None:
         """Raise InputError for what cannot work, before anything is read."""
-        if not self.checkpoints:
-            raise InputError("there is no checkpoint: name one or several that were trained with the objective clm")
+        if not (self.checkpoints and self.shares):
+            raise InputError("name one or several checkpoints that were trained with the objective clm, and `shares`")
         check_bounds(self)
         if len(self.lengths) < 2:
             raise InputError(f"`longest` {self.longest} must be at least twice `step` {self.step}")
-        if not self.shares:
-            raise InputError("`shares` is empty: give shares of the pieces in (0, 1], as 1 0.1")
 
 
 class Recl(NamedTuple):
@@ -92,11 +88,10 @@ class EffectiveContext(NamedTuple):
     tokens: int  # pieces that were predicted
 
 
-def recl(settings: ReclSettings, on_length: Callable[[int], None] = lambda length: None) -> EffectiveContext:
+def recl(settings: ReclSettings) -> EffectiveContext:
     """Measure the relative effective context length of each checkpoint.
 
-    on_length: called with each context length before it is tried. Raises InputError for settings, a text or
-    checkpoints that cannot work, or that cannot be compared.
+    Raises InputError for settings, a text or checkpoints that cannot work, or that cannot be compared.
     """
     settings = with_plain_paths(settings)
     settings.check()
@@ -106,35 +101,36 @@ def recl(settings: ReclSettings, on_length: Callable[[int], None] = lambda lengt
     from xlnet_jax.inference.log_probs import by_window
 
     models = _models(settings.checkpoints, settings.tokenizer)
-    length = settings.longest + settings.tokens
+    needed = settings.longest + settings.tokens
     run = None if settings.text else Run.of(settings.checkpoints[0])
-    if run and (own := run.corpus()):
-        name, ids_L = f"the held-out text of {run.folder}", _held_out(own, length)
+    if run and (corpus := run.corpus()):
+        name = f"the held-out text of {run.folder}"
+        blocks = min(-(-needed // corpus.block_len), corpus.num_blocks("validation"))
+        ids_L = corpus.read("validation", np.arange(blocks))[0].reshape(-1)[:needed]
     else:
         found = settings.find(settings.text or sources.embedded()[1:], "validation")
         name = sources.name_of(found) if settings.text else "the held-out novel"
         lines = sources.read_lines(found, settings.corpus_errors)
-        ids_L = texts.first_pieces(lines, vocabulary_tokenizer(models[0]), length)
+        ids_L = texts.first_pieces(lines, vocabulary_tokenizer(models[0]), needed)
     if len(ids_L) <= settings.longest:
         raise InputError(
             f"text {name}: {len(ids_L):,} pieces are too few for a context of {settings.longest}: "
             "give more, or lower `longest`"
         )
     targets_P = np.arange(settings.longest, len(ids_L))
-    losses_P = functools.partial(by_window, targets_P=targets_P, batch_tokens=settings.batch_tokens)
+    with progress() as show:
 
-    def losses_UP(length: int) -> np.ndarray:
-        on_length(length)
-        return -np.stack([losses_P(model, ids_L, length) for model in models])
+        def losses_UP(length: int) -> np.ndarray:
+            show(f"context of {length} of {settings.longest}")
+            return -np.stack([by_window(model, ids_L, length, targets_P, settings.batch_tokens) for model in models])
 
-    by_share = effective_context_lengths(losses_UP, settings.lengths, settings.shares, settings.threshold)
+        by_share = effective_context_lengths(losses_UP, settings.lengths, settings.shares, settings.threshold)
     return EffectiveContext(by_share, name, len(targets_P))
 
 
 def print_recl(settings: ReclSettings) -> None:
     """Measure the lengths, and print them as a table."""
-    with progress() as show:
-        found = recl(settings, lambda length: show(f"context of {length} of {settings.longest}"))
+    found = recl(settings)
     from rich.table import Table
 
     step = settings.step
@@ -148,12 +144,6 @@ def print_recl(settings: ReclSettings) -> None:
     Console().print(table)
 
 
-def _held_out(corpus: "Corpus", length: int) -> np.ndarray:
-    """Return the first pieces that a run holds out, at most `length`: int32 [L]."""
-    blocks = min(-(-length // corpus.block_len), corpus.num_blocks("validation"))
-    return corpus.read("validation", np.arange(blocks))[0].reshape(-1)[:length]
-
-
 def _models(checkpoints: Sequence[str], tokenizer: str | None) -> "list[Pretrained]":
     """Load checkpoints. Raises InputError where one is not causal, or has another tokenizer than the first."""
     from xlnet_jax.checkpoints.formats import load_with_tokenizer
@@ -164,13 +154,12 @@ def _models(checkpoints: Sequence[str], tokenizer: str | None) -> "list[Pretrain
     for name, model in zip(checkpoints, models, strict=True):
         try:
             demand_causal(model)
-            pieces = vocabulary_tokenizer(model).pieces
+            if vocabulary_tokenizer(model).pieces != vocabulary_tokenizer(models[0]).pieces:
+                raise InputError(
+                    f"it has another tokenizer than {checkpoints[0]}: losses of different pieces do not compare"
+                )
         except InputError as mistake:
             raise InputError(f"{name}: {mistake}") from None
-        if pieces != vocabulary_tokenizer(models[0]).pieces:
-            raise InputError(
-                f"{name} has another tokenizer than {checkpoints[0]}: losses of different pieces do not compare"
-            )
     return [on_device(model) for model in models]
 
 

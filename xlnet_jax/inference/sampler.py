@@ -14,12 +14,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from data_pipelines.tokenizer import EOD, PAD, Tokenizer
+from data_pipelines.tokenizer import EOD, PAD
 from data_pipelines.tokenizer.symbols import SPACE
 from xlnet_jax.checkpoints.pretrained import Pretrained, scoring_tokenizer, vocabulary_tokenizer
 from xlnet_jax.errors import InputError
-from xlnet_jax.inference.blanks import Blanks, allowed_XV
-from xlnet_jax.inference.generate import GenerateSettings
+from xlnet_jax.inference.generate import Blanks, GenerateSettings, allowed_XV
 from xlnet_jax.models.decoding import Cache, Decoder, advance, prefill, prepare
 from xlnet_jax.settings.config import ModelConfig
 
@@ -32,9 +31,7 @@ class Drawn(NamedTuple):
     """Pieces drawn for one text."""
 
     ids_P: np.ndarray  # int32, in the order of drawing, without <eod>
-    log_probs_P: (
-        np.ndarray
-    )  # float32, nats, at temperature 1 over all pieces; the last is of <eod> where it ended the text
+    log_probs_P: np.ndarray  # float32, nats, at temperature 1 over all pieces; the last is of <eod> if it was drawn
     is_done: bool  # True where no more pieces follow
     is_stopped: bool  # True where <eod> or another piece that stops was drawn, at the last target or before
 
@@ -71,87 +68,83 @@ class Sampler:
 
     def __init__(self, pretrained: Pretrained, settings: GenerateSettings) -> None:
         """Prepare the network. settings: those of the choice of a piece, `context` and `stop` count."""
-        self.tokenizer = (vocabulary_tokenizer if pretrained.reads_left_to_right else scoring_tokenizer)(pretrained)
+        is_causal, model = pretrained.reads_left_to_right, pretrained.model
+        self.tokenizer = (vocabulary_tokenizer if is_causal else scoring_tokenizer)(pretrained)
         self.context = default_context(pretrained) if settings.context is None else settings.context
         # A CPU computes in float32, and would convert bfloat16 weights in each pass.
-        dtype = "float32" if jax.default_backend() == "cpu" else pretrained.model.dtype
+        dtype = "float32" if jax.default_backend() == "cpu" else model.dtype
         # Rows of a prompt see all of it, or, where pieces are drawn from left to right, the pieces before them.
-        attn_type = "uni" if pretrained.reads_left_to_right else pretrained.model.attn_type
-        self._config = dataclasses.replace(pretrained.model, dtype=dtype, attn_type=attn_type)
+        self._config = dataclasses.replace(model, dtype=dtype, attn_type="uni" if is_causal else model.attn_type)
         self._static = _Static(self._config, self.context, settings.temperature, settings.top_k, settings.top_p)
         self._params = pretrained.params
         self._decoders: dict[bool, Decoder] = {}
         self._allowed_XV = jnp.asarray(allowed_XV(self.tokenizer))
-        self._stops_V = _stops_V(self.tokenizer, settings.stop)
+        self._stops_V = self._find_stops_V(settings.stop)
 
     def draw(self, texts: Sequence[Blanks], key: jax.Array, first: int = 0) -> Iterator[list[Drawn]]:
         """Yield the pieces drawn so far for each text, again after every CHUNK pieces; the last time all are done.
 
         first: number of the first text; the draws of a text depend on its own number, not on the texts beside it.
-        Raises InputError for a text that does not fit (`demand_room`).
+        texts: each of those that `demand_room` accepts.
         """
-        for text in texts:
-            self.demand_room(text)
-        batch, ahead = len(texts), any((text.targets_P < len(text.ids_L)).any() for text in texts)
+        ahead = any((text.targets_P < len(text.ids_L)).any() for text in texts)
         if ahead not in self._decoders:
             self._decoders = {ahead: prepare(self._config, self._params, self.context, ahead)}
         decoder = self._decoders[ahead]
-        steps = 1 + -(-(max(len(text.targets_P) for text in texts) - 1) // CHUNK) * CHUNK
+        counts = [len(text.targets_P) for text in texts]
+        keys_B = jax.vmap(jax.random.fold_in, (None, 0))(key, first + jnp.arange(len(texts)))
+        rules = _Rules(self._allowed_XV, jnp.asarray(self._stops_V), jnp.asarray(counts), keys_B)
+        steps = 1 + -(-(max(counts) - 1) // CHUNK) * CHUNK
         targets_BP = _stack([text.targets_P for text in texts], steps)
         kinds_BP = _stack([text.kinds_P for text in texts], steps)
-        rules = _Rules(
-            self._allowed_XV,
-            jnp.asarray(self._stops_V),
-            jnp.asarray([len(text.targets_P) for text in texts]),
-            jax.vmap(jax.random.fold_in, (None, 0))(key, first + jnp.arange(batch)),
-        )
-        length = _rounded(1 + max(max(len(text.ids_L), text.targets_P[0]) for text in texts))
+        longest = 1 + max(max(len(text.ids_L), text.targets_P[0]) for text in texts)
+        length = max(SHORTEST, 1 << int(longest - 1).bit_length())
         ids_BL = _stack([text.ids_L for text in texts], length, PAD)
         known_BL = _stack([np.isin(np.arange(len(t.ids_L)), t.targets_P, invert=True) for t in texts], length, False)
-        state, token_B, score_B = _begin(
-            self._static, decoder, ids_BL, known_BL, targets_BP[:, 0], kinds_BP[:, 0], rules
-        )
-        tokens, scores = [np.asarray(token_B)[:, None]], [np.asarray(score_B)[:, None]]
+        state, tokens, scores = _begin(self._static, decoder, ids_BL, known_BL, targets_BP[:, 0], kinds_BP[:, 0], rules)
+        tokens_BP, scores_BP = np.asarray(tokens)[:, None], np.asarray(scores)[:, None]
         for start in range(0, steps, CHUNK):
-            so_far = np.concatenate(tokens, axis=1), np.concatenate(scores, axis=1), np.asarray(state.done_B)
-            yield [self._drawn(*row) for row in zip(*so_far, strict=True)]
-            if np.asarray(state.done_B).all():
+            done_B = np.asarray(state.done_B)
+            yield [self._drawn(*row) for row in zip(tokens_BP, scores_BP, done_B, strict=True)]
+            if done_B.all():
                 return
             span = slice(start, start + CHUNK + 1)
-            state, tokens_BP, scores_BP = _go_on(
-                self._static, decoder, state, targets_BP[:, span], kinds_BP[:, span], rules
-            )
-            tokens.append(np.asarray(tokens_BP))
-            scores.append(np.asarray(scores_BP))
+            state, tokens, scores = _go_on(self._static, decoder, state, targets_BP[:, span], kinds_BP[:, span], rules)
+            tokens_BP, scores_BP = np.hstack([tokens_BP, tokens]), np.hstack([scores_BP, scores])
 
     def demand_room(self, text: Blanks) -> None:
-        """Raise InputError for a text longer than the context, without positions to fill, or with gaps that a causal
-        model cannot fill."""
-        if not len(text.targets_P):
-            raise InputError("there is nothing to draw: ask for at least one new piece")
-        goes_on_P = len(text.ids_L) + np.arange(len(text.targets_P))
-        if self._config.is_causal and not np.array_equal(text.targets_P, goes_on_P):
+        """Raise InputError for a text that is longer than the context, and for gaps that a causal model cannot fill."""
+        begin, given, whole = "".join(text.parts)[:40], len(text.ids_L), len(text.ids_L) + len(text.targets_P)
+        if self._config.is_causal and text.targets_P[0] < given:
             raise InputError(
-                f"{''.join(text.parts)[:40]!r} has gaps, and the checkpoint reads from left to right: it would "
-                "not see the text behind them; give a prompt to continue"
+                f"{begin!r} has gaps, and the checkpoint reads from left to right: it would not see the text after "
+                "them; give a prompt to continue"
             )
-        if len(text.ids_L) > self.context:
+        if given > self.context:
             raise InputError(
-                f"{''.join(text.parts)[:40]!r} has {len(text.ids_L)} pieces with its prefix, more than the context "
-                f"of {self.context}: shorten it, or raise `context`"
+                f"{begin!r} has {given} pieces with its prefix, more than the context of {self.context}: shorten it, "
+                "or raise `context`"
             )
-        whole = len(text.ids_L) + len(text.targets_P)
         if self._config.positions != "relative" and whole > self.context:
             raise InputError(
-                f"{''.join(text.parts)[:40]!r} comes to {whole} pieces with its prefix and the new pieces, more than "
-                f"the context of {self.context}, which a checkpoint with {self._config.positions} positions cannot "
-                "leave; ask for fewer, or raise `context`"
+                f"{begin!r} comes to {whole} pieces with its prefix and the new pieces, more than the context of "
+                f"{self.context}, which a checkpoint with {self._config.positions} positions cannot leave; ask for "
+                "fewer, or raise `context`"
             )
 
     def _drawn(self, ids_P: np.ndarray, log_probs_P: np.ndarray, is_done: bool) -> Drawn:
         count = int((ids_P != PAD).sum())
         last = ids_P[count - 1]
         return Drawn(ids_P[: count - (last == EOD)], log_probs_P[:count], bool(is_done), bool(self._stops_V[last]))
+
+    def _find_stops_V(self, stops: Sequence[str]) -> np.ndarray:
+        stops_V = np.arange(self.tokenizer.vocab_size) == EOD
+        for stop in stops:
+            found_V = np.array([piece.removeprefix(SPACE) == stop for piece in self.tokenizer.pieces])
+            if not (stop and found_V.any()):  # many vocabularies have a piece that is only a space
+                raise InputError(f"{stop!r} is not in the vocabulary, and cannot end a text")
+            stops_V |= found_V
+        return stops_V
 
 
 def default_context(pretrained: Pretrained) -> int:
@@ -191,13 +184,12 @@ def _go_on(
 
     targets, kinds: of the piece drawn last, then of the pieces to draw, [B, P + 1].
     """
-    batch = targets_BP.shape[0]
 
     def is_more(carry: tuple) -> jnp.ndarray:
         s, state, *_ = carry
         return (s < CHUNK) & ~state.done_B.all()
 
-    def one_more(carry: tuple) -> tuple:
+    def draw_one(carry: tuple) -> tuple:
         s, state, tokens_BP, scores_BP = carry
         cache, logits_BV = advance(
             static.config, decoder, state.cache, state.token_B, targets_BP[:, s], targets_BP[:, s + 1]
@@ -205,8 +197,9 @@ def _go_on(
         state, token_B, score_B = _choose(static, state._replace(cache=cache), logits_BV, kinds_BP[:, s + 1], rules)
         return s + 1, state, tokens_BP.at[:, s].set(token_B), scores_BP.at[:, s].set(score_B)
 
-    nothing = jnp.full((batch, CHUNK), PAD, jnp.int32), jnp.zeros((batch, CHUNK), jnp.float32)
-    return jax.lax.while_loop(is_more, one_more, (0, state, *nothing))[1:]
+    shape = targets_BP.shape[0], CHUNK
+    nothing = jnp.full(shape, PAD, jnp.int32), jnp.zeros(shape, jnp.float32)
+    return jax.lax.while_loop(is_more, draw_one, (0, state, *nothing))[1:]
 
 
 def _choose(
@@ -237,19 +230,5 @@ def choose(temperature: float, top_k: int, top_p: float, logits_V: jnp.ndarray, 
     return ids_Q[jax.random.categorical(key, best_Q)]
 
 
-def _stops_V(tokenizer: Tokenizer, stops: Sequence[str]) -> np.ndarray:
-    stops_V = np.arange(tokenizer.vocab_size) == EOD
-    for stop in stops:
-        found_V = np.array([piece.removeprefix(SPACE) == stop for piece in tokenizer.pieces])
-        if not (stop and found_V.any()):  # many vocabularies have a piece that is only a space
-            raise InputError(f"{stop!r} is not in the vocabulary, and cannot end a text")
-        stops_V |= found_V
-    return stops_V
-
-
 def _stack(rows: Sequence[np.ndarray], length: int, value: int = 0) -> np.ndarray:
     return np.stack([np.pad(row, (0, length - len(row)), constant_values=value) for row in rows])
-
-
-def _rounded(length: int) -> int:
-    return max(SHORTEST, 1 << (length - 1).bit_length())

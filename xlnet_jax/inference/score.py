@@ -9,10 +9,12 @@ pieces of an order see almost nothing, unless there is a context, which all piec
 
 import contextlib
 import csv
+import itertools
 import json
 import math
+import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Literal, NamedTuple
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
     from xlnet_jax.inference.log_probs import Query
 
 LEFT_TO_RIGHT, RIGHT_TO_LEFT, RANDOM, PSEUDO = "left-to-right", "right-to-left", "random:", "pseudo"
+_ORDER = re.compile(rf"{LEFT_TO_RIGHT}|{RIGHT_TO_LEFT}|{RANDOM}[1-9]\d*|\d+( \d+)*")
 MAX_LEN = 512  # pieces, as in the released models (paper, section 3.1)
 BATCH_TOKENS = 4096
 TEXTS_AT_ONCE = 512  # of files
@@ -125,11 +128,10 @@ class TextScore(NamedTuple):
         return float(np.exp(-self.log_likelihood / len(self.pieces)))
 
 
-def score_files(settings: ScoreSettings, on_scored: Callable[[int], None] = lambda count: None) -> Totals:
+def score_files(settings: ScoreSettings) -> Totals:
     """Write or print the scores of all sentences (`score_texts`) as they are read; return their totals.
 
-    on_scored: called with the number of sentences so far. Raises InputError for settings, texts or a checkpoint that
-    cannot work; no file is left then.
+    Raises InputError for settings, texts or a checkpoint that cannot work; no file is left then.
     """
     settings = with_plain_paths(settings)
     settings.check()
@@ -138,7 +140,6 @@ def score_files(settings: ScoreSettings, on_scored: Callable[[int], None] = lamb
     from xlnet_jax.checkpoints.formats import load_with_tokenizer
     from xlnet_jax.checkpoints.pretrained import on_device, vocabulary_tokenizer
     from xlnet_jax.checkpoints.run import Run
-    from xlnet_jax.inference.lengths import chunks
 
     run = Run.of(settings.checkpoint)
     pretrained = load_with_tokenizer(settings.checkpoint, settings.tokenizer)
@@ -151,31 +152,27 @@ def score_files(settings: ScoreSettings, on_scored: Callable[[int], None] = lamb
     pretrained = on_device(pretrained, settings.dtype)
     as_table = (settings.out or "").endswith(".tsv")
     likelihood = "pseudo_log_likelihood" if PSEUDO in settings.orders else "log_likelihood"
-    total = Totals(0, 0, 0.0, 0)
-    with _open(settings.out) as file:
-        for records in chunks(texts, TEXTS_AT_ONCE):
+    done, pieces, log_likelihood, unknown = 0, 0, 0.0, 0
+    with progress(shown=settings.out is not None) as show, _open(settings.out) as file:
+        while records := list(itertools.islice(texts, TEXTS_AT_ONCE)):
             scores = score_texts(
                 pretrained, [r.text for r in records], settings.orders, context=settings.context, seed=settings.seed,
                 max_len=max_len, names=[r.where for r in records],
             )  # fmt: skip
             for record, score in zip(records, scores, strict=True):
-                _write_record(file, as_table, total.texts, record, score, likelihood)
-                total = Totals(
-                    total.texts + 1,
-                    total.pieces + len(score.pieces),
-                    total.log_likelihood + score.log_likelihood,
-                    total.unknown + score.pieces.count(unknown_piece),
-                )
-            on_scored(total.texts)
-        if not total.texts:
+                _write_record(file, as_table, done, record, score, likelihood)
+                done, pieces = done + 1, pieces + len(score.pieces)
+                log_likelihood += score.log_likelihood
+                unknown += score.pieces.count(unknown_piece)
+            show(f"{done:,} scored")
+        if not done:
             raise InputError("there is no text to score")
-    return total
+    return Totals(done, pieces, log_likelihood, unknown)
 
 
 def print_scores(settings: ScoreSettings) -> None:
     """Write the scores and print their totals, or print the scores."""
-    with progress(shown=settings.out is not None) as show:
-        total = score_files(settings, lambda done: show(f"{done:,} scored"))
+    total = score_files(settings)
     if settings.out:
         perplexity = math.exp(-total.log_likelihood / total.pieces)
         print(
@@ -224,7 +221,12 @@ def score_texts(
     pieces = [[tokenizer.pieces[i] for i in ids_L] for ids_L in encoded]
     names = names or [f"text {i}" for i in range(len(texts))]
     for name, ids_L in zip(names, encoded, strict=True):
-        _check_length(len(ids_L), len(context_ids), max_len, name)
+        if not len(ids_L):
+            raise InputError(f"{name}: the tokenizer leaves nothing of it")
+        if (length := len(context_ids) + len(ids_L)) > max_len:
+            raise InputError(
+                f"{name}: {length} pieces with the context, and {max_len} at most: split it, or raise `max_len`"
+            )
     if is_causal:
         rows = [np.concatenate([[EOD], context_ids, ids_L]) for ids_L in encoded]
         found = log_probs.causal_log_likelihoods(pretrained, rows, batch_tokens)
@@ -239,33 +241,11 @@ def score_texts(
 
 
 def check_orders(orders: Sequence[str]) -> None:
-    """Raise InputError for orders that do not exist, or that fit no text."""
-    if not orders:
-        raise InputError("`orders` names no order: give left-to-right, for example")
-    if PSEUDO in orders and len(orders) > 1:
-        raise InputError(f"`orders` {' '.join(orders)}: {PSEUDO} is no order, and stands by itself")
-    for order in orders:
-        words = order.split()
-        if order.startswith(RANDOM):
-            if not (order.removeprefix(RANDOM).isdecimal() and int(order.removeprefix(RANDOM))):
-                raise InputError(f"`orders` {order}: give a number, as in random:8")
-        elif order not in (LEFT_TO_RIGHT, RIGHT_TO_LEFT, PSEUDO):
-            if not words or not all(word.isdecimal() for word in words):
-                raise InputError(
-                    f"`orders` {order!r}: give {LEFT_TO_RIGHT}, {RIGHT_TO_LEFT}, {RANDOM}N, {PSEUDO}, or the positions "
-                    'of the pieces, as "2 0 1"'
-                )
-            if sorted(map(int, words)) != list(range(len(words))):
-                raise InputError(f"`orders` {order!r} must have each of 0 to {len(words) - 1} once")
-
-
-def _check_length(length: int, given: int, max_len: int, name: str) -> None:
-    if not length:
-        raise InputError(f"{name}: the tokenizer leaves nothing of it")
-    if given + length > max_len:
-        with_context = " with the context" if given else ""
+    """Raise InputError for orders that do not exist."""
+    if list(orders) != [PSEUDO] and not (orders and all(map(_ORDER.fullmatch, orders))):
         raise InputError(
-            f"{name}: {given + length} pieces{with_context}, and {max_len} at most: split it, or raise `max_len`"
+            f"`orders` {', '.join(orders)}: give one or several of {LEFT_TO_RIGHT}, {RIGHT_TO_LEFT}, {RANDOM}8 (any "
+            f'number) and positions of the pieces, as "2 0 1"; or {PSEUDO} by itself'
         )
 
 
@@ -297,10 +277,10 @@ def _permutations(order: str, length: int, seed: int, name: str) -> list[np.ndar
         draws = range(int(order.removeprefix(RANDOM)))
         drawn = [uniforms(seed, Purpose.SCORING_ORDER, draw, [length], length) for draw in draws]
         return [smallest_first(uniform)[0] for uniform in drawn]
-    positions = np.array([int(word) for word in order.split()])
-    if len(positions) != length:
-        raise InputError(f"`orders` {order!r} has {len(positions)} positions, and there are {length} pieces in {name}")
-    return [positions]
+    positions = [int(word) for word in order.split()]
+    if sorted(positions) != list(range(length)):
+        raise InputError(f"`orders` {order!r} must have each position of the {length} pieces once in {name}")
+    return [np.array(positions)]
 
 
 @contextlib.contextmanager

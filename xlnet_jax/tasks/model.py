@@ -52,7 +52,7 @@ class Model(Pretrained):
         Raises InputError where the checkpoint has no head or no tokenizer, and names the first input that has another
         form.
         """
-        from xlnet_jax.inference.lengths import FEW_TOKENS, power_of_two
+        from xlnet_jax.inference.log_probs import FEW_TOKENS, power_of_two
         from xlnet_jax.tasks.defaults import make_task
         from xlnet_jax.tasks.features import batch_by_length, restore_order
         from xlnet_jax.tasks.readers import rows_of

@@ -16,7 +16,7 @@ import xlnet_jax
 from tests.xlnet_jax.random_models import HEADS, random_model
 from xlnet_jax import InputError
 from xlnet_jax.inference import embed as embedding
-from xlnet_jax.inference import lengths
+from xlnet_jax.inference import log_probs
 from xlnet_jax.inference.embed import embed_texts
 from xlnet_jax.models.inputs import text_inputs
 from xlnet_jax.models.xlnet import Backbone
@@ -63,9 +63,8 @@ def test_vectors_depend_neither_on_the_bucket_nor_on_the_batch(model, monkeypatc
     together = embed_texts(model, TEXTS)
     normalized = embed_texts(model, TEXTS, normalize=True)
     np.testing.assert_allclose(normalized * np.linalg.norm(together, axis=1, keepdims=True), together, atol=SAME)
-    np.testing.assert_allclose(embed_texts(model, TEXTS, batch_tokens=1), together, atol=SAME)
-    np.testing.assert_allclose(embed_texts(model, TEXTS[::-1]), together[::-1], atol=SAME)
-    monkeypatch.setattr(lengths, "SHORTEST", 64)
+    np.testing.assert_allclose(embed_texts(model, TEXTS[::-1], batch_tokens=1), together[::-1], atol=SAME)
+    monkeypatch.setattr(log_probs, "SHORTEST", 64)
     np.testing.assert_allclose(embed_texts(model, TEXTS), together, atol=SAME)
 
 
@@ -110,7 +109,7 @@ def test_without_special_tokens_the_last_token_is_the_last_piece(model):
 
 
 def test_lines_come_out_as_rows_in_their_order(model, folder, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(embedding, "CHARS_AT_ONCE", 2048)  # as a large file is, in chunks
+    monkeypatch.setattr(embedding, "TEXTS_AT_ONCE", 2)  # as a large file is, in chunks
     out = tmp_path / "vectors.npy"
     assert command.main([str(folder / "hf"), "--text", str(folder / "texts.txt"), "--out", str(out)]) == 0
     found = np.load(out, mmap_mode="r")
@@ -151,9 +150,7 @@ def test_a_mistake_is_one_line_and_leaves_no_file(model, folder, tmp_path):
         (lines, out, "--id-field x", r"a \.npy file has no place for ids"),
         (lines, out, "--layer 4", r"--layer 4: the checkpoint has the layers 1 to 3, or -1 to -3"),
         (lines, out, "--pooling cls --no-specials", r"--pooling cls reads <cls>, and without --specials"),
-        (lines, out, "--batch-tokens 0", r"--batch-tokens 0 must be at least 1"),
-        (ids, table, "--text-field body", r"line 1 has no field 'body', only 'text', 'id'"),
-        (ids, table, "--id-field id", "--id-field: some ids are text and some are whole numbers"),
+        (ids, table, "--id-field id", "--id-field: ids are texts or whole numbers, and a column holds one type"),
     ):
         with pytest.raises(InputError, match=said):
             command.main([str(folder / "hf"), "--text", str(text), "--out", str(made), *more.split()])
