@@ -9,7 +9,7 @@ from rich.table import Table
 
 from xlnet_jax.costs import GIB
 from xlnet_jax.planning.estimate import Plan
-from xlnet_jax.planning.scaling_law import INTERVAL, predict
+from xlnet_jax.planning.scaling_law import INTERVAL, predict, read_fit
 from xlnet_jax.planning.step_cost import Cost
 from xlnet_jax.planning.topologies import GPU_MEMORY_SIZES, memory_for_programs
 from xlnet_jax.settings.config import Config
@@ -49,10 +49,10 @@ def predicted_loss(config: Config) -> str:
         return "held-out loss: not predicted, because the scaling law is one of plm and the XLNet network"
     loss = (
         f"held-out loss after {config.steps:,} steps: {found.loss:.2f} nats a target; {found.low:.2f} to "
-        f"{found.high:.2f} in {INTERVAL:.0%} of the law's refits; on English text in {found.vocab_size:,} pieces "
+        f"{found.high:.2f} in {INTERVAL:.0%} of the law's refits; on English text in {read_fit().vocab_size:,} pieces "
         "(docs/results.md)"
     )
-    if not found.is_extrapolated:
+    if max(found.times_parameters, found.times_tokens) <= 1:
         return loss
     return (
         f"{loss}\nEXTRAPOLATED: the run has {found.times_parameters:,.3g} times the parameters and "

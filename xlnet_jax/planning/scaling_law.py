@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from etils import epath
@@ -53,27 +54,16 @@ class Fit:
     """fewest and most of the runs"""
 
 
-@dataclass(frozen=True)
-class Prediction:
-    """Loss that a law predicts for a run."""
+class Prediction(NamedTuple):
+    """Loss that a law predicts for a run, in nats a target."""
 
     loss: float
-    """nats a target"""
     low: float
     high: float
-    """bounds of the refits' predictions, in nats a target"""
-    parameters: int
+    """bounds of the refits' predictions"""
     times_parameters: float
-    """parameters as a multiple of the most that the law was fitted to"""
     times_tokens: float
-    """tokens as a multiple of the most that the law was fitted to"""
-    vocab_size: int
-    """pieces of the tokenizer whose targets the loss is of"""
-
-    @property
-    def is_extrapolated(self) -> bool:
-        """True where the run is larger than all that the law was fitted to."""
-        return max(self.times_parameters, self.times_tokens) > 1
+    """size of the run as a multiple of the largest that the law was fitted to"""
 
 
 def layer_parameters(model: ModelConfig) -> int:
@@ -93,10 +83,8 @@ def predict(config: Config) -> Prediction | None:
     tokens = config.steps * config.data.batch_size * config.data.seq_len
     spread = [law.loss(parameters, tokens) for law in fit.refits]
     low, high = np.quantile(spread, [(1 - INTERVAL) / 2, (1 + INTERVAL) / 2])
-    return Prediction(
-        fit.law.loss(parameters, tokens), float(low), float(high), parameters, parameters / fit.parameters[1],
-        tokens / fit.tokens[1], fit.vocab_size,
-    )  # fmt: skip
+    times = parameters / fit.parameters[1], tokens / fit.tokens[1]
+    return Prediction(fit.law.loss(parameters, tokens), float(low), float(high), *times)
 
 
 @functools.cache

@@ -83,17 +83,12 @@ def check_plan(settings: PlanConfig) -> None:
     """Raise InputError with the first setting that no plan can be made from."""
     if not settings.topology:
         raise InputError("`topology` is missing: name a TPU slice, as v3:16x32, v5e-1 or v2-8, or GPUs, as h100-8")
-    if settings.search and len(settings.topology) > 1:
-        raise InputError("`search` wants one `topology`")
-    if any(rows < 1 for rows in settings.batch_per_device):
-        raise InputError(f"`batch_per_device` {min(settings.batch_per_device)} must be at least 1")
-    if settings.batch_per_device and settings.batch is not None:
-        raise InputError("`batch_per_device` replaces `batch`: leave one of them out")
-    for name in ("batch", "batch_per_device"):
-        if getattr(settings, name) and "data.batch-size" in settings.given:
-            raise InputError(f"`{name}` replaces `data.batch_size`: leave one of them out")
-    if settings.search and len(settings.batch_per_device) > 1:
-        raise InputError("`search` wants one `batch_per_device`")
+    given = [name for name in ("batch", "batch_per_device") if getattr(settings, name)]
+    if len(given) + ("data.batch-size" in settings.given) > 1:
+        raise InputError("`batch`, `batch_per_device` and `data.batch_size` say the same: give one of them")
+    for name in ("topology", "batch_per_device"):
+        if settings.search and len(getattr(settings, name)) > 1:
+            raise InputError(f"`search` takes one `{name}`")
     for name in ("init", "tokenizer"):
         if getattr(settings, name):
             raise InputError(f"`{name}`: a plan reads no files; give the sizes by `preset` and `model` settings")

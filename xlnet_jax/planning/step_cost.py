@@ -94,13 +94,6 @@ KERNEL = "tpu_custom_call"
 """target of the custom calls that are Pallas kernels"""
 
 
-def memory_bytes(program: Program) -> int:
-    """Return the bytes that a step reads from a device's memory and writes to it."""
-    return sum(
-        times * moved_bytes(program, computation, instruction) for computation, instruction, times in program.runs()
-    )
-
-
 def moved_bytes(program: Program, computation: Computation, instruction: Instruction) -> int:
     """Return the bytes that one run of an instruction of a computation reads from memory and writes to it.
 
@@ -113,8 +106,8 @@ def moved_bytes(program: Program, computation: Computation, instruction: Instruc
         return 0
     if opcode in _COPIED_IN_BACKGROUND:
         return _copied(instruction)
-    if instruction.call_target == KERNEL and (stated := stated_cost(instruction)) and stated.bytes:
-        return stated.bytes
+    if stated := stated_cost(instruction, "bytes_accessed"):
+        return stated
     sizes = _written(program, computation, instruction)
     written = sum(size for size, shape in zip(sizes, _results(instruction), strict=True) if shape.in_hbm)
     return written + sum(
@@ -124,20 +117,11 @@ def moved_bytes(program: Program, computation: Computation, instruction: Instruc
     )
 
 
-class StatedCost(NamedTuple):
-    """Cost of one call of a kernel, as its author states it (`cost_estimate` of pallas_call)."""
-
-    flops: int
-    bytes: int
-
-
-def stated_cost(call: Instruction) -> StatedCost | None:
-    """Return the cost that a custom call carries; None = it carries none."""
-    found = re.search(r'"cost_estimate":\{([^}]*)\}', call.text)
-    if not found:
-        return None
-    numbers = {name: int(number) for name, number in re.findall(r'"(\w+)":"(\d+)"', found[1])}
-    return StatedCost(numbers.get("flops", 0), numbers.get("bytes_accessed", 0))
+def stated_cost(call: Instruction, kind: Literal["flops", "bytes_accessed"]) -> int:
+    """Return the cost of one call of a kernel as its author states it (`cost_estimate` of pallas_call); 0 for other
+    instructions, and where it is not stated."""
+    stated = re.search(rf'"cost_estimate":{{[^}}]*"{kind}":"(\d+)"', call.text) if call.call_target == KERNEL else None
+    return int(stated[1]) if stated else 0
 
 
 def _copied(instruction: Instruction) -> int:
@@ -232,38 +216,9 @@ cores share the tiles. On v3 both kernels of all layers together take roughly 58
 cycle if nothing waits, so the share is what the kernel reaches at best."""
 
 
-class KernelCycles(NamedTuple):
-    """Cycles of one call of a Pallas kernel."""
-
-    number: int
-    is_floor: bool
-    """True = the cycles of its FLOPs at the chip's peak; the kernel takes at least so long"""
-
-
-def kernel_cycles(
-    call: Instruction, chip: Chip, measured: Mapping[tuple[str, str], float] = MEASURED
-) -> KernelCycles | None:
-    """Return the cycles of a call of a Pallas kernel; None = another instruction, or a kernel that states no FLOPs."""
-    stated = stated_cost(call) if call.call_target == KERNEL else None
-    if not stated or not stated.flops:
-        return None
-    share = measured.get((kernel_name(call), chip.name))
-    return KernelCycles(round(stated.flops / (flops_a_cycle(chip) * (share or 1.0))), share is None)
-
-
-def kernel_name(call: Instruction) -> str:
-    """Return the name that pallas_call was given: the last scope of the call but one."""
-    return call.op_name.removesuffix("/pallas_call").rpartition("/")[2]
-
-
 def flops_a_cycle(chip: Chip) -> float:
     """Return the peak FLOPs of a device in one cycle."""
     return chip.flops / chip.devices / chip.clock
-
-
-def cycles_of_traffic(size: int, chip: Chip) -> int:
-    """Return the cycles in which the memory of a chip moves this many bytes for one of its devices."""
-    return round(size / (chip.memory_bandwidth / chip.devices) * chip.clock)
 
 
 Part: TypeAlias = Literal[
@@ -386,11 +341,12 @@ def cost_of(program: Program, computation: Computation, instruction: Instruction
         return Cost(size, cycles)
     if instruction.opcode.endswith("-start") or any(exchanges(program, instruction)):
         return Cost(size)
-    by_traffic = cycles_of_traffic(size, chip)
-    kernel = kernel_cycles(instruction, chip)
-    if kernel is None:
+    by_traffic = round(size / (chip.memory_bandwidth / chip.devices) * chip.clock)
+    flops = stated_cost(instruction, "flops")
+    if not flops:
         return Cost(size, traffic_cycles=by_traffic)
-    if not kernel.is_floor:
-        return Cost(size, kernel_cycles=kernel.number)
-    floor = max(kernel.number, by_traffic)
+    name = instruction.op_name.removesuffix("/pallas_call").rpartition("/")[2]
+    if share := MEASURED.get((name, chip.name)):
+        return Cost(size, kernel_cycles=round(flops / flops_a_cycle(chip) / share))
+    floor = max(round(flops / flops_a_cycle(chip)), by_traffic)
     return Cost(size, kernel_cycles=floor, kernels_at_least=floor)

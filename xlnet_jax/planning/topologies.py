@@ -80,21 +80,6 @@ def memory_for_programs(card: int) -> float:
     return card * 10**9 * GPU_MEMORY_SHARE
 
 
-def find_gpus(kind: str, count: int) -> tuple[Any, ...]:
-    """Return devices of GPUs that are not here. Raises InputError where jax's CUDA plugin is not installed."""
-    if not any(importlib.util.find_spec(name) for name in CUDA_PLUGINS):
-        raise InputError(
-            "the compiler for GPUs is not installed: pip install 'xlnet_jax[plan-gpu]' in an environment of its own"
-        )
-    from jax.experimental import topologies
-
-    hosts = -(-count // GPUS_IN_A_HOST)
-    described = topologies.get_topology_desc(
-        platform="cuda", target_config=describe_gpu(kind), topology=f"1x{hosts}x{count // hosts}"
-    )
-    return tuple(described.devices)
-
-
 def describe_gpu(kind: str) -> str:
     """Return XLA's description of a GPU, a GpuTargetConfigProto as text."""
     gpu, chip = GPUS[kind], chip_of_gpu(kind)
@@ -194,7 +179,7 @@ def find_topology(name: str, slices: int = 1) -> Topology:
     Raises InputError where there are no such devices, or their compiler is not installed.
     """
     if (found_gpus := parse_gpus(name)) is not None:
-        return _find_gpu_topology(*found_gpus, slices)
+        return _find_gpus(*found_gpus, slices)
     generation, shape = parse_slice(name)
     if importlib.util.find_spec("libtpu") is None and "TPU_LIBRARY_PATH" not in os.environ:
         raise InputError(
@@ -207,46 +192,48 @@ def find_topology(name: str, slices: int = 1) -> Topology:
     settings = dict(found.settings) | ({"chips_per_host_bounds": [1, 1, 1]} if alone else {})
     if slices > 1:
         settings["num_slices"] = slices
-    full_name = f"{found.compiler_name or generation}:{'x'.join(map(str, shape))}"
+    chips = "x".join(map(str, shape))
     try:
-        description = topologies.get_topology_desc(platform="tpu", topology_name=full_name, **settings)
+        description = topologies.get_topology_desc(
+            platform="tpu", topology_name=f"{found.compiler_name or generation}:{chips}", **settings
+        )
     except Exception as error:
         if "INVALID_ARGUMENT" not in str(error):
             raise
         raise InputError(_refusal(name)) from None
     chip = next(chip for chip in CHIPS if chip.name == generation)
-    return Topology(
-        f"{generation}:{'x'.join(map(str, shape))}",
-        chip,
-        slices * math.prod(shape),
-        tuple(description.devices),
-        chip.memory // chip.devices - RESERVED,
-    )
+    available = chip.memory // chip.devices - RESERVED
+    return Topology(f"{generation}:{chips}", chip, slices * math.prod(shape), tuple(description.devices), available)
 
 
-def _find_gpu_topology(kind: str, count: int, slices: int) -> Topology:
+def _find_gpus(kind: str, count: int, slices: int) -> Topology:
     if slices > 1:
         raise InputError(f"`mesh.dcn_data` {slices}: GPUs have no slices; name all of them, as {kind}-{slices * count}")
-    chip = chip_of_gpu(kind)
-    return Topology(f"{kind}-{count}", chip, count, find_gpus(kind, count), int(chip.memory * GPU_MEMORY_SHARE))
+    if not any(importlib.util.find_spec(name) for name in CUDA_PLUGINS):
+        raise InputError(
+            "the compiler for GPUs is not installed: pip install 'xlnet_jax[plan-gpu]' in an environment of its own"
+        )
+    from jax.experimental import topologies
+
+    chip, hosts = chip_of_gpu(kind), -(-count // GPUS_IN_A_HOST)
+    described = topologies.get_topology_desc(
+        platform="cuda", target_config=describe_gpu(kind), topology=f"1x{hosts}x{count // hosts}"
+    )
+    return Topology(f"{kind}-{count}", chip, count, tuple(described.devices), int(chip.memory * GPU_MEMORY_SHARE))
 
 
 def parse_slice(name: str) -> tuple[str, tuple[int, ...]]:
     """Return (generation, chips along each axis)."""
     match = re.fullmatch(r"([a-z0-9]+)(?::(\d+(?:x\d+)+)|-(\d+))", name.lower())
     generation = _ALIASES.get(match[1], match[1]) if match else ""
-    if not match or generation not in GENERATIONS:
-        raise InputError(_refusal(name))
-    known = [tuple(map(int, shape.split("x"))) for shape in GENERATIONS[generation].shapes]
-    if match[3]:
-        counted = [s for s in known if math.prod(s) * GENERATIONS[generation].cores == int(match[3])]
-        if not counted:
-            raise InputError(_refusal(name))
-        return generation, counted[0]
-    shape = tuple(map(int, match[2].split("x")))
-    if len(shape) != len(known[0]) or not 0 < math.prod(shape) <= math.prod(known[-1]):
-        raise InputError(_refusal(name))
-    return generation, shape
+    if match and generation in GENERATIONS:
+        known = [tuple(map(int, shape.split("x"))) for shape in GENERATIONS[generation].shapes]
+        cores = GENERATIONS[generation].cores
+        for shape in [tuple(map(int, match[2].split("x")))] if match[2] else known:
+            is_slice = len(shape) == len(known[0]) and 0 < math.prod(shape) <= math.prod(known[-1])
+            if is_slice and (match[2] or math.prod(shape) * cores == int(match[3])):
+                return generation, shape
+    raise InputError(_refusal(name))
 
 
 def _refusal(name: str) -> str:

@@ -1,23 +1,14 @@
 """Cycles of a step: those that the compiler estimates, of kernels, and of instructions that neither knows."""
 
 import dataclasses
-import importlib.util
-import subprocess
-import sys
 
 import pytest
 
+from tests.xlnet_jax.planning.compilers import needs_libtpu, run_program
 from xlnet_jax.costs import CHIPS
+from xlnet_jax.planning import step_cost
 from xlnet_jax.planning.hlo import parse
-from xlnet_jax.planning.step_cost import (
-    Cost,
-    KernelCycles,
-    cost_by_part,
-    cycles_of_traffic,
-    flops_a_cycle,
-    kernel_cycles,
-    kernel_name,
-)
+from xlnet_jax.planning.step_cost import Cost, cost_by_part, flops_a_cycle
 
 CHIP = {chip.name: chip for chip in CHIPS}
 # A chip of round numbers: a cycle moves 4 bytes of the memory, and has 1,000 FLOPs.
@@ -56,53 +47,41 @@ ENTRY %main (p: (s32[], f32[1024])) -> (s32[], f32[1024]) {
 """  # noqa: E501
 
 
-def total(program, chip=ROUND):
-    parts = cost_by_part(program, chip).values()
+def total(text, chip=ROUND):
+    parts = cost_by_part(parse(text), chip).values()
     return Cost(*(sum(numbers) for numbers in zip(*parts, strict=True)))
 
 
 def test_cycles_are_summed_over_the_turns_of_loops():
-    assert total(parse(PROGRAM)).cycles == 24 * 1000 + 7
-
-
-def test_an_instruction_without_an_estimate_takes_as_long_as_its_traffic():
-    assert total(parse(PROGRAM)).traffic_cycles == 24 * 2 * 4096 // 4  # the reshape: not the copy in the background
-
-
-def test_a_kernel_takes_at_least_as_long_as_its_flops_at_the_peak():
-    cost = total(parse(PROGRAM))
-    assert cost.kernel_cycles == cost.kernels_at_least == 24 * 5000
+    cost = total(PROGRAM)
+    assert cost.cycles == 24 * 1000 + 7
+    # Without an estimate: as long as its traffic. The reshape, but not the copy in the background.
+    assert cost.traffic_cycles == 24 * 2 * 4096 // 4
+    assert cost.kernel_cycles == cost.kernels_at_least == 24 * 5000  # its FLOPs at the peak
     assert cost.all_cycles == 24 * (1000 + 2048 + 5000) + 7
 
 
-def test_a_kernel_of_few_flops_takes_at_least_as_long_as_its_traffic():
-    assert total(parse(PROGRAM.replace('"5000000"', '"1000"'))).kernel_cycles == 24 * 1000
-
-
-def test_a_kernel_whose_speed_was_measured_takes_that_long():
-    call = parse(PROGRAM).computations["%body"].instructions["%kernel"]
-    assert kernel_name(call) == "mine"
-    assert kernel_cycles(call, ROUND, {("mine", "v5e"): 0.5}) == KernelCycles(10_000, is_floor=False)
-    assert kernel_cycles(call, ROUND, {("mine", "v3"): 0.5}) == KernelCycles(5000, is_floor=True)
+def test_a_kernel_takes_as_long_as_was_measured_or_at_least_as_its_flops_and_its_traffic(monkeypatch):
+    assert total(PROGRAM.replace('"5000000"', '"1000"')).kernel_cycles == 24 * 1000  # its traffic
+    assert total(PROGRAM.replace('"flops":"5000000",', "")).kernel_cycles == 0
+    for chip, cycles, at_least in (("v5e", 10_000, 0), ("v3", 5000, 5000)):
+        monkeypatch.setattr(step_cost, "MEASURED", {("mine", chip): 0.5})
+        cost = total(PROGRAM)
+        assert (cost.kernel_cycles, cost.kernels_at_least) == (24 * cycles, 24 * at_least)
 
 
 def test_a_cycle_is_one_of_a_device_and_not_of_its_chip():
-    assert flops_a_cycle(CHIP["v3"]) == pytest.approx(2 * 2 * 128**2, rel=0.01)  # one of two cores, two arrays
-    assert cycles_of_traffic(450 * 10**9, CHIP["v3"]) == 940_000_000  # a second at half of the bandwidth
-
-
-def test_what_is_no_kernel_or_states_no_flops_has_no_cycles_of_a_kernel():
-    instructions = parse(PROGRAM.replace('"flops":"5000000",', "")).computations["%body"].instructions
-    assert kernel_cycles(instructions["%kernel"], ROUND) is None
-    assert kernel_cycles(instructions["%known"], ROUND) is None
+    v3 = CHIP["v3"]
+    assert flops_a_cycle(v3) == pytest.approx(2 * 2 * 128**2, rel=0.01)  # one of two cores, two arrays
+    seconds = 4 * 2 * 4096 * 24 / 450e9  # at half of the bandwidth
+    assert total(PROGRAM, v3).traffic_cycles == pytest.approx(seconds * 0.94e9 / 4, rel=0.05)
 
 
 COMPILE = """
-import os, sys
-from xlnet_jax.planning.topologies import ENVIRONMENT, find_topology
-os.environ.update(ENVIRONMENT)
+import sys
 import jax
 from xlnet_jax.planning.hlo import parse
+from xlnet_jax.planning.topologies import find_topology
 sharding = jax.sharding.SingleDeviceSharding(find_topology(sys.argv[1]).devices[0])
 matrix = jax.ShapeDtypeStruct((4096, 4096), "bfloat16", sharding=sharding)
 program = parse(jax.jit(lambda a, b: a @ b).lower(matrix, matrix).compile().as_text())
@@ -110,12 +89,9 @@ print(sum(times * (instruction.estimated_cycles or 0) for _, instruction, times 
 """
 
 
-@pytest.mark.skipif(
-    importlib.util.find_spec("libtpu") is None, reason="the TPU compiler: pip install 'xlnet_jax[plan]'"
-)
+@needs_libtpu
 @pytest.mark.parametrize("topology", ["v2:2x2", "v3:2x2", "v4:1x1x1", "v5e:1x1", "v5p:1x1x1", "v6e:1x1", "v7:1x1x1"])
 def test_cycles_are_those_of_one_device_at_the_clock_of_its_chip(topology):
     """The compiler expects a large product of matrices to run a little below the peak of the device."""
-    done = subprocess.run([sys.executable, "-c", COMPILE, topology], capture_output=True, text=True, check=True)
     chip = CHIP[topology.partition(":")[0]]
-    assert 0.8 < 2 * 4096**3 / (int(done.stdout) * flops_a_cycle(chip)) < 1
+    assert 0.8 < 2 * 4096**3 / (int(run_program(COMPILE, topology)) * flops_a_cycle(chip)) < 1

@@ -1,17 +1,10 @@
 """The fused attention kernels compiled for TPUs that are not here, alone and inside the step."""
 
-import importlib.util
-import os
-import subprocess
-import sys
-
 import pytest
 
-from xlnet_jax.planning.topologies import ENVIRONMENT
+from tests.xlnet_jax.planning.compilers import needs_libtpu, run_program
 
-pytestmark = pytest.mark.skipif(
-    importlib.util.find_spec("libtpu") is None, reason="the TPU compiler: pip install 'xlnet_jax[plan]'"
-)
+pytestmark = needs_libtpu
 
 PROGRAM = """
 import sys
@@ -57,14 +50,7 @@ print(*(f"fused_attention_{name}" in text for name in ("forward", "backward")))
 )
 def test_both_kernels_compile(topology, length, memory):
     """At the largest sizes that they take whole (`Generation.reach`), and in blocks."""
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, topology, str(length), str(memory)],
-        env=os.environ | ENVIRONMENT,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    assert done.stdout.split() == ["True", "True"]
+    assert run_program(PROGRAM, topology, length, memory).split() == ["True", "True"]
 
 
 STEP = """
@@ -91,13 +77,8 @@ OF_SCORES = {"relative shift", "attention dropout", "position product"}
 @pytest.mark.parametrize("topology", ["v5e:2x2", "v3:2x2"])
 def test_a_step_with_the_kernel_moves_less_than_half_of_the_bytes(topology):
     """Scores by distance, their shift and the dropout masks of attention never reach the device's memory."""
-    done = subprocess.run(
-        [sys.executable, "-c", STEP, topology], env=os.environ | ENVIRONMENT, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    (plain, plain_bytes, *plain_parts), (fused, fused_bytes, *fused_parts) = (
-        line.split(",") for line in done.stdout.replace("memory, embedding", "memory").splitlines()
-    )
+    lines = run_program(STEP, topology).replace("memory, embedding", "memory").splitlines()
+    (plain, plain_bytes, *plain_parts), (fused, fused_bytes, *fused_parts) = (line.split(",") for line in lines)
     assert (plain, fused) == ("plain", "fused")
     assert set(plain_parts) >= OF_SCORES
     assert not OF_SCORES & set(fused_parts)

@@ -1,26 +1,10 @@
 """Plans for GPUs that are not here: their names, and steps and attention kernels that jax's CUDA plugin compiles."""
 
-import importlib.util
-import os
-import subprocess
-import sys
-
 import pytest
 
+from tests.xlnet_jax.planning.compilers import has_gpu_compiler, needs_gpu_compiler, run_program
 from xlnet_jax.errors import InputError
-from xlnet_jax.planning.topologies import (
-    CUDA_PLUGINS,
-    ENVIRONMENT,
-    GPUS,
-    chip_of_gpu,
-    describe_gpu,
-    find_topology,
-    parse_gpus,
-)
-
-has_compiler = pytest.mark.skipif(
-    not any(map(importlib.util.find_spec, CUDA_PLUGINS)), reason="the compiler for GPUs: make gpu-plans"
-)
+from xlnet_jax.planning.topologies import GPUS, chip_of_gpu, describe_gpu, find_topology, parse_gpus
 
 
 @pytest.mark.parametrize(
@@ -41,16 +25,19 @@ def test_a_name_says_the_kind_and_the_number(name, expected):
     assert parse_gpus(name) == expected
 
 
-def test_gpus_that_cannot_be_had_are_refused_with_those_that_can():
-    with pytest.raises(
-        InputError, match=r"`topology` h100-12: there is no such slice\. .* as h100-8: l4 a6000 a100 h100 h200$"
-    ):
-        find_topology("h100-12")
-
-
-def test_gpus_have_no_slices():
-    with pytest.raises(InputError, match=r"^`mesh.dcn_data` 2: GPUs have no slices; name all of them, as h100-16$"):
-        find_topology("h100-8", 2)
+@pytest.mark.parametrize(
+    ("name", "slices", "line"),
+    [
+        ("h100-12", 1, r"`topology` h100-12: there is no such slice\. .* as h100-8: l4 a6000 a100 h100 h200$"),
+        ("h100-8", 2, r"^`mesh.dcn_data` 2: GPUs have no slices; name all of them, as h100-16$"),
+        ("h200-1", 1, r"pip install 'xlnet_jax\[plan-gpu\]' in an environment of its own$"),
+    ],
+)
+def test_gpus_that_cannot_be_had_are_refused(name, slices, line):
+    if name == "h200-1" and has_gpu_compiler:
+        pytest.skip("the compiler is here")
+    with pytest.raises(InputError, match=line):
+        find_topology(name, slices)
 
 
 @pytest.mark.parametrize("kind", GPUS)
@@ -59,12 +46,6 @@ def test_devices_are_known_by_the_name_that_the_description_gives(kind):
     text = describe_gpu(kind)
     assert f'device_description_str: "{chip.device_kinds[0]}"' in text
     assert f"memory_bandwidth: {chip.memory_bandwidth:.0f}\n" in text
-
-
-@pytest.mark.skipif(any(map(importlib.util.find_spec, CUDA_PLUGINS)), reason="the compiler is here")
-def test_without_the_compiler_a_plan_says_what_to_install():
-    with pytest.raises(InputError, match=r"pip install 'xlnet_jax\[plan-gpu\]' in an environment of its own$"):
-        find_topology("h200-1")
 
 
 KERNELS = """
@@ -99,12 +80,12 @@ arguments = jax.tree.map(
 )
 text = jax.jit(program).lower(*arguments).compile().as_text()
 calls = [line for line in text.splitlines() if "__gpu$xla.gpu.triton" in line]
-print(*(sum(f"{name}/pallas_call" in line for line in calls) for name in sys.stdin.read().split()))
+for name in ("forward", "backward", "backward_keys"):
+    print(sum(f"fused_attention_{name}/pallas_call" in line for line in calls))
 """
-NAMES = "fused_attention_forward fused_attention_backward fused_attention_backward_keys"
 
 
-@has_compiler
+@needs_gpu_compiler
 @pytest.mark.parametrize(
     ("kind", "width", "dtype"),
     [
@@ -117,8 +98,7 @@ NAMES = "fused_attention_forward fused_attention_backward fused_attention_backwa
     ],
 )
 def test_the_kernels_compile_for_a_described_gpu(kind, width, dtype):
-    done = run(KERNELS, kind, str(width), dtype, stdin=NAMES)
-    assert done.split() == ["1", "1", "1"]
+    assert run_program(KERNELS, kind, width, dtype).split() == ["1", "1", "1"]
 
 
 STEP = """
@@ -144,11 +124,11 @@ for attention in ("plain", "auto"):
 IN_KERNELS = {"relative shift", "attention dropout"}
 
 
-@has_compiler
+@needs_gpu_compiler
 @pytest.mark.parametrize(("topology", "devices"), [("h200-1", 1), ("h100-8", 8), ("a100-4", 4)])
 def test_a_step_of_base_with_the_kernels_shifts_nothing_in_memory_and_moves_less(topology, devices):
     """Scores by distance alone are left of the arrays that are as large as the scores."""
-    plain, plain_parts, fused, fused_parts = run(STEP, topology, str(8 * devices)).splitlines()
+    plain, plain_parts, fused, fused_parts = run_program(STEP, topology, 8 * devices).splitlines()
     *told, plain_bytes = plain.split()
     assert told == ["plain", str(devices), "True", str(devices > 1)]
     *told, fused_bytes = fused.split()
@@ -156,16 +136,3 @@ def test_a_step_of_base_with_the_kernels_shifts_nothing_in_memory_and_moves_less
     assert set(plain_parts.split(";")) >= IN_KERNELS
     assert not set(fused_parts.split(";")) & IN_KERNELS
     assert int(fused_bytes) < 0.6 * int(plain_bytes)
-
-
-def run(program: str, *arguments: str, stdin: str = "") -> str:
-    """Run a program with jax as it is set up for plans, and return what it prints."""
-    done = subprocess.run(
-        [sys.executable, "-c", program, *arguments],
-        env=os.environ | ENVIRONMENT,
-        input=stdin,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    return done.stdout

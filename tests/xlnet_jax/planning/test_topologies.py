@@ -43,11 +43,7 @@ def test_a_slice_that_there_is_not_is_refused_with_those_that_there_are(name):
     [
         ("", "error: --topology is missing: name a TPU slice"),
         ("--topology v3:2x2 --utilization 40", "error: --utilization 40.0 must be in (0, 1]"),
-        ("--topology v3:2x2 v3:4x4 --search", "error: --search wants one --topology"),
-        (
-            "--topology v3:2x2 --batch 8 --batch-per-device 1",
-            "error: --batch-per-device replaces --batch: leave one of them out",
-        ),
+        ("--topology v3:2x2 v3:4x4 --search", "error: --search takes one --topology"),
         ("--topology v3:2x2 --init runs/x", "error: --init: a plan reads no files"),
         ("--topolgy v3:2x2", "error: unknown setting --topolgy: did you mean --topology?"),
         ("--topology v3:2x2 --data.perm-size 48", "error: data.perm-size 48 must divide both parts"),

@@ -3,7 +3,7 @@
 import pytest
 
 from xlnet_jax.planning.hlo import parse
-from xlnet_jax.planning.step_cost import Collective, collectives, memory_bytes
+from xlnet_jax.planning.step_cost import Collective, collectives, moved_bytes
 
 PROGRAM = """\
 HloModule step, is_scheduled=true
@@ -110,6 +110,10 @@ ENTRY %main (is_finite: pred[], state: f32[64]) -> f32[64] {
   ROOT %next = f32[64]{0:T(256)} conditional(%is_finite, %state, %state), BOTH
 }
 """
+
+
+def memory_bytes(program):
+    return sum(times * moved_bytes(program, *instruction) for *instruction, times in program.runs())
 
 
 @pytest.mark.parametrize("branches", ["%skip, %update", "%update, %skip"])
