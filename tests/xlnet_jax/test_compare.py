@@ -12,7 +12,7 @@ from data_pipelines.corpus import Corpus
 from tests.xlnet_jax.training.tiny_run import TINY
 from xlnet_jax import compare
 from xlnet_jax.comparison import run
-from xlnet_jax.comparison.run import Statistic
+from xlnet_jax.comparison.run import show_summary, summarize
 from xlnet_jax.errors import RESTART, InputError
 from xlnet_jax.settings.config import Config
 from xlnet_jax.training.metrics import read_records
@@ -195,5 +195,5 @@ def test_examples_that_cannot_be_read_are_refused_before_anything_is_learned(fol
 
 
 def test_one_seed_has_no_deviation():
-    assert str(Statistic.of({3: 0.25})) == "0.250"
-    assert str(Statistic.of({3: 0.25, 4: 0.75})) == "0.500 ± 0.354"
+    assert show_summary(summarize({3: 0.25})) == "0.250"
+    assert show_summary(summarize({3: 0.25, 4: 0.75})) == "0.500 ± 0.354"

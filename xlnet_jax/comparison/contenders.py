@@ -4,9 +4,9 @@ own.
 """
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Literal
+from typing import Any, Literal
 
 from xlnet_jax.errors import InputError
 from xlnet_jax.objectives.clm import CLM
@@ -19,60 +19,54 @@ from xlnet_jax.settings.config import Config
 
 def bert(common: Config) -> Config:
     """Return row 1: masked pieces of segment pairs, next sentence prediction, learned positions, no memory."""
-    config = MLM.start(common)
-    return replace(
-        config,
-        model=replace(config.model, positions="learned"),
-        data=replace(config.data, pair_loss="next"),
-    )
+    return _with(MLM.start(common), model={"positions": "learned"}, data={"pair_loss": "next"})
 
 
 def dae_transformer_xl(common: Config) -> Config:
     """Return row 2, DAE + Transformer-XL: BERT's objective with memory, relative positions and texts read both ways."""
-    config = MLM.start(common)
-    return replace(
-        config,
-        model=replace(config.model, mem_len=common.model.mem_len),
-        data=replace(config.data, reuse_len=common.data.reuse_len, bidirectional=common.data.bidirectional),
-    )
+    data = {"reuse_len": common.data.reuse_len, "bidirectional": common.data.bidirectional}
+    return _with(MLM.start(common), model={"mem_len": common.model.mem_len}, data=data)
 
 
 def plm_k7(common: Config) -> Config:
     """Return row 3: one token in K = 7 is predicted, with correspondingly more context."""
     data = common.data
     fewer = None if data.num_predict is None else round(data.num_predict * data.mask_alpha / (7 * data.mask_beta))
-    return replace(common, data=replace(data, mask_alpha=7, mask_beta=1, num_predict=fewer))
+    return _with(common, data={"mask_alpha": 7, "mask_beta": 1, "num_predict": fewer})
 
 
 def plm_no_memory(common: Config) -> Config:
     """Return row 5: no memory."""
-    return replace(common, model=replace(common.model, mem_len=0))
+    return _with(common, model={"mem_len": 0})
 
 
 def plm_no_spans(common: Config) -> Config:
     """Return row 6: targets are drawn piece by piece."""
-    return replace(common, data=replace(common.data, targets="pieces"))
+    return _with(common, data={"targets": "pieces"})
 
 
 def plm_no_bidirectional(common: Config) -> Config:
     """Return row 7: every text is read forwards."""
-    return replace(common, data=replace(common.data, bidirectional=False))
+    return _with(common, data={"bidirectional": False})
 
 
 def plm_next(common: Config) -> Config:
     """Return row 8: with next sentence prediction."""
-    return replace(common, data=replace(common.data, pair_loss="next"))
+    return _with(common, data={"pair_loss": "next"})
 
 
 def vanilla(common: Config) -> Config:
     """Return a causal model without memory, with sinusoidal positions (Al-Rfou et al. 2019)."""
-    config = CLM.start(common)
-    return replace(config, model=replace(config.model, mem_len=0, positions="sinusoidal"))
+    return _with(CLM.start(common), model={"mem_len": 0, "positions": "sinusoidal"})
 
 
 def electra(common: Config) -> Config:
     """Return replaced token detection by its published name (Clark et al. 2020)."""
     return RTD.start(common)
+
+
+def _with(config: Config, model: Mapping[str, Any] = {}, data: Mapping[str, Any] = {}) -> Config:
+    return replace(config, model=replace(config.model, **model), data=replace(config.data, **data))
 
 
 CONTENDERS: dict[str, Callable[[Config], Config]] = {

@@ -2,15 +2,16 @@
 
 import dataclasses
 import difflib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from xlnet_jax.comparison.contenders import CONTENDERS
 from xlnet_jax.errors import InputError
 from xlnet_jax.objectives import command_line
 from xlnet_jax.settings import parser
+from xlnet_jax.settings.bounds import above, at_least
 from xlnet_jax.settings.config import Config
 from xlnet_jax.settings.fields import operational, setting
 from xlnet_jax.settings.files import identity_difference
@@ -32,11 +33,11 @@ class CompareConfig(Config):
     objectives: tuple[str, ...] = operational(("plm", "mlm", "clm"), "common")
     """contenders, separated by commas or spaces: any --objective, or bert, dae-transformer-xl, plm-k7, plm-no-memory,
     plm-no-spans, plm-no-bidirectional, plm-next, vanilla, electra"""
-    budget: float = setting(0.0, "common")
+    budget: float = setting(0.0, above(0, "give what each contender may cost, as 2e6"), "common")
     """cost of each pretraining, in the unit of --equal; each contender gets as many steps as fit"""
     equal: Literal["tokens", "operations"] = setting("tokens", "common")
     """unit in which all pretrainings cost the same: tokens in the windows that are read, or FLOPs of the einsums"""
-    seeds: tuple[int, ...] = operational((0,), "common")
+    seeds: tuple[int, ...] = operational((0,), at_least(0), "common")
     """seeds; each is one pretraining of each contender and one finetuning of it on each task"""
     tasks: tuple[str, ...] = operational((), "common")
     """tasks that every pretrained network is finetuned on, as NAME=FOLDER, such as sst-2=glue/SST-2; the folder has the
@@ -73,26 +74,17 @@ def finetune_configs(settings: CompareConfig) -> dict[str, FinetuneConfig]:
     InputError where they contradict each other, or name no examples."""
     found = {}
     for task, folder in task_folders(settings).items():
-        start = DEFAULTS[task]()
+        train = _find_files(task, folder, ("train",))
+        held_out = _find_files(task, folder, ("dev", "validation", "valid", "val"))
+        words = [f"--{word}" for word in _words_of_task(task, settings)]
         try:
-            config = parser.parse(
-                FinetuneConfig, [f"--{word}" for word in _words_of_task(task, settings)], "", "", start
-            )
+            config = parser.parse(FinetuneConfig, words, "", "", DEFAULTS[task]())
+            if ours := config.given.intersection(_OURS):
+                raise InputError(f"{', '.join(sorted(ours))}: a comparison sets it by itself; leave it out")
+            found[task] = replace(config, train=train, eval=held_out, tpu=settings.tpu)
+            validate_finetuning(replace(found[task], init=_LATER))
         except InputError as mistake:
-            raise InputError(f"--finetune: {mistake}") from None
-        for name in _OURS:
-            if name in config.given:
-                raise InputError(f"--finetune {name}: a comparison sets it by itself; leave it out")
-        train, held_out = (
-            _find_files(task, folder, ("train",)),
-            _find_files(task, folder, ("dev", "validation", "valid", "val")),
-        )
-        config = replace(config, train=train, eval=held_out, tpu=settings.tpu)
-        try:
-            validate_finetuning(replace(config, init=_LATER))
-        except InputError as contradiction:
-            raise InputError(f"--finetune {task}: {contradiction}") from None
-        found[task] = config
+            raise InputError(f"--finetune {task}: {mistake}") from None
     return found
 
 
@@ -114,24 +106,24 @@ def list_differences(ours: CompareConfig, theirs: CompareConfig) -> list[str]:
 
 
 def _contradictions(settings: CompareConfig) -> Iterable[str]:
-    if not settings.budget > 0:
-        yield f"--budget {settings.budget:g}: give the {settings.equal} that each contender may cost, as 2e6"
-    yield from _unknown("--objectives", settings.objectives, CONTENDERS)
-    yield from _unknown("--tasks", task_folders(settings), DEFAULTS)
-    for task, folder in task_folders(settings).items():
+    folders = task_folders(settings)
+    for flag, names, known in (("objectives", settings.objectives, CONTENDERS), ("tasks", folders, DEFAULTS)):
+        for name in names:
+            if name not in known:
+                near = difflib.get_close_matches(name, known, 1, 0.5)
+                hint = f"did you mean {near[0]}?" if near else f"there is {', '.join(known)}"
+                yield f"--{flag} {name}: {hint}"
+    for task, folder in folders.items():
         if not folder:
             yield f"--tasks {task} has no data: name the folder of its examples, as {task}=FOLDER"
         if task == "ranking":
             yield "--tasks ranking: its documents, queries and judgements are no folder of examples; finetune ranks"
-    tasks = [word.partition("=")[0] for word in settings.tasks]
-    if settings.finetune and not tasks:
+    if settings.finetune and not folders:
         yield f"--finetune {' '.join(settings.finetune)}: there is nothing to finetune on; name --tasks"
+    tasks = [word.partition("=")[0] for word in settings.tasks]
     for flag, values in (("objectives", settings.objectives), ("seeds", settings.seeds), ("tasks", tasks)):
         if len(set(values)) < len(values) or not (values or flag == "tasks"):
             yield f"--{flag} {' '.join(map(str, values))}: give one or more, each once"
-    for seed in settings.seeds:
-        if not 0 <= seed < 2**31:
-            yield f"--seeds {seed} must be in [0, 2^31)"
     if settings.objective != Config().objective:
         yield (
             f"--objective {settings.objective}: compare starts from the settings of XLNet, as --preset demo, small, "
@@ -144,14 +136,6 @@ def _contradictions(settings: CompareConfig) -> Iterable[str]:
     ):
         if getattr(settings, flag):
             yield f"--{flag} {getattr(settings, flag)}: {instead}"
-
-
-def _unknown(flag: str, names: Iterable[str], known: Mapping[str, Any]) -> Iterable[str]:
-    for name in names:
-        if name not in known:
-            near = difflib.get_close_matches(name, known, 1, 0.5)
-            hint = f"did you mean {near[0]}?" if near else f"there is {', '.join(known)}"
-            yield f"{flag} {name}: {hint}"
 
 
 def _words_of_task(task: str, settings: CompareConfig) -> list[str]:

@@ -72,16 +72,11 @@ def draw_attention_png(
     rows = sum(len(positions) for _, positions, _, _ in streams) + len(streams) - 1
     width, all_width = len(streams) * (matrix + 1.6), thumbnail * heads + 0.6
     all_height = thumbnail * layers * rows / length + 0.8
-    if len(streams) == 1:  # all heads stand beside one matrix, and below two
-        size = width + all_width, max(matrix + 2.2, all_height + 1.2)
-        layout: dict[str, Any] = {"nrows": 1, "ncols": 2, "width_ratios": [width, all_width]}
-    else:
-        size = max(width, all_width), matrix + 2.2 + all_height
-        layout = {"nrows": 2, "ncols": 1, "height_ratios": [matrix + 1.4, all_height]}
+    size = max(width, all_width), matrix + 2.2 + all_height
     fonts = Lettering([*found.pieces, text])
     with fonts.in_use(9):
         figure = Figure(figsize=size, dpi=DPI, layout="constrained")
-        parts: Any = figure.subfigures(**layout)
+        parts: Any = figure.subfigures(2, 1, height_ratios=[matrix + 1.4, all_height])
         shown = fonts.legible(text, "text", 90)
         figure.suptitle(f"Attention of “{shown}”\n{origin}: {layers} layers x {heads} heads", fontsize=11)
         shown_head = "the mean of all heads" if head is None else f"head {head}"
@@ -148,11 +143,8 @@ def _draw_all(panel: Any, found: TextAttention, layer: int, head: int | None) ->
                 picture = colours.to_rgba(np.ma.masked_equal(weights[z, n], 0))
                 mosaic[top : top + len(picture), x : x + wide] = picture
                 top += len(picture) + 1
-            is_shown = z == layer and head in (None, n)
-            frame: dict[str, Any] = (
-                {"ec": "#222222", "lw": 2, "zorder": 3} if is_shown else {"ec": "#bbbbbb", "lw": 0.5}
-            )
-            axes.add_patch(Rectangle((x - 0.5, y - 0.5), wide, high, fill=False, **frame))
+            color, width, order = ("#222222", 2, 3) if z == layer and head in (None, n) else ("#bbbbbb", 0.5, 1)
+            axes.add_patch(Rectangle((x - 0.5, y - 0.5), wide, high, fill=False, ec=color, lw=width, zorder=order))
     axes.imshow(mosaic, interpolation="nearest")
     axes.set(xlim=(-1, mosaic.shape[1]), ylim=(mosaic.shape[0], -1), anchor="N")
     middles = np.arange(heads) * (wide + gap) + (wide - 1) / 2, np.arange(layers) * (high + gap) + (high - 1) / 2

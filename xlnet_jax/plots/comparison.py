@@ -1,7 +1,6 @@
 """Picture of a comparison: a panel of held-out losses, and one for each task."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from etils import epath
 
@@ -9,16 +8,19 @@ from xlnet_jax.plots.style import write_png
 
 COLUMNS = 3
 
-Curves = Mapping[str, Sequence[Sequence[tuple[float, float]]]]
-"""A curve of (cost, nats per target) for each seed, by the name of the contender"""
-Scores = Mapping[str, Sequence[float]]
-"""A score for each seed, by the name of the contender"""
-
 
 def draw_comparison(
-    losses: Curves, cost: str, tasks: Mapping[str, Scores], metrics: Mapping[str, str], path: epath.PathLike
+    losses: Mapping[str, Sequence[Sequence[tuple[float, float]]]],
+    cost: str,
+    tasks: Mapping[str, Mapping[str, Sequence[float]]],
+    metrics: Mapping[str, str],
+    path: epath.PathLike,
 ) -> None:
-    """Write a PNG. cost: name of what the losses are drawn over. metrics: name of each task's metric."""
+    """Write a PNG.
+
+    losses: curves of (cost, nats per target), one a seed, by the name of the contender. cost: name of what they are
+    drawn over. tasks: by task and contender a score for each seed. metrics: name of each task's metric.
+    """
     from matplotlib import colormaps
     from matplotlib.figure import Figure
 
@@ -38,18 +40,13 @@ def draw_comparison(
     axes[0].grid(alpha=0.3)
     axes[0].legend(fontsize="small")
     for panel, (task, scores) in zip(axes[1:], tasks.items(), strict=False):
-        _draw_task(panel, task, metrics[task], scores, colors)
+        for row, (name, values) in enumerate(scores.items()):
+            panel.plot(values, [row] * len(values), "o", color=colors[name], alpha=0.6)
+            panel.plot([sum(values) / len(values)] * 2, [row - 0.3, row + 0.3], color=colors[name], lw=2)
+        panel.set(yticks=range(len(scores)), yticklabels=list(scores), ylim=(len(scores) - 0.5, -0.5))
+        panel.locator_params("x", nbins=5)  # the labels of more ticks would overlap
+        panel.set(xlabel=metrics[task], title=f"{task}: seeds and their mean")
+        panel.grid(alpha=0.3)
     for unused in axes[panels:]:
         unused.axis("off")
     write_png(figure, path)
-
-
-def _draw_task(axes: Any, task: str, metric: str, scores: Scores, colors: Mapping[str, Any]) -> None:
-    """Draw a point for each seed, and a line at their mean."""
-    for row, (name, values) in enumerate(scores.items()):
-        axes.plot(values, [row] * len(values), "o", color=colors[name], alpha=0.6)
-        axes.plot([sum(values) / len(values)] * 2, [row - 0.3, row + 0.3], color=colors[name], lw=2)
-    axes.set(yticks=range(len(scores)), yticklabels=list(scores), ylim=(len(scores) - 0.5, -0.5))
-    axes.locator_params("x", nbins=5)  # the labels of more ticks would overlap
-    axes.set(xlabel=metric, title=f"{task}: seeds and their mean")
-    axes.grid(alpha=0.3)

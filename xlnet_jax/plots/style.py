@@ -20,20 +20,15 @@ class Lettering:
 
     def __init__(self, texts: Iterable[str]) -> None:
         """Choose the fonts. texts: those that the picture shows."""
-        from matplotlib import font_manager
-
-        self.families = [DEFAULT]
-        self._files = [str(font_manager.findfont(DEFAULT))]
-        if missing := set("".join(texts)) - _characters(self._files[0]):
-            best = max(_other_fonts(), key=lambda font: len(missing & _characters(font[1])), default=("", ""))
-            if missing & _characters(best[1]):
-                self.families.append(best[0])
-                self._files.append(best[1])
+        files, self.families = _font_files(), [DEFAULT]
+        if missing := set("".join(texts)) - _characters(files[DEFAULT]):
+            best = max(files, key=lambda name: len(missing & _characters(files[name])))
+            self.families += [best] if missing & _characters(files[best]) else []
+        self._drawn = frozenset[str]().union(*(_characters(files[name]) for name in self.families))
 
     def legible(self, text: str, otherwise: str, longest: int = 14) -> str:
         """Return the text if these fonts have its characters, else `otherwise`, cut to `longest` characters."""
-        if not all(any(char in _characters(file) for file in self._files) for char in text):
-            text = otherwise
+        text = text if self._drawn.issuperset(text) else otherwise
         return text if len(text) <= longest else text[: longest - 1] + "…"
 
     @contextlib.contextmanager
@@ -52,12 +47,12 @@ def write_png(figure: Any, path: epath.PathLike) -> None:
     write_durably(path, picture.getvalue())
 
 
-def _other_fonts() -> list[tuple[str, str]]:
-    """Return (family, file) of every regular font other than the default."""
+def _font_files() -> dict[str, str]:
+    """Return the file of every regular font, by its family."""
     from matplotlib import font_manager
 
-    fonts = {f.name: f.fname for f in font_manager.fontManager.ttflist if f.style == "normal" and f.weight == 400}
-    return [(name, file) for name, file in fonts.items() if name != DEFAULT and not name.startswith(BOXES)]
+    fonts = (f for f in font_manager.fontManager.ttflist if f.style == "normal" and f.weight == 400)
+    return {f.name: f.fname for f in fonts if not f.name.startswith(BOXES)}
 
 
 @cache

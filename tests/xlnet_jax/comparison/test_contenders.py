@@ -6,7 +6,7 @@ import pytest
 
 from xlnet_jax.comparison.contenders import CONTENDERS, fit_to_budget, step_tokens
 from xlnet_jax.errors import InputError
-from xlnet_jax.objectives.presets import base, demo, large, small
+from xlnet_jax.objectives.presets import base, demo, large
 from xlnet_jax.objectives.registry import step_flops
 from xlnet_jax.settings.fields import flatten
 
@@ -35,7 +35,7 @@ DIFFERS_IN = {
 }
 
 
-@pytest.mark.parametrize("preset", [demo, small, base, large])
+@pytest.mark.parametrize("preset", [demo, large])
 @pytest.mark.parametrize("name", CONTENDERS)
 def test_a_contender_differs_from_the_common_settings_in_what_it_is_named_for(name, preset):
     common = preset()

@@ -68,9 +68,8 @@ def test_numbers_are_drawn_against_the_true_ones(tmp_path, predicted):
 
 
 def test_a_font_is_chosen_for_what_the_default_lacks(monkeypatch):
-    default, *_ = style.Lettering([])._files
-    files = {default: frozenset("abc"), "cjk": frozenset("天地"), "other": frozenset("天")}
-    monkeypatch.setattr(style, "_other_fonts", lambda: [("Other", "other"), ("CJK", "cjk")])
+    files = {"default": frozenset("abc"), "cjk": frozenset("天地"), "other": frozenset("天")}
+    monkeypatch.setattr(style, "_font_files", lambda: {style.DEFAULT: "default", "Other": "other", "CJK": "cjk"})
     monkeypatch.setattr(style, "_characters", files.__getitem__)
     for texts, families in ((["a", "b"], []), (["a", "天地"], ["CJK"]), (["Ω"], [])):
         assert style.Lettering(texts).families == [style.DEFAULT, *families]
