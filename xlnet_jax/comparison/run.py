@@ -25,7 +25,7 @@ from xlnet_jax.costs import demand_address_space
 from xlnet_jax.errors import InputError
 from xlnet_jax.objectives.registry import batch_source, step_flops
 from xlnet_jax.objectives.traced import objective_of
-from xlnet_jax.plots.comparison import draw_comparison
+from xlnet_jax.plots.curves import draw_comparison
 from xlnet_jax.printing import Console
 from xlnet_jax.settings.config import Config
 from xlnet_jax.storage.files import write_durably

@@ -87,6 +87,16 @@ class Plan:
         return recomputed_flops(self.config)
 
     @property
+    def tokens(self) -> int:
+        """Tokens in the windows of one step."""
+        return self.config.data.batch_size * self.config.data.seq_len
+
+    @property
+    def has_floor(self) -> bool:
+        """True if the compiler's estimate is a lower bound, because it counts some kernels at their peak FLOPs."""
+        return self.work is not None and self.work.total.kernels_at_least > 0
+
+    @property
     def at_least(self) -> dict[str, float]:
         """Seconds of a step for arithmetic, memory traffic and links, each alone at its peak rate."""
         arithmetic = (self.flops + self.recomputed) / (self.chips * self.chip.flops)

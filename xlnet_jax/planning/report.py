@@ -14,6 +14,7 @@ from xlnet_jax.planning.step_cost import Cost
 from xlnet_jax.planning.topologies import GPU_MEMORY_SIZES, memory_for_programs
 from xlnet_jax.settings.config import Config
 
+DAY = 86_400  # seconds
 PROVES = (
     "This proves that the step compiles for the topology and that a device can hold it. It does not prove speed, the "
     "times are bounds and the compiler's estimate, not measurements; nor numerics, nothing was computed."
@@ -72,8 +73,8 @@ def compare(plans: Sequence[Plan], utilization: float, title: str, console: Cons
         timed = (
             _seconds(max(plan.at_least.values())),
             _estimate(plan),
-            f"{_tokens(plan) / seconds:,.0f}",
-            f"{_days(plan, seconds):.1f}",
+            f"{plan.tokens / seconds:,.0f}",
+            f"{c.steps * seconds / DAY:.1f}",
         )
         table.add_row(
             plan.topology, f"{plan.devices:,}", f"{c.data.batch_size:,}", _mesh(plan), c.model.remat,
@@ -159,24 +160,27 @@ def _time(plan: Plan, utilization: float, console: Console) -> None:
     assert plan.work
     c, chip, cost = plan.config, plan.chip, plan.work.total
     bounds, seconds = plan.at_least, plan.step_seconds(utilization)
-    slowest, days = max(bounds, key=lambda name: bounds[name]), _days(plan, seconds)
+    slowest, limit = (max(times, key=lambda name: times[name]) for times in (bounds, plan.seconds))
+    reached = ""
+    if seconds <= plan.seconds[limit]:
+        reached = ", which is the compiler's estimate" if limit == "cycles" else ", which is the bound"
+    days = c.steps * seconds / DAY
     memory = f"{cost.bytes / 1e9:,.1f} GB a device, at {chip.memory_bandwidth / 1e9:,.0f} GB/s a chip"
+    links = f"{_seconds(bounds['links'])} at {chip.link_bandwidth / 1e9:,.0f} GB/s out of a chip"
     rows: list[tuple[str, str]] = [
         ("FLOPs of the model", f"{plan.flops / 1e12:,.1f} x 10^12 a step"),
         (f"computed again (remat {c.model.remat})", f"{plan.recomputed / 1e12:,.1f} x 10^12"),
         ("arithmetic", f"{_seconds(bounds['arithmetic'])} at {chip.flops / 1e12:,.0f} x 10^12/s a chip"),
         ("memory traffic", f"{_seconds(bounds['memory'])}: {memory}"),
-        (
-            "links",
-            f"{_seconds(bounds['links'])} at {chip.link_bandwidth / 1e9:,.0f} GB/s out of a chip"
-            if chip.link_bandwidth
-            else "PCIe, whose time is not counted",
-        ),
+        ("links", links if chip.link_bandwidth else "PCIe, whose time is not counted"),
         *([("cycles", _cycles(cost))] if chip.clock else []),
         ("a step takes at least", f"{_seconds(bounds[slowest])}, by its {slowest}"),
         *([("the compiler's estimate", f"{_estimate(plan)} at {chip.clock / 1e9:.2f} GHz")] if chip.clock else []),
         ("utilisation (MFU)", _utilisation(plan)),
-        (f"at {utilization:.0%} utilisation", _rate(plan, seconds)),
+        (
+            f"at {utilization:.0%} utilisation",
+            f"{_seconds(seconds)} a step{reached}: {plan.tokens / seconds:,.0f} tokens/s",
+        ),
         ("schedule", f"{c.steps:,} steps: {days:,.1f} days, {24 * days * plan.chips:,.0f} chip-hours"),
     ]
     table = Table(box=box.SIMPLE, show_header=False)
@@ -185,16 +189,11 @@ def _time(plan: Plan, utilization: float, console: Console) -> None:
     console.print(table)
 
 
-_NAMES = {
-    "arithmetic": "arithmetic", "memory": "memory traffic", "links": "links", "cycles": "the compiler's estimate",
-}  # fmt: skip
-
-
 def _utilisation(plan: Plan) -> str:
     """Return the utilisations, the lowest first. Those by a bound cannot be exceeded."""
-    estimate_is_floor = plan.work is not None and plan.work.total.kernels_at_least > 0
+    names = {"memory": "memory traffic", "cycles": "the compiler's estimate"}
     shares = [
-        f"{'' if name == 'cycles' and not estimate_is_floor else 'at most '}{share:.1%} by {_NAMES[name]}"
+        f"{'' if name == 'cycles' and not plan.has_floor else 'at most '}{share:.1%} by {names.get(name, name)}"
         for name, share in sorted(plan.mfu.items(), key=lambda item: item[1])
         if share <= 1  # more than the peak says that links limit nothing
     ]
@@ -204,8 +203,7 @@ def _utilisation(plan: Plan) -> str:
 def _estimate(plan: Plan) -> str:
     if not plan.chip.clock:
         return "none"
-    is_floor = plan.work is not None and plan.work.total.kernels_at_least > 0
-    return f"{'at least ' if is_floor else ''}{_seconds(plan.compilers_estimate)}"
+    return f"{'at least ' if plan.has_floor else ''}{_seconds(plan.compilers_estimate)}"
 
 
 def _cycles(cost: Cost) -> str:
@@ -247,22 +245,6 @@ _OF_CYCLES = (
     "GB: memory traffic of a device. Million cycles: the compiler's estimates. In kernels, by traffic: cycles of "
     "instructions that it gives none for, of kernels and of others at the memory bandwidth. Share: of all cycles."
 )
-
-
-def _rate(plan: Plan, seconds: float) -> str:
-    slowest = max(plan.seconds, key=lambda name: plan.seconds[name])
-    limit = ""
-    if seconds <= plan.seconds[slowest]:
-        limit = ", which is the compiler's estimate" if slowest == "cycles" else ", which is the bound"
-    return f"{_seconds(seconds)} a step{limit}: {_tokens(plan) / seconds:,.0f} tokens/s"
-
-
-def _tokens(plan: Plan) -> int:
-    return plan.config.data.batch_size * plan.config.data.seq_len
-
-
-def _days(plan: Plan, seconds: float) -> float:
-    return plan.config.steps * seconds / 86_400
 
 
 def _mesh(plan: Plan) -> str:

@@ -1,4 +1,5 @@
-"""Curves over the steps of a run: the losses of pretraining, and of finetuning with the metric of each evaluation.
+"""Curves over the steps of a run: the losses of pretraining, of finetuning with the metric of each evaluation, and of
+the runs of a comparison.
 
 Records are those of metrics.jsonl: dicts with `step`, `split` and the numbers of that step.
 """
@@ -13,6 +14,7 @@ from etils import epath
 from xlnet_jax.plots.style import DPI, write_png
 
 Records = Sequence[Mapping[str, Any]]
+COLUMNS = 3  # panels of a comparison beside one another
 
 
 def draw_curves(records: Records, unigram_nats: float, path: epath.PathLike, objective: str, title: str) -> None:
@@ -71,6 +73,49 @@ def draw_learning_curves(
     panels[-1].set_xlabel("steps")
     write_png(figure, path)
     return True
+
+
+def draw_comparison(
+    losses: Mapping[str, Sequence[Sequence[tuple[float, float]]]],
+    cost: str,
+    tasks: Mapping[str, Mapping[str, Sequence[float]]],
+    metrics: Mapping[str, str],
+    path: epath.PathLike,
+) -> None:
+    """Write a PNG.
+
+    losses: curves of (cost, nats per target), one a seed, by the name of the contender. cost: name of what they are
+    drawn over. tasks: by task and contender a score for each seed. metrics: name of each task's metric.
+    """
+    from matplotlib import colormaps
+    from matplotlib.figure import Figure
+
+    panels = 1 + len(tasks)
+    columns = min(panels, COLUMNS)
+    rows = -(-panels // columns)
+    height = max(3.6, 1.4 + 0.32 * len(losses))
+    figure = Figure(figsize=(5.2 * columns, height * rows), dpi=120, layout="constrained")
+    axes = list(figure.subplots(rows, columns, squeeze=False).flat)
+    strong_then_light = [*range(0, 20, 2), *range(1, 20, 2)]
+    colors = {name: colormaps["tab20"](i) for name, i in zip(losses, strong_then_light, strict=False)}
+    for name, curves in losses.items():
+        for seed, curve in enumerate(curves):
+            label = None if seed else name
+            axes[0].plot(*zip(*curve, strict=True), marker=".", lw=1, color=colors[name], label=label)
+    axes[0].set(xlabel=cost, ylabel="nats per target", title="held-out loss, each of its own objective")
+    axes[0].grid(alpha=0.3)
+    axes[0].legend(fontsize="small")
+    for panel, (task, scores) in zip(axes[1:], tasks.items(), strict=False):
+        for row, (name, values) in enumerate(scores.items()):
+            panel.plot(values, [row] * len(values), "o", color=colors[name], alpha=0.6)
+            panel.plot([sum(values) / len(values)] * 2, [row - 0.3, row + 0.3], color=colors[name], lw=2)
+        panel.set(yticks=range(len(scores)), yticklabels=list(scores), ylim=(len(scores) - 0.5, -0.5))
+        panel.locator_params("x", nbins=5)  # the labels of more ticks would overlap
+        panel.set(xlabel=metrics[task], title=f"{task}: seeds and their mean")
+        panel.grid(alpha=0.3)
+    for unused in axes[panels:]:
+        unused.axis("off")
+    write_png(figure, path)
 
 
 def smooth(values: np.ndarray, reach: int = 3) -> np.ndarray:

@@ -34,11 +34,11 @@ def test_lengths_end_where_the_next_step_gains_too_little():
     assert found == {1.0: [Recl(20, False)], 0.1: [Recl(30, False)]}
     assert gains(one_hard_token(10), one_hard_token(20), 1.0) == pytest.approx([1 - np.exp(-0.2)])
     assert gains(one_hard_token(20), one_hard_token(30), 0.1) == pytest.approx([1 - np.exp(-0.05)])
+    # A token that a longer context makes worse counts as it was.
+    assert gains(np.array([[3.0, 3.0]]), np.array([[2.0, 9.0]]), 1.0) == pytest.approx([1 - np.exp(-0.5)])
     coarse = effective_context_lengths(one_hard_token, [10, 20, 30, 40], [0.1], threshold=0.1)
     assert coarse == {0.1: [Recl(20, False)]}
-
-
-def test_a_model_that_still_gains_at_the_longest_context_gets_a_bound():
+    # A model that still gains at the longest context gets a bound.
     assert effective_context_lengths(one_hard_token, [10, 20, 30], [0.1]) == {0.1: [Recl(30, True)]}
 
 
@@ -53,10 +53,6 @@ def test_a_model_that_is_weak_with_a_short_context_gains_nothing_by_it():
     assert found == {1.0: [Recl(10, False), Recl(10, False)]}
     alone = effective_context_lengths(lambda length: losses(length)[1:], [10, 20, 30, 40], [1.0])
     assert alone == {1.0: [Recl(40, True)]}
-
-
-def test_a_token_that_a_longer_context_makes_worse_counts_as_it_was():
-    assert gains(np.array([[3.0, 3.0]]), np.array([[2.0, 9.0]]), 1.0) == pytest.approx([1 - np.exp(-0.5)])
 
 
 STEP, LONGEST, TOKENS = 4, 12, 20
