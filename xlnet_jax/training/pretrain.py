@@ -5,20 +5,18 @@ atomically and found again, so the same command resumes after any interruption.
 import functools
 import shlex
 from contextlib import closing
-from dataclasses import replace
-from typing import Any
 
 from rich.console import Console
 
 from data_pipelines.tokenizer import MODEL_FILE, TOKENIZER_JSON, Tokenizer
 from xlnet_jax.interop import hf_files
 from xlnet_jax.interop.contents import Pretrained
-from xlnet_jax.objectives.presets import PRESETS, defaults_of, following
-from xlnet_jax.objectives.registry import objective_named, unread
+from xlnet_jax.objectives.presets import PRESETS
+from xlnet_jax.objectives.registry import objective_named
 from xlnet_jax.plots.curves import draw_curves
 from xlnet_jax.printing import without_secrets
 from xlnet_jax.settings.config import Config, DistributedConfig
-from xlnet_jax.settings.fields import differences, marked, with_values
+from xlnet_jax.settings.fields import marked, with_values
 from xlnet_jax.settings.parser import with_plain_paths
 from xlnet_jax.storage.files import name_on_disk
 from xlnet_jax.training.checkpoint import Checkpoints
@@ -44,71 +42,37 @@ LARGER = {
 """The preset with which a run of a preset goes on to a larger network."""
 
 
-def command_of(config: Config) -> str:
-    """Return the command line of these settings: the preset, the objective, and what differs from them.
-
-    Settings that change nothing beside the others are left out, because `train` refuses them.
-    """
-    left_out, usual = unread(config), defaults_of(config)
-    if (seq_len := config.data.seq_len) != usual.data.seq_len:
-        asked = replace(usual, data=replace(usual.data, seq_len=seq_len))
-        lengths = following(asked, usual, ()).data
-        usual = replace(usual, data=replace(lengths, seq_len=usual.data.seq_len))
-    words = ["python", "-m", "xlnet_jax.train", "--preset", config.preset]
-    if config.objective != PRESETS[config.preset]().objective:
-        words += ["--objective", config.objective]
-    for setting, _ in differences(config, usual):
-        name, value = setting.name, without_secrets(setting.value)
-        # Weights bring their network along, and a tokenizer its vocabulary.
-        brought = (config.init and setting.has("weights")) or (name == "model.vocab-size" and config.tokenizer)
-        if name in left_out or brought:
-            continue
-        if isinstance(value, bool):
-            group, dot, last = name.rpartition(".")
-            words += [f"--{group}{dot}{'' if value else 'no-'}{last}"]
-        else:
-            words += [f"--{name}", *map(str, value if isinstance(value, tuple) else (value,))]
-    return shlex.join(words)
+def propose_next(config: Config, folder: str, tokenizer: str) -> dict[str, str]:
+    """Return commands that go on from a finished run, by what they do. tokenizer: its folder."""
+    there, copy = name_on_disk(folder)
+    objective = [] if config.objective == PRESETS[config.preset]().objective else ["--objective", config.objective]
+    preset = [] if config.preset == Config().preset else ["--preset", config.preset]
+    train, steps = ["python", "-m", "xlnet_jax.train"], 4 * config.steps
+    longer = [*train, "--config", f"{there}/config.json", "--workdir", f"{folder}-longer", "--steps", str(steps)]
+    if config.optimizer.decay_steps is not None and config.optimizer.decay_steps < steps:
+        longer += ["--optimizer.decay-steps", "None"]  # after the end of its schedule a run learns nothing
+    finetune = ["python", "-m", "xlnet_jax.finetune", "--task", "classification", "--init", there]
+    commands = {"copy": copy, "finetune": shlex.join([*finetune, "--train", "mine.csv", "--eval", "dev.csv"])}
+    if hf_files.can_hold(Pretrained(config.model, {}, config.objective, tokenizer=Tokenizer.load(tokenizer))):
+        name = f"{there.rpartition('/')[2]}-hf"
+        commands["convert"] = shlex.join(["python", "-m", "xlnet_jax.convert", there, name, "--to", "hf"])
+    commands["longer"] = shlex.join(longer)
+    if config.preset in LARGER:
+        text = [word for name in marked(Config, "text") for word in _flag(config, name)]
+        commands["larger"] = shlex.join(
+            [*train, "--preset", LARGER[config.preset], *objective, "--tokenizer", tokenizer, *text]
+        )
+    commands["your text"] = shlex.join([*train, *preset, *objective, "--corpus", "my.txt"])
+    commands["settings"] = shlex.join([*train, "--help"])
+    return {name: command for name, command in commands.items() if command}
 
 
-def longer(config: Config, folder: str) -> Config:
-    """Return the settings of a run of four times as many steps. A schedule that would end before them ends with them:
-    after its end nothing is learned."""
-    steps, optimizer = 4 * config.steps, config.optimizer
-    if optimizer.decay_steps is not None and optimizer.decay_steps < steps:
-        optimizer = replace(optimizer, decay_steps=None)
-    return replace(config, steps=steps, optimizer=optimizer, workdir=f"{folder.rstrip('/')}-longer")
-
-
-def larger(config: Config, tokenizer: str) -> Config | None:
-    """Return the settings of the next larger preset for the same text; None where there is none."""
-    if config.preset not in LARGER:
-        return None
-    start = defaults_of(replace(config, preset=LARGER[config.preset]))
-    text: Any = {name: getattr(config, name) for name in marked(Config, "text")}
-    return replace(start, **text, tokenizer=tokenizer)
-
-
-def command_for_other_text(config: Config) -> str:
-    """Return the command that trains from the run's preset and objective on a text of the user."""
-    words = ["python", "-m", "xlnet_jax.train"]
-    words += ["--preset", config.preset] if config.preset != Config().preset else []
-    words += ["--objective", config.objective] if config.objective != PRESETS[config.preset]().objective else []
-    return shlex.join([*words, "--corpus", "my.txt"])
-
-
-def finetuning_of(folder: str) -> str:
-    """Return the command that finetunes the model of a run in `folder` for a table of the user."""
-    words = ["python", "-m", "xlnet_jax.finetune", "--task", "classification", "--init", folder]
-    return shlex.join([*words, "--train", "mine.csv", "--eval", "dev.csv"])
-
-
-def conversion_of(config: Config, tokenizer: Tokenizer, folder: str) -> str | None:
-    """Return the command that makes a folder of Hugging Face of a run's model; None where that cannot hold it."""
-    if not hf_files.can_hold(Pretrained(config.model, {}, config.objective, tokenizer=tokenizer)):
-        return None
-    name = folder.rstrip("/").rpartition("/")[2]
-    return shlex.join(["python", "-m", "xlnet_jax.convert", folder, f"{name}-hf", "--to", "hf"])
+def _flag(config: Config, name: str) -> list[str]:
+    """Return the words that give a setting its value; none for its default."""
+    value = without_secrets(getattr(config, name))
+    if value == getattr(Config(), name):
+        return []
+    return [f"--{name.replace('_', '-')}", *map(str, value if isinstance(value, tuple) else [value])]
 
 
 def pretrain(config: Config, *, is_command: bool = False) -> int:
@@ -197,22 +161,12 @@ def _report(run: Run, resolved: Resolved, step: int, console: Console) -> None:
     draw_curves(records, unigram_nats, workdir.curves, objective.name, objective.title)
     loss = [r["loss"] for r in records if r["split"] == "validation"][-1]
     model = next(file for file in workdir.tokenizer.iterdir() if file.name in (MODEL_FILE, TOKENIZER_JSON))
-    folder = str(workdir.folder)
-    there, copy = name_on_disk(folder)
-    following = {
-        "copy": copy,
-        "finetune": finetuning_of(there),
-        "convert": conversion_of(config, Tokenizer.load(workdir.tokenizer), there),
-        "longer": command_of(longer(config, folder)),
-        "larger": command_of(bigger) if (bigger := larger(config, str(workdir.tokenizer))) else None,
-        "your text": command_for_other_text(config),
-        "settings": "python -m xlnet_jax.train --help",
-    }
+    following = propose_next(config, str(workdir.folder).rstrip("/"), str(workdir.tokenizer))
     console.print(
         f"\nheld-out loss {loss:.3f} nats, {relative_to_unigram(loss, unigram_nats)}\n"
         f"  checkpoint   {workdir.checkpoints / str(step)}\n"
         f"  curves       {workdir.curves}\n"
         f"  tokenizer    {model}\n"
         f"  metrics      {workdir.metrics} and {workdir.tensorboard}\n"
-        "next\n" + "\n".join(f"  {name:12} {command}" for name, command in following.items() if command)
+        "next\n" + "\n".join(f"  {name:12} {command}" for name, command in following.items())
     )

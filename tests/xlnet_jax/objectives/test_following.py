@@ -9,9 +9,8 @@ import xlnet_jax
 from data_pipelines.windows import resized
 from xlnet_jax.errors import InputError
 from xlnet_jax.objectives.command_line import parse_config
-from xlnet_jax.objectives.presets import defaults_of, long
+from xlnet_jax.objectives.presets import long
 from xlnet_jax.settings.files import to_dict
-from xlnet_jax.training.pretrain import command_of
 
 
 def parsed(*words):
@@ -48,15 +47,6 @@ def test_a_file_of_settings_counts_where_it_was_written_by_hand(tmp_path):
     run = replace(parsed("--objective", "mlm"), data=replace(parsed("--objective", "mlm").data, seq_len=64))
     of_run.write_text(json.dumps(to_dict(run)))
     assert parsed("--config", str(of_run)).data.num_predict == run.data.num_predict == 19
-
-
-@pytest.mark.parametrize("lengths", [{}, {"num_predict": 22, "reuse_len": 64, "perm_size": 64}, {"num_predict": 30}])
-def test_the_command_of_settings_gives_them_back(lengths):
-    config = parsed("--data.seq-len", "256", *(w for n, v in lengths.items() for w in (f"--data.{n}", str(v))))
-    words = command_of(config).split()[3:]
-    assert parsed(*words) == config
-    assert len(words) == 2 + 2 + 2 * len(lengths)
-    assert defaults_of(config).data.seq_len == 128
 
 
 def test_keywords_of_python_mean_what_the_flags_of_train_mean():

@@ -15,7 +15,6 @@ from xlnet_jax.errors import InputError
 from xlnet_jax.interop.weights import flatten
 from xlnet_jax.objectives.presets import demo
 from xlnet_jax.training.initial import begin_from
-from xlnet_jax.training.pretrain import command_of
 
 STANDING = ("--optimizer.learning-rate", "1e-20")  # no step moves anything
 
@@ -126,13 +125,3 @@ def test_weights_that_moved_with_their_run_are_those_it_started_from(
     else:
         with pytest.raises(InputError, match="no such folder"):  # reads the weights
             begin_from(init, config, there, demo())
-
-
-def test_what_is_proposed_to_run_longer_can_be_given():
-    """The network comes with the weights: a command line that names it is refused."""
-    config = dataclasses.replace(
-        demo(), init="weights", model=dataclasses.replace(demo().model, d_model=64, dropout=0.1)
-    )
-    words = command_of(config).split()
-    assert "--model.d-model" not in words
-    assert words[-4:] == ["--init", "weights", "--model.dropout", "0.1"]

@@ -22,19 +22,13 @@ from xlnet_jax.errors import InputError
 from xlnet_jax.objectives import command_line
 from xlnet_jax.objectives.presets import PRESETS, demo, with_objective
 from xlnet_jax.settings import parser
+from xlnet_jax.settings.fields import with_values
+from xlnet_jax.settings.files import to_dict
+from xlnet_jax.storage.reading import write_versioned
 from xlnet_jax.tasks.config import FinetuneConfig
 from xlnet_jax.tasks.defaults import DEFAULTS, validate_finetuning
 from xlnet_jax.training.loop import Loop
-from xlnet_jax.training.optimizer import learning_rate
-from xlnet_jax.training.pretrain import (
-    LARGER,
-    command_for_other_text,
-    command_of,
-    conversion_of,
-    finetuning_of,
-    larger,
-    longer,
-)
+from xlnet_jax.training.pretrain import LARGER, propose_next
 from xlnet_jax.training.text import folder_of
 from xlnet_jax.training.workdir import Workdir
 
@@ -80,23 +74,6 @@ def test_a_finished_run_is_not_trained_again(straight, text, capsys):
     out = capsys.readouterr().out
     assert "resumed     at step 12 of 12" in out
     assert "held-out loss" in out
-
-
-def test_the_closing_lines_say_where_everything_is_and_what_comes_next(straight, text, capsys):
-    train.main(arguments(text, straight))
-    out = capsys.readouterr().out
-    for line in (
-        "checkpoint   ",
-        "curves       ",
-        "tokenizer    ",
-        "metrics      ",
-        f"finetune     python -m xlnet_jax.finetune --task classification --init {straight}",
-        f"convert      python -m xlnet_jax.convert {straight}",
-        "longer       python -m xlnet_jax.train",
-    ):
-        assert line in out
-    assert "the unigram line" in out
-    assert "unigram     " in out
 
 
 def test_the_start_says_what_of_the_text_is_unknown_and_what_is_left_out(straight, text, capsys):
@@ -211,32 +188,6 @@ def test_a_damaged_settings_file_is_named(straight, text, content):
     (straight / "config.json").write_bytes(whole)
 
 
-def test_the_next_commands_repeat_the_settings_of_the_run(straight, text, capsys):
-    train.main(arguments(text, straight))
-    lines = {line.split()[0]: line for line in capsys.readouterr().out.splitlines() if "xlnet_jax.train" in line}
-    assert f"--corpus {text}" in lines["longer"]
-    assert "--model.d-model 16" in lines["longer"]
-    assert "--steps 48" in lines["longer"]
-    assert f"--tokenizer {straight / 'tokenizer'}" in lines["larger"]
-    assert "--preset small" in lines["larger"]
-    command_line.parse_config(shlex.split(lines["longer"].split("xlnet_jax.train")[1]), "train", "")
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["--objective", "mlm", "--model.mem-len", "64", "--data.reuse-len", "64", "--data.bidirectional"],
-        ["--objective", "clm", "--tpu"],
-        ["--data.no-bidirectional", "--model.no-untie-r", "--data.num-predict", "None"],
-        ["--preset", "bert-base", "--data.pair-loss", "order"],
-        ["--preset", "transformer-xl-wt103"],
-    ],
-)
-def test_a_command_that_is_proposed_is_read_as_the_settings_that_it_is_of(words):
-    config = command_line.parse_config(words, "train", "")
-    assert command_line.parse_config(shlex.split(command_of(config))[3:], "train", "") == config
-
-
 def test_runs_of_other_objectives_have_folders_of_their_own():
     words = [["--objective", "plm"], ["--objective", "clm"], ["--preset", "bert-base"], ["--objective", "mlm"]]
     folders = [folder_of(command_line.parse_config(each, "train", "")) for each in words]
@@ -303,48 +254,6 @@ def test_a_run_whose_folder_is_moved_or_deleted_ends_in_one_line(straight, text,
         assert_same(state_of(elsewhere), state_of(straight))
 
 
-def test_a_proposed_command_gives_no_setting_that_would_change_nothing():
-    config = with_objective(replace(demo(), data=replace(demo().data, span_max=3, batch_size=8)), "clm")
-    words = shlex.split(command_of(config))
-    assert words[3:] == ["--preset", "demo", "--objective", "clm", "--data.batch-size", "8"]
-    assert command_line.parse_config(words[3:], "train", "").data.batch_size == 8
-
-
-def parsed_back(command):
-    words = shlex.split(command)
-    assert words[:3] == ["python", "-m", "xlnet_jax.train"]
-    return command_line.parse_config(words[3:], "train", "")
-
-
-@pytest.mark.parametrize(("decay", "kept"), [(None, None), (12, None), (47, None), (48, 48), (1_000, 1_000)])
-def test_a_longer_run_learns_until_its_last_step(decay, kept):
-    """After the schedule's end the learning rate is 0."""
-    config = replace(demo(), steps=12, corpus=("my text.txt",), optimizer=replace(demo().optimizer, warmup_steps=2))
-    config = replace(config, optimizer=replace(config.optimizer, decay_steps=decay))
-    proposed = parsed_back(command_of(longer(config, "runs/it's mine")))
-    assert (proposed.steps, proposed.optimizer.decay_steps) == (48, kept)
-    assert (proposed.workdir, proposed.corpus) == ("runs/it's mine-longer", ("my text.txt",))
-    rates = learning_rate(proposed.optimizer, proposed.steps)
-    assert float(rates(47)) > 0
-
-
-def test_a_larger_run_is_of_a_larger_network_for_the_same_text():
-    for preset, next_one in LARGER.items():
-        config = replace(PRESETS[preset](), corpus=("my text.txt",), text_field="body")
-        proposed = parsed_back(command_of(larger(config, "runs/it's mine/tokenizer")))
-        assert (proposed.preset, proposed.corpus, proposed.text_field) == (next_one, ("my text.txt",), "body")
-        assert proposed.tokenizer == "runs/it's mine/tokenizer"
-        sizes = [c.model.num_layers * c.model.d_model for c in (config, proposed)]
-        assert sizes[0] < sizes[1]
-    assert all(larger(PRESETS[preset](), "t") is None for preset in PRESETS.keys() - LARGER.keys())
-
-
-def test_the_command_for_another_text_keeps_preset_and_objective():
-    for config in (demo(), with_objective(demo(), "clm"), PRESETS["bert-base"](), PRESETS["vanilla"]()):
-        assert parsed_back(command_for_other_text(config)) == replace(config, corpus=("my.txt",))
-    assert command_for_other_text(demo()) == "python -m xlnet_jax.train --corpus my.txt"
-
-
 def test_fewer_steps_than_a_checkpoint_has_are_refused(text, tmp_path, capsys):
     schedule = ["--optimizer.decay-steps", "12"]
     argv = arguments(text, tmp_path / "run", *schedule, "--steps", "4")
@@ -362,30 +271,88 @@ def test_fewer_steps_than_a_checkpoint_has_are_refused(text, tmp_path, capsys):
     assert "resumed" not in capsys.readouterr().out
 
 
-def test_the_finetuning_that_is_proposed_is_one():
-    words = shlex.split(finetuning_of("runs/mine"))
-    assert words[:3] == ["python", "-m", "xlnet_jax.finetune"]
-    start = parser.named_default(words[3:], "--task", DEFAULTS, "")
-    config = parser.parse(FinetuneConfig, words[3:], "finetune", "", start)
+# ---- what is proposed to run next ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def proposed(tmp_path):
+    """Return a function: settings, vocabulary size -> the commands after their run."""
+    tokenizer = Tokenizer.train(["a lovely walk", "a dreadful rain"] * 20, 33, "english")
+    tokenizer.save(tmp_path / "it's mine" / "tokenizer")
+
+    def of(config):
+        config = with_values(config, {"model.vocab_size": tokenizer.vocab_size})
+        folder = tmp_path / "it's mine"
+        write_versioned(folder / "config.json", "run", to_dict(config))
+        commands = propose_next(config, str(folder), str(folder / "tokenizer"))
+        return {name: shlex.split(command)[2:] for name, command in commands.items()}
+
+    return of
+
+
+def parsed(words):
+    assert words[0] == "xlnet_jax.train"
+    return command_line.parse_config(words[1:], "train", "")
+
+
+def test_the_closing_lines_say_where_everything_is_and_what_comes_next(straight, text, capsys):
+    train.main(arguments(text, straight))
+    out = capsys.readouterr().out
+    last = out[out.index("\nheld-out loss") + 1 :].splitlines()[1:]
+    names = ["checkpoint", "curves", "tokenizer", "metrics", "next"]
+    names += ["finetune", "convert", "longer", "larger", "your", "settings"]
+    assert [line.split()[0] for line in last] == names
+    assert all(str(straight) in line for line in last[:4] + last[5:8])
+
+
+@pytest.mark.parametrize(("decay", "kept"), [(None, None), (12, None), (47, None), (48, 48), (1_000, 1_000)])
+def test_a_longer_run_has_the_settings_of_the_run_and_learns_until_its_last_step(proposed, tmp_path, decay, kept):
+    config = with_objective(replace(demo(), steps=12, corpus=("my text.txt",), init="weights"), "mlm")
+    config = with_values(config, {"optimizer.decay_steps": decay, "optimizer.warmup_steps": 2, "data.batch_size": 8})
+    longer = parsed(proposed(config)["longer"])
+    own = {"steps": 48, "optimizer.decay_steps": kept, "workdir": f"{tmp_path}/it's mine-longer"}
+    assert longer == with_values(config, own | {"model.vocab_size": longer.model.vocab_size})
+
+
+def test_a_larger_run_is_of_a_larger_network_for_the_same_text(proposed, tmp_path):
+    for preset, next_one in LARGER.items():
+        config = replace(PRESETS[preset](), corpus=("my text.txt",), text_field="body")
+        larger = parsed(proposed(config)["larger"])
+        assert (larger.preset, larger.corpus, larger.text_field) == (next_one, ("my text.txt",), "body")
+        assert larger.tokenizer == f"{tmp_path}/it's mine/tokenizer"
+        sizes = [c.model.num_layers * c.model.d_model for c in (config, larger)]
+        assert sizes[0] < sizes[1]
+
+
+def test_the_command_for_another_text_keeps_preset_and_objective(proposed):
+    for config in (demo(), with_objective(demo(), "clm"), PRESETS["bert-base"](), PRESETS["vanilla"]()):
+        assert parsed(proposed(config)["your text"]) == replace(config, corpus=("my.txt",))
+    assert proposed(demo())["your text"][1:] == ["--corpus", "my.txt"]
+
+
+def test_the_finetuning_that_is_proposed_is_one(proposed, tmp_path):
+    words = proposed(demo())["finetune"]
+    start = parser.named_default(words[1:], "--task", DEFAULTS, "")
+    config = parser.parse(FinetuneConfig, words[1:], "finetune", "", start)
     validate_finetuning(config)
-    assert config.init == "runs/mine"
+    assert (words[0], config.init) == ("xlnet_jax.finetune", f"{tmp_path}/it's mine")
 
 
 @pytest.mark.parametrize("preset", ["demo", "bert-base", "roberta-base", "albert-base", "vanilla"])
-def test_a_conversion_is_proposed_where_it_succeeds(preset, tmp_path):
+def test_a_conversion_is_proposed_where_it_succeeds(preset, proposed, tmp_path):
     """Convert small networks of each kind."""
-    tokenizer = Tokenizer.train(["a lovely walk", "a dreadful rain"] * 20, 33, "english")
-    start = PRESETS[preset]()
+    folder, start = tmp_path / "it's mine", PRESETS[preset]()
+    tokenizer = Tokenizer.load(folder / "tokenizer")
     for objective in ("clm", "mlm", "plm") if preset == "demo" else (start.objective,):
         config = with_objective(start, objective)
         sizes = {"num_layers": 1, "d_model": 8, "num_heads": 2, "d_head": 4, "d_ff": 8, "max_positions": 8}
         model = replace(config.model, vocab_size=tokenizer.vocab_size, **sizes)
         made = Pretrained(model, random_params(model, None), objective, None, tokenizer)
-        command = conversion_of(replace(config, model=model), tokenizer, "runs/mine")
+        command = proposed(replace(config, model=model)).get("convert")
         if command is None:
             with pytest.raises(InputError, match="cannot hold"):
                 xlnet_jax.save(made, tmp_path / objective, "hf")
         else:
-            assert shlex.split(command)[2:] == ["xlnet_jax.convert", "runs/mine", "mine-hf", "--to", "hf"]
+            assert command == ["xlnet_jax.convert", str(folder), "it's mine-hf", "--to", "hf"]
             xlnet_jax.save(made, tmp_path / objective, "hf")
     assert (command is None) == (preset == "vanilla")
