@@ -33,15 +33,13 @@ from xlnet_jax.tasks.prepare import Prepared, Split, prepare, read_splits, weigh
 from xlnet_jax.tasks.selection import Predictor, Selection, Supervised, describe, or_lowest
 from xlnet_jax.tasks.task import Task
 from xlnet_jax.training import sharding
-from xlnet_jax.training.attention import Texts, check_attention
+from xlnet_jax.training.attention import check_attention, two_texts
 from xlnet_jax.training.checkpoint import Checkpoints
-from xlnet_jax.training.compile_cache import programs_kept_in
 from xlnet_jax.training.fit import Memory, fit_memory, keep_fit
 from xlnet_jax.training.hosts import Hosts, Process, connect
 from xlnet_jax.training.initial import begin_from, tokenizer_of
-from xlnet_jax.training.loop import train
+from xlnet_jax.training.loop import Numbers, Run, train
 from xlnet_jax.training.metrics import read_records
-from xlnet_jax.training.run import Numbers, Run
 from xlnet_jax.training.step import AbstractBatch, Program, batch_like
 from xlnet_jax.training.workdir import Workdir
 
@@ -266,7 +264,7 @@ def _run(config: FinetuneConfig, process: Process) -> tuple[Result | None, int]:
         if len(seeds) > 1:
             process.console.print(f"\nseed        {seed}, {number} of {len(seeds)}, in {workdir.folder}")
         of_seed = replace(prepared, config=replace(prepared.config, seed=seed))
-        with closing(workdir), programs_kept_in(str(workdir.compiled)):
+        with closing(workdir), workdir.keep_programs():
             result, exit_code = _train(of_seed, workdir, process)
         if result is None:
             return None, exit_code
@@ -331,8 +329,8 @@ def _build(prepared: Prepared, workdir: Workdir, process: Process) -> tuple[Pred
     if prepared.narrow:
         console.print(f"narrow      {prepared.narrow}; --no-narrow-start keeps the values in parentheses")
     # ---- batches, objective and state -------------------------------------------------------------------------------
-    texts = Texts(config.data.seq_len, config.model.mem_len if config.data.long_texts == "memory" else 0)
-    attention = check_attention(config, process, texts)
+    mem_len = config.model.mem_len if config.data.long_texts == "memory" else 0
+    attention = check_attention(config, process, lambda: two_texts(config.data.seq_len, mem_len))
     batches = TrainingBatches(prepared.training_features, config.data, config.seed)
     longest = batches.longest
 

@@ -19,7 +19,7 @@ from xlnet_jax.tasks.config import FinetuneConfig
 from xlnet_jax.tasks.features import Features, Outputs, batch_by_length, restore_order
 from xlnet_jax.tasks.task import Task
 from xlnet_jax.training import sharding
-from xlnet_jax.training.run import Numbers
+from xlnet_jax.training.loop import Numbers
 from xlnet_jax.training.state import TrainState
 from xlnet_jax.training.step import Program
 from xlnet_jax.training.stop import Interrupt, Wish
@@ -90,7 +90,7 @@ class Predictor:
 
 @dataclass
 class Selection:
-    """Evaluation of a finetuning run: choose the best checkpoint by one metric (`Evaluation`, training_run.py)."""
+    """Evaluation of a finetuning run: choose the best checkpoint by one metric (`Evaluation`, training/loop.py)."""
 
     config: FinetuneConfig
     predictor: Predictor

@@ -7,9 +7,9 @@ block by block.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from functools import lru_cache, partial
-from typing import Any, TypeAlias
+from dataclasses import replace
+from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -25,15 +25,11 @@ from xlnet_jax.kernels.implementations import attention_BNTH, why_not_fused
 from xlnet_jax.kernels.mesh import join_parts, rows_of_part_BNTH, split_parts
 from xlnet_jax.models.inputs import Inputs, text_inputs
 from xlnet_jax.models.xlnet import relate
-from xlnet_jax.objectives.language_model import inputs_of
 from xlnet_jax.objectives.registry import objective_named
 from xlnet_jax.objectives.traced import DeviceBatch
 from xlnet_jax.settings.config import Config, DataConfig, ModelConfig, RunConfig
 from xlnet_jax.training import sharding
 from xlnet_jax.training.hosts import Process
-
-Sample: TypeAlias = Callable[[], Inputs]
-"""Function that returns two examples as the run has them."""
 
 BLOCK = 16
 """Consecutive rows, keys or distances of one head that are compared together, by the root of the mean square: a few
@@ -43,90 +39,75 @@ SMALLEST = 0.01
 """Blocks smaller than this share of the whole array's root mean square are compared with that share: the gradient by
 a key that hardly any row sees is rounding alone."""
 
-SCORES = 2**25
+SCORES = 2**26
 """Scores that plain attention computes at a time: those of a long window would not fit in memory."""
-TOGETHER = 2**28
-"""Scores up to which both examples are compared in one call; above, in one call each."""
-
-QUERIES, BIASES = "gradient of the queries", "gradient of the biases"
-WORDS = {
-    "query_BNTH": QUERIES,
-    "key_BNKH": "gradient of the keys",
-    "value_BNKH": "gradient of the values",
-    "biases_3NH": BIASES,
-    "position_key_2NRH": "gradient of the position keys",
-    "segment_key_2NH": "gradient of the segment keys",
-}
 
 
-@dataclass(frozen=True, eq=False)
-class Windows:
-    """Sample of pretraining: the last windows of two blocks, where memory is full. The second one has half of its
-    memory, and reads backwards where some windows do."""
-
-    config: Config
-    batches: BatchSource
-
-    def __call__(self) -> Inputs:
-        """Return them; ranks, segments and documents are those of a batch of the run."""
-        return inputs_of(self.batch(), self.config)[0]
-
-    def batch(self) -> DeviceBatch:
-        """Return the batch that they are read from."""
-        mem_len = self.config.model.mem_len
-        windows = self.batches.batch_at(self.batches.steps_per_block - 1, range(2))
-        windows["is_reversed"] = np.array([False, self.config.data.bidirectional])
-        windows["mem_filled"] = np.array([mem_len, mem_len // 2], np.int32)
-        return {name: jnp.asarray(array) for name, array in windows.items()}
+Gradients = dict[str, jnp.ndarray]
 
 
-@dataclass(frozen=True)
-class Texts:
-    """Sample of finetuning: texts of two segments in which every token sees every other; the second one is padded."""
-
-    seq_len: int
-    mem_len: int
-
-    def __call__(self) -> Inputs:
-        """Return them; memory is in use."""
-        at_BL = jnp.broadcast_to(jnp.arange(self.seq_len)[None], (2, self.seq_len))
-        is_real_BL = at_BL >= jnp.array([[0], [self.seq_len // 4]])
-        in_second_BL = (at_BL > self.seq_len // 2).astype(jnp.int32)
-        return text_inputs(jnp.zeros_like(at_BL), is_real_BL.astype(jnp.int32), in_second_BL, self.mem_len)
+def last_windows(config: Config, batches: BatchSource) -> DeviceBatch:
+    """Return the last windows of two blocks, where memory is full. The second one has half of its memory, and reads
+    backwards where some windows do; ranks, segments and documents are those of a batch of the run."""
+    mem_len = config.model.mem_len
+    windows = batches.batch_at(batches.steps_per_block - 1, range(2))
+    windows["is_reversed"] = np.array([False, config.data.bidirectional])
+    windows["mem_filled"] = np.array([mem_len, mem_len // 2], np.int32)
+    return {name: jnp.asarray(array) for name, array in windows.items()}
 
 
-@lru_cache(maxsize=2)  # runs of finetuning differ in their seed alone
-def difference(model: ModelConfig, sample: Sample, num_parts: int) -> tuple[float, str]:
+def two_texts(seq_len: int, mem_len: int) -> Inputs:
+    """Return two texts as finetuning has them: two segments in which every token sees every other. Memory is in use;
+    the second text is padded."""
+    at_BL = jnp.broadcast_to(jnp.arange(seq_len)[None], (2, seq_len))
+    is_real_BL = at_BL >= jnp.array([[0], [seq_len // 4]])
+    in_second_BL = (at_BL > seq_len // 2).astype(jnp.int32)
+    return text_inputs(jnp.zeros_like(at_BL), is_real_BL.astype(jnp.int32), in_second_BL, mem_len)
+
+
+def difference(model: ModelConfig, examples: Inputs, num_parts: int) -> tuple[float, str]:
     """Return how far the fused kernel is from plain attention at most, as a share of the size of what differs, and the
     name of what differs.
 
     model: with the heads of one device; num_parts: devices that share a window (kernels/mesh.py).
     """
-    found: dict[str, float] = {}
-    with jax.default_device(jax.local_devices()[0]):
-        examples = sample()
-        scores_of_row = model.num_heads * (2 * examples.input_ids_BL.shape[1] + examples.memory_BM.shape[1])
-        shares = partial(_shares, rate=model.attention_dropout, num_parts=num_parts)
-        compare = jax.jit(partial(shares, rows_at_once=max(1, SCORES // scores_of_row)))
-        for some in _divided(examples, scores_of_row):
-            inputs = call_of(some, model)
-            seed_BN = attention_seed_BN(jax.random.key(7), some.example_B, model.num_heads)
-            grad_BNTH = _normal(8, inputs.query_BNTH.shape, inputs.query_BNTH.dtype)
-            for name, share in jax.device_get(compare(inputs, seed_BN, grad_BNTH)).items():
-                found[name] = max(float(share), found.get(name, 0.0))
-    worst = max(found, key=lambda name: found[name])
-    return found[worst], worst
+    shares = largest_shares(*compute_both(model, examples, num_parts))
+    worst = max(shares, key=lambda name: shares[name])
+    return shares[worst], worst
 
 
-def _divided(examples: Inputs, scores_of_row: int) -> list[Inputs]:
-    """Return the examples of each call: all, or one, where the scores of all are too many."""
-    rows = examples.input_ids_BL.shape[1]
-    if examples.target_positions_BP is not None:
-        rows += examples.target_positions_BP.shape[1]
-    batch = len(examples.input_ids_BL)
-    if batch * rows * scores_of_row <= TOGETHER:
-        return [examples]
-    return [jax.tree.map(lambda x, i=i: x[i : i + 1], examples) for i in range(batch)]
+def compute_both(model: ModelConfig, examples: Inputs, num_parts: int) -> tuple[Gradients, Gradients]:
+    """Return the output of an attention call and its gradients, by name, each float [.., N, rows, H]: those of the
+    fused kernel, and those of plain attention in float32."""
+    inputs = call_of(examples, model)
+    batch, heads, keys, _ = inputs.key_BNKH.shape
+    if model.attention_dropout:
+        seed_BN = attention_seed_BN(jax.random.key(7), examples.example_B, heads)
+        inputs = inputs._replace(dropout=AttentionDropout(model.attention_dropout, seed_BN))
+    rows_at_once = max(1, SCORES // (batch * heads * (keys + examples.input_ids_BL.shape[1])))
+    grad_BNTH = _normal(8, inputs.query_BNTH.shape, inputs.query_BNTH.dtype)
+    fused = partial(attention_BNTH, implementation="fused")
+    ours = _pulled_back(partial(_in_parts_BNTH, implementation=fused, count=num_parts), inputs, grad_BNTH)
+    in_float32 = inputs._replace(**jax.tree.map(lambda x: x.astype(jnp.float32), numbers_of(inputs)))
+    with jax.default_matmul_precision("highest"):
+        plain_BNTH = partial(_plain_BNTH, rows_at_once=rows_at_once)
+        reference = _pulled_back(plain_BNTH, in_float32, grad_BNTH.astype(jnp.float32))
+    return ours, reference
+
+
+@jax.jit
+def _compare_blocks(ours: Gradients, reference: Gradients) -> Gradients:
+    least = {name: SMALLEST**2 * _squares_of_blocks(x).mean() for name, x in reference.items()}
+    # A bias sums the gradients of all queries. Where that sum is small by chance, rounding is left.
+    of_queries = reference["gradient of query_BNTH"]
+    least["gradient of biases_3NH"] = jnp.square(of_queries).sum() / (16 * of_queries.shape[1])
+    return {name: _share(ours[name], x, least[name]) for name, x in reference.items()}
+
+
+def largest_shares(ours: Gradients, reference: Gradients) -> dict[str, float]:
+    """Return how far each array of `compute_both` is from the reference in the block where it is farthest, as a share
+    of the block's size."""
+    return {name: float(share) for name, share in _compare_blocks(ours, reference).items()}
 
 
 def call_of(inputs: Inputs, model: ModelConfig) -> AttentionInputs:
@@ -155,41 +136,17 @@ def _normal(seed: int, shape: tuple[int, ...], dtype: jnp.dtype = jnp.float32) -
 # ---- both implementations --------------------------------------------------------------------------------------------
 
 
-def _shares(
-    inputs: AttentionInputs,
-    seed_BN: jnp.ndarray,
-    grad_BNTH: jnp.ndarray,
-    *,
-    rate: float,
-    num_parts: int,
-    rows_at_once: int,
-) -> dict[str, jnp.ndarray]:
-    """Return, by name, how far output and gradients of the fused kernel are from those of plain attention."""
-    if rate:
-        inputs = inputs._replace(dropout=AttentionDropout(rate, seed_BN))
-    fused = partial(attention_BNTH, implementation="fused")
-    ours = _pulled_back(partial(_in_parts_BNTH, implementation=fused, count=num_parts), inputs, grad_BNTH)
-    numbers = jax.tree.map(lambda x: x.astype(jnp.float32), numbers_of(inputs))
-    in_float32 = inputs._replace(**numbers)
-    with jax.default_matmul_precision("highest"):
-        plain_BNTH = partial(_plain_BNTH, rows_at_once=rows_at_once)
-        reference = _pulled_back(plain_BNTH, in_float32, grad_BNTH.astype(jnp.float32))
-    least = {name: SMALLEST**2 * _squares_of_blocks(x).mean() for name, x in reference.items()}
-    # A bias sums the gradients of all queries. Where that sum is small by chance, rounding is left.
-    least[BIASES] = jnp.square(reference[QUERIES]).sum() / (16 * inputs.query_BNTH.shape[1])
-    return {name: _share(ours[name], x, least[name]) for name, x in reference.items()}
+def _pulled_back(implementation: Implementation, inputs: AttentionInputs, grad_BNTH: jnp.ndarray) -> Gradients:
+    @jax.jit
+    def pull_back(numbers: Any, grad_BNTH: jnp.ndarray) -> Gradients:
+        read_BNTH, pull = jax.vjp(lambda numbers: implementation(inputs._replace(**numbers)), numbers)
+        (gradients,) = pull(grad_BNTH)
+        for name in ("biases_3NH", "segment_key_2NH"):
+            if name in gradients:
+                gradients[name] = gradients[name][:, :, None]
+        return {"output": read_BNTH} | {f"gradient of {name}": gradient for name, gradient in gradients.items()}
 
-
-def _pulled_back(
-    implementation: Implementation, inputs: AttentionInputs, grad_BNTH: jnp.ndarray
-) -> dict[str, jnp.ndarray]:
-    """Return the output of a call, and its gradients, by name, each float [.., N, rows, H]."""
-    read_BNTH, pull = jax.vjp(lambda numbers: implementation(inputs._replace(**numbers)), numbers_of(inputs))
-    (gradients,) = pull(grad_BNTH)
-    for name in ("biases_3NH", "segment_key_2NH"):
-        if name in gradients:
-            gradients[name] = gradients[name][:, :, None]
-    return {"output": read_BNTH} | {WORDS[name]: gradient for name, gradient in gradients.items()}
+    return pull_back(numbers_of(inputs), grad_BNTH)
 
 
 def _in_parts_BNTH(inputs: AttentionInputs, implementation: Implementation, count: int) -> jnp.ndarray:
@@ -266,26 +223,6 @@ TOLERANCE = {"float32": 2e-2, "bfloat16": 4e-2}
 operands to bfloat16, so float32 has the accuracy of bfloat16 operands."""
 
 
-def unsupported(config: RunConfig, mesh: Mesh) -> str | None:
-    """Return why there is no fused kernel for this run on the devices of a mesh, in a clause; None = there is."""
-    with sharding.axes_of(mesh):
-        return why_not_fused(_shapes(config))
-
-
-def _shapes(config: RunConfig) -> Any:
-    """Return the arguments of the run's attention calls, as far as `why_not_fused` reads them: shapes, not arrays."""
-    model, rows = config.model, config.data.seq_len
-    keys = rows + model.mem_len
-
-    def of(*shape: int, dtype: str = model.dtype) -> Any:
-        return jax.ShapeDtypeStruct(shape, jnp.dtype(dtype))
-
-    is_dense = isinstance(config.data, DataConfig) and config.data.emit == "dense"
-    relations = Relations(mask_BTK=of(1, rows, keys, dtype="bool") if is_dense else None)
-    query, key, value = (of(1, model.num_heads, length, model.d_head) for length in (rows, keys, keys))
-    return AttentionInputs(query, key, value, relations)
-
-
 def choose_attention(config: RunConfig, mesh: Mesh) -> tuple[str, str]:
     """Return the attention implementation of a run, plain or fused, and the choice in words.
 
@@ -293,7 +230,8 @@ def choose_attention(config: RunConfig, mesh: Mesh) -> tuple[str, str]:
     """
     if config.model.attention == "plain":
         return "plain", "plain"
-    reason = unsupported(config, mesh)
+    with sharding.axes_of(mesh):
+        reason = why_not_fused(jax.eval_shape(lambda: _call_shapes(config)))
     if reason is None:
         return "fused", "fused"
     if config.model.attention == "fused":
@@ -301,18 +239,30 @@ def choose_attention(config: RunConfig, mesh: Mesh) -> tuple[str, str]:
     return "plain", f"plain: {reason}"
 
 
-def check_attention(config: RunConfig, process: Process, sample: Sample) -> str:
+def _call_shapes(config: RunConfig) -> AttentionInputs:
+    """Return the run's attention call as far as `why_not_fused` reads it."""
+    model, rows = config.model, config.data.seq_len
+    keys = rows + model.mem_len
+    is_dense = isinstance(config.data, DataConfig) and config.data.emit == "dense"
+    query, key = (jnp.empty((1, model.num_heads, length, model.d_head), model.dtype) for length in (rows, keys))
+    mask_BTK = jnp.empty((1, rows, keys), bool) if is_dense else None
+    return AttentionInputs(query, key, key, Relations(mask_BTK=mask_BTK))
+
+
+def check_attention(config: RunConfig, process: Process, sample: Callable[[], Inputs]) -> str:
     """Return the attention implementation that this run uses, and print it: the fused kernel only where it computes
     what plain attention does on the devices of every process (`difference`).
 
-    sample: examples of the run. Raises InputError as `choose_attention` does, and where the mesh does not fit.
+    sample: returns two examples as the run has them. Raises InputError as `choose_attention` does, and where the mesh
+    does not fit.
     """
     mesh = sharding.make_mesh(config)
     attention, words = choose_attention(config, mesh)
     if attention == "fused":
-        networks = _networks_of_one_device(config, mesh)
-        here = max(difference(network, sample, mesh.shape["context"]) for network in networks)
-        worst, what = max(process.hosts.gather("attention", here))
+        with jax.default_device(jax.local_devices()[0]):
+            examples = sample()
+            differences = [difference(model, examples, mesh.shape["context"]) for model in _on_one_device(config, mesh)]
+        worst, what = max(process.hosts.gather("attention", max(differences)))
         if worst > TOLERANCE[config.model.dtype]:
             attention = "plain"
             words = f"plain: on this device the {what} by the fused kernel is off by {worst:.0%} of its size"
@@ -320,7 +270,7 @@ def check_attention(config: RunConfig, process: Process, sample: Sample) -> str:
     return attention
 
 
-def _networks_of_one_device(config: RunConfig, mesh: Mesh) -> list[ModelConfig]:
+def _on_one_device(config: RunConfig, mesh: Mesh) -> list[ModelConfig]:
     """Return the networks of a run with the heads that one device computes."""
     networks = [replace(config.model, attention="fused")]
     if isinstance(config, Config) and objective_named(config.objective).judges_tokens:

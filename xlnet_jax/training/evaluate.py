@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -12,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Literal
 from data_pipelines.sources import TextSourceSettings
 from data_pipelines.windows import resized, steps_per_block
 from xlnet_jax.errors import InputError
-from xlnet_jax.objectives.registry import objective_named
 from xlnet_jax.printing import printing_until_unread, progress
 from xlnet_jax.settings.bounds import at_least, check_bounds
 from xlnet_jax.settings.config import Config, DataConfig, EvalConfig, MeshConfig
@@ -175,7 +175,8 @@ def _corpus(
     """Yield the text as a corpus, and its name."""
     from data_pipelines import sources
     from data_pipelines.corpus import Corpus, is_corpus
-    from xlnet_jax.training.evaluation import corpus_of
+    from data_pipelines.prepare import prepare_to_measure
+    from data_pipelines.windows import block_len
 
     prepared = [name for name in settings.text if is_corpus(name)]
     if prepared and len(settings.text) > 1:
@@ -185,7 +186,11 @@ def _corpus(
     elif settings.text:
         assert pretrained.tokenizer
         found = settings.find(settings.text, "validation")
-        with corpus_of(found, pretrained.tokenizer, config, settings.corpus_errors) as corpus:
+        with tempfile.TemporaryDirectory() as folder:
+            corpus = prepare_to_measure(
+                found, pretrained.tokenizer, Path(folder) / "corpus", block_len=block_len(config.data),
+                errors=settings.corpus_errors,
+            )  # fmt: skip
             yield corpus, sources.name_of(found)
     elif run and (own := run.corpus()):
         yield own, str(own.folder)
@@ -235,21 +240,22 @@ def _report(evaluation: Evaluation) -> str:
 
 def _units(found: Measured) -> Iterator[str]:
     """Yield the loss in the units that it has a meaning in."""
-    if objective_named(found.objective).loss == "pseudo":
-        yield f"pseudo      perplexity {found.perplexity:,.2f} a masked piece: no likelihood of the text follows"
+    numbers, content = found.numbers(), found.content
+    if "pseudo_perplexity" in numbers:
+        perplexity = numbers["pseudo_perplexity"]
+        yield f"pseudo      perplexity {perplexity:,.2f} a masked piece: no likelihood of the text follows"
         return
-    of_words = ""
-    if found.is_likelihood and found.word_perplexity is not None:
-        of_words = f", {found.word_perplexity:,.2f} a word"
-    of_bytes = f", {found.bits_per('bytes'):.4f} a byte" if found.is_likelihood else ""
-    content = found.content
+    is_likelihood = "word_perplexity" in numbers
+    of_words = f", {numbers['word_perplexity']:,.2f} a word" if numbers.get("word_perplexity") is not None else ""
+    of_bytes = f", {numbers['bits_per_byte']:.4f} a byte" if is_likelihood else ""
     per_piece, per_word = content.characters / content.pieces, content.pieces / max(content.words, 1)
-    yield f"perplexity  {found.perplexity:,.2f} a piece{of_words}"
+    yield f"perplexity  {numbers['perplexity']:,.2f} a piece{of_words}"
     yield (
-        f"bits        {found.bits_per_piece:.4f} a piece, {found.bits_per('characters'):.4f} a character{of_bytes}, "
-        f"{found.bits_per('words'):.4f} a word, at {per_piece:.2f} characters a piece and {per_word:.2f} pieces a word"
+        f"bits        {numbers['bits_per_piece']:.4f} a piece, {numbers['bits_per_character']:.4f} a character"
+        f"{of_bytes}, {numbers['bits_per_word']:.4f} a word, at {per_piece:.2f} characters a piece and "
+        f"{per_word:.2f} pieces a word"
     )
-    if found.is_likelihood:
+    if is_likelihood:
         yield (
             f"counted     {content.pieces:,} pieces and {content.documents:,} ends of "
             f"documents: {content.characters:,} characters, {content.bytes:,} bytes, {content.words:,} words"

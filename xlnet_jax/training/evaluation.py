@@ -3,37 +3,30 @@ targets and carried memory; the units in which it is reported; and the unigram l
 word frequencies alone.
 """
 
-import contextlib
 import itertools
 import math
 import sys
-import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from data_pipelines import windows
 from data_pipelines.batches import BatchSource
 from data_pipelines.corpus import Corpus
-from data_pipelines.prepare import prepare_to_measure
-from data_pipelines.readers import Errors
-from data_pipelines.sources import Source
 from data_pipelines.tokenizer import CLS, EOD, EOP, SEP, UNK, Tokenizer
 from xlnet_jax.checkpoints.pretrained import Pretrained, vocabulary_tokenizer
 from xlnet_jax.dims import Batch
 from xlnet_jax.errors import InputError
-from xlnet_jax.interop.weights import flatten, nest, size
 from xlnet_jax.objectives.registry import batch_source, objective_named, validate
 from xlnet_jax.objectives.traced import DeviceBatch, objective_of
 from xlnet_jax.settings.config import Config
 from xlnet_jax.training import sharding
+from xlnet_jax.training.initial import params_of
+from xlnet_jax.training.loop import Numbers
 from xlnet_jax.training.optimizer import make_optimizer
-from xlnet_jax.training.run import Numbers
 from xlnet_jax.training.state import TrainState, empty_mems_ZBMD, plan_state
 from xlnet_jax.training.step import EvalStep, make_eval_step
 from xlnet_jax.training.stop import Interrupt, Wish
@@ -67,49 +60,27 @@ class Measured:
     content: Content
     besides: dict[str, float]  # other measures, by the names of `HeldOutLoss.measure`
 
-    @property
-    def perplexity(self) -> float:
-        """Perplexity per target."""
-        return math.exp(self.loss)
-
-    @property
-    def bits_per_piece(self) -> float:
-        return self.loss / math.log(2)
-
-    def bits_per(self, unit: str) -> float:
-        """Return bits per piece x pieces / units of the text. unit: characters, bytes or words."""
-        return self.bits_per_piece * self._pieces / max(self._count(unit), 1)
-
-    @property
-    def word_perplexity(self) -> float | None:
-        """exp(nats of the whole text / its words): comparable between vocabularies (Dai et al. 2019, table 1). None
-        where no float can hold it, as in scripts without spaces, whose lines are words."""
-        bits = self.bits_per("words")
-        return 2.0**bits if bits < sys.float_info.max_exp else None
-
     def numbers(self) -> dict[str, Any]:
-        """Return every number by its name. Masked pieces are predicted together from the rest of the text, so no
-        likelihood of the text follows from their loss."""
+        """Return every number by its name, perplexities and bits among them.
+
+        Bits per unit of the text are bits per piece x pieces / units. Masked pieces are predicted together from the
+        rest of the text, so no likelihood of the text follows from their loss. word_perplexity: exp(nats of the whole
+        text / its words), comparable between vocabularies (Dai et al. 2019, table 1); None where no float can hold it,
+        as in scripts without spaces, whose lines are words.
+        """
         plain = asdict(self)
         found = {**plain.pop("content"), **plain.pop("besides"), **plain}
-        if objective_named(self.objective).loss == "pseudo":
-            return found | {"pseudo_perplexity": self.perplexity}
-        found |= {"perplexity": self.perplexity, "bits_per_piece": self.bits_per_piece}
-        found |= {f"bits_per_{unit[:-1]}": self.bits_per(unit) for unit in ("characters", "bytes", "words")}
-        return found | {"word_perplexity": self.word_perplexity} if self.is_likelihood else found
-
-    @property
-    def is_likelihood(self) -> bool:
-        """True if the loss is the likelihood of a text."""
-        return objective_named(self.objective).loss == "likelihood"
-
-    @property
-    def _pieces(self) -> int:
-        return self.targets if self.is_likelihood else self.content.pieces
-
-    def _count(self, unit: str) -> int:
-        ends = self.content.documents if self.is_likelihood else 0
-        return getattr(self.content, unit) + ends
+        kind, bits = objective_named(self.objective).loss, self.loss / math.log(2)
+        if kind == "pseudo":
+            return found | {"pseudo_perplexity": math.exp(self.loss)}
+        pieces, ends = (self.targets, self.content.documents) if kind == "likelihood" else (self.content.pieces, 0)
+        found |= {"perplexity": math.exp(self.loss), "bits_per_piece": bits}
+        for unit in ("character", "byte", "word"):
+            found[f"bits_per_{unit}"] = bits * pieces / max(found[f"{unit}s"] + ends, 1)
+        if kind == "likelihood":
+            of_word = found["bits_per_word"]
+            found["word_perplexity"] = 2.0**of_word if of_word < sys.float_info.max_exp else None
+        return found
 
 
 def content_of(batches: Iterable[Batch], tokenizer: Tokenizer, objective: str) -> Content:
@@ -255,16 +226,6 @@ AT_EVALUATION = ("mem_len", "clamp_len", "same_length")
 """Settings of the network that an evaluation may change: they decide what a row sees, not its parameters."""
 
 
-@contextlib.contextmanager
-def corpus_of(text: Sequence[Source], tokenizer: Tokenizer, config: Config, errors: Errors) -> Iterator[Corpus]:
-    """Prepare this text as the held-out part of a corpus, which is deleted afterwards; the unigram counts are of the
-    same text."""
-    with tempfile.TemporaryDirectory() as folder:
-        yield prepare_to_measure(
-            text, tokenizer, Path(folder) / "corpus", block_len=windows.block_len(config.data), errors=errors
-        )
-
-
 def measure_loss(
     pretrained: Pretrained,
     corpus: Corpus,
@@ -288,6 +249,12 @@ def measure_loss(
     batches = held_out_batches(corpus, tokenizer, config)
     unigram = unigram_line(unigram_counts, batches, put)
 
+    params, missing = params_of(pretrained, config)
+    if missing:
+        raise InputError(
+            f"the checkpoint has no {', '.join(missing)}: it was trained by another objective, or without "
+            "data.pair-loss; measure what it has learned"
+        )
     objective = objective_of(config)
     plan = plan_state(objective, make_optimizer(config.optimizer, config.steps), mesh)
     held_out = HeldOutLoss(
@@ -300,7 +267,7 @@ def measure_loss(
         on_batch(next(counted), len(batches))
         return False
 
-    numbers = held_out.measure(_laid_out(pretrained.params, plan.params), is_stopped)
+    numbers = held_out.measure(sharding.from_host(params, sharding.shardings_of(plan.params)), is_stopped)
     assert numbers is not None
     return Measured(
         config.objective,
@@ -311,21 +278,3 @@ def measure_loss(
         content_of(batches, tokenizer, config.objective),
         {name: number for name, number in numbers.items() if name != "loss"},
     )
-
-
-def _laid_out(params: dict[str, Any], abstract_params: Any) -> Any:
-    """Return the parameters that this objective needs, on the devices. Raises InputError where one is missing or of
-    another size."""
-    wanted, given = flatten(abstract_params), flatten(params)
-    if missing := sorted(wanted.keys() - given.keys()):
-        raise InputError(
-            f"the checkpoint has no {', '.join(missing)}: it was trained by another objective, or without "
-            "data.pair-loss; measure what it has learned"
-        )
-    for path, shape in wanted.items():
-        if given[path].shape != shape.shape:
-            raise InputError(
-                f"the checkpoint's {path} is {size(given[path].shape)}, and not {size(shape.shape)}: of what "
-                "else than the run that trained it, the size of a generator is not known"
-            )
-    return sharding.from_host(nest({path: given[path] for path in wanted}), sharding.shardings_of(abstract_params))

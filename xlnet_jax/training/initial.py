@@ -1,7 +1,6 @@
 """Start a run from the checkpoint that the setting `init` names."""
 
 import dataclasses
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -14,10 +13,10 @@ from xlnet_jax.checkpoints.pretrained import Pretrained, check_given
 from xlnet_jax.errors import InputError
 from xlnet_jax.interop.weights import flatten, nest, size
 from xlnet_jax.objectives.traced import objective_of
-from xlnet_jax.settings.config import FIXED_BY_WEIGHTS, Config, ModelConfig, RunConfig
-from xlnet_jax.settings.fields import given_in
+from xlnet_jax.settings.config import FIXED_BY_WEIGHTS, Config, RunConfig
+from xlnet_jax.settings.fields import given_in, with_values
 from xlnet_jax.storage import hub
-from xlnet_jax.storage.files import demand_weights_on_disk, in_bucket
+from xlnet_jax.storage.files import demand_weights_on_disk
 from xlnet_jax.training.sharding import unboxed
 
 R = TypeVar("R", bound=RunConfig)
@@ -50,41 +49,28 @@ def begin_from(init: str, config: R, there: R | None, usual: R) -> tuple[R, Pret
     Raises InputError where a setting of the network was given with another value than the weights have.
     """
     demand_weights_on_disk(init, "`init` ")
-    origin = _origin(init, config.workdir, there)
-    config = dataclasses.replace(config, init=origin)
-    if there and there.init == origin:
-        return _with_network_of(config, there.model, usual), None
-    start = formats.load(origin)
-    return _with_network_of(config, start.model, usual), start
+    origin = _origin(init, there.init if there else None)
+    start = None if there and there.init == origin else formats.load(origin)
+    network = start.model if start else there.model  # type: ignore[union-attr]
+    given, taken = given_in(config, usual), {"init": origin}
+    for name in FIXED_BY_WEIGHTS:
+        asked, has, dotted = getattr(config.model, name), getattr(network, name), f"model.{name.replace('_', '-')}"
+        if asked != has and dotted in given:
+            raise InputError(f"{dotted} {asked}: the weights of `init` {origin} have {has}")
+        taken[f"model.{name}"] = has
+    return with_values(config, taken), start
 
 
-def _origin(init: str, workdir: str | None, there: RunConfig | None) -> str:
+def _origin(init: str, before: str | None) -> str:
     """Return what identifies the weights: an absolute path, so that another spelling of it is not another run; of a
     model on the Hugging Face Hub OWNER/NAME@COMMIT, with the commit of the run that resumes where `init` names none; of
-    a model that comes with the package its name.
-
-    there: settings of the run that resumes in `workdir`. Where both folders were moved together, the path is still the
-    one from before."""
-    path = Path(init).expanduser().absolute()
-    before, workdir_before = (there.init, there.workdir) if there else (None, None)
-    if str(path) != before and hub.is_bundled(init):
+    a model that comes with the package its name. before: that of the run that resumes."""
+    path = str(Path(init).expanduser().absolute())
+    if path != before and hub.is_bundled(init):
         return init
-    if str(path) == before or not formats.is_remote(init):
-        return before if before and _moved_with_its_run(path, workdir, before, workdir_before) else str(path)
-    if before and hub.is_same(init, before):
-        return before
-    return str(hub.find(init, ()))
-
-
-def _moved_with_its_run(path: Path, workdir: str | None, before: str, workdir_before: str | None) -> bool:
-    """Return True where weights lie beside the workdir, as they did when the run began, and are gone from there, as
-    after a move of the folder that holds both."""
-    if not (workdir and workdir_before) or in_bucket(workdir) or os.path.exists(before):
-        return False
-    beside = Path(workdir).expanduser().absolute().parent == path.parent and Path(before).name == path.name
-    # The workdir may have been named relative to a folder that is not known, and since then moved: only the name of the
-    # folder around both can be compared.
-    return beside and Path(workdir_before).parent.name in ("", Path(before).parent.name)
+    if path == before or not formats.is_remote(init):
+        return path
+    return before if before and hub.is_same(init, before) else str(hub.find(init, ()))
 
 
 def tokenizer_of(start: Pretrained, config: RunConfig) -> Tokenizer:
@@ -120,20 +106,10 @@ def params_of(start: Pretrained, config: Config) -> tuple[dict[str, Any], list[s
     """
     wanted = flatten(unboxed(jax.eval_shape(objective_of(config).init, jax.random.key(0))))
     given = flatten(start.params)
-    misfit = next((path for path in wanted if path in given and given[path].shape != wanted[path].shape), None)
-    if misfit:
-        raise InputError(
-            f"`init` {config.init}: its {misfit} is {size(given[misfit].shape)}, and here it would be "
-            f"{size(wanted[misfit].shape)}: give the `rtd.generator_share` that it was trained with"
-        )
+    for path in wanted.keys() & given.keys():
+        if given[path].shape != wanted[path].shape:
+            raise InputError(
+                f"the checkpoint's {path} is {size(given[path].shape)}, and here it would be "
+                f"{size(wanted[path].shape)}: give the `rtd.generator_share` that it was trained with"
+            )
     return nest({path: given[path] for path in wanted if path in given}), sorted(wanted.keys() - given.keys())
-
-
-def _with_network_of(config: R, model: ModelConfig, usual: R) -> R:
-    given = given_in(config, usual)
-    for name in FIXED_BY_WEIGHTS:
-        asked, has, dotted = getattr(config.model, name), getattr(model, name), f"model.{name.replace('_', '-')}"
-        if asked != has and dotted in given:
-            raise InputError(f"{dotted} {asked}: the weights of `init` {config.init} have {has}")
-    taken = {name: getattr(model, name) for name in FIXED_BY_WEIGHTS}
-    return dataclasses.replace(config, model=dataclasses.replace(config.model, **taken))

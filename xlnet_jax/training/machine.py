@@ -1,6 +1,5 @@
 """Find out about this machine: its place among the hosts of a run, whether it has a TPU; set up its memory pages."""
 
-import contextlib
 import errno
 import os
 import re
@@ -9,17 +8,12 @@ import sys
 import urllib.request
 from dataclasses import replace
 from http.client import HTTPException
-from typing import Any
 
 from xlnet_jax.errors import InputError, first_line
 from xlnet_jax.settings.config import DistributedConfig, RunConfig
 from xlnet_jax.settings.rules import validate_distributed
 
-_PLACE = {
-    "coordinator_address": ("JAX_COORDINATOR_ADDRESS", str),
-    "num_processes": ("JAX_NUM_PROCESSES", int),
-    "process_id": ("JAX_PROCESS_ID", int),
-}
+_PLACE = {"coordinator_address": str, "num_processes": int, "process_id": int}
 _LONGEST_METADATA = 1 << 20
 """bytes"""
 
@@ -30,13 +24,21 @@ def place_of(config: RunConfig) -> DistributedConfig | None:
     The settings decide, then the environment (JAX_…), then the platform where `tpu` is set, then Slurm. Raises
     InputError where they say too little, or contradict each other.
     """
-    given = _with_environment(config.distributed)
-    validate_distributed(given)
-    if given.coordinator_address is None:
-        if config.tpu and worker_count() > 1:
-            given = _detected(given, None)
-        elif not config.tpu and "SLURM_STEP_NODELIST" in os.environ and _whole_number("SLURM_NTASKS", 1) > 1:
-            given = _detected(given, "slurm")
+    given = config.distributed
+    try:
+        for field, kind in _PLACE.items():
+            if getattr(given, field) is None and (value := os.environ.get(f"JAX_{field.upper()}")):
+                given = replace(given, **{field: kind(value)})
+        validate_distributed(given)
+        if given.coordinator_address is None and config.tpu and worker_count() > 1:
+            given = _detect(given, None)
+        elif given.coordinator_address is None and not config.tpu and "SLURM_STEP_NODELIST" in os.environ:
+            given = _detect(given, "slurm") if int(os.environ.get("SLURM_NTASKS") or 1) > 1 else given
+    except InputError:
+        raise
+    except (RuntimeError, OSError, ValueError, LookupError) as error:
+        # Process 0 cannot be resolved, no metadata server answers, or a variable is missing or no number.
+        raise InputError(f"the environment does not say which processes make this run: {first_line(error)}") from None
     return given if (given.num_processes or 1) > 1 else None
 
 
@@ -75,60 +77,30 @@ def bind_address(coordinator_address: str) -> str | None:
 
     Raises InputError where another program has the port: gRPC would share it.
     """
-    if bind := os.environ.get("JAX_COORDINATOR_BIND_ADDRESS"):
-        if not re.fullmatch(r"\S+:\d{1,5}", bind):
-            raise InputError(
-                f"JAX_COORDINATOR_BIND_ADDRESS {bind} in the environment must be HOST:PORT, as 0.0.0.0:8476"
-            )
+    if os.environ.get("JAX_COORDINATOR_BIND_ADDRESS"):
         return None
     host, _, port = coordinator_address.rpartition(":")
-    own = []
-    with contextlib.suppress(OSError, UnicodeError):  # no such name
-        for family, kind, _, _, address in socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM):
-            try:
-                with socket.socket(family, kind) as probe:
-                    # A port that an earlier process has left may still be known to the kernel.
-                    probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                    probe.bind(address)
-                own.append(str(address[0]))
-            except OSError as error:
-                if error.errno in (errno.EADDRINUSE, errno.EACCES):
-                    raise InputError(
-                        f"`distributed.coordinator_address` {coordinator_address}: process 0 cannot listen there "
-                        f"({error.strerror}): give a port that is free on its host"
-                    ) from None
-    # Debian keeps a host's own name as 127.0.1.1, where no other host reaches it.
-    is_unreachable = host != "localhost" and not host.startswith("127.") and any(ip.startswith("127.") for ip in own)
-    return coordinator_address if own and not is_unreachable else None
-
-
-def _with_environment(given: DistributedConfig) -> DistributedConfig:
-    for field, (name, kind) in _PLACE.items():
-        if getattr(given, field) is None and os.environ.get(name):
-            value: Any = _whole_number(name) if kind is int else os.environ[name]
-            given = replace(given, **{field: value})
-    return given
-
-
-def _whole_number(name: str, otherwise: int = 0) -> int:
-    """Return the number in a variable of the environment. Raises InputError where it holds anything else."""
-    value = os.environ.get(name)
     try:
-        return int(value) if value else otherwise
-    except ValueError:
-        raise InputError(f"{name} {value} in the environment must be a whole number") from None
+        ip = socket.gethostbyname(host.strip("[]"))
+        socket.create_server((ip, int(port))).close()
+    except OSError as error:
+        if error.errno in (errno.EADDRINUSE, errno.EACCES):
+            raise InputError(
+                f"`distributed.coordinator_address` {coordinator_address}: process 0 cannot listen there "
+                f"({error.strerror}): give a port that is free on its host"
+            ) from None
+        return None  # of another host: a router translates it
+    # Debian keeps a host's own name as 127.0.1.1, where no other host reaches it.
+    is_reachable = not ip.startswith("127.") or host == "localhost" or host.startswith("127.")
+    return coordinator_address if is_reachable else None
 
 
-def _detected(given: DistributedConfig, method: str | None) -> DistributedConfig:
+def _detect(given: DistributedConfig, method: str | None) -> DistributedConfig:
     from jax._src.clusters import ClusterEnv  # public only inside jax.distributed.initialize, which aborts
 
-    try:
-        address, count, process, _ = ClusterEnv.auto_detect_unset_distributed_params(
-            None, None, None, None, method, given.initialization_timeout
-        )
-    except (RuntimeError, OSError, ValueError, LookupError) as error:
-        # Process 0 cannot be resolved, no metadata server answers, or a variable of Slurm is missing or no number.
-        raise InputError(f"the hosts of this run cannot be learned from the platform: {first_line(error)}") from None
+    address, count, process, _ = ClusterEnv.auto_detect_unset_distributed_params(
+        None, None, None, None, method, given.initialization_timeout
+    )
     if address is None:
         raise InputError(
             f"`tpu`: {worker_count()} workers are named here, and nothing says which of them this is: give "
@@ -162,10 +134,10 @@ def _slice_count() -> int:
     """Return the number of slices: GKE puts it in the environment, a TPU VM in its metadata, as
     `MEGASCALE_NUM_SLICES: '2'`."""
     name = "MEGASCALE_NUM_SLICES"
-    if name not in os.environ:
-        found = re.search(rf"^{name}: *'?(\d+)", metadata("instance/attributes/tpu-env"), re.MULTILINE)
-        return int(found[1]) if found else 1
-    return _whole_number(name, 1)
+    if name in os.environ:
+        return int(os.environ[name] or 1)
+    found = re.search(rf"^{name}: *'?(\d+)", metadata("instance/attributes/tpu-env"), re.MULTILINE)
+    return int(found[1]) if found else 1
 
 
 def _worker_names() -> list[str]:

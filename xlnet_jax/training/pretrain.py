@@ -20,15 +20,13 @@ from xlnet_jax.settings.fields import marked, with_values
 from xlnet_jax.settings.parser import with_plain_paths
 from xlnet_jax.storage.files import name_on_disk
 from xlnet_jax.training.checkpoint import Checkpoints
-from xlnet_jax.training.compile_cache import programs_kept_in
 from xlnet_jax.training.evaluation import HeldOutLoss, held_out_source, relative_to_unigram, unigram_line, unknown_share
 from xlnet_jax.training.fit import Memory
 from xlnet_jax.training.hosts import Process, connect
 from xlnet_jax.training.initial import InitialWeights, params_of
-from xlnet_jax.training.loop import train
+from xlnet_jax.training.loop import Run, train
 from xlnet_jax.training.metrics import read_records, speed
 from xlnet_jax.training.resolve import Resolved, resolve
-from xlnet_jax.training.run import Run
 from xlnet_jax.training.step import make_eval_step, pretraining_program
 from xlnet_jax.training.text import folder_of
 from xlnet_jax.training.workdir import Workdir
@@ -96,7 +94,7 @@ def run_pretraining(config: Config) -> int:
 def _run(config: Config, process: Process) -> int:
     """Train. Process 0 prepares what the others read, and writes everything but the checkpoints alone."""
     hosts = process.hosts
-    with closing(Workdir(folder_of(config))) as workdir, programs_kept_in(str(workdir.compiled)):
+    with closing(Workdir(folder_of(config))) as workdir, workdir.keep_programs():
         resolved = resolve(config, workdir, process)
         run = _build(resolved, workdir, process)
         data = {"manifest_sha256": resolved.corpus.manifest.sha256}

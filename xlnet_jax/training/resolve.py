@@ -10,13 +10,14 @@ from data_pipelines.batches import BatchSource
 from data_pipelines.corpus import Corpus
 from data_pipelines.tokenizer import Tokenizer
 from xlnet_jax.checkpoints.pretrained import Pretrained
+from xlnet_jax.objectives.language_model import inputs_of
 from xlnet_jax.objectives.presets import defaults_of
 from xlnet_jax.objectives.registry import objective_named, validate
 from xlnet_jax.settings.config import Config
 from xlnet_jax.settings.fields import with_values
 from xlnet_jax.settings.files import from_dict, to_dict
 from xlnet_jax.training import sharding
-from xlnet_jax.training.attention import Windows, check_attention, choose_attention
+from xlnet_jax.training.attention import check_attention, choose_attention, last_windows
 from xlnet_jax.training.fit import fit_memory, keep_fit
 from xlnet_jax.training.hosts import Process
 from xlnet_jax.training.initial import begin_from, tokenizer_of
@@ -58,7 +59,7 @@ def resolve(config: Config, workdir: Workdir, process: Process) -> Resolved:
         corpus, "train", tokenizer.is_word_start, config.data, config.model.mem_len, config.seed,
         objective_named(config.objective).filling,
     )  # fmt: skip
-    attention = check_attention(config, process, Windows(config, batches))
+    attention = check_attention(config, process, lambda: inputs_of(last_windows(config, batches), config)[0])
     config = fit_memory(config, functools.partial(pretraining_program, attention=attention), workdir, process)
     return Resolved(config, start, corpus, tokenizer, batches, attention)
 

@@ -18,7 +18,9 @@ import time
 from collections.abc import Iterator
 from typing import Any, TypeVar
 
+import jax
 from etils import epath
+from jax.experimental.compilation_cache import compilation_cache
 
 from xlnet_jax.errors import InputError
 from xlnet_jax.settings.config import Config, RunConfig
@@ -31,6 +33,10 @@ from xlnet_jax.storage.reading import read_versioned, write_versioned
 R = TypeVar("R", bound=RunConfig)
 _SECONDS_TO_APPEAR = 60.0
 """time after which a host sees what another has written: NFS keeps an older look for a while"""
+
+
+PLATFORMS = ("tpu", "gpu")
+"""platforms whose compiled programs are kept"""
 
 
 class Workdir:
@@ -157,6 +163,23 @@ class Workdir:
             self._lock.release()
 
     @contextlib.contextmanager
+    def keep_programs(self) -> Iterator[None]:
+        """Keep programs here that take jax_persistent_cache_min_compile_time_secs or more to compile, for a restart,
+        which may be on another machine that shares only the workdir.
+
+        JAX_COMPILATION_CACHE_DIR names another place. On CPUs programs are kept only there: compilation is short, and
+        a program compiled for one CPU can be refused, or crash, on the next.
+        """
+        if jax.config.values["jax_compilation_cache_dir"] is not None or jax.default_backend() not in PLATFORMS:
+            yield
+            return
+        _use_compilation_cache(str(self.compiled))
+        try:
+            yield
+        finally:
+            _use_compilation_cache(None)
+
+    @contextlib.contextmanager
     def _named(self) -> Iterator[None]:
         try:
             yield
@@ -182,6 +205,11 @@ class Workdir:
             raise InputError(
                 f"{self.config} is not the settings of a run of this kind ({reason}): give another `workdir`"
             ) from None
+
+
+def _use_compilation_cache(folder: str | None) -> None:
+    compilation_cache.reset_cache()  # jax reads the setting once, when it first compiles
+    jax.config.update("jax_compilation_cache_dir", folder)
 
 
 def _has_text_of(ours: Config, theirs: Config) -> bool:

@@ -21,7 +21,7 @@ from xlnet_jax.kernels import plain
 from xlnet_jax.kernels.mesh import interpret_kernels
 from xlnet_jax.settings.config import MeshConfig
 from xlnet_jax.training import attention, sharding
-from xlnet_jax.training.attention import Texts, check_attention, choose_attention
+from xlnet_jax.training.attention import check_attention, choose_attention, two_texts
 from xlnet_jax.training.hosts import ALONE, Hosts, Process
 
 
@@ -94,7 +94,7 @@ def test_a_kernel_that_computes_something_else_on_this_device_is_not_used(monkey
     monkeypatch.setitem(table.IMPLEMENTATIONS, "fused", lambda inputs: 1.1 * plain.attention_BNTH(inputs))
     config, alone = with_attention(CONFIG, "auto", num_heads=1), process()
     with interpret_kernels():
-        assert check_attention(config, alone, Texts(16, 0)) == "plain"
+        assert check_attention(config, alone, lambda: two_texts(16, 0)) == "plain"
     words = "attention   plain: on this device the .* by the fused kernel is off by 10% of its size\n"
     assert re.fullmatch(words, printed(alone))
 
@@ -104,7 +104,7 @@ def test_a_kernel_that_is_wrong_on_another_host_is_not_used(monkeypatch):
     alone = process()
     other = dataclasses.replace(alone, hosts=OneIsWrong())
     with interpret_kernels():
-        assert check_attention(CONFIG, other, Texts(16, 0)) == "plain"
+        assert check_attention(CONFIG, other, lambda: two_texts(16, 0)) == "plain"
     assert printed(alone).endswith("the gradient of the keys by the fused kernel is off by 50% of its size\n")
 
 
@@ -128,7 +128,7 @@ def test_every_network_is_compared_with_the_heads_and_parts_of_one_device(config
         attention, "difference", lambda model, _, parts: asked.append((model, parts)) or (0.0, "output")
     )
     with interpret_kernels():
-        check_attention(config, process(), Texts(16, 0))
+        check_attention(config, process(), lambda: two_texts(16, 0))
     assert [(model.num_heads, parts) for model, parts in asked] == compared
     assert len({model.d_model for model, _ in asked}) == len(asked)
 
@@ -139,13 +139,13 @@ def test_a_run_says_which_attention_it_uses(monkeypatch):
     assert printed(alone) == "attention   plain\n"
     monkeypatch.setattr(attention, "difference", lambda *_: (1e-3, "output"))
     with interpret_kernels():
-        assert check_attention(CONFIG, alone, Texts(16, 0)) == "fused"
+        assert check_attention(CONFIG, alone, lambda: two_texts(16, 0)) == "fused"
     assert printed(alone).splitlines()[1:] == ["attention   fused"]
 
 
 def test_pretraining_compares_kernels_on_its_own_windows(text, tmp_path, monkeypatch, capsys):
     samples = []
-    monkeypatch.setattr(attention, "difference", lambda _, sample, __: samples.append(sample()) or (1.0, "output"))
+    monkeypatch.setattr(attention, "difference", lambda _, sample, __: samples.append(sample) or (1.0, "output"))
     with interpret_kernels():
         assert train.main(arguments(text, tmp_path / "run", "--steps", "1")) == 0
     assert "attention   plain: on this device the output by the fused kernel" in capsys.readouterr().out

@@ -11,10 +11,9 @@ import pytest
 from tests.xlnet_jax.training.tiny import CONFIG
 from xlnet_jax.errors import InputError
 from xlnet_jax.training import loop, metrics
-from xlnet_jax.training.loop import Loop
+from xlnet_jax.training.loop import Loop, Run
 from xlnet_jax.training.metrics import Tracer, WallTime, speed
 from xlnet_jax.training.pretrain import locate_window
-from xlnet_jax.training.run import Run
 from xlnet_jax.training.stop import Interrupt
 
 STEP_SECONDS = 10.0  # that the devices take

@@ -127,10 +127,10 @@ def test_an_end_of_a_document_counts_as_a_word_of_one_character():
     assert content == Content(
         pieces=6, characters=3 + 1 + 1 + 1 + 3, bytes=4 + 1 + 1 + 2 + 4, words=2, unknown=1, documents=1
     )
-    told = Measured("clm", math.log(2), 7, 0.0, 1, content, {})  # a bit a piece
-    assert told.bits_per("characters") == pytest.approx(7 / (9 + 1))
-    assert told.bits_per("bytes") == pytest.approx(7 / (12 + 1))
-    assert told.word_perplexity == pytest.approx(2 ** (7 / (2 + 1)))
+    numbers = Measured("clm", math.log(2), 7, 0.0, 1, content, {}).numbers()  # a bit a piece
+    assert numbers["bits_per_character"] == pytest.approx(7 / (9 + 1))
+    assert numbers["bits_per_byte"] == pytest.approx(7 / (12 + 1))
+    assert numbers["word_perplexity"] == pytest.approx(2 ** (7 / (2 + 1)))
 
 
 def test_text_without_spaces_has_no_perplexity_of_words():
@@ -298,7 +298,7 @@ def test_a_network_that_has_learned_from_replaced_tokens_goes_on_elsewhere(detec
 
     assert start(detecting.folder)[1] == []
     assert {path.partition("/")[0] for path in start(tmp_path / "hf")[1]} == {"generator"}
-    with pytest.raises(InputError, match=r"its generator/.* is .*, and here it would be .*rtd\.generator_share"):
+    with pytest.raises(InputError, match=r"generator/.* is .*, and here it would be .*rtd\.generator_share"):
         start(detecting.folder, generator_share=0.5)
     with pytest.raises(InputError, match="the checkpoint has no generator/"):
         evaluate.main([str(tmp_path / "hf"), "--text", str(text), "--data.seq-len", "32"])

@@ -76,47 +76,39 @@ def test_half_a_place_is_refused(environment, given, line):
 
 
 @pytest.mark.parametrize(
-    ("variables", "line"),
-    [
-        ({"JAX_NUM_PROCESSES": "two"}, "JAX_NUM_PROCESSES two in the environment must be a whole number"),
-        ({"JAX_PROCESS_ID": "1.5"}, "JAX_PROCESS_ID 1.5 in the environment must be a whole number"),
-        (SLURM | {"SLURM_NTASKS": "abc"}, "SLURM_NTASKS abc in the environment must be a whole number"),
-        (SLURM | {"SLURM_PROCID": "abc"}, "cannot be learned from the platform: invalid literal for int"),
-        (SLURM | {"SLURM_JOB_ID": "x"}, "cannot be learned from the platform: invalid literal for int"),
-        ({"JAX_COORDINATOR_ADDRESS": "abc", "JAX_NUM_PROCESSES": "2", "JAX_PROCESS_ID": "0"}, "must be HOST:PORT"),
-    ],
+    "variables",
+    [{"JAX_NUM_PROCESSES": "two"}, SLURM | {"SLURM_NTASKS": "abc"}, SLURM | {"SLURM_PROCID": "abc"}],
+    ids=str,
 )
-def test_an_environment_that_cannot_be_read_is_refused(environment, variables, line):
+def test_an_environment_that_cannot_be_read_is_refused(environment, variables):
     environment(**variables)
-    with pytest.raises(InputError, match=line):
+    with pytest.raises(InputError, match="the environment does not say which processes make this run: invalid literal"):
         machine.place_of(Config())
 
 
-def test_a_number_of_slices_that_is_no_number_is_refused(environment):
-    environment(MEGASCALE_NUM_SLICES="abc")
-    with pytest.raises(InputError, match="MEGASCALE_NUM_SLICES abc in the environment must be a whole number"):
-        machine.place_of(Config(tpu=True))
+def test_an_address_without_a_port_is_refused(environment):
+    environment(JAX_COORDINATOR_ADDRESS="abc", JAX_NUM_PROCESSES="2", JAX_PROCESS_ID="0")
+    with pytest.raises(InputError, match="must be HOST:PORT"):
+        machine.place_of(Config())
 
 
 @pytest.mark.parametrize(
-    ("host", "addresses", "listens"),
+    ("host", "ip", "listens"),
     [
-        ("localhost", ["::1", "127.0.0.1"], True),
-        ("host-a", ["127.0.0.1"], False),  # as Debian keeps a host's own name: nobody else would reach it
-        ("host-b", ["192.0.2.1"], False),  # of another machine: a router translates it
-        ("host-c", [], False),
+        ("localhost", "127.0.0.1", True),
+        ("127.0.0.1", "127.0.0.1", True),
+        ("host-a", "127.0.1.1", False),  # as Debian keeps a host's own name: nobody else would reach it
+        ("host-b", "192.0.2.1", False),  # of another machine: a router translates it
     ],
 )
-def test_process_0_listens_on_the_given_address_where_it_is_one_of_its_own(monkeypatch, host, addresses, listens):
+def test_process_0_listens_on_the_given_address_where_it_is_one_of_its_own(monkeypatch, host, ip, listens):
     monkeypatch.delenv("JAX_COORDINATOR_BIND_ADDRESS", raising=False)
-    found = [(socket.AF_INET6 if ":" in ip else socket.AF_INET, socket.SOCK_STREAM, 0, "", (ip, 0)) for ip in addresses]
-    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
-    assert machine.bind_address(f"{host}:8476") == (f"{host}:8476" if listens else None)
+    monkeypatch.setattr(socket, "gethostbyname", lambda name: ip)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        address = f"{host}:{free.getsockname()[1]}"
+    assert machine.bind_address(address) == (address if listens else None)
     monkeypatch.setenv("JAX_COORDINATOR_BIND_ADDRESS", "0.0.0.0:8476")  # jax reads it
-    assert machine.bind_address(f"{host}:8476") is None
-    monkeypatch.setenv("JAX_COORDINATOR_BIND_ADDRESS", "rubbish")
-    with pytest.raises(InputError, match="JAX_COORDINATOR_BIND_ADDRESS rubbish in the environment must be HOST:PORT"):
-        machine.bind_address(f"{host}:8476")
+    assert machine.bind_address(address) is None
 
 
 def test_a_port_that_another_program_has_is_refused():

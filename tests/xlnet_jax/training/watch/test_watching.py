@@ -4,7 +4,6 @@ import gzip
 import json
 import shlex
 import sys
-import zlib
 from importlib.machinery import ModuleSpec
 from types import SimpleNamespace
 
@@ -19,8 +18,9 @@ from xlnet_jax import train
 from xlnet_jax.errors import InputError
 from xlnet_jax.objectives import command_line
 from xlnet_jax.settings.config import Config
-from xlnet_jax.training import compile_cache, metrics
+from xlnet_jax.training import metrics, workdir
 from xlnet_jax.training.metrics import Tracer, read_records
+from xlnet_jax.training.workdir import Workdir
 
 POISONED = (5, 6, 9, 10, 11)  # batches whose weights are no numbers
 
@@ -58,7 +58,7 @@ def watched(text, tmp_path_factory):
     words = arguments(text, run.workdir, "--optimizer.decay-steps", "12", "--log.every-steps", "1")
     with pytest.MonkeyPatch.context() as patch, no_compile_cache_but_ours():
         patch.setitem(sys.modules, "wandb", run.wandb)
-        patch.setattr(compile_cache, "PLATFORMS", ("cpu",))
+        patch.setattr(workdir, "PLATFORMS", ("cpu",))
         patch.setattr(BatchSource, "batch", poisoned(BatchSource.batch))
         assert train.main([*words, "--steps", "4", "--trace-steps", "2:4", "--log.wandb", "novels"]) == 0
         run.programs.append({p.name for p in (run.workdir / "compiled").iterdir()})
@@ -105,23 +105,15 @@ def test_a_restart_finds_its_programs_compiled(watched):
     assert second == first
 
 
-def test_a_program_that_was_cut_off_is_compiled_anew(tmp_path, monkeypatch):
-    monkeypatch.setattr(compile_cache, "PLATFORMS", ("cpu",))
-    whole = zlib.compress(b"program" * 99)
-    for name, content in (("whole-cache", whole), ("half-cache", whole[:-9]), ("empty-cache", b"")):
-        (tmp_path / name).write_bytes(content)
-    with no_compile_cache_but_ours(), compile_cache.programs_kept_in(str(tmp_path)):
-        assert jax.config.values["jax_compilation_cache_dir"] == str(tmp_path)
-    assert [p.name for p in tmp_path.iterdir()] == ["whole-cache"]
-
-
 def test_on_a_cpu_and_beside_a_cache_of_the_users_own_none_is_kept(tmp_path, monkeypatch):
     with no_compile_cache_but_ours():
-        with compile_cache.programs_kept_in(str(tmp_path)):
+        with Workdir(tmp_path).keep_programs():
             assert jax.config.values["jax_compilation_cache_dir"] is None
-        monkeypatch.setattr(compile_cache, "PLATFORMS", ("cpu",))
+        monkeypatch.setattr(workdir, "PLATFORMS", ("cpu",))
+        with Workdir(tmp_path).keep_programs():
+            assert jax.config.values["jax_compilation_cache_dir"] == str(tmp_path / "compiled")
         jax.config.update("jax_compilation_cache_dir", "mine")
-        with compile_cache.programs_kept_in(str(tmp_path)):
+        with Workdir(tmp_path).keep_programs():
             assert jax.config.values["jax_compilation_cache_dir"] == "mine"
 
 
