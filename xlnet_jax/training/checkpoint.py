@@ -8,12 +8,10 @@ All processes of a run make the same calls. Each writes the arrays of its own de
 Arrays are restored to the shardings of the run that reads them, whatever mesh wrote them.
 """
 
-import itertools
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -106,15 +104,13 @@ class Checkpoints:
         self._steps_per_block = steps_per_block
         self._hosts = hosts
         self._data = data
-        self._set_aside = self.folder.parent / "broken-checkpoints"
         self._every, self._kept = (
             self._whole_blocks(n) for n in (config.checkpoint.every_steps, config.checkpoint.keep_every)
         )
         self._saving = False
         self._saved_at = time.monotonic()
-        self._preserved = _Preserved(config.checkpoint.keep, self._kept, chosen)
         options = ocp.CheckpointManagerOptions(
-            preservation_policy=self._preserved,
+            preservation_policy=_Preserved(config.checkpoint.keep, self._kept, chosen),
             cleanup_tmp_directories=True,
             # Made in the background, folders that a full disk refuses would be waited for in vain.
             async_options=ocp.options.AsyncOptions(
@@ -130,7 +126,7 @@ class Checkpoints:
         try:
             with disk_errors_as_os_error(self.folder):
                 if kind is None:
-                    self._delete_remains()
+                    self.wait()
                 self._manager.close()
         except Exception:
             if kind is None:  # else let the first error through, which says more
@@ -273,10 +269,9 @@ class Checkpoints:
                 "another `workdir`"
             )
         if (found := read_json(checkpoint / "data" / "metadata")) != self._data:
-            theirs, ours = (", ".join(f"{k} {str(v)[:12]}" for k, v in d.items()) for d in (found, self._data))
             raise InputError(
-                f"checkpoint {checkpoint} is of another text ({theirs} there, {ours} here): give its text, or another "
-                "`workdir`"
+                f"checkpoint {checkpoint} is of another text ({found} there, {self._data} here): give its text, or "
+                "another `workdir`"
             )
 
     def _make_durable(self) -> None:
@@ -302,20 +297,11 @@ class Checkpoints:
             for step in filter(self._has_memory, sorted(self._manager.all_steps())[:-1]):
                 (self.path(step) / "mems").rmtree(missing_ok=True)
 
-    def _delete_remains(self) -> None:
-        """Delete what is left of old checkpoints whose deletion was cut short."""
-        self.wait()
-        there = [SimpleNamespace(step=step) for step in sorted(self._manager.all_steps())]
-        for checkpoint, kept in zip(there, self._preserved.should_preserve(there, context=None), strict=True):
-            if not kept:
-                self._manager.delete(checkpoint.step)
-
     def _move_aside(self, step: int) -> epath.Path:
-        target = None
+        target = self.folder.parent / "broken-checkpoints" / str(step)
         if self._hosts.first:
-            names = (f"{step}-{number}" if number > 1 else str(step) for number in itertools.count(1))
-            target = next(self._set_aside / name for name in names if not (self._set_aside / name).exists())
+            target.rmtree(missing_ok=True)
             move_folder(self.path(step), target)
-        moved_to: str = self._hosts.gather(f"checkpoint {step} is set aside", target and str(target))[0]
+        self._hosts.gather(f"checkpoint {step} is set aside", None)
         self._manager.reload()
-        return epath.Path(moved_to)
+        return target

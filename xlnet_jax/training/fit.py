@@ -7,6 +7,7 @@ takes those settings.
 import contextlib
 import os
 import re
+import resource
 import time
 import traceback
 from collections.abc import Callable
@@ -141,7 +142,7 @@ def memory_of(device: jax.Device) -> int | None:
     """
     if device.platform == "cpu":
         whole = memory_of_machine()
-        return whole and max(whole - HELD_BY_PROCESS, whole // 8) // device.client.local_device_count()
+        return max(whole - HELD_BY_PROCESS, whole // 8) // device.client.local_device_count()
     try:
         stats = device.memory_stats() or {}
     except jax.errors.JaxRuntimeError:  # some backends have none
@@ -152,38 +153,19 @@ def memory_of(device: jax.Device) -> int | None:
     return by_data_sheet or by_driver if device.platform == "tpu" else by_driver or by_data_sheet
 
 
-def memory_of_machine() -> int | None:
+def memory_of_machine() -> int:
     """Return the bytes of memory that this process may use: those of the machine, of its container (control groups of
-    either version) or of `ulimit -v`, whichever is least; None where the system does not report them."""
-    try:
-        limits = [_physical(), *_ulimit()]
-    except (ImportError, AttributeError, ValueError, OSError):  # Windows
-        return None
-    for kinds, group in re.findall(r"^\d+:([^:]*):/?(.*)$", _read(_OWN_CGROUPS), re.MULTILINE):
+    either version) or of `ulimit -v`, whichever is least."""
+    physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    limits = [physical, resource.getrlimit(resource.RLIMIT_AS)[0]]
+    own = _OWN_CGROUPS.read_text() if _OWN_CGROUPS.exists() else ""
+    for kinds, group in re.findall(r"^\d+:([^:]*):/?(.*)$", own, re.MULTILINE):
         top, name = (_CGROUPS / kinds, "memory.limit_in_bytes") if kinds else (_CGROUPS, "memory.max")
         # Inside a container its own group is at the top, whatever the path says.
         for folder in (top / group, *(top / group).parents):
-            if folder.is_relative_to(top) and (limit := _read(folder / name).strip()).isdecimal():
-                limits.append(int(limit))
-    return min(limits)
-
-
-def _physical() -> int:
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-
-
-def _ulimit() -> list[int]:
-    import resource
-
-    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
-    return [] if limit == resource.RLIM_INFINITY else [limit]
-
-
-def _read(file: Path) -> str:
-    try:
-        return file.read_text()
-    except OSError:
-        return ""
+            with contextlib.suppress(OSError, ValueError):  # no limit here
+                limits.append(int((folder / name).read_text()))
+    return min(limit for limit in limits if limit != resource.RLIM_INFINITY)
 
 
 @dataclass(frozen=True)
@@ -257,11 +239,9 @@ class Memory:
     def refusal(self, workdir: Workdir, error: Exception | None = None) -> OutOfMemory:
         """Return the error of a step that does not fit, or that ran out of memory by this `error` although it fits. The
         backend's own words are kept in the workdir."""
-        on_cpu, words = jax.local_devices()[0].platform == "cpu", self.need.refused
+        words = self.need.refused
         if _ON_CHIP.search(words):
             advice = "A kernel needs more memory than there is on the chip: give `model.attention` plain"
-        elif error and not on_cpu and not isinstance(error, jax.errors.JaxRuntimeError):
-            advice = "The memory that ran out is the machine's, not its devices': close other programs, or take more"
         elif values := self.propose():
             advice = f"{_in_words(values)} should fit, with the same batch"
             advice += "" if self.config.auto_fit else "; `auto_fit` applies that"

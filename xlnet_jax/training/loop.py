@@ -37,8 +37,8 @@ from xlnet_jax.training.metrics import (
     SilentWriter,
     Tracer,
     WallTime,
-    WandbRun,
     read_records,
+    start_wandb,
 )
 from xlnet_jax.training.state import TrainState
 from xlnet_jax.training.step import Metrics, Program
@@ -174,9 +174,9 @@ def _open_loop(
     """Open the outputs of a run that goes on at step `start`; only process 0 writes and traces."""
     config, workdir, first = run.config, run.workdir, process.hosts.first
     view = ProgressView(start, config.steps, run.reference, process.console)
-    wandb_run = WandbRun(config.log.wandb, config, workdir.wandb_id) if first and config.log.wandb else None
+    wandb_run = start_wandb(config.log.wandb, config, workdir.wandb_id) if first and config.log.wandb else None
     writer = MetricsWriter(workdir.metrics, workdir.tensorboard, start, wandb_run) if first else SilentWriter()
-    with view, writer:
+    with view.bar, writer:
         times = WallTime(records, start, process.began, run.memory.seconds)
         traced = traced_steps(config.trace_steps if first else None)
         tracer = Tracer(traced, start, writer.events_folder, workdir.tensorboard, view.say)

@@ -12,7 +12,6 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import jax
@@ -22,7 +21,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from tensorboardX import SummaryWriter
 
 from xlnet_jax.costs import peak_flops
-from xlnet_jax.errors import InputError
+from xlnet_jax.errors import InputError, first_line
 from xlnet_jax.objectives.registry import step_flops
 from xlnet_jax.settings.config import Config, RunConfig
 from xlnet_jax.settings.files import to_dict
@@ -40,35 +39,29 @@ def demand_wandb(project: str) -> None:
         )
 
 
-class WandbRun:
-    """Run at Weights & Biases: one for each workdir, however often it is resumed; `id_file` keeps its id."""
+def start_wandb(project: str, config: RunConfig, id_file: epath.Path) -> Any:
+    """Start or resume the run at Weights & Biases: one for each workdir, whose id is kept in `id_file`. Raises
+    InputError where it does not start."""
+    import wandb
 
-    def __init__(self, project: str, config: RunConfig, id_file: epath.Path):
-        import wandb
-
-        if not id_file.exists():
-            id_file.write_text(uuid.uuid4().hex)
-        settings: dict[str, Any] = {"project": project, "id": id_file.read_text(), "name": id_file.parent.name}
-        if not in_bucket(id_file):
-            settings["dir"] = str(id_file.parent)
-        try:
-            self._run = wandb.init(**settings, resume="allow", config=to_dict(config))
-        except Exception as error:  # no key, no network, no such project: the types depend on the version
-            reason = str(error).partition("\n")[0]
-            raise InputError(
-                f"log.wandb {project}: Weights & Biases did not start the run ({reason}): wandb login, or "
-                "WANDB_MODE=offline, or leave `log.wandb` out"
-            ) from None
-        # A resumed run writes some steps again. W&B drops records that go back in its own step counter, so our step is
-        # a metric of its own, and the x axis of all others.
-        self._run.define_metric("step")
-        self._run.define_metric("*", step_metric="step")
-
-    def log(self, step: int, numbers: dict[str, float]) -> None:
-        self._run.log(numbers | {"step": step})
-
-    def finish(self) -> None:
-        self._run.finish()
+    if not id_file.exists():
+        id_file.write_text(uuid.uuid4().hex)
+    folder = {} if in_bucket(id_file) else {"dir": str(id_file.parent)}
+    try:
+        run = wandb.init(
+            project=project, id=id_file.read_text(), name=id_file.parent.name, resume="allow", config=to_dict(config),
+            **folder,
+        )  # fmt: skip
+    except Exception as error:  # no key, no network, no such project: the types depend on the version
+        raise InputError(
+            f"log.wandb {project}: Weights & Biases did not start the run ({first_line(error)}): wandb login, or "
+            "WANDB_MODE=offline, or leave `log.wandb` out"
+        ) from None
+    # A resumed run writes some steps again. W&B drops records that go back in its own step counter, so our step is a
+    # metric of its own, and the x axis of all others.
+    run.define_metric("step")
+    run.define_metric("*", step_metric="step")
+    return run
 
 
 Record = dict[str, float | int | str]
@@ -82,9 +75,7 @@ class MetricsWriter:
     A resumed run first drops the records after its checkpoint. Use as a context manager.
     """
 
-    def __init__(
-        self, path: epath.Path, events_folder: epath.Path, resume_step: int, wandb_run: WandbRun | None = None
-    ):
+    def __init__(self, path: epath.Path, events_folder: epath.Path, resume_step: int, wandb_run: Any = None):
         kept = [r for r in read_records(path) if r["step"] <= resume_step]
         self._spool = Spool(path.parent)
         lines = self._spool.folder / path.name
@@ -106,7 +97,7 @@ class MetricsWriter:
         for name, value in numbers.items():
             self._events.add_scalar(name, value, record["step"])
         if self._wandb_run:
-            self._wandb_run.log(int(record["step"]), numbers)
+            self._wandb_run.log(numbers | {"step": int(record["step"])})
 
     def flush(self) -> None:
         """Make what was written so far outlive a crash of this machine: upload it to a bucket."""
@@ -151,13 +142,10 @@ def read_records(path: epath.Path) -> Iterator[dict[str, Any]]:
             record = parse_json(line, str(path), dict[str, int | float | str | None])
         except InputError:
             continue
-        whole = {"step", "split", _HAS.get(str(record.get("split")), "step")} <= record.keys()
-        texts = {name for name, value in record.items() if isinstance(value, str)}
-        if whole and texts <= {"split"} and isinstance(record["step"], int) and 0 <= record["step"] < 2**31:
+        needed = {"train": "loss", "time": "wall"}.get(str(record.get("split")), "step")
+        texts, step = {name for name, value in record.items() if isinstance(value, str)}, record.get("step")
+        if isinstance(step, int) and step < 2**31 and needed in record and texts == {"split"}:
             yield {k: math.nan if v is None else v for k, v in record.items()}
-
-
-_HAS = {"train": "loss", "time": "wall"}
 
 
 class SilentWriter(MetricsWriter):
@@ -256,14 +244,14 @@ def clock(seconds: float) -> str:
 
 
 class ProgressView:
-    """Show training. Use as a context manager; call `show` at every logged step, `advance` at every step."""
+    """Show training beside `bar`, a context manager; call `show` at every logged step, `advance` at every step."""
 
     def __init__(self, start: int, steps: int, reference: Mapping[str, float], console: Console):
         """reference: numbers to show beside the loss."""
         self._console = console
         self._steps = steps
         self._reference = "  ".join(f"{name} {value:.3f}" for name, value in reference.items())
-        self._bar = Progress(
+        self.bar = Progress(
             BarColumn(bar_width=None),
             MofNCompleteColumn(),
             TextColumn("{task.fields[loss]}"),
@@ -274,19 +262,10 @@ class ProgressView:
             console=console,
             disable=not console.is_terminal,
         )
-        self._task = self._bar.add_task("", total=steps, completed=start, loss="", rate="-", speed="")
-
-    def __enter__(self) -> "ProgressView":
-        self._bar.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._bar.stop()
+        self._task = self.bar.add_task("", total=steps, completed=start, loss="", rate="-", speed="")
 
     def advance(self, step: int) -> None:
-        self._bar.update(self._task, completed=step)
+        self.bar.update(self._task, completed=step)
 
     def show(self, step: int, metrics: Mapping[str, float]) -> None:
         """Show metrics: loss in nats and learning_rate; where known also pair_loss, seconds_per_step, tokens_per_second
@@ -297,7 +276,7 @@ class ProgressView:
         left = clock(metrics["seconds_per_step"] * (self._steps - step)) + " left" if speed else ""
         pairs = f"  pairs {metrics['pair_loss']:.3f}" if "pair_loss" in metrics else ""
         loss, rate = f"loss {metrics['loss']:.3f}{pairs}", metrics["learning_rate"]
-        self._bar.update(self._task, loss=loss, rate=f"{rate:.1e}", speed="  ".join(filter(None, (speed, mfu))))
+        self.bar.update(self._task, loss=loss, rate=f"{rate:.1e}", speed="  ".join(filter(None, (speed, mfu))))
         if not self._console.is_terminal:
             parts = (loss, self._reference, f"lr {rate:.2e}", speed, mfu, left)
             self.say(f"step {step}/{self._steps}  " + "  ".join(filter(None, parts)))
@@ -337,11 +316,11 @@ class Tracer:
         whole steps."""
         if (done in self._steps) != self._active:
             jax.block_until_ready(running)
-            self._stop() if self._active else self._start()
-
-    def _start(self) -> None:
-        jax.profiler.start_trace(self._folder)
-        self._active = True
+            if self._active:
+                self._stop()
+            else:
+                jax.profiler.start_trace(self._folder)
+                self._active = True
 
     def _stop(self) -> None:
         self._active = False

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import re
+import resource
 import shutil
 from types import SimpleNamespace
 
@@ -201,7 +202,7 @@ def test_a_run_that_fails_after_all_ends_in_one_line_and_keeps_the_backends_word
 def machine(tmp_path, monkeypatch):
     """Return a function that sets the memory of the machine, in GiB, and the files of its control groups."""
 
-    def of(physical, own="", allowed=(), **limits):
+    def of(physical, own="", allowed=resource.RLIM_INFINITY, **limits):
         (tmp_path / "cgroup").write_text(own)
         for file, limit in limits.items():
             path = tmp_path.joinpath("groups", *file.split("__")[:-1], file.split("__")[-1].replace("_dot_", "."))
@@ -209,8 +210,8 @@ def machine(tmp_path, monkeypatch):
             path.write_text(f"{limit}\n")
         monkeypatch.setattr(fit, "_OWN_CGROUPS", tmp_path / "cgroup")
         monkeypatch.setattr(fit, "_CGROUPS", tmp_path / "groups")
-        monkeypatch.setattr(fit, "_physical", lambda: physical * GIB)
-        monkeypatch.setattr(fit, "_ulimit", lambda: list(allowed))
+        monkeypatch.setattr(fit.os, "sysconf", {"SC_PAGE_SIZE": GIB, "SC_PHYS_PAGES": physical}.__getitem__)
+        monkeypatch.setattr(fit.resource, "getrlimit", lambda _: (allowed, allowed))
         return fit.memory_of_machine() / GIB
 
     return of
@@ -218,7 +219,7 @@ def machine(tmp_path, monkeypatch):
 
 def test_a_machine_has_its_memory_or_what_its_container_and_ulimit_leave(machine):
     assert machine(8) == 8
-    assert machine(8, allowed=[GIB]) == 1
+    assert machine(8, allowed=GIB) == 1
     assert machine(8, own="5:memory:/docker/x\n", memory__memory_dot_limit_in_bytes=2 * GIB) == 2
     nested = {"job__step__memory_dot_max": "max", "job__memory_dot_max": 4 * GIB}
     assert machine(8, own="0::/job/step\n", **nested) == 4

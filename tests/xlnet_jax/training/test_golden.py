@@ -1,23 +1,14 @@
 """Losses of a few steps of each objective: a table that only a change which is meant to alter what is learned may
 update, and says so."""
 
-from collections import defaultdict
-from dataclasses import replace
-
-import jax
 import numpy as np
 import pytest
 
 from tests.xlnet_jax.tiny_text import batches_of
-from tests.xlnet_jax.training.tiny import NO_DROPOUT
+from tests.xlnet_jax.training.tiny import NO_DROPOUT, changed, program_of, steps_of
 from xlnet_jax.objectives.presets import with_objective
 from xlnet_jax.objectives.registry import validate
-from xlnet_jax.objectives.traced import objective_of
 from xlnet_jax.settings.config import MeshConfig
-from xlnet_jax.training import sharding
-from xlnet_jax.training.optimizer import make_optimizer
-from xlnet_jax.training.state import init_state, plan_state
-from xlnet_jax.training.step import make_train_step
 
 STEPS = 4
 MEASURED = {"loss", "pair_loss", "pair_accuracy", "detection_loss", "detection_accuracy", "replaced_share"}
@@ -25,8 +16,7 @@ MEASURED = {"loss", "pair_loss", "pair_accuracy", "detection_loss", "detection_a
 
 def with_settings(objective, network=None, **data):
     """The tiny run by this objective."""
-    config = with_objective(replace(NO_DROPOUT, data=replace(NO_DROPOUT.data, windows_per_block=4)), objective)
-    config = replace(config, model=replace(config.model, **network or {}), data=replace(config.data, **data))
+    config = changed(with_objective(changed(NO_DROPOUT, data={"windows_per_block": 4}), objective), network, data)
     validate(config)
     return config
 
@@ -46,24 +36,6 @@ RUNS = {
     "prefix": with_settings("prefix"),
     "electra": with_settings("rtd", {"embedding_width": 6, "max_positions": 16}, num_predict=4),
 }
-
-
-def train(config, devices):
-    """Return the metrics of the first steps, by name."""
-    mesh = sharding.make_mesh(config, jax.devices()[:devices])
-    objective, tx = objective_of(config), make_optimizer(config.optimizer, config.steps)
-    plan = plan_state(objective, tx, mesh)
-    state = init_state(config.seed, objective, tx, plan)
-    step = make_train_step(config, objective, tx, plan, mesh)
-    put = sharding.batch_to_mesh(mesh, config.data.batch_size)
-    source, found = batches_of(config), defaultdict(list)
-    for t in range(STEPS):
-        batch = put(source.batch_at(t))
-        with jax.transfer_guard("disallow"):
-            state, metrics = step(state, batch)
-        for name in metrics.keys() & MEASURED:
-            found[name].append(float(metrics[name]))
-    return found
 
 
 GOLDEN = {
@@ -94,8 +66,9 @@ GOLDEN = {
 @pytest.mark.parametrize("name", RUNS)
 def test_losses_of_a_tiny_run(name):
     """Train on eight devices and in micro-batches: the table was made on one device with whole batches."""
-    optimizer = replace(NO_DROPOUT.optimizer, accumulate=2)
-    found = train(replace(RUNS[name], mesh=MeshConfig(fsdp=2, tensor=2), optimizer=optimizer), devices=8)
-    assert found.keys() == GOLDEN[name].keys()
+    config = changed(RUNS[name], optimizer={"accumulate": 2}, mesh=MeshConfig(fsdp=2, tensor=2))
+    source = batches_of(config)
+    found = [metrics for _, metrics in steps_of(program_of(config), map(source.batch_at, range(STEPS)))]
+    assert found[0].keys() & MEASURED == GOLDEN[name].keys()
     for of, numbers in GOLDEN[name].items():
-        np.testing.assert_allclose(found[of], numbers, rtol=0, atol=1e-4)
+        np.testing.assert_allclose([metrics[of] for metrics in found], numbers, rtol=0, atol=1e-4)

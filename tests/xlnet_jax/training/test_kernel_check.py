@@ -89,7 +89,6 @@ RIGHT = {
     "bert": changed(RUNS["bert"], {"seq_len": 70}, max_positions=70, d_head=64),
     "wide heads": changed(PLM, d_head=128, attention_dropout=0.3),
 }
-on_both = pytest.mark.parametrize("device", ["v5e", "gpu"])
 
 
 @pytest.mark.parametrize(
@@ -110,15 +109,14 @@ def test_a_right_kernel_differs_by_less_than_half_of_what_is_allowed(name, dtype
     assert 0 < share < (1e-3 if dtype == "float32" else TOLERANCE[dtype] / 2)
 
 
-@on_both
-@pytest.mark.parametrize("model", [SMALL, BERT], ids=["xlnet", "bert"])
-def test_texts_of_finetuning_are_compared_with_padding_and_memory(device, model):
+@pytest.mark.parametrize(("model", "device"), [(SMALL, "v5e"), (BERT, "gpu")], ids=["xlnet", "bert"])
+def test_texts_of_finetuning_are_compared_with_padding_and_memory(model, device):
     with interpret_kernels(device):
         share, _ = difference(dataclasses.replace(model, d_head=64, num_heads=2), two_texts(24, model.mem_len), 1)
     assert 0 < share < 1e-3
 
 
-@on_both
+@pytest.mark.parametrize("device", ["v5e", "gpu"])
 def test_devices_that_share_a_window_are_compared_in_their_parts(device):
     with interpret_kernels(device):
         share, _ = difference(LONGER.model, windows_of(LONGER), 4)

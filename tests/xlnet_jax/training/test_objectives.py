@@ -148,11 +148,7 @@ def test_a_causal_checkpoint_is_evaluated_with_another_memory_than_in_training(c
     none = measured(tmp_path, causal.folder, "--mem-len", "0")
     assert longer["targets"] == none["targets"]  # the same text
     assert longer["loss"] != none["loss"]
-    with pytest.raises(InputError, match=r"model\.mem-len 999 can never be filled"):
-        evaluate.main([str(causal.folder), "--mem-len", "999"])
-    with pytest.raises(
-        InputError, match=r"model\.mem-len 999 can never be filled: the \d+ windows in a block of corpus"
-    ):
+    with pytest.raises(InputError, match=r"model\.mem-len 999 can never be filled: the \d+ windows in a block of corp"):
         evaluate.main([str(causal.folder), "--mem-len", "999", "--data.windows-per-block", "999"])
 
 
@@ -172,13 +168,13 @@ def prefixed(text, tmp_path_factory):
         "--objective prefix --model.mem-len 0 --data.reuse-len 0 --data.perm-size 32 --data.num-predict None".split()
     )
     assert train.main(arguments(text, folder, *words, "--steps", "6")) == 0
-    return folder
+    return SimpleNamespace(folder=folder)
 
 
 def test_a_prefix_loss_is_told_in_the_units_of_the_text_that_it_predicts(prefixed, tmp_path, capsys):
-    found = measured(tmp_path, prefixed)
-    assert found["loss"] == pytest.approx(last_held_out(prefixed)["loss"], abs=1e-6)
-    run = Run.of(prefixed)
+    found = measured(tmp_path, prefixed.folder)
+    assert found["loss"] == pytest.approx(last_held_out(prefixed.folder)["loss"], abs=1e-6)
+    run = Run.of(prefixed.folder)
     batches = held_out_batches(run.corpus(), run.corpus().tokenizer, run.config)
     weights = np.concatenate([batch["target_weights"] for batch in batches])
     assert 0 < found["targets"] == weights.sum() < weights.size
@@ -190,7 +186,7 @@ def test_a_prefix_loss_is_told_in_the_units_of_the_text_that_it_predicts(prefixe
 
 def test_a_prefix_checkpoint_predicts_from_left_to_right(prefixed):
     """A piece by what is before it alone: the scores of a text's beginning are those of the whole."""
-    model = xlnet_jax.load(prefixed)
+    model = xlnet_jax.load(prefixed.folder)
     assert (model.objective, model.model.attn_type) == ("prefix", "bi")
     ids = model.tokenizer.encode_lines(["She was very happy and said no more of it"])[0]
     whole, part = log_probs.causal_log_likelihoods(model, [ids, ids[:5]], batch_tokens=256)
@@ -199,18 +195,6 @@ def test_a_prefix_checkpoint_predicts_from_left_to_right(prefixed):
     assert np.isfinite(score.log_likelihood)
     with pytest.raises(InputError, match=r"has learned the pieces behind a prefix \(prefix\).*no query stream"):
         fill_in(model, "She was very happy", ["very"])
-
-
-def test_a_prefix_checkpoint_is_finetuned_and_keeps_the_name_of_its_objective(prefixed, tmp_path):
-    table = tmp_path / "table.csv"
-    table.write_text("label,text\n" + "good,It was very good\nbad,It was very bad\n" * 4)
-    words = ["--task", "classification", "--init", prefixed, "--train", table, "--steps", "1"]
-    words += ["--data.batch-size", "8", "--data.seq-len", "16", "--workdir", tmp_path / "finetuned"]
-    assert finetune.main([str(word) for word in words]) == 0
-    finetuned = xlnet_jax.load(tmp_path / "finetuned")
-    assert (finetuned.objective, finetuned.head.task) == ("prefix", "classification")
-    xlnet_jax.save(finetuned, tmp_path / "converted")
-    assert xlnet_jax.load(tmp_path / "converted").objective == "prefix"
 
 
 # ---- mlm ------------------------------------------------------------------------------------------------------------
@@ -305,20 +289,13 @@ def test_a_network_that_has_learned_from_replaced_tokens_goes_on_elsewhere(detec
     with pytest.raises(InputError, match=r"has learned which pieces are replaced \(rtd\).*no query stream"):
         factorize.main([str(detecting.folder), "--text", "She was very happy", "--targets", "very"])
 
-    table = tmp_path / "table.csv"
-    table.write_text("label,text\n" + "good,It was very good\nbad,It was very bad\n" * 4)
-    words = ["--task", "classification", "--init", detecting.folder, "--train", table, "--steps", "1"]
-    words += ["--data.batch-size", "8", "--data.seq-len", "16", "--workdir", tmp_path / "finetuned"]
-    assert finetune.main([str(word) for word in words]) == 0
-    assert xlnet_jax.load(tmp_path / "finetuned").model.positions == "learned"
-
 
 # ---- rows without a block -------------------------------------------------------------------------------------------
 
 
-def test_no_measure_of_held_out_text_depends_on_the_batch_size(causal, prefixed, masked, detecting):
+def test_no_measure_of_held_out_text_depends_on_the_batch_size(causal, detecting):
     """The blocks fill whole batches of no size here, and the largest batch not once."""
-    for folder in (causal.folder, prefixed, masked, detecting.folder):
+    for folder in (causal.folder, detecting.folder):
         corpus = Run.of(folder).corpus()
         blocks = corpus.num_blocks("validation")
         assert 8 < blocks < 64
@@ -337,6 +314,19 @@ def test_no_measure_of_held_out_text_depends_on_the_batch_size(causal, prefixed,
 # ---- under the other commands ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("objective", ["clm", "prefix", "rtd"])
+def test_a_checkpoint_is_finetuned_and_keeps_its_network_and_the_name_of_its_objective(objective, request, tmp_path):
+    run = request.getfixturevalue({"clm": "causal", "prefix": "prefixed", "rtd": "detecting"}[objective])
+    table = tmp_path / "table.csv"
+    table.write_text("label,text\n" + "good,It was very good\nbad,It was very bad\n" * 4)
+    words = ["--task", "classification", "--init", run.folder, "--train", table, "--steps", "1"]
+    words += ["--data.batch-size", "8", "--data.seq-len", "16", "--workdir", tmp_path / "finetuned"]
+    assert finetune.main([str(word) for word in words]) == 0
+    before, after = xlnet_jax.load(run.folder), xlnet_jax.load(tmp_path / "finetuned")
+    assert (after.objective, after.head.task) == (objective, "classification")
+    assert (after.model.attn_type, after.model.positions) == (before.model.attn_type, before.model.positions)
+
+
 def test_a_causal_row_goes_on_seeing_what_is_before_it_alone_and_cls_sees_all(causal, masked):
     """In vectors, and so in finetuning."""
     texts = ["She was very happy", "She said no more of it"]
@@ -345,15 +335,6 @@ def test_a_causal_row_goes_on_seeing_what_is_before_it_alone_and_cls_sees_all(ca
         first, last = (xlnet_jax.embed_texts(model, texts, pooling=pooling) for pooling in ("first", "cls"))
         assert np.allclose(first[0], first[1], rtol=0, atol=1e-6) == is_same
         assert not np.allclose(last[0], last[1], rtol=0, atol=1e-3)
-
-
-def test_a_causal_checkpoint_is_finetuned_and_stays_causal(causal, tmp_path):
-    table = tmp_path / "table.csv"
-    table.write_text("label,text\n" + "good,It was very good\nbad,It was very bad\n" * 4)
-    words = ["--task", "classification", "--init", causal.folder, "--train", table, "--steps", "1"]
-    words += ["--data.batch-size", "8", "--data.seq-len", "16", "--workdir", tmp_path / "finetuned"]
-    assert finetune.main([str(word) for word in words]) == 0
-    assert xlnet_jax.load(tmp_path / "finetuned").model.attn_type == "uni"
 
 
 def test_what_has_no_query_stream_cannot_be_asked_for_gaps(causal, masked):

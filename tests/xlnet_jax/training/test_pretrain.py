@@ -7,7 +7,6 @@ import shlex
 import shutil
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
 import xlnet_jax
@@ -67,52 +66,87 @@ def test_the_time_of_a_run_is_on_record(straight):
     assert all(r["seconds_per_step"] > 0 for r in records if r["split"] == "train")
 
 
-def test_a_finished_run_is_not_trained_again(straight, text, capsys):
+def test_a_finished_run_is_not_trained_again_and_says_where_everything_is(straight, text, capsys):
     before = (straight / "metrics.jsonl").read_text()
     assert train.main(arguments(text, straight)) == 0
     assert (straight / "metrics.jsonl").read_text() == before
     out = capsys.readouterr().out
     assert "resumed     at step 12 of 12" in out
-    assert "held-out loss" in out
-
-
-def test_the_start_says_what_of_the_text_is_unknown_and_what_is_left_out(straight, text, capsys):
-    train.main(arguments(text, straight))
-    out = capsys.readouterr().out
+    # ---- of the text ------------------------------------------------------------------------------------------------
     corpus = Corpus(straight / "corpus")
     share = corpus.unigram_counts[UNK] / corpus.unigram_counts.sum()
-    assert re.search(
-        rf"unknown     {share:.2%} of the training text and 0\.\d\d% of the held-out targets are <unk>", out
-    )
+    unknown = rf"unknown     {share:.2%} of the training text and 0\.\d\d% of the held-out targets are <unk>"
+    assert re.search(unknown, out)
     there = 4 * corpus.num_blocks("validation")
     assert f"held out    32 of {there} windows, in blocks at even distances: eval.max-windows 32" in out
+    assert "unigram     " in out
+    # ---- of what is there, and of what comes next -------------------------------------------------------------------
+    last = out[out.index("\nheld-out loss") + 1 :].splitlines()[1:]
+    names = ["checkpoint", "curves", "tokenizer", "metrics", "next"]
+    names += ["finetune", "convert", "longer", "larger", "your", "settings"]
+    assert [line.split()[0] for line in last] == names
+    assert all(str(straight) in line for line in last[:4] + last[5:8])
 
 
-def test_dense_batches_give_the_same_losses(straight, text, tmp_path):
-    assert train.main(arguments(text, tmp_path / "dense", "--data.emit", "dense")) == 0
-    for ours, theirs in zip(records_of(tmp_path / "dense"), records_of(straight), strict=True):
-        np.testing.assert_allclose(ours["loss"], theirs["loss"], atol=1e-5)
+@pytest.mark.parametrize(
+    ("more", "line"),
+    [
+        (
+            ("--seed", "1", "--model.d-ff", "32"),
+            r"holds another run \(seed: 0 there, 1 here; model\.d-ff: 16 there, 32 here\)",
+        ),
+        (("--steps", "24"), r"steps: 12 there, 24 here.*only under an --optimizer\.decay-steps of their own"),
+        (
+            ("--corpus", sources.embedded()[1]),
+            r"corpus .*: its training text differs; give another --out or --workdir",
+        ),
+    ],
+    ids=["settings", "schedule", "text"],
+)
+def test_another_experiment_is_refused_and_the_difference_named(straight, text, more, line):
+    with pytest.raises(InputError, match=line):
+        train.main(arguments(text, straight, *map(str, more)))
 
 
-def test_another_experiment_is_refused_and_the_difference_named(straight, text):
-    with pytest.raises(
-        InputError, match=r"holds another run \(seed: 0 there, 1 here; model\.d-ff: 16 there, 32 here\)"
-    ):
-        train.main(arguments(text, straight, "--seed", "1", "--model.d-ff", "32"))
+@pytest.mark.parametrize(
+    ("more", "line"),
+    [
+        (("--mesh.fsdp", "3"), r"mesh\.fsdp 3 x .* does not divide"),
+        (("--model.attention", "fused"), r"^model\.attention fused: the device is cpu, and there is no kernel for it"),
+    ],
+)
+def test_what_the_devices_cannot_do_is_refused_before_any_work_on_the_text(text, tmp_path, more, line):
+    with pytest.raises(InputError, match=line):
+        train.main(arguments(text, tmp_path / "run", *more))
+    assert not (tmp_path / "run").exists()
 
 
-def test_a_run_whose_schedule_ends_with_it_says_how_steps_could_change(straight, text):
-    with pytest.raises(
-        InputError, match=r"steps: 12 there, 24 here.*only under an --optimizer\.decay-steps of their own"
-    ):
-        train.main(arguments(text, straight, "--steps", "24"))
+def test_a_damaged_file_of_a_run_is_passed_over_or_named(straight, text, tmp_path):
+    shutil.copytree(straight, tmp_path / "run")
+    (tmp_path / "run" / "metrics.jsonl").write_bytes(b'{"format_version": 1}\n17\n[1,2]\n{"a":1}\n\xff\xfe\x00')
+    assert train.main(arguments(text, tmp_path / "run")) == 0
+    for content in (b"\xff", b"[]", b'{"model": null}'):
+        (tmp_path / "run" / "config.json").write_bytes(content)
+        with pytest.raises(InputError, match=r"config\.json is not the settings of a run"):
+            train.main(arguments(text, tmp_path / "run"))
 
 
-def test_another_text_is_refused(straight, tmp_path):
-    other = tmp_path / "other.txt"
-    other.write_text("Other words.\n" * 2000)
-    with pytest.raises(InputError, match=r"corpus .*: its training text differs; give another --out or --workdir"):
-        train.main(arguments(other, straight))
+def test_a_run_whose_folder_is_moved_ends_in_one_line_and_goes_on_there(straight, text, tmp_path, monkeypatch):
+    workdir, elsewhere, log = tmp_path / "run", tmp_path / "elsewhere", Loop._log
+
+    def log_and_move(self, step, numbers):
+        log(self, step, numbers)
+        if step == 6:
+            self.checkpoints.wait()
+            shutil.move(workdir, elsewhere)
+
+    monkeypatch.setattr(Loop, "_log", log_and_move)
+    with pytest.raises(InputError, match=r"workdir .*run was moved or deleted while the run went on: give the same"):
+        train.main(arguments(text, workdir))
+    assert not workdir.exists()
+    monkeypatch.undo()
+    assert train.main(arguments(text, elsewhere)) == 0
+    assert_same(state_of(elsewhere), state_of(straight))
 
 
 def test_another_text_is_refused_though_the_corpus_was_deleted(text, tmp_path):
@@ -143,49 +177,11 @@ def test_before_the_first_checkpoint_text_is_made_again_only_for_settings_that_d
     assert not tokenizer.exists()
 
 
-def test_a_mesh_that_does_not_fit_is_refused_before_any_work_on_the_text(text, tmp_path):
-    with pytest.raises(InputError, match=r"mesh\.fsdp 3 x .* does not divide"):
-        train.main(arguments(text, tmp_path / "run", "--mesh.fsdp", "3"))
-    assert not (tmp_path / "run").exists()
-
-
-def test_a_kernel_that_the_devices_do_not_have_is_refused_before_the_text_is_touched(text, tmp_path):
-    with pytest.raises(
-        InputError, match=r"^model\.attention fused: the device is cpu, and there is no kernel for it; auto"
-    ):
-        train.main(arguments(text, tmp_path / "run", "--model.attention", "fused"))
-    assert not (tmp_path / "run").exists()
-
-
-def test_a_diverged_run_stops_and_names_the_last_good_checkpoint(text, tmp_path):
-    wild = ("--optimizer.learning-rate", "1e30", "--optimizer.clip-norm", "0", "--model.init-std", "1e15")
-    with pytest.raises(InputError, match=r"the last 10 steps were skipped, up to step 1[012] with a loss of nan"):
-        train.main(arguments(text, tmp_path / "run", *wild))
-
-
 def test_a_workdir_that_is_a_file_is_refused(text, tmp_path):
     (tmp_path / "file").write_text("")
     for workdir in (tmp_path / "file", tmp_path / "file" / "below"):
         with pytest.raises(InputError, match=r"workdir .* cannot be made a folder"):
             train.main(arguments(text, workdir))
-
-
-@pytest.mark.parametrize("content", [b'{"format_version": 1}\n17\n[1,2]\n{"a":1}\n\xff\xfe\x00', b""])
-def test_a_damaged_metrics_file_is_no_obstacle(straight, text, content, capsys):
-    whole = (straight / "metrics.jsonl").read_bytes()
-    (straight / "metrics.jsonl").write_bytes(content)
-    assert train.main(arguments(text, straight)) == 0
-    assert "held-out loss" in capsys.readouterr().out
-    (straight / "metrics.jsonl").write_bytes(whole)
-
-
-@pytest.mark.parametrize("content", [b"\xff", b"[]", b'{"model": null}'])
-def test_a_damaged_settings_file_is_named(straight, text, content):
-    whole = (straight / "config.json").read_bytes()
-    (straight / "config.json").write_bytes(content)
-    with pytest.raises(InputError, match=r"config\.json is not the settings of a run"):
-        train.main(arguments(text, straight))
-    (straight / "config.json").write_bytes(whole)
 
 
 def test_runs_of_other_objectives_have_folders_of_their_own():
@@ -218,40 +214,11 @@ def test_a_run_with_a_schedule_of_its_own_can_be_prolonged(straight, text, tmp_p
     assert_same(state_of(tmp_path / "run"), state_of(straight))
 
 
-def test_a_damaged_checkpoint_costs_no_more_than_the_way_from_the_one_before(straight, text, tmp_path, capsys):
-    workdir = tmp_path / "run"
-    assert train.main(arguments(text, workdir)) == 0
-    (workdir / "checkpoints" / "12" / "params" / "_METADATA").write_text("{")
-    assert train.main(arguments(text, workdir)) == 0
-    assert "checkpoint 12 cannot be read and was moved to" in capsys.readouterr().out
-    assert_same(state_of(workdir), state_of(straight))
-
-
 def test_a_workdir_that_is_in_use_is_refused_and_its_process_named(straight, text):
     holder = Workdir(straight)
     holder.claim(command_line.parse_config(arguments(text, straight), "train", ""))
     with pytest.raises(InputError, match=rf"is in use by process {os.getpid()} on .*: wait, or name another folder"):
         train.main(arguments(text, straight))
-
-
-@pytest.mark.parametrize("change", [shutil.move, lambda workdir, elsewhere: shutil.rmtree(workdir)])
-def test_a_run_whose_folder_is_moved_or_deleted_ends_in_one_line(straight, text, tmp_path, monkeypatch, change):
-    workdir, elsewhere, log = tmp_path / "run", tmp_path / "elsewhere", Loop._log
-
-    def log_and_move(self, step, numbers):
-        log(self, step, numbers)
-        if step == 6:
-            self.checkpoints.wait()
-            change(workdir, elsewhere)
-
-    monkeypatch.setattr(Loop, "_log", log_and_move)
-    with pytest.raises(InputError, match=r"workdir .*run was moved or deleted while the run went on: give the same"):
-        train.main(arguments(text, workdir))
-    assert not workdir.exists()
-    monkeypatch.undo()
-    if elsewhere.exists():
-        assert train.main(arguments(text, elsewhere)) == 0
-        assert_same(state_of(elsewhere), state_of(straight))
 
 
 def test_fewer_steps_than_a_checkpoint_has_are_refused(text, tmp_path, capsys):
@@ -293,16 +260,6 @@ def proposed(tmp_path):
 def parsed(words):
     assert words[0] == "xlnet_jax.train"
     return command_line.parse_config(words[1:], "train", "")
-
-
-def test_the_closing_lines_say_where_everything_is_and_what_comes_next(straight, text, capsys):
-    train.main(arguments(text, straight))
-    out = capsys.readouterr().out
-    last = out[out.index("\nheld-out loss") + 1 :].splitlines()[1:]
-    names = ["checkpoint", "curves", "tokenizer", "metrics", "next"]
-    names += ["finetune", "convert", "longer", "larger", "your", "settings"]
-    assert [line.split()[0] for line in last] == names
-    assert all(str(straight) in line for line in last[:4] + last[5:8])
 
 
 @pytest.mark.parametrize(("decay", "kept"), [(None, None), (12, None), (47, None), (48, 48), (1_000, 1_000)])

@@ -1,6 +1,5 @@
-"""The mesh: the sizes that it fits, the bytes of each device, and equal numbers for every shape."""
+"""The mesh: the sizes that it fits, and the part of each array that a device holds."""
 
-import dataclasses
 import math
 
 import jax
@@ -8,46 +7,19 @@ import numpy as np
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
-from tests.xlnet_jax.training.test_step import train, trained
-from tests.xlnet_jax.training.tiny import CONFIG
+from tests.xlnet_jax.training.tiny import CONFIG, changed, program_of
 from xlnet_jax.errors import InputError
-from xlnet_jax.objectives.language_model import LanguageModel
 from xlnet_jax.settings.config import MeshConfig
 from xlnet_jax.training import sharding
-from xlnet_jax.training.optimizer import make_optimizer
-from xlnet_jax.training.state import init_state, plan_state
-
-MESHES = [MeshConfig(fsdp=4, tensor=2), MeshConfig(dcn_data=2, fsdp=2, tensor=2)]
 
 
-def on(mesh, config=CONFIG, **data):
-    return dataclasses.replace(config, mesh=mesh, data=dataclasses.replace(config.data, **data))
-
-
-@pytest.fixture(scope="module")
-def on_one_device():
-    return train(CONFIG, devices=1, steps=20)[0]
-
-
-@pytest.mark.parametrize("mesh", MESHES, ids=lambda m: f"{m.dcn_data}x{m.fsdp}x{m.tensor}")
-def test_eight_devices_in_any_shape_give_the_losses_of_one(on_one_device, mesh):
-    """Dropout included: its masks do not depend on how the batch is laid out."""
-    np.testing.assert_allclose(train(on(mesh), steps=20)[0], on_one_device, rtol=0, atol=1e-5)
-
-
-def test_micro_batches_give_the_numbers_of_the_whole_batch():
-    """On one device; whole batches, on eight."""
-    in_parts = dataclasses.replace(CONFIG, optimizer=dataclasses.replace(CONFIG.optimizer, accumulate=2))
-    whole, parts = trained(CONFIG), train(in_parts, devices=1)
-    np.testing.assert_allclose(parts[0], whole[0], rtol=0, atol=1e-5)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=1e-4), parts[1], whole[1])
+def on(mesh, **data):
+    return changed(CONFIG, data=data, mesh=mesh)
 
 
 def test_parameters_optimizer_memory_and_batch_are_divided_by_the_table():
-    config = on(MeshConfig(fsdp=4, tensor=2))
-    mesh = sharding.make_mesh(config)
-    objective, tx = LanguageModel(config), make_optimizer(config.optimizer, config.steps)
-    state = init_state(config.seed, objective, tx, plan_state(objective, tx, mesh))
+    program = program_of(on(MeshConfig(fsdp=4, tensor=2)))
+    state = program.init_state({})
 
     def parts(array):
         return math.prod(array.shape) // array.addressable_shards[0].data.size
@@ -60,48 +32,37 @@ def test_parameters_optimizer_memory_and_batch_are_divided_by_the_table():
     assert parts(layers["feed_forward"]["inner"]["kernel"]) == 8
     assert parts(state.params["backbone"]["word_embedding"]) == 8
     assert parts(state.mems_ZBMD) == 4
-    rows = sharding.batch_to_mesh(mesh, 8)({"input_ids": np.arange(16).reshape(8, 2)})["input_ids"]
+    rows = program.put({"input_ids": np.arange(16).reshape(8, 2)})["input_ids"]
     assert rows.addressable_shards[0].data.shape == (2, 2)
     np.testing.assert_array_equal(rows, np.arange(16).reshape(8, 2))
 
 
 def test_a_vocabulary_that_the_mesh_does_not_divide_stays_whole():
-    config = on(MeshConfig(fsdp=4, tensor=2))
-    config = dataclasses.replace(config, model=dataclasses.replace(config.model, vocab_size=61))
-    objective, tx = LanguageModel(config), make_optimizer(config.optimizer, config.steps)
-    plan = plan_state(objective, tx, sharding.make_mesh(config))
+    plan = program_of(changed(on(MeshConfig(fsdp=4, tensor=2)), {"vocab_size": 61})).plan
     assert plan.params["backbone"]["word_embedding"].sharding.spec == PartitionSpec(None, "fsdp")
 
 
 @pytest.mark.parametrize(
-    ("mesh", "data", "said"),
+    ("config", "said"),
     [
-        (MeshConfig(fsdp=3), {}, r"mesh\.fsdp 3 x .* = 3 does not divide the 8 devices: 1, 2, 4 or 8 would"),
-        (MeshConfig(context=3), {}, r"x mesh\.context 3 x .* = 3 does not divide the 8 devices: 1, 2, 4 or 8 would"),
-        (MeshConfig(context=4), {}, r"mesh\.context 4 does not divide data\.num-predict 6: 1, 2, 3 or 6 would"),
-        (MeshConfig(context=2), {"seq_len": 17}, r"mesh\.context 2 does not divide data\.seq-len 17: 1 or 17 would"),
-        (MeshConfig(tensor=4), {}, r"mesh\.tensor 4 does not divide model\.num-heads 2: 1 or 2 would"),
+        (on(MeshConfig(fsdp=3)), r"mesh\.fsdp 3 x .* = 3 does not divide the 8 devices: 1, 2, 4 or 8 would"),
+        (on(MeshConfig(context=3)), r"x mesh\.context 3 x .* = 3 does not divide the 8 devices: 1, 2, 4 or 8 would"),
+        (on(MeshConfig(context=4)), r"mesh\.context 4 does not divide data\.num-predict 6: 1, 2, 3 or 6 would"),
+        (on(MeshConfig(context=2), seq_len=17), r"mesh\.context 2 does not divide data\.seq-len 17: 1 or 17 would"),
+        (on(MeshConfig(tensor=4)), r"mesh\.tensor 4 does not divide model\.num-heads 2: 1 or 2 would"),
         (
-            MeshConfig(),
-            {"batch_size": 12},
-            r"data\.batch-size 12 cannot be divided over the 8 devices along the batch: 8 or 16 could",
+            changed(on(MeshConfig(context=2)), {"mem_len": 7}),
+            r"mesh\.context 2 does not divide model\.mem-len 7: 1 or 7 would",
+        ),
+        (on(MeshConfig(), batch_size=12), r"size 12 cannot be divided over the 8 devices along the batch: 8 or 16"),
+        (
+            changed(CONFIG, optimizer={"accumulate": 3}),
+            r"the 8 devices along the batch x optimizer.accumulate 3: 24 could",
         ),
     ],
 )
-def test_a_mesh_that_does_not_fit_says_which_would(mesh, data, said):
+def test_a_mesh_that_does_not_fit_says_which_would(config, said):
     with pytest.raises(InputError, match=said):
-        sharding.make_mesh(on(mesh, **data))
-
-
-def test_a_memory_that_the_mesh_does_not_divide_is_refused():
-    config = on(MeshConfig(context=2), dataclasses.replace(CONFIG, model=dataclasses.replace(CONFIG.model, mem_len=7)))
-    with pytest.raises(InputError, match=r"mesh\.context 2 does not divide model\.mem-len 7: 1 or 7 would"):
-        sharding.make_mesh(config)
-
-
-def test_micro_batches_that_do_not_divide_the_batch_say_which_would():
-    config = dataclasses.replace(CONFIG, optimizer=dataclasses.replace(CONFIG.optimizer, accumulate=3))
-    with pytest.raises(InputError, match=r"the 8 devices along the batch x optimizer.accumulate 3: 24 could"):
         sharding.make_mesh(config)
 
 

@@ -1,35 +1,20 @@
 """One step: equal on any number of devices and under any remat policy, and without implicit transfers."""
 
-import dataclasses
 import functools
 
 import jax
 import numpy as np
 import pytest
 
-from tests.xlnet_jax.training.tiny import CONFIG, NO_DROPOUT, batch_at
-from xlnet_jax.objectives.language_model import LanguageModel
-from xlnet_jax.training import sharding
-from xlnet_jax.training.optimizer import make_optimizer
-from xlnet_jax.training.state import init_state, plan_state
-from xlnet_jax.training.step import make_eval_step, make_train_step
+from tests.xlnet_jax.training.tiny import CONFIG, NO_DROPOUT, batch_at, changed, program_of, steps_of
+from xlnet_jax.training.step import make_eval_step
 
 
 def train(config, devices=8, steps=6):
     """Return (losses of the first steps, final params)."""
-    mesh = sharding.make_mesh(config, jax.devices()[:devices])
-    objective, tx = LanguageModel(config), make_optimizer(config.optimizer, config.steps)
-    plan = plan_state(objective, tx, mesh)
-    state = init_state(config.seed, objective, tx, plan)
-    step = make_train_step(config, objective, tx, plan, mesh)
-    put = sharding.batch_to_mesh(mesh, config.data.batch_size)
-    losses = []
-    for t in range(steps):
-        batch = put(batch_at(t, config.data))
-        with jax.transfer_guard("disallow"):
-            state, metrics = step(state, batch)
-        losses.append(float(metrics["loss"]))
-    return losses, jax.device_get(state.params)
+    batches = (batch_at(t, config.data) for t in range(steps))
+    *_, (state, _) = found = list(steps_of(program_of(config, devices), batches))
+    return [metrics["loss"] for _, metrics in found], jax.device_get(state.params)
 
 
 trained = functools.cache(train)
@@ -45,24 +30,23 @@ def test_the_same_run_gives_the_same_bits():
 @pytest.mark.parametrize("change", [{"num_predict": None}, {"emit": "dense"}], ids=str)
 def test_the_form_of_a_batch_does_not_change_its_loss(change):
     """A slot for every position or for every target; masks spelt out or as ranks."""
-    other = dataclasses.replace(NO_DROPOUT, data=dataclasses.replace(NO_DROPOUT.data, **change))
-    np.testing.assert_allclose(train(other, devices=1)[0], GOLDEN, rtol=0, atol=1e-5)
+    np.testing.assert_allclose(train(changed(NO_DROPOUT, data=change), devices=1)[0], GOLDEN, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("remat", ["full", "dots", "attention"])
 def test_computing_again_in_the_backward_pass_changes_nothing(remat):
-    config = dataclasses.replace(CONFIG, model=dataclasses.replace(CONFIG.model, remat=remat))
-    np.testing.assert_allclose(trained(CONFIG)[0], train(config, devices=1)[0], rtol=0, atol=1e-5)
+    np.testing.assert_allclose(
+        trained(CONFIG)[0], train(changed(CONFIG, {"remat": remat}), devices=1)[0], rtol=0, atol=1e-5
+    )
 
 
 def test_an_evaluation_in_micro_batches_has_the_sums_and_the_memory_of_the_whole():
-    mesh = sharding.make_mesh(CONFIG, jax.devices()[:2])
-    objective = LanguageModel(CONFIG)
-    plan = plan_state(objective, make_optimizer(CONFIG.optimizer, CONFIG.steps), mesh)
-    state = init_state(CONFIG.seed, objective, make_optimizer(CONFIG.optimizer, CONFIG.steps), plan)
-    batch = sharding.batch_to_mesh(mesh, 8)(batch_at(1))
+    program = program_of(CONFIG, 2)
+    state, batch = program.init_state({}), program.put(batch_at(1))
     mems_ZBMD = jax.random.normal(jax.random.key(1), state.mems_ZBMD.shape)
-    whole, parts = (make_eval_step(objective, plan, mesh, n)(state.params, batch, mems_ZBMD) for n in (1, 4))
+    whole, parts = (
+        make_eval_step(program.objective, program.plan, program.mesh, n)(state.params, batch, mems_ZBMD) for n in (1, 4)
+    )
     jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6), parts, whole)
 
 
@@ -73,18 +57,14 @@ def test_losses_of_a_tiny_run():
 
 
 def test_bfloat16_follows_float32():
-    config = dataclasses.replace(NO_DROPOUT, model=dataclasses.replace(NO_DROPOUT.model, dtype="bfloat16"))
-    losses, params = train(config, devices=1)
+    losses, params = train(changed(NO_DROPOUT, {"dtype": "bfloat16"}), devices=1)
     np.testing.assert_allclose(losses, GOLDEN, rtol=0, atol=0.05)
     assert {str(p.dtype) for p in jax.tree.leaves(params)} == {"float32"}
 
 
 def test_every_parameter_learns():
-    config = NO_DROPOUT
-    mesh = sharding.make_mesh(config)
-    objective, tx = LanguageModel(config), make_optimizer(config.optimizer, config.steps)
-    before = jax.device_get(init_state(config.seed, objective, tx, plan_state(objective, tx, mesh)).params)
-    _, after = trained(config)
+    before = jax.device_get(program_of(NO_DROPOUT).init_state({}).params)
+    _, after = trained(NO_DROPOUT)
     # Keys are shared by r_r and the others alike; only what is never used would stay.
     still = [
         jax.tree_util.keystr(path)
@@ -95,9 +75,7 @@ def test_every_parameter_learns():
 
 
 def test_moments_in_bfloat16_train_nearly_the_same():
-    config = dataclasses.replace(
-        NO_DROPOUT, optimizer=dataclasses.replace(NO_DROPOUT.optimizer, state_dtype="bfloat16")
-    )
+    config = changed(NO_DROPOUT, optimizer={"state_dtype": "bfloat16"})
     np.testing.assert_allclose(train(config, devices=1)[0], GOLDEN, rtol=0, atol=0.01)
 
 
@@ -105,21 +83,17 @@ class Run:
     """Compiled step with its current state."""
 
     def __init__(self, config, devices=8):
-        self.mesh = sharding.make_mesh(config, jax.devices()[:devices])
-        objective, tx = LanguageModel(config), make_optimizer(config.optimizer, config.steps)
-        self.plan = plan_state(objective, tx, self.mesh)
-        self.put = sharding.batch_to_mesh(self.mesh, config.data.batch_size)
-        self.state = init_state(config.seed, objective, tx, self.plan)
-        self._step = make_train_step(config, objective, tx, self.plan, self.mesh)
+        self.program = program_of(config, devices)
+        self.state = self.program.init_state({})
 
     def update(self, batch):
-        self.state, metrics = self._step(self.state, self.put(batch))
-        return {name: float(value) for name, value in metrics.items()}
+        ((self.state, metrics),) = steps_of(self.program, [batch], self.state)
+        return metrics
 
     def pretend(self, step, norm_mean, skipped=0):
         """Pretend that so many steps were done, some of them skipped, with gradients of this norm."""
         numbers = np.int32(step), np.float32(norm_mean), np.int32(skipped)
-        step, norm_mean, skipped = jax.device_put(numbers, self.plan.step.sharding)
+        step, norm_mean, skipped = jax.device_put(numbers, self.program.plan.step.sharding)
         guard = self.state.guard.replace(norm_mean=norm_mean, skipped=skipped)
         self.state = self.state.replace(step=step, guard=guard)
 
@@ -131,8 +105,7 @@ class Run:
 @pytest.mark.parametrize(("hidden", "attention"), [(0.0, 0.0), (0.1, 0.0), (0.0, 0.1)])
 def test_dropout_of_either_kind_differs_from_step_to_step_and_is_off_without_a_rate(hidden, attention):
     """The learning rate of the first step is 0, so that two steps on one batch differ in their masks alone."""
-    model = dataclasses.replace(CONFIG.model, dropout=hidden, attention_dropout=attention)
-    run = Run(dataclasses.replace(CONFIG, model=model), devices=1)
+    run = Run(changed(CONFIG, {"dropout": hidden, "attention_dropout": attention}), devices=1)
     first, second = (run.update(batch_at(0)) for _ in range(2))
     assert first["learning_rate"] == 0
     assert (first["loss"] == second["loss"]) == (hidden == attention == 0)
@@ -140,7 +113,7 @@ def test_dropout_of_either_kind_differs_from_step_to_step_and_is_off_without_a_r
 
 @pytest.fixture(scope="module")
 def guarded():
-    return Run(dataclasses.replace(NO_DROPOUT, optimizer=dataclasses.replace(NO_DROPOUT.optimizer, spike_factor=3.0)))
+    return Run(changed(NO_DROPOUT, optimizer={"spike_factor": 3.0}))
 
 
 def learned(state):

@@ -1,11 +1,17 @@
-"""Tiny model and batches, made of arrays: no text, no TensorFlow."""
+"""Tiny model and batches, made of arrays: no text, no TensorFlow; and its training steps."""
 
 import dataclasses
 
+import jax
 import numpy as np
 
 from data_pipelines.permutation import perm_rank, permuted_places, target_slots, to_dense
+from xlnet_jax.objectives.traced import objective_of
 from xlnet_jax.settings.config import Config, DataConfig, ModelConfig, OptimizerConfig
+from xlnet_jax.training import sharding
+from xlnet_jax.training.optimizer import make_optimizer
+from xlnet_jax.training.state import plan_state
+from xlnet_jax.training.step import Program, make_train_step
 
 CONFIG = Config(
     steps=20,
@@ -47,3 +53,28 @@ def batch_at(step, data=CONFIG.data):
         "mem_filled": np.full(rows, min(8, 8 * step), np.int32),
     }
     return to_dense(compact) if data.emit == "dense" else compact
+
+
+def changed(config, model=None, data=None, optimizer=None, **others):
+    """Return the settings with some of the network, of the data, of the optimizer and of the others replaced."""
+    parts = {"model": model or {}, "data": data or {}, "optimizer": optimizer or {}}
+    inner = {name: dataclasses.replace(getattr(config, name), **values) for name, values in parts.items()}
+    return dataclasses.replace(config, **inner, **others)
+
+
+def program_of(config, devices=8, objective=None, tx=None):
+    """Return the program of a run on some of the devices, by this objective and optimizer (None = as configured)."""
+    objective, tx = objective or objective_of(config), tx or make_optimizer(config.optimizer, config.steps)
+    mesh = sharding.make_mesh(config, jax.devices()[:devices])
+    plan = plan_state(objective, tx, mesh)
+    return Program(config, objective, tx, mesh, plan, make_train_step(config, objective, tx, plan, mesh))
+
+
+def steps_of(program, batches, state=None):
+    """Yield the state and the metrics after each batch; nothing goes between host and devices but as asked."""
+    state = program.init_state({}) if state is None else state
+    for batch in batches:
+        on_mesh = program.put(batch)
+        with jax.transfer_guard("disallow"):
+            state, metrics = program.train_step(state, on_mesh)
+        yield state, {name: float(value) for name, value in metrics.items()}

@@ -19,7 +19,7 @@ from xlnet_jax.errors import InputError
 from xlnet_jax.objectives import command_line
 from xlnet_jax.settings.config import Config
 from xlnet_jax.training import metrics, workdir
-from xlnet_jax.training.metrics import Tracer, read_records
+from xlnet_jax.training.metrics import Tracer, read_records, start_wandb
 from xlnet_jax.training.workdir import Workdir
 
 POISONED = (5, 6, 9, 10, 11)  # batches whose weights are no numbers
@@ -135,14 +135,12 @@ def test_a_missing_wandb_is_one_line_before_anything_is_written(text, tmp_path, 
 
 
 def test_a_wandb_that_refuses_is_one_line(tmp_path, monkeypatch):
-    from xlnet_jax.training.metrics import WandbRun
-
     def refuse(**_):
         raise RuntimeError("api_key not configured\nTraceback of its own")
 
     monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(init=refuse))
     with pytest.raises(InputError, match=r"did not start the run \(api_key not configured\): wandb login, or WANDB_M"):
-        WandbRun("p", Config(), tmp_path / "wandb-id")
+        start_wandb("p", Config(), tmp_path / "wandb-id")
 
 
 def test_a_bad_batch_is_skipped_and_the_run_goes_on(watched):
