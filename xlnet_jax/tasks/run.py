@@ -35,7 +35,7 @@ from xlnet_jax.tasks.task import Task
 from xlnet_jax.training import sharding
 from xlnet_jax.training.attention import check_attention, two_texts
 from xlnet_jax.training.checkpoint import Checkpoints
-from xlnet_jax.training.fit import Memory, fit_memory, keep_fit
+from xlnet_jax.training.fit import build_fitting, keep_fit
 from xlnet_jax.training.hosts import Hosts, Process, connect
 from xlnet_jax.training.initial import begin_from, tokenizer_of
 from xlnet_jax.training.loop import Numbers, Run, train
@@ -339,11 +339,7 @@ def _build(prepared: Prepared, workdir: Workdir, process: Process) -> tuple[Pred
         program = Program.of(computed, Supervised(computed, prepared.task))
         return program, batch_like(longest, config.data.batch_size, program.mesh)
 
-    config = fit_memory(config, build, workdir, process)
-    program, batch = build(config)
-    memory = Memory.of(program, batch, config, workdir, process)
-    if not memory.fits:
-        raise memory.refusal(workdir)
+    config, program, memory = build_fitting(config, build, workdir, process)
     weights = prepared.weights(program.plan.params)
     # ---- evaluation -------------------------------------------------------------------------------------------------
     predictor, selection = Predictor(program), None

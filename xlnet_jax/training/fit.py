@@ -274,21 +274,27 @@ def keep_fit(config: C, before: C | None) -> C:
     return config
 
 
-def fit_memory(
+def build_fitting(
     config: C, build: Callable[[C], tuple[Program[Any], AbstractBatch]], workdir: Workdir, process: Process
-) -> C:
-    """Return these settings, or with `auto_fit` those that `Memory.propose` has where the step of a new run does not
-    fit. build: make the program of settings, and the shapes of its largest batch."""
-    if not config.auto_fit or process.hosts.gather("checkpoints", workdir.has_checkpoints)[0]:
-        return config
-    memory = Memory.of(*build(config), config, workdir, process)
-    if memory.fits or not (values := memory.propose()):
-        return config
-    process.console.print(f"auto-fit    {_in_words(values).replace('`', '')}: as asked, {memory.in_words()}")
-    config = with_values(config, values)
-    if process.hosts.first:
-        workdir.write_settings(config)
-    return config
+) -> tuple[C, Program[Any], Memory]:
+    """Return the program of a run with its step compiled, and the memory that the step needs. Where the step of a new
+    run does not fit, and the settings have `auto_fit`, it is built from those that `Memory.propose` has.
+
+    build: makes the program of settings, and the shapes of its largest batch. Raises OutOfMemory where it does not fit.
+    """
+    program, batch = build(config)
+    memory = Memory.of(program, batch, config, workdir, process)
+    is_new = not (config.auto_fit and process.hosts.gather("checkpoints", workdir.has_checkpoints)[0])
+    if not memory.fits and config.auto_fit and is_new and (values := memory.propose()):
+        process.console.print(f"auto-fit    {_in_words(values).replace('`', '')}: as asked, {memory.in_words()}")
+        config = with_values(config, values)
+        if process.hosts.first:
+            workdir.write_settings(config)
+        program, batch = build(config)
+        memory = Memory.of(program, batch, config, workdir, process)
+    if not memory.fits:
+        raise memory.refusal(workdir)
+    return config, program, memory
 
 
 def _in_words(values: dict[str, str | int]) -> str:

@@ -21,13 +21,12 @@ from xlnet_jax.settings.parser import with_plain_paths
 from xlnet_jax.storage.files import name_on_disk
 from xlnet_jax.training.checkpoint import Checkpoints
 from xlnet_jax.training.evaluation import HeldOutLoss, held_out_source, relative_to_unigram, unigram_line, unknown_share
-from xlnet_jax.training.fit import Memory
 from xlnet_jax.training.hosts import Process, connect
 from xlnet_jax.training.initial import InitialWeights, params_of
 from xlnet_jax.training.loop import Run, train
 from xlnet_jax.training.metrics import read_records, speed
 from xlnet_jax.training.resolve import Resolved, resolve
-from xlnet_jax.training.step import make_eval_step, pretraining_program
+from xlnet_jax.training.step import make_eval_step
 from xlnet_jax.training.text import folder_of
 from xlnet_jax.training.workdir import Workdir
 
@@ -120,11 +119,7 @@ def locate_window(config: Config, folder: str, steps_per_block: int, batch: int)
 def _build(resolved: Resolved, workdir: Workdir, process: Process) -> Run:
     config, corpus, batches, console = resolved.config, resolved.corpus, resolved.batches, process.console
     # ---- program and weights ----------------------------------------------------------------------------------------
-    program, batch = pretraining_program(config, resolved.attention)
-    memory = Memory.of(program, batch, config, workdir, process)
-    if not memory.fits:
-        raise memory.refusal(workdir)
-    start = resolved.start
+    program, start = resolved.program, resolved.start
     weights = InitialWeights.of(config.init, *params_of(start, config)) if start else None
     # ---- evaluation -------------------------------------------------------------------------------------------------
     held_out_text = held_out_source(corpus, resolved.tokenizer, config)
@@ -137,7 +132,7 @@ def _build(resolved: Resolved, workdir: Workdir, process: Process) -> Run:
     rates = functools.partial(speed, config)
     locate = functools.partial(locate_window, config, str(workdir.folder), batches.steps_per_block)
     reference = {"unigram": unigram_nats}
-    run = Run(config, workdir, program, batches, evaluation, weights, memory, rates, locate, reference)
+    run = Run(config, workdir, program, batches, evaluation, weights, resolved.memory, rates, locate, reference)
     console.print(run.describe(f"{config.data.batch_size:,} rows of {config.data.seq_len} tokens"))
     there = corpus.num_blocks("validation") * held_out_text.steps_per_block
     if (read := held_out_text.windows_read) < there:

@@ -18,10 +18,10 @@ from xlnet_jax.settings.fields import with_values
 from xlnet_jax.settings.files import from_dict, to_dict
 from xlnet_jax.training import sharding
 from xlnet_jax.training.attention import check_attention, choose_attention, last_windows
-from xlnet_jax.training.fit import fit_memory, keep_fit
+from xlnet_jax.training.fit import Memory, build_fitting, keep_fit
 from xlnet_jax.training.hosts import Process
 from xlnet_jax.training.initial import begin_from, tokenizer_of
-from xlnet_jax.training.step import pretraining_program
+from xlnet_jax.training.step import Program, pretraining_program
 from xlnet_jax.training.text import Text
 from xlnet_jax.training.workdir import Workdir
 
@@ -36,16 +36,16 @@ class Resolved:
     corpus: Corpus
     tokenizer: Tokenizer
     batches: BatchSource
-    attention: str
-    """implementation of attention on these devices, plain or fused"""
+    program: Program[Any]
+    memory: Memory
 
 
 def resolve(config: Config, workdir: Workdir, process: Process) -> Resolved:
     """Resolve what the settings leave open: the network of initial weights, the tokenizer and its vocabulary, the text,
-    the attention implementation and, with `auto_fit`, what a step needs to fit the devices.
+    the attention implementation and, with `auto_fit`, what a step needs to fit the devices; and compile the step.
 
     Process 0 claims the workdir and prepares there what the others read. Raises InputError where settings contradict
-    each other, the devices, the weights, the text or the workdir.
+    each other, the devices, the weights, the text or the workdir, and OutOfMemory where a step does not fit.
     """
     prepared = _prepare(config, workdir, process.console) if process.hosts.first else None
     shared = None
@@ -60,8 +60,9 @@ def resolve(config: Config, workdir: Workdir, process: Process) -> Resolved:
         objective_named(config.objective).filling,
     )  # fmt: skip
     attention = check_attention(config, process, lambda: inputs_of(last_windows(config, batches), config)[0])
-    config = fit_memory(config, functools.partial(pretraining_program, attention=attention), workdir, process)
-    return Resolved(config, start, corpus, tokenizer, batches, attention)
+    build = functools.partial(pretraining_program, attention=attention)
+    config, program, memory = build_fitting(config, build, workdir, process)
+    return Resolved(config, start, corpus, tokenizer, batches, program, memory)
 
 
 def _prepare(config: Config, workdir: Workdir, console: Console) -> tuple[Config, Pretrained | None, Corpus, Tokenizer]:

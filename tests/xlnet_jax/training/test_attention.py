@@ -1,5 +1,6 @@
 """The attention implementation of a run: the choice, the comparison before the run, and training with either."""
 
+import contextlib
 import dataclasses
 import io
 import json
@@ -12,7 +13,7 @@ from rich.console import Console
 
 from tests.xlnet_jax.training.test_golden import RUNS
 from tests.xlnet_jax.training.test_step import train as train_tiny
-from tests.xlnet_jax.training.tiny import CONFIG
+from tests.xlnet_jax.training.tiny import CONFIG, changed
 from tests.xlnet_jax.training.tiny_run import arguments
 from xlnet_jax import train
 from xlnet_jax.errors import InputError
@@ -26,11 +27,7 @@ from xlnet_jax.training.hosts import ALONE, Hosts, Process
 
 
 def with_attention(config, name, **model):
-    return dataclasses.replace(config, model=dataclasses.replace(config.model, attention=name, **model))
-
-
-def one_device(config=CONFIG):
-    return sharding.make_mesh(config, jax.devices()[:1])
+    return changed(config, {"attention": name, **model})
 
 
 def process():
@@ -41,53 +38,32 @@ def printed(process):
     return process.console.file.getvalue()
 
 
-@pytest.mark.parametrize("name", ["auto", "plain"])
-def test_without_a_kernel_for_the_device_attention_is_plain(name):
-    implementation, words = choose_attention(with_attention(CONFIG, name), one_device())
-    assert implementation == "plain"
-    assert words == ("plain" if name == "plain" else "plain: the device is cpu, and there is no kernel for it")
-
-
-on_both = pytest.mark.parametrize("device", ["v5e", "gpu"])
-
-
-@on_both
-@pytest.mark.parametrize("name", ["auto", "fused"])
-def test_where_there_is_a_kernel_attention_is_fused(device, name):
-    with interpret_kernels(device):
-        implementation, words = choose_attention(with_attention(CONFIG, name), one_device())
-    assert (implementation, words) == ("fused", "fused")
-
-
-DENSE = dataclasses.replace(CONFIG.data, emit="dense")
+DENSE = changed(CONFIG, data={"emit": "dense"})
+NARROW = changed(CONFIG, {"d_head": 6})
 
 
 @pytest.mark.parametrize(
-    ("config", "reason"),
+    ("config", "device", "reason"),
     [
-        (with_attention(CONFIG, "fused", d_head=6), "heads are 6 wide, and the kernel wants a width that divides 128"),
-        (
-            dataclasses.replace(CONFIG, data=DENSE),
-            "the mask is dense, and the kernel computes visibility from ranks and spans",
-        ),
+        (CONFIG, "v5e", None),
+        (CONFIG, "gpu", None),
+        (CONFIG, None, "the device is cpu, and there is no kernel for it"),
+        (NARROW, "v5e", "heads are 6 wide, and the kernel wants a width that divides 128"),
+        (DENSE, "v5e", "the mask is dense, and the kernel computes visibility from ranks and spans"),
     ],
-    ids=["heads", "dense"],
+    ids=["tpu", "gpu", "cpu", "heads", "dense"],
 )
-def test_a_run_that_the_kernel_cannot_compute_is_plain_or_refused_where_the_kernel_is_asked_for(config, reason):
-    with interpret_kernels():
-        assert choose_attention(with_attention(config, "auto"), one_device())[1] == f"plain: {reason}"
+def test_attention_is_fused_where_there_is_a_kernel_and_else_plain_or_refused(config, device, reason):
+    mesh = sharding.make_mesh(config, jax.devices()[:1])
+    with interpret_kernels(device) if device else contextlib.nullcontext():
+        assert choose_attention(with_attention(config, "plain"), mesh) == ("plain", "plain")
+        if reason is None:
+            assert choose_attention(with_attention(config, "auto"), mesh) == ("fused", "fused")
+            assert choose_attention(with_attention(config, "fused"), mesh) == ("fused", "fused")
+            return
+        assert choose_attention(with_attention(config, "auto"), mesh) == ("plain", f"plain: {reason}")
         with pytest.raises(InputError, match=f"^model.attention fused: {reason}; auto would take plain$"):
-            choose_attention(with_attention(config, "fused"), one_device())
-
-
-def test_the_kernel_is_refused_on_other_devices():
-    expected = "model.attention fused: the device is cpu, and there is no kernel for it; auto would take plain"
-    with pytest.raises(InputError, match=expected):
-        choose_attention(with_attention(CONFIG, "fused"), one_device())
-
-
-def untouched():
-    raise AssertionError("nothing is compared where attention is plain")
+            choose_attention(with_attention(config, "fused"), mesh)
 
 
 def test_a_kernel_that_computes_something_else_on_this_device_is_not_used(monkeypatch):
@@ -135,7 +111,7 @@ def test_every_network_is_compared_with_the_heads_and_parts_of_one_device(config
 
 def test_a_run_says_which_attention_it_uses(monkeypatch):
     alone = process()
-    assert check_attention(with_attention(CONFIG, "plain"), alone, untouched) == "plain"
+    assert check_attention(with_attention(CONFIG, "plain"), alone, None) == "plain"
     assert printed(alone) == "attention   plain\n"
     monkeypatch.setattr(attention, "difference", lambda *_: (1e-3, "output"))
     with interpret_kernels():

@@ -14,7 +14,7 @@ from jax.errors import JaxRuntimeError
 from jax.sharding import NamedSharding, PartitionSpec
 from rich.console import Console
 
-from tests.xlnet_jax.training.tiny import CONFIG
+from tests.xlnet_jax.training.tiny import CONFIG, changed
 from tests.xlnet_jax.training.tiny_run import arguments, assert_same, records_of, state_of
 from xlnet_jax import train
 from xlnet_jax.errors import OutOfMemory, exit_code
@@ -33,14 +33,15 @@ STATE = 300  # KiB of the parameters, over all fsdp
 
 def step_of(config):
     """Return a program with the memory of a run on 8 devices, and its batch: 300 KiB of parameters, and 3,200 of
-    activations without remat."""
+    activations without remat, half of it with."""
     mesh = sharding.make_mesh(config)
     everywhere = NamedSharding(mesh, PartitionSpec())
 
     def shape(*sizes):
         return jax.ShapeDtypeStruct(sizes, jnp.float32, sharding=everywhere)
 
-    step = jax.jit(lambda state, batch: jnp.sort(jnp.arange(800 * KIB) * batch["scale"]).sum())
+    size = (400 if config.model.remat == "full" else 800) * KIB
+    step = jax.jit(lambda state, batch: jnp.sort(jnp.arange(size) * batch["scale"]).sum())
     state = TrainState(shape(), shape(STATE // config.mesh.fsdp, KIB // 4), (), shape(0), ())
     return SimpleNamespace(mesh=mesh, plan=state, train_step=step), {"scale": shape()}
 
@@ -103,7 +104,9 @@ def capped(monkeypatch, tmp_path):
         monkeypatch.setattr(fit, "memory_of", lambda device: kib * KIB)
         process = SimpleNamespace(hosts=hosts or Hosts(), console=Console(quiet=True))
         cap.workdir.make()
-        return fit.fit_memory(config, lambda config: built.append(config) or step_of(config), cap.workdir, process)
+        return fit.build_fitting(config, lambda config: built.append(config) or step_of(config), cap.workdir, process)[
+            0
+        ]
 
     cap.built, cap.workdir = built, Workdir(tmp_path / "run")
     return cap
@@ -111,22 +114,23 @@ def capped(monkeypatch, tmp_path):
 
 def test_auto_fit_applies_the_proposal_and_a_run_that_resumes_keeps_it(capped):
     applied = capped(2600)
-    assert applied == dataclasses.replace(AUTO, model=dataclasses.replace(AUTO.model, remat="full"))
+    assert applied == changed(AUTO, {"remat": "full"})
     assert capped.workdir.settings(type(AUTO)) == applied
-    assert capped.built == [AUTO]
+    assert capped.built == [AUTO, applied]
     (capped.workdir.folder / "checkpoints" / "4").mkdir(parents=True)
     before = capped.workdir.resumes(type(AUTO))
     kept = fit.keep_fit(AUTO, before)
-    assert capped(60, kept) == kept == applied  # more or less memory changes nothing
-    assert capped.built == [AUTO]
+    assert capped(9000, kept) == kept == applied  # more memory changes nothing
     asked = dataclasses.replace(AUTO, given=frozenset({"model.remat"}))
     assert fit.keep_fit(asked, before) == AUTO
     assert fit.keep_fit(RUN, before) == RUN
 
 
-def test_what_fits_is_left_as_it_was_asked_for(capped):
+def test_what_fits_is_left_as_it_was_asked_for_and_what_does_not_is_refused(capped):
     assert capped(3600) == AUTO
-    assert capped(60, RUN) == RUN
+    for config in (RUN, AUTO):
+        with pytest.raises(OutOfMemory, match=r"a step needs more than 0\.29 MiB"):
+            capped(60, config)
 
 
 def test_all_hosts_take_what_fits_the_smallest(capped):
@@ -200,35 +204,34 @@ def test_a_run_that_fails_after_all_ends_in_one_line_and_keeps_the_backends_word
 
 @pytest.fixture
 def machine(tmp_path, monkeypatch):
-    """Return a function that sets the memory of the machine, in GiB, and the files of its control groups."""
+    """Return a function: the memory of a machine of 8 GiB with these control groups, in GiB."""
 
-    def of(physical, own="", allowed=resource.RLIM_INFINITY, **limits):
+    def of(own="", limits=(), ulimit=resource.RLIM_INFINITY):
         (tmp_path / "cgroup").write_text(own)
-        for file, limit in limits.items():
-            path = tmp_path.joinpath("groups", *file.split("__")[:-1], file.split("__")[-1].replace("_dot_", "."))
+        for file, gib in dict(limits).items():
+            path = tmp_path / "groups" / file
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(f"{limit}\n")
+            path.write_text(f"{gib if gib == 'max' else int(gib * GIB)}\n")
         monkeypatch.setattr(fit, "_OWN_CGROUPS", tmp_path / "cgroup")
         monkeypatch.setattr(fit, "_CGROUPS", tmp_path / "groups")
-        monkeypatch.setattr(fit.os, "sysconf", {"SC_PAGE_SIZE": GIB, "SC_PHYS_PAGES": physical}.__getitem__)
-        monkeypatch.setattr(fit.resource, "getrlimit", lambda _: (allowed, allowed))
+        monkeypatch.setattr(fit.os, "sysconf", {"SC_PAGE_SIZE": GIB, "SC_PHYS_PAGES": 8}.__getitem__)
+        monkeypatch.setattr(fit.resource, "getrlimit", lambda _: (ulimit, ulimit))
         return fit.memory_of_machine() / GIB
 
     return of
 
 
 def test_a_machine_has_its_memory_or_what_its_container_and_ulimit_leave(machine):
-    assert machine(8) == 8
-    assert machine(8, allowed=GIB) == 1
-    assert machine(8, own="5:memory:/docker/x\n", memory__memory_dot_limit_in_bytes=2 * GIB) == 2
-    nested = {"job__step__memory_dot_max": "max", "job__memory_dot_max": 4 * GIB}
-    assert machine(8, own="0::/job/step\n", **nested) == 4
-    assert machine(8, own="0::/\n", memory_dot_max=3 * GIB) == 3
+    assert machine() == 8
+    assert machine(ulimit=GIB) == 1
+    assert machine("5:memory:/docker/x\n", {"memory/memory.limit_in_bytes": 2}) == 2
+    assert machine("0::/job/step\n", {"job/step/memory.max": "max", "job/memory.max": 4}) == 4
+    assert machine("0::/\n", {"memory.max": 3}) == 3
 
 
 def test_a_cpu_shares_its_memory_with_the_process_itself(machine):
     def left(gib):
-        machine(8, own="0::/\n", memory_dot_max=int(gib * GIB))
+        machine("0::/\n", {"memory.max": gib})
         return fit.memory_of(jax.devices()[0]) * jax.local_device_count() / GIB
 
     assert left(4) == 2.75

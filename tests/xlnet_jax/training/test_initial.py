@@ -26,7 +26,7 @@ def run_from(init, text, workdir, *more):
     return train.main([*data, "--model.mem-len", "16", "--steps", "3", "--init", str(init), *STANDING, *more])
 
 
-@pytest.mark.parametrize("fmt", ["run", "hf", "tf1"])
+@pytest.mark.parametrize("fmt", ["run", "hf"])
 def test_a_run_starts_from_the_weights_and_tokenizer_of_any_format(straight, text, tmp_path, fmt, capsys):
     init = straight
     if fmt != "run":

