@@ -17,13 +17,13 @@ train: $(STAMP)-base  ## pretrain on the embedded novels; ARGS="--steps 3000" pa
 	$(BIN)/python -m xlnet_jax.train $(ARGS)
 
 test: $(STAMP)-test  ## run the tests in two processes; ARGS="-k masks" passes options on
-	$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
+	$(BIN)/python -m pytest -n 2 --dist worksteal $(ARGS)
 
 fuzz: $(STAMP)-test  ## damage inputs of every kind and try the commands on them; MINUTES=60 SEED=1, ARGS="--only shard"
 	$(BIN)/python -m tests.fuzz --minutes $(MINUTES) --seed $(SEED) $(ARGS)
 
 check: lint $(STAMP)-test  ## lint, types and the tests that hold masks, parity and resume: before a commit
-	$(BIN)/python -m pytest -n 2 -m contract $(ARGS)
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m contract $(ARGS)
 
 lint: $(STAMP)-lint  ## formatting, lint and types
 	$(BIN)/ruff format --check .

@@ -17,7 +17,7 @@ from pathlib import Path
 from urllib.parse import parse_qs, unquote, urlsplit
 
 CERTIFICATE = Path(__file__).parent / "googleapis.pem"
-"""Of nobody: it and its key are made for tests, and only they trust it"""
+"""A certificate of nobody: it and its key are made for tests, and only they trust it"""
 
 
 class Bucket:

@@ -68,7 +68,7 @@ SUBSTITUTES = {
     "runs/zh-text.txt --tokenizer runs/zh": "zh.txt --tokenizer runs/novels",
     "--layer 1 --head 1": "--layer 0 --head 0",
 }
-"""What is not here or takes minutes, and what is run instead."""
+"""Words of commands that need what is not here or take minutes, and what is run instead."""
 SMALLER = {
     "xlnet_jax.train": "--steps 1 --data.batch-size 8 --log.every-steps 1 --eval.max-windows 2 "
     "--checkpoint.every-steps 1",

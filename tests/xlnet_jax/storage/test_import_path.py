@@ -16,7 +16,7 @@ COMMAND = (
     "--model.d-model 16 --model.num-heads 1 --model.d-head 16 --model.d-ff 32 --model.mem-len 16 --data.batch-size 8 "
     "--data.seq-len 32 --data.reuse-len 16 --data.perm-size 16 --data.num-predict 4 --data.windows-per-block 4"
 )
-"""It starts itself again, starts processes that import it anew and prepare the texts, trains, and draws curves."""
+"""A run that starts itself again, starts processes that import it anew and prepare the texts, and draws curves"""
 
 
 def environment() -> dict[str, str]:
