@@ -1,37 +1,150 @@
-"""Jobs of a study: their order, their records, and what is not run again."""
+"""Studies run for hours: their commands have settings that exist and agree with each other, and their records are
+measurements of what they would run today."""
 
+import argparse
+import dataclasses
 import json
+from pathlib import Path
 
 import pytest
 
-from benchmarks import studies
+from benchmarks import chinese, eight_tasks, english, long_recall, narrow_start, scaling, studies, table6, tiny
+from benchmarks.eight_tasks import TASKS
+from benchmarks.scaling import SCALES
 from benchmarks.studies import Job, Study
+from xlnet_jax.__main__ import COMMANDS
+from xlnet_jax.objectives.registry import step_flops
+from xlnet_jax.settings.config import Config
+from xlnet_jax.settings.parser import parse
+
+GOES_ON = ["--init", "tiny"]
+"""excludes settings that come with weights"""
+PRETRAININGS = {
+    "chinese": chinese.SETTINGS,
+    "english": [*english.SETTINGS, *GOES_ON],
+    "long_recall": long_recall.SETTINGS,
+    **{f"tiny, {n}": stage.settings(GOES_ON if n else tiny.NETWORK) for n, stage in enumerate(tiny.STAGES)},
+}
+SMALL = SCALES["small"]
 
 
-@pytest.fixture
-def study(tmp_path, monkeypatch):
+@pytest.mark.parametrize("name", PRETRAININGS)
+def test_settings_of_pretraining(name):
+    config = COMMANDS["train"].parse([*PRETRAININGS[name], "--corpus", "corpus", "--workdir", "run"])
+    assert config.corpus == ("corpus",)
+
+
+def test_settings_of_a_narrow_start(tmp_path, monkeypatch):
+    """Each start takes its part of what the last has by default."""
+    monkeypatch.setattr(narrow_start, "parts_of", lambda *_: (Path("learn"), Path("aside")))
+    given = argparse.Namespace(data=Path("data"), workdir=tmp_path)
+    for task in [task for task in TASKS if task.name in narrow_start.NAMES]:
+        for start in narrow_start.STARTS:
+            _, *words = narrow_start.job(task, start, given).command(tmp_path)
+            config = COMMANDS["finetune"].parse(words)
+            assert config.narrow_start == (start == "all")
+            assert (config.optimizer.learning_rate == 1e-3) == ("rate" in start)
+            assert (config.model.dropout == config.model.attention_dropout == 0) == ("dropout" in start)
+            assert (config.head.summary == "mean") == ("summary" in start)
+
+
+def test_settings_of_contenders_and_of_random_weights(tmp_path):
+    for contender in table6.CONTENDERS:
+        _, *words = table6.pretraining(contender, 3, "corpus").command(tmp_path)
+        config = COMMANDS["compare"].parse(words)
+        assert (config.objectives, config.seeds) == ((contender,), (3,))
+    (tmp_path / table6.FOLDER).mkdir()
+    for part in ("train", "dev"):
+        (tmp_path / table6.FOLDER / f"{part}.tsv").write_text("label\ttext_a\n" + "1\t好\n" * 3_000)
+    reviews = table6.few_examples(tmp_path, tmp_path / "few")
+    assert [(reviews / f"{part}.tsv").read_text().count("\n") for part in ("train", "dev")] == [
+        table6.EXAMPLES + 1, 3_001,
+    ]  # fmt: skip
+    with pytest.raises(SystemExit, match=r"bert-seed-1 is gone: remove .*table6/bert-seed-1.json, to pre"):
+        table6.finetuning("bert", 1, tmp_path, reviews).command(tmp_path / "run")
+    (tmp_path / "plm-seed-1" / "plm" / "seed-1" / "pretrained").mkdir(parents=True)
+    trained, drawn = (
+        COMMANDS["finetune"].parse(table6.finetuning(contender, 1, tmp_path, reviews).command(tmp_path / "run")[1:])
+        for contender in ("plm", table6.RANDOM)
+    )
+    assert drawn == dataclasses.replace(trained, reinitialize=True)
+    assert len(trained.seeds) == table6.FINETUNINGS
+
+
+def test_records_of_the_eight_tasks_have_the_commands_of_their_tasks(tmp_path):
+    measured = studies.read(studies.MEASURED / eight_tasks.NAME)
+    for name, record in measured.items():
+        task = next(task for task in TASKS if name.startswith(f"{task.name}-"))
+        start, _, tuned = name.removeprefix(f"{task.name}-").partition("-tune-")
+        files = [Path("DATA", task.train), Path("DATA", task.dev)]
+        if tuned:
+            files = [Path("SPLIT", task.name, f"{part}{Path(task.train).suffix}") for part in ("learn", "aside")]
+        seeds = [eight_tasks.TUNING_SEED] if tuned else eight_tasks.SEEDS
+        command = task.command(start, record["rate"], seeds, tuple(files), task.network.upper(), tmp_path)
+        assert studies.shown(command, tmp_path) == record["command"]
+        assert len(record["scores"]) == len(seeds)
+        config = COMMANDS["finetune"].parse(command[1:])
+        assert (config.reinitialize, config.seeds) == (start == "random", tuple(seeds))
+
+
+def test_records_of_the_scaling_study_have_the_commands_of_their_runs(tmp_path):
+    fields = ("name", "layers", "width", "steps", "rate", "rule", "seed")
+    for record in studies.read(studies.MEASURED / SMALL.name).values():
+        run = scaling.Run(**{field: record[field] for field in fields})
+        assert studies.shown(run.command(SMALL, "CORPUS", tmp_path), tmp_path) == record["command"]
+        assert record["loss"] < record["unigram"]
+
+
+@pytest.mark.parametrize("scale", SCALES.values(), ids=SCALES)
+def test_runs_of_the_scaling_study_spend_equal_flops(scale, tmp_path):
+    """Runs leave less than a step of their budget."""
+    groups = scaling.groups(scale, 1e-3, "muP", 8_000)
+    for budget in scale.budgets:
+        of_group = [run for run in groups if run.name.startswith(f"isoflop-{budget:g}-")]
+        assert of_group
+        for run in of_group:
+            a_step = step_flops(scale.config(run.layers, run.width, 8_000))
+            assert 0 <= budget - run.steps * a_step < a_step
+    for run in [*scaling.tuning(scale), *scaling.transfers(scale, 1e-3), *groups]:
+        module, *flags = run.command(scale, str(tmp_path), tmp_path)
+        assert module == "xlnet_jax.train"
+        parsed = parse(Config, flags, "train", "")
+        assert parsed.model.d_model == run.width == parsed.model.num_heads * scale.d_head
+
+
+def test_matrices_learn_slower_in_a_wide_network_by_mup_alone():
+    wide = scaling.Run("wide", 2, 256, 1000, 4e-3, "muP")
+    assert wide.settings(SMALL)["optimizer.matrix-rate"] == 0.25
+    assert "optimizer.matrix-rate" not in dataclasses.replace(wide, rule="one rate").settings(SMALL)
+
+
+def test_each_start_keeps_its_own_best_rate():
+    task, scores = TASKS[0], {"random": (0.3, 0.5), "pretrained": (0.6, 0.5)}
+    measured = {
+        f"{task.name}-{start}-tune-{rate:g}": {"scores": [score]}
+        for start, of_start in scores.items()
+        for rate, score in zip(eight_tasks.RATES, of_start, strict=True)
+    }
+    assert eight_tasks.best_rate(task, "random", measured) == eight_tasks.RATES[1]
+    assert eight_tasks.best_rate(task, "pretrained", measured) == eight_tasks.RATES[0]
+
+
+def test_a_chain_of_jobs_runs_in_its_order_and_once_and_ends_where_one_fails(tmp_path, monkeypatch):
+    def copying(source, target):
+        """Return a job that copies a JSON file, and fails where there is none."""
+        return Job(
+            target.stem, lambda _: ["json.tool", str(source), str(target)], lambda _: json.loads(target.read_text())
+        )
+
     monkeypatch.setattr(studies, "MEASURED", tmp_path / "measured")
-    return Study("copies", tmp_path / "workdirs", 2)
-
-
-def copying(source, target):
-    """Return a job that copies a JSON file, and fails where there is none."""
-    return Job(target.stem, lambda _: ["json.tool", str(source), str(target)], lambda _: json.loads(target.read_text()))
-
-
-def test_the_jobs_of_a_chain_run_in_their_order_and_once(study, tmp_path):
-    files = [tmp_path / f"{name}.json" for name in "abcd"]
+    study = Study("copies", tmp_path / "workdirs", 2)
+    files = [tmp_path / f"{name}.json" for name in "abcde"]
     files[0].write_text('{"loss": 1}')
     chains = [[copying(files[0], files[1]), copying(files[1], files[2])], [copying(files[0], files[3])]]
     study.run_chains(chains)
     assert study.measured() == {name: {"loss": 1} for name in "bcd"}
     files[0].unlink()
     study.run_chains(chains)  # would fail without its source
-
-
-def test_a_job_that_fails_ends_its_chain_and_keeps_no_record(study, tmp_path):
-    missing, there = tmp_path / "missing.json", tmp_path / "there.json"
-    there.write_text("{}")
-    with pytest.raises(SystemExit, match=r"b ended with exit code \d+: .*output\.txt"):
-        study.run_chains([[copying(missing, tmp_path / "b.json"), copying(there, tmp_path / "c.json")]])
-    assert not study.measured()
+    with pytest.raises(SystemExit, match=r"missing ended with exit code \d+: .*output\.txt"):
+        study.run_chains([[copying(tmp_path / "none.json", tmp_path / "missing.json"), copying(files[1], files[4])]])
+    assert study.measured().keys() == {*"bcd"}
