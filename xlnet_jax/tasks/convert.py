@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import tyro
 
@@ -11,9 +11,6 @@ from xlnet_jax.errors import InputError
 from xlnet_jax.settings.bounds import at_least, check_bounds
 from xlnet_jax.settings.fields import setting
 from xlnet_jax.settings.parser import with_plain_paths
-
-if TYPE_CHECKING:
-    from xlnet_jax.checkpoints.pretrained import Pretrained
 
 
 @dataclass(frozen=True)
@@ -41,20 +38,9 @@ class ConvertSettings:
     """activation of the feed-forward layers, in place of the source's"""
 
 
-@dataclass(frozen=True)
-class Conversion:
-    """A checkpoint that was converted."""
-
-    checkpoint: "Pretrained"
-    source_format: Literal["native", "hf", "tf1"]
-    target_format: Literal["native", "hf", "tf1", "stablehlo"]
-    notes: tuple[str, ...]  # for the user: what did not fit, what stays behind
-    address: str | None  # where it was uploaded to
-
-
-def convert(settings: ConvertSettings) -> Conversion:
+def convert(settings: ConvertSettings) -> list[str]:
     """Write a checkpoint in another format, complete or not at all; for Hugging Face with a model card. Upload it where
-    `push` names a model.
+    `push` names a model. Return what was done, with notes on what did not fit or stays behind, line by line.
 
     Raises InputError for what cannot be converted or uploaded.
     """
@@ -63,7 +49,10 @@ def convert(settings: ConvertSettings) -> Conversion:
     import numpy as np
 
     from xlnet_jax.checkpoints.formats import demand_new, load, locate, recognise, save
+    from xlnet_jax.checkpoints.pretrained import Pretrained
     from xlnet_jax.storage import hub
+    from xlnet_jax.tasks.exporting import export
+    from xlnet_jax.tasks.model import load as load_model
     from xlnet_jax.tasks.model_card import write_card
 
     settings = with_plain_paths(settings)
@@ -71,48 +60,41 @@ def convert(settings: ConvertSettings) -> Conversion:
     target = demand_new(settings.target)  # reading may take minutes
     if settings.dtype != "float32" and settings.to != "hf":
         raise InputError(f"`dtype` {settings.dtype} is a type of the files of `to` hf: others hold float32")
+    if settings.seq_len and settings.to != "stablehlo":
+        raise InputError("`seq_len` is the length of rows of `to` stablehlo; a checkpoint takes any length")
     if settings.push is not None:
         if settings.to != "hf":
             raise InputError(f"`push` {settings.push}: a folder of Hugging Face is uploaded: give `to` hf")
         hub.demand_account(settings.push)
     source = locate(settings.source)
     source_format = recognise(source)
-    if settings.to == "stablehlo":
-        return _exported(settings, source_format)
-    if settings.seq_len:
-        raise InputError("`seq_len` is the length of rows of `to` stablehlo; a checkpoint takes any length")
     if source_format == "native" and settings.to is None:
         raise InputError(f"{settings.source} is a native checkpoint already: give `to` hf or `to` tf1")
-    loaded = load(source, partial=settings.partial, activation=settings.activation)
-    if settings.dtype == "bfloat16":
-        loaded = replace(loaded, params=jax.tree.map(lambda weight: np.asarray(weight, jnp.bfloat16), loaded.params))
-    target_format = settings.to or "native"
+    partial, activation = settings.partial, settings.activation
+    model: Pretrained
 
     def add_card(folder: Path, notes: Sequence[str]) -> None:
-        if target_format == "hf":
-            write_card(loaded, source, folder, settings.push or target.name, notes)
+        if settings.to == "hf":
+            write_card(model, source, folder, settings.push or target.name, notes)
 
-    notes = (*loaded.notes, *save(loaded, target, target_format, add_card))
-    address = hub.push(target, settings.push) if settings.push is not None else None
-    return Conversion(loaded, source_format, target_format, notes, address)
-
-
-def _exported(settings: ConvertSettings, source_format: Literal["native", "hf", "tf1"]) -> Conversion:
-    from xlnet_jax.tasks.exporting import export
-    from xlnet_jax.tasks.model import load
-
-    model = load(settings.source, partial=settings.partial, activation=settings.activation)
-    export(model, settings.target, seq_len=settings.seq_len)
-    return Conversion(model, source_format, "stablehlo", model.notes, None)
+    if settings.to == "stablehlo":
+        finetuned = load_model(source, partial=partial, activation=activation)
+        export(finetuned, target, seq_len=settings.seq_len)
+        model, notes = finetuned, [*finetuned.notes]
+    else:
+        model = load(source, partial=partial, activation=activation)
+        if settings.dtype == "bfloat16":
+            model = replace(model, params=jax.tree.map(lambda weight: np.asarray(weight, jnp.bfloat16), model.params))
+        notes = [*model.notes, *save(model, target, settings.to or "native", add_card)]
+    head = model.head.task if model.head else "language model"
+    done = [
+        f"{settings.source} ({source_format}) -> {settings.target} ({settings.to or 'native'})",
+        f"  {head}, {model.model.num_layers} layers of {model.model.d_model}",
+        *(f"  note: {note}" for note in notes),
+    ]
+    return [*done, f"  uploaded to {hub.push(target, settings.push)}"] if settings.push is not None else done
 
 
 def print_conversion(settings: ConvertSettings) -> None:
-    """Convert a checkpoint, and print what became of it."""
-    made = convert(settings)
-    head, model = made.checkpoint.head, made.checkpoint.model
-    print(f"{settings.source} ({made.source_format}) -> {settings.target} ({made.target_format})")
-    print(f"  {head.task if head else 'language model'}, {model.num_layers} layers of {model.d_model}")
-    for note in made.notes:
-        print(f"  note: {note}")
-    if made.address:
-        print(f"  uploaded to {made.address}")
+    """Convert a checkpoint, and print what was done."""
+    print("\n".join(convert(settings)))
