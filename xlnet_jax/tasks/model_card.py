@@ -4,7 +4,7 @@ import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 from etils import epath
@@ -44,118 +44,87 @@ def write_card(pretrained: Pretrained, source: Path, folder: Path, name: str, no
     does otherwise. The licence and the language of the weights are not known here: the header leaves them out.
     """
     config = read_json(folder / "config.json")
-    (architecture,), run = config["architectures"], _run_of(source)
+    (architecture,), checkpoint = config["architectures"], native.find(source.absolute()) if source.is_dir() else None
+    settings = native.read_settings(checkpoint) if checkpoint else {}
+    # ---- header -----------------------------------------------------------------------------------------------------
+    header = ["---", "library_name: transformers"]
+    header += [f"pipeline_tag: {tag}" for end, tag in _PIPELINES.items() if architecture.endswith(end)]
+    if hub.is_name(init := str(settings.get("init") or "")):
+        header.append(f"base_model: {init.partition('@')[0]}")
+    header += ["tags:", f"- {config['model_type']}", "- xlnet_jax", "---"]
+    # ---- network and training ---------------------------------------------------------------------------------------
+    model, head = pretrained.model, pretrained.head
+    size = sum(weight.size for weight in jax.tree.leaves(pretrained.params))
+    purpose = f"with a head for {head.task}" if head else "a language model"
+    labels = f" ({', '.join(map(_plain, head.labels))})" if head and head.labels else ""
     parts = [
-        _header(architecture, config["model_type"], run),
+        "\n".join(header),
         f"# {_plain(name.rpartition('/')[2])}",
-        f"{_network(pretrained, architecture)}, made with xlnet_jax: pretraining XLNet and its relatives in JAX.",
+        f"{architecture} of {model.num_layers} layers x {model.d_model}, {size:,} parameters, {purpose}{labels}, "
+        f"{model.vocab_size:,} pieces, made with xlnet_jax: pretraining XLNet and its relatives in JAX.",
         "## Training",
-        *(_training(run) if run else ["How the weights were trained is not stored with them."]),
+        _training(checkpoint, settings),
         "## Loading",
         _loading(architecture, name, pretrained.tokenizer is not None),
     ]
+    # ---- use --------------------------------------------------------------------------------------------------------
     if notes:
         lines = (f"- {note.replace('<', chr(92) + '<')}" for note in notes)  # a page would take <sep> for a tag
         parts += ["In transformers:", "\n".join(lines)]
     # Only such a network can be asked for the pieces of a text in their order.
-    reads_any_order = objective_named(pretrained.objective).order == "any" and pretrained.model.attn_type == "bi"
+    reads_any_order = objective_named(pretrained.objective).order == "any" and model.attn_type == "bi"
     if architecture == "XLNetLMHeadModel" and reads_any_order and pretrained.tokenizer:
         parts += ["## Scoring", _SCORING]
     (folder / FILE).write_text("\n\n".join(parts) + "\n")
 
 
-class _Run(NamedTuple):
-    settings: dict[str, Any]
-    workdir: Path | None  # None for a checkpoint outside its workdir
-    step: int | None
-
-
-def _run_of(source: Path) -> _Run | None:
-    """Return the run that wrote the checkpoint; None for a checkpoint that no run wrote."""
-    found = native.find(source.absolute()) if source.is_dir() else None
-    settings = native.read_settings(found) if found else {}
-    if found is None or not {"preset", "task"} & settings.keys():
-        return None
-    in_workdir = found.parent.name == "checkpoints" and found.name.isdecimal()
-    return _Run(settings, found.parents[1], int(found.name)) if in_workdir else _Run(settings, None, None)
-
-
-def _header(architecture: str, model_type: str, run: _Run | None) -> str:
-    lines = ["---", "library_name: transformers"]
-    lines += [f"pipeline_tag: {tag}" for end, tag in _PIPELINES.items() if architecture.endswith(end)]
-    init = str(run.settings.get("init") or "") if run else ""
-    if hub.is_name(init):
-        lines.append(f"base_model: {init.partition('@')[0]}")
-    return "\n".join((*lines, "tags:", f"- {model_type}", "- xlnet_jax", "---"))
-
-
-def _network(pretrained: Pretrained, architecture: str) -> str:
-    model, head = pretrained.model, pretrained.head
-    size = sum(weight.size for weight in jax.tree.leaves(pretrained.params))
-    purpose = f"with a head for {head.task}" if head else "a language model"
-    labels = f" ({', '.join(map(_plain, head.labels))})" if head and head.labels else ""
-    return (
-        f"{architecture} of {model.num_layers} layers x {model.d_model}, {size:,} parameters, {purpose}{labels}, "
-        f"{model.vocab_size:,} pieces"
-    )
-
-
-def _training(run: _Run) -> list[str]:
-    """Return the paragraphs that say how the weights were trained."""
+def _training(checkpoint: Path | None, settings: dict[str, Any]) -> str:
+    """Return the paragraphs that say how the weights were trained: numbers of the run, and its settings."""
+    if checkpoint is None or not {"preset", "task"} & settings.keys():
+        return "How the weights were trained is not stored with them."
+    in_workdir = checkpoint.parent.name == "checkpoints" and checkpoint.name.isdecimal()
+    workdir, step = (checkpoint.parents[1], int(checkpoint.name)) if in_workdir else (None, None)
     config: Config | FinetuneConfig
     start: Config | FinetuneConfig
-    if "task" in run.settings:
-        config = from_dict(FinetuneConfig, run.settings)
-        rows, start, name = _finetuning(run, config), DEFAULTS[config.task](), f"the task {config.task}"
+    if "task" in settings:
+        config = from_dict(FinetuneConfig, settings)
+        start, name = DEFAULTS[config.task](), f"the task {config.task}"
+        rows = {
+            "task": config.task,
+            "started from": "random weights" if config.reinitialize else _origin(config.init),
+            "pretrained by": "" if config.reinitialize else config.objective,
+            "training examples": _names(config.train),
+            "held-out examples": _names(config.eval),
+            "a step": f"{config.data.batch_size:,} examples",
+        }
+        results = workdir / native.RESULTS if workdir else None
+        metrics = read_versioned(results, "results", native.Results).metrics if results and results.is_file() else {}
+        rows |= {f"held-out {name}": f"{value:.4g}" for name, value in metrics.items() if value is not None}
     else:
-        config = from_dict(Config, run.settings)
-        rows, start, name = _pretraining(run, config), defaults_of(config), f"the preset {config.preset}"
+        config = from_dict(Config, settings)
+        start, name = defaults_of(config), f"the preset {config.preset}"
+        rows = {
+            "objective": f"{config.objective}: {objective_named(config.objective).summary}",
+            "started from": _origin(config.init),
+            "text": _names(config.corpus) or "novels of Jane Austen, which come with xlnet_jax",
+            "held-out text": _names(config.validation),
+            "a step": f"{config.data.batch_size:,} rows of {config.data.seq_len:,} tokens",
+            "held-out loss": _held_out_loss(workdir, step) if workdir and step else "",
+        }
+    rows["steps"] = f"{config.steps:,}" if step is None else f"{step:,} of {config.steps:,}"
     changed = {
         setting.name: setting.value
         for setting, _ in differences(config, start)
         if not setting.has("operational") and setting.name not in _PLACES
     }
-    table = "\n".join(("| | |", "|---|---|", *(f"| {label} | {text} |" for label, text in rows if text)))
-    settings = f"Settings that differ from those of {name}:"
-    return [table, settings, f"```json\n{json.dumps(changed, indent=2)}\n```"]
+    table = "\n".join(("| | |", "|---|---|", *(f"| {label} | {text} |" for label, text in rows.items() if text)))
+    differing = f"Settings that differ from those of {name}:\n\n```json\n{json.dumps(changed, indent=2)}\n```"
+    return f"{table}\n\n{differing}"
 
 
-def _pretraining(run: _Run, config: Config) -> list[tuple[str, str]]:
-    return [
-        ("objective", f"{config.objective}: {objective_named(config.objective).summary}"),
-        ("started from", _origin(config.init)),
-        ("text", _names(config.corpus) or "novels of Jane Austen, which come with xlnet_jax"),
-        ("held-out text", _names(config.validation)),
-        ("steps", _steps(run, config.steps)),
-        ("a step", f"{config.data.batch_size:,} rows of {config.data.seq_len:,} tokens"),
-        ("held-out loss", _held_out_loss(run)),
-    ]
-
-
-def _finetuning(run: _Run, config: FinetuneConfig) -> list[tuple[str, str]]:
-    results = run.workdir / native.RESULTS if run.workdir else None
-    metrics = read_versioned(results, "results", native.Results).metrics if results and results.is_file() else {}
-    return [
-        ("task", config.task),
-        ("started from", "random weights" if config.reinitialize else _origin(config.init)),
-        ("pretrained by", "" if config.reinitialize else config.objective),
-        ("training examples", _names(config.train)),
-        ("held-out examples", _names(config.eval)),
-        ("steps", _steps(run, config.steps)),
-        ("a step", f"{config.data.batch_size:,} examples"),
-        *((f"held-out {name}", f"{value:.4g}") for name, value in metrics.items() if value is not None),
-    ]
-
-
-def _steps(run: _Run, steps: int) -> str:
-    return f"{steps:,}" if run.step is None else f"{run.step:,} of {steps:,}"
-
-
-def _held_out_loss(run: _Run) -> str:
-    if run.workdir is None or run.step is None:
-        return ""
-    records = read_records(epath.Path(run.workdir / "metrics.jsonl"))
-    measured = [r for r in records if r["split"] == "validation" and r["step"] <= run.step]
+def _held_out_loss(workdir: Path, step: int) -> str:
+    records = read_records(epath.Path(workdir / "metrics.jsonl"))
+    measured = [r for r in records if r["split"] == "validation" and r["step"] <= step]
     if not measured:
         return ""
     last = measured[-1]
