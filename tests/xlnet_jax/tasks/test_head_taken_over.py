@@ -7,51 +7,43 @@ import numpy as np
 import pytest
 
 from tests.xlnet_jax.random_models import SMALL, random_model
-from xlnet_jax.interop.weights import abstract_params, nest
-from xlnet_jax.models.heads import build_model
-from xlnet_jax.models.inputs import text_inputs
+from xlnet_jax.interop.weights import abstract_params, nest, optional_params
 from xlnet_jax.settings.config import HeadConfig
 from xlnet_jax.tasks.prepare import weights_of
 
 LABELS = ("contradiction", "entailment", "neutral")
-IDS = np.random.default_rng(0).integers(9, SMALL.vocab_size, (2, 6)).astype(np.int32)
+HEAD = HeadConfig("classification", 3, labels=LABELS)
 
 
 def taken_over(start, head):
     return weights_of(start, head, nest(abstract_params(start.model, head)))
 
 
-def scores_by_label(model, params, head):
-    mask = () if head.task == "token_classification" else (np.ones_like(IDS),)
-    scores = build_model(model, head).apply({"params": params}, text_inputs(IDS), *mask)
-    return {label: np.asarray(scores)[..., i] for i, label in enumerate(head.labels)}
-
-
 @pytest.mark.parametrize("task", ["classification", "multilabel", "token_classification"])
 @pytest.mark.parametrize("order", [LABELS, LABELS[::-1], (LABELS[1], LABELS[2], LABELS[0])])
-def test_each_label_keeps_its_scores_in_whatever_order_the_labels_come(task, order):
-    head = HeadConfig(task, 3, labels=LABELS)
-    start = random_model(SMALL, head)
-    wanted = dataclasses.replace(head, labels=order)
-    params, drawn = taken_over(start, wanted)
+def test_each_label_keeps_its_weights_in_whatever_order_the_labels_come(task, order):
+    start = random_model(SMALL, dataclasses.replace(HEAD, task=task))
+    params, drawn = taken_over(start, dataclasses.replace(HEAD, task=task, labels=order))
     assert not drawn
-    before, after = scores_by_label(SMALL, start.params, head), scores_by_label(SMALL, params, wanted)
-    for label in LABELS:
-        np.testing.assert_array_equal(after[label], before[label])
+    before, after = start.params.copy(), params.copy()
+    weights, ours = before.pop("logits"), after.pop("logits")
+    jax.tree.map(np.testing.assert_array_equal, before, after)
+    for name in ("kernel", "bias"):
+        for i, label in enumerate(order):
+            np.testing.assert_array_equal(ours[name][..., i], weights[name][..., LABELS.index(label)])
 
 
-@pytest.mark.parametrize("labels", [("a", "b", "c"), (), ("contradiction", "entailment", "other")])
-def test_a_head_of_other_labels_is_drawn_afresh(labels):
-    head = HeadConfig("classification", 3, labels=LABELS)
-    params, drawn = taken_over(random_model(SMALL, head), dataclasses.replace(head, labels=labels))
+@pytest.mark.parametrize(
+    "head",
+    [
+        *(dataclasses.replace(HEAD, labels=labels) for labels in (("a", "b", "c"), (), (*LABELS[:2], "other"))),
+        dataclasses.replace(HEAD, task="multilabel"),
+    ],
+)
+def test_a_head_of_other_labels_or_of_another_kind_is_drawn_afresh(head):
+    params, drawn = taken_over(random_model(SMALL, HEAD), head)
     assert drawn == ["logits", "summary"]
     assert params.keys() == {"backbone"}
-
-
-def test_a_head_of_another_kind_is_drawn_afresh():
-    head = HeadConfig("classification", 3, labels=LABELS)
-    _, drawn = taken_over(random_model(SMALL, head), dataclasses.replace(head, task="multilabel"))
-    assert drawn == ["logits", "summary"]
 
 
 @pytest.mark.parametrize(
@@ -62,3 +54,20 @@ def test_a_head_without_names_is_taken_over_as_it_is(head):
     params, drawn = taken_over(start, head)
     assert not drawn
     jax.tree.map(np.testing.assert_array_equal, params, start.params)
+
+
+@pytest.mark.parametrize(
+    ("summary", "drawn"), [("last", ["logits"]), ("first", ["logits"]), ("mean", ["logits", "summary"])]
+)
+def test_a_summary_of_cls_starts_from_the_pooler_that_pretraining_read_pairs_with(summary, drawn):
+    start = random_model(SMALL)
+    shapes = optional_params(SMALL, None).items()
+    start.params.update(
+        nest({path: np.ones(s.shape, np.float32) for path, s in shapes if path.startswith("pair_head/")})
+    )
+    params, found = taken_over(start, HeadConfig("classification", 3, summary))
+    assert found == drawn
+    if "summary" not in drawn:
+        jax.tree.map(
+            np.testing.assert_array_equal, params["summary"]["projection"], start.params["pair_head"]["pooler"]
+        )

@@ -8,39 +8,32 @@ import pytest
 from etils import epath
 from rich.console import Console
 
-from xlnet_jax.tasks.run import Result, summarize
+from xlnet_jax.tasks.finetune import Result, summarize
 
 
-def summarized(folder, by_seed, console=None):
-    """Summarize metrics by seed; return the result and what is in results.json."""
-    results = {}
+def summarized(folder, by_seed):
+    """Summarize metrics by seed; return the result, what is in results.json, and the table."""
+    results, console = {}, Console(record=True, file=io.StringIO())
     for seed, metrics in by_seed.items():
         own = f"{folder}/seed-{seed}"
         results[seed] = Result(own, "ner", f"{own}/checkpoints/8", 8, "f1", metrics, (f"{own}/predictions/x",))
-    found = summarize(epath.Path(folder), results, console or Console(quiet=True))
-    return found, json.loads((folder / "results.json").read_text())
+    found = summarize(epath.Path(folder), results, console)
+    return found, json.loads((folder / "results.json").read_text()), console.export_text()
 
 
 def test_metrics_that_are_no_number_or_not_of_every_seed_spoil_no_summary(tmp_path):
-    by_seed = {0: {"f1": math.nan}, 1: {"f1": 0.5, "f1_LOC": 1.0}, 2: {"f1": 0.25}}
-    _, written = summarized(tmp_path, by_seed)
+    _, written, _ = summarized(tmp_path, {0: {"f1": math.nan}, 1: {"f1": 0.5, "f1_LOC": 1.0}, 2: {"f1": 0.25}})
     assert written["checkpoint"] == "seed-1/checkpoints/8"
     assert math.isnan(written["mean"]["f1"])
     assert math.isnan(written["deviation"]["f1_LOC"])
 
 
-def test_the_deviation_over_seeds_is_that_of_a_sample_and_the_first_of_equal_seeds_is_best(tmp_path):
-    by_seed = {2: {"f1": 0.25}, 4: {"f1": 0.75}, 6: {"f1": 0.75}}
-    console = Console(record=True, file=io.StringIO())
-    _, written = summarized(tmp_path, by_seed, console)
-    assert written["deviation"]["f1"] == pytest.approx(math.sqrt(1 / 12))  # of a population: sqrt(1 / 18)
-    assert "0.5833 ± 0.29" in console.export_text()
+def test_several_seeds_give_the_best_checkpoint_with_mean_and_deviation_of_a_sample(tmp_path):
+    """The first of equal seeds is the best."""
+    found, written, table = summarized(tmp_path, {2: {"f1": 0.25}, 4: {"f1": 0.75}, 6: {"f1": 0.75}})
+    own, mean = f"{tmp_path}/seed-4", pytest.approx({"f1": 1.75 / 3})
+    assert found == Result(str(tmp_path), "ner", f"{own}/checkpoints/8", 8, "f1", mean, (f"{own}/predictions/x",))
     assert written["checkpoint"] == "seed-4/checkpoints/8"
-
-
-def test_the_result_of_several_seeds_is_the_best_checkpoint_and_the_mean(tmp_path):
-    found, written = summarized(tmp_path, {0: {"f1": 0.5}, 3: {"f1": 0.75}})
-    own = f"{tmp_path}/seed-3"
-    files = (f"{own}/predictions/x",)
-    assert found == Result(str(tmp_path), "ner", f"{own}/checkpoints/8", 8, "f1", {"f1": 0.625}, files)
-    assert written["seeds"]["3"]["predictions"] == ["predictions/x"]
+    assert written["deviation"]["f1"] == pytest.approx(math.sqrt(1 / 12))  # of a population: sqrt(1 / 18)
+    assert written["seeds"]["4"]["predictions"] == ["predictions/x"]
+    assert "0.5833 ± 0.29" in table
