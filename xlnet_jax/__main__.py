@@ -156,7 +156,7 @@ COMMANDS = {
         "from a pretrained checkpoint to a task: classification, question answering, tagging, multiple choice, "
         "ranking.",
         settings="xlnet_jax.tasks.config:FinetuneConfig",
-        function="xlnet_jax.tasks.run:run_finetuning",
+        function="xlnet_jax.tasks.finetune:run_finetuning",
         to_save_memory="give a smaller --data.batch-size, or --model.remat full",
         parser="xlnet_jax.tasks.defaults:parse_finetuning",
         has_huge_pages=True,

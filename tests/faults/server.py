@@ -17,7 +17,7 @@ import warnings
 from typing import Any
 
 PRELOADED = (
-    "xlnet_jax.__main__", "xlnet_jax.training.pretrain", "xlnet_jax.tasks.run",
+    "xlnet_jax.__main__", "xlnet_jax.training.pretrain", "xlnet_jax.tasks.finetune",
     "xlnet_jax.checkpoints.formats", "xlnet_jax.objectives.command_line", "data_pipelines.prepare", "tensorstore",
     "matplotlib.pyplot", "tensorflow",
 )  # fmt: skip

@@ -32,8 +32,8 @@ from xlnet_jax.storage.files import write_durably
 from xlnet_jax.storage.reading import read_versioned, write_versioned
 from xlnet_jax.tasks.config import FinetuneConfig
 from xlnet_jax.tasks.defaults import make_task, with_files
-from xlnet_jax.tasks.run import run as finetune
-from xlnet_jax.tasks.run import seed_folder
+from xlnet_jax.tasks.finetune import run as finetune
+from xlnet_jax.tasks.finetune import seed_folder
 from xlnet_jax.training import machine, sharding
 from xlnet_jax.training.metrics import read_records
 from xlnet_jax.training.pretrain import pretrain

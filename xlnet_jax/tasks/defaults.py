@@ -2,8 +2,7 @@
 contradictions between settings. Imports neither jax nor TensorFlow.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from xlnet_jax.errors import InputError
 from xlnet_jax.settings import parser
 from xlnet_jax.settings.config import HeadConfig, OptimizerConfig
+from xlnet_jax.settings.fields import given_in, with_values
 from xlnet_jax.settings.parser import CommandLine
 from xlnet_jax.settings.rules import absolute_positions, run_contradictions
 from xlnet_jax.tasks.config import FinetuneConfig, QuestionAnsweringConfig, TaskDataConfig
@@ -19,81 +19,58 @@ if TYPE_CHECKING:
     from xlnet_jax.tasks.task import Task
 
 
-@dataclass(frozen=True)
-class _Start:
-    """Settings that differ from task to task."""
-
-    head: HeadConfig
-    seq_len: int
-    batch_size: int
-    learning_rate: float
-    steps: int
-    warmup: int
-    layer_decay: float = 1.0
-    max_answer_len: int = QuestionAnsweringConfig().max_answer_len
-
-    def config(self, task: str) -> FinetuneConfig:
-        """Return all settings of a task."""
-        return FinetuneConfig(
-            task=task,
-            steps=self.steps,
-            head=self.head,
-            data=TaskDataConfig(batch_size=self.batch_size, seq_len=self.seq_len),
-            qa=QuestionAnsweringConfig(max_answer_len=self.max_answer_len),
-            optimizer=OptimizerConfig(
-                learning_rate=self.learning_rate, warmup_steps=self.warmup, layer_decay=self.layer_decay
-            ),
-        )
+def _start(
+    task: str,
+    head: Any,
+    seq_len: int,
+    batch_size: int,
+    learning_rate: float,
+    steps: int,
+    warmup: int,
+    layer_decay: float = 1.0,
+    max_answer_len: int = QuestionAnsweringConfig().max_answer_len,
+) -> FinetuneConfig:
+    return FinetuneConfig(
+        task=task,
+        steps=steps,
+        head=HeadConfig(head),
+        data=TaskDataConfig(batch_size=batch_size, seq_len=seq_len),
+        qa=QuestionAnsweringConfig(max_answer_len=max_answer_len),
+        optimizer=OptimizerConfig(learning_rate=learning_rate, warmup_steps=warmup, layer_decay=layer_decay),
+    )
 
 
-_LABEL, _NUMBER, _LABELS = HeadConfig("classification"), HeadConfig("regression"), HeadConfig("multilabel")
-_SPAN, _OPTION, _WORDS = (
-    HeadConfig("question_answering"), HeadConfig("multiple_choice"), HeadConfig("token_classification")
-)  # fmt: skip
-
-# Table 8: MNLI, also for tasks of its size, and Yelp; SQuAD, with warmup and layer-wise decay of run_squad.py; RACE.
-_MNLI = _Start(_LABEL, 128, 128, 2e-5, 10_000, 1_000)
-_YELP = _Start(_LABEL, 512, 128, 1e-5, 10_000, 1_000)
-_SQUAD = _Start(_SPAN, 512, 48, 3e-5, 8_000, 1_000, 0.75)
-_RACE = _Start(_OPTION, 512, 32, 2e-5, 12_000, 1_000)
-# The original's README: STS-B and IMDB.
-_STS_B = _Start(_NUMBER, 128, 32, 5e-5, 1_200, 120)
-_IMDB = _Start(_LABEL, 512, 32, 2e-5, 4_000, 500)
-# STS-B with the learning rate of MNLI, for tasks of its size.
-_SMALL = replace(_STS_B, head=_LABEL, learning_rate=2e-5)
-# The Chinese XLNet (github.com/ymcui/Chinese-XLNet, fine-tuning details).
-_CMRC = _Start(_SPAN, 512, 16, 3e-5, 2_400, 240, 0.75, max_answer_len=40)
-_DRCD = replace(_CMRC, steps=3_600, warmup=360, max_answer_len=30)
-# RACE with fewer steps: DREAM, which the paper lacks, has 6,116 training questions.
-_DREAM = replace(_RACE, steps=2_000, warmup=200)
-# Named entities, which the paper lacks: of the values that BERT's paper searched (appendix A.3), the larger learning
-# rate and the smaller batch.
-_NER = _Start(_WORDS, 256, 16, 5e-5, 2_000, 200)
-# The paper finetunes for no ranking: RACE, where texts also come in groups.
-_RANKING = replace(_RACE, head=_NUMBER)
-
-_STARTS = {
-    **dict.fromkeys(("mnli", "ax", "qqp", "qnli", "sst-2"), _MNLI),
-    **dict.fromkeys(("cola", "mrpc", "rte", "wnli", "classification"), _SMALL),
-    "regression": replace(_SMALL, head=_NUMBER),
-    "multilabel": replace(_SMALL, head=_LABELS),
-    "sts-b": _STS_B,
-    "imdb": _IMDB,
-    **dict.fromkeys(("yelp-2", "yelp-5"), _YELP),
-    **dict.fromkeys(("squad", "squad2"), _SQUAD),
-    "cmrc2018": _CMRC,
-    "drcd": _DRCD,
-    "race": _RACE,
-    **dict.fromkeys(("dream", "multiple_choice"), _DREAM),
-    **dict.fromkeys(("ner", "token_classification"), _NER),
-    "ranking": _RANKING,
+_START_OF: dict[str, tuple[Any, ...]] = {
+    # Table 8: MNLI, also for tasks of its size; Yelp; SQuAD, with warmup and layer-wise decay of run_squad.py; RACE.
+    **dict.fromkeys(("mnli", "ax", "qqp", "qnli", "sst-2"), ("classification", 128, 128, 2e-5, 10_000, 1_000)),
+    **dict.fromkeys(("yelp-2", "yelp-5"), ("classification", 512, 128, 1e-5, 10_000, 1_000)),
+    **dict.fromkeys(("squad", "squad2"), ("question_answering", 512, 48, 3e-5, 8_000, 1_000, 0.75)),
+    "race": ("multiple_choice", 512, 32, 2e-5, 12_000, 1_000),
+    # The original's README: STS-B and IMDB.
+    "sts-b": ("regression", 128, 32, 5e-5, 1_200, 120),
+    "imdb": ("classification", 512, 32, 2e-5, 4_000, 500),
+    # STS-B with the learning rate of MNLI, for tasks of its size.
+    **dict.fromkeys(("cola", "mrpc", "rte", "wnli", "classification"), ("classification", 128, 32, 2e-5, 1_200, 120)),
+    "regression": ("regression", 128, 32, 2e-5, 1_200, 120),
+    "multilabel": ("multilabel", 128, 32, 2e-5, 1_200, 120),
+    # The Chinese XLNet (github.com/ymcui/Chinese-XLNet, fine-tuning details).
+    "cmrc2018": ("question_answering", 512, 16, 3e-5, 2_400, 240, 0.75, 40),
+    "drcd": ("question_answering", 512, 16, 3e-5, 3_600, 360, 0.75, 30),
+    # RACE with fewer steps: DREAM, which the paper lacks, has 6,116 training questions.
+    **dict.fromkeys(("dream", "multiple_choice"), ("multiple_choice", 512, 32, 2e-5, 2_000, 200)),
+    # Named entities, which the paper lacks: of the values that BERT's paper searched (appendix A.3), the larger
+    # learning rate and the smaller batch.
+    **dict.fromkeys(("ner", "token_classification"), ("token_classification", 256, 16, 5e-5, 2_000, 200)),
+    # The paper finetunes for no ranking: RACE, where texts also come in groups.
+    "ranking": ("regression", 512, 32, 2e-5, 12_000, 1_000),
 }
+"""head, data.seq-len, data.batch-size, optimizer.learning-rate, steps, optimizer.warmup-steps, optimizer.layer-decay,
+qa.max-answer-len"""
 DEFAULTS: dict[str, Callable[[], FinetuneConfig]] = {
-    task: partial(start.config, task) for task, start in _STARTS.items()
+    task: partial(_start, task, *values) for task, values in _START_OF.items()
 }
 
-
-_OF_HEAD = {
+_FAMILIES = {
     "classification": "classification.task:Classification",
     "regression": "classification.task:Regression",
     "multilabel": "classification.task:Multilabel",
@@ -101,13 +78,11 @@ _OF_HEAD = {
     "multiple_choice": "multiple_choice.task:MultipleChoice",
     "token_classification": "token_classification.task:TokenClassification",
 }
-_OF_TASK = {"ranking": "ranking.task:Ranking"}
-"""Families of tasks that share the head of another family"""
 
 
 def with_files(config: FinetuneConfig) -> FinetuneConfig:
     """Replace folders and datasets in `train`, `eval` and `predict` by their files of training, evaluation and test."""
-    if not _name(config).startswith("classification."):
+    if not family_of(config).startswith("classification."):
         return config
     from xlnet_jax.tasks.classification.task import with_files_of_roles
 
@@ -116,21 +91,21 @@ def with_files(config: FinetuneConfig) -> FinetuneConfig:
 
 def make_task(config: FinetuneConfig) -> "Task[Any, Any]":
     """Return the task that the settings name. Raises InputError where they contradict it."""
-    return _family(_name(config))(config)
+    module, _, family = family_of(config).partition(":")
+    task: Task[Any, Any] = getattr(import_module(f"xlnet_jax.tasks.{module}"), family)(config)
+    return task
 
 
-def is_of_one_family(a: FinetuneConfig, b: FinetuneConfig) -> bool:
-    """Return whether the tasks of two settings read and cut their texts by the same code."""
-    return _name(a) == _name(b)
+def family_of(config: FinetuneConfig) -> str:
+    """Return module and class of the code that reads, cuts and answers the texts of a task."""
+    return "ranking.task:Ranking" if config.task == "ranking" else _FAMILIES[config.head.task]
 
 
-def _name(config: FinetuneConfig) -> str:
-    return _OF_TASK.get(config.task) or _OF_HEAD[config.head.task]
-
-
-def _family(name: str) -> Any:
-    module, _, family = name.partition(":")
-    return getattr(import_module(f"xlnet_jax.tasks.{module}"), family)
+def set_ungiven(config: FinetuneConfig, values: Mapping[str, Any]) -> FinetuneConfig:
+    """Return settings with these values, by dotted names in Python's spelling, in place of those that nobody gave
+    (`given_in`)."""
+    given = {name.replace("-", "_") for name in given_in(config, DEFAULTS[config.task]())}
+    return with_values(config, {name: value for name, value in values.items() if name not in given})
 
 
 EXAMPLE = "  python -m xlnet_jax.finetune --task classification --init runs/mine --train mine.csv --eval dev.csv"

@@ -6,7 +6,7 @@ sorted by length, so that a batch has little padding, and the batches of the epo
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -42,6 +42,13 @@ class Features:
         """Number of tokens of the longest text of each item, int64 [items]."""
         of_texts = np.fromiter(map(len, self.tokens["input_ids"]), np.int64)
         return of_texts.reshape(-1, self.texts_per_item).max(axis=1)
+
+
+class Split(NamedTuple):
+    """Examples to evaluate or predict, and their features."""
+
+    examples: Sequence[Any]
+    features: Features
 
 
 def bucket_lengths(data: TaskDataConfig) -> tuple[int, ...]:
@@ -182,14 +189,12 @@ def encode_text(ids_a: np.ndarray, ids_b: np.ndarray | None, limit: int | None) 
 def shorten(lengths: list[int], limit: int) -> list[int]:
     """Return lengths of one or two texts with a sum of `limit` at most: the longer text is cut first, the second of
     equal ones."""
+    if sum(lengths) <= limit:
+        return lengths
     if len(lengths) == 1:
-        return [min(lengths[0], limit)]
-    a, b = lengths
-    surplus = max(a + b - limit, 0)
-    uneven = min(surplus, abs(a - b))
-    a, b = (a - uneven, b) if a > b else (a, b - uneven)
-    rest = surplus - uneven
-    return [a - rest // 2, b - (rest - rest // 2)]
+        return [limit]
+    second = min(lengths[1], max(limit - lengths[0], limit // 2))
+    return [limit - second, second]
 
 
 def head_and_tail(ids: np.ndarray, limit: int, head_share: float = 0.25) -> np.ndarray:

@@ -15,7 +15,7 @@ import numpy as np
 from xlnet_jax.checkpoints import formats, native
 from xlnet_jax.checkpoints.pretrained import Pretrained, on_device
 from xlnet_jax.errors import InputError
-from xlnet_jax.interop.contents import NULL_THRESHOLD, Thresholds
+from xlnet_jax.interop.contents import NULL_THRESHOLD
 from xlnet_jax.models.heads import build_model
 from xlnet_jax.settings.files import from_dict
 
@@ -23,9 +23,6 @@ if TYPE_CHECKING:
     from xlnet_jax.tasks.config import FinetuneConfig
     from xlnet_jax.tasks.task import Prediction
 
-TASK_OF_HEAD = {"question_answering": "squad"}
-"""Task whose settings read texts for a head, where no finetuning run of this project made it and the head's own name is
-no task."""
 RANKING = "ranking"  # its command reads collections of documents; one document beside a query is a pair of texts
 
 
@@ -61,10 +58,6 @@ class Model(Pretrained):
             raise InputError("`inputs` is a list of inputs; put a single one into a list")
         inputs = inputs if hasattr(inputs, "columns") else list(inputs)  # a generator is read once
         rows = rows_of(inputs)
-        if rows is None and hasattr(inputs, "columns"):
-            raise InputError(
-                "`inputs` is a table: give one column of it, or a list of its rows in the form of the task"
-            )
         inputs = list(inputs) if rows is None else rows
         config = self.settings(batch_size=batch_size, seq_len=seq_len)
         if self.tokenizer is None:
@@ -84,13 +77,14 @@ class Model(Pretrained):
 
     def settings(self, *, batch_size: int | None = None, seq_len: int | None = None) -> FinetuneConfig:
         """Return the settings of the finetuning with this network and head; those of the task where there are none."""
-        from xlnet_jax.tasks.defaults import DEFAULTS
+        from xlnet_jax.tasks.defaults import DEFAULTS, set_ungiven
 
         if self.head is None:
             raise InputError("this checkpoint has vocabulary scores and no head: finetune it for a task first")
-        task = "squad2" if NULL_THRESHOLD in self.thresholds else TASK_OF_HEAD.get(self.head.task, self.head.task)
-        config = replace(self.finetuning or DEFAULTS[task](), head=self.head)
-        config = with_thresholds(config, self.thresholds)
+        task: str = self.head.task
+        if task == "question_answering":
+            task = "squad2" if NULL_THRESHOLD in self.thresholds else "squad"
+        config = set_ungiven(replace(self.finetuning or DEFAULTS[task](), head=self.head), self.thresholds)
         if config.task == RANKING:
             config = replace(config, task=self.head.task)
         mem_len = config.model.mem_len if config.data.long_texts == "memory" else 0
@@ -106,19 +100,6 @@ def predict(checkpoint: str | Path, inputs: Iterable[Any]) -> list[Prediction]:
     return load(checkpoint).predict(inputs)
 
 
-def with_thresholds(config: FinetuneConfig, thresholds: Thresholds) -> FinetuneConfig:
-    """Return the settings with the thresholds of a checkpoint in place of those that nobody set."""
-    from xlnet_jax.tasks.defaults import DEFAULTS
-
-    usual = DEFAULTS[config.task]()
-    for name, value in thresholds.items():
-        group, field = name.split(".")
-        ours = getattr(config, group)
-        if value is not None and getattr(ours, field) == getattr(getattr(usual, group), field):
-            config = replace(config, **{group: replace(ours, **{field: value})})
-    return config
-
-
 @functools.lru_cache(8)
 def _compiled(config: FinetuneConfig) -> Callable[[Any, Any], dict[str, jax.Array]]:
     """Return the jitted prediction of a task, traced once for each shape of a batch."""
@@ -131,8 +112,7 @@ def load(path: str | Path, *, partial: bool = False, activation: formats.Activat
     """Load a checkpoint of this project, of the 2019 code, or of Hugging Face.
 
     Its weights are jax arrays in host memory, where jax has its CPU backend, and are not bound to it: each call moves
-    them to the device that it runs on, and `on_device` moves them once. The arrays that were read are given up one
-    after the other while these are made, but reading may keep them a while: allow for twice the weights.
+    them to the device that it runs on, and `on_device` moves them once. Allow for twice the weights while it reads.
 
     partial: take the parameters that fit where some are missing, unknown or of another shape; `notes` names these.
     activation: in place of the one in the configuration. Raises InputError on files that are damaged, contradict each
@@ -144,18 +124,9 @@ def load(path: str | Path, *, partial: bool = False, activation: formats.Activat
     except RuntimeError:  # JAX_PLATFORMS leaves the CPU out
         device = jax.local_devices()[0]
     with jax.default_device(device):
-        _make_jax_arrays(loaded.params)
-    of_loaded = {field.name: getattr(loaded, field.name) for field in fields(loaded)}
+        params = jax.block_until_ready(jax.tree.map(jnp.asarray, loaded.params))
+    of_loaded = {field.name: getattr(loaded, field.name) for field in fields(loaded)} | {"params": params}
     return Model(**of_loaded, finetuning=finetuning_of(Path(path)))
-
-
-def _make_jax_arrays(tree: dict[str, Any]) -> None:
-    """Replace the NumPy arrays of nested dictionaries, one after the other."""
-    for name, value in tree.items():
-        if isinstance(value, dict):
-            _make_jax_arrays(value)
-        else:
-            tree[name] = jnp.asarray(value).block_until_ready()
 
 
 def finetuning_of(path: Path) -> FinetuneConfig | None:

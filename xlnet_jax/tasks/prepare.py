@@ -15,22 +15,14 @@ from data_pipelines.tokenizer import Tokenizer
 from xlnet_jax.checkpoints.pretrained import Pretrained
 from xlnet_jax.interop.weights import flatten, nest
 from xlnet_jax.settings.config import HeadConfig
-from xlnet_jax.settings.fields import differences, given_in
+from xlnet_jax.settings.fields import differences
 from xlnet_jax.tasks.config import FinetuneConfig
-from xlnet_jax.tasks.defaults import DEFAULTS, make_task, validate_finetuning
-from xlnet_jax.tasks.features import Features
+from xlnet_jax.tasks.defaults import DEFAULTS, make_task, set_ungiven, validate_finetuning
+from xlnet_jax.tasks.features import Features, Split
 from xlnet_jax.tasks.task import Task
 from xlnet_jax.training import sharding
-from xlnet_jax.training.initial import InitialWeights, begin_from, tokenizer_of
+from xlnet_jax.training.initial import begin_from, tokenizer_of
 from xlnet_jax.training.workdir import Workdir
-
-
-@dataclass(frozen=True)
-class Split:
-    """Examples to evaluate or predict, and their features."""
-
-    examples: Sequence[Any]
-    features: Features
 
 
 @dataclass(frozen=True)
@@ -42,27 +34,12 @@ class Prepared:
     start: Pretrained | None
     """None where all seeds resume from checkpoints of their own"""
     tokenizer: Tokenizer
-    train: Sequence[Any]
-    splits: Mapping[str, Split]
-    """"eval" and "predict", where the settings name their files"""
+    sha256: str
+    """of the training examples"""
     training_features: Callable[[int], Features]
     """features of the training examples in an epoch"""
-    narrow: str = ""
-    """settings for a narrow network that took the place of the task's"""
-
-    @functools.cached_property
-    def sha256(self) -> str:
-        """SHA-256 of the training examples."""
-        digest = hashlib.sha256()
-        for example in self.train:
-            digest.update(repr(example).encode())
-        return digest.hexdigest()
-
-    def weights(self, abstract_params: Any) -> InitialWeights:
-        """Return the weights that training starts from."""
-        if self.start is None or self.config.reinitialize:
-            return InitialWeights({}, "all weights drawn afresh")
-        return InitialWeights.of(self.config.init, *weights_of(self.start, self.config.head, abstract_params))
+    splits: Mapping[str, Split]
+    """"eval" and "predict", where the settings name their files"""
 
 
 def prepare(config: FinetuneConfig, workdirs: Sequence[Workdir], console: Console) -> Prepared:
@@ -76,13 +53,15 @@ def prepare(config: FinetuneConfig, workdirs: Sequence[Workdir], console: Consol
     config, start = begin_from(config.init, config, own, DEFAULTS[config.task]())
     if not config.model.mem_len:  # with same_length a row sees only as far back as the memory is long
         config = replace(config, model=replace(config.model, same_length=False))
-    if source := start or own:
-        config = replace(config, objective=source.objective)
+    source = start or own
+    assert source is not None
+    config = replace(config, objective=source.objective)
     validate_finetuning(config)
     tokenizer = tokenizer_of(start, config) if start else Tokenizer.load(workdirs[0].tokenizer)
-    narrow = ""
-    if source:
-        config, narrow = narrow_start(_with_init_std_of(source, config), source)
+    # The standard deviation that the network's weights had before pretraining: from the default, which suits wide
+    # networks, a narrow one learns little.
+    config = set_ungiven(config, {"model.init_std": source.model.init_std})
+    config, narrow = narrow_start(config, source)
     # ---- examples ---------------------------------------------------------------------------------------------------
     task = make_task(config)
     train = task.read(config.train, True)
@@ -96,11 +75,19 @@ def prepare(config: FinetuneConfig, workdirs: Sequence[Workdir], console: Consol
     def training_features(epoch: int) -> Features:
         return drawn(epoch if task.draws_anew else 0)
 
-    config = _with_steps(config, len(training_features(0)))
+    # ---- steps ------------------------------------------------------------------------------------------------------
+    if config.epochs is not None:
+        steps_per_epoch = -(-len(training_features(0)) // config.data.batch_size)
+        config = replace(config, steps=max(round(config.epochs * steps_per_epoch), 1), epochs=None)
+    share = config.steps / DEFAULTS[config.task]().steps
+    config = set_ungiven(config, {"optimizer.warmup_steps": round(config.optimizer.warmup_steps * share)})
     sharding.make_mesh(config)  # refuse a mesh that does not fit before a workdir is claimed
     read = [f"{len(train):,} to learn from", *(f"{len(s.examples):,} to {name}" for name, s in splits.items())]
     console.print(f"examples    {', '.join(read)}")
-    return Prepared(config, task, start, tokenizer, train, splits, training_features, narrow)
+    if narrow:
+        console.print(f"narrow      {narrow}; --no-narrow-start keeps the values in parentheses")
+    sha256 = hashlib.sha256("".join(map(repr, train)).encode()).hexdigest()
+    return Prepared(config, task, start, tokenizer, sha256, training_features, splits)
 
 
 def read_splits(config: FinetuneConfig, task: Task[Any, Any], tokenizer: Tokenizer) -> dict[str, Split]:
@@ -120,22 +107,14 @@ def weights_of(start: Pretrained, head: HeadConfig, abstract_params: Any) -> tup
     summary of <cls> starts from the pooler that pretraining read pairs with.
     """
     wanted, given = flatten(abstract_params), flatten(start.params)
-    pooler = {
-        path.replace("pair_head/pooler", "summary/projection"): array
-        for path, array in given.items()
-        if path.startswith("pair_head/pooler/") and head.summary in ("first", "last")
-    }
-    given |= pooler
     columns = _columns_of(head, start.head)
-    if columns is not None:
-        given |= {path: np.asarray(given[path])[..., columns] for path in _BY_LABEL if path in given and head.labels}
-    taken = {
-        path: given[path]
-        for path in wanted
-        if path in given
-        and (path.startswith("backbone/") or columns is not None or path in pooler)
-        and given[path].shape == wanted[path].shape
-    }
+    if columns is None:
+        given = {path: array for path, array in given.items() if path.startswith(("backbone/", "pair_head/pooler/"))}
+    elif head.labels:
+        given |= {path: np.asarray(given[path])[..., columns] for path in _BY_LABEL if path in given}
+    if head.summary in ("first", "last"):
+        given |= {path.replace("pair_head/pooler", "summary/projection"): array for path, array in given.items()}
+    taken = {path: given[path] for path in wanted if path in given and given[path].shape == wanted[path].shape}
     return nest(taken), sorted({path.partition("/")[0] for path in wanted.keys() - taken.keys()})
 
 
@@ -147,26 +126,6 @@ def _columns_of(head: HeadConfig, there: HeadConfig | None) -> list[int] | None:
     if there is None or there.task != head.task or sorted(there.labels) != sorted(head.labels):
         return None
     return [there.labels.index(label) for label in head.labels]
-
-
-def _with_init_std_of(source: Pretrained | FinetuneConfig, config: FinetuneConfig) -> FinetuneConfig:
-    """Draw the head, or all weights afresh, with the standard deviation that the network's weights had before
-    pretraining, unless the settings name one: from the default, which suits wide networks, a narrow one learns little.
-    """
-    if "model.init-std" in given_in(config, DEFAULTS[config.task]()):
-        return config
-    return replace(config, model=replace(config.model, init_std=source.model.init_std))
-
-
-def _with_steps(config: FinetuneConfig, items: int) -> FinetuneConfig:
-    """Turn `epochs` into steps; a warmup that nobody gave keeps its share of the steps."""
-    usual = DEFAULTS[config.task]()
-    steps, optimizer = config.steps, config.optimizer
-    if config.epochs is not None:
-        steps = max(round(config.epochs * -(-items // config.data.batch_size)), 1)
-    if "optimizer.warmup-steps" not in given_in(config, usual):
-        optimizer = replace(optimizer, warmup_steps=round(optimizer.warmup_steps * steps / usual.steps))
-    return replace(config, steps=steps, epochs=None, optimizer=optimizer)
 
 
 WIDE = 768
@@ -189,16 +148,12 @@ def narrow_start(config: FinetuneConfig, source: Pretrained | FinetuneConfig) ->
     """
     if config.model.d_model >= WIDE or not config.narrow_start:
         return config, ""
-    values: dict[str, dict[str, Any]] = {
-        "optimizer": {"learning_rate": learning_rate_of(config.task, config.model.d_model)},
-        "head": {"summary": _summary(config, source)},
-    }
+    values: dict[str, Any] = {"optimizer.learning_rate": learning_rate_of(config.task, config.model.d_model)}
     if config.head.task != "token_classification":
-        values["model"] = {name: getattr(source.model, name) for name in ("dropout", "attention_dropout")}
-    given, begun = given_in(config, DEFAULTS[config.task]()), config
-    for section, of_section in values.items():
-        free = {name: v for name, v in of_section.items() if f"{section}.{name.replace('_', '-')}" not in given}
-        begun = replace(begun, **{section: replace(getattr(begun, section), **free)})
+        values |= {"model.dropout": source.model.dropout, "model.attention_dropout": source.model.attention_dropout}
+    if config.head.reads_summary and config.model.network == "xlnet":
+        values["head.summary"] = source.head.summary if source.head and source.head.reads_summary else "mean"
+    begun = set_ungiven(config, values)
     changed = ", ".join(f"{s.name} {_shown(s.value)} ({_shown(old)})" for s, old in differences(begun, config))
     return begun, changed
 
@@ -212,12 +167,6 @@ def learning_rate_of(task: str, width: int) -> float:
     """
     own = DEFAULTS[task]().optimizer.learning_rate
     return own if width >= WIDE else max(own, _TUNED_RATE * min(_TUNED_WIDTH / width, 1))
-
-
-def _summary(config: FinetuneConfig, source: Pretrained | FinetuneConfig) -> str:
-    if not config.head.reads_summary or config.model.network != "xlnet":
-        return config.head.summary
-    return source.head.summary if source.head and source.head.reads_summary else "mean"
 
 
 def _shown(value: Any) -> str:

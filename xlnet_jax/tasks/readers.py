@@ -5,7 +5,6 @@ record in it.
 """
 
 import glob
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -117,15 +116,6 @@ def rows_of(value: Any) -> list[dict[str, Any]] | None:
         if not found or not all(isinstance(row, Mapping) for row in found):
             return None
     return [{str(name): _plain(of_row) for name, of_row in row.items()} for row in found]
-
-
-def json_lines_of(rows: Iterable[Mapping[str, Any]]) -> bytes:
-    """Return rows as the JSON lines that `json_lines` reads. Raises InputError on a value that JSON cannot hold."""
-
-    def refuse(value: Any) -> Any:
-        raise InputError(f"{value!r:.60} is neither text, a number nor a list: no file of examples can hold it")
-
-    return "".join(f"{json.dumps(row, default=refuse)}\n" for row in rows).encode()
 
 
 def _plain(value: Any) -> Any:

@@ -3,7 +3,7 @@ checkpoint, and early stopping.
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -16,7 +16,7 @@ from xlnet_jax.errors import InputError
 from xlnet_jax.models.heads import build_model, init_params
 from xlnet_jax.objectives.traced import BatchDropout, DeviceBatch, Scored
 from xlnet_jax.tasks.config import FinetuneConfig
-from xlnet_jax.tasks.features import Features, Outputs, batch_by_length, restore_order
+from xlnet_jax.tasks.features import Features, Outputs, Split, batch_by_length, restore_order
 from xlnet_jax.tasks.task import Task
 from xlnet_jax.training import sharding
 from xlnet_jax.training.loop import Numbers
@@ -92,30 +92,36 @@ class Predictor:
 class Selection:
     """Evaluation of a finetuning run: choose the best checkpoint by one metric (`Evaluation`, training/loop.py)."""
 
-    config: FinetuneConfig
     predictor: Predictor
-    task: Any
-    examples: Sequence[Any]
-    features: Features
-    metric: str
-    history: list[tuple[int, float]] = field(default_factory=list)  # (step, metric) of every evaluation
+    task: Task[Any, Any]
+    held_out: Split | None
+    """None = nothing is evaluated"""
+    history: list[tuple[int, float]] = field(default_factory=list)
+    """(step, metric) of every evaluation, ascending"""
+
+    @property
+    def metric(self) -> str:
+        """Metric that chooses the best checkpoint."""
+        return self.task.config.selection.metric or self.task.metric
+
+    @property
+    def every_steps(self) -> int:
+        """Number of steps between evaluations."""
+        return self.task.config.selection.every_steps
 
     def recall(self, records: Iterable[dict[str, Any]], step: int) -> None:
         """Take over the evaluations that a run resuming at `step` has on record."""
         rows = {r["step"]: r for r in records if r["split"] == "validation" and r["step"] <= step}
         self.history = [(n, float(r[self.metric])) for n, r in sorted(rows.items()) if self.metric in r]
 
-    @property
-    def every_steps(self) -> int:
-        """Number of steps between evaluations."""
-        return self.config.selection.every_steps
-
     def run(self, state: TrainState, step: int, interrupt: Interrupt) -> Numbers | None:
         """Return all metrics of the task; None where a stop cut the evaluation short."""
-        outputs = self.predictor.outputs(state.params, self.features, interrupt)
+        assert self.held_out
+        examples, features = self.held_out
+        outputs = self.predictor.outputs(state.params, features, interrupt)
         if outputs is None:
             return None
-        numbers = self.task.metrics(self.examples, self.task.answers(self.examples, self.features, outputs))
+        numbers = self.task.metrics(examples, self.task.answers(examples, features, outputs))
         if self.metric not in numbers:
             raise InputError(f"selection.metric {self.metric}: the task has {', '.join(numbers)}")
         self.history = [row for row in self.history if row[0] < step] + [(step, numbers[self.metric])]
@@ -129,8 +135,7 @@ class Selection:
     @property
     def best_step(self) -> int | None:
         """Step with the highest metric, the first of equal ones; None before the first evaluation."""
-        best = max(self.history, key=lambda row: (or_lowest(row[1]), -row[0]), default=None)
-        return best[0] if best else None
+        return max(self.history, key=lambda row: or_lowest(row[1]), default=(None, 0.0))[0]
 
     @property
     def is_worth_saving(self) -> bool:
@@ -140,9 +145,8 @@ class Selection:
     @property
     def is_enough(self) -> bool:
         """True if the last `patience` evaluations were no better than an earlier one."""
-        patience = self.config.selection.patience
-        later = [step for step, _ in self.history if self.best_step is not None and step > self.best_step]
-        return 0 < patience <= len(later)
+        best, patience = self.best_step or 0, self.task.config.selection.patience
+        return 0 < patience <= sum(step > best for step, _ in self.history)
 
 
 def describe(numbers: Numbers) -> str:

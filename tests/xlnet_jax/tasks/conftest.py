@@ -21,7 +21,7 @@ def tokenizer():
 def pretrained(tokenizer, tmp_path_factory):
     """The folder of a tiny network with random weights."""
     model = ModelConfig(
-        vocab_size=tokenizer.vocab_size, num_layers=2, d_model=16, num_heads=2, d_head=8, d_ff=32, mem_len=0,
+        vocab_size=tokenizer.vocab_size, num_layers=1, d_model=16, num_heads=2, d_head=8, d_ff=32, mem_len=0,
         init_std=0.1,
     )  # fmt: skip
     folder = tmp_path_factory.mktemp("pretrained") / "checkpoint"

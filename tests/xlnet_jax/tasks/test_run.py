@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import shutil
 import signal
 import socket
 from dataclasses import replace
@@ -10,6 +11,7 @@ from importlib import import_module
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 import xlnet_jax
 from data_pipelines.tokenizer import Tokenizer
@@ -20,11 +22,14 @@ from xlnet_jax.kernels.mesh import interpret_kernels
 from xlnet_jax.plots.confusion import Confusion
 from xlnet_jax.settings.files import identity_difference
 from xlnet_jax.tasks.classification.task import TextTask
-from xlnet_jax.tasks.config import FinetuneConfig, QuestionAnsweringConfig, RankingConfig
+from xlnet_jax.tasks.config import FinetuneConfig, QuestionAnsweringConfig, RankingConfig, TaskDataConfig
+from xlnet_jax.tasks.defaults import DEFAULTS
+from xlnet_jax.tasks.prepare import prepare
 from xlnet_jax.tasks.selection import Selection
 from xlnet_jax.training import attention
 from xlnet_jax.training.hosts import Hosts
 from xlnet_jax.training.metrics import ProgressView, read_records
+from xlnet_jax.training.workdir import Workdir
 
 finetune = import_module("xlnet_jax.finetune")
 
@@ -74,8 +79,11 @@ def test_a_run_learns_and_leaves_checkpoint_scores_and_predictions(straight):
         assert (straight / name).read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_run_that_is_stopped_goes_on_bit_for_bit(straight, pretrained, table, tmp_path, monkeypatch):
+def test_a_run_that_is_stopped_goes_on_bit_for_bit_without_its_source(
+    straight, pretrained, table, tmp_path, monkeypatch
+):
     advance = ProgressView.advance
+    argv = words(shutil.copytree(pretrained, tmp_path / "source"), table, tmp_path / "run")
 
     def stopped_after_five(view, step):
         advance(view, step)
@@ -84,22 +92,14 @@ def test_a_run_that_is_stopped_goes_on_bit_for_bit(straight, pretrained, table, 
 
     with monkeypatch.context() as patch:
         patch.setattr(ProgressView, "advance", stopped_after_five)
-        assert finetune.main(words(pretrained, table, tmp_path / "run")) == RESTART
+        assert finetune.main(argv) == RESTART
+    shutil.rmtree(tmp_path / "source")
     assert records(tmp_path / "run", "train")[-1]["step"] == 5
-    assert finetune.main(words(pretrained, table, tmp_path / "run")) == 0
+    assert finetune.main(argv) == 0
     ours, theirs = params_of(tmp_path / "run", 12), params_of(straight, 12)
     assert all(np.array_equal(ours[path], theirs[path]) for path in theirs)
     for name in ("results.json", PREDICTED):
         assert (tmp_path / "run" / name).read_text() == (straight / name).read_text()
-
-
-def test_a_run_that_has_ended_only_says_so_again(straight, pretrained, table, capsys):
-    before = (straight / "metrics.jsonl").read_text()
-    assert finetune.main(words(pretrained, table, straight)) == 0
-    assert (straight / "metrics.jsonl").read_text() == before
-    places = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines() if line.startswith("  "))
-    assert places["curves"] == str(straight / "curves.png")
-    assert places["confusion"] == str(straight / "confusion.png")
 
 
 def test_a_finetuned_checkpoint_predicts_without_training(straight, table, tmp_path, capsys, monkeypatch):
@@ -108,8 +108,7 @@ def test_a_finetuned_checkpoint_predicts_without_training(straight, table, tmp_p
     monkeypatch.setattr(Confusion, "draw", lambda *given: drawn.append(given[0]) or draw(*given))
     argv = f"--task classification --init {straight} --eval {table} --predict {table} --workdir {tmp_path / 'out'}"
     assert finetune.main(argv.split()) == 0
-    name = PREDICTED
-    assert (tmp_path / "out" / name).read_text() == (straight / name).read_text()
+    assert (tmp_path / "out" / PREDICTED).read_text() == (straight / PREDICTED).read_text()
     printed = capsys.readouterr().out
     assert "accuracy" in printed
     assert str(tmp_path / "out" / "confusion.png") in printed
@@ -132,7 +131,7 @@ def test_texts_are_read_as_the_checkpoint_was_finetuned_where_nothing_is_given(
     straight, table, tmp_path, capsys, monkeypatch, more, seq_len, batch_size, printed
 ):
     seen = []
-    monkeypatch.setattr("xlnet_jax.tasks.run.read_splits", lambda config, *_: seen.append(config) or {})
+    monkeypatch.setattr("xlnet_jax.tasks.finetune.read_splits", lambda config, *_: seen.append(config) or {})
     finetune.main(f"--init {straight} --predict {table} --workdir {tmp_path / 'out'} {more}".split())
     data = seen[0].data
     assert (data.seq_len, data.batch_size, data.buckets) == (seq_len, batch_size, (32,))
@@ -206,35 +205,35 @@ def test_a_run_ends_early_when_nothing_gets_better(pretrained, table, tmp_path, 
     assert calls == [4, 8, 12, 16]
     assert json.loads((tmp_path / "run" / "results.json").read_text())["step"] == 8
     assert sorted(p.name for p in (tmp_path / "run" / "checkpoints").iterdir()) == ["16", "8"]
+    before, out = (tmp_path / "run" / "metrics.jsonl").read_text(), capsys.readouterr().out
     assert finetune.main(words(pretrained, table, tmp_path / "run", *more)) == 0
     assert calls == [4, 8, 12, 16]  # it is known to have ended
-    out = capsys.readouterr().out
+    assert (tmp_path / "run" / "metrics.jsonl").read_text() == before
+    places = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines() if line.startswith("  "))
+    for name in ("curves", "confusion"):
+        assert places[name] == str(tmp_path / "run" / f"{name}.png")
     assert "drawn afresh: logits, summary" in out
     assert f"xlnet_jax.finetune --task classification --init {tmp_path / 'run'} --predict FILES" in out
     assert f"xlnet_jax.load('{tmp_path / 'run'}').predict([...])" in out
 
 
-def test_epochs_stand_for_steps_and_warmup_keeps_its_share(pretrained, table, tmp_path):
-    argv = f"--task sts-b --init {pretrained} --train {tmp_path / 'x.tsv'} --data.batch-size 8 --data.seq-len 16"
+def test_epochs_stand_for_steps_and_warmup_keeps_its_share(pretrained, tmp_path):
     (tmp_path / "x.tsv").write_text("sentence1\tsentence2\tscore\n" + "a walk\tthe days\t1.5\n" * 20)
-    more = f"--data.buckets 16 --epochs 2 --workdir {tmp_path / 'run'}"
-    assert finetune.main([*argv.split(), *more.split()]) == 0
-    settings = json.loads((tmp_path / "run" / "config.json").read_text())
-    assert settings["steps"] == 6
-    assert settings["optimizer"]["warmup_steps"] == round(120 * 6 / 1200)
+    data = TaskDataConfig(batch_size=8, seq_len=16)
+    config = replace(DEFAULTS["sts-b"](), init=str(pretrained), train=(str(tmp_path / "x.tsv"),), data=data, epochs=2.0)
+    config = prepare(config, [Workdir(tmp_path / "run")], Console(quiet=True)).config
+    assert config.steps == 6
+    assert config.optimizer.warmup_steps == round(120 * 6 / 1200)
 
 
 @pytest.mark.parametrize(
     ("more", "line"),
     [
-        ("--init", r"--init is missing: name the checkpoint to start from"),
         ("--task sst2", r"--task sst2: there is mnli, .*sst-2"),
         ("--head.task regression", r"head\.task regression comes with --task classification: leave it out"),
         ("--model.num-layers 3", r"model\.num-layers 3: the weights of --init .* have \d"),
         ("--selection.metric bleu", r"selection\.metric bleu: classification has accuracy"),
-        ("--model.mem-len -1", r"model\.mem-len -1 must be at least 0"),
         ("--seeds 1 1", r"seeds 1 1: give one or more, each once"),
-        ("--epochs 0", r"epochs 0\.0 must be above 0"),
         ("--seed 3", r"seed 3: .* give --seeds 3"),
         ("--data.batch-size 6 --mesh.fsdp 4", r"data\.batch-size 6 cannot be divided over the 8 devices"),
         ("--mesh.context 2", r"mesh\.context 2: only the windows of pretraining are divided; leave it at 1"),
@@ -242,13 +241,8 @@ def test_epochs_stand_for_steps_and_warmup_keeps_its_share(pretrained, table, tm
     ],
 )
 def test_mistakes_are_named_before_anything_is_learned(more, line, pretrained, table, tmp_path):
-    argv = words(pretrained, table, tmp_path / "run")
-    if more == "--init":
-        i = argv.index("--init")
-        argv[i : i + 2] = []
-        more = ""
     with pytest.raises(InputError, match=line):
-        finetune.main([*argv, *more.split()])
+        finetune.main(words(pretrained, table, tmp_path / "run", *more.split()))
     assert not (tmp_path / "run" / "checkpoints").exists()
 
 
@@ -290,30 +284,27 @@ def test_workdirs_of_other_runs_are_refused_and_left_alone(straight, pretrained,
     assert (straight / "results.json").read_text() == before
 
 
-def test_an_attempt_that_learned_nothing_leaves_no_tokenizer_behind_and_draws_as_before_pretraining(
+def test_an_attempt_that_learned_nothing_leaves_no_tokenizer_behind(
     pretrained, tokenizer, table, tmp_path, monkeypatch
 ):
-    """Heads are drawn, and with --reinitialize all weights, as large as the weights were before pretraining."""
-
     def differ(hosts, what, values):
         raise InputError(f"process 1 on host-b has {what} than process 0 ({', '.join(values)})")
 
     monkeypatch.setattr(Hosts, "demand_same", differ)  # another host has other examples
     Tokenizer.train(["another text"] * 20, 27, "english").save(tmp_path / "run" / "tokenizer")
-    for more, scale in (((), 0.1), (("--reinitialize",), 0.1), (("--model.init-std", "0.05"), 0.05)):
-        argv = words(pretrained, table, tmp_path / "run")
-        i = argv.index("--model.init-std")
-        argv[i : i + 2] = more
-        with pytest.raises(InputError, match="process 1 on host-b has other"):
-            finetune.main(argv)
-        assert json.loads((tmp_path / "run" / "config.json").read_text())["model"]["init_std"] == scale
+    with pytest.raises(InputError, match="process 1 on host-b has other examples in --train"):
+        finetune.main(words(pretrained, table, tmp_path / "run"))
     assert Tokenizer.load(tmp_path / "run" / "tokenizer").sha256 == tokenizer.sha256
 
 
 def test_finetuning_compares_kernels_on_its_own_texts(pretrained, table, tmp_path, monkeypatch, capsys):
+    def stop(*_):
+        raise InputError("enough")
+
     samples = []
     monkeypatch.setattr(attention, "difference", lambda _, sample, __: samples.append(sample) or (1.0, "output"))
-    with interpret_kernels():
+    monkeypatch.setattr("xlnet_jax.tasks.finetune.fit_memory", stop)
+    with interpret_kernels(), pytest.raises(InputError, match="enough"):
         finetune.main(words(pretrained, table, tmp_path / "run", "--steps", "1"))
     (texts,) = samples
     assert (texts.input_ids_BL.shape, texts.memory_BM.shape) == ((2, 32), (2, 0))

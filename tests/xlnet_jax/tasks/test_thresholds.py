@@ -7,13 +7,18 @@ from pathlib import Path
 import pytest
 
 import xlnet_jax
+from tests.xlnet_jax.random_models import random_model
 from tests.xlnet_jax.tasks.conftest import GOOD
 from xlnet_jax import InputError
-from xlnet_jax.checkpoints.native import THRESHOLDS
+from xlnet_jax.checkpoints.native import CONFIG, THRESHOLDS
 from xlnet_jax.interop.contents import LABEL_THRESHOLD, NULL_THRESHOLD
+from xlnet_jax.settings.config import HeadConfig
+from xlnet_jax.settings.files import to_dict
+from xlnet_jax.storage.reading import write_checksums
+from xlnet_jax.storage.versions import with_version
+from xlnet_jax.tasks.config import MultilabelConfig
 from xlnet_jax.tasks.defaults import DEFAULTS
 from xlnet_jax.tasks.question_answering.answers import Answers, Candidate
-from xlnet_jax.tasks.run import run as run_finetuning
 
 CONTEXTS = [
     f"{who} {how} {what}"
@@ -21,26 +26,20 @@ CONTEXTS = [
     for how in ("smiled at", "frowned at", "was wrong and tedious at")
 ]
 SQUAD2 = {
-    "task": "squad2", "steps": 1, "data": {"seq_len": 48, "batch_size": 8, "buckets": (48,)},
-    "qa": {"max_query_len": 16, "doc_stride": 16}, "optimizer": {"learning_rate": 1e-12},
+    "task": "squad2", "data": {"seq_len": 48, "batch_size": 8, "buckets": (48,)},
+    "qa": {"max_query_len": 16, "doc_stride": 16},
 }  # fmt: skip
 
 
-def squad(path, answers=None):
-    """A file of SQuAD 2.0 that asks for these answers, by number of the text; the other questions have none."""
+def squad(answers=None):
+    """Questions with these answers, by number of the text; the others have none."""
     answers = dict(enumerate(CONTEXTS)) if answers is None else answers
-    paragraphs = []
+    rows = []
     for i, text in enumerate(CONTEXTS):
-        found = [{"text": answers[i], "answer_start": text.index(answers[i])}] if i in answers else []
-        question = {"id": f"{i}", "question": "which word", "is_impossible": not found, "answers": found}
-        paragraphs.append({"context": text, "qas": [question]})
-    path.write_text(json.dumps({"version": "v2.0", "data": [{"title": "t", "paragraphs": paragraphs}]}))
-    return str(path)
-
-
-def finetune(pretrained, workdir, **settings):
-    """Finetune with a rate that changes no weight: the null odds of two runs are the same."""
-    return xlnet_jax.finetune(init=str(pretrained), workdir=str(workdir), **{**SQUAD2, **settings})
+        found = [answers[i]] if i in answers else []
+        places = {"text": found, "answer_start": [text.index(answer) for answer in found]}
+        rows.append({"id": f"{i}", "question": "which word", "context": text, "answers": places})
+    return rows
 
 
 def written(workdir, name, split="eval"):
@@ -49,14 +48,20 @@ def written(workdir, name, split="eval"):
 
 @pytest.fixture(scope="module")
 def run(pretrained, tmp_path_factory):
-    """A run whose best threshold leaves half of its questions unanswered, and is not 0."""
+    """A run whose best threshold leaves half of its questions unanswered, and is not 0. Its rate changes no weight: the
+    null odds are those of the checkpoint that it starts from."""
     folder = tmp_path_factory.mktemp("squad2")
-    questions = squad(folder / "all.json")
-    before = finetune(pretrained, folder / "before", train=questions, eval=questions).workdir
+    start = xlnet_jax.load(pretrained)
+    xlnet_jax.save(random_model(start.model, HeadConfig("question_answering"), start.tokenizer), folder / "asker")
+    shared, questions = {"init": str(folder / "asker"), **SQUAD2}, squad()
+    before = xlnet_jax.finetune(**shared, eval=questions, workdir=str(folder / "before")).workdir
     odds, answers = written(before, "null_odds.json"), written(before, "nbest_predictions.json")
     below = sorted(odds, key=odds.get)[: len(odds) // 2]
-    labelled = squad(folder / "dev.json", {int(id): answers[id][0]["text"] for id in below})
-    return finetune(pretrained, folder / "run", train=labelled, eval=labelled, predict=questions)
+    labelled = squad({int(id): answers[id][0]["text"] for id in below})
+    return xlnet_jax.finetune(
+        **shared, train=labelled, eval=labelled, predict=questions, workdir=str(folder / "run"), steps=1,
+        optimizer={"learning_rate": 1e-12},
+    )  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -73,20 +78,13 @@ def test_python_answers_as_the_run_that_tuned_the_threshold(run, asked):
         assert {str(i): p.value for i, p in enumerate(model.predict(asked))} == expected
 
 
-def test_the_command_answers_as_the_run_that_tuned_the_threshold(run, tmp_path, capfd):
-    again = squad(tmp_path / "again.json")
-    xlnet_jax.finetune(task="squad2", init=run.workdir, predict=again, workdir=tmp_path / "out")
-    assert written(tmp_path / "out", "predictions.json", "predict") == written(run.workdir, "predictions.json")
-    assert "thresholds  of the checkpoint: qa.null_threshold" in capfd.readouterr().out
-
-
-def test_a_threshold_that_is_given_wins(run, tmp_path):
-    told = replace(
-        DEFAULTS["squad2"](), init=run.workdir, predict=(squad(tmp_path / "again.json"),),
-        workdir=str(tmp_path / "out"), qa=replace(DEFAULTS["squad2"]().qa, null_threshold=1e5),
-    )  # fmt: skip
-    assert run_finetuning(told)[1] == 0
-    assert all(written(tmp_path / "out", "predictions.json", "predict").values())
+def test_the_command_answers_as_the_run_that_tuned_the_threshold_unless_one_is_given(run, tmp_path, capfd):
+    for name, given in (("tuned", {}), ("given", {"qa": {"null_threshold": 1e5}})):
+        xlnet_jax.finetune(task="squad2", init=run.workdir, predict=squad(), workdir=tmp_path / name, **given)
+        printed = capfd.readouterr().out
+        assert ("thresholds  of the checkpoint: qa.null_threshold" in printed) == (name == "tuned")
+    assert written(tmp_path / "tuned", "predictions.json", "predict") == written(run.workdir, "predictions.json")
+    assert all(written(tmp_path / "given", "predictions.json", "predict").values())
 
 
 @pytest.mark.parametrize("to", ["native", "hf"])
@@ -109,39 +107,47 @@ def test_a_format_without_a_place_for_the_threshold_says_so(run, tmp_path):
     )
 
 
-def test_questions_may_be_unanswerable_where_no_threshold_was_tuned(pretrained, run, asked, tmp_path):
-    untuned = finetune(pretrained, tmp_path / "run", train=squad(tmp_path / "all.json"))
-    model = xlnet_jax.load(untuned.checkpoint)
-    assert model.thresholds == {NULL_THRESHOLD: None}
-    xlnet_jax.save(model, tmp_path / "hf", "hf")
+def test_questions_may_be_unanswerable_where_no_threshold_was_tuned(run, asked, tmp_path):
+    tuned = xlnet_jax.load(run.checkpoint)
+    assert tuned.settings().task == "squad2"
+    xlnet_jax.save(replace(tuned, thresholds={NULL_THRESHOLD: None}), tmp_path / "hf", "hf")
     again = xlnet_jax.load(tmp_path / "hf")
     assert again.settings().task == "squad2"
     odds = written(run.workdir, "null_odds.json")
     assert [not p.value for p in again.predict(asked, seq_len=96)] == [odd > 0 for odd in odds.values()]
 
 
-def test_a_converted_multilabel_model_keeps_its_threshold(pretrained, table, tmp_path):
-    result = xlnet_jax.finetune(
-        init=str(pretrained), task="multilabel", train=str(table), workdir=str(tmp_path / "run"), steps=1,
-        data={"seq_len": 16, "batch_size": 8}, multilabel={"threshold": 0.501},
-    )  # fmt: skip
-    model = xlnet_jax.load(result.checkpoint)
-    assert model.thresholds == {LABEL_THRESHOLD: 0.501}
-    models = [model]
+@pytest.mark.parametrize(
+    ("task", "head", "thresholds"),
+    [
+        ("multilabel", HeadConfig("multilabel", 2, labels=("bad", "good")), {LABEL_THRESHOLD: 0.501}),
+        ("squad2", HeadConfig("question_answering"), {NULL_THRESHOLD: None}),
+    ],
+)
+def test_a_checkpoint_has_the_threshold_that_its_finetuning_was_given(pretrained, tmp_path, task, head, thresholds):
+    start = xlnet_jax.load(pretrained)
+    xlnet_jax.save(random_model(start.model, head, start.tokenizer), tmp_path / "run")
+    config = replace(
+        DEFAULTS[task](), model=start.model, head=head, objective="plm", multilabel=MultilabelConfig(0.501)
+    )
+    (tmp_path / "run" / CONFIG).write_text(json.dumps(with_version("checkpoint", to_dict(config))))
+    write_checksums(tmp_path / "run")
     for to in ("native", "hf"):
+        model = xlnet_jax.load(tmp_path / "run")
+        assert model.thresholds == thresholds
         xlnet_jax.save(model, tmp_path / to, to)
-        models.append(xlnet_jax.load(tmp_path / to))
-    for one in models:
-        for value, probabilities in one.predict(GOOD):
+        assert xlnet_jax.load(tmp_path / to).thresholds == thresholds
+    if task == "multilabel":
+        for value, probabilities in xlnet_jax.load(tmp_path / "hf").predict(GOOD, seq_len=16):
             assert value == tuple(name for name, p in probabilities.items() if p >= 0.501)
 
 
-@pytest.mark.parametrize("content", ["[1]", '{"qa.null_threshold": "x"}', '{"multilabel.threshold": 2}', '{"a": 1}'])
-def test_thresholds_that_are_none_are_refused(run, tmp_path, content):
+def test_thresholds_that_are_none_are_refused(run, tmp_path):
     xlnet_jax.save(xlnet_jax.load(run.checkpoint), tmp_path / "there")
-    (tmp_path / "there" / THRESHOLDS).write_text(content)
-    with pytest.raises(InputError, match=r"thresholds\.json"):
-        xlnet_jax.load(tmp_path / "there")
+    for content in ("[1]", '{"qa.null_threshold": "x"}', '{"multilabel.threshold": 2}', '{"a": 1}'):
+        (tmp_path / "there" / THRESHOLDS).write_text(content)
+        with pytest.raises(InputError, match=r"thresholds\.json"):
+            xlnet_jax.load(tmp_path / "there")
 
 
 def test_a_threshold_amid_two_odds_gives_the_same_answers():

@@ -1,0 +1,401 @@
+"""A finetuning run: from a pretrained checkpoint and labelled examples to a model, its scores and its predictions; or
+predictions of a finetuned checkpoint alone. As in pretraining, the same command resumes after any interruption.
+"""
+
+import hashlib
+import json
+import math
+import shlex
+import time
+from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from etils import epath
+from rich.console import Console
+from rich.table import Table
+
+from xlnet_jax.checkpoints.native import RESULTS, write_thresholds
+from xlnet_jax.errors import InputError
+from xlnet_jax.interop.contents import describe_thresholds
+from xlnet_jax.plots.curves import draw_learning_curves
+from xlnet_jax.settings.config import DistributedConfig
+from xlnet_jax.settings.fields import differences, flatten, with_values
+from xlnet_jax.settings.parser import with_keywords
+from xlnet_jax.storage.files import name_on_disk, sync_tree, write_durably
+from xlnet_jax.storage.reading import write_versioned
+from xlnet_jax.tasks.config import FinetuneConfig, folder_of
+from xlnet_jax.tasks.defaults import (
+    DEFAULTS,
+    family_of,
+    make_task,
+    set_ungiven,
+    validate_finetuning,
+    with_files,
+)
+from xlnet_jax.tasks.features import Split, TrainingBatches
+from xlnet_jax.tasks.model import RANKING, finetuning_of
+from xlnet_jax.tasks.prepare import Prepared, prepare, read_splits, weights_of
+from xlnet_jax.tasks.readers import rows_of
+from xlnet_jax.tasks.selection import Predictor, Selection, Supervised, describe, or_lowest
+from xlnet_jax.tasks.task import Task
+from xlnet_jax.training import sharding
+from xlnet_jax.training.attention import check_attention, two_texts
+from xlnet_jax.training.checkpoint import Checkpoints
+from xlnet_jax.training.fit import build_fitting, keep_fit
+from xlnet_jax.training.hosts import Process, connect
+from xlnet_jax.training.initial import InitialWeights, begin_from, tokenizer_of
+from xlnet_jax.training.loop import Numbers, Run, train
+from xlnet_jax.training.metrics import read_records
+from xlnet_jax.training.step import AbstractBatch, Program, batch_like
+from xlnet_jax.training.workdir import Workdir
+
+
+@dataclass(frozen=True)
+class Result:
+    """Result of a run, or of one seed of it."""
+
+    workdir: str
+    """folder of the run: checkpoints, results.json, metrics.jsonl, predictions/"""
+    task: str
+    checkpoint: str
+    """folder of the checkpoint that is the result, for `load`: the best one, or the last where nothing was evaluated;
+    of several seeds that of the best; of predictions alone the one that made them"""
+    step: int
+    metric: str
+    """metric by which it was chosen; "" where nothing was evaluated"""
+    metrics: Mapping[str, float]
+    """metrics of that checkpoint on the examples of `eval`; of several seeds their mean"""
+    predictions: tuple[str, ...]
+    """files of predictions"""
+
+
+def finetune(config: FinetuneConfig | None = None, **settings: Any) -> Result:
+    """Finetune a checkpoint for a task, in this process and on all its devices; return the result.
+
+    The same call resumes a run that was interrupted, and returns the result of a finished one. Without `train`, write
+    the predictions of a finetuned checkpoint for the examples of `eval` and `predict`.
+
+    config: all settings; each counts as given, but for those of the network that its weights bring. None = those of the
+    `task`. settings: fields of FinetuneConfig by name, sections as dictionaries: task="sst-2", init="runs/mine",
+    train="glue/SST-2", steps=200, optimizer={"learning_rate": 1e-4}. train, eval and predict name files, or are rows: a
+    list of dictionaries or a table of pandas, written to WORKDIR/examples. Rows have the columns of the task; words and
+    labels, lists of equal length, for labels of words; and for questions about a text question, context, and answers
+    {"text": […], "answer_start": […]}, as SQuAD's have on the Hub.
+
+    Raises InputError where settings contradict each other, the weights or the workdir, or an example cannot be read;
+    KeyboardInterrupt where a signal stopped the run, its state saved.
+    """
+    if config is None:
+        task = settings.get("task", FinetuneConfig().task)
+        if task not in DEFAULTS:
+            raise InputError(f"`task` {task} must be one of {', '.join(DEFAULTS)}")
+        config = DEFAULTS[task]()
+    else:
+        given = {setting.name for setting in flatten(config) if not setting.has("weights")}
+        if settings.get("epochs", config.epochs) is not None:
+            given.remove("steps")  # which the epochs replace
+        config = replace(config, given=frozenset(given))
+    rows = {role: found for role in ("train", "eval", "predict") if (found := rows_of(settings.get(role))) is not None}
+    config = with_keywords(config, settings | dict.fromkeys(rows, "rows"))
+    validate_finetuning(config)
+    config = replace(config, workdir=folder_of(config))
+    if rows:
+        config = with_keywords(config, _write_rows(config, rows))
+    result, _ = run(config)
+    if result is None:
+        raise KeyboardInterrupt("the run was stopped with its state saved; the same call goes on")
+    return result
+
+
+def _write_rows(config: FinetuneConfig, rows: dict[str, list[dict[str, Any]]]) -> dict[str, str]:
+    """Write the rows of each role to a file of JSON lines, named after their hash, and return its path."""
+    workdir = Workdir(folder_of(config))
+    workdir.make()
+    folder = workdir.folder / "examples"
+    folder.mkdir(exist_ok=True)
+    paths = {}
+    for role, of_role in rows.items():
+        content = "".join(f"{json.dumps(row, default=str)}\n" for row in of_role).encode()
+        paths[role] = folder / f"{role}-{hashlib.sha256(content).hexdigest()[:12]}.jsonl"
+        write_durably(paths[role], content)
+    return {role: str(path) for role, path in paths.items()}
+
+
+def run(config: FinetuneConfig, *, is_command: bool = False) -> tuple[Result | None, int]:
+    """Finetune, evaluate and predict. Return the result and exit code 0; (None, exit code) of a run that was stopped
+    with its state saved.
+
+    The run is in this process, or in one process on each host as in `pretrain`; is_command: likewise. Raises InputError
+    where settings contradict each other, the weights or the workdir, or a file of examples cannot be read.
+    """
+    with connect(config) as hosts:
+        config = replace(config, distributed=DistributedConfig())
+        return _run(config, Process.begin(config, hosts, is_command))
+
+
+def run_finetuning(config: FinetuneConfig) -> int:
+    """Finetune, evaluate and predict as the command does; return the exit code."""
+    return run(config, is_command=True)[1]
+
+
+def _run(config: FinetuneConfig, process: Process) -> tuple[Result | None, int]:
+    """Finetune, evaluate and predict. Process 0 alone writes everything but the checkpoints."""
+    config = with_files(config)
+    if not config.train:
+        return predict(config, process), 0
+    top, seeds = Workdir(folder_of(config)), config.seeds
+    if len(seeds) > 1:
+        _demand_no_run(top, "give several seeds a `workdir` of their own")
+    elif any(top.folder.glob(f"{seed_folder('*')}/config.json")):
+        raise InputError(f"workdir {top.folder} holds the runs of several seeds: give one seed a `workdir` of its own")
+    workdirs = {s: top if len(seeds) == 1 else Workdir(top.folder / seed_folder(s)) for s in seeds}
+    prepared, results = None, {}
+    for number, (seed, workdir) in enumerate(workdirs.items(), 1):
+        if prepared is None or prepared.task.draws_anew:
+            prepared = prepare(replace(config, seed=seed), list(workdirs.values()), process.console)
+        if len(seeds) > 1:
+            process.console.print(f"\nseed        {seed}, {number} of {len(seeds)}, in {workdir.folder}")
+        of_seed = replace(prepared, config=replace(prepared.config, seed=seed))
+        with closing(workdir), workdir.keep_programs():
+            result, exit_code = _train(of_seed, workdir, process)
+        if result is None:
+            return None, exit_code
+        results[seed] = result
+        process = replace(process, began=time.time())
+    if len(seeds) > 1 and process.hosts.first:
+        result = summarize(top.folder, results, process.console)
+    return result, 0
+
+
+def seed_folder(seed: int | str) -> str:
+    """Return the folder of one seed of a run with several; "*" matches all."""
+    return f"seed-{seed}"
+
+
+def _demand_no_run(workdir: Workdir, hint: str) -> None:
+    """Raise InputError where a run in the workdir would lose its results and predictions."""
+    if workdir.has_checkpoints:
+        raise InputError(f"workdir {workdir.folder} holds a run, with results of its own: {hint}")
+
+
+def summarize(workdir: epath.Path, by_seed: Mapping[int, Result], console: Console) -> Result:
+    """Print the metrics of each seed with their mean and sample standard deviation; write them to results.json, with
+    the checkpoint of the seed whose metric is the highest. Return that seed's result with the mean of the metrics."""
+    names = list(dict.fromkeys(name for result in by_seed.values() for name in result.metrics))
+    columns = {name: [r.metrics.get(name, math.nan) for r in by_seed.values()] for name in names}
+    mean = {name: float(np.mean(values)) for name, values in columns.items()}
+    deviation = {name: float(np.std(values, ddof=1)) for name, values in columns.items()}
+    table = Table("seed", "step", *names)
+    for i, (seed, result) in enumerate(by_seed.items()):
+        table.add_row(str(seed), f"{result.step:,}", *(f"{columns[name][i]:.4g}" for name in names))
+    table.add_section()
+    table.add_row("mean", "", *(f"{mean[name]:.4g} ± {deviation[name]:.2g}" for name in names))
+    console.print(table)
+    best = max(by_seed.values(), key=lambda result: or_lowest(result.metrics.get(result.metric, math.nan)))
+    content = {
+        "task": best.task,
+        "checkpoint": best.checkpoint.removeprefix(f"{workdir}/"),
+        "metric": best.metric,
+        "mean": mean,
+        "deviation": deviation,
+        "seeds": {str(seed): _row(result) for seed, result in by_seed.items()},
+    }
+    write_versioned(workdir / RESULTS, "results", content)
+    return replace(best, workdir=str(workdir), metrics=mean)
+
+
+def _row(result: Result) -> dict[str, Any]:
+    """Return a result with paths relative to its workdir, which may move."""
+    row, above = asdict(result), f"{result.workdir}/"
+    del row["workdir"]
+    paths = [path.removeprefix(above) for path in result.predictions]
+    return row | {"checkpoint": result.checkpoint.removeprefix(above), "predictions": paths}
+
+
+def _train(prepared: Prepared, workdir: Workdir, process: Process) -> tuple[Result | None, int]:
+    """Return the result, or None and the exit code of a stop."""
+    config, hosts, task = prepared.config, process.hosts, prepared.task
+    # ---- workdir ----------------------------------------------------------------------------------------------------
+    config = keep_fit(config, workdir.resumes(FinetuneConfig))
+    if hosts.first:
+        workdir.claim(config)
+        if not workdir.has_checkpoints:  # an attempt with other weights may have left its tokenizer
+            workdir.tokenizer.rmtree(missing_ok=True)
+            prepared.tokenizer.save(workdir.tokenizer)
+    hosts.demand_same("other examples in `train`", {"SHA-256": prepared.sha256[:12]})
+    workdir.demand_shared()
+    # ---- training ---------------------------------------------------------------------------------------------------
+    run, selection = _build(replace(prepared, config=config), workdir, process)
+    checkpoints = Checkpoints(
+        workdir.checkpoints, run.config, workdir.tokenizer, 1, {"examples_sha256": prepared.sha256},
+        lambda: selection.best_step, hosts,
+    )  # fmt: skip
+    with checkpoints:
+        done, exit_code = train(run, checkpoints, process)
+        if exit_code:
+            return None, exit_code
+        best = selection.best_step
+        if best is not None and not checkpoints.has(best):  # a skipped step leaves no checkpoint
+            best = None
+        step = done if best is None else best
+        params = checkpoints.restore_params(step, run.program.plan.params)
+    # ---- scores and predictions of the best checkpoint --------------------------------------------------------------
+    metrics, files, picture = predict_splits(task, prepared.splits, selection.predictor, params, workdir, process)
+    checkpoint, chosen_by = workdir.checkpoints / str(step), "" if best is None else selection.metric
+    result = Result(str(workdir.folder), config.task, str(checkpoint), step, chosen_by, metrics, files)
+    if hosts.first:
+        has_curves = _draw_curves(config, workdir, selection.metric, best)
+        if task.tuned_thresholds:
+            write_thresholds(checkpoint, task.tuned_thresholds)
+        sync_tree(workdir.folder)  # once results.json exists, all of it does
+        write_versioned(workdir.folder / RESULTS, "results", _row(result))
+        _report(result, workdir, has_curves, picture, process.console)
+    return result, 0
+
+
+def _build(prepared: Prepared, workdir: Workdir, process: Process) -> tuple[Run, Selection]:
+    config, task, console = prepared.config, prepared.task, process.console
+    # ---- program and weights ----------------------------------------------------------------------------------------
+    mem_len = config.model.mem_len if config.data.long_texts == "memory" else 0
+    attention = check_attention(config, process, lambda: two_texts(config.data.seq_len, mem_len))
+    batches = TrainingBatches(prepared.training_features, config.data, config.seed)
+    longest = batches.longest
+
+    def build(config: FinetuneConfig) -> tuple[Program[Supervised], AbstractBatch]:
+        computed = with_values(config, {"model.attention": attention})
+        program = Program.of(computed, Supervised(computed, task))
+        return program, batch_like(longest, config.data.batch_size, program.mesh)
+
+    config, program, memory = build_fitting(config, build, workdir, process)
+    weights = InitialWeights({}, "all weights drawn afresh")
+    if prepared.start and not config.reinitialize:
+        taken, drawn = weights_of(prepared.start, config.head, program.plan.params)
+        weights = InitialWeights.of(config.init, taken, drawn)
+    # ---- evaluation -------------------------------------------------------------------------------------------------
+    held_out = prepared.splits.get("eval")
+    selection = Selection(Predictor(program), task, held_out)
+
+    def rates(seconds: float) -> Numbers:
+        return {"seconds_per_step": seconds, "examples_per_second": config.data.batch_size / seconds}
+
+    def locate(batch: int) -> str:
+        return f"(seed {config.seed}, batch {batch})"
+
+    evaluation = selection if held_out else None
+    run = Run(config, workdir, program, batches, evaluation, weights, memory, rates, locate)
+    console.print(run.describe(f"{config.data.batch_size:,} examples of up to {config.data.seq_len} tokens"))
+    epochs = config.steps / batches.steps_per_epoch
+    console.print(f"steps       {config.steps:,}, {epochs:,.1f} epochs of {batches.steps_per_epoch:,}")
+    return run, selection
+
+
+def _draw_curves(config: FinetuneConfig, workdir: Workdir, metric: str, best: int | None) -> bool:
+    """Draw the learning curves; return False where there is nothing to show."""
+    unit = "squared error" if config.head.task == "regression" and config.task != RANKING else "nats"
+    title = f"{workdir.folder.name}: finetuning for {config.task}"
+    return draw_learning_curves(read_records(workdir.metrics), metric, best, unit, workdir.curves, title)
+
+
+def _report(result: Result, workdir: Workdir, has_curves: bool, picture: str | None, console: Console) -> None:
+    """Print the metrics, where everything is, and what to run next."""
+    there, copy = name_on_disk(result.workdir)
+    command = shlex.join(["python", "-m", "xlnet_jax.finetune", "--task", result.task, "--init", there])
+    places = [
+        ("checkpoint", result.checkpoint + (f", the best by {result.metric}" if result.metric else "")),
+        ("curves", workdir.curves if has_curves else None),
+        ((picture or "").removesuffix(".png"), picture and workdir.folder / picture),
+        *(("predictions", file) for file in result.predictions),
+        ("results", workdir.folder / RESULTS),
+        ("metrics", f"{workdir.metrics} and {workdir.tensorboard}"),
+    ]
+    following = [
+        ("copy", copy),
+        ("predict", f"{command} --predict FILES"),
+        ("in Python", f"xlnet_jax.load({there!r}).predict([...])"),
+    ]
+    console.print(f"\n{describe(result.metrics)}" if result.metrics else "")
+    console.print("\n".join(f"  {name:12} {place}" for name, place in places if place))
+    if result.task != RANKING:  # whose command needs its collection of documents too
+        console.print("next\n" + "\n".join(f"  {name:12} {line}" for name, line in following if line))
+
+
+def predict(config: FinetuneConfig, process: Process) -> Result:
+    """Write the predictions and scores of the checkpoint config.init.
+
+    Raises InputError where the checkpoint has no head for the task, or the workdir holds a training run.
+    """
+    workdir, say = Workdir(folder_of(config)), process.console.print
+    _demand_no_run(workdir, "give predictions another `workdir`")
+    config, start = begin_from(config.init, config, None, DEFAULTS[config.task]())
+    validate_finetuning(config)
+    assert start is not None
+    wanted = config.head.task
+    if start.head is None or start.head.task != wanted:
+        has = "vocabulary scores" if start.head is None else f"a head for {start.head.task}"
+        raise InputError(
+            f"`init` {config.init} has {has}, and `task` {config.task} needs a head for {wanted}: give `train` to "
+            "finetune it, or a checkpoint that was"
+        )
+    unset = _take_settings_of_checkpoint(replace(config, head=start.head), process.console)
+    config = set_ungiven(unset, start.thresholds)
+    if config != unset:
+        say(f"thresholds  of the checkpoint: {describe_thresholds(start.thresholds)}")
+    task = make_task(config)
+    splits = read_splits(config, task, tokenizer_of(start, config))
+    program = Program.of(config, Supervised(config, task))
+    params, _ = weights_of(start, config.head, program.plan.params)
+    workdir.make()
+    params = sharding.from_host(params, sharding.shardings_of(program.plan.params))
+    metrics, files, picture = predict_splits(task, splits, Predictor(program), params, workdir, process)
+    if metrics:
+        say(f"eval        {describe(metrics)}")
+    say("\n".join(f"  {file}" for file in [*files, *([workdir.folder / picture] if picture else [])]))
+    return Result(str(workdir.folder), config.task, config.init, 0, "", metrics, files)
+
+
+def predict_splits(
+    task: Task[Any, Any],
+    splits: Mapping[str, Split],
+    predictor: Predictor,
+    params: Any,
+    workdir: Workdir,
+    process: Process,
+) -> tuple[dict[str, float], tuple[str, ...], str | None]:
+    """Write the predictions of all splits. Return the metrics of "eval", the files of predictions, and the name of the
+    picture of the predictions of "eval" beside their labels; None where the task has no picture."""
+    metrics: dict[str, float] = {}
+    files, picture = [], None
+    for name, split in splits.items():
+        outputs = predictor.outputs(params, split.features)
+        assert outputs is not None
+        answers = task.answers(split.examples, split.features, outputs)
+        if name == "eval":
+            metrics = task.metrics(split.examples, answers)
+        if process.hosts.first:
+            folder = workdir.folder / "predictions" / name
+            folder.mkdir(parents=True, exist_ok=True)
+            files += [str(folder / file) for file in task.write(folder, split.examples, answers)]
+            if name == "eval":
+                write_durably(folder / "metrics.json", (json.dumps(metrics, indent=2) + "\n").encode())
+                if found := task.compare(split.examples, answers):
+                    picture, title = found.file, f"{workdir.folder.name}: predictions for the examples of eval"
+                    found.draw(workdir.folder / picture, title)
+    return metrics, tuple(files), picture
+
+
+def _take_settings_of_checkpoint(config: FinetuneConfig, console: Console) -> FinetuneConfig:
+    """Take settings that nobody gave from the finetuning that made the checkpoint, where it was for a task of the same
+    family, and print them: texts are then read and cut as they were there."""
+    there = finetuning_of(Path(config.init))
+    if there is None or family_of(there) != family_of(config):
+        return config
+    read = ("data.", "multilabel.", "qa.", "choice.", "model.mem-len", *(["columns."] * (there.task == config.task)))
+    values = {s.name.replace("-", "_"): s.value for s, _ in differences(there, config) if s.name.startswith(read)}
+    taken = set_ungiven(config, values)
+    if changed := [f"{s.name} {s.value}" for s, _ in differences(taken, config)]:
+        console.print(f"settings    as the checkpoint was finetuned for {there.task}: {', '.join(changed)}")
+    return taken
