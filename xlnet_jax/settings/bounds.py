@@ -66,8 +66,8 @@ def out_of_bounds(config: Any, prefix: str = "") -> Iterator[str]:
         name = dotted if prefix else f"`{field.name}`"
         if dataclasses.is_dataclass(value):
             yield from out_of_bounds(value, f"{dotted}.")
-        elif value != "" and not _has_type(value, hints[field.name]):
-            yield f"{name} {value!r} must be {_type_in_words(hints[field.name])}"
+        elif value != "" and not has_type(value, hints[field.name]):
+            yield f"{name} {value!r} must be {describe_type(hints[field.name])}"
         elif broken := next(_broken(value, field), None):
             yield f"{name} {broken}"
 
@@ -91,23 +91,25 @@ def _implied(value: Any, field: dataclasses.Field[Any], bounds: tuple[Bound, ...
         yield FINITE
 
 
-def _has_type(value: Any, hint: Any) -> bool:
+def has_type(value: Any, hint: Any) -> bool:
+    """Say whether a value has the type of a setting; True and False are no numbers."""
     if get_origin(hint) is Literal:
         return isinstance(value, str) and value in get_args(hint)
     if get_origin(hint) in (Union, types.UnionType):
-        return any(_has_type(value, option) for option in get_args(hint))
+        return any(has_type(value, option) for option in get_args(hint))
     if get_origin(hint) is tuple:
-        return isinstance(value, tuple) and all(_has_type(element, get_args(hint)[0]) for element in value)
+        return isinstance(value, tuple) and all(has_type(element, get_args(hint)[0]) for element in value)
     if isinstance(value, bool) or hint is bool:
         return isinstance(value, bool) and hint is bool
     return isinstance(value, {int: Integral, float: Real}.get(hint, hint))
 
 
-def _type_in_words(hint: Any) -> str:
+def describe_type(hint: Any) -> str:
+    """Return the type of a setting in words."""
     if get_origin(hint) is Literal:
         return f"one of {', '.join(get_args(hint))}"
     if get_origin(hint) in (Union, types.UnionType):
-        return " or ".join(_type_in_words(option) for option in get_args(hint))
+        return " or ".join(describe_type(option) for option in get_args(hint))
     if get_origin(hint) is tuple:
-        return f"a tuple, each element {_type_in_words(get_args(hint)[0])}"
+        return f"a list, each {describe_type(get_args(hint)[0])}"
     return _WORDS.get(hint, hint.__name__)

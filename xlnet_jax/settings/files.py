@@ -1,40 +1,38 @@
-"""Settings as plain data: to and from dictionaries, values of JSON against the types of settings, and the difference
-between two runs.
+"""Settings as plain data: to and from dictionaries, values of JSON and of Python against the types of settings, and the
+difference between two runs.
 """
 
 import dataclasses
-import json
-from collections.abc import Iterable, Mapping
-from pathlib import Path
-from types import NoneType, UnionType
-from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import PurePath
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 from xlnet_jax.errors import InputError, shown
 from xlnet_jax.printing import without_secrets
+from xlnet_jax.settings.bounds import describe_type, has_type
 from xlnet_jax.settings.config import RunConfig
-from xlnet_jax.settings.fields import T, differences, fields_of
-
-_IN_WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a text", NoneType: "null"}
+from xlnet_jax.settings.fields import T, differences, fields_of, flatten, nearest, with_values
 
 
 def typed(value: Any, hint: Any) -> Any:
-    """Return a value of JSON as this type. Raises TypeError with the type in words."""
-    options = _options(hint)
-    for option in options:
-        if get_origin(option) is tuple:
-            element = get_args(option)[0]
-            try:
-                return tuple(typed(each, element) for each in (value if isinstance(value, list) else [value]))
-            except TypeError:
-                continue
-        if get_origin(option) is Literal:
-            if any(value == choice and type(value) is type(choice) for choice in get_args(option)):
-                return value
-        elif option is Path and isinstance(value, str):
-            return Path(value)
-        elif type(value) is option or (option is float and type(value) is int):
-            return option(value) if option is float else value
-    raise TypeError(" or ".join(_in_words(option) for option in options))
+    """Return a value of JSON or of Python as the type of a setting: a list, or one value, as a tuple, a whole number as
+    a number, a path as text. Raises TypeError with the type in words."""
+    several = next((option for option in (hint, *get_args(hint)) if get_origin(option) is tuple), None)
+    if several and value is not None:
+        values = value if isinstance(value, list | tuple) else [value]
+        value = tuple(_plain(each, get_args(several)[0]) for each in values)
+    else:
+        value = _plain(value, hint)
+    if not has_type(value, hint):
+        raise TypeError(describe_type(hint))
+    return value
+
+
+def _plain(value: Any, hint: Any) -> Any:
+    options = get_args(hint) or (hint,)
+    if type(value) is int and float in options and int not in options:
+        return float(value)
+    return str(value) if isinstance(value, PurePath) else value
 
 
 def list_of_texts(texts: str | Iterable[str], name: str = "texts") -> list[str]:
@@ -53,18 +51,6 @@ def list_of_texts(texts: str | Iterable[str], name: str = "texts") -> list[str]:
     return found
 
 
-def _options(hint: Any) -> tuple[Any, ...]:
-    return get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
-
-
-def _in_words(option: Any) -> str:
-    if get_origin(option) is tuple:
-        return f"a list, each {' or '.join(_in_words(each) for each in _options(get_args(option)[0]))}"
-    if get_origin(option) is Literal:
-        return f"one of {', '.join(json.dumps(choice) for choice in get_args(option))}"
-    return _IN_WORDS.get(option, "a text")
-
-
 R = TypeVar("R", bound=RunConfig)
 
 
@@ -78,36 +64,60 @@ def to_dict(config: Any) -> dict[str, Any]:
     return dataclasses.asdict(config, dict_factory=plain)
 
 
-def from_dict(kind: type[T], values: dict[str, Any]) -> T:
-    """Return settings of this kind from the dictionaries of `to_dict`; missing keys take their defaults.
+def from_dict(kind: type[T], values: Mapping[str, Any]) -> T:
+    """Return settings of this kind from the dictionaries of `to_dict`; missing keys take their defaults. Raises
+    InputError as `over`."""
+    return over(kind(), values, "config.")
 
-    Raises InputError on unknown keys and on values of another type, and names them.
+
+def over(default: T, values: Mapping[str, Any], where: str) -> T:
+    """Return settings with the values of nested dictionaries in place of their own. where: what errors put before
+    names.
+
+    Raises InputError, with the name, on unknown settings and on values of another type.
     """
+    return with_values(default, read_values(default, dict(dotted(values)), where))
 
-    return over(kind(), values, "config")
+
+def dotted(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the values of nested dictionaries, and of sections as dataclasses, by their dotted names in Python's
+    spelling."""
+    for key, value in values.items():
+        name = prefix + key.replace("-", "_")
+        if isinstance(value, Mapping):
+            yield from dotted(value, f"{name}.")
+        elif dataclasses.is_dataclass(value):
+            yield from ((setting.name.replace("-", "_"), setting.value) for setting in flatten(value, f"{name}."))
+        else:
+            yield name, value
 
 
-def over(default: T, values: Any, where: str) -> T:
-    """Return settings with the values of a dictionary of `to_dict` in place of their own. where: their name in errors.
-
-    Raises InputError as `from_dict`.
-    """
-    hints = get_type_hints(type(default))
-    known = {field.name: hints[field.name] for field in fields_of(default)}
-    if not isinstance(values, dict):
-        raise InputError(f"{where}: {shown(values)} stands where its settings belong")
-    if unknown := sorted(values.keys() - known.keys()):
-        raise InputError(f"{where}: unknown setting {', '.join(unknown)}; known are {', '.join(sorted(known))}")
-    read: dict[str, Any] = {}
+def read_values(settings: Any, values: Mapping[str, Any], where: str, quote: str = "") -> dict[str, Any]:
+    """Return values, by dotted names, with the types that they have in these settings. where, quote: what errors put
+    before a name, and around it. Raises InputError as `over`."""
+    hints, read = dict(_hints(settings)), {}
     for name, value in values.items():
-        if dataclasses.is_dataclass(there := getattr(default, name)):
-            read[name] = over(there, value, f"{where}.{name}")
-            continue
+        shown_name = f"{where}{quote}{name}{quote}"
+        if name not in hints:
+            near = nearest(name, hints)
+            hint = f"did you mean {near}?" if near else "docs/settings.md lists them all"
+            raise InputError(f"{shown_name} is no setting: {hint}")
         try:
-            read[name] = typed(value, known[name])
+            read[name] = typed(value, hints[name])
         except TypeError as wanted:
-            raise InputError(f"{where}.{name} {shown(value)}: it must be {wanted}") from None
-    return dataclasses.replace(cast(Any, default), **read)
+            raise InputError(f"{shown_name} {shown(value)}: give {wanted}") from None
+    return read
+
+
+def _hints(settings: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the dotted name and the type of every setting."""
+    hints = get_type_hints(type(settings))
+    for field in fields_of(settings):
+        name, value = prefix + field.name, getattr(settings, field.name)
+        if dataclasses.is_dataclass(value):
+            yield from _hints(value, f"{name}.")
+        else:
+            yield name, hints[field.name]
 
 
 def identity_difference(ours: R, theirs: R) -> list[str]:

@@ -8,8 +8,6 @@ import contextlib
 import dataclasses
 import difflib
 import io
-import json
-import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import PurePath
@@ -18,12 +16,13 @@ from typing import Annotated, Any, NamedTuple, cast, get_args, get_origin, get_t
 import tyro
 from etils import epath
 
-from xlnet_jax.errors import InputError, shown
+from xlnet_jax.errors import InputError
 from xlnet_jax.printing import printing_colours
 from xlnet_jax.settings.bounds import check_bounds
 from xlnet_jax.settings.config import ModelConfig
 from xlnet_jax.settings.fields import T, docstrings_of, fields_of, flatten, is_marked, marked, nearest, with_values
-from xlnet_jax.settings.files import typed
+from xlnet_jax.settings.files import dotted, read_values
+from xlnet_jax.storage.reading import read_json
 from xlnet_jax.storage.versions import KEY, without_version
 
 REPLACED = {
@@ -35,13 +34,7 @@ REPLACED = {
 }
 """Flags that say in another way what these settings of a file say, and replace them."""
 FLAG = "--config"
-MOST_BYTES = 1 << 20
-"""of a file of settings, whose names and values take some ten thousand"""
 HELP = f"{FLAG} FILE: settings from a JSON file, such as config.json of a run; flags replace them"
-
-
-class _Object(list[tuple[str, Any]]):
-    """An object of JSON as it is written, where a name may stand twice."""
 
 
 class ConfigFile(NamedTuple):
@@ -63,23 +56,11 @@ class ConfigFile(NamedTuple):
         another name, only what differs from `origin` is taken over. Raises InputError on an unknown name, with the
         nearest, and on a value of another type.
         """
-        known = dict(_hints(start))
-        for name in self.values:
-            if name not in known:
-                near = nearest(name, known)
-                hint = f"did you mean {near}?" if near else "--help-all lists those of this command"
-                raise InputError(f"{self.path}: unknown setting {name}: {hint}")
-        values = {name: self._typed(name, value, known[name]) for name, value in self.values.items()}
+        values = read_values(start, self.values, f"{self.path}: ")
         if origin is not None and origin != start and self.is_of_a_run:
             usual = {setting.name.replace("-", "_"): setting.value for setting in flatten(origin)}
             values = {name: value for name, value in values.items() if value != usual[name]}
         return with_values(start, values), frozenset(name.replace("_", "-") for name in values)
-
-    def _typed(self, name: str, value: Any, hint: Any) -> Any:
-        try:
-            return typed(value, hint)
-        except TypeError as wanted:
-            raise InputError(f"{self.path}: {name} {shown(value)}: give {wanted}") from None
 
 
 class CommandLine(list[str]):
@@ -138,63 +119,22 @@ def _split(argv: Sequence[str]) -> tuple[str | None, list[str]]:
 
 
 def _read(path: str) -> dict[str, Any]:
-    file = epath.Path(path).expanduser()
-    if os.path.exists(file) and not (os.path.isfile(file) or os.path.isdir(file)):
-        raise InputError(f"{FLAG} {path} is a pipe or a device: save the settings in a file")
-    if os.path.isfile(file) and os.path.getsize(file) > MOST_BYTES:
-        raise InputError(f"{FLAG} {path} has {os.path.getsize(file):,} bytes: settings are a few thousand")
-    try:
-        content = json.loads(file.read_text(), object_pairs_hook=_Object)
-        given = list(_flat(content)) if isinstance(content, _Object) else None
-    except FileNotFoundError:
-        raise InputError(f"{FLAG} {path}: no such file") from None
-    except IsADirectoryError:
-        raise InputError(f"{FLAG} {path} is a folder: name a file, as {file / 'config.json'}") from None
-    except OSError as error:
-        raise InputError(f"{FLAG} {path} cannot be read: {error.strerror or error}") from None
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{FLAG} {path} is not JSON: {error}") from None
-    if given is None:
-        raise InputError(f'{FLAG} {path} holds no settings: they are written as {{"steps": 3000}}')
-    values: dict[str, Any] = {}
-    for name, value in given:
-        if name in values:
-            raise InputError(f"{path}: {name} is given twice")
-        values[name] = value
+    values = dict(dotted(read_json(epath.Path(path).expanduser())))
     return without_version("run", values, path) if KEY in values else values
 
 
-def _flat(values: _Object, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in values:
-        name = prefix + key.replace("-", "_")
-        if isinstance(value, _Object):
-            yield from _flat(value, f"{name}.")
-        else:
-            yield name, value
-
-
-def _hints(settings: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the dotted name and the type of every setting."""
-    hints = get_type_hints(type(settings))
-    for field in fields_of(settings):
-        name, value = prefix + field.name, getattr(settings, field.name)
-        if dataclasses.is_dataclass(value):
-            yield from _hints(value, f"{name}.")
-        else:
-            yield name, hints[field.name]
-
-
 def with_keywords(start: T, given: Mapping[str, Any]) -> T:
-    """Return the settings with some fields replaced. A section takes another, or a dictionary of fields to replace; a
-    field of several values takes one value, or any list.
+    """Return the settings with some of them replaced. A section takes another, or a dictionary of its settings; a
+    setting of several values takes one value, or a list.
 
-    Raises InputError on a field that does not exist, with the nearest name, and on a value of another type or out of
+    Raises InputError on a setting that does not exist, with the nearest name, and on a value of another type or out of
     its bounds.
     """
-    changed = _changed(with_plain_paths(start), given, "")
+    start = with_plain_paths(start)
+    changed = with_values(start, read_values(start, dict(dotted(given)), "", quote="`"))
     check_bounds(changed)
     if hasattr(changed, "given"):
-        changed = dataclasses.replace(changed, given=changed.given | names_of(given))
+        return cast(T, dataclasses.replace(cast(Any, changed), given=changed.given | names_of(given)))
     return changed
 
 
@@ -215,37 +155,7 @@ def with_plain_paths(settings: T) -> T:
 def names_of(given: Mapping[str, Any]) -> frozenset[str]:
     """Return the dotted names of the settings that keywords give, spelled as flags are; a whole section gives all of
     its own."""
-    names: set[str] = set()
-    for name, value in given.items():
-        dotted = name.replace("_", "-")
-        if dataclasses.is_dataclass(value):
-            names.update(setting.name for setting in flatten(value, f"{dotted}."))
-        elif isinstance(value, Mapping):
-            names.update(f"{dotted}.{inner}" for inner in names_of(value))
-        else:
-            names.add(dotted)
-    return frozenset(names)
-
-
-def _changed(start: Any, given: Mapping[str, Any], where: str) -> Any:
-    hints, values = get_type_hints(type(start)), {}
-    hints.pop("given", None)
-    for name, value in given.items():
-        if name not in hints:
-            near = difflib.get_close_matches(name, hints, 1)
-            hint = f"did you mean {near[0]}?" if near else f"there is {', '.join(hints)}"
-            raise InputError(f"there is no setting `{where}{name}`: {hint}")
-        there = getattr(start, name)
-        if dataclasses.is_dataclass(there) and isinstance(value, Mapping):
-            values[name] = _changed(there, value, f"{where}{name}.")
-        elif dataclasses.is_dataclass(there) and type(value) is not type(there):
-            raise InputError(f"`{where}{name}` is a section: give a dictionary of its settings")
-        elif isinstance(there, tuple):
-            several = value if isinstance(value, list | tuple) else [value]
-            values[name] = tuple(_plain(one) for one in several)
-        else:
-            values[name] = _plain(value)
-    return dataclasses.replace(start, **values)
+    return frozenset(name.replace("_", "-") for name, _ in dotted(given))
 
 
 def _plain(value: Any) -> Any:

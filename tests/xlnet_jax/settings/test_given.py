@@ -56,9 +56,9 @@ def test_every_setting_in_the_file_of_a_run_is_given_and_the_list_is_not_written
     again = parsed(Config, "--config", str(tmp_path / "config.json"))
     assert again == run
     assert {"steps", "model.init-std", "log.wandb"} <= again.given
-    with pytest.raises(InputError, match="unknown setting given"):
+    with pytest.raises(InputError, match="given is no setting"):
         from_dict(Config, {"given": []})
-    with pytest.raises(InputError, match="there is no setting `given`"):
+    with pytest.raises(InputError, match="`given` is no setting"):
         with_keywords(Config(), {"given": {"steps"}})
     with pytest.raises(InputError, match="unknown setting --given"):
         parsed(Config, "--given", "steps")
