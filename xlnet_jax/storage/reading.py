@@ -12,7 +12,7 @@ import zipfile
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
-from typing import IO, Annotated, Any, TypeVar, overload
+from typing import IO, Annotated, Any
 
 import msgspec
 import numpy as np
@@ -21,8 +21,6 @@ from etils import epath
 from xlnet_jax.errors import InputError
 from xlnet_jax.storage.files import in_bucket, write_durably
 from xlnet_jax.storage.versions import Format, with_version, without_version
-
-T = TypeVar("T")
 
 DOCUMENT = 256 << 20
 """Largest size of a file that is read as one text, such as JSON or a vocabulary: bytes"""
@@ -57,17 +55,21 @@ def demand_fitting(announced: int, there: int, where: object) -> None:
 def demand_regular(file: epath.PathLike) -> int:
     """Return the size in bytes of a file. Raises InputError where there is none, or a folder, a pipe or a device in its
     place, which has no end."""
-    if in_bucket(file):
-        return _size_in_bucket(epath.Path(file))
     try:
-        found = os.stat(file)  # follows links
+        if in_bucket(file):
+            there = epath.Path(file).stat()
+            kind, size = "a folder" if there.is_directory else "", there.length
+        else:
+            found = os.stat(file)  # follows links
+            other = "a folder" if stat.S_ISDIR(found.st_mode) else "a pipe or a device"
+            kind, size = "" if stat.S_ISREG(found.st_mode) else other, found.st_size
     except FileNotFoundError:
         raise InputError(f"{file} is missing") from None
     except (OSError, ValueError) as error:
         raise InputError(f"{file} cannot be read: {getattr(error, 'strerror', None) or error}") from None
-    if not stat.S_ISREG(found.st_mode):
-        raise InputError(f"{file} is {'a folder' if stat.S_ISDIR(found.st_mode) else 'a pipe or a device'} and no file")
-    return found.st_size
+    if kind:
+        raise InputError(f"{file} is {kind} and no file")
+    return int(size)
 
 
 def read_document(file: epath.PathLike, limit: int = DOCUMENT) -> bytes:
@@ -79,14 +81,6 @@ def read_document(file: epath.PathLike, limit: int = DOCUMENT) -> bytes:
         return bytes(epath.Path(file).read_bytes())
     except OSError as error:
         raise InputError(f"{file} cannot be read: {error.strerror or error}") from None
-
-
-@overload
-def read_json(file: epath.PathLike) -> dict[str, Any]: ...
-
-
-@overload
-def read_json(file: epath.PathLike, form: type[T], remedy: str = "") -> T: ...
 
 
 def read_json(file: epath.PathLike, form: Any = dict[str, Any], remedy: str = "") -> Any:
@@ -105,14 +99,6 @@ def parse_json(content: bytes | str, where: str, form: Any = dict[str, Any], rem
         value = json.loads(content)
         msgspec.json.encode(value)  # refuses half a surrogate pair, and numbers of more than 64 bits
         return msgspec.convert(value, form)
-
-
-@overload
-def read_versioned(file: epath.PathLike, name: Format) -> dict[str, Any]: ...
-
-
-@overload
-def read_versioned(file: epath.PathLike, name: Format, form: type[T], remedy: str = "") -> T: ...
 
 
 def read_versioned(file: epath.PathLike, name: Format, form: Any = dict[str, Any], remedy: str = "") -> Any:
@@ -161,9 +147,9 @@ def inside(folder: epath.Path, name: str, where: str) -> epath.Path:
 def read_array(file: epath.Path, kind: type[np.generic], rank: int) -> np.ndarray:
     """Return the array in an .npy file. Raises InputError where it has another type of number or another rank, or where
     its shape does not fit the size of the file; nothing is unpickled."""
-    size = demand_regular(file)
+    demand_regular(file)
     with naming_damage(file), file.open("rb") as opened:
-        return _array_in(opened, size, kind, rank, str(file))
+        return _array_in(opened, kind, rank, str(file))
 
 
 def read_arrays(file: epath.Path, forms: Mapping[str, tuple[type[np.generic], int]]) -> dict[str, np.ndarray]:
@@ -176,7 +162,7 @@ def read_arrays(file: epath.Path, forms: Mapping[str, tuple[type[np.generic], in
             member = archive.getinfo(f"{name}.npy")
             demand_stored([member], size, str(file))
             with archive.open(member) as array:
-                found[name] = _array_in(array, member.file_size, kind, rank, f"{file}: {name}")
+                found[name] = _array_in(array, kind, rank, f"{file}: {name}")
     return found
 
 
@@ -188,26 +174,14 @@ def demand_stored(members: Sequence[zipfile.ZipInfo], size: int, where: str) -> 
             raise InputError(f"{where} is damaged: its array {name} is compressed, or larger than the file")
 
 
-def _array_in(opened: IO[bytes], size: int, kind: type[np.generic], rank: int, where: str) -> np.ndarray:
-    """Return the array of an open .npy file with this number of bytes."""
-    version = np.lib.format.read_magic(opened)
-    read_header = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
-    shape, columns_first, dtype = read_header[version](opened)
-    if dtype != np.dtype(kind) or len(shape) != rank or columns_first:
-        raise InputError(f"{where} is damaged: it holds {dtype} of shape {str(shape)[:80]}")
-    if (there := size - opened.tell()) != (wanted := dtype.itemsize * int(np.prod(shape, dtype=object))):
-        raise InputError(f"{where} is damaged: its header announces {wanted:,} bytes, and {there:,} follow")
-    return np.frombuffer(opened.read(), dtype).reshape(shape)
-
-
-def _size_in_bucket(file: epath.Path) -> int:
-    try:
-        found = file.stat()
-    except FileNotFoundError:
-        raise InputError(f"{file} is missing") from None
-    if found.is_directory:
-        raise InputError(f"{file} is a folder and no file")
-    return int(found.length)
+def _array_in(opened: IO[bytes], kind: type[np.generic], rank: int, where: str) -> np.ndarray:
+    """Return the array of an open .npy file. Raises an error where it has more or fewer numbers than announced."""
+    array = np.lib.format.read_array(opened, allow_pickle=False)
+    if array.dtype != np.dtype(kind) or array.ndim != rank:
+        raise InputError(f"{where} is damaged: it holds {array.dtype} of shape {str(array.shape)[:80]}")
+    if opened.read(1):
+        raise InputError(f"{where} is damaged: its header announces fewer numbers than follow")
+    return array
 
 
 NAME = "checksums.json"

@@ -5,7 +5,7 @@ format changes only together with its number here. docs/trust.md lists the files
 """
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from xlnet_jax.errors import InputError, shown
 
@@ -13,18 +13,7 @@ KEY = "format_version"
 Format = Literal[
     "checkpoint", "run", "metrics", "results", "thresholds", "comparison", "corpus", "parts", "tokenizer", "export"
 ]
-VERSIONS: dict[Format, int] = {
-    "checkpoint": 1,
-    "run": 1,
-    "metrics": 1,
-    "results": 1,
-    "thresholds": 1,
-    "comparison": 1,
-    "corpus": 1,
-    "parts": 1,
-    "tokenizer": 1,
-    "export": 1,
-}
+VERSIONS: dict[Format, int] = dict.fromkeys(get_args(Format), 1)
 
 
 def with_version(name: Format, content: Mapping[str, Any]) -> dict[str, Any]:

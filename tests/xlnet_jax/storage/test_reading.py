@@ -133,7 +133,7 @@ def test_some_arrays_of_an_archive_are_read(tmp_path):
         ({"ids": np.zeros(3, np.int32)}, "no item named 'continues.npy' in the archive"),
         ({"ids": np.zeros(3)}, "ids is damaged: it holds float64 of shape"),
         ({"ids": np.zeros((3, 1), np.int32)}, "ids is damaged: it holds int32 of shape"),
-        ({"ids": np.array([{}], object)}, "ids is damaged: it holds object of shape"),
+        ({"ids": np.array([{}], object)}, "Object arrays cannot be loaded"),
     ],
 )
 def test_an_archive_of_other_arrays_is_refused(tmp_path, arrays, reason):
