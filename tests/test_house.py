@@ -99,7 +99,7 @@ def test_every_command_is_a_line_of_the_table_and_its_module_only_names_it():
     for module, text in modules.items():
         name = module.rpartition(".")[2]
         assert text.startswith(f'"""python -m {module}')
-        assert f'COMMANDS["{name}"].run()' in text
+        assert f'COMMANDS["{name}"].start(__name__)' in text
         assert len(text.splitlines()) <= LONGEST_COMMAND, f"{module}: its work belongs into a room"
     for name, command in COMMANDS.items():
         assert command.module.rpartition(".")[2] == name

@@ -44,8 +44,7 @@ class Command:
     """A command: its settings, and the function that does its work. Modules are imported when they are needed: --help
     and mistakes on the command line load neither jax nor TensorFlow."""
 
-    module: str
-    """module that `python -m` runs"""
+    name: str
     about: str
     """line that says what it does, in the list of commands and in --help"""
     settings: str
@@ -59,6 +58,12 @@ class Command:
     of the dataclass"""
     has_huge_pages: bool = False
     """restart with huge pages (`runtime.start_with_huge_pages`)"""
+
+    @property
+    def module(self) -> str:
+        """Module that `python -m` runs."""
+        package = "data_pipelines" if self.name in ("inspect", "prepare", "tokenizer") else "xlnet_jax"
+        return f"{package}.{self.name}"
 
     def parse(self, argv: Sequence[str]) -> Any:
         """Return the settings. Raises InputError on words that cannot be read; prints and exits on --help."""
@@ -80,6 +85,12 @@ class Command:
             mistake.args = (flags_for(str(mistake)),)
             raise
 
+    def start(self, module: str) -> Main:
+        """Return `main`; run the command in a module that Python runs. module: its `__name__`."""
+        if module == "__main__":
+            self.run()
+        return self.main
+
     def run(self) -> None:
         """Run the command with the words of this process and exit."""
         if self.has_huge_pages:
@@ -89,34 +100,34 @@ class Command:
         run(self.main, self.to_save_memory)
 
 
-COMMANDS = {
-    "inspect": Command(
-        "data_pipelines.inspect",
+_ALL = (
+    Command(
+        "inspect",
         "one window of a corpus, as text and as a picture of which rows see which keys.",
         settings="xlnet_jax.objectives.inspect:InspectSettings",
         function="xlnet_jax.objectives.inspect:print_window",
     ),
-    "prepare": Command(
-        "data_pipelines.prepare",
+    Command(
+        "prepare",
         "text into a corpus of token blocks, once for all training runs; --check compares one with its checksums.",
         settings="data_pipelines.prepare.commands:PrepareSettings",
         function="data_pipelines.prepare.commands:print_corpus",
         parser="data_pipelines.prepare.commands:parse_preparation",
     ),
-    "tokenizer": Command(
-        "data_pipelines.tokenizer",
+    Command(
+        "tokenizer",
         "train a tokenizer, describe one, or encode text with it.",
         settings="data_pipelines.tokenizer.commands:TokenizerSettings",
         function="data_pipelines.tokenizer.commands:print_tokenizer",
     ),
-    "attention": Command(
-        "xlnet_jax.attention",
+    Command(
+        "attention",
         "where each piece of a text looks, by layer and head, as a page or a picture.",
         settings="xlnet_jax.inference.attention:AttentionSettings",
         function="xlnet_jax.inference.attention:print_attention",
     ),
-    "compare": Command(
-        "xlnet_jax.compare",
+    Command(
+        "compare",
         "objectives and their ablations under equal conditions, as in the paper's Table 6.",
         settings="xlnet_jax.comparison.settings:CompareConfig",
         function="xlnet_jax.comparison.run:compare",
@@ -124,35 +135,35 @@ COMMANDS = {
         parser="xlnet_jax.comparison.settings:parse_comparison",
         has_huge_pages=True,
     ),
-    "convert": Command(
-        "xlnet_jax.convert",
+    Command(
+        "convert",
         "checkpoints from and to the formats of the 2019 code, Hugging Face and this project; finetuned models to "
         "StableHLO.",
         settings="xlnet_jax.tasks.convert:ConvertSettings",
         function="xlnet_jax.tasks.convert:print_conversion",
     ),
-    "embed": Command(
-        "xlnet_jax.embed",
+    Command(
+        "embed",
         "vectors of sentences or documents, as .npy or Parquet.",
         settings="xlnet_jax.inference.embed:EmbedSettings",
         function="xlnet_jax.inference.embed:print_embedding",
         to_save_memory="give a smaller --batch-tokens",
     ),
-    "evaluate": Command(
-        "xlnet_jax.evaluate",
+    Command(
+        "evaluate",
         "the held-out loss and perplexity of a checkpoint on any text.",
         settings="xlnet_jax.training.evaluate:EvaluateSettings",
         function="xlnet_jax.training.evaluate:print_evaluation",
         to_save_memory="give a smaller --data.batch-size",
     ),
-    "factorize": Command(
-        "xlnet_jax.factorize",
+    Command(
+        "factorize",
         "words predicted together against words predicted each by itself.",
         settings="xlnet_jax.inference.factorize:FactorizeSettings",
         function="xlnet_jax.inference.factorize:print_factorizations",
     ),
-    "finetune": Command(
-        "xlnet_jax.finetune",
+    Command(
+        "finetune",
         "from a pretrained checkpoint to a task: classification, question answering, tagging, multiple choice, "
         "ranking.",
         settings="xlnet_jax.tasks.config:FinetuneConfig",
@@ -161,36 +172,36 @@ COMMANDS = {
         parser="xlnet_jax.tasks.defaults:parse_finetuning",
         has_huge_pages=True,
     ),
-    "generate": Command(
-        "xlnet_jax.generate",
+    Command(
+        "generate",
         "text that continues a prompt, or that fills its gaps (___).",
         settings="xlnet_jax.inference.generate:GenerateSettings",
         function="xlnet_jax.inference.generate:print_texts",
         to_save_memory="give a smaller --batch-size, or a shorter prompt",
     ),
-    "plan": Command(
-        "xlnet_jax.plan",
+    Command(
+        "plan",
         "does a run fit TPUs or GPUs, and how long would it take? None of them is needed.",
         settings="xlnet_jax.planning.settings:PlanConfig",
         function="xlnet_jax.planning.settings:print_plans",
         parser="xlnet_jax.planning.settings:parse_plan",
     ),
-    "recl": Command(
-        "xlnet_jax.recl",
+    Command(
+        "recl",
         "relative effective context length: how far back causal checkpoints gain by reading.",
         settings="xlnet_jax.inference.recl:ReclSettings",
         function="xlnet_jax.inference.recl:print_recl",
         to_save_memory="give a smaller --batch-tokens",
     ),
-    "score": Command(
-        "xlnet_jax.score",
+    Command(
+        "score",
         "the log-likelihood of sentences, under one or several orders of their pieces.",
         settings="xlnet_jax.inference.score:ScoreSettings",
         function="xlnet_jax.inference.score:print_scores",
         to_save_memory="give a smaller --max-len",
     ),
-    "train": Command(
-        "xlnet_jax.train",
+    Command(
+        "train",
         "from a text file to a pretrained XLNet.",
         settings="xlnet_jax.settings.config:Config",
         function="xlnet_jax.training.pretrain:run_pretraining",
@@ -198,7 +209,8 @@ COMMANDS = {
         parser="xlnet_jax.objectives.command_line:parse_config",
         has_huge_pages=True,
     ),
-}
+)
+COMMANDS = {command.name: command for command in _ALL}
 """All commands, by name"""
 
 
@@ -243,7 +255,7 @@ def run(main: Main, to_save_memory: str = Command.to_save_memory) -> None:
     try:
         try:
             with _advise_on_memory(to_save_memory):
-                code = main(_words())
+                code = main(sys.argv[1:])
         except SystemExit as stop:  # --help
             code = stop.code
         sys.stdout.flush()
@@ -264,8 +276,6 @@ def run(main: Main, to_save_memory: str = Command.to_save_memory) -> None:
                 f"the disk of {where} fails: {error.strerror}; what was saved before is intact, and the same command "
                 "goes on from there once the disk works"
             )
-        elif code == CRASH and _is_folder_gone():
-            code = _fail("the current folder was deleted or moved: change into one that is there, as by `cd`")
         elif code == CRASH:
             raise
         else:
@@ -273,6 +283,8 @@ def run(main: Main, to_save_memory: str = Command.to_save_memory) -> None:
         # Exit at once: open writers would report the same error again while the interpreter shuts down.
         sys.stderr.flush()
         os._exit(code)
+    except UnicodeEncodeError as error:
+        code = _fail(f"a name or a text in the command line is not UTF-8 ({error})")
     except Exception as error:
         if found := _JAX_VARIABLE.search(str(error)):
             name = next(filter(None, found.groups())).upper()
@@ -288,14 +300,6 @@ def _load(name: str) -> Any:
     """Return what module:name stands for."""
     module, _, attribute = name.partition(":")
     return getattr(import_module(module), attribute)
-
-
-def _words() -> list[str]:
-    """Return the command line. Raises InputError where a word is no text: files and terminals could not hold it."""
-    for number, word in enumerate(sys.argv[1:], 1):
-        if not word.isprintable() and any("\ud800" <= character <= "\udfff" for character in word):
-            raise InputError(f"word {number} of the command line, {word[:100]!a}, is not UTF-8: rename what it names")
-    return sys.argv[1:]
 
 
 def _report(unraisable: "sys.UnraisableHookArgs") -> None:
@@ -314,14 +318,6 @@ def _advise_on_memory(advice: str) -> Iterator[None]:
         if not is_out_of_memory(error):
             raise
         raise OutOfMemory(f"out of memory ({first_line(error)}): {advice}") from None
-
-
-def _is_folder_gone() -> bool:
-    try:
-        os.getcwd()
-    except FileNotFoundError:
-        return True
-    return False
 
 
 def _fail(message: str, code: int = USER_ERROR) -> int:

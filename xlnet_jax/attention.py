@@ -2,7 +2,4 @@
 
 from xlnet_jax.__main__ import COMMANDS
 
-main = COMMANDS["attention"].main
-
-if __name__ == "__main__":
-    COMMANDS["attention"].run()
+main = COMMANDS["attention"].start(__name__)

@@ -2,7 +2,4 @@
 
 from xlnet_jax.__main__ import COMMANDS
 
-main = COMMANDS["compare"].main
-
-if __name__ == "__main__":
-    COMMANDS["compare"].run()
+main = COMMANDS["compare"].start(__name__)

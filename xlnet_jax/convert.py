@@ -2,7 +2,4 @@
 
 from xlnet_jax.__main__ import COMMANDS
 
-main = COMMANDS["convert"].main
-
-if __name__ == "__main__":
-    COMMANDS["convert"].run()
+main = COMMANDS["convert"].start(__name__)

@@ -2,7 +2,4 @@
 
 from xlnet_jax.__main__ import COMMANDS
 
-main = COMMANDS["embed"].main
-
-if __name__ == "__main__":
-    COMMANDS["embed"].run()
+main = COMMANDS["embed"].start(__name__)

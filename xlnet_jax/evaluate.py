@@ -2,7 +2,4 @@
 
 from xlnet_jax.__main__ import COMMANDS
 
-main = COMMANDS["evaluate"].main
-
-if __name__ == "__main__":
-    COMMANDS["evaluate"].run()
+main = COMMANDS["evaluate"].start(__name__)

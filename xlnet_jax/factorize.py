@@ -2,7 +2,4 @@
 
 from xlnet_jax.__main__ import COMMANDS
 
-main = COMMANDS["factorize"].main
-
-if __name__ == "__main__":
-    COMMANDS["factorize"].run()
+main = COMMANDS["factorize"].start(__name__)

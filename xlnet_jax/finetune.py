@@ -2,7 +2,4 @@
 
 from xlnet_jax.__main__ import COMMANDS
 
-main = COMMANDS["finetune"].main
-
-if __name__ == "__main__":
-    COMMANDS["finetune"].run()
+main = COMMANDS["finetune"].start(__name__)

@@ -2,7 +2,4 @@
 
 from xlnet_jax.__main__ import COMMANDS
 
-main = COMMANDS["generate"].main
-
-if __name__ == "__main__":
-    COMMANDS["generate"].run()
+main = COMMANDS["generate"].start(__name__)

@@ -2,7 +2,4 @@
 
 from xlnet_jax.__main__ import COMMANDS
 
-main = COMMANDS["plan"].main
-
-if __name__ == "__main__":
-    COMMANDS["plan"].run()
+main = COMMANDS["plan"].start(__name__)

@@ -2,7 +2,4 @@
 
 from xlnet_jax.__main__ import COMMANDS
 
-main = COMMANDS["recl"].main
-
-if __name__ == "__main__":
-    COMMANDS["recl"].run()
+main = COMMANDS["recl"].start(__name__)

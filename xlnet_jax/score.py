@@ -2,7 +2,4 @@
 
 from xlnet_jax.__main__ import COMMANDS
 
-main = COMMANDS["score"].main
-
-if __name__ == "__main__":
-    COMMANDS["score"].run()
+main = COMMANDS["score"].start(__name__)

@@ -2,7 +2,4 @@
 
 from xlnet_jax.__main__ import COMMANDS
 
-main = COMMANDS["train"].main
-
-if __name__ == "__main__":
-    COMMANDS["train"].run()
+main = COMMANDS["train"].start(__name__)

@@ -2,7 +2,4 @@
 
 from xlnet_jax.__main__ import COMMANDS
 
-main = COMMANDS["inspect"].main
-
-if __name__ == "__main__":
-    COMMANDS["inspect"].run()
+main = COMMANDS["inspect"].start(__name__)

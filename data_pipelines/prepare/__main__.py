@@ -2,7 +2,4 @@
 
 from xlnet_jax.__main__ import COMMANDS
 
-main = COMMANDS["prepare"].main
-
-if __name__ == "__main__":
-    COMMANDS["prepare"].run()
+main = COMMANDS["prepare"].start(__name__)

@@ -2,7 +2,4 @@
 
 from xlnet_jax.__main__ import COMMANDS
 
-main = COMMANDS["tokenizer"].main
-
-if __name__ == "__main__":
-    COMMANDS["tokenizer"].run()
+main = COMMANDS["tokenizer"].start(__name__)
