@@ -24,9 +24,8 @@ class Hub:
     """Models that the stand-in has, as OWNER/NAME -> {revision: {file: bytes}}, and what it was asked."""
 
     def __init__(self):
-        self.models, self.gated, self.asked, self.ranges = {}, set(), [], []
+        self.models, self.gated, self.asked = {}, set(), []
         self.broken = set()  # files that it fails to give
-        self.cut = {}  # file -> how often its connection breaks in the middle
         self.may_write = True
         self._stored = {}  # of large files, by their SHA-256
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
@@ -144,17 +143,8 @@ class Hub:
                 commit, files = hub._files(name, revision)
                 if file not in files:
                     return self._refuse(404, "EntryNotFound", "Entry not found")
-                content, begin = files[file], 0
-                if part := re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range") or ""):
-                    begin = int(part[1])
-                    hub.ranges.append((file, begin))
-                headers = {"ETag": f'"{_id(content)}"', "X-Repo-Commit": commit, "Accept-Ranges": "bytes"}
-                if begin:
-                    headers["Content-Range"] = f"bytes {begin}-{len(content) - 1}/{len(content)}"
-                cut = self.command == "GET" and hub.cut.get(file, 0) > 0
-                if cut:
-                    hub.cut[file] -= 1
-                self._send(206 if begin else 200, content[begin:], headers, cut)
+                headers = {"ETag": f'"{_id(files[file])}"', "X-Repo-Commit": commit}
+                self._send(200, files[file], headers)
 
             def _json(self, value, status=200):
                 self._send(status, json.dumps(value).encode(), {"Content-Type": "application/json"})
@@ -162,15 +152,13 @@ class Hub:
             def _refuse(self, status, code, message):
                 self._send(status, b"", {"X-Error-Code": code, "X-Error-Message": message})
 
-            def _send(self, status, content=b"", headers=(), cut=False):
+            def _send(self, status, content=b"", headers=()):
                 self.send_response(status)
                 for name, value in {**dict(headers), "Content-Length": len(content)}.items():
                     self.send_header(name, str(value))
                 self.end_headers()
                 if self.command != "HEAD":
-                    self.wfile.write(content[: len(content) // 2] if cut else content)
-                if cut:
-                    self.close_connection = True
+                    self.wfile.write(content)
 
             def _body(self):
                 if "chunked" not in self.headers.get("Transfer-Encoding", ""):

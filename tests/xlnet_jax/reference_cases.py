@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from xlnet_jax.interop import tf1
-from xlnet_jax.interop.weights import abstract_params, to_ours
+from xlnet_jax.interop.weights import abstract_params, find_mismatch, to_ours
 from xlnet_jax.settings.config import ModelConfig
 
 HIDDEN, LOSS, GRADIENTS = 2e-5, 1e-5, 5e-6  # absolute, float32: the tolerances that come with the numbers
@@ -57,10 +57,11 @@ class Case:
         r_w_bias = f"{tf1.BODY}/r_w_bias"  # without segments the original has no r_s_bias, and ours no use for it
         variables = {f"{tf1.BODY}/r_s_bias": np.zeros_like(variables[r_w_bias]), **variables}
         shapes = abstract_params(self.config, self.head)
-        params, mismatch = to_ours(variables, tf1.weights(self.config, self.head), shapes)
+        table = list(tf1.weights(self.config, self.head))
+        mismatch = find_mismatch(variables, table, shapes)
         assert not mismatch.unknown
         assert not mismatch.misshapen
-        return params
+        return to_ours(variables, table, shapes)
 
     def __contains__(self, name):
         return name in self.arrays

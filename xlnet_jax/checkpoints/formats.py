@@ -6,7 +6,6 @@ entry in `_FORMATS`.
 
 import dataclasses
 import difflib
-import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Literal, NamedTuple
 
 import jax
 import numpy as np
+from etils import epath
 
 from data_pipelines.tokenizer import Tokenizer
 from xlnet_jax.checkpoints import native
@@ -27,18 +27,18 @@ from xlnet_jax.storage import hub
 from xlnet_jax.storage.files import (
     complete_folder,
     demand_on_disk,
+    demand_place,
     demand_space,
     demand_weights_on_disk,
     disk_errors_as_os_error,
 )
 
-_NOT_A_PLACE = (errno.EEXIST, errno.ENOTDIR, errno.ENOENT, errno.ENAMETOOLONG, errno.EINVAL)
 Format = Literal["native", "tf1", "hf"]
 Activation = Literal["gelu", "gelu_erf", "relu"]
 
 
 class _Format(NamedTuple):
-    files: str  # by which a folder of this format is is_checkpoint, for messages
+    files: str  # by which a folder of this format is known, for messages
     is_checkpoint: Callable[[Path], bool]
     read: Callable[[Path], Pretrained | Found]
     write: Callable[[Pretrained, Path], list[str]]
@@ -84,19 +84,14 @@ def recognise(source: Path) -> Format:
             return name
     if source.is_dir():
         raise InputError(f"no checkpoint in {source}: looked for {', '.join(form.files for form in _FORMATS.values())}")
+    beside = [str(folder) for folder in source.parent.glob("*/")] if source.parent.is_dir() else []
+    near = difflib.get_close_matches(str(source), beside, 1)
     raise InputError(
         f"{source}: no such folder, nor the prefix of a TensorFlow 1 checkpoint, nor {hub.BUNDLED[0]}, which comes "
         f"with this package, nor the name of a model on the Hugging Face Hub (OWNER/NAME, or a short one such as "
         f"xlnet-base-cased)"
-        f"{_folder_like(source) or hub.suggestion(source.name)}"
+        f"{f'; did you mean {near[0]}?' if near else hub.suggestion(source.name)}"
     )
-
-
-def _folder_like(source: Path) -> str:
-    """Return "; did you mean FOLDER?" for a folder beside it with much the same name, else nothing."""
-    beside = [folder.name for folder in source.parent.glob("*/")] if source.parent.is_dir() else []
-    near = difflib.get_close_matches(source.name, beside, 1)
-    return f"; did you mean {source.parent / near[0]}?" if near else ""
 
 
 def load(path: str | Path, *, partial: bool = False, activation: Activation | None = None) -> Pretrained:
@@ -148,20 +143,16 @@ def save(
     if to not in _FORMATS:
         raise InputError(f"format {to} is none of {', '.join(_FORMATS)}")
     target = demand_new(path)
+    demand_place(epath.Path(target))
     validate_network(pretrained.model, pretrained.head, "the network")
     check_params(pretrained, "the network")
     pretrained = dataclasses.replace(pretrained, params=jax.tree.map(np.asarray, pretrained.params))
-    try:
-        with disk_errors_as_os_error(target.parent), complete_folder(target) as made:
-            partial = Path(made)
-            demand_space(partial, sum(a.nbytes for a in jax.tree.leaves(pretrained.params)))
-            notes = _FORMATS[to].write(pretrained, partial)
-            add(partial, notes)
-            return notes
-    except OSError as error:
-        if error.errno not in _NOT_A_PLACE:
-            raise
-        raise InputError(f"{target} cannot be made a folder: {error.strerror}") from None
+    with disk_errors_as_os_error(target.parent), complete_folder(target) as made:
+        partial = Path(made)
+        demand_space(partial, sum(a.nbytes for a in jax.tree.leaves(pretrained.params)))
+        notes = _FORMATS[to].write(pretrained, partial)
+        add(partial, notes)
+        return notes
 
 
 def demand_new(target: str | Path) -> Path:

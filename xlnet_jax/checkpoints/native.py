@@ -19,14 +19,9 @@ from etils import epath
 from data_pipelines.tokenizer import Tokenizer
 from xlnet_jax.checkpoints.pretrained import Pretrained, check_params, check_tokenizer
 from xlnet_jax.errors import InputError
-from xlnet_jax.interop.contents import (
-    LABEL_THRESHOLD,
-    NULL_THRESHOLD,
-    Thresholds,
-    read_thresholds,
-)
+from xlnet_jax.interop.contents import LABEL_THRESHOLD, NULL_THRESHOLD, Thresholds, read_thresholds
 from xlnet_jax.objectives.registry import objective_named
-from xlnet_jax.settings.config import Config, HeadConfig, ModelConfig
+from xlnet_jax.settings.config import HeadConfig, ModelConfig
 from xlnet_jax.settings.files import from_dict, over
 from xlnet_jax.settings.rules import validate_network
 from xlnet_jax.storage.quiet import keep_orbax_quiet
@@ -65,16 +60,6 @@ class _Data:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Questions:
-    null_threshold: float | None = None
-
-
-@dataclasses.dataclass(frozen=True)
-class _Multilabel:
-    threshold: float | None = None
-
-
-@dataclasses.dataclass(frozen=True)
 class _Settings:
     """Content of config/metadata that every reader of a checkpoint needs."""
 
@@ -83,8 +68,8 @@ class _Settings:
     head: dict[str, Any] | None = None
     data: _Data = _Data()
     task: str | None = None  # this and the next two: of a finetuning run
-    qa: _Questions = _Questions()
-    multilabel: _Multilabel = _Multilabel()
+    qa: dict[str, Any] = dataclasses.field(default_factory=dict)
+    multilabel: dict[str, Any] = dataclasses.field(default_factory=dict)
     hugging_face: dict[str, Any] = dataclasses.field(default_factory=dict)
 
 
@@ -123,11 +108,8 @@ def read(folder: Path) -> Pretrained:
     if damage := find_damage(folder, {PARAMS, CONFIG.parts[0], TOKENIZER}):
         raise InputError(f"{folder} is damaged: {damage}")
     settings = read_versioned(folder / CONFIG, "checkpoint", _Settings)
-    try:
-        model = from_dict(ModelConfig, settings.model)
-        head = over(HeadConfig("classification"), settings.head, "config.head") if settings.head else None
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise InputError(f"{folder / CONFIG} is not the settings of a checkpoint: {error}") from None
+    model = from_dict(ModelConfig, settings.model)
+    head = over(HeadConfig("classification"), settings.head, "config.head.") if settings.head else None
     validate_network(model, head, str(folder / CONFIG))
     tokenizer = Tokenizer.load(folder / TOKENIZER) if (folder / TOKENIZER).is_dir() else None
     check_tokenizer(tokenizer, model, str(folder))
@@ -139,12 +121,6 @@ def read(folder: Path) -> Pretrained:
     loaded = Pretrained(model, params, objective, head, tokenizer, reuse_len, settings.hugging_face, notes, thresholds)
     check_params(loaded, str(folder))
     return loaded
-
-
-def run_config(folder: Path) -> Config | None:
-    """Return the settings of the pretraining run that wrote this checkpoint; None for any other checkpoint."""
-    settings = read_settings(folder)
-    return from_dict(Config, settings) if "preset" in settings else None
 
 
 def read_settings(folder: Path) -> dict[str, Any]:
@@ -188,14 +164,15 @@ def write_thresholds(folder: epath.PathLike, thresholds: Thresholds) -> None:
 
 def _thresholds(folder: Path, settings: _Settings) -> Thresholds:
     """Return the thresholds in the settings of finetuning; those that it tuned take their place."""
-    given: dict[str, float | None] = {}
+    given: dict[str, Any] = {}
     if settings.task == "squad2":
-        given = {NULL_THRESHOLD: settings.qa.null_threshold}
+        given = {NULL_THRESHOLD: settings.qa.get("null_threshold")}
     elif settings.task == "multilabel":
-        given = {LABEL_THRESHOLD: settings.multilabel.threshold}
+        given = {LABEL_THRESHOLD: settings.multilabel.get("threshold")}
     file = folder / THRESHOLDS
-    tuned = read_thresholds(read_versioned(file, "thresholds"), str(file)) if file.exists() else {}
-    return {**read_thresholds(given, str(folder / CONFIG)), **tuned}
+    tuned = read_versioned(file, "thresholds") if file.exists() else {}
+    with naming_damage(file if tuned else folder / CONFIG):
+        return read_thresholds({**given, **tuned})
 
 
 def _params(folder: Path) -> dict[str, Any]:

@@ -13,12 +13,12 @@ from xlnet_jax.errors import InputError
 from xlnet_jax.interop.contents import Found, Pretrained, guess_objective
 from xlnet_jax.interop.weights import (
     GENERATOR,
-    Mismatch,
+    Weight,
     abstract_params,
+    find_mismatch,
     flatten,
     initial_params,
     optional_params,
-    size,
     to_ours,
 )
 from xlnet_jax.objectives.registry import objective_named
@@ -70,32 +70,25 @@ def assemble(found: Found, where: str, partial: bool) -> Pretrained:
     Raises InputError with the names of variables that are missing, unknown or misshapen; with `partial` such parameters
     are drawn afresh or left out, and noted.
     """
-    validate_network(found.model, found.head, where)
-    check_tokenizer(found.tokenizer, found.model, where)
-    shapes = optional_params(found.model, found.head) | abstract_params(found.model, found.head)
-    params, mismatch = to_ours(found.variables, found.table, shapes)
-    notes = [*found.notes, *_precision(found.variables, where)]
-    if mismatch:
+    loaded, table, variables = found
+    model, head = loaded.model, loaded.head
+    validate_network(model, head, where)
+    check_tokenizer(loaded.tokenizer, model, where)
+    shapes = {**optional_params(model, head), **abstract_params(model, head)}
+    notes, drawn = [*loaded.notes, *_precision(variables, where)], {}
+    if mismatch := find_mismatch(variables, table, shapes):
         if not partial:
             raise InputError(f"{where} is not whole: {mismatch}; xlnet_jax.convert --partial takes what fits")
         notes.append(f"does not fit: {mismatch}")
         if mismatch.missing or mismatch.misshapen:
-            params, _ = to_ours(found.variables, found.table, shapes, _draw_params(found))
+            required = {w.path for w in table if w.required}
+            drawn = {path: a for path, a in flatten(initial_params(model, head)).items() if path in required}
             notes.append("what is missing or of another shape was drawn afresh")
-    objective = guess_objective(found.model, params)
-    loaded = Pretrained(
-        found.model, params, objective, found.head, found.tokenizer, found.reuse_len, found.extra,
-        thresholds=found.thresholds,
-    )  # fmt: skip
+    params = to_ours(variables, table, shapes, drawn)
     has_query_stream = "mask_embedding" in params.get("backbone", {})
-    if loaded.head is None and loaded.model.positions == "relative" and not has_query_stream:
+    if head is None and model.positions == "relative" and not has_query_stream:
         notes.append("no mask embedding: there is no query stream, as of a network that has learned masked pieces")
-    return replace(loaded, notes=tuple(notes))
-
-
-def _draw_params(found: Found) -> dict[str, np.ndarray]:
-    required = {w.path for w in found.table if w.required}
-    return {k: v for k, v in flatten(initial_params(found.model, found.head)).items() if k in required}
+    return replace(loaded, params=params, objective=guess_objective(model, params), notes=tuple(notes))
 
 
 def _precision(variables: Mapping[str, np.ndarray], where: str) -> list[str]:
@@ -111,20 +104,12 @@ def check_params(pretrained: Pretrained, where: str) -> None:
     """Raise InputError where parameters are missing, unknown, or of other shapes than the settings demand."""
     needed, flat = abstract_params(pretrained.model, pretrained.head), flatten(pretrained.params)
     optional = optional_params(pretrained.model, pretrained.head)
-    shapes = optional | needed
+    shapes = {**optional, **needed}
     if pretrained.judges_tokens:  # pieces are predicted by the generator, whose sizes its run alone knows
         optional = {path: s for path, s in shapes.items() if not path.startswith(("backbone/", "detector/"))}
         flat = {path: array for path, array in flat.items() if not path.startswith(f"{GENERATOR}/")}
-    wrong = Mismatch(
-        missing=sorted(shapes.keys() - flat.keys() - optional.keys()),
-        unknown=sorted(flat.keys() - shapes.keys()),
-        misshapen=[
-            f"{path} is {size(flat[path].shape)}, not {size(shapes[path].shape)}"
-            for path in sorted(shapes.keys() & flat.keys())
-            if tuple(flat[path].shape) != shapes[path].shape
-        ],
-    )
-    if wrong:
+    table = [Weight(path, path, required=path not in optional) for path in shapes]
+    if wrong := find_mismatch(flat, table, shapes):
         raise InputError(f"{where} is not whole: {wrong}")
 
 

@@ -7,6 +7,7 @@ from data_pipelines.corpus import Corpus, is_corpus
 from xlnet_jax.checkpoints import native
 from xlnet_jax.checkpoints.pretrained import Pretrained
 from xlnet_jax.settings.config import Config, ModelConfig
+from xlnet_jax.settings.files import from_dict
 
 
 @dataclass(frozen=True)
@@ -21,8 +22,8 @@ class Run:
         """Return the run of a checkpoint; None for a converted one or one of another project."""
         source = Path(checkpoint)
         found = native.find(source) if source.is_dir() else None
-        config = native.run_config(found) if found else None
-        return cls(found.parent.parent, config) if found and config else None
+        settings = native.read_settings(found) if found else {}
+        return cls(found.parent.parent, from_dict(Config, settings)) if found and "preset" in settings else None
 
     def corpus(self) -> Corpus | None:
         """Return the text that the run learned from, with its held-out part; None where it is gone."""

@@ -1,13 +1,13 @@
 """Contents of a checkpoint: as a reader finds them, under the names of its format, and under ours."""
 
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Annotated, Any, NamedTuple, TypedDict, cast
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import msgspec
 import numpy as np
 
 from data_pipelines.tokenizer import CLS, PAD, SEP, Tokenizer
@@ -25,6 +25,11 @@ NULL_THRESHOLD, LABEL_THRESHOLD = "qa.null_threshold", "multilabel.threshold"
 Thresholds = Mapping[str, float | None]
 """Settings of finetuning that turn scores into predictions, by name: LABEL_THRESHOLD, and NULL_THRESHOLD where a
 question may be unanswerable (None = no value was tuned)"""
+_ThresholdsForm = TypedDict(
+    "_ThresholdsForm",
+    {"qa.null_threshold": float | None, "multilabel.threshold": Annotated[float, msgspec.Meta(gt=0, lt=1)]},
+    total=False,
+)
 
 
 @dataclass(frozen=True)
@@ -101,52 +106,28 @@ def guess_objective(model: ModelConfig, params: Mapping[str, Any]) -> str:
     return "plm" if "mask_embedding" in params.get("backbone", {}) else "mlm"
 
 
-@dataclass(frozen=True)
-class Found:
-    """Contents of the files of one format, before they are known to fit the network."""
+class Found(NamedTuple):
+    """Contents of the files of a format of others, before they are known to fit the network."""
 
-    model: ModelConfig
-    head: HeadConfig | None
-    table: list[Weight]
+    contents: Pretrained
+    """without parameters, and without the objective, which they show"""
+    table: Iterable[Weight]
+    """where the variables belong"""
     variables: Mapping[str, np.ndarray]
-    tokenizer: Tokenizer | None = None
-    reuse_len: int | None = None
-    extra: Mapping[str, Any] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
-    thresholds: Thresholds = field(default_factory=dict)
+    """arrays by the names of the format"""
 
 
-def read_thresholds(content: Any, where: str) -> Thresholds:
-    """Return the thresholds in a JSON object. Raises InputError, naming `where`, on anything else."""
-    if not isinstance(content, dict) or not content.keys() <= {NULL_THRESHOLD, LABEL_THRESHOLD}:
-        raise InputError(f"{where} {content!r:.100} is no object of thresholds: {NULL_THRESHOLD}, {LABEL_THRESHOLD}")
-    for name, value in content.items():
-        is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-        if not (is_number or (value is None and name == NULL_THRESHOLD)):
-            raise InputError(f"{where}: {name} {value!r:.100} is no number")
-        if name == LABEL_THRESHOLD and not 0 < value < 1:
-            raise InputError(f"{where}: {name} {value} is no probability between 0 and 1")
-    return content
+def demand_layers(model: ModelConfig, variables: Mapping[str, np.ndarray], where: object) -> None:
+    """Raise InputError where settings announce more layers than there are arrays, before a table of them is made."""
+    if not model.share_layers and model.num_layers > len(variables):
+        raise InputError(f"{where}: {model.num_layers:,} layers, and its weights are {len(variables):,} arrays")
+
+
+def read_thresholds(content: Any) -> Thresholds:
+    """Return the thresholds in a value of JSON. Raises msgspec.ValidationError where they are none."""
+    return cast(Thresholds, msgspec.convert(content, _ThresholdsForm))
 
 
 def describe_thresholds(thresholds: Thresholds) -> str:
     """Return e.g. 'qa.null_threshold -1.25', or "" where there are no values."""
     return ", ".join(f"{name} {value:.6g}" for name, value in thresholds.items() if value is not None)
-
-
-def check_sizes(config: ModelConfig, sizes: Mapping[str, Any], where: str) -> None:
-    """Raise InputError, with the settings, where a configuration contradicts the sizes of the weights beside it."""
-    wrong = [
-        f"{name} {getattr(config, name)} (the weights have {size})"
-        for name, size in sizes.items()
-        if getattr(config, name) != size
-    ]
-    if wrong:
-        raise InputError(f"{where} contradicts its weights: {', '.join(wrong)}")
-
-
-def notes_on_padding(head: HeadConfig | None, there: str) -> list[str]:
-    """Return a note where a network of another project, `there`, reads padding into the summary of a text."""
-    if not head or not head.reads_summary or head.summary not in ("first", "mean"):
-        return []
-    return [f"summary {head.summary}: {there} counts padding as text; give it texts of one length at a time, unpadded"]

@@ -9,12 +9,13 @@ import dataclasses
 import json
 import warnings
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, cast
 
 import ml_dtypes  # noqa: F401 - teaches NumPy bfloat16, which safetensors asks it for
+import msgspec
 import numpy as np
 import safetensors
 import safetensors.numpy
@@ -28,11 +29,12 @@ from data_pipelines.tokenizer.settings import OURS
 from data_pipelines.tokenizer.symbols import BOS, CLS, EOS, MASK, PAD, SEP, SPECIAL_PIECES, UNK
 from xlnet_jax.errors import InputError
 from xlnet_jax.interop import hf_bert, hf_xlnet
-from xlnet_jax.interop.contents import Found, Pretrained
+from xlnet_jax.interop.contents import Found, Pretrained, demand_layers
+from xlnet_jax.interop.hf_settings import label_names, notes_on_thresholds, thresholds_of
 from xlnet_jax.interop.hf_tokenizer import DIFFERENCES, DIGIT_COMMAS, NO_JSON, tokenizer_json
 from xlnet_jax.interop.weights import flatten, left_behind, nest, to_theirs
 from xlnet_jax.storage import hub
-from xlnet_jax.storage.reading import demand_fitting, demand_regular, demand_stored, naming_damage, read_json
+from xlnet_jax.storage.reading import demand_fitting, demand_regular, demand_stored, inside, naming_damage, read_json
 
 CONFIG, TOKENIZER_CONFIG = "config.json", "tokenizer_config.json"
 SAFETENSORS, TORCH = "model.safetensors", "pytorch_model.bin"
@@ -42,7 +44,7 @@ _WEIGHTS = (SAFETENSORS, SAFETENSORS + INDEX, TORCH, TORCH + INDEX)  # the first
 
 def is_checkpoint(folder: Path) -> bool:
     """Return True for a folder with weights of transformers, by their file names."""
-    return any((folder / (name + end)).exists() for name in (SAFETENSORS, TORCH) for end in ("", INDEX))
+    return any((folder / name).exists() for name in _WEIGHTS)
 
 
 def fetch(name: str) -> Path:
@@ -66,22 +68,35 @@ def fetch(name: str) -> Path:
 
 def read(folder: Path) -> Found:
     """Read a folder. Raises InputError on files that are damaged or contradict each other."""
-    theirs = read_config(folder)
-    if theirs.get("model_type", "xlnet") == "xlnet":
-        found, (tokenizer, notes) = hf_xlnet.read(theirs, _tensors(folder), folder), _tokenizer(folder)
-    else:
-        found, (tokenizer, notes) = hf_bert.read(theirs, _tensors(folder), folder), _tokenizer_of_any_kind(folder)
-    found = dataclasses.replace(found, tokenizer=tokenizer, notes=(*found.notes, *notes))
-    return _deal_ids(found, tokenizer.foreign, folder) if tokenizer and tokenizer.foreign else found
+    theirs, where = read_config(folder), folder / CONFIG
+    is_xlnet = theirs.get("model_type", "xlnet") == "xlnet"
+    family: Any = hf_xlnet if is_xlnet else hf_bert
+    tensors = _tensors(folder)
+    with naming_damage(where):
+        label_names(theirs)  # refused where no head reads them, too
+        found: Found = family.read(theirs, tensors, str(where))
+        tokenizer, notes = _tokenizer(folder, is_xlnet)
+        contents = dataclasses.replace(
+            found.contents,
+            tokenizer=tokenizer,
+            extra={name: value for name, value in theirs.items() if name not in family.KNOWN},
+            thresholds=thresholds_of(theirs, str(where)),
+            notes=(*found.contents.notes, *notes),
+        )
+        demand_layers(contents.model, found.variables, where)
+        found = Found(contents, list(found.table), found.variables)
+        return _deal_ids(found, tokenizer.foreign, folder) if tokenizer and tokenizer.foreign else found
 
 
 def read_config(folder: Path) -> dict[str, Any]:
     """Return the config.json of a folder. Raises InputError where there is none, or its network is not known here."""
-    theirs = read_json(folder / CONFIG)
-    model_type = theirs.get("model_type", "xlnet")
-    if model_type not in ("xlnet", *hf_bert.DIALECTS):
-        known = ", ".join(("xlnet", *hf_bert.DIALECTS))
-        raise InputError(f"{folder / CONFIG}: model_type {model_type} is none of {known}")
+    theirs, known = read_json(folder / CONFIG), ("xlnet", *hf_bert.MODEL_TYPES)
+    if theirs.get("model_type", "xlnet") not in known:
+        raise InputError(f"{folder / CONFIG}: model_type {theirs['model_type']} is none of {', '.join(known)}")
+    if theirs.get("tie_word_embeddings") is False:
+        raise InputError(
+            f"{folder / CONFIG}: tie_word_embeddings false; the scores of our pieces are by the embedding itself"
+        )
     return theirs
 
 
@@ -93,13 +108,19 @@ def write(pretrained: Pretrained, folder: Path) -> list[str]:
     p, family = pretrained, _family_of(pretrained)
     if p.tokenizer and p.tokenizer.foreign:
         p = _restore_ids(p, p.tokenizer.foreign)
-    config, table = family.to_config(p), family.weights(p)
+    config, table = family.to_config(p), list(family.weights(p))
     tensors = to_theirs(p.params, table)
     # Through Python's own file: a disk may refuse data only when the file is closed, and the library does not look.
     (folder / SAFETENSORS).write_bytes(safetensors.numpy.save(tensors, {"format": "pt"}))
     config["dtype"] = p.params["backbone"]["word_embedding"].dtype.name
     (folder / CONFIG).write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
-    notes = [*family.notes_of(p), *left_behind(p.params, table)]
+    notes = [*notes_on_thresholds(p.thresholds), *left_behind(p.params, table)]
+    if family is hf_bert:
+        notes.append(
+            "texts are <cls> A <sep> B <sep> there, and places counted from the first column: pad on the right"
+        )
+    if offset := p.model.position_offset:
+        notes.append(f"places are counted there by what is not token {offset - 1}: pad with that")
     return notes + _write_tokenizer(p, folder, family)
 
 
@@ -125,22 +146,27 @@ _BY_PIECE = ("backbone/word_embedding", "output_bias")  # whose rows are the pie
 
 
 def _deal_ids(found: Found, foreign: ForeignPieces, folder: Path) -> Found:
-    if found.model.vocab_size != foreign.their_size:
+    contents = found.contents
+    if contents.model.vocab_size != foreign.their_size:
         raise InputError(
-            f"{folder}: its tokenizer has {foreign.their_size:,} pieces and its weights {found.model.vocab_size:,}: "
+            f"{folder}: its tokenizer has {foreign.their_size:,} pieces and its weights {contents.model.vocab_size:,}: "
             "they do not belong together"
         )
-    names = {weight.name for weight in found.table if weight.path in _BY_PIECE}
     is_new = foreign.theirs == NEW
 
-    def dealt(rows: np.ndarray) -> np.ndarray:
+    def deal(rows: np.ndarray) -> np.ndarray:
         mean = np.broadcast_to(rows.mean(0, dtype=np.float32), rows.shape[1:]).astype(rows.dtype)
         return np.where(is_new.reshape(-1, *[1] * (rows.ndim - 1)), mean, rows[foreign.theirs])
 
-    variables = {name: dealt(a) if name in names and len(a) else a for name, a in found.variables.items()}
-    model = dataclasses.replace(found.model, vocab_size=len(foreign.theirs))
+    names = {weight.name for weight in found.table if weight.path in _BY_PIECE}
+    variables = {name: deal(a) if name in names and len(a) else a for name, a in found.variables.items()}
     note = f"ids are dealt anew: special pieces come first, {is_new.sum()} of them new, with the mean of all rows"
-    return dataclasses.replace(found, model=model, variables=variables, notes=(*found.notes, note))
+    contents = dataclasses.replace(
+        contents,
+        model=dataclasses.replace(contents.model, vocab_size=len(foreign.theirs)),
+        notes=(*contents.notes, note),
+    )
+    return Found(contents, found.table, variables)
 
 
 def _restore_ids(pretrained: Pretrained, foreign: ForeignPieces) -> Pretrained:
@@ -156,35 +182,19 @@ def _restore_ids(pretrained: Pretrained, foreign: ForeignPieces) -> Pretrained:
 
 
 def _tensors(folder: Path) -> dict[str, np.ndarray]:
-    for name, load in ((SAFETENSORS, _load_safetensors), (TORCH, _load_torch)):
-        if (folder / name).exists():
-            return load(folder / name)
-        if (folder / (name + INDEX)).exists():
-            return _shards(folder, folder / (name + INDEX), load)
-    raise InputError(f"{folder}: neither {SAFETENSORS} nor {TORCH}")
-
-
-def _shards(folder: Path, index: Path, load: Callable[[Path], dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
-    weight_map = _weight_map(index)
-    tensors: dict[str, np.ndarray] = {}
-    for shard in sorted(set(weight_map.values())):
-        if not (folder / shard).exists():
-            raise InputError(f"{folder}: {shard} is missing, which {index.name} names")
-        held = load(folder / shard)
-        if wrong := sorted(n for n in held if weight_map.get(n) != shard):
-            raise InputError(f"{folder / shard} holds {', '.join(wrong)}, which {index.name} does not say")
-        if wrong := sorted(n for n in weight_map if weight_map[n] == shard and n not in held):
-            raise InputError(f"{folder / shard} lacks {', '.join(wrong)}, which {index.name} says it holds")
-        tensors |= held
-    return tensors
+    found = next((name for name in _WEIGHTS if (folder / name).exists()), SAFETENSORS)
+    load = _load_torch if found.startswith(TORCH) else _load_safetensors
+    shards = sorted(set(_weight_map(folder / found).values())) if found.endswith(INDEX) else [found]
+    return {name: array for shard in shards for name, array in load(folder / shard).items()}
 
 
 def _weight_map(index: Path) -> dict[str, str]:
-    weight_map = read_json(index).get("weight_map")
-    if not isinstance(weight_map, dict) or not weight_map:
-        raise InputError(f"{index} has no weight_map")
-    if not all(isinstance(shard, str) and shard and Path(shard).name == shard for shard in weight_map.values()):
-        raise InputError(f"{index}: a shard in its weight_map is not the name of a file")
+    """Return the file of each tensor. Raises InputError where the index names none, or one outside of its folder."""
+    content = read_json(index)
+    with naming_damage(index):
+        weight_map = msgspec.convert(content["weight_map"], Annotated[dict[str, str], msgspec.Meta(min_length=1)])
+    for shard in set(weight_map.values()):
+        inside(epath.Path(index.parent), shard, str(index))
     return weight_map
 
 
@@ -227,24 +237,19 @@ _AS_TOKENIZER_JSON = "PreTrainedTokenizerFast"  # transformers' classes by the n
 _SPECIAL = {"unk": UNK, "bos": BOS, "eos": EOS, "cls": CLS, "sep": SEP, "pad": PAD, "mask": MASK}
 
 
-def _tokenizer(folder: Path) -> tuple[Tokenizer | None, list[str]]:
-    file = folder / MODEL_FILE
-    if not file.exists():
-        return None, [f"no {MODEL_FILE}: the tokenizer does not come along"]
-    return Tokenizer.load(file), []
-
-
-def _tokenizer_of_any_kind(folder: Path) -> tuple[Tokenizer | None, list[str]]:
+def _tokenizer(folder: Path, is_xlnet: bool) -> tuple[Tokenizer | None, list[str]]:
+    """Return the tokenizer of a folder, and notes: its spiece.model where this project or an XLNet wrote it, else what
+    the library tokenizers reads, which ALBERT has beside another spiece.model."""
     config = folder / TOKENIZER_CONFIG
-    if config.exists() and OURS in read_json(config):
-        return _tokenizer(folder)
-    if not any((folder / name).exists() for name in (TOKENIZER_JSON, WORDPIECES)):
-        return None, [f"no {MODEL_FILE}, {TOKENIZER_JSON} or {WORDPIECES}: the tokenizer does not come along"]
+    is_ours = is_xlnet or (config.exists() and OURS in read_json(config))
+    names = (MODEL_FILE,) if is_ours else (TOKENIZER_JSON, WORDPIECES)
+    if not any((folder / name).exists() for name in names):
+        return None, [f"no {' or '.join(names)}: the tokenizer does not come along"]
+    if is_ours:
+        return Tokenizer.load(folder / MODEL_FILE), []
     if find_spec("tokenizers") is None:
         return None, ["the tokenizer does not come along: it needs pip install 'xlnet_jax[hf]'"]
-    model = model_in(epath.Path(folder))
-    assert model is not None
-    return Tokenizer(model, FOREIGN_SETTINGS, str(folder)), []
+    return Tokenizer(cast(bytes, model_in(epath.Path(folder))), FOREIGN_SETTINGS, str(folder)), []
 
 
 def _write_tokenizer(pretrained: Pretrained, folder: Path, family: Any) -> list[str]:

@@ -1,7 +1,9 @@
 """Settings that the config.json of every Hugging Face network shares (transformers, configuration_utils.py)."""
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Literal, TypeVar
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal
+
+import numpy as np
 
 from xlnet_jax.errors import InputError
 from xlnet_jax.interop.contents import (
@@ -13,7 +15,6 @@ from xlnet_jax.interop.contents import (
 )
 from xlnet_jax.interop.weights import SAME, TRANSPOSED, Weight
 from xlnet_jax.settings.config import HeadConfig, ModelConfig
-from xlnet_jax.settings.rules import validate_network
 from xlnet_jax.storage.versions import with_version, without_version
 
 SPAN_SCOPE, TAG_SCOPE = "qa_outputs", "classifier"  # last layers of the simple question answering, and of tagging
@@ -26,7 +27,6 @@ WRITTEN = {
     "architectures", "model_type", "dtype", "torch_dtype", "tie_word_embeddings", OURS, "tf1_scope",
     "transformers_version",
 }  # fmt: skip
-R = TypeVar("R")
 
 
 def activation_of(theirs: Mapping[str, Any], name: str, default: str, where: str) -> Any:
@@ -37,32 +37,16 @@ def activation_of(theirs: Mapping[str, Any], name: str, default: str, where: str
     return _ACTIVATIONS_BACK[activation]
 
 
-def demand_tied(theirs: Mapping[str, Any], where: str) -> None:
-    """Raise InputError on logits that do not use the word embedding."""
-    if theirs.get("tie_word_embeddings") is False:
-        raise InputError(f"{where}: tie_word_embeddings false; the scores of our pieces are by the embedding itself")
+def drop_copy(variables: dict[str, np.ndarray], copy: str, original: str, where: str) -> None:
+    """Remove an array that some files hold beside the one that it is a copy of. Raises InputError where they differ."""
+    copied = variables.pop(copy, None) if copy != original else None
+    if copied is not None and not np.array_equal(copied, variables.get(original, ())):
+        raise InputError(f"{where}: {copy} is not {original}; ours are tied")
 
 
-def read_checked(
-    theirs: Mapping[str, Any], read: Callable[[], tuple[ModelConfig, HeadConfig | None]], where: str
-) -> tuple[ModelConfig, HeadConfig | None]:
-    """Return the settings that `read` makes of theirs. Raises InputError on a wrong type or value."""
-    try:
-        label_names(theirs)  # refused where no head reads them, too
-        config, head = read()
-    except (TypeError, ValueError, KeyError, AttributeError, IndexError, ZeroDivisionError) as error:
-        if isinstance(error, InputError):
-            raise
-        raise InputError(f"{where}: a setting is not what it should be ({type(error).__name__}: {error})") from None
-    validate_network(config, head, where)
-    return config, head
-
-
-def tagging_head(
-    theirs: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]], scope: str, where: str
-) -> HeadConfig:
+def tagging_head(theirs: Mapping[str, Any], variables: Mapping[str, np.ndarray], scope: str, where: str) -> HeadConfig:
     """Return the tagging head whose last layer has this name."""
-    num_labels = shapes[f"{scope}.weight"][0]
+    num_labels = len(variables[f"{scope}.weight"])
     return HeadConfig("token_classification", num_labels, labels=labels_of(theirs, num_labels, where), scope=scope)
 
 
@@ -107,11 +91,10 @@ def head_settings(head: HeadConfig | None) -> dict[str, Any]:
 
 
 def thresholds_of(theirs: Mapping[str, Any], where: str) -> Thresholds:
-    """Return the thresholds in a config.json. Raises InputError where they are none."""
+    """Return the thresholds in a config.json. Raises an error where they are none."""
     if OURS not in theirs:
         return {}
-    where = f"{where}: {OURS}"
-    return read_thresholds(without_version("thresholds", theirs[OURS], where), where)
+    return read_thresholds(without_version("thresholds", theirs[OURS], f"{where}: {OURS}"))
 
 
 def threshold_settings(thresholds: Thresholds) -> dict[str, Any]:
@@ -125,11 +108,9 @@ def notes_on_thresholds(thresholds: Thresholds) -> list[str]:
         NULL_THRESHOLD: "a question is unanswerable where the largest cls_logits of its windows exceeds it",
         LABEL_THRESHOLD: "a text has the labels with that probability or a higher one",
     }
-    return [
-        f"{describe_thresholds({name: value})} is in config.json, and transformers does not apply it: {rules[name]}"
-        for name, value in thresholds.items()
-        if value is not None
-    ]
+    found = describe_thresholds(thresholds)
+    rule = "; ".join(rules[name] for name in thresholds)
+    return [f"{found} is in config.json, and transformers does not apply it: {rule}"] if found else []
 
 
 def demand_head_width(config: ModelConfig) -> None:

@@ -2,13 +2,12 @@
 
 import dataclasses
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from xlnet_jax.errors import InputError
-from xlnet_jax.interop.contents import Found, Pretrained, check_sizes, notes_on_padding
+from xlnet_jax.interop.contents import Found, Pretrained
 from xlnet_jax.interop.hf_settings import (
     ACTIVATIONS,
     SPAN_SCOPE,
@@ -16,23 +15,19 @@ from xlnet_jax.interop.hf_settings import (
     WRITTEN,
     activation_of,
     demand_head_width,
-    demand_tied,
     dense,
+    drop_copy,
     head_settings,
     labels_of,
     norm,
-    notes_on_thresholds,
-    read_checked,
     sequence_task,
     tagging_head,
     threshold_settings,
-    thresholds_of,
 )
 from xlnet_jax.interop.weights import SAME, TRANSPOSED, TWO_LEADING_ONES, Layout, Weight, refuse_beyond_xlnet
 from xlnet_jax.settings.config import HeadConfig, ModelConfig
 
 BODY = "transformer"
-TIED = "lm_loss.weight"  # the embedding once more, in some files
 
 _LAYER: dict[str, tuple[str, Layout]] = {  # our path in a layer -> name under layer.<i>, layout
     **{f"attention/{x}": (f"rel_attn.{x}", SAME) for x in "qkvor"},
@@ -48,20 +43,40 @@ _LAYER: dict[str, tuple[str, Layout]] = {  # our path in a layer -> name under l
 }
 _BIASES = ("r_w_bias", "r_r_bias", "r_s_bias")
 _NO_ACTIVATION = "linear"
-_SIZES = {  # ours -> theirs
-    "vocab_size": "vocab_size", "num_layers": "n_layer", "d_model": "d_model", "num_heads": "n_head",
-    "d_ff": "d_inner", "init_std": "initializer_range", "layer_norm_eps": "layer_norm_eps", "clamp_len": "clamp_len",
-    "attn_type": "attn_type", "same_length": "same_length", "untie_r": "untie_r",
+_SETTINGS: dict[str, tuple[str, Any]] = {  # ours -> theirs, and its default
+    "vocab_size": ("vocab_size", 32_000),
+    "num_layers": ("n_layer", 24),
+    "d_model": ("d_model", 1024),
+    "num_heads": ("n_head", 16),
+    "d_ff": ("d_inner", 4096),
+    "init_std": ("initializer_range", 0.02),
+    "layer_norm_eps": ("layer_norm_eps", 1e-12),
+    "clamp_len": ("clamp_len", -1),
+    "attn_type": ("attn_type", "bi"),
+    "same_length": ("same_length", False),
+    "untie_r": ("untie_r", True),
+}
+KNOWN = WRITTEN | {theirs for theirs, _ in _SETTINGS.values()} | {
+    "d_head", "ff_activation", "dropout", "mem_len", "reuse_len",
 }  # fmt: skip
+_ARCHITECTURES = {
+    "classification": "XLNetForSequenceClassification",
+    "regression": "XLNetForSequenceClassification",
+    "multilabel": "XLNetForSequenceClassification",
+    "multiple_choice": "XLNetForMultipleChoice",
+    "question_answering": "XLNetForQuestionAnswering",
+    "token_classification": "XLNetForTokenClassification",
+}
 
 
-def weights(pretrained: Pretrained) -> list[Weight]:
-    """Return the table of a network: one entry a tensor. Hugging Face has r biases in every layer, tied or not."""
+def weights(pretrained: Pretrained) -> Iterator[Weight]:
+    """Yield the table of a network: one entry a tensor. Hugging Face has r biases in every layer, tied or not."""
     return _table(pretrained.model, pretrained.head)
 
 
-def _table(config: ModelConfig, head: HeadConfig | None) -> list[Weight]:
-    return [*_body(config), *_top(head)]
+def _table(config: ModelConfig, head: HeadConfig | None) -> Iterator[Weight]:
+    yield from _body(config)
+    yield from _top(head)
 
 
 def _body(config: ModelConfig) -> Iterator[Weight]:
@@ -110,32 +125,8 @@ def around(config: ModelConfig) -> dict[str, tuple[tuple[str, int], ...]]:
     }
 
 
-def sizes_of(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
-    """Return the sizes of the tensors, under the names of our settings; sizes that no tensor shows are left out."""
-    sizes: dict[str, int] = {}
-    known = {name for name, _ in _LAYER.values()}
-    parts = [name.removeprefix(f"{BODY}.layer.").split(".", 1) for name in shapes if name.startswith(f"{BODY}.layer.")]
-    if layers := {number for number, *rest in parts if rest and rest[0] in known}:
-        sizes["num_layers"] = len(layers)
-    for name, shape in shapes.items():
-        if name == f"{BODY}.word_embedding.weight" and len(shape) == 2:
-            sizes["vocab_size"] = shape[0]
-        elif name.endswith(".rel_attn.q") and len(shape) == 3:
-            sizes["d_model"], sizes["num_heads"], sizes["d_head"] = shape
-        elif name.endswith(".ff.layer_1.weight") and len(shape) == 2:
-            sizes["d_ff"] = shape[0]
-    return sizes
-
-
-def model_config(theirs: Mapping[str, Any], where: str) -> ModelConfig:
-    """Return our settings for a config.json; a missing one has Hugging Face's default. Raises InputError on what this
-    project does not have."""
-    demand_tied(theirs, where)
-    defaults = {
-        "vocab_size": 32_000, "n_layer": 24, "d_model": 1024, "n_head": 16, "d_inner": 4096, "initializer_range": 0.02,
-        "layer_norm_eps": 1e-12, "clamp_len": -1, "attn_type": "bi", "same_length": False, "untie_r": True,
-    }  # fmt: skip
-    given = {ours: theirs.get(name, defaults[name]) for ours, name in _SIZES.items()}
+def _model_config(theirs: Mapping[str, Any], where: str) -> ModelConfig:
+    given = {ours: theirs.get(name, default) for ours, (name, default) in _SETTINGS.items()}
     dropout = theirs.get("dropout", 0.1)
     return ModelConfig(
         **given,
@@ -147,16 +138,15 @@ def model_config(theirs: Mapping[str, Any], where: str) -> ModelConfig:
     )
 
 
-def head_config(theirs: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]], where: str) -> HeadConfig | None:
-    """Return the head that has these tensors; None = language modelling. Raises InputError on an unknown summary."""
-    if "start_logits.dense.weight" in shapes:
+def _head_config(theirs: Mapping[str, Any], variables: Mapping[str, np.ndarray], where: str) -> HeadConfig | None:
+    if "start_logits.dense.weight" in variables:
         return HeadConfig("question_answering")
     for scope in (TAG_SCOPE, SPAN_SCOPE):
-        if f"{scope}.weight" in shapes:
-            return tagging_head(theirs, shapes, scope, where)
-    if "logits_proj.weight" not in shapes:
+        if f"{scope}.weight" in variables:
+            return tagging_head(theirs, variables, scope, where)
+    if "logits_proj.weight" not in variables:
         return None
-    summary, use_projection = theirs.get("summary_type", "last"), "sequence_summary.summary.weight" in shapes
+    summary, use_projection = theirs.get("summary_type", "last"), "sequence_summary.summary.weight" in variables
     if summary not in ("last", "first", "mean"):
         raise InputError(f"{where}: summary_type {summary} is none of last, first, mean")
     # Theirs applies it with a projection or without; ours, as the original, with one alone.
@@ -169,30 +159,19 @@ def head_config(theirs: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]
         raise InputError(f"{where}: tf1_scope {scope} is not the name of one layer")
     if "XLNetForMultipleChoice" in theirs.get("architectures", ()):
         return HeadConfig("multiple_choice", 4, summary, use_projection, scope=scope)
-    num_labels = shapes["logits_proj.weight"][0]
+    num_labels = len(variables["logits_proj.weight"])
     labels = labels_of(theirs, num_labels, where)
     return HeadConfig(sequence_task(theirs, num_labels), num_labels, summary, use_projection, labels, scope)
 
 
-def read(theirs: Mapping[str, Any], tensors: dict[str, np.ndarray], folder: Path) -> Found:
-    """Read a config.json and its tensors.
-
-    Raises InputError on what this project does not have, and on a setting of the wrong type or value.
-    """
-    where, notes = str(folder / "config.json"), []
+def read(theirs: Mapping[str, Any], tensors: dict[str, np.ndarray], where: str) -> Found:
+    """Read a config.json and its tensors. Raises InputError on what this project does not have, and other errors on
+    settings of a wrong type."""
+    notes = []
     if not any(name.startswith(BODY + ".") for name in tensors):
         tensors = {f"{BODY}.{name}": value for name, value in tensors.items()}  # saved by the bare XLNetModel
-    tied = tensors.pop(TIED, None)
-    if tied is not None and not np.array_equal(tied, tensors.get(f"{BODY}.word_embedding.weight", ())):
-        raise InputError(f"{folder}: {TIED} is not the embedding; ours are tied")
-    shapes = {name: tuple(value.shape) for name, value in tensors.items()}
-    sizes = sizes_of(shapes)
-    if "num_layers" not in sizes:
-        raise InputError(f"{folder}: no layer of an XLNet is among its {len(tensors)} tensors")
-    config, head = read_checked(
-        theirs, lambda: (model_config(theirs, where), head_config(theirs, shapes, where)), where
-    )
-    check_sizes(config, sizes, where)
+    drop_copy(tensors, "lm_loss.weight", f"{BODY}.word_embedding.weight", where)
+    config, head = _model_config(theirs, where), _head_config(theirs, tensors, where)
     reuse_len = theirs.get("reuse_len") or None
     if not isinstance(reuse_len or 0, int):
         raise InputError(f"{where}: reuse_len {reuse_len!r} is not a number of positions")
@@ -201,17 +180,11 @@ def read(theirs: Mapping[str, Any], tensors: dict[str, np.ndarray], folder: Path
             "config.json says ff_activation gelu, which is the exact one in transformers; the 2019 weights were "
             "trained with its tanh form: load with activation gelu if these are theirs"
         )
-    if theirs.get("bi_data"):
-        notes.append("bi_data: transformers reads the second half of a batch backwards; here each row has its own flag")
-    if head and head.task == "regression" and not theirs.get("architectures"):
-        notes.append("config.json names no architecture: one score a text is taken for regression")
     if not config.untie_r and not _alike_in_all_layers(tensors):
         config = dataclasses.replace(config, untie_r=True)
         notes.append("config.json says untie_r false, but the r biases differ from layer to layer: kept untied")
-    extra = {name: value for name, value in theirs.items() if name not in _OURS}
-    return Found(
-        config, head, _table(config, head), tensors, None, reuse_len, extra, tuple(notes), thresholds_of(theirs, where)
-    )
+    contents = Pretrained(config, {}, "", head, reuse_len=reuse_len, notes=tuple(notes))
+    return Found(contents, _table(config, head), tensors)
 
 
 def _alike_in_all_layers(tensors: Mapping[str, np.ndarray]) -> bool:
@@ -220,19 +193,6 @@ def _alike_in_all_layers(tensors: Mapping[str, np.ndarray]) -> bool:
         if any(not np.array_equal(layers[0], other) for other in layers[1:]):
             return False
     return True
-
-
-_OURS = WRITTEN | {
-    *_SIZES.values(), "d_head", "ff_activation", "dropout", "mem_len", "reuse_len",
-}  # fmt: skip
-_ARCHITECTURES = {
-    "classification": "XLNetForSequenceClassification",
-    "regression": "XLNetForSequenceClassification",
-    "multilabel": "XLNetForSequenceClassification",
-    "multiple_choice": "XLNetForMultipleChoice",
-    "question_answering": "XLNetForQuestionAnswering",
-    "token_classification": "XLNetForTokenClassification",
-}
 
 
 def to_config(pretrained: Pretrained) -> dict[str, Any]:
@@ -251,7 +211,7 @@ def to_config(pretrained: Pretrained) -> dict[str, Any]:
         **pretrained.extra,
         "architectures": ["XLNetLMHeadModel" if head is None else _ARCHITECTURES[head.task]],
         "model_type": "xlnet",
-        **{name: getattr(config, ours) for ours, name in _SIZES.items()},
+        **{name: getattr(config, ours) for ours, (name, _) in _SETTINGS.items()},
         "d_head": config.d_head,
         "ff_activation": ACTIVATIONS[config.activation],
         "dropout": config.dropout,
@@ -273,16 +233,3 @@ def to_config(pretrained: Pretrained) -> dict[str, Any]:
         "summary_use_proj": head.use_projection,
         "summary_activation": "tanh" if head.use_projection else _NO_ACTIVATION,
     }
-
-
-def notes_of(pretrained: Pretrained) -> list[str]:
-    """Return notes on settings that transformers ignores or lacks."""
-    model, notes = pretrained.model, notes_on_padding(pretrained.head, "transformers")
-    notes += notes_on_thresholds(pretrained.thresholds)
-    if model.profile != "default":
-        notes.append("the profile paper2019 is not written: transformers attends to whatever memory it is given")
-    if model.attention_dropout != model.dropout:
-        notes.append(
-            f"attention_dropout {model.attention_dropout} is not written: there is one dropout, {model.dropout}"
-        )
-    return notes

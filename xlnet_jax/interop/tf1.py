@@ -5,7 +5,7 @@ imported where it is needed."""
 import json
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,7 +13,7 @@ import numpy as np
 
 from data_pipelines.tokenizer import MODEL_FILE, SETTINGS_FILE, Settings, Tokenizer
 from xlnet_jax.errors import InputError
-from xlnet_jax.interop.contents import Found, Pretrained, check_sizes, describe_thresholds, notes_on_padding
+from xlnet_jax.interop.contents import Found, Pretrained, demand_layers, describe_thresholds
 from xlnet_jax.interop.weights import TWO_LEADING_ONES, Weight, left_behind, refuse_beyond_xlnet, to_theirs
 from xlnet_jax.settings.config import HeadConfig, ModelConfig
 from xlnet_jax.storage.quiet import tensorflow
@@ -49,25 +49,18 @@ _POOL = {
     "summary/attention/norm/LayerNorm_0/scale": "abs_attn/LayerNorm/gamma",
     "summary/attention/norm/LayerNorm_0/bias": "abs_attn/LayerNorm/beta",
 }
-_PROJECTION = {f"summary/projection/{x}": f"summary/{x}" for x in ("kernel", "bias")}
-_SPAN = {
-    "start/kernel": "start_logits/dense/kernel",
-    "start/bias": "start_logits/dense/bias",
-    "end_inner/kernel": "end_logits/dense_0/kernel",
-    "end_inner/bias": "end_logits/dense_0/bias",
-    "end_norm/LayerNorm_0/scale": "end_logits/LayerNorm/gamma",
-    "end_norm/LayerNorm_0/bias": "end_logits/LayerNorm/beta",
-    "end_outer/kernel": "end_logits/dense_1/kernel",
-    "end_outer/bias": "end_logits/dense_1/bias",
-    "answer_inner/kernel": "answer_class/dense_0/kernel",
-    "answer_inner/bias": "answer_class/dense_0/bias",
-    "answer_outer/kernel": "answer_class/dense_1/kernel",
+_SPAN = {  # layer -> our path
+    "start_logits/dense": "start",
+    "end_logits/dense_0": "end_inner",
+    "end_logits/dense_1": "end_outer",
+    "answer_class/dense_0": "answer_inner",
 }
 
 
-def weights(config: ModelConfig, head: HeadConfig | None) -> list[Weight]:
-    """Return the table of a network: one entry a variable."""
-    return [*_body(config), *_top(head)]
+def weights(config: ModelConfig, head: HeadConfig | None) -> Iterator[Weight]:
+    """Yield the table of a network: one entry a variable."""
+    yield from _body(config)
+    yield from _top(head)
 
 
 def _body(config: ModelConfig) -> Iterator[Weight]:
@@ -89,39 +82,42 @@ def _top(head: HeadConfig | None) -> Iterator[Weight]:
     if head is None:
         yield Weight("model/lm_loss/bias", "output_bias")
     elif head.task == "question_answering":
-        yield from (Weight(theirs, ours) for ours, theirs in _SPAN.items())
+        for theirs, ours in _SPAN.items():
+            yield from _dense(theirs, ours)
+        yield Weight("end_logits/LayerNorm/gamma", "end_norm/LayerNorm_0/scale")
+        yield Weight("end_logits/LayerNorm/beta", "end_norm/LayerNorm_0/bias")
+        yield Weight("answer_class/dense_1/kernel", "answer_outer/kernel")
     else:
-        if head.task != "token_classification":
-            summary = (_POOL if head.summary == "attn" else {}) | (_PROJECTION if head.use_projection else {})
-            yield from (Weight(f"{SUMMARY}/{theirs}", ours) for ours, theirs in summary.items())
-        scope = RACE_SCOPE if head.task == "multiple_choice" else f"model/{scope_of(head)}/logit"
-        yield from (Weight(f"{scope}/{x}", f"logits/{x}") for x in ("kernel", "bias"))
+        if head.summary == "attn":
+            yield from (Weight(f"{SUMMARY}/{theirs}", ours) for ours, theirs in _POOL.items())
+        if head.use_projection:
+            yield from _dense(f"{SUMMARY}/summary", "summary/projection")
+        # The original's name for a task without one is TASK_task.
+        scope = f"model/{head.scope or f'{head.task}_task'}/logit"
+        yield from _dense(RACE_SCOPE if head.task == "multiple_choice" else scope, "logits")
 
 
-def scope_of(head: HeadConfig) -> str:
-    """Return the scope of the last layer: that of its checkpoint, or the original's for a task without a name."""
-    return head.scope or f"{head.task}_task"
+def _dense(theirs: str, ours: str) -> Iterator[Weight]:
+    yield from (Weight(f"{theirs}/{x}", f"{ours}/{x}") for x in ("kernel", "bias"))
 
 
-def head_of(names: Iterable[str], num_labels: int | None) -> HeadConfig | None:
+def _head_of(variables: Mapping[str, np.ndarray]) -> HeadConfig | None:
     """Return the head that has these variables; None = language modelling, or the backbone alone.
 
-    num_labels: columns of the last layer. The original does not store the type of its summary; where no variable shows
-    it, it is the default, the last token.
+    The original does not store the type of its summary; where no variable shows it, it is the default, the last token.
     """
-    names = set(names)
-    if "start_logits/dense/kernel" in names:
+    if "start_logits/dense/kernel" in variables:
         return HeadConfig("question_answering")
-    scopes = [n.split("/")[1] for n in sorted(names) if n.startswith("model/") and n.endswith("/logit/kernel")]
-    if not scopes and f"{RACE_SCOPE}/kernel" not in names:
-        return None
-    summary: Literal["attn", "last"] = "attn" if f"{SUMMARY}/summary_bias" in names else "last"
-    use_projection = f"{SUMMARY}/summary/kernel" in names
-    if not scopes:
+    summary: Literal["attn", "last"] = "attn" if f"{SUMMARY}/summary_bias" in variables else "last"
+    use_projection = f"{SUMMARY}/summary/kernel" in variables
+    for name in sorted(variables):
+        if found := re.fullmatch("model/([^/]+)/logit/kernel", name):
+            num_labels = variables[name].shape[-1]
+            task: Literal["regression", "classification"] = "regression" if num_labels == 1 else "classification"
+            return HeadConfig(task, num_labels, summary, use_projection, scope=found[1])
+    if f"{RACE_SCOPE}/kernel" in variables:
         return HeadConfig("multiple_choice", 4, summary, use_projection)
-    if num_labels == 1:
-        return HeadConfig("regression", 1, summary, use_projection, scope=scopes[0])
-    return HeadConfig("classification", num_labels or 2, summary, use_projection, scope=scopes[0])
+    return None
 
 
 SIZES = {  # ours -> theirs, in xlnet_config.json
@@ -130,36 +126,33 @@ SIZES = {  # ours -> theirs, in xlnet_config.json
 }  # fmt: skip
 
 
-def sizes_of(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
-    """Return the sizes of the variables, under the names of our settings."""
-    sizes: dict[str, Any] = {}
-    known = "|".join(_LAYER.values())
-    if layers := {match[1] for name in shapes if (match := re.fullmatch(rf"{BODY}/layer_(\d+)/({known})", name))}:
-        sizes["num_layers"] = len(layers)
-    for name, shape in shapes.items():
-        if name == f"{BODY}/word_embedding/lookup_table" and len(shape) == 2:
-            sizes["vocab_size"] = shape[0]
-        elif name.endswith("/rel_attn/q/kernel") and len(shape) == 3:
-            sizes["d_model"], sizes["num_heads"], sizes["d_head"] = shape
-        elif name.endswith("/ff/layer_1/kernel") and len(shape) == 2:
-            sizes["d_ff"] = shape[1]
-        elif name == f"{BODY}/r_w_bias" and len(shape) in (2, 3):
-            sizes["untie_r"] = len(shape) == 3
-    return sizes
-
-
-def model_config(theirs: Mapping[str, Any], where: str) -> ModelConfig:
-    """Return our settings for an xlnet_config.json. Raises InputError where one is missing or unknown."""
+def _read_config(folder: Path) -> ModelConfig | None:
+    file = next((folder / name for name in CONFIGS if (folder / name).exists()), None)
+    if file is None:
+        return None
+    theirs = read_json(file)
     if missing := [name for name in (*SIZES.values(), "ff_activation") if name not in theirs]:
-        raise InputError(f"{where}: {', '.join(missing)} missing")
+        raise InputError(f"{file}: {', '.join(missing)} missing")
     if theirs["ff_activation"] not in ("gelu", "relu"):
-        raise InputError(f"{where}: ff_activation {theirs['ff_activation']} is neither gelu nor relu")
-    sizes = {ours: theirs[name] for ours, name in SIZES.items()}
-    return ModelConfig(**sizes, activation=theirs["ff_activation"])
+        raise InputError(f"{file}: ff_activation {theirs['ff_activation']} is neither gelu nor relu")
+    return ModelConfig(**{ours: theirs[name] for ours, name in SIZES.items()}, activation=theirs["ff_activation"])
 
 
-def to_config(config: ModelConfig, head: HeadConfig | None) -> dict[str, Any]:
-    """Return the xlnet_config.json of a network. Raises InputError on what the original cannot hold."""
+def _config_of(variables: Mapping[str, np.ndarray]) -> ModelConfig:
+    """Return the settings that the variables show; the original's training writes no others."""
+    d_model, num_heads, d_head = variables[f"{BODY}/layer_0/rel_attn/q/kernel"].shape
+    return ModelConfig(
+        vocab_size=len(variables[f"{BODY}/word_embedding/lookup_table"]),
+        num_layers=sum(name.endswith("/rel_attn/q/kernel") for name in variables),
+        d_model=d_model,
+        num_heads=num_heads,
+        d_head=d_head,
+        d_ff=variables[f"{BODY}/layer_0/ff/layer_1/kernel"].shape[1],
+        untie_r=variables[f"{BODY}/r_w_bias"].ndim == 3,
+    )
+
+
+def _to_config(config: ModelConfig, head: HeadConfig | None) -> dict[str, Any]:
     refuse_beyond_xlnet(config, "the original")
     if config.activation == "gelu_erf":
         raise InputError(
@@ -187,21 +180,20 @@ def read(source: Path) -> Found:
     """
     prefix = _newest(source) if source.is_dir() else _prefix(source)
     variables, optimizer = _variables(prefix)
-    shapes = {name: value.shape for name, value in variables.items()}
-    config, notes = _config(prefix.parent, shapes)
+    notes = ["mem_len, clamp_len, dropout and the like are flags of the original: the defaults of ModelConfig"]
     if optimizer:
-        notes.append(
-            f"{optimizer} variables of its optimizer stay behind: counters, and Adam's slots where there are any"
-        )
-    notes.append("mem_len, clamp_len, dropout and the like are flags of the original: the defaults of ModelConfig")
-    logits = [v for name, v in variables.items() if name.endswith("/logit/kernel") and v.ndim == 2]
-    head = head_of(variables, logits[0].shape[-1] if logits else None)
-    if head and head.reads_summary and head.summary == "last":
-        notes.append("which token the summary takes is not in the checkpoint: the last, the original's default")
+        notes.append(f"{optimizer} variables of its optimizer stay behind: counters and Adam's slots")
+    with naming_damage(prefix):
+        config, head = _read_config(prefix.parent), _head_of(variables)
+        if config is None:
+            config = _config_of(variables)
+            notes.append(f"no {CONFIG}: sizes are those of the weights, the activation is taken to be gelu")
+        demand_layers(config, variables, prefix)
     tokenizer = Tokenizer.load(prefix.parent) if (prefix.parent / MODEL_FILE).exists() else None
     if tokenizer is None:
         notes.append(f"no {MODEL_FILE}: the tokenizer does not come along")
-    return Found(config, head, weights(config, head), variables, tokenizer, None, {}, tuple(notes))
+    contents = Pretrained(config, {}, "", head, tokenizer, notes=tuple(notes))
+    return Found(contents, list(weights(config, head)), variables)
 
 
 def write(pretrained: Pretrained, folder: Path) -> list[str]:
@@ -211,10 +203,10 @@ def write(pretrained: Pretrained, folder: Path) -> list[str]:
     """
     tf = tensorflow()
     p = pretrained
-    config = to_config(p.model, p.head)
+    config = _to_config(p.model, p.head)
     if p.tokenizer and p.tokenizer.foreign:
         raise InputError(f"the original reads a {MODEL_FILE}, and this tokenizer is none: native can hold it")
-    table = weights(p.model, p.head)
+    table = list(weights(p.model, p.head))
     variables = to_theirs(p.params, table)
     names = sorted(variables)
     tf.raw_ops.SaveV2(
@@ -231,13 +223,9 @@ def write(pretrained: Pretrained, folder: Path) -> list[str]:
     if p.head and p.head.reads_summary:
         flags += [f"--summary_type={p.head.summary}", f"--use_summ_proj={p.head.use_projection}"]
     notes = [f"{CONFIG} holds sizes alone; the original takes the rest as flags: {' '.join(flags)}"]
-    notes += [*notes_on_padding(p.head, "the original"), *left_behind(p.params, table)]
-    if p.head and p.head.labels:
-        notes.append(f"the names of the labels are not written: {', '.join(p.head.labels)}")
+    notes += left_behind(p.params, table)
     if thresholds := describe_thresholds(p.thresholds):
         notes.append(f"the thresholds of its predictions are not written: {thresholds}")
-    if m.attn_type == "uni":
-        notes.append("attn_type uni is an argument of the original's modeling.transformer_xl, and no flag")
     if p.tokenizer is None:
         return notes
     (folder / MODEL_FILE).write_bytes(p.tokenizer.model)
@@ -274,15 +262,3 @@ def _variables(prefix: Path) -> tuple[dict[str, np.ndarray], int]:
             raise InputError(f"{prefix} is a checkpoint of TensorFlow 2 objects, not of the 2019 code")
         variables = {n: np.asarray(reader.get_tensor(n)) for n in names if not _OPTIMIZER.search(n)}
         return variables, len(names) - len(variables)
-
-
-def _config(folder: Path, shapes: dict[str, tuple[int, ...]]) -> tuple[ModelConfig, list[str]]:
-    sizes = sizes_of(shapes)
-    for file in (folder / name for name in CONFIGS):
-        if file.exists():
-            config = model_config(read_json(file), str(file))
-            check_sizes(config, sizes, str(file))
-            return config, []
-    if missing := SIZES.keys() - sizes.keys():
-        raise InputError(f"{folder}: no {CONFIG}, and the weights do not tell {', '.join(sorted(missing))}")
-    return ModelConfig(**sizes), [f"no {CONFIG}: sizes are those of the weights, the activation is taken to be gelu"]

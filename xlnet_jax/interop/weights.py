@@ -3,9 +3,9 @@
 import functools
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -57,7 +57,11 @@ class Mismatch:
 
     def __str__(self) -> str:
         kinds = (("missing", self.missing), ("unknown", self.unknown), ("of another shape", self.misshapen))
-        return "; ".join(f"{len(names)} {kind}: {', '.join(names)}" for kind, names in kinds if names)
+        return "; ".join(f"{len(names)} {kind}: {_some(names)}" for kind, names in kinds if names)
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names[:8]) + (", …" if len(names) > 8 else "")
 
 
 def initial_params(config: ModelConfig, head: HeadConfig | None = None, seed: int = 0) -> dict[str, Any]:
@@ -73,29 +77,25 @@ def abstract_params(config: ModelConfig, head: HeadConfig | None) -> dict[str, j
 
 @functools.lru_cache
 def _initial_shapes(config: ModelConfig, head: HeadConfig | None) -> Mapping[str, jax.ShapeDtypeStruct]:
-    return MappingProxyType(flatten(jax.eval_shape(lambda: initial_params(config, head))))
+    return flatten(jax.eval_shape(lambda: initial_params(config, head)))
 
 
-def optional_params(config: ModelConfig, head: HeadConfig | None) -> dict[str, jax.ShapeDtypeStruct]:
+@functools.lru_cache
+def optional_params(config: ModelConfig, head: HeadConfig | None) -> Mapping[str, jax.ShapeDtypeStruct]:
     """Return path -> shape of the parameters that a checkpoint may have or lack: the query stream, which only plm
     trains, the pair head (models/heads.py) of data.pair_loss, and ELECTRA's detector (models/bert.py)."""
-    return {**_query_stream(config), **({} if head else {**_pair_head(config), **_detector(config)})}
+    found = _query_stream(config)
+    if head:
+        return found
 
+    def shapes(module: nn.Module, *inputs: Any) -> Any:
+        return jax.eval_shape(lambda: meta.unbox(module.init(jax.random.key(0), *inputs)["params"]))
 
-@functools.lru_cache
-def _pair_head(config: ModelConfig) -> Mapping[str, jax.ShapeDtypeStruct]:
-    hidden = jax.ShapeDtypeStruct((1, 1, config.d_model), jnp.float32)
-    pairs = jax.eval_shape(lambda rows: meta.unbox(PairHead(config).init(jax.random.key(0), rows)["params"]), hidden)
-    return MappingProxyType(flatten({"pair_head": pairs}))
-
-
-@functools.lru_cache
-def _detector(config: ModelConfig) -> Mapping[str, jax.ShapeDtypeStruct]:
-    if config.network != "bert":
-        return MappingProxyType({})
-    inputs = text_inputs(jnp.zeros((1, 1), jnp.int32))
-    network = jax.eval_shape(lambda: meta.unbox(BertDetector(config).init(jax.random.key(0), inputs)["params"]))
-    return MappingProxyType(flatten({"detector": network["detector"]}))
+    found |= flatten({"pair_head": shapes(PairHead(config), jnp.zeros((1, 1, config.d_model)))})
+    if config.network == "bert":
+        detector = shapes(BertDetector(config), text_inputs(jnp.zeros((1, 1), jnp.int32)))["detector"]
+        found |= flatten({"detector": detector})
+    return found
 
 
 def _query_stream(config: ModelConfig) -> dict[str, jax.ShapeDtypeStruct]:
@@ -142,40 +142,51 @@ def left_behind(params: Mapping[str, Any], table: Iterable[Weight]) -> list[str]
     return [f"the format has no place for {', '.join(names)}: left behind"] if names else []
 
 
+def find_mismatch(
+    variables: Mapping[str, Any], table: Iterable[Weight], shapes: Mapping[str, jax.ShapeDtypeStruct]
+) -> Mismatch:
+    """Compare arrays, by their names in a format, with the shapes that a network has."""
+    mismatch, known = Mismatch(), set()
+    for w in table:
+        known.add(w.name)
+        given, expected = variables.get(w.name), _expected_shape(w, shapes)
+        if given is None:
+            if w.required:
+                mismatch.missing.append(w.name)
+        elif tuple(given.shape) != expected:
+            mismatch.misshapen.append(f"{w.name} is {size(given.shape)}, not {size(expected)}")
+    mismatch.unknown += sorted(variables.keys() - known)
+    return mismatch
+
+
+def _expected_shape(weight: Weight, shapes: Mapping[str, jax.ShapeDtypeStruct]) -> tuple[int, ...]:
+    # Zero strides: the expected shape costs no memory.
+    part = np.broadcast_to(np.float32(0), shapes[weight.path].shape)[weight.part]
+    return weight.layout.to_theirs(part).shape
+
+
 def to_ours(
     variables: Mapping[str, np.ndarray],
     table: Iterable[Weight],
     shapes: Mapping[str, jax.ShapeDtypeStruct],
     instead: Mapping[str, np.ndarray] | None = None,
-) -> tuple[dict[str, Any], Mismatch]:
-    """Return nested parameters, float32, and what did not fit.
+) -> dict[str, Any]:
+    """Return nested parameters, float32.
 
     A parameter with a missing or misshapen part is left out; where `instead` (path -> array) has it, its fitting parts
     are kept and the others come from `instead`.
     """
-    instead = instead or {}
+    instead, incomplete = instead or {}, set()
     flat: dict[str, np.ndarray] = {path: np.array(value, np.float32) for path, value in instead.items()}
-    mismatch, incomplete, known = Mismatch(), set(), set()
     for w in table:
-        known.add(w.name)
-        shape = shapes[w.path].shape
-        # Zero strides: the expected shape costs no memory.
-        part = np.broadcast_to(np.float32(0), shape)[w.part]
-        expected = w.layout.to_theirs(part).shape
         given = variables.get(w.name)
-        if given is None:
+        if given is None or tuple(given.shape) != _expected_shape(w, shapes):
             incomplete.add(w.path)
-            if w.required:
-                mismatch.missing.append(w.name)
-        elif tuple(given.shape) != expected:
-            incomplete.add(w.path)
-            mismatch.misshapen.append(f"{w.name} is {size(given.shape)}, not {size(expected)}")
         elif w.part:
-            flat.setdefault(w.path, np.empty(shape, np.float32))[w.part] = w.layout.to_ours(given)
+            flat.setdefault(w.path, np.empty(shapes[w.path].shape, np.float32))[w.part] = w.layout.to_ours(given)
         else:
             flat[w.path] = np.ascontiguousarray(w.layout.to_ours(given), dtype=np.float32)
-    mismatch.unknown += sorted(variables.keys() - known)
-    return nest({path: value for path, value in flat.items() if path not in incomplete - instead.keys()}), mismatch
+    return nest({path: value for path, value in flat.items() if path not in incomplete - instead.keys()})
 
 
 def refuse_beyond_xlnet(config: ModelConfig, holder: str) -> None:

@@ -13,8 +13,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
+from typing import Any
 
-from xlnet_jax.errors import FULL, REFUSED, InputError
+from xlnet_jax.errors import FULL, REFUSED, InputError, first_line
 from xlnet_jax.printing import printing_bars
 
 BUNDLED = ("tiny",)
@@ -44,6 +45,7 @@ _FILE = re.compile(r".*\.(model|json|txt|index|bin|safetensors|ckpt(-\d+)?)")
 _OUR_RUNS = "runs"  # default place of workdirs: a slip in runs/NAME is never asked of the network
 _ALWAYS_THERE = ".gitattributes"  # the library warns where nothing matches
 _SHOWN_FILES = 12
+_NO_FILE = "there is no such file or folder here"
 
 
 @dataclass(frozen=True)
@@ -54,31 +56,22 @@ class Model:
     commit: str
     files: tuple[str, ...]  # of the repository; those in the cache where the Hub was not reached
     folder: Path  # of the files that were fetched
-    reached: bool  # False where the Hub was not reached
 
     def __str__(self) -> str:
         return f"{self.name}@{self.commit}"
 
     def fetch(self, files: Sequence[str]) -> None:
         """Fetch files into `folder`; those that are in the cache are not fetched again. Raises InputError."""
-        from huggingface_hub import snapshot_download
-
         missing = [file for file in files if not (self.folder / file).exists()]
-        if not missing:
-            return
-        with (
-            _in_one_line(self.name, self.commit, "the download broke off"),
-            _bars(sys.stderr.isatty()),
-            printing_bars(),
-        ):
-            snapshot_download(self.name, revision=self.commit, allow_patterns=missing)
+        if missing:
+            with _in_one_line(self.name, "the download broke off"), printing_bars():
+                _library().snapshot_download(self.name, revision=self.commit, allow_patterns=missing)
 
     def contents(self) -> str:
         """Say which files it has, for messages."""
         shown = [file for file in self.files if file != _ALWAYS_THERE]
         more = f" and {len(shown) - _SHOWN_FILES} more" if len(shown) > _SHOWN_FILES else ""
-        has = "it has" if self.reached else "the Hub was not reached, and the cache has"
-        return f"{has} {', '.join(shown[:_SHOWN_FILES]) or 'nothing'}{more}"
+        return f"found {', '.join(shown[:_SHOWN_FILES]) or 'nothing'}{more}"
 
 
 def is_bundled(source: object) -> bool:
@@ -132,70 +125,58 @@ def find(name: str, patterns: Sequence[str]) -> Model:
     Where the Hub cannot be reached, the model is the one in the cache. Raises InputError, in one line, where there is
     neither.
     """
-    try:
-        from huggingface_hub import HfApi, errors, snapshot_download
-    except ImportError:
-        raise InputError(
-            f"{name}: there is no such file or folder here; to fetch it as a model of the Hugging Face Hub: "
-            "pip install 'xlnet_jax[hub]'"
-        ) from None
+    library = _library(f"{name}: {_NO_FILE}; a model of the Hugging Face Hub")
     full, revision = _parts(name)
-    with _in_one_line(full, revision, "there is no such file or folder here, and the Hub gave none"), _bars(False):
+    with _in_one_line(full, f"{_NO_FILE}, and the Hub gave none", revision), printing_bars():
         try:
-            folder = Path(snapshot_download(full, revision=revision, allow_patterns=[*patterns, _ALWAYS_THERE]))
-        except errors.LocalEntryNotFoundError:  # the Hub is not reached, and a file is not in the cache
-            if (found := _in_cache(full, revision)) is None:
-                raise
-            folder = found
+            fetched = library.snapshot_download(full, revision=revision, allow_patterns=[*patterns, _ALWAYS_THERE])
+        except library.errors.LocalEntryNotFoundError as unreached:
+            try:
+                fetched = library.snapshot_download(full, revision=revision, allow_patterns=[], local_files_only=True)
+            except library.errors.LocalEntryNotFoundError:
+                raise unreached from unreached.__cause__
+        folder = Path(fetched)
         try:
-            files, reached = HfApi().list_repo_files(full, revision=folder.name), True
+            files = library.HfApi().list_repo_files(full, revision=folder.name)
         except _transport_errors():
-            files, reached = [str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file()], False
-    return Model(full, folder.name, tuple(sorted(files)), folder, reached)
+            files = [str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file()]
+    return Model(full, folder.name, tuple(sorted(files)), folder)
 
 
 def demand_account(name: str) -> None:
     """Raise InputError where nothing could be uploaded as this model: a name that cannot be one, or no token."""
+    library = _library("`push`")
     if not re.fullmatch(rf"({_WORD}/)?{_WORD}", name):
         raise InputError(f"`push` {name}: a model of the Hugging Face Hub is named OWNER/NAME")
-    try:
-        from huggingface_hub import HfApi, errors
-    except ImportError:
-        raise InputError("`push` needs huggingface_hub: pip install 'xlnet_jax[hub]'") from None
-    try:
-        HfApi().whoami()
-    except errors.LocalTokenNotFoundError:
-        raise InputError(
-            f"`push` {name}: there is no token of the Hugging Face Hub: give one by `hf auth login` or in HF_TOKEN "
-            "(https://huggingface.co/settings/tokens, with the right to write)"
-        ) from None
-    except _transport_errors() as error:
-        raise InputError(f"`push` {name}: {_reason(error)}") from None
+    with _in_one_line(f"`push` {name}", "nothing can be uploaded"):
+        try:
+            library.HfApi().whoami()
+        except library.errors.LocalTokenNotFoundError:
+            raise InputError(
+                f"`push` {name}: there is no token of the Hugging Face Hub: give one by `hf auth login` or in HF_TOKEN "
+                "(https://huggingface.co/settings/tokens, with the right to write)"
+            ) from None
 
 
 def push(folder: Path, name: str) -> str:
     """Upload a folder as a model, which is made where it does not exist; return its address. Raises InputError."""
-    from huggingface_hub import HfApi
-
-    try:
-        address = HfApi().create_repo(name, exist_ok=True)
-        HfApi().upload_folder(repo_id=address.repo_id, folder_path=folder, commit_message="Upload from xlnet_jax")
-    except _transport_errors() as error:
-        _raise_of_disk(error)
-        raise InputError(
-            f"`push` {name}: {_reason(error)}: {folder} is complete, and `hf upload {name} {folder}` sends it later"
-        ) from None
+    later = f"{folder} is complete, and `hf upload {name} {folder}` sends it later"
+    with _in_one_line(f"`push` {name}", later):
+        api = _library("`push`").HfApi()
+        address = api.create_repo(name, exist_ok=True)
+        api.upload_folder(repo_id=address.repo_id, folder_path=folder, commit_message="Upload from xlnet_jax")
     return str(address)
 
 
-def _in_cache(name: str, revision: str | None) -> Path | None:
-    """Return the folder of a model in the cache, with whatever files are there."""
-    from huggingface_hub import errors, snapshot_download
-
+def _library(what: str = "") -> Any:
+    """Return huggingface_hub, which draws its bars on terminals alone. Raises InputError where it is not installed."""
     try:
-        return Path(snapshot_download(name, revision=revision, allow_patterns=[], local_files_only=True))
-    except errors.LocalEntryNotFoundError:
-        return None
+        import huggingface_hub
+    except ImportError:
+        raise InputError(f"{what} needs huggingface_hub: pip install 'xlnet_jax[hub]'") from None
+    if not sys.stderr.isatty():
+        huggingface_hub.utils.disable_progress_bars()
+    return huggingface_hub
 
 
 def _parts(name: str) -> tuple[str, str | None]:
@@ -204,22 +185,7 @@ def _parts(name: str) -> tuple[str, str | None]:
 
 
 @contextlib.contextmanager
-def _bars(shown: bool) -> Iterator[None]:
-    """Hide the progress bars of the library, unless they are to be shown."""
-    from huggingface_hub.utils import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
-
-    if shown or are_progress_bars_disabled():
-        yield
-        return
-    disable_progress_bars()
-    try:
-        yield
-    finally:
-        enable_progress_bars()
-
-
-@contextlib.contextmanager
-def _in_one_line(name: str, revision: str | None, otherwise: str) -> Iterator[None]:
+def _in_one_line(name: str, otherwise: str, revision: str | None = None) -> Iterator[None]:
     """Turn the errors of the library into InputErrors of one line. otherwise: what an error means that says nothing of
     the model, such as one of the network."""
     from huggingface_hub import errors, get_token
@@ -233,14 +199,13 @@ def _in_one_line(name: str, revision: str | None, otherwise: str) -> Iterator[No
             f"https://huggingface.co/{name}{login and ', then give a token: `hf auth login`, or HF_TOKEN'}"
         ) from None
     except errors.RepositoryNotFoundError:
-        raise InputError(
-            f"{name}: there is no such file or folder here, and no such model on the Hugging Face Hub"
-            f"{suggestion(name.rpartition('/')[2]) or login}"
-        ) from None
+        hint = suggestion(name.rpartition("/")[2]) or login
+        raise InputError(f"{name}: {_NO_FILE}, and no such model on the Hugging Face Hub{hint}") from None
     except errors.RevisionNotFoundError:
         raise InputError(f"{name} has no revision {revision} on the Hugging Face Hub") from None
     except _transport_errors() as error:
-        _raise_of_disk(error)
+        if isinstance(error, OSError) and error.errno in (*FULL, *REFUSED):
+            raise
         raise InputError(f"{name}: {otherwise}: {_reason(error)}") from None
 
 
@@ -252,19 +217,13 @@ def _transport_errors() -> tuple[type[Exception], ...]:
     return (*errors.HfHubHTTPError.__bases__, OSError)
 
 
-def _raise_of_disk(error: BaseException) -> None:
-    if isinstance(error, OSError) and error.errno in (*FULL, *REFUSED):
-        raise error
-
-
 def _reason(error: BaseException) -> str:
     """Return in a few words why the Hub did not give what was asked for."""
     from huggingface_hub import constants, errors
 
-    cause = error.__cause__ if isinstance(error, errors.LocalEntryNotFoundError) and error.__cause__ else error
     if constants.HF_HUB_OFFLINE:
         return "HF_HUB_OFFLINE allows the cache of huggingface_hub alone, and it is not there, or not whole"
-    said = next((line.strip() for line in str(cause).splitlines() if line.strip()), "") or type(cause).__name__
+    cause = error.__cause__ if isinstance(error, errors.LocalEntryNotFoundError) and error.__cause__ else error
     if isinstance(cause, errors.HfHubHTTPError):
-        return f"the Hugging Face Hub answers: {said[:200]}"
-    return f"the Hugging Face Hub cannot be reached, or the connection broke ({said[:200]}); try again"
+        return f"the Hugging Face Hub answers: {first_line(cause)}"
+    return f"the Hugging Face Hub cannot be reached, or the connection broke ({first_line(cause)}); try again"

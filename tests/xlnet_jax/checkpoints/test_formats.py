@@ -155,10 +155,13 @@ def test_what_does_not_fit_is_listed_and_refused_unless_partial(hf_folder):
 
 def test_a_config_that_contradicts_the_weights_is_refused(hf_folder, tf_folder):
     edit_config(hf_folder, n_layer=4)
-    with pytest.raises(InputError, match=r"config\.json contradicts its weights: num_layers 4 \(the weights have 3\)"):
+    with pytest.raises(InputError, match=r"not whole: 17 missing: transformer\.layer\.3\.rel_attn\.q, .*, …"):
+        xlnet_jax.load(hf_folder)
+    edit_config(hf_folder, n_layer=10**9)
+    with pytest.raises(InputError, match=r"1,000,000,000 layers, and its weights are \d+ arrays"):
         xlnet_jax.load(hf_folder)
     edit_config(tf_folder, "xlnet_config.json", n_token=41)
-    with pytest.raises(InputError, match=r"contradicts its weights: vocab_size 41 \(the weights have 40\)"):
+    with pytest.raises(InputError, match="lookup_table is 40x24, not 41x24"):
         xlnet_jax.load(tf_folder)
 
 
@@ -174,7 +177,7 @@ def test_hugging_faces_gelu_is_the_exact_one_unless_told_otherwise(hf_folder, tm
 
 def test_an_output_embedding_of_its_own_is_refused(hf_folder):
     edit_hf(hf_folder, lambda t: t.update({"lm_loss.weight": t["transformer.word_embedding.weight"] + 1}))
-    with pytest.raises(InputError, match=r"lm_loss\.weight is not the embedding"):
+    with pytest.raises(InputError, match=r"lm_loss\.weight is not transformer\.word_embedding\.weight"):
         xlnet_jax.load(hf_folder)
 
 
@@ -211,16 +214,16 @@ def test_a_tokenizer_of_another_vocabulary_is_refused(hf_folder, reference):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"n_layer": "three"}, "n_layer|num-layers"),
-        ({"n_head": None}, "not what it should be|num-heads"),
+        ({"n_layer": "three"}, "config.json is damaged"),
+        ({"n_head": None}, "num-heads None must be a whole number"),
         ({"clamp_len": "three"}, "clamp-len 'three' must be a whole number"),
         ({"layer_norm_eps": float("nan")}, "must be a finite number"),
         ({"attn_type": "both"}, "attn-type 'both' must be one of bi, uni"),
         ({"dropout": -1.0}, r"dropout -1\.0 must be in"),
         ({"mem_len": -3}, "mem-len -3"),
-        ({"ff_activation": []}, "not what it should be"),
+        ({"ff_activation": []}, "config.json is damaged"),
         ({"ff_activation": "silu"}, "ff_activation silu is none of"),
-        ({"id2label": {"a": "x"}}, "not what it should be"),
+        ({"id2label": {"a": "x"}}, "config.json is damaged"),
         ({"reuse_len": "all"}, "reuse_len 'all'"),
     ],
 )
@@ -234,18 +237,17 @@ def test_an_index_is_believed_or_refused(hf_folder):
     (hf_folder / "model.safetensors").rename(hf_folder / "a.safetensors")
     names = list(safetensors.numpy.load_file(hf_folder / "a.safetensors"))
     index = hf_folder / "model.safetensors.index.json"
-    whole = dict.fromkeys(names, "a.safetensors")
     for weight_map, message in (
-        (None, "has no weight_map"),
-        ({}, "has no weight_map"),
-        ({"x": 3}, "is not the name of a file"),
-        (whole | {"more": "a.safetensors"}, "lacks more"),
-        (dict.fromkeys(names[1:], "a.safetensors"), f"holds {names[0]}"),
+        (None, r"index\.json is damaged"),
+        ({}, r"index\.json is damaged"),
+        ({"x": 3}, r"index\.json is damaged"),
+        ({"x": "../a.safetensors"}, "which is no file of"),
+        ({"x": "b.safetensors"}, r"b\.safetensors is missing"),
     ):
         index.write_text(json.dumps({"weight_map": weight_map}))
         with pytest.raises(InputError, match=message):
             xlnet_jax.load(hf_folder)
-    index.write_text(json.dumps({"weight_map": whole}))
+    index.write_text(json.dumps({"weight_map": dict.fromkeys(names, "a.safetensors")}))
     assert_same(xlnet_jax.load(hf_folder), random_model())
 
 
@@ -265,9 +267,8 @@ def test_a_place_that_cannot_be_a_folder_is_refused(tmp_path):
     (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
     for target, message in (
         (tmp_path / "file", "exists"),
-        (tmp_path / "file" / "x", "cannot be made a folder"),
+        (tmp_path / "file" / "x", "is no folder that you may write to"),
         (tmp_path / "dangling", "exists"),
-        (tmp_path / ("x" * 250), "cannot be made a folder"),
     ):
         with pytest.raises(InputError, match=message):
             xlnet_jax.save(random_model(), target)

@@ -15,7 +15,6 @@ CONTRADICTIONS = [
         {"seq_len": 64},
         r"data.seq-len 64 is too short for data.reuse-len 64: .* seq-len must be at least reuse-len \+ 5",
     ),
-    ("data", {"reuse_len": -1}, r"data.reuse-len -1 must be at least 0 \(0 = windows that share nothing\)"),
     ("data", {"reuse_len": 0}, "model.mem-len 64 needs data.reuse-len: with 0, windows share nothing"),
     (
         "data",
@@ -23,7 +22,6 @@ CONTRADICTIONS = [
         "data.perm-size 48 must divide both parts of the window: data.reuse-len 64 and .* = 64",
     ),
     ("data", {"num_predict": 130}, "data.num-predict 130 is more than the window can hold: 65 targets .* at most 128"),
-    ("data", {"num_predict": 0}, "data.num-predict 0 must be at least 1"),
     ("data", {"window": "text", "seq_len": 64}, "data.num-predict 22: the whole window is reused, .* give None"),
     ("data", {"pack": True}, "data.pack with data.window pairs: .* give data.window sentences or text"),
     (
@@ -32,40 +30,21 @@ CONTRADICTIONS = [
         "data.pack with data.emit dense: perm_mask cannot hide other documents in memory; leave it compact",
     ),
     ("data", {"weights": (0.7, 0.2)}, "data.weights 0.7, 0.2 sum to 0.9, not 1"),
-    ("data", {"weights": (1.5, -0.5)}, "data.weights -0.5 must be above 0: leave out the source"),
-    ("data", {"weights": (float("nan"), 1.0)}, "data.weights nan must be a finite number"),
-    ("data", {"batch_size": 0}, "data.batch-size 0 must be at least 1"),
-    ("data", {"validation_fraction": 1.0}, r"data.validation-fraction 1.0 must be in \(0, 1\)"),
     ("data", {"mask_beta": 7}, "data.mask-alpha 6 must be at least data.mask-beta 7"),
     (
         "data",
         {"mask_share": 0.9, "random_share": 0.2},
         "data.mask-share 0.9 .*random-share 0.2 is more than all targets",
     ),
-    ("data", {"mask_share": 1.2}, r"data.mask-share 1.2 must be in \[0, 1\]"),
-    ("data", {"random_share": -0.1}, r"data.random-share -0.1 must be in \[0, 1\]"),
-    ("model", {"max_positions": 0}, "model.max-positions 0 must be at least 1"),
-    ("model", {"num_segments": -1}, "model.num-segments -1 must be at least 0"),
     ("model", {"num_segments": 1}, "model.num-segments 1 with model.positions relative: .* 2, or 0 for none"),
     ("model", {"same_length": True}, r"model.same-length with model.attn-type bi: only a row that looks back alone"),
     ("model", {"mem_len": 1000}, r"model.mem-len 1000 can never be filled: .* x data.reuse-len = 960 positions"),
-    ("model", {"mem_len": -1}, r"model.mem-len -1 must be at least 0 \(0 = no memory\)"),
-    ("model", {"d_model": 127}, "model.d-model 127 must be even"),
-    ("model", {"dropout": 1.0}, r"model.dropout 1.0 must be in \[0, 1\)"),
-    ("optimizer", {"learning_rate": 0.0}, "optimizer.learning-rate 0.0 must be above 0"),
     ("optimizer", {"decay_steps": 50}, "optimizer.decay-steps 50 must be above optimizer.warmup-steps 100"),
-    ("optimizer", {"weight_decay": float("nan")}, "optimizer.weight-decay nan must be a finite number"),
-    ("optimizer", {"learning_rate": float("inf")}, "optimizer.learning-rate inf must be a finite number"),
-    ("optimizer", {"matrix_rate": 0.0}, "optimizer.matrix-rate 0.0 must be above 0"),
     (
         "optimizer",
         {"matrix_rate": 0.5, "profile": "paper2019"},
         "optimizer.matrix-rate with optimizer.profile paper2019: the 2019 code has one rate; leave it at 1",
     ),
-    ("model", {"clamp_len": -7}, "model.clamp-len -7 must be at least 1, or -1 for no bound"),
-    ("model", {"init_std": 0.0}, "model.init-std 0.0 must be above 0"),
-    ("optimizer", {"beta1": 1.0}, r"optimizer.beta1 1.0 must be in \[0, 1\)"),
-    ("checkpoint", {"keep": 0}, "checkpoint.keep 0 must be at least 1"),
 ]
 
 
@@ -173,15 +152,12 @@ MEANINGLESS = [
     ),
     ("demo", "rtd", {"data.pair_loss": "next"}, "rtd with data.pair-loss next: every token is judged, and no pair"),
     ("demo", "rtd", {"data.emit": "dense"}, "rtd with data.emit dense: a target_mapping asks the query stream, which"),
-    ("demo", "rtd", {"rtd.generator_share": 0.0}, r"rtd.generator-share 0.0 must be in \(0, 1\]"),
-    ("demo", "rtd", {"rtd.generator_share": 1.5}, r"rtd.generator-share 1.5 must be in \(0, 1\]"),
     (
         "demo",
         "rtd",
         {"rtd.generator_share": 0.003},
         "rtd.generator-share 0.003 of model.d-model 128 leaves a width of 0",
     ),
-    ("demo", "rtd", {"rtd.detection_weight": -1.0}, "rtd.detection-weight -1.0 must be above 0"),
     ("vanilla", "rtd", {}, "learned with model.attn-type uni: BERT's encoder sees its whole window"),
 ]
 
@@ -203,12 +179,6 @@ def test_what_means_nothing_together_is_refused_with_the_reason(preset, objectiv
 def test_only_an_order_is_permuted_in_chunks(objective):
     config = with_objective(demo(), objective)
     validate(dataclasses.replace(config, data=dataclasses.replace(config.data, perm_size=48)))
-
-
-@pytest.mark.parametrize("name", ["corpus", "validation", "tokenizer", "workdir"])
-def test_an_empty_name_is_no_default(name):
-    with pytest.raises(InputError, match=f"`{name}` is empty: leave it out, or name something"):
-        validate(dataclasses.replace(demo(), **{name: ""}))
 
 
 @pytest.mark.parametrize("change", [{"num_predict": None}, {"weights": (0.7, 0.2, 0.1)}, {"weights": (1 / 3,) * 3}])

@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).parents[3]
 OURS = ("xlnet_jax", "data_pipelines")
 SHADOW = "open({marker!r}, 'a').write(__name__ + ' ')\nraise ImportError(__name__)\n"
-COMMAND = (
+TRAIN = (
     "train --corpus texts --tokenizer tiny --workdir run --steps 1 --eval.max-windows 1 --model.num-layers 1 "
     "--model.d-model 16 --model.num-heads 1 --model.d-head 16 --model.d-ff 32 --model.mem-len 16 --data.batch-size 8 "
     "--data.seq-len 32 --data.reuse-len 16 --data.perm-size 16 --data.num-predict 4 --data.windows-per-block 4"
@@ -70,8 +70,11 @@ def console_program(folder: Path) -> Path:
     return program
 
 
-@pytest.mark.parametrize("start", ["the console program", "-P -m xlnet_jax", "-m xlnet_jax"])
-def test_a_command_imports_nothing_from_the_current_folder(tmp_path, start):
+@pytest.mark.parametrize(
+    ("start", "command"),
+    [("the console program", TRAIN), ("-P -m xlnet_jax", "convert tiny out"), ("-m xlnet_jax", "convert tiny out")],
+)
+def test_a_command_imports_nothing_from_the_current_folder(tmp_path, start, command):
     """Python itself, by -m alone, searches it for the named package and for the modules by which it finds a package."""
     names, program = every_name(), [sys.executable, *start.split()]
     if start.startswith("-m"):
@@ -80,7 +83,7 @@ def test_a_command_imports_nothing_from_the_current_folder(tmp_path, start):
         program = [str(console_program(tmp_path / "bin"))]
     assert {"queue", "typing", "numpy", "tyro"} <= names
     ran = plant(tmp_path / "here", names)
-    words = [*program, *COMMAND.split()]
+    words = [*program, *command.split()]
     ended = subprocess.run(words, cwd=tmp_path / "here", env=environment(), capture_output=True, text=True)
     assert ended.returncode == 0, ended.stderr
     assert not ran.exists(), ran.read_text()

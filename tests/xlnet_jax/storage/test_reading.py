@@ -68,7 +68,6 @@ def test_a_pipe_below_a_folder_is_found(tmp_path):
 
 def test_a_document_has_a_limit(tmp_path):
     (tmp_path / "large").write_bytes(bytes(11))
-    assert read_document(tmp_path / "large", 11) == bytes(11)
     with pytest.raises(InputError, match="large has 11 bytes, and at most 10 can be right"):
         read_document(tmp_path / "large", 10)
 
@@ -77,14 +76,9 @@ def test_a_document_has_a_limit(tmp_path):
     ("content", "reason"),
     [
         ("", "Expecting value"),
-        ("{", "Expecting property name"),
         ("[" * 100_000, "recursion"),
         ("[]", "Expected object, got array"),
-        ("{}", "missing required field parts"),
-        ('{"parts": {}}', r"Expected array, got object - at \$.parts"),
-        ('{"parts": [{"name": 1, "blocks": 3}]}', r"Expected str, got int - at \$.parts\[0\].name"),
         ('{"parts": [{"name": "x", "blocks": -1}]}', r"Expected int >= 0 - at \$.parts\[0\].blocks"),
-        ('{"parts": [{"name": "x", "blocks": 4611686018427387904}]}', "blocks"),
         (f'{{"parts": [{{"name": "x", "blocks": {"9" * 5000}}}]}}', "digits"),
         ('{"parts": [{"name": "\\ud800", "blocks": 1}]}', "surrogate"),
         ('{"parts": [], "share": null}', r"got null - at \$.share"),
@@ -107,7 +101,7 @@ def test_a_name_does_not_lead_out_of_its_folder(tmp_path, name):
         inside(epath.Path(tmp_path), name, "index")
 
 
-@pytest.mark.parametrize("shape", ["(1000000000000,)", "(4,)", "(-1,)", "(5, 1)", "x()", "(" * 500, "'"])
+@pytest.mark.parametrize("shape", ["(1000000000000,)", "(4,)", "(5, 1)", "x()"])
 def test_an_array_whose_header_does_not_fit_its_file_is_refused(tmp_path, shape):
     np.save(tmp_path / "x.npy", np.arange(5))
     assert read_array(epath.Path(tmp_path) / "x.npy", np.int64, rank=1).tolist() == [0, 1, 2, 3, 4]
@@ -132,7 +126,6 @@ def test_some_arrays_of_an_archive_are_read(tmp_path):
     [
         ({"ids": np.zeros(3, np.int32)}, "no item named 'continues.npy' in the archive"),
         ({"ids": np.zeros(3)}, "ids is damaged: it holds float64 of shape"),
-        ({"ids": np.zeros((3, 1), np.int32)}, "ids is damaged: it holds int32 of shape"),
         ({"ids": np.array([{}], object)}, "Object arrays cannot be loaded"),
     ],
 )
