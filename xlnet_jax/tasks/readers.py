@@ -9,17 +9,16 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+import msgspec
 from etils import epath
 
 from data_pipelines import remote
 from data_pipelines.readers import numbered_lines, read_text, whole
 from data_pipelines.remote import is_remote
 from data_pipelines.sources import TFDS, DatasetSlice, find, match_glob
-from xlnet_jax.errors import InputError, shown
+from xlnet_jax.errors import InputError
 from xlnet_jax.storage.reading import decode_json
 
-_KINDS = {str: "text", list: "a list", dict: "an object", int: "a number", bool: "true or false"}
-_SHOWN = 60  # characters of a wrong value, in a message
 V = TypeVar("V")
 
 
@@ -30,35 +29,23 @@ class Record:
     content: Mapping[str, Any]
     """values by name; by number of the column, from 0, where a table has no header"""
     where: str
-    header: str = ""
-    """place of the line that names the columns, for messages; "" = there is none"""
-    id: str = ""
-    """id where the content has none; "" = its number in the run"""
 
-    def get(self, key: str, kind: type[V]) -> V:
-        """Return the value of a key. Raises InputError where there is none, or one of another kind."""
+    def get(self, key: str, form: type[V]) -> V:
+        """Return the value of a key. Raises InputError where there is none, or one of another form."""
         if key not in self.content:
             raise InputError(f"{self.where} has no {key!r}, only {', '.join(map(repr, self.content)) or 'nothing'}")
-        return demand_kind(self.content[key], kind, f"{self.where}: {key!r}")
-
-    def records(self, key: str, name: str) -> Iterator["Record"]:
-        """Yield the objects in the list of a key; their place is `name` and their number from 0."""
-        return records(self.get(key, list), f"{self.where}, {name}")
+        value: V = demand_form(self.content[key], form, f"{self.where}: {key!r}")
+        return value
 
 
-def records(values: Sequence[Any], where: str) -> Iterator[Record]:
-    """Yield the objects of a list, each with its number from 0 after `where`."""
-    for number, value in enumerate(values):
-        yield Record(demand_kind(value, dict, f"{where} {number}"), f"{where} {number}")
-
-
-def demand_kind(value: Any, kind: type[V], where: str) -> V:
-    """Return the value. Raises InputError where it is of another kind, or a text that UTF-8 cannot hold."""
-    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-        raise InputError(f"{where} is not {_KINDS[kind]}, but {shown(value, _SHOWN)}")
-    if isinstance(value, str):
-        whole(value, where)
-    return value
+def demand_form(value: Any, form: Any, where: str) -> Any:
+    """Return the value, converted to a type such as list[str] or a TypedDict (`msgspec.convert`). Raises InputError
+    where it has another form, or a text that UTF-8 cannot hold."""
+    whole(json.dumps(value, ensure_ascii=False, default=str), where)
+    try:
+        return msgspec.convert(value, form)
+    except msgspec.ValidationError as error:
+        raise InputError(f"{where}: {str(error).replace('`', '')}") from None
 
 
 def files(names: Sequence[str], what: str, wanted: str = "a file, a folder, or a glob in quotes") -> list[str]:
@@ -89,20 +76,19 @@ def lines(path: str) -> Iterator[tuple[int, str]]:
     return ((number, line) for number, line in numbered_lines(path) if line.strip())
 
 
-def json_file(path: str) -> Any:
-    """Return the value of a JSON file."""
-    return decode_json(read_text(path), path, "mend the file, or fetch it again")
+def json_file(path: str, form: Any = Any) -> Any:
+    """Return the value of a JSON file. Raises InputError where it has another form."""
+    return demand_form(decode_json(read_text(path), path, "mend the file, or fetch it again"), form, path)
 
 
-def json_lines(path: str, name: str = "") -> Iterator[tuple[int, Record]]:
-    """Yield (line from 1, object) of a file with an object on each line. name: of the file in messages, else its
-    path."""
+def json_lines(path: str) -> Iterator[Record]:
+    """Yield the objects of a file with an object on each line."""
     for number, line in lines(path):
-        where = f"{name or path}: line {number}"
+        where = f"{path}: line {number}"
         value = decode_json(line, where, wanted := "an example is one JSON object on one line")
         if not isinstance(value, dict):
             raise InputError(f"{where} is not a JSON object; {wanted}")
-        yield number, Record(value, where)
+        yield Record(demand_form(value, dict[str, Any], where), where)
 
 
 def rows_of(value: Any) -> list[dict[str, Any]] | None:

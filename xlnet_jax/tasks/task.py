@@ -17,12 +17,22 @@ from etils import epath
 
 from data_pipelines.tokenizer import Tokenizer
 from xlnet_jax.errors import InputError
+from xlnet_jax.models.inputs import Inputs, text_inputs
 from xlnet_jax.objectives.traced import BatchDropout, DeviceBatch
 from xlnet_jax.plots.confusion import Confusion, Scatter
 from xlnet_jax.settings.config import HeadConfig
+from xlnet_jax.storage.reading import naming_damage
 from xlnet_jax.tasks.config import FinetuneConfig
 from xlnet_jax.tasks.features import Features, Outputs
-from xlnet_jax.tasks.readers import Record, demand_kind, files, json_lines
+from xlnet_jax.tasks.readers import Record, demand_form, files, json_lines
+
+
+def inputs_of(batch: DeviceBatch) -> Inputs:
+    """Return all texts of a batch, [B, L] or [B, C, L], as inputs of the network with [B * C, L] tokens."""
+    names = ("input_ids", "attention_mask", "segment_ids")
+    ids, mask, segments = (batch[name].reshape(-1, batch[name].shape[-1]) for name in names)
+    return text_inputs(ids, mask, segments)
+
 
 E = TypeVar("E")  # example
 A = TypeVar("A")  # answers to all examples
@@ -72,6 +82,13 @@ class Task(ABC, Generic[E, A]):
     def __init__(self, config: FinetuneConfig):
         self.config = config
 
+    def demand_room(self, others: int, what: str = "special") -> None:
+        """Raise InputError where an item has no room for a token of text beside this number of others."""
+        if self.config.data.seq_len <= others:
+            raise InputError(
+                f"`data.seq_len` {self.config.data.seq_len} leaves no room for a text beside {others} {what} tokens"
+            )
+
     @property
     def tuned_thresholds(self) -> Mapping[str, float]:
         """Thresholds that the last evaluation chose, by the name of their setting."""
@@ -86,20 +103,19 @@ class Task(ABC, Generic[E, A]):
         InputError, with file and line or record, on what cannot be read, on an empty file and on an id that occurs
         twice.
         """
-        examples: list[E] = []
+        examples: list[Any] = []
         places: dict[Any, str] = {}
         for path in self.find(paths):
             before = len(examples)
-            for example in self.examples_in(path, before, labelled):
-                examples.append(example)
-                key, where = self.identity(example)
-                if key is not None and key in places:
-                    raise InputError(
-                        f"{where}: its id {key[-1]} is also that of {places[key]}; an id must name one example"
-                    )
-                places[key] = where
+            with naming_damage(path):
+                examples += self.examples_in(path, before, labelled)
             if len(examples) == before:
                 raise InputError(f"{path}: there are no {self.noun} in it")
+            for example in examples[before:]:
+                key = self.key(example)
+                if key in places:
+                    raise InputError(f"{example.where}: its id {example.id} is also that of {places[key]}")
+                places[key] = example.where
         return examples
 
     def examples_of(self, values: Sequence[Any], labelled: bool = False, where: str = "input") -> list[E]:
@@ -121,19 +137,19 @@ class Task(ABC, Generic[E, A]):
 
     def records(self, path: str) -> Iterator[Record]:
         """Yield the rows of a file: JSON lines, unless the family has published forms."""
-        return (record for _, record in json_lines(path))
+        return json_lines(path)
 
     def example_of(self, value: Any, where: str, number: int, labelled: bool) -> E:
         """Return the example of a value of Python code."""
-        return self.example(Record(demand_kind(value, dict, where), where), number, labelled)
+        return self.example(Record(demand_form(value, dict[str, Any], where), where), number, labelled)
 
-    @abstractmethod
     def example(self, record: Record, number: int, labelled: bool) -> E:
-        """Return the example of a row. number: in the run, for a row without an id."""
+        """Return the example of a row, for a task that reads rows. number: in the run, for a row without an id."""
+        raise NotImplementedError
 
-    def identity(self, example: Any) -> tuple[tuple[str, ...] | None, str]:
-        """Return (key, place): the key ends with the id of an example; None where examples have no ids."""
-        return (example.id,), example.where
+    def key(self, example: Any) -> Any:
+        """Return the id of an example, with whatever else it takes to tell it from all others."""
+        return example.id
 
     # ---- examples to features and outputs ---------------------------------------------------------------------------
 

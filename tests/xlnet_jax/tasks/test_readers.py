@@ -50,13 +50,13 @@ def test_a_json_file_may_be_one_line_of_any_length(tmp_path, monkeypatch):
 
 
 def test_a_value_of_a_record_is_refused_with_its_place():
-    record = Record({"text": 3, "number": True, "items": [{}, 4]}, "a.json, text 1")
-    for get, said in (
-        (lambda: record.get("text", str), "a.json, text 1: 'text' is not text, but 3"),
-        (lambda: record.get("number", int), "a.json, text 1: 'number' is not a number, but true"),
-        (lambda: record.get("none", str), "a.json, text 1 has no 'none', only 'text', 'number', 'items'"),
-        (lambda: list(record.records("items", "item")), "a.json, text 1, item 1 is not an object, but 4"),
+    record = Record({"text": 3, "number": True, "items": ["a", 4]}, "a.json, text 1")
+    for name, form, said in (
+        ("text", str, "a.json, text 1: 'text': Expected str, got int"),
+        ("number", int, "a.json, text 1: 'number': Expected int, got bool"),
+        ("none", str, "a.json, text 1 has no 'none', only 'text', 'number', 'items'"),
+        ("items", list[str], "a.json, text 1: 'items': Expected str, got int - at $[1]"),
     ):
         with pytest.raises(InputError) as error:
-            get()
+            record.get(name, form)
         assert str(error.value) == said

@@ -19,7 +19,6 @@ STEMS: dict[Role, Groups] = {
     "eval": (("dev",), ("validation",), ("valid",), ("val",)),
     "predict": (("test",),),
 }
-SPLITS: dict[Role, tuple[str, ...]] = {"train": ("train",), "eval": ("validation",), "predict": ("test",)}
 
 
 @dataclass(frozen=True)
@@ -41,7 +40,6 @@ class Published:
     submission: str = ""
     """GLUE's file of predictions, without its end"""
     stems: dict[Role, Groups] = dataclasses.field(default_factory=dict)
-    splits: dict[Role, tuple[str, ...]] = dataclasses.field(default_factory=dict)
     parts: bool = False
     """its evaluation has a matched and a mismatched part"""
     headless: bool = False
@@ -61,7 +59,6 @@ _ID = ("index", "id", "idx")
 _BINARY = ("0", "1")
 _ENTAILMENT = ("entailment", "not_entailment")
 _TESTED: dict[Role, Groups] = {"eval": (("test",),), "predict": (("test",),)}
-_TESTED_SPLITS: dict[Role, tuple[str, ...]] = {"eval": ("test",), "predict": ("test",)}
 _MNLI = Published(
     ("sentence1", "premise", "Premise"),
     ("sentence2", "hypothesis", "Hypothesis"),
@@ -75,10 +72,6 @@ _MNLI = Published(
         "eval": (("dev_matched", "dev_mismatched"), ("validation_matched", "validation_mismatched")),
         "predict": (("test_matched", "test_mismatched"),),
     },
-    splits={
-        "eval": ("validation_matched", "validation_mismatched"),
-        "predict": ("test_matched", "test_mismatched"),
-    },
 )
 _YELP = Published(
     ("text", "1"),
@@ -86,7 +79,6 @@ _YELP = Published(
     ("label", "0"),
     labels=("1", "2"),
     stems=_TESTED,
-    splits=_TESTED_SPLITS,
     headless=True,
     escaped=True,
 )
@@ -114,10 +106,10 @@ PUBLISHED: dict[str, Published] = {
     "rte": Published(("sentence1",), ("sentence2",), id=_ID, labels=_ENTAILMENT, submission="RTE"),
     "wnli": Published(("sentence1",), ("sentence2",), id=_ID, labels=_BINARY, submission="WNLI"),
     "ax": dataclasses.replace(
-        _MNLI, metrics=("mcc",), submission="AX", parts=False, splits={},
-        stems={"eval": (("diagnostic-full",), ("dev_matched",)), "predict": (("diagnostic",),)},
+        _MNLI, metrics=("mcc",), submission="AX", parts=False,
+        stems={"eval": (("diagnostic-full",), ("dev_matched",)), "predict": (("diagnostic",), ("test",))},
     ),
-    "imdb": Published(labels=("neg", "pos"), stems=_TESTED, splits=_TESTED_SPLITS),
+    "imdb": Published(labels=("neg", "pos"), stems=_TESTED),
     "yelp-2": _YELP,
     "yelp-5": dataclasses.replace(_YELP, labels=("1", "2", "3", "4", "5")),
 }  # fmt: skip

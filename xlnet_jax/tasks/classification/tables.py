@@ -3,13 +3,13 @@
 import csv
 import re
 import sys
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from etils import epath
 
-from data_pipelines.readers import numbered_lines, parquet_rows, whole
+from data_pipelines.readers import numbered_lines, parquet_rows
 from data_pipelines.remote import is_remote
 from data_pipelines.sources import JSON_LINES, PARQUET, TFDS, kind_of
 from data_pipelines.tfds_text import dataset_rows
@@ -21,7 +21,6 @@ Groups = tuple[tuple[str, ...], ...]
 _ENDS = (".tsv", ".csv", ".jsonl", ".parquet")  # in messages
 TABLES = (".tsv", ".csv", ".txt", *JSON_LINES, PARQUET)
 SHARD = re.compile(r"-\d+-of-\d+$")  # as Hugging Face and TFDS divide a table
-SEPARATORS = (";", "\t", ",", "|")  # of columns, in messages
 SHOWN = 12  # columns, in a message
 
 
@@ -56,25 +55,31 @@ def read_table(name: str, form: Form) -> Iterator[Record]:
         yield from _texts_of_folders(name, form)
         return
     for path in files([name], "table", f"a table ({', '.join(_ENDS)}), a glob in quotes, or tfds:NAME"):
-        yield from _READERS.get(kind_of(path), _tsv)(path, form)
+        kind = kind_of(path)
+        if kind in JSON_LINES:
+            yield from json_lines(path)
+        elif kind == PARQUET:
+            yield from (Record(fields, f"{path}: row {i}") for i, fields in enumerate(parquet_rows(path), start=1))
+        else:
+            yield from _with_columns(_csv(path) if kind == ".csv" else _tsv(path), path, form)
 
 
-def files_of_role(names: Sequence[str], stems: Groups, splits: Sequence[str]) -> tuple[str, ...]:
+def files_of_role(names: Sequence[str], stems: Groups) -> tuple[str, ...]:
     """Replace folders by their files of a role, and TFDS datasets without a split by their splits of it.
 
     stems: groups of names of files or folders, without their ends and shard numbers; the first group that occurs
-    counts, with all its names. Raises InputError where a folder has none.
+    counts, with all its names. The splits of TFDS are the first group that begins as theirs do. Raises InputError
+    where a folder has none.
     """
-    return tuple(found for name in names for found in _of_role(name, stems, splits))
+    return tuple(found for name in names for found in _of_role(name, stems))
 
 
-def _of_role(name: str, stems: Groups, splits: Sequence[str]) -> list[str]:
-    if name.startswith(TFDS):
-        return [name] if name.endswith("]") else [f"{name}[{split}]" for split in splits]
-    if is_remote(name):
-        return [name]
+def _of_role(name: str, stems: Groups) -> list[str]:
+    if name.startswith(TFDS) and not name.endswith("]"):
+        splits = next((group for group in stems if group[0].startswith(("train", "validation", "test"))), stems[0])
+        return [f"{name}[{split}]" for split in splits]
     folder = epath.Path(name).expanduser()
-    if not folder.is_dir():
+    if name.startswith(TFDS) or is_remote(name) or not folder.is_dir():
         return [name]
     there: dict[str, list[str]] = {}
     for path in sorted(folder.iterdir()):
@@ -87,33 +92,26 @@ def _of_role(name: str, stems: Groups, splits: Sequence[str]) -> list[str]:
     raise InputError(f"{name}: this folder has no table named {wanted} ({', '.join(_ENDS)}): name a file")
 
 
-def _tsv(path: str, form: Form) -> Iterator[Record]:
-    records = ((number, line.split("\t")) for number, line in numbered_lines(path) if line)
-    return _with_columns(records, path, form)
+def _tsv(path: str) -> Iterator[tuple[int, list[str]]]:
+    return ((number, line.split("\t")) for number, line in numbered_lines(path) if line)
 
 
-def _csv(path: str, form: Form) -> Iterator[Record]:
+def _csv(path: str) -> Iterator[tuple[int, list[str]]]:
     csv.field_size_limit(sys.maxsize)  # a text may be a book
-    return _with_columns(_csv_records(path), path, form)
-
-
-def _csv_records(path: str) -> Iterator[tuple[int, list[str]]]:
     reader = csv.reader((line + "\n" for _, line in numbered_lines(path)), strict=True)
-    while True:
-        begin = reader.line_num + 1
-        try:
-            fields = next(reader, None)
-        except csv.Error as error:
-            raise InputError(f"{path}: line {begin} is not CSV ({error})") from None
-        if fields is None:
-            return
-        if fields:
-            yield begin, fields
+    begin = 1
+    try:
+        for fields in reader:
+            if fields:
+                yield begin, fields
+            begin = reader.line_num + 1
+    except csv.Error as error:
+        raise InputError(f"{path}: line {begin} is not CSV ({error})") from None
 
 
 def _with_columns(records: Iterator[tuple[int, list[str]]], path: str, form: Form) -> Iterator[Record]:
     columns: list[str] = []
-    incomplete, header = 0, ""
+    incomplete = 0
     for number, fields in records:
         if not columns:
             named = form.header if isinstance(form.header, bool) else not set(form.header).isdisjoint(fields)
@@ -123,7 +121,6 @@ def _with_columns(records: Iterator[tuple[int, list[str]]], path: str, form: For
                     f"{path}: line {number} names two columns alike; if it is not a header: `columns.no_header`"
                 )
             if named:
-                header = f"{path}: line {number}"
                 continue
         if len(fields) < len(columns) and form.skip_incomplete:
             incomplete += 1
@@ -132,18 +129,9 @@ def _with_columns(records: Iterator[tuple[int, list[str]]], path: str, form: For
                 f"{path}: line {number} has {len(fields)} fields, and the first line has {len(columns)}; mend the line"
             )
         else:
-            yield Record(dict(zip(columns, fields, strict=True)), f"{path}: line {number}", header)
+            yield Record(dict(zip(columns, fields, strict=True)), f"{path}: line {number}")
     if incomplete:
         print(f"{path}: {incomplete} incomplete lines left out", file=sys.stderr)
-
-
-def _json_lines(path: str, form: Form) -> Iterator[Record]:
-    return (record for _, record in json_lines(path))
-
-
-def _parquet(path: str, form: Form) -> Iterator[Record]:
-    for number, fields in enumerate(parquet_rows(path), start=1):
-        yield Record(fields, f"{path}: row {number}")
 
 
 def _texts_of_folders(path: str, form: Form) -> Iterator[Record]:
@@ -156,13 +144,6 @@ def _texts_of_folders(path: str, form: Form) -> Iterator[Record]:
             yield Record({"text": text, "label": folder.name}, str(file))
 
 
-_READERS: dict[str, Callable[[str, Form], Iterator[Record]]] = {
-    ".csv": _csv,
-    PARQUET: _parquet,
-    **dict.fromkeys(JSON_LINES, _json_lines),
-}
-
-
 def field(row: Record, names: Sequence[str], setting: str) -> Any:
     """Return the value in the first of these columns that exists; None where the row holds nothing there.
 
@@ -172,19 +153,11 @@ def field(row: Record, names: Sequence[str], setting: str) -> Any:
     for name in names:
         if name in row.content:
             return row.content[name]
-    there = list(row.content)
-    shown = ", ".join(map(str, there[:SHOWN])) + (f" and {len(there) - SHOWN} more" if len(there) > SHOWN else "")
-    wanted, instead = " or ".join(names), f"name it by `columns.{setting}`"
-    if not row.header:
-        raise InputError(f"{row.where}: there is no column {wanted}, only {shown}: {instead}")
-    if parted := next((f"{part!r}" for part in SEPARATORS if len(there) == 1 and part in there[0]), None):
-        raise InputError(
-            f"{row.header}: its one column is {shown}: {parted} does not separate columns here; a .csv file has commas "
-            "between them, a .tsv file tabs"
-        )
+    there = list(map(str, row.content))
+    shown = ", ".join(there[:SHOWN]) + (f" and {len(there) - SHOWN} more" if len(there) > SHOWN else "")
     raise InputError(
-        f"{row.header} names no column {wanted}, only {shown}: {instead}; if it is an example: `columns.no_header`, "
-        "which counts columns from 0"
+        f"{row.where}: there is no column {' or '.join(names)}, only {shown}: name it by `columns.{setting}`, or where "
+        "the first line is an example, give `columns.no_header`; a .csv file has commas between columns, any other tabs"
     )
 
 
@@ -196,4 +169,4 @@ def text_field(row: Record, names: Sequence[str], setting: str) -> str:
         raise InputError(f"{row.where}: its {column} is empty; fill it, or leave the line out")
     if not isinstance(value, str):
         raise InputError(f"{row.where}: its {column} is not text, but {value!r}")
-    return whole(value, f"{row.where}: its {column}")
+    return value

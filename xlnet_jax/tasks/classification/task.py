@@ -4,7 +4,7 @@ import csv
 import dataclasses
 import math
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -14,7 +14,6 @@ import jax.numpy as jnp
 import numpy as np
 from etils import epath
 
-from data_pipelines.readers import whole
 from data_pipelines.tokenizer import Tokenizer
 from xlnet_jax.errors import InputError
 from xlnet_jax.models.inputs import text_windows
@@ -22,7 +21,6 @@ from xlnet_jax.objectives.traced import BatchDropout, DeviceBatch, apply
 from xlnet_jax.plots.confusion import Confusion, Scatter
 from xlnet_jax.settings.config import HeadConfig
 from xlnet_jax.tasks.classification.glue import (
-    SPLITS,
     STEMS,
     classification_scores,
     multilabel_scores,
@@ -35,14 +33,23 @@ from xlnet_jax.tasks.classification.tables import Form, Role, field, files_of_ro
 from xlnet_jax.tasks.config import FinetuneConfig
 from xlnet_jax.tasks.features import Features, Outputs, encode_text, head_and_tail, shorten
 from xlnet_jax.tasks.losses import classification_loss_B, multilabel_loss_B, regression_loss_B
-from xlnet_jax.tasks.readers import Record
+from xlnet_jax.tasks.readers import Record, demand_form
 from xlnet_jax.tasks.task import Loss, Prediction, Task
 
 Label = str | float | tuple[str, ...]  # several: of multilabel
 PARTS = ("accuracy_m", "accuracy_mm")  # of MNLI
-SHORTEST = 5  # A <sep> B <sep> <cls>
 PREDICTIONS = "predictions.tsv"
 SHOWN = 12  # labels, in a message
+LOSSES_B = {
+    "classification": classification_loss_B,
+    "regression": regression_loss_B,
+    "multilabel": multilabel_loss_B,
+}
+OUTPUTS: dict[str, tuple[str, Callable[[jax.Array], jax.Array]]] = {
+    "classification": ("log_probs", jax.nn.log_softmax),
+    "regression": ("scores", jnp.asarray),
+    "multilabel": ("probabilities", jax.nn.sigmoid),
+}
 # What a text that is too long keeps of its tokens.
 KEPT = {"tail": lambda ids, n: ids[:n], "head_tail": head_and_tail, "memory": lambda ids, n: ids[len(ids) - n :]}
 
@@ -63,11 +70,10 @@ class TextExample:
 
 def with_files_of_roles(config: FinetuneConfig) -> FinetuneConfig:
     """Replace folders and TFDS datasets in `train`, `eval` and `predict` by their files, or splits, of these roles."""
-    published = published_task(config.task)
-    stems, splits = STEMS | published.stems, SPLITS | published.splits
+    stems = STEMS | published_task(config.task).stems
 
     def found(role: Role) -> tuple[str, ...]:
-        return files_of_role(getattr(config, role), stems[role], splits[role])
+        return files_of_role(getattr(config, role), stems[role])
 
     return dataclasses.replace(config, train=found("train"), eval=found("eval"), predict=found("predict"))
 
@@ -92,10 +98,7 @@ class TextTask(Task[TextExample, list[Prediction]]):
         known = sorted({*self.scores, self.metric, *(PARTS if published.parts else ())})
         if config.selection.metric not in (None, *known):
             raise InputError(f"selection.metric {config.selection.metric}: {config.task} has {', '.join(known)}")
-        if config.data.seq_len < SHORTEST:
-            raise InputError(
-                f"data.seq-len {config.data.seq_len} must be at least {SHORTEST}: two texts of a token each"
-            )
+        self.demand_room(4)  # A <sep> B <sep> <cls>
         if config.data.long_texts == "memory" and config.model.mem_len == 0:
             raise InputError("data.long-texts memory needs a memory: give its length by model.mem-len, such as 384")
 
@@ -129,26 +132,22 @@ class TextTask(Task[TextExample, list[Prediction]]):
             there = (record.content[column] for column in published.id if column in record.content and not labelled)
             name = next(there, number)
         part = ("mm" if "mismatched" in record.where else "m") if published.parts else ""
-        return TextExample(whole(str(name), f"{record.where}: its id"), text, pair, label, record.where, part)
+        return TextExample(str(name), text, pair, label, record.where, part)
 
     def example_of(self, value: Any, where: str, number: int, labelled: bool) -> TextExample:
         """Return the example of a row, a text or a pair of texts."""
         if isinstance(value, Mapping):
             return super().example_of(value, where, number, labelled)
-        texts = (value,) if isinstance(value, str) else value
-        if (
-            not isinstance(texts, list | tuple)
-            or len(texts) not in (1, 2)
-            or not all(isinstance(t, str) for t in texts)
-        ):
+        texts = demand_form([value] if isinstance(value, str) else value, list[str], where)
+        if not 1 <= len(texts) <= 2:
             raise InputError(f"{where} is neither a text nor a pair of texts, but {value!r:.60}")
         row = Record(dict(zip(("text", "text_pair"), texts, strict=False)), where)
         text, *pair = (text_field(row, (name,), name) for name in row.content)
         return TextExample(str(number), text, pair[0] if pair else None, None, where)
 
-    def identity(self, example: TextExample) -> tuple[tuple[str, ...], str]:
-        """Return (part and id, place)."""
-        return (example.part, example.id), example.where
+    def key(self, example: TextExample) -> tuple[str, str]:
+        """Return part and id."""
+        return example.part, example.id
 
     def _texts(self, row: Record) -> tuple[str, str | None]:
         columns, pair_columns = self._published.text, self._published.text_pair
@@ -192,6 +191,18 @@ class TextTask(Task[TextExample, list[Prediction]]):
             examples=np.arange(len(examples)),
         )
 
+    def score(self, model: nn.Module, params: Any, batch: DeviceBatch, dropout: BatchDropout | None) -> Loss:
+        """Return the cross-entropy in nats over the labels (multilabel: binary, averaged over them), or the squared
+        error."""
+        loss_B = LOSSES_B[self.config.head.task]
+        return Loss.of(loss_B(self.outputs(model, params, batch, dropout), batch["labels"]), batch)
+
+    def predict(self, model: nn.Module, params: Any, batch: DeviceBatch) -> dict[str, jax.Array]:
+        """Return log_probs, float32 [B, C] over the labels; multilabel: probabilities [B, C]; regression: scores
+        [B]."""
+        name, activate = OUTPUTS[self.config.head.task]
+        return {name: activate(self.outputs(model, params, batch, None))}
+
     def _encode(self, texts: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
         data = self.config.data
         limit = data.seq_len * (data.max_windows if data.long_texts == "memory" else 1)
@@ -214,6 +225,15 @@ class TextTask(Task[TextExample, list[Prediction]]):
         return apply(model, params, dropout, last, mask_BL[:, -seq_len:], earlier=earlier)
 
     # ---- answers ----------------------------------------------------------------------------------------------------
+
+    def metrics(self, examples: Sequence[TextExample], answers: list[Prediction]) -> dict[str, float]:
+        """Return the scores of glue.py, the mean of two official ones as `average`, and the accuracies of the two parts
+        of MNLI."""
+        found, official = self._metrics(examples, answers), self._published.metrics
+        return found | ({"average": float(np.mean([found[name] for name in official]))} if len(official) > 1 else {})
+
+    @abstractmethod
+    def _metrics(self, examples: Sequence[TextExample], answers: list[Prediction]) -> dict[str, float]: ...
 
     def write(self, folder: epath.Path, examples: Sequence[TextExample], answers: list[Prediction]) -> list[str]:
         """Write predictions.tsv, with id, answer and the probability of each label, and for GLUE the submission
@@ -243,13 +263,11 @@ class Classification(TextTask):
         value = _single_label(row, self._published.label, -1 if labels else None)
         if labels and type(value) is int:
             value = dict(enumerate(self._published.numbered or labels)).get(value, value)
-        if isinstance(value, float) and not math.isfinite(value):
-            raise InputError(f"{row.where}: its label {value} is neither a finite number nor a name; give it one")
         if labels and str(value) not in labels:
             raise InputError(
                 f"{row.where}: the label {value} is none of {', '.join(labels)}, which {self.config.task} has"
             )
-        return whole(str(value), f"{row.where}: its label")
+        return str(value)
 
     def head(self, train: Sequence[TextExample]) -> HeadConfig:
         """Return a head with the labels of the task, or else those of the training examples, sorted. Raises InputError
@@ -264,17 +282,8 @@ class Classification(TextTask):
         return dataclasses.replace(self.config.head, num_labels=len(labels), labels=labels, scope=scope)
 
     def targets(self, examples: Sequence[TextExample]) -> np.ndarray:
-        """Return numbers of labels, int32 [examples]; 0 without one."""
         numbers = [0 if e.label is None else _label_number(e, str(e.label), self._labels) for e in examples]
         return np.array(numbers, np.int32)
-
-    def score(self, model: nn.Module, params: Any, batch: DeviceBatch, dropout: BatchDropout | None) -> Loss:
-        """Return the cross-entropy in nats over the labels."""
-        return Loss.of(classification_loss_B(self.outputs(model, params, batch, dropout), batch["labels"]), batch)
-
-    def predict(self, model: nn.Module, params: Any, batch: DeviceBatch) -> dict[str, jax.Array]:
-        """Return log_probs, float32 [B, C] over the labels."""
-        return {"log_probs": jax.nn.log_softmax(self.outputs(model, params, batch, None))}
 
     def answers(self, examples: Sequence[TextExample], features: Features, outputs: Outputs) -> list[Prediction]:
         """Return the likeliest label with the probability of each."""
@@ -283,18 +292,15 @@ class Classification(TextTask):
             for row in outputs["log_probs"]
         ]
 
-    def metrics(self, examples: Sequence[TextExample], answers: list[Prediction]) -> dict[str, float]:
-        """Return `classification_scores`, their mean as `average` where the task has two official ones, and the
-        accuracies of the two parts of MNLI."""
+    def _metrics(self, examples: Sequence[TextExample], answers: list[Prediction]) -> dict[str, float]:
         true, predicted = self.targets(examples), self._numbers(answers)
         found = classification_scores(predicted, true, len(self._labels))
         parts = np.array([e.part for e in examples])
         for part in sorted({*parts.tolist()} - {""}):
             found[f"accuracy_{part}"] = float((predicted == true)[parts == part].mean())
-        return _with_average(found, self._published.metrics)
+        return found
 
     def compare(self, examples: Sequence[TextExample], answers: list[Prediction]) -> Confusion:
-        """Return counts of true and predicted labels."""
         return Confusion.count(self._labels, self.targets(examples), self._numbers(answers), "examples")
 
     def _numbers(self, answers: list[Prediction]) -> np.ndarray:
@@ -311,12 +317,10 @@ class Regression(TextTask):
         value = _single_label(row, self._published.label, None)
         try:
             number = float(value)
-        except (TypeError, ValueError):
-            raise InputError(
-                f"{row.where}: the label {value!r} is not a number; `task` classification learns names"
-            ) from None
+        except ValueError:
+            number = math.nan
         if not math.isfinite(number):
-            raise InputError(f"{row.where}: the label {value} is not a finite number; mend it, or leave the line out")
+            raise InputError(f"{row.where}: the label {value!r} is not a number; `task` classification learns names")
         return number
 
     def head(self, train: Sequence[TextExample]) -> HeadConfig:
@@ -325,30 +329,20 @@ class Regression(TextTask):
         return dataclasses.replace(self.config.head, num_labels=1, scope=scope)
 
     def targets(self, examples: Sequence[TextExample]) -> np.ndarray:
-        """Return the numbers to predict, float32 [examples]; 0 without one."""
         return np.array([e.label or 0 for e in examples], np.float32)
 
-    def score(self, model: nn.Module, params: Any, batch: DeviceBatch, dropout: BatchDropout | None) -> Loss:
-        """Return the squared error."""
-        return Loss.of(regression_loss_B(self.outputs(model, params, batch, dropout), batch["labels"]), batch)
-
-    def predict(self, model: nn.Module, params: Any, batch: DeviceBatch) -> dict[str, jax.Array]:
-        """Return scores, float32 [B]."""
-        return {"scores": self.outputs(model, params, batch, None)}
-
     def answers(self, examples: Sequence[TextExample], features: Features, outputs: Outputs) -> list[Prediction]:
-        """Return the numbers."""
         return [Prediction(float(score), {}) for score in outputs["scores"]]
 
-    def metrics(self, examples: Sequence[TextExample], answers: list[Prediction]) -> dict[str, float]:
-        """Return `regression_scores`, and their mean as `average` where the task has two official ones."""
-        true = np.array([e.label for e in examples], np.float64)
-        found = regression_scores(np.array([a.value for a in answers], np.float64), true)
-        return _with_average(found, self._published.metrics)
+    def _metrics(self, examples: Sequence[TextExample], answers: list[Prediction]) -> dict[str, float]:
+        return regression_scores(*self._numbers(examples, answers))
 
     def compare(self, examples: Sequence[TextExample], answers: list[Prediction]) -> Scatter:
-        """Return the true and predicted numbers."""
-        return Scatter(np.array([e.label for e in examples], float), np.array([a.value for a in answers], float))
+        predicted, true = self._numbers(examples, answers)
+        return Scatter(true, predicted)
+
+    def _numbers(self, examples: Sequence[TextExample], answers: list[Prediction]) -> tuple[np.ndarray, np.ndarray]:
+        return np.array([a.value for a in answers], float), np.array([e.label for e in examples], float)
 
     def _written(self, value: Any) -> str:
         return f"{value:.6g}"
@@ -360,16 +354,12 @@ class Multilabel(TextTask):
     scores, column = ("micro_f1", "macro_f1", "accuracy"), "labels"
 
     def _label(self, row: Record) -> Label:
-        value, where = field(row, self._published.label, "label"), f"{row.where}: its label"
-        if value is None:
-            raise InputError(f"{where} is missing; training and evaluation need one, or an empty list")
+        value = field(row, self._published.label, "label")
         if isinstance(value, str):
-            names = [part.strip() for part in value.split(self.config.columns.label_separator)]
-        elif isinstance(value, list | tuple | np.ndarray) and not any(isinstance(one, list | dict) for one in value):
-            names = [str(one).strip() for one in value]
-        else:
-            raise InputError(f"{where} {value!r:.60} is neither text nor a list of labels")
-        return tuple(whole(name, where) for name in dict.fromkeys(names) if name)
+            value = value.split(self.config.columns.label_separator)
+        if not isinstance(value, list | tuple | np.ndarray) or any(isinstance(one, list | dict) for one in value):
+            raise InputError(f"{row.where}: its label {value!r:.60} is neither text nor a list of labels")
+        return tuple(name for name in dict.fromkeys(str(one).strip() for one in value) if name)
 
     def head(self, train: Sequence[TextExample]) -> HeadConfig:
         """Return a head with the labels of the training examples, sorted. Raises InputError where none has a label."""
@@ -379,19 +369,10 @@ class Multilabel(TextTask):
         return dataclasses.replace(self.config.head, num_labels=len(labels), labels=labels)
 
     def targets(self, examples: Sequence[TextExample]) -> np.ndarray:
-        """Return which labels each has, float32 [examples, labels]."""
         has = np.zeros((len(examples), len(self._labels)), np.float32)
         for row, example in zip(has, examples, strict=True):
             row[[_label_number(example, label, self._labels) for label in _labels_of(example)]] = 1
         return has
-
-    def score(self, model: nn.Module, params: Any, batch: DeviceBatch, dropout: BatchDropout | None) -> Loss:
-        """Return the binary cross-entropy in nats, averaged over the labels."""
-        return Loss.of(multilabel_loss_B(self.outputs(model, params, batch, dropout), batch["labels"]), batch)
-
-    def predict(self, model: nn.Module, params: Any, batch: DeviceBatch) -> dict[str, jax.Array]:
-        """Return probabilities, float32 [B, C] over the labels."""
-        return {"probabilities": jax.nn.sigmoid(self.outputs(model, params, batch, None))}
 
     def answers(self, examples: Sequence[TextExample], features: Features, outputs: Outputs) -> list[Prediction]:
         """Return the labels at multilabel.threshold or above it, with the probability of every label."""
@@ -401,8 +382,7 @@ class Multilabel(TextTask):
             for row in outputs["probabilities"]
         ]
 
-    def metrics(self, examples: Sequence[TextExample], answers: list[Prediction]) -> dict[str, float]:
-        """Return `multilabel_scores`, at multilabel.threshold."""
+    def _metrics(self, examples: Sequence[TextExample], answers: list[Prediction]) -> dict[str, float]:
         chosen = [answer.value if isinstance(answer.value, tuple) else () for answer in answers]
         predicted = np.array([[label in labels for label in self._labels] for labels in chosen])
         return multilabel_scores(predicted, self.targets(examples) > 0)
@@ -413,7 +393,7 @@ class Multilabel(TextTask):
 
 def _single_label(row: Record, columns: Sequence[str], unknown: int | None) -> Any:
     value = field(row, columns, "label")
-    if value is None or value == "" or (type(value) is int and value == unknown):
+    if value is None or value == "" or value != value or (type(value) is int and value == unknown):
         raise InputError(f"{row.where}: it has no label; training and evaluation need one")
     if isinstance(value, (list, dict)):
         raise InputError(f"{row.where}: its label {value!r:.60} is neither text nor a number; an example has one label")
@@ -429,10 +409,6 @@ def _label_number(example: TextExample, label: str, labels: Sequence[str]) -> in
         shown = ", ".join(labels[:SHOWN]) + (f" and {len(labels) - SHOWN} more" if len(labels) > SHOWN else "")
         raise InputError(f"{example.where}: the label {label} is none of the training examples', which are {shown}")
     return labels.index(label)
-
-
-def _with_average(found: dict[str, float], official: Sequence[str]) -> dict[str, float]:
-    return found | ({"average": float(np.mean([found[name] for name in official]))} if len(official) > 1 else {})
 
 
 def _padded_left(rows_BL: jax.Array, mask_BL: jax.Array) -> jax.Array:

@@ -14,18 +14,16 @@ import jax.numpy as jnp
 import numpy as np
 from etils import epath
 
-from data_pipelines.readers import whole
 from data_pipelines.tokenizer import Tokenizer
 from xlnet_jax.errors import InputError
 from xlnet_jax.kernels.arguments import MASKED
-from xlnet_jax.models.inputs import text_inputs
 from xlnet_jax.objectives.traced import BatchDropout, DeviceBatch, apply
 from xlnet_jax.settings.config import HeadConfig
 from xlnet_jax.tasks.config import ColumnsConfig, FinetuneConfig
 from xlnet_jax.tasks.features import Features, Outputs, encode_text
 from xlnet_jax.tasks.losses import classification_loss_B
-from xlnet_jax.tasks.readers import Record, demand_kind, json_file, json_lines
-from xlnet_jax.tasks.task import Loss, Prediction, Task
+from xlnet_jax.tasks.readers import Record, json_file
+from xlnet_jax.tasks.task import Loss, Prediction, Task, inputs_of
 
 SPECIALS = 3  # <sep> after the text, <sep> and <cls> after the question
 PREDICTIONS = "predictions.jsonl"
@@ -61,42 +59,31 @@ class MultipleChoice(Task[Question, list[Prediction]]):
 
     def __init__(self, config: FinetuneConfig):
         super().__init__(config)
-        self._seq_len, self._max_qa_len = config.data.seq_len, config.choice.max_qa_len
         if config.task in ("race", "dream") and config.columns != ColumnsConfig():
             raise InputError(
                 f"task {config.task} has fields of its own: leave `columns` out, or `task` multiple_choice"
             )
-        if self._seq_len - SPECIALS < self._max_qa_len:
-            raise InputError(
-                f"data.seq-len {self._seq_len} leaves no room beside a question of choice.max-qa-len "
-                f"{self._max_qa_len} tokens and {SPECIALS} special ones; raise the first or lower the second"
-            )
+        self.demand_room(config.choice.max_qa_len + SPECIALS)
 
     # ---- rows to examples -------------------------------------------------------------------------------------------
 
     def records(self, path: str) -> Iterator[Record]:
         """Yield a row for each question: context, question, options, and answer where the file has one."""
-        if path.endswith(".jsonl") or self.config.task not in ("race", "dream"):
-            for line, record in json_lines(path):
-                yield dataclasses.replace(record, id=f"{epath.Path(path).name}-{line}")
-        else:
-            yield from (_race if self.config.task == "race" else _dream)(path)
+        published = {"race": _race, "dream": _dream}.get(self.config.task)
+        return super().records(path) if published is None or path.endswith(".jsonl") else published(path)
 
     def example(self, record: Record, number: int, labelled: bool) -> Question:
         """Return the question of a row, whose answer is the text, the letter or the number of an option."""
         columns, where = self.config.columns, record.where
-        name = str(record.content.get(columns.id or "id", record.id or number))
+        name = str(record.content.get(columns.id or "id", number))
         context, question = record.get(columns.text or "context", str), record.get(columns.text_pair or "question", str)
-        options = tuple(demand_kind(option, str, f"{where}, an option") for option in record.get("options", list))
+        options = record.get("options", tuple[str, ...])
         if not context.strip():
             raise InputError(f"{where}: the text that it asks about is empty")
-        if not 2 <= len(options) <= len(LETTERS):
-            raise InputError(f"{where} has {len(options)} options; from 2 to {len(LETTERS)} can be chosen from")
-        if sum(not option.strip() for option in options) > 1:
-            raise InputError(f"{where}: more than one option is empty, so that they cannot be told apart")
+        if not 2 <= len(options) <= len(LETTERS) or sum(not option.strip() for option in options) > 1:
+            raise InputError(f"{where}: from 2 to {len(LETTERS)} options can be chosen from, of which one may be empty")
         right = _number_of(record.get(columns.label or "answer", object), options, where) if labelled else None
-        level = record.content.get("level")
-        return Question(whole(name, f"{where}: its id"), context, question, options, right, where, level)
+        return Question(name, context, question, options, right, where, record.content.get("level"))
 
     # ---- examples to features and outputs ---------------------------------------------------------------------------
 
@@ -107,34 +94,30 @@ class MultipleChoice(Task[Question, list[Prediction]]):
     def features(
         self, examples: Sequence[Question], tokenizer: Tokenizer, head: HeadConfig, training: bool, epoch: int = 0
     ) -> Features:
-        """Return one item a question, with a text for each option; values: options (their number) and labels, int32
-        [items].
-
-        Raises InputError on a question with more options than the head has.
-        """
-        most = head.num_labels
+        """Return one item a question, with a text for each option that the head has; values: options (their number) and
+        labels, int32 [items]. Raises InputError on a question with more options."""
+        most, seq_len, max_qa_len = head.num_labels, self.config.data.seq_len, self.config.choice.max_qa_len
         for question in examples:
             if len(question.options) > most:
                 raise InputError(
                     f"{question.where} has {len(question.options)} options, and those that were learned from have "
                     f"{most} at most"
                 )
-        contexts = _encode([question.context for question in examples], tokenizer)
-        asked = _encode([q.asked(i) for q in examples for i in range(len(q.options))], tokenizer)
+        distinct = list(dict.fromkeys(question.context for question in examples))
+        contexts = dict(zip(distinct, tokenizer.encode_lines(distinct), strict=True))
+        asked = iter(tokenizer.encode_lines([q.asked(i) for q in examples for i in range(len(q.options))]))
         texts: list[tuple[np.ndarray, np.ndarray]] = []
         for question in examples:
             context = contexts[question.context]
-            options = [asked[question.asked(i)] for i in range(len(question.options))]
-            absent = [options[0][:0]] * (most - len(options))
-            texts += [encode_option(context, option, self._seq_len, self._max_qa_len) for option in options]
-            texts += [encode_option(context[:0], option, self._seq_len, self._max_qa_len) for option in absent]
+            options = [encode_option(context, next(asked), seq_len, max_qa_len) for _ in question.options]
+            texts += options + [encode_text(context[:0], context[:0], None)] * (most - len(options))
         values = {"options": np.array([len(question.options) for question in examples], np.int32)}
         if training:
             values["labels"] = np.array([question.answer for question in examples], np.int32)
         return Features(
             {"input_ids": [ids for ids, _ in texts], "segment_ids": [segments for _, segments in texts]},
             values,
-            np.arange(len(examples), dtype=np.int64),
+            np.arange(len(examples)),
             texts_per_item=most,
         )
 
@@ -195,60 +178,39 @@ def encode_option(
 
 
 def _race(path: str) -> Iterator[Record]:
-    record = Record(demand_kind(json_file(path), dict, path), path)
+    content = json_file(path)
     school, file = epath.Path(path).parent.name, epath.Path(path).name
-    name = str(record.content.get("id", f"{school}/{file}"))
-    article, questions, options = record.get("article", str), record.get("questions", list), record.get("options", list)
-    answers = record.get("answers", list) if "answers" in record.content else [None] * len(questions)
-    if not len(questions) == len(options) == len(answers):
-        raise InputError(
-            f"{path}: {len(questions)} questions, {len(options)} lists of options and {len(answers)} answers; each "
-            "question needs one of both"
-        )
+    name = str(content.get("id", f"{school}/{file}"))
     level = next((level for level in LEVELS if school == level or name.startswith(level)), None)
-    for i, (question, of_question, answer) in enumerate(zip(questions, options, answers, strict=True)):
-        row = {"id": f"{name}-{i}", "context": article, "question": question, "options": of_question, "level": level}
-        yield Record(row | ({} if answer is None else {"answer": answer}), f"{path}: question {i + 1}")
+    questions, all_options = content["questions"], content["options"]
+    answers = content.get("answers", [None] * len(questions))
+    for i, (question, options, answer) in enumerate(zip(questions, all_options, answers, strict=True)):
+        row = {"id": f"{name}-{i}", "context": content["article"], "question": question, "options": options}
+        yield Record(row | {"level": level, "answer": answer}, f"{path}: question {i + 1}")
 
 
 def _dream(path: str) -> Iterator[Record]:
-    for number, dialogue in enumerate(demand_kind(json_file(path), list, path), 1):
-        where = f"{path}: dialogue {number}"
-        if not (isinstance(dialogue, list) and len(dialogue) == 3 and isinstance(dialogue[2], str)):
-            raise InputError(f"{where} is not of DREAM's form: [[turn, …], [{{question, choice, answer}}, …], id]")
-        turns, questions, name = dialogue
-        spoken = " ".join(
-            demand_kind(turn, str, f"{where}, turn") for turn in demand_kind(turns, list, f"{where}, turns")
-        )
-        for i, asked in enumerate(demand_kind(questions, list, f"{where}, questions")):
-            at = f"{where} ({name}), question {i + 1}"
-            record = Record(demand_kind(asked, dict, at), at)
-            options = record.get("choice", list)
-            yield Record({**record.content, "id": f"{name}-{i}", "context": spoken, "options": options}, at)
+    for turns, questions, name in json_file(path):
+        for i, asked in enumerate(questions):
+            row = {"id": f"{name}-{i}", "context": " ".join(turns), "options": asked["choice"]}
+            yield Record({**asked, **row}, f"{path}, dialogue {name}, question {i + 1}")
 
 
 def _number_of(answer: Any, options: tuple[str, ...], where: str) -> int:
     if answer in options:
         return options.index(answer)
-    letters = LETTERS[: len(options)]
-    if isinstance(answer, str) and len(answer) == 1 and answer in letters:
-        return letters.index(answer)
-    if isinstance(answer, int) and not isinstance(answer, bool) and 0 <= answer < len(options):
-        return answer
+    numbers = {letter: i for i, letter in enumerate(LETTERS)} | {i: i for i in range(len(options))}
+    number = numbers.get(answer, len(options)) if type(answer) in (str, int) else len(options)
+    if number < len(options):
+        return number
     raise InputError(
         f"{where}: the answer {answer!r:.60} is none of its {len(options)} options, nor a letter from A to "
-        f"{letters[-1]}, nor a number from 0 to {len(options) - 1}"
+        f"{LETTERS[len(options) - 1]}, nor a number from 0 to {len(options) - 1}"
     )
 
 
-def _encode(texts: Sequence[str], tokenizer: Tokenizer) -> dict[str, np.ndarray]:
-    distinct = list(dict.fromkeys(texts))
-    return dict(zip(distinct, tokenizer.encode_lines(distinct), strict=True))
-
-
 def _scores_BC(model: nn.Module, params: Any, batch: DeviceBatch, dropout: BatchDropout | None) -> jax.Array:
-    rows = {name: array.reshape(-1, array.shape[-1]) for name, array in batch.items() if array.ndim == 3}
-    inputs = text_inputs(rows["input_ids"], rows["attention_mask"], rows["segment_ids"])
-    scores_BC = apply(model, params, dropout, inputs, rows["attention_mask"])
+    mask = batch["attention_mask"]
+    scores_BC = apply(model, params, dropout, inputs_of(batch), mask.reshape(-1, mask.shape[-1]))
     absent_BC = jnp.arange(scores_BC.shape[1])[None] >= batch["options"][:, None]
     return jnp.where(absent_BC, MASKED, scores_BC)

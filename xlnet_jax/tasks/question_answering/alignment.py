@@ -6,9 +6,8 @@ finds the same subsequence; each row of the table is computed at once, as the bi
 "Bit-parallel LCS-length computation revisited").
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
 
@@ -28,17 +27,14 @@ class Partners:
         self._front = np.maximum.accumulate(np.where(has, at, UNMATCHED))
         self._rear = np.minimum.accumulate(np.where(has, at, len(partner))[::-1])[::-1]
 
-    def __len__(self) -> int:
-        return len(self.partner)
-
     def nearest(self, places: np.ndarray, size: int | None, *, is_start: bool) -> np.ndarray:
         """Return the partners of these places. A place without one gets the first (is_start) or last place between its
         neighbours' partners (`_convert_index` of run_squad.py). size: length of the other text; None = it ends with the
         last partner."""
         front, rear = self._front[places], self._rear[places]
-        none_in_front, none_behind = front < 0, rear == len(self)
+        none_in_front, none_behind = front < 0, rear == len(self.partner)
         low = np.where(none_in_front, -1, self.partner[front])
-        high = self.partner[np.minimum(rear, len(self) - 1)]
+        high = self.partner[np.minimum(rear, len(self.partner) - 1)]
         high = np.where(none_behind, low + 1 if size is None else size, high)
         if is_start:
             between = np.where(none_behind & (high == low + 1), low, low + 1)
@@ -63,31 +59,27 @@ class Alignment:
         return int(self._token_of_place[first]), int(self._token_of_place[max(first, last)])
 
 
-class Aligner:
-    """Aligner of texts with tokens. normalized: normalises one character; called once for each."""
+def align(characters: Sequence[str], pieces: Sequence[str]) -> Alignment | None:
+    """Align a text, which must not be empty, with its pieces (▁ for a space). Return None where they are too different.
 
-    def __init__(self, normalized: Callable[[str], str]):
-        self._normalized = lru_cache(maxsize=None)(normalized)
-
-    def align(self, text: str, pieces: Sequence[str]) -> Alignment | None:
-        """Align a text, which must not be empty, with its pieces (▁ for a space). Return None where they are too
-        different."""
-        tokens_text = "".join(pieces).replace(SPACE, " ")
-        partner = _partners(list(map(self._normalized, text)), tokens_text)
-        matched = np.flatnonzero(partner != UNMATCHED)
-        if len(matched) == 0 or len(matched) < ENOUGH * len(text):
-            return None
-        partner_of_place = np.full(len(tokens_text), UNMATCHED)
-        partner_of_place[partner[matched]] = matched
-        lengths = np.fromiter(map(len, pieces), np.int64, len(pieces))
-        last = np.cumsum(lengths) - 1
-        of_places = Partners(partner_of_place)
-        return Alignment(
-            of_places.nearest(last - lengths + 1, len(text), is_start=True),
-            of_places.nearest(last, len(text), is_start=False),
-            Partners(partner),
-            np.repeat(np.arange(len(pieces)), lengths),
-        )
+    characters: those of the text, each normalised by itself.
+    """
+    tokens_text = "".join(pieces).replace(SPACE, " ")
+    partner = _partners(characters, tokens_text)
+    matched = np.flatnonzero(partner != UNMATCHED)
+    if len(matched) == 0 or len(matched) < ENOUGH * len(characters):
+        return None
+    partner_of_place = np.full(len(tokens_text), UNMATCHED)
+    partner_of_place[partner[matched]] = matched
+    lengths = np.fromiter(map(len, pieces), np.int64, len(pieces))
+    last = np.cumsum(lengths) - 1
+    of_places = Partners(partner_of_place)
+    return Alignment(
+        of_places.nearest(last - lengths + 1, len(characters), is_start=True),
+        of_places.nearest(last, len(characters), is_start=False),
+        Partners(partner),
+        np.repeat(np.arange(len(pieces)), lengths),
+    )
 
 
 def _partners(characters: Sequence[str], tokens_text: str) -> np.ndarray:

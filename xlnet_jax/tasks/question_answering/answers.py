@@ -1,19 +1,16 @@
-"""Turn the beams of the network into answers, and write their files (`write_predictions` of run_squad.py)."""
+"""Turn the beams of the network into answers (`write_predictions` of run_squad.py)."""
 
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
-from etils import epath
 
-PREDICTIONS_FILE, N_BEST_FILE, NULL_ODDS_FILE = "predictions.json", "nbest_predictions.json", "null_odds.json"
 NO_WINDOW = 1e6  # null odds of a question whose text could not be read
 NO_SPAN = -1e6  # log-probability of an answer where no span is possible
 
 
-@dataclass(frozen=True)
-class Window:
+class Window(NamedTuple):
     """Part of a document that one item reads: E tokens."""
 
     starts_E: np.ndarray  # int64: first character of each token
@@ -21,8 +18,7 @@ class Window:
     is_widest_E: np.ndarray  # bool: no other window shows more around this token
 
 
-@dataclass(frozen=True)
-class Candidate:
+class Candidate(NamedTuple):
     """Possible answer to a question."""
 
     text: str
@@ -72,43 +68,24 @@ def candidates(
     spans = [span for window, beam in zip(windows, beams, strict=True) for span in _spans(window, beam, max_answer_len)]
     spans.sort(key=lambda span: span[2] + span[3], reverse=True)
     best: dict[str, tuple[float, float]] = {}
-    for first, last, start_log_prob, end_log_prob in spans:
+    for first, last, *log_probs in spans:
         if len(best) == n_best:
             break
-        best.setdefault(context[first : last + 1].strip(), (start_log_prob, end_log_prob))
+        best.setdefault(context[int(first) : int(last) + 1].strip(), (log_probs[0], log_probs[1]))
     best = best or {"": (NO_SPAN, NO_SPAN)}
-    scores = np.array([sum(pair) for pair in best.values()])
+    scores = np.array(list(best.values())).sum(1)
     weights = np.exp(scores - scores.max())
-    return [
-        Candidate(text, float(weight), *log_probs)
-        for (text, log_probs), weight in zip(best.items(), weights / weights.sum(), strict=True)
-    ]
+    shares = (weights / weights.sum()).tolist()
+    return [Candidate(text, share, *best[text]) for text, share in zip(best, shares, strict=True)]
 
 
-def _spans(window: Window, beam: Mapping[str, np.ndarray], max_answer_len: int) -> list[tuple[int, int, float, float]]:
+def _spans(window: Window, beam: Mapping[str, np.ndarray], max_answer_len: int) -> list[list[float]]:
+    """Return (first character, last character, log-probability of the start, of the end) of each possible span."""
     start_I1, end_IJ = beam["start_index"][:, None], beam["end_index"]
     last = len(window.starts_E) - 1  # the original never takes the last token of a window
     inside = (start_I1 >= 0) & (start_I1 < last) & (end_IJ >= start_I1) & (end_IJ < last)
     possible = inside & (end_IJ - start_I1 < max_answer_len)
     possible &= window.is_widest_E[np.clip(start_I1, 0, last)]
     s, e = np.nonzero(possible)
-    return list(
-        zip(
-            window.starts_E[beam["start_index"][s]].tolist(),
-            window.ends_E[end_IJ[s, e]].tolist(),
-            beam["start_log_probs"][s].astype(np.float64).tolist(),
-            beam["end_log_probs"][s, e].astype(np.float64).tolist(),
-            strict=True,
-        )
-    )
-
-
-def write_answers(folder: epath.Path, answers: Answers, with_odds: bool) -> list[str]:
-    """Write the files of the original. Return their names."""
-    n_best = {id: [asdict(candidate) for candidate in found] for id, found in answers.n_best.items()}
-    files: dict[str, Mapping[str, object]] = {PREDICTIONS_FILE: answers.predicted, N_BEST_FILE: n_best}
-    if with_odds:
-        files[NULL_ODDS_FILE] = answers.null_odds
-    for name, content in files.items():
-        (folder / name).write_text(json.dumps(content, indent=4, ensure_ascii=False) + "\n", encoding="utf-8")
-    return list(files)
+    places = window.starts_E[beam["start_index"][s]], window.ends_E[end_IJ[s, e]]
+    return np.stack([*places, beam["start_log_probs"][s], beam["end_log_probs"][s, e]], axis=1, dtype=float).tolist()

@@ -6,10 +6,8 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from data_pipelines.readers import whole
 from xlnet_jax.errors import InputError
-from xlnet_jax.printing import tell
-from xlnet_jax.tasks.readers import Record, demand_kind, json_file, records
+from xlnet_jax.tasks.readers import Record, json_file
 
 NOWHERE = -1
 
@@ -36,16 +34,20 @@ class Question:
 
 
 def read_rows(path: str) -> Iterator[Record]:
-    """Yield a row for each question of a file: id, question, context, answers and is_impossible, where it has them.
-
-    Raises InputError, with file and record, on what cannot be read.
-    """
+    """Yield a row for each question of a file of SQuAD (an object with "data") or of CMRC 2018 (a list of texts): id,
+    question, context, answers and is_impossible, where it has them."""
     content = json_file(path)
-    if isinstance(content, dict) and "data" in content:
-        return _squad(Record(content, path))
     if isinstance(content, list):
-        return _cmrc(path, content)
-    raise InputError(f"{path}: neither SQuAD's form (an object with 'data') nor CMRC 2018's (a list of texts)")
+        for text in content:
+            for asked in text["qas"]:
+                name = asked["query_id"]
+                row = {**asked, "id": name, "question": asked["query_text"], "context": text["context_text"]}
+                yield Record(row, f"{path}, question {name}")
+        return
+    for article in content["data"]:
+        for paragraph in article["paragraphs"]:
+            for asked in paragraph["qas"]:
+                yield Record({**asked, "context": paragraph["context"]}, f"{path}, question {asked['id']}")
 
 
 def question_of(row: Record, number: int, labelled: bool, unanswerable: bool) -> Question:
@@ -60,35 +62,25 @@ def question_of(row: Record, number: int, labelled: bool, unanswerable: bool) ->
     where, context, question = row.where, row.get("context", str), row.get("question", str)
     if not context.strip():
         raise InputError(f"{where}: its text is empty")
-    name = whole(str(row.content.get("id", number)), f"{where}: its id")
+    name = str(row.content.get("id", number))
     if not labelled:
         return Question(name, question, context, (), where=where)
     given, is_impossible = row.content.get("answers", ()), False
     if isinstance(given, Mapping):
-        texts, starts = (Record(given, f"{where}: 'answers'").get(key, list) for key in ("text", "answer_start"))
-        given = [{"text": text, "answer_start": start} for text, start in zip(texts, starts, strict=False)]
+        given = [{"text": t, "answer_start": s} for t, s in zip(given["text"], given["answer_start"], strict=True)]
         is_impossible = not given
-    elif given:
-        given = demand_kind(given, list, f"{where}: 'answers'")
     if "is_impossible" in row.content:
         is_impossible = row.get("is_impossible", bool)
-    answers = []
-    for i, each in enumerate(given):
-        at = f"{where}, answer {i}"
-        if isinstance(each, str):
-            answers.append(Answer(demand_kind(each, str, at), context.find(each)))
-        else:
-            answer = Record(demand_kind(each, dict, at), at)
-            answers.append(Answer(answer.get("text", str), answer.get("answer_start", int)))
-        if not answers[-1].text:
-            raise InputError(f"{at}: the text of the answer is empty")
+    answers = tuple(
+        Answer(a, context.find(a)) if isinstance(a, str) else Answer(a["text"], a["answer_start"]) for a in given
+    )
+    if not all(isinstance(a.text, str) and a.text and type(a.start) is int for a in answers):
+        raise InputError(f"{where}: an answer is a text and answer_start, the number of its first character")
     if is_impossible and not unanswerable:
         raise InputError(f"{where} is unanswerable: `task` squad2 learns that, or leave it out")
-    if is_impossible and answers:
-        raise InputError(f"{where} is unanswerable and has an answer: one of them is wrong")
-    if not answers and not is_impossible:
-        raise InputError(f"{where} has no answer, and is_impossible is not true: give it one of them")
-    return Question(name, question, context, tuple(answers), is_impossible, where)
+    if is_impossible == bool(answers):
+        raise InputError(f"{where} needs either an answer or is_impossible true")
+    return Question(name, question, context, answers, is_impossible, where)
 
 
 def mend_answers(path: str, found: Sequence[Question]) -> list[Question]:
@@ -98,8 +90,6 @@ def mend_answers(path: str, found: Sequence[Question]) -> list[Question]:
     before, after = ([answer for question in some for answer in question.answers] for some in (found, mended))
     moved = sum(old != new for old, new in zip(before, after, strict=True) if new.start != NOWHERE)
     nowhere = [m.id for m in mended if m.answers and m.answer is None]
-    if empty := [question.id for question in found if not question.question.strip()]:
-        tell(f"{path}: {len(empty)} questions are empty, {empty[0]} the first; they are read as they are")
     if moved or nowhere:
         print(
             f"{path}: {moved} answers were not at their answer_start and were moved to where they occur; "
@@ -108,24 +98,6 @@ def mend_answers(path: str, found: Sequence[Question]) -> list[Question]:
             file=sys.stderr,
         )
     return mended
-
-
-def _squad(top: Record) -> Iterator[Record]:
-    for article in top.records("data", "article"):
-        for paragraph in article.records("paragraphs", "paragraph"):
-            context = paragraph.get("context", str)
-            for question in paragraph.records("qas", "question"):
-                where = f"{question.where} ({question.get('id', str)})"
-                yield Record({**question.content, "context": context}, where)
-
-
-def _cmrc(path: str, texts: list[object]) -> Iterator[Record]:
-    for text in records(texts, f"{path}, text"):
-        context = text.get("context_text", str)
-        for asked in text.records("qas", "question"):
-            name = asked.get("query_id", str)
-            row = {**asked.content, "id": name, "question": asked.get("query_text", str), "context": context}
-            yield Record(row, f"{asked.where} ({name})")
 
 
 def _moved(answer: Answer, context: str) -> Answer:

@@ -1,25 +1,20 @@
 """The official scores of SQuAD 1.1 and 2.0 (`evaluate-v1.1.py`, `evaluate-v2.0.py`) and of CMRC 2018, used for DRCD too
 (`cmrc2018_evaluate.py`, version 5), in per cent. CMRC takes each Chinese character as a unit and cuts other text
 into words; its F1 counts the longest run of units that prediction and answer share.
+
+predictions: texts by the id of their question, "" = no answer; a question without a prediction scores 0.
 """
 
 import re
 import string
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from difflib import SequenceMatcher
 
 from xlnet_jax.tasks.question_answering.files import Question
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
-
-
-class Scores(NamedTuple):
-    """Scores of each question, 0 to 1, by its id."""
-
-    exact: dict[str, float]
-    f1: dict[str, float]
 
 
 def normalize_answer(text: str) -> str:
@@ -28,53 +23,57 @@ def normalize_answer(text: str) -> str:
 
 
 def squad1_scores(questions: Sequence[Question], predictions: Mapping[str, str]) -> dict[str, float]:
-    """Return exact and f1 in per cent, each by the gold answer that fits best. predictions: texts by id."""
+    """Return exact and f1 in per cent, each by the gold answer that fits best."""
     gold = [[a.text for a in q.answers] for q in questions]
-    scores = _best_scores(questions, predictions, gold, _overlap)
-    return {name: _per_cent(list(by_id.values())) for name, by_id in scores._asdict().items()}
+    return {
+        "exact": _per_cent(_best(exact_score, questions, predictions, gold)),
+        "f1": _per_cent(_best(_overlap, questions, predictions, gold)),
+    }
 
 
 def squad2_scores(
     questions: Sequence[Question], predictions: Mapping[str, str], null_odds: Mapping[str, float]
 ) -> dict[str, float]:
     """Return, in per cent, the metrics that the official script prints with --na-prob-file: exact and f1 of all
-    questions, of those with an answer and of those without, and the best thresholds of the null odds. predictions:
-    texts by id, "" = no answer."""
+    questions, of those with an answer and of those without, and the best thresholds of the null odds."""
     scores = raw_scores(questions, predictions)
-    answerable = [q.id for q in questions if q.answers]
-    others = [q.id for q in questions if not q.answers]
-    result = _of(scores, [q.id for q in questions], "")
-    for ids, prefix in ((answerable, "HasAns_"), (others, "NoAns_")):
-        if ids:
-            result |= _of(scores, ids, prefix)
-    for name in Scores._fields:
-        best, threshold = best_threshold(questions, predictions, getattr(scores, name), null_odds)
+    result: dict[str, float] = {}
+    for prefix, counted in (("", (True, False)), ("HasAns_", (True,)), ("NoAns_", (False,))):
+        of = [i for i, question in enumerate(questions) if bool(question.answers) in counted]
+        if of:
+            result |= {f"{prefix}{name}": _per_cent([each[i] for i in of]) for name, each in scores.items()}
+            result[f"{prefix}total"] = float(len(of))
+    for name, each in scores.items():
+        best, threshold = best_threshold(questions, predictions, each, null_odds)
         result |= {f"best_{name}": best, f"best_{name}_thresh": threshold}
     return result
 
 
-def raw_scores(questions: Sequence[Question], predictions: Mapping[str, str]) -> Scores:
-    """Return the scores of SQuAD 2.0 before any threshold: an empty prediction is right where there is no answer."""
+def raw_scores(questions: Sequence[Question], predictions: Mapping[str, str]) -> dict[str, list[float]]:
+    """Return exact and f1 of SQuAD 2.0 for each question, 0 to 1, before any threshold: an empty prediction is right
+    where there is no answer."""
     gold = [[a.text for a in q.answers if normalize_answer(a.text)] or [""] for q in questions]
-    return _best_scores(questions, predictions, gold, f1_score)
+    return {
+        "exact": _best(exact_score, questions, predictions, gold),
+        "f1": _best(f1_score, questions, predictions, gold),
+    }
 
 
 def best_threshold(
     questions: Sequence[Question],
     predictions: Mapping[str, str],
-    scores: Mapping[str, float],
+    scores: Sequence[float],
     null_odds: Mapping[str, float],
 ) -> tuple[float, float]:
     """Return (score in per cent, threshold): the null odds above which no answer is given, chosen for the best score.
-    Of equal thresholds the lowest; 0.0 where no answer at all scores best."""
-    has_answer = {q.id: bool(q.answers) for q in questions}
-    score = best = float(sum(not has for has in has_answer.values()))
+    scores: of each question. Of equal thresholds the lowest; 0.0 where no answer at all scores best."""
+    score = best = float(sum(not question.answers for question in questions))
     threshold = 0.0
-    for id in sorted(has_answer, key=null_odds.__getitem__):
-        score += scores[id] if has_answer[id] else -bool(predictions[id])
+    for question, own in sorted(zip(questions, scores, strict=True), key=lambda pair: null_odds[pair[0].id]):
+        score += own if question.answers else -bool(predictions[question.id])
         if score > best:
-            best, threshold = score, null_odds[id]
-    return 100.0 * best / len(has_answer), threshold
+            best, threshold = score, null_odds[question.id]
+    return 100.0 * best / len(questions), threshold
 
 
 def exact_score(gold: str, predicted: str) -> float:
@@ -91,33 +90,26 @@ def f1_score(gold: str, predicted: str) -> float:
 
 def _overlap(gold: str, predicted: str) -> float:
     theirs, ours = normalize_answer(gold).split(), normalize_answer(predicted).split()
-    common = sum((Counter(theirs) & Counter(ours)).values())
-    return harmonic_mean(common / len(ours), common / len(theirs)) if common else 0.0
+    return _f1((Counter(theirs) & Counter(ours)).total(), theirs, ours)
 
 
-def harmonic_mean(precision: float, recall: float) -> float:
-    """Return F1."""
+def _f1(common: int, gold: Sequence[str], predicted: Sequence[str]) -> float:
+    if not common:
+        return 0.0
+    precision, recall = common / len(predicted), common / len(gold)
     return 2 * precision * recall / (precision + recall)
 
 
-def _best_scores(
+def _best(
+    score: Callable[[str, str], float],
     questions: Sequence[Question],
     predictions: Mapping[str, str],
     gold: Sequence[Sequence[str]],
-    f1: Callable[[str, str], float],
-) -> Scores:
-    pairs = [(q.id, predictions[q.id], texts) for q, texts in zip(questions, gold, strict=True) if q.id in predictions]
-
-    def best(score: Callable[[str, str], float]) -> dict[str, float]:
-        missing = {q.id: 0.0 for q in questions}
-        return missing | {id: max(score(text, predicted) for text in texts) for id, predicted, texts in pairs}
-
-    return Scores(best(exact_score), best(f1))
-
-
-def _of(scores: Scores, ids: Sequence[str], prefix: str) -> dict[str, float]:
-    of_ids = {f"{prefix}{name}": _per_cent([by_id[id] for id in ids]) for name, by_id in scores._asdict().items()}
-    return of_ids | {f"{prefix}total": float(len(ids))}
+) -> list[float]:
+    return [
+        max(score(text, predictions[question.id]) for text in texts) if question.id in predictions else 0.0
+        for question, texts in zip(questions, gold, strict=True)
+    ]
 
 
 def _per_cent(values: Sequence[float]) -> float:
@@ -145,16 +137,20 @@ _TREEBANK = [
 
 
 def cmrc_scores(questions: Sequence[Question], predictions: Mapping[str, str]) -> dict[str, float]:
-    """Return em and f1, each by the gold answer that fits best, and their mean as `average`. predictions: texts by id;
-    a question without one scores 0."""
-    em = f1 = 0.0
-    for question in questions:
-        if question.id in predictions:
-            predicted, gold = predictions[question.id], [a.text for a in question.answers]
-            em += any(_without_punctuation(predicted) == _without_punctuation(text) for text in gold)
-            f1 += max(_f1(segments(text), segments(predicted)) for text in gold)
-    em, f1 = 100.0 * em / len(questions), 100.0 * f1 / len(questions)
+    """Return em and f1 in per cent, each by the gold answer that fits best, and their mean as `average`."""
+    gold = [[a.text for a in q.answers] for q in questions]
+    em, f1 = (_per_cent(_best(score, questions, predictions, gold)) for score in (_same, _longest_run))
     return {"em": em, "f1": f1, "average": (em + f1) / 2}
+
+
+def _same(gold: str, predicted: str) -> float:
+    return float(_without_punctuation(gold) == _without_punctuation(predicted))
+
+
+def _longest_run(gold: str, predicted: str) -> float:
+    theirs, ours = segments(gold), segments(predicted)
+    longest = SequenceMatcher(None, theirs, ours, autojunk=False).find_longest_match()
+    return _f1(longest.size, theirs, ours)
 
 
 def segments(text: str) -> list[str]:
@@ -175,16 +171,3 @@ def words(text: str) -> list[str]:
 
 def _without_punctuation(text: str) -> str:
     return "".join(c for c in text.lower().strip() if c not in PUNCTUATION)
-
-
-def _f1(gold: Sequence[str], predicted: Sequence[str]) -> float:
-    common = _longest_common_run(gold, predicted)
-    return harmonic_mean(common / len(predicted), common / len(gold)) if common else 0.0
-
-
-def _longest_common_run(a: Sequence[str], b: Sequence[str]) -> int:
-    longest, row = 0, [0] * (len(b) + 1)
-    for x in a:
-        row = [0, *(before + 1 if x == y else 0 for before, y in zip(row, b, strict=False))]
-        longest = max(longest, *row)
-    return longest

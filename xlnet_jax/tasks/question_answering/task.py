@@ -4,11 +4,12 @@ A long text is read in overlapping windows: text <sep> question <sep> <cls>. Tra
 the whole answer as unanswerable; the prediction is the likeliest span of all windows.
 """
 
-import itertools
+import json
 import math
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cache, partial
 from typing import Any, cast
 
 import flax.linen as nn
@@ -21,15 +22,14 @@ from data_pipelines.tokenizer import CLS, SEP, Tokenizer, normalize
 from xlnet_jax.dims import CLS_SEGMENT
 from xlnet_jax.errors import InputError
 from xlnet_jax.interop.contents import NULL_THRESHOLD
-from xlnet_jax.models.heads import SpanBeam, SpanLogProbs, XLNetForQuestionAnswering
-from xlnet_jax.models.inputs import text_inputs
+from xlnet_jax.models.heads import SpanBeam, XLNetForQuestionAnswering
 from xlnet_jax.objectives.traced import BatchDropout, DeviceBatch, apply
 from xlnet_jax.settings.config import HeadConfig
 from xlnet_jax.tasks.config import FinetuneConfig
 from xlnet_jax.tasks.features import Features, Outputs
 from xlnet_jax.tasks.losses import span_loss_B
-from xlnet_jax.tasks.question_answering.alignment import Aligner, Alignment
-from xlnet_jax.tasks.question_answering.answers import NO_SPAN, NO_WINDOW, Answers, Window, candidates, write_answers
+from xlnet_jax.tasks.question_answering.alignment import Alignment, align
+from xlnet_jax.tasks.question_answering.answers import NO_SPAN, NO_WINDOW, Answers, Window, candidates
 from xlnet_jax.tasks.question_answering.files import Question, mend_answers, question_of, read_rows
 from xlnet_jax.tasks.question_answering.scores import (
     best_threshold,
@@ -39,7 +39,7 @@ from xlnet_jax.tasks.question_answering.scores import (
     squad2_scores,
 )
 from xlnet_jax.tasks.readers import Record
-from xlnet_jax.tasks.task import Loss, Prediction, Task
+from xlnet_jax.tasks.task import Loss, Prediction, Task, inputs_of
 
 HEAD = HeadConfig("question_answering")
 SPECIALS = 3  # <sep>, <sep> and <cls>
@@ -54,14 +54,6 @@ class SpanFeatures(Features):
     windows: Sequence[Window] = ()
 
 
-@dataclass(frozen=True)
-class _Document:
-    """Text in E tokens."""
-
-    ids_E: np.ndarray
-    alignment: Alignment
-
-
 class QuestionAnswering(Task[Question, Answers]):
     """Tasks squad, squad2, cmrc2018 and drcd, which differ in their metrics; only squad2 has unanswerable questions."""
 
@@ -69,16 +61,11 @@ class QuestionAnswering(Task[Question, Answers]):
 
     def __init__(self, config: FinetuneConfig):
         super().__init__(config)
-        self._qa, self._seq_len = config.qa, config.data.seq_len
+        self._qa = config.qa
         self._unanswerable = config.task == "squad2"
         self.metric = "best_f1" if self._unanswerable else "f1"
         self._tuned: float | None = None
-        room = self._seq_len - self._qa.max_query_len - SPECIALS
-        if room < 1:
-            raise InputError(
-                f"data.seq-len {self._seq_len} has no room for a text beside a question of qa.max-query-len "
-                f"{self._qa.max_query_len}: raise the one or lower the other"
-            )
+        self.demand_room(self._qa.max_query_len + SPECIALS)
 
     @property
     def tuned_thresholds(self) -> dict[str, float]:
@@ -96,85 +83,61 @@ class QuestionAnswering(Task[Question, Answers]):
         yield from mend_answers(path, list(super().examples_in(path, first, labelled)))
 
     def example(self, record: Record, number: int, labelled: bool) -> Question:
-        """Return the question of a row, as `files.question_of`."""
         return question_of(record, number, labelled, self._unanswerable)
-
-    def example_of(self, value: Any, where: str, number: int, labelled: bool) -> Question:
-        """Return the question of {"question": …, "context": …}, neither of which is empty."""
-        found = super().example_of(value, where, number, labelled)
-        if not found.question.strip():
-            raise InputError(f"{where}: its question is empty")
-        return found
 
     # ---- examples to features and outputs ---------------------------------------------------------------------------
 
     def head(self, train: Sequence[Question]) -> HeadConfig:
-        """Return a head for start, end and answerability."""
         return HEAD
 
     def features(
         self, examples: Sequence[Question], tokenizer: Tokenizer, head: HeadConfig, training: bool, epoch: int = 0
     ) -> SpanFeatures:
-        """Return one item a window of a text, windows qa.doc_stride tokens apart; positions: cls_index, and for
-        training start and end, int32 [items]; value: is_impossible, float32 [items].
+        """Return one item a window of a text, windows qa.doc_stride tokens apart; tokens: excluded, 1 = can be neither
+        start nor end; positions: cls_index, start and end, int32 [items], which are <cls> without an answer; value:
+        is_impossible, float32 [items].
 
         A question has no window where its text cannot be aligned with its tokens or, in training, where its answer does
         not occur. Raises InputError where no question has one.
         """
-        documents = _documents(examples, tokenizer)
+        texts = _align_texts(examples, tokenizer)
         queries = [ids[: self._qa.max_query_len] for ids in tokenizer.encode_lines([q.question for q in examples])]
-        items = [
-            item
-            for i, (question, query) in enumerate(zip(examples, queries, strict=True))
-            if (document := documents[question.context]) and not (training and _is_unknown(question))
-            for item in self._items(i, question, query, document)
-        ]
-        if not items:
+        tokens: dict[str, list[np.ndarray]] = {"input_ids": [], "segment_ids": [], "excluded": []}
+        places: dict[str, list[int]] = {"cls_index": [], "start": [], "end": []}
+        windows, of_examples = [], []
+        for example, (question, query) in enumerate(zip(examples, queries, strict=True)):
+            ids_E, alignment = texts[question.context]
+            answer = question.answer
+            if alignment is None or (training and answer is None and not question.is_impossible):
+                continue
+            found = answer and alignment.tokens_of(answer.start, answer.start + len(answer.text) - 1)
+            spans = windows_over(len(ids_E), self.config.data.seq_len - len(query) - SPECIALS, self._qa.doc_stride)
+            for (begin, end), is_widest_E in zip(spans, widest_contexts(spans), strict=True):
+                length, cls = end - begin, end - begin + len(query) + 2
+                segments, excluded = np.ones(cls + 1, np.int32), np.ones(cls + 1, np.int32)
+                segments[: length + 1], segments[cls] = 0, CLS_SEGMENT
+                excluded[:length] = excluded[cls] = 0
+                tokens["input_ids"].append(np.array([*ids_E[begin:end], SEP, *query, SEP, CLS], np.int32))
+                tokens["segment_ids"].append(segments)
+                tokens["excluded"].append(excluded)
+                is_inside = found and begin <= found[0] and found[1] < end
+                start, last = (found[0] - begin, found[1] - begin) if found and is_inside else (cls, cls)
+                for name, place in zip(places, (cls, start, last), strict=True):
+                    places[name].append(place)
+                windows.append(Window(alignment.starts[begin:end], alignment.ends[begin:end], is_widest_E))
+                of_examples.append(example)
+        if not windows:
             raise InputError(
                 f"none of {len(examples)} questions can be used: no answer occurs in its text, or no text in its tokens"
             )
-        positions = {"cls_index": [len(item.input_ids) - 1 for item in items]}
-        values = {}
-        if training:
-            positions |= {"start": [item.start for item in items], "end": [item.end for item in items]}
-            values["is_impossible"] = np.array([item.start == len(item.input_ids) - 1 for item in items], np.float32)
-        return SpanFeatures(
-            tokens={
-                "input_ids": [item.input_ids for item in items],
-                "segment_ids": [item.segment_ids for item in items],
-                "excluded": [item.excluded for item in items],
-            },
-            values=values,
-            examples=np.array([item.example for item in items], np.int64),
-            positions={name: np.array(places, np.int32) for name, places in positions.items()},
-            windows=[item.window for item in items],
-        )
-
-    def _items(self, example: int, question: Question, query: np.ndarray, document: _Document) -> Iterator["_Item"]:
-        answer = question.answer
-        found = answer and document.alignment.tokens_of(answer.start, answer.start + len(answer.text) - 1)
-        room = self._seq_len - len(query) - SPECIALS
-        spans = windows_over(len(document.ids_E), room, self._qa.doc_stride)
-        tail = np.array([SEP, *query, SEP, CLS], np.int32)
-        for (begin, end), is_widest_E in zip(spans, widest_contexts(spans), strict=True):
-            length = end - begin
-            ids = np.concatenate([document.ids_E[begin:end], tail])
-            segments = np.ones(len(ids), np.int32)
-            segments[: length + 1] = 0
-            segments[-1] = CLS_SEGMENT
-            excluded = np.ones(len(ids), np.int32)
-            excluded[:length] = excluded[-1] = 0
-            place = len(ids) - 1, len(ids) - 1
-            if found and begin <= found[0] and found[1] < end:
-                place = found[0] - begin, found[1] - begin
-            window = Window(document.alignment.starts[begin:end], document.alignment.ends[begin:end], is_widest_E)
-            yield _Item(example, ids, segments, excluded, *place, window)
+        positions = {name: np.array(each, np.int32) for name, each in places.items()}
+        is_impossible = (positions["start"] == positions["cls_index"]).astype(np.float32)
+        return SpanFeatures(tokens, {"is_impossible": is_impossible}, np.array(of_examples), positions, windows=windows)
 
     def score(self, model: nn.Module, params: Any, batch: DeviceBatch, dropout: BatchDropout | None) -> Loss:
         """Return the loss of start, end and answerability in nats (`losses.span_loss_B`)."""
-        inputs = text_inputs(batch["input_ids"], batch["attention_mask"], batch["segment_ids"])
         places = batch["cls_index"], batch["excluded"], batch["start"]
-        outputs: SpanLogProbs = apply(model, params, dropout, inputs, *places)
+        outputs = apply(model, params, dropout, inputs_of(batch), *places)
         return Loss.of(span_loss_B(outputs, batch["start"], batch["end"], batch["is_impossible"]), batch)
 
     def predict(self, model: nn.Module, params: Any, batch: DeviceBatch) -> dict[str, jax.Array]:
@@ -186,25 +149,18 @@ class QuestionAnswering(Task[Question, Answers]):
         """
         length = batch["input_ids"].shape[1]
         starts, ends = min(self._qa.start_n_top, length), min(self._qa.end_n_top, length)
-        beam = model.apply(
-            {"params": params},
-            text_inputs(batch["input_ids"], batch["attention_mask"], batch["segment_ids"]),
-            batch["cls_index"],
-            batch["excluded"],
-            starts,
-            ends,
-            method=XLNetForQuestionAnswering.beam,
+        beam = partial(model.apply, {"params": params}, method=XLNetForQuestionAnswering.beam)
+        start_BI, start_index_BI, end_BIJ, end_index_BIJ, unanswerable_B = cast(
+            SpanBeam, beam(inputs_of(batch), batch["cls_index"], batch["excluded"], starts, ends)
         )
-        start_BI, start_index_BI, end_BIJ, end_index_BIJ, unanswerable_B = cast(SpanBeam, beam)
         first_B = batch["attention_mask"].argmax(1)
         starts_BI = start_BI > NO_SPAN
         ends_BIJ = starts_BI[:, :, None] & (end_BIJ > NO_SPAN)
         missing = [(0, 0), (0, self._qa.start_n_top - starts), (0, self._qa.end_n_top - ends)]
 
         def full(values: jax.Array, are_possible: jax.Array, otherwise: float) -> jax.Array:
-            return jnp.pad(
-                jnp.where(are_possible, values, otherwise), missing[: values.ndim], constant_values=otherwise
-            )
+            values = jnp.where(are_possible, values, otherwise)
+            return jnp.pad(values, missing[: values.ndim], constant_values=otherwise)
 
         return {
             "start_log_probs": full(start_BI, starts_BI, NO_SPAN),
@@ -243,7 +199,7 @@ class QuestionAnswering(Task[Question, Answers]):
         if self._qa.null_threshold is not None:
             return self._qa.null_threshold
         if all(question.answers or question.is_impossible for question in examples):
-            f1 = raw_scores(examples, answers.texts).f1
+            f1 = raw_scores(examples, answers.texts)["f1"]
             _, threshold = best_threshold(examples, answers.texts, f1, answers.null_odds)
             self._tuned = answers.amid(threshold)
         return self._tuned or 0.0
@@ -256,7 +212,13 @@ class QuestionAnswering(Task[Question, Answers]):
 
     def write(self, folder: epath.Path, examples: Sequence[Question], answers: Answers) -> list[str]:
         """Write predictions.json, nbest_predictions.json and, for SQuAD 2.0, null_odds.json."""
-        return write_answers(folder, answers, self._unanswerable)
+        n_best = {id: [candidate._asdict() for candidate in found] for id, found in answers.n_best.items()}
+        files: dict[str, Any] = {"predictions.json": answers.predicted, "nbest_predictions.json": n_best}
+        if self._unanswerable:
+            files["null_odds.json"] = answers.null_odds
+        for name, content in files.items():
+            (folder / name).write_text(json.dumps(content, indent=4, ensure_ascii=False) + "\n", encoding="utf-8")
+        return list(files)
 
     def predictions(self, examples: Sequence[Question], answers: Answers) -> list[Prediction]:
         """Return the answers that are given and the probabilities of the n best among themselves."""
@@ -266,22 +228,10 @@ class QuestionAnswering(Task[Question, Answers]):
         ]
 
 
-@dataclass(frozen=True)
-class _Item:
-    example: int
-    input_ids: np.ndarray
-    segment_ids: np.ndarray
-    excluded: np.ndarray
-    start: int  # <cls> where there is no answer
-    end: int
-    window: Window
-
-
 def windows_over(tokens: int, room: int, stride: int) -> list[tuple[int, int]]:
     """Return (begin, end) of the windows of at most `room` tokens, `stride` apart, that together cover all tokens."""
     step = min(room, stride)
-    begins = itertools.takewhile(lambda begin: begin == 0 or begin - step + room < tokens, itertools.count(0, step))
-    return [(begin, min(begin + room, tokens)) for begin in begins]
+    return [(begin, min(begin + room, tokens)) for begin in range(0, max(tokens - room, 0) + step, step)]
 
 
 def widest_contexts(windows: Sequence[tuple[int, int]]) -> list[np.ndarray]:
@@ -298,32 +248,24 @@ def widest_contexts(windows: Sequence[tuple[int, int]]) -> list[np.ndarray]:
     return [widest[begin:end] == i for i, (begin, end) in enumerate(windows)]
 
 
-def _documents(examples: Sequence[Question], tokenizer: Tokenizer) -> dict[str, _Document | None]:
+def _align_texts(examples: Sequence[Question], tokenizer: Tokenizer) -> dict[str, tuple[np.ndarray, Alignment | None]]:
+    """Return the tokens [E] of each text, and their alignment; None where text and tokens are too different."""
     settings = tokenizer.settings
-
-    def normalized(character: str) -> str:
-        return normalize(
-            character,
-            settings.normalization,
+    normalized = cache(
+        partial(
+            normalize,
+            kind=settings.normalization,
             lower=settings.lower,
             keep_accents=settings.keep_accents,
             remove_space=False,
         )
-
-    aligner = Aligner(normalized)
+    )
     contexts = list(dict.fromkeys(q.context for q in examples))
     ids, pieces = tokenizer.encode_lines(contexts), tokenizer.encode_pieces(contexts)
-    alignments = list(map(aligner.align, contexts, pieces))
-    if missing := sum(alignment is None for alignment in alignments):
+    alignments = [align(list(map(normalized, text)), of_text) for text, of_text in zip(contexts, pieces, strict=True)]
+    if missing := alignments.count(None):
         print(
             f"{missing} of {len(contexts)} texts are skipped: too few of their characters are left in their tokens",
             file=sys.stderr,
         )
-    return {
-        context: None if alignment is None else _Document(ids_E, alignment)
-        for context, ids_E, alignment in zip(contexts, ids, alignments, strict=True)
-    }
-
-
-def _is_unknown(question: Question) -> bool:
-    return question.answer is None and not question.is_impossible
+    return dict(zip(contexts, zip(ids, alignments, strict=True), strict=True))

@@ -7,64 +7,56 @@ NDCG@k = DCG@k / the highest possible DCG@k; ERR@k = sum of R_i / i x product ov
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from statistics import fmean
-from typing import Literal
 
+from xlnet_jax.tasks.config import RankingConfig
 from xlnet_jax.tasks.ranking.collection import best_first
 
 
-@dataclass(frozen=True)
-class RankingScores:
-    """Metrics by the settings of `RankingConfig`."""
+def mean_scores(
+    grades: Mapping[str, Mapping[str, int]], run: Mapping[str, Mapping[str, float]], settings: RankingConfig
+) -> dict[str, float]:
+    """Return the means over the judged queries; a query without a ranking counts as 0, as option -c of both tools has
+    it.
 
-    cutoff: int = 20
-    gain: Literal["exponential", "linear"] = "exponential"
-    relevant_from: int = 1
-    max_grade: int = 4
+    A query without a relevant document counts as 0 in the metrics of trec_eval (MAP, MRR, P@k, NDCG@k of linear gain)
+    and is left out of those of gdeval (ERR@k, NDCG@k of exponential gain).
+    """
+    of_queries = [query_scores(judged, best_first(run.get(query, {})), settings) for query, judged in grades.items()]
+    counted = {
+        name: [s[name] for s in of_queries if not math.isnan(s[name])] for name in query_scores({}, (), settings)
+    }
+    return {name: fmean(values) if values else 0.0 for name, values in counted.items()}
 
-    @property
-    def main(self) -> str:
-        """Name of NDCG@k."""
-        return f"ndcg@{self.cutoff}"
 
-    def mean(self, grades: Mapping[str, Mapping[str, int]], run: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
-        """Return the means over the judged queries; a query without a ranking counts as 0, as option -c of both tools
-        has it.
+def query_scores(grades: Mapping[str, int], ranking: Sequence[str], settings: RankingConfig) -> dict[str, float]:
+    """Return the metrics of one ranking, best first, 0 to 1; relevant documents count whether ranked or not. NaN where
+    the query is left out."""
+    k = settings.cutoff
+    found = [max(grades.get(document, 0), 0) for document in ranking]
+    ideal = sorted((grade for grade in grades.values() if grade > 0), reverse=True)
+    hits = [rank for rank, grade in enumerate(found, 1) if grade >= settings.relevant_from]
+    relevant = sum(grade >= settings.relevant_from for grade in grades.values())
+    of_none = math.nan if not ideal else 0.0
+    best = _dcg(ideal[:k], settings)
+    return {
+        f"ndcg@{k}": _dcg(found[:k], settings) / best if best else of_none if settings.gain == "exponential" else 0.0,
+        f"err@{k}": _err(found[:k], settings.max_grade) + of_none,
+        "map": sum(i / rank for i, rank in enumerate(hits, 1)) / max(relevant, 1),
+        "mrr": 1 / hits[0] if hits else 0.0,
+        f"p@{k}": sum(rank <= k for rank in hits) / k,
+    }
 
-        A query without a relevant document counts as 0 in the metrics of trec_eval (MAP, MRR, P@k, NDCG@k of linear
-        gain) and is left out of those of gdeval (ERR@k, NDCG@k of exponential gain).
-        """
-        of_queries = [self.of_query(judged, best_first(run.get(query, {}))) for query, judged in grades.items()]
-        counted = {name: [s[name] for s in of_queries if not math.isnan(s[name])] for name in self.of_query({}, ())}
-        return {name: fmean(values) if values else 0.0 for name, values in counted.items()}
 
-    def of_query(self, grades: Mapping[str, int], ranking: Sequence[str]) -> dict[str, float]:
-        """Return the metrics of one ranking, best first, 0 to 1; relevant documents count whether ranked or not. NaN
-        where the query is left out."""
-        k = self.cutoff
-        found = [max(grades.get(document, 0), 0) for document in ranking]
-        ideal = sorted((grade for grade in grades.values() if grade > 0), reverse=True)
-        hits = [rank for rank, grade in enumerate(found, 1) if grade >= self.relevant_from]
-        relevant = sum(grade >= self.relevant_from for grade in grades.values())
-        of_none = math.nan if not ideal else 0.0
-        best = self._dcg(ideal[:k])
-        return {
-            self.main: self._dcg(found[:k]) / best if best else of_none if self.gain == "exponential" else 0.0,
-            f"err@{k}": self._err(found[:k]) + of_none,
-            "map": sum(i / rank for i, rank in enumerate(hits, 1)) / max(relevant, 1),
-            "mrr": 1 / hits[0] if hits else 0.0,
-            f"p@{k}": sum(rank <= k for rank in hits) / k,
-        }
+def _dcg(grades: Sequence[int], settings: RankingConfig) -> float:
+    gains = grades if settings.gain == "linear" else [2.0**grade - 1 for grade in grades]
+    return sum(gain / math.log2(rank + 1) for rank, gain in enumerate(gains, 1))
 
-    def _dcg(self, grades: Sequence[int]) -> float:
-        gains = grades if self.gain == "linear" else [2.0**grade - 1 for grade in grades]
-        return sum(gain / math.log2(rank + 1) for rank, gain in enumerate(gains, 1))
 
-    def _err(self, grades: Sequence[int]) -> float:
-        score, unsatisfied = 0.0, 1.0
-        for rank, grade in enumerate(grades, 1):
-            satisfied = (2.0**grade - 1) / 2.0**self.max_grade
-            score += unsatisfied * satisfied / rank
-            unsatisfied *= 1 - satisfied
-        return score
+def _err(grades: Sequence[int], max_grade: int) -> float:
+    score, unsatisfied = 0.0, 1.0
+    for rank, grade in enumerate(grades, 1):
+        satisfied = (2.0**grade - 1) / 2.0**max_grade
+        score += unsatisfied * satisfied / rank
+        unsatisfied *= 1 - satisfied
+    return score

@@ -4,13 +4,12 @@ whole network reads document and query together (Nogueira & Cho 2019), the docum
 passages before their questions (`run_squad.py`, `run_race.py`).
 """
 
-from __future__ import annotations
-
+import hashlib
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -20,48 +19,45 @@ from etils import epath
 from data_pipelines.stateless import Purpose, choice, uniforms
 from data_pipelines.tokenizer import Tokenizer
 from xlnet_jax.errors import InputError
-from xlnet_jax.models.inputs import text_inputs
 from xlnet_jax.objectives.traced import BatchDropout, DeviceBatch, apply
+from xlnet_jax.printing import tell
 from xlnet_jax.settings.config import HeadConfig
-from xlnet_jax.tasks.config import FinetuneConfig, RankingConfig
+from xlnet_jax.tasks.config import FinetuneConfig
 from xlnet_jax.tasks.features import Features, Outputs, encode_text
 from xlnet_jax.tasks.losses import pairwise_loss_B, pointwise_loss_B, softmax_loss_B
-from xlnet_jax.tasks.ranking.collection import Collection, RankedQuery, Run, write_run
-from xlnet_jax.tasks.ranking.scores import RankingScores
-from xlnet_jax.tasks.readers import Record
-from xlnet_jax.tasks.task import Loss, Task
+from xlnet_jax.tasks.ranking.collection import (
+    Run,
+    best_first,
+    is_run,
+    read_collection,
+    read_qrels,
+    read_run,
+    write_run,
+)
+from xlnet_jax.tasks.ranking.scores import mean_scores
+from xlnet_jax.tasks.readers import files
+from xlnet_jax.tasks.task import Loss, Task, inputs_of
+
+RUN_FILE = "run.trec"
+LOSSES_B = {"pairwise": pairwise_loss_B, "softmax": softmax_loss_B, "pointwise": pointwise_loss_B}
+SPECIALS = 3  # document <sep> query <sep> <cls>
+EVALUATION_SEED = 0  # runs of all seeds rank the same documents
 
 
 @dataclass(frozen=True)
-class Passages:
-    """Documents cut into pieces."""
+class RankedQuery:
+    """Query with its judgements and candidates: one example of ranking."""
 
-    pieces: list[np.ndarray]
-    """tokens, int32 [E], those of a document one after the other"""
-    first: np.ndarray
-    """int64 [documents]: its first piece"""
-    count: np.ndarray
-    """int64 [documents]"""
-
-    @classmethod
-    def cut(cls, tokens: Sequence[np.ndarray], length: int, most: int) -> Passages:
-        """Cut each document into at most `most` pieces of `length` tokens; with one piece a document stays whole."""
-        cuts = [
-            [ids] if most == 1 else [ids[i : i + length] for i in range(0, max(len(ids), 1), length)][:most]
-            for ids in tokens
-        ]
-        count = np.array([len(cut) for cut in cuts], np.int64)
-        return cls([piece for cut in cuts for piece in cut], np.cumsum(count) - count, count)
-
-    def any_of(self, documents: np.ndarray, uniform: np.ndarray) -> np.ndarray:
-        """Return one piece of each document, chosen by uniforms in [0, 1)."""
-        return self.first[documents] + choice(uniform, self.count[documents])
-
-    def all_of(self, documents: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return (pieces, the place in `documents` that each comes from), int64 [pieces]."""
-        origin = np.repeat(np.arange(len(documents)), self.count[documents])
-        before = np.cumsum(self.count[documents]) - self.count[documents]
-        return self.first[documents][origin] + np.arange(len(origin)) - before[origin], origin
+    id: str
+    text: str
+    grades: Mapping[str, int]
+    """of the judged documents; the higher the better, below 1 = not relevant"""
+    left_out: tuple[str, ...]
+    """documents that count neither as relevant nor as not, and are not ranked"""
+    candidates: tuple[str, ...] | None
+    """documents to be ranked; None = all that are judged, and others"""
+    collection: str
+    """SHA-256 of the documents that the ids name"""
 
 
 @dataclass(frozen=True)
@@ -86,87 +82,263 @@ class PairTokens(Sequence[np.ndarray]):
         return encode_text(self.documents[document], self.queries[query], self.limit)[self.part]
 
 
-EVALUATION_SEED = 0  # runs of all seeds rank the same documents
+class Ranking(Task[RankedQuery, Run]):
+    """Ranking of documents for a query. Examples are queries. A training item is a group of documents, the first of
+    them relevant; an evaluation item is a document, or a passage of one. Answers are a run."""
 
+    draws_anew = True
+    reads_rows = False
 
-class Drawn(NamedTuple):
-    """Items of C documents each."""
+    def __init__(self, config: FinetuneConfig):
+        super().__init__(config)
+        self._settings = config.ranking
+        self.demand_room(config.ranking.max_query_len + SPECIALS)
+        if config.data.long_texts != "tail":
+            raise InputError(
+                f"`data.long_texts` {config.data.long_texts}: ranking reads long documents by `ranking.max_passages`"
+            )
+        self.metric = f"ndcg@{config.ranking.cutoff}"
+        self._tokens: dict[int, np.ndarray] = {}  # of documents that were read, by the one tokenizer of a run
 
-    queries: np.ndarray  # int64 [items]
-    documents: np.ndarray  # int64 [items, C], by their places in the collection
-    uniform: np.ndarray  # float64 [items, C], in [0, 1): what else is drawn of a document
+    # ---- files to examples ------------------------------------------------------------------------------------------
 
+    @cached_property
+    def documents(self) -> dict[str, str]:
+        """Text of each document, by id."""
+        texts = read_collection(self._settings.documents, "documents")
+        if empty := [document for document, text in texts.items() if not text]:
+            tell(f"documents: {len(empty)} have no text, {empty[0]} the first; they are ranked by their query alone")
+        return texts
 
-class Draws:
-    """Draws from a collection; documents without a text are never drawn."""
+    @cached_property
+    def _queries(self) -> dict[str, str]:
+        return self._read_queries(self._settings.queries)
 
-    def __init__(self, documents: Mapping[str, str], settings: RankingConfig):
-        self._settings = settings
-        self._places = {document: place for place, document in enumerate(documents)}
-        self._with_text = [place for place, text in enumerate(documents.values()) if text]
-        self._has_text = set(self._with_text)
+    @cached_property
+    def _candidates(self) -> dict[str, tuple[str, ...]]:
+        return self._best(self._settings.candidates, "`ranking.candidates`")
 
-    def groups(self, examples: Sequence[RankedQuery], seed: int, epoch: int) -> Drawn:
-        """Return a group for each relevant document, which comes first in it.
+    @cached_property
+    def _sha256(self) -> str:
+        texts = "\n".join(f"{name} {text}" for name, text in self.documents.items())
+        return hashlib.sha256(texts.encode()).hexdigest()
+
+    def read(self, paths: Sequence[str], labelled: bool) -> list[RankedQuery]:
+        """Read the queries of qrels (labelled), of runs, whose documents are ranked again, or of files of queries,
+        whose documents are those of `ranking.candidates`, or else all.
+
+        Raises InputError on an id that no file has, and on a grade above `ranking.max_grade`.
+        """
+        if labelled:
+            return self._judged(paths)
+        if all(map(is_run, files(paths, "`predict`"))):
+            best = self._best(paths, "`predict`")
+            known = self._known(best, self._queries, "queries", "`predict`")
+            return [RankedQuery(q, self._queries[q], {}, (), best[q], self._sha256) for q in known]
+        everything = () if self._settings.candidates else tuple(self.documents)
+        return [
+            RankedQuery(q, text, {}, (), everything or self._candidates.get(q, ()), self._sha256)
+            for q, text in self._read_queries(paths).items()
+        ]
+
+    def _judged(self, qrels: Sequence[str]) -> list[RankedQuery]:
+        settings, where = self._settings, f"qrels {qrels[0]}"
+        judged = read_qrels(qrels, settings.judgements)
+        found = []
+        for query in self._known(judged, self._queries, "queries", where):
+            grades = {document: grade for document, grade in judged[query].items() if grade is not None}
+            left_out = tuple(document for document in judged[query] if document not in grades)
+            candidates = None
+            if settings.candidates:
+                candidates = tuple(d for d in self._candidates.get(query, ()) if d not in left_out)
+            found.append(RankedQuery(query, self._queries[query], grades, left_out, candidates, self._sha256))
+        self._known((d for example in found for d in example.grades), self.documents, "documents", where)
+        highest = max((grade for example in found for grade in example.grades.values()), default=0)
+        if highest > settings.max_grade:
+            raise InputError(
+                f"{where}: a grade of {highest}, and `ranking.max_grade` is {settings.max_grade}: raise it"
+            )
+        if without := [example.id for example in found if example.candidates == ()]:
+            tell(f"{where}: {len(without)} of {len(found)} queries have no candidates, {without[0]!r} the first")
+        return found
+
+    def _read_queries(self, paths: Sequence[str]) -> dict[str, str]:
+        queries = read_collection(paths, "queries")
+        if empty := [query for query, text in queries.items() if not text]:
+            raise InputError(f"queries {paths[0]}: {len(empty)} have no text, {empty[0]} the first; leave them out")
+        if self._settings.judgements == "cranfield":
+            return {str(number): text for number, text in enumerate(queries.values(), 1)}
+        return queries
+
+    def _best(self, runs: Sequence[str], where: str) -> dict[str, tuple[str, ...]]:
+        best = {query: best_first(scores)[: self._settings.depth] for query, scores in read_run(runs).items()}
+        known = set(self._known((d for found in best.values() for d in found), self.documents, "documents", where))
+        return {query: tuple(d for d in found if d in known) for query, found in best.items()}
+
+    def _known(self, ids: Iterable[str], texts: Mapping[str, str], what: str, where: str) -> list[str]:
+        asked = list(dict.fromkeys(ids))
+        unknown = [name for name in asked if name not in texts]
+        if unknown:
+            message = (
+                f"{where}: {len(unknown)} of {len(asked)} {what} are unknown, {unknown[0]!r} the first; "
+                f"`ranking.{what}` has {len(texts)}, {next(iter(texts), '')!r} the first"
+            )
+            if self._settings.unknown == "refuse":
+                raise InputError(
+                    f"{message}: mend them, leave them out by `ranking.unknown` skip, or, of Cranfield, give "
+                    "`ranking.judgements` cranfield"
+                )
+            tell(f"{message}; they are left out")
+        return [name for name in asked if name in texts]
+
+    # ---- examples to features and outputs ---------------------------------------------------------------------------
+
+    def features(
+        self, examples: Sequence[RankedQuery], tokenizer: Tokenizer, head: HeadConfig, training: bool, epoch: int = 0
+    ) -> Features:
+        """Return, for training, a group of C documents for each relevant one, with one passage each; otherwise one item
+        a passage of the documents to rank. value: document, int32 [items, C], its place in the collection."""
+        if training:
+            queries, documents, uniform = self._draw_groups(examples, epoch)
+        else:
+            queries, documents = self._draw_to_rank(examples)
+        used, places = np.unique(documents, return_inverse=True)
+        cuts = self._passages(used.tolist(), tokenizer)
+        count = np.array([len(cut) for cut in cuts])
+        first, places = np.cumsum(count) - count, places.reshape(documents.shape)
+        if training:
+            passages = first[places] + choice(uniform, count[places])
+        else:
+            of_item = count[places[:, 0]]
+            passages = np.concatenate([first[place] + np.arange(count[place]) for place in places[:, 0]])[:, None]
+            queries, documents = queries.repeat(of_item), documents.repeat(of_item, axis=0)
+        query_tokens = [
+            ids[: self._settings.max_query_len] for ids in tokenizer.encode_lines([e.text for e in examples])
+        ]
+        group = passages.shape[1]
+        pairs = np.stack([passages.ravel(), queries.repeat(group)], axis=1)
+        pieces, limit = [piece for cut in cuts for piece in cut], self.config.data.seq_len
+        return Features(
+            tokens={
+                name: PairTokens(pieces, query_tokens, pairs, limit, part)
+                for part, name in enumerate(("input_ids", "segment_ids"))
+            },
+            values={"document": documents.astype(np.int32)},
+            examples=queries,
+            texts_per_item=group,
+        )
+
+    def _passages(self, documents: Sequence[int], tokenizer: Tokenizer) -> list[list[np.ndarray]]:
+        """Return the tokens of each document in at most ranking.max_passages pieces, int32 [E]; a single one is
+        whole."""
+        new = [document for document in documents if document not in self._tokens]
+        texts, most = list(self.documents.values()), self._settings.max_passages
+        self._tokens |= zip(new, tokenizer.encode_lines([texts[document] for document in new]), strict=True)
+        length = self.config.data.seq_len - self._settings.max_query_len - SPECIALS
+        of_documents = [self._tokens[document] for document in documents]
+        if most == 1:
+            return [[ids] for ids in of_documents]
+        return [[ids[i : i + length] for i in range(0, max(len(ids), 1), length)][:most] for ids in of_documents]
+
+    @cached_property
+    def _places(self) -> dict[str, int]:
+        return {document: place for place, document in enumerate(self.documents)}
+
+    @cached_property
+    def _with_text(self) -> list[int]:
+        """Places of the documents that may be drawn."""
+        return [place for place, text in enumerate(self.documents.values()) if text]
+
+    def _draw_groups(self, examples: Sequence[RankedQuery], epoch: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return the query of each group, int64 [items], its documents by their places in the collection, [items, C],
+        and float64 [items, C] in [0, 1) for what else is drawn of a document. Every relevant document comes first in a
+        group of its own.
 
         The others are a pure function of (seed, epoch): drawn from the documents judged not relevant and the candidates
         and, where these are too few, from all documents. Raises InputError where no document is relevant, or a group
         cannot be filled.
         """
         count, least = self._settings.negatives, self._settings.relevant_from
-        relevant = [self._of_places(d for d, g in e.judged.grades.items() if g >= least) for e in examples]
-        never = [{*ids, *self._of_places(e.judged.left_out)} for ids, e in zip(relevant, examples, strict=True)]
-        near = [sorted(({*self._near(e)} - banned) & self._has_text) for e, banned in zip(examples, never, strict=True)]
-        items = [(q, place) for q, places in enumerate(relevant) for place in places if place in self._has_text]
+        relevant = [self._of_places(d for d, g in e.grades.items() if g >= least) for e in examples]
+        never = [{*ids, *self._of_places(e.left_out)} for ids, e in zip(relevant, examples, strict=True)]
+        near = []
+        for example, banned in zip(examples, never, strict=True):
+            others = (*(d for d, grade in example.grades.items() if grade < least), *(example.candidates or ()))
+            near.append(sorted({*self._of_places(d for d in others if self.documents.get(d))} - banned))
+        with_text = set(self._with_text)
+        items = [(q, place) for q, places in enumerate(relevant) for place in places if place in with_text]
         if not items:
             raise InputError(f"training: no document with a text has a grade from {least} on, so none is learned")
         far = 2 * count + max(map(len, never))  # some are passed over
-        uniform = uniforms(seed, Purpose.NEGATIVES, epoch, np.arange(len(items)), count + far + 1 + count)
+        rows = np.arange(len(items))
+        uniform = uniforms(self.config.seed, Purpose.NEGATIVES, epoch, rows, count + far + 1 + count)
         for_near, for_far, left = np.split(uniform, [count, count + far], axis=1)
         documents = np.zeros(left.shape, np.int64)
         for row, (q, document) in enumerate(items):
-            others = [near[q][i] for i in first_of_shuffle(for_near[row], len(near[q]))]
-            others += self._any(for_far[row], never[q].union(others), count - len(others))
-            if len(others) < count:
+            drawn = [near[q][i] for i in first_of_shuffle(for_near[row], len(near[q]))]
+            drawn += self._draw_any(for_far[row], never[q].union(drawn), count - len(drawn))
+            if len(drawn) < count:
                 raise InputError(
-                    f"training: query {examples[q].id} has {len(others)} documents that are not relevant, and a group "
+                    f"training: query {examples[q].id} has {len(drawn)} documents that are not relevant, and a group "
                     f"takes {count}; lower `ranking.negatives`"
                 )
-            documents[row] = [document, *others]
-        return Drawn(np.array([q for q, _ in items]), documents, left)
+            documents[row] = [document, *drawn]
+        return np.array([q for q, _ in items]), documents, left
 
-    def to_rank(self, examples: Sequence[RankedQuery]) -> Drawn:
-        """Return the candidates of each query, or else its judged documents and some others, the same at every call.
-        Raises InputError where there is none."""
-        judged = [self._of_places((*e.judged.grades, *e.judged.left_out)) for e in examples]
+    def _draw_to_rank(self, examples: Sequence[RankedQuery]) -> tuple[np.ndarray, np.ndarray]:
+        """Return queries [items] and documents [items, 1] as `_draw_groups`: the candidates of each query, or else its
+        judged documents and some others, the same at every call. Raises InputError where there is none."""
+        judged = [self._of_places((*e.grades, *e.left_out)) for e in examples]
         others = self._settings.others
         width = others + max(map(len, judged), default=0)
         uniform = uniforms(EVALUATION_SEED, Purpose.CANDIDATES, 0, np.arange(len(examples)), width)
         found = [
-            [*self._of_places(e.judged.grades), *self._any(of_query, set(places), others)]
+            [*self._of_places(e.grades), *self._draw_any(of_query, set(places), others)]
             if e.candidates is None
             else self._of_places(e.candidates)
             for e, places, of_query in zip(examples, judged, uniform, strict=True)
         ]
         if not any(found):
             raise InputError("no query has a document to be ranked; look at `ranking.candidates` and `predict`")
-        documents = np.concatenate([np.array(places, np.int64) for places in found])[:, None]
         queries = np.repeat(np.arange(len(examples)), [len(places) for places in found])
-        return Drawn(queries, documents, np.zeros(documents.shape))
-
-    def _near(self, example: RankedQuery) -> list[int]:
-        grades = example.judged.grades.items()
-        judged = (document for document, grade in grades if grade < self._settings.relevant_from)
-        return self._of_places((*judged, *(example.candidates or ())))
+        return queries, np.array([place for places in found for place in places])[:, None]
 
     def _of_places(self, documents: Iterable[str]) -> list[int]:
         return [self._places[document] for document in documents if document in self._places]
 
-    def _any(self, uniform: np.ndarray, banned: set[int], count: int) -> list[int]:
-        if count <= 0:
-            return []
-        order = (self._with_text[i] for i in first_of_shuffle(uniform, len(self._with_text)))
-        return [place for place in order if place not in banned][:count]
+    def _draw_any(self, uniform: np.ndarray, banned: set[int], count: int) -> list[int]:
+        drawn = (self._with_text[i] for i in first_of_shuffle(uniform, len(self._with_text)))
+        return [place for place in drawn if place not in banned][: max(count, 0)]
+
+    def score(self, model: nn.Module, params: Any, batch: DeviceBatch, dropout: BatchDropout | None) -> Loss:
+        """Return the loss that `ranking.loss` names (losses.py); a group is one item."""
+        scores_BC = _scores(model, params, batch, dropout).reshape(batch["input_ids"].shape[:2])
+        return Loss.of(LOSSES_B[self._settings.loss](scores_BC), batch)
+
+    def predict(self, model: nn.Module, params: Any, batch: DeviceBatch) -> dict[str, jax.Array]:
+        """Return score, float32 [B]."""
+        return {"score": _scores(model, params, batch, None)}
+
+    # ---- answers ----------------------------------------------------------------------------------------------------
+
+    def answers(self, examples: Sequence[RankedQuery], features: Features, outputs: Outputs) -> Run:
+        """Return the score of each document, that of its best passage (Dai & Callan 2019)."""
+        names = list(self.documents)
+        run: Run = {e.id: {} for e in examples}
+        documents = features.values["document"][:, 0]
+        for query, document, score in zip(features.examples, documents, outputs["score"], strict=True):
+            scores, name = run[examples[query].id], names[document]
+            scores[name] = max(float(score), scores.get(name, -math.inf))
+        return run
+
+    def metrics(self, examples: Sequence[RankedQuery], answers: Run) -> dict[str, float]:
+        """Return NDCG@k, ERR@k, MAP, MRR and P@k, 0 to 1 (`mean_scores`)."""
+        return mean_scores({e.id: e.grades for e in examples}, answers, self._settings)
+
+    def write(self, folder: epath.Path, examples: Sequence[RankedQuery], answers: Run) -> list[str]:
+        """Write run.trec, the ranking as a TREC run."""
+        write_run(folder / RUN_FILE, answers)
+        return [RUN_FILE]
 
 
 def first_of_shuffle(uniform: np.ndarray, size: int) -> list[int]:
@@ -181,116 +353,6 @@ def first_of_shuffle(uniform: np.ndarray, size: int) -> list[int]:
     return picked
 
 
-RUN_FILE = "run.trec"
-LOSSES_B = {"pairwise": pairwise_loss_B, "softmax": softmax_loss_B, "pointwise": pointwise_loss_B}
-SPECIALS = 3  # document <sep> query <sep> <cls>
-
-
-class Ranking(Task[RankedQuery, Run]):
-    """Ranking of documents for a query. Examples are queries. A training item is a group of documents, the first of
-    them relevant; an evaluation item is a document, or a passage of one. Answers are a run."""
-
-    draws_anew = True
-    reads_rows = False
-
-    def __init__(self, config: FinetuneConfig):
-        super().__init__(config)
-        r = config.ranking
-        if config.data.seq_len <= r.max_query_len + SPECIALS:
-            raise InputError(
-                f"`data.seq_len` {config.data.seq_len} leaves nothing for a document beside a query of "
-                f"{r.max_query_len} tokens: raise it, or lower `ranking.max_query_len`"
-            )
-        if config.data.long_texts != "tail":
-            raise InputError(
-                f"`data.long_texts` {config.data.long_texts}: ranking reads long documents by `ranking.max_passages`"
-            )
-        self._settings = r
-        self._collection = Collection(r)
-        self._scores = RankingScores(r.cutoff, r.gain, r.relevant_from, r.max_grade)
-        self.metric = self._scores.main
-        self._tokens: dict[int, np.ndarray] = {}  # of documents that were read, by the one tokenizer of a run
-
-    def read(self, paths: Sequence[str], labelled: bool) -> list[RankedQuery]:
-        """Read the queries of qrels (labelled), or else of runs or files of queries. Errors as `Collection`."""
-        return self._collection.judged(paths) if labelled else self._collection.unjudged(paths)
-
-    def example(self, record: Record, number: int, labelled: bool) -> RankedQuery:
-        """Refuse a row: queries and documents come from files of their own."""
-        raise NotImplementedError
-
-    def features(
-        self, examples: Sequence[RankedQuery], tokenizer: Tokenizer, head: HeadConfig, training: bool, epoch: int = 0
-    ) -> Features:
-        """Return, for training, a group of C documents for each relevant one, with one passage each; otherwise one item
-        a passage of the documents to rank. value: document, int32 [items, C], its place in the collection."""
-        drawn = self._draws.groups(examples, self.config.seed, epoch) if training else self._draws.to_rank(examples)
-        queries, documents = drawn.queries, drawn.documents
-        used, places = np.unique(documents, return_inverse=True)
-        passages, places = self._passages(used.tolist(), tokenizer), places.reshape(documents.shape)
-        if training:
-            pieces = passages.any_of(places, drawn.uniform)
-        else:
-            pieces, origin = passages.all_of(places[:, 0])
-            pieces, queries, documents = pieces[:, None], queries[origin], documents[origin]
-        query_tokens = [
-            ids[: self._settings.max_query_len] for ids in tokenizer.encode_lines([e.text for e in examples])
-        ]
-        group = pieces.shape[1]
-        pairs = np.stack([pieces.ravel(), queries.repeat(group)], axis=1)
-        limit = self.config.data.seq_len
-        return Features(
-            tokens={
-                name: PairTokens(passages.pieces, query_tokens, pairs, limit, part)
-                for part, name in enumerate(("input_ids", "segment_ids"))
-            },
-            values={"document": documents.astype(np.int32)},
-            examples=queries,
-            texts_per_item=group,
-        )
-
-    def score(self, model: nn.Module, params: Any, batch: DeviceBatch, dropout: BatchDropout | None) -> Loss:
-        """Return the loss that `ranking.loss` names (losses.py); a group is one item."""
-        scores_BC = _scores(model, params, batch, dropout).reshape(batch["input_ids"].shape[:2])
-        return Loss.of(LOSSES_B[self._settings.loss](scores_BC), batch)
-
-    def predict(self, model: nn.Module, params: Any, batch: DeviceBatch) -> dict[str, jax.Array]:
-        """Return score, float32 [B]."""
-        return {"score": _scores(model, params, batch, None)}
-
-    def answers(self, examples: Sequence[RankedQuery], features: Features, outputs: Outputs) -> Run:
-        """Return the score of each document, that of its best passage (Dai & Callan 2019)."""
-        names = list(self._collection.documents)
-        run: Run = {e.id: {} for e in examples}
-        documents = features.values["document"][:, 0]
-        for query, document, score in zip(features.examples, documents, outputs["score"], strict=True):
-            scores, name = run[examples[query].id], names[document]
-            scores[name] = max(float(score), scores.get(name, -math.inf))
-        return run
-
-    def metrics(self, examples: Sequence[RankedQuery], answers: Run) -> dict[str, float]:
-        """Return NDCG@k, ERR@k, MAP, MRR and P@k, 0 to 1 (`RankingScores`)."""
-        return self._scores.mean({e.id: e.judged.grades for e in examples}, answers)
-
-    def write(self, folder: epath.Path, examples: Sequence[RankedQuery], answers: Run) -> list[str]:
-        """Write run.trec, the ranking as a TREC run."""
-        write_run(folder / RUN_FILE, answers)
-        return [RUN_FILE]
-
-    @cached_property
-    def _draws(self) -> Draws:
-        return Draws(self._collection.documents, self._settings)
-
-    def _passages(self, documents: Sequence[int], tokenizer: Tokenizer) -> Passages:
-        new = [document for document in documents if document not in self._tokens]
-        texts = list(self._collection.documents.values())
-        self._tokens |= zip(new, tokenizer.encode_lines([texts[document] for document in new]), strict=True)
-        length = self.config.data.seq_len - self._settings.max_query_len - SPECIALS
-        return Passages.cut([self._tokens[document] for document in documents], length, self._settings.max_passages)
-
-
 def _scores(model: nn.Module, params: Any, batch: DeviceBatch, dropout: BatchDropout | None) -> jax.Array:
-    ids, mask, segments = (
-        batch[name].reshape(-1, batch[name].shape[-1]) for name in ("input_ids", "attention_mask", "segment_ids")
-    )
-    return apply(model, params, dropout, text_inputs(ids, mask, segments), mask)
+    mask = batch["attention_mask"]
+    return apply(model, params, dropout, inputs_of(batch), mask.reshape(-1, mask.shape[-1]))

@@ -16,15 +16,14 @@ from etils import epath
 
 from data_pipelines.readers import numbered_lines
 from data_pipelines.tokenizer import Tokenizer
-from xlnet_jax.errors import InputError, shown
-from xlnet_jax.models.inputs import text_inputs
+from xlnet_jax.errors import InputError
 from xlnet_jax.objectives.traced import BatchDropout, DeviceBatch, apply
 from xlnet_jax.plots.confusion import Confusion
 from xlnet_jax.settings.config import HeadConfig
 from xlnet_jax.tasks.config import FinetuneConfig
 from xlnet_jax.tasks.features import Features, Outputs, encode_text
-from xlnet_jax.tasks.readers import Record, demand_kind
-from xlnet_jax.tasks.task import Loss, Prediction, Task
+from xlnet_jax.tasks.readers import Record
+from xlnet_jax.tasks.task import Loss, Prediction, Task, inputs_of
 from xlnet_jax.tasks.token_classification.entities import (
     OUTSIDE,
     Scores,
@@ -38,7 +37,8 @@ from xlnet_jax.tasks.token_classification.entities import (
 from xlnet_jax.tasks.token_classification.words import encode_words, windows
 
 DOCUMENT_START = "-DOCSTART-"
-WORD, LABEL = 0, -1  # columns, where the settings name none
+SPECIALS = 2  # <sep> and <cls> after a window
+PREDICTIONS, REPORT = "predictions.txt", "entities.tsv"
 
 
 @dataclass(frozen=True)
@@ -48,16 +48,10 @@ class Sentence:
     words: tuple[str, ...]
     labels: tuple[str, ...] | None
     # The hash of the training examples counts words and labels only, so that files may move.
-    rows: tuple[str, ...] = field(repr=False)
-    """the lines as they are in the file"""
-    place: str = field(repr=False)
-    """file, or row"""
-    numbers: tuple[int, ...] = field(default=(), repr=False)
-    """lines of the file, from 1"""
-
-    def where(self, word: int) -> str:
-        """Return the file and line of a word, for messages."""
-        return f"{self.place}: line {self.numbers[word]}" if self.numbers else f"{self.place}, word {word}"
+    lines: tuple[str, ...] = field(repr=False)
+    """lines of the words in the file"""
+    where: str = field(repr=False)
+    """file and first line, or row, for messages"""
 
 
 def read_conll(path: str, word: int, label: int | None) -> Iterator[Sentence]:
@@ -70,43 +64,24 @@ def read_conll(path: str, word: int, label: int | None) -> Iterator[Sentence]:
     rows: list[tuple[int, str, list[str]]] = []
     width, by_tab = 0, False
     for number, line in [*numbered_lines(path), (0, "")]:
+        by_tab = by_tab or (not width and "\t" in line)
         fields = line.split("\t") if by_tab and line.strip(" \t") else re.split("[ \t]+", line.strip(" \t"))
         if fields == [""] or fields[0] == DOCUMENT_START:
             if rows:
                 numbers, lines, of_lines = zip(*rows, strict=True)
                 labels = None if label is None else tuple(f[label] for f in of_lines)
-                yield Sentence(tuple(f[word] for f in of_lines), labels, lines, path, numbers)
+                yield Sentence(tuple(f[word] for f in of_lines), labels, lines, f"{path}: line {numbers[0]}")
                 rows = []
             continue
-        if not width:
-            by_tab = "\t" in line
-            fields = line.split("\t") if by_tab else fields
-            width, first = len(fields), number
-            _demand_columns(f"{path}: line {number}", width, word, label)
-        if len(fields) != width:
+        width = width or len(fields)
+        if len(fields) != width or not all(-width <= column < width for column in (word, label or 0)):
             raise InputError(
-                f"{path}: line {number} has {_fields(len(fields))}, and line {first} has {width}: {line!r:.60}; every "
-                f"word needs the same columns, divided by {'a tab' if by_tab else 'spaces'}"
+                f"{path}: line {number} has {len(fields)} fields between {'tabs' if by_tab else 'spaces'}, the first "
+                f"line {width}; every word needs the same, with those of `columns.text` and `columns.label`"
             )
-        if label is not None and not fields[label]:
+        if label is not None and (not fields[label] or width == 1):
             raise InputError(f"{path}: line {number} has a word without a label: {line!r:.60}")
         rows.append((number, line, fields))
-
-
-def _demand_columns(where: str, width: int, word: int, label: int | None) -> None:
-    if label == LABEL and width == 1:
-        raise InputError(f"{where} has only a word: put its label after it, except in `predict`")
-    for name, column in (("text", word), ("label", label)):
-        if column is not None and not -width <= column < width:
-            raise InputError(f"{where} has {_fields(width)}, and `columns.{name}` is {column}; they count from 0")
-
-
-def _fields(count: int) -> str:
-    return "1 field" if count == 1 else f"{count} fields"
-
-
-SPECIALS = 2  # <sep> and <cls> after a window
-PREDICTIONS, REPORT = "predictions.txt", "entities.tsv"
 
 
 class TokenClassification(Task[Sentence, list[Prediction]]):
@@ -117,14 +92,18 @@ class TokenClassification(Task[Sentence, list[Prediction]]):
     def __init__(self, config: FinetuneConfig):
         super().__init__(config)
         self._of_entities = config.task != "token_classification"
-        self._word = _column("text", config.columns.text, WORD)
-        self._label = _column("label", config.columns.label, LABEL)
+        columns = config.columns
+        try:
+            self._word, self._label = int(columns.text or 0), int(columns.label or -1)
+        except ValueError:
+            raise InputError(
+                "columns.text and columns.label of a file in CoNLL form are numbers from 0, or -1"
+            ) from None
         self._names: tuple[str, ...] = ()
         self.metric = "f1" if self._of_entities else "accuracy"
-        if config.columns.text_pair or config.columns.id:
+        if columns.text_pair or columns.id:
             raise InputError("columns.text-pair and columns.id: a file in CoNLL form has words and labels alone")
-        if config.data.seq_len <= SPECIALS:
-            raise InputError(f"data.seq-len {config.data.seq_len} leaves no room for words beside <sep> and <cls>")
+        self.demand_room(SPECIALS)
 
     # ---- rows to examples -------------------------------------------------------------------------------------------
 
@@ -138,30 +117,31 @@ class TokenClassification(Task[Sentence, list[Prediction]]):
 
     def example(self, record: Record, number: int, labelled: bool) -> Sentence:
         """Return the sentence of a row. Raises InputError where words and labels are not lists of equal length."""
-        words = _words(record, "words")
-        labels = _words(record, "labels") if labelled else None
-        if labels is not None and len(words) != len(labels):
-            raise InputError(
-                f"{record.where} has {len(words)} words and {len(labels)} labels: give each word its label"
-            )
-        rows = words if labels is None else tuple(map("\t".join, zip(words, labels, strict=True)))
-        return self._checked(Sentence(words, labels, rows, record.where))
+        words = record.get("words", tuple[str, ...])
+        labels = record.get("labels", tuple[str, ...]) if labelled else None
+        if not words or (labels is not None and len(words) != len(labels)):
+            raise InputError(f"{record.where} has {len(words)} words and {len(labels or ())} labels: label each word")
+        for word in (*words, *(labels or ())):
+            if not word.strip() or len(word.splitlines()) > 1 or "\t" in word:
+                raise InputError(f"{record.where}: {word!r:.60} is neither a word nor its label")
+        lines = words if labels is None else tuple(map("\t".join, zip(words, labels, strict=True)))
+        return self._checked(Sentence(words, labels, lines, record.where))
 
     def example_of(self, value: Any, where: str, number: int, labelled: bool) -> Sentence:
         """Return the sentence of a row, or of a list of words."""
         row = {"words": list(value)} if isinstance(value, list | tuple) else value
         return super().example_of(row, where, number, labelled)
 
-    def identity(self, example: Sentence) -> tuple[None, str]:
-        """Return (None, place): sentences have no ids."""
-        return None, example.where(0)
+    def key(self, example: Sentence) -> object:
+        """Return a new object: sentences have no ids."""
+        return object()
 
     def _checked(self, sentence: Sentence) -> Sentence:
-        for i, label in enumerate(sentence.labels or ()):
+        for word, label in zip(sentence.words, sentence.labels or (), strict=False):
             if self._of_entities and not is_tag(label):
                 raise InputError(
-                    f"{sentence.where(i)}: {label!r} is not a tag of an entity, such as O, B-PER or I-PER; name the "
-                    "column by `columns.label`, or learn other labels by `task` token_classification"
+                    f"{sentence.where}: {label!r}, the label of {word!r}, is not a tag of an entity, as B-PER; name "
+                    "the column by `columns.label`, or learn other labels by `task` token_classification"
                 )
         return sentence
 
@@ -181,7 +161,7 @@ class TokenClassification(Task[Sentence, list[Prediction]]):
         Raises InputError on a label that the head lacks.
         """
         self._names = head.labels or tuple(f"LABEL_{i}" for i in range(head.num_labels))
-        labels = _label_ids(examples, self._names)
+        numbers = {label: i for i, label in enumerate(self._names)}
         pieces = encode_words([sentence.words for sentence in examples], tokenizer)
         items = [
             (i, window) for i, p in enumerate(pieces) for window in windows(p, self.config.data.seq_len - SPECIALS)
@@ -190,17 +170,22 @@ class TokenClassification(Task[Sentence, list[Prediction]]):
         places, ids = np.zeros((len(items), most), np.int32), np.zeros((len(items), most), np.int32)
         weights = np.zeros((len(items), most), np.float32)
         for row, (i, window) in enumerate(items):
-            count, words = window.last_word - window.first_word, slice(window.first_word, window.last_word)
+            words, count = slice(window.first_word, window.last_word), window.last_word - window.first_word
             places[row, :count] = pieces[i].places[words] - window.begin
             weights[row, :count] = 1.0
-            if training:
-                ids[row, :count] = labels[i][words]
+            for place, label in enumerate((examples[i].labels or ())[words]):
+                if label not in numbers:
+                    raise InputError(
+                        f"{examples[i].where}: the label {label!r} is not in the training data, which has "
+                        f"{', '.join(numbers)}"
+                    )
+                ids[row, place] = numbers[label]
         texts = [encode_text(pieces[i].ids[window.begin : window.end], None, None) for i, window in items]
         values = {"target_weights": weights} | ({"labels": ids} if training else {})
         return Features(
             {"input_ids": [t[0] for t in texts], "segment_ids": [t[1] for t in texts]},
             values,
-            np.array([i for i, _ in items], np.int64),
+            np.array([i for i, _ in items]),
             {"words": places},
         )
 
@@ -253,9 +238,9 @@ class TokenClassification(Task[Sentence, list[Prediction]]):
         predicted = _predicted(answers)
         with (folder / PREDICTIONS).open("w") as file:
             for sentence, labels in zip(examples, predicted, strict=True):
-                for row, label in zip(sentence.rows, labels, strict=True):
-                    divider = "\t" if "\t" in row else " "
-                    file.write(f"{row}{divider}{label}\n")
+                for line, label in zip(sentence.lines, labels, strict=True):
+                    divider = "\t" if "\t" in line else " "
+                    file.write(f"{line}{divider}{label}\n")
                 file.write("\n")
         if not (examples and examples[0].labels and all(map(is_tag, self._names))):
             return [PREDICTIONS]
@@ -267,49 +252,14 @@ class TokenClassification(Task[Sentence, list[Prediction]]):
         return [PREDICTIONS, REPORT]
 
 
-def _words(record: Record, name: str) -> tuple[str, ...]:
-    found = tuple(
-        demand_kind(word, str, f"{record.where}, {name} {i}") for i, word in enumerate(record.get(name, list))
-    )
-    for word in found:
-        if not word.strip() or len(word.splitlines()) > 1 or "\t" in word:
-            raise InputError(f"{record.where}: {name} are a list of words, and {shown(word)} is not a word")
-    if not found:
-        raise InputError(f"{record.where} has no {name}")
-    return found
-
-
 def _predicted(answers: Sequence[Prediction]) -> list[tuple[str, ...]]:
     return [answer.value if isinstance(answer.value, tuple) else () for answer in answers]
-
-
-def _column(name: str, given: str | None, default: int) -> int:
-    try:
-        return default if given is None else int(given)
-    except ValueError:
-        raise InputError(
-            f"columns.{name} {given}: a file in CoNLL form has no names of columns; give a number from 0, or -1 for "
-            "the last"
-        ) from None
 
 
 def _labels(examples: Sequence[Sentence]) -> list[tuple[str, ...]]:
     return [sentence.labels or () for sentence in examples]
 
 
-def _label_ids(examples: Sequence[Sentence], names: Sequence[str]) -> list[np.ndarray]:
-    numbers = {label: i for i, label in enumerate(names)}
-    for sentence in examples:
-        for i, label in enumerate(sentence.labels or ()):
-            if label not in numbers:
-                raise InputError(
-                    f"{sentence.where(i)}: the label {label!r} is not in the training data, which has "
-                    f"{', '.join(names)}"
-                )
-    return [np.array([numbers[label] for label in labels], np.int32) for labels in _labels(examples)]
-
-
 def _logits_BWC(model: nn.Module, params: Any, batch: DeviceBatch, dropout: BatchDropout | None) -> jax.Array:
-    inputs = text_inputs(batch["input_ids"], batch["attention_mask"], batch["segment_ids"])
-    logits_BLC = apply(model, params, dropout, inputs)
+    logits_BLC = apply(model, params, dropout, inputs_of(batch))
     return jnp.take_along_axis(logits_BLC, batch["words"][:, :, None], axis=1)

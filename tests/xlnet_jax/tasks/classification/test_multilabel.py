@@ -43,7 +43,7 @@ def test_labels_are_a_list_or_a_field_with_separators(tmp_path, path):
 
 def test_what_is_no_list_of_labels_is_refused(tmp_path):
     for row, message in (
-        ('{"text": "a", "label": null}', "line 1: its label is missing"),
+        ('{"text": "a", "label": null}', "line 1: its label None is neither text nor"),
         ('{"text": "a", "label": 3}', "line 1: its label 3 is neither text nor a list of labels"),
         ('{"text": "a"}', "line 1: there is no column label, only text"),
     ):

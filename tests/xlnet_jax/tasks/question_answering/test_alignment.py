@@ -7,7 +7,7 @@ import pytest
 
 from data_pipelines.tokenizer import normalize
 from xlnet_jax.tasks.question_answering import alignment
-from xlnet_jax.tasks.question_answering.alignment import UNMATCHED, Aligner, longest_common_subsequence
+from xlnet_jax.tasks.question_answering.alignment import UNMATCHED, align, longest_common_subsequence
 
 
 def by_table(a, b, band):
@@ -45,7 +45,7 @@ def test_a_text_that_only_gains_a_space_is_aligned_as_any_other():
     for _ in range(100):
         text = "a" + "".join(rng.choice("aab ") for _ in range(12))
         pieces = ["▁", *text.replace(" ", "▁")]
-        alignment = Aligner(str).align(text, pieces)
+        alignment = align(text, pieces)
         partner = by_table(text, " " + text, 6)
         assert [alignment.tokens_of(i, i)[0] for i in range(len(text))] == partner.tolist()
 
@@ -57,7 +57,7 @@ def english(character):
 def test_tokens_stand_for_the_characters_that_they_were_made_of():
     text = "He  said to her: ``ﬁne tea'' – to José"
     pieces = ["▁He", "▁said", "▁to", "▁her", ":", '▁"', "fi", "ne", "▁tea", '"', "▁–", "▁to", "▁Jo", "se"]
-    alignment = Aligner(english).align(text, pieces)
+    alignment = align(list(map(english, text)), pieces)
     shown = [text[s : e + 1].strip() for s, e in zip(alignment.starts, alignment.ends, strict=True)]
     assert shown[:5] == ["He", "said", "to", "her", ":"]
     assert shown[5:8] == ["``ﬁ", "``ﬁ", "ne"]  # nothing says which of the characters without partners is whose
@@ -66,8 +66,8 @@ def test_tokens_stand_for_the_characters_that_they_were_made_of():
 
 
 def test_texts_that_have_little_in_common_with_their_tokens_are_not_aligned():
-    assert Aligner(english).align("½⅓¼⅕⅙ tea", ["▁1", "⁄2", "1⁄3", "1⁄4", "1⁄5", "1⁄6", "▁tea"]) is None
-    assert Aligner(english).align("tea", []) is None
+    assert align(list(map(english, "½⅓¼⅕⅙ tea")), ["▁1", "⁄2", "1⁄3", "1⁄4", "1⁄5", "1⁄6", "▁tea"]) is None
+    assert align("tea", []) is None
 
 
 def test_texts_that_drift_further_than_the_original_follows_are_aligned():
@@ -75,6 +75,6 @@ def test_texts_that_drift_further_than_the_original_follows_are_aligned():
     words = ["".join(rng.choices("abcdefghij", k=5)) for _ in range(200)]
     text = "½" * 40 + " " + " ".join(words) + " " * 80 + "end"
     pieces = ["▁", *["1", "⁄", "2"] * 40, *(f"▁{word}" for word in words), "▁end"]
-    alignment = Aligner(english).align(text, pieces)
+    alignment = align(list(map(english, text)), pieces)
     shown = [text[s : e + 1].strip() for s, e in zip(alignment.starts, alignment.ends, strict=True)]
     assert shown[-201:] == [*words, "end"]

@@ -70,10 +70,11 @@ def test_best_threshold_is_the_best_of_all():
     for _ in range(50):
         questions = [question(str(i), *(["x"] if rng.random() < 0.6 else [])) for i in range(12)]
         odds = {q.id: rng.gauss(0, 1) for q in questions}
-        scores = {q.id: rng.random() if q.answers else 0.0 for q in questions}
+        scores = [rng.random() if q.answers else 0.0 for q in questions]
 
         def total(threshold, questions=questions, odds=odds, scores=scores):
-            return sum(scores[q.id] if odds[q.id] <= threshold else not q.answers for q in questions)
+            pairs = zip(questions, scores, strict=True)
+            return sum(score if odds[q.id] <= threshold else not q.answers for q, score in pairs)
 
         best, threshold = best_threshold(questions, dict.fromkeys(odds, "y"), scores, odds)
         assert best == pytest.approx(100 / 12 * max(map(total, [-10.0, *odds.values()])))

@@ -95,7 +95,7 @@ def test_predictions_and_their_best_thresholds_are_the_originals(reference, conv
             assert [c[name] for c in n_best[id]] == pytest.approx([c[name] for c in candidates_], abs=1e-12)
     evaluation = theirs["evaluation"]
     scores = raw_scores(questions, theirs["predictions"])
-    for name, of_questions in scores._asdict().items():
+    for name, of_questions in scores.items():
         found = best_threshold(questions, theirs["predictions"], of_questions, null_odds)
         assert found == (evaluation[f"best_{name}"], evaluation[f"best_{name}_thresh"])
     above = {id for id, odds in null_odds.items() if odds > evaluation["best_f1_thresh"]}
@@ -217,16 +217,9 @@ def test_texts_that_are_not_their_tokens_are_skipped_and_counted(english, capsys
     assert "1 of 2 texts are skipped" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("settings", "said"),
-    [
-        ({"seq_len": 17}, "data.seq-len 17 has no room for a text beside a question of qa.max-query-len 14"),
-    ],
-)
-def test_settings_that_cannot_work_are_refused(settings, said):
-    with pytest.raises(InputError) as error:
-        task(**settings)
-    assert said in str(error.value)
+def test_settings_without_room_for_a_text_are_refused():
+    with pytest.raises(InputError, match=r"`data\.seq_len` 17 leaves no room for a text beside 17"):
+        task(seq_len=17)
 
 
 @pytest.mark.parametrize(

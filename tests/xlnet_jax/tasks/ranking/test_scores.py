@@ -6,8 +6,9 @@ import math
 import numpy as np
 import pytest
 
+from xlnet_jax.tasks.config import RankingConfig
 from xlnet_jax.tasks.ranking.collection import best_first
-from xlnet_jax.tasks.ranking.scores import RankingScores
+from xlnet_jax.tasks.ranking.scores import mean_scores, query_scores
 
 # Ties, judgements below 0, a judged document that is not ranked, one ranked that is not judged; query 3 has nothing
 # relevant, query 4 no ranking.
@@ -26,28 +27,28 @@ TREC_EVAL = {  # by the lowest relevant grade (-l): MAP, reciprocal rank, P_5, n
 
 
 def test_ndcg_and_err_are_those_of_gdeval():
-    scores = RankingScores(cutoff=5)
     for query, expected in GDEVAL.items():
-        found = scores.of_query(GRADES[query], best_first(RUN[query]))
+        found = query_scores(GRADES[query], best_first(RUN[query]), RankingConfig(cutoff=5))
         np.testing.assert_allclose([found["ndcg@5"], found["err@5"]], expected, rtol=0, atol=5e-6)
 
 
 @pytest.mark.parametrize("relevant_from", TREC_EVAL)
 def test_map_mrr_precision_and_linear_ndcg_are_those_of_trec_eval(relevant_from):
-    scores = RankingScores(5, "linear", relevant_from)
+    settings = RankingConfig(cutoff=5, gain="linear", relevant_from=relevant_from)
     for query, expected in {**TREC_EVAL[relevant_from], "3": (0, 0, 0, 0)}.items():
-        found = scores.of_query(GRADES[query], best_first(RUN[query]))
+        found = query_scores(GRADES[query], best_first(RUN[query]), settings)
         np.testing.assert_allclose([found[name] for name in ("map", "mrr", "p@5", "ndcg@5")], expected, rtol=1e-12)
 
 
 def test_means_are_over_the_queries_that_the_tools_count():
-    found = RankingScores(cutoff=5).mean({**GRADES, **UNRANKED}, RUN)
+    settings = RankingConfig(cutoff=5)
+    found = mean_scores({**GRADES, **UNRANKED}, RUN, settings)
     assert found["ndcg@5"] == pytest.approx((0.29200 + 0.58971 + 0) / 3, abs=5e-6)  # not over query 3
     assert found["err@5"] == pytest.approx((0.19141 + 0.19922 + 0) / 3, abs=5e-6)
     assert found["map"] == pytest.approx((0.2875 + 0.8333333333333333 + 0 + 0) / 4)
-    linear = RankingScores(5, "linear").mean({**GRADES, **UNRANKED}, RUN)
+    linear = mean_scores({**GRADES, **UNRANKED}, RUN, RankingConfig(cutoff=5, gain="linear"))
     assert linear["ndcg@5"] == pytest.approx((0.2701026857989743 + 0.6885288809404666 + 0 + 0) / 4)
-    assert set(RankingScores(5).mean({"3": GRADES["3"]}, RUN).values()) == {0.0}
+    assert set(mean_scores({"3": GRADES["3"]}, RUN, settings).values()) == {0.0}
 
 
 @pytest.mark.parametrize("gain", ["exponential", "linear"])
@@ -62,8 +63,9 @@ def test_ndcg_is_the_share_of_the_best_order_that_there_is(gain):
 
         best = max(map(dcg, itertools.permutations(grades)))
         order = list(rng.permutation(list(grades)))
-        scores = RankingScores(3, gain)
-        assert scores.of_query(grades, order)[scores.main] == pytest.approx(dcg(order) / best)
+        assert query_scores(grades, order, RankingConfig(cutoff=3, gain=gain))["ndcg@3"] == pytest.approx(
+            dcg(order) / best
+        )
 
 
 def test_err_is_the_expected_reciprocal_rank_of_a_reader_who_stops_when_satisfied():
@@ -76,4 +78,4 @@ def test_err_is_the_expected_reciprocal_rank_of_a_reader_who_stops_when_satisfie
         for satisfied in itertools.product([False, True], repeat=5):
             likely = math.prod(p if yes else 1 - p for p, yes in zip(stops, satisfied, strict=True))
             expected += likely / (satisfied.index(True) + 1) if any(satisfied) else 0.0
-        assert RankingScores(5, max_grade=3).of_query(grades, order)["err@5"] == pytest.approx(expected)
+        assert query_scores(grades, order, RankingConfig(cutoff=5, max_grade=3))["err@5"] == pytest.approx(expected)

@@ -17,7 +17,6 @@ from xlnet_jax.tasks.config import FinetuneConfig, RankingConfig
 from xlnet_jax.tasks.ranking.collection import read_collection, read_run
 from xlnet_jax.tasks.ranking.task import LOSSES_B, Ranking
 
-NAMED_BY = {"documents": "queries", "queries": "documents"}  # the other
 HEAD = HeadConfig("regression")
 MODEL = dataclasses.replace(SMALL, mem_len=0, num_layers=1)
 TOPICS = ("wing", "shock", "slab")
@@ -165,7 +164,7 @@ def test_cranfield_counts_its_queries_by_their_order_and_never_ranks_the_source(
         judgements="cranfield", documents=DOCUMENTS, queries={"004": "what of wing", "9": "of slab"}, others=9
     )
     examples = task.read(given("1 wing0 1 \n1 wing1 4 \n1 wing2 -1\n2 slab0 2 \n2 slab1 -1\n"), labelled=True)
-    assert [(e.id, e.text, e.judged.grades) for e in examples] == [
+    assert [(e.id, e.text, e.grades) for e in examples] == [
         ("1", "what of wing", {"wing0": 4, "wing1": 1}),
         ("2", "of slab", {"slab0": 3}),
     ]
@@ -186,7 +185,7 @@ def test_the_published_cranfield_is_read_so_that_judgements_fit_their_queries(pu
         """Share of a query's words that its documents of a grade have."""
         return np.mean([
             len({*text.split()} & {*documents[d].split()}) / len({*text.split()})
-            for text, e in zip(texts, examples, strict=True) for d, of in e.judged.grades.items() if of == grade
+            for text, e in zip(texts, examples, strict=True) for d, of in e.grades.items() if of == grade
         ])  # fmt: skip
 
     own, of_others = ([examples[i - shift].text for i in range(150)] for shift in (0, 75))
@@ -217,7 +216,7 @@ def test_a_document_in_passages_has_the_score_of_its_best(collection, given):
     first, second = (features.tokens["input_ids"][i] for i in range(2))
     whole = Words().encode_lines([DOCUMENTS["wing3"]])[0]
     assert [*first[:4], *second[:2]] == whole.tolist()
-    labelled = [dataclasses.replace(examples[0], judged=type(examples[0].judged)({"wing3": 1}))]
+    labelled = [dataclasses.replace(examples[0], grades={"wing3": 1})]
     outputs = {"score": np.array([-2.0, 0.5, 0.1, 0.4], np.float32)}
     assert metrics(task, labelled, features, outputs)["mrr"] == 1.0
     outputs = {"score": np.array([-2.0, 0.3, 0.1, 0.4], np.float32)}
@@ -277,18 +276,13 @@ def test_losses_are_their_formulas(loss):
             "2 of 2 documents are unknown, 'wing9' the first; `ranking.documents` has 13",
         ),
         ("1 0 wing0 1\n", {}, "1 of 1 queries are unknown, '1' the first; `ranking.queries` has 3, '001' the first"),
-        ("1 0 wing0 1\n", {}, "or, of Cranfield, `ranking.judgements` cranfield"),
+        ("1 0 wing0 1\n", {}, "or, of Cranfield, give `ranking.judgements` cranfield"),
         ("001 0 wing0 5\n", {}, "a grade of 5, and `ranking.max_grade` is 4"),
         ("001 0 wing0 0\n", {}, "no document with a text has a grade from 1 on"),
         ("001 0 none 1\n", {}, "no document with a text has a grade from 1 on"),
-        (
-            "001 0 wing0 1\n",
-            {"negatives": 12},
-            "query 001 has 11 documents that are not relevant, and a group takes 12",
-        ),
+        ("001 0 wing0 1\n", {"negatives": 12}, "001 has 11 documents that are not relevant, and a group takes 12"),
         ("001 0 wing0 1\n", {"queries": {"001": " "}}, "1 have no text, 001 the first"),
-        ("001 0 wing0 1\n", {"documents": {}}, "nothing is in it"),
-        ("001 0 wing0 1\n", {"seq_len": 9}, "`data.seq_len` 9 leaves nothing for a document beside a query of 6"),
+        ("001 0 wing0 1\n", {"seq_len": 9}, "`data.seq_len` 9 leaves no room for a text beside 9"),
     ],
 )
 def test_a_mistake_is_one_line_that_names_it(collection, given, qrels, settings, said):
@@ -329,12 +323,3 @@ def test_examples_tell_collections_apart_in_every_process(collection, given):
         described.append(repr(collection(documents=documents).read(given(QRELS), labelled=True)))
     assert described[0] == described[1] != described[2]
     assert "{" not in re.sub(r"grades=\{[^}]*\}", "", described[0])  # no set, whose order is another in each process
-
-
-@pytest.mark.parametrize("what", ["documents", "queries"])
-def test_texts_must_be_named(collection, given, what):
-    task = Ranking(
-        FinetuneConfig(task="ranking", ranking=RankingConfig(**{NAMED_BY[what]: tuple(given("1\ta\n", "t"))}))
-    )
-    with pytest.raises(InputError, match=rf"`ranking\.{what}`: none is given, and qrels and runs have ids alone"):
-        task.read(given("1 0 1 1\n"), labelled=True)
