@@ -129,8 +129,8 @@ def _smart(path: str) -> Iterator[_Text]:
     _, *records = re.split(r"^\.I[ \t]+(\S+)\s*$", read_text(path), flags=re.MULTILINE)
     for name, record in zip(records[::2], records[1::2], strict=True):
         _, *fields = re.split(r"^\.([A-Z])\s*$", record, flags=re.MULTILINE)
-        by_name = dict(zip(fields[::2], fields[1::2], strict=True))
-        yield f"{path}: .I {name}", name, by_name.get("T", ""), by_name.get("W", "")
+        title, text = (" ".join(t for f, t in zip(fields[::2], fields[1::2], strict=True) if f == of) for of in "TW")
+        yield f"{path}: .I {name}", name, title, text
 
 
 def _json_lines(path: str) -> Iterator[_Text]:

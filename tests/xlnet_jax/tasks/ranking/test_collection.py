@@ -22,6 +22,8 @@ heat .
 .I 002
 .W
 .B stays text
+.W
+twice
 .I 3
 """
 
@@ -35,7 +37,7 @@ def written(folder, text, name="file"):
 @pytest.mark.parametrize(("name", "ends"), [("docs", "\n"), ("docs.gz", "\r\n")])
 def test_smart_texts_have_their_title_once_and_no_author(tmp_path, name, ends):
     path = written(tmp_path, "\ufeff" + SMART.replace("\n", ends), name)
-    expected = {"1": "slab of heat . it conducts .", "002": ".B stays text", "3": ""}
+    expected = {"1": "slab of heat . it conducts .", "002": ".B stays text twice", "3": ""}
     assert read_collection([path], "documents") == expected
 
 
