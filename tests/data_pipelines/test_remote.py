@@ -20,7 +20,7 @@ from data_pipelines.tokenizer import Tokenizer
 from tests.web import Buckets, Web, serving
 from xlnet_jax.errors import RESTART, InputError, exit_code
 from xlnet_jax.settings.config import Config
-from xlnet_jax.tasks.classification.tables import Form, read_table
+from xlnet_jax.tasks.classification.tables import read_table
 from xlnet_jax.training.text import Text
 from xlnet_jax.training.workdir import Workdir
 
@@ -237,7 +237,7 @@ def test_commands_take_a_web_address(web, tmp_path):
 
 def test_a_table_of_examples_is_read_from_the_web(web):
     web.files["/mine.csv"] = b'sentence,label\n"one, two",1\n'
-    (row,) = read_table(f"{web.url}/mine.csv?key=1", Form())
+    (row,) = read_table(f"{web.url}/mine.csv?key=1")
     assert row.content == {"sentence": "one, two", "label": "1"}
 
 

@@ -13,15 +13,15 @@ from xlnet_jax.errors import InputError
 from xlnet_jax.inference.generate import GenerateSettings
 from xlnet_jax.settings import parser
 from xlnet_jax.tasks import readers
-from xlnet_jax.tasks.classification.tables import Form, read_table
+from xlnet_jax.tasks.classification.tables import read_table
 from xlnet_jax.training.metrics import read_records
 
 READERS = {
     "text.txt": lambda path: list(readers.lines(path)),
     "squad.json": readers.json_file,
     "text.txt.gz": lambda path: list(readers.lines(path)),
-    "table.parquet": lambda path: list(read_table(path, Form())),
-    "table.csv": lambda path: list(read_table(path, Form())),
+    "table.parquet": lambda path: list(read_table(path)),
+    "table.csv": lambda path: list(read_table(path)),
     "tokenizer.json": Tokenizer.load,
     "spiece.model": Tokenizer.load,
     "metrics.jsonl": lambda path: list(read_records(epath.Path(path))),

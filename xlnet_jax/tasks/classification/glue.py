@@ -1,17 +1,13 @@
 """GLUE, IMDB and Yelp by name: their files, columns, labels in the original's order (`run_classifier.py`,
-`classifier_utils.py`), official metrics as scikit-learn and scipy define them, and the submission files of GLUE.
+`classifier_utils.py`), and official metrics as scikit-learn and scipy define them.
 """
 
-import csv
-import dataclasses
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 
 import numpy as np
 import scipy.stats
-from etils import epath
 
-from xlnet_jax.tasks.classification.tables import Groups, Role
+from xlnet_jax.tasks.classification.tables import ANY, Groups, Published, Role
 
 # What files are called where a task has no names of its own.
 STEMS: dict[Role, Groups] = {
@@ -19,40 +15,6 @@ STEMS: dict[Role, Groups] = {
     "eval": (("dev",), ("validation",), ("valid",), ("val",)),
     "predict": (("test",),),
 }
-
-
-@dataclass(frozen=True)
-class Published:
-    """Task as its owners, TFDS and Hugging Face publish it. The defaults describe any other table."""
-
-    text: tuple[str, ...] = ("text",)
-    """names of a column; in a file without header its number"""
-    text_pair: tuple[str, ...] = ()
-    label: tuple[str, ...] = ("label",)
-    id: tuple[str, ...] = ()
-    """of files without labels; where there is none, examples are numbered"""
-    labels: tuple[str, ...] = ()
-    """in the original's order; none = those of the training examples"""
-    numbered: tuple[str, ...] = ()
-    """in the order of the numbers that TFDS and Hugging Face give them, where it is another"""
-    metrics: tuple[str, ...] = ("accuracy",)
-    """official ones; two are also averaged"""
-    submission: str = ""
-    """GLUE's file of predictions, without its end"""
-    stems: dict[Role, Groups] = dataclasses.field(default_factory=dict)
-    parts: bool = False
-    """its evaluation has a matched and a mismatched part"""
-    headless: bool = False
-    """some of the published files have no header"""
-    escaped: bool = False
-    """its texts escape line ends and quotes by backslashes"""
-    flawed: bool = False
-    """the published files have incomplete lines and empty texts"""
-
-    @property
-    def metric(self) -> str:
-        """Metric that chooses the best checkpoint."""
-        return self.metrics[0] if len(self.metrics) == 1 else "average"
 
 
 _ID = ("index", "id", "idx")
@@ -105,39 +67,19 @@ PUBLISHED: dict[str, Published] = {
     "qnli": Published(("question",), ("sentence",), id=_ID, labels=_ENTAILMENT, submission="QNLI"),
     "rte": Published(("sentence1",), ("sentence2",), id=_ID, labels=_ENTAILMENT, submission="RTE"),
     "wnli": Published(("sentence1",), ("sentence2",), id=_ID, labels=_BINARY, submission="WNLI"),
-    "ax": dataclasses.replace(
+    "ax": replace(
         _MNLI, metrics=("mcc",), submission="AX", parts=False,
         stems={"eval": (("diagnostic-full",), ("dev_matched",)), "predict": (("diagnostic",), ("test",))},
     ),
     "imdb": Published(labels=("neg", "pos"), stems=_TESTED),
     "yelp-2": _YELP,
-    "yelp-5": dataclasses.replace(_YELP, labels=("1", "2", "3", "4", "5")),
+    "yelp-5": replace(_YELP, labels=("1", "2", "3", "4", "5")),
 }  # fmt: skip
 
 
 def published_task(name: str) -> Published:
     """Return the task as it is published; tables of any other task have the usual columns."""
-    return PUBLISHED.get(name, Published())
-
-
-def write_submission(
-    folder: epath.Path, published: Published, ids: Sequence[str], parts: Sequence[str], answers: Sequence[str]
-) -> list[str]:
-    """Write files of two columns, index and prediction, as gluebenchmark.com takes them, one for each part (m or mm).
-    Return their names."""
-    names = []
-    for part in sorted(set(parts)):
-        names.append(f"{published.submission}{part and '-' + part}.tsv")
-        with (folder / names[-1]).open("w") as file:
-            writer = csv.writer(file, delimiter="\t", lineterminator="\n")
-            writer.writerow(["index", "prediction"])
-            writer.writerows((i, a) for i, p, a in zip(ids, parts, answers, strict=True) if p == part)
-    return names
-
-
-def similarity(score: float) -> str:
-    """Format an answer of STS-B, limited to 0 … 5."""
-    return f"{min(max(score, 0.0), 5.0):.3f}"
+    return PUBLISHED.get(name, ANY)
 
 
 def classification_scores(predicted: np.ndarray, true: np.ndarray, num_labels: int) -> dict[str, float]:

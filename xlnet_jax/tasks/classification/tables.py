@@ -1,9 +1,10 @@
 """Read tables of examples row by row: TSV, CSV, JSON Lines, Parquet and TFDS, on a disk or in a bucket."""
 
 import csv
+import dataclasses
 import re
 import sys
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -25,34 +26,58 @@ SHOWN = 12  # columns, in a message
 
 
 @dataclass(frozen=True)
-class Form:
-    """Properties of tables that the ends of their names do not tell."""
+class Published:
+    """Task as its owners, TFDS and Hugging Face publish it. The defaults describe any other table."""
 
-    header: bool | Collection[str] = True
-    """the first line of TSV and CSV names the columns; names = it does where it has one of these"""
-    skip_incomplete: bool = False
-    """lines of TSV with too few fields are left out and counted, as the original does; otherwise refused"""
-    class_names: bool = True
-    """TFDS: classes by their names, not their numbers"""
-    folders: tuple[str, ...] = ()
-    """of a folder of texts, a file each: these folders inside it, named by their label"""
-    tfds_data_dir: str | None = None
-    """where TFDS datasets are prepared; None = TFDS's default"""
+    text: tuple[str, ...] = ("text",)
+    """names of a column; in a file without header its number"""
+    text_pair: tuple[str, ...] = ()
+    label: tuple[str, ...] = ("label",)
+    id: tuple[str, ...] = ()
+    """of files without labels; where there is none, examples are numbered"""
+    labels: tuple[str, ...] = ()
+    """in the original's order; none = those of the training examples"""
+    numbered: tuple[str, ...] = ()
+    """in the order of the numbers that TFDS and Hugging Face give them, where it is another"""
+    metrics: tuple[str, ...] = ("accuracy",)
+    """official ones; two are also averaged"""
+    submission: str = ""
+    """GLUE's file of predictions, without its end"""
+    stems: dict[Role, Groups] = dataclasses.field(default_factory=dict)
+    parts: bool = False
+    """its evaluation has a matched and a mismatched part"""
+    headless: bool = False
+    """some of the published files have no header"""
+    escaped: bool = False
+    """its texts escape line ends and quotes by backslashes"""
+    flawed: bool = False
+    """the published files have incomplete lines and empty texts"""
+
+    @property
+    def metric(self) -> str:
+        """Metric that chooses the best checkpoint."""
+        return self.metrics[0] if len(self.metrics) == 1 else "average"
 
 
-def read_table(name: str, form: Form) -> Iterator[Record]:
+ANY = Published()
+
+
+def read_table(
+    name: str, published: Published = ANY, header: bool = True, tfds_data_dir: str | None = None
+) -> Iterator[Record]:
     """Yield the rows of a file, a glob (its files in order), a folder of texts, a URL, or tfds:NAME[SPLIT].
 
     The end of a file's name gives its form: .jsonl and .json with an object a line, .parquet, .csv with quotes;
-    any other file as TSV, where a quote is an ordinary character. Raises InputError, with file and line, on what cannot
-    be read.
+    any other file as TSV, where a quote is an ordinary character. A folder has folders of texts, a file each, named by
+    their label. header: the first line of TSV and CSV names the columns. tfds_data_dir: where TFDS datasets are
+    prepared; None = TFDS's default. Raises InputError, with file and line, on what cannot be read.
     """
     if name.startswith(TFDS):
-        rows = dataset_rows(name.removeprefix(TFDS), form.tfds_data_dir, form.class_names)
+        rows = dataset_rows(name.removeprefix(TFDS), tfds_data_dir, not published.labels)
         yield from (Record(fields, f"{name}: example {i}") for i, fields in enumerate(rows, start=1))
         return
     if not is_remote(name) and epath.Path(name).expanduser().is_dir():
-        yield from _texts_of_folders(name, form)
+        yield from _texts_of_folders(name, published.labels)
         return
     for path in files([name], "table", f"a table ({', '.join(_ENDS)}), a glob in quotes, or tfds:NAME"):
         kind = kind_of(path)
@@ -61,7 +86,7 @@ def read_table(name: str, form: Form) -> Iterator[Record]:
         elif kind == PARQUET:
             yield from (Record(fields, f"{path}: row {i}") for i, fields in enumerate(parquet_rows(path), start=1))
         else:
-            yield from _with_columns(_csv(path) if kind == ".csv" else _tsv(path), path, form)
+            yield from _with_columns(_csv(path) if kind == ".csv" else _tsv(path), path, published, header)
 
 
 def files_of_role(names: Sequence[str], stems: Groups) -> tuple[str, ...]:
@@ -109,12 +134,15 @@ def _csv(path: str) -> Iterator[tuple[int, list[str]]]:
         raise InputError(f"{path}: line {begin} is not CSV ({error})") from None
 
 
-def _with_columns(records: Iterator[tuple[int, list[str]]], path: str, form: Form) -> Iterator[Record]:
+def _with_columns(
+    records: Iterator[tuple[int, list[str]]], path: str, published: Published, header: bool
+) -> Iterator[Record]:
     columns: list[str] = []
+    names = {name for name in (*published.text, *published.label) if not name.isdecimal()}
     incomplete = 0
     for number, fields in records:
         if not columns:
-            named = form.header if isinstance(form.header, bool) else not set(form.header).isdisjoint(fields)
+            named = header and not (published.headless and names.isdisjoint(fields))
             columns = fields if named else [str(i) for i in range(len(fields))]
             if len(set(columns)) < len(columns):
                 raise InputError(
@@ -122,7 +150,7 @@ def _with_columns(records: Iterator[tuple[int, list[str]]], path: str, form: For
                 )
             if named:
                 continue
-        if len(fields) < len(columns) and form.skip_incomplete:
+        if len(fields) < len(columns) and published.flawed:
             incomplete += 1
         elif len(fields) != len(columns):
             raise InputError(
@@ -134,8 +162,8 @@ def _with_columns(records: Iterator[tuple[int, list[str]]], path: str, form: For
         print(f"{path}: {incomplete} incomplete lines left out", file=sys.stderr)
 
 
-def _texts_of_folders(path: str, form: Form) -> Iterator[Record]:
-    folders = [epath.Path(path).expanduser() / label for label in form.folders]
+def _texts_of_folders(path: str, labels: Sequence[str]) -> Iterator[Record]:
+    folders = [epath.Path(path).expanduser() / label for label in labels]
     if not any(folder.is_dir() for folder in folders):
         raise InputError(f"{path}: a folder; name a table in it ({', '.join(_ENDS)})")
     for folder in folders:

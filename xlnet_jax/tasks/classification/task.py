@@ -26,10 +26,8 @@ from xlnet_jax.tasks.classification.glue import (
     multilabel_scores,
     published_task,
     regression_scores,
-    similarity,
-    write_submission,
 )
-from xlnet_jax.tasks.classification.tables import Form, Role, field, files_of_role, read_table, text_field
+from xlnet_jax.tasks.classification.tables import Role, field, files_of_role, read_table, text_field
 from xlnet_jax.tasks.config import FinetuneConfig
 from xlnet_jax.tasks.features import Features, Outputs, encode_text, head_and_tail, shorten
 from xlnet_jax.tasks.losses import classification_loss_B, multilabel_loss_B, regression_loss_B
@@ -109,17 +107,8 @@ class TextTask(Task[TextExample, list[Prediction]]):
         return paths
 
     def records(self, path: str) -> Iterator[Record]:
-        """Yield the rows of a table (`tables.read_table`)."""
-        columns, published = self.config.columns, self._published
-        names = {name for name in (*published.text, *published.label) if not name.isdecimal()}
-        form = Form(
-            header=columns.header and (names if published.headless else True),
-            skip_incomplete=published.flawed,
-            class_names=not published.labels,
-            folders=published.labels,
-            tfds_data_dir=self.config.tfds_data_dir,
-        )
-        return read_table(path, form)
+        """Yield the rows of a table."""
+        return read_table(path, self._published, self.config.columns.header, self.config.tfds_data_dir)
 
     def example(self, record: Record, number: int, labelled: bool) -> TextExample:
         """Return the example of a row. Raises InputError on an empty text and on a label that the task lacks."""
@@ -238,18 +227,23 @@ class TextTask(Task[TextExample, list[Prediction]]):
     def write(self, folder: epath.Path, examples: Sequence[TextExample], answers: list[Prediction]) -> list[str]:
         """Write predictions.tsv, with id, answer and the probability of each label, and for GLUE the submission
         files."""
-        with (folder / PREDICTIONS).open("w") as file:
-            writer = csv.writer(file, delimiter="\t", lineterminator="\n")
-            writer.writerow(["id", self.column, *(f"p({label})" for label in self._labels)])
-            for e, (value, probabilities) in zip(examples, answers, strict=True):
-                writer.writerow([e.id, self._written(value), *(f"{p:.6g}" for p in probabilities.values())])
-        if not self._published.submission:
-            return [PREDICTIONS]
-        ids, parts = [e.id for e in examples], [e.part for e in examples]
-        submitted = [similarity(a.value) if isinstance(a.value, float) else str(a.value) for a in answers]
-        return [PREDICTIONS, *write_submission(folder, self._published, ids, parts, submitted)]
+        rows = [
+            (e.id, self._written(value), *(f"{p:.6g}" for p in probabilities.values()))
+            for e, (value, probabilities) in zip(examples, answers, strict=True)
+        ]
+        _write_tsv(folder / PREDICTIONS, ("id", self.column, *(f"p({label})" for label in self._labels)), rows)
+        names = [PREDICTIONS]
+        for part in sorted({e.part for e in examples} if self._published.submission else ()):
+            names.append(f"{self._published.submission}{part and '-' + part}.tsv")
+            pairs = zip(examples, answers, strict=True)
+            rows = [(e.id, self._submitted(value)) for e, (value, _) in pairs if e.part == part]
+            _write_tsv(folder / names[-1], ("index", "prediction"), rows)
+        return names
 
     def _written(self, value: Any) -> str:
+        return str(value)
+
+    def _submitted(self, value: Any) -> str:
         return str(value)
 
 
@@ -347,6 +341,9 @@ class Regression(TextTask):
     def _written(self, value: Any) -> str:
         return f"{value:.6g}"
 
+    def _submitted(self, value: Any) -> str:  # of STS-B
+        return f"{min(max(value, 0.0), 5.0):.3f}"
+
 
 class Multilabel(TextTask):
     """Any number of labels, each decided by itself: a field with `columns.label_separator` between them, or a list."""
@@ -389,6 +386,12 @@ class Multilabel(TextTask):
 
     def _written(self, value: Any) -> str:
         return self.config.columns.label_separator.join(value)
+
+
+def _write_tsv(path: epath.Path, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    with path.open("w") as file:
+        writer = csv.writer(file, delimiter="\t", lineterminator="\n")
+        writer.writerows((header, *rows))
 
 
 def _single_label(row: Record, columns: Sequence[str], unknown: int | None) -> Any:

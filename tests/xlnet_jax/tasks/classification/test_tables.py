@@ -10,9 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from xlnet_jax.errors import InputError
-from xlnet_jax.tasks.classification.tables import Form, field, files_of_role, read_table, text_field
+from xlnet_jax.tasks.classification.tables import Published, field, files_of_role, read_table, text_field
 
-PLAIN = Form()
 ROWS = [
     {"text": 'He said "no', "label": "bad"},
     {"text": "Güte, 天", "label": "good"},
@@ -62,8 +61,8 @@ def dataset(folder, rows, splits=("train",)):
     )
 
 
-def rows_of(name, form=PLAIN):
-    return [dict(row.content) for row in read_table(str(name), form)]
+def rows_of(name, *settings):
+    return [dict(row.content) for row in read_table(str(name), *settings)]
 
 
 def test_every_form_of_a_table_gives_the_same_rows(tmp_path):
@@ -80,13 +79,12 @@ def test_every_form_of_a_table_gives_the_same_rows(tmp_path):
 
 def test_a_dataset_of_tfds_gives_its_classes_by_name_or_number(tmp_path):
     dataset(tmp_path, ROWS, ("train", "test"))
-    form = Form(tfds_data_dir=str(tmp_path))
-    assert rows_of("tfds:reviews[train]", form) == ROWS
-    assert [r["label"] for r in rows_of("tfds:reviews[test]", form)] == [None] * 3
-    numbers = Form(tfds_data_dir=str(tmp_path), class_names=False)
-    assert [r["label"] for r in rows_of("tfds:reviews[train]", numbers)] == [0, 1, 1]
+    by_name, by_number = ((Published(labels=labels), True, str(tmp_path)) for labels in ((), ("bad", "good")))
+    assert rows_of("tfds:reviews[train]", *by_name) == ROWS
+    assert [r["label"] for r in rows_of("tfds:reviews[test]", *by_name)] == [None] * 3
+    assert [r["label"] for r in rows_of("tfds:reviews[train]", *by_number)] == [0, 1, 1]
     with pytest.raises(InputError, match=r"tfds:reviews has no split dev, only .*: name one as tfds:reviews\[SPLIT\]"):
-        rows_of("tfds:reviews[dev]", form)
+        rows_of("tfds:reviews[dev]", *by_name)
 
 
 def test_tables_in_the_cloud_are_read_as_those_on_disk(bucket):
@@ -97,11 +95,11 @@ def test_tables_in_the_cloud_are_read_as_those_on_disk(bucket):
 
 def test_a_table_without_header_has_numbers_for_columns(tmp_path):
     (tmp_path / "a.csv").write_text('"2","a ""b"""\n"1","two\nlines"\n')
-    assert rows_of(tmp_path / "a.csv", Form(header=False)) == [{"0": "2", "1": 'a "b"'}, {"0": "1", "1": "two\nlines"}]
-    named = Form(header={"text"})
-    assert rows_of(tmp_path / "a.csv", named)[0]["0"] == "2"
+    numbered = [{"0": "2", "1": 'a "b"'}, {"0": "1", "1": "two\nlines"}]
+    assert rows_of(tmp_path / "a.csv", Published(), False) == numbered
+    assert rows_of(tmp_path / "a.csv", Published(headless=True)) == numbered
     (tmp_path / "b.csv").write_text("label,text\n1,x\n")
-    assert rows_of(tmp_path / "b.csv", named) == [{"label": "1", "text": "x"}]
+    assert rows_of(tmp_path / "b.csv", Published(headless=True)) == [{"label": "1", "text": "x"}]
 
 
 @pytest.mark.parametrize(
@@ -136,16 +134,14 @@ def test_what_cannot_be_read_is_named_with_its_line(tmp_path, name, content, mes
 
 def test_incomplete_lines_are_left_out_and_counted_where_they_are_published_so(tmp_path, capsys):
     (tmp_path / "a.tsv").write_text("text\tlabel\na\t1\nb\nc\n\nd\t2\n")
-    assert rows_of(tmp_path / "a.tsv", Form(skip_incomplete=True)) == [
-        {"text": "a", "label": "1"},
-        {"text": "d", "label": "2"},
-    ]
+    found = rows_of(tmp_path / "a.tsv", Published(flawed=True))
+    assert found == [{"text": "a", "label": "1"}, {"text": "d", "label": "2"}]
     assert "a.tsv: 2 incomplete lines left out" in capsys.readouterr().err
 
 
 def test_a_column_that_is_not_there_is_named_with_those_that_are(tmp_path):
     tsv(tmp_path / "a.tsv", ROWS)
-    row = next(read_table(str(tmp_path / "a.tsv"), PLAIN))
+    row = next(read_table(str(tmp_path / "a.tsv")))
     assert field(row, ("sentence", "text"), "text") == ROWS[0]["text"]
     with pytest.raises(InputError) as error:
         field(row, ("a", "b"), "text_pair")
@@ -167,7 +163,7 @@ def test_a_column_that_is_not_there_is_named_with_those_that_are(tmp_path):
 def test_what_is_no_text_is_named_with_its_line(tmp_path, value, message):
     (tmp_path / "a.jsonl").write_text(f'{{"text": {value}}}')
     with pytest.raises(InputError) as error:
-        text_field(next(read_table(str(tmp_path / "a.jsonl"), Form())), ("text",), "text")
+        text_field(next(read_table(str(tmp_path / "a.jsonl"))), ("text",), "text")
     assert message in str(error.value)
 
 
